@@ -1,0 +1,177 @@
+//! The shape of a plugin that makes an interface in the container.
+
+use cnikit_plan::{Kind, Made, Plan, Remains, Scene, Stale, apply, judge, release, sweep, verify};
+use cnikit_skel::{
+    Add, Attachment, Check, Del, Errors, Gc, Journal, Plugin, Preview, Result, Sources, Status, Tag,
+};
+use cnikit_types::{Answer, Interface as Listed, Ip, NetConf};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::addresses::Addresses;
+use crate::source::{Source, unavailable};
+
+/// A plugin that makes an interface: its configuration, and what that configuration wants.
+///
+/// Required are the plan of the link and the kind of the link. The addresses come from the configured IPAM plugin, and the
+/// answer, CHECK, DEL, GC, STATUS and the dry run follow. A link is made directly where and as it will be; `link` cannot
+/// fail, for what may be wrong was refused when the configuration was read.
+pub trait InterfacePlugin: DeserializeOwned {
+    /// The kind of the link itself. It is released after every other kind, and its address after it.
+    const LINK: Kind;
+    /// Every other kind in the plans that outlives the link.
+    const KINDS: &'static [Kind] = &[];
+    /// As [`Plugin::SOURCES`].
+    const SOURCES: Sources = &[];
+    /// As [`Plugin::KNOWN_ARGS`].
+    const KNOWN_ARGS: Option<&'static [&'static str]> = None;
+
+    /// What makes the link. Pure.
+    fn link(&self, at: &Attachment) -> Plan;
+
+    /// From where the addresses come.
+    fn source(conf: &NetConf) -> Source {
+        Source::configured(conf)
+    }
+
+    /// Judges what the source gave, and fills in gateways and routes; the answer will show it. Called again on CHECK, with
+    /// what was recorded.
+    fn complete(&self, _addresses: &mut Addresses) -> Result<()> {
+        Ok(())
+    }
+
+    /// What gives the link its layer 3. Pure.
+    fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan;
+
+    /// Says whether an ADD could be served, the IPAM plugin apart.
+    fn status(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Makes an [`InterfacePlugin`] a [`Plugin`].
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct Interface<P>(P);
+
+impl<P: InterfacePlugin> Plugin for Interface<P> {
+    const SOURCES: Sources = P::SOURCES;
+    const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
+
+    fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer> {
+        let Interface(plugin) = self;
+        let (at, scene, kinds) = (&add.attachment, Scene::from(add), kinds::<P>());
+        let link = plugin.link(at);
+        judge(&link, &kinds, &scene)?;
+        let source = P::source(&at.conf).find(&add.call)?;
+        let early = if source.needs_link() { Some(apply(&link, &scene, journal)?) } else { None };
+        let mut addresses = source.addresses(journal)?;
+        plugin.complete(&mut addresses)?;
+        let layer3 = plugin.layer3(at, &addresses);
+        judge(&layer3, &kinds, &scene)?;
+        let made = early.map_or_else(|| apply(&link, &scene, journal), Ok)?;
+        apply(&layer3, &scene, journal)?;
+        answer(add, &scene, made, addresses)
+    }
+
+    fn del(del: &Del) -> Result<()> {
+        let remains = Remains::from(del);
+        let mut errors = release(P::KINDS, &remains);
+        let link = || release(&[P::LINK], &remains).finish();
+        let source = P::source(&del.call.conf).find(&del.call);
+        match source {
+            // A lease is released over the link, so the link goes last.
+            Ok(source) if source.needs_link() => {
+                errors.note(source.del());
+                errors.note(link());
+            }
+            // While the link may still carry the address, nobody else must get it.
+            source => {
+                errors.note(link().and_then(|()| source?.del()));
+            }
+        }
+        errors.finish()
+    }
+
+    fn check(&self, check: &Check) -> Result<()> {
+        let Interface(plugin) = self;
+        let (at, scene) = (&check.attachment, Scene::from(check));
+        let mut errors = Errors::default();
+        errors.note(P::source(&at.conf).find(&check.call).and_then(|source| source.check()));
+        let mut addresses = Addresses::recorded(&check.prev, |interface| is_container_end(interface, &at.tag, &at.sandbox));
+        plugin.complete(&mut addresses)?;
+        errors.note(verify(&[&plugin.link(at), &plugin.layer3(at, &addresses)], &scene));
+        errors.finish()
+    }
+
+    fn gc(gc: &Gc) -> Result<()> {
+        let mut errors = sweep(&kinds::<P>(), &Stale::from(gc));
+        errors.note(P::source(&gc.call.conf).find(&gc.call).and_then(|source| source.gc()));
+        errors.finish()
+    }
+
+    fn status(&self, status: &Status) -> Result<()> {
+        self.0.status()?;
+        P::source(&status.call.conf).find(&status.call).map_err(unavailable)?.status()
+    }
+
+    fn plan(&self, preview: &Preview) -> Result<Vec<String>> {
+        let Interface(plugin) = self;
+        let at = &preview.attachment;
+        let mut lines = plugin.link(at).lines();
+        let mut addresses = Addresses::default();
+        if let Source::Ipam(name) = P::source(&at.conf) {
+            addresses = example();
+            let stand_ins: Vec<String> = addresses.networks().iter().map(ToString::to_string).collect();
+            lines.push(format!("addresses from {name} ({} stands for them below)", stand_ins.join(", ")));
+        }
+        plugin.complete(&mut addresses)?;
+        lines.extend(plugin.layer3(at, &addresses).lines());
+        Ok(lines)
+    }
+}
+
+/// The link first, so that it is released last.
+fn kinds<P: InterfacePlugin>() -> Vec<Kind> {
+    [&[P::LINK], P::KINDS].concat()
+}
+
+/// An address that a dry run shows in place of one that only ADD would get (RFC 5737).
+fn example() -> Addresses {
+    let ip = "192.0.2.2/24".parse().ok().map(|address| Ip {
+        address,
+        gateway: "192.0.2.1".parse().ok(),
+        interface: None,
+        extra: Default::default(),
+    });
+    Addresses { ips: ip.into_iter().collect(), ..Addresses::default() }
+}
+
+/// The one interface of an answer that this attachment is about.
+fn is_container_end(interface: &Listed, tag: &Tag, sandbox: &str) -> bool {
+    interface.name == tag.ifname && interface.sandbox == sandbox
+}
+
+/// What came before in the chain, then what was made, its MACs and MTUs read back once; every address tied to our end.
+fn answer(add: &Add, scene: &Scene, made: Made, addresses: Addresses) -> Result<Answer> {
+    let mut answer = add.prev.clone().unwrap_or_default();
+    let before = answer.interfaces.len();
+    for interface in made.interfaces {
+        answer.interfaces.push(read_back(interface, scene)?);
+    }
+    let ours = answer.interfaces[before..].iter().position(|one| is_container_end(one, &scene.tag, &scene.sandbox));
+    let index = ours.and_then(|place| i64::try_from(before + place).ok());
+    answer.ips.extend(addresses.ips.into_iter().map(|ip| Ip { interface: index, ..ip }));
+    answer.routes.extend(addresses.routes);
+    if !addresses.dns.is_empty() {
+        answer.dns = addresses.dns;
+    }
+    Ok(answer)
+}
+
+fn read_back(interface: Listed, scene: &Scene) -> Result<Listed> {
+    let netlink = if interface.sandbox.is_empty() { scene.host()? } else { scene.container()? };
+    let link = netlink.link(&interface.name)?;
+    let mac = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
+    Ok(Listed { mac, mtu: Some(link.mtu), ..interface })
+}

@@ -1,0 +1,78 @@
+//! The shape of a plugin that gives addresses.
+
+use cnikit_skel::{Add, Attachment, Check, Del, Gc, Journal, Plugin, Preview, Result, Status};
+use cnikit_types::Answer;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::addresses::Addresses;
+
+/// A plugin that gives addresses: the configuration under `ipam`, and how it takes and gives back.
+///
+/// An ADD that is refused must have kept nothing: what was taken is noted in the journal by name, so that a roll-back never
+/// frees what an earlier ADD of the same attachment holds. Where that is why it is refused, the code is
+/// [`cnikit_skel::code::HOLDS_ALREADY`].
+pub trait IpamPlugin: DeserializeOwned {
+    /// As [`Plugin::KNOWN_ARGS`].
+    const KNOWN_ARGS: Option<&'static [&'static str]> = None;
+
+    /// Takes addresses for an attachment.
+    fn acquire(&self, at: &Attachment, journal: &mut Journal) -> Result<Addresses>;
+
+    /// Gives back what the attachment holds. That it holds nothing is success.
+    fn release(del: &Del) -> Result<()>;
+
+    /// Says whether the attachment still holds what it was given.
+    fn confirm(&self, _check: &Check) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gives back what attachments hold that are no longer valid.
+    fn sweep(_gc: &Gc) -> Result<()> {
+        Ok(())
+    }
+
+    /// Says whether addresses could be given.
+    fn status(&self, _status: &Status) -> Result<()> {
+        Ok(())
+    }
+
+    /// What [`IpamPlugin::acquire`] would do, in words.
+    fn describe(&self, at: &Attachment) -> Vec<String> {
+        vec![format!("addresses for {}", at.tag)]
+    }
+}
+
+/// Makes an [`IpamPlugin`] a [`Plugin`].
+#[derive(Debug, Deserialize)]
+pub struct Ipam<P> {
+    ipam: P,
+}
+
+impl<P: IpamPlugin> Plugin for Ipam<P> {
+    const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
+
+    fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer> {
+        self.ipam.acquire(&add.attachment, journal).map(Answer::from)
+    }
+
+    fn del(del: &Del) -> Result<()> {
+        P::release(del)
+    }
+
+    fn check(&self, check: &Check) -> Result<()> {
+        self.ipam.confirm(check)
+    }
+
+    fn gc(gc: &Gc) -> Result<()> {
+        P::sweep(gc)
+    }
+
+    fn status(&self, status: &Status) -> Result<()> {
+        self.ipam.status(status)
+    }
+
+    fn plan(&self, preview: &Preview) -> Result<Vec<String>> {
+        Ok(self.ipam.describe(&preview.attachment))
+    }
+}

@@ -1,0 +1,70 @@
+//! Keys that several plugins have.
+
+use cnikit_types::Dns;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+/// `mtu`, in bytes. Absent, 0 or less is the kernel's choice, as configurations rely on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mtu(pub Option<u32>);
+
+/// A veth's largest (`ETH_MAX_MTU`).
+const LARGEST: i64 = 65535;
+
+impl<'de> Deserialize<'de> for Mtu {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Mtu, D::Error> {
+        let bytes = i64::deserialize(deserializer)?;
+        if bytes > LARGEST {
+            return Err(D::Error::custom(format!("an MTU of {bytes} is more than a link can have ({LARGEST})")));
+        }
+        Ok(Mtu(u32::try_from(bytes).ok().filter(|bytes| *bytes > 0)))
+    }
+}
+
+/// `dns`: replaces the IPAM plugin's as a whole if anything is said; an empty list is something, an empty domain is not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct DnsOverride {
+    nameservers: Option<Vec<String>>,
+    domain: String,
+    search: Option<Vec<String>>,
+    options: Option<Vec<String>>,
+}
+
+impl DnsOverride {
+    /// What is said, if anything.
+    pub fn said(&self) -> Option<Dns> {
+        let DnsOverride { nameservers, domain, search, options } = self.clone();
+        let said = nameservers.is_some() || !domain.is_empty() || search.is_some() || options.is_some();
+        let list = Option::unwrap_or_default;
+        let dns = Dns { nameservers: list(nameservers), domain, search: list(search), options: list(options), ..Dns::default() };
+        said.then_some(dns)
+    }
+}
+
+/// `ipMasqBackend`: what rules are written with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MasqueradeBackend {
+    /// nftables, over netlink.
+    #[default]
+    Nftables,
+}
+
+impl<'de> Deserialize<'de> for MasqueradeBackend {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<MasqueradeBackend, D::Error> {
+        match String::deserialize(deserializer)?.as_str() {
+            "nftables" => Ok(MasqueradeBackend::Nftables),
+            "iptables" => Err(D::Error::custom("\"iptables\" is not there yet: leave the key out, or say \"nftables\"")),
+            other => Err(D::Error::custom(format!("unknown ipmasq backend {other:?}: \"nftables\" is known"))),
+        }
+    }
+}
+
+/// `ipam`, of which a main plugin reads the type alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct IpamType {
+    /// The IPAM plugin; empty: none.
+    #[serde(rename = "type")]
+    pub name: String,
+}

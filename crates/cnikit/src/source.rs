@@ -1,0 +1,65 @@
+//! From where an attachment has its addresses.
+
+use cnikit_skel::{Call, Delegate, Error, Journal, Result, code};
+use cnikit_types::NetConf;
+
+use crate::addresses::Addresses;
+
+/// From where an attachment has its addresses: a value, so that a plan can be shown without asking anybody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// An IPAM plugin of this name.
+    Ipam(String),
+    /// It has none: layer 2 only.
+    Nowhere,
+}
+
+impl Source {
+    /// What the configuration's `ipam.type` says; absent or empty is layer 2.
+    pub fn configured(conf: &NetConf) -> Source {
+        conf.ipam_type().map_or(Source::Nowhere, |name| Source::Ipam(name.to_owned()))
+    }
+
+    /// Looks the plugin up, before anything is made.
+    pub(crate) fn find(&self, call: &Call) -> Result<Found> {
+        match self {
+            Source::Ipam(name) => Ok(Found(Some(call.delegate(name)?))),
+            Source::Nowhere => Ok(Found(None)),
+        }
+    }
+}
+
+/// A source, found.
+pub(crate) struct Found(Option<Delegate>);
+
+impl Found {
+    /// Must the link be there before addresses are asked for, and still be there when they are given back?
+    pub(crate) fn needs_link(&self) -> bool {
+        self.0.as_ref().is_some_and(Delegate::needs_link)
+    }
+
+    pub(crate) fn addresses(&self, journal: &mut Journal) -> Result<Addresses> {
+        self.0.as_ref().map_or(Ok(Addresses::default()), |ipam| ipam.add(journal).map(Addresses::from))
+    }
+
+    pub(crate) fn del(&self) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), Delegate::del)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), Delegate::check)
+    }
+
+    pub(crate) fn gc(&self) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), Delegate::gc)
+    }
+
+    pub(crate) fn status(&self) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), Delegate::status)
+    }
+}
+
+/// An IPAM plugin that cannot be found is what STATUS is for (code 50).
+pub(crate) fn unavailable(error: Error) -> Error {
+    if error.code == code::DELEGATE { Error { code: code::UNAVAILABLE, ..error } } else { error }
+}

@@ -1,0 +1,127 @@
+//! Why another plugin gave no answer.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cnikit_process as process;
+use cnikit_types::CniError;
+
+use crate::tail::tail;
+
+/// Another plugin could not be asked, or did not answer, or refused.
+#[derive(Debug)]
+pub enum Error {
+    /// What stands where a plugin's name should is none.
+    Name {
+        /// What stands there.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No directory of `CNI_PATH` has a plugin of that name.
+    NotFound {
+        /// The plugin's name.
+        name: String,
+        /// The directories.
+        path: Vec<String>,
+        /// Files of that name that are not executable.
+        unusable: Vec<PathBuf>,
+    },
+    /// The kernel did not start it; see execve(2).
+    NotStarted {
+        /// The plugin's file.
+        plugin: PathBuf,
+        /// The kernel's word.
+        source: io::Error,
+    },
+    /// It said no, in an error object: its code and words, with the end of its stderr added to the details.
+    Refused(CniError),
+    /// It ended without success and without an error object.
+    Died {
+        /// The plugin's file.
+        plugin: PathBuf,
+        /// `exit status 2`, `signal 11 (SIGSEGV)`, or why it was ended.
+        how: String,
+        /// The end of what it wrote to stdout.
+        stdout: String,
+        /// The end of what it wrote to stderr.
+        stderr: String,
+    },
+    /// It was still running at the deadline, and was ended.
+    Deadline {
+        /// The plugin's file.
+        plugin: PathBuf,
+        /// How long it had run.
+        seconds: u64,
+        /// The end of what it wrote to stderr.
+        stderr: String,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name { name, why } if name.is_empty() => write!(f, "{why}"),
+            Self::Name { why, .. } => write!(f, "{why}; it is found on CNI_PATH by a plain name, never by a path"),
+            Self::NotFound { name, path, unusable } => not_found(f, name, path, unusable),
+            Self::NotStarted { plugin, source } => not_started(f, plugin, source),
+            Self::Refused(error) => write!(f, "{error}"),
+            Self::Died { plugin, how, stdout, stderr } => {
+                write!(f, "plugin {} died without an error object: {how}", plugin.display())?;
+                said(f, "stdout", stdout)?;
+                said(f, "stderr", stderr)
+            }
+            Self::Deadline { plugin, seconds, stderr } => {
+                write!(f, "plugin {} did not finish in {seconds} s and was ended", plugin.display())?;
+                said(f, "stderr", stderr)
+            }
+        }
+    }
+}
+
+fn not_found(f: &mut fmt::Formatter<'_>, name: &str, path: &[String], unusable: &[PathBuf]) -> fmt::Result {
+    write!(f, "failed to find plugin \"{name}\" in path [{}]: ", path.join(" "))?;
+    match unusable.first() {
+        Some(file) => write!(f, "{0} is not executable; chmod +x {0}", file.display()),
+        None => write!(f, "install it there, or add its directory to CNI_PATH"),
+    }
+}
+
+fn not_started(f: &mut fmt::Formatter<'_>, plugin: &Path, source: &io::Error) -> fmt::Result {
+    write!(f, "cannot start plugin {}: {source}", plugin.display())?;
+    if source.kind() == io::ErrorKind::NotFound && plugin.exists() {
+        write!(f, ", said of its interpreter or loader, for the file itself is there")?;
+    }
+    Ok(())
+}
+
+fn said(f: &mut fmt::Formatter<'_>, stream: &str, text: &str) -> fmt::Result {
+    if text.is_empty() { Ok(()) } else { write!(f, "; {stream}: {text}") }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NotStarted { source, .. } => Some(source),
+            Self::Refused(error) => Some(error),
+            Self::Name { .. } | Self::NotFound { .. } | Self::Died { .. } | Self::Deadline { .. } => None,
+        }
+    }
+}
+
+impl From<process::Error> for Error {
+    fn from(error: process::Error) -> Self {
+        let how = error.to_string();
+        let stderr = tail(error.stderr());
+        match error {
+            process::Error::NotStarted { program: plugin, source } => Self::NotStarted { plugin, source },
+            process::Error::Deadline { program: plugin, after, .. } => {
+                Self::Deadline { plugin, seconds: after.as_secs(), stderr }
+            }
+            process::Error::TooMuch { program: plugin, .. } | process::Error::Lost { program: plugin, .. } => {
+                Self::Died { plugin, how, stdout: String::new(), stderr }
+            }
+        }
+    }
+}

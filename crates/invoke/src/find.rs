@@ -1,0 +1,36 @@
+//! From a plugin's name to its file.
+
+use std::fs::Metadata;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use cnikit_types::check_plugin_name;
+
+use crate::Error;
+
+/// The first executable file `<directory>/<name>` over the directories of `path`, a `CNI_PATH`; symbolic links are followed.
+///
+/// Anything but a plain name is refused before any directory is looked at. Unlike the reference, a file that is not
+/// executable hides none in a later directory; if that is all there is, the error names it.
+#[doc(alias = "CNI_PATH")]
+pub fn find(name: &str, path: &str) -> Result<PathBuf, Error> {
+    if let Err(why) = check_plugin_name(name) {
+        return Err(Error::Name { name: name.to_owned(), why });
+    }
+    // An empty part would mean the working directory, which nobody chose.
+    let directories: Vec<&str> = path.split(':').filter(|part| !part.is_empty()).collect();
+    let mut unusable = Vec::new();
+    for file in directories.iter().map(|directory| Path::new(directory).join(name)) {
+        match file.metadata() {
+            Ok(metadata) if is_executable(&metadata) => return Ok(file),
+            Ok(metadata) if metadata.is_file() => unusable.push(file),
+            _ => {}
+        }
+    }
+    let path = directories.into_iter().map(str::to_owned).collect();
+    Err(Error::NotFound { name: name.to_owned(), path, unusable })
+}
+
+fn is_executable(metadata: &Metadata) -> bool {
+    metadata.is_file() && metadata.permissions().mode() & 0o111 != 0
+}

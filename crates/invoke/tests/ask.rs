@@ -1,0 +1,133 @@
+//! Plugins that answer, refuse, die and hang.
+#![expect(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cnikit_invoke::{Environment, Error, PATIENCE, Said, ask};
+use cnikit_process::{Deadline, Program, run};
+use tempfile::{TempDir, tempdir};
+
+/// A plugin in a directory of its own, which goes with it.
+struct Plugin(TempDir);
+
+impl Plugin {
+    fn new(script: &str) -> Self {
+        let plugin = Self(tempdir().unwrap());
+        fs::write(plugin.file(), script).unwrap();
+        fs::set_permissions(plugin.file(), fs::Permissions::from_mode(0o755)).unwrap();
+        plugin
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("plugin")
+    }
+
+    fn ask(&self) -> Result<Said, Error> {
+        ask(&self.file(), &Environment::default(), b"{}", Deadline::after(PATIENCE))
+    }
+}
+
+fn script(body: &str) -> Plugin {
+    Plugin::new(&format!("#!/bin/sh\n{body}\n"))
+}
+
+#[test]
+fn a_plugin_gets_all_parameters_and_the_configuration_byte_for_byte() {
+    let plugin = script("env | grep -E '^(CNI_|TRACE)' | sort; cat; echo log >&2");
+    let environment = Environment {
+        command: "ADD".into(),
+        container_id: "c1".into(),
+        netns: String::new(),
+        ifname: "eth0".into(),
+        args: "A=b=c".into(),
+        path: "/one:/two".into(),
+        extra: vec![("TRACEPARENT".into(), "00-1".into())],
+    };
+    let said = ask(&plugin.file(), &environment, b"{ \"odd\":\xff}", Deadline::after(PATIENCE)).unwrap();
+    let wanted =
+        b"CNI_ARGS=A=b=c\nCNI_COMMAND=ADD\nCNI_CONTAINERID=c1\nCNI_IFNAME=eth0\nCNI_NETNS=\nCNI_PATH=/one:/two\n\
+        TRACEPARENT=00-1\n{ \"odd\":\xff}";
+    assert_eq!((said.stdout.as_slice(), said.stderr.as_slice()), (wanted.as_slice(), b"log\n".as_slice()));
+}
+
+#[test]
+fn an_error_object_is_a_refusal_whose_words_are_kept_and_the_log_added() {
+    let plugin = script(r#"echo '{"cniVersion":"1.0.0","code":11,"msg":"full","details":"256 taken"}'; exit 1"#);
+    let Err(Error::Refused(error)) = plugin.ask() else { panic!("not refused") };
+    assert_eq!((error.code, error.msg.as_str(), error.details.as_deref()), (11, "full", Some("256 taken")));
+
+    let plugin = script(r#"echo why >&2; echo '{"code":7,"msg":"bad"}'; exit 1"#);
+    let Err(Error::Refused(error)) = plugin.ask() else { panic!("not refused") };
+    assert_eq!((error.code, error.details.as_deref()), (7, Some("stderr: why")));
+}
+
+#[test]
+fn a_plugin_that_dies_without_an_error_object_is_told_by_its_status_and_last_words() {
+    let cases = [
+        ("echo last words >&2; exit 3", "exit status 3; stderr: last words"),
+        ("kill -SEGV $$", "signal 11 (SIGSEGV)"),
+        ("echo Usage: plugin; exit 1", "exit status 1; stdout: Usage: plugin"),
+        (r#"echo '{"ips":[]}'; exit 1"#, r#"exit status 1; stdout: {"ips":[]}"#),
+        ("echo '[1]'; exit 1", "exit status 1; stdout: [1]"),
+    ];
+    for (body, wanted) in cases {
+        let plugin = script(body);
+        let error = plugin.ask().unwrap_err();
+        assert!(matches!(error, Error::Died { .. }), "{error}");
+        let file = plugin.file();
+        assert_eq!(error.to_string(), format!("plugin {} died without an error object: {wanted}", file.display()));
+    }
+}
+
+#[test]
+fn a_plugin_that_hangs_is_ended_at_the_deadline_with_its_last_words() {
+    let plugin = script("echo waiting for a lease >&2; exec sleep 300");
+    let deadline = Deadline::after(Duration::from_millis(1100));
+    let error = ask(&plugin.file(), &Environment::default(), b"{}", deadline).unwrap_err();
+    assert!(error.to_string().ends_with("did not finish in 1 s and was ended; stderr: waiting for a lease"), "{error}");
+    assert!(matches!(error, Error::Deadline { seconds: 1, .. }));
+}
+
+#[test]
+fn a_plugin_that_floods_us_is_ended_and_that_is_said() {
+    let plugin = script("exec yes");
+    let error = plugin.ask().unwrap_err();
+    assert!(error.to_string().contains("wrote more than 16777216 bytes to stdout and was ended"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_started_is_told_apart_from_what_is_not_there() {
+    let plugin = Plugin::new("#!/no/such/interpreter\n");
+    let error = plugin.ask().unwrap_err().to_string();
+    assert!(
+        error.ends_with("(os error 2), said of its interpreter or loader, for the file itself is there"),
+        "{error}"
+    );
+    let empty = Plugin::new("");
+    let error = empty.ask().unwrap_err();
+    assert!(matches!(&error, Error::NotStarted { source, .. } if source.raw_os_error() == Some(8)), "{error}");
+}
+
+/// The test plays two parts: started by itself, with `PLUGIN` set, it is the one whose stderr is looked at.
+#[test]
+fn the_log_of_a_plugin_is_passed_on_also_if_it_fails() {
+    if let Some((_, file)) = std::env::vars_os().find(|(name, _)| name == "PLUGIN") {
+        assert!(ask(file.as_ref(), &Environment::default(), b"{}", Deadline::never()).is_err());
+        return;
+    }
+    let plugin = script("echo a line of the log >&2; exit 1");
+    let program = Program {
+        path: std::env::current_exe().unwrap(),
+        args: vec!["--exact".into(), "the_log_of_a_plugin_is_passed_on_also_if_it_fails".into()],
+        env: vec![("PLUGIN".into(), plugin.file().into())],
+        stdin: Vec::new(),
+        limit: 1 << 20,
+        grace: Duration::ZERO,
+    };
+    let ended = run(&program, Deadline::after(PATIENCE)).unwrap();
+    assert!(ended.how.is_success());
+    assert!(String::from_utf8(ended.stderr).unwrap().contains("a line of the log\n"));
+}

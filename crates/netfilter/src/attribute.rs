@@ -1,0 +1,111 @@
+//! Netlink attributes, written and read: length and type in host order, a value, padding to four bytes.
+
+/// The length of an attribute's header.
+const HEADER: usize = 4;
+/// Says that the value is a list of attributes.
+const NESTED: u16 = 1 << 15;
+/// The bits of the type that are not flags.
+const TYPE: u16 = 0x3fff;
+
+/// A list of attributes as it goes over the wire.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attributes(Vec<u8>);
+
+impl Attributes {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// The list that somebody else wrote, to be sent again as it is.
+    pub(crate) fn raw(list: &[u8]) -> Self {
+        Self(list.to_vec())
+    }
+
+    pub(crate) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
+        // No value here is longer than a rule's expressions, which the kernel limits to far less than 64 KiB.
+        let length = u16::try_from(HEADER + value.len()).unwrap_or(u16::MAX);
+        self.0.extend(length.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// A string with the NUL that the kernel expects.
+    pub(crate) fn text(self, kind: u16, value: &str) -> Self {
+        self.bytes(kind, &[value.as_bytes(), &[0]].concat())
+    }
+
+    /// A number in network order, as `nf_tables` has all of them.
+    pub(crate) fn number(self, kind: u16, value: u32) -> Self {
+        self.bytes(kind, &value.to_be_bytes())
+    }
+
+    pub(crate) fn nested(self, kind: u16, inner: &Attributes) -> Self {
+        self.bytes(kind | NESTED, &inner.0)
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The attributes of a list: type and value. Ends at the first that does not fit, as the kernel's own reader does.
+pub(crate) fn attributes(mut list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (header, _) = list.split_first_chunk::<HEADER>()?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & TYPE;
+        let value = list.get(HEADER..length)?;
+        list = list.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// The value of the first attribute of this type.
+pub(crate) fn value(list: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(list).find_map(|(found, value)| (found == kind).then_some(value))
+}
+
+/// The value as a number in network order.
+pub(crate) fn number(list: &[u8], kind: u16) -> Option<u32> {
+    Some(u32::from_be_bytes(value(list, kind)?.try_into().ok()?))
+}
+
+/// The value as a string, without its NUL.
+pub(crate) fn text(list: &[u8], kind: u16) -> Option<&str> {
+    let value = value(list, kind)?;
+    std::str::from_utf8(value.strip_suffix(&[0]).unwrap_or(value)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let inner = Attributes::new().number(2, 7);
+        let list = Attributes::new().text(1, "ab").nested(3, &inner).bytes(4, &[]);
+        assert_eq!(text(list.as_bytes(), 1), Some("ab"));
+        assert_eq!(value(list.as_bytes(), 3).and_then(|inner| number(inner, 2)), Some(7));
+        assert_eq!(value(list.as_bytes(), 4), Some(&[][..]));
+        assert_eq!(value(list.as_bytes(), 5), None);
+    }
+
+    #[test]
+    fn each_attribute_is_padded_to_four_bytes_that_its_length_does_not_count() {
+        let list = Attributes::new().text(1, "abcd");
+        assert_eq!(list.as_bytes(), [&9_u16.to_ne_bytes()[..], &1_u16.to_ne_bytes(), b"abcd\0\0\0\0"].concat());
+    }
+
+    #[test]
+    fn a_list_that_lies_about_its_lengths_ends_there() {
+        let whole = Attributes::new().number(1, 1).number(2, 2);
+        for end in 0..whole.as_bytes().len() {
+            let fit = attributes(&whole.as_bytes()[..end]).count();
+            assert_eq!(fit, end / 8);
+        }
+        assert_eq!(attributes(&[3, 0, 1, 0, 0, 0, 0, 0]).count(), 0);
+        assert_eq!(attributes(&[0; 64]).count(), 0);
+    }
+}

@@ -1,0 +1,122 @@
+//! Changes that are made together or not at all.
+
+use cnikit_netlink::{Exchanged, Socket};
+
+use crate::message::Message;
+use crate::{Error, Result};
+
+/// A transaction of `nf_tables`.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// With it, the kernel refuses (`ERESTART`) unless the ruleset still has this number.
+    #[doc(alias = "NFNL_BATCH_GENID")]
+    pub(crate) guard: Option<u32>,
+    pub(crate) messages: Vec<Message>,
+}
+
+impl Batch {
+    /// Has the kernel carry it out: one datagram, one answer.
+    pub(crate) fn send(&self, socket: &mut Socket) -> Result<()> {
+        let (datagram, sequences) = self.encode(|| socket.next_sequence());
+        let last = sequences.len().saturating_sub(1);
+        let exchanged = socket.exchange(&datagram, &sequences[last..])?;
+        self.judge(&sequences, &exchanged)
+    }
+
+    /// The datagram, and the sequence numbers of the opening message and of `messages`.
+    ///
+    /// Only the last change asks for an acknowledgement. Refusals come without being asked for, and kernels before
+    /// 6.10 acknowledge neither the beginning nor the end.
+    fn encode(&self, mut next_sequence: impl FnMut() -> u32) -> (Vec<u8>, Vec<u32>) {
+        let mut messages = vec![Message::begin(self.guard)];
+        messages.extend(self.messages.iter().cloned());
+        let last = messages.pop().map(Message::acknowledged);
+        messages.extend(last);
+        let sequences: Vec<_> = messages.iter().map(|_| next_sequence()).collect();
+        let changes = messages.iter().zip(&sequences).flat_map(|(message, sequence)| message.encode(*sequence));
+        let mut datagram: Vec<u8> = changes.collect();
+        datagram.extend(Message::end().encode(next_sequence()));
+        (datagram, sequences)
+    }
+
+    /// The first refusal, in the words of the message that was refused; those that follow are often its consequences.
+    fn judge(&self, sequences: &[u32], exchanged: &Exchanged) -> Result<()> {
+        let Some((sequence, refusal)) = exchanged.errors.first() else {
+            return Ok(());
+        };
+        let place = sequences.iter().position(|own| own == sequence);
+        let refused = place.and_then(|place| place.checked_sub(1)).and_then(|place| self.messages.get(place));
+        Err(match refused {
+            Some(message) => Error::refused(message.operation, message.object.as_str(), refusal),
+            None => Error::refused("change", "the ruleset", refusal),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cnikit_netlink::Refusal;
+
+    use super::*;
+    use crate::frame::{Family, Frame};
+
+    fn frame() -> Frame {
+        Frame { family: Family::Inet, table: "t", table_comment: None, chains: vec![], fixed: vec![], holds: "c" }
+    }
+
+    fn batch(guard: Option<u32>) -> Batch {
+        let messages = [7, 8].map(|handle| Message::delete_rule(&frame(), "c", handle, "accept"));
+        Batch { guard, messages: messages.to_vec() }
+    }
+
+    /// Length, type, flags and sequence number of each message.
+    fn headers(mut datagram: &[u8]) -> Vec<(u32, u16, u16, u32)> {
+        let mut headers = Vec::new();
+        while let Some((header, _)) = datagram.split_first_chunk::<16>() {
+            let long = |place: usize| u32::from_ne_bytes(header[place..place + 4].try_into().unwrap());
+            let short = |place: usize| u16::from_ne_bytes(header[place..place + 2].try_into().unwrap());
+            headers.push((long(0), short(4), short(6), long(8)));
+            datagram = &datagram[long(0) as usize..];
+        }
+        headers
+    }
+
+    #[test]
+    fn a_transaction_is_bracketed_and_its_last_change_alone_is_acknowledged() {
+        let (datagram, sequences) = batch(None).encode({
+            let mut sequence = 40;
+            move || {
+                sequence += 1;
+                sequence
+            }
+        });
+        assert_eq!(sequences, [41, 42, 43]);
+        let expected = [(20, 0x10, 1, 41), (48, 0xa08, 1, 42), (48, 0xa08, 5, 43), (20, 0x11, 1, 44)];
+        assert_eq!(headers(&datagram), expected);
+    }
+
+    #[test]
+    fn a_guard_is_in_the_opening_message() {
+        let (datagram, _) = batch(Some(0x0102_0304)).encode(|| 1);
+        // nfgenmsg: no family, version 0, the part of netfilter; then the attribute in network order.
+        assert_eq!(datagram[16..28], [0, 0, 0, 10, 8, 0, 1, 0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn the_first_refusal_is_told_in_the_words_of_its_message() {
+        let refusal = |errno| Refusal { errno, text: None };
+        let errors = vec![(43, refusal(libc::ENOENT)), (42, refusal(libc::EINVAL))];
+        let exchanged = Exchanged { errors, ..Exchanged::default() };
+        let error = batch(None).judge(&[41, 42, 43], &exchanged).unwrap_err();
+        assert_eq!(error.errno, libc::ENOENT);
+        assert!(error.to_string().starts_with("cannot delete rule `accept` from chain c of table inet t: "), "{error}");
+    }
+
+    #[test]
+    fn a_refusal_of_the_whole_is_told_as_such() {
+        let errors = vec![(41, Refusal { errno: libc::EPERM, text: None })];
+        let exchanged = Exchanged { errors, ..Exchanged::default() };
+        let error = batch(None).judge(&[41, 42, 43], &exchanged).unwrap_err();
+        assert!(error.to_string().starts_with("cannot change the ruleset: Operation not permitted"), "{error}");
+    }
+}

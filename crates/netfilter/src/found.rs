@@ -1,0 +1,161 @@
+//! A rule that stands in the kernel.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::attribute::{Attributes, text, value};
+use crate::compile::decompile;
+use crate::expression::{Expression, decode};
+use crate::frame::Frame;
+use crate::message::{Body, HEADERS, Message, rule};
+use crate::rule::Rule;
+use crate::userdata;
+
+/// A rule as it was found, whoever wrote it: with all that is needed to put it back byte for byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub(crate) handle: u64,
+    pub(crate) body: Body,
+    expressions: Vec<Expression>,
+    comment: Option<String>,
+    rule: Option<Rule>,
+}
+
+impl Found {
+    /// The kernel's number for it, never given twice in one table.
+    #[doc(alias = "NFTA_RULE_HANDLE")]
+    pub fn handle(&self) -> u64 {
+        self.handle
+    }
+
+    /// Its comment.
+    pub fn comment(&self) -> Option<&str> {
+        self.comment.as_deref()
+    }
+
+    /// The rule as a value; `None` if it does something for which this crate has no word.
+    pub fn rule(&self) -> Option<&Rule> {
+        self.rule.as_ref()
+    }
+
+    /// Reads a message of a dump, if its comment is `wanted`; most rules of a chain are somebody else's.
+    ///
+    /// `None` also if it is about another chain, as old kernels, which do not filter, send them.
+    pub(crate) fn read(
+        message: &[u8],
+        frame: &Frame,
+        chain: &str,
+        wanted: impl Fn(Option<&str>) -> bool,
+    ) -> Option<Self> {
+        let list = message.get(HEADERS..)?;
+        let here = message.get(16) == Some(&frame.family.number())
+            && text(list, rule::TABLE) == Some(frame.table)
+            && text(list, rule::CHAIN) == Some(chain);
+        let userdata = value(list, rule::USERDATA).unwrap_or_default();
+        let comment = userdata::comment(userdata);
+        let handle = u64::from_be_bytes(value(list, rule::HANDLE)?.try_into().ok()?);
+        (here && wanted(comment.as_deref())).then(|| {
+            let raw = value(list, rule::EXPRESSIONS).unwrap_or_default();
+            let body = Body { expressions: Attributes::raw(raw), userdata: userdata.to_vec() };
+            Self::of(handle, body, comment.map(Cow::into_owned), frame)
+        })
+    }
+
+    fn of(handle: u64, body: Body, comment: Option<String>, frame: &Frame) -> Self {
+        let expressions = decode(body.expressions.as_bytes());
+        let rule = decompile(&expressions, comment.clone(), frame);
+        Self { handle, body, expressions, comment, rule }
+    }
+
+    /// Whether it does the same, whatever its comment.
+    pub(crate) fn does(&self, expressions: &[Expression]) -> bool {
+        self.expressions == expressions
+    }
+
+    /// Whether it does the same and bears the same comment. The kernel may have written it in other bytes.
+    pub(crate) fn is(&self, body: &Body) -> bool {
+        self.body.userdata == body.userdata && self.does(&decode(body.expressions.as_bytes()))
+    }
+
+    /// The message that removes it.
+    pub(crate) fn deletion(&self, frame: &Frame, chain: &str) -> Message {
+        Message::delete_rule(frame, chain, self.handle, &self.to_string())
+    }
+}
+
+/// As nft(8) writes it, as far as this crate has the words.
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(rule) = &self.rule {
+            return write!(f, "{rule}");
+        }
+        f.write_str("[")?;
+        self.expressions.iter().try_for_each(|one| write!(f, " {}", name(one)))?;
+        f.write_str(" ]")?;
+        match &self.comment {
+            Some(comment) => write!(f, " comment \"{comment}\""),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The kernel's word for an expression.
+fn name(expression: &Expression) -> &str {
+    match expression {
+        Expression::Meta(_) => "meta",
+        Expression::Payload { .. } => "payload",
+        Expression::Mask(_) => "bitwise",
+        Expression::Equal(_) | Expression::NotEqual(_) => "cmp",
+        Expression::Masquerade => "masq",
+        Expression::Verdict { .. } => "immediate",
+        Expression::Foreign { name, .. } => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expression::encode;
+    use crate::frame::Family;
+    use crate::rule::Verdict;
+
+    fn frame() -> Frame {
+        Frame { family: Family::Inet, table: "t", table_comment: None, chains: vec![], fixed: vec![], holds: "c" }
+    }
+
+    /// A message as a dump has it: `accept comment "k"`.
+    fn message(family: Family, table: &str, chain: &str) -> Vec<u8> {
+        let accept = Expression::Verdict { code: 1, chain: None };
+        let list = Attributes::new()
+            .text(rule::TABLE, table)
+            .text(rule::CHAIN, chain)
+            .bytes(rule::HANDLE, &7_u64.to_be_bytes())
+            .nested(rule::EXPRESSIONS, &encode(&[accept]))
+            .bytes(rule::USERDATA, &userdata::encode("k").unwrap());
+        [&[0; 16][..], &[family.number(), 0, 0, 0], list.as_bytes()].concat()
+    }
+
+    #[test]
+    fn a_rule_is_read_with_handle_and_comment() {
+        let found = Found::read(&message(Family::Inet, "t", "c"), &frame(), "c", |_| true).unwrap();
+        assert_eq!((found.handle(), found.comment()), (7, Some("k")));
+        assert_eq!(found.rule().map(|rule| rule.verdict), Some(Verdict::Accept));
+    }
+
+    #[test]
+    fn a_rule_of_another_family_table_or_chain_is_not_ours() {
+        let others = [(Family::Ip, "t", "c"), (Family::Inet, "u", "c"), (Family::Inet, "t", "d")];
+        for (family, table, chain) in others {
+            assert_eq!(Found::read(&message(family, table, chain), &frame(), "c", |_| true), None);
+        }
+        assert_eq!(Found::read(&message(Family::Inet, "t", "c"), &frame(), "c", |_| false), None);
+    }
+
+    #[test]
+    fn a_message_that_is_cut_off_is_no_rule() {
+        let whole = message(Family::Inet, "t", "c");
+        for end in 0..HEADERS + 28 {
+            assert_eq!(Found::read(&whole[..end], &frame(), "c", |_| true), None);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What must stand before rules can.
+
+use std::fmt;
+
+use crate::rule::Rule;
+
+/// A table with its chains, shared by everybody who adds rules: made when absent, never removed, never flushed.
+///
+/// Whoever made it before us may have done so with other comments or none; those are not compared.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// The family of the table.
+    pub family: Family,
+    /// The name of the table.
+    pub table: &'static str,
+    /// The comment that the table gets when it is made.
+    pub table_comment: Option<&'static str>,
+    /// Its chains.
+    pub chains: Vec<Chain>,
+    /// By chain: the rules that it must begin with, in this order. They are compared by what they do, not by comment.
+    pub fixed: Vec<(&'static str, Vec<Rule>)>,
+    /// The chain our rules live in.
+    pub holds: &'static str,
+}
+
+/// A chain of the frame.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Chain {
+    /// Its name.
+    pub name: &'static str,
+    /// The comment that it gets when it is made.
+    pub comment: Option<&'static str>,
+    /// Where packets enter it; `None` makes a regular chain, which only rules lead to.
+    pub hook: Option<Hook>,
+}
+
+/// Where packets enter a base chain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hook {
+    /// The type of the chain.
+    pub kind: HookKind,
+    /// The point on a packet's way.
+    pub hook: HookPoint,
+    /// The order among chains of one hook: lower comes first, 100 is nft's `srcnat`.
+    pub priority: i32,
+}
+
+/// The type of a base chain: what its rules may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HookKind {
+    /// Asked for the first packet of a connection only, and may change addresses.
+    Nat,
+    /// Asked for every packet.
+    Filter,
+}
+
+/// A point on a packet's way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(alias = "nf_inet_hooks")]
+pub enum HookPoint {
+    /// Just arrived.
+    Prerouting,
+    /// For this host.
+    Input,
+    /// For another host.
+    Forward,
+    /// Made by this host.
+    Output,
+    /// About to leave.
+    Postrouting,
+}
+
+/// The family of a table: which packets its chains see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// IPv4 and IPv6.
+    Inet,
+    /// IPv4.
+    Ip,
+    /// IPv6.
+    Ip6,
+    /// Ethernet frames that cross a bridge.
+    Bridge,
+}
+
+impl Family {
+    /// The kernel's number for it.
+    #[doc(alias = "NFPROTO_INET")]
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Family::Inet => 1,
+            Family::Ip => 2,
+            Family::Bridge => 7,
+            Family::Ip6 => 10,
+        }
+    }
+}
+
+impl HookKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            HookKind::Nat => "nat",
+            HookKind::Filter => "filter",
+        }
+    }
+}
+
+impl HookPoint {
+    /// The kernel's number for it, the same in all families that we know.
+    #[doc(alias = "NF_INET_POST_ROUTING")]
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            HookPoint::Prerouting => 0,
+            HookPoint::Input => 1,
+            HookPoint::Forward => 2,
+            HookPoint::Output => 3,
+            HookPoint::Postrouting => 4,
+        }
+    }
+}
+
+/// `table inet x`, in the words of nft(8).
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "table {} {}", self.family, self.table)
+    }
+}
+
+/// The word that nft(8) has for it.
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::Inet => "inet",
+            Family::Ip => "ip",
+            Family::Ip6 => "ip6",
+            Family::Bridge => "bridge",
+        })
+    }
+}

@@ -1,0 +1,153 @@
+//! What stands of a frame, and what is missing.
+
+use crate::attribute::{Attributes, number};
+use crate::compile::compile;
+use crate::expression::{self, Expression};
+use crate::found::Found;
+use crate::frame::{Chain, Frame};
+use crate::hook::{FoundChain, FoundHook};
+use crate::message::{Body, HEADERS, Message, object, place};
+use crate::rule::Rule;
+use crate::{Error, Result, userdata};
+
+/// The table does nothing, by its owner's will.
+#[doc(alias = "NFT_TABLE_F_DORMANT")]
+const DORMANT: u32 = 1;
+
+/// A frame as the kernel has it.
+#[derive(Debug)]
+pub(crate) struct State<'a> {
+    pub(crate) frame: &'a Frame,
+    /// The number of the ruleset before anything below was read.
+    pub(crate) generation: u32,
+    pub(crate) table: Standing,
+    /// In the frame's order; `None`: it is missing.
+    pub(crate) chains: Vec<Option<FoundChain>>,
+    /// The rules of the chains that begin with fixed ones, in the frame's order.
+    pub(crate) fixed: Vec<Vec<Found>>,
+    /// Our rules.
+    pub(crate) held: Vec<Found>,
+}
+
+/// How it is with the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Missing,
+    Dormant,
+    Working,
+}
+
+impl Standing {
+    /// Reads the answer to a question for a table.
+    pub(crate) fn read(answer: Option<&[u8]>) -> Self {
+        let flags = |message: &[u8]| message.get(HEADERS..).and_then(|list| number(list, object::TABLE_FLAGS));
+        match answer {
+            None => Standing::Missing,
+            Some(message) if flags(message).unwrap_or(0) & DORMANT != 0 => Standing::Dormant,
+            Some(_) => Standing::Working,
+        }
+    }
+}
+
+impl State<'_> {
+    /// The messages that make the frame whole; none if it is.
+    ///
+    /// # Errors
+    /// A chain of the right name hangs elsewhere: its hook cannot be changed, and it is not ours to remove.
+    pub(crate) fn repair(&self) -> Result<Vec<Message>> {
+        let mut messages = Vec::new();
+        if self.table != Standing::Working {
+            messages.push(Message::new_table(self.frame)?);
+        }
+        for (chain, found) in self.frame.chains.iter().zip(&self.chains) {
+            match found {
+                None => messages.push(Message::new_chain(self.frame, chain)?),
+                Some(found) => refuse_other_hook(self.frame, chain, found)?,
+            }
+        }
+        for ((chain, rules), found) in self.frame.fixed.iter().zip(&self.fixed) {
+            messages.extend(self.lead(chain, rules, found)?);
+        }
+        Ok(messages)
+    }
+
+    /// Has a chain begin with these rules. Where they stand in a wrong place they go, and what is not ours stays.
+    fn lead(&self, chain: &str, rules: &[Rule], found: &[Found]) -> Result<Vec<Message>> {
+        let wanted = all(rules, self.frame)?;
+        if leads(&wanted, found) {
+            return Ok(Vec::new());
+        }
+        let misplaced = found.iter().filter(|found| wanted.iter().any(|wanted| found.does(wanted)));
+        let removed = misplaced.map(|found| found.deletion(self.frame, chain));
+        // Each goes before all others, so that the last one added is the first.
+        let added = rules
+            .iter()
+            .rev()
+            .map(|rule| Ok(Message::prepend_rule(self.frame, chain, &body(rule, self.frame)?, &rule.to_string())));
+        removed.map(Ok).chain(added).collect()
+    }
+
+    /// What is missing or different, each a sentence.
+    pub(crate) fn drifts(&self) -> Result<Vec<String>> {
+        match self.table {
+            Standing::Missing => return Ok(vec![format!("{} is missing", self.frame)]),
+            Standing::Dormant => return Ok(vec![format!("{} is dormant, its rules do nothing", self.frame)]),
+            Standing::Working => {}
+        }
+        let chains = self.frame.chains.iter().zip(&self.chains);
+        let mut drifts: Vec<_> = chains.filter_map(|(chain, found)| self.chain_drift(chain, found.as_ref())).collect();
+        for ((chain, rules), found) in self.frame.fixed.iter().zip(&self.fixed) {
+            if !leads(&all(rules, self.frame)?, found) {
+                drifts.push(self.lead_drift(chain, rules, found));
+            }
+        }
+        Ok(drifts)
+    }
+
+    fn chain_drift(&self, chain: &Chain, found: Option<&FoundChain>) -> Option<String> {
+        let Some(found) = found else {
+            return Some(format!("{} is missing", place(self.frame, chain.name)));
+        };
+        refuse_other_hook(self.frame, chain, found).err().map(|error| {
+            let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            format!("{}: {why}", error.object)
+        })
+    }
+
+    fn lead_drift(&self, chain: &str, rules: &[Rule], found: &[Found]) -> String {
+        let wanted = listed(rules.iter().map(ToString::to_string));
+        let found = listed(found.iter().take(rules.len()).map(ToString::to_string));
+        format!("{} begins with {found}, wanted {wanted}", place(self.frame, chain))
+    }
+}
+
+fn listed(rules: impl Iterator<Item = String>) -> String {
+    let rules: Vec<_> = rules.map(|rule| format!("`{rule}`")).collect();
+    if rules.is_empty() { "nothing".to_owned() } else { rules.join(", ") }
+}
+
+fn refuse_other_hook(frame: &Frame, chain: &Chain, found: &FoundChain) -> Result<()> {
+    let wanted = chain.hook.map(FoundHook::from);
+    if wanted == found.hook {
+        return Ok(());
+    }
+    let shown = |hook: Option<&FoundHook>| hook.map_or("no hook".to_owned(), |hook| format!("`{hook}`"));
+    let why = format!("it has {}, wanted {}", shown(found.hook.as_ref()), shown(wanted.as_ref()));
+    Err(Error::ours("use", place(frame, chain.name), why))
+}
+
+/// Whether a chain begins with what is wanted.
+fn leads(wanted: &[Vec<Expression>], found: &[Found]) -> bool {
+    wanted.len() <= found.len() && wanted.iter().zip(found).all(|(wanted, found)| found.does(wanted))
+}
+
+fn all(rules: &[Rule], frame: &Frame) -> Result<Vec<Vec<Expression>>> {
+    rules.iter().map(|rule| compile(rule, frame.family)).collect()
+}
+
+/// A rule as it goes over the wire.
+pub(crate) fn body(rule: &Rule, frame: &Frame) -> Result<Body> {
+    let expressions: Attributes = expression::encode(&compile(rule, frame.family)?);
+    let userdata = rule.comment.as_deref().map(userdata::encode).transpose()?.unwrap_or_default();
+    Ok(Body { expressions, userdata })
+}

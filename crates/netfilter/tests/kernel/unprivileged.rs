@@ -1,0 +1,31 @@
+//! In a user namespace, where we are root of nothing else.
+#![expect(clippy::disallowed_methods, reason = "a process enters a user namespace by unshare(1), a thread cannot")]
+
+use std::process::Command;
+
+use cnikit_netfilter::Nftables;
+
+use crate::scene::{frame, masquerade};
+
+#[test]
+fn a_user_namespace_is_enough() {
+    let this = std::env::current_exe().unwrap();
+    let inner = ["--exact", "unprivileged::inside_of_it", "--ignored"];
+    let output = Command::new("unshare").args(["--user", "--map-root-user", "--net"]).arg(this).args(inner).output();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+#[test]
+#[ignore = "the test above runs it where it belongs"]
+fn inside_of_it() {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap();
+    assert_eq!(map.split_whitespace().nth(2), Some("1"), "this is not the user namespace that the test above makes");
+    let rules = [masquerade("10.0.0.2", "10.0.0.0/24", "aa-1")];
+    let mut nftables = Nftables::here().unwrap();
+    nftables.replace(&frame(), "aa-1", &rules).unwrap();
+    assert_eq!(nftables.verify(&frame(), "aa-1", &rules).unwrap(), [""; 0]);
+    assert_eq!(nftables.release(&frame(), "aa-1").unwrap(), 1);
+}

@@ -1,0 +1,84 @@
+//! Several changes in one system call.
+
+use std::net::IpAddr;
+
+use crate::netlink::{Forgives, Request};
+use crate::{Change, Error, Netlink, NewAddress, Result, Route, neighbour};
+
+/// Changes that go to the kernel in one datagram, in order, each with its own acknowledgement.
+///
+/// One system call instead of many; no transaction: what was done before a refusal stays done, and what comes after it
+/// is tried all the same.
+#[derive(Debug, Default)]
+#[must_use = "nothing is sent before Netlink::send"]
+pub struct Batch {
+    requests: Vec<Request>,
+    /// The first change that no message can say; then nothing is sent.
+    unspeakable: Option<Error>,
+}
+
+impl Batch {
+    /// An empty one, which is sent without a system call.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.unspeakable.is_none()
+    }
+
+    /// Changes a link's settings. See [`Netlink::change`].
+    pub fn set_link(&mut self, index: u32, change: &Change) {
+        self.requests.push(change.request(index));
+    }
+
+    /// Adds an address; one that is there already is a refusal.
+    pub fn add_address(&mut self, index: u32, address: &NewAddress) {
+        self.requests.push(address.request(index));
+    }
+
+    /// Adds an address unless it is there already, whatever its flags.
+    pub fn add_address_if_absent(&mut self, index: u32, address: &NewAddress) {
+        self.requests.push(Request { forgives: Forgives::Present, ..address.request(index) });
+    }
+
+    /// Adds a route; one to the same destination with the same priority is a refusal.
+    ///
+    /// If `route` mixes address families in a way that no message can say, [`Netlink::send`] sends nothing and says so.
+    pub fn add_route(&mut self, route: &Route) {
+        self.push(route.addition());
+    }
+
+    /// Adds a route, in place of one to the same destination with the same priority.
+    pub fn replace_route(&mut self, route: &Route) {
+        self.push(route.replacement());
+    }
+
+    /// Removes a route; that there is none is success.
+    pub fn delete_route(&mut self, route: &Route) {
+        self.push(route.deletion().map(|request| Request { forgives: Forgives::Absent, ..request }));
+    }
+
+    /// Forgets a neighbour; that it is not known is success.
+    pub fn delete_neighbour(&mut self, index: u32, address: IpAddr) {
+        self.requests.push(neighbour::deletion(index, address));
+    }
+
+    fn push(&mut self, request: Result<Request>) {
+        match request {
+            Ok(request) => self.requests.push(request),
+            Err(error) => self.unspeakable = self.unspeakable.take().or(Some(error)),
+        }
+    }
+}
+
+impl Netlink {
+    /// Sends a batch. The error is the first refusal, in the words of the change that was refused.
+    pub fn send(&self, batch: Batch) -> Result<()> {
+        match batch.unspeakable {
+            Some(error) => Err(error),
+            None => self.carry_out(&batch.requests).map(drop),
+        }
+    }
+}

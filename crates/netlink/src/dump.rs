@@ -1,0 +1,161 @@
+//! Dumps, which are read again until they are whole.
+
+use std::io;
+use std::time::Duration;
+
+use cnikit_process::Deadline;
+use netlink_packet_core::NLM_F_DUMP_INTR;
+use nix::errno::Errno;
+
+use crate::frame::{self, Frame, Refusal, frames};
+use crate::socket::{PATIENCE, lost};
+use crate::{Error, Result, Socket};
+
+/// The first pause before a dump is tried again; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// Where the sequence number stands in a message.
+const SEQUENCE: std::ops::Range<usize> = 8..12;
+
+/// How one attempt at a dump ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Dumped {
+    Whole(Vec<Vec<u8>>),
+    /// It changed while it was read, was lost in part, or another one was under way.
+    Again(Refusal),
+    Refused(Refusal),
+}
+
+impl Socket {
+    /// Sends a dump request and returns all its messages, whole with their headers.
+    ///
+    /// `request` is one message with `NLM_F_DUMP`; its sequence number is replaced. A dump that the kernel marks as
+    /// interrupted (`NLM_F_DUMP_INTR`), that was lost in part or that met another one (`EBUSY`) is read again, with
+    /// growing pauses, for 10 seconds at most: what this returns is whole and consistent.
+    #[doc(alias = "NLM_F_DUMP_INTR")]
+    pub fn dump(&mut self, request: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let deadline = Deadline::after(PATIENCE);
+        let failed = |source: io::Error| Error::new("dump", "", source);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let refusal = match self.dump_once(request, deadline).map_err(failed)? {
+                Dumped::Whole(messages) => return Ok(messages),
+                Dumped::Refused(refusal) => return Err(Error::refused("dump", "", refusal)),
+                Dumped::Again(refusal) => refusal,
+            };
+            if !deadline.pause(pause) {
+                return Err(Error::refused("dump", "", refusal));
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn dump_once(&mut self, request: &[u8], deadline: Deadline) -> io::Result<Dumped> {
+        let mut request = request.to_vec();
+        let sequence = self.next_sequence();
+        let place = request.get_mut(SEQUENCE).ok_or(Errno::EINVAL)?;
+        place.copy_from_slice(&sequence.to_ne_bytes());
+        self.send(&request)?;
+        let mut dump = Dump::default();
+        while dump.end.is_none() {
+            match self.receive(deadline) {
+                Ok(size) => self.missed |= dump.take_all((self.port, sequence), &self.buffer[..size]),
+                Err(error) if lost(&error) => (self.missed, dump.interrupted) = (true, true),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(dump.result())
+    }
+}
+
+/// A dump, as it comes in.
+#[derive(Default)]
+struct Dump {
+    messages: Vec<Vec<u8>>,
+    interrupted: bool,
+    /// Set when nothing more will come.
+    end: Option<std::result::Result<(), Refusal>>,
+}
+
+impl Dump {
+    /// Takes the messages for this port and sequence number; whether there were others.
+    fn take_all(&mut self, ours: (u32, u32), datagram: &[u8]) -> bool {
+        let mut others = false;
+        for frame in frames(datagram) {
+            if (frame.port, frame.sequence) == ours {
+                self.take(&frame);
+            } else {
+                others = true;
+            }
+        }
+        others
+    }
+
+    fn take(&mut self, frame: &Frame<'_>) {
+        self.interrupted |= frame.flags & NLM_F_DUMP_INTR != 0;
+        match frame.kind {
+            frame::ERROR | frame::DONE => self.end = Some(frame.refusal().map_or(Ok(()), Err)),
+            frame::OVERRUN => self.interrupted = true,
+            frame::NOOP => {}
+            _ => self.messages.push(frame.bytes.to_vec()),
+        }
+    }
+
+    fn result(self) -> Dumped {
+        match self.end {
+            Some(Err(refusal)) if [libc::EINTR, libc::EBUSY, libc::EAGAIN].contains(&refusal.errno) => {
+                Dumped::Again(refusal)
+            }
+            Some(Err(refusal)) => Dumped::Refused(refusal),
+            _ if self.interrupted => Dumped::Again(Refusal { errno: libc::EINTR, text: None }),
+            _ => Dumped::Whole(self.messages),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_core::NLM_F_ACK_TLVS;
+
+    use super::*;
+
+    fn dumped(messages: &[(u16, u16, &[u8])]) -> Dumped {
+        let mut dump = Dump::default();
+        for (kind, flags, body) in messages {
+            dump.take(&Frame { kind: *kind, flags: *flags, sequence: 1, port: 1, bytes: &[&[0; 16], *body].concat() });
+        }
+        dump.result()
+    }
+
+    fn code(errno: i32) -> [u8; 4] {
+        (-errno).to_ne_bytes()
+    }
+
+    #[test]
+    fn a_dump_without_incident_is_whole() {
+        let whole = dumped(&[(16, 2, b"link"), (16, 2, b"mate"), (frame::DONE, 2, &[0; 4])]);
+        assert_eq!(whole, Dumped::Whole(vec![[&[0; 16], &b"link"[..]].concat(), [&[0; 16], &b"mate"[..]].concat()]));
+    }
+
+    #[test]
+    fn a_dump_marked_as_interrupted_anywhere_is_read_again() {
+        let again = Dumped::Again(Refusal { errno: libc::EINTR, text: None });
+        assert_eq!(dumped(&[(16, NLM_F_DUMP_INTR, b"link"), (frame::DONE, 0, &[0; 4])]), again);
+        assert_eq!(dumped(&[(16, 0, b"link"), (frame::DONE, NLM_F_DUMP_INTR, &[0; 4])]), again);
+        assert_eq!(dumped(&[(frame::OVERRUN, 0, b""), (frame::DONE, 0, &[0; 4])]), again);
+        assert_eq!(dumped(&[(16, 0, b"link"), (frame::DONE, 0, &code(libc::EINTR))]), again);
+    }
+
+    #[test]
+    fn a_dump_that_met_another_one_is_read_again() {
+        let busy = Refusal { errno: libc::EBUSY, text: None };
+        assert_eq!(dumped(&[(frame::ERROR, 0, &code(libc::EBUSY))]), Dumped::Again(busy));
+    }
+
+    #[test]
+    fn a_refusal_at_the_end_of_a_dump_is_told_with_its_text() {
+        let body = [&code(libc::ENODEV)[..], &[9, 0, 1, 0], b"gone\0", &[0; 3]].concat();
+        let refused = Refusal { errno: libc::ENODEV, text: Some("gone".to_owned()) };
+        assert_eq!(dumped(&[(frame::DONE, NLM_F_ACK_TLVS, &body)]), Dumped::Refused(refused));
+    }
+}

@@ -1,0 +1,92 @@
+//! What went wrong, with which object, and what the kernel said about it.
+
+use std::fmt;
+use std::io;
+
+use nix::errno::Errno;
+
+use crate::Refusal;
+
+/// A failed operation: the deed, its object, the kernel's error number and, if it gave one, its explanation.
+#[derive(Debug)]
+pub struct Error {
+    /// What was tried, as words: `create veth`.
+    pub operation: String,
+    /// With what: `vethab12 on cni0`.
+    pub object: String,
+    /// The error number of errno(3); 0 when the trouble was not an error number, such as an answer nobody can read.
+    pub errno: i32,
+    /// The text of the kernel's extended acknowledgement.
+    #[doc(alias = "NLMSGERR_ATTR_MSG")]
+    pub kernel: Option<String>,
+    source: io::Error,
+}
+
+/// What the functions of this crate return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn new(operation: &str, object: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        let source = source.into();
+        let errno = source.raw_os_error().unwrap_or(0);
+        Self { operation: operation.to_owned(), object: object.into(), errno, kernel: None, source }
+    }
+
+    /// The kernel's "no" to one message.
+    pub(crate) fn refused(operation: &str, object: impl Into<String>, refusal: Refusal) -> Self {
+        let source = io::Error::from_raw_os_error(refusal.errno);
+        Self { kernel: refusal.text, ..Self::new(operation, object, source) }
+    }
+
+    /// Something that the kernel sent and that makes no sense here.
+    pub(crate) fn unreadable(operation: &str, object: impl Into<String>, why: &str) -> Self {
+        Self::new(operation, object, io::Error::new(io::ErrorKind::InvalidData, why.to_owned()))
+    }
+
+    /// The same trouble, told in the words of whoever knows what the exchange was for.
+    pub(crate) fn during(self, operation: &str, object: &str) -> Self {
+        Self { operation: operation.to_owned(), object: object.to_owned(), ..self }
+    }
+
+    /// Whether the object, or what it hangs on, is not there: `ENODEV`, `ENOENT`, `ESRCH` or `ENXIO`.
+    ///
+    /// A missing address is `EADDRNOTAVAIL` and counts too.
+    pub fn is_absent(&self) -> bool {
+        [libc::ENODEV, libc::ENOENT, libc::ESRCH, libc::ENXIO, libc::EADDRNOTAVAIL].contains(&self.errno)
+    }
+
+    /// Whether there is one already: `EEXIST`.
+    #[doc(alias = "EEXIST")]
+    pub fn exists(&self) -> bool {
+        self.errno == libc::EEXIST
+    }
+
+    /// Whether this kernel, or this kind of object, has no such thing: `EOPNOTSUPP`.
+    #[doc(alias = "EOPNOTSUPP")]
+    pub fn unsupported(&self) -> bool {
+        self.errno == libc::EOPNOTSUPP
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.operation)?;
+        if !self.object.is_empty() {
+            write!(f, " \"{}\"", self.object)?;
+        }
+        match self.errno {
+            0 => write!(f, ": {}", self.source)?,
+            errno => write!(f, ": {}", Errno::from_raw(errno).desc())?,
+        }
+        match &self.kernel {
+            Some(text) => write!(f, " (the kernel says: {text})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}

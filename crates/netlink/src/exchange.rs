@@ -1,0 +1,102 @@
+//! Requests and their answers.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::Duration;
+
+use cnikit_process::Deadline;
+use nix::errno::Errno;
+
+use crate::frame::{self, Frame, Refusal, frames};
+use crate::socket::{PATIENCE, lost, timed_out};
+use crate::{Error, Result, Socket};
+
+/// What came back for one datagram.
+#[derive(Debug, Default)]
+pub struct Exchanged {
+    /// The messages that are not acknowledgements, whole with their headers, in the order in which they came.
+    pub messages: Vec<Vec<u8>>,
+    /// The refusals, each with the sequence number of the message refused, in the order in which they came.
+    pub errors: Vec<(u32, Refusal)>,
+}
+
+impl Socket {
+    /// Sends ONE datagram, which holds one or many messages, and collects the answers until each sequence number in
+    /// `acks` has been acknowledged or refused.
+    ///
+    /// Headers and sequence numbers are the caller's. A message listed in `acks` has to carry `NLM_F_ACK`. The kernel
+    /// works the messages off in order. When it refused one and left out the acknowledgements of others, as
+    /// `nf_tables` may when it gives a transaction up, this returns without them.
+    ///
+    /// Refusals are no error of this function: they are in [`Exchanged::errors`].
+    pub fn exchange(&mut self, datagram: &[u8], acks: &[u32]) -> Result<Exchanged> {
+        self.try_exchange(datagram, acks).map_err(|source| Error::new("exchange netlink messages", "", source))
+    }
+
+    fn try_exchange(&mut self, datagram: &[u8], acks: &[u32]) -> io::Result<Exchanged> {
+        let mut answers = Answers::to(datagram, acks);
+        self.send(datagram)?;
+        let result = self.collect(&mut answers);
+        self.missed |= answers.missed || answers.lost;
+        result.map(|()| answers.exchanged)
+    }
+
+    fn collect(&mut self, answers: &mut Answers) -> io::Result<()> {
+        let deadline = Deadline::after(PATIENCE);
+        while !answers.complete() {
+            match self.receive(Deadline::after(Duration::ZERO)) {
+                Ok(size) => answers.take(self.port, &self.buffer[..size]),
+                Err(error) if lost(&error) => answers.lost = true,
+                Err(error) if timed_out(&error) && !answers.exchanged.errors.is_empty() => break,
+                Err(error) if timed_out(&error) && answers.lost => return Err(Errno::ENOBUFS.into()),
+                Err(error) if timed_out(&error) => self.wait(deadline)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The answers to one datagram, as they come in.
+struct Answers {
+    ours: BTreeSet<u32>,
+    open: BTreeSet<u32>,
+    /// Answers may have been lost.
+    lost: bool,
+    /// Messages came that are no answers.
+    missed: bool,
+    exchanged: Exchanged,
+}
+
+impl Answers {
+    fn to(datagram: &[u8], acks: &[u32]) -> Self {
+        let ours = frames(datagram).map(|frame| frame.sequence).collect();
+        Self { ours, open: acks.iter().copied().collect(), lost: false, missed: false, exchanged: Exchanged::default() }
+    }
+
+    fn complete(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    fn take(&mut self, port: u32, datagram: &[u8]) {
+        for frame in frames(datagram) {
+            if frame.port == port && self.ours.contains(&frame.sequence) {
+                self.take_one(&frame);
+            } else {
+                self.missed = true;
+            }
+        }
+    }
+
+    fn take_one(&mut self, frame: &Frame<'_>) {
+        match frame.kind {
+            frame::ERROR => {
+                self.open.remove(&frame.sequence);
+                self.exchanged.errors.extend(frame.refusal().map(|refusal| (frame.sequence, refusal)));
+            }
+            frame::OVERRUN => self.lost = true,
+            frame::NOOP | frame::DONE => {}
+            _ => self.exchanged.messages.push(frame.bytes.to_vec()),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Netlink: one blocking socket a namespace, typed nouns, the kernel's own words in errors.
+//!
+//! [`Netlink`] is a handle on one namespace; its methods read and change [`Link`]s, [`Address`]es, [`Route`]s and
+//! [`Neighbour`]s. A [`Batch`] sends several changes at once. [`Socket`] is the transport below, for other protocols.
+//!
+//! *Design.* Messages are built with the types of rtnetlink and netlink-packet-route, and sent by a socket of our own:
+//! a program that waits for each answer gains nothing from an asynchronous one. Dumps are filtered by the kernel, and
+//! read again when they changed underway. What the kernel explains in an extended acknowledgement is in [`Error`].
+
+mod address;
+mod batch;
+mod change;
+mod create;
+mod dump;
+mod error;
+mod exchange;
+mod frame;
+mod link;
+mod mac;
+mod neighbour;
+mod netlink;
+mod route;
+mod socket;
+mod watch;
+
+pub use address::{Address, NewAddress};
+pub use batch::Batch;
+pub use change::Change;
+pub use create::{NewBridge, NewVeth, Peer};
+pub use error::{Error, Result};
+pub use exchange::Exchanged;
+pub use frame::Refusal;
+pub use link::{Link, Port};
+pub use mac::{Mac, NotAMac};
+pub use neighbour::Neighbour;
+pub use netlink::Netlink;
+pub use route::{Family, MAIN_TABLE, Route};
+pub use socket::Socket;

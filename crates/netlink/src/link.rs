@@ -1,0 +1,267 @@
+//! Network interfaces: what there is.
+
+use netlink_packet_core::{DefaultNla, parse_i32, parse_u32};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{
+    InfoKind, LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkInfo, LinkMessage, State,
+};
+use rtnetlink::LinkUnspec;
+
+use crate::frame::{HEADER, attributes, words};
+use crate::netlink::{Forgives, Request};
+use crate::{Error, Mac, Netlink, Result};
+
+// The attributes that are read here, from `linux/if_link.h`.
+const ADDRESS: u16 = 1;
+const IFNAME: u16 = 3;
+const MTU: u16 = 4;
+const LINK: u16 = 5;
+const MASTER: u16 = 10;
+const OPERSTATE: u16 = 16;
+const LINKINFO: u16 = 18;
+const IFALIAS: u16 = 20;
+const PROMISCUITY: u16 = 30;
+const LINK_NETNSID: u16 = 37;
+const PROP_LIST: u16 = 52;
+const ALT_IFNAME: u16 = 53;
+const INFO_KIND: u16 = 1;
+const INFO_DATA: u16 = 2;
+const INFO_SLAVE_KIND: u16 = 4;
+const INFO_SLAVE_DATA: u16 = 5;
+const BR_VLAN_FILTERING: u16 = 7;
+const BRPORT_STATE: u16 = 1;
+const BRPORT_MODE: u16 = 4;
+const BRPORT_ISOLATED: u16 = 33;
+
+/// Length of an `ifinfomsg`.
+const LINK_HEADER: usize = 16;
+/// The longest name proper; longer ones are alternative names.
+const LONGEST_NAME: usize = 15;
+
+/// A network interface, as the kernel describes it. See ip-link(8).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "interface")]
+#[doc(alias = "ifinfomsg")]
+pub struct Link {
+    /// Its number, never given twice in the life of a namespace unless somebody asks for it.
+    #[doc(alias = "ifindex")]
+    pub index: u32,
+    /// Its name proper.
+    pub name: String,
+    /// A free text, which outlives a change of name.
+    #[doc(alias = "IFLA_IFALIAS")]
+    pub alias: Option<String>,
+    /// Further names, which may be longer than 15 bytes.
+    #[doc(alias = "IFLA_ALT_IFNAME")]
+    pub altnames: Vec<String>,
+    /// Its hardware address, if that is one of six bytes.
+    #[doc(alias = "IFLA_ADDRESS")]
+    pub mac: Option<Mac>,
+    /// In bytes.
+    pub mtu: u32,
+    /// `veth`, `bridge`; hardware and loopback have none.
+    #[doc(alias = "IFLA_INFO_KIND")]
+    pub kind: Option<String>,
+    /// Whether somebody wants it up; whether it is, says `running`.
+    #[doc(alias = "IFF_UP")]
+    pub up: bool,
+    /// Whether somebody set it to take all packets. A bridge's ports take all of them without this flag.
+    #[doc(alias = "IFF_PROMISC")]
+    pub promiscuous: bool,
+    /// For how many users, kernel and packet sockets included, it takes all packets.
+    #[doc(alias = "IFLA_PROMISCUITY")]
+    pub promiscuity: u32,
+    /// Whether packets pass: the operational state is `UP`, or it is `UNKNOWN` and there is a carrier.
+    pub running: bool,
+    /// The operational state in the words of ip(8), `UP`, `DOWN`, `LOWERLAYERDOWN`, …; see RFC 2863.
+    #[doc(alias = "IFLA_OPERSTATE")]
+    pub operstate: String,
+    /// The number of the bridge, bond or VRF that it is a port of.
+    #[doc(alias = "IFLA_MASTER")]
+    pub master: Option<u32>,
+    /// The number of the link below it; for a veth that of its peer, in the namespace of the peer.
+    #[doc(alias = "IFLA_LINK")]
+    pub lower: Option<u32>,
+    /// The namespace of `lower`, by the number that this namespace has for that one; `None` if it is this one.
+    #[doc(alias = "IFLA_LINK_NETNSID")]
+    pub lower_netns: Option<i32>,
+    /// What it is set to as a port of a bridge.
+    pub port: Option<Port>,
+    /// Of a bridge: whether it filters by VLAN.
+    #[doc(alias = "IFLA_BR_VLAN_FILTERING")]
+    pub vlan_filtering: Option<bool>,
+}
+
+/// A link's settings as a port of a bridge. See bridge(8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "bridge_slave")]
+pub struct Port {
+    /// Whether a packet may leave by the port that it came in by.
+    #[doc(alias = "IFLA_BRPORT_MODE")]
+    pub hairpin: bool,
+    /// Whether it speaks to ports only that are not isolated.
+    #[doc(alias = "IFLA_BRPORT_ISOLATED")]
+    pub isolated: bool,
+    /// 0 disabled, 1 listening, 2 learning, 3 forwarding, 4 blocking.
+    #[doc(alias = "IFLA_BRPORT_STATE")]
+    pub state: u8,
+}
+
+impl Netlink {
+    /// The link with this name, proper or alternative; its absence is an error. See [`Error::is_absent`].
+    #[doc(alias = "RTM_GETLINK")]
+    pub fn link(&self, name: &str) -> Result<Link> {
+        self.read_link(by_name(name), name)
+    }
+
+    /// The link with this name, proper or alternative, if there is one.
+    pub fn find_link(&self, name: &str) -> Result<Option<Link>> {
+        absent_is_none(self.link(name))
+    }
+
+    /// The link with this number; its absence is an error. See [`Error::is_absent`].
+    pub fn link_at(&self, index: u32) -> Result<Link> {
+        self.read_link(LinkUnspec::new_with_index(index).build(), &format!("number {index}"))
+    }
+
+    /// The link with this number, if there is one.
+    pub fn find_link_at(&self, index: u32) -> Result<Option<Link>> {
+        absent_is_none(self.link_at(index))
+    }
+
+    /// All links of a kind, such as `veth`. The kernel picks them.
+    pub fn links_of_kind(&self, kind: &str) -> Result<Vec<Link>> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::from(kind))]));
+        message.attributes.push(without_statistics());
+        let messages = self.dump(&RouteNetlinkMessage::GetLink(message), "list links", kind)?;
+        // A kernel that does not know the kind (its module is not loaded) sends all links.
+        let of_kind = |link: &Link| link.kind.as_deref() == Some(kind);
+        Ok(messages.iter().filter_map(|message| Link::parse(message)).filter(of_kind).collect())
+    }
+
+    /// All links of the namespace.
+    pub fn links(&self) -> Result<Vec<Link>> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(without_statistics());
+        let messages = self.dump(&RouteNetlinkMessage::GetLink(message), "list links", "")?;
+        Ok(messages.iter().filter_map(|message| Link::parse(message)).collect())
+    }
+
+    /// Deletes a link, and with a veth its peer; its absence is an error. See [`Error::is_absent`].
+    ///
+    /// The kernel returns when all traces of it are gone, which takes it 10 to 30 ms.
+    #[doc(alias = "RTM_DELLINK")]
+    pub fn delete_link(&self, index: u32) -> Result<()> {
+        let message = RouteNetlinkMessage::DelLink(LinkUnspec::new_with_index(index).build());
+        let (operation, object) = ("delete link", String::new());
+        let request = Request { message, flags: 0, operation, object, link: Some(index), forgives: Forgives::Nothing };
+        self.ask(request).map(drop)
+    }
+
+    fn read_link(&self, mut message: LinkMessage, object: &str) -> Result<Link> {
+        message.attributes.push(without_statistics());
+        let message = RouteNetlinkMessage::GetLink(message);
+        let operation = "find link";
+        let (flags, link, forgives) = (0, None, Forgives::Nothing);
+        let answers = self.ask(Request { message, flags, operation, object: object.to_owned(), link, forgives })?;
+        let unreadable = || Error::unreadable(operation, object, "the kernel's answer is no link");
+        answers.iter().find_map(|message| Link::parse(message)).ok_or_else(unreadable)
+    }
+}
+
+fn absent_is_none(found: Result<Link>) -> Result<Option<Link>> {
+    match found {
+        Ok(link) => Ok(Some(link)),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The kernel looks for both sorts of names under either attribute; only their longest lengths differ.
+fn by_name(name: &str) -> LinkMessage {
+    let kind = if name.len() > LONGEST_NAME { ALT_IFNAME } else { IFNAME };
+    let text = [name.as_bytes(), &[0]].concat();
+    let mut message = LinkMessage::default();
+    message.attributes.push(LinkAttribute::Other(DefaultNla::new(kind, text)));
+    message
+}
+
+/// Counters are half of what the kernel says about a link, and nobody here reads them.
+fn without_statistics() -> LinkAttribute {
+    LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
+}
+
+impl Link {
+    /// Reads an `RTM_NEWLINK` message; `None` if it is something else.
+    pub(crate) fn parse(message: &[u8]) -> Option<Self> {
+        let body = message.get(HEADER..)?;
+        let header = LinkHeader::parse(body).ok()?;
+        let mut link = Self {
+            index: header.index,
+            up: header.flags.contains(LinkFlags::Up),
+            promiscuous: header.flags.contains(LinkFlags::Promisc),
+            ..Self::default()
+        };
+        let mut state = State::Unknown;
+        for (kind, value) in attributes(body.get(LINK_HEADER..)?) {
+            match (kind, value) {
+                (OPERSTATE, [number]) => state = State::from(*number),
+                _ => link.take(kind, value),
+            }
+        }
+        let carrier = header.flags.contains(LinkFlags::LowerUp);
+        link.running = state == State::Up || state == State::Unknown && carrier;
+        link.operstate = state.to_string();
+        Some(link)
+    }
+
+    fn take(&mut self, kind: u16, value: &[u8]) {
+        match kind {
+            IFNAME => self.name = words(value),
+            IFALIAS => self.alias = Some(words(value)),
+            ADDRESS => self.mac = value.try_into().ok().map(Mac),
+            MTU => self.mtu = parse_u32(value).unwrap_or_default(),
+            LINK => self.lower = parse_u32(value).ok().filter(|index| *index != 0),
+            MASTER => self.master = parse_u32(value).ok(),
+            PROMISCUITY => self.promiscuity = parse_u32(value).unwrap_or_default(),
+            LINK_NETNSID => self.lower_netns = parse_i32(value).ok(),
+            PROP_LIST => {
+                let names = attributes(value).filter(|(kind, _)| *kind == ALT_IFNAME);
+                self.altnames = names.map(|(_, name)| words(name)).collect();
+            }
+            LINKINFO => self.take_info(value),
+            _ => {}
+        }
+    }
+
+    /// Reads what is particular to the kind of link, and to that of its master.
+    fn take_info(&mut self, info: &[u8]) {
+        let find = |wanted| attributes(info).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+        self.kind = find(INFO_KIND).map(words);
+        if self.kind.as_deref() == Some("bridge") {
+            self.vlan_filtering = find(INFO_DATA).and_then(|data| flag(data, BR_VLAN_FILTERING));
+        }
+        if find(INFO_SLAVE_KIND).is_some_and(|kind| words(kind) == "bridge") {
+            self.port = find(INFO_SLAVE_DATA).map(Port::parse);
+        }
+    }
+}
+
+impl Port {
+    fn parse(data: &[u8]) -> Self {
+        Self {
+            hairpin: flag(data, BRPORT_MODE).unwrap_or_default(),
+            isolated: flag(data, BRPORT_ISOLATED).unwrap_or_default(),
+            state: byte(data, BRPORT_STATE).unwrap_or_default(),
+        }
+    }
+}
+
+fn byte(bytes: &[u8], wanted: u16) -> Option<u8> {
+    attributes(bytes).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| value.first().copied())
+}
+
+fn flag(bytes: &[u8], wanted: u16) -> Option<bool> {
+    byte(bytes, wanted).map(|byte| byte != 0)
+}

@@ -1,0 +1,87 @@
+//! Neighbours: which hardware address an IP address has on a link.
+
+use std::net::IpAddr;
+
+use netlink_packet_core::parse_ip;
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourHeader, NeighbourMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::frame::{HEADER, attributes};
+use crate::netlink::{Forgives, Request};
+use crate::{Mac, Netlink, Result};
+
+// The attributes that are read here, from `linux/neighbour.h`.
+const DST: u16 = 1;
+const LLADDR: u16 = 2;
+
+/// Length of an `ndmsg`.
+const NEIGHBOUR_HEADER: usize = 12;
+
+/// An entry of the ARP or neighbour discovery cache. See ip-neighbour(8).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "ndmsg")]
+#[doc(alias = "ARP")]
+pub struct Neighbour {
+    /// The number of the link that it is on.
+    pub index: u32,
+    /// Its IP address.
+    pub address: IpAddr,
+    /// Its hardware address, if it answered.
+    #[doc(alias = "NDA_LLADDR")]
+    pub mac: Option<Mac>,
+    /// Bits: 1 incomplete, 2 reachable, 4 stale, 8 delay, 16 probe, 32 failed, 64 no ARP, 128 permanent.
+    #[doc(alias = "NUD_REACHABLE")]
+    pub state: u16,
+}
+
+impl Netlink {
+    /// The neighbours on a link. The kernel picks them.
+    #[doc(alias = "RTM_GETNEIGH")]
+    pub fn neighbours(&self, index: u32) -> Result<Vec<Neighbour>> {
+        let mut message = NeighbourMessage::default();
+        message.attributes.push(NeighbourAttribute::IfIndex(index));
+        let message = RouteNetlinkMessage::GetNeighbour(message);
+        let messages = self.dump(&message, "list neighbours on link", &format!("number {index}"))?;
+        let ours = |neighbour: &Neighbour| neighbour.index == index;
+        Ok(messages.iter().filter_map(|message| Neighbour::parse(message)).filter(ours).collect())
+    }
+
+    /// Forgets a neighbour; that it is not known, or that the link is gone, is success.
+    #[doc(alias = "RTM_DELNEIGH")]
+    pub fn delete_neighbour(&self, index: u32, address: IpAddr) -> Result<()> {
+        self.ask(deletion(index, address)).map(drop)
+    }
+}
+
+pub(crate) fn deletion(index: u32, address: IpAddr) -> Request {
+    let mut message = NeighbourMessage::default();
+    message.header.family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    message.header.ifindex = index;
+    message.attributes.push(NeighbourAttribute::Destination(address.into()));
+    Request {
+        message: RouteNetlinkMessage::DelNeighbour(message),
+        flags: 0,
+        operation: "delete neighbour",
+        object: format!("{address} on"),
+        link: Some(index),
+        forgives: Forgives::Absent,
+    }
+}
+
+impl Neighbour {
+    /// Reads an `RTM_NEWNEIGH` message; `None` if it is something else, such as an entry of a bridge.
+    fn parse(message: &[u8]) -> Option<Self> {
+        let body = message.get(HEADER..)?;
+        let header = NeighbourHeader::parse(body).ok()?;
+        let find = |wanted| {
+            let mut attributes = attributes(body.get(NEIGHBOUR_HEADER..).unwrap_or_default());
+            attributes.find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+        };
+        Some(Self {
+            index: header.ifindex,
+            address: parse_ip(find(DST)?).ok()?,
+            mac: find(LLADDR).and_then(|bytes| bytes.try_into().ok()).map(Mac),
+            state: header.state.into(),
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! The handle on one namespace, and how requests are carried out.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use cnikit_netns::Netns;
+use netlink_packet_core::{Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader};
+use netlink_packet_route::RouteNetlinkMessage;
+
+use crate::frame::HEADER;
+use crate::{Error, Result, Socket};
+
+/// `NETLINK_ROUTE` of `linux/netlink.h`.
+const ROUTE: isize = 0;
+
+/// The links, addresses, routes and neighbours of one network namespace. Clones share the socket.
+///
+/// The socket is opened inside the namespace and works there from wherever it is used.
+#[derive(Clone)]
+#[doc(alias = "rtnetlink")]
+pub struct Netlink {
+    socket: Rc<RefCell<Socket>>,
+}
+
+impl Netlink {
+    /// The namespace of the calling thread.
+    pub fn here() -> Result<Self> {
+        Socket::here(ROUTE).map(Self::over)
+    }
+
+    /// The namespace `netns`.
+    pub fn inside(netns: &Netns) -> Result<Self> {
+        Socket::inside(netns, ROUTE).map(Self::over)
+    }
+
+    fn over(socket: Socket) -> Self {
+        Self { socket: Rc::new(RefCell::new(socket)) }
+    }
+
+    /// Runs `work` with the socket; `work` must not come back to this handle.
+    pub(crate) fn with_socket<T>(&self, work: impl FnOnce(&mut Socket) -> T) -> T {
+        work(&mut self.socket.borrow_mut())
+    }
+
+    /// Carries out one request and returns what came back beside the acknowledgement.
+    pub(crate) fn ask(&self, request: Request) -> Result<Vec<Vec<u8>>> {
+        self.carry_out(&[request])
+    }
+
+    /// Sends all requests in one datagram. The first refusal that its request does not forgive is the error.
+    pub(crate) fn carry_out(&self, requests: &[Request]) -> Result<Vec<Vec<u8>>> {
+        let Some(first) = requests.first() else { return Ok(Vec::new()) };
+        let (exchanged, sequences) = self.with_socket(|socket| {
+            let sequences: Vec<u32> = requests.iter().map(|_| socket.next_sequence()).collect();
+            let datagram: Vec<u8> =
+                requests.iter().zip(&sequences).flat_map(|(request, number)| request.pack(*number)).collect();
+            (socket.exchange(&datagram, &sequences), sequences)
+        });
+        let exchanged = exchanged.map_err(|error| error.during(first.operation, &first.object))?;
+        for (sequence, refusal) in exchanged.errors {
+            let request = sequences.iter().position(|number| *number == sequence).map(|at| &requests[at]);
+            let Some(request) = request else { continue };
+            let error = Error::refused(request.operation, &request.object, refusal);
+            if !request.forgives.covers(&error) {
+                return Err(self.name_the_link(error, request.link));
+            }
+        }
+        Ok(exchanged.messages)
+    }
+
+    /// Says which link the refused request was about; by name, if there still is a link with this number.
+    fn name_the_link(&self, error: Error, link: Option<u32>) -> Error {
+        let Some(index) = link else { return error };
+        let name = self.find_link_at(index).ok().flatten().map_or_else(|| format!("link {index}"), |link| link.name);
+        let object = [error.object.as_str(), name.as_str()].join(" ").trim().to_owned();
+        let operation = error.operation.clone();
+        error.during(&operation, &object)
+    }
+
+    /// Reads everything that `message` asks for.
+    pub(crate) fn dump(&self, message: &RouteNetlinkMessage, operation: &str, object: &str) -> Result<Vec<Vec<u8>>> {
+        let request = pack(message, NLM_F_REQUEST | NLM_F_DUMP, 0);
+        self.with_socket(|socket| socket.dump(&request)).map_err(|error| error.during(operation, object))
+    }
+}
+
+/// One message to the kernel, and how to speak of it when it is refused.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) message: RouteNetlinkMessage,
+    /// Beside `NLM_F_REQUEST` and `NLM_F_ACK`.
+    pub(crate) flags: u16,
+    pub(crate) operation: &'static str,
+    pub(crate) object: String,
+    /// The link that the object is on; it is named behind the object.
+    pub(crate) link: Option<u32>,
+    pub(crate) forgives: Forgives,
+}
+
+/// The refusals that mean that there was nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forgives {
+    Nothing,
+    Present,
+    Absent,
+}
+
+impl Forgives {
+    fn covers(self, error: &Error) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Present => error.exists(),
+            Self::Absent => error.is_absent(),
+        }
+    }
+}
+
+impl Request {
+    fn pack(&self, sequence: u32) -> Vec<u8> {
+        pack(&self.message, self.flags | NLM_F_REQUEST | NLM_F_ACK, sequence)
+    }
+}
+
+fn pack(message: &RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER + message.buffer_len()];
+    let mut header = NetlinkHeader::default();
+    header.length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    header.message_type = message.message_type();
+    header.flags = flags;
+    header.sequence_number = sequence;
+    header.emit(&mut bytes[..HEADER]);
+    message.emit(&mut bytes[HEADER..]);
+    bytes
+}

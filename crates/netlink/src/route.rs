@@ -1,0 +1,332 @@
+//! Routes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnetwork::IpNetwork;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, parse_ip, parse_u32};
+use netlink_packet_route::route::{
+    RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rtnetlink::RouteMessageBuilder;
+
+use crate::frame::{HEADER, attributes};
+use crate::netlink::{Forgives, Request};
+use crate::{Error, Netlink, Result};
+
+// The attributes that are read here, from `linux/rtnetlink.h`.
+const DST: u16 = 1;
+const OIF: u16 = 4;
+const GATEWAY: u16 = 5;
+const PRIORITY: u16 = 6;
+const PREFSRC: u16 = 7;
+const METRICS: u16 = 8;
+const MULTIPATH: u16 = 9;
+const TABLE: u16 = 15;
+const VIA: u16 = 18;
+const METRIC_MTU: u16 = 2;
+const METRIC_ADVMSS: u16 = 8;
+
+/// Length of an `rtmsg`.
+const ROUTE_HEADER: usize = 12;
+/// Length of an `rtnexthop`.
+const NEXT_HOP_HEADER: usize = 8;
+const ONLINK: u8 = 4;
+
+/// The table that packets are routed by when no rule says otherwise.
+#[doc(alias = "RT_TABLE_MAIN")]
+pub const MAIN_TABLE: u32 = 254;
+/// The protocol number of routes that ip(8) adds and that a routing daemon may replace.
+#[doc(alias = "RTPROT_BOOT")]
+const BOOT: u8 = 3;
+/// The type of ordinary routes.
+#[doc(alias = "RTN_UNICAST")]
+const UNICAST: u8 = 1;
+
+/// An address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// A route; one with several next hops is read as so many routes. See ip-route(8).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "rtmsg")]
+pub struct Route {
+    /// Where to; `0.0.0.0/0` and `::/0` are the default routes.
+    pub dst: IpNetwork,
+    /// The router; without one the destination is on the link. An IPv4 route may have an IPv6 gateway.
+    #[doc(alias = "via")]
+    pub gateway: Option<IpAddr>,
+    /// The number of the link that packets leave by.
+    #[doc(alias = "RTA_OIF")]
+    pub index: Option<u32>,
+    /// The address that packets leave with, if their sender chose none.
+    #[doc(alias = "RTA_PREFSRC")]
+    pub source: Option<IpAddr>,
+    /// 254 is the main table, 255 the local one.
+    pub table: u32,
+    /// 0 everywhere, 253 this link, 254 this host. `None` chooses as ip(8) does: the link for an IPv4 route without
+    /// gateway, else everywhere; in a deletion any.
+    pub scope: Option<u8>,
+    /// Of several routes to one destination that with the lowest is used.
+    #[doc(alias = "metric")]
+    pub priority: Option<u32>,
+    /// In bytes; 0 and `None` are the link's.
+    pub mtu: Option<u32>,
+    /// The largest TCP segment to announce, in bytes.
+    pub advmss: Option<u32>,
+    /// Who added it: 2 the kernel, 3 ip(8), 4 an administrator.
+    #[doc(alias = "RTPROT_BOOT")]
+    pub protocol: u8,
+    /// The gateway is on the link, whatever its address looks like.
+    #[doc(alias = "RTNH_F_ONLINK")]
+    pub onlink: bool,
+    /// 1 unicast, 2 local, 3 broadcast, 6 blackhole, 7 unreachable.
+    #[doc(alias = "RTN_UNICAST")]
+    pub kind: u8,
+}
+
+impl Route {
+    /// An ordinary route to `dst` in the main table, with all that is optional left to the kernel.
+    pub fn to(dst: IpNetwork) -> Self {
+        Self {
+            dst,
+            gateway: None,
+            index: None,
+            source: None,
+            table: MAIN_TABLE,
+            scope: None,
+            priority: None,
+            mtu: None,
+            advmss: None,
+            protocol: BOOT,
+            onlink: false,
+            kind: UNICAST,
+        }
+    }
+
+    /// Whether it is a default route.
+    pub fn is_default(&self) -> bool {
+        self.dst.prefix() == 0
+    }
+}
+
+impl Netlink {
+    /// All routes of a family, in all tables.
+    ///
+    /// A host may have a million of them: prefer [`Netlink::routes_of`] and [`Netlink::routes_to`].
+    #[doc(alias = "RTM_GETROUTE")]
+    pub fn routes(&self, family: Family) -> Result<Vec<Route>> {
+        self.list_routes(family, Vec::new(), "")
+    }
+
+    /// The routes, of both families and in all tables, that lead over a link. The kernel picks them.
+    pub fn routes_of(&self, index: u32) -> Result<Vec<Route>> {
+        let object = format!("over link {index}");
+        let mut routes = self.list_routes(Family::V4, vec![RouteAttribute::Oif(index)], &object)?;
+        routes.extend(self.list_routes(Family::V6, vec![RouteAttribute::Oif(index)], &object)?);
+        routes.retain(|route| route.index == Some(index));
+        Ok(routes)
+    }
+
+    /// The routes to exactly this prefix in one table, with whatever metric and gateway.
+    ///
+    /// The kernel sends the whole table for this: it can look an address up, but not a prefix.
+    pub fn routes_to(&self, dst: IpNetwork, table: u32) -> Result<Vec<Route>> {
+        let family = if dst.is_ipv4() { Family::V4 } else { Family::V6 };
+        let listed = self.list_routes(family, vec![RouteAttribute::Table(table)], &format!("to {dst}"));
+        let mut routes = match listed {
+            // A table comes into being with its first route.
+            Err(error) if error.is_absent() => Vec::new(),
+            listed => listed?,
+        };
+        routes.retain(|route| route.dst == dst && route.table == table);
+        Ok(routes)
+    }
+
+    /// Adds a route; [`Error::exists`] if there is one to the same destination with the same priority.
+    #[doc(alias = "RTM_NEWROUTE")]
+    pub fn add_route(&self, route: &Route) -> Result<()> {
+        self.ask(route.addition()?).map(drop)
+    }
+
+    /// Removes a route; what is `None` in `route` does not matter. [`Error::is_absent`] if there is none.
+    #[doc(alias = "RTM_DELROUTE")]
+    pub fn delete_route(&self, route: &Route) -> Result<()> {
+        self.ask(route.deletion()?).map(drop)
+    }
+
+    fn list_routes(&self, family: Family, attributes: Vec<RouteAttribute>, object: &str) -> Result<Vec<Route>> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = match family {
+            Family::V4 => AddressFamily::Inet,
+            Family::V6 => AddressFamily::Inet6,
+        };
+        message.attributes = attributes;
+        let messages = self.dump(&RouteNetlinkMessage::GetRoute(message), "list routes", object)?;
+        // A kernel without IPv6 answers a question for it with the routes of the families that it has.
+        let of_family = |route: &Route| route.dst.is_ipv4() == (family == Family::V4);
+        Ok(messages.iter().flat_map(|message| parse(message).unwrap_or_default()).filter(of_family).collect())
+    }
+}
+
+impl Route {
+    pub(crate) fn addition(&self) -> Result<Request> {
+        self.request("add route", NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewRoute, self.default_scope())
+    }
+
+    pub(crate) fn replacement(&self) -> Result<Request> {
+        self.request("replace route", NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute, self.default_scope())
+    }
+
+    pub(crate) fn deletion(&self) -> Result<Request> {
+        self.request("delete route", 0, RouteNetlinkMessage::DelRoute, RouteScope::NoWhere)
+    }
+
+    fn request(
+        &self,
+        operation: &'static str,
+        flags: u16,
+        wrap: fn(RouteMessage) -> RouteNetlinkMessage,
+        scope: RouteScope,
+    ) -> Result<Request> {
+        let object = self.describe();
+        let scope = self.scope.map_or(scope, RouteScope::from);
+        let message = self.message(scope).map_err(|why| Error::unreadable(operation, &object, &why))?;
+        let (message, link) = (wrap(message), self.index);
+        Ok(Request { message, flags, operation, object, link, forgives: Forgives::Nothing })
+    }
+
+    /// What ip(8) would choose. IPv6 knows no scopes of routes.
+    fn default_scope(&self) -> RouteScope {
+        if self.dst.is_ipv4() && self.gateway.is_none() && self.kind == UNICAST {
+            RouteScope::Link
+        } else {
+            RouteScope::Universe
+        }
+    }
+
+    fn message(&self, scope: RouteScope) -> std::result::Result<RouteMessage, String> {
+        let mut builder = RouteMessageBuilder::<IpAddr>::new()
+            .table_id(self.table)
+            .scope(scope)
+            .protocol(RouteProtocol::from(self.protocol))
+            .kind(RouteType::from(self.kind))
+            .destination_prefix(self.dst.ip(), self.dst.prefix())
+            .map_err(|error| error.to_string())?;
+        if let Some(gateway) = self.gateway {
+            builder = builder.gateway(gateway).map_err(|error| error.to_string())?;
+        }
+        if let Some(source) = self.source {
+            builder = builder.pref_source(source).map_err(|error| error.to_string())?;
+        }
+        if let Some(index) = self.index {
+            builder = builder.output_interface(index);
+        }
+        if let Some(priority) = self.priority {
+            builder = builder.priority(priority);
+        }
+        if self.onlink {
+            builder = builder.onlink();
+        }
+        let mut message = builder.build();
+        message.attributes.extend(self.metrics());
+        Ok(message)
+    }
+
+    fn metrics(&self) -> Option<RouteAttribute> {
+        let mtu = self.mtu.map(RouteMetric::Mtu);
+        let metrics: Vec<RouteMetric> = mtu.into_iter().chain(self.advmss.map(RouteMetric::Advmss)).collect();
+        (!metrics.is_empty()).then_some(RouteAttribute::Metrics(metrics))
+    }
+
+    /// In the words of ip(8), up to where the link's name follows.
+    fn describe(&self) -> String {
+        let mut text = self.dst.to_string();
+        let mut add = |word: &str, value: Option<String>| {
+            text.extend(value.map(|value| format!(" {word} {value}")));
+        };
+        add("via", self.gateway.map(|gateway| gateway.to_string()));
+        add("src", self.source.map(|source| source.to_string()));
+        add("metric", self.priority.map(|priority| priority.to_string()));
+        add("table", (self.table != MAIN_TABLE).then(|| self.table.to_string()));
+        if self.index.is_some() {
+            text.push_str(" dev");
+        }
+        text
+    }
+}
+
+/// Reads an `RTM_NEWROUTE` message, a route for each next hop; `None` if it is something else.
+fn parse(message: &[u8]) -> Option<Vec<Route>> {
+    let body = message.get(HEADER..)?;
+    let header = RouteHeader::parse(body).ok()?;
+    let everywhere: IpAddr = match header.address_family {
+        AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
+        AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
+        _ => return None,
+    };
+    let mut route = Route {
+        table: header.table.into(),
+        scope: Some(header.scope.into()),
+        protocol: header.protocol.into(),
+        onlink: header.flags.contains(RouteFlags::Onlink),
+        kind: header.kind.into(),
+        ..Route::to(IpNetwork::new(everywhere, header.destination_prefix_length).ok()?)
+    };
+    let mut hops = None;
+    for (kind, value) in attributes(body.get(ROUTE_HEADER..)?) {
+        match kind {
+            MULTIPATH => hops = Some(value),
+            _ => route.take(kind, value),
+        }
+    }
+    Some(hops.map_or_else(|| vec![route.clone()], |hops| route.each_way(hops)))
+}
+
+impl Route {
+    fn take(&mut self, kind: u16, value: &[u8]) {
+        match kind {
+            DST => {
+                let dst = parse_ip(value).ok().and_then(|ip| IpNetwork::new(ip, self.dst.prefix()).ok());
+                self.dst = dst.unwrap_or(self.dst);
+            }
+            GATEWAY => self.gateway = parse_ip(value).ok(),
+            // Two bytes of address family stand before the address.
+            VIA => self.gateway = value.get(2..).and_then(|ip| parse_ip(ip).ok()),
+            PREFSRC => self.source = parse_ip(value).ok(),
+            OIF => self.index = parse_u32(value).ok(),
+            PRIORITY => self.priority = parse_u32(value).ok(),
+            TABLE => self.table = parse_u32(value).unwrap_or(self.table),
+            METRICS => attributes(value).for_each(|(kind, value)| self.take_metric(kind, value)),
+            _ => {}
+        }
+    }
+
+    fn take_metric(&mut self, kind: u16, value: &[u8]) {
+        match kind {
+            METRIC_MTU => self.mtu = parse_u32(value).ok(),
+            METRIC_ADVMSS => self.advmss = parse_u32(value).ok(),
+            _ => {}
+        }
+    }
+
+    /// One route for each `rtnexthop` in `hops`, alike in all that the hops have in common.
+    fn each_way(&self, hops: &[u8]) -> Vec<Self> {
+        let mut rest = hops;
+        let mut routes = Vec::new();
+        while let [a, b, flags, _weight, ..] = rest {
+            let length = usize::from(u16::from_ne_bytes([*a, *b]));
+            let Some(hop) = rest.get(..length).filter(|hop| hop.len() >= NEXT_HOP_HEADER) else { break };
+            let mut route = Self { onlink: flags & ONLINK != 0, index: parse_u32(&hop[4..8]).ok(), ..self.clone() };
+            attributes(&hop[NEXT_HOP_HEADER..]).for_each(|(kind, value)| route.take(kind, value));
+            routes.push(route);
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+        routes
+    }
+}

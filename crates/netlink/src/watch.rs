@@ -1,0 +1,130 @@
+//! Waiting until a link or its addresses are as they should be, by the kernel's events.
+
+use nix::errno::Errno;
+
+use crate::frame::HEADER;
+use crate::socket::Heard;
+use crate::{Address, Error, Link, Netlink, Result, Socket};
+use cnikit_process::Deadline;
+
+/// `RTNLGRP_LINK` and `RTNLGRP_IPV6_IFADDR` of `linux/rtnetlink.h`.
+const LINK_EVENTS: u32 = 1;
+const IPV6_ADDRESS_EVENTS: u32 = 9;
+
+/// Where the link's number stands in an event: `ifinfomsg` and `ifaddrmsg` have it at the same place.
+const INDEX: std::ops::Range<usize> = HEADER + 4..HEADER + 8;
+
+/// What is waited for.
+struct Subject {
+    operation: &'static str,
+    group: u32,
+    index: u32,
+}
+
+impl Netlink {
+    /// Waits until `ready` is content with the link, by the kernel's events, and returns it as it is then.
+    ///
+    /// After the deadline the error's number is `ETIMEDOUT` and its object tells the last state; a link that goes
+    /// away is an error at once. See [`Error::is_absent`].
+    #[doc(alias = "RTNLGRP_LINK")]
+    pub fn wait_link(&self, index: u32, deadline: Deadline, ready: impl Fn(&Link) -> bool) -> Result<Link> {
+        let subject = Subject { operation: "wait for link", group: LINK_EVENTS, index };
+        self.watch(&subject, deadline, || self.link_at(index), ready, describe_link)
+    }
+
+    /// Waits until `ready` is content with the addresses of a link and returns them as they are then.
+    ///
+    /// Wakes up for IPv6 only, whose addresses take time to be usable. After the deadline the error's number is
+    /// `ETIMEDOUT` and its object tells the last state.
+    #[doc(alias = "RTNLGRP_IPV6_IFADDR")]
+    #[doc(alias = "DAD")]
+    pub fn wait_addresses(
+        &self,
+        index: u32,
+        deadline: Deadline,
+        ready: impl Fn(&[Address]) -> bool,
+    ) -> Result<Vec<Address>> {
+        let subject = Subject { operation: "wait for addresses of link", group: IPV6_ADDRESS_EVENTS, index };
+        let describe = |addresses: &Vec<Address>| describe_addresses(index, addresses);
+        self.watch(&subject, deadline, || self.addresses(index), |addresses: &Vec<Address>| ready(addresses), describe)
+    }
+
+    /// Subscribes first and reads then, so that no change falls between; each event about the link has it read again.
+    /// What was queued before a reading is in it, and is thrown away.
+    fn watch<T>(
+        &self,
+        subject: &Subject,
+        deadline: Deadline,
+        read: impl Fn() -> Result<T>,
+        ready: impl Fn(&T) -> bool,
+        describe: impl Fn(&T) -> String,
+    ) -> Result<T> {
+        let _subscription = Subscription::new(self, subject)?;
+        loop {
+            self.with_socket(Socket::drain);
+            let state = read()?;
+            if ready(&state) {
+                return Ok(state);
+            }
+            if !self.hear_of(subject, deadline)? {
+                return Err(Error::new(subject.operation, describe(&state), Errno::ETIMEDOUT));
+            }
+        }
+    }
+
+    /// Whether there was an event about the link, or may have been one, before the deadline.
+    fn hear_of(&self, subject: &Subject, deadline: Deadline) -> Result<bool> {
+        let wanted = subject.index.to_ne_bytes();
+        loop {
+            match self.with_socket(|socket| socket.listen(deadline))? {
+                Heard::Nothing => return Ok(false),
+                Heard::Lost => return Ok(true),
+                Heard::Events(events) if events.iter().any(|event| event.get(INDEX) == Some(&wanted)) => {
+                    return Ok(true);
+                }
+                Heard::Events(_) => {}
+            }
+        }
+    }
+}
+
+/// Membership of a multicast group, as long as this lives.
+struct Subscription<'a> {
+    netlink: &'a Netlink,
+    group: u32,
+}
+
+impl<'a> Subscription<'a> {
+    fn new(netlink: &'a Netlink, subject: &Subject) -> Result<Self> {
+        let failed = |source| Error::new(subject.operation, format!("number {}", subject.index), source);
+        netlink.with_socket(|socket| socket.join(subject.group)).map_err(failed)?;
+        Ok(Self { netlink, group: subject.group })
+    }
+}
+
+impl Drop for Subscription<'_> {
+    fn drop(&mut self) {
+        // If leaving does not succeed, events keep coming, which every exchange passes over.
+        let _ = self.netlink.with_socket(|socket| socket.leave(self.group));
+        self.netlink.with_socket(Socket::drain);
+    }
+}
+
+fn describe_link(link: &Link) -> String {
+    let wanted = if link.up { "set up" } else { "set down" };
+    format!("{} ({wanted}, state {})", link.name, link.operstate)
+}
+
+fn describe_addresses(index: u32, addresses: &[Address]) -> String {
+    let states: Vec<String> = addresses.iter().map(describe_address).collect();
+    format!("number {index} ({})", states.join(", "))
+}
+
+fn describe_address(address: &Address) -> String {
+    let state = match (address.dad_failed, address.tentative) {
+        (true, _) => " duplicate",
+        (false, true) => " tentative",
+        (false, false) => "",
+    };
+    format!("{}{state}", address.address)
+}

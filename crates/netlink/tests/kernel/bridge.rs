@@ -1,0 +1,98 @@
+//! Bridges and their ports.
+
+use cnikit_netlink::{Change, NewBridge, NewVeth};
+
+use crate::scene::{inside, ip, pair, veth};
+
+fn bridge(name: &str) -> NewBridge {
+    NewBridge { name: name.to_owned(), ..NewBridge::default() }
+}
+
+#[test]
+fn a_bridge_is_made_as_told_and_is_down() {
+    let (netns, netlink) = inside();
+    let mac = "0a:00:00:00:00:09".parse().unwrap();
+    let made = netlink.create_bridge(&NewBridge { mac: Some(mac), mtu: Some(9000), ..bridge("br0") }).unwrap();
+    assert_eq!((made.mac, made.mtu, made.up, made.kind.as_deref()), (Some(mac), 9000, false, Some("bridge")));
+    assert_eq!(netlink.link("br0").unwrap(), made);
+    assert!(ip(&netns, "-d link show br0").contains("link/ether 0a:00:00:00:00:09"));
+}
+
+/// A kernel may be built without `CONFIG_BRIDGE_VLAN_FILTERING`: then it refuses.
+#[test]
+fn vlan_filtering_is_set_at_birth_or_refused_as_unsupported() {
+    let (netns, netlink) = inside();
+    match netlink.create_bridge(&NewBridge { vlan_filtering: Some(true), ..bridge("br0") }) {
+        Ok(made) => {
+            assert_eq!(made.vlan_filtering, Some(true));
+            assert!(ip(&netns, "-d link show br0").contains("vlan_filtering 1"));
+        }
+        Err(error) => {
+            assert!(error.unsupported(), "{error}");
+            assert_eq!(netlink.find_link("br0").unwrap(), None);
+        }
+    }
+    assert_eq!(netlink.create_bridge(&bridge("br1")).unwrap().vlan_filtering, Some(false));
+}
+
+#[test]
+fn a_bridge_that_is_there_is_told_apart() {
+    let (_netns, netlink) = inside();
+    netlink.create_bridge(&bridge("br0")).unwrap();
+    let error = netlink.create_bridge(&bridge("br0")).unwrap_err();
+    assert!(error.exists());
+    assert_eq!(error.to_string(), "create bridge \"br0\": File exists");
+}
+
+#[test]
+fn port_settings_go_in_one_message_after_the_master() {
+    let (netns, netlink) = inside();
+    let bridge = netlink.create_bridge(&bridge("br0")).unwrap();
+    let port = netlink.create_veth(&NewVeth { master: Some(bridge.index), ..veth("near", "far", &netns) });
+    let port = port.unwrap().index;
+    let change = Change { hairpin: Some(true), isolated: Some(true), up: Some(true), ..Change::default() };
+    netlink.change(port, &change).unwrap();
+    let link = netlink.link_at(port).unwrap();
+    assert_eq!(link.port.map(|port| (port.hairpin, port.isolated)), Some((true, true)));
+    assert!(link.up);
+    let seen = ip(&netns, "-d link show near");
+    assert!(seen.contains("hairpin on") && seen.contains("isolated on"), "{seen}");
+    netlink.change(port, &Change { hairpin: Some(false), ..Change::default() }).unwrap();
+    let link = netlink.link_at(port).unwrap();
+    assert_eq!(link.port.map(|port| (port.hairpin, port.isolated)), Some((false, true)));
+}
+
+#[test]
+fn port_settings_together_with_the_master_are_refused() {
+    let (netns, netlink) = inside();
+    let (near, _) = pair(&netns, &netlink);
+    let bridge = netlink.create_bridge(&bridge("br0")).unwrap();
+    let change = Change { hairpin: Some(true), master: Some(bridge.index), ..Change::default() };
+    assert!(netlink.change(near.index, &change).unwrap_err().unsupported());
+    assert_eq!(netlink.link_at(near.index).unwrap().master, None);
+}
+
+#[test]
+fn a_port_is_put_in_and_taken_out() {
+    let (netns, netlink) = inside();
+    let (near, _) = pair(&netns, &netlink);
+    let bridge = netlink.create_bridge(&bridge("br0")).unwrap();
+    netlink.change(near.index, &Change { master: Some(bridge.index), ..Change::default() }).unwrap();
+    let link = netlink.link_at(near.index).unwrap();
+    assert_eq!((link.master, link.port.map(|port| port.hairpin)), (Some(bridge.index), Some(false)));
+    netlink.change(near.index, &Change { master: Some(0), ..Change::default() }).unwrap();
+    let link = netlink.link_at(near.index).unwrap();
+    assert_eq!((link.master, link.port), (None, None));
+}
+
+#[test]
+fn only_a_change_makes_the_mtu_of_a_bridge_stay() {
+    let (netns, netlink) = inside();
+    let born = netlink.create_bridge(&NewBridge { mtu: Some(9000), ..bridge("born") }).unwrap().index;
+    let changed = netlink.create_bridge(&bridge("changed")).unwrap().index;
+    netlink.change(changed, &Change { mtu: Some(9000), ..Change::default() }).unwrap();
+    for (master, near, far) in [(born, "near1", "far1"), (changed, "near2", "far2")] {
+        netlink.create_veth(&NewVeth { master: Some(master), ..veth(near, far, &netns) }).unwrap();
+    }
+    assert_eq!((netlink.link_at(born).unwrap().mtu, netlink.link_at(changed).unwrap().mtu), (1500, 9000));
+}

@@ -1,0 +1,148 @@
+//! Finding, reading, changing and deleting links.
+
+use cnikit_netlink::{Change, Netlink};
+
+use crate::scene::{inside, ip, netns, pair, pair_up, up, veth};
+
+#[test]
+fn loopback_is_found_by_name_and_by_number() {
+    let (_netns, netlink) = inside();
+    let lo = netlink.link("lo").unwrap();
+    assert_eq!(lo, netlink.link_at(lo.index).unwrap());
+    assert_eq!((lo.index, lo.mtu, lo.kind.as_deref(), lo.up, lo.running), (1, 65536, None, false, false));
+    assert!(lo.mac.unwrap().is_zero());
+}
+
+#[test]
+fn a_socket_opened_inside_works_there_from_outside() {
+    let (_netns, netlink) = inside();
+    netlink.change(1, &up()).unwrap();
+    let lo = netlink.link("lo").unwrap();
+    assert!(lo.up && lo.running);
+    assert_eq!(lo.operstate, "UNKNOWN");
+    assert_eq!(netlink.links_of_kind("veth").unwrap(), []);
+}
+
+#[test]
+fn the_namespace_of_the_calling_thread_is_here() {
+    let (netns, netlink) = inside();
+    let (near, _) = pair(&netns, &netlink);
+    let found = netns.enter(|_| Netlink::here().unwrap().link("near").unwrap().index).unwrap();
+    assert_eq!(found, near.index);
+}
+
+#[test]
+fn an_absent_link_is_told_apart() {
+    let (_netns, netlink) = inside();
+    assert_eq!(netlink.find_link("eth9").unwrap(), None);
+    assert_eq!(netlink.find_link_at(99).unwrap(), None);
+    let error = netlink.link("eth9").unwrap_err();
+    assert!(error.is_absent() && !error.exists());
+    assert_eq!(error.to_string(), "find link \"eth9\": No such device");
+    assert!(netlink.delete_link(99).unwrap_err().is_absent());
+    assert!(netlink.change(99, &up()).unwrap_err().is_absent());
+}
+
+#[test]
+fn a_name_that_no_link_can_have_is_an_error_and_not_an_absence() {
+    let (_netns, netlink) = inside();
+    let error = netlink.find_link(&"x".repeat(200)).unwrap_err();
+    assert!(!error.is_absent(), "{error}");
+    assert!(error.kernel.is_some(), "{error}");
+}
+
+#[test]
+fn alternative_names_of_any_length_find_the_link() {
+    let (netns, netlink) = inside();
+    let (near, _) = pair(&netns, &netlink);
+    ip(&netns, "link property add dev near altname short altname a-name-that-is-longer-than-fifteen-bytes");
+    for name in ["short", "a-name-that-is-longer-than-fifteen-bytes"] {
+        let link = netlink.link(name).unwrap();
+        assert_eq!((link.index, link.name.as_str()), (near.index, "near"));
+        assert!(link.altnames.iter().any(|altname| altname == name), "{link:?}");
+    }
+}
+
+#[test]
+fn links_are_listed_by_kind() {
+    let (netns, netlink) = inside();
+    pair(&netns, &netlink);
+    ip(&netns, "link add br0 type bridge");
+    let names = |kind| netlink.links_of_kind(kind).unwrap().into_iter().map(|link| link.name).collect::<Vec<_>>();
+    assert_eq!(names("bridge"), ["br0"]);
+    assert_eq!(names("veth"), ["far", "near"]);
+    assert_eq!(names("no-such-kind"), [] as [&str; 0]);
+}
+
+#[test]
+fn all_settings_change_in_one_message() {
+    let (netns, netlink) = inside();
+    let (near, _) = pair(&netns, &netlink);
+    let change = Change {
+        up: Some(true),
+        alias: Some("owned by nobody".to_owned()),
+        mtu: Some(1400),
+        mac: Some("0a:00:00:00:00:07".parse().unwrap()),
+        promiscuous: Some(true),
+        name: Some("renamed".to_owned()),
+        ..Change::default()
+    };
+    netlink.change(near.index, &change).unwrap();
+    let link = netlink.link("renamed").unwrap();
+    assert_eq!((link.alias, link.mtu, link.mac), (change.alias, 1400, change.mac));
+    assert!(link.up && link.promiscuous && link.promiscuity == 1);
+    let seen = ip(&netns, "-d link show dev renamed");
+    assert!(seen.contains("alias owned by nobody") && seen.contains("PROMISC") && seen.contains("mtu 1400"), "{seen}");
+}
+
+#[test]
+fn an_empty_change_changes_nothing() {
+    let (netns, netlink) = inside();
+    let (near, _) = pair_up(&netns, &netlink);
+    let before = netlink.link_at(near.index).unwrap();
+    netlink.change(near.index, &Change::default()).unwrap();
+    assert_eq!(netlink.link_at(near.index).unwrap(), before);
+}
+
+#[test]
+fn an_alias_of_254_bytes_is_kept_and_an_empty_one_removes_it() {
+    let (_netns, netlink) = inside();
+    let alias = |text: String| Change { alias: Some(text), ..Change::default() };
+    netlink.change(1, &alias("x".repeat(254))).unwrap();
+    assert_eq!(netlink.link_at(1).unwrap().alias.unwrap().len(), 254);
+    netlink.change(1, &alias("x".repeat(255))).unwrap_err();
+    netlink.change(1, &alias(String::new())).unwrap();
+    assert_eq!(netlink.link_at(1).unwrap().alias, None);
+}
+
+#[test]
+fn the_error_of_a_change_names_the_link_and_quotes_the_kernel() {
+    let (netns, netlink) = inside();
+    let (near, _) = pair(&netns, &netlink);
+    let error = netlink.change(near.index, &Change { mtu: Some(1_000_000), ..Change::default() }).unwrap_err();
+    assert_eq!(error.errno, libc::EINVAL);
+    let text = "change link \"near\": Invalid argument (the kernel says: mtu greater than device maximum)";
+    assert_eq!(error.to_string(), text);
+    let source = std::error::Error::source(&error).unwrap().downcast_ref::<std::io::Error>().unwrap();
+    assert_eq!(source.raw_os_error(), Some(libc::EINVAL));
+}
+
+#[test]
+fn deleting_one_end_of_a_veth_takes_the_other_with_it() {
+    let (_near_netns, here) = inside();
+    let (far_netns, there) = inside();
+    let near = here.create_veth(&veth("near", "far", &far_netns)).unwrap();
+    there.delete_link(there.link("far").unwrap().index).unwrap();
+    assert_eq!(here.find_link("near").unwrap(), None);
+    assert!(here.delete_link(near.index).unwrap_err().is_absent());
+}
+
+#[test]
+fn clones_share_a_socket_and_do_not_mix_their_answers_up() {
+    let netns = netns();
+    let one = Netlink::inside(&netns).unwrap();
+    let other = one.clone();
+    assert_eq!(one.link("lo").unwrap(), other.link_at(1).unwrap());
+    assert!(other.link("gone").unwrap_err().is_absent());
+    assert_eq!(one.link("lo").unwrap().index, 1);
+}

@@ -1,0 +1,12 @@
+//! Against the real kernel, each test in namespaces of its own. Needs root.
+
+mod address;
+mod batch;
+mod bridge;
+mod link;
+mod neighbour;
+mod route;
+mod scene;
+mod socket;
+mod veth;
+mod watch;

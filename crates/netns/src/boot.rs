@@ -1,0 +1,20 @@
+//! Which boot of which machine this is.
+
+use std::fs;
+
+use crate::Error;
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The kernel's name for this boot, a UUID; another one after every reboot. See random(4).
+pub fn boot_id() -> Result<String, Error> {
+    let text = fs::read_to_string(BOOT_ID).map_err(|source| Error::new("read", BOOT_ID, source))?;
+    Ok(text.trim().to_owned())
+}
+
+/// The name of this installation, 32 hexadecimal digits, if it has got one yet. See machine-id(5).
+pub fn machine_id() -> Option<String> {
+    let text = fs::read_to_string("/etc/machine-id").ok()?;
+    let id = text.trim();
+    (id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| id.to_owned())
+}

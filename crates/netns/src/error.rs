@@ -1,0 +1,51 @@
+//! What went wrong, with what, and what the kernel said.
+
+use std::fmt;
+use std::io;
+
+/// A failed operation on a namespace or a kernel setting: the deed, its object and the kernel's own words.
+#[derive(Debug)]
+pub struct Error {
+    operation: &'static str,
+    object: String,
+    source: io::Error,
+}
+
+impl Error {
+    pub(crate) fn new(operation: &'static str, object: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self { operation, object: object.into(), source: source.into() }
+    }
+
+    /// An error of ours, for which the kernel was not asked or that it would not have noticed.
+    pub(crate) fn refused(operation: &'static str, object: impl Into<String>, why: &str) -> Self {
+        Self::new(operation, object, io::Error::new(io::ErrorKind::InvalidInput, why))
+    }
+
+    /// Whether the object is not there (`ENOENT`): a gone namespace, a setting that this kernel or link has not got.
+    #[doc(alias = "ENOENT")]
+    pub fn is_absent(&self) -> bool {
+        self.source.kind() == io::ErrorKind::NotFound
+    }
+
+    /// The kernel's error number, if it was the kernel that refused; see errno(3).
+    pub fn errno(&self) -> Option<i32> {
+        self.source.raw_os_error()
+    }
+
+    /// What was the matter with it, without the operation and the object.
+    pub(crate) fn why(&self) -> String {
+        self.source.to_string()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {} {}: {}", self.operation, self.object, self.source)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}

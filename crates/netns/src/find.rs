@@ -1,0 +1,43 @@
+//! What a path that should lead to a network namespace leads to.
+
+use std::path::PathBuf;
+
+use crate::{Error, Netns};
+
+/// What was found at the path, all cases told apart: who cleans up must know a gone namespace from a wrong path.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// A network namespace, not the calling thread's.
+    Present(Netns),
+    /// No path was given.
+    Empty,
+    /// Nothing is there: no such file, a dangling symbolic link, a process that has ended.
+    Gone,
+    /// Something else is there, or it cannot be reached.
+    NotNetns {
+        /// Where.
+        path: PathBuf,
+        /// What it is, or the kernel's word for why it cannot be told.
+        why: String,
+    },
+    /// The very namespace that the calling thread is in.
+    Own(Netns),
+}
+
+/// Looks at `path` and says what it is; never fails, for not to know is an answer too ([`Found::NotNetns`]).
+pub fn find(path: &str) -> Found {
+    if path.is_empty() {
+        return Found::Empty;
+    }
+    let not_one = |error: Error| Found::NotNetns { path: PathBuf::from(path), why: error.why() };
+    let netns = match Netns::open(path) {
+        Ok(netns) => netns,
+        Err(error) if error.is_absent() => return Found::Gone,
+        Err(error) => return not_one(error),
+    };
+    match netns.is_own() {
+        Ok(true) => Found::Own(netns),
+        Ok(false) => Found::Present(netns),
+        Err(error) => not_one(error),
+    }
+}

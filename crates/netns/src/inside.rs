@@ -1,0 +1,15 @@
+//! The proof that the calling thread is where it says.
+
+use std::marker::PhantomData;
+
+/// The calling thread is inside the namespace that it works on, and stays there: not `Send`, so that it cannot be
+/// carried to a thread that is elsewhere.
+#[derive(Debug)]
+pub struct Inside(PhantomData<*const ()>);
+
+impl Inside {
+    /// The namespace that this thread is in already, wherever that is.
+    pub fn here() -> Self {
+        Self(PhantomData)
+    }
+}

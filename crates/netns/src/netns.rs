@@ -1,0 +1,147 @@
+//! A network namespace that is held open.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use nix::sched::CloneFlags;
+use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
+
+use crate::{Error, Inside, kernel};
+
+/// A network namespace, kept alive by an open file. Clones share that file.
+#[derive(Clone, Debug)]
+pub struct Netns {
+    file: Arc<OwnedFd>,
+    path: PathBuf,
+}
+
+impl Netns {
+    /// Opens the namespace at `path`, a bind mount like those of `ip netns` or a `/proc/PID/ns/net`.
+    ///
+    /// Anything else is an error: a plain file, a directory, a namespace of another type. What it is, is judged before
+    /// it is opened, so that no pipe blocks and no device notices. See [`crate::find()`] for telling these apart.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let failed = |source: io::Error| Error::new("open the network namespace", path.display().to_string(), source);
+        let place = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path).map_err(failed)?;
+        judge_file_system(&place).map_err(failed)?;
+        let file = reopen(&place).map_err(failed)?;
+        judge_type(file.as_fd()).map_err(failed)?;
+        Ok(Self::held(file.into(), path.to_owned()))
+    }
+
+    /// The namespace that the calling thread is in.
+    pub fn own() -> Result<Self, Error> {
+        Self::open(format!("/proc/self/task/{}/ns/net", nix::unistd::gettid()))
+    }
+
+    pub(crate) fn held(file: OwnedFd, path: PathBuf) -> Self {
+        Self { file: Arc::new(file), path }
+    }
+
+    /// The path by which it was found; by now it may lead elsewhere.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether this is the namespace that the calling thread is in.
+    ///
+    /// Device and inode number are proof here, since both namespaces are alive while they are compared.
+    pub fn is_own(&self) -> Result<bool, Error> {
+        Ok(self.identity()? == Self::own()?.identity()?)
+    }
+
+    fn identity(&self) -> Result<(u64, u64), Error> {
+        let failed = |source| Error::new("identify the network namespace", self.path.display().to_string(), source);
+        let metadata = self.file.try_clone().map(File::from).and_then(|file| file.metadata()).map_err(failed)?;
+        Ok((metadata.dev(), metadata.ino()))
+    }
+
+    /// The kernel's number for this namespace, never given twice between two boots (`SO_NETNS_COOKIE`, Linux 5.14).
+    ///
+    /// With [`crate::boot_id`] it recognises a namespace, which neither path nor inode number does. Costs a thread.
+    #[doc(alias = "SO_NETNS_COOKIE")]
+    pub fn cookie(&self) -> Result<u64, Error> {
+        self.enter(|_| kernel::cookie_here())?.map_err(|source| {
+            Error::new("read the cookie of the network namespace", self.path.display().to_string(), source)
+        })
+    }
+
+    /// Lets `work` run inside, on a thread that enters, works and dies; returns what it returned. See setns(2).
+    ///
+    /// A panic inside goes on in the caller. An error is about the way in: `work` has not run then.
+    #[doc(alias = "setns")]
+    pub fn enter<T: Send>(&self, work: impl FnOnce(&Inside) -> T + Send) -> Result<T, Error> {
+        on_a_thread(|| self.move_in().map(|()| work(&Inside::here())))
+            .map_err(|source| Error::new("enter the network namespace", self.path.display().to_string(), source))
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the room")]
+    fn move_in(&self) -> io::Result<()> {
+        Ok(nix::sched::setns(&*self.file, CloneFlags::CLONE_NEWNET)?)
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Runs `work` on a thread of its own, which is gone, with whatever it did to itself, when this returns.
+pub(crate) fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let joined = thread::scope(|scope| {
+        let worker = thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, work)?;
+        Ok::<_, io::Error>(worker.join())
+    })?;
+    joined.unwrap_or_else(|panic| panic::resume_unwind(panic))
+}
+
+/// Refuses what is not on nsfs, by its magic, without having opened it for reading.
+fn judge_file_system(place: &File) -> io::Result<()> {
+    let magic = fstatfs(place)?.filesystem_type();
+    if magic == NSFS_MAGIC {
+        return Ok(());
+    }
+    let sort = if place.metadata()?.is_dir() { "a directory" } else { "a file" };
+    Err(not_one(&format!("it is {sort} on a file system with magic {:#x}, not a namespace", magic.0)))
+}
+
+/// Opens for reading what was so far only located, whatever its path leads to by now.
+///
+/// Without a `/proc` the kernel's word would be "no such file", as if the namespace were gone.
+fn reopen(place: &File) -> io::Result<File> {
+    File::open(format!("/proc/thread-self/fd/{}", place.as_raw_fd()))
+        .map_err(|error| io::Error::other(format!("it is there, but cannot be opened by way of /proc: {error}")))
+}
+
+/// Refuses a namespace of another type than network.
+fn judge_type(file: BorrowedFd<'_>) -> io::Result<()> {
+    match kernel::namespace_type(file)? {
+        libc::CLONE_NEWNET => Ok(()),
+        other => Err(not_one(&format!("it is a namespace of another type: {}", type_name(other)))),
+    }
+}
+
+fn not_one(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+/// The word that `/proc/PID/ns` and lsns(8) use for a type.
+fn type_name(kind: libc::c_int) -> &'static str {
+    match kind {
+        libc::CLONE_NEWNS => "mnt",
+        libc::CLONE_NEWCGROUP => "cgroup",
+        libc::CLONE_NEWUTS => "uts",
+        libc::CLONE_NEWIPC => "ipc",
+        libc::CLONE_NEWUSER => "user",
+        libc::CLONE_NEWPID => "pid",
+        _ => "unknown",
+    }
+}

@@ -1,0 +1,73 @@
+//! Settings are those of the namespace that the thread is in.
+
+use cnikit_netns::sysctl::{self, Change};
+use cnikit_netns::{Inside, boot_id, machine_id, make};
+
+const FORWARD: &str = "net/ipv4/ip_forward";
+
+#[test]
+fn a_setting_is_read_written_once_and_only_in_its_namespace() {
+    let outside = sysctl::read(&Inside::here(), FORWARD).unwrap();
+    let netns = make::anonymous().unwrap();
+    netns
+        .enter(|inside| {
+            let old = sysctl::read(inside, FORWARD).unwrap();
+            let new = if old == "1" { "0" } else { "1" };
+            assert_eq!(sysctl::set(inside, FORWARD, new).unwrap(), Change::From(old));
+            assert_eq!(sysctl::set(inside, FORWARD, new).unwrap(), Change::Already);
+            assert_eq!(sysctl::read(inside, FORWARD).unwrap(), new);
+        })
+        .unwrap();
+    assert_eq!(sysctl::read(&Inside::here(), FORWARD).unwrap(), outside);
+}
+
+#[test]
+fn a_value_of_several_numbers_is_compared_as_numbers() {
+    let netns = make::anonymous().unwrap();
+    netns
+        .enter(|inside| {
+            let key = "net/ipv4/ip_local_port_range";
+            sysctl::set(inside, key, "20000 30000").unwrap();
+            assert_eq!(sysctl::read(inside, key).unwrap(), "20000\t30000");
+            assert_eq!(sysctl::set(inside, key, "20000 30000").unwrap(), Change::Already);
+        })
+        .unwrap();
+}
+
+#[test]
+fn an_absent_setting_is_told_apart_from_a_refused_value() {
+    let netns = make::anonymous().unwrap();
+    netns
+        .enter(|inside| {
+            let absent = sysctl::set(inside, "net/ipv6/conf/eth9/accept_ra", "0").unwrap_err();
+            assert!(absent.is_absent(), "{absent}");
+            let refused = sysctl::set(inside, FORWARD, "many").unwrap_err();
+            assert_eq!(refused.errno(), Some(libc::EINVAL));
+            assert!(refused.to_string().contains("cannot set the sysctl net/ipv4/ip_forward to \"many\""), "{refused}");
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_key_that_leads_anywhere_but_below_net_is_refused() {
+    let here = Inside::here();
+    let bad = ["", "net", "net/", "kernel/hostname", "/net/core/somaxconn", "net/../kernel/hostname", "net//core"];
+    for key in bad.into_iter().chain(["net/./core/somaxconn", "net/core/somaxconn\0", "net.ipv4.ip_forward"]) {
+        let error = sysctl::read(&here, key).unwrap_err();
+        assert!(error.errno().is_none() && !error.is_absent(), "{key:?}: {error}");
+    }
+}
+
+#[test]
+fn a_link_name_with_dots_in_it_is_part_of_a_key() {
+    let here = Inside::here();
+    assert!(sysctl::read(&here, "net/ipv4/conf/eth0.7/forwarding").unwrap_err().is_absent());
+}
+
+#[test]
+fn this_boot_and_this_machine_have_names() {
+    let id = boot_id().unwrap();
+    assert_eq!((id.len(), id.split('-').count()), (36, 5), "{id}");
+    assert_eq!(boot_id().unwrap(), id);
+    assert!(machine_id().is_none_or(|id| id.len() == 32));
+}

@@ -1,0 +1,62 @@
+//! What exec takes, made ready before the fork, since nothing can be allocated after it.
+#![expect(unsafe_code, reason = "raw pointers between fork and exec")]
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsString, c_char};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ptr;
+
+use crate::Program;
+
+/// A path, arguments and an environment as execve(2) takes them.
+///
+/// The standard library would take execvp(3), which searches PATH for a path without a slash and, with glibc, gives to the
+/// shell what the kernel does not recognise: an empty file, the remains of a broken installation, would *succeed*.
+pub(crate) struct Image {
+    path: CString,
+    argv: Vec<*const c_char>,
+    envp: Vec<*const c_char>,
+    /// What the pointers point to.
+    _strings: [Vec<CString>; 2],
+}
+
+// SAFETY: the pointers lead to strings that the image owns, on the heap, and nobody ever writes to them.
+unsafe impl Send for Image {}
+// SAFETY: as above.
+unsafe impl Sync for Image {}
+
+impl Image {
+    /// Everything of the program that exec needs; an error if there is a NUL in it.
+    pub(crate) fn new(program: &Program) -> io::Result<Self> {
+        let path = CString::new(program.path.as_os_str().as_bytes())?;
+        let args = program.args.iter().map(|arg| Ok(CString::new(arg.as_bytes())?));
+        let args = std::iter::once(Ok(path.clone())).chain(args).collect::<io::Result<Vec<_>>>()?;
+        let env = environment(program)?;
+        Ok(Self { path, argv: pointers(&args), envp: pointers(&env), _strings: [args, env] })
+    }
+
+    /// Becomes the program; only an error returns. Allocates nothing.
+    #[doc(alias = "execve")]
+    pub(crate) fn exec(&self) -> io::Error {
+        // SAFETY: path, and all that the two arrays point to, are NUL-terminated and live in `self`; both end with null.
+        unsafe { libc::execve(self.path.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr()) };
+        io::Error::last_os_error()
+    }
+}
+
+/// Our own environment with the program's over it.
+fn environment(program: &Program) -> io::Result<Vec<CString>> {
+    let all: BTreeMap<OsString, OsString> = std::env::vars_os().chain(program.env.iter().cloned()).collect();
+    all.into_iter()
+        .map(|(mut pair, value)| {
+            pair.push("=");
+            pair.push(value);
+            Ok(CString::new(pair.into_vec())?)
+        })
+        .collect()
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+}

@@ -1,0 +1,172 @@
+//! The three streams of a child, all served at once: whoever writes first and reads then, on either side, waits for nobody.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::child::Child;
+use crate::{Deadline, Program, Stream};
+
+/// How often to ask whether the child has ended, where no descriptor tells.
+const TICK: Duration = Duration::from_millis(5);
+
+/// Why [`Pipes::serve`] came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The child has ended, and all that it wrote is here.
+    Ended,
+    /// The deadline has passed.
+    Late,
+    /// It wrote more than it may.
+    TooMuch(Stream),
+}
+
+/// Our ends of the child's stdin, stdout and stderr.
+pub(crate) struct Pipes {
+    stdin: Outflow,
+    pub(crate) stdout: Inflow,
+    pub(crate) stderr: Inflow,
+}
+
+/// What the child is yet to be given.
+struct Outflow {
+    file: Option<File>,
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+/// What the child has written.
+pub(crate) struct Inflow {
+    file: Option<File>,
+    pub(crate) bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl Pipes {
+    pub(crate) fn new(process: &mut process::Child, program: &Program) -> io::Result<Self> {
+        let stdin = unblocked(process.stdin.take().map(OwnedFd::from))?;
+        let stdout = unblocked(process.stdout.take().map(OwnedFd::from))?;
+        let stderr = unblocked(process.stderr.take().map(OwnedFd::from))?;
+        Ok(Self {
+            stdin: Outflow { file: stdin, bytes: program.stdin.clone(), written: 0 },
+            stdout: Inflow { file: stdout, bytes: Vec::new(), limit: program.limit },
+            stderr: Inflow { file: stderr, bytes: Vec::new(), limit: program.limit },
+        })
+    }
+
+    /// Moves bytes both ways until the child ends, writes too much, or the deadline passes.
+    ///
+    /// The child's end is the end, not that of its streams: a daemon that it leaves behind may hold those for ever.
+    pub(crate) fn serve(&mut self, child: &Child, deadline: Deadline) -> io::Result<Stop> {
+        loop {
+            // Asked before the last bytes are fetched, so that nothing can be written between the two.
+            let ended = child.has_ended()?;
+            self.stdin.push()?;
+            for (inflow, stream) in [(&mut self.stdout, Stream::Stdout), (&mut self.stderr, Stream::Stderr)] {
+                if inflow.pull()? {
+                    return Ok(Stop::TooMuch(stream));
+                }
+            }
+            if ended {
+                return Ok(Stop::Ended);
+            }
+            if deadline.passed() {
+                return Ok(Stop::Late);
+            }
+            self.wait(child, deadline)?;
+        }
+    }
+
+    /// Waits until there is something to move, the child has ended, or the deadline passes; see poll(2).
+    fn wait(&self, child: &Child, deadline: Deadline) -> io::Result<()> {
+        let writable = self.stdin.file.iter().map(|file| PollFd::new(file.as_fd(), PollFlags::POLLOUT));
+        let inflows = [&self.stdout, &self.stderr].into_iter().filter_map(|inflow| inflow.file.as_ref());
+        let readable = inflows.map(AsFd::as_fd).chain(child.exit_notice.iter().map(AsFd::as_fd));
+        let readable = readable.map(|file| PollFd::new(file, PollFlags::POLLIN));
+        let mut all: Vec<PollFd<'_>> = writable.chain(readable).collect();
+        let until = if child.exit_notice.is_some() { deadline } else { deadline.at_most(TICK) };
+        let timeout = PollTimeout::try_from(until.poll_timeout_ms()).unwrap_or(PollTimeout::MAX);
+        match poll(&mut all, timeout) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Closes the ends that we read from: who goes on writing gets `SIGPIPE`.
+    pub(crate) fn stop_listening(&mut self) {
+        self.stdout.file = None;
+        self.stderr.file = None;
+    }
+}
+
+impl Outflow {
+    /// Writes what fits; closes the stream when all is written, or when the child will not read it.
+    fn push(&mut self) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        while self.written < self.bytes.len() {
+            match file.write(&self.bytes[self.written..]) {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.file = None;
+        Ok(())
+    }
+}
+
+impl Inflow {
+    /// Reads what is there; whether that is more than it may be.
+    fn pull(&mut self) -> io::Result<bool> {
+        let Some(file) = &mut self.file else { return Ok(false) };
+        // One byte more than it may be is enough to know, and no more is ever held.
+        let room = (self.limit - self.bytes.len()).saturating_add(1);
+        match file.take(room as u64).read_to_end(&mut self.bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+            Ok(_) if self.bytes.len() <= self.limit => self.file = None,
+            Ok(_) => {}
+        }
+        let too_much = self.bytes.len() > self.limit;
+        self.bytes.truncate(self.limit);
+        Ok(too_much)
+    }
+}
+
+/// Our end of a pipe, made so that it never lets us wait. The child's end is another description and stays as it is.
+fn unblocked(end: Option<OwnedFd>) -> io::Result<Option<File>> {
+    let Some(end) = end else { return Ok(None) };
+    fcntl(&end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(Some(File::from(end)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::How;
+    use crate::child::start;
+
+    #[test]
+    fn an_end_is_noticed_also_where_no_descriptor_tells() {
+        let program = Program {
+            path: "/bin/sh".into(),
+            args: ["-c", "exec >&- 2>&-; sleep 0.1; exit 5"].map(Into::into).into(),
+            env: Vec::new(),
+            stdin: Vec::new(),
+            limit: 10,
+            grace: Duration::ZERO,
+        };
+        let (mut child, mut pipes) = start(&program, Deadline::never()).unwrap();
+        assert!(child.exit_notice.take().is_some(), "this kernel has pidfd_open(2)");
+        assert_eq!(pipes.serve(&child, Deadline::after(Duration::from_secs(30))).unwrap(), Stop::Ended);
+        assert_eq!(child.reap().unwrap(), How::Exit(5));
+    }
+}

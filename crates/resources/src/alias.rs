@@ -1,0 +1,74 @@
+//! Whose link a link on the host is.
+//!
+//! A link bears its tag in its alias: two hashes first, that can be compared, then as much clear text as fits, for people.
+
+use cnikit_netlink::Link;
+use cnikit_plan::Stale;
+use cnikit_skel::Tag;
+use sha2::{Digest, Sha256};
+
+/// The kernel keeps 255 bytes (`IFALIASZ` less its end).
+const LONGEST: usize = 255;
+const MARK: &str = "cnikit:";
+
+/// Whose a link is, as far as its alias tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// This tag's.
+    This,
+    /// Another tag's.
+    Another,
+    /// It bears no tag: nobody's, or made by somebody who does not write any.
+    Unknown,
+}
+
+/// The alias of a link of this tag.
+#[doc(alias = "ifalias")]
+pub fn of(tag: &Tag) -> String {
+    let mut alias = format!("{}{} {tag}", network_mark(&tag.network), hex(&tag.hash()[..16]));
+    alias.truncate(alias.floor_char_boundary(LONGEST));
+    alias
+}
+
+/// Does this link bear that tag?
+pub fn owner(link: &Link, tag: &Tag) -> Owner {
+    match link.alias.as_deref().and_then(mark) {
+        None => Owner::Unknown,
+        Some(found) if of(tag).starts_with(found) => Owner::This,
+        Some(_) => Owner::Another,
+    }
+}
+
+/// Does this link bear a tag of the network that is not valid any more?
+pub fn is_stale(link: &Link, stale: &Stale) -> bool {
+    let of_network = |mark: &&str| mark.starts_with(&network_mark(&stale.network));
+    let found = link.alias.as_deref().and_then(mark).filter(of_network);
+    found.is_some_and(|found| !stale.tags().any(|tag| of(&tag).starts_with(found)))
+}
+
+/// The two hashes, if it is one of our aliases.
+fn mark(alias: &str) -> Option<&str> {
+    let mark = alias.split(' ').next()?;
+    (mark.starts_with(MARK) && mark.len() == MARK.len() + 17 + 32).then_some(mark)
+}
+
+fn network_mark(network: &str) -> String {
+    format!("{MARK}{}:", hex(&Sha256::digest(network.as_bytes())[..8]))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alias_fits_the_kernel_and_keeps_both_hashes_whatever_the_names() {
+        let tag = Tag { network: "n".repeat(300), container: "c".into(), ifname: "eth0".into() };
+        let alias = of(&tag);
+        assert_eq!(alias.len(), LONGEST);
+        assert_eq!(mark(&alias).map(str::len), Some(56));
+    }
+}

@@ -1,0 +1,117 @@
+//! The gateway's addresses on a link of the host that containers share.
+
+use std::fmt;
+
+use cnikit_netlink::{Address, Batch, Change, Link, NewAddress};
+use cnikit_netns::{Inside, sysctl};
+use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_skel::{Error, Journal, Result};
+use ipnetwork::IpNetwork;
+
+/// A link of the host has these addresses. They stay: other containers use them.
+#[derive(Clone, Debug)]
+pub struct Gateway {
+    /// The link.
+    pub link: String,
+    /// The addresses, with the prefixes of the containers'.
+    pub addresses: Vec<IpNetwork>,
+    /// An address that is in the way is removed; else it is an error.
+    pub force: bool,
+}
+
+/// `RT_SCOPE_UNIVERSE`: link-local addresses are in nobody's way.
+const GLOBAL: u8 = 0;
+
+impl Resource for Gateway {
+    fn kind(&self) -> Kind {
+        Kind::shared("gateway")
+    }
+
+    fn judge(&self, scene: &Scene) -> Result<()> {
+        let Some(link) = scene.host()?.find_link(&self.link)? else { return Ok(()) };
+        self.in_the_way(&scene.host()?.addresses(link.index)?).first().map_or(Ok(()), |other| self.refuse(other))
+    }
+
+    fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
+        let host = scene.host()?;
+        let link = host.link(&self.link)?;
+        let present = host.addresses(link.index)?;
+        let missing: Vec<IpNetwork> = self.missing(&present).collect();
+        if missing.is_empty() {
+            return Ok(Made::nothing());
+        }
+        if missing.iter().any(IpNetwork::is_ipv6) {
+            sysctl::set(&Inside::here(), &format!("net/ipv6/conf/{}/disable_ipv6", self.link), "0")?;
+        }
+        for other in self.in_the_way(&present) {
+            self.refuse(other)?;
+            host.delete_address(link.index, other.address)?;
+        }
+        host.send(changes(&link, missing))?;
+        Ok(Made::nothing())
+    }
+
+    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+        let Some(link) = scene.host()?.find_link(&self.link)? else { return Ok(()) };
+        let present = scene.host()?.addresses(link.index)?;
+        let found: Vec<String> = present.iter().map(|one| one.address.to_string()).collect();
+        drifts.extend(
+            self.missing(&present)
+                .map(|address| format!("gateway on {}: wanted {address}, found [{}]", self.link, found.join(" "))),
+        );
+        Ok(())
+    }
+}
+
+impl Gateway {
+    fn missing(&self, present: &[Address]) -> impl Iterator<Item = IpNetwork> {
+        self.addresses.iter().copied().filter(|wanted| present.iter().all(|one| one.address != *wanted))
+    }
+
+    /// Addresses that nobody wants here: of IPv4 any, of IPv6 one in an overlapping network. Networks of IPv6 live side by
+    /// side on a link.
+    fn in_the_way<'a>(&self, present: &'a [Address]) -> Vec<&'a Address> {
+        let clashes = |one: &&Address| {
+            let rivals = self.addresses.iter().filter(|wanted| wanted.is_ipv4() == one.address.is_ipv4());
+            let overlaps = |wanted: &IpNetwork| one.address.is_ipv4() || overlap(*wanted, one.address);
+            one.scope == GLOBAL && !self.addresses.contains(&one.address) && rivals.into_iter().any(overlaps)
+        };
+        present.iter().filter(clashes).collect()
+    }
+
+    fn refuse(&self, other: &Address) -> Result<()> {
+        if self.force {
+            return Ok(());
+        }
+        let wanted: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        let (link, other, wanted) = (&self.link, other.address, wanted.join(", "));
+        Err(Error::conflict(format!("{link:?} already has an IP address different from {wanted}: {other}")).remedy(
+            format!("if no container needs it: `ip address del {other} dev {link}`, or set `forceAddress`; else give this network another bridge"),
+        ))
+    }
+}
+
+/// New addresses, and the link's own MAC made its own to keep: containers remember it as the gateway's.
+fn changes(link: &Link, missing: Vec<IpNetwork>) -> Batch {
+    let mut batch = Batch::new();
+    for address in missing {
+        let new = NewAddress { address, no_dad: true, no_prefix_route: false, scope: GLOBAL };
+        batch.add_address_if_absent(link.index, &new);
+    }
+    if let Some(mac) = link.mac.filter(|mac| !mac.is_zero()) {
+        batch.set_link(link.index, &Change { mac: Some(mac), ..Change::default() });
+    }
+    batch
+}
+
+fn overlap(one: IpNetwork, other: IpNetwork) -> bool {
+    one.contains(other.network()) || other.contains(one.network())
+}
+
+impl fmt::Display for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        write!(f, "gateway on {}: {}", self.link, addresses.join(", "))?;
+        f.write_str(if self.force { ", in place of any other" } else { "" })
+    }
+}

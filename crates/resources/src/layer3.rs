@@ -1,0 +1,231 @@
+//! Addresses and routes of the container's end.
+
+use std::fmt;
+use std::time::Duration;
+
+use cnikit_netlink::{Address, Batch, Change, Link, MAIN_TABLE, NewAddress, Route};
+use cnikit_netns::{Inside, sysctl};
+use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_process::Deadline;
+use cnikit_skel::{Error, Journal, Result};
+use cnikit_types::Ip;
+use ipnetwork::IpNetwork;
+
+use crate::quiet;
+
+/// The container's interface has these addresses and routes, and is up: one batch.
+#[derive(Clone, Debug)]
+pub struct Layer3 {
+    /// The interface.
+    pub ifname: String,
+    /// Its addresses.
+    pub addresses: Vec<IpNetwork>,
+    /// Each address brings a route to its prefix, as usual.
+    pub prefix_routes: bool,
+    /// Routes, in the order in which they are made; each over this interface.
+    pub routes: Vec<Route>,
+    /// Whether others on the segment may hold the same IPv6 address.
+    pub detection: Detection,
+    /// The segment is told of the addresses when the interface comes up (IPv4 and IPv6).
+    pub announce: bool,
+}
+
+/// Duplicate address detection (RFC 4862).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "DAD")]
+pub enum Detection {
+    /// The segment is ours, and the IPAM plugin's word counts: addresses are usable at once.
+    Off,
+    /// Detect, and wait for the outcome.
+    Full,
+}
+
+/// As long as the reference waits. The kernel needs one to two seconds.
+const DETECTION: Duration = Duration::from_secs(5);
+/// How long CHECK waits for what settles by itself.
+const SETTLING: Duration = Duration::from_secs(2);
+
+impl Resource for Layer3 {
+    fn kind(&self) -> Kind {
+        Kind::goes_with_link("layer 3")
+    }
+
+    fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
+        scene.netns.enter(|inside| self.settings(inside))??;
+        let container = scene.container()?;
+        let link = container.link(&self.ifname)?;
+        container.send(self.batch(link.index))?;
+        if self.detection == Detection::Full && self.has_ipv6() {
+            self.settle(scene, &link)?;
+        }
+        Ok(Made::nothing())
+    }
+
+    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+        let container = scene.container()?;
+        let Some(link) = container.find_link(&self.ifname)? else { return Ok(()) };
+        drifts.unless(link.up, || format!("{}: wanted up, found down", self.ifname));
+        self.verify_addresses(&self.settled(scene, &link)?, drifts);
+        self.verify_routes(&container.routes_of(link.index)?, drifts);
+        drifts.extend(scene.netns.enter(|inside| quiet::loud(inside, &self.ifname, &quiet::ALL))?);
+        Ok(())
+    }
+}
+
+impl Layer3 {
+    fn has_ipv6(&self) -> bool {
+        self.addresses.iter().any(IpNetwork::is_ipv6)
+    }
+
+    /// What has to be said in the container's /proc/sys before the interface comes up.
+    fn settings(&self, inside: &Inside) -> Result<()> {
+        let ifname = &self.ifname;
+        quiet::quiet(inside, ifname, &quiet::ALL)?;
+        if self.has_ipv6() {
+            for link in ["lo", ifname] {
+                sysctl::set(inside, &format!("net/ipv6/conf/{link}/disable_ipv6"), "0")?;
+            }
+            sysctl::set(inside, &format!("net/ipv6/conf/{ifname}/keep_addr_on_down"), "1")?;
+        }
+        let detect = if self.detection == Detection::Full { "1" } else { "0" };
+        let mut wishes = vec![("ipv6", "accept_dad", detect)];
+        wishes.extend((self.detection == Detection::Full).then_some(("ipv6", "enhanced_dad", "1")));
+        wishes.extend(self.announce.then_some(("ipv4", "arp_notify", "1")));
+        wishes.extend(self.announce.then_some(("ipv6", "ndisc_notify", "1")));
+        for (family, setting, value) in wishes {
+            // A kernel without the family has none of them, and then nobody needs them.
+            let _ = sysctl::set(inside, &format!("net/{family}/conf/{ifname}/{setting}"), value);
+        }
+        Ok(())
+    }
+
+    /// Addresses while the link is down, so that coming up announces them; then routes.
+    fn batch(&self, index: u32) -> Batch {
+        let mut batch = Batch::new();
+        for address in &self.addresses {
+            let no_dad = self.detection == Detection::Off;
+            let new = NewAddress { address: *address, no_dad, no_prefix_route: !self.prefix_routes, scope: 0 };
+            batch.add_address(index, &new);
+        }
+        batch.set_link(index, &Change { up: Some(true), ..Change::default() });
+        for route in &self.routes {
+            batch.add_route(&Route { index: Some(index), ..route.clone() });
+        }
+        batch
+    }
+
+    /// Waits for the outcome of detection, which comes as an event. Without carrier it cannot come, and is not waited for.
+    fn settle(&self, scene: &Scene, link: &Link) -> Result<()> {
+        let decided = |found: &[Address]| found.iter().any(|one| one.dad_failed) || found.iter().all(|one| !one.tentative);
+        let container = scene.container()?;
+        let waited = container.wait_addresses(link.index, Deadline::after(DETECTION), decided);
+        let found = match waited {
+            Err(_) if !container.link(&self.ifname)?.running => return Ok(()),
+            waited => waited?,
+        };
+        found.iter().find(|one| one.dad_failed).map_or(Ok(()), |one| {
+            Err(Error::conflict(format!("somebody else on the segment of {} has {}", self.ifname, one.address))
+                .remedy("duplicate address detection found it: give this network addresses of its own"))
+        })
+    }
+
+    /// The addresses; those still under detection get a moment.
+    fn settled(&self, scene: &Scene, link: &Link) -> Result<Vec<Address>> {
+        let container = scene.container()?;
+        let found = container.addresses(link.index)?;
+        let waits = |one: &Address| one.tentative && !one.dad_failed && self.addresses.contains(&one.address);
+        if !found.iter().any(waits) {
+            return Ok(found);
+        }
+        let settled = |found: &[Address]| !found.iter().any(waits);
+        Ok(container.wait_addresses(link.index, Deadline::after(SETTLING), settled).unwrap_or(found))
+    }
+
+    fn verify_addresses(&self, found: &[Address], drifts: &mut Drifts) {
+        let texts: Vec<String> = found.iter().map(|one| one.address.to_string()).collect();
+        for wanted in &self.addresses {
+            let there = found.iter().find(|one| one.address == *wanted);
+            drifts.unless(there.is_some(), || {
+                format!("address of {}: wanted {wanted}, found [{}]", self.ifname, texts.join(" "))
+            });
+            drifts.unless(there.is_none_or(|one| !one.dad_failed && !one.tentative), || {
+                format!("address of {}: wanted {wanted} usable, found it under duplicate address detection", self.ifname)
+            });
+        }
+    }
+
+    /// A route counts as present in any table: plugins further on may have moved it.
+    fn verify_routes(&self, found: &[Route], drifts: &mut Drifts) {
+        for wanted in &self.routes {
+            let near: Vec<String> = found.iter().filter(|one| one.dst == wanted.dst).map(text).collect();
+            drifts.unless(found.iter().any(|one| is_satisfied(wanted, one)), || {
+                format!("route of {}: wanted {}, found [{}]", self.ifname, text(wanted), near.join(", "))
+            });
+        }
+    }
+}
+
+/// The routes of an answer as the kernel gets them: one without a gateway goes by that of the first address of its family
+/// that has one, unless its scope says that it needs none; a gateway outside every prefix is reached directly.
+pub fn routes(ips: &[Ip], routes: &[cnikit_types::Route]) -> Vec<Route> {
+    let usual = |ipv4| ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == ipv4);
+    let on_link = |gateway| ips.iter().any(|ip| ip.address.contains(gateway));
+    let mut all = Vec::new();
+    for route in routes {
+        let needs_none = route.scope.is_some_and(|scope| scope >= SCOPE_LINK);
+        let gateway = route.gw.or_else(|| usual(route.dst.is_ipv4()).filter(|_| !needs_none));
+        let kernels = Route {
+            gateway,
+            onlink: gateway.is_some_and(|gateway| !on_link(gateway)),
+            priority: route.priority,
+            mtu: route.mtu,
+            advmss: route.advmss,
+            table: route.table.unwrap_or(MAIN_TABLE),
+            scope: route.scope,
+            ..Route::to(route.dst)
+        };
+        if !all.contains(&kernels) {
+            all.push(kernels);
+        }
+    }
+    all
+}
+
+/// `RT_SCOPE_LINK`: on the link itself.
+pub const SCOPE_LINK: u8 = 253;
+
+/// What was said of the route holds; what was not said is not compared.
+fn is_satisfied(wanted: &Route, found: &Route) -> bool {
+    let said = |wanted: Option<u32>, found: Option<u32>| wanted.is_none() || wanted == found;
+    found.dst == wanted.dst
+        && (wanted.gateway.is_none() || wanted.gateway == found.gateway)
+        && said(wanted.priority, found.priority)
+        && said(wanted.mtu, found.mtu)
+        && said(wanted.advmss, found.advmss)
+        && (wanted.scope.is_none() || wanted.dst.is_ipv6() || wanted.scope == found.scope)
+}
+
+fn text(route: &Route) -> String {
+    let mut text = route.dst.to_string();
+    let mut say = |what: &str, value: Option<String>| value.iter().for_each(|value| text += &format!(" {what} {value}"));
+    say("via", route.gateway.map(|gateway| gateway.to_string()));
+    say("src", route.source.map(|source| source.to_string()));
+    say("metric", route.priority.map(|value| value.to_string()));
+    say("mtu", route.mtu.map(|value| value.to_string()));
+    say("advmss", route.advmss.map(|value| value.to_string()));
+    say("scope", route.scope.map(|value| value.to_string()));
+    say("table", (route.table != MAIN_TABLE).then(|| route.table.to_string()));
+    text
+}
+
+impl fmt::Display for Layer3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        let routes: Vec<String> = self.routes.iter().map(text).collect();
+        write!(f, "{} up with {}", self.ifname, addresses.join(", "))?;
+        if !routes.is_empty() {
+            write!(f, "; routes {}", routes.join(", "))?;
+        }
+        f.write_str(if self.detection == Detection::Full { "; duplicate address detection" } else { "" })
+    }
+}

@@ -1,0 +1,30 @@
+//! The kinds of kernel state that plugins make, one file each.
+//!
+//! | file | what | kept by |
+//! |---|---|---|
+//! | [`veth`] | a pair of links, one end on the host | its attachment |
+//! | [`bridge`] | a bridge on the host | all |
+//! | [`layer3`] | addresses and routes of the container's end | the link |
+//! | [`loopback`] | the container's own loopback, up | lent |
+//! | [`port`] | a bridge port that forwards, neighbours that know | the link |
+//! | [`bring_up`] | the container's end of a layer-2 attachment, up | the link |
+//! | [`gateway`] | the gateway's addresses on a shared link of the host | all |
+//! | [`routed`] | the gateway's addresses and the way back on a link of the host's own | the link |
+//! | [`forwarding`] | the host passes packets on | all |
+//! | [`masquerade`] | what leaves the network leaves under the host's address | its attachment |
+#![forbid(unsafe_code)]
+
+pub mod alias;
+pub mod bridge;
+pub mod bring_up;
+pub mod forwarding;
+pub mod gateway;
+pub mod layer3;
+pub mod loopback;
+pub mod masquerade;
+pub mod port;
+mod quiet;
+pub mod routed;
+pub mod veth;
+
+pub use cnikit_netlink::{Mac, Route};

@@ -1,0 +1,80 @@
+//! A bridge port that forwards, and neighbours that know who is there now.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use cnikit_netlink::{Batch, Change, Link};
+use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_process::Deadline;
+use cnikit_skel::{Error, Journal, Result};
+
+use crate::veth;
+
+/// The host's end of the pair forwards; what the host remembered of who had these addresses is forgotten, and the segment
+/// is told who has them now.
+#[derive(Clone, Debug)]
+pub struct ForwardingPort {
+    /// The container's end.
+    pub ifname: String,
+    /// The bridge.
+    pub bridge: String,
+    /// The container's addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// As long as the reference waits.
+const PATIENCE: Duration = Duration::from_millis(2550);
+
+impl Resource for ForwardingPort {
+    fn kind(&self) -> Kind {
+        Kind::goes_with_link("forwarding port")
+    }
+
+    fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
+        let host = scene.host()?;
+        let port = veth::host_end(host, &scene.tag)?
+            .ok_or_else(|| Error::conflict(format!("the host end of {} is gone: somebody removed it", scene.tag)))?;
+        let up = host.wait_link(port.index, Deadline::after(PATIENCE), |link| link.running);
+        up.map_err(|error| Error::from(error).while_doing(format_args!("bridge port {} does not come up", port.name)))?;
+        if !self.addresses.is_empty() {
+            self.tell(scene)?;
+        }
+        Ok(Made::nothing())
+    }
+
+    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+        if let Some(port) = self.port(scene)? {
+            drifts.unless(port.running, || format!("bridge port {}: wanted up, found {}", port.name, port.operstate));
+        }
+        Ok(())
+    }
+}
+
+impl ForwardingPort {
+    fn tell(&self, scene: &Scene) -> Result<()> {
+        let (host, container) = (scene.host()?, scene.container()?);
+        let bridge = host.link(&self.bridge)?;
+        let mut batch = Batch::new();
+        self.addresses.iter().for_each(|address| batch.delete_neighbour(bridge.index, *address));
+        host.send(batch)?;
+        // Saying the MAC again makes the kernel announce every address of the link, now that the port passes it on.
+        let end = container.link(&self.ifname)?;
+        Ok(container.change(end.index, &Change { mac: end.mac, ..Change::default() })?)
+    }
+
+    fn port(&self, scene: &Scene) -> Result<Option<Link>> {
+        match scene.container()?.find_link(&self.ifname)? {
+            Some(end) => veth::host_end_of(scene.host()?, &end),
+            None => Ok(None),
+        }
+    }
+}
+
+impl fmt::Display for ForwardingPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the port of bridge {} forwards", self.bridge)?;
+        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        if addresses.is_empty() { Ok(()) } else { write!(f, ", neighbours are told of {}", addresses.join(", ")) }
+    }
+}

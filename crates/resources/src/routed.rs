@@ -1,0 +1,95 @@
+//! The gateway's addresses, and the way back, on the host's end of a pair of its own.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use cnikit_netlink::{Batch, MAIN_TABLE, NewAddress, Route};
+use cnikit_netns::{Inside, sysctl};
+use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_skel::{Error, Journal, Result};
+use ipnetwork::IpNetwork;
+
+use crate::veth;
+
+/// The host's end of the pair has the gateways' addresses, and the host routes the container's addresses to it.
+#[derive(Clone, Debug)]
+pub struct Routed {
+    /// The container's end.
+    pub ifname: String,
+    /// Gateways, each once.
+    pub gateways: Vec<IpAddr>,
+    /// The container's addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// `RT_SCOPE_HOST`, as the reference has it.
+const SCOPE_HOST: u8 = 254;
+
+impl Resource for Routed {
+    fn kind(&self) -> Kind {
+        Kind::goes_with_link("host route")
+    }
+
+    /// A route to the same address over another link may be a running container's.
+    fn judge(&self, scene: &Scene) -> Result<()> {
+        let host = scene.host()?;
+        for address in &self.addresses {
+            let Some(route) = host.routes_to((*address).into(), MAIN_TABLE)?.into_iter().next() else { continue };
+            let link = route.index.and_then(|index| host.find_link_at(index).ok().flatten());
+            let name = link.as_ref().map_or("another link", |link| link.name.as_str());
+            return Err(Error::conflict(format!("the host routes {address} to {name} already"))
+                .remedy(format!("DEL the attachment that has it; if there is none: `ip route del {address} dev {name}`")));
+        }
+        Ok(())
+    }
+
+    fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
+        let host = scene.host()?;
+        let end = veth::host_end(host, &scene.tag)?
+            .ok_or_else(|| Error::conflict(format!("the host end of {} is gone: somebody removed it", scene.tag)))?;
+        if self.gateways.iter().any(IpAddr::is_ipv6) {
+            sysctl::set(&Inside::here(), &format!("net/ipv6/conf/{}/disable_ipv6", end.name), "0")?;
+        }
+        let mut batch = Batch::new();
+        for gateway in &self.gateways {
+            let new = NewAddress { address: (*gateway).into(), no_dad: true, no_prefix_route: false, scope: 0 };
+            batch.add_address(end.index, &new);
+        }
+        self.routes().for_each(|route| batch.add_route(&Route { index: Some(end.index), ..route }));
+        host.send(batch)?;
+        Ok(Made::nothing())
+    }
+
+    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+        let host = scene.host()?;
+        let Some(end) = scene.container()?.find_link(&self.ifname)? else { return Ok(()) };
+        let Some(end) = veth::host_end_of(host, &end)? else { return Ok(()) };
+        let (addresses, routes) = (host.addresses(end.index)?, host.routes_of(end.index)?);
+        for gateway in self.gateways.iter().map(|gateway| IpNetwork::from(*gateway)) {
+            drifts.unless(addresses.iter().any(|one| one.address == gateway), || {
+                let found: Vec<String> = addresses.iter().map(|one| one.address.to_string()).collect();
+                format!("gateway on {}: wanted {gateway}, found [{}]", end.name, found.join(" "))
+            });
+        }
+        for wanted in self.routes() {
+            drifts.unless(routes.iter().any(|one| one.dst == wanted.dst), || {
+                format!("host route to {}: wanted over {}, found none there", wanted.dst, end.name)
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Routed {
+    fn routes(&self) -> impl Iterator<Item = Route> {
+        let scope = |address: &IpAddr| address.is_ipv4().then_some(SCOPE_HOST);
+        self.addresses.iter().map(move |address| Route { scope: scope(address), ..Route::to((*address).into()) })
+    }
+}
+
+impl fmt::Display for Routed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts = |addresses: &[IpAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        write!(f, "on the host's end: gateway {}, route to {}", texts(&self.gateways), texts(&self.addresses))
+    }
+}

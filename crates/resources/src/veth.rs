@@ -1,0 +1,306 @@
+//! A pair of links: one end in the container, one on the host.
+
+use std::fmt;
+
+use cnikit_netlink::{Change, Link, Mac, Netlink, NewVeth, Peer};
+use cnikit_netns::{Inside, Netns};
+use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
+use cnikit_skel::{Error, Errors, Found, Journal, Result, Tag};
+use cnikit_types::Interface;
+
+use crate::alias::{self, Owner, hex};
+use crate::quiet;
+
+/// A veth pair. The host's end is named by the tag, both MACs come from it and are set as the pair is made (so that nobody
+/// changes them afterwards); nothing is renamed, nothing moved.
+#[derive(Clone, Debug)]
+pub struct Veth {
+    /// The container's end.
+    pub ifname: String,
+    /// The container's MAC; absent: from the tag.
+    pub mac: Option<Mac>,
+    /// Of both ends, in bytes; absent: the kernel's choice.
+    pub mtu: Option<u32>,
+    /// What the host's end is part of.
+    pub host: HostEnd,
+}
+
+/// What the host's end of a veth is part of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostEnd {
+    /// Nothing: packets are routed to it.
+    Routed,
+    /// A bridge.
+    Port {
+        /// Its name.
+        bridge: String,
+        /// What comes out of the port may go back into it.
+        hairpin: bool,
+        /// It exchanges nothing with other isolated ports.
+        isolated: bool,
+    },
+}
+
+/// Pairs are found by name and alias of the host's end.
+pub const KIND: Kind = Kind { name: "veth", release, sweep, outlives_link: true };
+
+/// How many names a tag has, one after another, should a hash collide.
+const NAMES: usize = 4;
+
+impl Resource for Veth {
+    fn kind(&self) -> Kind {
+        KIND
+    }
+
+    fn judge(&self, scene: &Scene) -> Result<()> {
+        vacant(scene.host()?, &scene.tag)?;
+        if scene.container()?.find_link(&self.ifname)?.is_none() {
+            return Ok(());
+        }
+        Err(Error::conflict(format!("container veth name {:?} already exists in {}", self.ifname, scene.sandbox))
+            .remedy("DEL the attachment that made it, or choose another CNI_IFNAME"))
+    }
+
+    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
+        let host = scene.host()?;
+        let wanted = self.pair(scene, vacant(host, &scene.tag)?)?;
+        let undo = HostLink { netlink: host.clone(), name: wanted.name.clone() };
+        let made = host.create_veth(&wanted)?;
+        let _ = journal.undo(&undo, HostLink::delete);
+        quiet::quiet(&Inside::here(), &made.name, &quiet::ALL)?;
+        quiet::undetected(&Inside::here(), &made.name);
+        host.change(made.index, &self.settings(&scene.tag))?;
+        let host_end = Interface { name: made.name, ..Interface::default() };
+        let container_end =
+            Interface { name: self.ifname.clone(), sandbox: scene.sandbox.clone(), ..Interface::default() };
+        Ok(Made { interfaces: vec![host_end, container_end] })
+    }
+
+    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+        let Some(end) = scene.container()?.find_link(&self.ifname)? else {
+            drifts.unless(false, || format!("interface {}: wanted a veth, found none in {}", self.ifname, scene.sandbox));
+            return Ok(());
+        };
+        drifts.compare(format!("kind of {}", self.ifname), "veth", end.kind.as_deref().unwrap_or("none"));
+        self.verify_recorded(scene, &end, drifts);
+        match host_end_of(scene.host()?, &end)? {
+            Some(host) => self.verify_host(scene, &host, drifts),
+            None => {
+                drifts.unless(false, || format!("host end of {}: wanted in the host's namespace, found none", self.ifname));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Veth {
+    fn pair(&self, scene: &Scene, name: String) -> Result<NewVeth> {
+        let master = match &self.host {
+            HostEnd::Port { bridge, .. } => Some(scene.host()?.link(bridge)?.index),
+            HostEnd::Routed => None,
+        };
+        let [own, host] = macs(&scene.tag);
+        let peer = Peer { name: self.ifname.clone(), mac: Some(self.mac.unwrap_or(own)), netns: scene.netns.clone() };
+        Ok(NewVeth { name, mac: Some(host), mtu: self.mtu, master, peer })
+    }
+
+    /// What the kernel takes only once the link is there; up comes last, when advertisements are off.
+    fn settings(&self, tag: &Tag) -> Change {
+        let (hairpin, isolated) = match self.host {
+            HostEnd::Port { hairpin, isolated, .. } => (Some(hairpin), Some(isolated)),
+            HostEnd::Routed => (None, None),
+        };
+        Change { alias: Some(alias::of(tag)), up: Some(true), hairpin, isolated, ..Change::default() }
+    }
+
+    /// What later plugins may have changed is compared with the record, which they have brought up to date.
+    fn verify_recorded(&self, scene: &Scene, end: &Link, drifts: &mut Drifts) {
+        let recorded = scene.record.interfaces.iter().find(|one| one.name == self.ifname && one.sandbox == scene.sandbox);
+        let Some(recorded) = recorded else {
+            drifts.unless(false, || {
+                format!("Sandbox in prevResult: wanted {} in {}, found no such interface", self.ifname, scene.sandbox)
+            });
+            return;
+        };
+        if let Ok(mac) = recorded.mac.parse::<Mac>() {
+            drifts.compare(format!("MAC of {}", self.ifname), mac, end.mac.unwrap_or(Mac([0; 6])));
+        }
+        if let Some(mtu) = recorded.mtu.or(self.mtu) {
+            drifts.compare(format!("MTU of {}", self.ifname), mtu, end.mtu);
+        }
+    }
+
+    fn verify_host(&self, scene: &Scene, host: &Link, drifts: &mut Drifts) -> Result<()> {
+        let name = &host.name;
+        drifts.unless(alias::owner(host, &scene.tag) != Owner::Another, || {
+            format!("{name}: wanted the host end of {}, found {:?}", scene.tag, host.alias)
+        });
+        if let Some(recorded) = scene.record.interfaces.iter().find(|one| one.sandbox.is_empty() && one.name == *name) {
+            if let Ok(mac) = recorded.mac.parse::<Mac>() {
+                drifts.compare(format!("MAC of {name}"), mac, host.mac.unwrap_or(Mac([0; 6])));
+            }
+        } else {
+            drifts.unless(false, || format!("host end of {}: {name} is not in prevResult", self.ifname));
+        }
+        drifts.unless(host.up, || format!("{name}: wanted up, found down"));
+        drifts.extend(quiet::loud(&Inside::here(), name, &quiet::ALL[..1]));
+        let HostEnd::Port { bridge, hairpin, isolated } = &self.host else { return Ok(()) };
+        let netlink = scene.host()?;
+        let master = host.master.map(|index| netlink.find_link_at(index)).transpose()?.flatten();
+        drifts.compare(format!("bridge of {name}"), bridge.as_str(), master.as_ref().map_or("none", |link| &link.name));
+        if let Some(port) = &host.port {
+            drifts.compare(format!("hairpin of {name}"), *hairpin, port.hairpin);
+            drifts.compare(format!("isolation of {name}"), *isolated, port.isolated);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Veth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "veth pair: {} in the container", self.ifname)?;
+        self.mac.iter().try_for_each(|mac| write!(f, ", mac {mac}"))?;
+        self.mtu.iter().try_for_each(|mtu| write!(f, ", mtu {mtu}"))?;
+        match &self.host {
+            HostEnd::Routed => f.write_str(", the other end routed on the host"),
+            HostEnd::Port { bridge, hairpin, isolated } => {
+                write!(f, ", the other end a port of bridge {bridge}")?;
+                f.write_str(if *hairpin { ", hairpin" } else { "" })?;
+                f.write_str(if *isolated { ", isolated" } else { "" })
+            }
+        }
+    }
+}
+
+/// A link of the host, for undoing.
+#[derive(Clone)]
+struct HostLink {
+    netlink: Netlink,
+    name: String,
+}
+
+impl HostLink {
+    fn delete(&self) -> Result<()> {
+        self.netlink.find_link(&self.name)?.map_or(Ok(()), |link| delete(&self.netlink, &link))
+    }
+}
+
+impl fmt::Display for HostLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "veth {}", self.name)
+    }
+}
+
+/// The names of a tag's host end, first choice first.
+#[doc(alias = "ifname")]
+pub fn names(tag: &Tag) -> [String; NAMES] {
+    let hash = hex(&tag.hash());
+    std::array::from_fn(|n| format!("veth{}", &hash[n * 11..(n + 1) * 11]))
+}
+
+/// The MACs of a tag: the container's end, the host's end. Both are locally administered; the host's starts with `fe`, so
+/// that a bridge which takes the lowest MAC of its ports never takes it.
+fn macs(tag: &Tag) -> [Mac; 2] {
+    let hash = tag.hash();
+    let mac = |first: u8, at: usize| Mac([first, hash[at], hash[at + 1], hash[at + 2], hash[at + 3], hash[at + 4]]);
+    [mac((hash[31] & 0xfc) | 0x02, 22), mac(0xfe, 27)]
+}
+
+/// The first name of the tag that is not another tag's. Any other link under it is this attachment.
+fn vacant(host: &Netlink, tag: &Tag) -> Result<String> {
+    for name in names(tag) {
+        match host.find_link(&name)? {
+            None => return Ok(name),
+            Some(link) if alias::owner(&link, tag) == Owner::Another => {}
+            Some(_) => {
+                return Err(Error::conflict(format!("{tag} is attached already: its host end {name} exists"))
+                    .remedy("DEL it before it is added again"));
+            }
+        }
+    }
+    Err(Error::conflict(format!("all names of the host end of {tag} are taken by other attachments")))
+}
+
+/// The host's end of this attachment's pair, by its name.
+pub fn host_end(host: &Netlink, tag: &Tag) -> Result<Option<Link>> {
+    for name in names(tag) {
+        let link = host.find_link(&name)?.filter(is_veth);
+        if let Some(link) = link.filter(|link| alias::owner(link, tag) != Owner::Another) {
+            return Ok(Some(link));
+        }
+    }
+    Ok(None)
+}
+
+/// The other end of a veth of the container, if it is in the host's namespace: each end names the other.
+pub(crate) fn host_end_of(host: &Netlink, end: &Link) -> Result<Option<Link>> {
+    let Some(index) = end.lower else { return Ok(None) };
+    let peer = host.find_link_at(index)?.filter(is_veth);
+    Ok(peer.filter(|peer| peer.lower == Some(end.index) && peer.lower_netns.is_some()))
+}
+
+fn is_veth(link: &Link) -> bool {
+    link.kind.as_deref() == Some("veth")
+}
+
+/// Removes the host's end by its name, whatever became of the namespace, and enters none; only if there is no such link
+/// (another implementation made it) is the container's end looked at.
+fn release(remains: &Remains) -> Result<()> {
+    let host = remains.host()?;
+    if let Some(link) = host_end(host, &remains.tag)? {
+        return delete(host, &link);
+    }
+    match &remains.netns {
+        Found::Present(netns) => release_unmarked(remains, host, netns),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the container's end only if it is a veth whose other end is here and bears nobody's tag, and if it has the MAC
+/// that was recorded: the path may by now be another container's namespace.
+fn release_unmarked(remains: &Remains, host: &Netlink, netns: &Netns) -> Result<()> {
+    let container = Netlink::inside(netns)?;
+    let Some(end) = container.find_link(&remains.tag.ifname)?.filter(is_veth) else { return Ok(()) };
+    let Some(peer) = host_end_of(host, &end)? else { return Ok(()) };
+    if alias::owner(&peer, &remains.tag) == Owner::Unknown && has_recorded_mac(remains, &end) {
+        delete(host, &peer)?;
+    }
+    Ok(())
+}
+
+fn has_recorded_mac(remains: &Remains, end: &Link) -> bool {
+    let recorded = remains.prev.iter().flat_map(|prev| &prev.interfaces);
+    let mut ours = recorded.filter(|one| one.name == remains.tag.ifname && one.sandbox == remains.sandbox);
+    let mac = ours.next().and_then(|one| one.mac.parse::<Mac>().ok());
+    mac.is_none_or(|mac| end.mac == Some(mac))
+}
+
+fn sweep(stale: &Stale) -> Result<()> {
+    let host = stale.host()?;
+    let links = host.links_of_kind("veth")?;
+    let swept: Errors = links.iter().filter(|link| alias::is_stale(link, stale)).map(|link| delete(host, link)).collect();
+    swept.finish()
+}
+
+/// Deletes a link; that somebody else was faster is success.
+fn delete(netlink: &Netlink, link: &Link) -> Result<()> {
+    match netlink.delete_link(link.index) {
+        Err(error) if !error.is_absent() => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_macs_are_the_tags_own_and_always_the_same() {
+        let tag = |ifname: &str| Tag { network: "n1".into(), container: "c1".into(), ifname: ifname.into() };
+        assert_eq!(names(&tag("eth0")), names(&tag("eth0")));
+        assert_ne!(names(&tag("eth0"))[0], names(&tag("eth1"))[0]);
+        assert!(names(&tag("eth0")).iter().all(|name| name.len() == 15));
+        let [container, host] = macs(&tag("eth0"));
+        assert!(container.0[0] & 3 == 2 && host.0[0] == 0xfe && container != host);
+    }
+}

@@ -1,0 +1,77 @@
+//! What a plugin says to a person who calls it by hand.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use cnikit_types::Version;
+
+use crate::registry::Plugins;
+
+/// The version of cnikit.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The name this process was called by: the file name of its first argument.
+pub fn own_name() -> String {
+    let called = std::env::args_os().next().unwrap_or_default();
+    Path::new(&called).file_name().unwrap_or(&called).to_string_lossy().into_owned()
+}
+
+/// No `CNI_COMMAND`: `--help`, `--version`, or what it is and how to try it.
+///
+/// `--help` and `--version` answer on stdout, as a person's tools do; without either the text goes to stderr, for a
+/// runtime may be reading stdout.
+pub(crate) fn by_hand(name: &str) -> ExitCode {
+    let written = if asked(["--version", "-V"]) {
+        writeln!(std::io::stdout(), "{}", line(name))
+    } else if asked(["--help", "-h"]) {
+        write!(std::io::stdout(), "{}", text(name))
+    } else {
+        write!(std::io::stderr(), "{}", text(name))
+    };
+    ExitCode::from(u8::from(written.is_err()))
+}
+
+/// A binary of many plugins that was called by none of their names: `--list` names them, a line each.
+pub(crate) fn of_many(plugins: Plugins) -> ExitCode {
+    let names: Vec<&str> = plugins.iter().map(|entry| entry.name).collect();
+    let (list, how) = (names.join("\n"), "Call it by a plugin's name (a hard link), or name the plugin as the first argument.");
+    let written = if asked(["--list", "-l"]) {
+        writeln!(std::io::stdout(), "{list}")
+    } else if asked(["--version", "-V"]) {
+        writeln!(std::io::stdout(), "cnikit-{VERSION}")
+    } else {
+        writeln!(std::io::stderr(), "cnikit-{VERSION}: CNI plugins in one binary:\n{list}\n\n{how}")
+    };
+    let known = asked(["--list", "-l"]) || asked(["--version", "-V"]) || asked(["--help", "-h"]);
+    ExitCode::from(u8::from(written.is_err() || !known))
+}
+
+fn asked(flag: [&str; 2]) -> bool {
+    std::env::args().skip(1).any(|argument| flag.contains(&argument.as_str()))
+}
+
+fn line(name: &str) -> String {
+    format!("CNI {name} plugin cnikit-{VERSION}")
+}
+
+fn text(name: &str) -> String {
+    let versions: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
+    format!(
+        "{about}
+CNI protocol versions supported: {versions}
+
+A container runtime calls this program: CNI_COMMAND and other variables in the environment, a JSON object on stdin.
+To try it by hand, see what it would do, without doing it:
+
+  echo '{{\"cniVersion\":\"1.1.0\",\"name\":\"try\",\"type\":\"{name}\",\"ipam\":{{\"type\":\"host-local\",\"subnet\":\"10.99.0.0/24\"}}}}' |
+    CNI_COMMAND=PLAN CNI_CONTAINERID=c1 CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin {name}
+
+Verbs: ADD, CHECK, DEL, GC, STATUS, VERSION, and PLAN as above. CNI_LOG=info or debug logs each call to stderr or
+CNI_LOG_FILE. Error codes: 1 to 11, 50 and 51 as in the CNI specification; 100 the system refused, 101 something is
+taken, 102 CHECK found a difference, 103 a delegated plugin could not be run, 104 the attachment holds an address already.
+",
+        about = line(name),
+        versions = versions.join(", "),
+    )
+}

@@ -1,0 +1,178 @@
+//! Asking another plugin: an IPAM plugin, or any that a plugin hands part of its work to.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use cnikit_invoke as invoke;
+use cnikit_process::Deadline;
+use cnikit_types::{Answer, CniError, Version, document};
+
+use crate::error::{Error, Result, code};
+use crate::input::{Input, Stdin};
+use crate::journal::Journal;
+use crate::log;
+use crate::registry::{Entry, Plugins};
+use crate::request::Call;
+
+/// What the reference's host-local says where we say code 104.
+const DUPLICATE: &str = "duplicate allocation is not allowed";
+
+/// Another plugin, found, and ready to be asked with what this call was given.
+///
+/// A plugin that is this very file (same device and inode) is called in this process, with a journal and an error object of
+/// its own; any other is executed. It gets the same stdin, byte for byte, and the same environment but for `CNI_COMMAND`.
+#[derive(Clone, Debug)]
+pub struct Delegate {
+    name: String,
+    how: How,
+    input: Input,
+    plugins: Plugins,
+    version: Version,
+}
+
+#[derive(Clone, Debug)]
+enum How {
+    Here(&'static Entry),
+    There(PathBuf),
+}
+
+/// IPAM plugins that keep an address by the attachment's name and never touch the container's link.
+///
+/// Their address is allocated before the link is made and freed only when it is gone; any other (dhcp) talks over the link
+/// and so needs it there both times.
+const NEED_NO_LINK: [&str; 2] = ["host-local", "static"];
+
+impl Call {
+    /// Finds a plugin on `CNI_PATH` (code 103 if it is not there, 4 without a `CNI_PATH`).
+    pub fn delegate(&self, name: &str) -> Result<Delegate> {
+        if self.input.path.is_empty() {
+            let missing = Error::environment("required env variables [CNI_PATH] missing");
+            return Err(missing.detail(format!("it is needed to find the plugin {name:?}")));
+        }
+        let path = invoke::find(name, &self.input.path)?;
+        let here = self.plugins.iter().find(|entry| entry.name == name).filter(|_| is_this_very_file(&path));
+        let how = here.map_or(How::There(path), How::Here);
+        let (input, plugins) = (self.input.clone(), self.plugins);
+        Ok(Delegate { name: name.to_owned(), how, input, plugins, version: self.version })
+    }
+}
+
+impl Delegate {
+    /// Must the container's link be there when this plugin is asked?
+    pub fn needs_link(&self) -> bool {
+        !NEED_NO_LINK.contains(&self.name.as_str())
+    }
+
+    /// Asks for addresses. Its DEL is journalled first, and struck out again when the ADD was refused because this
+    /// attachment holds an address already: that one may be a running container's. An answer without addresses is an error.
+    pub fn add(&self, journal: &mut Journal) -> Result<Answer> {
+        let undo = if self.needs_link() {
+            journal.undo(self, Delegate::del)
+        } else {
+            journal.undo_if_clean(self, Delegate::del)
+        };
+        let said = match self.ask("ADD") {
+            Ok(said) => said,
+            Err(error) if holds_already(&error) => {
+                journal.strike(undo);
+                return Err(Error { code: code::HOLDS_ALREADY, ..error }
+                    .remedy("this attachment exists already: DEL it before it is added again"));
+            }
+            Err(error) => return Err(error),
+        };
+        let answer = self.read(&said)?;
+        if answer.ips.is_empty() {
+            let text = format!("IPAM plugin returned missing IP config: {self} answered ADD without an address");
+            return Err(Error::new(code::DELEGATE, text));
+        }
+        Ok(answer)
+    }
+
+    /// Asks it to release what it keeps for this attachment.
+    pub fn del(&self) -> Result<()> {
+        self.ask("DEL").map(drop)
+    }
+
+    /// Asks it whether all is as it was.
+    pub fn check(&self) -> Result<()> {
+        self.ask("CHECK").map(drop)
+    }
+
+    /// Asks it to remove what is not valid.
+    pub fn gc(&self) -> Result<()> {
+        self.ask("GC").map(drop)
+    }
+
+    /// Asks it whether it could serve an ADD.
+    pub fn status(&self) -> Result<()> {
+        self.ask("STATUS").map(drop)
+    }
+
+    fn ask(&self, verb: &str) -> Result<Vec<u8>> {
+        log::step(format_args!("{self} {verb}"), || match &self.how {
+            How::Here(entry) => self.call(entry, verb),
+            How::There(path) => self.execute(path, verb),
+        })
+    }
+
+    fn call(&self, entry: &Entry, verb: &str) -> Result<Vec<u8>> {
+        let mut said = Vec::new();
+        let mut input = Input { command: verb.to_owned(), ..self.input.clone() };
+        input.observe.traceparent = log::traceparent();
+        match (entry.serve)(entry.name, input, self.plugins, &mut said) {
+            0 => Ok(said),
+            _ => Err(serde_json::from_slice::<CniError>(&said)?.into()),
+        }
+    }
+
+    fn execute(&self, path: &Path, verb: &str) -> Result<Vec<u8>> {
+        let Input { container_id, netns, ifname, args, path: cni_path, .. } = self.input.clone();
+        let traceparent = log::traceparent().map(|value| ("TRACEPARENT".to_owned(), value));
+        let environment = invoke::Environment {
+            command: verb.to_owned(),
+            container_id,
+            netns,
+            ifname,
+            args,
+            path: cni_path,
+            extra: traceparent.into_iter().collect(),
+        };
+        let asked = invoke::ask(path, &environment, self.stdin(), Deadline::after(invoke::PATIENCE))?;
+        Ok(asked.stdout)
+    }
+
+    fn stdin(&self) -> &[u8] {
+        self.input.stdin.so_far()
+    }
+
+    fn read(&self, said: &[u8]) -> Result<Answer> {
+        let refused = |text: String| Error::new(code::DELEGATE, format!("{self} answered ADD with what is no result: {text}"));
+        let value = document::parse(said).map_err(|error| refused(error.to_string()))?;
+        let (_, answer) = Answer::read(&value, self.version).map_err(|error| refused(error.to_string()))?;
+        Ok(answer)
+    }
+}
+
+/// The delegate's name.
+impl fmt::Display for Delegate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+fn holds_already(error: &Error) -> bool {
+    error.code == code::HOLDS_ALREADY || error.msg.contains(DUPLICATE)
+}
+
+/// Same device and inode as the file this process was started from: hard links and symbolic links count, a copy does not.
+fn is_this_very_file(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino())).ok();
+    identity(path).is_some_and(|file| identity(Path::new("/proc/self/exe")) == Some(file))
+}
+
+impl From<Vec<u8>> for Stdin {
+    fn from(bytes: Vec<u8>) -> Stdin {
+        Stdin::Given(bytes)
+    }
+}

@@ -1,0 +1,203 @@
+//! What went wrong, why, and what to do about it.
+//!
+//! Like anyhow's, [`Error`] is no `std::error::Error` itself, so that `?` takes the error of every library. One table
+//! ([`Error::from`]) gives the CNI code; a library never chooses one.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use cnikit_invoke as invoke;
+use cnikit_types::{CniError, ReadError, Wrong};
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The codes of an error object: the specification's below 100, ours from 100.
+pub mod code {
+    pub use cnikit_types::code::*;
+
+    /// The kernel or a file system refused an operation; the text has its words.
+    pub const SYSTEM: u32 = 100;
+    /// A name, an address, a rule or the attachment itself is taken by somebody else.
+    pub const CONFLICT: u32 = 101;
+    /// CHECK found something that is not as it was made.
+    pub const DRIFT: u32 = 102;
+    /// A delegated plugin is missing, could not be started, or died without an answer.
+    pub const DELEGATE: u32 = 103;
+    /// This attachment already holds an address: nothing was allocated, nothing may be released.
+    pub const HOLDS_ALREADY: u32 = 104;
+    /// A defect in the plugin itself.
+    pub const DEFECT: u32 = 199;
+}
+
+/// One error, on its way to becoming the error object on stdout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// The code of the error object ([`code`]).
+    pub code: u32,
+    /// What failed, and its cause.
+    pub msg: String,
+    /// More of it: the other errors, a delegate's details.
+    pub details: Vec<String>,
+    /// What the reader can do about it.
+    pub remedy: Option<String>,
+}
+
+impl Error {
+    /// An error with a code and a text.
+    pub fn new(code: u32, msg: impl Into<String>) -> Error {
+        Error { code, msg: msg.into(), details: Vec::new(), remedy: None }
+    }
+
+    /// A value in the configuration that cannot be served (code 7).
+    pub fn config(msg: impl Into<String>) -> Error {
+        Error::new(code::INVALID_CONFIG, msg)
+    }
+
+    /// A `CNI_*` variable that is missing or bad (code 4).
+    pub fn environment(msg: impl Into<String>) -> Error {
+        Error::new(code::INVALID_ENVIRONMENT, msg)
+    }
+
+    /// Something that belongs to somebody else is in the way (code 101).
+    pub fn conflict(msg: impl Into<String>) -> Error {
+        Error::new(code::CONFLICT, msg)
+    }
+
+    /// The same error, saying what to do about it.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Error {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// The same error, its text led by what was being done.
+    #[must_use]
+    pub fn while_doing(mut self, what: impl fmt::Display) -> Error {
+        self.msg = format!("{what}: {}", self.msg);
+        self
+    }
+
+    /// The same error with one more detail.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<String>) -> Error {
+        self.details.push(detail.into());
+        self
+    }
+
+    /// The error object: details and remedy joined into `details`.
+    pub fn object(&self, version: &str) -> CniError {
+        let remedy = self.remedy.iter().map(|text| format!("remedy: {text}"));
+        let details: Vec<String> = self.details.iter().cloned().chain(remedy).collect();
+        CniError {
+            cni_version: Some(version.to_owned()),
+            code: self.code,
+            msg: self.msg.clone(),
+            details: (!details.is_empty()).then(|| details.join("; ")),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.msg)?;
+        self.details.iter().try_for_each(|detail| write!(f, "; {detail}"))?;
+        self.remedy.iter().try_for_each(|remedy| write!(f, "; remedy: {remedy}"))
+    }
+}
+
+impl<E: StdError + 'static> From<E> for Error {
+    fn from(error: E) -> Error {
+        match causes(&error).find_map(|cause| cause.downcast_ref::<CniError>()) {
+            Some(said) => Error { details: said.details.iter().cloned().collect(), ..Error::new(said.code, &said.msg) },
+            None => Error::new(code_of(&error), text(&error)),
+        }
+    }
+}
+
+/// The table: which error of a library has which code.
+fn code_of(error: &(dyn StdError + 'static)) -> u32 {
+    causes(error).find_map(known).unwrap_or(code::SYSTEM)
+}
+
+fn known(cause: &(dyn StdError + 'static)) -> Option<u32> {
+    if let Some(read) = cause.downcast_ref::<ReadError>() {
+        return Some(if read.what == Wrong::Type { code::DECODE } else { code::INVALID_CONFIG });
+    }
+    if cause.is::<serde_json::Error>() {
+        return Some(code::DECODE);
+    }
+    cause.is::<invoke::Error>().then_some(code::DELEGATE)
+}
+
+fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error: &&'a (dyn StdError + 'static)| error.source())
+}
+
+/// The error's text with those of its causes that it does not repeat already.
+fn text(error: &(dyn StdError + 'static)) -> String {
+    causes(error).skip(1).fold(error.to_string(), |said, cause| {
+        let cause = cause.to_string();
+        if said.contains(&cause) { said } else { format!("{said}: {cause}") }
+    })
+}
+
+/// The errors of steps of which every one has to run, whatever failed before it.
+#[derive(Default, Debug)]
+pub struct Errors(Vec<Error>);
+
+impl Errors {
+    /// Notes the outcome of one step; says whether it succeeded.
+    pub fn note<E: Into<Error>>(&mut self, step: Result<(), E>) -> bool {
+        step.map_err(|error| self.0.push(error.into())).is_ok()
+    }
+
+    /// Nothing failed so far.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One error that reports all; the code is the first one's.
+    pub fn finish(self) -> Result<()> {
+        let mut errors = self.0.into_iter();
+        match errors.next() {
+            None => Ok(()),
+            Some(first) => Err(errors.fold(first, |first, next| first.detail(format!("also: {next}")))),
+        }
+    }
+}
+
+impl FromIterator<Result<()>> for Errors {
+    fn from_iter<T: IntoIterator<Item = Result<()>>>(steps: T) -> Errors {
+        steps.into_iter().fold(Errors::default(), |mut errors, step| {
+            errors.note(step);
+            errors
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delegates_code_and_text_are_kept() {
+        let said = CniError { cni_version: None, code: 11, msg: "full".into(), details: Some("256 taken".into()) };
+        let error = Error::from(invoke::Error::Refused(said));
+        assert_eq!((error.code, error.to_string().as_str()), (11, "full; 256 taken"));
+    }
+
+    #[test]
+    fn an_operating_system_error_keeps_its_words() {
+        let error = Error::from(std::io::Error::from_raw_os_error(28));
+        assert_eq!(error.code, code::SYSTEM);
+        assert!(error.msg.contains("No space left on device"), "{}", error.msg);
+    }
+
+    #[test]
+    fn every_step_that_failed_is_reported_under_the_first_ones_code() {
+        let errors: Errors = [Err(Error::new(11, "one")), Ok(()), Err(Error::new(7, "two"))].into_iter().collect();
+        let error = errors.finish().unwrap_err();
+        assert_eq!((error.code, error.to_string().as_str()), (11, "one; also: two"));
+    }
+}

@@ -1,0 +1,126 @@
+//! What a call was given: environment and stdin, as values.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use crate::error::{Error, Result, code};
+
+/// More than this on stdin is refused: no configuration is that long, and a plugin must not eat the node's memory.
+pub const STDIN_LIMIT: u64 = 16 << 20;
+
+/// Environment and stdin as values, so that a delegate in this process and a test are called just as a process is.
+#[derive(Clone, Debug, Default)]
+pub struct Input {
+    /// `CNI_COMMAND`.
+    pub command: String,
+    /// `CNI_CONTAINERID`.
+    pub container_id: String,
+    /// `CNI_NETNS`.
+    pub netns: String,
+    /// `CNI_IFNAME`.
+    pub ifname: String,
+    /// `CNI_ARGS`.
+    pub args: String,
+    /// `CNI_PATH`.
+    pub path: String,
+    /// `CNI_NETNS_OVERRIDE` is `1` or `true`: `CNI_NETNS` may be the plugin's own namespace.
+    pub netns_override: bool,
+    /// How much is logged, and where.
+    pub observe: Observe,
+    /// The configuration.
+    pub stdin: Stdin,
+}
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug, Default)]
+pub enum Stdin {
+    /// The process's standard input, read when it is needed: VERSION never reads it.
+    #[default]
+    Process,
+    /// These bytes.
+    Given(Vec<u8>),
+}
+
+/// What the operator wants to see of a call.
+#[derive(Clone, Debug, Default)]
+pub struct Observe {
+    /// `CNI_LOG`: off unless it is `info` or `debug`.
+    pub level: Level,
+    /// `CNI_LOG_FILE`; absent: stderr.
+    pub file: Option<PathBuf>,
+    /// `TRACEPARENT`, the W3C trace context that this call continues.
+    pub traceparent: Option<String>,
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nothing, at no cost.
+    #[default]
+    Off,
+    /// One line a call.
+    Info,
+    /// And one a step.
+    Debug,
+}
+
+impl Input {
+    /// The call that this process was started for.
+    pub fn of_process() -> Input {
+        Input {
+            command: variable("CNI_COMMAND"),
+            container_id: variable("CNI_CONTAINERID"),
+            netns: variable("CNI_NETNS"),
+            ifname: variable("CNI_IFNAME"),
+            args: variable("CNI_ARGS"),
+            path: variable("CNI_PATH"),
+            netns_override: matches!(variable("CNI_NETNS_OVERRIDE").to_ascii_lowercase().as_str(), "1" | "true"),
+            observe: Observe::of_process(),
+            stdin: Stdin::Process,
+        }
+    }
+}
+
+impl Observe {
+    fn of_process() -> Observe {
+        let level = match variable("CNI_LOG").to_ascii_lowercase().as_str() {
+            "info" => Level::Info,
+            "debug" => Level::Debug,
+            _ => Level::Off,
+        };
+        let given = |name| Some(variable(name)).filter(|text| !text.is_empty());
+        Observe { level, file: given("CNI_LOG_FILE").map(PathBuf::from), traceparent: given("TRACEPARENT") }
+    }
+}
+
+impl Stdin {
+    /// All of it, read at the first call (code 5 if it cannot be read, 6 if it is longer than [`STDIN_LIMIT`]).
+    pub(crate) fn read(&mut self) -> Result<&[u8]> {
+        if matches!(self, Stdin::Process) {
+            *self = Stdin::Given(from_process()?);
+        }
+        if self.so_far().len() as u64 > STDIN_LIMIT {
+            let limit = STDIN_LIMIT >> 20;
+            return Err(Error::new(code::DECODE, format!("the network config on stdin is longer than {limit} MiB")));
+        }
+        Ok(self.so_far())
+    }
+
+    /// What has been read so far.
+    pub fn so_far(&self) -> &[u8] {
+        if let Stdin::Given(bytes) = self { bytes } else { &[] }
+    }
+}
+
+fn from_process() -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().take(STDIN_LIMIT + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Error::new(code::IO, format!("error reading from stdin: {error}")))?;
+    Ok(bytes)
+}
+
+/// Unset and empty are alike.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+fn variable(name: &str) -> String {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()).unwrap_or_default()
+}

@@ -1,0 +1,165 @@
+//! What has to be undone unless the answer got out.
+
+use std::fmt::Display;
+
+use crate::error::{Error, Errors, Result};
+use crate::log;
+
+/// What a call has made so far, newest last.
+///
+/// A resource notes how to undo a thing *before or at the moment* it makes it. When the call fails the journal is rolled
+/// back, newest first; when the answer has been written and flushed it is kept, and nothing is undone. A journal that is
+/// merely dropped rolls back too: a panic leaves nothing behind.
+#[derive(Default)]
+pub struct Journal {
+    entries: Vec<Entry>,
+    next: usize,
+}
+
+/// One entry of a journal, so that it can be struck out again.
+#[derive(Debug)]
+#[must_use = "an entry that is never struck out needs no handle: drop it on purpose"]
+pub struct Undo(usize);
+
+struct Entry {
+    id: usize,
+    what: String,
+    how: Box<dyn FnOnce() -> Result<()>>,
+    only_if_clean: bool,
+}
+
+impl Journal {
+    /// Notes how to undo `thing`, of which a clone is kept; its `Display` is the log's text.
+    pub fn undo<T, E>(&mut self, thing: &T, how: impl FnOnce(&T) -> Result<(), E> + 'static) -> Undo
+    where
+        T: Clone + Display + 'static,
+        E: Into<Error>,
+    {
+        self.note(thing, how, false)
+    }
+
+    /// As [`Journal::undo`], but passed over, and left for DEL, if anything newer could not be undone.
+    ///
+    /// An address is freed so: while the link that carries it may still be there, nobody else must get it.
+    pub fn undo_if_clean<T, E>(&mut self, thing: &T, how: impl FnOnce(&T) -> Result<(), E> + 'static) -> Undo
+    where
+        T: Clone + Display + 'static,
+        E: Into<Error>,
+    {
+        self.note(thing, how, true)
+    }
+
+    fn note<T, E>(&mut self, thing: &T, how: impl FnOnce(&T) -> Result<(), E> + 'static, only_if_clean: bool) -> Undo
+    where
+        T: Clone + Display + 'static,
+        E: Into<Error>,
+    {
+        let kept = thing.clone();
+        self.next += 1;
+        let how = Box::new(move || how(&kept).map_err(Into::into));
+        self.entries.push(Entry { id: self.next, what: thing.to_string(), how, only_if_clean });
+        Undo(self.next)
+    }
+
+    /// Takes an entry out: there is nothing of ours to undo there.
+    #[expect(clippy::needless_pass_by_value, reason = "an entry can be struck out once")]
+    pub fn strike(&mut self, undo: Undo) {
+        self.entries.retain(|entry| entry.id != undo.0);
+    }
+
+    /// The answer got out: nothing will be undone.
+    pub fn keep(mut self) {
+        self.entries.clear();
+    }
+
+    /// Undoes everything, newest first, and reports what could not be undone.
+    pub fn roll_back(mut self) -> Result<()> {
+        self.unwind()
+    }
+
+    fn unwind(&mut self) -> Result<()> {
+        let mut errors = Errors::default();
+        while let Some(entry) = self.entries.pop() {
+            if entry.only_if_clean && !errors.is_empty() {
+                let left = format!("undoing {} is left for DEL, for what it belongs to may still be there", entry.what);
+                errors.note(Err(Error::new(crate::code::SYSTEM, left)));
+                continue;
+            }
+            let undone = log::step(format_args!("undo {}", entry.what), entry.how);
+            errors.note(undone.map_err(|error| error.while_doing(format_args!("undo {}", entry.what))));
+        }
+        errors.finish()
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if let Err(error) = self.unwind() {
+            log::warn(format_args!("roll-back: {error}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::*;
+
+    type Deeds = Rc<RefCell<Vec<&'static str>>>;
+
+    fn note(journal: &mut Journal, deeds: &Deeds, what: &'static str) -> Undo {
+        let deeds = Rc::clone(deeds);
+        journal.undo(&what, move |what| {
+            deeds.borrow_mut().push(what);
+            Ok::<(), Error>(())
+        })
+    }
+
+    fn fail(journal: &mut Journal) {
+        let _undo = journal.undo(&"stubborn", |_| Err(Error::new(1, "no")));
+    }
+
+    #[test]
+    fn what_was_made_last_is_undone_first_even_when_the_journal_is_only_dropped() {
+        let (deeds, mut journal) = (Deeds::default(), Journal::default());
+        let _ = (note(&mut journal, &deeds, "a"), note(&mut journal, &deeds, "b"));
+        drop(journal);
+        assert_eq!(*deeds.borrow(), ["b", "a"]);
+    }
+
+    #[test]
+    fn a_kept_journal_undoes_nothing() {
+        let (deeds, mut journal) = (Deeds::default(), Journal::default());
+        let _undo = note(&mut journal, &deeds, "a");
+        journal.keep();
+        assert!(deeds.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_struck_entry_is_not_undone() {
+        let (deeds, mut journal) = (Deeds::default(), Journal::default());
+        let struck = note(&mut journal, &deeds, "a");
+        let _undo = note(&mut journal, &deeds, "b");
+        journal.strike(struck);
+        journal.roll_back().unwrap();
+        assert_eq!(*deeds.borrow(), ["b"]);
+    }
+
+    #[test]
+    fn a_failed_undo_stops_no_other_but_the_one_that_hangs_on_it() {
+        let (deeds, mut journal) = (Deeds::default(), Journal::default());
+        let _undo = note(&mut journal, &deeds, "a");
+        let freed = Rc::clone(&deeds);
+        let _undo = journal.undo_if_clean(&"address", move |_| {
+            freed.borrow_mut().push("address");
+            Ok::<(), Error>(())
+        });
+        fail(&mut journal);
+        let error = journal.roll_back().unwrap_err();
+        assert_eq!(*deeds.borrow(), ["a"]);
+        assert!(error.to_string().contains("undo stubborn: no"), "{error}");
+        assert!(error.to_string().contains("undoing address is left for DEL"), "{error}");
+    }
+}

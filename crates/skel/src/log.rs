@@ -1,0 +1,168 @@
+//! One structured line a call and one a step, where the operator asked for it.
+//!
+//! `CNI_LOG=info` gives a line a call, `debug` one a step as well, each a JSON object with its duration, on stderr or at
+//! the end of `CNI_LOG_FILE`. `TRACEPARENT` is continued: a call is a span of its own, and delegates become its children.
+//! Off is the default, and then a step costs one look at a thread-local.
+
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::error::Result;
+use crate::input::{Input, Level};
+
+thread_local! {
+    /// The calls under way on this thread: a delegate in this process is one within another.
+    static CALLS: RefCell<Vec<Context>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Context {
+    level: Level,
+    file: Option<PathBuf>,
+    fields: Map<String, Value>,
+    traceparent: Option<String>,
+}
+
+/// Runs one call, and logs it if that was asked for.
+pub(crate) fn call<T>(plugin: &str, input: &Input, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    if input.observe.level == Level::Off && input.observe.traceparent.is_none() {
+        return work();
+    }
+    CALLS.with_borrow_mut(|calls| calls.push(Context::of(plugin, input)));
+    let done = timed(Level::Info, "call", work);
+    CALLS.with_borrow_mut(Vec::pop);
+    done
+}
+
+/// Names the network of the call under way, once it is known.
+pub(crate) fn network(name: &str) {
+    CALLS.with_borrow_mut(|calls| {
+        if let Some(context) = calls.last_mut() {
+            context.fields.insert("network".into(), name.into());
+        }
+    });
+}
+
+/// Runs one step; at `debug` a line says what it was, how long it took and how it ended.
+pub fn step<T>(what: impl Display, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    if listens(Level::Debug) { timed(Level::Debug, &what.to_string(), work) } else { work() }
+}
+
+/// Something that went wrong and stops nothing.
+pub fn warn(what: impl Display) {
+    if listens(Level::Info) {
+        line("warn", &[("msg", what.to_string().into())]);
+    }
+}
+
+/// Something worth knowing.
+pub fn info(what: impl Display) {
+    if listens(Level::Info) {
+        line("info", &[("msg", what.to_string().into())]);
+    }
+}
+
+/// The trace context for whoever this call starts.
+pub(crate) fn traceparent() -> Option<String> {
+    CALLS.with_borrow(|calls| calls.last().and_then(|context| context.traceparent.clone()))
+}
+
+fn listens(level: Level) -> bool {
+    CALLS.with_borrow(|calls| calls.last().is_some_and(|context| context.level >= level))
+}
+
+fn timed<T>(level: Level, what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let began = Instant::now();
+    let done = work();
+    if listens(level) {
+        let mut fields = vec![("step", what.into()), ("ms", milliseconds(began).into())];
+        fields.extend(done.as_ref().err().map(|error| ("error", Value::from(error.to_string()))));
+        line(if done.is_ok() { name(level) } else { "error" }, &fields);
+    }
+    done
+}
+
+fn name(level: Level) -> &'static str {
+    if level == Level::Debug { "debug" } else { "info" }
+}
+
+fn milliseconds(began: Instant) -> f64 {
+    (began.elapsed().as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// Writes one line with one call, so that lines of parallel plugins do not run into each other.
+fn line(level: &str, more: &[(&str, Value)]) {
+    let Some((text, file)) = CALLS.with_borrow(|calls| calls.last().map(|c| (c.line(level, more), c.file.clone()))) else {
+        return;
+    };
+    // A log that cannot be written must not make a call fail.
+    let _ = match file.and_then(|path| OpenOptions::new().create(true).append(true).open(path).ok()) {
+        Some(mut file) => file.write_all(text.as_bytes()),
+        None => std::io::stderr().write_all(text.as_bytes()),
+    };
+}
+
+impl Context {
+    fn of(plugin: &str, input: &Input) -> Context {
+        let mut fields = Map::new();
+        let known = [("plugin", plugin), ("verb", &input.command), ("container", &input.container_id)];
+        for (key, value) in known.into_iter().chain([("ifname", input.ifname.as_str())]) {
+            if !value.is_empty() {
+                fields.insert(key.into(), value.into());
+            }
+        }
+        let traceparent = input.observe.traceparent.as_deref().and_then(child_span);
+        if let Some([trace, span]) = traceparent.as_deref().and_then(ids) {
+            fields.insert("trace_id".into(), trace.into());
+            fields.insert("span_id".into(), span.into());
+        }
+        Context { level: input.observe.level, file: input.observe.file.clone(), fields, traceparent }
+    }
+
+    fn line(&self, level: &str, more: &[(&str, Value)]) -> String {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        let mut object = Map::new();
+        object.insert("time".into(), time.into());
+        object.insert("level".into(), level.into());
+        object.extend(self.fields.clone());
+        object.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        format!("{}\n", Value::Object(object))
+    }
+}
+
+/// The same trace with a span id of our own (W3C Trace Context: `00-TRACE-SPAN-FLAGS`).
+fn child_span(parent: &str) -> Option<String> {
+    let [trace, span] = ids(parent)?;
+    let flags = parent.rsplit('-').next()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_nanos();
+    let seed = Sha256::digest(format!("{span}{}{now}", std::process::id()));
+    let own: String = seed.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    Some(format!("00-{trace}-{own}-{flags}"))
+}
+
+fn ids(traceparent: &str) -> Option<[&str; 2]> {
+    let parts: Vec<&str> = traceparent.split('-').collect();
+    let [version, trace, span, _flags] = parts[..] else { return None };
+    let hex = |text: &str, length| text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (hex(version, 2) && hex(trace, 32) && hex(span, 16)).then_some([trace, span])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_continued_with_a_span_of_our_own() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let child = child_span(parent).unwrap();
+        assert!(child.starts_with("00-0af7651916cd43dd8448eb211c80319c-") && child.ends_with("-01"), "{child}");
+        assert_ne!(ids(&child).unwrap()[1], "b7ad6b7169203331");
+        assert_eq!(child_span("garbage"), None);
+    }
+}

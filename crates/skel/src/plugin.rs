@@ -1,0 +1,61 @@
+//! The contract of a plugin.
+
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, Result, code};
+use crate::journal::Journal;
+use crate::request::{Add, Check, Del, Gc, Preview, Status};
+use crate::sources::Sources;
+use cnikit_types::Answer;
+
+/// One CNI plugin: the configuration that it is, and what it does on each verb.
+///
+/// Two methods are required, [`Plugin::add`] and [`Plugin::del`]. A plugin *is* its configuration: ADD, CHECK, STATUS and
+/// PLAN are asked of a value that was read and checked, DEL and GC of the type alone, for by then the configuration may be
+/// invalid or gone.
+///
+/// The keys of the configuration are matched in any case and `null` counts as absent, as runtimes rely on; a value that a
+/// field's type refuses becomes an error that names the key (code 6 for a wrong JSON type, 7 for a wrong value).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a plugin",
+    note = "implement `Plugin`, or one of the shapes and wrap it: `Interface<{Self}>` for an `InterfacePlugin`, `Ipam<{Self}>` for an `IpamPlugin`"
+)]
+pub trait Plugin: DeserializeOwned {
+    /// Who else may say a key, and who has the last word.
+    const SOURCES: Sources = &[];
+    /// The `CNI_ARGS` that the plugin knows: any other fails ADD and CHECK, unless `IgnoreUnknown` is true, and never a
+    /// DEL. `None`: they are not looked at.
+    const KNOWN_ARGS: Option<&'static [&'static str]> = None;
+
+    /// Attaches the container and says what it now has. Whatever is made is noted in the journal.
+    /// [Specification](https://www.cni.dev/docs/spec/#add-add-container-to-network-or-apply-modifications).
+    fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer>;
+
+    /// Removes what [`Plugin::add`] made, as far as it is there: the namespace, prevResult and half of the attachment may
+    /// be gone, and being called twice is normal.
+    /// [Specification](https://www.cni.dev/docs/spec/#del-remove-container-from-network-or-un-apply-modifications).
+    fn del(del: &Del) -> Result<()>;
+
+    /// Compares what should be there with what is, and names every difference.
+    /// [Specification](https://www.cni.dev/docs/spec/#check-check-containers-networking-is-as-expected).
+    fn check(&self, _check: &Check) -> Result<()> {
+        Ok(())
+    }
+
+    /// Removes what belongs to attachments of this network that are no longer valid.
+    /// [Specification](https://www.cni.dev/docs/spec/#gc-clean-up-any-stale-resources).
+    fn gc(_gc: &Gc) -> Result<()> {
+        Ok(())
+    }
+
+    /// Says whether an ADD could be served.
+    /// [Specification](https://www.cni.dev/docs/spec/#status-check-plugin-status).
+    fn status(&self, _status: &Status) -> Result<()> {
+        Ok(())
+    }
+
+    /// What ADD would carry out, in words and in order; touches nothing, and needs no privilege.
+    fn plan(&self, _preview: &Preview) -> Result<Vec<String>> {
+        Err(Error::new(code::INVALID_ENVIRONMENT, "this plugin acts without a plan, so there is none to show"))
+    }
+}

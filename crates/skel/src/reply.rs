@@ -1,0 +1,54 @@
+//! The one JSON document that leaves on stdout.
+
+use std::io::Write;
+
+use cnikit_types::{Answer, Version};
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result, code};
+use crate::input::Input;
+
+/// The document of an ADD, in the shape of the version that was asked for.
+pub(crate) fn result(answer: &Answer, version: Version) -> Vec<u8> {
+    line(&answer.write(version))
+}
+
+/// The document of a VERSION.
+pub(crate) fn versions() -> Vec<u8> {
+    line(&json!({"cniVersion": Version::NEWEST, "supportedVersions": Version::ALL}))
+}
+
+/// The document of a PLAN.
+pub(crate) fn plan(steps: &[String]) -> Vec<u8> {
+    line(&json!({"plan": steps}))
+}
+
+/// Writes and flushes: only then has an answer got out.
+pub(crate) fn send(out: &mut dyn Write, document: &[u8]) -> Result<()> {
+    let sent = out.write_all(document).and_then(|()| out.flush());
+    sent.map_err(|error| Error::new(code::IO, format!("the answer could not be written to stdout: {error}")))
+}
+
+/// Writes the error object. That it cannot be written either is the exit status's to tell.
+pub(crate) fn refuse(out: &mut dyn Write, plugin: &str, input: &Input, version: &str, error: &Error) {
+    let mut object = error.object(version);
+    let context = context(plugin, input);
+    object.details = Some(object.details.map_or(context.clone(), |details| format!("{context}; {details}")));
+    if let Ok(value) = serde_json::to_value(&object) {
+        let _ = out.write_all(&line(&value)).and_then(|()| out.flush());
+    }
+}
+
+/// Which call this is: plugin, verb, network, container, interface, as far as they are known.
+fn context(plugin: &str, input: &Input) -> String {
+    let network = crate::request::network_name(input);
+    let known = [("network", network.as_str()), ("container", &input.container_id), ("interface", &input.ifname)];
+    let said = known.iter().filter(|(_, value)| !value.is_empty()).map(|(what, value)| format!(", {what} {value}"));
+    format!("{plugin} {}{}", input.command, said.collect::<String>())
+}
+
+fn line(document: &Value) -> Vec<u8> {
+    let mut bytes = document.to_string().into_bytes();
+    bytes.push(b'\n');
+    bytes
+}

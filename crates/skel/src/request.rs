@@ -1,0 +1,387 @@
+//! Environment and stdin become a typed request.
+//!
+//! Everything that can be judged is judged here, before a plugin is asked anything: the variables, the names, the version,
+//! whether `CNI_NETNS` is a network namespace and not the plugin's own. What a verb guarantees is not an `Option`. The
+//! order of the checks, their codes and their first words are those that runtimes and people know.
+
+use std::collections::HashSet;
+
+use cnikit_netns::{Found, Netns};
+use cnikit_types::{Answer, Args, NetConf, Release, Version, check_container_id, check_ifname, check_network_name};
+use serde_json::Value;
+
+use crate::error::{Error, Result, code};
+use crate::input::Input;
+use crate::log;
+use crate::plugin::Plugin;
+use crate::registry::Plugins;
+use crate::sources;
+use crate::tag::Tag;
+
+/// What was asked.
+#[derive(Debug)]
+pub enum Request {
+    /// Attach a container.
+    Add(Add),
+    /// Detach it.
+    Del(Del),
+    /// Compare.
+    Check(Check),
+    /// Remove what is not valid.
+    Gc(Gc),
+    /// Could an ADD be served?
+    Status(Status),
+    /// Which versions are spoken?
+    Version,
+    /// What would ADD do? An extension: `CNI_COMMAND=PLAN`, which a plugin that does not know it refuses.
+    Plan(Preview),
+}
+
+/// What every verb carries.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The plugin's name, for texts.
+    pub plugin: String,
+    /// Environment and stdin as they came.
+    pub input: Input,
+    /// The configuration, each key that may be said elsewhere settled.
+    pub conf: NetConf,
+    /// The version that is spoken.
+    pub version: Version,
+    /// `CNI_ARGS`; empty if it could not be read and the verb or the plugin does not insist.
+    pub args: Args,
+    /// The plugins of this binary.
+    pub plugins: Plugins,
+}
+
+/// Which attachment ADD, CHECK and PLAN are about. Pure: nothing is open, so a plan cannot read the kernel.
+#[derive(Clone, Debug)]
+pub struct Attachment {
+    /// Whose state it is.
+    pub tag: Tag,
+    /// `CNI_NETNS` as it was given: the text that results carry.
+    pub sandbox: String,
+    /// The configuration.
+    pub conf: NetConf,
+    /// The version that is spoken.
+    pub version: Version,
+    /// `CNI_ARGS`.
+    pub args: Args,
+}
+
+/// A valid ADD.
+#[derive(Debug)]
+pub struct Add {
+    /// What every verb carries.
+    pub call: Call,
+    /// Which attachment.
+    pub attachment: Attachment,
+    /// The container's namespace, open.
+    pub netns: Netns,
+    /// What the plugins before this one in the chain answered.
+    pub prev: Option<Answer>,
+}
+
+/// A valid CHECK.
+#[derive(Debug)]
+pub struct Check {
+    /// What every verb carries.
+    pub call: Call,
+    /// Which attachment.
+    pub attachment: Attachment,
+    /// The container's namespace, open.
+    pub netns: Netns,
+    /// The answer of the whole chain's ADD.
+    pub prev: Answer,
+}
+
+/// A DEL. All but the tag may be missing or of no use.
+#[derive(Debug)]
+pub struct Del {
+    /// What every verb carries.
+    pub call: Call,
+    /// Whose state is to go.
+    pub tag: Tag,
+    /// The container's namespace, or what was found in its place.
+    pub netns: Found,
+    /// The answer of the whole chain's ADD, where it came and could be read.
+    pub prev: Option<Answer>,
+}
+
+/// A valid GC.
+#[derive(Debug)]
+pub struct Gc {
+    /// What every verb carries.
+    pub call: Call,
+    /// The network whose attachments are listed.
+    pub network: String,
+    /// The attachments that are to stay.
+    pub valid: Valid,
+}
+
+/// A STATUS.
+#[derive(Debug)]
+pub struct Status {
+    /// What every verb carries.
+    pub call: Call,
+}
+
+/// A dry run.
+#[derive(Debug)]
+pub struct Preview {
+    /// What every verb carries.
+    pub call: Call,
+    /// Which attachment it would be.
+    pub attachment: Attachment,
+    /// What the plugins before this one in the chain answered.
+    pub prev: Option<Answer>,
+}
+
+/// The attachments of one network that GC must leave alone.
+#[derive(Clone, Debug, Default)]
+pub struct Valid(HashSet<(String, String)>);
+
+impl Valid {
+    /// Is the attachment of this container and interface to stay?
+    pub fn has(&self, container: &str, ifname: &str) -> bool {
+        self.0.contains(&(container.to_owned(), ifname.to_owned()))
+    }
+
+    /// Container and interface of each.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(container, ifname)| (container.as_str(), ifname.as_str()))
+    }
+}
+
+impl FromIterator<(String, String)> for Valid {
+    fn from_iter<T: IntoIterator<Item = (String, String)>>(pairs: T) -> Valid {
+        Valid(pairs.into_iter().collect())
+    }
+}
+
+/// Which variables a verb insists on, in the order in which they are reported.
+fn required(verb: &str) -> &'static [&'static str] {
+    match verb {
+        "ADD" | "CHECK" => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"],
+        "DEL" | "PLAN" => &["CNI_CONTAINERID", "CNI_IFNAME"],
+        _ => &[],
+    }
+}
+
+/// The oldest version whose runtimes may ask this.
+fn floor(verb: &str) -> Option<Version> {
+    match verb {
+        "CHECK" => Some(Version::V0_4_0),
+        "GC" | "STATUS" => Some(Version::V1_1_0),
+        _ => None,
+    }
+}
+
+/// Judges a call.
+pub(crate) fn judge<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins) -> Result<Request> {
+    variables(input)?;
+    if input.command == "VERSION" {
+        return Ok(Request::Version);
+    }
+    let conf = configuration(input)?;
+    let verb = input.command.clone();
+    if !["ADD", "DEL", "CHECK", "GC", "STATUS", "PLAN"].contains(&verb.as_str()) {
+        return Err(Error::environment(format!("unknown CNI_COMMAND: {verb}")));
+    }
+    let version = version(&verb, &conf)?;
+    let args = arguments::<P>(&verb, &input.args)?;
+    let mut call = Call { plugin: plugin.to_owned(), input: input.clone(), conf, version, args, plugins };
+    sources::settle(&mut call.conf, &call.args, P::SOURCES);
+    match verb.as_str() {
+        "ADD" => call.add().map(Request::Add),
+        "CHECK" => call.check().map(Request::Check),
+        "DEL" => Ok(Request::Del(call.del())),
+        "GC" => call.gc().map(Request::Gc),
+        "STATUS" => Ok(Request::Status(Status { call })),
+        _ => call.preview().map(Request::Plan),
+    }
+}
+
+/// Those that the verb needs are there and well formed; the others are not looked at.
+fn variables(input: &Input) -> Result<()> {
+    let mut missing = Vec::new();
+    for name in required(&input.command) {
+        match *name {
+            "CNI_CONTAINERID" if !input.container_id.is_empty() => {
+                let checked = check_container_id(&input.container_id);
+                checked.map_err(|text| Error::environment(text).detail(input.container_id.clone()))?;
+            }
+            "CNI_IFNAME" if !input.ifname.is_empty() => {
+                let checked = check_ifname(&input.ifname);
+                checked.map_err(|text| Error::environment(text).detail(input.ifname.clone()))?;
+            }
+            "CNI_NETNS" if !input.netns.is_empty() => {}
+            name => missing.push(name),
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Error::environment(format!("required env variables [{}] missing", missing.join(",")))
+        .remedy("plugins are called by a container runtime; call this one without CNI_COMMAND to see how to try it"))
+}
+
+fn configuration(input: &mut Input) -> Result<NetConf> {
+    let conf = NetConf::parse(input.stdin.read()?)
+        .map_err(|error| Error::new(code::DECODE, format!("error unmarshall network config: {error}")))?;
+    let name = match conf.get("name") {
+        None => return Err(Error::config("missing network name").remedy("give the network a `name`")),
+        Some(Value::String(name)) if name.is_empty() => return Err(Error::config("missing network name")),
+        Some(Value::String(name)) => name.clone(),
+        Some(other) => {
+            let text = format!("error unmarshall network config: `name` is not a string but {other}");
+            return Err(Error::new(code::DECODE, text));
+        }
+    };
+    check_network_name(&name).map_err(|text| Error::config(text).detail(name.clone()))?;
+    log::network(&name);
+    Ok(conf)
+}
+
+/// The name of the network, as far as stdin tells it.
+pub(crate) fn network_name(input: &Input) -> String {
+    NetConf::parse(input.stdin.so_far()).ok().and_then(|conf| conf.name().map(str::to_owned)).unwrap_or_default()
+}
+
+/// The version of the configuration must be one that exists, to the letter, and old enough or new enough for the verb.
+fn version(verb: &str, conf: &NetConf) -> Result<Version> {
+    let text = match conf.get("cniVersion") {
+        None => "",
+        Some(Value::String(text)) => text,
+        Some(other) => {
+            let text = format!("decoding version from network config: `cniVersion` is not a string but {other}");
+            return Err(Error::new(code::DECODE, text));
+        }
+    };
+    if let Some(floor) = floor(verb) {
+        allows(verb, text, floor)?;
+    }
+    Version::exact(text).ok_or_else(|| {
+        let spoken: Vec<String> = Version::ALL.iter().map(|version| format!("{:?}", version.as_str())).collect();
+        Error::new(code::INCOMPATIBLE_VERSION, "incompatible CNI versions")
+            .detail(format!("config is \"{text}\", plugin supports [{}]", spoken.join(" ")))
+            .remedy("set `cniVersion` to one of these")
+    })
+}
+
+fn allows(verb: &str, text: &str, floor: Version) -> Result<()> {
+    let parse = |text: &str| Release::parse(text).map_err(|error| Error::new(code::DECODE, error));
+    let given = parse(if text.is_empty() { "0.1.0" } else { text })?;
+    if given < parse(floor.as_str())? {
+        let text = format!("config version does not allow {verb}");
+        return Err(Error::new(code::INCOMPATIBLE_VERSION, text)
+            .remedy(format!("{verb} exists since version {floor}: raise `cniVersion`")));
+    }
+    if given > parse(Version::NEWEST.as_str())? {
+        return Err(Error::new(code::INCOMPATIBLE_VERSION, format!("plugin version does not allow {verb}"))
+            .detail(format!("config is \"{text}\", the newest that this plugin speaks is {}", Version::NEWEST)));
+    }
+    Ok(())
+}
+
+/// A plugin that knows some `CNI_ARGS` refuses others on ADD and CHECK; nothing of them ever fails another verb.
+fn arguments<P: Plugin>(verb: &str, text: &str) -> Result<Args> {
+    let strict = P::KNOWN_ARGS.filter(|_| ["ADD", "CHECK", "PLAN"].contains(&verb));
+    let Some(known) = strict else { return Ok(Args::parse(text).unwrap_or_default()) };
+    let refused = |text| Error::environment(text).remedy("CNI_ARGS is KEY=VALUE;KEY=VALUE");
+    let args = Args::parse(text).map_err(refused)?;
+    let unknown = args.unknown(known);
+    if unknown.is_empty() || args.ignore_unknown().map_err(refused)? {
+        return Ok(args);
+    }
+    Err(Error::environment(format!("ARGS: unknown args {unknown:?}"))
+        .remedy(format!("this plugin knows {known:?}; add IgnoreUnknown=1 to CNI_ARGS to have others passed over")))
+}
+
+impl Call {
+    fn add(self) -> Result<Add> {
+        let prev = self.prev()?;
+        let netns = self.sandbox(prev.is_some())?;
+        Ok(Add { attachment: self.attachment(), netns, prev, call: self })
+    }
+
+    fn check(self) -> Result<Check> {
+        let prev = self.prev()?.ok_or_else(|| Error::config("Required prevResult missing"))?;
+        let netns = self.sandbox(true)?;
+        Ok(Check { attachment: self.attachment(), netns, prev, call: self })
+    }
+
+    fn del(self) -> Del {
+        let prev = self.prev().unwrap_or_else(|error| {
+            log::warn(format_args!("DEL goes on without prevResult: {error}"));
+            None
+        });
+        let netns = match cnikit_netns::find(&self.input.netns) {
+            Found::Own(netns) if self.input.netns_override => Found::Present(netns),
+            found => found,
+        };
+        Del { tag: self.tag(), netns, prev, call: self }
+    }
+
+    fn gc(self) -> Result<Gc> {
+        let listed = self.conf.valid_attachments()?.ok_or_else(|| {
+            Error::config("required key `cni.dev/valid-attachments` missing")
+                .remedy("GC removes whatever is not listed; if really no attachment is valid, pass an empty list")
+        })?;
+        let valid = listed.into_iter().map(|attachment| (attachment.container_id, attachment.ifname)).collect();
+        Ok(Gc { network: self.network().to_owned(), valid, call: self })
+    }
+
+    fn preview(self) -> Result<Preview> {
+        let prev = self.prev()?;
+        Ok(Preview { attachment: self.attachment(), prev, call: self })
+    }
+
+    fn network(&self) -> &str {
+        self.conf.name().unwrap_or_default()
+    }
+
+    fn tag(&self) -> Tag {
+        let Input { container_id, ifname, .. } = &self.input;
+        Tag { network: self.network().to_owned(), container: container_id.clone(), ifname: ifname.clone() }
+    }
+
+    fn attachment(&self) -> Attachment {
+        Attachment {
+            tag: self.tag(),
+            sandbox: self.input.netns.clone(),
+            conf: self.conf.clone(),
+            version: self.version,
+            args: self.args.clone(),
+        }
+    }
+
+    fn prev(&self) -> Result<Option<Answer>> {
+        let read = self.conf.get("prevResult").map(|value| Answer::read(value, self.version));
+        let read = read.transpose().map_err(|error| Error::from(error).while_doing("could not parse prevResult"))?;
+        Ok(read.map(|(_, answer)| answer))
+    }
+
+    /// The container's namespace. Gone is code 3, "no DEL needed", unless plugins before this one made something.
+    fn sandbox(&self, something_was_made: bool) -> Result<Netns> {
+        let path = &self.input.netns;
+        match cnikit_netns::find(path) {
+            Found::Present(netns) => Ok(netns),
+            Found::Own(netns) if self.input.netns_override => Ok(netns),
+            Found::Own(_) => Err(Error::new(
+                code::INVALID_NETNS,
+                "plugin's netns and netns from CNI_NETNS should not be the same",
+            )
+            .detail(path.clone())
+            .remedy("pass the container's namespace; CNI_NETNS_OVERRIDE=1 if this is meant")),
+            Found::NotNetns { why, .. } => {
+                Err(Error::environment(format!("CNI_NETNS {path:?} is not a network namespace: {why}")))
+            }
+            Found::Gone | Found::Empty => {
+                let code = if something_was_made { code::INVALID_ENVIRONMENT } else { code::UNKNOWN_CONTAINER };
+                Err(Error::new(code, format!("the network namespace CNI_NETNS {path:?} is gone"))
+                    .remedy("the container is gone, or the runtime did not make its namespace"))
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The straight line of a call: judge, answer, print, keep.
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use crate::about;
+use crate::error::{Error, Result, code};
+use crate::input::Input;
+use crate::journal::Journal;
+use crate::log;
+use crate::plugin::Plugin;
+use crate::registry::{Plugins, Serve};
+use crate::reply;
+use crate::request::{Request, judge};
+use cnikit_types::{NetConf, Version};
+
+/// The `main` of a plugin that is a binary of its own.
+pub fn main<P: Plugin>() -> ExitCode {
+    answer_process(&about::own_name(), serve::<P>, &[])
+}
+
+/// Answers the call that this process was started for, or the person who started it.
+pub(crate) fn answer_process(name: &str, serve: Serve, plugins: Plugins) -> ExitCode {
+    let input = Input::of_process();
+    if input.command.is_empty() {
+        return about::by_hand(name);
+    }
+    serve(name, input, plugins, &mut std::io::stdout().lock()).into()
+}
+
+/// Answers one call: exactly one JSON document at most, and the exit status. Whatever failed has been undone by then.
+pub fn serve<P: Plugin>(name: &str, mut input: Input, plugins: Plugins, out: &mut dyn Write) -> u8 {
+    let mut journal = Journal::default();
+    let answered = guarded(|| answer::<P>(name, &mut input, plugins, &mut journal));
+    let sent = answered.map(|document| reply::send(out, &document));
+    match sent {
+        Ok(Ok(())) => {
+            journal.keep();
+            return 0;
+        }
+        // Half a document may be out: a second one must not follow it.
+        Ok(Err(broken)) => drop(undone(journal, broken)),
+        Err(error) => reply::refuse(out, name, &input, &spoken(&input), &undone(journal, error)),
+    }
+    1
+}
+
+fn answer<P: Plugin>(name: &str, input: &mut Input, plugins: Plugins, journal: &mut Journal) -> Result<Vec<u8>> {
+    let observed = input.clone();
+    log::call(name, &observed, || {
+        Ok(match judge::<P>(name, input, plugins)? {
+            Request::Add(add) => reply::result(&add.call.conf.read::<P>()?.add(&add, journal)?, add.call.version),
+            Request::Check(check) => check.call.conf.read::<P>()?.check(&check).map(|()| Vec::new())?,
+            Request::Del(del) => P::del(&del).map(|()| Vec::new())?,
+            Request::Gc(gc) => P::gc(&gc).map(|()| Vec::new())?,
+            Request::Status(status) => status.call.conf.read::<P>()?.status(&status).map(|()| Vec::new())?,
+            Request::Plan(preview) => reply::plan(&preview.call.conf.read::<P>()?.plan(&preview)?),
+            Request::Version => reply::versions(),
+        })
+    })
+}
+
+/// A panic is a defect of the plugin; what it made so far is undone like after any other error.
+fn guarded(work: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        let text = format!("panic: {}", said.unwrap_or("no message"));
+        Err(Error::new(code::DEFECT, text).remedy("this is a defect in the plugin: please report it with this text"))
+    })
+}
+
+/// The error, once everything was undone; with what could not be.
+fn undone(journal: Journal, error: Error) -> Error {
+    match journal.roll_back() {
+        Ok(()) => error,
+        Err(left) => error.detail(format!("not all could be undone: {left}")).remedy("DEL removes what is left"),
+    }
+}
+
+/// The version an error object is written in: the configuration's if it is known, else the newest.
+fn spoken(input: &Input) -> String {
+    let conf = NetConf::parse(input.stdin.so_far()).unwrap_or_default();
+    let version = conf.text("cniVersion").and_then(Version::exact);
+    version.unwrap_or(Version::NEWEST).to_string()
+}

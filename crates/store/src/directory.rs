@@ -1,0 +1,236 @@
+//! A directory, pinned.
+
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::path::{Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat, renameat};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use nix::sys::statfs::{
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC,
+    fstatfs,
+};
+use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
+
+use crate::{Error, Facts};
+
+/// File systems that no second machine has mounted at the same time.
+const LOCAL: [FsType; 6] =
+    [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, TMPFS_MAGIC, OVERLAYFS_SUPER_MAGIC];
+
+/// A directory of small files, resolved when it was opened.
+///
+/// Names are single names: one with a slash, `.` or `..` is refused (EINVAL), so no caller's text leads out of it.
+#[derive(Debug)]
+pub struct Directory {
+    file: File,
+    path: PathBuf,
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Directory {
+    /// Opens a directory that is there; symbolic links on the way and at the end are followed, now and once.
+    pub fn open(path: impl AsRef<Path>) -> Result<Directory, Error> {
+        let path = path.as_ref().to_owned();
+        match File::open(&path).and_then(|file| Ok((file.metadata()?.is_dir(), file))) {
+            Ok((true, file)) => Ok(Directory { file, path }),
+            Ok((false, _)) => Err(Error::new("open directory", path, Errno::ENOTDIR)),
+            Err(source) => Err(Error::new("open directory", path, source)),
+        }
+    }
+
+    /// Opens a directory; it and its parents are made with this mode where they are not there.
+    #[doc(alias = "mkdir")]
+    pub fn make(path: impl AsRef<Path>, mode: u32) -> Result<Directory, Error> {
+        match Directory::open(&path) {
+            Err(error) if error.is_absent() => {
+                let made = DirBuilder::new().recursive(true).mode(mode).create(&path);
+                made.map_err(|source| Error::new("make directory", path.as_ref(), source))?;
+                Directory::open(path)
+            }
+            opened => opened,
+        }
+    }
+
+    /// The path as the caller gave it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path without symbolic links, for people; as it was given if that cannot be told any more.
+    pub fn resolved(&self) -> PathBuf {
+        self.path.canonicalize().unwrap_or_else(|_| self.path.clone())
+    }
+
+    /// Does the path still lead here? Not if the directory was removed, or another one put in its place.
+    pub fn is_current(&self) -> Result<bool, Error> {
+        let identity = |file: &File| file.metadata().map(|found| identity_of(&found));
+        let here = identity(&self.file).map_err(|source| self.error("look at", "", source))?;
+        match self.path.metadata() {
+            Ok(found) => Ok(identity_of(&found) == here),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(self.error("look at", "", source)),
+        }
+    }
+
+    /// Device and inode number: which directory it is, however it was reached.
+    pub fn identity(&self) -> Result<(u64, u64), Error> {
+        self.file.metadata().map(|found| identity_of(&found)).map_err(|source| self.error("look at", "", source))
+    }
+
+    /// Is it on a file system that only this machine can have mounted? `false` where that is not known for certain.
+    #[doc(alias = "statfs")]
+    pub fn is_local(&self) -> bool {
+        fstatfs(self).is_ok_and(|found| LOCAL.contains(&found.filesystem_type()))
+    }
+
+    /// What the file system says about a file, a symbolic link not followed; `None` if there is none.
+    pub fn facts(&self, name: &str) -> Result<Option<Facts>, Error> {
+        Ok(self.stat(name)?.map(Facts::from))
+    }
+
+    /// Reads a regular file of at most `limit` bytes; `None` if there is none. Anything else under the name
+    /// [is garbage](Error::is_garbage): a link, a directory, a longer file.
+    pub fn read(&self, name: &str, limit: usize) -> Result<Option<(Vec<u8>, Facts)>, Error> {
+        let file = match self.open_file(name, OFlag::O_RDONLY | OFlag::O_NONBLOCK, 0) {
+            Err(error) if error.is_absent() => return Ok(None),
+            opened => opened?,
+        };
+        let facts = Facts::from(fstat(&file).map_err(|errno| self.error("look at", name, errno))?);
+        if !facts.regular || facts.size > limit as u64 {
+            let text = if facts.regular { "is longer than expected" } else { "is not a regular file" };
+            return Err(self.error("read", name, io::Error::new(io::ErrorKind::InvalidData, text)));
+        }
+        let mut content = vec![0; usize::try_from(facts.size).unwrap_or(limit)];
+        file.read_exact_at(&mut content, 0).map_err(|source| self.error("read", name, source))?;
+        Ok(Some((content, facts)))
+    }
+
+    /// Opens a file to read and write its parts; `None` if there is none.
+    pub fn open_parts(&self, name: &str) -> Result<Option<File>, Error> {
+        match self.open_file(name, OFlag::O_RDWR, 0) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.is_absent() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a file in place, made if it is not there. For a hint of a few bytes: a kill in the middle can leave new text
+    /// with the end of a longer old one.
+    pub fn rewrite(&self, name: &str, content: &[u8], mode: u32) -> Result<(), Error> {
+        let file = self.open_file(name, OFlag::O_WRONLY | OFlag::O_CREAT, mode)?;
+        let write = || {
+            let longer = file.metadata()?.len() > content.len() as u64;
+            file.write_all_at(content, 0)?;
+            if longer { file.set_len(content.len() as u64) } else { Ok(()) }
+        };
+        write().map_err(|source| self.error("write", name, source))
+    }
+
+    /// Removes a file; says whether it was there.
+    #[doc(alias = "unlink")]
+    pub fn remove(&self, name: &str) -> Result<bool, Error> {
+        self.checked(name)?;
+        match unlinkat(self, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(self.error("remove", name, errno)),
+        }
+    }
+
+    /// The names of all entries, in no order.
+    #[doc(alias = "getdents")]
+    pub fn list(&self) -> Result<Vec<OsString>, Error> {
+        let failed = |errno| self.error("list", "", errno);
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut open = Dir::openat(self, ".", flags, Mode::empty()).map_err(failed)?;
+        let names = open.iter().map(|entry| entry.map(|entry| entry.file_name().to_bytes().to_vec()));
+        let names: Result<Vec<Vec<u8>>, Errno> = names.collect();
+        let names = names.map_err(failed)?.into_iter().filter(|name| name != b"." && name != b"..");
+        Ok(names.map(OsString::from_vec).collect())
+    }
+
+    /// Moves garbage out of the way, into another directory, where it takes the place of an older one of its name. Across
+    /// file systems it is copied.
+    #[doc(alias = "quarantine")]
+    pub fn set_aside(&self, name: &str, to: &Directory) -> Result<(), Error> {
+        self.checked(name)?;
+        match renameat(self, name, to, name) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXDEV) => {
+                let content = self.read(name, 1 << 20)?.map(|(content, _)| content).unwrap_or_default();
+                to.replace(name, &content, 0o600)?;
+                self.remove(name).map(drop)
+            }
+            Err(errno) => Err(self.error("set aside", name, errno)),
+        }
+    }
+
+    /// Makes all changes of the list of names survive a power cut.
+    pub(crate) fn settle(&self) -> Result<(), Error> {
+        fsync(self).map_err(|errno| self.error("sync", "", errno))
+    }
+
+    /// The directory above the resolved one.
+    pub(crate) fn parent(&self) -> Result<Directory, Error> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let parent = openat(self, "..", flags, Mode::empty()).map_err(|errno| self.error("open", "..", errno))?;
+        Ok(Directory { file: parent.into(), path: self.path.join("..") })
+    }
+
+    /// The same directory once more.
+    pub(crate) fn again(&self) -> Result<Directory, Error> {
+        let file = self.file.try_clone().map_err(|source| self.error("open", "", source))?;
+        Ok(Directory { file, path: self.path.clone() })
+    }
+
+    pub(crate) fn open_file(&self, name: &str, flags: OFlag, mode: u32) -> Result<File, Error> {
+        if !flags.contains(OFlag::O_TMPFILE) {
+            self.checked(name)?;
+        }
+        let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        let opened = openat(self, name, flags, Mode::from_bits_truncate(mode));
+        opened.map(File::from).map_err(|errno| self.error("open", name, errno))
+    }
+
+    /// Is this open file still the one under the name?
+    pub(crate) fn is_named(&self, file: &File, name: &str) -> Result<bool, Error> {
+        let open = fstat(file).map_err(|errno| self.error("look at", name, errno))?;
+        Ok(self.stat(name)?.is_some_and(|named| (named.st_dev, named.st_ino) == (open.st_dev, open.st_ino)))
+    }
+
+    pub(crate) fn error(&self, operation: &'static str, name: &str, source: impl Into<io::Error>) -> Error {
+        let path = if name.is_empty() { self.path.clone() } else { self.path.join(name) };
+        Error::new(operation, path, source)
+    }
+
+    fn stat(&self, name: &str) -> Result<Option<FileStat>, Error> {
+        self.checked(name)?;
+        match fstatat(self, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(self.error("look at", name, errno)),
+        }
+    }
+
+    fn checked(&self, name: &str) -> Result<(), Error> {
+        let single = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
+        if single { Ok(()) } else { Err(self.error("use as a file name", name, Errno::EINVAL)) }
+    }
+}
+
+fn identity_of(found: &std::fs::Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (found.dev(), found.ino())
+}

@@ -1,0 +1,163 @@
+//! New files that appear whole.
+
+use std::fs::File;
+use std::io::Write;
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
+use nix::sys::stat::fstat;
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+
+use crate::{Directory, Error, Facts};
+
+/// A file with all its content, but no name yet in the directory where it is to be.
+pub(crate) struct Draft<'a> {
+    directory: &'a Directory,
+    file: File,
+    /// Where the file system knows no nameless files: the directory and the name where it waits.
+    waits: Option<(Directory, String)>,
+}
+
+impl Directory {
+    /// Makes a new file, whole from the first moment it can be seen; `None` if the name is taken, by whatever.
+    ///
+    /// The content is written to a file without a name (`O_TMPFILE`), which then is linked in: a kill in between leaves
+    /// nothing. On a file system without such files it waits under a dotted name in the *parent* directory, and never in
+    /// this one.
+    #[doc(alias = "O_TMPFILE")]
+    pub fn create(&self, name: &str, content: &[u8], mode: u32) -> Result<Option<Facts>, Error> {
+        if self.facts(name)?.is_some() {
+            return Ok(None);
+        }
+        let draft = Draft::new(self, name, content, mode)?;
+        let linked = draft.link(name);
+        draft.discard()?;
+        linked
+    }
+
+    /// Puts a new file in the place of the one of this name. The new one is there, nameless, before the old one goes, so
+    /// their inode numbers differ: whoever remembers the old file's cannot take the new one for it.
+    ///
+    /// A kill in between leaves no file of that name.
+    pub fn renew(&self, name: &str, content: &[u8], mode: u32) -> Result<Option<Facts>, Error> {
+        let draft = Draft::new(self, name, content, mode)?;
+        let linked = self.remove(name).and_then(|_| draft.link(name));
+        draft.discard()?;
+        linked
+    }
+
+    /// Says whether a new file of a few bytes could be made here, without making one that anybody can see.
+    pub fn probe(&self) -> Result<(), Error> {
+        Draft::new(self, "probe", b"probe", 0o600)?.discard()
+    }
+}
+
+impl<'a> Draft<'a> {
+    fn new(directory: &'a Directory, name: &str, content: &[u8], mode: u32) -> Result<Draft<'a>, Error> {
+        match directory.open_file(".", OFlag::O_TMPFILE | OFlag::O_RDWR, mode) {
+            Ok(file) => Draft { directory, file, waits: None }.filled(name, content),
+            Err(error) if knows_no_nameless(&error) => Draft::waiting(directory, name, mode)?.filled(name, content),
+            Err(error) => Err(error.during("create", directory.path().join(name))),
+        }
+    }
+
+    /// For a file system without nameless files. A mount's root has no parent on its own file system: there it waits inside.
+    fn waiting(directory: &'a Directory, name: &str, mode: u32) -> Result<Draft<'a>, Error> {
+        let above = directory.parent()?;
+        let (own, parent) = (directory.identity()?, above.identity()?);
+        let place = if own.0 == parent.0 { above } else { directory.again()? };
+        let staged = place.stage(&format!("{}.{name}", own.1), mode)?;
+        Ok(Draft { directory, file: staged.file, waits: Some((place, staged.name)) })
+    }
+
+    fn filled(mut self, name: &str, content: &[u8]) -> Result<Draft<'a>, Error> {
+        match self.file.write_all(content) {
+            Ok(()) => Ok(self),
+            Err(source) => {
+                let error = self.directory.error("write", name, source);
+                self.discard().and(Err(error))
+            }
+        }
+    }
+
+    /// Gives it its name; `None` if that is taken.
+    fn link(&self, name: &str) -> Result<Option<Facts>, Error> {
+        match self.try_link(name) {
+            Ok(()) => {}
+            Err(Errno::EEXIST) => return Ok(None),
+            Err(errno) => return Err(self.directory.error("create", name, errno)),
+        }
+        let stat = fstat(&self.file).map_err(|errno| self.directory.error("look at", name, errno))?;
+        Ok(Some(stat.into()))
+    }
+
+    fn try_link(&self, name: &str) -> nix::Result<()> {
+        use std::os::fd::AsRawFd;
+        if let Some((parent, waiting)) = &self.waits {
+            return linkat(parent, waiting.as_str(), self.directory, name, AtFlags::empty());
+        }
+        // By descriptor needs CAP_DAC_READ_SEARCH before Linux 6.10, by /proc needs /proc: most callers have both.
+        match linkat(&self.file, "", self.directory, name, AtFlags::AT_EMPTY_PATH) {
+            Err(Errno::ENOENT | Errno::EPERM) => {
+                let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                linkat(AT_FDCWD, path.as_str(), self.directory, name, AtFlags::AT_SYMLINK_FOLLOW)
+            }
+            done => done,
+        }
+    }
+
+    /// Lets go of the name under which it waited, if it did.
+    fn discard(self) -> Result<(), Error> {
+        let Some((parent, waiting)) = &self.waits else { return Ok(()) };
+        match unlinkat(parent, waiting.as_str(), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(parent.error("remove", waiting, errno)),
+        }
+    }
+}
+
+/// What file systems say that know no nameless files; old kernels take the flag for an attempt to write a directory.
+fn knows_no_nameless(error: &Error) -> bool {
+    [Errno::EOPNOTSUPP, Errno::EISDIR, Errno::EINVAL].into_iter().any(|errno| error.is(errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn names(path: &std::path::Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_draft_that_waits_under_a_name_waits_in_the_parent_and_leaves_nothing_there() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
+        let draft = Draft::waiting(&directory, "a", 0o600).unwrap().filled("a", b"whole").unwrap();
+        let waiting = format!(".{}.a.new", directory.identity().unwrap().1);
+        assert_eq!(names(above.path()), [waiting.as_str(), "d"]);
+        assert_eq!(names(directory.path()), [""; 0]);
+        assert!(draft.link("a").unwrap().is_some());
+        assert!(draft.link("a").unwrap().is_none(), "taken");
+        draft.discard().unwrap();
+        assert_eq!((names(above.path()), names(directory.path())), (vec!["d".into()], vec!["a".into()]));
+        assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"whole");
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_waiting_is_taken_over() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
+        drop(Draft::waiting(&directory, "a", 0o600).unwrap().filled("a", b"a long text, half wr").unwrap());
+        let draft = Draft::waiting(&directory, "a", 0o600).unwrap().filled("a", b"short").unwrap();
+        draft.link("a").unwrap();
+        draft.discard().unwrap();
+        assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"short");
+        assert_eq!(names(above.path()), ["d"]);
+    }
+}

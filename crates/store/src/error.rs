@@ -1,0 +1,110 @@
+//! What failed, where, and in the kernel's words why.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+/// One failed operation on one path.
+///
+/// The text says what can be done where the cause is the machine's and not the caller's: a full or a read-only file system.
+#[derive(Debug)]
+pub struct Error {
+    operation: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl Error {
+    pub(crate) fn new(operation: &'static str, path: impl Into<PathBuf>, source: impl Into<io::Error>) -> Error {
+        Error { operation, path: path.into(), source: source.into() }
+    }
+
+    /// What was tried: a verb.
+    pub fn operation(&self) -> &'static str {
+        self.operation
+    }
+
+    /// On which path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file or directory is not there (ENOENT).
+    pub fn is_absent(&self) -> bool {
+        self.is(Errno::ENOENT)
+    }
+
+    /// No space, no inodes or no quota is left (ENOSPC, EDQUOT, EFBIG).
+    #[doc(alias = "ENOSPC")]
+    pub fn is_full(&self) -> bool {
+        [Errno::ENOSPC, Errno::EDQUOT, Errno::EFBIG].into_iter().any(|errno| self.is(errno))
+    }
+
+    /// The file system is mounted read-only (EROFS).
+    #[doc(alias = "EROFS")]
+    pub fn is_read_only(&self) -> bool {
+        self.is(Errno::EROFS)
+    }
+
+    /// Somebody else held a lock until the deadline.
+    pub fn is_deadline(&self) -> bool {
+        self.source.kind() == io::ErrorKind::TimedOut
+    }
+
+    /// The entry is there but not what was looked for: no regular file, or too long.
+    pub fn is_garbage(&self) -> bool {
+        self.source.kind() == io::ErrorKind::InvalidData || self.is(Errno::ELOOP)
+    }
+
+    /// What the reader can do about it, where that is known.
+    pub fn remedy(&self) -> Option<&'static str> {
+        if self.is_full() {
+            Some("the file system is full: free space or inodes on it")
+        } else if self.is_read_only() {
+            Some("the file system is read-only: remount it writable, or keep the files elsewhere")
+        } else if self.is_deadline() {
+            Some("see with `fuser` or `lsof` who holds the lock, and try again")
+        } else {
+            None
+        }
+    }
+
+    /// The same cause, told as the failure of something larger.
+    pub(crate) fn during(self, operation: &'static str, path: impl Into<PathBuf>) -> Error {
+        Error::new(operation, path, self.source)
+    }
+
+    pub(crate) fn is(&self, errno: Errno) -> bool {
+        self.source.raw_os_error() == Some(errno as i32)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.operation, self.path.display(), self.source)?;
+        self.remedy().map_or(Ok(()), |remedy| write!(f, " ({remedy})"))
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_with_operation_path_cause_and_remedy() {
+        let error = Error::new("write", "/var/x", Errno::ENOSPC);
+        assert_eq!(
+            error.to_string(),
+            "write /var/x: No space left on device (os error 28) (the file system is full: free space or inodes on it)"
+        );
+        assert!(error.is_full() && !error.is_read_only() && !error.is_absent());
+    }
+}

@@ -1,0 +1,89 @@
+//! Files that change from one whole content to the next.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use fs2::FileExt as _;
+use nix::fcntl::{OFlag, renameat};
+
+use crate::{Directory, Error};
+
+/// What the name of a temporary file ends in; it begins with a dot.
+const UNFINISHED: &str = ".new";
+
+/// A temporary file, empty, locked while somebody writes it.
+pub(crate) struct Staged {
+    pub(crate) file: File,
+    pub(crate) name: String,
+}
+
+impl Directory {
+    /// Gives a file new content; a reader sees the old or the new, whole. A temporary `.NAME.new` is renamed over it.
+    ///
+    /// A power cut may bring the old content back, or none: see [`Directory::replace_durably`].
+    #[doc(alias = "rename")]
+    pub fn replace(&self, name: &str, content: &[u8], mode: u32) -> Result<(), Error> {
+        let staged = self.stage(name, mode)?;
+        self.fill(&staged, content)?;
+        self.put_in_place(&staged, name)
+    }
+
+    /// As [`Directory::replace`], and what it returned from survives a power cut: the file is synced before it gets its
+    /// name, the directory after.
+    #[doc(alias = "fsync")]
+    pub fn replace_durably(&self, name: &str, content: &[u8], mode: u32) -> Result<(), Error> {
+        let staged = self.stage(name, mode)?;
+        self.fill(&staged, content)?;
+        staged.file.sync_all().map_err(|source| self.error("sync", &staged.name, source))?;
+        self.put_in_place(&staged, name)?;
+        self.settle()
+    }
+
+    /// Removes a file, and lets a power cut not bring it back; says whether it was there.
+    pub fn remove_durably(&self, name: &str) -> Result<bool, Error> {
+        let was_there = self.remove(name)?;
+        self.settle()?;
+        Ok(was_there)
+    }
+
+    /// Removes temporary files whose writers were killed. Those that are being written are left alone.
+    pub fn discard_unfinished(&self) -> Result<(), Error> {
+        let names = self.list()?;
+        for name in names.iter().filter_map(|name| name.to_str()).filter(|name| is_unfinished(name)) {
+            let Some(file) = self.open_parts(name)? else { continue };
+            if file.try_lock_exclusive().is_ok() && self.is_named(&file, name)? {
+                self.remove(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A temporary file for `name`: one that a killed writer left is taken over, one that is being written is waited for.
+    pub(crate) fn stage(&self, name: &str, mode: u32) -> Result<Staged, Error> {
+        let name = format!(".{name}{UNFINISHED}");
+        loop {
+            let file = self.open_file(&name, OFlag::O_RDWR | OFlag::O_CREAT, mode)?;
+            file.lock_exclusive().map_err(|source| self.error("lock", &name, source))?;
+            if self.is_named(&file, &name)? {
+                file.set_len(0).map_err(|source| self.error("write", &name, source))?;
+                return Ok(Staged { file, name });
+            }
+        }
+    }
+
+    fn fill(&self, staged: &Staged, content: &[u8]) -> Result<(), Error> {
+        let written = staged.file.write_all_at(content, 0).map_err(|source| self.error("write", &staged.name, source));
+        written.or_else(|error| self.remove(&staged.name).and(Err(error)))
+    }
+
+    fn put_in_place(&self, staged: &Staged, name: &str) -> Result<(), Error> {
+        let renamed =
+            renameat(self, staged.name.as_str(), self, name).map_err(|errno| self.error("write", name, errno));
+        renamed.or_else(|error| self.remove(&staged.name).and(Err(error)))
+    }
+}
+
+/// Is this the name of a temporary file?
+fn is_unfinished(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(UNFINISHED)
+}

@@ -1,0 +1,247 @@
+//! Files and locks on the real file system.
+
+#![expect(clippy::unwrap_used, reason = "a test says what should be so")]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::time::{Duration, Instant};
+
+use cnikit_store::{Directory, Error};
+use tempfile::TempDir;
+
+const SOON: Duration = Duration::from_millis(60);
+const LONG: Duration = Duration::from_secs(20);
+
+fn fresh() -> (TempDir, Directory) {
+    let place = tempfile::tempdir().unwrap();
+    let directory = Directory::make(place.path().join("a/b"), 0o755).unwrap();
+    (place, directory)
+}
+
+fn names(directory: &Directory) -> Vec<String> {
+    let mut names: Vec<String> =
+        directory.list().unwrap().into_iter().map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_new_file_appears_whole_and_never_takes_a_name_that_is_taken() {
+    let (_place, directory) = fresh();
+    let facts = directory.create("one", b"content", 0o640).unwrap().unwrap();
+    let file = fs::metadata(directory.path().join("one")).unwrap();
+    assert_eq!((file.ino(), file.mode() & 0o777, facts.size, facts.regular), (facts.inode, 0o640, 7, true));
+    assert_eq!(directory.facts("one").unwrap(), Some(facts), "nothing touched it since");
+    assert!(directory.create("one", b"other", 0o600).unwrap().is_none());
+    symlink("nowhere", directory.path().join("link")).unwrap();
+    assert!(directory.create("link", b"other", 0o600).unwrap().is_none());
+    assert_eq!(directory.read("one", 100).unwrap().unwrap().0, b"content");
+    assert_eq!(names(&directory), ["link", "one"]);
+}
+
+#[test]
+fn of_many_who_create_one_name_one_succeeds() {
+    let (_place, directory) = fresh();
+    std::thread::scope(|scope| {
+        let directory = &directory;
+        let tries: Vec<_> =
+            (0..16).map(|n| scope.spawn(move || directory.create("one", &[n; 9], 0o600).unwrap())).collect();
+        assert_eq!(tries.into_iter().filter_map(|made| made.join().unwrap()).count(), 1);
+    });
+    let (content, _) = directory.read("one", 9).unwrap().unwrap();
+    assert!(content.iter().all(|byte| *byte == content[0]) && content.len() == 9);
+}
+
+#[test]
+fn a_renewed_file_is_another_inode() {
+    let (_place, directory) = fresh();
+    let old = directory.create("one", b"old", 0o600).unwrap().unwrap();
+    let new = directory.renew("one", b"new", 0o600).unwrap().unwrap();
+    assert_ne!(old.inode, new.inode);
+    assert_eq!(directory.read("one", 9).unwrap(), Some((b"new".to_vec(), new)));
+}
+
+#[test]
+fn a_replaced_file_is_the_old_or_the_new_to_every_reader() {
+    let (_place, directory) = fresh();
+    directory.replace("one", &[0; 4000], 0o600).unwrap();
+    std::thread::scope(|scope| {
+        let directory = &directory;
+        for writer in 1..4_u8 {
+            scope.spawn(move || {
+                for size in 0..200 {
+                    directory.replace("one", &vec![writer; 4000 - size], 0o600).unwrap();
+                }
+            });
+        }
+        for _ in 0..500 {
+            let (content, _) = directory.read("one", 4000).unwrap().unwrap();
+            assert!(content.len() >= 3801 && content.iter().all(|byte| *byte == content[0]));
+        }
+    });
+    directory.replace_durably("one", b"last", 0o600).unwrap();
+    assert_eq!(directory.read("one", 9).unwrap().unwrap().0, b"last");
+    assert_eq!(names(&directory), ["one"]);
+    assert!(directory.remove_durably("one").unwrap());
+}
+
+#[test]
+fn a_temporary_file_of_a_killed_writer_is_taken_over_or_swept_up_and_a_live_one_is_not() {
+    let (_place, directory) = fresh();
+    fs::write(directory.path().join(".one.new"), "half a te").unwrap();
+    directory.replace("one", b"whole", 0o600).unwrap();
+    assert_eq!(directory.read("one", 9).unwrap().unwrap().0, b"whole");
+    fs::write(directory.path().join(".two.new"), "half a te").unwrap();
+    let _live = directory.lock(".three.new", 0o600, SOON).unwrap();
+    directory.discard_unfinished().unwrap();
+    assert_eq!(names(&directory), [".three.new", "one"]);
+}
+
+#[test]
+fn a_rewritten_hint_has_exactly_its_new_text() {
+    let (_place, directory) = fresh();
+    for text in ["10.1.2.254", "10.1.3.1", "", "10.1.2.33"] {
+        directory.rewrite("hint", text.as_bytes(), 0o600).unwrap();
+        assert_eq!(fs::read_to_string(directory.path().join("hint")).unwrap(), text);
+    }
+}
+
+#[test]
+fn what_is_no_small_regular_file_is_garbage_and_what_is_not_there_is_nothing() {
+    let (_place, directory) = fresh();
+    fs::create_dir(directory.path().join("directory")).unwrap();
+    symlink("/etc/passwd", directory.path().join("link")).unwrap();
+    fs::write(directory.path().join("long"), [b'x'; 11]).unwrap();
+    for name in ["directory", "link", "long"] {
+        assert!(directory.read(name, 10).unwrap_err().is_garbage(), "{name}");
+    }
+    assert_eq!(directory.read("absent", 10).unwrap(), None);
+    assert_eq!(directory.facts("absent").unwrap(), None);
+    assert!(!directory.remove("absent").unwrap());
+}
+
+#[test]
+fn no_name_leads_out_of_the_directory() {
+    let (_place, directory) = fresh();
+    fs::write(directory.path().join("../secret"), "secret").unwrap();
+    for name in ["../secret", "..", ".", "", "a/b", "/etc/passwd", "nul\0"] {
+        assert!(directory.read(name, 10).is_err(), "{name:?}");
+        assert!(directory.create(name, b"x", 0o600).is_err(), "{name:?}");
+        assert!(directory.renew(name, b"x", 0o600).is_err(), "{name:?}");
+        assert!(directory.rewrite(name, b"x", 0o600).is_err(), "{name:?}");
+        assert!(directory.remove(name).is_err(), "{name:?}");
+        assert!(directory.set_aside(name, &directory).is_err(), "{name:?}");
+    }
+    assert!(directory.path().join("../secret").exists());
+}
+
+#[test]
+fn a_directory_is_resolved_once() {
+    let place = tempfile::tempdir().unwrap();
+    let (one, two, link) = (place.path().join("one"), place.path().join("two"), place.path().join("link"));
+    fs::create_dir(&one).unwrap();
+    fs::create_dir(&two).unwrap();
+    symlink(&one, &link).unwrap();
+    let directory = Directory::open(&link).unwrap();
+    assert!(directory.is_current().unwrap());
+    fs::remove_file(&link).unwrap();
+    symlink(&two, &link).unwrap();
+    directory.create("file", b"x", 0o600).unwrap();
+    assert!(one.join("file").exists() && !two.join("file").exists());
+    assert!(!directory.is_current().unwrap(), "and it can be told that the path leads elsewhere now");
+}
+
+#[test]
+fn a_lock_excludes_until_it_is_dropped_and_no_longer_than_the_deadline() {
+    let (_place, directory) = fresh();
+    let lock = directory.lock("lock", 0o750, LONG).unwrap();
+    let began = Instant::now();
+    let error = directory.lock("lock", 0o750, SOON).unwrap_err();
+    assert!(error.is_deadline() && began.elapsed() >= SOON, "{error}");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| directory.lock("lock", 0o750, LONG).map(drop));
+        drop(lock);
+        waiting.join().unwrap().unwrap();
+    });
+    directory.lock("lock", 0o750, SOON).unwrap();
+}
+
+#[test]
+fn whoever_gave_up_waiting_does_not_get_the_lock_later() {
+    let (_place, directory) = fresh();
+    let lock = directory.lock("lock", 0o750, LONG).unwrap();
+    for _ in 0..8 {
+        assert!(directory.lock("lock", 0o750, Duration::from_millis(2)).unwrap_err().is_deadline());
+    }
+    drop(lock);
+    directory.lock("lock", 0o750, LONG).unwrap();
+    directory.lock("lock", 0o750, LONG).unwrap();
+}
+
+#[test]
+fn a_lock_on_a_removed_file_is_no_lock() {
+    let (_place, directory) = fresh();
+    let lock = directory.lock("lock", 0o750, LONG).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| directory.lock("lock", 0o750, LONG).unwrap());
+        std::thread::yield_now();
+        directory.remove("lock").unwrap();
+        drop(lock);
+        let _new = waiting.join().unwrap();
+        assert!(directory.lock("lock", 0o750, SOON).unwrap_err().is_deadline(), "the file that is there is locked");
+    });
+}
+
+#[test]
+fn a_new_stamp_is_like_none_before_and_every_change_leaves_another() {
+    let (_place, directory) = fresh();
+    let mut last = directory.stamp().unwrap();
+    for n in 0..2000 {
+        let stamp = directory.stamp_anew().unwrap().unwrap();
+        assert!(stamp > last);
+        assert_eq!(directory.stamp().unwrap(), stamp);
+        fs::write(directory.path().join(format!("f{}", n % 2)), "x").unwrap();
+        fs::remove_file(directory.path().join(format!("f{}", n % 2))).unwrap();
+        assert_ne!(directory.stamp().unwrap(), stamp, "change {n}");
+        last = stamp;
+    }
+    let future = std::time::SystemTime::now() + LONG;
+    fs::File::open(directory.path()).unwrap().set_modified(future).unwrap();
+    let before = directory.stamp().unwrap();
+    assert!(directory.stamp_anew().unwrap().unwrap() > before, "even if the clock was set back");
+}
+
+#[test]
+fn garbage_is_moved_aside_whole() {
+    let (place, directory) = fresh();
+    let aside = Directory::make(place.path().join("aside"), 0o700).unwrap();
+    fs::write(directory.path().join("bad"), [0; 7]).unwrap();
+    directory.set_aside("bad", &aside).unwrap();
+    assert_eq!(aside.read("bad", 10).unwrap().unwrap().0, [0; 7]);
+    assert_eq!(names(&directory), [""; 0]);
+    let memory = tempfile::tempdir_in("/dev/shm");
+    if let Ok(other) = memory.as_ref().map(|memory| Directory::open(memory.path()).unwrap()) {
+        aside.set_aside("bad", &other).unwrap();
+        assert_eq!(other.read("bad", 10).unwrap().unwrap().0, [0; 7], "across file systems too");
+        assert_eq!(names(&aside), [""; 0]);
+    }
+}
+
+#[test]
+fn a_probe_leaves_no_trace() {
+    let (_place, directory) = fresh();
+    let before = directory.stamp().unwrap();
+    directory.probe().unwrap();
+    assert_eq!((names(&directory), directory.stamp().unwrap()), (vec![], before));
+}
+
+#[test]
+fn an_error_names_operation_path_and_cause_and_leads_to_it() {
+    let place = tempfile::tempdir().unwrap();
+    let absent: Error = Directory::open(place.path().join("absent")).unwrap_err();
+    assert!(absent.is_absent());
+    assert_eq!((absent.operation(), absent.path()), ("open directory", place.path().join("absent").as_path()));
+    assert!(std::error::Error::source(&absent).is_some_and(<dyn std::error::Error>::is::<std::io::Error>));
+    fs::write(place.path().join("file"), "").unwrap();
+    assert!(Directory::open(place.path().join("file")).unwrap_err().to_string().contains("Not a directory"));
+}

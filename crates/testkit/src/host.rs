@@ -1,0 +1,140 @@
+//! A host of our own: a network namespace, containers beside it, a directory.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cnikit_netns::Netns;
+use cnikit_process::{Deadline, How, Program};
+use tempfile::TempDir;
+
+/// A network namespace that stands for a host, and a directory for its state. Both go away with the value, and with the
+/// process: nothing is mounted anywhere.
+#[derive(Debug)]
+pub struct Host {
+    netns: Netns,
+    dir: TempDir,
+}
+
+/// A network namespace that stands for a container.
+#[derive(Debug)]
+pub struct Container {
+    netns: Netns,
+}
+
+/// Nothing a test starts may take longer.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+impl Host {
+    /// A fresh host with its loopback up.
+    pub fn new() -> Host {
+        let host = Host { netns: cnikit_netns::make::anonymous().unwrap(), dir: tempfile::tempdir().unwrap() };
+        host.sh("ip link set lo up");
+        host
+    }
+
+    /// A fresh container.
+    pub fn container(&self) -> Container {
+        Container { netns: cnikit_netns::make::anonymous().unwrap() }
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Its namespace.
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// Runs something on a thread that is on this host.
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.netns.enter(|_| work()).unwrap()
+    }
+
+    /// Runs a shell line on this host; it has to succeed. Its output.
+    pub fn sh(&self, line: &str) -> String {
+        shell(&self.netns, line)
+    }
+
+    /// Runs a shell line on this host: whether it succeeded, and all it said.
+    pub fn try_sh(&self, line: &str) -> (bool, String) {
+        try_shell(&self.netns, line)
+    }
+
+    /// Runs a program on this host with these variables and this input.
+    pub fn run(&self, program: &Path, env: &[(String, String)], stdin: &[u8]) -> (i32, Vec<u8>, Vec<u8>) {
+        run_in(&self.netns, program, &[], env, stdin)
+    }
+}
+
+impl Default for Host {
+    fn default() -> Host {
+        Host::new()
+    }
+}
+
+impl Container {
+    /// A path to its namespace that any process on this machine can open, as long as the value lives.
+    pub fn path(&self) -> String {
+        use std::os::fd::{AsFd, AsRawFd};
+        format!("/proc/{}/fd/{}", std::process::id(), self.netns.as_fd().as_raw_fd())
+    }
+
+    /// Its namespace.
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// Runs a shell line in this container; it has to succeed. Its output.
+    pub fn sh(&self, line: &str) -> String {
+        shell(&self.netns, line)
+    }
+
+    /// Runs a shell line in this container: whether it succeeded, and all it said.
+    pub fn try_sh(&self, line: &str) -> (bool, String) {
+        try_shell(&self.netns, line)
+    }
+
+    /// Does an address answer a ping from here?
+    pub fn reaches(&self, address: &str) -> bool {
+        self.try_sh(&format!("ping -n -q -c 3 -i 0.2 -W 2 -w 5 {address}")).0
+    }
+}
+
+fn shell(netns: &Netns, line: &str) -> String {
+    let (succeeded, said) = try_shell(netns, line);
+    assert!(succeeded, "{line}: {said}");
+    said
+}
+
+fn try_shell(netns: &Netns, line: &str) -> (bool, String) {
+    let (exit, mut stdout, stderr) = run_in(netns, Path::new("/bin/sh"), &["-c", line], &[], b"");
+    stdout.extend(stderr);
+    (exit == 0, String::from_utf8_lossy(&stdout).into_owned())
+}
+
+fn run_in(
+    netns: &Netns,
+    path: &Path,
+    args: &[&str],
+    env: &[(String, String)],
+    stdin: &[u8],
+) -> (i32, Vec<u8>, Vec<u8>) {
+    let program = Program {
+        path: PathBuf::from(path),
+        args: args.iter().map(OsString::from).collect(),
+        env: env.iter().map(|(key, value)| (key.into(), value.into())).collect(),
+        stdin: stdin.to_vec(),
+        limit: 64 << 20,
+        grace: Duration::from_secs(1),
+    };
+    let ended = netns.enter(|_| cnikit_process::run(&program, Deadline::after(PATIENCE))).unwrap();
+    let ended = ended.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let exit = match ended.how {
+        How::Exit(status) => status,
+        How::Signal(signal) => -signal,
+    };
+    (exit, ended.stdout, ended.stderr)
+}

@@ -1,0 +1,27 @@
+//! Tests for CNI plugins, ours and anybody's: a plugin, a configuration, one line a property.
+//!
+//! Everything happens in network namespaces that the kit makes itself and that go away with the test, killed or not; there
+//! is no mock of the kernel. A [`Subject`] is a plugin binary with a configuration; each function takes one and panics with
+//! what it found:
+//!
+//! | | holds if |
+//! |---|---|
+//! | [`life::leaves_no_trace`] | ADD, CHECK, DEL leave nothing, and a second cycle adds nothing even to what is shared |
+//! | [`life::survives_poor_dels`] | DEL succeeds and leaves nothing with whatever may be missing or wrong, twice, after nothing |
+//! | [`life::names_tampering`] | CHECK names each thing that was tampered with |
+//! | [`flood::survives`] | 64 at once: no address twice, no trace |
+//! | [`fault::leaves_nothing`] | a fault before every step, with and without a second one in the roll-back |
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test kit panics: that is how a test fails")]
+#![expect(clippy::missing_panics_doc, reason = "every function here panics with what it found")]
+
+pub mod fault;
+pub mod flood;
+pub mod host;
+pub mod life;
+pub mod snapshot;
+pub mod subject;
+
+pub use host::{Container, Host};
+pub use snapshot::Snapshot;
+pub use subject::{Said, Subject};

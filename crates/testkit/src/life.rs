@@ -1,0 +1,162 @@
+//! The life of an attachment, in good and in poor conditions.
+
+use serde_json::{Value, json};
+
+use crate::host::{Container, Host};
+use crate::snapshot::Snapshot;
+use crate::subject::Subject;
+
+/// What is shared and stays after the last DEL: lines that hold one of these may come with the first ADD.
+pub const SHARED: [&str; 12] = [
+    "cni0",                       // the bridge and whatever hangs on it
+    "net/ipv4/ip_forward",        // forwarding
+    "forwarding = 1",             // and what the kernel derives from it
+    "conf/all/accept_redirects",  //
+    "cni_plugins_masquerade",     // empty chains and their base rules
+    "masq_checks",                //
+    "nft: \t",                    //
+    "nft: }",                     //
+    "lock",                       // host-local
+    "last_reserved_ip.",          //
+    "directory: leases",          //
+    ".idx",                       //
+];
+
+/// Is this line about one attachment, whatever else it holds?
+fn is_traced(line: &str, id: &str) -> bool {
+    line.contains(id) || line.contains("veth")
+}
+
+/// ADD, CHECK, DEL leave nothing of the attachment, and a second cycle adds nothing even to what is shared.
+pub fn leaves_no_trace(subject: &Subject) {
+    let (host, container) = (Host::new(), Host::new().container());
+    let subject = subject.at(host.dir());
+    let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
+    cycle(&subject, &host, &container);
+    let first = Snapshot::of(&host);
+    let left = first.added_since(&before, &SHARED);
+    assert!(left.is_empty(), "{}: left on the host: {left:#?}", subject.plugin);
+    let traced: Vec<String> = first.added_since(&before, &[]).into_iter().filter(|line| is_traced(line, "c-one")).collect();
+    assert!(traced.is_empty(), "{}: left of the attachment: {traced:#?}", subject.plugin);
+    Snapshot::inside(&container).assert_unchanged_since(&inside, &[], "in the container after DEL");
+    cycle(&subject, &host, &container);
+    Snapshot::of(&host).assert_unchanged_since(&first, &["last_reserved_ip.", ".idx"], "after a second cycle");
+}
+
+fn cycle(subject: &Subject, host: &Host, container: &Container) {
+    let result = subject.add(host, "c-one", container);
+    subject.check(host, "c-one", container, &result).ok();
+    subject.del(host, "c-one", container, &result);
+}
+
+/// A poor DEL: what it is called, what becomes of the namespace, and what the runtime still sends.
+struct Poor {
+    what: &'static str,
+    netns: Sandbox,
+    more: fn(&Value) -> Vec<(&'static str, Value)>,
+}
+
+/// What CNI_NETNS is by the time of the DEL.
+enum Sandbox {
+    Same,
+    Empty,
+    Gone,
+    AFile,
+    ADirectory,
+    AnothersContainer,
+    TheHosts,
+}
+
+const POOR: [Poor; 12] = [
+    Poor { what: "as it should be", netns: Sandbox::Same, more: |result| vec![("prevResult", result.clone())] },
+    Poor { what: "without prevResult", netns: Sandbox::Same, more: |_| vec![] },
+    Poor { what: "with an empty CNI_NETNS", netns: Sandbox::Empty, more: |_| vec![] },
+    Poor { what: "with the namespace gone", netns: Sandbox::Gone, more: |result| vec![("prevResult", result.clone())] },
+    Poor { what: "with a file for a namespace", netns: Sandbox::AFile, more: |_| vec![] },
+    Poor { what: "with a directory for a namespace", netns: Sandbox::ADirectory, more: |_| vec![] },
+    Poor { what: "with another container's namespace", netns: Sandbox::AnothersContainer, more: |_| vec![] },
+    Poor { what: "with the host's namespace", netns: Sandbox::TheHosts, more: |_| vec![] },
+    Poor { what: "with garbage for prevResult", netns: Sandbox::Same, more: |_| vec![("prevResult", json!("garbage"))] },
+    Poor { what: "with a prevResult of no shape", netns: Sandbox::Same, more: |_| vec![("prevResult", json!({"ips": [{"address": 7}]}))] },
+    Poor { what: "with garbage for runtimeConfig", netns: Sandbox::Empty, more: |_| vec![("runtimeConfig", json!([1])), ("args", json!(5))] },
+    Poor { what: "with keys that became invalid", netns: Sandbox::Same, more: |_| vec![("mtu", json!("big")), ("ipMasq", json!(false)), ("isGateway", json!(0))] },
+];
+
+/// DEL succeeds and leaves nothing of the attachment in every poor form, twice; also after nothing. Another container runs
+/// on all the while, even when its namespace is what CNI_NETNS names.
+pub fn survives_poor_dels(subject: &Subject) {
+    let host = Host::new();
+    let subject = subject.at(host.dir());
+    let (other, file) = (host.container(), host.dir().join("a file"));
+    std::fs::write(&file, "").unwrap();
+    let running = subject.add(&host, "c-other", &other);
+    subject.call(&host, "DEL", "c-never", "", &[]).ok();
+    for poor in &POOR {
+        let container = host.container();
+        let before = Snapshot::of(&host);
+        let result = subject.add(&host, "c-poor", &container);
+        let path = match poor.netns {
+            Sandbox::Same => container.path(),
+            Sandbox::Empty => String::new(),
+            Sandbox::Gone => format!("{}-that-is-gone", container.path()),
+            Sandbox::AFile => file.display().to_string(),
+            Sandbox::ADirectory => host.dir().display().to_string(),
+            Sandbox::AnothersContainer => other.path(),
+            Sandbox::TheHosts => "/proc/self/ns/net".into(),
+        };
+        for _ in 0..2 {
+            let said = subject.call(&host, "DEL", "c-poor", &path, &(poor.more)(&result));
+            assert_eq!((said.exit, said.stdout.as_str()), (0, ""), "DEL {}: {}", poor.what, said.stderr);
+        }
+        Snapshot::of(&host).assert_unchanged_since(&before, &["last_reserved_ip.", ".idx"], poor.what);
+        let said = subject.check(&host, "c-other", &other, &running);
+        assert_eq!(said.exit, 0, "DEL {} hurt another container: {}", poor.what, said.stdout);
+    }
+    subject.del(&host, "c-other", &other, &running);
+}
+
+/// One way to tamper with what a plugin made, and a word that CHECK has to say about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tampering {
+    /// A shell line; `$HOSTEND` is the host's end, and it runs where [`Tampering::inside`] says.
+    pub line: &'static str,
+    /// In the container; else on the host.
+    pub inside: bool,
+    /// What the error has to name.
+    pub names: &'static str,
+}
+
+/// CHECK names each thing that was tampered with, and all of them at once where they can be had together.
+pub fn names_tampering(subject: &Subject, tamperings: &[Tampering]) {
+    for tampering in tamperings {
+        let host = Host::new();
+        let subject = subject.at(host.dir());
+        let container = host.container();
+        let result = subject.add(&host, "c-one", &container);
+        subject.check(&host, "c-one", &container, &result).ok();
+        tamper(&host, &container, &result, tampering);
+        let (code, text) = subject.check(&host, "c-one", &container, &result).refused();
+        assert!(text.contains(tampering.names), "{}: CHECK said {code}: {text}", tampering.line);
+        subject.del(&host, "c-one", &container, &result);
+    }
+}
+
+/// CHECK names all of these at once.
+pub fn names_all_at_once(subject: &Subject, tamperings: &[Tampering]) {
+    let host = Host::new();
+    let subject = subject.at(host.dir());
+    let container = host.container();
+    let result = subject.add(&host, "c-one", &container);
+    tamperings.iter().for_each(|tampering| tamper(&host, &container, &result, tampering));
+    let (_, text) = subject.check(&host, "c-one", &container, &result).refused();
+    for tampering in tamperings {
+        assert!(text.contains(tampering.names), "{} is not named: {text}", tampering.line);
+    }
+}
+
+fn tamper(host: &Host, container: &Container, result: &Value, tampering: &Tampering) {
+    let names = result["interfaces"].as_array().unwrap().iter().filter_map(|one| one["name"].as_str());
+    let end = names.filter(|name| name.starts_with("veth")).last().unwrap_or_default();
+    let line = tampering.line.replace("$HOSTEND", end);
+    if tampering.inside { container.sh(&line) } else { host.sh(&line) };
+}

@@ -1,0 +1,119 @@
+//! Everything that a plugin could leave behind, as text that can be compared.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use cnikit_netns::Netns;
+
+use crate::host::{Container, Host};
+
+/// One line a thing: links with alias and altnames, addresses, routes of all tables, rules, neighbours, queueing
+/// disciplines, bridge VLANs, the nftables and both iptables rulesets, /proc/sys/net, files, mounts, processes.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Snapshot(BTreeSet<String>);
+
+/// What is asked of a namespace, each line of the answer led by its title. Counters, times and indexes are left out.
+const QUESTIONS: [(&str, &str); 12] = [
+    ("link", "ip -o -d link show | sed -E 's/^[0-9]+: //; s/@if[0-9]+//; s/link-netns(id)? [^ ]+//; s/ (bridge_id|designated_root|designated_bridge) [^ ]+//g; s/ [a-z_]+_timer +[0-9.]+//g; s/,?(NO-CARRIER|LOWER_UP)//g; s/<,/</; s/ state [A-Z]+ / /'"),
+    ("address", "ip -o address show | sed -E 's/^[0-9]+: //; s/ (valid|preferred)_lft [^ ]+//g'"),
+    ("route4", "ip -4 route show table all | sed 's/ linkdown//'"),
+    ("route6", "ip -6 route show table all | sed -E 's/ expires [0-9]+sec//; s/ linkdown//'"),
+    ("rule4", "ip -4 rule show"),
+    ("rule6", "ip -6 rule show"),
+    ("neighbour", "ip neigh show nud permanent"),
+    ("qdisc", "tc qdisc show 2>/dev/null | sed -E 's/qdisc ([a-z_]+) [0-9a-f]+:/qdisc \\1/'"),
+    ("vlan", "bridge vlan show 2>/dev/null"),
+    ("nft", "nft list ruleset"),
+    ("iptables", "iptables-save 2>/dev/null | grep -v '^#' | sed -E 's/\\[[0-9:]+\\]//'"),
+    ("ip6tables", "ip6tables-save 2>/dev/null | grep -v '^#' | sed -E 's/\\[[0-9:]+\\]//'"),
+];
+
+/// Settings that count or measure rather than set.
+const MOVING: [&str; 4] = ["nf_conntrack_count", "route/flush", "fs_verity", "neigh/default/gc_"];
+
+impl Snapshot {
+    /// Of a host, what is below its directory, and this process's mounts and children.
+    pub fn of(host: &Host) -> Snapshot {
+        let mut lines = namespace(host.netns());
+        lines.extend(files(host.dir(), host.dir()));
+        lines.extend(host.enter(mounts));
+        Snapshot(lines)
+    }
+
+    /// Of a container.
+    pub fn inside(container: &Container) -> Snapshot {
+        Snapshot(namespace(container.netns()))
+    }
+
+    /// Lines that came, but for those that hold one of these texts.
+    pub fn added_since(&self, before: &Snapshot, but: &[&str]) -> Vec<String> {
+        self.0.difference(&before.0).filter(|line| !but.iter().any(|text| line.contains(text))).cloned().collect()
+    }
+
+    /// Panics unless nothing came and nothing went but for what these texts allow.
+    pub fn assert_unchanged_since(&self, before: &Snapshot, but: &[&str], when: &str) {
+        let (came, went) = (self.added_since(before, but), before.added_since(self, but));
+        assert!(came.is_empty() && went.is_empty(), "{when}: came {came:#?}, went {went:#?}");
+    }
+}
+
+fn namespace(netns: &Netns) -> BTreeSet<String> {
+    let script: Vec<String> =
+        QUESTIONS.iter().map(|(title, question)| format!("{{ {question}; }} | sed 's/ *$//; s/^/{title}: /'")).collect();
+    let container = |line: &str| line.to_owned();
+    let said = run(netns, &script.join("\n"));
+    let mut lines: BTreeSet<String> = said.lines().filter(|line| !line.ends_with(": ")).map(container).collect();
+    lines.extend(netns.enter(|_| settings(Path::new("/proc/sys/net"))).unwrap());
+    lines
+}
+
+fn run(netns: &Netns, script: &str) -> String {
+    use cnikit_process::{Deadline, Program};
+    let program = Program {
+        path: "/bin/sh".into(),
+        args: vec!["-c".into(), script.into()],
+        env: Vec::new(),
+        stdin: Vec::new(),
+        limit: 64 << 20,
+        grace: std::time::Duration::from_secs(1),
+    };
+    let ended = netns.enter(|_| cnikit_process::run(&program, Deadline::after(std::time::Duration::from_secs(60))));
+    String::from_utf8_lossy(&ended.unwrap().unwrap().stdout).into_owned()
+}
+
+/// Every setting that can be read. Unreadable and vanished ones are no trace.
+fn settings(dir: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut lines = BTreeSet::new();
+    for path in entries.map(|entry| entry.path()) {
+        let name = path.to_string_lossy().into_owned();
+        if path.is_dir() {
+            lines.extend(settings(&path));
+        } else if !MOVING.iter().any(|moving| name.contains(moving)) {
+            lines.extend(fs::read_to_string(&path).ok().map(|value| format!("sysctl: {name} = {}", value.trim())));
+        }
+    }
+    lines
+}
+
+fn files(dir: &Path, root: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut lines = BTreeSet::new();
+    for path in entries.map(|entry| entry.path()) {
+        let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        if path.is_dir() {
+            lines.insert(format!("directory: {name}"));
+            lines.extend(files(&path, root));
+        } else {
+            let content = fs::read(&path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            lines.insert(format!("file: {name} = {:?}", content.unwrap_or_default()));
+        }
+    }
+    lines
+}
+
+fn mounts() -> BTreeSet<String> {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    table.lines().map(|line| format!("mount: {line}")).collect()
+}

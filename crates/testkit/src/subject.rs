@@ -1,0 +1,127 @@
+//! What is tested: a plugin with a configuration.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::host::{Container, Host};
+
+/// A plugin binary and the configuration it is tested with.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The directory of plugins: `CNI_PATH`.
+    pub bin: PathBuf,
+    /// The plugin's name in it.
+    pub plugin: String,
+    /// The network configuration, without what a verb adds.
+    pub conf: Value,
+}
+
+/// What a call answered.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// The exit status; negative: a signal.
+    pub exit: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Said {
+    /// The one document on stdout.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The answer of a call that has to succeed; null where it says nothing.
+    pub fn ok(self) -> Value {
+        assert_eq!(self.exit, 0, "{}{}", self.stdout, self.stderr);
+        if self.stdout.is_empty() { Value::Null } else { self.json() }
+    }
+
+    /// Code and all texts of a call that has to fail, with exactly one error object.
+    pub fn refused(&self) -> (u64, String) {
+        assert_eq!(self.exit, 1, "it should have failed: {self:?}");
+        let error = self.json();
+        let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
+        (error["code"].as_u64().unwrap(), format!("{}; {}", text("msg"), text("details")))
+    }
+}
+
+impl Subject {
+    /// A plugin of a directory with a configuration; `name`, `type` and `cniVersion` are filled in where they are absent.
+    pub fn new(bin: &Path, plugin: &str, mut conf: Value) -> Subject {
+        for (key, value) in [("cniVersion", "1.1.0"), ("name", "testnet"), ("type", plugin)] {
+            if conf.get(key).is_none() {
+                conf[key] = value.into();
+            }
+        }
+        Subject { bin: bin.to_owned(), plugin: plugin.to_owned(), conf }
+    }
+
+    /// The same with a key of the configuration changed.
+    #[must_use]
+    pub fn with(&self, key: &str, value: Value) -> Subject {
+        let mut changed = self.clone();
+        changed.conf[key] = value;
+        changed
+    }
+
+    /// The same with its leases under this directory, if its IPAM plugin is host-local.
+    #[must_use]
+    pub fn at(&self, dir: &Path) -> Subject {
+        let mut moved = self.clone();
+        if moved.conf["ipam"]["type"] == "host-local" {
+            moved.conf["ipam"]["dataDir"] = json!(dir.join("leases"));
+        }
+        moved
+    }
+
+    /// The name of the network.
+    pub fn network(&self) -> &str {
+        self.conf["name"].as_str().unwrap()
+    }
+
+    /// One call, of the binary, as a runtime would make it.
+    pub fn call(&self, host: &Host, verb: &str, id: &str, netns: &str, more: &[(&str, Value)]) -> Said {
+        let mut conf = self.conf.clone();
+        for (key, value) in more {
+            conf[*key] = value.clone();
+        }
+        self.call_raw(host, verb, id, netns, conf.to_string().as_bytes(), &[])
+    }
+
+    /// One call with these bytes on stdin and these variables on top.
+    pub fn call_raw(&self, host: &Host, verb: &str, id: &str, netns: &str, stdin: &[u8], more: &[(&str, &str)]) -> Said {
+        let path = self.bin.to_string_lossy();
+        let usual = [
+            ("CNI_COMMAND", verb),
+            ("CNI_CONTAINERID", id),
+            ("CNI_NETNS", netns),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_ARGS", ""),
+            ("CNI_PATH", &path),
+        ];
+        let env: Vec<(String, String)> =
+            usual.iter().chain(more).map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let (exit, stdout, stderr) = host.run(&self.bin.join(&self.plugin), &env, stdin);
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Said { exit, stdout: text(stdout), stderr: text(stderr) }
+    }
+
+    /// ADD, which has to succeed. The result.
+    pub fn add(&self, host: &Host, id: &str, container: &Container) -> Value {
+        self.call(host, "ADD", id, &container.path(), &[]).ok()
+    }
+
+    /// DEL with the result of the ADD, which has to succeed.
+    pub fn del(&self, host: &Host, id: &str, container: &Container, result: &Value) {
+        self.call(host, "DEL", id, &container.path(), &[("prevResult", result.clone())]).ok();
+    }
+
+    /// CHECK with the result of the ADD.
+    pub fn check(&self, host: &Host, id: &str, container: &Container, result: &Value) -> Said {
+        self.call(host, "CHECK", id, &container.path(), &[("prevResult", result.clone())])
+    }
+}

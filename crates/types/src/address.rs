@@ -1,0 +1,47 @@
+//! Addresses as the documents spell them.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use serde::{Deserialize, Deserializer, de::Error};
+
+/// An IPv4-mapped prefix of this many bits is the mapping itself.
+const MAPPED: u8 = 96;
+
+/// Reads an address with its prefix length, `10.1.0.5/16`; host bits stay.
+///
+/// An IPv4-mapped IPv6 address becomes the IPv4 address that it means. The error is a sentence for people.
+#[doc(alias = "CIDR")]
+pub fn parse_cidr(text: &str) -> Result<IpNetwork, String> {
+    network(text).ok_or_else(|| format!("{text:?} is not an address with a prefix length, such as 10.1.0.5/16"))
+}
+
+fn network(text: &str) -> Option<IpNetwork> {
+    let (address, prefix) = text.split_once('/')?;
+    let address: IpAddr = address.parse().ok()?;
+    let prefix: u8 = prefix.bytes().all(|byte| byte.is_ascii_digit()).then(|| prefix.parse().ok()).flatten()?;
+    IpNetwork::new(address, prefix).ok().map(canonical)
+}
+
+/// The IPv4 network that an IPv4-mapped one means; any other as it is.
+pub(crate) fn canonical(network: IpNetwork) -> IpNetwork {
+    let mapped = network.prefix().checked_sub(MAPPED).filter(|_| network.ip().to_canonical().is_ipv4());
+    mapped.and_then(|prefix| IpNetwork::new(network.ip().to_canonical(), prefix).ok()).unwrap_or(network)
+}
+
+/// Reads an address without a prefix length. An IPv4-mapped IPv6 address becomes the IPv4 address that it means.
+pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
+    let address: IpAddr = text.parse().map_err(|_| format!("{text:?} is not an IP address"))?;
+    Ok(address.to_canonical())
+}
+
+/// For `deserialize_with`: an address with its prefix length.
+pub(crate) fn cidr<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpNetwork, D::Error> {
+    parse_cidr(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+/// For `deserialize_with`: an address, where the empty text is none, as Go reads it.
+pub(crate) fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    (!text.is_empty()).then(|| parse_ip(&text)).transpose().map_err(D::Error::custom)
+}

@@ -1,0 +1,29 @@
+//! What GC is told.
+
+use serde::Deserialize;
+
+use crate::{NetConf, ReadError, read};
+
+/// One attachment that is still valid.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+pub struct Attachment {
+    /// The container.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// The interface inside it.
+    pub ifname: String,
+}
+
+/// Where the list stands: the name of today's specification, then the one that 1.1.0 was published with.
+const KEYS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
+
+impl NetConf {
+    /// The attachments that GC must leave alone; `None` if nobody said, which is not the same as none being valid.
+    ///
+    /// A `null` is an empty list: a runtime sends it when no container is left.
+    pub fn valid_attachments(&self) -> Result<Option<Vec<Attachment>>, ReadError> {
+        let Some(key) = KEYS.into_iter().find(|key| self.has(key)) else { return Ok(None) };
+        let Some(list) = self.get(key) else { return Ok(Some(Vec::new())) };
+        read(list).map(Some).map_err(|error: ReadError| error.under(key))
+    }
+}

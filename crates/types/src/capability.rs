@@ -1,0 +1,196 @@
+//! What the runtime asks of one attachment: `runtimeConfig`, in the shapes that runtimes really send.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error};
+use serde_json::{Map, Value};
+
+use crate::{NetConf, ReadError, address, member, read};
+
+/// A port of the host that leads to one of the container.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PortMapping {
+    /// The port on the host; 0 is none.
+    #[serde(default)]
+    pub host_port: u16,
+    /// The port in the container.
+    #[serde(default)]
+    pub container_port: u16,
+    /// The transport protocol, TCP if it is not said.
+    #[serde(default)]
+    pub protocol: Protocol,
+    /// The address of the host on which the port listens; every one if it is not said.
+    #[serde(default, rename = "hostIP", deserialize_with = "address::optional")]
+    pub host_ip: Option<IpAddr>,
+}
+
+/// A transport protocol, read in any case of letters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Protocol {
+    /// The protocol's name in lower case.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Protocol {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Protocol, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.to_ascii_lowercase().as_str() {
+            "tcp" | "" => Ok(Protocol::Tcp),
+            "udp" => Ok(Protocol::Udp),
+            "sctp" => Ok(Protocol::Sctp),
+            _ => Err(D::Error::custom(format!("{text:?} is none of tcp, udp, sctp"))),
+        }
+    }
+}
+
+/// Limits of traffic; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Bandwidth {
+    /// Into the container, in bits a second.
+    pub ingress_rate: u64,
+    /// What may come at once above the rate, in bits.
+    pub ingress_burst: u64,
+    /// Out of the container, in bits a second.
+    pub egress_rate: u64,
+    /// What may go at once above the rate, in bits.
+    pub egress_burst: u64,
+}
+
+/// A range of addresses to allocate from.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IpRange {
+    /// The network, host bits as written.
+    #[serde(deserialize_with = "address::cidr")]
+    pub subnet: IpNetwork,
+    /// The first address.
+    #[serde(default, deserialize_with = "address::optional")]
+    pub range_start: Option<IpAddr>,
+    /// The last address.
+    #[serde(default, deserialize_with = "address::optional")]
+    pub range_end: Option<IpAddr>,
+    /// The gateway.
+    #[serde(default, deserialize_with = "address::optional")]
+    pub gateway: Option<IpAddr>,
+}
+
+/// How the container is to resolve names, as runtimes say it: not with the keys of [`Dns`](crate::Dns).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct RuntimeDns {
+    /// Addresses of name servers.
+    pub servers: Vec<String>,
+    /// Domains to search for short names.
+    pub searches: Vec<String>,
+    /// Options for the resolver.
+    pub options: Vec<String>,
+}
+
+/// The capability arguments of a configuration, each read when it is asked for.
+///
+/// Keys match in any case, a `null` list is empty, an empty text is not said. The error's path starts with `runtimeConfig`.
+#[doc(alias = "runtimeConfig")]
+#[derive(Clone, Copy, Debug)]
+pub struct Capabilities<'a>(&'a NetConf);
+
+impl NetConf {
+    /// What the runtime asks of this attachment.
+    pub fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities(self)
+    }
+}
+
+impl Capabilities<'_> {
+    /// `mac`: the hardware address for the container's interface.
+    pub fn mac(self) -> Result<Option<String>, ReadError> {
+        self.text("mac")
+    }
+
+    /// `ips`: addresses for the container, with or without a prefix length.
+    pub fn ips(self) -> Result<Vec<String>, ReadError> {
+        self.read("ips").map(Option::unwrap_or_default)
+    }
+
+    /// `ipRanges`: sets of ranges, one address out of each set. A flat list, as containerd sends it, is one set.
+    pub fn ip_ranges(self) -> Result<Vec<Vec<IpRange>>, ReadError> {
+        match self.read::<Value>("ipRanges")? {
+            Some(Value::Array(flat)) if flat.first().is_some_and(Value::is_object) => {
+                self.read("ipRanges").map(|set| set.into_iter().collect())
+            }
+            _ => self.read("ipRanges").map(Option::unwrap_or_default),
+        }
+    }
+
+    /// `portMappings`: ports of the host that lead into the container.
+    pub fn port_mappings(self) -> Result<Vec<PortMapping>, ReadError> {
+        self.read("portMappings").map(Option::unwrap_or_default)
+    }
+
+    /// `bandwidth`: limits of traffic.
+    pub fn bandwidth(self) -> Result<Option<Bandwidth>, ReadError> {
+        self.read("bandwidth")
+    }
+
+    /// `dns`: how the container is to resolve names.
+    pub fn dns(self) -> Result<Option<RuntimeDns>, ReadError> {
+        self.read("dns")
+    }
+
+    /// `infinibandGUID`: the GUID for the container's InfiniBand interface.
+    pub fn infiniband_guid(self) -> Result<Option<String>, ReadError> {
+        self.text("infinibandGUID")
+    }
+
+    /// `aliases`: further names of the container. Where they are listed by network, those of this one.
+    pub fn aliases(self) -> Result<Vec<String>, ReadError> {
+        let Some(Value::Object(networks)) = self.read::<Value>("aliases")? else {
+            return self.read("aliases").map(Option::unwrap_or_default);
+        };
+        let name = self.0.name().unwrap_or_default();
+        let names = networks.get(name).filter(|names| !names.is_null()).map(read).transpose();
+        names
+            .map(Option::unwrap_or_default)
+            .map_err(|error: ReadError| error.under(name).under("runtimeConfig.aliases"))
+    }
+
+    /// `cgroupPath`: the container's control group.
+    pub fn cgroup_path(self) -> Result<Option<String>, ReadError> {
+        self.text("cgroupPath")
+    }
+
+    /// `deviceID`: the device, usually a PCI address.
+    pub fn device_id(self) -> Result<Option<String>, ReadError> {
+        self.text("deviceID")
+    }
+
+    fn text(self, key: &str) -> Result<Option<String>, ReadError> {
+        Ok(self.read(key)?.filter(|text: &String| !text.is_empty()))
+    }
+
+    /// Reads one argument; `None` if it is not there.
+    fn read<T: DeserializeOwned>(self, key: &str) -> Result<Option<T>, ReadError> {
+        let Some((section, config)) = member::lookup(&self.0.0, "runtimeConfig") else { return Ok(None) };
+        let arguments: Map<String, Value> = read(&config).map_err(|error| error.under(section))?;
+        let Some((key, value)) = member::lookup(&arguments, key) else { return Ok(None) };
+        read(&value).map(Some).map_err(|error: ReadError| error.under(key).under(section))
+    }
+}

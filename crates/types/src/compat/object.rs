@@ -1,0 +1,97 @@
+//! Building the objects of a result, members in their natural order.
+
+use std::net::IpAddr;
+
+use serde_json::{Map, Value};
+
+use crate::{Dns, Route, Version, address::canonical};
+
+/// An object under construction.
+#[derive(Default)]
+pub(super) struct Object(Map<String, Value>);
+
+impl Object {
+    /// Puts a member in.
+    pub(super) fn with(mut self, key: &str, value: impl Into<Value>) -> Object {
+        self.0.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// Puts a member in, if there is a value.
+    pub(super) fn with_some(self, key: &str, value: Option<impl Into<Value>>) -> Object {
+        match value {
+            Some(value) => self.with(key, value),
+            None => self,
+        }
+    }
+
+    /// Puts a text in, unless it is empty.
+    pub(super) fn with_text(self, key: &str, text: &str) -> Object {
+        self.with_some(key, (!text.is_empty()).then_some(text))
+    }
+
+    /// Puts a number in, unless it is 0, which these members cannot say.
+    pub(super) fn with_number(self, key: &str, number: Option<u32>) -> Object {
+        self.with_some(key, number.filter(|number| *number != 0))
+    }
+
+    /// Puts an address in as text, if there is one.
+    pub(super) fn with_ip(self, key: &str, ip: Option<IpAddr>) -> Object {
+        self.with_some(key, ip.map(|ip| ip.to_canonical().to_string()))
+    }
+
+    /// Puts a list in, unless it is empty.
+    pub(super) fn with_list<T>(self, key: &str, list: &[T], write: impl Fn(&T) -> Value) -> Object {
+        self.with_some(key, (!list.is_empty()).then(|| list.iter().map(write).collect::<Vec<Value>>()))
+    }
+
+    /// Ends the object with the members that came from elsewhere, but for those whose keys have a meaning in this shape:
+    /// a reader would take them, in any case of letters, for the member itself.
+    pub(super) fn and(mut self, extra: &Map<String, Value>, meant: &[&str]) -> Object {
+        let foreign = extra.iter().filter(|(key, _)| !meant.iter().any(|meant| key.eq_ignore_ascii_case(meant)));
+        self.0.extend(foreign.map(|(key, value)| (key.clone(), value.clone())));
+        self
+    }
+
+    /// The whole result, with its version in front.
+    pub(super) fn dated(self, version: Version) -> Value {
+        let mut dated = Object::default().with("cniVersion", version.as_str());
+        dated.0.extend(self.0);
+        dated.into()
+    }
+}
+
+impl From<Object> for Value {
+    fn from(object: Object) -> Value {
+        Value::Object(object.0)
+    }
+}
+
+/// `dns`, the same in every version.
+pub(super) fn dns(dns: &Dns) -> Value {
+    let text = |text: &String| Value::from(text.as_str());
+    Object::default()
+        .with_list("nameservers", &dns.nameservers, text)
+        .with_text("domain", &dns.domain)
+        .with_list("search", &dns.search, text)
+        .with_list("options", &dns.options, text)
+        .and(&dns.extra, &["nameservers", "domain", "search", "options"])
+        .into()
+}
+
+/// A route with its attributes, as it is written from 0.3.0 on.
+pub(super) fn route(route: &Route) -> Value {
+    Object::default()
+        .with("dst", canonical(route.dst).to_string())
+        .with_ip("gw", route.gw)
+        .with_number("mtu", route.mtu)
+        .with_number("advmss", route.advmss)
+        .with_number("priority", route.priority)
+        .with_some("table", route.table)
+        .with_some("scope", route.scope)
+        .and(&route.extra, &ROUTE)
+        .into()
+}
+
+/// The members of a route.
+pub(super) const ROUTE: [&str; 7] = ["dst", "gw", "mtu", "advmss", "priority", "table", "scope"];

@@ -1,0 +1,78 @@
+//! The result of 0.3.0, 0.3.1 and 0.4.0.
+//!
+//! Beside the newest shape: an address says its family in `version`, which is made up on writing and dropped on reading;
+//! `dns` is always there; an interface has no `mtu`, `socketPath`, `pciID` (under these names anything may stand there,
+//! it is passed on within this shape and goes no further).
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::object::{Object, dns, route};
+use crate::{Answer, Dns, Interface, Ip, ReadError, Route, address::canonical, read};
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Document {
+    #[serde(rename = "cniVersion")]
+    _version: Value,
+    interfaces: Vec<OldInterface>,
+    ips: Vec<Ip>,
+    routes: Vec<Route>,
+    dns: Dns,
+    #[serde(rename = "*")]
+    extra: Map<String, Value>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OldInterface {
+    name: String,
+    mac: String,
+    sandbox: String,
+    #[serde(rename = "*")]
+    extra: Map<String, Value>,
+}
+
+/// Reads a document of this shape.
+pub(super) fn up(value: &Value) -> Result<Answer, ReadError> {
+    let Document { interfaces, mut ips, routes, dns, extra, .. } = read(value)?;
+    for ip in &mut ips {
+        ip.extra.retain(|key, _| !key.eq_ignore_ascii_case("version"));
+    }
+    Ok(Answer { interfaces: interfaces.into_iter().map(Interface::from).collect(), ips, routes, dns, extra })
+}
+
+impl From<OldInterface> for Interface {
+    fn from(OldInterface { name, mac, sandbox, extra }: OldInterface) -> Interface {
+        Interface { name, mac, sandbox, extra, ..Interface::default() }
+    }
+}
+
+/// Writes a document of this shape.
+pub(super) fn down(answer: &Answer) -> Object {
+    Object::default()
+        .with_list("interfaces", &answer.interfaces, interface)
+        .with_list("ips", &answer.ips, ip)
+        .with_list("routes", &answer.routes, route)
+        .with("dns", dns(&answer.dns))
+        .and(&answer.extra, &["cniVersion", "interfaces", "ips", "routes", "dns"])
+}
+
+fn interface(interface: &Interface) -> Value {
+    Object::default()
+        .with("name", interface.name.as_str())
+        .with_text("mac", &interface.mac)
+        .with_text("sandbox", &interface.sandbox)
+        .and(&interface.extra, &["name", "mac", "sandbox"])
+        .into()
+}
+
+fn ip(ip: &Ip) -> Value {
+    Object::default()
+        .with("version", if canonical(ip.address).is_ipv4() { "4" } else { "6" })
+        .with_some("interface", ip.interface)
+        .with("address", canonical(ip.address).to_string())
+        .with_ip("gateway", ip.gateway)
+        .and(&ip.extra, &["version", "interface", "address", "gateway"])
+        .into()
+}

@@ -1,0 +1,155 @@
+//! The configuration that a plugin receives.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::{ReadError, document, member, read};
+
+/// A plugin's configuration as it came, of whatever version: all of them spell it the same (specification, section 1).
+///
+/// Nothing of it is lost, so it can be handed to another plugin. Keys are found in any case of letters, and a `null`
+/// counts as absent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NetConf(pub Map<String, Value>);
+
+/// Why a text is no configuration.
+#[derive(Debug)]
+pub enum ParseError {
+    /// It is not JSON.
+    Json(serde_json::Error),
+    /// It is JSON, but not an object; the word says what.
+    NotAnObject(&'static str),
+}
+
+impl NetConf {
+    /// Reads a configuration from JSON text, by the rules of [`document::parse`]. The document `null` is an empty object.
+    pub fn parse(stdin: &[u8]) -> Result<NetConf, ParseError> {
+        match document::parse(stdin).map_err(ParseError::Json)? {
+            Value::Object(object) => Ok(NetConf(object)),
+            Value::Null => Ok(NetConf::default()),
+            other => Err(ParseError::NotAnObject(kind(&other))),
+        }
+    }
+
+    /// What stands under `key`, in any spelling; the last of several.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        find(&self.0, &[key])
+    }
+
+    /// What stands at the end of `path`, a key a level. Objects that one key names in several spellings count as merged.
+    pub fn at(&self, path: &[&str]) -> Option<&Value> {
+        find(&self.0, path)
+    }
+
+    /// The text under `key`, if there is one and it is a text.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.get(key)?.as_str()
+    }
+
+    /// Whether `key` is there in any spelling, be it `null`.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.0.keys().any(|own| own.eq_ignore_ascii_case(key))
+    }
+
+    /// Puts `value` under `key`, in place of every spelling of it.
+    pub fn set(&mut self, key: &str, value: Value) {
+        put(&mut self.0, key, value);
+    }
+
+    /// Puts `value` at the end of `path`, making the objects on the way; an empty path changes nothing.
+    pub fn set_at(&mut self, path: &[&str], value: Value) {
+        put_at(&mut self.0, path, value);
+    }
+
+    /// Reads the whole configuration as a `T`, see [`read()`](crate::read()).
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, ReadError> {
+        read::read_object(&self.0)
+    }
+
+    /// The network's `name`.
+    pub fn name(&self) -> Option<&str> {
+        self.text("name")
+    }
+
+    /// The plugin's `type`.
+    pub fn plugin_type(&self) -> Option<&str> {
+        self.text("type")
+    }
+
+    /// `ipam.type`, the plugin that manages addresses; `None` if it is empty too, as in the `"ipam": {}` of some senders.
+    pub fn ipam_type(&self) -> Option<&str> {
+        self.at(&["ipam", "type"])?.as_str().filter(|text| !text.is_empty())
+    }
+
+    /// The configuration as compact JSON, as it goes to another plugin's stdin.
+    pub fn to_vec(&self) -> Vec<u8> {
+        Value::Object(self.0.clone()).to_string().into_bytes()
+    }
+}
+
+/// Looks the last spelling through first; an earlier one only counts as far as objects are merged.
+fn find<'a>(object: &'a Map<String, Value>, path: &[&str]) -> Option<&'a Value> {
+    let (key, below) = path.split_first()?;
+    for (_, value) in member::spellings(object, key).rev() {
+        match value {
+            value if below.is_empty() => return Some(value),
+            Value::Object(inner) => match find(inner, below) {
+                None => {}
+                found => return found,
+            },
+            _ => return None,
+        }
+    }
+    None
+}
+
+fn put(object: &mut Map<String, Value>, key: &str, value: Value) {
+    object.retain(|own, _| !own.eq_ignore_ascii_case(key));
+    object.insert(key.to_owned(), value);
+}
+
+fn put_at(object: &mut Map<String, Value>, path: &[&str], value: Value) {
+    match path {
+        [] => {}
+        [key] => put(object, key, value),
+        [key, below @ ..] => {
+            let mut inner = match member::lookup(object, key).map(|(_, value)| value.into_owned()) {
+                Some(Value::Object(inner)) => inner,
+                _ => Map::new(),
+            };
+            put_at(&mut inner, below, value);
+            put(object, key, inner.into());
+        }
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParseError::Json(error) => error.fmt(f),
+            ParseError::NotAnObject(kind) => write!(f, "expected an object, found {kind}"),
+        }
+    }
+}
+
+impl std::error::Error for ParseError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ParseError::Json(error) => Some(error),
+            ParseError::NotAnObject(_) => None,
+        }
+    }
+}

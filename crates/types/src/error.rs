@@ -1,0 +1,60 @@
+//! The error object of the protocol.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a plugin prints when it fails (specification, section 5, Error).
+///
+/// Reading is tolerant: the reference writes no `cniVersion`, and a missing code or text is 0 or empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CniError {
+    /// The version that the configuration asked for.
+    #[serde(rename = "cniVersion", skip_serializing_if = "Option::is_none")]
+    pub cni_version: Option<String>,
+    /// What kind of failure, see [`code`].
+    pub code: u32,
+    /// The failure in a sentence.
+    pub msg: String,
+    /// More about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<String>,
+}
+
+impl fmt::Display for CniError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.details.as_deref() {
+            None | Some("") => f.write_str(&self.msg),
+            Some(details) => write!(f, "{}: {details}", self.msg),
+        }
+    }
+}
+
+impl std::error::Error for CniError {}
+
+/// The codes that the specification gives a meaning; those of a plugin's own start at 100.
+pub mod code {
+    /// The plugin does not speak the version that was asked for.
+    pub const INCOMPATIBLE_VERSION: u32 = 1;
+    /// A key of the configuration is not supported; the text names it and its value.
+    pub const UNSUPPORTED_FIELD: u32 = 2;
+    /// The container is unknown or gone: the runtime need not send a DEL.
+    pub const UNKNOWN_CONTAINER: u32 = 3;
+    /// A `CNI_*` variable is missing or wrong; the text names it.
+    pub const INVALID_ENVIRONMENT: u32 = 4;
+    /// Reading or writing failed.
+    pub const IO: u32 = 5;
+    /// Something could not be decoded.
+    pub const DECODE: u32 = 6;
+    /// A value of the configuration cannot be.
+    pub const INVALID_CONFIG: u32 = 7;
+    /// `CNI_NETNS` cannot be used: it is the host's own namespace.
+    pub const INVALID_NETNS: u32 = 8;
+    /// A passing difficulty: the runtime may try again later.
+    pub const TRY_AGAIN: u32 = 11;
+    /// STATUS: the plugin cannot serve an ADD.
+    pub const UNAVAILABLE: u32 = 50;
+    /// STATUS: as [`UNAVAILABLE`], and running containers may have lost connectivity.
+    pub const LIMITED: u32 = 51;
+}

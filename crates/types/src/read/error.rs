@@ -1,0 +1,115 @@
+//! What can be wrong with a member of a document.
+
+use std::fmt;
+
+use serde::de::{Error, Expected, Unexpected};
+
+/// Whether the JSON type is wrong or only what it says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wrong {
+    /// Another JSON type than expected: error code 6.
+    Type,
+    /// The right type with a value that cannot be, or a member that is missing: error code 7.
+    Value,
+}
+
+/// Why a value could not be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReadError {
+    /// Where, as the document spells it: `ipam.ranges[0][1].subnet`; empty for the document itself.
+    pub path: String,
+    /// What kind of wrong.
+    pub what: Wrong,
+    /// What was expected and what was found.
+    pub message: String,
+}
+
+impl ReadError {
+    /// An error about the value itself.
+    pub fn value(message: impl Into<String>) -> ReadError {
+        ReadError { path: String::new(), what: Wrong::Value, message: message.into() }
+    }
+
+    /// An error about the JSON type.
+    pub fn wrong_type(message: impl Into<String>) -> ReadError {
+        ReadError { path: String::new(), what: Wrong::Type, message: message.into() }
+    }
+
+    /// The same error, seen from an object that holds the value under `key`.
+    #[must_use]
+    pub fn under(mut self, key: &str) -> ReadError {
+        let separator = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
+        self.path = format!("{key}{separator}{}", self.path);
+        self
+    }
+
+    /// The same error, seen from a list that holds the value at `index`.
+    #[must_use]
+    pub fn at(self, index: usize) -> ReadError {
+        self.under(&format!("[{index}]"))
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path.as_str() {
+            "" => f.write_str(&self.message),
+            path => write!(f, "{path}: {}", self.message),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+impl Error for ReadError {
+    fn custom<T: fmt::Display>(message: T) -> ReadError {
+        ReadError::value(message.to_string())
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> ReadError {
+        ReadError::wrong_type(contrast(found, expected))
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> ReadError {
+        ReadError::value(contrast(found, expected))
+    }
+
+    fn missing_field(field: &'static str) -> ReadError {
+        ReadError::value("is missing").under(field)
+    }
+}
+
+fn contrast(found: Unexpected<'_>, expected: &dyn Expected) -> String {
+    format!("expected {}, found {}", wish(&expected.to_string()), sight(found))
+}
+
+/// serde's name of what a type wants, in words that do not need Rust.
+fn wish(expected: &str) -> &str {
+    match expected {
+        "u8" => "an integer from 0 to 255",
+        "u16" => "an integer from 0 to 65535",
+        "u32" => "an integer from 0 to 4294967295",
+        "u64" | "usize" => "an integer from 0 to 18446744073709551615",
+        "i32" => "an integer from -2147483648 to 2147483647",
+        "i64" | "isize" => "an integer from -9223372036854775808 to 9223372036854775807",
+        "a string" => "a text",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        other if other.starts_with("struct ") => "an object",
+        other => other,
+    }
+}
+
+fn sight(found: Unexpected<'_>) -> String {
+    match found {
+        Unexpected::Bool(value) => value.to_string(),
+        Unexpected::Unsigned(value) => value.to_string(),
+        Unexpected::Signed(value) => value.to_string(),
+        Unexpected::Str(text) => format!("the text {text:?}"),
+        Unexpected::Unit => "null".into(),
+        Unexpected::Seq => "a list".into(),
+        Unexpected::Map => "an object".into(),
+        other => other.to_string(),
+    }
+}

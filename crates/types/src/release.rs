@@ -1,0 +1,50 @@
+//! Version texts as numbers.
+
+/// Any `cniVersion` text as numbers, for comparing; ordered by major, minor, micro.
+///
+/// More lenient than [`Version::exact`](crate::Version::exact): it answers whether a configuration is new enough for a
+/// verb, even if nobody published that version.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Release {
+    /// The first number.
+    pub major: i64,
+    /// The second number, 0 if it is not said.
+    pub minor: i64,
+    /// The third number, 0 if it is not said.
+    pub micro: i64,
+}
+
+impl Release {
+    /// Reads one to three integers between dots; the empty text is 0.1.0. The error names the part that is not an integer.
+    pub fn parse(text: &str) -> Result<Release, String> {
+        if text.is_empty() {
+            return Ok(Release { major: 0, minor: 1, micro: 0 });
+        }
+        let parts: Vec<&str> = text.split('.').collect();
+        if parts.len() > 3 {
+            return Err(format!("invalid version {text:?}: too many parts"));
+        }
+        let number = |index: usize, name| parts.get(index).map_or(Ok(0), |part| integer(name, part));
+        Ok(Release { major: number(0, "major")?, minor: number(1, "minor")?, micro: number(2, "micro")? })
+    }
+}
+
+fn integer(name: &str, part: &str) -> Result<i64, String> {
+    part.parse().map_err(|error| format!("failed to convert {name} version part {part:?}: {error}"))
+}
+
+impl From<crate::Version> for Release {
+    fn from(version: crate::Version) -> Release {
+        use crate::Version;
+        let (major, minor, micro) = match version {
+            Version::V0_1_0 => (0, 1, 0),
+            Version::V0_2_0 => (0, 2, 0),
+            Version::V0_3_0 => (0, 3, 0),
+            Version::V0_3_1 => (0, 3, 1),
+            Version::V0_4_0 => (0, 4, 0),
+            Version::V1_0_0 => (1, 0, 0),
+            Version::V1_1_0 => (1, 1, 0),
+        };
+        Release { major, minor, micro }
+    }
+}

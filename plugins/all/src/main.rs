@@ -1,0 +1,15 @@
+//! All plugins in one binary, called by the name of the plugin.
+
+use cnikit::{Entry, Interface, Ipam};
+
+/// Every plugin of this binary; each finds the others here before it looks for a program.
+static ALL: &[Entry] = &[
+    Entry::of::<Interface<bridge::Bridge>>("bridge"),
+    Entry::of::<Ipam<host_local::HostLocal>>("host-local"),
+    Entry::of::<loopback::Loopback>("loopback"),
+    Entry::of::<Interface<ptp::Ptp>>("ptp"),
+];
+
+fn main() -> std::process::ExitCode {
+    cnikit::dispatch(ALL)
+}

@@ -1,0 +1,139 @@
+//! Containers on a bridge of the host.
+//!
+//! Each container has one end of a veth pair; the other is a port of the bridge, which is made when it is not there. With
+//! an `ipam` the container has addresses, the bridge may be its gateway, and what leaves the network may be masqueraded;
+//! without one it is layer 2 only. The keys are those of [`Keys`].
+#![forbid(unsafe_code)]
+
+mod keys;
+
+pub use keys::Keys;
+
+use cnikit::plan::{Kind, Plan};
+use cnikit::resources::bring_up::BringUp;
+use cnikit::resources::forwarding::Forwarding;
+use cnikit::resources::gateway::Gateway;
+use cnikit::resources::layer3::{self, Layer3};
+use cnikit::resources::masquerade::{self, Masquerade};
+use cnikit::resources::port::ForwardingPort;
+use cnikit::resources::veth::{self, HostEnd, Veth};
+use cnikit::types::Route;
+use cnikit::{Addresses, Attachment, Error, InterfacePlugin, Result, Said, Sources};
+use ipnetwork::IpNetwork;
+use serde::Deserialize;
+
+/// bridge's configuration, checked.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Keys")]
+pub struct Bridge(Keys);
+
+impl InterfacePlugin for Bridge {
+    const LINK: Kind = veth::KIND;
+    const KINDS: &'static [Kind] = &[masquerade::KIND];
+    const SOURCES: Sources = &[("mac", &[Said::Runtime("mac"), Said::ArgsCni("mac"), Said::CniArg("MAC")])];
+    const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["MAC"]);
+
+    fn link(&self, at: &Attachment) -> Plan {
+        let Bridge(keys) = self;
+        let (bridge, ifname) = (keys.bridge.clone(), at.tag.ifname.clone());
+        let host = HostEnd::Port { bridge: bridge.clone(), hairpin: keys.hairpin_mode, isolated: keys.port_isolation };
+        let layer2 = keys.ipam.name.is_empty() && !keys.disable_container_interface;
+        Plan::of(self.bridge())
+            .and(Veth { ifname: ifname.clone(), mac: keys.mac, mtu: keys.mtu.0, host })
+            .and_each(layer2.then(|| BringUp { ifname: ifname.clone(), slaac: keys.slaac }))
+            .and_each(layer2.then(|| ForwardingPort { ifname, bridge, addresses: Vec::new() }))
+    }
+
+    fn complete(&self, addresses: &mut Addresses) -> Result<()> {
+        let Bridge(keys) = self;
+        if let Some(dns) = keys.dns.said() {
+            addresses.dns = dns;
+        }
+        if self.is_gateway() {
+            for ip in addresses.ips.iter_mut().filter(|ip| ip.gateway.is_none()) {
+                ip.gateway = Some(first(ip.address)?);
+            }
+        }
+        if keys.is_default_gateway {
+            addresses.routes.extend(missing_defaults(addresses));
+        }
+        Ok(())
+    }
+
+    fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
+        if addresses.is_empty() {
+            return Plan::default();
+        }
+        let Bridge(keys) = self;
+        let (bridge, ifname, networks) = (keys.bridge.clone(), at.tag.ifname.clone(), addresses.networks());
+        let gateways = if self.is_gateway() { gateways(addresses) } else { Vec::new() };
+        let forwarding = Forwarding::of(&gateways);
+        let gateway = Gateway { link: bridge.clone(), addresses: gateways, force: keys.force_address };
+        Plan::default()
+            .and_each((!gateway.addresses.is_empty()).then_some(gateway))
+            .and_each((forwarding.ipv4 || forwarding.ipv6).then_some(forwarding))
+            .and_each(keys.ip_masq.then(|| Masquerade { addresses: networks.clone() }))
+            .and(Layer3 {
+                ifname: ifname.clone(),
+                addresses: networks.clone(),
+                prefix_routes: true,
+                routes: layer3::routes(&addresses.ips, &addresses.routes),
+                detection: keys.detection(),
+                announce: true,
+            })
+            .and(ForwardingPort { ifname, bridge, addresses: networks.iter().map(IpNetwork::ip).collect() })
+    }
+
+    fn status(&self) -> Result<()> {
+        if self.0.ip_masq { masquerade::available() } else { Ok(()) }
+    }
+}
+
+impl Bridge {
+    fn is_gateway(&self) -> bool {
+        self.0.is_gateway || self.0.is_default_gateway
+    }
+
+    fn bridge(&self) -> cnikit::resources::bridge::Bridge {
+        let Bridge(keys) = self;
+        cnikit::resources::bridge::Bridge {
+            name: keys.bridge.clone(),
+            mtu: keys.mtu.0,
+            promiscuous: keys.promisc_mode,
+            pinned: self.is_gateway() && !keys.ipam.name.is_empty(),
+            detection: keys.detection(),
+        }
+    }
+}
+
+/// The first address after the network's own: the gateway that is not said.
+fn first(network: IpNetwork) -> Result<std::net::IpAddr> {
+    let next = match network {
+        IpNetwork::V4(network) => u32::from(network.network()).checked_add(1).map(|bits| std::net::Ipv4Addr::from(bits).into()),
+        IpNetwork::V6(network) => u128::from(network.network()).checked_add(1).map(|bits| std::net::Ipv6Addr::from(bits).into()),
+    };
+    let none = || Error::config(format!("{network} leaves no address for a gateway")).remedy("give the range a `gateway`");
+    next.ok_or_else(none)
+}
+
+/// The gateways with the prefixes of the addresses they serve, each once.
+fn gateways(addresses: &Addresses) -> Vec<IpNetwork> {
+    let mut gateways = Vec::new();
+    for ip in &addresses.ips {
+        let gateway = ip.gateway.and_then(|gateway| IpNetwork::new(gateway, ip.address.prefix()).ok());
+        gateways.extend(gateway.filter(|gateway| !gateways.contains(gateway)));
+    }
+    gateways
+}
+
+/// A default route for each family of the addresses that has none, by its first gateway.
+fn missing_defaults(addresses: &Addresses) -> Vec<Route> {
+    let is_default = |route: &Route, ipv4| route.dst.prefix() == 0 && route.dst.is_ipv4() == ipv4;
+    let missing = |ipv4: &bool| !addresses.routes.iter().any(|route| is_default(route, *ipv4));
+    let route = |ipv4: bool| {
+        let gateway = addresses.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == ipv4)?;
+        let dst = IpNetwork::new(if ipv4 { [0, 0, 0, 0].into() } else { [0; 16].into() }, 0).ok()?;
+        Some(Route { gw: Some(gateway), ..Route::to(dst) })
+    };
+    [true, false].into_iter().filter(missing).filter_map(route).collect()
+}

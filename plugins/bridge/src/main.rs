@@ -1,0 +1,5 @@
+//! The plugin bridge as a binary of its own.
+
+fn main() -> std::process::ExitCode {
+    cnikit::main::<cnikit::Interface<bridge::Bridge>>()
+}

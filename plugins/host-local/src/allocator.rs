@@ -1,0 +1,198 @@
+//! Takes and gives back the addresses of one network.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cnikit_store::Directory;
+
+use crate::boot::Boot;
+use crate::files::Files;
+use crate::ledger::{Beside, Ledger};
+use crate::owner::{Content, Owner};
+use crate::record::Record;
+use crate::refusal::{Kind, Refusal};
+use crate::request::{Allocation, Request};
+use crate::taker::Taker;
+
+/// How long others may hold the lock: a reading of tens of thousands of files takes a second, and many may queue.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a look at the store's health waits for the lock: a busy store is a healthy one.
+const GLANCE: Duration = Duration::from_secs(2);
+
+/// The allocations of one network, in the directory `<data_dir>/<network>`.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// The parent of the networks' directories.
+    pub data_dir: PathBuf,
+    /// The network's name.
+    pub network: String,
+    /// This boot, if it is known; without it no index is believed.
+    pub boot: Option<Boot>,
+    /// How long the lock is waited for.
+    pub patience: Duration,
+    /// Who hears of what is odd but stops nothing.
+    pub log: fn(&str),
+}
+
+/// How a network's store is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Files whose content names no owner. Their addresses count as taken.
+    pub unreadable: Vec<PathBuf>,
+    /// All addresses that are taken.
+    pub taken: Vec<IpAddr>,
+}
+
+impl Store {
+    /// Allocates one address of each set, or none at all: what a failing call made is removed, by name.
+    pub fn acquire(&self, request: &Request) -> Result<Vec<Allocation>, Refusal> {
+        let wanted = request.assign()?;
+        let (files, beside) = (Files::make(&self.directory()?, self.patience)?, self.beside());
+        let mut taker = Taker { ledger: Ledger::open(&files, &beside)?, files: &files, request, made: Vec::new() };
+        let done = taker.take(&wanted);
+        if done.is_err() {
+            taker.put_back(self.log);
+        }
+        taker.ledger.seal();
+        done
+    }
+
+    /// Frees all addresses that an attachment holds in this network; those that an old release noted under the container
+    /// alone if there are no others. To hold none is success.
+    pub fn release(&self, owner: &Owner) -> Result<Vec<IpAddr>, Refusal> {
+        let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(Vec::new()) };
+        let beside = self.beside();
+        let mut ledger = Ledger::open(&files, &beside)?;
+        let held = match ledger.held_by(owner)? {
+            none if none.is_empty() => ledger.held_by(&owner.bare())?,
+            held => held,
+        };
+        free(&mut ledger, held)
+    }
+
+    /// Frees these addresses, so far as the attachment still holds them.
+    pub fn give_back(&self, owner: &Owner, addresses: &[IpAddr]) -> Result<(), Refusal> {
+        let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(()) };
+        let beside = self.beside();
+        let mut ledger = Ledger::open(&files, &beside)?;
+        let held = ledger.held_by(owner)?.into_iter().filter(|record| addresses.contains(&record.address)).collect();
+        free(&mut ledger, held).map(drop)
+    }
+
+    /// Says whether an attachment still holds these addresses; with none given, whether it holds any.
+    pub fn confirm(&self, owner: &Owner, addresses: &[IpAddr]) -> Result<(), Refusal> {
+        let none = || {
+            Refusal::new(Kind::Drift, format!("host-local: Failed to find address added by container ID: {owner}"))
+                .remedy(format!(
+                    "its reservation in {} is gone: restart the container",
+                    self.data_dir.join(&self.network).display()
+                ))
+        };
+        let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Err(none()) };
+        let beside = self.beside();
+        let mut ledger = Ledger::open(&files, &beside)?;
+        let held = [ledger.held_by(owner)?, ledger.held_by(&owner.bare())?].concat();
+        if held.is_empty() {
+            return Err(none());
+        }
+        let is_held = |address: &&IpAddr| held.iter().any(|record| record.address == **address);
+        let missing: Vec<IpAddr> = addresses.iter().filter(|address| !is_held(address)).copied().collect();
+        if missing.is_empty() { Ok(()) } else { Err(drift(&files, owner, &missing)) }
+    }
+
+    /// Frees every address whose holder is not among the valid ones. One that an old release noted under a container
+    /// alone stays while any attachment of that container is valid; a file that cannot be read always stays.
+    pub fn sweep(&self, valid: &[Owner]) -> Result<Vec<IpAddr>, Refusal> {
+        let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(Vec::new()) };
+        let beside = self.beside();
+        let mut ledger = Ledger::open(&files, &beside)?;
+        let valid: HashSet<Owner> = valid.iter().flat_map(|owner| [owner.clone(), owner.bare()]).collect();
+        let numbers: HashSet<u64> = valid.iter().map(Owner::number).collect();
+        let stale = |record: &Record| {
+            let suspect = !record.unreadable && !numbers.contains(&record.owner);
+            suspect
+                && matches!(files.read(record.address), Ok(Some((Content::Of(owner), _))) if !valid.contains(&owner))
+        };
+        let stale: Vec<Record> = ledger.all()?.into_iter().filter(stale).collect();
+        free(&mut ledger, stale)
+    }
+
+    /// Says whether an address could be reserved, apart from whether any is free; and what is odd but stops nothing.
+    pub fn health(&self) -> Result<Health, Refusal> {
+        let path = self.directory()?;
+        let writable = nearest(&path).and_then(|place| Ok(place.probe()?));
+        writable.map_err(|refusal| refusal.within(format_args!("no reservation can be kept in {}", path.display())))?;
+        let files = match Files::find(&path, GLANCE) {
+            Err(busy) if busy.kind == Kind::Busy => None,
+            found => found?,
+        };
+        let Some(files) = files else { return Ok(Health::default()) };
+        let beside = self.beside();
+        let mut ledger = Ledger::open(&files, &beside)?;
+        let unreadable = ledger.unreadable()?.into_iter().map(|address| files.path_of(address)).collect();
+        let taken = ledger.all()?.iter().map(|record| record.address).collect();
+        Ok(Health { unreadable, taken })
+    }
+
+    fn directory(&self) -> Result<PathBuf, Refusal> {
+        let name = &self.network;
+        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
+            return Err(Refusal::value(format!("the network's name {name:?} cannot be a directory's")));
+        }
+        Ok(self.data_dir.join(name))
+    }
+
+    fn beside(&self) -> Beside {
+        Beside {
+            network: self.network.clone(),
+            indexes: Directory::make(self.data_dir.join(".idx"), 0o700).ok(),
+            garbage: self.data_dir.join(".aside").join(&self.network),
+            boot: self.boot,
+            log: self.log,
+        }
+    }
+}
+
+/// Frees what it can and then reports what it could not.
+fn free(ledger: &mut Ledger, records: Vec<Record>) -> Result<Vec<IpAddr>, Refusal> {
+    let (mut freed, mut refused) = (Vec::new(), Vec::new());
+    for record in records {
+        match ledger.remove(&record) {
+            Ok(()) => freed.push(record.address),
+            Err(refusal) => refused.push(refusal),
+        }
+    }
+    ledger.seal();
+    let texts: Vec<String> = refused.iter().skip(1).map(|refusal| format!("; {}", refusal.text)).collect();
+    match refused.into_iter().next() {
+        None => Ok(freed),
+        Some(first) => Err(Refusal { text: first.text.clone() + &texts.concat(), ..first }),
+    }
+}
+
+fn drift(files: &Files, owner: &Owner, missing: &[IpAddr]) -> Refusal {
+    let tell = |address: &IpAddr| {
+        let found = match files.read(*address) {
+            Ok(None) => "nobody's".to_owned(),
+            Ok(Some((Content::Of(other), _))) => format!("held by {other}"),
+            _ => "not readable".to_owned(),
+        };
+        format!("{address}: wanted held by {owner}, found {found} ({})", files.path_of(*address).display())
+    };
+    let told: Vec<String> = missing.iter().map(tell).collect();
+    Refusal::new(Kind::Drift, told.join("; ")).remedy("restart the container: its address may be given to another one")
+}
+
+/// The directory, or the nearest of those above it that is there.
+fn nearest(path: &Path) -> Result<Directory, Refusal> {
+    match Directory::open(path) {
+        Err(error) if error.is_absent() => {
+            let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            if above == path { Err(error.into()) } else { nearest(above) }
+        }
+        opened => Ok(opened?),
+    }
+}

@@ -1,0 +1,56 @@
+//! Which boot of which machine this is.
+
+/// The kernel's name for this boot, and the installation's own.
+///
+/// An address that is known to have been held in another boot of the same machine is held by nobody now: no container
+/// outlives its kernel. No clock is asked, for clocks are set back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Boot {
+    pub(crate) id: u128,
+    pub(crate) machine: Option<u128>,
+}
+
+impl Boot {
+    /// From the texts of random(4)'s boot id and machine-id(5); `None` without a boot id, and then no index is believed.
+    pub fn new(boot_id: &str, machine_id: Option<&str>) -> Option<Boot> {
+        Some(Boot { id: hex(boot_id)?, machine: machine_id.and_then(hex) })
+    }
+
+    /// This one; see random(4) and machine-id(5).
+    pub fn now() -> Option<Boot> {
+        let read = |path| std::fs::read_to_string(path).ok();
+        Boot::new(&read("/proc/sys/kernel/random/boot_id")?, read("/etc/machine-id").as_deref())
+    }
+
+    /// Is this *another* boot of the *same* machine than that one? `false` on any doubt.
+    pub(crate) fn follows(&self, that: &Boot) -> bool {
+        self.machine.is_some() && self.machine == that.machine && self.id != that.id
+    }
+}
+
+/// 32 hexadecimal digits, dashes apart. Zero is what is written for "unknown".
+fn hex(text: &str) -> Option<u128> {
+    let digits: String = text.trim().chars().filter(|letter| *letter != '-').collect();
+    let number = if digits.len() == 32 { u128::from_str_radix(&digits, 16).ok() } else { None };
+    number.filter(|number| *number != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &str = "11111111-1111-1111-1111-111111111111";
+    const TWO: &str = "22222222-2222-2222-2222-222222222222";
+    const MACHINE: &str = "0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn only_another_boot_of_the_same_machine_proves_anything() {
+        let boot = |id, machine| Boot::new(id, machine).unwrap();
+        assert!(boot(TWO, Some(MACHINE)).follows(&boot(ONE, Some(MACHINE))));
+        assert!(!boot(ONE, Some(MACHINE)).follows(&boot(ONE, Some(MACHINE))), "the same boot");
+        assert!(!boot(TWO, None).follows(&boot(ONE, None)), "no machine is known");
+        assert!(!boot(TWO, Some(MACHINE)).follows(&boot(ONE, Some(TWO))), "another machine");
+        assert_eq!(boot(ONE, Some("uninitialized")).machine, None);
+        assert_eq!(Boot::new("", None), None);
+    }
+}

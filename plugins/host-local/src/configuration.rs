@@ -1,0 +1,315 @@
+//! The configuration: as it is written, and checked.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use cnikit::types::{Args, NetConf, ReadError, Route, Value, Version, Wrong, read};
+use ipnetwork::IpNetwork;
+use serde::Deserialize;
+
+use crate::range::Written;
+use crate::range_set::RangeSet;
+use crate::refusal::{Kind, Refusal};
+use crate::text;
+
+const DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// The keys under `ipam`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HostLocal {
+    /// Under which directory each network has its own. Default: `/var/lib/cni/networks`.
+    data_dir: String,
+    /// A resolv.conf(5) whose content becomes the result's `dns`. Default: none.
+    resolv_conf: String,
+    /// Routes for the result, passed on as they are.
+    routes: Vec<Route>,
+    /// Lists of ranges; an attachment is given one address of each list.
+    ranges: Vec<Vec<KeysOfRange>>,
+    /// One range, in the old way: it is a list of its own, before those of `ranges`. Without it the three keys below mean
+    /// nothing.
+    #[serde(deserialize_with = "text::subnet")]
+    subnet: Option<IpNetwork>,
+    /// The first address of `subnet` to be given.
+    #[serde(deserialize_with = "text::address")]
+    range_start: Option<IpAddr>,
+    /// The last one.
+    #[serde(deserialize_with = "text::address")]
+    range_end: Option<IpAddr>,
+    /// The gateway of `subnet`.
+    #[serde(deserialize_with = "text::address")]
+    gateway: Option<IpAddr>,
+}
+
+/// The keys of one range.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct KeysOfRange {
+    #[serde(deserialize_with = "text::subnet")]
+    subnet: Option<IpNetwork>,
+    #[serde(deserialize_with = "text::address")]
+    range_start: Option<IpAddr>,
+    #[serde(deserialize_with = "text::address")]
+    range_end: Option<IpAddr>,
+    #[serde(deserialize_with = "text::address")]
+    gateway: Option<IpAddr>,
+}
+
+/// The whole configuration, from all the places that have a say in it, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Checked {
+    /// The sets of ranges: those of `runtimeConfig.ipRanges` first. Their order gives files their number.
+    pub(crate) sets: Vec<RangeSet>,
+    /// Requested addresses, from `CNI_ARGS`, `args.cni.ips` and `runtimeConfig.ips` together.
+    pub(crate) wanted: Vec<IpAddr>,
+    /// Routes for the result.
+    pub(crate) routes: Vec<Route>,
+    /// Where the result's `dns` comes from.
+    pub(crate) resolv_conf: Option<String>,
+}
+
+impl From<KeysOfRange> for Written {
+    fn from(keys: KeysOfRange) -> Written {
+        Written { subnet: keys.subnet, start: keys.range_start, end: keys.range_end, gateway: keys.gateway }
+    }
+}
+
+impl HostLocal {
+    pub(crate) fn checked(&self, conf: &NetConf, args: &Args, version: Version) -> Result<Checked, Refusal> {
+        let sets = self.sets(conf)?;
+        judge(&sets, version)?;
+        Ok(Checked {
+            sets,
+            wanted: wanted(conf, args)?,
+            routes: self.routes.clone(),
+            resolv_conf: Some(self.resolv_conf.clone()).filter(|path| !path.is_empty()),
+        })
+    }
+
+    fn sets(&self, conf: &NetConf) -> Result<Vec<RangeSet>, Refusal> {
+        let (start, end, gateway) = (self.range_start, self.range_end, self.gateway);
+        let old = self.subnet.map(|subnet| vec![Written { subnet: Some(subnet), start, end, gateway }]);
+        let own = self.ranges.iter().map(|set| set.iter().cloned().map(Written::from).collect());
+        let written: Vec<Vec<Written>> = of_runtime(conf)?.into_iter().chain(old).chain(own).collect();
+        let checked = written.iter().enumerate().map(|(n, set)| {
+            RangeSet::try_from(&set[..]).map_err(|refusal| refusal.within(format_args!("invalid range set {n}")))
+        });
+        checked.collect()
+    }
+}
+
+/// Where the networks' directories are; tolerant, for DEL and GC must not fail for a key that they do not need.
+pub(crate) fn data_dir(conf: &NetConf) -> PathBuf {
+    let said = conf.at(&["ipam", "dataDir"]).and_then(Value::as_str).filter(|path| !path.is_empty());
+    said.unwrap_or(DATA_DIR).into()
+}
+
+/// What sets have to be together.
+fn judge(sets: &[RangeSet], version: Version) -> Result<(), Refusal> {
+    if sets.is_empty() {
+        return Err(Refusal::value("no IP ranges specified").remedy("give `ipam` a `subnet`, or `ranges`"));
+    }
+    let of_ipv4 = sets.iter().filter(|set| set.is_ipv4()).count();
+    if version < Version::V0_3_0 && (of_ipv4 > 1 || sets.len() - of_ipv4 > 1) {
+        return Err(Refusal::value(format!("CNI version {version} does not support more than 1 address per family"))
+            .remedy("raise `cniVersion` to 0.3.0 or later"));
+    }
+    for (i, one) in sets.iter().enumerate() {
+        if let Some(j) = sets[i + 1..].iter().position(|other| one.overlaps(other)) {
+            return Err(Refusal::value(format!("range set {i} overlaps with {}", i + 1 + j))
+                .remedy("an address may be in one set only; sets of runtimeConfig.ipRanges come first, then `subnet`, then `ranges`"));
+        }
+    }
+    Ok(())
+}
+
+/// The capability `ipRanges`: a list of sets. Some runtimes send one flat list of ranges, which makes a set a family.
+fn of_runtime(conf: &NetConf) -> Result<Vec<Vec<Written>>, Refusal> {
+    const PLACE: [&str; 2] = ["runtimeConfig", "ipRanges"];
+    let Some(value) = conf.at(&PLACE) else { return Ok(Vec::new()) };
+    if value.as_array().is_some_and(|list| list.iter().any(Value::is_object)) {
+        let flat: Vec<KeysOfRange> = read(value).map_err(|error| misread(&PLACE, &error))?;
+        let is_ipv6 = |written: &Written| written.subnet.is_some_and(|subnet| subnet.is_ipv6());
+        let (ipv6, others): (Vec<Written>, Vec<Written>) = flat.into_iter().map(Written::from).partition(is_ipv6);
+        return Ok([others, ipv6].into_iter().filter(|set| !set.is_empty()).collect());
+    }
+    let sets: Vec<Vec<KeysOfRange>> = read(value).map_err(|error| misread(&PLACE, &error))?;
+    Ok(sets.into_iter().map(|set| set.into_iter().map(Written::from).collect()).collect())
+}
+
+fn wanted(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>, Refusal> {
+    let mut all = Vec::new();
+    if let Some(text) = args.get("IP").filter(|text| !text.is_empty()) {
+        let ip = text::wanted(text).map_err(|_| {
+            let text = format!("ARGS: error parsing value of pair \"IP={text}\": invalid IP address {text}");
+            Refusal::new(Kind::Environment, text).remedy("CNI_ARGS carries one address: IP=10.1.2.3")
+        })?;
+        all.push(ip);
+    }
+    for place in [["args", "cni", "ips"].as_slice(), &["runtimeConfig", "ips"]] {
+        let Some(value) = conf.at(place) else { continue };
+        let texts: Vec<String> = read(value).map_err(|error| misread(place, &error))?;
+        for (n, text) in texts.iter().enumerate() {
+            let ip = text::wanted(text);
+            all.push(ip.map_err(|error| Refusal::value(format!("{}[{n}]: {error}", place.join("."))))?);
+        }
+    }
+    Ok(all)
+}
+
+/// An error of reading, told with the place that was read.
+fn misread(place: &[&str], error: &ReadError) -> Refusal {
+    let kind = if error.what == Wrong::Type { Kind::Type } else { Kind::Value };
+    let dot = if error.path.is_empty() || error.path.starts_with('[') { "" } else { "." };
+    Refusal::new(kind, format!("{}{dot}{}: {}", place.join("."), error.path, error.message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Conf {
+        ipam: HostLocal,
+    }
+
+    /// Reads a configuration whose `ipam` has these members, and beside it these.
+    fn read_all(ipam: &str, beside: &str, args: &str, version: Version) -> Result<Checked, Refusal> {
+        let conf = NetConf::parse(format!(r#"{{"name":"n","ipam":{{{ipam}}}{beside}}}"#).as_bytes()).unwrap();
+        let read: Conf = conf.read().map_err(|error| misread(&["conf"], &error))?;
+        read.ipam.checked(&conf, &Args::parse(args).unwrap(), version)
+    }
+
+    fn of(ipam: &str, beside: &str) -> Result<Checked, Refusal> {
+        read_all(ipam, beside, "", Version::NEWEST)
+    }
+
+    fn sets(ipam: &str, beside: &str) -> String {
+        let texts: Vec<String> = of(ipam, beside).unwrap().sets.iter().map(ToString::to_string).collect();
+        texts.join(" | ")
+    }
+
+    fn wanted(beside: &str, args: &str) -> Result<String, Refusal> {
+        let checked = read_all(r#""subnet":"10.0.0.0/24""#, beside, args, Version::NEWEST)?;
+        let texts: Vec<String> = checked.wanted.iter().map(ToString::to_string).collect();
+        Ok(texts.join(" "))
+    }
+
+    #[test]
+    fn sets_come_from_the_runtime_then_the_old_keys_then_the_list() {
+        let ipam = r#""ranges":[[{"subnet":"10.3.0.0/30"}],[{"SUBNET":"2001:db8::/126"}]],"Subnet":"10.2.0.0/30","gateway":"""#;
+        let runtime = r#","runtimeConfig":{"IPRanges":[[{"subnet":"10.1.0.0/30"},{"subnet":"10.1.1.0/30"}]]}"#;
+        let all =
+            "10.1.0.1-10.1.0.2,10.1.1.1-10.1.1.2 | 10.2.0.1-10.2.0.2 | 10.3.0.1-10.3.0.2 | 2001:db8::1-2001:db8::3";
+        assert_eq!(sets(ipam, runtime), all);
+    }
+
+    #[test]
+    fn a_flat_list_of_the_runtime_is_one_set_a_family() {
+        let runtime = r#","runtimeConfig":{"ipRanges":[{"subnet":"10.1.0.0/30"},{"subnet":"2001:db8::/126"},{"subnet":"10.2.0.0/30"}]}"#;
+        assert_eq!(sets("", runtime), "10.1.0.1-10.1.0.2,10.2.0.1-10.2.0.2 | 2001:db8::1-2001:db8::3");
+        assert_eq!(sets(r#""subnet":"10.0.0.0/30""#, r#","runtimeConfig":{"ipRanges":null}"#), "10.0.0.1-10.0.0.2");
+    }
+
+    #[test]
+    fn the_other_old_keys_mean_nothing_without_their_subnet() {
+        let ipam = r#""rangeStart":"192.0.2.1","gateway":"192.0.2.1","ranges":[[{"subnet":"10.0.0.0/30"}]]"#;
+        assert_eq!(sets(ipam, ""), "10.0.0.1-10.0.0.2");
+    }
+
+    #[test]
+    fn requests_of_all_three_ways_add_up() {
+        let beside = r#","args":{"cni":{"ips":["10.0.0.8/30","10.0.0.9"]}},"runtimeConfig":{"ips":["2001:db8::7/64"]}"#;
+        assert_eq!(wanted(beside, "IP=10.0.0.7/8").unwrap(), "10.0.0.7 10.0.0.8 10.0.0.9 2001:db8::7");
+        assert_eq!(wanted("", "IP=10.0.0.6;IP=10.0.0.7").unwrap(), "10.0.0.7", "the last of two");
+        assert_eq!(wanted("", "IP=").unwrap(), "");
+    }
+
+    #[test]
+    fn a_request_that_is_no_address_is_refused_by_name() {
+        let refused = |beside: &str, args: &str| {
+            let refused = wanted(beside, args).unwrap_err();
+            (refused.kind, refused.text)
+        };
+        let bogus = "ARGS: error parsing value of pair \"IP=bogus\": invalid IP address bogus";
+        assert_eq!(refused("", "IP=bogus"), (Kind::Environment, bogus.into()));
+        let empty = "args.cni.ips[1]: cannot understand ip: IP <nil> not v4 nor v6";
+        assert_eq!(refused(r#","args":{"cni":{"ips":["10.0.0.8",""]}}"#, ""), (Kind::Value, empty.into()));
+        let (kind, text) = refused(r#","runtimeConfig":{"ips":["10.0.0.8",null]}"#, "");
+        assert!(kind == Kind::Type && text.starts_with("runtimeConfig.ips[1]: "), "{text}");
+        let (kind, text) = refused(r#","runtimeConfig":{"ips":"10.0.0.8"}"#, "");
+        assert!(kind == Kind::Type && text.starts_with("runtimeConfig.ips: "), "{text}");
+    }
+
+    #[test]
+    fn every_wrong_value_is_refused_in_the_words_people_search_for() {
+        let set = |ranges: &str| format!(r#""ranges":[[{{"subnet":"10.9.0.0/24"}}],[{ranges}]]"#);
+        let cases = [
+            (String::new(), "no IP ranges specified"),
+            (set(""), "invalid range set 1: empty range set"),
+            (set("{}"), "invalid range set 1: IP <nil> not v4 nor v6"),
+            (set(r#"{"subnet":"bad"}"#), "invalid CIDR address: bad"),
+            (set(r#"{"subnet":""}"#), "invalid CIDR address: "),
+            (set(r#"{"subnet":"10.0.0.0/24","rangeStart":"x"}"#), "invalid IP address: x"),
+            (set(r#"{"subnet":"10.0.0.0/31"}"#), "invalid range set 1: Network 10.0.0.0/31 too small to allocate from"),
+            (set(r#"{"subnet":"::ffff:10.0.0.0/120"}"#), "invalid range set 1: IPNet IP and Mask version mismatch"),
+            (set(r#"{"subnet":"10.0.0.3/24"}"#), "invalid range set 1: Network has host bits set."),
+            (
+                set(r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.1.1"}"#),
+                "RangeStart 10.0.1.1 not in network 10.0.0.0/24",
+            ),
+            (set(r#"{"subnet":"10.0.0.0/24","rangeEnd":"10.0.1.1"}"#), "RangeEnd 10.0.1.1 not in network 10.0.0.0/24"),
+            (
+                set(r#"{"subnet":"10.0.0.0/24"},{"subnet":"2001:db8::/64"}"#),
+                "invalid range set 1: mixed address families",
+            ),
+            (
+                set(r#"{"subnet":"10.0.0.0/24"},{"subnet":"10.0.0.0/16"}"#),
+                "10.0.0.1-10.0.0.254 and 10.0.0.1-10.0.255.254 overlap",
+            ),
+            (set(r#"{"subnet":"10.0.0.0/8"}"#), "range set 0 overlaps with 1"),
+        ];
+        for (ipam, text) in cases {
+            let refused = of(&ipam, "").unwrap_err();
+            assert_eq!(refused.kind, Kind::Value, "{ipam}");
+            assert!(refused.text.contains(text), "{ipam}: {} instead of {text}", refused.text);
+        }
+    }
+
+    #[test]
+    fn every_key_of_a_wrong_type_is_told_from_a_wrong_value() {
+        let keys = ["dataDir", "resolvConf", "subnet", "rangeStart", "rangeEnd", "gateway"];
+        let texts = keys.iter().flat_map(|key| ["1", "true", "[]", "{}"].map(|value| format!(r#""{key}":{value}"#)));
+        let lists = ["ranges", "routes"]
+            .iter()
+            .flat_map(|key| ["1", r#""x""#, "{}", "[1]", "[null]"].map(|value| format!(r#""{key}":{value}"#)));
+        for ipam in texts.chain(lists) {
+            assert_eq!(of(&ipam, "").unwrap_err().kind, Kind::Type, "{ipam}");
+        }
+        for key in keys {
+            assert_eq!(
+                of(&format!(r#""{key}":null,"ranges":[[{{"subnet":"10.0.0.0/30"}}]]"#), "").unwrap().sets.len(),
+                1
+            );
+        }
+    }
+
+    #[test]
+    fn two_addresses_of_a_family_need_a_version_that_can_say_so() {
+        let ipam = r#""ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.1.0.0/24"}]]"#;
+        let refused = read_all(ipam, "", "", Version::V0_2_0).unwrap_err();
+        assert_eq!(refused.text, "CNI version 0.2.0 does not support more than 1 address per family");
+        assert!(read_all(ipam, "", "", Version::V0_3_0).is_ok());
+        let dual = r#""ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"2001:db8::/64"}]]"#;
+        assert!(read_all(dual, "", "", Version::V0_1_0).is_ok());
+    }
+
+    #[test]
+    fn where_things_are_kept_is_found_whatever_else_is_wrong() {
+        let dir = |text: &str| data_dir(&NetConf::parse(text.as_bytes()).unwrap()).display().to_string();
+        assert_eq!(dir(r#"{"ipam":{"dataDir":"/x","ranges":7}}"#), "/x");
+        for text in ["{}", r#"{"ipam":7}"#, r#"{"ipam":{"dataDir":""}}"#, r#"{"ipam":{"DATADIR":7}}"#] {
+            assert_eq!(dir(text), DATA_DIR, "{text}");
+        }
+    }
+}

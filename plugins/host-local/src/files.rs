@@ -1,0 +1,141 @@
+//! The files of one network's directory: names and contents exactly as other releases of host-local know them.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cnikit_store::{Directory, Error, Facts, Lock};
+
+use crate::owner::{Content, Owner};
+use crate::refusal::{Kind, Refusal};
+
+/// The file that everybody locks who changes anything.
+const LOCK: &str = "lock";
+/// More than any owner's text needs.
+const LONGEST: usize = 1024;
+
+/// So often may somebody remove the directory while its lock is waited for.
+const TRIES: usize = 100;
+
+/// The directory of one network, locked.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub(crate) directory: Directory,
+    _lock: Lock,
+}
+
+impl Files {
+    /// Opens and locks the directory, which is made if it is not there.
+    pub(crate) fn make(path: &Path, patience: Duration) -> Result<Files, Refusal> {
+        for _ in 0..TRIES {
+            if let Some(files) = Files::locked(Directory::make(path, 0o755)?, patience)? {
+                return Ok(files);
+            }
+        }
+        Err(vanishing(path))
+    }
+
+    /// Opens and locks the directory; `None` if it is not there.
+    pub(crate) fn find(path: &Path, patience: Duration) -> Result<Option<Files>, Refusal> {
+        for _ in 0..TRIES {
+            let directory = match Directory::open(path) {
+                Err(error) if error.is_absent() => return Ok(None),
+                opened => opened?,
+            };
+            if let Some(files) = Files::locked(directory, patience)? {
+                return Ok(Some(files));
+            }
+        }
+        Err(vanishing(path))
+    }
+
+    /// `None`: somebody removed the directory while the lock was waited for.
+    fn locked(directory: Directory, patience: Duration) -> Result<Option<Files>, Refusal> {
+        let lock = match directory.lock(LOCK, 0o750, patience) {
+            Err(_) if !directory.is_current()? => return Ok(None),
+            Err(error) if error.is_deadline() => return Err(busy(&directory, patience)),
+            lock => lock?,
+        };
+        Ok(directory.is_current()?.then_some(Files { directory, _lock: lock }))
+    }
+
+    /// The addresses that have a file.
+    pub(crate) fn addresses(&self) -> Result<Vec<IpAddr>, Error> {
+        let names = self.directory.list()?;
+        Ok(names.iter().filter_map(|name| address_named(name.to_str()?)).collect())
+    }
+
+    /// What an address's file says; `None` if there is none.
+    pub(crate) fn read(&self, address: IpAddr) -> Result<Option<(Content, Facts)>, Error> {
+        let read = self.directory.read(&address.to_string(), LONGEST)?;
+        Ok(read.map(|(bytes, facts)| (Content::parse(&bytes), facts)))
+    }
+
+    /// Reserves an address; `None` if it is taken.
+    pub(crate) fn create(&self, address: IpAddr, owner: &Owner) -> Result<Option<Facts>, Error> {
+        self.directory.create(&address.to_string(), owner.content().as_bytes(), 0o600)
+    }
+
+    /// Gives a reserved address to another owner.
+    pub(crate) fn renew(&self, address: IpAddr, owner: &Owner) -> Result<Option<Facts>, Error> {
+        self.directory.renew(&address.to_string(), owner.content().as_bytes(), 0o600)
+    }
+
+    /// Frees an address.
+    pub(crate) fn remove(&self, address: IpAddr) -> Result<bool, Error> {
+        self.directory.remove(&address.to_string())
+    }
+
+    /// The address that the n-th set of ranges gave last; anything that is none counts as nothing.
+    pub(crate) fn last_reserved(&self, set: usize) -> Option<IpAddr> {
+        let (bytes, _) = self.directory.read(&last_reserved_file(set), LONGEST).ok()??;
+        str::from_utf8(&bytes).ok()?.trim().parse().ok()
+    }
+
+    /// Notes the address that the n-th set of ranges gave.
+    pub(crate) fn set_last_reserved(&self, set: usize, address: IpAddr) -> Result<(), Error> {
+        self.directory.rewrite(&last_reserved_file(set), address.to_string().as_bytes(), 0o600)
+    }
+
+    /// The path of an address's file, for people.
+    pub(crate) fn path_of(&self, address: IpAddr) -> PathBuf {
+        self.directory.resolved().join(address.to_string())
+    }
+}
+
+fn busy(directory: &Directory, patience: Duration) -> Refusal {
+    let (seconds, path) = (patience.as_secs(), directory.resolved().join(LOCK));
+    Refusal::new(Kind::Busy, format!("others held the lock {} for {seconds} seconds", path.display()))
+        .remedy(format!("see with `fuser -v {}` who holds it, and try again", path.display()))
+}
+
+fn vanishing(path: &Path) -> Refusal {
+    let text = format!("{} was replaced again and again while its lock was waited for", path.display());
+    Refusal::new(Kind::Busy, text).remedy("find out who removes it")
+}
+
+fn last_reserved_file(set: usize) -> String {
+    format!("last_reserved_ip.{set}")
+}
+
+/// The address that a file is named after: in its one canonical form, so that no address has two files.
+fn address_named(name: &str) -> Option<IpAddr> {
+    let address: IpAddr = name.parse().ok()?;
+    (address.to_canonical() == address && address.to_string() == name).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_canonical_name_of_an_address_is_one() {
+        assert_eq!(address_named("10.1.2.3"), "10.1.2.3".parse().ok());
+        assert_eq!(address_named("2001:db8::1"), "2001:db8::1".parse().ok());
+        for other in
+            ["lock", "last_reserved_ip.0", "2001:DB8::1", "2001:db8:0::1", "::ffff:10.1.2.3", "10.1.2.3.bak", "10.1.2"]
+        {
+            assert_eq!(address_named(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Who holds what: from the index while it is complete, else from the files themselves.
+//!
+//! All here happens under the network's lock. A hit in the index is checked against the file; a miss is believed only while
+//! the directory bears the stamp that the index was sealed with. Anything that does not fit, or an index that cannot be read
+//! or written, costs one reading of the directory and never an answer.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use cnikit_store::{Directory, Facts, Stamp};
+
+use crate::boot::Boot;
+use crate::files::Files;
+use crate::index::{Index, State};
+use crate::owner::{Content, Owner, number};
+use crate::record::Record;
+use crate::refusal::Refusal;
+
+/// Where things beside the networks' directories are kept, in directories whose dot no network's name can have.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    /// The network's name: that of its index.
+    pub(crate) network: String,
+    /// The directory of indexes, if it could be made.
+    pub(crate) indexes: Option<Directory>,
+    /// The directory for the network's garbage; made when there is any.
+    pub(crate) garbage: std::path::PathBuf,
+    /// This boot, if it is known.
+    pub(crate) boot: Option<Boot>,
+    /// Who hears of what is odd but stops nothing.
+    pub(crate) log: fn(&str),
+}
+
+/// The reservations of one network.
+#[derive(Debug)]
+pub(crate) struct Ledger<'a> {
+    files: &'a Files,
+    beside: &'a Beside,
+    known: Known,
+    changed: bool,
+}
+
+#[derive(Debug)]
+enum Known {
+    /// By a complete index.
+    Indexed(Index),
+    /// By having read all files: there is no index that could be trusted, or none can be written.
+    Listed(Vec<Record>),
+}
+
+/// What an older index tells about files that are still the same.
+#[derive(Default)]
+struct Memory {
+    records: HashMap<IpAddr, Record>,
+    /// It is of this boot, so what has not changed need not be read again.
+    same_boot: bool,
+    /// It is of an earlier boot, so what has not changed since was there before this one.
+    earlier_boot: bool,
+}
+
+impl<'a> Ledger<'a> {
+    pub(crate) fn open(files: &'a Files, beside: &'a Beside) -> Result<Ledger<'a>, Refusal> {
+        let mut ledger = Ledger { files, beside, known: Known::Listed(Vec::new()), changed: false };
+        match ledger.complete_index() {
+            Some(index) => ledger.known = Known::Indexed(index),
+            None => ledger.read_all()?,
+        }
+        Ok(ledger)
+    }
+
+    /// The records of which the file still names this owner.
+    pub(crate) fn held_by(&mut self, owner: &Owner) -> Result<Vec<Record>, Refusal> {
+        if let Some(held) = self.confirmed(owner) {
+            return Ok(held);
+        }
+        self.read_all()?;
+        Ok(self.confirmed(owner).unwrap_or_default())
+    }
+
+    /// All records.
+    pub(crate) fn all(&mut self) -> Result<Vec<Record>, Refusal> {
+        if let Known::Indexed(index) = &self.known {
+            match index.all() {
+                Ok(all) => return Ok(all),
+                Err(_) => self.read_all()?,
+            }
+        }
+        match &self.known {
+            Known::Listed(all) => Ok(all.clone()),
+            Known::Indexed(index) => Ok(index.all().unwrap_or_default()),
+        }
+    }
+
+    /// Those whose files cannot be read; costs nothing where there are none.
+    pub(crate) fn unreadable(&mut self) -> Result<Vec<IpAddr>, Refusal> {
+        if matches!(&self.known, Known::Indexed(index) if index.unreadable() == 0) {
+            return Ok(Vec::new());
+        }
+        Ok(self.all()?.iter().filter(|record| record.unreadable).map(|record| record.address).collect())
+    }
+
+    /// Reserves an address; `false` if it is taken.
+    pub(crate) fn create(&mut self, address: IpAddr, owner: &Owner) -> Result<bool, Refusal> {
+        let Some(facts) = self.files.create(address, owner)? else { return Ok(false) };
+        let noted = self.note(Record::new(owner.number(), address, facts));
+        if let Err(refusal) = noted {
+            self.files.remove(address)?;
+            return Err(refusal);
+        }
+        Ok(true)
+    }
+
+    /// Frees an address that this call took: nobody else can have changed its file, for the lock is ours.
+    pub(crate) fn undo(&mut self, address: IpAddr, owner: &Owner) -> Result<(), Refusal> {
+        self.files.remove(address)?;
+        self.forget(owner.number(), address)
+    }
+
+    /// Gives an address to another owner, if its file is untouched since it was proven to be of an earlier boot.
+    pub(crate) fn take_over(&mut self, old: &Record, owner: &Owner) -> Result<bool, Refusal> {
+        let found = self.files.directory.facts(&old.address.to_string())?;
+        if !old.earlier_boot || !found.is_some_and(|facts| old.is_of(facts)) {
+            return Ok(false);
+        }
+        self.changed = true;
+        match self.files.renew(old.address, owner) {
+            Ok(Some(facts)) => {
+                self.forget(old.owner, old.address)?;
+                self.note(Record::new(owner.number(), old.address, facts))?;
+            }
+            // The old file may be there or not: only the directory knows.
+            renewed => return self.read_all().and(renewed.map(|_| false).map_err(Refusal::from)),
+        }
+        (self.beside.log)(&format!("{} was held before this boot; {owner} has it now", old.address));
+        Ok(true)
+    }
+
+    /// Frees an address.
+    pub(crate) fn remove(&mut self, record: &Record) -> Result<(), Refusal> {
+        self.files.remove(record.address)?;
+        self.forget(record.owner, record.address)
+    }
+
+    /// Declares the index complete for the directory as it now is. One that cannot be written is left unsealed.
+    pub(crate) fn seal(&mut self) {
+        let Known::Indexed(index) = &mut self.known else { return };
+        if !self.changed {
+            return;
+        }
+        if let Ok(Some(stamp)) = self.files.directory.stamp_anew() {
+            // It not being written costs the next caller a look at all files, no more.
+            let _ = index.seal(stamp);
+        }
+    }
+
+    fn note(&mut self, record: Record) -> Result<(), Refusal> {
+        self.changed = true;
+        match &mut self.known {
+            Known::Listed(all) => all.push(record),
+            Known::Indexed(index) => match index.insert(record) {
+                Ok(true) => {}
+                Ok(false) if self.grow(record) => {}
+                _ => self.read_all()?,
+            },
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, owner: u64, address: IpAddr) -> Result<(), Refusal> {
+        self.changed = true;
+        match &mut self.known {
+            Known::Listed(all) => all.retain(|record| (record.owner, record.address) != (owner, address)),
+            Known::Indexed(index) => {
+                if index.remove(owner, address).is_err() {
+                    self.read_all()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn grow(&mut self, record: Record) -> bool {
+        let (Known::Indexed(index), Some(place)) = (&self.known, &self.beside.indexes) else { return false };
+        let Ok(mut records) = index.all() else { return false };
+        records.push(record);
+        let built = Index::build(place, &self.beside.network, index.state(), &records);
+        built.map(|index| self.known = Known::Indexed(index)).is_ok()
+    }
+
+    /// `None`: a record's file does not say what the index says.
+    fn confirmed(&self, owner: &Owner) -> Option<Vec<Record>> {
+        let found = match &self.known {
+            Known::Indexed(index) => index.find(owner.number()).ok()?,
+            Known::Listed(all) => all.iter().copied().filter(|record| record.owner == owner.number()).collect(),
+        };
+        let mut held = Vec::new();
+        for record in found.into_iter().filter(|record| !record.unreadable) {
+            match self.files.read(record.address).ok()?? {
+                (Content::Of(other), facts) if other == *owner => {
+                    held.push(Record { earlier_boot: record.earlier_boot && record.is_of(facts), ..record });
+                }
+                // Two owners with one number.
+                (Content::Of(other), _) if other.number() == record.owner => {}
+                _ => return None,
+            }
+        }
+        Some(held)
+    }
+
+    fn complete_index(&self) -> Option<Index> {
+        let state = self.state(self.files.directory.stamp().ok()?)?;
+        Index::open(self.beside.indexes.as_ref()?, &self.beside.network, &state).ok()?
+    }
+
+    fn state(&self, stamp: Stamp) -> Option<State> {
+        Some(State { boot: self.beside.boot?, directory: self.files.directory.identity().ok()?, stamp })
+    }
+
+    /// Reads all files, sets garbage aside, and builds the index anew if one can be.
+    fn read_all(&mut self) -> Result<(), Refusal> {
+        let memory = self.memory();
+        // Before the files are looked at, so that whoever changes them meanwhile without the lock leaves another stamp.
+        let mut stamp = self.files.directory.stamp_anew().ok().flatten();
+        let (mut records, mut garbage) = (Vec::new(), Vec::new());
+        for address in self.files.addresses()? {
+            match self.examine(address, &memory) {
+                Seen::Gone => {}
+                Seen::Garbage => garbage.push(address),
+                Seen::Taken(record) => records.push(record),
+            }
+        }
+        if !garbage.is_empty() {
+            records.extend(garbage.into_iter().filter_map(|address| self.set_aside(address)));
+            stamp = self.files.directory.stamp_anew().ok().flatten();
+        }
+        self.known = match self.indexed(stamp, &records) {
+            Some(index) => Known::Indexed(index),
+            None => Known::Listed(records),
+        };
+        self.changed = false;
+        Ok(())
+    }
+
+    fn indexed(&self, stamp: Option<Stamp>, records: &[Record]) -> Option<Index> {
+        let (stamp, place) = (stamp?, self.beside.indexes.as_ref()?);
+        let built = Index::build(place, &self.beside.network, self.state(stamp)?, records);
+        let sealed = built.and_then(|mut index| index.seal(stamp).map(|()| index));
+        sealed.map_err(|error| (self.beside.log)(&format!("the index cannot be written: {error}"))).ok()
+    }
+
+    fn memory(&self) -> Memory {
+        let remains = self.beside.indexes.as_ref().and_then(|place| Index::remains(place, &self.beside.network));
+        let (Some((state, records)), Some(boot)) = (remains, self.beside.boot) else { return Memory::default() };
+        let directory = self.files.directory.identity().unwrap_or_default();
+        // Device numbers change from boot to boot, so only the directory's own inode number is compared across one.
+        let same_directory = state.directory.1 == directory.1;
+        let earlier_boot = same_directory && boot.follows(&state.boot) && self.files.directory.is_local();
+        let same_boot = state.directory == directory && boot == state.boot;
+        let records = records.into_iter().map(|record| (record.address, record)).collect();
+        Memory { records, same_boot, earlier_boot }
+    }
+
+    fn examine(&self, address: IpAddr, memory: &Memory) -> Seen {
+        let remembered = memory.records.get(&address).filter(|record| !record.unreadable);
+        let facts = self.files.directory.facts(&address.to_string()).ok().flatten();
+        let untouched = remembered.filter(|record| facts.is_some_and(|facts| record.is_of(facts)));
+        if let Some(record) = untouched.filter(|_| memory.same_boot) {
+            return Seen::Taken(*record);
+        }
+        match self.files.read(address) {
+            Ok(None) => Seen::Gone,
+            Ok(Some((Content::Nothing, _))) => Seen::Garbage,
+            Ok(Some((Content::Of(owner), facts))) => {
+                let proven = untouched.is_some_and(|record| record.owner == owner.number() && record.is_of(facts));
+                let record = Record::new(owner.number(), address, facts);
+                Seen::Taken(Record { earlier_boot: proven && memory.earlier_boot, ..record })
+            }
+            Ok(Some((Content::Unreadable, _))) => self.unreadable_record(address, "it names no owner"),
+            Err(error) => self.unreadable_record(address, &error.to_string()),
+        }
+    }
+
+    fn unreadable_record(&self, address: IpAddr, why: &str) -> Seen {
+        let path = self.files.path_of(address);
+        (self.beside.log)(&format!("{} counts as taken, but cannot be read: {why}", path.display()));
+        Seen::Taken(nameless(address))
+    }
+
+    /// Moves the file of an address out of the way, which frees the address; else it counts as taken.
+    fn set_aside(&self, address: IpAddr) -> Option<Record> {
+        let to = Directory::make(&self.beside.garbage, 0o700);
+        match to.and_then(|to| self.files.directory.set_aside(&address.to_string(), &to)) {
+            Ok(()) => {
+                let to = self.beside.garbage.display();
+                (self.beside.log)(&format!("the file of {address} was empty: set aside in {to}, the address is free"));
+                None
+            }
+            Err(error) => {
+                (self.beside.log)(&format!(
+                    "the empty file of {address} stays, and its address counts as taken: {error}"
+                ));
+                Some(nameless(address))
+            }
+        }
+    }
+}
+
+/// What was found under an address's name.
+enum Seen {
+    Gone,
+    Garbage,
+    Taken(Record),
+}
+
+fn nameless(address: IpAddr) -> Record {
+    let facts = Facts { inode: 0, changed: 0, size: 0, regular: false };
+    Record { unreadable: true, ..Record::new(number(address.to_string().as_bytes()), address, facts) }
+}

@@ -1,0 +1,123 @@
+//! Whose an address is, and how its file says so.
+
+use std::fmt;
+
+/// The attachment that holds an address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// The container's id.
+    pub container: String,
+    /// The interface's name; old releases did not write it.
+    pub ifname: Option<String>,
+}
+
+impl Owner {
+    /// The attachment of a container's interface.
+    pub fn new(container: impl Into<String>, ifname: impl Into<String>) -> Owner {
+        Owner { container: container.into(), ifname: Some(ifname.into()) }
+    }
+
+    /// The same container as old releases wrote it: without the interface.
+    pub(crate) fn bare(&self) -> Owner {
+        Owner { container: self.container.clone(), ifname: None }
+    }
+
+    /// What stands in the file.
+    pub(crate) fn content(&self) -> String {
+        match &self.ifname {
+            Some(ifname) => format!("{}\r\n{ifname}", self.container),
+            None => self.container.clone(),
+        }
+    }
+
+    /// A number for the index; equal owners have equal numbers, others rarely.
+    pub(crate) fn number(&self) -> u64 {
+        number(self.content().as_bytes())
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.ifname {
+            Some(ifname) => write!(f, "{}/{ifname}", self.container),
+            None => f.write_str(&self.container),
+        }
+    }
+}
+
+/// What the content of an address's file turned out to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Somebody's.
+    Of(Owner),
+    /// Zero bytes or only NULs: its writer was killed, or the power cut, before the content reached the disk.
+    Nothing,
+    /// Something else. The address counts as taken.
+    Unreadable,
+}
+
+impl Content {
+    /// Reads a file's content: `ID CR LF IFNAME`, or `ID` alone; white space around it does not count.
+    pub(crate) fn parse(bytes: &[u8]) -> Content {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Content::Nothing;
+        }
+        let Ok(text) = str::from_utf8(bytes) else { return Content::Unreadable };
+        let owner = match text.trim().split_once("\r\n") {
+            Some((container, ifname)) => Owner::new(container, ifname),
+            None => Owner { container: text.trim().to_owned(), ifname: None },
+        };
+        if is_id(&owner.container) && owner.ifname.as_deref().is_none_or(is_ifname) {
+            Content::Of(owner)
+        } else {
+            Content::Unreadable
+        }
+    }
+}
+
+fn is_id(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_.-".contains(letter))
+}
+
+fn is_ifname(text: &str) -> bool {
+    !text.is_empty() && !text.contains(|letter: char| letter == '/' || letter.is_whitespace() || letter.is_control())
+}
+
+/// FNV-1a, its bits mixed once more. The index is a file, so the numbers must be the same in every release.
+pub(crate) fn number(bytes: &[u8]) -> u64 {
+    let folded = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let mixed = (folded ^ (folded >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    mixed ^ (mixed >> 33)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_formats_are_read_whatever_white_space_surrounds_them() {
+        assert_eq!(Content::parse(b"c1\r\neth0"), Content::Of(Owner::new("c1", "eth0")));
+        assert_eq!(Content::parse(b" c1\r\neth0\r\n"), Content::Of(Owner::new("c1", "eth0")));
+        assert_eq!(Content::parse(b"c1\n"), Content::Of(Owner::new("c1", "eth0").bare()));
+    }
+
+    #[test]
+    fn nothing_is_told_from_what_cannot_be_read() {
+        assert_eq!(Content::parse(b""), Content::Nothing);
+        assert_eq!(Content::parse(&[0; 12]), Content::Nothing);
+        for garbage in ["c1\neth0", "\0c1", "c1\r\neth0\r\nmore", "two words", " ", "c1\r\na/b"] {
+            assert_eq!(Content::parse(garbage.as_bytes()), Content::Unreadable, "{garbage:?}");
+        }
+        assert_eq!(Content::parse(&[0xff, 0xfe]), Content::Unreadable);
+    }
+
+    #[test]
+    fn the_number_of_an_owner_never_changes_between_releases() {
+        assert_eq!(Owner::new("c1", "eth0").number(), number(b"c1\r\neth0"));
+        assert_ne!(Owner::new("c1", "eth0").number(), Owner::new("c1", "eth0").bare().number());
+        assert_eq!(number(b"c1\r\neth0"), 10_601_942_880_066_872_099);
+    }
+}

@@ -1,0 +1,154 @@
+//! The verbs.
+
+use std::fmt;
+use std::io::Write;
+use std::net::IpAddr;
+
+use cnikit::types::{Args, Ip};
+use cnikit::{
+    Addresses, Attachment, Check, Del, Error, Gc, IpamPlugin, Journal, NetConf, Result, Status, Tag, code, log,
+};
+
+use crate::allocator::{Health, PATIENCE, Store};
+use crate::boot::Boot;
+use crate::configuration::{Checked, HostLocal, data_dir};
+use crate::owner::Owner;
+use crate::refusal::{Kind, Refusal};
+use crate::request::{Allocation, Request};
+use crate::resolv_conf;
+
+impl IpamPlugin for HostLocal {
+    const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["IP"]);
+
+    fn acquire(&self, at: &Attachment, journal: &mut Journal) -> Result<Addresses> {
+        let Checked { sets, wanted, routes, resolv_conf } = self.checked(&at.conf, &at.args, at.version)?;
+        let dns = resolv_conf.map(|path| resolv_conf::read(&path)).transpose()?.unwrap_or_default();
+        let (store, owner) = (store(&at.conf, &at.tag.network), owner(&at.tag));
+        let given = store.acquire(&Request { owner: owner.clone(), sets, wanted })?;
+        let held = Held { store, owner, addresses: given.iter().map(|one| one.address.ip()).collect() };
+        let _kept_until_the_answer_is_out = journal.undo(&held, Held::give_back);
+        Ok(Addresses { ips: given.into_iter().map(answered).collect(), routes, dns })
+    }
+
+    fn release(del: &Del) -> Result<()> {
+        let freed = store(&del.call.conf, &del.tag.network).release(&owner(&del.tag))?;
+        log::info(format_args!("freed {}", listed(&freed)));
+        Ok(())
+    }
+
+    /// The record's addresses that lie in the configured ranges must be held; others may be anybody's.
+    fn confirm(&self, check: &Check) -> Result<()> {
+        let at = &check.attachment;
+        let sets = self.checked(&at.conf, &at.args, at.version)?.sets;
+        let recorded = check.prev.ips.iter().map(|ip| ip.address.ip());
+        let recorded: Vec<IpAddr> = recorded.filter(|ip| sets.iter().any(|set| set.contains(*ip))).collect();
+        Ok(store(&at.conf, &at.tag.network).confirm(&owner(&at.tag), &recorded)?)
+    }
+
+    fn sweep(gc: &Gc) -> Result<()> {
+        let valid: Vec<Owner> = gc.valid.iter().map(|(container, ifname)| Owner::new(container, ifname)).collect();
+        let freed = store(&gc.call.conf, &gc.network).sweep(&valid)?;
+        log::info(format_args!("freed {}", listed(&freed)));
+        Ok(())
+    }
+
+    /// A full range is no failure: ordinary DELs cure it, while a runtime that takes this node for broken evicts what runs.
+    fn status(&self, status: &Status) -> Result<()> {
+        let conf = &status.call.conf;
+        let sets = self.checked(conf, &Args::default(), status.call.version)?.sets;
+        let health = store(conf, conf.name().unwrap_or_default()).health();
+        let health = health.map_err(|refusal| Error { code: code::UNAVAILABLE, ..refusal.into() })?;
+        for set in &sets {
+            let taken = health.taken.iter().filter(|address| set.contains(**address)).count();
+            log::info(format_args!("{taken} addresses of {set} are taken"));
+        }
+        tell_unreadable(&health);
+        Ok(())
+    }
+
+    fn describe(&self, at: &Attachment) -> Vec<String> {
+        match self.described(at) {
+            Ok(words) => words,
+            Err(refusal) => vec![format!("refuse: {refusal}")],
+        }
+    }
+}
+
+impl HostLocal {
+    fn described(&self, at: &Attachment) -> std::result::Result<Vec<String>, Refusal> {
+        let Checked { sets, wanted, .. } = self.checked(&at.conf, &at.args, at.version)?;
+        let request = Request { owner: owner(&at.tag), sets, wanted };
+        let assigned = request.assign()?;
+        let place = data_dir(&at.conf).join(&at.tag.network);
+        let words = request.sets.iter().zip(assigned).map(|(set, wanted)| {
+            let which = wanted.map_or("the next free address".to_owned(), |wanted| wanted.to_string());
+            format!("reserve {which} of {set} for {} in {}", request.owner, place.display())
+        });
+        Ok(words.collect())
+    }
+}
+
+/// What one ADD allocated, for the journal.
+#[derive(Clone)]
+struct Held {
+    store: Store,
+    owner: Owner,
+    addresses: Vec<IpAddr>,
+}
+
+impl Held {
+    fn give_back(&self) -> std::result::Result<(), Error> {
+        Ok(self.store.give_back(&self.owner, &self.addresses)?)
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "reservation of {} for {}", listed(&self.addresses), self.owner)
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Error {
+        let code = match refusal.kind {
+            Kind::Value => code::INVALID_CONFIG,
+            Kind::Type => code::DECODE,
+            Kind::Environment => code::INVALID_ENVIRONMENT,
+            Kind::Exhausted | Kind::Busy => code::TRY_AGAIN,
+            Kind::HoldsAlready => code::HOLDS_ALREADY,
+            Kind::Drift => code::DRIFT,
+            Kind::Disk => code::SYSTEM,
+        };
+        Error { remedy: refusal.remedy, ..Error::new(code, refusal.text) }
+    }
+}
+
+fn store(conf: &NetConf, network: &str) -> Store {
+    let log = |text: &str| log::warn(text);
+    Store { data_dir: data_dir(conf), network: network.to_owned(), boot: Boot::now(), patience: PATIENCE, log }
+}
+
+fn owner(tag: &Tag) -> Owner {
+    Owner::new(&tag.container, &tag.ifname)
+}
+
+fn answered(given: Allocation) -> Ip {
+    Ip { gateway: Some(given.gateway), ..Ip::new(given.address) }
+}
+
+fn listed(addresses: &[IpAddr]) -> String {
+    let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    if texts.is_empty() { "nothing".into() } else { texts.join(" ") }
+}
+
+/// Says on stderr what STATUS, which answers with an error or with nothing, has no other place for.
+fn tell_unreadable(health: &Health) {
+    for path in &health.unreadable {
+        let text = format!(
+            "{} names no container and its address counts as taken: remove it if it is garbage",
+            path.display()
+        );
+        // Nobody may be listening.
+        let _ = writeln!(std::io::stderr(), "host-local: {text}");
+    }
+}

@@ -1,0 +1,157 @@
+//! A set of ranges gives each attachment one address.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use crate::range::{Range, Written, address, number};
+use crate::refusal::Refusal;
+
+/// Ranges of one family that do not overlap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeSet {
+    ranges: Vec<Range>,
+}
+
+/// `A-B,C-D`.
+impl fmt::Display for RangeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
+        f.write_str(&texts.join(","))
+    }
+}
+
+impl TryFrom<&[Written]> for RangeSet {
+    type Error = Refusal;
+
+    fn try_from(written: &[Written]) -> Result<RangeSet, Refusal> {
+        if written.is_empty() {
+            return Err(Refusal::value("empty range set").remedy("remove the empty list, or put a range into it"));
+        }
+        let ranges = written.iter().map(Range::try_from).collect::<Result<Vec<Range>, Refusal>>()?;
+        if ranges.iter().any(|range| range.is_ipv4() != ranges[0].is_ipv4()) {
+            return Err(Refusal::value("mixed address families")
+                .remedy("a set gives one address: put IPv4 and IPv6 ranges into sets of their own"));
+        }
+        for (i, one) in ranges.iter().enumerate() {
+            if let Some(other) = ranges[i + 1..].iter().find(|other| one.overlaps(other)) {
+                return Err(Refusal::value(format!("subnets {one} and {other} overlap")));
+            }
+        }
+        Ok(RangeSet { ranges })
+    }
+}
+
+impl RangeSet {
+    /// The range that an address is of.
+    pub fn range_of(&self, address: IpAddr) -> Option<&Range> {
+        self.ranges.iter().find(|range| range.contains(address))
+    }
+
+    /// Is the address in one of the ranges?
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.range_of(address).is_some()
+    }
+
+    /// Is it IPv4's?
+    pub fn is_ipv4(&self) -> bool {
+        self.ranges[0].is_ipv4()
+    }
+
+    /// Do both hold one same address?
+    pub fn overlaps(&self, other: &RangeSet) -> bool {
+        self.ranges.iter().any(|one| other.ranges.iter().any(|two| one.overlaps(two)))
+    }
+
+    /// The gateways of its ranges.
+    pub fn gateways(&self) -> impl Iterator<Item = IpAddr> {
+        self.ranges.iter().map(Range::gateway)
+    }
+
+    /// How many addresses it can give away.
+    pub fn size(&self, gateways: &[IpAddr]) -> u128 {
+        let count = |range: &Range| (range.numbers().end() - range.numbers().start()).saturating_add(1);
+        let all = self.ranges.iter().map(count).fold(0, u128::saturating_add);
+        let mut reserved: Vec<IpAddr> = gateways.iter().copied().filter(|gateway| self.contains(*gateway)).collect();
+        reserved.sort();
+        reserved.dedup();
+        all - reserved.len() as u128
+    }
+
+    /// Every address once, in the order in which they are tried: from the one after the last that was given, round to that
+    /// one itself; from the beginning where none was given, or none of this set.
+    pub(crate) fn round(&self, last: Option<IpAddr>) -> impl Iterator<Item = IpAddr> {
+        let like = self.ranges[0].start();
+        self.stretches(last).into_iter().flatten().map(move |number| address(number, like))
+    }
+
+    fn stretches(&self, last: Option<IpAddr>) -> Vec<RangeInclusive<u128>> {
+        let found =
+            last.and_then(|last| Some((self.ranges.iter().position(|range| range.contains(last))?, number(last))));
+        let Some((at, last)) = found else { return self.ranges.iter().map(Range::numbers).collect() };
+        let own = self.ranges[at].numbers();
+        // The walk ends before the number after the last one could overflow: `last` is the end then.
+        let after = last.checked_add(1).map(|next| next..=*own.end());
+        let others = self.ranges[at + 1..].iter().chain(&self.ranges[..at]).map(Range::numbers);
+        after.into_iter().chain(others).chain([*own.start()..=last]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(subnet: &str, start: &str, end: &str) -> Written {
+        let ip = |text: &str| (!text.is_empty()).then(|| text.parse().unwrap());
+        Written { subnet: Some(subnet.parse().unwrap()), start: ip(start), end: ip(end), gateway: None }
+    }
+
+    fn set() -> RangeSet {
+        let ranges = [written("10.0.0.0/30", "", ""), written("10.0.1.0/24", "10.0.1.5", "10.0.1.7")];
+        RangeSet::try_from(&ranges[..]).unwrap()
+    }
+
+    fn round(last: &str) -> String {
+        let texts: Vec<String> = set().round(last.parse().ok()).map(|ip| ip.to_string().replace("10.0.", "")).collect();
+        texts.join(" ")
+    }
+
+    #[test]
+    fn a_round_goes_on_after_the_last_address_and_ends_with_it() {
+        assert_eq!(round(""), "0.1 0.2 1.5 1.6 1.7");
+        assert_eq!(round("10.0.0.1"), "0.2 1.5 1.6 1.7 0.1");
+        assert_eq!(round("10.0.1.6"), "1.7 0.1 0.2 1.5 1.6");
+        assert_eq!(round("10.0.1.7"), "0.1 0.2 1.5 1.6 1.7");
+        assert_eq!(round("192.0.2.1"), "0.1 0.2 1.5 1.6 1.7", "of another set: from the beginning");
+        assert_eq!(round("2001:db8::1"), "0.1 0.2 1.5 1.6 1.7", "of another family: from the beginning");
+    }
+
+    #[test]
+    fn the_last_address_of_all_is_no_overflow() {
+        let all = RangeSet::try_from(&[written("::/0", "", "")][..]).unwrap();
+        let last = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().ok();
+        assert_eq!(all.round(last).next().unwrap().to_string(), "::1");
+        assert_eq!(all.size(&[]), u128::MAX);
+    }
+
+    #[test]
+    fn sets_that_are_none_are_refused() {
+        let refused = |ranges: &[Written]| RangeSet::try_from(ranges).unwrap_err().text;
+        assert_eq!(refused(&[]), "empty range set");
+        assert_eq!(
+            refused(&[written("10.0.0.0/24", "", ""), written("2001:db8::/64", "", "")]),
+            "mixed address families"
+        );
+        let twice = [written("10.0.0.0/24", "", "10.0.0.9"), written("10.0.0.0/24", "10.0.0.9", "")];
+        assert_eq!(refused(&twice), "subnets 10.0.0.1-10.0.0.9 and 10.0.0.9-10.0.0.254 overlap");
+        let apart = [written("10.0.0.0/24", "", "10.0.0.9"), written("10.0.0.0/24", "10.0.0.10", "")];
+        assert!(RangeSet::try_from(&apart[..]).is_ok(), "one subnet twice, its ranges apart");
+    }
+
+    #[test]
+    fn the_size_leaves_out_every_gateway_that_lies_within() {
+        let gateways: Vec<IpAddr> =
+            ["10.0.0.1", "10.0.1.6", "10.0.1.6", "10.0.9.1"].map(|ip| ip.parse().unwrap()).into();
+        assert_eq!(set().size(&gateways), 3);
+    }
+}

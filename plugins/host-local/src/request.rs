@@ -1,0 +1,110 @@
+//! What an ADD asks for.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use crate::owner::Owner;
+use crate::range_set::RangeSet;
+use crate::refusal::Refusal;
+
+/// One address of each set, for one attachment.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Who is to hold them.
+    pub owner: Owner,
+    /// The sets of ranges; not empty.
+    pub sets: Vec<RangeSet>,
+    /// Addresses that are wanted, first come first served; each must be in a set of its own.
+    pub wanted: Vec<IpAddr>,
+}
+
+/// One address that was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// The address with the length of its subnet's prefix.
+    pub address: IpNetwork,
+    /// The gateway of its range.
+    pub gateway: IpAddr,
+}
+
+impl Request {
+    /// Which wanted address each set is to give: known before anything is touched.
+    pub(crate) fn assign(&self) -> Result<Vec<Option<IpAddr>>, Refusal> {
+        let mut pending: Vec<IpAddr> = Vec::new();
+        for wanted in self.wanted.iter().map(IpAddr::to_canonical) {
+            if !pending.contains(&wanted) {
+                pending.push(wanted);
+            }
+        }
+        let assigned = self.sets.iter().map(|set| {
+            let found = pending.iter().position(|wanted| set.contains(*wanted));
+            found.map(|at| pending.remove(at))
+        });
+        let assigned: Vec<Option<IpAddr>> = assigned.collect();
+        for (n, (set, wanted)) in self.sets.iter().zip(&assigned).enumerate() {
+            self.refuse_gateway(*wanted, set).map_err(|refusal| failed_for(n, refusal))?;
+        }
+        if pending.is_empty() { Ok(assigned) } else { Err(self.left_over(&pending)) }
+    }
+
+    /// The gateways of all sets: none of them is ever given away, in whatever range it lies.
+    pub(crate) fn gateways(&self) -> Vec<IpAddr> {
+        self.sets.iter().flat_map(RangeSet::gateways).collect()
+    }
+
+    fn refuse_gateway(&self, wanted: Option<IpAddr>, set: &RangeSet) -> Result<(), Refusal> {
+        match wanted.filter(|wanted| self.gateways().contains(wanted)) {
+            Some(wanted) => Err(Refusal::value(format!("requested ip {wanted} is subnet's gateway"))
+                .remedy(format!("request another address of {set}, or state another `gateway`"))),
+            None => Ok(()),
+        }
+    }
+
+    fn left_over(&self, pending: &[IpAddr]) -> Refusal {
+        let addresses: Vec<String> = pending.iter().map(ToString::to_string).collect();
+        let sets: Vec<String> = self.sets.iter().map(ToString::to_string).collect();
+        Refusal::value(format!("failed to allocate all requested IPs: {}", addresses.join(" ")))
+            .remedy(format!("each range set gives one address; request at most one of each of: {}", sets.join("; ")))
+    }
+}
+
+/// Says for which set an allocation failed.
+pub(crate) fn failed_for(set: usize, refusal: Refusal) -> Refusal {
+    refusal.within(format_args!("failed to allocate for range {set}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::range::Written;
+
+    fn set(subnet: &str) -> RangeSet {
+        RangeSet::try_from(&[Written { subnet: subnet.parse().ok(), ..Written::default() }][..]).unwrap()
+    }
+
+    fn assigned(wanted: &[&str]) -> Result<String, Refusal> {
+        let wanted = wanted.iter().map(|ip| ip.parse().unwrap()).collect();
+        let sets = vec![set("10.1.0.0/24"), set("2001:db8::/64"), set("10.2.0.0/24")];
+        let assigned = Request { owner: Owner::new("c", "eth0"), sets, wanted }.assign()?;
+        let texts: Vec<String> = assigned.iter().map(|ip| ip.map_or("-".into(), |ip| ip.to_string())).collect();
+        Ok(texts.join(" "))
+    }
+
+    #[test]
+    fn each_set_takes_the_first_wanted_address_that_it_contains() {
+        assert_eq!(assigned(&[]).unwrap(), "- - -");
+        assert_eq!(assigned(&["10.2.0.9", "10.1.0.9"]).unwrap(), "10.1.0.9 - 10.2.0.9");
+        assert_eq!(assigned(&["10.1.0.9", "::ffff:10.1.0.9", "2001:db8::9"]).unwrap(), "10.1.0.9 2001:db8::9 -");
+    }
+
+    #[test]
+    fn what_no_set_takes_is_refused_before_anything_is_touched() {
+        let refused = |wanted: &[&str]| assigned(wanted).unwrap_err().text;
+        assert_eq!(
+            refused(&["10.1.0.8", "10.1.0.9", "192.0.2.1"]),
+            "failed to allocate all requested IPs: 10.1.0.9 192.0.2.1"
+        );
+        assert_eq!(refused(&["10.2.0.1"]), "failed to allocate for range 2: requested ip 10.2.0.1 is subnet's gateway");
+    }
+}

@@ -1,0 +1,259 @@
+//! What ADD, DEL, CHECK, GC and STATUS do to the files of one network.
+#![expect(clippy::unwrap_used, reason = "a test says what should be so")]
+
+mod scene;
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt, symlink};
+
+use host_local::{Kind, Owner};
+use scene::{Scene, part, set};
+
+fn ips(texts: &[&str]) -> Vec<IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+#[test]
+fn the_files_are_those_that_other_releases_know() {
+    let scene = Scene::new();
+    let sets = [set("10.1.2.0/24"), set("2001:db8::/64")];
+    assert_eq!(scene.add("c1", &sets).unwrap(), "10.1.2.2/24 2001:db8::2/64");
+    let mode = |name: &str| fs::metadata(scene.dir().join(name)).unwrap().mode() & 0o7777;
+    assert_eq!(scene.text("10.1.2.2"), "c1\r\neth0");
+    assert_eq!(scene.text("2001:db8::2"), "c1\r\neth0");
+    assert_eq!(scene.text("last_reserved_ip.0"), "10.1.2.2");
+    assert_eq!(scene.text("last_reserved_ip.1"), "2001:db8::2");
+    assert_eq!(scene.text("lock"), "");
+    assert_eq!((mode("."), mode("10.1.2.2"), mode("last_reserved_ip.0"), mode("lock")), (0o755, 0o600, 0o600, 0o750));
+    assert_eq!(fs::read_dir(scene.dir()).unwrap().count(), 5, "and nothing else");
+}
+
+#[test]
+fn addresses_are_given_in_turn_and_the_one_freed_last_is_the_last_to_come_again() {
+    let (scene, sets) = (Scene::new(), [part("10.1.2.0/24", "10.1.2.4", "10.1.2.6")]);
+    assert_eq!(scene.add("a", &sets).unwrap(), "10.1.2.4/24");
+    assert_eq!(scene.del("a"), 1);
+    assert_eq!(scene.add("b", &sets).unwrap(), "10.1.2.5/24");
+    assert_eq!(scene.add("c", &sets).unwrap(), "10.1.2.6/24");
+    assert_eq!(scene.add("d", &sets).unwrap(), "10.1.2.4/24");
+    let full = scene.add("e", &sets).unwrap_err();
+    assert_eq!(full.kind, Kind::Exhausted);
+    let path = scene.dir().canonicalize().unwrap();
+    let text = format!(
+        "failed to allocate for range 0: no IP addresses available in range set: 10.1.2.4-10.1.2.6 (3 of 3 are taken; a file each in {})",
+        path.display()
+    );
+    assert_eq!(full.text, text);
+    assert!(full.remedy.unwrap().contains("GC"));
+}
+
+#[test]
+fn no_gateway_of_any_range_is_ever_given_away() {
+    let scene = Scene::new();
+    let sets = [part("10.1.2.0/24", "10.1.2.1", "10.1.2.2"), part("10.1.0.0/16", "10.1.0.1", "10.1.0.3")];
+    assert_eq!(scene.add("a", &sets).unwrap(), "10.1.2.2/24 10.1.0.2/16");
+    assert_eq!(scene.add("b", &sets[1..]).unwrap(), "10.1.0.3/16");
+    assert_eq!(scene.add("c", &sets[1..]).unwrap_err().kind, Kind::Exhausted);
+}
+
+#[test]
+fn an_ipv6_range_of_any_size_is_served_at_once_and_skips_what_is_taken() {
+    let (scene, sets) = (Scene::new(), [set("2001:db8::/32")]);
+    for n in 2..1500_u32 {
+        scene.write(&std::net::Ipv6Addr::from(0x2001_0db8_u128 << 96 | u128::from(n)).to_string(), "x\r\neth0");
+    }
+    assert_eq!(scene.add("a", &sets).unwrap(), "2001:db8::5dc/32");
+    scene.write("last_reserved_ip.0", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff\n");
+    assert_eq!(scene.add("b", &sets).unwrap(), "2001:db8::5dd/32", "past the last address it begins anew");
+}
+
+#[test]
+fn requested_addresses_are_given_exactly_or_refused() {
+    let (scene, sets) = (Scene::new(), [set("10.1.2.0/24"), set("2001:db8::/64")]);
+    assert_eq!(scene.want("a", &sets, &["2001:db8::9", "10.1.2.9"]).unwrap(), "10.1.2.9/24 2001:db8::9/64");
+    let taken = scene.want("b", &sets, &["10.1.2.9"]).unwrap_err();
+    assert_eq!(taken.kind, Kind::Exhausted);
+    assert_eq!(
+        taken.text,
+        "failed to allocate for range 0: requested IP address 10.1.2.9 is not available in range set 10.1.2.1-10.1.2.254"
+    );
+    assert_eq!(scene.reserved(), ["10.1.2.9", "2001:db8::9"]);
+    assert_eq!(scene.add("c", &sets).unwrap(), "10.1.2.10/24 2001:db8::a/64", "the turn goes on after a requested one");
+}
+
+#[test]
+fn a_failing_add_takes_back_what_it_took_and_nothing_else() {
+    let scene = Scene::new();
+    let (first, second) = (part("10.1.0.0/24", "", "10.1.0.9"), part("10.2.0.0/24", "10.2.0.2", "10.2.0.2"));
+    scene.add("other", std::slice::from_ref(&second)).unwrap();
+    // The same attachment holds an address from another configuration of the network.
+    scene.add("a", &[set("10.3.0.0/24")]).unwrap();
+    let refused = scene.add("a", &[first, second]).unwrap_err();
+    assert!(refused.text.starts_with("failed to allocate for range 1: no IP addresses available"), "{refused}");
+    assert_eq!(scene.reserved(), ["10.2.0.2", "10.3.0.2"]);
+    assert_eq!(scene.text("last_reserved_ip.0"), "10.3.0.2", "nor is the turn passed on");
+    assert_eq!(scene.del("a"), 1, "and the index knows it");
+}
+
+#[test]
+fn a_second_add_of_an_attachment_is_refused_and_its_address_stays() {
+    let (scene, sets) = (Scene::new(), [set("10.1.2.0/24"), set("2001:db8::/64")]);
+    scene.add("a", &sets[1..]).unwrap();
+    for wanted in [&[][..], &["10.1.2.77"], &["2001:db8::2"]] {
+        let refused = scene.want("a", &sets, wanted).unwrap_err();
+        assert_eq!(refused.kind, Kind::HoldsAlready, "{refused}");
+        let text =
+            "failed to allocate for range 1: 2001:db8::2 has been allocated to a, duplicate allocation is not allowed";
+        assert_eq!(refused.text, text);
+    }
+    assert_eq!(scene.reserved(), ["2001:db8::2"]);
+    assert_eq!(scene.add("a", &sets[..1]).unwrap(), "10.1.2.2/24", "another range of the network is no second time");
+}
+
+#[test]
+fn a_del_frees_all_that_the_attachment_holds_and_succeeds_when_there_is_nothing() {
+    let (scene, sets) = (Scene::new(), [set("10.1.2.0/24"), set("2001:db8::/64")]);
+    assert_eq!(scene.del("a"), 0, "no directory");
+    assert!(!scene.dir().exists(), "and none is made");
+    scene.add("a", &sets).unwrap();
+    scene.add("b", &sets).unwrap();
+    assert_eq!((scene.del("a"), scene.del("a"), scene.del("nobody")), (2, 0, 0));
+    assert_eq!(scene.reserved(), ["10.1.2.3", "2001:db8::3"]);
+    assert_eq!(scene.store.release(&Owner::new("b", "eth1")).unwrap(), [] as [IpAddr; 0], "another interface of b");
+}
+
+#[test]
+fn what_old_releases_noted_under_the_container_alone_is_honoured() {
+    let (scene, sets) = (Scene::new(), [set("10.1.2.0/24")]);
+    scene.write("10.1.2.2", "old");
+    scene.write("10.1.2.3", "old\n");
+    assert_eq!(scene.add("old", &sets).unwrap_err().kind, Kind::HoldsAlready);
+    scene.store.confirm(&Owner::new("old", "eth0"), &ips(&["10.1.2.2"])).unwrap();
+    assert_eq!(scene.store.sweep(&[Owner::new("old", "eth7")]).unwrap(), [] as [IpAddr; 0]);
+    scene.write("10.1.2.9", "old\r\neth0");
+    assert_eq!(scene.del("old"), 1, "its own first, as the reference does");
+    assert_eq!(scene.del("old"), 2);
+}
+
+#[test]
+fn only_what_is_named_is_given_back() {
+    let (scene, owner) = (Scene::new(), Owner::new("a", "eth0"));
+    scene.add("a", &[set("10.1.2.0/24")]).unwrap();
+    scene.add("a", &[set("10.3.0.0/24")]).unwrap();
+    scene.add("b", &[set("10.3.0.0/24")]).unwrap();
+    scene.store.give_back(&owner, &ips(&["10.3.0.2", "10.3.0.3"])).unwrap();
+    assert_eq!(scene.reserved(), ["10.1.2.2", "10.3.0.3"]);
+}
+
+#[test]
+fn a_check_names_every_address_that_is_not_held_any_more() {
+    let (scene, owner) = (Scene::new(), Owner::new("a", "eth0"));
+    assert_eq!(scene.store.confirm(&owner, &[]).unwrap_err().kind, Kind::Drift);
+    scene.add("a", &[set("10.1.2.0/24"), set("2001:db8::/64")]).unwrap();
+    scene.store.confirm(&owner, &[]).unwrap();
+    scene.store.confirm(&owner, &ips(&["10.1.2.2", "2001:db8::2"])).unwrap();
+    scene.write("10.1.2.2", "thief\r\neth0");
+    let drift = scene.store.confirm(&owner, &ips(&["10.1.2.2", "2001:db8::2", "10.1.2.3"])).unwrap_err();
+    assert_eq!(drift.kind, Kind::Drift);
+    assert!(drift.text.contains("10.1.2.2: wanted held by a/eth0, found held by thief/eth0"), "{drift}");
+    assert!(drift.text.contains("10.1.2.3: wanted held by a/eth0, found nobody's"), "{drift}");
+    assert!(!drift.text.contains("2001"), "{drift}");
+}
+
+#[test]
+fn a_sweep_frees_what_no_valid_attachment_holds_and_leaves_what_it_does_not_know() {
+    let (scene, sets) = (Scene::new(), [set("10.1.2.0/24")]);
+    for container in ["a", "b", "c"] {
+        scene.add(container, &sets).unwrap();
+    }
+    scene.write("10.1.2.50", "b");
+    scene.write("10.1.2.51", "gone");
+    scene.write("10.1.2.52", "not a reservation\n\n");
+    scene.write("notes.txt", "gone\r\neth0");
+    let mut freed = scene.store.sweep(&[Owner::new("b", "eth0"), Owner::new("elsewhere", "eth0")]).unwrap();
+    freed.sort();
+    assert_eq!(freed, ips(&["10.1.2.2", "10.1.2.4", "10.1.2.51"]));
+    assert_eq!(scene.reserved(), ["10.1.2.3", "10.1.2.50", "10.1.2.52", "notes.txt"]);
+    assert_eq!(scene.text("last_reserved_ip.0"), "10.1.2.4");
+    assert_eq!(scene.store.sweep(&[]).unwrap().len(), 2, "an empty list means that none is valid");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named_and_hinders_no_other_address() {
+    let (scene, sets) = (Scene::new(), [part("10.1.2.0/24", "", "10.1.2.5")]);
+    scene.write("10.1.2.2", "what is this?");
+    fs::create_dir(scene.dir().join("10.1.2.3")).unwrap();
+    symlink("/etc/passwd", scene.dir().join("10.1.2.4")).unwrap();
+    assert_eq!(scene.add("a", &sets).unwrap(), "10.1.2.5/24");
+    assert_eq!(scene.add("b", &sets).unwrap_err().kind, Kind::Exhausted);
+    let health = scene.store.health().unwrap();
+    let mut names: Vec<String> = health.unreadable.iter().map(|path| path.display().to_string()).collect();
+    names.sort();
+    let dir = scene.dir().canonicalize().unwrap();
+    assert_eq!(names, ["10.1.2.2", "10.1.2.3", "10.1.2.4"].map(|name| dir.join(name).display().to_string()));
+    assert_eq!(scene.del("a"), 1);
+    fs::remove_file(scene.dir().join("10.1.2.2")).unwrap();
+    assert_eq!(scene.store.health().unwrap().unreadable.len(), 2);
+}
+
+#[test]
+fn a_full_range_is_healthy() {
+    let (scene, sets) = (Scene::new(), [part("10.1.2.0/24", "10.1.2.2", "10.1.2.3")]);
+    scene.store.health().unwrap();
+    assert!(!scene.dir().exists(), "looking makes nothing");
+    scene.add("a", &sets).unwrap();
+    scene.add("b", &sets).unwrap();
+    assert_eq!(scene.store.health().unwrap().taken.len(), 2);
+}
+
+#[test]
+fn a_directory_behind_a_symbolic_link_works_like_any_other() {
+    let scene = Scene::new();
+    let elsewhere = tempfile::tempdir().unwrap();
+    symlink(elsewhere.path(), scene.dir()).unwrap();
+    assert_eq!(scene.add("a", &[set("10.1.2.0/24")]).unwrap(), "10.1.2.2/24");
+    assert!(elsewhere.path().join("10.1.2.2").exists());
+    assert_eq!(scene.add("a", &[set("10.1.2.0/24")]).unwrap_err().kind, Kind::HoldsAlready);
+    assert_eq!(scene.del("a"), 1);
+    assert!(!elsewhere.path().join("10.1.2.2").exists());
+}
+
+#[test]
+fn a_directory_that_is_removed_under_a_waiting_add_is_made_again() {
+    let (scene, sets) = (Scene::new(), [set("10.1.2.0/24")]);
+    scene.add("a", &sets).unwrap();
+    let held = cnikit_store::Directory::open(scene.dir()).unwrap();
+    let lock = held.lock("lock", 0o750, std::time::Duration::from_secs(1)).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| scene.add("b", &sets));
+        std::thread::yield_now();
+        fs::remove_dir_all(scene.dir()).unwrap();
+        drop(lock);
+        assert_eq!(waiting.join().unwrap().unwrap(), "10.1.2.2/24");
+    });
+    assert_eq!(scene.reserved(), ["10.1.2.2"]);
+}
+
+#[test]
+fn whoever_waits_for_the_lock_too_long_is_told_where_it_lies() {
+    let mut scene = Scene::new();
+    scene.add("a", &[set("10.1.2.0/24")]).unwrap();
+    scene.store.patience = std::time::Duration::from_millis(50);
+    let held = cnikit_store::Directory::open(scene.dir()).unwrap();
+    let _lock = held.lock("lock", 0o750, std::time::Duration::from_secs(1)).unwrap();
+    let busy = scene.add("b", &[set("10.1.2.0/24")]).unwrap_err();
+    assert_eq!(busy.kind, Kind::Busy);
+    assert!(busy.text.contains("/net/lock"), "{busy}");
+    assert_eq!(scene.store.release(&Owner::new("a", "eth0")).unwrap_err().kind, Kind::Busy);
+}
+
+#[test]
+fn a_name_that_leads_elsewhere_is_no_network() {
+    let mut scene = Scene::new();
+    for name in ["", ".", "..", "../x", "a/b", ".idx"] {
+        scene.store.network = name.into();
+        assert_eq!(scene.add("a", &[set("10.1.2.0/24")]).unwrap_err().kind, Kind::Value, "{name:?}");
+        assert_eq!(scene.store.release(&Owner::new("a", "eth0")).unwrap_err().kind, Kind::Value, "{name:?}");
+    }
+}

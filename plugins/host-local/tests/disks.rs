@@ -1,0 +1,120 @@
+//! Disks that are full or read-only. Each test mounts its own, in a mount namespace of its own.
+#![expect(clippy::unwrap_used, reason = "a test says what should be so")]
+
+mod scene;
+
+use std::fs;
+use std::path::Path;
+
+use host_local::{Kind, Owner};
+use nix::mount::{MsFlags, mount};
+use nix::sched::CloneFlags;
+use scene::{Scene, set, store_in};
+
+/// Runs a scene on a file system of its own, mounted where nobody else sees it.
+fn on_tmpfs<T: Send>(options: &str, work: impl FnOnce(&Scene) -> T + Send) -> T {
+    let run = || {
+        #[expect(clippy::disallowed_methods, reason = "a mount namespace, not a network's; it goes with this thread")]
+        nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+        let place = tempfile::tempdir().unwrap();
+        mount(Some("none"), place.path(), Some("tmpfs"), MsFlags::empty(), Some(options)).unwrap();
+        let scene = Scene { store: store_in(place.path().join("data")), place };
+        let done = work(&scene);
+        nix::mount::umount2(scene.place.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
+        done
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+fn read_only(path: &Path) {
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    mount(None::<&str>, path, None::<&str>, flags, None::<&str>).unwrap();
+}
+
+fn entries(path: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn on_a_full_disk_an_add_is_refused_clearly_and_nothing_is_half_written() {
+    for inodes in 2..24 {
+        on_tmpfs(&format!("size=1m,nr_inodes={inodes}"), |scene| {
+            let sets = [set("10.1.2.0/24"), set("2001:db8::/64")];
+            let dir = scene.place.path().join("data/net");
+            let mut given = 0;
+            let refused = loop {
+                match scene.add(&format!("c{given}"), &sets) {
+                    Ok(_) => given += 1,
+                    Err(refused) => break refused,
+                }
+                assert!(given < 30);
+            };
+            assert_eq!(refused.kind, Kind::Disk, "{inodes} inodes: {refused}");
+            assert!(refused.text.contains("No space left on device"), "{refused}");
+            assert!(refused.remedy.as_ref().unwrap().contains("free space or inodes"), "{refused}");
+            let files: Vec<String> =
+                entries(&dir).into_iter().filter(|name| name.contains("10.1") || name.contains(':')).collect();
+            assert_eq!(files.len(), given * 2, "{inodes} inodes: {files:?}");
+            for file in files {
+                assert!(fs::read_to_string(dir.join(file)).unwrap().starts_with('c'), "whole");
+            }
+            for n in 0..given {
+                assert_eq!(scene.del(&format!("c{n}")), 2, "a DEL needs no space");
+            }
+        });
+    }
+}
+
+#[test]
+fn with_no_block_left_an_add_is_refused_and_a_del_is_not() {
+    on_tmpfs("size=64k", |scene| {
+        let sets = [set("10.1.2.0/24")];
+        scene.add("a", &sets).unwrap();
+        let fill = fs::write(scene.place.path().join("ballast"), vec![1; 1 << 17]);
+        assert!(fill.is_err());
+        let refused = scene.add("b", &sets).unwrap_err();
+        assert!(refused.text.contains("No space left on device"), "{refused}");
+        assert!(scene.store.health().unwrap_err().text.contains("No space left on device"));
+        assert_eq!(entries(&scene.place.path().join("data/net")), ["10.1.2.2", "last_reserved_ip.0", "lock"]);
+        assert_eq!(scene.del("a"), 1);
+        fs::remove_file(scene.place.path().join("ballast")).unwrap();
+        assert_eq!(scene.add("b", &sets).unwrap(), "10.1.2.3/24");
+    });
+}
+
+#[test]
+fn on_a_read_only_disk_every_change_is_refused_by_name_and_every_question_answered() {
+    on_tmpfs("size=1m", |scene| {
+        let (sets, owner) = ([set("10.1.2.0/24")], Owner::new("a", "eth0"));
+        scene.add("a", &sets).unwrap();
+        read_only(scene.place.path());
+        let refused = [
+            scene.add("b", &sets).unwrap_err(),
+            scene.store.release(&owner).unwrap_err(),
+            scene.store.health().unwrap_err(),
+            scene.store.sweep(&[]).unwrap_err(),
+        ];
+        for refused in refused {
+            assert_eq!(refused.kind, Kind::Disk);
+            assert!(refused.text.contains("Read-only file system") && refused.text.contains("/data/net"), "{refused}");
+            assert!(refused.remedy.unwrap().contains("writable"));
+        }
+        scene.store.confirm(&owner, &["10.1.2.2".parse().unwrap()]).unwrap();
+        assert_eq!(scene.add("a", &sets).unwrap_err().kind, Kind::HoldsAlready);
+        assert_eq!(scene.del("nobody"), 0);
+    });
+}
+
+#[test]
+fn where_nothing_was_ever_kept_a_read_only_disk_is_unhealthy_and_a_del_succeeds() {
+    on_tmpfs("size=1m", |scene| {
+        read_only(scene.place.path());
+        assert!(scene.add("a", &[set("10.1.2.0/24")]).unwrap_err().text.contains("Read-only file system"));
+        assert!(scene.store.health().unwrap_err().text.contains("Read-only file system"));
+        assert_eq!(scene.del("a"), 0);
+    });
+}

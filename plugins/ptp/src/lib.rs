@@ -1,0 +1,109 @@
+//! A routed pair of links: the container sends everything to the gateway, which is an address of the host's own end.
+//!
+//! There is no bridge and no shared segment: the host has a route to each container. The keys are those of [`Ptp`]; `ipam`
+//! is required. An address needs a gateway of its family.
+#![forbid(unsafe_code)]
+
+use std::net::IpAddr;
+
+use cnikit::keys::{DnsOverride, IpamType, MasqueradeBackend, Mtu};
+use cnikit::plan::{Kind, Plan};
+use cnikit::resources::forwarding::Forwarding;
+use cnikit::resources::layer3::{self, Detection, Layer3, SCOPE_LINK};
+use cnikit::resources::masquerade::{self, Masquerade};
+use cnikit::resources::routed::Routed;
+use cnikit::resources::veth::{self, HostEnd, Veth};
+use cnikit::resources::Route;
+use cnikit::types::Ip;
+use cnikit::{Addresses, Attachment, Error, InterfacePlugin, Result};
+use ipnetwork::IpNetwork;
+use serde::Deserialize;
+
+/// ptp's configuration.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Keys")]
+pub struct Ptp(Keys);
+
+/// The keys as they are written.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Keys {
+    /// Packets to the outside leave under the host's address. Default: false.
+    pub ip_masq: bool,
+    /// `nftables`. Default: that.
+    pub ip_masq_backend: MasqueradeBackend,
+    /// Of both ends, in bytes. Default, and 0: the kernel's choice.
+    pub mtu: Mtu,
+    /// Replaces the IPAM plugin's DNS as a whole. Default: nothing is replaced.
+    pub dns: DnsOverride,
+    /// Who gives addresses: required.
+    pub ipam: IpamType,
+}
+
+impl TryFrom<Keys> for Ptp {
+    type Error = String;
+
+    fn try_from(keys: Keys) -> Result<Ptp, String> {
+        if keys.ipam.name.is_empty() {
+            return Err("no plugin name provided: ptp routes addresses, so `ipam.type` must name who gives them".into());
+        }
+        Ok(Ptp(keys))
+    }
+}
+
+impl InterfacePlugin for Ptp {
+    const LINK: Kind = veth::KIND;
+    const KINDS: &'static [Kind] = &[masquerade::KIND];
+
+    fn link(&self, at: &Attachment) -> Plan {
+        Plan::of(Veth { ifname: at.tag.ifname.clone(), mac: None, mtu: self.0.mtu.0, host: HostEnd::Routed })
+    }
+
+    fn complete(&self, addresses: &mut Addresses) -> Result<()> {
+        if let Some(dns) = self.0.dns.said() {
+            addresses.dns = dns;
+        }
+        let astray = addresses.ips.iter().find(|ip| ip.gateway.is_none_or(|gw| gw.is_ipv4() != ip.address.is_ipv4()));
+        astray.map_or(Ok(()), |ip| {
+            let text = format!("{} has no gateway of its family, and ptp routes everything by it", ip.address);
+            Err(Error::config(text).remedy("give the range of the IPAM plugin a `gateway`"))
+        })
+    }
+
+    fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
+        let (ifname, networks) = (at.tag.ifname.clone(), addresses.networks());
+        let mut routes: Vec<Route> = Vec::new();
+        for route in addresses.ips.iter().flat_map(by_gateway) {
+            if routes.iter().all(|one| one.dst != route.dst) {
+                routes.push(route);
+            }
+        }
+        routes.extend(layer3::routes(&addresses.ips, &addresses.routes).into_iter().map(|route| Route { onlink: false, ..route }));
+        let mut gateways: Vec<IpAddr> = Vec::new();
+        for gateway in addresses.ips.iter().filter_map(|ip| ip.gateway) {
+            if !gateways.contains(&gateway) {
+                gateways.push(gateway);
+            }
+        }
+        Plan::of(Forwarding::of(&networks))
+            .and(Routed { ifname: ifname.clone(), gateways, addresses: networks.iter().map(IpNetwork::ip).collect() })
+            .and_each(self.0.ip_masq.then(|| Masquerade { addresses: networks.clone() }))
+            .and(Layer3 { ifname, addresses: networks, prefix_routes: false, routes, detection: Detection::Off, announce: false })
+    }
+
+    fn status(&self) -> Result<()> {
+        if self.0.ip_masq { masquerade::available() } else { Ok(()) }
+    }
+}
+
+/// The gateway is on the link; the rest of the network is behind it.
+fn by_gateway(ip: &Ip) -> Vec<Route> {
+    let Some(gateway) = ip.gateway else { return Vec::new() };
+    let (source, whole) = (Some(ip.address.ip()), if ip.address.is_ipv4() { 32 } else { 128 });
+    let on_link = Route { source, scope: gateway.is_ipv4().then_some(SCOPE_LINK), ..Route::to(gateway.into()) };
+    let network = IpNetwork::new(ip.address.network(), ip.address.prefix()).unwrap_or(ip.address);
+    let behind = Route { source, gateway: Some(gateway), ..Route::to(network) };
+    let mut routes = vec![on_link];
+    routes.extend((ip.address.prefix() < whole).then_some(behind));
+    routes
+}

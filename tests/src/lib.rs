@@ -1,0 +1,89 @@
+//! What the end-to-end tests in `tests/` share: where the binaries are, and the configurations that are tested.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test panics: that is how it fails")]
+#![expect(clippy::missing_panics_doc, reason = "a test panics: that is how it fails")]
+#![expect(clippy::disallowed_methods, reason = "it starts cargo, once")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use cnikit_testkit::Subject;
+use serde_json::{Value, json};
+
+/// Where cargo puts what it builds beside this test: `target/TRIPLE/PROFILE`.
+pub fn built() -> PathBuf {
+    let mut dir = std::env::current_exe().unwrap();
+    dir.pop(); // deps
+    dir.pop();
+    dir
+}
+
+/// The multi-call binary, the tool and each plugin as a binary of its own, built as this test was.
+fn build() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+        cargo.args(["build", "--quiet", "--locked", "--workspace", "--bins", "--examples", "--profile", profile]);
+        let built_well = cargo.status().expect("cargo can be started");
+        assert!(built_well.success(), "the binaries do not build");
+        built()
+    })
+}
+
+/// A program that this workspace builds.
+pub fn program(name: &str) -> PathBuf {
+    build().join(name)
+}
+
+/// The plugins as they are installed: one binary, hard links.
+pub fn bin() -> &'static Path {
+    static BIN: OnceLock<PathBuf> = OnceLock::new();
+    BIN.get_or_init(|| {
+        // Beside the binary, for hard links do not cross file systems; made anew where an older build's links are.
+        let dir = tempfile::tempdir_in(build()).unwrap().keep();
+        for name in ["bridge", "host-local", "loopback", "ptp"] {
+            std::fs::hard_link(program("cni-plugins"), dir.join(name)).unwrap();
+        }
+        remove_at_exit(&dir);
+        dir
+    })
+}
+
+/// The directory goes when the last of our processes is gone: a shell waits for our end.
+fn remove_at_exit(dir: &Path) {
+    let wait = format!("read -r _; rm -rf '{}'", dir.display());
+    let shell = Command::new("/bin/sh").args(["-c", &wait]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    std::mem::forget(shell); // its stdin closes with this process, and that is the signal
+}
+
+/// A plugin of ours with a configuration.
+pub fn subject(plugin: &str, conf: Value) -> Subject {
+    Subject::new(bin(), plugin, conf)
+}
+
+/// host-local with both families.
+pub fn dual_stack() -> Value {
+    json!({"type": "host-local", "ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd00:77::/64"}]]})
+}
+
+/// Every configuration of an interface plugin that is put through everything.
+pub fn interface_subjects() -> Vec<Subject> {
+    let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}, {"dst": "10.1.0.0/16", "mtu": 1400, "priority": 7}]);
+    let mut with_routes = dual_stack();
+    with_routes["routes"] = routes;
+    vec![
+        subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()})),
+        subject(
+            "bridge",
+            json!({"isGateway": true, "ipMasq": true, "hairpinMode": true, "portIsolation": true, "mtu": 1400,
+                   "ipam": with_routes.clone(), "dns": {"nameservers": ["10.0.0.53"]}}),
+        ),
+        subject("bridge", json!({})),
+        subject("bridge", json!({"disableContainerInterface": true, "promiscMode": true})),
+        subject("ptp", json!({"ipMasq": true, "mtu": 1400, "ipam": with_routes})),
+        subject("ptp", json!({"ipam": {"type": "host-local", "subnet": "10.78.0.0/24"}})),
+    ]
+}
