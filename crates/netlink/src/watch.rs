@@ -25,7 +25,8 @@ impl Netlink {
     /// Waits until `ready` is content with the link, by the kernel's events, and returns it as it is then.
     ///
     /// After the deadline the error's number is `ETIMEDOUT` and its object tells the last state; a link that goes
-    /// away is an error at once. See [`Error::is_absent`].
+    /// away is an error at once. See [`Error::is_absent`]. The kernel does not announce that the alias of a link that
+    /// is down changed.
     #[doc(alias = "RTNLGRP_LINK")]
     pub fn wait_link(&self, index: u32, deadline: Deadline, ready: impl Fn(&Link) -> bool) -> Result<Link> {
         let subject = Subject { operation: "wait for link", group: LINK_EVENTS, index };

@@ -1,0 +1,84 @@
+//! JSON text to a value, as Go's decoder reads it.
+
+use cnikit_types::{Value, document};
+use proptest::prelude::*;
+
+use crate::arbitrary::json;
+
+fn reads(text: &str) -> String {
+    document::parse(text.as_bytes()).unwrap().to_string()
+}
+
+#[test]
+fn of_two_equal_keys_the_last_wins_and_stands_last() {
+    assert_eq!(reads(r#"{"a":1,"b":2,"a":3}"#), r#"{"b":2,"a":3}"#);
+    assert_eq!(reads(r#"{"a":[1,2],"a":[3]}"#), r#"{"a":[3]}"#);
+    assert_eq!(reads(r#"{"a":{"b":1},"a":7}"#), r#"{"a":7}"#);
+}
+
+#[test]
+fn objects_under_one_key_are_merged_at_every_depth() {
+    assert_eq!(
+        reads(r#"{"ipam":{"type":"x","a":{"p":1}},"n":1,"ipam":{"a":{"q":2},"type":"y"}}"#),
+        r#"{"n":1,"ipam":{"a":{"p":1,"q":2},"type":"y"}}"#
+    );
+}
+
+#[test]
+fn a_later_null_keeps_the_earlier_value_where_it_stood() {
+    assert_eq!(reads(r#"{"a":1,"A":2,"a":null}"#), r#"{"a":1,"A":2}"#);
+    assert_eq!(reads(r#"{"a":null,"a":1}"#), r#"{"a":1}"#);
+    assert_eq!(reads(r#"{"a":null}"#), r#"{"a":null}"#);
+}
+
+#[test]
+fn numbers_keep_their_text() {
+    for text in
+        ["9007199254740993", "18446744073709551616", "-9223372036854775809", "1.10", "5.0", "1e3", "1E-400", "-0"]
+    {
+        assert_eq!(reads(text).to_lowercase(), text.to_lowercase().replace("e3", "e+3"), "{text}");
+    }
+}
+
+#[test]
+fn what_is_not_one_document_is_refused() {
+    for text in ["", " ", "{", "{} {}", "{}x", "\u{feff}{}", "nul", "{\"a\":01}", "[1,]", "{'a':1}"] {
+        assert!(document::parse(text.as_bytes()).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn nesting_has_a_limit_that_saves_the_stack() {
+    let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    assert!(document::parse(nested(100).as_bytes()).is_ok());
+    for depth in [128, 100_000] {
+        let error = document::parse(nested(depth).as_bytes()).unwrap_err();
+        assert!(error.to_string().contains("recursion limit"), "{error}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_replaced_as_go_does() {
+    assert_eq!(document::parse(b"{\"a\":\"\xff\"}").unwrap()["a"], "\u{fffd}");
+}
+
+#[test]
+fn an_object_that_looks_like_a_wrapped_number_stays_an_object() {
+    let text = r#"{"$serde_json::private::Number":"no number"}"#;
+    assert_eq!(reads(text), text);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_has_no_key_twice_reads_as_it_is(value in json()) {
+        prop_assert_eq!(document::parse(value.to_string().as_bytes()).unwrap(), value.clone());
+        prop_assert_eq!(document::parse(format!("{value:#}").as_bytes()).unwrap().to_string(), value.to_string());
+    }
+
+    #[test]
+    fn a_value_read_as_a_value_is_the_same_to_the_letter(value in json()) {
+        prop_assert_eq!(cnikit_types::read::<Value>(&value).unwrap().to_string(), value.to_string());
+    }
+}
