@@ -148,6 +148,28 @@ impl Netlink {
         Ok(routes)
     }
 
+    /// The route that packets to this address would take, `dst` being its prefix; `None` if there is none.
+    ///
+    /// One look-up, however many routes there are: if the address has a route of its own, this is it.
+    #[doc(alias = "RTM_F_FIB_MATCH")]
+    pub fn route_for(&self, address: IpAddr) -> Result<Option<Route>> {
+        let message = RouteMessageBuilder::<IpAddr>::new().destination_prefix(address, host_prefix(address));
+        let mut message = message.map_err(|error| Error::unreadable("look up route", "", &error.to_string()))?.build();
+        message.header = RouteHeader {
+            address_family: message.header.address_family,
+            destination_prefix_length: message.header.destination_prefix_length,
+            flags: RouteFlags::FibMatch,
+            ..RouteHeader::default()
+        };
+        let (message, object) = (RouteNetlinkMessage::GetRoute(message), format!("to {address}"));
+        let operation = "look up route";
+        match self.ask(Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing }) {
+            // Nothing leads there, or a blackhole does.
+            Err(error) if NO_WAY.contains(&error.errno) => Ok(None),
+            found => Ok(found?.iter().find_map(|message| parse(message)?.into_iter().next())),
+        }
+    }
+
     /// Adds a route; [`Error::exists`] if there is one to the same destination with the same priority.
     #[doc(alias = "RTM_NEWROUTE")]
     pub fn add_route(&self, route: &Route) -> Result<()> {
@@ -259,6 +281,13 @@ impl Route {
         }
         text
     }
+}
+
+/// What a look-up is refused with where no packet gets through.
+const NO_WAY: [i32; 5] = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ESRCH, libc::EACCES, libc::EINVAL];
+
+fn host_prefix(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
 }
 
 /// Reads an `RTM_NEWROUTE` message, a route for each next hop; `None` if it is something else.

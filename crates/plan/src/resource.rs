@@ -87,6 +87,7 @@ pub struct Drifts(Vec<String>);
 
 impl Drifts {
     /// Compares two values of one thing.
+    #[expect(clippy::needless_pass_by_value, reason = "callers compare values they have just looked up")]
     pub fn compare<T: PartialEq + Display>(&mut self, of: impl Display, wanted: T, found: T) {
         if wanted != found {
             self.0.push(format!("{of}: wanted {wanted}, found {found}"));

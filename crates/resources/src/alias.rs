@@ -7,8 +7,8 @@ use cnikit_plan::Stale;
 use cnikit_skel::Tag;
 use sha2::{Digest, Sha256};
 
-/// The kernel keeps 255 bytes (`IFALIASZ` less its end).
-const LONGEST: usize = 255;
+/// The kernel takes 255 bytes with the one that ends them (`IFALIASZ`).
+const LONGEST: usize = 254;
 const MARK: &str = "cnikit:";
 
 /// Whose a link is, as far as its alias tells.

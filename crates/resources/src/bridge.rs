@@ -76,9 +76,9 @@ impl Resource for Bridge {
 
 impl Bridge {
     /// Made down, so that nothing is heard before advertisements are off, with a MAC of its own, which no port that comes
-    /// or goes can change. The MTU is said again afterwards: only then does it stay when ports come.
+    /// or goes can change. The MTU is said only afterwards: one that a bridge is made with does not stay when ports come.
     fn create(&self, host: &Netlink) -> Result<Link> {
-        let wanted = NewBridge { name: self.name.clone(), mac: Some(random_mac()?), mtu: self.mtu, vlan_filtering: None };
+        let wanted = NewBridge { name: self.name.clone(), mac: Some(random_mac()?), mtu: None, vlan_filtering: None };
         match host.create_bridge(&wanted) {
             Ok(link) => {
                 quiet::quiet(&Inside::here(), &self.name, &quiet::ALL)?;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use cnikit_netlink::{Batch, MAIN_TABLE, NewAddress, Route};
+use cnikit_netlink::{Batch, NewAddress, Route};
 use cnikit_netns::{Inside, sysctl};
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
 use cnikit_skel::{Error, Journal, Result};
@@ -34,7 +34,8 @@ impl Resource for Routed {
     fn judge(&self, scene: &Scene) -> Result<()> {
         let host = scene.host()?;
         for address in &self.addresses {
-            let Some(route) = host.routes_to((*address).into(), MAIN_TABLE)?.into_iter().next() else { continue };
+            let own = |route: &Route| route.dst == IpNetwork::from(*address);
+            let Some(route) = host.route_for(*address)?.filter(own) else { continue };
             let link = route.index.and_then(|index| host.find_link_at(index).ok().flatten());
             let name = link.as_ref().map_or("another link", |link| link.name.as_str());
             return Err(Error::conflict(format!("the host routes {address} to {name} already"))

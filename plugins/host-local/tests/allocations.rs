@@ -219,6 +219,15 @@ fn a_directory_behind_a_symbolic_link_works_like_any_other() {
     assert!(!elsewhere.path().join("10.1.2.2").exists());
 }
 
+/// Returns when the kernel has somebody wait for the lock on a file; see proc_locks(5).
+fn await_waiter(path: &std::path::Path) {
+    let inode = format!(":{} ", fs::metadata(path).unwrap().ino());
+    let waits = |line: &str| line.contains("->") && line.contains(&inode);
+    while !fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_directory_that_is_removed_under_a_waiting_add_is_made_again() {
     let (scene, sets) = (Scene::new(), [set("10.1.2.0/24")]);
@@ -227,7 +236,7 @@ fn a_directory_that_is_removed_under_a_waiting_add_is_made_again() {
     let lock = held.lock("lock", 0o750, std::time::Duration::from_secs(1)).unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| scene.add("b", &sets));
-        std::thread::yield_now();
+        await_waiter(&scene.dir().join("lock"));
         fs::remove_dir_all(scene.dir()).unwrap();
         drop(lock);
         assert_eq!(waiting.join().unwrap().unwrap(), "10.1.2.2/24");

@@ -118,3 +118,17 @@ fn where_nothing_was_ever_kept_a_read_only_disk_is_unhealthy_and_a_del_succeeds(
         assert_eq!(scene.del("a"), 0);
     });
 }
+
+#[test]
+fn a_strangers_change_within_one_tick_of_a_coarse_clock_is_seen() {
+    on_tmpfs("size=1m", |scene| {
+        // The kernel stamps a ramfs with the coarse clock, as most kernels stamp every file system.
+        mount(Some("none"), scene.place.path(), Some("ramfs"), MsFlags::empty(), None::<&str>).unwrap();
+        for n in 0..300 {
+            scene.add("ours", &[set("10.1.2.0/24")]).unwrap();
+            fs::write(scene.place.path().join("data/net/10.9.9.9"), "theirs\r\neth0").unwrap();
+            assert_eq!((scene.del("theirs"), scene.del("ours")), (1, 1), "round {n}");
+        }
+        nix::mount::umount2(scene.place.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
+    });
+}

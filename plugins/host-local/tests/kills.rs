@@ -181,6 +181,21 @@ fn a_full_range_gives_what_was_held_in_an_earlier_boot_and_nothing_of_this_one()
 }
 
 #[test]
+fn what_was_proven_and_then_changed_in_place_is_not_given_again() {
+    let mut scene = Scene::new();
+    let sets = [part("10.1.2.0/24", "10.1.2.2", "10.1.2.4")];
+    scene.add("a", &sets).unwrap();
+    scene.add("b", &sets).unwrap();
+    scene.reboot(NEXT_BOOT, Some(MACHINE));
+    scene.add("c", &sets).unwrap();
+    // Somebody writes over it in this boot, without the lock and without a trace in the directory.
+    scene.write("10.1.2.2", "live\r\neth0");
+    assert_eq!(scene.add("new", &sets).unwrap(), "10.1.2.3/24");
+    assert_eq!(scene.add("newer", &sets).unwrap_err().kind, Kind::Exhausted);
+    assert_eq!(scene.text("10.1.2.2"), "live\r\neth0");
+}
+
+#[test]
 fn a_requested_address_that_was_held_in_an_earlier_boot_is_given() {
     let mut scene = three();
     assert_eq!(scene.want("new", &[set("10.1.2.0/24")], &["10.1.2.3"]).unwrap_err().kind, Kind::Exhausted);

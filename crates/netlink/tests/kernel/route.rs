@@ -170,3 +170,17 @@ fn routes_of_other_kinds_are_added_and_read() {
     assert!(netlink.routes(Family::V6).unwrap().iter().all(|route| route.dst.is_ipv6()));
     assert!(Route::to(net("::/0")).is_default() && !Route::to(net("10.0.0.0/8")).is_default());
 }
+
+#[test]
+fn the_route_for_an_address_is_the_closest_one() {
+    let (_netns, netlink, near) = routed();
+    for (wide, own, gateway) in [("10.9.0.0/16", "10.9.0.7/32", "10.1.0.1"), ("fd09::/32", "fd09::7/128", "fd00::1")] {
+        let address = net(own).ip();
+        assert_eq!(netlink.route_for(address).unwrap(), None, "nothing leads to {address} yet");
+        netlink.add_route(&via(wide, gateway, &near)).unwrap();
+        assert_eq!(netlink.route_for(address).unwrap().unwrap().dst, net(wide));
+        netlink.add_route(&Route { index: Some(near.index), ..Route::to(net(own)) }).unwrap();
+        let found = netlink.route_for(address).unwrap().unwrap();
+        assert_eq!((found.dst, found.index), (net(own), Some(near.index)));
+    }
+}
