@@ -4,6 +4,8 @@
 #![expect(clippy::missing_panics_doc, reason = "a test panics: that is how it fails")]
 #![expect(clippy::disallowed_methods, reason = "it starts cargo, once")]
 
+pub mod world;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;

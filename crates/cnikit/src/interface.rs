@@ -111,7 +111,7 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
     }
 
     fn status(&self, status: &Status) -> Result<()> {
-        self.0.status()?;
+        self.0.status().map_err(unavailable)?;
         P::source(&status.call.conf).find(&status.call).map_err(unavailable)?.status()
     }
 

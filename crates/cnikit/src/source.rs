@@ -59,7 +59,7 @@ impl Found {
     }
 }
 
-/// An IPAM plugin that cannot be found is what STATUS is for (code 50).
+/// What is missing, such as an IPAM plugin that cannot be found, is what STATUS is for (code 50).
 pub(crate) fn unavailable(error: Error) -> Error {
-    if error.code == code::DELEGATE { Error { code: code::UNAVAILABLE, ..error } } else { error }
+    Error { code: code::UNAVAILABLE, ..error }
 }

@@ -127,15 +127,25 @@ fn hash(text: &str) -> String {
 }
 
 fn release(remains: &Remains) -> Result<()> {
-    removed(Nftables::here()?.release(&frame(), &prefix(&remains.tag))?);
+    let Some(mut nftables) = opened()? else { return Ok(()) };
+    removed(nftables.release(&frame(), &prefix(&remains.tag))?);
     Ok(())
 }
 
 fn sweep(stale: &Stale) -> Result<()> {
+    let Some(mut nftables) = opened()? else { return Ok(()) };
     let valid: Vec<String> = stale.tags().map(|tag| prefix(&tag)).collect();
     let keep = |comment: &str| valid.iter().any(|prefix| comment.starts_with(prefix));
-    removed(Nftables::here()?.sweep(&frame(), &format!("{}-", hash(&stale.network)), keep)?);
+    removed(nftables.sweep(&frame(), &format!("{}-", hash(&stale.network)), keep)?);
     Ok(())
+}
+
+/// A kernel without nftables has no rules of ours.
+fn opened() -> Result<Option<Nftables>> {
+    match Nftables::here() {
+        Err(error) if error.unsupported() => Ok(None),
+        opened => Ok(Some(opened?)),
+    }
 }
 
 fn removed(count: usize) {

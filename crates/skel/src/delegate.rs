@@ -146,7 +146,8 @@ impl Delegate {
     }
 
     fn read(&self, said: &[u8]) -> Result<Answer> {
-        let refused = |text: String| Error::new(code::DELEGATE, format!("{self} answered ADD with what is no result: {text}"));
+        let refused =
+            |text: String| Error::new(code::DELEGATE, format!("{self} answered ADD with what is no result: {text}"));
         let value = document::parse(said).map_err(|error| refused(error.to_string()))?;
         let (_, answer) = Answer::read(&value, self.version).map_err(|error| refused(error.to_string()))?;
         Ok(answer)

@@ -127,7 +127,10 @@ fn known(cause: &(dyn StdError + 'static)) -> Option<u32> {
     if cause.is::<serde_json::Error>() {
         return Some(code::DECODE);
     }
-    cause.is::<invoke::Error>().then_some(code::DELEGATE)
+    cause.downcast_ref::<invoke::Error>().map(|error| match error {
+        invoke::Error::Name { .. } => code::INVALID_CONFIG,
+        _ => code::DELEGATE,
+    })
 }
 
 fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {

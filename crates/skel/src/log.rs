@@ -98,7 +98,8 @@ fn milliseconds(began: Instant) -> f64 {
 
 /// Writes one line with one call, so that lines of parallel plugins do not run into each other.
 fn line(level: &str, more: &[(&str, Value)]) {
-    let Some((text, file)) = CALLS.with_borrow(|calls| calls.last().map(|c| (c.line(level, more), c.file.clone()))) else {
+    let Some((text, file)) = CALLS.with_borrow(|calls| calls.last().map(|c| (c.line(level, more), c.file.clone())))
+    else {
         return;
     };
     // A log that cannot be written must not make a call fail.

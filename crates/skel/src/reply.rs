@@ -1,6 +1,7 @@
 //! The one JSON document that leaves on stdout.
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 
 use cnikit_types::{Answer, Version};
 use serde_json::{Value, json};
@@ -23,20 +24,61 @@ pub(crate) fn plan(steps: &[String]) -> Vec<u8> {
     line(&json!({"plan": steps}))
 }
 
+/// Standard output; if it was closed, a stand-in that nothing can be written to.
+pub(crate) fn stdout() -> Box<dyn Write> {
+    if is_closed().unwrap_or(false) { Box::new(Closed) } else { Box::new(io::stdout().lock()) }
+}
+
+/// Was stdout closed when this process was started?
+///
+/// Rust's runtime puts `/dev/null` in its place before `main`, and everything written would seem to have got out. It opens
+/// it for reading and writing, which whoever throws an answer away on purpose (`>/dev/null`) does not.
+fn is_closed() -> Option<bool> {
+    const READ_AND_WRITE: u32 = 2;
+    let device = |path| std::fs::metadata(path).ok().map(|file| file.rdev());
+    if device("/proc/self/fd/1")? != device("/dev/null")? {
+        return Some(false);
+    }
+    let info = std::fs::read_to_string("/proc/self/fdinfo/1").ok()?;
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
+    Some(flags & 3 == READ_AND_WRITE)
+}
+
+/// In the place of a closed stdout.
+struct Closed;
+
+impl Write for Closed {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::Error::other("it is closed"))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Writes and flushes: only then has an answer got out.
 pub(crate) fn send(out: &mut dyn Write, document: &[u8]) -> Result<()> {
     let sent = out.write_all(document).and_then(|()| out.flush());
     sent.map_err(|error| Error::new(code::IO, format!("the answer could not be written to stdout: {error}")))
 }
 
-/// Writes the error object. That it cannot be written either is the exit status's to tell.
+/// Writes the error object; to stderr, in words, if it cannot be written either.
 pub(crate) fn refuse(out: &mut dyn Write, plugin: &str, input: &Input, version: &str, error: &Error) {
     let mut object = error.object(version);
     let context = context(plugin, input);
     object.details = Some(object.details.map_or(context.clone(), |details| format!("{context}; {details}")));
-    if let Ok(value) = serde_json::to_value(&object) {
-        let _ = out.write_all(&line(&value)).and_then(|()| out.flush());
+    if let Ok(value) = serde_json::to_value(&object)
+        && let Err(broken) = send(out, &line(&value))
+    {
+        lament(plugin, &broken.detail(error.to_string()));
     }
+}
+
+/// Says on stderr what cannot be said on stdout.
+pub(crate) fn lament(plugin: &str, error: &Error) {
+    let _ = writeln!(io::stderr(), "{plugin}: {error}");
 }
 
 /// Which call this is: plugin, verb, network, container, interface, as far as they are known.

@@ -8,14 +8,15 @@ use std::collections::HashSet;
 
 use cnikit_netns::{Found, Netns};
 use cnikit_types::{Answer, Args, NetConf, Release, Version, check_container_id, check_ifname, check_network_name};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, code};
 use crate::input::Input;
 use crate::log;
 use crate::plugin::Plugin;
 use crate::registry::Plugins;
-use crate::sources;
+use crate::sources::{self, Origins};
 use crate::tag::Tag;
 
 /// What was asked.
@@ -52,6 +53,8 @@ pub struct Call {
     pub args: Args,
     /// The plugins of this binary.
     pub plugins: Plugins,
+    /// Where the settled keys have their values from.
+    pub(crate) origins: Origins,
 }
 
 /// Which attachment ADD, CHECK and PLAN are about. Pure: nothing is open, so a plan cannot read the kernel.
@@ -177,6 +180,33 @@ fn floor(verb: &str) -> Option<Version> {
     }
 }
 
+/// Does the verb insist on everything that it was given? What is there is taken away whatever else is wrong.
+fn is_strict(verb: &str) -> bool {
+    ["ADD", "CHECK", "PLAN"].contains(&verb)
+}
+
+/// The keys that are the protocol's own, read for their JSON types alone: what a plugin makes of them is its affair.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Protocol {
+    #[serde(rename = "type")]
+    _type: String,
+    #[serde(rename = "capabilities")]
+    _capabilities: Map<String, Value>,
+    #[serde(rename = "args")]
+    _args: ProtocolArgs,
+    #[serde(rename = "runtimeConfig")]
+    _runtime_config: Map<String, Value>,
+}
+
+/// The part of `args` that has a shape.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ProtocolArgs {
+    #[serde(rename = "cni")]
+    _cni: Map<String, Value>,
+}
+
 /// Judges a call.
 pub(crate) fn judge<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins) -> Result<Request> {
     variables(input)?;
@@ -189,9 +219,13 @@ pub(crate) fn judge<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins
         return Err(Error::environment(format!("unknown CNI_COMMAND: {verb}")));
     }
     let version = version(&verb, &conf)?;
+    if is_strict(&verb) {
+        conf.read::<Protocol>()?;
+    }
     let args = arguments::<P>(&verb, &input.args)?;
-    let mut call = Call { plugin: plugin.to_owned(), input: input.clone(), conf, version, args, plugins };
-    sources::settle(&mut call.conf, &call.args, P::SOURCES);
+    let mut call =
+        Call { plugin: plugin.to_owned(), input: input.clone(), conf, version, args, plugins, origins: Vec::new() };
+    call.origins = sources::settle(&mut call.conf, &call.args, P::SOURCES);
     match verb.as_str() {
         "ADD" => call.add().map(Request::Add),
         "CHECK" => call.check().map(Request::Check),
@@ -286,7 +320,7 @@ fn allows(verb: &str, text: &str, floor: Version) -> Result<()> {
 
 /// A plugin that knows some `CNI_ARGS` refuses others on ADD and CHECK; nothing of them ever fails another verb.
 fn arguments<P: Plugin>(verb: &str, text: &str) -> Result<Args> {
-    let strict = P::KNOWN_ARGS.filter(|_| ["ADD", "CHECK", "PLAN"].contains(&verb));
+    let strict = P::KNOWN_ARGS.filter(|_| is_strict(verb));
     let Some(known) = strict else { return Ok(Args::parse(text).unwrap_or_default()) };
     let refused = |text| Error::environment(text).remedy("CNI_ARGS is KEY=VALUE;KEY=VALUE");
     let args = Args::parse(text).map_err(refused)?;
@@ -299,6 +333,11 @@ fn arguments<P: Plugin>(verb: &str, text: &str) -> Result<Args> {
 }
 
 impl Call {
+    /// The plugin that the configuration is.
+    pub(crate) fn configured<P: Plugin>(&self) -> Result<P> {
+        self.conf.read().map_err(|error| sources::misread(error, &self.origins))
+    }
+
     fn add(self) -> Result<Add> {
         let prev = self.prev()?;
         let netns = self.sandbox(prev.is_some())?;
@@ -358,7 +397,9 @@ impl Call {
 
     fn prev(&self) -> Result<Option<Answer>> {
         let read = self.conf.get("prevResult").map(|value| Answer::read(value, self.version));
-        let read = read.transpose().map_err(|error| Error::from(error).while_doing("could not parse prevResult"))?;
+        let read = read
+            .transpose()
+            .map_err(|error| Error::from(error.under("prevResult")).while_doing("could not parse prevResult"))?;
         Ok(read.map(|(_, answer)| answer))
     }
 
@@ -368,12 +409,11 @@ impl Call {
         match cnikit_netns::find(path) {
             Found::Present(netns) => Ok(netns),
             Found::Own(netns) if self.input.netns_override => Ok(netns),
-            Found::Own(_) => Err(Error::new(
-                code::INVALID_NETNS,
-                "plugin's netns and netns from CNI_NETNS should not be the same",
-            )
-            .detail(path.clone())
-            .remedy("pass the container's namespace; CNI_NETNS_OVERRIDE=1 if this is meant")),
+            Found::Own(_) => {
+                Err(Error::new(code::INVALID_NETNS, "plugin's netns and netns from CNI_NETNS should not be the same")
+                    .detail(path.clone())
+                    .remedy("pass the container's namespace; CNI_NETNS_OVERRIDE=1 if this is meant"))
+            }
             Found::NotNetns { why, .. } => {
                 Err(Error::environment(format!("CNI_NETNS {path:?} is not a network namespace: {why}")))
             }

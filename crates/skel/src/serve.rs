@@ -26,7 +26,7 @@ pub(crate) fn answer_process(name: &str, serve: Serve, plugins: Plugins) -> Exit
     if input.command.is_empty() {
         return about::by_hand(name);
     }
-    serve(name, input, plugins, &mut std::io::stdout().lock()).into()
+    serve(name, input, plugins, &mut reply::stdout()).into()
 }
 
 /// Answers one call: exactly one JSON document at most, and the exit status. Whatever failed has been undone by then.
@@ -40,7 +40,7 @@ pub fn serve<P: Plugin>(name: &str, mut input: Input, plugins: Plugins, out: &mu
             return 0;
         }
         // Half a document may be out: a second one must not follow it.
-        Ok(Err(broken)) => drop(undone(journal, broken)),
+        Ok(Err(broken)) => reply::lament(name, &undone(journal, broken)),
         Err(error) => reply::refuse(out, name, &input, &spoken(&input), &undone(journal, error)),
     }
     1
@@ -50,12 +50,12 @@ fn answer<P: Plugin>(name: &str, input: &mut Input, plugins: Plugins, journal: &
     let observed = input.clone();
     log::call(name, &observed, || {
         Ok(match judge::<P>(name, input, plugins)? {
-            Request::Add(add) => reply::result(&add.call.conf.read::<P>()?.add(&add, journal)?, add.call.version),
-            Request::Check(check) => check.call.conf.read::<P>()?.check(&check).map(|()| Vec::new())?,
+            Request::Add(add) => reply::result(&add.call.configured::<P>()?.add(&add, journal)?, add.call.version),
+            Request::Check(check) => check.call.configured::<P>()?.check(&check).map(|()| Vec::new())?,
             Request::Del(del) => P::del(&del).map(|()| Vec::new())?,
             Request::Gc(gc) => P::gc(&gc).map(|()| Vec::new())?,
-            Request::Status(status) => status.call.conf.read::<P>()?.status(&status).map(|()| Vec::new())?,
-            Request::Plan(preview) => reply::plan(&preview.call.conf.read::<P>()?.plan(&preview)?),
+            Request::Status(status) => status.call.configured::<P>()?.status(&status).map(|()| Vec::new())?,
+            Request::Plan(preview) => reply::plan(&preview.call.configured::<P>()?.plan(&preview)?),
             Request::Version => reply::versions(),
         })
     })

@@ -1,7 +1,11 @@
 //! Who may say the value of a key, and who has the last word.
 
-use cnikit_types::{Args, NetConf};
+use std::fmt;
+
+use cnikit_types::{Args, NetConf, ReadError};
 use serde_json::Value;
+
+use crate::error::Error;
 
 /// One place where a key may be said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +26,41 @@ pub enum Said {
 /// checked once, wherever it came from.
 pub type Sources = &'static [(&'static str, &'static [Said])];
 
-/// Puts the winner of each key's sources under the key. An empty text counts as not said.
-pub(crate) fn settle(conf: &mut NetConf, args: &Args, sources: Sources) {
+/// From which place each settled key has its value.
+pub(crate) type Origins = Vec<(&'static str, Said)>;
+
+/// Puts the winner of each key's sources under the key, and says which place it was. An empty text counts as not said.
+pub(crate) fn settle(conf: &mut NetConf, args: &Args, sources: Sources) -> Origins {
+    let mut origins = Origins::new();
     for (key, places) in sources {
-        let said = places.iter().find_map(|place| look(conf, args, key, *place));
-        conf.set(key, said.unwrap_or(Value::Null));
+        let said = places.iter().find_map(|place| Some((*place, look(conf, args, key, *place)?)));
+        let (place, value) = said.map_or((None, Value::Null), |(place, value)| (Some(place), value));
+        conf.set(key, value);
+        origins.extend(place.map(|place| (*key, place)));
+    }
+    origins
+}
+
+/// The error of a configuration, told of the place where the value was said rather than of the key it was put under.
+pub(crate) fn misread(error: ReadError, origins: &Origins) -> Error {
+    let rest = |key: &str| error.path.strip_prefix(key).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+    let origin = origins.iter().find_map(|(key, place)| Some((place, rest(key)?)));
+    match origin {
+        None | Some((Said::Key, _)) => error.into(),
+        Some((Said::CniArg(name), _)) => Error::environment(format!("CNI_ARGS {name}: {}", error.message)),
+        Some((place, rest)) => ReadError { path: format!("{place}{rest}"), ..error }.into(),
+    }
+}
+
+/// As an error names the place.
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Said::Runtime(name) => write!(f, "runtimeConfig.{name}"),
+            Said::ArgsCni(name) => write!(f, "args.cni.{name}"),
+            Said::CniArg(name) => write!(f, "CNI_ARGS {name}"),
+            Said::Key => f.write_str("the key itself"),
+        }
     }
 }
 
@@ -59,6 +93,23 @@ mod tests {
         let empty = r#"{"args":{"cni":{"mac":"args"}},"runtimeConfig":{"mac":""}}"#;
         assert_eq!(winner(empty, "MAC=env").as_deref(), Some("args"));
         assert_eq!(winner("{}", "MAC=env").as_deref(), Some("env"));
+    }
+
+    #[test]
+    fn an_error_names_the_place_where_the_value_was_said() {
+        let place = |conf: &str, args: &str| {
+            let mut conf = NetConf::parse(conf.as_bytes()).unwrap();
+            let origins = settle(&mut conf, &Args::parse(args).unwrap(), MAC);
+            let error = misread(ReadError::value("no").under("mac"), &origins);
+            (error.code, error.msg)
+        };
+        assert_eq!(place(r#"{"runtimeConfig":{"mac":"x"}}"#, "MAC=y"), (7, "runtimeConfig.mac: no".into()));
+        assert_eq!(place(r#"{"args":{"cni":{"mac":"x"}}}"#, "MAC=y"), (7, "args.cni.mac: no".into()));
+        assert_eq!(place("{}", "MAC=y"), (4, "CNI_ARGS MAC: no".into()));
+        assert_eq!(
+            misread(ReadError::value("no").under("machine"), &vec![("mac", Said::Runtime("mac"))]).msg,
+            "machine: no"
+        );
     }
 
     #[test]

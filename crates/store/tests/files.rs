@@ -178,7 +178,7 @@ fn whoever_gave_up_waiting_does_not_get_the_lock_later() {
     directory.lock("lock", 0o750, LONG).unwrap();
 }
 
-/// Returns when the kernel has somebody wait for the lock on a file; see proc_locks(5).
+/// Returns when the kernel has somebody wait for the lock on a file; see `proc_locks(5)`.
 fn await_waiter(path: &std::path::Path) {
     let inode = format!(":{} ", fs::metadata(path).unwrap().ino());
     let waits = |line: &str| line.contains("->") && line.contains(&inode);

@@ -17,7 +17,7 @@ use crate::request::{Allocation, Request};
 use crate::taker::Taker;
 
 /// How long others may hold the lock: a reading of tens of thousands of files takes a second, and many may queue.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// How long a look at the store's health waits for the lock: a busy store is a healthy one.
 const GLANCE: Duration = Duration::from_secs(2);

@@ -219,7 +219,7 @@ fn a_directory_behind_a_symbolic_link_works_like_any_other() {
     assert!(!elsewhere.path().join("10.1.2.2").exists());
 }
 
-/// Returns when the kernel has somebody wait for the lock on a file; see proc_locks(5).
+/// Returns when the kernel has somebody wait for the lock on a file; see `proc_locks(5)`.
 fn await_waiter(path: &std::path::Path) {
     let inode = format!(":{} ", fs::metadata(path).unwrap().ino());
     let waits = |line: &str| line.contains("->") && line.contains(&inode);

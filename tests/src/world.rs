@@ -1,0 +1,37 @@
+//! What is around a host, and pings that tell.
+
+use std::thread;
+
+use cnikit_testkit::{Container, Host};
+
+/// The addresses of [`world`], one a family.
+pub const WORLD: [&str; 2] = ["192.0.2.2", "2001:db8:9::2"];
+
+/// A third network, which the host reaches and which knows no way back to any container.
+pub fn world(host: &Host) -> Container {
+    let world = host.container();
+    host.sh(&format!("ip link add world type veth peer name uplink netns {}", world.path()));
+    host.sh("ip address add 192.0.2.1/24 dev world && ip address add 2001:db8:9::1/64 dev world nodad");
+    world.sh("ip address add 192.0.2.2/24 dev uplink && ip address add 2001:db8:9::2/64 dev uplink nodad && ip link set uplink up");
+    host.sh("echo 0 > /proc/sys/net/ipv6/conf/world/accept_dad; ip link set world up");
+    world
+}
+
+/// One echo request, and a second for its answer: whoever asks a neighbour that is not there any more has lost it.
+pub fn ping(address: &str) -> String {
+    format!("ping -n -q -c 1 -W 1 {address}")
+}
+
+/// A container goes on talking to an address, without a loss, while something else happens and after it.
+pub fn undisturbed<T>(from: &Container, to: &str, work: impl FnOnce() -> T) -> T {
+    from.sh(&ping(to));
+    let done = thread::scope(|scope| {
+        let talk = scope.spawn(|| from.sh(&format!("ping -n -q -i 0.01 -c 50 -W 1 {to}")));
+        let done = work();
+        let said = talk.join().unwrap();
+        assert!(said.contains(" 0% packet loss"), "{said}");
+        done
+    });
+    from.sh(&ping(to));
+    done
+}

@@ -1,0 +1,772 @@
+//! Everything that can be wrong with a call, in one table: each has its code and a piece of its message, is told as one
+//! document, and makes nothing.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use cnikit_testkit::life::SHARED;
+use cnikit_testkit::{Container, Host, Said, Snapshot};
+use cnikit_tests::{bin, program};
+use serde_json::{Map, Value, json};
+
+/// One bad call; what it does not say is as it should be.
+struct Bad {
+    plugins: &'static [&'static str],
+    verb: &'static str,
+    /// Variables other than usual. `None` is unset.
+    env: Vec<(&'static str, Option<String>)>,
+    stdin: Stdin,
+    code: u64,
+    says: String,
+}
+
+enum Stdin {
+    /// The plugin's configuration with these pointers (RFC 6901) set.
+    With(Vec<(String, Value)>),
+    /// These bytes, made when they are needed.
+    Raw(fn() -> Vec<u8>),
+}
+
+const ALL: &[&str] = &["bridge", "ptp", "loopback", "host-local"];
+const MAIN: &[&str] = &["bridge", "ptp", "loopback"];
+const ASKING_IPAM: &[&str] = &["bridge", "ptp"];
+const KNOWING_ARGS: &[&str] = &["bridge", "host-local"];
+
+/// A host on which nothing may ever appear, and what calls refer to.
+struct Scene {
+    host: Host,
+    container: Container,
+    file: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let (host, file) = (Host::new(), PathBuf::new());
+        let scene = Scene { container: host.container(), file: host.dir().join("a file"), host };
+        std::fs::write(&scene.file, file.as_os_str().as_encoded_bytes()).unwrap();
+        scene
+    }
+
+    /// A configuration that would be served.
+    fn conf(&self, plugin: &str) -> Value {
+        let leases = self.host.dir().join("leases");
+        let ranges = json!([[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd00:77::/64"}]]);
+        let ipam = json!({"type": "host-local", "dataDir": leases, "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]});
+        let mut conf = json!({"cniVersion": "1.1.0", "name": "badnet", "type": plugin});
+        if plugin != "loopback" {
+            conf["ipam"] = ipam;
+        }
+        conf
+    }
+
+    fn prev(&self) -> Value {
+        json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "sandbox": self.container.path()}],
+               "ips": [{"address": "10.77.0.9/24", "interface": 0}], "routes": [], "dns": {}})
+    }
+
+    fn call(&self, plugin: &str, bad: &Bad) -> Said {
+        let stdin = match &bad.stdin {
+            Stdin::Raw(bytes) => bytes(),
+            Stdin::With(changes) => {
+                let mut conf = self.conf(plugin);
+                if bad.verb == "CHECK" && !bad.says.contains("prevResult missing") {
+                    conf["prevResult"] = self.prev();
+                }
+                if bad.verb == "GC" {
+                    conf["cni.dev/valid-attachments"] = json!([{"containerID": "c", "ifname": "eth0"}]);
+                }
+                changes.iter().for_each(|(pointer, value)| set(&mut conf, pointer, value.clone()));
+                conf.to_string().into_bytes()
+            }
+        };
+        self.run(plugin, bad.verb, &bad.env, &stdin)
+    }
+
+    fn run(&self, plugin: &str, verb: &str, env: &[(&'static str, Option<String>)], stdin: &[u8]) -> Said {
+        let usual = [
+            ("CNI_COMMAND", verb.to_owned()),
+            ("CNI_CONTAINERID", "c-bad".to_owned()),
+            ("CNI_NETNS", self.container.path()),
+            ("CNI_IFNAME", "eth0".to_owned()),
+            ("CNI_PATH", bin().display().to_string()),
+        ];
+        let changed = |name: &str| env.iter().any(|(changed, _)| *changed == name);
+        let kept = usual.into_iter().filter(|(name, _)| !changed(name));
+        let set = env.iter().filter_map(|(name, value)| Some((*name, value.clone()?)));
+        let env: Vec<(String, String)> = kept.chain(set).map(|(name, value)| (name.to_owned(), value)).collect();
+        let (exit, stdout, stderr) = self.host.run(&bin().join(plugin), &env, stdin);
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Said { exit, stdout: text(stdout), stderr: text(stderr) }
+    }
+
+    /// What `CNI_COMMAND=PLAN` answers to a configuration.
+    fn plan(&self, plugin: &str, conf: &str) -> Value {
+        self.run(plugin, "PLAN", &[], conf.as_bytes()).ok()
+    }
+}
+
+/// Sets what a pointer leads to; objects on the way are made.
+fn set(conf: &mut Value, pointer: &str, value: Value) {
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    if conf.pointer(parent).is_none() {
+        set(conf, parent, Value::Object(Map::new()));
+    }
+    match conf.pointer_mut(parent).unwrap() {
+        Value::Array(list) => list[key.parse::<usize>().unwrap()] = value,
+        parent => parent[key.replace("~1", "/")] = value,
+    }
+}
+
+/// The path of a key as an error writes it: `ipam.ranges[0][1].subnet`.
+fn path(pointer: &str) -> String {
+    pointer.split('/').skip(1).fold(String::new(), |mut path, key| {
+        let key = key.replace("~1", "/");
+        match key.parse::<usize>() {
+            Ok(index) => write!(path, "[{index}]").unwrap(),
+            Err(_) if path.is_empty() => path.push_str(&key),
+            Err(_) => write!(path, ".{key}").unwrap(),
+        }
+        path
+    })
+}
+
+const NONE: [(&str, Value); 0] = [];
+
+fn bad<const N: usize>(
+    plugins: &'static [&'static str],
+    verb: &'static str,
+    changes: [(&str, Value); N],
+    code: u64,
+    says: impl Into<String>,
+) -> Bad {
+    let changes = changes.into_iter().map(|(pointer, value)| (pointer.to_owned(), value)).collect();
+    Bad { plugins, verb, env: Vec::new(), stdin: Stdin::With(changes), code, says: says.into() }
+}
+
+fn raw(verb: &'static str, bytes: fn() -> Vec<u8>, code: u64, says: &str) -> Bad {
+    Bad { stdin: Stdin::Raw(bytes), ..bad(ALL, verb, NONE, code, says) }
+}
+
+impl Bad {
+    fn env(mut self, name: &'static str, value: impl Into<String>) -> Bad {
+        self.env.push((name, Some(value.into())));
+        self
+    }
+
+    fn without(mut self, names: &[&'static str]) -> Bad {
+        self.env.extend(names.iter().map(|name| (*name, None)));
+        self
+    }
+
+    fn what(&self, plugin: &str) -> String {
+        let stdin = match &self.stdin {
+            Stdin::With(changes) => format!("{changes:?}"),
+            Stdin::Raw(_) => "raw bytes".into(),
+        };
+        format!("{plugin} {} with {:?} and {stdin}", self.verb, self.env)
+    }
+}
+
+/// Bytes that are no configuration.
+fn documents() -> Vec<Bad> {
+    let unreadable = "error unmarshall network config";
+    let all =
+        |bytes, code, says| ["ADD", "DEL", "CHECK", "GC", "STATUS", "PLAN"].map(|verb| raw(verb, bytes, code, says));
+    let mut table = Vec::new();
+    table.extend(all(Vec::new, 6, unreadable));
+    table.extend(all(|| b"not json".to_vec(), 6, unreadable));
+    table.extend(all(|| br#"[{"name":"n"}]"#.to_vec(), 6, "expected an object, found a list"));
+    table.extend(all(|| br#""text""#.to_vec(), 6, unreadable));
+    table.extend(all(|| br#"{"name":"n"} trailing"#.to_vec(), 6, unreadable));
+    table.extend(all(|| b"\xef\xbb\xbf{\"name\":\"n\"}".to_vec(), 6, unreadable));
+    table.extend(all(|| br#"{"name":"n","x":tru"#.to_vec(), 6, unreadable));
+    table.extend(all(|| br#"{"name":"n","x":1.}"#.to_vec(), 6, unreadable));
+    table.extend(all(|| b"null".to_vec(), 7, "missing network name"));
+    table.extend(all(|| b"{}".to_vec(), 7, "missing network name"));
+    table.push(raw("ADD", || vec![b' '; 50 << 20], 6, "longer than 16 MiB"));
+    table.push(raw(
+        "ADD",
+        || [br#"{"name":""#.to_vec(), vec![b'n'; 50 << 20], br#""}"#.to_vec()].concat(),
+        6,
+        "longer than",
+    ));
+    table.push(raw("ADD", || nested(b"[", b"]"), 6, unreadable));
+    table.push(raw("DEL", || nested(br#"{"a":"#, b"}"), 6, unreadable));
+    table
+}
+
+fn nested(open: &[u8], close: &[u8]) -> Vec<u8> {
+    let (open, close) = (open.repeat(100_000), close.repeat(100_000));
+    [br#"{"name":"n","x":"#.as_slice(), &open, b"1", &close, b"}"].concat()
+}
+
+/// Variables that are missing, or whose text cannot be.
+fn variables() -> Vec<Bad> {
+    const NEEDED: [&str; 3] = ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"];
+    let missing = |verb, without: &[&'static str], names: &str| {
+        bad(ALL, verb, NONE, 4, format!("required env variables [{names}] missing")).without(without)
+    };
+    let mut table = vec![
+        missing("ADD", &NEEDED, "CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME"),
+        missing("CHECK", &NEEDED, "CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME"),
+        missing("DEL", &NEEDED, "CNI_CONTAINERID,CNI_IFNAME"),
+        missing("PLAN", &NEEDED, "CNI_CONTAINERID,CNI_IFNAME"),
+        missing("ADD", &["CNI_NETNS"], "CNI_NETNS"),
+        missing("ADD", &["CNI_IFNAME", "CNI_CONTAINERID"], "CNI_CONTAINERID,CNI_IFNAME"),
+        missing("ADD", &[], "CNI_NETNS").env("CNI_NETNS", ""),
+        bad(ASKING_IPAM, "ADD", NONE, 4, "required env variables [CNI_PATH] missing").without(&["CNI_PATH"]),
+        bad(ALL, "EXEC", NONE, 4, "unknown CNI_COMMAND: EXEC"),
+        bad(ALL, "add", NONE, 4, "unknown CNI_COMMAND: add"),
+        raw("EXEC", Vec::new, 6, "error unmarshall network config"),
+        bad(ALL, "ADD", NONE, 4, "invalid characters in containerID")
+            .env("CNI_CONTAINERID", "a/b")
+            .without(&["CNI_NETNS"]),
+    ];
+    for id in ["a/b", "..", ".a", "-a", "_a", "a b", "a\nb", "a\u{1}b", "é", "a;b"] {
+        for verb in ["ADD", "CHECK", "DEL", "PLAN"] {
+            table.push(bad(ALL, verb, NONE, 4, "invalid characters in containerID").env("CNI_CONTAINERID", id));
+        }
+    }
+    for (ifname, says) in IFNAMES {
+        for verb in ["ADD", "CHECK", "DEL", "PLAN"] {
+            table.push(bad(ALL, verb, NONE, 4, says).env("CNI_IFNAME", ifname));
+        }
+    }
+    table
+}
+
+const IFNAMES: [(&str, &str); 11] = [
+    ("sixteen-bytes-xx", "interface name is too long"),
+    ("..............éé", "interface name is too long"),
+    (".", "interface name is . or .."),
+    ("..", "interface name is . or .."),
+    ("a/b", "interface name contains / or : or whitespace"),
+    ("a:b", "interface name contains / or : or whitespace"),
+    ("a b", "interface name contains / or : or whitespace"),
+    ("a\tb", "interface name contains / or : or whitespace"),
+    ("a\nb", "interface name contains / or : or whitespace"),
+    ("a\u{7}b", "interface name contains % or control characters"),
+    ("eth%d", "interface name contains % or control characters"),
+];
+
+/// Names and versions of a configuration outside their grammar.
+fn names() -> Vec<Bad> {
+    let mut table = Vec::new();
+    for name in ["a/b", "../x", ".", "..", "-a", "a b", "a\u{1}b", "é"] {
+        for verb in ["ADD", "CHECK", "DEL", "GC", "STATUS", "PLAN"] {
+            table.push(bad(ALL, verb, [("/name", json!(name))], 7, "invalid characters found in network name"));
+        }
+    }
+    for version in ["9.9.9", "1.1", "x", "0.3.2", "v1.1.0", "1.1.0 ", "1.2.0"] {
+        for verb in ["ADD", "DEL", "PLAN"] {
+            let says = format!("config is \"{version}\", plugin supports [\"0.1.0\"");
+            table.push(bad(ALL, verb, [("/cniVersion", json!(version))], 1, says));
+        }
+    }
+    for (verb, too_old) in [("CHECK", "0.3.1"), ("CHECK", "0.1.0"), ("CHECK", ""), ("GC", "1.0.0"), ("STATUS", "0.4.0")]
+    {
+        let says = format!("config version does not allow {verb}");
+        table.push(bad(ALL, verb, [("/cniVersion", json!(too_old))], 1, &says));
+        table.push(bad(ALL, verb, [("/cniVersion", Value::Null)], 1, says));
+        table.push(bad(
+            ALL,
+            verb,
+            [("/cniVersion", json!("1.2.0"))],
+            1,
+            format!("plugin version does not allow {verb}"),
+        ));
+        table.push(bad(ALL, verb, [("/cniVersion", json!("x"))], 6, "x"));
+    }
+    for name in ["../x", "a/b", ".", "..", "/bin/true", "-x", "a\u{1}"] {
+        let says = format!("invalid plugin name: {name:?}");
+        for verb in ["ADD", "CHECK", "DEL", "GC", "STATUS"] {
+            table.push(bad(ASKING_IPAM, verb, [("/ipam/type", json!(name))], 7, &says));
+        }
+    }
+    table
+}
+
+/// What `CNI_NETNS` may lead to.
+fn sandboxes(scene: &Scene) -> Vec<Bad> {
+    let prev = ("/prevResult", scene.prev());
+    let (file, dir) = (scene.file.display().to_string(), scene.host.dir().display().to_string());
+    let gone = format!("{dir}/gone");
+    let own = "plugin's netns and netns from CNI_NETNS should not be the same";
+    let add = |code, says: &str, netns: &str| bad(MAIN, "ADD", NONE, code, says).env("CNI_NETNS", netns);
+    let check = |code, says: &str, netns: &str| bad(MAIN, "CHECK", NONE, code, says).env("CNI_NETNS", netns);
+    vec![
+        add(4, "is not a network namespace", &file),
+        add(4, "is not a network namespace", &dir),
+        add(4, "is not a network namespace", "/dev/null"),
+        add(4, "is not a network namespace", "/proc/self/ns/mnt"),
+        add(3, "is gone", &gone),
+        add(3, "is gone", "/proc/1/task/0/ns/net"),
+        bad(MAIN, "ADD", [prev], 4, "is gone").env("CNI_NETNS", &gone),
+        check(4, "is not a network namespace", &file),
+        check(4, "is gone", &gone),
+        bad(ALL, "ADD", NONE, 8, own).env("CNI_NETNS", "/proc/self/ns/net"),
+        bad(ALL, "ADD", NONE, 8, own).env("CNI_NETNS", "/proc/self/ns/net").env("CNI_NETNS_OVERRIDE", "no"),
+        bad(ALL, "CHECK", NONE, 8, own).env("CNI_NETNS", "/proc/self/ns/net"),
+    ]
+}
+
+/// `CNI_ARGS` that a plugin does not know, or that are no pairs.
+fn args() -> Vec<Bad> {
+    let mut table = Vec::new();
+    for verb in ["ADD", "CHECK", "PLAN"] {
+        let refused = |says, args: &str| bad(KNOWING_ARGS, verb, NONE, 4, says).env("CNI_ARGS", args);
+        table.extend([
+            refused("ARGS: unknown args [\"FOO=bar\"]", "FOO=bar"),
+            refused("ARGS: unknown args [\"FOO=bar\"]", "FOO=bar;IgnoreUnknown=false"),
+            refused("ARGS: unknown args [\"ip=10.77.0.7\"]", "ip=10.77.0.7"),
+            refused("ARGS: invalid pair \"garbage\"", "garbage"),
+            refused("ARGS: invalid pair \"\"", "FOO=bar;"),
+            refused("ARGS: invalid pair \"A=b=c\"", "A=b=c;IgnoreUnknown=1"),
+            refused("ARGS: IgnoreUnknown is \"maybe\"", "FOO=bar;IgnoreUnknown=maybe"),
+        ]);
+    }
+    let unheard = |plugins, verb, says: &str, args: &str| bad(plugins, verb, NONE, 4, says).env("CNI_ARGS", args);
+    table.push(unheard(&["bridge"], "ADD", "unknown args [\"IP=10.77.0.7\"]", "IP=10.77.0.7"));
+    table.push(unheard(&["host-local"], "ADD", "unknown args [\"MAC=0a:00:00:00:00:01\"]", "MAC=0a:00:00:00:00:01"));
+    table.push(unheard(&["bridge"], "ADD", "CNI_ARGS MAC", "MAC=nonsense"));
+    table.push(unheard(&["host-local"], "ADD", "IP=nonsense", "IP=nonsense"));
+    table
+}
+
+/// The JSON type that a key has.
+#[derive(Clone, Copy, PartialEq)]
+enum Type {
+    Bool,
+    Integer,
+    Text,
+    List,
+    Object,
+}
+
+use Type::{Bool, Integer, List, Object, Text};
+
+impl Type {
+    /// A value of every other type.
+    fn wrong(self) -> Vec<Value> {
+        let sorts = [Bool, Integer, Text, List, Object];
+        let values = [json!(true), json!(5), json!("text"), json!([]), json!({})];
+        let others = sorts.into_iter().zip(values).filter(|(sort, _)| *sort != self).map(|(_, value)| value);
+        others.chain([json!(5.5), json!(1e3)]).collect()
+    }
+}
+
+/// Every key that each plugin knows, with its type.
+const KEYS: &[(&[&str], &str, Type)] = &[
+    (ALL, "/cniVersion", Text),
+    (ALL, "/name", Text),
+    (ALL, "/type", Text),
+    (ALL, "/args", Object),
+    (ALL, "/args/cni", Object),
+    (ALL, "/capabilities", Object),
+    (ALL, "/runtimeConfig", Object),
+    (ALL, "/prevResult", Object),
+    (ALL, "/prevResult/cniVersion", Text),
+    (ALL, "/prevResult/interfaces", List),
+    (ALL, "/prevResult/interfaces/0", Object),
+    (ALL, "/prevResult/interfaces/0/name", Text),
+    (ALL, "/prevResult/interfaces/0/mac", Text),
+    (ALL, "/prevResult/interfaces/0/mtu", Integer),
+    (ALL, "/prevResult/interfaces/0/sandbox", Text),
+    (ALL, "/prevResult/ips", List),
+    (ALL, "/prevResult/ips/0", Object),
+    (ALL, "/prevResult/ips/0/address", Text),
+    (ALL, "/prevResult/ips/0/gateway", Text),
+    (ALL, "/prevResult/ips/0/interface", Integer),
+    (ALL, "/prevResult/routes", List),
+    (ALL, "/prevResult/dns", Object),
+    (ALL, "/prevResult/dns/nameservers", List),
+    (ALL, "/prevResult/dns/domain", Text),
+    (ASKING_IPAM, "/ipam", Object),
+    (ASKING_IPAM, "/ipam/type", Text),
+    (ASKING_IPAM, "/ipMasq", Bool),
+    (ASKING_IPAM, "/ipMasqBackend", Text),
+    (ASKING_IPAM, "/mtu", Integer),
+    (ASKING_IPAM, "/dns", Object),
+    (ASKING_IPAM, "/dns/nameservers", List),
+    (ASKING_IPAM, "/dns/domain", Text),
+    (ASKING_IPAM, "/dns/search", List),
+    (ASKING_IPAM, "/dns/options", List),
+    (&["bridge"], "/bridge", Text),
+    (&["bridge"], "/isGateway", Bool),
+    (&["bridge"], "/isDefaultGateway", Bool),
+    (&["bridge"], "/forceAddress", Bool),
+    (&["bridge"], "/hairpinMode", Bool),
+    (&["bridge"], "/promiscMode", Bool),
+    (&["bridge"], "/portIsolation", Bool),
+    (&["bridge"], "/enabledad", Bool),
+    (&["bridge"], "/disableContainerInterface", Bool),
+    (&["bridge"], "/slaac", Bool),
+    (&["bridge"], "/vlan", Integer),
+    (&["bridge"], "/preserveDefaultVlan", Bool),
+    (&["bridge"], "/macspoofchk", Bool),
+    (&["bridge"], "/runtimeConfig/mac", Text),
+    (&["bridge"], "/args/cni/mac", Text),
+    (&["host-local"], "/ipam", Object),
+    (&["host-local"], "/ipam/dataDir", Text),
+    (&["host-local"], "/ipam/resolvConf", Text),
+    (&["host-local"], "/ipam/routes", List),
+    (&["host-local"], "/ipam/routes/0", Object),
+    (&["host-local"], "/ipam/routes/0/dst", Text),
+    (&["host-local"], "/ipam/routes/0/gw", Text),
+    (&["host-local"], "/ipam/routes/0/mtu", Integer),
+    (&["host-local"], "/ipam/routes/0/advmss", Integer),
+    (&["host-local"], "/ipam/routes/0/priority", Integer),
+    (&["host-local"], "/ipam/routes/0/table", Integer),
+    (&["host-local"], "/ipam/routes/0/scope", Integer),
+    (&["host-local"], "/ipam/subnet", Text),
+    (&["host-local"], "/ipam/rangeStart", Text),
+    (&["host-local"], "/ipam/rangeEnd", Text),
+    (&["host-local"], "/ipam/gateway", Text),
+    (&["host-local"], "/ipam/ranges", List),
+    (&["host-local"], "/ipam/ranges/0", List),
+    (&["host-local"], "/ipam/ranges/0/0", Object),
+    (&["host-local"], "/ipam/ranges/0/0/subnet", Text),
+    (&["host-local"], "/ipam/ranges/0/0/rangeStart", Text),
+    (&["host-local"], "/ipam/ranges/0/0/rangeEnd", Text),
+    (&["host-local"], "/ipam/ranges/0/0/gateway", Text),
+    (&["host-local"], "/runtimeConfig/ips", List),
+    (&["host-local"], "/runtimeConfig/ipRanges", List),
+    (&["host-local"], "/args/cni/ips", List),
+];
+
+/// Every known key with every wrong type; the error names its path.
+fn types(scene: &Scene) -> Vec<Bad> {
+    let typed = KEYS
+        .iter()
+        .flat_map(|(plugins, pointer, sort)| sort.wrong().into_iter().map(move |value| (*plugins, *pointer, value)));
+    let on_add = typed.map(|(plugins, pointer, value)| {
+        let mut changes = [("/prevResult", Value::Null), (pointer, value)];
+        if pointer.starts_with("/prevResult") {
+            changes[0].1 = scene.prev();
+        }
+        bad(plugins, "ADD", changes, 6, path(pointer))
+    });
+    let listed = "/cni.dev~1valid-attachments";
+    let members = [
+        (listed.to_owned(), List),
+        (format!("{listed}/0"), Object),
+        (format!("{listed}/0/containerID"), Text),
+        (format!("{listed}/0/ifname"), Text),
+    ];
+    let on_gc = members.iter().flat_map(|(pointer, sort)| {
+        sort.wrong().into_iter().map(|value| bad(ALL, "GC", [(pointer.as_str(), value)], 6, path(pointer)))
+    });
+    on_add.chain(on_gc).collect()
+}
+
+/// Values of the right type that cannot be.
+fn values() -> Vec<Bad> {
+    let of = |plugins, pointer: &str, value: Value, says: &str| bad(plugins, "ADD", [(pointer, value)], 7, says);
+    let bridge = |pointer, value, says| of(&["bridge"], pointer, value, says);
+    let host_local = |pointer, value, says| of(&["host-local"], pointer, value, says);
+    vec![
+        of(ALL, "/name", Value::Null, "missing network name"),
+        of(ALL, "/name", json!(""), "missing network name"),
+        of(ALL, "/prevResult", json!({"cniVersion": "7.0.0"}), "unsupported CNI result version"),
+        of(ALL, "/prevResult", json!({"ips": [{"address": "10.0.0.1"}]}), "prevResult.ips[0].address"),
+        of(ALL, "/prevResult", json!({"ips": [{}]}), "prevResult.ips[0].address: is missing"),
+        of(ASKING_IPAM, "/mtu", json!(70_000), "70000"),
+        of(ASKING_IPAM, "/mtu", json!(u64::MAX), "mtu"),
+        of(ASKING_IPAM, "/ipMasqBackend", json!("ipfw"), "\"ipfw\""),
+        of(ASKING_IPAM, "/ipMasqBackend", json!("iptables"), "\"iptables\" is not there yet"),
+        of(&["ptp"], "/ipam", Value::Null, "no plugin name provided"),
+        of(&["ptp"], "/ipam/type", json!(""), "no plugin name provided"),
+        bridge("/bridge", json!(""), "interface name is empty"),
+        bridge("/bridge", json!("a/b"), "`bridge` \"a/b\": interface name contains"),
+        bridge("/bridge", json!("sixteen-bytes-xx"), "interface name is too long"),
+        bridge("/bridge", json!("a\u{1}"), "interface name contains % or control characters"),
+        bridge("/vlan", json!(4095), "invalid VLAN ID 4095"),
+        bridge("/vlan", json!(-1), "invalid VLAN ID -1"),
+        bridge("/vlan", json!(5), "`vlan` 5 is not there yet"),
+        bridge("/vlanTrunk", json!([{"id": 5}]), "`vlanTrunk` is not there yet"),
+        bridge("/macspoofchk", json!(true), "`macspoofchk` true is not there yet"),
+        bridge("/disableContainerInterface", json!(true), "cannot use IPAM when DisableContainerInterface"),
+        bridge("/runtimeConfig/mac", json!("nonsense"), "runtimeConfig.mac"),
+        bridge("/args/cni/mac", json!("01:00:5e:00:00:01"), "cannot be the MAC of an interface"),
+        bridge("/args/cni/mac", json!("00:00:00:00:00:00"), "cannot be the MAC of an interface"),
+        bad(
+            &["bridge"],
+            "ADD",
+            [("/hairpinMode", json!(true)), ("/promiscMode", json!(true))],
+            7,
+            "cannot set hairpin mode and promiscuous",
+        ),
+        host_local("/ipam", Value::Null, "ipam"),
+        host_local("/ipam", json!({"type": "host-local"}), "no IP ranges specified"),
+        host_local("/ipam/ranges", json!([[]]), "invalid range set 0"),
+        host_local("/ipam/ranges/0/0/subnet", json!("10.0.0.3/24"), "Network has host bits set"),
+        host_local("/ipam/ranges/0/0/subnet", json!("nonsense"), "ipam.ranges[0][0].subnet: invalid CIDR address"),
+        host_local(
+            "/ipam/ranges/0/0/rangeStart",
+            json!("nonsense"),
+            "ipam.ranges[0][0].rangeStart: invalid IP address",
+        ),
+        host_local("/ipam/routes/0/dst", json!("nonsense"), "ipam.routes[0].dst"),
+        host_local("/runtimeConfig/ips", json!(["nonsense"]), "runtimeConfig.ips[0]"),
+        host_local("/args/cni/ips", json!([""]), "args.cni.ips[0]"),
+        bad(ALL, "CHECK", NONE, 7, "Required prevResult missing"),
+        bad(
+            ALL,
+            "GC",
+            [("/cni.dev~1valid-attachments", json!([{"containerID": "c"}]))],
+            7,
+            "cni.dev/valid-attachments[0].ifname: is missing",
+        ),
+        bad(
+            ALL,
+            "GC",
+            [("/cni.dev~1valid-attachments", json!([{"ifname": "eth0"}]))],
+            7,
+            "cni.dev/valid-attachments[0].containerID: is missing",
+        ),
+    ]
+}
+
+#[test]
+fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_nothing() {
+    let scene = Scene::new();
+    let (before, inside) = (Snapshot::of(&scene.host), Snapshot::inside(&scene.container));
+    let table = [documents(), variables(), names(), sandboxes(&scene), args(), types(&scene), values()];
+    let mut wrong = Vec::new();
+    for bad in table.iter().flatten() {
+        for plugin in bad.plugins {
+            let said = scene.call(plugin, bad);
+            wrong.extend(judge(plugin, bad, &said).err().map(|why| format!("{}: {why}: {said:?}", bad.what(plugin))));
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong answers:\n{}", wrong.len(), wrong.join("\n"));
+    Snapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after all bad calls");
+    Snapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], "in the container after all bad calls");
+}
+
+/// One document and nothing else, with the keys of an error object, and in its details whose call it was.
+fn judge(plugin: &str, bad: &Bad, said: &Said) -> Result<(), String> {
+    let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
+    check(said.exit == 1, "the exit status is not 1")?;
+    check(said.stderr.is_empty(), "it speaks on stderr")?;
+    let error: Value = serde_json::from_str(&said.stdout).map_err(|error| error.to_string())?;
+    let keys: Vec<&String> = error.as_object().into_iter().flat_map(Map::keys).collect();
+    check(keys == ["cniVersion", "code", "msg", "details"], "not the keys of an error object")?;
+    check(
+        ["0.1.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"].contains(&error["cniVersion"].as_str().unwrap()),
+        "cniVersion",
+    )?;
+    check(error["code"] == bad.code, &format!("the code is not {}", bad.code))?;
+    let (msg, details) = (error["msg"].as_str().unwrap(), error["details"].as_str().unwrap());
+    check(format!("{msg}; {details}").contains(&bad.says), &format!("{:?} is not said", bad.says))?;
+    check(context(plugin, bad).iter().all(|one| details.contains(one)), "the details do not tell whose call it was")
+}
+
+/// What the details tell: plugin and verb, and container, interface and network as far as they are known.
+fn context(plugin: &str, bad: &Bad) -> Vec<String> {
+    let known = |name| match bad.env.iter().find(|(changed, _)| *changed == name) {
+        Some((_, value)) => value.clone().filter(|value| !value.is_empty()),
+        None => Some(if name == "CNI_IFNAME" { "eth0".to_owned() } else { "c-bad".to_owned() }),
+    };
+    let early = ["required env", "invalid characters in containerID", "interface name"];
+    let network = match &bad.stdin {
+        // The variables are judged before stdin is read.
+        _ if bad.code == 4 && early.iter().any(|says| bad.says.starts_with(says)) => None,
+        Stdin::With(changes) if changes.iter().any(|(pointer, _)| pointer == "/name") => None,
+        Stdin::With(_) => Some("network badnet".to_owned()),
+        Stdin::Raw(_) => None,
+    };
+    let container = known("CNI_CONTAINERID").map(|id| format!("container {id}"));
+    let interface = known("CNI_IFNAME").map(|ifname| format!("interface {ifname}"));
+    [Some(format!("{plugin} {}", bad.verb)), network, container, interface].into_iter().flatten().collect()
+}
+
+/// Keys that have to be there, or elements of lists.
+const REQUIRED: &[(&[&str], &str)] = &[
+    (ALL, "/name"),
+    (ALL, "/prevResult/interfaces/0"),
+    (ALL, "/prevResult/ips/0"),
+    (ALL, "/prevResult/ips/0/address"),
+    (&["ptp", "host-local"], "/ipam"),
+    (&["ptp"], "/ipam/type"),
+    (&["host-local"], "/ipam/routes/0"),
+    (&["host-local"], "/ipam/routes/0/dst"),
+    (&["host-local"], "/ipam/ranges/0"),
+    (&["host-local"], "/ipam/ranges/0/0"),
+    (&["host-local"], "/ipam/ranges/0/0/subnet"),
+];
+
+fn is_required(plugin: &str, pointer: &str) -> bool {
+    REQUIRED.iter().any(|(plugins, required)| plugins.contains(&plugin) && *required == pointer)
+}
+
+#[test]
+fn a_null_is_as_good_as_an_absent_key() {
+    let scene = Scene::new();
+    for (plugins, pointer, _) in KEYS {
+        for plugin in plugins.iter().filter(|plugin| !is_required(plugin, pointer)) {
+            let mut absent = scene.conf(plugin);
+            if pointer.starts_with("/prevResult/") {
+                absent["prevResult"] = scene.prev();
+            }
+            let mut null = absent.clone();
+            set(&mut null, pointer, Value::Null);
+            let (parent, key) = pointer.rsplit_once('/').unwrap();
+            absent.pointer_mut(parent).and_then(Value::as_object_mut).map(|parent| parent.shift_remove(key));
+            let plans = [null, absent].map(|conf| scene.plan(plugin, &conf.to_string()));
+            assert_eq!(plans[0], plans[1], "{plugin} {pointer}");
+        }
+    }
+}
+
+#[test]
+fn keys_in_any_case_are_read_and_of_duplicates_the_last_wins() {
+    let scene = Scene::new();
+    let usual = |keys: &str| {
+        format!(
+            r#"{{"cniVersion":"1.1.0","name":"badnet","type":"x","ipam":{{"type":"host-local","subnet":"10.0.0.0/24"}},{keys}}}"#
+        )
+    };
+    let alike = [
+        ("bridge", r#""bridge":"br7","isGateway":true,"mtu":1400"#, r#""BRIDGE":"br7","IsGateway":true,"Mtu":1400"#),
+        ("bridge", r#""bridge":"br7""#, r#""bridge":"br6","bridge":"br7""#),
+        ("bridge", r#""bridge":"br7""#, r#""bridge":"br6","Bridge":"br7""#),
+        ("bridge", r#""bridge":"br7""#, r#""bridge":"br7","bridge":null"#),
+        ("bridge", r#""mtu":1400"#, r#""mtu":"a wrong type","mtu":1400"#),
+        ("bridge", r#""runtimeConfig":{"mac":"0a:00:00:00:00:01"}"#, r#""RuntimeConfig":{"MAC":"0a:00:00:00:00:01"}"#),
+        ("ptp", r#""ipMasq":true,"mtu":1400"#, r#""IPMasq":false,"IPMASQ":true,"MTU":1400"#),
+        ("host-local", r#""runtimeConfig":{"ips":["10.0.0.9"]}"#, r#""RUNTIMECONFIG":{"IPs":["10.0.0.9"]}"#),
+        (
+            "host-local",
+            r#""ipam":{"subnet":"10.9.0.0/24"}"#,
+            r#""IPAM":{"Subnet":"10.8.0.0/24","SUBNET":"10.9.0.0/24"}"#,
+        ),
+    ];
+    for (plugin, one, other) in alike {
+        let plans = [one, other].map(|keys| scene.plan(plugin, &usual(keys)));
+        assert_eq!(plans[0], plans[1], "{plugin}: {one} and {other}");
+        assert_ne!(plans[0], scene.plan(plugin, &usual(r#""unknown":1"#)), "{plugin}: {one} changes nothing");
+    }
+}
+
+#[test]
+fn args_are_never_looked_at_on_del_nor_by_plugins_that_know_none() {
+    let scene = Scene::new();
+    let before = Snapshot::of(&scene.host);
+    for args in ["FOO=bar", "garbage", "A=b=c", "FOO=bar;IgnoreUnknown=maybe"] {
+        let env = [("CNI_ARGS", Some(args.to_owned()))];
+        for plugin in ALL {
+            scene.run(plugin, "DEL", &env, scene.conf(plugin).to_string().as_bytes()).ok();
+        }
+        for plugin in ["loopback", "ptp"] {
+            scene.run(plugin, "PLAN", &env, scene.conf(plugin).to_string().as_bytes()).ok();
+        }
+        scene.run("loopback", "ADD", &env, scene.conf("loopback").to_string().as_bytes()).ok();
+    }
+    for plugin in KNOWING_ARGS {
+        let env = [("CNI_ARGS", Some("IgnoreUnknown=TRUE;FOO=bar".to_owned()))];
+        scene.run(plugin, "PLAN", &env, scene.conf(plugin).to_string().as_bytes()).ok();
+    }
+    Snapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after calls with strange CNI_ARGS");
+}
+
+#[test]
+fn del_asks_nothing_of_a_key_that_it_does_not_need() {
+    let scene = Scene::new();
+    let needed = ["/cniVersion", "/name"];
+    for (plugins, pointer, sort) in KEYS.iter().filter(|(_, pointer, _)| !needed.contains(pointer)) {
+        // Without its directory it would look at the machine's own.
+        for plugin in plugins.iter().filter(|plugin| **plugin != "host-local" && !pointer.starts_with("/ipam")) {
+            let mut conf = scene.conf(plugin);
+            conf["prevResult"] = scene.prev();
+            set(&mut conf, pointer, sort.wrong()[0].clone());
+            let said = scene.run(plugin, "DEL", &[], conf.to_string().as_bytes());
+            assert_eq!((said.exit, said.stdout.as_str()), (0, ""), "{plugin} {pointer}: {}", said.stderr);
+        }
+    }
+}
+
+#[test]
+fn the_hosts_own_namespace_is_served_where_that_is_meant() {
+    let scene = Scene::new();
+    let before = Snapshot::of(&scene.host);
+    for meant in ["1", "true", "TRUE"] {
+        for plugin in ["bridge"] {
+            let own =
+                [("CNI_NETNS", Some("/proc/self/ns/net".to_owned())), ("CNI_NETNS_OVERRIDE", Some(meant.to_owned()))];
+            let conf = scene.conf(plugin).to_string();
+            scene.run(plugin, "ADD", &own, conf.as_bytes()).ok();
+            assert!(scene.host.sh("ip address show dev eth0").contains("10.77.0."), "{plugin}");
+            scene.run(plugin, "DEL", &own, conf.as_bytes()).ok();
+        }
+    }
+    let left = Snapshot::of(&scene.host).added_since(&before, &SHARED);
+    assert!(left.is_empty(), "{left:#?}");
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_a_failed_add_that_leaves_nothing() {
+    let scene = Scene::new();
+    let before = Snapshot::of(&scene.host);
+    let inside = Snapshot::inside(&scene.container);
+    for (n, stdout) in [">&-", ">/dev/full", "| exec true"].into_iter().enumerate() {
+        for plugin in ["bridge", "ptp", "host-local"] {
+            let conf = scene.host.dir().join("conf.json");
+            std::fs::write(&conf, scene.conf(plugin).to_string()).unwrap();
+            let call = format!(
+                "CNI_COMMAND=ADD CNI_CONTAINERID=c-{n} CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH={} {}/{plugin} <{}",
+                scene.container.path(),
+                bin().display(),
+                bin().display(),
+                conf.display()
+            );
+            let (succeeded, said) = scene.host.try_sh(&format!("{call} {stdout}; test $? = 1"));
+            assert!(succeeded, "{plugin} {stdout}: the exit status is not 1: {said}");
+            assert!(said.contains("stdout"), "{plugin} {stdout}: nothing is said on stderr: {said}");
+            std::fs::remove_file(&conf).unwrap();
+        }
+    }
+    let left = Snapshot::of(&scene.host).added_since(&before, &SHARED);
+    assert!(left.is_empty(), "{left:#?}");
+    Snapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], "in the container");
+}
+
+#[test]
+fn a_type_with_a_path_in_it_is_never_run() {
+    let scene = Scene::new();
+    let dir = scene.host.dir();
+    // Where `../x` would lead from the directory of plugins.
+    let (plugins, ran) = (dir.join("plugins"), dir.join("ran"));
+    std::fs::create_dir(&plugins).unwrap();
+    scene.host.sh(&format!(
+        "printf '#!/bin/sh\ntouch {}\n' >{2}/x; chmod +x {2}/x; mkdir {1}/a; cp {2}/x {1}/a/b",
+        ran.display(),
+        plugins.display(),
+        dir.display()
+    ));
+    for name in ["../x", "a/b", "/bin/true", ".", ".."] {
+        let conf = json!({"cniVersion": "1.0.0", "name": "paths", "plugins": [{"type": name}]});
+        std::fs::write(dir.join("paths.conflist"), conf.to_string()).unwrap();
+        for verb in ["add", "check", "del"] {
+            let (_, said) = scene.host.try_sh(&format!(
+                "CNI_PATH={} NETCONFPATH={d} CNI_CACHE_DIR={d}/cache {} {verb} paths {}",
+                plugins.display(),
+                program("cnitool").display(),
+                scene.container.path(),
+                d = dir.display()
+            ));
+            assert!(said.contains(name) || verb == "check", "{verb} {name}: {said}");
+        }
+    }
+    for plugin in ASKING_IPAM {
+        for name in ["../x", "a/b"] {
+            let mut conf = scene.conf(plugin);
+            conf["ipam"]["type"] = name.into();
+            let env = [("CNI_PATH", Some(plugins.display().to_string()))];
+            for verb in ["ADD", "DEL", "STATUS"] {
+                scene.run(plugin, verb, &env, conf.to_string().as_bytes()).refused();
+            }
+        }
+    }
+    assert!(!ran.exists(), "a path was run");
+}

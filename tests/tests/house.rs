@@ -1,0 +1,390 @@
+//! The rules of the house: who may know whom, whose licence, which words and files may stand where.
+#![expect(clippy::disallowed_methods, reason = "it asks cargo about the workspace")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use cnikit_testkit::Host;
+use serde_json::{Value, json};
+
+/// Who may know whom: an edge leads to a smaller row only. Every other plugin is row 6.
+const ROWS: [(&str, u8); 15] = [
+    ("crates/types", 0),
+    ("crates/netns", 0),
+    ("crates/store", 0),
+    ("crates/process", 0),
+    ("crates/netlink", 1),
+    ("crates/invoke", 1),
+    ("crates/netfilter", 2),
+    ("crates/skel", 2),
+    ("crates/libcni", 2),
+    ("crates/plan", 3),
+    ("crates/resources", 4),
+    ("crates/cnikit", 5),
+    ("plugins/all", 7),
+    ("crates/cnitool", 7),
+    ("crates/testkit", DEV),
+];
+
+/// Nobody knows these but tests.
+const DEV: u8 = 8;
+
+/// What may stand at the top.
+const TOP: [&str; 18] = [
+    ".cargo",
+    ".ci",
+    ".git",
+    ".gitignore",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "README.md",
+    "clippy.toml",
+    "crates",
+    "deny.toml",
+    "docs",
+    "plugins",
+    "rustfmt.toml",
+    "scripts",
+    "tests",
+];
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = top().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// `cargo metadata` for the target that these tests were built for.
+fn metadata() -> &'static Value {
+    static METADATA: OnceLock<Value> = OnceLock::new();
+    METADATA.get_or_init(|| {
+        let target = cnikit_tests::built().parent().unwrap().file_name().unwrap().to_owned();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(top()).args(["metadata", "--format-version", "1", "--locked", "--offline"]);
+        let said = cargo.arg("--filter-platform").arg(target).output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        serde_json::from_slice(&said.stdout).unwrap()
+    })
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
+}
+
+/// A package's folder, relative to the top; `None` if it is not one of ours.
+fn folder(package: &Value) -> Option<String> {
+    let manifest = Path::new(text(&package["manifest_path"]));
+    let ours = manifest.parent()?.strip_prefix(top()).ok()?;
+    Some(ours.display().to_string()).filter(|_| package["source"].is_null())
+}
+
+fn ours() -> BTreeMap<String, &'static Value> {
+    let packages = list(&metadata()["packages"]).iter();
+    packages.filter_map(|package| Some((folder(package)?, package))).collect()
+}
+
+fn row(folder: &str) -> u8 {
+    let known = ROWS.iter().find(|(known, _)| *known == folder).map(|(_, row)| *row);
+    known.unwrap_or_else(|| match folder.split_once('/') {
+        Some(("plugins", _)) => 6,
+        None if folder == "tests" => DEV,
+        _ => panic!("{folder} stands in no row: ROWS in this file and the table of ARCHITECTURE.md want it"),
+    })
+}
+
+/// Folders of ours that a package knows, but for those that only its tests know.
+fn knows(package: &Value) -> Vec<String> {
+    let edges = list(&package["dependencies"]).iter().filter(|edge| edge["kind"] != "dev");
+    let paths = edges.filter_map(|edge| edge["path"].as_str());
+    paths.map(|path| Path::new(path).strip_prefix(top()).unwrap().display().to_string()).collect()
+}
+
+#[test]
+fn an_arrow_leads_only_to_a_smaller_row() {
+    let mut edges = 0;
+    for (from, package) in ours() {
+        for to in knows(package) {
+            let between_tests = from == "tests" && to == "crates/testkit";
+            assert!(
+                row(&to) < row(&from) || between_tests,
+                "{from} (row {}) may not know {to} (row {})",
+                row(&from),
+                row(&to)
+            );
+            edges += 1;
+        }
+    }
+    assert!(edges > 30, "cargo metadata named only {edges} edges");
+}
+
+#[test]
+fn the_test_kit_knows_nothing_above_the_shapes() {
+    for to in knows(ours()["crates/testkit"]) {
+        assert!(row(&to) < 6, "crates/testkit may not know {to}");
+    }
+}
+
+#[test]
+fn architecture_shows_every_crate_in_its_row() {
+    let table = read("ARCHITECTURE.md");
+    for folder in ours().keys() {
+        let (row, name) = match row(folder) {
+            6 => ("6".to_owned(), "plugins/<name>"),
+            DEV => ("dev".to_owned(), folder.as_str()),
+            row => (row.to_string(), folder.as_str()),
+        };
+        let shown =
+            table.lines().any(|line| line.starts_with(&format!("| {row} |")) && line.contains(&format!("`{name}`")));
+        assert!(shown, "the table of ARCHITECTURE.md does not show {name} in row {row}");
+    }
+    assert!(table.lines().count() <= 150, "ARCHITECTURE.md has more than 150 lines");
+}
+
+#[test]
+fn the_readme_names_every_plugin() {
+    let readme = read("README.md");
+    for folder in ours().keys().filter(|folder| row(folder) == 6) {
+        let name = folder.trim_start_matches("plugins/");
+        assert!(readme.contains(&format!("| `{name}` |")), "README.md's table of plugins does not name {name}");
+    }
+}
+
+/// The texts between quotation marks of a list in deny.toml, which says them once for this file and the tool.
+fn listed(opening: &str) -> BTreeSet<String> {
+    let file = read("deny.toml");
+    let (_, rest) = file.split_once(opening).unwrap_or_else(|| panic!("deny.toml has no {opening:?}"));
+    let (list, _) = rest.split_once("\n]").unwrap();
+    list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Pieces of an SPDX expression between a word, brackets being of one piece.
+fn pieces<'a>(expression: &'a str, word: &str) -> Vec<&'a str> {
+    let (mut depth, mut start, mut found) = (0, 0, Vec::new());
+    for (at, letter) in expression.char_indices() {
+        depth += i32::from(letter == '(') - i32::from(letter == ')');
+        if depth == 0 && at >= start && expression[at..].starts_with(word) {
+            found.push(expression[start..at].trim());
+            start = at + word.len();
+        }
+    }
+    found.push(expression[start..].trim());
+    found
+}
+
+/// One alternative of the expression has to be allowed in all its parts. The slash is how `OR` was written once.
+fn is_permissive(expression: &str, allowed: &BTreeSet<String>) -> bool {
+    let expression = expression.replace('/', " OR ");
+    if let Some(inside) =
+        expression.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).filter(|rest| !rest.contains(')'))
+    {
+        return is_permissive(inside, allowed);
+    }
+    let (either, all) = (pieces(&expression, " OR "), pieces(&expression, " AND "));
+    match (either.len(), all.len()) {
+        (1, 1) => allowed.contains(expression.as_str()),
+        (1, _) => all.iter().all(|piece| is_permissive(piece, allowed)),
+        _ => either.iter().any(|piece| is_permissive(piece, allowed)),
+    }
+}
+
+#[test]
+fn every_licence_in_the_tree_is_permissive() {
+    let allowed = listed("allow = [");
+    assert!(allowed.contains("Apache-2.0") && allowed.iter().all(|one| !one.contains("GPL")), "{allowed:?}");
+    let packages = list(&metadata()["packages"]);
+    assert!(packages.len() > 30, "cargo metadata named only {} packages", packages.len());
+    for package in packages {
+        let licence = package["license"].as_str().unwrap_or("none");
+        assert!(is_permissive(licence, &allowed), "{}: {licence}", text(&package["name"]));
+    }
+}
+
+#[test]
+fn licences_are_judged_as_spdx_means_them() {
+    let allowed = ["MIT", "Apache-2.0", "Unicode-3.0"].map(str::to_owned).into();
+    for good in [
+        "MIT",
+        "MIT/Apache-2.0",
+        "GPL-2.0 OR MIT",
+        "(MIT OR Apache-2.0) AND Unicode-3.0",
+        "MIT AND Apache-2.0",
+        "GPL-2.0 OR (MIT AND Apache-2.0)",
+    ] {
+        assert!(is_permissive(good, &allowed), "{good}");
+    }
+    for bad in [
+        "GPL-2.0",
+        "MIT AND GPL-2.0",
+        "(MIT OR Apache-2.0) AND GPL-2.0",
+        "GPL-2.0 AND (MIT OR Apache-2.0)",
+        "none",
+        "LGPL-2.1 OR GPL-3.0",
+    ] {
+        assert!(!is_permissive(bad, &allowed), "{bad}");
+    }
+}
+
+/// Names of everything that is built into a package, at any depth.
+fn tree(id: &str) -> BTreeSet<String> {
+    let nodes = list(&metadata()["resolve"]["nodes"]);
+    let (mut seen, mut next) = (BTreeSet::new(), vec![id.to_owned()]);
+    while let Some(id) = next.pop() {
+        if !seen.insert(id.clone()) {
+            continue;
+        }
+        let node = nodes.iter().find(|node| node["id"] == id).unwrap();
+        let built_in = |edge: &&Value| list(&edge["dep_kinds"]).iter().any(|kind| kind["kind"] != "dev");
+        next.extend(list(&node["deps"]).iter().filter(built_in).map(|edge| text(&edge["pkg"]).to_owned()));
+    }
+    let packages = list(&metadata()["packages"]).iter().filter(|package| seen.contains(text(&package["id"])));
+    packages.map(|package| text(&package["name"]).to_owned()).collect()
+}
+
+#[test]
+fn no_async_runtime_is_in_any_plugin() {
+    let runtimes = listed("deny = [");
+    assert!(runtimes.contains("tokio") && runtimes.contains("async-io"), "{runtimes:?}");
+    for (folder, package) in ours().into_iter().filter(|(folder, _)| folder.starts_with("plugins/")) {
+        let tree = tree(text(&package["id"]));
+        assert!(tree.len() > 5, "{folder} is made of {tree:?} only");
+        let found: Vec<_> = tree.intersection(&runtimes).collect();
+        assert!(found.is_empty(), "{folder} has {found:?} built in");
+    }
+}
+
+/// Every Rust file below a folder.
+fn sources(folder: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(top().join(folder)).unwrap() {
+        let path = entry.unwrap().path();
+        let below = path.strip_prefix(top()).unwrap().to_owned();
+        if path.is_dir() {
+            found.extend(sources(&below.display().to_string()));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(below);
+        }
+    }
+    found
+}
+
+/// Is this a word of the line? Digits and underscores part words, and our own name is none.
+fn says(line: &str, word: &str) -> bool {
+    let plain = line.to_lowercase().replace("cnikit", "");
+    plain.split(|c: char| !c.is_alphabetic()).any(|one| one == word)
+}
+
+#[test]
+fn what_is_useful_to_anyone_does_not_say_for_whom_it_was_made() {
+    for folder in ["netns", "store", "process", "netlink", "netfilter"] {
+        for file in sources(&format!("crates/{folder}/src")) {
+            let content = read(&file);
+            let line = content.lines().find(|line| says(line, "cni"));
+            assert_eq!(line, None, "{}", file.display());
+        }
+    }
+    assert!(says("a CNI plugin", "cni") && says("cni_plugins", "cni") && !says("use cnikit_netns::picnic;", "cni"));
+}
+
+#[test]
+fn every_package_takes_the_lints_of_the_workspace() {
+    for folder in ours().keys() {
+        let manifest = read(format!("{folder}/Cargo.toml"));
+        assert!(manifest.contains("[lints]\nworkspace = true\n"), "{folder} does not");
+    }
+}
+
+#[test]
+fn nothing_is_unfinished_and_every_exception_has_its_reason() {
+    let banned =
+        [concat!("to", "do!("), concat!("unimplemen", "ted!("), concat!("#[al", "low("), concat!("#![al", "low(")];
+    let files = ["crates", "plugins", "tests"].map(sources).concat();
+    assert!(files.len() > 100, "only {} files were found", files.len());
+    for file in files {
+        let content = read(&file);
+        for word in banned {
+            assert!(!content.contains(word), "{} has {word}", file.display());
+        }
+    }
+}
+
+#[test]
+fn the_top_holds_what_it_may_hold() {
+    let entries = std::fs::read_dir(top()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let strange: Vec<_> = entries.filter(|name| !TOP.contains(&name.as_str()) && name != "target").collect();
+    assert!(strange.is_empty(), "{strange:?}");
+}
+
+#[test]
+fn a_plugins_main_is_one_statement() {
+    for folder in ours().keys().filter(|folder| folder.starts_with("plugins/")) {
+        let main = read(format!("{folder}/src/main.rs"));
+        assert_eq!(main.matches("fn ").count(), 1, "{folder}: a function beside main");
+        let (_, body) = main.split_once("fn main").unwrap();
+        let (_, body) = body.split_once('{').unwrap();
+        let (body, rest) = body.rsplit_once('}').unwrap();
+        assert!(rest.trim().is_empty() && !body.contains(';') && !body.trim().is_empty(), "{folder}: {body}");
+    }
+}
+
+/// The fenced blocks of the README in a language.
+fn blocks(language: &str) -> Vec<String> {
+    let readme = read("README.md");
+    let opening = format!("```{language}\n");
+    readme.split(&opening).skip(1).map(|rest| rest.split_once("```").unwrap().0.to_owned()).collect()
+}
+
+#[test]
+fn the_readmes_network_works_as_pasted() {
+    let networks: Vec<Value> = blocks("json").iter().map(|block| serde_json::from_str(block).unwrap()).collect();
+    let networks: Vec<Value> = networks.into_iter().filter(|block| block.get("plugins").is_some()).collect();
+    assert!(!networks.is_empty(), "README.md shows no network");
+    networks.into_iter().for_each(two_containers_talk);
+}
+
+/// Two containers on a pasted network, with nothing changed but where the leases are.
+fn two_containers_talk(mut network: Value) {
+    let (host, alice, bob) = (Host::new(), Host::new().container(), Host::new().container());
+    network["plugins"][0]["ipam"]["dataDir"] = json!(host.dir().join("leases"));
+    std::fs::write(host.dir().join("10-cnikit.conflist"), network.to_string()).unwrap();
+    let name = text(&network["name"]);
+    let tool = |verb: &str, path: String| {
+        let (dir, bin) = (host.dir().display(), cnikit_tests::bin().display());
+        let tool = cnikit_tests::program("cnitool");
+        let env = format!("CNI_PATH={bin} NETCONFPATH={dir} CNI_CACHE_DIR={dir}/cache");
+        host.sh(&format!("{env} {} {verb} {name} {path}", tool.display()))
+    };
+    tool("add", alice.path());
+    let result: Value = serde_json::from_str(&tool("add", bob.path())).unwrap();
+    let addresses: Vec<&str> = list(&result["ips"]).iter().map(|ip| text(&ip["address"])).collect();
+    assert_eq!(addresses.len(), 2, "{addresses:?}");
+    for address in addresses {
+        let (address, _) = address.split_once('/').unwrap();
+        assert!(alice.reaches(address), "alice does not reach bob at {address}");
+    }
+    for verb in ["check", "del"] {
+        tool(verb, alice.path());
+        tool(verb, bob.path());
+    }
+    assert!(!host.sh("ip -o link").contains("veth"));
+}
+
+#[test]
+fn the_readmes_dry_run_works_as_pasted() {
+    let lines = blocks("sh").into_iter().find(|block| block.contains("CNI_COMMAND=PLAN"));
+    let line =
+        lines.expect("README.md shows no dry run").replace("/opt/cni/bin", &cnikit_tests::bin().display().to_string());
+    let plan: Value = serde_json::from_str(&Host::new().sh(&line)).unwrap();
+    assert!(list(&plan["plan"]).len() > 3, "{plan}");
+}

@@ -1,0 +1,277 @@
+//! Real packets through what the plugins made.
+
+use std::time::{Duration, Instant};
+
+use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_tests::world::{WORLD, ping, world};
+use cnikit_tests::{dual_stack, subject};
+use serde_json::{Value, json};
+
+const GATEWAYS: [&str; 2] = ["10.77.0.1", "fd00:77::1"];
+const FIRST: [&str; 2] = ["10.77.0.2", "fd00:77::2"];
+const SECOND: [&str; 2] = ["10.77.0.3", "fd00:77::3"];
+
+/// An address that nobody has is asked for, the answer is a second away; so these are looked at last.
+fn is_out_of_reach(from: &Container, address: &str) {
+    let (reached, said) = from.try_sh(&ping(address));
+    assert!(!reached, "{address} should not be reached: {said}");
+}
+
+fn bridge() -> Subject {
+    subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()}))
+}
+
+fn ptp() -> Subject {
+    let mut ipam = dual_stack();
+    ipam["routes"] = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
+    subject("ptp", json!({"ipMasq": true, "ipam": ipam}))
+}
+
+/// The very first ping to anybody arrives: there is nothing that would have to be waited for.
+fn everybody_talks_at_once(subject: &Subject) {
+    let host = Host::new();
+    let _world = world(&host);
+    let subject = subject.at(host.dir());
+    let (one, two) = (host.container(), host.container());
+    subject.add(&host, "c-one", &one);
+    GATEWAYS.iter().chain(&WORLD).for_each(|address| drop(one.sh(&ping(address))));
+    subject.add(&host, "c-two", &two);
+    FIRST.iter().for_each(|address| drop(two.sh(&ping(address))));
+    SECOND.iter().for_each(|address| drop(one.sh(&ping(address))));
+    FIRST.iter().chain(&SECOND).for_each(|address| drop(host.sh(&ping(address))));
+    WORLD.iter().for_each(|address| drop(two.sh(&ping(address))));
+}
+
+#[test]
+fn on_a_bridge_containers_the_host_and_the_world_talk_at_once() {
+    everybody_talks_at_once(&bridge());
+}
+
+#[test]
+fn over_ptp_containers_the_host_and_the_world_talk_at_once() {
+    everybody_talks_at_once(&ptp());
+}
+
+/// The world that knows a way back is reached, the world that knows none is not: so nothing is masqueraded.
+fn goes_out_under_its_own_address(subject: &Subject) {
+    let host = Host::new();
+    let world = world(&host);
+    let subject = subject.with("ipMasq", json!(false)).at(host.dir());
+    let container = host.container();
+    subject.add(&host, "c-one", &container);
+    WORLD.iter().for_each(|address| is_out_of_reach(&container, address));
+    world.sh("ip route add 10.77.0.0/24 via 192.0.2.1 && ip -6 route add fd00:77::/64 via 2001:db8:9::1");
+    WORLD.iter().for_each(|address| drop(container.sh(&ping(address))));
+}
+
+#[test]
+fn without_masquerade_containers_on_a_bridge_go_out_under_their_own_address() {
+    goes_out_under_its_own_address(&bridge());
+}
+
+#[test]
+fn without_masquerade_containers_on_ptp_go_out_under_their_own_address() {
+    goes_out_under_its_own_address(&ptp());
+}
+
+/// Somebody's port mapping: what is sent to the host's address goes to the container.
+const PUBLISHED: &str = "nft 'add table ip published
+    add chain ip published in { type nat hook prerouting priority -100; }
+    add rule ip published in ip daddr 192.0.2.1 icmp type echo-request dnat to 10.77.0.2
+    add chain ip published back { type nat hook postrouting priority 90; }
+    add rule ip published back ip saddr 10.77.0.2 ip daddr 10.77.0.2 masquerade'";
+
+#[test]
+fn a_container_reaches_itself_by_an_address_that_the_host_maps_to_it() {
+    let host = Host::new();
+    let _world = world(&host);
+    let container = host.container();
+    bridge().with("hairpinMode", json!(true)).at(host.dir()).add(&host, "c-one", &container);
+    host.sh(PUBLISHED);
+    container.sh("nft 'add table ip heard; add chain ip heard in { type filter hook input priority 0; }; add rule ip heard in icmp type echo-request counter'");
+    container.sh(&ping("192.0.2.1"));
+    assert!(
+        container.sh("nft list table ip heard").contains("packets 1 "),
+        "it was the container itself that answered"
+    );
+}
+
+/// How many ARP requests a container that asks for an absent neighbour hears itself.
+fn own_requests_heard(hairpin: bool) -> u64 {
+    let (host, container) = (Host::new(), Host::new().container());
+    bridge().with("hairpinMode", json!(hairpin)).at(host.dir()).add(&host, "c-one", &container);
+    container.sh("nft 'add table arp heard; add chain arp heard in { type filter hook input priority 0; }; add rule arp heard in counter'");
+    is_out_of_reach(&container, "10.77.0.99");
+    let said = container.sh("nft list table arp heard");
+    said.split_whitespace().skip_while(|word| *word != "packets").nth(1).and_then(|count| count.parse().ok()).unwrap()
+}
+
+#[test]
+fn what_a_port_sends_comes_back_to_it_in_hairpin_mode_alone() {
+    assert!(own_requests_heard(true) > 0);
+    assert_eq!(own_requests_heard(false), 0);
+}
+
+#[test]
+fn isolated_containers_reach_all_but_each_other() {
+    let host = Host::new();
+    let isolated = bridge().with("portIsolation", json!(true)).at(host.dir());
+    let open = isolated.with("portIsolation", json!(false));
+    let (one, two, third) = (host.container(), host.container(), host.container());
+    isolated.add(&host, "c-one", &one);
+    isolated.add(&host, "c-two", &two);
+    open.add(&host, "c-third", &third);
+    for container in [&one, &two] {
+        GATEWAYS.iter().chain(&["10.77.0.4", "fd00:77::4"]).for_each(|address| drop(container.sh(&ping(address))));
+    }
+    FIRST.iter().chain(&SECOND).for_each(|address| drop(third.sh(&ping(address))));
+    SECOND.iter().for_each(|address| is_out_of_reach(&one, address));
+}
+
+#[test]
+fn without_ipam_a_bridge_carries_what_the_containers_agree_on() {
+    let (host, one, two) = (Host::new(), Host::new().container(), Host::new().container());
+    let layer2 = subject("bridge", json!({"bridge": "l2"}));
+    for (id, container, end) in [("c-one", &one, 1), ("c-two", &two, 2)] {
+        let result = layer2.add(&host, id, container);
+        assert_eq!(result.get("ips"), None, "{result}");
+        container.sh(&format!("ip address add 10.5.0.{end}/24 dev eth0; ip address add fd05::{end}/64 dev eth0 nodad"));
+    }
+    ["10.5.0.2", "fd05::2"].iter().for_each(|address| drop(one.sh(&ping(address))));
+    assert!(!host.sh("ip -4 address show dev l2").contains("inet"), "the host stays out of it");
+}
+
+/// ADD of an attachment that asks for its addresses.
+fn add_at(subject: &Subject, host: &Host, id: &str, container: &Container, addresses: [&str; 2]) -> Value {
+    subject.call(host, "ADD", id, &container.path(), &[("runtimeConfig", json!({"ips": addresses}))]).ok()
+}
+
+const WRONG: &str = "0a:bb:cc:dd:ee:ff";
+
+#[test]
+fn the_first_ping_reaches_an_address_that_moved_to_another_container() {
+    let host = Host::new();
+    let subject = bridge().at(host.dir());
+    let (neighbour, before, after) = (host.container(), host.container(), host.container());
+    add_at(&subject, &host, "c-neighbour", &neighbour, SECOND);
+    let result = add_at(&subject, &host, "c-before", &before, FIRST);
+    FIRST.iter().for_each(|address| drop((neighbour.sh(&ping(address)), host.sh(&ping(address)))));
+    subject.del(&host, "c-before", &before, &result);
+    for address in FIRST {
+        host.sh(&format!("ip neigh replace {address} lladdr {WRONG} nud reachable dev cni0"));
+        neighbour.sh(&format!("ip neigh replace {address} lladdr {WRONG} nud reachable dev eth0"));
+    }
+    add_at(&subject, &host, "c-after", &after, FIRST);
+    for address in FIRST {
+        host.sh(&ping(address));
+        neighbour.sh(&ping(address));
+    }
+    let remembered = [host.sh("ip neigh show dev cni0"), neighbour.sh("ip neigh show dev eth0")].concat();
+    assert!(!remembered.contains(WRONG), "{remembered}");
+}
+
+#[test]
+fn the_first_ping_reaches_an_address_that_moved_to_another_pair_of_ptp() {
+    let host = Host::new();
+    let subject = ptp().at(host.dir());
+    let (before, after) = (host.container(), host.container());
+    let result = add_at(&subject, &host, "c-before", &before, FIRST);
+    FIRST.iter().for_each(|address| drop(host.sh(&ping(address))));
+    subject.del(&host, "c-before", &before, &result);
+    add_at(&subject, &host, "c-after", &after, FIRST);
+    FIRST.iter().for_each(|address| drop(host.sh(&ping(address))));
+}
+
+#[test]
+fn with_enabledad_an_address_that_a_neighbour_has_is_refused_by_name_and_nothing_is_left() {
+    let host = Host::new();
+    let subject = bridge().with("enabledad", json!(true)).with("hairpinMode", json!(true)).at(host.dir());
+    let (other, neighbour, container) = (host.container(), host.container(), host.container());
+    subject.add(&host, "c-other", &other);
+    self::subject("bridge", json!({"name": "by-hand"})).add(&host, "c-neighbour", &neighbour);
+    neighbour.sh("ip address add fd00:77::3/64 dev eth0 nodad");
+    let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
+    let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(code == 101 && text.contains("fd00:77::3"), "{code} {text}");
+    Snapshot::of(&host).assert_unchanged_since(&before, &["last_reserved_ip.", ".idx"], "a duplicate address");
+    Snapshot::inside(&container).assert_unchanged_since(&inside, &[], "a duplicate address");
+    let result = subject.add(&host, "c-one", &container);
+    container.sh(&ping("fd00:77::1"));
+    subject.check(&host, "c-one", &container, &result).ok();
+}
+
+#[test]
+fn a_dual_stack_add_does_not_wait_for_duplicate_address_detection() {
+    for subject in [bridge(), ptp()] {
+        let (host, mut fastest) = (Host::new(), Duration::MAX);
+        let subject = subject.at(host.dir());
+        for id in ["c-one", "c-two", "c-three"] {
+            let (container, begin) = (host.container(), Instant::now());
+            subject.add(&host, id, &container);
+            fastest = fastest.min(begin.elapsed());
+            let tentative = container.sh("ip -6 address show dev eth0 scope global tentative");
+            assert_eq!(tentative, "", "{} left it to be detected", subject.plugin);
+        }
+        assert!(fastest < Duration::from_millis(400), "{}: {fastest:?}", subject.plugin);
+    }
+}
+
+/// Each attribute that a route may have, and how ip(8) says it.
+fn attributed() -> Value {
+    let mut ipam = dual_stack();
+    ipam["routes"] = json!([
+        {"dst": "10.1.0.0/16", "mtu": 1400, "advmss": 1300, "priority": 7},
+        {"dst": "10.2.0.0/16", "table": 99},
+        {"dst": "10.3.0.0/16", "scope": 253},
+        {"dst": "fd01::/48", "mtu": 1400, "advmss": 1300, "priority": 9},
+        {"dst": "fd02::/48", "table": 99},
+    ]);
+    ipam
+}
+
+const SHOWN: [&str; 5] = [
+    "10.1.0.0/16 via 10.77.0.1 metric 7 mtu 1400 advmss 1300",
+    "10.2.0.0/16 via 10.77.0.1 table 99",
+    "10.3.0.0/16 scope link",
+    "fd01::/48 via fd00:77::1 metric 9 mtu 1400 advmss 1300 pref medium",
+    "fd02::/48 via fd00:77::1 table 99 metric 1024 pref medium",
+];
+
+const CHANGES: [(&str, &str); 6] = [
+    ("ip route change 10.1.0.0/16 via 10.77.0.1 metric 7 advmss 1300", "10.1.0.0/16 via 10.77.0.1 metric 7 mtu 1400"),
+    ("ip route change 10.1.0.0/16 via 10.77.0.1 metric 7 mtu 1400", "advmss 1300"),
+    ("ip route del 10.1.0.0/16; ip route add 10.1.0.0/16 via 10.77.0.1 metric 8 mtu 1400 advmss 1300", "metric 7"),
+    ("ip route del 10.2.0.0/16 table 99", "10.2.0.0/16"),
+    ("ip route del 10.3.0.0/16; ip route add 10.3.0.0/16 via 10.77.0.1", "10.3.0.0/16"),
+    ("ip -6 route change fd01::/48 via fd00:77::1 metric 9 advmss 1300", "fd01::/48"),
+];
+
+fn has_and_checks_the_attributes_of_its_routes(subject: &Subject) {
+    let host = Host::new();
+    let subject = subject.at(host.dir());
+    let container = host.container();
+    let result = subject.add(&host, "c-one", &container);
+    let said = container.sh("ip -4 route show table all dev eth0; ip -6 route show table all dev eth0");
+    let routes: Vec<String> = said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    SHOWN.iter().for_each(|shown| assert!(routes.iter().any(|route| route == shown), "{shown}: {routes:#?}"));
+    subject.check(&host, "c-one", &container, &result).ok();
+    subject.del(&host, "c-one", &container, &result);
+    for (change, named) in CHANGES {
+        let result = subject.add(&host, "c-one", &container);
+        container.sh(change);
+        let (_, text) = subject.check(&host, "c-one", &container, &result).refused();
+        assert!(text.contains(named), "{change}: {text}");
+        subject.del(&host, "c-one", &container, &result);
+    }
+}
+
+#[test]
+fn routes_have_their_attributes_on_a_bridge_and_check_compares_them() {
+    let conf = json!({"isGateway": true, "ipam": attributed()});
+    has_and_checks_the_attributes_of_its_routes(&subject("bridge", conf));
+}
+
+#[test]
+fn routes_have_their_attributes_on_ptp_and_check_compares_them() {
+    has_and_checks_the_attributes_of_its_routes(&subject("ptp", json!({"ipam": attributed()})));
+}
