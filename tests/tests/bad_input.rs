@@ -61,7 +61,7 @@ impl Scene {
 
     fn prev(&self) -> Value {
         json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "sandbox": self.container.path()}],
-               "ips": [{"address": "10.77.0.9/24", "interface": 0}], "routes": [], "dns": {}})
+               "ips": [{"address": "10.77.0.9/24", "gateway": "10.77.0.1", "interface": 0}], "routes": [], "dns": {}})
     }
 
     fn call(&self, plugin: &str, bad: &Bad) -> Said {
@@ -279,8 +279,8 @@ fn names() -> Vec<Bad> {
     }
     for name in ["../x", "a/b", ".", "..", "/bin/true", "-x", "a\u{1}"] {
         let says = format!("invalid plugin name: {name:?}");
-        for verb in ["ADD", "CHECK", "DEL", "GC", "STATUS"] {
-            table.push(bad(ASKING_IPAM, verb, [("/ipam/type", json!(name))], 7, &says));
+        for (verb, code) in [("ADD", 7), ("CHECK", 7), ("DEL", 7), ("GC", 7), ("STATUS", 50)] {
+            table.push(bad(ASKING_IPAM, verb, [("/ipam/type", json!(name))], code, &says));
         }
     }
     table
@@ -709,20 +709,27 @@ fn an_answer_that_cannot_be_written_is_a_failed_add_that_leaves_nothing() {
     let scene = Scene::new();
     let before = Snapshot::of(&scene.host);
     let inside = Snapshot::inside(&scene.container);
-    for (n, stdout) in [">&-", ">/dev/full", "| exec true"].into_iter().enumerate() {
+    let ways = [
+        ("closed", "", ">&-"),
+        ("full", "", ">/dev/full"),
+        ("a pipe that nobody reads", "trap '' PIPE; while echo x; do :; done 2>/dev/null;", ""),
+    ];
+    for (n, (stdout, before, redirection)) in ways.into_iter().enumerate() {
         for plugin in ["bridge", "ptp", "host-local"] {
             let conf = scene.host.dir().join("conf.json");
             std::fs::write(&conf, scene.conf(plugin).to_string()).unwrap();
             let call = format!(
-                "CNI_COMMAND=ADD CNI_CONTAINERID=c-{n} CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH={} {}/{plugin} <{}",
+                "CNI_COMMAND=ADD CNI_CONTAINERID=c-{n} CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH={bin} {bin}/{plugin} <{}",
                 scene.container.path(),
-                bin().display(),
-                bin().display(),
-                conf.display()
+                conf.display(),
+                bin = bin().display(),
             );
-            let (succeeded, said) = scene.host.try_sh(&format!("{call} {stdout}; test $? = 1"));
-            assert!(succeeded, "{plugin} {stdout}: the exit status is not 1: {said}");
-            assert!(said.contains("stdout"), "{plugin} {stdout}: nothing is said on stderr: {said}");
+            let (_, said) =
+                scene.host.try_sh(&format!("{{ {before} {call} {redirection}; echo exit $? >&2; }} | true"));
+            assert!(
+                said.contains("could not be written to stdout") && said.ends_with("exit 1\n"),
+                "{plugin}, {stdout}: {said}"
+            );
             std::fs::remove_file(&conf).unwrap();
         }
     }

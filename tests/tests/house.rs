@@ -279,10 +279,10 @@ fn sources(folder: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Is this a word of the line? Digits and underscores part words, and our own name is none.
+/// Is this a word of the line? Underscores part words; our own name is none, nor is a bridge's (`cni0`).
 fn says(line: &str, word: &str) -> bool {
     let plain = line.to_lowercase().replace("cnikit", "");
-    plain.split(|c: char| !c.is_alphabetic()).any(|one| one == word)
+    plain.split(|c: char| !c.is_alphanumeric()).any(|one| one == word)
 }
 
 #[test]

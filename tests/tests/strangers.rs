@@ -1,17 +1,17 @@
 //! What somebody else made: nothing of it is harmed, and what the reference made is taken over both ways.
 
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cnikit::Tag;
 use cnikit::resources::{alias, veth};
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::{Container, Host, Snapshot, Subject};
 use cnikit_tests::world::{ping, undisturbed};
-use cnikit_tests::{bin, dual_stack, program, subject};
+use cnikit_tests::{bin, dual_stack, subject};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
-const REFERENCE: &str = "/usr/lib/cni";
 /// What host-local keeps of an address that it gave and took back.
 const ROTATION: [&str; 2] = ["last_reserved_ip.", ".idx"];
 const GATEWAYS: [&str; 2] = ["10.77.0.1", "fd00:77::1"];
@@ -110,14 +110,18 @@ fn ptp_refuses_an_address_that_a_running_container_is_routed_by() {
     let end = running.result["interfaces"][0]["name"].as_str().unwrap();
     let says = [&format!("the host routes 10.77.0.2 to {end} already"), "DEL the attachment that has it"];
     running.goes_on(&["rival"], "ADD of an address that is routed elsewhere", || {
-        refused(&host, &container, &["rival"], &says.map(|text| text as &str), || add(&rival, &host, "c-one", &container));
+        refused(&host, &container, &["rival"], &says.map(|text| text as &str), || {
+            add(&rival, &host, "c-one", &container)
+        });
     });
     assert!(!host.dir().join("rival/rival/10.77.0.2").exists(), "the address was given back");
 }
 
 #[test]
 fn ptp_refuses_an_address_that_somebodys_route_of_either_family_holds() {
-    for (add_route, held) in [("ip route add 10.77.0.2 dev theirs", "10.77.0.2"), ("ip route add fd00:77::2 dev theirs", "fd00:77::2")] {
+    for (add_route, held) in
+        [("ip route add 10.77.0.2 dev theirs", "10.77.0.2"), ("ip route add fd00:77::2 dev theirs", "fd00:77::2")]
+    {
         let (host, container) = (Host::new(), Host::new().container());
         host.sh("ip link add theirs type veth peer name peer && ip link set theirs up && ip link set peer up");
         host.sh(add_route);
@@ -142,9 +146,13 @@ fn a_link_that_is_no_bridge_is_refused_under_the_bridges_name_and_left_as_it_is(
 
 #[test]
 fn a_bridge_with_another_address_is_refused_naming_both_and_the_command() {
-    for (theirs, ours) in [("10.66.0.1/16", "10.77.0.1/24"), ("10.77.0.9/24", "10.77.0.1/24"), ("fd00:77::9/64", "fd00:77::1/64")] {
+    for (theirs, ours) in
+        [("10.66.0.1/16", "10.77.0.1/24"), ("10.77.0.9/24", "10.77.0.1/24"), ("fd00:77::9/64", "fd00:77::1/64")]
+    {
         let (host, container) = (Host::new(), Host::new().container());
-        host.sh(&format!("ip link add cni0 type bridge && ip address add {theirs} dev cni0 nodad && ip link set cni0 up"));
+        host.sh(&format!(
+            "ip link add cni0 type bridge && ip address add {theirs} dev cni0 nodad && ip link set cni0 up"
+        ));
         let subject = bridge().at(host.dir());
         let command = format!("ip address del {theirs} dev cni0");
         let says = [theirs, ours, &command, "forceAddress"];
@@ -193,12 +201,196 @@ fn del_removes_the_rules_of_a_network_whose_masquerade_was_switched_off_meanwhil
     }
 }
 
-/// A plugin directory of our own plugins and the reference's.
-fn directory(host: &Host, name: &str, plugins: Origin, ipam: Origin) -> PathBuf {
-    let dir = host.dir().with_file_name(format!("{name}-{}", host.dir().file_name().unwrap().to_string_lossy()));
-    std::fs::create_dir(&dir).unwrap();
-    let link = |origin, plugin: &str| symlink(origin_of(origin).join(plugin), dir.join(plugin)).unwrap();
-    ["bridge", "ptp", "loopback"].iter().for_each(|plugin| link(plugins, plugin));
+/// Who made a plugin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Maker {
+    We,
+    TheReference,
+}
+
+use Maker::{TheReference, We};
+
+impl Maker {
+    fn directory(self) -> &'static Path {
+        if self == We { bin() } else { Path::new("/usr/lib/cni") }
+    }
+
+    fn other(self) -> Maker {
+        if self == We { TheReference } else { We }
+    }
+}
+
+/// A plugin directory with one's main plugins and one's host-local.
+fn directory(plugins: Maker, ipam: Maker) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let link = |maker: Maker, plugin: &str| symlink(maker.directory().join(plugin), dir.path().join(plugin)).unwrap();
+    ["bridge", "ptp"].iter().for_each(|plugin| link(plugins, plugin));
     link(ipam, "host-local");
     dir
+}
+
+/// What both understand. The reference of that age masquerades with iptables alone.
+fn understood_by_both() -> [Subject; 3] {
+    let of = |plugin: &str, conf: Value| subject(plugin, conf).with("cniVersion", json!("1.0.0"));
+    [
+        of("bridge", json!({"isGateway": true, "hairpinMode": true, "ipam": dual_stack()})),
+        of("bridge", json!({})),
+        of("ptp", json!({"ipam": dual_stack()})),
+    ]
+}
+
+/// ADD by one, DEL by the other, its host-local as well: nothing of the attachment is left.
+fn is_deleted_by_the_other(subject: &Subject, plugins: Maker, ipam: Maker, with_result: bool) {
+    let (host, container) = (Host::new(), Host::new().container());
+    let (adds, deletes) = (directory(plugins, ipam), directory(plugins.other(), ipam.other()));
+    let adding = Subject { bin: adds.path().into(), ..subject.at(host.dir()) };
+    let deleting = Subject { bin: deletes.path().into(), ..adding.clone() };
+    let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
+    let result = adding.add(&host, "c-one", &container);
+    assert_ne!(Snapshot::inside(&container), inside);
+    let result = if with_result { vec![("prevResult", result)] } else { Vec::new() };
+    deleting.call(&host, "DEL", "c-one", &container.path(), &result).ok();
+    let when = format!("{} added by {plugins:?} (host-local by {ipam:?})", subject.plugin);
+    Snapshot::inside(&container).assert_unchanged_since(&inside, &[], &when);
+    let left = Snapshot::of(&host).added_since(&before, &SHARED);
+    assert!(left.is_empty(), "{when}: {left:#?}");
+    let leases: Vec<_> = std::fs::read_dir(host.dir().join("leases/testnet")).into_iter().flatten().flatten().collect();
+    assert!(leases.iter().all(|file| !file.file_name().to_string_lossy().contains("77")), "{when}: {leases:?}");
+}
+
+#[test]
+fn what_the_reference_made_we_delete_without_trace_and_it_what_we_made() {
+    for subject in understood_by_both() {
+        for plugins in [We, TheReference] {
+            for ipam in [We, TheReference] {
+                is_deleted_by_the_other(&subject, plugins, ipam, true);
+            }
+            is_deleted_by_the_other(&subject, plugins, plugins, false);
+        }
+    }
+}
+
+#[test]
+fn loopback_goes_down_whoever_brought_it_up() {
+    for maker in [We, TheReference] {
+        let (host, container) = (Host::new(), Host::new().container());
+        let adding = Subject { bin: maker.directory().into(), ..subject("loopback", json!({"cniVersion": "1.0.0"})) };
+        let result = adding.add(&host, "c-one", &container);
+        container.sh(&ping("127.0.0.1"));
+        Subject { bin: maker.other().directory().into(), ..adding }.del(&host, "c-one", &container, &result);
+        assert!(!container.sh("ip link show lo").contains("UP"));
+    }
+}
+
+/// The record of a container that is gone, whose namespace's path is another's by now.
+fn at_the_path_of(running: &Running, result: &Value) -> Value {
+    let mut result = result.clone();
+    let interfaces = result["interfaces"].as_array_mut().unwrap();
+    interfaces.last_mut().unwrap()["sandbox"] = json!(running.container.path());
+    result
+}
+
+#[test]
+fn del_that_is_given_the_namespace_of_what_the_reference_made_leaves_that_running() {
+    let [bridge, _, ptp] = understood_by_both();
+    for subject in [bridge, ptp] {
+        let host = Host::new();
+        let ours = subject.at(host.dir());
+        let running = Running::on(&host, &Subject { bin: TheReference.directory().into(), ..subject });
+        running.goes_on(&ROTATION, "DEL with the namespace of what the reference made", || {
+            let gone = host.container();
+            let result = ours.add(&host, "c-gone", &gone);
+            ours.call(&host, "DEL", "c-gone", &running.container.path(), &[]).ok();
+            ours.del(&host, "c-gone", &running.container, &result);
+            ours.del(&host, "c-gone", &running.container, &at_the_path_of(&running, &result));
+        });
+    }
+}
+
+#[test]
+fn after_a_reboot_del_frees_the_address_and_the_container_can_be_added_again() {
+    for subject in [bridge(), ptp()] {
+        let (host, container) = (Host::new(), Host::new().container());
+        let subject = subject.at(host.dir());
+        let result = subject.add(&host, "c-one", &container);
+        let gone = format!("{}-that-is-gone", container.path());
+        let (rebooted, container) = (Host::new(), Host::new().container());
+        let lease = host.dir().join("leases/testnet/10.77.0.2");
+        assert!(lease.exists());
+        subject.call(&rebooted, "DEL", "c-one", &gone, &[("prevResult", result)]).ok();
+        assert!(!lease.exists());
+        let result = subject.add(&rebooted, "c-one", &container);
+        container.sh(&ping(GATEWAYS[0]));
+        subject.check(&rebooted, "c-one", &container, &result).ok();
+        subject.del(&rebooted, "c-one", &container, &result);
+    }
+}
+
+#[test]
+fn a_bridge_that_the_reference_left_without_ports_is_taken_over_and_keeps_its_mac_from_then_on() {
+    let host = Host::new();
+    let [_, layer2, _] = understood_by_both();
+    let theirs = Subject { bin: TheReference.directory().into(), ..layer2 }.with("name", json!("theirs"));
+    let (before, one, two) = (host.container(), host.container(), host.container());
+    let result = theirs.add(&host, "c-before", &before);
+    theirs.del(&host, "c-before", &before, &result);
+    let subject = bridge().at(host.dir());
+    let first = subject.add(&host, "c-one", &one);
+    let second = subject.add(&host, "c-two", &two);
+    GATEWAYS.iter().for_each(|address| drop(one.sh(&ping(address))));
+    undisturbed(&two, GATEWAYS[0], || subject.del(&host, "c-one", &one, &first));
+    subject.check(&host, "c-two", &two, &second).ok();
+    assert_eq!(first["interfaces"][0]["mac"], second["interfaces"][0]["mac"]);
+}
+
+#[test]
+fn gc_of_one_network_touches_no_other_nor_what_bears_no_tag() {
+    for subject in [bridge(), ptp()] {
+        let host = Host::new();
+        let running = Running::on(&host, &subject);
+        let mut stale = running.subject.with("name", json!("testnet-2"));
+        stale.conf["ipam"]["ranges"] = json!([[{"subnet": "10.78.0.0/24"}], [{"subnet": "fd00:78::/64"}]]);
+        stale.conf["bridge"] = json!("cni1");
+        host.sh("ip link add unmarked type veth peer name peer");
+        running.goes_on(&["cni1", "testnet-2"], "GC of another network", || {
+            let container = host.container();
+            stale.add(&host, "c-running", &container);
+            stale.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
+            assert_eq!(container.sh("ip -o link show dev eth0 2>/dev/null || true"), "");
+        });
+        running.subject.check(&host, "c-running", &running.container, &running.result).ok();
+    }
+}
+
+fn tag() -> Tag {
+    Tag { network: "testnet".into(), container: "c-one".into(), ifname: "eth0".into() }
+}
+
+#[test]
+fn a_link_of_another_attachment_under_our_name_makes_the_next_name_be_used() {
+    let [first, second, ..] = veth::names(&tag());
+    for subject in [bridge(), ptp()] {
+        let (host, container) = (Host::new(), Host::new().container());
+        let other = alias::of(&Tag { container: "c-other".into(), ..tag() });
+        host.sh(&format!("ip link add {first} type veth peer name peer && ip link set {first} alias '{other}'"));
+        let subject = subject.at(host.dir());
+        let before = Snapshot::of(&host);
+        let result = subject.add(&host, "c-one", &container);
+        assert!(result.to_string().contains(&second), "{result}");
+        GATEWAYS.iter().for_each(|address| drop(container.sh(&ping(address))));
+        subject.check(&host, "c-one", &container, &result).ok();
+        subject.del(&host, "c-one", &container, &result);
+        let left = before.added_since(&Snapshot::of(&host), &["forwarding", "ip_forward", "accept_redirects"]);
+        assert!(left.is_empty(), "gone: {left:#?}");
+        assert!(!host.try_sh(&format!("ip link show dev {second}")).0);
+    }
+}
+
+#[test]
+fn a_link_under_our_name_that_bears_no_tag_is_refused_on_add() {
+    let [first, ..] = veth::names(&tag());
+    let (host, container) = (Host::new(), Host::new().container());
+    host.sh(&format!("ip link add {first} type veth peer name peer"));
+    let subject = bridge().at(host.dir());
+    refused(&host, &container, &[], &["attached already", &first], || add(&subject, &host, "c-one", &container));
 }

@@ -38,7 +38,8 @@ impl Addresses {
         let owner = |ip: &Ip| ip.interface.and_then(|index| record.interfaces.get(usize::try_from(index).ok()?));
         let (ips, others): (Vec<Ip>, Vec<Ip>) =
             record.ips.iter().cloned().partition(|ip| ip.interface.is_none() || owner(ip).is_some_and(&is_ours));
-        let reaches = |gateway: IpAddr| ips.iter().any(|ip| ip.gateway == Some(gateway) || ip.address.contains(gateway));
+        let reaches =
+            |gateway: IpAddr| ips.iter().any(|ip| ip.gateway == Some(gateway) || ip.address.contains(gateway));
         let own = |route: &&Route| others.is_empty() || route.gw.is_some_and(reaches);
         let routes = record.routes.iter().filter(own).cloned().collect();
         Addresses { ips, routes, dns: record.dns.clone() }

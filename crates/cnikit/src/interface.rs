@@ -1,9 +1,7 @@
 //! The shape of a plugin that makes an interface in the container.
 
 use cnikit_plan::{Kind, Made, Plan, Remains, Scene, Stale, apply, judge, release, sweep, verify};
-use cnikit_skel::{
-    Add, Attachment, Check, Del, Errors, Gc, Journal, Plugin, Preview, Result, Sources, Status, Tag,
-};
+use cnikit_skel::{Add, Attachment, Check, Del, Errors, Gc, Journal, Plugin, Preview, Result, Sources, Status, Tag};
 use cnikit_types::{Answer, Interface as Listed, Ip, NetConf};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -98,7 +96,8 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         let (at, scene) = (&check.attachment, Scene::from(check));
         let mut errors = Errors::default();
         errors.note(P::source(&at.conf).find(&check.call).and_then(|source| source.check()));
-        let mut addresses = Addresses::recorded(&check.prev, |interface| is_container_end(interface, &at.tag, &at.sandbox));
+        let mut addresses =
+            Addresses::recorded(&check.prev, |interface| is_container_end(interface, &at.tag, &at.sandbox));
         plugin.complete(&mut addresses)?;
         errors.note(verify(&[&plugin.link(at), &plugin.layer3(at, &addresses)], &scene));
         errors.finish()

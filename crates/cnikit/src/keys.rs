@@ -37,7 +37,13 @@ impl DnsOverride {
         let DnsOverride { nameservers, domain, search, options } = self.clone();
         let said = nameservers.is_some() || !domain.is_empty() || search.is_some() || options.is_some();
         let list = Option::unwrap_or_default;
-        let dns = Dns { nameservers: list(nameservers), domain, search: list(search), options: list(options), ..Dns::default() };
+        let dns = Dns {
+            nameservers: list(nameservers),
+            domain,
+            search: list(search),
+            options: list(options),
+            ..Dns::default()
+        };
         said.then_some(dns)
     }
 }
@@ -54,7 +60,9 @@ impl<'de> Deserialize<'de> for MasqueradeBackend {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<MasqueradeBackend, D::Error> {
         match String::deserialize(deserializer)?.as_str() {
             "nftables" => Ok(MasqueradeBackend::Nftables),
-            "iptables" => Err(D::Error::custom("\"iptables\" is not there yet: leave the key out, or say \"nftables\"")),
+            "iptables" => {
+                Err(D::Error::custom("\"iptables\" is not there yet: leave the key out, or say \"nftables\""))
+            }
             other => Err(D::Error::custom(format!("unknown ipmasq backend {other:?}: \"nftables\" is known"))),
         }
     }

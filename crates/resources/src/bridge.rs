@@ -98,9 +98,9 @@ impl Bridge {
             return Ok(());
         }
         let (name, kind) = (&self.name, link.kind.as_deref().unwrap_or("physical or loopback"));
-        Err(Error::conflict(format!("{name:?} already exists but is not a bridge: its kind is {kind}")).remedy(format!(
-            "set `bridge` to another name, or remove that link with `ip link del {name}` if nobody needs it"
-        )))
+        Err(Error::conflict(format!("{name:?} already exists but is not a bridge: its kind is {kind}")).remedy(
+            format!("set `bridge` to another name, or remove that link with `ip link del {name}` if nobody needs it"),
+        ))
     }
 }
 

@@ -116,7 +116,8 @@ impl Layer3 {
 
     /// Waits for the outcome of detection, which comes as an event. Without carrier it cannot come, and is not waited for.
     fn settle(&self, scene: &Scene, link: &Link) -> Result<()> {
-        let decided = |found: &[Address]| found.iter().any(|one| one.dad_failed) || found.iter().all(|one| !one.tentative);
+        let decided =
+            |found: &[Address]| found.iter().any(|one| one.dad_failed) || found.iter().all(|one| !one.tentative);
         let container = scene.container()?;
         let waited = container.wait_addresses(link.index, Deadline::after(DETECTION), decided);
         let found = match waited {
@@ -149,7 +150,10 @@ impl Layer3 {
                 format!("address of {}: wanted {wanted}, found [{}]", self.ifname, texts.join(" "))
             });
             drifts.unless(there.is_none_or(|one| !one.dad_failed && !one.tentative), || {
-                format!("address of {}: wanted {wanted} usable, found it under duplicate address detection", self.ifname)
+                format!(
+                    "address of {}: wanted {wanted} usable, found it under duplicate address detection",
+                    self.ifname
+                )
             });
         }
     }
@@ -207,7 +211,8 @@ fn is_satisfied(wanted: &Route, found: &Route) -> bool {
 
 fn text(route: &Route) -> String {
     let mut text = route.dst.to_string();
-    let mut say = |what: &str, value: Option<String>| value.iter().for_each(|value| text += &format!(" {what} {value}"));
+    let mut say =
+        |what: &str, value: Option<String>| value.iter().for_each(|value| text += &format!(" {what} {value}"));
     say("via", route.gateway.map(|gateway| gateway.to_string()));
     say("src", route.source.map(|source| source.to_string()));
     say("metric", route.priority.map(|value| value.to_string()));

@@ -37,7 +37,8 @@ impl Resource for Masquerade {
         let prefix = prefix(&scene.tag);
         let before = Nftables::here()?.replace(&frame(), &prefix, &self.rules(&scene.tag))?;
         // What this tag had may be a running container's: it is put back, not removed.
-        let _ = journal.undo(&Label(scene.tag.clone()), move |_| Nftables::here()?.put_back(&frame(), &prefix, &before));
+        let _ =
+            journal.undo(&Label(scene.tag.clone()), move |_| Nftables::here()?.put_back(&frame(), &prefix, &before));
         Ok(Made::nothing())
     }
 

@@ -38,8 +38,9 @@ impl Resource for Routed {
             let Some(route) = host.route_for(*address)?.filter(own) else { continue };
             let link = route.index.and_then(|index| host.find_link_at(index).ok().flatten());
             let name = link.as_ref().map_or("another link", |link| link.name.as_str());
-            return Err(Error::conflict(format!("the host routes {address} to {name} already"))
-                .remedy(format!("DEL the attachment that has it; if there is none: `ip route del {address} dev {name}`")));
+            return Err(Error::conflict(format!("the host routes {address} to {name} already")).remedy(format!(
+                "DEL the attachment that has it; if there is none: `ip route del {address} dev {name}`"
+            )));
         }
         Ok(())
     }

@@ -78,7 +78,8 @@ impl Resource for Veth {
 
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
         let Some(end) = scene.container()?.find_link(&self.ifname)? else {
-            drifts.unless(false, || format!("interface {}: wanted a veth, found none in {}", self.ifname, scene.sandbox));
+            drifts
+                .unless(false, || format!("interface {}: wanted a veth, found none in {}", self.ifname, scene.sandbox));
             return Ok(());
         };
         drifts.compare(format!("kind of {}", self.ifname), "veth", end.kind.as_deref().unwrap_or("none"));
@@ -86,7 +87,9 @@ impl Resource for Veth {
         match host_end_of(scene.host()?, &end)? {
             Some(host) => self.verify_host(scene, &host, drifts),
             None => {
-                drifts.unless(false, || format!("host end of {}: wanted in the host's namespace, found none", self.ifname));
+                drifts.unless(false, || {
+                    format!("host end of {}: wanted in the host's namespace, found none", self.ifname)
+                });
                 Ok(())
             }
         }
@@ -115,7 +118,8 @@ impl Veth {
 
     /// What later plugins may have changed is compared with the record, which they have brought up to date.
     fn verify_recorded(&self, scene: &Scene, end: &Link, drifts: &mut Drifts) {
-        let recorded = scene.record.interfaces.iter().find(|one| one.name == self.ifname && one.sandbox == scene.sandbox);
+        let recorded =
+            scene.record.interfaces.iter().find(|one| one.name == self.ifname && one.sandbox == scene.sandbox);
         let Some(recorded) = recorded else {
             drifts.unless(false, || {
                 format!("Sandbox in prevResult: wanted {} in {}, found no such interface", self.ifname, scene.sandbox)
@@ -268,17 +272,21 @@ fn release_unmarked(remains: &Remains, host: &Netlink, netns: &Netns) -> Result<
     Ok(())
 }
 
+/// A record that lists interfaces, but none of the container's with this name and MAC, is the record of another link.
 fn has_recorded_mac(remains: &Remains, end: &Link) -> bool {
-    let recorded = remains.prev.iter().flat_map(|prev| &prev.interfaces);
-    let mut ours = recorded.filter(|one| one.name == remains.tag.ifname && one.sandbox == remains.sandbox);
-    let mac = ours.next().and_then(|one| one.mac.parse::<Mac>().ok());
-    mac.is_none_or(|mac| end.mac == Some(mac))
+    let mut recorded = remains.prev.iter().flat_map(|prev| &prev.interfaces).peekable();
+    let is_end = |one: &Interface| {
+        let mac = one.mac.parse::<Mac>();
+        one.name == remains.tag.ifname && !one.sandbox.is_empty() && mac.is_ok_and(|mac| end.mac == Some(mac))
+    };
+    recorded.peek().is_none() || recorded.any(is_end)
 }
 
 fn sweep(stale: &Stale) -> Result<()> {
     let host = stale.host()?;
     let links = host.links_of_kind("veth")?;
-    let swept: Errors = links.iter().filter(|link| alias::is_stale(link, stale)).map(|link| delete(host, link)).collect();
+    let swept: Errors =
+        links.iter().filter(|link| alias::is_stale(link, stale)).map(|link| delete(host, link)).collect();
     swept.finish()
 }
 

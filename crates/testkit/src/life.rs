@@ -8,18 +8,18 @@ use crate::subject::Subject;
 
 /// What is shared and stays after the last DEL: lines that hold one of these may come with the first ADD.
 pub const SHARED: [&str; 12] = [
-    "cni0",                       // the bridge and whatever hangs on it
-    "net/ipv4/ip_forward",        // forwarding
-    "forwarding = 1",             // and what the kernel derives from it
-    "conf/all/accept_redirects",  //
-    "cni_plugins_masquerade",     // empty chains and their base rules
-    "masq_checks",                //
-    "nft: \t",                    //
-    "nft: }",                     //
-    "lock",                       // host-local
-    "last_reserved_ip.",          //
-    "directory: leases",          //
-    ".idx",                       //
+    "cni0",                      // the bridge and whatever hangs on it
+    "net/ipv4/ip_forward",       // forwarding
+    "forwarding = 1",            // and what the kernel derives from it
+    "conf/all/accept_redirects", //
+    "cni_plugins_masquerade",    // empty chains and their base rules
+    "masq_checks",               //
+    "nft: \t",                   //
+    "nft: }",                    //
+    "lock",                      // host-local
+    "last_reserved_ip.",         //
+    "directory: leases",         //
+    ".idx",                      //
 ];
 
 /// Is this line about one attachment, whatever else it holds?
@@ -36,7 +36,8 @@ pub fn leaves_no_trace(subject: &Subject) {
     let first = Snapshot::of(&host);
     let left = first.added_since(&before, &SHARED);
     assert!(left.is_empty(), "{}: left on the host: {left:#?}", subject.plugin);
-    let traced: Vec<String> = first.added_since(&before, &[]).into_iter().filter(|line| is_traced(line, "c-one")).collect();
+    let traced: Vec<String> =
+        first.added_since(&before, &[]).into_iter().filter(|line| is_traced(line, "c-one")).collect();
     assert!(traced.is_empty(), "{}: left of the attachment: {traced:#?}", subject.plugin);
     Snapshot::inside(&container).assert_unchanged_since(&inside, &[], "in the container after DEL");
     cycle(&subject, &host, &container);
@@ -76,10 +77,26 @@ const POOR: [Poor; 12] = [
     Poor { what: "with a directory for a namespace", netns: Sandbox::ADirectory, more: |_| vec![] },
     Poor { what: "with another container's namespace", netns: Sandbox::AnothersContainer, more: |_| vec![] },
     Poor { what: "with the host's namespace", netns: Sandbox::TheHosts, more: |_| vec![] },
-    Poor { what: "with garbage for prevResult", netns: Sandbox::Same, more: |_| vec![("prevResult", json!("garbage"))] },
-    Poor { what: "with a prevResult of no shape", netns: Sandbox::Same, more: |_| vec![("prevResult", json!({"ips": [{"address": 7}]}))] },
-    Poor { what: "with garbage for runtimeConfig", netns: Sandbox::Empty, more: |_| vec![("runtimeConfig", json!([1])), ("args", json!(5))] },
-    Poor { what: "with keys that became invalid", netns: Sandbox::Same, more: |_| vec![("mtu", json!("big")), ("ipMasq", json!(false)), ("isGateway", json!(0))] },
+    Poor {
+        what: "with garbage for prevResult",
+        netns: Sandbox::Same,
+        more: |_| vec![("prevResult", json!("garbage"))],
+    },
+    Poor {
+        what: "with a prevResult of no shape",
+        netns: Sandbox::Same,
+        more: |_| vec![("prevResult", json!({"ips": [{"address": 7}]}))],
+    },
+    Poor {
+        what: "with garbage for runtimeConfig",
+        netns: Sandbox::Empty,
+        more: |_| vec![("runtimeConfig", json!([1])), ("args", json!(5))],
+    },
+    Poor {
+        what: "with keys that became invalid",
+        netns: Sandbox::Same,
+        more: |_| vec![("mtu", json!("big")), ("ipMasq", json!(false)), ("isGateway", json!(0))],
+    },
 ];
 
 /// DEL succeeds and leaves nothing of the attachment in every poor form, twice; also after nothing. Another container runs
@@ -158,5 +175,9 @@ fn tamper(host: &Host, container: &Container, result: &Value, tampering: &Tamper
     let names = result["interfaces"].as_array().unwrap().iter().filter_map(|one| one["name"].as_str());
     let end = names.filter(|name| name.starts_with("veth")).last().unwrap_or_default();
     let line = tampering.line.replace("$HOSTEND", end);
-    if tampering.inside { container.sh(&line) } else { host.sh(&line) };
+    if tampering.inside {
+        container.sh(&line)
+    } else {
+        host.sh(&line)
+    };
 }

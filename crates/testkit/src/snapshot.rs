@@ -15,7 +15,10 @@ pub struct Snapshot(BTreeSet<String>);
 
 /// What is asked of a namespace, each line of the answer led by its title. Counters, times and indexes are left out.
 const QUESTIONS: [(&str, &str); 12] = [
-    ("link", "ip -o -d link show | sed -E 's/^[0-9]+: //; s/@if[0-9]+//; s/link-netns(id)? [^ ]+//; s/ (bridge_id|designated_root|designated_bridge) [^ ]+//g; s/ [a-z_]+_timer +[0-9.]+//g; s/,?(NO-CARRIER|LOWER_UP)//g; s/<,/</; s/ state [A-Z]+ / /'"),
+    (
+        "link",
+        "ip -o -d link show | sed -E 's/^[0-9]+: //; s/@if[0-9]+//; s/link-netns(id)? [^ ]+//; s/ (bridge_id|designated_root|designated_bridge) [^ ]+//g; s/ [a-z_]+_timer +[0-9.]+//g; s/,?(NO-CARRIER|LOWER_UP)//g; s/<,/</; s/ state [A-Z]+ / /'",
+    ),
     ("address", "ip -o address show | sed -E 's/^[0-9]+: //; s/ (valid|preferred)_lft [^ ]+//g'"),
     ("route4", "ip -4 route show table all | sed 's/ linkdown//'"),
     ("route6", "ip -6 route show table all | sed -E 's/ expires [0-9]+sec//; s/ linkdown//'"),
@@ -59,8 +62,10 @@ impl Snapshot {
 }
 
 fn namespace(netns: &Netns) -> BTreeSet<String> {
-    let script: Vec<String> =
-        QUESTIONS.iter().map(|(title, question)| format!("{{ {question}; }} | sed 's/ *$//; s/^/{title}: /'")).collect();
+    let script: Vec<String> = QUESTIONS
+        .iter()
+        .map(|(title, question)| format!("{{ {question}; }} | sed 's/ *$//; s/^/{title}: /'"))
+        .collect();
     let container = |line: &str| line.to_owned();
     let said = run(netns, &script.join("\n"));
     let mut lines: BTreeSet<String> = said.lines().filter(|line| !line.ends_with(": ")).map(container).collect();

@@ -93,7 +93,15 @@ impl Subject {
     }
 
     /// One call with these bytes on stdin and these variables on top.
-    pub fn call_raw(&self, host: &Host, verb: &str, id: &str, netns: &str, stdin: &[u8], more: &[(&str, &str)]) -> Said {
+    pub fn call_raw(
+        &self,
+        host: &Host,
+        verb: &str,
+        id: &str,
+        netns: &str,
+        stdin: &[u8],
+        more: &[(&str, &str)],
+    ) -> Said {
         let path = self.bin.to_string_lossy();
         let usual = [
             ("CNI_COMMAND", verb),

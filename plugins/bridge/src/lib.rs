@@ -109,10 +109,15 @@ impl Bridge {
 /// The first address after the network's own: the gateway that is not said.
 fn first(network: IpNetwork) -> Result<std::net::IpAddr> {
     let next = match network {
-        IpNetwork::V4(network) => u32::from(network.network()).checked_add(1).map(|bits| std::net::Ipv4Addr::from(bits).into()),
-        IpNetwork::V6(network) => u128::from(network.network()).checked_add(1).map(|bits| std::net::Ipv6Addr::from(bits).into()),
+        IpNetwork::V4(network) => {
+            u32::from(network.network()).checked_add(1).map(|bits| std::net::Ipv4Addr::from(bits).into())
+        }
+        IpNetwork::V6(network) => {
+            u128::from(network.network()).checked_add(1).map(|bits| std::net::Ipv6Addr::from(bits).into())
+        }
     };
-    let none = || Error::config(format!("{network} leaves no address for a gateway")).remedy("give the range a `gateway`");
+    let none =
+        || Error::config(format!("{network} leaves no address for a gateway")).remedy("give the range a `gateway`");
     next.ok_or_else(none)
 }
 

@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use cnikit::types::{Args, NetConf, ReadError, Route, Value, Version, Wrong, read};
+use cnikit::types::{Args, NetConf, ReadError, Route, Value, Version, read};
+use cnikit::{Error, Result};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
-use crate::range::Written;
-use crate::range_set::RangeSet;
-use crate::refusal::{Kind, Refusal};
+use cnikit_reservations::{RangeSet, Written};
+
+use crate::refused::refused;
 use crate::text;
 
 const DATA_DIR: &str = "/var/lib/cni/networks";
@@ -75,7 +76,7 @@ impl From<KeysOfRange> for Written {
 }
 
 impl HostLocal {
-    pub(crate) fn checked(&self, conf: &NetConf, args: &Args, version: Version) -> Result<Checked, Refusal> {
+    pub(crate) fn checked(&self, conf: &NetConf, args: &Args, version: Version) -> Result<Checked> {
         let sets = self.sets(conf)?;
         judge(&sets, version)?;
         Ok(Checked {
@@ -86,13 +87,14 @@ impl HostLocal {
         })
     }
 
-    fn sets(&self, conf: &NetConf) -> Result<Vec<RangeSet>, Refusal> {
+    fn sets(&self, conf: &NetConf) -> Result<Vec<RangeSet>> {
         let (start, end, gateway) = (self.range_start, self.range_end, self.gateway);
         let old = self.subnet.map(|subnet| vec![Written { subnet: Some(subnet), start, end, gateway }]);
         let own = self.ranges.iter().map(|set| set.iter().cloned().map(Written::from).collect());
         let written: Vec<Vec<Written>> = of_runtime(conf)?.into_iter().chain(old).chain(own).collect();
         let checked = written.iter().enumerate().map(|(n, set)| {
-            RangeSet::try_from(&set[..]).map_err(|refusal| refusal.within(format_args!("invalid range set {n}")))
+            RangeSet::try_from(&set[..])
+                .map_err(|error| refused(error).while_doing(format_args!("invalid range set {n}")))
         });
         checked.collect()
     }
@@ -105,18 +107,18 @@ pub(crate) fn data_dir(conf: &NetConf) -> PathBuf {
 }
 
 /// What sets have to be together.
-fn judge(sets: &[RangeSet], version: Version) -> Result<(), Refusal> {
+fn judge(sets: &[RangeSet], version: Version) -> Result<()> {
     if sets.is_empty() {
-        return Err(Refusal::value("no IP ranges specified").remedy("give `ipam` a `subnet`, or `ranges`"));
+        return Err(Error::config("no IP ranges specified").remedy("give `ipam` a `subnet`, or `ranges`"));
     }
     let of_ipv4 = sets.iter().filter(|set| set.is_ipv4()).count();
     if version < Version::V0_3_0 && (of_ipv4 > 1 || sets.len() - of_ipv4 > 1) {
-        return Err(Refusal::value(format!("CNI version {version} does not support more than 1 address per family"))
+        return Err(Error::config(format!("CNI version {version} does not support more than 1 address per family"))
             .remedy("raise `cniVersion` to 0.3.0 or later"));
     }
     for (i, one) in sets.iter().enumerate() {
         if let Some(j) = sets[i + 1..].iter().position(|other| one.overlaps(other)) {
-            return Err(Refusal::value(format!("range set {i} overlaps with {}", i + 1 + j))
+            return Err(Error::config(format!("range set {i} overlaps with {}", i + 1 + j))
                 .remedy("an address may be in one set only; sets of runtimeConfig.ipRanges come first, then `subnet`, then `ranges`"));
         }
     }
@@ -124,7 +126,7 @@ fn judge(sets: &[RangeSet], version: Version) -> Result<(), Refusal> {
 }
 
 /// The capability `ipRanges`: a list of sets. Some runtimes send one flat list of ranges, which makes a set a family.
-fn of_runtime(conf: &NetConf) -> Result<Vec<Vec<Written>>, Refusal> {
+fn of_runtime(conf: &NetConf) -> Result<Vec<Vec<Written>>> {
     const PLACE: [&str; 2] = ["runtimeConfig", "ipRanges"];
     let Some(value) = conf.at(&PLACE) else { return Ok(Vec::new()) };
     if value.as_array().is_some_and(|list| list.iter().any(Value::is_object)) {
@@ -137,12 +139,12 @@ fn of_runtime(conf: &NetConf) -> Result<Vec<Vec<Written>>, Refusal> {
     Ok(sets.into_iter().map(|set| set.into_iter().map(Written::from).collect()).collect())
 }
 
-fn wanted(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>, Refusal> {
+fn wanted(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>> {
     let mut all = Vec::new();
     if let Some(text) = args.get("IP").filter(|text| !text.is_empty()) {
         let ip = text::wanted(text).map_err(|_| {
             let text = format!("ARGS: error parsing value of pair \"IP={text}\": invalid IP address {text}");
-            Refusal::new(Kind::Environment, text).remedy("CNI_ARGS carries one address: IP=10.1.2.3")
+            Error::environment(text).remedy("CNI_ARGS carries one address: IP=10.1.2.3")
         })?;
         all.push(ip);
     }
@@ -151,21 +153,23 @@ fn wanted(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>, Refusal> {
         let texts: Vec<String> = read(value).map_err(|error| misread(place, &error))?;
         for (n, text) in texts.iter().enumerate() {
             let ip = text::wanted(text);
-            all.push(ip.map_err(|error| Refusal::value(format!("{}[{n}]: {error}", place.join("."))))?);
+            all.push(ip.map_err(|error| Error::config(format!("{}[{n}]: {error}", place.join("."))))?);
         }
     }
     Ok(all)
 }
 
 /// An error of reading, told with the place that was read.
-fn misread(place: &[&str], error: &ReadError) -> Refusal {
-    let kind = if error.what == Wrong::Type { Kind::Type } else { Kind::Value };
+fn misread(place: &[&str], error: &ReadError) -> Error {
     let dot = if error.path.is_empty() || error.path.starts_with('[') { "" } else { "." };
-    Refusal::new(kind, format!("{}{dot}{}: {}", place.join("."), error.path, error.message))
+    let error = ReadError { path: format!("{}{dot}{}", place.join("."), error.path), ..error.clone() };
+    Error::from(error)
 }
 
 #[cfg(test)]
 mod tests {
+    use cnikit::code;
+
     use super::*;
 
     #[derive(Deserialize)]
@@ -174,13 +178,13 @@ mod tests {
     }
 
     /// Reads a configuration whose `ipam` has these members, and beside it these.
-    fn read_all(ipam: &str, beside: &str, args: &str, version: Version) -> Result<Checked, Refusal> {
+    fn read_all(ipam: &str, beside: &str, args: &str, version: Version) -> Result<Checked> {
         let conf = NetConf::parse(format!(r#"{{"name":"n","ipam":{{{ipam}}}{beside}}}"#).as_bytes()).unwrap();
         let read: Conf = conf.read().map_err(|error| misread(&["conf"], &error))?;
         read.ipam.checked(&conf, &Args::parse(args).unwrap(), version)
     }
 
-    fn of(ipam: &str, beside: &str) -> Result<Checked, Refusal> {
+    fn of(ipam: &str, beside: &str) -> Result<Checked> {
         read_all(ipam, beside, "", Version::NEWEST)
     }
 
@@ -189,7 +193,7 @@ mod tests {
         texts.join(" | ")
     }
 
-    fn wanted(beside: &str, args: &str) -> Result<String, Refusal> {
+    fn wanted(beside: &str, args: &str) -> Result<String> {
         let checked = read_all(r#""subnet":"10.0.0.0/24""#, beside, args, Version::NEWEST)?;
         let texts: Vec<String> = checked.wanted.iter().map(ToString::to_string).collect();
         Ok(texts.join(" "))
@@ -229,16 +233,16 @@ mod tests {
     fn a_request_that_is_no_address_is_refused_by_name() {
         let refused = |beside: &str, args: &str| {
             let refused = wanted(beside, args).unwrap_err();
-            (refused.kind, refused.text)
+            (refused.code, refused.msg)
         };
         let bogus = "ARGS: error parsing value of pair \"IP=bogus\": invalid IP address bogus";
-        assert_eq!(refused("", "IP=bogus"), (Kind::Environment, bogus.into()));
+        assert_eq!(refused("", "IP=bogus"), (code::INVALID_ENVIRONMENT, bogus.into()));
         let empty = "args.cni.ips[1]: cannot understand ip: IP <nil> not v4 nor v6";
-        assert_eq!(refused(r#","args":{"cni":{"ips":["10.0.0.8",""]}}"#, ""), (Kind::Value, empty.into()));
-        let (kind, text) = refused(r#","runtimeConfig":{"ips":["10.0.0.8",null]}"#, "");
-        assert!(kind == Kind::Type && text.starts_with("runtimeConfig.ips[1]: "), "{text}");
-        let (kind, text) = refused(r#","runtimeConfig":{"ips":"10.0.0.8"}"#, "");
-        assert!(kind == Kind::Type && text.starts_with("runtimeConfig.ips: "), "{text}");
+        assert_eq!(refused(r#","args":{"cni":{"ips":["10.0.0.8",""]}}"#, ""), (code::INVALID_CONFIG, empty.into()));
+        let (code, text) = refused(r#","runtimeConfig":{"ips":["10.0.0.8",null]}"#, "");
+        assert!(code == code::DECODE && text.starts_with("runtimeConfig.ips[1]: "), "{text}");
+        let (code, text) = refused(r#","runtimeConfig":{"ips":"10.0.0.8"}"#, "");
+        assert!(code == code::DECODE && text.starts_with("runtimeConfig.ips: "), "{text}");
     }
 
     #[test]
@@ -271,8 +275,8 @@ mod tests {
         ];
         for (ipam, text) in cases {
             let refused = of(&ipam, "").unwrap_err();
-            assert_eq!(refused.kind, Kind::Value, "{ipam}");
-            assert!(refused.text.contains(text), "{ipam}: {} instead of {text}", refused.text);
+            assert_eq!(refused.code, code::INVALID_CONFIG, "{ipam}");
+            assert!(refused.msg.contains(text), "{ipam}: {} instead of {text}", refused.msg);
         }
     }
 
@@ -284,7 +288,7 @@ mod tests {
             .iter()
             .flat_map(|key| ["1", r#""x""#, "{}", "[1]", "[null]"].map(|value| format!(r#""{key}":{value}"#)));
         for ipam in texts.chain(lists) {
-            assert_eq!(of(&ipam, "").unwrap_err().kind, Kind::Type, "{ipam}");
+            assert_eq!(of(&ipam, "").unwrap_err().code, code::DECODE, "{ipam}");
         }
         for key in keys {
             assert_eq!(
@@ -298,7 +302,7 @@ mod tests {
     fn two_addresses_of_a_family_need_a_version_that_can_say_so() {
         let ipam = r#""ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.1.0.0/24"}]]"#;
         let refused = read_all(ipam, "", "", Version::V0_2_0).unwrap_err();
-        assert_eq!(refused.text, "CNI version 0.2.0 does not support more than 1 address per family");
+        assert_eq!(refused.msg, "CNI version 0.2.0 does not support more than 1 address per family");
         assert!(read_all(ipam, "", "", Version::V0_3_0).is_ok());
         let dual = r#""ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"2001:db8::/64"}]]"#;
         assert!(read_all(dual, "", "", Version::V0_1_0).is_ok());

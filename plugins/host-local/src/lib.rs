@@ -60,28 +60,10 @@
 //! not held any more; 104 the attachment holds an address already, nothing was changed.
 #![forbid(unsafe_code)]
 
-mod allocator;
-mod boot;
 mod configuration;
-mod files;
-mod index;
-mod ledger;
-mod owner;
 mod plugin;
-mod range;
-mod range_set;
-mod record;
-mod refusal;
-mod request;
+mod refused;
 mod resolv_conf;
-mod taker;
 mod text;
 
-pub use allocator::{Health, PATIENCE, Store};
-pub use boot::Boot;
 pub use configuration::HostLocal;
-pub use owner::Owner;
-pub use range::{Range, Written};
-pub use range_set::RangeSet;
-pub use refusal::{Kind, Refusal};
-pub use request::{Allocation, Request};

@@ -9,12 +9,10 @@ use cnikit::{
     Addresses, Attachment, Check, Del, Error, Gc, IpamPlugin, Journal, NetConf, Result, Status, Tag, code, log,
 };
 
-use crate::allocator::{Health, PATIENCE, Store};
-use crate::boot::Boot;
+use cnikit_reservations::{Allocation, Boot, Health, Owner, PATIENCE, Request, Store};
+
 use crate::configuration::{Checked, HostLocal, data_dir};
-use crate::owner::Owner;
-use crate::refusal::{Kind, Refusal};
-use crate::request::{Allocation, Request};
+use crate::refused::refused;
 use crate::resolv_conf;
 
 impl IpamPlugin for HostLocal {
@@ -24,14 +22,14 @@ impl IpamPlugin for HostLocal {
         let Checked { sets, wanted, routes, resolv_conf } = self.checked(&at.conf, &at.args, at.version)?;
         let dns = resolv_conf.map(|path| resolv_conf::read(&path)).transpose()?.unwrap_or_default();
         let (store, owner) = (store(&at.conf, &at.tag.network), owner(&at.tag));
-        let given = store.acquire(&Request { owner: owner.clone(), sets, wanted })?;
+        let given = store.acquire(&Request { owner: owner.clone(), sets, wanted }).map_err(refused)?;
         let held = Held { store, owner, addresses: given.iter().map(|one| one.address.ip()).collect() };
         let _kept_until_the_answer_is_out = journal.undo(&held, Held::give_back);
         Ok(Addresses { ips: given.into_iter().map(answered).collect(), routes, dns })
     }
 
     fn release(del: &Del) -> Result<()> {
-        let freed = store(&del.call.conf, &del.tag.network).release(&owner(&del.tag))?;
+        let freed = store(&del.call.conf, &del.tag.network).release(&owner(&del.tag)).map_err(refused)?;
         log::info(format_args!("freed {}", listed(&freed)));
         Ok(())
     }
@@ -42,12 +40,12 @@ impl IpamPlugin for HostLocal {
         let sets = self.checked(&at.conf, &at.args, at.version)?.sets;
         let recorded = check.prev.ips.iter().map(|ip| ip.address.ip());
         let recorded: Vec<IpAddr> = recorded.filter(|ip| sets.iter().any(|set| set.contains(*ip))).collect();
-        Ok(store(&at.conf, &at.tag.network).confirm(&owner(&at.tag), &recorded)?)
+        store(&at.conf, &at.tag.network).confirm(&owner(&at.tag), &recorded).map_err(refused)
     }
 
     fn sweep(gc: &Gc) -> Result<()> {
         let valid: Vec<Owner> = gc.valid.iter().map(|(container, ifname)| Owner::new(container, ifname)).collect();
-        let freed = store(&gc.call.conf, &gc.network).sweep(&valid)?;
+        let freed = store(&gc.call.conf, &gc.network).sweep(&valid).map_err(refused)?;
         log::info(format_args!("freed {}", listed(&freed)));
         Ok(())
     }
@@ -57,7 +55,7 @@ impl IpamPlugin for HostLocal {
         let conf = &status.call.conf;
         let sets = self.checked(conf, &Args::default(), status.call.version)?.sets;
         let health = store(conf, conf.name().unwrap_or_default()).health();
-        let health = health.map_err(|refusal| Error { code: code::UNAVAILABLE, ..refusal.into() })?;
+        let health = health.map_err(|refusal| Error { code: code::UNAVAILABLE, ..refused(refusal) })?;
         for set in &sets {
             let taken = health.taken.iter().filter(|address| set.contains(**address)).count();
             log::info(format_args!("{taken} addresses of {set} are taken"));
@@ -75,10 +73,10 @@ impl IpamPlugin for HostLocal {
 }
 
 impl HostLocal {
-    fn described(&self, at: &Attachment) -> std::result::Result<Vec<String>, Refusal> {
+    fn described(&self, at: &Attachment) -> Result<Vec<String>> {
         let Checked { sets, wanted, .. } = self.checked(&at.conf, &at.args, at.version)?;
         let request = Request { owner: owner(&at.tag), sets, wanted };
-        let assigned = request.assign()?;
+        let assigned = request.assign().map_err(refused)?;
         let place = data_dir(&at.conf).join(&at.tag.network);
         let words = request.sets.iter().zip(assigned).map(|(set, wanted)| {
             let which = wanted.map_or("the next free address".to_owned(), |wanted| wanted.to_string());
@@ -97,29 +95,14 @@ struct Held {
 }
 
 impl Held {
-    fn give_back(&self) -> std::result::Result<(), Error> {
-        Ok(self.store.give_back(&self.owner, &self.addresses)?)
+    fn give_back(&self) -> Result<()> {
+        self.store.give_back(&self.owner, &self.addresses).map_err(refused)
     }
 }
 
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "reservation of {} for {}", listed(&self.addresses), self.owner)
-    }
-}
-
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Error {
-        let code = match refusal.kind {
-            Kind::Value => code::INVALID_CONFIG,
-            Kind::Type => code::DECODE,
-            Kind::Environment => code::INVALID_ENVIRONMENT,
-            Kind::Exhausted | Kind::Busy => code::TRY_AGAIN,
-            Kind::HoldsAlready => code::HOLDS_ALREADY,
-            Kind::Drift => code::DRIFT,
-            Kind::Disk => code::SYSTEM,
-        };
-        Error { remedy: refusal.remedy, ..Error::new(code, refusal.text) }
     }
 }
 

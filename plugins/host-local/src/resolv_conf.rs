@@ -4,16 +4,15 @@ use std::fs::File;
 use std::io::{self, Read};
 
 use cnikit::types::Dns;
-
-use crate::refusal::{Kind, Refusal};
+use cnikit::{Error, Result, code};
 
 /// More than any resolver reads.
 const LIMIT: u64 = 1 << 20;
 
 /// Reads the file that the configuration names.
-pub(crate) fn read(path: &str) -> Result<Dns, Refusal> {
+pub(crate) fn read(path: &str) -> Result<Dns> {
     let failed = |error: io::Error| {
-        Refusal::new(Kind::Disk, format!("open {path}: {error}"))
+        Error::new(code::SYSTEM, format!("open {path}: {error}"))
             .remedy("`resolvConf` names a file of this host; correct or remove it")
     };
     let file = File::open(path).map_err(failed)?;
@@ -62,7 +61,7 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there_is_named() {
         let refused = read("/nonexistent/resolv.conf").unwrap_err();
-        assert!(refused.text.starts_with("open /nonexistent/resolv.conf: No such file"), "{}", refused.text);
-        assert!(read("/").unwrap_err().text.contains("not a regular file"));
+        assert!(refused.msg.starts_with("open /nonexistent/resolv.conf: No such file"), "{}", refused.msg);
+        assert!(read("/").unwrap_err().msg.contains("not a regular file"));
     }
 }

@@ -8,12 +8,12 @@ use std::net::IpAddr;
 
 use cnikit::keys::{DnsOverride, IpamType, MasqueradeBackend, Mtu};
 use cnikit::plan::{Kind, Plan};
+use cnikit::resources::Route;
 use cnikit::resources::forwarding::Forwarding;
 use cnikit::resources::layer3::{self, Detection, Layer3, SCOPE_LINK};
 use cnikit::resources::masquerade::{self, Masquerade};
 use cnikit::resources::routed::Routed;
 use cnikit::resources::veth::{self, HostEnd, Veth};
-use cnikit::resources::Route;
 use cnikit::types::Ip;
 use cnikit::{Addresses, Attachment, Error, InterfacePlugin, Result};
 use ipnetwork::IpNetwork;
@@ -78,7 +78,9 @@ impl InterfacePlugin for Ptp {
                 routes.push(route);
             }
         }
-        routes.extend(layer3::routes(&addresses.ips, &addresses.routes).into_iter().map(|route| Route { onlink: false, ..route }));
+        routes.extend(
+            layer3::routes(&addresses.ips, &addresses.routes).into_iter().map(|route| Route { onlink: false, ..route }),
+        );
         let mut gateways: Vec<IpAddr> = Vec::new();
         for gateway in addresses.ips.iter().filter_map(|ip| ip.gateway) {
             if !gateways.contains(&gateway) {
@@ -88,7 +90,14 @@ impl InterfacePlugin for Ptp {
         Plan::of(Forwarding::of(&networks))
             .and(Routed { ifname: ifname.clone(), gateways, addresses: networks.iter().map(IpNetwork::ip).collect() })
             .and_each(self.0.ip_masq.then(|| Masquerade { addresses: networks.clone() }))
-            .and(Layer3 { ifname, addresses: networks, prefix_routes: false, routes, detection: Detection::Off, announce: false })
+            .and(Layer3 {
+                ifname,
+                addresses: networks,
+                prefix_routes: false,
+                routes,
+                detection: Detection::Off,
+                announce: false,
+            })
     }
 
     fn status(&self) -> Result<()> {

@@ -2,22 +2,18 @@
 
 use std::fmt;
 
-/// What sort of refusal it is; each has its code in CNI's error object.
+/// What sort of refusal it is; each asks for another answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A value in the configuration or a request that cannot be served (7).
+    /// A value in the configuration or a request that cannot be served.
     Value,
-    /// A value of the wrong JSON type (6).
-    Type,
-    /// Something in `CNI_ARGS` (4).
-    Environment,
-    /// No address is free, or the wanted one is taken (11: try again later).
+    /// No address is free, or the wanted one is taken: it may be otherwise later.
     Exhausted,
-    /// Others held the lock until the deadline (11).
+    /// Others held the lock until the deadline.
     Busy,
-    /// The attachment holds an address already: nothing was allocated, nothing may be released.
+    /// The owner holds an address already: nothing was allocated, nothing may be released.
     HoldsAlready,
-    /// The attachment does not hold what it should.
+    /// The owner does not hold what it should.
     Drift,
     /// A file could not be read or written.
     Disk,

@@ -6,7 +6,7 @@ mod scene;
 use std::fs;
 use std::path::Path;
 
-use host_local::{Kind, Owner};
+use cnikit_reservations::{Kind, Owner};
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
 use scene::{Scene, set, store_in};

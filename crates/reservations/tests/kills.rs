@@ -6,7 +6,7 @@ mod scene;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use host_local::{Kind, Owner};
+use cnikit_reservations::{Kind, Owner};
 use scene::{BOOT, MACHINE, NEXT_BOOT, Scene, part, set};
 
 /// A store with `a`, `b` and `c` at .2, .3 and .4 and a complete index.

@@ -30,7 +30,7 @@ pub struct Allocation {
 
 impl Request {
     /// Which wanted address each set is to give: known before anything is touched.
-    pub(crate) fn assign(&self) -> Result<Vec<Option<IpAddr>>, Refusal> {
+    pub fn assign(&self) -> Result<Vec<Option<IpAddr>>, Refusal> {
         let mut pending: Vec<IpAddr> = Vec::new();
         for wanted in self.wanted.iter().map(IpAddr::to_canonical) {
             if !pending.contains(&wanted) {

@@ -18,8 +18,7 @@ impl Boot {
 
     /// This one; see random(4) and machine-id(5).
     pub fn now() -> Option<Boot> {
-        let read = |path| std::fs::read_to_string(path).ok();
-        Boot::new(&read("/proc/sys/kernel/random/boot_id")?, read("/etc/machine-id").as_deref())
+        Boot::new(&cnikit_netns::boot_id().ok()?, cnikit_netns::machine_id().as_deref())
     }
 
     /// Is this *another* boot of the *same* machine than that one? `false` on any doubt.

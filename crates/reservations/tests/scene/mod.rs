@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use host_local::{Allocation, Boot, Owner, RangeSet, Refusal, Request, Store, Written};
+use cnikit_reservations::{Allocation, Boot, Owner, RangeSet, Refusal, Request, Store, Written};
 use tempfile::TempDir;
 
 pub(crate) const BOOT: &str = "11111111-1111-1111-1111-111111111111";

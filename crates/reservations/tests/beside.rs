@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use host_local::Kind;
+use cnikit_reservations::Kind;
 use scene::{Scene, part};
 
 /// Where distributions install the reference.

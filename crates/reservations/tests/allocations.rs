@@ -7,7 +7,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, symlink};
 
-use host_local::{Kind, Owner};
+use cnikit_reservations::{Kind, Owner};
 use scene::{Scene, part, set};
 
 fn ips(texts: &[&str]) -> Vec<IpAddr> {

@@ -1,0 +1,85 @@
+//! The plugin that the documentation starts with: short, the same everywhere it is shown, and whole.
+
+use std::path::Path;
+
+use cnikit_testkit::{Container, Host, Said, Subject};
+use cnikit_tests::built;
+use cnikit_tests::program;
+use serde_json::{Value, json};
+
+const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn hello(version: &str) -> Subject {
+    program("hello"); // builds the examples too
+    Subject::new(&built().join("examples"), "hello", json!({"cniVersion": version}))
+}
+
+fn call(verb: &str, version: &str, more: &[(&str, Value)]) -> Said {
+    let host = Host::new();
+    let container: Container = host.container();
+    hello(version).call(&host, verb, "c-one", &container.path(), more)
+}
+
+/// The result of somebody before it in the chain, as this version writes it.
+fn prev(version: &str) -> Value {
+    match version {
+        "0.1.0" | "0.2.0" => json!({"cniVersion": version, "ip4": {"ip": "10.0.0.2/24"}, "dns": {}}),
+        "1.0.0" | "1.1.0" => json!({"cniVersion": version, "ips": [{"address": "10.0.0.2/24"}]}),
+        _ => json!({"cniVersion": version, "ips": [{"version": "4", "address": "10.0.0.2/24"}], "dns": {}}),
+    }
+}
+
+#[test]
+fn hello_is_twelve_lines_at_most_and_the_readme_shows_the_same_code() {
+    let source = read("crates/cnikit/examples/hello.rs");
+    let code: Vec<&str> = source.lines().filter(|line| !line.starts_with("//!")).collect();
+    assert!(source.lines().count() <= 12, "{} lines", source.lines().count());
+    assert!(read("README.md").contains(&format!("```rust\n{}\n```", code.join("\n"))), "README.md shows other code");
+    assert!(read("crates/cnikit/src/lib.rs").contains("include_str!(\"../examples/hello.rs\")"));
+}
+
+#[test]
+fn hello_passes_on_what_came_before_it_in_every_version() {
+    for version in VERSIONS {
+        assert_eq!(call("ADD", version, &[("prevResult", prev(version))]).ok(), prev(version), "{version}");
+        let alone = call("ADD", version, &[]).ok();
+        assert_eq!(alone["cniVersion"], version);
+        assert_eq!(call("DEL", version, &[("prevResult", prev(version))]).ok(), Value::Null, "{version}");
+    }
+}
+
+#[test]
+fn hello_speaks_the_verbs_that_each_version_has() {
+    let valid = ("cni.dev/valid-attachments", json!([]));
+    for version in VERSIONS {
+        let since = |first: &str| version >= first;
+        for (verb, first, more) in [
+            ("CHECK", "0.4.0", ("prevResult", prev(version))),
+            ("STATUS", "1.1.0", valid.clone()),
+            ("GC", "1.1.0", valid.clone()),
+        ] {
+            let said = call(verb, version, &[more]);
+            if since(first) {
+                assert_eq!(said.ok(), Value::Null, "{verb} {version}");
+            } else {
+                assert_eq!(said.refused().0, 1, "{verb} {version}");
+            }
+        }
+        assert_eq!(call("VERSION", version, &[]).ok()["supportedVersions"], json!(VERSIONS));
+    }
+}
+
+#[test]
+fn hello_explains_itself_and_says_that_it_has_no_plan() {
+    let host = Host::new();
+    let (exit, stdout, stderr) = host.run(&built().join("examples/hello"), &[], b"");
+    assert_eq!((exit, stdout.as_slice()), (0, b"".as_slice()));
+    assert!(String::from_utf8(stderr).unwrap().contains("CNI hello plugin cnikit-"));
+    let (code, text) = call("PLAN", "1.1.0", &[]).refused();
+    assert!(code == 4 && text.contains("acts without a plan"), "{code}: {text}");
+}

@@ -1,0 +1,349 @@
+//! What real runtimes sent, replayed against our binaries: whatever the reference answered, ours answers too, and at the end
+//! nothing of any container is left. `tests/transcripts/README.md` says what the files are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cnikit_testkit::life::SHARED;
+use cnikit_testkit::{Container, Host, Said, Snapshot};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Where ours answers otherwise than the reference did, and why that is right.
+const DIFFERENCES: [(&str, u64, &str); 2] = [
+    (
+        "podman-4.3-add-fails",
+        27,
+        "the reference's roll-back had left a bridge with a MAC of zeros, on which its next ADD failed; ours has its own MAC",
+    ),
+    (
+        "podman-4.3-add-fails",
+        33,
+        "its DEL asked for an iptables chain that the failed ADD had not come to; absent is success",
+    ),
+];
+
+/// How a scene is replayed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Variation {
+    /// In order, with what the runtime kept of the reference's answers. A namespace goes when no later call names it.
+    AsRecorded,
+    /// With our answers in the place of the reference's.
+    OurAnswers,
+    /// Each DEL is sent twice; the namespaces stay, so that a DEL without their path has to remove what is in them.
+    DelsTwice,
+    /// DELs that follow each other are sent in the opposite order; the namespaces stay.
+    DelsBackwards,
+}
+
+const VARIATIONS: [Variation; 4] =
+    [Variation::AsRecorded, Variation::OurAnswers, Variation::DelsTwice, Variation::DelsBackwards];
+
+/// One recorded call.
+#[derive(Clone, Debug)]
+struct Call {
+    seq: u64,
+    plugin: String,
+    env: BTreeMap<String, String>,
+    stdin: String,
+    exit: i64,
+    /// The reference's answer to an ADD.
+    answer: Value,
+}
+
+impl Call {
+    fn read(line: &str) -> Call {
+        let mut value: Value = serde_json::from_str(line).unwrap();
+        Call {
+            seq: value["seq"].as_u64().unwrap(),
+            plugin: value["plugin"].as_str().unwrap().to_owned(),
+            env: serde_json::from_value(value["env"].take()).unwrap(),
+            stdin: value["stdin"].as_str().unwrap().to_owned(),
+            exit: value["exit"].as_i64().unwrap(),
+            answer: value["stdout"].as_str().map_or(Value::Null, |text| serde_json::from_str(text).unwrap()),
+        }
+    }
+
+    fn is(&self, verb: &str) -> bool {
+        self.env["CNI_COMMAND"] == verb
+    }
+
+    fn conf(&self) -> Value {
+        serde_json::from_str(&self.stdin).unwrap()
+    }
+
+    /// What tells attachments apart.
+    fn attachment(&self) -> String {
+        [&self.env["CNI_CONTAINERID"], &self.env["CNI_IFNAME"], self.conf()["name"].as_str().unwrap_or_default()]
+            .join(" ")
+    }
+
+    /// The name of its namespace; `None` if it names none, or one that was never there (Podman's VERSION).
+    fn namespace(&self) -> Option<&str> {
+        self.env["CNI_NETNS"].strip_prefix("@NETNS@/")
+    }
+}
+
+/// The calls of one file.
+struct Scene {
+    name: String,
+    calls: Vec<Call>,
+}
+
+impl Scene {
+    fn read(path: &Path) -> Scene {
+        let calls = fs::read_to_string(path).unwrap().lines().map(Call::read).collect();
+        Scene { name: path.file_stem().unwrap().to_str().unwrap().to_owned(), calls }
+    }
+
+    fn bridges(&self) -> BTreeSet<String> {
+        self.calls.iter().filter_map(|call| Some(call.conf()["bridge"].as_str()?.to_owned())).collect()
+    }
+
+    fn containers(&self) -> BTreeSet<&str> {
+        let ids = self.calls.iter().map(|call| call.env["CNI_CONTAINERID"].as_str());
+        ids.filter(|id| !id.is_empty()).collect()
+    }
+
+    fn in_order_of(&self, variation: Variation) -> Vec<Call> {
+        let mut calls = self.calls.clone();
+        if variation == Variation::DelsBackwards {
+            calls.chunk_by_mut(|one, next| one.is("DEL") && next.is("DEL")).for_each(<[Call]>::reverse);
+        }
+        calls
+    }
+
+    /// Must a call succeed? `None`: either is right.
+    fn expects(&self, call: &Call, variation: Variation) -> Option<bool> {
+        let as_the_reference = call.exit == 0;
+        let differs = DIFFERENCES.iter().any(|(scene, seq, _)| *scene == self.name && *seq == call.seq);
+        match variation {
+            Variation::DelsBackwards if call.is("DEL") && !as_the_reference => None,
+            _ => Some(as_the_reference != differs),
+        }
+    }
+
+    /// Was host-local's directory out of the way when this was recorded?
+    fn is_obstructed(&self, call: &Call) -> bool {
+        self.name.ends_with("del-fails") && call.exit != 0
+    }
+}
+
+/// A replay under way.
+struct Replay<'a> {
+    scene: &'a Scene,
+    variation: Variation,
+    host: &'a Host,
+    /// Where the paths of namespaces and the runtime's own files are.
+    run: TempDir,
+    containers: BTreeMap<String, Container>,
+    /// Our answer to the ADD of each attachment that is there.
+    attached: BTreeMap<String, (Call, Value)>,
+}
+
+impl Replay<'_> {
+    fn all(&mut self) {
+        let calls = self.scene.in_order_of(self.variation);
+        for (at, call) in calls.iter().enumerate() {
+            self.one(call);
+            let named_later = |name: &str| calls[at + 1..].iter().any(|later| later.namespace() == Some(name));
+            if let Some(name) = call.namespace().filter(|name| !named_later(name)) {
+                self.forget(name);
+            }
+        }
+        let abandoned = std::mem::take(&mut self.attached);
+        abandoned.into_values().for_each(|(add, _)| self.del_without_namespace(&add));
+    }
+
+    fn one(&mut self, call: &Call) {
+        let times = if call.is("DEL") && self.variation == Variation::DelsTwice { 2 } else { 1 };
+        for _ in 0..times {
+            let said = self.say(call);
+            self.judge(call, &said);
+        }
+    }
+
+    fn judge(&mut self, call: &Call, said: &Said) {
+        let expected = self.scene.expects(call, self.variation);
+        let about = format!("{} {:?}, call {}: {said:?}", self.scene.name, self.variation, call.seq);
+        if said.exit != 0 {
+            assert_ne!(expected, Some(true), "{about}");
+            said.refused();
+            return;
+        }
+        assert_ne!(expected, Some(false), "{about}");
+        if call.is("ADD") {
+            let answer = said.json();
+            let (ours, theirs) = (what_matters(&answer), what_matters(&call.answer));
+            assert!(call.exit != 0 || ours == theirs, "{about}: ours {ours}, the reference's {theirs}");
+            self.attached.insert(call.attachment(), (call.clone(), answer));
+        } else if call.is("DEL") {
+            assert_eq!(said.stdout, "", "{about}");
+            self.attached.remove(&call.attachment());
+        } else if call.is("VERSION") {
+            assert!(said.json()["supportedVersions"].as_array().unwrap().contains(&json!("0.4.0")), "{about}");
+        }
+    }
+
+    /// Sends a call as it was recorded, the placeholders filled in.
+    fn say(&mut self, call: &Call) -> Said {
+        if let Some(name) = call.namespace() {
+            self.make(name);
+        }
+        let env: Vec<_> = call.env.iter().map(|(key, value)| (key.clone(), self.fill(value))).collect();
+        let stdin = self.fill(&self.stdin(call));
+        let program = cnikit_tests::bin().join(&call.plugin);
+        let send = || self.host.run(&program, &env, stdin.as_bytes());
+        let (exit, stdout, stderr) =
+            if self.scene.is_obstructed(call) { with_a_file_for(&self.leases(), send) } else { send() };
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Said { exit, stdout: text(stdout), stderr: text(stderr) }
+    }
+
+    /// A runtime keeps the answer of an ADD for the DEL; a configuration that changed between them changes its version too.
+    fn stdin(&self, call: &Call) -> String {
+        let ours = self.attached.get(&call.attachment()).map(|(_, answer)| answer);
+        let mut conf = call.conf();
+        match ours.filter(|_| self.variation == Variation::OurAnswers && conf.get("prevResult").is_some()) {
+            Some(ours) if ours["cniVersion"] == conf["cniVersion"] => {
+                conf["prevResult"] = ours.clone();
+                conf.to_string()
+            }
+            _ => call.stdin.clone(),
+        }
+    }
+
+    /// The configuration keeps its spelling: only the leases' directory comes in.
+    fn fill(&self, text: &str) -> String {
+        let leases = format!(r#""dataDir":"{}","type":"host-local""#, self.leases().display());
+        text.replace("@NETNS@", &self.run.path().join("netns").to_string_lossy())
+            .replace("@BIN@", &cnikit_tests::bin().to_string_lossy())
+            .replace("@STATE@", &self.run.path().join("state").to_string_lossy())
+            .replace(r#""type":"host-local""#, &leases)
+    }
+
+    fn leases(&self) -> PathBuf {
+        self.host.dir().join("leases")
+    }
+
+    fn make(&mut self, name: &str) {
+        if !self.containers.contains_key(name) {
+            let (container, path) = (self.host.container(), self.run.path().join("netns").join(name));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(container.path(), path).unwrap();
+            self.containers.insert(name.to_owned(), container);
+        }
+    }
+
+    /// A namespace goes away, unless it has to stay.
+    fn forget(&mut self, name: &str) {
+        if [Variation::AsRecorded, Variation::OurAnswers].contains(&self.variation) {
+            fs::remove_file(self.run.path().join("netns").join(name)).unwrap();
+            self.containers.remove(name);
+        }
+    }
+
+    /// What a runtime that lost track sends of an attachment that it had added.
+    fn del_without_namespace(&mut self, add: &Call) {
+        let mut del = Call { exit: 0, ..add.clone() };
+        del.env.insert("CNI_COMMAND".into(), "DEL".into());
+        del.env.insert("CNI_NETNS".into(), String::new());
+        self.one(&del);
+    }
+}
+
+/// What of an answer has to be as the reference's: all but MACs, MTUs and the name of the host end.
+fn what_matters(answer: &Value) -> Value {
+    let interfaces = answer["interfaces"].as_array().into_iter().flatten();
+    let interfaces: Vec<_> = interfaces
+        .map(|one| json!([one["name"].as_str().filter(|name| !name.starts_with("veth")), one["sandbox"].is_string()]))
+        .collect();
+    let mut rest = answer.clone();
+    if let Some(rest) = rest.as_object_mut() {
+        rest.remove("interfaces");
+        rest.sort_keys();
+    }
+    json!([interfaces, rest])
+}
+
+/// Puts a file where a directory is expected, for the time of one call.
+fn with_a_file_for<T>(dir: &Path, work: impl FnOnce() -> T) -> T {
+    let aside = dir.with_extension("aside");
+    fs::rename(dir, &aside).unwrap();
+    fs::write(dir, "").unwrap();
+    let done = work();
+    fs::remove_file(dir).unwrap();
+    fs::rename(aside, dir).unwrap();
+    done
+}
+
+fn replay(scene: &Scene) {
+    let host = Host::new();
+    let before = Snapshot::of(&host);
+    let mut first = None;
+    for variation in VARIATIONS {
+        let run = tempfile::tempdir().unwrap();
+        let mut replay =
+            Replay { scene, variation, host: &host, run, containers: BTreeMap::new(), attached: BTreeMap::new() };
+        replay.all();
+        let after = Snapshot::of(&host);
+        assert_nothing_is_left(scene, variation, &after.added_since(&before, &[]));
+        let first = first.get_or_insert_with(|| after.clone());
+        let when = format!("{} {variation:?}, after the same with {:?}", scene.name, VARIATIONS[0]);
+        after.assert_unchanged_since(first, &["last_reserved_ip.", ".idx"], &when);
+        let _ = fs::remove_dir_all(host.dir().join("leases"));
+    }
+}
+
+/// Shared things stay: the bridges, empty chains, forwarding. Nothing of any container does.
+fn assert_nothing_is_left(scene: &Scene, variation: Variation, came: &[String]) {
+    let (bridges, containers) = (scene.bridges(), scene.containers());
+    let shared =
+        |line: &String| SHARED.iter().any(|text| line.contains(text)) || bridges.iter().any(|name| line.contains(name));
+    let traced = |line: &String| line.contains("veth") || containers.iter().any(|id| line.contains(id));
+    let left: Vec<_> = came.iter().filter(|line| !shared(line) || traced(line)).collect();
+    assert!(left.is_empty(), "{} {variation:?} left {left:#?}", scene.name);
+}
+
+/// The scenes of a runtime.
+fn scenes(of: &str) -> Vec<Scene> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("transcripts");
+    let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")).collect();
+    files.sort();
+    let scenes = files.iter().map(|path| Scene::read(path));
+    scenes.filter(|scene| scene.name.starts_with(of)).collect()
+}
+
+fn replay_all(of: &str, expected: usize) {
+    let scenes = scenes(of);
+    assert_eq!(scenes.len(), expected, "scenes of {of}");
+    scenes.iter().for_each(replay);
+}
+
+#[test]
+fn containerd_1_6_and_1_7_are_served_as_by_the_reference() {
+    replay_all("containerd-1.", 20);
+}
+
+#[test]
+fn containerd_2_1_is_served_as_by_the_reference() {
+    replay_all("containerd-2.1", 17);
+}
+
+#[test]
+fn podman_is_served_as_by_the_reference() {
+    replay_all("podman-4.3", 13);
+}
+
+#[test]
+fn every_scene_has_a_runtime_and_every_difference_a_scene() {
+    let all = scenes("");
+    assert_eq!(all.len(), 20 + 17 + 13);
+    for (name, seq, _) in DIFFERENCES {
+        let scene = all.iter().find(|scene| scene.name == name).unwrap();
+        assert!(scene.calls.iter().any(|call| call.seq == seq && call.exit != 0), "{name} {seq}");
+    }
+}
