@@ -14,6 +14,46 @@ use crate::source::{Source, unavailable};
 /// Required are the plan of the link and the kind of the link. The addresses come from the configured IPAM plugin, and the
 /// answer, CHECK, DEL, GC, STATUS and the dry run follow. A link is made directly where and as it will be; `link` cannot
 /// fail, for what may be wrong was refused when the configuration was read.
+///
+/// The whole of a plugin that gives a container one end of a veth pair, addresses from its IPAM plugin and routes by their
+/// gateways:
+///
+/// ```rust,no_run
+/// use cnikit::plan::{Kind, Plan};
+/// use cnikit::resources::layer3::{self, Detection, Layer3};
+/// use cnikit::resources::veth::{self, HostEnd, Veth};
+/// use cnikit::{Addresses, Attachment, Interface, InterfacePlugin, keys::Mtu};
+///
+/// /// The keys, each with its type and its default.
+/// #[derive(serde::Deserialize)]
+/// struct Pair {
+///     #[serde(default)]
+///     mtu: Mtu,
+/// }
+///
+/// impl InterfacePlugin for Pair {
+///     const LINK: Kind = veth::KIND;
+///
+///     fn link(&self, at: &Attachment) -> Plan {
+///         Plan::of(Veth { ifname: at.tag.ifname.clone(), mac: None, mtu: self.mtu.0, host: HostEnd::Routed })
+///     }
+///
+///     fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
+///         Plan::of(Layer3 {
+///             ifname: at.tag.ifname.clone(),
+///             addresses: addresses.networks(),
+///             prefix_routes: true,
+///             routes: layer3::routes(&addresses.ips, &addresses.routes),
+///             detection: Detection::Off,
+///             announce: false,
+///         })
+///     }
+/// }
+///
+/// fn main() -> std::process::ExitCode {
+///     cnikit::main::<Interface<Pair>>()
+/// }
+/// ```
 pub trait InterfacePlugin: DeserializeOwned {
     /// The kind of the link itself. It is released after every other kind, and its address after it.
     const LINK: Kind;

@@ -69,3 +69,70 @@ fn listed(plan: &Plan, kinds: &[Kind]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+
+    use super::*;
+    use crate::resource::Resource;
+
+    const RULES: Kind = Kind { name: "rules", release: |_| Ok(()), sweep: |_| Ok(()), outlives_link: true };
+    const ADDRESS: Kind = Kind::goes_with_link("address");
+
+    struct Thing(Kind);
+
+    impl Resource for Thing {
+        fn kind(&self) -> Kind {
+            self.0
+        }
+
+        fn ensure(&self, _: &Scene, _: &mut Journal) -> Result<Made> {
+            Ok(Made::nothing())
+        }
+
+        fn verify(&self, _: &Scene, _: &mut Drifts) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    impl fmt::Display for Thing {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "some {}", self.0.name)
+        }
+    }
+
+    #[test]
+    fn a_kind_that_outlives_the_link_and_is_not_listed_is_the_authors_mistake() {
+        let plan = Plan::of(Thing(ADDRESS)).and(Thing(RULES));
+        let error = listed(&plan, &[]).unwrap_err();
+        assert_eq!(error.code, code::DEFECT);
+        assert!(error.msg.contains("rules is not listed in KINDS"), "{error}");
+        assert_eq!(listed(&plan, &[RULES]), Ok(()));
+    }
+
+    #[test]
+    fn a_tag_can_tell_only_one_of_a_kind_that_outlives_the_link() {
+        let twice = Plan::of(Thing(RULES)).and(Thing(RULES));
+        assert!(listed(&twice, &[RULES]).unwrap_err().msg.contains("rules stands twice"));
+        let addresses = Plan::of(Thing(ADDRESS)).and(Thing(ADDRESS));
+        assert_eq!(listed(&addresses, &[]), Ok(()));
+    }
+
+    #[test]
+    fn a_plan_reads_in_the_order_in_which_it_is_carried_out() {
+        let plan = Plan::of(Thing(ADDRESS)).and_each(Some(Thing(RULES))).and_each(None::<Thing>);
+        assert_eq!(plan.to_string(), "some address\nsome rules\n");
+        assert_eq!(plan.with_at(1, Thing(ADDRESS)).lines(), ["some address", "some address", "some rules"]);
+    }
+
+    #[test]
+    fn every_difference_says_what_was_wanted_and_what_was_found() {
+        let mut drifts = Drifts::default();
+        drifts.compare("MTU of eth0", 1500, 1500);
+        drifts.compare("MTU of eth0", 1500, 1400);
+        drifts.unless(true, || "not noted".into());
+        drifts.unless(false, || "noted".into());
+        assert_eq!(drifts.texts(), ["MTU of eth0: wanted 1500, found 1400", "noted"]);
+    }
+}
