@@ -177,13 +177,8 @@ fn kinds<P: InterfacePlugin>() -> Vec<Kind> {
 
 /// An address that a dry run shows in place of one that only ADD would get (RFC 5737).
 fn example() -> Addresses {
-    let ip = "192.0.2.2/24".parse().ok().map(|address| Ip {
-        address,
-        gateway: "192.0.2.1".parse().ok(),
-        interface: None,
-        extra: Default::default(),
-    });
-    Addresses { ips: ip.into_iter().collect(), ..Addresses::default() }
+    let stand_in = |address| Ip { gateway: "192.0.2.1".parse().ok(), ..Ip::new(address) };
+    Addresses { ips: "192.0.2.2/24".parse().map(stand_in).into_iter().collect(), ..Addresses::default() }
 }
 
 /// The one interface of an answer that this attachment is about.

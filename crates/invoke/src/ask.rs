@@ -13,7 +13,7 @@ use crate::Error;
 use crate::tail::tail;
 
 /// How long a plugin may take if nobody said otherwise: more than the 208 s that the reference's dhcp can need.
-pub const PATIENCE: Duration = Duration::from_secs(240);
+pub const PATIENCE: Duration = Duration::from_mins(4);
 
 /// What a plugin may write to stdout, and to stderr: results are a few kilobytes, logs may be long.
 const LIMIT: usize = 16 << 20;

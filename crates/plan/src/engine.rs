@@ -3,7 +3,7 @@
 use cnikit_skel::{Error, Errors, Journal, Result, code, log};
 
 use crate::list::Plan;
-use crate::resource::{Drifts, Kind, Made};
+use crate::resource::{Drifts, Kind, Made, Resource};
 use crate::scene::{Remains, Scene, Stale};
 
 /// Refuses a plan before anything is touched: one that could not be undone, and one with something in its way.
@@ -56,7 +56,7 @@ pub fn sweep(kinds: &[Kind], stale: &Stale) -> Errors {
 /// A kind that outlives the link and is not listed would never be removed; one that stands twice has one tag for two
 /// things. Both are mistakes of the plugin's author, and are said on the first ADD.
 fn listed(plan: &Plan, kinds: &[Kind]) -> Result<()> {
-    let lasting: Vec<Kind> = plan.iter().map(|resource| resource.kind()).filter(|kind| kind.outlives_link).collect();
+    let lasting: Vec<Kind> = plan.iter().map(Resource::kind).filter(|kind| kind.outlives_link).collect();
     for (place, kind) in lasting.iter().enumerate() {
         let fault = if !kinds.contains(kind) {
             "is not listed in KINDS, so DEL would leave it behind"
@@ -75,8 +75,6 @@ mod tests {
     use std::fmt;
 
     use super::*;
-    use crate::resource::Resource;
-
     const RULES: Kind = Kind { name: "rules", release: |_| Ok(()), sweep: |_| Ok(()), outlives_link: true };
     const ADDRESS: Kind = Kind::goes_with_link("address");
 

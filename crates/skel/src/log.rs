@@ -143,8 +143,8 @@ fn child_span(parent: &str) -> Option<String> {
     let flags = parent.rsplit('-').next()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_nanos();
     let seed = Sha256::digest(format!("{span}{}{now}", std::process::id()));
-    let own: String = seed.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    Some(format!("00-{trace}-{own}-{flags}"))
+    let own = seed.iter().take(8).fold(0_u64, |span, byte| (span << 8) | u64::from(*byte));
+    Some(format!("00-{trace}-{own:016x}-{flags}"))
 }
 
 fn ids(traceparent: &str) -> Option<[&str; 2]> {
