@@ -35,3 +35,7 @@ pub fn undisturbed<T>(from: &Container, to: &str, work: impl FnOnce() -> T) -> T
     from.sh(&ping(to));
     done
 }
+
+/// Until no IPv6 address of a namespace is under duplicate address detection any more.
+pub const UNTIL_DETECTED: &str =
+    "timeout 20 sh -c 'while ip -6 address show tentative | grep -q inet6; do sleep 0.05; done'";

@@ -1,5 +1,6 @@
 //! Everything that can be wrong with a call, in one table: each has its code and a piece of its message, is told as one
 //! document, and makes nothing.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -41,10 +42,10 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let (host, file) = (Host::new(), PathBuf::new());
-        let scene = Scene { container: host.container(), file: host.dir().join("a file"), host };
-        std::fs::write(&scene.file, file.as_os_str().as_encoded_bytes()).unwrap();
-        scene
+        let host = Host::new();
+        let file = host.dir().join("a file");
+        std::fs::write(&file, "").unwrap();
+        Scene { container: host.container(), file, host }
     }
 
     /// A configuration that would be served.
@@ -75,7 +76,9 @@ impl Scene {
                 if bad.verb == "GC" {
                     conf["cni.dev/valid-attachments"] = json!([{"containerID": "c", "ifname": "eth0"}]);
                 }
-                changes.iter().for_each(|(pointer, value)| set(&mut conf, pointer, value.clone()));
+                for (pointer, value) in changes {
+                    set(&mut conf, pointer, value.clone());
+                }
                 conf.to_string().into_bytes()
             }
         };
@@ -463,7 +466,6 @@ fn types(scene: &Scene) -> Vec<Bad> {
 fn values() -> Vec<Bad> {
     let of = |plugins, pointer: &str, value: Value, says: &str| bad(plugins, "ADD", [(pointer, value)], 7, says);
     let bridge = |pointer, value, says| of(&["bridge"], pointer, value, says);
-    let host_local = |pointer, value, says| of(&["host-local"], pointer, value, says);
     vec![
         of(ALL, "/name", Value::Null, "missing network name"),
         of(ALL, "/name", json!(""), "missing network name"),
@@ -496,19 +498,6 @@ fn values() -> Vec<Bad> {
             7,
             "cannot set hairpin mode and promiscuous",
         ),
-        host_local("/ipam", Value::Null, "ipam"),
-        host_local("/ipam", json!({"type": "host-local"}), "no IP ranges specified"),
-        host_local("/ipam/ranges", json!([[]]), "invalid range set 0"),
-        host_local("/ipam/ranges/0/0/subnet", json!("10.0.0.3/24"), "Network has host bits set"),
-        host_local("/ipam/ranges/0/0/subnet", json!("nonsense"), "ipam.ranges[0][0].subnet: invalid CIDR address"),
-        host_local(
-            "/ipam/ranges/0/0/rangeStart",
-            json!("nonsense"),
-            "ipam.ranges[0][0].rangeStart: invalid IP address",
-        ),
-        host_local("/ipam/routes/0/dst", json!("nonsense"), "ipam.routes[0].dst"),
-        host_local("/runtimeConfig/ips", json!(["nonsense"]), "runtimeConfig.ips[0]"),
-        host_local("/args/cni/ips", json!([""]), "args.cni.ips[0]"),
         bad(ALL, "CHECK", NONE, 7, "Required prevResult missing"),
         bad(
             ALL,
@@ -527,11 +516,32 @@ fn values() -> Vec<Bad> {
     ]
 }
 
+/// Values of host-local's keys that cannot be.
+fn values_of_host_local() -> Vec<Bad> {
+    let host_local = |pointer, value: Value, says: &str| bad(&["host-local"], "ADD", [(pointer, value)], 7, says);
+    vec![
+        host_local("/ipam", Value::Null, "ipam"),
+        host_local("/ipam", json!({"type": "host-local"}), "no IP ranges specified"),
+        host_local("/ipam/ranges", json!([[]]), "invalid range set 0"),
+        host_local("/ipam/ranges/0/0/subnet", json!("10.0.0.3/24"), "Network has host bits set"),
+        host_local("/ipam/ranges/0/0/subnet", json!("nonsense"), "ipam.ranges[0][0].subnet: invalid CIDR address"),
+        host_local(
+            "/ipam/ranges/0/0/rangeStart",
+            json!("nonsense"),
+            "ipam.ranges[0][0].rangeStart: invalid IP address",
+        ),
+        host_local("/ipam/routes/0/dst", json!("nonsense"), "ipam.routes[0].dst"),
+        host_local("/runtimeConfig/ips", json!(["nonsense"]), "runtimeConfig.ips[0]"),
+        host_local("/args/cni/ips", json!([""]), "args.cni.ips[0]"),
+    ]
+}
+
 #[test]
 fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_nothing() {
     let scene = Scene::new();
     let (before, inside) = (Snapshot::of(&scene.host), Snapshot::inside(&scene.container));
-    let table = [documents(), variables(), names(), sandboxes(&scene), args(), types(&scene), values()];
+    let table =
+        [documents(), variables(), names(), sandboxes(&scene), args(), types(&scene), values(), values_of_host_local()];
     let mut wrong = Vec::new();
     for bad in table.iter().flatten() {
         for plugin in bad.plugins {
@@ -690,15 +700,12 @@ fn del_asks_nothing_of_a_key_that_it_does_not_need() {
 fn the_hosts_own_namespace_is_served_where_that_is_meant() {
     let scene = Scene::new();
     let before = Snapshot::of(&scene.host);
+    let conf = scene.conf("bridge").to_string();
     for meant in ["1", "true", "TRUE"] {
-        for plugin in ["bridge"] {
-            let own =
-                [("CNI_NETNS", Some("/proc/self/ns/net".to_owned())), ("CNI_NETNS_OVERRIDE", Some(meant.to_owned()))];
-            let conf = scene.conf(plugin).to_string();
-            scene.run(plugin, "ADD", &own, conf.as_bytes()).ok();
-            assert!(scene.host.sh("ip address show dev eth0").contains("10.77.0."), "{plugin}");
-            scene.run(plugin, "DEL", &own, conf.as_bytes()).ok();
-        }
+        let own = [("CNI_NETNS", Some("/proc/self/ns/net".to_owned())), ("CNI_NETNS_OVERRIDE", Some(meant.to_owned()))];
+        scene.run("bridge", "ADD", &own, conf.as_bytes()).ok();
+        assert!(scene.host.sh("ip address show dev eth0").contains("10.77.0."), "{meant}");
+        scene.run("bridge", "DEL", &own, conf.as_bytes()).ok();
     }
     let left = Snapshot::of(&scene.host).added_since(&before, &SHARED);
     assert!(left.is_empty(), "{left:#?}");
@@ -710,7 +717,6 @@ fn an_answer_that_cannot_be_written_is_a_failed_add_that_leaves_nothing() {
     let before = Snapshot::of(&scene.host);
     let inside = Snapshot::inside(&scene.container);
     let ways = [
-        ("closed", "", ">&-"),
         ("full", "", ">/dev/full"),
         ("a pipe that nobody reads", "trap '' PIPE; while echo x; do :; done 2>/dev/null;", ""),
     ];
@@ -736,6 +742,22 @@ fn an_answer_that_cannot_be_written_is_a_failed_add_that_leaves_nothing() {
     let left = Snapshot::of(&scene.host).added_since(&before, &SHARED);
     assert!(left.is_empty(), "{left:#?}");
     Snapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], "in the container");
+}
+
+#[test]
+fn a_stdin_that_cannot_be_read_is_told_from_an_empty_one() {
+    let scene = Scene::new();
+    for plugin in ALL {
+        for (stdin, code, says) in
+            [("</", 5, "error reading from stdin: Is a directory"), ("<&-", 6, "error unmarshall")]
+        {
+            let call =
+                format!("CNI_COMMAND=DEL CNI_CONTAINERID=c CNI_IFNAME=eth0 {}/{plugin} {stdin}", bin().display());
+            let error: Value = serde_json::from_str(&scene.host.try_sh(&call).1).unwrap();
+            assert_eq!(error["code"], code, "{plugin} {stdin}: {error}");
+            assert!(error["msg"].as_str().unwrap().contains(says), "{plugin} {stdin}: {error}");
+        }
+    }
 }
 
 #[test]

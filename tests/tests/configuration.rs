@@ -1,8 +1,10 @@
-//! A configuration in, a plan in words out: nothing here touches the kernel.
+//! A configuration in, a plan in words out: every key of bridge and ptp, and every refusal. Nothing here touches the kernel.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
-use cnikit::types::{Ip, NetConf, Route};
-use cnikit::{Addresses, Attachment, Input, Interface, InterfacePlugin, Tag, Version, input::Stdin, serve};
 use bridge::Bridge;
+use cnikit::input::Stdin;
+use cnikit::types::{Dns, Ip, NetConf, Route};
+use cnikit::{Addresses, Attachment, Input, Interface, InterfacePlugin, Tag, Version, serve};
 use ptp::Ptp;
 use serde_json::{Value, json};
 
@@ -18,7 +20,7 @@ fn attachment(conf: &NetConf) -> Attachment {
         sandbox: "/run/netns/c".into(),
         conf: conf.clone(),
         version: Version::NEWEST,
-        args: Default::default(),
+        args: cnikit::types::Args::default(),
     }
 }
 
@@ -27,33 +29,327 @@ fn addresses(texts: &[&str]) -> Addresses {
     let ip = |text: &&str| {
         let (address, gateway) = text.split_once(" via ").map_or((*text, None), |(address, via)| (address, Some(via)));
         let gateway = gateway.map(|via| via.parse().unwrap());
-        Ip { address: address.parse().unwrap(), gateway, interface: None, extra: Default::default() }
+        Ip { address: address.parse().unwrap(), gateway, interface: None, extra: serde_json::Map::new() }
     };
     Addresses { ips: texts.iter().map(ip).collect(), ..Addresses::default() }
 }
 
-/// Both plans of a plugin, one line a resource.
-fn planned<P: InterfacePlugin>(keys: Value, mut addresses: Addresses) -> Result<String, String> {
+/// Both plans of a plugin for these addresses, and what becomes of the addresses.
+fn made<P: InterfacePlugin>(keys: Value, mut addresses: Addresses) -> Result<(Vec<String>, Addresses), String> {
     let conf = conf(keys);
     let (plugin, at) = (conf.read::<P>().map_err(|error| error.to_string())?, attachment(&conf));
-    let link = plugin.link(&at);
+    let mut lines = plugin.link(&at).lines();
     plugin.complete(&mut addresses).map_err(|error| error.to_string())?;
-    Ok(format!("{link}{}", plugin.layer3(&at, &addresses)))
+    lines.extend(plugin.layer3(&at, &addresses).lines());
+    Ok((lines, addresses))
+}
+
+fn bridge(keys: Value, given: &[&str]) -> Vec<String> {
+    made::<Bridge>(keys, addresses(given)).unwrap().0
+}
+
+/// bridge's keys with an IPAM plugin and what it gave.
+fn bridge3(mut keys: Value, given: &[&str]) -> Vec<String> {
+    keys["ipam"] = json!({"type": "some-ipam"});
+    bridge(keys, given)
+}
+
+fn ptp(mut keys: Value, given: &[&str]) -> Vec<String> {
+    keys["ipam"] = json!({"type": "some-ipam"});
+    made::<Ptp>(keys, addresses(given)).unwrap().0
+}
+
+const IPV4: &str = "10.77.0.2/24";
+const IPV6: &str = "fd00:77::2/64";
+
+const BRIDGE: &str = "bridge cni0 on the host";
+const PAIR: &str = "veth pair: eth0 in the container, the other end a port of bridge cni0";
+const UP: &str = "eth0 up";
+const FORWARDS: &str = "the port of bridge cni0 forwards";
+const ADDRESSED: &str = "eth0 up with 10.77.0.2/24";
+const TOLD: &str = "the port of bridge cni0 forwards, neighbours are told of 10.77.0.2";
+
+#[test]
+fn bridge_without_ipam_is_layer_2() {
+    let keys = [
+        json!({}),
+        json!({"ipam": {}}),
+        json!({"ipam": {"type": ""}}),
+        json!({"bridge": null, "mtu": 0, "vlan": 0, "vlanTrunk": null, "macspoofchk": false, "ipMasqBackend": "nftables"}),
+        json!({"mtu": -7, "enabledad": true, "preserveDefaultVlan": true, "unknown": [1]}),
+        json!({"isGateway": true, "isDefaultGateway": true, "forceAddress": true, "ipMasq": true}),
+    ];
+    for keys in keys {
+        assert_eq!(bridge(keys.clone(), &[]), [BRIDGE, PAIR, UP, FORWARDS], "{keys}");
+    }
 }
 
 #[test]
-fn dump() {
-    let two = || addresses(&["10.77.0.2/24", "fd00:77::2/64"]);
-    for keys in [
-        json!({}), json!({"mtu": 1400}), json!({"bridge":"br1","hairpinMode":true,"portIsolation":true}), json!({"promiscMode":true,"slaac":false}),
-        json!({"disableContainerInterface":true}),
-    ] {
-        println!("{keys}\n{}", planned::<Bridge>(keys.clone(), Addresses::default()).unwrap());
+fn every_key_of_bridge_is_seen_in_the_plan() {
+    let line = |keys: Value, at: usize| bridge(keys, &[]).swap_remove(at);
+    assert_eq!(line(json!({"bridge": "br-1"}), 0), "bridge br-1 on the host");
+    assert_eq!(
+        line(json!({"bridge": "br-1"}), 1),
+        "veth pair: eth0 in the container, the other end a port of bridge br-1"
+    );
+    assert_eq!(line(json!({"BRIDGE": "a", "Bridge": "br-1"}), 0), "bridge br-1 on the host");
+    assert_eq!(line(json!({"promiscMode": true}), 0), format!("{BRIDGE}, promiscuous"));
+    assert_eq!(line(json!({"mtu": 1400}), 0), format!("{BRIDGE}, mtu 1400 if it is made"));
+    let pair = "veth pair: eth0 in the container, mtu 1400, the other end a port of bridge cni0";
+    assert_eq!(line(json!({"mtu": 1400}), 1), pair);
+    assert_eq!(line(json!({"hairpinMode": true}), 1), format!("{PAIR}, hairpin"));
+    assert_eq!(line(json!({"portIsolation": true}), 1), format!("{PAIR}, isolated"));
+    assert_eq!(line(json!({"slaac": false}), 2), "eth0 up, deaf to router advertisements");
+    assert_eq!(bridge(json!({"disableContainerInterface": true}), &[]), [BRIDGE, PAIR]);
+}
+
+#[test]
+fn every_key_of_bridge_that_layer_3_adds_is_seen_in_the_plan() {
+    let with = |keys: Value| bridge3(keys, &[IPV4])[2..].to_vec();
+    assert_eq!(with(json!({})), [ADDRESSED, TOLD]);
+    assert_eq!(with(json!({"slaac": false})), [ADDRESSED, TOLD], "an address given is the only one");
+    let (gateway, forwarding) = ("gateway on cni0: 10.77.0.1/24", "forwarding on the host: IPv4");
+    assert_eq!(with(json!({"isGateway": true})), [gateway, forwarding, ADDRESSED, TOLD]);
+    let forced = format!("{gateway}, in place of any other");
+    assert_eq!(with(json!({"isGateway": true, "forceAddress": true})), [&forced, forwarding, ADDRESSED, TOLD]);
+    let default = format!("{ADDRESSED}; routes 0.0.0.0/0 via 10.77.0.1");
+    assert_eq!(with(json!({"isDefaultGateway": true})), [gateway, forwarding, &default, TOLD]);
+    let masquerade = "masquerade 10.77.0.2 on the host (nftables)";
+    assert_eq!(with(json!({"ipMasq": true})), [masquerade, ADDRESSED, TOLD]);
+    assert_eq!(with(json!({"ipMasq": true, "ipMasqBackend": "nftables"})), [masquerade, ADDRESSED, TOLD]);
+    let detecting = format!("{ADDRESSED}; duplicate address detection");
+    assert_eq!(with(json!({"enabledad": true})), [&detecting, TOLD]);
+}
+
+#[test]
+fn a_bridge_has_the_gateways_of_all_subnets_each_once() {
+    let line = |given: &[&str], at: usize| bridge3(json!({"isDefaultGateway": true}), given).swap_remove(at);
+    assert_eq!(line(&[IPV4, IPV6], 2), "gateway on cni0: 10.77.0.1/24, fd00:77::1/64");
+    assert_eq!(line(&[IPV4, IPV6], 3), "forwarding on the host: IPv4 and IPv6");
+    assert_eq!(line(&[IPV6], 3), "forwarding on the host: IPv6");
+    let several = ["10.77.0.2/24", "10.78.0.2/16 via 10.78.9.9", "10.77.0.3/24", "10.77.0.4/24 via 10.77.0.254"];
+    assert_eq!(line(&several, 2), "gateway on cni0: 10.77.0.1/24, 10.78.9.9/16, 10.77.0.254/24");
+    let all = "10.77.0.2/24, 10.78.0.2/16, 10.77.0.3/24, 10.77.0.4/24";
+    assert_eq!(
+        line(&several, 4),
+        format!("eth0 up with {all}; routes 0.0.0.0/0 via 10.77.0.1"),
+        "one default a family"
+    );
+}
+
+#[test]
+fn a_gateway_that_is_not_said_is_the_first_address_of_the_network() {
+    for (given, gateway) in
+        [("10.77.3.2/16", "10.77.0.1"), ("fd00:77::5:2/64", "fd00:77::1"), ("10.77.0.2/24 via 10.77.0.9", "10.77.0.9")]
+    {
+        let (_, completed) = made::<Bridge>(json!({"isGateway": true}), addresses(&[given])).unwrap();
+        assert_eq!(completed.ips[0].gateway.map(|ip| ip.to_string()).as_deref(), Some(gateway));
+        let (_, without) = made::<Bridge>(json!({}), addresses(&[given])).unwrap();
+        assert_eq!(without, addresses(&[given]), "without isGateway nothing is made up");
     }
-    for keys in [ json!({"ipam":{"type":"x"}}), json!({"ipam":{"type":"x"},"isGateway":true, "forceAddress": true}), json!({"ipam":{"type":"x"},"isDefaultGateway":true, "ipMasq": true,"enabledad":true,}),
-    ] {
-        println!("{keys}\n{}", planned::<Bridge>(keys.clone(), two()).unwrap());
+    let last = made::<Bridge>(json!({"isGateway": true}), addresses(&["255.255.255.255/32"])).unwrap_err();
+    assert!(last.contains("255.255.255.255/32 leaves no address for a gateway"), "{last}");
+}
+
+fn route(dst: &str) -> Route {
+    Route::to(dst.parse().unwrap())
+}
+
+/// Routes as the answer has them, and as the plan has them, for bridge with a default gateway.
+fn routed(routes: Vec<Route>) -> (Vec<String>, String) {
+    let given = Addresses { routes, ..addresses(&[IPV4, IPV6]) };
+    let (lines, done) = made::<Bridge>(json!({"isDefaultGateway": true, "ipam": {"type": "x"}}), given).unwrap();
+    let texts =
+        done.routes.iter().map(|route| format!("{} {:?}", route.dst, route.gw.map(|gateway| gateway.to_string())));
+    let planned = lines[4].split_once("; routes ").unwrap().1.to_owned();
+    (texts.collect(), planned)
+}
+
+#[test]
+fn a_default_route_is_added_for_a_family_that_has_none() {
+    let added = ["0.0.0.0/0 Some(\"10.77.0.1\")", "::/0 Some(\"fd00:77::1\")"];
+    let both = "0.0.0.0/0 via 10.77.0.1, ::/0 via fd00:77::1";
+    assert_eq!(routed(Vec::new()), (added.map(String::from).to_vec(), both.to_owned()));
+    let (texts, planned) = routed(vec![route("0.0.0.0/0")]);
+    assert_eq!(texts, ["0.0.0.0/0 None", added[1]], "the IPAM plugin's own stays as it is said");
+    assert_eq!(planned, both, "and goes by the gateway");
+    let elsewhere = Route { gw: Some("10.77.0.99".parse().unwrap()), ..route("0.0.0.0/0") };
+    assert_eq!(routed(vec![elsewhere]).1, "0.0.0.0/0 via 10.77.0.99, ::/0 via fd00:77::1");
+}
+
+#[test]
+fn every_attribute_of_a_route_is_seen_in_the_plan() {
+    let full =
+        Route { mtu: Some(1400), advmss: Some(1300), priority: Some(7), table: Some(99), ..route("10.1.0.0/16") };
+    let on_link = Route { scope: Some(253), ..route("10.2.0.0/16") };
+    let said = "10.1.0.0/16 via 10.77.0.1 metric 7 mtu 1400 advmss 1300 table 99, 10.2.0.0/16 scope 253, ";
+    assert!(routed(vec![full.clone(), full, on_link]).1.starts_with(said), "said twice is wanted once");
+}
+
+#[test]
+fn every_key_of_ptp_is_seen_in_the_plan() {
+    let given = ["10.77.0.2/24 via 10.77.0.1"];
+    let end = "on the host's end: gateway 10.77.0.1, route to 10.77.0.2";
+    let pair = "veth pair: eth0 in the container, the other end routed on the host";
+    let forwarding = "forwarding on the host: IPv4";
+    let up = "eth0 up with 10.77.0.2/24; \
+              routes 10.77.0.1/32 src 10.77.0.2 scope 253, 10.77.0.0/24 via 10.77.0.1 src 10.77.0.2";
+    assert_eq!(ptp(json!({}), &given), [pair, forwarding, end, up]);
+    let masquerade = "masquerade 10.77.0.2 on the host (nftables)";
+    assert_eq!(ptp(json!({"ipMasq": true}), &given), [pair, forwarding, end, masquerade, up]);
+    let narrow = "veth pair: eth0 in the container, mtu 1400, the other end routed on the host";
+    assert_eq!(ptp(json!({"mtu": 1400}), &given), [narrow, forwarding, end, up]);
+    assert_eq!(ptp(json!({"mtu": -1}), &given), [pair, forwarding, end, up]);
+}
+
+#[test]
+fn ptp_routes_each_network_by_its_gateway_and_each_gateway_once() {
+    let given = ["10.77.0.2/24 via 10.77.0.1", "10.77.0.3/24 via 10.77.0.1", "fd00:77::2/128 via fd00:77::1"];
+    let lines = ptp(json!({}), &given);
+    let end = "on the host's end: gateway 10.77.0.1, fd00:77::1, route to 10.77.0.2, 10.77.0.3, fd00:77::2";
+    assert_eq!(lines[2], end);
+    let routes = "routes 10.77.0.1/32 src 10.77.0.2 scope 253, 10.77.0.0/24 via 10.77.0.1 src 10.77.0.2, \
+                  fd00:77::1/128 src fd00:77::2";
+    assert!(lines[3].ends_with(routes), "{}", lines[3]);
+}
+
+/// The DNS of the answer where the IPAM plugin said 10.0.0.1.
+fn dns(said: &Value) -> [Dns; 2] {
+    let given = || Dns { nameservers: vec!["10.0.0.1".into()], domain: "ipam".into(), ..Dns::default() };
+    let given = || Addresses { dns: given(), ..addresses(&["10.77.0.2/24 via 10.77.0.1"]) };
+    let keys = json!({"ipam": {"type": "x"}, "dns": said});
+    [made::<Bridge>(keys.clone(), given()).unwrap().1.dns, made::<Ptp>(keys, given()).unwrap().1.dns]
+}
+
+#[test]
+fn dns_replaces_the_ipam_plugins_as_a_whole_if_any_member_is_said() {
+    for silent in [json!(null), json!({}), json!({"domain": ""}), json!({"search": null}), json!({"unknown": 1})] {
+        dns(&silent).iter().for_each(|dns| assert_eq!(dns.nameservers, ["10.0.0.1"], "{silent}"));
     }
-    println!("{:?}", planned::<Ptp>(json!({"ipam":{"type":"x"}}), two()));
-    println!("{}", planned::<Ptp>(json!({"ipam":{"type":"x"},"ipMasq":true,"mtu":1400}), addresses(&["10.77.0.2/24 via 10.77.0.1","fd00:77::2/64 via fd00:77::1"])).unwrap());
+    for said in [json!({"nameservers": []}), json!({"search": []}), json!({"options": []})] {
+        dns(&said).iter().for_each(|dns| assert!(dns.is_empty(), "{said} {dns:?}"));
+    }
+    for dns in dns(&json!({"nameservers": ["10.0.0.53"], "search": ["a"], "options": ["ndots:1"]})) {
+        assert_eq!((dns.nameservers.as_slice(), dns.domain.as_str()), (["10.0.0.53".to_owned()].as_slice(), ""));
+    }
+    let layer2 = made::<Bridge>(json!({"dns": {"domain": "d"}}), Addresses::default()).unwrap().1;
+    assert_eq!(layer2.dns.domain, "d", "without an IPAM plugin too");
+}
+
+/// The dry run's lines, or the error's code and texts: from stdin and environment on, as a runtime would call it.
+fn preview<P: InterfacePlugin>(plugin: &str, keys: Value, args: &str) -> Result<Vec<String>, (u64, String)> {
+    let input = Input {
+        command: "PLAN".into(),
+        container_id: "c".into(),
+        ifname: "eth0".into(),
+        args: args.into(),
+        stdin: Stdin::Given(conf(keys).to_vec()),
+        ..Input::default()
+    };
+    let mut said = Vec::new();
+    let exit = serve::<Interface<P>>(plugin, input, &[], &mut said);
+    let said: Value = serde_json::from_slice(&said).unwrap();
+    if exit == 0 {
+        return Ok(said["plan"].as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect());
+    }
+    Err((said["code"].as_u64().unwrap(), format!("{} {}", said["msg"], said["details"])))
+}
+
+/// The MAC in the plan.
+fn mac(keys: Value, args: &str) -> Option<String> {
+    let lines = preview::<Bridge>("bridge", keys, args).unwrap_or_else(|error| panic!("{error:?}"));
+    let (_, after) = lines[1].split_once(", mac ")?;
+    after.split(',').next().map(str::to_owned)
+}
+
+#[test]
+fn the_mac_comes_from_the_capability_then_from_args_then_from_the_environment() {
+    let [runtime, args, env] = ["02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03"];
+    let all = json!({"runtimeConfig": {"mac": runtime}, "args": {"cni": {"mac": args}}, "mac": "02:00:00:00:00:09"});
+    let cni_args = format!("MAC={env}");
+    assert_eq!(mac(all.clone(), &cni_args).as_deref(), Some(runtime));
+    let empty = json!({"runtimeConfig": {"mac": ""}, "args": {"cni": {"mac": args}}});
+    assert_eq!(mac(empty, &cni_args).as_deref(), Some(args));
+    assert_eq!(mac(json!({"runtimeConfig": {}, "args": {"cni": {}}}), &cni_args).as_deref(), Some(env));
+    assert_eq!(mac(json!({"mac": runtime}), ""), None, "there is no key of that name");
+    assert_eq!(mac(json!({}), "MAC="), None);
+    assert_eq!(mac(json!({}), "IgnoreUnknown=1;K8S_POD_NAME=p;MAC=02-00-00-00-00-03").as_deref(), Some(env));
+    let first =
+        preview::<Ptp>("ptp", all.as_object().map(|_| json!({"ipam": {"type": "x"}})).unwrap(), "NO=1").unwrap();
+    assert!(!first[0].contains("mac"), "ptp takes none, and leaves CNI_ARGS to others");
+}
+
+/// A configuration that is refused: its keys, the code, what is said.
+struct Refused(Value, u64, &'static str);
+
+fn refuses<P: InterfacePlugin>(plugin: &str, table: Vec<Refused>) {
+    for Refused(keys, code, says) in table {
+        let (found, text) = preview::<P>(plugin, keys.clone(), "").unwrap_err();
+        assert!(found == code && text.contains(says), "{keys}: wanted {code} {says:?}, found {found} {text}");
+    }
+}
+
+#[test]
+fn bridge_refuses_what_it_cannot_serve_and_says_why() {
+    let mac = |mac: &str| json!({"runtimeConfig": {"mac": mac}});
+    refuses::<Bridge>(
+        "bridge",
+        vec![
+            Refused(json!({"vlan": -1}), 7, "invalid VLAN ID -1 (must be between 0 and 4094)"),
+            Refused(json!({"vlan": 4095}), 7, "invalid VLAN ID 4095 (must be between 0 and 4094)"),
+            Refused(json!({"vlan": 100}), 7, "`vlan` 100 is not there yet"),
+            Refused(json!({"vlanTrunk": [{"id": 5}]}), 7, "`vlanTrunk` is not there yet"),
+            Refused(json!({"macspoofchk": true}), 7, "`macspoofchk` true is not there yet"),
+            Refused(json!({"ipMasqBackend": "iptables"}), 7, "is not there yet"),
+            Refused(json!({"ipMasqBackend": "ipfw"}), 7, "unknown ipmasq backend"),
+            Refused(json!({"ipMasqBackend": ""}), 7, "unknown ipmasq backend"),
+            Refused(
+                json!({"ipam": {"type": "x"}, "disableContainerInterface": true}),
+                7,
+                "cannot use IPAM when DisableContainerInterface flag is set",
+            ),
+            Refused(
+                json!({"hairpinMode": true, "promiscMode": true}),
+                7,
+                "cannot set hairpin mode and promiscuous mode at the same time",
+            ),
+            Refused(mac("zz"), 7, "zz"),
+            Refused(mac("01:00:5e:00:00:01"), 7, "cannot be the MAC of an interface"),
+            Refused(mac("00:00:00:00:00:00"), 7, "cannot be the MAC of an interface"),
+            Refused(mac("02:00:00:00:00:00:00:01"), 7, "02:00:00:00:00:00:00:01"),
+            Refused(json!({"mtu": 65536}), 7, "an MTU of 65536 is more than a link can have (65535)"),
+            Refused(json!({"mtu": "1400"}), 6, "mtu"),
+            Refused(json!({"bridge": "a-bridge-16-long"}), 7, "interface name is too long"),
+            Refused(json!({"bridge": ""}), 7, "interface name is empty"),
+            Refused(json!({"bridge": "a/b"}), 7, "contains / or :"),
+        ],
+    );
+}
+
+#[test]
+fn ptp_refuses_what_it_cannot_serve_and_says_why() {
+    refuses::<Ptp>(
+        "ptp",
+        vec![
+            Refused(json!({}), 7, "no plugin name provided"),
+            Refused(json!({"ipam": {}}), 7, "no plugin name provided"),
+            Refused(json!({"ipam": {"type": "x"}, "mtu": 65536}), 7, "an MTU of 65536 is more than a link can have"),
+            Refused(json!({"ipam": {"type": "x"}, "ipMasqBackend": "iptables"}), 7, "is not there yet"),
+        ],
+    );
+    let refused = |given: &[&str]| made::<Ptp>(json!({"ipam": {"type": "x"}}), addresses(given)).unwrap_err();
+    assert!(refused(&[IPV4]).contains("10.77.0.2/24 has no gateway of its family"));
+    assert!(refused(&["10.77.0.2/24 via fd00:77::1"]).contains("10.77.0.2/24 has no gateway of its family"));
+    let half = refused(&["10.77.0.2/24 via 10.77.0.1", IPV6]);
+    assert!(half.contains("fd00:77::2/64 has no gateway of its family") && half.contains("remedy: "), "{half}");
+}
+
+#[test]
+fn bridge_refuses_cni_args_that_it_does_not_know_unless_it_is_told_to_pass_over_them() {
+    let refused = |args: &str| preview::<Bridge>("bridge", json!({}), args).unwrap_err();
+    assert_eq!(refused("A=1;MAC=").0, 4);
+    assert!(refused("A=1;B=2").1.contains(r#"unknown args [\"A=1\", \"B=2\"]"#), "{}", refused("A=1;B=2").1);
+    assert!(refused("A=1").1.contains("IgnoreUnknown=1"));
+    assert_eq!(refused("nothing").0, 4);
+    preview::<Bridge>("bridge", json!({}), "A=1;IgnoreUnknown=true").unwrap();
 }

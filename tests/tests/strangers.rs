@@ -1,4 +1,5 @@
 //! What somebody else made: nothing of it is harmed, and what the reference made is taken over both ways.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -7,7 +8,7 @@ use cnikit::Tag;
 use cnikit::resources::{alias, veth};
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::{Container, Host, Snapshot, Subject};
-use cnikit_tests::world::{ping, undisturbed};
+use cnikit_tests::world::{UNTIL_DETECTED, ping, undisturbed};
 use cnikit_tests::{bin, dual_stack, subject};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -297,6 +298,7 @@ fn del_that_is_given_the_namespace_of_what_the_reference_made_leaves_that_runnin
         let host = Host::new();
         let ours = subject.at(host.dir());
         let running = Running::on(&host, &Subject { bin: TheReference.directory().into(), ..subject });
+        host.sh(UNTIL_DETECTED); // of the gateway's address, which the reference does not wait for
         running.goes_on(&ROTATION, "DEL with the namespace of what the reference made", || {
             let gone = host.container();
             let result = ours.add(&host, "c-gone", &gone);

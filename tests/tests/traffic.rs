@@ -1,10 +1,12 @@
 //! Real packets through what the plugins made.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
+use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use cnikit_testkit::{Container, Host, Snapshot, Subject};
-use cnikit_tests::world::{WORLD, ping, world};
-use cnikit_tests::{dual_stack, subject};
+use cnikit_tests::world::{UNTIL_DETECTED, WORLD, ping, world};
+use cnikit_tests::{bin, dual_stack, subject};
 use serde_json::{Value, json};
 
 const GATEWAYS: [&str; 2] = ["10.77.0.1", "fd00:77::1"];
@@ -50,6 +52,66 @@ fn on_a_bridge_containers_the_host_and_the_world_talk_at_once() {
 #[test]
 fn over_ptp_containers_the_host_and_the_world_talk_at_once() {
     everybody_talks_at_once(&ptp());
+}
+
+#[test]
+fn one_family_alone_is_enough() {
+    for (n, (subnet, all)) in [("10.77.0.0/24", "0.0.0.0/0"), ("fd00:77::/64", "::/0")].into_iter().enumerate() {
+        let ipam = json!({"type": "host-local", "subnet": subnet, "routes": [{"dst": all}]});
+        for subject in [bridge(), ptp()] {
+            let (host, container) = (Host::new(), Host::new().container());
+            let _world = world(&host);
+            subject.with("ipam", ipam.clone()).at(host.dir()).add(&host, "c-one", &container);
+            [GATEWAYS[n], WORLD[n]].iter().for_each(|address| drop(container.sh(&ping(address))));
+        }
+    }
+}
+
+/// As some runtimes leave a namespace, and some people their nodes.
+const WITHOUT_IPV6: &str = "cd /proc/sys/net/ipv6/conf; for all in all default lo; do echo 1 > $all/disable_ipv6; done";
+
+#[test]
+fn ipv6_is_switched_on_where_an_address_of_it_is_given() {
+    for subject in [bridge(), ptp()] {
+        let (host, container) = (Host::new(), Host::new().container());
+        host.sh(WITHOUT_IPV6);
+        container.sh(WITHOUT_IPV6);
+        let subject = subject.at(host.dir());
+        let result = subject.add(&host, "c-one", &container);
+        GATEWAYS.iter().for_each(|address| drop(container.sh(&ping(address))));
+        FIRST.iter().for_each(|address| drop(host.sh(&ping(address))));
+        subject.check(&host, "c-one", &container, &result).ok();
+        subject.del(&host, "c-one", &container, &result);
+    }
+}
+
+#[test]
+fn a_bridge_is_the_gateway_of_several_subnets() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let ranges = json!([[{"subnet": "10.77.0.0/24"}], [{"subnet": "10.78.0.0/24"}], [{"subnet": "fd00:77::/64"}]]);
+    let subject = bridge().with("ipam", json!({"type": "host-local", "ranges": ranges})).at(host.dir());
+    let result = subject.add(&host, "c-one", &container);
+    ["10.77.0.1", "10.78.0.1", "fd00:77::1"].iter().for_each(|address| drop(container.sh(&ping(address))));
+    ["10.77.0.2", "10.78.0.2", "fd00:77::2"].iter().for_each(|address| drop(host.sh(&ping(address))));
+    subject.check(&host, "c-one", &container, &result).ok();
+    subject.add(&host, "c-two", &host.container());
+}
+
+#[test]
+fn ptp_serves_whole_addresses_with_a_gateway_that_is_in_no_network() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let _world = world(&host);
+    let plugins = tempfile::tempdir().unwrap();
+    symlink(bin().join("ptp"), plugins.path().join("ptp")).unwrap();
+    symlink("/usr/lib/cni/static", plugins.path().join("static")).unwrap();
+    let addresses = json!([{"address": "10.77.0.2/32", "gateway": "169.254.1.1"}, {"address": "fd00:77::2/128", "gateway": "fd00::1"}]);
+    let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
+    let ipam = json!({"type": "static", "addresses": addresses, "routes": routes});
+    let subject = Subject { bin: plugins.path().into(), ..ptp().with("ipam", ipam) };
+    let result = subject.add(&host, "c-one", &container);
+    ["169.254.1.1", "fd00::1"].iter().chain(&WORLD).for_each(|address| drop(container.sh(&ping(address))));
+    subject.check(&host, "c-one", &container, &result).ok();
+    subject.del(&host, "c-one", &container, &result);
 }
 
 /// The world that knows a way back is reached, the world that knows none is not: so nothing is masqueraded.
@@ -190,6 +252,7 @@ fn with_enabledad_an_address_that_a_neighbour_has_is_refused_by_name_and_nothing
     subject.add(&host, "c-other", &other);
     self::subject("bridge", json!({"name": "by-hand"})).add(&host, "c-neighbour", &neighbour);
     neighbour.sh("ip address add fd00:77::3/64 dev eth0 nodad");
+    host.sh(UNTIL_DETECTED);
     let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
     let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     assert!(code == 101 && text.contains("fd00:77::3"), "{code} {text}");

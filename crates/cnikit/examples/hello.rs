@@ -2,13 +2,10 @@
 use cnikit::{Add, Answer, Del, Journal, Plugin, Result};
 #[derive(serde::Deserialize)]
 struct Hello {}
+#[rustfmt::skip]
 impl Plugin for Hello {
-    fn add(&self, add: &Add, _: &mut Journal) -> Result<Answer> {
-        Ok(add.prev.clone().unwrap_or_default())
-    }
-    fn del(_: &Del) -> Result<()> {
-        Ok(())
-    }
+    fn add(&self, add: &Add, _: &mut Journal) -> Result<Answer> { Ok(add.prev.clone().unwrap_or_default()) }
+    fn del(_: &Del) -> Result<()> { Ok(()) }
 }
 fn main() -> std::process::ExitCode {
     cnikit::main::<Hello>()

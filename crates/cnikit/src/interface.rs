@@ -138,7 +138,7 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         errors.note(P::source(&at.conf).find(&check.call).and_then(|source| source.check()));
         let mut addresses =
             Addresses::recorded(&check.prev, |interface| is_container_end(interface, &at.tag, &at.sandbox));
-        plugin.complete(&mut addresses)?;
+        errors.note(plugin.complete(&mut addresses));
         errors.note(verify(&[&plugin.link(at), &plugin.layer3(at, &addresses)], &scene));
         errors.finish()
     }

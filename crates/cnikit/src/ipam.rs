@@ -15,6 +15,8 @@ use crate::addresses::Addresses;
 pub trait IpamPlugin: DeserializeOwned {
     /// As [`Plugin::KNOWN_ARGS`].
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
+    /// As [`Plugin::ENTERS_NETNS`].
+    const ENTERS_NETNS: bool = true;
 
     /// Takes addresses for an attachment.
     fn acquire(&self, at: &Attachment, journal: &mut Journal) -> Result<Addresses>;
@@ -51,6 +53,7 @@ pub struct Ipam<P> {
 
 impl<P: IpamPlugin> Plugin for Ipam<P> {
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
+    const ENTERS_NETNS: bool = P::ENTERS_NETNS;
 
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer> {
         self.ipam.acquire(&add.attachment, journal).map(Answer::from)

@@ -41,6 +41,14 @@ impl Netns {
         Self::open(format!("/proc/self/task/{}/ns/net", nix::unistd::gettid()))
     }
 
+    /// Stands for the namespace at a path that nobody is going to enter, whatever is there: to enter it all the same is
+    /// an error of the kernel's.
+    pub fn nowhere(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let failed = |source: io::Error| Error::new("open", "/dev/null".to_owned(), source);
+        let file = OpenOptions::new().read(true).open("/dev/null").map_err(failed)?;
+        Ok(Self::held(file.into(), path.as_ref().to_owned()))
+    }
+
     pub(crate) fn held(file: OwnedFd, path: PathBuf) -> Self {
         Self { file: Arc::new(file), path }
     }

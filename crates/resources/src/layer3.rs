@@ -212,7 +212,7 @@ fn is_satisfied(wanted: &Route, found: &Route) -> bool {
 fn text(route: &Route) -> String {
     let mut text = route.dst.to_string();
     let mut say =
-        |what: &str, value: Option<String>| value.iter().for_each(|value| text += &format!(" {what} {value}"));
+        |what: &str, value: Option<String>| value.iter().for_each(|value| text.extend([" ", what, " ", value]));
     say("via", route.gateway.map(|gateway| gateway.to_string()));
     say("src", route.source.map(|source| source.to_string()));
     say("metric", route.priority.map(|value| value.to_string()));

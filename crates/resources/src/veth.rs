@@ -84,15 +84,11 @@ impl Resource for Veth {
         };
         drifts.compare(format!("kind of {}", self.ifname), "veth", end.kind.as_deref().unwrap_or("none"));
         self.verify_recorded(scene, &end, drifts);
-        match host_end_of(scene.host()?, &end)? {
-            Some(host) => self.verify_host(scene, &host, drifts),
-            None => {
-                drifts.unless(false, || {
-                    format!("host end of {}: wanted in the host's namespace, found none", self.ifname)
-                });
-                Ok(())
-            }
+        if let Some(host) = host_end_of(scene.host()?, &end)? {
+            return self.verify_host(scene, &host, drifts);
         }
+        drifts.unless(false, || format!("host end of {}: wanted in the host's namespace, found none", self.ifname));
+        Ok(())
     }
 }
 

@@ -118,10 +118,11 @@ impl Context {
                 fields.insert(key.into(), value.into());
             }
         }
-        let traceparent = input.observe.traceparent.as_deref().and_then(child_span);
-        if let Some([trace, span]) = traceparent.as_deref().and_then(ids) {
-            fields.insert("trace_id".into(), trace.into());
-            fields.insert("span_id".into(), span.into());
+        let parent = input.observe.traceparent.as_deref();
+        let traceparent = parent.and_then(child_span);
+        if let (Some([_, parent]), Some([trace, span])) = (parent.and_then(ids), traceparent.as_deref().and_then(ids)) {
+            let spans = [("trace_id", trace), ("span_id", span), ("parent_id", parent)];
+            fields.extend(spans.map(|(key, value)| (key.to_owned(), value.into())));
         }
         Context { level: input.observe.level, file: input.observe.file.clone(), fields, traceparent }
     }

@@ -26,6 +26,9 @@ pub trait Plugin: DeserializeOwned {
     /// The `CNI_ARGS` that the plugin knows: any other fails ADD and CHECK, unless `IgnoreUnknown` is true, and never a
     /// DEL. `None`: they are not looked at.
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
+    /// The plugin works in the container's namespace. One that does not, such as an IPAM plugin that keeps files, takes any
+    /// `CNI_NETNS` on ADD and CHECK but the host's own; to enter it then fails.
+    const ENTERS_NETNS: bool = true;
 
     /// Attaches the container and says what it now has. Whatever is made is noted in the journal.
     /// [Specification](https://www.cni.dev/docs/spec/#add-add-container-to-network-or-apply-modifications).

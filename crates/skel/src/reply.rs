@@ -1,7 +1,6 @@
 //! The one JSON document that leaves on stdout.
 
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
 
 use cnikit_types::{Answer, Version};
 use serde_json::{Value, json};
@@ -22,40 +21,6 @@ pub(crate) fn versions() -> Vec<u8> {
 /// The document of a PLAN.
 pub(crate) fn plan(steps: &[String]) -> Vec<u8> {
     line(&json!({"plan": steps}))
-}
-
-/// Standard output; if it was closed, a stand-in that nothing can be written to.
-pub(crate) fn stdout() -> Box<dyn Write> {
-    if is_closed().unwrap_or(false) { Box::new(Closed) } else { Box::new(io::stdout().lock()) }
-}
-
-/// Was stdout closed when this process was started?
-///
-/// Rust's runtime puts `/dev/null` in its place before `main`, and everything written would seem to have got out. It opens
-/// it for reading and writing, which whoever throws an answer away on purpose (`>/dev/null`) does not.
-fn is_closed() -> Option<bool> {
-    const READ_AND_WRITE: u32 = 2;
-    let device = |path| std::fs::metadata(path).ok().map(|file| file.rdev());
-    if device("/proc/self/fd/1")? != device("/dev/null")? {
-        return Some(false);
-    }
-    let info = std::fs::read_to_string("/proc/self/fdinfo/1").ok()?;
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
-    let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
-    Some(flags & 3 == READ_AND_WRITE)
-}
-
-/// In the place of a closed stdout.
-struct Closed;
-
-impl Write for Closed {
-    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-        Err(io::Error::other("it is closed"))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Writes and flushes: only then has an answer got out.

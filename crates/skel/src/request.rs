@@ -227,8 +227,8 @@ pub(crate) fn judge<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins
         Call { plugin: plugin.to_owned(), input: input.clone(), conf, version, args, plugins, origins: Vec::new() };
     call.origins = sources::settle(&mut call.conf, &call.args, P::SOURCES);
     match verb.as_str() {
-        "ADD" => call.add().map(Request::Add),
-        "CHECK" => call.check().map(Request::Check),
+        "ADD" => call.add::<P>().map(Request::Add),
+        "CHECK" => call.check::<P>().map(Request::Check),
         "DEL" => Ok(Request::Del(call.del())),
         "GC" => call.gc().map(Request::Gc),
         "STATUS" => Ok(Request::Status(Status { call })),
@@ -338,15 +338,15 @@ impl Call {
         self.conf.read().map_err(|error| sources::misread(error, &self.origins))
     }
 
-    fn add(self) -> Result<Add> {
+    fn add<P: Plugin>(self) -> Result<Add> {
         let prev = self.prev()?;
-        let netns = self.sandbox(prev.is_some())?;
+        let netns = self.sandbox::<P>(prev.is_some())?;
         Ok(Add { attachment: self.attachment(), netns, prev, call: self })
     }
 
-    fn check(self) -> Result<Check> {
+    fn check<P: Plugin>(self) -> Result<Check> {
         let prev = self.prev()?.ok_or_else(|| Error::config("Required prevResult missing"))?;
-        let netns = self.sandbox(true)?;
+        let netns = self.sandbox::<P>(true)?;
         Ok(Check { attachment: self.attachment(), netns, prev, call: self })
     }
 
@@ -404,7 +404,7 @@ impl Call {
     }
 
     /// The container's namespace. Gone is code 3, "no DEL needed", unless plugins before this one made something.
-    fn sandbox(&self, something_was_made: bool) -> Result<Netns> {
+    fn sandbox<P: Plugin>(&self, something_was_made: bool) -> Result<Netns> {
         let path = &self.input.netns;
         match cnikit_netns::find(path) {
             Found::Present(netns) => Ok(netns),
@@ -414,6 +414,7 @@ impl Call {
                     .detail(path.clone())
                     .remedy("pass the container's namespace; CNI_NETNS_OVERRIDE=1 if this is meant"))
             }
+            _ if !P::ENTERS_NETNS => Ok(Netns::nowhere(path)?),
             Found::NotNetns { why, .. } => {
                 Err(Error::environment(format!("CNI_NETNS {path:?} is not a network namespace: {why}")))
             }

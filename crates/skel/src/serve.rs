@@ -26,7 +26,7 @@ pub(crate) fn answer_process(name: &str, serve: Serve, plugins: Plugins) -> Exit
     if input.command.is_empty() {
         return about::by_hand(name);
     }
-    serve(name, input, plugins, &mut reply::stdout()).into()
+    serve(name, input, plugins, &mut std::io::stdout().lock()).into()
 }
 
 /// Answers one call: exactly one JSON document at most, and the exit status. Whatever failed has been undone by then.

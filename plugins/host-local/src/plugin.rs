@@ -17,6 +17,7 @@ use crate::resolv_conf;
 
 impl IpamPlugin for HostLocal {
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["IP"]);
+    const ENTERS_NETNS: bool = false;
 
     fn acquire(&self, at: &Attachment, journal: &mut Journal) -> Result<Addresses> {
         let Checked { sets, wanted, routes, resolv_conf } = self.checked(&at.conf, &at.args, at.version)?;

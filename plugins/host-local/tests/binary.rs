@@ -26,8 +26,8 @@ impl Call<'_> {
         let mut child = Command::new(self.plugin)
             .env_clear()
             .envs([("CNI_COMMAND", self.verb), ("CNI_CONTAINERID", self.container), ("CNI_IFNAME", "eth0")])
-            // An IPAM plugin enters no namespace: any that there is will do.
-            .envs([("CNI_NETNS", "/proc/self/ns/net"), ("CNI_NETNS_OVERRIDE", "1"), ("CNI_PATH", "/nonexistent")])
+            // This plugin enters no namespace, so whatever is there will do, or nothing.
+            .envs([("CNI_NETNS", "/dev/null"), ("CNI_PATH", "/nonexistent")])
             .env("CNI_ARGS", self.args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,0 +1,258 @@
+//! `scripts/install`: on a node that has plugins of others, and that executes them meanwhile.
+#![expect(clippy::disallowed_methods, reason = "it runs a script, on the host itself")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use tempfile::TempDir;
+
+/// A node: a directory of plugins, one of tools.
+struct Node {
+    dir: TempDir,
+}
+
+impl Node {
+    fn new() -> Node {
+        let node = Node { dir: tempfile::tempdir_in(cnikit_tests::built()).unwrap() };
+        fs::create_dir(node.plugins()).unwrap();
+        fs::create_dir(node.tools()).unwrap();
+        node
+    }
+
+    fn plugins(&self) -> PathBuf {
+        self.dir.path().join("cni bin")
+    }
+
+    fn tools(&self) -> PathBuf {
+        self.dir.path().join("tools")
+    }
+
+    /// Runs the script with what these tests were built with: whether it succeeded, and all it said.
+    fn try_script(&self, uninstall: &[&str]) -> (bool, String) {
+        let mut script = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install"));
+        script.env("CNIKIT_BUILT", cnikit_tests::program("cni-plugins").parent().unwrap());
+        let said = script.args(uninstall).arg(self.plugins()).arg(self.tools()).output().unwrap();
+        let text = [said.stdout, said.stderr].concat();
+        (said.status.success(), String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn install(&self) -> String {
+        let (succeeded, said) = self.try_script(&[]);
+        assert!(succeeded, "{said}");
+        said
+    }
+
+    fn uninstall(&self) -> String {
+        let (succeeded, said) = self.try_script(&["--uninstall"]);
+        assert!(succeeded, "{said}");
+        said
+    }
+
+    /// Another's plugin or tool.
+    fn give(&self, path: &str, content: &str) {
+        let path = self.dir.path().join(path);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o751)).unwrap();
+    }
+
+    /// Every file with its inode, mode, time and content, hidden ones too.
+    fn files(&self) -> BTreeMap<PathBuf, (u64, u32, i64, Vec<u8>)> {
+        files(self.dir.path())
+    }
+
+    fn inode(&self, plugin: &str) -> u64 {
+        fs::metadata(self.plugins().join(plugin)).unwrap().ino()
+    }
+
+    fn version(&self, plugin: &str) -> String {
+        let said = Command::new(self.plugins().join(plugin)).arg("--version").output().unwrap();
+        String::from_utf8(said.stdout).unwrap()
+    }
+}
+
+fn files(dir: &Path) -> BTreeMap<PathBuf, (u64, u32, i64, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+        let meta = fs::symlink_metadata(&path).unwrap();
+        if meta.is_dir() {
+            found.extend(files(&path));
+        } else {
+            let content = fs::read(&path).unwrap_or_default();
+            found.insert(path, (meta.ino(), meta.mode(), meta.mtime(), content));
+        }
+    }
+    found
+}
+
+const OURS: [&str; 4] = ["bridge", "host-local", "loopback", "ptp"];
+
+/// As the packaged reference would answer.
+const FOREIGN: &str = "#!/bin/sh\necho '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"1.0.0\"]}'\n";
+
+#[test]
+fn every_plugin_is_a_hard_link_to_one_file() {
+    let node = Node::new();
+    node.install();
+    for plugin in OURS {
+        assert_eq!(node.inode(plugin), node.inode("cni-plugins"), "{plugin}");
+        assert!(node.version(plugin).contains("cnikit"), "{plugin}");
+    }
+    let names: Vec<_> = node.files().into_keys().collect();
+    assert_eq!(names.len(), OURS.len() + 2, "{names:?}");
+    assert_eq!(fs::metadata(node.tools().join("cnitool")).unwrap().mode() & 0o7777, 0o755);
+}
+
+#[test]
+fn uninstalling_leaves_an_empty_node_empty() {
+    let node = Node::new();
+    node.install();
+    node.uninstall();
+    assert_eq!(node.files(), BTreeMap::new());
+    let (succeeded, said) = node.try_script(&["--uninstall"]);
+    assert!(!succeeded && said.contains("not installed"), "{said}");
+}
+
+#[test]
+fn what_stood_there_before_is_kept_and_comes_back_as_it_was() {
+    let node = Node::new();
+    node.give("cni bin/bridge", FOREIGN);
+    node.give("cni bin/macvlan", "a plugin that we have not");
+    node.give("cni bin/.hidden", "something hidden");
+    node.give("tools/cnitool", "another tool");
+    std::os::unix::fs::symlink("/nowhere/ptp", node.plugins().join("ptp")).unwrap();
+    let before = node.files();
+    let said = node.install();
+    assert!(said.contains("kept") && said.contains("bridge"), "{said}");
+    assert_eq!(node.inode("bridge"), node.inode("cni-plugins"));
+    assert_eq!(node.inode("ptp"), node.inode("cni-plugins"));
+    node.install();
+    node.uninstall();
+    assert_eq!(node.files(), before);
+}
+
+#[test]
+fn a_second_installation_changes_nothing_but_the_inode() {
+    let node = Node::new();
+    node.give("cni bin/bridge", FOREIGN);
+    node.install();
+    let what = |node: &Node| -> Vec<_> {
+        node.files().into_iter().map(|(path, (_, mode, _, content))| (path, mode, content)).collect()
+    };
+    let (first, said) = (what(&node), node.install());
+    assert!(what(&node) == first, "a file came, went or changed");
+    assert!(!said.contains("kept"), "{said}");
+}
+
+#[test]
+fn what_was_put_over_ours_is_kept_by_the_next_installation_and_stays_at_an_uninstallation() {
+    let node = Node::new();
+    node.give("cni bin/bridge", FOREIGN);
+    node.install();
+    replace(&node, "bridge", "a newer one of another");
+    node.install();
+    assert_eq!(node.inode("bridge"), node.inode("cni-plugins"));
+    replace(&node, "host-local", "this one too");
+    node.uninstall();
+    let content = |name: &str| fs::read_to_string(node.plugins().join(name)).unwrap();
+    assert_eq!(
+        (content("bridge").as_str(), content("host-local").as_str()),
+        ("a newer one of another", "this one too")
+    );
+    assert_eq!(node.files().len(), 2);
+}
+
+/// As a package manager does it.
+fn replace(node: &Node, name: &str, content: &str) {
+    node.give("new", content);
+    fs::rename(node.dir.path().join("new"), node.plugins().join(name)).unwrap();
+}
+
+#[test]
+fn an_installation_that_was_killed_half_way_is_completed_by_the_next() {
+    let node = Node::new();
+    node.give("cni bin/bridge", FOREIGN);
+    let before = node.files();
+    node.install();
+    // As a kill between two renames leaves it: some names are links to the next file already, one is on its way.
+    let path = |name: &str| node.plugins().join(name);
+    fs::copy(path("cni-plugins"), path(".cnikit-next")).unwrap();
+    fs::remove_file(path("ptp")).unwrap();
+    fs::hard_link(path(".cnikit-next"), path("ptp")).unwrap();
+    fs::hard_link(path(".cnikit-next"), path(".cnikit-tmp-bridge")).unwrap();
+    fs::write(path(".cnikit-tmp-abcdefgh"), "half a file").unwrap();
+    let said = node.install();
+    assert!(!said.contains("kept"), "our own file was taken for another's: {said}");
+    OURS.iter().for_each(|plugin| assert_eq!(node.inode(plugin), node.inode("cni-plugins"), "{plugin}"));
+    node.uninstall();
+    assert_eq!(node.files(), before);
+}
+
+#[test]
+fn a_full_disk_leaves_what_was_there() {
+    let node = Node::new();
+    let (plugins, script) = (node.plugins(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install"));
+    let built = cnikit_tests::program("cni-plugins");
+    let line = format!(
+        "mount -t tmpfs -o size=512k none '{plugins}' && echo old >'{plugins}/bridge' && ! CNIKIT_BUILT='{built}' '{script}' \
+         '{plugins}' '{tools}' >&2 && ls -A '{plugins}' && cat '{plugins}/bridge'",
+        plugins = plugins.display(),
+        built = built.parent().unwrap().display(),
+        script = script.display(),
+        tools = node.tools().display(),
+    );
+    let said = Command::new("unshare").args(["--mount", "sh", "-c", &line]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "bridge\nold\n", "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("No space left"), "{said:?}");
+}
+
+/// Executes a plugin over and over, as a busy node does, until it is told to stop: how often, and each failure.
+fn executes(plugin: &Path, stop: &AtomicBool) -> (usize, Vec<String>) {
+    let (mut times, mut failures) = (0, Vec::new());
+    while !stop.load(Ordering::Relaxed) {
+        let mut call = Command::new(plugin);
+        call.env_clear().env("CNI_COMMAND", "VERSION").stdin(Stdio::null());
+        match call.output() {
+            Ok(said) if said.status.success() && said.stdout.contains(&b'}') => times += 1,
+            other => failures.push(format!("{other:?}")),
+        }
+    }
+    (times, failures)
+}
+
+#[test]
+fn a_node_that_executes_a_plugin_all_the_while_never_sees_a_half() {
+    let node = Node::new();
+    // Not a script: that is opened a second time, by its interpreter.
+    fs::copy("/usr/lib/cni/bridge", node.plugins().join("bridge")).expect("the packaged reference is installed");
+    let (stop, plugin) = (AtomicBool::new(false), node.plugins().join("bridge"));
+    let (times, failures) = thread::scope(|scope| {
+        let busy = scope.spawn(|| executes(&plugin, &stop));
+        for round in 0..134 {
+            node.install();
+            // Every other time over itself, else over the other's, which is put back.
+            if round % 2 == 0 {
+                node.uninstall();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        busy.join().unwrap()
+    });
+    assert_eq!(failures, Vec::<String>::new());
+    assert!(times > 200, "it was executed {times} times only");
+    assert_eq!(node.files().len(), OURS.len() + 3, "temporary files are left: {:?}", node.files().into_keys());
+}
+
+#[test]
+fn two_installations_at_once_are_one_after_the_other() {
+    let node = Node::new();
+    node.give("cni bin/bridge", FOREIGN);
+    let before = node.files();
+    thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(|| node.install()))));
+    node.uninstall();
+    assert_eq!(node.files(), before);
+}
