@@ -107,7 +107,7 @@ fn ptp_serves_whole_addresses_with_a_gateway_that_is_in_no_network() {
     let addresses = json!([{"address": "10.77.0.2/32", "gateway": "169.254.1.1"}, {"address": "fd00:77::2/128", "gateway": "fd00::1"}]);
     let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
     let ipam = json!({"type": "static", "addresses": addresses, "routes": routes});
-    let subject = Subject { bin: plugins.path().into(), ..ptp().with("ipam", ipam) };
+    let subject = Subject { bin: plugins.path().into(), ..ptp().with("ipam", ipam).with("cniVersion", json!("1.0.0")) };
     let result = subject.add(&host, "c-one", &container);
     ["169.254.1.1", "fd00::1"].iter().chain(&WORLD).for_each(|address| drop(container.sh(&ping(address))));
     subject.check(&host, "c-one", &container, &result).ok();
@@ -210,6 +210,10 @@ fn add_at(subject: &Subject, host: &Host, id: &str, container: &Container, addre
 
 const WRONG: &str = "0a:bb:cc:dd:ee:ff";
 
+/// Some nodes listen to no announcement, so telling them is not enough.
+const HARDENED: &str =
+    "cd /proc/sys/net; echo 1 > ipv4/conf/cni0/drop_gratuitous_arp; echo 1 > ipv6/conf/cni0/drop_unsolicited_na";
+
 #[test]
 fn the_first_ping_reaches_an_address_that_moved_to_another_container() {
     let host = Host::new();
@@ -219,6 +223,7 @@ fn the_first_ping_reaches_an_address_that_moved_to_another_container() {
     let result = add_at(&subject, &host, "c-before", &before, FIRST);
     FIRST.iter().for_each(|address| drop((neighbour.sh(&ping(address)), host.sh(&ping(address)))));
     subject.del(&host, "c-before", &before, &result);
+    host.sh(HARDENED);
     for address in FIRST {
         host.sh(&format!("ip neigh replace {address} lladdr {WRONG} nud reachable dev cni0"));
         neighbour.sh(&format!("ip neigh replace {address} lladdr {WRONG} nud reachable dev eth0"));

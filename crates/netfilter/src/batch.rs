@@ -109,7 +109,7 @@ mod tests {
         let exchanged = Exchanged { errors, ..Exchanged::default() };
         let error = batch(None).judge(&[41, 42, 43], &exchanged).unwrap_err();
         assert_eq!(error.errno, libc::ENOENT);
-        assert!(error.to_string().starts_with("cannot delete rule `accept` from chain c of table inet t: "), "{error}");
+        assert!(error.to_string().starts_with("delete rule \"`accept` from chain c of table inet t\": "), "{error}");
     }
 
     #[test]
@@ -117,6 +117,6 @@ mod tests {
         let errors = vec![(41, Refusal { errno: libc::EPERM, text: None })];
         let exchanged = Exchanged { errors, ..Exchanged::default() };
         let error = batch(None).judge(&[41, 42, 43], &exchanged).unwrap_err();
-        assert!(error.to_string().starts_with("cannot change the ruleset: Operation not permitted"), "{error}");
+        assert!(error.to_string().starts_with("change \"the ruleset\": Operation not permitted"), "{error}");
     }
 }

@@ -9,7 +9,6 @@
 mod attribute;
 mod batch;
 mod compile;
-mod error;
 mod expression;
 mod found;
 mod frame;
@@ -20,7 +19,7 @@ mod rule;
 mod state;
 mod userdata;
 
-pub use error::{Error, Result};
+pub use cnikit_netlink::{Error, Result};
 pub use found::Found;
 pub use frame::{Chain, Family, Frame, Hook, HookKind, HookPoint};
 pub use nftables::Nftables;

@@ -205,7 +205,7 @@ impl Nftables {
             Ok(messages) => Ok(messages.iter().filter_map(read).collect()),
             // What netfilter answers for a part of it that the kernel has not got and cannot load.
             Err(error) if error.errno == libc::EINVAL => Ok(Vec::new()),
-            Err(error) => Err(Error::from(error).during(question.operation, question.object)),
+            Err(error) => Err(error.during(question.operation, question.object)),
         }
     }
 }

@@ -40,11 +40,11 @@ impl Socket {
         loop {
             let refusal = match self.dump_once(request, deadline).map_err(failed)? {
                 Dumped::Whole(messages) => return Ok(messages),
-                Dumped::Refused(refusal) => return Err(Error::refused("dump", "", refusal)),
+                Dumped::Refused(refusal) => return Err(Error::refused("dump", "", &refusal)),
                 Dumped::Again(refusal) => refusal,
             };
             if !deadline.pause(pause) {
-                return Err(Error::refused("dump", "", refusal));
+                return Err(Error::refused("dump", "", &refusal));
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

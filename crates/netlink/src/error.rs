@@ -33,9 +33,14 @@ impl Error {
     }
 
     /// The kernel's "no" to one message.
-    pub(crate) fn refused(operation: &str, object: impl Into<String>, refusal: Refusal) -> Self {
+    pub fn refused(operation: &str, object: impl Into<String>, refusal: &Refusal) -> Self {
         let source = io::Error::from_raw_os_error(refusal.errno);
-        Self { kernel: refusal.text, ..Self::new(operation, object, source) }
+        Self { kernel: refusal.text.clone(), ..Self::new(operation, object, source) }
+    }
+
+    /// A "no" of our own, for which the kernel was not asked.
+    pub fn ours(operation: &str, object: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::new(operation, object, io::Error::new(io::ErrorKind::InvalidInput, why.into()))
     }
 
     /// Something that the kernel sent and that makes no sense here.
@@ -44,8 +49,9 @@ impl Error {
     }
 
     /// The same trouble, told in the words of whoever knows what the exchange was for.
-    pub(crate) fn during(self, operation: &str, object: &str) -> Self {
-        Self { operation: operation.to_owned(), object: object.to_owned(), ..self }
+    #[must_use]
+    pub fn during(self, operation: &str, object: impl Into<String>) -> Self {
+        Self { operation: operation.to_owned(), object: object.into(), ..self }
     }
 
     /// Whether the object, or what it hangs on, is not there: `ENODEV`, `ENOENT`, `ESRCH` or `ENXIO`.
@@ -61,10 +67,10 @@ impl Error {
         self.errno == libc::EEXIST
     }
 
-    /// Whether this kernel, or this kind of object, has no such thing: `EOPNOTSUPP`.
+    /// Whether this kernel, or this kind of object, has no such thing: `EOPNOTSUPP`, or no such protocol or family.
     #[doc(alias = "EOPNOTSUPP")]
     pub fn unsupported(&self) -> bool {
-        self.errno == libc::EOPNOTSUPP
+        [libc::EOPNOTSUPP, libc::EPROTONOSUPPORT, libc::EAFNOSUPPORT].contains(&self.errno)
     }
 }
 

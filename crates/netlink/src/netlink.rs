@@ -60,7 +60,7 @@ impl Netlink {
         for (sequence, refusal) in exchanged.errors {
             let request = sequences.iter().position(|number| *number == sequence).map(|at| &requests[at]);
             let Some(request) = request else { continue };
-            let error = Error::refused(request.operation, &request.object, refusal);
+            let error = Error::refused(request.operation, &request.object, &refusal);
             if !request.forgives.covers(&error) {
                 return Err(self.name_the_link(error, request.link));
             }

@@ -8,6 +8,8 @@ use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
 use cnikit_skel::{Error, Journal, Result};
 use ipnetwork::IpNetwork;
 
+use crate::taken_up;
+
 /// A link of the host has these addresses. They stay: other containers use them.
 #[derive(Clone, Debug)]
 pub struct Gateway {
@@ -47,7 +49,8 @@ impl Resource for Gateway {
             self.refuse(other)?;
             host.delete_address(link.index, other.address)?;
         }
-        host.send(changes(&link, missing))?;
+        host.send(changes(&link, &missing))?;
+        taken_up::wait(host, &missing)?;
         Ok(Made::nothing())
     }
 
@@ -92,10 +95,10 @@ impl Gateway {
 }
 
 /// New addresses, and the link's own MAC made its own to keep: containers remember it as the gateway's.
-fn changes(link: &Link, missing: Vec<IpNetwork>) -> Batch {
+fn changes(link: &Link, missing: &[IpNetwork]) -> Batch {
     let mut batch = Batch::new();
     for address in missing {
-        let new = NewAddress { address, no_dad: true, no_prefix_route: false, scope: GLOBAL };
+        let new = NewAddress { address: *address, no_dad: true, no_prefix_route: false, scope: GLOBAL };
         batch.add_address_if_absent(link.index, &new);
     }
     if let Some(mac) = link.mac.filter(|mac| !mac.is_zero()) {

@@ -11,7 +11,7 @@ use cnikit_skel::{Error, Journal, Result};
 use cnikit_types::Ip;
 use ipnetwork::IpNetwork;
 
-use crate::quiet;
+use crate::{quiet, taken_up, veth};
 
 /// The container's interface has these addresses and routes, and is up: one batch.
 #[derive(Clone, Debug)]
@@ -58,6 +58,9 @@ impl Resource for Layer3 {
         if self.detection == Detection::Full && self.has_ipv6() {
             self.settle(scene, &link)?;
         }
+        taken_up::wait(container, &self.addresses)?;
+        // Until then the host's answers to the container's first packets would be lost.
+        veth::host_end_of(scene.host()?, &link)?.map_or(Ok(()), |end| veth::wait_running(scene.host()?, &end))?;
         Ok(Made::nothing())
     }
 

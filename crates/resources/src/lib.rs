@@ -25,6 +25,7 @@ pub mod masquerade;
 pub mod port;
 mod quiet;
 pub mod routed;
+mod taken_up;
 pub mod veth;
 
 pub use cnikit_netlink::{Mac, Route};

@@ -2,11 +2,9 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use cnikit_netlink::{Batch, Change, Link};
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
-use cnikit_process::Deadline;
 use cnikit_skel::{Error, Journal, Result};
 
 use crate::veth;
@@ -23,9 +21,6 @@ pub struct ForwardingPort {
     pub addresses: Vec<IpAddr>,
 }
 
-/// As long as the reference waits.
-const PATIENCE: Duration = Duration::from_millis(2550);
-
 impl Resource for ForwardingPort {
     fn kind(&self) -> Kind {
         Kind::goes_with_link("forwarding port")
@@ -35,8 +30,7 @@ impl Resource for ForwardingPort {
         let host = scene.host()?;
         let port = veth::host_end(host, &scene.tag)?
             .ok_or_else(|| Error::conflict(format!("the host end of {} is gone: somebody removed it", scene.tag)))?;
-        let up = host.wait_link(port.index, Deadline::after(PATIENCE), |link| link.running);
-        up.map_err(|error| Error::from(error).while_doing(format_args!("bridge port {} does not come up", port.name)))?;
+        veth::wait_running(host, &port)?;
         if !self.addresses.is_empty() {
             self.tell(scene)?;
         }

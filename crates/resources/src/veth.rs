@@ -1,10 +1,12 @@
 //! A pair of links: one end in the container, one on the host.
 
 use std::fmt;
+use std::time::Duration;
 
 use cnikit_netlink::{Change, Link, Mac, Netlink, NewVeth, Peer};
 use cnikit_netns::{Inside, Netns};
 use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
+use cnikit_process::Deadline;
 use cnikit_skel::{Error, Errors, Found, Journal, Result, Tag};
 use cnikit_types::Interface;
 
@@ -46,6 +48,8 @@ pub const KIND: Kind = Kind { name: "veth", release, sweep, outlives_link: true 
 
 /// How many names a tag has, one after another, should a hash collide.
 const NAMES: usize = 4;
+/// As long as the reference waits.
+const PATIENCE: Duration = Duration::from_millis(2550);
 
 impl Resource for Veth {
     fn kind(&self) -> Kind {
@@ -237,6 +241,13 @@ pub(crate) fn host_end_of(host: &Netlink, end: &Link) -> Result<Option<Link>> {
     let Some(index) = end.lower else { return Ok(None) };
     let peer = host.find_link_at(index)?.filter(is_veth);
     Ok(peer.filter(|peer| peer.lower == Some(end.index) && peer.lower_netns.is_some()))
+}
+
+/// Waits until the host's end passes packets on: a moment after the container's end came up, when the kernel gets to it.
+pub(crate) fn wait_running(host: &Netlink, end: &Link) -> Result<()> {
+    let running = host.wait_link(end.index, Deadline::after(PATIENCE), |link| link.running);
+    let late = |error| Error::from(error).while_doing(format_args!("host end {} does not come up", end.name));
+    running.map(drop).map_err(late)
 }
 
 fn is_veth(link: &Link) -> bool {

@@ -131,8 +131,9 @@ pub fn leaves_nothing<P: InterfacePlugin>(subject: &Subject, plugins: Plugins) -
         tried += 1;
     }
     assert!(tried > 2, "no step of the plan was reached");
+    let before = Snapshot::of(&host);
     for place in 0..tried {
-        (0..=place).for_each(|stubborn| fails_twice::<P>(&subject, &host, stubborn, place, plugins));
+        (0..=place).for_each(|stubborn| fails_twice::<P>(&subject, &host, &before, [stubborn, place], plugins));
     }
     tried
 }
@@ -154,16 +155,22 @@ fn fails_at<P: InterfacePlugin>(subject: &Subject, host: &Host, place: usize, pl
     true
 }
 
-fn fails_twice<P: InterfacePlugin>(subject: &Subject, host: &Host, stubborn: usize, place: usize, plugins: Plugins) {
-    let container = host.container();
-    let before = Snapshot::of(host);
+/// A fault at the second place, and at the first something that the roll-back cannot undo.
+fn fails_twice<P: InterfacePlugin>(
+    subject: &Subject,
+    host: &Host,
+    before: &Snapshot,
+    places: [usize; 2],
+    plugins: Plugins,
+) {
+    let ([stubborn, place], container) = (places, host.container());
     let (exit, said) =
         with(Some(place), Some(stubborn), || call::<P>(subject, host, "ADD", "c-fault", &container, plugins));
     assert_eq!(exit, 1, "{said}");
     let (exit, said) = call::<P>(subject, host, "DEL", "c-fault", &container, plugins);
     assert_eq!(exit, 0, "DEL after two faults ({stubborn}, {place}): {said}");
     let when = format!("DEL after a fault before step {place} and a stubborn thing before step {stubborn}");
-    Snapshot::of(host).assert_unchanged_since(&before, &["last_reserved_ip.", ".idx"], &when);
+    Snapshot::of(host).assert_unchanged_since(before, &["last_reserved_ip.", ".idx"], &when);
 }
 
 /// Calls the plugin in this process, on a thread that is on the host.

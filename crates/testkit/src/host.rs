@@ -23,7 +23,7 @@ pub struct Container {
 }
 
 /// Nothing a test starts may take longer.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 impl Host {
     /// A fresh host with its loopback up.

@@ -31,6 +31,8 @@ fn is_traced(line: &str, id: &str) -> bool {
 pub fn leaves_no_trace(subject: &Subject) {
     let (host, container) = (Host::new(), Host::new().container());
     let subject = subject.at(host.dir());
+    // A loopback that was up once keeps its IPv4 address and queueing discipline for good: that is the kernel's doing.
+    container.sh("ip link set lo up; ip link set lo down");
     let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
     cycle(&subject, &host, &container);
     let first = Snapshot::of(&host);
@@ -57,7 +59,7 @@ struct Poor {
     more: fn(&Value) -> Vec<(&'static str, Value)>,
 }
 
-/// What CNI_NETNS is by the time of the DEL.
+/// What `CNI_NETNS` is by the time of the DEL.
 enum Sandbox {
     Same,
     Empty,
@@ -100,7 +102,7 @@ const POOR: [Poor; 12] = [
 ];
 
 /// DEL succeeds and leaves nothing of the attachment in every poor form, twice; also after nothing. Another container runs
-/// on all the while, even when its namespace is what CNI_NETNS names.
+/// on all the while, even when its namespace is what `CNI_NETNS` names.
 pub fn survives_poor_dels(subject: &Subject) {
     let host = Host::new();
     let subject = subject.at(host.dir());
@@ -173,7 +175,7 @@ pub fn names_all_at_once(subject: &Subject, tamperings: &[Tampering]) {
 
 fn tamper(host: &Host, container: &Container, result: &Value, tampering: &Tampering) {
     let names = result["interfaces"].as_array().unwrap().iter().filter_map(|one| one["name"].as_str());
-    let end = names.filter(|name| name.starts_with("veth")).last().unwrap_or_default();
+    let end = names.rev().find(|name| name.starts_with("veth")).unwrap_or_default();
     let line = tampering.line.replace("$HOSTEND", end);
     if tampering.inside {
         container.sh(&line)

@@ -13,15 +13,19 @@ use crate::host::{Container, Host};
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Snapshot(BTreeSet<String>);
 
-/// What is asked of a namespace, each line of the answer led by its title. Counters, times and indexes are left out.
+/// What is asked of a namespace, each line of the answer led by its title. Counters, times and indexes are left out, and the
+/// link-local address and routes that the kernel gives to a link some time after it came up.
 const QUESTIONS: [(&str, &str); 12] = [
     (
         "link",
         "ip -o -d link show | sed -E 's/^[0-9]+: //; s/@if[0-9]+//; s/link-netns(id)? [^ ]+//; s/ (bridge_id|designated_root|designated_bridge) [^ ]+//g; s/ [a-z_]+_timer +[0-9.]+//g; s/,?(NO-CARRIER|LOWER_UP)//g; s/<,/</; s/ state [A-Z]+ / /'",
     ),
-    ("address", "ip -o address show | sed -E 's/^[0-9]+: //; s/ (valid|preferred)_lft [^ ]+//g'"),
+    ("address", "ip -o address show | sed -E '/inet6 fe80::/d; s/^[0-9]+: //; s/ (valid|preferred)_lft [^ ]+//g'"),
     ("route4", "ip -4 route show table all | sed 's/ linkdown//'"),
-    ("route6", "ip -6 route show table all | sed -E 's/ expires [0-9]+sec//; s/ linkdown//'"),
+    (
+        "route6",
+        "ip -6 route show table all | sed -E '/^((local|anycast) )?fe80::|^multicast ff00::/d; s/ expires [0-9]+sec//; s/ linkdown//'",
+    ),
     ("rule4", "ip -4 rule show"),
     ("rule6", "ip -6 rule show"),
     ("neighbour", "ip neigh show nud permanent"),
@@ -83,7 +87,7 @@ fn run(netns: &Netns, script: &str) -> String {
         limit: 64 << 20,
         grace: std::time::Duration::from_secs(1),
     };
-    let ended = netns.enter(|_| cnikit_process::run(&program, Deadline::after(std::time::Duration::from_secs(60))));
+    let ended = netns.enter(|_| cnikit_process::run(&program, Deadline::after(std::time::Duration::from_mins(1))));
     String::from_utf8_lossy(&ended.unwrap().unwrap().stdout).into_owned()
 }
 

@@ -174,8 +174,8 @@ fn a_refused_rule_leaves_everything_as_it_was_and_is_named() {
     let error = host.nftables().replace(&filter, "aa-1", &one("aa-1")).unwrap_err();
     assert_eq!(error.errno, 95, "{error}");
     assert!(error.unsupported());
-    assert!(error.to_string().starts_with("cannot add rule `ip saddr 10.0.0.2"), "{error}");
-    assert!(error.to_string().contains("to chain forward of table inet f: Operation not supported"), "{error}");
+    assert!(error.to_string().starts_with("add rule \"`ip saddr 10.0.0.2"), "{error}");
+    assert!(error.to_string().contains("to chain forward of table inet f\": Operation not supported"), "{error}");
     assert_eq!(host.listing(), "");
 }
 

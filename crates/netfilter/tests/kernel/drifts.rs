@@ -104,7 +104,7 @@ fn a_base_chain_that_hangs_elsewhere_is_named_and_left_alone() {
     let mut nftables = host.nftables();
     let why = "it has `type filter hook forward priority 7`, wanted `type nat hook postrouting priority 100`";
     let error = nftables.replace(&frame(), "aa-1", &rules()).unwrap_err();
-    assert_eq!(error.to_string(), format!("cannot use chain postrouting of table inet plugins_masquerade: {why}"));
+    assert_eq!(error.to_string(), format!("use \"chain postrouting of table inet plugins_masquerade\": {why}"));
     let drifts = nftables.verify(&frame(), "aa-1", &rules()).unwrap();
     assert!(drifts.iter().any(|drift| drift.ends_with(why)), "{drifts:?}");
     assert_eq!(host.listing(), listing);

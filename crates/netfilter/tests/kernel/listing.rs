@@ -118,7 +118,7 @@ fn a_comment_that_nft_could_not_read_again_is_refused_and_nothing_made() {
     for comment in ["k\"", "k\n", "k\0", &format!("k{}", "x".repeat(128))] {
         let rule = masquerade("10.0.0.2", "10.0.0.0/24", comment);
         let error = host.nftables().replace(&frame(), "k", &[rule]).unwrap_err();
-        assert!(error.to_string().starts_with("cannot encode the comment"), "{error}");
+        assert!(error.to_string().starts_with("encode the comment"), "{error}");
     }
     assert_eq!(host.listing(), "");
 }
