@@ -14,7 +14,13 @@ pub fn world(host: &Host) -> Container {
     host.sh("ip address add 192.0.2.1/24 dev world && ip address add 2001:db8:9::1/64 dev world nodad");
     world.sh("ip address add 192.0.2.2/24 dev uplink && ip address add 2001:db8:9::2/64 dev uplink nodad && ip link set uplink up");
     host.sh("echo 0 > /proc/sys/net/ipv6/conf/world/accept_dad; ip link set world up");
+    assert!(WORLD.iter().all(|address| reaches(host, address)), "the world is there");
     world
+}
+
+/// Sooner or later.
+fn reaches(host: &Host, address: &str) -> bool {
+    host.try_sh(&format!("ping -n -q -c 1 -w 5 {address}")).0
 }
 
 /// One echo request, and a second for its answer: whoever asks a neighbour that is not there any more has lost it.

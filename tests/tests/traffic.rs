@@ -199,7 +199,7 @@ fn without_ipam_a_bridge_carries_what_the_containers_agree_on() {
         assert_eq!(result.get("ips"), None, "{result}");
         container.sh(&format!("ip address add 10.5.0.{end}/24 dev eth0; ip address add fd05::{end}/64 dev eth0 nodad"));
     }
-    ["10.5.0.2", "fd05::2"].iter().for_each(|address| drop(one.sh(&ping(address))));
+    ["10.5.0.2", "fd05::2"].iter().for_each(|address| assert!(one.reaches(address), "{address}"));
     assert!(!host.sh("ip -4 address show dev l2").contains("inet"), "the host stays out of it");
 }
 
@@ -258,6 +258,7 @@ fn with_enabledad_an_address_that_a_neighbour_has_is_refused_by_name_and_nothing
     self::subject("bridge", json!({"name": "by-hand"})).add(&host, "c-neighbour", &neighbour);
     neighbour.sh("ip address add fd00:77::3/64 dev eth0 nodad");
     host.sh(UNTIL_DETECTED);
+    assert!(neighbour.reaches("fd00:77::1"));
     let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
     let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     assert!(code == 101 && text.contains("fd00:77::3"), "{code} {text}");

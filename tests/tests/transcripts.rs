@@ -1,5 +1,6 @@
 //! What real runtimes sent, replayed against our binaries: whatever the reference answered, ours answers too, and at the end
 //! nothing of any container is left. `tests/transcripts/README.md` says what the files are.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
