@@ -29,7 +29,7 @@ fn addresses(texts: &[&str]) -> Addresses {
     let ip = |text: &&str| {
         let (address, gateway) = text.split_once(" via ").map_or((*text, None), |(address, via)| (address, Some(via)));
         let gateway = gateway.map(|via| via.parse().unwrap());
-        Ip { address: address.parse().unwrap(), gateway, interface: None, extra: serde_json::Map::new() }
+        Ip { gateway, ..Ip::new(address.parse().unwrap()) }
     };
     Addresses { ips: texts.iter().map(ip).collect(), ..Addresses::default() }
 }

@@ -194,7 +194,7 @@ fn a_dry_run_needs_no_privilege_and_no_namespace_and_touches_nothing() {
     ] {
         let subject = subject.at(host.dir());
         let call = format!(
-            "echo '{}' | setpriv --reuid 65534 --regid 65534 --clear-groups env CNI_COMMAND=PLAN CNI_CONTAINERID=c-one \
+            "echo '{}' | setpriv --inh-caps=-all --bounding-set=-all env CNI_COMMAND=PLAN CNI_CONTAINERID=c-one \
              CNI_IFNAME=eth0 CNI_PATH=/nonexistent {} {}",
             subject.conf,
             binary.display(),
@@ -310,7 +310,8 @@ fn a_log_file_takes_the_lines_and_a_failure_is_among_them() {
     let last = lines(&fs::read_to_string(&file).unwrap()).pop().unwrap();
     assert_eq!(last["level"], "error");
     assert!(last["error"].as_str().unwrap().contains("is gone"), "{last}");
-    let nowhere = [("CNI_LOG", "info"), ("CNI_LOG_FILE", "/nonexistent/log")];
+    let below_a_file = format!("{file}/log");
+    let nowhere = [("CNI_LOG", "info"), ("CNI_LOG_FILE", below_a_file.as_str())];
     assert_eq!(lines(&logged(&host, &subject, &nowhere)).len(), 2, "what cannot go to the file goes to stderr");
 }
 

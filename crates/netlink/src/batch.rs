@@ -50,6 +50,12 @@ impl Batch {
         self.push(route.addition());
     }
 
+    /// Adds a route, beside one to the same destination with the same priority that leads elsewhere; one that leads to the
+    /// same gateway over the same link is a refusal. Of two such routes the newer wins (IPv4), or they share (IPv6).
+    pub fn add_route_beside(&mut self, route: &Route) {
+        self.push(route.addition_beside());
+    }
+
     /// Adds a route, in place of one to the same destination with the same priority.
     pub fn replace_route(&mut self, route: &Route) {
         self.push(route.replacement());

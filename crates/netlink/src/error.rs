@@ -12,7 +12,7 @@ use crate::Refusal;
 pub struct Error {
     /// What was tried, as words: `create veth`.
     pub operation: String,
-    /// With what: `vethab12 on cni0`.
+    /// With what: `vethab12 on br0`.
     pub object: String,
     /// The error number of errno(3); 0 when the trouble was not an error number, such as an answer nobody can read.
     pub errno: i32,

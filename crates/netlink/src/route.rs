@@ -201,6 +201,10 @@ impl Route {
         self.request("add route", NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewRoute, self.default_scope())
     }
 
+    pub(crate) fn addition_beside(&self) -> Result<Request> {
+        self.request("add route", NLM_F_CREATE, RouteNetlinkMessage::NewRoute, self.default_scope())
+    }
+
     pub(crate) fn replacement(&self) -> Result<Request> {
         self.request("replace route", NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute, self.default_scope())
     }

@@ -59,7 +59,7 @@ impl Deadline {
 mod tests {
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(3600);
+    const LONG: Duration = Duration::from_hours(1);
     const SHORT: Duration = Duration::from_millis(20);
 
     #[test]

@@ -111,8 +111,9 @@ impl Layer3 {
             batch.add_address(index, &new);
         }
         batch.set_link(index, &Change { up: Some(true), ..Change::default() });
+        // A container on two networks gets a default route from each.
         for route in &self.routes {
-            batch.add_route(&Route { index: Some(index), ..route.clone() });
+            batch.add_route_beside(&Route { index: Some(index), ..route.clone() });
         }
         batch
     }

@@ -78,7 +78,12 @@ impl Delegate {
                 return Err(Error { code: code::HOLDS_ALREADY, ..error }
                     .remedy("this attachment exists already: DEL it before it is added again"));
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                if error.code == code::INCOMPATIBLE_VERSION {
+                    journal.strike(undo); // it refused before it did anything, and would refuse the DEL too
+                }
+                return Err(error);
+            }
         };
         let answer = self.read(&said)?;
         if answer.ips.is_empty() {

@@ -1,6 +1,6 @@
 //! The container's own loopback interface, up.
 //!
-//! The interface is always `lo`, whatever `CNI_IFNAME` says; the kernel gives it 127.0.0.1/8 and ::1/128. There are no keys.
+//! The interface is always `lo`, whatever `CNI_IFNAME` says; the kernel gives it `127.0.0.1/8` and `::1/128`. There are no keys.
 //! ADD reports it, or passes on the result of the plugins before it in the chain; DEL takes `lo` down once nothing else in
 //! the container is up.
 #![forbid(unsafe_code)]
@@ -24,7 +24,7 @@ impl Plugin for Loopback {
             return Ok(prev.clone());
         }
         made.interfaces.iter_mut().for_each(|lo| lo.mac = "00:00:00:00:00:00".into());
-        let ip = |address| Ip { address, interface: Some(0), gateway: None, extra: Default::default() };
+        let ip = |address| Ip { interface: Some(0), ..Ip::new(address) };
         let ips = loopback::first_addresses(&scene)?.into_iter().map(ip).collect();
         Ok(Answer { interfaces: made.interfaces, ips, ..Answer::default() })
     }

@@ -125,7 +125,7 @@ fn a_dump_that_changes_underway_is_read_again_until_it_is_whole() {
         batch.add_address(near.index, &NewAddress { no_dad: true, ..address(&format!("fd00::{number:x}/128")) });
     }
     netlink.send(batch).unwrap();
-    let (done, deadline) = (AtomicBool::new(false), Deadline::after(Duration::from_secs(60)));
+    let (done, deadline) = (AtomicBool::new(false), Deadline::after(Duration::from_mins(1)));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let netlink = Netlink::inside(&netns).unwrap();
