@@ -396,3 +396,55 @@ fn a_link_under_our_name_that_bears_no_tag_is_refused_on_add() {
     let subject = bridge().at(host.dir());
     refused(&host, &container, &[], &["attached already", &first], || add(&subject, &host, "c-one", &container));
 }
+
+#[test]
+fn del_takes_no_pair_whose_numbers_alone_agree() {
+    let (host, third, [a, b]) = (Host::new(), Host::new(), [(); 2].map(|()| Host::new().container()));
+    for (from, name, to) in [(&host, "vb", &b), (&third, "va", &a)] {
+        from.sh(&format!("ip link add {name} index 100 type veth peer name eth0 index 7 netns {}", to.path()));
+    }
+    bridge().at(host.dir()).call(&host, "DEL", "c-nobody", &a.path(), &[]).ok();
+    for container in [&a, &b] {
+        container.sh("ip link show dev eth0");
+    }
+}
+
+#[test]
+fn del_takes_no_pair_of_ours_whose_tag_is_still_to_come() {
+    let (host, running) = (Host::new(), Host::new().container());
+    let subject = bridge().at(host.dir());
+    subject.add(&host, "c-running", &running);
+    host.sh("for link in $(ip -o link show type veth | sed 's/^[0-9]*: //; s/@.*//'); do ip link set dev $link alias ''; done");
+    subject.call(&host, "DEL", "c-another", &running.path(), &[]).ok();
+    running.sh("ip link show dev eth0");
+}
+
+#[test]
+fn an_address_of_the_administrators_beside_the_gateways_is_in_nobodys_way() {
+    let host = Host::new();
+    let subject = bridge().at(host.dir());
+    let first = host.container();
+    subject.add(&host, "c-first", &first);
+    host.sh("ip address add 169.254.1.1/32 dev cni0");
+    let second = host.container();
+    let result = subject.add(&host, "c-second", &second);
+    subject.check(&host, "c-second", &second, &result).ok();
+    assert!(host.sh("ip address show dev cni0").contains("169.254.1.1/32"));
+}
+
+#[test]
+fn a_bridge_is_not_called_by_an_alternative_name() {
+    let (host, container) = (Host::new(), Host::new().container());
+    host.sh("ip link add br0 type bridge && ip link property add dev br0 altname uplink");
+    let (code, text) = add(&bridge().at(host.dir()).with("bridge", "uplink".into()), &host, "c-one", &container);
+    assert!(code == 101 && text.contains("alternative name of br0"), "{code} {text}");
+}
+
+#[test]
+fn check_passes_after_a_later_plugin_changed_what_was_not_said() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let subject = bridge().at(host.dir());
+    let result = subject.add(&host, "c-one", &container);
+    container.sh("sysctl -qw net.ipv6.conf.eth0.accept_ra=2 && ip link set dev eth0 mtu 1400");
+    subject.check(&host, "c-one", &container, &result).ok();
+}

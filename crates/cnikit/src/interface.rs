@@ -1,13 +1,15 @@
 //! The shape of a plugin that makes an interface in the container.
 
 use cnikit_plan::{Kind, Made, Plan, Remains, Scene, Stale, apply, judge, release, sweep, verify};
-use cnikit_skel::{Add, Attachment, Check, Del, Errors, Gc, Journal, Plugin, Preview, Result, Sources, Status, Tag};
+use cnikit_skel::{
+    Add, Attachment, Check, Del, Errors, Gc, Journal, Outline, Plugin, Preview, Result, Sources, Status, Tag,
+};
 use cnikit_types::{Answer, Interface as Listed, Ip, NetConf};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::addresses::Addresses;
-use crate::source::{Source, unavailable};
+use crate::source::{Found, Source, unavailable};
 
 /// A plugin that makes an interface: its configuration, and what that configuration wants.
 ///
@@ -144,8 +146,14 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
     }
 
     fn gc(gc: &Gc) -> Result<()> {
-        let mut errors = sweep(&kinds::<P>(), &Stale::from(gc));
-        errors.note(P::source(&gc.call.conf).find(&gc.call).and_then(|source| source.gc()));
+        let stale = Stale::from(gc);
+        let mut errors = sweep(P::KINDS, &stale);
+        let source = P::source(&gc.call.conf).find(&gc.call);
+        let gone = errors.note(sweep(&[P::LINK], &stale).finish());
+        // A stale link that could not be removed still carries its address.
+        if gone || source.as_ref().is_ok_and(Found::needs_link) {
+            errors.note(source.and_then(|source| source.gc()));
+        }
         errors.finish()
     }
 
@@ -154,25 +162,37 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         P::source(&status.call.conf).find(&status.call).map_err(unavailable)?.status()
     }
 
-    fn plan(&self, preview: &Preview) -> Result<Vec<String>> {
+    fn plan(&self, preview: &Preview) -> Result<Outline> {
         let Interface(plugin) = self;
         let at = &preview.attachment;
-        let mut lines = plugin.link(at).lines();
-        let mut addresses = Addresses::default();
-        if let Source::Ipam(name) = P::source(&at.conf) {
-            addresses = example();
-            let stand_ins: Vec<String> = addresses.networks().iter().map(ToString::to_string).collect();
-            lines.push(format!("addresses from {name} ({} stands for them below)", stand_ins.join(", ")));
-        }
+        let (link, mut steps) = (plugin.link(at).lines(), Vec::new());
+        let found = P::source(&at.conf).find(&preview.call);
+        let (given, mut addresses) = preview_addresses(&P::source(&at.conf), found.as_ref().ok())?;
+        let needs_link = found.is_ok_and(|source| source.needs_link());
+        steps.extend(if needs_link { [link, given] } else { [given, link] }.concat());
         plugin.complete(&mut addresses)?;
-        lines.extend(plugin.layer3(at, &addresses).lines());
-        Ok(lines)
+        steps.extend(plugin.layer3(at, &addresses).lines());
+        Ok(Outline { steps, example: Answer::default() })
     }
 }
 
 /// The link first, so that it is released last.
 fn kinds<P: InterfacePlugin>() -> Vec<Kind> {
     [&[P::LINK], P::KINDS].concat()
+}
+
+/// In what words a dry run says from where the addresses come, and what stands for them: what the IPAM plugin would give
+/// next if it lives in this program, else an address of nobody's.
+fn preview_addresses(source: &Source, found: Option<&Found>) -> Result<(Vec<String>, Addresses)> {
+    let Source::Ipam(name) = source else { return Ok((Vec::new(), Addresses::default())) };
+    let (steps, addresses) = match found.and_then(Found::preview) {
+        Some(outline) => outline?,
+        None => (vec![format!("addresses from {name}")], example()),
+    };
+    let stand_ins: Vec<String> = addresses.networks().iter().map(ToString::to_string).collect();
+    let mut steps: Vec<String> = steps.into_iter().map(|step| format!("{name}: {step}")).collect();
+    steps.push(format!("below, {} stands for what {name} gives", stand_ins.join(" and ")));
+    Ok((steps, addresses))
 }
 
 /// An address that a dry run shows in place of one that only ADD would get (RFC 5737).

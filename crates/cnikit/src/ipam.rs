@@ -1,6 +1,6 @@
 //! The shape of a plugin that gives addresses.
 
-use cnikit_skel::{Add, Attachment, Check, Del, Gc, Journal, Plugin, Preview, Result, Status};
+use cnikit_skel::{Add, Attachment, Check, Del, Gc, Journal, Outline, Plugin, Preview, Result, Status};
 use cnikit_types::Answer;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -39,9 +39,9 @@ pub trait IpamPlugin: DeserializeOwned {
         Ok(())
     }
 
-    /// What [`IpamPlugin::acquire`] would do, in words.
-    fn describe(&self, at: &Attachment) -> Vec<String> {
-        vec![format!("addresses for {}", at.tag)]
+    /// What [`IpamPlugin::acquire`] would do, in words, and what it would give were nothing given yet. Touches nothing.
+    fn preview(&self, at: &Attachment) -> Result<(Vec<String>, Addresses)> {
+        Ok((vec![format!("addresses for {}", at.tag)], Addresses::default()))
     }
 }
 
@@ -75,7 +75,8 @@ impl<P: IpamPlugin> Plugin for Ipam<P> {
         self.ipam.status(status)
     }
 
-    fn plan(&self, preview: &Preview) -> Result<Vec<String>> {
-        Ok(self.ipam.describe(&preview.attachment))
+    fn plan(&self, preview: &Preview) -> Result<Outline> {
+        let (steps, example) = self.ipam.preview(&preview.attachment)?;
+        Ok(Outline { steps, example: example.into() })
     }
 }

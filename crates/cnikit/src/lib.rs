@@ -36,8 +36,9 @@ pub use addresses::Addresses;
 pub use cnikit_plan as plan;
 pub use cnikit_resources as resources;
 pub use cnikit_skel::{
-    Add, Attachment, Call, Check, Del, Delegate, Entry, Error, Errors, Found, Gc, Input, Journal, Plugin, Plugins,
-    Preview, Request, Result, Said, Sources, Status, Tag, Valid, about, code, dispatch, input, log, main, serve,
+    Add, Attachment, Call, Check, Del, Delegate, Entry, Error, Errors, Found, Gc, Input, Journal, Outline, Plugin,
+    Plugins, Preview, Request, Result, Said, Sources, Status, Tag, Valid, about, code, dispatch, input, log, main,
+    serve,
 };
 pub use cnikit_types as types;
 pub use cnikit_types::{Answer, NetConf, Version};

@@ -1,7 +1,7 @@
 //! From where an attachment has its addresses.
 
 use cnikit_skel::{Call, Delegate, Error, Journal, Result, code};
-use cnikit_types::NetConf;
+use cnikit_types::{NetConf, Value};
 
 use crate::addresses::Addresses;
 
@@ -15,9 +15,15 @@ pub enum Source {
 }
 
 impl Source {
-    /// What the configuration's `ipam.type` says; absent or empty is layer 2.
+    /// What the configuration's `ipam.type` says; absent or empty is layer 2. One that is no text names no plugin that could
+    /// be found: DEL does all it can without, and then says that an address may be kept.
     pub fn configured(conf: &NetConf) -> Source {
-        conf.ipam_type().map_or(Source::Nowhere, |name| Source::Ipam(name.to_owned()))
+        match conf.at(&["ipam", "type"]) {
+            None => Source::Nowhere,
+            Some(Value::String(name)) if name.is_empty() => Source::Nowhere,
+            Some(Value::String(name)) => Source::Ipam(name.clone()),
+            Some(other) => Source::Ipam(other.to_string()),
+        }
     }
 
     /// Looks the plugin up, before anything is made.
@@ -40,6 +46,12 @@ impl Found {
 
     pub(crate) fn addresses(&self, journal: &mut Journal) -> Result<Addresses> {
         self.0.as_ref().map_or(Ok(Addresses::default()), |ipam| ipam.add(journal).map(Addresses::from))
+    }
+
+    /// What the plugin would do and give, if it lives in this program: no other is asked for what it may not know.
+    pub(crate) fn preview(&self) -> Option<Result<(Vec<String>, Addresses)>> {
+        let outline = self.0.as_ref()?.plan()?;
+        Some(outline.map(|outline| (outline.steps, Addresses::from(outline.example))))
     }
 
     pub(crate) fn del(&self) -> Result<()> {

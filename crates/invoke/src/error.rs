@@ -59,6 +59,25 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// What to do about it, in a sentence; `None` if the plugin itself has said.
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::Name { .. } => "name a plugin on CNI_PATH in `type`, by a plain name".into(),
+            Self::NotFound { unusable, .. } => match unusable.first() {
+                Some(file) => format!("chmod +x {}", file.display()),
+                None => "install it there, or add its directory to CNI_PATH".into(),
+            },
+            Self::NotStarted { plugin, .. } => {
+                format!("{} has to be an executable program for this machine, its interpreter there", plugin.display())
+            }
+            Self::Refused(_) => return None,
+            Self::Died { .. } => "this is a defect of that plugin: report it with this text, then DEL".into(),
+            Self::Deadline { .. } => "find out what that plugin waits for, then try again".into(),
+        })
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -81,11 +100,8 @@ impl fmt::Display for Error {
 }
 
 fn not_found(f: &mut fmt::Formatter<'_>, name: &str, path: &[String], unusable: &[PathBuf]) -> fmt::Result {
-    write!(f, "failed to find plugin \"{name}\" in path [{}]: ", path.join(" "))?;
-    match unusable.first() {
-        Some(file) => write!(f, "{0} is not executable; chmod +x {0}", file.display()),
-        None => write!(f, "install it there, or add its directory to CNI_PATH"),
-    }
+    write!(f, "failed to find plugin \"{name}\" in path [{}]", path.join(" "))?;
+    unusable.first().map_or(Ok(()), |file| write!(f, ": {} is not executable", file.display()))
 }
 
 fn not_started(f: &mut fmt::Formatter<'_>, plugin: &Path, source: &io::Error) -> fmt::Result {

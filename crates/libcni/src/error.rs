@@ -92,7 +92,10 @@ impl fmt::Display for Failure {
         let verb = if self.verb == "DEL" { "delete".to_owned() } else { self.verb.to_lowercase() };
         write!(f, "plugin type=\"{}\" ({} of {}) failed ({verb}): ", self.plugin, self.position, self.of)?;
         match &self.why {
-            Why::NotDone(error) => write!(f, "{error}")?,
+            Why::NotDone(error) => {
+                write!(f, "{error}")?;
+                error.remedy().map_or(Ok(()), |remedy| write!(f, "; remedy: {remedy}"))?;
+            }
             Why::Garbled(text) => write!(f, "its answer cannot be read: {text}")?,
         }
         self.code().map_or(Ok(()), |code| write!(f, " (code {code})"))

@@ -9,7 +9,7 @@ use netlink_packet_route::link::{InfoData, InfoVeth, LinkMessage};
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use crate::netlink::{Forgives, Request};
-use crate::{Error, Link, Mac, Netlink, Result};
+use crate::{Link, Mac, Netlink, Result};
 
 /// A pair of links, of which what enters one leaves the other. See veth(4).
 #[derive(Clone, Debug)]
@@ -55,41 +55,59 @@ pub struct NewBridge {
 impl Netlink {
     /// Makes a pair of links in one message, the far end in its namespace and under its name from the first moment.
     ///
-    /// Returns the end here, as the kernel echoed it when it was new; its [`Link::port`] is not known then.
-    /// [`Error::exists`] means that either name is taken; the kernel does not say which.
+    /// Returns the end here as it was when it was new; most kernels do not tell its [`Link::port`] then.
+    /// [`Error::exists`](crate::Error::exists) means that either name is taken; the kernel does not say which.
     #[doc(alias = "veth")]
     pub fn create_veth(&self, veth: &NewVeth) -> Result<Link> {
-        let peer = dressed(LinkUnspec::new_with_name(&veth.peer.name), veth.peer.mac, veth.mtu)
-            .setns_by_fd(veth.peer.netns.as_fd().as_raw_fd())
-            .build();
-        let mut builder = dressed(LinkVeth::new(&veth.name, &veth.peer.name), veth.mac, veth.mtu)
-            .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)));
-        if let Some(master) = veth.master {
-            builder = builder.controller(master);
-        }
         let object = format!("{} with peer {} in {}", veth.name, veth.peer.name, veth.peer.netns.path().display());
-        let link = self.create("create veth", object, builder.build(), &veth.name)?;
+        let link = self.create("create veth", object, veth.message(), &veth.name)?;
         // The echo was written before the link became a port.
         Ok(Link { master: veth.master, ..link })
     }
 
-    /// Makes a bridge, which is down at first, and returns it. [`Error::exists`] means that its name is taken.
+    /// Makes a bridge, which is down at first, and returns it.
+    ///
+    /// [`Error::exists`](crate::Error::exists) means that its name is taken.
     pub fn create_bridge(&self, bridge: &NewBridge) -> Result<Link> {
-        let builder = LinkMessageBuilder::<LinkBridge>::new(&bridge.name);
-        let mut builder = dressed(builder, bridge.mac, bridge.mtu);
-        if let Some(filtering) = bridge.vlan_filtering {
-            builder = builder.vlan_filtering(filtering);
-        }
-        self.create("create bridge", bridge.name.clone(), builder.build(), &bridge.name)
+        self.create("create bridge", bridge.name.clone(), bridge.message(), &bridge.name)
     }
 
     fn create(&self, operation: &'static str, object: String, message: LinkMessage, name: &str) -> Result<Link> {
-        let unreadable = || Error::unreadable(operation, name, "the kernel did not echo the new link");
         let message = RouteNetlinkMessage::NewLink(message);
         let flags = NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO;
-        let request = Request { message, flags, operation, object, link: None, forgives: Forgives::Nothing };
-        let echoed = self.ask(request)?;
-        echoed.iter().filter_map(|message| Link::parse(message)).find(|link| link.name == name).ok_or_else(unreadable)
+        self.created(Request { message, flags, operation, object, link: None, forgives: Forgives::Nothing }, name)
+    }
+
+    /// Carries out a request that makes a link, and returns that as the kernel echoed it; kernels before 6.2 echo no
+    /// new link, so there it is read.
+    fn created(&self, request: Request, name: &str) -> Result<Link> {
+        let answers = self.ask(request)?;
+        let echoed = answers.iter().filter_map(|message| Link::parse(message)).find(|link| link.name == name);
+        echoed.map_or_else(|| self.link(name), Ok)
+    }
+}
+
+impl NewVeth {
+    fn message(&self) -> LinkMessage {
+        let peer = dressed(LinkUnspec::new_with_name(&self.peer.name), self.peer.mac, self.mtu)
+            .setns_by_fd(self.peer.netns.as_fd().as_raw_fd())
+            .build();
+        let mut builder = dressed(LinkVeth::new(&self.name, &self.peer.name), self.mac, self.mtu)
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)));
+        if let Some(master) = self.master {
+            builder = builder.controller(master);
+        }
+        builder.build()
+    }
+}
+
+impl NewBridge {
+    fn message(&self) -> LinkMessage {
+        let mut builder = dressed(LinkMessageBuilder::<LinkBridge>::new(&self.name), self.mac, self.mtu);
+        if let Some(filtering) = self.vlan_filtering {
+            builder = builder.vlan_filtering(filtering);
+        }
+        builder.build()
     }
 }
 
@@ -102,4 +120,37 @@ fn dressed<T>(mut builder: LinkMessageBuilder<T>, mac: Option<Mac>, mtu: Option<
         builder = builder.mtu(mtu);
     }
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What older kernels make of a request: they do not see that an echo is wanted.
+    fn unechoed(message: LinkMessage) -> Request {
+        let (operation, object) = ("create", String::new());
+        let (message, flags) = (RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL);
+        Request { message, flags, operation, object, link: None, forgives: Forgives::Nothing }
+    }
+
+    #[test]
+    fn a_link_that_the_kernel_did_not_echo_is_read() {
+        let (here, there) = (cnikit_netns::make::anonymous().unwrap(), cnikit_netns::make::anonymous().unwrap());
+        let netlink = Netlink::inside(&here).unwrap();
+        let bridge = |name: &str| NewBridge { name: name.to_owned(), mtu: Some(1400), ..NewBridge::default() };
+        let peer = Peer { name: "far".to_owned(), mac: None, netns: there };
+        let mac = Some(Mac([0x0a, 0, 0, 0, 0, 1]));
+
+        assert_eq!(netlink.ask(unechoed(bridge("br0").message())).unwrap(), [[0; 0]; 0], "there is no echo to read");
+        let made = netlink.created(unechoed(bridge("br1").message()), "br1").unwrap();
+        assert_eq!((made.name.as_str(), made.kind.as_deref(), made.mtu), ("br1", Some("bridge"), 1400));
+
+        let veth = NewVeth { name: "near".to_owned(), mac, mtu: None, master: Some(made.index), peer };
+        let near = netlink.created(unechoed(veth.message()), "near").unwrap();
+        assert_eq!((near.name.as_str(), near.kind.as_deref(), near.mac), ("near", Some("veth"), mac));
+        assert_eq!((near.master, near.lower_netns.is_some()), (Some(made.index), true));
+
+        let taken = netlink.created(unechoed(bridge("br0").message()), "br0").unwrap_err();
+        assert!(taken.exists(), "the link that is there already is not read as if it were new: {taken}");
+    }
 }

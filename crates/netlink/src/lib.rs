@@ -17,6 +17,7 @@ mod exchange;
 mod frame;
 mod link;
 mod mac;
+mod namespace;
 mod neighbour;
 mod netlink;
 mod route;

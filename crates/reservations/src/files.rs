@@ -11,8 +11,8 @@ use crate::refusal::{Kind, Refusal};
 
 /// The file that everybody locks who changes anything.
 const LOCK: &str = "lock";
-/// More than any owner's text needs.
-const LONGEST: usize = 1024;
+/// More than any owner's text needs: an environment variable, in which a container's id comes, has up to 128 KiB.
+const LONGEST: usize = 256 << 10;
 
 /// So often may somebody remove the directory while its lock is waited for.
 const TRIES: usize = 100;

@@ -14,7 +14,7 @@ use crate::files::Files;
 use crate::index::{Index, State};
 use crate::owner::{Content, Owner, number};
 use crate::record::Record;
-use crate::refusal::Refusal;
+use crate::refusal::{Kind, Refusal};
 
 /// Where things beside the networks' directories are kept, in directories whose dot no network's name can have.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl<'a> Ledger<'a> {
             return Ok(held);
         }
         self.read_all()?;
-        Ok(self.confirmed(owner).unwrap_or_default())
+        self.confirmed(owner).ok_or_else(|| self.unsteady())
     }
 
     /// All records.
@@ -205,6 +205,15 @@ impl<'a> Ledger<'a> {
             }
         }
         Some(held)
+    }
+
+    /// Not even a fresh reading agrees with the files, so it is not known who holds what.
+    fn unsteady(&self) -> Refusal {
+        let path = self.files.directory.resolved();
+        let text = format!("the reservations in {} are not what they were a moment ago", path.display());
+        Refusal::new(Kind::Disk, text).remedy(
+            "try again; if it stays so, see which file there cannot be read, or who changes them without the lock",
+        )
     }
 
     fn complete_index(&self) -> Option<Index> {

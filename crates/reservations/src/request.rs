@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 use crate::owner::Owner;
 use crate::range_set::RangeSet;
 use crate::refusal::Refusal;
+use crate::taker::allocation;
 
 /// One address of each set, for one attachment.
 #[derive(Clone, Debug)]
@@ -46,6 +47,15 @@ impl Request {
             self.refuse_gateway(*wanted, set).map_err(|refusal| failed_for(n, refusal))?;
         }
         if pending.is_empty() { Ok(assigned) } else { Err(self.left_over(&pending)) }
+    }
+
+    /// What it would be given were nothing reserved, one a set; reads nothing.
+    pub fn example(&self) -> Result<Vec<Allocation>, Refusal> {
+        let gateways = self.gateways();
+        let of_set = |(set, wanted): (&RangeSet, Option<IpAddr>)| {
+            allocation(wanted.or_else(|| set.round(None).find(|ip| !gateways.contains(ip)))?, set)
+        };
+        Ok(self.sets.iter().zip(self.assign()?).filter_map(of_set).collect())
     }
 
     /// The gateways of all sets: none of them is ever given away, in whatever range it lies.

@@ -154,7 +154,7 @@ impl Taker<'_> {
     }
 }
 
-fn allocation(address: IpAddr, set: &RangeSet) -> Option<Allocation> {
+pub(crate) fn allocation(address: IpAddr, set: &RangeSet) -> Option<Allocation> {
     let range = set.range_of(address)?;
     let address = IpNetwork::new(address, range.subnet().prefix()).ok()?;
     Some(Allocation { address, gateway: range.gateway() })

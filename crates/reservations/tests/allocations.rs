@@ -198,6 +198,41 @@ fn a_file_that_cannot_be_read_is_named_and_hinders_no_other_address() {
 }
 
 #[test]
+fn an_attachment_with_the_longest_of_ids_is_found_again() {
+    let (mut scene, sets) = (Scene::new(), [set("10.1.2.0/24")]);
+    let long = "x".repeat(100_000);
+    let owner = Owner::new(long.as_str(), "eth0");
+    // Without a boot no index is believed.
+    for boot in [scene.store.boot, None] {
+        scene.store.boot = boot;
+        scene.add(&long, &sets).unwrap();
+        let held = ips(&[&scene.reserved()[0]]);
+        scene.store.confirm(&owner, &held).unwrap();
+        assert_eq!(scene.add(&long, &sets).unwrap_err().kind, Kind::HoldsAlready);
+        assert!(scene.store.health().unwrap().unreadable.is_empty());
+        assert_eq!(scene.store.release(&owner).unwrap(), held);
+        scene.add(&long, &sets).unwrap();
+        assert_eq!(scene.store.sweep(std::slice::from_ref(&owner)).unwrap(), [] as [IpAddr; 0]);
+        assert_eq!(scene.store.sweep(&[]).unwrap().len(), 1);
+        assert_eq!(scene.reserved(), [""; 0]);
+    }
+}
+
+#[test]
+fn when_the_files_contradict_the_records_again_and_again_nobody_is_said_to_hold_nothing() {
+    let (scene, owner) = (Scene::new(), Owner::new("x".repeat(300_000), "eth0"));
+    // Its owner is known from when it was written, but longer than what is read of any file.
+    scene.add(&owner.container, &[set("10.1.2.0/24")]).unwrap();
+    for refused in [scene.store.release(&owner).unwrap_err(), scene.store.confirm(&owner, &[]).unwrap_err()] {
+        assert_eq!(refused.kind, Kind::Disk);
+        let path = scene.dir().canonicalize().unwrap();
+        assert!(refused.text.contains(&path.display().to_string()), "{refused}");
+    }
+    assert_eq!(scene.reserved(), ["10.1.2.2"]);
+    assert_eq!(scene.del("another"), 0, "which hinders no other attachment");
+}
+
+#[test]
 fn a_full_range_is_healthy() {
     let (scene, sets) = (Scene::new(), [part("10.1.2.0/24", "10.1.2.2", "10.1.2.3")]);
     scene.store.health().unwrap();

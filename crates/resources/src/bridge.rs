@@ -37,13 +37,13 @@ impl Resource for Bridge {
 
     fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
         let host = scene.host()?;
-        let link = match host.find_link(&self.name)? {
-            Some(link) => link,
-            None => self.create(host)?,
-        };
+        let found = host.find_link(&self.name)?;
+        let mtu = self.mtu.filter(|_| found.is_none());
+        let link = found.map_or_else(|| self.create(host), Ok)?;
         self.is_one(&link)?;
-        quiet::quiet(&Inside::here(), &self.name, &quiet::ROUTES)?;
+        self.quiet(&link)?;
         let change = Change {
+            mtu,
             up: (!link.up).then_some(true),
             promiscuous: (self.promiscuous && !link.promiscuous).then_some(true),
             ..Change::default()
@@ -80,20 +80,29 @@ impl Bridge {
     fn create(&self, host: &Netlink) -> Result<Link> {
         let wanted = NewBridge { name: self.name.clone(), mac: Some(random_mac()?), mtu: None, vlan_filtering: None };
         match host.create_bridge(&wanted) {
-            Ok(link) => {
-                quiet::quiet(&Inside::here(), &self.name, &quiet::ALL)?;
-                if self.detection == Detection::Off {
-                    quiet::undetected(&Inside::here(), &self.name);
-                }
-                host.change(link.index, &Change { mtu: self.mtu, up: Some(true), ..Change::default() })?;
-            }
-            Err(error) if error.exists() => {} // another ADD was faster: adopt its bridge
-            Err(error) => return Err(error.into()),
+            Err(error) if error.exists() => Ok(host.link(&self.name)?), // another ADD was faster: adopt its bridge
+            made => Ok(made?),
         }
-        Ok(host.link(&self.name)?)
+    }
+
+    /// One that is still down was made just now, or by an ADD that was killed before it got this far: nobody relies on its
+    /// settings yet. One that is up keeps them but for the routes that anybody could advertise.
+    fn quiet(&self, link: &Link) -> Result<()> {
+        let here = Inside::here();
+        if link.up {
+            return quiet::quiet(&here, &self.name, &quiet::ROUTES);
+        }
+        if self.detection == Detection::Off {
+            quiet::undetected(&here, &self.name);
+        }
+        quiet::quiet(&here, &self.name, &quiet::ALL)
     }
 
     fn is_one(&self, link: &Link) -> Result<()> {
+        if link.name != self.name {
+            let text = format!("{:?} is an alternative name of {}", self.name, link.name);
+            return Err(Error::conflict(text).remedy(format!("set `bridge` to {:?}", link.name)));
+        }
         if link.kind.as_deref() == Some("bridge") {
             return Ok(());
         }

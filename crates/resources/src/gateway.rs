@@ -31,23 +31,27 @@ impl Resource for Gateway {
 
     fn judge(&self, scene: &Scene) -> Result<()> {
         let Some(link) = scene.host()?.find_link(&self.link)? else { return Ok(()) };
-        self.in_the_way(&scene.host()?.addresses(link.index)?).first().map_or(Ok(()), |other| self.refuse(other))
+        let present = scene.host()?.addresses(link.index)?;
+        self.in_the_way(&self.missing(&present), &present).first().map_or(Ok(()), |other| self.refuse(other))
     }
 
     fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
         let host = scene.host()?;
         let link = host.link(&self.link)?;
         let present = host.addresses(link.index)?;
-        let missing: Vec<IpNetwork> = self.missing(&present).collect();
+        let missing = self.missing(&present);
         if missing.is_empty() {
             return Ok(Made::nothing());
         }
         if missing.iter().any(IpNetwork::is_ipv6) {
             sysctl::set(&Inside::here(), &format!("net/ipv6/conf/{}/disable_ipv6", self.link), "0")?;
         }
-        for other in self.in_the_way(&present) {
+        for other in self.in_the_way(&missing, &present) {
             self.refuse(other)?;
-            host.delete_address(link.index, other.address)?;
+            match host.delete_address(link.index, other.address) {
+                Err(error) if !error.is_absent() => return Err(error.into()),
+                _ => {} // gone, or removed by another ADD meanwhile
+            }
         }
         host.send(changes(&link, &missing))?;
         taken_up::wait(host, &missing)?;
@@ -60,6 +64,7 @@ impl Resource for Gateway {
         let found: Vec<String> = present.iter().map(|one| one.address.to_string()).collect();
         drifts.extend(
             self.missing(&present)
+                .iter()
                 .map(|address| format!("gateway on {}: wanted {address}, found [{}]", self.link, found.join(" "))),
         );
         Ok(())
@@ -67,17 +72,18 @@ impl Resource for Gateway {
 }
 
 impl Gateway {
-    fn missing(&self, present: &[Address]) -> impl Iterator<Item = IpNetwork> {
-        self.addresses.iter().copied().filter(|wanted| present.iter().all(|one| one.address != *wanted))
+    fn missing(&self, present: &[Address]) -> Vec<IpNetwork> {
+        let is_missing = |wanted: &IpNetwork| present.iter().all(|one| one.address != *wanted);
+        self.addresses.iter().copied().filter(is_missing).collect()
     }
 
-    /// Addresses that nobody wants here: of IPv4 any, of IPv6 one in an overlapping network. Networks of IPv6 live side by
-    /// side on a link.
-    fn in_the_way<'a>(&self, present: &'a [Address]) -> Vec<&'a Address> {
+    /// What stands where missing addresses are to go: of IPv4 any other address, of IPv6 one in an overlapping network, for
+    /// networks of IPv6 live side by side on a link. Where nothing is missing nothing is in the way.
+    fn in_the_way<'a>(&self, missing: &[IpNetwork], present: &'a [Address]) -> Vec<&'a Address> {
         let clashes = |one: &&Address| {
-            let rivals = self.addresses.iter().filter(|wanted| wanted.is_ipv4() == one.address.is_ipv4());
-            let overlaps = |wanted: &IpNetwork| one.address.is_ipv4() || overlap(*wanted, one.address);
-            one.scope == GLOBAL && !self.addresses.contains(&one.address) && rivals.into_iter().any(overlaps)
+            let mut rivals = missing.iter().filter(|wanted| wanted.is_ipv4() == one.address.is_ipv4());
+            let rivalled = rivals.any(|wanted| one.address.is_ipv4() || overlap(*wanted, one.address));
+            one.scope == GLOBAL && rivalled && !self.addresses.contains(&one.address)
         };
         present.iter().filter(clashes).collect()
     }

@@ -50,6 +50,15 @@ impl Resource for Layer3 {
         Kind::goes_with_link("layer 3")
     }
 
+    fn judge(&self, _scene: &Scene) -> Result<()> {
+        let crooked = self.routes.iter().find(|route| route.dst.ip() != route.dst.network());
+        crooked.map_or(Ok(()), |route| {
+            let (dst, straight) = (route.dst, route.dst.network());
+            Err(Error::config(format!("the route to {dst} has host bits: its network is {straight}/{}", dst.prefix()))
+                .remedy("correct `dst` of this route in the IPAM plugin's configuration"))
+        })
+    }
+
     fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
         scene.netns.enter(|inside| self.settings(inside))??;
         let container = scene.container()?;
@@ -60,7 +69,8 @@ impl Resource for Layer3 {
         }
         taken_up::wait(container, &self.addresses)?;
         // Until then the host's answers to the container's first packets would be lost.
-        veth::host_end_of(scene.host()?, &link)?.map_or(Ok(()), |end| veth::wait_running(scene.host()?, &end))?;
+        veth::host_end_of(scene.host()?, &scene.netns, &link)?
+            .map_or(Ok(()), |end| veth::wait_running(scene.host()?, &end))?;
         Ok(Made::nothing())
     }
 
@@ -70,7 +80,6 @@ impl Resource for Layer3 {
         drifts.unless(link.up, || format!("{}: wanted up, found down", self.ifname));
         self.verify_addresses(&self.settled(scene, &link)?, drifts);
         self.verify_routes(&container.routes_of(link.index)?, drifts);
-        drifts.extend(scene.netns.enter(|inside| quiet::loud(inside, &self.ifname, &quiet::ALL))?);
         Ok(())
     }
 }

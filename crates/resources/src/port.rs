@@ -59,7 +59,7 @@ impl ForwardingPort {
 
     fn port(&self, scene: &Scene) -> Result<Option<Link>> {
         match scene.container()?.find_link(&self.ifname)? {
-            Some(end) => veth::host_end_of(scene.host()?, &end),
+            Some(end) => veth::host_end_of(scene.host()?, &scene.netns, &end),
             None => Ok(None),
         }
     }

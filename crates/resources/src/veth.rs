@@ -68,8 +68,8 @@ impl Resource for Veth {
     fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
         let host = scene.host()?;
         let wanted = self.pair(scene, vacant(host, &scene.tag)?)?;
-        let undo = HostLink { netlink: host.clone(), name: wanted.name.clone() };
-        let made = host.create_veth(&wanted)?;
+        let made = host.create_veth(&wanted).or_else(|error| not_made(host, &wanted.name, error))?;
+        let undo = HostLink { netlink: host.clone(), link: made.clone() };
         let _ = journal.undo(&undo, HostLink::delete);
         quiet::quiet(&Inside::here(), &made.name, &quiet::ALL)?;
         quiet::undetected(&Inside::here(), &made.name);
@@ -88,7 +88,7 @@ impl Resource for Veth {
         };
         drifts.compare(format!("kind of {}", self.ifname), "veth", end.kind.as_deref().unwrap_or("none"));
         self.verify_recorded(scene, &end, drifts);
-        if let Some(host) = host_end_of(scene.host()?, &end)? {
+        if let Some(host) = host_end_of(scene.host()?, &scene.netns, &end)? {
             return self.verify_host(scene, &host, drifts);
         }
         drifts.unless(false, || format!("host end of {}: wanted in the host's namespace, found none", self.ifname));
@@ -129,7 +129,8 @@ impl Veth {
         if let Ok(mac) = recorded.mac.parse::<Mac>() {
             drifts.compare(format!("MAC of {}", self.ifname), mac, end.mac.unwrap_or(Mac([0; 6])));
         }
-        if let Some(mtu) = recorded.mtu.or(self.mtu) {
+        // A plugin further on that changes the MTU does not have to say so in the record.
+        if let Some(mtu) = self.mtu {
             drifts.compare(format!("MTU of {}", self.ifname), mtu, end.mtu);
         }
     }
@@ -147,7 +148,9 @@ impl Veth {
             drifts.unless(false, || format!("host end of {}: {name} is not in prevResult", self.ifname));
         }
         drifts.unless(host.up, || format!("{name}: wanted up, found down"));
-        drifts.extend(quiet::loud(&Inside::here(), name, &quiet::ALL[..1]));
+        if alias::owner(host, &scene.tag) == Owner::This {
+            drifts.extend(quiet::loud(&Inside::here(), name, &quiet::ALL));
+        }
         let HostEnd::Port { bridge, hairpin, isolated } = &self.host else { return Ok(()) };
         let netlink = scene.host()?;
         let master = host.master.map(|index| netlink.find_link_at(index)).transpose()?.flatten();
@@ -180,18 +183,18 @@ impl fmt::Display for Veth {
 #[derive(Clone)]
 struct HostLink {
     netlink: Netlink,
-    name: String,
+    link: Link,
 }
 
 impl HostLink {
     fn delete(&self) -> Result<()> {
-        self.netlink.find_link(&self.name)?.map_or(Ok(()), |link| delete(&self.netlink, &link))
+        delete(&self.netlink, &self.link)
     }
 }
 
 impl fmt::Display for HostLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "veth {}", self.name)
+        write!(f, "veth {}", self.link.name)
     }
 }
 
@@ -208,6 +211,17 @@ fn macs(tag: &Tag) -> [Mac; 2] {
     let hash = tag.hash();
     let mac = |first: u8, at: usize| Mac([first, hash[at], hash[at + 1], hash[at + 2], hash[at + 3], hash[at + 4]]);
     [mac((hash[31] & 0xfc) | 0x02, 22), mac(0xfe, 27)]
+}
+
+/// The error of a pair that could not be made. Unless the name was taken, the kernel may have made it all the same and its
+/// answer been lost: nothing else can have this name without an alias.
+fn not_made(host: &Netlink, name: &str, error: cnikit_netlink::Error) -> Result<Link> {
+    if !error.exists()
+        && let Some(link) = host.find_link(name)?.filter(|link| is_veth(link) && link.alias.is_none())
+    {
+        delete(host, &link)?;
+    }
+    Err(error.into())
 }
 
 /// The first name of the tag that is not another tag's. Any other link under it is this attachment.
@@ -236,11 +250,14 @@ pub fn host_end(host: &Netlink, tag: &Tag) -> Result<Option<Link>> {
     Ok(None)
 }
 
-/// The other end of a veth of the container, if it is in the host's namespace: each end names the other.
-pub(crate) fn host_end_of(host: &Netlink, end: &Link) -> Result<Option<Link>> {
+/// The other end of a veth of the container, if it is in the host's namespace: each end names the other, by number *and* by
+/// namespace, for numbers are alike in all.
+pub(crate) fn host_end_of(host: &Netlink, netns: &Netns, end: &Link) -> Result<Option<Link>> {
     let Some(index) = end.lower else { return Ok(None) };
-    let peer = host.find_link_at(index)?.filter(is_veth);
-    Ok(peer.filter(|peer| peer.lower == Some(end.index) && peer.lower_netns.is_some()))
+    // Read before the namespace's number is asked for: the kernel gives it one when it first describes a link into it.
+    let Some(peer) = host.find_link_at(index)?.filter(is_veth) else { return Ok(None) };
+    let id = host.namespace_id(netns)?;
+    Ok(Some(peer).filter(|peer| peer.lower == Some(end.index) && id.is_some() && peer.lower_netns == id))
 }
 
 /// Waits until the host's end passes packets on: a moment after the container's end came up, when the kernel gets to it.
@@ -272,11 +289,18 @@ fn release(remains: &Remains) -> Result<()> {
 fn release_unmarked(remains: &Remains, host: &Netlink, netns: &Netns) -> Result<()> {
     let container = Netlink::inside(netns)?;
     let Some(end) = container.find_link(&remains.tag.ifname)?.filter(is_veth) else { return Ok(()) };
-    let Some(peer) = host_end_of(host, &end)? else { return Ok(()) };
-    if alias::owner(&peer, &remains.tag) == Owner::Unknown && has_recorded_mac(remains, &end) {
-        delete(host, &peer)?;
+    let Some(peer) = host_end_of(host, netns, &end)? else { return Ok(()) };
+    let unmarked = alias::owner(&peer, &remains.tag) == Owner::Unknown && !has_name_of_ours(&peer);
+    if unmarked && has_recorded_mac(remains, &end) {
+        delete(&container, &end)?;
     }
     Ok(())
+}
+
+/// Made by us, even if its alias is still to come: an ADD may be at work on it this moment.
+fn has_name_of_ours(link: &Link) -> bool {
+    let digits = link.name.strip_prefix("veth").unwrap_or_default();
+    digits.len() == 11 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
 /// A record that lists interfaces, but none of the container's with this name and MAC, is the record of another link.

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use cnikit_invoke as invoke;
 use cnikit_process::Deadline;
-use cnikit_types::{Answer, CniError, Version, document};
+use cnikit_types::{Answer, CniError, Value, Version, document};
 
 use crate::error::{Error, Result, code};
 use crate::input::{Input, Stdin};
 use crate::journal::Journal;
 use crate::log;
+use crate::plugin::Outline;
 use crate::registry::{Entry, Plugins};
 use crate::request::Call;
 
@@ -47,7 +48,9 @@ impl Call {
     pub fn delegate(&self, name: &str) -> Result<Delegate> {
         if self.input.path.is_empty() {
             let missing = Error::environment("required env variables [CNI_PATH] missing");
-            return Err(missing.detail(format!("it is needed to find the plugin {name:?}")));
+            return Err(missing
+                .detail(format!("it is needed to find the plugin {name:?}"))
+                .remedy("set CNI_PATH to the directories with plugins, a colon between them"));
         }
         let path = invoke::find(name, &self.input.path)?;
         let here = self.plugins.iter().find(|entry| entry.name == name).filter(|_| is_this_very_file(&path));
@@ -88,7 +91,7 @@ impl Delegate {
         let answer = self.read(&said)?;
         if answer.ips.is_empty() {
             let text = format!("IPAM plugin returned missing IP config: {self} answered ADD without an address");
-            return Err(Error::new(code::DELEGATE, text));
+            return Err(Error::new(code::DELEGATE, text).remedy("give the IPAM plugin a range to take addresses from"));
         }
         Ok(answer)
     }
@@ -106,6 +109,19 @@ impl Delegate {
     /// Asks it to remove what is not valid.
     pub fn gc(&self) -> Result<()> {
         self.ask("GC").map(drop)
+    }
+
+    /// Asks it for a dry run, if it lives in this program; another one may not know the verb, and do who knows what.
+    pub fn plan(&self) -> Option<Result<Outline>> {
+        let How::Here(entry) = &self.how else { return None };
+        Some(self.call(entry, "PLAN").and_then(|said| self.read_outline(&said)))
+    }
+
+    fn read_outline(&self, said: &[u8]) -> Result<Outline> {
+        let value = document::parse(said)?;
+        let steps = value["plan"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let (_, example) = Answer::read(&value["example"], self.version)?;
+        Ok(Outline { steps: steps.map(str::to_owned).collect(), example })
     }
 
     /// Asks it whether it could serve an ADD.
@@ -151,8 +167,10 @@ impl Delegate {
     }
 
     fn read(&self, said: &[u8]) -> Result<Answer> {
-        let refused =
-            |text: String| Error::new(code::DELEGATE, format!("{self} answered ADD with what is no result: {text}"));
+        let refused = |text: String| {
+            Error::new(code::DELEGATE, format!("{self} answered ADD with what is no result: {text}"))
+                .remedy("this is a defect of that plugin: install another version of it, or report it with this text")
+        };
         let value = document::parse(said).map_err(|error| refused(error.to_string()))?;
         let (_, answer) = Answer::read(&value, self.version).map_err(|error| refused(error.to_string()))?;
         Ok(answer)

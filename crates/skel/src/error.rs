@@ -1,13 +1,15 @@
 //! What went wrong, why, and what to do about it.
 //!
 //! Like anyhow's, [`Error`] is no `std::error::Error` itself, so that `?` takes the error of every library. One table
-//! ([`Error::from`]) gives the CNI code; a library never chooses one.
+//! ([`Error::from`]) gives the CNI code, another the remedy; a library never chooses either.
 
 use std::error::Error as StdError;
 use std::fmt;
 
 use cnikit_invoke as invoke;
 use cnikit_types::{CniError, ReadError, Wrong};
+
+use crate::remedy;
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -110,7 +112,7 @@ impl<E: StdError + 'static> From<E> for Error {
     fn from(error: E) -> Error {
         match causes(&error).find_map(|cause| cause.downcast_ref::<CniError>()) {
             Some(said) => Error { details: said.details.iter().cloned().collect(), ..Error::new(said.code, &said.msg) },
-            None => Error::new(code_of(&error), text(&error)),
+            None => Error { remedy: remedy::of(&error), ..Error::new(code_of(&error), text(&error)) },
         }
     }
 }
@@ -133,15 +135,17 @@ fn known(cause: &(dyn StdError + 'static)) -> Option<u32> {
     })
 }
 
-fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+/// The error and all that led to it.
+pub(crate) fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     std::iter::successors(Some(error), |&error: &&'a (dyn StdError + 'static)| error.source())
 }
 
-/// The error's text with those of its causes that it does not repeat already.
+/// The error's text with those of its causes whose words, without the number after them, it does not have already.
 fn text(error: &(dyn StdError + 'static)) -> String {
     causes(error).skip(1).fold(error.to_string(), |said, cause| {
         let cause = cause.to_string();
-        if said.contains(&cause) { said } else { format!("{said}: {cause}") }
+        let words = cause.split_once(" (os error ").map_or(cause.as_str(), |(words, _)| words);
+        if said.contains(words) { said } else { format!("{said}: {cause}") }
     })
 }
 
@@ -195,6 +199,30 @@ mod tests {
         let error = Error::from(std::io::Error::from_raw_os_error(28));
         assert_eq!(error.code, code::SYSTEM);
         assert!(error.msg.contains("No space left on device"), "{}", error.msg);
+    }
+
+    /// An error that says this, because of the kernel's EEXIST.
+    #[derive(Debug)]
+    struct Because(&'static str, std::io::Error);
+
+    impl fmt::Display for Because {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl StdError for Because {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            Some(&self.1)
+        }
+    }
+
+    #[test]
+    fn the_kernels_words_are_said_once() {
+        let of = |text| Error::from(Because(text, std::io::Error::from_raw_os_error(17))).msg;
+        assert_eq!(of("create br0: File exists"), "create br0: File exists");
+        assert_eq!(of("create br0: File exists (os error 17)"), "create br0: File exists (os error 17)");
+        assert_eq!(of("create br0"), "create br0: File exists (os error 17)");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use crate::error::{Error, Errors, Result};
 use crate::log;
+use crate::panic::caught;
 
 /// What a call has made so far, newest last.
 ///
@@ -72,7 +73,7 @@ impl Journal {
         self.entries.clear();
     }
 
-    /// Undoes everything, newest first, and reports what could not be undone.
+    /// Undoes everything, newest first, and reports what could not be undone. A panic stops no other entry either.
     pub fn roll_back(mut self) -> Result<()> {
         self.unwind()
     }
@@ -85,7 +86,7 @@ impl Journal {
                 errors.note(Err(Error::new(crate::code::SYSTEM, left)));
                 continue;
             }
-            let undone = log::step(format_args!("undo {}", entry.what), entry.how);
+            let undone = log::step(format_args!("undo {}", entry.what), || caught(entry.how));
             errors.note(undone.map_err(|error| error.while_doing(format_args!("undo {}", entry.what))));
         }
         errors.finish()
@@ -145,6 +146,17 @@ mod tests {
         journal.strike(struck);
         journal.roll_back().unwrap();
         assert_eq!(*deeds.borrow(), ["b"]);
+    }
+
+    #[test]
+    fn an_undo_that_panics_is_an_error_of_its_own_entry() {
+        let (deeds, mut journal) = (Deeds::default(), Journal::default());
+        let _undo = note(&mut journal, &deeds, "a");
+        let _undo = journal.undo(&"mad", |_| -> Result<()> { panic!("out of bounds") });
+        let _undo = note(&mut journal, &deeds, "b");
+        let error = journal.roll_back().unwrap_err();
+        assert_eq!(*deeds.borrow(), ["b", "a"]);
+        assert_eq!((error.code, error.msg.as_str()), (crate::code::DEFECT, "undo mad: panic: out of bounds"));
     }
 
     #[test]

@@ -8,6 +8,15 @@ use crate::request::{Add, Check, Del, Gc, Preview, Status};
 use crate::sources::Sources;
 use cnikit_types::Answer;
 
+/// What a dry run answers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outline {
+    /// What ADD would carry out, in words and in order.
+    pub steps: Vec<String>,
+    /// What an IPAM plugin would give were nothing given yet, so that the plugin that asks can go on from there.
+    pub example: Answer,
+}
+
 /// One CNI plugin: the configuration that it is, and what it does on each verb.
 ///
 /// Two methods are required, [`Plugin::add`] and [`Plugin::del`]. A plugin *is* its configuration: ADD, CHECK, STATUS and
@@ -58,7 +67,8 @@ pub trait Plugin: DeserializeOwned {
     }
 
     /// What ADD would carry out, in words and in order; touches nothing, and needs no privilege.
-    fn plan(&self, _preview: &Preview) -> Result<Vec<String>> {
-        Err(Error::new(code::INVALID_ENVIRONMENT, "this plugin acts without a plan, so there is none to show"))
+    fn plan(&self, _preview: &Preview) -> Result<Outline> {
+        Err(Error::new(code::INVALID_ENVIRONMENT, "this plugin acts without a plan, so there is none to show")
+            .remedy("try an ADD in a network namespace of its own, and DEL it again"))
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result, code};
 use crate::input::Input;
+use crate::plugin::Outline;
 
 /// The document of an ADD, in the shape of the version that was asked for.
 pub(crate) fn result(answer: &Answer, version: Version) -> Vec<u8> {
@@ -19,14 +20,21 @@ pub(crate) fn versions() -> Vec<u8> {
 }
 
 /// The document of a PLAN.
-pub(crate) fn plan(steps: &[String]) -> Vec<u8> {
-    line(&json!({"plan": steps}))
+pub(crate) fn plan(outline: &Outline) -> Vec<u8> {
+    let mut document = json!({"plan": outline.steps});
+    if outline.example != Answer::default() {
+        document["example"] = outline.example.write(Version::NEWEST);
+    }
+    line(&document)
 }
 
 /// Writes and flushes: only then has an answer got out.
 pub(crate) fn send(out: &mut dyn Write, document: &[u8]) -> Result<()> {
     let sent = out.write_all(document).and_then(|()| out.flush());
-    sent.map_err(|error| Error::new(code::IO, format!("the answer could not be written to stdout: {error}")))
+    sent.map_err(|error| {
+        Error::new(code::IO, format!("the answer could not be written to stdout: {error}"))
+            .remedy("the runtime has to keep stdout open until the plugin ends; what was made is undone: call again")
+    })
 }
 
 /// Writes the error object; to stderr, in words, if it cannot be written either.

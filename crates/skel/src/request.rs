@@ -216,7 +216,8 @@ pub(crate) fn judge<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins
     let conf = configuration(input)?;
     let verb = input.command.clone();
     if !["ADD", "DEL", "CHECK", "GC", "STATUS", "PLAN"].contains(&verb.as_str()) {
-        return Err(Error::environment(format!("unknown CNI_COMMAND: {verb}")));
+        return Err(Error::environment(format!("unknown CNI_COMMAND: {verb}"))
+            .remedy("CNI_COMMAND is ADD, DEL, CHECK, GC, STATUS, VERSION or PLAN"));
     }
     let version = version(&verb, &conf)?;
     if is_strict(&verb) {
@@ -243,11 +244,14 @@ fn variables(input: &Input) -> Result<()> {
         match *name {
             "CNI_CONTAINERID" if !input.container_id.is_empty() => {
                 let checked = check_container_id(&input.container_id);
-                checked.map_err(|text| Error::environment(text).detail(input.container_id.clone()))?;
+                let refused = |text| Error::environment(text).detail(input.container_id.clone());
+                checked
+                    .map_err(|text| refused(text).remedy("CNI_CONTAINERID has letters, digits, `_`, `.` and `-`"))?;
             }
             "CNI_IFNAME" if !input.ifname.is_empty() => {
                 let checked = check_ifname(&input.ifname);
-                checked.map_err(|text| Error::environment(text).detail(input.ifname.clone()))?;
+                let refused = |text| Error::environment(text).detail(input.ifname.clone());
+                checked.map_err(|text| refused(text).remedy("CNI_IFNAME is a name such as eth0, of 1 to 15 bytes"))?;
             }
             "CNI_NETNS" if !input.netns.is_empty() => {}
             name => missing.push(name),
@@ -262,17 +266,22 @@ fn variables(input: &Input) -> Result<()> {
 
 fn configuration(input: &mut Input) -> Result<NetConf> {
     let conf = NetConf::parse(input.stdin.read()?)
-        .map_err(|error| Error::new(code::DECODE, format!("error unmarshall network config: {error}")))?;
+        .map_err(|error| Error::new(code::DECODE, format!("error unmarshall network config: {error}")))
+        .map_err(|error| error.remedy("give the plugin the network's configuration, one JSON object, on stdin"))?;
+    let nameless = || Error::config("missing network name").remedy("give the network a `name`");
     let name = match conf.get("name") {
-        None => return Err(Error::config("missing network name").remedy("give the network a `name`")),
-        Some(Value::String(name)) if name.is_empty() => return Err(Error::config("missing network name")),
+        None => return Err(nameless()),
+        Some(Value::String(name)) if name.is_empty() => return Err(nameless()),
         Some(Value::String(name)) => name.clone(),
         Some(other) => {
             let text = format!("error unmarshall network config: `name` is not a string but {other}");
-            return Err(Error::new(code::DECODE, text));
+            return Err(Error::new(code::DECODE, text).remedy("write the network's `name` between quotes"));
         }
     };
-    check_network_name(&name).map_err(|text| Error::config(text).detail(name.clone()))?;
+    check_network_name(&name).map_err(|text| {
+        let refused = Error::config(text).detail(name.clone());
+        refused.remedy("a network's `name` begins with a letter or a digit, and has but those, `_`, `.` and `-`")
+    })?;
     log::network(&name);
     Ok(conf)
 }
@@ -289,7 +298,7 @@ fn version(verb: &str, conf: &NetConf) -> Result<Version> {
         Some(Value::String(text)) => text,
         Some(other) => {
             let text = format!("decoding version from network config: `cniVersion` is not a string but {other}");
-            return Err(Error::new(code::DECODE, text));
+            return Err(Error::new(code::DECODE, text).remedy("write `cniVersion` between quotes, such as \"1.1.0\""));
         }
     };
     if let Some(floor) = floor(verb) {
@@ -304,7 +313,8 @@ fn version(verb: &str, conf: &NetConf) -> Result<Version> {
 }
 
 fn allows(verb: &str, text: &str, floor: Version) -> Result<()> {
-    let parse = |text: &str| Release::parse(text).map_err(|error| Error::new(code::DECODE, error));
+    let misspelt = |text| Error::new(code::DECODE, text).remedy("`cniVersion` is three numbers, such as 1.1.0");
+    let parse = |text: &str| Release::parse(text).map_err(misspelt);
     let given = parse(if text.is_empty() { "0.1.0" } else { text })?;
     if given < parse(floor.as_str())? {
         let text = format!("config version does not allow {verb}");
@@ -313,7 +323,8 @@ fn allows(verb: &str, text: &str, floor: Version) -> Result<()> {
     }
     if given > parse(Version::NEWEST.as_str())? {
         return Err(Error::new(code::INCOMPATIBLE_VERSION, format!("plugin version does not allow {verb}"))
-            .detail(format!("config is \"{text}\", the newest that this plugin speaks is {}", Version::NEWEST)));
+            .detail(format!("config is \"{text}\", the newest that this plugin speaks is {}", Version::NEWEST))
+            .remedy(format!("set `cniVersion` to {} or older, or install a newer plugin", Version::NEWEST)));
     }
     Ok(())
 }
@@ -324,8 +335,11 @@ fn arguments<P: Plugin>(verb: &str, text: &str) -> Result<Args> {
     let Some(known) = strict else { return Ok(Args::parse(text).unwrap_or_default()) };
     let refused = |text| Error::environment(text).remedy("CNI_ARGS is KEY=VALUE;KEY=VALUE");
     let args = Args::parse(text).map_err(refused)?;
+    let passed_over = args.ignore_unknown();
+    let passed_over =
+        passed_over.map_err(|text| Error::environment(text).remedy("set IgnoreUnknown in CNI_ARGS to 1 or 0"))?;
     let unknown = args.unknown(known);
-    if unknown.is_empty() || args.ignore_unknown().map_err(refused)? {
+    if unknown.is_empty() || passed_over {
         return Ok(args);
     }
     Err(Error::environment(format!("ARGS: unknown args {unknown:?}"))
@@ -345,7 +359,10 @@ impl Call {
     }
 
     fn check<P: Plugin>(self) -> Result<Check> {
-        let prev = self.prev()?.ok_or_else(|| Error::config("Required prevResult missing"))?;
+        let prev = self.prev()?.ok_or_else(|| {
+            let missing = Error::config("Required prevResult missing");
+            missing.remedy("the runtime has to give CHECK the result of the ADD: if it has none, DEL and ADD again")
+        })?;
         let netns = self.sandbox::<P>(true)?;
         Ok(Check { attachment: self.attachment(), netns, prev, call: self })
     }
@@ -399,7 +416,10 @@ impl Call {
         let read = self.conf.get("prevResult").map(|value| Answer::read(value, self.version));
         let read = read
             .transpose()
-            .map_err(|error| Error::from(error.under("prevResult")).while_doing("could not parse prevResult"))?;
+            .map_err(|error| Error::from(error.under("prevResult")).while_doing("could not parse prevResult"))
+            .map_err(|error| {
+                error.remedy("the runtime has to pass on the ADD's result as it was: DEL, then ADD again")
+            })?;
         Ok(read.map(|(_, answer)| answer))
     }
 
@@ -416,7 +436,8 @@ impl Call {
             }
             _ if !P::ENTERS_NETNS => Ok(Netns::nowhere(path)?),
             Found::NotNetns { why, .. } => {
-                Err(Error::environment(format!("CNI_NETNS {path:?} is not a network namespace: {why}")))
+                Err(Error::environment(format!("CNI_NETNS {path:?} is not a network namespace: {why}"))
+                    .remedy("set CNI_NETNS to the container's namespace, such as /run/netns/NAME or /proc/PID/ns/net"))
             }
             Found::Gone | Found::Empty => {
                 let code = if something_was_made { code::INVALID_ENVIRONMENT } else { code::UNKNOWN_CONTAINER };

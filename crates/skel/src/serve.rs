@@ -1,14 +1,14 @@
 //! The straight line of a call: judge, answer, print, keep.
 
 use std::io::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use crate::about;
-use crate::error::{Error, Result, code};
+use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::journal::Journal;
 use crate::log;
+use crate::panic::caught;
 use crate::plugin::Plugin;
 use crate::registry::{Plugins, Serve};
 use crate::reply;
@@ -32,7 +32,7 @@ pub(crate) fn answer_process(name: &str, serve: Serve, plugins: Plugins) -> Exit
 /// Answers one call: exactly one JSON document at most, and the exit status. Whatever failed has been undone by then.
 pub fn serve<P: Plugin>(name: &str, mut input: Input, plugins: Plugins, out: &mut dyn Write) -> u8 {
     let mut journal = Journal::default();
-    let answered = guarded(|| answer::<P>(name, &mut input, plugins, &mut journal));
+    let answered = answer::<P>(name, &mut input, plugins, &mut journal);
     let sent = answered.map(|document| reply::send(out, &document));
     match sent {
         Ok(Ok(())) => {
@@ -48,7 +48,7 @@ pub fn serve<P: Plugin>(name: &str, mut input: Input, plugins: Plugins, out: &mu
 
 fn answer<P: Plugin>(name: &str, input: &mut Input, plugins: Plugins, journal: &mut Journal) -> Result<Vec<u8>> {
     let observed = input.clone();
-    log::call(name, &observed, || {
+    let judged_and_answered = || {
         Ok(match judge::<P>(name, input, plugins)? {
             Request::Add(add) => reply::result(&add.call.configured::<P>()?.add(&add, journal)?, add.call.version),
             Request::Check(check) => check.call.configured::<P>()?.check(&check).map(|()| Vec::new())?,
@@ -58,24 +58,16 @@ fn answer<P: Plugin>(name: &str, input: &mut Input, plugins: Plugins, journal: &
             Request::Plan(preview) => reply::plan(&preview.call.configured::<P>()?.plan(&preview)?),
             Request::Version => reply::versions(),
         })
-    })
-}
-
-/// A panic is a defect of the plugin; what it made so far is undone like after any other error.
-fn guarded(work: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-        let text = format!("panic: {}", said.unwrap_or("no message"));
-        Err(Error::new(code::DEFECT, text).remedy("this is a defect in the plugin: please report it with this text"))
-    })
+    };
+    // Caught within the log's call: the line tells of the panic, and what is undone is not logged as part of it.
+    log::call(name, &observed, || caught(judged_and_answered))
 }
 
 /// The error, once everything was undone; with what could not be.
 fn undone(journal: Journal, error: Error) -> Error {
-    match journal.roll_back() {
-        Ok(()) => error,
-        Err(left) => error.detail(format!("not all could be undone: {left}")).remedy("DEL removes what is left"),
-    }
+    let Err(left) = journal.roll_back() else { return error };
+    let first = error.remedy.clone().map(|remedy| format!("; {remedy}")).unwrap_or_default();
+    error.detail(format!("not all could be undone: {left}")).remedy(format!("DEL removes what is left{first}"))
 }
 
 /// The version an error object is written in: the configuration's if it is known, else the newest.

@@ -47,7 +47,8 @@ pub(crate) fn misread(error: ReadError, origins: &Origins) -> Error {
     let origin = origins.iter().find_map(|(key, place)| Some((place, rest(key)?)));
     match origin {
         None | Some((Said::Key, _)) => error.into(),
-        Some((Said::CniArg(name), _)) => Error::environment(format!("CNI_ARGS {name}: {}", error.message)),
+        Some((Said::CniArg(name), _)) => Error::environment(format!("CNI_ARGS {name}: {}", error.message))
+            .remedy(format!("correct {name} in CNI_ARGS")),
         Some((place, rest)) => ReadError { path: format!("{place}{rest}"), ..error }.into(),
     }
 }

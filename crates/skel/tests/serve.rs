@@ -22,6 +22,8 @@ struct Moody {
 }
 
 impl Plugin for Moody {
+    const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["IP"]);
+
     fn add(&self, _: &Add, journal: &mut Journal) -> Result<Answer> {
         let _made = journal.undo(&"a thing", |_| {
             UNDONE.fetch_add(1, Ordering::Relaxed);
@@ -29,6 +31,9 @@ impl Plugin for Moody {
         });
         if self.mood == "stubborn" {
             let _stays = journal.undo(&"a stubborn thing", |_| Err(Error::new(code::SYSTEM, "it stays")));
+        }
+        if self.mood == "mad" {
+            let _panics = journal.undo(&"a mad thing", |_| -> Result<()> { panic!("undoing went mad") });
         }
         assert_eq!(self.mood, "", "the mood is bad");
         Ok(Answer::default())
@@ -39,9 +44,9 @@ impl Plugin for Moody {
     }
 }
 
-/// One ADD: its status, and how often something was undone.
-fn add(mood: &str, out: &mut dyn Write) -> (u8, usize) {
-    let input = Input {
+/// An ADD that can be served.
+fn input(mood: &str) -> Input {
+    Input {
         command: "ADD".into(),
         container_id: "c".into(),
         ifname: "eth0".into(),
@@ -49,9 +54,13 @@ fn add(mood: &str, out: &mut dyn Write) -> (u8, usize) {
         netns_override: true,
         stdin: Stdin::Given(format!(r#"{{"cniVersion":"1.0.0","name":"n","mood":"{mood}"}}"#).into_bytes()),
         ..Input::default()
-    };
+    }
+}
+
+/// One ADD: its status, and how often something was undone.
+fn add(mood: &str, out: &mut dyn Write) -> (u8, usize) {
     let before = UNDONE.load(Ordering::Relaxed);
-    let exit = serve::<Moody>("moody", input, &[], out);
+    let exit = serve::<Moody>("moody", input(mood), &[], out);
     (exit, UNDONE.load(Ordering::Relaxed) - before)
 }
 
@@ -85,6 +94,76 @@ fn what_could_not_be_undone_is_told_with_the_error() {
     let said = String::from_utf8(out).unwrap();
     assert!(said.contains("not all could be undone: undo a stubborn thing: it stays"), "{said}");
     assert!(said.contains("remedy: DEL removes what is left"), "{said}");
+}
+
+#[test]
+fn a_panic_while_undoing_is_told_with_the_error_and_the_rest_is_undone() {
+    let _turn = TURN.lock();
+    let mut out = Vec::new();
+    assert_eq!(add("mad", &mut out), (1, 1));
+    let error: Value = serde_json::from_slice(&out).unwrap();
+    assert!(error["msg"].as_str().unwrap().contains("the mood is bad"), "{error}");
+    let details = error["details"].as_str().unwrap();
+    assert!(details.contains("not all could be undone: undo a mad thing: panic: undoing went mad"), "{error}");
+}
+
+/// The code and the details of the error of a call that is refused before the plugin is asked.
+fn refused(change: impl FnOnce(&mut Input)) -> (u64, String) {
+    let (mut asked, mut out) = (input("bad"), Vec::new());
+    change(&mut asked);
+    assert_eq!(serve::<Moody>("moody", asked, &[], &mut out), 1);
+    let error: Value = serde_json::from_slice(&out).unwrap();
+    (error["code"].as_u64().unwrap(), error["details"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_word_that_is_neither_true_nor_false_is_refused_even_if_there_is_nothing_to_ignore() {
+    for args in ["IgnoreUnknown=yes", "IgnoreUnknown=", "IP=10.0.0.1;IgnoreUnknown=2"] {
+        let (code, details) = refused(|input| input.args = args.into());
+        assert!(code == 4 && details.contains("remedy: set IgnoreUnknown"), "{args}: {code} {details}");
+    }
+}
+
+#[test]
+fn every_refusal_of_a_call_says_what_to_do() {
+    let stdin = |text: &str| Stdin::Given(text.into());
+    let on_stdin = [
+        ("7", 6),
+        ("{", 6),
+        ("{}", 7),
+        (r#"{"name":""}"#, 7),
+        (r#"{"name":7}"#, 6),
+        (r#"{"name":"a/b"}"#, 7),
+        (r#"{"name":"n","cniVersion":7}"#, 6),
+        (r#"{"name":"n","cniVersion":"9.0.0"}"#, 1),
+        (r#"{"name":"n","cniVersion":"1.0.0","type":7}"#, 6),
+        (r#"{"name":"n","cniVersion":"1.0.0","mood":7}"#, 6),
+        (r#"{"name":"n","cniVersion":"1.0.0","prevResult":7}"#, 6),
+    ];
+    for (text, expected) in on_stdin {
+        let (code, details) = refused(|input| input.stdin = stdin(text));
+        assert!(code == expected && details.contains("remedy: "), "{text}: {code} {details}");
+    }
+    let changes: [(&str, u64, fn(&mut Input)); 9] = [
+        ("unknown verb", 4, |input| input.command = "JUMP".into()),
+        ("CHECK without prevResult", 7, |input| input.command = "CHECK".into()),
+        ("too old", 1, |input| input.command = "STATUS".into()),
+        ("no GC list", 1, |input| input.command = "GC".into()),
+        ("bad container", 4, |input| input.container_id = "/".into()),
+        ("bad interface", 4, |input| input.ifname = "/".into()),
+        ("no namespace", 4, |input| input.netns = "/dev/null".into()),
+        ("gone namespace", 3, |input| input.netns = "/nowhere".into()),
+        ("our own namespace", 5, |input| input.netns_override = false),
+    ];
+    for (what, expected, change) in changes {
+        let (code, details) = refused(change);
+        assert!(code == expected && details.contains("remedy: "), "{what}: {code} {details}");
+    }
+    let newer = |input: &mut Input| {
+        input.command = "CHECK".into();
+        input.stdin = stdin(r#"{"name":"n","cniVersion":"9.0.0"}"#);
+    };
+    assert!(refused(newer).1.contains("remedy: set `cniVersion` to 1.1.0 or older"));
 }
 
 /// A reader that goes away after so many bytes.

@@ -40,6 +40,11 @@ pub(crate) fn cidr<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpNetwo
     parse_cidr(&String::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
+/// For `deserialize_with`: an address with its prefix length, for a member that may be absent.
+pub(crate) fn optional_cidr<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpNetwork>, D::Error> {
+    cidr(deserializer).map(Some)
+}
+
 /// For `deserialize_with`: an address, where the empty text is none, as Go reads it.
 pub(crate) fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
     let text = String::deserialize(deserializer)?;

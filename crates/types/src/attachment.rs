@@ -20,10 +20,12 @@ const KEYS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 impl NetConf {
     /// The attachments that GC must leave alone; `None` if nobody said, which is not the same as none being valid.
     ///
-    /// A `null` is an empty list: a runtime sends it when no container is left.
+    /// Lists under both names add up: what either of them says is valid must stay. A `null` is an empty list: a runtime
+    /// sends it when no container is left.
     pub fn valid_attachments(&self) -> Result<Option<Vec<Attachment>>, ReadError> {
-        let Some(key) = KEYS.into_iter().find(|key| self.has(key)) else { return Ok(None) };
-        let Some(list) = self.get(key) else { return Ok(Some(Vec::new())) };
-        read(list).map(Some).map_err(|error: ReadError| error.under(key))
+        let said = KEYS.into_iter().filter_map(|key| Some((key, self.get(key)?)));
+        let lists = said.map(|(key, list)| read(list).map_err(|error: ReadError| error.under(key)));
+        let lists: Vec<Vec<Attachment>> = lists.collect::<Result<_, _>>()?;
+        Ok(KEYS.into_iter().any(|key| self.has(key)).then(|| lists.concat()))
     }
 }

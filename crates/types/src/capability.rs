@@ -79,9 +79,9 @@ pub struct Bandwidth {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IpRange {
-    /// The network, host bits as written.
-    #[serde(deserialize_with = "address::cidr")]
-    pub subnet: IpNetwork,
+    /// The network, host bits as written. A range without one means nothing: whoever allocates refuses it.
+    #[serde(default, deserialize_with = "address::optional_cidr")]
+    pub subnet: Option<IpNetwork>,
     /// The first address.
     #[serde(default, deserialize_with = "address::optional")]
     pub range_start: Option<IpAddr>,
@@ -130,11 +130,13 @@ impl Capabilities<'_> {
         self.read("ips").map(Option::unwrap_or_default)
     }
 
-    /// `ipRanges`: sets of ranges, one address out of each set. A flat list, as containerd sends it, is one set.
+    /// `ipRanges`: sets of ranges, one address out of each set.
+    ///
+    /// A flat list, as containerd sends it, is one set a family, IPv4 first.
     pub fn ip_ranges(self) -> Result<Vec<Vec<IpRange>>, ReadError> {
         match self.read::<Value>("ipRanges")? {
             Some(Value::Array(flat)) if flat.first().is_some_and(Value::is_object) => {
-                self.read("ipRanges").map(|set| set.into_iter().collect())
+                self.read("ipRanges").map(Option::unwrap_or_default).map(by_family)
             }
             _ => self.read("ipRanges").map(Option::unwrap_or_default),
         }
@@ -193,4 +195,10 @@ impl Capabilities<'_> {
         let Some((key, value)) = member::lookup(&arguments, key) else { return Ok(None) };
         read(&value).map(Some).map_err(|error: ReadError| error.under(key).under(section))
     }
+}
+
+fn by_family(flat: Vec<IpRange>) -> Vec<Vec<IpRange>> {
+    let is_ipv6 = |range: &IpRange| range.subnet.is_some_and(|subnet| subnet.is_ipv6());
+    let (ipv6, others) = flat.into_iter().partition(is_ipv6);
+    [others, ipv6].into_iter().filter(|set| !Vec::is_empty(set)).collect()
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use cnikit::types::{Args, NetConf, ReadError, Route, Value, Version, read};
+use cnikit::types::{Args, IpRange, NetConf, ReadError, Route, Value, Version, read};
 use cnikit::{Error, Result};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
@@ -125,18 +125,16 @@ fn judge(sets: &[RangeSet], version: Version) -> Result<()> {
     Ok(())
 }
 
-/// The capability `ipRanges`: a list of sets. Some runtimes send one flat list of ranges, which makes a set a family.
+/// The capability `ipRanges`.
 fn of_runtime(conf: &NetConf) -> Result<Vec<Vec<Written>>> {
-    const PLACE: [&str; 2] = ["runtimeConfig", "ipRanges"];
-    let Some(value) = conf.at(&PLACE) else { return Ok(Vec::new()) };
-    if value.as_array().is_some_and(|list| list.iter().any(Value::is_object)) {
-        let flat: Vec<KeysOfRange> = read(value).map_err(|error| misread(&PLACE, &error))?;
-        let is_ipv6 = |written: &Written| written.subnet.is_some_and(|subnet| subnet.is_ipv6());
-        let (ipv6, others): (Vec<Written>, Vec<Written>) = flat.into_iter().map(Written::from).partition(is_ipv6);
-        return Ok([others, ipv6].into_iter().filter(|set| !set.is_empty()).collect());
-    }
-    let sets: Vec<Vec<KeysOfRange>> = read(value).map_err(|error| misread(&PLACE, &error))?;
-    Ok(sets.into_iter().map(|set| set.into_iter().map(Written::from).collect()).collect())
+    let written = |range: IpRange| Written {
+        subnet: range.subnet,
+        start: range.range_start,
+        end: range.range_end,
+        gateway: range.gateway,
+    };
+    let sets = conf.capabilities().ip_ranges()?;
+    Ok(sets.into_iter().map(|set| set.into_iter().map(written).collect()).collect())
 }
 
 fn wanted(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>> {
@@ -213,6 +211,10 @@ mod tests {
         let runtime = r#","runtimeConfig":{"ipRanges":[{"subnet":"10.1.0.0/30"},{"subnet":"2001:db8::/126"},{"subnet":"10.2.0.0/30"}]}"#;
         assert_eq!(sets("", runtime), "10.1.0.1-10.1.0.2,10.2.0.1-10.2.0.2 | 2001:db8::1-2001:db8::3");
         assert_eq!(sets(r#""subnet":"10.0.0.0/30""#, r#","runtimeConfig":{"ipRanges":null}"#), "10.0.0.1-10.0.0.2");
+        let refused = of("", r#","runtimeConfig":{"ipRanges":[{"rangeStart":"10.0.0.1"}]}"#).unwrap_err();
+        assert_eq!((refused.code, refused.msg.as_str()), (7, "invalid range set 0: IP <nil> not v4 nor v6"));
+        let refused = of("", r#","runtimeConfig":{"ipRanges":[[{"subnet":"bad"}]]}"#).unwrap_err();
+        assert!(refused.code == 7 && refused.msg.starts_with("runtimeConfig.ipRanges[0][0].subnet: "), "{refused}");
     }
 
     #[test]

@@ -65,17 +65,8 @@ impl IpamPlugin for HostLocal {
         Ok(())
     }
 
-    fn describe(&self, at: &Attachment) -> Vec<String> {
-        match self.described(at) {
-            Ok(words) => words,
-            Err(refusal) => vec![format!("refuse: {refusal}")],
-        }
-    }
-}
-
-impl HostLocal {
-    fn described(&self, at: &Attachment) -> Result<Vec<String>> {
-        let Checked { sets, wanted, .. } = self.checked(&at.conf, &at.args, at.version)?;
+    fn preview(&self, at: &Attachment) -> Result<(Vec<String>, Addresses)> {
+        let Checked { sets, wanted, routes, .. } = self.checked(&at.conf, &at.args, at.version)?;
         let request = Request { owner: owner(&at.tag), sets, wanted };
         let assigned = request.assign().map_err(refused)?;
         let place = data_dir(&at.conf).join(&at.tag.network);
@@ -83,7 +74,9 @@ impl HostLocal {
             let which = wanted.map_or("the next free address".to_owned(), |wanted| wanted.to_string());
             format!("reserve {which} of {set} for {} in {}", request.owner, place.display())
         });
-        Ok(words.collect())
+        let example = request.example().map_err(refused)?;
+        let addresses = Addresses { ips: example.into_iter().map(answered).collect(), routes, ..Addresses::default() };
+        Ok((words.collect(), addresses))
     }
 }
 

@@ -8,7 +8,7 @@
 use cnikit::plan::{Plan, Remains, Scene, apply, judge, release, verify};
 use cnikit::resources::loopback::{self, Loopback as Lo};
 use cnikit::types::{Answer, Ip};
-use cnikit::{Add, Check, Del, Journal, Plugin, Preview, Result};
+use cnikit::{Add, Check, Del, Journal, Outline, Plugin, Preview, Result};
 use serde::Deserialize;
 
 /// loopback's configuration: it has no keys.
@@ -37,7 +37,7 @@ impl Plugin for Loopback {
         verify(&[&Plan::of(Lo)], &Scene::from(check))
     }
 
-    fn plan(&self, _preview: &Preview) -> Result<Vec<String>> {
-        Ok(Plan::of(Lo).lines())
+    fn plan(&self, _preview: &Preview) -> Result<Outline> {
+        Ok(Outline { steps: Plan::of(Lo).lines(), ..Outline::default() })
     }
 }

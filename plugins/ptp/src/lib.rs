@@ -72,15 +72,14 @@ impl InterfacePlugin for Ptp {
 
     fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
         let (ifname, networks) = (at.tag.ifname.clone(), addresses.networks());
+        let given = layer3::routes(&addresses.ips, &addresses.routes).into_iter();
+        let given = given.map(|route| Route { onlink: false, ..route });
         let mut routes: Vec<Route> = Vec::new();
-        for route in addresses.ips.iter().flat_map(by_gateway) {
-            if routes.iter().all(|one| one.dst != route.dst) {
+        for route in addresses.ips.iter().flat_map(by_gateway).chain(given) {
+            if routes.iter().all(|one| (one.dst, one.table) != (route.dst, route.table)) {
                 routes.push(route);
             }
         }
-        routes.extend(
-            layer3::routes(&addresses.ips, &addresses.routes).into_iter().map(|route| Route { onlink: false, ..route }),
-        );
         let mut gateways: Vec<IpAddr> = Vec::new();
         for gateway in addresses.ips.iter().filter_map(|ip| ip.gateway) {
             if !gateways.contains(&gateway) {

@@ -4,6 +4,7 @@ mod address;
 mod batch;
 mod bridge;
 mod link;
+mod namespace;
 mod neighbour;
 mod route;
 mod scene;

@@ -34,14 +34,21 @@ fn containerd_is_understood_with_its_go_names_nulls_and_empty_texts() {
 }
 
 #[test]
-fn a_flat_list_of_ranges_is_one_set() {
+fn a_flat_list_of_ranges_is_one_set_a_family_ipv4_first() {
     let conf = runtime("containerd");
     let sets = conf.capabilities().ip_ranges().unwrap();
     assert_eq!((sets.len(), sets[0].len()), (1, 2));
-    assert_eq!(sets[0][0].subnet.to_string(), "10.1.0.0/16");
+    assert_eq!(sets[0][0].subnet, "10.1.0.0/16".parse().ok());
     assert_eq!((sets[0][0].range_start, sets[0][0].gateway), (None, None));
     assert_eq!(sets[0][0].range_end, "10.1.0.99".parse().ok());
     assert_eq!(sets[0][1].gateway, "10.2.0.1".parse().ok());
+    let flat = r#"{"ipRanges":[{"subnet":"fd00::/64"},{"subnet":"10.1.0.0/16"},{"gateway":"fd00::1"},{"subnet":"fd01::/64"}]}"#;
+    let sets = self::conf(flat).capabilities().ip_ranges().unwrap();
+    let subnets: Vec<Vec<String>> = sets
+        .iter()
+        .map(|set| set.iter().map(|range| format!("{:?}", range.subnet.map(|s| s.prefix()))).collect())
+        .collect();
+    assert_eq!(subnets, [["Some(16)", "None"], ["Some(64)", "Some(64)"]]);
 }
 
 #[test]

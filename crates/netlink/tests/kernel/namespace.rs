@@ -1,0 +1,52 @@
+//! The numbers that namespaces have for each other.
+
+use cnikit_netns::Netns;
+
+use crate::scene::{inside, netns, veth};
+
+#[test]
+fn the_number_of_a_namespace_is_the_one_that_links_into_it_bear() {
+    let (_here_netns, here) = inside();
+    let (first, second) = (netns(), netns());
+    let to_first = here.create_veth(&veth("veth1", "eth0", &first)).unwrap();
+    let to_second = here.create_veth(&veth("veth2", "eth0", &second)).unwrap();
+
+    let numbers = [&first, &second].map(|netns| here.namespace_id(netns).unwrap());
+    assert_eq!([to_first.lower_netns, to_second.lower_netns], numbers);
+    assert!(numbers[0].is_some() && numbers[1].is_some());
+    assert_ne!(numbers[0], numbers[1]);
+    assert_eq!(here.link("veth2").unwrap().lower_netns, numbers[1]);
+}
+
+#[test]
+fn each_namespace_counts_for_itself() {
+    let (here_netns, here) = inside();
+    let (there_netns, there) = inside();
+    // The first numbers of this one go to others, so that equal numbers below would not come by chance.
+    let others = [netns(), netns()];
+    for (number, other) in others.iter().enumerate() {
+        there.create_veth(&veth(&format!("veth{number}"), "eth0", other)).unwrap();
+    }
+    here.create_veth(&veth("near", "far", &there_netns)).unwrap();
+
+    assert_eq!(there.link("far").unwrap().lower_netns, Some(2));
+    assert_eq!(there.namespace_id(&here_netns).unwrap(), Some(2));
+    assert_eq!(here.namespace_id(&there_netns).unwrap(), Some(0));
+}
+
+#[test]
+fn a_namespace_that_no_link_leads_to_has_no_number_and_being_asked_gives_it_none() {
+    let (here_netns, here) = inside();
+    let other = netns();
+    for _ in 0..2 {
+        assert_eq!(here.namespace_id(&other).unwrap(), None);
+        assert_eq!(here.namespace_id(&here_netns).unwrap(), None, "nor the namespace for itself");
+    }
+}
+
+#[test]
+fn what_is_no_namespace_is_refused_by_name() {
+    let (_here_netns, here) = inside();
+    let error = here.namespace_id(&Netns::nowhere("/run/gone").unwrap()).unwrap_err();
+    assert_eq!((error.errno, error.object.as_str()), (libc::EINVAL, "/run/gone"), "{error}");
+}
