@@ -150,8 +150,11 @@ fn wanted(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>> {
         let Some(value) = conf.at(place) else { continue };
         let texts: Vec<String> = read(value).map_err(|error| misread(place, &error))?;
         for (n, text) in texts.iter().enumerate() {
-            let ip = text::wanted(text);
-            all.push(ip.map_err(|error| Error::config(format!("{}[{n}]: {error}", place.join("."))))?);
+            let ip = text::wanted(text).map_err(|error| {
+                Error::config(format!("{}[{n}]: {error}", place.join(".")))
+                    .remedy("request an address like 10.1.2.3, or drop it from the list")
+            });
+            all.push(ip?);
         }
     }
     Ok(all)
