@@ -237,9 +237,7 @@ fn what_a_plugin_tells_a_person_to_try_works() {
     for plugin in PLUGINS {
         let text = host.sh(&format!("{}/{plugin} --help", bin().display()));
         let example: Vec<&str> = text.lines().filter(|line| line.starts_with("  ")).collect();
-        let run = example
-            .join("\n")
-            .replace(&format!("/opt/cni/bin {plugin}"), &format!("/opt/cni/bin {}/{plugin}", bin().display()));
+        let run = example.join("\n");
         let said: Value = serde_json::from_str(&host.sh(&run)).unwrap();
         assert!(said["plan"].as_array().is_some_and(|plan| !plan.is_empty()), "{plugin}: {said}");
     }

@@ -166,10 +166,10 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         let Interface(plugin) = self;
         let at = &preview.attachment;
         let (link, mut steps) = (plugin.link(at).lines(), Vec::new());
-        let found = P::source(&at.conf).find(&preview.call);
-        let (given, mut addresses) = preview_addresses(&P::source(&at.conf), found.as_ref().ok())?;
-        let needs_link = found.is_ok_and(|source| source.needs_link());
-        steps.extend(if needs_link { [link, given] } else { [given, link] }.concat());
+        let source = P::source(&at.conf);
+        let found = source.find(&preview.call)?;
+        let (given, mut addresses) = preview_addresses(&source, &found)?;
+        steps.extend(if found.needs_link() { [link, given] } else { [given, link] }.concat());
         plugin.complete(&mut addresses)?;
         steps.extend(plugin.layer3(at, &addresses).lines());
         Ok(Outline { steps, example: Answer::default() })
@@ -183,15 +183,15 @@ fn kinds<P: InterfacePlugin>() -> Vec<Kind> {
 
 /// In what words a dry run says from where the addresses come, and what stands for them: what the IPAM plugin would give
 /// next if it lives in this program, else an address of nobody's.
-fn preview_addresses(source: &Source, found: Option<&Found>) -> Result<(Vec<String>, Addresses)> {
+fn preview_addresses(source: &Source, found: &Found) -> Result<(Vec<String>, Addresses)> {
     let Source::Ipam(name) = source else { return Ok((Vec::new(), Addresses::default())) };
-    let (steps, addresses) = match found.and_then(Found::preview) {
+    let (steps, addresses) = match found.preview() {
         Some(outline) => outline?,
         None => (vec![format!("addresses from {name}")], example()),
     };
     let stand_ins: Vec<String> = addresses.networks().iter().map(ToString::to_string).collect();
     let mut steps: Vec<String> = steps.into_iter().map(|step| format!("{name}: {step}")).collect();
-    steps.push(format!("below, {} stands for what {name} gives", stand_ins.join(" and ")));
+    steps.push(format!("from here on with {}, as an example", stand_ins.join(" and ")));
     Ok((steps, addresses))
 }
 

@@ -57,6 +57,10 @@ fn line(name: &str) -> String {
 }
 
 fn text(name: &str) -> String {
+    // By its path: iproute2 has a `bridge` too.
+    let path = std::env::current_exe().unwrap_or_else(|_| Path::new("/opt/cni/bin").join(name));
+    let is_named = path.file_name().is_some_and(|file| file == name);
+    let call = if is_named { path.display().to_string() } else { format!("{} {name}", path.display()) };
     let versions: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
     format!(
         "{about}
@@ -66,12 +70,14 @@ A container runtime calls this program: CNI_COMMAND and other variables in the e
 To try it by hand, see what it would do, without doing it:
 
   echo '{{\"cniVersion\":\"1.1.0\",\"name\":\"try\",\"type\":\"{name}\",\"ipam\":{{\"type\":\"host-local\",\"subnet\":\"10.99.0.0/24\"}}}}' |
-    CNI_COMMAND=PLAN CNI_CONTAINERID=c1 CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin {name}
+    CNI_COMMAND=PLAN CNI_CONTAINERID=c1 CNI_IFNAME=eth0 CNI_PATH={directory} {call}
 
 Verbs: ADD, CHECK, DEL, GC, STATUS, VERSION, and PLAN as above. CNI_LOG=info or debug logs each call to stderr or
 CNI_LOG_FILE. Error codes: 1 to 11, 50 and 51 as in the CNI specification; 100 the system refused, 101 something is
-taken, 102 CHECK found a difference, 103 a delegated plugin could not be run, 104 the attachment holds an address already.
+taken, 102 CHECK found a difference, 103 a delegated plugin could not be run, 104 the attachment holds an address already,
+199 a defect in the plugin.
 ",
+        directory = path.parent().unwrap_or(Path::new("/opt/cni/bin")).display(),
         about = line(name),
         versions = versions.join(", "),
     )

@@ -117,6 +117,10 @@ impl Keys {
             (self.macspoofchk, "`macspoofchk` true".to_owned()),
         ];
         let unserved = asked.into_iter().find(|(asked, _)| *asked);
-        unserved.map_or(Ok(()), |(_, what)| Err(format!("{what} is not there yet in this version of bridge")))
+        unserved.map_or(Ok(()), |(_, what)| {
+            Err(format!(
+                "{what} is not there yet in this bridge: leave it out, or let the reference's serve this network"
+            ))
+        })
     }
 }
