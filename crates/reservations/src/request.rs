@@ -7,7 +7,6 @@ use ipnetwork::IpNetwork;
 use crate::owner::Owner;
 use crate::range_set::RangeSet;
 use crate::refusal::Refusal;
-use crate::taker::allocation;
 
 /// One address of each set, for one attachment.
 #[derive(Clone, Debug)]
@@ -82,6 +81,13 @@ impl Request {
 /// Says for which set an allocation failed.
 pub(crate) fn failed_for(set: usize, refusal: Refusal) -> Refusal {
     refusal.within(format_args!("failed to allocate for range {set}"))
+}
+
+/// An address of a set with the prefix and the gateway of its range; none if it lies in no range.
+pub(crate) fn allocation(address: IpAddr, set: &RangeSet) -> Option<Allocation> {
+    let range = set.range_of(address)?;
+    let address = IpNetwork::new(address, range.subnet().prefix()).ok()?;
+    Some(Allocation { address, gateway: range.gateway() })
 }
 
 #[cfg(test)]

@@ -3,14 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use ipnetwork::IpNetwork;
-
 use crate::files::Files;
 use crate::ledger::Ledger;
 use crate::range_set::RangeSet;
 use crate::record::Record;
 use crate::refusal::{Kind, Refusal};
-use crate::request::{Allocation, Request, failed_for};
+use crate::request::{Allocation, Request, allocation, failed_for};
 
 /// So many taken addresses are tried one by one before all records are fetched at once.
 const TRIES: usize = 1000;
@@ -152,10 +150,4 @@ impl Taker<'_> {
             "delete containers that are gone (each file names its container), have the runtime call GC, or give a larger range",
         )
     }
-}
-
-pub(crate) fn allocation(address: IpAddr, set: &RangeSet) -> Option<Allocation> {
-    let range = set.range_of(address)?;
-    let address = IpNetwork::new(address, range.subnet().prefix()).ok()?;
-    Some(Allocation { address, gateway: range.gateway() })
 }
