@@ -22,11 +22,6 @@ impl Addresses {
         self.ips.is_empty()
     }
 
-    /// The gateway of the first address that has one of this family.
-    pub fn gateway(&self, of: IpAddr) -> Option<IpAddr> {
-        self.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == of.is_ipv4())
-    }
-
     /// Just the addresses, with their prefixes.
     pub fn networks(&self) -> Vec<IpNetwork> {
         self.ips.iter().map(|ip| ip.address).collect()

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use cnikit_netlink::{Batch, Change, Link};
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
-use cnikit_skel::{Error, Journal, Result};
+use cnikit_skel::{Journal, Result};
 
 use crate::veth;
 
@@ -28,8 +28,7 @@ impl Resource for ForwardingPort {
 
     fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
         let host = scene.host()?;
-        let port = veth::host_end(host, &scene.tag)?
-            .ok_or_else(|| Error::conflict(format!("the host end of {} is gone: somebody removed it", scene.tag)))?;
+        let port = veth::own_host_end(host, &scene.tag)?;
         veth::wait_running(host, &port)?;
         if !self.addresses.is_empty() {
             self.tell(scene)?;

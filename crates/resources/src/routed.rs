@@ -47,8 +47,7 @@ impl Resource for Routed {
 
     fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
         let host = scene.host()?;
-        let end = veth::host_end(host, &scene.tag)?
-            .ok_or_else(|| Error::conflict(format!("the host end of {} is gone: somebody removed it", scene.tag)))?;
+        let end = veth::own_host_end(host, &scene.tag)?;
         if self.gateways.iter().any(IpAddr::is_ipv6) {
             sysctl::set(&Inside::here(), &format!("net/ipv6/conf/{}/disable_ipv6", end.name), "0")?;
         }

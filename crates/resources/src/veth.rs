@@ -250,6 +250,12 @@ pub fn host_end(host: &Netlink, tag: &Tag) -> Result<Option<Link>> {
     Ok(None)
 }
 
+/// The host's end of a pair that was made a moment ago.
+pub(crate) fn own_host_end(host: &Netlink, tag: &Tag) -> Result<Link> {
+    let gone = || Error::conflict(format!("the host end of {tag} is gone: somebody removed it"));
+    host_end(host, tag)?.ok_or_else(gone)
+}
+
 /// The other end of a veth of the container, if it is in the host's namespace: each end names the other, by number *and* by
 /// namespace, for numbers are alike in all.
 pub(crate) fn host_end_of(host: &Netlink, netns: &Netns, end: &Link) -> Result<Option<Link>> {

@@ -8,7 +8,7 @@ use cnikit_process::Deadline;
 use cnikit_types::{Answer, CniError, Value, Version, document};
 
 use crate::error::{Error, Result, code};
-use crate::input::{Input, Stdin};
+use crate::input::Input;
 use crate::journal::Journal;
 use crate::log;
 use crate::plugin::Outline;
@@ -193,10 +193,4 @@ fn is_this_very_file(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let identity = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino())).ok();
     identity(path).is_some_and(|file| identity(Path::new("/proc/self/exe")) == Some(file))
-}
-
-impl From<Vec<u8>> for Stdin {
-    fn from(bytes: Vec<u8>) -> Stdin {
-        Stdin::Given(bytes)
-    }
 }
