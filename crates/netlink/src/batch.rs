@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::netlink::{Forgives, Request};
-use crate::{Change, Error, Netlink, NewAddress, Result, Route, neighbour};
+use crate::{Change, Error, Netlink, NewAddress, Result, Route, VlanRange, neighbour, vlan};
 
 /// Changes that go to the kernel in one datagram, in order, each with its own acknowledgement.
 ///
@@ -69,6 +69,20 @@ impl Batch {
     /// Forgets a neighbour; that it is not known is success.
     pub fn delete_neighbour(&mut self, index: u32, address: IpAddr) {
         self.requests.push(neighbour::deletion(index, address));
+    }
+
+    /// Puts a bridge port into all of these VLANs, in one message; one that it is in already is changed to what is said here.
+    ///
+    /// The kernel takes them one by one: with a refusal, those before it stay.
+    #[doc(alias = "IFLA_BRIDGE_VLAN_INFO")]
+    pub fn add_vlans(&mut self, port: u32, ranges: &[VlanRange]) {
+        self.requests.push(vlan::addition(port, ranges));
+    }
+
+    /// Takes a bridge port out of all VLANs from the first to the last of a range, however it is in them, in one message;
+    /// that it is not in some or any of them is success.
+    pub fn delete_vlans(&mut self, port: u32, range: VlanRange) {
+        self.requests.push(vlan::deletion(port, range));
     }
 
     fn push(&mut self, request: Result<Request>) {

@@ -22,6 +22,7 @@ mod neighbour;
 mod netlink;
 mod route;
 mod socket;
+mod vlan;
 mod watch;
 
 pub use address::{Address, NewAddress};
@@ -37,3 +38,4 @@ pub use neighbour::Neighbour;
 pub use netlink::Netlink;
 pub use route::{Family, MAIN_TABLE, Route};
 pub use socket::Socket;
+pub use vlan::VlanRange;

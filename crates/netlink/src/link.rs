@@ -1,6 +1,6 @@
 //! Network interfaces: what there is.
 
-use netlink_packet_core::{DefaultNla, parse_i32, parse_u32};
+use netlink_packet_core::{DefaultNla, parse_i32, parse_u16, parse_u32};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     InfoKind, LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkInfo, LinkMessage, State,
@@ -29,6 +29,7 @@ const INFO_DATA: u16 = 2;
 const INFO_SLAVE_KIND: u16 = 4;
 const INFO_SLAVE_DATA: u16 = 5;
 const BR_VLAN_FILTERING: u16 = 7;
+const BR_VLAN_DEFAULT_PVID: u16 = 39;
 const BRPORT_STATE: u16 = 1;
 const BRPORT_MODE: u16 = 4;
 const BRPORT_ISOLATED: u16 = 33;
@@ -90,6 +91,10 @@ pub struct Link {
     /// Of a bridge: whether it filters by VLAN.
     #[doc(alias = "IFLA_BR_VLAN_FILTERING")]
     pub vlan_filtering: Option<bool>,
+    /// Of a bridge: the VLAN that new ports are in, 0 if in none. A kernel built without `CONFIG_BRIDGE_VLAN_FILTERING`
+    /// has nothing to say here.
+    #[doc(alias = "IFLA_BR_VLAN_DEFAULT_PVID")]
+    pub default_vlan: Option<u16>,
 }
 
 /// A link's settings as a port of a bridge. See bridge(8).
@@ -237,10 +242,12 @@ impl Link {
 
     /// Reads what is particular to the kind of link, and to that of its master.
     fn take_info(&mut self, info: &[u8]) {
-        let find = |wanted| attributes(info).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+        let find = |wanted| value(info, wanted);
         self.kind = find(INFO_KIND).map(words);
         if self.kind.as_deref() == Some("bridge") {
-            self.vlan_filtering = find(INFO_DATA).and_then(|data| flag(data, BR_VLAN_FILTERING));
+            let data = find(INFO_DATA).unwrap_or_default();
+            self.vlan_filtering = flag(data, BR_VLAN_FILTERING);
+            self.default_vlan = value(data, BR_VLAN_DEFAULT_PVID).and_then(|vlan| parse_u16(vlan).ok());
         }
         if find(INFO_SLAVE_KIND).is_some_and(|kind| words(kind) == "bridge") {
             self.port = find(INFO_SLAVE_DATA).map(Port::parse);
@@ -258,8 +265,12 @@ impl Port {
     }
 }
 
+fn value(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
 fn byte(bytes: &[u8], wanted: u16) -> Option<u8> {
-    attributes(bytes).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| value.first().copied())
+    value(bytes, wanted).and_then(|value| value.first().copied())
 }
 
 fn flag(bytes: &[u8], wanted: u16) -> Option<bool> {

@@ -10,4 +10,5 @@ mod route;
 mod scene;
 mod socket;
 mod veth;
+mod vlan;
 mod watch;

@@ -1,0 +1,151 @@
+//! The VLANs of bridge ports.
+
+use std::fmt;
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, parse_u16};
+use netlink_packet_route::link::{
+    AfSpecBridge, BridgeVlanInfo, BridgeVlanInfoFlags, LinkAttribute, LinkHeader, LinkMessage,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::frame::{HEADER, attributes};
+use crate::netlink::{Forgives, Request};
+use crate::{Netlink, Result};
+
+/// `RTM_GETVLAN` of `linux/rtnetlink.h`.
+const GETVLAN: u16 = 114;
+/// Length of a `br_vlan_msg`.
+const VLAN_HEADER: usize = 8;
+
+// The attributes that are read here, from `linux/if_bridge.h`.
+const ENTRY: u16 = 1;
+const ENTRY_INFO: u16 = 1;
+const ENTRY_RANGE: u16 = 2;
+
+/// VLANs of a bridge port that are treated alike: neighbours, or just one. See bridge(8), `vlan`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[doc(alias = "bridge_vlan_info")]
+pub struct VlanRange {
+    /// The first, from 1.
+    pub first: u16,
+    /// The last, to 4094; the same as `first` where there is just one.
+    pub last: u16,
+    /// What comes in without a tag is in this VLAN. A port has one such at most, and the kernel refuses it for several.
+    #[doc(alias = "BRIDGE_VLAN_INFO_PVID")]
+    pub pvid: bool,
+    /// What goes out loses its tag.
+    #[doc(alias = "BRIDGE_VLAN_INFO_UNTAGGED")]
+    pub untagged: bool,
+}
+
+impl VlanRange {
+    /// Every VLAN that there is, tagged.
+    pub const ALL: VlanRange = VlanRange { first: 1, last: 4094, pvid: false, untagged: false };
+
+    /// Just one, which untagged frames are in, both ways.
+    pub fn native(vlan: u16) -> VlanRange {
+        VlanRange { first: vlan, last: vlan, pvid: true, untagged: true }
+    }
+
+    /// These, which are tagged both ways.
+    pub fn tagged(first: u16, last: u16) -> VlanRange {
+        VlanRange { first, last, pvid: false, untagged: false }
+    }
+
+    /// Whether the other begins in this one or right behind it and is treated alike, so that both can be said as one.
+    pub fn continues_in(&self, other: &VlanRange) -> bool {
+        let alike = (self.pvid, self.untagged) == (other.pvid, other.untagged);
+        alike && !self.pvid && (self.first..=self.last.saturating_add(1)).contains(&other.first)
+    }
+}
+
+/// In the words of bridge(8): `100 PVID untagged`, `200-210`.
+impl fmt::Display for VlanRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.first)?;
+        if self.last != self.first {
+            write!(f, "-{}", self.last)?;
+        }
+        f.write_str(if self.pvid { " PVID" } else { "" })?;
+        f.write_str(if self.untagged { " untagged" } else { "" })
+    }
+}
+
+impl Netlink {
+    /// The VLANs of a bridge port, ascending, neighbours that are alike in one. The kernel picks the port.
+    ///
+    /// Linux 5.6 or newer; an older kernel, and one built without `CONFIG_BRIDGE_VLAN_FILTERING`, has no such question
+    /// ([`crate::Error::unsupported`]).
+    #[doc(alias = "RTM_GETVLAN")]
+    pub fn vlans(&self, port: u32) -> Result<Vec<VlanRange>> {
+        let request = question(port);
+        let failed = |error: crate::Error| error.during("list VLANs of bridge port", format!("number {port}"));
+        let messages = self.with_socket(|socket| socket.dump(&request)).map_err(failed)?;
+        Ok(messages.iter().flat_map(|message| VlanRange::parse_all(message)).collect())
+    }
+}
+
+/// Puts a port into all of these with one message. One that it is in already is then tagged, or not, as is said here.
+pub(crate) fn addition(port: u32, ranges: &[VlanRange]) -> Request {
+    let infos = ranges.iter().copied().flat_map(VlanRange::infos).map(AfSpecBridge::VlanInfo).collect();
+    request("add VLANs of", RouteNetlinkMessage::SetLink(message(port, infos)), port)
+}
+
+/// Takes a port out of all of these; the kernel passes over those that it is not in.
+pub(crate) fn deletion(port: u32, range: VlanRange) -> Request {
+    let infos = range.infos().map(AfSpecBridge::VlanInfo).collect();
+    request("delete VLANs of", RouteNetlinkMessage::DelLink(message(port, infos)), port)
+}
+
+fn request(operation: &'static str, message: RouteNetlinkMessage, port: u32) -> Request {
+    Request { message, flags: 0, operation, object: String::new(), link: Some(port), forgives: Forgives::Nothing }
+}
+
+fn message(port: u32, infos: Vec<AfSpecBridge>) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.header = LinkHeader { interface_family: AddressFamily::Bridge, index: port, ..LinkHeader::default() };
+    message.attributes.push(LinkAttribute::AfSpecBridge(infos));
+    message
+}
+
+/// An `RTM_GETVLAN` for one port: a `nlmsghdr`, whose sequence number is filled in as it is sent, and a `br_vlan_msg`.
+fn question(port: u32) -> Vec<u8> {
+    let length = u32::try_from(HEADER + VLAN_HEADER).unwrap_or_default();
+    let flags = NLM_F_REQUEST | NLM_F_DUMP;
+    let family = [u8::try_from(libc::AF_BRIDGE).unwrap_or_default(), 0, 0, 0];
+    let (kind, flags, port) = (GETVLAN.to_ne_bytes(), flags.to_ne_bytes(), port.to_ne_bytes());
+    [&length.to_ne_bytes()[..], &kind, &flags, &[0; 8], &family, &port].concat()
+}
+
+impl VlanRange {
+    /// One VLAN as it is; several as the first and the last of a range.
+    fn infos(self) -> impl Iterator<Item = BridgeVlanInfo> {
+        let mut flags = BridgeVlanInfoFlags::empty();
+        flags.set(BridgeVlanInfoFlags::Pvid, self.pvid);
+        flags.set(BridgeVlanInfoFlags::Untagged, self.untagged);
+        let info = move |more, vid| BridgeVlanInfo { flags: flags | more, vid };
+        let (begin, end) = match self.last - self.first {
+            0 => (None, info(BridgeVlanInfoFlags::empty(), self.first)),
+            _ => (
+                Some(info(BridgeVlanInfoFlags::RangeBegin, self.first)),
+                info(BridgeVlanInfoFlags::RangeEnd, self.last),
+            ),
+        };
+        begin.into_iter().chain([end])
+    }
+
+    /// Reads the entries of an `RTM_NEWVLAN` message.
+    fn parse_all(message: &[u8]) -> impl Iterator<Item = VlanRange> {
+        let entries = attributes(message.get(HEADER + VLAN_HEADER..).unwrap_or_default());
+        entries.filter(|(kind, _)| *kind == ENTRY).filter_map(|(_, entry)| VlanRange::parse(entry))
+    }
+
+    fn parse(entry: &[u8]) -> Option<VlanRange> {
+        let find = |wanted| attributes(entry).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+        let BridgeVlanInfo { flags, vid } = find(ENTRY_INFO)?.try_into().ok()?;
+        let last = find(ENTRY_RANGE).and_then(|last| parse_u16(last).ok()).unwrap_or(vid);
+        let (pvid, untagged) =
+            (flags.contains(BridgeVlanInfoFlags::Pvid), flags.contains(BridgeVlanInfoFlags::Untagged));
+        Some(VlanRange { first: vid, last, pvid, untagged })
+    }
+}
