@@ -1,5 +1,6 @@
 //! Keys that several plugins have.
 
+use cnikit_resources::masquerade::Backend;
 use cnikit_types::Dns;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -48,22 +49,19 @@ impl DnsOverride {
     }
 }
 
-/// `ipMasqBackend`: what rules are written with.
+/// `ipMasqBackend`: what rules are written with. Absent, it is found out on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MasqueradeBackend {
-    /// nftables, over netlink.
-    #[default]
-    Nftables,
-}
+pub struct MasqueradeBackend(pub Backend);
 
 impl<'de> Deserialize<'de> for MasqueradeBackend {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<MasqueradeBackend, D::Error> {
         match String::deserialize(deserializer)?.as_str() {
-            "nftables" => Ok(MasqueradeBackend::Nftables),
-            "iptables" => {
-                Err(D::Error::custom("\"iptables\" is not there yet: leave the key out, or say \"nftables\""))
+            "iptables" => Ok(MasqueradeBackend(Backend::Iptables)),
+            "nftables" => Ok(MasqueradeBackend(Backend::Nftables)),
+            other => {
+                let known = "\"iptables\" and \"nftables\" are known, and without the key the host decides";
+                Err(D::Error::custom(format!("unknown ipmasq backend {other:?}: {known}")))
             }
-            other => Err(D::Error::custom(format!("unknown ipmasq backend {other:?}: \"nftables\" is known"))),
         }
     }
 }

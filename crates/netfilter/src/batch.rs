@@ -23,6 +23,15 @@ impl Batch {
         self.judge(&sequences, &exchanged)
     }
 
+    /// Has the kernel do all of it but the last step: without its end it gives the transaction up, and answers as if.
+    pub(crate) fn rehearse(&self, socket: &mut Socket) -> Result<()> {
+        let (mut datagram, sequences) = self.encode(|| socket.next_sequence());
+        datagram.truncate(datagram.len() - Message::end().encode(0).len());
+        let last = sequences.len().saturating_sub(1);
+        let exchanged = socket.exchange(&datagram, &sequences[last..])?;
+        self.judge(&sequences, &exchanged)
+    }
+
     /// The datagram, and the sequence numbers of the opening message and of `messages`.
     ///
     /// Only the last change asks for an acknowledgement. Refusals come without being asked for, and kernels before
@@ -61,7 +70,8 @@ mod tests {
     use crate::frame::{Family, Frame};
 
     fn frame() -> Frame {
-        Frame { family: Family::Inet, table: "t", table_comment: None, chains: vec![], fixed: vec![], holds: "c" }
+        let (chains, fixed, own) = (vec![], vec![], vec![]);
+        Frame { family: Family::Inet, table: "t", table_comment: None, chains, fixed, holds: "c", own }
     }
 
     fn batch(guard: Option<u32>) -> Batch {

@@ -10,9 +10,6 @@ const REGISTER: u32 = 1;
 /// The register whose value decides about the packet.
 #[doc(alias = "NFT_REG_VERDICT")]
 const VERDICT_REGISTER: u32 = 0;
-/// Payload is counted from the start of the network header.
-#[doc(alias = "NFT_PAYLOAD_NETWORK_HEADER")]
-const NETWORK_HEADER: u32 = 1;
 /// The element of the list that a rule keeps its expressions in.
 #[doc(alias = "NFTA_LIST_ELEM")]
 const ELEMENT: u16 = 1;
@@ -33,6 +30,9 @@ pub(crate) const FAMILY: u32 = 15;
 /// `meta protocol`: the `EtherType` of the frame.
 #[doc(alias = "NFT_META_PROTOCOL")]
 pub(crate) const ETHER_TYPE: u32 = 1;
+/// `meta iifname`: the name of the interface by which the packet came, filled up with zeros.
+#[doc(alias = "NFT_META_IIFNAME")]
+pub(crate) const FROM: u32 = 6;
 
 pub(crate) const DROP: i32 = 0;
 pub(crate) const ACCEPT: i32 = 1;
@@ -40,13 +40,24 @@ pub(crate) const JUMP: i32 = -3;
 pub(crate) const GOTO: i32 = -4;
 pub(crate) const RETURN: i32 = -5;
 
+/// From where payload is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Header {
+    /// The start of the frame.
+    #[doc(alias = "NFT_PAYLOAD_LL_HEADER")]
+    Link = 0,
+    /// The start of the packet.
+    #[doc(alias = "NFT_PAYLOAD_NETWORK_HEADER")]
+    Network = 1,
+}
+
 /// One instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expression {
     /// Loads what the kernel knows about the packet.
     Meta(u32),
-    /// Loads bytes of the network header.
-    Payload { offset: u32, length: u32 },
+    /// Loads bytes of a header.
+    Payload { header: Header, offset: u32, length: u32 },
     /// Keeps only these bits.
     Mask(Vec<u8>),
     /// Goes on only if the register holds this.
@@ -69,7 +80,7 @@ pub(crate) fn encode(expressions: &[Expression]) -> Attributes {
 fn element(expression: &Expression) -> Attributes {
     let (name, data) = match expression {
         Expression::Meta(key) => ("meta", Attributes::new().number(2, *key).number(1, REGISTER)),
-        Expression::Payload { offset, length } => ("payload", payload(*offset, *length)),
+        Expression::Payload { header, offset, length } => ("payload", payload(*header, *offset, *length)),
         Expression::Mask(mask) => ("bitwise", bitwise(mask)),
         Expression::Equal(bytes) => ("cmp", compare(0, bytes)),
         Expression::NotEqual(bytes) => ("cmp", compare(1, bytes)),
@@ -81,8 +92,8 @@ fn element(expression: &Expression) -> Attributes {
 }
 
 /// Register, base, offset and length: `NFTA_PAYLOAD_DREG` and the three that follow it.
-fn payload(offset: u32, length: u32) -> Attributes {
-    Attributes::new().number(1, REGISTER).number(2, NETWORK_HEADER).number(3, offset).number(4, length)
+fn payload(header: Header, offset: u32, length: u32) -> Attributes {
+    Attributes::new().number(1, REGISTER).number(2, header as u32).number(3, offset).number(4, length)
 }
 
 /// Both registers, length, mask and what is then flipped, which is nothing: `NFTA_BITWISE_SREG` to `_XOR`.
@@ -133,8 +144,10 @@ fn read(element: &[u8]) -> Option<Expression> {
 }
 
 fn read_payload(data: &[u8]) -> Option<Expression> {
-    let ours = number(data, 1)? == REGISTER && number(data, 2)? == NETWORK_HEADER;
-    ours.then_some(Expression::Payload { offset: number(data, 3)?, length: number(data, 4)? })
+    let base = number(data, 2)?;
+    let header = [Header::Link, Header::Network].into_iter().find(|header| *header as u32 == base)?;
+    let (offset, length) = (number(data, 3)?, number(data, 4)?);
+    (number(data, 1)? == REGISTER).then_some(Expression::Payload { header, offset, length })
 }
 
 fn read_bitwise(data: &[u8]) -> Option<Expression> {
@@ -168,7 +181,8 @@ mod tests {
     fn every() -> Vec<Expression> {
         vec![
             Expression::Meta(FAMILY),
-            Expression::Payload { offset: 24, length: 8 },
+            Expression::Payload { header: Header::Network, offset: 24, length: 8 },
+            Expression::Payload { header: Header::Link, offset: 6, length: 6 },
             Expression::Mask(vec![255, 192]),
             Expression::Equal(vec![1, 2, 3]),
             Expression::NotEqual(vec![4]),

@@ -10,14 +10,17 @@ use crate::frame::Frame;
 use crate::message::{Body, HEADERS, Message, rule};
 use crate::rule::Rule;
 use crate::userdata;
+use crate::whose::Label;
 
 /// A rule as it was found, whoever wrote it: with all that is needed to put it back byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
+    pub(crate) chain: String,
     pub(crate) handle: u64,
     pub(crate) body: Body,
     expressions: Vec<Expression>,
     comment: Option<String>,
+    owner: Option<String>,
     rule: Option<Rule>,
 }
 
@@ -33,38 +36,59 @@ impl Found {
         self.comment.as_deref()
     }
 
+    /// Whose it is, if it says so.
+    pub fn owner(&self) -> Option<&str> {
+        self.owner.as_deref()
+    }
+
+    /// The chain it stands in.
+    pub fn chain(&self) -> &str {
+        &self.chain
+    }
+
     /// The rule as a value; `None` if it does something for which this crate has no word.
     pub fn rule(&self) -> Option<&Rule> {
         self.rule.as_ref()
     }
 
-    /// Reads a message of a dump, if its comment is `wanted`; most rules of a chain are somebody else's.
+    /// Reads a message of a dump, if its label is `wanted`; most rules of a chain are somebody else's.
     ///
     /// `None` also if it is about another chain, as old kernels, which do not filter, send them.
     pub(crate) fn read(
         message: &[u8],
         frame: &Frame,
         chain: &str,
-        wanted: impl Fn(Option<&str>) -> bool,
+        wanted: impl Fn(&Label<'_>) -> bool,
     ) -> Option<Self> {
         let list = message.get(HEADERS..)?;
         let here = message.get(16) == Some(&frame.family.number())
             && text(list, rule::TABLE) == Some(frame.table)
             && text(list, rule::CHAIN) == Some(chain);
         let userdata = value(list, rule::USERDATA).unwrap_or_default();
-        let comment = userdata::comment(userdata);
+        let (comment, owner) = (userdata::comment(userdata), userdata::owner(userdata));
         let handle = u64::from_be_bytes(value(list, rule::HANDLE)?.try_into().ok()?);
-        (here && wanted(comment.as_deref())).then(|| {
+        (here && wanted(&Label { comment: comment.as_deref(), owner: owner.as_deref() })).then(|| {
             let raw = value(list, rule::EXPRESSIONS).unwrap_or_default();
+            let expressions = decode(raw);
+            let comment = comment.map(Cow::into_owned);
+            let rule = decompile(&expressions, comment.clone(), frame.family);
             let body = Body { expressions: Attributes::raw(raw), userdata: userdata.to_vec() };
-            Self::of(handle, body, comment.map(Cow::into_owned), frame)
+            let (chain, owner) = (chain.to_owned(), owner.map(Cow::into_owned));
+            Self { chain, handle, body, expressions, comment, owner, rule }
         })
     }
 
-    fn of(handle: u64, body: Body, comment: Option<String>, frame: &Frame) -> Self {
-        let expressions = decode(body.expressions.as_bytes());
-        let rule = decompile(&expressions, comment.clone(), frame);
-        Self { handle, body, expressions, comment, rule }
+    /// By what it is told apart.
+    pub(crate) fn label(&self) -> Label<'_> {
+        Label { comment: self.comment(), owner: self.owner() }
+    }
+
+    /// The chain it leads to.
+    pub(crate) fn target(&self) -> Option<&str> {
+        self.expressions.iter().find_map(|one| match one {
+            Expression::Verdict { chain, .. } => chain.as_deref(),
+            _ => None,
+        })
     }
 
     /// Whether it does the same, whatever its comment.
@@ -72,14 +96,19 @@ impl Found {
         self.expressions == expressions
     }
 
-    /// Whether it does the same and bears the same comment. The kernel may have written it in other bytes.
+    /// Whether it does the same and bears the same comment and owner. The kernel may have written it in other bytes.
     pub(crate) fn is(&self, body: &Body) -> bool {
         self.body.userdata == body.userdata && self.does(&decode(body.expressions.as_bytes()))
     }
 
+    /// Whether it does the same under the same comment, whoever wrote it.
+    pub(crate) fn serves(&self, expressions: &[Expression], comment: Option<&str>) -> bool {
+        self.does(expressions) && self.comment() == comment
+    }
+
     /// The message that removes it.
-    pub(crate) fn deletion(&self, frame: &Frame, chain: &str) -> Message {
-        Message::delete_rule(frame, chain, self.handle, &self.to_string())
+    pub(crate) fn deletion(&self, frame: &Frame) -> Message {
+        Message::delete_rule(frame, &self.chain, self.handle, &self.to_string())
     }
 }
 
@@ -120,7 +149,8 @@ mod tests {
     use crate::rule::Verdict;
 
     fn frame() -> Frame {
-        Frame { family: Family::Inet, table: "t", table_comment: None, chains: vec![], fixed: vec![], holds: "c" }
+        let (chains, fixed, own) = (vec![], vec![], vec![]);
+        Frame { family: Family::Inet, table: "t", table_comment: None, chains, fixed, holds: "c", own }
     }
 
     /// A message as a dump has it: `accept comment "k"`.
@@ -139,7 +169,7 @@ mod tests {
     fn a_rule_is_read_with_handle_and_comment() {
         let found = Found::read(&message(Family::Inet, "t", "c"), &frame(), "c", |_| true).unwrap();
         assert_eq!((found.handle(), found.comment()), (7, Some("k")));
-        assert_eq!(found.rule().map(|rule| rule.verdict), Some(Verdict::Accept));
+        assert_eq!(found.rule().map(|rule| rule.verdict.clone()), Some(Verdict::Accept));
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::rule::Rule;
 
-/// A table with its chains, shared by everybody who adds rules: made when absent, never removed, never flushed.
+/// A table with its chains, shared by everybody who adds rules: made when absent, never removed, never flushed. And the
+/// chains beside them that one owner has for himself.
 ///
 /// Whoever made it before us may have done so with other comments or none; those are not compared.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,6 +22,17 @@ pub struct Frame {
     pub fixed: Vec<(&'static str, Vec<Rule>)>,
     /// The chain our rules live in.
     pub holds: &'static str,
+    /// The chains that our rules lead to, and that nobody else's do.
+    pub own: Vec<OwnChain>,
+}
+
+/// A regular chain of one owner alone: it comes and goes with the rules that lead to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnChain {
+    /// Its name, at most 255 bytes.
+    pub name: String,
+    /// All its rules, in this order. None: the chain is not wanted, and goes if it is there.
+    pub rules: Vec<Rule>,
 }
 
 /// A chain of the frame.

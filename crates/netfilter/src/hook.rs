@@ -4,18 +4,21 @@ use std::fmt;
 
 use crate::attribute::{number, text, value};
 use crate::frame::Hook;
-use crate::message::object::{CHAIN_HOOK, CHAIN_TYPE, HOOK_NUMBER, HOOK_PRIORITY};
+use crate::message::object::{CHAIN_HOOK, CHAIN_TYPE, CHAIN_USE, HOOK_NUMBER, HOOK_PRIORITY};
 
 /// What the kernel says of a chain; a regular one has no hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FoundChain {
     pub(crate) hook: Option<FoundHook>,
+    /// How many rules stand in it or lead to it.
+    pub(crate) uses: usize,
 }
 
 impl FoundChain {
     /// The chain in its attributes.
     pub(crate) fn read(list: &[u8]) -> Self {
-        Self { hook: FoundHook::read(list) }
+        let uses = number(list, CHAIN_USE).and_then(|uses| usize::try_from(uses).ok());
+        Self { hook: FoundHook::read(list), uses: uses.unwrap_or(usize::MAX) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rules as values; `nf_tables` over netlink.
+//! Rules as values; `nf_tables` over netlink, and [`iptables`] by its programs.
 //!
 //! A [`Frame`] says which table and chains are shared with everybody who adds rules there, a [`Rule`] what is ours, and
 //! [`Nftables`] makes it so in one atomic transaction. No `nft` is started: the messages are built here, a few hundred
@@ -13,14 +13,18 @@ mod expression;
 mod found;
 mod frame;
 mod hook;
+pub mod iptables;
 mod message;
 mod nftables;
+mod own;
 mod rule;
 mod state;
 mod userdata;
+mod whose;
 
-pub use cnikit_netlink::{Error, Result};
+pub use cnikit_netlink::{Error, Mac, Result};
 pub use found::Found;
-pub use frame::{Chain, Family, Frame, Hook, HookKind, HookPoint};
-pub use nftables::Nftables;
+pub use frame::{Chain, Family, Frame, Hook, HookKind, HookPoint, OwnChain};
+pub use nftables::{Claim, Nftables};
 pub use rule::{Match, Rule, Verdict};
+pub use whose::Whose;

@@ -7,6 +7,7 @@ use crate::{Result, userdata};
 const REQUEST: u16 = 0x1;
 const ACK: u16 = 0x4;
 const DUMP: u16 = 0x300;
+const EXCLUSIVE: u16 = 0x200;
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
 
@@ -22,6 +23,7 @@ const NEW_TABLE: u16 = NF_TABLES << 8;
 const GET_TABLE: u16 = NF_TABLES << 8 | 1;
 const NEW_CHAIN: u16 = NF_TABLES << 8 | 3;
 const GET_CHAIN: u16 = NF_TABLES << 8 | 4;
+const DELETE_CHAIN: u16 = NF_TABLES << 8 | 5;
 const NEW_RULE: u16 = NF_TABLES << 8 | 6;
 const GET_RULE: u16 = NF_TABLES << 8 | 7;
 const DELETE_RULE: u16 = NF_TABLES << 8 | 8;
@@ -41,6 +43,7 @@ pub(crate) mod object {
     pub(crate) const GENERATION_ID: u16 = 1;
     pub(crate) const TABLE_FLAGS: u16 = 2;
     pub(crate) const CHAIN_HOOK: u16 = 4;
+    pub(crate) const CHAIN_USE: u16 = 6;
     pub(crate) const CHAIN_TYPE: u16 = 7;
     pub(crate) const HOOK_NUMBER: u16 = 1;
     pub(crate) const HOOK_PRIORITY: u16 = 2;
@@ -90,9 +93,9 @@ impl Message {
     }
 
     /// Asks for one chain.
-    pub(crate) fn chain(frame: &Frame, chain: &Chain) -> Self {
-        Self::about(frame, GET_CHAIN, 0, Attributes::new().text(1, frame.table).text(3, chain.name))
-            .told("read", place(frame, chain.name))
+    pub(crate) fn chain(frame: &Frame, chain: &str) -> Self {
+        Self::about(frame, GET_CHAIN, 0, Attributes::new().text(1, frame.table).text(3, chain))
+            .told("read", place(frame, chain))
     }
 
     /// Asks for all rules of one chain. Without table or chain there are none, and that is no error.
@@ -118,6 +121,18 @@ impl Message {
         }
         let attributes = commented(attributes, 12, chain.comment)?;
         Ok(Self::about(frame, NEW_CHAIN, CREATE, attributes).told("add", place(frame, chain.name)))
+    }
+
+    /// Makes a regular chain that must not be there yet (`EEXIST`).
+    pub(crate) fn new_own_chain(frame: &Frame, chain: &str) -> Self {
+        let attributes = Attributes::new().text(1, frame.table).text(3, chain);
+        Self::about(frame, NEW_CHAIN, CREATE | EXCLUSIVE, attributes).told("add", place(frame, chain))
+    }
+
+    /// Removes a chain with its rules; while another rule leads to it, that is refused (`EBUSY`).
+    pub(crate) fn delete_chain(frame: &Frame, chain: &str) -> Self {
+        let attributes = Attributes::new().text(1, frame.table).text(3, chain);
+        Self::about(frame, DELETE_CHAIN, 0, attributes).told("delete", place(frame, chain))
     }
 
     /// Adds a rule behind all others of its chain.
@@ -229,7 +244,8 @@ mod tests {
         08000c0000027800";
 
     fn frame() -> Frame {
-        Frame { family: Family::Inet, table: "t", table_comment: None, chains: vec![], fixed: vec![], holds: "c" }
+        let (chains, fixed, own) = (vec![], vec![], vec![]);
+        Frame { family: Family::Inet, table: "t", table_comment: None, chains, fixed, holds: "c", own }
     }
 
     fn hex(bytes: &[u8]) -> String {
@@ -251,7 +267,7 @@ mod tests {
             verdict: Verdict::Masquerade,
             comment: Some("k, net: n".to_owned()),
         };
-        let message = Message::append_rule(&frame(), "c", &body(&rule, &frame()).unwrap(), "");
+        let message = Message::append_rule(&frame(), "c", &body(&rule, &frame(), None).unwrap(), "");
         let bytes = message.encode(9);
         assert_eq!(bytes.len(), 416);
         assert_eq!(hex(&bytes[..4]), hex(&416_u32.to_ne_bytes()));

@@ -2,17 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use cnikit_netlink::Socket;
+use cnikit_netlink::{Refusal, Socket};
 use cnikit_netns::Netns;
 
 use crate::attribute::number;
 use crate::batch::Batch;
+use crate::compile::compile;
 use crate::found::Found;
 use crate::frame::Frame;
 use crate::hook::FoundChain;
-use crate::message::{Body, HEADERS, Message, object, place};
+use crate::message::{HEADERS, Message, object, place};
+use crate::own::{Own, Wanted, exchange};
 use crate::rule::Rule;
-use crate::state::{Standing, State, body};
+use crate::state::{Standing, State};
+use crate::whose::{Label, Whose};
 use crate::{Error, Result};
 
 /// The protocol of the socket.
@@ -23,18 +26,29 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often we try again when something is not there, which may be for good.
 const TRIES: usize = 20;
 /// The most rules removed in one transaction; what a socket can send at once is limited where we are not root.
-const MOST: usize = 500;
+const MOST: usize = 250;
 
 /// The packet filter of one network namespace, as `nf_tables` has it.
 ///
-/// Rules are told apart by the beginning of their comments, their *prefix*: whoever adds some chooses one that nobody
-/// else has. All changes of one call are one transaction; nobody ever sees half of it.
+/// Rules are told apart by [`Whose`] they are; a prefix of their comments is the simplest way to say it. All changes of
+/// one call are one transaction; nobody ever sees half of it.
 ///
-/// Only the chains of the frame are read, and only rules with the prefix are removed. A removal has its price: the
-/// kernel frees rules when the socket is closed, and that takes 8 to 16 ms; so nothing is sent where nothing differs.
+/// Only the chains of the frame are read, and only rules that are meant are removed. A removal has its price: the kernel
+/// frees rules when the socket is closed, and that takes 8 to 16 ms; so nothing is sent where nothing differs.
 #[doc(alias = "nft")]
 pub struct Nftables {
     socket: Socket,
+}
+
+/// Whose the chains of a name are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claim {
+    /// There are none.
+    Free,
+    /// The owner's that was asked for, or they are empty.
+    This,
+    /// Somebody else's.
+    Another,
 }
 
 impl Nftables {
@@ -46,6 +60,14 @@ impl Nftables {
         Ok(Self { socket: Socket::here(NETFILTER)? })
     }
 
+    /// The packet filter of the namespace that the calling thread is in; none where the kernel has no netfilter at all.
+    pub fn if_any() -> Result<Option<Self>> {
+        match Self::here() {
+            Err(error) if error.unsupported() => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
+
     /// The packet filter of this namespace; the calling thread stays where it is.
     ///
     /// # Errors
@@ -54,52 +76,59 @@ impl Nftables {
         Ok(Self { socket: Socket::inside(netns, NETFILTER)? })
     }
 
-    /// Makes `rules` all the rules there are with this prefix, and returns those that were there before, for
-    /// [`Nftables::put_back`].
+    /// Makes `rules`, and the content of the owner's chains, all the rules there are of this owner, and returns those that
+    /// were there before, for [`Nftables::put_back`].
     ///
     /// The frame is made if it is not whole. New rules come behind those of others; when the same rules are there
-    /// already, in this order, nothing is changed.
+    /// already, in this order, nothing is changed. Where the frame has chains of the owner's and none of them stands, no
+    /// rule can lead to them, and the rules of others are not even looked at.
     ///
     /// # Errors
     /// A rule whose comment does not begin with the prefix, for it would never be found again; a chain of the frame's
-    /// that hangs elsewhere; the kernel's refusals.
-    pub fn replace(&mut self, frame: &Frame, prefix: &str, rules: &[Rule]) -> Result<Vec<Found>> {
-        let wanted = rules.iter().map(|rule| addition(rule, frame, prefix)).collect::<Result<Vec<_>>>()?;
-        self.set(frame, prefix, &wanted)
+    /// that hangs elsewhere; a chain of the owner's in which somebody else's rules are; the kernel's refusals.
+    pub fn replace(&mut self, frame: &Frame, whose: impl Into<Whose>, rules: &[Rule]) -> Result<Vec<Found>> {
+        let whose = whose.into();
+        self.set(frame, &whose, &Wanted::of(frame, &whose, rules)?)
     }
 
-    /// Makes `before`, which [`Nftables::replace`] returned, all the rules there are with this prefix.
+    /// Makes `before`, which [`Nftables::replace`] returned, all the rules there are of this owner.
     ///
     /// They come back byte for byte, those too that this crate has no words for, but behind all others of the chain.
     /// Only a rule with a set of its own (`tcp dport { 80, 443 }`) cannot: its set went when it did.
-    pub fn put_back(&mut self, frame: &Frame, prefix: &str, before: &[Found]) -> Result<()> {
+    pub fn put_back(&mut self, frame: &Frame, whose: impl Into<Whose>, before: &[Found]) -> Result<()> {
         if before.is_empty() {
-            return self.release(frame, prefix).map(drop);
+            return self.release(frame, whose).map(drop);
         }
-        let wanted: Vec<_> = before.iter().map(|found| (found.body.clone(), found.to_string())).collect();
-        self.set(frame, prefix, &wanted).map(drop)
+        self.set(frame, &whose.into(), &Wanted::again(frame, before)).map(drop)
     }
 
-    /// Removes the rules with this prefix and says how many there were. The frame stays, and is not made either.
-    pub fn release(&mut self, frame: &Frame, prefix: &str) -> Result<usize> {
-        self.remove(frame, |comment| comment.starts_with(prefix))
+    /// Removes the rules of this owner and his chains, and says how many rules led to them or stood alone. The frame
+    /// stays, and is not made either; so does a chain that a rule of somebody else's is in or leads to.
+    ///
+    /// Where the frame has chains of the owner's and none of them stands, the rules of others are not looked at.
+    pub fn release(&mut self, frame: &Frame, whose: impl Into<Whose>) -> Result<usize> {
+        if !frame.own.is_empty() && !self.stands(frame)? {
+            return Ok(0);
+        }
+        self.remove(frame, &whose.into(), |_| true)
     }
 
-    /// Removes the rules whose comment begins with `network_prefix` unless `keep` holds of the comment; says how many.
-    pub fn sweep(&mut self, frame: &Frame, network_prefix: &str, keep: impl Fn(&str) -> bool) -> Result<usize> {
-        self.remove(frame, |comment| comment.starts_with(network_prefix) && !keep(comment))
+    /// Removes the rules that are meant, and the chains of their owners, unless `keep` holds of the text by which a rule
+    /// was found: its comment, or the owner it names. Says how many.
+    pub fn sweep(&mut self, frame: &Frame, whose: impl Into<Whose>, keep: impl Fn(&str) -> bool) -> Result<usize> {
+        self.remove(frame, &whose.into(), |found| !keep(found))
     }
 
     /// What of the frame and the rules is missing or different, each a sentence: wanted, found, where.
     ///
-    /// A rule with this prefix that is not among `rules` is named too. Rules of others are not looked at.
-    pub fn verify(&mut self, frame: &Frame, prefix: &str, rules: &[Rule]) -> Result<Vec<String>> {
-        let state = self.state(frame, prefix)?;
+    /// A rule of this owner that is not among `rules` is named too. Rules of others are not looked at.
+    pub fn verify(&mut self, frame: &Frame, whose: impl Into<Whose>, rules: &[Rule]) -> Result<Vec<String>> {
+        let state = self.state(frame, &whose.into())?;
         let mut drifts = state.drifts()?;
         let mut extra: Vec<_> = state.held.iter().collect();
         for rule in rules {
-            let wanted = body(rule, frame)?;
-            match extra.iter().position(|found| found.is(&wanted)) {
+            let wanted = compile(rule, frame.family)?;
+            match extra.iter().position(|found| found.serves(&wanted, rule.comment.as_deref())) {
                 Some(place) => drop(extra.remove(place)),
                 None => drifts.push(format!("rule `{rule}` is missing from {}", place(frame, frame.holds))),
             }
@@ -109,35 +138,78 @@ impl Nftables {
         Ok(drifts)
     }
 
-    /// The rules with this prefix, in their order. Without the table or the chain there are none.
-    pub fn rules(&mut self, frame: &Frame, prefix: &str) -> Result<Vec<Found>> {
-        self.rules_of(frame, frame.holds, begins(prefix))
+    /// The rules that are meant in the chain that holds them, in their order. Without the table or the chain there are
+    /// none.
+    pub fn rules(&mut self, frame: &Frame, whose: impl Into<Whose>) -> Result<Vec<Found>> {
+        let whose = whose.into();
+        self.rules_of(frame, frame.holds, |label| whose.finds(label).is_some())
     }
 
-    fn set(&mut self, frame: &Frame, prefix: &str, wanted: &[(Body, String)]) -> Result<Vec<Found>> {
-        self.settle(|nftables| {
-            let state = nftables.state(frame, prefix)?;
-            let mut messages = state.repair()?;
-            // Only what makes the frame must not meet somebody else who makes it too.
-            let guard = (!messages.is_empty()).then_some(state.generation);
-            let before = state.held;
-            if !same(&before, wanted) {
-                messages.extend(before.iter().map(|found| found.deletion(frame, frame.holds)));
-                let added = |(body, shown): &(Body, String)| Message::append_rule(frame, frame.holds, body, shown);
-                messages.extend(wanted.iter().map(added));
+    /// Whether any of the owner's chains of the frame is there, whoever made it.
+    pub fn stands(&mut self, frame: &Frame) -> Result<bool> {
+        for own in &frame.own {
+            if self.chain(frame, &own.name)?.is_some() {
+                return Ok(true);
             }
-            Ok((Batch { guard, messages }, before))
-        })
+        }
+        Ok(false)
     }
 
-    fn remove(&mut self, frame: &Frame, goes: impl Fn(&str) -> bool) -> Result<usize> {
+    /// How it is with the chains that the frame wants for this owner: names are made of identities, and two may read alike.
+    pub fn claim(&mut self, frame: &Frame, whose: impl Into<Whose>) -> Result<Claim> {
+        let (whose, mut claim) = (whose.into(), Claim::Free);
+        for own in frame.own.iter().filter(|own| !own.rules.is_empty()) {
+            match self.own(frame, &own.name)? {
+                own if own.is_anothers(&whose) => return Ok(Claim::Another),
+                own if own.found.is_some() => claim = Claim::This,
+                _ => {}
+            }
+        }
+        Ok(claim)
+    }
+
+    /// Where what is shared of the frame is not whole, has the kernel make all that [`Nftables::replace`] would, and give
+    /// it up before it counts: the answer is whether it could be made. Nothing is changed.
+    ///
+    /// # Errors
+    /// As [`Nftables::replace`].
+    pub fn rehearse(&mut self, frame: &Frame, whose: impl Into<Whose>, rules: &[Rule]) -> Result<()> {
+        let whose = whose.into();
+        match self.change(frame, &whose, &Wanted::of(frame, &whose, rules)?)? {
+            // Somebody else who makes the frame meanwhile is no hindrance.
+            (Batch { guard: Some(_), messages }, _) => Batch { guard: None, messages }.rehearse(&mut self.socket),
+            _ => Ok(()),
+        }
+    }
+
+    fn set(&mut self, frame: &Frame, whose: &Whose, wanted: &Wanted) -> Result<Vec<Found>> {
+        self.settle(|nftables| nftables.change(frame, whose, wanted))
+    }
+
+    /// What makes it so, and what is there now.
+    fn change(&mut self, frame: &Frame, whose: &Whose, wanted: &Wanted) -> Result<(Batch, Vec<Found>)> {
+        let state = self.state(frame, whose)?;
+        let mut messages = state.repair()?;
+        // Only what makes the frame must not meet somebody else who makes it too.
+        let guard = (!messages.is_empty()).then_some(state.generation);
+        messages.extend(state.own_changes(whose, wanted)?);
+        messages.extend(exchange(&state.held, &wanted.held, frame, frame.holds));
+        messages.extend(state.own_removals(whose, wanted));
+        let own = state.own.into_iter().filter(|own| !own.is_anothers(whose));
+        let before = state.held.into_iter().chain(own.flat_map(|own| own.rules)).collect();
+        Ok((Batch { guard, messages }, before))
+    }
+
+    fn remove(&mut self, frame: &Frame, whose: &Whose, goes: impl Fn(&str) -> bool) -> Result<usize> {
         let mut removed = 0;
         loop {
             let count = self.settle(|nftables| {
-                let going = nftables.rules_of(frame, frame.holds, |comment| comment.is_some_and(&goes))?;
-                let messages: Vec<_> =
-                    going.iter().take(MOST).map(|found| found.deletion(frame, frame.holds)).collect();
-                let count = messages.len();
+                let meant = |label: &Label<'_>| whose.finds(label).is_some_and(&goes);
+                let mut going = nftables.rules_of(frame, frame.holds, meant)?;
+                going.truncate(MOST);
+                let count = going.len();
+                let mut messages: Vec<_> = going.iter().map(|found| found.deletion(frame)).collect();
+                messages.extend(nftables.chains_of(frame, whose, going)?);
                 Ok((Batch { guard: None, messages }, count))
             })?;
             removed += count;
@@ -145,6 +217,26 @@ impl Nftables {
                 return Ok(removed);
             }
         }
+    }
+
+    /// The messages that remove the owner's chains: those of the frame, and those to which the rules that go lead.
+    fn chains_of(&mut self, frame: &Frame, whose: &Whose, mut leaving: Vec<Found>) -> Result<Vec<Message>> {
+        let mut names: Vec<String> = frame.own.iter().map(|own| own.name.clone()).collect();
+        names.extend(leaving.iter().filter_map(Found::target).map(str::to_owned));
+        let (mut messages, mut next) = (Vec::new(), 0);
+        while let Some(name) = names.get(next).cloned() {
+            next += 1;
+            if names[..next - 1].contains(&name) || frame.chains.iter().any(|chain| chain.name == name) {
+                continue;
+            }
+            let own = self.own(frame, &name)?;
+            if own.goes_with(&leaving, frame, whose) {
+                messages.push(Message::delete_chain(frame, &name));
+                names.extend(own.rules.iter().filter_map(Found::target).map(str::to_owned));
+                leaving.extend(own.rules);
+            }
+        }
+        Ok(messages)
     }
 
     /// Looks and changes, again and again while others change what we looked at in between.
@@ -165,11 +257,21 @@ impl Nftables {
         }
     }
 
-    /// What stands of the frame, and the rules with this prefix.
-    fn state<'a>(&mut self, frame: &'a Frame, prefix: &str) -> Result<State<'a>> {
+    /// What stands of the frame, the rules of this owner, and his chains.
+    fn state<'a>(&mut self, frame: &'a Frame, whose: &Whose) -> Result<State<'a>> {
+        let state = self.standing(frame)?;
+        let own = frame.own.iter().map(|own| self.own(frame, &own.name)).collect::<Result<Vec<_>>>()?;
+        // No rule leads to a chain that is not there.
+        let none = !own.is_empty() && own.iter().all(|own| own.found.is_none());
+        let held = if none { Vec::new() } else { self.rules(frame, whose.clone())? };
+        Ok(State { held, own, ..state })
+    }
+
+    /// What stands of the frame.
+    fn standing<'a>(&mut self, frame: &'a Frame) -> Result<State<'a>> {
         let mut questions = vec![Message::generation(frame), Message::table(frame)];
-        questions.extend(frame.chains.iter().map(|chain| Message::chain(frame, chain)));
-        let answers = self.ask(questions)?;
+        questions.extend(frame.chains.iter().map(|chain| Message::chain(frame, chain.name)));
+        let answers = self.ask(questions).map_err(lacking)?;
         let list = |place: usize| answers.get(place)?.as_ref()?.get(HEADERS..);
         let generation = list(0).and_then(|list| number(list, object::GENERATION_ID));
         let generation = generation.ok_or_else(|| Error::ours("read", "the ruleset", "the kernel gave no number"))?;
@@ -177,8 +279,26 @@ impl Nftables {
         let chains = (2..answers.len()).map(|place| list(place).map(FoundChain::read)).collect();
         let fixed =
             frame.fixed.iter().map(|(chain, _)| self.rules_of(frame, chain, |_| true)).collect::<Result<_>>()?;
-        let held = self.rules(frame, prefix)?;
-        Ok(State { frame, generation, table, chains, fixed, held })
+        Ok(State { frame, generation, table, chains, fixed, held: Vec::new(), own: Vec::new() })
+    }
+
+    /// A chain of an owner's, if it is there, with its rules.
+    fn own(&mut self, frame: &Frame, name: &str) -> Result<Own> {
+        let found = self.chain(frame, name)?;
+        let rules = if found.is_some() { self.rules_of(frame, name, |_| true)? } else { Vec::new() };
+        Ok(Own { name: name.to_owned(), found, rules })
+    }
+
+    /// What the kernel says of a chain; none if there is no such chain or table, or no `nf_tables` at all.
+    fn chain(&mut self, frame: &Frame, name: &str) -> Result<Option<FoundChain>> {
+        match self.ask(vec![Message::chain(frame, name)]) {
+            Ok(answers) => {
+                let list = answers.into_iter().flatten().next();
+                Ok(list.as_ref().and_then(|message| message.get(HEADERS..)).map(FoundChain::read))
+            }
+            Err(error) if error.errno == libc::EINVAL => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The answers to questions for one thing each, `None` for those that are not there.
@@ -197,8 +317,8 @@ impl Nftables {
         asked.map(answer).collect()
     }
 
-    /// The rules of a chain whose comment is `wanted`; none if there is no such chain or table, or no `nf_tables` at all.
-    fn rules_of(&mut self, frame: &Frame, chain: &str, wanted: impl Fn(Option<&str>) -> bool) -> Result<Vec<Found>> {
+    /// The rules of a chain whose label is `wanted`; none if there is no such chain or table, or no `nf_tables` at all.
+    fn rules_of(&mut self, frame: &Frame, chain: &str, wanted: impl Fn(&Label<'_>) -> bool) -> Result<Vec<Found>> {
         let question = Message::rules(frame, chain);
         let read = |message: &Vec<u8>| Found::read(message, frame, chain, &wanted);
         match self.socket.dump(&question.encode(0)) {
@@ -210,21 +330,12 @@ impl Nftables {
     }
 }
 
-/// Whether a comment begins so. A rule without comment is nobody's.
-fn begins(prefix: &str) -> impl Fn(Option<&str>) -> bool {
-    move |comment| comment.is_some_and(|comment| comment.starts_with(prefix))
-}
-
-fn addition(rule: &Rule, frame: &Frame, prefix: &str) -> Result<(Body, String)> {
-    if rule.comment.as_deref().is_some_and(|comment| comment.starts_with(prefix)) {
-        return Ok((body(rule, frame)?, rule.to_string()));
+/// What netfilter calls invalid is a part of it that the kernel has not got and cannot load: `nf_tables` as a whole.
+fn lacking(error: Error) -> Error {
+    if error.errno != libc::EINVAL {
+        return error;
     }
-    let why = format!("its comment has to begin with \"{prefix}\", by which it is found again");
-    Err(Error::ours("add rule", format!("`{rule}` to {}", place(frame, frame.holds)), why))
-}
-
-fn same(found: &[Found], wanted: &[(Body, String)]) -> bool {
-    found.len() == wanted.len() && found.iter().zip(wanted).all(|(found, (wanted, _))| found.is(wanted))
+    Error::refused("use nf_tables for", error.object, &Refusal { errno: libc::EOPNOTSUPP, text: error.kernel })
 }
 
 /// Whether a message is the answer with this sequence number.
@@ -234,13 +345,13 @@ fn answers(message: &[u8], sequence: u32) -> bool {
 
 /// Whether a refusal may come from somebody's change between our look and our batch.
 ///
-/// What does not exist (a rule that was to go, a chain that was to take one) or is busy may also be our own fault, or
-/// the kernel may lack a module: that is tried again a few times only.
+/// What does not exist (a rule that was to go, a chain that was to take one), exists already or is busy may also be our
+/// own fault, or the kernel may lack a module: that is tried again a few times only.
 fn overtaken(error: &Error, tries: usize) -> bool {
     match error.errno {
         // The guard: the ruleset has another number by now.
         libc::ERESTART => true,
-        libc::ENOENT | libc::EBUSY => tries < TRIES,
+        libc::ENOENT | libc::EEXIST | libc::EBUSY => tries < TRIES,
         _ => false,
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use cnikit_netlink::Mac;
 use ipnetwork::IpNetwork;
 
 /// A rule: all `matches` must hold, then the verdict falls.
@@ -20,6 +21,12 @@ pub struct Rule {
 /// One thing to look at in a packet. In a table of several families, a match brings the check of its family with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Match {
+    /// It came in by the interface of this name, which need not be there yet. On a bridge that is the port.
+    #[doc(alias = "iifname")]
+    From(String),
+    /// Its frame bears this source address. In a table of family bridge only.
+    #[doc(alias = "ether saddr")]
+    SourceMac(Mac),
     /// It comes from this address.
     #[doc(alias = "saddr")]
     Source(IpAddr),
@@ -31,7 +38,7 @@ pub enum Match {
 }
 
 /// What happens to a packet that matches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Its source address becomes that of the interface by which it leaves.
     #[doc(alias = "masq")]
@@ -39,9 +46,9 @@ pub enum Verdict {
     /// Back to the chain that jumped here; in a base chain, its policy.
     Return,
     /// On to another chain, and back here from its end.
-    Jump(&'static str),
+    Jump(String),
     /// On to another chain, and from its end to where this one would have gone.
-    Goto(&'static str),
+    Goto(String),
     /// It passes this base chain.
     Accept,
     /// It is gone.
@@ -64,6 +71,8 @@ impl fmt::Display for Rule {
 impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Match::From(name) => write!(f, "iifname \"{name}\""),
+            Match::SourceMac(mac) => write!(f, "ether saddr {mac}"),
             Match::Source(address) => write!(f, "{} saddr {address}", family(address)),
             Match::DestinationIn(network) => write!(f, "{} daddr {}", family(&network.ip()), Network(network)),
             Match::DestinationNotIn(network) => write!(f, "{} daddr != {}", family(&network.ip()), Network(network)),

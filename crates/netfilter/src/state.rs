@@ -4,10 +4,12 @@ use crate::attribute::{Attributes, number};
 use crate::compile::compile;
 use crate::expression::{self, Expression};
 use crate::found::Found;
-use crate::frame::{Chain, Frame};
+use crate::frame::{Chain, Frame, Hook};
 use crate::hook::{FoundChain, FoundHook};
 use crate::message::{Body, HEADERS, Message, object, place};
+use crate::own::{Own, Wanted, exchange, same};
 use crate::rule::Rule;
+use crate::whose::Whose;
 use crate::{Error, Result, userdata};
 
 /// The table does nothing, by its owner's will.
@@ -27,6 +29,8 @@ pub(crate) struct State<'a> {
     pub(crate) fixed: Vec<Vec<Found>>,
     /// Our rules.
     pub(crate) held: Vec<Found>,
+    /// The owner's chains, in the frame's order.
+    pub(crate) own: Vec<Own>,
 }
 
 /// How it is with the table.
@@ -62,7 +66,7 @@ impl State<'_> {
         for (chain, found) in self.frame.chains.iter().zip(&self.chains) {
             match found {
                 None => messages.push(Message::new_chain(self.frame, chain)?),
-                Some(found) => refuse_other_hook(self.frame, chain, found)?,
+                Some(found) => refuse_other_hook(self.frame, chain.name, chain.hook, found)?,
             }
         }
         for ((chain, rules), found) in self.frame.fixed.iter().zip(&self.fixed) {
@@ -78,13 +82,37 @@ impl State<'_> {
             return Ok(Vec::new());
         }
         let misplaced = found.iter().filter(|found| wanted.iter().any(|wanted| found.does(wanted)));
-        let removed = misplaced.map(|found| found.deletion(self.frame, chain));
+        let removed = misplaced.map(|found| found.deletion(self.frame));
         // Each goes before all others, so that the last one added is the first.
-        let added = rules
-            .iter()
-            .rev()
-            .map(|rule| Ok(Message::prepend_rule(self.frame, chain, &body(rule, self.frame)?, &rule.to_string())));
+        let added = rules.iter().rev().map(|rule| {
+            Ok(Message::prepend_rule(self.frame, chain, &body(rule, self.frame, None)?, &rule.to_string()))
+        });
         removed.map(Ok).chain(added).collect()
+    }
+
+    /// The messages that make the owner's chains and fill them, in the frame's order.
+    pub(crate) fn own_changes(&self, whose: &Whose, wanted: &Wanted) -> Result<Vec<Message>> {
+        let pairs = || self.own.iter().zip(&wanted.own);
+        let made = pairs().map(|(own, wanted)| own.creation(!wanted.is_empty(), self.frame, whose));
+        let mut messages: Vec<_> = made.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+        // All are there before the first rule leads to one.
+        for (own, wanted) in pairs().filter(|(_, wanted)| !wanted.is_empty()) {
+            messages.extend(exchange(&own.rules, wanted, self.frame, &own.name));
+        }
+        Ok(messages)
+    }
+
+    /// The messages that remove the owner's chains that are not wanted any more, once his rules do not lead there.
+    pub(crate) fn own_removals(&self, whose: &Whose, wanted: &Wanted) -> Vec<Message> {
+        let mut leaving = if same(&self.held, &wanted.held) { Vec::new() } else { self.held.clone() };
+        let mut messages = Vec::new();
+        for (own, _) in self.own.iter().zip(&wanted.own).filter(|(_, wanted)| wanted.is_empty()) {
+            if own.goes_with(&leaving, self.frame, whose) {
+                messages.push(Message::delete_chain(self.frame, &own.name));
+                leaving.extend(own.rules.clone());
+            }
+        }
+        messages
     }
 
     /// What is missing or different, each a sentence.
@@ -101,6 +129,9 @@ impl State<'_> {
                 drifts.push(self.lead_drift(chain, rules, found));
             }
         }
+        for (wanted, own) in self.frame.own.iter().zip(&self.own) {
+            drifts.extend(own.drift(wanted, self.frame)?);
+        }
         Ok(drifts)
     }
 
@@ -108,7 +139,7 @@ impl State<'_> {
         let Some(found) = found else {
             return Some(format!("{} is missing", place(self.frame, chain.name)));
         };
-        refuse_other_hook(self.frame, chain, found).err().map(|error| {
+        refuse_other_hook(self.frame, chain.name, chain.hook, found).err().map(|error| {
             let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             format!("{}: {why}", error.object)
         })
@@ -121,19 +152,19 @@ impl State<'_> {
     }
 }
 
-fn listed(rules: impl Iterator<Item = String>) -> String {
+pub(crate) fn listed(rules: impl Iterator<Item = String>) -> String {
     let rules: Vec<_> = rules.map(|rule| format!("`{rule}`")).collect();
     if rules.is_empty() { "nothing".to_owned() } else { rules.join(", ") }
 }
 
-fn refuse_other_hook(frame: &Frame, chain: &Chain, found: &FoundChain) -> Result<()> {
-    let wanted = chain.hook.map(FoundHook::from);
+pub(crate) fn refuse_other_hook(frame: &Frame, chain: &str, hook: Option<Hook>, found: &FoundChain) -> Result<()> {
+    let wanted = hook.map(FoundHook::from);
     if wanted == found.hook {
         return Ok(());
     }
     let shown = |hook: Option<&FoundHook>| hook.map_or("no hook".to_owned(), |hook| format!("`{hook}`"));
     let why = format!("it has {}, wanted {}", shown(found.hook.as_ref()), shown(wanted.as_ref()));
-    Err(Error::ours("use", place(frame, chain.name), why))
+    Err(Error::ours("use", place(frame, chain), why))
 }
 
 /// Whether a chain begins with what is wanted.
@@ -145,9 +176,9 @@ fn all(rules: &[Rule], frame: &Frame) -> Result<Vec<Vec<Expression>>> {
     rules.iter().map(|rule| compile(rule, frame.family)).collect()
 }
 
-/// A rule as it goes over the wire.
-pub(crate) fn body(rule: &Rule, frame: &Frame) -> Result<Body> {
+/// A rule as it goes over the wire, and whose it is.
+pub(crate) fn body(rule: &Rule, frame: &Frame, owner: Option<&str>) -> Result<Body> {
     let expressions: Attributes = expression::encode(&compile(rule, frame.family)?);
-    let userdata = rule.comment.as_deref().map(userdata::encode).transpose()?.unwrap_or_default();
+    let userdata = userdata::of_rule(rule.comment.as_deref(), owner)?;
     Ok(Body { expressions, userdata })
 }

@@ -7,8 +7,13 @@ use crate::{Error, Result};
 /// The type of a comment, in a table's, a chain's and a rule's user data alike.
 #[doc(alias = "NFTNL_UDATA_RULE_COMMENT")]
 const COMMENT: u8 = 0;
+/// The type of our own field in a rule's user data: whose it is. nft(8) and libnftnl know 0 and 1, and pass over others.
+const OWNER: u8 = 0xc7;
 /// The longest comment that nft(8) takes, in bytes.
 const LONGEST: usize = 128;
+/// What fits beside the longest comment into the 256 bytes that the kernel keeps of a rule, in bytes.
+#[doc(alias = "NFT_USERDATA_MAXLEN")]
+const LONGEST_OWNER: usize = 256 - (LONGEST + 3) - 2;
 
 /// A comment as user data.
 ///
@@ -27,13 +32,37 @@ pub(crate) fn encode(comment: &str) -> Result<Vec<u8>> {
     Ok([&[COMMENT, length], comment.as_bytes(), &[0]].concat())
 }
 
+/// What a rule bears: its comment, and whose it is.
+///
+/// # Errors
+/// As [`encode`]; an owner that is too long, which would be taken for another if it were cut.
+pub(crate) fn of_rule(comment: Option<&str>, owner: Option<&str>) -> Result<Vec<u8>> {
+    let mut userdata = comment.map(encode).transpose()?.unwrap_or_default();
+    if let Some(owner) = owner {
+        let length = u8::try_from(owner.len()).ok().filter(|length| usize::from(*length) <= LONGEST_OWNER);
+        let too_long = || Error::ours("encode the owner", format!("`{owner}`"), "it is longer than 123 bytes");
+        userdata.extend([OWNER, length.ok_or_else(too_long)?]);
+        userdata.extend(owner.as_bytes());
+    }
+    Ok(userdata)
+}
+
 /// The comment in user data. What is not UTF-8, such as a letter that somebody cut in half, is replaced.
-pub(crate) fn comment(mut userdata: &[u8]) -> Option<Cow<'_, str>> {
+pub(crate) fn comment(userdata: &[u8]) -> Option<Cow<'_, str>> {
+    let value = field(userdata, COMMENT)?;
+    Some(String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)))
+}
+
+/// Whose a rule is, if its user data say so.
+pub(crate) fn owner(userdata: &[u8]) -> Option<Cow<'_, str>> {
+    field(userdata, OWNER).map(String::from_utf8_lossy)
+}
+
+fn field(mut userdata: &[u8], wanted: u8) -> Option<&[u8]> {
     while let [kind, length, rest @ ..] = userdata {
         let (value, next) = rest.split_at_checked(usize::from(*length))?;
-        if *kind == COMMENT {
-            let value = value.strip_suffix(&[0]).unwrap_or(value);
-            return Some(String::from_utf8_lossy(value));
+        if *kind == wanted {
+            return Some(value);
         }
         userdata = next;
     }
@@ -60,6 +89,17 @@ mod tests {
     #[test]
     fn a_comment_is_found_behind_what_else_there_is() {
         assert_eq!(comment(b"\x01\x02ab\x00\x02k\x00").as_deref(), Some("k"));
+    }
+
+    #[test]
+    fn an_owner_stands_beside_the_longest_comment_and_the_kernel_takes_both() {
+        let (comment_of, owner_of) = ("x".repeat(LONGEST), "o".repeat(LONGEST_OWNER));
+        let both = of_rule(Some(&comment_of), Some(&owner_of)).unwrap();
+        assert_eq!(both.len(), 256);
+        assert_eq!(comment(&both).as_deref(), Some(comment_of.as_str()));
+        assert_eq!(owner(&both).as_deref(), Some(owner_of.as_str()));
+        assert!(of_rule(None, Some(&format!("{owner_of}o"))).is_err());
+        assert_eq!(owner(&encode("k").unwrap()), None);
     }
 
     #[test]

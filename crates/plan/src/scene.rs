@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use cnikit_netlink::Netlink;
 use cnikit_netns::Netns;
-use cnikit_skel::{Add, Check, Del, Found, Gc, Result, Tag, Valid};
+use cnikit_skel::{Add, Check, Del, Error, Found, Gc, Result, Tag, Valid, code};
 use cnikit_types::{Answer, NetConf};
 
 /// ADD and CHECK: everything is known.
@@ -76,6 +76,11 @@ impl Remains {
     pub fn container(&self) -> Result<Option<Netlink>> {
         match &self.netns {
             Found::Present(netns) => Ok(Some(Netlink::inside(netns)?)),
+            Found::Unknown { path, why } => {
+                let text =
+                    format!("the network namespace {} may be there, but cannot be opened: {why}", path.display());
+                Err(Error::new(code::SYSTEM, text).remedy("try again, or remove the namespace"))
+            }
             _ => Ok(None),
         }
     }

@@ -25,7 +25,7 @@ pub enum Owner {
 /// The alias of a link of this tag.
 #[doc(alias = "ifalias")]
 pub fn of(tag: &Tag) -> String {
-    let mut alias = format!("{}{} {tag}", network_mark(&tag.network), hex(&tag.hash()[..16]));
+    let mut alias = format!("{} {tag}", mark_of(tag));
     alias.truncate(alias.floor_char_boundary(LONGEST));
     alias
 }
@@ -52,7 +52,13 @@ fn mark(alias: &str) -> Option<&str> {
     (mark.starts_with(MARK) && mark.len() == MARK.len() + 17 + 32).then_some(mark)
 }
 
-fn network_mark(network: &str) -> String {
+/// The two hashes of a tag: what else than a link bears it.
+pub(crate) fn mark_of(tag: &Tag) -> String {
+    format!("{}{}", network_mark(&tag.network), hex(&tag.hash()[..16]))
+}
+
+/// What the marks of all tags of a network begin with.
+pub(crate) fn network_mark(network: &str) -> String {
     format!("{MARK}{}:", hex(&Sha256::digest(network.as_bytes())[..8]))
 }
 

@@ -24,6 +24,21 @@ pub struct Bridge {
     pub pinned: bool,
     /// Whether others on the segment may hold one of its IPv6 addresses; a bridge that is adopted keeps its own setting.
     pub detection: Detection,
+    /// Whether it tells VLANs apart.
+    pub filtering: VlanFiltering,
+}
+
+/// What is asked of a bridge's VLAN filtering. It is never switched on: that would change what all its ports may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "vlan_filtering")]
+pub enum VlanFiltering {
+    /// Nothing.
+    #[default]
+    Any,
+    /// A bridge that is made has it.
+    IfMade,
+    /// A bridge that is made has it, one that is adopted must have it.
+    Required,
 }
 
 impl Resource for Bridge {
@@ -41,7 +56,7 @@ impl Resource for Bridge {
         let mtu = self.mtu.filter(|_| found.is_none());
         let link = found.map_or_else(|| self.create(host), Ok)?;
         self.is_one(&link)?;
-        self.quiet(&link)?;
+        quiet::shared(&link, self.detection)?;
         let change = Change {
             mtu,
             up: (!link.up).then_some(true),
@@ -64,6 +79,8 @@ impl Resource for Bridge {
         drifts.unless(!self.promiscuous || link.promiscuous, || {
             format!("bridge {}: wanted promiscuous, found not", self.name)
         });
+        let filters = self.filtering != VlanFiltering::Required || link.vlan_filtering == Some(true);
+        drifts.unless(filters, || format!("VLAN filtering of {}: wanted on, found off", self.name));
         drifts.extend(quiet::loud(&Inside::here(), &self.name, &quiet::ROUTES));
         let recorded = scene.record.interfaces.iter().find(|one| one.name == self.name && one.sandbox.is_empty());
         drifts.unless(recorded.is_some(), || format!("bridge {}: wanted in prevResult, found none", self.name));
@@ -78,24 +95,16 @@ impl Bridge {
     /// Made down, so that nothing is heard before advertisements are off, with a MAC of its own, which no port that comes
     /// or goes can change. The MTU is said only afterwards: one that a bridge is made with does not stay when ports come.
     fn create(&self, host: &Netlink) -> Result<Link> {
-        let wanted = NewBridge { name: self.name.clone(), mac: Some(random_mac()?), mtu: None, vlan_filtering: None };
+        let vlan_filtering = (self.filtering != VlanFiltering::Any).then_some(true);
+        let wanted = NewBridge { name: self.name.clone(), mac: Some(random_mac()?), mtu: None, vlan_filtering };
         match host.create_bridge(&wanted) {
             Err(error) if error.exists() => Ok(host.link(&self.name)?), // another ADD was faster: adopt its bridge
+            // With words of the kernel, it is bridges that it does not know.
+            Err(error) if error.unsupported() && error.kernel.is_none() && vlan_filtering.is_some() => {
+                Err(filters_none(&self.name))
+            }
             made => Ok(made?),
         }
-    }
-
-    /// One that is still down was made just now, or by an ADD that was killed before it got this far: nobody relies on its
-    /// settings yet. One that is up keeps them but for the routes that anybody could advertise.
-    fn quiet(&self, link: &Link) -> Result<()> {
-        let here = Inside::here();
-        if link.up {
-            return quiet::quiet(&here, &self.name, &quiet::ROUTES);
-        }
-        if self.detection == Detection::Off {
-            quiet::undetected(&here, &self.name);
-        }
-        quiet::quiet(&here, &self.name, &quiet::ALL)
     }
 
     fn is_one(&self, link: &Link) -> Result<()> {
@@ -104,17 +113,35 @@ impl Bridge {
             return Err(Error::conflict(text).remedy(format!("set `bridge` to {:?}", link.name)));
         }
         if link.kind.as_deref() == Some("bridge") {
-            return Ok(());
+            return self.filters(link);
         }
         let (name, kind) = (&self.name, link.kind.as_deref().unwrap_or("physical or loopback"));
         Err(Error::conflict(format!("{name:?} already exists but is not a bridge: its kind is {kind}")).remedy(
             format!("set `bridge` to another name, or remove that link with `ip link del {name}` if nobody needs it"),
         ))
     }
+
+    /// Without it, every frame would reach every port, whatever VLANs the ports are in.
+    fn filters(&self, link: &Link) -> Result<()> {
+        let name = &self.name;
+        match (self.filtering, link.vlan_filtering, link.default_vlan) {
+            (VlanFiltering::Any | VlanFiltering::IfMade, ..) | (_, Some(true), _) => Ok(()),
+            (.., None) => Err(filters_none(name)),
+            (.., Some(_)) => Err(Error::conflict(format!("bridge {name} does not filter by VLAN")).remedy(format!(
+                "`ip link set dev {name} type bridge vlan_filtering 1` if all who use it agree, or set `bridge` to another name"
+            ))),
+        }
+    }
+}
+
+/// What is said of a bridge on a kernel that knows no VLANs.
+fn filters_none(bridge: &str) -> Error {
+    let text = format!("bridge {bridge} cannot tell VLANs apart: this kernel lacks CONFIG_BRIDGE_VLAN_FILTERING");
+    Error::new(code::SYSTEM, text).remedy("boot a kernel that has it, or drop `vlan` and `vlanTrunk`")
 }
 
 /// Random: two nodes that have a bridge of one name must not meet with one MAC.
-fn random_mac() -> Result<Mac> {
+pub(crate) fn random_mac() -> Result<Mac> {
     let mut bytes = [0; 6];
     getrandom::fill(&mut bytes)
         .map_err(|error| Error::new(code::SYSTEM, format!("no random bytes for a MAC: {error}")))?;
@@ -126,6 +153,11 @@ impl fmt::Display for Bridge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "bridge {} on the host", self.name)?;
         self.mtu.iter().try_for_each(|mtu| write!(f, ", mtu {mtu} if it is made"))?;
-        f.write_str(if self.promiscuous { ", promiscuous" } else { "" })
+        f.write_str(if self.promiscuous { ", promiscuous" } else { "" })?;
+        f.write_str(match self.filtering {
+            VlanFiltering::Any => "",
+            VlanFiltering::IfMade => ", filtering by VLAN if it is made",
+            VlanFiltering::Required => ", filtering by VLAN",
+        })
     }
 }

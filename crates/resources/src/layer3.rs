@@ -171,15 +171,26 @@ impl Layer3 {
         }
     }
 
+    /// The routes that the kernel makes with the addresses.
+    fn by_prefix(&self) -> Vec<Route> {
+        let brought = self.addresses.iter().filter(|address| self.prefix_routes && !is_whole(**address));
+        brought.filter_map(|address| IpNetwork::new(address.network(), address.prefix()).ok()).map(Route::to).collect()
+    }
+
     /// A route counts as present in any table: plugins further on may have moved it.
     fn verify_routes(&self, found: &[Route], drifts: &mut Drifts) {
-        for wanted in &self.routes {
+        for wanted in self.routes.iter().chain(&self.by_prefix()) {
             let near: Vec<String> = found.iter().filter(|one| one.dst == wanted.dst).map(text).collect();
             drifts.unless(found.iter().any(|one| is_satisfied(wanted, one)), || {
                 format!("route of {}: wanted {}, found [{}]", self.ifname, text(wanted), near.join(", "))
             });
         }
     }
+}
+
+/// An address of a network of its own: there is no route to make.
+fn is_whole(address: IpNetwork) -> bool {
+    address.prefix() == if address.is_ipv4() { 32 } else { 128 }
 }
 
 /// The routes of an answer as the kernel gets them: one without a gateway goes by that of the first address of its family
@@ -216,6 +227,7 @@ fn is_satisfied(wanted: &Route, found: &Route) -> bool {
     let said = |wanted: Option<u32>, found: Option<u32>| wanted.is_none() || wanted == found;
     found.dst == wanted.dst
         && (wanted.gateway.is_none() || wanted.gateway == found.gateway)
+        && (wanted.source.is_none() || wanted.source == found.source)
         && said(wanted.priority, found.priority)
         && said(wanted.mtu, found.mtu)
         && said(wanted.advmss, found.advmss)

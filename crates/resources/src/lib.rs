@@ -8,9 +8,12 @@
 //! | [`loopback`] | the container's own loopback, up | lent |
 //! | [`port`] | a bridge port that forwards, neighbours that know | the link |
 //! | [`bring_up`] | the container's end of a layer-2 attachment, up | the link |
+//! | [`vlans`] | the VLANs of a bridge port | the link |
+//! | [`vlan_gateway`] | a link of the host into one VLAN of a bridge | all |
 //! | [`gateway`] | the gateway's addresses on a shared link of the host | all |
 //! | [`routed`] | the gateway's addresses and the way back on a link of the host's own | the link |
 //! | [`forwarding`] | the host passes packets on | all |
+//! | [`spoof`] | a bridge port that takes frames of the container's MAC only | its attachment |
 //! | [`masquerade`] | what leaves the network leaves under the host's address | its attachment |
 #![forbid(unsafe_code)]
 
@@ -25,7 +28,10 @@ pub mod masquerade;
 pub mod port;
 mod quiet;
 pub mod routed;
+pub mod spoof;
 mod taken_up;
 pub mod veth;
+pub mod vlan_gateway;
+pub mod vlans;
 
 pub use cnikit_netlink::{Mac, Route};

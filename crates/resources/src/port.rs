@@ -17,6 +17,8 @@ pub struct ForwardingPort {
     pub ifname: String,
     /// The bridge.
     pub bridge: String,
+    /// The link by which the host itself is in the segment: the bridge, or the gateway of a VLAN.
+    pub gateway: String,
     /// The container's addresses.
     pub addresses: Vec<IpAddr>,
 }
@@ -37,7 +39,7 @@ impl Resource for ForwardingPort {
     }
 
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        if let Some(port) = self.port(scene)? {
+        if let Some(port) = of(scene, &self.ifname)? {
             drifts.unless(port.running, || format!("bridge port {}: wanted up, found {}", port.name, port.operstate));
         }
         Ok(())
@@ -47,20 +49,21 @@ impl Resource for ForwardingPort {
 impl ForwardingPort {
     fn tell(&self, scene: &Scene) -> Result<()> {
         let (host, container) = (scene.host()?, scene.container()?);
-        let bridge = host.link(&self.bridge)?;
+        let gateway = host.link(&self.gateway)?;
         let mut batch = Batch::new();
-        self.addresses.iter().for_each(|address| batch.delete_neighbour(bridge.index, *address));
+        self.addresses.iter().for_each(|address| batch.delete_neighbour(gateway.index, *address));
         host.send(batch)?;
         // Saying the MAC again makes the kernel announce every address of the link, now that the port passes it on.
         let end = container.link(&self.ifname)?;
         Ok(container.change(end.index, &Change { mac: end.mac, ..Change::default() })?)
     }
+}
 
-    fn port(&self, scene: &Scene) -> Result<Option<Link>> {
-        match scene.container()?.find_link(&self.ifname)? {
-            Some(end) => veth::host_end_of(scene.host()?, &scene.netns, &end),
-            None => Ok(None),
-        }
+/// The host's end of the pair whose other end the container has under this name.
+pub(crate) fn of(scene: &Scene, ifname: &str) -> Result<Option<Link>> {
+    match scene.container()?.find_link(ifname)? {
+        Some(end) => veth::host_end_of(scene.host()?, &scene.netns, &end),
+        None => Ok(None),
     }
 }
 

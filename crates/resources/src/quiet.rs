@@ -1,7 +1,10 @@
 //! Router advertisements are not for links of ours to hear.
 
+use cnikit_netlink::Link;
 use cnikit_netns::{Inside, sysctl};
 use cnikit_skel::{Error, Result};
+
+use crate::layer3::Detection;
 
 /// Nothing is accepted, and no address made up, from router advertisements.
 pub(crate) const ALL: [&str; 2] = ["accept_ra", "autoconf"];
@@ -24,6 +27,20 @@ pub(crate) fn quiet(inside: &Inside, link: &str, settings: &[&str]) -> Result<()
             ))),
         }
     })
+}
+
+/// A link of the host that containers share. One that is still down was made just now, or by an ADD that was killed before
+/// it got this far: nobody relies on its settings yet. One that is up keeps them but for the routes that anybody could
+/// advertise.
+pub(crate) fn shared(link: &Link, detection: Detection) -> Result<()> {
+    let here = Inside::here();
+    if link.up {
+        return quiet(&here, &link.name, &ROUTES);
+    }
+    if detection == Detection::Off {
+        undetected(&here, &link.name);
+    }
+    quiet(&here, &link.name, &ALL)
 }
 
 /// The segment is ours, and so are its addresses: those of this link need no duplicate address detection. Until the

@@ -102,8 +102,8 @@ impl Veth {
             HostEnd::Port { bridge, .. } => Some(scene.host()?.link(bridge)?.index),
             HostEnd::Routed => None,
         };
-        let [own, host] = macs(&scene.tag);
-        let peer = Peer { name: self.ifname.clone(), mac: Some(self.mac.unwrap_or(own)), netns: scene.netns.clone() };
+        let ([_, host], own) = (macs(&scene.tag), mac(&scene.tag, self.mac));
+        let peer = Peer { name: self.ifname.clone(), mac: Some(own), netns: scene.netns.clone() };
         Ok(NewVeth { name, mac: Some(host), mtu: self.mtu, master, peer })
     }
 
@@ -129,16 +129,18 @@ impl Veth {
         if let Ok(mac) = recorded.mac.parse::<Mac>() {
             drifts.compare(format!("MAC of {}", self.ifname), mac, end.mac.unwrap_or(Mac([0; 6])));
         }
-        // A plugin further on that changes the MTU does not have to say so in the record.
-        if let Some(mtu) = self.mtu {
+        // A plugin further on that changes the MTU may say so in the record; if nobody said any, it does not have to.
+        if let Some(mtu) = self.mtu.map(|mtu| recorded.mtu.unwrap_or(mtu)) {
             drifts.compare(format!("MTU of {}", self.ifname), mtu, end.mtu);
         }
     }
 
     fn verify_host(&self, scene: &Scene, host: &Link, drifts: &mut Drifts) -> Result<()> {
         let name = &host.name;
-        drifts.unless(alias::owner(host, &scene.tag) != Owner::Another, || {
-            format!("{name}: wanted the host end of {}, found {:?}", scene.tag, host.alias)
+        // Other implementations write no alias; ours has lost its own.
+        let (owner, is_ours) = (alias::owner(host, &scene.tag), names(&scene.tag).contains(name));
+        drifts.unless(owner == Owner::This || owner == Owner::Unknown && !is_ours, || {
+            format!("{name}: wanted the host end of {}, found the alias {:?}", scene.tag, host.alias)
         });
         if let Some(recorded) = scene.record.interfaces.iter().find(|one| one.sandbox.is_empty() && one.name == *name) {
             if let Ok(mac) = recorded.mac.parse::<Mac>() {
@@ -148,7 +150,8 @@ impl Veth {
             drifts.unless(false, || format!("host end of {}: {name} is not in prevResult", self.ifname));
         }
         drifts.unless(host.up, || format!("{name}: wanted up, found down"));
-        if alias::owner(host, &scene.tag) == Owner::This {
+        self.mtu.iter().for_each(|mtu| drifts.compare(format!("MTU of {name}"), *mtu, host.mtu));
+        if is_ours {
             drifts.extend(quiet::loud(&Inside::here(), name, &quiet::ALL));
         }
         let HostEnd::Port { bridge, hairpin, isolated } = &self.host else { return Ok(()) };
@@ -213,6 +216,11 @@ fn macs(tag: &Tag) -> [Mac; 2] {
     [mac((hash[31] & 0xfc) | 0x02, 22), mac(0xfe, 27)]
 }
 
+/// The MAC of the container's end: the one that is asked for, or the tag's.
+pub(crate) fn mac(tag: &Tag, asked: Option<Mac>) -> Mac {
+    asked.unwrap_or(macs(tag)[0])
+}
+
 /// The error of a pair that could not be made. Unless the name was taken, the kernel may have made it all the same and its
 /// answer been lost: nothing else can have this name without an alias.
 fn not_made(host: &Netlink, name: &str, error: cnikit_netlink::Error) -> Result<Link> {
@@ -225,7 +233,7 @@ fn not_made(host: &Netlink, name: &str, error: cnikit_netlink::Error) -> Result<
 }
 
 /// The first name of the tag that is not another tag's. Any other link under it is this attachment.
-fn vacant(host: &Netlink, tag: &Tag) -> Result<String> {
+pub(crate) fn vacant(host: &Netlink, tag: &Tag) -> Result<String> {
     for name in names(tag) {
         match host.find_link(&name)? {
             None => return Ok(name),
@@ -273,7 +281,7 @@ pub(crate) fn wait_running(host: &Netlink, end: &Link) -> Result<()> {
     running.map(drop).map_err(late)
 }
 
-fn is_veth(link: &Link) -> bool {
+pub(crate) fn is_veth(link: &Link) -> bool {
     link.kind.as_deref() == Some("veth")
 }
 

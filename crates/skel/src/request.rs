@@ -439,6 +439,10 @@ impl Call {
                 Err(Error::environment(format!("CNI_NETNS {path:?} is not a network namespace: {why}"))
                     .remedy("set CNI_NETNS to the container's namespace, such as /run/netns/NAME or /proc/PID/ns/net"))
             }
+            Found::Unknown { why, .. } => {
+                let text = format!("the network namespace CNI_NETNS {path:?} cannot be opened: {why}");
+                Err(Error::new(code::SYSTEM, text).remedy("try again once the cause is mended"))
+            }
             Found::Gone | Found::Empty => {
                 let code = if something_was_made { code::INVALID_ENVIRONMENT } else { code::UNKNOWN_CONTAINER };
                 Err(Error::new(code, format!("the network namespace CNI_NETNS {path:?} is gone"))

@@ -6,6 +6,7 @@ use cnikit::resources::layer3::Detection;
 use serde::Deserialize;
 
 use crate::Bridge;
+use crate::vlans::{Trunk, Vlan};
 
 /// The keys as they are written.
 #[derive(Clone, Debug, Deserialize)]
@@ -21,7 +22,7 @@ pub struct Keys {
     pub force_address: bool,
     /// What leaves the network leaves under the host's address. Only with an `ipam`. Default: false.
     pub ip_masq: bool,
-    /// `nftables`. Default: that.
+    /// `iptables` or `nftables`. Default: `iptables` where it works, else `nftables`.
     pub ip_masq_backend: MasqueradeBackend,
     /// Of both ends and of a bridge that is made, in bytes. Default, and 0: the kernel's choice.
     pub mtu: Mtu,
@@ -43,13 +44,13 @@ pub struct Keys {
     pub dns: DnsOverride,
     /// Who gives addresses. Default: nobody.
     pub ipam: IpamType,
-    /// Not there yet, but for 0.
-    pub vlan: i64,
-    /// Not there yet.
-    pub vlan_trunk: Option<serde_json::Value>,
-    /// Of no effect without a VLAN.
+    /// The VLAN of the container's untagged frames. Default, and 0: that which the bridge puts every port in.
+    pub vlan: Vlan,
+    /// The VLANs of its tagged frames. Default: none.
+    pub vlan_trunk: Option<Vec<Trunk>>,
+    /// With either of these, the port stays in the bridge's default VLAN too. Default: false.
     pub preserve_default_vlan: bool,
-    /// Not there yet.
+    /// What the container sends under another MAC than its own is dropped. Default: false.
     pub macspoofchk: bool,
 }
 
@@ -72,7 +73,7 @@ impl Default for Keys {
             mac: None,
             dns: DnsOverride::default(),
             ipam: IpamType::default(),
-            vlan: 0,
+            vlan: Vlan::default(),
             vlan_trunk: None,
             preserve_default_vlan: false,
             macspoofchk: false,
@@ -85,7 +86,6 @@ impl TryFrom<Keys> for Bridge {
 
     fn try_from(keys: Keys) -> Result<Bridge, String> {
         keys.names()?;
-        keys.not_yet()?;
         if !keys.ipam.name.is_empty() && keys.disable_container_interface {
             return Err("cannot use IPAM when DisableContainerInterface flag is set: drop `ipam` or the flag".into());
         }
@@ -97,30 +97,18 @@ impl TryFrom<Keys> for Bridge {
 }
 
 impl Keys {
+    pub(crate) fn has_gateway(&self) -> bool {
+        self.is_gateway || self.is_default_gateway
+    }
+
     pub(crate) fn detection(&self) -> Detection {
         if self.enabledad { Detection::Full } else { Detection::Off }
     }
 
     fn names(&self) -> Result<(), String> {
         cnikit::types::check_ifname(&self.bridge).map_err(|error| format!("`bridge` {:?}: {error}", self.bridge))?;
+        self.check_gateway_link()?;
         let unusable = self.mac.filter(|mac| mac.is_zero() || mac.is_multicast());
         unusable.map_or(Ok(()), |mac| Err(format!("{mac} cannot be the MAC of an interface: it is a group's or zero")))
-    }
-
-    fn not_yet(&self) -> Result<(), String> {
-        if !(0..=4094).contains(&self.vlan) {
-            return Err(format!("invalid VLAN ID {} (must be between 0 and 4094)", self.vlan));
-        }
-        let asked = [
-            (self.vlan != 0, format!("`vlan` {}", self.vlan)),
-            (self.vlan_trunk.is_some(), "`vlanTrunk`".to_owned()),
-            (self.macspoofchk, "`macspoofchk` true".to_owned()),
-        ];
-        let unserved = asked.into_iter().find(|(asked, _)| *asked);
-        unserved.map_or(Ok(()), |(_, what)| {
-            Err(format!(
-                "{what} is not there yet in this bridge: leave it out, or let the reference's serve this network"
-            ))
-        })
     }
 }

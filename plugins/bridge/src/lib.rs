@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod keys;
+mod vlans;
 
 pub use keys::Keys;
+pub use vlans::{Trunk, Vlan};
 
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::bring_up::BringUp;
@@ -16,7 +18,9 @@ use cnikit::resources::gateway::Gateway;
 use cnikit::resources::layer3::{self, Layer3};
 use cnikit::resources::masquerade::{self, Masquerade};
 use cnikit::resources::port::ForwardingPort;
+use cnikit::resources::spoof::{self, SpoofCheck};
 use cnikit::resources::veth::{self, HostEnd, Veth};
+use cnikit::resources::vlans::PortVlans;
 use cnikit::types::Route;
 use cnikit::{Addresses, Attachment, Error, InterfacePlugin, Result, Said, Sources};
 use ipnetwork::IpNetwork;
@@ -29,7 +33,7 @@ pub struct Bridge(Keys);
 
 impl InterfacePlugin for Bridge {
     const LINK: Kind = veth::KIND;
-    const KINDS: &'static [Kind] = &[masquerade::KIND];
+    const KINDS: &'static [Kind] = &[spoof::KIND, masquerade::KIND];
     const SOURCES: Sources = &[("mac", &[Said::Runtime("mac"), Said::ArgsCni("mac"), Said::CniArg("MAC")])];
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["MAC"]);
 
@@ -39,9 +43,17 @@ impl InterfacePlugin for Bridge {
         let host = HostEnd::Port { bridge: bridge.clone(), hairpin: keys.hairpin_mode, isolated: keys.port_isolation };
         let layer2 = keys.ipam.name.is_empty() && !keys.disable_container_interface;
         Plan::of(self.bridge())
+            .and_each(keys.macspoofchk.then_some(SpoofCheck { mac: keys.mac }))
             .and(Veth { ifname: ifname.clone(), mac: keys.mac, mtu: keys.mtu.0, host })
+            .and_each(keys.vlans().map(|vlans| PortVlans { ifname: ifname.clone(), bridge: bridge.clone(), vlans }))
+            .and_each(keys.vlan_gateway())
             .and_each(layer2.then(|| BringUp { ifname: ifname.clone(), slaac: keys.slaac }))
-            .and_each(layer2.then(|| ForwardingPort { ifname, bridge, addresses: Vec::new() }))
+            .and_each(layer2.then(|| ForwardingPort {
+                ifname,
+                bridge,
+                gateway: keys.gateway_link(),
+                addresses: Vec::new(),
+            }))
     }
 
     fn complete(&self, addresses: &mut Addresses) -> Result<()> {
@@ -49,7 +61,7 @@ impl InterfacePlugin for Bridge {
         if let Some(dns) = keys.dns.said() {
             addresses.dns = dns;
         }
-        if self.is_gateway() {
+        if keys.has_gateway() {
             for ip in addresses.ips.iter_mut().filter(|ip| ip.gateway.is_none()) {
                 ip.gateway = Some(first(ip.address)?);
             }
@@ -65,14 +77,14 @@ impl InterfacePlugin for Bridge {
             return Plan::default();
         }
         let Bridge(keys) = self;
-        let (bridge, ifname, networks) = (keys.bridge.clone(), at.tag.ifname.clone(), addresses.networks());
-        let gateways = if self.is_gateway() { gateways(addresses) } else { Vec::new() };
+        let (link, ifname, networks) = (keys.gateway_link(), at.tag.ifname.clone(), addresses.networks());
+        let gateways = if keys.has_gateway() { gateways(addresses) } else { Vec::new() };
         let forwarding = Forwarding::of(&gateways);
-        let gateway = Gateway { link: bridge.clone(), addresses: gateways, force: keys.force_address };
+        let gateway = Gateway { link: link.clone(), addresses: gateways, force: keys.force_address };
         Plan::default()
             .and_each((!gateway.addresses.is_empty()).then_some(gateway))
             .and_each((forwarding.ipv4 || forwarding.ipv6).then_some(forwarding))
-            .and_each(keys.ip_masq.then(|| Masquerade { addresses: networks.clone() }))
+            .and_each(keys.ip_masq.then(|| Masquerade { addresses: networks.clone(), backend: keys.ip_masq_backend.0 }))
             .and(Layer3 {
                 ifname: ifname.clone(),
                 addresses: networks.clone(),
@@ -81,27 +93,32 @@ impl InterfacePlugin for Bridge {
                 detection: keys.detection(),
                 announce: true,
             })
-            .and(ForwardingPort { ifname, bridge, addresses: networks.iter().map(IpNetwork::ip).collect() })
+            .and(ForwardingPort {
+                ifname,
+                bridge: keys.bridge.clone(),
+                gateway: link,
+                addresses: networks.iter().map(IpNetwork::ip).collect(),
+            })
     }
 
     fn status(&self) -> Result<()> {
-        if self.0.ip_masq { masquerade::available() } else { Ok(()) }
+        if self.0.macspoofchk {
+            spoof::available()?;
+        }
+        if self.0.ip_masq { masquerade::available(self.0.ip_masq_backend.0) } else { Ok(()) }
     }
 }
 
 impl Bridge {
-    fn is_gateway(&self) -> bool {
-        self.0.is_gateway || self.0.is_default_gateway
-    }
-
     fn bridge(&self) -> cnikit::resources::bridge::Bridge {
         let Bridge(keys) = self;
         cnikit::resources::bridge::Bridge {
             name: keys.bridge.clone(),
             mtu: keys.mtu.0,
             promiscuous: keys.promisc_mode,
-            pinned: self.is_gateway() && !keys.ipam.name.is_empty(),
+            pinned: keys.has_gateway() && !keys.ipam.name.is_empty() && keys.vlan.0.is_none(),
             detection: keys.detection(),
+            filtering: keys.filtering(),
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct Ptp(Keys);
 pub struct Keys {
     /// Packets to the outside leave under the host's address. Default: false.
     pub ip_masq: bool,
-    /// `nftables`. Default: that.
+    /// `iptables` or `nftables`. Default: `iptables` where it works, else `nftables`.
     pub ip_masq_backend: MasqueradeBackend,
     /// Of both ends, in bytes. Default, and 0: the kernel's choice.
     pub mtu: Mtu,
@@ -73,7 +73,9 @@ impl InterfacePlugin for Ptp {
     fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
         let (ifname, networks) = (at.tag.ifname.clone(), addresses.networks());
         let given = layer3::routes(&addresses.ips, &addresses.routes).into_iter();
-        let given = given.map(|route| Route { onlink: false, ..route });
+        // The gateways have a route of their own; any other router is asked for on the link, for its network is behind them.
+        let own = |router| addresses.ips.iter().any(|ip| ip.gateway == Some(router));
+        let given = given.map(|route| Route { onlink: route.gateway.is_some_and(|router| !own(router)), ..route });
         let mut routes: Vec<Route> = Vec::new();
         for route in addresses.ips.iter().flat_map(by_gateway).chain(given) {
             if routes.iter().all(|one| (one.dst, one.table) != (route.dst, route.table)) {
@@ -88,7 +90,9 @@ impl InterfacePlugin for Ptp {
         }
         Plan::of(Forwarding::of(&networks))
             .and(Routed { ifname: ifname.clone(), gateways, addresses: networks.iter().map(IpNetwork::ip).collect() })
-            .and_each(self.0.ip_masq.then(|| Masquerade { addresses: networks.clone() }))
+            .and_each(
+                self.0.ip_masq.then(|| Masquerade { addresses: networks.clone(), backend: self.0.ip_masq_backend.0 }),
+            )
             .and(Layer3 {
                 ifname,
                 addresses: networks,
@@ -100,7 +104,7 @@ impl InterfacePlugin for Ptp {
     }
 
     fn status(&self) -> Result<()> {
-        if self.0.ip_masq { masquerade::available() } else { Ok(()) }
+        if self.0.ip_masq { masquerade::available(self.0.ip_masq_backend.0) } else { Ok(()) }
     }
 }
 

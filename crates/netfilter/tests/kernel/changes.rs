@@ -171,8 +171,15 @@ fn a_refused_rule_leaves_everything_as_it_was_and_is_named() {
     let host = Host::new();
     let hook = Hook { kind: HookKind::Filter, hook: HookPoint::Forward, priority: 0 };
     let chains = vec![Chain { name: "forward", comment: None, hook: Some(hook) }];
-    let filter =
-        Frame { family: Family::Inet, table: "f", table_comment: None, chains, fixed: vec![], holds: "forward" };
+    let filter = Frame {
+        family: Family::Inet,
+        table: "f",
+        table_comment: None,
+        chains,
+        fixed: vec![],
+        holds: "forward",
+        own: vec![],
+    };
     // Masquerading is for chains of type nat.
     let error = host.nftables().replace(&filter, "aa-1", &one("aa-1")).unwrap_err();
     assert_eq!(error.errno, 95, "{error}");
@@ -185,7 +192,7 @@ fn a_refused_rule_leaves_everything_as_it_was_and_is_named() {
 #[test]
 fn what_is_missing_for_good_is_not_waited_for() {
     let host = Host::new();
-    let lost = Rule { matches: vec![], verdict: Verdict::Goto("nowhere"), comment: Some("aa-1".to_owned()) };
+    let lost = Rule { matches: vec![], verdict: Verdict::Goto("nowhere".into()), comment: Some("aa-1".to_owned()) };
     let start = Instant::now();
     let error = host.nftables().replace(&frame(), "aa-1", &[lost]).unwrap_err();
     assert!(error.is_absent(), "{error}");

@@ -18,7 +18,7 @@ fn prefix(who: usize) -> String {
 }
 
 /// Lets 32 do this at once, each with a socket of its own, as if they were processes.
-fn crowd(host: &Host, work: impl Fn(usize, &mut Nftables) + Sync) {
+pub(crate) fn crowd(host: &Host, work: impl Fn(usize, &mut Nftables) + Sync) {
     let work = &work;
     thread::scope(|scope| {
         for who in 0..32 {

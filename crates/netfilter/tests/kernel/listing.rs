@@ -33,7 +33,7 @@ fn a_frame_and_rules_of_ours_are_listed_like_nfts_own() {
 fn plain(family: Family) -> Frame {
     let chain = |name| Chain { name, comment: None, hook: None };
     let chains = vec![chain("ours"), chain("other")];
-    Frame { family, table: "plain", table_comment: None, chains, fixed: vec![], holds: "ours" }
+    Frame { family, table: "plain", table_comment: None, chains, fixed: vec![], holds: "ours", own: vec![] }
 }
 
 #[track_caller]
@@ -80,7 +80,8 @@ fn every_ipv6_prefix_compiles_as_nft_compiles_it() {
 
 #[test]
 fn every_verdict_compiles_as_nft_compiles_it_in_every_family() {
-    let verdicts = [Verdict::Return, Verdict::Jump("other"), Verdict::Goto("other"), Verdict::Accept, Verdict::Drop];
+    let verdicts =
+        [Verdict::Return, Verdict::Jump("other".into()), Verdict::Goto("other".into()), Verdict::Accept, Verdict::Drop];
     let sources = [Some("10.0.0.2"), Some("fd00::2"), None];
     for family in [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge] {
         let possible = sources.iter().filter(|source| match (family, source) {
@@ -90,7 +91,8 @@ fn every_verdict_compiles_as_nft_compiles_it_in_every_family() {
         });
         let matches = possible.map(|source| source.iter().map(|one| Match::Source(one.parse().unwrap())).collect());
         let matches: Vec<Vec<_>> = matches.collect();
-        let rules = verdicts.iter().flat_map(|verdict| matches.iter().map(|matches| rule(matches.clone(), *verdict)));
+        let rules =
+            verdicts.iter().flat_map(|verdict| matches.iter().map(|matches| rule(matches.clone(), verdict.clone())));
         assert_compiled_alike(family, &rules.collect::<Vec<_>>());
     }
 }

@@ -6,6 +6,7 @@ mod crowd;
 mod drifts;
 mod host;
 mod listing;
+mod own;
 mod scene;
 mod traffic;
 mod unprivileged;

@@ -14,6 +14,7 @@ pub(crate) fn frame() -> Frame {
         ],
         fixed: vec![("postrouting", fixed())],
         holds: "masq_checks",
+        own: vec![],
     }
 }
 
@@ -22,7 +23,7 @@ fn fixed() -> Vec<Rule> {
     vec![
         uncommented(vec![Match::DestinationIn("224.0.0.0/4".parse().unwrap())], Verdict::Return),
         uncommented(vec![Match::DestinationIn("ff00::/8".parse().unwrap())], Verdict::Return),
-        uncommented(vec![], Verdict::Goto("masq_checks")),
+        uncommented(vec![], Verdict::Goto("masq_checks".into())),
     ]
 }
 

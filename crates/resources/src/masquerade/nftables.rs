@@ -1,91 +1,47 @@
-//! What leaves the network leaves under the host's address.
-
-use std::fmt;
+//! Masquerade in nftables, in the table that all masqueraded networks of a host share.
 
 use cnikit_netfilter::{Chain, Family, Frame, Hook, HookKind, HookPoint, Match, Nftables, Rule, Verdict};
-use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
+use cnikit_plan::{Remains, Stale};
 use cnikit_skel::{Journal, Result, Tag, log};
 use ipnetwork::IpNetwork;
 use sha2::{Digest, Sha512};
 
+use super::{Label, Masquerade, Standing, network};
 use crate::alias::hex;
-
-/// Packets of these addresses to anywhere outside their network, multicast apart, are masqueraded.
-///
-/// Table, chains, rules and comments are the reference's, so that its DEL removes ours and ours removes the reference's.
-#[derive(Clone, Debug)]
-#[doc(alias = "ipMasq")]
-pub struct Masquerade {
-    /// The container's addresses, with their prefixes.
-    pub addresses: Vec<IpNetwork>,
-}
-
-/// Rules are found by the start of their comment.
-pub const KIND: Kind = Kind { name: "masquerade", release, sweep, outlives_link: true };
 
 const CHECKS: &str = "masq_checks";
 const POSTROUTING: &str = "postrouting";
 /// What the kernel keeps of a comment.
 const LONGEST_COMMENT: usize = 128;
 
-impl Resource for Masquerade {
-    fn kind(&self) -> Kind {
-        KIND
-    }
-
-    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
-        let prefix = prefix(&scene.tag);
-        let before = Nftables::here()?.replace(&frame(), &prefix, &self.rules(&scene.tag))?;
-        // What this tag had may be a running container's: it is put back, not removed.
-        let _ =
-            journal.undo(&Label(scene.tag.clone()), move |_| Nftables::here()?.put_back(&frame(), &prefix, &before));
-        Ok(Made::nothing())
-    }
-
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let found = Nftables::here()?.verify(&frame(), &prefix(&scene.tag), &self.rules(&scene.tag))?;
-        drifts.extend(found.into_iter().map(|text| format!("masquerade: {text}")));
-        Ok(())
-    }
+pub(super) fn ensure(masquerade: &Masquerade, tag: &Tag, journal: &mut Journal) -> Result<()> {
+    let prefix = prefix(tag);
+    let before = Nftables::here()?.replace(&frame(), &prefix, &rules(masquerade, tag))?;
+    // What this tag had may be a running container's: it is put back, not removed.
+    let _ = journal.undo(&Label(tag.clone()), move |_| Nftables::here()?.put_back(&frame(), &prefix, &before));
+    Ok(())
 }
 
-impl Masquerade {
-    fn rules(&self, tag: &Tag) -> Vec<Rule> {
-        let rule = |address: &IpNetwork| Rule {
-            matches: vec![Match::Source(address.ip()), Match::DestinationNotIn(network(*address))],
-            verdict: Verdict::Masquerade,
-            comment: Some(comment(tag)),
-        };
-        self.addresses.iter().map(rule).collect()
-    }
+pub(super) fn verify(masquerade: &Masquerade, tag: &Tag) -> Result<Standing> {
+    let (mut nftables, prefix) = (Nftables::here()?, prefix(tag));
+    let any = !nftables.rules(&frame(), &prefix)?.is_empty();
+    Ok(Standing { any, drifts: nftables.verify(&frame(), &prefix, &rules(masquerade, tag))? })
 }
 
-impl fmt::Display for Masquerade {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses: Vec<String> = self.addresses.iter().map(|one| one.ip().to_string()).collect();
-        write!(f, "masquerade {} on the host (nftables)", addresses.join(", "))
-    }
-}
-
-#[derive(Clone)]
-struct Label(Tag);
-
-impl fmt::Display for Label {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "masquerade rules of {}", self.0)
-    }
-}
-
-/// The address without its host bits.
-fn network(address: IpNetwork) -> IpNetwork {
-    IpNetwork::new(address.network(), address.prefix()).unwrap_or(address)
+fn rules(masquerade: &Masquerade, tag: &Tag) -> Vec<Rule> {
+    let rule = |address: &IpNetwork| Rule {
+        matches: vec![Match::Source(address.ip()), Match::DestinationNotIn(network(*address))],
+        verdict: Verdict::Masquerade,
+        comment: Some(comment(tag)),
+    };
+    masquerade.addresses.iter().map(rule).collect()
 }
 
 /// The table that all masqueraded networks of a host share.
 fn frame() -> Frame {
     let multicast = |net: &str| net.parse().ok().map(|net| rule(vec![Match::DestinationIn(net)], Verdict::Return));
     let mut fixed: Vec<Rule> = ["224.0.0.0/4", "ff00::/8"].into_iter().filter_map(multicast).collect();
-    fixed.push(rule(Vec::new(), Verdict::Goto(CHECKS)));
+    fixed.push(rule(Vec::new(), Verdict::Goto(CHECKS.into())));
     Frame {
         family: Family::Inet,
         table: "cni_plugins_masquerade",
@@ -104,6 +60,7 @@ fn frame() -> Frame {
         ],
         fixed: vec![(POSTROUTING, fixed)],
         holds: CHECKS,
+        own: Vec::new(),
     }
 }
 
@@ -127,13 +84,13 @@ fn hash(text: &str) -> String {
     hex(&Sha512::digest(text.as_bytes())[..8])
 }
 
-fn release(remains: &Remains) -> Result<()> {
+pub(super) fn release(remains: &Remains) -> Result<()> {
     let Some(mut nftables) = opened()? else { return Ok(()) };
     removed(nftables.release(&frame(), &prefix(&remains.tag))?);
     Ok(())
 }
 
-fn sweep(stale: &Stale) -> Result<()> {
+pub(super) fn sweep(stale: &Stale) -> Result<()> {
     let Some(mut nftables) = opened()? else { return Ok(()) };
     let valid: Vec<String> = stale.tags().map(|tag| prefix(&tag)).collect();
     let keep = |comment: &str| valid.iter().any(|prefix| comment.starts_with(prefix));
@@ -155,8 +112,8 @@ fn removed(count: usize) {
     }
 }
 
-/// Whether the kernel can masquerade, for STATUS.
-pub fn available() -> Result<()> {
+/// Whether the kernel has what it takes.
+pub(super) fn available() -> Result<()> {
     Ok(Nftables::here()?.verify(&frame(), "-", &[]).map(drop)?)
 }
 

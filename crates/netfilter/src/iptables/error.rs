@@ -1,0 +1,67 @@
+//! Why iptables could not be asked, or did not do it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use cnikit_process::How;
+
+/// What is wrong with the programs of iptables, or with what they were to do.
+#[derive(Debug)]
+pub enum Error {
+    /// It is not installed: no file of this name is where programs are.
+    Missing {
+        /// The name of the program.
+        program: String,
+    },
+    /// It was started, or was to be, and did not come to its own end.
+    Process(cnikit_process::Error),
+    /// It said no.
+    Failed {
+        /// The file, with its arguments.
+        program: String,
+        /// Its exit status.
+        how: How,
+        /// What it wrote to stderr.
+        said: String,
+    },
+    /// It does not understand what somebody else put into the table, and will not touch it.
+    Incompatible {
+        /// The file.
+        program: PathBuf,
+        /// The table.
+        table: &'static str,
+    },
+    /// `nf_tables` could not be asked what stands there.
+    Netlink(crate::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { program } => write!(f, "there is no {program} on this machine"),
+            Self::Process(error) => write!(f, "{error}"),
+            Self::Failed { program, how, said } => write!(f, "{program}: {how}: {said}"),
+            Self::Incompatible { program, table } => {
+                let program = program.display();
+                write!(f, "{program} does not show its table {table}: something in it was not made by iptables")
+            }
+            Self::Netlink(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Process(error) => Some(error),
+            Self::Netlink(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<crate::Error> for Error {
+    fn from(error: crate::Error) -> Self {
+        Self::Netlink(error)
+    }
+}

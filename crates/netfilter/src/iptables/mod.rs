@@ -1,0 +1,27 @@
+//! Rules of iptables as values, changed by its own programs.
+//!
+//! iptables has no stable interface but its programs, and their price is the fork. So a table is read once
+//! (`iptables-save`), the difference is computed here, and all of it is written at once (`iptables-restore --noflush`),
+//! or nothing is where nothing differs. What is written holds our own differences alone: a rule of somebody else's is
+//! never written back, so that it need not be understood, and nobody's counters are lost.
+//!
+//! The kernel may have two halves of iptables side by side, that in `nf_tables` and the legacy one, which know nothing of each
+//! other. [`Programs::find`] gives what the administrator chose; [`Programs::reaching`] those that reach what stands.
+
+mod changes;
+mod error;
+mod programs;
+mod rule;
+mod ruleset;
+mod table;
+mod traces;
+
+pub use changes::Changes;
+pub use error::Error;
+pub use programs::{IpVersion, Programs};
+pub use rule::Rule;
+pub use ruleset::Ruleset;
+pub use table::Table;
+
+/// What the functions of this module return.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,48 @@
+//! One table, read and changed.
+
+use super::{Changes, Error, Programs, Result, Table};
+
+/// How often it is tried again when somebody else changed what was read before it could be changed.
+const TRIES: usize = 3;
+
+/// One table of iptables, as it was read a moment ago.
+///
+/// Reading and changing are two programs, and others may come between them; then the change fails as a whole, the table
+/// is read again and the difference computed anew. What is only added cannot be told apart from its like by the program:
+/// whoever adds has to look whether it is there.
+#[derive(Debug)]
+pub struct Ruleset {
+    programs: Programs,
+    table: &'static str,
+    mention: String,
+    read: Table,
+}
+
+impl Ruleset {
+    /// Reads a table, of which only lines that hold `mention` are of interest.
+    pub fn open(programs: Programs, table: &'static str, mention: &str) -> Result<Self> {
+        let read = programs.read(table, mention)?;
+        Ok(Self { programs, table, mention: mention.to_owned(), read })
+    }
+
+    /// The table as it was read.
+    pub fn table(&self) -> &Table {
+        &self.read
+    }
+
+    /// Makes the changes that `decide` wants of the table as it is, and none where it wants none.
+    pub fn change(mut self, mut decide: impl FnMut(&Table) -> Changes) -> Result<()> {
+        for left in (0..TRIES).rev() {
+            let changes = decide(&self.read);
+            if changes.is_empty() {
+                break;
+            }
+            match self.programs.change(self.table, &changes) {
+                Ok(()) => break,
+                Err(Error::Failed { .. }) if left > 0 => self.read = self.programs.read(self.table, &self.mention)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! A chain of one owner alone, as the kernel has it.
+
+use crate::compile::compile;
+use crate::expression::Expression;
+use crate::found::Found;
+use crate::frame::{Frame, OwnChain};
+use crate::hook::FoundChain;
+use crate::message::{Body, Message, place};
+use crate::rule::Rule;
+use crate::state::{body, listed, refuse_other_hook};
+use crate::whose::{Label, Whose};
+use crate::{Error, Result};
+
+/// The chain of that name, if there is one, with all its rules.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    pub(crate) name: String,
+    pub(crate) found: Option<FoundChain>,
+    pub(crate) rules: Vec<Found>,
+}
+
+impl Own {
+    /// Whether it is somebody else's: a rule in it says so.
+    pub(crate) fn is_anothers(&self, whose: &Whose) -> bool {
+        self.rules.iter().any(|rule| whose.is_anothers(&rule.label()))
+    }
+
+    /// Whether it goes when these rules do: it is a regular chain and ours, and no other rule leads to it.
+    pub(crate) fn goes_with(&self, leaving: &[Found], frame: &Frame, whose: &Whose) -> bool {
+        let ours = |rule: &Found| whose.finds(&rule.label()).is_some();
+        let named = frame.own.iter().any(|own| own.name == self.name);
+        let leading = leaving.iter().filter(|rule| rule.target() == Some(&self.name)).count();
+        self.found.as_ref().is_some_and(|found| found.hook.is_none() && found.uses == self.rules.len() + leading)
+            && (named || self.rules.iter().any(ours))
+            && !self.is_anothers(whose)
+    }
+
+    /// The message that makes it, if it is wanted and not there.
+    ///
+    /// # Errors
+    /// It is somebody else's, or hangs at a hook.
+    pub(crate) fn creation(&self, wanted: bool, frame: &Frame, whose: &Whose) -> Result<Option<Message>> {
+        match &self.found {
+            _ if !wanted => Ok(None),
+            None => Ok(Some(Message::new_own_chain(frame, &self.name))),
+            Some(_) if self.is_anothers(whose) => {
+                Err(Error::ours("use", place(frame, &self.name), "the rules in it are somebody else's"))
+            }
+            Some(found) => refuse_other_hook(frame, &self.name, None, found).map(|()| None),
+        }
+    }
+
+    /// What is missing or different.
+    pub(crate) fn drift(&self, wanted: &OwnChain, frame: &Frame) -> Result<Option<String>> {
+        let place = place(frame, &wanted.name);
+        if wanted.rules.is_empty() {
+            return Ok(None);
+        }
+        if self.found.is_none() {
+            return Ok(Some(format!("{place} is missing")));
+        }
+        let compiled = wanted.rules.iter().map(|rule| compile(rule, frame.family)).collect::<Result<Vec<_>>>()?;
+        let alike =
+            |(found, (rule, does)): (&Found, (&Rule, &Vec<Expression>))| found.serves(does, rule.comment.as_deref());
+        let same =
+            self.rules.len() == compiled.len() && self.rules.iter().zip(wanted.rules.iter().zip(&compiled)).all(alike);
+        let texts =
+            || [listed(self.rules.iter().map(Found::to_string)), listed(wanted.rules.iter().map(Rule::to_string))];
+        Ok((!same).then(|| {
+            let [found, wanted] = texts();
+            format!("{place} holds {found}, wanted {wanted}")
+        }))
+    }
+}
+
+/// All rules that are to stand in a chain, as they go over the wire and as a person reads them.
+pub(crate) type Content = Vec<(Body, String)>;
+
+/// All that an owner is to have.
+pub(crate) struct Wanted {
+    /// In the frame's chain that holds his rules.
+    pub(crate) held: Content,
+    /// In his own, in the frame's order; a chain without rules is not wanted.
+    pub(crate) own: Vec<Content>,
+}
+
+impl Wanted {
+    /// These rules, and those of the frame's.
+    ///
+    /// # Errors
+    /// A rule that would not be found again; one that cannot be written.
+    pub(crate) fn of(frame: &Frame, whose: &Whose, rules: &[Rule]) -> Result<Self> {
+        let content = |rules: &[Rule]| rules.iter().map(|rule| addition(rule, frame, whose)).collect::<Result<_>>();
+        let own = frame.own.iter().map(|own| content(&own.rules)).collect::<Result<_>>()?;
+        Ok(Self { held: content(rules)?, own })
+    }
+
+    /// What was found before, each rule in the chain it stood in.
+    pub(crate) fn again(frame: &Frame, before: &[Found]) -> Self {
+        let content = |chain: &str| {
+            let of_chain = before.iter().filter(|found| found.chain == chain);
+            of_chain.map(|found| (found.body.clone(), found.to_string())).collect()
+        };
+        Self { held: content(frame.holds), own: frame.own.iter().map(|own| content(&own.name)).collect() }
+    }
+}
+
+fn addition(rule: &Rule, frame: &Frame, whose: &Whose) -> Result<(Body, String)> {
+    let label = Label { comment: rule.comment.as_deref(), owner: whose.owner() };
+    if let (Whose::Commented(prefix), None) = (whose, whose.finds(&label)) {
+        let why = format!("its comment has to begin with \"{prefix}\", by which it is found again");
+        return Err(Error::ours("add rule", format!("`{rule}` to {}", place(frame, frame.holds)), why));
+    }
+    Ok((body(rule, frame, whose.owner())?, rule.to_string()))
+}
+
+/// The messages that make these all the rules that there are of those found in a chain; none if they are the same.
+pub(crate) fn exchange(found: &[Found], wanted: &Content, frame: &Frame, chain: &str) -> Vec<Message> {
+    if same(found, wanted) {
+        return Vec::new();
+    }
+    let removed = found.iter().map(|found| found.deletion(frame));
+    removed.chain(wanted.iter().map(|(body, shown)| Message::append_rule(frame, chain, body, shown))).collect()
+}
+
+pub(crate) fn same(found: &[Found], wanted: &Content) -> bool {
+    found.len() == wanted.len() && found.iter().zip(wanted).all(|(found, (wanted, _))| found.is(wanted))
+}

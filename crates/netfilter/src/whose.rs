@@ -1,0 +1,90 @@
+//! By what rules are told apart.
+
+/// Which rules are meant, and what those bear that are added.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Whose {
+    /// Those whose comment begins so. A rule that is added has to have such a comment.
+    Commented(String),
+    /// Those that name this owner, in a field beside the comment that nft(8) neither shows nor minds; a rule that is
+    /// added gets it.
+    Owned {
+        /// What the field begins with; all of it in a rule that is added, at most 123 bytes.
+        owner: String,
+        /// Rules that name no owner are meant too if this is their comment: another program made them.
+        comment: Option<String>,
+    },
+}
+
+/// What a rule bears beside what it does.
+pub(crate) struct Label<'a> {
+    pub(crate) comment: Option<&'a str>,
+    pub(crate) owner: Option<&'a str>,
+}
+
+impl Whose {
+    /// The text by which a rule is found; `None` if it is not meant. A rule with neither text is nobody's.
+    pub(crate) fn finds<'a>(&self, label: &Label<'a>) -> Option<&'a str> {
+        match self {
+            Whose::Commented(prefix) => label.comment.filter(|comment| comment.starts_with(prefix)),
+            Whose::Owned { owner, comment } => match label.owner {
+                Some(found) => Some(found).filter(|found| found.starts_with(owner)),
+                None => label.comment.filter(|found| Some(*found) == comment.as_deref()),
+            },
+        }
+    }
+
+    /// Whether a rule names an owner, and it is somebody else.
+    pub(crate) fn is_anothers(&self, label: &Label<'_>) -> bool {
+        label.owner.is_some() && self.finds(label).is_none()
+    }
+
+    /// What a rule that is added names as its owner.
+    pub(crate) fn owner(&self) -> Option<&str> {
+        match self {
+            Whose::Commented(_) => None,
+            Whose::Owned { owner, .. } => Some(owner),
+        }
+    }
+}
+
+/// A prefix of comments.
+impl From<&str> for Whose {
+    fn from(prefix: &str) -> Self {
+        Whose::Commented(prefix.to_owned())
+    }
+}
+
+/// A prefix of comments.
+impl From<&String> for Whose {
+    fn from(prefix: &String) -> Self {
+        Whose::Commented(prefix.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label<'a>(comment: Option<&'a str>, owner: Option<&'a str>) -> Label<'a> {
+        Label { comment, owner }
+    }
+
+    #[test]
+    fn an_owner_that_is_named_decides_and_the_comment_only_where_none_is() {
+        let mine = Whose::Owned { owner: "n1:a".into(), comment: Some("c".into()) };
+        assert_eq!(mine.finds(&label(Some("other"), Some("n1:a"))), Some("n1:a"));
+        assert_eq!(mine.finds(&label(Some("c"), None)), Some("c"));
+        for other in [label(Some("c"), Some("n2:a")), label(Some("cc"), None), label(None, None)] {
+            assert_eq!(mine.finds(&other), None);
+        }
+        assert!(mine.is_anothers(&label(Some("c"), Some("n2:a"))));
+        assert!(!mine.is_anothers(&label(Some("cc"), None)));
+    }
+
+    #[test]
+    fn a_whole_network_is_meant_by_what_its_owners_begin_with_and_nobody_without_owner() {
+        let network = Whose::Owned { owner: "n1:".into(), comment: None };
+        assert_eq!(network.finds(&label(None, Some("n1:a"))), Some("n1:a"));
+        assert_eq!(network.finds(&label(Some("n1:"), None)), None);
+    }
+}

@@ -1,0 +1,179 @@
+//! The real programs of both halves of iptables, in namespaces of our own.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::time::Duration;
+
+use cnikit_netfilter::iptables::{Changes, Error, IpVersion, Programs, Rule, Ruleset, Table};
+use cnikit_netns::{Netns, make};
+use cnikit_process::{Deadline, Program, run};
+
+/// A network namespace of a test's own.
+struct Host(Netns);
+
+impl Host {
+    fn new() -> Self {
+        Self(make::anonymous().unwrap())
+    }
+
+    fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.0.enter(|_| work()).unwrap()
+    }
+
+    /// Runs a shell line, which has to succeed.
+    fn sh(&self, line: &str) {
+        let program = Program {
+            path: "/bin/sh".into(),
+            args: vec!["-c".into(), line.into()],
+            env: Vec::new(),
+            stdin: Vec::new(),
+            limit: 1 << 20,
+            grace: Duration::from_secs(1),
+        };
+        let ended = self.enter(|| run(&program, Deadline::after(Duration::from_mins(1)))).unwrap();
+        assert!(ended.how.is_success(), "{line}: {ended:?}");
+    }
+}
+
+const NAT: &str = "nat";
+const CHAIN: &str = "OWN-0123456789abcdef01234567";
+
+/// What every one of these has to hold for.
+const HALVES: [&str; 2] = ["nft", "legacy"];
+
+fn rules() -> [Rule; 2] {
+    let from = || Rule::any().source("10.0.0.2".parse().unwrap());
+    let comment = r#"name: "n" id: "c\" if: "e'h""#;
+    [
+        from().destination("10.0.0.9/24".parse().unwrap()).commented(comment).jump("ACCEPT"),
+        from().not_destination("224.0.0.0/4".parse().unwrap()).commented(comment).jump("MASQUERADE"),
+    ]
+}
+
+fn jump() -> Rule {
+    Rule::any().source("10.0.0.2".parse().unwrap()).commented("name: \"n\" id: \"c\"").jump(CHAIN)
+}
+
+fn made() -> Changes {
+    let mut changes = Changes::default();
+    changes.new_chain(CHAIN);
+    changes.prepend(CHAIN, &rules());
+    changes.append("POSTROUTING", &jump());
+    changes
+}
+
+/// The programs of one half, wherever the machine's choice leads.
+fn programs(host: &Host, half: &str) -> Programs {
+    host.sh(&format!("iptables-{half} -t nat -N {CHAIN}"));
+    let mut found = host.enter(|| Programs::reaching(IpVersion::V4, NAT, None)).unwrap();
+    host.sh(&format!("iptables-{half} -t nat -X {CHAIN}"));
+    assert_eq!(found.len(), 1, "{half}: {found:?}");
+    found.remove(0).0
+}
+
+fn change(host: &Host, programs: &Programs, changes: &Changes) -> Result<(), Error> {
+    let decide = |_: &Table| changes.clone();
+    host.enter(|| Ruleset::open(programs.clone(), NAT, CHAIN)?.change(decide))
+}
+
+fn read(host: &Host, programs: &Programs) -> Table {
+    host.enter(|| Ruleset::open(programs.clone(), NAT, CHAIN)).unwrap().table().clone()
+}
+
+#[test]
+fn rules_come_back_as_they_were_written_and_go_again() {
+    for half in HALVES {
+        let host = Host::new();
+        let programs = programs(&host, half);
+        change(&host, &programs, &made()).unwrap();
+        let table = read(&host, &programs);
+        assert!(table.has_chain(CHAIN));
+        assert_eq!(table.rules(CHAIN).cloned().collect::<Vec<_>>(), rules(), "{half}");
+        assert_eq!(table.jumps(CHAIN).collect::<Vec<_>>(), [("POSTROUTING", &jump())], "{half}");
+        let mut changes = Changes::default();
+        changes.delete(CHAIN, &rules()[0]);
+        change(&host, &programs, &changes).unwrap();
+        assert_eq!(read(&host, &programs).rules(CHAIN).collect::<Vec<_>>(), [&rules()[1]], "{half}");
+        let mut changes = Changes::default();
+        changes.delete("POSTROUTING", &jump());
+        changes.delete_chain(CHAIN);
+        change(&host, &programs, &changes).unwrap();
+        assert_eq!(read(&host, &programs), Table::default(), "{half}");
+    }
+}
+
+#[test]
+fn changes_are_made_together_or_not_at_all() {
+    for half in HALVES {
+        let host = Host::new();
+        let programs = programs(&host, half);
+        let mut changes = made();
+        changes.delete("POSTROUTING", &Rule::any().jump("NOBODY"));
+        let error = change(&host, &programs, &changes).unwrap_err();
+        assert!(error.to_string().contains("-restore --noflush -w 5: exit status "), "{half}: {error}");
+        assert_eq!(read(&host, &programs), Table::default(), "{half}");
+    }
+}
+
+#[test]
+fn what_somebody_else_changed_meanwhile_is_read_again() {
+    for half in HALVES {
+        let host = Host::new();
+        let programs = programs(&host, half);
+        let mut looks = 0;
+        host.enter(|| {
+            let ruleset = Ruleset::open(programs.clone(), NAT, CHAIN).unwrap();
+            ruleset.change(|table: &Table| {
+                looks += 1;
+                if looks == 1 {
+                    change(&host, &programs, &made()).unwrap();
+                }
+                if table.has_chain(CHAIN) { Changes::default() } else { made() }
+            })
+        })
+        .unwrap();
+        assert_eq!(looks, 2, "{half}");
+        assert_eq!(read(&host, &programs).jumps(CHAIN).count(), 1, "{half}");
+    }
+}
+
+#[test]
+fn the_half_that_holds_a_chain_is_known_without_a_program() {
+    let reaching = |host: &Host, version, chain| host.enter(|| Programs::reaching(version, NAT, chain)).unwrap();
+    let host = Host::new();
+    for version in IpVersion::ALL {
+        assert_eq!(reaching(&host, version, None), []);
+        assert_eq!(reaching(&host, version, Some(CHAIN)), []);
+    }
+    host.sh(&format!("ip6tables-nft -t nat -N {CHAIN}"));
+    assert_eq!(reaching(&host, IpVersion::V6, Some(CHAIN)).len(), 1);
+    assert_eq!(reaching(&host, IpVersion::V6, Some("OWN-other")), []);
+    assert_eq!(reaching(&host, IpVersion::V6, None).len(), 1);
+    assert_eq!(reaching(&host, IpVersion::V4, None), []);
+    host.sh("ip6tables-legacy -t nat -L");
+    assert_eq!(reaching(&host, IpVersion::V6, Some(CHAIN)).len(), 2);
+    assert_eq!(reaching(&host, IpVersion::V6, Some("OWN-other")).len(), 1);
+}
+
+#[test]
+fn many_writers_at_once_lose_nothing() {
+    for half in HALVES {
+        let host = Host::new();
+        let programs = programs(&host, half);
+        let write = |n: u8| {
+            let (chain, mut changes) = (format!("OWN-{n:024x}"), Changes::default());
+            let from = Rule::any().source([10, 0, 0, n].into());
+            changes.new_chain(&chain);
+            changes.append("POSTROUTING", &from.clone().jump(&chain));
+            host.enter(|| Ruleset::open(programs.clone(), NAT, &chain)?.change(|_| changes.clone())).unwrap();
+            let (mut back, jump) = (Changes::default(), from.jump(&chain));
+            back.delete("POSTROUTING", &jump);
+            back.delete_chain(&chain);
+            if n.is_multiple_of(2) {
+                host.enter(|| Ruleset::open(programs.clone(), NAT, &chain)?.change(|_| back.clone())).unwrap();
+            }
+        };
+        std::thread::scope(|scope| (0..64).for_each(|n| drop(scope.spawn(move || write(n)))));
+        let table = host.enter(|| Ruleset::open(programs.clone(), NAT, "OWN-")).unwrap();
+        assert_eq!(table.table().chains().count(), 32, "{half}");
+    }
+}

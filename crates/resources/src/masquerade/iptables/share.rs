@@ -1,0 +1,239 @@
+//! What of a container's chain belongs to which attachment.
+
+use std::net::IpAddr;
+
+use cnikit_netfilter::iptables::{Changes, Rule, Table};
+use cnikit_skel::Tag;
+use ipnetwork::IpNetwork;
+use sha2::{Digest, Sha512};
+
+use super::super::network;
+use crate::alias::hex;
+
+/// The chain that jumps stand in.
+pub(super) const ENTRY: &str = "POSTROUTING";
+/// Digits of the hash in a chain's name.
+const DIGITS: usize = 24;
+/// What iptables takes of a comment (`XT_MAX_COMMENT_LEN`, with the byte that ends it).
+const LONGEST_COMMENT: usize = 255;
+
+/// The names that an attachment's rules bear.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    /// The chain, which all interfaces of the container on this network share.
+    pub(super) chain: String,
+    /// The comment of jumps, as the reference has it.
+    pub(super) entry: String,
+    /// The comment of rules in the chain, which names the interface.
+    pub(super) rule: String,
+}
+
+impl Names {
+    pub(super) fn of(tag: &Tag) -> Names {
+        let ifname = tag.ifname.replace('\\', "\\\\").replace('"', "\\\"");
+        let (entry, rule) = (comment(tag, ""), comment(tag, &format!(" if: \"{ifname}\"")));
+        Names { chain: chain(&tag.network, &tag.container), entry, rule }
+    }
+
+    /// What the attachment has when it has these addresses.
+    pub(super) fn share(&self, addresses: &[IpNetwork]) -> Share {
+        let jump = |address: &IpNetwork| Rule::any().source(address.ip()).commented(&self.entry).jump(&self.chain);
+        let rules = addresses.iter().flat_map(|address| {
+            let from = || Rule::any().source(address.ip());
+            let inside = from().destination(network(*address)).commented(&self.rule).jump("ACCEPT");
+            let outside = from().not_destination(multicast(address)).commented(&self.rule).jump("MASQUERADE");
+            [inside, outside]
+        });
+        Share { jumps: addresses.iter().map(jump).collect(), rules: rules.collect() }
+    }
+
+    /// What the attachment has in this table: its rules, the jumps for their addresses, and of the jumps that no rule
+    /// claims, which are the reference's, those for addresses that are known to be its own.
+    pub(super) fn found(&self, table: &Table, is_own: impl Fn(IpAddr) -> bool) -> Share {
+        let rules: Vec<Rule> =
+            table.rules(&self.chain).filter(|rule| rule.comment() == Some(&self.rule)).cloned().collect();
+        let unclaimed = self.unclaimed(table);
+        let goes = |address: IpAddr| {
+            let by_rule = rules.iter().any(|rule| rule.source_address() == Some(address));
+            by_rule || unclaimed.contains(&address) && is_own(address)
+        };
+        let jumps = self.jumps(table).filter(|jump| jump.source_address().is_some_and(goes)).cloned().collect();
+        Share { jumps, rules }
+    }
+
+    /// The addresses that jumps are for and no rule of an interface is.
+    pub(super) fn unclaimed(&self, table: &Table) -> Vec<IpAddr> {
+        let claimed: Vec<IpAddr> = named(table, &self.chain).filter_map(Rule::source_address).collect();
+        let addresses = self.jumps(table).filter_map(Rule::source_address);
+        addresses.filter(|address| !claimed.contains(address)).collect()
+    }
+
+    fn jumps<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = &'a Rule> {
+        let own = |(place, jump): &(&str, &Rule)| *place == ENTRY && jump.comment() == Some(&self.entry);
+        table.jumps(&self.chain).filter(own).map(|(_, jump)| jump)
+    }
+}
+
+/// Rules of one attachment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Share {
+    /// From the chain that all packets come through.
+    pub(super) jumps: Vec<Rule>,
+    /// In the container's chain.
+    pub(super) rules: Vec<Rule>,
+}
+
+impl Share {
+    /// What has to change so that the attachment has `wanted` instead of this. Its rules come before the reference's, which
+    /// would speak for every address.
+    pub(super) fn becomes(&self, wanted: &Share, table: &Table, chain: &str) -> Changes {
+        let (mut changes, there) = (Changes::default(), table.has_chain(chain));
+        if !there && *wanted != Share::default() {
+            changes.new_chain(chain);
+        }
+        less(&self.jumps, &wanted.jumps).iter().for_each(|jump| changes.delete(ENTRY, jump));
+        if there && *wanted == Share::default() && self.is_all(table, chain) {
+            changes.delete_chain(chain);
+            return changes;
+        }
+        if self.rules != wanted.rules {
+            self.rules.iter().for_each(|rule| changes.delete(chain, rule));
+            changes.prepend(chain, &wanted.rules);
+        }
+        less(&wanted.jumps, &self.jumps).iter().for_each(|jump| changes.append(ENTRY, jump));
+        if *wanted == Share::default() {
+            self.orphans(table, chain).iter().for_each(|rule| changes.delete(chain, rule));
+        }
+        changes
+    }
+
+    /// Whether nothing else keeps the chain: no jump leads there, and no rule in it is another attachment's.
+    fn is_all(&self, table: &Table, chain: &str) -> bool {
+        let foreign = |(place, jump): (&str, &Rule)| place != ENTRY || !self.jumps.contains(jump);
+        !table.jumps(chain).any(foreign) && named(table, chain).all(|rule| self.rules.contains(rule))
+    }
+
+    /// Rules of the reference's in a chain that others keep, and for which no jump is left: they would speak for addresses
+    /// of the others.
+    fn orphans(&self, table: &Table, chain: &str) -> Vec<Rule> {
+        let claimed: Vec<IpAddr> = named(table, chain).filter_map(Rule::source_address).collect();
+        let stays = |jump: &Rule| {
+            !self.jumps.contains(jump) && jump.source_address().is_none_or(|address| !claimed.contains(&address))
+        };
+        let kept = |rule: &Rule| table.jumps(chain).any(|(_, jump)| jump.comment() == rule.comment() && stays(jump));
+        let unnamed = |rule: &&Rule| Claim::of(rule).is_some_and(|claim| !claim.named);
+        table.rules(chain).filter(unnamed).filter(|rule| !kept(rule)).cloned().collect()
+    }
+
+    /// Where this is not what was wanted, each a sentence.
+    pub(super) fn differences(&self, wanted: &Share, chain: &str, place: &str) -> Vec<String> {
+        let of = |found: &[Rule], wanted: &[Rule], chain: &str| {
+            let missing = less(wanted, found).into_iter();
+            let missing = missing.map(|rule| format!("rule `{rule}` is missing from chain {chain} of {place}"));
+            let extra = less(found, wanted).into_iter();
+            let extra = extra.map(|rule| format!("rule `{rule}` in chain {chain} of {place} is not wanted"));
+            missing.chain(extra).collect::<Vec<_>>()
+        };
+        [of(&self.jumps, &wanted.jumps, ENTRY), of(&self.rules, &wanted.rules, chain)].concat()
+    }
+}
+
+/// Whose a rule is, as its comment says.
+pub(super) struct Claim<'a> {
+    network: &'a str,
+    container: &'a str,
+    /// It names an interface too, as the reference's do not.
+    pub(super) named: bool,
+}
+
+impl<'a> Claim<'a> {
+    pub(super) fn of(rule: &'a Rule) -> Option<Claim<'a>> {
+        let (network, rest) = rule.comment()?.strip_prefix("name: \"")?.split_once("\" id: \"")?;
+        let (container, rest) = rest.split_once('"')?;
+        Some(Claim { network, container, named: rest.starts_with(" if: ") })
+    }
+
+    /// Whether the rule, which belongs to this chain, is of that network. A long name may be cut off, but the chain knows.
+    pub(super) fn is_of(&self, network: &str, of: &str) -> bool {
+        network == self.network || chain(network, self.container) == of
+    }
+}
+
+/// The rules of a chain that name an interface.
+fn named<'a>(table: &'a Table, chain: &str) -> impl Iterator<Item = &'a Rule> {
+    let rules: Vec<&Rule> = table.rules(chain).collect();
+    rules.into_iter().filter(|rule| Claim::of(rule).is_some_and(|claim| claim.named))
+}
+
+fn chain(network: &str, container: &str) -> String {
+    format!("CNI-{}", &hex(&Sha512::digest(format!("{network}{container}").as_bytes()))[..DIGITS])
+}
+
+/// Whether a chain may be a container's.
+pub(super) fn is_chain(name: &str) -> bool {
+    name.strip_prefix("CNI-")
+        .is_some_and(|hash| hash.len() == DIGITS && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// Cut, where it does not fit, in the name of the network, then in that of the container: both are in the chain's name.
+fn comment(tag: &Tag, end: &str) -> String {
+    let room = LONGEST_COMMENT.saturating_sub(r#"name: "" id: """#.len() + end.len());
+    let container = &tag.container[..tag.container.len().min(room)];
+    let network = &tag.network[..tag.network.len().min(room - container.len())];
+    format!(r#"name: "{network}" id: "{container}"{end}"#)
+}
+
+fn multicast(address: &IpNetwork) -> IpNetwork {
+    let (group, length) =
+        if address.is_ipv4() { ([224, 0, 0, 0].into(), 4) } else { ([0xff00, 0, 0, 0, 0, 0, 0, 0].into(), 8) };
+    IpNetwork::new(group, length).unwrap_or(*address)
+}
+
+/// Those of one list that the other does not have, each as often as it has it less often.
+fn less(one: &[Rule], other: &[Rule]) -> Vec<Rule> {
+    let mut rest = other.to_vec();
+    let missing = |rule: &&Rule| {
+        let place = rest.iter().position(|found| found == *rule);
+        place.map(|place| rest.remove(place)).is_none()
+    };
+    one.iter().filter(missing).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(network: &str, container: &str, ifname: &str) -> Names {
+        Names::of(&Tag { network: network.into(), container: container.into(), ifname: ifname.into() })
+    }
+
+    #[test]
+    fn chain_and_jump_are_the_references_to_the_letter() {
+        let names = names("n1", "c1", "eth0");
+        assert_eq!(names.chain, "CNI-7be53730afe4dc6eb2178d03");
+        assert_eq!(names.entry, r#"name: "n1" id: "c1""#);
+        assert_eq!(names.rule, r#"name: "n1" id: "c1" if: "eth0""#);
+        assert_eq!(chain("test", "1234"), "CNI-2bbe0c48b91a7d1b8a6753a8");
+        assert!(is_chain(&names.chain) && !is_chain("CNI-HOSTPORT-MASQ") && !is_chain("CNI-DN-0123456789abcdef01234"));
+    }
+
+    #[test]
+    fn a_comment_fits_and_names_the_interface_whatever_the_names() {
+        for (network, container) in [(300, 5), (5, 300), (200, 100), (300, 300)] {
+            let (network, container) = ("n".repeat(network), "c".repeat(container));
+            let names = names(&network, &container, "an\"\\interface1");
+            assert!(names.rule.len() <= LONGEST_COMMENT && names.entry.len() <= LONGEST_COMMENT);
+            assert!(names.rule.ends_with(r#"" if: "an\"\\interface1""#), "{}", names.rule);
+        }
+    }
+
+    #[test]
+    fn a_claim_is_of_the_network_that_it_names_or_that_the_chain_knows() {
+        let (network, jump) = ("n".repeat(250), |names: &Names| Rule::any().commented(&names.entry).jump(&names.chain));
+        let (short, long) = (names("n", "c1", "eth0"), names(&network, "c1", "eth0"));
+        let is_of = |names: &Names, network: &str| Claim::of(&jump(names)).unwrap().is_of(network, &names.chain);
+        assert!(is_of(&short, "n") && !is_of(&short, "m") && !is_of(&long, "n"));
+        assert!(is_of(&long, &network));
+        assert!(Claim::of(&Rule::any().commented("dnat name: \"n\" id: \"c1\"")).is_none());
+    }
+}

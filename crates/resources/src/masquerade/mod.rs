@@ -1,0 +1,141 @@
+//! What leaves the network leaves under the host's address.
+
+mod iptables;
+mod nftables;
+
+use std::fmt;
+
+use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
+use cnikit_skel::{Errors, Journal, Result, Tag, log};
+use ipnetwork::IpNetwork;
+
+/// Packets of these addresses to anywhere outside their network, multicast apart, are masqueraded.
+///
+/// Tables, chains, rules and comments are the reference's, so that its DEL removes ours and ours removes the reference's.
+#[derive(Clone, Debug)]
+#[doc(alias = "ipMasq")]
+pub struct Masquerade {
+    /// The container's addresses, with their prefixes.
+    pub addresses: Vec<IpNetwork>,
+    /// What the rules are written with.
+    pub backend: Backend,
+}
+
+/// What masquerade rules are written with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "ipMasqBackend")]
+pub enum Backend {
+    /// iptables, where a mixed or downgraded node looks for them, if its programs are there and work; else nftables.
+    #[default]
+    Automatic,
+    /// The programs of iptables.
+    Iptables,
+    /// nftables, over netlink.
+    Nftables,
+}
+
+/// DEL and GC remove what either backend wrote, whatever the configuration says by then.
+pub const KIND: Kind = Kind { name: "masquerade", release, sweep, outlives_link: true };
+
+impl Resource for Masquerade {
+    fn kind(&self) -> Kind {
+        KIND
+    }
+
+    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
+        let tag = &scene.tag;
+        let made = match self.backend {
+            Backend::Nftables => nftables::ensure(self, tag, journal),
+            Backend::Iptables => iptables::ensure(self, iptables::open(self, tag)?, tag, journal),
+            Backend::Automatic => match iptables::open(self, tag) {
+                Ok(opened) => iptables::ensure(self, opened, tag, journal),
+                Err(unusable) => {
+                    log::info(format_args!("masquerade with nftables: {}", unusable.msg));
+                    nftables::ensure(self, tag, journal)
+                }
+            },
+        };
+        made.map(|()| Made::nothing())
+    }
+
+    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+        let standing = match self.backend {
+            Backend::Iptables => iptables::verify(self, &scene.tag)?,
+            Backend::Nftables => nftables::verify(self, &scene.tag)?,
+            Backend::Automatic => self.standing(&scene.tag)?,
+        };
+        drifts.extend(standing.drifts.into_iter().map(|text| format!("masquerade: {text}")));
+        Ok(())
+    }
+}
+
+/// How one backend's rules compare with what is wanted.
+struct Standing {
+    /// Something of this attachment is there.
+    any: bool,
+    /// What is missing or different.
+    drifts: Vec<String>,
+}
+
+impl Masquerade {
+    /// What ADD chose may not be what it would choose today: whichever has something of this attachment is the one.
+    fn standing(&self, tag: &Tag) -> Result<Standing> {
+        match (iptables::verify(self, tag), nftables::verify(self, tag)) {
+            (Ok(standing), _) | (_, Ok(standing)) if standing.any => Ok(standing),
+            (Err(_), Err(error)) => Err(error),
+            _ => {
+                let drift = "there are rules neither in iptables nor in nftables";
+                Ok(Standing { any: false, drifts: vec![drift.to_owned()] })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Masquerade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<String> = self.addresses.iter().map(|one| one.ip().to_string()).collect();
+        write!(f, "masquerade {} on the host ({})", addresses.join(", "), self.backend)
+    }
+}
+
+/// As a dry run says it.
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Automatic => "iptables where it works, else nftables",
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+        })
+    }
+}
+
+#[derive(Clone)]
+struct Label(Tag);
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "masquerade rules of {}", self.0)
+    }
+}
+
+/// The address without its host bits.
+fn network(address: IpNetwork) -> IpNetwork {
+    IpNetwork::new(address.network(), address.prefix()).unwrap_or(address)
+}
+
+fn release(remains: &Remains) -> Result<()> {
+    Errors::from_iter([nftables::release(remains), iptables::release(remains)]).finish()
+}
+
+fn sweep(stale: &Stale) -> Result<()> {
+    Errors::from_iter([nftables::sweep(stale), iptables::sweep(stale)]).finish()
+}
+
+/// Whether this host can masquerade so, for STATUS.
+pub fn available(backend: Backend) -> Result<()> {
+    match backend {
+        Backend::Automatic => iptables::available().or_else(|_| nftables::available()),
+        Backend::Iptables => iptables::available(),
+        Backend::Nftables => nftables::available(),
+    }
+}

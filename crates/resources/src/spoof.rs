@@ -1,0 +1,277 @@
+//! What a container sends under another MAC than its own goes nowhere.
+
+use std::fmt;
+
+use cnikit_netfilter::{
+    Chain, Claim, Family, Frame, Hook, HookKind, HookPoint, Mac, Match, Nftables, OwnChain, Rule, Verdict, Whose,
+};
+use cnikit_netlink::{Change, Link, Netlink};
+use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
+use cnikit_skel::{Error, Journal, Result, Tag, log};
+
+use crate::alias::{self, hex};
+use crate::veth;
+
+/// The port of a bridge takes frames of the container's MAC only. It stands in the plan before the pair of links, whose
+/// names and MACs it knows: there is no moment in which the container could send anything else.
+///
+/// Table, chains, rules and comments are the reference's, so that its DEL removes ours and ours removes the reference's.
+/// Beside its comment, which names container and interface, each rule names its owner: two networks never share one.
+#[derive(Clone, Debug)]
+#[doc(alias = "macspoofchk")]
+pub struct SpoofCheck {
+    /// The container's MAC; absent: from the tag, as the pair of links has it.
+    pub mac: Option<Mac>,
+}
+
+/// Rules are found by their owner, the reference's by their comment.
+pub const KIND: Kind = Kind { name: "MAC spoof check", release, sweep, outlives_link: true };
+
+const PREROUTING: &str = "PREROUTING";
+/// What the names of the reference's chains begin with, and the end of the second one's.
+const CHAIN: &str = "cni-br-iface-";
+const MAC_CHAIN: &str = "-mac";
+/// The longest name of a chain, in bytes.
+#[doc(alias = "NFT_NAME_MAXLEN")]
+const LONGEST_CHAIN: usize = 255;
+/// The longest comment, in bytes; one that was cut still has its owner beside it.
+const LONGEST_COMMENT: usize = 128;
+
+impl Resource for SpoofCheck {
+    fn kind(&self) -> Kind {
+        KIND
+    }
+
+    fn judge(&self, _scene: &Scene) -> Result<()> {
+        available()
+    }
+
+    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
+        let (tag, mut nftables) = (&scene.tag, Nftables::here()?);
+        let port = veth::vacant(scene.host()?, tag)?;
+        let guard = Guard::of(&mut nftables, tag, &port, veth::mac(tag, self.mac), &[Claim::Free, Claim::This])?;
+        let before = nftables.replace(&guard.frame, whose(tag), &guard.lead).map_err(remedied)?;
+        // What this tag had may be a running container's: it is put back, not removed.
+        let how = move |label: &Label| Nftables::here()?.put_back(&guard.frame, whose(&label.0), &before);
+        let _ = journal.undo(&Label(tag.clone()), how);
+        Ok(Made::nothing())
+    }
+
+    /// With the MAC that is recorded: a plugin further on that gave the container another one has silenced it.
+    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+        let tag = &scene.tag;
+        let Some(end) = scene.container()?.find_link(&tag.ifname)? else { return Ok(()) };
+        let Some(port) = veth::host_end_of(scene.host()?, &scene.netns, &end)? else { return Ok(()) };
+        let recorded =
+            scene.record.interfaces.iter().find(|one| one.name == tag.ifname && one.sandbox == scene.sandbox);
+        let mac = recorded.and_then(|one| one.mac.parse().ok()).or(end.mac);
+        let mut nftables = Nftables::here()?;
+        let mut named = |claims| Guard::of(&mut nftables, tag, &port.name, veth::mac(tag, mac), claims);
+        let guard = named(&[Claim::This]).or_else(|_| named(&[Claim::Free]))?;
+        let found = nftables.verify(&guard.frame, whose(tag), &guard.lead)?;
+        drifts.extend(found.into_iter().map(|text| format!("macspoofchk: {text}")));
+        Ok(())
+    }
+}
+
+impl fmt::Display for SpoofCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("drop what the container sends under another MAC than ")?;
+        match self.mac {
+            Some(mac) => write!(f, "{mac} (nftables)"),
+            None => f.write_str("its own (nftables)"),
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Label(Tag);
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MAC spoof check of {}", self.0)
+    }
+}
+
+/// What stands for one port: its chains, and the rule that leads there.
+struct Guard {
+    frame: Frame,
+    lead: [Rule; 1],
+}
+
+impl Guard {
+    /// Under the first name with which it is so. Identities of two attachments may read alike when they are joined.
+    fn of(nftables: &mut Nftables, tag: &Tag, port: &str, mac: Mac, claims: &[Claim]) -> Result<Guard> {
+        for id in ids(tag) {
+            let guard = Guard::named(tag, &id, port, mac);
+            if claims.contains(&nftables.claim(&guard.frame, whose(tag))?) {
+                return Ok(guard);
+            }
+        }
+        Err(Error::conflict(format!("all names of the chains of {tag} are taken by other attachments")))
+    }
+
+    fn named(tag: &Tag, id: &str, port: &str, mac: Mac) -> Guard {
+        let rule = |matches: Vec<Match>, verdict| Rule { matches, verdict, comment: Some(shortened(comment(tag))) };
+        let content = |name: &str| match name {
+            _ if name == chain(id) => vec![rule(Vec::new(), Verdict::Jump(mac_chain(id)))],
+            _ if name == mac_chain(id) => {
+                vec![rule(vec![Match::SourceMac(mac)], Verdict::Return), rule(Vec::new(), Verdict::Drop)]
+            }
+            _ => Vec::new(),
+        };
+        let lead = [rule(vec![Match::From(port.to_owned())], Verdict::Jump(chain(id)))];
+        Guard { frame: frame(names(tag).map(|name| OwnChain { rules: content(&name), name })), lead }
+    }
+}
+
+/// The reference's table, which other programs have chains in too.
+fn frame(own: impl Iterator<Item = OwnChain>) -> Frame {
+    let hook = Hook { kind: HookKind::Filter, hook: HookPoint::Prerouting, priority: -300 };
+    Frame {
+        family: Family::Bridge,
+        table: "nat",
+        table_comment: None,
+        chains: vec![Chain { name: PREROUTING, comment: None, hook: Some(hook) }],
+        fixed: Vec::new(),
+        holds: PREROUTING,
+        own: own.collect(),
+    }
+}
+
+/// The frame in which this tag wants nothing.
+fn nothing(tag: &Tag) -> Frame {
+    frame(names(tag).map(|name| OwnChain { name, rules: Vec::new() }))
+}
+
+/// What the names of a tag's chains are made of, first choice first: the reference's where it fits, then a hash, which has
+/// no hyphen and so is nobody's first choice.
+fn ids(tag: &Tag) -> impl Iterator<Item = String> {
+    let plain = format!("{}-{}", tag.container, tag.ifname);
+    let fits = mac_chain(&plain).len() <= LONGEST_CHAIN;
+    fits.then_some(plain).into_iter().chain([hex(&tag.hash()[..16])])
+}
+
+/// Every name that a chain of this tag can have; each chain before the one that it leads to.
+fn names(tag: &Tag) -> impl Iterator<Item = String> {
+    ids(tag).flat_map(|id| [chain(&id), mac_chain(&id)])
+}
+
+fn chain(id: &str) -> String {
+    format!("{CHAIN}{id}")
+}
+
+fn mac_chain(id: &str) -> String {
+    format!("{CHAIN}{id}{MAC_CHAIN}")
+}
+
+/// The reference's comment.
+fn comment(tag: &Tag) -> String {
+    format!("macspoofchk-{}-{}", tag.container, tag.ifname)
+}
+
+fn shortened(mut comment: String) -> String {
+    comment.truncate(comment.floor_char_boundary(LONGEST_COMMENT));
+    comment
+}
+
+/// The rules of a tag: those that name it, and those of the reference, which name no network.
+fn whose(tag: &Tag) -> Whose {
+    Whose::Owned { owner: alias::mark_of(tag), comment: Some(comment(tag)) }
+}
+
+/// Where none of its chains stands, nothing leads there, and nothing is looked at.
+fn release(remains: &Remains) -> Result<()> {
+    let (tag, Some(mut nftables)) = (&remains.tag, Nftables::if_any()?) else { return Ok(()) };
+    let frame = nothing(tag);
+    if nftables.stands(&frame)? {
+        let host = remains.host()?;
+        shut(host, veth::host_end(host, tag)?.as_ref())?;
+        removed(nftables.release(&frame, whose(tag))?);
+    }
+    Ok(())
+}
+
+/// Rules that name no network may be a running container's, whom the reference attached: they stay.
+fn sweep(stale: &Stale) -> Result<()> {
+    let Some(mut nftables) = Nftables::if_any()? else { return Ok(()) };
+    let frame = frame(std::iter::empty());
+    let network = Whose::Owned { owner: alias::network_mark(&stale.network), comment: None };
+    let valid: Vec<String> = stale.tags().map(|tag| alias::mark_of(&tag)).collect();
+    let keep = |owner: &str| valid.iter().any(|mark| mark == owner);
+    let found = nftables.rules(&frame, network.clone())?;
+    if found.iter().filter_map(cnikit_netfilter::Found::owner).all(keep) {
+        return Ok(());
+    }
+    let host = stale.host()?;
+    for link in host.links_of_kind("veth")?.iter().filter(|link| alias::is_stale(link, stale)) {
+        shut(host, Some(link))?;
+    }
+    removed(nftables.sweep(&frame, network, keep)?);
+    Ok(())
+}
+
+/// A port whose guard goes is shut first: the container may still run, and the link is removed only after this.
+fn shut(host: &Netlink, port: Option<&Link>) -> Result<()> {
+    let Some(port) = port else { return Ok(()) };
+    match host.change(port.index, &Change { up: Some(false), ..Change::default() }) {
+        Err(error) if !error.is_absent() => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn removed(count: usize) {
+    if count > 0 {
+        log::info(format_args!("removed the MAC spoof check of {count} ports"));
+    }
+}
+
+/// Whether the kernel can check MACs, for STATUS: with rules like those of an attachment, of which none will ever be.
+pub fn available() -> Result<()> {
+    let nobody = Tag { network: String::new(), container: String::new(), ifname: String::new() };
+    let guard = Guard::named(&nobody, &hex(&nobody.hash()[..16]), "lo", Mac([2, 0, 0, 0, 0, 0]));
+    let tried = Nftables::here().and_then(|mut here| here.rehearse(&guard.frame, whose(&nobody), &guard.lead));
+    tried.map_err(remedied)
+}
+
+fn remedied(error: cnikit_netfilter::Error) -> Error {
+    let lacking = error.unsupported() || error.is_absent();
+    let remedy = "macspoofchk needs nf_tables for bridges: load nf_tables and nft_meta_bridge (CONFIG_NF_TABLES_BRIDGE, \
+                  CONFIG_NFT_BRIDGE_META), or leave the key out";
+    if lacking { Error::from(error).remedy(remedy) } else { error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tag(network: &str, container: &str) -> Tag {
+        Tag { network: network.into(), container: container.into(), ifname: "eth0".into() }
+    }
+
+    #[test]
+    fn names_and_comments_are_the_references_to_the_letter() {
+        let names: Vec<_> = names(&tag("n1", "c1")).collect();
+        assert_eq!(names[..2], ["cni-br-iface-c1-eth0", "cni-br-iface-c1-eth0-mac"]);
+        assert_eq!(comment(&tag("n1", "c1")), "macspoofchk-c1-eth0");
+        assert_eq!(shortened(comment(&tag("n1", &"f".repeat(64)))), comment(&tag("n1", &"f".repeat(64))));
+    }
+
+    #[test]
+    fn names_and_comments_fit_the_kernel_whatever_the_id() {
+        let long = "c".repeat(300);
+        for length in [1, 116, 117, 233, 234, 300] {
+            let tag = tag("n1", &long[..length]);
+            assert!(names(&tag).all(|name| name.len() <= LONGEST_CHAIN));
+            assert!(shortened(comment(&tag)).len() <= LONGEST_COMMENT);
+            assert_eq!(ids(&tag).count(), if length <= 233 { 2 } else { 1 });
+        }
+    }
+
+    #[test]
+    fn the_second_choice_is_of_one_network_alone() {
+        let hashes = ["n1", "n2"].map(|network| ids(&tag(network, "c1")).last());
+        assert_ne!(hashes[0], hashes[1]);
+        assert!(hashes.iter().flatten().all(|hash| !hash.contains('-')));
+    }
+}

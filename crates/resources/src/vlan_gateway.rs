@@ -1,0 +1,221 @@
+//! The gateway's link into one VLAN of a bridge.
+
+use std::fmt;
+
+use cnikit_netlink::{Change, Link, Mac, Netlink, NewVeth, Peer, VlanRange};
+use cnikit_netns::{Inside, Netns};
+use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_skel::{Error, Journal, Result};
+use cnikit_types::Interface;
+
+use crate::bridge::random_mac;
+use crate::layer3::Detection;
+use crate::vlans::{Vlans, listed};
+use crate::{quiet, veth};
+
+/// A pair of links on the host: one end has the addresses of the gateway of a VLAN, the other is a port of the bridge in
+/// that VLAN. All containers of the VLAN share it: made when it is not there, else adopted; never removed.
+#[derive(Clone, Debug)]
+pub struct VlanGateway {
+    /// The bridge.
+    pub bridge: String,
+    /// The VLAN.
+    pub vlan: u16,
+    /// The port stays in the bridge's default VLAN too.
+    pub keep_default: bool,
+    /// Whether others in the VLAN may hold one of its IPv6 addresses; a link that is adopted keeps its own setting.
+    pub detection: Detection,
+}
+
+/// The name of the link that has the addresses, as the reference calls it.
+pub fn name(bridge: &str, vlan: u16) -> String {
+    format!("{bridge}.{vlan}")
+}
+
+impl Resource for VlanGateway {
+    fn kind(&self) -> Kind {
+        Kind::shared("VLAN gateway")
+    }
+
+    fn judge(&self, scene: &Scene) -> Result<()> {
+        let host = scene.host()?;
+        if let Some(gateway) = host.find_link(&self.name())? {
+            return self.port_of(host, &gateway).map(drop);
+        }
+        let other = host.find_link(&self.port_name())?;
+        other.map_or(Ok(()), |other| Err(self.strange(&other.name, "it leads elsewhere")))
+    }
+
+    fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
+        let host = scene.host()?;
+        let bridge = host.link(&self.bridge)?;
+        let gateway = host.find_link(&self.name())?.map_or_else(|| self.create(host, &bridge), Ok)?;
+        let port = self.port_of(host, &gateway)?;
+        if port.master.is_none() {
+            host.change(port.index, &Change { master: Some(bridge.index), ..Change::default() })?;
+        }
+        if !self.is_native_on(host, &port)? {
+            Vlans::new(self.vlan, &[], self.keep_default).give(host, &port)?;
+        }
+        [&port, &gateway].into_iter().try_for_each(|end| self.bring_up(host, end))?;
+        veth::wait_running(host, &port)?;
+        Ok(Made::one(Interface { name: gateway.name, ..Interface::default() }))
+    }
+
+    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+        let (host, name) = (scene.host()?, self.name());
+        let Some(gateway) = host.find_link(&name)? else {
+            drifts.unless(false, || format!("VLAN gateway {name}: wanted on the host, found none"));
+            return Ok(());
+        };
+        drifts.unless(gateway.up, || format!("VLAN gateway {name}: wanted up, found down"));
+        drifts.extend(quiet::loud(&Inside::here(), &name, &quiet::ROUTES));
+        verify_recorded(scene, &gateway, drifts);
+        match self.port_of(host, &gateway) {
+            Ok(port) => self.verify_port(host, &port, drifts)?,
+            Err(error) => drifts.unless(false, || error.msg),
+        }
+        Ok(())
+    }
+}
+
+impl VlanGateway {
+    fn name(&self) -> String {
+        name(&self.bridge, self.vlan)
+    }
+
+    /// Of the end in the bridge, as long as the other's, so that it is a name wherever that is one; it marks a pair as ours
+    /// from the first moment.
+    fn port_name(&self) -> String {
+        format!("{}~{}", self.bridge, self.vlan)
+    }
+
+    /// Makes the pair, its port in the bridge. The end that has the addresses has a MAC of the kernel's choice; the port's
+    /// starts with `fe`, so that a bridge which takes the lowest of its ports never takes it.
+    fn create(&self, host: &Netlink, bridge: &Link) -> Result<Link> {
+        let Mac([_, rest @ ..]) = random_mac()?;
+        let mac = Mac([0xfe, rest[0], rest[1], rest[2], rest[3], rest[4]]);
+        let peer = Peer { name: self.name(), mac: None, netns: Netns::own()? };
+        let (name, mtu) = (self.port_name(), Some(bridge.mtu));
+        match host.create_veth(&NewVeth { name, mac: Some(mac), mtu, master: Some(bridge.index), peer }) {
+            // Another ADD was faster, and its pair is as good; or one of the names is taken for something else.
+            Err(error) if error.exists() => host.find_link(&self.name())?.ok_or_else(|| error.into()),
+            made => made.map(|_| host.link(&self.name()))?.map_err(Into::into),
+        }
+    }
+
+    /// The other end of a link that has the gateway's name, if this is the gateway: ours, complete or not, or one that
+    /// leads into this VLAN of this bridge, whoever made it. Anything else is somebody's, and not touched.
+    fn port_of(&self, host: &Netlink, gateway: &Link) -> Result<Link> {
+        if gateway.name != self.name() {
+            return Err(self.strange(&gateway.name, format!("{:?} is an alternative name of it", self.name())));
+        }
+        let Some(port) = other_end(host, gateway)? else {
+            return Err(self.strange(&gateway.name, "it is no veth whose other end is here too"));
+        };
+        let is_ours = port.name == self.port_name();
+        let Some(master) = port.master.map(|index| host.find_link_at(index)).transpose()?.flatten() else {
+            let unless_ours =
+                || self.strange(&gateway.name, format!("its other end {} is a port of nothing", port.name));
+            return Some(port.clone()).filter(|_| is_ours).ok_or_else(unless_ours);
+        };
+        if master.name != self.bridge {
+            return Err(
+                self.strange(&gateway.name, format!("its other end {} is a port of {}", port.name, master.name))
+            );
+        }
+        if is_ours || self.is_native_on(host, &port)? {
+            return Ok(port);
+        }
+        let found = listed(&host.vlans(port.index)?);
+        Err(self.strange(&gateway.name, format!("its other end {} is in VLANs {found}", port.name)))
+    }
+
+    fn is_native_on(&self, host: &Netlink, port: &Link) -> Result<bool> {
+        let vlans = if port.master.is_some() { host.vlans(port.index)? } else { Vec::new() };
+        Ok(vlans.contains(&VlanRange::native(self.vlan)))
+    }
+
+    fn bring_up(&self, host: &Netlink, end: &Link) -> Result<()> {
+        quiet::shared(end, self.detection)?;
+        let change = Change { up: Some(true), ..Change::default() };
+        if end.up { Ok(()) } else { Ok(host.change(end.index, &change)?) }
+    }
+
+    /// The pair is shared with networks that may keep other VLANs on it: what is compared is what the gateway needs.
+    fn verify_port(&self, host: &Netlink, port: &Link, drifts: &mut Drifts) -> Result<()> {
+        let (name, bridge) = (&port.name, &self.bridge);
+        drifts.unless(port.up, || format!("{name}: wanted up, found down"));
+        if port.master.is_none() {
+            drifts.unless(false, || format!("bridge of {name}: wanted {bridge}, found none"));
+        } else if !self.is_native_on(host, port)? {
+            let found = listed(&host.vlans(port.index)?);
+            drifts.unless(false, || format!("VLANs of {name}: wanted {} PVID untagged, found {found}", self.vlan));
+        }
+        Ok(())
+    }
+
+    fn strange(&self, link: &str, why: impl fmt::Display) -> Error {
+        let (bridge, vlan) = (&self.bridge, self.vlan);
+        Error::conflict(format!("{link:?} already exists but is not the gateway of VLAN {vlan} on {bridge}: {why}"))
+            .remedy(format!(
+                "set `bridge` or `vlan` to another, or remove that link with `ip link del {link}` if nobody needs it"
+            ))
+    }
+}
+
+fn verify_recorded(scene: &Scene, gateway: &Link, drifts: &mut Drifts) {
+    let name = &gateway.name;
+    let recorded = scene.record.interfaces.iter().find(|one| one.name == *name && one.sandbox.is_empty());
+    drifts.unless(recorded.is_some(), || format!("VLAN gateway {name}: wanted in prevResult, found none"));
+    if let Some(mac) = recorded.and_then(|one| one.mac.parse::<Mac>().ok()) {
+        drifts.compare(format!("MAC of {name}"), mac, gateway.mac.unwrap_or(Mac([0; 6])));
+    }
+}
+
+/// The other end of a veth, if both are in this namespace.
+fn other_end(host: &Netlink, end: &Link) -> Result<Option<Link>> {
+    let Some(index) = end.lower.filter(|_| veth::is_veth(end) && end.lower_netns.is_none()) else { return Ok(None) };
+    Ok(host.find_link_at(index)?.filter(|other| veth::is_veth(other) && other.lower == Some(end.index)))
+}
+
+impl fmt::Display for VlanGateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "VLAN gateway {} on the host: a port of bridge {} in VLAN {} untagged",
+            self.name(),
+            self.bridge,
+            self.vlan
+        )?;
+        f.write_str(if self.keep_default { ", beside the bridge's default" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cnikit_netlink::NewBridge;
+
+    use super::*;
+
+    fn bridge(host: &Netlink, name: &str) -> Link {
+        host.create_bridge(&NewBridge { name: name.into(), ..NewBridge::default() }).unwrap()
+    }
+
+    #[test]
+    fn a_pair_that_another_add_made_meanwhile_is_as_good_and_a_name_that_is_taken_is_not() {
+        let gateway =
+            |vlan| VlanGateway { bridge: "cni0".into(), vlan, keep_default: false, detection: Detection::Off };
+        let work = |_: &Inside| {
+            let host = Netlink::here().unwrap();
+            let cni0 = bridge(&host, "cni0");
+            let made = gateway(7).create(&host, &cni0).unwrap();
+            assert_eq!(gateway(7).create(&host, &cni0).unwrap().index, made.index);
+            assert_eq!(gateway(7).port_of(&host, &made).unwrap().master, Some(cni0.index));
+            bridge(&host, "cni0~8");
+            let error = gateway(8).create(&host, &cni0).unwrap_err();
+            assert!(error.msg.contains("create veth \"cni0~8 with peer cni0.8"), "{error}");
+        };
+        cnikit_netns::make::anonymous().unwrap().enter(work).unwrap();
+    }
+}
