@@ -2,8 +2,12 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test panics: that is how it fails")]
 #![expect(clippy::missing_panics_doc, reason = "a test panics: that is how it fails")]
-#![expect(clippy::disallowed_methods, reason = "it starts cargo, once")]
+#![expect(clippy::disallowed_methods, reason = "it starts cargo, once, unless the environment says not to")]
 
+pub mod chain;
+pub mod docs;
+pub mod mixed;
+pub mod tampering;
 pub mod world;
 
 use std::path::{Path, PathBuf};
@@ -21,10 +25,14 @@ pub fn built() -> PathBuf {
     dir
 }
 
-/// The multi-call binary, the tool and each plugin as a binary of its own, built as this test was.
+/// The multi-call binary, the tool and each plugin as a binary of its own, built as this test was; or, where cargo cannot
+/// run, what `CNIKIT_BUILT` says was built before.
 fn build() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
+        if let Some(built) = std::env::var_os("CNIKIT_BUILT") {
+            return built.into();
+        }
         let mut cargo = Command::new(env!("CARGO"));
         cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
         let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
@@ -38,6 +46,11 @@ fn build() -> &'static Path {
 /// A program that this workspace builds.
 pub fn program(name: &str) -> PathBuf {
     build().join(name)
+}
+
+/// The plugins as programs of their own, which execute their IPAM plugin.
+pub fn apart() -> &'static Path {
+    build()
 }
 
 /// The plugins as they are installed: one binary, hard links.
@@ -80,12 +93,13 @@ pub fn interface_subjects() -> Vec<Subject> {
         subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()})),
         subject(
             "bridge",
-            json!({"isGateway": true, "ipMasq": true, "hairpinMode": true, "portIsolation": true, "mtu": 1400,
+            json!({"isGateway": true, "ipMasq": true, "ipMasqBackend": "nftables", "hairpinMode": true, "portIsolation": true, "mtu": 1400,
                    "ipam": with_routes.clone(), "dns": {"nameservers": ["10.0.0.53"]}}),
         ),
         subject("bridge", json!({})),
         subject("bridge", json!({"disableContainerInterface": true, "promiscMode": true})),
-        subject("ptp", json!({"ipMasq": true, "mtu": 1400, "ipam": with_routes})),
+        subject("bridge", json!({"isDefaultGateway": true, "macspoofchk": true, "ipam": dual_stack()})),
+        subject("ptp", json!({"ipMasq": true, "ipMasqBackend": "iptables", "mtu": 1400, "ipam": with_routes})),
         subject("ptp", json!({"ipam": {"type": "host-local", "subnet": "10.78.0.0/24"}})),
     ]
 }

@@ -114,11 +114,48 @@ fn every_key_of_bridge_that_layer_3_adds_is_seen_in_the_plan() {
     assert_eq!(with(json!({"isGateway": true, "forceAddress": true})), [&forced, forwarding, ADDRESSED, TOLD]);
     let default = format!("{ADDRESSED}; routes 0.0.0.0/0 via 10.77.0.1");
     assert_eq!(with(json!({"isDefaultGateway": true})), [gateway, forwarding, &default, TOLD]);
-    let masquerade = "masquerade 10.77.0.2 on the host (nftables)";
-    assert_eq!(with(json!({"ipMasq": true})), [masquerade, ADDRESSED, TOLD]);
-    assert_eq!(with(json!({"ipMasq": true, "ipMasqBackend": "nftables"})), [masquerade, ADDRESSED, TOLD]);
+    let masquerade = |backend: &str| format!("masquerade 10.77.0.2 on the host ({backend})");
+    for backend in ["nftables", "iptables"] {
+        let said = json!({"ipMasq": true, "ipMasqBackend": backend});
+        assert_eq!(with(said), [&masquerade(backend), ADDRESSED, TOLD]);
+    }
+    let either = masquerade("iptables where it works, else nftables");
+    assert_eq!(with(json!({"ipMasq": true})), [&either, ADDRESSED, TOLD]);
     let detecting = format!("{ADDRESSED}; duplicate address detection");
     assert_eq!(with(json!({"enabledad": true})), [&detecting, TOLD]);
+}
+
+#[test]
+fn vlans_are_seen_in_the_plan() {
+    let with = |keys: Value| bridge(keys, &[])[..3].to_vec();
+    let (filtering, port) = (format!("{BRIDGE}, filtering by VLAN"), "the port of bridge cni0 in VLAN");
+    let seen = |keys: Value, vlans: &str| assert_eq!(with(keys), [&filtering, PAIR, &format!("{port} {vlans}")]);
+    seen(json!({"vlan": 100}), "100 untagged");
+    seen(json!({"vlan": 100, "preserveDefaultVlan": true}), "100 untagged, beside the bridge's default");
+    seen(json!({"vlanTrunk": [{"id": 7}]}), "1 untagged, 7 tagged");
+    let trunk =
+        json!([{"minID": 200, "maxID": 210}, {"id": 211, "minID": 5, "maxID": 5}, {"id": 100}, {}, {"ID": 100}]);
+    seen(json!({"vlan": 100, "vlanTrunk": trunk}), "100 untagged, 5, 200-211 tagged");
+    for nothing in [json!([]), json!([{}]), json!([{"id": null}])] {
+        let made = format!("{filtering} if it is made");
+        assert_eq!(
+            with(json!({"vlanTrunk": nothing})),
+            [&made, PAIR, UP],
+            "no VLAN is wanted, but the reference's bridge"
+        );
+    }
+}
+
+#[test]
+fn the_gateway_of_a_vlan_is_a_link_of_its_own() {
+    let lines = bridge3(json!({"vlan": 100, "isDefaultGateway": true}), &[IPV4]);
+    assert_eq!(lines[3], "VLAN gateway cni0.100 on the host: a port of bridge cni0 in VLAN 100 untagged");
+    assert_eq!(lines[4], "gateway on cni0.100: 10.77.0.1/24");
+    assert_eq!(bridge3(json!({"vlan": 100}), &[IPV4]).len(), 5, "a host that is no gateway is not in the VLAN");
+    let trunk = bridge3(json!({"vlanTrunk": [{"id": 7}], "isGateway": true}), &[IPV4]);
+    assert_eq!(trunk[3], "gateway on cni0: 10.77.0.1/24", "a trunk alone leaves the gateway on the bridge");
+    let layer2 = bridge(json!({"vlan": 100, "isGateway": true}), &[]);
+    assert!(layer2.iter().all(|line| !line.contains("cni0.100")), "{layer2:?}");
 }
 
 #[test]
@@ -195,7 +232,7 @@ fn every_key_of_ptp_is_seen_in_the_plan() {
     let up = "eth0 up with 10.77.0.2/24; \
               routes 10.77.0.1/32 src 10.77.0.2 scope 253, 10.77.0.0/24 via 10.77.0.1 src 10.77.0.2";
     assert_eq!(ptp(json!({}), &given), [pair, forwarding, end, up]);
-    let masquerade = "masquerade 10.77.0.2 on the host (nftables)";
+    let masquerade = "masquerade 10.77.0.2 on the host (iptables where it works, else nftables)";
     assert_eq!(ptp(json!({"ipMasq": true}), &given), [pair, forwarding, end, masquerade, up]);
     let narrow = "veth pair: eth0 in the container, mtu 1400, the other end routed on the host";
     assert_eq!(ptp(json!({"mtu": 1400}), &given), [narrow, forwarding, end, up]);
@@ -256,6 +293,15 @@ fn preview<P: InterfacePlugin>(plugin: &str, keys: Value, args: &str) -> Result<
     Err((said["code"].as_u64().unwrap(), format!("{} {}", said["msg"], said["details"])))
 }
 
+#[test]
+fn macs_are_checked_before_there_is_a_link_to_send_by() {
+    let all = bridge(json!({"macspoofchk": true}), &[]);
+    assert_eq!(all[..3], [BRIDGE, "drop what the container sends under another MAC than its own (nftables)", PAIR]);
+    let keys = json!({"macspoofchk": true, "runtimeConfig": {"mac": "02:00:00:00:00:01"}});
+    let asked = preview::<Bridge>("bridge", keys, "").unwrap();
+    assert_eq!(asked[1], "drop what the container sends under another MAC than 02:00:00:00:00:01 (nftables)");
+}
+
 /// The MAC in the plan.
 fn mac(keys: Value, args: &str) -> Option<String> {
     let lines = preview::<Bridge>("bridge", keys, args).unwrap_or_else(|error| panic!("{error:?}"));
@@ -298,10 +344,6 @@ fn bridge_refuses_what_it_cannot_serve_and_says_why() {
         vec![
             Refused(json!({"vlan": -1}), 7, "invalid VLAN ID -1 (must be between 0 and 4094)"),
             Refused(json!({"vlan": 4095}), 7, "invalid VLAN ID 4095 (must be between 0 and 4094)"),
-            Refused(json!({"vlan": 100}), 7, "`vlan` 100 is not there yet"),
-            Refused(json!({"vlanTrunk": [{"id": 5}]}), 7, "`vlanTrunk` is not there yet"),
-            Refused(json!({"macspoofchk": true}), 7, "`macspoofchk` true is not there yet"),
-            Refused(json!({"ipMasqBackend": "iptables"}), 7, "is not there yet"),
             Refused(json!({"ipMasqBackend": "ipfw"}), 7, "unknown ipmasq backend"),
             Refused(json!({"ipMasqBackend": ""}), 7, "unknown ipmasq backend"),
             Refused(
@@ -328,6 +370,48 @@ fn bridge_refuses_what_it_cannot_serve_and_says_why() {
 }
 
 #[test]
+fn bridge_refuses_trunks_that_make_no_sense_and_says_where() {
+    let trunk = |element: Value| json!({"vlanTrunk": [{"id": 7}, element]});
+    refuses::<Bridge>(
+        "bridge",
+        vec![
+            Refused(trunk(json!({"id": 0})), 7, "incorrect trunk id parameter 0 (must be between 1 and 4094)"),
+            Refused(trunk(json!({"id": 4095})), 7, "incorrect trunk id parameter 4095"),
+            Refused(trunk(json!({"id": -1})), 7, "incorrect trunk id parameter -1"),
+            Refused(trunk(json!({"minID": 0, "maxID": 5})), 7, "incorrect trunk minID parameter 0"),
+            Refused(trunk(json!({"minID": 5, "maxID": 65_541})), 7, "incorrect trunk maxID parameter 65541"),
+            Refused(trunk(json!({"minID": 6, "maxID": 5})), 7, "minID is greater than maxID: 6 > 5; exchange them"),
+            Refused(
+                trunk(json!({"minID": 6, "id": 5})),
+                7,
+                "minID and maxID should be configured simultaneously, maxID is missing",
+            ),
+            Refused(trunk(json!({"maxID": 6})), 7, "simultaneously, minID is missing"),
+            Refused(trunk(json!({"id": 5, "minID": null, "maxID": 9})), 7, "vlanTrunk[1]"),
+            Refused(trunk(json!(null)), 6, "vlanTrunk[1]"),
+            Refused(trunk(json!({"id": "5"})), 6, "vlanTrunk[1].id"),
+            Refused(json!({"vlanTrunk": {"id": 5}}), 6, "vlanTrunk"),
+        ],
+    );
+}
+
+#[test]
+fn a_vlan_gateway_whose_name_would_be_too_long_is_refused_before_anything_is_made() {
+    let keys = |bridge: &str| json!({"bridge": bridge, "vlan": 100, "isGateway": true, "ipam": {"type": "host-local"}});
+    let says = "the link of the gateway would be called \\\"br-of-12-chr.100\\\": interface name is too long";
+    refuses::<Bridge>("bridge", vec![Refused(keys("br-of-12-chr"), 7, says)]);
+    let (_, text) = preview::<Bridge>("bridge", keys("br-of-12-chr"), "").unwrap_err();
+    assert!(text.contains("give `bridge` a name shorter than"), "{text}");
+    preview::<Bridge>("bridge", keys("br-of-11-ch"), "").unwrap();
+    for harmless in [json!({"isGateway": false}), json!({"vlan": 0}), json!({"ipam": {}}), json!({"vlan": 9})] {
+        let mut keys = keys("br-of-12-chr");
+        keys.as_object_mut().unwrap().extend(harmless.as_object().unwrap().clone());
+        let refused = preview::<Bridge>("bridge", keys, "").is_err();
+        assert!(!refused, "{harmless}: no link of that name, or a shorter one, is wanted");
+    }
+}
+
+#[test]
 fn ptp_refuses_what_it_cannot_serve_and_says_why() {
     refuses::<Ptp>(
         "ptp",
@@ -335,7 +419,7 @@ fn ptp_refuses_what_it_cannot_serve_and_says_why() {
             Refused(json!({}), 7, "no plugin name provided"),
             Refused(json!({"ipam": {}}), 7, "no plugin name provided"),
             Refused(json!({"ipam": {"type": "x"}, "mtu": 65536}), 7, "an MTU of 65536 is more than a link can have"),
-            Refused(json!({"ipam": {"type": "x"}, "ipMasqBackend": "iptables"}), 7, "is not there yet"),
+            Refused(json!({"ipam": {"type": "x"}, "ipMasqBackend": "ip6tables"}), 7, "unknown ipmasq backend"),
         ],
     );
     let refused = |given: &[&str]| made::<Ptp>(json!({"ipam": {"type": "x"}}), addresses(given)).unwrap_err();

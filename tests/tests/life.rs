@@ -3,6 +3,7 @@
 use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
+use cnikit_tests::tampering::{BRIDGE, COMMON, IPTABLES, NFTABLES, PTP, Thing};
 use cnikit_tests::{dual_stack, interface_subjects, subject};
 use serde_json::json;
 
@@ -11,11 +12,14 @@ fn loopback() -> Subject {
 }
 
 fn bridge() -> Subject {
-    subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "mtu": 1500, "ipam": dual_stack()}))
+    subject(
+        "bridge",
+        json!({"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": "nftables", "mtu": 1500, "ipam": dual_stack()}),
+    )
 }
 
 fn ptp() -> Subject {
-    subject("ptp", json!({"ipMasq": true, "mtu": 1500, "ipam": dual_stack()}))
+    subject("ptp", json!({"ipMasq": true, "ipMasqBackend": "nftables", "mtu": 1500, "ipam": dual_stack()}))
 }
 
 #[test]
@@ -54,6 +58,11 @@ fn a_fault_before_any_step_of_ptp_leaves_nothing() {
 }
 
 #[test]
+fn a_fault_before_any_step_leaves_nothing_of_iptables_either() {
+    fault::leaves_nothing::<ptp::Ptp>(&ptp().with("ipMasqBackend", json!("iptables")), BESIDE);
+}
+
+#[test]
 fn sixty_four_at_once_get_sixty_four_addresses_on_a_bridge() {
     flood::survives(&bridge(), 64);
 }
@@ -63,73 +72,41 @@ fn sixty_four_at_once_get_sixty_four_addresses_on_ptp() {
     flood::survives(&ptp(), 64);
 }
 
-const fn on_host(line: &'static str, names: &'static str) -> Tampering {
-    Tampering { line, inside: false, names }
+/// Each thing of these, and each of what masquerades with either backend.
+fn check_names_each(subject: &Subject, things: &[Thing]) {
+    let subject = subject.with("mtu", json!(1400));
+    let by = |things: &[Thing]| things.iter().map(|thing| thing.by).collect::<Vec<_>>();
+    life::names_tampering(&subject, &by(&[&COMMON[..], things, &NFTABLES].concat()));
+    life::names_tampering(&subject.with("ipMasqBackend", json!("iptables")), &by(&IPTABLES));
 }
-
-const fn inside(line: &'static str, names: &'static str) -> Tampering {
-    Tampering { line, inside: true, names }
-}
-
-/// Each thing that both plugins make in the container or beside it.
-const COMMON: [Tampering; 11] = [
-    inside("ip link set eth0 down", "eth0: wanted up, found down"),
-    inside("ip link set eth0 address 0a:00:00:00:00:01", "MAC of eth0"),
-    inside("ip link set eth0 mtu 1300", "MTU of eth0: wanted 1500, found 1300"),
-    inside("ip address del 10.77.0.2/24 dev eth0", "address of eth0: wanted 10.77.0.2/24"),
-    inside("ip address del fd00:77::2/64 dev eth0", "address of eth0: wanted fd00:77::2/64"),
-    on_host("ip link set $HOSTEND down", "wanted up, found down"),
-    on_host("ip link del $HOSTEND", "interface eth0: wanted a veth, found none"),
-    on_host("sysctl -qw net.ipv6.conf.$HOSTEND.accept_ra=1", "accept_ra of veth"),
-    on_host("sysctl -qw net.ipv4.ip_forward=0", "net/ipv4/ip_forward: wanted 1, found 0"),
-    on_host("sysctl -qw net.ipv6.conf.all.forwarding=0", "net/ipv6/conf/all/forwarding: wanted 1, found 0"),
-    on_host("nft flush chain inet cni_plugins_masquerade masq_checks", "masquerade"),
-];
-
-const BRIDGE: [Tampering; 9] = [
-    on_host("ip address del 10.77.0.1/24 dev cni0", "gateway on cni0: wanted 10.77.0.1/24"),
-    on_host("ip address del fd00:77::1/64 dev cni0", "gateway on cni0: wanted fd00:77::1/64"),
-    on_host("ip link set cni0 address 0a:00:00:00:00:02", "MAC of cni0"),
-    on_host("ip link set cni0 down", "bridge cni0: wanted up, found down"),
-    on_host("ip link del cni0", "bridge cni0: wanted on the host, found none"),
-    on_host("ip link set $HOSTEND nomaster", "bridge of veth"),
-    on_host("ip link set $HOSTEND type bridge_slave hairpin on", "hairpin of veth"),
-    on_host("ip link set $HOSTEND type bridge_slave isolated on", "isolation of veth"),
-    on_host("nft flush chain inet cni_plugins_masquerade postrouting", "masquerade"),
-];
-
-const PTP: [Tampering; 5] = [
-    on_host("ip address del 10.77.0.1/32 dev $HOSTEND", "wanted 10.77.0.1/32"),
-    on_host("ip route del 10.77.0.2 dev $HOSTEND", "host route to 10.77.0.2/32"),
-    on_host("ip -6 route del fd00:77::2 dev $HOSTEND", "host route to fd00:77::2/128"),
-    inside("ip route del 10.77.0.0/24", "route of eth0: wanted 10.77.0.0/24 via 10.77.0.1"),
-    inside("ip route del 10.77.0.1", "route of eth0: wanted 10.77.0.1/32"),
-];
 
 #[test]
 fn check_names_each_thing_that_was_tampered_with_on_a_bridge() {
-    life::names_tampering(&bridge(), &COMMON);
-    life::names_tampering(&bridge(), &BRIDGE);
-    life::names_tampering(&bridge(), &[inside("ip route del default", "route of eth0: wanted 0.0.0.0/0")]);
+    check_names_each(&bridge(), &BRIDGE);
     let promiscuous = bridge().with("promiscMode", json!(true));
-    life::names_tampering(&promiscuous, &[on_host("ip link set cni0 promisc off", "wanted promiscuous, found not")]);
+    let off = Tampering { line: "ip link set cni0 promisc off", inside: false, names: "wanted promiscuous, found not" };
+    life::names_tampering(&promiscuous, &[off]);
 }
 
 #[test]
 fn check_names_each_thing_that_was_tampered_with_on_ptp() {
-    life::names_tampering(&ptp(), &COMMON);
-    life::names_tampering(&ptp(), &PTP);
+    check_names_each(&ptp(), &PTP);
 }
 
 #[test]
 fn check_names_a_down_loopback() {
-    life::names_tampering(&loopback(), &[inside("ip link set lo down", "loopback interface is down")]);
+    let down = Tampering { line: "ip link set lo down", inside: true, names: "loopback interface is down" };
+    life::names_tampering(&loopback(), &[down]);
 }
 
 #[test]
 fn check_names_every_difference_at_once() {
-    let several = [COMMON[2], COMMON[4], COMMON[8], BRIDGE[0], BRIDGE[6]];
-    life::names_all_at_once(&bridge(), &several);
+    // All but what takes others with it: what is no bare setting.
+    let alone = COMMON.iter().chain(&BRIDGE).chain(&NFTABLES[..1]).map(|thing| thing.by);
+    let alone: Vec<_> =
+        alone.filter(|one| !["del", "down", "nomaster"].iter().any(|word| one.line.contains(word))).collect();
+    assert!(alone.len() > 15);
+    life::names_all_at_once(&bridge().with("mtu", json!(1400)), &alone);
 }
 
 #[test]

@@ -194,7 +194,7 @@ fn del_that_is_given_another_containers_namespace_leaves_that_one_running() {
 fn del_removes_the_rules_of_a_network_whose_masquerade_was_switched_off_meanwhile() {
     for subject in [bridge(), ptp()] {
         let (host, container) = (Host::new(), Host::new().container());
-        let subject = subject.at(host.dir());
+        let subject = subject.with("ipMasqBackend", json!("nftables")).at(host.dir());
         let result = subject.add(&host, "c-one", &container);
         assert!(host.sh("nft list ruleset").contains("id: c-one"));
         subject.with("ipMasq", json!(false)).del(&host, "c-one", &container, &result);

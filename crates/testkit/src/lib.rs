@@ -11,16 +11,26 @@
 //! | [`life::names_tampering`] | CHECK names each thing that was tampered with |
 //! | [`flood::survives`] | 64 at once: no address twice, no trace |
 //! | [`fault::leaves_nothing`] | a fault before every step, with and without a second one in the roll-back |
-#![forbid(unsafe_code)]
+//! | [`kill::at_every_call`] | killed before any system call of ADD, DEL or GC: a DEL leaves nothing, and the next ADD works |
+//! | [`kill::at_moments`] | the same with `SIGTERM` at any moment |
+//! | [`kill::for_want`] | the same with a file size and a memory that do not suffice |
+//! | [`errno::at_every_call`] | any system call fails once: ADD succeeds or leaves nothing, DEL and GC can be repeated |
+//!
+//! What a test needs of the kernel, and many kernels lack, is a [`need::Need`].
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test kit panics: that is how a test fails")]
 #![expect(clippy::missing_panics_doc, reason = "every function here panics with what it found")]
 
+pub mod campaign;
+pub mod errno;
 pub mod fault;
 pub mod flood;
 pub mod host;
+pub mod kill;
 pub mod life;
+pub mod need;
 pub mod snapshot;
 pub mod subject;
+pub mod watch;
 
 pub use host::{Container, Host};
 pub use snapshot::Snapshot;

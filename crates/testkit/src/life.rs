@@ -7,7 +7,7 @@ use crate::snapshot::Snapshot;
 use crate::subject::Subject;
 
 /// What is shared and stays after the last DEL: lines that hold one of these may come with the first ADD.
-pub const SHARED: [&str; 12] = [
+pub const SHARED: [&str; 21] = [
     "cni0",                      // the bridge and whatever hangs on it
     "net/ipv4/ip_forward",       // forwarding
     "forwarding = 1",            // and what the kernel derives from it
@@ -16,15 +16,26 @@ pub const SHARED: [&str; 12] = [
     "masq_checks",               //
     "nft: \t",                   //
     "nft: }",                    //
+    "table bridge nat {",        // and that of the MAC spoof check
+    "table ip nat {",            // and those of iptables
+    "table ip6 nat {",           //
+    "*nat",                      //
+    ":PREROUTING ACCEPT",        //
+    ":INPUT ACCEPT",             //
+    ":OUTPUT ACCEPT",            //
+    ":POSTROUTING ACCEPT",       //
+    "tables: COMMIT",            //
     "lock",                      // host-local
     "last_reserved_ip.",         //
     "directory: leases",         //
     ".idx",                      //
 ];
 
-/// Is this line about one attachment, whatever else it holds?
+/// Is this line about one attachment, whatever else it holds? A host end's name is `veth` and digits; the word alone is the
+/// kind of a link, which a shared one may be too.
 fn is_traced(line: &str, id: &str) -> bool {
-    line.contains(id) || line.contains("veth")
+    let mut after = line.split("veth").skip(1);
+    line.contains(id) || after.any(|rest| rest.starts_with(|c: char| c.is_ascii_hexdigit()))
 }
 
 /// ADD, CHECK, DEL leave nothing of the attachment, and a second cycle adds nothing even to what is shared.
@@ -137,7 +148,7 @@ pub fn survives_poor_dels(subject: &Subject) {
 /// One way to tamper with what a plugin made, and a word that CHECK has to say about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Tampering {
-    /// A shell line; `$HOSTEND` is the host's end, and it runs where [`Tampering::inside`] says.
+    /// A shell line; `$HOSTEND` is the host's end, `$DIR` its directory, and it runs where [`Tampering::inside`] says.
     pub line: &'static str,
     /// In the container; else on the host.
     pub inside: bool,
@@ -154,7 +165,9 @@ pub fn names_tampering(subject: &Subject, tamperings: &[Tampering]) {
         let result = subject.add(&host, "c-one", &container);
         subject.check(&host, "c-one", &container, &result).ok();
         tamper(&host, &container, &result, tampering);
-        let (code, text) = subject.check(&host, "c-one", &container, &result).refused();
+        let said = subject.check(&host, "c-one", &container, &result);
+        assert_eq!(said.exit, 1, "{}: CHECK passes", tampering.line);
+        let (code, text) = said.refused();
         assert!(text.contains(tampering.names), "{}: CHECK said {code}: {text}", tampering.line);
         subject.del(&host, "c-one", &container, &result);
     }
@@ -176,7 +189,7 @@ pub fn names_all_at_once(subject: &Subject, tamperings: &[Tampering]) {
 fn tamper(host: &Host, container: &Container, result: &Value, tampering: &Tampering) {
     let names = result["interfaces"].as_array().unwrap().iter().filter_map(|one| one["name"].as_str());
     let end = names.rev().find(|name| name.starts_with("veth")).unwrap_or_default();
-    let line = tampering.line.replace("$HOSTEND", end);
+    let line = tampering.line.replace("$HOSTEND", end).replace("$DIR", &host.dir().display().to_string());
     if tampering.inside {
         container.sh(&line)
     } else {

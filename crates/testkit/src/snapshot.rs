@@ -9,13 +9,13 @@ use cnikit_netns::Netns;
 use crate::host::{Container, Host};
 
 /// One line a thing: links with alias and altnames, addresses, routes of all tables, rules, neighbours, queueing
-/// disciplines, bridge VLANs, the nftables and both iptables rulesets, /proc/sys/net, files, mounts, processes.
+/// disciplines, bridge VLANs, the nftables and all four iptables rulesets, /proc/sys/net, files, mounts, processes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Snapshot(BTreeSet<String>);
 
 /// What is asked of a namespace, each line of the answer led by its title. Counters, times and indexes are left out, and the
 /// link-local address and routes that the kernel gives to a link some time after it came up.
-const QUESTIONS: [(&str, &str); 12] = [
+const QUESTIONS: [(&str, &str); 14] = [
     (
         "link",
         "ip -o -d link show | sed -E 's/^[0-9]+: //; s/@if[0-9]+//; s/link-netns(id)? [^ ]+//; s/ (bridge_id|designated_root|designated_bridge) [^ ]+//g; s/ [a-z_]+_timer +[0-9.]+//g; s/,?(NO-CARRIER|LOWER_UP)//g; s/<,/</; s/ state [A-Z]+ / /'",
@@ -34,6 +34,8 @@ const QUESTIONS: [(&str, &str); 12] = [
     ("nft", "nft list ruleset"),
     ("iptables", "iptables-save 2>/dev/null | grep -v '^#' | sed -E 's/\\[[0-9:]+\\]//'"),
     ("ip6tables", "ip6tables-save 2>/dev/null | grep -v '^#' | sed -E 's/\\[[0-9:]+\\]//'"),
+    ("legacy iptables", "iptables-legacy-save 2>/dev/null | grep -v '^#' | sed -E 's/\\[[0-9:]+\\]//'"),
+    ("legacy ip6tables", "ip6tables-legacy-save 2>/dev/null | grep -v '^#' | sed -E 's/\\[[0-9:]+\\]//'"),
 ];
 
 /// Settings that count or measure rather than set.

@@ -15,6 +15,8 @@ pub struct Subject {
     pub plugin: String,
     /// The network configuration, without what a verb adds.
     pub conf: Value,
+    /// Variables of every call, over those of the protocol.
+    pub env: Vec<(String, String)>,
 }
 
 /// What a call answered.
@@ -57,7 +59,7 @@ impl Subject {
                 conf[key] = value.into();
             }
         }
-        Subject { bin: bin.to_owned(), plugin: plugin.to_owned(), conf }
+        Subject { bin: bin.to_owned(), plugin: plugin.to_owned(), conf, env: Vec::new() }
     }
 
     /// The same with a key of the configuration changed.
@@ -102,6 +104,20 @@ impl Subject {
         stdin: &[u8],
         more: &[(&str, &str)],
     ) -> Said {
+        let env = self.environment(verb, id, netns, more);
+        let (exit, stdout, stderr) = host.run(&self.bin.join(&self.plugin), &env, stdin);
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Said { exit, stdout: text(stdout), stderr: text(stderr) }
+    }
+
+    /// The variables of a call, with these on top.
+    pub(crate) fn environment(
+        &self,
+        verb: &str,
+        id: &str,
+        netns: &str,
+        more: &[(&str, &str)],
+    ) -> Vec<(String, String)> {
         let path = self.bin.to_string_lossy();
         let usual = [
             ("CNI_COMMAND", verb),
@@ -111,11 +127,8 @@ impl Subject {
             ("CNI_ARGS", ""),
             ("CNI_PATH", &path),
         ];
-        let env: Vec<(String, String)> =
-            usual.iter().chain(more).map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let (exit, stdout, stderr) = host.run(&self.bin.join(&self.plugin), &env, stdin);
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Said { exit, stdout: text(stdout), stderr: text(stderr) }
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        usual.iter().map(owned).chain(self.env.iter().cloned()).chain(more.iter().map(owned)).collect()
     }
 
     /// ADD, which has to succeed. The result.

@@ -1,0 +1,87 @@
+//! What is done to which call.
+
+use std::fmt;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+
+use crate::watch::{self, Limit};
+
+/// What a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// On a host where an attachment runs.
+    Add,
+    /// On a host where there never was one.
+    First,
+    Del,
+    Gc,
+}
+
+/// What is done to a call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Harm {
+    /// A signal to the process that makes the system call, so long after it was asked for. `SIGKILL` prevents it.
+    Signal(Signal, Duration),
+    /// The system call fails.
+    Errno(Errno),
+    /// Less than is needed, maybe.
+    Limit(Limit),
+}
+
+/// One disturbed call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scene {
+    pub(crate) verb: Verb,
+    /// At which system call: process, place and number.
+    pub(crate) at: (usize, usize, i32),
+    pub(crate) harm: Harm,
+    /// The namespace is gone by the time of the next call.
+    pub(crate) gone: bool,
+}
+
+impl Verb {
+    pub(crate) const ALL: [Verb; 4] = [Verb::Add, Verb::First, Verb::Del, Verb::Gc];
+
+    /// `CNI_COMMAND`.
+    pub(crate) fn command(self) -> &'static str {
+        match self {
+            Verb::Add | Verb::First => "ADD",
+            Verb::Del => "DEL",
+            Verb::Gc => "GC",
+        }
+    }
+
+    pub(crate) fn adds(self) -> bool {
+        self.command() == "ADD"
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Verb::First { "first ADD" } else { self.command() })
+    }
+}
+
+impl fmt::Display for Harm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Harm::Signal(signal, Duration::ZERO) => write!(f, "{signal}"),
+            Harm::Signal(signal, after) => write!(f, "{signal} after {after:?}"),
+            Harm::Errno(errno) => write!(f, "{errno}"),
+            Harm::Limit((resource, most)) => write!(f, "{resource:?} = {most}"),
+        }
+    }
+}
+
+impl fmt::Display for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (process, place, number) = self.at;
+        write!(f, "{}, {}", self.verb, self.harm)?;
+        if !matches!(self.harm, Harm::Limit(_)) {
+            write!(f, " at call {place} ({}) of process {process}", watch::name(number))?;
+        }
+        f.write_str(if self.gone { ", then the namespace gone" } else { "" })
+    }
+}

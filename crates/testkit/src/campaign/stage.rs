@@ -1,0 +1,231 @@
+//! A host on which one call after the other is disturbed.
+
+use std::io;
+
+use cnikit_process::Deadline;
+use nix::errno::Errno;
+use serde_json::{Value, json};
+
+use super::scene::{Harm, Scene, Verb};
+use crate::host::{Container, Host};
+use crate::life::SHARED;
+use crate::snapshot::Snapshot;
+use crate::subject::{Said, Subject};
+use crate::watch::{self, Call, Limit, Trace, Verdict};
+
+/// Hints, for which no promise is made.
+const HINTS: [&str; 2] = ["last_reserved_ip.", ".idx"];
+
+/// What becomes another error on its way through the C library: no stack, no thread, no memory.
+const TRANSLATED: [i64; 4] = [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap, libc::SYS_clone3];
+
+/// The attachment that runs all the while.
+const OTHER: &str = "c-other";
+
+/// A host with an attachment that runs all the while, or without any, and a container that comes and goes.
+pub(super) struct Stage {
+    host: Host,
+    subject: Subject,
+    other: Option<Other>,
+    container: Container,
+    before: Snapshot,
+    inside: Snapshot,
+}
+
+struct Other {
+    container: Container,
+    result: Value,
+    inside: Snapshot,
+}
+
+/// A scene as it is played: with a name, and a container that is its own if that one is going to vanish.
+pub(super) struct Turn<'a> {
+    stage: &'a Stage,
+    scene: &'a Scene,
+    id: String,
+    own: Option<Container>,
+    /// What `CNI_NETNS` is after the disturbed call.
+    path: String,
+    /// The attachments that a GC is told of.
+    valid: Vec<String>,
+}
+
+/// How it went.
+pub(super) struct Played {
+    /// The harm was done where it should be.
+    pub(super) hit: bool,
+    pub(super) failed: bool,
+}
+
+impl Stage {
+    /// For a verb: everything that is shared is there, but for the first ADD on a host.
+    pub(super) fn new(subject: &Subject, verb: Verb) -> Stage {
+        let host = Host::new();
+        let (subject, container) = (subject.at(host.dir()), fresh(&host));
+        let other = (verb != Verb::First).then(|| {
+            let other = host.container();
+            let result = subject.add(&host, OTHER, &other);
+            let first = subject.add(&host, "c-first", &container);
+            subject.del(&host, "c-first", &container, &first);
+            Other { inside: Snapshot::inside(&other), container: other, result }
+        });
+        let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
+        Stage { host, subject, other, container, before, inside }
+    }
+
+    /// The call itself, watched.
+    fn watched(
+        &self,
+        verb: Verb,
+        (id, container, valid): (&str, &Container, &[String]),
+        limits: &[Limit],
+        judge: impl FnMut(&Call) -> Verdict + Send,
+    ) -> (Said, Trace) {
+        let mut conf = self.subject.conf.clone();
+        if verb == Verb::Gc {
+            conf["cni.dev/valid-attachments"] = attachments(valid);
+        }
+        let env = self.subject.environment(verb.command(), id, &container.path(), &[]);
+        let (program, stdin) = (self.subject.bin.join(&self.subject.plugin), conf.to_string());
+        self.host.enter(|| watch::run(&program, &env, stdin.as_bytes(), limits, judge)).unwrap()
+    }
+
+    /// An undisturbed call, and what it calls.
+    pub(super) fn undisturbed(&self, verb: Verb, id: &str) -> Trace {
+        if !verb.adds() {
+            self.subject.add(&self.host, id, &self.container);
+        }
+        let valid = [OTHER.to_owned()];
+        let (said, trace) = self.watched(verb, (id, &self.container, &valid), &[], |_| Verdict::GoOn);
+        said.ok();
+        self.subject.call(&self.host, "DEL", id, &self.container.path(), &[]).ok();
+        trace
+    }
+
+    /// Nothing came, nothing went, and the other attachment runs.
+    pub(super) fn audit(&self) {
+        let Some(Other { container, result, inside }) = &self.other else { return self.audit_the_first() };
+        Snapshot::of(&self.host).assert_unchanged_since(&self.before, &HINTS, "left on the host");
+        Snapshot::inside(&self.container).assert_unchanged_since(&self.inside, &[], "left in the container");
+        Snapshot::inside(container).assert_unchanged_since(inside, &[], "in another container");
+        let check = self.subject.check(&self.host, OTHER, container, result);
+        assert_eq!(check.exit, 0, "another attachment: {}", check.stdout);
+        let ips = result["ips"].as_array().filter(|_| !result["interfaces"].is_null());
+        for gateway in ips.into_iter().flatten().filter_map(|ip| ip["gateway"].as_str()) {
+            container.sh(&format!("ping -n -q -c 1 -W 2 -w 5 {gateway}"));
+        }
+    }
+
+    /// What is shared may have come, or half of it.
+    fn audit_the_first(&self) {
+        let left = Snapshot::of(&self.host).added_since(&self.before, &SHARED);
+        assert!(left.is_empty(), "left on the host: {left:#?}");
+        Snapshot::inside(&self.container).assert_unchanged_since(&self.inside, &[], "left in the container");
+    }
+}
+
+impl<'a> Turn<'a> {
+    pub(super) fn new(stage: &'a Stage, scene: &'a Scene, id: String, before: &[Turn<'_>]) -> Turn<'a> {
+        let own = scene.gone.then(|| fresh(&stage.host));
+        let path = own.as_ref().map_or_else(|| stage.container.path(), |own| format!("{}-that-is-gone", own.path()));
+        let valid = [OTHER].into_iter().chain(before.iter().map(|turn| turn.id.as_str())).map(str::to_owned).collect();
+        Turn { stage, scene, id, own, path, valid }
+    }
+
+    fn container(&self) -> &Container {
+        self.own.as_ref().unwrap_or(&self.stage.container)
+    }
+
+    /// What is needed before it, the disturbed call, and what a runtime does next.
+    pub(super) fn play(&mut self, trace: &Trace) -> Played {
+        let (stage, scene) = (self.stage, self.scene);
+        if !scene.verb.adds() {
+            stage.subject.add(&stage.host, &self.id, self.container());
+        }
+        let limits = if let Harm::Limit(limit) = scene.harm { vec![limit] } else { Vec::new() };
+        let call = (self.id.as_str(), self.container(), self.valid.as_slice());
+        let (said, went) = stage.watched(scene.verb, call, &limits, |call| verdict(scene, call));
+        let (process, place, _) = scene.at;
+        let hit = matches!(scene.harm, Harm::Limit(_)) || went.agrees_until(trace, process, place);
+        if place % 4 == 3 {
+            self.own = None; // the kernel clears it away meanwhile; otherwise it only cannot be found
+        }
+        self.afterwards(&said);
+        Played { hit, failed: said.exit != 0 }
+    }
+
+    fn afterwards(&self, said: &Said) {
+        match (self.scene.harm, self.scene.verb) {
+            (Harm::Errno(errno), _) if said.exit >= 0 => self.after_errno(errno, said),
+            (_, Verb::Gc) if self.scene.at.1 % 8 < 4 => self.repeat("GC", said),
+            _ => self.repeat("DEL", said),
+        }
+    }
+
+    /// A call that failed itself has undone what it did, or can be repeated; one that succeeded did it.
+    fn after_errno(&self, errno: Errno, said: &Said) {
+        match self.scene.verb {
+            Verb::Add | Verb::First if said.exit == 0 => {
+                let check = self.stage.subject.check(&self.stage.host, &self.id, self.container(), &said.json());
+                assert_eq!(check.exit, 0, "ADD succeeded, but CHECK says {}", check.stdout);
+                self.repeat("DEL", said);
+            }
+            Verb::Add | Verb::First => self.says_why(errno, said),
+            _ if said.exit == 0 => {}
+            verb => {
+                self.says_why(errno, said);
+                self.repeat(verb.command(), said);
+            }
+        }
+    }
+
+    /// In the kernel's words, unless the C library puts it into its own. That stdout cannot be written to is said on stderr.
+    fn says_why(&self, errno: Errno, said: &Said) {
+        let text = if said.stdout.is_empty() { said.stderr.clone() } else { said.refused().1 };
+        if TRANSLATED.contains(&self.scene.at.2.into()) {
+            return assert!(!text.is_empty(), "it says nothing: {said:?}");
+        }
+        let word = io::Error::from_raw_os_error(errno as i32).to_string();
+        let word = word.split(" (os").next().unwrap_or_default();
+        assert!(text.contains(word), "it does not say {word:?}: {said:?}");
+    }
+
+    fn repeat(&self, verb: &str, said: &Said) {
+        let valid = if verb == "GC" { vec![("cni.dev/valid-attachments", attachments(&self.valid))] } else { vec![] };
+        let next = self.stage.subject.call(&self.stage.host, verb, &self.id, &self.path, &valid);
+        assert_eq!((next.exit, next.stdout.as_str()), (0, ""), "{verb} after {said:?}: {}", next.stderr);
+    }
+
+    /// The same container once more.
+    pub(super) fn again(&self) {
+        let Stage { host, subject, .. } = self.stage;
+        let newer = self.own.is_some().then(|| fresh(host));
+        let container = newer.as_ref().unwrap_or(&self.stage.container);
+        let result = subject.add(host, &self.id, container);
+        subject.check(host, &self.id, container, &result).ok();
+        subject.del(host, &self.id, container, &result);
+    }
+}
+
+fn verdict(scene: &Scene, call: &Call) -> Verdict {
+    match scene.harm {
+        _ if (call.process, call.place, call.number) != scene.at => Verdict::GoOn,
+        Harm::Errno(errno) => Verdict::Fail(errno),
+        Harm::Signal(signal, after) => {
+            Deadline::never().pause(after);
+            Verdict::Signal(signal)
+        }
+        Harm::Limit(_) => Verdict::GoOn,
+    }
+}
+
+/// A container whose loopback was up once: it keeps its IPv4 address for good, and that is the kernel's doing.
+fn fresh(host: &Host) -> Container {
+    let container = host.container();
+    container.sh("ip link set lo up; ip link set lo down");
+    container
+}
+
+fn attachments(ids: &[String]) -> Value {
+    ids.iter().map(|id| json!({"containerID": id, "ifname": "eth0"})).collect()
+}

@@ -1,0 +1,91 @@
+//! Chains: ours first, then plugins of the reference, as a runtime calls them.
+
+use cnikit_testkit::life::SHARED;
+use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use serde_json::{Value, json};
+
+use crate::mixed::Release;
+use crate::{dual_stack, subject};
+
+fn routes() -> Value {
+    json!([{"dst": "10.9.0.0/16"}, {"dst": "10.8.0.0/16", "gw": "10.77.0.1", "priority": 7}, {"dst": "fd09::/64"}])
+}
+
+/// Ours, first in the chain; in the newest version that the release knows.
+fn first(plugin: &str, release: Release) -> Subject {
+    let mut ipam = dual_stack();
+    ipam["routes"] = routes();
+    let keys = json!({"cniVersion": release.speaks(), "isDefaultGateway": true, "ipMasq": true, "ipam": ipam});
+    subject(plugin, keys)
+}
+
+/// What comes after it, of the reference.
+fn next(plugin: &str, release: Release, mut keys: Value, host: &Host) -> Subject {
+    keys["cniVersion"] = json!(release.speaks());
+    if plugin == "tuning" {
+        keys["dataDir"] = json!(host.dir().join("tuning"));
+    }
+    Subject::new(&release.bin(), plugin, keys)
+}
+
+/// One chain on a host of its own.
+struct Chain {
+    host: Host,
+    container: Container,
+    /// Ours first.
+    plugins: Vec<Subject>,
+    result: Value,
+    before: Snapshot,
+}
+
+impl Chain {
+    /// ADD of all, each with what the one before it answered, as a runtime does it.
+    fn add(plugin: &str, release: Release, nexts: &[(&str, Value)]) -> Chain {
+        let (host, container) = (Host::new(), Host::new().container());
+        let before = Snapshot::of(&host);
+        let mut plugins = vec![first(plugin, release).at(host.dir())];
+        plugins.extend(nexts.iter().map(|(plugin, keys)| next(plugin, release, keys.clone(), &host)));
+        let mut result = plugins[0].add(&host, "c-one", &container);
+        for plugin in &plugins[1..] {
+            result = plugin.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", result)]).ok();
+        }
+        Chain { host, container, plugins, result, before }
+    }
+
+    /// CHECK of all passes.
+    fn passes(&self) {
+        for plugin in &self.plugins {
+            plugin.check(&self.host, "c-one", &self.container, &self.result).ok();
+        }
+    }
+
+    /// CHECK of ours names what somebody did in the container who is no plugin.
+    fn names(&self, line: &str, text: &str) {
+        self.container.sh(line);
+        let (_, said) = self.plugins[0].check(&self.host, "c-one", &self.container, &self.result).refused();
+        assert!(said.contains(text), "{line}: CHECK said {said}");
+    }
+
+    /// DEL of all, the last first, leaves nothing.
+    fn del(self) {
+        for plugin in self.plugins.iter().rev() {
+            plugin.del(&self.host, "c-one", &self.container, &self.result);
+        }
+        let left = Snapshot::of(&self.host).added_since(&self.before, &[&SHARED[..], &["directory: tuning"]].concat());
+        assert!(left.is_empty(), "{left:#?}");
+    }
+}
+
+/// Every release with which a chain is tried.
+pub const RELEASES: &[Release] = &[Release::Packaged, Release::Newest];
+
+/// After each of ours and these of the reference every CHECK passes; CHECK of ours names what else is done in the container,
+/// a line and a text each; and DEL of all leaves nothing.
+pub fn stays_true(firsts: &[&str], releases: &[Release], nexts: &[(&str, Value)], tamperings: &[(&str, &str)]) {
+    for (release, first) in releases.iter().flat_map(|release| firsts.iter().map(move |first| (*release, first))) {
+        let chain = Chain::add(first, release, nexts);
+        chain.passes();
+        tamperings.iter().for_each(|(line, text)| chain.names(line, text));
+        chain.del();
+    }
+}

@@ -1,0 +1,144 @@
+//! The pages in `docs/`: their text, the network lists that they show, and the life of one that is tried.
+
+use std::path::{Path, PathBuf};
+
+use cnikit_libcni::{Attachment, Cache, Runtime, load};
+use cnikit_testkit::{Container, Host, Snapshot};
+use serde_json::{Map, Value, json};
+
+/// The project's own folder.
+fn top() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// A page: where it stands, relative to the project's folder, and its text.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// Such as `docs/ptp.md`.
+    pub path: PathBuf,
+    /// All of it.
+    pub text: String,
+}
+
+/// A network list that a page shows.
+#[derive(Clone, Debug)]
+pub struct Example {
+    /// Where it stands, for people.
+    pub place: String,
+    /// What it needs of the kernel, by the name of a [`cnikit_testkit::need::Need`]: the word after `needs=` beside the fence.
+    pub need: Option<String>,
+    /// The list.
+    pub list: Value,
+}
+
+/// A page by its path.
+pub fn page(path: impl AsRef<Path>) -> Page {
+    let file = top().join(path.as_ref());
+    let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    Page { path: path.as_ref().to_owned(), text }
+}
+
+/// Every page of `docs/`, in the order of their names.
+pub fn pages() -> Vec<Page> {
+    let entries = std::fs::read_dir(top().join("docs")).unwrap();
+    let mut names: Vec<PathBuf> = entries.map(|entry| entry.unwrap().file_name().into()).collect();
+    names.retain(|name| name.extension().is_some_and(|end| end == "md"));
+    names.sort();
+    names.iter().map(|name| page(Path::new("docs").join(name))).collect()
+}
+
+/// Every network list of every page that needs this of the kernel, or nothing.
+pub fn examples(need: Option<&str>) -> Vec<Example> {
+    let all = pages().into_iter().flat_map(|page| page.examples());
+    all.filter(|example| example.need.as_deref() == need).collect()
+}
+
+impl Page {
+    /// Its blocks of code that are marked as JSON: each is a network list.
+    pub fn examples(&self) -> Vec<Example> {
+        let mut lines = self.text.lines().enumerate();
+        let mut found = Vec::new();
+        while let Some((number, fence)) = lines.next() {
+            let Some(words) = fence.strip_prefix("```") else { continue };
+            let block: Vec<&str> = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```").collect();
+            let mut words = words.split_whitespace();
+            if words.next() == Some("json") {
+                let place = format!("{}:{}", self.path.display(), number + 1);
+                let list = serde_json::from_str(&block.join("\n")).unwrap_or_else(|error| panic!("{place}: {error}"));
+                let need = words.find_map(|word| word.strip_prefix("needs=")).map(str::to_owned);
+                found.push(Example { place, need, list });
+            }
+        }
+        found
+    }
+}
+
+impl Example {
+    /// Adds, checks and deletes it twice, as a runtime would: the gateways answer, and the second time leaves nothing that
+    /// the first did not.
+    pub fn try_out(&self) {
+        let (host, container) = (Host::new(), Host::new().container());
+        // A loopback that was up once keeps its IPv4 address for good.
+        container.sh("ip link set lo up; ip link set lo down");
+        let inside = Snapshot::inside(&container);
+        let life = || self.life(&host, &container).unwrap_or_else(|error| panic!("{}: {error}", self.place));
+        life();
+        let first = Snapshot::of(&host);
+        let name = self.list["name"].as_str().unwrap();
+        let left = host.sh("ip -o link; nft list ruleset; iptables-save; ip6tables-save");
+        for trace in ["cnikit:", "docs-one"] {
+            assert!(!left.contains(trace), "{}: of {name} is left: {left}", self.place);
+        }
+        Snapshot::inside(&container).assert_unchanged_since(&inside, &[], &self.place);
+        life();
+        Snapshot::of(&host).assert_unchanged_since(&first, &["last_reserved_ip.", ".idx"], &self.place);
+    }
+
+    fn life(&self, host: &Host, container: &Container) -> Result<(), cnikit_libcni::Error> {
+        let configurations = host.dir().join("net.d");
+        std::fs::create_dir_all(&configurations).unwrap();
+        std::fs::write(configurations.join("example.conflist"), self.below(host.dir()).to_string()).unwrap();
+        let list = load(&configurations, self.list["name"].as_str().unwrap())?;
+        assert_eq!(list.warnings, [""; 0], "{}", self.place);
+        let path = crate::bin().display().to_string();
+        let runtime = Runtime { path, cache: Cache::below(&host.dir().join("kept")) };
+        let at = Attachment {
+            container_id: "docs-one".into(),
+            netns: container.path(),
+            ifname: "eth0".into(),
+            args: Vec::new(),
+            capabilities: Map::new(),
+        };
+        let result = host.enter(|| runtime.add(&list, &at))?;
+        host.enter(|| runtime.check(&list, &at))?;
+        for address in self.answering(&result) {
+            assert!(container.reaches(&address), "{}: {address} does not answer", self.place);
+        }
+        host.enter(|| runtime.del(&list, &at))
+    }
+
+    /// The list with what host-local keeps below this directory.
+    fn below(&self, dir: &Path) -> Value {
+        let mut list = self.list.clone();
+        for plugin in list["plugins"].as_array_mut().unwrap() {
+            if plugin["ipam"]["type"] == "host-local" {
+                plugin["ipam"]["dataDir"] = json!(dir.join("leases"));
+            }
+        }
+        list
+    }
+
+    /// What has to answer the container: the gateways, where the first plugin is one, and its own loopback.
+    fn answering(&self, result: &Value) -> Vec<String> {
+        let first = &self.list["plugins"][0];
+        let serves = first["type"] == "ptp" || first["isGateway"] == true || first["isDefaultGateway"] == true;
+        let of_ip = |ip: &Value| {
+            let wanted = if first["type"] == "loopback" { &ip["address"] } else { &ip["gateway"] };
+            wanted.as_str().map(|text| text.split('/').next().unwrap().to_owned())
+        };
+        let ips = result["ips"].as_array().into_iter().flatten();
+        let answering: Vec<String> = ips.filter_map(of_ip).filter(|_| serves || first["type"] == "loopback").collect();
+        assert!(!answering.is_empty() || first["ipam"].is_null(), "{}: nothing is tried with a packet", self.place);
+        answering
+    }
+}

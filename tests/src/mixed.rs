@@ -1,0 +1,292 @@
+//! A node on which the reference's plugins and ours work side by side: one adds what the other checks and removes.
+//!
+//! Each [`Row`] is a configuration. [`alike`] plays it on fresh hosts with one release of the reference, and compares what
+//! is answered and what can be seen; what differs has to be in [`DIFFERENCES`], and what is there has to differ.
+
+mod differences;
+mod rows;
+mod state;
+
+pub use differences::{DIFFERENCES, Difference, fits, table};
+pub use rows::{Row, rows, versions, vlans};
+pub use state::Names;
+
+use std::collections::BTreeSet;
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cnikit_testkit::{Container, Host, Said};
+use serde_json::Value;
+
+use crate::bin;
+use crate::world::UNTIL_DETECTED;
+
+/// A release of the reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The one that distributions install: 1.1.1.
+    Packaged,
+    /// The one that the contract describes: 1.9.1.
+    Newest,
+}
+
+impl Release {
+    /// Where its plugins are; that they are missing is an error that says how to get them.
+    pub fn bin(self) -> PathBuf {
+        let (dir, remedy) = match self {
+            Release::Packaged => (PathBuf::from("/usr/lib/cni"), "install the package containernetworking-plugins"),
+            Release::Newest => {
+                let cache = std::env::var("CNIKIT_CACHE").unwrap_or_else(|_| "/var/tmp/cnikit".into());
+                (PathBuf::from(cache).join("reference/usr/lib/cni"), "`scripts/test` unpacks it there before its tests")
+            }
+        };
+        assert!(dir.join("bridge").exists(), "the reference's plugins are not in {}: {remedy}", dir.display());
+        dir
+    }
+
+    fn version(self) -> &'static str {
+        match self {
+            Release::Packaged => "1.1.1",
+            Release::Newest => "1.9.1",
+        }
+    }
+
+    /// The newest version of the specification that it knows.
+    pub fn speaks(self) -> &'static str {
+        match self {
+            Release::Packaged => "1.0.0",
+            Release::Newest => "1.1.0",
+        }
+    }
+}
+
+/// Who carries a call out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Theirs,
+    Ours,
+}
+
+/// The one container of a story.
+const ID: &str = "c-mixed";
+
+/// A fresh host and a fresh container, prepared for one row.
+struct Node<'a> {
+    row: &'a Row,
+    release: Release,
+    host: Host,
+    container: Container,
+}
+
+impl Node<'_> {
+    fn new(row: &Row, release: Release) -> Node<'_> {
+        let (host, container) = (Host::new(), Host::new().container());
+        host.sh(row.on_host);
+        container.sh(row.inside);
+        std::fs::write(host.dir().join("resolv.conf"), rows::RESOLV_CONF).unwrap();
+        Node { row, release, host, container }
+    }
+
+    fn call(&self, who: Who, verb: &str, netns: &str, prev: Option<&Value>) -> Said {
+        let theirs = self.release.bin();
+        // Ours have no `static` yet, and whoever looks for a plugin takes the first that is found.
+        let (dir, path) = match who {
+            Who::Theirs => (theirs.clone(), theirs.display().to_string()),
+            Who::Ours => (bin().to_owned(), format!("{}:{}", bin().display(), theirs.display())),
+        };
+        let mut conf = self.row.conf(self.host.dir(), self.release.speaks());
+        if let Some(prev) = prev {
+            conf["prevResult"] = prev.clone();
+        }
+        let env = [
+            ("CNI_COMMAND", verb),
+            ("CNI_CONTAINERID", ID),
+            ("CNI_NETNS", netns),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_ARGS", self.row.args),
+            ("CNI_PATH", &path),
+            // Where iptables and nft are.
+            ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+        ];
+        let env: Vec<_> = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let (exit, stdout, stderr) = self.host.run(&dir.join(self.row.plugin), &env, conf.to_string().as_bytes());
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Said { exit, stdout: text(stdout), stderr: text(stderr) }
+    }
+
+    /// ADD. Its result, and the names that chance gave.
+    fn add(&self, who: Who) -> Result<Added, String> {
+        let said = self.call(who, "ADD", &self.container.path(), None);
+        if said.exit != 0 {
+            return Err(format!("ADD by {who:?}: {}", refusal(&said)));
+        }
+        Ok(Added { result: said.json(), names: Names::of(&self.host, &self.container, self.row.keeps()) })
+    }
+
+    /// All that an ADD answered and that can be seen of it, once addresses are settled.
+    fn seen(&self, added: &Added) -> BTreeSet<String> {
+        for (settled, said) in [self.host.try_sh(UNTIL_DETECTED), self.container.try_sh(UNTIL_DETECTED)] {
+            assert!(settled, "{}: addresses do not settle: {said}", self.about());
+        }
+        let mut seen = self.state(added);
+        seen.extend(added.names.result(&added.result));
+        seen
+    }
+
+    fn state(&self, added: &Added) -> BTreeSet<String> {
+        added.names.state(&self.host, &self.container)
+    }
+
+    /// What a call with the result said, in one line.
+    fn verdict(&self, who: Who, verb: &str, netns: &str, added: &Added) -> String {
+        let said = self.call(who, verb, netns, self.row.knows_prev_result().then_some(&added.result));
+        added.names.plain(&if said.exit == 0 { SUCCESS.into() } else { refusal(&said) })
+    }
+
+    fn about(&self) -> String {
+        format!("{} with {}", self.row.id, self.release.version())
+    }
+}
+
+/// What a call said that failed.
+fn refusal(said: &Said) -> String {
+    let error: Value = serde_json::from_str(&said.stdout).unwrap_or_default();
+    let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
+    format!("refused: {} {} {}", error["code"], text("msg"), text("details")).trim().to_owned()
+}
+
+const SUCCESS: &str = "success";
+
+/// What an ADD answered, and what chance named.
+struct Added {
+    result: Value,
+    names: Names,
+}
+
+/// What each side came to, line by line: what only one of them has is a difference.
+#[derive(Default)]
+struct Found {
+    theirs: BTreeSet<String>,
+    ours: BTreeSet<String>,
+    /// What no list excuses.
+    wrong: Vec<String>,
+}
+
+/// Plays one row with one release.
+fn play(row: &Row, release: Release) -> Result<Found, String> {
+    let (theirs, ours) = (Node::new(row, release), Node::new(row, release));
+    let added = theirs.add(Who::Theirs)?;
+    let added_ours = match ours.add(Who::Ours) {
+        Ok(added) => added,
+        Err(refusal) => return Ok(Found { ours: BTreeSet::from([refusal]), ..Found::default() }),
+    };
+    let (seen, seen_ours) = (theirs.seen(&added), ours.seen(&added_ours));
+    let mut found = Found {
+        theirs: seen.difference(&seen_ours).cloned().collect(),
+        ours: seen_ours.difference(&seen).cloned().collect(),
+        wrong: Vec::new(),
+    };
+    if row.answers_only {
+        return Ok(found);
+    }
+    let usual = Usual::of(row, release, &seen | &seen_ours)?;
+    found.checked(&theirs, &added, &ours, &added_ours, &usual);
+    let said = theirs.verdict(Who::Ours, "DEL", &theirs.container.path(), &added);
+    found.deleted("of theirs by ours", &said, SUCCESS, &theirs.state(&added), &usual);
+    let said = ours.verdict(Who::Theirs, "DEL", &ours.container.path(), &added_ours);
+    found.deleted("of ours by theirs", &said, &usual.deleted, &ours.state(&added_ours), &usual);
+    found.gone(row, release, &usual)?;
+    Ok(found)
+}
+
+/// What the reference says and leaves when nobody else is there, and what either of us makes.
+struct Usual {
+    checked: String,
+    deleted: String,
+    left: BTreeSet<String>,
+    made: BTreeSet<String>,
+}
+
+impl Usual {
+    fn of(row: &Row, release: Release, made: BTreeSet<String>) -> Result<Usual, String> {
+        let node = Node::new(row, release);
+        let added = node.add(Who::Theirs)?;
+        let [checked, deleted] =
+            ["CHECK", "DEL"].map(|verb| node.verdict(Who::Theirs, verb, &node.container.path(), &added));
+        Ok(Usual { checked, deleted, left: node.state(&added), made })
+    }
+}
+
+impl Found {
+    /// Each checks what the other made.
+    fn checked(&mut self, theirs: &Node, added: &Added, ours: &Node, added_ours: &Added, usual: &Usual) {
+        if !theirs.row.knows_check() {
+            return;
+        }
+        let on_ours = ours.verdict(Who::Theirs, "CHECK", &ours.container.path(), added_ours);
+        if on_ours != usual.checked {
+            self.theirs.insert(format!("their CHECK of theirs: {}", usual.checked));
+            self.ours.insert(format!("their CHECK of ours: {on_ours}"));
+        }
+        let on_theirs = theirs.verdict(Who::Ours, "CHECK", &theirs.container.path(), added);
+        if on_theirs != SUCCESS {
+            self.ours.insert(format!("our CHECK of theirs: {on_theirs}"));
+        }
+    }
+
+    /// DEL says what it has to, and leaves nothing of the attachment, and of what is shared nothing but what the reference's
+    /// own DEL leaves, or what the other made in its place.
+    fn deleted(&mut self, what: &str, said: &str, has_to: &str, left: &BTreeSet<String>, usual: &Usual) {
+        if said != has_to {
+            self.wrong.push(format!("DEL {what}: {said}"));
+        }
+        let is_usual =
+            |line: &&String| usual.left.contains(*line) || usual.made.contains(*line) && !state::is_traced(line, ID);
+        self.wrong
+            .extend(left.iter().filter(|line| !is_usual(line)).map(|line| format!("left after DEL {what}: {line}")));
+    }
+
+    /// The namespace is gone before the DEL by ours of what theirs made.
+    fn gone(&mut self, row: &Row, release: Release, usual: &Usual) -> Result<(), String> {
+        let mut node = Node::new(row, release);
+        let added = node.add(Who::Theirs)?;
+        let path = format!("{}-that-is-gone", node.container.path());
+        node.container = Host::new().container();
+        added.names.wait_until_gone(&node.host);
+        let said = node.verdict(Who::Ours, "DEL", &path, &added);
+        let left: BTreeSet<String> = node.state(&added).into_iter().filter(|line| line.starts_with("host ")).collect();
+        self.deleted("of theirs by ours, its namespace gone", &said, SUCCESS, &left, usual);
+        Ok(())
+    }
+}
+
+/// So many rows at once a processor: half of the time they wait for what they started.
+const AT_ONCE: usize = 2;
+
+/// Plays all rows with a release of the reference; panics with every difference that is not listed, and every listed one
+/// that did not occur.
+pub fn alike(release: Release, rows: &[Row]) {
+    let rows: Vec<&Row> = rows.iter().filter(|row| row.is_known_to(release)).collect();
+    assert!(!rows.is_empty(), "no row is known to {release:?}");
+    let (next, report) = (AtomicUsize::new(0), Mutex::new(differences::Report::default()));
+    thread::scope(|scope| {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        for _ in 0..AT_ONCE * processors {
+            scope.spawn(|| {
+                while let Some(row) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let begin = Instant::now();
+                    let found = play(row, release);
+                    report.lock().unwrap().note(row, release, found, begin.elapsed());
+                }
+            });
+        }
+    });
+    report.into_inner().unwrap().judge(&rows, release);
+}
+
+/// As long as a namespace that nobody holds may take to go.
+const GOING: Duration = Duration::from_secs(10);

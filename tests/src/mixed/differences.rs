@@ -1,0 +1,439 @@
+//! What differs, and why: the one list that the test believes, and the page for people is made of.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::{Found, Release, Row};
+
+/// One difference between the reference and ours that is meant.
+#[derive(Clone, Copy, Debug)]
+pub struct Difference {
+    /// Its name.
+    pub id: &'static str,
+    /// In which rows: their ids, or what they begin with.
+    pub rows: &'static [&'static str],
+    /// With which releases of the reference.
+    pub releases: &'static [Release],
+    /// Lines that only theirs has; `*` stands for anything. Each has to occur.
+    pub theirs: &'static [&'static str],
+    /// Lines that only ours has.
+    pub ours: &'static [&'static str],
+    /// What it is about, for people.
+    pub what: &'static str,
+    /// What theirs does, for people.
+    pub they: &'static str,
+    /// What ours does, for people.
+    pub we: &'static str,
+    /// Why ours is right.
+    pub why: &'static str,
+}
+
+const BOTH: &[Release] = &[Release::Packaged, Release::Newest];
+const NEWEST: &[Release] = &[Release::Newest];
+const PACKAGED: &[Release] = &[Release::Packaged];
+
+/// All of them.
+pub const DIFFERENCES: &[Difference] = &[
+    Difference {
+        id: "result-mtu",
+        rows: &["bridge/", "ptp/"],
+        releases: BOTH,
+        theirs: &[],
+        ours: &["result interfaces[*] mtu = *"],
+        what: "`mtu` of the result's interfaces",
+        they: "absent",
+        we: "what the link has",
+        why: "the specification has the key, and later plugins and runtimes can use it",
+    },
+    Difference {
+        id: "bridge-dns",
+        rows: &["bridge/in-"],
+        releases: PACKAGED,
+        theirs: &[],
+        ours: &["result dns *"],
+        what: "bridge's `dns` in the result",
+        they: "the configuration's, even where it says nothing",
+        we: "the IPAM plugin's, if the configuration says nothing",
+        why: "as newer releases of the reference",
+    },
+    Difference {
+        id: "tag",
+        rows: &["bridge/", "ptp/"],
+        releases: BOTH,
+        theirs: &[],
+        ours: &["host link $END ifalias = its tag"],
+        what: "alias of the host's end",
+        they: "none",
+        we: "the attachment's tag",
+        why: "DEL and GC find it when the namespace, the result and half of the configuration are gone",
+    },
+    Difference {
+        id: "own-mac",
+        rows: &["bridge/", "ptp/"],
+        releases: BOTH,
+        theirs: &["host mac $END is of kind 1"],
+        ours: &["host mac $END is of kind 3"],
+        what: "MAC of the host's end",
+        they: "random",
+        we: "from the tag, set as the link is made",
+        why: "it is no invitation to udev or a network manager to set another",
+    },
+    Difference {
+        id: "bridge-mac",
+        rows: &[
+            "bridge/layer-2",
+            "bridge/named",
+            "bridge/no-ipam-type",
+            "bridge/mtu",
+            "bridge/hairpin",
+            "bridge/promiscuous",
+            "bridge/isolated",
+            "bridge/left-down",
+            "bridge/dns",
+            "bridge/mac",
+            "bridge/keys",
+            "bridge/addresses",
+            "bridge/vlan",
+        ],
+        releases: BOTH,
+        theirs: &["host mac * is of kind 1", "host link * has the MAC of $END", "host link $END has the MAC of *"],
+        ours: &["host mac * is of kind 3"],
+        what: "MAC of a bridge that is made",
+        they: "the lowest of its ports', until it becomes a gateway",
+        we: "its own from the start",
+        why: "it does not change under the containers as ports come and go, nor become zero with the last",
+    },
+    Difference {
+        id: "forced-mac",
+        rows: &["bridge/forced"],
+        releases: BOTH,
+        theirs: &[],
+        ours: &["host link cni0 has the MAC of $END", "host link $END has the MAC of cni0"],
+        what: "MAC of an adopted bridge that has none of its own, when it becomes a gateway",
+        they: "the one it had before the container came",
+        we: "the one it has with the container: its first port's",
+        why: "either is kept from then on",
+    },
+    Difference {
+        id: "queue",
+        rows: &["bridge/", "ptp/"],
+        releases: BOTH,
+        theirs: &[],
+        ours: &["host link $END txqlen = 1000"],
+        what: "transmit queue of the host's end",
+        they: "0",
+        we: "the kernel's default, 1000",
+        why: "a queueing discipline that is put on it later has a queue",
+    },
+    Difference {
+        id: "queue-inside",
+        rows: &["bridge/", "ptp/"],
+        releases: PACKAGED,
+        theirs: &[],
+        ours: &["container link eth0 txqlen = 1000"],
+        what: "transmit queue of the container's end",
+        they: "0",
+        we: "the kernel's default, 1000",
+        why: "as newer releases of the reference",
+    },
+    Difference {
+        id: "advertisements-inside",
+        rows: &["bridge/", "ptp/"],
+        releases: BOTH,
+        theirs: &[
+            "container sysctl /proc/sys/net/ipv6/conf/eth0/accept_ra:1",
+            "container sysctl /proc/sys/net/ipv6/conf/eth0/autoconf:1",
+        ],
+        ours: &[
+            "container sysctl /proc/sys/net/ipv6/conf/eth0/accept_ra:0",
+            "container sysctl /proc/sys/net/ipv6/conf/eth0/autoconf:0",
+        ],
+        what: "router advertisements in a container that has an IPAM plugin",
+        they: "followed",
+        we: "ignored",
+        why: "any neighbour could lead the container's traffic astray (CVE-2020-10749)",
+    },
+    Difference {
+        id: "advertisements-on-host",
+        rows: &["bridge/", "ptp/"],
+        releases: BOTH,
+        theirs: &["host sysctl /proc/sys/net/ipv6/conf/*/autoconf:1"],
+        ours: &["host sysctl /proc/sys/net/ipv6/conf/*/autoconf:0"],
+        what: "addresses made up from advertisements, on the host's end and on a bridge that is made",
+        they: "left as it is",
+        we: "off, as `accept_ra` is in both",
+        why: "a container must not give the host an address",
+    },
+    Difference {
+        id: "detection-on-host",
+        rows: &["bridge/", "ptp/"],
+        releases: BOTH,
+        theirs: &["host sysctl /proc/sys/net/ipv6/conf/*/accept_dad:1"],
+        ours: &["host sysctl /proc/sys/net/ipv6/conf/*/accept_dad:0"],
+        what: "duplicate address detection on the host's end and on a bridge that is made",
+        they: "on",
+        we: "off; `enabledad` leaves it on for the bridge",
+        why: "the segment is ours; detection delays the first packets by one to two seconds",
+    },
+    Difference {
+        id: "detection-of-gateways",
+        rows: &["bridge/", "ptp/"],
+        releases: BOTH,
+        theirs: &["host address * inet6 fd00:77::1/* scope global"],
+        ours: &["host address * inet6 fd00:77::1/* scope global nodad"],
+        what: "an IPv6 gateway address",
+        they: "tentative for one to two seconds after ADD",
+        we: "usable at once",
+        why: "as above",
+    },
+    Difference {
+        id: "detection-inside",
+        rows: &["bridge/", "ptp/"],
+        releases: BOTH,
+        theirs: &["container address eth0 inet6 fd00:77::2/64 scope global"],
+        ours: &["container address eth0 inet6 fd00:77::2/64 scope global nodad*"],
+        what: "the container's IPv6 address without `enabledad`",
+        they: "detection is off by the interface's setting; with ptp it is on, and ADD waits for it",
+        we: "detection is off for this address",
+        why: "usable at once, whatever the interface's setting becomes",
+    },
+    Difference {
+        id: "detection-ptp",
+        rows: &["ptp/"],
+        releases: BOTH,
+        theirs: &["container sysctl /proc/sys/net/ipv6/conf/eth0/accept_dad:1"],
+        ours: &["container sysctl /proc/sys/net/ipv6/conf/eth0/accept_dad:0"],
+        what: "duplicate address detection in a container of ptp",
+        they: "on",
+        we: "off",
+        why: "there is nobody else on the segment",
+    },
+    Difference {
+        id: "neighbours-told",
+        rows: &["bridge/"],
+        releases: BOTH,
+        theirs: &["container sysctl /proc/sys/net/ipv6/conf/eth0/ndisc_notify:0"],
+        ours: &["container sysctl /proc/sys/net/ipv6/conf/eth0/ndisc_notify:1"],
+        what: "who has an IPv6 address now, on a bridge",
+        they: "not said",
+        we: "said, as of IPv4 (`ndisc_notify` beside `arp_notify`)",
+        why: "neighbours that remember the address's last holder learn at once",
+    },
+    Difference {
+        id: "kept-addresses",
+        rows: &["bridge/", "ptp/"],
+        releases: PACKAGED,
+        theirs: &["container sysctl /proc/sys/net/ipv6/conf/eth0/keep_addr_on_down:0"],
+        ours: &["container sysctl /proc/sys/net/ipv6/conf/eth0/keep_addr_on_down:1"],
+        what: "IPv6 addresses of an interface that goes down and up",
+        they: "lost",
+        we: "kept",
+        why: "as newer releases of the reference",
+    },
+    Difference {
+        id: "ptp-prefix-routes",
+        rows: &["ptp/"],
+        releases: BOTH,
+        theirs: &["container address eth0 inet 10.*/24 brd 10.*.255 scope global eth0"],
+        ours: &["container address eth0 inet 10.*/24 brd 10.*.255 scope global noprefixroute eth0"],
+        what: "ptp's addresses",
+        they: "make a route that is removed again",
+        we: "make none (`noprefixroute`)",
+        why: "there is no moment with a wrong route",
+    },
+    Difference {
+        id: "ptp-other-routers",
+        rows: &["ptp/in-"],
+        releases: BOTH,
+        theirs: &["container ip4 10.9.0.0/16 via 10.77.0.9 dev eth0"],
+        ours: &["container ip4 10.9.0.0/16 via 10.77.0.9 dev eth0 onlink"],
+        what: "ptp's route by a router that is not the gateway",
+        they: "made while the network's own route is still there",
+        we: "marked `onlink`",
+        why: "the same route, in any order",
+    },
+    Difference {
+        id: "route-metrics",
+        rows: &["bridge/route-metrics"],
+        releases: NEWEST,
+        theirs: &["container ip4 10.9.0.0/16 via 10.77.0.1 dev eth0"],
+        ours: &[
+            "container ip4 10.9.0.0/16 via 10.77.0.1 dev eth0 mtu 1400 advmss 1360",
+            "our CHECK of theirs: refused: 102 route of eth0: wanted 10.9.0.0/16 via 10.77.0.1 mtu 1400 advmss 1360, found*",
+        ],
+        what: "`mtu` and `advmss` of a route",
+        they: "in the result, but not made",
+        we: "made, and CHECK misses them where they are not",
+        why: "the specification has them",
+    },
+    Difference {
+        id: "masquerade-chain",
+        rows: &["bridge/masquerade", "ptp/masquerade"],
+        releases: BOTH,
+        theirs: &[
+            "host iptables -A CNI-* -d 10.77.0.0/24 -m comment * -j ACCEPT",
+            "host iptables -A CNI-* ! -d 224.0.0.0/4 -m comment * -j MASQUERADE",
+            "host ip6tables -A CNI-* -d fd00:77::/64 -m comment * -j ACCEPT",
+            "host ip6tables -A CNI-* ! -d ff00::/8 -m comment * -j MASQUERADE",
+            "host nft * daddr *",
+        ],
+        ours: &[
+            "host iptables -A CNI-* -s 10.77.0.2/32 -d 10.77.0.0/24 -m comment * -j ACCEPT",
+            "host iptables -A CNI-* -s 10.77.0.2/32 ! -d 224.0.0.0/4 -m comment * -j MASQUERADE",
+            "host ip6tables -A CNI-* -s fd00:77::2/128 -d fd00:77::/64 -m comment * -j ACCEPT",
+            "host ip6tables -A CNI-* -s fd00:77::2/128 ! -d ff00::/8 -m comment * -j MASQUERADE",
+            "host nft * saddr * daddr *",
+        ],
+        what: "rules in the chain that masquerades with iptables",
+        they: "hold for whatever comes into the chain",
+        we: "hold for one address, and name its interface",
+        why: "all interfaces of a container share the chain, and DEL of one must not take the others' rules",
+    },
+    Difference {
+        id: "masquerade-check",
+        rows: &["bridge/masquerade", "ptp/masquerade"],
+        releases: BOTH,
+        theirs: &[],
+        ours: &["our CHECK of theirs: refused: 102 masquerade: rule * is missing from chain CNI-*"],
+        what: "CHECK by ours of what the other masqueraded with iptables",
+        they: "rules are not looked at",
+        we: "each rule of an address is wanted",
+        why: "as above: without them DEL of another interface would end it",
+    },
+    Difference {
+        id: "vlan-on-a-flat-bridge",
+        rows: &["bridge/vlan-on-a-flat-bridge"],
+        releases: BOTH,
+        theirs: &[],
+        ours: &["ADD by Ours: refused: 101 * does not filter by VLAN*"],
+        what: "a VLAN on a bridge that does not filter by VLAN",
+        they: "accepted, and of no effect",
+        we: "refused, with the command that switches filtering on",
+        why: "a container that is thought apart must not be in with all others",
+    },
+    Difference {
+        id: "file-modes",
+        rows: &["host-local/", "bridge/", "ptp/"],
+        releases: PACKAGED,
+        theirs: &["host file f 644 leases/testnet/*"],
+        ours: &["host file f 600 leases/testnet/*"],
+        what: "mode of host-local's reservations",
+        they: "0644",
+        we: "0600",
+        why: "as newer releases of the reference",
+    },
+    Difference {
+        id: "index",
+        rows: &["host-local/", "bridge/", "ptp/"],
+        releases: BOTH,
+        theirs: &[],
+        ours: &["host file * leases/.idx*"],
+        what: "host-local's directory",
+        they: "reservations",
+        we: "an index beside them, `.idx`",
+        why: "ADD and DEL take as long among 65,000 addresses as alone; it can be deleted at any time",
+    },
+];
+
+impl Difference {
+    fn is_about(&self, row: &Row, release: Release) -> bool {
+        self.releases.contains(&release)
+            && row.is_known_to(release)
+            && self.rows.iter().any(|id| row.id.starts_with(id))
+    }
+}
+
+/// What came of all rows.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    /// What nothing excuses.
+    wrong: Vec<String>,
+    /// Which pattern of which difference occurred.
+    occurred: BTreeSet<(&'static str, &'static str)>,
+    times: Vec<(Duration, String)>,
+}
+
+impl Report {
+    pub(super) fn note(&mut self, row: &Row, release: Release, found: Result<Found, String>, took: Duration) {
+        self.times.push((took, row.id.clone()));
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => return self.wrong.push(format!("{}: {error}", row.id)),
+        };
+        self.wrong.extend(found.wrong.iter().map(|line| format!("{}: {line}", row.id)));
+        let listed = || DIFFERENCES.iter().filter(|difference| difference.is_about(row, release));
+        self.explain(row, "only theirs", &found.theirs, &listed().map(|one| (one.id, one.theirs)).collect::<Vec<_>>());
+        self.explain(row, "only ours", &found.ours, &listed().map(|one| (one.id, one.ours)).collect::<Vec<_>>());
+    }
+
+    fn explain(
+        &mut self,
+        row: &Row,
+        side: &str,
+        lines: &BTreeSet<String>,
+        listed: &[(&'static str, &'static [&'static str])],
+    ) {
+        for line in lines {
+            let patterns = listed.iter().flat_map(|(id, patterns)| patterns.iter().map(move |pattern| (*id, *pattern)));
+            let fitting: Vec<_> = patterns.filter(|(_, pattern)| fits(pattern, line)).collect();
+            if fitting.is_empty() {
+                self.wrong.push(format!("{}: {side}: {line}", row.id));
+            }
+            self.occurred.extend(fitting);
+        }
+    }
+
+    /// Panics with all that is not as the list says.
+    pub(super) fn judge(mut self, rows: &[&Row], release: Release) {
+        for one in DIFFERENCES.iter().filter(|one| rows.iter().any(|row| one.is_about(row, release))) {
+            let missing =
+                one.theirs.iter().chain(one.ours).filter(|pattern| !self.occurred.contains(&(one.id, pattern)));
+            self.wrong.extend(missing.map(|pattern| format!("the difference {} did not occur: {pattern}", one.id)));
+        }
+        self.times.sort();
+        let slowest: Vec<String> =
+            self.times.iter().rev().take(3).map(|(took, id)| format!("{id} {took:.1?}")).collect();
+        assert!(
+            self.wrong.is_empty(),
+            "with {}, slowest {}:\n{}",
+            release.version(),
+            slowest.join(", "),
+            self.wrong.join("\n")
+        );
+    }
+}
+
+/// Does a line fit a pattern, in which `*` stands for anything?
+pub fn fits(pattern: &str, line: &str) -> bool {
+    let Some((head, tail)) = pattern.split_once('*') else { return pattern == line };
+    let Some(rest) = line.strip_prefix(head) else { return false };
+    rest.char_indices().map(|(at, _)| at).chain([rest.len()]).any(|at| fits(tail, &rest[at..]))
+}
+
+/// The list as a table for the page.
+pub fn table() -> String {
+    let mut text = String::from("| | what | theirs | ours | why |\n|---|---|---|---|---|\n");
+    for one in DIFFERENCES {
+        let releases = if one.releases == BOTH { String::new() } else { format!(" ({})", one.releases[0].version()) };
+        let _ = writeln!(text, "| `{}` | {}{releases} | {} | {} | {} |", one.id, one.what, one.they, one.we, one.why);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_anything_and_nothing_else_does() {
+        for (pattern, line) in
+            [("a", "a"), ("a*", "a"), ("a*", "abc"), ("*c", "abc"), ("a*c", "abcbc"), ("a*b*c", "a-b-c"), ("*", "")]
+        {
+            assert!(fits(pattern, line), "{pattern} {line}");
+        }
+        for (pattern, line) in [("a", "ab"), ("a*c", "ab"), ("*b", "abc"), ("b*", "ab")] {
+            assert!(!fits(pattern, line), "{pattern} {line}");
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! The configurations: every key of the contracts' tables for loopback, bridge, ptp and host-local.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::Release;
+use crate::dual_stack;
+
+/// One configuration, and on what it is played.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// `PLUGIN/WHAT`.
+    pub id: String,
+    /// The plugin.
+    pub plugin: &'static str,
+    /// Its keys; `$DIR` is a directory of the host.
+    keys: Value,
+    /// `CNI_ARGS`.
+    pub args: &'static str,
+    /// A shell line that prepares the host.
+    pub on_host: &'static str,
+    /// A shell line that prepares the container.
+    pub inside: &'static str,
+    /// 1.1.1 does not know one of the keys.
+    newest_only: bool,
+    /// Only what ADD answers and makes is compared.
+    pub(super) answers_only: bool,
+    /// Its configuration, in which chosen MACs are found.
+    text: String,
+}
+
+/// What `resolvConf` names.
+pub(super) const RESOLV_CONF: &str =
+    "nameserver 10.0.0.53\nnameserver fd00::53\nsearch a.example b.example\noptions ndots:2\n";
+
+fn row(id: &str, keys: Value) -> Row {
+    let plugin = id.split_once('/').map(|(plugin, _)| plugin);
+    let plugin = ["loopback", "bridge", "ptp", "host-local"].into_iter().find(|known| plugin == Some(known)).unwrap();
+    let text = keys.to_string();
+    Row {
+        id: id.to_owned(),
+        plugin,
+        keys,
+        args: "",
+        on_host: ":",
+        inside: ":",
+        newest_only: false,
+        answers_only: false,
+        text,
+    }
+}
+
+impl Row {
+    fn newest_only(mut self) -> Row {
+        self.newest_only = true;
+        self
+    }
+
+    fn args(mut self, args: &'static str) -> Row {
+        self.args = args;
+        self.text += args;
+        self
+    }
+
+    fn on_host(self, on_host: &'static str) -> Row {
+        Row { on_host, ..self }
+    }
+
+    fn inside(self, inside: &'static str) -> Row {
+        Row { inside, ..self }
+    }
+
+    pub(super) fn is_known_to(&self, release: Release) -> bool {
+        !self.newest_only || release == Release::Newest
+    }
+
+    /// The network configuration for a host, in this version where the row says none.
+    pub(super) fn conf(&self, dir: &Path, version: &str) -> Value {
+        let text = self.keys.to_string().replace("$DIR", &dir.display().to_string());
+        let mut conf: Value = serde_json::from_str(&text).unwrap();
+        for (key, value) in [("cniVersion", version), ("name", "testnet"), ("type", self.plugin)] {
+            if conf.get(key).is_none() {
+                conf[key] = value.into();
+            }
+        }
+        if conf["ipam"]["type"] == "host-local" {
+            conf["ipam"]["dataDir"] = json!(dir.join("leases"));
+        }
+        conf
+    }
+
+    /// A text with every MAC that somebody chose.
+    pub(super) fn keeps(&self) -> &str {
+        &self.text
+    }
+
+    /// DEL and CHECK are given the result since 0.4.0, and CHECK is there since then.
+    pub(super) fn knows_prev_result(&self) -> bool {
+        self.keys["cniVersion"].as_str().is_none_or(|version| version >= "0.4.0")
+            && self.keys.get("prevResult").is_none()
+    }
+
+    pub(super) fn knows_check(&self) -> bool {
+        self.keys["cniVersion"].as_str().is_none_or(|version| version >= "0.4.0")
+    }
+}
+
+fn v4() -> Value {
+    json!({"type": "host-local", "subnet": "10.77.0.0/24"})
+}
+
+/// Both families, with routes.
+fn routed(routes: Value) -> Value {
+    let mut ipam = dual_stack();
+    ipam["routes"] = routes;
+    ipam
+}
+
+fn defaults() -> Value {
+    json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}])
+}
+
+/// Every row that this machine's kernel can play.
+pub fn rows() -> Vec<Row> {
+    [loopback(), bridge_layer2(), bridge_layer3(), ptp(), host_local()].concat()
+}
+
+fn loopback() -> Vec<Row> {
+    let before = json!({"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "mac": "0a:00:00:00:00:07", "sandbox": "/a/b"}],
+        "ips": [{"address": "10.9.9.9/24", "interface": 0}], "dns": {"domain": "a.example"}});
+    vec![
+        row("loopback/alone", json!({})),
+        row("loopback/ignores-what-is-not-its-own", json!({"ipam": {"type": "none"}, "mtu": "x"})).args("none"),
+        row("loopback/chained", json!({"cniVersion": "1.0.0", "prevResult": before})),
+        row("loopback/without-ipv6", json!({})).inside("echo 1 > /proc/sys/net/ipv6/conf/lo/disable_ipv6"),
+    ]
+}
+
+fn bridge_layer2() -> Vec<Row> {
+    vec![
+        row("bridge/layer-2", json!({})),
+        row("bridge/named", json!({"bridge": "br-other"})),
+        row("bridge/no-ipam-type", json!({"ipam": {}, "isGateway": true, "ipMasq": true})),
+        row("bridge/mtu", json!({"mtu": 1400})),
+        row("bridge/mtu-of-the-kernel", json!({"mtu": -1})),
+        row("bridge/hairpin", json!({"hairpinMode": true})),
+        row("bridge/promiscuous", json!({"promiscMode": true})),
+        row("bridge/isolated", json!({"portIsolation": true})).newest_only(),
+        row("bridge/left-down", json!({"disableContainerInterface": true})).newest_only(),
+        row(
+            "bridge/dns",
+            json!({"dns": {"nameservers": ["10.0.0.53"], "domain": "a.example", "search": ["b"], "options": ["c"]}}),
+        ),
+        row("bridge/mac-in-args", json!({"args": {"cni": {"mac": "0a:00:00:00:00:01"}}})),
+        row("bridge/mac-in-cni-args", json!({})).args("IgnoreUnknown=1;K8S_POD_NAME=p;MAC=0a:00:00:00:00:02"),
+        row(
+            "bridge/mac-in-runtime-config",
+            json!({"capabilities": {"mac": true}, "runtimeConfig": {"mac": "0a:00:00:00:00:03"},
+            "args": {"cni": {"mac": "0a:00:00:00:00:01"}}}),
+        )
+        .args("MAC=0a:00:00:00:00:02"),
+        row("bridge/keys-in-any-case", json!({"BRIDGE": "br-other", "Mtu": 1300, "hairpinmode": true})),
+        row("bridge/adopted", json!({"mtu": 1400})).on_host(
+            "ip link add cni0 address 0a:00:00:00:00:0b mtu 1450 type bridge forward_delay 200 && ip link set cni0 up",
+        ),
+    ]
+}
+
+fn bridge_layer3() -> Vec<Row> {
+    let bare = |keys: Value| {
+        let mut keys = keys;
+        keys["isGateway"] = json!(true);
+        keys
+    };
+    vec![
+        row("bridge/addresses-alone", json!({"ipam": dual_stack()})),
+        row("bridge/gateway", bare(json!({"ipam": dual_stack()}))),
+        row("bridge/default-gateway", json!({"isDefaultGateway": true, "ipam": dual_stack()})),
+        row("bridge/default-gateway-of-one-family", json!({"isDefaultGateway": true, "ipam": v4()})),
+        row(
+            "bridge/routes",
+            bare(json!({"ipam": routed(json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0", "gw": "fd00:77::9"},
+            {"dst": "10.9.0.0/16", "gw": "10.77.0.9"}]))})),
+        ),
+        row(
+            "bridge/routes-in-full",
+            bare(json!({"ipam": routed(json!([{"dst": "10.9.0.0/16", "priority": 7},
+            {"dst": "10.8.0.0/16", "table": 70}, {"dst": "fd09::/64", "priority": 8, "table": 71}]))})),
+        )
+        .newest_only(),
+        row(
+            "bridge/route-metrics",
+            bare(json!({"ipam": routed(json!([{"dst": "10.9.0.0/16", "mtu": 1400, "advmss": 1360}]))})),
+        )
+        .newest_only(),
+        row(
+            "bridge/addresses-without-gateways",
+            bare(json!({"ipam": {"type": "static", "addresses": [{"address": "10.77.0.2/24"}]}})),
+        ),
+        row(
+            "bridge/dns-replaced",
+            json!({"dns": {"search": []}, "ipam": {"type": "host-local", "subnet": "10.77.0.0/24",
+            "resolvConf": "$DIR/resolv.conf"}}),
+        ),
+        row("bridge/detection", json!({"enabledad": true, "isGateway": true, "ipam": dual_stack()})),
+        row("bridge/forced", json!({"isGateway": true, "forceAddress": true, "ipam": v4()}))
+            .on_host("ip link add cni0 type bridge && ip address add 192.168.7.1/24 dev cni0 && ip link set cni0 up"),
+        row("bridge/masquerade", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()})),
+        row(
+            "bridge/masquerade-nftables",
+            json!({"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": "nftables",
+            "ipam": dual_stack()}),
+        )
+        .newest_only(),
+        row(
+            "bridge/masquerade-iptables",
+            json!({"isGateway": true, "ipMasq": true, "ipMasqBackend": "iptables", "ipam": dual_stack()}),
+        )
+        .newest_only(),
+        row("bridge/macspoofchk", json!({"isGateway": true, "macspoofchk": true, "ipam": v4()})),
+        row("bridge/macspoofchk-layer-2", json!({"macspoofchk": true})).args("MAC=0a:00:00:00:00:02"),
+        row("bridge/ipv6-off", json!({"isDefaultGateway": true, "ipam": dual_stack()}))
+            .inside("cd /proc/sys/net/ipv6/conf; for all in all default lo; do echo 1 > $all/disable_ipv6; done"),
+    ]
+}
+
+fn ptp() -> Vec<Row> {
+    vec![
+        row("ptp/alone", json!({"ipam": v4()})),
+        row("ptp/both-families", json!({"ipam": dual_stack()})),
+        row("ptp/mtu", json!({"mtu": 1400, "ipam": v4()})),
+        row("ptp/mtu-of-the-kernel", json!({"mtu": 0, "ipam": v4()})),
+        row("ptp/default-routes", json!({"ipam": routed(defaults())})),
+        row(
+            "ptp/routes",
+            json!({"ipam": {"type": "host-local", "subnet": "10.77.0.0/24", "routes": [{"dst": "0.0.0.0/0"},
+            {"dst": "10.9.0.0/16", "gw": "10.77.0.1"}]}}),
+        ),
+        row(
+            "ptp/routes-in-full",
+            json!({"ipam": {"type": "host-local", "subnet": "10.77.0.0/24", "routes": [
+            {"dst": "10.9.0.0/16", "priority": 7}]}}),
+        )
+        .newest_only(),
+        row(
+            "ptp/dns",
+            json!({"dns": {"nameservers": ["10.0.0.53"]}, "ipam": {"type": "host-local", "subnet": "10.77.0.0/24",
+            "resolvConf": "$DIR/resolv.conf"}}),
+        ),
+        row(
+            "ptp/gateway-elsewhere",
+            json!({"ipam": {"type": "static", "addresses": [{"address": "10.77.0.2/24",
+            "gateway": "169.254.1.1"}]}}),
+        ),
+        row(
+            "ptp/two-networks",
+            json!({"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.77.0.0/24"}],
+            [{"subnet": "10.78.0.0/24"}]]}}),
+        ),
+        row("ptp/masquerade-iptables", json!({"ipMasq": true, "ipMasqBackend": "iptables", "ipam": dual_stack()}))
+            .newest_only(),
+        row("ptp/masquerade", json!({"ipMasq": true, "ipam": dual_stack()})),
+        row("ptp/masquerade-nftables", json!({"ipMasq": true, "ipMasqBackend": "nftables", "ipam": dual_stack()}))
+            .newest_only(),
+    ]
+}
+
+fn host_local() -> Vec<Row> {
+    let with = |ipam: Value| {
+        let mut ipam = ipam;
+        ipam["type"] = json!("host-local");
+        json!({"ipam": ipam})
+    };
+    let plain = || with(json!({"subnet": "10.77.0.0/24"}));
+    let and = |mut conf: Value, key: &str, value: Value| {
+        conf[key] = value;
+        conf
+    };
+    vec![
+        row("host-local/subnet", plain()),
+        row(
+            "host-local/part-of-a-subnet",
+            with(json!({"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.20", "rangeEnd": "10.77.0.30",
+            "gateway": "10.77.0.254"})),
+        ),
+        row(
+            "host-local/smallest",
+            with(json!({"ranges": [[{"subnet": "10.77.0.0/30"}], [{"subnet": "fd00:77::/126"}]]})),
+        ),
+        row(
+            "host-local/old-and-new-spelling",
+            with(json!({"subnet": "10.76.0.0/24", "ranges": [[{"subnet": "10.77.0.0/24"}]]})),
+        ),
+        row(
+            "host-local/sets-of-ranges",
+            with(json!({"ranges": [[{"subnet": "10.77.0.0/30", "rangeStart": "10.77.0.2"},
+            {"subnet": "10.78.0.0/24", "rangeStart": "10.78.0.9", "gateway": "10.78.0.7"}], [{"subnet": "fd00:77::/64", "rangeStart": "fd00:77::10"}]]})),
+        ),
+        row("host-local/gateway-outside", with(json!({"subnet": "10.77.0.0/24", "gateway": "192.168.0.1"}))),
+        row(
+            "host-local/routes",
+            with(
+                json!({"subnet": "10.77.0.0/24", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "10.9.0.0/16", "gw": "10.77.0.9"}]}),
+            ),
+        ),
+        row(
+            "host-local/routes-in-full",
+            with(json!({"subnet": "10.77.0.0/24", "routes": [{"dst": "10.9.0.0/16", "mtu": 1400,
+            "advmss": 1360, "priority": 7, "table": 70, "scope": 253}]})),
+        )
+        .newest_only(),
+        row("host-local/resolv-conf", with(json!({"subnet": "10.77.0.0/24", "resolvConf": "$DIR/resolv.conf"}))),
+        row("host-local/asked-in-cni-args", plain()).args("IP=10.77.0.40"),
+        row("host-local/asked-in-args", and(plain(), "args", json!({"cni": {"ips": ["10.77.0.41/28"]}}))),
+        row("host-local/asked-in-runtime-config", and(plain(), "runtimeConfig", json!({"ips": ["10.77.0.42/24"]}))),
+        row(
+            "host-local/ranges-in-runtime-config",
+            and(plain(), "runtimeConfig", json!({"ipRanges": [[{"subnet": "10.79.0.0/24"}]]})),
+        ),
+        row("host-local/old-version", and(plain(), "cniVersion", json!("0.2.0"))),
+    ]
+}
+
+/// What needs a kernel whose bridges part VLANs.
+pub fn vlans() -> Vec<Row> {
+    let gateway = |keys: Value| {
+        let mut keys = keys;
+        keys["isGateway"] = json!(true);
+        keys["ipam"] = dual_stack();
+        keys
+    };
+    let mut rows = vec![
+        row("bridge/vlan", json!({"vlan": 100})),
+        row("bridge/vlan-gateway", gateway(json!({"vlan": 100}))),
+        row("bridge/vlan-kept-default", json!({"vlan": 100, "preserveDefaultVlan": true})).newest_only(),
+        row("bridge/vlan-trunk", json!({"vlanTrunk": [{"id": 7}, {"minID": 10, "maxID": 12}, {"id": 11}]}))
+            .newest_only(),
+        row("bridge/vlan-and-trunk", json!({"vlan": 100, "vlanTrunk": [{"minID": 10, "maxID": 12, "id": 20}]}))
+            .newest_only(),
+        row("bridge/vlan-trunk-kept-default", json!({"vlanTrunk": [{"id": 7}], "preserveDefaultVlan": true}))
+            .newest_only(),
+        row("bridge/vlan-trunk-of-nothing", json!({"vlanTrunk": [{}]})).newest_only(),
+        row("bridge/vlan-trunk-gateway", gateway(json!({"vlanTrunk": [{"id": 7}]}))).newest_only(),
+        row("bridge/vlan-on-a-flat-bridge", json!({"vlan": 100}))
+            .on_host("ip link add cni0 type bridge && ip link set cni0 up"),
+    ];
+    // On the kernel that has VLANs everything takes long.
+    rows.iter_mut().skip(2).for_each(|row| row.answers_only = true);
+    rows
+}
+
+/// One rich row in each version of the specification that the release knows.
+pub fn versions() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
+        let mut ipam = routed(json!([{"dst": "10.9.0.0/16", "gw": "10.77.0.9"}]));
+        ipam["resolvConf"] = json!("$DIR/resolv.conf");
+        let keys = |keys: Value| {
+            let mut keys = keys;
+            keys["cniVersion"] = json!(version);
+            keys["ipam"] = ipam.clone();
+            keys
+        };
+        let both = [
+            row(&format!("bridge/in-{version}"), keys(json!({"isDefaultGateway": true, "mtu": 1400}))),
+            row(&format!("ptp/in-{version}"), keys(json!({"mtu": 1400}))),
+        ];
+        rows.extend(
+            both.map(|row| Row { answers_only: true, ..row })
+                .map(|row| if version == "1.1.0" { row.newest_only() } else { row }),
+        );
+    }
+    rows
+}

@@ -1,0 +1,226 @@
+//! Every single thing that bridge and ptp make, and how each can be tampered with.
+
+use cnikit_testkit::life::Tampering;
+
+/// A thing that a plugin makes.
+#[derive(Clone, Copy, Debug)]
+pub struct Thing {
+    /// The lines of [`crate::mixed::Names::state`] in which it can be seen; `*` stands for anything.
+    pub shows: &'static [&'static str],
+    /// How it is tampered with, and what CHECK names then.
+    pub by: Tampering,
+}
+
+const fn on_host(shows: &'static [&'static str], line: &'static str, names: &'static str) -> Thing {
+    Thing { shows, by: Tampering { line, inside: false, names } }
+}
+
+const fn inside(shows: &'static [&'static str], line: &'static str, names: &'static str) -> Thing {
+    Thing { shows, by: Tampering { line, inside: true, names } }
+}
+
+/// What both plugins make with both families, an MTU of 1400, and masquerade.
+pub const COMMON: [Thing; 17] = [
+    inside(&["container link eth0 flags *"], "ip link set eth0 down", "eth0: wanted up, found down"),
+    inside(
+        &["container link eth0 linkinfo info_kind = veth"],
+        "ip link del eth0 && ip link add eth0 type bridge",
+        "kind of eth0: wanted veth, found bridge",
+    ),
+    inside(&[], "ip link set eth0 address 0a:00:00:00:00:01", "MAC of eth0"),
+    inside(&["container link eth0 mtu = 1400"], "ip link set eth0 mtu 1300", "MTU of eth0: wanted 1400, found 1300"),
+    inside(
+        &["container address eth0 inet 10.77.0.2/24 *", "container ip4 local 10.77.0.2 *", "container ip4 broadcast *"],
+        "ip address del 10.77.0.2/24 dev eth0",
+        "address of eth0: wanted 10.77.0.2/24",
+    ),
+    inside(
+        &["container address eth0 inet6 fd00:77::2/64 *", "container ip6 local fd00:77::2 *"],
+        "ip address del fd00:77::2/64 dev eth0",
+        "address of eth0: wanted fd00:77::2/64",
+    ),
+    on_host(&["host link $END flags = *"], "ip link set $HOSTEND down", "wanted up, found down"),
+    on_host(
+        &["host link $END linkinfo info_kind = veth"],
+        "ip link del $HOSTEND",
+        "interface eth0: wanted a veth, found none",
+    ),
+    on_host(&["host link $END ifalias = its tag"], "ip link set $HOSTEND alias ''", "found the alias None"),
+    on_host(&["host mac $END is of kind 3"], "ip link set $HOSTEND address 0a:00:00:00:00:01", "MAC of veth"),
+    on_host(
+        &["host link $END mtu = 1400", "host sysctl */$END/mtu:1400"],
+        "ip link set $HOSTEND mtu 1300",
+        "wanted 1400, found 1300",
+    ),
+    on_host(
+        &["host sysctl /proc/sys/net/ipv6/conf/$END/accept_ra:0"],
+        "sysctl -qw net.ipv6.conf.$HOSTEND.accept_ra=1",
+        "accept_ra of veth",
+    ),
+    on_host(
+        &["host sysctl /proc/sys/net/ipv6/conf/$END/autoconf:0"],
+        "sysctl -qw net.ipv6.conf.$HOSTEND.autoconf=1",
+        "autoconf of veth",
+    ),
+    on_host(
+        &[
+            "host sysctl /proc/sys/net/ipv4/*forwarding:1",
+            "host sysctl /proc/sys/net/ipv4/ip_forward:1",
+            "host sysctl /proc/sys/net/ipv4/conf/all/accept_redirects:0",
+        ],
+        "sysctl -qw net.ipv4.ip_forward=0",
+        "net/ipv4/ip_forward: wanted 1, found 0",
+    ),
+    on_host(
+        &["host sysctl /proc/sys/net/ipv6/*forwarding:1"],
+        "sysctl -qw net.ipv6.conf.all.forwarding=0",
+        "net/ipv6/conf/all/forwarding: wanted 1, found 0",
+    ),
+    on_host(&["host file *leases/testnet/10.77.0.2*"], "rm $DIR/leases/testnet/10.77.0.2", "10.77.0.2"),
+    on_host(&["host file *leases/testnet/fd00:77::2*"], "rm $DIR/leases/testnet/fd00:77::2", "fd00:77::2"),
+];
+
+/// What bridge makes beside that, with `isDefaultGateway`.
+pub const BRIDGE: [Thing; 14] = [
+    inside(&["container ip4 10.77.0.0/24 *"], "ip route del 10.77.0.0/24", "route of eth0: wanted 10.77.0.0/24"),
+    inside(&["container ip6 fd00:77::/64 *"], "ip -6 route del fd00:77::/64", "route of eth0: wanted fd00:77::/64"),
+    inside(&["container ip4 default *"], "ip route del default", "route of eth0: wanted 0.0.0.0/0 via 10.77.0.1"),
+    inside(&["container ip6 default *"], "ip -6 route del default", "route of eth0: wanted ::/0 via fd00:77::1"),
+    on_host(
+        &["host address cni0 inet 10.77.0.1/24 *", "host ip4 * dev cni0 *"],
+        "ip address del 10.77.0.1/24 dev cni0",
+        "gateway on cni0: wanted 10.77.0.1/24",
+    ),
+    on_host(
+        &["host address cni0 inet6 fd00:77::1/64 *", "host ip6 * dev cni0 *"],
+        "ip address del fd00:77::1/64 dev cni0",
+        "gateway on cni0: wanted fd00:77::1/64",
+    ),
+    on_host(&["host mac cni0 is of kind 3"], "ip link set cni0 address 0a:00:00:00:00:02", "MAC of cni0"),
+    on_host(&["host link cni0 flags *"], "ip link set cni0 down", "bridge cni0: wanted up, found down"),
+    on_host(&[], "ip link del cni0", "bridge cni0: wanted on the host, found none"),
+    on_host(
+        &["host link cni0 linkinfo info_kind = bridge"],
+        "ip link del cni0 && ip link add cni0 type veth",
+        "kind of cni0: wanted bridge, found veth",
+    ),
+    on_host(
+        &["host sysctl /proc/sys/net/ipv6/conf/cni0/accept_ra:0"],
+        "sysctl -qw net.ipv6.conf.cni0.accept_ra=1",
+        "accept_ra of cni0",
+    ),
+    on_host(
+        &["host link $END master = cni0", "host link $END linkinfo info_slave_kind = bridge"],
+        "ip link set $HOSTEND nomaster",
+        "bridge of veth",
+    ),
+    on_host(
+        &["host link $END linkinfo info_slave_data hairpin = false"],
+        "ip link set $HOSTEND type bridge_slave hairpin on",
+        "hairpin of veth",
+    ),
+    on_host(
+        &["host link $END linkinfo info_slave_data isolated = false"],
+        "ip link set $HOSTEND type bridge_slave isolated on",
+        "isolation of veth",
+    ),
+];
+
+/// What ptp makes beside that.
+pub const PTP: [Thing; 9] = [
+    on_host(
+        &["host address $END inet 10.77.0.1/32 *", "host ip4 local 10.77.0.1 *"],
+        "ip address del 10.77.0.1/32 dev $HOSTEND",
+        "wanted 10.77.0.1/32",
+    ),
+    on_host(
+        &["host address $END inet6 fd00:77::1/128 *", "host ip6 * fd00:77::1 *", "host ip6 fd00:77::1 *"],
+        "ip address del fd00:77::1/128 dev $HOSTEND",
+        "wanted fd00:77::1/128",
+    ),
+    on_host(
+        &["host ip4 10.77.0.2 dev $END scope host"],
+        "ip route del 10.77.0.2 dev $HOSTEND",
+        "host route to 10.77.0.2/32",
+    ),
+    on_host(
+        &["host ip6 fd00:77::2 dev $END *"],
+        "ip -6 route del fd00:77::2 dev $HOSTEND",
+        "host route to fd00:77::2/128",
+    ),
+    inside(
+        &["container ip4 10.77.0.0/24 *"],
+        "ip route del 10.77.0.0/24",
+        "route of eth0: wanted 10.77.0.0/24 via 10.77.0.1",
+    ),
+    inside(&["container ip4 10.77.0.1 *"], "ip route del 10.77.0.1", "route of eth0: wanted 10.77.0.1/32"),
+    inside(
+        &["container ip6 fd00:77::/64 *"],
+        "ip -6 route del fd00:77::/64",
+        "route of eth0: wanted fd00:77::/64 via fd00:77::1",
+    ),
+    inside(&["container ip6 fd00:77::1 *"], "ip -6 route del fd00:77::1", "route of eth0: wanted fd00:77::1/128"),
+    inside(
+        &[],
+        "ip route replace 10.77.0.0/24 via 10.77.0.1",
+        "route of eth0: wanted 10.77.0.0/24 via 10.77.0.1 src 10.77.0.2",
+    ),
+];
+
+/// Masquerade with iptables.
+pub const IPTABLES: [Thing; 6] = [
+    on_host(&["host iptables -A POSTROUTING *"], "iptables -t nat -D POSTROUTING 1", "masquerade"),
+    on_host(
+        &["host iptables -A CNI-* -j ACCEPT"],
+        "iptables -t nat -D $(iptables -t nat -S | sed -n 's/^-N \\(CNI-.*\\)/\\1/p') 1",
+        "masquerade",
+    ),
+    on_host(
+        &["host iptables -A CNI-* -j MASQUERADE"],
+        "iptables -t nat -D $(iptables -t nat -S | sed -n 's/^-N \\(CNI-.*\\)/\\1/p') 2",
+        "masquerade",
+    ),
+    on_host(&["host ip6tables -A POSTROUTING *"], "ip6tables -t nat -D POSTROUTING 1", "masquerade"),
+    on_host(
+        &["host ip6tables -A CNI-* -j ACCEPT"],
+        "ip6tables -t nat -D $(ip6tables -t nat -S | sed -n 's/^-N \\(CNI-.*\\)/\\1/p') 1",
+        "masquerade",
+    ),
+    on_host(
+        &["host ip6tables -A CNI-* -j MASQUERADE"],
+        "ip6tables -t nat -D $(ip6tables -t nat -S | sed -n 's/^-N \\(CNI-.*\\)/\\1/p') 2",
+        "masquerade",
+    ),
+];
+
+/// Masquerade with nftables.
+pub const NFTABLES: [Thing; 3] = [
+    on_host(&[], "nft flush chain inet cni_plugins_masquerade masq_checks", "masquerade"),
+    on_host(&[], "nft flush chain inet cni_plugins_masquerade postrouting", "masquerade"),
+    on_host(&[], "nft delete table inet cni_plugins_masquerade", "masquerade"),
+];
+
+/// What can be seen to have been made, and CHECK does not compare: the line, and why.
+pub const NOT_COMPARED: [(&str, &str); 18] = [
+    ("container sysctl */eth0/*", "a container's own settings belong to later plugins, such as tuning"),
+    ("container link eth0 qdisc = noqueue", "the kernel's, with every veth that is up"),
+    ("container qdisc *", "the kernel's, with every veth that is up"),
+    ("host link * qdisc = noqueue", "the kernel's, with every link that is up"),
+    ("host qdisc *", "the kernel's, with every link that is up"),
+    (
+        "host link $END linkinfo info_slave_data state = forwarding",
+        "the bridge decides, by its spanning tree if it has one",
+    ),
+    ("host link $END linkinfo info_slave_data *", "the kernel's, with every port of a bridge"),
+    ("host link $END promiscuity = *", "the kernel's, with every port of a bridge"),
+    ("host link $END allmulti = *", "the kernel's, with every port of a bridge"),
+    ("host link cni0 mtu = *", "said only when the bridge is made: whoever made it decides, and it is shared"),
+    ("host sysctl */cni0/mtu:1400", "as above"),
+    ("host link cni0 tso_max_size = *", "the kernel's, from the ports"),
+    ("host sysctl */accept_dad:0", "only hastens what ADD waits for"),
+    ("host sysctl /proc/sys/net/ipv6/conf/cni0/autoconf:0", "of a bridge that somebody else made it is its owner's"),
+    ("host file * leases*", "host-local's own: made again, or only a hint where to look first"),
+    ("host file leases/testnet/last_reserved_ip.*", "only a hint where to look first"),
+    ("host ip*tables *", "tables, chains and policies that every rule brings along"),
+    ("host nft*", "what iptables wrote, in other words"),
+];

@@ -1,0 +1,332 @@
+//! The pages in `docs/` say what is so: their network lists work, their keys are the plugins' own, their links lead somewhere.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+mod keys;
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+
+use cnikit::types::NetConf;
+use cnikit::{Interface, InterfacePlugin, Ipam, IpamPlugin, Plugin};
+use cnikit_testkit::need::Need;
+use cnikit_testkit::{Host, Subject};
+use cnikit_tests::docs::{Example, Page, examples, page, pages};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use keys::Key;
+
+/// What a page of a plugin has, each under its heading.
+const HEADINGS: [&str; 8] = ["Example", "Keys", "What it creates", "CHECK", "DEL", "GC and STATUS", "Errors", "Limits"];
+
+/// A plugin whose page is looked at.
+struct Documented {
+    name: &'static str,
+    /// The keys that its structs take, and who else may say one.
+    keys: Vec<Key>,
+    /// Reads a configuration, which it has to take, and shows everything of what became of it.
+    read: fn(&Value) -> String,
+    /// A small configuration with each object in it that has keys of its own.
+    base: Value,
+    /// The key under which the plugin's own stand.
+    under: &'static str,
+}
+
+fn documented() -> Vec<Documented> {
+    let host_local = json!({"type": "host-local", "subnet": "10.1.4.0/24", "ranges": [[{"subnet": "10.1.2.0/23"}]],
+        "routes": [{"dst": "10.0.0.0/8"}]});
+    let more = ["runtimeConfig.ipRanges", "runtimeConfig.ips", "args.cni.ips"];
+    vec![
+        Documented {
+            name: "loopback",
+            keys: keys::of_plugin::<loopback::Loopback>(&[], None),
+            read: shown::<loopback::Loopback>,
+            base: json!({}),
+            under: "",
+        },
+        of_interface::<bridge::Bridge>("bridge", json!({"vlanTrunk": [{"minID": 400, "maxID": 409}]})),
+        of_interface::<ptp::Ptp>("ptp", json!({"ipam": host_local})),
+        Documented {
+            name: "host-local",
+            keys: [
+                keys::of_plugin::<host_local::HostLocal>(&[], <host_local::HostLocal as IpamPlugin>::KNOWN_ARGS),
+                more.map(Key::elsewhere).to_vec(),
+            ]
+            .concat(),
+            read: shown::<Ipam<host_local::HostLocal>>,
+            base: json!({"ipam": host_local}),
+            under: "ipam",
+        },
+    ]
+}
+
+fn of_interface<P: InterfacePlugin + Debug>(name: &'static str, base: Value) -> Documented {
+    let (sources, args) = (Interface::<P>::SOURCES, Interface::<P>::KNOWN_ARGS);
+    Documented { name, keys: keys::of_plugin::<P>(sources, args), read: shown::<P>, base, under: "" }
+}
+
+fn shown<P: DeserializeOwned + Debug>(conf: &Value) -> String {
+    let read = NetConf::parse(conf.to_string().as_bytes()).unwrap().read::<P>();
+    format!("{:?}", read.unwrap_or_else(|error| panic!("{conf}: {error}")))
+}
+
+/// One line of a page's tables of keys.
+#[derive(Debug)]
+struct Row {
+    key: String,
+    kind: String,
+    default: String,
+    example: String,
+}
+
+impl Documented {
+    fn page(&self) -> Page {
+        page(format!("docs/{}.md", self.name))
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let row = |cells: Vec<String>| match &cells[..] {
+            [key, kind, default, example, _meaning] => {
+                Row { key: code(key).into(), kind: kind.clone(), default: default.clone(), example: example.clone() }
+            }
+            other => panic!("{}: {other:?} is no line of five cells", self.name),
+        };
+        tables(&self.page().text, "key").into_iter().map(row).collect()
+    }
+
+    /// Where a key of the page stands in the configuration.
+    fn path<'k>(&'k self, key: &'k str) -> Vec<&'k str> {
+        let is_own = !key.starts_with("runtimeConfig.") && !key.starts_with("args.");
+        let under = Some(self.under).filter(|under| is_own && !under.is_empty());
+        under.into_iter().chain(key.split('.')).collect()
+    }
+
+    /// A dry run with this configuration and these `CNI_ARGS`: what it says, if the plugin takes it.
+    fn plan(&self, host: &Host, conf: &Value, args: &str) -> Result<String, String> {
+        let subject = Subject::new(cnikit_tests::bin(), self.name, conf.clone());
+        let said = subject.call_raw(host, "PLAN", "c1", "", subject.conf.to_string().as_bytes(), &[("CNI_ARGS", args)]);
+        if said.exit == 0 { Ok(said.stdout) } else { Err(said.stdout) }
+    }
+}
+
+/// The cells of every table whose first column is headed so, less the head.
+fn tables(text: &str, head: &str) -> Vec<Vec<String>> {
+    let cells =
+        |line: &str| -> Vec<String> { line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect() };
+    let mut rows = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with('|') && cells(line)[0] == head {
+            rows.extend(lines.by_ref().skip(1).take_while(|line| line.starts_with('|')).map(cells));
+        }
+    }
+    rows
+}
+
+/// What a cell says literally: between its first two backticks; all of it if there are none.
+fn code(cell: &str) -> &str {
+    cell.split('`').nth(1).unwrap_or(cell)
+}
+
+/// Puts a value at the end of a path, into the first element of every list on the way.
+fn put(at: &mut Value, path: &[&str], value: Option<&Value>) {
+    let [key, below @ ..] = path else {
+        *at = value.cloned().unwrap_or_default();
+        return;
+    };
+    let (name, lists) = key.split_once('[').map_or((*key, 0), |(name, lists)| (name, lists.matches(']').count()));
+    if below.is_empty() && value.is_none() {
+        at.as_object_mut().map(|object| object.remove(name));
+        return;
+    }
+    let mut inner = &mut at[name];
+    for _ in 0..lists {
+        inner = &mut inner[0];
+    }
+    put(inner, below, value);
+}
+
+fn with(base: &Value, path: &[&str], value: Option<&Value>) -> Value {
+    let mut conf = base.clone();
+    put(&mut conf, path, value);
+    conf
+}
+
+#[test]
+fn every_network_list_of_every_page_lives() {
+    let tried = examples(None);
+    assert!(tried.len() >= documented().len(), "each page has one");
+    tried.iter().for_each(Example::try_out);
+}
+
+#[test]
+fn a_network_list_that_needs_a_kernel_names_a_need_that_the_ring_knows() {
+    let known: Vec<&str> = Need::ALL.iter().map(Need::name).collect();
+    for need in pages().iter().flat_map(Page::examples).filter_map(|example| example.need) {
+        assert!(known.contains(&need.as_str()), "{need}: {known:?}");
+    }
+}
+
+#[test]
+fn every_plugin_has_a_page_and_every_page_all_its_parts() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let folders = std::fs::read_dir(top.join("plugins")).unwrap().map(|entry| entry.unwrap());
+    let folders: BTreeSet<String> = folders.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    let looked_at: BTreeSet<String> = documented().iter().map(|plugin| plugin.name.to_owned()).collect();
+    assert_eq!(folders.iter().filter(|name| *name != "all").cloned().collect::<BTreeSet<_>>(), looked_at);
+    let index = page("docs/README.md").text;
+    for plugin in documented() {
+        let Page { text, .. } = plugin.page();
+        assert!(index.contains(&format!("]({}.md)", plugin.name)), "docs/README.md does not name {}", plugin.name);
+        let headings: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        assert_eq!(headings, HEADINGS, "docs/{}.md", plugin.name);
+        let own = plugin.page().examples().into_iter().filter(|example| example.need.is_none());
+        let shows = |plugins: &Value| {
+            plugins
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|one| one["type"] == plugin.name || one["ipam"]["type"] == plugin.name)
+        };
+        assert!(own.clone().any(|example| shows(&example.list["plugins"])), "docs/{}.md: its list", plugin.name);
+    }
+}
+
+#[test]
+fn the_tables_have_the_keys_that_the_plugins_take_with_their_types() {
+    for plugin in documented() {
+        let taken: BTreeSet<(String, String)> =
+            plugin.keys.iter().map(|key| (key.path.clone(), key.kind.clone())).collect();
+        let said: Vec<(String, String)> = plugin.rows().into_iter().map(|row| (row.key, row.kind)).collect();
+        let is_typed = |path: &str| plugin.keys.iter().any(|key| key.path == path && key.kind.is_empty());
+        let typed = |(key, kind): (String, String)| (key.clone(), if is_typed(&key) { String::new() } else { kind });
+        let said_once: BTreeSet<(String, String)> = said.iter().cloned().map(typed).collect();
+        assert_eq!(said_once, taken, "docs/{}.md, left, and the plugin, right", plugin.name);
+        assert_eq!(said.len(), said_once.len(), "docs/{}.md has a key twice", plugin.name);
+    }
+}
+
+#[test]
+fn a_default_is_what_a_key_that_is_absent_means() {
+    let host = Host::new();
+    for plugin in documented() {
+        for row in plugin.rows() {
+            let (path, place) = (plugin.path(&row.key), format!("docs/{}.md, {}", plugin.name, row.key));
+            let absent = with(&plugin.base, &path, None);
+            match row.default.as_str() {
+                "–" => {}
+                "required" => {
+                    let planned = plugin.plan(&host, &absent, "");
+                    assert!(planned.is_err(), "{place} is not required: {planned:?}");
+                }
+                default => {
+                    let value: Value =
+                        serde_json::from_str(code(default)).unwrap_or_else(|_| panic!("{place}: {default}"));
+                    let said = with(&plugin.base, &path, Some(&value));
+                    // What a directory is that is not said is seen where it is used.
+                    let seen = |conf| {
+                        if plugin.under.is_empty() {
+                            (plugin.read)(conf)
+                        } else {
+                            format!("{:?}", plugin.plan(&host, conf, ""))
+                        }
+                    };
+                    assert_eq!(seen(&said), seen(&absent), "{place}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_example_is_taken_and_makes_a_difference() {
+    let host = Host::new();
+    for plugin in documented() {
+        for row in plugin.rows() {
+            let place = format!("docs/{}.md, {}", plugin.name, row.key);
+            let example = code(&row.example);
+            if let Some(name) = row.key.strip_prefix("CNI_ARGS ") {
+                assert!(example.starts_with(&format!("{name}=")), "{place}");
+                assert_ne!(
+                    plugin.plan(&host, &plugin.base, example).unwrap(),
+                    plugin.plan(&host, &plugin.base, "").unwrap(),
+                    "{place}"
+                );
+                continue;
+            }
+            let value: Value = serde_json::from_str(example).unwrap_or_else(|_| panic!("{place}: {example}"));
+            let path = plugin.path(&row.key);
+            let [said, absent] = [Some(&value), None].map(|value| with(&plugin.base, &path, value));
+            let planned = plugin.plan(&host, &said, "").unwrap_or_else(|refused| panic!("{place}: {refused}"));
+            let differs =
+                || Ok(planned) != plugin.plan(&host, &absent, "") || (plugin.read)(&said) != (plugin.read)(&absent);
+            assert!(row.default == "required" || differs(), "{place}: nothing becomes of {example}");
+        }
+    }
+}
+
+#[test]
+fn an_error_is_quoted_as_the_sources_have_it() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let sources: String = ["crates", "plugins"].iter().map(|folder| sources(&top.join(folder))).collect();
+    for Page { path, text } in documented().iter().map(Documented::page).chain([page("docs/README.md")]) {
+        let rows = tables(&text, "code");
+        assert!(!rows.is_empty(), "{} has no table of errors", path.display());
+        for piece in rows.iter().flat_map(|row| code(&row[1]).split('…')) {
+            let quoted = piece.trim_matches([' ', ':', ',', '"']);
+            assert!(sources.contains(quoted), "{}: no error says {quoted:?}", path.display());
+        }
+    }
+}
+
+/// Every source below a folder, each text that goes over several lines as one, quotation marks as they are said.
+fn sources(folder: &Path) -> String {
+    let mut all = String::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            all += &sources(&entry);
+        } else if entry.extension().is_some_and(|end| end == "rs") {
+            let text = std::fs::read_to_string(&entry).unwrap();
+            let mut lines = text.split("\\\n");
+            all += lines.next().unwrap_or_default();
+            lines.for_each(|line| all += line.trim_start());
+        }
+    }
+    all.replace("\\\"", "\"")
+}
+
+#[test]
+fn every_link_of_a_page_leads_somewhere() {
+    let others = ["README.md", "ARCHITECTURE.md"].map(page);
+    let mut links = 0;
+    for from in pages().into_iter().chain(others) {
+        for link in targets(&from.text) {
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let to: PathBuf = if path.is_empty() { from.path.clone() } else { from.path.with_file_name(path) };
+            let is_folder = path.ends_with('/');
+            let text = if is_folder { page(to.join("README.md")).text } else { page(&to).text };
+            assert!(anchor.is_empty() || anchors(&text).contains(anchor), "{}: {link}", from.path.display());
+            links += 1;
+        }
+    }
+    assert!(links > 10, "{links} links were found");
+}
+
+/// Where the links of a text lead, but for those out into the world.
+fn targets(text: &str) -> Vec<String> {
+    let after = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    after.map(|(target, _)| target.to_owned()).filter(|target| !target.contains("://")).collect()
+}
+
+/// The names under which the headings of a text can be linked to.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let kept = |letter: char| match letter {
+        ' ' => Some('-'),
+        '-' | '_' => Some(letter),
+        letter if letter.is_alphanumeric() => Some(letter.to_ascii_lowercase()),
+        _ => None,
+    };
+    headings.map(|heading| heading.chars().filter_map(kept).collect()).collect()
+}

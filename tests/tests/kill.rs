@@ -1,0 +1,76 @@
+//! Killed at every system call, at any moment, for want of memory: a DEL leaves nothing.
+
+use cnikit_testkit::{Subject, kill};
+use cnikit_tests::{apart, bin, dual_stack};
+use serde_json::json;
+
+fn subject(plugin: &str, bin: &std::path::Path) -> Subject {
+    let conf = json!({"isDefaultGateway": true, "ipMasq": true, "mtu": 1500, "ipam": dual_stack()});
+    Subject::new(bin, plugin, if plugin == "loopback" { json!({}) } else { conf })
+}
+
+#[test]
+fn loopback_is_killed_at_every_call() {
+    kill::at_every_call(&subject("loopback", bin()), 200);
+}
+
+#[test]
+fn host_local_is_killed_at_every_call() {
+    kill::at_every_call(&subject("host-local", bin()), 200);
+}
+
+#[test]
+fn bridge_is_killed_at_every_call() {
+    kill::at_every_call(&subject("bridge", bin()), 120);
+}
+
+#[test]
+fn ptp_is_killed_at_every_call() {
+    kill::at_every_call(&subject("ptp", bin()), 120);
+}
+
+#[test]
+fn bridge_and_its_ipam_plugin_are_killed_at_every_call() {
+    kill::at_every_call(&subject("bridge", apart()), 120);
+}
+
+#[test]
+fn ptp_and_its_ipam_plugin_are_killed_at_every_call() {
+    kill::at_every_call(&subject("ptp", apart()), 120);
+}
+
+/// It gives its link the last name in a second step, and forgets the first one on DEL.
+const HALF: &str = r#"#!/bin/sh
+conf=$(cat)
+case $CNI_COMMAND in
+ADD) ip link add a$CNI_CONTAINERID type bridge && ip link set a$CNI_CONTAINERID name b$CNI_CONTAINERID && echo '{}' ;;
+DEL) ip link del b$CNI_CONTAINERID 2>/dev/null || true ;;
+GC) ip -o link | grep -o '\bb[^:]*' | grep -v other | xargs -r -n 1 ip link del ;;
+esac
+"#;
+
+#[test]
+#[should_panic(expected = "left on the host")]
+fn a_plugin_that_forgets_what_it_made_half_is_found() {
+    use std::os::unix::fs::PermissionsExt;
+    let bin = tempfile::tempdir().unwrap();
+    std::fs::write(bin.path().join("half"), HALF).unwrap();
+    std::fs::set_permissions(bin.path().join("half"), PermissionsExt::from_mode(0o755)).unwrap();
+    kill::at_every_call(&Subject::new(bin.path(), "half", json!({})), 30);
+}
+
+#[test]
+fn whoever_is_terminated_leaves_nothing_that_a_del_does_not_remove() {
+    ["loopback", "host-local", "bridge", "ptp"]
+        .iter()
+        .for_each(|plugin| drop(kill::at_moments(&subject(plugin, bin()), 50)));
+    ["bridge", "ptp"].iter().for_each(|plugin| drop(kill::at_moments(&subject(plugin, apart()), 50)));
+}
+
+#[test]
+fn whoever_lacks_memory_or_files_leaves_nothing_that_a_del_does_not_remove() {
+    ["loopback", "host-local", "bridge", "ptp"]
+        .iter()
+        .for_each(|plugin| drop(kill::for_want(&subject(plugin, bin()), 20)));
+    ["bridge", "ptp"].iter().for_each(|plugin| drop(kill::for_want(&subject(plugin, apart()), 20)));
+}

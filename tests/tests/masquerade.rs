@@ -1,0 +1,697 @@
+//! Masquerade in every way that it can be written: one table of tests for nftables and both halves of iptables.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+#![expect(clippy::disallowed_methods, reason = "where scripts/needs keeps the newest reference, the environment says")]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use cnikit_testkit::life::{self, Tampering};
+use cnikit_testkit::{Container, Host, Said, Subject, flood};
+use cnikit_tests::world::{WORLD, ping, undisturbed, world};
+use cnikit_tests::{bin, dual_stack, subject};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const PROGRAMS: [&str; 6] =
+    ["iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"];
+
+/// With what rules are written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Nftables,
+    IptablesNft,
+    IptablesLegacy,
+}
+
+use Way::{IptablesLegacy, IptablesNft, Nftables};
+
+const WAYS: [Way; 3] = [Nftables, IptablesNft, IptablesLegacy];
+const HALVES: [Way; 2] = [IptablesNft, IptablesLegacy];
+
+impl Way {
+    fn backend(self) -> &'static str {
+        if self == Nftables { "nftables" } else { "iptables" }
+    }
+
+    fn file(self) -> &'static str {
+        if self == IptablesLegacy { "/usr/sbin/xtables-legacy-multi" } else { "/usr/sbin/xtables-nft-multi" }
+    }
+
+    /// A directory in which `iptables` is of this half.
+    fn directory(self) -> TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        PROGRAMS.iter().for_each(|name| symlink(self.file(), dir.path().join(name)).unwrap());
+        dir
+    }
+
+    /// All rules of the table nat in the half that this way writes to, or nftables' ruleset.
+    fn rules(self, host: &Host) -> String {
+        match self {
+            Nftables => host.sh("nft list ruleset"),
+            IptablesNft => host.sh("iptables-nft-save -t nat; ip6tables-nft-save -t nat"),
+            IptablesLegacy => host.sh("iptables-legacy-save -t nat; ip6tables-legacy-save -t nat"),
+        }
+    }
+
+    /// Lines of [`Way::rules`] that are about containers.
+    fn lines(self, host: &Host) -> Vec<String> {
+        let ours = |line: &&str| line.contains("CNI-") || line.contains("masquerade comment ");
+        self.rules(host).lines().filter(ours).map(str::to_owned).collect()
+    }
+}
+
+/// Plugins that find these programs first.
+fn on_path(subject: &Subject, dir: &Path) -> Subject {
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", dir.display());
+    Subject { env: vec![("PATH".into(), path)], ..subject.clone() }
+}
+
+fn bridge() -> Subject {
+    subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()}))
+}
+
+fn ptp() -> Subject {
+    let mut ipam = dual_stack();
+    ipam["routes"] = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
+    subject("ptp", json!({"ipMasq": true, "ipam": ipam}))
+}
+
+/// Each way with its directory of programs and the two plugins that masquerade.
+fn each(ways: &[Way], work: impl Fn(Way, &Subject)) {
+    for way in ways {
+        let dir = way.directory();
+        for subject in [bridge(), ptp()] {
+            work(*way, &on_path(&subject.with("ipMasqBackend", json!(way.backend())), dir.path()));
+        }
+    }
+}
+
+/// A verb for one interface of a container.
+fn call(
+    subject: &Subject,
+    host: &Host,
+    verb: &str,
+    (id, ifname): (&str, &str),
+    netns: &str,
+    prev: Option<&Value>,
+) -> Said {
+    let mut conf = subject.conf.clone();
+    if let Some(prev) = prev {
+        conf["prevResult"] = prev.clone();
+    }
+    subject.call_raw(host, verb, id, netns, conf.to_string().as_bytes(), &[("CNI_IFNAME", ifname)])
+}
+
+fn reaches_the_world(container: &Container) {
+    WORLD.iter().for_each(|address| drop(container.sh(&ping(address))));
+}
+
+#[test]
+fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
+    each(&WAYS, |_, subject| life::leaves_no_trace(subject));
+}
+
+#[test]
+fn del_succeeds_in_every_poor_form() {
+    each(&WAYS, |_, subject| life::survives_poor_dels(subject));
+}
+
+#[test]
+fn sixty_four_at_once_are_masqueraded_and_leave_nothing() {
+    for way in HALVES {
+        let dir = way.directory();
+        flood::survives(&on_path(&bridge().with("ipMasqBackend", json!("iptables")), dir.path()), 64);
+    }
+}
+
+#[test]
+fn the_world_is_reached_under_the_hosts_address_and_the_own_network_under_the_own() {
+    each(&WAYS, |way, subject| {
+        let host = Host::new();
+        let _world = world(&host);
+        let subject = subject.at(host.dir());
+        let [one, two] = [host.container(), host.container()];
+        let result = subject.add(&host, "c-one", &one);
+        reaches_the_world(&one);
+        subject.add(&host, "c-two", &two);
+        two.sh("nft 'add table ip seen; add chain ip seen in { type filter hook input priority 0; };
+            add rule ip seen in ip saddr 10.77.0.2 icmp type echo-request counter accept'");
+        one.sh(&ping("10.77.0.3"));
+        let seen = two.sh("nft list ruleset");
+        assert!(seen.contains("counter packets 1 "), "{way:?}: {seen}");
+        subject.check(&host, "c-one", &one, &result).ok();
+    });
+}
+
+const fn on_host(line: &'static str, names: &'static str) -> Tampering {
+    Tampering { line, inside: false, names }
+}
+
+const NFT: [Tampering; 5] = [
+    on_host("iptables-nft -t nat -D POSTROUTING 1", "from chain POSTROUTING of table nat of iptables"),
+    on_host("ip6tables-nft -t nat -F POSTROUTING", "from chain POSTROUTING of table nat of ip6tables"),
+    on_host("iptables-nft -t nat -F $(iptables-nft -t nat -S | sed -n 's/^-N //p')", "-j MASQUERADE` is missing"),
+    on_host("iptables-nft -t nat -D $(iptables-nft -t nat -S | sed -n 's/^-N //p') 1", "-j ACCEPT` is missing"),
+    on_host("iptables-nft -t nat -F && iptables-nft -t nat -X", "is missing from chain CNI-"),
+];
+
+const LEGACY: [Tampering; 4] = [
+    on_host("iptables-legacy -t nat -D POSTROUTING 1", "from chain POSTROUTING of table nat of iptables"),
+    on_host("ip6tables-legacy -t nat -F POSTROUTING", "from chain POSTROUTING of table nat of ip6tables"),
+    on_host("iptables-legacy -t nat -F $(iptables-legacy -t nat -S | sed -n 's/^-N //p')", "-j MASQUERADE` is missing"),
+    on_host("iptables-legacy -t nat -F && iptables-legacy -t nat -X", "is missing from chain CNI-"),
+];
+
+#[test]
+fn check_names_each_thing_that_was_tampered_with() {
+    let [nft, legacy] = HALVES.map(Way::directory);
+    for backend in [json!("iptables"), Value::Null] {
+        life::names_tampering(&on_path(&bridge().with("ipMasqBackend", backend.clone()), nft.path()), &NFT);
+        life::names_tampering(&on_path(&ptp().with("ipMasqBackend", backend), legacy.path()), &LEGACY);
+    }
+    let all = [on_host(
+        "iptables-nft -t nat -F; iptables-nft -t nat -X; ip6tables-nft -t nat -F; ip6tables-nft -t nat -X",
+        "neither in iptables nor in nftables",
+    )];
+    life::names_tampering(&on_path(&bridge(), nft.path()), &all);
+}
+
+#[test]
+fn without_a_word_it_is_iptables_under_the_names_of_the_reference() {
+    let (host, container, dir) = (Host::new(), Host::new().container(), IptablesNft.directory());
+    let subject = on_path(&bridge().with("name", json!("n1")).at(host.dir()), dir.path());
+    subject.add(&host, "c1", &container);
+    let rules = host.sh("iptables-nft -t nat -S");
+    let of_interface = r#"-m comment --comment "name: \"n1\" id: \"c1\" if: \"eth0\"""#;
+    for line in [
+        "-N CNI-7be53730afe4dc6eb2178d03".to_owned(),
+        r#"-A POSTROUTING -s 10.77.0.2/32 -m comment --comment "name: \"n1\" id: \"c1\"" -j CNI-7be53730afe4dc6eb2178d03"#.to_owned(),
+        format!("-A CNI-7be53730afe4dc6eb2178d03 -s 10.77.0.2/32 -d 10.77.0.0/24 {of_interface} -j ACCEPT"),
+        format!("-A CNI-7be53730afe4dc6eb2178d03 -s 10.77.0.2/32 ! -d 224.0.0.0/4 {of_interface} -j MASQUERADE"),
+    ] {
+        assert!(rules.lines().any(|found| found == line), "{line} is not in {rules}");
+    }
+    assert!(!host.sh("nft list ruleset").contains("cni_plugins_masquerade"));
+}
+
+#[test]
+fn add_again_changes_nothing_and_puts_right_what_is_stale() {
+    each(&HALVES, |way, subject| {
+        let (host, container) = (Host::new(), Host::new().container());
+        let subject = subject.at(host.dir());
+        let result = subject.add(&host, "c-one", &container);
+        let before = way.lines(&host);
+        // The container is gone without a DEL, its address is another's, and the next of that id gets a third.
+        container.sh("ip link del eth0");
+        fs::remove_dir_all(host.dir().join("leases")).unwrap();
+        subject.add(&host, "c-other", &host.container());
+        let again = host.container();
+        let second = subject.add(&host, "c-one", &again);
+        assert_ne!(result["ips"], second["ips"]);
+        subject.check(&host, "c-one", &again, &second).ok();
+        let stale = before.iter().filter(|line| line.contains("-s 10.77.0.2/32") && way.lines(&host).contains(line));
+        assert_eq!(stale.count(), 0, "{way:?}: {:?}", way.lines(&host));
+        subject.del(&host, "c-one", &again, &second);
+        assert!(!way.lines(&host).join("\n").contains("c-one"));
+    });
+}
+
+/// eth0, and eth1 that has the default routes, in one container on one network.
+fn two_interfaces(host: &Host, eth0: &Subject, eth1: &Subject) -> (Container, [Value; 2]) {
+    let container = host.container();
+    let add = |subject: &Subject, ifname| call(subject, host, "ADD", ("c-two", ifname), &container.path(), None).ok();
+    let results = [add(eth0, "eth0"), add(eth1, "eth1")];
+    (container, results)
+}
+
+#[test]
+fn del_of_one_interface_leaves_the_other_of_the_container_masqueraded() {
+    for way in WAYS {
+        let dir = way.directory();
+        for with_result in [true, false] {
+            let host = Host::new();
+            let _world = world(&host);
+            let eth1 = on_path(&bridge().with("ipMasqBackend", json!(way.backend())).at(host.dir()), dir.path());
+            let eth0 = eth1.with("isDefaultGateway", json!(false)).with("isGateway", json!(true));
+            let (container, [first, second]) = two_interfaces(&host, &eth0, &eth1);
+            reaches_the_world(&container);
+            let prev = with_result.then_some(&first);
+            for _ in 0..2 {
+                call(&eth0, &host, "DEL", ("c-two", "eth0"), &container.path(), prev).ok();
+            }
+            reaches_the_world(&container);
+            call(&eth1, &host, "CHECK", ("c-two", "eth1"), &container.path(), Some(&second)).ok();
+            call(&eth1, &host, "DEL", ("c-two", "eth1"), "", None).ok();
+            assert_eq!(way.lines(&host), [""; 0], "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn an_address_that_another_container_has_by_now_stays_masqueraded() {
+    each(&WAYS, |_, subject| {
+        let host = Host::new();
+        let _world = world(&host);
+        let subject = subject.at(host.dir());
+        let old = host.container();
+        let result = subject.add(&host, "c-old", &old);
+        old.sh("ip link del eth0");
+        fs::remove_dir_all(host.dir().join("leases")).unwrap();
+        let new = host.container();
+        let second = subject.add(&host, "c-new", &new);
+        assert_eq!(result["ips"][0]["address"], second["ips"][0]["address"]);
+        undisturbed(&new, WORLD[0], || call(&subject, &host, "DEL", ("c-old", "eth0"), "", Some(&result)).ok());
+        reaches_the_world(&new);
+    });
+}
+
+#[test]
+fn gc_removes_what_is_of_the_network_and_not_valid() {
+    for way in WAYS {
+        let dir = way.directory();
+        let host = Host::new();
+        let eth0 = on_path(&bridge().with("ipMasqBackend", json!(way.backend())).at(host.dir()), dir.path());
+        let eth1 = eth0.with("isDefaultGateway", json!(false));
+        let mut other = eth1.with("name", json!("testnet-2")).with("bridge", json!("cni1"));
+        other.conf["ipam"]["ranges"] = json!([[{"subnet": "10.78.0.0/24"}]]);
+        let (container, [first, _]) = two_interfaces(&host, &eth0, &eth1);
+        let [stale, foreign] = [host.container(), host.container()];
+        eth0.add(&host, "c-stale", &stale);
+        let kept = other.add(&host, "c-stale", &foreign);
+        let valid = json!([{"containerID": "c-two", "ifname": "eth0"}]);
+        for _ in 0..2 {
+            eth0.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", valid.clone())]).ok();
+            call(&eth0, &host, "CHECK", ("c-two", "eth0"), &container.path(), Some(&first)).ok();
+            other.check(&host, "c-stale", &foreign, &kept).ok();
+            let lines = way.lines(&host).join("\n");
+            let gone = ["eth1", "10.77.0.3", "10.77.0.4", "fd00:77::3", "fd00:77::4"];
+            gone.iter().for_each(|text| assert!(!lines.contains(text), "{way:?}: {text}: {lines}"));
+        }
+        eth0.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
+        other.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
+        assert_eq!(way.lines(&host), [""; 0], "{way:?}");
+    }
+}
+
+/// The packaged reference, and the newest, which `scripts/needs` unpacks.
+fn references() -> [PathBuf; 2] {
+    let cache = std::env::var_os("CNIKIT_CACHE").map_or_else(|| "/var/tmp/cnikit".into(), PathBuf::from);
+    let references = ["/usr/lib/cni".into(), cache.join("reference/usr/lib/cni")];
+    references.iter().for_each(|dir| assert!(dir.join("bridge").exists(), "{}: scripts/needs", dir.display()));
+    references
+}
+
+/// What both understand; the packaged one knows no backend but iptables.
+fn understood(plugin: &str, way: Way) -> Subject {
+    let conf = json!({"cniVersion": "1.0.0", "isGateway": true, "ipMasq": true, "ipMasqBackend": way.backend(), "ipam": dual_stack()});
+    subject(plugin, conf)
+}
+
+#[test]
+fn what_the_reference_wrote_we_remove_and_it_what_we_wrote() {
+    let [packaged, newest] = references();
+    let pairs = [
+        (&packaged, IptablesNft),
+        (&packaged, IptablesLegacy),
+        (&newest, Nftables),
+        (&newest, IptablesNft),
+        (&newest, IptablesLegacy),
+    ];
+    for (reference, way) in pairs {
+        let dir = way.directory();
+        for plugin in ["bridge", "ptp"] {
+            let host = Host::new();
+            let ours = on_path(&understood(plugin, way).at(host.dir()), dir.path());
+            let theirs = Subject { bin: reference.clone(), ..ours.clone() };
+            for (adds, deletes) in [(&ours, &theirs), (&theirs, &ours)] {
+                for with_result in [true, false] {
+                    let container = host.container();
+                    let result = adds.add(&host, "c-one", &container);
+                    assert_ne!(way.lines(&host), [""; 0]);
+                    let prev = with_result.then_some(&result);
+                    let del = || call(deletes, &host, "DEL", ("c-one", "eth0"), &container.path(), prev);
+                    // The newest looks for its chain in iptables too, and fails where there is none; all is gone then.
+                    let fails = way == Nftables && deletes.bin != ours.bin && del().exit != 0;
+                    assert!(fails || way != Nftables || deletes.bin == ours.bin);
+                    del().ok();
+                    assert_eq!(way.lines(&host), [""; 0], "{way:?} {plugin} by {}", adds.bin.display());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn of_two_interfaces_that_the_reference_made_the_other_stays_masqueraded() {
+    for way in HALVES {
+        let dir = way.directory();
+        for prev in [true, false] {
+            let host = Host::new();
+            let _world = world(&host);
+            let ours = on_path(&understood("bridge", way).at(host.dir()), dir.path());
+            let theirs = Subject { bin: references()[0].clone(), ..ours.clone() };
+            let default = theirs.with("isDefaultGateway", json!(true));
+            let (container, [first, second]) = two_interfaces(&host, &theirs, &default);
+            for _ in 0..2 {
+                call(&ours, &host, "DEL", ("c-two", "eth0"), &container.path(), prev.then_some(&first)).ok();
+            }
+            container.sh(cnikit_tests::world::UNTIL_DETECTED);
+            let state = || {
+                format!(
+                    "{} {}",
+                    way.rules(&host),
+                    container.sh("ip -6 address; ip -6 route; ip -6 neigh; ip address; ip route")
+                )
+            };
+            WORLD.iter().for_each(|address| assert!(container.reaches(address), "{address} {}", state()));
+            call(&ours, &host, "DEL", ("c-two", "eth1"), "", prev.then_some(&second)).ok();
+            assert_eq!(way.lines(&host), [""; 0], "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn an_interface_of_ours_beside_one_of_the_references_goes_alone() {
+    for way in HALVES {
+        let dir = way.directory();
+        for ours_goes_first in [true, false] {
+            let host = Host::new();
+            let ours = on_path(&understood("bridge", way).at(host.dir()), dir.path());
+            let theirs = Subject { bin: references()[0].clone(), ..ours.clone() };
+            let (container, [first, second]) = two_interfaces(&host, &theirs, &ours);
+            let jumps = || way.lines(&host).iter().filter(|line| line.contains("POSTROUTING")).count();
+            assert_eq!(jumps(), 4);
+            let eth0 = (&ours, "eth0", &first);
+            let eth1 = (&ours, "eth1", &second);
+            let order = if ours_goes_first { [eth1, eth0] } else { [eth0, eth1] };
+            for ((subject, ifname, result), left) in order.into_iter().zip([2, 0]) {
+                call(subject, &host, "DEL", ("c-two", ifname), &container.path(), Some(result)).ok();
+                assert_eq!(jumps(), left, "{way:?} {:?}", way.lines(&host));
+                let masquerade = way.lines(&host).iter().filter(|line| line.contains("-j MASQUERADE")).count();
+                assert_eq!(masquerade, left, "{way:?} {:?}", way.lines(&host));
+            }
+            assert_eq!(way.lines(&host), [""; 0], "{way:?}");
+        }
+    }
+}
+
+/// As Kubernetes has them, and odder.
+const FOREIGN: &str = r#"*nat
+:KUBE-SVC-X - [0:0]
+:CNI-HOSTPORT-MASQ - [0:0]
+:CNI-DN-0123456789abcdef01234 - [0:0]
+:CNI-0123456789abcdef01234567 - [0:0]
+-A POSTROUTING -m comment --comment "kubernetes \"postrouting\" rules \\ it's" -j KUBE-SVC-X
+-A POSTROUTING -m comment --comment CNI-portfwd -j CNI-HOSTPORT-MASQ
+-A POSTROUTING -s 10.99.0.2/32 -m comment --comment "name: \"testnet2\" id: \"c-one\"" -j CNI-0123456789abcdef01234567
+-A KUBE-SVC-X -m comment --comment "" -m statistic --mode random --probability 0.50000000000 -j RETURN
+-A KUBE-SVC-X -m mark --mark 0x4000/0x4000 -j MASQUERADE
+-A CNI-DN-0123456789abcdef01234 -p tcp -m tcp --dport 8080 -m comment --comment "dnat name: \"testnet\" id: \"c-one\"" -j RETURN
+-A CNI-0123456789abcdef01234567 -d 10.99.0.0/24 -m comment --comment "name: \"testnet2\" id: \"c-one\"" -j ACCEPT
+COMMIT
+"#;
+
+#[test]
+fn rules_of_others_are_left_to_the_letter() {
+    each(&HALVES, |way, subject| {
+        let host = Host::new();
+        fs::write(host.dir().join("foreign"), FOREIGN).unwrap();
+        let broken = "-m comment --comment \"$(printf 'two\\n-A POSTROUTING -s 1.2.3.4/32 -j CNI-0123456789abcdef01234567\\n-N CNI-x')\"";
+        for program in ["iptables", "ip6tables"] {
+            let name = if way == IptablesLegacy { format!("{program}-legacy") } else { format!("{program}-nft") };
+            let of_version = if program == "iptables" {
+                ""
+            } else {
+                "| sed 's,10.99.0.2/32,fd00::9/128,; s,10.99.0.0/24,fd00::/64,'"
+            };
+            host.sh(&format!("cat {}/foreign {of_version} | {name}-restore", host.dir().display()));
+            host.sh(&format!("{name} -t nat -A POSTROUTING {broken} -j RETURN"));
+        }
+        let table = || {
+            way.rules(&host).lines().filter(|line| !line.starts_with(['#', ':'])).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (before, subject, container) = (table(), subject.at(host.dir()), host.container());
+        let result = subject.add(&host, "c-one", &container);
+        subject.check(&host, "c-one", &container, &result).ok();
+        let left = |line: &String| !line.contains("if: ") && !line.contains(r#""name: \"testnet\" id"#);
+        assert_eq!(table().into_iter().filter(left).collect::<Vec<_>>(), before);
+        subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
+        assert_eq!(table(), before, "after GC");
+        let result = subject.add(&host, "c-one", &container);
+        subject.del(&host, "c-one", &container, &result);
+        assert_eq!(table(), before, "after DEL");
+    });
+}
+
+/// Programs that note each start.
+fn counted(host: &Host) -> (Subject, PathBuf) {
+    let (dir, log) = (host.dir().join("programs"), host.dir().join("started"));
+    fs::create_dir(&dir).unwrap();
+    for name in PROGRAMS {
+        script(&dir, name, &format!("echo {name} >>{}; exec /usr/sbin/{name} \"$@\"", log.display()));
+    }
+    (on_path(&bridge(), &dir).at(host.dir()), log)
+}
+
+fn script(dir: &Path, name: &str, line: &str) {
+    let file = dir.join(name);
+    fs::write(&file, format!("#!/bin/sh\n{line}\n")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn started(log: &Path) -> Vec<String> {
+    let names = fs::read_to_string(log).unwrap_or_default().lines().map(str::to_owned).collect();
+    let _ = fs::remove_file(log);
+    names
+}
+
+#[test]
+fn a_verb_starts_at_most_one_save_and_one_restore_a_family_and_nothing_where_nothing_stands() {
+    let host = Host::new();
+    let (subject, log) = counted(&host);
+    let all = ["iptables-save", "ip6tables-save", "iptables-restore", "ip6tables-restore"];
+    let container = host.container();
+    let result = subject.add(&host, "c-one", &container);
+    assert_eq!(started(&log), all);
+    subject.check(&host, "c-one", &container, &result).ok();
+    assert_eq!(started(&log), &all[..2]);
+    subject.del(&host, "c-one", &container, &result);
+    assert_eq!(started(&log), ["iptables-save", "iptables-restore", "ip6tables-save", "ip6tables-restore"]);
+    subject.del(&host, "c-one", &container, &result);
+    assert_eq!(started(&log), [""; 0]);
+    let nftables = subject.with("ipMasqBackend", json!("nftables"));
+    let result = nftables.add(&host, "c-one", &container);
+    nftables.check(&host, "c-one", &container, &result).ok();
+    nftables.del(&host, "c-one", &container, &result);
+    assert_eq!(started(&log), [""; 0]);
+    let ipv4 = subject.with("ipam", json!({"type": "host-local", "subnet": "10.77.0.0/24"})).at(host.dir());
+    let result = ipv4.add(&host, "c-one", &container);
+    ipv4.del(&host, "c-one", &container, &result);
+    assert_eq!(started(&log), ["iptables-save", "iptables-restore", "iptables-save", "iptables-restore"]);
+}
+
+#[test]
+fn ten_thousand_rules_of_others_are_no_burden() {
+    for way in HALVES {
+        let (host, dir) = (Host::new(), way.directory());
+        let half = if way == IptablesLegacy { "legacy" } else { "nft" };
+        host.sh(&format!(
+            "{{ echo '*nat'; seq 10000 | sed 's,.*,-A POSTROUTING -s 10.9.0.1/32 -p tcp -m tcp --dport & -m comment --comment \"rule \\\\\"&\\\\\"\" -j ACCEPT,'; echo COMMIT; }} | sed 's/dport [0-9]*\\([0-9]\\{{4\\}}\\)/dport 1\\1/' | iptables-{half}-restore"
+        ));
+        assert!(way.rules(&host).lines().count() > 10_000);
+        let ours = on_path(&understood("bridge", way).at(host.dir()), dir.path());
+        let theirs = Subject { bin: references()[0].clone(), ..ours.clone() };
+        let container = host.container();
+        let [ours, theirs] = [ours, theirs].map(|subject| {
+            let began = Instant::now();
+            let result = subject.add(&host, "c-one", &container);
+            subject.del(&host, "c-one", &container, &result);
+            began.elapsed()
+        });
+        println!("{way:?}: ADD and DEL beside 10,000 rules: {ours:?}, the reference's {theirs:?}");
+        // Reading and deleting are the programs' own time, which a busy machine stretches.
+        assert!(ours < 2 * theirs, "{way:?}: {ours:?}, the reference's {theirs:?}");
+        assert_eq!(way.lines(&host), [""; 0]);
+    }
+}
+
+/// The same plugins on a host whose `/usr/sbin` has nothing in it: no `iptables`, no `nft`, no `ip`.
+fn without_programs(host: &Host, subject: &Subject) -> Subject {
+    let dir = host.dir().join("bare");
+    fs::create_dir(&dir).unwrap();
+    let plugin = bin().join(&subject.plugin);
+    script(
+        &dir,
+        &subject.plugin,
+        &format!("exec unshare -m sh -c 'mount -t tmpfs none /usr/sbin && exec {}'", plugin.display()),
+    );
+    let env = [("CNI_PATH", bin().to_str().unwrap()), ("PATH", "/usr/bin:/bin")];
+    let env = env.iter().chain(&[]).map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    Subject { bin: dir, env, ..subject.clone() }
+}
+
+#[test]
+fn without_iptables_and_nft_it_is_nftables_unless_iptables_was_said() {
+    for subject in [bridge(), ptp()] {
+        let (host, container) = (Host::new(), Host::new().container());
+        let _world = world(&host);
+        let bare = without_programs(&host, &subject.at(host.dir()));
+        let said = bare.with("ipMasqBackend", json!("iptables"));
+        let (_, text) = said.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+        assert!(text.contains("there is no iptables-save") && text.contains("install the package iptables"), "{text}");
+        let (code, text) = said.call(&host, "STATUS", "", "", &[]).refused();
+        assert!(code == 50 && text.contains("install the package iptables"), "{code} {text}");
+        bare.call(&host, "STATUS", "", "", &[]).ok();
+        let result = bare.add(&host, "c-one", &container);
+        reaches_the_world(&container);
+        assert!(host.sh("nft list ruleset").contains("id: c-one"));
+        assert!(!host.sh("iptables-nft-save -t nat").contains("CNI-"));
+        bare.check(&host, "c-one", &container, &result).ok();
+        subject.at(host.dir()).check(&host, "c-one", &container, &result).ok();
+        said.del(&host, "c-one", &container, &result);
+        assert!(!host.sh("nft list ruleset").contains("id: c-one"));
+    }
+}
+
+#[test]
+fn del_without_the_programs_that_wrote_the_rules_succeeds() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let subject = bridge().at(host.dir());
+    let result = subject.add(&host, "c-one", &container);
+    without_programs(&host, &subject).del(&host, "c-one", &container, &result);
+    assert!(IptablesNft.rules(&host).contains("c-one"));
+    subject.del(&host, "c-one", &container, &result);
+    assert_eq!(IptablesNft.lines(&host), [""; 0]);
+}
+
+#[test]
+fn a_network_of_ipv4_needs_no_ip6tables() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let subject = without_programs(&host, &bridge().at(host.dir()));
+    let dir = host.dir().join("copied");
+    fs::create_dir(&dir).unwrap();
+    for name in ["iptables-save", "iptables-restore"] {
+        fs::copy("/usr/sbin/xtables-nft-multi", dir.join(name)).unwrap();
+    }
+    let mut subject = subject.with("ipMasqBackend", json!("iptables"));
+    subject.env.push(("PATH".into(), format!("{}:/usr/bin:/bin", dir.display())));
+    let (_, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(text.contains("there is no ip6tables-save"), "{text}");
+    let ipv4 = subject.with("ipam", json!({"type": "host-local", "subnet": "10.77.0.0/24"})).at(host.dir());
+    let result = ipv4.add(&host, "c-one", &container);
+    ipv4.check(&host, "c-one", &container, &result).ok();
+    assert!(IptablesNft.rules(&host).contains("c-one"));
+    ipv4.del(&host, "c-one", &container, &result);
+    assert_eq!(IptablesNft.lines(&host), [""; 0]);
+}
+
+#[test]
+fn a_poor_path_does_not_hide_iptables() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let subject = Subject { env: vec![("PATH".into(), String::new())], ..bridge().at(host.dir()) };
+    let result = subject.add(&host, "c-one", &container);
+    assert!(IptablesNft.rules(&host).contains("c-one"));
+    subject.del(&host, "c-one", &container, &result);
+    assert_eq!(IptablesNft.lines(&host), [""; 0]);
+}
+
+#[test]
+fn an_iptables_that_does_not_work_is_not_chosen_and_refused_where_it_was_said() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let dir = tempfile::tempdir().unwrap();
+    PROGRAMS
+        .iter()
+        .for_each(|name| script(dir.path(), name, "echo 'Table does not exist (do you need to insmod?)' >&2; exit 3"));
+    let subject = on_path(&bridge().at(host.dir()), dir.path());
+    let said = subject.with("ipMasqBackend", json!("iptables"));
+    for (verb, id, netns) in [("ADD", "c-one", container.path()), ("STATUS", "", String::new())] {
+        let (_, text) = said.call(&host, verb, id, &netns, &[]).refused();
+        let wanted = ["exit status 3: Table does not exist (do you need to insmod?)", "ipMasqBackend"];
+        wanted.iter().for_each(|what| assert!(text.contains(what), "{text}"));
+    }
+    let result = subject.add(&host, "c-one", &container);
+    assert!(host.sh("nft list ruleset").contains("id: c-one"));
+    subject.check(&host, "c-one", &container, &result).ok();
+    // Somebody repairs it meanwhile.
+    bridge().at(host.dir()).check(&host, "c-one", &container, &result).ok();
+    bridge().at(host.dir()).del(&host, "c-one", &container, &result);
+    assert!(!host.sh("nft list ruleset").contains("id: c-one"));
+}
+
+#[test]
+fn a_table_that_iptables_does_not_understand_is_left_to_whoever_wrote_it() {
+    let (host, container) = (Host::new(), Host::new().container());
+    host.sh("nft 'add table ip nat; add chain ip nat theirs; add rule ip nat theirs ct state new accept'");
+    let subject = bridge().at(host.dir());
+    let (_, text) =
+        subject.with("ipMasqBackend", json!("iptables")).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(text.contains("does not show its table nat") && text.contains("nftables"), "{text}");
+    let result = subject.add(&host, "c-one", &container);
+    subject.check(&host, "c-one", &container, &result).ok();
+    subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
+    subject.del(&host, "c-one", &container, &result);
+    assert!(host.sh("nft list table ip nat").contains("ct state new"));
+}
+
+#[test]
+fn del_and_gc_reach_the_half_that_is_not_chosen_any_more() {
+    let [nft, legacy] = HALVES.map(Way::directory);
+    for (way, [before, after]) in HALVES.into_iter().zip([[&nft, &legacy], [&legacy, &nft]]) {
+        let host = Host::new();
+        let before = on_path(&bridge().at(host.dir()), before.path());
+        let after = on_path(&before, after.path());
+        for verb in ["DEL", "GC"] {
+            let container = host.container();
+            before.add(&host, "c-one", &container);
+            assert_ne!(way.lines(&host), [""; 0]);
+            let valid = ("cni.dev/valid-attachments", json!([]));
+            let (id, netns) = if verb == "GC" { ("", String::new()) } else { ("c-one", container.path()) };
+            after.call(&host, verb, id, &netns, &[valid]).ok();
+            assert_eq!(way.lines(&host), [""; 0], "{way:?} {verb}");
+        }
+    }
+}
+
+#[test]
+fn del_removes_either_backends_rules_whatever_is_configured_by_then() {
+    for way in WAYS {
+        let dir = way.directory();
+        for later in [
+            json!({"ipMasq": false}),
+            json!({"ipMasqBackend": "iptables"}),
+            json!({"ipMasqBackend": "nftables"}),
+            json!({"ipMasqBackend": 7}),
+        ] {
+            let (host, container) = (Host::new(), Host::new().container());
+            let subject = on_path(&ptp().with("ipMasqBackend", json!(way.backend())).at(host.dir()), dir.path());
+            subject.add(&host, "c-one", &container);
+            let (key, value) = later.as_object().unwrap().iter().next().unwrap();
+            subject.with(key, value.clone()).call(&host, "DEL", "c-one", "", &[]).ok();
+            assert_eq!(way.lines(&host), [""; 0], "{way:?} {later}");
+        }
+    }
+}
+
+#[test]
+fn names_of_any_length_and_odd_interfaces_are_found_again() {
+    for way in WAYS {
+        let dir = way.directory();
+        for (network, id) in
+            [("n".repeat(230), "c".repeat(64)), ("n".into(), "c".repeat(250)), ("n".repeat(200), "c".repeat(100))]
+        {
+            let host = Host::new();
+            let subject = ptp().with("ipMasqBackend", json!(way.backend())).with("name", json!(network)).at(host.dir());
+            let subject = on_path(&subject, dir.path());
+            for ifname in ["eth0", r#"e"t\h'1"#] {
+                let container = host.container();
+                let result = call(&subject, &host, "ADD", (&id, ifname), &container.path(), None).ok();
+                call(&subject, &host, "CHECK", (&id, ifname), &container.path(), Some(&result)).ok();
+                assert_ne!(way.lines(&host), [""; 0]);
+                call(&subject, &host, "DEL", (&id, ifname), "", None).ok();
+                assert_eq!(way.lines(&host), [""; 0], "{way:?} {network} {id} {ifname}");
+            }
+        }
+    }
+}

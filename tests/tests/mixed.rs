@@ -1,0 +1,103 @@
+//! The reference's plugins and ours on one node: what one makes the other checks and removes, and it is the same.
+
+use std::thread;
+
+use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_tests::mixed::{self, Release, Row};
+use cnikit_tests::world::{UNTIL_DETECTED, undisturbed};
+use cnikit_tests::{dual_stack, subject};
+use serde_json::json;
+
+fn of(plugin: &str) -> Vec<Row> {
+    mixed::rows().into_iter().filter(|row| row.plugin == plugin).collect()
+}
+
+#[test]
+fn loopback_and_host_local_are_alike() {
+    for release in [Release::Packaged, Release::Newest] {
+        mixed::alike(release, &of("loopback"));
+        mixed::alike(release, &of("host-local"));
+    }
+}
+
+#[test]
+fn bridge_is_like_the_packaged_one() {
+    mixed::alike(Release::Packaged, &of("bridge"));
+}
+
+#[test]
+fn bridge_is_like_the_newest_one() {
+    mixed::alike(Release::Newest, &of("bridge"));
+}
+
+#[test]
+fn ptp_is_like_the_packaged_one() {
+    mixed::alike(Release::Packaged, &of("ptp"));
+}
+
+#[test]
+fn ptp_is_like_the_newest_one() {
+    mixed::alike(Release::Newest, &of("ptp"));
+}
+
+#[test]
+fn results_are_alike_in_every_version() {
+    mixed::alike(Release::Packaged, &mixed::versions());
+    mixed::alike(Release::Newest, &mixed::versions());
+}
+
+#[test]
+fn the_page_has_the_list() {
+    let page = cnikit_tests::docs::page("docs/differences.md").text;
+    let table = mixed::table();
+    assert!(page.contains(&table), "docs/differences.md should hold this table:\n{table}");
+    let names: Vec<&str> = mixed::DIFFERENCES.iter().map(|one| one.id).collect();
+    let lines: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
+    assert_eq!(lines.len(), names.len(), "the page names what the list does not");
+    assert!(names.iter().enumerate().all(|(n, id)| !names[..n].contains(id)), "a name stands twice: {names:?}");
+}
+
+/// A running container of the one, then a second one of the other on the same network: they talk, and the first goes on.
+fn live_side_by_side(release: Release, plugin: &str, ours_first: bool) {
+    let mut ipam = dual_stack();
+    ipam["routes"] = json!([{"dst": "0.0.0.0/0", "gw": "10.77.0.1"}, {"dst": "::/0", "gw": "fd00:77::1"}]);
+    let keys = json!({"cniVersion": release.speaks(), "isDefaultGateway": true, "ipMasq": true, "ipam": ipam});
+    let host = Host::new();
+    let ours = subject(plugin, keys).at(host.dir());
+    let theirs = Subject { bin: release.bin(), ..ours.clone() };
+    let [old, new] = if ours_first { [&ours, &theirs] } else { [&theirs, &ours] };
+    let (one, two) = (host.container(), host.container());
+    let before = Snapshot::of(&host);
+    let first = old.add(&host, "c-one", &one);
+    one.sh(UNTIL_DETECTED);
+    host.sh(UNTIL_DETECTED);
+    let second = undisturbed(&one, "10.77.0.1", || new.add(&host, "c-two", &two));
+    two.sh(UNTIL_DETECTED);
+    host.sh(UNTIL_DETECTED);
+    // With the reference the first packets may be lost.
+    let talk = |from: &Container, to: &[&str]| to.iter().for_each(|to| assert!(from.reaches(to), "{plugin}: {to}"));
+    talk(&two, &["10.77.0.1", "fd00:77::1", "10.77.0.2", "fd00:77::2"]);
+    talk(&one, &["10.77.0.1", "fd00:77::1", "10.77.0.3", "fd00:77::3"]);
+    // The new one takes the old one's container down, while its own runs.
+    undisturbed(&two, "10.77.0.1", || new.del(&host, "c-one", &one, &first));
+    new.check(&host, "c-two", &two, &second).ok();
+    old.call(&host, "DEL", "c-two", &two.path(), &[("prevResult", second)]);
+    let traced =
+        |line: &String| ["c-one", "c-two", "eth0"].iter().any(|mark| line.contains(mark)) && !line.contains(".idx");
+    let left: Vec<String> = Snapshot::of(&host).added_since(&before, &[]).into_iter().filter(traced).collect();
+    assert!(left.is_empty(), "{left:#?}");
+}
+
+/// All at once: most of the time they wait for each other's answers.
+#[test]
+fn an_upgrade_and_a_downgrade_leave_running_containers_alone() {
+    thread::scope(|scope| {
+        for release in [Release::Packaged, Release::Newest] {
+            for plugin in ["bridge", "ptp"] {
+                for ours_first in [false, true] {
+                    scope.spawn(move || live_side_by_side(release, plugin, ours_first));
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,32 @@
+//! Tests that say what they need of the kernel, and run on more than one.
+//!
+//! Where a need is not met they are reported as not run, with its name. In the virtual machine (`scripts/test vm`, which
+//! says so with `CNIKIT_RING=vm`) everything is there, and an unmet need is a failure.
+//!
+//! A module of tests is a `mod` and a word in `main`; a test is a line in its module's `TESTS`.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+#![expect(clippy::print_stdout, reason = "what was not run is part of what a test program says")]
+#![expect(clippy::disallowed_methods, reason = "whether this is the virtual machine is in the environment")]
+
+mod chain;
+mod docs;
+mod life;
+mod mixed;
+mod needs;
+mod test;
+mod vlan;
+
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+
+fn main() -> ExitCode {
+    let tests = [&needs::tests()[..], chain::TESTS, docs::TESTS, life::TESTS, mixed::TESTS, vlan::TESTS].concat();
+    let here = test::Here::new(std::env::var("CNIKIT_RING").is_ok_and(|ring| ring == "vm"));
+    let arguments = Arguments::from_args();
+    let conclusion = libtest_mimic::run(&arguments, tests.into_iter().map(|test| test.trial(&here)).collect());
+    if let Some(line) = here.not_run() {
+        println!("{line}\n");
+    }
+    conclusion.exit_code()
+}

@@ -1,0 +1,19 @@
+//! The reference's plugins and ours on one node, in VLANs.
+
+use cnikit_testkit::need::Need;
+use cnikit_tests::mixed::{Release, alike, vlans};
+
+use crate::test::{Test, test};
+
+pub(crate) const TESTS: &[Test] = &[
+    test!(vlans_are_like_the_packaged_ones needs Need::BRIDGE_VLAN_FILTERING),
+    test!(vlans_are_like_the_newest_ones needs Need::BRIDGE_VLAN_FILTERING),
+];
+
+fn vlans_are_like_the_packaged_ones() {
+    alike(Release::Packaged, &vlans());
+}
+
+fn vlans_are_like_the_newest_ones() {
+    alike(Release::Newest, &vlans());
+}

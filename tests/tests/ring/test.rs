@@ -1,0 +1,84 @@
+//! A test with its needs, and what of them is met here.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use cnikit_testkit::need::Need;
+use libtest_mimic::{Completion, Failed, Trial};
+
+/// A function that panics, and what it needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Test {
+    pub(crate) module: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) needs: &'static [Need],
+    pub(crate) run: fn(),
+}
+
+/// `test!(function)`, `test!(function needs Need::VRF, Need::DUMMY)`: named after its module and itself.
+macro_rules! test {
+    ($function:ident $(needs $($need:expr),+)?) => {
+        $crate::test::Test {
+            module: module_path!(),
+            name: stringify!($function),
+            needs: &[$($($need),+)?],
+            run: $function,
+        }
+    };
+}
+pub(crate) use test;
+
+/// The kernel that we run on.
+#[derive(Clone)]
+pub(crate) struct Here {
+    /// An unmet need is a failure.
+    has_all: bool,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// By the name of each need that was looked at: what is unmet of it.
+    unmet: BTreeMap<&'static str, Option<String>>,
+    not_run: usize,
+}
+
+impl Test {
+    /// As the harness wants it.
+    pub(crate) fn trial(self, here: &Here) -> Trial {
+        let (here, module) = (here.clone(), self.module.trim_start_matches("ring::"));
+        Trial::ignorable_test(format!("{module}::{}", self.name), move || here.run(self))
+    }
+}
+
+impl Here {
+    pub(crate) fn new(has_all: bool) -> Here {
+        Here { has_all, seen: Arc::default() }
+    }
+
+    fn run(&self, test: Test) -> Result<Completion, Failed> {
+        let unmet: Vec<_> = test.needs.iter().filter_map(|need| self.unmet(need)).collect();
+        if unmet.is_empty() {
+            (test.run)();
+            return Ok(Completion::Completed);
+        }
+        if self.has_all {
+            return Err(format!("this kernel should have {}", unmet.join("\n")).into());
+        }
+        self.seen.lock().unwrap().not_run += 1;
+        let names: Vec<_> = test.needs.iter().filter(|need| self.unmet(need).is_some()).map(Need::name).collect();
+        Ok(Completion::ignored_with(format!("needs {}", names.join(", "))))
+    }
+
+    /// Each need is tried once.
+    fn unmet(&self, need: &Need) -> Option<String> {
+        self.seen.lock().unwrap().unmet.entry(need.name()).or_insert_with(|| need.unmet()).clone()
+    }
+
+    /// What was not run here, in the words that `scripts/test` looks for.
+    pub(crate) fn not_run(&self) -> Option<String> {
+        let seen = self.seen.lock().unwrap();
+        let wanting: Vec<_> = seen.unmet.iter().filter(|(_, unmet)| unmet.is_some()).map(|(name, _)| *name).collect();
+        (seen.not_run > 0).then(|| format!("ring: {} not run here for want of: {}", seen.not_run, wanting.join(", ")))
+    }
+}
