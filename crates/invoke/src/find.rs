@@ -1,6 +1,7 @@
 //! From a plugin's name to its file.
 
 use std::fs::Metadata;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,8 @@ use crate::Error;
 /// The first executable file `<directory>/<name>` over the directories of `path`, a `CNI_PATH`; symbolic links are followed.
 ///
 /// Anything but a plain name is refused before any directory is looked at. Unlike the reference, a file that is not
-/// executable hides none in a later directory; if that is all there is, the error names it.
+/// executable hides none in a later directory; if that is all there is, the error names it. So it does with a file of
+/// which the kernel did not tell whether it is there.
 #[doc(alias = "CNI_PATH")]
 pub fn find(name: &str, path: &str) -> Result<PathBuf, Error> {
     if let Err(why) = check_plugin_name(name) {
@@ -19,16 +21,25 @@ pub fn find(name: &str, path: &str) -> Result<PathBuf, Error> {
     }
     // An empty part would mean the working directory, which nobody chose.
     let directories: Vec<&str> = path.split(':').filter(|part| !part.is_empty()).collect();
-    let mut unusable = Vec::new();
+    let (mut unusable, mut untold) = (Vec::new(), None);
     for file in directories.iter().map(|directory| Path::new(directory).join(name)) {
         match file.metadata() {
             Ok(metadata) if is_executable(&metadata) => return Ok(file),
             Ok(metadata) if metadata.is_file() => unusable.push(file),
+            Err(source) if !is_absence(&source) => untold = untold.or(Some((file, source))),
             _ => {}
         }
     }
+    if let Some((plugin, source)) = untold {
+        return Err(Error::NotStarted { plugin, source });
+    }
     let path = directories.into_iter().map(str::to_owned).collect();
     Err(Error::NotFound { name: name.to_owned(), path, unusable })
+}
+
+/// Whether it says that there is no such file, rather than that it could not be told.
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 fn is_executable(metadata: &Metadata) -> bool {

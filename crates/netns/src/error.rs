@@ -32,6 +32,13 @@ impl Error {
         self.source.raw_os_error()
     }
 
+    /// Whether it tells what is wrong with the object, rather than that this could not be told.
+    pub(crate) fn is_verdict(&self) -> bool {
+        let paths = [libc::ENOTDIR, libc::ELOOP, libc::ENAMETOOLONG, libc::ENXIO, libc::ENODEV, libc::ESTALE];
+        let about_the_path = self.errno().is_some_and(|errno| paths.contains(&errno));
+        about_the_path || self.source.kind() == io::ErrorKind::InvalidInput
+    }
+
     /// What was the matter with it, without the operation and the object.
     pub(crate) fn why(&self) -> String {
         self.source.to_string()

@@ -13,23 +13,33 @@ pub enum Found {
     Empty,
     /// Nothing is there: no such file, a dangling symbolic link, a process that has ended.
     Gone,
-    /// Something else is there, or it cannot be reached.
+    /// Something else is there, or the path can lead to nothing.
     NotNetns {
         /// Where.
         path: PathBuf,
-        /// What it is, or the kernel's word for why it cannot be told.
+        /// What it is, or the kernel's word for what is wrong with the path.
+        why: String,
+    },
+    /// It may be there: the kernel had no memory or no descriptor to tell, or would not.
+    Unknown {
+        /// Where.
+        path: PathBuf,
+        /// The kernel's word.
         why: String,
     },
     /// The very namespace that the calling thread is in.
     Own(Netns),
 }
 
-/// Looks at `path` and says what it is; never fails, for not to know is an answer too ([`Found::NotNetns`]).
+/// Looks at `path` and says what it is; never fails, for not to know is an answer too ([`Found::Unknown`]).
 pub fn find(path: &str) -> Found {
     if path.is_empty() {
         return Found::Empty;
     }
-    let not_one = |error: Error| Found::NotNetns { path: PathBuf::from(path), why: error.why() };
+    let not_one = |error: Error| {
+        let (path, why) = (PathBuf::from(path), error.why());
+        if error.is_verdict() { Found::NotNetns { path, why } } else { Found::Unknown { path, why } }
+    };
     let netns = match Netns::open(path) {
         Ok(netns) => netns,
         Err(error) if error.is_absent() => return Found::Gone,

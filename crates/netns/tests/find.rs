@@ -156,5 +156,5 @@ fn a_namespace_is_not_called_gone_because_proc_is() {
     });
     let found = found.join().unwrap();
     make::remove(&path).unwrap();
-    assert!(matches!(found, Found::NotNetns { why, .. } if why.contains("/proc")));
+    assert!(matches!(found, Found::Unknown { why, .. } if why.contains("/proc")));
 }

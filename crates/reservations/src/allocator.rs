@@ -104,20 +104,24 @@ impl Store {
     }
 
     /// Frees every address whose holder is not among the valid ones. One that an old release noted under a container
-    /// alone stays while any attachment of that container is valid; a file that cannot be read always stays.
+    /// alone stays while any attachment of that container is valid. What is no reservation always stays; a file that the
+    /// kernel did not let us read stays too, and is an error once all others are freed.
     pub fn sweep(&self, valid: &[Owner]) -> Result<Vec<IpAddr>, Refusal> {
         let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(Vec::new()) };
         let beside = self.beside();
         let mut ledger = Ledger::open(&files, &beside)?;
         let valid: HashSet<Owner> = valid.iter().flat_map(|owner| [owner.clone(), owner.bare()]).collect();
         let numbers: HashSet<u64> = valid.iter().map(Owner::number).collect();
-        let stale = |record: &Record| {
-            let suspect = !record.unreadable && !numbers.contains(&record.owner);
-            suspect
-                && matches!(files.read(record.address), Ok(Some((Content::Of(owner), _))) if !valid.contains(&owner))
-        };
-        let stale: Vec<Record> = ledger.all()?.into_iter().filter(stale).collect();
-        free(&mut ledger, stale)
+        let (mut stale, mut unread) = (Vec::new(), None);
+        for record in ledger.all()?.into_iter().filter(|record| record.unreadable || !numbers.contains(&record.owner)) {
+            match files.read(record.address) {
+                Ok(Some((Content::Of(owner), _))) if !valid.contains(&owner) => stale.push(record),
+                Err(error) if !error.is_garbage() => unread = Some(error),
+                _ => {}
+            }
+        }
+        let freed = free(&mut ledger, stale)?;
+        unread.map_or(Ok(freed), |error| Err(error.into()))
     }
 
     /// Says whether an address could be reserved, apart from whether any is free; and what is odd but stops nothing.

@@ -80,15 +80,18 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Gives it its name; `None` if that is taken.
+    /// Gives it its name; `None` if that is taken. If it cannot be looked at, its name is taken from it again: nobody would
+    /// know that it is there.
     fn link(&self, name: &str) -> Result<Option<Facts>, Error> {
         match self.try_link(name) {
             Ok(()) => {}
             Err(Errno::EEXIST) => return Ok(None),
             Err(errno) => return Err(self.directory.error("create", name, errno)),
         }
-        let stat = fstat(&self.file).map_err(|errno| self.directory.error("look at", name, errno))?;
-        Ok(Some(stat.into()))
+        match fstat(&self.file) {
+            Ok(stat) => Ok(Some(stat.into())),
+            Err(errno) => self.directory.remove(name).and(Err(self.directory.error("look at", name, errno))),
+        }
     }
 
     fn try_link(&self, name: &str) -> nix::Result<()> {

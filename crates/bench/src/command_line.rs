@@ -1,0 +1,140 @@
+//! What was asked for, from the arguments.
+
+use std::path::PathBuf;
+
+use crate::Result;
+use crate::stage::Side;
+
+/// The text of `--help`.
+pub(crate) const HELP: &str = "\
+cnikit-bench measures plugins side by side. scripts/bench and scripts/profile start it as it has to be: in namespaces.
+
+Usage:
+  cnikit-bench measure --ours DIR [--peer NAME=DIR]... [--out DIR] [--rows WORDS] [--short] [--assert]
+  cnikit-bench profile --ours DIR [--peer NAME=DIR]... [--rows WORDS]
+  cnikit-bench scenes
+
+measure plays every scene with all sides in turn, prints a row each, and writes bench.md, bench.svg and bench.csv into --out.
+profile says where ours spends the time of a scene, step by step.
+scenes lists the scenes.
+
+  --rows WORDS   only scenes with one of these words, divided by commas, in their names
+  --exact NAME   only the scene of this name
+  --short        few rounds, and nothing huge
+  --assert       exit status 1 if a target is missed, by more than the noise
+  --rounds N     instead of each scene's own number
+";
+
+/// The subcommand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Help,
+    Scenes,
+    Measure,
+    Profile,
+    /// What `measure` starts a program through.
+    Weigh {
+        file: String,
+        program: String,
+    },
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) what: What,
+    /// Ours first.
+    pub(crate) sides: Vec<Side>,
+    pub(crate) out: Option<PathBuf>,
+    pub(crate) rows: Vec<String>,
+    pub(crate) exact: Option<String>,
+    pub(crate) short: bool,
+    pub(crate) assert: bool,
+    pub(crate) rounds: Option<usize>,
+}
+
+/// Reads the arguments, without the program's name.
+pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked> {
+    let what = match arguments.next().as_deref() {
+        None | Some("-h" | "--help") => What::Help,
+        Some("scenes") => What::Scenes,
+        Some("measure") => What::Measure,
+        Some("profile") => What::Profile,
+        Some("weigh") => {
+            let mut value = || arguments.next().ok_or_else(|| usage("weigh"));
+            What::Weigh { file: value()?, program: value()? }
+        }
+        Some(other) => return Err(usage(other)),
+    };
+    let mut asked = Asked {
+        what,
+        sides: Vec::new(),
+        out: None,
+        rows: Vec::new(),
+        exact: None,
+        short: false,
+        assert: false,
+        rounds: None,
+    };
+    while let Some(flag) = arguments.next() {
+        let mut value = || arguments.next().ok_or_else(|| format!("{flag} needs a value"));
+        match flag.as_str() {
+            "--ours" => asked.sides.insert(0, Side { name: "cnikit".to_owned(), bin: value()?.into() }),
+            "--peer" => asked.sides.push(peer(&value()?)),
+            "--out" => asked.out = Some(value()?.into()),
+            "--rows" => asked.rows.extend(value()?.split(',').map(str::to_owned)),
+            "--exact" => asked.exact = Some(value()?),
+            "--rounds" => asked.rounds = Some(value()?.parse().map_err(|error| format!("--rounds: {error}"))?),
+            "--short" => asked.short = true,
+            "--assert" => asked.assert = true,
+            "-h" | "--help" => asked.what = What::Help,
+            other => return Err(usage(other)),
+        }
+    }
+    match asked.sides.first() {
+        Some(ours) if ours.name == "cnikit" => Ok(asked),
+        _ if !matches!(asked.what, What::Measure | What::Profile) => Ok(asked),
+        _ => Err(usage("--ours is missing")),
+    }
+}
+
+/// `NAME=DIR`, or a directory that is its own name.
+fn peer(text: &str) -> Side {
+    let (name, bin) = text.split_once('=').unwrap_or((text, text));
+    Side { name: name.to_owned(), bin: bin.into() }
+}
+
+fn usage(what: &str) -> String {
+    format!("{what}: not understood; cnikit-bench --help shows how to call it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Result<Asked> {
+        read(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn ours_is_first_wherever_it_was_said() {
+        let asked = of("measure --peer 1.9.1=/a --short --peer /b --ours /c --rows x,y").unwrap();
+        let names: Vec<_> = asked.sides.iter().map(|side| side.name.as_str()).collect();
+        assert_eq!(names, ["cnikit", "1.9.1", "/b"]);
+        assert_eq!(asked.rows, ["x", "y"]);
+        assert!(asked.short && !asked.assert);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        for (line, word) in [
+            ("frob", "frob"),
+            ("measure --ours /c --frob", "--frob"),
+            ("measure", "--ours"),
+            ("profile --out", "--out"),
+        ] {
+            assert!(of(line).unwrap_err().contains(word), "{line}");
+        }
+        assert_eq!(of("").unwrap().what, What::Help);
+    }
+}

@@ -1,0 +1,158 @@
+//! The targets, and what the measurements say of each.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::figures::{Ratio, Verdict};
+use crate::measure::Row;
+use crate::scene::{FLAT, MEMORY, SIZE, TARGETS};
+use crate::stage::Side;
+
+/// One target.
+#[derive(Debug)]
+pub(crate) struct Judgement {
+    pub(crate) what: String,
+    pub(crate) wanted: String,
+    pub(crate) is: String,
+    pub(crate) verdict: Verdict,
+}
+
+/// The target of a row for its ratio.
+pub(crate) fn target(row: &str) -> Option<f64> {
+    TARGETS.iter().find(|(name, _)| *name == row).map(|(_, target)| *target)
+}
+
+/// What can be said of a ratio at that noise.
+pub(crate) fn verdict(row: &Row, ratio: Ratio, target: f64) -> Verdict {
+    if row.is_noisy() { Verdict::Unknown } else { ratio.at_least(target) }
+}
+
+/// Every target of which something was measured.
+pub(crate) fn judge(rows: &[Row], sides: &[Side]) -> Vec<Judgement> {
+    let speeds = rows.iter().filter_map(speed);
+    speeds.chain(flat(rows)).chain(memory(rows)).chain(sides.first().map(size)).collect()
+}
+
+fn speed(row: &Row) -> Option<Judgement> {
+    let (target, ratio) = (target(&row.name)?, row.ratio()?);
+    Some(Judgement {
+        what: row.name.clone(),
+        wanted: format!("at least {target} times faster"),
+        is: format!("{} times ({} to {})", short(ratio.is), short(ratio.low), short(ratio.high)),
+        verdict: verdict(row, ratio, target),
+    })
+}
+
+fn flat(rows: &[Row]) -> Option<Judgement> {
+    let (empty, full, target) = FLAT;
+    let find = |name| rows.iter().find(|row| row.name == name);
+    let (empty, full) = (find(empty)?, find(full)?);
+    let ratio = Ratio::of(&full.samples(0)?.took, &empty.samples(0)?.took);
+    let noisy = empty.is_noisy() || full.is_noisy();
+    Some(Judgement {
+        what: format!("{} against {}", full.name, empty.name),
+        wanted: format!("at most {target} times ours"),
+        is: format!("{} times ({} to {})", short(ratio.is), short(ratio.low), short(ratio.high)),
+        verdict: if noisy { Verdict::Unknown } else { ratio.at_most(target) },
+    })
+}
+
+/// The row in which our share of the least memory of a peer is the largest.
+fn memory(rows: &[Row]) -> Option<Judgement> {
+    let shares = rows.iter().filter_map(|row| Some((row, share(row)?)));
+    let (row, share) = shares.max_by(|(_, one), (_, other)| one.total_cmp(other))?;
+    Some(Judgement {
+        what: format!("largest memory, at worst in {}", row.name),
+        wanted: format!("at most {MEMORY} of a peer's"),
+        is: format!("{share:.2}"),
+        verdict: if share <= MEMORY { Verdict::Met } else { Verdict::Missed },
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "kibibytes of a process")]
+fn share(row: &Row) -> Option<f64> {
+    let peers = (1..row.sides.len()).filter_map(|side| row.samples(side)?.memory);
+    Some(row.samples(0)?.memory? as f64 / peers.min()? as f64)
+}
+
+fn size(ours: &Side) -> Judgement {
+    let bytes = disk(&ours.bin, |_| true);
+    Judgement {
+        what: "all plugins on disk".to_owned(),
+        wanted: format!("at most {}", megabytes(SIZE)),
+        is: megabytes(bytes),
+        verdict: if bytes <= SIZE { Verdict::Met } else { Verdict::Missed },
+    }
+}
+
+/// The bytes of the files whose names are wanted, those with several names counted once.
+pub(crate) fn disk(dir: &Path, wanted: impl Fn(&str) -> bool) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| wanted(&entry.file_name().to_string_lossy()));
+    let files = named.filter_map(|entry| fs::metadata(entry.path()).ok()).filter(fs::Metadata::is_file);
+    files.map(|file| (file.ino(), file.len())).collect::<BTreeMap<_, _>>().values().sum()
+}
+
+/// Three figures.
+pub(crate) fn short(number: f64) -> String {
+    match number {
+        n if n < 10.0 => format!("{n:.2}"),
+        n if n < 100.0 => format!("{n:.1}"),
+        n => format!("{n:.0}"),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "the sizes of programs")]
+pub(crate) fn megabytes(bytes: u64) -> String {
+    format!("{:.2} MB", bytes as f64 / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::{Noise, Outcome, Samples};
+
+    fn row(name: &str, unrest: f64, times: &[f64]) -> Row {
+        let one =
+            |ms: &f64| Outcome::Measured(Samples { took: vec![*ms; 5], memory: Some(1000), ..Samples::default() });
+        let noise = Noise { unrest, others: 0.0 };
+        Row { name: name.to_owned(), sides: times.iter().map(one).collect(), noise }
+    }
+
+    fn verdicts(rows: &[Row]) -> Vec<Verdict> {
+        judge(rows, &[]).into_iter().map(|judgement| judgement.verdict).collect()
+    }
+
+    #[test]
+    fn a_target_is_met_missed_or_lost_in_noise() {
+        let speed = |noise, ms| verdicts(&[row("bridge ADD", noise, &[ms, 12.0, 15.0])])[0];
+        assert_eq!(speed(1.0, 2.0), Verdict::Met);
+        assert_eq!(speed(1.0, 3.0), Verdict::Missed);
+        assert_eq!(speed(9.0, 2.0), Verdict::Unknown);
+    }
+
+    #[test]
+    fn flatness_is_ours_alone() {
+        let rows =
+            |full| [row("host-local, empty ADD", 1.0, &[1.0]), row("host-local, 65,000 taken ADD", 1.0, &[full])];
+        assert_eq!(verdicts(&rows(1.2)), [Verdict::Met]);
+        assert_eq!(verdicts(&rows(1.8)), [Verdict::Missed]);
+    }
+
+    #[test]
+    fn as_much_memory_as_a_peer_is_too_much() {
+        assert_eq!(verdicts(&[row("loopback ADD", 1.0, &[1.0, 1.0])]), [Verdict::Missed]);
+    }
+
+    #[test]
+    fn a_file_with_two_names_is_counted_once() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a"), "12345").unwrap();
+        fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
+        fs::write(dir.path().join("c"), "123").unwrap();
+        assert_eq!(disk(dir.path(), |_| true), 8);
+        assert_eq!(disk(dir.path(), |name| name == "c"), 3);
+    }
+}

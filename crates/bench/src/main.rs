@@ -1,0 +1,118 @@
+//! Measures CNI plugins side by side: the same calls, in namespaces of their own, every side in turn in every round.
+//!
+//! `scripts/bench` and `scripts/profile` start it; what is measured is the table in `scene.rs`, what is wanted of it stands
+//! below that. A ratio is only worth something within one run, and only with its spread: both are in every row.
+
+mod chart;
+mod command_line;
+mod figures;
+mod judge;
+mod measure;
+mod profile;
+mod scene;
+mod spawn;
+mod stage;
+mod table;
+
+use std::fs;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use command_line::{Asked, What};
+use figures::Verdict;
+use measure::Row;
+use scene::{SCENES, Scene};
+
+/// A failure is for a person to read.
+pub(crate) type Result<T> = std::result::Result<T, String>;
+
+fn main() -> ExitCode {
+    match command_line::read(std::env::args().skip(1)).and_then(|asked| answer(&asked)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(text) => {
+            let _ = writeln!(io::stderr(), "cnikit-bench: {text}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether all is as it was asserted to be.
+fn answer(asked: &Asked) -> Result<bool> {
+    match asked.what {
+        What::Help => say(command_line::HELP).map(|()| true),
+        What::Scenes => SCENES.iter().try_for_each(|scene| say(&format!("{}\n", scene.name))).map(|()| true),
+        What::Measure => measure(asked),
+        What::Weigh { ref file, ref program } => measure::weigh(file, program).map(|status| status == 0),
+        What::Profile => wanted(asked).try_for_each(|scene| profile(asked, scene)).map(|()| true),
+    }
+}
+
+/// The scenes that were asked for.
+fn wanted(asked: &Asked) -> impl Iterator<Item = &'static Scene> {
+    let among = |scene: &&Scene| asked.rows.is_empty() || asked.rows.iter().any(|word| scene.name.contains(word));
+    let exact = |scene: &&Scene| asked.exact.as_ref().is_none_or(|name| name == scene.name);
+    SCENES.iter().filter(move |scene| among(scene) && exact(scene) && rounds(asked, scene) > 0)
+}
+
+fn rounds(asked: &Asked, scene: &Scene) -> usize {
+    let usual = if asked.short { scene.short } else { scene.rounds };
+    asked.rounds.map_or(usual, |rounds| rounds.min(usual))
+}
+
+fn profile(asked: &Asked, scene: &Scene) -> Result<()> {
+    asked.sides.iter().take(1).try_for_each(|side| say(&profile::profile(scene, side, rounds(asked, scene))?))
+}
+
+fn measure(asked: &Asked) -> Result<bool> {
+    let sides = &asked.sides;
+    let mut rows: Vec<Row> = Vec::new();
+    for scene in wanted(asked) {
+        let played = measure::play(scene, sides, rounds(asked, scene));
+        played.iter().try_for_each(|row| say(&table::plain(row, sides)))?;
+        rows.extend(played);
+    }
+    if rows.is_empty() {
+        return Err("no scene has that name; cnikit-bench scenes lists them".to_owned());
+    }
+    let judgements = judge::judge(&rows, sides);
+    if let Some(out) = &asked.out {
+        let write = |name: &str, text: String| {
+            let file = out.join(name);
+            fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))
+        };
+        write("bench.md", table::document(&rows, sides, &judgements, &machine(&rows)))?;
+        write("bench.csv", table::samples(&rows, sides))?;
+        write("bench.svg", chart::svg(&rows, "Times faster than the faster packaged reference"))?;
+    }
+    say(&format!("\n{}\n", table::targets(&judgements)))?;
+    say(&format!("{}\n", machine(&rows)))?;
+    Ok(!asked.assert || judgements.iter().all(|one| one.verdict != Verdict::Missed))
+}
+
+/// On what it was measured, and how quiet that was.
+fn machine(rows: &[Row]) -> String {
+    let first = |file: &str| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
+    let model = first("/proc/cpuinfo");
+    let model = model.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("of an unknown model");
+    let processors = std::thread::available_parallelism().map_or(0, usize::from);
+    let noisy = rows.iter().filter(|row| row.is_noisy()).count();
+    format!(
+        "Linux {}, {processors} processors ({}), load {}. A fixed piece of work took equally long, within {:.0} %, and \
+         others had less than {:.0} % of the processors, in {} of {} rows{}.",
+        first("/proc/sys/kernel/osrelease"),
+        model.trim_start_matches(|letter: char| letter.is_whitespace() || letter == ':'),
+        first("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
+        (measure::NOISY.unrest - 1.0) * 100.0,
+        measure::NOISY.others * 100.0,
+        rows.len() - noisy,
+        rows.len(),
+        if noisy > 0 { "; in the others the machine was too noisy to judge" } else { "" },
+    )
+}
+
+#[expect(clippy::print_stdout, reason = "rows are told as they are measured")]
+fn say(text: &str) -> Result<()> {
+    print!("{text}");
+    io::stdout().flush().map_err(|error| format!("stdout: {error}"))
+}

@@ -1,0 +1,210 @@
+//! What is measured, as a table: scenes with their verbs, and the targets of their rows.
+
+use std::time::Duration;
+
+/// A verb of the specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Version,
+    Status,
+    Add,
+    Check,
+    Del,
+    Gc,
+}
+
+use Verb::{Add, Check, Del, Gc, Status, Version};
+
+impl Verb {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Version => "VERSION",
+            Status => "STATUS",
+            Add => "ADD",
+            Check => "CHECK",
+            Del => "DEL",
+            Gc => "GC",
+        }
+    }
+
+    /// Whether it is about one container; else one call is about the network.
+    pub(crate) fn is_of_a_container(self) -> bool {
+        matches!(self, Add | Check | Del)
+    }
+
+    pub(crate) fn takes_prev(self) -> bool {
+        matches!(self, Check | Del)
+    }
+
+    /// The oldest version of the specification that has it, as far as that matters: all speak the first of these.
+    pub(crate) fn spoken_since(self) -> &'static str {
+        if matches!(self, Status | Gc) { "1.1.0" } else { "1.0.0" }
+    }
+}
+
+/// What happens in one round, and around it.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    /// The beginning of its rows' names.
+    pub(crate) name: &'static str,
+    pub(crate) plugin: &'static str,
+    /// The configuration; `DIR` in it is the side's directory.
+    pub(crate) conf: &'static str,
+    /// The verbs of a round, in order.
+    pub(crate) steps: &'static [Verb],
+    /// Those of them that become rows.
+    pub(crate) rows: &'static [Verb],
+    /// How many containers, all called at once.
+    pub(crate) at_once: usize,
+    /// How many addresses are reserved beforehand.
+    pub(crate) reserved: u32,
+    /// How many nft rules of a stranger's are there beforehand.
+    pub(crate) foreign_rules: u32,
+    /// Whether the binary is dropped from the page cache before each step.
+    pub(crate) cold: bool,
+    /// A shell line that succeeds on the host, after this verb, where the side did what the scene is about.
+    pub(crate) proof: (Verb, &'static str),
+    /// Rounds of a whole run, and of a short one; a scene without the latter is left out there.
+    pub(crate) rounds: usize,
+    pub(crate) short: usize,
+    /// Waited after each step, so that nothing which the kernel puts off (freeing of links and rules) hits the next one.
+    pub(crate) pause: Duration,
+}
+
+const CALM: Duration = Duration::from_millis(30);
+const BRIEF: Duration = Duration::from_millis(2);
+
+const ONE: Scene = Scene {
+    name: "",
+    plugin: "bridge",
+    conf: "{}",
+    steps: &[Add, Del],
+    rows: &[Add, Del],
+    at_once: 1,
+    reserved: 0,
+    foreign_rules: 0,
+    cold: false,
+    proof: (Add, "true"),
+    rounds: 40,
+    short: 5,
+    pause: CALM,
+};
+
+macro_rules! ipam {
+    () => {
+        r#""ipam":{"type":"host-local","dataDir":"DIR/leases","ranges":[[{"subnet":"10.97.0.0/16"}]]}"#
+    };
+    (dual) => {
+        r#""ipam":{"type":"host-local","dataDir":"DIR/leases",
+           "ranges":[[{"subnet":"10.97.0.0/16"}],[{"subnet":"fd00:97::/64"}]]}"#
+    };
+}
+
+macro_rules! bridge {
+    ($more:literal, $ipam:expr) => {
+        concat!(r#"{"bridge":"bench0","isDefaultGateway":true,"#, $more, $ipam, "}")
+    };
+}
+
+const BRIDGE: &str = bridge!("", ipam!());
+const NFTABLES: Scene = Scene {
+    conf: bridge!(r#""ipMasq":true,"ipMasqBackend":"nftables","#, ipam!()),
+    proof: (Add, "nft list table inet cni_plugins_masquerade | grep -q masquerade"),
+    ..ONE
+};
+const HOST_LOCAL: Scene = Scene { plugin: "host-local", conf: concat!("{", ipam!(), "}"), pause: BRIEF, ..ONE };
+const ALL_AT_ONCE: Scene = Scene { conf: BRIDGE, rounds: 12, short: 3, ..ONE };
+
+/// Every scene, in the order of the table that is made of them.
+pub(crate) const SCENES: &[Scene] = &[
+    Scene { name: "bridge", steps: &[Version], rows: &[Version], pause: BRIEF, ..ONE },
+    Scene { name: "cold bridge", steps: &[Version], rows: &[Version], cold: true, rounds: 20, ..ONE },
+    Scene { name: "loopback", plugin: "loopback", pause: BRIEF, ..ONE },
+    Scene { name: "bridge", conf: BRIDGE, steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..ONE },
+    Scene {
+        name: "bridge, iptables",
+        conf: bridge!(r#""ipMasq":true,"ipMasqBackend":"iptables","#, ipam!()),
+        proof: (Add, "iptables -t nat -S | grep -q -i -e '-j MASQUERADE'"),
+        steps: &[Add, Check, Del],
+        rows: &[Add, Check, Del],
+        ..ONE
+    },
+    Scene { name: "bridge, nftables", steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..NFTABLES },
+    Scene {
+        name: "bridge, dual stack",
+        conf: bridge!("", ipam!(dual)),
+        steps: &[Add, Check, Del],
+        rows: &[Add, Check, Del],
+        ..ONE
+    },
+    Scene { name: "ptp", plugin: "ptp", conf: concat!("{", ipam!(), "}"), ..ONE },
+    Scene { name: "ptp, dual stack", plugin: "ptp", conf: concat!("{", ipam!(dual), "}"), rounds: 8, short: 2, ..ONE },
+    Scene { name: "host-local, empty", ..HOST_LOCAL },
+    Scene { name: "host-local, 1,000 taken", reserved: 1_000, rounds: 30, ..HOST_LOCAL },
+    Scene { name: "host-local, 10,000 taken", reserved: 10_000, rounds: 15, short: 2, ..HOST_LOCAL },
+    Scene { name: "host-local, 65,000 taken", reserved: 65_000, rounds: 8, short: 0, ..HOST_LOCAL },
+    Scene { name: "bridge, 2 at once", at_once: 2, rounds: 20, ..ALL_AT_ONCE },
+    Scene { name: "bridge, 16 at once", at_once: 16, ..ALL_AT_ONCE },
+    Scene { name: "bridge, 64 at once", at_once: 64, ..ALL_AT_ONCE },
+    Scene { name: "bridge, burst of 250", at_once: 250, rounds: 5, short: 0, ..ALL_AT_ONCE },
+    Scene { name: "bridge", conf: BRIDGE, steps: &[Status], rows: &[Status], pause: BRIEF, ..ONE },
+    Scene {
+        name: "bridge, 1,000 valid, 100 stale",
+        conf: BRIDGE,
+        steps: &[Add, Gc, Del],
+        rows: &[Gc],
+        at_once: 100,
+        reserved: 1_000,
+        proof: (Gc, "test $(ls DIR/leases/bench | grep -c '^10[.]') = 1000"),
+        rounds: 5,
+        short: 1,
+        ..ONE
+    },
+    Scene { name: "bridge, nftables, no foreign rule", rows: &[Add], rounds: 20, short: 3, ..NFTABLES },
+    Scene {
+        name: "bridge, nftables, 1,000 foreign rules",
+        foreign_rules: 1_000,
+        rows: &[Add],
+        rounds: 20,
+        short: 3,
+        ..NFTABLES
+    },
+    Scene {
+        name: "bridge, nftables, 10,000 foreign rules",
+        foreign_rules: 10_000,
+        rows: &[Add],
+        rounds: 20,
+        short: 0,
+        ..NFTABLES
+    },
+];
+
+/// How many times faster than the better peer a row has to be.
+pub(crate) const TARGETS: &[(&str, f64)] = &[
+    ("bridge VERSION", 4.0),
+    ("bridge ADD", 5.0),
+    ("bridge DEL", 1.2),
+    ("bridge, iptables ADD", 4.0),
+    ("bridge, iptables DEL", 3.0),
+    ("bridge, nftables ADD", 20.0),
+    ("bridge, nftables DEL", 3.0),
+    ("ptp, dual stack ADD", 500.0),
+    ("host-local, empty ADD", 4.0),
+    ("host-local, 10,000 taken ADD", 100.0),
+    ("host-local, 65,000 taken ADD", 500.0),
+    ("bridge, 64 at once ADD", 5.0),
+];
+
+/// Our second row may cost at most that many times our first.
+pub(crate) const FLAT: (&str, &str, f64) = ("host-local, empty ADD", "host-local, 65,000 taken ADD", 1.5);
+
+/// What our largest memory may be of the least of the peers'.
+pub(crate) const MEMORY: f64 = 0.5;
+
+/// What all our plugins may take of a disk, in bytes.
+pub(crate) const SIZE: u64 = 4 << 20;
+
+/// The row of a scene's verb.
+pub(crate) fn row(scene: &Scene, verb: Verb) -> String {
+    format!("{} {}", scene.name, verb.name())
+}

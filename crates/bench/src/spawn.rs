@@ -1,0 +1,212 @@
+//! Starts a program as cheaply as it can be done, and says what it cost.
+#![expect(unsafe_code, reason = "wait4(2) and getrusage(2) with all that they tell")]
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{Pid, pipe2};
+
+/// The bytes that a pipe holds unless it is told otherwise, and what the kernel allows without a privilege; see pipe(7).
+const USUAL: usize = 1 << 16;
+const LONG: i32 = 1 << 20;
+
+/// A program with everything made ready, so that nothing is left to do once the clock runs.
+///
+/// The crate `process` binds a child to its parent, which takes a fork of all our memory; here the child shares it until it
+/// is the program (`posix_spawn(3)`), and the start costs both sides alike and little. Its input waits in a pipe, its output
+/// fits into one: nobody has to be served while it runs.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    path: CString,
+    argv: Vec<CString>,
+    envp: Vec<CString>,
+    stdin: OwnedFd,
+    stdout: Pipe,
+    stderr: Pipe,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    ours: File,
+    theirs: OwnedFd,
+}
+
+/// What one run cost, and what it said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Run {
+    /// From the start to the end of the wait.
+    pub(crate) took: Duration,
+    /// Processor time of it and of all that it waited for.
+    pub(crate) processor: Duration,
+    /// The largest resident set of any of them, in KiB (`ru_maxrss`), or of what it was before it was the program.
+    pub(crate) memory: i64,
+    /// Page faults: those that needed no disk, and those that did.
+    pub(crate) faults: (i64, i64),
+    /// Exit status; -1 for a signal.
+    pub(crate) status: i32,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+}
+
+/// A program that runs.
+#[derive(Debug)]
+struct Running {
+    pid: Pid,
+    stdout: File,
+    stderr: File,
+}
+
+impl Ready {
+    /// A program with its whole environment and its input, which has to fit into a pipe.
+    pub(crate) fn new(words: &[String], env: &[(String, String)], input: &[u8]) -> io::Result<Ready> {
+        let argv = words.iter().map(|word| Ok(CString::new(word.as_str())?)).collect::<io::Result<Vec<_>>>()?;
+        let envp = env.iter().map(|(key, value)| Ok(CString::new(format!("{key}={value}"))?));
+        let (stdin, mut filled) = pipe()?;
+        if input.len() > USUAL {
+            fcntl(&filled, FcntlArg::F_SETPIPE_SZ(LONG))?;
+        }
+        filled.write_all(input)?;
+        Ok(Ready {
+            path: argv.first().cloned().unwrap_or_default(),
+            argv,
+            envp: envp.collect::<io::Result<Vec<_>>>()?,
+            stdin,
+            stdout: Pipe::new()?,
+            stderr: Pipe::new()?,
+        })
+    }
+
+    /// Runs it in the calling thread's network namespace.
+    pub(crate) fn run(self) -> io::Result<Run> {
+        let began = Instant::now();
+        let mut run = self.start()?.wait()?;
+        run.took = began.elapsed();
+        Ok(run)
+    }
+
+    fn start(self) -> io::Result<Running> {
+        let mut streams = PosixSpawnFileActions::init()?;
+        for (theirs, number) in [(&self.stdin, 0), (&self.stdout.theirs, 1), (&self.stderr.theirs, 2)] {
+            streams.add_dup2(theirs.as_raw_fd(), number)?;
+        }
+        let pid = posix_spawn(self.path.as_c_str(), &streams, &attributes()?, &self.argv, &self.envp)?;
+        Ok(Running { pid, stdout: self.stdout.ours, stderr: self.stderr.ours })
+    }
+}
+
+/// Runs them all at once; how long the whole took, and what each cost.
+pub(crate) fn at_once(all: Vec<Ready>) -> io::Result<(Duration, Vec<Run>)> {
+    let began = Instant::now();
+    let running: Vec<_> = all.into_iter().map(Ready::start).collect::<io::Result<_>>()?;
+    let ended: Vec<_> = running.into_iter().map(Running::reap).collect::<io::Result<_>>()?;
+    let took = began.elapsed();
+    Ok((took, ended.into_iter().map(|(run, streams)| heard(run, streams)).collect::<io::Result<_>>()?))
+}
+
+/// Runs a program with our own streams and environment; how it ended and what it cost.
+pub(crate) fn in_our_place(program: &str) -> io::Result<Run> {
+    let path = CString::new(program)?;
+    let env = std::env::vars_os().map(|(mut pair, value)| {
+        pair.push("=");
+        pair.push(value);
+        Ok(CString::new(pair.as_encoded_bytes())?)
+    });
+    let (streams, env) = (PosixSpawnFileActions::init()?, env.collect::<io::Result<Vec<_>>>()?);
+    let pid = posix_spawn(path.as_c_str(), &streams, &attributes()?, &[path.as_c_str()], &env)?;
+    reap(pid)
+}
+
+/// What this process and all children that it has waited for took of the processors; see getrusage(2).
+pub(crate) fn processor_time() -> Duration {
+    [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].into_iter().map(used).sum()
+}
+
+fn used(by: libc::c_int) -> Duration {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer leads to a value of the right type that lives here; zeroes are a valid `rusage`.
+    let usage = unsafe {
+        libc::getrusage(by, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    duration(usage.ru_utime) + duration(usage.ru_stime)
+}
+
+/// Waits for a child's end; see wait4(2).
+fn reap(child: Pid) -> io::Result<Run> {
+    let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
+    // SAFETY: both pointers lead to values of the right type that live here; zeroes are a valid `rusage`.
+    let (pid, usage) = unsafe {
+        let pid = libc::wait4(child.as_raw(), &raw mut status, 0, usage.as_mut_ptr());
+        (pid, usage.assume_init())
+    };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Run {
+        processor: duration(usage.ru_utime) + duration(usage.ru_stime),
+        memory: usage.ru_maxrss,
+        faults: (usage.ru_minflt, usage.ru_majflt),
+        status: if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 },
+        ..Run::default()
+    })
+}
+
+impl Running {
+    fn wait(self) -> io::Result<Run> {
+        let (run, streams) = self.reap()?;
+        heard(run, streams)
+    }
+
+    fn reap(self) -> io::Result<(Run, [File; 2])> {
+        Ok((reap(self.pid)?, [self.stdout, self.stderr]))
+    }
+}
+
+/// What it wrote and nobody has read so far. A descendant may hold the streams open: nobody waits for that.
+fn heard(mut run: Run, [stdout, stderr]: [File; 2]) -> io::Result<Run> {
+    run.stdout = waiting(stdout)?;
+    run.stderr = waiting(stderr)?;
+    Ok(run)
+}
+
+fn waiting(mut stream: File) -> io::Result<Vec<u8>> {
+    fcntl(&stream, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(bytes),
+    }
+}
+
+impl Pipe {
+    fn new() -> io::Result<Pipe> {
+        let (ours, theirs) = pipe()?;
+        Ok(Pipe { ours: ours.into(), theirs: theirs.into() })
+    }
+}
+
+/// A reading and a writing end.
+fn pipe() -> io::Result<(OwnedFd, File)> {
+    let (reading, writing) = pipe2(OFlag::O_CLOEXEC)?;
+    Ok((reading, writing.into()))
+}
+
+/// Nothing is inherited that a runtime would not give: std ignores `SIGPIPE` in us, not in the program.
+fn attributes() -> nix::Result<PosixSpawnAttr> {
+    let mut attributes = PosixSpawnAttr::init()?;
+    attributes.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;
+    attributes.set_flags(PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF)?;
+    Ok(attributes)
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::from_secs(seconds) + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or_default())
+}

@@ -1,0 +1,268 @@
+//! Where one side's plugins are called: a host, containers and a directory of its own, none of them seen by another side.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cnikit_netns::{Netns, make};
+use cnikit_process::{Deadline, Program};
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+use crate::Result;
+use crate::scene::{Scene, Verb};
+use crate::spawn::{self, Ready, Run};
+
+/// Plugins to be measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Side {
+    pub(crate) name: String,
+    /// The directory that they are in.
+    pub(crate) bin: PathBuf,
+}
+
+/// A host with containers beside it, made for one scene and gone after it.
+#[derive(Debug)]
+pub(crate) struct Stage<'a> {
+    side: &'a Side,
+    scene: &'a Scene,
+    host: Netns,
+    containers: Vec<Container>,
+    dir: TempDir,
+    /// Set over the environment of every call.
+    pub(crate) env: Vec<(String, String)>,
+    /// What the plugin is started through: nothing, or a tracer.
+    pub(crate) through: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Container {
+    netns: Netns,
+    /// What ADD said.
+    prev: Option<Value>,
+}
+
+/// One verb in one round: how long it took, all containers at once, and what the calls cost.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) verb: Verb,
+    pub(crate) took: Duration,
+    pub(crate) runs: Vec<Run>,
+    /// What a DEL said that failed. It is measured all the same: what it could not do shows in the next ADD.
+    pub(crate) complaint: Option<String>,
+}
+
+/// What plugins need to find iptables and nft.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Nothing that is started to prepare a scene may take longer.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// The first of the addresses that are reserved beforehand, in 10.97.0.0/16.
+const FIRST: u32 = 0x0a61_0002;
+
+impl<'a> Stage<'a> {
+    /// Sets the scene: its reservations and foreign rules are there when this returns.
+    pub(crate) fn new(side: &'a Side, scene: &'a Scene) -> Result<Stage<'a>> {
+        let container = |_| Ok(Container { netns: netns()?, prev: None });
+        let containers = (0..scene.at_once).map(container).collect::<Result<_>>()?;
+        let dir = TempDir::new().map_err(|error| format!("a temporary directory: {error}"))?;
+        let (env, through) = (Vec::new(), Vec::new());
+        let stage = Stage { side, scene, host: netns()?, containers, dir, env, through };
+        stage.sh("ip link set lo up", "")?;
+        stage.reserve().map_err(|error| format!("{}: {error}", stage.leases().display()))?;
+        stage.add_foreign_rules()?;
+        Ok(stage)
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The verbs of a round.
+    pub(crate) fn verbs(&self) -> &'a [Verb] {
+        self.scene.steps
+    }
+
+    /// Runs a shell line on the host; it has to succeed.
+    pub(crate) fn sh(&self, line: &str, input: &str) -> Result<String> {
+        let program = Program {
+            path: "/bin/sh".into(),
+            args: ["-c", line].map(Into::into).into(),
+            env: vec![("PATH".into(), PATH.into())],
+            stdin: input.as_bytes().to_vec(),
+            limit: 64 << 20,
+            grace: Duration::ZERO,
+        };
+        let run = || cnikit_process::run(&program, Deadline::after(PATIENCE));
+        let ended = self.on_host(run)?.map_err(|error| error.to_string())?;
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        if ended.how.is_success() {
+            Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+        } else {
+            Err(format!("{line}: {}", stderr.trim()))
+        }
+    }
+
+    /// One round: every verb of the scene, each for all containers at once.
+    pub(crate) fn round(&mut self) -> Result<Vec<Step>> {
+        self.scene.steps.iter().map(|verb| self.step(*verb)).collect()
+    }
+
+    /// As [`Stage::round`], and makes sure of it that the side does what the scene is about.
+    pub(crate) fn first_round(&mut self) -> Result<()> {
+        let (proven, line) = self.scene.proof;
+        for verb in self.scene.steps {
+            let step = self.step(*verb)?;
+            if self.scene.cold && step.runs.iter().any(|run| run.faults.1 == 0) {
+                return Err("the binary could not be dropped from the page cache".to_owned());
+            }
+            if *verb == proven {
+                let line = self.placed(line);
+                self.sh(&line, "").map_err(|error| format!("{} does not do it: {error}", self.scene.plugin))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One verb, for all containers at once.
+    pub(crate) fn step(&mut self, verb: Verb) -> Result<Step> {
+        let who = if verb.is_of_a_container() { 0..self.containers.len() } else { 0..1 };
+        if self.scene.cold {
+            evict(&self.plugin())?;
+        }
+        let ready: Vec<Ready> = who.map(|index| self.ready(verb, index)).collect::<Result<_>>()?;
+        let (took, runs) = self.on_host(|| run(ready))?.map_err(|error| format!("{}: {error}", self.side.name))?;
+        Deadline::never().pause(self.scene.pause);
+        let complaint = runs.iter().find(|run| run.status != 0).map(|run| self.complaint(verb, run));
+        if verb != Verb::Del
+            && let Some(complaint) = complaint
+        {
+            return Err(complaint);
+        }
+        if verb == Verb::Add {
+            self.remember(&runs);
+        }
+        Ok(Step { verb, took, runs, complaint })
+    }
+
+    fn on_host<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        self.host.enter(|_| work()).map_err(|error| error.to_string())
+    }
+
+    /// In the words of the plugin, which says on stdout what went wrong.
+    fn complaint(&self, verb: Verb, run: &Run) -> String {
+        let error: Value = serde_json::from_slice(&run.stdout).unwrap_or_default();
+        let said = [&error["msg"], &error["details"]].map(|part| part.as_str().unwrap_or_default());
+        let stderr = String::from_utf8_lossy(&run.stderr);
+        let said =
+            [said[0], said[1], stderr.trim()].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>();
+        format!("{} {}: {}", self.scene.plugin, verb.name(), said.join("; "))
+    }
+
+    fn remember(&mut self, runs: &[Run]) {
+        for (container, run) in self.containers.iter_mut().zip(runs) {
+            container.prev = serde_json::from_slice(&run.stdout).ok();
+        }
+    }
+
+    /// A text of the scene's with the directory in its place.
+    fn placed(&self, text: &str) -> String {
+        text.replace("DIR", &self.dir().display().to_string())
+    }
+
+    fn plugin(&self) -> PathBuf {
+        self.side.bin.join(self.scene.plugin)
+    }
+
+    fn ready(&self, verb: Verb, index: usize) -> Result<Ready> {
+        let container = &self.containers[index];
+        let pairs = [
+            ("PATH", PATH.to_owned()),
+            ("CNI_COMMAND", verb.name().to_owned()),
+            ("CNI_PATH", self.side.bin.display().to_string()),
+            ("CNI_CONTAINERID", format!("bench-{index}")),
+            ("CNI_IFNAME", if self.scene.plugin == "loopback" { "lo" } else { "eth0" }.to_owned()),
+            ("CNI_NETNS", path(&container.netns)),
+        ];
+        // What a verb does not take, a strict plugin refuses.
+        let of_a_container = |key: &str| ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS"].contains(&key);
+        let pairs = pairs.into_iter().filter(|(key, _)| verb.is_of_a_container() || !of_a_container(key));
+        let env: Vec<_> = pairs.map(|(key, value)| (key.to_owned(), value)).chain(self.env.iter().cloned()).collect();
+        let words: Vec<_> = self.through.iter().cloned().chain([self.plugin().display().to_string()]).collect();
+        let input = Value::Object(self.conf(verb, container)?).to_string();
+        Ready::new(&words, &env, input.as_bytes()).map_err(|error| format!("{}: {error}", self.plugin().display()))
+    }
+
+    fn conf(&self, verb: Verb, container: &Container) -> Result<Map<String, Value>> {
+        let text = self.placed(self.scene.conf);
+        let mut conf: Map<String, Value> = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
+        let (version, name) = (verb.spoken_since(), "bench");
+        conf.extend([("cniVersion".to_owned(), version.into()), ("name".to_owned(), name.into())]);
+        conf.insert("type".to_owned(), self.scene.plugin.into());
+        if let (Some(prev), true) = (&container.prev, verb.takes_prev()) {
+            conf.insert("prevResult".to_owned(), prev.clone());
+        }
+        if verb == Verb::Gc {
+            let valid = |n: u32| json!({"containerID": owner(n), "ifname": "eth0"});
+            conf.insert("cni.dev/valid-attachments".to_owned(), (0..self.scene.reserved).map(valid).collect());
+        }
+        Ok(conf)
+    }
+
+    fn leases(&self) -> PathBuf {
+        self.dir().join("leases/bench")
+    }
+
+    /// Reservations as the reference's host-local leaves them.
+    fn reserve(&self) -> std::io::Result<()> {
+        let (dir, address) = (self.leases(), |n| std::net::Ipv4Addr::from(FIRST + n).to_string());
+        fs::create_dir_all(&dir)?;
+        for n in 0..self.scene.reserved {
+            fs::write(dir.join(address(n)), format!("{}\r\neth0", owner(n)))?;
+        }
+        match self.scene.reserved.checked_sub(1) {
+            Some(last) => fs::write(dir.join("last_reserved_ip.0"), address(last)),
+            None => Ok(()),
+        }
+    }
+
+    fn add_foreign_rules(&self) -> Result<()> {
+        if self.scene.foreign_rules == 0 {
+            return Ok(());
+        }
+        let rule = |n| format!("ip saddr {} counter accept\n", std::net::Ipv4Addr::from(0x0b00_0000 + n));
+        let rules: String = (0..self.scene.foreign_rules).map(rule).collect();
+        self.sh("nft -f -", &format!("table inet foreign {{\nchain theirs {{\n{rules}}}\n}}\n")).map(drop)
+    }
+}
+
+fn netns() -> Result<Netns> {
+    make::anonymous().map_err(|error| error.to_string())
+}
+
+/// A path that any process in our process namespace can open while we live.
+fn path(netns: &Netns) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd())
+}
+
+/// Whose the reservations are that were there before.
+fn owner(n: u32) -> String {
+    format!("earlier-{n}")
+}
+
+fn run(mut ready: Vec<Ready>) -> std::io::Result<(Duration, Vec<Run>)> {
+    match (ready.pop(), ready.is_empty()) {
+        (Some(only), true) => only.run().map(|run| (run.took, vec![run])),
+        (last, _) => spawn::at_once(ready.into_iter().chain(last).collect()),
+    }
+}
+
+/// Drops a file from the page cache; see `posix_fadvise(2)`. A file that somebody executes stays.
+fn evict(file: &Path) -> Result<()> {
+    let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
+    fs::File::open(file)
+        .and_then(|open| Ok(nix::fcntl::posix_fadvise(&open, 0, 0, advice)?))
+        .map_err(|error| format!("{}: {error}", file.display()))
+}

@@ -1,0 +1,55 @@
+//! The packaged reference against itself: whatever the bench says then is the bench's own error.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+const REFERENCE: &str = "/usr/lib/cni";
+
+#[expect(clippy::disallowed_methods, reason = "a test starts what it tests from outside")]
+#[expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+fn bench(out: &Path, scene: &[&str]) -> Output {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_cnikit-bench"));
+    bench.args(["measure", "--ours", REFERENCE, "--peer", &format!("itself={REFERENCE}"), "--out"]);
+    bench.arg(out).args(scene).output().unwrap()
+}
+
+/// The cells of a row of the table.
+#[expect(clippy::expect_used, reason = "a test panics: that is how it fails")]
+fn cells(table: &str, row: &str) -> Vec<String> {
+    let line = table.lines().find(|line| line.starts_with(&format!("| {row} |"))).expect("the row is there");
+    line.split('|').map(|cell| cell.trim().to_owned()).collect()
+}
+
+#[test]
+fn the_same_plugins_are_as_fast_as_each_other() {
+    let out = tempfile::tempdir().unwrap();
+    let ended = bench(out.path(), &["--exact", "host-local, empty"]);
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    let table = std::fs::read_to_string(out.path().join("bench.md")).unwrap();
+    let faster = cells(&table, "host-local, empty ADD")[4].replace("~ ", "");
+    let ratio: f64 = faster.trim_start_matches("**").split("**").next().unwrap().parse().unwrap();
+    assert!((0.2..5.0).contains(&ratio), "{table}");
+    let memory = &cells(&table, "host-local, empty ADD")[7];
+    let (ours, theirs) = memory.split_once(" / ").unwrap();
+    assert!([ours, theirs].iter().all(|megabytes| megabytes.parse::<f64>().unwrap() > 2.0), "{memory}");
+    let picture = std::fs::read_to_string(out.path().join("bench.svg")).unwrap();
+    assert_eq!(picture.matches("class=\"target\"").count(), 1, "{picture}");
+}
+
+#[test]
+fn what_a_side_does_not_do_is_said_in_its_words_and_no_target_is_lost_by_it() {
+    let out = tempfile::tempdir().unwrap();
+    let ended = bench(out.path(), &["--exact", "bridge", "--rounds", "1", "--assert"]);
+    let table = std::fs::read_to_string(out.path().join("bench.md")).unwrap();
+    assert!(table.contains("| bridge STATUS | — [1] | — [2] |"), "{table}");
+    assert!(table.contains("1. cnikit: bridge STATUS: "), "{table}");
+    let missed = table.contains("**missed**");
+    assert_eq!(ended.status.code(), Some(i32::from(missed)), "{table}");
+}
+
+#[test]
+fn a_scene_that_is_not_there_is_an_error() {
+    let ended = bench(Path::new("/nowhere"), &["--rows", "no-such-row"]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("cnikit-bench scenes"));
+}
