@@ -63,6 +63,17 @@ fn directories_and_dangling_links_are_passed_over_and_good_links_followed() {
 }
 
 #[test]
+fn that_the_kernel_could_not_tell_is_not_said_to_be_absence() {
+    let (one, two) = (tempdir().unwrap(), tempdir().unwrap());
+    symlink("ipam", one.path().join("ipam")).unwrap();
+    let path = format!("{}:{}", text(&one), text(&two));
+    let error = find("ipam", &path).unwrap_err().to_string();
+    assert!(error.contains("Too many levels of symbolic links"), "{error}");
+    let second = put(&two, "ipam", 0o755);
+    assert_eq!(find("ipam", &path).unwrap(), second);
+}
+
+#[test]
 fn a_name_is_never_a_path() {
     let dir = tempdir().unwrap();
     put(&dir, "evil", 0o755);

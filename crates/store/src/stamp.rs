@@ -47,7 +47,9 @@ impl Directory {
     /// `None`: this file system does not keep nanoseconds, so its stamps prove nothing.
     #[doc(alias = "utimensat")]
     pub fn stamp_anew(&self) -> Result<Option<Stamp>, Error> {
-        let wanted = Stamp::now().max(self.stamp()?.next());
+        // One more than now: at the edge of a tick, or where two processors' counters differ, the fine clock reads as the
+        // coarse one does, and whoever changes the directory in the same tick would leave the very same stamp.
+        let wanted = Stamp::now().max(self.stamp()?).next();
         let time = TimeSpec::new(wanted.seconds, wanted.nanoseconds);
         futimens(self, &TimeSpec::UTIME_OMIT, &time).map_err(|errno| self.error("stamp", "", errno))?;
         Ok(Some(self.stamp()?).filter(|stands| *stands == wanted))

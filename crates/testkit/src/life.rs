@@ -33,7 +33,7 @@ pub const SHARED: [&str; 21] = [
 
 /// Is this line about one attachment, whatever else it holds? A host end's name is `veth` and digits; the word alone is the
 /// kind of a link, which a shared one may be too.
-fn is_traced(line: &str, id: &str) -> bool {
+pub(crate) fn is_traced(line: &str, id: &str) -> bool {
     let mut after = line.split("veth").skip(1);
     line.contains(id) || after.any(|rest| rest.starts_with(|c: char| c.is_ascii_hexdigit()))
 }

@@ -183,10 +183,13 @@ fn end_of(link: &Value, on_host: &[Value]) -> Option<String> {
     Some(text(&end["ifname"]))
 }
 
-/// Both name the host's end by digits: the reference by chance, ours by a hash.
+/// Both name the host's end by digits: the reference by chance, ours by a hash. The bridge's end of a VLAN's gateway is named
+/// by chance too, and by ours after the gateway.
 fn is_random(name: &str) -> bool {
-    name.strip_prefix("veth")
-        .is_some_and(|digits| digits.len() >= 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+    name.contains('~')
+        || name
+            .strip_prefix("veth")
+            .is_some_and(|digits| digits.len() >= 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
 }
 
 /// `ip -d -j link`, a line a property.
@@ -195,10 +198,9 @@ fn links_in_lines(json: &str) -> Vec<String> {
     let links = links_of(json);
     for mut link in links.clone() {
         let name = text(&link["ifname"]);
-        let same =
-            links.iter().filter(|other| other["address"] == link["address"] && other["ifname"] != link["ifname"]);
         // A bridge that has no MAC of its own has the lowest of its ports'.
-        lines.extend(same.map(|other| format!("link {name} has the MAC of {}", text(&other["ifname"]))));
+        let same = links.iter().any(|port| port["master"] == link["ifname"] && port["address"] == link["address"]);
+        lines.extend(same.then(|| format!("link {name} has the MAC of a port")));
         strip(&mut link);
         flatten(&format!("link {name}"), &link, &mut lines);
     }
