@@ -67,6 +67,18 @@ pub fn bin() -> &'static Path {
     })
 }
 
+/// Where the reference's plugins are: the packaged ones, 1.1.1, and the newest, 1.9.1. That they are missing is an error that
+/// says how to get them.
+pub fn references() -> [PathBuf; 2] {
+    let cache = std::env::var_os("CNIKIT_CACHE").map_or_else(|| "/var/tmp/cnikit".into(), PathBuf::from);
+    let packaged = (PathBuf::from("/usr/lib/cni"), "install the package containernetworking-plugins");
+    let newest = (cache.join("reference/usr/lib/cni"), "`scripts/test` unpacks it there before its tests");
+    [packaged, newest].map(|(dir, remedy)| {
+        assert!(dir.join("bridge").exists(), "the reference's plugins are not in {}: {remedy}", dir.display());
+        dir
+    })
+}
+
 /// The directory goes when the last of our processes is gone: a shell waits for our end.
 fn remove_at_exit(dir: &Path) {
     let wait = format!("read -r _; rm -rf '{}'", dir.display());

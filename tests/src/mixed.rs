@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use cnikit_testkit::{Container, Host, Said};
 use serde_json::Value;
 
-use crate::bin;
 use crate::world::UNTIL_DETECTED;
+use crate::{bin, references};
 
 /// A release of the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,17 +35,13 @@ pub enum Release {
 }
 
 impl Release {
-    /// Where its plugins are; that they are missing is an error that says how to get them.
+    /// Where its plugins are.
     pub fn bin(self) -> PathBuf {
-        let (dir, remedy) = match self {
-            Release::Packaged => (PathBuf::from("/usr/lib/cni"), "install the package containernetworking-plugins"),
-            Release::Newest => {
-                let cache = std::env::var("CNIKIT_CACHE").unwrap_or_else(|_| "/var/tmp/cnikit".into());
-                (PathBuf::from(cache).join("reference/usr/lib/cni"), "`scripts/test` unpacks it there before its tests")
-            }
-        };
-        assert!(dir.join("bridge").exists(), "the reference's plugins are not in {}: {remedy}", dir.display());
-        dir
+        let [packaged, newest] = references();
+        match self {
+            Release::Packaged => packaged,
+            Release::Newest => newest,
+        }
     }
 
     fn version(self) -> &'static str {

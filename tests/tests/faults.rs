@@ -11,30 +11,30 @@ fn subject(plugin: &str, bin: &std::path::Path) -> Subject {
 
 #[test]
 fn loopback_meets_every_error() {
-    errno::at_every_call(&subject("loopback", bin()), 150);
+    errno::at_every_call(&subject("loopback", bin()), 80);
 }
 
 #[test]
 fn host_local_meets_every_error() {
-    errno::at_every_call(&subject("host-local", bin()), 150);
+    errno::at_every_call(&subject("host-local", bin()), 80);
 }
 
 #[test]
 fn bridge_meets_every_error() {
-    errno::at_every_call(&subject("bridge", bin()), 150);
+    errno::at_every_call(&subject("bridge", bin()), 80);
 }
 
 #[test]
 fn ptp_meets_every_error() {
-    errno::at_every_call(&subject("ptp", bin()), 150);
+    errno::at_every_call(&subject("ptp", bin()), 80);
 }
 
 #[test]
 fn bridge_and_its_ipam_plugin_meet_every_error() {
-    errno::at_every_call(&subject("bridge", apart()), 150);
+    errno::at_every_call(&subject("bridge", apart()), 80);
 }
 
 #[test]
 fn ptp_and_its_ipam_plugin_meet_every_error() {
-    errno::at_every_call(&subject("ptp", apart()), 150);
+    errno::at_every_call(&subject("ptp", apart()), 80);
 }

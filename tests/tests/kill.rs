@@ -21,22 +21,22 @@ fn host_local_is_killed_at_every_call() {
 
 #[test]
 fn bridge_is_killed_at_every_call() {
-    kill::at_every_call(&subject("bridge", bin()), 120);
+    kill::at_every_call(&subject("bridge", bin()), 60);
 }
 
 #[test]
 fn ptp_is_killed_at_every_call() {
-    kill::at_every_call(&subject("ptp", bin()), 120);
+    kill::at_every_call(&subject("ptp", bin()), 60);
 }
 
 #[test]
 fn bridge_and_its_ipam_plugin_are_killed_at_every_call() {
-    kill::at_every_call(&subject("bridge", apart()), 120);
+    kill::at_every_call(&subject("bridge", apart()), 60);
 }
 
 #[test]
 fn ptp_and_its_ipam_plugin_are_killed_at_every_call() {
-    kill::at_every_call(&subject("ptp", apart()), 120);
+    kill::at_every_call(&subject("ptp", apart()), 60);
 }
 
 /// It gives its link the last name in a second step, and forgets the first one on DEL.

@@ -1,6 +1,5 @@
 //! Masquerade in every way that it can be written: one table of tests for nftables and both halves of iptables.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
-#![expect(clippy::disallowed_methods, reason = "where scripts/needs keeps the newest reference, the environment says")]
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,7 +9,7 @@ use std::time::Instant;
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Container, Host, Said, Subject, flood};
 use cnikit_tests::world::{WORLD, ping, undisturbed, world};
-use cnikit_tests::{bin, dual_stack, subject};
+use cnikit_tests::{bin, dual_stack, references, subject};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -295,14 +294,6 @@ fn gc_removes_what_is_of_the_network_and_not_valid() {
     }
 }
 
-/// The packaged reference, and the newest, which `scripts/needs` unpacks.
-fn references() -> [PathBuf; 2] {
-    let cache = std::env::var_os("CNIKIT_CACHE").map_or_else(|| "/var/tmp/cnikit".into(), PathBuf::from);
-    let references = ["/usr/lib/cni".into(), cache.join("reference/usr/lib/cni")];
-    references.iter().for_each(|dir| assert!(dir.join("bridge").exists(), "{}: scripts/needs", dir.display()));
-    references
-}
-
 /// What both understand; the packaged one knows no backend but iptables.
 fn understood(plugin: &str, way: Way) -> Subject {
     let conf = json!({"cniVersion": "1.0.0", "isGateway": true, "ipMasq": true, "ipMasqBackend": way.backend(), "ipam": dual_stack()});
@@ -343,6 +334,36 @@ fn what_the_reference_wrote_we_remove_and_it_what_we_wrote() {
     }
 }
 
+/// Of two rules in the reference's chain the second is another.
+const NFT_OTHER: Tampering = on_host(
+    "iptables-nft -t nat -R $(iptables-nft -t nat -S | sed -n 's/^-N //p') 2 ! -d 224.0.0.0/8 -j MASQUERADE",
+    "-j MASQUERADE` is missing from chain CNI-",
+);
+const LEGACY_OTHER: Tampering = on_host(
+    "ip6tables-legacy -t nat -R $(ip6tables-legacy -t nat -S | sed -n 's/^-N //p') 1 -d fd00:78::/64 -j ACCEPT",
+    "-j ACCEPT` is missing from chain CNI-",
+);
+
+#[test]
+fn check_takes_the_references_rules_for_good_and_names_each_that_was_tampered_with() {
+    let parts = [("bridge", IptablesNft, &NFT[..], NFT_OTHER), ("ptp", IptablesLegacy, &LEGACY[..], LEGACY_OTHER)];
+    for (reference, (plugin, way, known, other)) in references().iter().flat_map(|bin| parts.map(|part| (bin, part))) {
+        let dir = way.directory();
+        for tampering in known.iter().chain([&other]) {
+            let (host, container) = (Host::new(), Host::new().container());
+            let ours = on_path(&understood(plugin, way).at(host.dir()), dir.path());
+            let theirs = Subject { bin: reference.clone(), ..ours.clone() };
+            let result = theirs.add(&host, "c-one", &container);
+            ours.check(&host, "c-one", &container, &result).ok();
+            host.sh(tampering.line);
+            let said = ours.check(&host, "c-one", &container, &result);
+            assert_eq!(said.exit, 1, "{}: CHECK passes", tampering.line);
+            let (_, text) = said.refused();
+            assert!(text.contains(tampering.names), "{}: CHECK said {text}", tampering.line);
+        }
+    }
+}
+
 #[test]
 fn of_two_interfaces_that_the_reference_made_the_other_stays_masqueraded() {
     for way in HALVES {
@@ -354,9 +375,13 @@ fn of_two_interfaces_that_the_reference_made_the_other_stays_masqueraded() {
             let theirs = Subject { bin: references()[0].clone(), ..ours.clone() };
             let default = theirs.with("isDefaultGateway", json!(true));
             let (container, [first, second]) = two_interfaces(&host, &theirs, &default);
+            let check =
+                |ifname, result| call(&ours, &host, "CHECK", ("c-two", ifname), &container.path(), Some(result));
+            [("eth0", &first), ("eth1", &second)].iter().for_each(|(ifname, result)| drop(check(ifname, result).ok()));
             for _ in 0..2 {
                 call(&ours, &host, "DEL", ("c-two", "eth0"), &container.path(), prev.then_some(&first)).ok();
             }
+            check("eth1", &second).ok();
             container.sh(cnikit_tests::world::UNTIL_DETECTED);
             let state = || {
                 format!(

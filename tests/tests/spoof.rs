@@ -1,8 +1,6 @@
 //! `macspoofchk`: a container that takes another MAC is silenced, and nobody loses his protection or his peace by it.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
-#![expect(clippy::disallowed_methods, reason = "where scripts/needs keeps the newest reference, the environment says")]
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cnikit::input::Stdin;
@@ -12,7 +10,7 @@ use cnikit::{Addresses, Attachment, Entry, Input, Interface, InterfacePlugin, Ip
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Container, Host, Snapshot, Subject, fault, flood};
 use cnikit_tests::world::ping;
-use cnikit_tests::{dual_stack, subject};
+use cnikit_tests::{dual_stack, references, subject};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -293,14 +291,6 @@ mod traffic {
 
 mod beside_the_reference {
     use super::*;
-
-    /// The packaged reference, and the newest, which `scripts/needs` unpacks.
-    fn references() -> [PathBuf; 2] {
-        let cache = PathBuf::from(std::env::var_os("CNIKIT_CACHE").unwrap_or("/var/tmp/cnikit".into()));
-        let references = ["/usr/lib/cni".into(), cache.join("reference/usr/lib/cni")];
-        references.iter().for_each(|dir| assert!(dir.join("bridge").exists(), "{}: scripts/needs", dir.display()));
-        references
-    }
 
     fn pairs() -> impl Iterator<Item = (Subject, Subject)> {
         let ours = layer2().with("cniVersion", json!("1.0.0"));

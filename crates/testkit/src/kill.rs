@@ -26,7 +26,7 @@ pub fn at_every_call(subject: &Subject, most: usize) -> Report {
         let what = format!("{} {verb}, {trace} system calls, killed before each", subject.plugin);
         let scenes = choose(&what, all, most);
         let one = play(what, subject, &scenes, &trace).say();
-        assert_eq!(one.tried + one.findings.len(), scenes.len(), "not every system call was reached");
+        assert!(one.tried + one.findings.len() >= scenes.len(), "not every system call was reached");
         report.add(one);
     }
     report.conclude()

@@ -198,6 +198,7 @@ fn check_names_what_was_tampered_with_at_the_gateway() {
         on_host("bridge vlan add dev cni0~100 vid 7 pvid untagged", native),
         on_host("ip address del 10.77.0.1/24 dev cni0.100", "gateway on cni0.100: wanted 10.77.0.1/24"),
         on_host("ip link set cni0.100 address 0a:00:00:00:00:02", "MAC of cni0.100"),
+        on_host("echo 1 >/proc/sys/net/ipv6/conf/cni0.100/accept_ra", "accept_ra of cni0.100: wanted 0, found 1"),
         on_host("ip link set cni0.100 down", "VLAN gateway cni0.100: wanted up, found down"),
         on_host("ip link set cni0~100 down", "cni0~100: wanted up, found down"),
     ];

@@ -66,12 +66,9 @@ pub(super) fn verify(masquerade: &Masquerade, tag: &Tag) -> Result<Standing> {
     let names = Names::of(tag);
     let mut standing = Standing { any: false, drifts: Vec::new() };
     for (version, ruleset) in open(masquerade, tag)? {
-        let addresses = of_version(&masquerade.addresses, version);
-        let (own, table) = (own(&addresses), ruleset.table());
-        let found = names.found(table, |address| own.contains(&address));
+        let (addresses, table) = (of_version(&masquerade.addresses, version), ruleset.table());
         standing.any |= table.has_chain(&names.chain);
-        let place = format!("table {NAT} of {version}");
-        standing.drifts.extend(found.differences(&names.share(&addresses), &names.chain, &place));
+        standing.drifts.extend(names.differences(table, &addresses, &format!("table {NAT} of {version}")));
     }
     Ok(standing)
 }

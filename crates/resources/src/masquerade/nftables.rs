@@ -85,25 +85,17 @@ fn hash(text: &str) -> String {
 }
 
 pub(super) fn release(remains: &Remains) -> Result<()> {
-    let Some(mut nftables) = opened()? else { return Ok(()) };
+    let Some(mut nftables) = Nftables::if_any()? else { return Ok(()) };
     removed(nftables.release(&frame(), &prefix(&remains.tag))?);
     Ok(())
 }
 
 pub(super) fn sweep(stale: &Stale) -> Result<()> {
-    let Some(mut nftables) = opened()? else { return Ok(()) };
+    let Some(mut nftables) = Nftables::if_any()? else { return Ok(()) };
     let valid: Vec<String> = stale.tags().map(|tag| prefix(&tag)).collect();
     let keep = |comment: &str| valid.iter().any(|prefix| comment.starts_with(prefix));
     removed(nftables.sweep(&frame(), &format!("{}-", hash(&stale.network)), keep)?);
     Ok(())
-}
-
-/// A kernel without nftables has no rules of ours.
-fn opened() -> Result<Option<Nftables>> {
-    match Nftables::here() {
-        Err(error) if error.unsupported() => Ok(None),
-        opened => Ok(Some(opened?)),
-    }
 }
 
 fn removed(count: usize) {

@@ -38,13 +38,25 @@ impl Names {
     /// What the attachment has when it has these addresses.
     pub(super) fn share(&self, addresses: &[IpNetwork]) -> Share {
         let jump = |address: &IpNetwork| Rule::any().source(address.ip()).commented(&self.entry).jump(&self.chain);
-        let rules = addresses.iter().flat_map(|address| {
-            let from = || Rule::any().source(address.ip());
-            let inside = from().destination(network(*address)).commented(&self.rule).jump("ACCEPT");
-            let outside = from().not_destination(multicast(address)).commented(&self.rule).jump("MASQUERADE");
-            [inside, outside]
-        });
-        Share { jumps: addresses.iter().map(jump).collect(), rules: rules.collect() }
+        let rules = |address: &IpNetwork| rules(&Rule::any().source(address.ip()), address, &self.rule);
+        Share { jumps: addresses.iter().map(jump).collect(), rules: addresses.iter().flat_map(rules).collect() }
+    }
+
+    /// Where an attachment with these addresses does not have what it should, each a sentence.
+    ///
+    /// An address may have the reference's rules instead of its own, as before an upgrade: they are wanted where no rule
+    /// names the address and one of them is there.
+    pub(super) fn differences(&self, table: &Table, addresses: &[IpNetwork], place: &str) -> Vec<String> {
+        let found = self.found(table, |own| addresses.iter().any(|address| address.ip() == own));
+        let theirs: Vec<&Rule> = table.rules(&self.chain).filter(|rule| rule.comment() == Some(&self.entry)).collect();
+        let is_theirs = |address: &IpNetwork| {
+            !theirs.is_empty() && found.rules.iter().all(|rule| rule.source_address() != Some(address.ip()))
+        };
+        let (by_theirs, by_own): (Vec<IpNetwork>, Vec<IpNetwork>) = addresses.iter().partition(|one| is_theirs(one));
+        let wanted = Share { jumps: self.share(addresses).jumps, rules: self.share(&by_own).rules };
+        let shared = by_theirs.iter().flat_map(|address| rules(&Rule::any(), address, &self.entry));
+        let missing = shared.filter(|rule| !theirs.contains(&rule)).map(|rule| missing(&rule, &self.chain, place));
+        found.differences(&wanted, &self.chain, place).into_iter().chain(missing).collect()
     }
 
     /// What the attachment has in this table: its rules, the jumps for their addresses, and of the jumps that no rule
@@ -126,10 +138,9 @@ impl Share {
     }
 
     /// Where this is not what was wanted, each a sentence.
-    pub(super) fn differences(&self, wanted: &Share, chain: &str, place: &str) -> Vec<String> {
+    fn differences(&self, wanted: &Share, chain: &str, place: &str) -> Vec<String> {
         let of = |found: &[Rule], wanted: &[Rule], chain: &str| {
-            let missing = less(wanted, found).into_iter();
-            let missing = missing.map(|rule| format!("rule `{rule}` is missing from chain {chain} of {place}"));
+            let missing = less(wanted, found).into_iter().map(|rule| missing(&rule, chain, place));
             let extra = less(found, wanted).into_iter();
             let extra = extra.map(|rule| format!("rule `{rule}` in chain {chain} of {place} is not wanted"));
             missing.chain(extra).collect::<Vec<_>>()
@@ -163,6 +174,17 @@ impl<'a> Claim<'a> {
 fn named<'a>(table: &'a Table, chain: &str) -> impl Iterator<Item = &'a Rule> {
     let rules: Vec<&Rule> = table.rules(chain).collect();
     rules.into_iter().filter(|rule| Claim::of(rule).is_some_and(|claim| claim.named))
+}
+
+/// What a container's chain holds for an address: rules that begin with `from`, and bear a comment.
+fn rules(from: &Rule, address: &IpNetwork, comment: &str) -> [Rule; 2] {
+    let inside = from.clone().destination(network(*address)).commented(comment).jump("ACCEPT");
+    let outside = from.clone().not_destination(multicast(address)).commented(comment).jump("MASQUERADE");
+    [inside, outside]
+}
+
+fn missing(rule: &Rule, chain: &str, place: &str) -> String {
+    format!("rule `{rule}` is missing from chain {chain} of {place}")
 }
 
 fn chain(network: &str, container: &str) -> String {
