@@ -249,6 +249,52 @@ fn del_of_one_interface_leaves_the_other_of_the_container_masqueraded() {
 }
 
 #[test]
+fn dels_of_two_interfaces_at_once_leave_no_chain_to_each_other() {
+    for way in HALVES {
+        let dir = way.directory();
+        for _ in 0..6 {
+            let host = Host::new();
+            let eth1 = on_path(&bridge().with("ipMasqBackend", json!("iptables")).at(host.dir()), dir.path());
+            let eth0 = eth1.with("isDefaultGateway", json!(false)).with("isGateway", json!(true));
+            let (container, _) = two_interfaces(&host, &eth0, &eth1);
+            std::thread::scope(|scope| {
+                for ifname in ["eth0", "eth1"] {
+                    let (subject, host, path) = (&eth0, &host, container.path());
+                    scope.spawn(move || call(subject, host, "DEL", ("c-two", ifname), &path, None).ok());
+                }
+            });
+            assert_eq!(way.lines(&host), [""; 0], "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn a_mishap_of_iptables_is_an_error_and_changes_no_backend() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let healthy = bridge().at(host.dir());
+    let with = |line: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        PROGRAMS.iter().for_each(|name| script(dir.path(), name, line));
+        (on_path(&healthy, dir.path()), dir)
+    };
+    for line in ["kill -9 $$", "exit 4"] {
+        let (subject, _dir) = with(line);
+        let (_, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+        assert!(text.contains("iptables-save"), "{text}");
+        subject.call(&host, "STATUS", "", "", &[]).refused();
+        assert!(!host.sh("nft list ruleset").contains("c-one"), "{line}");
+        let result = healthy.add(&host, "c-one", &container);
+        let (code, text) = subject.check(&host, "c-one", &container, &result).refused();
+        assert!(code != 102 && text.contains("iptables-save"), "{code}: {text}");
+        // A DEL that says nothing of what it could not remove would be the last one.
+        subject.call(&host, "DEL", "c-one", "", &[]).refused();
+        subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).refused();
+        healthy.call(&host, "DEL", "c-one", "", &[]).ok();
+        assert_eq!(IptablesNft.lines(&host), [""; 0]);
+    }
+}
+
+#[test]
 fn an_address_that_another_container_has_by_now_stays_masqueraded() {
     each(&WAYS, |_, subject| {
         let host = Host::new();

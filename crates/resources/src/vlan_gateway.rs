@@ -71,7 +71,10 @@ impl Resource for VlanGateway {
         drifts.unless(gateway.up, || format!("VLAN gateway {name}: wanted up, found down"));
         verify_recorded(scene, &gateway, drifts);
         match self.port_of(host, &gateway) {
-            Ok(port) => self.verify_port(host, &port, drifts)?,
+            Ok(port) => {
+                self.verify_pair(&gateway, &port, drifts);
+                self.verify_port(host, &port, drifts)?;
+            }
             Err(error) => drifts.unless(false, || error.msg),
         }
         Ok(())
@@ -141,20 +144,49 @@ impl VlanGateway {
         if end.up { Ok(()) } else { Ok(host.change(end.index, &change)?) }
     }
 
-    /// The pair is shared with networks that may keep other VLANs on it: what is compared is what the gateway needs.
+    /// What can be said of a pair of ours. One of somebody else's is as it was made until an ADD of ours comes by: that is
+    /// no drift. The MTU was the bridge's when the pair was made, and the bridge's follows its ports since: only the ends are
+    /// compared, with each other.
+    fn verify_pair(&self, gateway: &Link, port: &Link, drifts: &mut Drifts) {
+        if port.name != self.port_name() {
+            return;
+        }
+        for end in [gateway, port] {
+            drifts.extend(quiet::loud(&Inside::here(), &end.name, &quiet::ROUTES));
+        }
+        drifts.unless(gateway.mtu == port.mtu, || {
+            let (one, other) = (&gateway.name, &port.name);
+            format!("MTU of {one} and {other}: wanted the same, found {} and {}", gateway.mtu, port.mtu)
+        });
+    }
+
     fn verify_port(&self, host: &Netlink, port: &Link, drifts: &mut Drifts) -> Result<()> {
         let (name, bridge) = (&port.name, &self.bridge);
         drifts.unless(port.up, || format!("{name}: wanted up, found down"));
-        // A pair of somebody else's is as it was made until an ADD of ours comes by: that is no drift.
-        if *name == self.port_name() {
-            drifts.extend(quiet::loud(&Inside::here(), &self.name(), &quiet::ROUTES));
-        }
         if port.master.is_none() {
             drifts.unless(false, || format!("bridge of {name}: wanted {bridge}, found none"));
-        } else if !self.is_native_on(host, port)? {
-            let found = listed(&host.vlans(port.index)?);
-            drifts.unless(false, || format!("VLANs of {name}: wanted {} PVID untagged, found {found}", self.vlan));
+            return Ok(());
         }
+        let found = host.vlans(port.index)?;
+        if !found.contains(&VlanRange::native(self.vlan)) {
+            let found = listed(&found);
+            drifts.unless(false, || format!("VLANs of {name}: wanted {} PVID untagged, found {found}", self.vlan));
+        } else if *name == self.port_name() {
+            self.verify_no_other(host, name, &found, drifts)?;
+        }
+        Ok(())
+    }
+
+    /// The pair is shared with networks that keep the bridge's default VLAN on its port and with those that do not: it may
+    /// be there or not. In any other VLAN the gateway would be a neighbour of those whom it is to be kept from.
+    fn verify_no_other(&self, host: &Netlink, port: &str, found: &[VlanRange], drifts: &mut Drifts) -> Result<()> {
+        let default = host.find_link(&self.bridge)?.and_then(|bridge| bridge.default_vlan);
+        let default = default.filter(|vlan| *vlan != 0 && *vlan != self.vlan);
+        let kept = default.map(|vlan| VlanRange { untagged: true, ..VlanRange::tagged(vlan, vlan) });
+        let fine: Vec<VlanRange> = kept.into_iter().chain([VlanRange::native(self.vlan)]).collect();
+        drifts.unless(found.iter().all(|one| fine.contains(one)), || {
+            format!("VLANs of {port}: wanted none but {}, found {}", listed(&fine), listed(found))
+        });
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +19,18 @@ use crate::{Directory, Error};
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
+}
+
+impl Lock {
+    /// Takes the exclusive lock on what is open here, and waits for it no longer than `patience`.
+    ///
+    /// Anything that can be opened serves, a namespace too: who opens it again and locks it excludes this one.
+    pub fn on(opened: OwnedFd, patience: Duration) -> io::Result<Lock> {
+        let file = File::from(opened);
+        let watched = file.try_clone()?;
+        wait(file, Instant::now() + patience)?;
+        Ok(Lock { _file: watched })
+    }
 }
 
 impl Directory {

@@ -10,7 +10,7 @@ type Failing = (i64, &'static [Errno]);
 
 const MEMORY: &[Errno] = &[Errno::ENOMEM];
 const LOOK: &[Errno] = &[Errno::EIO, Errno::ENOMEM, Errno::EPERM];
-const READ: &[Errno] = &[Errno::EIO, Errno::EINTR, Errno::EAGAIN];
+const READ: &[Errno] = &[Errno::EIO, Errno::EINTR];
 const WRITE: &[Errno] = &[Errno::ENOSPC, Errno::EIO, Errno::EINTR, Errno::EROFS, Errno::EPERM];
 const SEND: &[Errno] = &[Errno::ENOBUFS, Errno::ENOMEM, Errno::EINTR, Errno::EAGAIN, Errno::EPERM];
 const WAIT: &[Errno] = &[Errno::EINTR, Errno::ENOMEM];

@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(eight_at_once_share_one_gateway needs Need::BRIDGE_VLAN_FILTERING),
     test!(check_names_what_was_tampered_with_on_the_port needs Need::BRIDGE_VLAN_FILTERING),
     test!(check_names_what_was_tampered_with_at_the_gateway needs Need::BRIDGE_VLAN_FILTERING),
+    test!(networks_that_keep_the_default_vlan_and_that_do_not_share_a_gateway needs Need::BRIDGE_VLAN_FILTERING),
     test!(containers_of_one_vlan_reach_each_other_and_no_other needs Need::BRIDGE_VLAN_FILTERING),
     test!(a_trunk_carries_tagged_frames_of_its_vlans_alone needs Need::BRIDGE_VLAN_FILTERING, Need::VLAN),
     test!(the_default_vlan_reaches_the_port_only_where_it_is_kept needs Need::BRIDGE_VLAN_FILTERING),
@@ -199,15 +200,43 @@ fn check_names_what_was_tampered_with_at_the_gateway() {
         on_host("ip address del 10.77.0.1/24 dev cni0.100", "gateway on cni0.100: wanted 10.77.0.1/24"),
         on_host("ip link set cni0.100 address 0a:00:00:00:00:02", "MAC of cni0.100"),
         on_host("echo 1 >/proc/sys/net/ipv6/conf/cni0.100/accept_ra", "accept_ra of cni0.100: wanted 0, found 1"),
+        on_host("echo 1 >/proc/sys/net/ipv6/conf/cni0~100/accept_ra", "accept_ra of cni0~100: wanted 0, found 1"),
+        on_host("ip link set cni0~100 mtu 1300", "MTU of cni0.100 and cni0~100: wanted the same, found 1500 and 1300"),
         on_host("ip link set cni0.100 down", "VLAN gateway cni0.100: wanted up, found down"),
         on_host("ip link set cni0~100 down", "cni0~100: wanted up, found down"),
     ];
     life::names_all_at_once(&routed(), &at_once);
+    let none_but = "VLANs of cni0~100: wanted none but [1 untagged, 100 PVID untagged], found";
     let alone = [
+        on_host("bridge vlan add dev cni0~100 vid 200 untagged", none_but),
+        on_host("bridge vlan add dev cni0~100 vid 1", none_but),
+        on_host("ip link set cni0.100 mtu 1300", "MTU of cni0.100 and cni0~100: wanted the same, found 1300 and 1500"),
         on_host("ip link set cni0~100 nomaster", "bridge of cni0~100: wanted cni0, found none"),
         on_host("ip link del cni0.100", "VLAN gateway cni0.100: wanted on the host, found none"),
     ];
     life::names_tampering(&routed(), &alone);
+}
+
+/// Whichever comes first decides whether the gateway stays in it; neither CHECK minds, nor that the MTU of the bridge followed
+/// a port.
+fn networks_that_keep_the_default_vlan_and_that_do_not_share_a_gateway() {
+    for first in [true, false] {
+        let host = Host::new();
+        let attach = |kept: bool| {
+            let subject = routed().with("preserveDefaultVlan", json!(kept)).at(host.dir());
+            let container = host.container();
+            let result = subject.add(&host, &format!("c-{kept}"), &container);
+            (subject, container, result)
+        };
+        let both = [attach(first), attach(!first)];
+        let found = if first { "1 Egress Untagged, 100 PVID Egress Untagged" } else { "100 PVID Egress Untagged" };
+        assert_eq!(vlans(&host, "cni0~100"), found);
+        host.sh("ip link add small mtu 1300 type veth && ip link set small master cni0");
+        assert!(host.sh("ip link show cni0").contains("mtu 1300"), "the bridge follows its ports");
+        for ((subject, container, result), kept) in both.iter().zip([first, !first]) {
+            subject.check(&host, &format!("c-{kept}"), container, result).ok();
+        }
+    }
 }
 
 /// A container at its own address in the one subnet of all tests, in any VLAN: nothing but the VLAN keeps them apart.

@@ -35,6 +35,20 @@ pub enum Error {
     Netlink(crate::Error),
 }
 
+/// What the programs exit with when they could not get hold of something that they may get the next time.
+const RESOURCE_PROBLEM: i32 = 4;
+
+impl Error {
+    /// It cannot be used here at all: a fact of this host, and no mishap that may be over the next time.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::Missing { .. } | Self::Incompatible { .. } => true,
+            Self::Failed { how: How::Exit(status), .. } => *status != RESOURCE_PROBLEM,
+            Self::Failed { .. } | Self::Process(_) | Self::Netlink(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

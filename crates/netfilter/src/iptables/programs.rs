@@ -46,53 +46,97 @@ impl fmt::Display for IpVersion {
 }
 
 /// The pair of programs that reads and changes tables.
+///
+/// It may be known by name alone, where what stands needs a program that is not installed: that is said by whatever would
+/// run it, as [`Error::Missing`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Programs {
+pub struct Programs(std::result::Result<Pair, Absent>);
+
+/// Where they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pair {
     save: PathBuf,
     restore: PathBuf,
 }
 
+/// The name of one that is nowhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Absent(String);
+
 impl Programs {
     /// Those that the administrator chose: `iptables-save` and `iptables-restore` on `PATH`, or where they usually are.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if one of them is not there.
     pub fn find(version: IpVersion) -> Result<Self> {
-        Self::named(&version.to_string())
+        Ok(Self(Ok(Pair::named(&version.to_string())?)))
     }
 
     /// Those that reach what stands of a table, or of one chain of it, in either half of iptables: none, one or two, each
-    /// with whether the chain is surely there.
+    /// with whether the table is surely iptables' own.
     ///
-    /// No program is started to find that out. The legacy half tells only whether the table is there at all.
+    /// It is not sure where `nf_tables` has a table of that name and no chain was asked for: anybody may have made it, so
+    /// that [`Error::Incompatible`] need not be about rules of iptables. It is sure where the chain is there, and of each
+    /// table of the legacy half, which tells only whether the table is there at all.
     ///
-    /// # Errors
-    /// [`Error::Missing`] if the chain is there and no program that reaches it.
+    /// No program is started to find that out. Where those of one half are missing, the other half is reached all the same.
     pub fn reaching(version: IpVersion, table: &str, chain: Option<&str>) -> Result<Vec<(Self, bool)>> {
         let mut found: Vec<(Self, bool)> = Vec::new();
         for half in [Half::NfTables, Half::Legacy] {
             if !stands(half, version, table, chain)? {
                 continue;
             }
-            let surely = half == Half::NfTables && chain.is_some();
-            match Self::of_half(version, half) {
-                Ok(programs) if found.iter().any(|(same, _)| *same == programs) => {}
-                Ok(programs) => found.push((programs, surely)),
-                Err(error) if surely => return Err(error),
-                Err(_) => {}
+            let surely = half == Half::Legacy || chain.is_some();
+            let programs = Self::of_half(version, half);
+            if found.iter().all(|(other, _)| *other != programs) {
+                found.push((programs, surely));
             }
         }
         Ok(found)
     }
 
-    /// The administrator's choice if it is for this half or does not tell, else the one that bears its name.
-    fn of_half(version: IpVersion, half: Half) -> Result<Self> {
-        match Self::find(version) {
-            Ok(chosen) if chosen.half().is_none_or(|its| its == half) => Ok(chosen),
-            _ => Self::named(&format!("{version}-{half}")),
-        }
+    fn of_half(version: IpVersion, half: Half) -> Self {
+        let own = || Pair::named(&format!("{version}-{half}"));
+        Self(Pair::named(&version.to_string()).map_or_else(|_| own(), |chosen| chosen.or_of(half, own)))
     }
 
-    fn named(name: &str) -> Result<Self> {
-        let find = |program: String| on_path(&program).ok_or(Error::Missing { program });
+    pub(crate) fn read(&self, table: &'static str, mention: &str) -> Result<Table> {
+        let save = &self.pair()?.save;
+        let said = started(save, &["-t", table], Vec::new())?;
+        let incompatible = || Error::Incompatible { program: save.clone(), table };
+        Table::read(&String::from_utf8_lossy(&said), table, mention).ok_or_else(incompatible)
+    }
+
+    pub(crate) fn change(&self, table: &str, changes: &Changes) -> Result<()> {
+        started(&self.pair()?.restore, &["--noflush", "-w", LOCK_WAIT], changes.input(table)).map(drop)
+    }
+
+    fn pair(&self) -> Result<&Pair> {
+        self.0.as_ref().map_err(|absent| absent.clone().into())
+    }
+}
+
+impl Pair {
+    fn named(name: &str) -> std::result::Result<Self, Absent> {
+        let find = |program: String| on_path(&program).ok_or(Absent(program));
         Ok(Self { save: find(format!("{name}-save"))?, restore: find(format!("{name}-restore"))? })
+    }
+
+    /// These, which the administrator chose, if they are surely for this half; else those that bear its name. These too
+    /// where there are no such ones and nothing tells that these are for the other half.
+    ///
+    /// A script may choose anew each time it runs, and lead elsewhere than to what stands.
+    #[doc(alias = "iptables-wrappers")]
+    fn or_of(
+        self,
+        half: Half,
+        own: impl FnOnce() -> std::result::Result<Self, Absent>,
+    ) -> std::result::Result<Self, Absent> {
+        match self.half() {
+            Some(its) if its == half => Ok(self),
+            Some(_) => own(),
+            None => own().or(Ok(self)),
+        }
     }
 
     /// All programs of a half are names of one file, which bears the half's name; a script of the administrator's does not.
@@ -101,15 +145,11 @@ impl Programs {
         let name = file.file_name()?.to_string_lossy();
         [Half::NfTables, Half::Legacy].into_iter().find(|half| name.contains(&format!("-{half}-")))
     }
+}
 
-    pub(crate) fn read(&self, table: &'static str, mention: &str) -> Result<Table> {
-        let said = started(&self.save, &["-t", table], Vec::new())?;
-        let incompatible = || Error::Incompatible { program: self.save.clone(), table };
-        Table::read(&String::from_utf8_lossy(&said), table, mention).ok_or_else(incompatible)
-    }
-
-    pub(crate) fn change(&self, table: &str, changes: &Changes) -> Result<()> {
-        started(&self.restore, &["--noflush", "-w", LOCK_WAIT], changes.input(table)).map(drop)
+impl From<Absent> for Error {
+    fn from(Absent(program): Absent) -> Self {
+        Self::Missing { program }
     }
 }
 
@@ -147,4 +187,45 @@ fn on_path(name: &str) -> Option<PathBuf> {
 
 fn is_program(file: &Path) -> bool {
     file.metadata().is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(save: &Path) -> Pair {
+        Pair { save: save.to_owned(), restore: PathBuf::from("/restore") }
+    }
+
+    #[test]
+    fn a_choice_that_tells_no_half_gives_way_to_programs_that_bear_its_name() {
+        let script = pair(Path::new("/nowhere/iptables-save"));
+        let (own, absent) = (pair(Path::new("/own/iptables-nft-save")), Absent("iptables-nft-save".into()));
+        assert_eq!(script.clone().or_of(Half::NfTables, || Ok(own.clone())), Ok(own));
+        assert_eq!(script.clone().or_of(Half::NfTables, || Err(absent)), Ok(script));
+    }
+
+    #[test]
+    fn a_choice_that_tells_its_half_is_taken_for_that_half_alone() {
+        let place = std::env::temp_dir().join(format!("cnikit-programs-{}", std::process::id()));
+        let (file, link) = (place.join("xtables-legacy-multi"), place.join("iptables-save"));
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let (chosen, own) = (pair(&link), pair(Path::new("/own/iptables-legacy-save")));
+        let absent = || Absent("iptables-nft-save".into());
+        let (taken, left) =
+            (chosen.clone().or_of(Half::Legacy, || Ok(own)), chosen.clone().or_of(Half::NfTables, || Err(absent())));
+        std::fs::remove_dir_all(&place).unwrap();
+        assert_eq!(taken, Ok(chosen));
+        assert_eq!(left, Err(absent()));
+    }
+
+    #[test]
+    fn programs_that_are_nowhere_say_so_when_they_are_to_run() {
+        let programs = Programs(Pair::named("cnikit-no-such"));
+        let missing = |error| matches!(error, Error::Missing { program } if program == "cnikit-no-such-save");
+        assert!(missing(programs.read("nat", "").unwrap_err()));
+        assert!(missing(programs.change("nat", &Changes::default()).unwrap_err()));
+    }
 }

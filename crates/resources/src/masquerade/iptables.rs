@@ -9,23 +9,46 @@ mod share;
 
 use std::cell::RefCell;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use cnikit_netfilter::iptables::{Changes, Error as Refused, IpVersion, Programs, Rule, Ruleset, Table};
+use cnikit_netns::Netns;
 use cnikit_plan::{Remains, Stale};
 use cnikit_skel::{Error, Errors, Journal, Result, Tag, log};
+use cnikit_store::Lock;
+use cnikit_types::code;
 use ipnetwork::IpNetwork;
 
 use super::{Label, Masquerade, Standing};
 use share::{Claim, ENTRY, Names, Share, is_chain};
 
 const NAT: &str = "nat";
+/// How long another DEL is waited for.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What an ADD reads first: one table a version of IP that it has addresses of.
 pub(super) type Opened = Vec<(IpVersion, Ruleset)>;
 
-/// Reads what stands, which tells too whether iptables can be used here. A version without addresses needs no program.
+/// Reads what stands. A version without addresses needs no program.
 pub(super) fn open(masquerade: &Masquerade, tag: &Tag) -> Result<Opened> {
+    try_open(masquerade, tag).map_err(explained)
+}
+
+/// Reads what stands, unless iptables cannot be used here: `Ok(Err(why))`.
+pub(super) fn open_if_usable(masquerade: &Masquerade, tag: &Tag) -> Result<std::result::Result<Opened, Refused>> {
+    unless_lasting(try_open(masquerade, tag))
+}
+
+fn unless_lasting<T>(tried: std::result::Result<T, Refused>) -> Result<std::result::Result<T, Refused>> {
+    match tried {
+        Err(mishap) if !mishap.is_lasting() => Err(explained(mishap)),
+        told => Ok(told),
+    }
+}
+
+fn try_open(masquerade: &Masquerade, tag: &Tag) -> std::result::Result<Opened, Refused> {
     let needed = |version: &IpVersion| !of_version(&masquerade.addresses, *version).is_empty();
     let versions = IpVersion::ALL.into_iter().filter(needed);
     versions.map(|version| Ok((version, read(version, &Names::of(tag).chain)?))).collect()
@@ -59,46 +82,52 @@ fn put_back(version: IpVersion, (names, own): &(Names, Vec<IpAddr>), before: &Sh
         let found = names.found(table, |address| own.contains(&address));
         found.becomes(before, table, &names.chain)
     };
-    read(version, &names.chain)?.change(back).map_err(explained)
+    let _alone = alone()?;
+    read(version, &names.chain).and_then(|ruleset| ruleset.change(back)).map_err(explained)
 }
 
-pub(super) fn verify(masquerade: &Masquerade, tag: &Tag) -> Result<Standing> {
+pub(super) fn verify(masquerade: &Masquerade, tag: &Tag, opened: Opened) -> Standing {
     let names = Names::of(tag);
     let mut standing = Standing { any: false, drifts: Vec::new() };
-    for (version, ruleset) in open(masquerade, tag)? {
+    for (version, ruleset) in opened {
         let (addresses, table) = (of_version(&masquerade.addresses, version), ruleset.table());
         standing.any |= table.has_chain(&names.chain);
         standing.drifts.extend(names.differences(table, &addresses, &format!("table {NAT} of {version}")));
     }
-    Ok(standing)
+    standing
 }
 
 pub(super) fn release(remains: &Remains) -> Result<()> {
-    let names = Names::of(&remains.tag);
+    let (names, mut unknown) = (Names::of(&remains.tag), Errors::default());
     let clear = |table: &Table| {
-        let unclaimed = names.unclaimed(table);
-        let found = if unclaimed.is_empty() {
-            names.found(table, |_| false)
-        } else {
-            let going = leaving(remains, &unclaimed);
-            names.found(table, |address| going.contains(&address))
+        let going = match leaving(remains, &names.unclaimed(table)) {
+            Ok(going) => going,
+            Err(error) => {
+                unknown.note(Err(error));
+                return Changes::default();
+            }
         };
+        let found = names.found(table, |address| going.contains(&address));
         found.becomes(&Share::default(), table, &names.chain)
     };
-    everywhere(Some(&names.chain), clear)
+    let cleared = everywhere(Some(&names.chain), clear);
+    Errors::from_iter([unknown.finish(), cleared]).finish()
 }
 
 /// Of the addresses that jumps of the reference's are for, those of this attachment: what it was given, where that is
 /// recorded; else what its link has; else all but what other links of the container have.
-fn leaving(remains: &Remains, unclaimed: &[IpAddr]) -> Vec<IpAddr> {
+fn leaving(remains: &Remains, unclaimed: &[IpAddr]) -> Result<Vec<IpAddr>> {
+    if unclaimed.is_empty() {
+        return Ok(Vec::new());
+    }
     let among = |wanted: &dyn Fn(&IpAddr) -> bool| unclaimed.iter().copied().filter(wanted).collect::<Vec<_>>();
     let recorded: Vec<IpAddr> = remains.prev.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address.ip()).collect();
     if !recorded.is_empty() {
-        return among(&|address| recorded.contains(address));
+        return Ok(among(&|address| recorded.contains(address)));
     }
-    let (own, others) = on_links(remains).unwrap_or_default();
+    let (own, others) = on_links(remains)?;
     let going = among(&|address| own.contains(address));
-    if going.is_empty() { among(&|address| !others.contains(address)) } else { going }
+    Ok(if going.is_empty() { among(&|address| !others.contains(address)) } else { going })
 }
 
 /// The addresses of the attachment's link in the container, and those of all other links there.
@@ -144,17 +173,23 @@ fn stale_share(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Op
 
 /// Changes whatever stands in either half of iptables, of both versions. Where nothing stands, no program is started.
 fn everywhere(chain: Option<&str>, mut change: impl FnMut(&Table) -> Changes) -> Result<()> {
-    let mut errors = Errors::default();
+    let (mut errors, mention) = (Errors::default(), chain.unwrap_or("CNI-"));
     for version in IpVersion::ALL {
         match Programs::reaching(version, NAT, chain) {
-            Ok(found) => found.into_iter().for_each(|(programs, surely)| {
-                match Ruleset::open(programs, NAT, chain.unwrap_or("CNI-")) {
-                    Ok(ruleset) => drop(errors.note(ruleset.change(&mut change).map_err(explained))),
-                    Err(error) if surely => drop(errors.note(Err(explained(error)))),
-                    // A table of somebody's that has the same name: there need not be anything of ours.
-                    Err(error) => log::info(format_args!("iptables was not looked at: {error}")),
+            Ok(found) if found.is_empty() => {}
+            Ok(found) => {
+                let _alone = alone()?;
+                for (programs, surely) in found {
+                    match Ruleset::open(programs, NAT, mention) {
+                        Ok(ruleset) => drop(errors.note(ruleset.change(&mut change).map_err(explained))),
+                        // The table may be somebody's that has the same name: there need not be anything of ours.
+                        Err(error) if error.is_lasting() && !surely => {
+                            log::warn(format_args!("iptables was not looked at: {error}"));
+                        }
+                        Err(error) => drop(errors.note(Err(explained(error)))),
+                    }
                 }
-            }),
+            }
             // Without its programs nobody can remove them; a DEL that fails for ever would help nobody.
             Err(error @ Refused::Missing { .. }) => log::warn(format_args!("masquerade rules stay behind: {error}")),
             Err(error) => drop(errors.note(Err(explained(error)))),
@@ -163,13 +198,30 @@ fn everywhere(chain: Option<&str>, mut change: impl FnMut(&Table) -> Changes) ->
     errors.finish()
 }
 
-/// Whether the programs are there and work. IPv6 may not be wanted.
-pub(super) fn available() -> Result<()> {
-    read(IpVersion::V4, "CNI-").map(drop)
+/// Keeps others that remove rules here away: of two interfaces of one container, which share a chain, each would find the
+/// other's rules, remove its own, and leave the chain to the other.
+fn alone() -> Result<Lock> {
+    let locked = |error: &dyn std::fmt::Display| {
+        let text =
+            format!("this network namespace could not be locked against others that remove masquerade rules: {error}");
+        Error::new(code::TRY_AGAIN, text).remedy("try again")
+    };
+    let own = Netns::own()?.as_fd().try_clone_to_owned().map_err(|error| locked(&error))?;
+    Lock::on(own, PATIENCE).map_err(|error| locked(&error))
 }
 
-fn read(version: IpVersion, mention: &str) -> Result<Ruleset> {
-    Programs::find(version).and_then(|programs| Ruleset::open(programs, NAT, mention)).map_err(explained)
+/// Whether the programs are there and work. IPv6 may not be wanted.
+pub(super) fn available() -> Result<()> {
+    read(IpVersion::V4, "CNI-").map(drop).map_err(explained)
+}
+
+/// Whether they could be chosen: `Ok(Err(why))` if not.
+pub(super) fn usable() -> Result<std::result::Result<(), Refused>> {
+    unless_lasting(read(IpVersion::V4, "CNI-").map(drop))
+}
+
+fn read(version: IpVersion, mention: &str) -> std::result::Result<Ruleset, Refused> {
+    Programs::find(version).and_then(|programs| Ruleset::open(programs, NAT, mention))
 }
 
 fn explained(error: Refused) -> Error {

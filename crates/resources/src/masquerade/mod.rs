@@ -47,10 +47,10 @@ impl Resource for Masquerade {
         let made = match self.backend {
             Backend::Nftables => nftables::ensure(self, tag, journal),
             Backend::Iptables => iptables::ensure(self, iptables::open(self, tag)?, tag, journal),
-            Backend::Automatic => match iptables::open(self, tag) {
+            Backend::Automatic => match iptables::open_if_usable(self, tag)? {
                 Ok(opened) => iptables::ensure(self, opened, tag, journal),
                 Err(unusable) => {
-                    log::info(format_args!("masquerade with nftables: {}", unusable.msg));
+                    log::info(format_args!("masquerade with nftables: {unusable}"));
                     nftables::ensure(self, tag, journal)
                 }
             },
@@ -60,7 +60,7 @@ impl Resource for Masquerade {
 
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
         let standing = match self.backend {
-            Backend::Iptables => iptables::verify(self, &scene.tag)?,
+            Backend::Iptables => iptables::verify(self, &scene.tag, iptables::open(self, &scene.tag)?),
             Backend::Nftables => nftables::verify(self, &scene.tag)?,
             Backend::Automatic => self.standing(&scene.tag)?,
         };
@@ -78,16 +78,24 @@ struct Standing {
 }
 
 impl Masquerade {
-    /// What ADD chose may not be what it would choose today: whichever has something of this attachment is the one.
+    /// What ADD chose may not be what it would choose today: whichever has something of this attachment is the one. In
+    /// nftables that is certain, while a chain of iptables may be there for another interface.
     fn standing(&self, tag: &Tag) -> Result<Standing> {
-        match (iptables::verify(self, tag), nftables::verify(self, tag)) {
-            (Ok(standing), _) | (_, Ok(standing)) if standing.any => Ok(standing),
-            (Err(_), Err(error)) => Err(error),
-            _ => {
-                let drift = "there are rules neither in iptables nor in nftables";
-                Ok(Standing { any: false, drifts: vec![drift.to_owned()] })
+        let nftables = match nftables::verify(self, tag) {
+            Ok(standing) if standing.any => return Ok(standing),
+            told => told.map(drop),
+        };
+        match iptables::open_if_usable(self, tag)? {
+            Ok(opened) => {
+                let standing = iptables::verify(self, tag, opened);
+                if standing.any {
+                    return Ok(standing);
+                }
             }
+            Err(_) => nftables?,
         }
+        let drift = "there are rules neither in iptables nor in nftables";
+        Ok(Standing { any: false, drifts: vec![drift.to_owned()] })
     }
 }
 
@@ -134,7 +142,7 @@ fn sweep(stale: &Stale) -> Result<()> {
 /// Whether this host can masquerade so, for STATUS.
 pub fn available(backend: Backend) -> Result<()> {
     match backend {
-        Backend::Automatic => iptables::available().or_else(|_| nftables::available()),
+        Backend::Automatic => iptables::usable()?.or_else(|_| nftables::available()),
         Backend::Iptables => iptables::available(),
         Backend::Nftables => nftables::available(),
     }

@@ -185,10 +185,12 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// In the kernel's words, unless the C library puts it into its own. That stdout cannot be written to is said on stderr.
+    /// In the kernel's words, unless the C library or another program puts it into its own. That stdout cannot be written to is
+    /// said on stderr.
     fn says_why(&self, errno: Errno, said: &Said) {
         let text = if said.stdout.is_empty() { said.stderr.clone() } else { said.refused().1 };
-        if TRANSLATED.contains(&self.scene.at.2.into()) {
+        let (process, _, number) = self.scene.at;
+        if process > 0 || TRANSLATED.contains(&number.into()) {
             return assert!(!text.is_empty(), "it says nothing: {said:?}");
         }
         let word = io::Error::from_raw_os_error(errno as i32).to_string();

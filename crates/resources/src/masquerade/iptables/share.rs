@@ -73,6 +73,16 @@ impl Names {
         Share { jumps, rules }
     }
 
+    /// What DEL removes: what is found, and of the jumps of very old releases of the reference, which are for an address's
+    /// whole network, those that lead one of these addresses here; all of them once no rule names another interface.
+    pub(super) fn released(&self, table: &Table, is_own: impl Fn(IpAddr) -> bool) -> Share {
+        let found = self.found(table, is_own);
+        let shared = named(table, &self.chain).any(|rule| rule.comment() != Some(&self.rule));
+        let going: Vec<IpAddr> = found.jumps.iter().chain(&found.rules).filter_map(Rule::source_address).collect();
+        let wide = self.jumps(table).filter(|jump| is_wide(jump, &going, shared));
+        Share { jumps: found.jumps.iter().chain(wide).cloned().collect(), ..found }
+    }
+
     /// The addresses that jumps are for and no rule of an interface is.
     pub(super) fn unclaimed(&self, table: &Table) -> Vec<IpAddr> {
         let claimed: Vec<IpAddr> = named(table, &self.chain).filter_map(Rule::source_address).collect();
@@ -176,6 +186,12 @@ fn named<'a>(table: &'a Table, chain: &str) -> impl Iterator<Item = &'a Rule> {
     rules.into_iter().filter(|rule| Claim::of(rule).is_some_and(|claim| claim.named))
 }
 
+/// Whether a jump is for a whole network, and leads one of these addresses, or whichever if the chain is not shared.
+fn is_wide(jump: &Rule, going: &[IpAddr], shared: bool) -> bool {
+    let leads = |network: IpNetwork| !shared || going.iter().any(|address| network.contains(*address));
+    jump.source_address().is_none() && jump.source_network().is_some_and(leads)
+}
+
 /// What a container's chain holds for an address: rules that begin with `from`, and bear a comment.
 fn rules(from: &Rule, address: &IpNetwork, comment: &str) -> [Rule; 2] {
     let inside = from.clone().destination(network(*address)).commented(comment).jump("ACCEPT");
@@ -257,5 +273,17 @@ mod tests {
         assert!(is_of(&short, "n") && !is_of(&short, "m") && !is_of(&long, "n"));
         assert!(is_of(&long, &network));
         assert!(Claim::of(&Rule::any().commented("dnat name: \"n\" id: \"c1\"")).is_none());
+    }
+
+    #[test]
+    fn a_jump_for_a_whole_network_goes_with_an_address_of_it_or_with_the_last_interface() {
+        let from = |network: &str| Rule::any().source(network.parse::<IpNetwork>().unwrap());
+        for (own, other, single) in [("10.0.0.2", "10.1.0.2", 32), ("::10.0.0.2", "fd00::2", 128)] {
+            let (jump, going) = (from(&format!("{own}/{}", single - 8)), |address: &str| [address.parse().unwrap()]);
+            assert!(is_wide(&jump, &going(own), true) && !is_wide(&jump, &going(other), true));
+            assert!(is_wide(&jump, &[], false) && !is_wide(&jump, &[], true));
+            assert!(!is_wide(&from(&format!("{own}/{single}")), &going(own), false));
+        }
+        assert!(!is_wide(&Rule::any(), &[], false));
     }
 }
