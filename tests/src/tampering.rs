@@ -201,6 +201,9 @@ pub const NFTABLES: [Thing; 3] = [
 ];
 
 /// What can be seen to have been made, and CHECK does not compare: the line, and why.
+///
+/// The gateway of a VLAN is not among the lines, for not every kernel has it: of its MTU only that both ends have the same is
+/// compared. It was the bridge's when the pair was made, and the bridge's follows its ports since.
 pub const NOT_COMPARED: [(&str, &str); 18] = [
     ("container sysctl */eth0/*", "a container's own settings belong to later plugins, such as tuning"),
     ("container link eth0 qdisc = noqueue", "the kernel's, with every veth that is up"),

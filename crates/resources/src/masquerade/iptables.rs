@@ -107,7 +107,7 @@ pub(super) fn release(remains: &Remains) -> Result<()> {
                 return Changes::default();
             }
         };
-        let found = names.found(table, |address| going.contains(&address));
+        let found = names.released(table, |address| going.contains(&address));
         found.becomes(&Share::default(), table, &names.chain)
     };
     let cleared = everywhere(Some(&names.chain), clear);
@@ -183,7 +183,7 @@ fn everywhere(chain: Option<&str>, mut change: impl FnMut(&Table) -> Changes) ->
                     match Ruleset::open(programs, NAT, mention) {
                         Ok(ruleset) => drop(errors.note(ruleset.change(&mut change).map_err(explained))),
                         // The table may be somebody's that has the same name: there need not be anything of ours.
-                        Err(error) if error.is_lasting() && !surely => {
+                        Err(error @ Refused::Incompatible { .. }) if !surely => {
                             log::warn(format_args!("iptables was not looked at: {error}"));
                         }
                         Err(error) => drop(errors.note(Err(explained(error)))),

@@ -79,7 +79,8 @@ impl Names {
         let found = self.found(table, is_own);
         let shared = named(table, &self.chain).any(|rule| rule.comment() != Some(&self.rule));
         let going: Vec<IpAddr> = found.jumps.iter().chain(&found.rules).filter_map(Rule::source_address).collect();
-        let wide = self.jumps(table).filter(|jump| is_wide(jump, &going, shared));
+        let leads = |network| leads_any(network, &going, shared);
+        let wide = self.jumps(table).filter(|jump| jump.source_network().is_some_and(leads));
         Share { jumps: found.jumps.iter().chain(wide).cloned().collect(), ..found }
     }
 
@@ -186,10 +187,11 @@ fn named<'a>(table: &'a Table, chain: &str) -> impl Iterator<Item = &'a Rule> {
     rules.into_iter().filter(|rule| Claim::of(rule).is_some_and(|claim| claim.named))
 }
 
-/// Whether a jump is for a whole network, and leads one of these addresses, or whichever if the chain is not shared.
-fn is_wide(jump: &Rule, going: &[IpAddr], shared: bool) -> bool {
-    let leads = |network: IpNetwork| !shared || going.iter().any(|address| network.contains(*address));
-    jump.source_address().is_none() && jump.source_network().is_some_and(leads)
+/// Whether a jump from this network is for more than one address, and for one of these, or for whichever if the chain is not
+/// shared.
+fn leads_any(network: IpNetwork, going: &[IpAddr], shared: bool) -> bool {
+    let single = IpNetwork::from(network.ip()).prefix() == network.prefix();
+    !single && (!shared || going.iter().any(|address| network.contains(*address)))
 }
 
 /// What a container's chain holds for an address: rules that begin with `from`, and bear a comment.
@@ -277,13 +279,12 @@ mod tests {
 
     #[test]
     fn a_jump_for_a_whole_network_goes_with_an_address_of_it_or_with_the_last_interface() {
-        let from = |network: &str| Rule::any().source(network.parse::<IpNetwork>().unwrap());
         for (own, other, single) in [("10.0.0.2", "10.1.0.2", 32), ("::10.0.0.2", "fd00::2", 128)] {
-            let (jump, going) = (from(&format!("{own}/{}", single - 8)), |address: &str| [address.parse().unwrap()]);
-            assert!(is_wide(&jump, &going(own), true) && !is_wide(&jump, &going(other), true));
-            assert!(is_wide(&jump, &[], false) && !is_wide(&jump, &[], true));
-            assert!(!is_wide(&from(&format!("{own}/{single}")), &going(own), false));
+            let network = |length| IpNetwork::new(own.parse().unwrap(), length).unwrap();
+            let (wide, going) = (network(single - 8), |address: &str| [address.parse().unwrap()]);
+            assert!(leads_any(wide, &going(own), true) && !leads_any(wide, &going(other), true));
+            assert!(leads_any(wide, &[], false) && !leads_any(wide, &[], true));
+            assert!(!leads_any(network(single), &going(own), false));
         }
-        assert!(!is_wide(&Rule::any(), &[], false));
     }
 }
