@@ -182,6 +182,10 @@ fn everywhere(chain: Option<&str>, mut change: impl FnMut(&Table) -> Changes) ->
                 for (programs, surely) in found {
                     match Ruleset::open(programs, NAT, mention) {
                         Ok(ruleset) => drop(errors.note(ruleset.change(&mut change).map_err(explained))),
+                        // Without its programs nobody can remove them; a DEL that fails for ever would help nobody.
+                        Err(error @ Refused::Missing { .. }) => {
+                            log::warn(format_args!("masquerade rules may stay behind: {error}"));
+                        }
                         // The table may be somebody's that has the same name: there need not be anything of ours.
                         Err(error @ Refused::Incompatible { .. }) if !surely => {
                             log::warn(format_args!("iptables was not looked at: {error}"));
@@ -190,8 +194,6 @@ fn everywhere(chain: Option<&str>, mut change: impl FnMut(&Table) -> Changes) ->
                     }
                 }
             }
-            // Without its programs nobody can remove them; a DEL that fails for ever would help nobody.
-            Err(error @ Refused::Missing { .. }) => log::warn(format_args!("masquerade rules stay behind: {error}")),
             Err(error) => drop(errors.note(Err(explained(error)))),
         }
     }
