@@ -96,6 +96,18 @@ pub fn dual_stack() -> Value {
     json!({"type": "host-local", "ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd00:77::/64"}]]})
 }
 
+/// A bridge that is a gateway of both families and masquerades.
+pub fn bridge() -> Subject {
+    subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()}))
+}
+
+/// ptp with default routes of both families, masqueraded.
+pub fn ptp() -> Subject {
+    let mut ipam = dual_stack();
+    ipam["routes"] = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
+    subject("ptp", json!({"ipMasq": true, "ipam": ipam}))
+}
+
 /// Every configuration of an interface plugin that is put through everything.
 pub fn interface_subjects() -> Vec<Subject> {
     let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}, {"dst": "10.1.0.0/16", "mtu": 1400, "priority": 7}]);

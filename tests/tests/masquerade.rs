@@ -9,7 +9,7 @@ use std::time::Instant;
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Container, Host, Said, Subject, flood};
 use cnikit_tests::world::{WORLD, ping, undisturbed, world};
-use cnikit_tests::{bin, dual_stack, references, subject};
+use cnikit_tests::{bin, bridge, dual_stack, ptp, references, subject};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -65,16 +65,6 @@ impl Way {
 fn on_path(subject: &Subject, dir: &Path) -> Subject {
     let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", dir.display());
     Subject { env: vec![("PATH".into(), path)], ..subject.clone() }
-}
-
-fn bridge() -> Subject {
-    subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()}))
-}
-
-fn ptp() -> Subject {
-    let mut ipam = dual_stack();
-    ipam["routes"] = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
-    subject("ptp", json!({"ipMasq": true, "ipam": ipam}))
 }
 
 /// Each way with its directory of programs and the two plugins that masquerade.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cnikit_testkit::{Container, Host, Snapshot, Subject};
 use cnikit_tests::world::{UNTIL_DETECTED, WORLD, ping, world};
-use cnikit_tests::{bin, dual_stack, subject};
+use cnikit_tests::{bin, bridge, dual_stack, ptp, subject};
 use serde_json::{Value, json};
 
 const GATEWAYS: [&str; 2] = ["10.77.0.1", "fd00:77::1"];
@@ -17,16 +17,6 @@ const SECOND: [&str; 2] = ["10.77.0.3", "fd00:77::3"];
 fn is_out_of_reach(from: &Container, address: &str) {
     let (reached, said) = from.try_sh(&ping(address));
     assert!(!reached, "{address} should not be reached: {said}");
-}
-
-fn bridge() -> Subject {
-    subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()}))
-}
-
-fn ptp() -> Subject {
-    let mut ipam = dual_stack();
-    ipam["routes"] = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
-    subject("ptp", json!({"ipMasq": true, "ipam": ipam}))
 }
 
 /// The very first ping to anybody arrives: there is nothing that would have to be waited for.

@@ -6,7 +6,7 @@
 //!
 //! What is left to chance in a program with threads and children is taken away, so that two runs make the same calls in the
 //! same order: whoever started a thread goes on when that has ended, and who waits for a child waits in front of the call
-//! that waits. Where that would be for ever (a child that waits for its parent), it ends after [`PATIENCE`]. And who sleeps
+//! that waits. Where that would be for ever (a child that waits for its parent), it ends after its patience. And who sleeps
 //! and then asks again what he asked before is counted once, however often he has to ask.
 
 mod launch;
