@@ -264,7 +264,7 @@ fn a_mishap_of_iptables_is_an_error_and_changes_no_backend() {
     let healthy = bridge().at(host.dir());
     let with = |line: &str| {
         let dir = tempfile::tempdir().unwrap();
-        PROGRAMS.iter().for_each(|name| script(dir.path(), name, line));
+        PROGRAMS.iter().for_each(|name| scripts(dir.path(), name, line));
         (on_path(&healthy, dir.path()), dir)
     };
     for line in ["kill -9 $$", "exit 4"] {
@@ -511,9 +511,14 @@ fn counted(host: &Host) -> (Subject, PathBuf) {
     let (dir, log) = (host.dir().join("programs"), host.dir().join("started"));
     fs::create_dir(&dir).unwrap();
     for name in PROGRAMS {
-        script(&dir, name, &format!("echo {name} >>{}; exec /usr/sbin/{name} \"$@\"", log.display()));
+        scripts(&dir, name, &format!("echo {name} >>{}; exec /usr/sbin/{name} \"$@\"", log.display()));
     }
     (on_path(&bridge(), &dir).at(host.dir()), log)
+}
+
+/// Under the name that is the administrator's choice, and under that of the half which has what stands.
+fn scripts(dir: &Path, name: &str, line: &str) {
+    [name, &name.replace('-', "-nft-")].iter().for_each(|name| script(dir, name, line));
 }
 
 fn script(dir: &Path, name: &str, line: &str) {
