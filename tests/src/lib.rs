@@ -96,6 +96,12 @@ pub fn dual_stack() -> Value {
     json!({"type": "host-local", "ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd00:77::/64"}]]})
 }
 
+/// A plugin of this directory as the campaigns of kills and faults try it: with all that the four first plugins make.
+pub fn harmed(plugin: &str, bin: &Path) -> Subject {
+    let conf = json!({"isDefaultGateway": true, "ipMasq": true, "mtu": 1500, "ipam": dual_stack()});
+    Subject::new(bin, plugin, if plugin == "loopback" { json!({}) } else { conf })
+}
+
 /// A bridge that is a gateway of both families and masquerades.
 pub fn bridge() -> Subject {
     subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()}))

@@ -1,42 +1,37 @@
 //! Killed at every system call, at any moment, for want of memory: a DEL leaves nothing.
 
 use cnikit_testkit::{Subject, kill};
-use cnikit_tests::{apart, bin, dual_stack};
+use cnikit_tests::{apart, bin, harmed};
 use serde_json::json;
-
-fn subject(plugin: &str, bin: &std::path::Path) -> Subject {
-    let conf = json!({"isDefaultGateway": true, "ipMasq": true, "mtu": 1500, "ipam": dual_stack()});
-    Subject::new(bin, plugin, if plugin == "loopback" { json!({}) } else { conf })
-}
 
 #[test]
 fn loopback_is_killed_at_every_call() {
-    kill::at_every_call(&subject("loopback", bin()), 200);
+    kill::at_every_call(&harmed("loopback", bin()), 200);
 }
 
 #[test]
 fn host_local_is_killed_at_every_call() {
-    kill::at_every_call(&subject("host-local", bin()), 200);
+    kill::at_every_call(&harmed("host-local", bin()), 200);
 }
 
 #[test]
 fn bridge_is_killed_at_every_call() {
-    kill::at_every_call(&subject("bridge", bin()), 60);
+    kill::at_every_call(&harmed("bridge", bin()), 60);
 }
 
 #[test]
 fn ptp_is_killed_at_every_call() {
-    kill::at_every_call(&subject("ptp", bin()), 60);
+    kill::at_every_call(&harmed("ptp", bin()), 60);
 }
 
 #[test]
 fn bridge_and_its_ipam_plugin_are_killed_at_every_call() {
-    kill::at_every_call(&subject("bridge", apart()), 60);
+    kill::at_every_call(&harmed("bridge", apart()), 60);
 }
 
 #[test]
 fn ptp_and_its_ipam_plugin_are_killed_at_every_call() {
-    kill::at_every_call(&subject("ptp", apart()), 60);
+    kill::at_every_call(&harmed("ptp", apart()), 60);
 }
 
 /// It gives its link the last name in a second step, and forgets the first one on DEL.
@@ -62,14 +57,14 @@ fn a_plugin_that_forgets_what_it_made_half_is_found() {
 fn whoever_is_terminated_leaves_nothing_that_a_del_does_not_remove() {
     ["loopback", "host-local", "bridge", "ptp"]
         .iter()
-        .for_each(|plugin| drop(kill::at_moments(&subject(plugin, bin()), 50)));
-    ["bridge", "ptp"].iter().for_each(|plugin| drop(kill::at_moments(&subject(plugin, apart()), 50)));
+        .for_each(|plugin| drop(kill::at_moments(&harmed(plugin, bin()), 50)));
+    ["bridge", "ptp"].iter().for_each(|plugin| drop(kill::at_moments(&harmed(plugin, apart()), 50)));
 }
 
 #[test]
 fn whoever_lacks_memory_or_files_leaves_nothing_that_a_del_does_not_remove() {
     ["loopback", "host-local", "bridge", "ptp"]
         .iter()
-        .for_each(|plugin| drop(kill::for_want(&subject(plugin, bin()), 20)));
-    ["bridge", "ptp"].iter().for_each(|plugin| drop(kill::for_want(&subject(plugin, apart()), 20)));
+        .for_each(|plugin| drop(kill::for_want(&harmed(plugin, bin()), 20)));
+    ["bridge", "ptp"].iter().for_each(|plugin| drop(kill::for_want(&harmed(plugin, apart()), 20)));
 }

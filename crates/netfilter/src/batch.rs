@@ -17,16 +17,18 @@ pub(crate) struct Batch {
 impl Batch {
     /// Has the kernel carry it out: one datagram, one answer.
     pub(crate) fn send(&self, socket: &mut Socket) -> Result<()> {
-        let (datagram, sequences) = self.encode(|| socket.next_sequence());
-        let last = sequences.len().saturating_sub(1);
-        let exchanged = socket.exchange(&datagram, &sequences[last..])?;
-        self.judge(&sequences, &exchanged)
+        self.exchange(socket, 0)
     }
 
     /// Has the kernel do all of it but the last step: without its end it gives the transaction up, and answers as if.
     pub(crate) fn rehearse(&self, socket: &mut Socket) -> Result<()> {
+        self.exchange(socket, Message::end().encode(0).len())
+    }
+
+    /// One datagram, but for so many bytes at its end, and one answer.
+    fn exchange(&self, socket: &mut Socket, left_out: usize) -> Result<()> {
         let (mut datagram, sequences) = self.encode(|| socket.next_sequence());
-        datagram.truncate(datagram.len() - Message::end().encode(0).len());
+        datagram.truncate(datagram.len() - left_out);
         let last = sequences.len().saturating_sub(1);
         let exchanged = socket.exchange(&datagram, &sequences[last..])?;
         self.judge(&sequences, &exchanged)

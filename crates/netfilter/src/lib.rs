@@ -27,4 +27,5 @@ pub use found::Found;
 pub use frame::{Chain, Family, Frame, Hook, HookKind, HookPoint, OwnChain};
 pub use nftables::{Claim, Nftables};
 pub use rule::{Match, Rule, Verdict};
+pub use userdata::LONGEST_COMMENT;
 pub use whose::Whose;

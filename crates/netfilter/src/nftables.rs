@@ -9,7 +9,7 @@ use crate::attribute::number;
 use crate::batch::Batch;
 use crate::compile::compile;
 use crate::found::Found;
-use crate::frame::Frame;
+use crate::frame::{Family, Frame};
 use crate::hook::FoundChain;
 use crate::message::{HEADERS, Message, object, place};
 use crate::own::{Own, Wanted, exchange};
@@ -287,6 +287,18 @@ impl Nftables {
         let found = self.chain(frame, name)?;
         let rules = if found.is_some() { self.rules_of(frame, name, |_| true)? } else { Vec::new() };
         Ok(Own { name: name.to_owned(), found, rules })
+    }
+
+    /// Whether there is this table, or this chain of it, whoever made it; a kernel without `nf_tables` has none.
+    pub(crate) fn has(&mut self, family: Family, table: &'static str, chain: Option<&str>) -> Result<bool> {
+        let (chains, fixed, own) = (Vec::new(), Vec::new(), Vec::new());
+        let frame = Frame { family, table, table_comment: None, chains, fixed, holds: "", own };
+        let question = chain.map_or_else(|| Message::table(&frame), |chain| Message::chain(&frame, chain));
+        match self.ask(vec![question]) {
+            Ok(answers) => Ok(answers.iter().any(Option::is_some)),
+            Err(error) if error.errno == libc::EINVAL || error.unsupported() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// What the kernel says of a chain; none if there is no such chain or table, or no `nf_tables` at all.

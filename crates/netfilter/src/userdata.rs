@@ -10,10 +10,10 @@ const COMMENT: u8 = 0;
 /// The type of our own field in a rule's user data: whose it is. nft(8) and libnftnl know 0 and 1, and pass over others.
 const OWNER: u8 = 0xc7;
 /// The longest comment that nft(8) takes, in bytes.
-const LONGEST: usize = 128;
+pub const LONGEST_COMMENT: usize = 128;
 /// What fits beside the longest comment into the 256 bytes that the kernel keeps of a rule, in bytes.
 #[doc(alias = "NFT_USERDATA_MAXLEN")]
-const LONGEST_OWNER: usize = 256 - (LONGEST + 3) - 2;
+const LONGEST_OWNER: usize = 256 - (LONGEST_COMMENT + 3) - 2;
 
 /// A comment as user data.
 ///
@@ -21,7 +21,7 @@ const LONGEST_OWNER: usize = 256 - (LONGEST + 3) - 2;
 /// A comment that nft(8) would not take, or that it could not read again from its own listing.
 pub(crate) fn encode(comment: &str) -> Result<Vec<u8>> {
     let refused = |why: &str| Err(Error::ours("encode the comment", format!("`{comment}`"), why));
-    if comment.len() > LONGEST {
+    if comment.len() > LONGEST_COMMENT {
         return refused("it is longer than 128 bytes");
     }
     if comment.contains(|letter: char| letter == '"' || letter.is_control()) {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn an_owner_stands_beside_the_longest_comment_and_the_kernel_takes_both() {
-        let (comment_of, owner_of) = ("x".repeat(LONGEST), "o".repeat(LONGEST_OWNER));
+        let (comment_of, owner_of) = ("x".repeat(LONGEST_COMMENT), "o".repeat(LONGEST_OWNER));
         let both = of_rule(Some(&comment_of), Some(&owner_of)).unwrap();
         assert_eq!(both.len(), 256);
         assert_eq!(comment(&both).as_deref(), Some(comment_of.as_str()));

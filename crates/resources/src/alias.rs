@@ -25,9 +25,13 @@ pub enum Owner {
 /// The alias of a link of this tag.
 #[doc(alias = "ifalias")]
 pub fn of(tag: &Tag) -> String {
-    let mut alias = format!("{} {tag}", mark_of(tag));
-    alias.truncate(alias.floor_char_boundary(LONGEST));
-    alias
+    cut(format!("{} {tag}", mark_of(tag)), LONGEST)
+}
+
+/// The beginning of a text that is longer than so many bytes, without half a letter at its end.
+pub(crate) fn cut(mut text: String, longest: usize) -> String {
+    text.truncate(text.floor_char_boundary(longest));
+    text
 }
 
 /// Does this link bear that tag?

@@ -82,12 +82,19 @@ impl Resource for Bridge {
         let filters = self.filtering != VlanFiltering::Required || link.vlan_filtering == Some(true);
         drifts.unless(filters, || format!("VLAN filtering of {}: wanted on, found off", self.name));
         drifts.extend(quiet::loud(&Inside::here(), &self.name, &quiet::ROUTES));
-        let recorded = scene.record.interfaces.iter().find(|one| one.name == self.name && one.sandbox.is_empty());
-        drifts.unless(recorded.is_some(), || format!("bridge {}: wanted in prevResult, found none", self.name));
-        if let Some(mac) = recorded.filter(|_| self.pinned).and_then(|one| one.mac.parse::<Mac>().ok()) {
-            drifts.compare(format!("MAC of {}", self.name), mac, link.mac.unwrap_or(Mac([0; 6])));
-        }
+        verify_recorded(scene, "bridge", &link, self.pinned, drifts);
         Ok(())
+    }
+}
+
+/// Compares a link of the host that containers share with the record: it is there, and if its MAC is one that stays, with
+/// that.
+pub(crate) fn verify_recorded(scene: &Scene, what: &str, link: &Link, pinned: bool, drifts: &mut Drifts) {
+    let name = &link.name;
+    let recorded = scene.record.interfaces.iter().find(|one| one.name == *name && one.sandbox.is_empty());
+    drifts.unless(recorded.is_some(), || format!("{what} {name}: wanted in prevResult, found none"));
+    if let Some(mac) = recorded.filter(|_| pinned).and_then(|one| one.mac.parse::<Mac>().ok()) {
+        drifts.compare(format!("MAC of {name}"), mac, link.mac.unwrap_or(Mac([0; 6])));
     }
 }
 

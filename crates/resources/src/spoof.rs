@@ -3,7 +3,8 @@
 use std::fmt;
 
 use cnikit_netfilter::{
-    Chain, Claim, Family, Frame, Hook, HookKind, HookPoint, Mac, Match, Nftables, OwnChain, Rule, Verdict, Whose,
+    Chain, Claim, Family, Frame, Hook, HookKind, HookPoint, LONGEST_COMMENT, Mac, Match, Nftables, OwnChain, Rule,
+    Verdict, Whose,
 };
 use cnikit_netlink::{Change, Link, Netlink};
 use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
@@ -34,8 +35,6 @@ const MAC_CHAIN: &str = "-mac";
 /// The longest name of a chain, in bytes.
 #[doc(alias = "NFT_NAME_MAXLEN")]
 const LONGEST_CHAIN: usize = 255;
-/// The longest comment, in bytes; one that was cut still has its owner beside it.
-const LONGEST_COMMENT: usize = 128;
 
 impl Resource for SpoofCheck {
     fn kind(&self) -> Kind {
@@ -52,8 +51,9 @@ impl Resource for SpoofCheck {
         let guard = Guard::of(&mut nftables, tag, &port, veth::mac(tag, self.mac), &[Claim::Free, Claim::This])?;
         let before = nftables.replace(&guard.frame, whose(tag), &guard.lead).map_err(remedied)?;
         // What this tag had may be a running container's: it is put back, not removed.
-        let how = move |label: &Label| Nftables::here()?.put_back(&guard.frame, whose(&label.0), &before);
-        let _ = journal.undo(&Label(tag.clone()), how);
+        let owner = whose(tag);
+        let how = move |_: &String| Nftables::here()?.put_back(&guard.frame, owner, &before);
+        let _ = journal.undo(&format!("MAC spoof check of {tag}"), how);
         Ok(Made::nothing())
     }
 
@@ -81,15 +81,6 @@ impl fmt::Display for SpoofCheck {
             Some(mac) => write!(f, "{mac} (nftables)"),
             None => f.write_str("its own (nftables)"),
         }
-    }
-}
-
-#[derive(Clone)]
-struct Label(Tag);
-
-impl fmt::Display for Label {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MAC spoof check of {}", self.0)
     }
 }
 
@@ -170,9 +161,9 @@ fn comment(tag: &Tag) -> String {
     format!("macspoofchk-{}-{}", tag.container, tag.ifname)
 }
 
-fn shortened(mut comment: String) -> String {
-    comment.truncate(comment.floor_char_boundary(LONGEST_COMMENT));
-    comment
+/// One that was cut still has its owner beside it.
+fn shortened(comment: String) -> String {
+    alias::cut(comment, LONGEST_COMMENT)
 }
 
 /// The rules of a tag: those that name it, and those of the reference, which name no network.

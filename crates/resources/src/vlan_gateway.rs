@@ -8,7 +8,7 @@ use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
 use cnikit_skel::{Error, Journal, Result};
 use cnikit_types::Interface;
 
-use crate::bridge::random_mac;
+use crate::bridge::{random_mac, verify_recorded};
 use crate::layer3::Detection;
 use crate::vlans::{Vlans, listed};
 use crate::{quiet, veth};
@@ -69,7 +69,7 @@ impl Resource for VlanGateway {
             return Ok(());
         };
         drifts.unless(gateway.up, || format!("VLAN gateway {name}: wanted up, found down"));
-        verify_recorded(scene, &gateway, drifts);
+        verify_recorded(scene, "VLAN gateway", &gateway, true, drifts);
         match self.port_of(host, &gateway) {
             Ok(port) => {
                 self.verify_pair(&gateway, &port, drifts);
@@ -181,9 +181,7 @@ impl VlanGateway {
     /// be there or not. In any other VLAN the gateway would be a neighbour of those whom it is to be kept from.
     fn verify_no_other(&self, host: &Netlink, port: &str, found: &[VlanRange], drifts: &mut Drifts) -> Result<()> {
         let default = host.find_link(&self.bridge)?.and_then(|bridge| bridge.default_vlan);
-        let default = default.filter(|vlan| *vlan != 0 && *vlan != self.vlan);
-        let kept = default.map(|vlan| VlanRange { untagged: true, ..VlanRange::tagged(vlan, vlan) });
-        let fine: Vec<VlanRange> = kept.into_iter().chain([VlanRange::native(self.vlan)]).collect();
+        let fine = Vlans::new(self.vlan, &[], true).on(default);
         drifts.unless(found.iter().all(|one| fine.contains(one)), || {
             format!("VLANs of {port}: wanted none but {}, found {}", listed(&fine), listed(found))
         });
@@ -196,15 +194,6 @@ impl VlanGateway {
             .remedy(format!(
                 "set `bridge` or `vlan` to another, or remove that link with `ip link del {link}` if nobody needs it"
             ))
-    }
-}
-
-fn verify_recorded(scene: &Scene, gateway: &Link, drifts: &mut Drifts) {
-    let name = &gateway.name;
-    let recorded = scene.record.interfaces.iter().find(|one| one.name == *name && one.sandbox.is_empty());
-    drifts.unless(recorded.is_some(), || format!("VLAN gateway {name}: wanted in prevResult, found none"));
-    if let Some(mac) = recorded.and_then(|one| one.mac.parse::<Mac>().ok()) {
-        drifts.compare(format!("MAC of {name}"), mac, gateway.mac.unwrap_or(Mac([0; 6])));
     }
 }
 

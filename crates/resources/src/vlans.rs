@@ -43,7 +43,7 @@ impl Vlans {
     }
 
     /// What a port has to have on a bridge whose ports are in this VLAN by default.
-    fn on(&self, default: Option<u16>) -> Vec<VlanRange> {
+    pub(crate) fn on(&self, default: Option<u16>) -> Vec<VlanRange> {
         let is_said =
             |vlan| vlan == self.native || self.tagged.iter().any(|one| (one.first..=one.last).contains(&vlan));
         let default = default.filter(|vlan| self.keep_default && *vlan != 0 && !is_said(*vlan));

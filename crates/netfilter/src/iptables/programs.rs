@@ -80,7 +80,7 @@ impl Programs {
     /// table of the legacy half, which tells only whether the table is there at all.
     ///
     /// No program is started to find that out. Where those of one half are missing, the other half is reached all the same.
-    pub fn reaching(version: IpVersion, table: &str, chain: Option<&str>) -> Result<Vec<(Self, bool)>> {
+    pub fn reaching(version: IpVersion, table: &'static str, chain: Option<&str>) -> Result<Vec<(Self, bool)>> {
         let mut found: Vec<(Self, bool)> = Vec::new();
         for half in [Half::NfTables, Half::Legacy] {
             if !stands(half, version, table, chain)? {

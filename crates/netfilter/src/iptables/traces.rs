@@ -2,20 +2,8 @@
 
 use std::fmt;
 
-use cnikit_netlink::Socket;
-
 use super::{IpVersion, Result};
-use crate::attribute::Attributes;
-use crate::{Error, Family};
-
-/// The protocol of the socket.
-#[doc(alias = "NETLINK_NETFILTER")]
-const NETFILTER: isize = 12;
-/// `NFT_MSG_GETTABLE` and `NFT_MSG_GETCHAIN` of `nf_tables`, the tenth part of netfilter.
-const GET_TABLE: u16 = 10 << 8 | 1;
-const GET_CHAIN: u16 = 10 << 8 | 4;
-/// `NLM_F_REQUEST` and `NLM_F_ACK`.
-const ASKED: u16 = 0x1 | 0x4;
+use crate::{Family, Nftables};
 
 /// Half of iptables: where in the kernel its rules are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +25,7 @@ impl fmt::Display for Half {
 }
 
 /// Whether the calling thread's namespace has this table, or this chain of it. The legacy half knows of tables only.
-pub(crate) fn stands(half: Half, version: IpVersion, table: &str, chain: Option<&str>) -> Result<bool> {
+pub(crate) fn stands(half: Half, version: IpVersion, table: &'static str, chain: Option<&str>) -> Result<bool> {
     match half {
         Half::NfTables => Ok(in_nf_tables(version, table, chain)?),
         Half::Legacy => Ok(in_legacy(version, table)),
@@ -55,31 +43,10 @@ fn in_legacy(version: IpVersion, table: &str) -> bool {
     names.lines().any(|line| line == table)
 }
 
-fn in_nf_tables(version: IpVersion, table: &str, chain: Option<&str>) -> crate::Result<bool> {
-    let mut socket = match Socket::here(NETFILTER) {
-        Err(error) if error.unsupported() => return Ok(false),
-        opened => opened?,
-    };
-    let sequence = socket.next_sequence();
-    let exchanged = socket.exchange(&question(version, table, chain, sequence), &[sequence])?;
-    match exchanged.errors.first() {
-        None => Ok(true),
-        // Not there; netfilter without nf_tables.
-        Some((_, refusal)) if [libc::ENOENT, libc::EINVAL, libc::EOPNOTSUPP].contains(&refusal.errno) => Ok(false),
-        Some((_, refusal)) => Err(Error::refused("look for the rules of iptables in", table, refusal)),
-    }
-}
-
-/// `nlmsghdr`, `nfgenmsg`, the name of the table and that of the chain.
-fn question(version: IpVersion, table: &str, chain: Option<&str>, sequence: u32) -> Vec<u8> {
+fn in_nf_tables(version: IpVersion, table: &'static str, chain: Option<&str>) -> crate::Result<bool> {
     let family = match version {
         IpVersion::V4 => Family::Ip,
         IpVersion::V6 => Family::Ip6,
     };
-    let kind = if chain.is_some() { GET_CHAIN } else { GET_TABLE };
-    let names = chain.into_iter().fold(Attributes::new().text(1, table), |names, chain| names.text(3, chain));
-    let body = [&[family.number(), 0, 0, 0], names.as_bytes()].concat();
-    let length = u32::try_from(16 + body.len()).unwrap_or(u32::MAX);
-    let (length, kind, asked) = (length.to_ne_bytes(), kind.to_ne_bytes(), ASKED.to_ne_bytes());
-    [&length[..], &kind, &asked, &sequence.to_ne_bytes(), &[0; 4], &body].concat()
+    Nftables::if_any()?.map_or(Ok(false), |mut nftables| nftables.has(family, table, chain))
 }

@@ -21,37 +21,36 @@ use cnikit_store::Lock;
 use cnikit_types::code;
 use ipnetwork::IpNetwork;
 
-use super::{Label, Masquerade, Standing};
+use super::{Masquerade, Standing, rules_of};
 use share::{Claim, ENTRY, Names, Share, is_chain};
 
 const NAT: &str = "nat";
 /// How long another DEL is waited for.
 const PATIENCE: Duration = Duration::from_mins(1);
 
+/// What iptables told, in its own words if it did not.
+type Read<T> = std::result::Result<T, Refused>;
+
 /// What an ADD reads first: one table a version of IP that it has addresses of.
 pub(super) type Opened = Vec<(IpVersion, Ruleset)>;
 
 /// Reads what stands. A version without addresses needs no program.
 pub(super) fn open(masquerade: &Masquerade, tag: &Tag) -> Result<Opened> {
-    try_open(masquerade, tag).map_err(explained)
+    open_if_usable(masquerade, tag)?.map_err(explained)
 }
 
 /// Reads what stands, unless iptables cannot be used here: `Ok(Err(why))`.
-pub(super) fn open_if_usable(masquerade: &Masquerade, tag: &Tag) -> Result<std::result::Result<Opened, Refused>> {
-    unless_lasting(try_open(masquerade, tag))
+pub(super) fn open_if_usable(masquerade: &Masquerade, tag: &Tag) -> Result<Read<Opened>> {
+    let needed = |version: &IpVersion| !of_version(&masquerade.addresses, *version).is_empty();
+    let versions = IpVersion::ALL.into_iter().filter(needed);
+    unless_lasting(versions.map(|version| Ok((version, read(version, &Names::of(tag).chain)?))).collect())
 }
 
-fn unless_lasting<T>(tried: std::result::Result<T, Refused>) -> Result<std::result::Result<T, Refused>> {
+fn unless_lasting<T>(tried: Read<T>) -> Result<Read<T>> {
     match tried {
         Err(mishap) if !mishap.is_lasting() => Err(explained(mishap)),
         told => Ok(told),
     }
-}
-
-fn try_open(masquerade: &Masquerade, tag: &Tag) -> std::result::Result<Opened, Refused> {
-    let needed = |version: &IpVersion| !of_version(&masquerade.addresses, *version).is_empty();
-    let versions = IpVersion::ALL.into_iter().filter(needed);
-    versions.map(|version| Ok((version, read(version, &Names::of(tag).chain)?))).collect()
 }
 
 pub(super) fn ensure(masquerade: &Masquerade, opened: Opened, tag: &Tag, journal: &mut Journal) -> Result<()> {
@@ -62,7 +61,7 @@ pub(super) fn ensure(masquerade: &Masquerade, opened: Opened, tag: &Tag, journal
         let before = Rc::new(RefCell::new(None));
         let (seen, undone) = (Rc::clone(&before), (names.clone(), own.clone()));
         // What this tag had may be a running container's: it is put back, not removed.
-        let _ = journal.undo(&Label(tag.clone()), move |_| match before.take() {
+        let _ = journal.undo(&rules_of(tag), move |_| match before.take() {
             Some(before) => put_back(version, &undone, &before),
             None => Ok(()),
         });
@@ -173,31 +172,37 @@ fn stale_share(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Op
 
 /// Changes whatever stands in either half of iptables, of both versions. Where nothing stands, no program is started.
 fn everywhere(chain: Option<&str>, mut change: impl FnMut(&Table) -> Changes) -> Result<()> {
-    let (mut errors, mention) = (Errors::default(), chain.unwrap_or("CNI-"));
+    let mut errors = Errors::default();
     for version in IpVersion::ALL {
-        match Programs::reaching(version, NAT, chain) {
-            Ok(found) if found.is_empty() => {}
-            Ok(found) => {
-                let _alone = alone()?;
-                for (programs, surely) in found {
-                    match Ruleset::open(programs, NAT, mention) {
-                        Ok(ruleset) => drop(errors.note(ruleset.change(&mut change).map_err(explained))),
-                        // Without its programs nobody can remove them; a DEL that fails for ever would help nobody.
-                        Err(error @ Refused::Missing { .. }) => {
-                            log::warn(format_args!("masquerade rules may stay behind: {error}"));
-                        }
-                        // The table may be somebody's that has the same name: there need not be anything of ours.
-                        Err(error @ Refused::Incompatible { .. }) if !surely => {
-                            log::warn(format_args!("iptables was not looked at: {error}"));
-                        }
-                        Err(error) => drop(errors.note(Err(explained(error)))),
-                    }
-                }
-            }
-            Err(error) => drop(errors.note(Err(explained(error)))),
+        let reached = Programs::reaching(version, NAT, chain).map_err(explained);
+        let found = reached.unwrap_or_else(|error| {
+            errors.note(Err(error));
+            Vec::new()
+        });
+        let _alone = if found.is_empty() { None } else { Some(alone()?) };
+        for (programs, surely) in found {
+            errors.note(within(programs, surely, chain.unwrap_or("CNI-"), &mut change).map_err(explained));
         }
     }
     errors.finish()
+}
+
+/// Changes what stands in one half, if it can be read.
+fn within(programs: Programs, surely: bool, mention: &str, change: impl FnMut(&Table) -> Changes) -> Read<()> {
+    match Ruleset::open(programs, NAT, mention) {
+        Ok(ruleset) => ruleset.change(change),
+        // Without its programs nobody can remove them; a DEL that fails for ever would help nobody.
+        Err(error @ Refused::Missing { .. }) => {
+            log::warn(format_args!("masquerade rules may stay behind: {error}"));
+            Ok(())
+        }
+        // The table may be somebody's that has the same name: there need not be anything of ours.
+        Err(error @ Refused::Incompatible { .. }) if !surely => {
+            log::warn(format_args!("iptables was not looked at: {error}"));
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Keeps others that remove rules here away: of two interfaces of one container, which share a chain, each would find the
@@ -214,15 +219,15 @@ fn alone() -> Result<Lock> {
 
 /// Whether the programs are there and work. IPv6 may not be wanted.
 pub(super) fn available() -> Result<()> {
-    read(IpVersion::V4, "CNI-").map(drop).map_err(explained)
+    usable()?.map_err(explained)
 }
 
 /// Whether they could be chosen: `Ok(Err(why))` if not.
-pub(super) fn usable() -> Result<std::result::Result<(), Refused>> {
+pub(super) fn usable() -> Result<Read<()>> {
     unless_lasting(read(IpVersion::V4, "CNI-").map(drop))
 }
 
-fn read(version: IpVersion, mention: &str) -> std::result::Result<Ruleset, Refused> {
+fn read(version: IpVersion, mention: &str) -> Read<Ruleset> {
     Programs::find(version).and_then(|programs| Ruleset::open(programs, NAT, mention))
 }
 

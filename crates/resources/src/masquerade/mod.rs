@@ -117,13 +117,9 @@ impl fmt::Display for Backend {
     }
 }
 
-#[derive(Clone)]
-struct Label(Tag);
-
-impl fmt::Display for Label {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "masquerade rules of {}", self.0)
-    }
+/// What an undo is about.
+fn rules_of(tag: &Tag) -> String {
+    format!("masquerade rules of {tag}")
 }
 
 /// The address without its host bits.

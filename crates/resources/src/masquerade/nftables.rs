@@ -1,24 +1,24 @@
 //! Masquerade in nftables, in the table that all masqueraded networks of a host share.
 
-use cnikit_netfilter::{Chain, Family, Frame, Hook, HookKind, HookPoint, Match, Nftables, Rule, Verdict};
+use cnikit_netfilter::{
+    Chain, Family, Frame, Hook, HookKind, HookPoint, LONGEST_COMMENT, Match, Nftables, Rule, Verdict,
+};
 use cnikit_plan::{Remains, Stale};
 use cnikit_skel::{Journal, Result, Tag, log};
 use ipnetwork::IpNetwork;
 use sha2::{Digest, Sha512};
 
-use super::{Label, Masquerade, Standing, network};
-use crate::alias::hex;
+use super::{Masquerade, Standing, network, rules_of};
+use crate::alias::{cut, hex};
 
 const CHECKS: &str = "masq_checks";
 const POSTROUTING: &str = "postrouting";
-/// What the kernel keeps of a comment.
-const LONGEST_COMMENT: usize = 128;
 
 pub(super) fn ensure(masquerade: &Masquerade, tag: &Tag, journal: &mut Journal) -> Result<()> {
     let prefix = prefix(tag);
     let before = Nftables::here()?.replace(&frame(), &prefix, &rules(masquerade, tag))?;
     // What this tag had may be a running container's: it is put back, not removed.
-    let _ = journal.undo(&Label(tag.clone()), move |_| Nftables::here()?.put_back(&frame(), &prefix, &before));
+    let _ = journal.undo(&rules_of(tag), move |_| Nftables::here()?.put_back(&frame(), &prefix, &before));
     Ok(())
 }
 
@@ -75,9 +75,7 @@ fn prefix(tag: &Tag) -> String {
 
 fn comment(tag: &Tag) -> String {
     let text = format!("{}, net: {}, if: {}, id: {}", prefix(tag), tag.network, tag.ifname, tag.container);
-    let mut text = text.replace('"', "");
-    text.truncate(text.floor_char_boundary(LONGEST_COMMENT));
-    text
+    cut(text.replace('"', ""), LONGEST_COMMENT)
 }
 
 fn hash(text: &str) -> String {
