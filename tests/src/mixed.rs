@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cnikit_testkit::{Container, Host, Said};
+use cnikit_testkit::{Container, Host, Said, Subject};
 use serde_json::Value;
 
 use crate::world::UNTIL_DETECTED;
@@ -90,28 +90,21 @@ impl Node<'_> {
     fn call(&self, who: Who, verb: &str, netns: &str, prev: Option<&Value>) -> Said {
         let theirs = self.release.bin();
         // Ours have no `static` yet, and whoever looks for a plugin takes the first that is found.
-        let (dir, path) = match who {
+        let (bin, path) = match who {
             Who::Theirs => (theirs.clone(), theirs.display().to_string()),
             Who::Ours => (bin().to_owned(), format!("{}:{}", bin().display(), theirs.display())),
         };
-        let mut conf = self.row.conf(self.host.dir(), self.release.speaks());
-        if let Some(prev) = prev {
-            conf["prevResult"] = prev.clone();
-        }
         let env = [
-            ("CNI_COMMAND", verb),
-            ("CNI_CONTAINERID", ID),
-            ("CNI_NETNS", netns),
-            ("CNI_IFNAME", "eth0"),
             ("CNI_ARGS", self.row.args),
             ("CNI_PATH", &path),
             // Where iptables and nft are.
             ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
         ];
-        let env: Vec<_> = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let (exit, stdout, stderr) = self.host.run(&dir.join(self.row.plugin), &env, conf.to_string().as_bytes());
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Said { exit, stdout: text(stdout), stderr: text(stderr) }
+        let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+        let conf = self.row.conf(self.host.dir(), self.release.speaks());
+        let subject = Subject { bin, plugin: self.row.plugin.to_owned(), conf, env };
+        let more: Vec<_> = prev.map(|prev| ("prevResult", prev.clone())).into_iter().collect();
+        subject.call(&self.host, verb, ID, netns, &more)
     }
 
     /// ADD. Its result, and the names that chance gave.

@@ -228,7 +228,7 @@ fn verdict(scene: &Scene, call: &Call) -> Verdict {
     }
 }
 
-/// Is this one of the chains that are shared and stay? Whose iptables was killed may have taken nftables.
+/// Is this one of the chains that are shared and stay? Whose iptables failed may have taken nftables.
 fn is_chain(line: &str) -> bool {
     let ruleset = ["nft: ", "iptables: ", "ip6tables: "].iter().any(|title| line.starts_with(title));
     ruleset && !is_of_one(line) && SHARED.iter().any(|text| line.contains(text))
