@@ -102,7 +102,7 @@ impl Node<'_> {
         ];
         let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
         let conf = self.row.conf(self.host.dir(), self.release.speaks());
-        let subject = Subject { bin, plugin: self.row.plugin.to_owned(), conf, env };
+        let subject = Subject { env, ..Subject::new(&bin, self.row.plugin, conf) };
         let more: Vec<_> = prev.map(|prev| ("prevResult", prev.clone())).into_iter().collect();
         subject.call(&self.host, verb, ID, netns, &more)
     }

@@ -1,5 +1,6 @@
 //! Many disturbed calls, each followed by what a runtime does then, and a look at everything that may be left.
 
+mod line;
 mod scene;
 mod stage;
 
@@ -8,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use line::{Line, chance, is_whole, seed};
 pub(crate) use scene::{Harm, Scene, Verb};
 use stage::{Played, Stage, Turn};
 
@@ -19,11 +20,15 @@ use crate::watch::Trace;
 /// What a campaign tried, and what it found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What was done to which plugin.
+    /// What was done to whom: `kill bridge ADD`.
     pub what: String,
-    /// How many calls were disturbed.
+    /// What was disturbed: `calls`.
+    pub unit: &'static str,
+    /// How many there are to disturb.
+    pub of: usize,
+    /// How many were disturbed.
     pub tried: usize,
-    /// How many of them failed, or were killed.
+    /// How often the plugin failed then, or died.
     pub failed: usize,
     /// How many had to be repeated, because chance led them another way than the undisturbed call.
     pub repeated: usize,
@@ -41,65 +46,61 @@ const FEWER: usize = 4;
 const TRIES: usize = 25;
 /// No finding if it is not so alone: what GC is told of grows with the batch, and so may its calls.
 const ELSEWHERE: &str = "the calls before it never were those of the undisturbed call";
+/// How many findings a failure shows.
+const SHOWN: usize = 40;
 /// How many undisturbed calls are compared to find the usual one.
 const UNDISTURBED: usize = 7;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { what, tried, failed, repeated, findings } = self;
-        write!(f, "{what}: {tried} tried, {failed} failed or died, {repeated} repeated, {} found", findings.len())
+        self.line().fmt(f)
     }
 }
 
 impl Report {
-    pub(crate) fn new(what: String) -> Report {
-        Report { what, ..Report::default() }
+    pub(crate) fn new(what: String, unit: &'static str, of: usize) -> Report {
+        Report { what, unit, of, ..Report::default() }
     }
 
-    /// Adds another's numbers and findings.
-    pub(crate) fn add(&mut self, other: Report) {
+    /// In one line; with the seed if not all was tried.
+    pub fn line(&self) -> Line {
+        let Report { tried, of, .. } = *self;
+        let mut line = Line { tried, of, found: self.findings.len(), ..Line::new(&self.what, self.unit) };
+        line.notes.push(format!("{} failed or died", self.failed));
+        if self.repeated > 0 {
+            line.notes.push(format!("{} repeated", self.repeated));
+        }
+        if tried < of { line.by_chance() } else { line }
+    }
+
+    /// Adds what another disturbed of the same.
+    fn add(&mut self, other: Report) {
         self.tried += other.tried;
         self.failed += other.failed;
         self.repeated += other.repeated;
         self.findings.extend(other.findings);
     }
-
-    /// Says it.
-    #[expect(clippy::print_stdout, reason = "a campaign says how much it tried")]
-    pub(crate) fn say(self) -> Report {
-        println!("{self}");
-        self
-    }
-
-    /// Says it, and panics if anything was found.
-    pub(crate) fn conclude(self) -> Report {
-        let report = self.say();
-        let some: Vec<&str> = report.findings.iter().take(40).map(String::as_str).collect();
-        assert!(some.is_empty(), "{report}:\n{}", some.join("\n"));
-        report
-    }
 }
 
-/// Is every scene asked for? So it is where `CNIKIT_CAMPAIGNS` is `whole`.
-#[expect(clippy::disallowed_methods, reason = "the one variable of the campaigns")]
-pub(crate) fn is_whole() -> bool {
-    std::env::var_os("CNIKIT_CAMPAIGNS").is_some_and(|form| form == "whole")
+/// Panics with what was found, if anything was.
+pub(crate) fn conclude(reports: Vec<Report>) -> Vec<Report> {
+    let found: Vec<&String> = reports.iter().flat_map(|report| &report.findings).collect();
+    let some: Vec<&str> = found.iter().take(SHOWN).map(|one| one.as_str()).collect();
+    assert!(found.is_empty(), "{} found, {} shown:\n{}", found.len(), some.len(), some.join("\n"));
+    reports
 }
 
-/// At most so many scenes, evenly spread from a first one that changes from run to run; all where they are asked for. A first
-/// ADD needs a host of its own, so there are fewer of them.
-#[expect(clippy::print_stdout, reason = "a campaign says what it leaves out")]
+/// At most so many of all, by chance: one of each of so many equal stretches. All where they are asked for. A first ADD needs
+/// a host of its own, so there are fewer of them.
 pub(crate) fn choose(what: &str, all: Vec<Scene>, most: usize) -> Vec<Scene> {
     let first = all.first().is_some_and(|scene| scene.verb == Verb::First);
-    let most = if first { most / FEWER } else { most };
-    let step = all.len().div_ceil(most.max(1)).max(1);
-    if is_whole() || step == 1 {
+    let most = if first { most.div_ceil(FEWER) } else { most };
+    if is_whole() || all.len() <= most {
         return all;
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let first = now.subsec_micros() as usize % step;
-    println!("{what}: of {} one in {step}, from {first} on; CNIKIT_CAMPAIGNS=whole tries all", all.len());
-    all.into_iter().skip(first).step_by(step).collect()
+    let mut chance = chance(what);
+    let edge = |n: usize| n * all.len() / most;
+    (0..most).map(|n| all[chance.usize(edge(n)..edge(n + 1))]).collect()
 }
 
 /// The calls of an undisturbed verb: those of most of some runs.
@@ -122,20 +123,26 @@ fn id(n: usize) -> String {
     format!("c-{n:05}")
 }
 
-/// Plays all scenes, which are of one verb.
-pub(crate) fn play(what: String, subject: &Subject, scenes: &[Scene], trace: &Trace) -> Report {
-    let (next, report) = (AtomicUsize::new(0), Mutex::new(Report::new(what)));
+/// Plays a choice of all scenes, which are of one verb, at most so many, and says it.
+pub(crate) fn play(mut report: Report, subject: &Subject, all: Vec<Scene>, most: usize, trace: &Trace) -> Report {
+    let scenes = choose(&report.what, all, most);
+    let (next, together) = (AtomicUsize::new(0), Mutex::new(Report::default()));
     let first = scenes.first().is_some_and(|scene| scene.verb == Verb::First);
     let batches: Vec<&[Scene]> = scenes.chunks(if first { 1 } else { BATCH }).collect();
     let work = || {
         let mut worker = Worker { subject, trace, stage: None, ids: 0 };
         while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
             let one = worker.batch(batch);
-            report.lock().unwrap().add(one);
+            together.lock().unwrap().add(one);
         }
     };
     thread::scope(|scope| (0..WORKERS.min(batches.len())).for_each(|_| drop(scope.spawn(work))));
-    report.into_inner().unwrap()
+    report.add(together.into_inner().unwrap());
+    if report.tried < scenes.len() && report.findings.is_empty() {
+        report.findings.push(format!("{}: {} of {} were reached", report.what, report.tried, scenes.len()));
+    }
+    report.line().say();
+    report
 }
 
 /// Plays one batch after the other, on a host that is kept while nothing is found on it.

@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 
-use crate::campaign::{Harm, Report, Scene, Verb, choose, play, usual};
+use crate::campaign::{Harm, Report, Scene, Verb, conclude, play, usual};
 use crate::subject::Subject;
 
 /// A system call, and with what it may plausibly fail.
@@ -76,20 +76,18 @@ const OLD: &[Failing] = &[];
 /// Every system call of ADD, DEL and GC fails, one at a time, with each error that it plausibly gives: ADD succeeds, and
 /// CHECK agrees, or says what failed and leaves nothing; DEL and GC succeed and leave nothing, or can be repeated to success.
 ///
-/// Without `CNIKIT_CAMPAIGNS=whole` at most so many failures a verb are tried, evenly spread.
-pub fn at_every_call(subject: &Subject, most: usize) -> Report {
-    let mut report = Report::new(format!("{}: every system call fails once", subject.plugin));
-    for verb in Verb::ALL {
+/// Without `CNIKIT_CAMPAIGNS=whole` at most so many failures a verb are tried, by chance.
+pub fn at_every_call(subject: &Subject, most: usize) -> Vec<Report> {
+    let one = |verb: Verb| {
         let trace = usual(subject, verb);
         let scenes = |at: (usize, usize, i32)| {
             errnos(at.2).iter().map(move |errno| Scene { verb, at, harm: Harm::Errno(*errno), gone: verb == Verb::Gc })
         };
         let all: Vec<Scene> = trace.calls().flat_map(scenes).collect();
-        let what = format!("{} {verb}, {trace} system calls, {} failures", subject.plugin, all.len());
-        let scenes = choose(&what, all, most);
-        report.add(play(what, subject, &scenes, &trace).say());
-    }
-    report.conclude()
+        let report = Report::new(format!("fault {} {verb}", subject.title), "failures", all.len());
+        play(report, subject, all, most, &trace)
+    };
+    conclude(Verb::ALL.into_iter().map(one).collect())
 }
 
 fn errnos(number: i32) -> &'static [Errno] {

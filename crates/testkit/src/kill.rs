@@ -8,60 +8,53 @@ use std::time::Duration;
 use nix::sys::resource::Resource;
 use nix::sys::signal::Signal;
 
-use crate::campaign::{Harm, Report, Scene, Verb, choose, is_whole, play, usual};
+use crate::campaign::{Harm, Report, Scene, Verb, chance, conclude, play, usual};
 use crate::subject::Subject;
-use crate::watch::Trace;
 
 /// `SIGKILL` before every system call of an ADD, of the first ADD on a host, of a DEL and of a GC: of the plugin and of
-/// every program that it starts.
+/// every program that it starts; once with the namespace there afterwards, and once with it gone.
 ///
-/// Every other call is followed by a namespace that is gone; with `CNIKIT_CAMPAIGNS=whole` each call both ways. Without it
-/// at most so many calls of a verb are tried, evenly spread.
-pub fn at_every_call(subject: &Subject, most: usize) -> Report {
-    let mut report = Report::new(format!("{}: killed before every system call", subject.plugin));
+/// With `CNIKIT_CAMPAIGNS=whole` it is an error if any system call of an undisturbed run is not reached. Without it at most
+/// so many of a verb are tried, by chance.
+pub fn at_every_call(subject: &Subject, most: usize) -> Vec<Report> {
+    let mut reports = Vec::new();
     for verb in Verb::ALL {
         let trace = usual(subject, verb);
-        let all = calls(verb, &trace);
-        assert!(trace.len() > 20 && all.len() >= trace.len(), "{verb} made only {} system calls", trace.len());
-        let what = format!("{} {verb}, {trace} system calls, killed before each", subject.plugin);
-        let scenes = choose(&what, all, most);
-        let one = play(what, subject, &scenes, &trace).say();
-        assert!(one.tried + one.findings.len() >= scenes.len(), "not every system call was reached");
-        report.add(one);
+        assert!(trace.len() > 20, "{verb} made only {} system calls", trace.len());
+        for gone in ways(verb) {
+            let scene = |at| Scene { verb, at, harm: Harm::Signal(Signal::SIGKILL, Duration::ZERO), gone: *gone };
+            let what = format!("kill {} {verb}{}", subject.title, if *gone { ", namespace gone" } else { "" });
+            let report = Report::new(what, "calls", trace.len());
+            reports.push(play(report, subject, trace.calls().map(scene).collect(), most.div_ceil(2), &trace));
+        }
     }
-    report.conclude()
+    conclude(reports)
 }
 
-/// A scene a call; in the whole form two. Whom GC removes, his namespace is gone.
-fn calls(verb: Verb, trace: &Trace) -> Vec<Scene> {
-    let harm = Harm::Signal(Signal::SIGKILL, Duration::ZERO);
-    let scene = |at: (usize, usize, i32)| {
-        let odd = at.1 % 2 == 1;
-        let ways = match verb {
-            Verb::Gc => vec![true],
-            _ if is_whole() => vec![odd, !odd],
-            _ => vec![odd],
+/// Whether the namespace is gone by the time of what follows. Whom GC removes, his is.
+fn ways(verb: Verb) -> &'static [bool] {
+    if verb == Verb::Gc { &[true] } else { &[false, true] }
+}
+
+/// `SIGTERM` at so many random moments of ADD, DEL and GC: some time after a system call was asked for, anywhere.
+pub fn at_moments(subject: &Subject, moments: usize) -> Vec<Report> {
+    let mut chance = chance(&format!("SIGTERM {}", subject.title));
+    let one = |(n, verb): (usize, Verb)| {
+        let trace = usual(subject, verb);
+        let calls: Vec<_> = trace.calls().collect();
+        let count = (moments + n) / Verb::ALL.len();
+        let scene = |_| {
+            let harm = Harm::Signal(Signal::SIGTERM, Duration::from_micros(chance.u64(..LONGEST_AFTER)));
+            Scene { verb, at: calls[chance.usize(..calls.len())], harm, gone: verb == Verb::Gc || chance.bool() }
         };
-        ways.into_iter().map(move |gone| Scene { verb, at, harm, gone })
+        let report = Report::new(format!("SIGTERM {} {verb}", subject.title), "moments", count);
+        play(report, subject, (0..count).map(scene).collect(), count, &trace)
     };
-    trace.calls().flat_map(scene).collect()
+    conclude(Verb::ALL.into_iter().enumerate().map(one).collect())
 }
 
-/// `SIGTERM` at so many moments of ADD, DEL and GC: some time after a system call was asked for, anywhere.
-pub fn at_moments(subject: &Subject, moments: usize) -> Report {
-    let mut report = Report::new(format!("{}: SIGTERM at {moments} moments", subject.plugin));
-    for verb in Verb::ALL {
-        let trace = usual(subject, verb);
-        let scene = |at: (usize, usize, i32)| {
-            let harm = Harm::Signal(Signal::SIGTERM, Duration::from_micros(at.1 as u64 * 37 % 300));
-            Scene { verb, at, harm, gone: verb == Verb::Gc || at.1 % 2 == 1 }
-        };
-        let what = format!("{} {verb}: SIGTERM", subject.plugin);
-        let scenes = choose(&what, trace.calls().map(scene).collect(), moments.div_ceil(3));
-        report.add(play(what, subject, &scenes, &trace));
-    }
-    report.conclude()
-}
+/// Microseconds after a system call was asked for: most take less.
+const LONGEST_AFTER: u64 = 300;
 
 /// Sizes of a file, in bytes, that do not suffice for a reservation, or for an index, or for anything.
 const SIZES: [u64; 7] = [0, 1, 16, 64, 100, 512, 4096];
@@ -71,12 +64,11 @@ const MEMORY_STEPS: u64 = 48;
 
 /// ADD, DEL and GC with too small a file size and with any memory from nothing up to enough; at most so many limits a verb.
 #[doc(alias = "prlimit")]
-pub fn for_want(subject: &Subject, most: usize) -> Report {
-    let mut report = Report::new(format!("{}: file size and memory limited", subject.plugin));
+pub fn for_want(subject: &Subject, most: usize) -> Vec<Report> {
     let sizes = SIZES.map(|bytes| (Resource::RLIMIT_FSIZE, bytes));
     let memory = (1..=MEMORY_STEPS).map(|step| (Resource::RLIMIT_AS, step << 19));
     let limits: Vec<_> = sizes.into_iter().chain(memory).collect();
-    for verb in Verb::ALL {
+    let one = |verb: Verb| {
         let trace = usual(subject, verb);
         let scene = |(n, limit): (usize, &_)| Scene {
             verb,
@@ -84,10 +76,15 @@ pub fn for_want(subject: &Subject, most: usize) -> Report {
             harm: Harm::Limit(*limit),
             gone: verb == Verb::Gc || n % 2 == 1,
         };
-        let what = format!("{} {verb}: limited", subject.plugin);
-        let scenes = choose(&what, limits.iter().enumerate().map(scene).collect(), most);
-        report.add(play(what, subject, &scenes, &trace));
-    }
-    assert!(report.failed > 0 && report.failed < report.tried, "the limits limit nothing, or leave nothing: {report}");
-    report.conclude()
+        let report = Report::new(format!("limits {} {verb}", subject.title), "limits", limits.len());
+        play(report, subject, limits.iter().enumerate().map(scene).collect(), most, &trace)
+    };
+    let reports: Vec<Report> = Verb::ALL.into_iter().map(one).collect();
+    let sum = |count: fn(&Report) -> usize| reports.iter().map(count).sum::<usize>();
+    let (tried, failed) = (sum(|report| report.tried), sum(|report| report.failed));
+    assert!(
+        failed > 0 && failed < tried,
+        "of {tried} limits {failed} were too small: they limit nothing, or leave nothing"
+    );
+    conclude(reports)
 }

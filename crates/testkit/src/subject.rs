@@ -13,6 +13,8 @@ pub struct Subject {
     pub bin: PathBuf,
     /// The plugin's name in it.
     pub plugin: String,
+    /// What campaigns call it: the plugin's name, unless [`Subject::called`] says more.
+    pub title: String,
     /// The network configuration, without what a verb adds.
     pub conf: Value,
     /// Variables of every call, over those of the protocol.
@@ -59,7 +61,14 @@ impl Subject {
                 conf[key] = value.into();
             }
         }
-        Subject { bin: bin.to_owned(), plugin: plugin.to_owned(), conf, env: Vec::new() }
+        let (bin, plugin) = (bin.to_owned(), plugin.to_owned());
+        Subject { bin, title: plugin.clone(), plugin, conf, env: Vec::new() }
+    }
+
+    /// The same, told from others of the same plugin by these words.
+    #[must_use]
+    pub fn called(&self, title: &str) -> Subject {
+        Subject { title: title.to_owned(), ..self.clone() }
     }
 
     /// The same with a key of the configuration changed.

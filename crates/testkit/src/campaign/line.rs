@@ -1,0 +1,89 @@
+//! What a campaign tried, in one line for people and scripts.
+#![expect(clippy::disallowed_methods, reason = "the variables that choose and collect campaigns")]
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::sync::OnceLock;
+
+use fastrand::Rng;
+
+/// One campaign: what was done, how often, and how much came of it.
+///
+/// ```
+/// use cnikit_testkit::campaign::Line;
+/// let line = Line { tried: 60, of: 357, found: 1, ..Line::new("kill bridge ADD", "calls") };
+/// assert_eq!(line.to_string(), "campaign: kill bridge ADD: 60 tried of 357 calls, 59 survived, 1 found");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// What was done to what: `kill bridge ADD`.
+    pub what: String,
+    /// What is counted: `calls`, `failures`, `operations`.
+    pub unit: String,
+    /// How many were tried.
+    pub tried: usize,
+    /// How many there are to try.
+    pub of: usize,
+    /// How many brought something to light; the others survived.
+    pub found: usize,
+    /// What else is worth a word, in brackets at the end.
+    pub notes: Vec<String>,
+}
+
+impl Line {
+    /// Nothing tried yet.
+    pub fn new(what: impl Into<String>, unit: impl Into<String>) -> Line {
+        Line { what: what.into(), unit: unit.into(), ..Line::default() }
+    }
+
+    /// Notes how the same choice is made again: see [`chance`].
+    #[must_use]
+    pub fn by_chance(mut self) -> Line {
+        self.notes.push(format!("CNIKIT_SEED={}", seed()));
+        self
+    }
+
+    /// Says it on standard error, where no test harness keeps it back, and appends it to the file that `CNIKIT_EVIDENCE`
+    /// names.
+    pub fn say(&self) {
+        let line = format!("{self}\n");
+        io::stderr().write_all(line.as_bytes()).expect("standard error can be written to");
+        if let Some(path) = std::env::var_os("CNIKIT_EVIDENCE") {
+            let file = OpenOptions::new().append(true).create(true).open(&path);
+            let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+            written.unwrap_or_else(|error| panic!("CNIKIT_EVIDENCE={}: {error}", path.display()));
+        }
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Line { what, unit, tried, of, found, notes } = self;
+        let survived = tried.saturating_sub(*found);
+        write!(f, "campaign: {what}: {tried} tried of {of} {unit}, {survived} survived, {found} found")?;
+        if notes.is_empty() { Ok(()) } else { write!(f, " ({})", notes.join(", ")) }
+    }
+}
+
+/// Is everything to be tried that there is? So it is where `CNIKIT_CAMPAIGNS` is `whole`.
+pub fn is_whole() -> bool {
+    std::env::var_os("CNIKIT_CAMPAIGNS").is_some_and(|form| form == "whole")
+}
+
+/// What all choices of this process come from: `CNIKIT_SEED`, or another number each time.
+pub fn seed() -> u64 {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    *SEED.get_or_init(|| match std::env::var("CNIKIT_SEED") {
+        Ok(given) => given.parse().unwrap_or_else(|error| panic!("CNIKIT_SEED={given}: {error}")),
+        Err(_) => fastrand::u64(..1_000_000_000),
+    })
+}
+
+/// The source of the choices of one campaign: the same for the same [`seed`] and name, whatever else runs meanwhile.
+pub fn chance(what: &str) -> Rng {
+    let mut hash = DefaultHasher::new();
+    (seed(), what).hash(&mut hash);
+    Rng::with_seed(hash.finish())
+}
