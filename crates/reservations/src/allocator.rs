@@ -61,16 +61,21 @@ impl Store {
     }
 
     /// Frees all addresses that an attachment holds in this network; those that an old release noted under the container
-    /// alone if there are no others. To hold none is success.
+    /// alone if there are no others. To hold none is success; but not while there is a file that the kernel does not let us
+    /// read, for it may be this attachment's: that is an error, once all others are freed.
     pub fn release(&self, owner: &Owner) -> Result<Vec<IpAddr>, Refusal> {
         let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(Vec::new()) };
         let beside = self.beside();
         let mut ledger = Ledger::open(&files, &beside)?;
+        ledger.look_again()?;
         let held = match ledger.held_by(owner)? {
             none if none.is_empty() => ledger.held_by(&owner.bare())?,
             held => held,
         };
-        free(&mut ledger, held)
+        let unread = ledger.unread()?;
+        let freed = free(&mut ledger, held)?;
+        let unknown = |error| Refusal::from(error).within(format_args!("{owner} may hold one more address"));
+        unread.map_or(Ok(freed), |error| Err(unknown(error)))
     }
 
     /// Frees these addresses, so far as the attachment still holds them.

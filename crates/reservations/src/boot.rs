@@ -4,26 +4,55 @@
 ///
 /// An address that is known to have been held in another boot of the same machine is held by nobody now: no container
 /// outlives its kernel. No clock is asked, for clocks are set back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Boot {
     pub(crate) id: u128,
-    pub(crate) machine: Option<u128>,
+    machine: Machine,
 }
+
+/// The installation.
+#[derive(Clone, Copy, Debug)]
+enum Machine {
+    Named(Option<u128>),
+    /// The one we are on: asked for when it is needed, which is when an index is built.
+    This,
+}
+
+/// The kernel's name alone tells boots apart: it is random, and every kernel draws it anew.
+impl PartialEq for Boot {
+    fn eq(&self, other: &Boot) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Boot {}
 
 impl Boot {
     /// From the texts of random(4)'s boot id and machine-id(5); `None` without a boot id, and then no index is believed.
     pub fn new(boot_id: &str, machine_id: Option<&str>) -> Option<Boot> {
-        Some(Boot { id: hex(boot_id)?, machine: machine_id.and_then(hex) })
+        Some(Boot::of(hex(boot_id)?, machine_id.and_then(hex)))
     }
 
     /// This one; see random(4) and machine-id(5).
     pub fn now() -> Option<Boot> {
-        Boot::new(&cnikit_netns::boot_id().ok()?, cnikit_netns::machine_id().as_deref())
+        Some(Boot { id: hex(&cnikit_netns::boot_id().ok()?)?, machine: Machine::This })
+    }
+
+    pub(crate) fn of(id: u128, machine: Option<u128>) -> Boot {
+        Boot { id, machine: Machine::Named(machine) }
+    }
+
+    /// The installation's name, if it has one.
+    pub(crate) fn machine(&self) -> Option<u128> {
+        match self.machine {
+            Machine::Named(machine) => machine,
+            Machine::This => hex(&cnikit_netns::machine_id()?),
+        }
     }
 
     /// Is this *another* boot of the *same* machine than that one? `false` on any doubt.
     pub(crate) fn follows(&self, that: &Boot) -> bool {
-        self.machine.is_some() && self.machine == that.machine && self.id != that.id
+        self.id != that.id && self.machine().is_some_and(|machine| that.machine() == Some(machine))
     }
 }
 
@@ -49,7 +78,7 @@ mod tests {
         assert!(!boot(ONE, Some(MACHINE)).follows(&boot(ONE, Some(MACHINE))), "the same boot");
         assert!(!boot(TWO, None).follows(&boot(ONE, None)), "no machine is known");
         assert!(!boot(TWO, Some(MACHINE)).follows(&boot(ONE, Some(TWO))), "another machine");
-        assert_eq!(boot(ONE, Some("uninitialized")).machine, None);
+        assert_eq!(boot(ONE, Some("uninitialized")).machine(), None);
         assert_eq!(Boot::new("", None), None);
     }
 }

@@ -55,7 +55,7 @@ impl Header {
         let State { boot, directory, stamp } = self.state;
         let mut bytes = MAGIC.to_vec();
         bytes.extend(boot.id.to_le_bytes());
-        bytes.extend(boot.machine.unwrap_or(0).to_le_bytes());
+        bytes.extend(boot.machine().unwrap_or(0).to_le_bytes());
         bytes.extend([directory.0, directory.1].iter().flat_map(|part| part.to_le_bytes()));
         bytes.extend([stamp.seconds, stamp.nanoseconds].iter().flat_map(|part| part.to_le_bytes()));
         bytes.extend([self.slots, self.used, self.unreadable].iter().flat_map(|part| part.to_le_bytes()));
@@ -75,7 +75,7 @@ impl Header {
         let signed = |at: usize| i64::from_le_bytes(array(&bytes[at..]));
         let short = |at: usize| u32::from_le_bytes(array(&bytes[at..]));
         let state = State {
-            boot: Boot { id: long(8), machine: Some(long(24)).filter(|machine| *machine != 0) },
+            boot: Boot::of(long(8), Some(long(24)).filter(|machine| *machine != 0)),
             directory: (number(40), number(48)),
             stamp: Stamp { seconds: signed(56), nanoseconds: signed(64) },
         };
@@ -248,8 +248,7 @@ mod tests {
     const STAMP: Stamp = Stamp { seconds: 9, nanoseconds: 8 };
 
     fn state(directory: &Directory) -> State {
-        let boot = Boot { id: 1, machine: Some(2) };
-        State { boot, directory: directory.identity().unwrap(), stamp: STAMP }
+        State { boot: Boot::of(1, Some(2)), directory: directory.identity(), stamp: STAMP }
     }
 
     fn record(owner: u64, last: u32) -> Record {
@@ -302,7 +301,7 @@ mod tests {
         let others = [
             State { stamp: Stamp { nanoseconds: 7, ..STAMP }, ..sealed },
             State { directory: (0, 0), ..sealed },
-            State { boot: Boot { id: 2, machine: Some(2) }, ..sealed },
+            State { boot: Boot::of(2, Some(2)), ..sealed },
         ];
         for other in others {
             assert!(Index::open(&place, "net", &other).unwrap().is_none(), "{other:?}");

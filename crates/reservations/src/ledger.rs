@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use cnikit_store::{Directory, Facts, Stamp};
+use cnikit_store::{Directory, Error, Facts, Stamp};
 
 use crate::boot::Boot;
 use crate::files::Files;
@@ -97,6 +97,18 @@ impl<'a> Ledger<'a> {
             return Ok(Vec::new());
         }
         Ok(self.all()?.iter().filter(|record| record.unreadable).map(|record| record.address).collect())
+    }
+
+    /// Looks again at the files that could not be read: if one can be now, all are read anew.
+    pub(crate) fn look_again(&mut self) -> Result<(), Refusal> {
+        let told = |address: &IpAddr| matches!(self.files.read(*address), Ok(Some((Content::Of(_), _))));
+        if self.unreadable()?.iter().any(told) { self.read_all() } else { Ok(()) }
+    }
+
+    /// Why a file cannot be read that may name anybody: the kernel does not let us. One with garbage in it names nobody.
+    pub(crate) fn unread(&mut self) -> Result<Option<Error>, Refusal> {
+        let refused = |address| self.files.read(address).err().filter(|error| !error.is_garbage());
+        Ok(self.unreadable()?.into_iter().find_map(refused))
     }
 
     /// Reserves an address; `false` if it is taken.
@@ -222,7 +234,7 @@ impl<'a> Ledger<'a> {
     }
 
     fn state(&self, stamp: Stamp) -> Option<State> {
-        Some(State { boot: self.beside.boot?, directory: self.files.directory.identity().ok()?, stamp })
+        Some(State { boot: self.beside.boot?, directory: self.files.directory.identity(), stamp })
     }
 
     /// Reads all files, sets garbage aside, and builds the index anew if one can be.
@@ -260,7 +272,7 @@ impl<'a> Ledger<'a> {
     fn memory(&self) -> Memory {
         let remains = self.beside.indexes.as_ref().and_then(|place| Index::remains(place, &self.beside.network));
         let (Some((state, records)), Some(boot)) = (remains, self.beside.boot) else { return Memory::default() };
-        let directory = self.files.directory.identity().unwrap_or_default();
+        let directory = self.files.directory.identity();
         // Device numbers change from boot to boot, so only the directory's own inode number is compared across one.
         let same_directory = state.directory.1 == directory.1;
         let earlier_boot = same_directory && boot.follows(&state.boot) && self.files.directory.is_local();

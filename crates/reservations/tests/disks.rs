@@ -132,3 +132,26 @@ fn a_strangers_change_within_one_tick_of_a_coarse_clock_is_seen() {
         nix::mount::umount2(scene.place.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
     });
 }
+
+#[test]
+fn a_reservation_that_the_kernel_does_not_let_us_read_fails_the_del_until_it_can_be_read() {
+    on_tmpfs("size=1m", |scene| {
+        let sets = [set("10.1.2.0/24"), set("2001:db8::/64")];
+        scene.add("a", &sets).unwrap();
+        scene.add("b", &sets).unwrap();
+        fs::remove_file(scene.place.path().join("data/.idx/net")).unwrap(); // nothing but the files says whose they are
+        let hidden = scene.place.path().join("data/net/10.1.2.2");
+        // A file of sysfs says that it has a page, and ends before that: the read fails, as one of a bad sector does.
+        mount(Some("/sys/kernel/uevent_seqnum"), &hidden, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        for _ in 0..2 {
+            let refused = scene.store.release(&Owner::new("a", "eth0")).unwrap_err();
+            assert_eq!(refused.kind, Kind::Disk, "{refused}");
+            assert!(
+                refused.text.contains("a/eth0 may hold one more address: read ") && refused.text.contains("10.1.2.2")
+            );
+        }
+        assert_eq!(entries(&scene.place.path().join("data/net"))[..2], ["10.1.2.2", "10.1.2.3"], "the other's stay");
+        nix::mount::umount2(&hidden, nix::mount::MntFlags::MNT_DETACH).unwrap();
+        assert_eq!((scene.del("a"), scene.del("a"), scene.del("b")), (1, 0, 2));
+    });
+}

@@ -3,22 +3,24 @@
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat, stat};
 use nix::sys::statfs::{
-    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC,
-    fstatfs,
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, fstatfs,
 };
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 
 use crate::{Error, Facts};
+
+/// nix has this one for glibc only; see statfs(2).
+const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
 
 /// File systems that no second machine has mounted at the same time.
 const LOCAL: [FsType; 6] =
@@ -29,9 +31,12 @@ const LOCAL: [FsType; 6] =
 /// Names are single names: one with a slash, `.` or `..` is refused (EINVAL), so no caller's text leads out of it.
 #[derive(Debug)]
 pub struct Directory {
-    file: File,
+    file: OwnedFd,
     path: PathBuf,
+    identity: (u64, u64),
 }
+
+const AS_DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
 impl AsFd for Directory {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -42,11 +47,15 @@ impl AsFd for Directory {
 impl Directory {
     /// Opens a directory that is there; symbolic links on the way and at the end are followed, now and once.
     pub fn open(path: impl AsRef<Path>) -> Result<Directory, Error> {
-        let path = path.as_ref().to_owned();
-        match File::open(&path).and_then(|file| Ok((file.metadata()?.is_dir(), file))) {
-            Ok((true, file)) => Ok(Directory { file, path }),
-            Ok((false, _)) => Err(Error::new("open directory", path, Errno::ENOTDIR)),
-            Err(source) => Err(Error::new("open directory", path, source)),
+        Directory::open_at(AT_FDCWD, path.as_ref(), path.as_ref().to_owned())
+    }
+
+    /// Opens a directory by a name that leads to it from another one; `path` is what people are told.
+    fn open_at(from: impl AsFd, name: &Path, path: PathBuf) -> Result<Directory, Error> {
+        let opened = openat(from, name, AS_DIRECTORY, Mode::empty()).and_then(|file| Ok((fstat(&file)?, file)));
+        match opened {
+            Ok((found, file)) => Ok(Directory { file, path, identity: identity_of(&found) }),
+            Err(errno) => Err(Error::new("open directory", path, errno)),
         }
     }
 
@@ -75,18 +84,16 @@ impl Directory {
 
     /// Does the path still lead here? Not if the directory was removed, or another one put in its place.
     pub fn is_current(&self) -> Result<bool, Error> {
-        let identity = |file: &File| file.metadata().map(|found| identity_of(&found));
-        let here = identity(&self.file).map_err(|source| self.error("look at", "", source))?;
-        match self.path.metadata() {
-            Ok(found) => Ok(identity_of(&found) == here),
-            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(source) => Err(self.error("look at", "", source)),
+        match stat(&self.path) {
+            Ok(found) => Ok(identity_of(&found) == self.identity),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(self.error("look at", "", errno)),
         }
     }
 
     /// Device and inode number: which directory it is, however it was reached.
-    pub fn identity(&self) -> Result<(u64, u64), Error> {
-        self.file.metadata().map(|found| identity_of(&found)).map_err(|source| self.error("look at", "", source))
+    pub fn identity(&self) -> (u64, u64) {
+        self.identity
     }
 
     /// Is it on a file system that only this machine can have mounted? `false` where that is not known for certain.
@@ -153,8 +160,7 @@ impl Directory {
     #[doc(alias = "getdents")]
     pub fn list(&self) -> Result<Vec<OsString>, Error> {
         let failed = |errno| self.error("list", "", errno);
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut open = Dir::openat(self, ".", flags, Mode::empty()).map_err(failed)?;
+        let mut open = Dir::openat(self, ".", AS_DIRECTORY, Mode::empty()).map_err(failed)?;
         let names = open.iter().map(|entry| entry.map(|entry| entry.file_name().to_bytes().to_vec()));
         let names: Result<Vec<Vec<u8>>, Errno> = names.collect();
         let names = names.map_err(failed)?.into_iter().filter(|name| name != b"." && name != b"..");
@@ -184,15 +190,13 @@ impl Directory {
 
     /// The directory above the resolved one.
     pub(crate) fn parent(&self) -> Result<Directory, Error> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let parent = openat(self, "..", flags, Mode::empty()).map_err(|errno| self.error("open", "..", errno))?;
-        Ok(Directory { file: parent.into(), path: self.path.join("..") })
+        Directory::open_at(self, Path::new(".."), self.path.join(".."))
     }
 
     /// The same directory once more.
     pub(crate) fn again(&self) -> Result<Directory, Error> {
         let file = self.file.try_clone().map_err(|source| self.error("open", "", source))?;
-        Ok(Directory { file, path: self.path.clone() })
+        Ok(Directory { file, path: self.path.clone(), identity: self.identity })
     }
 
     pub(crate) fn open_file(&self, name: &str, flags: OFlag, mode: u32) -> Result<File, Error> {
@@ -207,7 +211,7 @@ impl Directory {
     /// Is this open file still the one under the name?
     pub(crate) fn is_named(&self, file: &File, name: &str) -> Result<bool, Error> {
         let open = fstat(file).map_err(|errno| self.error("look at", name, errno))?;
-        Ok(self.stat(name)?.is_some_and(|named| (named.st_dev, named.st_ino) == (open.st_dev, open.st_ino)))
+        Ok(self.stat(name)?.is_some_and(|named| identity_of(&named) == identity_of(&open)))
     }
 
     pub(crate) fn error(&self, operation: &'static str, name: &str, source: impl Into<io::Error>) -> Error {
@@ -230,7 +234,6 @@ impl Directory {
     }
 }
 
-fn identity_of(found: &std::fs::Metadata) -> (u64, u64) {
-    use std::os::unix::fs::MetadataExt;
-    (found.dev(), found.ino())
+fn identity_of(found: &FileStat) -> (u64, u64) {
+    (found.st_dev, found.st_ino)
 }

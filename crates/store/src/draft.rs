@@ -29,10 +29,7 @@ impl Directory {
         if self.facts(name)?.is_some() {
             return Ok(None);
         }
-        let draft = Draft::new(self, name, content, mode)?;
-        let linked = draft.link(name);
-        draft.discard()?;
-        linked
+        Draft::new(self, name, content, mode)?.give(name)
     }
 
     /// Puts a new file in the place of the one of this name. The new one is there, nameless, before the old one goes, so
@@ -41,9 +38,10 @@ impl Directory {
     /// A kill in between leaves no file of that name.
     pub fn renew(&self, name: &str, content: &[u8], mode: u32) -> Result<Option<Facts>, Error> {
         let draft = Draft::new(self, name, content, mode)?;
-        let linked = self.remove(name).and_then(|_| draft.link(name));
-        draft.discard()?;
-        linked
+        match self.remove(name) {
+            Ok(_) => draft.give(name),
+            Err(error) => draft.discard().and(Err(error)),
+        }
     }
 
     /// Says whether a new file of a few bytes could be made here, without making one that anybody can see.
@@ -64,7 +62,7 @@ impl<'a> Draft<'a> {
     /// For a file system without nameless files. A mount's root has no parent on its own file system: there it waits inside.
     fn waiting(directory: &'a Directory, name: &str, mode: u32) -> Result<Draft<'a>, Error> {
         let above = directory.parent()?;
-        let (own, parent) = (directory.identity()?, above.identity()?);
+        let (own, parent) = (directory.identity(), above.identity());
         let place = if own.0 == parent.0 { above } else { directory.again()? };
         let staged = place.stage(&format!("{}.{name}", own.1), mode)?;
         Ok(Draft { directory, file: staged.file, waits: Some((place, staged.name)) })
@@ -80,18 +78,20 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Gives it its name; `None` if that is taken. If it cannot be looked at, its name is taken from it again: nobody would
-    /// know that it is there.
-    fn link(&self, name: &str) -> Result<Option<Facts>, Error> {
-        match self.try_link(name) {
+    /// Gives it its name; `None` if that is taken. If it cannot be looked at, or goes on waiting under the other name too, the
+    /// name is taken from it again: nobody would know that it is there.
+    fn give(self, name: &str) -> Result<Option<Facts>, Error> {
+        let linked = self.try_link(name);
+        // Before it is looked at: to lose a name is a change of the file.
+        let discarded = self.discard();
+        match linked {
             Ok(()) => {}
-            Err(Errno::EEXIST) => return Ok(None),
-            Err(errno) => return Err(self.directory.error("create", name, errno)),
+            Err(Errno::EEXIST) => return discarded.map(|()| None),
+            Err(errno) => return discarded.and(Err(self.directory.error("create", name, errno))),
         }
-        match fstat(&self.file) {
-            Ok(stat) => Ok(Some(stat.into())),
-            Err(errno) => self.directory.remove(name).and(Err(self.directory.error("look at", name, errno))),
-        }
+        let look = |()| fstat(&self.file).map_err(|errno| self.directory.error("look at", name, errno));
+        let looked = discarded.and_then(look).map(|stat| Some(stat.into()));
+        looked.or_else(|error| self.directory.remove(name).and(Err(error)))
     }
 
     fn try_link(&self, name: &str) -> nix::Result<()> {
@@ -110,7 +110,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Lets go of the name under which it waited, if it did.
-    fn discard(self) -> Result<(), Error> {
+    fn discard(&self) -> Result<(), Error> {
         let Some((parent, waiting)) = &self.waits else { return Ok(()) };
         match unlinkat(parent, waiting.as_str(), UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
@@ -142,12 +142,13 @@ mod tests {
         let above = tempfile::tempdir().unwrap();
         let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
         let draft = Draft::waiting(&directory, "a", 0o600).unwrap().filled("a", b"whole").unwrap();
-        let waiting = format!(".{}.a.new", directory.identity().unwrap().1);
+        let waiting = format!(".{}.a.new", directory.identity().1);
         assert_eq!(names(above.path()), [waiting.as_str(), "d"]);
         assert_eq!(names(directory.path()), [""; 0]);
-        assert!(draft.link("a").unwrap().is_some());
-        assert!(draft.link("a").unwrap().is_none(), "taken");
-        draft.discard().unwrap();
+        let facts = draft.give("a").unwrap().unwrap();
+        assert_eq!(directory.facts("a").unwrap(), Some(facts), "nothing touched it since");
+        let second = Draft::waiting(&directory, "a", 0o600).unwrap().filled("a", b"second").unwrap();
+        assert!(second.give("a").unwrap().is_none(), "taken");
         assert_eq!((names(above.path()), names(directory.path())), (vec!["d".into()], vec!["a".into()]));
         assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"whole");
     }
@@ -158,9 +159,22 @@ mod tests {
         let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
         drop(Draft::waiting(&directory, "a", 0o600).unwrap().filled("a", b"a long text, half wr").unwrap());
         let draft = Draft::waiting(&directory, "a", 0o600).unwrap().filled("a", b"short").unwrap();
-        draft.link("a").unwrap();
-        draft.discard().unwrap();
+        draft.give("a").unwrap();
         assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"short");
+        assert_eq!(names(above.path()), ["d"]);
+    }
+
+    #[test]
+    fn a_finished_file_is_not_written_through_the_waiting_name_that_a_kill_left_to_it() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
+        let killed = Draft::waiting(&directory, "a", 0o600).unwrap().filled("a", b"somebody's").unwrap();
+        killed.try_link("a").unwrap();
+        drop(killed);
+        let next = Draft::waiting(&directory, "a", 0o600).unwrap();
+        assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"somebody's");
+        assert!(next.filled("a", b"another's").unwrap().give("a").unwrap().is_none(), "taken");
+        assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"somebody's");
         assert_eq!(names(above.path()), ["d"]);
     }
 }

@@ -53,9 +53,9 @@ impl Error {
         self.source.kind() == io::ErrorKind::TimedOut
     }
 
-    /// The entry is there but not what was looked for: no regular file, or too long.
+    /// The entry is there but not what was looked for: no regular file (a link is ELOOP, a socket ENXIO), or too long.
     pub fn is_garbage(&self) -> bool {
-        self.source.kind() == io::ErrorKind::InvalidData || self.is(Errno::ELOOP)
+        self.source.kind() == io::ErrorKind::InvalidData || self.is(Errno::ELOOP) || self.is(Errno::ENXIO)
     }
 
     /// What the reader can do about it, where that is known.

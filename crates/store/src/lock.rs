@@ -27,9 +27,8 @@ impl Lock {
     /// Anything that can be opened serves, a namespace too: who opens it again and locks it excludes this one.
     pub fn on(opened: OwnedFd, patience: Duration) -> io::Result<Lock> {
         let file = File::from(opened);
-        let watched = file.try_clone()?;
-        wait(file, Instant::now() + patience)?;
-        Ok(Lock { _file: watched })
+        wait(&file, Instant::now() + patience)?;
+        Ok(Lock { _file: file })
     }
 }
 
@@ -42,10 +41,9 @@ impl Directory {
         let deadline = Instant::now() + patience;
         loop {
             let file = self.open_file(name, OFlag::O_RDONLY | OFlag::O_CREAT, mode)?;
-            let watched = file.try_clone().map_err(|source| self.error("lock", name, source))?;
-            wait(file, deadline).map_err(|source| self.error("lock", name, source))?;
-            if self.is_named(&watched, name)? {
-                return Ok(Lock { _file: watched });
+            wait(&file, deadline).map_err(|source| self.error("lock", name, source))?;
+            if self.is_named(&file, name)? {
+                return Ok(Lock { _file: file });
             }
             if Instant::now() >= deadline {
                 let replaced =
@@ -56,18 +54,19 @@ impl Directory {
     }
 }
 
-/// Waits in a thread of its own, for flock(2) knows no deadline: the kernel wakes waiters in order and at once, which no
-/// polling does. The lock belongs to the open file, which the caller shares; should the deadline come first, the thread's
-/// copy is the last one and lets go of whatever it still gets.
-fn wait(file: File, deadline: Instant) -> io::Result<()> {
+/// Where others hold it, waits in a thread of its own, for flock(2) knows no deadline: the kernel wakes waiters in order and
+/// at once, which no polling does. The lock belongs to the open file, of which the thread has a copy; should the deadline
+/// come first, that copy is the last one and lets go of whatever it still gets.
+fn wait(file: &File, deadline: Instant) -> io::Result<()> {
     match file.try_lock_exclusive() {
         Err(error) if error.raw_os_error() == fs2::lock_contended_error().raw_os_error() => {}
         done => return done,
     }
+    let waiting = file.try_clone()?;
     let (say, hear) = sync_channel(1);
     thread::Builder::new().spawn(move || {
         // The caller may have gone: then nobody hears it, and the lock goes with this copy of the file.
-        let _ = say.send(uninterrupted(&file));
+        let _ = say.send(uninterrupted(&waiting));
     })?;
     match hear.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         Ok(locked) => locked,

@@ -1,7 +1,7 @@
 //! Files that change from one whole content to the next.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use fs2::FileExt as _;
 use nix::fcntl::{OFlag, renameat};
@@ -59,15 +59,24 @@ impl Directory {
     }
 
     /// A temporary file for `name`: one that a killed writer left is taken over, one that is being written is waited for.
+    ///
+    /// A writer that was killed between the giving of the final name and the taking of the temporary one left two names of
+    /// one finished file: the temporary name goes then, and what is under the final one is not touched.
     pub(crate) fn stage(&self, name: &str, mode: u32) -> Result<Staged, Error> {
         let name = format!(".{name}{UNFINISHED}");
         loop {
             let file = self.open_file(&name, OFlag::O_RDWR | OFlag::O_CREAT, mode)?;
             file.lock_exclusive().map_err(|source| self.error("lock", &name, source))?;
-            if self.is_named(&file, &name)? {
-                file.set_len(0).map_err(|source| self.error("write", &name, source))?;
-                return Ok(Staged { file, name });
+            if !self.is_named(&file, &name)? {
+                continue;
             }
+            let found = file.metadata().map_err(|source| self.error("look at", &name, source))?;
+            if found.nlink() > 1 {
+                self.remove(&name)?;
+                continue;
+            }
+            file.set_len(0).map_err(|source| self.error("write", &name, source))?;
+            return Ok(Staged { file, name });
         }
     }
 
