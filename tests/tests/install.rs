@@ -257,3 +257,34 @@ fn two_installations_at_once_are_one_after_the_other() {
     node.uninstall();
     assert_eq!(node.files(), before);
 }
+
+/// What the plugins would be built for on an ARM machine with these standard libraries, and `rustup` as this shell script.
+fn release_target(there: &[&str], rustup: &str) -> (String, String) {
+    let place = tempfile::tempdir().unwrap();
+    let (root, needs) = (place.path().display(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/needs"));
+    for target in there {
+        fs::create_dir_all(place.path().join(target)).unwrap();
+        fs::write(place.path().join(target).join("libstd-1.rlib"), "").unwrap();
+    }
+    let rustc = format!("case $1 in -vV) echo host: aarch64-unknown-linux-gnu ;; *) echo {root}/$4 ;; esac");
+    for (name, script) in [("rustc", rustc.as_str()), ("rustup", rustup)] {
+        fs::write(place.path().join(name), format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(place.path().join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let line = format!("cd {root}; PATH={root}:$PATH; . '{}'; release_target", needs.display());
+    let said = Command::new("bash").args(["-euc", &line]).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().trim().to_owned();
+    assert!(said.status.success(), "{said:?}");
+    (text(said.stdout), text(said.stderr))
+}
+
+#[test]
+fn plugins_are_built_with_musl_where_it_is_to_be_had_and_else_with_a_word_for_the_host() {
+    let (host, musl) = ("aarch64-unknown-linux-gnu", "aarch64-unknown-linux-musl");
+    let fetches = "[ \"$*\" = 'target add aarch64-unknown-linux-musl' ] && mkdir $3 && touch $3/libstd-2.rlib";
+    assert_eq!(release_target(&[host, musl], "exit 1"), (musl.into(), String::new()));
+    assert_eq!(release_target(&[host], fetches), (musl.into(), String::new()));
+    let (target, said) = release_target(&[host], "exit 1");
+    assert_eq!(target, host);
+    assert!(said.contains(musl) && said.contains("not to be had") && !said.contains('\n'), "{said}");
+}

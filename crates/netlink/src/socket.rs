@@ -30,7 +30,8 @@ pub struct Socket {
     sequence: u32,
     /// Whether events went by unread while an answer was awaited.
     pub(crate) missed: bool,
-    pub(crate) buffer: Box<[u8]>,
+    /// Of the longest datagram's size, and never written but by the kernel: only the pages that it fills cost anything.
+    pub(crate) buffer: Vec<u8>,
 }
 
 /// What [`Socket::listen`] heard.
@@ -109,8 +110,8 @@ impl Socket {
     /// Reads one datagram of the kernel into the buffer, or fails with `ETIMEDOUT`.
     pub(crate) fn receive(&mut self, deadline: Deadline) -> io::Result<usize> {
         loop {
-            let mut window = &mut self.buffer[..];
-            match self.inner.recv_from(&mut window, libc::MSG_DONTWAIT | libc::MSG_TRUNC) {
+            self.buffer.clear();
+            match self.inner.recv_from(&mut self.buffer, libc::MSG_DONTWAIT | libc::MSG_TRUNC) {
                 // Any process may write to a netlink socket; only the kernel has port 0.
                 Ok((_, sender)) if sender.port_number() != 0 => {}
                 Ok((size, _)) if size > LONGEST => return Err(Errno::EMSGSIZE.into()),
@@ -146,7 +147,7 @@ fn open(protocol: isize) -> io::Result<Socket> {
     // The forced sizes need CAP_NET_ADMIN in the first user namespace; without it the system's limit is the size.
     setsockopt(&socket, sockopt::RcvBufForce, &QUEUE).or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &QUEUE))?;
     setsockopt(&socket, sockopt::SndBufForce, &QUEUE).or_else(|_| setsockopt(&socket, sockopt::SndBuf, &QUEUE))?;
-    Ok(Socket { inner: socket, port, sequence: 0, missed: false, buffer: vec![0; LONGEST].into_boxed_slice() })
+    Ok(Socket { inner: socket, port, sequence: 0, missed: false, buffer: Vec::with_capacity(LONGEST) })
 }
 
 /// The queue ran over: something that was sent to us is gone.
