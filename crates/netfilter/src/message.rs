@@ -42,6 +42,8 @@ pub(crate) mod rule {
 pub(crate) mod object {
     pub(crate) const GENERATION_ID: u16 = 1;
     pub(crate) const TABLE_FLAGS: u16 = 2;
+    pub(crate) const CHAIN_TABLE: u16 = 1;
+    pub(crate) const CHAIN_NAME: u16 = 3;
     pub(crate) const CHAIN_HOOK: u16 = 4;
     pub(crate) const CHAIN_USE: u16 = 6;
     pub(crate) const CHAIN_TYPE: u16 = 7;
@@ -96,6 +98,11 @@ impl Message {
     pub(crate) fn chain(frame: &Frame, chain: &str) -> Self {
         Self::about(frame, GET_CHAIN, 0, Attributes::new().text(1, frame.table).text(3, chain))
             .told("read", place(frame, chain))
+    }
+
+    /// Asks for all chains of the family: the kernel does not choose among them by their table.
+    pub(crate) fn chains(frame: &Frame) -> Self {
+        Self::about(frame, GET_CHAIN, DUMP, Attributes::new()).told("read the chains of", frame.to_string())
     }
 
     /// Asks for all rules of one chain. Without table or chain there are none, and that is no error.

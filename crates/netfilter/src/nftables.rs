@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use cnikit_netlink::{Refusal, Socket};
 use cnikit_netns::Netns;
 
-use crate::attribute::number;
+use crate::attribute::{number, text};
 use crate::batch::Batch;
 use crate::compile::compile;
 use crate::found::Found;
-use crate::frame::{Family, Frame};
+use crate::frame::Frame;
 use crate::hook::FoundChain;
 use crate::message::{HEADERS, Message, object, place};
 use crate::own::{Own, Wanted, exchange};
@@ -289,15 +289,32 @@ impl Nftables {
         Ok(Own { name: name.to_owned(), found, rules })
     }
 
-    /// Whether there is this table, or this chain of it, whoever made it; a kernel without `nf_tables` has none.
-    pub(crate) fn has(&mut self, family: Family, table: &'static str, chain: Option<&str>) -> Result<bool> {
-        let (chains, fixed, own) = (Vec::new(), Vec::new(), Vec::new());
-        let frame = Frame { family, table, table_comment: None, chains, fixed, holds: "", own };
-        let question = chain.map_or_else(|| Message::table(&frame), |chain| Message::chain(&frame, chain));
-        match self.ask(vec![question]) {
+    /// Whether a table has this chain, whoever made it; in a kernel without `nf_tables` none has.
+    pub(crate) fn has(&mut self, table: &Frame, chain: &str) -> Result<bool> {
+        match self.ask(vec![Message::chain(table, chain)]) {
             Ok(answers) => Ok(answers.iter().any(Option::is_some)),
-            Err(error) if error.errno == libc::EINVAL || error.unsupported() => Ok(false),
+            Err(error) if is_lacking(&error) => Ok(false),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Whether there is any rule in a chain.
+    pub(crate) fn has_rules(&mut self, table: &Frame, chain: &str) -> Result<bool> {
+        Ok(!self.rules_of(table, chain, |_| true)?.is_empty())
+    }
+
+    /// The names of a table's chains, whoever made them; in a kernel without `nf_tables` there is none.
+    pub(crate) fn chains(&mut self, table: &Frame) -> Result<Vec<String>> {
+        let question = Message::chains(table);
+        let name = |message: &Vec<u8>| {
+            let list = message.get(HEADERS..)?;
+            let here = text(list, object::CHAIN_TABLE) == Some(table.table);
+            text(list, object::CHAIN_NAME).filter(|_| here).map(str::to_owned)
+        };
+        match self.socket.dump(&question.encode(0)) {
+            Ok(messages) => Ok(messages.iter().filter_map(name).collect()),
+            Err(error) if is_lacking(&error) => Ok(Vec::new()),
+            Err(error) => Err(error.during(question.operation, question.object)),
         }
     }
 
@@ -348,6 +365,11 @@ fn lacking(error: Error) -> Error {
         return error;
     }
     Error::refused("use nf_tables for", error.object, &Refusal { errno: libc::EOPNOTSUPP, text: error.kernel })
+}
+
+/// Whether there is no `nf_tables` to be asked.
+fn is_lacking(error: &Error) -> bool {
+    error.errno == libc::EINVAL || error.unsupported()
 }
 
 /// Whether a message is the answer with this sequence number.

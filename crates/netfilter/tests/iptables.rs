@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use cnikit_netfilter::iptables::{Changes, Error, IpVersion, Programs, Rule, Ruleset, Table};
+use cnikit_netfilter::iptables::{Chains, Changes, Error, IpVersion, Programs, Rule, Ruleset, Table};
 use cnikit_netns::{Netns, make};
 use cnikit_process::{Deadline, Program, run};
 
@@ -64,7 +64,7 @@ fn made() -> Changes {
 /// The programs of one half, wherever the machine's choice leads.
 fn programs(host: &Host, half: &str) -> Programs {
     host.sh(&format!("iptables-{half} -t nat -N {CHAIN}"));
-    let mut found = host.enter(|| Programs::reaching(IpVersion::V4, NAT, None)).unwrap();
+    let mut found = host.enter(|| Programs::reaching(IpVersion::V4, NAT, Chains::Named(CHAIN))).unwrap();
     host.sh(&format!("iptables-{half} -t nat -X {CHAIN}"));
     assert_eq!(found.len(), 1, "{half}: {found:?}");
     found.remove(0).0
@@ -138,20 +138,46 @@ fn what_somebody_else_changed_meanwhile_is_read_again() {
 
 #[test]
 fn the_half_that_holds_a_chain_is_known_without_a_program() {
-    let reaching = |host: &Host, version, chain| host.enter(|| Programs::reaching(version, NAT, chain)).unwrap();
+    let reaching = |host: &Host, version, chains| host.enter(|| Programs::reaching(version, NAT, chains)).unwrap();
+    let (own, other) = (Chains::Named(CHAIN), Chains::Named("OWN-other"));
+    let (such, none_such) =
+        (Chains::Like("OWN-", |name| name.starts_with("OWN-")), Chains::Like("OWN-", |name| name == "OWN-other"));
     let host = Host::new();
     for version in IpVersion::ALL {
-        assert_eq!(reaching(&host, version, None), []);
-        assert_eq!(reaching(&host, version, Some(CHAIN)), []);
+        assert_eq!(reaching(&host, version, own), []);
+        assert_eq!(reaching(&host, version, such), []);
     }
-    host.sh(&format!("ip6tables-nft -t nat -N {CHAIN}"));
-    assert_eq!(reaching(&host, IpVersion::V6, Some(CHAIN)).len(), 1);
-    assert_eq!(reaching(&host, IpVersion::V6, Some("OWN-other")), []);
-    assert_eq!(reaching(&host, IpVersion::V6, None).len(), 1);
-    assert_eq!(reaching(&host, IpVersion::V4, None), []);
+    host.sh(&format!("ip6tables-nft -t nat -N {CHAIN}; ip6tables-nft -t mangle -N OWN-other"));
+    assert_eq!(reaching(&host, IpVersion::V6, own).len(), 1);
+    assert_eq!(reaching(&host, IpVersion::V6, other), []);
+    assert_eq!(reaching(&host, IpVersion::V6, such).len(), 1);
+    assert_eq!(reaching(&host, IpVersion::V6, none_such), []);
+    assert_eq!(reaching(&host, IpVersion::V4, such), []);
     host.sh("ip6tables-legacy -t nat -L");
-    assert_eq!(reaching(&host, IpVersion::V6, Some(CHAIN)).len(), 2);
-    assert_eq!(reaching(&host, IpVersion::V6, Some("OWN-other")).len(), 1);
+    assert_eq!(reaching(&host, IpVersion::V6, own).len(), 2);
+    assert_eq!(reaching(&host, IpVersion::V6, other).len(), 1);
+}
+
+/// iptables-nft-save succeeds and leaves out what it could not read. Here the programs of the other half leave it out.
+#[test]
+fn a_chain_that_stands_and_is_not_shown_with_its_rules_is_an_error() {
+    let host = Host::new();
+    let blind = programs(&host, "legacy");
+    host.sh(&format!("iptables-nft -t nat -N {CHAIN}"));
+    let (_, traces) = host.enter(|| Programs::reaching(IpVersion::V4, NAT, Chains::Named(CHAIN))).unwrap().remove(0);
+    let hidden = || match host.enter(|| Ruleset::open_whole(blind.clone(), traces.clone(), NAT, CHAIN)) {
+        Err(Error::Hidden { chain, .. }) => chain == CHAIN,
+        read => read.is_err(),
+    };
+    assert!(hidden(), "it is not shown");
+    host.sh(&format!("iptables-legacy -t nat -N {CHAIN}"));
+    assert!(!hidden(), "it is shown, and has no rules");
+    host.sh(&format!("iptables-nft -t nat -A {CHAIN} -j ACCEPT"));
+    assert!(hidden(), "it is shown without its rules");
+    host.sh(&format!(
+        "iptables-nft -t nat -F {CHAIN}; iptables-nft -t nat -X {CHAIN}; iptables-legacy -t nat -X {CHAIN}"
+    ));
+    assert!(!hidden(), "it is gone");
 }
 
 #[test]

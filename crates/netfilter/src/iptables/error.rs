@@ -31,6 +31,13 @@ pub enum Error {
         /// The table.
         table: &'static str,
     },
+    /// It showed less than what stands there, and took that for no failure.
+    Hidden {
+        /// The table.
+        table: &'static str,
+        /// The chain that it did not show, or without its rules.
+        chain: String,
+    },
     /// `nf_tables` could not be asked what stands there.
     Netlink(crate::Error),
 }
@@ -44,7 +51,7 @@ impl Error {
         match self {
             Self::Missing { .. } | Self::Incompatible { .. } => true,
             Self::Failed { how: How::Exit(status), .. } => *status != RESOURCE_PROBLEM,
-            Self::Failed { .. } | Self::Process(_) | Self::Netlink(_) => false,
+            Self::Failed { .. } | Self::Process(_) | Self::Hidden { .. } | Self::Netlink(_) => false,
         }
     }
 }
@@ -58,6 +65,9 @@ impl fmt::Display for Error {
             Self::Incompatible { program, table } => {
                 let program = program.display();
                 write!(f, "{program} does not show its table {table}: something in it was not made by iptables")
+            }
+            Self::Hidden { table, chain } => {
+                write!(f, "iptables did not show chain {chain} of table {table}, which stands there")
             }
             Self::Netlink(error) => write!(f, "{error}"),
         }

@@ -22,6 +22,7 @@ pub use programs::{IpVersion, Programs};
 pub use rule::Rule;
 pub use ruleset::Ruleset;
 pub use table::Table;
+pub use traces::{Chains, Traces};
 
 /// What the functions of this module return.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cnikit_process::{Deadline, Program, run};
 
-use super::traces::{Half, stands};
+use super::traces::{Chains, Half, Traces};
 use super::{Changes, Error, Result, Table};
 
 /// Where they are looked for behind what `PATH` says: a runtime may have a poor one.
@@ -72,24 +72,17 @@ impl Programs {
         Ok(Self(Ok(Pair::named(&version.to_string())?)))
     }
 
-    /// Those that reach what stands of a table, or of one chain of it, in either half of iptables: none, one or two, each
-    /// with whether the table is surely iptables' own.
+    /// Those that reach what stands of these chains, in either half of iptables: none, one or two, each with what stands.
     ///
-    /// It is not sure where `nf_tables` has a table of that name and no chain was asked for: anybody may have made it, so
-    /// that [`Error::Incompatible`] need not be about rules of iptables. It is sure where the chain is there, and of each
-    /// table of the legacy half, which tells only whether the table is there at all.
-    ///
-    /// No program is started to find that out. Where those of one half are missing, the other half is reached all the same.
-    pub fn reaching(version: IpVersion, table: &'static str, chain: Option<&str>) -> Result<Vec<(Self, bool)>> {
-        let mut found: Vec<(Self, bool)> = Vec::new();
+    /// The legacy half tells only whether the table was ever used. No program is started to find that out. Where those of
+    /// one half are missing, the other half is reached all the same.
+    pub fn reaching(version: IpVersion, table: &'static str, meant: Chains) -> Result<Vec<(Self, Traces)>> {
+        let mut found: Vec<(Self, Traces)> = Vec::new();
         for half in [Half::NfTables, Half::Legacy] {
-            if !stands(half, version, table, chain)? {
-                continue;
-            }
-            let surely = half == Half::Legacy || chain.is_some();
+            let Some(traces) = Traces::of(half, version, table, meant)? else { continue };
             let programs = Self::of_half(version, half);
             if found.iter().all(|(other, _)| *other != programs) {
-                found.push((programs, surely));
+                found.push((programs, traces));
             }
         }
         Ok(found)

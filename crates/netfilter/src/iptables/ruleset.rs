@@ -1,6 +1,6 @@
 //! One table, read and changed.
 
-use super::{Changes, Error, Programs, Result, Table};
+use super::{Changes, Error, Programs, Result, Table, Traces};
 
 /// How often it is tried again when somebody else changed what was read before it could be changed.
 const TRIES: usize = 3;
@@ -15,14 +15,31 @@ pub struct Ruleset {
     programs: Programs,
     table: &'static str,
     mention: String,
+    traces: Option<Traces>,
     read: Table,
 }
 
 impl Ruleset {
     /// Reads a table, of which only lines that hold `mention` are of interest.
     pub fn open(programs: Programs, table: &'static str, mention: &str) -> Result<Self> {
-        let read = programs.read(table, mention)?;
-        Ok(Self { programs, table, mention: mention.to_owned(), read })
+        Self { programs, table, mention: mention.to_owned(), traces: None, read: Table::default() }.read()
+    }
+
+    /// The same where it is known what stands: none of it may be missing from what the programs show.
+    ///
+    /// # Errors
+    /// [`Error::Hidden`] if it is, and still stands.
+    pub fn open_whole(programs: Programs, traces: Traces, table: &'static str, mention: &str) -> Result<Self> {
+        Self { programs, table, mention: mention.to_owned(), traces: Some(traces), read: Table::default() }.read()
+    }
+
+    fn read(mut self) -> Result<Self> {
+        self.read = self.programs.read(self.table, &self.mention)?;
+        let hidden = self.traces.as_ref().map_or(Ok(None), |traces| traces.hidden_from(&self.read))?;
+        match hidden.map(str::to_owned) {
+            Some(chain) => Err(Error::Hidden { table: self.table, chain }),
+            None => Ok(self),
+        }
     }
 
     /// The table as it was read.
@@ -39,7 +56,7 @@ impl Ruleset {
             }
             match self.programs.change(self.table, &changes) {
                 Ok(()) => break,
-                Err(Error::Failed { .. }) if left > 0 => self.read = self.programs.read(self.table, &self.mention)?,
+                Err(Error::Failed { .. }) if left > 0 => self = self.read()?,
                 Err(error) => return Err(error),
             }
         }

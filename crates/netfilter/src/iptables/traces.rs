@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{IpVersion, Result};
+use super::{IpVersion, Result, Table};
+use crate::frame::Frame;
 use crate::{Family, Nftables};
 
 /// Half of iptables: where in the kernel its rules are.
@@ -24,11 +25,60 @@ impl fmt::Display for Half {
     }
 }
 
-/// Whether the calling thread's namespace has this table, or this chain of it. The legacy half knows of tables only.
-pub(crate) fn stands(half: Half, version: IpVersion, table: &'static str, chain: Option<&str>) -> Result<bool> {
-    match half {
-        Half::NfTables => Ok(in_nf_tables(version, table, chain)?),
-        Half::Legacy => Ok(in_legacy(version, table)),
+/// Which chains of a table are meant.
+#[derive(Clone, Copy, Debug)]
+pub enum Chains<'a> {
+    /// The one of this name.
+    Named(&'a str),
+    /// Those whose names hold this text and are of this kind.
+    Like(&'a str, fn(&str) -> bool),
+}
+
+impl<'a> Chains<'a> {
+    /// What every line about them holds.
+    pub fn mention(self) -> &'a str {
+        match self {
+            Self::Named(text) | Self::Like(text, _) => text,
+        }
+    }
+}
+
+/// Chains of one table that stand in `nf_tables`, as the kernel says: its programs leave out what they could not read, and
+/// take that for no failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traces {
+    version: IpVersion,
+    table: &'static str,
+    chains: Vec<String>,
+}
+
+impl Traces {
+    /// What stands in one half of the calling thread's namespace; none if nothing does. The legacy half tells no more than
+    /// whether the table was ever used.
+    pub(crate) fn of(half: Half, version: IpVersion, table: &'static str, meant: Chains) -> Result<Option<Self>> {
+        let chains = match half {
+            Half::Legacy if !in_legacy(version, table) => return Ok(None),
+            Half::Legacy => Vec::new(),
+            Half::NfTables => match in_nf_tables(version, table, meant)? {
+                chains if chains.is_empty() => return Ok(None),
+                chains => chains,
+            },
+        };
+        Ok(Some(Self { version, table, chains }))
+    }
+
+    /// A chain that still stands and is not in what the program showed, or without its rules.
+    pub(crate) fn hidden_from(&self, shown: &Table) -> Result<Option<&str>> {
+        let bare = |chain: &&String| shown.rules(chain).next().is_none();
+        for chain in self.chains.iter().filter(bare) {
+            let Some(mut nftables) = Nftables::if_any()? else { return Ok(None) };
+            let table = frame(self.version, self.table);
+            let without_rules = shown.has_chain(chain);
+            if if without_rules { nftables.has_rules(&table, chain)? } else { nftables.has(&table, chain)? } {
+                return Ok(Some(chain));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -43,10 +93,21 @@ fn in_legacy(version: IpVersion, table: &str) -> bool {
     names.lines().any(|line| line == table)
 }
 
-fn in_nf_tables(version: IpVersion, table: &'static str, chain: Option<&str>) -> crate::Result<bool> {
+fn in_nf_tables(version: IpVersion, table: &'static str, meant: Chains) -> crate::Result<Vec<String>> {
+    let (table, Some(mut nftables)) = (frame(version, table), Nftables::if_any()?) else { return Ok(Vec::new()) };
+    Ok(match meant {
+        Chains::Named(name) if nftables.has(&table, name)? => vec![name.to_owned()],
+        Chains::Named(_) => Vec::new(),
+        Chains::Like(_, is_such) => nftables.chains(&table)?.into_iter().filter(|name| is_such(name)).collect(),
+    })
+}
+
+/// A table of iptables' own, of which nothing but the name is needed.
+fn frame(version: IpVersion, table: &'static str) -> Frame {
     let family = match version {
         IpVersion::V4 => Family::Ip,
         IpVersion::V6 => Family::Ip6,
     };
-    Nftables::if_any()?.map_or(Ok(false), |mut nftables| nftables.has(family, table, chain))
+    let (chains, fixed, own) = (Vec::new(), Vec::new(), Vec::new());
+    Frame { family, table, table_comment: None, chains, fixed, holds: "", own }
 }

@@ -13,7 +13,9 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use cnikit_netfilter::iptables::{Changes, Error as Refused, IpVersion, Programs, Rule, Ruleset, Table};
+use cnikit_netfilter::iptables::{
+    Chains, Changes, Error as Refused, IpVersion, Programs, Rule, Ruleset, Table, Traces,
+};
 use cnikit_netns::Netns;
 use cnikit_plan::{Remains, Stale};
 use cnikit_skel::{Error, Errors, Journal, Result, Tag, log};
@@ -109,7 +111,7 @@ pub(super) fn release(remains: &Remains) -> Result<()> {
         let found = names.released(table, |address| going.contains(&address));
         found.becomes(&Share::default(), table, &names.chain)
     };
-    let cleared = everywhere(Some(&names.chain), clear);
+    let cleared = everywhere(Chains::Named(&names.chain), clear);
     Errors::from_iter([unknown.finish(), cleared]).finish()
 }
 
@@ -151,7 +153,7 @@ pub(super) fn sweep(stale: &Stale) -> Result<()> {
         }
         changes
     };
-    everywhere(None, clear)
+    everywhere(Chains::Like("CNI-", is_chain), clear)
 }
 
 /// What of a chain belongs to this network and to no valid attachment; `None` is nothing.
@@ -171,34 +173,29 @@ fn stale_share(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Op
 }
 
 /// Changes whatever stands in either half of iptables, of both versions. Where nothing stands, no program is started.
-fn everywhere(chain: Option<&str>, mut change: impl FnMut(&Table) -> Changes) -> Result<()> {
+fn everywhere(meant: Chains, mut change: impl FnMut(&Table) -> Changes) -> Result<()> {
     let mut errors = Errors::default();
     for version in IpVersion::ALL {
-        let reached = Programs::reaching(version, NAT, chain).map_err(explained);
+        let reached = Programs::reaching(version, NAT, meant).map_err(explained);
         let found = reached.unwrap_or_else(|error| {
             errors.note(Err(error));
             Vec::new()
         });
         let _alone = if found.is_empty() { None } else { Some(alone()?) };
-        for (programs, surely) in found {
-            errors.note(within(programs, surely, chain.unwrap_or("CNI-"), &mut change).map_err(explained));
+        for (programs, traces) in found {
+            errors.note(within(programs, traces, meant.mention(), &mut change).map_err(explained));
         }
     }
     errors.finish()
 }
 
 /// Changes what stands in one half, if it can be read.
-fn within(programs: Programs, surely: bool, mention: &str, change: impl FnMut(&Table) -> Changes) -> Read<()> {
-    match Ruleset::open(programs, NAT, mention) {
+fn within(programs: Programs, traces: Traces, mention: &str, change: impl FnMut(&Table) -> Changes) -> Read<()> {
+    match Ruleset::open_whole(programs, traces, NAT, mention) {
         Ok(ruleset) => ruleset.change(change),
         // Without its programs nobody can remove them; a DEL that fails for ever would help nobody.
         Err(error @ Refused::Missing { .. }) => {
             log::warn(format_args!("masquerade rules may stay behind: {error}"));
-            Ok(())
-        }
-        // The table may be somebody's that has the same name: there need not be anything of ours.
-        Err(error @ Refused::Incompatible { .. }) if !surely => {
-            log::warn(format_args!("iptables was not looked at: {error}"));
             Ok(())
         }
         Err(error) => Err(error),
@@ -241,6 +238,7 @@ fn explained(error: Refused) -> Error {
         Refused::Incompatible { .. } => {
             Some(format!("have whoever wrote into table {NAT} with nft use a table of its own, {OTHERWISE}"))
         }
+        Refused::Hidden { .. } => Some("try again".to_owned()),
         Refused::Netlink(_) => None,
     };
     let told = Error::from(error);
