@@ -21,6 +21,8 @@ mod rule;
 mod state;
 mod userdata;
 mod whose;
+#[doc(hidden)]
+pub mod wire;
 
 pub use cnikit_netlink::{Error, Mac, Result};
 pub use found::Found;

@@ -136,7 +136,7 @@ fn message(index: u32, address: IpNetwork) -> AddressMessage {
 
 impl Address {
     /// Reads an `RTM_NEWADDR` message; `None` if it is something else.
-    fn parse(message: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(message: &[u8]) -> Option<Self> {
         let body = message.get(HEADER..)?;
         let header = AddressHeader::parse(body).ok()?;
         let find = |wanted| {

@@ -85,6 +85,14 @@ impl Batch {
         self.requests.push(vlan::deletion(port, range));
     }
 
+    /// All requests.
+    ///
+    /// # Errors
+    /// The first change that no message can say.
+    pub(crate) fn into_requests(self) -> Result<Vec<Request>> {
+        self.unspeakable.map_or(Ok(self.requests), Err)
+    }
+
     fn push(&mut self, request: Result<Request>) {
         match request {
             Ok(request) => self.requests.push(request),
@@ -96,9 +104,6 @@ impl Batch {
 impl Netlink {
     /// Sends a batch. The error is the first refusal, in the words of the change that was refused.
     pub fn send(&self, batch: Batch) -> Result<()> {
-        match batch.unspeakable {
-            Some(error) => Err(error),
-            None => self.carry_out(&batch.requests).map(drop),
-        }
+        self.carry_out(&batch.into_requests()?).map(drop)
     }
 }

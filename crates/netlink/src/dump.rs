@@ -19,11 +19,21 @@ const SEQUENCE: std::ops::Range<usize> = 8..12;
 
 /// How one attempt at a dump ended.
 #[derive(Debug, PartialEq, Eq)]
-enum Dumped {
+pub(crate) enum Dumped {
     Whole(Vec<Vec<u8>>),
     /// It changed while it was read, was lost in part, or another one was under way.
     Again(Refusal),
     Refused(Refusal),
+}
+
+impl Dumped {
+    /// The messages, or why there are none yet.
+    pub(crate) fn into_messages(self) -> std::result::Result<Vec<Vec<u8>>, Refusal> {
+        match self {
+            Self::Whole(messages) => Ok(messages),
+            Self::Again(refusal) | Self::Refused(refusal) => Err(refusal),
+        }
+    }
 }
 
 impl Socket {
@@ -70,16 +80,16 @@ impl Socket {
 
 /// A dump, as it comes in.
 #[derive(Default)]
-struct Dump {
+pub(crate) struct Dump {
     messages: Vec<Vec<u8>>,
     interrupted: bool,
     /// Set when nothing more will come.
-    end: Option<std::result::Result<(), Refusal>>,
+    pub(crate) end: Option<std::result::Result<(), Refusal>>,
 }
 
 impl Dump {
     /// Takes the messages for this port and sequence number; whether there were others.
-    fn take_all(&mut self, ours: (u32, u32), datagram: &[u8]) -> bool {
+    pub(crate) fn take_all(&mut self, ours: (u32, u32), datagram: &[u8]) -> bool {
         let mut others = false;
         for frame in frames(datagram) {
             if (frame.port, frame.sequence) == ours {
@@ -101,7 +111,7 @@ impl Dump {
         }
     }
 
-    fn result(self) -> Dumped {
+    pub(crate) fn result(self) -> Dumped {
         match self.end {
             Some(Err(refusal)) if [libc::EINTR, libc::EBUSY, libc::EAGAIN].contains(&refusal.errno) => {
                 Dumped::Again(refusal)

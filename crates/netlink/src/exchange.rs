@@ -58,27 +58,27 @@ impl Socket {
 }
 
 /// The answers to one datagram, as they come in.
-struct Answers {
+pub(crate) struct Answers {
     ours: BTreeSet<u32>,
     open: BTreeSet<u32>,
     /// Answers may have been lost.
     lost: bool,
     /// Messages came that are no answers.
     missed: bool,
-    exchanged: Exchanged,
+    pub(crate) exchanged: Exchanged,
 }
 
 impl Answers {
-    fn to(datagram: &[u8], acks: &[u32]) -> Self {
+    pub(crate) fn to(datagram: &[u8], acks: &[u32]) -> Self {
         let ours = frames(datagram).map(|frame| frame.sequence).collect();
         Self { ours, open: acks.iter().copied().collect(), lost: false, missed: false, exchanged: Exchanged::default() }
     }
 
-    fn complete(&self) -> bool {
+    pub(crate) fn complete(&self) -> bool {
         self.open.is_empty()
     }
 
-    fn take(&mut self, port: u32, datagram: &[u8]) {
+    pub(crate) fn take(&mut self, port: u32, datagram: &[u8]) {
         for frame in frames(datagram) {
             if frame.port == port && self.ours.contains(&frame.sequence) {
                 self.take_one(&frame);

@@ -24,6 +24,8 @@ mod route;
 mod socket;
 mod vlan;
 mod watch;
+#[doc(hidden)]
+pub mod wire;
 
 pub use address::{Address, NewAddress};
 pub use batch::Batch;

@@ -70,7 +70,7 @@ pub(crate) fn deletion(index: u32, address: IpAddr) -> Request {
 
 impl Neighbour {
     /// Reads an `RTM_NEWNEIGH` message; `None` if it is something else, such as an entry of a bridge.
-    fn parse(message: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(message: &[u8]) -> Option<Self> {
         let body = message.get(HEADER..)?;
         let header = NeighbourHeader::parse(body).ok()?;
         let find = |wanted| {

@@ -116,7 +116,7 @@ impl Forgives {
 }
 
 impl Request {
-    fn pack(&self, sequence: u32) -> Vec<u8> {
+    pub(crate) fn pack(&self, sequence: u32) -> Vec<u8> {
         pack(&self.message, self.flags | NLM_F_REQUEST | NLM_F_ACK, sequence)
     }
 }

@@ -295,7 +295,7 @@ fn host_prefix(address: IpAddr) -> u8 {
 }
 
 /// Reads an `RTM_NEWROUTE` message, a route for each next hop; `None` if it is something else.
-fn parse(message: &[u8]) -> Option<Vec<Route>> {
+pub(crate) fn parse(message: &[u8]) -> Option<Vec<Route>> {
     let body = message.get(HEADER..)?;
     let header = RouteHeader::parse(body).ok()?;
     let everywhere: IpAddr = match header.address_family {

@@ -135,7 +135,7 @@ impl VlanRange {
     }
 
     /// Reads the entries of an `RTM_NEWVLAN` message.
-    fn parse_all(message: &[u8]) -> impl Iterator<Item = VlanRange> {
+    pub(crate) fn parse_all(message: &[u8]) -> impl Iterator<Item = VlanRange> {
         let entries = attributes(message.get(HEADER + VLAN_HEADER..).unwrap_or_default());
         entries.filter(|(kind, _)| *kind == ENTRY).filter_map(|(_, entry)| VlanRange::parse(entry))
     }

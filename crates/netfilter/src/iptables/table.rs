@@ -14,7 +14,7 @@ impl Table {
     ///
     /// `None` if it does not show the table: that is how it says that there is something in it that it does not
     /// understand.
-    pub(crate) fn read(said: &str, name: &str, mention: &str) -> Option<Self> {
+    pub fn read(said: &str, name: &str, mention: &str) -> Option<Self> {
         let (mut table, mut shown) = (Self::default(), false);
         for line in lines(said) {
             shown |= line.strip_prefix('*') == Some(name);

@@ -1,0 +1,44 @@
+//! Results of every version, and each way from one to another.
+
+use cnikit_types::{Answer, Value, Version, document};
+
+/// The first byte chooses the version that a document without one has; the rest is the document.
+pub(crate) fn run(data: &[u8]) {
+    let Some((choice, text)) = data.split_first() else { return };
+    let fallback = Version::ALL[usize::from(*choice) % Version::ALL.len()];
+    let Ok(value) = document::parse(text) else { return };
+    assert_eq!(sent(&value), value, "a document that was read is written and read the same");
+    match Answer::read(&value, fallback) {
+        Ok((own, answer)) => convert(own, &answer),
+        Err(error) => assert!(!error.message.is_empty(), "{error:?}"),
+    }
+}
+
+fn sent(document: &Value) -> Value {
+    document::parse(document.to_string().as_bytes()).expect("what we wrote is JSON")
+}
+
+fn read(document: &Value, version: Version) -> Answer {
+    let (own, answer) = Answer::read(&sent(document), Version::NEWEST).expect("what we wrote is a result");
+    assert_eq!(own, version, "and says its version");
+    answer
+}
+
+/// Every pair of versions. What one shape cannot say is dropped once, and nothing more on any further way.
+fn convert(own: Version, answer: &Answer) {
+    let again = read(&answer.write(own), own);
+    for from in Version::ALL {
+        let written = answer.write(from);
+        assert_eq!(again.write(from), written, "{own} to {from}");
+        let first = read(&written, from);
+        assert_eq!(first.write(from), written, "{from} to itself");
+        for to in Version::ALL {
+            let converted = first.write(to);
+            let second = read(&converted, to);
+            assert_eq!(second.write(to), converted, "{from} to {to}");
+            if to >= from {
+                assert_eq!(second.write(from), written, "{from} to {to} and back");
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What a delegated plugin answers.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::sync::OnceLock;
+
+use cnikit::types::{Answer, Version, document};
+use cnikit::{Add, Del, Input, Journal, Plugin, Plugins, Result};
+use serde::Deserialize;
+
+use crate::called::{beside, call, input};
+
+thread_local! {
+    /// What the delegate says.
+    static SAID: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Asks for addresses, and answers what it is told.
+#[derive(Deserialize)]
+struct Asker {}
+
+impl Plugin for Asker {
+    fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer> {
+        add.call.delegate(ours().1[0].name)?.add(journal)
+    }
+
+    fn del(_: &Del) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn ours() -> &'static (String, Plugins) {
+    static OURS: OnceLock<(String, Plugins)> = OnceLock::new();
+    OURS.get_or_init(|| beside(says))
+}
+
+fn says(_: &str, input: Input, _: Plugins, out: &mut dyn Write) -> u8 {
+    if input.command == "ADD" {
+        SAID.with_borrow(|said| out.write_all(said)).expect("it is written to memory");
+    }
+    0
+}
+
+/// The first byte chooses the version that is asked in; the rest is the answer.
+pub(crate) fn run(data: &[u8]) {
+    let Some((choice, said)) = data.split_first() else { return };
+    let version = Version::ALL[usize::from(*choice) % Version::ALL.len()];
+    SAID.set(said.to_vec());
+    let conf = format!(r#"{{"cniVersion":"{version}","name":"n","type":"asker"}}"#);
+    let asked = Input { path: ours().0.clone(), ..input(format!("ADD\0c\0own\0eth0\0\0\0{conf}").as_bytes()) };
+    let answered = call::<Asker>(asked, ours().1);
+    let document = answered.document.expect("an ADD says something");
+    let read = document::parse(said).ok().and_then(|value| Answer::read(&value, version).ok());
+    match read.filter(|(_, answer)| !answer.ips.is_empty()) {
+        Some((_, answer)) => assert_eq!(document, answer.write(version)),
+        None => assert!(!answered.success && document["code"] == 103, "{document}"),
+    }
+}

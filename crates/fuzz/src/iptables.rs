@@ -1,0 +1,38 @@
+//! What `iptables-save` says.
+
+use cnikit_netfilter::iptables::{Changes, Rule, Table};
+
+/// The first line is what has to be mentioned, the rest the output.
+pub(crate) fn run(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let (mention, said) = text.split_once('\n').unwrap_or(("", &text));
+    let Some(all) = Table::read(said, "nat", "") else { return };
+    let some = Table::read(said, "nat", mention).expect("whether it shows the table is nobody's mention");
+    let chains: Vec<&str> = all.chains().collect();
+    assert!(some.chains().all(|chain| chains.contains(&chain)));
+    for chain in ["POSTROUTING", "OWN"].into_iter().chain(chains.iter().copied().take(20)) {
+        let rules: Vec<&Rule> = all.rules(chain).collect();
+        assert!(some.rules(chain).all(|rule| rules.contains(&rule)), "a mention only chooses");
+        written(chain, &rules);
+    }
+}
+
+/// What is written for rules that were read is read as the same rules.
+fn written(chain: &str, rules: &[&Rule]) {
+    if !is_word(chain) || rules.is_empty() {
+        return;
+    }
+    let mut changes = Changes::default();
+    rules.iter().for_each(|rule| changes.append(chain, rule));
+    let table = Table::read(&format!("*nat\n{changes}COMMIT\n"), "nat", "").expect("the table is shown");
+    assert_eq!(table.rules(chain).collect::<Vec<_>>(), rules);
+    for rule in rules {
+        let jumps = rule.target().map(|target| table.jumps(target).count());
+        assert!(jumps.is_none_or(|jumps| jumps > 0), "{rule} leads to where it leads");
+    }
+}
+
+/// The name of a chain as iptables takes it: it has no white space, and nothing of it is quoted.
+fn is_word(chain: &str) -> bool {
+    !chain.is_empty() && !chain.contains(|letter: char| letter.is_whitespace() || letter == '"')
+}

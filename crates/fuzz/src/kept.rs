@@ -1,0 +1,34 @@
+//! Results that a runtime kept.
+
+use std::fs;
+
+use cnikit_libcni::{Attachment, Cache, Error, NetworkList, load};
+use cnikit_types::{Answer, Version};
+use tempfile::TempDir;
+
+/// The file of a kept result; the first byte chooses the version of the network.
+pub(crate) fn run(data: &[u8]) {
+    let Some((choice, text)) = data.split_first() else { return };
+    let version = Version::ALL[usize::from(*choice) % Version::ALL.len()];
+    let dir = TempDir::new().expect("there is a temporary directory");
+    let results = dir.path().join("results");
+    fs::create_dir(&results).expect("it can be written to");
+    fs::write(results.join("net-c-eth0"), text).expect("it can be written to");
+    let list = network(&dir, version);
+    let at = Attachment { container_id: "c".into(), ifname: "eth0".into(), ..Attachment::default() };
+    match Cache::below(dir.path()).result(&list, &at) {
+        Ok(None) => {}
+        Ok(Some(result)) => {
+            let (own, _) = Answer::read(&result, version).expect("what was kept is a result");
+            assert_eq!(own, version, "in the version of the network");
+        }
+        Err(Error::Cache(why)) => assert!(why.contains("result"), "{why}"),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn network(dir: &TempDir, version: Version) -> NetworkList {
+    let text = format!(r#"{{"cniVersion":"{version}","name":"net","plugins":[{{"type":"t"}}]}}"#);
+    fs::write(dir.path().join("net.conflist"), text).expect("it can be written to");
+    load(dir.path(), "net").expect("it is a network")
+}

@@ -1,0 +1,226 @@
+//! Links, addresses, routes, neighbours and VLANs over netlink.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use arbitrary::{Result, Unstructured};
+use cnikit_netlink::{Batch, Change, Mac, NewAddress, Route, VlanRange, wire};
+use ipnetwork::IpNetwork;
+
+/// The port and the sequence number that answers are for.
+const PORT: u32 = 9;
+const SEQUENCE: u32 = 7;
+/// The length of a message's header.
+const HEADER: usize = 16;
+
+/// A datagram as the kernel might send it.
+///
+/// It is read as the answer to a question, as a dump, and each message of it as everything that it could be. No reader makes
+/// more of it than there is: what comes out is in proportion to what came in.
+pub(crate) fn replies(datagram: &[u8]) {
+    let question = header(HEADER, SEQUENCE);
+    let (exchanged, complete) = wire::answered(&question, &[SEQUENCE], PORT, datagram);
+    assert!(weight(&exchanged.messages) <= datagram.len());
+    assert!(exchanged.errors.len() * (HEADER + 4) <= datagram.len());
+    assert!(exchanged.errors.iter().all(|(sequence, refusal)| *sequence == SEQUENCE && refusal.errno != 0));
+    assert!(complete || exchanged.errors.is_empty(), "what is refused is answered");
+    let dumped = wire::dumped(PORT, SEQUENCE, datagram);
+    if let Some(Ok(messages)) = &dumped {
+        assert!(weight(messages) <= datagram.len());
+        messages.iter().for_each(|message| read(message));
+    }
+    if let Some(Err(refusal)) = &dumped {
+        assert_ne!(refusal.errno, 0);
+    }
+    exchanged.messages.iter().for_each(|message| read(message));
+    read(datagram);
+}
+
+fn weight(messages: &[Vec<u8>]) -> usize {
+    messages.iter().map(Vec::len).sum()
+}
+
+/// The header of a message of `length` bytes, itself included.
+fn header(length: usize, sequence: u32) -> Vec<u8> {
+    let length = u32::try_from(length).unwrap_or(u32::MAX);
+    [&length.to_ne_bytes()[..], &[16, 0, 5, 0], &sequence.to_ne_bytes(), &[0; 4]].concat()
+}
+
+fn read(message: &[u8]) {
+    if let Some(link) = wire::link(message) {
+        let text = link.name.len() + link.alias.map_or(0, |alias| alias.len()) + link.altnames.concat().len();
+        // What is not UTF-8 is replaced, by three bytes each.
+        assert!(text <= 3 * message.len());
+    }
+    if let Some(address) = wire::address(message) {
+        assert!(address.address.prefix() <= longest(address.address.ip()));
+    }
+    let routes = wire::routes(message).unwrap_or_default();
+    assert!(routes.len() <= 1 + message.len() / 8, "a route for each next hop at most");
+    for route in routes {
+        sendable(&route);
+    }
+    wire::neighbour(message);
+    let vlans = wire::vlans(message);
+    assert!(vlans.len() * 4 <= message.len());
+    for range in vlans {
+        assert!(range.first <= range.last, "{range:?} is a range");
+        assert!(!range.to_string().is_empty());
+        let mut batch = Batch::new();
+        batch.delete_vlans(1, range);
+        assert!(wire::messages(batch).is_ok());
+    }
+}
+
+/// A route that was read can be sent, and is the same again; else it is said that it mixes families.
+fn sendable(route: &Route) {
+    let mut batch = Batch::new();
+    batch.replace_route(route);
+    let Ok(messages) = wire::messages(batch) else { return };
+    let again = wire::routes(&messages[0]).expect("what we send is a route");
+    assert_eq!(again, [Route { scope: again[0].scope, ..route.clone() }]);
+}
+
+fn longest(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+/// Changes at random: what is sent for them reads as what was meant.
+pub(crate) fn sent(data: &[u8]) {
+    let mut bytes = Unstructured::new(data);
+    while !bytes.is_empty() {
+        if change(&mut bytes).is_err() {
+            return;
+        }
+    }
+}
+
+fn change(bytes: &mut Unstructured<'_>) -> Result<()> {
+    let index = bytes.arbitrary::<u32>()?;
+    match bytes.int_in_range(0..=4)? {
+        0 => address(index, &NewAddress {
+            address: network(bytes)?,
+            no_dad: bytes.arbitrary()?,
+            no_prefix_route: bytes.arbitrary()?,
+            scope: bytes.arbitrary()?,
+        }),
+        1 => route(&a_route(bytes)?),
+        2 => neighbour(index, ip(bytes)?),
+        3 => link(index, &a_change(bytes)?),
+        _ => vlans(index, a_range(bytes)?),
+    }
+    Ok(())
+}
+
+fn only(batch: Batch) -> Vec<u8> {
+    let mut messages = wire::messages(batch).expect("it can be said");
+    assert_eq!(messages.len(), 1);
+    let message = messages.remove(0);
+    let length = u32::from_ne_bytes(message[..4].try_into().expect("a header has a length"));
+    assert_eq!(length as usize, message.len());
+    message
+}
+
+fn address(index: u32, wanted: &NewAddress) {
+    let mut batch = Batch::new();
+    batch.add_address(index, wanted);
+    let found = wire::address(&only(batch)).expect("it is an address");
+    assert_eq!((found.index, found.address, found.scope), (index, wanted.address, wanted.scope));
+    assert_eq!((found.no_dad, found.no_prefix_route), (wanted.no_dad, wanted.no_prefix_route));
+    if let (Some(broadcast), IpNetwork::V4(v4)) = (found.broadcast, wanted.address) {
+        assert_eq!(broadcast, v4.broadcast());
+    }
+}
+
+fn route(wanted: &Route) {
+    let mut batch = Batch::new();
+    batch.add_route(wanted);
+    let Ok(messages) = wire::messages(batch) else {
+        let families = [wanted.gateway, wanted.source].into_iter().flatten().map(|ip| ip.is_ipv4());
+        assert!(families.into_iter().any(|ipv4| ipv4 != wanted.dst.is_ipv4()), "{wanted:?} can be said");
+        return;
+    };
+    let found = wire::routes(&messages[0]).expect("it is a route");
+    let scope = wanted.scope.or(found[0].scope);
+    assert_eq!(found, [Route { scope, ..wanted.clone() }]);
+}
+
+fn neighbour(index: u32, address: IpAddr) {
+    let mut batch = Batch::new();
+    batch.delete_neighbour(index, address);
+    let found = wire::neighbour(&only(batch)).expect("it is a neighbour");
+    assert_eq!((found.index, found.address, found.mac), (index, address, None));
+}
+
+fn link(index: u32, wanted: &Change) {
+    let mut batch = Batch::new();
+    batch.set_link(index, wanted);
+    let found = wire::link(&only(batch)).expect("it is a link");
+    assert_eq!(found.index, index);
+    assert_eq!((found.mac, found.master), (wanted.mac, wanted.master));
+    assert_eq!(found.alias, wanted.alias);
+    assert_eq!(found.name, wanted.name.clone().unwrap_or_default());
+    assert_eq!(found.mtu, wanted.mtu.unwrap_or_default());
+    assert_eq!((found.up, found.promiscuous), (wanted.up == Some(true), wanted.promiscuous == Some(true)));
+}
+
+fn vlans(port: u32, range: VlanRange) {
+    let (mut added, mut removed) = (Batch::new(), Batch::new());
+    added.add_vlans(port, &[range]);
+    removed.delete_vlans(port, range);
+    for batch in [added, removed] {
+        let message = only(batch);
+        assert_eq!(message[HEADER + 4..HEADER + 8], port.to_ne_bytes(), "the port's number stands in its place");
+    }
+}
+
+fn ip(bytes: &mut Unstructured<'_>) -> Result<IpAddr> {
+    Ok(if bytes.arbitrary()? { Ipv4Addr::from_bits(bytes.arbitrary()?).into() } else { Ipv6Addr::from_bits(bytes.arbitrary()?).into() })
+}
+
+fn network(bytes: &mut Unstructured<'_>) -> Result<IpNetwork> {
+    let ip = ip(bytes)?;
+    let prefix = bytes.int_in_range(0..=longest(ip))?;
+    Ok(IpNetwork::new(ip, prefix).expect("the prefix is not too long"))
+}
+
+fn a_route(bytes: &mut Unstructured<'_>) -> Result<Route> {
+    let (gateway, source) = (bytes.arbitrary()?, bytes.arbitrary()?);
+    Ok(Route {
+        gateway: if gateway { Some(ip(bytes)?) } else { None },
+        source: if source { Some(ip(bytes)?) } else { None },
+        index: bytes.arbitrary()?,
+        table: bytes.arbitrary()?,
+        scope: bytes.arbitrary()?,
+        priority: bytes.arbitrary()?,
+        mtu: bytes.arbitrary()?,
+        advmss: bytes.arbitrary()?,
+        protocol: bytes.arbitrary()?,
+        onlink: bytes.arbitrary()?,
+        kind: bytes.arbitrary()?,
+        ..Route::to(network(bytes)?)
+    })
+}
+
+fn a_change(bytes: &mut Unstructured<'_>) -> Result<Change> {
+    let word = |text: String| text.replace('\0', "");
+    Ok(Change {
+        up: bytes.arbitrary()?,
+        alias: bytes.arbitrary::<Option<String>>()?.map(word),
+        mtu: bytes.arbitrary()?,
+        mac: bytes.arbitrary::<Option<[u8; 6]>>()?.map(Mac),
+        master: bytes.arbitrary()?,
+        promiscuous: bytes.arbitrary()?,
+        hairpin: bytes.arbitrary()?,
+        isolated: bytes.arbitrary()?,
+        name: bytes.arbitrary::<Option<String>>()?.map(word),
+    })
+}
+
+fn a_range(bytes: &mut Unstructured<'_>) -> Result<VlanRange> {
+    Ok(VlanRange {
+        first: bytes.arbitrary()?,
+        last: bytes.arbitrary()?,
+        pvid: bytes.arbitrary()?,
+        untagged: bytes.arbitrary()?,
+    })
+}

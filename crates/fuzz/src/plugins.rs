@@ -1,0 +1,52 @@
+//! The configurations of the plugins that make an interface.
+
+use std::sync::OnceLock;
+
+use cnikit::types::{NetConf, Value};
+use cnikit::{Interface, Ipam, Plugins, serve};
+use host_local::HostLocal;
+
+use crate::called::{Answered, beside, call, plan};
+
+/// The first byte chooses the plugin, then come `CNI_ARGS`, a NUL, and the configuration: as a dry run, host-local in this
+/// program beside it.
+pub(crate) fn run(data: &[u8]) {
+    let Some((choice, rest)) = data.split_first() else { return };
+    let mut fields = rest.splitn(2, |byte| *byte == 0);
+    let args = String::from_utf8_lossy(fields.next().unwrap_or_default());
+    let (path, plugins) = ours();
+    let stdin = with_ours(fields.next().unwrap_or_default(), plugins[0].name);
+    let mut input = plan(&args, &stdin);
+    input.path.clone_from(path);
+    let answered = match choice % 3 {
+        0 => call::<Interface<bridge::Bridge>>(input, plugins),
+        1 => call::<Interface<ptp::Ptp>>(input, plugins),
+        _ => call::<loopback::Loopback>(input, plugins),
+    };
+    told(&answered);
+}
+
+fn told(answered: &Answered) {
+    if !answered.success {
+        return;
+    }
+    let document = answered.document.as_ref().expect("a dry run has something to say");
+    let steps = document["plan"].as_array().expect("a plan is a list");
+    assert!(steps.iter().all(|step| step.as_str().is_some_and(|step| !step.trim().is_empty())), "{document}");
+}
+
+fn ours() -> &'static (String, Plugins) {
+    static OURS: OnceLock<(String, Plugins)> = OnceLock::new();
+    OURS.get_or_init(|| beside(serve::<Ipam<HostLocal>>))
+}
+
+/// The configuration, in which this program stands for host-local.
+fn with_ours(stdin: &[u8], name: &str) -> Vec<u8> {
+    match NetConf::parse(stdin) {
+        Ok(mut conf) if conf.ipam_type() == Some("host-local") => {
+            conf.set_at(&["ipam", "type"], Value::from(name));
+            conf.to_vec()
+        }
+        _ => stdin.to_vec(),
+    }
+}

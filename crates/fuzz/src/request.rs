@@ -1,0 +1,83 @@
+//! Environment and stdin.
+
+use cnikit::types::{Answer, Version};
+use cnikit::{Add, Check, Del, Gc, Journal, NetConf, Outline, Plugin, Preview, Result, Said, Sources, Status};
+use serde::Deserialize;
+
+use crate::called::{call, input};
+
+/// A plugin that does nothing but to believe what the protocol promises it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Witness {
+    mac: Option<String>,
+}
+
+impl Plugin for Witness {
+    const SOURCES: Sources = &[("mac", &[Said::Runtime("mac"), Said::ArgsCni("mac"), Said::CniArg("MAC"), Said::Key])];
+    const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["IP", "MAC"]);
+
+    fn add(&self, add: &Add, _: &mut Journal) -> Result<Answer> {
+        named(&add.call.conf, &add.attachment.tag);
+        assert_ne!(self.mac.as_deref(), Some(""), "an empty text counts as not said");
+        Ok(add.prev.clone().unwrap_or_default())
+    }
+
+    fn del(del: &Del) -> Result<()> {
+        named(&del.call.conf, &del.tag);
+        Ok(())
+    }
+
+    fn check(&self, check: &Check) -> Result<()> {
+        named(&check.call.conf, &check.attachment.tag);
+        assert!(check.call.version >= Version::V0_4_0);
+        Ok(())
+    }
+
+    fn gc(gc: &Gc) -> Result<()> {
+        assert!(gc.call.version >= Version::V1_1_0);
+        assert!(gc.valid.iter().all(|(container, ifname)| gc.valid.has(container, ifname)));
+        Ok(())
+    }
+
+    fn status(&self, status: &Status) -> Result<()> {
+        assert!(status.call.version >= Version::V1_1_0);
+        Ok(())
+    }
+
+    fn plan(&self, preview: &Preview) -> Result<Outline> {
+        named(&preview.call.conf, &preview.attachment.tag);
+        Ok(Outline { steps: vec!["nothing".into()], example: preview.prev.clone().unwrap_or_default() })
+    }
+}
+
+/// The names of an attachment are words: they become those of files, rules and links.
+fn named(conf: &NetConf, tag: &cnikit::Tag) {
+    let is_word = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte));
+    assert_eq!(conf.name(), Some(tag.network.as_str()));
+    assert!(!tag.network.is_empty() && is_word(&tag.network) && !tag.network.starts_with('.'), "{tag:?}");
+    assert!(!tag.container.is_empty() && is_word(&tag.container) && !tag.container.starts_with('.'), "{tag:?}");
+    assert!((1..=15).contains(&tag.ifname.len()) && !tag.ifname.contains(['/', '%', '\0']), "{tag:?}");
+}
+
+pub(crate) fn run(data: &[u8]) {
+    let input = input(data);
+    let conf = NetConf::parse(input.stdin.so_far());
+    let command = input.command.clone();
+    let answered = call::<Witness>(input, &[]);
+    if !answered.success {
+        return;
+    }
+    match (command.as_str(), answered.document) {
+        ("ADD", Some(document)) => {
+            let conf = conf.expect("an ADD that succeeded had a configuration");
+            let version = Version::exact(conf.text("cniVersion").unwrap_or_default()).expect("and a version");
+            let prev = conf.get("prevResult").map(|prev| Answer::read(prev, version).expect("and a result").1);
+            assert_eq!(document, prev.unwrap_or_default().write(version), "a result that nobody added to is passed on");
+        }
+        ("VERSION", Some(document)) => assert_eq!(document["supportedVersions"].as_array().map(Vec::len), Some(7)),
+        ("PLAN", Some(document)) => assert_eq!(document["plan"][0], "nothing"),
+        ("DEL" | "CHECK" | "GC" | "STATUS", document) => assert_eq!(document, None, "{command} has nothing to say"),
+        (command, document) => panic!("{command} succeeded with {document:?}"),
+    }
+}

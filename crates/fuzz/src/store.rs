@@ -1,0 +1,203 @@
+//! host-local's directory and its index, whatever others leave in them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use arbitrary::{Result, Unstructured};
+use cnikit_reservations::{Boot, Owner, RangeSet, Request, Store, Written};
+use tempfile::TempDir;
+
+/// The addresses that can be given: 10.0.0.1 to 10.0.0.6, of which the first is the gateway's.
+const SUBNET: &str = "10.0.0.0/29";
+const MACHINE: &str = "0123456789abcdef0123456789abcdef";
+
+/// What is known to hold, by what the store answered.
+struct World {
+    dir: TempDir,
+    /// Who was given what since the last boot.
+    held: BTreeMap<IpAddr, Owner>,
+    /// The number of this boot.
+    boot: u32,
+}
+
+/// Deeds at random, of callers, of strangers without the lock, and of power cuts.
+pub(crate) fn run(data: &[u8]) {
+    let dir = TempDir::new().expect("there is a temporary directory");
+    let mut world = World { dir, held: BTreeMap::new(), boot: 1 };
+    let mut bytes = Unstructured::new(data);
+    for _ in 0..32 {
+        if bytes.is_empty() || world.deed(&mut bytes).is_err() {
+            return;
+        }
+    }
+}
+
+impl World {
+    fn store(&self) -> Store {
+        Store {
+            data_dir: self.dir.path().to_owned(),
+            network: "net".into(),
+            boot: Boot::new(&format!("{:032x}", self.boot), Some(MACHINE)),
+            patience: Duration::from_secs(1),
+            log: |_| {},
+        }
+    }
+
+    fn network(&self) -> PathBuf {
+        let path = self.dir.path().join("net");
+        fs::create_dir_all(&path).expect("it can be made");
+        path
+    }
+
+    fn index(&self) -> PathBuf {
+        self.dir.path().join(".idx/net")
+    }
+
+    fn deed(&mut self, bytes: &mut Unstructured<'_>) -> Result<()> {
+        match bytes.int_in_range(0..=8)? {
+            0..=2 => self.acquire(owner(bytes)?),
+            3 => self.release(&owner(bytes)?),
+            4 => self.confirm(&owner(bytes)?),
+            5 => self.sweep(&owner(bytes)?),
+            6 => self.stranger(bytes)?,
+            7 => self.torn(bytes)?,
+            _ => self.power_cut(bytes)?,
+        }
+        Ok(())
+    }
+
+    fn acquire(&mut self, owner: Owner) {
+        let written = Written { subnet: SUBNET.parse().ok(), ..Written::default() };
+        let sets = vec![RangeSet::try_from(&[written][..]).expect("the range is one")];
+        let before = self.files();
+        let given = self.store().acquire(&Request { owner: owner.clone(), sets, wanted: Vec::new() });
+        let Ok(given) = given else {
+            assert_eq!(self.kept(&before), self.kept(&self.files()), "a refusal leaves all as it was");
+            return;
+        };
+        assert_eq!(given.len(), 1);
+        let address = given[0].address.ip();
+        assert_eq!(self.held.insert(address, owner.clone()), None, "{address} was held already");
+        let content = format!("{}\r\n{}", owner.container, owner.ifname.unwrap_or_default());
+        assert_eq!(self.files().get(&address.to_string()), Some(&content.into_bytes()));
+    }
+
+    fn release(&mut self, owner: &Owner) {
+        let before = self.files();
+        let freed = self.store().release(owner).expect("a release succeeds");
+        self.held.retain(|_, holder| holder != owner);
+        assert_eq!(self.reservations().find(|(_, content)| *content == text(owner)), None, "{owner} released all");
+        self.only_gone(&before, &freed);
+    }
+
+    fn confirm(&self, owner: &Owner) {
+        let held: Vec<IpAddr> = self.held.iter().filter(|(_, holder)| *holder == owner).map(|(ip, _)| *ip).collect();
+        let confirmed = self.store().confirm(owner, &held);
+        assert!(confirmed.is_ok() || held.is_empty(), "{held:?} of {owner}: {confirmed:?}");
+    }
+
+    fn sweep(&mut self, valid: &Owner) {
+        let before = self.files();
+        let freed = self.store().sweep(std::slice::from_ref(valid)).expect("a sweep succeeds");
+        assert!(freed.iter().all(|address| self.held.get(address) != Some(valid)), "{valid} stays: {freed:?}");
+        self.held.retain(|_, holder| holder == valid);
+        self.only_gone(&before, &freed);
+        let named = |content: &[u8]| content.starts_with(b"c") && content.ends_with(b"\r\neth0");
+        let stale = self.reservations().find(|(_, content)| named(content) && *content != text(valid));
+        assert_eq!(stale, None, "what is not valid is gone");
+    }
+
+    /// Somebody who knows nothing of locks or indexes writes a file of the directory, or removes one.
+    fn stranger(&mut self, bytes: &mut Unstructured<'_>) -> Result<()> {
+        const NAMES: [&str; 12] = [
+            "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.7", "2001:db8::1", "2001:DB8::1",
+            "last_reserved_ip.0", "last_reserved_ip.1", "notes", "10.0.0.2.bak",
+        ];
+        let name = *bytes.choose(&NAMES)?;
+        if name.parse().is_ok_and(|address: IpAddr| self.held.contains_key(&address)) {
+            return Ok(()); // an address that was given is nobody's to take away
+        }
+        let path = self.network().join(name);
+        let content: Vec<u8> = match bytes.int_in_range(0..=3)? {
+            0 => return Ok(fs::remove_file(path).unwrap_or_default()),
+            1 => text(&owner(bytes)?),
+            2 => vec![0; bytes.int_in_range(0..=8)?],
+            _ => bytes.arbitrary()?,
+        };
+        fs::write(path, content).expect("it can be written");
+        Ok(())
+    }
+
+    /// The index loses its end, or some bits.
+    fn torn(&self, bytes: &mut Unstructured<'_>) -> Result<()> {
+        let Ok(mut content) = fs::read(self.index()) else { return Ok(()) };
+        let at = usize::from(bytes.arbitrary::<u16>()?) % content.len().max(1);
+        if bytes.arbitrary()? {
+            content.truncate(at);
+        } else if let Some(byte) = content.get_mut(at) {
+            *byte ^= 1 << bytes.int_in_range(0..=7)?;
+        }
+        fs::write(self.index(), content).expect("it can be written");
+        Ok(())
+    }
+
+    /// No container outlives it, and of what was written lately any part may be missing.
+    fn power_cut(&mut self, bytes: &mut Unstructured<'_>) -> Result<()> {
+        self.boot += 1;
+        self.held.clear();
+        for name in self.files().into_keys() {
+            match bytes.int_in_range(0..=7)? {
+                0 => fs::remove_file(self.network().join(name)).expect("it is there"),
+                1 => fs::write(self.network().join(name), "").expect("it can be written"),
+                _ => {}
+            }
+        }
+        let Ok(mut content) = fs::read(self.index()) else { return Ok(()) };
+        let from = usize::from(bytes.arbitrary::<u16>()?).min(content.len());
+        let until = from.saturating_add(bytes.arbitrary::<u8>()?.into()).min(content.len());
+        content[from..until].fill(0);
+        fs::write(self.index(), content).expect("it can be written");
+        Ok(())
+    }
+
+    /// The files of the directory but the lock.
+    fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        let entries = fs::read_dir(self.network()).expect("it can be listed").flatten();
+        let named = entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()));
+        let files = named.filter(|(name, _)| name != "lock");
+        files.map(|(name, path)| (name, fs::read(path).expect("it can be read"))).collect()
+    }
+
+    /// Those of them that are named after an address, in the one way that counts.
+    fn reservations(&self) -> impl Iterator<Item = (String, Vec<u8>)> {
+        let is_address = |name: &str| name.parse::<IpAddr>().is_ok_and(|address| address.to_string() == name);
+        self.files().into_iter().filter(move |(name, _)| is_address(name))
+    }
+
+    /// What has to be there after a call that was refused: all but what a power cut emptied, and the memory of the last.
+    fn kept(&self, files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
+        let emptied = |content: &Vec<u8>| content.iter().all(|byte| *byte == 0);
+        let kept = files.iter().filter(|(name, content)| !emptied(content) && !name.starts_with("last_reserved_ip"));
+        kept.map(|(name, content)| (name.clone(), content.clone())).collect()
+    }
+
+    /// Nothing went but what was said to be freed, and nothing changed.
+    fn only_gone(&self, before: &BTreeMap<String, Vec<u8>>, freed: &[IpAddr]) {
+        let mut wanted = self.kept(before);
+        for address in freed {
+            assert!(wanted.remove(&address.to_string()).is_some(), "{address} was there");
+        }
+        assert_eq!(self.kept(&self.files()), wanted);
+    }
+}
+
+fn owner(bytes: &mut Unstructured<'_>) -> Result<Owner> {
+    Ok(Owner::new(format!("c{}", bytes.int_in_range(0..=7)?), "eth0"))
+}
+
+fn text(owner: &Owner) -> Vec<u8> {
+    format!("{}\r\n{}", owner.container, owner.ifname.as_deref().unwrap_or_default()).into_bytes()
+}

@@ -1,0 +1,82 @@
+//! Inputs as long as they can be, made of small ones: what is read in more than proportion to its length shows in them.
+
+use cnikit_fuzz::Target;
+
+/// How deep the deepest is.
+const DEEP: usize = 200_000;
+/// No longer than this, where more could come: a debug build takes a second for it.
+const LONG: usize = 1 << 20;
+
+/// The longest input of the target's that is worth its time.
+fn longest(target: &Target) -> usize {
+    target.longest.min(LONG)
+}
+
+/// Of the target's seeds the few that differ most in length, each grown in every way that fits.
+pub(crate) fn inputs(target: &Target) -> Vec<Vec<u8>> {
+    let mut seeds = target.seeds();
+    seeds.sort_by_key(Vec::len);
+    seeds.dedup();
+    let few = [seeds.len() / 4, seeds.len() / 2, seeds.len().saturating_sub(1)];
+    let chosen = few.iter().filter_map(|place| seeds.get(*place));
+    let length = longest(target);
+    let grown = chosen.flat_map(|seed| [repeated(seed, length)].into_iter().chain(lists(seed, length)));
+    grown.chain(deep(length)).collect()
+}
+
+/// The whole again and again.
+fn repeated(seed: &[u8], length: usize) -> Vec<u8> {
+    seed.repeat((length / seed.len().max(1)).max(1))
+}
+
+/// Brackets and nothing else.
+fn deep(length: usize) -> Vec<Vec<u8>> {
+    ["[", "{\"ipam\":", "{\"prevResult\":", "{\"ips\":[", "\"", "\\\"", "\0\0\0\0\0\0{\"args\":"]
+        .iter()
+        .map(|text| text.repeat(DEEP.min(length / text.len())).into_bytes())
+        .collect()
+}
+
+/// Every list and every object in the text, each with as many elements as fit: the same again, and each with a number of
+/// its own in the place of its digits.
+fn lists(seed: &[u8], length: usize) -> Vec<Vec<u8>> {
+    let places = brackets(seed);
+    let every = places.len().div_ceil(12).max(1);
+    places.iter().step_by(every).flat_map(|(from, to)| grown(seed, *from, *to, length)).collect()
+}
+
+fn grown(seed: &[u8], from: usize, to: usize, length: usize) -> [Vec<u8>; 3] {
+    let content = String::from_utf8_lossy(&seed[from + 1..to]).into_owned();
+    let content = if content.trim().is_empty() { "\"a\":1".to_owned() } else { content };
+    let count = length / (content.len() + 4);
+    let whole = |content: String| [&seed[..=from], content.as_bytes(), &seed[to..]].concat();
+    let same = vec![content.as_str(); count].join(",");
+    let numbered: Vec<String> = (0..count).map(|n| renumbered(&content, n)).collect();
+    let named: Vec<String> = (0..count).map(|n| content.replacen('"', &format!("\"{n}"), 1)).collect();
+    // Half of them with names of their own, then the first of them as often again.
+    let again = [&named[..count / 2], &vec![named.first().cloned().unwrap_or_default(); count / 2]].concat();
+    [same, numbered.join(","), again.join(",")].map(whole)
+}
+
+/// The text with the digits of each address, and of each number, made of `n`.
+fn renumbered(content: &str, n: usize) -> String {
+    let (high, low) = ((n >> 6) & 0xff, (n << 2) & 0xff);
+    let top = n >> 14;
+    content.replace("10.", &format!("{}.", 10 + top)).replace(".0.0", &format!(".{high}.{low}")).replace("eth0", &format!("eth{n}"))
+}
+
+/// Where lists and objects begin and end, texts apart.
+fn brackets(text: &[u8]) -> Vec<(usize, usize)> {
+    let (mut open, mut found, mut quoted, mut escaped) = (Vec::new(), Vec::new(), false, false);
+    for (at, byte) in text.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => open.push(at),
+            b']' | b'}' if !quoted => found.extend(open.pop().map(|from| (from, at))),
+            _ => {}
+        }
+    }
+    found
+}

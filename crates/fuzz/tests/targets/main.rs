@@ -1,0 +1,83 @@
+//! Every target with what was kept of earlier runs, with mutations of it, and with inputs that are huge.
+//!
+//! `CNIKIT_FUZZ_SECONDS` says how long each target is given mutations, and `CNIKIT_SEED` which ones. A failure shows the
+//! input.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+mod huge;
+
+use std::panic::catch_unwind;
+use std::time::{Duration, Instant};
+
+use cnikit_fuzz::{TARGETS, Target, mutate::mutate};
+use cnikit_testkit::campaign::{Line, chance};
+use libtest_mimic::{Arguments, Failed, Trial};
+use nix::time::{ClockId, clock_gettime};
+
+/// What one input may take of a processor: readers are built for calls of a millisecond.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+fn main() {
+    let tests = TARGETS.iter().flat_map(|target| {
+        [
+            Trial::test(format!("{}::corpus", target.name), || corpus(target)),
+            Trial::test(format!("{}::mutations", target.name), || mutations(target)),
+            Trial::test(format!("{}::huge", target.name), || huge(target)),
+        ]
+    });
+    libtest_mimic::run(&Arguments::from_args(), tests.collect()).exit();
+}
+
+fn corpus(target: &Target) -> Result<(), Failed> {
+    let seeds = target.seeds();
+    if seeds.is_empty() {
+        return Err(format!("{} has nothing to start from", target.corpus().display()).into());
+    }
+    seeds.iter().try_for_each(|seed| attempt(target, seed))
+}
+
+fn mutations(target: &Target) -> Result<(), Failed> {
+    let what = format!("fuzz {}", target.name);
+    let (seeds, mut rng) = (target.seeds(), chance(&what));
+    let until = Instant::now() + Duration::from_secs(seconds());
+    let (mut line, mut survived) = (Line::new(what, "mutations").by_chance(), Ok(()));
+    while survived.is_ok() && Instant::now() < until {
+        survived = attempt(target, &mutate(&seeds, target.words, &mut rng));
+        line.tried += 1;
+    }
+    line.of = line.tried;
+    line.found = usize::from(survived.is_err());
+    line.say();
+    survived
+}
+
+fn huge(target: &Target) -> Result<(), Failed> {
+    huge::inputs(target).iter().try_for_each(|input| attempt(target, input))
+}
+
+/// How long each target is given mutations: one second if nobody said otherwise.
+#[expect(clippy::disallowed_methods, reason = "whoever starts a long run says so in the environment")]
+fn seconds() -> u64 {
+    std::env::var("CNIKIT_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+/// One input: a promise that was broken, or that took too long, is an error that shows it.
+fn attempt(target: &Target, input: &[u8]) -> Result<(), Failed> {
+    let (run, began) = (target.run, processor());
+    let survived = catch_unwind(|| run(input));
+    let took = processor().saturating_sub(began);
+    let shown = || {
+        let start = &input[..input.len().min(4 << 10)];
+        format!("{} of {} bytes: {}", target.name, input.len(), start.escape_ascii())
+    };
+    match survived {
+        Err(_) => Err(shown().into()),
+        Ok(()) if took > PATIENCE => Err(format!("it took {took:?}: {}", shown()).into()),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// What this thread has had of a processor, which a busy machine does not change.
+fn processor() -> Duration {
+    Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap())
+}

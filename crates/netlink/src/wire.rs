@@ -1,0 +1,57 @@
+//! Both ways of the wire without a socket: what bytes of the kernel's are read as, and the bytes that it would be sent.
+//!
+//! For whoever has bytes and no kernel, a fuzzer above all; no part of what this crate promises.
+
+use crate::dump::Dump;
+use crate::exchange::Answers;
+use crate::{Address, Batch, Exchanged, Link, Neighbour, Refusal, Result, Route, VlanRange, route};
+
+/// What an `RTM_NEWLINK` message says.
+pub fn link(message: &[u8]) -> Option<Link> {
+    Link::parse(message)
+}
+
+/// What an `RTM_NEWADDR` message says.
+pub fn address(message: &[u8]) -> Option<Address> {
+    Address::parse(message)
+}
+
+/// What an `RTM_NEWROUTE` message says, a route for each next hop.
+pub fn routes(message: &[u8]) -> Option<Vec<Route>> {
+    route::parse(message)
+}
+
+/// What an `RTM_NEWNEIGH` message says.
+pub fn neighbour(message: &[u8]) -> Option<Neighbour> {
+    Neighbour::parse(message)
+}
+
+/// What an `RTM_NEWVLAN` message says.
+pub fn vlans(message: &[u8]) -> Vec<VlanRange> {
+    VlanRange::parse_all(message).collect()
+}
+
+/// The messages that a batch would be sent as, numbered from 1.
+///
+/// # Errors
+/// A change that no message can say.
+pub fn messages(batch: Batch) -> Result<Vec<Vec<u8>>> {
+    let requests = batch.into_requests()?;
+    Ok(requests.iter().zip(1..).map(|(request, sequence)| request.pack(sequence)).collect())
+}
+
+/// What a datagram for this port answers to a question, and whether that is all: each of `acks` was acknowledged or refused.
+pub fn answered(question: &[u8], acks: &[u32], port: u32, datagram: &[u8]) -> (Exchanged, bool) {
+    let mut answers = Answers::to(question, acks);
+    answers.take(port, datagram);
+    let complete = answers.complete();
+    (answers.exchanged, complete)
+}
+
+/// What a datagram for this port and sequence number is of a dump: all its messages, or why it has to be read again or
+/// cannot be read; `None` if more is to come.
+pub fn dumped(port: u32, sequence: u32, datagram: &[u8]) -> Option<std::result::Result<Vec<Vec<u8>>, Refusal>> {
+    let mut dump = Dump::default();
+    dump.take_all((port, sequence), datagram);
+    dump.end.is_some().then(|| dump.result().into_messages())
+}
