@@ -67,6 +67,19 @@ pub fn bin() -> &'static Path {
     })
 }
 
+/// The plugins as `scripts/install` installs them: built to be fast, where a test runs them by the thousand.
+pub fn installed() -> &'static Path {
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        let dir = tempfile::tempdir().unwrap().keep();
+        remove_at_exit(&dir);
+        let mut install = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install"));
+        let said = install.args([dir.join("bin"), dir.join("tool")]).output().expect("scripts/install can be started");
+        assert!(said.status.success(), "scripts/install: {}", String::from_utf8_lossy(&said.stderr));
+        dir.join("bin")
+    })
+}
+
 /// Where the reference's plugins are: the packaged ones, 1.1.1, and the newest, 1.9.1. That they are missing is an error that
 /// says how to get them.
 pub fn references() -> [PathBuf; 2] {
@@ -100,6 +113,22 @@ pub fn dual_stack() -> Value {
 pub fn harmed(plugin: &str, bin: &Path) -> Subject {
     let conf = json!({"isDefaultGateway": true, "ipMasq": true, "mtu": 1500, "ipam": dual_stack()});
     Subject::new(bin, plugin, if plugin == "loopback" { json!({}) } else { conf })
+}
+
+/// What is flooded, as it is installed, each with its weight: how many of ten calls are its own.
+pub fn flooded() -> Vec<(Subject, usize)> {
+    let of = |plugin: &str, keys: Value| Subject::new(installed(), plugin, keys);
+    let masquerading = |plugin: &str, backend: &str| {
+        let keys = json!({"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": backend, "ipam": dual_stack()});
+        of(plugin, keys).called(&format!("{plugin} with {backend}"))
+    };
+    vec![
+        (of("bridge", json!({"isDefaultGateway": true, "ipam": dual_stack()})), 4),
+        (masquerading("bridge", "nftables"), 2),
+        (masquerading("bridge", "iptables"), 1), // programs that wait for each other
+        (masquerading("ptp", "nftables"), 2),
+        (of("host-local", json!({"ipam": dual_stack()})), 1),
+    ]
 }
 
 /// A bridge that is a gateway of both families and masquerades.

@@ -5,10 +5,47 @@ use std::thread;
 
 use serde_json::Value;
 
+use crate::campaign;
 use crate::host::{Container, Host};
 use crate::life::SHARED;
+use crate::node::{Crowd, Node, Tally};
 use crate::snapshot::Snapshot;
 use crate::subject::Subject;
+
+/// Calls at once: as many as a node has at its worst.
+const WORKERS: usize = 64;
+/// Of a hundred calls, so many are killed.
+const KILLS: u32 = 12;
+/// Operations between two audits.
+pub(crate) const BATCH: usize = 2000;
+
+/// Calls of 64 workers at once on one network, as chance has it: ADD, DEL, CHECK, GC and STATUS, some killed at any moment and
+/// followed by what a runtime does, which is DEL, or by a runtime that knows nothing of them and leaves them to GC.
+///
+/// No address has two owners, CHECK of whoever runs passes, GC never takes him; and after each 2,000 operations, when all are
+/// deleted, the host is as it was before: no link, rule, route, setting or file is left.
+pub fn holds(subject: &Subject, operations: usize) -> Tally {
+    let what = format!("flood {}", subject.title);
+    let (mut chance, mut tally) = (campaign::chance(&what), Tally::default());
+    let crowd = Crowd::of(subject);
+    let mut node = Node::new(&crowd);
+    while tally.operations < operations {
+        let one = node.batch(&mut chance, (operations - tally.operations).min(BATCH));
+        if !one.found.is_empty() {
+            node = Node::new(&crowd);
+        }
+        tally.add(one);
+    }
+    tally.line(what, tally.operations).by_chance().say();
+    tally.conclude()
+}
+
+impl Crowd {
+    /// 64 workers with a container each.
+    pub(crate) fn of(subject: &Subject) -> Crowd {
+        Crowd { by: vec![subject.clone()], workers: WORKERS, containers: 1, kills: KILLS }
+    }
+}
 
 /// So many ADDs at once, then as many DELs: every address is one container's, every CHECK passes, nothing is left.
 pub fn survives(subject: &Subject, count: usize) {

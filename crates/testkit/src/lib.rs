@@ -10,6 +10,8 @@
 //! | [`life::survives_poor_dels`] | DEL succeeds and leaves nothing with whatever may be missing or wrong, twice, after nothing |
 //! | [`life::names_tampering`] | CHECK names each thing that was tampered with |
 //! | [`flood::survives`] | 64 at once: no address twice, no trace |
+//! | [`flood::holds`] | thousands of calls by 64 workers, some killed: one owner an address, no orphan |
+//! | [`soak::Soak`] | the same for hours, interrupted and gone on with |
 //! | [`fault::leaves_nothing`] | a fault before every step, with and without a second one in the roll-back |
 //! | [`kill::at_every_call`] | killed before any system call of ADD, DEL or GC: a DEL leaves nothing, and the next ADD works |
 //! | [`kill::at_moments`] | the same with `SIGTERM` at any moment |
@@ -28,10 +30,13 @@ pub mod host;
 pub mod kill;
 pub mod life;
 pub mod need;
+mod node;
 pub mod snapshot;
+pub mod soak;
 pub mod subject;
 pub mod watch;
 
 pub use host::{Container, Host};
+pub use node::Tally;
 pub use snapshot::Snapshot;
 pub use subject::{Said, Subject};

@@ -89,6 +89,12 @@ impl Subject {
         moved
     }
 
+    /// Where host-local keeps the network's reservations, if it is asked for any and was told a directory.
+    pub(crate) fn reservations(&self) -> Option<PathBuf> {
+        let dir = self.conf["ipam"]["dataDir"].as_str().filter(|_| self.conf["ipam"]["type"] == "host-local");
+        dir.map(|dir| Path::new(dir).join(self.network()))
+    }
+
     /// The name of the network.
     pub fn network(&self) -> &str {
         self.conf["name"].as_str().unwrap()

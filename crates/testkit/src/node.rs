@@ -1,0 +1,393 @@
+//! One network on one host, and containers that come and go on it, as chance has it.
+
+mod audit;
+mod call;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Display;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::campaign::Line;
+use crate::host::{Container, Host};
+use crate::snapshot::Snapshot;
+use crate::subject::{Said, Subject};
+use call::KILLED;
+
+/// How much was done, and what was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Calls of plugins.
+    pub operations: usize,
+    /// Calls that were killed before they had ended.
+    pub kills: usize,
+    /// How often everything was looked through.
+    pub audits: usize,
+    /// Everything that must not be.
+    pub found: Vec<String>,
+}
+
+impl Tally {
+    /// In one line.
+    pub(crate) fn line(&self, what: String, of: usize) -> Line {
+        let Tally { operations, kills, audits, found } = self;
+        let notes = vec![format!("{kills} killed"), format!("{audits} audits")];
+        Line { tried: *operations, of, found: found.len(), notes, ..Line::new(what, "operations") }
+    }
+
+    /// Panics with what was found, if anything was.
+    pub(crate) fn conclude(self) -> Tally {
+        let some: Vec<&str> = self.found.iter().take(SHOWN).map(String::as_str).collect();
+        assert!(some.is_empty(), "{} found, {} shown:\n{}", self.found.len(), some.len(), some.join("\n"));
+        self
+    }
+
+    /// Adds another's.
+    pub(crate) fn add(&mut self, other: Tally) {
+        self.operations += other.operations;
+        self.kills += other.kills;
+        self.audits += other.audits;
+        self.found.extend(other.found);
+    }
+}
+
+/// Who carries calls out, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Crowd {
+    /// The plugin that is judged first. Others do what every release of every plugin can: ADD, CHECK, and DEL with all that
+    /// a runtime knows.
+    pub(crate) by: Vec<Subject>,
+    /// Calls at once.
+    pub(crate) workers: usize,
+    /// Containers a worker.
+    pub(crate) containers: usize,
+    /// Of a hundred calls, so many are killed.
+    pub(crate) kills: u32,
+}
+
+/// What a worker does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Add,
+    Check,
+    Del,
+    Gc,
+    Status,
+}
+
+impl Verb {
+    const COUNT: usize = 5;
+
+    fn command(self) -> &'static str {
+        match self {
+            Verb::Add => "ADD",
+            Verb::Check => "CHECK",
+            Verb::Del => "DEL",
+            Verb::Gc => "GC",
+            Verb::Status => "STATUS",
+        }
+    }
+}
+
+/// What comes next for a container without an attachment, and for one with: an ADD of that is refused, and hurts nothing.
+const WITHOUT: [(u32, Verb); 4] = [(84, Verb::Add), (8, Verb::Del), (4, Verb::Status), (4, Verb::Gc)];
+const WITH: [(u32, Verb); 5] = [(42, Verb::Check), (44, Verb::Del), (4, Verb::Add), (5, Verb::Status), (5, Verb::Gc)];
+
+/// Of a hundred DELs, so many come when the namespace is gone; and of a hundred ADDs that were killed, so many are forgotten
+/// by their runtime and left to GC.
+const GONE: u32 = 4;
+const FORGOTTEN: u32 = 10;
+
+/// How many findings a failure shows.
+const SHOWN: usize = 20;
+
+/// How many microseconds a call is taken to last before there was any.
+const FIRST: u64 = 20_000;
+
+/// What is the case with a container.
+#[derive(Clone, Debug)]
+enum Life {
+    /// It has no attachment.
+    Without,
+    /// It has one: the result of the ADD.
+    With(Value),
+    /// A call was killed: a DEL is due.
+    Unknown,
+}
+
+/// A container with the name that its runtime gave it.
+#[derive(Debug)]
+struct Slot {
+    id: String,
+    container: Container,
+    life: Life,
+    /// How many names it had.
+    names: usize,
+    place: usize,
+}
+
+/// A host with a crowd on it.
+pub(crate) struct Node {
+    host: Host,
+    crowd: Crowd,
+    slots: Vec<Mutex<Slot>>,
+    /// The names that a runtime knows. A GC is told all of them, and none comes while it runs: the specification wants that.
+    known: RwLock<BTreeSet<String>>,
+    /// Whose each address is.
+    owners: Mutex<HashMap<String, String>>,
+    /// How long each verb usually takes, in microseconds.
+    usual: [AtomicU64; Verb::COUNT],
+    base: Snapshot,
+    tally: Mutex<Tally>,
+}
+
+impl Node {
+    /// A host on which the network was used once, so that all that is shared is there.
+    pub(crate) fn new(crowd: &Crowd) -> Node {
+        let host = Host::new();
+        let by: Vec<Subject> = crowd.by.iter().map(|subject| subject.at(host.dir())).collect();
+        let container = host.container();
+        for subject in &by {
+            let result = subject.add(&host, "c-first", &container);
+            subject.del(&host, "c-first", &container, &result);
+        }
+        let slot = |place| Slot::new(&host, place);
+        let slots: Vec<Slot> = (0..crowd.workers * crowd.containers).map(slot).collect();
+        Node {
+            known: RwLock::new(slots.iter().map(|slot| slot.id.clone()).collect()),
+            slots: slots.into_iter().map(Mutex::new).collect(),
+            owners: Mutex::default(),
+            usual: [const { AtomicU64::new(FIRST) }; Verb::COUNT],
+            base: Snapshot::of(&host),
+            tally: Mutex::default(),
+            crowd: Crowd { by, ..crowd.clone() },
+            host,
+        }
+    }
+
+    /// So many operations by all workers, then an audit. What it came to.
+    pub(crate) fn batch(&self, chance: &mut Rng, operations: usize) -> Tally {
+        let each = operations.div_ceil(self.crowd.workers);
+        self.host.enter(|| {
+            thread::scope(|scope| {
+                for worker in 0..self.crowd.workers {
+                    let chance = chance.fork();
+                    scope.spawn(move || self.work(worker, chance, each));
+                }
+            });
+            self.audit();
+        });
+        std::mem::take(&mut *self.tally.lock().unwrap())
+    }
+
+    fn work(&self, worker: usize, mut chance: Rng, operations: usize) {
+        let own = &self.slots[worker * self.crowd.containers..][..self.crowd.containers];
+        for _ in 0..operations {
+            self.step(&mut own[chance.usize(..own.len())].lock().unwrap(), &mut chance);
+        }
+    }
+
+    fn step(&self, slot: &mut Slot, chance: &mut Rng) {
+        let verb = match slot.life {
+            Life::Without => among(&WITHOUT, chance),
+            Life::With(_) => among(&WITH, chance),
+            Life::Unknown => Verb::Del,
+        };
+        match (verb, slot.life.clone()) {
+            (Verb::Add, Life::With(result)) => self.add_again(slot, &result, chance),
+            (Verb::Add, _) => self.add(slot, chance),
+            (Verb::Check, Life::With(result)) => self.check(slot, &result, chance),
+            (Verb::Del, life) => self.del(slot, &life, chance),
+            (Verb::Gc, _) => self.gc(chance),
+            (verb, _) => self.succeeds(verb, "", "", &[], chance),
+        }
+    }
+
+    fn add(&self, slot: &mut Slot, chance: &mut Rng) {
+        let said = self.call(self.anybody(chance), Verb::Add, &slot.id, &slot.container.path(), &[], Some(chance));
+        match said.exit {
+            0 => match serde_json::from_str::<Value>(&said.stdout) {
+                Ok(result) => {
+                    self.own(&slot.id, &result);
+                    slot.life = Life::With(result);
+                }
+                Err(error) => self.find(format!("ADD of {}: {error}: {said:?}", slot.id)),
+            },
+            KILLED if percent(FORGOTTEN, chance) => self.forget(slot),
+            KILLED => slot.life = Life::Unknown,
+            _ => {
+                self.find(format!("ADD of {}: {}", slot.id, told(&said)));
+                slot.life = Life::Unknown;
+            }
+        }
+    }
+
+    /// Refused, by ours; and what runs, runs on.
+    fn add_again(&self, slot: &mut Slot, result: &Value, chance: &mut Rng) {
+        let said = self.call(&self.crowd.by[0], Verb::Add, &slot.id, &slot.container.path(), &[], Some(chance));
+        if said.exit == 0 {
+            self.find(format!("ADD of {}, which was there: it succeeds", slot.id));
+        }
+        self.check(slot, result, chance);
+    }
+
+    fn check(&self, slot: &mut Slot, result: &Value, chance: &mut Rng) {
+        let more = [("prevResult", result.clone())];
+        let by = self.anybody(chance);
+        let said = self.call(by, Verb::Check, &slot.id, &slot.container.path(), &more, Some(chance));
+        if said.exit != 0 && said.exit != KILLED {
+            self.find(format!("CHECK of {}, which runs, by {}: {}", slot.id, by.bin.display(), told(&said)));
+        }
+    }
+
+    /// With all that a runtime may know; nobody else's call is killed, so they are told all.
+    fn del(&self, slot: &mut Slot, life: &Life, chance: &mut Rng) {
+        let result = if let Life::With(result) = life { Some(result) } else { None };
+        self.disown(&slot.id);
+        let by = if result.is_some() { self.anybody(chance) } else { &self.crowd.by[0] };
+        let rude = std::ptr::eq(by, &raw const self.crowd.by[0]);
+        let told_result = result.filter(|_| !rude || percent(80, chance));
+        let more: Vec<_> = told_result.map(|result| ("prevResult", result.clone())).into_iter().collect();
+        let mut path = slot.container.path();
+        if rude && percent(GONE, chance) {
+            path += "-that-is-gone";
+            slot.container = self.host.container();
+        }
+        let said = self.call(by, Verb::Del, &slot.id, &path, &more, Some(chance));
+        slot.life = match said.exit {
+            0 => Life::Without,
+            KILLED => Life::Unknown,
+            _ => {
+                self.find(format!("DEL of {} by {}: {}", slot.id, by.bin.display(), told(&said)));
+                Life::Unknown
+            }
+        };
+    }
+
+    /// Removes nothing of whom the runtime knows, while they come and go.
+    fn gc(&self, chance: &mut Rng) {
+        let known = self.known.read().unwrap();
+        self.succeeds(Verb::Gc, "", "", &[("cni.dev/valid-attachments", attachments(known.iter()))], chance);
+    }
+
+    /// Of a verb that is only ours to know, in the version that brought it.
+    fn succeeds(&self, verb: Verb, id: &str, path: &str, more: &[(&'static str, Value)], chance: &mut Rng) {
+        let more = [more, &[("cniVersion", json!("1.1.0"))]].concat();
+        let said = self.call(&self.crowd.by[0], verb, id, path, &more, Some(chance));
+        if said.exit != 0 && said.exit != KILLED {
+            self.find(format!("{}: {}", verb.command(), told(&said)));
+        }
+    }
+
+    /// The runtime dies with the call that it made, and knows nothing of it when it is back: the container is gone, and its
+    /// name is never used again.
+    fn forget(&self, slot: &mut Slot) {
+        let mut known = self.known.write().unwrap();
+        known.remove(&slot.id);
+        slot.names += 1;
+        slot.id = name(slot.place, slot.names);
+        slot.container = self.host.container();
+        slot.life = Life::Without;
+        known.insert(slot.id.clone());
+    }
+
+    fn anybody(&self, chance: &mut Rng) -> &Subject {
+        &self.crowd.by[chance.usize(..self.crowd.by.len())]
+    }
+
+    /// One call; with chance, it may be killed at any moment of the time that it usually takes, and a bit after.
+    fn call(
+        &self,
+        by: &Subject,
+        verb: Verb,
+        id: &str,
+        netns: &str,
+        more: &[(&'static str, Value)],
+        chance: Option<&mut Rng>,
+    ) -> Said {
+        let usual = &self.usual[verb as usize];
+        let killed = chance.and_then(|chance| {
+            let end = usual.load(Ordering::Relaxed) * 5 / 4;
+            percent(self.crowd.kills, chance).then(|| Duration::from_micros(chance.u64(..=end)))
+        });
+        let mut conf = by.conf.clone();
+        more.iter().for_each(|(key, value)| conf[*key] = value.clone());
+        let env = by.environment(verb.command(), id, netns, &[]);
+        let begin = Instant::now();
+        let said = call::call(&by.bin.join(&by.plugin), &env, conf.to_string().as_bytes(), killed);
+        let said = said.unwrap_or_else(|error| Said { exit: 1, stdout: error.to_string(), stderr: String::new() });
+        if killed.is_none() {
+            let took = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+            usual.store((usual.load(Ordering::Relaxed) * 7 + took) / 8, Ordering::Relaxed);
+        }
+        let mut tally = self.tally.lock().unwrap();
+        tally.operations += 1;
+        tally.kills += usize::from(said.exit == KILLED);
+        said
+    }
+
+    /// Its addresses are this container's from now on, and were nobody's.
+    fn own(&self, id: &str, result: &Value) {
+        let mut owners = self.owners.lock().unwrap();
+        for address in addresses(result) {
+            if let Some(other) = owners.insert(address.clone(), id.to_owned()) {
+                self.find(format!("{address} was given to {id}, and {other} has it"));
+            }
+        }
+    }
+
+    fn disown(&self, id: &str) {
+        self.owners.lock().unwrap().retain(|_, owner| owner != id);
+    }
+
+    fn find(&self, text: impl Display) {
+        self.tally.lock().unwrap().found.push(format!("{}: {text}", self.crowd.by[0].title));
+    }
+}
+
+impl Slot {
+    fn new(host: &Host, place: usize) -> Slot {
+        Slot { id: name(place, 0), container: host.container(), life: Life::Without, names: 0, place }
+    }
+}
+
+/// All of one length: none is part of another.
+fn name(place: usize, names: usize) -> String {
+    format!("c-{place:03}-{names:06}")
+}
+
+/// The addresses of a result, without the lengths of their prefixes.
+fn addresses(result: &Value) -> impl Iterator<Item = String> {
+    let ips = result["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["address"].as_str());
+    ips.map(|address| address.split('/').next().unwrap_or_default().to_owned())
+}
+
+fn attachments<'a>(ids: impl Iterator<Item = &'a String>) -> Value {
+    ids.map(|id| json!({"containerID": id, "ifname": "eth0"})).collect()
+}
+
+/// True so many times of a hundred.
+fn percent(times: u32, chance: &mut Rng) -> bool {
+    chance.u32(..100) < times
+}
+
+/// One of these, whose weights are a hundred together.
+fn among(weighed: &[(u32, Verb)], chance: &mut Rng) -> Verb {
+    let mut at = chance.u32(..100);
+    let found = weighed.iter().find(|(weight, _)| {
+        let here = at < *weight;
+        at = at.saturating_sub(*weight);
+        here
+    });
+    found.unwrap().1
+}
+
+fn told(said: &Said) -> String {
+    format!("exit {}: {}{}", said.exit, said.stdout.trim(), said.stderr.trim())
+}

@@ -1,0 +1,124 @@
+//! The flood without an end: hours of it, interrupted and gone on with.
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::campaign::{Line, seed};
+use crate::flood::BATCH;
+use crate::node::{Crowd, Node, Tally};
+use crate::subject::Subject;
+
+/// What is flooded, how much of it, and where that is remembered.
+#[derive(Clone, Debug)]
+pub struct Soak {
+    /// Each subject, with how many of its batches of 2,000 operations make a round, on one host.
+    pub subjects: Vec<(Subject, usize)>,
+    /// How many operations there are to be, those of earlier runs included.
+    pub operations: usize,
+    /// How long this run may take; the batch under way is finished.
+    pub patience: Duration,
+    /// A file that is written after each batch. A run that finds it adds to what it says.
+    pub state: PathBuf,
+}
+
+/// What the file says.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct State {
+    /// All choices of a batch follow from this, and from how many batches there were before it.
+    seed: u64,
+    batches: u64,
+    /// How long all runs took together.
+    seconds: f64,
+    tally: Tally,
+}
+
+impl Soak {
+    /// Floods each subject in turn, on a fresh host each time, until there were enough operations or the time is over.
+    /// Says how far it is after each batch. The outcome of all runs together.
+    pub fn run(&self) -> io::Result<Tally> {
+        let mut state = State::read(&self.state)?;
+        let (begin, before) = (Instant::now(), (state.tally.operations, state.seconds));
+        let round: Vec<&Subject> =
+            self.subjects.iter().flat_map(|(subject, batches)| vec![subject; *batches]).collect();
+        let mut standing = None;
+        while state.tally.operations < self.operations && begin.elapsed() < self.patience {
+            let subject = round[usize::try_from(state.batches).unwrap_or_default() % round.len()];
+            let node = match standing.take() {
+                Some((of, node)) if std::ptr::eq(of, subject) => node,
+                _ => Node::new(&Crowd::of(subject)),
+            };
+            let mut chance = Rng::with_seed(state.seed.wrapping_add(state.batches));
+            let one = node.batch(&mut chance, BATCH.min(self.operations - state.tally.operations));
+            one.found.iter().for_each(|found| say(&format!("\n{found}\n")));
+            standing = one.found.is_empty().then_some((subject, node));
+            state.tally.add(one);
+            state.batches += 1;
+            state.seconds = before.1 + begin.elapsed().as_secs_f64();
+            state.write(&self.state)?;
+            self.progress(&state, before.0, begin.elapsed());
+        }
+        Ok(self.end(state))
+    }
+
+    /// Over what stood there, where somebody looks on; else a line each time.
+    fn progress(&self, state: &State, before: usize, took: Duration) {
+        let Tally { operations, kills, audits, found } = &state.tally;
+        let each = took.as_secs_f64() / count(operations.saturating_sub(before).max(1));
+        let left = Duration::from_secs_f64(each * count(self.operations.saturating_sub(*operations)));
+        let percent = operations * 100 / self.operations.max(1);
+        let (start, end) = if io::stderr().is_terminal() { ("\r\x1b[K", "") } else { ("", "\n") };
+        say(&format!(
+            "{start}soak: {operations} of {} operations ({percent} %), {kills} killed, {audits} audits, {} found; {:.0} a second, {} left{end}",
+            self.operations,
+            found.len(),
+            1.0 / each,
+            hours(left),
+        ));
+    }
+
+    fn end(&self, state: State) -> Tally {
+        let State { seed, batches, seconds, tally } = state;
+        let names: Vec<&str> = self.subjects.iter().map(|(subject, _)| subject.title.as_str()).collect();
+        let mut line: Line = tally.line(format!("soak {}", names.join(", ")), self.operations);
+        line.notes.push(format!("{batches} batches from seed {seed} in {}", hours(Duration::from_secs_f64(seconds))));
+        line.say();
+        tally
+    }
+}
+
+impl State {
+    /// What an earlier run came to; nothing, and a new seed, where there was none.
+    fn read(path: &Path) -> io::Result<State> {
+        match fs::read(path) {
+            Ok(text) => Ok(serde_json::from_slice(&text)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(State { seed: seed(), ..State::default() }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whole, or not at all: whoever is stopped in the midst of it has the old one.
+    fn write(&self, path: &Path) -> io::Result<()> {
+        let new = path.with_extension("new");
+        fs::write(&new, serde_json::to_vec_pretty(self)?)?;
+        fs::rename(new, path)
+    }
+}
+
+fn say(text: &str) {
+    io::stderr().write_all(text.as_bytes()).expect("standard error can be written to");
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nobody counts so far")]
+fn count(number: usize) -> f64 {
+    number as f64
+}
+
+fn hours(time: Duration) -> String {
+    let minutes = time.as_secs().div_ceil(60);
+    format!("{}:{:02} h", minutes / 60, minutes % 60)
+}

@@ -1,0 +1,51 @@
+//! Thousands of calls at once, some of them killed.
+
+use cnikit_testkit::campaign::is_whole;
+use cnikit_testkit::{Subject, flood};
+use cnikit_tests::flooded;
+use serde_json::json;
+
+/// How many operations all floods have together.
+const OPERATIONS: usize = 20_000;
+const WHOLE: usize = 100_000;
+
+#[test]
+fn no_flood_leaves_an_orphan_or_gives_an_address_twice() {
+    let all = if is_whole() { WHOLE } else { OPERATIONS };
+    let subjects = flooded();
+    let weights: usize = subjects.iter().map(|(_, weight)| weight).sum();
+    for (subject, weight) in &subjects {
+        let tally = flood::holds(subject, all * weight / weights);
+        assert!(tally.kills > 0 && tally.audits > 0, "nobody was killed, or nobody looked: {tally:?}");
+    }
+}
+
+/// A plugin that is a shell script.
+fn script(text: &str) -> (tempfile::TempDir, Subject) {
+    use std::os::unix::fs::PermissionsExt;
+    let bin = tempfile::tempdir().unwrap();
+    std::fs::write(bin.path().join("script"), format!("#!/bin/sh\nconf=$(cat)\n{text}")).unwrap();
+    std::fs::set_permissions(bin.path().join("script"), PermissionsExt::from_mode(0o755)).unwrap();
+    let subject = Subject::new(bin.path(), "script", json!({}));
+    (bin, subject)
+}
+
+#[test]
+#[should_panic(expected = "on the host, when all are gone: came")]
+fn a_plugin_that_forgets_what_a_kill_left_is_found() {
+    let (_bin, subject) = script(
+        r"case $CNI_COMMAND in
+        ADD) ip link del a$CNI_CONTAINERID 2>/dev/null
+            ip link add a$CNI_CONTAINERID type bridge && ip link set a$CNI_CONTAINERID name b$CNI_CONTAINERID && echo '{}' ;;
+        DEL) ip link del b$CNI_CONTAINERID 2>/dev/null || true ;;
+        esac",
+    );
+    flood::holds(&subject, 1500);
+}
+
+#[test]
+#[should_panic(expected = "10.0.0.9 was given to")]
+fn a_plugin_that_gives_an_address_twice_is_found() {
+    let (_bin, subject) = script(r#"[ $CNI_COMMAND != ADD ] || echo '{"ips":[{"address":"10.0.0.9/24"}]}'"#);
+    flood::holds(&subject, 300);
+}

@@ -1,0 +1,32 @@
+//! The flood for hours: `scripts/soak` starts it as it has to be.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use cnikit_testkit::soak::Soak;
+use cnikit_tests::flooded;
+
+const USAGE: &str = "soak [--operations NUMBER] [--for MINUTES] --state FILE";
+
+fn main() -> ExitCode {
+    let mut soak =
+        Soak { subjects: Vec::new(), operations: 1_000_000, patience: Duration::MAX, state: std::path::PathBuf::new() };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let value = words.next().unwrap_or_else(|| panic!("{word} wants a value: {USAGE}"));
+        let number = || value.parse::<u32>().unwrap_or_else(|error| panic!("{word} {value}: {error}: {USAGE}"));
+        match word.as_str() {
+            "--operations" => soak.operations = number() as usize,
+            "--for" => soak.patience = Duration::from_mins(number().into()),
+            "--state" => soak.state = value.into(),
+            _ => panic!("{word}: {USAGE}"),
+        }
+    }
+    soak.subjects = flooded();
+    let tally = soak.run().unwrap_or_else(|error| panic!("{}: {error}", soak.state.display()));
+    if tally.found.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("{}", tally.found.join("\n"));
+    ExitCode::FAILURE
+}
