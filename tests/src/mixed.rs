@@ -44,7 +44,8 @@ impl Release {
         }
     }
 
-    fn version(self) -> &'static str {
+    /// Its number.
+    pub fn version(self) -> &'static str {
         match self {
             Release::Packaged => "1.1.1",
             Release::Newest => "1.9.1",

@@ -2,11 +2,13 @@
 
 use std::thread;
 
+use cnikit_testkit::campaign::is_whole;
+use cnikit_testkit::mixed::{exchanged, interleaved};
 use cnikit_testkit::{Container, Host, Snapshot, Subject};
 use cnikit_tests::mixed::{self, Release, Row};
 use cnikit_tests::world::{UNTIL_DETECTED, undisturbed};
-use cnikit_tests::{dual_stack, subject};
-use serde_json::json;
+use cnikit_tests::{bin, dual_stack, subject};
+use serde_json::{Value, json};
 
 fn of(plugin: &str) -> Vec<Row> {
     mixed::rows().into_iter().filter(|row| row.plugin == plugin).collect()
@@ -98,6 +100,58 @@ fn an_upgrade_and_a_downgrade_leave_running_containers_alone() {
                     scope.spawn(move || live_side_by_side(release, plugin, ours_first));
                 }
             }
+        }
+    });
+}
+
+/// What is interleaved: with one family, for the reference waits seconds for the other one's addresses.
+fn shared(plugin: &str, release: Release, masquerade: &str) -> Subject {
+    let mut keys = json!({"cniVersion": release.speaks(), "isDefaultGateway": true,
+                          "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}});
+    if !masquerade.is_empty() {
+        keys["ipMasq"] = Value::Bool(true);
+        keys["ipMasqBackend"] = masquerade.into();
+    }
+    let title = format!("{plugin} {masquerade} beside {}", release.version());
+    subject(plugin, keys).called(&title.replace("  ", " "))
+}
+
+/// Every configuration with every release. Not with nftables: the reference's DEL, even of its own, asks iptables to delete
+/// what it never made, and takes the refusal of iptables 1.8.9 for a failure.
+fn all_shared() -> Vec<(Release, Subject)> {
+    let rows = [
+        (Release::Packaged, "bridge", ""),
+        (Release::Packaged, "bridge", "iptables"),
+        (Release::Packaged, "ptp", "iptables"),
+        (Release::Packaged, "host-local", ""),
+        (Release::Newest, "bridge", ""),
+        (Release::Newest, "bridge", "iptables"),
+        (Release::Newest, "ptp", "iptables"),
+        (Release::Newest, "host-local", ""),
+    ];
+    rows.into_iter().map(|(release, plugin, masquerade)| (release, shared(plugin, release, masquerade))).collect()
+}
+
+#[test]
+fn calls_of_both_at_random_leave_nothing_and_hurt_nobody() {
+    thread::scope(|scope| {
+        for (release, ours) in all_shared() {
+            scope.spawn(move || {
+                interleaved(&ours, &release.bin(), if is_whole() { 5000 } else { 300 });
+            });
+        }
+    });
+}
+
+#[test]
+fn plugins_are_exchanged_under_running_containers_and_back() {
+    thread::scope(|scope| {
+        for (release, ours) in all_shared().into_iter().filter(|(_, ours)| ours.plugin != "host-local") {
+            scope.spawn(move || {
+                let (first, second) = (bin(), release.bin());
+                exchanged(&ours, first, &second, true);
+                exchanged(&ours, first, &second, false);
+            });
         }
     });
 }

@@ -12,6 +12,8 @@
 //! | [`flood::survives`] | 64 at once: no address twice, no trace |
 //! | [`flood::holds`] | thousands of calls by 64 workers, some killed: one owner an address, no orphan |
 //! | [`soak::Soak`] | the same for hours, interrupted and gone on with |
+//! | [`mixed::interleaved`] | ADD by one maker's plugin, CHECK and DEL by another's, at random, on one network |
+//! | [`mixed::exchanged`] | all plugins are exchanged while containers run, and back: no packet is lost, nothing is left |
 //! | [`fault::leaves_nothing`] | a fault before every step, with and without a second one in the roll-back |
 //! | [`kill::at_every_call`] | killed before any system call of ADD, DEL or GC: a DEL leaves nothing, and the next ADD works |
 //! | [`kill::at_moments`] | the same with `SIGTERM` at any moment |
@@ -29,6 +31,7 @@ pub mod flood;
 pub mod host;
 pub mod kill;
 pub mod life;
+pub mod mixed;
 pub mod need;
 mod node;
 pub mod snapshot;

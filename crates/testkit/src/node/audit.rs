@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::thread;
+use std::time::Duration;
 
+use cnikit_process::Deadline;
 use serde_json::Value;
 
 use super::{Life, Node, Slot, Verb, addresses, attachments, told};
@@ -10,6 +12,10 @@ use crate::snapshot::Snapshot;
 
 /// Hints, for which no promise is made.
 const HINTS: [&str; 2] = ["last_reserved_ip.", ".idx"];
+
+/// How long the kernel may take to clear away a namespace that nobody holds, and how often to look.
+const CLEARED: Duration = Duration::from_secs(10);
+const TICK: Duration = Duration::from_millis(100);
 
 /// So many containers are looked at together.
 const AT_ONCE: usize = 8;
@@ -128,11 +134,18 @@ impl Node {
         }
     }
 
+    /// What is on the host, once the kernel has cleared away what goes with its namespace.
     fn nothing_is_left(&self) {
-        let after = Snapshot::of(&self.host);
-        let (came, went) = (after.added_since(&self.base, &HINTS), self.base.added_since(&after, &HINTS));
-        if !came.is_empty() || !went.is_empty() {
-            self.find(format!("on the host, when all are gone: came {came:#?}, went {went:#?}"));
+        let deadline = Deadline::after(CLEARED);
+        loop {
+            let after = Snapshot::of(&self.host);
+            let (came, went) = (after.added_since(&self.base, &HINTS), self.base.added_since(&after, &HINTS));
+            if came.is_empty() && went.is_empty() {
+                return;
+            }
+            if !deadline.pause(TICK) {
+                return self.find(format!("on the host, when all are gone: came {came:#?}, went {went:#?}"));
+            }
         }
     }
 }

@@ -1,0 +1,157 @@
+//! A node on which two makers' plugins work on one network: one adds what the other checks and removes.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::campaign::{Line, chance};
+use crate::host::{Container, Host};
+use crate::node::{Crowd, Node, Tally};
+use crate::snapshot::Snapshot;
+use crate::subject::Subject;
+
+/// Containers of a node on which calls are interleaved.
+const CONTAINERS: usize = 12;
+/// Operations between two audits.
+const BATCH: usize = 150;
+
+/// Calls one after the other on one network and in one directory of reservations, each by one of the two as chance has it:
+/// ADD, CHECK and DEL by either; GC, STATUS, and whatever a runtime tells only half of, by ours, which are judged.
+///
+/// Nothing is ever refused but an ADD of what is there; no address has two owners; and after each 150 operations, when all
+/// are deleted, the host is as it was before. `CNIKIT_SEED` repeats it call for call.
+pub fn interleaved(ours: &Subject, theirs: &Path, operations: usize) -> Tally {
+    let what = format!("interleaved {}", ours.title);
+    let by = vec![ours.clone(), Subject { bin: theirs.to_owned(), ..ours.clone() }];
+    let crowd = Crowd { by, workers: 1, containers: CONTAINERS, kills: 0 };
+    let (mut chance, mut tally) = (chance(&what), Tally::default());
+    while tally.operations < operations {
+        tally.add(Node::new(&crowd).batch(&mut chance, (operations - tally.operations).min(BATCH)));
+    }
+    tally.line(what, tally.operations).by_chance().say();
+    tally.conclude()
+}
+
+/// Containers that run while the plugins are exchanged.
+const RUNNING: usize = 4;
+
+/// A directory of plugins with whatever was installed last.
+struct Installed<'a> {
+    subject: Subject,
+    host: &'a Host,
+    /// Who runs: name, container, result.
+    running: Vec<(String, Container, Value)>,
+    names: usize,
+}
+
+/// All plugins of a node are exchanged while containers run and talk, and then once more, back: no packet is lost; CHECK by
+/// the new ones passes for whoever runs; their GC takes nobody, if they are `ours`; they delete some of the old containers
+/// and add others; and when all are gone, nothing of any of them is left.
+///
+/// Of both directories the plugin itself and its IPAM plugin are taken; `ours` are there first, or are not.
+pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool) {
+    let (host, bin) = (Host::new(), tempfile::tempdir().unwrap());
+    let mut node = Installed {
+        subject: Subject { bin: bin.path().to_owned(), ..subject.at(host.dir()) },
+        host: &host,
+        running: Vec::new(),
+        names: 0,
+    };
+    let before = Snapshot::of(&host);
+    let (begins, other) = if ours_first { (ours, theirs) } else { (theirs, ours) };
+    node.install(begins);
+    (0..RUNNING).for_each(|_| node.add());
+    for next in [other, begins] {
+        node.talk_while(|node| {
+            node.install(next);
+            node.judge(next == ours);
+        });
+        node.turn_over();
+    }
+    while !node.running.is_empty() {
+        node.del_oldest();
+    }
+    let traced = |line: &String| line.contains("c-run-") && !line.contains(".idx");
+    let left: Vec<String> = Snapshot::of(&host).added_since(&before, &[]).into_iter().filter(traced).collect();
+    assert!(left.is_empty(), "{}: left: {left:#?}", subject.title);
+    let links = host.sh("ip -o link show type veth");
+    assert!(links.is_empty(), "{}: left: {links}", subject.title);
+    let whence = if ours_first { "from ours to theirs and back" } else { "from theirs to ours and back" };
+    Line { tried: 2, of: 2, ..Line::new(format!("exchanged {} {whence}", subject.title), "exchanges") }.say();
+}
+
+impl Installed<'_> {
+    /// Each file appears whole, by rename, as installers do it.
+    fn install(&self, from: &Path) {
+        let ipam = self.subject.conf["ipam"]["type"].as_str();
+        for name in [Some(self.subject.plugin.as_str()), ipam].into_iter().flatten() {
+            let new = self.subject.bin.join(format!(".{name}.new"));
+            fs::copy(from.join(name), &new).unwrap_or_else(|error| panic!("{}: {error}", from.join(name).display()));
+            fs::rename(&new, self.subject.bin.join(name)).unwrap();
+        }
+    }
+
+    fn add(&mut self) {
+        self.names += 1;
+        let (id, container) = (format!("c-run-{}", self.names), self.host.container());
+        let result = self.subject.add(self.host, &id, &container);
+        self.running.push((id, container, result));
+    }
+
+    fn del_oldest(&mut self) {
+        let (id, container, result) = self.running.remove(0);
+        self.subject.del(self.host, &id, &container, &result);
+    }
+
+    /// By the plugins that are there now.
+    fn judge(&self, ours: bool) {
+        if ours {
+            let valid: Value =
+                self.running.iter().map(|(id, ..)| json!({"containerID": id, "ifname": "eth0"})).collect();
+            let more = [("cni.dev/valid-attachments", valid), ("cniVersion", json!("1.1.0"))];
+            self.subject.call(self.host, "GC", "", "", &more).ok();
+        }
+        for (id, container, result) in &self.running {
+            let said = self.subject.check(self.host, id, container, result);
+            assert_eq!(said.exit, 0, "{}: CHECK of {id}: {}", self.subject.title, said.stdout);
+        }
+    }
+
+    /// Half of them go, and as many come.
+    fn turn_over(&mut self) {
+        (0..RUNNING / 2).for_each(|_| self.del_oldest());
+        (0..RUNNING / 2).for_each(|_| self.add());
+        self.running.iter().for_each(|(id, container, result)| {
+            let gateway = gateway(result);
+            assert!(container.reaches(gateway), "{}: {id} does not reach {gateway}", self.subject.title);
+        });
+    }
+
+    /// Each container talks to its gateway all the while, without a loss.
+    fn talk_while(&self, work: impl FnOnce(&Self)) {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for (id, container, result) in &self.running {
+                let gateway = gateway(result);
+                container.sh(&format!("ping -n -q -c 1 -W 5 {gateway}"));
+                let (done, title) = (&done, &self.subject.title);
+                scope.spawn(move || {
+                    while !done.load(Ordering::Relaxed) {
+                        let said = container.sh(&format!("ping -n -q -i 0.01 -c 40 -W 1 {gateway}"));
+                        assert!(said.contains(" 0% packet loss"), "{title}: {id}: {said}");
+                    }
+                });
+            }
+            let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(self)));
+            done.store(true, Ordering::Relaxed);
+            worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+    }
+}
+
+fn gateway(result: &Value) -> &str {
+    result["ips"][0]["gateway"].as_str().unwrap()
+}
