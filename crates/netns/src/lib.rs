@@ -1,9 +1,8 @@
 //! Open, make, enter and recognise a network namespace; sysctl, which needs to be inside.
 //!
-//! A thread that enters a namespace is never led back out: [`Netns::enter`] starts one, lets it work inside and lets it
-//! die there. So there is nothing to restore, nothing that a panic could leave half restored, and no thread that
-//! somebody else finds in the wrong place. What must run inside takes an [`Inside`], which only a thread that
-//! is there can hold.
+//! [`Netns::enter`] lets work run inside; no other thread of the process is ever in the wrong place for it, and the calling
+//! one is where it was when that returns or panics. What must run inside takes an [`Inside`], which only a thread that is
+//! there can hold.
 //!
 //! A namespace has no name. Its path may be dangling, or meanwhile lead to another one, and its inode number is given
 //! to a newcomer at once; what tells one from another until the next boot ([`boot_id`]) is [`Netns::cookie`].
@@ -16,6 +15,7 @@ mod kernel;
 pub mod make;
 mod netns;
 pub mod sysctl;
+mod visit;
 
 pub use boot::{boot_id, machine_id};
 pub use error::Error;

@@ -10,11 +10,8 @@ use std::process;
 use nix::mount::{MntFlags, MsFlags};
 use nix::sched::CloneFlags;
 
-use crate::netns::on_a_thread;
+use crate::visit::{HERE, on_a_thread};
 use crate::{Error, Netns};
-
-/// The file behind which the calling thread's namespace stands.
-const HERE: &str = "/proc/thread-self/ns/net";
 
 /// Makes a namespace and mounts it on `path`, a new file, as `ip netns add` does. It lives until [`remove`].
 #[doc(alias = "ip netns add")]

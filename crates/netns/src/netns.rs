@@ -1,17 +1,16 @@
 //! A network namespace that is held open.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::panic;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 
-use nix::sched::CloneFlags;
+use nix::sys::stat::fstat;
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 
+use crate::visit::{HERE, visit};
 use crate::{Error, Inside, kernel};
 
 /// A network namespace, kept alive by an open file. Clones share that file.
@@ -62,18 +61,16 @@ impl Netns {
     ///
     /// Device and inode number are proof here, since both namespaces are alive while they are compared.
     pub fn is_own(&self) -> Result<bool, Error> {
-        Ok(self.identity()? == Self::own()?.identity()?)
-    }
-
-    fn identity(&self) -> Result<(u64, u64), Error> {
-        let failed = |source| Error::new("identify the network namespace", self.path.display().to_string(), source);
-        let metadata = self.file.try_clone().map(File::from).and_then(|file| file.metadata()).map_err(failed)?;
-        Ok((metadata.dev(), metadata.ino()))
+        let failed =
+            |errno: nix::Error| Error::new("identify the network namespace", self.path.display().to_string(), errno);
+        let this = fstat(&self.file).map_err(failed)?;
+        let own = fs::metadata(HERE).map_err(|source| Error::new("identify", HERE, source))?;
+        Ok((this.st_dev, this.st_ino) == (own.dev(), own.ino()))
     }
 
     /// The kernel's number for this namespace, never given twice between two boots (`SO_NETNS_COOKIE`, Linux 5.14).
     ///
-    /// With [`crate::boot_id`] it recognises a namespace, which neither path nor inode number does. Costs a thread.
+    /// With [`crate::boot_id`] it recognises a namespace, which neither path nor inode number does.
     #[doc(alias = "SO_NETNS_COOKIE")]
     pub fn cookie(&self) -> Result<u64, Error> {
         self.enter(|_| kernel::cookie_here())?.map_err(|source| {
@@ -81,18 +78,15 @@ impl Netns {
         })
     }
 
-    /// Lets `work` run inside, on a thread that enters, works and dies; returns what it returned. See setns(2).
+    /// Lets `work` run inside, and returns what it returned. See setns(2).
     ///
-    /// A panic inside goes on in the caller. An error is about the way in: `work` has not run then.
+    /// Where other threads run, a new one enters, works and dies; where the calling thread is the only one of its process,
+    /// it goes itself, and is back when this returns. A panic inside goes on in the caller, outside. An error is about the
+    /// way in: `work` has not run then.
     #[doc(alias = "setns")]
     pub fn enter<T: Send>(&self, work: impl FnOnce(&Inside) -> T + Send) -> Result<T, Error> {
-        on_a_thread(|| self.move_in().map(|()| work(&Inside::here())))
+        visit(&*self.file, work)
             .map_err(|source| Error::new("enter the network namespace", self.path.display().to_string(), source))
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "this is the room")]
-    fn move_in(&self) -> io::Result<()> {
-        Ok(nix::sched::setns(&*self.file, CloneFlags::CLONE_NEWNET)?)
     }
 }
 
@@ -100,15 +94,6 @@ impl AsFd for Netns {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
-}
-
-/// Runs `work` on a thread of its own, which is gone, with whatever it did to itself, when this returns.
-pub(crate) fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    let joined = thread::scope(|scope| {
-        let worker = thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, work)?;
-        Ok::<_, io::Error>(worker.join())
-    })?;
-    joined.unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
 /// Refuses what is not on nsfs, by its magic, without having opened it for reading.

@@ -3,8 +3,9 @@
 //! The kernel shows each thread the settings of its own namespace, hence the [`Inside`]. Keys are written as paths
 //! below `/proc/sys`, `net/ipv6/conf/eth0.1/accept_ra`: with dots as separators the name of that link would be torn.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Inside};
@@ -22,20 +23,32 @@ pub enum Change {
 ///
 /// An absent setting ([`Error::is_absent`]) is an error like any other: whether that is well, the caller knows.
 pub fn read(_: &Inside, key: &str) -> Result<String, Error> {
-    let text = fs::read_to_string(file_of(key)?).map_err(|source| Error::new("read the sysctl", key, source))?;
-    Ok(text.trim_end().to_owned())
+    let file = File::open(file_of(key)?);
+    file.and_then(|file| value_in(&file)).map_err(|source| Error::new("read the sysctl", key, source))
 }
 
-/// Sees to it that `key` has `value`. Reads first: a setting that is right already needs no right to write it.
+/// Sees to it that `key` has `value`. A setting that is right already needs no right to write it.
 pub fn set(inside: &Inside, key: &str, value: &str) -> Result<Change, Error> {
-    let old = read(inside, key)?;
+    let opened = OpenOptions::new().read(true).write(true).open(file_of(key)?);
+    let old = match &opened {
+        Ok(file) => value_in(file).map_err(|source| Error::new("read the sysctl", key, source))?,
+        Err(_) => read(inside, key)?,
+    };
     if old.split_whitespace().eq(value.split_whitespace()) {
         return Ok(Change::Already);
     }
-    let mut file = OpenOptions::new().write(true).open(file_of(key)?).map_err(|e| cannot_set(key, value, e))?;
     // One write, since the kernel takes each as a whole; the line end lets an empty value be written too.
-    file.write_all(format!("{value}\n").as_bytes()).map_err(|e| cannot_set(key, value, e))?;
+    let line = format!("{value}\n");
+    opened.and_then(|file| file.write_all_at(line.as_bytes(), 0)).map_err(|source| cannot_set(key, value, source))?;
     Ok(Change::From(old))
+}
+
+/// All that is in it, without the line end. Its length is not asked for first: these files tell none.
+fn value_in(file: &File) -> io::Result<String> {
+    let mut text = String::new();
+    file.take(u64::MAX).read_to_string(&mut text)?;
+    text.truncate(text.trim_end().len());
+    Ok(text)
 }
 
 fn cannot_set(key: &str, value: &str, source: io::Error) -> Error {
