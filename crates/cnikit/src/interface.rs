@@ -37,7 +37,8 @@ use crate::source::{Found, Source, unavailable};
 ///     const LINK: Kind = veth::KIND;
 ///
 ///     fn link(&self, at: &Attachment) -> Plan {
-///         Plan::of(Veth { ifname: at.tag.ifname.clone(), mac: None, mtu: self.mtu.0, host: HostEnd::Routed })
+///         let ifname = at.tag.ifname.clone();
+///         Plan::of(Veth { ifname, mac: None, mtu: self.mtu.0, queues: Some(1), host: HostEnd::Routed })
 ///     }
 ///
 ///     fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {

@@ -22,6 +22,29 @@ impl<'de> Deserialize<'de> for Mtu {
     }
 }
 
+/// `queues` of a pair of links, each way. Absent is 1, 0 is the kernel's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queues(pub Option<u32>);
+
+impl Default for Queues {
+    fn default() -> Queues {
+        Queues(Some(1))
+    }
+}
+
+/// The kernel makes no link with more.
+const MOST: i64 = 4096;
+
+impl<'de> Deserialize<'de> for Queues {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Queues, D::Error> {
+        let count = i64::deserialize(deserializer)?;
+        let counted = u32::try_from(count).ok().filter(|_| count <= MOST);
+        let counted =
+            counted.ok_or_else(|| D::Error::custom(format!("{count} queues (must be between 0 and {MOST})")))?;
+        Ok(Queues(Some(counted).filter(|count| *count > 0)))
+    }
+}
+
 /// `dns`: replaces the IPAM plugin's as a whole if anything is said; an empty list is something, an empty domain is not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]

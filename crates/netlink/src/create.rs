@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use cnikit_netns::Netns;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::LinkAttribute::{NumRxQueues, NumTxQueues};
 use netlink_packet_route::link::{InfoData, InfoVeth, LinkMessage};
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
@@ -20,6 +21,10 @@ pub struct NewVeth {
     pub mac: Option<Mac>,
     /// Of both ends, in bytes; otherwise 1500.
     pub mtu: Option<u32>,
+    /// How many queues each end has, each way; otherwise the kernel makes one for each processor that the machine could ever
+    /// have, shows each in sysfs, at both ends, and uses one.
+    #[doc(alias = "IFLA_NUM_TX_QUEUES")]
+    pub queues: Option<u32>,
     /// The number of the bridge that the end here becomes a port of.
     pub master: Option<u32>,
     /// The other end.
@@ -89,15 +94,22 @@ impl Netlink {
 
 impl NewVeth {
     fn message(&self) -> LinkMessage {
-        let peer = dressed(LinkUnspec::new_with_name(&self.peer.name), self.peer.mac, self.mtu)
+        let peer = self
+            .end(LinkUnspec::new_with_name(&self.peer.name), self.peer.mac)
             .setns_by_fd(self.peer.netns.as_fd().as_raw_fd())
             .build();
-        let mut builder = dressed(LinkVeth::new(&self.name, &self.peer.name), self.mac, self.mtu)
+        let mut builder = self
+            .end(LinkVeth::new(&self.name, &self.peer.name), self.mac)
             .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)));
         if let Some(master) = self.master {
             builder = builder.controller(master);
         }
         builder.build()
+    }
+
+    fn end<T>(&self, builder: LinkMessageBuilder<T>, mac: Option<Mac>) -> LinkMessageBuilder<T> {
+        let queues = self.queues.into_iter().flat_map(|count| [NumTxQueues(count), NumRxQueues(count)]);
+        queues.fold(dressed(builder, mac, self.mtu), LinkMessageBuilder::append_extra_attribute)
     }
 }
 
@@ -145,7 +157,7 @@ mod tests {
         let made = netlink.created(unechoed(bridge("br1").message()), "br1").unwrap();
         assert_eq!((made.name.as_str(), made.kind.as_deref(), made.mtu), ("br1", Some("bridge"), 1400));
 
-        let veth = NewVeth { name: "near".to_owned(), mac, mtu: None, master: Some(made.index), peer };
+        let veth = NewVeth { name: "near".to_owned(), mac, mtu: None, queues: None, master: Some(made.index), peer };
         let near = netlink.created(unechoed(veth.message()), "near").unwrap();
         assert_eq!((near.name.as_str(), near.kind.as_deref(), near.mac), ("near", Some("veth"), mac));
         assert_eq!((near.master, near.lower_netns.is_some()), (Some(made.index), true));

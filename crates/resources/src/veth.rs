@@ -23,6 +23,9 @@ pub struct Veth {
     pub mac: Option<Mac>,
     /// Of both ends, in bytes; absent: the kernel's choice.
     pub mtu: Option<u32>,
+    /// How many queues each end has, each way; absent: the kernel's choice. One is all that a veth uses unless more are
+    /// asked for, and what is made beside it for each processor costs time, on a large machine more than all else.
+    pub queues: Option<u32>,
     /// What the host's end is part of.
     pub host: HostEnd,
 }
@@ -104,7 +107,7 @@ impl Veth {
         };
         let ([_, host], own) = (macs(&scene.tag), mac(&scene.tag, self.mac));
         let peer = Peer { name: self.ifname.clone(), mac: Some(own), netns: scene.netns.clone() };
-        Ok(NewVeth { name, mac: Some(host), mtu: self.mtu, master, peer })
+        Ok(NewVeth { name, mac: Some(host), mtu: self.mtu, queues: self.queues, master, peer })
     }
 
     /// What the kernel takes only once the link is there; up comes last, when advertisements are off.
@@ -171,6 +174,7 @@ impl fmt::Display for Veth {
         write!(f, "veth pair: {} in the container", self.ifname)?;
         self.mac.iter().try_for_each(|mac| write!(f, ", mac {mac}"))?;
         self.mtu.iter().try_for_each(|mtu| write!(f, ", mtu {mtu}"))?;
+        self.queues.iter().filter(|count| **count != 1).try_for_each(|count| write!(f, ", {count} queues"))?;
         match &self.host {
             HostEnd::Routed => f.write_str(", the other end routed on the host"),
             HostEnd::Port { bridge, hairpin, isolated } => {

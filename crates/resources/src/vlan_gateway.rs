@@ -99,7 +99,14 @@ impl VlanGateway {
         let mac = Mac([0xfe, rest[0], rest[1], rest[2], rest[3], rest[4]]);
         let peer = Peer { name: self.name(), mac: None, netns: Netns::own()? };
         let (name, mtu) = (self.port_name(), Some(bridge.mtu));
-        match host.create_veth(&NewVeth { name, mac: Some(mac), mtu, master: Some(bridge.index), peer }) {
+        match host.create_veth(&NewVeth {
+            name,
+            mac: Some(mac),
+            mtu,
+            queues: Some(1),
+            master: Some(bridge.index),
+            peer,
+        }) {
             // Another ADD was faster, and its pair is as good; or one of the names is taken for something else.
             Err(error) if error.exists() => host.find_link(&self.name())?.ok_or_else(|| error.into()),
             made => made.map(|_| host.link(&self.name()))?.map_err(Into::into),

@@ -1,6 +1,6 @@
 //! The keys as they are written, and what is refused of them.
 
-use cnikit::keys::{DnsOverride, IpamType, MasqueradeBackend, Mtu};
+use cnikit::keys::{DnsOverride, IpamType, MasqueradeBackend, Mtu, Queues};
 use cnikit::resources::Mac;
 use cnikit::resources::layer3::Detection;
 use serde::Deserialize;
@@ -26,6 +26,8 @@ pub struct Keys {
     pub ip_masq_backend: MasqueradeBackend,
     /// Of both ends and of a bridge that is made, in bytes. Default, and 0: the kernel's choice.
     pub mtu: Mtu,
+    /// Of each end, each way; 0 is the kernel's choice. Default: 1.
+    pub queues: Queues,
     /// What comes out of the container's port may go back into it. Default: false.
     pub hairpin_mode: bool,
     /// The bridge receives every frame. Default: false, and then it is left as it is.
@@ -65,6 +67,7 @@ impl Default for Keys {
             ip_masq: false,
             ip_masq_backend: MasqueradeBackend::default(),
             mtu: Mtu::default(),
+            queues: Queues::default(),
             hairpin_mode: false,
             promisc_mode: false,
             port_isolation: false,

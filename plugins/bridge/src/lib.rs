@@ -44,7 +44,7 @@ impl InterfacePlugin for Bridge {
         let layer2 = keys.ipam.name.is_empty() && !keys.disable_container_interface;
         Plan::of(self.bridge())
             .and_each(keys.macspoofchk.then_some(SpoofCheck { mac: keys.mac }))
-            .and(Veth { ifname: ifname.clone(), mac: keys.mac, mtu: keys.mtu.0, host })
+            .and(Veth { ifname: ifname.clone(), mac: keys.mac, mtu: keys.mtu.0, queues: keys.queues.0, host })
             .and_each(keys.vlans().map(|vlans| PortVlans { ifname: ifname.clone(), bridge: bridge.clone(), vlans }))
             .and_each(keys.vlan_gateway())
             .and_each(layer2.then(|| BringUp { ifname: ifname.clone(), slaac: keys.slaac }))

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use cnikit::keys::{DnsOverride, IpamType, MasqueradeBackend, Mtu};
+use cnikit::keys::{DnsOverride, IpamType, MasqueradeBackend, Mtu, Queues};
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::Route;
 use cnikit::resources::forwarding::Forwarding;
@@ -34,6 +34,8 @@ pub struct Keys {
     pub ip_masq_backend: MasqueradeBackend,
     /// Of both ends, in bytes. Default, and 0: the kernel's choice.
     pub mtu: Mtu,
+    /// Of each end, each way; 0 is the kernel's choice. Default: 1.
+    pub queues: Queues,
     /// Replaces the IPAM plugin's DNS as a whole. Default: nothing is replaced.
     pub dns: DnsOverride,
     /// Who gives addresses: required.
@@ -56,7 +58,8 @@ impl InterfacePlugin for Ptp {
     const KINDS: &'static [Kind] = &[masquerade::KIND];
 
     fn link(&self, at: &Attachment) -> Plan {
-        Plan::of(Veth { ifname: at.tag.ifname.clone(), mac: None, mtu: self.0.mtu.0, host: HostEnd::Routed })
+        let (ifname, Keys { mtu, queues, .. }) = (at.tag.ifname.clone(), &self.0);
+        Plan::of(Veth { ifname, mac: None, mtu: mtu.0, queues: queues.0, host: HostEnd::Routed })
     }
 
     fn complete(&self, addresses: &mut Addresses) -> Result<()> {

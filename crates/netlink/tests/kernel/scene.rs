@@ -20,7 +20,7 @@ pub(crate) fn inside() -> (Netns, Netlink) {
 
 pub(crate) fn veth(name: &str, peer: &str, netns: &Netns) -> NewVeth {
     let peer = Peer { name: peer.to_owned(), mac: None, netns: netns.clone() };
-    NewVeth { name: name.to_owned(), mac: None, mtu: None, master: None, peer }
+    NewVeth { name: name.to_owned(), mac: None, mtu: None, queues: None, master: None, peer }
 }
 
 /// A pair `near` and `far` in one namespace.

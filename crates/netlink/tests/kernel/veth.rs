@@ -14,6 +14,7 @@ fn a_pair_is_made_across_namespaces_in_one_message() {
     let mut veth = NewVeth {
         mac: Some(near_mac),
         mtu: Some(1400),
+        queues: Some(1),
         master: Some(bridge.index),
         ..veth("near", "eth0", &there_netns)
     };
