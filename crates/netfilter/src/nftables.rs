@@ -87,8 +87,22 @@ impl Nftables {
     /// A rule whose comment does not begin with the prefix, for it would never be found again; a chain of the frame's
     /// that hangs elsewhere; a chain of the owner's in which somebody else's rules are; the kernel's refusals.
     pub fn replace(&mut self, frame: &Frame, whose: impl Into<Whose>, rules: &[Rule]) -> Result<Vec<Found>> {
+        let mut before = Vec::new();
+        self.replace_noting(frame, whose, rules, |found| before = found)?;
+        Ok(before)
+    }
+
+    /// [`Nftables::replace`], which hands out what is there before it changes anything: the change may be made, and what it
+    /// returns is lost.
+    pub fn replace_noting(
+        &mut self,
+        frame: &Frame,
+        whose: impl Into<Whose>,
+        rules: &[Rule],
+        note: impl FnMut(Vec<Found>),
+    ) -> Result<()> {
         let whose = whose.into();
-        self.set(frame, &whose, &Wanted::of(frame, &whose, rules)?)
+        self.set(frame, &whose, &Wanted::of(frame, &whose, rules)?, note)
     }
 
     /// Makes `before`, which [`Nftables::replace`] returned, all the rules there are of this owner.
@@ -99,7 +113,7 @@ impl Nftables {
         if before.is_empty() {
             return self.release(frame, whose).map(drop);
         }
-        self.set(frame, &whose.into(), &Wanted::again(frame, before)).map(drop)
+        self.set(frame, &whose.into(), &Wanted::again(frame, before), drop)
     }
 
     /// Removes the rules of this owner and his chains, and says how many rules led to them or stood alone. The frame
@@ -182,8 +196,12 @@ impl Nftables {
         }
     }
 
-    fn set(&mut self, frame: &Frame, whose: &Whose, wanted: &Wanted) -> Result<Vec<Found>> {
-        self.settle(|nftables| nftables.change(frame, whose, wanted))
+    fn set(&mut self, frame: &Frame, whose: &Whose, wanted: &Wanted, mut note: impl FnMut(Vec<Found>)) -> Result<()> {
+        self.settle(|nftables| {
+            let (batch, before) = nftables.change(frame, whose, wanted)?;
+            note(before);
+            Ok((batch, ()))
+        })
     }
 
     /// What makes it so, and what is there now.
@@ -240,7 +258,7 @@ impl Nftables {
     }
 
     /// Looks and changes, again and again while others change what we looked at in between.
-    fn settle<T>(&mut self, look: impl Fn(&mut Self) -> Result<(Batch, T)>) -> Result<T> {
+    fn settle<T>(&mut self, mut look: impl FnMut(&mut Self) -> Result<(Batch, T)>) -> Result<T> {
         let deadline = Instant::now() + PATIENCE;
         let mut tries = 0;
         loop {

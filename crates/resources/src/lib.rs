@@ -28,6 +28,7 @@ pub mod masquerade;
 pub mod port;
 mod quiet;
 pub mod routed;
+mod rules;
 pub mod spoof;
 mod taken_up;
 pub mod veth;

@@ -11,6 +11,7 @@ use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
 use cnikit_skel::{Error, Journal, Result, Tag, log};
 
 use crate::alias::{self, hex};
+use crate::rules::replace;
 use crate::veth;
 
 /// The port of a bridge takes frames of the container's MAC only. It stands in the plan before the pair of links, whose
@@ -49,11 +50,8 @@ impl Resource for SpoofCheck {
         let (tag, mut nftables) = (&scene.tag, Nftables::here()?);
         let port = veth::vacant(scene.host()?, tag)?;
         let guard = Guard::of(&mut nftables, tag, &port, veth::mac(tag, self.mac), &[Claim::Free, Claim::This])?;
-        let before = nftables.replace(&guard.frame, whose(tag), &guard.lead).map_err(remedied)?;
-        // What this tag had may be a running container's: it is put back, not removed.
-        let owner = whose(tag);
-        let how = move |_: &String| Nftables::here()?.put_back(&guard.frame, owner, &before);
-        let _ = journal.undo(&format!("MAC spoof check of {tag}"), how);
+        let what = format!("MAC spoof check of {tag}");
+        replace(&mut nftables, (guard.frame, whose(tag)), &guard.lead, (&what, journal)).map_err(remedied)?;
         Ok(Made::nothing())
     }
 

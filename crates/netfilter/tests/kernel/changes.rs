@@ -36,6 +36,21 @@ fn replacing_gives_back_what_was_there_and_putting_back_restores_it() {
     assert_eq!(host.listing(), listing);
 }
 
+/// Whoever notes how to undo it has to know that even where the answer to the change is lost.
+#[test]
+fn what_was_there_is_handed_out_before_it_is_changed() {
+    let host = Host::new();
+    let (old, mut looks) = (one("aa-1, old"), 0);
+    host.nftables().replace(&frame(), "aa-1", &old).unwrap();
+    let note = |found: Vec<Found>| {
+        looks += 1;
+        assert_eq!(found, host.nftables().rules(&frame(), "aa-1").unwrap(), "they still stand");
+        assert_eq!(found.iter().filter_map(Found::rule).cloned().collect::<Vec<_>>(), old);
+    };
+    host.nftables().replace_noting(&frame(), "aa-1", &one("aa-1"), note).unwrap();
+    assert_eq!(looks, 1);
+}
+
 #[test]
 fn a_rule_that_we_have_no_words_for_is_put_back_byte_for_byte() {
     let (host, mut untouched) = (Host::new(), FRAME.to_owned());

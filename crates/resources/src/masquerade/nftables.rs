@@ -1,7 +1,7 @@
 //! Masquerade in nftables, in the table that all masqueraded networks of a host share.
 
 use cnikit_netfilter::{
-    Chain, Family, Frame, Hook, HookKind, HookPoint, LONGEST_COMMENT, Match, Nftables, Rule, Verdict,
+    Chain, Family, Frame, Hook, HookKind, HookPoint, LONGEST_COMMENT, Match, Nftables, Rule, Verdict, Whose,
 };
 use cnikit_plan::{Remains, Stale};
 use cnikit_skel::{Journal, Result, Tag, log};
@@ -10,16 +10,14 @@ use sha2::{Digest, Sha512};
 
 use super::{Masquerade, Standing, network, rules_of};
 use crate::alias::{cut, hex};
+use crate::rules::replace;
 
 const CHECKS: &str = "masq_checks";
 const POSTROUTING: &str = "postrouting";
 
 pub(super) fn ensure(masquerade: &Masquerade, tag: &Tag, journal: &mut Journal) -> Result<()> {
-    let prefix = prefix(tag);
-    let before = Nftables::here()?.replace(&frame(), &prefix, &rules(masquerade, tag))?;
-    // What this tag had may be a running container's: it is put back, not removed.
-    let _ = journal.undo(&rules_of(tag), move |_| Nftables::here()?.put_back(&frame(), &prefix, &before));
-    Ok(())
+    let (whose, rules) = (Whose::from(&prefix(tag)), rules(masquerade, tag));
+    Ok(replace(&mut Nftables::here()?, (frame(), whose), &rules, (&rules_of(tag), journal))?)
 }
 
 pub(super) fn verify(masquerade: &Masquerade, tag: &Tag) -> Result<Standing> {
