@@ -8,6 +8,7 @@ pub mod chain;
 pub mod docs;
 pub mod mixed;
 pub mod tampering;
+pub mod transcripts;
 pub mod world;
 
 use std::path::{Path, PathBuf};
@@ -109,10 +110,24 @@ pub fn dual_stack() -> Value {
     json!({"type": "host-local", "ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd00:77::/64"}]]})
 }
 
-/// A plugin of this directory as the campaigns of kills and faults try it: with all that the four first plugins make.
-pub fn harmed(plugin: &str, bin: &Path) -> Subject {
-    let conf = json!({"isDefaultGateway": true, "ipMasq": true, "mtu": 1500, "ipam": dual_stack()});
-    Subject::new(bin, plugin, if plugin == "loopback" { json!({}) } else { conf })
+/// A plugin of this directory as the campaigns of kills and faults try it: an interface plugin with all that it makes for
+/// both families, masquerade by `backend` included.
+pub fn harmed(plugin: &str, backend: &str, bin: &Path) -> Subject {
+    let conf =
+        json!({"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": backend, "mtu": 1500, "ipam": dual_stack()});
+    let apart = if bin == apart() { ", IPAM apart" } else { "" };
+    Subject::new(bin, plugin, conf).called(&format!("{plugin} {backend}{apart}"))
+}
+
+/// A bridge that checks MACs, as the campaigns try it.
+pub fn spoofing_bridge() -> Subject {
+    subject("bridge", json!({"isGateway": true, "macspoofchk": true, "ipam": dual_stack()}))
+        .called("bridge macspoofchk")
+}
+
+/// The others as the campaigns try them.
+pub fn harmed_alone(plugin: &str) -> Subject {
+    subject(plugin, if plugin == "loopback" { json!({}) } else { json!({"ipam": dual_stack()}) })
 }
 
 /// What is flooded, as it is installed, each with its weight: how many of ten calls are its own.

@@ -1,34 +1,53 @@
 //! Every system call fails once, with each error that it plausibly gives.
 
+use std::path::Path;
+
 use cnikit_testkit::errno;
-use cnikit_tests::{apart, bin, harmed};
+use cnikit_tests::{apart, bin, harmed, harmed_alone, spoofing_bridge};
+
+/// So many failures of a verb, in the short form.
+const FAILURES: usize = 8;
 
 #[test]
-fn loopback_meets_every_error() {
-    errno::at_every_call(&harmed("loopback", bin()), 80);
+fn loopback_and_host_local_meet_every_error() {
+    ["loopback", "host-local"].iter().for_each(|plugin| drop(errno::at_every_call(&harmed_alone(plugin), FAILURES)));
+}
+
+fn failing(plugin: &str, backend: &str, bin: &Path) {
+    errno::at_every_call(&harmed(plugin, backend, bin), FAILURES);
 }
 
 #[test]
-fn host_local_meets_every_error() {
-    errno::at_every_call(&harmed("host-local", bin()), 80);
+fn bridge_with_nftables_meets_every_error() {
+    failing("bridge", "nftables", bin());
 }
 
 #[test]
-fn bridge_meets_every_error() {
-    errno::at_every_call(&harmed("bridge", bin()), 80);
+fn bridge_with_iptables_meets_every_error() {
+    failing("bridge", "iptables", bin());
 }
 
 #[test]
-fn ptp_meets_every_error() {
-    errno::at_every_call(&harmed("ptp", bin()), 80);
+fn bridge_with_mac_spoof_check_meets_every_error() {
+    errno::at_every_call(&spoofing_bridge(), FAILURES);
+}
+
+#[test]
+fn ptp_with_nftables_meets_every_error() {
+    failing("ptp", "nftables", bin());
+}
+
+#[test]
+fn ptp_with_iptables_meets_every_error() {
+    failing("ptp", "iptables", bin());
 }
 
 #[test]
 fn bridge_and_its_ipam_plugin_meet_every_error() {
-    errno::at_every_call(&harmed("bridge", apart()), 80);
+    failing("bridge", "nftables", apart());
 }
 
 #[test]
 fn ptp_and_its_ipam_plugin_meet_every_error() {
-    errno::at_every_call(&harmed("ptp", apart()), 80);
+    failing("ptp", "nftables", apart());
 }

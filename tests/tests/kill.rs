@@ -1,37 +1,61 @@
 //! Killed at every system call, at any moment, for want of memory: a DEL leaves nothing.
 
+use std::path::Path;
+
+use cnikit_testkit::campaign::at_most;
 use cnikit_testkit::{Subject, kill};
-use cnikit_tests::{apart, bin, harmed};
+use cnikit_tests::{apart, bin, harmed, harmed_alone, spoofing_bridge};
 use serde_json::json;
 
+/// So many calls of a verb, in the short form.
+const CALLS: usize = 8;
+/// So many moments of each plugin, in the short form; 50 in the whole.
+const MOMENTS: usize = 8;
+/// So many limits of a verb, in the short form.
+const LIMITS: usize = 3;
+
 #[test]
-fn loopback_is_killed_at_every_call() {
-    kill::at_every_call(&harmed("loopback", bin()), 200);
+fn loopback_and_host_local_are_killed_at_every_call() {
+    ["loopback", "host-local"].iter().for_each(|plugin| drop(kill::at_every_call(&harmed_alone(plugin), CALLS)));
+}
+
+fn killed(plugin: &str, backend: &str, bin: &Path) {
+    kill::at_every_call(&harmed(plugin, backend, bin), CALLS);
 }
 
 #[test]
-fn host_local_is_killed_at_every_call() {
-    kill::at_every_call(&harmed("host-local", bin()), 200);
+fn bridge_with_nftables_is_killed_at_every_call() {
+    killed("bridge", "nftables", bin());
 }
 
 #[test]
-fn bridge_is_killed_at_every_call() {
-    kill::at_every_call(&harmed("bridge", bin()), 60);
+fn bridge_with_iptables_is_killed_at_every_call() {
+    killed("bridge", "iptables", bin());
 }
 
 #[test]
-fn ptp_is_killed_at_every_call() {
-    kill::at_every_call(&harmed("ptp", bin()), 60);
+fn bridge_with_mac_spoof_check_is_killed_at_every_call() {
+    kill::at_every_call(&spoofing_bridge(), CALLS);
+}
+
+#[test]
+fn ptp_with_nftables_is_killed_at_every_call() {
+    killed("ptp", "nftables", bin());
+}
+
+#[test]
+fn ptp_with_iptables_is_killed_at_every_call() {
+    killed("ptp", "iptables", bin());
 }
 
 #[test]
 fn bridge_and_its_ipam_plugin_are_killed_at_every_call() {
-    kill::at_every_call(&harmed("bridge", apart()), 60);
+    killed("bridge", "nftables", apart());
 }
 
 #[test]
 fn ptp_and_its_ipam_plugin_are_killed_at_every_call() {
-    kill::at_every_call(&harmed("ptp", apart()), 60);
+    killed("ptp", "nftables", apart());
 }
 
 /// It gives its link the last name in a second step, and forgets the first one on DEL.
@@ -50,21 +74,25 @@ fn a_plugin_that_forgets_what_it_made_half_is_found() {
     let bin = tempfile::tempdir().unwrap();
     std::fs::write(bin.path().join("half"), HALF).unwrap();
     std::fs::set_permissions(bin.path().join("half"), PermissionsExt::from_mode(0o755)).unwrap();
-    kill::at_every_call(&Subject::new(bin.path(), "half", json!({})), 30);
+    kill::at_every_call(&Subject::new(bin.path(), "half", json!({})), 8);
+}
+
+/// Each plugin, alone and with its IPAM plugin in another process.
+fn each() -> Vec<Subject> {
+    let mut subjects = vec![harmed_alone("loopback"), harmed_alone("host-local")];
+    for plugin in ["bridge", "ptp"] {
+        subjects.extend([harmed(plugin, "nftables", bin()), harmed(plugin, "nftables", apart())]);
+    }
+    subjects.push(harmed("bridge", "iptables", bin()));
+    subjects
 }
 
 #[test]
 fn whoever_is_terminated_leaves_nothing_that_a_del_does_not_remove() {
-    ["loopback", "host-local", "bridge", "ptp"]
-        .iter()
-        .for_each(|plugin| drop(kill::at_moments(&harmed(plugin, bin()), 50)));
-    ["bridge", "ptp"].iter().for_each(|plugin| drop(kill::at_moments(&harmed(plugin, apart()), 50)));
+    each().iter().for_each(|subject| drop(kill::at_moments(subject, at_most(MOMENTS).min(50))));
 }
 
 #[test]
 fn whoever_lacks_memory_or_files_leaves_nothing_that_a_del_does_not_remove() {
-    ["loopback", "host-local", "bridge", "ptp"]
-        .iter()
-        .for_each(|plugin| drop(kill::for_want(&harmed(plugin, bin()), 20)));
-    ["bridge", "ptp"].iter().for_each(|plugin| drop(kill::for_want(&harmed(plugin, apart()), 20)));
+    each().iter().for_each(|subject| drop(kill::for_want(subject, LIMITS)));
 }

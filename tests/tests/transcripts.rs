@@ -2,14 +2,13 @@
 //! nothing of any container is left. `tests/transcripts/README.md` says what the files are.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use cnikit_testkit::life::SHARED;
-use cnikit_testkit::{Container, Host, Said, Snapshot};
+use cnikit_testkit::Said;
+use cnikit_tests::transcripts::{Call, Ground, Scene, scenes};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 /// Where ours answers otherwise than the reference did, and why that is right.
 const DIFFERENCES: [(&str, u64, &str); 2] = [
@@ -41,85 +40,31 @@ enum Variation {
 const VARIATIONS: [Variation; 4] =
     [Variation::AsRecorded, Variation::OurAnswers, Variation::DelsTwice, Variation::DelsBackwards];
 
-/// One recorded call.
-#[derive(Clone, Debug)]
-struct Call {
-    seq: u64,
-    plugin: String,
-    env: BTreeMap<String, String>,
-    stdin: String,
-    exit: i64,
-    /// The reference's answer to an ADD.
-    answer: Value,
+/// A replay under way.
+struct Replay<'a> {
+    scene: &'a Scene,
+    variation: Variation,
+    ground: Ground,
+    /// Our answer to the ADD of each attachment that is there.
+    attached: BTreeMap<String, (Call, Value)>,
+    /// The network of each bridge that the scene came to.
+    bridges: BTreeMap<String, String>,
 }
 
-impl Call {
-    fn read(line: &str) -> Call {
-        let mut value: Value = serde_json::from_str(line).unwrap();
-        Call {
-            seq: value["seq"].as_u64().unwrap(),
-            plugin: value["plugin"].as_str().unwrap().to_owned(),
-            env: serde_json::from_value(value["env"].take()).unwrap(),
-            stdin: value["stdin"].as_str().unwrap().to_owned(),
-            exit: value["exit"].as_i64().unwrap(),
-            answer: value["stdout"].as_str().map_or(Value::Null, |text| serde_json::from_str(text).unwrap()),
-        }
-    }
-
-    fn is(&self, verb: &str) -> bool {
-        self.env["CNI_COMMAND"] == verb
-    }
-
-    fn conf(&self) -> Value {
-        serde_json::from_str(&self.stdin).unwrap()
-    }
-
-    /// What tells attachments apart.
-    fn attachment(&self) -> String {
-        [&self.env["CNI_CONTAINERID"], &self.env["CNI_IFNAME"], self.conf()["name"].as_str().unwrap_or_default()]
-            .join(" ")
-    }
-
-    /// The name of its namespace; `None` if it names none, or one that was never there (Podman's VERSION).
-    fn namespace(&self) -> Option<&str> {
-        self.env["CNI_NETNS"].strip_prefix("@NETNS@/")
-    }
-}
-
-/// The calls of one file.
-struct Scene {
-    name: String,
-    calls: Vec<Call>,
-}
-
-impl Scene {
-    fn read(path: &Path) -> Scene {
-        let calls = fs::read_to_string(path).unwrap().lines().map(Call::read).collect();
-        Scene { name: path.file_stem().unwrap().to_str().unwrap().to_owned(), calls }
-    }
-
-    fn bridges(&self) -> BTreeSet<String> {
-        self.calls.iter().filter_map(|call| Some(call.conf()["bridge"].as_str()?.to_owned())).collect()
-    }
-
-    fn containers(&self) -> BTreeSet<&str> {
-        let ids = self.calls.iter().map(|call| call.env["CNI_CONTAINERID"].as_str());
-        ids.filter(|id| !id.is_empty()).collect()
-    }
-
-    fn in_order_of(&self, variation: Variation) -> Vec<Call> {
-        let mut calls = self.calls.clone();
-        if variation == Variation::DelsBackwards {
+impl Replay<'_> {
+    fn in_order(&self) -> Vec<Call> {
+        let mut calls = self.scene.calls.clone();
+        if self.variation == Variation::DelsBackwards {
             calls.chunk_by_mut(|one, next| one.is("DEL") && next.is("DEL")).for_each(<[Call]>::reverse);
         }
         calls
     }
 
     /// Must a call succeed? `None`: either is right.
-    fn expects(&self, call: &Call, variation: Variation) -> Option<bool> {
+    fn expects(&self, call: &Call) -> Option<bool> {
         let as_the_reference = call.exit == 0;
-        let differs = DIFFERENCES.iter().any(|(scene, seq, _)| *scene == self.name && *seq == call.seq);
-        match variation {
+        let differs = DIFFERENCES.iter().any(|(scene, seq, _)| *scene == self.scene.name && *seq == call.seq);
+        match self.variation {
             Variation::DelsBackwards if call.is("DEL") && !as_the_reference => None,
             _ => Some(as_the_reference != differs),
         }
@@ -140,32 +85,17 @@ impl Scene {
 
     /// Were several pods started at once, so that chance gave each its address?
     fn is_concurrent(&self) -> bool {
-        self.name.starts_with("containerd") && (self.name.ends_with("parallel") || self.name.ends_with("two-networks"))
+        let name = &self.scene.name;
+        name.starts_with("containerd") && (name.ends_with("parallel") || name.ends_with("two-networks"))
     }
 
     /// Was host-local's directory out of the way when this was recorded?
     fn is_obstructed(&self, call: &Call) -> bool {
-        self.name.ends_with("del-fails") && call.exit != 0
+        self.scene.name.ends_with("del-fails") && call.exit != 0
     }
-}
 
-/// A replay under way.
-struct Replay<'a> {
-    scene: &'a Scene,
-    variation: Variation,
-    host: &'a Host,
-    /// Where the paths of namespaces and the runtime's own files are.
-    run: TempDir,
-    containers: BTreeMap<String, Container>,
-    /// Our answer to the ADD of each attachment that is there.
-    attached: BTreeMap<String, (Call, Value)>,
-    /// The network of each bridge that the scene came to.
-    bridges: BTreeMap<String, String>,
-}
-
-impl Replay<'_> {
     fn all(&mut self) {
-        let calls = self.scene.in_order_of(self.variation);
+        let calls = self.in_order();
         for (at, call) in calls.iter().enumerate() {
             self.one(call);
             let named_later = |name: &str| calls[at + 1..].iter().any(|later| later.namespace() == Some(name));
@@ -174,7 +104,7 @@ impl Replay<'_> {
             }
         }
         let abandoned = std::mem::take(&mut self.attached);
-        abandoned.into_values().for_each(|(add, _)| self.del_without_namespace(&add));
+        abandoned.into_values().for_each(|(add, _)| self.one(&add.lost()));
     }
 
     fn one(&mut self, call: &Call) {
@@ -186,7 +116,7 @@ impl Replay<'_> {
     }
 
     fn judge(&mut self, call: &Call, said: &Said) {
-        let expected = self.scene.expects(call, self.variation);
+        let expected = self.expects(call);
         let about = format!("{} {:?}, call {}: {said:?}", self.scene.name, self.variation, call.seq);
         if said.exit != 0 {
             assert_ne!(expected, Some(true), "{about}");
@@ -196,7 +126,7 @@ impl Replay<'_> {
         assert_ne!(expected, Some(false), "{about}");
         if call.is("ADD") {
             let answer = said.json();
-            let (ours, theirs) = (self.scene.what_matters(&answer), self.scene.what_matters(&call.answer));
+            let (ours, theirs) = (self.what_matters(&answer), self.what_matters(&call.answer));
             assert!(call.exit != 0 || ours == theirs, "{about}: ours {ours}, the reference's {theirs}");
             self.attached.insert(call.attachment(), (call.clone(), answer));
         } else if call.is("DEL") {
@@ -209,16 +139,13 @@ impl Replay<'_> {
 
     /// Sends a call as it was recorded, the placeholders filled in.
     fn say(&mut self, call: &Call) -> Said {
-        if let Some(name) = call.namespace() {
-            self.make(name);
-        }
         self.remove_bridge_of_another_network(call);
-        let env: Vec<_> = call.env.iter().map(|(key, value)| (key.clone(), self.fill(value))).collect();
-        let stdin = self.fill(&self.stdin(call));
+        let env = self.ground.environment(call);
+        let stdin = self.ground.fill(&self.stdin(call));
         let program = cnikit_tests::bin().join(&call.plugin);
-        let send = || self.host.run(&program, &env, stdin.as_bytes());
+        let send = || self.ground.host.run(&program, &env, stdin.as_bytes());
         let (exit, stdout, stderr) =
-            if self.scene.is_obstructed(call) { with_a_file_for(&self.leases(), send) } else { send() };
+            if self.is_obstructed(call) { with_a_file_for(&self.ground.leases(), send) } else { send() };
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Said { exit, stdout: text(stdout), stderr: text(stderr) }
     }
@@ -236,33 +163,10 @@ impl Replay<'_> {
         }
     }
 
-    /// The configuration keeps its spelling: only the leases' directory comes in.
-    fn fill(&self, text: &str) -> String {
-        let leases = format!(r#""dataDir":"{}","type":"host-local""#, self.leases().display());
-        text.replace("@NETNS@", &self.run.path().join("netns").to_string_lossy())
-            .replace("@BIN@", &cnikit_tests::bin().to_string_lossy())
-            .replace("@STATE@/bin", &cnikit_tests::bin().to_string_lossy())
-            .replace(r#""type":"host-local""#, &leases)
-    }
-
-    fn leases(&self) -> PathBuf {
-        self.host.dir().join("leases")
-    }
-
-    fn make(&mut self, name: &str) {
-        if !self.containers.contains_key(name) {
-            let (container, path) = (self.host.container(), self.run.path().join("netns").join(name));
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::os::unix::fs::symlink(container.path(), path).unwrap();
-            self.containers.insert(name.to_owned(), container);
-        }
-    }
-
     /// A namespace goes away, unless it has to stay.
     fn forget(&mut self, name: &str) {
         if [Variation::AsRecorded, Variation::OurAnswers].contains(&self.variation) {
-            fs::remove_file(self.run.path().join("netns").join(name)).unwrap();
-            self.containers.remove(name);
+            self.ground.forget(name);
         }
     }
 
@@ -272,16 +176,8 @@ impl Replay<'_> {
         let (Some(bridge), Some(network)) = (conf["bridge"].as_str(), conf["name"].as_str()) else { return };
         let before = self.bridges.insert(bridge.to_owned(), network.to_owned());
         if before.is_some_and(|before| before != network) {
-            self.host.sh(&format!("ip link del {bridge}"));
+            self.ground.host.sh(&format!("ip link del {bridge}"));
         }
-    }
-
-    /// What a runtime that lost track sends of an attachment that it had added.
-    fn del_without_namespace(&mut self, add: &Call) {
-        let mut del = Call { exit: 0, ..add.clone() };
-        del.env.insert("CNI_COMMAND".into(), "DEL".into());
-        del.env.insert("CNI_NETNS".into(), String::new());
-        self.one(&del);
     }
 }
 
@@ -296,36 +192,16 @@ fn with_a_file_for<T>(dir: &Path, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Each variation has a host of its own, so that each gives out the addresses that were recorded.
+/// Each variation has a host of its own, so that each gives out the addresses that were recorded. Nothing of any container
+/// is left.
 fn replay(scene: &Scene) {
     for variation in VARIATIONS {
-        let (host, run) = (Host::new(), tempfile::tempdir().unwrap());
-        let before = Snapshot::of(&host);
-        let (containers, attached, bridges) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Replay { scene, variation, host: &host, run, containers, attached, bridges }.all();
-        assert_nothing_is_left(scene, variation, &Snapshot::of(&host).added_since(&before, &[]));
+        let (attached, bridges) = (BTreeMap::new(), BTreeMap::new());
+        let mut replay = Replay { scene, variation, ground: Ground::new(), attached, bridges };
+        replay.all();
+        let left = scene.left(replay.ground.came());
+        assert!(left.is_empty(), "{} {variation:?} left {left:#?}", scene.name);
     }
-}
-
-/// Shared things stay: the bridges, empty chains, forwarding. Nothing of any container does.
-fn assert_nothing_is_left(scene: &Scene, variation: Variation, came: &[String]) {
-    let (bridges, containers) = (scene.bridges(), scene.containers());
-    let shared =
-        |line: &String| SHARED.iter().any(|text| line.contains(text)) || bridges.iter().any(|name| line.contains(name));
-    let traced = |line: &String| line.contains("veth") || containers.iter().any(|id| line.contains(id));
-    let left: Vec<_> = came.iter().filter(|line| !shared(line) || traced(line)).collect();
-    assert!(left.is_empty(), "{} {variation:?} left {left:#?}", scene.name);
-}
-
-/// The scenes of a runtime.
-fn scenes(of: &str) -> Vec<Scene> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("transcripts");
-    let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> =
-        files.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")).collect();
-    files.sort();
-    let scenes = files.iter().map(|path| Scene::read(path));
-    scenes.filter(|scene| scene.name.starts_with(of)).collect()
 }
 
 fn replay_all(of: &str, expected: usize) {

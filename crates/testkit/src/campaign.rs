@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-pub use line::{Line, chance, is_whole, seed};
+pub use line::{Line, at_most, chance, is_whole, seed};
 pub(crate) use scene::{Harm, Scene, Verb};
 use stage::{Played, Stage, Turn};
 
@@ -40,15 +40,13 @@ pub struct Report {
 const WORKERS: usize = 12;
 /// So many are looked at together: what is left, stays; and who left it is found by playing each again, alone.
 const BATCH: usize = 16;
-/// So many times fewer are the first ADDs.
+/// So many times fewer are the first ADDs in the short form, for each has a host of its own.
 const FEWER: usize = 4;
 /// How often a scene is tried whose system calls are others than those of the undisturbed call.
 const TRIES: usize = 25;
-/// No finding if it is not so alone: what GC is told of grows with the batch, and so may its calls.
-const ELSEWHERE: &str = "the calls before it never were those of the undisturbed call";
 /// How many findings a failure shows.
 const SHOWN: usize = 40;
-/// How many undisturbed calls are compared to find the usual one.
+/// How many undisturbed calls are compared at most to find the usual one.
 const UNDISTURBED: usize = 7;
 
 impl fmt::Display for Report {
@@ -90,12 +88,10 @@ pub(crate) fn conclude(reports: Vec<Report>) -> Vec<Report> {
     reports
 }
 
-/// At most so many of all, by chance: one of each of so many equal stretches. All where they are asked for. A first ADD needs
-/// a host of its own, so there are fewer of them.
-pub(crate) fn choose(what: &str, all: Vec<Scene>, most: usize) -> Vec<Scene> {
-    let first = all.first().is_some_and(|scene| scene.verb == Verb::First);
-    let most = if first { most.div_ceil(FEWER) } else { most };
-    if is_whole() || all.len() <= most {
+/// So many of all, by chance, one of each of so many equal stretches; or as many as `CNIKIT_CAMPAIGNS` says, see [`at_most`].
+pub fn sample<T: Copy>(what: &str, all: Vec<T>, short: usize) -> Vec<T> {
+    let most = at_most(short);
+    if all.len() <= most {
         return all;
     }
     let mut chance = chance(what);
@@ -103,19 +99,19 @@ pub(crate) fn choose(what: &str, all: Vec<Scene>, most: usize) -> Vec<Scene> {
     (0..most).map(|n| all[chance.usize(edge(n)..edge(n + 1))]).collect()
 }
 
-/// The calls of an undisturbed verb: those of most of some runs.
+/// The calls of an undisturbed verb: those that two of some runs make, or else the last ones'.
 pub(crate) fn usual(subject: &Subject, verb: Verb) -> Trace {
-    let mut stage = Stage::new(subject, verb);
-    let traces: Vec<Trace> = (0..UNDISTURBED)
-        .map(|n| {
-            if verb == Verb::First {
-                stage = Stage::new(subject, verb);
-            }
-            stage.undisturbed(verb, &id(n))
-        })
-        .collect();
-    let agreeing = |one: &&Trace| traces.iter().filter(|other| other == one).count();
-    traces.iter().max_by_key(agreeing).unwrap().clone()
+    let (mut stage, mut traces) = (Stage::new(subject, verb), Vec::new());
+    loop {
+        let trace = stage.undisturbed(verb, &id(traces.len()));
+        if traces.contains(&trace) || traces.len() == UNDISTURBED {
+            return trace;
+        }
+        traces.push(trace);
+        if verb == Verb::First {
+            stage = Stage::new(subject, verb);
+        }
+    }
 }
 
 /// All of one length, so that no allocation differs.
@@ -125,9 +121,9 @@ fn id(n: usize) -> String {
 
 /// Plays a choice of all scenes, which are of one verb, at most so many, and says it.
 pub(crate) fn play(mut report: Report, subject: &Subject, all: Vec<Scene>, most: usize, trace: &Trace) -> Report {
-    let scenes = choose(&report.what, all, most);
+    let first = all.first().is_some_and(|scene| scene.verb == Verb::First);
+    let scenes = sample(&report.what, all, if first { most.div_ceil(FEWER) } else { most });
     let (next, together) = (AtomicUsize::new(0), Mutex::new(Report::default()));
-    let first = scenes.first().is_some_and(|scene| scene.verb == Verb::First);
     let batches: Vec<&[Scene]> = scenes.chunks(if first { 1 } else { BATCH }).collect();
     let work = || {
         let mut worker = Worker { subject, trace, stage: None, ids: 0 };
@@ -138,7 +134,8 @@ pub(crate) fn play(mut report: Report, subject: &Subject, all: Vec<Scene>, most:
     };
     thread::scope(|scope| (0..WORKERS.min(batches.len())).for_each(|_| drop(scope.spawn(work))));
     report.add(together.into_inner().unwrap());
-    if report.tried < scenes.len() && report.findings.is_empty() {
+    let enough = if scenes.len() == report.of { scenes.len() } else { scenes.len().div_ceil(2) };
+    if report.findings.is_empty() && report.tried < enough {
         report.findings.push(format!("{}: {} of {} were reached", report.what, report.tried, scenes.len()));
     }
     report.line().say();
@@ -156,16 +153,15 @@ struct Worker<'a> {
 impl Worker<'_> {
     fn batch(&mut self, scenes: &[Scene]) -> Report {
         let mut report = Report::default();
-        let Err(together) = caught(|| self.together(scenes, &mut report)) else { return report };
+        let Err(found) = caught(|| self.together(scenes, &mut report)) else { return report };
         report = Report::default();
         for scene in scenes {
             if let Err(found) = caught(|| self.together(&[*scene], &mut report)) {
-                report.findings.push(format!("{}: {scene}: {found}", self.subject.plugin));
+                report.findings.push(format!("{}: {scene}: {found}", self.subject.title));
             }
         }
-        if let ([], [first, .., last], true) = (report.findings.as_slice(), scenes, together != ELSEWHERE) {
-            let found = format!("{}: somewhere from {first} to {last}: {together}", self.subject.plugin);
-            report.findings.push(found);
+        if let ([], [first, .., last]) = (report.findings.as_slice(), scenes) {
+            report.findings.push(format!("{}: somewhere from {first} to {last}: {found}", self.subject.title));
         }
         report
     }
@@ -183,20 +179,22 @@ impl Worker<'_> {
         }
         let stage = self.stage.take().unwrap_or_else(|| Stage::new(self.subject, scenes[0].verb));
         let mut turns = Vec::new();
-        for scene in scenes {
-            self.tried(report, |worker| {
-                let (turn, played) = worker.turn(&stage, scene, &turns);
-                turns.push(turn);
-                played
-            });
-        }
+        stage.while_another_talks(|| {
+            for scene in scenes {
+                self.tried(report, |worker| {
+                    let (turn, played) = worker.turn(&stage, scene, &turns);
+                    turns.push(turn);
+                    played
+                });
+            }
+        });
         stage.audit();
         turns.iter().for_each(Turn::again);
         drop(turns);
         self.stage = Some(stage);
     }
 
-    /// Until the harm was done where it should be.
+    /// Until the harm was done where it should be. Where chance never leads there, it is not counted.
     fn tried(&mut self, report: &mut Report, mut play: impl FnMut(&mut Self) -> Played) {
         for _ in 0..TRIES {
             let played = play(self);
@@ -207,7 +205,6 @@ impl Worker<'_> {
             }
             report.repeated += 1;
         }
-        panic!("{ELSEWHERE}");
     }
 
     fn turn<'a>(&mut self, stage: &'a Stage, scene: &'a Scene, before: &[Turn<'_>]) -> (Turn<'a>, Played) {

@@ -80,8 +80,9 @@ const OLD: &[Failing] = &[];
 pub fn at_every_call(subject: &Subject, most: usize) -> Vec<Report> {
     let one = |verb: Verb| {
         let trace = usual(subject, verb);
+        let gone = verb.is_of_the_lost();
         let scenes = |at: (usize, usize, i32)| {
-            errnos(at.2).iter().map(move |errno| Scene { verb, at, harm: Harm::Errno(*errno), gone: verb == Verb::Gc })
+            errnos(at.2).iter().map(move |errno| Scene { verb, at, harm: Harm::Errno(*errno), gone })
         };
         let all: Vec<Scene> = trace.calls().flat_map(scenes).collect();
         let report = Report::new(format!("fault {} {verb}", subject.title), "failures", all.len());

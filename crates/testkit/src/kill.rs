@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::campaign::{Harm, Report, Scene, Verb, chance, conclude, play, usual};
 use crate::subject::Subject;
+use crate::watch::Trace;
 
 /// `SIGKILL` before every system call of an ADD, of the first ADD on a host, of a DEL and of a GC: of the plugin and of
 /// every program that it starts; once with the namespace there afterwards, and once with it gone.
@@ -31,9 +32,9 @@ pub fn at_every_call(subject: &Subject, most: usize) -> Vec<Report> {
     conclude(reports)
 }
 
-/// Whether the namespace is gone by the time of what follows. Whom GC removes, his is.
+/// Whether the namespace is gone by the time of what follows.
 fn ways(verb: Verb) -> &'static [bool] {
-    if verb == Verb::Gc { &[true] } else { &[false, true] }
+    if verb.is_of_the_lost() { &[true] } else { &[false, true] }
 }
 
 /// `SIGTERM` at so many random moments of ADD, DEL and GC: some time after a system call was asked for, anywhere.
@@ -45,7 +46,7 @@ pub fn at_moments(subject: &Subject, moments: usize) -> Vec<Report> {
         let count = (moments + n) / Verb::ALL.len();
         let scene = |_| {
             let harm = Harm::Signal(Signal::SIGTERM, Duration::from_micros(chance.u64(..LONGEST_AFTER)));
-            Scene { verb, at: calls[chance.usize(..calls.len())], harm, gone: verb == Verb::Gc || chance.bool() }
+            Scene { verb, at: calls[chance.usize(..calls.len())], harm, gone: verb.is_of_the_lost() || chance.bool() }
         };
         let report = Report::new(format!("SIGTERM {} {verb}", subject.title), "moments", count);
         play(report, subject, (0..count).map(scene).collect(), count, &trace)
@@ -69,15 +70,14 @@ pub fn for_want(subject: &Subject, most: usize) -> Vec<Report> {
     let memory = (1..=MEMORY_STEPS).map(|step| (Resource::RLIMIT_AS, step << 19));
     let limits: Vec<_> = sizes.into_iter().chain(memory).collect();
     let one = |verb: Verb| {
-        let trace = usual(subject, verb);
         let scene = |(n, limit): (usize, &_)| Scene {
             verb,
             at: (0, n, 0),
             harm: Harm::Limit(*limit),
-            gone: verb == Verb::Gc || n % 2 == 1,
+            gone: verb.is_of_the_lost() || n % 2 == 1,
         };
         let report = Report::new(format!("limits {} {verb}", subject.title), "limits", limits.len());
-        play(report, subject, limits.iter().enumerate().map(scene).collect(), most, &trace)
+        play(report, subject, limits.iter().enumerate().map(scene).collect(), most, &Trace::default())
     };
     let reports: Vec<Report> = Verb::ALL.into_iter().map(one).collect();
     let sum = |count: fn(&Report) -> usize| reports.iter().map(count).sum::<usize>();

@@ -69,7 +69,17 @@ impl fmt::Display for Line {
 
 /// Is everything to be tried that there is? So it is where `CNIKIT_CAMPAIGNS` is `whole`.
 pub fn is_whole() -> bool {
-    std::env::var_os("CNIKIT_CAMPAIGNS").is_some_and(|form| form == "whole")
+    at_most(0) == usize::MAX
+}
+
+/// How many are tried at most where the short form tries so many: the number that `CNIKIT_CAMPAIGNS` says, or all of them
+/// where it says `whole`.
+pub fn at_most(short: usize) -> usize {
+    match std::env::var("CNIKIT_CAMPAIGNS").as_deref() {
+        Err(_) => short,
+        Ok("whole") => usize::MAX,
+        Ok(number) => number.parse().unwrap_or_else(|error| panic!("CNIKIT_CAMPAIGNS={number}: {error}")),
+    }
 }
 
 /// What all choices of this process come from: `CNIKIT_SEED`, or another number each time.

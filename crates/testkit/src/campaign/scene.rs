@@ -15,7 +15,10 @@ pub(crate) enum Verb {
     Add,
     /// On a host where there never was one.
     First,
+    /// With the result of the ADD, as runtimes send it first.
     Del,
+    /// With no result and no namespace, as runtimes send it when all is lost.
+    PoorDel,
     Gc,
 }
 
@@ -42,15 +45,20 @@ pub(crate) struct Scene {
 }
 
 impl Verb {
-    pub(crate) const ALL: [Verb; 4] = [Verb::Add, Verb::First, Verb::Del, Verb::Gc];
+    pub(crate) const ALL: [Verb; 5] = [Verb::Add, Verb::First, Verb::Del, Verb::PoorDel, Verb::Gc];
 
     /// `CNI_COMMAND`.
     pub(crate) fn command(self) -> &'static str {
         match self {
             Verb::Add | Verb::First => "ADD",
-            Verb::Del => "DEL",
+            Verb::Del | Verb::PoorDel => "DEL",
             Verb::Gc => "GC",
         }
+    }
+
+    /// The container is one whose namespace is gone by the time of the next call, for it is not cleared from inside.
+    pub(crate) fn is_of_the_lost(self) -> bool {
+        matches!(self, Verb::PoorDel | Verb::Gc)
     }
 
     pub(crate) fn adds(self) -> bool {
@@ -60,7 +68,11 @@ impl Verb {
 
 impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if *self == Verb::First { "first ADD" } else { self.command() })
+        f.write_str(match self {
+            Verb::First => "first ADD",
+            Verb::PoorDel => "poor DEL",
+            _ => self.command(),
+        })
     }
 }
 

@@ -1,9 +1,13 @@
 //! A host on which one call after the other is disturbed.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use cnikit_process::Deadline;
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::scene::{Harm, Scene, Verb};
@@ -73,6 +77,11 @@ impl Stage {
         Stage { host, subject, other, container, before, inside }
     }
 
+    /// What is needed before a call: where it removes, something to remove.
+    fn prepare(&self, verb: Verb, id: &str, container: &Container) -> Value {
+        if verb.adds() { Value::Null } else { self.subject.add(&self.host, id, container) }
+    }
+
     /// The call itself, watched.
     fn watched(
         &self,
@@ -81,20 +90,20 @@ impl Stage {
         limits: &[Limit],
         judge: impl FnMut(&Call) -> Verdict + Send,
     ) -> (Said, Trace) {
-        let mut conf = self.subject.conf.clone();
-        if verb == Verb::Gc {
-            conf["cni.dev/valid-attachments"] = attachments(valid);
+        let (mut conf, added) = (self.subject.conf.clone(), self.prepare(verb, id, container));
+        let path = if verb == Verb::PoorDel { String::new() } else { container.path() };
+        match verb {
+            Verb::Del => conf["prevResult"] = added,
+            Verb::Gc => conf["cni.dev/valid-attachments"] = attachments(valid),
+            _ => {}
         }
-        let env = self.subject.environment(verb.command(), id, &container.path(), &[]);
+        let env = self.subject.environment(verb.command(), id, &path, &[]);
         let (program, stdin) = (self.subject.bin.join(&self.subject.plugin), conf.to_string());
         self.host.enter(|| watch::run(&program, &env, stdin.as_bytes(), limits, judge)).unwrap()
     }
 
     /// An undisturbed call, and what it calls.
     pub(super) fn undisturbed(&self, verb: Verb, id: &str) -> Trace {
-        if !verb.adds() {
-            self.subject.add(&self.host, id, &self.container);
-        }
         let valid = [OTHER.to_owned()];
         let (said, trace) = self.watched(verb, (id, &self.container, &valid), &[], |_| Verdict::GoOn);
         said.ok();
@@ -114,10 +123,30 @@ impl Stage {
         Snapshot::inside(container).assert_unchanged_since(inside, &[], "in another container");
         let check = self.subject.check(&self.host, OTHER, container, result);
         assert_eq!(check.exit, 0, "another attachment: {}", check.stdout);
+    }
+
+    /// Something happens while the other attachment talks to its gateways, without a loss.
+    pub(super) fn while_another_talks<T>(&self, work: impl FnOnce() -> T) -> T {
+        let Some(Other { container, result, .. }) = &self.other else { return work() };
         let ips = result["ips"].as_array().filter(|_| !result["interfaces"].is_null());
-        for gateway in ips.into_iter().flatten().filter_map(|ip| ip["gateway"].as_str()) {
-            container.sh(&format!("ping -n -q -c 1 -W 2 -w 5 {gateway}"));
-        }
+        let ping = |ip: &Value| Some(format!("ping -n -q -i 0.2 -c 5 -W 2 {}", ip["gateway"].as_str()?));
+        let pings: Vec<String> = ips.into_iter().flatten().filter_map(ping).collect();
+        let done = AtomicBool::new(pings.is_empty());
+        let talk = || {
+            while !done.load(Ordering::Relaxed) {
+                let said = pings.iter().map(|ping| container.sh(ping));
+                said.for_each(|said| {
+                    assert!(said.contains(" 0% packet loss"), "another attachment lost packets: {said}");
+                });
+            }
+        };
+        thread::scope(|scope| {
+            let talks = scope.spawn(talk);
+            let worked = catch_unwind(AssertUnwindSafe(work));
+            done.store(true, Ordering::Relaxed);
+            let talked = talks.join();
+            worked.and_then(|done| talked.map(|()| done)).unwrap_or_else(|panic| resume_unwind(panic))
+        })
     }
 
     /// What is shared may have come, or half of it; nothing of the attachment.
@@ -142,17 +171,16 @@ impl<'a> Turn<'a> {
         self.own.as_ref().unwrap_or(&self.stage.container)
     }
 
-    /// What is needed before it, the disturbed call, and what a runtime does next.
+    /// The disturbed call, and what a runtime does next.
     pub(super) fn play(&mut self, trace: &Trace) -> Played {
         let (stage, scene) = (self.stage, self.scene);
-        if !scene.verb.adds() {
-            stage.subject.add(&stage.host, &self.id, self.container());
-        }
         let limits = if let Harm::Limit(limit) = scene.harm { vec![limit] } else { Vec::new() };
         let call = (self.id.as_str(), self.container(), self.valid.as_slice());
         let (said, went) = stage.watched(scene.verb, call, &limits, |call| verdict(scene, call));
         let (process, place, _) = scene.at;
-        let hit = matches!(scene.harm, Harm::Limit(_)) || went.agrees_until(trace, process, place);
+        // A limit and SIGTERM may come at any moment.
+        let hit = !matches!(scene.harm, Harm::Signal(Signal::SIGKILL, _) | Harm::Errno(_))
+            || went.agrees_until(trace, process, place);
         if place % 4 == 3 {
             self.own = None; // the kernel clears it away meanwhile; otherwise it only cannot be found
         }
@@ -207,6 +235,9 @@ impl<'a> Turn<'a> {
     /// The same container once more.
     pub(super) fn again(&self) {
         let Stage { host, subject, .. } = self.stage;
+        if self.scene.verb.adds() {
+            subject.call(host, "DEL", &self.id, &self.path, &[]).ok(); // of what failed and left nothing
+        }
         let newer = self.own.is_some().then(|| fresh(host));
         let container = newer.as_ref().unwrap_or(&self.stage.container);
         let result = subject.add(host, &self.id, container);
