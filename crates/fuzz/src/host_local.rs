@@ -1,7 +1,7 @@
 //! host-local's configuration.
 
-use cnikit::types::{Answer, Version};
 use cnikit::Ipam;
+use cnikit::types::{Answer, Version};
 use host_local::HostLocal;
 
 use crate::called::{call, plan};
@@ -13,7 +13,9 @@ pub(crate) fn run(data: &[u8]) {
     let answered = call::<Ipam<HostLocal>>(plan(&args, fields.next().unwrap_or_default()), &[]);
     let (true, Some(document)) = (answered.success, answered.document) else { return };
     let steps = document["plan"].as_array().expect("a plan is a list");
-    assert!(!steps.is_empty() && steps.iter().all(|step| step.as_str().is_some_and(|step| step.starts_with("reserve "))));
+    assert!(
+        !steps.is_empty() && steps.iter().all(|step| step.as_str().is_some_and(|step| step.starts_with("reserve ")))
+    );
     let (_, answer) = Answer::read(&document["example"], Version::NEWEST).expect("the example is a result");
     assert!(answer.ips.len() <= steps.len(), "an address a set at most: {document}");
     for (n, ip) in answer.ips.iter().enumerate() {

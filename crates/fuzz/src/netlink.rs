@@ -97,12 +97,15 @@ pub(crate) fn sent(data: &[u8]) {
 fn change(bytes: &mut Unstructured<'_>) -> Result<()> {
     let index = bytes.arbitrary::<u32>()?;
     match bytes.int_in_range(0..=4)? {
-        0 => address(index, &NewAddress {
-            address: network(bytes)?,
-            no_dad: bytes.arbitrary()?,
-            no_prefix_route: bytes.arbitrary()?,
-            scope: bytes.arbitrary()?,
-        }),
+        0 => address(
+            index,
+            &NewAddress {
+                address: network(bytes)?,
+                no_dad: bytes.arbitrary()?,
+                no_prefix_route: bytes.arbitrary()?,
+                scope: bytes.arbitrary()?,
+            },
+        ),
         1 => route(&a_route(bytes)?),
         2 => neighbour(index, ip(bytes)?),
         3 => link(index, &a_change(bytes)?),
@@ -174,7 +177,11 @@ fn vlans(port: u32, range: VlanRange) {
 }
 
 fn ip(bytes: &mut Unstructured<'_>) -> Result<IpAddr> {
-    Ok(if bytes.arbitrary()? { Ipv4Addr::from_bits(bytes.arbitrary()?).into() } else { Ipv6Addr::from_bits(bytes.arbitrary()?).into() })
+    Ok(if bytes.arbitrary()? {
+        Ipv4Addr::from_bits(bytes.arbitrary()?).into()
+    } else {
+        Ipv6Addr::from_bits(bytes.arbitrary()?).into()
+    })
 }
 
 fn network(bytes: &mut Unstructured<'_>) -> Result<IpNetwork> {

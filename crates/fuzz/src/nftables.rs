@@ -42,7 +42,8 @@ fn rule(found: &Found, frame: &Frame, length: usize) {
     let Some(meant) = found.rule() else { return };
     assert_eq!(meant.comment.as_deref(), found.comment());
     let Ok(message) = wire::sent_back(meant, frame, CHAIN, found.owner(), found.handle()) else {
-        let quiet = |text: &str| text.len() <= 128 && !text.contains(|letter: char| letter == '"' || letter.is_control());
+        let quiet =
+            |text: &str| text.len() <= 128 && !text.contains(|letter: char| letter == '"' || letter.is_control());
         let short = |text: &str| text.len() <= 123;
         assert!(!found.comment().is_none_or(quiet) || !found.owner().is_none_or(short), "{found} can be written");
         return;
@@ -113,7 +114,11 @@ fn a_match(bytes: &mut Unstructured<'_>) -> Result<Match> {
 }
 
 fn ip(bytes: &mut Unstructured<'_>) -> Result<IpAddr> {
-    Ok(if bytes.arbitrary()? { Ipv4Addr::from_bits(bytes.arbitrary()?).into() } else { Ipv6Addr::from_bits(bytes.arbitrary()?).into() })
+    Ok(if bytes.arbitrary()? {
+        Ipv4Addr::from_bits(bytes.arbitrary()?).into()
+    } else {
+        Ipv6Addr::from_bits(bytes.arbitrary()?).into()
+    })
 }
 
 fn network(bytes: &mut Unstructured<'_>) -> Result<IpNetwork> {

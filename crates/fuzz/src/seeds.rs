@@ -36,7 +36,8 @@ impl Target {
 
 /// The files of a corpus, in the order of their names.
 fn kept(corpus: &Path) -> Vec<Vec<u8>> {
-    let mut files: Vec<PathBuf> = fs::read_dir(corpus).into_iter().flatten().flatten().map(|file| file.path()).collect();
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(corpus).into_iter().flatten().flatten().map(|file| file.path()).collect();
     files.sort();
     files.iter().filter_map(|file| fs::read(file).ok()).collect()
 }
@@ -56,7 +57,12 @@ fn request(call: &Value) -> Option<Vec<u8>> {
     let said = |name: &str| text(call, &["env", name]);
     let netns = if said("CNI_NETNS").is_empty() { "" } else { "own" };
     let fields = [
-        said("CNI_COMMAND"), said("CNI_CONTAINERID"), netns, said("CNI_IFNAME"), said("CNI_ARGS"), "/bin",
+        said("CNI_COMMAND"),
+        said("CNI_CONTAINERID"),
+        netns,
+        said("CNI_IFNAME"),
+        said("CNI_ARGS"),
+        "/bin",
         text(call, &["stdin"]),
     ];
     Some(fields.join("\0").into_bytes())

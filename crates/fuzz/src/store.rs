@@ -113,8 +113,18 @@ impl World {
     /// Somebody who knows nothing of locks or indexes writes a file of the directory, or removes one.
     fn stranger(&mut self, bytes: &mut Unstructured<'_>) -> Result<()> {
         const NAMES: [&str; 12] = [
-            "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.7", "2001:db8::1", "2001:DB8::1",
-            "last_reserved_ip.0", "last_reserved_ip.1", "notes", "10.0.0.2.bak",
+            "10.0.0.2",
+            "10.0.0.3",
+            "10.0.0.4",
+            "10.0.0.5",
+            "10.0.0.6",
+            "10.0.0.7",
+            "2001:db8::1",
+            "2001:DB8::1",
+            "last_reserved_ip.0",
+            "last_reserved_ip.1",
+            "notes",
+            "10.0.0.2.bak",
         ];
         let name = *bytes.choose(&NAMES)?;
         if name.parse().is_ok_and(|address: IpAddr| self.held.contains_key(&address)) {

@@ -62,7 +62,10 @@ fn grown(seed: &[u8], from: usize, to: usize, length: usize) -> [Vec<u8>; 3] {
 fn renumbered(content: &str, n: usize) -> String {
     let (high, low) = ((n >> 6) & 0xff, (n << 2) & 0xff);
     let top = n >> 14;
-    content.replace("10.", &format!("{}.", 10 + top)).replace(".0.0", &format!(".{high}.{low}")).replace("eth0", &format!("eth{n}"))
+    content
+        .replace("10.", &format!("{}.", 10 + top))
+        .replace(".0.0", &format!(".{high}.{low}"))
+        .replace("eth0", &format!("eth{n}"))
 }
 
 /// Where lists and objects begin and end, texts apart.
