@@ -16,6 +16,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use cnikit_testkit::Subject;
+use cnikit_testkit::campaign::Line;
+use cnikit_testkit::need::Need;
 use serde_json::{Value, json};
 
 /// Where cargo puts what it builds beside this test: `target/TRIPLE/PROFILE`.
@@ -123,6 +125,18 @@ pub fn harmed(plugin: &str, backend: &str, bin: &Path) -> Subject {
 pub fn spoofing_bridge() -> Subject {
     subject("bridge", json!({"isGateway": true, "macspoofchk": true, "ipam": dual_stack()}))
         .called("bridge macspoofchk")
+}
+
+/// A bridge with a gateway in a VLAN, as the campaigns try it; where the kernel has no such thing, that is said instead.
+pub fn vlan_bridge(harm: &str) -> Option<Subject> {
+    let title = "bridge VLAN";
+    if Need::BRIDGE_VLAN_FILTERING.unmet().is_some() {
+        let lacking = format!("not run: this kernel lacks {}", Need::BRIDGE_VLAN_FILTERING.name());
+        Line { notes: vec![lacking], ..Line::new(format!("{harm} {title}"), "calls") }.say();
+        return None;
+    }
+    let conf = json!({"vlan": 100, "isDefaultGateway": true, "ipam": dual_stack()});
+    Some(subject("bridge", conf).called(title))
 }
 
 /// The others as the campaigns try them.

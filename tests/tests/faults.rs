@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cnikit_testkit::errno;
-use cnikit_tests::{apart, bin, harmed, harmed_alone, spoofing_bridge};
+use cnikit_tests::{apart, bin, harmed, harmed_alone, spoofing_bridge, vlan_bridge};
 
 /// So many failures of a verb, in the short form.
 const FAILURES: usize = 8;
@@ -30,6 +30,11 @@ fn bridge_with_iptables_meets_every_error() {
 #[test]
 fn bridge_with_mac_spoof_check_meets_every_error() {
     errno::at_every_call(&spoofing_bridge(), FAILURES);
+}
+
+#[test]
+fn bridge_with_a_vlan_meets_every_error() {
+    vlan_bridge("fault").iter().for_each(|bridge| drop(errno::at_every_call(bridge, FAILURES)));
 }
 
 #[test]

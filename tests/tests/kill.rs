@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cnikit_testkit::campaign::at_most;
 use cnikit_testkit::{Subject, kill};
-use cnikit_tests::{apart, bin, harmed, harmed_alone, spoofing_bridge};
+use cnikit_tests::{apart, bin, harmed, harmed_alone, spoofing_bridge, vlan_bridge};
 use serde_json::json;
 
 /// So many calls of a verb, in the short form.
@@ -36,6 +36,11 @@ fn bridge_with_iptables_is_killed_at_every_call() {
 #[test]
 fn bridge_with_mac_spoof_check_is_killed_at_every_call() {
     kill::at_every_call(&spoofing_bridge(), CALLS);
+}
+
+#[test]
+fn bridge_with_a_vlan_is_killed_at_every_call() {
+    vlan_bridge("kill").iter().for_each(|bridge| drop(kill::at_every_call(bridge, CALLS)));
 }
 
 #[test]

@@ -20,6 +20,22 @@
 //! | [`kill::for_want`] | the same with a file size and a memory that do not suffice |
 //! | [`errno::at_every_call`] | any system call fails once: ADD succeeds or leaves nothing, DEL and GC can be repeated |
 //!
+//! The last four are campaigns: there is more to try than one run has time for, so each tries a part that chance chooses, and
+//! says so in one line (see [`campaign::Line`]). `CNIKIT_SEED` repeats a choice, `CNIKIT_CAMPAIGNS=whole` tries everything.
+//!
+//! ```no_run
+//! use cnikit_testkit::{Subject, errno, kill, life};
+//! use serde_json::json;
+//!
+//! let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
+//! let mine = Subject::new("target/debug".as_ref(), "my-plugin", json!({"ipam": ipam}));
+//! life::leaves_no_trace(&mine);
+//! kill::at_every_call(&mine, 60);
+//! kill::at_moments(&mine, 50);
+//! kill::for_want(&mine, 20);
+//! errno::at_every_call(&mine, 80);
+//! ```
+//!
 //! What a test needs of the kernel, and many kernels lack, is a [`need::Need`].
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test kit panics: that is how a test fails")]
 #![expect(clippy::missing_panics_doc, reason = "every function here panics with what it found")]
