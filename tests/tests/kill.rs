@@ -1,10 +1,12 @@
 //! Killed at every system call, at any moment, for want of memory: a DEL leaves nothing.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::path::Path;
 
 use cnikit_testkit::campaign::at_most;
-use cnikit_testkit::{Subject, kill};
-use cnikit_tests::{apart, bin, harmed, harmed_alone, spoofing_bridge, vlan_bridge};
+use cnikit_testkit::watch::{self, Verdict};
+use cnikit_testkit::{Container, Host, Subject, kill};
+use cnikit_tests::{apart, bin, harmed, harmed_alone, spoofing_bridge, subject, vlan_bridge};
 use serde_json::json;
 
 /// So many calls of a verb, in the short form.
@@ -61,6 +63,31 @@ fn bridge_and_its_ipam_plugin_are_killed_at_every_call() {
 #[test]
 fn ptp_and_its_ipam_plugin_are_killed_at_every_call() {
     killed("ptp", "nftables", apart());
+}
+
+/// How many calls there are to try is what others count too.
+#[test]
+fn the_calls_of_an_undisturbed_run_are_those_that_strace_sees() {
+    let (host, program) = (Host::new(), bin().join("loopback"));
+    let (first, second, conf) = (host.container(), host.container(), subject("loopback", json!({})).conf.to_string());
+    let env = |container: &Container| {
+        let netns = container.path();
+        let bin = bin().display().to_string();
+        let known = [("COMMAND", "ADD"), ("CONTAINERID", "c-one"), ("NETNS", &netns), ("IFNAME", "lo"), ("PATH", &bin)];
+        known.map(|(key, value)| (format!("CNI_{key}"), value.to_owned())).to_vec()
+    };
+    let watched = host.enter(|| watch::run(&program, &env(&first), conf.as_bytes(), &[], |_| Verdict::GoOn));
+    let ours: Vec<String> = watched.unwrap().1.calls().map(|(_, _, number)| watch::name(number)).collect();
+
+    let (input, output) = (host.dir().join("conf"), host.dir().join("calls"));
+    std::fs::write(&input, conf).unwrap();
+    let set: Vec<String> = env(&second).iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let line = format!("setarch -R strace -f -o {} {} <{}", output.display(), program.display(), input.display());
+    host.sh(&format!("{} {line}", set.join(" ")));
+    let said = std::fs::read_to_string(output).unwrap();
+    let name = |line: &str| Some(line.split_whitespace().nth(1)?.split_once('(')?.0.to_owned());
+    let theirs: Vec<String> = said.lines().filter_map(name).skip_while(|name| name == "execve").collect();
+    assert_eq!(ours, theirs);
 }
 
 /// It gives its link the last name in a second step, and forgets the first one on DEL.
