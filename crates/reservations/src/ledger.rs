@@ -290,7 +290,7 @@ impl<'a> Ledger<'a> {
         }
         match self.files.read(address) {
             Ok(None) => Seen::Gone,
-            Ok(Some((Content::Nothing, _))) => Seen::Garbage,
+            Ok(Some((Content::Lost, _))) => Seen::Garbage,
             Ok(Some((Content::Of(owner), facts))) => {
                 let proven = untouched.is_some_and(|record| record.owner == owner.number() && record.is_of(facts));
                 let record = Record::new(owner.number(), address, facts);
@@ -313,12 +313,13 @@ impl<'a> Ledger<'a> {
         match to.and_then(|to| self.files.directory.set_aside(&address.to_string(), &to)) {
             Ok(()) => {
                 let to = self.beside.garbage.display();
-                (self.beside.log)(&format!("the file of {address} was empty: set aside in {to}, the address is free"));
+                let text = "lost its content in a crash: set aside in";
+                (self.beside.log)(&format!("the file of {address} {text} {to}, the address is free"));
                 None
             }
             Err(error) => {
                 (self.beside.log)(&format!(
-                    "the empty file of {address} stays, and its address counts as taken: {error}"
+                    "the file of {address} lost its content, but stays, and its address counts as taken: {error}"
                 ));
                 Some(nameless(address))
             }

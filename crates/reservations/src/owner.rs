@@ -50,8 +50,9 @@ impl fmt::Display for Owner {
 pub(crate) enum Content {
     /// Somebody's.
     Of(Owner),
-    /// Zero bytes or only NULs: its writer was killed, or the power cut, before the content reached the disk.
-    Nothing,
+    /// Zero bytes, or NULs among them, which nobody writes: its writer was killed, or the power cut, before the content, or
+    /// all of it, reached the disk.
+    Lost,
     /// Something else. The address counts as taken.
     Unreadable,
 }
@@ -59,8 +60,8 @@ pub(crate) enum Content {
 impl Content {
     /// Reads a file's content: `ID CR LF IFNAME`, or `ID` alone; white space around it does not count.
     pub(crate) fn parse(bytes: &[u8]) -> Content {
-        if bytes.iter().all(|byte| *byte == 0) {
-            return Content::Nothing;
+        if bytes.is_empty() || bytes.contains(&0) {
+            return Content::Lost;
         }
         let Ok(text) = str::from_utf8(bytes) else { return Content::Unreadable };
         let owner = match text.trim().split_once("\r\n") {
@@ -105,10 +106,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_from_what_cannot_be_read() {
-        assert_eq!(Content::parse(b""), Content::Nothing);
-        assert_eq!(Content::parse(&[0; 12]), Content::Nothing);
-        for garbage in ["c1\neth0", "\0c1", "c1\r\neth0\r\nmore", "two words", " ", "c1\r\na/b"] {
+    fn what_was_lost_is_told_from_what_cannot_be_read() {
+        for lost in [&b""[..], &[0; 12], b"c1\r\0\0\0\0", b"\0c1"] {
+            assert_eq!(Content::parse(lost), Content::Lost, "{lost:?}");
+        }
+        for garbage in ["c1\neth0", "c1\r\neth0\r\nmore", "two words", " ", "c1\r\na/b"] {
             assert_eq!(Content::parse(garbage.as_bytes()), Content::Unreadable, "{garbage:?}");
         }
         assert_eq!(Content::parse(&[0xff, 0xfe]), Content::Unreadable);

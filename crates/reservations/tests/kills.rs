@@ -32,9 +32,9 @@ fn is_sound(scene: &Scene, state: &str) {
 }
 
 #[test]
-fn an_empty_file_and_one_of_nuls_are_set_aside_and_their_addresses_are_free() {
+fn a_file_whose_content_was_lost_wholly_or_in_part_is_set_aside_and_its_address_is_free() {
     let scene = Scene::new();
-    scene.write("10.1.2.2", "");
+    scene.write("10.1.2.2", "c-lost\r\0\0\0\0\0");
     scene.write("10.1.2.3", [0; 11]);
     let sets = [part("10.1.2.0/24", "", "10.1.2.4")];
     assert_eq!(scene.add("a", &sets).unwrap(), "10.1.2.2/24");
