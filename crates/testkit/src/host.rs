@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use cnikit_netns::Netns;
 use cnikit_process::{Deadline, How, Program};
+use nix::mount::{MsFlags, mount};
+use nix::sched::CloneFlags;
 use tempfile::TempDir;
 
 /// A network namespace that stands for a host, and a directory for its state. Both go away with the value, and with the
@@ -21,6 +23,9 @@ pub struct Host {
 pub struct Container {
     netns: Netns,
 }
+
+/// Where the kernel says which boot this is.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Nothing a test starts may take longer.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -51,6 +56,28 @@ impl Host {
     /// Runs something on a thread that is on this host.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.netns.enter(|_| work()).unwrap()
+    }
+
+    /// The same directory on a host that has just booted: nothing is left but files.
+    pub(crate) fn rebooted(self) -> Host {
+        Host { dir: self.dir, ..Host::new() }
+    }
+
+    /// Runs something on a thread whose programs find another boot id, by a mount that only they see; see random(4).
+    pub(crate) fn in_another_boot<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let id = self.dir().join(".boot_id");
+        std::fs::write(&id, format!("{:032x}\n", fastrand::u128(1..))).unwrap();
+        self.enter(|| {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a mount namespace, not a network's; it goes with this thread"
+            )]
+            nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+            mount(Some(&id), BOOT_ID, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+            work()
+        })
     }
 
     /// Runs a shell line on this host; it has to succeed. Its output.

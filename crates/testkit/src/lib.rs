@@ -12,6 +12,7 @@
 //! | [`flood::survives`] | 64 at once: no address twice, no trace |
 //! | [`flood::holds`] | thousands of calls by 64 workers, some killed: one owner an address, no orphan |
 //! | [`soak::Soak`] | the same for hours, interrupted and gone on with |
+//! | [`crash::survives`] | the power goes at any moment, with whatever was not synced: no address twice, no ADD refused for ever |
 //! | [`mixed::interleaved`] | ADD by one maker's plugin, CHECK and DEL by another's, at random, on one network |
 //! | [`mixed::exchanged`] | all plugins are exchanged while containers run, and back: no packet is lost, nothing is left |
 //! | [`fault::leaves_nothing`] | a fault before every step, with and without a second one in the roll-back |
@@ -41,6 +42,7 @@
 #![expect(clippy::missing_panics_doc, reason = "every function here panics with what it found")]
 
 pub mod campaign;
+pub mod crash;
 pub mod errno;
 pub mod fault;
 pub mod flood;

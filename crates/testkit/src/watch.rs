@@ -35,6 +35,8 @@ use crate::subject::Said;
 pub struct Call {
     /// Of which process: 0 is the program, 1 what it starts first.
     pub process: usize,
+    /// Its number, by which `/proc` knows it.
+    pub pid: Pid,
     /// How many calls that process made before it.
     pub place: usize,
     /// The kernel's number for it.
@@ -310,7 +312,8 @@ impl<J: FnMut(&Call) -> Verdict> Watch<'_, J> {
             self.limits.iter().try_for_each(|(resource, most)| launch::limit(process.pid, *resource, *most))?;
         }
         let args = notice.data.args;
-        let call = process.place(number).map(|place| Call { process: index, place, number, args });
+        let pid = process.pid;
+        let call = process.place(number).map(|place| Call { process: index, pid, place, number, args });
         let verdict = call.map_or(Verdict::GoOn, |call| (self.judge)(&call));
         self.carry_out(verdict, index, &notice)
     }

@@ -1,0 +1,94 @@
+//! What is on the disk, and what changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A directory's tree, each path relative to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Disk(BTreeMap<PathBuf, Entry>);
+
+/// What stands under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) inode: u64,
+    /// `None`: a directory.
+    pub(super) content: Option<Vec<u8>>,
+}
+
+/// One thing that a system call did to the disk.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    pub(super) path: PathBuf,
+    pub(super) what: What,
+    /// It was synced since.
+    pub(super) durable: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    /// The name leads elsewhere; it led here before, or nowhere.
+    Name { before: Option<Entry>, directory: u64 },
+    /// The file under it, still the same or a new one, got other content than this.
+    Content { before: Vec<u8>, inode: u64 },
+}
+
+impl Disk {
+    pub(super) fn of(root: &Path) -> Disk {
+        let mut disk = Disk::default();
+        disk.read(root, Path::new(""));
+        disk
+    }
+
+    fn read(&mut self, root: &Path, at: &Path) {
+        for entry in fs::read_dir(root.join(at)).into_iter().flatten().flatten() {
+            let (path, Ok(found)) = (at.join(entry.file_name()), entry.metadata()) else { continue };
+            if found.is_dir() {
+                self.read(root, &path);
+            }
+            let content = if found.is_dir() { None } else { Some(fs::read(entry.path()).unwrap_or_default()) };
+            self.0.insert(path, Entry { inode: found.ino(), content });
+        }
+    }
+
+    pub(super) fn get(&self, path: &Path) -> Option<&Entry> {
+        self.0.get(path)
+    }
+
+    pub(super) fn files(&self) -> impl Iterator<Item = (&Path, &[u8])> {
+        self.0.iter().filter_map(|(path, entry)| Some((path.as_path(), entry.content.as_deref()?)))
+    }
+
+    /// What made this of that; names above others come first.
+    pub(super) fn changes_since(&self, before: &Disk, root: u64) -> Vec<Change> {
+        let paths: BTreeSet<&PathBuf> = self.0.keys().chain(before.0.keys()).collect();
+        let mut changes = Vec::new();
+        for path in paths {
+            let (was, is) = (before.get(path), self.get(path));
+            let mut note = |what| changes.push(Change { path: path.clone(), what, durable: false });
+            let same = was.map(|entry| entry.inode) == is.map(|entry| entry.inode);
+            if !same {
+                let above = path.parent().and_then(|above| self.get(above).or_else(|| before.get(above)));
+                note(What::Name { before: was.cloned(), directory: above.map_or(root, |above| above.inode) });
+            }
+            let Some(Entry { inode, content: Some(content) }) = is else { continue };
+            let old = was.filter(|_| same).and_then(|entry| entry.content.clone()).unwrap_or_default();
+            if *content != old {
+                note(What::Content { before: old, inode: *inode });
+            }
+        }
+        changes
+    }
+}
+
+impl Change {
+    /// Whoever syncs this inode, a file's or a directory's, makes it last.
+    pub(super) fn synced(&mut self, synced: u64) {
+        let inode = match self.what {
+            What::Name { directory, .. } => directory,
+            What::Content { inode, .. } => inode,
+        };
+        self.durable |= inode == synced;
+    }
+}

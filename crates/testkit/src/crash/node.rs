@@ -1,0 +1,278 @@
+//! A host that runs until the power goes, and boots.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::Order;
+use super::disk::{Change, Disk};
+use super::loss::{Loss, lost};
+use crate::host::{Container, Host};
+use crate::subject::{Said, Subject};
+use crate::watch::{self, Call, Verdict};
+
+/// What is under way when the power goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Add,
+    Del,
+    Gc,
+}
+
+impl Verb {
+    pub(super) const ALL: [Verb; 3] = [Verb::Add, Verb::Del, Verb::Gc];
+
+    pub(super) fn command(self) -> &'static str {
+        match self {
+            Verb::Add => "ADD",
+            Verb::Del => "DEL",
+            Verb::Gc => "GC",
+        }
+    }
+}
+
+/// Who was there before: one of them was deleted again, and one is added or deleted, or swept, when the power goes.
+const OLDER: [&str; 3] = ["c-one", "c-two", "c-last"];
+
+/// The system calls that sync a file or a directory.
+const SYNCS: [i64; 2] = [libc::SYS_fsync, libc::SYS_fdatasync];
+
+/// More than any range of a subject has.
+const MOST: usize = 64;
+
+/// A host, and all that changed on its disk.
+pub(super) struct Node {
+    host: Host,
+    subject: Subject,
+    changes: Vec<Change>,
+    moments: usize,
+}
+
+/// Watches the disk while a plugin runs.
+struct Recorder<'a> {
+    root: PathBuf,
+    disk: Disk,
+    changes: &'a mut Vec<Change>,
+    moments: usize,
+}
+
+impl Recorder<'_> {
+    /// What has changed since it looked last.
+    fn look(&mut self) {
+        let disk = Disk::of(&self.root);
+        let inode = self.root.metadata().map_or(0, |found| found.ino());
+        let changes = disk.changes_since(&self.disk, inode);
+        self.moments += usize::from(!changes.is_empty());
+        self.changes.extend(changes);
+        self.disk = disk;
+    }
+
+    fn sees(&mut self, call: &Call) {
+        self.look();
+        if SYNCS.contains(&call.number.into()) {
+            let synced = std::fs::metadata(format!("/proc/{}/fd/{}", call.pid, call.args[0]));
+            let inode = synced.map_or(0, |found| found.ino());
+            self.changes.iter_mut().for_each(|change| change.synced(inode));
+        }
+    }
+}
+
+/// How many containers find room in a range.
+pub(super) fn room(subject: &Subject) -> usize {
+    let host = Host::new();
+    let subject = subject.at(host.dir());
+    let added = |n: &usize| subject.call(&host, "ADD", &format!("c-{n}"), &host.container().path(), &[]).exit == 0;
+    let room = (0..MOST).take_while(added).count();
+    assert!((4..MOST).contains(&room), "{room} find room: a range of 4 to {MOST} addresses is wanted");
+    room
+}
+
+impl Node {
+    /// Two were added, and one of them deleted.
+    pub(super) fn new(subject: &Subject) -> Node {
+        let host = Host::new();
+        let mut node = Node { subject: subject.at(host.dir()), host, changes: Vec::new(), moments: 0 };
+        for (verb, id) in [("ADD", OLDER[0]), ("ADD", OLDER[1]), ("DEL", OLDER[0])] {
+            assert_eq!(node.watched(verb, id, &[], usize::MAX), 0, "{verb} of {id}");
+        }
+        node.moments = 0;
+        node
+    }
+
+    /// A last call, killed after so many moments at which it changed something.
+    pub(super) fn until(mut self, verb: Verb, moments: usize) -> Node {
+        let (id, more) = match verb {
+            Verb::Add => (OLDER[2], Vec::new()),
+            Verb::Del => (OLDER[1], Vec::new()),
+            Verb::Gc => ("", vec![("cni.dev/valid-attachments", json!([]))]),
+        };
+        self.watched(verb.command(), id, &more, moments);
+        self
+    }
+
+    pub(super) fn moments(&self) -> usize {
+        self.moments
+    }
+
+    pub(super) fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    fn watched(&mut self, verb: &str, id: &str, more: &[(&str, Value)], until: usize) -> i32 {
+        let mut conf = self.subject.conf.clone();
+        more.iter().for_each(|(key, value)| conf[*key] = value.clone());
+        let container = self.host.container();
+        let env = self.subject.environment(verb, id, &container.path(), &[]);
+        let (program, stdin) = (self.subject.bin.join(&self.subject.plugin), conf.to_string());
+        let root = self.host.dir().to_owned();
+        let mut recorder = Recorder { disk: Disk::of(&root), root, changes: &mut self.changes, moments: 0 };
+        let judge = |call: &Call| {
+            recorder.sees(call);
+            if recorder.moments >= until { Verdict::Signal(Signal::SIGKILL) } else { Verdict::GoOn }
+        };
+        let (said, _) = self.host.enter(|| watch::run(&program, &env, stdin.as_bytes(), &[], judge)).unwrap();
+        recorder.look();
+        self.moments = recorder.moments;
+        said.exit
+    }
+
+    /// The power goes, and this with it.
+    pub(super) fn without(self, loss: Loss) -> Node {
+        loss.strike(self.host.dir(), &self.changes);
+        self
+    }
+
+    /// It boots, and whatever a runtime does then succeeds.
+    pub(super) fn boots_and_works(self, room: usize, order: Order) {
+        let Node { host, subject, .. } = self;
+        let mut host = host.rebooted();
+        let lost = lost(&Disk::of(host.dir()));
+        let mut said = String::new();
+        host.in_another_boot(|| {
+            let mut after = After::of(&host, &subject, &mut said);
+            after.goes_on(order);
+            if !order.boots_again {
+                after.sweeps();
+                after.fills(room);
+                after.all_go();
+            }
+        });
+        if order.boots_again {
+            host = host.rebooted();
+            host.in_another_boot(|| After::of(&host, &subject, &mut said).fills(room));
+        }
+        let silent = lost.iter().find(|address| !said.contains(address.as_str()));
+        assert_eq!(silent, None, "nobody says that the file of this address lost its content: {said}");
+    }
+}
+
+/// A host after the boot.
+struct After<'a> {
+    host: &'a Host,
+    subject: &'a Subject,
+    /// Who was added since: name, container, result.
+    live: Vec<(String, Container, Value)>,
+    /// All that was said on standard error.
+    said: &'a mut String,
+}
+
+impl<'a> After<'a> {
+    fn of(host: &'a Host, subject: &'a Subject, said: &'a mut String) -> After<'a> {
+        After { host, subject, live: Vec::new(), said }
+    }
+
+    /// What every runtime does.
+    fn goes_on(&mut self, order: Order) {
+        self.does("STATUS", "", &[]);
+        if order.adds_first {
+            self.adds_again(OLDER[1]);
+            self.adds("c-new-1");
+        }
+        for id in OLDER {
+            if !self.is_live(id) {
+                self.dels(id);
+            }
+        }
+        self.adds("c-new-2");
+        self.checks();
+    }
+
+    /// As many find room as ever.
+    fn fills(&mut self, room: usize) {
+        for n in self.live.len()..room {
+            self.adds(&format!("c-more-{n}"));
+        }
+        self.checks();
+    }
+
+    fn call(&mut self, verb: &str, id: &str, netns: &str, more: &[(&str, Value)]) -> Said {
+        let mut conf = self.subject.conf.clone();
+        more.iter().for_each(|(key, value)| conf[*key] = value.clone());
+        let env = [("CNI_LOG", "info")];
+        let said = self.subject.call_raw(self.host, verb, id, netns, conf.to_string().as_bytes(), &env);
+        *self.said += &said.stderr;
+        said
+    }
+
+    fn does(&mut self, verb: &str, id: &str, more: &[(&str, Value)]) {
+        let said = self.call(verb, id, "", more);
+        assert_eq!(said.exit, 0, "{verb} {id}: {}{}", said.stdout, said.stderr);
+    }
+
+    fn is_live(&self, id: &str) -> bool {
+        self.live.iter().any(|(live, ..)| live == id)
+    }
+
+    /// Its container is gone, and what its namespace was too.
+    fn dels(&mut self, id: &str) {
+        self.does("DEL", id, &[]);
+    }
+
+    fn adds(&mut self, id: &str) {
+        let container = self.host.container();
+        let said = self.call("ADD", id, &container.path(), &[]);
+        assert_eq!(said.exit, 0, "ADD of {id}: {}", said.stdout);
+        self.live.push((id.to_owned(), container, said.json()));
+    }
+
+    /// Of a name that may be known: if that is refused, it is not for ever.
+    fn adds_again(&mut self, id: &str) {
+        let container = self.host.container();
+        let said = self.call("ADD", id, &container.path(), &[]);
+        if said.exit == 0 {
+            self.live.push((id.to_owned(), container, said.json()));
+        } else {
+            self.dels(id);
+            self.adds(id);
+        }
+    }
+
+    fn sweeps(&mut self) {
+        let valid = self.live.iter().map(|(id, ..)| json!({"containerID": id, "ifname": "eth0"})).collect();
+        self.does("GC", "", &[("cni.dev/valid-attachments", valid)]);
+    }
+
+    /// Each has addresses of its own, and they are still its.
+    fn checks(&mut self) {
+        let mut owners: BTreeMap<String, String> = BTreeMap::new();
+        for (id, container, result) in std::mem::take(&mut self.live) {
+            for address in result["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["address"].as_str()) {
+                let other = owners.insert(address.to_owned(), id.clone());
+                assert_eq!(other, None, "{address} was given to {id} too");
+            }
+            let said = self.call("CHECK", &id, &container.path(), &[("prevResult", result.clone())]);
+            assert_eq!(said.exit, 0, "CHECK of {id}: {}", said.stdout);
+            self.live.push((id, container, result));
+        }
+    }
+
+    fn all_go(&mut self) {
+        for (id, container, result) in std::mem::take(&mut self.live) {
+            let said = self.call("DEL", &id, &container.path(), &[("prevResult", result)]);
+            assert_eq!(said.exit, 0, "DEL of {id}: {}", said.stdout);
+        }
+    }
+}
