@@ -11,6 +11,7 @@ pub mod tampering;
 pub mod transcripts;
 pub mod world;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -190,4 +191,13 @@ pub fn interface_subjects() -> Vec<Subject> {
         subject("ptp", json!({"ipMasq": true, "ipMasqBackend": "iptables", "mtu": 1400, "ipam": with_routes})),
         subject("ptp", json!({"ipam": {"type": "host-local", "subnet": "10.78.0.0/24"}})),
     ]
+}
+
+/// A plugin that is a shell script, in a directory that goes with the value; it has its configuration in `$conf`.
+pub fn script(text: &str, conf: Value) -> (tempfile::TempDir, Subject) {
+    let bin = tempfile::tempdir().unwrap();
+    std::fs::write(bin.path().join("script"), format!("#!/bin/sh\nconf=$(cat)\n{text}")).unwrap();
+    std::fs::set_permissions(bin.path().join("script"), PermissionsExt::from_mode(0o755)).unwrap();
+    let subject = Subject::new(bin.path(), "script", conf);
+    (bin, subject)
 }

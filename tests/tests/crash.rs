@@ -1,7 +1,7 @@
 //! The power goes, and takes with it what was never synced.
 
 use cnikit_testkit::{Subject, crash};
-use cnikit_tests::installed;
+use cnikit_tests::{installed, script};
 use serde_json::json;
 
 fn of(plugin: &str) -> Subject {
@@ -19,4 +19,27 @@ fn host_local_survives_a_power_cut() {
 #[test]
 fn bridge_survives_a_power_cut() {
     crash::survives(&of("bridge"), 30);
+}
+
+/// Whose file lost its content, his address is nobody's for ever.
+const NAIVE: &str = r#"
+dir=$(echo "$conf" | sed -n 's/.*"dataDir":"\([^"]*\)".*/\1/p')/testnet
+mkdir -p "$dir"
+case $CNI_COMMAND in
+ADD)
+    set -C
+    for n in 2 3 4 5 6; do
+        if (echo "$CNI_CONTAINERID" >"$dir/10.0.0.$n") 2>/dev/null; then
+            echo '{"ips":[{"address":"10.0.0.'$n'/24"}]}' && exit
+        fi
+    done
+    exit 1 ;;
+DEL) rm -f $(grep -lx "$CNI_CONTAINERID" "$dir"/* 2>/dev/null) ;;
+esac"#;
+
+#[test]
+#[should_panic(expected = "ADD of c-more-4")]
+fn a_plugin_that_does_not_is_found() {
+    let (_bin, naive) = script(NAIVE, json!({"ipam": {"type": "host-local"}}));
+    crash::survives(&naive, 20);
 }

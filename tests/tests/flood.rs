@@ -1,8 +1,8 @@
 //! Thousands of calls at once, some of them killed.
 
 use cnikit_testkit::campaign::is_whole;
-use cnikit_testkit::{Subject, flood};
-use cnikit_tests::flooded;
+use cnikit_testkit::flood;
+use cnikit_tests::{flooded, script};
 use serde_json::json;
 
 /// How many operations all floods have together.
@@ -20,16 +20,6 @@ fn no_flood_leaves_an_orphan_or_gives_an_address_twice() {
     }
 }
 
-/// A plugin that is a shell script.
-fn script(text: &str) -> (tempfile::TempDir, Subject) {
-    use std::os::unix::fs::PermissionsExt;
-    let bin = tempfile::tempdir().unwrap();
-    std::fs::write(bin.path().join("script"), format!("#!/bin/sh\nconf=$(cat)\n{text}")).unwrap();
-    std::fs::set_permissions(bin.path().join("script"), PermissionsExt::from_mode(0o755)).unwrap();
-    let subject = Subject::new(bin.path(), "script", json!({}));
-    (bin, subject)
-}
-
 #[test]
 #[should_panic(expected = "on the host, when all are gone: came")]
 fn a_plugin_that_forgets_what_a_kill_left_is_found() {
@@ -39,6 +29,7 @@ fn a_plugin_that_forgets_what_a_kill_left_is_found() {
             ip link add a$CNI_CONTAINERID type bridge && ip link set a$CNI_CONTAINERID name b$CNI_CONTAINERID && echo '{}' ;;
         DEL) ip link del b$CNI_CONTAINERID 2>/dev/null || true ;;
         esac",
+        json!({}),
     );
     flood::holds(&subject, 1500);
 }
@@ -46,6 +37,6 @@ fn a_plugin_that_forgets_what_a_kill_left_is_found() {
 #[test]
 #[should_panic(expected = "10.0.0.9 was given to")]
 fn a_plugin_that_gives_an_address_twice_is_found() {
-    let (_bin, subject) = script(r#"[ $CNI_COMMAND != ADD ] || echo '{"ips":[{"address":"10.0.0.9/24"}]}'"#);
+    let (_bin, subject) = script(r#"[ $CNI_COMMAND != ADD ] || echo '{"ips":[{"address":"10.0.0.9/24"}]}'"#, json!({}));
     flood::holds(&subject, 300);
 }

@@ -74,7 +74,7 @@ pub fn survives(subject: &Subject, most: usize) -> Vec<Report> {
 /// Every moment with every loss.
 fn scenes(subject: &Subject, verb: Verb) -> Vec<Scene> {
     let moments = Node::new(subject).until(verb, usize::MAX).moments();
-    assert!(moments > 0, "{} writes nothing below its directory", verb.command());
+    assert!(moments > 0 || verb == Verb::Gc, "{} writes nothing below its directory", verb.command());
     let at = |moment: usize| {
         let node = Node::new(subject).until(verb, moment);
         let each = |loss| Order::ALL.map(|after| Scene { verb, moment, loss, after });
@@ -92,22 +92,25 @@ fn choose(what: &str, all: Vec<Scene>, most: usize) -> Vec<Scene> {
 }
 
 fn play(report: &mut Report, subject: &Subject, room: usize, scenes: &[Scene]) {
-    let (next, together) = (AtomicUsize::new(0), Mutex::new((0, Vec::new())));
+    let (next, together) = (AtomicUsize::new(0), Mutex::new((0, 0, Vec::new())));
     let work = || {
         while let Some(scene) = scenes.get(next.fetch_add(1, Ordering::Relaxed)) {
             let Scene { verb, moment, loss, after } = *scene;
+            let mut died = false;
             let went = catch_unwind(AssertUnwindSafe(|| {
-                let node = Node::new(subject).until(verb, moment).without(loss);
-                node.boots_and_works(room, after);
+                let node = Node::new(subject).until(verb, moment);
+                died = node.died();
+                node.without(loss).boots_and_works(room, after);
             }));
             let mut together = together.lock().unwrap();
             together.0 += 1;
+            together.1 += usize::from(died);
             if let Err(panic) = went {
                 let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-                together.1.push(format!("{}: {scene:?}: {text}", subject.title));
+                together.2.push(format!("{}: {scene:?}: {text}", subject.title));
             }
         }
     };
     thread::scope(|scope| (0..WORKERS).for_each(|_| drop(scope.spawn(work))));
-    (report.tried, report.findings) = together.into_inner().unwrap();
+    (report.tried, report.failed, report.findings) = together.into_inner().unwrap();
 }

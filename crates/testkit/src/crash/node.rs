@@ -40,6 +40,9 @@ const OLDER: [&str; 3] = ["c-one", "c-two", "c-last"];
 /// The system calls that sync a file or a directory.
 const SYNCS: [i64; 2] = [libc::SYS_fsync, libc::SYS_fdatasync];
 
+/// So often may an ADD be refused that was deleted again.
+const ROUNDS: usize = 2;
+
 /// More than any range of a subject has.
 const MOST: usize = 64;
 
@@ -49,6 +52,7 @@ pub(super) struct Node {
     subject: Subject,
     changes: Vec<Change>,
     moments: usize,
+    died: bool,
 }
 
 /// Watches the disk while a plugin runs.
@@ -94,7 +98,7 @@ impl Node {
     /// Two were added, and one of them deleted.
     pub(super) fn new(subject: &Subject) -> Node {
         let host = Host::new();
-        let mut node = Node { subject: subject.at(host.dir()), host, changes: Vec::new(), moments: 0 };
+        let mut node = Node { subject: subject.at(host.dir()), host, changes: Vec::new(), moments: 0, died: false };
         for (verb, id) in [("ADD", OLDER[0]), ("ADD", OLDER[1]), ("DEL", OLDER[0])] {
             assert_eq!(node.watched(verb, id, &[], usize::MAX), 0, "{verb} of {id}");
         }
@@ -109,12 +113,17 @@ impl Node {
             Verb::Del => (OLDER[1], Vec::new()),
             Verb::Gc => ("", vec![("cni.dev/valid-attachments", json!([]))]),
         };
-        self.watched(verb.command(), id, &more, moments);
+        self.died = self.watched(verb.command(), id, &more, moments) < 0;
         self
     }
 
     pub(super) fn moments(&self) -> usize {
         self.moments
+    }
+
+    /// Was the last call under way when the power went?
+    pub(super) fn died(&self) -> bool {
+        self.died
     }
 
     pub(super) fn changes(&self) -> &[Change] {
@@ -238,16 +247,18 @@ impl<'a> After<'a> {
         self.live.push((id.to_owned(), container, said.json()));
     }
 
-    /// Of a name that may be known: if that is refused, it is not for ever.
+    /// Of a name that may be known: if that is refused, it is not for ever. A runtime deletes what it could not add, and tries
+    /// again; where half of what a file said is lost, one DEL may find one part, and the next one the other.
     fn adds_again(&mut self, id: &str) {
         let container = self.host.container();
-        let said = self.call("ADD", id, &container.path(), &[]);
-        if said.exit == 0 {
-            self.live.push((id.to_owned(), container, said.json()));
-        } else {
+        for _ in 0..ROUNDS {
+            let said = self.call("ADD", id, &container.path(), &[]);
+            if said.exit == 0 {
+                return self.live.push((id.to_owned(), container, said.json()));
+            }
             self.dels(id);
-            self.adds(id);
         }
+        self.adds(id);
     }
 
     fn sweeps(&mut self) {
