@@ -200,6 +200,17 @@ pub const NFTABLES: [Thing; 3] = [
     on_host(&[], "nft delete table inet cni_plugins_masquerade", "masquerade"),
 ];
 
+/// The MAC spoof check.
+pub const SPOOF: [Thing; 1] = [on_host(&[], "nft delete table bridge nat", "table bridge nat is missing")];
+
+/// A bridge of layer 2: whose container's end has nothing but to be up.
+pub const LAYER2: [Thing; 4] = [
+    on_host(&[], "ip link set cni0 down", "bridge cni0: wanted up, found down"),
+    on_host(&[], "ip link set $HOSTEND down", "wanted up, found down"),
+    on_host(&[], "ip link set $HOSTEND nomaster", "bridge of veth"),
+    inside(&[], "ip link set eth0 down", "eth0: wanted up, found down"),
+];
+
 /// What can be seen to have been made, and CHECK does not compare: the line, and why.
 ///
 /// The gateway of a VLAN is not among the lines, for not every kernel has it: of its MTU only that both ends have the same is

@@ -323,6 +323,22 @@ fn nothing_is_unfinished_and_every_exception_has_its_reason() {
 }
 
 #[test]
+fn every_kind_of_resource_is_in_the_list() {
+    let list = read("crates/resources/src/lib.rs");
+    for file in sources("crates/resources/src") {
+        let resources = read(&file).matches("\nimpl Resource for ").count();
+        let module = if file.ends_with("mod.rs") { file.parent().unwrap() } else { &file };
+        let kind = format!("{}::KIND,", module.file_stem().unwrap().display());
+        assert_eq!(
+            list.contains(&kind),
+            resources == 1,
+            "{}: one resource and one kind a file, in ALL",
+            file.display()
+        );
+    }
+}
+
+#[test]
 fn the_top_holds_what_it_may_hold() {
     let entries = std::fs::read_dir(top()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let strange: Vec<_> = entries.filter(|name| !TOP.contains(&name.as_str()) && name != "target").collect();

@@ -3,7 +3,7 @@
 use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
-use cnikit_tests::tampering::{BRIDGE, COMMON, IPTABLES, NFTABLES, PTP, Thing};
+use cnikit_tests::tampering::{BRIDGE, COMMON, IPTABLES, LAYER2, NFTABLES, PTP, SPOOF, Thing};
 use cnikit_tests::{dual_stack, interface_subjects, subject};
 use serde_json::json;
 
@@ -72,31 +72,52 @@ fn sixty_four_at_once_get_sixty_four_addresses_on_ptp() {
     flood::survives(&ptp(), 64);
 }
 
-/// Each thing of these, and each of what masquerades with either backend.
-fn check_names_each(subject: &Subject, things: &[Thing]) {
-    let subject = subject.with("mtu", json!(1400));
-    let by = |things: &[Thing]| things.iter().map(|thing| thing.by).collect::<Vec<_>>();
-    life::names_tampering(&subject, &by(&[&COMMON[..], things, &NFTABLES].concat()));
-    life::names_tampering(&subject.with("ipMasqBackend", json!("iptables")), &by(&IPTABLES));
-}
-
-#[test]
-fn check_names_each_thing_that_was_tampered_with_on_a_bridge() {
-    check_names_each(&bridge(), &BRIDGE);
-    let promiscuous = bridge().with("promiscMode", json!(true));
-    let off = Tampering { line: "ip link set cni0 promisc off", inside: false, names: "wanted promiscuous, found not" };
-    life::names_tampering(&promiscuous, &[off]);
-}
-
-#[test]
-fn check_names_each_thing_that_was_tampered_with_on_ptp() {
-    check_names_each(&ptp(), &PTP);
-}
-
-#[test]
-fn check_names_a_down_loopback() {
+/// What is tampered with, and how; VLANs are in the ring, for not every kernel has them.
+fn tampered() -> Vec<(Subject, Vec<Tampering>)> {
+    let by = |things: &[&[Thing]]| things.concat().iter().map(|thing| thing.by).collect();
+    let mtu = |subject: Subject| subject.with("mtu", json!(1400));
+    let promiscuous =
+        Tampering { line: "ip link set cni0 promisc off", inside: false, names: "wanted promiscuous, found not" };
     let down = Tampering { line: "ip link set lo down", inside: true, names: "loopback interface is down" };
-    life::names_tampering(&loopback(), &[down]);
+    let spoof = mtu(bridge()).with("macspoofchk", json!(true)).with("promiscMode", json!(true));
+    vec![
+        (spoof, [by(&[&COMMON, &BRIDGE, &NFTABLES, &SPOOF]), vec![promiscuous]].concat()),
+        (mtu(ptp()), by(&[&COMMON, &PTP, &NFTABLES])),
+        (subject("bridge", json!({})), by(&[&LAYER2])),
+        (loopback(), vec![down]),
+    ]
+}
+
+#[test]
+fn check_names_each_thing_that_was_tampered_with_and_none_is_forgotten() {
+    tampered().iter().for_each(|(subject, tamperings)| life::names_tampering_of_all(subject, tamperings));
+}
+
+#[test]
+fn check_names_each_rule_of_iptables_that_was_tampered_with() {
+    for subject in [bridge(), ptp()] {
+        let subject = subject.with("mtu", json!(1400)).with("ipMasqBackend", json!("iptables"));
+        life::names_tampering(&subject, &IPTABLES.map(|thing| thing.by));
+    }
+}
+
+/// The kinds of VLANs: `tests/ring/vlan.rs` tampers with them.
+const IN_THE_RING: [&str; 2] = ["VLANs of the port", "VLAN gateway"];
+
+#[test]
+fn no_kind_of_resource_is_forgotten() {
+    let compared = tampered().into_iter().flat_map(|(subject, _)| life::compared(&subject)).collect::<Vec<_>>();
+    let is_compared = |kind: &str| compared.iter().any(|one| one.split(": ").next() == Some(kind));
+    let kinds = cnikit_resources::ALL.iter().map(|kind| kind.name);
+    let forgotten: Vec<&str> = kinds.filter(|kind| !is_compared(kind) && !IN_THE_RING.contains(kind)).collect();
+    assert!(forgotten.is_empty(), "nobody tampers with these kinds: {forgotten:?}");
+}
+
+#[test]
+#[should_panic(expected = "nobody tampers with")]
+fn a_resource_that_nobody_tampers_with_is_found() {
+    let some: Vec<Tampering> = LAYER2[..2].iter().map(|thing| thing.by).collect();
+    life::names_tampering_of_all(&subject("bridge", json!({})), &some);
 }
 
 #[test]

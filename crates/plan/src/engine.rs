@@ -26,7 +26,12 @@ pub fn apply(plan: &Plan, scene: &Scene, journal: &mut Journal) -> Result<Made> 
 pub fn verify(plans: &[&Plan], scene: &Scene) -> Result<()> {
     let (mut drifts, mut errors) = (Drifts::default(), Errors::default());
     for resource in plans.iter().flat_map(|plan| plan.iter()) {
-        errors.note(resource.verify(scene, &mut drifts).map_err(|error| error.while_doing(resource)));
+        let (kind, before) = (resource.kind(), drifts.texts().len());
+        let looked = log::step(format_args!("check {}: {resource}", kind.name), || resource.verify(scene, &mut drifts));
+        errors.note(looked.map_err(|error| error.while_doing(resource)));
+        for drift in &drifts.texts()[before..] {
+            log::info(format_args!("drift of {}: {resource}: {drift}", kind.name));
+        }
     }
     if !drifts.texts().is_empty() {
         let drifted = Error::new(code::DRIFT, drifts.texts().join("; "));

@@ -41,9 +41,12 @@ pub enum VlanFiltering {
     Required,
 }
 
+/// The kind that these are of.
+pub const KIND: Kind = Kind::shared("bridge");
+
 impl Resource for Bridge {
     fn kind(&self) -> Kind {
-        Kind::shared("bridge")
+        KIND
     }
 
     fn judge(&self, scene: &Scene) -> Result<()> {

@@ -17,9 +17,12 @@ pub struct BringUp {
     pub slaac: bool,
 }
 
+/// The kind that these are of.
+pub const KIND: Kind = Kind::goes_with_link("interface up");
+
 impl Resource for BringUp {
     fn kind(&self) -> Kind {
-        Kind::goes_with_link("interface up")
+        KIND
     }
 
     fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {

@@ -31,9 +31,12 @@ impl Forwarding {
     }
 }
 
+/// The kind that these are of.
+pub const KIND: Kind = Kind::shared("forwarding");
+
 impl Resource for Forwarding {
     fn kind(&self) -> Kind {
-        Kind::shared("forwarding")
+        KIND
     }
 
     fn ensure(&self, _scene: &Scene, _journal: &mut Journal) -> Result<Made> {

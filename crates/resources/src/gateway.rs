@@ -24,9 +24,12 @@ pub struct Gateway {
 /// `RT_SCOPE_UNIVERSE`: link-local addresses are in nobody's way.
 const GLOBAL: u8 = 0;
 
+/// The kind that these are of.
+pub const KIND: Kind = Kind::shared("gateway");
+
 impl Resource for Gateway {
     fn kind(&self) -> Kind {
-        Kind::shared("gateway")
+        KIND
     }
 
     fn judge(&self, scene: &Scene) -> Result<()> {

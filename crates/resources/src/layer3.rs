@@ -45,9 +45,12 @@ const DETECTION: Duration = Duration::from_secs(5);
 /// How long CHECK waits for what settles by itself.
 const SETTLING: Duration = Duration::from_secs(2);
 
+/// The kind that these are of.
+pub const KIND: Kind = Kind::goes_with_link("layer 3");
+
 impl Resource for Layer3 {
     fn kind(&self) -> Kind {
-        Kind::goes_with_link("layer 3")
+        KIND
     }
 
     fn judge(&self, _scene: &Scene) -> Result<()> {

@@ -36,3 +36,20 @@ pub mod vlan_gateway;
 pub mod vlans;
 
 pub use cnikit_netlink::{Mac, Route};
+
+/// Every kind, each of one file.
+pub const ALL: [cnikit_plan::Kind; 13] = [
+    veth::KIND,
+    bridge::KIND,
+    layer3::KIND,
+    loopback::KIND,
+    port::KIND,
+    bring_up::KIND,
+    vlans::KIND,
+    vlan_gateway::KIND,
+    gateway::KIND,
+    routed::KIND,
+    forwarding::KIND,
+    spoof::KIND,
+    masquerade::KIND,
+];

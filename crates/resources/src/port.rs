@@ -23,9 +23,12 @@ pub struct ForwardingPort {
     pub addresses: Vec<IpAddr>,
 }
 
+/// The kind that these are of.
+pub const KIND: Kind = Kind::goes_with_link("forwarding port");
+
 impl Resource for ForwardingPort {
     fn kind(&self) -> Kind {
-        Kind::goes_with_link("forwarding port")
+        KIND
     }
 
     fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {

@@ -25,9 +25,12 @@ pub struct Routed {
 /// `RT_SCOPE_HOST`, as the reference has it.
 const SCOPE_HOST: u8 = 254;
 
+/// The kind that these are of.
+pub const KIND: Kind = Kind::goes_with_link("host route");
+
 impl Resource for Routed {
     fn kind(&self) -> Kind {
-        Kind::goes_with_link("host route")
+        KIND
     }
 
     /// A route to the same address over another link may be a running container's.

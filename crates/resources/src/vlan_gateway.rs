@@ -32,9 +32,12 @@ pub fn name(bridge: &str, vlan: u16) -> String {
     format!("{bridge}.{vlan}")
 }
 
+/// The kind that these are of.
+pub const KIND: Kind = Kind::shared("VLAN gateway");
+
 impl Resource for VlanGateway {
     fn kind(&self) -> Kind {
-        Kind::shared("VLAN gateway")
+        KIND
     }
 
     fn judge(&self, scene: &Scene) -> Result<()> {

@@ -93,9 +93,12 @@ pub struct PortVlans {
     pub vlans: Vlans,
 }
 
+/// The kind that these are of.
+pub const KIND: Kind = Kind::goes_with_link("VLANs of the port");
+
 impl Resource for PortVlans {
     fn kind(&self) -> Kind {
-        Kind::goes_with_link("VLANs of the port")
+        KIND
     }
 
     fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {

@@ -9,6 +9,7 @@
 //! | [`life::leaves_no_trace`] | ADD, CHECK, DEL leave nothing, and a second cycle adds nothing even to what is shared |
 //! | [`life::survives_poor_dels`] | DEL succeeds and leaves nothing with whatever may be missing or wrong, twice, after nothing |
 //! | [`life::names_tampering`] | CHECK names each thing that was tampered with |
+//! | [`life::names_tampering_of_all`] | and no resource of the plan is forgotten |
 //! | [`flood::survives`] | 64 at once: no address twice, no trace |
 //! | [`flood::holds`] | thousands of calls by 64 workers, some killed: one owner an address, no orphan |
 //! | [`soak::Soak`] | the same for hours, interrupted and gone on with |

@@ -1,5 +1,7 @@
 //! The life of an attachment, in good and in poor conditions.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::host::{Container, Host};
@@ -159,18 +161,62 @@ pub struct Tampering {
 /// CHECK names each thing that was tampered with, and all of them at once where they can be had together.
 pub fn names_tampering(subject: &Subject, tamperings: &[Tampering]) {
     for tampering in tamperings {
-        let host = Host::new();
-        let subject = subject.at(host.dir());
-        let container = host.container();
-        let result = subject.add(&host, "c-one", &container);
-        subject.check(&host, "c-one", &container, &result).ok();
-        tamper(&host, &container, &result, tampering);
-        let said = subject.check(&host, "c-one", &container, &result);
-        assert_eq!(said.exit, 1, "{}: CHECK passes", tampering.line);
-        let (code, text) = said.refused();
-        assert!(text.contains(tampering.names), "{}: CHECK said {code}: {text}", tampering.line);
-        subject.del(&host, "c-one", &container, &result);
+        named(subject, tampering);
     }
+}
+
+/// What CHECK logs when something was tampered with, which it names.
+fn named(subject: &Subject, tampering: &Tampering) -> String {
+    let host = Host::new();
+    let subject = subject.at(host.dir());
+    let container = host.container();
+    let result = subject.add(&host, "c-one", &container);
+    subject.check(&host, "c-one", &container, &result).ok();
+    tamper(&host, &container, &result, tampering);
+    let said = subject.check(&host, "c-one", &container, &result);
+    assert_eq!(said.exit, 1, "{}: CHECK passes", tampering.line);
+    let (code, text) = said.refused();
+    assert!(text.contains(tampering.names), "{}: CHECK said {code}: {text}", tampering.line);
+    let log = logged(&subject, &host, &container, &result);
+    subject.del(&host, "c-one", &container, &result);
+    log
+}
+
+/// All that a CHECK logs.
+fn logged(subject: &Subject, host: &Host, container: &Container, result: &Value) -> String {
+    let conf = subject.with("prevResult", result.clone()).conf.to_string();
+    let env = [("CNI_LOG", "debug")];
+    subject.call_raw(host, "CHECK", "c-one", &container.path(), conf.as_bytes(), &env).stderr
+}
+
+/// What CHECK compares, resource by resource: `KIND: RESOURCE`, as its log says it.
+pub fn compared(subject: &Subject) -> BTreeSet<String> {
+    let host = Host::new();
+    let subject = subject.at(host.dir());
+    let container = host.container();
+    let result = subject.add(&host, "c-one", &container);
+    let log = logged(&subject, &host, &container, &result);
+    let compared = steps(&log, "step", "check ");
+    assert!(!compared.is_empty(), "CHECK of {} logs no resource: {log}", subject.title);
+    compared
+}
+
+/// As [`names_tampering`], and nothing that CHECK compares is forgotten: each resource of the plan is tampered with by one of
+/// these. So whoever adds a resource to a plan has to say here what CHECK says about it.
+pub fn names_tampering_of_all(subject: &Subject, tamperings: &[Tampering]) {
+    let mut forgotten = compared(subject);
+    for tampering in tamperings {
+        let log = named(subject, tampering);
+        let drifted = steps(&log, "msg", "drift of ");
+        forgotten.retain(|resource| !drifted.iter().any(|drift| drift.starts_with(resource.as_str())));
+    }
+    assert!(forgotten.is_empty(), "{}: nobody tampers with {forgotten:#?}", subject.title);
+}
+
+/// The values of a key in a log, those that begin with a word, without it.
+fn steps(log: &str, key: &str, word: &str) -> BTreeSet<String> {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter_map(|line| Some(line[key].as_str()?.strip_prefix(word)?.to_owned())).collect()
 }
 
 /// CHECK names all of these at once.
