@@ -4,9 +4,8 @@ use std::net::Ipv4Addr;
 
 use ipnetwork::IpNetwork;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, parse_ip, parse_u32};
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeader, AddressMessage};
-use rtnetlink::AddressMessageBuilder;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::frame::{HEADER, attributes};
 use crate::netlink::{Forgives, Request};
@@ -18,6 +17,8 @@ const LOCAL: u16 = 2;
 const BROADCAST: u16 = 4;
 const FLAGS: u16 = 8;
 
+/// Prefixes from this length on have no address to spare for a broadcast (RFC 3021).
+const WITHOUT_BROADCAST: u8 = 31;
 /// Length of an `ifaddrmsg`.
 const ADDRESS_HEADER: usize = 8;
 
@@ -123,15 +124,20 @@ impl NewAddress {
     }
 }
 
+/// The message about an address. Built here, since rtnetlink's builder leaves a multicast address out: a removal that names no
+/// address removes the first that the link has.
 fn message(index: u32, address: IpNetwork) -> AddressMessage {
-    match address {
-        IpNetwork::V4(v4) => {
-            AddressMessageBuilder::<Ipv4Addr>::new().index(index).address(v4.ip(), v4.prefix()).build()
-        }
-        IpNetwork::V6(v6) => {
-            AddressMessageBuilder::<std::net::Ipv6Addr>::new().index(index).address(v6.ip(), v6.prefix()).build()
-        }
+    let mut message = AddressMessage::default();
+    message.header.family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    message.header.prefix_len = address.prefix();
+    message.header.index = index;
+    message.attributes = vec![AddressAttribute::Address(address.ip()), AddressAttribute::Local(address.ip())];
+    if let IpNetwork::V4(v4) = address
+        && v4.prefix() < WITHOUT_BROADCAST
+    {
+        message.attributes.push(AddressAttribute::Broadcast(v4.broadcast()));
     }
+    message
 }
 
 impl Address {
@@ -158,5 +164,22 @@ impl Address {
             permanent: flags.contains(AddressFlags::Permanent),
             broadcast: find(BROADCAST).and_then(|value| <[u8; 4]>::try_from(value).ok()).map(Ipv4Addr::from),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Batch, wire};
+
+    #[test]
+    fn a_message_names_its_address_a_multicast_one_too() {
+        for text in ["10.0.0.2/24", "10.0.0.2/31", "224.0.0.5/24", "fd00::2/64", "ff02::5/64"] {
+            let address: IpNetwork = text.parse().unwrap();
+            let mut batch = Batch::new();
+            batch.add_address(3, &NewAddress::from(address));
+            let found = wire::address(&wire::messages(batch).unwrap()[0]).unwrap();
+            assert_eq!((found.index, found.address), (3, address));
+        }
     }
 }

@@ -76,13 +76,13 @@ impl Batch {
     /// The kernel takes them one by one: with a refusal, those before it stay.
     #[doc(alias = "IFLA_BRIDGE_VLAN_INFO")]
     pub fn add_vlans(&mut self, port: u32, ranges: &[VlanRange]) {
-        self.requests.push(vlan::addition(port, ranges));
+        self.push(vlan::addition(port, ranges));
     }
 
     /// Takes a bridge port out of all VLANs from the first to the last of a range, however it is in them, in one message;
     /// that it is not in some or any of them is success.
     pub fn delete_vlans(&mut self, port: u32, range: VlanRange) {
-        self.requests.push(vlan::deletion(port, range));
+        self.push(vlan::deletion(port, range));
     }
 
     /// All requests.

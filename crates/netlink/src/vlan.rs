@@ -10,7 +10,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::frame::{HEADER, attributes};
 use crate::netlink::{Forgives, Request};
-use crate::{Netlink, Result};
+use crate::{Error, Netlink, Result};
 
 /// `RTM_GETVLAN` of `linux/rtnetlink.h`.
 const GETVLAN: u16 = 114;
@@ -79,22 +79,30 @@ impl Netlink {
     #[doc(alias = "RTM_GETVLAN")]
     pub fn vlans(&self, port: u32) -> Result<Vec<VlanRange>> {
         let request = question(port);
-        let failed = |error: crate::Error| error.during("list VLANs of bridge port", format!("number {port}"));
+        let failed = |error: Error| error.during("list VLANs of bridge port", format!("number {port}"));
         let messages = self.with_socket(|socket| socket.dump(&request)).map_err(failed)?;
         Ok(messages.iter().flat_map(|message| VlanRange::parse_all(message)).collect())
     }
 }
 
 /// Puts a port into all of these with one message. One that it is in already is then tagged, or not, as is said here.
-pub(crate) fn addition(port: u32, ranges: &[VlanRange]) -> Request {
+///
+/// # Errors
+/// A range that ends before it begins.
+pub(crate) fn addition(port: u32, ranges: &[VlanRange]) -> Result<Request> {
+    ranges.iter().copied().try_for_each(VlanRange::check)?;
     let infos = ranges.iter().copied().flat_map(VlanRange::infos).map(AfSpecBridge::VlanInfo).collect();
-    request("add VLANs of", RouteNetlinkMessage::SetLink(message(port, infos)), port)
+    Ok(request("add VLANs of", RouteNetlinkMessage::SetLink(message(port, infos)), port))
 }
 
 /// Takes a port out of all of these; the kernel passes over those that it is not in.
-pub(crate) fn deletion(port: u32, range: VlanRange) -> Request {
-    let infos = range.infos().map(AfSpecBridge::VlanInfo).collect();
-    request("delete VLANs of", RouteNetlinkMessage::DelLink(message(port, infos)), port)
+///
+/// # Errors
+/// A range that ends before it begins.
+pub(crate) fn deletion(port: u32, range: VlanRange) -> Result<Request> {
+    range.check()?;
+    let infos = range.infos().into_iter().map(AfSpecBridge::VlanInfo).collect();
+    Ok(request("delete VLANs of", RouteNetlinkMessage::DelLink(message(port, infos)), port))
 }
 
 fn request(operation: &'static str, message: RouteNetlinkMessage, port: u32) -> Request {
@@ -118,20 +126,26 @@ fn question(port: u32) -> Vec<u8> {
 }
 
 impl VlanRange {
+    fn is_one(self) -> bool {
+        self.first <= self.last
+    }
+
+    fn check(self) -> Result<()> {
+        let refused = || Error::ours("use VLANs", self.to_string(), "the range ends before it begins");
+        if self.is_one() { Ok(()) } else { Err(refused()) }
+    }
+
     /// One VLAN as it is; several as the first and the last of a range.
-    fn infos(self) -> impl Iterator<Item = BridgeVlanInfo> {
+    fn infos(self) -> Vec<BridgeVlanInfo> {
         let mut flags = BridgeVlanInfoFlags::empty();
         flags.set(BridgeVlanInfoFlags::Pvid, self.pvid);
         flags.set(BridgeVlanInfoFlags::Untagged, self.untagged);
         let info = move |more, vid| BridgeVlanInfo { flags: flags | more, vid };
-        let (begin, end) = match self.last - self.first {
-            0 => (None, info(BridgeVlanInfoFlags::empty(), self.first)),
-            _ => (
-                Some(info(BridgeVlanInfoFlags::RangeBegin, self.first)),
-                info(BridgeVlanInfoFlags::RangeEnd, self.last),
-            ),
-        };
-        begin.into_iter().chain([end])
+        let (begin, end) = (BridgeVlanInfoFlags::RangeBegin, BridgeVlanInfoFlags::RangeEnd);
+        if self.last == self.first {
+            return vec![info(BridgeVlanInfoFlags::empty(), self.first)];
+        }
+        vec![info(begin, self.first), info(end, self.last)]
     }
 
     /// Reads the entries of an `RTM_NEWVLAN` message.
@@ -146,6 +160,26 @@ impl VlanRange {
         let last = find(ENTRY_RANGE).and_then(|last| parse_u16(last).ok()).unwrap_or(vid);
         let (pvid, untagged) =
             (flags.contains(BridgeVlanInfoFlags::Pvid), flags.contains(BridgeVlanInfoFlags::Untagged));
-        Some(VlanRange { first: vid, last, pvid, untagged })
+        Some(VlanRange { first: vid, last, pvid, untagged }).filter(|range| range.is_one())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Batch, wire};
+
+    #[test]
+    fn a_range_that_ends_before_it_begins_is_refused_and_never_read() {
+        let backwards = VlanRange::tagged(20, 10);
+        let (mut added, mut removed) = (Batch::new(), Batch::new());
+        added.add_vlans(3, &[VlanRange::native(1), backwards]);
+        removed.delete_vlans(3, backwards);
+        for batch in [added, removed] {
+            assert!(wire::messages(batch).unwrap_err().to_string().contains("20-10"));
+        }
+        // An `RTM_NEWVLAN` with one entry, which goes from VLAN 20 to VLAN 10.
+        let entry = [20, 0, 1, 0, 8, 0, 1, 0, 0, 0, 20, 0, 6, 0, 2, 0, 10, 0, 0, 0];
+        assert_eq!(wire::vlans(&[&[0; HEADER + VLAN_HEADER][..], &entry].concat()), []);
     }
 }
