@@ -116,13 +116,10 @@ fn judge(sets: &[RangeSet], version: Version) -> Result<()> {
         return Err(Error::config(format!("CNI version {version} does not support more than 1 address per family"))
             .remedy("raise `cniVersion` to 0.3.0 or later"));
     }
-    for (i, one) in sets.iter().enumerate() {
-        if let Some(j) = sets[i + 1..].iter().position(|other| one.overlaps(other)) {
-            return Err(Error::config(format!("range set {i} overlaps with {}", i + 1 + j))
-                .remedy("an address may be in one set only; sets of runtimeConfig.ipRanges come first, then `subnet`, then `ranges`"));
-        }
-    }
-    Ok(())
+    let Some((one, other)) = RangeSet::overlap(sets) else { return Ok(()) };
+    Err(Error::config(format!("range set {one} overlaps with {other}")).remedy(
+        "an address may be in one set only; sets of runtimeConfig.ipRanges come first, then `subnet`, then `ranges`",
+    ))
 }
 
 /// The capability `ipRanges`.
