@@ -49,7 +49,7 @@ pub(crate) fn svg(rows: &[Row], title: &str) -> String {
         let (low, high) = (place(ratio.low), place(ratio.high));
         let _ =
             writeln!(text, "<line class=\"span\" x1=\"{low:.1}\" y1=\"{middle}\" x2=\"{high:.1}\" y2=\"{middle}\"/>");
-        if let Some(target) = target(&row.name) {
+        if let Some(target) = target(&row.name).map(|target| target.times) {
             let at = place(target);
             let _ = writeln!(
                 text,

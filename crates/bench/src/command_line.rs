@@ -10,7 +10,7 @@ pub(crate) const HELP: &str = "\
 cnikit-bench measures plugins side by side. scripts/bench and scripts/profile start it as it has to be: in namespaces.
 
 Usage:
-  cnikit-bench measure --ours DIR [--peer NAME=DIR]... [--out DIR] [--rows WORDS] [--short] [--assert]
+  cnikit-bench measure --ours DIR [--peer NAME=DIR]... [--out DIR] [--rows WORDS] [--short] [--assert] [--guard]
   cnikit-bench profile --ours DIR [--peer NAME=DIR]... [--rows WORDS]
   cnikit-bench scenes
 
@@ -22,6 +22,7 @@ scenes lists the scenes.
   --exact NAME   only the scene of this name
   --short        few rounds, and nothing huge
   --assert       exit status 1 if a target is missed, by more than the noise
+  --guard        exit status 1 if something is surely only half as good as it usually is
   --rounds N     instead of each scene's own number
 ";
 
@@ -50,6 +51,7 @@ pub(crate) struct Asked {
     pub(crate) exact: Option<String>,
     pub(crate) short: bool,
     pub(crate) assert: bool,
+    pub(crate) guard: bool,
     pub(crate) rounds: Option<usize>,
 }
 
@@ -74,6 +76,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
         exact: None,
         short: false,
         assert: false,
+        guard: false,
         rounds: None,
     };
     while let Some(flag) = arguments.next() {
@@ -87,6 +90,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
             "--rounds" => asked.rounds = Some(value()?.parse().map_err(|error| format!("--rounds: {error}"))?),
             "--short" => asked.short = true,
             "--assert" => asked.assert = true,
+            "--guard" => asked.guard = true,
             "-h" | "--help" => asked.what = What::Help,
             other => return Err(usage(other)),
         }

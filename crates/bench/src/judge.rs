@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::figures::{Ratio, Verdict};
 use crate::measure::Row;
-use crate::scene::{FLAT, MEMORY, SIZE, TARGETS};
+use crate::scene::{COMPARED, MEMORY, SIZE, TARGETS, Target};
 use crate::stage::Side;
 
 /// One target.
@@ -16,12 +16,19 @@ pub(crate) struct Judgement {
     pub(crate) what: String,
     pub(crate) wanted: String,
     pub(crate) is: String,
+    /// How many times what is wanted was reached: less than 1 is missed.
+    pub(crate) reached: f64,
     pub(crate) verdict: Verdict,
+    /// Whether it is surely only half as good as it usually is: something broke.
+    pub(crate) broken: bool,
 }
 
+/// How much worse than usual is no accident.
+const HALF: f64 = 0.5;
+
 /// The target of a row for its ratio.
-pub(crate) fn target(row: &str) -> Option<f64> {
-    TARGETS.iter().find(|(name, _)| *name == row).map(|(_, target)| *target)
+pub(crate) fn target(row: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.row == row)
 }
 
 /// What can be said of a ratio at that noise.
@@ -32,30 +39,37 @@ pub(crate) fn verdict(row: &Row, ratio: Ratio, target: f64) -> Verdict {
 /// Every target of which something was measured.
 pub(crate) fn judge(rows: &[Row], sides: &[Side]) -> Vec<Judgement> {
     let speeds = rows.iter().filter_map(speed);
-    speeds.chain(flat(rows)).chain(memory(rows)).chain(sides.first().map(size)).collect()
+    speeds.chain(compared(rows)).chain(memory(rows)).chain(sides.first().map(size)).collect()
 }
 
 fn speed(row: &Row) -> Option<Judgement> {
     let (target, ratio) = (target(&row.name)?, row.ratio()?);
     Some(Judgement {
         what: row.name.clone(),
-        wanted: format!("at least {target} times faster"),
+        wanted: format!("at least {} times faster", target.times),
         is: format!("{} times ({} to {})", short(ratio.is), short(ratio.low), short(ratio.high)),
-        verdict: verdict(row, ratio, target),
+        reached: ratio.is / target.times,
+        verdict: verdict(row, ratio, target.times),
+        broken: verdict(row, ratio, target.usual * HALF) == Verdict::Missed,
     })
 }
 
-fn flat(rows: &[Row]) -> Option<Judgement> {
-    let (empty, full, target) = FLAT;
+fn compared(rows: &[Row]) -> impl Iterator<Item = Judgement> {
     let find = |name| rows.iter().find(|row| row.name == name);
-    let (empty, full) = (find(empty)?, find(full)?);
-    let ratio = Ratio::of(&full.samples(0)?.took, &empty.samples(0)?.took);
-    let noisy = empty.is_noisy() || full.is_noisy();
+    COMPARED.iter().filter_map(move |(first, second, most)| compare(find(*first)?, find(*second)?, *most))
+}
+
+fn compare(first: &Row, second: &Row, most: f64) -> Option<Judgement> {
+    let ratio = Ratio::of(&second.samples(0)?.took, &first.samples(0)?.took);
+    let noisy = first.is_noisy() || second.is_noisy();
+    let at_most = |most| if noisy { Verdict::Unknown } else { ratio.at_most(most) };
     Some(Judgement {
-        what: format!("{} against {}", full.name, empty.name),
-        wanted: format!("at most {target} times ours"),
+        what: format!("{} against {}", second.name, first.name),
+        wanted: format!("at most {most} times ours"),
         is: format!("{} times ({} to {})", short(ratio.is), short(ratio.low), short(ratio.high)),
-        verdict: if noisy { Verdict::Unknown } else { ratio.at_most(target) },
+        reached: most / ratio.is,
+        verdict: at_most(most),
+        broken: at_most(most / HALF) == Verdict::Missed,
     })
 }
 
@@ -67,6 +81,8 @@ fn memory(rows: &[Row]) -> Option<Judgement> {
         what: format!("largest memory, at worst in {}", row.name),
         wanted: format!("at most {MEMORY} of a peer's"),
         is: format!("{share:.2}"),
+        reached: MEMORY / share,
+        broken: share > MEMORY / HALF,
         verdict: if share <= MEMORY { Verdict::Met } else { Verdict::Missed },
     })
 }
@@ -77,12 +93,15 @@ fn share(row: &Row) -> Option<f64> {
     Some(row.samples(0)?.memory? as f64 / peers.min()? as f64)
 }
 
+#[expect(clippy::cast_precision_loss, reason = "the sizes of programs")]
 fn size(ours: &Side) -> Judgement {
     let bytes = disk(&ours.bin, |_| true);
     Judgement {
         what: "all plugins on disk".to_owned(),
         wanted: format!("at most {}", megabytes(SIZE)),
         is: megabytes(bytes),
+        reached: SIZE as f64 / bytes.max(1) as f64,
+        broken: bytes as f64 > SIZE as f64 / HALF,
         verdict: if bytes <= SIZE { Verdict::Met } else { Verdict::Missed },
     }
 }
@@ -113,6 +132,7 @@ pub(crate) fn megabytes(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::measure::{Noise, Outcome, Samples};
+    use crate::scene::SCENES;
 
     fn row(name: &str, unrest: f64, times: &[f64]) -> Row {
         let one =
@@ -131,6 +151,25 @@ mod tests {
         assert_eq!(speed(1.0, 2.0), Verdict::Met);
         assert_eq!(speed(1.0, 3.0), Verdict::Missed);
         assert_eq!(speed(9.0, 2.0), Verdict::Unknown);
+    }
+
+    #[test]
+    fn half_of_what_is_usual_is_broken_unless_the_machine_was_noisy() {
+        let bridge = TARGETS.iter().find(|target| target.row == "bridge ADD").unwrap();
+        let broken = |noise, times: f64| judge(&[row("bridge ADD", noise, &[2.0, 2.0 * times])], &[])[0].broken;
+        assert!(broken(1.0, 0.4 * bridge.usual) && !broken(1.0, 0.6 * bridge.usual));
+        assert!(!broken(9.0, 0.4 * bridge.usual));
+    }
+
+    #[test]
+    fn every_target_is_a_row() {
+        let rows: Vec<String> =
+            SCENES.iter().flat_map(|scene| scene.rows.iter().map(|verb| crate::scene::row(scene, *verb))).collect();
+        let wanted = TARGETS.iter().map(|target| target.row);
+        let compared = COMPARED.iter().flat_map(|(first, second, _)| [*first, *second]);
+        for name in wanted.chain(compared) {
+            assert!(rows.iter().any(|row| row == name), "{name} is no row");
+        }
     }
 
     #[test]

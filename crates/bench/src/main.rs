@@ -87,7 +87,9 @@ fn measure(asked: &Asked) -> Result<bool> {
     }
     say(&format!("\n{}\n", table::targets(&judgements)))?;
     say(&format!("{}\n", machine(&rows)))?;
-    Ok(!asked.assert || judgements.iter().all(|one| one.verdict != Verdict::Missed))
+    let missed = asked.assert && judgements.iter().any(|one| one.verdict == Verdict::Missed);
+    let broken = asked.guard && judgements.iter().any(|one| one.broken);
+    Ok(!missed && !broken)
 }
 
 /// On what it was measured, and how quiet that was.

@@ -189,7 +189,9 @@ impl<'a> Stage<'a> {
         // What a verb does not take, a strict plugin refuses.
         let of_a_container = |key: &str| ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS"].contains(&key);
         let pairs = pairs.into_iter().filter(|(key, _)| verb.is_of_a_container() || !of_a_container(key));
-        let env: Vec<_> = pairs.map(|(key, value)| (key.to_owned(), value)).chain(self.env.iter().cloned()).collect();
+        let of_scene = self.scene.env.iter().map(|(key, value)| ((*key).to_owned(), self.placed(value)));
+        let pairs = pairs.map(|(key, value)| (key.to_owned(), value));
+        let env: Vec<_> = pairs.chain(of_scene).chain(self.env.iter().cloned()).collect();
         let words: Vec<_> = self.through.iter().cloned().chain([self.plugin().display().to_string()]).collect();
         let input = Value::Object(self.conf(verb, container)?).to_string();
         Ready::new(&words, &env, input.as_bytes()).map_err(|error| format!("{}: {error}", self.plugin().display()))

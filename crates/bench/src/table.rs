@@ -91,7 +91,8 @@ fn times(samples: &Samples) -> String {
 fn compared(row: &Row, ratio: Ratio) -> (String, String) {
     let doubt = if row.is_noisy() || ratio.is_vague() { "~ " } else { "" };
     let faster = format!("{doubt}**{}** ({} – {})", short(ratio.is), short(ratio.low), short(ratio.high));
-    let wanted = target(&row.name).map(|target| format!("{target}: {}", word(verdict(row, ratio, target))));
+    let wanted =
+        target(&row.name).map(|target| format!("{}: {}", target.times, word(verdict(row, ratio, target.times))));
     (faster, wanted.unwrap_or_default())
 }
 
@@ -121,12 +122,17 @@ fn sizes(sides: &[Side]) -> String {
     text
 }
 
+/// Met or missed; and what is surely only half of what it usually is.
+fn told(judgement: &Judgement) -> String {
+    format!("{}{}", word(judgement.verdict), if judgement.broken { ", **broken**" } else { "" })
+}
+
 /// The judgements as a table.
 pub(crate) fn targets(judgements: &[Judgement]) -> String {
-    let lines = judgements
-        .iter()
-        .map(|one| format!("| {} | {} | {} | {} |\n", one.what, one.wanted, one.is, word(one.verdict)));
-    format!("| | wanted | measured | |\n| --- | --- | --- | --- |\n{}", lines.collect::<String>())
+    let lines = judgements.iter().map(|one| {
+        format!("| {} | {} | {} | {} | {} |\n", one.what, one.wanted, one.is, short(one.reached), told(one))
+    });
+    format!("| | wanted | measured | of it | |\n| --- | --- | --- | ---: | --- |\n{}", lines.collect::<String>())
 }
 
 #[cfg(test)]
