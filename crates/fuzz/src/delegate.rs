@@ -34,6 +34,7 @@ fn ours() -> &'static (String, Plugins) {
     OURS.get_or_init(|| beside(says))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the type of an entry's function")]
 fn says(_: &str, input: Input, _: Plugins, out: &mut dyn Write) -> u8 {
     if input.command == "ADD" {
         SAID.with_borrow(|said| out.write_all(said)).expect("it is written to memory");

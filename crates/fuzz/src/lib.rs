@@ -5,7 +5,7 @@
 //! that what we send ourselves is read as what was meant. One table, [`TARGETS`], serves all who bring bytes: the tests of
 //! this crate (the kept corpus, mutations of it, huge inputs) and `scripts/fuzz`.
 #![forbid(unsafe_code)]
-#![expect(clippy::missing_panics_doc, reason = "a target panics: that is how it says that a promise is broken")]
+#![expect(clippy::expect_used, reason = "a target panics: that is how it says that a promise is broken")]
 
 mod arguments;
 mod called;

@@ -65,9 +65,6 @@ fn read(message: &[u8]) {
     for range in vlans {
         assert!(range.first <= range.last, "{range:?} is a range");
         assert!(!range.to_string().is_empty());
-        let mut batch = Batch::new();
-        batch.delete_vlans(1, range);
-        assert!(wire::messages(batch).is_ok());
     }
 }
 
@@ -171,6 +168,10 @@ fn vlans(port: u32, range: VlanRange) {
     added.add_vlans(port, &[range]);
     removed.delete_vlans(port, range);
     for batch in [added, removed] {
+        if range.first > range.last {
+            assert!(wire::messages(batch).is_err(), "{range:?} is none");
+            continue;
+        }
         let message = only(batch);
         assert_eq!(message[HEADER + 4..HEADER + 8], port.to_ne_bytes(), "the port's number stands in its place");
     }

@@ -22,7 +22,7 @@ impl Target {
     pub fn seeds(&self) -> Vec<Vec<u8>> {
         let mut seeds = kept(&self.corpus());
         let take = match self.name {
-            "request" => request,
+            "request" => |call: &Value| Some(request(call)),
             "plugins" => configuration,
             "conversion" | "delegate" => answer,
             "arguments" => |call: &Value| call["env"]["CNI_ARGS"].as_str().map(|text| text.as_bytes().to_vec()),
@@ -53,7 +53,7 @@ fn text<'a>(call: &'a Value, path: &[&str]) -> &'a str {
     path.iter().fold(call, |value, key| &value[*key]).as_str().unwrap_or_default()
 }
 
-fn request(call: &Value) -> Option<Vec<u8>> {
+fn request(call: &Value) -> Vec<u8> {
     let said = |name: &str| text(call, &["env", name]);
     let netns = if said("CNI_NETNS").is_empty() { "" } else { "own" };
     let fields = [
@@ -65,7 +65,7 @@ fn request(call: &Value) -> Option<Vec<u8>> {
         "/bin",
         text(call, &["stdin"]),
     ];
-    Some(fields.join("\0").into_bytes())
+    fields.join("\0").into_bytes()
 }
 
 fn configuration(call: &Value) -> Option<Vec<u8>> {

@@ -75,7 +75,7 @@ impl World {
         let before = self.files();
         let given = self.store().acquire(&Request { owner: owner.clone(), sets, wanted: Vec::new() });
         let Ok(given) = given else {
-            assert_eq!(self.kept(&before), self.kept(&self.files()), "a refusal leaves all as it was");
+            assert_eq!(kept(&before), kept(&self.files()), "a refusal leaves all as it was");
             return;
         };
         assert_eq!(given.len(), 1);
@@ -131,8 +131,10 @@ impl World {
             return Ok(()); // an address that was given is nobody's to take away
         }
         let path = self.network().join(name);
+        // Whoever gives a name another content makes a new file of it: what is overwritten in place nobody could tell.
+        let _ = fs::remove_file(&path); // it may not be there
         let content: Vec<u8> = match bytes.int_in_range(0..=3)? {
-            0 => return Ok(fs::remove_file(path).unwrap_or_default()),
+            0 => return Ok(()),
             1 => text(&owner(bytes)?),
             2 => vec![0; bytes.int_in_range(0..=8)?],
             _ => bytes.arbitrary()?,
@@ -187,20 +189,13 @@ impl World {
         self.files().into_iter().filter(move |(name, _)| is_address(name))
     }
 
-    /// What has to be there after a call that was refused: all but what a power cut emptied, and the memory of the last.
-    fn kept(&self, files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
-        let emptied = |content: &Vec<u8>| content.iter().all(|byte| *byte == 0);
-        let kept = files.iter().filter(|(name, content)| !emptied(content) && !name.starts_with("last_reserved_ip"));
-        kept.map(|(name, content)| (name.clone(), content.clone())).collect()
-    }
-
     /// Nothing went but what was said to be freed, and nothing changed.
     fn only_gone(&self, before: &BTreeMap<String, Vec<u8>>, freed: &[IpAddr]) {
-        let mut wanted = self.kept(before);
+        let mut wanted = kept(before);
         for address in freed {
             assert!(wanted.remove(&address.to_string()).is_some(), "{address} was there");
         }
-        assert_eq!(self.kept(&self.files()), wanted);
+        assert_eq!(kept(&self.files()), wanted);
     }
 }
 
@@ -210,4 +205,11 @@ fn owner(bytes: &mut Unstructured<'_>) -> Result<Owner> {
 
 fn text(owner: &Owner) -> Vec<u8> {
     format!("{}\r\n{}", owner.container, owner.ifname.as_deref().unwrap_or_default()).into_bytes()
+}
+
+/// What has to be there after a call that was refused: all but what a power cut emptied, and the memory of the last.
+fn kept(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
+    let emptied = |content: &Vec<u8>| content.iter().all(|byte| *byte == 0);
+    let kept = files.iter().filter(|(name, content)| !emptied(content) && !name.starts_with("last_reserved_ip"));
+    kept.map(|(name, content)| (name.clone(), content.clone())).collect()
 }

@@ -4,22 +4,21 @@ use cnikit_fuzz::Target;
 
 /// How deep the deepest is.
 const DEEP: usize = 200_000;
-/// No longer than this, where more could come: a debug build takes a second for it.
-const LONG: usize = 1 << 20;
+/// No longer than this, where more could come: a debug build takes its time.
+const LONG: usize = 1 << 19;
 
 /// The longest input of the target's that is worth its time.
-fn longest(target: &Target) -> usize {
+pub(crate) fn longest(target: &Target) -> usize {
     target.longest.min(LONG)
 }
 
-/// Of the target's seeds the few that differ most in length, each grown in every way that fits.
-pub(crate) fn inputs(target: &Target) -> Vec<Vec<u8>> {
+/// Of the target's seeds a few that differ in length, each grown to this length in every way that fits.
+pub(crate) fn inputs(target: &Target, length: usize) -> Vec<Vec<u8>> {
     let mut seeds = target.seeds();
     seeds.sort_by_key(Vec::len);
     seeds.dedup();
     let few = [seeds.len() / 4, seeds.len() / 2, seeds.len().saturating_sub(1)];
     let chosen = few.iter().filter_map(|place| seeds.get(*place));
-    let length = longest(target);
     let grown = chosen.flat_map(|seed| [repeated(seed, length)].into_iter().chain(lists(seed, length)));
     grown.chain(deep(length)).collect()
 }
@@ -41,7 +40,7 @@ fn deep(length: usize) -> Vec<Vec<u8>> {
 /// its own in the place of its digits.
 fn lists(seed: &[u8], length: usize) -> Vec<Vec<u8>> {
     let places = brackets(seed);
-    let every = places.len().div_ceil(12).max(1);
+    let every = places.len().div_ceil(6).max(1);
     places.iter().step_by(every).flat_map(|(from, to)| grown(seed, *from, *to, length)).collect()
 }
 

@@ -14,8 +14,11 @@ use cnikit_testkit::campaign::{Line, chance};
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::time::{ClockId, clock_gettime};
 
-/// What one input may take of a processor: readers are built for calls of a millisecond.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// What any input may take of a processor, this being no release build.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// What takes longer may not take so many times as long for an input four times as long: what is compared each with each
+/// takes 16 times as long.
+const DISPROPORTION: u32 = 8;
 
 fn main() {
     let tests = TARGETS.iter().flat_map(|target| {
@@ -33,14 +36,14 @@ fn corpus(target: &Target) -> Result<(), Failed> {
     if seeds.is_empty() {
         return Err(format!("{} has nothing to start from", target.corpus().display()).into());
     }
-    seeds.iter().try_for_each(|seed| attempt(target, seed))
+    seeds.iter().try_for_each(|seed| attempt(target, seed).map(drop))
 }
 
 fn mutations(target: &Target) -> Result<(), Failed> {
     let what = format!("fuzz {}", target.name);
     let (seeds, mut rng) = (target.seeds(), chance(&what));
     let until = Instant::now() + Duration::from_secs(seconds());
-    let (mut line, mut survived) = (Line::new(what, "mutations").by_chance(), Ok(()));
+    let (mut line, mut survived) = (Line::new(what, "mutations").by_chance(), Ok(Duration::ZERO));
     while survived.is_ok() && Instant::now() < until {
         survived = attempt(target, &mutate(&seeds, target.words, &mut rng));
         line.tried += 1;
@@ -48,11 +51,18 @@ fn mutations(target: &Target) -> Result<(), Failed> {
     line.of = line.tried;
     line.found = usize::from(survived.is_err());
     line.say();
-    survived
+    survived.map(drop)
 }
 
 fn huge(target: &Target) -> Result<(), Failed> {
-    huge::inputs(target).iter().try_for_each(|input| attempt(target, input))
+    let (long, longer) = (huge::longest(target) / 4, huge::longest(target));
+    for (small, large) in huge::inputs(target, long).iter().zip(huge::inputs(target, longer)) {
+        let (before, after) = (attempt(target, small)?, attempt(target, &large)?);
+        if after > PATIENCE && after > before * DISPROPORTION {
+            return Err(format!("{before:?}, and four times as much took {after:?}: {}", shown(target, &large)).into());
+        }
+    }
+    Ok(())
 }
 
 /// How long each target is given mutations: one second if nobody said otherwise.
@@ -61,20 +71,17 @@ fn seconds() -> u64 {
     std::env::var("CNIKIT_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
-/// One input: a promise that was broken, or that took too long, is an error that shows it.
-fn attempt(target: &Target, input: &[u8]) -> Result<(), Failed> {
+/// One input, and what it took of a processor: a promise that was broken is an error that shows the input.
+fn attempt(target: &Target, input: &[u8]) -> Result<Duration, Failed> {
     let (run, began) = (target.run, processor());
-    let survived = catch_unwind(|| run(input));
-    let took = processor().saturating_sub(began);
-    let shown = || {
-        let start = &input[..input.len().min(4 << 10)];
-        format!("{} of {} bytes: {}", target.name, input.len(), start.escape_ascii())
-    };
-    match survived {
-        Err(_) => Err(shown().into()),
-        Ok(()) if took > PATIENCE => Err(format!("it took {took:?}: {}", shown()).into()),
-        Ok(()) => Ok(()),
-    }
+    catch_unwind(|| run(input)).map_err(|_| shown(target, input))?;
+    Ok(processor().saturating_sub(began))
+}
+
+/// The input in a form that a test can be made of; the beginning of it, if it is long.
+fn shown(target: &Target, input: &[u8]) -> String {
+    let start = &input[..input.len().min(4 << 10)];
+    format!("{} of {} bytes: b\"{}\"", target.name, input.len(), start.escape_ascii())
 }
 
 /// What this thread has had of a processor, which a busy machine does not change.
