@@ -3,7 +3,7 @@
 use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
-use cnikit_tests::tampering::{BRIDGE, COMMON, IPTABLES, LAYER2, NFTABLES, PTP, SPOOF, Thing};
+use cnikit_tests::tampering::{BRIDGE, COMMON, IN_THE_RING, IPTABLES, LAYER2, NFTABLES, PTP, SPOOF, Thing};
 use cnikit_tests::{dual_stack, interface_subjects, subject};
 use serde_json::json;
 
@@ -100,9 +100,6 @@ fn check_names_each_rule_of_iptables_that_was_tampered_with() {
         life::names_tampering(&subject, &IPTABLES.map(|thing| thing.by));
     }
 }
-
-/// The kinds of VLANs: `tests/ring/vlan.rs` tampers with them.
-const IN_THE_RING: [&str; 2] = ["VLANs of the port", "VLAN gateway"];
 
 #[test]
 fn no_kind_of_resource_is_forgotten() {

@@ -40,12 +40,12 @@ struct Order {
 }
 
 impl Order {
-    const ALL: [Order; 4] = [
-        Order { adds_first: false, boots_again: false },
-        Order { adds_first: true, boots_again: false },
-        Order { adds_first: false, boots_again: true },
-        Order { adds_first: true, boots_again: true },
-    ];
+    /// What was held in an earlier boot can only be told by a machine that has a name; see machine-id(5).
+    fn all() -> impl Iterator<Item = Order> {
+        let boots: &[bool] = if cnikit_netns::machine_id().is_some() { &[false, true] } else { &[false] };
+        let each = move |adds_first| boots.iter().map(move |again| Order { adds_first, boots_again: *again });
+        [false, true].into_iter().flat_map(each)
+    }
 }
 
 /// So many at once: each waits for processes most of the time.
@@ -77,7 +77,7 @@ fn scenes(subject: &Subject, verb: Verb) -> Vec<Scene> {
     assert!(moments > 0 || verb == Verb::Gc, "{} writes nothing below its directory", verb.command());
     let at = |moment: usize| {
         let node = Node::new(subject).until(verb, moment);
-        let each = |loss| Order::ALL.map(|after| Scene { verb, moment, loss, after });
+        let each = |loss| Order::all().map(move |after| Scene { verb, moment, loss, after });
         Loss::all(node.changes()).into_iter().flat_map(each).collect::<Vec<_>>()
     };
     (0..=moments).flat_map(at).collect()
