@@ -71,12 +71,11 @@ pub fn bin() -> &'static Path {
     })
 }
 
-/// The plugins as `scripts/install` installs them: built to be fast, where a test runs them by the thousand.
+/// The plugins as `scripts/install` installs them, beside the tests: built to be fast, for they are run by the thousand.
 pub fn installed() -> &'static Path {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        let dir = tempfile::tempdir().unwrap().keep();
-        remove_at_exit(&dir);
+        let dir = built().join("installed");
         let mut install = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install"));
         let said = install.args([dir.join("bin"), dir.join("tool")]).output().expect("scripts/install can be started");
         assert!(said.status.success(), "scripts/install: {}", String::from_utf8_lossy(&said.stderr));
