@@ -68,7 +68,7 @@ fn that_the_kernel_could_not_tell_is_not_said_to_be_absence() {
     symlink("ipam", one.path().join("ipam")).unwrap();
     let path = format!("{}:{}", text(&one), text(&two));
     let error = find("ipam", &path).unwrap_err().to_string();
-    assert!(error.contains("Too many levels of symbolic links"), "{error}");
+    assert!(error.contains("(os error 40)"), "{error}");
     let second = put(&two, "ipam", 0o755);
     assert_eq!(find("ipam", &path).unwrap(), second);
 }

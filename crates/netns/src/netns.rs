@@ -1,13 +1,16 @@
 //! A network namespace that is held open.
 
-use std::fs::{self, File, OpenOptions};
+use std::ffi::CString;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::sys::stat::fstat;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::{Mode, fstat};
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 
 use crate::visit::{HERE, visit};
@@ -28,7 +31,7 @@ impl Netns {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let failed = |source: io::Error| Error::new("open the network namespace", path.display().to_string(), source);
-        let place = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path).map_err(failed)?;
+        let place = locate(path).map_err(failed)?;
         judge_file_system(&place).map_err(failed)?;
         let file = reopen(&place).map_err(failed)?;
         judge_type(file.as_fd()).map_err(failed)?;
@@ -44,7 +47,7 @@ impl Netns {
     /// an error of the kernel's.
     pub fn nowhere(path: impl AsRef<Path>) -> Result<Self, Error> {
         let failed = |source: io::Error| Error::new("open", "/dev/null".to_owned(), source);
-        let file = OpenOptions::new().read(true).open("/dev/null").map_err(failed)?;
+        let file = File::open("/dev/null").map_err(failed)?;
         Ok(Self::held(file.into(), path.as_ref().to_owned()))
     }
 
@@ -94,6 +97,13 @@ impl AsFd for Netns {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Says where a path leads, without opening what is there. Not by the standard library's options: with musl they take O_PATH
+/// for a way of access, and drop it.
+fn locate(path: &Path) -> io::Result<File> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    Ok(open(path.as_c_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?.into())
 }
 
 /// Refuses what is not on nsfs, by its magic, without having opened it for reading.

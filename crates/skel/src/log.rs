@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,8 +19,9 @@ use crate::error::Result;
 use crate::input::{Input, Level};
 
 thread_local! {
-    /// The calls under way on this thread: a delegate in this process is one within another.
-    static CALLS: RefCell<Vec<Context>> = const { RefCell::new(Vec::new()) };
+    /// The calls under way on this thread: a delegate in this process is one within another. It is empty when the thread
+    /// ends, and to announce a destructor would cost every plugin more than all its looks at this.
+    static CALLS: RefCell<ManuallyDrop<Vec<Context>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 struct Context {
@@ -36,7 +38,7 @@ pub(crate) fn call<T>(plugin: &str, input: &Input, work: impl FnOnce() -> Result
     }
     CALLS.with_borrow_mut(|calls| calls.push(Context::of(plugin, input)));
     let done = timed(Level::Info, "call", work);
-    CALLS.with_borrow_mut(Vec::pop);
+    CALLS.with_borrow_mut(|calls| calls.pop());
     done
 }
 
