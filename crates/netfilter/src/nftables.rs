@@ -289,7 +289,7 @@ impl Nftables {
     fn standing<'a>(&mut self, frame: &'a Frame) -> Result<State<'a>> {
         let mut questions = vec![Message::generation(frame), Message::table(frame)];
         questions.extend(frame.chains.iter().map(|chain| Message::chain(frame, chain.name)));
-        let answers = self.ask(questions).map_err(lacking)?;
+        let answers = self.ask(&questions).map_err(lacking)?;
         let list = |place: usize| answers.get(place)?.as_ref()?.get(HEADERS..);
         let generation = list(0).and_then(|list| number(list, object::GENERATION_ID));
         let generation = generation.ok_or_else(|| Error::ours("read", "the ruleset", "the kernel gave no number"))?;
@@ -309,7 +309,7 @@ impl Nftables {
 
     /// Whether a table has this chain, whoever made it; in a kernel without `nf_tables` none has.
     pub(crate) fn has(&mut self, table: &Frame, chain: &str) -> Result<bool> {
-        match self.ask(vec![Message::chain(table, chain)]) {
+        match self.ask(&[Message::chain(table, chain)]) {
             Ok(answers) => Ok(answers.iter().any(Option::is_some)),
             Err(error) if is_lacking(&error) => Ok(false),
             Err(error) => Err(error),
@@ -338,7 +338,7 @@ impl Nftables {
 
     /// What the kernel says of a chain; none if there is no such chain or table, or no `nf_tables` at all.
     fn chain(&mut self, frame: &Frame, name: &str) -> Result<Option<FoundChain>> {
-        match self.ask(vec![Message::chain(frame, name)]) {
+        match self.ask(&[Message::chain(frame, name)]) {
             Ok(answers) => {
                 let list = answers.into_iter().flatten().next();
                 Ok(list.as_ref().and_then(|message| message.get(HEADERS..)).map(FoundChain::read))
@@ -349,8 +349,7 @@ impl Nftables {
     }
 
     /// The answers to questions for one thing each, `None` for those that are not there.
-    fn ask(&mut self, questions: Vec<Message>) -> Result<Vec<Option<Vec<u8>>>> {
-        let questions: Vec<_> = questions.into_iter().map(Message::acknowledged).collect();
+    fn ask(&mut self, questions: &[Message]) -> Result<Vec<Option<Vec<u8>>>> {
         let sequences: Vec<_> = questions.iter().map(|_| self.socket.next_sequence()).collect();
         let asked = questions.iter().zip(&sequences);
         let datagram: Vec<u8> = asked.clone().flat_map(|(question, sequence)| question.encode(*sequence)).collect();

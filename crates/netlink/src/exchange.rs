@@ -1,10 +1,11 @@
 //! Requests and their answers.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
 use cnikit_process::Deadline;
+use netlink_packet_core::NLM_F_ACK;
 use nix::errno::Errno;
 
 use crate::frame::{self, Frame, Refusal, frames};
@@ -22,19 +23,20 @@ pub struct Exchanged {
 
 impl Socket {
     /// Sends ONE datagram, which holds one or many messages, and collects the answers until each sequence number in
-    /// `acks` has been acknowledged or refused.
+    /// `awaited` has been acknowledged or refused, or answered.
     ///
-    /// Headers and sequence numbers are the caller's. A message listed in `acks` has to carry `NLM_F_ACK`. The kernel
-    /// works the messages off in order. When it refused one and left out the acknowledgements of others, as
-    /// `nf_tables` may when it gives a transaction up, this returns without them.
+    /// Headers and sequence numbers are the caller's. A message that carries `NLM_F_ACK` is awaited until it is
+    /// acknowledged; one that does not, which has to be a question for one thing, until that comes. The kernel works the
+    /// messages off in order. When it refused one and left out the acknowledgements of others, as `nf_tables` may when it
+    /// gives a transaction up, this returns without them.
     ///
     /// Refusals are no error of this function: they are in [`Exchanged::errors`].
-    pub fn exchange(&mut self, datagram: &[u8], acks: &[u32]) -> Result<Exchanged> {
-        self.try_exchange(datagram, acks).map_err(|source| Error::new("exchange netlink messages", "", source))
+    pub fn exchange(&mut self, datagram: &[u8], awaited: &[u32]) -> Result<Exchanged> {
+        self.try_exchange(datagram, awaited).map_err(|source| Error::new("exchange netlink messages", "", source))
     }
 
-    fn try_exchange(&mut self, datagram: &[u8], acks: &[u32]) -> io::Result<Exchanged> {
-        let mut answers = Answers::to(datagram, acks);
+    fn try_exchange(&mut self, datagram: &[u8], awaited: &[u32]) -> io::Result<Exchanged> {
+        let mut answers = Answers::to(datagram, awaited);
         self.send(datagram)?;
         let result = self.collect(&mut answers);
         self.missed |= answers.missed || answers.lost;
@@ -59,8 +61,9 @@ impl Socket {
 
 /// The answers to one datagram, as they come in.
 pub(crate) struct Answers {
-    ours: BTreeSet<u32>,
-    open: BTreeSet<u32>,
+    /// Our messages, and whether each asked for an acknowledgement.
+    ours: BTreeMap<u32, bool>,
+    open: Vec<u32>,
     /// Answers may have been lost.
     lost: bool,
     /// Messages came that are no answers.
@@ -69,9 +72,9 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    pub(crate) fn to(datagram: &[u8], acks: &[u32]) -> Self {
-        let ours = frames(datagram).map(|frame| frame.sequence).collect();
-        Self { ours, open: acks.iter().copied().collect(), lost: false, missed: false, exchanged: Exchanged::default() }
+    pub(crate) fn to(datagram: &[u8], awaited: &[u32]) -> Self {
+        let ours = frames(datagram).map(|frame| (frame.sequence, frame.flags & NLM_F_ACK != 0)).collect();
+        Self { ours, open: awaited.to_vec(), lost: false, missed: false, exchanged: Exchanged::default() }
     }
 
     pub(crate) fn complete(&self) -> bool {
@@ -80,23 +83,31 @@ impl Answers {
 
     pub(crate) fn take(&mut self, port: u32, datagram: &[u8]) {
         for frame in frames(datagram) {
-            if frame.port == port && self.ours.contains(&frame.sequence) {
-                self.take_one(&frame);
-            } else {
-                self.missed = true;
+            match self.ours.get(&frame.sequence).filter(|_| frame.port == port) {
+                Some(acknowledged) => self.take_one(&frame, *acknowledged),
+                None => self.missed = true,
             }
         }
     }
 
-    fn take_one(&mut self, frame: &Frame<'_>) {
+    fn take_one(&mut self, frame: &Frame<'_>, acknowledged: bool) {
         match frame.kind {
             frame::ERROR => {
-                self.open.remove(&frame.sequence);
+                self.done(frame.sequence);
                 self.exchanged.errors.extend(frame.refusal().map(|refusal| (frame.sequence, refusal)));
             }
             frame::OVERRUN => self.lost = true,
             frame::NOOP | frame::DONE => {}
-            _ => self.exchanged.messages.push(frame.bytes.to_vec()),
+            _ => {
+                self.exchanged.messages.push(frame.bytes.to_vec());
+                if !acknowledged {
+                    self.done(frame.sequence);
+                }
+            }
         }
+    }
+
+    fn done(&mut self, sequence: u32) {
+        self.open.retain(|open| *open != sequence);
     }
 }

@@ -42,7 +42,7 @@ impl Netlink {
         work(&mut self.socket.borrow_mut())
     }
 
-    /// Carries out one request and returns what came back beside the acknowledgement.
+    /// Carries out one request and returns what came back beside an acknowledgement.
     pub(crate) fn ask(&self, request: Request) -> Result<Vec<Vec<u8>>> {
         self.carry_out(&[request])
     }
@@ -88,7 +88,7 @@ impl Netlink {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) message: RouteNetlinkMessage,
-    /// Beside `NLM_F_REQUEST` and `NLM_F_ACK`.
+    /// Beside `NLM_F_REQUEST`, and `NLM_F_ACK` for a change.
     pub(crate) flags: u16,
     pub(crate) operation: &'static str,
     pub(crate) object: String,
@@ -117,8 +117,15 @@ impl Forgives {
 
 impl Request {
     pub(crate) fn pack(&self, sequence: u32) -> Vec<u8> {
-        pack(&self.message, self.flags | NLM_F_REQUEST | NLM_F_ACK, sequence)
+        let acknowledged = if is_question(&self.message) { 0 } else { NLM_F_ACK };
+        pack(&self.message, self.flags | NLM_F_REQUEST | acknowledged, sequence)
     }
+}
+
+/// What is asked of the kernel is answered or refused; to have that acknowledged as well is one more message to read.
+fn is_question(message: &RouteNetlinkMessage) -> bool {
+    use RouteNetlinkMessage::{GetLink, GetNsId, GetRoute};
+    matches!(message, GetLink(_) | GetNsId(_) | GetRoute(_))
 }
 
 fn pack(message: &RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {

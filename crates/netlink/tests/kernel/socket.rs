@@ -17,6 +17,7 @@ const RTM_GETLINK: u16 = 18;
 const RTM_GETADDR: u16 = 22;
 const AF_INET6: u8 = 10;
 const NLMSG_DONE: u8 = 3;
+const REQUEST: u16 = 1;
 const REQUEST_ACK: u16 = 5;
 const REQUEST_DUMP: u16 = 0x301;
 
@@ -44,6 +45,21 @@ fn answers_and_refusals_of_one_datagram_come_with_their_sequence_numbers() {
     assert_eq!(refused, [(numbers[0], libc::ENODEV), (numbers[2], libc::ENODEV)]);
     assert_eq!(exchanged.messages.len(), 1);
     assert_eq!(exchanged.messages[0][8..12], numbers[1].to_ne_bytes());
+}
+
+#[test]
+fn a_question_that_asks_for_no_acknowledgement_is_done_with_its_answer_or_its_refusal() {
+    let mut socket = Socket::inside(&netns(), ROUTE).unwrap();
+    for (index, expected) in [(1, (1, 0)), (99, (0, 1)), (1, (1, 0))] {
+        let number = socket.next_sequence();
+        let exchanged = socket.exchange(&get_link(REQUEST, number, index), &[number]).unwrap();
+        assert_eq!((exchanged.messages.len(), exchanged.errors.len()), expected);
+    }
+    let numbers = [socket.next_sequence(), socket.next_sequence()];
+    let datagram = [get_link(REQUEST, numbers[0], 1), get_link(REQUEST_ACK, numbers[1], 1)].concat();
+    let exchanged = socket.exchange(&datagram, &numbers).unwrap();
+    let answered: Vec<&[u8]> = exchanged.messages.iter().map(|message| &message[8..12]).collect();
+    assert_eq!(answered, numbers.each_ref().map(|number| number.to_ne_bytes()));
 }
 
 #[test]
