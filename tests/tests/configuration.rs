@@ -237,6 +237,9 @@ fn every_key_of_ptp_is_seen_in_the_plan() {
     let narrow = "veth pair: eth0 in the container, mtu 1400, the other end routed on the host";
     assert_eq!(ptp(json!({"mtu": 1400}), &given), [narrow, forwarding, end, up]);
     assert_eq!(ptp(json!({"mtu": -1}), &given), [pair, forwarding, end, up]);
+    let wide = "veth pair: eth0 in the container, 4 queues, the other end routed on the host";
+    assert_eq!(ptp(json!({"queues": 4}), &given), [wide, forwarding, end, up]);
+    assert_eq!(ptp(json!({"queues": 0}), &given), [pair, forwarding, end, up]);
 }
 
 #[test]
@@ -362,6 +365,8 @@ fn bridge_refuses_what_it_cannot_serve_and_says_why() {
             Refused(mac("02:00:00:00:00:00:00:01"), 7, "02:00:00:00:00:00:00:01"),
             Refused(json!({"mtu": 65536}), 7, "an MTU of 65536 is more than a link can have (65535)"),
             Refused(json!({"mtu": "1400"}), 6, "mtu"),
+            Refused(json!({"queues": 4097}), 7, "4097 queues (must be between 0 and 4096)"),
+            Refused(json!({"queues": -1}), 7, "-1 queues (must be between 0 and 4096)"),
             Refused(json!({"bridge": "a-bridge-16-long"}), 7, "interface name is too long"),
             Refused(json!({"bridge": ""}), 7, "interface name is empty"),
             Refused(json!({"bridge": "a/b"}), 7, "contains / or :"),

@@ -573,3 +573,25 @@ fn an_attachment_that_is_added_again_is_refused_and_goes_on_running() {
         subject.del(&host, "c-one", &container, &result);
     }
 }
+
+/// How many there are, not how many are in use; the kernel's own choice depends on the machine.
+#[test]
+fn a_pair_has_one_queue_each_way_unless_more_are_said() {
+    let queues = |links: &str| {
+        let links: Vec<Value> = serde_json::from_str(links).unwrap();
+        links.iter().map(|link| (link["num_tx_queues"].clone(), link["num_rx_queues"].clone())).collect::<Vec<_>>()
+    };
+    let kernels =
+        |host: &Host| queues(&host.sh("ip link add probe type veth && ip -d -j link show probe && ip link del probe"));
+    for subject in [bridge(), ptp()] {
+        let (host, container) = (Host::new(), Host::new().container());
+        let expected = [(json!(null), vec![(json!(1), json!(1))]), (json!(3), vec![(json!(3), json!(3))])];
+        for (said, expected) in expected.into_iter().chain([(json!(0), kernels(&host))]) {
+            let subject = subject.with("queues", said).at(host.dir());
+            let result = subject.add(&host, "c-one", &container);
+            assert_eq!(queues(&container.sh("ip -d -j link show eth0")), expected);
+            assert_eq!(queues(&host.sh("ip -d -j link show type veth")), expected);
+            subject.del(&host, "c-one", &container, &result);
+        }
+    }
+}
