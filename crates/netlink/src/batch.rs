@@ -33,6 +33,11 @@ impl Batch {
         self.requests.push(change.request(index));
     }
 
+    /// Changes a link's settings; that there is no such link is success.
+    pub fn set_link_if_present(&mut self, index: u32, change: &Change) {
+        self.requests.push(Request { forgives: Forgives::Absent, ..change.request(index) });
+    }
+
     /// Adds an address; one that is there already is a refusal.
     pub fn add_address(&mut self, index: u32, address: &NewAddress) {
         self.requests.push(address.request(index));

@@ -35,6 +35,9 @@ pub struct Change {
     /// Whether it speaks only to ports that are not isolated. Refused like `hairpin`.
     #[doc(alias = "IFLA_BRPORT_ISOLATED")]
     pub isolated: Option<bool>,
+    /// The number of the group that it is in, by which it can be deleted together with others; 0 is none.
+    #[doc(alias = "IFLA_GROUP")]
+    pub group: Option<u32>,
     /// The name.
     pub name: Option<String>,
 }
@@ -91,6 +94,9 @@ impl Change {
         }
         if let Some(master) = self.master {
             builder = builder.controller(master);
+        }
+        if let Some(group) = self.group {
+            builder = builder.link_group(group);
         }
         if let Some(name) = &self.name {
             builder = builder.name(name);

@@ -5,7 +5,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     InfoKind, LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkInfo, LinkMessage, State,
 };
-use rtnetlink::LinkUnspec;
+use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use crate::frame::{HEADER, attributes, words};
 use crate::netlink::{Forgives, Request};
@@ -21,6 +21,7 @@ const OPERSTATE: u16 = 16;
 const LINKINFO: u16 = 18;
 const IFALIAS: u16 = 20;
 const PROMISCUITY: u16 = 30;
+const GROUP: u16 = 27;
 const LINK_NETNSID: u16 = 37;
 const PROP_LIST: u16 = 52;
 const ALT_IFNAME: u16 = 53;
@@ -86,6 +87,9 @@ pub struct Link {
     /// The namespace of `lower`, by the number that this namespace has for that one; `None` if it is this one.
     #[doc(alias = "IFLA_LINK_NETNSID")]
     pub lower_netns: Option<i32>,
+    /// The number of the group that it is in; 0 is none.
+    #[doc(alias = "IFLA_GROUP")]
+    pub group: u32,
     /// What it is set to as a port of a bridge.
     pub port: Option<Port>,
     /// Of a bridge: whether it filters by VLAN.
@@ -134,6 +138,24 @@ impl Netlink {
         absent_is_none(self.link_at(index))
     }
 
+    /// As [`Netlink::find_link`], content with what was read last, unless this handle has changed any link since: for what
+    /// a call has looked at already. What others changed meanwhile is not seen.
+    pub fn find_recent_link(&self, name: &str) -> Result<Option<Link>> {
+        let known = self.remembered(|link| link.name == name);
+        known.map_or_else(|| self.find_link(name), |link| Ok(Some(link)))
+    }
+
+    /// As [`Netlink::link`], content with what was read last; see [`Netlink::find_recent_link`].
+    pub fn recent_link(&self, name: &str) -> Result<Link> {
+        self.remembered(|link| link.name == name).map_or_else(|| self.link(name), Ok)
+    }
+
+    /// As [`Netlink::find_link_at`], content with what was read last; see [`Netlink::find_recent_link`].
+    pub fn find_recent_link_at(&self, index: u32) -> Result<Option<Link>> {
+        let known = self.remembered(|link| link.index == index);
+        known.map_or_else(|| self.find_link_at(index), |link| Ok(Some(link)))
+    }
+
     /// All links of a kind, such as `veth`. The kernel picks them.
     pub fn links_of_kind(&self, kind: &str) -> Result<Vec<Link>> {
         let mut message = LinkMessage::default();
@@ -164,6 +186,17 @@ impl Netlink {
         self.ask(request).map(drop)
     }
 
+    /// Deletes all links of a group, whosever they are, with the peers of veths; that there is none is an error. See
+    /// [`Error::is_absent`]. It takes the kernel hardly longer than one link does.
+    #[doc(alias = "IFLA_GROUP")]
+    pub fn delete_group(&self, group: u32) -> Result<()> {
+        let message =
+            RouteNetlinkMessage::DelLink(LinkMessageBuilder::<LinkUnspec>::default().link_group(group).build());
+        let (operation, object) = ("delete links of group", group.to_string());
+        let request = Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing };
+        self.ask(request).map(drop)
+    }
+
     fn read_link(&self, mut message: LinkMessage, object: &str) -> Result<Link> {
         message.attributes.push(without_statistics());
         let message = RouteNetlinkMessage::GetLink(message);
@@ -171,7 +204,9 @@ impl Netlink {
         let (flags, link, forgives) = (0, None, Forgives::Nothing);
         let answers = self.ask(Request { message, flags, operation, object: object.to_owned(), link, forgives })?;
         let unreadable = || Error::unreadable(operation, object, "the kernel's answer is no link");
-        answers.iter().find_map(|message| Link::parse(message)).ok_or_else(unreadable)
+        let link = answers.iter().find_map(|message| Link::parse(message)).ok_or_else(unreadable)?;
+        self.remember(&link);
+        Ok(link)
     }
 }
 
@@ -230,6 +265,7 @@ impl Link {
             LINK => self.lower = parse_u32(value).ok().filter(|index| *index != 0),
             MASTER => self.master = parse_u32(value).ok(),
             PROMISCUITY => self.promiscuity = parse_u32(value).unwrap_or_default(),
+            GROUP => self.group = parse_u32(value).unwrap_or_default(),
             LINK_NETNSID => self.lower_netns = parse_i32(value).ok(),
             PROP_LIST => {
                 let names = attributes(value).filter(|(kind, _)| *kind == ALT_IFNAME);

@@ -8,7 +8,7 @@ use netlink_packet_core::{Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, Netlin
 use netlink_packet_route::RouteNetlinkMessage;
 
 use crate::frame::HEADER;
-use crate::{Error, Result, Socket};
+use crate::{Error, Link, Result, Socket};
 
 /// `NETLINK_ROUTE` of `linux/netlink.h`.
 const ROUTE: isize = 0;
@@ -20,6 +20,8 @@ const ROUTE: isize = 0;
 #[doc(alias = "rtnetlink")]
 pub struct Netlink {
     socket: Rc<RefCell<Socket>>,
+    /// The links as they were read last, unless this handle changed any since.
+    recent: Rc<RefCell<Vec<Link>>>,
 }
 
 impl Netlink {
@@ -34,7 +36,7 @@ impl Netlink {
     }
 
     fn over(socket: Socket) -> Self {
-        Self { socket: Rc::new(RefCell::new(socket)) }
+        Self { socket: Rc::new(RefCell::new(socket)), recent: Rc::default() }
     }
 
     /// Runs `work` with the socket; `work` must not come back to this handle.
@@ -50,6 +52,9 @@ impl Netlink {
     /// Sends all requests in one datagram. The first refusal that its request does not forgive is the error.
     pub(crate) fn carry_out(&self, requests: &[Request]) -> Result<Vec<Vec<u8>>> {
         let Some(first) = requests.first() else { return Ok(Vec::new()) };
+        if requests.iter().any(|request| changes_links(&request.message)) {
+            self.recent.borrow_mut().clear();
+        }
         let (exchanged, sequences) = self.with_socket(|socket| {
             let sequences: Vec<u32> = requests.iter().map(|_| socket.next_sequence()).collect();
             let datagram: Vec<u8> =
@@ -66,6 +71,18 @@ impl Netlink {
             }
         }
         Ok(exchanged.messages)
+    }
+
+    /// Remembers a link as it was just read.
+    pub(crate) fn remember(&self, link: &Link) {
+        let mut recent = self.recent.borrow_mut();
+        recent.retain(|one| one.index != link.index && one.name != link.name);
+        recent.push(link.clone());
+    }
+
+    /// A link as it was read last, unless this handle changed any link since.
+    pub(crate) fn remembered(&self, is_it: impl Fn(&Link) -> bool) -> Option<Link> {
+        self.recent.borrow().iter().find(|link| is_it(link)).cloned()
     }
 
     /// Says which link the refused request was about; by name, if there still is a link with this number.
@@ -126,6 +143,11 @@ impl Request {
 fn is_question(message: &RouteNetlinkMessage) -> bool {
     use RouteNetlinkMessage::{GetLink, GetNsId, GetRoute};
     matches!(message, GetLink(_) | GetNsId(_) | GetRoute(_))
+}
+
+fn changes_links(message: &RouteNetlinkMessage) -> bool {
+    use RouteNetlinkMessage::{DelLink, NewLink, SetLink};
+    matches!(message, NewLink(_) | SetLink(_) | DelLink(_))
 }
 
 fn pack(message: &RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {

@@ -16,8 +16,9 @@ use crate::{Error, Result};
 
 /// How long an answer may take, all attempts at a dump included. The kernel answers at once; this is against hanging.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest datagram: the kernel builds dumps of up to 32 KiB, and no attribute is longer than 64 KiB.
-const LONGEST: usize = 128 << 10;
+/// The longest datagram: the kernel builds dumps of up to 32 KiB, and nothing that it says of one thing comes near to that.
+/// More than twice as much would be memory that comes from the system, and goes back to it, at a price.
+const LONGEST: usize = 64 << 10;
 /// Room for acknowledgements and events that wait to be read, and for a large transaction to be sent.
 const QUEUE: usize = 4 << 20;
 /// A netlink socket of any protocol; it works in the namespace that it was opened in, wherever it is used from.
@@ -30,7 +31,7 @@ pub struct Socket {
     sequence: u32,
     /// Whether events went by unread while an answer was awaited.
     pub(crate) missed: bool,
-    /// Of the longest datagram's size, and never written but by the kernel: only the pages that it fills cost anything.
+    /// What was received last. Never written but by the kernel: only the pages that it fills cost anything.
     pub(crate) buffer: Vec<u8>,
 }
 

@@ -50,7 +50,7 @@ impl Netlink {
         self.watch(&subject, deadline, || self.addresses(index), |addresses: &Vec<Address>| ready(addresses), describe)
     }
 
-    /// Subscribes first and reads then, so that no change falls between; each event about the link has it read again.
+    /// Subscribes before the reading that counts, so that no change falls between; each event about the link has it read again.
     /// What was queued before a reading is in it, and is thrown away.
     fn watch<T>(
         &self,
@@ -60,6 +60,11 @@ impl Netlink {
         ready: impl Fn(&T) -> bool,
         describe: impl Fn(&T) -> String,
     ) -> Result<T> {
+        // Mostly nobody has to wait.
+        let state = read()?;
+        if ready(&state) {
+            return Ok(state);
+        }
         let _subscription = Subscription::new(self, subject)?;
         loop {
             self.with_socket(Socket::drain);

@@ -40,9 +40,9 @@ pub fn messages(batch: Batch) -> Result<Vec<Vec<u8>>> {
     Ok(requests.iter().zip(1..).map(|(request, sequence)| request.pack(sequence)).collect())
 }
 
-/// What a datagram for this port answers to a question, and whether that is all: each of `acks` was acknowledged or refused.
-pub fn answered(question: &[u8], acks: &[u32], port: u32, datagram: &[u8]) -> (Exchanged, bool) {
-    let mut answers = Answers::to(question, acks);
+/// What a datagram for this port answers to a question, and whether that is all: see [`Socket::exchange`](crate::Socket::exchange).
+pub fn answered(question: &[u8], awaited: &[u32], port: u32, datagram: &[u8]) -> (Exchanged, bool) {
+    let mut answers = Answers::to(question, awaited);
     answers.take(port, datagram);
     let complete = answers.complete();
     (answers.exchanged, complete)

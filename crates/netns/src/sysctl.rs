@@ -43,12 +43,17 @@ pub fn set(inside: &Inside, key: &str, value: &str) -> Result<Change, Error> {
     Ok(Change::From(old))
 }
 
-/// All that is in it, without the line end. Its length is not asked for first: these files tell none.
-fn value_in(file: &File) -> io::Result<String> {
-    let mut text = String::new();
-    file.take(u64::MAX).read_to_string(&mut text)?;
-    text.truncate(text.trim_end().len());
-    Ok(text)
+/// All that is in it, without the line end. These files tell no length, and all that they have is read at once.
+fn value_in(mut file: &File) -> io::Result<String> {
+    let (mut bytes, mut part) = (Vec::new(), [0; 512]);
+    loop {
+        let length = file.read(&mut part)?;
+        bytes.extend_from_slice(&part[..length]);
+        if length < part.len() {
+            let text = String::from_utf8(bytes).map_err(io::Error::other)?;
+            return Ok(text.trim_end().to_owned());
+        }
+    }
 }
 
 fn cannot_set(key: &str, value: &str, source: io::Error) -> Error {

@@ -1,6 +1,6 @@
 //! Finding, reading, changing and deleting links.
 
-use cnikit_netlink::{Change, Netlink};
+use cnikit_netlink::{Change, Netlink, NewBridge};
 
 use crate::scene::{inside, ip, netns, pair, pair_up, up, veth};
 
@@ -145,4 +145,35 @@ fn clones_share_a_socket_and_do_not_mix_their_answers_up() {
     assert_eq!(one.link("lo").unwrap(), other.link_at(1).unwrap());
     assert!(other.link("gone").unwrap_err().is_absent());
     assert_eq!(one.link("lo").unwrap().index, 1);
+}
+
+#[test]
+fn a_group_of_links_goes_at_once() {
+    let (netns, netlink) = inside();
+    let (near, far) = pair(&netns, &netlink);
+    let other = netlink.create_bridge(&NewBridge { name: "br0".to_owned(), ..NewBridge::default() }).unwrap();
+    assert_eq!((near.group, far.group, other.group), (0, 0, 0));
+    netlink.change(near.index, &Change { group: Some(7), ..Change::default() }).unwrap();
+    assert_eq!((netlink.link("near").unwrap().group, netlink.link("br0").unwrap().group), (7, 0));
+    assert!(netlink.delete_group(8).unwrap_err().is_absent());
+    netlink.delete_group(7).unwrap();
+    assert_eq!(netlink.links_of_kind("veth").unwrap(), []);
+    assert!(netlink.find_link("br0").unwrap().is_some());
+    assert!(netlink.delete_group(0).is_err(), "it would be every link that is in none");
+}
+
+#[test]
+fn what_was_read_last_is_remembered_until_a_link_is_changed() {
+    let (netns, netlink) = inside();
+    let (near, _) = pair(&netns, &netlink);
+    let read = netlink.link("near").unwrap();
+    ip(&netns, "link set dev near mtu 1300");
+    assert_eq!(netlink.recent_link("near").unwrap(), read, "what others changed is not seen");
+    assert_eq!(netlink.find_recent_link_at(near.index).unwrap(), Some(read));
+    assert_eq!(netlink.find_recent_link("lo").unwrap().map(|link| link.index), Some(1), "one that was never read");
+    assert_eq!(netlink.find_recent_link("eth9").unwrap(), None);
+    netlink.change(1, &up()).unwrap();
+    assert_eq!(netlink.recent_link("near").unwrap().mtu, 1300);
+    netlink.delete_link(near.index).unwrap();
+    assert_eq!(netlink.find_recent_link("near").unwrap(), None);
 }
