@@ -55,7 +55,7 @@ impl Resource for Bridge {
 
     fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
         let host = scene.host()?;
-        let found = host.find_link(&self.name)?;
+        let found = host.find_recent_link(&self.name)?;
         let mtu = self.mtu.filter(|_| found.is_none());
         let link = found.map_or_else(|| self.create(host), Ok)?;
         self.is_one(&link)?;

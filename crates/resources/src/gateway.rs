@@ -33,7 +33,7 @@ impl Resource for Gateway {
     }
 
     fn judge(&self, scene: &Scene) -> Result<()> {
-        let Some(link) = scene.host()?.find_link(&self.link)? else { return Ok(()) };
+        let Some(link) = scene.host()?.find_recent_link(&self.link)? else { return Ok(()) };
         let present = scene.host()?.addresses(link.index)?;
         self.in_the_way(&self.missing(&present), &present).first().map_or(Ok(()), |other| self.refuse(other))
     }
@@ -62,7 +62,7 @@ impl Resource for Gateway {
     }
 
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let Some(link) = scene.host()?.find_link(&self.link)? else { return Ok(()) };
+        let Some(link) = scene.host()?.find_recent_link(&self.link)? else { return Ok(()) };
         let present = scene.host()?.addresses(link.index)?;
         let found: Vec<String> = present.iter().map(|one| one.address.to_string()).collect();
         drifts.extend(

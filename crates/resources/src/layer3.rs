@@ -79,7 +79,7 @@ impl Resource for Layer3 {
 
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
         let container = scene.container()?;
-        let Some(link) = container.find_link(&self.ifname)? else { return Ok(()) };
+        let Some(link) = container.find_recent_link(&self.ifname)? else { return Ok(()) };
         drifts.unless(link.up, || format!("{}: wanted up, found down", self.ifname));
         self.verify_addresses(&self.settled(scene, &link)?, drifts);
         self.verify_routes(&container.routes_of(link.index)?, drifts);

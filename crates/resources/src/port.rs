@@ -52,7 +52,7 @@ impl Resource for ForwardingPort {
 impl ForwardingPort {
     fn tell(&self, scene: &Scene) -> Result<()> {
         let (host, container) = (scene.host()?, scene.container()?);
-        let gateway = host.link(&self.gateway)?;
+        let gateway = host.recent_link(&self.gateway)?;
         let mut batch = Batch::new();
         self.addresses.iter().for_each(|address| batch.delete_neighbour(gateway.index, *address));
         host.send(batch)?;
@@ -64,7 +64,7 @@ impl ForwardingPort {
 
 /// The host's end of the pair whose other end the container has under this name.
 pub(crate) fn of(scene: &Scene, ifname: &str) -> Result<Option<Link>> {
-    match scene.container()?.find_link(ifname)? {
+    match scene.container()?.find_recent_link(ifname)? {
         Some(end) => veth::host_end_of(scene.host()?, &scene.netns, &end),
         None => Ok(None),
     }

@@ -66,7 +66,7 @@ impl Resource for Routed {
 
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
         let host = scene.host()?;
-        let Some(end) = scene.container()?.find_link(&self.ifname)? else { return Ok(()) };
+        let Some(end) = scene.container()?.find_recent_link(&self.ifname)? else { return Ok(()) };
         let Some(end) = veth::host_end_of(host, &scene.netns, &end)? else { return Ok(()) };
         let (addresses, routes) = (host.addresses(end.index)?, host.routes_of(end.index)?);
         for gateway in self.gateways.iter().map(|gateway| IpNetwork::from(*gateway)) {

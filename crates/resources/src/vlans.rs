@@ -110,7 +110,7 @@ impl Resource for PortVlans {
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
         let host = scene.host()?;
         // That it is no port of the bridge any more is said where the pair is compared.
-        let Some(bridge) = host.find_link(&self.bridge)? else { return Ok(()) };
+        let Some(bridge) = host.find_recent_link(&self.bridge)? else { return Ok(()) };
         let port = port::of(scene, &self.ifname)?.filter(|port| port.master == Some(bridge.index));
         let Some(port) = port else { return Ok(()) };
         let (wanted, found) = (self.vlans.on(bridge.default_vlan), joined(host.vlans(port.index)?));
