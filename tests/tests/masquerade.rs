@@ -544,7 +544,9 @@ fn a_verb_starts_at_most_one_save_and_one_restore_a_family_and_nothing_where_not
     subject.check(&host, "c-one", &container, &result).ok();
     assert_eq!(started(&log), &all[..2]);
     subject.del(&host, "c-one", &container, &result);
-    assert_eq!(started(&log), ["iptables-save", "iptables-restore", "ip6tables-save", "ip6tables-restore"]);
+    let mut at_work = started(&log);
+    at_work.sort(); // a restore is not waited for while the other family is read
+    assert_eq!(at_work, ["ip6tables-restore", "ip6tables-save", "iptables-restore", "iptables-save"]);
     subject.del(&host, "c-one", &container, &result);
     assert_eq!(started(&log), [""; 0]);
     let nftables = subject.with("ipMasqBackend", json!("nftables"));

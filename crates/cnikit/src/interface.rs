@@ -1,6 +1,6 @@
 //! The shape of a plugin that makes an interface in the container.
 
-use cnikit_plan::{Kind, Made, Plan, Remains, Scene, Stale, apply, judge, release, sweep, verify};
+use cnikit_plan::{Kind, Made, Plan, Remains, Scene, Stale, apply, begin_release, judge, sweep, verify};
 use cnikit_skel::{
     Add, Attachment, Check, Del, Errors, Gc, Journal, Outline, Plugin, Preview, Result, Sources, Status, Tag,
 };
@@ -117,18 +117,21 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
 
     fn del(del: &Del) -> Result<()> {
         let remains = Remains::from(del);
-        let mut errors = release(P::KINDS, &remains);
-        let link = || release(&[P::LINK], &remains).finish();
+        let mut errors = begin_release(P::KINDS, &remains);
+        let link = || begin_release(&[P::LINK], &remains).finish();
         let source = P::source(&del.call.conf).find(&del.call);
         match source {
             // A lease is released over the link, so the link goes last.
             Ok(source) if source.needs_link() => {
+                errors.note(remains.settle().finish());
                 errors.note(source.del());
                 errors.note(link());
             }
             // While the link may still carry the address, nobody else must get it.
             source => {
-                errors.note(link().and_then(|()| source?.del()));
+                let gone = link();
+                errors.note(remains.settle().finish());
+                errors.note(gone.and_then(|()| source?.del()));
             }
         }
         errors.finish()
@@ -226,7 +229,7 @@ fn answer(add: &Add, scene: &Scene, made: Made, addresses: Addresses) -> Result<
 
 fn read_back(interface: Listed, scene: &Scene) -> Result<Listed> {
     let netlink = if interface.sandbox.is_empty() { scene.host()? } else { scene.container()? };
-    let link = netlink.link(&interface.name)?;
+    let link = netlink.recent_link(&interface.name)?;
     let mac = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     Ok(Listed { mac, mtu: Some(link.mtu), ..interface })
 }

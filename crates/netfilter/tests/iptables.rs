@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use cnikit_netfilter::iptables::{Chains, Changes, Error, IpVersion, Programs, Rule, Ruleset, Table};
+use cnikit_netfilter::Nftables;
+use cnikit_netfilter::iptables::{Chains, Changes, Error, IpVersion, Programs, Rule, Ruleset, Table, Traces};
 use cnikit_netns::{Netns, make};
 use cnikit_process::{Deadline, Program, run};
 
@@ -64,7 +65,7 @@ fn made() -> Changes {
 /// The programs of one half, wherever the machine's choice leads.
 fn programs(host: &Host, half: &str) -> Programs {
     host.sh(&format!("iptables-{half} -t nat -N {CHAIN}"));
-    let mut found = host.enter(|| Programs::reaching(IpVersion::V4, NAT, Chains::Named(CHAIN))).unwrap();
+    let mut found = host.enter(|| reaching(IpVersion::V4, Chains::Named(CHAIN))).unwrap();
     host.sh(&format!("iptables-{half} -t nat -X {CHAIN}"));
     assert_eq!(found.len(), 1, "{half}: {found:?}");
     found.remove(0).0
@@ -77,6 +78,11 @@ fn change(host: &Host, programs: &Programs, changes: &Changes) -> Result<(), Err
 
 fn read(host: &Host, programs: &Programs) -> Table {
     host.enter(|| Ruleset::open(programs.clone(), NAT, CHAIN)).unwrap().table().clone()
+}
+
+/// Those that reach what stands here.
+fn reaching(version: IpVersion, chains: Chains) -> Result<Vec<(Programs, Traces)>, Error> {
+    Programs::reaching(Nftables::if_any()?.as_mut(), version, NAT, chains)
 }
 
 #[test]
@@ -138,7 +144,7 @@ fn what_somebody_else_changed_meanwhile_is_read_again() {
 
 #[test]
 fn the_half_that_holds_a_chain_is_known_without_a_program() {
-    let reaching = |host: &Host, version, chains| host.enter(|| Programs::reaching(version, NAT, chains)).unwrap();
+    let reaching = |host: &Host, version, chains| host.enter(|| self::reaching(version, chains)).unwrap();
     let (own, other) = (Chains::Named(CHAIN), Chains::Named("OWN-other"));
     let (such, none_such) =
         (Chains::Like("OWN-", |name| name.starts_with("OWN-")), Chains::Like("OWN-", |name| name == "OWN-other"));
@@ -164,7 +170,7 @@ fn a_chain_that_stands_and_is_not_shown_with_its_rules_is_an_error() {
     let host = Host::new();
     let blind = programs(&host, "legacy");
     host.sh(&format!("iptables-nft -t nat -N {CHAIN}"));
-    let (_, traces) = host.enter(|| Programs::reaching(IpVersion::V4, NAT, Chains::Named(CHAIN))).unwrap().remove(0);
+    let (_, traces) = host.enter(|| reaching(IpVersion::V4, Chains::Named(CHAIN))).unwrap().remove(0);
     let hidden = || match host.enter(|| Ruleset::open_whole(blind.clone(), traces.clone(), NAT, CHAIN)) {
         Err(Error::Hidden { chain, .. }) => chain == CHAIN,
         read => read.is_err(),

@@ -42,6 +42,13 @@ pub fn verify(plans: &[&Plan], scene: &Scene) -> Result<()> {
 
 /// Removes what belongs to one attachment, the kind listed last first, every kind whatever failed before.
 pub fn release(kinds: &[Kind], remains: &Remains) -> Errors {
+    let mut errors = begin_release(kinds, remains);
+    errors.note(remains.settle().finish());
+    errors
+}
+
+/// As [`release`], but what a kind put off, and need not wait for, is still under way: [`Remains::settle`] waits for it.
+pub fn begin_release(kinds: &[Kind], remains: &Remains) -> Errors {
     let step = |kind: &Kind| {
         let released = log::step(format_args!("release {}", kind.name), || (kind.release)(remains));
         released.map_err(|error| error.while_doing(format_args!("release {}", kind.name)))

@@ -12,7 +12,7 @@ mod list;
 mod resource;
 mod scene;
 
-pub use engine::{apply, judge, release, sweep, verify};
+pub use engine::{apply, begin_release, judge, release, sweep, verify};
 pub use list::Plan;
 pub use resource::{Drifts, Kind, Made, Resource};
 pub use scene::{Remains, Scene, Stale};

@@ -1,10 +1,11 @@
 //! Where kinds act: the sockets, whose state it is, what is known.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell, RefMut};
 
+use cnikit_netfilter::Nftables;
 use cnikit_netlink::Netlink;
 use cnikit_netns::Netns;
-use cnikit_skel::{Add, Check, Del, Error, Found, Gc, Result, Tag, Valid, code};
+use cnikit_skel::{Add, Check, Del, Error, Errors, Found, Gc, Result, Tag, Valid, code, log};
 use cnikit_types::{Answer, NetConf};
 
 /// ADD and CHECK: everything is known.
@@ -64,12 +65,40 @@ pub struct Remains {
     /// The configuration of today, which may not be that of the ADD, nor valid.
     pub conf: NetConf,
     host: OnceCell<Netlink>,
+    filter: Filter,
+    rest: RefCell<Vec<Rest>>,
 }
+
+/// The host's packet filter, none where the kernel has no netfilter. Once opened it stays open: the kernel frees what was
+/// removed when such a socket is closed, which takes as long as the removal of a link, and is done meanwhile.
+type Filter = OnceCell<Option<RefCell<Nftables>>>;
+
+/// What is left to do of the kind of this name.
+type Rest = (&'static str, Box<dyn FnOnce(&Remains) -> Result<()>>);
 
 impl Remains {
     /// The host's links.
     pub fn host(&self) -> Result<&Netlink> {
         opened(&self.host, || Ok(Netlink::here()?))
+    }
+
+    /// The host's packet filter, opened at the first use; none where the kernel has no netfilter.
+    pub fn nftables(&self) -> Result<Option<RefMut<'_, Nftables>>> {
+        filter(&self.filter)
+    }
+
+    /// Puts off what a kind has started and need not wait for yet, until other kinds have been released.
+    pub fn later(&self, kind: &'static str, rest: impl FnOnce(&Remains) -> Result<()> + 'static) {
+        self.rest.borrow_mut().push((kind, Box::new(rest)));
+    }
+
+    /// Brings to its end what was put off, each whatever became of those before it.
+    pub fn settle(&self) -> Errors {
+        let settled = |(kind, rest): Rest| {
+            let done = log::step(format_args!("release {kind}, the rest"), || rest(self));
+            done.map_err(|error| error.while_doing(format_args!("release {kind}")))
+        };
+        self.rest.take().into_iter().map(settled).collect()
     }
 
     /// The container's links, if there is a namespace that is its own.
@@ -95,6 +124,8 @@ impl From<&Del> for Remains {
             prev: del.prev.clone(),
             conf: del.call.conf.clone(),
             host: OnceCell::new(),
+            filter: OnceCell::new(),
+            rest: RefCell::default(),
         }
     }
 }
@@ -108,12 +139,18 @@ pub struct Stale {
     /// The configuration of today.
     pub conf: NetConf,
     host: OnceCell<Netlink>,
+    filter: Filter,
 }
 
 impl Stale {
     /// The host's links.
     pub fn host(&self) -> Result<&Netlink> {
         opened(&self.host, || Ok(Netlink::here()?))
+    }
+
+    /// The host's packet filter, opened at the first use; none where the kernel has no netfilter.
+    pub fn nftables(&self) -> Result<Option<RefMut<'_, Nftables>>> {
+        filter(&self.filter)
     }
 
     /// The tags that are to stay.
@@ -129,8 +166,13 @@ impl Stale {
 impl From<&Gc> for Stale {
     fn from(gc: &Gc) -> Stale {
         let (network, valid, conf) = (gc.network.clone(), gc.valid.clone(), gc.call.conf.clone());
-        Stale { network, valid, conf, host: OnceCell::new() }
+        Stale { network, valid, conf, host: OnceCell::new(), filter: OnceCell::new() }
     }
+}
+
+fn filter(cell: &Filter) -> Result<Option<RefMut<'_, Nftables>>> {
+    let filter = opened(cell, || Ok(Nftables::if_any()?.map(RefCell::new)))?;
+    Ok(filter.as_ref().map(RefCell::borrow_mut))
 }
 
 fn opened<T>(cell: &OnceCell<T>, open: impl FnOnce() -> Result<T>) -> Result<&T> {

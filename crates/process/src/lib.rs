@@ -16,4 +16,4 @@ mod run;
 pub use deadline::Deadline;
 pub use error::{Error, Stream};
 pub use program::{Ended, How, Program};
-pub use run::run;
+pub use run::{Running, begin, run};

@@ -60,6 +60,11 @@ impl Pipes {
         })
     }
 
+    /// Gives the child of its stdin what it takes at once.
+    pub(crate) fn give(&mut self) -> io::Result<()> {
+        self.stdin.push()
+    }
+
     /// Moves bytes both ways until the child ends, writes too much, or the deadline passes.
     ///
     /// The child's end is the end, not that of its streams: a daemon that it leaves behind may hold those for ever.

@@ -1,7 +1,8 @@
-//! The life of a child in one function.
+//! The life of a child, from its start to its end.
 
 use std::io;
-use std::time::Instant;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use crate::child::{Child, start};
 use crate::pipes::{Pipes, Stop};
@@ -12,32 +13,71 @@ use crate::{Deadline, Ended, Error, Program};
 /// At the deadline its process group gets `SIGTERM`, then, after [`Program::grace`], `SIGKILL`. A file that is being
 /// written (`ETXTBSY`) is tried again for up to two seconds within the deadline. Call it from a thread that stays.
 pub fn run(program: &Program, deadline: Deadline) -> Result<Ended, Error> {
-    let path = || program.path.clone();
-    let begin = Instant::now();
-    let (mut child, mut pipes) =
-        start(program, deadline).map_err(|source| Error::NotStarted { program: path(), source })?;
-    let stop = converse(program, &mut child, &mut pipes, deadline);
-    let ended = stop.and_then(|stop| Ok((stop, child.reap()?)));
-    let stderr = pipes.stderr.bytes;
-    match ended {
-        Ok((Stop::Ended, how)) => Ok(Ended { how, stdout: pipes.stdout.bytes, stderr }),
-        Ok((Stop::Late, _)) => Err(Error::Deadline { program: path(), after: begin.elapsed(), stderr }),
-        Ok((Stop::TooMuch(stream), _)) => Err(Error::TooMuch { program: path(), stream, limit: program.limit, stderr }),
-        Err(source) => Err(Error::Lost { program: path(), source }),
+    begin(program, deadline)?.finish()
+}
+
+/// Starts the program and gives it of its stdin what it takes at once (64 KiB, see pipe(7)), to be served and waited for by
+/// [`Running::finish`], as [`run`] does. Meanwhile the caller is free, and the program may wait for more, or for room to
+/// write.
+pub fn begin(program: &Program, deadline: Deadline) -> Result<Running, Error> {
+    let (path, begun) = (program.path.clone(), Instant::now());
+    let not_started = |source| Error::NotStarted { program: program.path.clone(), source };
+    let (child, mut pipes) = start(program, deadline).map_err(not_started)?;
+    let given = pipes.give();
+    let mut running = Running { path, limit: program.limit, grace: program.grace, deadline, begun, child, pipes };
+    match given {
+        Ok(()) => Ok(running),
+        Err(source) => {
+            let source = running.child.kill().err().unwrap_or(source);
+            Err(running.lost(source))
+        }
     }
 }
 
-/// Serves the child until it ends or has to be ended; when this returns, it runs no more.
-fn converse(program: &Program, child: &mut Child, pipes: &mut Pipes, deadline: Deadline) -> io::Result<Stop> {
-    let stop = pipes.serve(child, deadline);
-    match stop {
-        Ok(Stop::Ended) => {}
-        Ok(Stop::Late) => drop(child.end(pipes, program.grace)?),
-        Ok(Stop::TooMuch(_)) => {
-            pipes.stop_listening();
-            child.end(pipes, program.grace)?;
+/// A program that was started, and is not waited for yet.
+#[must_use = "it is neither served nor reaped before Running::finish"]
+pub struct Running {
+    path: PathBuf,
+    limit: usize,
+    grace: Duration,
+    deadline: Deadline,
+    begun: Instant,
+    child: Child,
+    pipes: Pipes,
+}
+
+impl Running {
+    /// Serves and collects it until it has ended, to the deadline that it was started with.
+    pub fn finish(mut self) -> Result<Ended, Error> {
+        let stop = self.converse();
+        let ended = stop.and_then(|stop| Ok((stop, self.child.reap()?)));
+        let (program, limit) = (self.path.clone(), self.limit);
+        let (stop, how) = ended.map_err(|source| self.lost(source))?;
+        let Pipes { stdout, stderr, .. } = self.pipes;
+        let stderr = stderr.bytes;
+        match stop {
+            Stop::Ended => Ok(Ended { how, stdout: stdout.bytes, stderr }),
+            Stop::Late => Err(Error::Deadline { program, after: self.begun.elapsed(), stderr }),
+            Stop::TooMuch(stream) => Err(Error::TooMuch { program, stream, limit, stderr }),
         }
-        Err(_) => drop(child.kill()?),
     }
-    stop
+
+    /// Serves the child until it ends or has to be ended; when this returns, it runs no more.
+    fn converse(&mut self) -> io::Result<Stop> {
+        let stop = self.pipes.serve(&self.child, self.deadline);
+        match stop {
+            Ok(Stop::Ended) => {}
+            Ok(Stop::Late) => drop(self.child.end(&mut self.pipes, self.grace)?),
+            Ok(Stop::TooMuch(_)) => {
+                self.pipes.stop_listening();
+                self.child.end(&mut self.pipes, self.grace)?;
+            }
+            Err(_) => drop(self.child.kill()?),
+        }
+        stop
+    }
+
+    fn lost(&self, source: io::Error) -> Error {
+        Error::Lost { program: self.path.clone(), source }
+    }
 }

@@ -18,7 +18,7 @@ mod traces;
 
 pub use changes::Changes;
 pub use error::Error;
-pub use programs::{IpVersion, Programs};
+pub use programs::{Changing, IpVersion, Programs};
 pub use rule::Rule;
 pub use ruleset::Ruleset;
 pub use table::Table;

@@ -6,10 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cnikit_process::{Deadline, Program, run};
+use cnikit_process::{Deadline, Program, Running, begin};
 
 use super::traces::{Chains, Half, Traces};
 use super::{Changes, Error, Result, Table};
+use crate::Nftables;
 
 /// Where they are looked for behind what `PATH` says: a runtime may have a poor one.
 const USUAL: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
@@ -74,12 +75,18 @@ impl Programs {
 
     /// Those that reach what stands of these chains, in either half of iptables: none, one or two, each with what stands.
     ///
-    /// The legacy half tells only whether the table was ever used. No program is started to find that out. Where those of
-    /// one half are missing, the other half is reached all the same.
-    pub fn reaching(version: IpVersion, table: &'static str, meant: Chains) -> Result<Vec<(Self, Traces)>> {
+    /// The legacy half tells only whether the table was ever used. No program is started to find that out: `nftables` is
+    /// asked, none where the kernel has no netfilter. Where those of one half are missing, the other half is reached all the
+    /// same.
+    pub fn reaching(
+        mut nftables: Option<&mut Nftables>,
+        version: IpVersion,
+        table: &'static str,
+        meant: Chains,
+    ) -> Result<Vec<(Self, Traces)>> {
         let mut found: Vec<(Self, Traces)> = Vec::new();
         for half in [Half::NfTables, Half::Legacy] {
-            let Some(traces) = Traces::of(half, version, table, meant)? else { continue };
+            let Some(traces) = Traces::of(nftables.as_deref_mut(), half, version, table, meant)? else { continue };
             let programs = Self::of_half(version, half);
             if found.iter().all(|(other, _)| *other != programs) {
                 found.push((programs, traces));
@@ -95,13 +102,14 @@ impl Programs {
 
     pub(crate) fn read(&self, table: &'static str, mention: &str) -> Result<Table> {
         let save = &self.pair()?.save;
-        let said = started(save, &["-t", table], Vec::new())?;
+        let said = Started::new(save, &["-t", table], Vec::new())?.finish()?;
         let incompatible = || Error::Incompatible { program: save.clone(), table };
         Table::read(&String::from_utf8_lossy(&said), table, mention).ok_or_else(incompatible)
     }
 
-    pub(crate) fn change(&self, table: &str, changes: &Changes) -> Result<()> {
-        started(&self.pair()?.restore, &["--noflush", "-w", LOCK_WAIT], changes.input(table)).map(drop)
+    pub(crate) fn begin(&self, table: &str, changes: &Changes) -> Result<Changing> {
+        let restore = &self.pair()?.restore;
+        Started::new(restore, &["--noflush", "-w", LOCK_WAIT], changes.input(table)).map(Changing)
     }
 
     fn pair(&self) -> Result<&Pair> {
@@ -146,22 +154,45 @@ impl From<Absent> for Error {
     }
 }
 
-/// Runs it to its end; its stdout.
-fn started(path: &Path, args: &[&str], stdin: Vec<u8>) -> Result<Vec<u8>> {
-    let program = Program {
-        path: path.to_owned(),
-        args: args.iter().map(OsString::from).collect(),
-        env: Vec::new(),
-        stdin,
-        limit: LONGEST,
-        grace: Duration::from_secs(1),
-    };
-    let ended = run(&program, Deadline::after(PATIENCE)).map_err(Error::Process)?;
-    if ended.how.is_success() {
-        return Ok(ended.stdout);
+/// A program at work, and how to speak of it.
+struct Started {
+    running: Running,
+    program: String,
+}
+
+impl Started {
+    fn new(path: &Path, args: &[&str], stdin: Vec<u8>) -> Result<Self> {
+        let program = Program {
+            path: path.to_owned(),
+            args: args.iter().map(OsString::from).collect(),
+            env: Vec::new(),
+            stdin,
+            limit: LONGEST,
+            grace: Duration::from_secs(1),
+        };
+        let running = begin(&program, Deadline::after(PATIENCE)).map_err(Error::Process)?;
+        Ok(Self { running, program: format!("{} {}", path.display(), args.join(" ")) })
     }
-    let program = format!("{} {}", path.display(), args.join(" "));
-    Err(Error::Failed { program, how: ended.how, said: one_line(&ended.stderr) })
+
+    /// Waits for its end; its stdout.
+    fn finish(self) -> Result<Vec<u8>> {
+        let ended = self.running.finish().map_err(Error::Process)?;
+        if ended.how.is_success() {
+            return Ok(ended.stdout);
+        }
+        Err(Error::Failed { program: self.program, how: ended.how, said: one_line(&ended.stderr) })
+    }
+}
+
+/// Changes that a program is making.
+#[must_use = "whether they were made tells Changing::finish alone"]
+pub struct Changing(Started);
+
+impl Changing {
+    /// Waits until they are made, or refused as a whole.
+    pub fn finish(self) -> Result<()> {
+        self.0.finish().map(drop)
+    }
 }
 
 fn one_line(said: &[u8]) -> String {
@@ -219,6 +250,6 @@ mod tests {
         let programs = Programs(Pair::named("cnikit-no-such"));
         let missing = |error| matches!(error, Error::Missing { program } if program == "cnikit-no-such-save");
         assert!(missing(programs.read("nat", "").unwrap_err()));
-        assert!(missing(programs.change("nat", &Changes::default()).unwrap_err()));
+        assert!(missing(programs.begin("nat", &Changes::default()).err().unwrap()));
     }
 }

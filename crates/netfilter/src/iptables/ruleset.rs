@@ -1,6 +1,6 @@
 //! One table, read and changed.
 
-use super::{Changes, Error, Programs, Result, Table, Traces};
+use super::{Changes, Changing, Error, Programs, Result, Table, Traces};
 
 /// How often it is tried again when somebody else changed what was read before it could be changed.
 const TRIES: usize = 3;
@@ -47,14 +47,17 @@ impl Ruleset {
         &self.read
     }
 
+    /// Has changes begun that were decided by the table as it was read, and waits for nothing. They are made or refused as a
+    /// whole, the latter also where somebody else came between; none is begun where nothing is to be different.
+    pub fn begin(&self, changes: &Changes) -> Result<Option<Changing>> {
+        if changes.is_empty() { Ok(None) } else { self.programs.begin(self.table, changes).map(Some) }
+    }
+
     /// Makes the changes that `decide` wants of the table as it is, and none where it wants none.
     pub fn change(mut self, mut decide: impl FnMut(&Table) -> Changes) -> Result<()> {
         for left in (0..TRIES).rev() {
             let changes = decide(&self.read);
-            if changes.is_empty() {
-                break;
-            }
-            match self.programs.change(self.table, &changes) {
+            match self.begin(&changes).and_then(|begun| begun.map_or(Ok(()), Changing::finish)) {
                 Ok(()) => break,
                 Err(Error::Failed { .. }) if left > 0 => self = self.read()?,
                 Err(error) => return Err(error),

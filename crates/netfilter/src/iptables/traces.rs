@@ -55,11 +55,17 @@ pub struct Traces {
 impl Traces {
     /// What stands in one half of the calling thread's namespace; none if nothing does. The legacy half tells no more than
     /// whether the table was ever used.
-    pub(crate) fn of(half: Half, version: IpVersion, table: &'static str, meant: Chains) -> Result<Option<Self>> {
+    pub(crate) fn of(
+        nftables: Option<&mut Nftables>,
+        half: Half,
+        version: IpVersion,
+        table: &'static str,
+        meant: Chains,
+    ) -> Result<Option<Self>> {
         let chains = match half {
             Half::Legacy if !in_legacy(version, table) => return Ok(None),
             Half::Legacy => Vec::new(),
-            Half::NfTables => match in_nf_tables(version, table, meant)? {
+            Half::NfTables => match in_nf_tables(nftables, version, table, meant)? {
                 chains if chains.is_empty() => return Ok(None),
                 chains => chains,
             },
@@ -93,8 +99,13 @@ fn in_legacy(version: IpVersion, table: &str) -> bool {
     names.lines().any(|line| line == table)
 }
 
-fn in_nf_tables(version: IpVersion, table: &'static str, meant: Chains) -> crate::Result<Vec<String>> {
-    let (table, Some(mut nftables)) = (frame(version, table), Nftables::if_any()?) else { return Ok(Vec::new()) };
+fn in_nf_tables(
+    nftables: Option<&mut Nftables>,
+    version: IpVersion,
+    table: &'static str,
+    meant: Chains,
+) -> crate::Result<Vec<String>> {
+    let (table, Some(nftables)) = (frame(version, table), nftables) else { return Ok(Vec::new()) };
     Ok(match meant {
         Chains::Named(name) if nftables.has(&table, name)? => vec![name.to_owned()],
         Chains::Named(_) => Vec::new(),

@@ -13,8 +13,9 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use cnikit_netfilter::Nftables;
 use cnikit_netfilter::iptables::{
-    Chains, Changes, Error as Refused, IpVersion, Programs, Rule, Ruleset, Table, Traces,
+    Chains, Changes, Changing, Error as Refused, IpVersion, Programs, Rule, Ruleset, Table, Traces,
 };
 use cnikit_netns::Netns;
 use cnikit_plan::{Remains, Stale};
@@ -98,21 +99,48 @@ pub(super) fn verify(masquerade: &Masquerade, tag: &Tag, opened: Opened) -> Stan
     standing
 }
 
+/// The programs are started and not waited for: the removal of the link takes as long as they do.
 pub(super) fn release(remains: &Remains) -> Result<()> {
-    let (names, mut unknown) = (Names::of(&remains.tag), Errors::default());
-    let clear = |table: &Table| {
-        let going = match leaving(remains, &names.unclaimed(table)) {
-            Ok(going) => going,
-            Err(error) => {
-                unknown.note(Err(error));
-                return Changes::default();
-            }
-        };
-        let found = names.released(table, |address| going.contains(&address));
-        found.becomes(&Share::default(), table, &names.chain)
+    let (names, mut begun, mut unknown) = (Names::of(&remains.tag), Vec::new(), Errors::default());
+    let begin = |ruleset: Ruleset| {
+        let changes = clearing(remains, &names, ruleset.table(), &mut unknown);
+        begun.extend(ruleset.begin(&changes)?);
+        Ok(())
     };
-    let cleared = everywhere(Chains::Named(&names.chain), clear);
-    Errors::from_iter([unknown.finish(), cleared]).finish()
+    let (alone, errors) = everywhere(remains.nftables()?.as_deref_mut(), Chains::Named(&names.chain), begin);
+    if !begun.is_empty() {
+        remains.later(super::KIND.name, move |remains| {
+            let ended: Vec<Read<()>> = begun.into_iter().map(Changing::finish).collect();
+            drop(alone);
+            match ended.into_iter().collect() {
+                // Somebody else may have changed what was read before it could be changed.
+                Err(Refused::Failed { .. }) => release_at_once(remains),
+                told => told.map_err(explained),
+            }
+        });
+    }
+    Errors::from_iter([unknown.finish(), errors.finish()]).finish()
+}
+
+fn release_at_once(remains: &Remains) -> Result<()> {
+    let (names, mut unknown) = (Names::of(&remains.tag), Errors::default());
+    let change = |ruleset: Ruleset| ruleset.change(|table| clearing(remains, &names, table, &mut unknown));
+    let (_alone, errors) = everywhere(remains.nftables()?.as_deref_mut(), Chains::Named(&names.chain), change);
+    Errors::from_iter([unknown.finish(), errors.finish()]).finish()
+}
+
+/// What takes this attachment's rules away; nothing where it cannot be told which they are.
+fn clearing(remains: &Remains, names: &Names, table: &Table, unknown: &mut Errors) -> Changes {
+    match leaving(remains, &names.unclaimed(table)) {
+        Ok(going) => {
+            let found = names.released(table, |address| going.contains(&address));
+            found.becomes(&Share::default(), table, &names.chain)
+        }
+        Err(error) => {
+            unknown.note(Err(error));
+            Changes::default()
+        }
+    }
 }
 
 /// Of the addresses that jumps of the reference's are for, those of this attachment: what it was given, where that is
@@ -153,7 +181,9 @@ pub(super) fn sweep(stale: &Stale) -> Result<()> {
         }
         changes
     };
-    everywhere(Chains::Like("CNI-", is_chain), clear)
+    let (_alone, errors) =
+        everywhere(stale.nftables()?.as_deref_mut(), Chains::Like("CNI-", is_chain), |ruleset| ruleset.change(clear));
+    errors.finish()
 }
 
 /// What of a chain belongs to this network and to no valid attachment; `None` is nothing.
@@ -172,27 +202,40 @@ fn stale_share(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Op
     (share != Share::default() || !shared.is_empty()).then_some(share)
 }
 
-/// Changes whatever stands in either half of iptables, of both versions. Where nothing stands, no program is started.
-fn everywhere(meant: Chains, mut change: impl FnMut(&Table) -> Changes) -> Result<()> {
-    let mut errors = Errors::default();
+/// Reads whatever stands in either half of iptables, of both versions, and hands it over to be changed; with it the lock
+/// that was taken, if anything stands. Where nothing does, no program is started.
+fn everywhere(
+    mut nftables: Option<&mut Nftables>,
+    meant: Chains,
+    mut change: impl FnMut(Ruleset) -> Read<()>,
+) -> (Option<Lock>, Errors) {
+    let (mut lock, mut errors) = (None, Errors::default());
     for version in IpVersion::ALL {
-        let reached = Programs::reaching(version, NAT, meant).map_err(explained);
+        let reached = Programs::reaching(nftables.as_deref_mut(), version, NAT, meant).map_err(explained);
         let found = reached.unwrap_or_else(|error| {
             errors.note(Err(error));
             Vec::new()
         });
-        let _alone = if found.is_empty() { None } else { Some(alone()?) };
+        if !found.is_empty() && lock.is_none() {
+            match alone() {
+                Ok(alone) => lock = Some(alone),
+                Err(error) => {
+                    errors.note(Err(error));
+                    break;
+                }
+            }
+        }
         for (programs, traces) in found {
             errors.note(within(programs, traces, meant.mention(), &mut change).map_err(explained));
         }
     }
-    errors.finish()
+    (lock, errors)
 }
 
 /// Changes what stands in one half, if it can be read.
-fn within(programs: Programs, traces: Traces, mention: &str, change: impl FnMut(&Table) -> Changes) -> Read<()> {
+fn within(programs: Programs, traces: Traces, mention: &str, mut change: impl FnMut(Ruleset) -> Read<()>) -> Read<()> {
     match Ruleset::open_whole(programs, traces, NAT, mention) {
-        Ok(ruleset) => ruleset.change(change),
+        Ok(ruleset) => change(ruleset),
         // Without its programs nobody can remove them; a DEL that fails for ever would help nobody.
         Err(error @ Refused::Missing { .. }) => {
             log::warn(format_args!("masquerade rules may stay behind: {error}"));

@@ -81,13 +81,13 @@ fn hash(text: &str) -> String {
 }
 
 pub(super) fn release(remains: &Remains) -> Result<()> {
-    let Some(mut nftables) = Nftables::if_any()? else { return Ok(()) };
+    let Some(mut nftables) = remains.nftables()? else { return Ok(()) };
     removed(nftables.release(&frame(), &prefix(&remains.tag))?);
     Ok(())
 }
 
 pub(super) fn sweep(stale: &Stale) -> Result<()> {
-    let Some(mut nftables) = Nftables::if_any()? else { return Ok(()) };
+    let Some(mut nftables) = stale.nftables()? else { return Ok(()) };
     let valid: Vec<String> = stale.tags().map(|tag| prefix(&tag)).collect();
     let keep = |comment: &str| valid.iter().any(|prefix| comment.starts_with(prefix));
     removed(nftables.sweep(&frame(), &format!("{}-", hash(&stale.network)), keep)?);
