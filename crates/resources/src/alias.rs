@@ -2,6 +2,8 @@
 //!
 //! A link bears its tag in its alias: two hashes first, that can be compared, then as much clear text as fits, for people.
 
+use std::collections::BTreeSet;
+
 use cnikit_netlink::Link;
 use cnikit_plan::Stale;
 use cnikit_skel::Tag;
@@ -43,11 +45,23 @@ pub fn owner(link: &Link, tag: &Tag) -> Owner {
     }
 }
 
-/// Does this link bear a tag of the network that is not valid any more?
-pub fn is_stale(link: &Link, stale: &Stale) -> bool {
-    let of_network = |mark: &&str| mark.starts_with(&network_mark(&stale.network));
-    let found = link.alias.as_deref().and_then(mark).filter(of_network);
-    found.is_some_and(|found| !stale.tags().any(|tag| of(&tag).starts_with(found)))
+/// The marks by which GC tells what is stale of a network.
+pub struct Marks {
+    network: String,
+    valid: BTreeSet<String>,
+}
+
+impl Marks {
+    /// Those of the network, and of its tags that are to stay.
+    pub fn of(stale: &Stale) -> Marks {
+        Marks { network: network_mark(&stale.network), valid: stale.tags().map(|tag| mark_of(&tag)).collect() }
+    }
+
+    /// Does this link bear a tag of the network that is not valid any more?
+    pub fn is_stale(&self, link: &Link) -> bool {
+        let found = link.alias.as_deref().and_then(mark).filter(|mark| mark.starts_with(&self.network));
+        found.is_some_and(|found| !self.valid.contains(found))
+    }
 }
 
 /// The two hashes, if it is one of our aliases.

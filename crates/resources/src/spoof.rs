@@ -6,11 +6,11 @@ use cnikit_netfilter::{
     Chain, Claim, Family, Frame, Hook, HookKind, HookPoint, LONGEST_COMMENT, Mac, Match, Nftables, OwnChain, Rule,
     Verdict, Whose,
 };
-use cnikit_netlink::{Change, Link, Netlink};
+use cnikit_netlink::{Batch, Change, Link, Netlink};
 use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
 use cnikit_skel::{Error, Journal, Result, Tag, log};
 
-use crate::alias::{self, hex};
+use crate::alias::{self, Marks, hex};
 use crate::rules::replace;
 use crate::veth;
 
@@ -58,7 +58,7 @@ impl Resource for SpoofCheck {
     /// With the MAC that is recorded: a plugin further on that gave the container another one has silenced it.
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
         let tag = &scene.tag;
-        let Some(end) = scene.container()?.find_link(&tag.ifname)? else { return Ok(()) };
+        let Some(end) = scene.container()?.find_recent_link(&tag.ifname)? else { return Ok(()) };
         let Some(port) = veth::host_end_of(scene.host()?, &scene.netns, &end)? else { return Ok(()) };
         let recorded =
             scene.record.interfaces.iter().find(|one| one.name == tag.ifname && one.sandbox == scene.sandbox);
@@ -171,7 +171,7 @@ fn whose(tag: &Tag) -> Whose {
 
 /// Where none of its chains stands, nothing leads there, and nothing is looked at.
 fn release(remains: &Remains) -> Result<()> {
-    let (tag, Some(mut nftables)) = (&remains.tag, Nftables::if_any()?) else { return Ok(()) };
+    let (tag, Some(mut nftables)) = (&remains.tag, remains.nftables()?) else { return Ok(()) };
     let frame = nothing(tag);
     if nftables.stands(&frame)? {
         let host = remains.host()?;
@@ -183,7 +183,7 @@ fn release(remains: &Remains) -> Result<()> {
 
 /// Rules that name no network may be a running container's, whom the reference attached: they stay.
 fn sweep(stale: &Stale) -> Result<()> {
-    let Some(mut nftables) = Nftables::if_any()? else { return Ok(()) };
+    let Some(mut nftables) = stale.nftables()? else { return Ok(()) };
     let frame = frame(std::iter::empty());
     let network = Whose::Owned { owner: alias::network_mark(&stale.network), comment: None };
     let valid: Vec<String> = stale.tags().map(|tag| alias::mark_of(&tag)).collect();
@@ -193,20 +193,23 @@ fn sweep(stale: &Stale) -> Result<()> {
         return Ok(());
     }
     let host = stale.host()?;
-    for link in host.links_of_kind("veth")?.iter().filter(|link| alias::is_stale(link, stale)) {
-        shut(host, Some(link))?;
-    }
+    let (marks, mut batch) = (Marks::of(stale), Batch::new());
+    let links = host.links_of_kind("veth")?;
+    links.iter().filter(|link| marks.is_stale(link)).for_each(|link| batch.set_link_if_present(link.index, &down()));
+    host.send(batch)?;
     removed(nftables.sweep(&frame, network, keep)?);
     Ok(())
 }
 
 /// A port whose guard goes is shut first: the container may still run, and the link is removed only after this.
 fn shut(host: &Netlink, port: Option<&Link>) -> Result<()> {
-    let Some(port) = port else { return Ok(()) };
-    match host.change(port.index, &Change { up: Some(false), ..Change::default() }) {
-        Err(error) if !error.is_absent() => Err(error.into()),
-        _ => Ok(()),
-    }
+    let mut batch = Batch::new();
+    port.into_iter().for_each(|port| batch.set_link_if_present(port.index, &down()));
+    Ok(host.send(batch)?)
+}
+
+fn down() -> Change {
+    Change { up: Some(false), ..Change::default() }
 }
 
 fn removed(count: usize) {

@@ -7,11 +7,12 @@ use cnikit_netlink::{Change, Link, Mac, Netlink, NewVeth, Peer};
 use cnikit_netns::{Inside, Netns};
 use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
 use cnikit_process::Deadline;
-use cnikit_skel::{Error, Errors, Found, Journal, Result, Tag};
+use cnikit_skel::{Error, Found, Journal, Result, Tag};
 use cnikit_types::Interface;
 
-use crate::alias::{self, Owner, hex};
+use crate::alias::{self, Marks, Owner, hex};
 use crate::quiet;
+use crate::removal::{delete, delete_all};
 
 /// A veth pair. The host's end is named by the tag, both MACs come from it and are set as the pair is made (so that nobody
 /// changes them afterwards); nothing is renamed, nothing moved.
@@ -102,7 +103,7 @@ impl Resource for Veth {
 impl Veth {
     fn pair(&self, scene: &Scene, name: String) -> Result<NewVeth> {
         let master = match &self.host {
-            HostEnd::Port { bridge, .. } => Some(scene.host()?.link(bridge)?.index),
+            HostEnd::Port { bridge, .. } => Some(scene.host()?.recent_link(bridge)?.index),
             HostEnd::Routed => None,
         };
         let ([_, host], own) = (macs(&scene.tag), mac(&scene.tag, self.mac));
@@ -159,7 +160,7 @@ impl Veth {
         }
         let HostEnd::Port { bridge, hairpin, isolated } = &self.host else { return Ok(()) };
         let netlink = scene.host()?;
-        let master = host.master.map(|index| netlink.find_link_at(index)).transpose()?.flatten();
+        let master = host.master.map(|index| netlink.find_recent_link_at(index)).transpose()?.flatten();
         drifts.compare(format!("bridge of {name}"), bridge.as_str(), master.as_ref().map_or("none", |link| &link.name));
         if let Some(port) = &host.port {
             drifts.compare(format!("hairpin of {name}"), *hairpin, port.hairpin);
@@ -254,7 +255,7 @@ pub(crate) fn vacant(host: &Netlink, tag: &Tag) -> Result<String> {
 /// The host's end of this attachment's pair, by its name.
 pub fn host_end(host: &Netlink, tag: &Tag) -> Result<Option<Link>> {
     for name in names(tag) {
-        let link = host.find_link(&name)?.filter(is_veth);
+        let link = host.find_recent_link(&name)?.filter(is_veth);
         if let Some(link) = link.filter(|link| alias::owner(link, tag) != Owner::Another) {
             return Ok(Some(link));
         }
@@ -273,13 +274,16 @@ pub(crate) fn own_host_end(host: &Netlink, tag: &Tag) -> Result<Link> {
 pub(crate) fn host_end_of(host: &Netlink, netns: &Netns, end: &Link) -> Result<Option<Link>> {
     let Some(index) = end.lower else { return Ok(None) };
     // Read before the namespace's number is asked for: the kernel gives it one when it first describes a link into it.
-    let Some(peer) = host.find_link_at(index)?.filter(is_veth) else { return Ok(None) };
+    let Some(peer) = host.find_recent_link_at(index)?.filter(is_veth) else { return Ok(None) };
     let id = host.namespace_id(netns)?;
     Ok(Some(peer).filter(|peer| peer.lower == Some(end.index) && id.is_some() && peer.lower_netns == id))
 }
 
 /// Waits until the host's end passes packets on: a moment after the container's end came up, when the kernel gets to it.
 pub(crate) fn wait_running(host: &Netlink, end: &Link) -> Result<()> {
+    if end.running {
+        return Ok(());
+    }
     let running = host.wait_link(end.index, Deadline::after(PATIENCE), |link| link.running);
     let late = |error| Error::from(error).while_doing(format_args!("host end {} does not come up", end.name));
     running.map(drop).map_err(late)
@@ -332,19 +336,10 @@ fn has_recorded_mac(remains: &Remains, end: &Link) -> bool {
 }
 
 fn sweep(stale: &Stale) -> Result<()> {
-    let host = stale.host()?;
-    let links = host.links_of_kind("veth")?;
-    let swept: Errors =
-        links.iter().filter(|link| alias::is_stale(link, stale)).map(|link| delete(host, link)).collect();
-    swept.finish()
-}
-
-/// Deletes a link; that somebody else was faster is success.
-fn delete(netlink: &Netlink, link: &Link) -> Result<()> {
-    match netlink.delete_link(link.index) {
-        Err(error) if !error.is_absent() => Err(error.into()),
-        _ => Ok(()),
-    }
+    let (host, marks) = (stale.host()?, Marks::of(stale));
+    let is_meant = |link: &Link| is_veth(link) && marks.is_stale(link);
+    let links: Vec<Link> = host.links_of_kind("veth")?.into_iter().filter(is_meant).collect();
+    delete_all(host, &links, is_meant)
 }
 
 #[cfg(test)]

@@ -1,0 +1,95 @@
+//! The removal of links, one or many.
+
+use std::collections::BTreeSet;
+
+use cnikit_netlink::{Batch, Change, Link, Netlink};
+use cnikit_skel::{Error, Errors, Result, code};
+
+/// How many links go at once: meanwhile nobody else on the host can change any, for about 2 ms a link.
+const AT_ONCE: usize = 64;
+
+/// Deletes a link; that somebody else was faster is success.
+pub(crate) fn delete(netlink: &Netlink, link: &Link) -> Result<()> {
+    absent_is_done(netlink.delete_link(link.index))
+}
+
+/// Deletes links, many at once, of which each `is_meant`: the kernel waits as long for one link as for a group of them.
+///
+/// To be deleted together, links have to be in one group. They are put into one by a number that was rolled a moment ago;
+/// then all links are read again, and only if nobody else's is in it is the group deleted. Else they go one by one.
+/// Somebody else's link could go with them if it was given just this number of 32 bits in the moment between the reading
+/// and the removal.
+#[doc(alias = "IFLA_GROUP")]
+pub(crate) fn delete_all(netlink: &Netlink, links: &[Link], is_meant: impl Fn(&Link) -> bool) -> Result<()> {
+    let together = |chunk: &[Link]| match chunk {
+        [] => Ok(()),
+        [one] => delete(netlink, one),
+        chunk => delete_group(netlink, chunk, random_group()?, &is_meant),
+    };
+    links.chunks(AT_ONCE).map(together).collect::<Errors>().finish()
+}
+
+fn delete_group(netlink: &Netlink, links: &[Link], group: u32, is_meant: impl Fn(&Link) -> bool) -> Result<()> {
+    let mut batch = Batch::new();
+    let change = Change { group: Some(group), ..Change::default() };
+    links.iter().for_each(|link| batch.set_link_if_present(link.index, &change));
+    netlink.send(batch)?;
+    let ours: BTreeSet<u32> = links.iter().map(|link| link.index).collect();
+    let found = netlink.links()?;
+    if found.iter().filter(|link| link.group == group).all(|link| ours.contains(&link.index) && is_meant(link)) {
+        return absent_is_done(netlink.delete_group(group));
+    }
+    links.iter().map(|link| delete(netlink, link)).collect::<Errors>().finish()
+}
+
+/// Any but 0, which is that of all links that are in none.
+fn random_group() -> Result<u32> {
+    let number = getrandom::u32();
+    let number = number.map_err(|error| Error::new(code::SYSTEM, format!("no random bytes for a group: {error}")))?;
+    Ok(number.max(1))
+}
+
+fn absent_is_done(deleted: cnikit_netlink::Result<()>) -> Result<()> {
+    match deleted {
+        Err(error) if !error.is_absent() => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cnikit_netlink::NewBridge;
+    use cnikit_netns::Inside;
+
+    use super::*;
+
+    const GROUP: u32 = 0x6b69_7431;
+
+    /// The names that are left, of three links in the group and a fourth that is in none.
+    fn left(is_meant: impl Fn(&Link) -> bool + Send, meant: &[&str]) -> Vec<String> {
+        let work = move |_: &Inside| {
+            let host = Netlink::here().unwrap();
+            let made =
+                |name: &str| host.create_bridge(&NewBridge { name: name.into(), ..NewBridge::default() }).unwrap();
+            let links = ["one", "two", "three", "four"].map(made);
+            host.change(links[2].index, &Change { group: Some(GROUP), ..Change::default() }).unwrap();
+            let gone = Link { index: 999, ..links[0].clone() };
+            let meant: Vec<Link> = links.iter().filter(|link| meant.contains(&&*link.name)).cloned().collect();
+            delete_group(&host, &[meant, vec![gone]].concat(), GROUP, is_meant).unwrap();
+            host.links().unwrap().into_iter().map(|link| link.name).filter(|name| name != "lo").collect()
+        };
+        cnikit_netns::make::anonymous().unwrap().enter(work).unwrap()
+    }
+
+    #[test]
+    fn a_group_goes_at_once_and_nothing_else() {
+        assert_eq!(left(|_| true, &["one", "two", "three"]), ["four"]);
+        assert_eq!(left(|_| true, &["three"]), ["one", "two", "four"]);
+    }
+
+    #[test]
+    fn a_stranger_in_the_group_stays_and_ours_go_all_the_same() {
+        assert_eq!(left(|_| true, &["one", "two"]), ["three", "four"]);
+        assert_eq!(left(|link| link.name != "three", &["one"]), ["two", "three", "four"]);
+    }
+}
