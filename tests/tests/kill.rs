@@ -1,5 +1,4 @@
 //! Killed at every system call, at any moment, for want of memory: a DEL leaves nothing.
-#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::path::Path;
 

@@ -221,6 +221,7 @@ fn a_change(bytes: &mut Unstructured<'_>) -> Result<Change> {
         hairpin: bytes.arbitrary()?,
         isolated: bytes.arbitrary()?,
         name: bytes.arbitrary::<Option<String>>()?.map(word),
+        group: bytes.arbitrary()?,
     })
 }
 

@@ -99,7 +99,7 @@ impl AsFd for Netns {
     }
 }
 
-/// Says where a path leads, without opening what is there. Not by the standard library's options: with musl they take O_PATH
+/// Says where a path leads, without opening what is there. Not by the standard library's options: with musl they take `O_PATH`
 /// for a way of access, and drop it.
 fn locate(path: &Path) -> io::Result<File> {
     let path = CString::new(path.as_os_str().as_bytes())?;
