@@ -74,7 +74,10 @@ impl Store {
         };
         let unread = ledger.unread()?;
         let freed = free(&mut ledger, held)?;
-        let unknown = |error| Refusal::from(error).within(format_args!("{owner} may hold one more address"));
+        let unknown = |error| {
+            let refusal = Refusal::from(error).within(format_args!("{owner} may hold one more address"));
+            refusal.remedy("DEL again once that file can be read, or remove it if its container is gone")
+        };
         unread.map_or(Ok(freed), |error| Err(unknown(error)))
     }
 
