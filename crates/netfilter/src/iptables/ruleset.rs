@@ -33,13 +33,19 @@ impl Ruleset {
         Self { programs, table, mention: mention.to_owned(), traces: Some(traces), read: Table::default() }.read()
     }
 
+    /// Others may remove a chain and make it anew while the program reads, so that it looks hidden: whoever is, stays so.
     fn read(mut self) -> Result<Self> {
-        self.read = self.programs.read(self.table, &self.mention)?;
-        let hidden = self.traces.as_ref().map_or(Ok(None), |traces| traces.hidden_from(&self.read))?;
-        match hidden.map(str::to_owned) {
-            Some(chain) => Err(Error::Hidden { table: self.table, chain }),
-            None => Ok(self),
+        let mut hidden = self.traces.clone();
+        for left in (0..TRIES).rev() {
+            self.read = self.programs.read(self.table, &self.mention)?;
+            hidden = hidden.map_or(Ok(None), |traces| traces.hidden_from(&self.read))?;
+            match &hidden {
+                None => break,
+                Some(traces) if left == 0 => return Err(Error::Hidden { table: self.table, chain: traces.first() }),
+                Some(_) => {}
+            }
         }
+        Ok(self)
     }
 
     /// The table as it was read.

@@ -73,18 +73,23 @@ impl Traces {
         Ok(Some(Self { version, table, chains }))
     }
 
-    /// A chain that still stands and is not in what the program showed, or without its rules.
-    pub(crate) fn hidden_from(&self, shown: &Table) -> Result<Option<&str>> {
+    /// Those that still stand and are not in what the program showed, or without their rules; none if all are shown.
+    pub(crate) fn hidden_from(&self, shown: &Table) -> Result<Option<Self>> {
         let bare = |chain: &&String| shown.rules(chain).next().is_none();
+        let (mut chains, table) = (Vec::new(), frame(self.version, self.table));
         for chain in self.chains.iter().filter(bare) {
             let Some(mut nftables) = Nftables::if_any()? else { return Ok(None) };
-            let table = frame(self.version, self.table);
             let without_rules = shown.has_chain(chain);
             if if without_rules { nftables.has_rules(&table, chain)? } else { nftables.has(&table, chain)? } {
-                return Ok(Some(chain));
+                chains.push(chain.clone());
             }
         }
-        Ok(None)
+        Ok((!chains.is_empty()).then(|| Self { chains, ..self.clone() }))
+    }
+
+    /// One of them, to name it.
+    pub(crate) fn first(&self) -> String {
+        self.chains.first().cloned().unwrap_or_default()
     }
 }
 

@@ -17,6 +17,9 @@ const HINTS: [&str; 2] = ["last_reserved_ip.", ".idx"];
 const CLEARED: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(100);
 
+/// How many lines of a host a finding shows.
+const SHOWN: usize = 12;
+
 /// So many containers are looked at together.
 const AT_ONCE: usize = 8;
 
@@ -144,7 +147,9 @@ impl Node {
                 return;
             }
             if !deadline.pause(TICK) {
-                return self.find(format!("on the host, when all are gone: came {came:#?}, went {went:#?}"));
+                let some =
+                    |lines: Vec<String>| format!("{} ({})", lines.len(), lines[..SHOWN.min(lines.len())].join(" | "));
+                return self.find(format!("on the host, when all are gone: came {}, went {}", some(came), some(went)));
             }
         }
     }
