@@ -43,7 +43,7 @@ const BATCH: usize = 16;
 /// So many times fewer are the first ADDs in the short form, for each has a host of its own.
 const FEWER: usize = 4;
 /// How often a scene is tried whose system calls are others than those of the undisturbed call.
-const TRIES: usize = 25;
+const TRIES: usize = 10;
 /// How many findings a failure shows.
 const SHOWN: usize = 40;
 /// How many undisturbed calls are compared at most to find the usual one.
@@ -69,6 +69,12 @@ impl Report {
             line.notes.push(format!("{} repeated", self.repeated));
         }
         if tried < of { line.by_chance() } else { line }
+    }
+
+    /// Says it.
+    pub(crate) fn say(self) -> Report {
+        self.line().say();
+        self
     }
 
     /// Adds what another disturbed of the same.
@@ -119,7 +125,7 @@ fn id(n: usize) -> String {
     format!("c-{n:05}")
 }
 
-/// Plays a choice of all scenes, which are of one verb, at most so many, and says it.
+/// Plays a choice of all scenes, which are of one verb, at most so many.
 pub(crate) fn play(mut report: Report, subject: &Subject, all: Vec<Scene>, most: usize, trace: &Trace) -> Report {
     let first = all.first().is_some_and(|scene| scene.verb == Verb::First);
     let scenes = sample(&report.what, all, if first { most.div_ceil(FEWER) } else { most });
@@ -138,7 +144,6 @@ pub(crate) fn play(mut report: Report, subject: &Subject, all: Vec<Scene>, most:
     if report.findings.is_empty() && report.tried < enough {
         report.findings.push(format!("{}: {} of {} were reached", report.what, report.tried, scenes.len()));
     }
-    report.line().say();
     report
 }
 
@@ -151,60 +156,72 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
+    /// All together; each alone where something was found, and where what came before on the same host led a call elsewhere.
     fn batch(&mut self, scenes: &[Scene]) -> Report {
-        let mut report = Report::default();
-        let Err(found) = caught(|| self.together(scenes, &mut report)) else { return report };
+        let (mut report, mut missed) = (Report::default(), Vec::new());
+        let Err(found) = caught(|| missed = self.together(scenes, &mut report)) else {
+            missed.iter().for_each(|scene| self.alone(scene, &mut report));
+            return report;
+        };
         report = Report::default();
-        for scene in scenes {
-            if let Err(found) = caught(|| self.together(&[*scene], &mut report)) {
-                report.findings.push(format!("{}: {scene}: {found}", self.subject.title));
-            }
-        }
+        scenes.iter().for_each(|scene| self.alone(scene, &mut report));
         if let ([], [first, .., last]) = (report.findings.as_slice(), scenes) {
             report.findings.push(format!("{}: somewhere from {first} to {last}: {found}", self.subject.title));
         }
         report
     }
 
+    fn alone(&mut self, scene: &Scene, report: &mut Report) {
+        self.stage = None;
+        if let Err(found) = caught(|| drop(self.together(&[*scene], report))) {
+            report.findings.push(format!("{}: {scene}: {found}", self.subject.title));
+        }
+    }
+
     /// All of them, then one look, then each container once more. A first ADD has a host of its own, and each try of it.
-    fn together(&mut self, scenes: &[Scene], report: &mut Report) {
+    /// Those that chance did not lead there.
+    fn together(&mut self, scenes: &[Scene], report: &mut Report) -> Vec<Scene> {
         if let [scene @ Scene { verb: Verb::First, .. }] = scenes {
-            return self.tried(report, |worker| {
+            self.is_reached(report, |worker| {
                 let stage = Stage::new(worker.subject, scene.verb);
                 let (turn, played) = worker.turn(&stage, scene, &[]);
                 stage.audit();
                 turn.again();
                 played
             });
+            return Vec::new();
         }
         let stage = self.stage.take().unwrap_or_else(|| Stage::new(self.subject, scenes[0].verb));
-        let mut turns = Vec::new();
+        let (mut turns, mut missed) = (Vec::new(), Vec::new());
         stage.while_another_talks(|| {
             for scene in scenes {
-                self.tried(report, |worker| {
+                let reached = self.is_reached(report, |worker| {
                     let (turn, played) = worker.turn(&stage, scene, &turns);
                     turns.push(turn);
                     played
                 });
+                missed.extend((!reached).then_some(*scene));
             }
         });
         stage.audit();
         turns.iter().for_each(Turn::again);
         drop(turns);
         self.stage = Some(stage);
+        missed
     }
 
-    /// Until the harm was done where it should be. Where chance never leads there, it is not counted.
-    fn tried(&mut self, report: &mut Report, mut play: impl FnMut(&mut Self) -> Played) {
+    /// Whether the harm was done where it should be, at last.
+    fn is_reached(&mut self, report: &mut Report, mut play: impl FnMut(&mut Self) -> Played) -> bool {
         for _ in 0..TRIES {
             let played = play(self);
             if played.hit {
                 report.tried += 1;
                 report.failed += usize::from(played.failed);
-                return;
+                return true;
             }
             report.repeated += 1;
         }
+        false
     }
 
     fn turn<'a>(&mut self, stage: &'a Stage, scene: &'a Scene, before: &[Turn<'_>]) -> (Turn<'a>, Played) {

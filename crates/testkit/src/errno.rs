@@ -86,7 +86,7 @@ pub fn at_every_call(subject: &Subject, most: usize) -> Vec<Report> {
         };
         let all: Vec<Scene> = trace.calls().flat_map(scenes).collect();
         let report = Report::new(format!("fault {} {verb}", subject.title), "failures", all.len());
-        play(report, subject, all, most, &trace)
+        play(report, subject, all, most, &trace).say()
     };
     conclude(Verb::ALL.into_iter().map(one).collect())
 }

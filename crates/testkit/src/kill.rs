@@ -18,6 +18,11 @@ use crate::watch::Trace;
 /// With `CNIKIT_CAMPAIGNS=whole` it is an error if any system call of an undisturbed run is not reached. Without it at most
 /// so many of a verb are tried, by chance.
 pub fn at_every_call(subject: &Subject, most: usize) -> Vec<Report> {
+    conclude(tried_at_every_call(subject, most, Report::say))
+}
+
+/// [`at_every_call`], but what was found is returned; each report goes through `say` when it is complete.
+pub fn tried_at_every_call(subject: &Subject, most: usize, say: impl Fn(Report) -> Report) -> Vec<Report> {
     let mut reports = Vec::new();
     for verb in Verb::ALL {
         let trace = usual(subject, verb);
@@ -26,10 +31,10 @@ pub fn at_every_call(subject: &Subject, most: usize) -> Vec<Report> {
             let scene = |at| Scene { verb, at, harm: Harm::Signal(Signal::SIGKILL, Duration::ZERO), gone: *gone };
             let what = format!("kill {} {verb}{}", subject.title, if *gone { ", namespace gone" } else { "" });
             let report = Report::new(what, "calls", trace.len());
-            reports.push(play(report, subject, trace.calls().map(scene).collect(), most.div_ceil(2), &trace));
+            reports.push(say(play(report, subject, trace.calls().map(scene).collect(), most.div_ceil(2), &trace)));
         }
     }
-    conclude(reports)
+    reports
 }
 
 /// Whether the namespace is gone by the time of what follows.
@@ -49,7 +54,7 @@ pub fn at_moments(subject: &Subject, moments: usize) -> Vec<Report> {
             Scene { verb, at: calls[chance.usize(..calls.len())], harm, gone: verb.is_of_the_lost() || chance.bool() }
         };
         let report = Report::new(format!("SIGTERM {} {verb}", subject.title), "moments", count);
-        play(report, subject, (0..count).map(scene).collect(), count, &trace)
+        play(report, subject, (0..count).map(scene).collect(), count, &trace).say()
     };
     conclude(Verb::ALL.into_iter().enumerate().map(one).collect())
 }
@@ -77,7 +82,7 @@ pub fn for_want(subject: &Subject, most: usize) -> Vec<Report> {
             gone: verb.is_of_the_lost() || n % 2 == 1,
         };
         let report = Report::new(format!("limits {} {verb}", subject.title), "limits", limits.len());
-        play(report, subject, limits.iter().enumerate().map(scene).collect(), most, &Trace::default())
+        play(report, subject, limits.iter().enumerate().map(scene).collect(), most, &Trace::default()).say()
     };
     let reports: Vec<Report> = Verb::ALL.into_iter().map(one).collect();
     let sum = |count: fn(&Report) -> usize| reports.iter().map(count).sum::<usize>();
