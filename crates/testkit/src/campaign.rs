@@ -172,8 +172,10 @@ impl Worker<'_> {
     }
 
     fn alone(&mut self, scene: &Scene, report: &mut Report) {
+        let before = report.tried;
         self.stage = None;
         if let Err(found) = caught(|| drop(self.together(&[*scene], report))) {
+            report.tried = before + 1;
             report.findings.push(format!("{}: {scene}: {found}", self.subject.title));
         }
     }
