@@ -149,10 +149,13 @@ impl Index {
         Ok(found)
     }
 
-    /// All records.
+    /// All records. A table with a torn slot does not know what stood there: that is an error.
     pub(crate) fn all(&self) -> io::Result<Vec<Record>> {
         let mut bytes = vec![0; self.header.slots as usize * SIZE];
         self.file.read_exact_at(&mut bytes, HEADER as u64)?;
+        if bytes.chunks(SIZE).any(|slot| Slot::parse(slot) == Slot::Torn) {
+            return Err(torn());
+        }
         Ok(records(&bytes))
     }
 
@@ -192,7 +195,7 @@ impl Index {
             let count = STRIDE.min(self.header.slots - at);
             for (slot, number) in self.read(at, count)?.into_iter().zip(at..) {
                 if slot == Slot::Torn {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "torn slot"));
+                    return Err(torn());
                 }
                 if let Some(found) = look(number, slot) {
                     return Ok(found);
@@ -212,6 +215,10 @@ impl Index {
     fn write(&self, at: u32, slot: Slot) -> io::Result<()> {
         self.file.write_all_at(&slot.to_bytes(), offset(at))
     }
+}
+
+fn torn() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "torn slot")
 }
 
 fn offset(slot: u32) -> u64 {
@@ -316,6 +323,7 @@ mod tests {
         index.seal(STAMP).unwrap();
         index.file.write_all_at(&[0xff; 5], offset(3) + 20).unwrap();
         assert!(index.find(3).is_err());
+        assert!(index.all().is_err(), "a sweep of what is left would pass over what was lost");
         assert_eq!(Index::remains(&place, "net").unwrap().1, [record(9, 5)]);
     }
 
