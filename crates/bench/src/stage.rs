@@ -8,7 +8,7 @@ use std::time::Duration;
 use cnikit_netns::{Netns, make};
 use cnikit_process::{Deadline, Program};
 use serde_json::{Map, Value, json};
-use tempfile::TempDir;
+use tempfile::{Builder, TempDir};
 
 use crate::Result;
 use crate::scene::{Scene, Verb};
@@ -29,6 +29,8 @@ pub(crate) struct Stage<'a> {
     scene: &'a Scene,
     host: Netns,
     containers: Vec<Container>,
+    /// It stays after the scene, and goes with the `TMPDIR` of the script: ext4 passes over every inode that was freed of
+    /// late before it takes one, so thousands of files removed here would be paid for by the ADDs of the next scene.
     dir: TempDir,
     /// Set over the environment of every call.
     pub(crate) env: Vec<(String, String)>,
@@ -67,7 +69,8 @@ impl<'a> Stage<'a> {
     pub(crate) fn new(side: &'a Side, scene: &'a Scene) -> Result<Stage<'a>> {
         let container = |_| Ok(Container { netns: netns()?, prev: None });
         let containers = (0..scene.at_once).map(container).collect::<Result<_>>()?;
-        let dir = TempDir::new().map_err(|error| format!("a temporary directory: {error}"))?;
+        let dir = Builder::new().disable_cleanup(true).tempdir();
+        let dir = dir.map_err(|error| format!("a temporary directory: {error}"))?;
         let (env, through) = (Vec::new(), Vec::new());
         let stage = Stage { side, scene, host: netns()?, containers, dir, env, through };
         stage.sh("ip link set lo up", "")?;
