@@ -71,9 +71,10 @@ impl Report {
         if tried < of { line.by_chance() } else { line }
     }
 
-    /// Says it.
+    /// Says it, and at once what was found: a campaign may go on for hours.
     pub(crate) fn say(self) -> Report {
         self.line().say();
+        self.findings.iter().take(SHOWN).for_each(|found| line::tell(&format!("  found: {found}")));
         self
     }
 

@@ -48,11 +48,10 @@ impl Line {
     /// Says it on standard error, where no test harness keeps it back, and appends it to the file that `CNIKIT_EVIDENCE`
     /// names.
     pub fn say(&self) {
-        let line = format!("{self}\n");
-        io::stderr().write_all(line.as_bytes()).expect("standard error can be written to");
+        tell(&self.to_string());
         if let Some(path) = std::env::var_os("CNIKIT_EVIDENCE") {
             let file = OpenOptions::new().append(true).create(true).open(&path);
-            let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+            let written = file.and_then(|mut file| file.write_all(format!("{self}\n").as_bytes()));
             written.unwrap_or_else(|error| panic!("CNIKIT_EVIDENCE={}: {error}", path.display()));
         }
     }
@@ -65,6 +64,11 @@ impl fmt::Display for Line {
         write!(f, "campaign: {what}: {tried} tried of {of} {unit}, {survived} survived, {found} found")?;
         if notes.is_empty() { Ok(()) } else { write!(f, " ({})", notes.join(", ")) }
     }
+}
+
+/// Says something where no test harness keeps it back.
+pub(crate) fn tell(text: &str) {
+    io::stderr().write_all(format!("{text}\n").as_bytes()).expect("standard error can be written to");
 }
 
 /// Is everything to be tried that there is? So it is where `CNIKIT_CAMPAIGNS` is `whole`.
