@@ -105,7 +105,7 @@ fn a_plugin_that_forgets_what_it_made_half_is_found() {
     std::fs::write(bin.path().join("half"), HALF).unwrap();
     std::fs::set_permissions(bin.path().join("half"), PermissionsExt::from_mode(0o755)).unwrap();
     let half = Subject::new(bin.path(), "half", json!({}));
-    let reports = kill::tried_at_every_call(&half, 4 * CALLS, |report| report);
+    let reports = kill::tried_at_every_call(&half, 2 * CALLS, |report| report);
     let found: Vec<String> = reports.into_iter().flat_map(|report| report.findings).collect();
     assert!(found.iter().any(|text| text.contains("left on the host")), "{found:?}");
 }

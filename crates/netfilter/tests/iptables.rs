@@ -115,7 +115,7 @@ fn changes_are_made_together_or_not_at_all() {
         let mut changes = made();
         changes.delete("POSTROUTING", &Rule::any().jump("NOBODY"));
         let error = change(&host, &programs, &changes).unwrap_err();
-        assert!(error.to_string().contains("-restore --noflush -w 5: exit status "), "{half}: {error}");
+        assert!(error.to_string().contains("-restore --noflush -w 5 --verbose: exit status "), "{half}: {error}");
         assert_eq!(read(&host, &programs), Table::default(), "{half}");
     }
 }

@@ -106,6 +106,11 @@ pub fn sample<T: Copy>(what: &str, all: Vec<T>, short: usize) -> Vec<T> {
     (0..most).map(|n| all[chance.usize(edge(n)..edge(n + 1))]).collect()
 }
 
+/// The calls of one undisturbed verb.
+pub(crate) fn once(subject: &Subject, verb: Verb) -> Trace {
+    Stage::new(subject, verb).undisturbed(verb, &id(0))
+}
+
 /// The calls of an undisturbed verb: those that two of some runs make, or else the last ones'.
 pub(crate) fn usual(subject: &Subject, verb: Verb) -> Trace {
     let (mut stage, mut traces) = (Stage::new(subject, verb), Vec::new());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::resource::Resource;
 use nix::sys::signal::Signal;
 
-use crate::campaign::{Harm, Report, Scene, Verb, chance, conclude, play, usual};
+use crate::campaign::{Harm, Report, Scene, Verb, chance, conclude, once, play, usual};
 use crate::subject::Subject;
 use crate::watch::Trace;
 
@@ -46,7 +46,7 @@ fn ways(verb: Verb) -> &'static [bool] {
 pub fn at_moments(subject: &Subject, moments: usize) -> Vec<Report> {
     let mut chance = chance(&format!("SIGTERM {}", subject.title));
     let one = |(n, verb): (usize, Verb)| {
-        let trace = usual(subject, verb);
+        let trace = once(subject, verb);
         let calls: Vec<_> = trace.calls().collect();
         let count = (moments + n) / Verb::ALL.len();
         let scene = |_| {

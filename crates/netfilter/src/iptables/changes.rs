@@ -4,6 +4,9 @@ use std::fmt;
 
 use super::Rule;
 
+/// A comment: `--verbose` has it repeated.
+pub(crate) const LAST: &str = "# all was read";
+
 /// Changes of one table, which are made together or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes(Vec<String>);
@@ -44,8 +47,9 @@ impl Changes {
         self.0.is_empty()
     }
 
+    /// With a comment as its last line, which shows whether it was read to its end.
     pub(crate) fn input(&self, table: &str) -> Vec<u8> {
-        format!("*{table}\n{self}COMMIT\n").into_bytes()
+        format!("*{table}\n{self}COMMIT\n{LAST}\n").into_bytes()
     }
 }
 
@@ -67,7 +71,8 @@ mod tests {
         changes.prepend("c", [&one, &two]);
         changes.delete("POSTROUTING", &one);
         changes.delete_chain("d");
-        let expected = "*nat\n-N c\n-I c 1 -j ONE\n-I c 2 -j TWO\n-D POSTROUTING -j ONE\n-F d\n-X d\nCOMMIT\n";
+        let expected =
+            "*nat\n-N c\n-I c 1 -j ONE\n-I c 2 -j TWO\n-D POSTROUTING -j ONE\n-F d\n-X d\nCOMMIT\n# all was read\n";
         assert_eq!(String::from_utf8(changes.input("nat")).unwrap(), expected);
     }
 }

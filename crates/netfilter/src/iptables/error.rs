@@ -38,6 +38,11 @@ pub enum Error {
         /// The chain that it did not show, or without its rules.
         chain: String,
     },
+    /// It could not read what it was to do, and took that for the end of it.
+    Unread {
+        /// The file, with its arguments.
+        program: String,
+    },
     /// `nf_tables` could not be asked what stands there.
     Netlink(crate::Error),
 }
@@ -51,7 +56,9 @@ impl Error {
         match self {
             Self::Missing { .. } | Self::Incompatible { .. } => true,
             Self::Failed { how: How::Exit(status), .. } => *status != RESOURCE_PROBLEM,
-            Self::Failed { .. } | Self::Process(_) | Self::Hidden { .. } | Self::Netlink(_) => false,
+            Self::Failed { .. } | Self::Process(_) | Self::Hidden { .. } | Self::Unread { .. } | Self::Netlink(_) => {
+                false
+            }
         }
     }
 }
@@ -69,6 +76,7 @@ impl fmt::Display for Error {
             Self::Hidden { table, chain } => {
                 write!(f, "iptables did not show chain {chain} of table {table}, which stands there")
             }
+            Self::Unread { program } => write!(f, "{program}: it succeeded before it had read its input to the end"),
             Self::Netlink(error) => write!(f, "{error}"),
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cnikit_process::{Deadline, Program, Running, begin};
 
+use super::changes::LAST;
 use super::traces::{Chains, Half, Traces};
 use super::{Changes, Error, Result, Table};
 use crate::Nftables;
@@ -109,7 +110,7 @@ impl Programs {
 
     pub(crate) fn begin(&self, table: &str, changes: &Changes) -> Result<Changing> {
         let restore = &self.pair()?.restore;
-        Started::new(restore, &["--noflush", "-w", LOCK_WAIT], changes.input(table)).map(Changing)
+        Started::new(restore, &["--noflush", "-w", LOCK_WAIT, "--verbose"], changes.input(table)).map(Changing)
     }
 
     fn pair(&self) -> Result<&Pair> {
@@ -190,8 +191,13 @@ pub struct Changing(Started);
 
 impl Changing {
     /// Waits until they are made, or refused as a whole.
+    ///
+    /// # Errors
+    /// [`Error::Unread`] where the program succeeded before it had read them.
     pub fn finish(self) -> Result<()> {
-        self.0.finish().map(drop)
+        let program = self.0.program.clone();
+        let said = self.0.finish()?;
+        if String::from_utf8_lossy(&said).contains(LAST) { Ok(()) } else { Err(Error::Unread { program }) }
     }
 }
 
@@ -243,6 +249,15 @@ mod tests {
         std::fs::remove_dir_all(&place).unwrap();
         assert_eq!(taken, Ok(chosen));
         assert_eq!(left, Err(absent()));
+    }
+
+    /// iptables-restore takes a stdin that it cannot read for one that is empty, and succeeds.
+    #[test]
+    fn changes_that_were_not_read_are_not_taken_for_made() {
+        let reads_nothing = PathBuf::from("/bin/true");
+        let programs = Programs(Ok(Pair { save: reads_nothing.clone(), restore: reads_nothing }));
+        let done = programs.begin("nat", &Changes::default()).unwrap().finish();
+        assert!(matches!(done, Err(Error::Unread { program }) if program.starts_with("/bin/true --noflush")));
     }
 
     #[test]

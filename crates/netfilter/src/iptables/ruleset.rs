@@ -65,7 +65,7 @@ impl Ruleset {
             let changes = decide(&self.read);
             match self.begin(&changes).and_then(|begun| begun.map_or(Ok(()), Changing::finish)) {
                 Ok(()) => break,
-                Err(Error::Failed { .. }) if left > 0 => self = self.read()?,
+                Err(Error::Failed { .. } | Error::Unread { .. }) if left > 0 => self = self.read()?,
                 Err(error) => return Err(error),
             }
         }

@@ -114,7 +114,7 @@ pub(super) fn release(remains: &Remains) -> Result<()> {
             drop(alone);
             match ended.into_iter().collect() {
                 // Somebody else may have changed what was read before it could be changed.
-                Err(Refused::Failed { .. }) => release_at_once(remains),
+                Err(Refused::Failed { .. } | Refused::Unread { .. }) => release_at_once(remains),
                 told => told.map_err(explained),
             }
         });
@@ -281,7 +281,7 @@ fn explained(error: Refused) -> Error {
         Refused::Incompatible { .. } => {
             Some(format!("have whoever wrote into table {NAT} with nft use a table of its own, {OTHERWISE}"))
         }
-        Refused::Hidden { .. } => Some("try again".to_owned()),
+        Refused::Hidden { .. } | Refused::Unread { .. } => Some("try again".to_owned()),
         Refused::Netlink(_) => None,
     };
     let told = Error::from(error);
