@@ -113,7 +113,9 @@ fn files(dir: &Path, root: &Path) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for path in entries.map(|entry| entry.path()) {
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        if path.is_dir() {
+        if let Ok(target) = fs::read_link(&path) {
+            lines.insert(format!("link: {name} to {}", target.display())); // and not whatever it leads to, read each time
+        } else if path.is_dir() {
             lines.insert(format!("directory: {name}"));
             lines.extend(files(&path, root));
         } else {
