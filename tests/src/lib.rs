@@ -197,6 +197,6 @@ pub fn script(text: &str, conf: Value) -> (tempfile::TempDir, Subject) {
     let bin = tempfile::tempdir().unwrap();
     std::fs::write(bin.path().join("script"), format!("#!/bin/sh\nconf=$(cat)\n{text}")).unwrap();
     std::fs::set_permissions(bin.path().join("script"), PermissionsExt::from_mode(0o755)).unwrap();
-    let subject = Subject::new(bin.path(), "script", conf);
+    let subject = Subject::new(bin.path(), "script", conf).called("a script, meant to be found out");
     (bin, subject)
 }

@@ -313,6 +313,19 @@ fn every_link_of_a_page_leads_somewhere() {
     assert!(links > 10, "{links} links were found");
 }
 
+#[test]
+fn what_the_readme_says_was_measured_is_what_the_evidence_says() {
+    let (readme, evidence) = (page("README.md").text, page("docs/evidence.md").text);
+    let block = |text: &str, name: &str| {
+        let after = text.split_once(&format!("<!-- begin {name} -->\n")).unwrap().1;
+        after.split_once(&format!("<!-- end {name} -->")).unwrap().0.to_owned()
+    };
+    let (said, measured) = (block(&readme, "targets"), block(&evidence, "bench"));
+    let rows: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
+    assert!(rows.len() > 10, "{} lines are between the marks of README.md", rows.len());
+    rows.iter().for_each(|row| assert!(measured.lines().any(|line| line == *row), "not in docs/evidence.md: {row}"));
+}
+
 /// Where the links of a text lead, but for those out into the world.
 fn targets(text: &str) -> Vec<String> {
     let after = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
