@@ -52,7 +52,7 @@ impl Socket {
         open(protocol).map_err(|source| Error::new("open a netlink socket", "", source))
     }
 
-    /// Opens a socket inside `netns`; a thread enters it for this and dies.
+    /// Opens a socket inside `netns`, which is entered for this alone, as [`Netns::enter`] does it.
     pub fn inside(netns: &Netns, protocol: isize) -> Result<Self> {
         let failed = |source: io::Error| Error::new("open a netlink socket in", netns.path().to_string_lossy(), source);
         let outside = |error: cnikit_netns::Error| match error.errno() {
@@ -148,7 +148,14 @@ fn open(protocol: isize) -> io::Result<Socket> {
     // The forced sizes need CAP_NET_ADMIN in the first user namespace; without it the system's limit is the size.
     setsockopt(&socket, sockopt::RcvBufForce, &QUEUE).or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &QUEUE))?;
     setsockopt(&socket, sockopt::SndBufForce, &QUEUE).or_else(|_| setsockopt(&socket, sockopt::SndBuf, &QUEUE))?;
-    Ok(Socket { inner: socket, port, sequence: 0, missed: false, buffer: Vec::with_capacity(LONGEST) })
+    Ok(Socket { inner: socket, port, sequence: 0, missed: false, buffer: room(LONGEST)? })
+}
+
+/// Room for so many bytes. That there is none is an error, after which an ADD is still undone, and not the end of the process.
+fn room(bytes: usize) -> io::Result<Vec<u8>> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(bytes).map_err(|_| Errno::ENOMEM)?;
+    Ok(buffer)
 }
 
 /// The queue ran over: something that was sent to us is gone.
@@ -158,4 +165,15 @@ pub(crate) fn lost(error: &io::Error) -> bool {
 
 pub(crate) fn timed_out(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ETIMEDOUT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_there_is_no_memory_is_an_error() {
+        assert_eq!(room(usize::MAX >> 1).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        assert!(room(LONGEST).unwrap().capacity() >= LONGEST);
+    }
 }
