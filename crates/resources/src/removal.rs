@@ -16,7 +16,8 @@ pub(crate) fn delete(netlink: &Netlink, link: &Link) -> Result<()> {
 /// Deletes links, many at once, of which each `is_meant`: the kernel waits as long for one link as for a group of them.
 ///
 /// To be deleted together, links have to be in one group. They are put into one by a number that was rolled a moment ago;
-/// then all links are read again, and only if nobody else's is in it is the group deleted. Else they go one by one.
+/// then all links are read again, and only if nobody else's is in it is the group deleted. What is left then, and is still
+/// meant, goes one by one.
 /// Somebody else's link could go with them if it was given just this number of 32 bits in the moment between the reading
 /// and the removal.
 #[doc(alias = "IFLA_GROUP")]
@@ -35,11 +36,11 @@ fn delete_group(netlink: &Netlink, links: &[Link], group: u32, is_meant: impl Fn
     links.iter().for_each(|link| batch.set_link_if_present(link.index, &change));
     netlink.send(batch)?;
     let ours: BTreeSet<u32> = links.iter().map(|link| link.index).collect();
-    let found = netlink.links()?;
-    if found.iter().filter(|link| link.group == group).all(|link| ours.contains(&link.index) && is_meant(link)) {
-        return absent_is_done(netlink.delete_group(group));
+    let goes = |link: &Link| ours.contains(&link.index) && is_meant(link);
+    if netlink.links()?.iter().filter(|link| link.group == group).all(goes) {
+        absent_is_done(netlink.delete_group(group))?;
     }
-    links.iter().map(|link| delete(netlink, link)).collect::<Errors>().finish()
+    netlink.links()?.iter().filter(|link| goes(link)).map(|link| delete(netlink, link)).collect::<Errors>().finish()
 }
 
 /// Any but 0, which is that of all links that are in none.
@@ -91,5 +92,19 @@ mod tests {
     fn a_stranger_in_the_group_stays_and_ours_go_all_the_same() {
         assert_eq!(left(|_| true, &["one", "two"]), ["three", "four"]);
         assert_eq!(left(|link| link.name != "three", &["one"]), ["two", "three", "four"]);
+    }
+
+    #[test]
+    fn what_is_no_longer_meant_stays() {
+        assert_eq!(left(|link| link.name == "one", &["one", "two"]), ["two", "three", "four"]);
+    }
+
+    #[test]
+    fn what_somebody_takes_out_of_the_group_at_the_last_moment_goes_all_the_same() {
+        let meddled = |link: &Link| {
+            let other = Change { group: Some(0), ..Change::default() };
+            link.group != GROUP || link.name != "one" || Netlink::here().unwrap().change(link.index, &other).is_ok()
+        };
+        assert_eq!(left(meddled, &["one", "two", "three"]), ["four"]);
     }
 }
