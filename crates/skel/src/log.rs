@@ -20,7 +20,8 @@ use crate::input::{Input, Level};
 
 thread_local! {
     /// The calls under way on this thread: a delegate in this process is one within another. It is empty when the thread
-    /// ends, and to announce a destructor would cost every plugin more than all its looks at this.
+    /// ends, its memory given back with the last call; to announce a destructor would cost every plugin more than all its
+    /// looks at this.
     static CALLS: RefCell<ManuallyDrop<Vec<Context>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
@@ -38,7 +39,10 @@ pub(crate) fn call<T>(plugin: &str, input: &Input, work: impl FnOnce() -> Result
     }
     CALLS.with_borrow_mut(|calls| calls.push(Context::of(plugin, input)));
     let done = timed(Level::Info, "call", work);
-    CALLS.with_borrow_mut(|calls| calls.pop());
+    CALLS.with_borrow_mut(|calls| {
+        calls.pop();
+        calls.shrink_to_fit();
+    });
     done
 }
 
@@ -160,6 +164,15 @@ fn ids(traceparent: &str) -> Option<[&str; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_keeps_nothing_of_a_call_that_is_over() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned();
+        let mut input = Input::default();
+        input.observe.traceparent = Some(parent);
+        call("outer", &input, || call("inner", &input, || Ok(()))).unwrap();
+        assert_eq!(CALLS.with_borrow(|calls| calls.capacity()), 0);
+    }
 
     #[test]
     fn a_trace_is_continued_with_a_span_of_our_own() {
