@@ -12,6 +12,8 @@ use crate::{Error, Link, Result, Socket};
 
 /// `NETLINK_ROUTE` of `linux/netlink.h`.
 const ROUTE: isize = 0;
+/// How many links are remembered: more than a call reads one by one, and few enough to be searched.
+const REMEMBERED: usize = 8;
 
 /// The links, addresses, routes and neighbours of one network namespace. Clones share the socket.
 ///
@@ -20,7 +22,7 @@ const ROUTE: isize = 0;
 #[doc(alias = "rtnetlink")]
 pub struct Netlink {
     socket: Rc<RefCell<Socket>>,
-    /// The links as they were read last, unless this handle changed any since.
+    /// The last few links that were read, as they were then, unless this handle changed any since.
     recent: Rc<RefCell<Vec<Link>>>,
 }
 
@@ -77,6 +79,8 @@ impl Netlink {
     pub(crate) fn remember(&self, link: &Link) {
         let mut recent = self.recent.borrow_mut();
         recent.retain(|one| one.index != link.index && one.name != link.name);
+        let surplus = (recent.len() + 1).saturating_sub(REMEMBERED);
+        recent.drain(..surplus);
         recent.push(link.clone());
     }
 
@@ -160,4 +164,19 @@ fn pack(message: &RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {
     header.emit(&mut bytes[..HEADER]);
     message.emit(&mut bytes[HEADER..]);
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_few_links_are_remembered_and_no_more() {
+        let netlink = Netlink::here().unwrap();
+        for index in (1..=20).chain([20]) {
+            netlink.remember(&Link { index, name: format!("link{index}"), ..Link::default() });
+        }
+        let remembered: Vec<u32> = netlink.recent.borrow().iter().map(|link| link.index).collect();
+        assert_eq!(remembered, [13, 14, 15, 16, 17, 18, 19, 20]);
+    }
 }
