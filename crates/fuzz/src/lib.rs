@@ -42,7 +42,7 @@ const STDIN: usize = 16 << 20;
 /// The longest variable of an environment; see execve(2).
 const VARIABLE: usize = 128 << 10;
 /// The longest datagram of the kernel's.
-const DATAGRAM: usize = 128 << 10;
+const DATAGRAM: usize = 64 << 10;
 
 /// Every target.
 pub const TARGETS: &[Target] = &[

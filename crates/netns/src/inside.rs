@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-/// The calling thread is inside the namespace that it works on, and stays there: not `Send`, so that it cannot be
-/// carried to a thread that is elsewhere.
+/// The calling thread is inside the namespace that it works on, for as long as the work lasts that was handed this: not
+/// `Send`, so that it cannot be carried to a thread that is elsewhere.
 #[derive(Debug)]
 pub struct Inside(PhantomData<*const ()>);
 
