@@ -560,6 +560,34 @@ fn a_verb_starts_at_most_one_save_and_one_restore_a_family_and_nothing_where_not
     assert_eq!(started(&log), ["iptables-save", "iptables-restore", "iptables-save", "iptables-restore"]);
 }
 
+/// Else DELs that wait for each other would remove their links one after the other.
+#[test]
+fn a_link_goes_while_the_programs_run_but_where_others_wait_for_them() {
+    let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
+    for (contended, links_meanwhile) in [(false, "0\n"), (true, "1\n")] {
+        let host = Host::new();
+        let [dir, count, held] = ["programs", "count", "held"].map(|name| host.dir().join(name));
+        fs::create_dir(&dir).unwrap();
+        let subject = on_path(&bridge().with("ipam", ipam.clone()), &dir).at(host.dir());
+        let container = host.container();
+        let result = subject.add(&host, "c-one", &container);
+        let counting = format!("sleep 1; ip -o link show type veth | grep -c . >{}", count.display());
+        scripts(&dir, "iptables-restore", &format!("{counting}; exec /usr/sbin/iptables-restore \"$@\""));
+        std::thread::scope(|scope| {
+            if contended {
+                let hold = format!("exec 9</proc/self/ns/net; flock 9; touch {}; sleep 1", held.display());
+                let host = &host;
+                scope.spawn(move || host.sh(&hold));
+                while !held.exists() {
+                    std::thread::yield_now();
+                }
+            }
+            subject.del(&host, "c-one", &container, &result);
+        });
+        assert_eq!(fs::read_to_string(&count).unwrap(), links_meanwhile, "others wait: {contended}");
+    }
+}
+
 #[test]
 fn ten_thousand_rules_of_others_are_no_burden() {
     for way in HALVES {

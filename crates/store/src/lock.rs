@@ -19,6 +19,7 @@ use crate::{Directory, Error};
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
+    waited: bool,
 }
 
 impl Lock {
@@ -27,8 +28,13 @@ impl Lock {
     /// Anything that can be opened serves, a namespace too: who opens it again and locks it excludes this one.
     pub fn on(opened: OwnedFd, patience: Duration) -> io::Result<Lock> {
         let file = File::from(opened);
-        wait(&file, Instant::now() + patience)?;
-        Ok(Lock { _file: file })
+        let waited = wait(&file, Instant::now() + patience)?;
+        Ok(Lock { _file: file, waited })
+    }
+
+    /// Whether somebody else had it first, so that more may be waiting for it now.
+    pub fn waited(&self) -> bool {
+        self.waited
     }
 }
 
@@ -41,9 +47,9 @@ impl Directory {
         let deadline = Instant::now() + patience;
         loop {
             let file = self.open_file(name, OFlag::O_RDONLY | OFlag::O_CREAT, mode)?;
-            wait(&file, deadline).map_err(|source| self.error("lock", name, source))?;
+            let waited = wait(&file, deadline).map_err(|source| self.error("lock", name, source))?;
             if self.is_named(&file, name)? {
-                return Ok(Lock { _file: file });
+                return Ok(Lock { _file: file, waited });
             }
             if Instant::now() >= deadline {
                 let replaced =
@@ -54,13 +60,13 @@ impl Directory {
     }
 }
 
-/// Where others hold it, waits in a thread of its own, for flock(2) knows no deadline: the kernel wakes waiters in order and
+/// Takes it, and says whether others had it first. Then it waits in a thread of its own, for flock(2) knows no deadline: the kernel wakes waiters in order and
 /// at once, which no polling does. The lock belongs to the open file, of which the thread has a copy; should the deadline
 /// come first, that copy is the last one and lets go of whatever it still gets.
-fn wait(file: &File, deadline: Instant) -> io::Result<()> {
+fn wait(file: &File, deadline: Instant) -> io::Result<bool> {
     match file.try_lock_exclusive() {
         Err(error) if error.raw_os_error() == fs2::lock_contended_error().raw_os_error() => {}
-        done => return done,
+        done => return done.map(|()| false),
     }
     let waiting = file.try_clone()?;
     let (say, hear) = sync_channel(1);
@@ -69,7 +75,7 @@ fn wait(file: &File, deadline: Instant) -> io::Result<()> {
         let _ = say.send(uninterrupted(&waiting));
     })?;
     match hear.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-        Ok(locked) => locked,
+        Ok(locked) => locked.map(|()| true),
         Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
             Err(io::Error::new(io::ErrorKind::TimedOut, "another process held it until the deadline"))
         }

@@ -188,6 +188,19 @@ fn await_waiter(path: &std::path::Path) {
 }
 
 #[test]
+fn a_lock_tells_whether_somebody_else_had_it_first() {
+    let (_place, directory) = fresh();
+    let lock = directory.lock("lock", 0o750, LONG).unwrap();
+    assert!(!lock.waited());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| directory.lock("lock", 0o750, LONG).unwrap());
+        await_waiter(&directory.path().join("lock"));
+        drop(lock);
+        assert!(waiting.join().unwrap().waited());
+    });
+}
+
+#[test]
 fn a_lock_on_a_removed_file_is_no_lock() {
     let (_place, directory) = fresh();
     let lock = directory.lock("lock", 0o750, LONG).unwrap();

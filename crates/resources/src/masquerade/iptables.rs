@@ -99,7 +99,8 @@ pub(super) fn verify(masquerade: &Masquerade, tag: &Tag, opened: Opened) -> Stan
     standing
 }
 
-/// The programs are started and not waited for: the removal of the link takes as long as they do.
+/// The programs are started and not waited for: the removal of the link takes as long as they do. Where others wait for
+/// the lock, they would wait for that removal too, so there the programs come to their end first.
 pub(super) fn release(remains: &Remains) -> Result<()> {
     let (names, mut begun, mut unknown) = (Names::of(&remains.tag), Vec::new(), Errors::default());
     let begin = |ruleset: Ruleset| {
@@ -107,9 +108,10 @@ pub(super) fn release(remains: &Remains) -> Result<()> {
         begun.extend(ruleset.begin(&changes)?);
         Ok(())
     };
-    let (alone, errors) = everywhere(remains.nftables()?.as_deref_mut(), Chains::Named(&names.chain), begin);
+    let (alone, mut errors) = everywhere(remains.nftables()?.as_deref_mut(), Chains::Named(&names.chain), begin);
     if !begun.is_empty() {
-        remains.later(super::KIND.name, move |remains| {
+        let contended = alone.as_ref().is_some_and(Lock::waited);
+        let finish = move |remains: &Remains| {
             let ended: Vec<Read<()>> = begun.into_iter().map(Changing::finish).collect();
             drop(alone);
             match ended.into_iter().collect() {
@@ -117,7 +119,12 @@ pub(super) fn release(remains: &Remains) -> Result<()> {
                 Err(Refused::Failed { .. } | Refused::Unread { .. }) => release_at_once(remains),
                 told => told.map_err(explained),
             }
-        });
+        };
+        if contended {
+            errors.note(finish(remains));
+        } else {
+            remains.later(super::KIND.name, finish);
+        }
     }
     Errors::from_iter([unknown.finish(), errors.finish()]).finish()
 }
