@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use cnikit_testkit::Host;
+
 use super::{Found, Release, Row};
 
 /// One difference between the reference and ours that is meant.
@@ -32,6 +34,9 @@ pub struct Difference {
 const BOTH: &[Release] = &[Release::Packaged, Release::Newest];
 const NEWEST: &[Release] = &[Release::Newest];
 const PACKAGED: &[Release] = &[Release::Packaged];
+
+/// What shows only where [`has_queues`].
+const QUEUES: &str = "queues";
 
 /// All of them.
 pub const DIFFERENCES: &[Difference] = &[
@@ -136,6 +141,27 @@ pub const DIFFERENCES: &[Difference] = &[
         they: "0",
         we: "the kernel's default, 1000",
         why: "as newer releases of the reference",
+    },
+    Difference {
+        id: QUEUES,
+        rows: &["bridge/", "ptp/"],
+        releases: BOTH,
+        theirs: &[
+            "host link * num_tx_queues = *",
+            "host link * num_rx_queues = *",
+            "container link eth0 num_tx_queues = *",
+            "container link eth0 num_rx_queues = *",
+        ],
+        ours: &[
+            "host link * num_tx_queues = 1",
+            "host link * num_rx_queues = 1",
+            "container link eth0 num_tx_queues = 1",
+            "container link eth0 num_rx_queues = 1",
+        ],
+        what: "queues of a veth pair",
+        they: "the kernel's default: as many as the machine could have processors",
+        we: "1; the key `queues` brings more",
+        why: "each queue is objects in sysfs that ADD and DEL wait for; where there is one processor, nothing differs",
     },
     Difference {
         id: "advertisements-inside",
@@ -427,7 +453,8 @@ impl Report {
 
     /// Panics with all that is not as the list says.
     pub(super) fn judge(mut self, rows: &[&Row], release: Release) {
-        for one in DIFFERENCES.iter().filter(|one| rows.iter().any(|row| one.is_about(row, release))) {
+        let shows = |one: &&Difference| one.id != QUEUES || has_queues();
+        for one in DIFFERENCES.iter().filter(|one| rows.iter().any(|row| one.is_about(row, release))).filter(shows) {
             let missing =
                 one.theirs.iter().chain(one.ours).filter(|pattern| !self.occurred.contains(&(one.id, pattern)));
             self.wrong.extend(missing.map(|pattern| format!("the difference {} did not occur: {pattern}", one.id)));
@@ -443,6 +470,12 @@ impl Report {
             self.wrong.join("\n")
         );
     }
+}
+
+/// Whether this machine's kernel gives a veth pair more than one queue unless somebody says how many.
+fn has_queues() -> bool {
+    let said = Host::new().sh("ip link add probe type veth; ip -d link show probe");
+    !said.contains("numtxqueues 1 ")
 }
 
 /// Does a line fit a pattern, in which `*` stands for anything?

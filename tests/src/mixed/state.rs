@@ -54,9 +54,7 @@ const NOISE: [&str; 10] = [
 ];
 
 /// What `ip -d -j link` says that counts, measures, or is another name of something else.
-const COUNTED: [&str; 18] = [
-    "num_tx_queues", // theirs are as many as the machine could have processors
-    "num_rx_queues",
+const COUNTED: [&str; 16] = [
     "ifindex",
     "link_index",
     "link_netnsid",
