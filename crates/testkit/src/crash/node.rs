@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::Order;
@@ -61,6 +62,15 @@ struct Recorder<'a> {
     disk: Disk,
     changes: &'a mut Vec<Change>,
     moments: usize,
+    syncs: Vec<Asked>,
+}
+
+/// A sync that was asked for, and may not be done yet.
+struct Asked {
+    pid: Pid,
+    inode: u64,
+    /// How many changes there were before it.
+    changes: usize,
 }
 
 impl Recorder<'_> {
@@ -76,10 +86,14 @@ impl Recorder<'_> {
 
     fn sees(&mut self, call: &Call) {
         self.look();
+        // Who asks for something else has had his sync: until then the power takes what it was for.
+        for sync in self.syncs.extract_if(.., |sync| sync.pid == call.pid) {
+            self.changes[..sync.changes].iter_mut().for_each(|change| change.synced(sync.inode));
+        }
         if SYNCS.contains(&call.number.into()) {
             let synced = std::fs::metadata(format!("/proc/{}/fd/{}", call.pid, call.args[0]));
             let inode = synced.map_or(0, |found| found.ino());
-            self.changes.iter_mut().for_each(|change| change.synced(inode));
+            self.syncs.push(Asked { pid: call.pid, inode, changes: self.changes.len() });
         }
     }
 }
@@ -137,7 +151,8 @@ impl Node {
         let env = self.subject.environment(verb, id, &container.path(), &[]);
         let (program, stdin) = (self.subject.bin.join(&self.subject.plugin), conf.to_string());
         let root = self.host.dir().to_owned();
-        let mut recorder = Recorder { disk: Disk::of(&root), root, changes: &mut self.changes, moments: 0 };
+        let (disk, changes) = (Disk::of(&root), &mut self.changes);
+        let mut recorder = Recorder { disk, root, changes, moments: 0, syncs: Vec::new() };
         let judge = |call: &Call| {
             recorder.sees(call);
             if recorder.moments >= until { Verdict::Signal(Signal::SIGKILL) } else { Verdict::GoOn }
