@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 pub use line::{Line, at_most, chance, is_whole, seed};
-pub(crate) use scene::{Harm, Scene, Verb};
+pub(crate) use scene::{At, Harm, Scene, Verb};
 use stage::{Played, Stage, Turn};
 
 use crate::subject::Subject;
@@ -30,6 +30,8 @@ pub struct Report {
     pub tried: usize,
     /// How often the plugin failed then, or died.
     pub failed: usize,
+    /// How many of them died because the first memory that they need was refused, or some bytes of it.
+    pub starved: usize,
     /// How many had to be repeated, because chance led them another way than the undisturbed call.
     pub repeated: usize,
     /// Everything that must not be.
@@ -65,6 +67,9 @@ impl Report {
         let Report { tried, of, .. } = *self;
         let mut line = Line { tried, of, found: self.findings.len(), ..Line::new(&self.what, self.unit) };
         line.notes.push(format!("{} failed or died", self.failed));
+        if self.starved > 0 {
+            line.notes.push(format!("{} died for want of memory", self.starved));
+        }
         if self.repeated > 0 {
             line.notes.push(format!("{} repeated", self.repeated));
         }
@@ -82,6 +87,7 @@ impl Report {
     fn add(&mut self, other: Report) {
         self.tried += other.tried;
         self.failed += other.failed;
+        self.starved += other.starved;
         self.repeated += other.repeated;
         self.findings.extend(other.findings);
     }
@@ -106,18 +112,13 @@ pub fn sample<T: Copy>(what: &str, all: Vec<T>, short: usize) -> Vec<T> {
     (0..most).map(|n| all[chance.usize(edge(n)..edge(n + 1))]).collect()
 }
 
-/// The calls of one undisturbed verb.
-pub(crate) fn once(subject: &Subject, verb: Verb) -> Trace {
-    Stage::new(subject, verb).undisturbed(verb, &id(0))
-}
-
-/// The calls of an undisturbed verb: those that two of some runs make, or else the last ones'.
-pub(crate) fn usual(subject: &Subject, verb: Verb) -> Trace {
+/// The calls of an undisturbed verb: those that two of some runs make, or else the last ones'. And which cannot fail.
+pub(crate) fn usual(subject: &Subject, verb: Verb) -> (Trace, Vec<At>) {
     let (mut stage, mut traces) = (Stage::new(subject, verb), Vec::new());
     loop {
-        let trace = stage.undisturbed(verb, &id(traces.len()));
+        let (trace, sure) = stage.undisturbed(verb, &id(traces.len()));
         if traces.contains(&trace) || traces.len() == UNDISTURBED {
-            return trace;
+            return (trace, sure);
         }
         traces.push(trace);
         if verb == Verb::First {
@@ -171,7 +172,8 @@ impl Worker<'_> {
         };
         report = Report::default();
         scenes.iter().for_each(|scene| self.alone(scene, &mut report));
-        if let ([], [first, .., last]) = (report.findings.as_slice(), scenes) {
+        // What does not happen again, happened.
+        if let ([], [first, ..], [.., last]) = (report.findings.as_slice(), scenes, scenes) {
             report.findings.push(format!("{}: somewhere from {first} to {last}: {found}", self.subject.title));
         }
         report
@@ -225,6 +227,7 @@ impl Worker<'_> {
             if played.hit {
                 report.tried += 1;
                 report.failed += usize::from(played.failed);
+                report.starved += usize::from(played.starved);
                 return true;
             }
             report.repeated += 1;

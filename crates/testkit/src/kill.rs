@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::resource::Resource;
 use nix::sys::signal::Signal;
 
-use crate::campaign::{Harm, Report, Scene, Verb, chance, conclude, once, play, usual};
+use crate::campaign::{Harm, Report, Scene, Verb, chance, conclude, play, usual};
 use crate::subject::Subject;
 use crate::watch::Trace;
 
@@ -25,7 +25,7 @@ pub fn at_every_call(subject: &Subject, most: usize) -> Vec<Report> {
 pub fn tried_at_every_call(subject: &Subject, most: usize, say: impl Fn(Report) -> Report) -> Vec<Report> {
     let mut reports = Vec::new();
     for verb in Verb::ALL {
-        let trace = usual(subject, verb);
+        let (trace, _) = usual(subject, verb);
         assert!(trace.len() > 20, "{verb} made only {} system calls", trace.len());
         for gone in ways(verb) {
             let scene = |at| Scene { verb, at, harm: Harm::Signal(Signal::SIGKILL, Duration::ZERO), gone: *gone };
@@ -42,16 +42,19 @@ fn ways(verb: Verb) -> &'static [bool] {
     if verb.is_of_the_lost() { &[true] } else { &[false, true] }
 }
 
-/// `SIGTERM` at so many random moments of ADD, DEL and GC: some time after a system call was asked for, anywhere.
+/// `SIGTERM` at so many random moments of ADD, DEL and GC: some time after a system call was let go on, anywhere.
 pub fn at_moments(subject: &Subject, moments: usize) -> Vec<Report> {
     let mut chance = chance(&format!("SIGTERM {}", subject.title));
     let one = |(n, verb): (usize, Verb)| {
-        let trace = once(subject, verb);
+        let (trace, _) = usual(subject, verb);
         let calls: Vec<_> = trace.calls().collect();
         let count = (moments + n) / Verb::ALL.len();
         let scene = |_| {
-            let harm = Harm::Signal(Signal::SIGTERM, Duration::from_micros(chance.u64(..LONGEST_AFTER)));
-            Scene { verb, at: calls[chance.usize(..calls.len())], harm, gone: verb.is_of_the_lost() || chance.bool() }
+            let at @ (process, place, _) = calls[chance.usize(..calls.len())];
+            let goes_on = trace.at(process, place + LAST).is_some();
+            let after = if goes_on { Duration::from_micros(chance.u64(1..LONGEST_AFTER)) } else { Duration::ZERO };
+            let gone = verb.is_of_the_lost() || chance.bool();
+            Scene { verb, at, harm: Harm::Signal(Signal::SIGTERM, after), gone }
         };
         let report = Report::new(format!("SIGTERM {} {verb}", subject.title), "moments", count);
         play(report, subject, (0..count).map(scene).collect(), count, &trace).say()
@@ -62,11 +65,14 @@ pub fn at_moments(subject: &Subject, moments: usize) -> Vec<Report> {
 /// Microseconds after a system call was asked for: most take less.
 const LONGEST_AFTER: u64 = 300;
 
+/// So many calls before its end a process may have ended so long after one: there the signal comes before the call.
+const LAST: usize = 16;
+
 /// Sizes of a file, in bytes, that do not suffice for a reservation, or for an index, or for anything.
 const SIZES: [u64; 7] = [0, 1, 16, 64, 100, 512, 4096];
 
 /// Memory, in steps of half a megabyte, that does not suffice to start, or to go on, or does suffice.
-const MEMORY_STEPS: u64 = 48;
+const MEMORY_STEPS: u64 = 24;
 
 /// ADD, DEL and GC with too small a file size and with any memory from nothing up to enough; at most so many limits a verb.
 #[doc(alias = "prlimit")]

@@ -340,7 +340,7 @@ impl<J: FnMut(&Call) -> Verdict> Watch<'_, J> {
 }
 
 /// Is it there, and not merely waiting to be reaped?
-fn is_alive(pid: Pid) -> bool {
+pub(crate) fn is_alive(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }

@@ -33,12 +33,15 @@ pub(crate) enum Harm {
     Limit(Limit),
 }
 
+/// A system call: process, place and number.
+pub(crate) type At = (usize, usize, i32);
+
 /// One disturbed call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scene {
     pub(crate) verb: Verb,
-    /// At which system call: process, place and number.
-    pub(crate) at: (usize, usize, i32),
+    /// At which system call.
+    pub(crate) at: At,
     pub(crate) harm: Harm,
     /// The namespace is gone by the time of the next call.
     pub(crate) gone: bool,

@@ -4,13 +4,15 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use cnikit_process::Deadline;
 use nix::errno::Errno;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::scene::{Harm, Scene, Verb};
+use super::scene::{At, Harm, Scene, Verb};
 use crate::host::{Container, Host};
 use crate::life::{SHARED, is_traced};
 use crate::snapshot::Snapshot;
@@ -22,6 +24,11 @@ const HINTS: [&str; 2] = ["last_reserved_ip.", ".idx"];
 
 /// What becomes another error on its way through the C library: no stack, no thread, no memory.
 const TRANSLATED: [i64; 4] = [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap, libc::SYS_clone3];
+
+/// Where want of memory may kill. The standard library aborts when an allocation of a few bytes fails, or the stack of a
+/// signal handler before `main` and in a new thread; and musl crashes when its very first call gets no memory for the first
+/// thread. No plugin can help that. Nothing else may end by a signal.
+const MEMORY: [i64; 4] = [libc::SYS_brk, libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap];
 
 /// The attachment that runs all the while.
 const OTHER: &str = "c-other";
@@ -48,6 +55,8 @@ pub(super) struct Turn<'a> {
     scene: &'a Scene,
     id: String,
     own: Option<Container>,
+    /// For a GC, which removes one otherwise than many: of another attachment that it is not told of.
+    second: Option<Container>,
     /// What `CNI_NETNS` is after the disturbed call.
     path: String,
     /// The attachments that a GC is told of.
@@ -59,6 +68,16 @@ pub(super) struct Played {
     /// The harm was done where it should be.
     pub(super) hit: bool,
     pub(super) failed: bool,
+    /// It died for want of memory.
+    pub(super) starved: bool,
+}
+
+/// Who is called, and for whom.
+struct Called<'a> {
+    id: &'a str,
+    container: &'a Container,
+    second: Option<&'a Container>,
+    valid: &'a [String],
 }
 
 impl Stage {
@@ -78,37 +97,49 @@ impl Stage {
     }
 
     /// What is needed before a call: where it removes, something to remove.
-    fn prepare(&self, verb: Verb, id: &str, container: &Container) -> Value {
-        if verb.adds() { Value::Null } else { self.subject.add(&self.host, id, container) }
+    fn prepare(&self, verb: Verb, called: &Called) -> Value {
+        if let Some(second) = called.second {
+            self.subject.add(&self.host, &second_id(called.id), second);
+        }
+        if verb.adds() { Value::Null } else { self.subject.add(&self.host, called.id, called.container) }
+    }
+
+    fn second(&self, verb: Verb) -> Option<Container> {
+        (verb == Verb::Gc).then(|| fresh(&self.host))
     }
 
     /// The call itself, watched.
     fn watched(
         &self,
         verb: Verb,
-        (id, container, valid): (&str, &Container, &[String]),
+        called: &Called,
         limits: &[Limit],
         judge: impl FnMut(&Call) -> Verdict + Send,
     ) -> (Said, Trace) {
-        let (mut conf, added) = (self.subject.conf.clone(), self.prepare(verb, id, container));
-        let path = if verb == Verb::PoorDel { String::new() } else { container.path() };
+        let (mut conf, added) = (self.subject.conf.clone(), self.prepare(verb, called));
+        let path = if verb == Verb::PoorDel { String::new() } else { called.container.path() };
         match verb {
             Verb::Del => conf["prevResult"] = added,
-            Verb::Gc => conf["cni.dev/valid-attachments"] = attachments(valid),
+            Verb::Gc => conf["cni.dev/valid-attachments"] = attachments(called.valid),
             _ => {}
         }
-        let env = self.subject.environment(verb.command(), id, &path, &[]);
+        let env = self.subject.environment(verb.command(), called.id, &path, &[]);
         let (program, stdin) = (self.subject.bin.join(&self.subject.plugin), conf.to_string());
         self.host.enter(|| watch::run(&program, &env, stdin.as_bytes(), limits, judge)).unwrap()
     }
 
-    /// An undisturbed call, and what it calls.
-    pub(super) fn undisturbed(&self, verb: Verb, id: &str) -> Trace {
-        let valid = [OTHER.to_owned()];
-        let (said, trace) = self.watched(verb, (id, &self.container, &valid), &[], |_| Verdict::GoOn);
+    /// An undisturbed call: what it calls, and what of that cannot fail.
+    pub(super) fn undisturbed(&self, verb: Verb, id: &str) -> (Trace, Vec<At>) {
+        let (valid, second, mut sure) = ([OTHER.to_owned()], self.second(verb), Vec::new());
+        let called = Called { id, container: &self.container, second: second.as_ref(), valid: &valid };
+        let judge = |call: &Call| {
+            sure.extend(tells_of_a_start(call).then(|| at(call)));
+            Verdict::GoOn
+        };
+        let (said, trace) = self.watched(verb, &called, &[], judge);
         said.ok();
         self.subject.call(&self.host, "DEL", id, &self.container.path(), &[]).ok();
-        trace
+        (trace, sure)
     }
 
     /// Nothing came, nothing went, and the other attachment runs.
@@ -164,7 +195,7 @@ impl<'a> Turn<'a> {
         let own = scene.gone.then(|| fresh(&stage.host));
         let path = own.as_ref().map_or_else(|| stage.container.path(), |own| format!("{}-that-is-gone", own.path()));
         let valid = [OTHER].into_iter().chain(before.iter().map(|turn| turn.id.as_str())).map(str::to_owned).collect();
-        Turn { stage, scene, id, own, path, valid }
+        Turn { stage, scene, id, own, second: stage.second(scene.verb), path, valid }
     }
 
     fn container(&self) -> &Container {
@@ -175,22 +206,40 @@ impl<'a> Turn<'a> {
     pub(super) fn play(&mut self, trace: &Trace) -> Played {
         let (stage, scene) = (self.stage, self.scene);
         let limits = if let Harm::Limit(limit) = scene.harm { vec![limit] } else { Vec::new() };
-        let call = (self.id.as_str(), self.container(), self.valid.as_slice());
-        let (said, went) = stage.watched(scene.verb, call, &limits, |call| verdict(scene, call));
+        let called =
+            Called { id: &self.id, container: self.container(), second: self.second.as_ref(), valid: &self.valid };
+        let sent = &AtomicBool::new(false);
+        let (said, went) = thread::scope(|scope| {
+            let later = |pid, signal, after| drop(scope.spawn(move || send_later(pid, signal, after, sent)));
+            stage.watched(scene.verb, &called, &limits, |call| verdict(scene, call, later))
+        });
         let (process, place, _) = scene.at;
-        // A limit and SIGTERM may come at any moment.
-        let hit = !matches!(scene.harm, Harm::Signal(Signal::SIGKILL, _) | Harm::Errno(_))
-            || went.agrees_until(trace, process, place);
+        let hit = match scene.harm {
+            Harm::Limit(_) => true,
+            Harm::Signal(_, after) if !after.is_zero() => sent.load(Ordering::Relaxed),
+            Harm::Signal(Signal::SIGKILL, _) | Harm::Errno(_) => went.agrees_until(trace, process, place),
+            Harm::Signal(..) => went.at(process, place) == Some(scene.at.2),
+        };
         if place % 4 == 3 {
-            self.own = None; // the kernel clears it away meanwhile; otherwise it only cannot be found
+            (self.own, self.second) = (None, None); // the kernel clears it away meanwhile; otherwise it only cannot be found
         }
         self.afterwards(&said);
-        Played { hit, failed: said.exit != 0 }
+        Played { hit, failed: said.exit != 0, starved: self.is_starved(&said) }
+    }
+
+    /// Did it die for want of the memory that it was refused?
+    fn is_starved(&self, said: &Said) -> bool {
+        let (process, place, number) = self.scene.at;
+        let refused = matches!(self.scene.harm, Harm::Errno(_)) && process == 0 && MEMORY.contains(&number.into());
+        refused && (said.exit == -(Signal::SIGABRT as i32) || place == 0 && said.exit < 0)
     }
 
     fn afterwards(&self, said: &Said) {
         match (self.scene.harm, self.scene.verb) {
-            (Harm::Errno(errno), _) if said.exit >= 0 => self.after_errno(errno, said),
+            (Harm::Errno(errno), _) if !self.is_starved(said) => {
+                assert!(said.exit >= 0, "it died by signal {}: {said:?}", -said.exit);
+                self.after_errno(errno, said);
+            }
             (_, Verb::Gc) if self.scene.at.1 % 8 < 4 => self.repeat("GC", said),
             _ => self.repeat("DEL", said),
         }
@@ -223,13 +272,21 @@ impl<'a> Turn<'a> {
         }
         let word = io::Error::from_raw_os_error(errno as i32).to_string();
         let word = word.split(" (os").next().unwrap_or_default();
-        assert!(text.contains(word), "it does not say {word:?}: {said:?}");
+        assert!(text.contains(word) || text.contains(in_musl(errno)), "it does not say {word:?}: {said:?}");
     }
 
     fn repeat(&self, verb: &str, said: &Said) {
         let valid = if verb == "GC" { vec![("cni.dev/valid-attachments", attachments(&self.valid))] } else { vec![] };
-        let next = self.stage.subject.call(&self.stage.host, verb, &self.id, &self.path, &valid);
-        assert_eq!((next.exit, next.stdout.as_str()), (0, ""), "{verb} after {said:?}: {}", next.stderr);
+        let second = self.second_of(verb);
+        for id in [Some(&self.id), second.as_ref()].into_iter().flatten() {
+            let next = self.stage.subject.call(&self.stage.host, verb, id, &self.path, &valid);
+            assert_eq!((next.exit, next.stdout.as_str()), (0, ""), "{verb} after {said:?}: {}", next.stderr);
+        }
+    }
+
+    /// Whom a runtime deletes too, where it does not ask for a GC again.
+    fn second_of(&self, verb: &str) -> Option<String> {
+        (self.scene.verb == Verb::Gc && verb == "DEL").then(|| second_id(&self.id))
     }
 
     /// The same container once more.
@@ -246,17 +303,43 @@ impl<'a> Turn<'a> {
     }
 }
 
-fn verdict(scene: &Scene, call: &Call) -> Verdict {
+/// What becomes of a call; whatever is to happen after it was let go on, `later` does.
+fn verdict(scene: &Scene, call: &Call, later: impl FnOnce(Pid, Signal, Duration)) -> Verdict {
     match scene.harm {
-        _ if (call.process, call.place, call.number) != scene.at => Verdict::GoOn,
-        Harm::Errno(_) if tells_of_a_start(call) => Verdict::GoOn,
+        _ if at(call) != scene.at => Verdict::GoOn,
         Harm::Errno(errno) => Verdict::Fail(errno),
+        Harm::Signal(signal, Duration::ZERO) => Verdict::Signal(signal),
         Harm::Signal(signal, after) => {
-            Deadline::never().pause(after);
-            Verdict::Signal(signal)
+            later(call.pid, signal, after);
+            Verdict::GoOn
         }
         Harm::Limit(_) => Verdict::GoOn,
     }
+}
+
+/// Notes whether anybody was there to get it.
+fn send_later(pid: Pid, signal: Signal, after: Duration, sent: &AtomicBool) {
+    Deadline::never().pause(after);
+    sent.store(watch::is_alive(pid) && kill(pid, signal).is_ok(), Ordering::Relaxed);
+}
+
+fn at(call: &Call) -> At {
+    (call.process, call.place, call.number)
+}
+
+/// What musl calls an error, where its words are not glibc's.
+fn in_musl(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EBUSY => "Resource busy",
+        Errno::EIO => "I/O error",
+        Errno::EMFILE => "No file descriptors available",
+        other => other.desc(),
+    }
+}
+
+/// All of one length, too.
+fn second_id(id: &str) -> String {
+    format!("{id}-too")
 }
 
 /// Is this one of the chains that are shared and stay? Whose iptables failed may have taken nftables.
