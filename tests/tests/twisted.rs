@@ -26,8 +26,8 @@ const REPLAYS: usize = 8;
 const CUTS: usize = 600;
 /// So many at once.
 const WORKERS: usize = 4;
-/// Few calls of ours make more system calls.
-const SYSTEM_CALLS: usize = 400;
+/// How many system calls the plugin itself makes in each undisturbed call, by attachment and verb.
+type Lengths = BTreeMap<(String, String), usize>;
 
 /// What is done to the calls of a scene.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,16 +45,20 @@ enum Twist {
 }
 
 impl Twist {
-    fn of(self, scene: &Scene, chance: &mut Rng) -> Vec<Step> {
+    fn of(self, scene: &Scene, lengths: &Lengths, chance: &mut Rng) -> Vec<Step> {
         let mut calls = scene.calls.clone();
         if [Twist::Shuffled, Twist::Everything].contains(&self) {
             shuffle(&mut calls, chance);
         }
         let mut steps: Vec<Step> = calls.iter().flat_map(|call| self.instead_of(call)).collect();
-        if [Twist::Killed, Twist::Everything].contains(&self) {
-            steps = steps.into_iter().flat_map(|step| killed(step, chance)).collect();
+        if self.kills() {
+            steps = steps.into_iter().flat_map(|step| killed(step, lengths, chance)).collect();
         }
         steps
+    }
+
+    fn kills(self) -> bool {
+        [Twist::Killed, Twist::Everything].contains(&self)
     }
 
     fn instead_of(self, call: &Call) -> Vec<Step> {
@@ -90,9 +94,26 @@ fn shuffle(calls: &mut [Call], chance: &mut Rng) {
 }
 
 /// A death, and then the call itself or not.
-fn killed(step: Step, chance: &mut Rng) -> Vec<Step> {
-    let dies = Step { killed_at: Some(chance.usize(..SYSTEM_CALLS)), ..step.clone() };
+fn killed(step: Step, lengths: &Lengths, chance: &mut Rng) -> Vec<Step> {
+    // What was not rehearsed may be as short as the shortest.
+    let length = lengths.get(&key(&step.call)).or_else(|| lengths.values().min()).copied();
+    let dies = Step { killed_at: length.map(|length| chance.usize(..length)), ..step.clone() };
     if chance.bool() { vec![dies, step] } else { vec![dies] }
+}
+
+fn key(call: &Call) -> (String, String) {
+    (call.attachment(), call.env["CNI_COMMAND"].clone())
+}
+
+/// The scene as it was, on a host of its own, to see how long each call is.
+fn rehearsed(scene: &Scene, plugin: &str) -> Lengths {
+    let mut ground = Ground::new();
+    let mut length = |call: &Call| {
+        let (env, stdin, mut calls) = (ground.environment(call), ground.fill(&call.stdin), 0);
+        killed_call(&ground.host, plugin, &env, stdin.as_bytes(), usize::MAX, &mut calls);
+        (key(call), calls)
+    };
+    scene.calls.iter().map(&mut length).collect()
 }
 
 /// One replay of a scene to one plugin.
@@ -102,11 +123,13 @@ struct Replay<'a> {
     /// The last answer to the ADD of each attachment.
     answers: BTreeMap<String, Value>,
     sent: usize,
+    deaths: usize,
 }
 
 impl Replay<'_> {
     fn play(&mut self, scene: &Scene, twist: Twist, chance: &mut Rng) {
-        twist.of(scene, chance).iter().for_each(|step| self.step(step));
+        let lengths = if twist.kills() { rehearsed(scene, self.plugin) } else { Lengths::new() };
+        twist.of(scene, &lengths, chance).iter().for_each(|step| self.step(step));
         for add in scene.calls.iter().filter(|call| call.is("ADD")) {
             self.step(&Step { call: add.lost(), killed_at: None });
         }
@@ -118,10 +141,11 @@ impl Replay<'_> {
         self.sent += 1;
         let (env, stdin) = (self.ground.environment(&step.call), self.ground.fill(&self.stdin(&step.call)));
         let said = match step.killed_at {
-            Some(at) => killed_call(&self.ground.host, self.plugin, &env, stdin.as_bytes(), at),
+            Some(at) => killed_call(&self.ground.host, self.plugin, &env, stdin.as_bytes(), at, &mut 0),
             None => call(&self.ground.host, self.plugin, &env, stdin.as_bytes()),
         };
         if said.exit == -(Signal::SIGKILL as i32) && step.killed_at.is_some() {
+            self.deaths += 1;
             assert!(said.stdout.is_empty() || is_one_document(&said.stdout), "{said:?}");
             return;
         }
@@ -150,12 +174,18 @@ fn call(host: &Host, plugin: &str, env: &[(String, String)], stdin: &[u8]) -> Sa
     Said { exit, stdout: text(stdout), stderr: text(stderr) }
 }
 
-/// Unless it ends before.
-fn killed_call(host: &Host, plugin: &str, env: &[(String, String)], stdin: &[u8], at: usize) -> Said {
-    let mut calls = 0;
+/// Unless it ends before; after so many system calls.
+fn killed_call(
+    host: &Host,
+    plugin: &str,
+    env: &[(String, String)],
+    stdin: &[u8],
+    at: usize,
+    calls: &mut usize,
+) -> Said {
     let judge = |call: &watch::Call| {
-        calls += usize::from(call.process == 0);
-        if calls > at && call.process == 0 { Verdict::Signal(Signal::SIGKILL) } else { Verdict::GoOn }
+        *calls += usize::from(call.process == 0);
+        if *calls > at && call.process == 0 { Verdict::Signal(Signal::SIGKILL) } else { Verdict::GoOn }
     };
     host.enter(|| watch::run(&bin().join(plugin), env, stdin, &[], judge)).unwrap().0
 }
@@ -180,8 +210,14 @@ fn is_one_document(text: &str) -> bool {
     serde_json::from_str::<Value>(text).is_ok()
 }
 
-/// Tries each of a choice of all, several at once; says it, and panics with what was found.
-fn campaign<T: Copy + Sync>(what: &str, unit: &str, all: Vec<T>, short: usize, attempt: impl Fn(T) + Sync) {
+/// Tries each of a choice of all, several at once; says it with what they note, and panics with what was found.
+fn campaign<T: Copy + Sync>(
+    (what, unit): (&str, &str),
+    all: Vec<T>,
+    short: usize,
+    attempt: impl Fn(T) + Sync,
+    notes: impl FnOnce() -> Vec<String>,
+) {
     let mut line = Line { of: all.len(), ..Line::new(what, unit) };
     let chosen = sample(what, all, short);
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -196,7 +232,7 @@ fn campaign<T: Copy + Sync>(what: &str, unit: &str, all: Vec<T>, short: usize, a
     };
     thread::scope(|scope| (0..WORKERS).for_each(|_| drop(scope.spawn(work))));
     let found = found.into_inner().unwrap();
-    (line.tried, line.found) = (chosen.len(), found.len());
+    (line.tried, line.found, line.notes) = (chosen.len(), found.len(), notes());
     line.by_chance().say();
     assert!(found.is_empty(), "{what}: {} found:\n{}", found.len(), found.join("\n"));
 }
@@ -204,17 +240,20 @@ fn campaign<T: Copy + Sync>(what: &str, unit: &str, all: Vec<T>, short: usize, a
 fn twisted(twist: Twist) {
     let (scenes, what) = (scenes(""), format!("transcripts {twist:?}").to_lowercase());
     let all = (0..scenes.len()).flat_map(|scene| PLUGINS.map(|plugin| (scene, plugin))).collect();
-    let sent = AtomicUsize::new(0);
+    let (sent, deaths) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let attempt = |(scene, plugin): (usize, &str)| {
         let scene = &scenes[scene];
         let about = format!("{} {twist:?} to {plugin}", scene.name);
-        let mut replay = Replay { plugin, ground: Ground::new(), answers: BTreeMap::new(), sent: 0 };
+        let mut replay = Replay { plugin, ground: Ground::new(), answers: BTreeMap::new(), sent: 0, deaths: 0 };
         let played = catch_unwind(AssertUnwindSafe(|| replay.play(scene, twist, &mut chance(&about))));
         sent.fetch_add(replay.sent, Ordering::Relaxed);
+        deaths.fetch_add(replay.deaths, Ordering::Relaxed);
         played.unwrap_or_else(|panic| panic!("{about}: {}", panic.downcast_ref::<String>().map_or("", String::as_str)));
     };
-    campaign(&what, "scenes and plugins", all, REPLAYS, attempt);
+    let notes = || twist.kills().then(|| format!("{} killed", deaths.load(Ordering::Relaxed))).into_iter().collect();
+    campaign((&what, "scenes and plugins"), all, REPLAYS, attempt, notes);
     assert!(sent.into_inner() > REPLAYS, "calls were sent");
+    assert_eq!(deaths.into_inner() > 0, twist.kills(), "somebody was killed, or nobody");
 }
 
 #[test]
@@ -255,11 +294,12 @@ fn every_request_is_cut_short_at_every_length() {
     let lengths = |request: usize| (0..requests[request].2.len()).map(move |length| (request, length));
     let cuts = (0..requests.len()).flat_map(lengths);
     let all = cuts.flat_map(|(request, length)| PLUGINS.map(|plugin| (request, length, plugin))).collect();
-    campaign("transcripts cut short", "lengths and plugins", all, CUTS, |(request, length, plugin)| {
+    let attempt = |(request, length, plugin): (usize, usize, &str)| {
         let (sent, env, stdin) = &requests[request];
         let said = call(&ground.host, plugin, env, &stdin[..length]);
         judge(sent, &said);
         assert!(said.exit == 1 || sent.is("VERSION"), "{plugin} took {:?}: {said:?}", &sent.stdin[..length]);
-    });
+    };
+    campaign(("transcripts cut short", "lengths and plugins"), all, CUTS, attempt, Vec::new);
     assert_eq!(ground.came(), Vec::<String>::new());
 }
