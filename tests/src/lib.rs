@@ -21,6 +21,9 @@ use cnikit_testkit::campaign::Line;
 use cnikit_testkit::need::Need;
 use serde_json::{Value, json};
 
+/// Every plugin of ours.
+const NAMES: [&str; 4] = ["bridge", "host-local", "loopback", "ptp"];
+
 /// Where cargo puts what it builds beside this test: `target/TRIPLE/PROFILE`.
 pub fn built() -> PathBuf {
     let mut dir = std::env::current_exe().unwrap();
@@ -52,18 +55,13 @@ pub fn program(name: &str) -> PathBuf {
     build().join(name)
 }
 
-/// The plugins as programs of their own, which execute their IPAM plugin.
-pub fn apart() -> &'static Path {
-    build()
-}
-
 /// The plugins as they are installed: one binary, hard links.
 pub fn bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();
     BIN.get_or_init(|| {
         // Beside the binary, for hard links do not cross file systems; made anew where an older build's links are.
         let dir = tempfile::tempdir_in(build()).unwrap().keep();
-        for name in ["bridge", "host-local", "loopback", "ptp"] {
+        for name in NAMES {
             std::fs::hard_link(program("cni-plugins"), dir.join(name)).unwrap();
         }
         remove_at_exit(&dir);
@@ -80,6 +78,19 @@ pub fn installed() -> &'static Path {
         let said = install.args([dir.join("bin"), dir.join("tool")]).output().expect("scripts/install can be started");
         assert!(said.status.success(), "scripts/install: {}", String::from_utf8_lossy(&said.stderr));
         dir.join("bin")
+    })
+}
+
+/// The same, each a file of its own: so they execute their IPAM plugin.
+pub fn apart() -> &'static Path {
+    static APART: OnceLock<PathBuf> = OnceLock::new();
+    APART.get_or_init(|| {
+        let dir = tempfile::tempdir_in(built()).unwrap().keep();
+        // Not by us: what another thread starts meanwhile would hold the file open for writing, and it could not be executed.
+        let copied = Command::new("cp").args(NAMES.map(|name| installed().join(name))).arg(&dir).status();
+        assert!(copied.expect("cp can be started").success(), "the installed plugins cannot be copied");
+        remove_at_exit(&dir);
+        dir
     })
 }
 
@@ -123,8 +134,8 @@ pub fn harmed(plugin: &str, backend: &str, bin: &Path) -> Subject {
 
 /// A bridge that checks MACs, as the campaigns try it.
 pub fn spoofing_bridge() -> Subject {
-    subject("bridge", json!({"isGateway": true, "macspoofchk": true, "ipam": dual_stack()}))
-        .called("bridge macspoofchk")
+    let conf = json!({"isGateway": true, "macspoofchk": true, "ipam": dual_stack()});
+    Subject::new(installed(), "bridge", conf).called("bridge macspoofchk")
 }
 
 /// A bridge with a gateway in a VLAN, as the campaigns try it; where the kernel has no such thing, that is said instead.
@@ -136,12 +147,12 @@ pub fn vlan_bridge(harm: &str) -> Option<Subject> {
         return None;
     }
     let conf = json!({"vlan": 100, "isDefaultGateway": true, "ipam": dual_stack()});
-    Some(subject("bridge", conf).called(title))
+    Some(Subject::new(installed(), "bridge", conf).called(title))
 }
 
 /// The others as the campaigns try them.
 pub fn harmed_alone(plugin: &str) -> Subject {
-    subject(plugin, if plugin == "loopback" { json!({}) } else { json!({"ipam": dual_stack()}) })
+    Subject::new(installed(), plugin, if plugin == "loopback" { json!({}) } else { json!({"ipam": dual_stack()}) })
 }
 
 /// What is flooded, as it is installed, each with its weight: how many of ten calls are its own.

@@ -13,12 +13,12 @@ fn of(plugin: &str) -> Subject {
 
 #[test]
 fn host_local_survives_a_power_cut() {
-    crash::survives(&of("host-local"), 200);
+    crash::survives(&of("host-local"), 80);
 }
 
 #[test]
 fn bridge_survives_a_power_cut() {
-    crash::survives(&of("bridge"), 30);
+    crash::survives(&of("bridge"), 12);
 }
 
 /// Whose file lost its content, his address is nobody's for ever.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cnikit_testkit::errno;
-use cnikit_tests::{apart, bin, harmed, harmed_alone, spoofing_bridge, vlan_bridge};
+use cnikit_tests::{apart, harmed, harmed_alone, installed, spoofing_bridge, vlan_bridge};
 
 /// So many failures of a verb, in the short form.
 const FAILURES: usize = 8;
@@ -19,12 +19,12 @@ fn failing(plugin: &str, backend: &str, bin: &Path) {
 
 #[test]
 fn bridge_with_nftables_meets_every_error() {
-    failing("bridge", "nftables", bin());
+    failing("bridge", "nftables", installed());
 }
 
 #[test]
 fn bridge_with_iptables_meets_every_error() {
-    failing("bridge", "iptables", bin());
+    failing("bridge", "iptables", installed());
 }
 
 #[test]
@@ -39,12 +39,12 @@ fn bridge_with_a_vlan_meets_every_error() {
 
 #[test]
 fn ptp_with_nftables_meets_every_error() {
-    failing("ptp", "nftables", bin());
+    failing("ptp", "nftables", installed());
 }
 
 #[test]
 fn ptp_with_iptables_meets_every_error() {
-    failing("ptp", "iptables", bin());
+    failing("ptp", "iptables", installed());
 }
 
 #[test]

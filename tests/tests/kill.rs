@@ -5,13 +5,13 @@ use std::path::Path;
 use cnikit_testkit::campaign::at_most;
 use cnikit_testkit::watch::{self, Verdict};
 use cnikit_testkit::{Container, Host, Subject, kill};
-use cnikit_tests::{apart, bin, harmed, harmed_alone, spoofing_bridge, subject, vlan_bridge};
+use cnikit_tests::{apart, bin, harmed, harmed_alone, installed, spoofing_bridge, subject, vlan_bridge};
 use serde_json::json;
 
 /// So many calls of a verb, in the short form.
-const CALLS: usize = 8;
+const CALLS: usize = 4;
 /// So many moments of each plugin, in the short form; 50 in the whole.
-const MOMENTS: usize = 8;
+const MOMENTS: usize = 5;
 /// So many limits of a verb, in the short form.
 const LIMITS: usize = 3;
 
@@ -26,12 +26,12 @@ fn killed(plugin: &str, backend: &str, bin: &Path) {
 
 #[test]
 fn bridge_with_nftables_is_killed_at_every_call() {
-    killed("bridge", "nftables", bin());
+    killed("bridge", "nftables", installed());
 }
 
 #[test]
 fn bridge_with_iptables_is_killed_at_every_call() {
-    killed("bridge", "iptables", bin());
+    killed("bridge", "iptables", installed());
 }
 
 #[test]
@@ -46,12 +46,12 @@ fn bridge_with_a_vlan_is_killed_at_every_call() {
 
 #[test]
 fn ptp_with_nftables_is_killed_at_every_call() {
-    killed("ptp", "nftables", bin());
+    killed("ptp", "nftables", installed());
 }
 
 #[test]
 fn ptp_with_iptables_is_killed_at_every_call() {
-    killed("ptp", "iptables", bin());
+    killed("ptp", "iptables", installed());
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_plugin_that_forgets_what_it_made_half_is_found() {
     std::fs::write(bin.path().join("half"), HALF).unwrap();
     std::fs::set_permissions(bin.path().join("half"), PermissionsExt::from_mode(0o755)).unwrap();
     let half = Subject::new(bin.path(), "half", json!({}));
-    let reports = kill::tried_at_every_call(&half, 2 * CALLS, |report| report);
+    let reports = kill::tried_at_every_call(&half, 4 * CALLS, |report| report);
     let found: Vec<String> = reports.into_iter().flat_map(|report| report.findings).collect();
     assert!(found.iter().any(|text| text.contains("left on the host")), "{found:?}");
 }
@@ -114,9 +114,9 @@ fn a_plugin_that_forgets_what_it_made_half_is_found() {
 fn each() -> Vec<Subject> {
     let mut subjects = vec![harmed_alone("loopback"), harmed_alone("host-local")];
     for plugin in ["bridge", "ptp"] {
-        subjects.extend([harmed(plugin, "nftables", bin()), harmed(plugin, "nftables", apart())]);
+        subjects.extend([harmed(plugin, "nftables", installed()), harmed(plugin, "nftables", apart())]);
     }
-    subjects.push(harmed("bridge", "iptables", bin()));
+    subjects.push(harmed("bridge", "iptables", installed()));
     subjects
 }
 
