@@ -71,15 +71,19 @@ const LAST: usize = 16;
 /// Sizes of a file, in bytes, that do not suffice for a reservation, or for an index, or for anything.
 const SIZES: [u64; 7] = [0, 1, 16, 64, 100, 512, 4096];
 
-/// Memory, in steps of half a megabyte, that does not suffice to start, or to go on, or does suffice.
+/// Memory up to two megabytes, in steps of an eighth, that does not suffice to start.
+const LITTLE_STEPS: u64 = 16;
+
+/// Memory above that, in steps of half a megabyte, that does not suffice to go on, or does suffice.
 const MEMORY_STEPS: u64 = 24;
 
 /// ADD, DEL and GC with too small a file size and with any memory from nothing up to enough; at most so many limits a verb.
 #[doc(alias = "prlimit")]
 pub fn for_want(subject: &Subject, most: usize) -> Vec<Report> {
     let sizes = SIZES.map(|bytes| (Resource::RLIMIT_FSIZE, bytes));
-    let memory = (1..=MEMORY_STEPS).map(|step| (Resource::RLIMIT_AS, step << 19));
-    let limits: Vec<_> = sizes.into_iter().chain(memory).collect();
+    let little = (1..=LITTLE_STEPS).map(|step| step << 17);
+    let memory = little.chain((5..=MEMORY_STEPS).map(|step| step << 19));
+    let limits: Vec<_> = memory.map(|bytes| (Resource::RLIMIT_AS, bytes)).chain(sizes).collect();
     let one = |verb: Verb| {
         let scene = |(n, limit): (usize, &_)| Scene {
             verb,
