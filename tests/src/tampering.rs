@@ -218,8 +218,10 @@ pub const IN_THE_RING: [&str; 2] = ["VLANs of the port", "VLAN gateway"];
 ///
 /// The gateway of a VLAN is not among the lines, for not every kernel has it: of its MTU only that both ends have the same is
 /// compared. It was the bridge's when the pair was made, and the bridge's follows its ports since.
-pub const NOT_COMPARED: [(&str, &str); 18] = [
+pub const NOT_COMPARED: [(&str, &str); 20] = [
     ("container sysctl */eth0/*", "a container's own settings belong to later plugins, such as tuning"),
+    ("container link eth0 num_*x_queues = 1", "a link keeps what it was made with"),
+    ("host link $END num_*x_queues = 1", "as above"),
     ("container link eth0 qdisc = noqueue", "the kernel's, with every veth that is up"),
     ("container qdisc *", "the kernel's, with every veth that is up"),
     ("host link * qdisc = noqueue", "the kernel's, with every link that is up"),

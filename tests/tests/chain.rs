@@ -48,11 +48,14 @@ fn several_in_one_chain_are_no_difference_either() {
     stays_true(&OURS, RELEASES, &chain, &[(FROM_EVERYWHERE, "route of eth0: wanted 10.8.0.0/16 via 10.77.0.1")]);
 }
 
-/// Links as the kernel makes them, with what somebody may have there already.
+/// Links as the kernel makes them, with what somebody may have there already; of queues it makes one for each processor.
 fn by_hand(bridge: bool) -> BTreeSet<String> {
     let (host, container) = (Host::new(), Host::new().container());
     host.sh(if bridge { "ip link add cni0 type bridge" } else { ":" });
-    host.sh(&format!("ip link add veth00000000 type veth peer name eth0 netns {}", container.path()));
+    host.sh(&format!(
+        "ip link add veth00000000 numrxqueues 2 numtxqueues 2 type veth peer name eth0 numrxqueues 2 numtxqueues 2 netns {}",
+        container.path()
+    ));
     Names::of(&host, &container, "").state(&host, &container)
 }
 

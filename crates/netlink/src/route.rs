@@ -53,7 +53,7 @@ pub enum Family {
 }
 
 /// A route; one with several next hops is read as so many routes. See ip-route(8).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "rtmsg")]
 pub struct Route {
     /// Where to; `0.0.0.0/0` and `::/0` are the default routes.

@@ -1,5 +1,6 @@
 //! Addresses and routes of the container's end.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -182,9 +183,12 @@ impl Layer3 {
 
     /// A route counts as present in any table: plugins further on may have moved it.
     fn verify_routes(&self, found: &[Route], drifts: &mut Drifts) {
+        let mut ways: HashMap<IpNetwork, Vec<&Route>> = HashMap::new();
+        found.iter().for_each(|one| ways.entry(one.dst).or_default().push(one));
         for wanted in self.routes.iter().chain(&self.by_prefix()) {
-            let near: Vec<String> = found.iter().filter(|one| one.dst == wanted.dst).map(text).collect();
-            drifts.unless(found.iter().any(|one| is_satisfied(wanted, one)), || {
+            let near = ways.get(&wanted.dst).map(Vec::as_slice).unwrap_or_default();
+            drifts.unless(near.iter().any(|one| is_satisfied(wanted, one)), || {
+                let near: Vec<String> = near.iter().copied().map(text).collect();
                 format!("route of {}: wanted {}, found [{}]", self.ifname, text(wanted), near.join(", "))
             });
         }
@@ -201,11 +205,11 @@ fn is_whole(address: IpNetwork) -> bool {
 pub fn routes(ips: &[Ip], routes: &[cnikit_types::Route]) -> Vec<Route> {
     let usual = |ipv4| ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == ipv4);
     let on_link = |gateway| ips.iter().any(|ip| ip.address.contains(gateway));
-    let mut all = Vec::new();
-    for route in routes {
+    let mut seen = HashSet::new();
+    let kernels = |route: &cnikit_types::Route| {
         let needs_none = route.scope.is_some_and(|scope| scope >= SCOPE_LINK);
         let gateway = route.gw.or_else(|| usual(route.dst.is_ipv4()).filter(|_| !needs_none));
-        let kernels = Route {
+        Route {
             gateway,
             onlink: gateway.is_some_and(|gateway| !on_link(gateway)),
             priority: route.priority,
@@ -214,22 +218,18 @@ pub fn routes(ips: &[Ip], routes: &[cnikit_types::Route]) -> Vec<Route> {
             table: route.table.unwrap_or(MAIN_TABLE),
             scope: route.scope,
             ..Route::to(route.dst)
-        };
-        if !all.contains(&kernels) {
-            all.push(kernels);
         }
-    }
-    all
+    };
+    routes.iter().map(kernels).filter(|route| seen.insert(route.clone())).collect()
 }
 
 /// `RT_SCOPE_LINK`: on the link itself.
 pub const SCOPE_LINK: u8 = 253;
 
-/// What was said of the route holds; what was not said is not compared.
+/// What was said of the way to one destination holds; what was not said is not compared.
 fn is_satisfied(wanted: &Route, found: &Route) -> bool {
     let said = |wanted: Option<u32>, found: Option<u32>| wanted.is_none() || wanted == found;
-    found.dst == wanted.dst
-        && (wanted.gateway.is_none() || wanted.gateway == found.gateway)
+    (wanted.gateway.is_none() || wanted.gateway == found.gateway)
         && (wanted.source.is_none() || wanted.source == found.source)
         && said(wanted.priority, found.priority)
         && said(wanted.mtu, found.mtu)
