@@ -5,9 +5,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::figures::{Ratio, Verdict};
+use crate::figures::{Ratio, Verdict, median};
+use crate::idle;
 use crate::measure::Row;
-use crate::scene::{COMPARED, MEMORY, SIZE, TARGETS, Target};
+use crate::scene::{COMPARED, LOG, LOG_OFF, MEMORY, SIZE, TARGETS, Target};
 use crate::stage::Side;
 
 /// One target.
@@ -39,7 +40,12 @@ pub(crate) fn verdict(row: &Row, ratio: Ratio, target: f64) -> Verdict {
 /// Every target of which something was measured.
 pub(crate) fn judge(rows: &[Row], sides: &[Side]) -> Vec<Judgement> {
     let speeds = rows.iter().filter_map(speed);
-    speeds.chain(compared(rows)).chain(memory(rows)).chain(sides.first().map(size)).collect()
+    speeds
+        .chain(compared(rows))
+        .chain(log_off(rows, idle::log_step()))
+        .chain(memory(rows))
+        .chain(sides.first().map(size))
+        .collect()
 }
 
 fn speed(row: &Row) -> Option<Judgement> {
@@ -70,6 +76,24 @@ fn compare(first: &Row, second: &Row, most: f64) -> Option<Judgement> {
         reached: most / ratio.is,
         verdict: at_most(most),
         broken: at_most(most / HALF) == Verdict::Missed,
+    })
+}
+
+/// What the steps of a log take that is off, each that many nanoseconds. A log at debug writes a line a step, and a line is
+/// at least one system call.
+#[expect(clippy::cast_precision_loss, reason = "the calls of a process")]
+fn log_off(rows: &[Row], step: f64) -> Option<Judgement> {
+    let ours = |name| rows.iter().find(|row| row.name == name)?.samples(0);
+    let (off, debug) = (ours(LOG.0)?, ours(LOG.1)?);
+    let steps = debug.calls?.checked_sub(off.calls?)?;
+    let share = steps as f64 * step / (median(&off.took) * 1e6);
+    Some(Judgement {
+        what: format!("a log that is off, in {}", LOG.0),
+        wanted: format!("at most {LOG_OFF} of it"),
+        is: format!("at most {steps} steps of {} ns, {share:.6} of it", short(step)),
+        reached: LOG_OFF / share,
+        broken: share > LOG_OFF / HALF,
+        verdict: if share <= LOG_OFF { Verdict::Met } else { Verdict::Missed },
     })
 }
 
@@ -178,6 +202,18 @@ mod tests {
             |full| [row("host-local, empty ADD", 1.0, &[1.0]), row("host-local, 65,000 taken ADD", 1.0, &[full])];
         assert_eq!(verdicts(&rows(1.2)), [Verdict::Met]);
         assert_eq!(verdicts(&rows(1.8)), [Verdict::Missed]);
+    }
+
+    #[test]
+    fn a_log_that_is_off_is_to_be_a_thousandth_at_most() {
+        let mut rows = [row(LOG.0, 1.0, &[1.0]), row(LOG.1, 1.0, &[1.5])];
+        for (row, made) in rows.iter_mut().zip([200, 300]) {
+            let Outcome::Measured(samples) = &mut row.sides[0] else { panic!("it is measured") };
+            samples.calls = Some(made);
+        }
+        let verdict = |step| log_off(&rows, step).unwrap().verdict;
+        assert_eq!((verdict(9.0), verdict(11.0)), (Verdict::Met, Verdict::Missed));
+        assert!(log_off(&rows[..1], 1.0).is_none());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod chart;
 mod command_line;
 mod figures;
+mod idle;
 mod judge;
 mod measure;
 mod profile;
@@ -76,17 +77,18 @@ fn measure(asked: &Asked) -> Result<bool> {
         return Err("no scene has that name; cnikit-bench scenes lists them".to_owned());
     }
     let judgements = judge::judge(&rows, sides);
+    let machine = machine(&rows);
     if let Some(out) = &asked.out {
         let write = |name: &str, text: String| {
             let file = out.join(name);
             fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))
         };
-        write("bench.md", table::document(&rows, sides, &judgements, &machine(&rows)))?;
+        write("bench.md", table::document(&rows, sides, &judgements, &machine))?;
         write("bench.csv", table::samples(&rows, sides))?;
         write("bench.svg", chart::svg(&rows, "Times faster than the faster packaged reference"))?;
     }
     say(&format!("\n{}\n", table::targets(&judgements)))?;
-    say(&format!("{}\n", machine(&rows)))?;
+    say(&format!("{machine}\n"))?;
     let missed = asked.assert && judgements.iter().any(|one| one.verdict == Verdict::Missed);
     let broken = asked.guard && judgements.iter().any(|one| one.broken);
     Ok(!missed && !broken)
@@ -100,11 +102,13 @@ fn machine(rows: &[Row]) -> String {
     let processors = std::thread::available_parallelism().map_or(0, usize::from);
     let noisy = rows.iter().filter(|row| row.is_noisy()).count();
     format!(
-        "Linux {}, {processors} processors ({}), load {}. A fixed piece of work took equally long, within {:.0} %, and \
+        "Linux {}, {processors} processors ({}), load {}. Who sleeps runs {} µs \
+         after being woken. A fixed piece of work took equally long, within {:.0} %, and \
          others had less than {:.0} % of the processors, in {} of {} rows{}.",
         first("/proc/sys/kernel/osrelease"),
         model.trim_start_matches(|letter: char| letter.is_whitespace() || letter == ':'),
         first("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
+        judge::short(idle::waking()),
         (measure::NOISY.unrest - 1.0) * 100.0,
         measure::NOISY.others * 100.0,
         rows.len() - noisy,
