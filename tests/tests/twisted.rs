@@ -4,12 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use cnikit_testkit::campaign::{Line, chance, sample};
+use cnikit_testkit::crowd::{caught, each};
 use cnikit_testkit::watch::{self, Verdict};
 use cnikit_testkit::{Host, Said};
 use cnikit_tests::bin;
@@ -220,19 +219,18 @@ fn campaign<T: Copy + Sync>(
 ) {
     let mut line = Line { of: all.len(), ..Line::new(what, unit) };
     let chosen = sample(what, all, short);
-    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let work = || {
-        while let Some(one) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| attempt(*one))) {
-                let text = panic.downcast_ref::<String>().cloned();
-                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-                found.lock().unwrap().push(text.unwrap_or_default());
-            }
-        }
-    };
-    thread::scope(|scope| (0..WORKERS).for_each(|_| drop(scope.spawn(work))));
+    let (tried, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    each(
+        WORKERS,
+        &chosen,
+        || (),
+        |(), one| {
+            found.lock().unwrap().extend(caught(|| attempt(*one)).err());
+            tried.fetch_add(1, Ordering::Relaxed);
+        },
+    );
     let found = found.into_inner().unwrap();
-    (line.tried, line.found, line.notes) = (chosen.len(), found.len(), notes());
+    (line.tried, line.found, line.notes) = (tried.into_inner(), found.len(), notes());
     line.by_chance().say();
     assert!(found.is_empty(), "{what}: {} found:\n{}", found.len(), found.join("\n"));
 }
@@ -245,10 +243,10 @@ fn twisted(twist: Twist) {
         let scene = &scenes[scene];
         let about = format!("{} {twist:?} to {plugin}", scene.name);
         let mut replay = Replay { plugin, ground: Ground::new(), answers: BTreeMap::new(), sent: 0, deaths: 0 };
-        let played = catch_unwind(AssertUnwindSafe(|| replay.play(scene, twist, &mut chance(&about))));
+        let played = caught(|| replay.play(scene, twist, &mut chance(&about)));
         sent.fetch_add(replay.sent, Ordering::Relaxed);
         deaths.fetch_add(replay.deaths, Ordering::Relaxed);
-        played.unwrap_or_else(|panic| panic!("{about}: {}", panic.downcast_ref::<String>().map_or("", String::as_str)));
+        played.unwrap_or_else(|found| panic!("{about}: {found}"));
     };
     let notes = || twist.kills().then(|| format!("{} killed", deaths.load(Ordering::Relaxed))).into_iter().collect();
     campaign((&what, "scenes and plugins"), all, REPLAYS, attempt, notes);

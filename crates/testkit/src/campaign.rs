@@ -5,15 +5,13 @@ mod scene;
 mod stage;
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 pub use line::{Line, at_most, chance, is_whole, seed};
 pub(crate) use scene::{At, Harm, Scene, Verb};
 use stage::{Played, Stage, Turn};
 
+use crate::crowd::{caught, each};
 use crate::subject::Subject;
 use crate::watch::Trace;
 
@@ -136,16 +134,13 @@ fn id(n: usize) -> String {
 pub(crate) fn play(mut report: Report, subject: &Subject, all: Vec<Scene>, most: usize, trace: &Trace) -> Report {
     let first = all.first().is_some_and(|scene| scene.verb == Verb::First);
     let scenes = sample(&report.what, all, if first { most.div_ceil(FEWER) } else { most });
-    let (next, together) = (AtomicUsize::new(0), Mutex::new(Report::default()));
+    let together = Mutex::new(Report::default());
     let batches: Vec<&[Scene]> = scenes.chunks(if first { 1 } else { BATCH }).collect();
-    let work = || {
-        let mut worker = Worker { subject, trace, stage: None, ids: 0 };
-        while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let one = worker.batch(batch);
-            together.lock().unwrap().add(one);
-        }
-    };
-    thread::scope(|scope| (0..WORKERS.min(batches.len())).for_each(|_| drop(scope.spawn(work))));
+    let worker = || Worker { subject, trace, stage: None, ids: 0 };
+    each(WORKERS, &batches, worker, |worker, batch| {
+        let one = worker.batch(batch);
+        together.lock().unwrap().add(one);
+    });
     report.add(together.into_inner().unwrap());
     let enough = if scenes.len() == report.of { scenes.len() } else { scenes.len().div_ceil(2) };
     if report.findings.is_empty() && report.tried < enough {
@@ -241,12 +236,4 @@ impl Worker<'_> {
         let played = turn.play(self.trace);
         (turn, played)
     }
-}
-
-/// What a panic said.
-fn caught(work: impl FnOnce()) -> Result<(), String> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
-    })
 }

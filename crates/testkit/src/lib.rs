@@ -44,6 +44,7 @@
 
 pub mod campaign;
 pub mod crash;
+pub mod crowd;
 pub mod errno;
 pub mod fault;
 pub mod flood;

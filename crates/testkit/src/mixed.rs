@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use serde_json::{Value, json};
 
 use crate::campaign::{Line, chance};
+use crate::crowd::meanwhile;
 use crate::host::{Container, Host};
 use crate::node::{Crowd, Node, Tally};
 use crate::snapshot::Snapshot;
@@ -132,23 +131,16 @@ impl Installed<'_> {
 
     /// Each container talks to its gateway all the while, without a loss.
     fn talk_while(&self, work: impl FnOnce(&Self)) {
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            for (id, container, result) in &self.running {
-                let gateway = gateway(result);
-                container.sh(&format!("ping -n -q -c 1 -W 5 {gateway}"));
-                let (done, title) = (&done, &self.subject.title);
-                scope.spawn(move || {
-                    while !done.load(Ordering::Relaxed) {
-                        let said = container.sh(&format!("ping -n -q -i 0.01 -c 40 -W 1 {gateway}"));
-                        assert!(said.contains(" 0% packet loss"), "{title}: {id}: {said}");
-                    }
-                });
-            }
-            let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(self)));
-            done.store(true, Ordering::Relaxed);
-            worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        });
+        let (mut talks, title) = (Vec::new(), &self.subject.title);
+        for (id, container, result) in &self.running {
+            let gateway = gateway(result);
+            container.sh(&format!("ping -n -q -c 1 -W 5 {gateway}"));
+            talks.push(move || {
+                let said = container.sh(&format!("ping -n -q -i 0.01 -c 40 -W 1 {gateway}"));
+                assert!(said.contains(" 0% packet loss"), "{title}: {id}: {said}");
+            });
+        }
+        meanwhile(talks, || work(self));
     }
 }
 

@@ -1,7 +1,6 @@
 //! A host on which one call after the other is disturbed.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::scene::{At, Harm, Scene, Verb};
+use crate::crowd::meanwhile;
 use crate::host::{Container, Host};
 use crate::life::{SHARED, is_traced};
 use crate::snapshot::Snapshot;
@@ -162,22 +162,13 @@ impl Stage {
         let ips = result["ips"].as_array().filter(|_| !result["interfaces"].is_null());
         let ping = |ip: &Value| Some(format!("ping -n -q -i 0.2 -c 5 -W 2 {}", ip["gateway"].as_str()?));
         let pings: Vec<String> = ips.into_iter().flatten().filter_map(ping).collect();
-        let done = AtomicBool::new(pings.is_empty());
         let talk = || {
-            while !done.load(Ordering::Relaxed) {
-                let said = pings.iter().map(|ping| container.sh(ping));
-                said.for_each(|said| {
-                    assert!(said.contains(" 0% packet loss"), "another attachment lost packets: {said}");
-                });
+            for ping in &pings {
+                let said = container.sh(ping);
+                assert!(said.contains(" 0% packet loss"), "another attachment lost packets: {said}");
             }
         };
-        thread::scope(|scope| {
-            let talks = scope.spawn(talk);
-            let worked = catch_unwind(AssertUnwindSafe(work));
-            done.store(true, Ordering::Relaxed);
-            let talked = talks.join();
-            worked.and_then(|done| talked.map(|()| done)).unwrap_or_else(|panic| resume_unwind(panic))
-        })
+        meanwhile((!pings.is_empty()).then_some(talk).into_iter().collect(), work)
     }
 
     /// What is shared may have come, or half of it; nothing of the attachment.

@@ -1,13 +1,13 @@
 //! A look at everything, while nobody does anything.
 
 use std::collections::BTreeMap;
-use std::thread;
 use std::time::Duration;
 
 use cnikit_process::Deadline;
 use serde_json::Value;
 
 use super::{Life, Node, Slot, Verb, addresses, attachments, told};
+use crate::crowd;
 use crate::snapshot::Snapshot;
 
 /// Hints, for which no promise is made.
@@ -47,12 +47,7 @@ impl Node {
 
     /// One thing with every container, several at once.
     fn each(&self, work: impl Fn(&Node, &mut Slot) + Sync) {
-        thread::scope(|scope| {
-            for some in self.slots.chunks(self.slots.len().div_ceil(AT_ONCE)) {
-                let work = &work;
-                scope.spawn(move || some.iter().for_each(|slot| work(self, &mut slot.lock().unwrap())));
-            }
-        });
+        crowd::each(AT_ONCE, &self.slots, || (), |(), slot| work(self, &mut slot.lock().unwrap()));
     }
 
     fn lives(&self) -> impl Iterator<Item = (String, Value)> {

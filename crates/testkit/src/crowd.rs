@@ -1,0 +1,98 @@
+//! Many things at once.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+/// Does something, and says with what it panicked.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| said(panic.as_ref()))
+}
+
+/// The text of a panic.
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}
+
+/// Does something with each of many, by so many workers: who is ready takes the next one. Each worker has a tool of its own.
+pub fn each<T: Sync, Tool>(
+    workers: usize,
+    items: &[T],
+    tool: impl Fn() -> Tool + Sync,
+    work: impl Fn(&mut Tool, &T) + Sync,
+) {
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut tool = tool();
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            work(&mut tool, item);
+        }
+    };
+    thread::scope(|scope| (0..workers.min(items.len())).for_each(|_| drop(scope.spawn(worker))));
+}
+
+/// Does something while others go on and on with what is theirs; their last time ends after it. Panics as it panicked, or else
+/// as the first of them did.
+pub(crate) fn meanwhile<T>(others: Vec<impl Fn() + Send>, work: impl FnOnce() -> T) -> T {
+    let done = &AtomicBool::new(false);
+    let (worked, went) = thread::scope(|scope| {
+        let go_on = |other: &dyn Fn()| {
+            while !done.load(Ordering::Relaxed) {
+                other();
+            }
+        };
+        let others: Vec<_> = others.into_iter().map(|other| scope.spawn(move || go_on(&other))).collect();
+        let worked = catch_unwind(AssertUnwindSafe(work));
+        done.store(true, Ordering::Relaxed);
+        let went: Vec<_> = others.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        (worked, went.into_iter().find_map(Result::err))
+    });
+    match (worked, went) {
+        (Ok(done), None) => done,
+        (Err(panic), _) | (Ok(_), Some(panic)) => resume_unwind(panic),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn each_is_taken_once_and_a_panic_says_its_text() {
+        let (items, taken) = ((0..100).collect::<Vec<usize>>(), Mutex::new(Vec::new()));
+        let tools = AtomicUsize::new(0);
+        each(7, &items, || tools.fetch_add(1, Ordering::Relaxed), |_, item| taken.lock().unwrap().push(*item));
+        let mut taken = taken.into_inner().unwrap();
+        taken.sort_unstable();
+        assert_eq!((taken, tools.into_inner()), (items, 7));
+        assert_eq!(caught(|| panic!("a text")), Err::<(), _>("a text".to_owned()));
+        assert_eq!(caught(|| panic!("{} of it", 1)), Err::<(), _>("1 of it".to_owned()));
+        assert_eq!(caught(|| 3), Ok(3));
+    }
+
+    #[test]
+    fn others_go_on_until_the_work_is_done_and_what_befell_them_is_known() {
+        let times = &AtomicUsize::new(0);
+        let until = |most: usize| {
+            let other = move || {
+                assert!(times.fetch_add(1, Ordering::Relaxed) < most, "too often");
+            };
+            caught(|| {
+                meanwhile(vec![other], || {
+                    while times.load(Ordering::Relaxed) <= 2 {
+                        thread::yield_now();
+                    }
+                    "done"
+                })
+            })
+        };
+        assert_eq!(until(usize::MAX), Ok("done"));
+        times.store(0, Ordering::Relaxed);
+        assert_eq!(until(2), Err("too often".to_owned()));
+        assert_eq!(caught(|| meanwhile(vec![|| ()], || panic!("the work"))), Err::<(), _>("the work".to_owned()));
+    }
+}
