@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use cnikit_libcni::{Attachment, Cache, Runtime, load};
+use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, Snapshot};
 use serde_json::{Map, Value, json};
 
@@ -91,7 +92,7 @@ impl Example {
         }
         Snapshot::inside(&container).assert_unchanged_since(&inside, &[], &self.place);
         life();
-        Snapshot::of(&host).assert_unchanged_since(&first, &["last_reserved_ip.", ".idx"], &self.place);
+        Snapshot::of(&host).assert_unchanged_since(&first, &HINTS, &self.place);
     }
 
     fn life(&self, host: &Host, container: &Container) -> Result<(), cnikit_libcni::Error> {

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cnikit_testkit::life::SHARED;
+use cnikit_testkit::snapshot::holds;
 use cnikit_testkit::{Container, Host, Snapshot};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -107,7 +108,7 @@ impl Scene {
     pub fn left(&self, came: Vec<String>) -> Vec<String> {
         let (bridges, containers) = (self.bridges(), self.containers());
         let shared = |line: &String| {
-            SHARED.iter().any(|text| line.contains(text)) || bridges.iter().any(|name| line.contains(name))
+            SHARED.iter().any(|text| holds(line, text)) || bridges.iter().any(|name| line.contains(name))
         };
         let traced = |line: &String| line.contains("veth") || containers.iter().any(|id| line.contains(id));
         came.into_iter().filter(|line| !shared(line) || traced(line)).collect()

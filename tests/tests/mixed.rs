@@ -4,6 +4,7 @@ use std::thread;
 
 use cnikit_testkit::campaign::is_whole;
 use cnikit_testkit::mixed::{exchanged, interleaved};
+use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, Snapshot, Subject};
 use cnikit_tests::mixed::{self, Release, Row};
 use cnikit_tests::world::{UNTIL_DETECTED, undisturbed};
@@ -84,9 +85,8 @@ fn live_side_by_side(release: Release, plugin: &str, ours_first: bool) {
     undisturbed(&two, "10.77.0.1", || new.del(&host, "c-one", &one, &first));
     new.check(&host, "c-two", &two, &second).ok();
     old.call(&host, "DEL", "c-two", &two.path(), &[("prevResult", second)]);
-    let traced =
-        |line: &String| ["c-one", "c-two", "eth0"].iter().any(|mark| line.contains(mark)) && !line.contains(".idx");
-    let left: Vec<String> = Snapshot::of(&host).added_since(&before, &[]).into_iter().filter(traced).collect();
+    let traced = |line: &String| ["c-one", "c-two", "eth0"].iter().any(|mark| line.contains(mark));
+    let left: Vec<String> = Snapshot::of(&host).added_since(&before, &HINTS).into_iter().filter(traced).collect();
     assert!(left.is_empty(), "{left:#?}");
 }
 

@@ -7,14 +7,13 @@ use std::path::Path;
 use cnikit::Tag;
 use cnikit::resources::{alias, veth};
 use cnikit_testkit::life::SHARED;
+use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, Snapshot, Subject};
 use cnikit_tests::world::{UNTIL_DETECTED, ping, undisturbed};
 use cnikit_tests::{bin, dual_stack, subject};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// What host-local keeps of an address that it gave and took back.
-const ROTATION: [&str; 2] = ["last_reserved_ip.", ".idx"];
 const GATEWAYS: [&str; 2] = ["10.77.0.1", "fd00:77::1"];
 
 fn bridge() -> Subject {
@@ -179,7 +178,7 @@ fn del_that_is_given_another_containers_namespace_leaves_that_one_running() {
     for subject in [bridge(), ptp()] {
         let host = Host::new();
         let running = Running::on(&host, &subject);
-        running.goes_on(&ROTATION, "DEL with another's namespace", || {
+        running.goes_on(&HINTS, "DEL with another's namespace", || {
             let gone = host.container();
             let result = running.subject.add(&host, "c-gone", &gone);
             for _ in 0..2 {
@@ -299,7 +298,7 @@ fn del_that_is_given_the_namespace_of_what_the_reference_made_leaves_that_runnin
         let ours = subject.at(host.dir());
         let running = Running::on(&host, &Subject { bin: TheReference.directory().into(), ..subject });
         host.sh(UNTIL_DETECTED); // of the gateway's address, which the reference does not wait for
-        running.goes_on(&ROTATION, "DEL with the namespace of what the reference made", || {
+        running.goes_on(&HINTS, "DEL with the namespace of what the reference made", || {
             let gone = host.container();
             let result = ours.add(&host, "c-gone", &gone);
             ours.call(&host, "DEL", "c-gone", &running.container.path(), &[]).ok();

@@ -4,6 +4,7 @@
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
+use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, Snapshot, Subject};
 use cnikit_tests::world::{UNTIL_DETECTED, WORLD, ping, world};
 use cnikit_tests::{bin, bridge, dual_stack, ptp, subject};
@@ -252,7 +253,7 @@ fn with_enabledad_an_address_that_a_neighbour_has_is_refused_by_name_and_nothing
     let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
     let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     assert!(code == 101 && text.contains("fd00:77::3"), "{code} {text}");
-    Snapshot::of(&host).assert_unchanged_since(&before, &["last_reserved_ip.", ".idx"], "a duplicate address");
+    Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "a duplicate address");
     Snapshot::inside(&container).assert_unchanged_since(&inside, &[], "a duplicate address");
     let result = subject.add(&host, "c-one", &container);
     container.sh(&ping("fd00:77::1"));

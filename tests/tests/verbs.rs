@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use cnikit_testkit::life::SHARED;
+use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, Said, Snapshot, Subject};
 use cnikit_tests::{bin, dual_stack, program, subject};
 use serde_json::{Value, json};
@@ -13,8 +14,6 @@ use tempfile::TempDir;
 
 const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 const PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "ptp"];
-/// What every new allocation moves on.
-const COUNTED: [&str; 2] = ["last_reserved_ip.", ".idx"];
 
 fn bridge() -> Subject {
     subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()}))
@@ -58,7 +57,7 @@ fn gc_keeps_what_is_listed_and_all_of_another_network_and_removes_the_rest() {
             subject.add(&host, "c-stale", &containers[2]);
             subject.add(&host, "c-worse", &containers[3]);
             assert_eq!(gc(&subject, &host, valid(key, &["c-kept"])).ok(), Value::Null);
-            Snapshot::of(&host).assert_unchanged_since(&before, &COUNTED, key);
+            Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, key);
         }
         subject.check(&host, "c-kept", &containers[0], &kept).ok();
         gc(&subject, &host, (VALID, Value::Null)).ok();
@@ -78,7 +77,7 @@ fn gc_of_host_local_frees_what_is_not_listed() {
     let before = Snapshot::of(&host);
     subject.add(&host, "c-stale", &container);
     gc(&subject, &host, valid(VALID, &["c-kept"])).ok();
-    Snapshot::of(&host).assert_unchanged_since(&before, &COUNTED, "after GC");
+    Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after GC");
     gc(&subject, &host, valid(VALID, &[])).ok();
     assert!(!host.dir().join("leases/testnet/10.77.0.2").exists());
 }
@@ -155,7 +154,7 @@ fn a_full_range_is_still_ready() {
     let before = Snapshot::of(&host);
     let (code, text) = subject.call(&host, "ADD", "c-two", &two.path(), &[]).refused();
     assert!(code == 11 && text.contains("10.77.0.1-10.77.0.2"), "{code}: {text}");
-    Snapshot::of(&host).assert_unchanged_since(&before, &COUNTED, "after an ADD for which no address was free");
+    Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after an ADD for which no address was free");
     subject.call(&host, "STATUS", "", "", &[]).ok();
     subject.del(&host, "c-one", &one, &result);
 }
@@ -562,7 +561,7 @@ fn an_attachment_that_is_added_again_is_refused_and_goes_on_running() {
         for again in [&container, &fresh] {
             subject.call(&host, "ADD", "c-one", &again.path(), &[]).refused();
         }
-        Snapshot::of(&host).assert_unchanged_since(&before, &COUNTED, "after an ADD of what runs");
+        Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after an ADD of what runs");
         Snapshot::inside(&fresh).assert_unchanged_since(&inside, &[], "in the other namespace");
         subject.check(&host, "c-one", &container, &result).ok();
         assert!(container.reaches("10.77.0.1"));

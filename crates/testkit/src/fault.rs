@@ -13,7 +13,7 @@ use cnikit::{
 use serde::Deserialize;
 
 use crate::host::{Container, Host};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{HINTS, Snapshot};
 use crate::subject::Subject;
 
 thread_local! {
@@ -150,7 +150,7 @@ fn fails_at<P: InterfacePlugin>(subject: &Subject, host: &Host, place: usize, pl
     }
     assert!(said.contains("a fault put here by a test"), "{said}");
     let when = format!("a fault before step {place}");
-    Snapshot::of(host).assert_unchanged_since(&before, &["last_reserved_ip.", ".idx"], &when);
+    Snapshot::of(host).assert_unchanged_since(&before, &HINTS, &when);
     Snapshot::inside(&container).assert_unchanged_since(&inside, &[], &when);
     true
 }
@@ -170,7 +170,7 @@ fn fails_twice<P: InterfacePlugin>(
     let (exit, said) = call::<P>(subject, host, "DEL", "c-fault", &container, plugins);
     assert_eq!(exit, 0, "DEL after two faults ({stubborn}, {place}): {said}");
     let when = format!("DEL after a fault before step {place} and a stubborn thing before step {stubborn}");
-    Snapshot::of(host).assert_unchanged_since(before, &["last_reserved_ip.", ".idx"], &when);
+    Snapshot::of(host).assert_unchanged_since(before, &HINTS, &when);
 }
 
 /// Calls the plugin in this process, on a thread that is on the host.

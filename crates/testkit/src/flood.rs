@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 use std::thread;
 
-use serde_json::Value;
-
 use crate::campaign;
 use crate::host::{Container, Host};
 use crate::life::SHARED;
 use crate::node::{Crowd, Node, Tally};
 use crate::snapshot::Snapshot;
-use crate::subject::Subject;
+use crate::subject::{Subject, addresses};
 
 /// Calls at once: as many as a node has at its worst.
 const WORKERS: usize = 64;
@@ -63,10 +61,6 @@ pub fn survives(subject: &Subject, count: usize) {
     each(&containers, |n, container| subject.del(&host, &format!("c-{n}"), container, &results[n]));
     let left = Snapshot::of(&host).added_since(&before, &SHARED);
     assert!(left.is_empty(), "{count} at once left {left:#?}");
-}
-
-fn addresses(result: &Value) -> impl Iterator<Item = &str> {
-    result["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["address"].as_str())
 }
 
 /// Runs one thread a container; the outcomes in their order.

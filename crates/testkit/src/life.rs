@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::host::{Container, Host};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{HINTS, Snapshot};
 use crate::subject::Subject;
 
-/// What is shared and stays after the last DEL: lines that hold one of these may come with the first ADD.
+/// What is shared and stays after the last DEL: lines that hold one of these, see [`holds`](crate::snapshot::holds), may
+/// come with the first ADD.
 pub const SHARED: [&str; 21] = [
     "cni0",                      // the bridge and whatever hangs on it
     "net/ipv4/ip_forward",       // forwarding
@@ -27,11 +28,14 @@ pub const SHARED: [&str; 21] = [
     ":OUTPUT ACCEPT",            //
     ":POSTROUTING ACCEPT",       //
     "tables: COMMIT",            //
-    "lock",                      // host-local
-    "last_reserved_ip.",         //
-    "directory: leases",         //
-    ".idx",                      //
+    "directory: leases",         // and what host-local keeps for a network
+    LOCK,
+    HINTS[0],
+    HINTS[1],
 ];
+
+/// host-local's lock, which is the reference's too and is nobody's.
+const LOCK: &str = "file: leases/<network>/lock = \"\"";
 
 /// Is this line about one attachment, whatever else it holds? A host end's name is `veth` and digits; the word alone is the
 /// kind of a link, which a shared one may be too.
@@ -56,7 +60,7 @@ pub fn leaves_no_trace(subject: &Subject) {
     assert!(traced.is_empty(), "{}: left of the attachment: {traced:#?}", subject.plugin);
     Snapshot::inside(&container).assert_unchanged_since(&inside, &[], "in the container after DEL");
     cycle(&subject, &host, &container);
-    Snapshot::of(&host).assert_unchanged_since(&first, &["last_reserved_ip.", ".idx"], "after a second cycle");
+    Snapshot::of(&host).assert_unchanged_since(&first, &HINTS, "after a second cycle");
 }
 
 fn cycle(subject: &Subject, host: &Host, container: &Container) {
@@ -140,7 +144,7 @@ pub fn survives_poor_dels(subject: &Subject) {
             let said = subject.call(&host, "DEL", "c-poor", &path, &(poor.more)(&result));
             assert_eq!((said.exit, said.stdout.as_str()), (0, ""), "DEL {}: {}", poor.what, said.stderr);
         }
-        Snapshot::of(&host).assert_unchanged_since(&before, &["last_reserved_ip.", ".idx"], poor.what);
+        Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, poor.what);
         let said = subject.check(&host, "c-other", &other, &running);
         assert_eq!(said.exit, 0, "DEL {} hurt another container: {}", poor.what, said.stdout);
     }

@@ -9,8 +9,8 @@ use crate::campaign::{Line, chance};
 use crate::crowd::meanwhile;
 use crate::host::{Container, Host};
 use crate::node::{Crowd, Node, Tally};
-use crate::snapshot::Snapshot;
-use crate::subject::Subject;
+use crate::snapshot::{HINTS, Snapshot};
+use crate::subject::{Subject, attachments};
 
 /// Containers of a node on which calls are interleaved.
 const CONTAINERS: usize = 12;
@@ -73,8 +73,8 @@ pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool
     while !node.running.is_empty() {
         node.del_oldest();
     }
-    let traced = |line: &String| line.contains("c-run-") && !line.contains(".idx");
-    let left: Vec<String> = Snapshot::of(&host).added_since(&before, &[]).into_iter().filter(traced).collect();
+    let traced = |line: &String| line.contains("c-run-");
+    let left: Vec<String> = Snapshot::of(&host).added_since(&before, &HINTS).into_iter().filter(traced).collect();
     assert!(left.is_empty(), "{}: left: {left:#?}", subject.title);
     let links = host.sh("ip -o link show type veth");
     assert!(links.is_empty(), "{}: left: {links}", subject.title);
@@ -108,8 +108,7 @@ impl Installed<'_> {
     /// By the plugins that are there now.
     fn judge(&self, ours: bool) {
         if ours {
-            let valid: Value =
-                self.running.iter().map(|(id, ..)| json!({"containerID": id, "ifname": "eth0"})).collect();
+            let valid = attachments(self.running.iter().map(|(id, ..)| id));
             let more = [("cni.dev/valid-attachments", valid), ("cniVersion", json!("1.1.0"))];
             self.subject.call(self.host, "GC", "", "", &more).ok();
         }

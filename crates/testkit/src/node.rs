@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::campaign::Line;
 use crate::host::{Container, Host};
 use crate::snapshot::Snapshot;
-use crate::subject::{Said, Subject};
+use crate::subject::{Said, Subject, addresses, attachments};
 use call::KILLED;
 
 /// How much was done, and what was found.
@@ -273,7 +273,7 @@ impl Node {
     /// Removes nothing of whom the runtime knows, while they come and go.
     fn gc(&self, chance: &mut Rng) {
         let known = self.known.read().unwrap();
-        self.succeeds(Verb::Gc, "", "", &[("cni.dev/valid-attachments", attachments(known.iter()))], chance);
+        self.succeeds(Verb::Gc, "", "", &[("cni.dev/valid-attachments", attachments(&*known))], chance);
     }
 
     /// Of a verb that is only ours to know, in the version that brought it.
@@ -336,7 +336,7 @@ impl Node {
     fn own(&self, id: &str, result: &Value) {
         let mut owners = self.owners.lock().unwrap();
         for address in addresses(result) {
-            if let Some(other) = owners.insert(address.clone(), id.to_owned()) {
+            if let Some(other) = owners.insert(address.to_owned(), id.to_owned()) {
                 self.find(format!("{address} was given to {id}, and {other} has it"));
             }
         }
@@ -360,16 +360,6 @@ impl Slot {
 /// All of one length: none is part of another.
 fn name(place: usize, names: usize) -> String {
     format!("c-{place:03}-{names:06}")
-}
-
-/// The addresses of a result, without the lengths of their prefixes.
-fn addresses(result: &Value) -> impl Iterator<Item = String> {
-    let ips = result["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["address"].as_str());
-    ips.map(|address| address.split('/').next().unwrap_or_default().to_owned())
-}
-
-fn attachments<'a>(ids: impl Iterator<Item = &'a String>) -> Value {
-    ids.map(|id| json!({"containerID": id, "ifname": "eth0"})).collect()
 }
 
 /// True so many times of a hundred.

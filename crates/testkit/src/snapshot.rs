@@ -8,6 +8,12 @@ use cnikit_netns::Netns;
 
 use crate::host::{Container, Host};
 
+/// Files of host-local's for whose content no promise is made: where it looks first for a free address, and its index.
+pub const HINTS: [&str; 2] = ["file: leases/<network>/last_reserved_ip.", "file: leases/.idx/<network> = "];
+
+/// What stands for a network's name in a text that a line may hold.
+const NETWORK: &str = "<network>";
+
 /// One line a thing: links with alias and altnames, addresses, routes of all tables, rules, neighbours, queueing
 /// disciplines, bridge VLANs, the nftables and all four iptables rulesets, /proc/sys/net, files, mounts, processes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -55,9 +61,9 @@ impl Snapshot {
         Snapshot(namespace(container.netns()))
     }
 
-    /// Lines that came, but for those that hold one of these texts.
+    /// Lines that came, but for those that hold one of these texts, see [`holds`].
     pub fn added_since(&self, before: &Snapshot, but: &[&str]) -> Vec<String> {
-        self.0.difference(&before.0).filter(|line| !but.iter().any(|text| line.contains(text))).cloned().collect()
+        self.0.difference(&before.0).filter(|line| !but.iter().any(|text| holds(line, text))).cloned().collect()
     }
 
     /// Panics unless nothing came and nothing went but for what these texts allow.
@@ -65,6 +71,16 @@ impl Snapshot {
         let (came, went) = (self.added_since(before, but), before.added_since(self, but));
         assert!(came.is_empty() && went.is_empty(), "{when}: came {came:#?}, went {went:#?}");
     }
+}
+
+/// Does a line hold a text? In it `<network>` stands for any name of one network: of a directory or a file, not hidden.
+pub fn holds(line: &str, text: &str) -> bool {
+    let Some((before, after)) = text.split_once(NETWORK) else { return line.contains(text) };
+    line.match_indices(before).any(|(at, _)| {
+        let rest = &line[at + before.len()..];
+        let end = rest.find(['/', ' ']).unwrap_or(rest.len());
+        end > 0 && !rest.starts_with('.') && rest[end..].starts_with(after)
+    })
 }
 
 fn namespace(netns: &Netns) -> BTreeSet<String> {
@@ -129,4 +145,26 @@ fn files(dir: &Path, root: &Path) -> BTreeSet<String> {
 fn mounts() -> BTreeSet<String> {
     let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     table.lines().map(|line| format!("mount: {line}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_is_what_it_is_and_nothing_beside_it() {
+        let hint = |line: &str| HINTS.iter().any(|text| holds(line, text));
+        for line in ["file: leases/pods/last_reserved_ip.0 = \"10.0.0.2\"", "file: leases/.idx/pods = \"\\u{0}\""] {
+            assert!(hint(line), "{line}");
+        }
+        for line in [
+            "file: leases/.idx/.pods.new = \"\"",
+            "file: leases/.idx/pods/x = \"\"",
+            "file: leases/pods/10.0.0.2 = \"c-one\\r\\neth0\"",
+            "file: leases/.aside/pods/last_reserved_ip.0 = \"\"",
+            "directory: leases/.idx",
+        ] {
+            assert!(!hint(line), "{line}");
+        }
+    }
 }

@@ -53,6 +53,17 @@ impl Said {
     }
 }
 
+/// What a GC is told of these containers' attachments.
+pub(crate) fn attachments<T: AsRef<str>>(ids: impl IntoIterator<Item = T>) -> Value {
+    ids.into_iter().map(|id| json!({"containerID": id.as_ref(), "ifname": "eth0"})).collect()
+}
+
+/// The addresses of a result, without the lengths of their prefixes.
+pub(crate) fn addresses(result: &Value) -> impl Iterator<Item = &str> {
+    let ips = result["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["address"].as_str());
+    ips.map(|address| address.split('/').next().unwrap_or_default())
+}
+
 impl Subject {
     /// A plugin of a directory with a configuration; `name`, `type` and `cniVersion` are filled in where they are absent.
     pub fn new(bin: &Path, plugin: &str, mut conf: Value) -> Subject {

@@ -9,18 +9,15 @@ use cnikit_process::Deadline;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::scene::{At, Harm, Scene, Verb};
 use crate::crowd::meanwhile;
 use crate::host::{Container, Host};
 use crate::life::{SHARED, is_traced};
-use crate::snapshot::Snapshot;
-use crate::subject::{Said, Subject};
+use crate::snapshot::{HINTS, Snapshot, holds};
+use crate::subject::{Said, Subject, attachments};
 use crate::watch::{self, Call, Limit, Trace, Verdict};
-
-/// Hints, for which no promise is made.
-const HINTS: [&str; 2] = ["last_reserved_ip.", ".idx"];
 
 /// What becomes another error on its way through the C library: no stack, no thread, no memory.
 const TRANSLATED: [i64; 4] = [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap, libc::SYS_clone3];
@@ -336,7 +333,7 @@ fn second_id(id: &str) -> String {
 /// Is this one of the chains that are shared and stay? Whose iptables failed may have taken nftables.
 fn is_chain(line: &str) -> bool {
     let ruleset = ["nft: ", "iptables: ", "ip6tables: "].iter().any(|title| line.starts_with(title));
-    ruleset && !is_of_one(line) && SHARED.iter().any(|text| line.contains(text))
+    ruleset && !is_of_one(line) && SHARED.iter().any(|text| holds(line, text))
 }
 
 /// Is it about one attachment? Its rules match where a packet comes from.
@@ -355,8 +352,4 @@ fn fresh(host: &Host) -> Container {
     let container = host.container();
     container.sh("ip link set lo up; ip link set lo down");
     container
-}
-
-fn attachments(ids: &[String]) -> Value {
-    ids.iter().map(|id| json!({"containerID": id, "ifname": "eth0"})).collect()
 }

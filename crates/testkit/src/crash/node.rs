@@ -12,7 +12,7 @@ use super::Order;
 use super::disk::{Change, Disk};
 use super::loss::{Loss, lost};
 use crate::host::{Container, Host};
-use crate::subject::{Said, Subject};
+use crate::subject::{Said, Subject, addresses, attachments};
 use crate::watch::{self, Call, Verdict};
 
 /// What is under way when the power goes.
@@ -277,7 +277,7 @@ impl<'a> After<'a> {
     }
 
     fn sweeps(&mut self) {
-        let valid = self.live.iter().map(|(id, ..)| json!({"containerID": id, "ifname": "eth0"})).collect();
+        let valid = attachments(self.live.iter().map(|(id, ..)| id));
         self.does("GC", "", &[("cni.dev/valid-attachments", valid)]);
     }
 
@@ -285,7 +285,7 @@ impl<'a> After<'a> {
     fn checks(&mut self) {
         let mut owners: BTreeMap<String, String> = BTreeMap::new();
         for (id, container, result) in std::mem::take(&mut self.live) {
-            for address in result["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["address"].as_str()) {
+            for address in addresses(&result) {
                 let other = owners.insert(address.to_owned(), id.clone());
                 assert_eq!(other, None, "{address} was given to {id} too");
             }

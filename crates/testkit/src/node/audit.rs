@@ -6,12 +6,10 @@ use std::time::Duration;
 use cnikit_process::Deadline;
 use serde_json::Value;
 
-use super::{Life, Node, Slot, Verb, addresses, attachments, told};
+use super::{Life, Node, Slot, Verb, told};
 use crate::crowd;
-use crate::snapshot::Snapshot;
-
-/// Hints, for which no promise is made.
-const HINTS: [&str; 2] = ["last_reserved_ip.", ".idx"];
+use crate::snapshot::{HINTS, Snapshot};
+use crate::subject::{addresses, attachments};
 
 /// How long the kernel may take to clear away a namespace that nobody holds, and how often to look.
 const CLEARED: Duration = Duration::from_secs(10);
@@ -34,7 +32,7 @@ impl Node {
             }
         });
         let live: Vec<String> = self.lives().map(|(id, _)| id).collect();
-        let more = [("cni.dev/valid-attachments", attachments(live.iter())), ("cniVersion", Value::from("1.1.0"))];
+        let more = [("cni.dev/valid-attachments", attachments(&live)), ("cniVersion", Value::from("1.1.0"))];
         let said = self.call(&self.crowd.by[0], Verb::Gc, "", "", &more, None);
         if said.exit != 0 {
             self.find(format!("GC while nobody comes or goes: {}", told(&said)));
@@ -63,7 +61,7 @@ impl Node {
         let Some(dir) = by.reservations() else { return };
         let wanted: BTreeMap<String, String> = self
             .lives()
-            .flat_map(|(id, result)| addresses(&result).map(move |ip| (ip, id.clone())).collect::<Vec<_>>())
+            .flat_map(|(id, result)| addresses(&result).map(|ip| (ip.to_owned(), id.clone())).collect::<Vec<_>>())
             .collect();
         let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
         let named = entries.filter_map(|entry| {
