@@ -37,6 +37,15 @@ ADD)
 DEL) rm -f $(grep -lx "$CNI_CONTAINERID" "$dir"/* 2>/dev/null) ;;
 esac"#;
 
+/// What it writes is called otherwise each time.
+#[test]
+#[should_panic(expected = "10 times something else was on the disk by then")]
+fn a_moment_that_does_not_come_again_is_found() {
+    let (_bin, fickle) =
+        script(&NAIVE.replacen("case", ": >\"$dir/.$$\"\ncase", 1), json!({"ipam": {"type": "host-local"}}));
+    crash::survives(&fickle, 1);
+}
+
 #[test]
 #[should_panic(expected = "ADD of c-more-4")]
 fn a_plugin_that_does_not_is_found() {

@@ -42,8 +42,8 @@ const WORKERS: usize = 12;
 const BATCH: usize = 16;
 /// So many times fewer are the first ADDs in the short form, for each has a host of its own.
 const FEWER: usize = 4;
-/// How often a scene is tried whose system calls are others than those of the undisturbed call.
-const TRIES: usize = 10;
+/// How often a scene is tried that is not reached, because a call goes another way than the undisturbed one.
+pub(crate) const TRIES: usize = 10;
 /// How many findings a failure shows.
 const SHOWN: usize = 40;
 /// How many undisturbed calls are compared at most to find the usual one.
@@ -82,7 +82,7 @@ impl Report {
     }
 
     /// Adds what another disturbed of the same.
-    fn add(&mut self, other: Report) {
+    pub(crate) fn add(&mut self, other: Report) {
         self.tried += other.tried;
         self.failed += other.failed;
         self.starved += other.starved;
@@ -100,14 +100,14 @@ pub(crate) fn conclude(reports: Vec<Report>) -> Vec<Report> {
 }
 
 /// So many of all, by chance, one of each of so many equal stretches; or as many as `CNIKIT_CAMPAIGNS` says, see [`at_most`].
-pub fn sample<T: Copy>(what: &str, all: Vec<T>, short: usize) -> Vec<T> {
+pub fn sample<T: Clone>(what: &str, all: Vec<T>, short: usize) -> Vec<T> {
     let most = at_most(short);
     if all.len() <= most {
         return all;
     }
     let mut chance = chance(what);
     let edge = |n: usize| n * all.len() / most;
-    (0..most).map(|n| all[chance.usize(edge(n)..edge(n + 1))]).collect()
+    (0..most).map(|n| all[chance.usize(edge(n)..edge(n + 1))].clone()).collect()
 }
 
 /// The calls of an undisturbed verb: those that two of some runs make, or else the last ones'. And which cannot fail.

@@ -10,24 +10,32 @@ mod disk;
 mod loss;
 mod node;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::fmt;
+use std::sync::{Arc, Mutex};
 
-use crate::campaign::{Report, chance, conclude, is_whole};
+use crate::campaign::{Report, TRIES, conclude, sample};
+use crate::crowd::{caught, each};
 use crate::subject::Subject;
+use disk::Written;
 use loss::Loss;
 use node::{Node, Verb};
 
 /// One way in which the power can go.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Scene {
-    verb: Verb,
-    /// After so many moments at which the call changed something on the disk.
-    moment: usize,
+    moment: Arc<Moment>,
     loss: Loss,
     after: Order,
+}
+
+/// When it goes.
+#[derive(Debug)]
+struct Moment {
+    verb: Verb,
+    /// After so many moments at which the call changed something on the disk.
+    number: usize,
+    /// What was on the disk by then, and what of it would last: where it is something else, this is not the moment.
+    written: Vec<Written>,
 }
 
 /// What a runtime does after the boot.
@@ -60,13 +68,20 @@ const WORKERS: usize = 6;
 pub fn survives(subject: &Subject, most: usize) -> Vec<Report> {
     let room = node::room(subject);
     let one = |verb: Verb| {
-        let mut report = Report::new(format!("crash {} {}", subject.title, verb.command()), "crashes", 0);
         let all = scenes(subject, verb);
-        report.of = all.len();
-        let chosen = choose(&report.what, all, most);
-        play(&mut report, subject, room, &chosen);
-        report.line().say();
-        report
+        let mut report = Report::new(format!("crash {} {}", subject.title, verb.command()), "crashes", all.len());
+        let chosen = sample(&report.what, all, most);
+        let together = Mutex::new(&mut report);
+        each(
+            WORKERS,
+            &chosen,
+            || (),
+            |(), scene| {
+                let one = play(subject, room, scene);
+                together.lock().unwrap().add(one);
+            },
+        );
+        report.say()
     };
     conclude(Verb::ALL.into_iter().map(one).collect())
 }
@@ -75,42 +90,41 @@ pub fn survives(subject: &Subject, most: usize) -> Vec<Report> {
 fn scenes(subject: &Subject, verb: Verb) -> Vec<Scene> {
     let moments = Node::new(subject).until(verb, usize::MAX).moments();
     assert!(moments > 0 || verb == Verb::Gc, "{} writes nothing below its directory", verb.command());
-    let at = |moment: usize| {
-        let node = Node::new(subject).until(verb, moment);
-        let each = |loss| Order::all().map(move |after| Scene { verb, moment, loss, after });
-        Loss::all(node.changes()).into_iter().flat_map(each).collect::<Vec<_>>()
+    let at = |number: usize| {
+        let written = Node::new(subject).until(verb, number).written();
+        let losses = Loss::all(&written);
+        let moment = Arc::new(Moment { verb, number, written });
+        let scene = |loss: Loss| {
+            let moment = Arc::clone(&moment);
+            Order::all().map(move |after| Scene { moment: Arc::clone(&moment), loss: loss.clone(), after })
+        };
+        losses.into_iter().flat_map(scene).collect::<Vec<_>>()
     };
     (0..=moments).flat_map(at).collect()
 }
 
-fn choose(what: &str, all: Vec<Scene>, most: usize) -> Vec<Scene> {
-    if is_whole() || all.len() <= most {
-        return all;
-    }
-    let mut chance = chance(what);
-    chance.choose_multiple(all, most)
+/// Until its moment is reached, at last.
+fn play(subject: &Subject, room: usize, scene: &Scene) -> Report {
+    let mut report = Report::default();
+    let went = caught(|| {
+        for _ in 0..TRIES {
+            let node = Node::new(subject).until(scene.moment.verb, scene.moment.number);
+            if node.written() == scene.moment.written {
+                (report.tried, report.failed) = (1, usize::from(node.died()));
+                return node.without(&scene.loss).boots_and_works(room, scene.after);
+            }
+            report.repeated += 1;
+        }
+        panic!("{TRIES} times something else was on the disk by then");
+    });
+    report.findings.extend(went.err().map(|found| format!("{}: {scene}: {found}", subject.title)));
+    report
 }
 
-fn play(report: &mut Report, subject: &Subject, room: usize, scenes: &[Scene]) {
-    let (next, together) = (AtomicUsize::new(0), Mutex::new((0, 0, Vec::new())));
-    let work = || {
-        while let Some(scene) = scenes.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let Scene { verb, moment, loss, after } = *scene;
-            let mut died = false;
-            let went = catch_unwind(AssertUnwindSafe(|| {
-                let node = Node::new(subject).until(verb, moment);
-                died = node.died();
-                node.without(loss).boots_and_works(room, after);
-            }));
-            let mut together = together.lock().unwrap();
-            together.0 += 1;
-            together.1 += usize::from(died);
-            if let Err(panic) = went {
-                let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-                together.2.push(format!("{}: {scene:?}: {text}", subject.title));
-            }
-        }
-    };
-    thread::scope(|scope| (0..WORKERS).for_each(|_| drop(scope.spawn(work))));
-    (report.tried, report.failed, report.findings) = together.into_inner().unwrap();
+impl fmt::Display for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Moment { verb, number, written } = &*self.moment;
+        let last = written.last().map_or("nothing".to_owned(), |last| last.mark.to_string());
+        write!(f, "{} at moment {number}, after {last}; {}; {:?}", verb.command(), self.loss, self.after)
+    }
 }

@@ -1,6 +1,7 @@
 //! What is on the disk, and what changed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,42 @@ pub(super) struct Change {
     pub(super) what: What,
     /// It was synced since.
     pub(super) durable: bool,
+}
+
+/// A change by what it is of, and not by its place in the list of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    path: PathBuf,
+    part: Part,
+    /// So many changes of the same were before it.
+    nth: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Name,
+    Content,
+}
+
+/// A change that was made, and whether it lasts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) mark: Mark,
+    pub(super) durable: bool,
+}
+
+/// The changes of a list by name.
+pub(super) fn written(changes: &[Change]) -> Vec<Written> {
+    let mut all: Vec<Written> = Vec::new();
+    for Change { path, what, durable } in changes {
+        let part = match what {
+            What::Name { .. } => Part::Name,
+            What::Content { .. } => Part::Content,
+        };
+        let nth = all.iter().filter(|one| one.mark.path == *path && one.mark.part == part).count();
+        all.push(Written { mark: Mark { path: path.clone(), part, nth }, durable: *durable });
+    }
+    all
 }
 
 #[derive(Clone, Debug)]
@@ -79,6 +116,22 @@ impl Disk {
             }
         }
         changes
+    }
+}
+
+impl Mark {
+    pub(super) fn part(&self) -> Part {
+        self.part
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = match self.part {
+            Part::Name => "name",
+            Part::Content => "content",
+        };
+        write!(f, "change {} of the {part} of {}", self.nth + 1, self.path.display())
     }
 }
 

@@ -1,23 +1,24 @@
 //! What the power takes with it.
 
+use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use super::disk::{Change, Disk, Entry, What};
+use super::disk::{Change, Disk, Entry, Mark, Part, What, Written, written};
 
-/// Of all changes that were not synced, by their number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Of all changes that were not synced.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
     /// All of them reached the disk: whoever wrote was only killed.
     Nothing,
     /// The content of one file, or of every one.
-    Content(usize, Torn),
+    Content(Mark, Torn),
     Contents(Torn),
     /// One change of a name.
-    Name(usize),
+    Name(Mark),
     /// Each change of a name from this one on; and the contents of what is left may be lost too.
-    NamesFrom(usize),
-    NamesAndContentsFrom(usize),
+    NamesFrom(Mark),
+    NamesAndContentsFrom(Mark),
 }
 
 /// What a file has whose content is lost.
@@ -37,50 +38,75 @@ const TORN: [Torn; 5] = [Torn::Empty, Torn::Zeros, Torn::Cut, Torn::HalfZeros, T
 
 impl Loss {
     /// Every one that these changes allow.
-    pub(super) fn all(changes: &[Change]) -> Vec<Loss> {
-        let lasting = |change: &&(usize, &Change)| !change.1.durable;
-        let unsynced: Vec<(usize, &Change)> = changes.iter().enumerate().filter(|one| lasting(&one)).collect();
+    pub(super) fn all(written: &[Written]) -> Vec<Loss> {
         let mut all = vec![Loss::Nothing];
         all.extend(TORN.map(Loss::Contents));
-        for (number, change) in unsynced {
-            match change.what {
-                What::Name { .. } => {
-                    all.extend([Loss::Name(number), Loss::NamesFrom(number), Loss::NamesAndContentsFrom(number)]);
+        for Written { mark, .. } in written.iter().filter(|change| !change.durable) {
+            let here = || mark.clone();
+            match mark.part() {
+                Part::Name => {
+                    all.extend([Loss::Name(here()), Loss::NamesFrom(here()), Loss::NamesAndContentsFrom(here())]);
                 }
-                What::Content { .. } => all.extend(TORN.map(|torn| Loss::Content(number, torn))),
+                Part::Content => all.extend(TORN.map(|torn| Loss::Content(here(), torn))),
             }
         }
         all
     }
 
     /// Does it to the disk: the last change first.
-    pub(super) fn strike(self, root: &Path, changes: &[Change]) {
+    pub(super) fn strike(&self, root: &Path, changes: &[Change]) {
+        let marks = written(changes);
+        let place = self.mark().map(|mark| marks.iter().position(|change| change.mark == *mark).unwrap());
         for (number, change) in changes.iter().enumerate().rev().filter(|(_, change)| !change.durable) {
             let path = root.join(&change.path);
             match &change.what {
-                What::Name { before, .. } if self.takes_name(number) => give_back(&path, before.as_ref()),
+                What::Name { before, .. } if self.takes_name(number, place) => give_back(&path, before.as_ref()),
                 What::Content { before, .. } => {
-                    self.tears(number).into_iter().for_each(|torn| tear(&path, before, torn));
+                    self.tears(number, place).into_iter().for_each(|torn| tear(&path, before, torn));
                 }
                 What::Name { .. } => {}
             }
         }
     }
 
-    fn takes_name(self, number: usize) -> bool {
+    /// The change that it takes, or takes first.
+    fn mark(&self) -> Option<&Mark> {
         match self {
-            Loss::Name(one) => one == number,
-            Loss::NamesFrom(first) | Loss::NamesAndContentsFrom(first) => first <= number,
+            Loss::Nothing | Loss::Contents(_) => None,
+            Loss::Content(mark, _) | Loss::Name(mark) | Loss::NamesFrom(mark) | Loss::NamesAndContentsFrom(mark) => {
+                Some(mark)
+            }
+        }
+    }
+
+    /// Of a change, where its own stands at this place.
+    fn takes_name(&self, number: usize, place: Option<usize>) -> bool {
+        match self {
+            Loss::Name(_) => place == Some(number),
+            Loss::NamesFrom(_) | Loss::NamesAndContentsFrom(_) => place.is_some_and(|first| first <= number),
             _ => false,
         }
     }
 
-    fn tears(self, number: usize) -> Option<Torn> {
+    fn tears(&self, number: usize, place: Option<usize>) -> Option<Torn> {
         match self {
-            Loss::Content(one, torn) => (one == number).then_some(torn),
-            Loss::Contents(torn) => Some(torn),
+            Loss::Content(_, torn) => (place == Some(number)).then_some(*torn),
+            Loss::Contents(torn) => Some(*torn),
             Loss::NamesAndContentsFrom(_) => Some(Torn::Empty),
             _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Loss::Nothing => f.write_str("nothing lost"),
+            Loss::Content(mark, torn) => write!(f, "lost {mark}: {torn:?}"),
+            Loss::Contents(torn) => write!(f, "lost every content: {torn:?}"),
+            Loss::Name(mark) => write!(f, "lost {mark}"),
+            Loss::NamesFrom(mark) => write!(f, "lost every name from {mark}"),
+            Loss::NamesAndContentsFrom(mark) => write!(f, "lost every content, and every name from {mark}"),
         }
     }
 }

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::Order;
-use super::disk::{Change, Disk};
+use super::disk::{Change, Disk, Written, written};
 use super::loss::{Loss, lost};
 use crate::host::{Container, Host};
 use crate::subject::{Said, Subject, addresses, attachments};
@@ -140,8 +140,9 @@ impl Node {
         self.died
     }
 
-    pub(super) fn changes(&self) -> &[Change] {
-        &self.changes
+    /// What was on the disk when the power went, and what of it lasts.
+    pub(super) fn written(&self) -> Vec<Written> {
+        written(&self.changes)
     }
 
     fn watched(&mut self, verb: &str, id: &str, more: &[(&str, Value)], until: usize) -> i32 {
@@ -164,7 +165,7 @@ impl Node {
     }
 
     /// The power goes, and this with it.
-    pub(super) fn without(self, loss: Loss) -> Node {
+    pub(super) fn without(self, loss: &Loss) -> Node {
         loss.strike(self.host.dir(), &self.changes);
         self
     }
