@@ -24,14 +24,27 @@ fn no_flood_leaves_an_orphan_or_gives_an_address_twice() {
 #[should_panic(expected = "on the host, when all are gone: came")]
 fn a_plugin_that_forgets_what_a_kill_left_is_found() {
     let (_bin, subject) = script(
-        r"case $CNI_COMMAND in
-        ADD) ip link del a$CNI_CONTAINERID 2>/dev/null
-            ip link add a$CNI_CONTAINERID type bridge && ip link set a$CNI_CONTAINERID name b$CNI_CONTAINERID && echo '{}' ;;
+        r#"case $CNI_COMMAND in
+        ADD) if [ -e /proc/sys/net/ipv4/conf/b$CNI_CONTAINERID ]; then echo '{"code":101,"msg":"it is there already"}'; exit 1; fi
+            ip link add a$$ type bridge && ip link set a$$ name b$CNI_CONTAINERID && echo '{}' ;;
         DEL) ip link del b$CNI_CONTAINERID 2>/dev/null || true ;;
-        esac",
+        esac"#,
         json!({}),
     );
     flood::holds(&subject, 1500);
+}
+
+#[test]
+#[should_panic(expected = "which was there: exit 1: {\"code\":11,")]
+fn a_plugin_that_refuses_what_is_there_for_another_reason_is_found() {
+    let text = r#"
+        here=$(dirname "$0")/$CNI_CONTAINERID
+        case $CNI_COMMAND in
+        ADD) if [ -e "$here" ]; then echo '{"code":11,"msg":"it is busy already"}'; exit 1; fi; : >"$here" && echo '{}' ;;
+        DEL) rm -f "$here" ;;
+        esac"#;
+    let (_bin, subject) = script(text, json!({}));
+    flood::holds(&subject, 500);
 }
 
 #[test]

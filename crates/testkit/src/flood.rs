@@ -20,8 +20,9 @@ pub(crate) const BATCH: usize = 2000;
 /// Calls of 64 workers at once on one network, as chance has it: ADD, DEL, CHECK, GC and STATUS, some killed at any moment and
 /// followed by what a runtime does, which is DEL, or by a runtime that knows nothing of them and leaves them to GC.
 ///
-/// No address has two owners, CHECK of whoever runs passes, GC never takes him; and after each 2,000 operations, when all are
-/// deleted, the host is as it was before: no link, rule, route, setting or file is left.
+/// No address has two owners, CHECK of whoever runs passes, GC never takes him; an ADD of what is there is refused with code
+/// 101 or 104 ([`cnikit::code`]), and says "already"; and after each 2,000 operations, when all are deleted, the host is as it
+/// was before: no link, rule, route, setting or file is left.
 pub fn holds(subject: &Subject, operations: usize) -> Tally {
     let what = format!("flood {}", subject.title);
     let (mut chance, mut tally) = (campaign::chance(&what), Tally::default());

@@ -10,6 +10,7 @@ use std::sync::{Mutex, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cnikit::code;
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -95,7 +96,8 @@ impl Verb {
     }
 }
 
-/// What comes next for a container without an attachment, and for one with: an ADD of that is refused, and hurts nothing.
+/// What comes next for a container without an attachment, and for one with: an ADD of that is refused with one of [`THERE`],
+/// in a sentence with "already", and hurts nothing.
 const WITHOUT: [(u32, Verb); 4] = [(84, Verb::Add), (8, Verb::Del), (4, Verb::Status), (4, Verb::Gc)];
 const WITH: [(u32, Verb); 5] = [(42, Verb::Check), (44, Verb::Del), (4, Verb::Add), (5, Verb::Status), (5, Verb::Gc)];
 
@@ -103,6 +105,9 @@ const WITH: [(u32, Verb); 5] = [(42, Verb::Check), (44, Verb::Del), (4, Verb::Ad
 /// by their runtime and left to GC.
 const GONE: u32 = 4;
 const FORGOTTEN: u32 = 10;
+
+/// What an ADD is refused with, whose attachment is there: its link, or its address.
+const THERE: [u32; 2] = [code::CONFLICT, code::HOLDS_ALREADY];
 
 /// How many findings a failure shows.
 const SHOWN: usize = 20;
@@ -231,8 +236,8 @@ impl Node {
     /// Refused, by ours; and what runs, runs on.
     fn add_again(&self, slot: &mut Slot, result: &Value, chance: &mut Rng) {
         let said = self.call(&self.crowd.by[0], Verb::Add, &slot.id, &slot.container.path(), &[], Some(chance));
-        if said.exit == 0 {
-            self.find(format!("ADD of {}, which was there: it succeeds", slot.id));
+        if said.exit != KILLED && !refuses_again(&said) {
+            self.find(format!("ADD of {}, which was there: {}", slot.id, told(&said)));
         }
         self.check(slot, result, chance);
     }
@@ -363,6 +368,13 @@ fn name(place: usize, names: usize) -> String {
 }
 
 /// True so many times of a hundred.
+/// Is an ADD refused because the attachment is there, and for nothing else?
+fn refuses_again(said: &Said) -> bool {
+    let error = serde_json::from_str::<Value>(&said.stdout).unwrap_or_default();
+    let text = ["msg", "details"].map(|key| error[key].as_str().unwrap_or_default()).concat();
+    said.exit == 1 && THERE.iter().any(|code| error["code"] == *code) && text.contains("already")
+}
+
 fn percent(times: u32, chance: &mut Rng) -> bool {
     chance.u32(..100) < times
 }
