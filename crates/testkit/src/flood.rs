@@ -35,7 +35,7 @@ pub fn holds(subject: &Subject, operations: usize) -> Tally {
         }
         tally.add(one);
     }
-    tally.line(what, tally.operations).by_chance().say();
+    tally.line(what, operations).by_chance().say();
     tally.conclude()
 }
 

@@ -30,7 +30,7 @@ pub fn interleaved(ours: &Subject, theirs: &Path, operations: usize) -> Tally {
     while tally.operations < operations {
         tally.add(Node::new(&crowd).batch(&mut chance, (operations - tally.operations).min(BATCH)));
     }
-    tally.line(what, tally.operations).by_chance().say();
+    tally.line(what, operations).by_chance().say();
     tally.conclude()
 }
 
@@ -63,12 +63,14 @@ pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool
     let (begins, other) = if ours_first { (ours, theirs) } else { (theirs, ours) };
     node.install(begins);
     (0..RUNNING).for_each(|_| node.add());
-    for next in [other, begins] {
+    let (exchanges, mut done) = ([other, begins], 0);
+    for next in exchanges {
         node.talk_while(|node| {
             node.install(next);
             node.judge(next == ours);
         });
         node.turn_over();
+        done += 1;
     }
     while !node.running.is_empty() {
         node.del_oldest();
@@ -79,7 +81,8 @@ pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool
     let links = host.sh("ip -o link show type veth");
     assert!(links.is_empty(), "{}: left: {links}", subject.title);
     let whence = if ours_first { "from ours to theirs and back" } else { "from theirs to ours and back" };
-    Line { tried: 2, of: 2, ..Line::new(format!("exchanged {} {whence}", subject.title), "exchanges") }.say();
+    let what = format!("exchanged {} {whence}", subject.title);
+    Line { tried: done, of: exchanges.len(), ..Line::new(what, "exchanges") }.say();
 }
 
 impl Installed<'_> {

@@ -24,7 +24,7 @@ use call::KILLED;
 /// How much was done, and what was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Calls of plugins.
+    /// Calls of plugins that were made, those of audits too.
     pub operations: usize,
     /// Calls that were killed before they had ended.
     pub kills: usize,
@@ -326,13 +326,14 @@ impl Node {
         let env = by.environment(verb.command(), id, netns, &[]);
         let begin = Instant::now();
         let said = call::call(&by.bin.join(&by.plugin), &env, conf.to_string().as_bytes(), killed);
+        let made = usize::from(said.is_ok());
         let said = said.unwrap_or_else(|error| Said { exit: 1, stdout: error.to_string(), stderr: String::new() });
         if killed.is_none() {
             let took = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
             usual.store((usual.load(Ordering::Relaxed) * 7 + took) / 8, Ordering::Relaxed);
         }
         let mut tally = self.tally.lock().unwrap();
-        tally.operations += 1;
+        tally.operations += made;
         tally.kills += usize::from(said.exit == KILLED);
         said
     }
@@ -367,7 +368,6 @@ fn name(place: usize, names: usize) -> String {
     format!("c-{place:03}-{names:06}")
 }
 
-/// True so many times of a hundred.
 /// Is an ADD refused because the attachment is there, and for nothing else?
 fn refuses_again(said: &Said) -> bool {
     let error = serde_json::from_str::<Value>(&said.stdout).unwrap_or_default();
@@ -375,6 +375,7 @@ fn refuses_again(said: &Said) -> bool {
     said.exit == 1 && THERE.iter().any(|code| error["code"] == *code) && text.contains("already")
 }
 
+/// True so many times of a hundred.
 fn percent(times: u32, chance: &mut Rng) -> bool {
     chance.u32(..100) < times
 }
