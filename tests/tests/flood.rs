@@ -1,9 +1,12 @@
 //! Thousands of calls at once, some of them killed.
 
+use std::time::Duration;
+
 use cnikit_testkit::campaign::is_whole;
-use cnikit_testkit::flood;
-use cnikit_tests::{flooded, script};
-use serde_json::json;
+use cnikit_testkit::soak::Soak;
+use cnikit_testkit::{Host, Subject, flood};
+use cnikit_tests::{dual_stack, flooded, installed, script};
+use serde_json::{Value, json};
 
 /// How many operations all floods have together.
 const OPERATIONS: usize = 20_000;
@@ -52,4 +55,36 @@ fn a_plugin_that_refuses_what_is_there_for_another_reason_is_found() {
 fn a_plugin_that_gives_an_address_twice_is_found() {
     let (_bin, subject) = script(r#"[ $CNI_COMMAND != ADD ] || echo '{"ips":[{"address":"10.0.0.9/24"}]}'"#, json!({}));
     flood::holds(&subject, 300);
+}
+
+/// Two batches of 2,000 operations.
+#[test]
+fn a_soak_that_was_stopped_is_gone_on_with_to_its_end_and_only_with_the_same_plugins() {
+    let (host, plugin) = (Host::new(), installed().join("host-local"));
+    let (bin, state) = (host.dir().join("bin"), host.dir().join("soak.json"));
+    // Not by us: what another thread starts meanwhile would hold the file open for writing, and it could not be executed.
+    host.sh(&format!("mkdir '{0}' && cp '{1}' '{0}'", bin.display(), plugin.display()));
+    let soak = |patience| Soak {
+        subjects: vec![(Subject::new(&bin, "host-local", json!({"ipam": dual_stack()})), 1)],
+        operations: 4000,
+        patience,
+        state: state.clone(),
+    };
+    let kept = || std::fs::read_to_string(&state).unwrap();
+    let half = soak(Duration::from_millis(100)).run().unwrap();
+    assert!((2000..4000).contains(&half.operations) && half.audits == 1, "the batch under way is finished: {half:?}");
+    assert_eq!(soak(Duration::MAX).over().unwrap(), None);
+    let whole = soak(Duration::MAX).run().unwrap();
+    assert!((4000..5000).contains(&whole.operations) && whole.audits == 2 && whole.kills > half.kills, "{whole:?}");
+    let written = kept();
+    let said: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!((&said["batches"], &said["tally"]["operations"]), (&json!(2), &json!(whole.operations)), "{said}");
+    // There is nothing left to do, which is said.
+    let over = soak(Duration::MAX).over().unwrap().unwrap();
+    assert!(over.contains("of 4000 operations") && over.contains("--anew"), "{over}");
+    assert_eq!(soak(Duration::MAX).run().unwrap(), whole);
+    host.sh(&format!("echo >>'{}/host-local'", bin.display()));
+    let refused = soak(Duration::MAX).run().unwrap_err().to_string();
+    assert!(refused.contains("another build of the plugins") && refused.contains("--anew"), "{refused}");
+    assert_eq!(kept(), written);
 }

@@ -23,10 +23,10 @@ fn main() -> ExitCode {
         }
     }
     soak.subjects = flooded();
-    let tally = soak.run().unwrap_or_else(|error| panic!("{}: {error}", soak.state.display()));
-    if tally.found.is_empty() {
-        return ExitCode::SUCCESS;
+    match soak.run() {
+        Ok(tally) if tally.found.is_empty() => return ExitCode::SUCCESS,
+        Ok(tally) => eprintln!("{}", tally.found.join("\n")),
+        Err(error) => eprintln!("soak: {}: {error}", soak.state.display()),
     }
-    eprintln!("{}", tally.found.join("\n"));
     ExitCode::FAILURE
 }

@@ -1,6 +1,7 @@
 //! The flood without an end: hours of it, interrupted and gone on with.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -22,13 +23,16 @@ pub struct Soak {
     pub operations: usize,
     /// How long this run may take; the batch under way is finished.
     pub patience: Duration,
-    /// A file that is written after each batch. A run that finds it adds to what it says.
+    /// A file that is written after each batch. A run that finds it adds to what it says, if it is of the same plugins.
     pub state: PathBuf,
 }
 
 /// What the file says.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct State {
+    /// What was flooded: see [`Soak::build`].
+    #[serde(default)]
+    build: String,
     /// All choices of a batch follow from this, and from how many batches there were before it.
     seed: u64,
     batches: u64,
@@ -40,8 +44,13 @@ struct State {
 impl Soak {
     /// Floods each subject in turn, on a fresh host each time, until there were enough operations or the time is over.
     /// Says how far it is after each batch. The outcome of all runs together.
+    ///
+    /// What earlier runs did with another build of the plugins, or with other configurations, is refused.
     pub fn run(&self) -> io::Result<Tally> {
-        let mut state = State::read(&self.state)?;
+        let mut state = self.begun()?;
+        if let Some(text) = self.is_over(&state) {
+            say(&format!("soak: {text}\n"));
+        }
         let (begin, before) = (Instant::now(), (state.tally.operations, state.seconds));
         let round: Vec<&Subject> =
             self.subjects.iter().flat_map(|(subject, batches)| vec![subject; *batches]).collect();
@@ -65,6 +74,47 @@ impl Soak {
         Ok(self.end(state))
     }
 
+    /// What there is to say instead of a run where earlier ones did all that there is to do.
+    pub fn over(&self) -> io::Result<Option<String>> {
+        Ok(self.is_over(&self.begun()?))
+    }
+
+    fn is_over(&self, state: &State) -> Option<String> {
+        let (done, wanted) = (state.tally.operations, self.operations);
+        let text = format!(
+            "nothing is left to do, for earlier runs made {done} of {wanted} operations: `--anew` forgets them and begins \
+             anew, more `--operations` go on"
+        );
+        (done >= wanted).then_some(text)
+    }
+
+    /// What earlier runs came to; nothing, and a new seed, where there was none.
+    fn begun(&self) -> io::Result<State> {
+        let build = self.build()?;
+        match State::read(&self.state)? {
+            None => Ok(State { build, seed: seed(), ..State::default() }),
+            Some(state) if state.build == build => Ok(state),
+            Some(_) => Err(io::Error::other(
+                "it is of another build of the plugins, or of other configurations: `--anew` forgets it and begins anew, \
+                 another `--state` keeps it",
+            )),
+        }
+    }
+
+    /// A number that another build of the plugins does not have, nor other configurations.
+    fn build(&self) -> io::Result<String> {
+        let mut hash = DefaultHasher::new();
+        for (Subject { bin, plugin, title, conf, env }, batches) in &self.subjects {
+            (title, conf.to_string(), env, batches).hash(&mut hash);
+            for name in [Some(plugin.as_str()), conf["ipam"]["type"].as_str()].into_iter().flatten() {
+                let path = bin.join(name);
+                let unread = |error| io::Error::other(format!("{}: {error}", path.display()));
+                fs::read(&path).map_err(unread)?.hash(&mut hash);
+            }
+        }
+        Ok(format!("{:016x}", hash.finish()))
+    }
+
     /// Over what stood there, where somebody looks on; else a line each time.
     fn progress(&self, state: &State, before: usize, took: Duration) {
         let Tally { operations, kills, audits, found } = &state.tally;
@@ -82,7 +132,7 @@ impl Soak {
     }
 
     fn end(&self, state: State) -> Tally {
-        let State { seed, batches, seconds, tally } = state;
+        let State { seed, batches, seconds, tally, .. } = state;
         let names: Vec<&str> = self.subjects.iter().map(|(subject, _)| subject.title.as_str()).collect();
         let mut line: Line = tally.line(format!("soak {}", names.join(", ")), self.operations);
         line.notes.push(format!("{batches} batches from seed {seed} in {}", hours(Duration::from_secs_f64(seconds))));
@@ -92,11 +142,10 @@ impl Soak {
 }
 
 impl State {
-    /// What an earlier run came to; nothing, and a new seed, where there was none.
-    fn read(path: &Path) -> io::Result<State> {
+    fn read(path: &Path) -> io::Result<Option<State>> {
         match fs::read(path) {
-            Ok(text) => Ok(serde_json::from_slice(&text)?),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(State { seed: seed(), ..State::default() }),
+            Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }

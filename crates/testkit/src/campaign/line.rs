@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use fastrand::Rng;
@@ -46,11 +47,13 @@ impl Line {
     }
 
     /// Says it on standard error, where no test harness keeps it back, and appends it to the file that `CNIKIT_EVIDENCE`
-    /// names.
+    /// names: from the root, for cargo starts a test in another directory than it was started in itself.
     pub fn say(&self) {
         tell(&self.to_string());
         if let Some(path) = std::env::var_os("CNIKIT_EVIDENCE") {
-            let file = OpenOptions::new().append(true).create(true).open(&path);
+            let path = Path::new(&path);
+            assert!(path.is_absolute(), "CNIKIT_EVIDENCE={}: it wants an absolute path", path.display());
+            let file = OpenOptions::new().append(true).create(true).open(path);
             let written = file.and_then(|mut file| file.write_all(format!("{self}\n").as_bytes()));
             written.unwrap_or_else(|error| panic!("CNIKIT_EVIDENCE={}: {error}", path.display()));
         }
