@@ -23,6 +23,7 @@ mod request;
 mod said;
 pub mod seeds;
 mod store;
+mod values;
 
 /// One reader of foreign bytes.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,12 @@
 //! Links, addresses, routes, neighbours and VLANs over netlink.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use arbitrary::{Result, Unstructured};
 use cnikit_netlink::{Batch, Change, Mac, NewAddress, Route, VlanRange, wire};
 use ipnetwork::IpNetwork;
+
+use crate::values::{again_and_again, ip, longest, network};
 
 /// The port and the sequence number that answers are for.
 const PORT: u32 = 9;
@@ -77,18 +79,9 @@ fn sendable(route: &Route) {
     assert_eq!(again, [Route { scope: again[0].scope, ..route.clone() }]);
 }
 
-fn longest(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
-}
-
 /// Changes at random: what is sent for them reads as what was meant.
 pub(crate) fn sent(data: &[u8]) {
-    let mut bytes = Unstructured::new(data);
-    while !bytes.is_empty() {
-        if change(&mut bytes).is_err() {
-            return;
-        }
-    }
+    again_and_again(data, change);
 }
 
 fn change(bytes: &mut Unstructured<'_>) -> Result<()> {
@@ -175,20 +168,6 @@ fn vlans(port: u32, range: VlanRange) {
         let message = only(batch);
         assert_eq!(message[HEADER + 4..HEADER + 8], port.to_ne_bytes(), "the port's number stands in its place");
     }
-}
-
-fn ip(bytes: &mut Unstructured<'_>) -> Result<IpAddr> {
-    Ok(if bytes.arbitrary()? {
-        Ipv4Addr::from_bits(bytes.arbitrary()?).into()
-    } else {
-        Ipv6Addr::from_bits(bytes.arbitrary()?).into()
-    })
-}
-
-fn network(bytes: &mut Unstructured<'_>) -> Result<IpNetwork> {
-    let ip = ip(bytes)?;
-    let prefix = bytes.int_in_range(0..=longest(ip))?;
-    Ok(IpNetwork::new(ip, prefix).expect("the prefix is not too long"))
 }
 
 fn a_route(bytes: &mut Unstructured<'_>) -> Result<Route> {

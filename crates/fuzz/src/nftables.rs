@@ -1,10 +1,10 @@
 //! Tables, chains and rules of `nf_tables`.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
 use arbitrary::{Result, Unstructured};
 use cnikit_netfilter::{Family, Found, Frame, Mac, Match, Rule, Verdict, wire};
 use ipnetwork::IpNetwork;
+
+use crate::values::{again_and_again, ip, network};
 
 const FAMILIES: [Family; 4] = [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge];
 
@@ -55,12 +55,7 @@ fn rule(found: &Found, frame: &Frame, length: usize) {
 
 /// A rule at random: as the kernel sends it back, it is the rule that was meant, and whose it is.
 pub(crate) fn sent(data: &[u8]) {
-    let mut bytes = Unstructured::new(data);
-    while !bytes.is_empty() {
-        if sent_once(&mut bytes).is_err() {
-            return;
-        }
-    }
+    again_and_again(data, sent_once);
 }
 
 fn sent_once(bytes: &mut Unstructured<'_>) -> Result<()> {
@@ -111,18 +106,4 @@ fn a_match(bytes: &mut Unstructured<'_>) -> Result<Match> {
         3 => Match::DestinationIn(network(bytes)?),
         _ => Match::DestinationNotIn(network(bytes)?),
     })
-}
-
-fn ip(bytes: &mut Unstructured<'_>) -> Result<IpAddr> {
-    Ok(if bytes.arbitrary()? {
-        Ipv4Addr::from_bits(bytes.arbitrary()?).into()
-    } else {
-        Ipv6Addr::from_bits(bytes.arbitrary()?).into()
-    })
-}
-
-fn network(bytes: &mut Unstructured<'_>) -> Result<IpNetwork> {
-    let ip = ip(bytes)?;
-    let prefix = bytes.int_in_range(0..=if ip.is_ipv4() { 32 } else { 128 })?;
-    Ok(IpNetwork::new(ip, prefix).expect("the prefix is not too long"))
 }
