@@ -1,19 +1,15 @@
 //! Which boot of which machine this is.
 
 use std::fs::{self, File};
-use std::io::Read;
 
 use crate::Error;
+use crate::sysctl::value_in;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The kernel's name for this boot, a UUID; another one after every reboot. See random(4).
 pub fn boot_id() -> Result<String, Error> {
-    let mut text = [0; 64];
-    // The kernel gives all of it at once.
-    let read = File::open(BOOT_ID).and_then(|mut file| file.read(&mut text));
-    let length = read.map_err(|source| Error::new("read", BOOT_ID, source))?;
-    Ok(String::from_utf8_lossy(&text[..length]).trim().to_owned())
+    File::open(BOOT_ID).and_then(|file| value_in(&file)).map_err(|source| Error::new("read", BOOT_ID, source))
 }
 
 /// The name of this installation, 32 hexadecimal digits, if it has got one yet. See machine-id(5).

@@ -44,7 +44,7 @@ pub fn set(inside: &Inside, key: &str, value: &str) -> Result<Change, Error> {
 }
 
 /// All that is in it, without the line end. These files tell no length, and all that they have is read at once.
-fn value_in(mut file: &File) -> io::Result<String> {
+pub(crate) fn value_in(mut file: &File) -> io::Result<String> {
     let (mut bytes, mut part) = (Vec::new(), [0; 512]);
     loop {
         let length = file.read(&mut part)?;
