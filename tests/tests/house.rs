@@ -323,6 +323,20 @@ fn nothing_is_unfinished_and_every_exception_has_its_reason() {
     }
 }
 
+/// Columns of a line of comment, which rustfmt leaves alone: 120 for the words, and some for what stands before them.
+const WIDEST: usize = 132;
+
+#[test]
+fn no_line_of_comment_is_wider_than_a_screen() {
+    for file in ["crates", "plugins", "tests"].map(sources).concat() {
+        let content = read(&file);
+        let row = |line: &str| line.starts_with("//! |") || line.starts_with("/// |");
+        let comments = content.lines().filter(|line| line.trim_start().starts_with("//") && !row(line));
+        let wide: Vec<&str> = comments.filter(|line| line.chars().count() > WIDEST).collect();
+        assert_eq!(wide, Vec::<&str>::new(), "{}", file.display());
+    }
+}
+
 #[test]
 fn every_kind_of_resource_is_in_the_list() {
     let list = read("crates/resources/src/lib.rs");

@@ -60,9 +60,9 @@ impl Directory {
     }
 }
 
-/// Takes it, and says whether others had it first. Then it waits in a thread of its own, for flock(2) knows no deadline: the kernel wakes waiters in order and
-/// at once, which no polling does. The lock belongs to the open file, of which the thread has a copy; should the deadline
-/// come first, that copy is the last one and lets go of whatever it still gets.
+/// Takes it, and says whether others had it first. Then it waits in a thread of its own, for flock(2) knows no deadline:
+/// the kernel wakes waiters in order and at once, which no polling does. The lock belongs to the open file, of which the
+/// thread has a copy; should the deadline come first, that copy is the last one and lets go of whatever it still gets.
 fn wait(file: &File, deadline: Instant) -> io::Result<bool> {
     match file.try_lock_exclusive() {
         Err(error) if error.raw_os_error() == fs2::lock_contended_error().raw_os_error() => {}
