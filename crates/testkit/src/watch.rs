@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use cnikit_process::Deadline;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::resource::Resource;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -67,8 +67,10 @@ pub type Limit = (Resource, u64);
 const PATIENCE: Duration = Duration::from_millis(300);
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// How long to wait for an end that is near.
+/// How long nobody asks before it is looked whether somebody has ended for whom another is held.
 const TICK: Duration = Duration::from_micros(200);
+/// How long nobody asks before it is looked at the clock.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The calls after which there may be one thread more.
 const STARTS: [i64; 2] = [libc::SYS_clone, libc::SYS_clone3];
@@ -221,9 +223,11 @@ impl<J: FnMut(&Call) -> Verdict> Watch<'_, J> {
             let next = if asked { launch::receive(&self.listener)? } else { None };
             if let Some(notice) = next {
                 self.take(notice)?;
-            }
-            for notice in std::mem::take(&mut self.held) {
-                self.take(notice)?;
+            } else {
+                // Whoever is waited for asks no more, for now: maybe it has ended.
+                for notice in std::mem::take(&mut self.held) {
+                    self.take(notice)?;
+                }
             }
             if next.is_some() || self.held.len() < before {
                 moved = Deadline::after(PATIENCE);
@@ -241,14 +245,10 @@ impl<J: FnMut(&Call) -> Verdict> Watch<'_, J> {
             return Err(io::Error::other(format!("it, or something that it left running, runs after {LONGEST:?}")));
         }
         let mut asked = [PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
-        if self.held.is_empty() {
-            match poll(&mut asked, PollTimeout::from(1000_u16)) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        } else if poll(&mut asked, PollTimeout::ZERO)? == 0 {
-            end.pause(TICK);
-            return Ok(Some(false));
+        let longest = if self.held.is_empty() { PAUSE } else { TICK };
+        match ppoll(&mut asked, Some(longest.into()), None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
         }
         let events = asked[0].revents().unwrap_or(PollFlags::empty());
         Ok((!events.contains(PollFlags::POLLHUP)).then_some(events.contains(PollFlags::POLLIN)))
