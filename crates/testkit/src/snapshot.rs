@@ -19,30 +19,48 @@ const NETWORK: &str = "<network>";
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Snapshot(BTreeSet<String>);
 
-/// What is asked of a namespace, each line of the answer led by its title. Counters, times and indexes are left out, and the
-/// link-local address and routes that the kernel gives to a link some time after it came up.
-const QUESTIONS: [(&str, &str); 14] = [
+/// What is asked of a namespace, and what sed(1) does with each line of the answer, once its title leads it: counters, times
+/// and indexes are left out, and the link-local address and routes that the kernel gives to a link some time after it came
+/// up. What nothing can be in is not asked, for each program that is started costs more than its answer.
+const QUESTIONS: [(&str, &str, &str); 11] = [
     (
         "link",
-        "ip -o -d link show | sed -E 's/^[0-9]+: //; s/@if[0-9]+//; s/link-netns(id)? [^ ]+//; s/ (bridge_id|designated_root|designated_bridge) [^ ]+//g; s/ [a-z_]+_timer +[0-9.]+//g; s/,?(NO-CARRIER|LOWER_UP)//g; s/<,/</; s/ state [A-Z]+ / /'",
+        "ip -o -d link show",
+        "s/: [0-9]+: /: /; s/@if[0-9]+//; s/link-netns(id)? [^ ]+//; s/ (bridge_id|designated_root|designated_bridge) [^ ]+//g; s/ [a-z_]+_timer +[0-9.]+//g; s/,?(NO-CARRIER|LOWER_UP)//g; s/<,/</; s/ state [A-Z]+ / /",
     ),
-    ("address", "ip -o address show | sed -E '/inet6 fe80::/d; s/^[0-9]+: //; s/ (valid|preferred)_lft [^ ]+//g'"),
-    ("route4", "ip -4 route show table all | sed 's/ linkdown//'"),
     (
-        "route6",
-        "ip -6 route show table all | sed -E '/^((local|anycast) )?fe80::|^multicast ff00::/d; s/ expires [0-9]+sec//; s/ linkdown//'",
+        "address",
+        "ip -o -b - <<END\naddress show\nneigh show nud permanent\nEND",
+        "/inet6 fe80::/d; s/: [0-9]+: /: /; s/ (valid|preferred)_lft [^ ]+//g",
     ),
-    ("rule4", "ip -4 rule show"),
-    ("rule6", "ip -6 rule show"),
-    ("neighbour", "ip neigh show nud permanent"),
-    ("qdisc", "tc qdisc show 2>/dev/null | sed -E 's/qdisc ([a-z_]+) [0-9a-f]+:/qdisc \\1/'"),
-    ("vlan", "bridge vlan show 2>/dev/null"),
-    ("nft", "nft list ruleset"),
-    ("iptables", "iptables-save 2>/dev/null | grep -v '^#' | sed -E 's/\\[[0-9:]+\\]//'"),
-    ("ip6tables", "ip6tables-save 2>/dev/null | grep -v '^#' | sed -E 's/\\[[0-9:]+\\]//'"),
-    ("legacy iptables", "iptables-legacy-save 2>/dev/null | grep -v '^#' | sed -E 's/\\[[0-9:]+\\]//'"),
-    ("legacy ip6tables", "ip6tables-legacy-save 2>/dev/null | grep -v '^#' | sed -E 's/\\[[0-9:]+\\]//'"),
+    ("IPv4", "ip -4 -b - <<END\nroute show table all\nrule show\nEND", "s/ linkdown//"),
+    (
+        "IPv6",
+        "ip -6 -b - <<END\nroute show table all\nrule show\nEND",
+        "/: (((local|anycast) )?fe80::|multicast ff00::)/d; s/ expires [0-9]+sec//; s/ linkdown//",
+    ),
+    ("qdisc", "tc qdisc show 2>/dev/null", "s/qdisc ([a-z_]+) [0-9a-f]+:/qdisc \\1/"),
+    ("vlan", "bridge vlan show 2>/dev/null", ""),
+    ("nft", "rules=$(nft list ruleset); printf '%s\\n' \"$rules\"", ""),
+    ("iptables", "case $rules in *'table ip '*) iptables-save 2>/dev/null ;; esac", RULESET),
+    ("ip6tables", "case $rules in *'table ip6 '*) ip6tables-save 2>/dev/null ;; esac", RULESET),
+    (
+        "legacy iptables",
+        "if read -r _ 2>/dev/null </proc/net/ip_tables_names; then iptables-legacy-save 2>/dev/null; fi",
+        RULESET,
+    ),
+    (
+        "legacy ip6tables",
+        "if read -r _ 2>/dev/null </proc/net/ip6_tables_names; then ip6tables-legacy-save 2>/dev/null; fi",
+        RULESET,
+    ),
 ];
+
+/// No comments, which hold the time, and no counters.
+const RULESET: &str = "/^[^:]*: #/d; s/\\[[0-9:]+\\]//";
+
+/// What leads a title in a line of its own.
+const TITLE: &str = "== ";
 
 /// Settings that count or measure rather than set.
 const MOVING: [&str; 4] = ["nf_conntrack_count", "route/flush", "fs_verity", "neigh/default/gc_"];
@@ -84,15 +102,19 @@ pub fn holds(line: &str, text: &str) -> bool {
 }
 
 fn namespace(netns: &Netns) -> BTreeSet<String> {
-    let script: Vec<String> = QUESTIONS
-        .iter()
-        .map(|(title, question)| format!("{{ {question}; }} | sed 's/ *$//; s/^/{title}: /'"))
-        .collect();
-    let container = |line: &str| line.to_owned();
-    let said = run(netns, &script.join("\n"));
-    let mut lines: BTreeSet<String> = said.lines().filter(|line| !line.ends_with(": ")).map(container).collect();
-    lines.extend(netns.enter(|_| settings(Path::new("/proc/sys/net"))).unwrap());
+    let said = run(netns, &script());
+    let mut lines: BTreeSet<String> = said.lines().map(str::to_owned).collect();
+    netns.enter(|_| settings(Path::new("/proc/sys/net"), &mut lines)).unwrap();
     lines
+}
+
+/// Asks everything, and leads each line of the answers to one sed(1), which knows by the title what to do.
+fn script() -> String {
+    let ask = |(title, question, _): &(&str, &str, &str)| format!("echo '{TITLE}{title}'; {question}");
+    let clean = |(title, _, clean): &(&str, &str, &str)| format!("/^{title}: /{{\n{clean}\n}}");
+    let (asked, cleaned): (Vec<_>, Vec<_>) = QUESTIONS.iter().map(|row| (ask(row), clean(row))).unzip();
+    let lead = format!("/^{TITLE}/{{ s///; h; d }}\n/^ *$/d; G; s/^(.*)\\n(.*)$/\\2: \\1/");
+    format!("{{\n{}\n}} | sed -E '{lead}\n{}\ns/ *$//'", asked.join("\n"), cleaned.join("\n"))
 }
 
 fn run(netns: &Netns, script: &str) -> String {
@@ -110,18 +132,16 @@ fn run(netns: &Netns, script: &str) -> String {
 }
 
 /// Every setting that can be read. Unreadable and vanished ones are no trace.
-fn settings(dir: &Path) -> BTreeSet<String> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut lines = BTreeSet::new();
-    for path in entries.map(|entry| entry.path()) {
-        let name = path.to_string_lossy().into_owned();
-        if path.is_dir() {
-            lines.extend(settings(&path));
+fn settings(dir: &Path, lines: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = path.to_string_lossy();
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            settings(&path, lines);
         } else if !MOVING.iter().any(|moving| name.contains(moving)) {
             lines.extend(fs::read_to_string(&path).ok().map(|value| format!("sysctl: {name} = {}", value.trim())));
         }
     }
-    lines
 }
 
 fn files(dir: &Path, root: &Path) -> BTreeSet<String> {
