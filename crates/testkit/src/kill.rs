@@ -51,7 +51,7 @@ pub fn at_moments(subject: &Subject, moments: usize) -> Vec<Report> {
         let count = (moments + n) / Verb::ALL.len();
         let scene = |_| {
             let at @ (process, place, _) = calls[chance.usize(..calls.len())];
-            let goes_on = trace.at(process, place + LAST).is_some();
+            let goes_on = trace.at(process, place + Scene::LAST).is_some();
             let after = if goes_on { Duration::from_micros(chance.u64(1..LONGEST_AFTER)) } else { Duration::ZERO };
             let gone = verb.is_of_the_lost() || chance.bool();
             Scene { verb, at, harm: Harm::Signal(Signal::SIGTERM, after), gone }
@@ -64,9 +64,6 @@ pub fn at_moments(subject: &Subject, moments: usize) -> Vec<Report> {
 
 /// Microseconds after a system call was asked for: most take less.
 const LONGEST_AFTER: u64 = 300;
-
-/// So many calls before its end a process may have ended so long after one: there the signal comes before the call.
-const LAST: usize = 16;
 
 /// Sizes of a file, in bytes, that do not suffice for a reservation, or for an index, or for anything.
 const SIZES: [u64; 7] = [0, 1, 16, 64, 100, 512, 4096];

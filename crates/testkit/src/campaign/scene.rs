@@ -47,6 +47,12 @@ pub(crate) struct Scene {
     pub(crate) gone: bool,
 }
 
+impl Scene {
+    /// So many calls before its end a process may have ended some time after one: there a signal comes before the call. And
+    /// so many calls later at most it comes everywhere.
+    pub(crate) const LAST: usize = 16;
+}
+
 impl Verb {
     pub(crate) const ALL: [Verb; 5] = [Verb::Add, Verb::First, Verb::Del, Verb::PoorDel, Verb::Gc];
 

@@ -1,6 +1,7 @@
 //! A host on which one call after the other is disturbed.
 
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -36,14 +37,21 @@ pub(super) struct Stage {
     subject: Subject,
     other: Option<Other>,
     container: Container,
-    before: Snapshot,
-    inside: Snapshot,
+    /// Taken before the first disturbed call, for a stage that sees none needs none.
+    before: OnceLock<Before>,
 }
 
 struct Other {
     container: Container,
     result: Value,
-    inside: Snapshot,
+}
+
+/// What was there before.
+struct Before {
+    host: Snapshot,
+    container: Snapshot,
+    /// In the container of the attachment that runs all the while.
+    other: Option<Snapshot>,
 }
 
 /// A scene as it is played: with a name, and a container that is its own if that one is going to vanish.
@@ -87,10 +95,17 @@ impl Stage {
             let result = subject.add(&host, OTHER, &other);
             let first = subject.add(&host, "c-first", &container);
             subject.del(&host, "c-first", &container, &first);
-            Other { inside: Snapshot::inside(&other), container: other, result }
+            Other { container: other, result }
         });
-        let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
-        Stage { host, subject, other, container, before, inside }
+        Stage { host, subject, other, container, before: OnceLock::new() }
+    }
+
+    fn before(&self) -> &Before {
+        self.before.get_or_init(|| Before {
+            host: Snapshot::of(&self.host),
+            container: Snapshot::inside(&self.container),
+            other: self.other.as_ref().map(|other| Snapshot::inside(&other.container)),
+        })
     }
 
     /// What is needed before a call: where it removes, something to remove.
@@ -141,13 +156,16 @@ impl Stage {
 
     /// Nothing came, nothing went, and the other attachment runs.
     pub(super) fn audit(&self) {
-        let Some(Other { container, result, inside }) = &self.other else { return self.audit_the_first() };
+        let before = self.before();
+        Snapshot::inside(&self.container).assert_unchanged_since(&before.container, &[], "left in the container");
         let after = Snapshot::of(&self.host);
+        let (Some(Other { container, result }), Some(inside)) = (&self.other, &before.other) else {
+            return audit_the_first(&before.host, &after);
+        };
         let came: Vec<String> =
-            after.added_since(&self.before, &HINTS).into_iter().filter(|line| !is_chain(line)).collect();
-        let went = self.before.added_since(&after, &HINTS);
+            after.added_since(&before.host, &HINTS).into_iter().filter(|line| !is_chain(line)).collect();
+        let went = before.host.added_since(&after, &HINTS);
         assert!(came.is_empty() && went.is_empty(), "left on the host: came {came:#?}, went {went:#?}");
-        Snapshot::inside(&self.container).assert_unchanged_since(&self.inside, &[], "left in the container");
         Snapshot::inside(container).assert_unchanged_since(inside, &[], "in another container");
         let check = self.subject.check(&self.host, OTHER, container, result);
         assert_eq!(check.exit, 0, "another attachment: {}", check.stdout);
@@ -155,31 +173,23 @@ impl Stage {
 
     /// Something happens while the other attachment talks to its gateways, without a loss.
     pub(super) fn while_another_talks<T>(&self, work: impl FnOnce() -> T) -> T {
-        let Some(Other { container, result, .. }) = &self.other else { return work() };
+        let Some(Other { container, result }) = &self.other else { return work() };
         let ips = result["ips"].as_array().filter(|_| !result["interfaces"].is_null());
-        let ping = |ip: &Value| Some(format!("ping -n -q -i 0.2 -c 5 -W 2 {}", ip["gateway"].as_str()?));
+        let ping = |ip: &Value| Some(format!("ping -n -q -i 0.1 -c 5 -W 2 {}", ip["gateway"].as_str()?));
         let pings: Vec<String> = ips.into_iter().flatten().filter_map(ping).collect();
+        let all = format!("{} & wait", pings.join(" & ")); // at the same time
         let talk = || {
-            for ping in &pings {
-                let said = container.sh(ping);
-                assert!(said.contains(" 0% packet loss"), "another attachment lost packets: {said}");
-            }
+            let said = container.sh(&all);
+            let heard = said.matches(" 0% packet loss").count();
+            assert_eq!(heard, pings.len(), "another attachment lost packets: {said}");
         };
         meanwhile((!pings.is_empty()).then_some(talk).into_iter().collect(), work)
-    }
-
-    /// What is shared may have come, or half of it; nothing of the attachment.
-    fn audit_the_first(&self) {
-        let after = Snapshot::of(&self.host);
-        let mut left = after.added_since(&self.before, &SHARED);
-        left.extend(after.added_since(&self.before, &[]).into_iter().filter(|line| is_of_one(line)));
-        assert!(left.is_empty(), "left on the host: {left:#?}");
-        Snapshot::inside(&self.container).assert_unchanged_since(&self.inside, &[], "left in the container");
     }
 }
 
 impl<'a> Turn<'a> {
     pub(super) fn new(stage: &'a Stage, scene: &'a Scene, id: String, before: &[Turn<'_>]) -> Turn<'a> {
+        stage.before();
         let own = scene.gone.then(|| fresh(&stage.host));
         let path = own.as_ref().map_or_else(|| stage.container.path(), |own| format!("{}-that-is-gone", own.path()));
         let valid = [OTHER].into_iter().chain(before.iter().map(|turn| turn.id.as_str())).map(str::to_owned).collect();
@@ -199,7 +209,7 @@ impl<'a> Turn<'a> {
         let sent = &AtomicBool::new(false);
         let (said, went) = thread::scope(|scope| {
             let later = |pid, signal, after| drop(scope.spawn(move || send_later(pid, signal, after, sent)));
-            stage.watched(scene.verb, &called, &limits, |call| verdict(scene, call, later))
+            stage.watched(scene.verb, &called, &limits, |call| verdict(scene, call, sent, later))
         });
         let (process, place, _) = scene.at;
         let hit = match scene.harm {
@@ -291,9 +301,23 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// What becomes of a call; whatever is to happen after it was let go on, `later` does.
-fn verdict(scene: &Scene, call: &Call, later: impl FnOnce(Pid, Signal, Duration)) -> Verdict {
+/// What is shared may have come, or half of it; nothing of the attachment.
+fn audit_the_first(before: &Snapshot, after: &Snapshot) {
+    let mut left = after.added_since(before, &SHARED);
+    left.extend(after.added_since(before, &[]).into_iter().filter(|line| is_of_one(line)));
+    assert!(left.is_empty(), "left on the host: {left:#?}");
+}
+
+/// What becomes of a call; whatever is to happen after it was let go on, `later` does, or else it happens here, while there
+/// is still somebody to whom it can.
+fn verdict(scene: &Scene, call: &Call, sent: &AtomicBool, later: impl FnOnce(Pid, Signal, Duration)) -> Verdict {
+    let (process, place, _) = scene.at;
     match scene.harm {
+        Harm::Signal(signal, after)
+            if !after.is_zero() && (call.process, call.place) == (process, place + Scene::LAST) =>
+        {
+            if sent.swap(true, Ordering::Relaxed) { Verdict::GoOn } else { Verdict::Signal(signal) }
+        }
         _ if at(call) != scene.at => Verdict::GoOn,
         Harm::Errno(errno) => Verdict::Fail(errno),
         Harm::Signal(signal, Duration::ZERO) => Verdict::Signal(signal),
@@ -305,10 +329,12 @@ fn verdict(scene: &Scene, call: &Call, later: impl FnOnce(Pid, Signal, Duration)
     }
 }
 
-/// Notes whether anybody was there to get it.
+/// Notes whether anybody was there to get it. It comes once.
 fn send_later(pid: Pid, signal: Signal, after: Duration, sent: &AtomicBool) {
     Deadline::never().pause(after);
-    sent.store(watch::is_alive(pid) && kill(pid, signal).is_ok(), Ordering::Relaxed);
+    if !sent.swap(true, Ordering::Relaxed) {
+        sent.store(watch::is_alive(pid) && kill(pid, signal).is_ok(), Ordering::Relaxed);
+    }
 }
 
 fn at(call: &Call) -> At {
