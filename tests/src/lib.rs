@@ -6,6 +6,7 @@
 
 pub mod chain;
 pub mod docs;
+pub mod harmed;
 pub mod mixed;
 pub mod tampering;
 pub mod transcripts;
@@ -17,8 +18,6 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use cnikit_testkit::Subject;
-use cnikit_testkit::campaign::Line;
-use cnikit_testkit::need::Need;
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
@@ -121,38 +120,6 @@ pub fn subject(plugin: &str, conf: Value) -> Subject {
 /// host-local with both families.
 pub fn dual_stack() -> Value {
     json!({"type": "host-local", "ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd00:77::/64"}]]})
-}
-
-/// A plugin of this directory as the campaigns of kills and faults try it: an interface plugin with all that it makes for
-/// both families, masquerade by `backend` included.
-pub fn harmed(plugin: &str, backend: &str, bin: &Path) -> Subject {
-    let conf =
-        json!({"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": backend, "mtu": 1500, "ipam": dual_stack()});
-    let apart = if bin == apart() { ", IPAM apart" } else { "" };
-    Subject::new(bin, plugin, conf).called(&format!("{plugin} {backend}{apart}"))
-}
-
-/// A bridge that checks MACs, as the campaigns try it.
-pub fn spoofing_bridge() -> Subject {
-    let conf = json!({"isGateway": true, "macspoofchk": true, "ipam": dual_stack()});
-    Subject::new(installed(), "bridge", conf).called("bridge macspoofchk")
-}
-
-/// A bridge with a gateway in a VLAN, as the campaigns try it; where the kernel has no such thing, that is said instead.
-pub fn vlan_bridge(harm: &str) -> Option<Subject> {
-    let title = "bridge VLAN";
-    if Need::BRIDGE_VLAN_FILTERING.unmet().is_some() {
-        let lacking = format!("not run: this kernel lacks {}", Need::BRIDGE_VLAN_FILTERING.name());
-        Line { notes: vec![lacking], ..Line::new(format!("{harm} {title}"), "calls") }.say();
-        return None;
-    }
-    let conf = json!({"vlan": 100, "isDefaultGateway": true, "ipam": dual_stack()});
-    Some(Subject::new(installed(), "bridge", conf).called(title))
-}
-
-/// The others as the campaigns try them.
-pub fn harmed_alone(plugin: &str) -> Subject {
-    Subject::new(installed(), plugin, if plugin == "loopback" { json!({}) } else { json!({"ipam": dual_stack()}) })
 }
 
 /// What is flooded, as it is installed, each with its weight: how many of ten calls are its own.

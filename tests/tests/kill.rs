@@ -1,11 +1,9 @@
 //! Killed at every system call, at any moment, for want of memory: a DEL leaves nothing.
 
-use std::path::Path;
-
 use cnikit_testkit::campaign::at_most;
 use cnikit_testkit::watch::{self, Verdict};
-use cnikit_testkit::{Container, Host, Subject, kill};
-use cnikit_tests::{apart, bin, harmed, harmed_alone, installed, spoofing_bridge, subject, vlan_bridge};
+use cnikit_testkit::{Container, Host, kill};
+use cnikit_tests::{bin, each_harmed, script, subject};
 use serde_json::json;
 
 /// So many calls of a verb, in the short form.
@@ -15,54 +13,38 @@ const MOMENTS: usize = 5;
 /// So many limits of a verb, in the short form.
 const LIMITS: usize = 3;
 
-#[test]
-fn loopback_and_host_local_are_killed_at_every_call() {
-    ["loopback", "host-local"].iter().for_each(|plugin| drop(kill::at_every_call(&harmed_alone(plugin), CALLS)));
+macro_rules! kills {
+    ($($name:ident: $subject:expr $(, $more:ident)*;)+) => {$(
+        mod $name {
+            #[test]
+            fn is_killed_at_every_call() {
+                super::kill::at_every_call(&$subject, super::CALLS);
+            }
+
+            $($more!($subject);)*
+        }
+    )+};
 }
 
-fn killed(plugin: &str, backend: &str, bin: &Path) {
-    kill::at_every_call(&harmed(plugin, backend, bin), CALLS);
+macro_rules! moments {
+    ($subject:expr) => {
+        #[test]
+        fn is_terminated_at_any_moment() {
+            super::kill::at_moments(&$subject, super::at_most(super::MOMENTS).min(50));
+        }
+    };
 }
 
-#[test]
-fn bridge_with_nftables_is_killed_at_every_call() {
-    killed("bridge", "nftables", installed());
+macro_rules! limits {
+    ($subject:expr) => {
+        #[test]
+        fn lacks_memory_or_files() {
+            super::kill::for_want(&$subject, super::LIMITS);
+        }
+    };
 }
 
-#[test]
-fn bridge_with_iptables_is_killed_at_every_call() {
-    killed("bridge", "iptables", installed());
-}
-
-#[test]
-fn bridge_with_mac_spoof_check_is_killed_at_every_call() {
-    kill::at_every_call(&spoofing_bridge(), CALLS);
-}
-
-#[test]
-fn bridge_with_a_vlan_is_killed_at_every_call() {
-    vlan_bridge("kill").iter().for_each(|bridge| drop(kill::at_every_call(bridge, CALLS)));
-}
-
-#[test]
-fn ptp_with_nftables_is_killed_at_every_call() {
-    killed("ptp", "nftables", installed());
-}
-
-#[test]
-fn ptp_with_iptables_is_killed_at_every_call() {
-    killed("ptp", "iptables", installed());
-}
-
-#[test]
-fn bridge_and_its_ipam_plugin_are_killed_at_every_call() {
-    killed("bridge", "nftables", apart());
-}
-
-#[test]
-fn ptp_and_its_ipam_plugin_are_killed_at_every_call() {
-    killed("ptp", "nftables", apart());
-}
+each_harmed!(kills);
 
 /// How many calls there are to try is what others count too.
 #[test]
@@ -90,8 +72,7 @@ fn the_calls_of_an_undisturbed_run_are_those_that_strace_sees() {
 }
 
 /// It gives its link the last name in a second step, and forgets the first one on DEL.
-const HALF: &str = r"#!/bin/sh
-conf=$(cat)
+const HALF: &str = r"
 case $CNI_COMMAND in
 ADD) ip link add a$CNI_CONTAINERID type bridge && ip link set a$CNI_CONTAINERID name b$CNI_CONTAINERID && echo '{}' ;;
 DEL) ip link del b$CNI_CONTAINERID 2>/dev/null || true ;;
@@ -100,32 +81,8 @@ esac
 
 #[test]
 fn a_plugin_that_forgets_what_it_made_half_is_found() {
-    use std::os::unix::fs::PermissionsExt;
-    let bin = tempfile::tempdir().unwrap();
-    std::fs::write(bin.path().join("half"), HALF).unwrap();
-    std::fs::set_permissions(bin.path().join("half"), PermissionsExt::from_mode(0o755)).unwrap();
-    let half = Subject::new(bin.path(), "half", json!({}));
+    let (_bin, half) = script(HALF, json!({}));
     let reports = kill::tried_at_every_call(&half, 4 * CALLS, |report| report);
     let found: Vec<String> = reports.into_iter().flat_map(|report| report.findings).collect();
     assert!(found.iter().any(|text| text.contains("left on the host")), "{found:?}");
-}
-
-/// Each plugin, alone and with its IPAM plugin in another process.
-fn each() -> Vec<Subject> {
-    let mut subjects = vec![harmed_alone("loopback"), harmed_alone("host-local")];
-    for plugin in ["bridge", "ptp"] {
-        subjects.extend([harmed(plugin, "nftables", installed()), harmed(plugin, "nftables", apart())]);
-    }
-    subjects.push(harmed("bridge", "iptables", installed()));
-    subjects
-}
-
-#[test]
-fn whoever_is_terminated_leaves_nothing_that_a_del_does_not_remove() {
-    each().iter().for_each(|subject| drop(kill::at_moments(subject, at_most(MOMENTS).min(50))));
-}
-
-#[test]
-fn whoever_lacks_memory_or_files_leaves_nothing_that_a_del_does_not_remove() {
-    each().iter().for_each(|subject| drop(kill::for_want(subject, LIMITS)));
 }

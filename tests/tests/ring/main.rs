@@ -10,6 +10,7 @@
 
 mod chain;
 mod docs;
+mod harmed;
 mod life;
 mod mixed;
 mod needs;
@@ -21,7 +22,8 @@ use std::process::ExitCode;
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
-    let tests = [&needs::tests()[..], chain::TESTS, docs::TESTS, life::TESTS, mixed::TESTS, vlan::TESTS].concat();
+    let told = [chain::TESTS, docs::TESTS, harmed::TESTS, life::TESTS, mixed::TESTS, vlan::TESTS].concat();
+    let tests = [needs::tests(), told].concat();
     let here = test::Here::new(std::env::var("CNIKIT_RING").is_ok_and(|ring| ring == "vm"));
     let arguments = Arguments::from_args();
     let conclusion = libtest_mimic::run(&arguments, tests.into_iter().map(|test| test.trial(&here)).collect());

@@ -1,0 +1,72 @@
+//! Whom the campaigns of kills and faults try.
+
+use std::path::Path;
+
+use cnikit_testkit::Subject;
+use serde_json::{Value, json};
+
+use crate::{apart, bin, dual_stack, installed};
+
+/// Gives the macro `$tests` every subject, one line each: what its tests are called, what it is, and what is tried beside kills
+/// and faults: `moments` and `limits`. A plugin more is a line more.
+#[macro_export]
+macro_rules! each_harmed {
+    ($tests:ident) => {
+        $crate::each_harmed! { $tests:
+            loopback: alone("loopback"), moments, limits;
+            host_local: alone("host-local"), moments, limits;
+            bridge_with_nftables: masquerading("bridge", "nftables"), moments, limits;
+            bridge_with_iptables: masquerading("bridge", "iptables"), moments, limits;
+            bridge_with_mac_spoof_check: spoof_checking_bridge();
+            bridge_and_its_ipam_plugin: with_ipam_apart("bridge"), moments, limits;
+            ptp_with_nftables: masquerading("ptp", "nftables"), moments, limits;
+            ptp_with_iptables: masquerading("ptp", "iptables");
+            ptp_and_its_ipam_plugin: with_ipam_apart("ptp"), moments, limits;
+        }
+    };
+    ($tests:ident: $($name:ident: $subject:ident($($argument:literal),*) $(, $more:ident)*;)+) => {
+        $tests! { $($name: $crate::harmed::$subject($($argument),*) $(, $more)*;)+ }
+    };
+}
+
+/// A plugin that makes no interface, as it is installed.
+pub fn alone(plugin: &str) -> Subject {
+    Subject::new(installed(), plugin, if plugin == "loopback" { json!({}) } else { json!({"ipam": dual_stack()}) })
+}
+
+/// An interface plugin with all that it makes for both families, masquerade by `backend` included.
+pub fn masquerading(plugin: &str, backend: &str) -> Subject {
+    interface(installed(), plugin, backend).called(&format!("{plugin} {backend}"))
+}
+
+/// The same, and its IPAM plugin is another process.
+pub fn with_ipam_apart(plugin: &str) -> Subject {
+    interface(apart(), plugin, "nftables").called(&format!("{plugin} nftables, IPAM apart"))
+}
+
+fn interface(bin: &Path, plugin: &str, backend: &str) -> Subject {
+    let ipam = dual_stack();
+    let conf = json!({"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": backend, "mtu": 1500, "ipam": ipam});
+    Subject::new(bin, plugin, conf)
+}
+
+/// A bridge that checks MACs.
+pub fn spoof_checking_bridge() -> Subject {
+    let conf = json!({"isGateway": true, "macspoofchk": true, "ipam": dual_stack()});
+    Subject::new(installed(), "bridge", conf).called("bridge macspoofchk")
+}
+
+/// A bridge with a gateway in a VLAN.
+pub fn vlan_bridge() -> Subject {
+    in_vlans("bridge VLAN", json!({"vlan": 100, "isDefaultGateway": true, "ipam": dual_stack()}))
+}
+
+/// A bridge whose port carries the tagged frames of some VLANs, and that is nothing more.
+pub fn trunk_bridge() -> Subject {
+    in_vlans("bridge VLAN trunk", json!({"vlanTrunk": [{"id": 100}, {"minID": 200, "maxID": 203}]}))
+}
+
+/// Not the installed one: the virtual machine, where alone there are VLANs everywhere, has the other.
+fn in_vlans(title: &str, conf: Value) -> Subject {
+    Subject::new(bin(), "bridge", conf).called(title)
+}
