@@ -1,5 +1,6 @@
 //! The rules of a namespace, read and changed.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use cnikit_netlink::{Refusal, Socket};
@@ -37,7 +38,8 @@ const MOST: usize = 250;
 /// frees rules when the socket is closed, and that takes 8 to 16 ms; so nothing is sent where nothing differs.
 #[doc(alias = "nft")]
 pub struct Nftables {
-    socket: Socket,
+    /// Borrowed for one exchange at a time, and never while anybody else's code runs.
+    socket: RefCell<Socket>,
 }
 
 /// Whose the chains of a name are.
@@ -57,7 +59,7 @@ impl Nftables {
     /// # Errors
     /// Without netfilter in the kernel one that is [`Error::unsupported`].
     pub fn here() -> Result<Self> {
-        Ok(Self { socket: Socket::here(NETFILTER)? })
+        Ok(Self::over(Socket::here(NETFILTER)?))
     }
 
     /// The packet filter of the namespace that the calling thread is in; none where the kernel has no netfilter at all.
@@ -73,7 +75,11 @@ impl Nftables {
     /// # Errors
     /// As [`Nftables::here`].
     pub fn inside(netns: &Netns) -> Result<Self> {
-        Ok(Self { socket: Socket::inside(netns, NETFILTER)? })
+        Ok(Self::over(Socket::inside(netns, NETFILTER)?))
+    }
+
+    fn over(socket: Socket) -> Self {
+        Self { socket: RefCell::new(socket) }
     }
 
     /// Makes `rules`, and the content of the owner's chains, all the rules there are of this owner, and returns those that
@@ -86,7 +92,7 @@ impl Nftables {
     /// # Errors
     /// A rule whose comment does not begin with the prefix, for it would never be found again; a chain of the frame's
     /// that hangs elsewhere; a chain of the owner's in which somebody else's rules are; the kernel's refusals.
-    pub fn replace(&mut self, frame: &Frame, whose: impl Into<Whose>, rules: &[Rule]) -> Result<Vec<Found>> {
+    pub fn replace(&self, frame: &Frame, whose: impl Into<Whose>, rules: &[Rule]) -> Result<Vec<Found>> {
         let mut before = Vec::new();
         self.replace_noting(frame, whose, rules, |found| before = found)?;
         Ok(before)
@@ -95,7 +101,7 @@ impl Nftables {
     /// [`Nftables::replace`], which hands out what is there before it changes anything: the change may be made, and what it
     /// returns is lost.
     pub fn replace_noting(
-        &mut self,
+        &self,
         frame: &Frame,
         whose: impl Into<Whose>,
         rules: &[Rule],
@@ -109,7 +115,7 @@ impl Nftables {
     ///
     /// They come back byte for byte, those too that this crate has no words for, but behind all others of the chain.
     /// Only a rule with a set of its own (`tcp dport { 80, 443 }`) cannot: its set went when it did.
-    pub fn put_back(&mut self, frame: &Frame, whose: impl Into<Whose>, before: &[Found]) -> Result<()> {
+    pub fn put_back(&self, frame: &Frame, whose: impl Into<Whose>, before: &[Found]) -> Result<()> {
         if before.is_empty() {
             return self.release(frame, whose).map(drop);
         }
@@ -120,7 +126,7 @@ impl Nftables {
     /// stays, and is not made either; so does a chain that a rule of somebody else's is in or leads to.
     ///
     /// Where the frame has chains of the owner's and none of them stands, the rules of others are not looked at.
-    pub fn release(&mut self, frame: &Frame, whose: impl Into<Whose>) -> Result<usize> {
+    pub fn release(&self, frame: &Frame, whose: impl Into<Whose>) -> Result<usize> {
         if !frame.own.is_empty() && !self.stands(frame)? {
             return Ok(0);
         }
@@ -129,14 +135,14 @@ impl Nftables {
 
     /// Removes the rules that are meant, and the chains of their owners, unless `keep` holds of the text by which a rule
     /// was found: its comment, or the owner it names. Says how many.
-    pub fn sweep(&mut self, frame: &Frame, whose: impl Into<Whose>, keep: impl Fn(&str) -> bool) -> Result<usize> {
+    pub fn sweep(&self, frame: &Frame, whose: impl Into<Whose>, keep: impl Fn(&str) -> bool) -> Result<usize> {
         self.remove(frame, &whose.into(), |found| !keep(found))
     }
 
     /// What of the frame and the rules is missing or different, each a sentence: wanted, found, where.
     ///
     /// A rule of this owner that is not among `rules` is named too. Rules of others are not looked at.
-    pub fn verify(&mut self, frame: &Frame, whose: impl Into<Whose>, rules: &[Rule]) -> Result<Vec<String>> {
+    pub fn verify(&self, frame: &Frame, whose: impl Into<Whose>, rules: &[Rule]) -> Result<Vec<String>> {
         let state = self.state(frame, &whose.into())?;
         let mut drifts = state.drifts()?;
         let mut extra: Vec<_> = state.held.iter().collect();
@@ -154,13 +160,13 @@ impl Nftables {
 
     /// The rules that are meant in the chain that holds them, in their order. Without the table or the chain there are
     /// none.
-    pub fn rules(&mut self, frame: &Frame, whose: impl Into<Whose>) -> Result<Vec<Found>> {
+    pub fn rules(&self, frame: &Frame, whose: impl Into<Whose>) -> Result<Vec<Found>> {
         let whose = whose.into();
         self.rules_of(frame, frame.holds, |label| whose.finds(label).is_some())
     }
 
     /// Whether any of the owner's chains of the frame is there, whoever made it.
-    pub fn stands(&mut self, frame: &Frame) -> Result<bool> {
+    pub fn stands(&self, frame: &Frame) -> Result<bool> {
         for own in &frame.own {
             if self.chain(frame, &own.name)?.is_some() {
                 return Ok(true);
@@ -170,7 +176,7 @@ impl Nftables {
     }
 
     /// How it is with the chains that the frame wants for this owner: names are made of identities, and two may read alike.
-    pub fn claim(&mut self, frame: &Frame, whose: impl Into<Whose>) -> Result<Claim> {
+    pub fn claim(&self, frame: &Frame, whose: impl Into<Whose>) -> Result<Claim> {
         let (whose, mut claim) = (whose.into(), Claim::Free);
         for own in frame.own.iter().filter(|own| !own.rules.is_empty()) {
             match self.own(frame, &own.name)? {
@@ -187,16 +193,18 @@ impl Nftables {
     ///
     /// # Errors
     /// As [`Nftables::replace`].
-    pub fn rehearse(&mut self, frame: &Frame, whose: impl Into<Whose>, rules: &[Rule]) -> Result<()> {
+    pub fn rehearse(&self, frame: &Frame, whose: impl Into<Whose>, rules: &[Rule]) -> Result<()> {
         let whose = whose.into();
         match self.change(frame, &whose, &Wanted::of(frame, &whose, rules)?)? {
             // Somebody else who makes the frame meanwhile is no hindrance.
-            (Batch { guard: Some(_), messages }, _) => Batch { guard: None, messages }.rehearse(&mut self.socket),
+            (Batch { guard: Some(_), messages }, _) => {
+                Batch { guard: None, messages }.rehearse(&mut self.socket.borrow_mut())
+            }
             _ => Ok(()),
         }
     }
 
-    fn set(&mut self, frame: &Frame, whose: &Whose, wanted: &Wanted, mut note: impl FnMut(Vec<Found>)) -> Result<()> {
+    fn set(&self, frame: &Frame, whose: &Whose, wanted: &Wanted, mut note: impl FnMut(Vec<Found>)) -> Result<()> {
         self.settle(|nftables| {
             let (batch, before) = nftables.change(frame, whose, wanted)?;
             note(before);
@@ -205,7 +213,7 @@ impl Nftables {
     }
 
     /// What makes it so, and what is there now.
-    fn change(&mut self, frame: &Frame, whose: &Whose, wanted: &Wanted) -> Result<(Batch, Vec<Found>)> {
+    fn change(&self, frame: &Frame, whose: &Whose, wanted: &Wanted) -> Result<(Batch, Vec<Found>)> {
         let state = self.state(frame, whose)?;
         let mut messages = state.repair()?;
         // Only what makes the frame must not meet somebody else who makes it too.
@@ -218,7 +226,7 @@ impl Nftables {
         Ok((Batch { guard, messages }, before))
     }
 
-    fn remove(&mut self, frame: &Frame, whose: &Whose, goes: impl Fn(&str) -> bool) -> Result<usize> {
+    fn remove(&self, frame: &Frame, whose: &Whose, goes: impl Fn(&str) -> bool) -> Result<usize> {
         let mut removed = 0;
         loop {
             let count = self.settle(|nftables| {
@@ -238,7 +246,7 @@ impl Nftables {
     }
 
     /// The messages that remove the owner's chains: those of the frame, and those to which the rules that go lead.
-    fn chains_of(&mut self, frame: &Frame, whose: &Whose, mut leaving: Vec<Found>) -> Result<Vec<Message>> {
+    fn chains_of(&self, frame: &Frame, whose: &Whose, mut leaving: Vec<Found>) -> Result<Vec<Message>> {
         let mut names: Vec<String> = frame.own.iter().map(|own| own.name.clone()).collect();
         names.extend(leaving.iter().filter_map(Found::target).map(str::to_owned));
         let (mut messages, mut next) = (Vec::new(), 0);
@@ -258,7 +266,7 @@ impl Nftables {
     }
 
     /// Looks and changes, again and again while others change what we looked at in between.
-    fn settle<T>(&mut self, mut look: impl FnMut(&mut Self) -> Result<(Batch, T)>) -> Result<T> {
+    fn settle<T>(&self, mut look: impl FnMut(&Self) -> Result<(Batch, T)>) -> Result<T> {
         let deadline = Instant::now() + PATIENCE;
         let mut tries = 0;
         loop {
@@ -267,7 +275,8 @@ impl Nftables {
                 return Ok(outcome);
             }
             tries += 1;
-            match batch.send(&mut self.socket) {
+            let sent = batch.send(&mut self.socket.borrow_mut());
+            match sent {
                 Ok(()) => return Ok(outcome),
                 Err(error) if overtaken(&error, tries) && Instant::now() < deadline => {}
                 Err(error) => return Err(error),
@@ -276,7 +285,7 @@ impl Nftables {
     }
 
     /// What stands of the frame, the rules of this owner, and his chains.
-    fn state<'a>(&mut self, frame: &'a Frame, whose: &Whose) -> Result<State<'a>> {
+    fn state<'a>(&self, frame: &'a Frame, whose: &Whose) -> Result<State<'a>> {
         let state = self.standing(frame)?;
         let own = frame.own.iter().map(|own| self.own(frame, &own.name)).collect::<Result<Vec<_>>>()?;
         // No rule leads to a chain that is not there.
@@ -286,7 +295,7 @@ impl Nftables {
     }
 
     /// What stands of the frame.
-    fn standing<'a>(&mut self, frame: &'a Frame) -> Result<State<'a>> {
+    fn standing<'a>(&self, frame: &'a Frame) -> Result<State<'a>> {
         let mut questions = vec![Message::generation(frame), Message::table(frame)];
         questions.extend(frame.chains.iter().map(|chain| Message::chain(frame, chain.name)));
         let answers = self.ask(&questions).map_err(lacking)?;
@@ -301,14 +310,14 @@ impl Nftables {
     }
 
     /// A chain of an owner's, if it is there, with its rules.
-    fn own(&mut self, frame: &Frame, name: &str) -> Result<Own> {
+    fn own(&self, frame: &Frame, name: &str) -> Result<Own> {
         let found = self.chain(frame, name)?;
         let rules = if found.is_some() { self.rules_of(frame, name, |_| true)? } else { Vec::new() };
         Ok(Own { name: name.to_owned(), found, rules })
     }
 
     /// Whether a table has this chain, whoever made it; in a kernel without `nf_tables` none has.
-    pub(crate) fn has(&mut self, table: &Frame, chain: &str) -> Result<bool> {
+    pub(crate) fn has(&self, table: &Frame, chain: &str) -> Result<bool> {
         match self.ask(&[Message::chain(table, chain)]) {
             Ok(answers) => Ok(answers.iter().any(Option::is_some)),
             Err(error) if is_lacking(&error) => Ok(false),
@@ -317,19 +326,20 @@ impl Nftables {
     }
 
     /// Whether there is any rule in a chain.
-    pub(crate) fn has_rules(&mut self, table: &Frame, chain: &str) -> Result<bool> {
+    pub(crate) fn has_rules(&self, table: &Frame, chain: &str) -> Result<bool> {
         Ok(!self.rules_of(table, chain, |_| true)?.is_empty())
     }
 
     /// The names of a table's chains, whoever made them; in a kernel without `nf_tables` there is none.
-    pub(crate) fn chains(&mut self, table: &Frame) -> Result<Vec<String>> {
+    pub(crate) fn chains(&self, table: &Frame) -> Result<Vec<String>> {
         let question = Message::chains(table);
         let name = |message: &Vec<u8>| {
             let list = message.get(HEADERS..)?;
             let here = text(list, object::CHAIN_TABLE) == Some(table.table);
             text(list, object::CHAIN_NAME).filter(|_| here).map(str::to_owned)
         };
-        match self.socket.dump(&question.encode(0)) {
+        let told = self.socket.borrow_mut().dump(&question.encode(0));
+        match told {
             Ok(messages) => Ok(messages.iter().filter_map(name).collect()),
             Err(error) if is_lacking(&error) => Ok(Vec::new()),
             Err(error) => Err(error.during(question.operation, question.object)),
@@ -337,7 +347,7 @@ impl Nftables {
     }
 
     /// What the kernel says of a chain; none if there is no such chain or table, or no `nf_tables` at all.
-    fn chain(&mut self, frame: &Frame, name: &str) -> Result<Option<FoundChain>> {
+    fn chain(&self, frame: &Frame, name: &str) -> Result<Option<FoundChain>> {
         match self.ask(&[Message::chain(frame, name)]) {
             Ok(answers) => {
                 let list = answers.into_iter().flatten().next();
@@ -349,11 +359,12 @@ impl Nftables {
     }
 
     /// The answers to questions for one thing each, `None` for those that are not there.
-    fn ask(&mut self, questions: &[Message]) -> Result<Vec<Option<Vec<u8>>>> {
-        let sequences: Vec<_> = questions.iter().map(|_| self.socket.next_sequence()).collect();
+    fn ask(&self, questions: &[Message]) -> Result<Vec<Option<Vec<u8>>>> {
+        let mut socket = self.socket.borrow_mut();
+        let sequences: Vec<_> = questions.iter().map(|_| socket.next_sequence()).collect();
         let asked = questions.iter().zip(&sequences);
         let datagram: Vec<u8> = asked.clone().flat_map(|(question, sequence)| question.encode(*sequence)).collect();
-        let exchanged = self.socket.exchange(&datagram, &sequences)?;
+        let exchanged = socket.exchange(&datagram, &sequences)?;
         let answer =
             |(question, sequence): (&Message, &u32)| match exchanged.errors.iter().find(|(own, _)| own == sequence) {
                 Some((_, refusal)) if refusal.errno == libc::ENOENT => Ok(None),
@@ -364,10 +375,11 @@ impl Nftables {
     }
 
     /// The rules of a chain whose label is `wanted`; none if there is no such chain or table, or no `nf_tables` at all.
-    fn rules_of(&mut self, frame: &Frame, chain: &str, wanted: impl Fn(&Label<'_>) -> bool) -> Result<Vec<Found>> {
+    fn rules_of(&self, frame: &Frame, chain: &str, wanted: impl Fn(&Label<'_>) -> bool) -> Result<Vec<Found>> {
         let question = Message::rules(frame, chain);
         let read = |message: &Vec<u8>| Found::read(message, frame, chain, &wanted);
-        match self.socket.dump(&question.encode(0)) {
+        let told = self.socket.borrow_mut().dump(&question.encode(0));
+        match told {
             Ok(messages) => Ok(messages.iter().filter_map(read).collect()),
             // What netfilter answers for a part of it that the kernel has not got and cannot load.
             Err(error) if error.errno == libc::EINVAL => Ok(Vec::new()),

@@ -82,7 +82,7 @@ fn read(host: &Host, programs: &Programs) -> Table {
 
 /// Those that reach what stands here.
 fn reaching(version: IpVersion, chains: Chains) -> Result<Vec<(Programs, Traces)>, Error> {
-    Programs::reaching(Nftables::if_any()?.as_mut(), version, NAT, chains)
+    Programs::reaching(Nftables::if_any()?.as_ref(), version, NAT, chains)
 }
 
 #[test]

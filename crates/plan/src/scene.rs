@@ -1,6 +1,6 @@
 //! Where kinds act: the sockets, whose state it is, what is known.
 
-use std::cell::{OnceCell, RefCell, RefMut};
+use std::cell::{OnceCell, RefCell};
 
 use cnikit_netfilter::Nftables;
 use cnikit_netlink::Netlink;
@@ -71,7 +71,7 @@ pub struct Remains {
 
 /// The host's packet filter, none where the kernel has no netfilter. Once opened it stays open: the kernel frees what was
 /// removed when such a socket is closed, which takes as long as the removal of a link, and is done meanwhile.
-type Filter = OnceCell<Option<RefCell<Nftables>>>;
+type Filter = OnceCell<Option<Nftables>>;
 
 /// What is left to do of the kind of this name.
 type Rest = (&'static str, Box<dyn FnOnce(&Remains) -> Result<()>>);
@@ -83,7 +83,7 @@ impl Remains {
     }
 
     /// The host's packet filter, opened at the first use; none where the kernel has no netfilter.
-    pub fn nftables(&self) -> Result<Option<RefMut<'_, Nftables>>> {
+    pub fn nftables(&self) -> Result<Option<&Nftables>> {
         filter(&self.filter)
     }
 
@@ -149,7 +149,7 @@ impl Stale {
     }
 
     /// The host's packet filter, opened at the first use; none where the kernel has no netfilter.
-    pub fn nftables(&self) -> Result<Option<RefMut<'_, Nftables>>> {
+    pub fn nftables(&self) -> Result<Option<&Nftables>> {
         filter(&self.filter)
     }
 
@@ -170,9 +170,8 @@ impl From<&Gc> for Stale {
     }
 }
 
-fn filter(cell: &Filter) -> Result<Option<RefMut<'_, Nftables>>> {
-    let filter = opened(cell, || Ok(Nftables::if_any()?.map(RefCell::new)))?;
-    Ok(filter.as_ref().map(RefCell::borrow_mut))
+fn filter(cell: &Filter) -> Result<Option<&Nftables>> {
+    Ok(opened(cell, || Ok(Nftables::if_any()?))?.as_ref())
 }
 
 fn opened<T>(cell: &OnceCell<T>, open: impl FnOnce() -> Result<T>) -> Result<&T> {

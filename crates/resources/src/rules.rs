@@ -9,7 +9,7 @@ use cnikit_skel::Journal;
 /// Makes these all the rules there are of an owner; the roll-back puts back what he had before, which may be a running
 /// container's. That is noted before the change, for the change may be made and its answer lost.
 pub(crate) fn replace(
-    nftables: &mut Nftables,
+    nftables: &Nftables,
     (frame, whose): (Frame, Whose),
     rules: &[Rule],
     (what, journal): (&String, &mut Journal),

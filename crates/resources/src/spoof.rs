@@ -47,11 +47,11 @@ impl Resource for SpoofCheck {
     }
 
     fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
-        let (tag, mut nftables) = (&scene.tag, Nftables::here()?);
+        let (tag, nftables) = (&scene.tag, Nftables::here()?);
         let port = veth::vacant(scene.host()?, tag)?;
-        let guard = Guard::of(&mut nftables, tag, &port, veth::mac(tag, self.mac), &[Claim::Free, Claim::This])?;
+        let guard = Guard::of(&nftables, tag, &port, veth::mac(tag, self.mac), &[Claim::Free, Claim::This])?;
         let what = format!("MAC spoof check of {tag}");
-        replace(&mut nftables, (guard.frame, whose(tag)), &guard.lead, (&what, journal)).map_err(remedied)?;
+        replace(&nftables, (guard.frame, whose(tag)), &guard.lead, (&what, journal)).map_err(remedied)?;
         Ok(Made::nothing())
     }
 
@@ -63,8 +63,8 @@ impl Resource for SpoofCheck {
         let recorded =
             scene.record.interfaces.iter().find(|one| one.name == tag.ifname && one.sandbox == scene.sandbox);
         let mac = recorded.and_then(|one| one.mac.parse().ok()).or(end.mac);
-        let mut nftables = Nftables::here()?;
-        let mut named = |claims| Guard::of(&mut nftables, tag, &port.name, veth::mac(tag, mac), claims);
+        let nftables = Nftables::here()?;
+        let named = |claims| Guard::of(&nftables, tag, &port.name, veth::mac(tag, mac), claims);
         let guard = named(&[Claim::This]).or_else(|_| named(&[Claim::Free]))?;
         let found = nftables.verify(&guard.frame, whose(tag), &guard.lead)?;
         drifts.extend(found.into_iter().map(|text| format!("macspoofchk: {text}")));
@@ -90,7 +90,7 @@ struct Guard {
 
 impl Guard {
     /// Under the first name with which it is so. Identities of two attachments may read alike when they are joined.
-    fn of(nftables: &mut Nftables, tag: &Tag, port: &str, mac: Mac, claims: &[Claim]) -> Result<Guard> {
+    fn of(nftables: &Nftables, tag: &Tag, port: &str, mac: Mac, claims: &[Claim]) -> Result<Guard> {
         for id in ids(tag) {
             let guard = Guard::named(tag, &id, port, mac);
             if claims.contains(&nftables.claim(&guard.frame, whose(tag))?) {
@@ -171,7 +171,7 @@ fn whose(tag: &Tag) -> Whose {
 
 /// Where none of its chains stands, nothing leads there, and nothing is looked at.
 fn release(remains: &Remains) -> Result<()> {
-    let (tag, Some(mut nftables)) = (&remains.tag, remains.nftables()?) else { return Ok(()) };
+    let (tag, Some(nftables)) = (&remains.tag, remains.nftables()?) else { return Ok(()) };
     let frame = nothing(tag);
     if nftables.stands(&frame)? {
         let host = remains.host()?;
@@ -183,7 +183,7 @@ fn release(remains: &Remains) -> Result<()> {
 
 /// Rules that name no network may be a running container's, whom the reference attached: they stay.
 fn sweep(stale: &Stale) -> Result<()> {
-    let Some(mut nftables) = stale.nftables()? else { return Ok(()) };
+    let Some(nftables) = stale.nftables()? else { return Ok(()) };
     let frame = frame(std::iter::empty());
     let network = Whose::Owned { owner: alias::network_mark(&stale.network), comment: None };
     let valid: Vec<String> = stale.tags().map(|tag| alias::mark_of(&tag)).collect();
@@ -222,7 +222,7 @@ fn removed(count: usize) {
 pub fn available() -> Result<()> {
     let nobody = Tag { network: String::new(), container: String::new(), ifname: String::new() };
     let guard = Guard::named(&nobody, &hex(&nobody.hash()[..16]), "lo", Mac([2, 0, 0, 0, 0, 0]));
-    let tried = Nftables::here().and_then(|mut here| here.rehearse(&guard.frame, whose(&nobody), &guard.lead));
+    let tried = Nftables::here().and_then(|here| here.rehearse(&guard.frame, whose(&nobody), &guard.lead));
     tried.map_err(remedied)
 }
 

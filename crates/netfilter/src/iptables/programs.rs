@@ -80,14 +80,14 @@ impl Programs {
     /// asked, none where the kernel has no netfilter. Where those of one half are missing, the other half is reached all the
     /// same.
     pub fn reaching(
-        mut nftables: Option<&mut Nftables>,
+        nftables: Option<&Nftables>,
         version: IpVersion,
         table: &'static str,
         meant: Chains,
     ) -> Result<Vec<(Self, Traces)>> {
         let mut found: Vec<(Self, Traces)> = Vec::new();
         for half in [Half::NfTables, Half::Legacy] {
-            let Some(traces) = Traces::of(nftables.as_deref_mut(), half, version, table, meant)? else { continue };
+            let Some(traces) = Traces::of(nftables, half, version, table, meant)? else { continue };
             let programs = Self::of_half(version, half);
             if found.iter().all(|(other, _)| *other != programs) {
                 found.push((programs, traces));

@@ -56,7 +56,7 @@ impl Traces {
     /// What stands in one half of the calling thread's namespace; none if nothing does. The legacy half tells no more than
     /// whether the table was ever used.
     pub(crate) fn of(
-        nftables: Option<&mut Nftables>,
+        nftables: Option<&Nftables>,
         half: Half,
         version: IpVersion,
         table: &'static str,
@@ -78,7 +78,7 @@ impl Traces {
         let bare = |chain: &&String| shown.rules(chain).next().is_none();
         let (mut chains, table) = (Vec::new(), frame(self.version, self.table));
         for chain in self.chains.iter().filter(bare) {
-            let Some(mut nftables) = Nftables::if_any()? else { return Ok(None) };
+            let Some(nftables) = Nftables::if_any()? else { return Ok(None) };
             let without_rules = shown.has_chain(chain);
             if if without_rules { nftables.has_rules(&table, chain)? } else { nftables.has(&table, chain)? } {
                 chains.push(chain.clone());
@@ -105,7 +105,7 @@ fn in_legacy(version: IpVersion, table: &str) -> bool {
 }
 
 fn in_nf_tables(
-    nftables: Option<&mut Nftables>,
+    nftables: Option<&Nftables>,
     version: IpVersion,
     table: &'static str,
     meant: Chains,

@@ -25,7 +25,7 @@ fn texts(found: &[Found]) -> Vec<String> {
 #[test]
 fn replacing_gives_back_what_was_there_and_putting_back_restores_it() {
     let host = Host::new();
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     let old = vec![masquerade("10.0.0.2", "10.0.0.0/24", "aa-1"), masquerade("fd00::2", "fd00::/64", "aa-1")];
     assert_eq!(nftables.replace(&frame(), "aa-1", &old).unwrap(), []);
     let listing = host.listing();
@@ -60,7 +60,7 @@ fn a_rule_that_we_have_no_words_for_is_put_back_byte_for_byte() {
     );
     host.nft(&untouched);
     let bytes = host.bytes();
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     let before = nftables.replace(&frame(), "aa-1", &one("aa-1")).unwrap();
     assert_ne!(host.bytes(), bytes);
     assert_eq!(before.len(), 1);
@@ -73,7 +73,7 @@ fn a_rule_that_we_have_no_words_for_is_put_back_byte_for_byte() {
 #[test]
 fn putting_back_nothing_removes_what_was_added() {
     let host = Host::new();
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     let before = nftables.replace(&frame(), "aa-1", &one("aa-1")).unwrap();
     nftables.put_back(&frame(), "aa-1", &before).unwrap();
     assert_eq!(nftables.rules(&frame(), "").unwrap(), []);
@@ -82,7 +82,7 @@ fn putting_back_nothing_removes_what_was_added() {
 #[test]
 fn the_same_rules_again_change_nothing() {
     let host = Host::new();
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     nftables.replace(&frame(), "aa-1", &one("aa-1")).unwrap();
     let handles = host.handles();
     let before = nftables.replace(&frame(), "aa-1", &one("aa-1")).unwrap();
@@ -107,7 +107,7 @@ fn rules_of_others_and_other_tables_stay_as_they_are() {
         host.nft(&format!("add table {other}\nadd chain {other} masq_checks\n{rule}"));
     }
     let handles = host.handles();
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     nftables.replace(&frame(), "aa-1", &one("aa-1")).unwrap();
     nftables.replace(&frame(), "aa-1", &one("aa-1, anew")).unwrap();
     assert_eq!(nftables.rules(&frame(), "aa-1").unwrap().len(), 1);
@@ -122,7 +122,7 @@ fn a_frame_that_another_program_made_is_whole_with_comments_and_without() {
         let host = Host::new();
         host.nft(&theirs);
         let handles = host.handles();
-        let mut nftables = host.nftables();
+        let nftables = host.nftables();
         nftables.replace(&frame(), "aa-1", &one("aa-1")).unwrap();
         assert_eq!(nftables.verify(&frame(), "aa-1", &one("aa-1")).unwrap(), [""; 0]);
         nftables.release(&frame(), "aa-1").unwrap();
@@ -137,7 +137,7 @@ fn a_frame_that_another_program_made_is_whole_with_comments_and_without() {
 fn rules_that_another_program_made_are_found_by_their_comment() {
     let host = Host::new();
     host.nft(&format!("{FRAME}{}{}", added(&one("aa-1, net: x")[0]), added(&one("aa-2, net: x")[0])));
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     assert_eq!(texts(&nftables.rules(&frame(), "aa-1").unwrap()), [one("aa-1, net: x")[0].to_string()]);
     assert_eq!(nftables.release(&frame(), "aa-1").unwrap(), 1);
     assert_eq!(texts(&nftables.rules(&frame(), "").unwrap()), [one("aa-2, net: x")[0].to_string()]);
@@ -146,7 +146,7 @@ fn rules_that_another_program_made_are_found_by_their_comment() {
 #[test]
 fn a_release_where_nothing_is_makes_nothing() {
     let host = Host::new();
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     assert_eq!(nftables.release(&frame(), "aa-1").unwrap(), 0);
     assert_eq!(nftables.sweep(&frame(), "aa", |_| false).unwrap(), 0);
     assert_eq!(nftables.rules(&frame(), "aa").unwrap(), []);
@@ -160,7 +160,7 @@ fn a_release_where_nothing_is_makes_nothing() {
 #[test]
 fn a_sweep_removes_what_is_not_kept_of_one_network_only() {
     let host = Host::new();
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     for comment in ["aa-1", "aa-2", "aa-3", "bb-1"] {
         nftables.replace(&frame(), comment, &one(comment)).unwrap();
     }

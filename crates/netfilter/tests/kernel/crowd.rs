@@ -18,11 +18,11 @@ fn prefix(who: usize) -> String {
 }
 
 /// Lets 32 do this at once, each with a socket of its own, as if they were processes.
-pub(crate) fn crowd(host: &Host, work: impl Fn(usize, &mut Nftables) + Sync) {
+pub(crate) fn crowd(host: &Host, work: impl Fn(usize, &Nftables) + Sync) {
     let work = &work;
     thread::scope(|scope| {
         for who in 0..32 {
-            scope.spawn(move || work(who, &mut host.nftables()));
+            scope.spawn(move || work(who, &host.nftables()));
         }
     });
 }
@@ -32,7 +32,7 @@ fn a_crowd_that_finds_nothing_makes_the_frame_once_and_loses_no_rule() {
     for _ in 0..5 {
         let host = Host::new();
         crowd(&host, |who, nftables| drop(nftables.replace(&frame(), &prefix(who), &rules(who)).unwrap()));
-        let mut nftables = host.nftables();
+        let nftables = host.nftables();
         for who in 0..32 {
             assert_eq!(nftables.verify(&frame(), &prefix(who), &rules(who)).unwrap(), [""; 0]);
         }
@@ -56,7 +56,7 @@ fn a_crowd_that_comes_and_goes_leaves_who_stayed() {
             nftables.replace(&frame(), &prefix(who), &rules(who)).unwrap();
         }
     });
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     assert_eq!(nftables.rules(&frame(), "").unwrap().len(), 32);
     for who in (0..32).step_by(2) {
         assert_eq!(nftables.verify(&frame(), &prefix(who), &rules(who)).unwrap(), [""; 0]);
@@ -90,7 +90,7 @@ fn a_program_that_flushes_and_refills_the_base_chain_meanwhile_disturbs_nobody()
             nftables.replace(&frame(), &prefix(who), &rules(who)).unwrap();
         });
     });
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     assert_eq!(nftables.rules(&frame(), "").unwrap().len(), 64);
     assert_eq!(nftables.verify(&frame(), "zz", &[]).unwrap(), [""; 0]);
     assert_eq!(host.listing().matches("goto masq_checks").count(), 1);
@@ -103,7 +103,7 @@ fn somebody_who_deletes_the_table_again_and_again_only_delays_us() {
         let vandal = scope.spawn(|| {
             (0..30).for_each(|_| drop(host.run("nft", &["delete", "table", "inet", "plugins_masquerade"])));
         });
-        let mut nftables = host.nftables();
+        let nftables = host.nftables();
         while !vandal.is_finished() {
             nftables.replace(&frame(), "aa-01", &rules(1)).unwrap();
             nftables.replace(&frame(), "aa-01", &rules(2)[..1].iter().map(renamed).collect::<Vec<_>>()).unwrap();

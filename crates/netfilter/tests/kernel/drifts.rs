@@ -13,7 +13,7 @@ fn rules() -> Vec<Rule> {
 #[track_caller]
 fn drifts_after(script: &str) -> Vec<String> {
     let host = Host::new();
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     nftables.replace(&frame(), "aa-1", &rules()).unwrap();
     assert_eq!(nftables.verify(&frame(), "aa-1", &rules()).unwrap(), [""; 0]);
     host.nft(script);
@@ -85,7 +85,7 @@ fn a_rule_of_somebody_before_ours_is_named_and_stays_behind_them() {
     let host = Host::new();
     host.nft(FRAME);
     host.nft("insert rule inet plugins_masquerade postrouting oifname \"x\" accept");
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     let drifts = nftables.verify(&frame(), "aa-1", &[]).unwrap();
     assert!(drifts[0].contains("begins with `[ meta cmp immediate ]`, `ip daddr 224.0.0.0/4 return`"), "{drifts:?}");
     nftables.replace(&frame(), "aa-1", &rules()).unwrap();
@@ -101,7 +101,7 @@ fn a_base_chain_that_hangs_elsewhere_is_named_and_left_alone() {
     host.nft("add table inet plugins_masquerade");
     host.nft("add chain inet plugins_masquerade postrouting { type filter hook forward priority 7; }");
     let listing = host.listing();
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     let why = "it has `type filter hook forward priority 7`, wanted `type nat hook postrouting priority 100`";
     let error = nftables.replace(&frame(), "aa-1", &rules()).unwrap_err();
     assert_eq!(error.to_string(), format!("use \"chain postrouting of table inet plugins_masquerade\": {why}"));

@@ -140,7 +140,7 @@ fn a_rule_that_names_another_owner_stays_whatever_its_comment() {
     let host = Host::new();
     add(&host, "n1", 1);
     let handles = host.handles();
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     assert_eq!(nftables.claim(&guard(1), owned("n2", 1)).unwrap(), Claim::Another);
     assert_eq!(nftables.claim(&guard(1), owned("n1", 1)).unwrap(), Claim::This);
     assert_eq!(nftables.claim(&guard(2), owned("n1", 2)).unwrap(), Claim::Free);
@@ -201,7 +201,7 @@ fn chains_of_an_earlier_name_go_when_others_take_their_place() {
     let (first, second) = (|wanted| chains("guard-1", 1, wanted), |wanted| chains("other-1", 1, wanted));
     let both = |one: bool| frame([first(one), second(!one)].concat());
     let to = |name: &str| [rule(vec![Match::From("port1".into())], Verdict::Jump(name.to_owned()), 1)];
-    let mut nftables = host.nftables();
+    let nftables = host.nftables();
     nftables.replace(&both(true), owned("n1", 1), &to("guard-1")).unwrap();
     let before = nftables.replace(&both(false), owned("n1", 1), &to("other-1")).unwrap();
     assert!(!host.listing().contains("guard-1") && host.listing().contains("jump other-1-mac"), "{}", host.listing());

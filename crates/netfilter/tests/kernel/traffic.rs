@@ -48,7 +48,7 @@ fn a_container_reaches_who_knows_only_the_host_while_its_rules_stand() {
     let net = Net::new();
     let rules = [masquerade("10.0.0.2", "10.0.0.0/24", "aa-1"), masquerade("fd00::2", "fd00::/64", "aa-1")];
     assert!(!net.reaches("192.0.2.2") && !net.reaches("2001:db8::2"));
-    let mut nftables = net.host.nftables();
+    let nftables = net.host.nftables();
     nftables.replace(&frame(), "aa-1", &rules).unwrap();
     assert!(net.reaches("192.0.2.2") && net.reaches("2001:db8::2"));
     nftables.release(&frame(), "aa-1").unwrap();

@@ -29,7 +29,7 @@ fn rules_come_and_go() {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap();
     assert_eq!(map.split_whitespace().nth(2), Some("1"), "this is not the user namespace that the test makes");
     let rules = [masquerade("10.0.0.2", "10.0.0.0/24", "aa-1")];
-    let mut nftables = Nftables::here().unwrap();
+    let nftables = Nftables::here().unwrap();
     nftables.replace(&frame(), "aa-1", &rules).unwrap();
     assert_eq!(nftables.verify(&frame(), "aa-1", &rules).unwrap(), [""; 0]);
     assert_eq!(nftables.release(&frame(), "aa-1").unwrap(), 1);

@@ -108,7 +108,7 @@ pub(super) fn release(remains: &Remains) -> Result<()> {
         begun.extend(ruleset.begin(&changes)?);
         Ok(())
     };
-    let (alone, mut errors) = everywhere(remains.nftables()?.as_deref_mut(), Chains::Named(&names.chain), begin);
+    let (alone, mut errors) = everywhere(remains.nftables()?, Chains::Named(&names.chain), begin);
     if !begun.is_empty() {
         let contended = alone.as_ref().is_some_and(Lock::waited);
         let finish = move |remains: &Remains| {
@@ -132,7 +132,7 @@ pub(super) fn release(remains: &Remains) -> Result<()> {
 fn release_at_once(remains: &Remains) -> Result<()> {
     let (names, mut unknown) = (Names::of(&remains.tag), Errors::default());
     let change = |ruleset: Ruleset| ruleset.change(|table| clearing(remains, &names, table, &mut unknown));
-    let (_alone, errors) = everywhere(remains.nftables()?.as_deref_mut(), Chains::Named(&names.chain), change);
+    let (_alone, errors) = everywhere(remains.nftables()?, Chains::Named(&names.chain), change);
     Errors::from_iter([unknown.finish(), errors.finish()]).finish()
 }
 
@@ -189,7 +189,7 @@ pub(super) fn sweep(stale: &Stale) -> Result<()> {
         changes
     };
     let (_alone, errors) =
-        everywhere(stale.nftables()?.as_deref_mut(), Chains::Like("CNI-", is_chain), |ruleset| ruleset.change(clear));
+        everywhere(stale.nftables()?, Chains::Like("CNI-", is_chain), |ruleset| ruleset.change(clear));
     errors.finish()
 }
 
@@ -212,13 +212,13 @@ fn stale_share(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Op
 /// Reads whatever stands in either half of iptables, of both versions, and hands it over to be changed; with it the lock
 /// that was taken, if anything stands. Where nothing does, no program is started.
 fn everywhere(
-    mut nftables: Option<&mut Nftables>,
+    nftables: Option<&Nftables>,
     meant: Chains,
     mut change: impl FnMut(Ruleset) -> Read<()>,
 ) -> (Option<Lock>, Errors) {
     let (mut lock, mut errors) = (None, Errors::default());
     for version in IpVersion::ALL {
-        let reached = Programs::reaching(nftables.as_deref_mut(), version, NAT, meant).map_err(explained);
+        let reached = Programs::reaching(nftables, version, NAT, meant).map_err(explained);
         let found = reached.unwrap_or_else(|error| {
             errors.note(Err(error));
             Vec::new()

@@ -17,11 +17,11 @@ const POSTROUTING: &str = "postrouting";
 
 pub(super) fn ensure(masquerade: &Masquerade, tag: &Tag, journal: &mut Journal) -> Result<()> {
     let (whose, rules) = (Whose::from(&prefix(tag)), rules(masquerade, tag));
-    Ok(replace(&mut Nftables::here()?, (frame(), whose), &rules, (&rules_of(tag), journal))?)
+    Ok(replace(&Nftables::here()?, (frame(), whose), &rules, (&rules_of(tag), journal))?)
 }
 
 pub(super) fn verify(masquerade: &Masquerade, tag: &Tag) -> Result<Standing> {
-    let (mut nftables, prefix) = (Nftables::here()?, prefix(tag));
+    let (nftables, prefix) = (Nftables::here()?, prefix(tag));
     let any = !nftables.rules(&frame(), &prefix)?.is_empty();
     Ok(Standing { any, drifts: nftables.verify(&frame(), &prefix, &rules(masquerade, tag))? })
 }
@@ -81,13 +81,13 @@ fn hash(text: &str) -> String {
 }
 
 pub(super) fn release(remains: &Remains) -> Result<()> {
-    let Some(mut nftables) = remains.nftables()? else { return Ok(()) };
+    let Some(nftables) = remains.nftables()? else { return Ok(()) };
     removed(nftables.release(&frame(), &prefix(&remains.tag))?);
     Ok(())
 }
 
 pub(super) fn sweep(stale: &Stale) -> Result<()> {
-    let Some(mut nftables) = stale.nftables()? else { return Ok(()) };
+    let Some(nftables) = stale.nftables()? else { return Ok(()) };
     let valid: Vec<String> = stale.tags().map(|tag| prefix(&tag)).collect();
     let keep = |comment: &str| valid.iter().any(|prefix| comment.starts_with(prefix));
     removed(nftables.sweep(&frame(), &format!("{}-", hash(&stale.network)), keep)?);
