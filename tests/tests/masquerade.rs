@@ -275,12 +275,43 @@ fn a_mishap_of_iptables_is_an_error_and_changes_no_backend() {
         assert!(!host.sh("nft list ruleset").contains("c-one"), "{line}");
         let result = healthy.add(&host, "c-one", &container);
         let (code, text) = subject.check(&host, "c-one", &container, &result).refused();
-        assert!(code != 102 && text.contains("iptables-save"), "{code}: {text}");
+        assert!(code != 102 && text.contains("iptables-nft-save"), "{code}: {text}");
         // A DEL that says nothing of what it could not remove would be the last one.
         subject.call(&host, "DEL", "c-one", "", &[]).refused();
         subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).refused();
         healthy.call(&host, "DEL", "c-one", "", &[]).ok();
         assert_eq!(IptablesNft.lines(&host), [""; 0]);
+    }
+}
+
+/// iptables-nft-save leaves out what it could not read, and succeeds.
+#[test]
+fn what_iptables_does_not_show_and_still_stands_is_no_drift() {
+    let (host, container, dir) = (Host::new(), Host::new().container(), tempfile::tempdir().unwrap());
+    let healthy = bridge().at(host.dir());
+    let result = healthy.add(&host, "c-one", &container);
+    scripts(dir.path(), "iptables-save", "exec /usr/sbin/iptables-save \"$@\" | sed -e /CNI-/d");
+    ["iptables-restore", "ip6tables-save", "ip6tables-restore"]
+        .iter()
+        .for_each(|name| scripts(dir.path(), name, &format!("exec /usr/sbin/{name} \"$@\"")));
+    for backend in [Value::Null, json!("iptables")] {
+        let blind = on_path(&healthy.with("ipMasqBackend", backend), dir.path());
+        let (code, text) = blind.check(&host, "c-one", &container, &result).refused();
+        assert!(code != 102 && text.contains("did not show chain CNI-"), "{code}: {text}");
+    }
+    healthy.check(&host, "c-one", &container, &result).ok();
+}
+
+#[test]
+fn check_finds_the_half_that_add_wrote_whichever_is_chosen_by_then() {
+    let [nft, legacy] = HALVES.map(Way::directory);
+    for [before, after] in [[&nft, &legacy], [&legacy, &nft]] {
+        for backend in [Value::Null, json!("iptables")] {
+            let (host, container) = (Host::new(), Host::new().container());
+            let subject = bridge().with("ipMasqBackend", backend).at(host.dir());
+            let result = on_path(&subject, before.path()).add(&host, "c-one", &container);
+            on_path(&subject, after.path()).check(&host, "c-one", &container, &result).ok();
+        }
     }
 }
 

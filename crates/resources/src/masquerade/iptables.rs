@@ -37,16 +37,20 @@ type Read<T> = std::result::Result<T, Refused>;
 /// What an ADD reads first: one table a version of IP that it has addresses of.
 pub(super) type Opened = Vec<(IpVersion, Ruleset)>;
 
-/// Reads what stands. A version without addresses needs no program.
+/// Reads what stands.
 pub(super) fn open(masquerade: &Masquerade, tag: &Tag) -> Result<Opened> {
     open_if_usable(masquerade, tag)?.map_err(explained)
 }
 
 /// Reads what stands, unless iptables cannot be used here: `Ok(Err(why))`.
 pub(super) fn open_if_usable(masquerade: &Masquerade, tag: &Tag) -> Result<Read<Opened>> {
-    let needed = |version: &IpVersion| !of_version(&masquerade.addresses, *version).is_empty();
-    let versions = IpVersion::ALL.into_iter().filter(needed);
-    unless_lasting(versions.map(|version| Ok((version, read(version, &Names::of(tag).chain)?))).collect())
+    let read = |version| Ok((version, read(version, &Names::of(tag).chain)?));
+    unless_lasting(versions(masquerade).map(read).collect())
+}
+
+/// The versions that it has addresses of: any other needs no program.
+fn versions(masquerade: &Masquerade) -> impl Iterator<Item = IpVersion> + '_ {
+    IpVersion::ALL.into_iter().filter(|version| !of_version(&masquerade.addresses, *version).is_empty())
 }
 
 fn unless_lasting<T>(tried: Read<T>) -> Result<Read<T>> {
@@ -88,15 +92,34 @@ fn put_back(version: IpVersion, (names, own): &(Names, Vec<IpAddr>), before: &Sh
     read(version, &names.chain).and_then(|ruleset| ruleset.change(back)).map_err(explained)
 }
 
-pub(super) fn verify(masquerade: &Masquerade, tag: &Tag, opened: Opened) -> Standing {
-    let names = Names::of(tag);
+/// What CHECK reads, in either half of iptables: nothing that stands may be missing from it, for what a program could not
+/// read is no drift.
+pub(super) fn verify(masquerade: &Masquerade, tag: &Tag) -> Result<Standing> {
+    let (names, nftables) = (Names::of(tag), Nftables::if_any().map_err(Refused::from).map_err(explained)?);
     let mut standing = Standing { any: false, drifts: Vec::new() };
-    for (version, ruleset) in opened {
-        let (addresses, table) = (of_version(&masquerade.addresses, version), ruleset.table());
-        standing.any |= table.has_chain(&names.chain);
-        standing.drifts.extend(names.differences(table, &addresses, &format!("table {NAT} of {version}")));
+    for version in versions(masquerade) {
+        let tables = standing_tables(nftables.as_ref(), version, &names.chain).map_err(explained)?;
+        let (addresses, place) = (of_version(&masquerade.addresses, version), format!("table {NAT} of {version}"));
+        standing.any |= !tables.is_empty();
+        let drifts = tables.iter().map(|table| names.differences(table, &addresses, &place));
+        let nothing = || names.differences(&Table::default(), &addresses, &place);
+        // Of two halves that have something, the better one is the one that ADD wrote last.
+        standing.drifts.extend(drifts.min_by_key(Vec::len).unwrap_or_else(nothing));
     }
-    standing
+    Ok(standing)
+}
+
+/// The tables that have this chain. A half whose programs are missing is of no matter where the other one has it.
+fn standing_tables(nftables: Option<&Nftables>, version: IpVersion, chain: &str) -> Read<Vec<Table>> {
+    let (mut tables, mut missing) = (Vec::new(), None);
+    for (programs, traces) in Programs::reaching(nftables, version, NAT, Chains::Named(chain))? {
+        match Ruleset::open_whole(programs, traces, NAT, chain) {
+            Ok(ruleset) => tables.extend(Some(ruleset.table().clone()).filter(|table| table.has_chain(chain))),
+            Err(error @ Refused::Missing { .. }) => missing = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    missing.filter(|_| tables.is_empty()).map_or(Ok(tables), Err)
 }
 
 /// The programs are started and not waited for: the removal of the link takes as long as they do. Where others wait for

@@ -60,7 +60,7 @@ impl Resource for Masquerade {
 
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
         let standing = match self.backend {
-            Backend::Iptables => iptables::verify(self, &scene.tag, iptables::open(self, &scene.tag)?),
+            Backend::Iptables => iptables::verify(self, &scene.tag)?,
             Backend::Nftables => nftables::verify(self, &scene.tag)?,
             Backend::Automatic => self.standing(&scene.tag)?,
         };
@@ -81,18 +81,16 @@ impl Masquerade {
     /// What ADD chose may not be what it would choose today: whichever has something of this attachment is the one. In
     /// nftables that is certain, while a chain of iptables may be there for another interface.
     fn standing(&self, tag: &Tag) -> Result<Standing> {
-        let nftables = match nftables::verify(self, tag) {
-            Ok(standing) if standing.any => return Ok(standing),
-            told => told.map(drop),
-        };
-        match iptables::open_if_usable(self, tag)? {
-            Ok(opened) => {
-                let standing = iptables::verify(self, tag, opened);
-                if standing.any {
-                    return Ok(standing);
-                }
-            }
-            Err(_) => nftables?,
+        let nftables = nftables::verify(self, tag);
+        if nftables.as_ref().is_ok_and(|standing| standing.any) {
+            return nftables;
+        }
+        let iptables = iptables::verify(self, tag)?;
+        if iptables.any {
+            return Ok(iptables);
+        }
+        if iptables::usable()?.is_err() {
+            nftables?;
         }
         let drift = "there are rules neither in iptables nor in nftables";
         Ok(Standing { any: false, drifts: vec![drift.to_owned()] })
