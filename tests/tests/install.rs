@@ -258,6 +258,29 @@ fn two_installations_at_once_are_one_after_the_other() {
     assert_eq!(node.files(), before);
 }
 
+/// What of a file can be read, as strings(1) shows it.
+fn words(file: &Path) -> Vec<String> {
+    let bytes = fs::read(file).unwrap();
+    let words = bytes.split(|byte| !byte.is_ascii_graphic()).filter_map(|word| std::str::from_utf8(word).ok());
+    words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn what_is_installed_tells_nothing_of_where_it_was_built() {
+    let bin = cnikit_tests::installed();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_str().unwrap();
+    let homes = ["HOME", "CARGO_HOME", "RUSTUP_HOME"].map(|name| std::env::var(name).unwrap_or_default());
+    let telling = homes.iter().map(String::as_str).chain(["/root/", "/home/", "/.cargo/", "/.rustup/", root]);
+    let telling: Vec<&str> = telling.filter(|path| path.len() > 1).collect();
+    for file in [bin.join("cni-plugins"), bin.join("../tool/cnitool")] {
+        let words = words(&file);
+        // Paths are there, under names that are the same everywhere: else nothing of the kind could be found.
+        assert!(words.iter().any(|word| word.contains("/cargo/registry/")), "{}", file.display());
+        let told: Vec<_> = words.iter().filter(|word| telling.iter().any(|path| word.contains(path))).collect();
+        assert!(told.is_empty(), "{}: {told:?}", file.display());
+    }
+}
+
 /// What the plugins would be built for on an ARM machine with these standard libraries, and `rustup` as this shell script.
 fn release_target(there: &[&str], rustup: &str) -> (String, String) {
     let place = tempfile::tempdir().unwrap();
