@@ -84,7 +84,7 @@ impl InterfacePlugin for Bridge {
         Plan::default()
             .and_each((!gateway.addresses.is_empty()).then_some(gateway))
             .and_each((forwarding.ipv4 || forwarding.ipv6).then_some(forwarding))
-            .and_each(keys.ip_masq.then(|| Masquerade { addresses: networks.clone(), backend: keys.ip_masq_backend.0 }))
+            .and_each(keys.ip_masq.then(|| Masquerade::of(networks.clone(), keys.ip_masq_backend.0)))
             .and(Layer3 {
                 ifname: ifname.clone(),
                 addresses: networks.clone(),

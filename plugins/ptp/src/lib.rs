@@ -93,9 +93,7 @@ impl InterfacePlugin for Ptp {
         }
         Plan::of(Forwarding::of(&networks))
             .and(Routed { ifname: ifname.clone(), gateways, addresses: networks.iter().map(IpNetwork::ip).collect() })
-            .and_each(
-                self.0.ip_masq.then(|| Masquerade { addresses: networks.clone(), backend: self.0.ip_masq_backend.0 }),
-            )
+            .and_each(self.0.ip_masq.then(|| Masquerade::of(networks.clone(), self.0.ip_masq_backend.0)))
             .and(Layer3 {
                 ifname,
                 addresses: networks,

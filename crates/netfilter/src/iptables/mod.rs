@@ -20,7 +20,7 @@ pub use changes::Changes;
 pub use error::Error;
 pub use programs::{Changing, IpVersion, Programs};
 pub use rule::Rule;
-pub use ruleset::Ruleset;
+pub use ruleset::{Opening, Ruleset};
 pub use table::Table;
 pub use traces::{Chains, Traces};
 

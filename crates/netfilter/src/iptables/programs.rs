@@ -102,10 +102,12 @@ impl Programs {
     }
 
     pub(crate) fn read(&self, table: &'static str, mention: &str) -> Result<Table> {
-        let save = &self.pair()?.save;
-        let said = Started::new(save, &["-t", table], Vec::new())?.finish()?;
-        let incompatible = || Error::Incompatible { program: save.clone(), table };
-        Table::read(&String::from_utf8_lossy(&said), table, mention).ok_or_else(incompatible)
+        self.begin_read(table)?.finish(mention)
+    }
+
+    pub(crate) fn begin_read(&self, table: &'static str) -> Result<Reading> {
+        let save = self.pair()?.save.clone();
+        Ok(Reading { started: Started::new(&save, &["-t", table], Vec::new())?, save, table })
     }
 
     pub(crate) fn begin(&self, table: &str, changes: &Changes) -> Result<Changing> {
@@ -182,6 +184,22 @@ impl Started {
             return Ok(ended.stdout);
         }
         Err(Error::Failed { program: self.program, how: ended.how, said: one_line(&ended.stderr) })
+    }
+}
+
+/// A table that a program is reading.
+pub(crate) struct Reading {
+    started: Started,
+    save: PathBuf,
+    table: &'static str,
+}
+
+impl Reading {
+    /// Waits for it; of the table only the lines that hold `mention`.
+    pub(crate) fn finish(self, mention: &str) -> Result<Table> {
+        let (said, table) = (self.started.finish()?, self.table);
+        let read = Table::read(&String::from_utf8_lossy(&said), table, mention);
+        read.ok_or(Error::Incompatible { program: self.save, table })
     }
 }
 

@@ -1,5 +1,6 @@
 //! One table, read and changed.
 
+use super::programs::Reading;
 use super::{Changes, Changing, Error, Programs, Result, Table, Traces};
 
 /// How often it is tried again when somebody else changed what was read before it could be changed.
@@ -19,13 +20,37 @@ pub struct Ruleset {
     read: Table,
 }
 
+/// A table that is being read. To drop it gives it up: nothing was to be changed, and the program ends with the caller's
+/// thread.
+#[must_use = "what was read tells Opening::finish alone"]
+pub struct Opening {
+    ruleset: Ruleset,
+    reading: Reading,
+}
+
+impl Opening {
+    /// Waits until it is read.
+    pub fn finish(self) -> Result<Ruleset> {
+        let Self { mut ruleset, reading } = self;
+        ruleset.read = reading.finish(&ruleset.mention)?;
+        Ok(ruleset)
+    }
+}
+
 impl Ruleset {
     /// Reads a table, of which only lines that hold `mention` are of interest.
     pub fn open(programs: Programs, table: &'static str, mention: &str) -> Result<Self> {
-        Self { programs, table, mention: mention.to_owned(), traces: None, read: Table::default() }.read()
+        Self::begin_open(programs, table, mention)?.finish()
     }
 
-    /// The same where it is known what stands: none of it may be missing from what the programs show.
+    /// Has a table read, and waits for nothing.
+    pub fn begin_open(programs: Programs, table: &'static str, mention: &str) -> Result<Opening> {
+        let reading = programs.begin_read(table)?;
+        let ruleset = Self { programs, table, mention: mention.to_owned(), traces: None, read: Table::default() };
+        Ok(Opening { ruleset, reading })
+    }
+
+    /// As [`Ruleset::open`] where it is known what stands: none of it may be missing from what the programs show.
     ///
     /// # Errors
     /// [`Error::Hidden`] if it is, and still stands.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use cnikit_netfilter::Nftables;
 use cnikit_netfilter::iptables::{
-    Chains, Changes, Changing, Error as Refused, IpVersion, Programs, Rule, Ruleset, Table, Traces,
+    Chains, Changes, Changing, Error as Refused, IpVersion, Opening as Reading, Programs, Rule, Ruleset, Table, Traces,
 };
 use cnikit_netns::Netns;
 use cnikit_plan::{Remains, Stale};
@@ -37,15 +37,27 @@ type Read<T> = std::result::Result<T, Refused>;
 /// What an ADD reads first: one table a version of IP that it has addresses of.
 pub(super) type Opened = Vec<(IpVersion, Ruleset)>;
 
-/// Reads what stands.
-pub(super) fn open(masquerade: &Masquerade, tag: &Tag) -> Result<Opened> {
-    open_if_usable(masquerade, tag)?.map_err(explained)
+/// The same while programs are reading it, or why they are not.
+pub(super) struct Opening(Read<Vec<(IpVersion, Reading)>>);
+
+/// Has read what stands, of all versions at once.
+pub(super) fn begin_open(masquerade: &Masquerade, tag: &Tag) -> Opening {
+    let chain = Names::of(tag).chain;
+    let begun = |version| Ok((version, Ruleset::begin_open(Programs::find(version)?, NAT, &chain)?));
+    Opening(versions(masquerade).map(begun).collect())
 }
 
-/// Reads what stands, unless iptables cannot be used here: `Ok(Err(why))`.
-pub(super) fn open_if_usable(masquerade: &Masquerade, tag: &Tag) -> Result<Read<Opened>> {
-    let read = |version| Ok((version, read(version, &Names::of(tag).chain)?));
-    unless_lasting(versions(masquerade).map(read).collect())
+impl Opening {
+    /// What stands.
+    pub(super) fn finish(self) -> Result<Opened> {
+        self.finish_if_usable()?.map_err(explained)
+    }
+
+    /// What stands, unless iptables cannot be used here: `Ok(Err(why))`.
+    pub(super) fn finish_if_usable(self) -> Result<Read<Opened>> {
+        let finished = |(version, reading): (IpVersion, Reading)| Ok((version, reading.finish()?));
+        unless_lasting(self.0.and_then(|begun| begun.into_iter().map(finished).collect()))
+    }
 }
 
 /// The versions that it has addresses of: any other needs no program.

@@ -3,6 +3,7 @@
 mod iptables;
 mod nftables;
 
+use std::cell::Cell;
 use std::fmt;
 
 use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
@@ -12,13 +13,12 @@ use ipnetwork::IpNetwork;
 /// Packets of these addresses to anywhere outside their network, multicast apart, are masqueraded.
 ///
 /// Tables, chains, rules and comments are the reference's, so that its DEL removes ours and ours removes the reference's.
-#[derive(Clone, Debug)]
 #[doc(alias = "ipMasq")]
 pub struct Masquerade {
-    /// The container's addresses, with their prefixes.
-    pub addresses: Vec<IpNetwork>,
-    /// What the rules are written with.
-    pub backend: Backend,
+    addresses: Vec<IpNetwork>,
+    backend: Backend,
+    /// What programs have been reading since it was judged: it takes as long as to make the link, which is made meanwhile.
+    opening: Cell<Option<iptables::Opening>>,
 }
 
 /// What masquerade rules are written with.
@@ -42,12 +42,20 @@ impl Resource for Masquerade {
         KIND
     }
 
+    fn judge(&self, scene: &Scene) -> Result<()> {
+        if self.backend != Backend::Nftables {
+            self.opening.set(Some(iptables::begin_open(self, &scene.tag)));
+        }
+        Ok(())
+    }
+
     fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
         let tag = &scene.tag;
+        let opening = || self.opening.take().unwrap_or_else(|| iptables::begin_open(self, tag));
         let made = match self.backend {
             Backend::Nftables => nftables::ensure(self, tag, journal),
-            Backend::Iptables => iptables::ensure(self, iptables::open(self, tag)?, tag, journal),
-            Backend::Automatic => match iptables::open_if_usable(self, tag)? {
+            Backend::Iptables => iptables::ensure(self, opening().finish()?, tag, journal),
+            Backend::Automatic => match opening().finish_if_usable()? {
                 Ok(opened) => iptables::ensure(self, opened, tag, journal),
                 Err(unusable) => {
                     log::info(format_args!("masquerade with nftables: {unusable}"));
@@ -78,6 +86,11 @@ struct Standing {
 }
 
 impl Masquerade {
+    /// Of the container's addresses, with their prefixes.
+    pub fn of(addresses: Vec<IpNetwork>, backend: Backend) -> Masquerade {
+        Masquerade { addresses, backend, opening: Cell::default() }
+    }
+
     /// What ADD chose may not be what it would choose today: whichever has something of this attachment is the one. In
     /// nftables that is certain, while a chain of iptables may be there for another interface.
     fn standing(&self, tag: &Tag) -> Result<Standing> {
