@@ -12,8 +12,11 @@ pub use rows::{Row, rows, versions, vlans};
 pub use state::Names;
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::net::IpAddr;
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -77,6 +80,8 @@ struct Node<'a> {
     release: Release,
     host: Host,
     container: Container,
+    /// The plugins cannot read the row's reservation.
+    blind: bool,
 }
 
 impl Node<'_> {
@@ -85,7 +90,7 @@ impl Node<'_> {
         host.sh(row.on_host);
         container.sh(row.inside);
         std::fs::write(host.dir().join("resolv.conf"), rows::RESOLV_CONF).unwrap();
-        Node { row, release, host, container }
+        Node { row, release, host, container, blind: false }
     }
 
     fn call(&self, who: Who, verb: &str, netns: &str, prev: Option<&Value>) -> Said {
@@ -103,9 +108,27 @@ impl Node<'_> {
         ];
         let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
         let conf = self.row.conf(self.host.dir(), self.release.speaks());
+        let bin = if self.blind { self.blinded(&bin) } else { bin };
         let subject = Subject { env, ..Subject::new(&bin, self.row.plugin, conf) };
         let more: Vec<_> = prev.map(|prev| ("prevResult", prev.clone())).into_iter().collect();
         subject.call(&self.host, verb, ID, netns, &more)
+    }
+
+    /// Where somebody's reservation is.
+    fn reservation(&self) -> PathBuf {
+        self.host.dir().join("leases/testnet").join(self.row.unreadable)
+    }
+
+    /// The plugin in a mount namespace of its own, in which reading that reservation fails, as it does in a bad sector.
+    fn blinded(&self, bin: &Path) -> PathBuf {
+        let (dir, file, plugin) = (self.host.dir().join("blind"), self.reservation(), bin.join(self.row.plugin));
+        let bad = "/sys/devices/virtual/net/lo/speed";
+        let line = format!("mount --bind {bad} {} && exec {}", file.display(), plugin.display());
+        std::fs::create_dir_all(&dir).unwrap();
+        let script = dir.join(self.row.plugin);
+        std::fs::write(&script, format!("#!/bin/sh\nexec unshare --mount sh -c '{line}'\n")).unwrap();
+        std::fs::set_permissions(script, PermissionsExt::from_mode(0o755)).unwrap();
+        dir
     }
 
     /// ADD. Its result, and the names that chance gave.
@@ -166,8 +189,33 @@ struct Found {
     wrong: Vec<String>,
 }
 
+/// Each deletes its own, while there is a reservation of which nobody can say whose it is.
+fn play_unread(row: &Row, release: Release) -> Result<Found, String> {
+    let mut found = Found::default();
+    for (who, lines) in [(Who::Theirs, &mut found.theirs), (Who::Ours, &mut found.ours)] {
+        let mut node = Node::new(row, release);
+        let added = node.add(who)?;
+        std::fs::write(node.reservation(), "c-other\r\neth0").unwrap();
+        node.blind = true;
+        lines.insert(format!("own DEL: {}", node.verdict(who, "DEL", &node.container.path(), &added)));
+        let left: Vec<_> = std::fs::read_dir(node.host.dir().join("leases/testnet")).unwrap().collect();
+        let is_of = |name: &OsStr| name.to_string_lossy().parse::<IpAddr>().is_ok_and(|_| name != row.unreadable);
+        if left.into_iter().any(|entry| is_of(&entry.unwrap().file_name())) {
+            found.wrong.push(format!("{who:?} leave their own reservation"));
+        }
+        node.blind = false;
+        if let refused @ 1.. = node.call(who, "DEL", "", None).exit {
+            found.wrong.push(format!("DEL by {who:?} once it can be read: {refused}"));
+        }
+    }
+    Ok(found)
+}
+
 /// Plays one row with one release.
 fn play(row: &Row, release: Release) -> Result<Found, String> {
+    if !row.unreadable.is_empty() {
+        return play_unread(row, release);
+    }
     let (theirs, ours) = (Node::new(row, release), Node::new(row, release));
     let added = theirs.add(Who::Theirs)?;
     let added_ours = match ours.add(Who::Ours) {

@@ -401,6 +401,17 @@ pub const DIFFERENCES: &[Difference] = &[
         we: "an index beside them, `.idx`",
         why: "ADD and DEL take as long among 65,000 addresses as alone; it can be deleted at any time",
     },
+    Difference {
+        id: "unreadable",
+        rows: &["host-local/unreadable"],
+        releases: BOTH,
+        theirs: &["own DEL: success"],
+        ours: &["own DEL: refused: * c-mixed/eth0 may hold one more address: read */10.77.0.99*"],
+        what: "DEL while a reservation cannot be read",
+        they: "passes it over and succeeds",
+        we: "frees what is the attachment's, then fails and names the file",
+        why: "it may be the attachment's, and after a DEL that succeeds nobody comes to free it",
+    },
 ];
 
 impl Difference {

@@ -26,6 +26,9 @@ pub struct Row {
     newest_only: bool,
     /// Only what ADD answers and makes is compared.
     pub(super) answers_only: bool,
+    /// A reservation that is there by the time of the DEL, and that the kernel does not let it read; none if empty. Only
+    /// what each then says of its own is compared.
+    pub(super) unreadable: &'static str,
     /// Its configuration, in which chosen MACs are found.
     text: String,
 }
@@ -47,6 +50,7 @@ fn row(id: &str, keys: Value) -> Row {
         inside: ":",
         newest_only: false,
         answers_only: false,
+        unreadable: "",
         text,
     }
 }
@@ -318,6 +322,7 @@ fn host_local() -> Vec<Row> {
             "host-local/ranges-in-runtime-config",
             and(plain(), "runtimeConfig", json!({"ipRanges": [[{"subnet": "10.79.0.0/24"}]]})),
         ),
+        Row { unreadable: "10.77.0.99", ..row("host-local/unreadable", plain()) },
         row("host-local/old-version", and(plain(), "cniVersion", json!("0.2.0"))),
     ]
 }
