@@ -12,7 +12,8 @@ pub trait Resource: Display {
     /// The sort of thing it is.
     fn kind(&self) -> Kind;
 
-    /// Looks, before anything at all is made, whether something is in the way; changes nothing.
+    /// Looks, before anything at all is made, whether something is in the way; changes nothing. What takes long to read is
+    /// begun here, to be waited for when it is made.
     fn judge(&self, _scene: &Scene) -> Result<()> {
         Ok(())
     }

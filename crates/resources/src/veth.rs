@@ -77,6 +77,9 @@ impl Resource for Veth {
         let _ = journal.undo(&undo, HostLink::delete);
         quiet::quiet(&Inside::here(), &made.name, &quiet::ALL)?;
         quiet::undetected(&Inside::here(), &made.name);
+        if self.host != HostEnd::Routed {
+            quiet::unrouted(&Inside::here(), &made.name);
+        }
         host.change(made.index, &self.settings(&scene.tag))?;
         let host_end = Interface { name: made.name, ..Interface::default() };
         let container_end =

@@ -192,6 +192,17 @@ pub const DIFFERENCES: &[Difference] = &[
         why: "a container must not give the host an address",
     },
     Difference {
+        id: "forwarding-port",
+        rows: &["bridge/node-that-forwards"],
+        releases: BOTH,
+        theirs: &["host sysctl /proc/sys/net/ipv6/conf/*/forwarding:1"],
+        ours: &["host sysctl /proc/sys/net/ipv6/conf/*/forwarding:0"],
+        what: "`forwarding` of IPv6 on a bridge's port, where the host forwards already",
+        they: "on",
+        we: "off",
+        why: "a port routes nothing; with it, the kernel keeps an anycast address there that makes DEL take twice as long",
+    },
+    Difference {
         id: "detection-on-host",
         rows: &["bridge/", "ptp/"],
         releases: BOTH,

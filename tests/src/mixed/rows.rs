@@ -207,6 +207,8 @@ fn bridge_layer3() -> Vec<Row> {
             json!({"dns": {"search": []}, "ipam": {"type": "host-local", "subnet": "10.77.0.0/24",
             "resolvConf": "$DIR/resolv.conf"}}),
         ),
+        row("bridge/node-that-forwards", json!({"isGateway": true, "ipam": dual_stack()}))
+            .on_host("echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"),
         row("bridge/detection", json!({"enabledad": true, "isGateway": true, "ipam": dual_stack()})),
         row("bridge/forced", json!({"isGateway": true, "forceAddress": true, "ipam": v4()}))
             .on_host("ip link add cni0 type bridge && ip address add 192.168.7.1/24 dev cni0 && ip link set cni0 up"),
