@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cnikit_testkit::Subject;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{apart, bin, dual_stack, installed};
 
@@ -56,17 +56,10 @@ pub fn spoof_checking_bridge() -> Subject {
     Subject::new(installed(), "bridge", conf).called("bridge macspoofchk")
 }
 
-/// A bridge with a gateway in a VLAN.
+/// A bridge with a gateway in a VLAN, whose port carries the tagged frames of others too. It is not the installed one: the
+/// virtual machine, the only place that surely has VLANs, has the other.
 pub fn vlan_bridge() -> Subject {
-    in_vlans("bridge VLAN", json!({"vlan": 100, "isDefaultGateway": true, "ipam": dual_stack()}))
-}
-
-/// A bridge whose port carries the tagged frames of some VLANs, and that is nothing more.
-pub fn trunk_bridge() -> Subject {
-    in_vlans("bridge VLAN trunk", json!({"vlanTrunk": [{"id": 100}, {"minID": 200, "maxID": 203}]}))
-}
-
-/// Not the installed one: the virtual machine, where alone there are VLANs everywhere, has the other.
-fn in_vlans(title: &str, conf: Value) -> Subject {
-    Subject::new(bin(), "bridge", conf).called(title)
+    let trunk = json!([{"minID": 200, "maxID": 203}]);
+    let conf = json!({"vlan": 100, "vlanTrunk": trunk, "isDefaultGateway": true, "ipam": dual_stack()});
+    Subject::new(bin(), "bridge", conf).called("bridge VLAN")
 }

@@ -1,16 +1,14 @@
-//! Killed and failing in VLANs: a few calls of each verb, for this machine is slow.
+//! Killed and failing in VLANs: a few calls of each verb, for the virtual machine is slow.
 
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{errno, kill};
-use cnikit_tests::harmed::{trunk_bridge, vlan_bridge};
+use cnikit_tests::harmed::vlan_bridge;
 
 use crate::test::{Test, test};
 
 pub(crate) const TESTS: &[Test] = &[
     test!(a_bridge_with_a_vlan_is_killed_at_some_calls needs Need::BRIDGE_VLAN_FILTERING),
-    test!(a_bridge_with_a_trunk_is_killed_at_some_calls needs Need::BRIDGE_VLAN_FILTERING),
     test!(a_bridge_with_a_vlan_meets_some_errors needs Need::BRIDGE_VLAN_FILTERING),
-    test!(a_bridge_with_a_trunk_meets_some_errors needs Need::BRIDGE_VLAN_FILTERING),
 ];
 
 /// So many calls of a verb, in the short form.
@@ -22,14 +20,6 @@ fn a_bridge_with_a_vlan_is_killed_at_some_calls() {
     kill::at_every_call(&vlan_bridge(), CALLS);
 }
 
-fn a_bridge_with_a_trunk_is_killed_at_some_calls() {
-    kill::at_every_call(&trunk_bridge(), CALLS);
-}
-
 fn a_bridge_with_a_vlan_meets_some_errors() {
     errno::at_every_call(&vlan_bridge(), FAILURES);
-}
-
-fn a_bridge_with_a_trunk_meets_some_errors() {
-    errno::at_every_call(&trunk_bridge(), FAILURES);
 }
