@@ -298,7 +298,8 @@ fn del_that_is_given_the_namespace_of_what_the_reference_made_leaves_that_runnin
         let ours = subject.at(host.dir());
         let running = Running::on(&host, &Subject { bin: TheReference.directory().into(), ..subject });
         host.sh(UNTIL_DETECTED); // of the gateway's address, which the reference does not wait for
-        running.goes_on(&HINTS, "DEL with the namespace of what the reference made", || {
+        let index = [&HINTS[..], &["directory: leases/.idx"]].concat(); // which the reference does not make
+        running.goes_on(&index, "DEL with the namespace of what the reference made", || {
             let gone = host.container();
             let result = ours.add(&host, "c-gone", &gone);
             ours.call(&host, "DEL", "c-gone", &running.container.path(), &[]).ok();
