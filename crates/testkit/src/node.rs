@@ -28,6 +28,9 @@ pub struct Tally {
     pub operations: usize,
     /// Calls that were killed before they had ended.
     pub kills: usize,
+    /// Calls that were refused with code 11, which says that they are to be repeated.
+    #[serde(default)]
+    pub busy: usize,
     /// How often everything was looked through.
     pub audits: usize,
     /// Everything that must not be.
@@ -37,8 +40,9 @@ pub struct Tally {
 impl Tally {
     /// In one line.
     pub(crate) fn line(&self, what: String, of: usize) -> Line {
-        let Tally { operations, kills, audits, found } = self;
-        let notes = vec![format!("{kills} killed"), format!("{audits} audits")];
+        let Tally { operations, kills, busy, audits, found } = self;
+        let mut notes = vec![format!("{kills} killed"), format!("{audits} audits")];
+        notes.extend((*busy > 0).then(|| format!("{busy} to be repeated")));
         Line { tried: *operations, of, found: found.len(), notes, ..Line::new(what, "operations") }
     }
 
@@ -53,6 +57,7 @@ impl Tally {
     pub(crate) fn add(&mut self, other: Tally) {
         self.operations += other.operations;
         self.kills += other.kills;
+        self.busy += other.busy;
         self.audits += other.audits;
         self.found.extend(other.found);
     }
@@ -109,6 +114,9 @@ const FORGOTTEN: u32 = 10;
 /// What an ADD is refused with, whose attachment is there: its link, or its address.
 const THERE: [u32; 2] = [code::CONFLICT, code::HOLDS_ALREADY];
 
+/// Of so many calls, one may be refused with code 11: on a machine with too much to do, a lock is not always had in time.
+const BUSY: usize = 100;
+
 /// How many findings a failure shows.
 const SHOWN: usize = 20;
 
@@ -122,7 +130,7 @@ enum Life {
     Without,
     /// It has one: the result of the ADD.
     With(Value),
-    /// A call was killed: a DEL is due.
+    /// A call was killed, or is to be repeated: a DEL is due.
     Unknown,
 }
 
@@ -188,7 +196,13 @@ impl Node {
             });
             self.audit();
         });
-        std::mem::take(&mut *self.tally.lock().unwrap())
+        let tally = std::mem::take(&mut *self.tally.lock().unwrap());
+        if tally.busy * BUSY > tally.operations {
+            self.find(format!("{} of {} calls were refused with code 11", tally.busy, tally.operations));
+        }
+        let mut found = std::mem::take(&mut *self.tally.lock().unwrap());
+        found.add(tally);
+        found
     }
 
     fn work(&self, worker: usize, mut chance: Rng, operations: usize) {
@@ -225,7 +239,7 @@ impl Node {
                 Err(error) => self.find(format!("ADD of {}: {error}: {said:?}", slot.id)),
             },
             KILLED if percent(FORGOTTEN, chance) => self.forget(slot),
-            KILLED => slot.life = Life::Unknown,
+            _ if is_unknown(&said) => slot.life = Life::Unknown,
             _ => {
                 self.find(format!("ADD of {}: {}", slot.id, told(&said)));
                 slot.life = Life::Unknown;
@@ -236,7 +250,7 @@ impl Node {
     /// Refused, by ours; and what runs, runs on.
     fn add_again(&self, slot: &mut Slot, result: &Value, chance: &mut Rng) {
         let said = self.call(&self.crowd.by[0], Verb::Add, &slot.id, &slot.container.path(), &[], Some(chance));
-        if said.exit != KILLED && !refuses_again(&said) {
+        if !is_unknown(&said) && !refuses_again(&said) {
             self.find(format!("ADD of {}, which was there: {}", slot.id, told(&said)));
         }
         self.check(slot, result, chance);
@@ -246,7 +260,7 @@ impl Node {
         let more = [("prevResult", result.clone())];
         let by = self.anybody(chance);
         let said = self.call(by, Verb::Check, &slot.id, &slot.container.path(), &more, Some(chance));
-        if said.exit != 0 && said.exit != KILLED {
+        if said.exit != 0 && !is_unknown(&said) {
             self.find(format!("CHECK of {}, which runs, by {}: {}", slot.id, by.bin.display(), told(&said)));
         }
     }
@@ -267,7 +281,7 @@ impl Node {
         let said = self.call(by, Verb::Del, &slot.id, &path, &more, Some(chance));
         slot.life = match said.exit {
             0 => Life::Without,
-            KILLED => Life::Unknown,
+            _ if is_unknown(&said) => Life::Unknown,
             _ => {
                 self.find(format!("DEL of {} by {}: {}", slot.id, by.bin.display(), told(&said)));
                 Life::Unknown
@@ -285,7 +299,7 @@ impl Node {
     fn succeeds(&self, verb: Verb, id: &str, path: &str, more: &[(&'static str, Value)], chance: &mut Rng) {
         let more = [more, &[("cniVersion", json!("1.1.0"))]].concat();
         let said = self.call(&self.crowd.by[0], verb, id, path, &more, Some(chance));
-        if said.exit != 0 && said.exit != KILLED {
+        if said.exit != 0 && !is_unknown(&said) {
             self.find(format!("{}: {}", verb.command(), told(&said)));
         }
     }
@@ -335,6 +349,7 @@ impl Node {
         let mut tally = self.tally.lock().unwrap();
         tally.operations += made;
         tally.kills += usize::from(said.exit == KILLED);
+        tally.busy += usize::from(is_busy(&said));
         said
     }
 
@@ -366,6 +381,16 @@ impl Slot {
 /// All of one length: none is part of another.
 fn name(place: usize, names: usize) -> String {
     format!("c-{place:03}-{names:06}")
+}
+
+/// Was it refused with code 11, and so is to be repeated?
+fn is_busy(said: &Said) -> bool {
+    said.exit == 1 && serde_json::from_str::<Value>(&said.stdout).is_ok_and(|error| error["code"] == code::TRY_AGAIN)
+}
+
+/// Was it ended before it was done, so that nobody knows what it did?
+fn is_unknown(said: &Said) -> bool {
+    said.exit == KILLED || is_busy(said)
 }
 
 /// Is an ADD refused because the attachment is there, and for nothing else?

@@ -117,7 +117,7 @@ impl Soak {
 
     /// Over what stood there, where somebody looks on; else a line each time.
     fn progress(&self, state: &State, before: usize, took: Duration) {
-        let Tally { operations, kills, audits, found } = &state.tally;
+        let Tally { operations, kills, audits, found, .. } = &state.tally;
         let each = took.as_secs_f64() / count(operations.saturating_sub(before).max(1));
         let left = Duration::from_secs_f64(each * count(self.operations.saturating_sub(*operations)));
         let percent = operations * 100 / self.operations.max(1);
