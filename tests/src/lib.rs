@@ -2,12 +2,13 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test panics: that is how it fails")]
 #![expect(clippy::missing_panics_doc, reason = "a test panics: that is how it fails")]
-#![expect(clippy::disallowed_methods, reason = "it starts cargo, once, unless the environment says not to")]
+#![expect(clippy::disallowed_methods, reason = "it starts cargo, once, and container runtimes")]
 
 pub mod chain;
 pub mod docs;
 pub mod harmed;
 pub mod mixed;
+pub mod runtimes;
 pub mod tampering;
 pub mod transcripts;
 pub mod world;
@@ -73,11 +74,16 @@ pub fn installed() -> &'static Path {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     INSTALLED.get_or_init(|| {
         let dir = built().join("installed");
-        let mut install = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install"));
-        let said = install.args([dir.join("bin"), dir.join("tool")]).output().expect("scripts/install can be started");
-        assert!(said.status.success(), "scripts/install: {}", String::from_utf8_lossy(&said.stderr));
+        install_into(&dir);
         dir.join("bin")
     })
+}
+
+/// Installs the plugins in `bin` of a directory, over whatever is there, and the tool in `tool`.
+fn install_into(dir: &Path) {
+    let mut install = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install"));
+    let said = install.args([dir.join("bin"), dir.join("tool")]).output().expect("scripts/install can be started");
+    assert!(said.status.success(), "scripts/install: {}", String::from_utf8_lossy(&said.stderr));
 }
 
 /// The same, each a file of its own: so they execute their IPAM plugin.
@@ -93,12 +99,16 @@ pub fn apart() -> &'static Path {
     })
 }
 
+/// Where `scripts/needs` keeps what it unpacks and does not install.
+fn cache() -> PathBuf {
+    std::env::var_os("CNIKIT_CACHE").map_or_else(|| "/var/tmp/cnikit".into(), PathBuf::from)
+}
+
 /// Where the reference's plugins are: the packaged ones, 1.1.1, and the newest, 1.9.1. That they are missing is an error that
 /// says how to get them.
 pub fn references() -> [PathBuf; 2] {
-    let cache = std::env::var_os("CNIKIT_CACHE").map_or_else(|| "/var/tmp/cnikit".into(), PathBuf::from);
     let packaged = (PathBuf::from("/usr/lib/cni"), "install the package containernetworking-plugins");
-    let newest = (cache.join("reference/usr/lib/cni"), "`scripts/test` unpacks it there before its tests");
+    let newest = (cache().join("reference/usr/lib/cni"), "`scripts/test` unpacks it there before its tests");
     [packaged, newest].map(|(dir, remedy)| {
         assert!(dir.join("bridge").exists(), "the reference's plugins are not in {}: {remedy}", dir.display());
         dir

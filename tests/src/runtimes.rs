@@ -1,0 +1,17 @@
+//! Container runtimes of others, driven as a person or a kubelet drives them, on a node that is made for them and goes away.
+//!
+//! A [`Node`] is namespaces of its own with the directories that runtimes insist on. [`Containerd`] is one that runs there,
+//! asked by CRI; Podman is a program that is called by [`Node::sh`]. Their configuration is the page's, `docs/runtimes.md`.
+
+mod containerd;
+mod grpc;
+mod image;
+mod node;
+mod page;
+mod plugins;
+
+pub use containerd::{Containerd, Edition, Pod, Sandbox};
+pub use image::IMAGE;
+pub use node::Node;
+pub use page::{CONFLIST, file, network};
+pub use plugins::Maker;

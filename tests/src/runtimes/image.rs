@@ -1,0 +1,64 @@
+//! A file system with busybox alone, and an image of it, without a registry and without an engine that could build one.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+/// The image's name.
+pub const IMAGE: &str = "cnikit.test/busybox:1";
+
+/// What of busybox a container calls by its name.
+const APPLETS: [&str; 8] = ["cat", "httpd", "ip", "nc", "ping", "sh", "sleep", "wget"];
+
+/// Fills a directory: busybox, a page to be served.
+pub(super) fn rootfs(dir: &Path) {
+    for below in ["bin", "dev", "etc", "proc", "run", "sys", "tmp", "www"] {
+        fs::create_dir_all(dir.join(below)).unwrap();
+    }
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists());
+    // Not by us: what another thread starts meanwhile would hold the file open for writing.
+    let from = busybox.expect("busybox is installed: `scripts/test` does that");
+    assert!(Command::new("cp").arg(from).arg(dir.join("bin/busybox")).status().unwrap().success());
+    APPLETS.iter().for_each(|applet| symlink("busybox", dir.join("bin").join(applet)).unwrap());
+    fs::write(dir.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\n").unwrap();
+    fs::write(dir.join("www/index.html"), "served\n").unwrap();
+}
+
+/// Packs a file system into an archive as the OCI image layout has it. Its program sleeps until it is told to end.
+pub(super) fn archive(rootfs: &Path, into: &Path) {
+    let layout = tempfile::tempdir().unwrap();
+    let blobs = layout.path().join("blobs/sha256");
+    fs::create_dir_all(&blobs).unwrap();
+    let keep = |bytes: &[u8], media_type: &str| -> Value {
+        let file = layout.path().join("blob");
+        fs::write(&file, bytes).unwrap();
+        let sum = Command::new("sha256sum").arg(&file).output().unwrap();
+        let sum = String::from_utf8(sum.stdout).unwrap()[..64].to_owned();
+        fs::rename(&file, blobs.join(&sum)).unwrap();
+        json!({"mediaType": media_type, "digest": format!("sha256:{sum}"), "size": bytes.len()})
+    };
+    tar(rootfs, into);
+    let layer = keep(&fs::read(into).unwrap(), "application/vnd.oci.image.layer.v1.tar");
+    let config = json!({
+        "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }, "os": "linux",
+        "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh", "-c", "trap exit TERM INT; while :; do sleep 1; done"]},
+        "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+    });
+    let config = keep(config.to_string().as_bytes(), "application/vnd.oci.image.config.v1+json");
+    let manifest_type = "application/vnd.oci.image.manifest.v1+json";
+    let manifest = json!({"schemaVersion": 2, "mediaType": manifest_type, "config": config, "layers": [layer]});
+    let mut manifest = keep(manifest.to_string().as_bytes(), manifest_type);
+    manifest["annotations"] = json!({"io.containerd.image.name": IMAGE});
+    let index = json!({"schemaVersion": 2, "manifests": [manifest]});
+    fs::write(layout.path().join("index.json"), index.to_string()).unwrap();
+    fs::write(layout.path().join("oci-layout"), json!({"imageLayoutVersion": "1.0.0"}).to_string()).unwrap();
+    tar(layout.path(), into);
+}
+
+fn tar(dir: &Path, into: &Path) {
+    let packed = Command::new("tar").args(["--owner=0", "--group=0", "-C"]).arg(dir).arg("-cf").arg(into).arg(".").status();
+    assert!(packed.expect("tar can be started").success(), "{} cannot be packed", dir.display());
+}

@@ -1,0 +1,148 @@
+//! A node: namespaces for network, mounts and processes, with the fixed paths of runtimes empty.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use cnikit_process::{Deadline, How, Program};
+use cnikit_testkit::Host;
+use tempfile::TempDir;
+
+use super::{Maker, image};
+
+/// What the first process of a node does: it makes room, says so, and waits until it is let go. It is bash, which also buries
+/// what others leave behind.
+const INIT: &str = r#"set -eu
+mount -t tmpfs tmpfs /run
+mkdir -p /run/netns /run/lock /run/etc/upper /run/etc/work
+mount -t overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work overlay /etc
+mkdir -p /etc/cni /etc/containerd
+mount -t tmpfs tmpfs /etc/cni
+mount -t tmpfs tmpfs /etc/containerd
+mkdir /etc/cni/net.d
+mount -t tmpfs tmpfs /var/lib
+mkdir "$DIR/cni" /var/lib/cni
+mount --bind "$DIR/cni" /var/lib/cni
+mount -t tmpfs tmpfs /opt
+mkdir -p /opt/cni/bin
+mount --bind -o ro "$BIN" /opt/cni/bin
+echo ready
+read -r _ || true
+"#;
+
+/// Nothing that is asked of a node may take longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A node that a runtime can be let loose on. All its processes end with it, and the mounts and namespaces with them.
+pub struct Node {
+    /// Its network, and below its directory what stands in `/var/lib/cni`.
+    pub host: Host,
+    /// Whose plugins it has.
+    pub maker: Maker,
+    scratch: TempDir,
+    first: Child,
+    /// The first process reads this; when it ends, so does everything.
+    held: Option<ChildStdin>,
+    cgroup: String,
+}
+
+impl Node {
+    /// A node with these plugins, and no configuration.
+    pub fn new(maker: Maker) -> Node {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let (host, scratch) = (Host::new(), tempfile::tempdir().unwrap());
+        image::rootfs(&scratch.path().join("rootfs"));
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", INIT]);
+        unshare.env("DIR", host.dir()).env("BIN", maker.bin()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut first = host.enter(|| unshare.spawn()).expect("unshare can be started");
+        let (held, stdout) = (first.stdin.take(), first.stdout.take().unwrap());
+        let mut said = String::new();
+        BufReader::new(stdout).read_line(&mut said).unwrap();
+        let cgroup = format!("/cnikit-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let node = Node { host, maker, scratch, first, held, cgroup };
+        assert_eq!(said, "ready\n", "the node cannot be made: what it lacks stands above");
+        node
+    }
+
+    /// A directory that is the same inside and outside, and no part of what a plugin may leave behind.
+    pub fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// A file system for a container, with busybox alone.
+    pub fn rootfs(&self) -> String {
+        self.scratch().join("rootfs").display().to_string()
+    }
+
+    /// The control group below which its containers are: control groups know no namespace that could take them along.
+    pub fn cgroup(&self) -> &str {
+        &self.cgroup
+    }
+
+    /// Writes a file at a path as it is seen on the node.
+    pub fn write(&self, path: &str, text: &str) {
+        self.run("/bin/sh", &["-c", "mkdir -p \"${1%/*}\" && exec cat >\"$1\"", "sh", path], text.as_bytes());
+    }
+
+    /// Runs a shell line on the node; it has to succeed. What it wrote to standard output.
+    pub fn sh(&self, line: &str) -> String {
+        String::from_utf8_lossy(&self.run("/bin/sh", &["-ec", line], b"").0).into_owned()
+    }
+
+    /// Runs a shell line on the node: whether it succeeded, and all it said.
+    pub fn try_sh(&self, line: &str) -> (bool, String) {
+        let (how, mut said, stderr) = self.try_run("/bin/sh", &["-ec", line], b"");
+        said.extend(stderr);
+        (how.is_success(), String::from_utf8_lossy(&said).into_owned())
+    }
+
+    /// Runs a program on the node; it has to succeed. Its standard output and error.
+    pub fn run(&self, program: &str, args: &[&str], stdin: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let (how, stdout, stderr) = self.try_run(program, args, stdin);
+        let said = || [&stdout[..], &stderr[..]].map(String::from_utf8_lossy).concat();
+        assert!(how.is_success(), "{program} {args:?}: {how}: {}", said());
+        (stdout, stderr)
+    }
+
+    /// Runs a program on the node: how it ended, its standard output and error.
+    pub(super) fn try_run(&self, program: &str, args: &[&str], stdin: &[u8]) -> (How, Vec<u8>, Vec<u8>) {
+        let of = |kind: &str| format!("/proc/{}/ns/{kind}", self.first.id());
+        let enter = [
+            format!("--net={}", of("net")),
+            format!("--mount={}", of("mnt")),
+            format!("--pid={}", of("pid_for_children")),
+            "--".into(),
+            program.into(),
+        ];
+        let nsenter = Program {
+            path: "/usr/bin/nsenter".into(),
+            args: enter.iter().map(String::as_str).chain(args.iter().copied()).map(Into::into).collect(),
+            env: Vec::new(),
+            stdin: stdin.to_vec(),
+            limit: 64 << 20,
+            grace: Duration::from_secs(1),
+        };
+        let ended = cnikit_process::run(&nsenter, Deadline::after(PATIENCE));
+        let ended = ended.unwrap_or_else(|error| panic!("{program} {args:?}: {error}"));
+        (ended.how, ended.stdout, ended.stderr)
+    }
+
+    /// Waits until a shell line succeeds on the node.
+    pub fn wait_for(&self, line: &str) {
+        let tries = format!("for i in $(seq 300); do if {line}; then exit; fi; sleep 0.1; done 2>&1; exit 1");
+        let (succeeded, said) = self.try_sh(&tries);
+        assert!(succeeded, "in vain was waited for: {line}: {said}");
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.held.take());
+        let _ = self.first.wait();
+        let find = "find /sys/fs/cgroup -depth -type d -path \"*$1*\" -exec rmdir {} +";
+        let _ = Command::new("sh").args(["-c", find, "sh", &self.cgroup]).status();
+    }
+}

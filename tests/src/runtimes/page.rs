@@ -1,0 +1,24 @@
+//! The files that `docs/runtimes.md` shows, each in a block that says in its first line where the file belongs.
+
+use serde_json::{Value, json};
+
+use crate::docs::page;
+
+/// Where the page puts its network.
+pub const CONFLIST: &str = "/etc/cni/net.d/10-cnikit.conflist";
+
+/// The text of a file as the page has it.
+pub fn file(path: &str) -> String {
+    let page = page("docs/runtimes.md");
+    let opening = format!(" file={path}\n");
+    let after = page.text.split_once(&opening).unwrap_or_else(|| panic!("docs/runtimes.md shows no {path}")).1;
+    after.split_once("```").unwrap().0.to_owned()
+}
+
+/// The page's network in a version of the specification.
+pub fn network(version: &str) -> Value {
+    let mut list: Value = serde_json::from_str(&file(CONFLIST)).unwrap();
+    assert!(list["cniVersion"].is_string(), "{CONFLIST} names no version");
+    list["cniVersion"] = json!(version);
+    list
+}
