@@ -9,9 +9,11 @@ mod image;
 mod node;
 mod page;
 mod plugins;
+mod trials;
 
 pub use containerd::{Containerd, Edition, Pod, Sandbox};
 pub use image::IMAGE;
 pub use node::Node;
 pub use page::{CONFLIST, file, network};
 pub use plugins::Maker;
+pub use trials::trials;

@@ -41,7 +41,7 @@ const QUESTIONS: [(&str, &str, &str); 11] = [
     ),
     ("qdisc", "tc qdisc show 2>/dev/null", "s/qdisc ([a-z_]+) [0-9a-f]+:/qdisc \\1/"),
     ("vlan", "bridge vlan show 2>/dev/null", ""),
-    ("nft", "rules=$(nft list ruleset); printf '%s\\n' \"$rules\"", ""),
+    ("nft", "rules=$(nft --stateless list ruleset); printf '%s\\n' \"$rules\"", ""),
     ("iptables", "case $rules in *'table ip '*) iptables-save 2>/dev/null ;; esac", RULESET),
     ("ip6tables", "case $rules in *'table ip6 '*) ip6tables-save 2>/dev/null ;; esac", RULESET),
     (

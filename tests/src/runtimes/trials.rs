@@ -1,0 +1,29 @@
+//! Scenes as a test harness has them.
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// Runs scenes by name. Runtimes want the machine's own root: where we are root of a user namespace alone, none is run, and
+/// that is said in the words that `scripts/test` looks for.
+pub fn trials<F: Fn() + Send + 'static>(arguments: &Arguments, scenes: Vec<(String, F)>) -> ExitCode {
+    let (is_root, count) = (is_root(), scenes.len());
+    let trial = |(name, play): (String, F)| {
+        Trial::test(name, move || {
+            play();
+            Ok(())
+        })
+        .with_ignored_flag(!is_root)
+    };
+    let conclusion = libtest_mimic::run(arguments, scenes.into_iter().map(trial).collect());
+    if !is_root {
+        println!("runtimes: {count} not run here for want of: root\n");
+    }
+    conclusion.exit_code()
+}
+
+/// Is every user of the machine mapped to itself? See user_namespaces(7).
+fn is_root() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}

@@ -1,0 +1,114 @@
+//! A node on which scenes are played one after the other, and what each leaves there.
+
+use std::fmt;
+use std::time::Instant;
+
+use cnikit_testkit::Snapshot;
+use cnikit_tests::runtimes::{CONFLIST, Containerd, Edition, Maker, Node, Pod, Sandbox, network};
+
+/// Which containerd, which plugins, which version.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject {
+    pub(crate) edition: Edition,
+    pub(crate) version: &'static str,
+    pub(crate) maker: Maker,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}::cni_{}::{}", self.edition.name(), self.version.replace('.', "_"), self.maker.name())
+    }
+}
+
+/// A scene, and what the reference leaves behind after it by its nature: kinds of lines of a snapshot.
+#[derive(Clone, Copy)]
+pub(crate) struct Scene {
+    pub(crate) name: &'static str,
+    pub(crate) play: fn(&mut Stage),
+    pub(crate) theirs_leaves: &'static [&'static str],
+}
+
+/// Where scenes are played.
+pub(crate) struct Stage<'a> {
+    pub(crate) node: &'a Node,
+    pub(crate) cri: Containerd<'a>,
+    /// Every container id and address that was seen, by which traces are known.
+    seen: Vec<String>,
+}
+
+/// host-local's cursor and index stay, and tell where the next address comes from.
+const MAY_MOVE: [&str; 2] = ["last_reserved_ip.", ".idx"];
+
+/// Plays all scenes on one node; after each, nothing of it is left.
+pub(crate) fn play(subject: Subject, scenes: &[Scene]) {
+    let node = Node::new(subject.maker);
+    node.write(CONFLIST, &network(subject.version).to_string());
+    let cri = Containerd::start(&node, subject.edition);
+    let (mut stage, mut took) = (Stage { node: &node, cri, seen: Vec::new() }, Vec::new());
+    let first = stage.run("first", 8080);
+    stage.leave(&first);
+    let mut before = Snapshot::of(&node.host);
+    for scene in scenes {
+        let begin = Instant::now();
+        (scene.play)(&mut stage);
+        took.push(format!("{} {:.1} s", scene.name, begin.elapsed().as_secs_f32()));
+        stage.assert_left_alone(&before, scene);
+        before = Snapshot::of(&node.host);
+    }
+    println!("containerd {}, {subject}: {}", stage.cri.version(), took.join(", "));
+}
+
+impl Stage<'_> {
+    /// Runs a pod with a port of the node, or 0 for none.
+    pub(crate) fn run(&mut self, name: &str, host_port: u16) -> Sandbox {
+        let pod = self.cri.run(&Pod { name: name.into(), host_port });
+        let pod = pod.unwrap_or_else(|error| panic!("{name}: {error}\n{}", self.cri.said()));
+        self.saw(&pod);
+        pod
+    }
+
+    /// Remembers a pod.
+    pub(crate) fn saw(&mut self, pod: &Sandbox) {
+        assert_eq!(pod.addresses.len(), 2, "{pod:?}");
+        self.seen.push(pod.id.clone());
+        self.seen.extend(pod.addresses.clone());
+    }
+
+    /// Stops and removes a pod.
+    pub(crate) fn leave(&self, pod: &Sandbox) {
+        let left = self.cri.stop(&pod.id).and_then(|()| self.cri.remove(&pod.id));
+        left.unwrap_or_else(|error| panic!("{error}\n{}", self.cri.said()));
+    }
+
+    /// Starts a container that serves a page at port 80 of both families.
+    pub(crate) fn serve(&self, pod: &Sandbox) -> String {
+        let httpd = ["/bin/httpd", "-f", "-p", "[::]:80", "-h", "/www"];
+        self.cri.container(pod, &httpd).unwrap_or_else(|error| panic!("{error}\n{}", self.cri.said()))
+    }
+
+    /// A container reaches all addresses of a pod.
+    pub(crate) fn assert_reaches(&self, container: &str, to: &Sandbox) {
+        for address in &to.addresses {
+            let (reached, said) = self.cri.exec(container, &["/bin/ping", "-c", "1", "-w", "5", address]).unwrap();
+            assert!(reached, "{address}: {said}");
+        }
+    }
+
+    /// The page is served to the node itself at a port.
+    pub(crate) fn assert_served(&self, port: u16) {
+        assert_eq!(self.node.sh(&format!("curl -sS --max-time 5 http://127.0.0.1:{port}/")), "served\n");
+    }
+
+    /// After ours all is as it was before; after the reference's, nothing is left by which one of its pods is known.
+    fn assert_left_alone(&self, before: &Snapshot, scene: &Scene) {
+        let after = Snapshot::of(&self.node.host);
+        if self.node.maker.is_ours() {
+            return after.assert_unchanged_since(before, &MAY_MOVE, scene.name);
+        }
+        let is_trace = |line: &String| line.contains("veth") || self.seen.iter().any(|mark| line.contains(mark));
+        let is_natural = |line: &String| scene.theirs_leaves.iter().any(|kind| line.starts_with(kind));
+        let left: Vec<String> = after.added_since(before, &MAY_MOVE);
+        let left: Vec<String> = left.into_iter().filter(|line| is_trace(line) && !is_natural(line)).collect();
+        assert!(left.is_empty(), "{}: the reference left {left:#?}", scene.name);
+    }
+}
