@@ -1,0 +1,146 @@
+//! Podman with its CNI backend drives the plugins: ours, and, as a control, the reference's alone. What fails with the
+//! reference too is the scene's fault.
+#![expect(clippy::print_stdout, reason = "what each scene took is part of what a test program says")]
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use cnikit_testkit::Snapshot;
+use cnikit_tests::mixed::Release;
+use cnikit_tests::runtimes::{CONFLIST, Maker, Node, file, network, trials};
+use libtest_mimic::Arguments;
+use serde_json::Value;
+
+/// What this machine needs beside the page's configuration: it has no systemd, and root here may not raise every limit.
+const BESIDE: &str = r#"[containers]
+default_ulimits = ["nofile=1024:4096", "nproc=4096:4096"]
+log_driver = "k8s-file"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "runc"
+"#;
+
+/// By name; each leaves nothing, and a second time what it left the first.
+const SCENES: [(&str, fn(&Podman)); 4] = [
+    ("its own network", its_own_network),
+    ("the page's network", the_pages_network),
+    ("a network made and removed", a_network_made_and_removed),
+    ("a port, and reloaded", a_port_and_reloaded),
+];
+
+/// host-local's cursor and index stay, and tell where the next address comes from.
+const MAY_MOVE: [&str; 2] = ["last_reserved_ip.", ".idx"];
+
+fn main() -> ExitCode {
+    let makers = [Maker::Ours(Release::Packaged), Maker::Theirs(Release::Packaged)];
+    let scenes = makers.map(|maker| (maker.name().to_owned(), move || play(maker)));
+    trials(&Arguments::from_args(), scenes.into())
+}
+
+/// A node with Podman.
+struct Podman {
+    node: Node,
+}
+
+fn play(maker: Maker) {
+    let podman = Podman { node: Node::new(maker) };
+    let node = &podman.node;
+    node.write(CONFLIST, &network("1.0.0").to_string());
+    node.write("/etc/containers/containers.conf", &file("/etc/containers/containers.conf"));
+    node.write("/etc/containers/containers.conf.d/beside.conf", BESIDE);
+    let mut took = Vec::new();
+    for (name, scene) in SCENES {
+        scene(&podman);
+        let left = Snapshot::of(&node.host);
+        podman.assert_nothing_left(name);
+        let begin = Instant::now();
+        scene(&podman);
+        took.push(format!("{name} {:.1} s", begin.elapsed().as_secs_f32()));
+        podman.assert_left_alone(&left, name);
+    }
+    println!("{}, {}: {}", podman.sh("--version").trim(), maker.name(), took.join(", "));
+}
+
+impl Podman {
+    /// Calls it; it has to succeed.
+    fn sh(&self, line: &str) -> String {
+        self.node.sh(&format!("podman {line}"))
+    }
+
+    /// Runs a container with busybox, and what it says.
+    fn run(&self, flags: &str, command: &str) -> String {
+        let (cgroup, rootfs) = (self.node.cgroup(), self.node.rootfs());
+        self.sh(&format!("run --cgroup-parent {cgroup} {flags} --rootfs {rootfs}:O {command}"))
+    }
+
+    /// What a command shows as JSON, of the first thing that was asked about.
+    fn shows(&self, line: &str) -> Value {
+        let said = self.sh(line);
+        let list: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{line}: {error}: {said}"));
+        list[0].clone()
+    }
+
+    fn assert_served(&self, port: u16) {
+        assert_eq!(self.node.sh(&format!("curl -sS --max-time 5 http://127.0.0.1:{port}/")), "served\n");
+    }
+
+    /// No link, address or rule of a container.
+    fn assert_nothing_left(&self, scene: &str) {
+        let files = "find /var/lib/cni -name '*.[0-9]*' ! -name 'last_reserved_ip.*'; ls /var/lib/cni/results";
+        let left = self.node.sh(&format!("ip -o link show type veth; {files}; iptables-save | grep -E 'dport|CNI-[0-9a-f]' || :"));
+        assert_eq!(left, "", "{scene}");
+    }
+
+    fn assert_left_alone(&self, before: &Snapshot, scene: &str) {
+        let after = Snapshot::of(&self.node.host);
+        if self.node.maker.is_ours() {
+            after.assert_unchanged_since(before, &MAY_MOVE, scene);
+        }
+        self.assert_nothing_left(scene);
+    }
+}
+
+/// The network that it has when it is told of none.
+fn its_own_network(podman: &Podman) {
+    let said = podman.run("--rm --network podman", "/bin/ip -o address show eth0");
+    assert!(said.contains("inet 10.88.0."), "{said}");
+}
+
+fn the_pages_network(podman: &Podman) {
+    let said = podman.run("--rm --network cnikit", "/bin/ip -o address show eth0");
+    assert!(said.contains("inet 10.89.0.") && said.contains("inet6 fd00:89::"), "{said}");
+}
+
+/// Two containers on it reach each other over both families.
+fn a_network_made_and_removed(podman: &Podman) {
+    podman.sh("network create --subnet 10.91.0.0/24 --subnet fd00:91::/64 --ipv6 made");
+    let made = podman.shows("network inspect made");
+    assert_eq!((&made["driver"], &made["subnets"][1]["subnet"]), (&"bridge".into(), &"fd00:91::/64".into()), "{made}");
+    let addresses = ["one", "two"].map(|name| {
+        podman.run(&format!("--detach --cap-add net_raw --network made --name {name}"), "/bin/sleep 600");
+        let network = podman.shows(&format!("inspect {name}"))["NetworkSettings"]["Networks"]["made"].clone();
+        ["IPAddress", "GlobalIPv6Address"].map(|key| network[key].as_str().unwrap_or_default().to_owned())
+    });
+    for (from, to) in [("one", &addresses[1]), ("two", &addresses[0])] {
+        for address in to {
+            podman.sh(&format!("exec {from} /bin/ping -c 1 -w 5 {address}"));
+        }
+    }
+    podman.sh("rm --force --time 0 one two");
+    podman.sh("network rm made");
+    assert!(!podman.sh("network ls --quiet").contains("made"));
+    assert!(!podman.node.try_sh("ls /etc/cni/net.d | grep made").0, "its configuration stays");
+}
+
+/// The port is served before and after the network is built anew under a running container, which keeps its address.
+fn a_port_and_reloaded(podman: &Podman) {
+    podman.run("--detach --name web --publish 8091:80", "/bin/httpd -f -p 80 -h /www");
+    let address = || podman.shows("inspect web")["NetworkSettings"]["IPAddress"].clone();
+    let before = address();
+    podman.assert_served(8091);
+    podman.sh("network reload web");
+    podman.assert_served(8091);
+    assert_eq!(address(), before);
+    podman.sh("rm --force --time 0 web");
+}
