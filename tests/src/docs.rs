@@ -55,7 +55,7 @@ pub fn examples(need: Option<&str>) -> Vec<Example> {
 }
 
 impl Page {
-    /// Its blocks of code that are marked as JSON: each is a network list.
+    /// Its blocks of code that are marked as JSON: each is a network list. One with a `file=` is for a container runtime.
     pub fn examples(&self) -> Vec<Example> {
         let mut lines = self.text.lines().enumerate();
         let mut found = Vec::new();
@@ -63,7 +63,7 @@ impl Page {
             let Some(words) = fence.strip_prefix("```") else { continue };
             let block: Vec<&str> = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```").collect();
             let mut words = words.split_whitespace();
-            if words.next() == Some("json") {
+            if words.next() == Some("json") && !words.clone().any(|word| word.starts_with("file=")) {
                 let place = format!("{}:{}", self.path.display(), number + 1);
                 let list = serde_json::from_str(&block.join("\n")).unwrap_or_else(|error| panic!("{place}: {error}"));
                 let need = words.find_map(|word| word.strip_prefix("needs=")).map(str::to_owned);

@@ -12,6 +12,7 @@ use cnikit::{Interface, InterfacePlugin, Ipam, IpamPlugin, Plugin};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Host, Subject};
 use cnikit_tests::docs::{Example, Page, examples, page, pages};
+use cnikit_tests::runtimes::{CONFLIST, files};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -294,6 +295,21 @@ fn sources(folder: &Path) -> String {
         }
     }
     all.replace("\\\"", "\"")
+}
+
+/// Two of the runtimes are started by tests with what the page says; the others are told the same.
+#[test]
+fn every_runtime_is_told_the_same_directories() {
+    let mut runtimes = 0;
+    for (path, text) in files().into_iter().filter(|(path, _)| path != CONFLIST) {
+        let quoted = text.split('"').skip(1).step_by(2).filter(|quoted| quoted.starts_with('/'));
+        let directories: BTreeSet<&str> = quoted.map(|quoted| quoted.trim_end_matches('/')).collect();
+        let [networks, plugins] = ["/etc/cni/net.d", "/opt/cni/bin"];
+        assert!(directories.contains(plugins), "{path}: {text}");
+        assert!(directories.is_subset(&[networks, plugins].into()), "{path}: {text}");
+        runtimes += 1;
+    }
+    assert_eq!(runtimes, 4);
 }
 
 #[test]

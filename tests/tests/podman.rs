@@ -21,8 +21,11 @@ events_logger = "file"
 runtime = "runc"
 "#;
 
-/// By name; each leaves nothing, and a second time what it left the first.
-const SCENES: [(&str, fn(&Podman)); 4] = [
+/// What is done with Podman, and its name.
+type Scene = (&'static str, fn(&Podman));
+
+/// Each leaves nothing, and a second time what it left the first.
+const SCENES: [Scene; 4] = [
     ("its own network", its_own_network),
     ("the page's network", the_pages_network),
     ("a network made and removed", a_network_made_and_removed),
@@ -88,7 +91,8 @@ impl Podman {
     /// No link, address or rule of a container.
     fn assert_nothing_left(&self, scene: &str) {
         let files = "find /var/lib/cni -name '*.[0-9]*' ! -name 'last_reserved_ip.*'; ls /var/lib/cni/results";
-        let left = self.node.sh(&format!("ip -o link show type veth; {files}; iptables-save | grep -E 'dport|CNI-[0-9a-f]' || :"));
+        let rules = "iptables-save | grep -E 'dport|CNI-[0-9a-f]' || :";
+        let left = self.node.sh(&format!("ip -o link show type veth; {files}; {rules}"));
         assert_eq!(left, "", "{scene}");
     }
 
@@ -103,7 +107,7 @@ impl Podman {
 
 /// The network that it has when it is told of none.
 fn its_own_network(podman: &Podman) {
-    let said = podman.run("--rm --network podman", "/bin/ip -o address show eth0");
+    let said = podman.run("--rm", "/bin/ip -o address show eth0");
     assert!(said.contains("inet 10.88.0."), "{said}");
 }
 
@@ -122,6 +126,7 @@ fn a_network_made_and_removed(podman: &Podman) {
         let network = podman.shows(&format!("inspect {name}"))["NetworkSettings"]["Networks"]["made"].clone();
         ["IPAddress", "GlobalIPv6Address"].map(|key| network[key].as_str().unwrap_or_default().to_owned())
     });
+    podman.node.assert_made_by_its_maker();
     for (from, to) in [("one", &addresses[1]), ("two", &addresses[0])] {
         for address in to {
             podman.sh(&format!("exec {from} /bin/ping -c 1 -w 5 {address}"));

@@ -59,6 +59,7 @@ pub(super) fn archive(rootfs: &Path, into: &Path) {
 }
 
 fn tar(dir: &Path, into: &Path) {
-    let packed = Command::new("tar").args(["--owner=0", "--group=0", "-C"]).arg(dir).arg("-cf").arg(into).arg(".").status();
+    let packed =
+        Command::new("tar").args(["--owner=0", "--group=0", "-C"]).arg(dir).arg("-cf").arg(into).arg(".").status();
     assert!(packed.expect("tar can be started").success(), "{} cannot be packed", dir.display());
 }

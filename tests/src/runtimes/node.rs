@@ -33,7 +33,7 @@ read -r _ || true
 "#;
 
 /// Nothing that is asked of a node may take longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A node that a runtime can be let loose on. All its processes end with it, and the mounts and namespaces with them.
 pub struct Node {
@@ -128,6 +128,14 @@ impl Node {
         let ended = cnikit_process::run(&nsenter, Deadline::after(PATIENCE));
         let ended = ended.unwrap_or_else(|error| panic!("{program} {args:?}: {error}"));
         (ended.how, ended.stdout, ended.stderr)
+    }
+
+    /// The host's end of every container's link says that ours made it, or not.
+    pub fn assert_made_by_its_maker(&self) {
+        let links = self.sh("ip -o -d link show type veth");
+        assert!(!links.is_empty(), "no container has a link");
+        let is_right = |link: &str| link.contains("alias cnikit:") == self.maker.is_ours();
+        assert!(links.lines().all(is_right), "{:?}: {links}", self.maker);
     }
 
     /// Waits until a shell line succeeds on the node.

@@ -15,6 +15,13 @@ pub fn file(path: &str) -> String {
     after.split_once("```").unwrap().0.to_owned()
 }
 
+/// The path and the text of each file of the page.
+pub fn files() -> Vec<(String, String)> {
+    let page = page("docs/runtimes.md").text;
+    let openings = page.lines().filter(|line| line.starts_with("```")).filter_map(|line| line.split_once(" file="));
+    openings.map(|(_, path)| (path.to_owned(), file(path))).collect()
+}
+
 /// The page's network in a version of the specification.
 pub fn network(version: &str) -> Value {
     let mut list: Value = serde_json::from_str(&file(CONFLIST)).unwrap();

@@ -22,7 +22,7 @@ pub fn trials<F: Fn() + Send + 'static>(arguments: &Arguments, scenes: Vec<(Stri
     conclusion.exit_code()
 }
 
-/// Is every user of the machine mapped to itself? See user_namespaces(7).
+/// Is every user of the machine mapped to itself? See `user_namespaces(7)`.
 fn is_root() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap();
     map.split_whitespace().eq(["0", "0", "4294967295"])

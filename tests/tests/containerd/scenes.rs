@@ -28,6 +28,7 @@ const fn scene(name: &'static str, play: fn(&mut Stage)) -> Scene {
 /// Over both families; the port of the one is served to the node, to the other, and to itself.
 fn two_pods_talk(stage: &mut Stage) {
     let (one, two) = (stage.run("one", 8080), stage.run("two", 0));
+    stage.node.assert_made_by_its_maker();
     let (in_one, in_two) = (stage.serve(&one), stage.serve(&two));
     stage.assert_reaches(&in_one, &two);
     stage.assert_reaches(&in_two, &one);
