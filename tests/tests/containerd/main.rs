@@ -30,6 +30,6 @@ fn main() -> ExitCode {
     if let Some(verb) = std::env::args().nth(1).and_then(|word| libcni::Verb::named(&word)) {
         return libcni::carry_out(verb);
     }
-    let scenes = SUBJECTS.map(|subject| (subject.to_string(), move || stage::play(subject, scenes::ALL)));
+    let scenes = SUBJECTS.map(|subject| (subject.to_string(), move || stage::play(subject, &scenes::of(subject))));
     trials(&Arguments::from_args(), scenes.into())
 }

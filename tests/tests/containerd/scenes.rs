@@ -6,9 +6,16 @@ use std::thread;
 use cnikit_tests::runtimes::{Pod, Sandbox};
 
 use crate::libcni::{self, Verb};
-use crate::stage::{Scene, Stage};
+use crate::stage::{Scene, Stage, Subject};
 
-pub(crate) const ALL: &[Scene] = &[
+/// What is played for a subject.
+pub(crate) fn of(subject: Subject) -> Vec<Scene> {
+    // The reference's STATUS finds nothing wrong with a disk that cannot be written to.
+    let tells = subject.version == "1.1.0" && subject.maker.is_ours();
+    ALL.iter().copied().chain(tells.then_some(scene("the disk is read-only", the_disk_is_read_only))).collect()
+}
+
+const ALL: [Scene; 6] = [
     scene("two pods talk", two_pods_talk),
     scene("containerd is killed", containerd_is_killed),
     Scene {
@@ -119,4 +126,14 @@ fn the_other_libcni(stage: &mut Stage) {
     stage.assert_served(8080);
     stage.leave(&one);
     assert!(!stage.node.try_sh(&format!("test -e {result}")).0, "DEL by Go's libcni left the result of ours");
+}
+
+/// By STATUS of ours the node is not ready as long as no address could be given, and says why.
+fn the_disk_is_read_only(stage: &mut Stage) {
+    stage.node.sh("mount -t tmpfs -o ro tmpfs /var/lib/cni/networks");
+    let unready = stage.cri.is_ready().unwrap_err();
+    assert!(unready.contains("NetworkReady") && unready.contains("host-local"), "{unready}");
+    assert!(unready.contains("/var/lib/cni/networks"), "{unready}");
+    stage.node.sh("umount /var/lib/cni/networks");
+    stage.cri.is_ready().unwrap();
 }
