@@ -11,8 +11,10 @@ use cnikit_tests::runtimes::{CONFLIST, Maker, Node, file, network, trials};
 use libtest_mimic::Arguments;
 use serde_json::Value;
 
-/// What this machine needs beside the page's configuration: it has no systemd, and root here may not raise every limit.
+/// What the tests need beside the page's configuration: there may be no systemd, root in a container may not raise every limit,
+/// and a profile would stay loaded in the machine's kernel.
 const BESIDE: &str = r#"[containers]
+apparmor_profile = "unconfined"
 default_ulimits = ["nofile=1024:4096", "nproc=4096:4096"]
 log_driver = "k8s-file"
 [engine]

@@ -38,11 +38,12 @@ impl Edition {
     }
 }
 
-/// What this machine needs beside the page's configuration: the image, since no registry is in reach, and no score that takes
-/// a capability which root in a container may not have.
+/// What the tests need beside the page's configuration: the image, since no registry is in reach; no score that takes a
+/// capability which root in a container may not have; and no profile, which would stay loaded in the machine's kernel.
 const BESIDE: &str = r#"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "IMAGE"
+  disable_apparmor = true
   restrict_oom_score_adj = true
 "#;
 
@@ -159,7 +160,7 @@ impl<'a> Containerd<'a> {
         let (uid, logs) = (format!("{name}-{host_port}"), self.node.scratch().join("logs"));
         let metadata = Message::default().text(1, name).text(2, &uid).text(3, "cnikit");
         let port = Message::default().number(2, 80).number(3, u64::from(*host_port));
-        let linux = Message::default().text(1, self.node.cgroup());
+        let linux = Message::default().text(1, &self.node.cgroup());
         let config = Message::default().message(1, &metadata).text(2, name).text(3, &logs.display().to_string());
         let config = if *host_port == 0 { config } else { config.message(5, &port) };
         config.message(8, &linux)

@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cnikit_process::{Deadline, How, Program};
@@ -45,13 +44,11 @@ pub struct Node {
     first: Child,
     /// The first process reads this; when it ends, so does everything.
     held: Option<ChildStdin>,
-    cgroup: String,
 }
 
 impl Node {
     /// A node with these plugins, and no configuration.
     pub fn new(maker: Maker) -> Node {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
         let (host, scratch) = (Host::new(), tempfile::tempdir().unwrap());
         image::rootfs(&scratch.path().join("rootfs"));
         let mut unshare = Command::new("unshare");
@@ -61,8 +58,7 @@ impl Node {
         let (held, stdout) = (first.stdin.take(), first.stdout.take().unwrap());
         let mut said = String::new();
         BufReader::new(stdout).read_line(&mut said).unwrap();
-        let cgroup = format!("/cnikit-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let node = Node { host, maker, scratch, first, held, cgroup };
+        let node = Node { host, maker, scratch, first, held };
         assert_eq!(said, "ready\n", "the node cannot be made: what it lacks stands above");
         node
     }
@@ -78,8 +74,8 @@ impl Node {
     }
 
     /// The control group below which its containers are: control groups know no namespace that could take them along.
-    pub fn cgroup(&self) -> &str {
-        &self.cgroup
+    pub fn cgroup(&self) -> String {
+        format!("/cnikit{}", self.scratch().file_name().unwrap().display())
     }
 
     /// Writes a file at a path as it is seen on the node.
@@ -151,6 +147,6 @@ impl Drop for Node {
         drop(self.held.take());
         let _ = self.first.wait();
         let find = "find /sys/fs/cgroup -depth -type d -path \"*$1*\" -exec rmdir {} +";
-        let _ = Command::new("sh").args(["-c", find, "sh", &self.cgroup]).status();
+        let _ = Command::new("sh").args(["-c", find, "sh", &self.cgroup()]).status();
     }
 }
