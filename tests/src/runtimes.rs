@@ -13,7 +13,7 @@ mod trials;
 
 pub use containerd::{Containerd, Edition, Pod, Sandbox};
 pub use image::IMAGE;
-pub use node::Node;
+pub use node::{HINTS, Node};
 pub use page::{CONFLIST, file, files, network};
 pub use plugins::Maker;
 pub use trials::trials;

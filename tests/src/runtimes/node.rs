@@ -31,6 +31,9 @@ echo ready
 read -r _ || true
 "#;
 
+/// As the test kit's hints, where a node has these files: see [`cnikit_testkit::snapshot::HINTS`].
+pub const HINTS: [&str; 2] = ["file: cni/networks/<network>/last_reserved_ip.", "file: cni/networks/.idx/<network> = "];
+
 /// Nothing that is asked of a node may take longer.
 const PATIENCE: Duration = Duration::from_mins(2);
 

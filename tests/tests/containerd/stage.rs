@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Instant;
 
 use cnikit_testkit::Snapshot;
-use cnikit_tests::runtimes::{CONFLIST, Containerd, Edition, Maker, Node, Pod, Sandbox, network};
+use cnikit_tests::runtimes::{CONFLIST, Containerd, Edition, HINTS, Maker, Node, Pod, Sandbox, network};
 
 /// Which containerd, which plugins, which version.
 #[derive(Clone, Copy)]
@@ -35,9 +35,6 @@ pub(crate) struct Stage<'a> {
     /// Every container id and address that was seen, by which traces are known.
     seen: Vec<String>,
 }
-
-/// host-local's cursor and index stay, and tell where the next address comes from.
-const MAY_MOVE: [&str; 2] = ["last_reserved_ip.", ".idx"];
 
 /// Plays all scenes on one node; after each, nothing of it is left.
 pub(crate) fn play(subject: Subject, scenes: &[Scene]) {
@@ -103,11 +100,11 @@ impl Stage<'_> {
     fn assert_left_alone(&self, before: &Snapshot, scene: &Scene) {
         let after = Snapshot::of(&self.node.host);
         if self.node.maker.is_ours() {
-            return after.assert_unchanged_since(before, &MAY_MOVE, scene.name);
+            return after.assert_unchanged_since(before, &HINTS, scene.name);
         }
         let is_trace = |line: &String| line.contains("veth") || self.seen.iter().any(|mark| line.contains(mark));
         let is_natural = |line: &String| scene.theirs_leaves.iter().any(|kind| line.starts_with(kind));
-        let left: Vec<String> = after.added_since(before, &MAY_MOVE);
+        let left: Vec<String> = after.added_since(before, &HINTS);
         let left: Vec<String> = left.into_iter().filter(|line| is_trace(line) && !is_natural(line)).collect();
         assert!(left.is_empty(), "{}: the reference left {left:#?}", scene.name);
     }
