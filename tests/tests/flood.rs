@@ -38,15 +38,23 @@ fn a_plugin_that_forgets_what_a_kill_left_is_found() {
 }
 
 #[test]
-#[should_panic(expected = "which was there: exit 1: {\"code\":11,")]
+#[should_panic(expected = "which was there: exit 1: {\"code\":7,")]
 fn a_plugin_that_refuses_what_is_there_for_another_reason_is_found() {
     let text = r#"
         here=$(dirname "$0")/$CNI_CONTAINERID
         case $CNI_COMMAND in
-        ADD) if [ -e "$here" ]; then echo '{"code":11,"msg":"it is busy already"}'; exit 1; fi; : >"$here" && echo '{}' ;;
+        ADD) if [ -e "$here" ]; then echo '{"code":7,"msg":"it is wrong already"}'; exit 1; fi; : >"$here" && echo '{}' ;;
         DEL) rm -f "$here" ;;
         esac"#;
     let (_bin, subject) = script(text, json!({}));
+    flood::holds(&subject, 500);
+}
+
+#[test]
+#[should_panic(expected = "calls were refused with code 11")]
+fn a_plugin_that_is_always_busy_is_found() {
+    let (_bin, subject) =
+        script(r#"[ $CNI_COMMAND != STATUS ] || { echo '{"code":11,"msg":"later"}'; exit 1; }; echo '{}'"#, json!({}));
     flood::holds(&subject, 500);
 }
 
