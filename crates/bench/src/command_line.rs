@@ -21,9 +21,9 @@ scenes lists the scenes.
   --rows WORDS   only scenes with one of these words, divided by commas, in their names
   --exact NAME   only the scene of this name
   --short        few rounds, and nothing huge
-  --assert       exit status 1 if a target is missed, by more than the noise
-  --guard        exit status 1 if something is surely only half as good as it usually is
-  --rounds N     instead of each scene's own number
+  --assert       exit status 1 if a target is missed, by more than the noise, or was not measured, or a call of ours fails
+  --guard        exit status 1 if something is surely only half as good as it usually is, was not measured, or fails
+  --rounds N     at most so many of each scene
 ";
 
 /// The subcommand.

@@ -10,19 +10,24 @@ use cnikit_skel::log;
 
 use crate::figures::median;
 
-/// What one step costs whose log is off, in nanoseconds, its own work not counted.
+/// What one step costs whose log is off, in nanoseconds, its own work not counted: the least of a few times, which is what is
+/// left where nothing else of the machine's is in it. Not above 0 where the step was optimised away.
 pub(crate) fn log_step() -> f64 {
-    const STEPS: u32 = 1_000_000;
+    const STEPS: u32 = 200_000;
+    const TIMES: usize = 5;
     let timed = |work: &dyn Fn(u32) -> u32| {
-        let began = Instant::now();
-        (0..STEPS).for_each(|n| {
-            black_box(work(black_box(n)));
-        });
-        began.elapsed().as_secs_f64() * 1e9 / f64::from(STEPS)
+        let once = |_| {
+            let began = Instant::now();
+            (0..STEPS).for_each(|n| {
+                black_box(work(black_box(n)));
+            });
+            began.elapsed().as_secs_f64() * 1e9 / f64::from(STEPS)
+        };
+        (0..TIMES).map(once).fold(f64::INFINITY, f64::min)
     };
     let bare = timed(&|n| n);
     let step = timed(&|n| log::step(format_args!("step {n}"), || Ok(n)).unwrap_or_default());
-    (step - bare).max(0.0)
+    step - bare
 }
 
 /// How long a thread that slept takes to run once it is woken, in microseconds: half the time of many small calls is this,
@@ -44,7 +49,8 @@ pub(crate) fn waking() -> f64 {
 mod tests {
     #[test]
     fn a_step_that_nobody_logs_is_cheap_and_a_sleeper_wakes() {
-        assert!((0.0..10_000.0).contains(&super::log_step()));
+        let step = super::log_step();
+        assert!(step > 0.0 && step < 10_000.0, "{step} ns");
         assert!((0.1..1e6).contains(&super::waking()));
     }
 }

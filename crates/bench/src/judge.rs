@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::figures::{Ratio, Verdict, median};
 use crate::idle;
-use crate::measure::Row;
+use crate::measure::{Outcome, Row};
 use crate::scene::{COMPARED, LOG, LOG_OFF, MEMORY, SIZE, TARGETS, Target};
 use crate::stage::Side;
 
@@ -37,10 +37,27 @@ pub(crate) fn verdict(row: &Row, ratio: Ratio, target: f64) -> Verdict {
     if row.is_noisy() { Verdict::Unknown } else { ratio.at_least(target) }
 }
 
-/// Every target of which something was measured.
+impl Judgement {
+    /// Of what should have been measured and was not.
+    fn unmeasured(what: impl Into<String>, wanted: impl Into<String>, why: &str) -> Judgement {
+        let is = why.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
+        let (what, wanted) = (what.into(), wanted.into());
+        Judgement { what, wanted, is, reached: 0.0, verdict: Verdict::Unmeasured, broken: true }
+    }
+
+    /// Whether it fails a run that asserts the targets.
+    pub(crate) fn is_missed(&self) -> bool {
+        matches!(self.verdict, Verdict::Missed | Verdict::Unmeasured)
+    }
+}
+
+/// Every target of these rows. What was not measured, for whatever reason, is one that was not met; and so is any call of ours
+/// that fails.
 pub(crate) fn judge(rows: &[Row], sides: &[Side]) -> Vec<Judgement> {
     let speeds = rows.iter().filter_map(speed);
-    speeds
+    rows.iter()
+        .filter_map(failed)
+        .chain(speeds)
         .chain(compared(rows))
         .chain(log_off(rows, idle::log_step()))
         .chain(memory(rows))
@@ -48,11 +65,25 @@ pub(crate) fn judge(rows: &[Row], sides: &[Side]) -> Vec<Judgement> {
         .collect()
 }
 
+/// What ours said where it failed.
+fn failed(row: &Row) -> Option<Judgement> {
+    let why = match row.sides.first()? {
+        Outcome::Absent(why) => Some(why),
+        Outcome::Measured(samples) => samples.complaint.as_ref(),
+    };
+    Some(Judgement::unmeasured(format!("{} of ours", row.name), "success", why?))
+}
+
 fn speed(row: &Row) -> Option<Judgement> {
-    let (target, ratio) = (target(&row.name)?, row.ratio()?);
+    let target = target(&row.name)?;
+    row.samples(0)?;
+    let wanted = format!("at least {} times faster", target.times);
+    let Some(ratio) = row.ratio() else {
+        return Some(Judgement::unmeasured(&row.name, wanted, "no peer does it"));
+    };
     Some(Judgement {
         what: row.name.clone(),
-        wanted: format!("at least {} times faster", target.times),
+        wanted,
         is: format!("{} times ({} to {})", short(ratio.is), short(ratio.low), short(ratio.high)),
         reached: ratio.is / target.times,
         verdict: verdict(row, ratio, target.times),
@@ -85,11 +116,16 @@ fn compare(first: &Row, second: &Row, most: f64) -> Option<Judgement> {
 fn log_off(rows: &[Row], step: f64) -> Option<Judgement> {
     let ours = |name| rows.iter().find(|row| row.name == name)?.samples(0);
     let (off, debug) = (ours(LOG.0)?, ours(LOG.1)?);
-    let steps = debug.calls?.checked_sub(off.calls?)?;
+    let (what, wanted) = (format!("a log that is off, in {}", LOG.0), format!("at most {LOG_OFF} of it"));
+    let counted = debug.calls.zip(off.calls).and_then(|(debug, off)| debug.checked_sub(off));
+    let Some(steps) = counted.filter(|steps| *steps > 0 && step > 0.0) else {
+        let why = format!("{:?} calls with the log, {:?} without, {} ns a step", debug.calls, off.calls, short(step));
+        return Some(Judgement::unmeasured(what, wanted, &why));
+    };
     let share = steps as f64 * step / (median(&off.took) * 1e6);
     Some(Judgement {
-        what: format!("a log that is off, in {}", LOG.0),
-        wanted: format!("at most {LOG_OFF} of it"),
+        what,
+        wanted,
         is: format!("at most {steps} steps of {} ns, {share:.6} of it", short(step)),
         reached: LOG_OFF / share,
         broken: share > LOG_OFF / HALF,
@@ -99,11 +135,15 @@ fn log_off(rows: &[Row], step: f64) -> Option<Judgement> {
 
 /// The row in which our share of the least memory of a peer is the largest.
 fn memory(rows: &[Row]) -> Option<Judgement> {
+    let wanted = format!("at most {MEMORY} of a peer's");
+    if let Some(row) = rows.iter().find(|row| row.ratio().is_some() && share(row).is_none()) {
+        return Some(Judgement::unmeasured(format!("largest memory in {}", row.name), wanted, "nothing was weighed"));
+    }
     let shares = rows.iter().filter_map(|row| Some((row, share(row)?)));
     let (row, share) = shares.max_by(|(_, one), (_, other)| one.total_cmp(other))?;
     Some(Judgement {
         what: format!("largest memory, at worst in {}", row.name),
-        wanted: format!("at most {MEMORY} of a peer's"),
+        wanted,
         is: format!("{share:.2}"),
         reached: MEMORY / share,
         broken: share > MEMORY / HALF,
@@ -191,17 +231,39 @@ mod tests {
             SCENES.iter().flat_map(|scene| scene.rows.iter().map(|verb| crate::scene::row(scene, *verb))).collect();
         let wanted = TARGETS.iter().map(|target| target.row);
         let compared = COMPARED.iter().flat_map(|(first, second, _)| [*first, *second]);
-        for name in wanted.chain(compared) {
+        for name in wanted.chain(compared).chain([LOG.0, LOG.1]) {
             assert!(rows.iter().any(|row| row == name), "{name} is no row");
         }
     }
 
     #[test]
     fn flatness_is_ours_alone() {
-        let rows =
-            |full| [row("host-local, empty ADD", 1.0, &[1.0]), row("host-local, 65,000 taken ADD", 1.0, &[full])];
-        assert_eq!(verdicts(&rows(1.2)), [Verdict::Met]);
-        assert_eq!(verdicts(&rows(1.8)), [Verdict::Missed]);
+        let flat = |full| {
+            let rows = [row(COMPARED[0].0, 1.0, &[1.0]), row(COMPARED[0].1, 1.0, &[full])];
+            compared(&rows).map(|judgement| judgement.verdict).collect::<Vec<_>>()
+        };
+        assert_eq!(flat(1.2), [Verdict::Met]);
+        assert_eq!(flat(1.8), [Verdict::Missed]);
+    }
+
+    #[test]
+    fn what_fails_of_ours_or_is_done_by_no_peer_is_a_target_missed() {
+        let absent = || Outcome::Absent("no such | verb".to_owned());
+        let of = |row: Row| -> Vec<Judgement> { judge(&[row], &[]).into_iter().filter(Judgement::is_missed).collect() };
+        for name in ["bridge GC", "bridge ADD"] {
+            let mut one = row(name, 1.0, &[2.0, 40.0]);
+            one.sides[0] = absent();
+            let judged = of(one);
+            assert!(judged.len() == 1 && judged[0].broken && judged[0].is == "no such \\| verb", "{judged:?}");
+        }
+        let mut one = row("bridge ADD", 1.0, &[2.0, 40.0]);
+        one.sides[1] = absent();
+        assert_eq!(of(one)[0].is, "no peer does it");
+        let mut one = row("ptp DEL", 1.0, &[2.0, 4.0]);
+        let Outcome::Measured(samples) = &mut one.sides[0] else { panic!("it is measured") };
+        (samples.complaint, samples.memory) = (Some("it is still there".to_owned()), None);
+        let judged = of(one);
+        assert_eq!([&judged[0].is, &judged[1].is], ["it is still there", "nothing was weighed"]);
     }
 
     #[test]
@@ -212,8 +274,13 @@ mod tests {
             samples.calls = Some(made);
         }
         let verdict = |step| log_off(&rows, step).unwrap().verdict;
-        assert_eq!((verdict(9.0), verdict(11.0)), (Verdict::Met, Verdict::Missed));
+        assert_eq!([9.0, 11.0, 0.0].map(verdict), [Verdict::Met, Verdict::Missed, Verdict::Unmeasured]);
         assert!(log_off(&rows[..1], 1.0).is_none());
+        for calls in [None, Some(200)] {
+            let Outcome::Measured(samples) = &mut rows[1].sides[0] else { panic!("it is measured") };
+            samples.calls = calls;
+            assert_eq!(log_off(&rows, 9.0).unwrap().verdict, Verdict::Unmeasured);
+        }
     }
 
     #[test]

@@ -17,10 +17,11 @@ mod table;
 
 use std::fs;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use command_line::{Asked, What};
-use figures::Verdict;
+use judge::Judgement;
 use measure::Row;
 use scene::{SCENES, Scene};
 
@@ -67,6 +68,7 @@ fn profile(asked: &Asked, scene: &Scene) -> Result<()> {
 
 fn measure(asked: &Asked) -> Result<bool> {
     let sides = &asked.sides;
+    has_plugins(asked)?;
     let mut rows: Vec<Row> = Vec::new();
     for scene in wanted(asked) {
         let played = measure::play(scene, sides, rounds(asked, scene));
@@ -89,9 +91,22 @@ fn measure(asked: &Asked) -> Result<bool> {
     }
     say(&format!("\n{}\n", table::targets(&judgements)))?;
     say(&format!("{machine}\n"))?;
-    let missed = asked.assert && judgements.iter().any(|one| one.verdict == Verdict::Missed);
+    let missed = asked.assert && judgements.iter().any(Judgement::is_missed);
     let broken = asked.guard && judgements.iter().any(|one| one.broken);
     Ok(!missed && !broken)
+}
+
+/// Each side is to have something that these scenes call: a directory without was misspelt.
+fn has_plugins(asked: &Asked) -> Result<()> {
+    let has = |bin: &Path| wanted(asked).any(|scene| bin.join(scene.plugin).exists());
+    match asked.sides.iter().find(|side| !has(&side.bin)) {
+        Some(side) if wanted(asked).next().is_some() => Err(format!(
+            "{}: {} has none of the plugins that are to be measured; a peer is a directory of plugins",
+            side.name,
+            side.bin.display()
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// On what it was measured, and how quiet that was.

@@ -48,7 +48,7 @@ pub(crate) struct Samples {
     pub(crate) faults: Vec<f64>,
     /// The largest resident set of a call or of anything that it waited for, in KiB.
     pub(crate) memory: Option<i64>,
-    /// System calls of one call and of all that it started.
+    /// System calls of one call and of all that it started; of several at once, their mean.
     pub(crate) calls: Option<u64>,
     /// The first failure of a DEL.
     pub(crate) complaint: Option<String>,
@@ -114,31 +114,29 @@ impl<'a> Player<'a> {
         self.samples.iter_mut().filter(|(verb, _)| *verb == step.verb).for_each(|(_, samples)| samples.note(step));
     }
 
-    /// A round through strace(1), where it is installed and only one call runs at a time.
-    fn count(&mut self, scene: &Scene) {
-        if scene.at_once == 1 && Path::new(STRACE).exists() {
-            self.through(&[STRACE, "-f", "-c", "-o"], |samples, text| samples.calls = total(text));
+    /// A round through strace(1), where it is installed.
+    fn count(&mut self) {
+        if Path::new(STRACE).exists() {
+            self.through(&[STRACE, "-f", "-c", "-o"], |samples, texts| samples.calls = mean(texts));
         }
     }
 
     /// A round through [`weigh`].
     fn weigh(&mut self) {
         let own = std::env::current_exe().unwrap_or_default();
-        let largest = |text: &str| text.lines().filter_map(|line| line.parse().ok()).max();
-        self.through(&[&own.to_string_lossy(), "weigh"], |samples, text| samples.memory = largest(text));
+        let largest = |texts: &[String]| texts.iter().filter_map(|text| text.trim().parse().ok()).max();
+        self.through(&[&own.to_string_lossy(), "weigh"], |samples, texts| samples.memory = largest(texts));
     }
 
-    /// A round through a program that is given a file to write to, and what it wrote of each verb.
-    fn through(&mut self, program: &[&str], heed: impl Fn(&mut Samples, &str)) {
+    /// A round in which the verbs that become rows run through a program, and what that wrote of each call of them.
+    fn through(&mut self, program: &[&str], heed: impl Fn(&mut Samples, &[String])) {
         let Ok(stage) = &mut self.stage else { return };
-        let file = stage.dir().join("said");
-        stage.through = program.iter().copied().chain([file.to_string_lossy().as_ref()]).map(str::to_owned).collect();
         for verb in stage.verbs() {
-            let _ = fs::remove_file(&file); // there is none before the first
-            let text = stage.step(*verb).ok().and_then(|_| fs::read_to_string(&file).ok()).unwrap_or_default();
-            self.samples.iter_mut().filter(|(known, _)| known == verb).for_each(|(_, samples)| heed(samples, &text));
+            match self.samples.iter_mut().find(|(known, _)| known == verb) {
+                Some((_, samples)) => heed(samples, &stage.step_through(program, *verb).unwrap_or_default()),
+                None => drop(stage.step(*verb)), // what it does is needed by the next
+            }
         }
-        stage.through.clear();
     }
 
     fn outcome(&mut self, verb: Verb) -> Outcome {
@@ -165,7 +163,7 @@ pub(crate) fn play(scene: &Scene, sides: &[Side], rounds: usize) -> Vec<Row> {
     let noise = Noise { unrest, others: Ticks::now().others_since(&before) };
     for player in &mut players {
         player.weigh();
-        player.count(scene);
+        player.count();
     }
     let mut sides = |verb| players.iter_mut().map(|player| player.outcome(verb)).collect();
     scene.rows.iter().map(|verb| Row { name: row(scene, *verb), sides: sides(*verb), noise }).collect()
@@ -215,6 +213,12 @@ fn fixed_work() -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
+/// The calls of each of these summaries, on average.
+fn mean(summaries: &[String]) -> Option<u64> {
+    let totals: Vec<u64> = summaries.iter().map(|text| total(text)).collect::<Option<_>>()?;
+    totals.iter().sum::<u64>().checked_div(u64::try_from(totals.len()).ok()?)
+}
+
 /// The number of calls in the last line of `strace -c`.
 fn total(text: &str) -> Option<u64> {
     let line = text.lines().rfind(|line| line.ends_with(" total"))?;
@@ -231,6 +235,8 @@ mod tests {
         assert_eq!(total(&format!("{head}100.00    0.002         19       107         3 total\n")), Some(107));
         assert_eq!(total(&format!("{head}100.00    0.002         19       107           total\n")), Some(107));
         assert_eq!(total(head), None);
+        let of = |calls: u32| format!("{head}100.00    0.002         19       {calls}           total\n");
+        assert_eq!([mean(&[of(100), of(104)]), mean(&[of(100), head.to_owned()]), mean(&[])], [Some(102), None, None]);
     }
 
     #[test]

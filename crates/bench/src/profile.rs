@@ -112,13 +112,8 @@ fn said(heard: &[Heard; 3], verb: Verb) -> String {
 
 /// The head of what `strace -c` says of one call.
 fn system_calls(stage: &mut Stage<'_>, verb: Verb) -> Result<String> {
-    let file = stage.dir().join("trace");
-    let words = [STRACE, "-f", "-c", "-S", "calls", "-U", "calls,errors,name", "-o", &file.display().to_string()];
-    stage.through = words.map(str::to_owned).to_vec();
-    let step = stage.step(verb);
-    stage.through.clear();
-    step?;
-    let text = fs::read_to_string(&file).unwrap_or_default();
+    let words = [STRACE, "-f", "-c", "-S", "calls", "-U", "calls,errors,name", "-o"];
+    let text = stage.step_through(&words, verb)?.swap_remove(0);
     let (shown, rest): (Vec<_>, Vec<_>) = text.lines().enumerate().partition(|(line, _)| *line < LINES);
     let total = rest.last().map(|(_, line)| *line);
     Ok(shown.into_iter().map(|(_, line)| line).chain(total).fold("\n".to_owned(), |text, line| text + line + "\n"))

@@ -34,8 +34,8 @@ pub(crate) struct Stage<'a> {
     dir: TempDir,
     /// Set over the environment of every call.
     pub(crate) env: Vec<(String, String)>,
-    /// What the plugin is started through: nothing, or a tracer.
-    pub(crate) through: Vec<String>,
+    /// What the plugin is started through: nothing, or a tracer, which is given a file to write to.
+    through: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -150,6 +150,25 @@ impl<'a> Stage<'a> {
         Ok(Step { verb, took, runs, complaint })
     }
 
+    /// As [`Stage::step`], each call started through a program that is given a file to write to after these words: what it
+    /// wrote, a text a call.
+    pub(crate) fn step_through(&mut self, program: &[&str], verb: Verb) -> Result<Vec<String>> {
+        let _ = (0..self.containers.len()).try_for_each(|index| fs::remove_file(self.said(index))); // none before the first
+        self.through = program.iter().map(|word| (*word).to_owned()).collect();
+        let step = self.step(verb);
+        self.through.clear();
+        let read = |index| {
+            let file = self.said(index);
+            fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
+        };
+        (0..step?.runs.len()).map(read).collect()
+    }
+
+    /// Where the program that a call is started through writes to.
+    fn said(&self, index: usize) -> PathBuf {
+        self.dir().join(format!("said-{index}"))
+    }
+
     fn on_host<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         self.host.enter(|_| work()).map_err(|error| error.to_string())
     }
@@ -195,7 +214,9 @@ impl<'a> Stage<'a> {
         let of_scene = self.scene.env.iter().map(|(key, value)| ((*key).to_owned(), self.placed(value)));
         let pairs = pairs.map(|(key, value)| (key.to_owned(), value));
         let env: Vec<_> = pairs.chain(of_scene).chain(self.env.iter().cloned()).collect();
-        let words: Vec<_> = self.through.iter().cloned().chain([self.plugin().display().to_string()]).collect();
+        let file = (!self.through.is_empty()).then(|| self.said(index).display().to_string());
+        let plugin = self.plugin().display().to_string();
+        let words: Vec<_> = self.through.iter().cloned().chain(file).chain([plugin]).collect();
         let input = Value::Object(self.conf(verb, container)?).to_string();
         Ready::new(&words, &env, input.as_bytes()).map_err(|error| format!("{}: {error}", self.plugin().display()))
     }

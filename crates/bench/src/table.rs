@@ -28,8 +28,8 @@ pub(crate) fn plain(row: &Row, sides: &[Side]) -> String {
         };
         let _ = write!(text, "  {} {cell:16}", side.name);
     }
-    let faster = row.ratio().map(|ratio| compared(row, ratio).0.replace('*', ""));
-    format!("{text}  {}\n", faster.unwrap_or_default())
+    let faster = row.ratio().map(|ratio| compared(row, ratio).0.replace('*', "")).unwrap_or_default();
+    format!("{text}  {faster:24}  {} calls  {} MB\n", or_dash(calls(row)), memory(row))
 }
 
 /// Every single measurement, for whoever wants to judge them otherwise.
@@ -48,7 +48,8 @@ pub(crate) fn samples(rows: &[Row], sides: &[Side]) -> String {
 const LEGEND: &str = "Times are from the start of the process to its end, in milliseconds: median (95th percentile). \
     *Faster by* is against the faster of the others, with the span in which 95 of 100 such measurements would lie; `~` where \
     the machine was too noisy to judge, or the span is too wide. Memory is the largest resident set of a call, or of anything \
-    that it started, in MB: ours, and the least of the others'. System calls are ours, with all that we start.";
+    that it started, in MB: ours, and the least of the others'. System calls are those of one call of \
+    ours, with all that it starts; of several at once, their mean.";
 
 fn heading(sides: &[Side]) -> String {
     let names: Vec<_> = sides.iter().map(|side| side.name.as_str()).collect();
@@ -68,9 +69,8 @@ fn line(row: &Row, sides: &[Side], notes: &mut Vec<String>) -> String {
         };
         let _ = write!(line, " {cell} |");
     }
-    let calls = row.samples(0).and_then(|samples| samples.calls).map(|calls| calls.to_string());
     let (faster, wanted) = row.ratio().map(|ratio| compared(row, ratio)).unwrap_or_default();
-    let _ = write!(line, " {faster} | {wanted} | {} | {} |", calls.unwrap_or_default(), memory(row));
+    let _ = write!(line, " {faster} | {wanted} | {} | {} |", or_dash(calls(row)), memory(row));
     line
 }
 
@@ -102,13 +102,24 @@ pub(crate) fn word(verdict: Verdict) -> &'static str {
         Verdict::Met => "met",
         Verdict::Missed => "**missed**",
         Verdict::Unknown => "too noisy to judge",
+        Verdict::Unmeasured => "**not measured**",
     }
 }
 
+/// The system calls of one of ours.
+fn calls(row: &Row) -> Option<String> {
+    row.samples(0)?.calls.map(|calls| calls.to_string())
+}
+
+/// The largest resident sets: ours, and the least of the others'.
 fn memory(row: &Row) -> String {
     let peers = (1..row.sides.len()).filter_map(|side| row.samples(side)?.memory);
     let words = [row.samples(0).and_then(|samples| samples.memory), peers.min()];
-    words.map(|kib| kib.map_or("—".to_owned(), |kib| format!("{}.{}", kib / 1024, kib % 1024 * 10 / 1024))).join(" / ")
+    words.map(|kib| or_dash(kib.map(|kib| format!("{}.{}", kib / 1024, kib % 1024 * 10 / 1024)))).join(" / ")
+}
+
+fn or_dash(cell: Option<String>) -> String {
+    cell.unwrap_or_else(|| "—".to_owned())
 }
 
 fn sizes(sides: &[Side]) -> String {
@@ -156,6 +167,7 @@ mod tests {
         let absent = || Outcome::Absent("no such verb".to_owned());
         let row = Row { name: "bridge GC".to_owned(), sides: vec![Outcome::Measured(samples), absent()], noise };
         let other = Row { name: "bridge STATUS".to_owned(), sides: vec![absent(), absent()], noise };
+        assert!(plain(&row, &sides).ends_with("  107 calls  2.5 / — MB\n"), "{}", plain(&row, &sides));
         let rows = [row, other];
         assert!(super::samples(&rows, &sides).ends_with("\n\"bridge GC\",ours,2,3.000,0.500,7\n"));
         let text = document(&rows, &sides, &[], "A machine.");

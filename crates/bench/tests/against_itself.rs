@@ -37,14 +37,34 @@ fn the_same_plugins_are_as_fast_as_each_other() {
 }
 
 #[test]
-fn what_a_side_does_not_do_is_said_in_its_words_and_no_target_is_lost_by_it() {
+fn what_a_side_does_not_do_is_said_in_its_words_and_fails_where_it_is_ours() {
     let out = tempfile::tempdir().unwrap();
     let ended = bench(out.path(), &["--exact", "bridge", "--rounds", "1", "--assert"]);
     let table = std::fs::read_to_string(out.path().join("bench.md")).unwrap();
     assert!(table.contains("| bridge STATUS | — [1] | — [2] |"), "{table}");
     assert!(table.contains("1. cnikit: bridge STATUS: "), "{table}");
-    let missed = table.contains("**missed**");
-    assert_eq!(ended.status.code(), Some(i32::from(missed)), "{table}");
+    assert!(table.contains("| bridge STATUS of ours | success | bridge STATUS: "), "{table}");
+    assert!(table.contains("| **not measured**, **broken** |"), "{table}");
+    assert_eq!(ended.status.code(), Some(1), "{table}");
+}
+
+#[test]
+fn calls_at_once_are_counted_too() {
+    let out = tempfile::tempdir().unwrap();
+    let ended = bench(out.path(), &["--exact", "bridge, 2 at once", "--rounds", "1"]);
+    let table = std::fs::read_to_string(out.path().join("bench.md")).unwrap();
+    let calls: u32 = cells(&table, "bridge, 2 at once ADD")[6].parse().unwrap();
+    assert!((50..5_000).contains(&calls), "{table}");
+    assert!(String::from_utf8_lossy(&ended.stdout).contains(&format!("  {calls} calls  ")), "{table}");
+}
+
+#[test]
+fn a_directory_without_plugins_is_an_error() {
+    let (out, nothing) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let peer = format!("nobody={}", nothing.path().display());
+    let ended = bench(out.path(), &["--exact", "bridge", "--rounds", "1", "--peer", &peer]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("nobody: "), "{ended:?}");
 }
 
 #[test]
