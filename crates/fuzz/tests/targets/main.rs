@@ -68,7 +68,8 @@ fn huge(target: &Target) -> Result<(), Failed> {
 /// How long each target is given mutations: one second if nobody said otherwise.
 #[expect(clippy::disallowed_methods, reason = "whoever starts a long run says so in the environment")]
 fn seconds() -> u64 {
-    std::env::var("CNIKIT_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+    let Ok(text) = std::env::var("CNIKIT_FUZZ_SECONDS") else { return 1 };
+    text.parse().unwrap_or_else(|error| panic!("CNIKIT_FUZZ_SECONDS={text}: {error}"))
 }
 
 /// One input, and what it took of a processor: a promise that was broken is an error that shows the input.
