@@ -45,7 +45,8 @@ impl Soak {
     /// Floods each subject in turn, on a fresh host each time, until there were enough operations or the time is over.
     /// Says how far it is after each batch. The outcome of all runs together.
     ///
-    /// What earlier runs did with another build of the plugins, or with other configurations, is refused.
+    /// What earlier runs did with another build of the plugins, or with other configurations, is refused; and so is a batch
+    /// after which the plugins are not those that it began with, for somebody built or installed meanwhile.
     pub fn run(&self) -> io::Result<Tally> {
         let mut state = self.begun()?;
         if let Some(text) = self.is_over(&state) {
@@ -64,6 +65,7 @@ impl Soak {
             let mut chance = Rng::with_seed(state.seed.wrapping_add(state.batches));
             let one = node.batch(&mut chance, BATCH.min(self.operations - state.tally.operations));
             one.found.iter().for_each(|found| say(&format!("\n{found}\n")));
+            self.is_of(&state.build)?;
             standing = one.found.is_empty().then_some((subject, node));
             state.tally.add(one);
             state.batches += 1;
@@ -90,15 +92,18 @@ impl Soak {
 
     /// What earlier runs came to; nothing, and a new seed, where there was none.
     fn begun(&self) -> io::Result<State> {
-        let build = self.build()?;
         match State::read(&self.state)? {
-            None => Ok(State { build, seed: seed(), ..State::default() }),
-            Some(state) if state.build == build => Ok(state),
-            Some(_) => Err(io::Error::other(
-                "it is of another build of the plugins, or of other configurations: `--anew` forgets it and begins anew, \
-                 another `--state` keeps it",
-            )),
+            None => Ok(State { build: self.build()?, seed: seed(), ..State::default() }),
+            Some(state) => self.is_of(&state.build).map(|()| state),
         }
+    }
+
+    /// Are the plugins and their configurations still those that the file is of?
+    fn is_of(&self, build: &str) -> io::Result<()> {
+        if self.build()? == build {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("it is of another build of the plugins, or of other configurations: {REMEDY}")))
     }
 
     /// A number that another build of the plugins does not have, nor other configurations.
@@ -141,10 +146,15 @@ impl Soak {
     }
 }
 
+/// What helps where earlier runs cannot be gone on with.
+const REMEDY: &str = "`--anew` forgets it and begins anew, another `--state` keeps it";
+
 impl State {
     fn read(path: &Path) -> io::Result<Option<State>> {
         match fs::read(path) {
-            Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(|error| io::Error::other(format!("it is damaged, {error}: {REMEDY}"))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -170,4 +180,40 @@ fn count(number: usize) -> f64 {
 fn hours(time: Duration) -> String {
     let minutes = time.as_secs().div_ceil(60);
     format!("{}:{:02} h", minutes / 60, minutes % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A soak of one plugin that nobody calls, in a directory.
+    fn soak(dir: &Path) -> Soak {
+        fs::write(dir.join("plugin"), "one build").unwrap();
+        let subject = Subject::new(dir, "plugin", json!({}));
+        Soak { subjects: vec![(subject, 1)], operations: 1, patience: Duration::ZERO, state: dir.join("soak.json") }
+    }
+
+    #[test]
+    fn plugins_that_were_exchanged_meanwhile_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let soak = soak(dir.path());
+        let state = soak.begun().unwrap();
+        soak.is_of(&state.build).unwrap();
+        fs::write(dir.path().join("plugin"), "another one").unwrap();
+        let refused = soak.is_of(&state.build).unwrap_err().to_string();
+        assert!(refused.contains("another build") && refused.contains("--anew"), "{refused}");
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused_with_a_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let soak = soak(dir.path());
+        for damaged in ["", "{\"seed\":", "[]"] {
+            fs::write(&soak.state, damaged).unwrap();
+            let refused = soak.begun().unwrap_err().to_string();
+            assert!(refused.contains("damaged") && refused.contains("--anew"), "{refused}");
+        }
+    }
 }
