@@ -17,10 +17,10 @@ macro_rules! each_harmed {
             host_local: alone("host-local"), moments, limits;
             bridge_with_nftables: masquerading("bridge", "nftables"), moments, limits;
             bridge_with_iptables: masquerading("bridge", "iptables"), moments, limits;
-            bridge_with_mac_spoof_check: spoof_checking_bridge();
+            bridge_with_mac_spoof_check: spoof_checking_bridge(), moments, limits;
             bridge_and_its_ipam_plugin: with_ipam_apart("bridge"), moments, limits;
             ptp_with_nftables: masquerading("ptp", "nftables"), moments, limits;
-            ptp_with_iptables: masquerading("ptp", "iptables");
+            ptp_with_iptables: masquerading("ptp", "iptables"), moments, limits;
             ptp_and_its_ipam_plugin: with_ipam_apart("ptp"), moments, limits;
         }
     };

@@ -32,6 +32,8 @@ pub struct Report {
     pub starved: usize,
     /// How many had to be repeated, because chance led them another way than the undisturbed call.
     pub repeated: usize,
+    /// What was disturbed was drawn and not counted out, so that only the seed says which it was.
+    pub drawn: bool,
     /// Everything that must not be.
     pub findings: Vec<String>,
 }
@@ -60,7 +62,7 @@ impl Report {
         Report { what, unit, of, ..Report::default() }
     }
 
-    /// In one line; with the seed if not all was tried.
+    /// In one line; with the seed if chance had any part in it.
     pub fn line(&self) -> Line {
         let Report { tried, of, .. } = *self;
         let mut line = Line { tried, of, found: self.findings.len(), ..Line::new(&self.what, self.unit) };
@@ -71,7 +73,7 @@ impl Report {
         if self.repeated > 0 {
             line.notes.push(format!("{} repeated", self.repeated));
         }
-        if tried < of { line.by_chance() } else { line }
+        if self.drawn || tried < of { line.by_chance() } else { line }
     }
 
     /// Says it, and at once what was found: a campaign may go on for hours.
@@ -93,10 +95,15 @@ impl Report {
 
 /// Panics with what was found, if anything was.
 pub(crate) fn conclude(reports: Vec<Report>) -> Vec<Report> {
-    let found: Vec<&String> = reports.iter().flat_map(|report| &report.findings).collect();
-    let some: Vec<&str> = found.iter().take(SHOWN).map(|one| one.as_str()).collect();
-    assert!(found.is_empty(), "{} found, {} shown:\n{}", found.len(), some.len(), some.join("\n"));
+    nothing_of(reports.iter().flat_map(|report| &report.findings));
     reports
+}
+
+/// Panics with findings, if there are any: how many, and the first of them.
+pub(crate) fn nothing_of<'a>(found: impl IntoIterator<Item = &'a String>) {
+    let found: Vec<&str> = found.into_iter().map(String::as_str).collect();
+    let some = &found[..SHOWN.min(found.len())];
+    assert!(found.is_empty(), "{} found, {} shown:\n{}", found.len(), some.len(), some.join("\n"));
 }
 
 /// So many of all, by chance, one of each of so many equal stretches; or as many as `CNIKIT_CAMPAIGNS` says, see [`at_most`].
@@ -235,5 +242,28 @@ impl Worker<'_> {
         let mut turn = Turn::new(stage, scene, id(self.ids), before);
         let played = turn.play(self.trace);
         (turn, played)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_the_seed_wherever_chance_had_a_part() {
+        let line = |tried: usize, drawn: bool| {
+            let report = Report { tried, drawn, ..Report::new("SIGTERM somebody ADD".into(), "moments", 8) };
+            report.to_string()
+        };
+        let seed = format!("CNIKIT_SEED={}", seed());
+        assert!(line(7, false).contains(&seed) && line(8, true).contains(&seed), "{}", line(8, true));
+        assert!(!line(8, false).contains("CNIKIT_SEED"), "all of what can be counted out");
+    }
+
+    #[test]
+    fn findings_are_counted_and_some_of_them_shown() {
+        let said = caught(|| nothing_of(&vec!["a thing".to_owned(); SHOWN + 1])).unwrap_err();
+        assert!(said.starts_with("41 found, 40 shown:\na thing\n"), "{said}");
+        nothing_of(&[]);
     }
 }

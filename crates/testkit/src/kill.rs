@@ -56,7 +56,8 @@ pub fn at_moments(subject: &Subject, moments: usize) -> Vec<Report> {
             let gone = verb.is_of_the_lost() || chance.bool();
             Scene { verb, at, harm: Harm::Signal(Signal::SIGTERM, after), gone }
         };
-        let report = Report::new(format!("SIGTERM {} {verb}", subject.title), "moments", count);
+        let what = format!("SIGTERM {} {verb}", subject.title);
+        let report = Report { drawn: true, ..Report::new(what, "moments", count) };
         play(report, subject, (0..count).map(scene).collect(), count, &trace).say()
     };
     conclude(Verb::ALL.into_iter().enumerate().map(one).collect())

@@ -15,7 +15,7 @@ pub const HINTS: [&str; 2] = ["file: leases/<network>/last_reserved_ip.", "file:
 const NETWORK: &str = "<network>";
 
 /// One line a thing: links with alias and altnames, addresses, routes of all tables, rules, neighbours, queueing
-/// disciplines, bridge VLANs, the nftables and all four iptables rulesets, /proc/sys/net, files, mounts, processes.
+/// disciplines, bridge VLANs, the nftables and all four iptables rulesets, /proc/sys/net, files, mounts.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Snapshot(BTreeSet<String>);
 
@@ -66,7 +66,7 @@ const TITLE: &str = "== ";
 const MOVING: [&str; 4] = ["nf_conntrack_count", "route/flush", "fs_verity", "neigh/default/gc_"];
 
 impl Snapshot {
-    /// Of a host, what is below its directory, and this process's mounts and children.
+    /// Of a host: its namespace, what is below its directory, and the mounts that this process sees.
     pub fn of(host: &Host) -> Snapshot {
         let mut lines = namespace(host.netns());
         lines.extend(files(host.dir(), host.dir()));
