@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use cnikit_process::{self as process, Deadline, Ended, Program};
+use cnikit_process::{self as process, Cancel, Deadline, Ended, Program};
 use cnikit_types::CniError;
 use serde_json::Value;
 
@@ -54,6 +54,26 @@ pub struct Said {
 /// Success is exit status 0, whatever it wrote. A status other than 0 with an error object on stdout is
 /// [`Error::Refused`]. If we die, the kernel kills it; see [`process::run()`] for what that asks of the calling thread.
 pub fn ask(plugin: &Path, environment: &Environment, stdin: &[u8], deadline: Deadline) -> Result<Said, Error> {
+    ask_by(plugin, environment, stdin, |program| process::run(program, deadline))
+}
+
+/// As [`ask()`], and ends the plugin with all that it started when the caller says so ([`Error::Cancelled`]).
+pub fn ask_while(
+    plugin: &Path,
+    environment: &Environment,
+    stdin: &[u8],
+    deadline: Deadline,
+    cancel: &Cancel,
+) -> Result<Said, Error> {
+    ask_by(plugin, environment, stdin, |program| process::run_while(program, deadline, cancel))
+}
+
+fn ask_by(
+    plugin: &Path,
+    environment: &Environment,
+    stdin: &[u8],
+    run: impl FnOnce(&Program) -> Result<Ended, process::Error>,
+) -> Result<Said, Error> {
     let program = Program {
         path: plugin.to_owned(),
         args: Vec::new(),
@@ -62,7 +82,7 @@ pub fn ask(plugin: &Path, environment: &Environment, stdin: &[u8], deadline: Dea
         limit: LIMIT,
         grace: GRACE,
     };
-    let outcome = process::run(&program, deadline);
+    let outcome = run(&program);
     pass_on(outcome.as_ref().map_or_else(process::Error::stderr, |ended| &ended.stderr));
     match outcome? {
         ended if ended.how.is_success() => Ok(Said { stdout: ended.stdout, stderr: ended.stderr }),

@@ -48,6 +48,13 @@ pub enum Error {
         /// The end of what it wrote to stderr.
         stderr: String,
     },
+    /// The caller gave up, and it was ended, with all that it had started.
+    Cancelled {
+        /// The plugin's file.
+        plugin: PathBuf,
+        /// The end of what it wrote to stderr.
+        stderr: String,
+    },
     /// It was still running at the deadline, and was ended.
     Deadline {
         /// The plugin's file.
@@ -73,6 +80,7 @@ impl Error {
             }
             Self::Refused(_) => return None,
             Self::Died { .. } => "this is a defect of that plugin: report it with this text, then DEL".into(),
+            Self::Cancelled { .. } => "DEL, for what it had made may stand".into(),
             Self::Deadline { .. } => "find out what that plugin waits for, then try again".into(),
         })
     }
@@ -89,6 +97,10 @@ impl fmt::Display for Error {
             Self::Died { plugin, how, stdout, stderr } => {
                 write!(f, "plugin {} died without an error object: {how}", plugin.display())?;
                 said(f, "stdout", stdout)?;
+                said(f, "stderr", stderr)
+            }
+            Self::Cancelled { plugin, stderr } => {
+                write!(f, "plugin {} was ended: the caller gave up", plugin.display())?;
                 said(f, "stderr", stderr)
             }
             Self::Deadline { plugin, seconds, stderr } => {
@@ -121,7 +133,11 @@ impl std::error::Error for Error {
         match self {
             Self::NotStarted { source, .. } => Some(source),
             Self::Refused(error) => Some(error),
-            Self::Name { .. } | Self::NotFound { .. } | Self::Died { .. } | Self::Deadline { .. } => None,
+            Self::Name { .. }
+            | Self::NotFound { .. }
+            | Self::Died { .. }
+            | Self::Cancelled { .. }
+            | Self::Deadline { .. } => None,
         }
     }
 }
@@ -132,6 +148,7 @@ impl From<process::Error> for Error {
         let stderr = tail(error.stderr());
         match error {
             process::Error::NotStarted { program: plugin, source } => Self::NotStarted { plugin, source },
+            process::Error::Cancelled { program: plugin, .. } => Self::Cancelled { plugin, stderr },
             process::Error::Deadline { program: plugin, after, .. } => {
                 Self::Deadline { plugin, seconds: after.as_secs(), stderr }
             }

@@ -10,6 +10,6 @@ mod error;
 mod find;
 mod tail;
 
-pub use ask::{Environment, PATIENCE, Said, ask};
+pub use ask::{Environment, PATIENCE, Said, ask, ask_while};
 pub use error::Error;
 pub use find::find;

@@ -1,8 +1,8 @@
-//! The two questions to the kernel that no safe wrapper asks.
-#![expect(unsafe_code, reason = "neither this ioctl nor this socket option has a wrapper")]
+//! The questions to the kernel that no safe wrapper asks.
+#![expect(unsafe_code, reason = "neither this ioctl, nor this socket option, nor these calls by number have a wrapper")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::ptr;
 
@@ -17,13 +17,67 @@ pub(crate) fn namespace_type(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
 /// The cookie of the namespace that the calling thread is in, asked of a socket opened for that; see socket(7).
 #[doc(alias = "SO_NETNS_COOKIE")]
 pub(crate) fn cookie_here() -> io::Result<u64> {
-    let socket = UnixDatagram::unbound()?;
+    cookie_of(UnixDatagram::unbound()?.as_fd())
+}
+
+/// The cookie of the namespace that another process's socket was made in; see `pidfd_getfd(2)`.
+pub(crate) fn cookie_of_socket(pid: i32, fd: i32) -> io::Result<u64> {
+    let process = descriptor(libc::SYS_pidfd_open, [pid.into(), 0, 0])?;
+    let socket = descriptor(libc::SYS_pidfd_getfd, [process.as_raw_fd().into(), fd.into(), 0])?;
+    cookie_of(socket.as_fd())
+}
+
+/// The kernel's handle of a namespace (`linux/exportfs.h`, `linux/nsfs.h`): what `open_by_handle_at(2)` is given.
+#[repr(C)]
+struct Handle {
+    bytes: u32,
+    kind: i32,
+    id: u64,
+    namespace_type: u32,
+    inode: u32,
+}
+
+/// `FILEID_NSFS` of `linux/exportfs.h`.
+const NSFS_HANDLE: i32 = 0xf1;
+
+/// Whether the living network namespace with this inode number bears this cookie, without a path to it; Linux 6.18 can tell,
+/// where a cookie is the namespace's id. `any` is any namespace's file, for the file system that it is on.
+#[doc(alias = "open_by_handle_at")]
+pub(crate) fn bears(any: BorrowedFd<'_>, inode: u32, cookie: u64) -> io::Result<bool> {
+    let namespace_type = libc::CLONE_NEWNET.cast_unsigned();
+    let mut handle = Handle { bytes: 16, kind: NSFS_HANDLE, id: cookie, namespace_type, inode };
+    let (call, place, flags) = (libc::SYS_open_by_handle_at, any.as_raw_fd(), libc::O_RDONLY | libc::O_CLOEXEC);
+    // SAFETY: the handle is live, of the kernel's layout, and its length is the one that it says.
+    let result = unsafe { libc::syscall(call, place, ptr::from_mut(&mut handle), flags) };
+    match i32::try_from(result).ok().filter(|number| *number >= 0) {
+        Some(number) => {
+            // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+            drop(unsafe { OwnedFd::from_raw_fd(number) });
+            Ok(true)
+        }
+        None => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ESTALE) => Ok(false),
+            error => Err(error),
+        },
+    }
+}
+
+/// A system call of three numbers that answers with a descriptor.
+fn descriptor(call: libc::c_long, [first, second, third]: [libc::c_long; 3]) -> io::Result<OwnedFd> {
+    // SAFETY: both calls that come here take numbers only, and touch no memory of ours.
+    let result = unsafe { libc::syscall(call, first, second, third) };
+    let number = i32::try_from(result).ok().filter(|number| *number >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+fn cookie_of(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length: libc::socklen_t = 8;
     // SAFETY: the socket is open; `cookie` and `length` are live and `length` is the size of `cookie`.
     let result = unsafe {
         libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
+            socket.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_NETNS_COOKIE,
             ptr::from_mut(&mut cookie).cast(),

@@ -82,7 +82,7 @@ impl Child {
     pub(crate) fn end(&mut self, pipes: &mut Pipes, grace: Duration) -> io::Result<How> {
         self.signal(Signal::SIGTERM);
         // However that goes, it is killed now.
-        let _ = pipes.serve(self, Deadline::after(grace));
+        let _ = pipes.serve(self, Deadline::after(grace), None);
         self.kill()
     }
 

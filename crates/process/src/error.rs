@@ -24,6 +24,13 @@ pub enum Error {
         /// What it had written to stderr, also while it was being ended.
         stderr: Vec<u8>,
     },
+    /// The caller wanted no more, and it was ended, or not even started.
+    Cancelled {
+        /// The file.
+        program: PathBuf,
+        /// What it had written to stderr, also while it was being ended.
+        stderr: Vec<u8>,
+    },
     /// It wrote more than it may, and was ended.
     TooMuch {
         /// The file.
@@ -48,7 +55,7 @@ impl Error {
     /// What the program had written to stderr before it was ended; empty if it was not started or is not known.
     pub fn stderr(&self) -> &[u8] {
         match self {
-            Self::Deadline { stderr, .. } | Self::TooMuch { stderr, .. } => stderr,
+            Self::Deadline { stderr, .. } | Self::Cancelled { stderr, .. } | Self::TooMuch { stderr, .. } => stderr,
             Self::NotStarted { .. } | Self::Lost { .. } => &[],
         }
     }
@@ -79,6 +86,7 @@ impl fmt::Display for Error {
             Self::Deadline { program, after, .. } => {
                 write!(f, "{} did not finish in {:.1} s and was ended", program.display(), after.as_secs_f64())
             }
+            Self::Cancelled { program, .. } => write!(f, "{} was ended: the caller gave up", program.display()),
             Self::TooMuch { program, stream, limit, .. } => {
                 write!(f, "{} wrote more than {limit} bytes to {stream} and was ended", program.display())
             }
@@ -93,7 +101,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::NotStarted { source, .. } | Self::Lost { source, .. } => Some(source),
-            Self::Deadline { .. } | Self::TooMuch { .. } => None,
+            Self::Deadline { .. } | Self::Cancelled { .. } | Self::TooMuch { .. } => None,
         }
     }
 }

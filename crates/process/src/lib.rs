@@ -4,6 +4,7 @@
 //! is bounded, so that it cannot fill our memory; it is in a process group of its own, so that a deadline ends what it
 //! started as well; and the kernel kills it when the thread that runs it dies, a `SIGKILL` included.
 
+mod cancel;
 mod child;
 mod deadline;
 mod error;
@@ -13,7 +14,8 @@ mod pipes;
 mod program;
 mod run;
 
+pub use cancel::Cancel;
 pub use deadline::Deadline;
 pub use error::{Error, Stream};
 pub use program::{Ended, How, Program};
-pub use run::{Running, begin, run};
+pub use run::{Running, begin, run, run_while};

@@ -11,7 +11,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::child::Child;
-use crate::{Deadline, Program, Stream};
+use crate::{Cancel, Deadline, Program, Stream};
 
 /// How often to ask whether the child has ended, where no descriptor tells.
 const TICK: Duration = Duration::from_millis(5);
@@ -23,6 +23,8 @@ pub(crate) enum Stop {
     Ended,
     /// The deadline has passed.
     Late,
+    /// The caller wants no more.
+    Cancelled,
     /// It wrote more than it may.
     TooMuch(Stream),
 }
@@ -68,7 +70,7 @@ impl Pipes {
     /// Moves bytes both ways until the child ends, writes too much, or the deadline passes.
     ///
     /// The child's end is the end, not that of its streams: a daemon that it leaves behind may hold those for ever.
-    pub(crate) fn serve(&mut self, child: &Child, deadline: Deadline) -> io::Result<Stop> {
+    pub(crate) fn serve(&mut self, child: &Child, deadline: Deadline, cancel: Option<&Cancel>) -> io::Result<Stop> {
         loop {
             // Asked before the last bytes are fetched, so that nothing can be written between the two.
             let ended = child.has_ended()?;
@@ -84,17 +86,21 @@ impl Pipes {
             if deadline.passed() {
                 return Ok(Stop::Late);
             }
-            self.wait(child, deadline)?;
+            if cancel.is_some_and(Cancel::is_cancelled) {
+                return Ok(Stop::Cancelled);
+            }
+            self.wait(child, deadline, cancel)?;
         }
     }
 
-    /// Waits until there is something to move, the child has ended, or the deadline passes; see poll(2).
-    fn wait(&self, child: &Child, deadline: Deadline) -> io::Result<()> {
+    /// Waits until there is something to move, the child has ended, the deadline passes or the caller gives up; see poll(2).
+    fn wait(&self, child: &Child, deadline: Deadline, cancel: Option<&Cancel>) -> io::Result<()> {
         let writable = self.stdin.file.iter().map(|file| PollFd::new(file.as_fd(), PollFlags::POLLOUT));
         let inflows = [&self.stdout, &self.stderr].into_iter().filter_map(|inflow| inflow.file.as_ref());
         let readable = inflows.map(AsFd::as_fd).chain(child.exit_notice.iter().map(AsFd::as_fd));
         let readable = readable.map(|file| PollFd::new(file, PollFlags::POLLIN));
-        let mut all: Vec<PollFd<'_>> = writable.chain(readable).collect();
+        let cancelled = cancel.map(|cancel| PollFd::new(cancel.as_fd(), PollFlags::empty()));
+        let mut all: Vec<PollFd<'_>> = writable.chain(readable).chain(cancelled).collect();
         let until = if child.exit_notice.is_some() { deadline } else { deadline.at_most(TICK) };
         let timeout = PollTimeout::try_from(until.poll_timeout_ms()).unwrap_or(PollTimeout::MAX);
         match poll(&mut all, timeout) {
@@ -171,7 +177,7 @@ mod tests {
         };
         let (mut child, mut pipes) = start(&program, Deadline::never()).unwrap();
         assert!(child.exit_notice.take().is_some(), "this kernel has pidfd_open(2)");
-        assert_eq!(pipes.serve(&child, Deadline::after(Duration::from_secs(30))).unwrap(), Stop::Ended);
+        assert_eq!(pipes.serve(&child, Deadline::after(Duration::from_secs(30)), None).unwrap(), Stop::Ended);
         assert_eq!(child.reap().unwrap(), How::Exit(5));
     }
 }

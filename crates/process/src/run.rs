@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::child::{Child, start};
 use crate::pipes::{Pipes, Stop};
-use crate::{Deadline, Ended, Error, Program};
+use crate::{Cancel, Deadline, Ended, Error, Program};
 
 /// Starts the program, gives it its stdin, collects what it writes, and returns when it has ended, whatever its status.
 ///
@@ -14,6 +14,15 @@ use crate::{Deadline, Ended, Error, Program};
 /// written (`ETXTBSY`) is tried again for up to two seconds within the deadline. Call it from a thread that stays.
 pub fn run(program: &Program, deadline: Deadline) -> Result<Ended, Error> {
     begin(program, deadline)?.finish()
+}
+
+/// As [`run`], and ends the program and its group, as at the deadline, when the caller says so.
+pub fn run_while(program: &Program, deadline: Deadline, cancel: &Cancel) -> Result<Ended, Error> {
+    if cancel.is_cancelled() {
+        return Err(Error::Cancelled { program: program.path.clone(), stderr: Vec::new() });
+    }
+    let running = begin(program, deadline)?;
+    Running { cancel: Some(cancel.clone()), ..running }.finish()
 }
 
 /// Starts the program and gives it of its stdin what it takes at once (64 KiB, see pipe(7)), to be served and waited for by
@@ -24,7 +33,8 @@ pub fn begin(program: &Program, deadline: Deadline) -> Result<Running, Error> {
     let not_started = |source| Error::NotStarted { program: program.path.clone(), source };
     let (child, mut pipes) = start(program, deadline).map_err(not_started)?;
     let given = pipes.give();
-    let mut running = Running { path, limit: program.limit, grace: program.grace, deadline, begun, child, pipes };
+    let mut running =
+        Running { path, limit: program.limit, grace: program.grace, deadline, cancel: None, begun, child, pipes };
     match given {
         Ok(()) => Ok(running),
         Err(source) => {
@@ -41,6 +51,7 @@ pub struct Running {
     limit: usize,
     grace: Duration,
     deadline: Deadline,
+    cancel: Option<Cancel>,
     begun: Instant,
     child: Child,
     pipes: Pipes,
@@ -58,16 +69,17 @@ impl Running {
         match stop {
             Stop::Ended => Ok(Ended { how, stdout: stdout.bytes, stderr }),
             Stop::Late => Err(Error::Deadline { program, after: self.begun.elapsed(), stderr }),
+            Stop::Cancelled => Err(Error::Cancelled { program, stderr }),
             Stop::TooMuch(stream) => Err(Error::TooMuch { program, stream, limit, stderr }),
         }
     }
 
     /// Serves the child until it ends or has to be ended; when this returns, it runs no more.
     fn converse(&mut self) -> io::Result<Stop> {
-        let stop = self.pipes.serve(&self.child, self.deadline);
+        let stop = self.pipes.serve(&self.child, self.deadline, self.cancel.as_ref());
         match stop {
             Ok(Stop::Ended) => {}
-            Ok(Stop::Late) => drop(self.child.end(&mut self.pipes, self.grace)?),
+            Ok(Stop::Late | Stop::Cancelled) => drop(self.child.end(&mut self.pipes, self.grace)?),
             Ok(Stop::TooMuch(_)) => {
                 self.pipes.stop_listening();
                 self.child.end(&mut self.pipes, self.grace)?;

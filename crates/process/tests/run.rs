@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cnikit_process::{Deadline, Ended, Error, How, Program, Stream, run};
+use cnikit_process::{Cancel, Deadline, Ended, Error, How, Program, Stream, run, run_while};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -105,6 +105,38 @@ fn at_the_deadline_a_program_is_asked_to_end_and_heard_out() {
     assert_eq!(error.stderr(), b"begun\ntidied up\n");
     assert!(matches!(error, Error::Deadline { .. }));
     assert!(error.to_string().starts_with("/bin/sh did not finish in 0."), "{error}");
+}
+
+#[test]
+fn a_caller_that_gives_up_is_heard_at_once_and_ends_a_program_and_what_it_started() {
+    let dir = tempdir().unwrap();
+    let child = dir.path().join("child");
+    let script = "trap 'echo tidied up >&2; exit 0' TERM; sleep 300 & echo $! >$CHILD; wait";
+    let program = Program { env: vec![("CHILD".into(), child.clone().into())], grace: LONG, ..shell(script) };
+    let cancel = Cancel::new().unwrap();
+    assert!(!cancel.is_cancelled());
+    let begin = Instant::now();
+    let error = thread::scope(|scope| {
+        let running = scope.spawn(|| run_while(&program, Deadline::never(), &cancel).unwrap_err());
+        pid_in(&child);
+        cancel.cancel();
+        cancel.cancel();
+        running.join().unwrap()
+    });
+    assert!(matches!(&error, Error::Cancelled { .. }) && begin.elapsed() < LONG, "{error}");
+    assert_eq!(error.stderr(), b"tidied up\n");
+    let child = pid_in(&child);
+    wait_until("the end of what it started", || !runs(child));
+    fs::remove_file(dir.path().join("child")).unwrap();
+    assert!(cancel.clone().is_cancelled());
+    assert!(matches!(run_while(&program, Deadline::never(), &cancel), Err(Error::Cancelled { .. })));
+    assert!(!dir.path().join("child").exists(), "it was not even started");
+}
+
+#[test]
+fn a_program_that_nobody_cancels_comes_to_its_end() {
+    let ended = run_while(&shell("echo done"), Deadline::after(LONG), &Cancel::new().unwrap()).unwrap();
+    assert_eq!((ended.how, ended.stdout.as_slice()), (How::Exit(0), b"done\n".as_slice()));
 }
 
 #[test]

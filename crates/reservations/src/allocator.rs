@@ -149,7 +149,7 @@ impl Store {
         Ok(Health { unreadable, taken })
     }
 
-    fn directory(&self) -> Result<PathBuf, Refusal> {
+    pub(crate) fn directory(&self) -> Result<PathBuf, Refusal> {
         let name = &self.network;
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
             return Err(Refusal::value(format!("the network's name {name:?} cannot be a directory's")));
@@ -157,10 +157,14 @@ impl Store {
         Ok(self.data_dir.join(name))
     }
 
-    fn beside(&self) -> Beside {
+    pub(crate) fn indexes(&self) -> PathBuf {
+        self.data_dir.join(".idx")
+    }
+
+    pub(crate) fn beside(&self) -> Beside {
         Beside {
             network: self.network.clone(),
-            indexes: Directory::make(self.data_dir.join(".idx"), 0o700).ok(),
+            indexes: Directory::make(self.indexes(), 0o700).ok(),
             garbage: self.data_dir.join(".aside").join(&self.network),
             boot: self.boot,
             log: self.log,
@@ -169,7 +173,7 @@ impl Store {
 }
 
 /// Frees what it can and then reports what it could not.
-fn free(ledger: &mut Ledger, records: Vec<Record>) -> Result<Vec<IpAddr>, Refusal> {
+pub(crate) fn free(ledger: &mut Ledger, records: Vec<Record>) -> Result<Vec<IpAddr>, Refusal> {
     let (mut freed, mut refused) = (Vec::new(), Vec::new());
     for record in records {
         match ledger.remove(&record) {

@@ -61,14 +61,12 @@ impl Files {
 
     /// The addresses that have a file.
     pub(crate) fn addresses(&self) -> Result<Vec<IpAddr>, Error> {
-        let names = self.directory.list()?;
-        Ok(names.iter().filter_map(|name| address_named(name.to_str()?)).collect())
+        addresses(&self.directory)
     }
 
     /// What an address's file says; `None` if there is none.
     pub(crate) fn read(&self, address: IpAddr) -> Result<Option<(Content, Facts)>, Error> {
-        let read = self.directory.read(&address.to_string(), LONGEST)?;
-        Ok(read.map(|(bytes, facts)| (Content::parse(&bytes), facts)))
+        read(&self.directory, address)
     }
 
     /// Reserves an address; `None` if it is taken.
@@ -101,6 +99,18 @@ impl Files {
     pub(crate) fn path_of(&self, address: IpAddr) -> PathBuf {
         self.directory.resolved().join(address.to_string())
     }
+}
+
+/// The addresses that have a file in a directory.
+pub(crate) fn addresses(directory: &Directory) -> Result<Vec<IpAddr>, Error> {
+    let names = directory.list()?;
+    Ok(names.iter().filter_map(|name| address_named(name.to_str()?)).collect())
+}
+
+/// What an address's file in a directory says; `None` if there is none.
+pub(crate) fn read(directory: &Directory, address: IpAddr) -> Result<Option<(Content, Facts)>, Error> {
+    let read = directory.read(&address.to_string(), LONGEST)?;
+    Ok(read.map(|(bytes, facts)| (Content::parse(&bytes), facts)))
 }
 
 fn busy(directory: &Directory, patience: Duration) -> Refusal {

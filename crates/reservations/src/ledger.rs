@@ -50,12 +50,35 @@ enum Known {
 
 /// What an older index tells about files that are still the same.
 #[derive(Default)]
-struct Memory {
+pub(crate) struct Memory {
     records: HashMap<IpAddr, Record>,
     /// It is of this boot, so what has not changed need not be read again.
     same_boot: bool,
     /// It is of an earlier boot, so what has not changed since was there before this one.
     earlier_boot: bool,
+}
+
+impl Memory {
+    /// What the index of a network's directory remembers, of whatever state it is.
+    pub(crate) fn of(files: &Directory, indexes: Option<&Directory>, network: &str, boot: Option<&Boot>) -> Memory {
+        let remains = indexes.and_then(|place| Index::remains(place, network));
+        let (Some((state, records)), Some(boot)) = (remains, boot) else { return Memory::default() };
+        let directory = files.identity();
+        // Device numbers change from boot to boot, so only the directory's own inode number is compared across one.
+        let same_directory = state.directory.1 == directory.1;
+        let earlier_boot = same_directory && boot.follows(&state.boot) && files.is_local();
+        let same_boot = state.directory == directory && *boot == state.boot;
+        let records = records.into_iter().map(|record| (record.address, record)).collect();
+        Memory { records, same_boot, earlier_boot }
+    }
+
+    /// Whether it proves that this owner's file was there before this boot.
+    pub(crate) fn is_of_earlier_boot(&self, address: IpAddr, owner: &Owner, facts: Facts) -> bool {
+        let known = self.records.get(&address).filter(|record| !record.unreadable && record.is_of(facts));
+        known.is_some_and(|record| {
+            (self.same_boot && record.earlier_boot) || (self.earlier_boot && record.owner == owner.number())
+        })
+    }
 }
 
 impl<'a> Ledger<'a> {
@@ -270,15 +293,8 @@ impl<'a> Ledger<'a> {
     }
 
     fn memory(&self) -> Memory {
-        let remains = self.beside.indexes.as_ref().and_then(|place| Index::remains(place, &self.beside.network));
-        let (Some((state, records)), Some(boot)) = (remains, self.beside.boot) else { return Memory::default() };
-        let directory = self.files.directory.identity();
-        // Device numbers change from boot to boot, so only the directory's own inode number is compared across one.
-        let same_directory = state.directory.1 == directory.1;
-        let earlier_boot = same_directory && boot.follows(&state.boot) && self.files.directory.is_local();
-        let same_boot = state.directory == directory && boot == state.boot;
-        let records = records.into_iter().map(|record| (record.address, record)).collect();
-        Memory { records, same_boot, earlier_boot }
+        let indexes = self.beside.indexes.as_ref();
+        Memory::of(&self.files.directory, indexes, &self.beside.network, self.beside.boot.as_ref())
     }
 
     fn examine(&self, address: IpAddr, memory: &Memory) -> Seen {
@@ -292,9 +308,8 @@ impl<'a> Ledger<'a> {
             Ok(None) => Seen::Gone,
             Ok(Some((Content::Lost, _))) => Seen::Garbage,
             Ok(Some((Content::Of(owner), facts))) => {
-                let proven = untouched.is_some_and(|record| record.owner == owner.number() && record.is_of(facts));
-                let record = Record::new(owner.number(), address, facts);
-                Seen::Taken(Record { earlier_boot: proven && memory.earlier_boot, ..record })
+                let earlier_boot = memory.is_of_earlier_boot(address, &owner, facts);
+                Seen::Taken(Record { earlier_boot, ..Record::new(owner.number(), address, facts) })
             }
             Ok(Some((Content::Unreadable, _))) => self.unreadable_record(address, "it names no owner"),
             Err(error) => self.unreadable_record(address, &error.to_string()),

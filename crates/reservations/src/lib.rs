@@ -5,7 +5,8 @@
 //! without reading every file: ADD and DEL cost the same with none and with 65,000 reserved. It is believed only while it
 //! is known to be complete, and a hit only if the file agrees; lost, torn or outrun by others, it is made anew.
 //!
-//! [`Store`] is the door: `acquire`, `release`, `give_back`, `confirm`, `sweep`, `health`.
+//! [`Store`] is the door: `acquire`, `release`, `give_back`, `confirm`, `sweep`, `health` for a plugin; `survey` and `reclaim`
+//! for who looks after a node.
 #![forbid(unsafe_code)]
 
 mod allocator;
@@ -19,6 +20,7 @@ mod range_set;
 mod record;
 mod refusal;
 mod request;
+mod survey;
 mod taker;
 
 pub use allocator::{Health, PATIENCE, Store};
@@ -28,3 +30,4 @@ pub use range::{Range, Written};
 pub use range_set::RangeSet;
 pub use refusal::{Kind, Refusal};
 pub use request::{Allocation, Request};
+pub use survey::{Holder, Reservation};

@@ -71,6 +71,15 @@ impl Range {
         address.is_ipv4() == self.is_ipv4() && self.numbers().contains(&number(address))
     }
 
+    /// How many addresses it can give away: all but these gateways.
+    pub fn size(&self, gateways: &[IpAddr]) -> u128 {
+        let all = (self.numbers.1 - self.numbers.0).saturating_add(1);
+        let mut reserved: Vec<&IpAddr> = gateways.iter().filter(|gateway| self.contains(**gateway)).collect();
+        reserved.sort();
+        reserved.dedup();
+        all - reserved.len() as u128
+    }
+
     /// Do both hold one same address?
     pub fn overlaps(&self, other: &Range) -> bool {
         self.is_ipv4() == other.is_ipv4() && self.numbers.0 <= other.numbers.1 && other.numbers.0 <= self.numbers.1

@@ -82,14 +82,14 @@ impl RangeSet {
         self.ranges.iter().map(Range::gateway)
     }
 
+    /// Its ranges, in the order in which they are tried.
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+
     /// How many addresses it can give away.
     pub fn size(&self, gateways: &[IpAddr]) -> u128 {
-        let count = |range: &Range| (range.numbers().end() - range.numbers().start()).saturating_add(1);
-        let all = self.ranges.iter().map(count).fold(0, u128::saturating_add);
-        let mut reserved: Vec<IpAddr> = gateways.iter().copied().filter(|gateway| self.contains(*gateway)).collect();
-        reserved.sort();
-        reserved.dedup();
-        all - reserved.len() as u128
+        self.ranges.iter().map(|range| range.size(gateways)).fold(0, u128::saturating_add)
     }
 
     /// Every address once, in the order in which they are tried: from the one after the last that was given, round to that

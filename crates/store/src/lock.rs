@@ -1,4 +1,4 @@
-//! An exclusive lock that ends with its process.
+//! Locks that end with their process.
 
 use std::fs::File;
 use std::io;
@@ -12,9 +12,9 @@ use nix::fcntl::OFlag;
 
 use crate::{Directory, Error};
 
-/// An exclusive lock on a file; held until the value is dropped, or the process ends in whatever way.
+/// A lock on a file; held until the value is dropped, or the process ends in whatever way.
 ///
-/// It is flock(2)'s, so it excludes every other program that takes `LOCK_EX` on the same file.
+/// It is flock(2)'s, so an exclusive one excludes every other program that takes one on the same file.
 #[doc(alias = "flock")]
 #[derive(Debug)]
 pub struct Lock {
@@ -28,7 +28,7 @@ impl Lock {
     /// Anything that can be opened serves, a namespace too: who opens it again and locks it excludes this one.
     pub fn on(opened: OwnedFd, patience: Duration) -> io::Result<Lock> {
         let file = File::from(opened);
-        let waited = wait(&file, Instant::now() + patience)?;
+        let waited = wait(&file, EXCLUSIVE, Instant::now() + patience, None)?;
         Ok(Lock { _file: file, waited })
     }
 
@@ -44,10 +44,43 @@ impl Directory {
     ///
     /// Should somebody remove the file meanwhile, the lock on what is then under the name is taken.
     pub fn lock(&self, name: &str, mode: u32, patience: Duration) -> Result<Lock, Error> {
+        self.take(name, mode, EXCLUSIVE, patience, None)
+    }
+
+    /// As [`Directory::lock`], given up as soon as the caller says so, within a few hundredths of a second.
+    pub fn lock_while(
+        &self,
+        name: &str,
+        mode: u32,
+        patience: Duration,
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<Lock, Error> {
+        self.take(name, mode, EXCLUSIVE, patience, Some(given_up))
+    }
+
+    /// As [`Directory::lock_while`], but beside others that share it; whoever locks the file waits for all of them.
+    pub fn share_while(
+        &self,
+        name: &str,
+        mode: u32,
+        patience: Duration,
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<Lock, Error> {
+        self.take(name, mode, SHARED, patience, Some(given_up))
+    }
+
+    fn take(
+        &self,
+        name: &str,
+        mode: u32,
+        way: Way,
+        patience: Duration,
+        given_up: Option<&dyn Fn() -> bool>,
+    ) -> Result<Lock, Error> {
         let deadline = Instant::now() + patience;
         loop {
             let file = self.open_file(name, OFlag::O_RDONLY | OFlag::O_CREAT, mode)?;
-            let waited = wait(&file, deadline).map_err(|source| self.error("lock", name, source))?;
+            let waited = wait(&file, way, deadline, given_up).map_err(|source| self.error("lock", name, source))?;
             if self.is_named(&file, name)? {
                 return Ok(Lock { _file: file, waited });
             }
@@ -60,31 +93,51 @@ impl Directory {
     }
 }
 
-/// Takes it, and says whether others had it first. Then it waits in a thread of its own, for flock(2) knows no deadline:
-/// the kernel wakes waiters in order and at once, which no polling does. The lock belongs to the open file, of which the
-/// thread has a copy; should the deadline come first, that copy is the last one and lets go of whatever it still gets.
-fn wait(file: &File, deadline: Instant) -> io::Result<bool> {
-    match file.try_lock_exclusive() {
+/// One of flock(2)'s two: how it is tried, and how it is waited for.
+#[derive(Clone, Copy)]
+struct Way {
+    try_it: fn(&File) -> io::Result<()>,
+    wait: fn(&File) -> io::Result<()>,
+}
+
+const EXCLUSIVE: Way = Way { try_it: FileExt::try_lock_exclusive, wait: FileExt::lock_exclusive };
+const SHARED: Way = Way { try_it: FileExt::try_lock_shared, wait: FileExt::lock_shared };
+
+/// How often a waiter asks whether its caller has given up, if that can be.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Takes it, and says whether others had it first. Then it waits in a thread of its own, for flock(2) knows no
+/// deadline: the kernel wakes waiters in order and at once, which no polling does. The lock belongs to the open file,
+/// of which the thread has a copy; should the deadline come first, that copy is the last one and lets go of whatever it
+/// still gets.
+fn wait(file: &File, way: Way, deadline: Instant, given_up: Option<&dyn Fn() -> bool>) -> io::Result<bool> {
+    match (way.try_it)(file) {
         Err(error) if error.raw_os_error() == fs2::lock_contended_error().raw_os_error() => {}
         done => return done.map(|()| false),
+    }
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "another process held it until the deadline");
+    if Instant::now() >= deadline {
+        return Err(late());
     }
     let waiting = file.try_clone()?;
     let (say, hear) = sync_channel(1);
     thread::Builder::new().spawn(move || {
         // The caller may have gone: then nobody hears it, and the lock goes with this copy of the file.
-        let _ = say.send(uninterrupted(&waiting));
+        let _ = say.send(uninterrupted(&waiting, way));
     })?;
-    match hear.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-        Ok(locked) => locked.map(|()| true),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            Err(io::Error::new(io::ErrorKind::TimedOut, "another process held it until the deadline"))
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match hear.recv_timeout(given_up.map_or(left, |_| left.min(TICK))) {
+            Ok(locked) => return locked.map(|()| true),
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline && !given_up.is_some_and(|asked| asked()) => {}
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Err(late()),
         }
     }
 }
 
-fn uninterrupted(file: &File) -> io::Result<()> {
+fn uninterrupted(file: &File, way: Way) -> io::Result<()> {
     loop {
-        match file.lock_exclusive() {
+        match (way.wait)(file) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             done => return done,
         }

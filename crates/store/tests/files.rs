@@ -178,6 +178,34 @@ fn whoever_gave_up_waiting_does_not_get_the_lock_later() {
     directory.lock("lock", 0o750, LONG).unwrap();
 }
 
+#[test]
+fn a_shared_lock_is_held_beside_others_and_excludes_who_wants_it_alone() {
+    let (_place, directory) = fresh();
+    let never = || false;
+    let first = directory.share_while("lock", 0o600, LONG, &never).unwrap();
+    let second = directory.share_while("lock", 0o600, SOON, &never).unwrap();
+    assert!(directory.lock("lock", 0o600, Duration::ZERO).unwrap_err().is_deadline());
+    drop(first);
+    assert!(directory.lock_while("lock", 0o600, SOON, &never).unwrap_err().is_deadline());
+    drop(second);
+    let alone = directory.lock_while("lock", 0o600, LONG, &never).unwrap();
+    assert!(directory.share_while("lock", 0o600, SOON, &never).unwrap_err().is_deadline());
+    drop(alone);
+}
+
+#[test]
+fn a_waiter_whose_caller_gives_up_waits_no_longer() {
+    let (_place, directory) = fresh();
+    let _lock = directory.lock("lock", 0o600, LONG).unwrap();
+    let (began, asked) = (Instant::now(), std::cell::Cell::new(0));
+    let given_up = || {
+        asked.set(asked.get() + 1);
+        asked.get() > 2
+    };
+    assert!(directory.lock_while("lock", 0o600, 100 * LONG, &given_up).unwrap_err().is_deadline());
+    assert!(began.elapsed() < LONG);
+}
+
 /// Returns when the kernel has somebody wait for the lock on a file; see `proc_locks(5)`.
 fn await_waiter(path: &std::path::Path) {
     let inode = format!(":{} ", fs::metadata(path).unwrap().ino());

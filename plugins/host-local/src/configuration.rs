@@ -100,8 +100,15 @@ impl HostLocal {
     }
 }
 
+/// The sets of ranges that an ADD with this configuration takes its addresses from, for who looks after a node.
+pub fn ranges(conf: &NetConf) -> Result<Vec<RangeSet>> {
+    let ipam = conf.at(&["ipam"]).unwrap_or(&Value::Null);
+    let keys: HostLocal = read(ipam).map_err(|error| misread(&["ipam"], &error))?;
+    keys.sets(conf)
+}
+
 /// Where the networks' directories are; tolerant, for DEL and GC must not fail for a key that they do not need.
-pub(crate) fn data_dir(conf: &NetConf) -> PathBuf {
+pub fn data_dir(conf: &NetConf) -> PathBuf {
     let said = conf.at(&["ipam", "dataDir"]).and_then(Value::as_str).filter(|path| !path.is_empty());
     said.unwrap_or(DATA_DIR).into()
 }
