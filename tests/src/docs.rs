@@ -102,7 +102,7 @@ impl Example {
         let list = load(&configurations, self.list["name"].as_str().unwrap())?;
         assert_eq!(list.warnings, [""; 0], "{}", self.place);
         let path = crate::bin().display().to_string();
-        let runtime = Runtime { path, cache: Cache::below(&host.dir().join("kept")) };
+        let runtime = Runtime::new(path, Cache::below(&host.dir().join("kept")));
         let at = Attachment {
             container_id: "docs-one".into(),
             netns: container.path(),
@@ -115,7 +115,7 @@ impl Example {
         for address in self.answering(&result) {
             assert!(container.reaches(&address), "{}: {address} does not answer", self.place);
         }
-        host.enter(|| runtime.del(&list, &at))
+        host.enter(|| runtime.del(&list, &at)).map(drop)
     }
 
     /// The list with what host-local keeps below this directory.

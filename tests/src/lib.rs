@@ -10,6 +10,7 @@ pub mod docs;
 pub mod harmed;
 pub mod mixed;
 pub mod runtimes;
+pub mod scene;
 pub mod tampering;
 pub mod transcripts;
 pub mod world;

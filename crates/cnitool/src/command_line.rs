@@ -1,149 +1,374 @@
-//! What was asked for, from the arguments.
+//! What was asked for: every command with its arguments, of which help, completions and man pages are made.
 
-use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
 
-/// The text of `--help`.
-pub(crate) const HELP: &str = "\
-cnitool adds, checks and deletes a network of a container by hand.
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use cnikit_netns::Scope;
 
-Usage:
-  cnitool add   NETWORK NETNS    set up, and print the result
-  cnitool check NETWORK NETNS    compare what is there with the result of add
-  cnitool del   NETWORK NETNS    take down
-  cnitool plan  NETWORK NETNS    print what add would do, and do nothing
-
-NETWORK is the name in a configuration file, NETNS the path of a network namespace (ip netns add NAME makes
-/var/run/netns/NAME).
-
-Flags:
-  -i, --ifname NAME    the interface in the container (default: CNI_IFNAME, then eth0)
-  -h, --help           this text
-      --version        the version
-
-Environment:
+/// Said at the end of the help of everything.
+const ENVIRONMENT: &str = "\
+Environment (a flag of the same meaning goes before it):
   NETCONFPATH      directory of configuration files (default /etc/cni/net.d)
   CNI_PATH         directories of plugins, separated by colons (default /opt/cni/bin)
   CNI_ARGS         KEY=VALUE;KEY=VALUE for the plugins
   CAP_ARGS         a JSON object, value by capability: {\"portMappings\": [...]}
-  CNI_IFNAME       see --ifname
+  CNI_IFNAME       the interface in the container (default eth0)
   CNI_CACHE_DIR    where results are kept, below results/ (default /var/lib/cni)
-";
+  NO_COLOR         no colours, whatever it is set to
 
-/// A verb that goes to the plugins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
-    Add,
-    Check,
-    Del,
-    Plan,
+Exit status: 0 done, 1 failed, 3 done and something was found that wants attention.";
+
+/// Adds, checks and deletes a network of a container by hand; shows what there is, and mends it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cnitool",
+    version = concat!("cnikit-", env!("CARGO_PKG_VERSION")),
+    after_help = ENVIRONMENT,
+    max_term_width = 120,
+    subcommand_required = false,
+    disable_help_subcommand = false
+)]
+pub(crate) struct CommandLine {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
 }
 
-/// What was asked for.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    Help,
-    Version,
-    Run { verb: Verb, network: String, netns: String, ifname: Option<String> },
+/// What every command takes.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Common {
+    /// The interface in the container [default: `CNI_IFNAME`, then eth0]
+    #[arg(short, long, global = true, value_name = "NAME")]
+    pub(crate) ifname: Option<String>,
+    /// One JSON document on stdout, errors too, instead of text
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// When to colour
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: When,
+    /// Directory of configuration files [default: `NETCONFPATH`, then /etc/cni/net.d]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) conf_dir: Option<PathBuf>,
+    /// Directories of plugins, separated by colons [default: `CNI_PATH`, then /opt/cni/bin]
+    #[arg(long, global = true, value_name = "DIRS")]
+    pub(crate) plugin_path: Option<String>,
+    /// Where results are kept, below results/ [default: `CNI_CACHE_DIR`, then /var/lib/cni]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) cache_dir: Option<PathBuf>,
 }
 
-/// Reads the arguments, without the program's name. Flags may stand anywhere, positions beyond the third say nothing.
-pub(crate) fn read(arguments: impl Iterator<Item = OsString>) -> Result<Asked, String> {
-    let mut arguments = arguments.map(text);
-    let (mut positions, mut ifname) = (Vec::new(), None);
-    while let Some(argument) = arguments.next().transpose()? {
-        match argument.as_str() {
-            "-h" | "--help" => return Ok(Asked::Help),
-            "--version" => return Ok(Asked::Version),
-            "-i" | "--ifname" => {
-                let value = arguments.next().transpose()?;
-                ifname = Some(value.ok_or_else(|| usage(&format!("{argument} needs a name")))?);
-            }
-            flag if flag.starts_with('-') => ifname = Some(joined(flag)?.to_owned()),
-            _ => positions.push(argument),
-        }
-    }
-    asked(positions, ifname)
+/// When to colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    /// On a terminal, unless `NO_COLOR` is set or TERM is dumb
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
 }
 
-fn asked(positions: Vec<String>, ifname: Option<String>) -> Result<Asked, String> {
-    let mut positions = positions.into_iter();
-    let verb = match positions.next().as_deref() {
-        None | Some("help") => return Ok(Asked::Help),
-        Some("add") => Verb::Add,
-        Some("check") => Verb::Check,
-        Some("del") => Verb::Del,
-        Some("plan") => Verb::Plan,
-        Some(other) => return Err(usage(&format!("unknown command \"{other}\""))),
-    };
-    match (positions.next(), positions.next()) {
-        (Some(network), Some(netns)) => Ok(Asked::Run { verb, network, netns, ifname }),
-        _ => Err(usage("NETWORK and NETNS are needed")),
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Set a network up in a namespace, and print the result
+    #[command(after_help = "Example:\n  cnitool add pods /run/netns/c1")]
+    Add(Attachment),
+    /// Compare what is there with the result of add
+    #[command(after_help = "Example:\n  cnitool check pods /run/netns/c1 && echo as it was added")]
+    Check(Attachment),
+    /// Take a network down
+    #[command(after_help = "Example:\n  cnitool del pods /run/netns/c1")]
+    Del(Attachment),
+    /// Delete what is left of a network's containers that are gone
+    #[command(after_help = "Example:\n  cnitool gc pods --dry-run")]
+    Gc(Gc),
+    /// Ask a network's plugins whether they could serve an add
+    #[command(after_help = "Example:\n  cnitool status pods")]
+    Status(Network),
+    /// Say which versions the plugins of a network speak
+    #[command(after_help = "Example:\n  cnitool version pods")]
+    Version(MaybeNetwork),
+    /// Print what add would do, and do nothing
+    #[command(after_help = "Example:\n  cnitool plan pods /run/netns/c1")]
+    Plan(Attachment),
+    /// List the attachments that are known
+    #[command(after_help = "Example:\n  cnitool list --live")]
+    List(List),
+    /// Show all of a container's attachments: namespace, links, addresses, rules
+    #[command(after_help = "Example:\n  cnitool show c1 --svg >c1.svg")]
+    Show(Show),
+    /// Addresses of host-local: who holds them, which are lost, and get those back
+    #[command(subcommand, after_help = "Example:\n  cnitool ipam usage")]
+    Ipam(Ipam),
+    /// The directory of configurations
+    #[command(subcommand, after_help = "Example:\n  cnitool config why")]
+    Config(Config),
+    /// Judge every file of a directory of configurations
+    #[command(after_help = "Example:\n  cnitool validate /etc/cni/net.d")]
+    Validate(Validate),
+    /// Network namespaces with a name, as `ip netns` has them
+    #[command(subcommand, after_help = "Example:\n  cnitool netns add c1")]
+    Netns(Netns),
+    /// Write a configuration for a new network
+    #[command(after_help = "Example:\n  cnitool init --name pods --subnet 10.1.2.0/24 --subnet fd00:1::/64")]
+    Init(Init),
+    /// Print the completions of a shell
+    #[command(
+        visible_alias = "completion",
+        after_help = "Example:\n  cnitool completions bash >/etc/bash_completion.d/cnitool"
+    )]
+    Completions {
+        /// Whose
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a directory
+    #[command(after_help = "Example:\n  cnitool man /usr/local/share/man/man1")]
+    Man {
+        /// Where to; it is made if it is not there
+        dir: PathBuf,
+    },
+}
+
+/// A network and a namespace.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Attachment {
+    /// The name in a configuration file
+    pub(crate) network: String,
+    /// The path of a network namespace
+    pub(crate) netns: String,
+    /// The reference takes more, and passes it over.
+    #[arg(hide = true)]
+    rest: Vec<String>,
+}
+
+/// A network; the reference demands a namespace, and does not look at it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Network {
+    /// The name in a configuration file
+    #[arg(value_name = "NETWORK")]
+    pub(crate) name: String,
+    /// Taken, and not looked at: the reference demands it
+    netns: Option<String>,
+    /// The reference takes more, and passes it over.
+    #[arg(hide = true)]
+    rest: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct MaybeNetwork {
+    /// The name in a configuration file; without it, the version of this tool
+    pub(crate) network: Option<String>,
+    #[arg(hide = true)]
+    rest: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Gc {
+    #[command(flatten)]
+    pub(crate) network: Network,
+    /// Delete those that live too: what the reference's gc does
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Keep this one, whatever became of its namespace; may be repeated
+    #[arg(long, value_name = "CONTAINER/IFNAME")]
+    pub(crate) keep: Vec<String>,
+    #[command(flatten)]
+    pub(crate) sight: Sight,
+    /// Say what would be deleted, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// How far the proof that a namespace is gone has to look.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Sight {
+    /// Take the processes of this PID namespace for all there are: right where the whole node lives in it
+    #[arg(long)]
+    within_pid_namespace: bool,
+}
+
+impl Sight {
+    /// Whose processes count.
+    pub(crate) fn scope(self) -> Scope {
+        if self.within_pid_namespace { Scope::PidNamespace } else { Scope::Machine }
     }
 }
 
-/// `--ifname=NAME`, `-i=NAME` or `-iNAME`.
-fn joined(flag: &str) -> Result<&str, String> {
-    let name = flag.strip_prefix("--ifname=").or_else(|| {
-        let name = flag.strip_prefix("-i")?;
-        Some(name.strip_prefix('=').unwrap_or(name))
-    });
-    name.ok_or_else(|| usage(&format!("unknown flag {flag}")))
+#[derive(Args, Clone, Debug)]
+pub(crate) struct List {
+    /// Of this network only
+    #[arg(long, value_name = "NAME")]
+    pub(crate) network: Option<String>,
+    /// Look into each namespace whether the link is there; otherwise only whether the path leads to one
+    #[arg(long)]
+    pub(crate) live: bool,
 }
 
-fn text(argument: OsString) -> Result<String, String> {
-    argument.into_string().map_err(|argument| format!("argument {} is not UTF-8", argument.display()))
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Show {
+    /// A container's id or the beginning of one, the path or name of its namespace, or one of its addresses
+    pub(crate) id: String,
+    /// Draw it, as SVG
+    #[arg(long, conflicts_with_all = ["mermaid", "json"])]
+    pub(crate) svg: bool,
+    /// Draw it, in Mermaid's language
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) mermaid: bool,
 }
 
-fn usage(what: &str) -> String {
-    format!("{what}; cnitool --help shows how to call it")
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Ipam {
+    /// What is taken and what is free, by range, and by whom
+    #[command(after_help = "Example:\n  cnitool ipam usage --summary")]
+    Usage(Usage),
+    /// Addresses that nobody seems to hold any more, each with the reason, and whether that is proven
+    #[command(after_help = "Example:\n  cnitool ipam leaks")]
+    Leaks(Leaks),
+    /// Free the addresses that are proven to be nobody's any more
+    #[command(after_help = "Example:\n  cnitool ipam reclaim --dry-run")]
+    Reclaim(Reclaim),
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Where to look.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Where {
+    /// Of this network only
+    #[arg(long, value_name = "NAME")]
+    pub(crate) network: Option<String>,
+    /// Look here too, besides the directories that configurations name; may be repeated
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Vec<PathBuf>,
+}
 
-    fn of(line: &str) -> Result<Asked, String> {
-        read(line.split_whitespace().map(OsString::from))
-    }
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Usage {
+    #[command(flatten)]
+    pub(crate) place: Where,
+    /// Only the ranges, not each address
+    #[arg(long)]
+    pub(crate) summary: bool,
+}
 
-    fn run(ifname: Option<&str>) -> Asked {
-        let ifname = ifname.map(str::to_owned);
-        Asked::Run { verb: Verb::Del, network: "net".into(), netns: "/ns".into(), ifname }
-    }
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Leaks {
+    #[command(flatten)]
+    pub(crate) place: Where,
+    #[command(flatten)]
+    pub(crate) sight: Sight,
+}
 
-    #[test]
-    fn flags_may_stand_anywhere_and_in_every_spelling() {
-        assert_eq!(of("del net /ns").unwrap(), run(None));
-        for line in [
-            "-i lo del net /ns",
-            "del --ifname lo net /ns",
-            "del net /ns --ifname=lo",
-            "del net -ilo /ns x",
-            "-i=lo del net /ns",
-        ] {
-            assert_eq!(of(line).unwrap(), run(Some("lo")), "{line}");
-        }
-    }
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Reclaim {
+    #[command(flatten)]
+    pub(crate) leaks: Leaks,
+    /// Say what would be freed, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
 
-    #[test]
-    fn no_command_and_help_in_any_place_is_a_call_for_help() {
-        for line in ["", "help", "help add", "--help", "add net /ns -h"] {
-            assert_eq!(of(line).unwrap(), Asked::Help, "{line}");
-        }
-        assert_eq!(of("--version").unwrap(), Asked::Version);
-    }
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Which file a runtime takes for its default network, and why none of the others
+    #[command(after_help = "Example:\n  cnitool config why")]
+    Why {
+        /// The directory [default: --conf-dir]
+        dir: Option<PathBuf>,
+        /// By whose rule
+        #[arg(long, value_name = "NAME", default_value = "kubelet")]
+        runtime: Chooses,
+    },
+}
 
-    #[test]
-    fn what_cannot_be_understood_is_named() {
-        let refused = [
-            ("frob net /ns", "unknown command \"frob\""),
-            ("add net", "NETWORK and NETNS"),
-            ("add --frob", "--frob"),
-            ("add -i", "-i needs a name"),
-        ];
-        for (line, what) in refused {
-            let error = of(line).unwrap_err();
-            assert!(error.contains(what) && error.contains("--help"), "{line}: {error}");
-        }
-    }
+/// Who chooses the default network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Chooses {
+    /// The first file that is valid
+    Kubelet,
+    /// The first file of each name that is valid; the first of these is the default
+    CriO,
+    /// The first file, and if that is not valid, none
+    Containerd,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Validate {
+    /// The directory [default: --conf-dir]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Netns {
+    /// Make a namespace, and say its path
+    #[command(after_help = "Example:\n  cnitool netns add c1")]
+    Add {
+        /// Below /run/netns; a path with a slash is taken as it is
+        name: String,
+    },
+    /// Remove a namespace's name; it ends when nothing else holds it
+    #[command(after_help = "Example:\n  cnitool netns del c1 --dry-run")]
+    Del {
+        /// Below /run/netns; a path with a slash is taken as it is
+        name: String,
+        /// Even if an attachment is known there: its del can then no longer look inside
+        #[arg(long)]
+        force: bool,
+        /// Say what would be removed, and do nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Those of /run/netns, and who is attached there
+    #[command(after_help = "Example:\n  cnitool netns list")]
+    List,
+}
+
+/// What plugin connects the containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Main {
+    /// All on one bridge of the host
+    Bridge,
+    /// Each by a routed link of its own
+    Ptp,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Init {
+    /// The network's name
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// How containers are connected
+    #[arg(long, value_name = "PLUGIN")]
+    pub(crate) plugin: Option<Main>,
+    /// The bridge's name
+    #[arg(long, value_name = "LINK")]
+    pub(crate) bridge: Option<String>,
+    /// Where addresses come from; may be repeated: a container gets one of each
+    #[arg(long, value_name = "SUBNET")]
+    pub(crate) subnet: Vec<String>,
+    /// The gateway of the subnet that it is in; may be repeated [default: its first address]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) gateway: Vec<IpAddr>,
+    /// Containers are seen outside under their own addresses, not the host's
+    #[arg(long)]
+    pub(crate) no_masquerade: bool,
+    /// `portmap` after it, for published ports
+    #[arg(long)]
+    pub(crate) ports: bool,
+    /// The version of the specification that the file is in
+    #[arg(long, value_name = "VERSION", default_value = "1.0.0")]
+    pub(crate) cni_version: String,
+    /// The file [default: 10-NAME.conflist in the directory of configurations; - is stdout]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Replace a file that is there
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Ask nothing: what no flag says is as proposed
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Print what would be written, and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }

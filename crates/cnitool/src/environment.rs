@@ -1,9 +1,12 @@
-//! What the environment says, each variable with its default and its grammar.
+//! What the environment says, each variable with its default and its grammar; a flag goes before it.
 
 use std::path::PathBuf;
 
 use cnikit_libcni::{Cache, Runtime};
 use serde_json::{Map, Value};
+
+use crate::command_line::Common;
+use crate::failure::Result;
 
 /// A variable's text; empty is as good as unset.
 #[expect(clippy::disallowed_methods, reason = "cnitool's own environment is read here and nowhere else")]
@@ -13,31 +16,51 @@ fn variable(name: &str) -> Option<String> {
 }
 
 /// Where configurations are.
-pub(crate) fn configurations() -> PathBuf {
-    variable("NETCONFPATH").unwrap_or_else(|| "/etc/cni/net.d".to_owned()).into()
+pub(crate) fn configurations(common: &Common) -> PathBuf {
+    let said = common.conf_dir.clone().or_else(|| variable("NETCONFPATH").map(PathBuf::from));
+    said.unwrap_or_else(|| "/etc/cni/net.d".into())
 }
 
-/// Where plugins and kept results are. The reference has no default for the former, and no variable for the latter.
-pub(crate) fn runtime() -> Runtime {
-    let path = variable("CNI_PATH").unwrap_or_else(|| "/opt/cni/bin".to_owned());
-    let cache = PathBuf::from(variable("CNI_CACHE_DIR").unwrap_or_else(|| "/var/lib/cni".to_owned()));
-    Runtime { path, cache: Cache::below(&cache) }
+/// Where kept results are; the reference has no variable for it.
+pub(crate) fn cache(common: &Common) -> Cache {
+    let said = common.cache_dir.clone().or_else(|| variable("CNI_CACHE_DIR").map(PathBuf::from));
+    Cache::below(&said.unwrap_or_else(|| "/var/lib/cni".into()))
 }
 
-/// The interface's name if no flag gave one.
-pub(crate) fn ifname() -> String {
-    variable("CNI_IFNAME").unwrap_or_else(|| "eth0".to_owned())
+/// Where plugins and kept results are. The reference has no default for the former.
+pub(crate) fn runtime(common: &Common) -> Runtime {
+    let path = common.plugin_path.clone().or_else(|| variable("CNI_PATH"));
+    Runtime::new(path.unwrap_or_else(|| "/opt/cni/bin".to_owned()), cache(common))
+}
+
+/// The interface's name. An empty one counts as not given.
+pub(crate) fn ifname(common: &Common) -> String {
+    let said = common.ifname.clone().filter(|name| !name.is_empty());
+    said.or_else(|| variable("CNI_IFNAME")).unwrap_or_else(|| "eth0".to_owned())
 }
 
 /// `CNI_ARGS`.
-pub(crate) fn args() -> Result<Vec<(String, String)>, String> {
-    variable("CNI_ARGS").map_or(Ok(Vec::new()), |text| pairs(&text))
+pub(crate) fn args() -> Result<Vec<(String, String)>> {
+    Ok(variable("CNI_ARGS").map_or(Ok(Vec::new()), |text| pairs(&text))?)
 }
 
 /// `CAP_ARGS`.
-pub(crate) fn capabilities() -> Result<Map<String, Value>, String> {
+pub(crate) fn capabilities() -> Result<Map<String, Value>> {
     let Some(text) = variable("CAP_ARGS") else { return Ok(Map::new()) };
-    serde_json::from_str(&text).map_err(|error| format!("CAP_ARGS is not a JSON object: {error}"))
+    Ok(serde_json::from_str(&text).map_err(|error| format!("CAP_ARGS is not a JSON object: {error}"))?)
+}
+
+/// Whether a terminal may be coloured.
+pub(crate) fn wants_colour() -> bool {
+    variable("NO_COLOR").is_none() && variable("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// A program that the shell would find.
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
+    let path = variable("PATH")?;
+    let more = ["/usr/sbin", "/sbin"].map(str::to_owned);
+    let mut places = path.split(':').map(str::to_owned).chain(more).map(|dir| PathBuf::from(dir).join(name));
+    places.find(|file| file.is_file())
 }
 
 /// Pairs joined by semicolons, each with one equals sign and something on either side of it.

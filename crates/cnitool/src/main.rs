@@ -1,72 +1,98 @@
-//! `cnitool`: runs a network list against a network namespace that exists, by hand.
+//! `cnitool`: a network by hand, and a look at what there is.
 //!
-//! Drop-in for the reference's `add`, `check` and `del`: the same environment, container id, kept results and output. Errors
-//! are said once. `plan` is ours: what an `add` would do.
+//! Drop-in for the reference's `add`, `check`, `del`, `gc` and `status`: the same environment, container id, kept results and
+//! stdout. Errors are said once. All else is ours: what is attached and whether it lives, whose addresses are whose, which of
+//! them are lost, what an `add` would do, which configuration counts.
 
 mod command_line;
+mod config;
 mod container;
+mod draw;
 mod environment;
-mod network;
+mod failure;
+mod init;
+mod ipam;
+mod list;
+mod namespace;
+mod netns;
+mod output;
+mod places;
+mod rules;
+mod shell;
+mod show;
+mod time;
+mod verbs;
 
-use std::io::{self, Write};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use command_line::{Asked, Verb};
-use network::Network;
-use serde::Serialize;
-use serde_json::Value;
-use serde_json::ser::{PrettyFormatter, Serializer};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
+use command_line::{Command, CommandLine, Common, Config, Ipam};
+use failure::{Failure, Result};
+use output::{Output, print, print_json, say};
 
 fn main() -> ExitCode {
-    let done = command_line::read(std::env::args_os().skip(1)).and_then(|asked| answer(&asked));
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let is_for_a_program = arguments.iter().any(|argument| argument == "--json");
+    let (common, done) = match CommandLine::try_parse_from(arguments) {
+        Ok(line) => (line.common.clone(), run(&line)),
+        Err(error) => (Common { json: is_for_a_program, ..Common::default() }, usage(&error)),
+    };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(text) => {
-            say(&format!("Error: {}", text.replace('\n', "\n       ")));
-            ExitCode::FAILURE
-        }
+        Err(failure) => fail(Output::of(&common), &failure),
     }
 }
 
-fn answer(asked: &Asked) -> Result<(), String> {
-    match asked {
-        Asked::Help => print(command_line::HELP.as_bytes()),
-        Asked::Version => print(format!("cnitool cnikit-{}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
-        Asked::Run { verb, network, netns, ifname } => {
-            let network = Network::of_process(network, netns, ifname.as_deref())?;
-            network.warnings().iter().for_each(|warning| say(&format!("Warning: {warning}")));
-            run(*verb, &network)
+fn fail(out: Output, failure: &Failure) -> ExitCode {
+    if !failure.text.is_empty() {
+        say(&format!("Error: {}", failure.text.replace('\n', "\n       ")));
+        if out.json {
+            // That stdout is gone too is nothing that could be told.
+            let _ = print_json(&failure.to_json());
         }
+    }
+    ExitCode::from(failure.status)
+}
+
+fn run(line: &CommandLine) -> Result {
+    let (common, out) = (&line.common, Output::of(&line.common));
+    let Some(command) = &line.command else { return print(&CommandLine::command().render_help().to_string()) };
+    match command {
+        Command::Add(asked) => verbs::add(common, asked),
+        Command::Check(asked) => verbs::check(common, out, asked),
+        Command::Del(asked) => verbs::del(common, out, asked),
+        Command::Gc(asked) => verbs::gc(common, out, asked),
+        Command::Status(asked) => verbs::status(common, out, asked),
+        Command::Version(asked) => verbs::version(common, out, asked.network.as_deref()),
+        Command::Plan(asked) => verbs::plan(common, out, asked),
+        Command::List(asked) => list::list(common, out, asked),
+        Command::Show(asked) => show::show(common, out, asked),
+        Command::Ipam(Ipam::Usage(asked)) => ipam::usage(common, out, asked),
+        Command::Ipam(Ipam::Leaks(asked)) => ipam::leaks(common, out, asked),
+        Command::Ipam(Ipam::Reclaim(asked)) => ipam::reclaim(common, out, asked),
+        Command::Config(Config::Why { dir, runtime }) => config::why(common, out, dir.as_deref(), *runtime),
+        Command::Validate(asked) => config::validate(common, out, asked.dir.as_deref()),
+        Command::Netns(asked) => netns::netns(common, out, asked),
+        Command::Init(asked) => init::init(common, out, asked),
+        Command::Completions { shell } => shell::completions(*shell),
+        Command::Man { dir } => shell::man(out, dir),
     }
 }
 
-fn run(verb: Verb, network: &Network) -> Result<(), String> {
-    match verb {
-        Verb::Add => print(&indented(&network.add()?)?),
-        Verb::Check => network.check(),
-        Verb::Del => network.del(),
-        Verb::Plan => {
-            let (words, failures) = network.plan();
-            print(words.as_bytes())?;
-            if failures.is_empty() { Ok(()) } else { Err(failures) }
+/// Help and version are asked for; all else is a call that cannot be understood, which is status 1, as the reference's.
+fn usage(error: &clap::Error) -> Result {
+    let text = error.to_string();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(&text),
+        ErrorKind::InvalidSubcommand => {
+            let word = match error.get(ContextKind::InvalidSubcommand) {
+                Some(ContextValue::String(word)) => word.as_str(),
+                _ => "",
+            };
+            Err(format!("unknown command \"{word}\" for \"cnitool\"; cnitool --help shows all").into())
         }
+        _ => Err(text.trim_start_matches("error: ").trim_end().into()),
     }
-}
-
-/// As the reference prints a result: four spaces, no newline at the end.
-fn indented(result: &Value) -> Result<Vec<u8>, String> {
-    let mut text = Vec::new();
-    let mut serializer = Serializer::with_formatter(&mut text, PrettyFormatter::with_indent(b"    "));
-    result.serialize(&mut serializer).map_err(|error| error.to_string())?;
-    Ok(text)
-}
-
-fn print(text: &[u8]) -> Result<(), String> {
-    let mut out = io::stdout().lock();
-    out.write_all(text).and_then(|()| out.flush()).map_err(|error| format!("stdout: {error}"))
-}
-
-/// Nobody is left to tell if stderr is gone.
-fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
 }

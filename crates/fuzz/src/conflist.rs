@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use cnikit_libcni::{Error, NetworkList, load};
+use cnikit_libcni::{
+    Chooser, Defect, Error, NetworkList, PluginKeys, Reason, Rule, Severity, Validator, conf_files, list_from_file,
+    load,
+};
 use cnikit_types::document;
 use tempfile::TempDir;
 
@@ -19,12 +22,72 @@ pub(crate) fn run(data: &[u8]) {
         let Some(text) = fields.next().filter(|text| !text.is_empty()) else { continue };
         fs::write(dir.path().join(file), text).expect("it can be written to");
     }
-    match load(dir.path(), NAME) {
+    let read = load(dir.path(), NAME);
+    chosen(dir.path(), read.as_ref().ok());
+    validated(dir.path());
+    match read {
         Ok(list) => loaded(dir.path(), &list),
-        Err(Error::NoNetwork { name, .. }) => assert_eq!(name, NAME),
-        Err(Error::Configuration { path, why }) => assert!(path.starts_with(dir.path()) && !why.is_empty(), "{why}"),
+        Err(Error::NoConfigurations { .. }) => {}
+        Err(Error::NoNetwork { name, passed_over, .. }) => {
+            assert_eq!(name, NAME);
+            passed_over.iter().for_each(|defect| says_where(dir.path(), defect));
+        }
+        Err(Error::Configuration(defect)) => says_where(dir.path(), &defect),
         Err(other) => panic!("loading fails for its files alone: {other}"),
     }
+}
+
+fn choose(dir: &Path, rule: Rule) -> cnikit_libcni::Chosen {
+    Chooser { dir: dir.to_owned(), rule, runtime: None }.choose().expect("the directory can be listed")
+}
+
+/// By name it is what is loaded by that; and no file is forgotten: each is used, or passed over with its reason.
+fn chosen(dir: &Path, loaded: Option<&NetworkList>) {
+    let by_name = choose(dir, Rule::ByName(NAME.to_owned()));
+    let list = by_name.default_network().map(|network| (&network.list.name, &network.list.plugins));
+    assert_eq!(list, loaded.map(|list| (&list.name, &list.plugins)));
+    let mut all = conf_files(dir, &["conflist", "conf"]).expect("the directory can be listed");
+    all.sort();
+    for rule in [Rule::FirstValid, Rule::FirstOfEachName(None), Rule::FirstOfEachName(Some(NAME.to_owned()))] {
+        let chosen = choose(dir, rule);
+        let used = chosen.networks.iter().map(|network| &network.file);
+        let mut told: Vec<_> = used.chain(chosen.passed_over.iter().map(|file| &file.file)).cloned().collect();
+        told.sort();
+        assert_eq!(told, all);
+        for file in &chosen.passed_over {
+            assert!(!file.to_string().contains('\n'), "{file}");
+            if let Reason::Defect(defect) = &file.why {
+                says_where(dir, defect);
+            }
+        }
+    }
+    let strict = choose(dir, Rule::FirstFiles(0));
+    assert!(strict.networks.is_empty() || strict.networks.len() == all.len(), "{strict:?}");
+}
+
+/// What cannot be loaded is an error, and nothing else is; each finding has its place, and there are not too many.
+fn validated(dir: &Path) {
+    let keys = ["bridge", "mtu", "vlanTrunk[].minID", "ranges[][].subnet", "runtimeConfig.mac"].map(str::to_owned);
+    let plugins = ["bridge", "host-local", "t"].map(|plugin| PluginKeys { plugin: plugin.into(), keys: keys.to_vec() });
+    let validator = Validator { dir: dir.to_owned(), plugins: plugins.to_vec(), ..Validator::default() };
+    let findings = validator.validate().expect("the directory can be listed");
+    assert!(findings.len() <= 3 * 20, "{} findings", findings.len());
+    for finding in &findings {
+        says_where(dir, &finding.defect);
+    }
+    let files = conf_files(dir, &["conflist", "conf"]).expect("the directory can be listed");
+    let all_load = files.iter().all(|file| list_from_file(file).is_ok());
+    assert_eq!(all_load, findings.iter().all(|finding| finding.severity == Severity::Warning), "{findings:?}");
+}
+
+/// A defect names a file that is there and a place in it, in a sentence of one line with its remedy.
+fn says_where(dir: &Path, defect: &Defect) {
+    let text = fs::read(&defect.file).expect("the file is one that was written");
+    let text = String::from_utf8_lossy(&text);
+    let place = defect.place.expect("only a text can be wrong here");
+    let line = text.split('\n').nth(place.line as usize - 1).expect("the line is there");
+    assert!((1..=line.chars().count() + 1).contains(&(place.column as usize)), "{defect}");
+    assert!(defect.file.starts_with(dir) && !defect.why.is_empty() && !defect.remedy.is_empty(), "{defect}");
 }
 
 /// Whether any of its plugins stands in the document itself.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use cnikit_libcni::{Attachment, Cache, Error, NetworkList, load};
+use cnikit_libcni::{Attachment, Cache, Error, Glimpse, NetworkList, State, load};
 use cnikit_types::{Answer, Version};
 use tempfile::TempDir;
 
@@ -14,9 +14,19 @@ pub(crate) fn run(data: &[u8]) {
     let results = dir.path().join("results");
     fs::create_dir(&results).expect("it can be written to");
     fs::write(results.join("net-c-eth0"), text).expect("it can be written to");
+    let cache = Cache::below(dir.path());
+    let listed = cache.attachments().expect("the directory can be listed");
+    assert_eq!(listed.len(), 1, "one file is one attachment, whatever is in it");
+    assert!(listed[0].state != State::Unreadable || !listed[0].broken.is_empty(), "it says what is wrong");
+    let (whole, glance) = (listed[0].glimpse(), cache.glance().expect("the directory can be listed"));
+    let said = |one: &Glimpse| {
+        let named = [&one.network, &one.container_id, &one.ifname, &one.netns].map(String::clone);
+        (named, one.state, one.note.clone())
+    };
+    assert_eq!(glance.iter().map(said).collect::<Vec<_>>(), [said(&whole)], "a glance sees what is there");
     let list = network(&dir, version);
     let at = Attachment { container_id: "c".into(), ifname: "eth0".into(), ..Attachment::default() };
-    match Cache::below(dir.path()).result(&list, &at) {
+    match cache.result(&list, &at) {
         Ok(None) => {}
         Ok(Some(result)) => {
             let (own, _) = Answer::read(&result, version).expect("what was kept is a result");

@@ -181,6 +181,12 @@ pub(crate) const IPTABLES: &[&str] = &[
 ];
 
 pub(crate) const LIST: &[&str] = &[
+    "\"disableGC\":false",
+    "\"disablecheck\":true",
+    "\"briddge\":1",
+    "\"vlanTrunk\":[{\"minId\":1},{\"minIDs\":[]}]",
+    "\"ipam\":{\"type\":\"host-local\",\"subnet\":\"10.0.0.0/8\",\"ranges\":[[{\"subnet\":\"10.1.0.0/16\"}]]}",
+    "\"addresses\":[{\"address\":\"::1/128\"}]",
     "\"cniVersion\":\"1.0.0\"",
     "\"cniVersions\":[\"0.4.0\",\"1.1.0\"]",
     "\"name\":\"net\"",

@@ -28,13 +28,18 @@ impl Attachment {
         pairs.join(";")
     }
 
-    /// The three names as the specification wants them (section "Parameters").
+    /// The three names as the specification wants them (section "Parameters"), and arguments that can be told apart.
     pub(crate) fn check_names(&self, network: &str) -> Result<(), Error> {
         let said = |name: &str, checked: Result<(), String>| {
             checked.map_err(|why| Error::Name(if name.is_empty() { why } else { format!("{why}: {name:?}") }))
         };
         said(&self.container_id, check_container_id(&self.container_id))?;
         said(network, check_network_name(network))?;
-        said(&self.ifname, check_ifname(&self.ifname))
+        said(&self.ifname, check_ifname(&self.ifname))?;
+        let is_pair = |(key, value): &&(String, String)| !key.contains(['=', ';']) && !value.contains(['=', ';']);
+        match self.args.iter().find(|pair| !is_pair(pair)) {
+            Some((key, value)) => Err(Error::Name(format!("CNI_ARGS cannot hold '=' or ';': {key:?}, {value:?}"))),
+            None => Ok(()),
+        }
     }
 }

@@ -1,126 +1,195 @@
-//! What ADD answered, kept until DEL.
+//! What ADD answered, kept until DEL, and what an ADD was about to do, noted until it has answered.
 
 use std::path::{Path, PathBuf};
 
 use cnikit_store::Directory;
 use cnikit_types::{Answer, Version};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use crate::base64::encode;
+use crate::entry::{Entry, Note};
 use crate::{Attachment, Error, NetworkList};
 
-/// The mark of the form that a file is in.
-const KIND: &str = "cniCacheV1";
-
 /// The longest file that is read: a result is a few kilobytes.
-const LIMIT: usize = 16 << 20;
+pub(crate) const LIMIT: usize = 16 << 20;
 
 /// What a file name may be (ext4 and nearly all others), less what the store adds to a temporary one.
 const LONGEST_NAME: usize = 255 - ".".len() - ".new".len();
 
 /// The directory of kept results: one file an attachment, named `<network>-<container id>-<ifname>`.
 ///
-/// Place, names and content are the reference's. Unlike its own files these appear whole and survive a power cut.
-#[derive(Clone, Debug)]
+/// Place, names and content are the reference's, in `results/`. Unlike its own files these appear whole and survive a power
+/// cut. What the reference does not know lies beside, in `cnikit/`: in `intents/` what an ADD is about to do, in `aside/`
+/// what was found damaged, in `locks/` who is at work.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
-    results: PathBuf,
+    dir: PathBuf,
+}
+
+/// What is known of one attachment before a verb that is to take it down.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    /// What ADD kept, or had begun to do; `None` if nothing is known, or nothing that can be trusted.
+    pub(crate) entry: Option<Entry>,
+    /// What is wrong with the files, each in a sentence.
+    pub(crate) damage: Vec<String>,
 }
 
 impl Cache {
     /// Below `dir`, which is `/var/lib/cni` for nearly everybody; it is made when the first result is kept.
     pub fn below(dir: &Path) -> Self {
-        Self { results: dir.join("results") }
+        Self { dir: dir.to_owned() }
     }
 
     /// Refuses an attachment whose result could not be kept: asked before anything is set up.
     ///
     /// Names with dashes can meet in one file name (`a-b` and `c`, `a` and `b-c`); the first one stays.
     pub(crate) fn check_room(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
-        let name = file_name(list, at);
+        let name = file_name(&list.name, at);
         if name.len() > LONGEST_NAME {
             return Err(Error::Cache(format!("network, container id and interface are too long together: \"{name}\"")));
         }
-        Directory::make(&self.results, 0o700)?;
-        match self.entry(list, at) {
-            Ok(Some(entry)) if !is_of(&entry, list, at) => {
-                Err(Error::Cache(format!("{} is another attachment's", self.results.join(name).display())))
+        Directory::make(self.results(), 0o700)?.probe()?;
+        for dir in [self.results(), self.intents()] {
+            if matches!(read(&dir, &name)?, Found::Entry(entry) if !entry.is_of(&list.name, at)) {
+                return Err(Error::Cache(format!("{} is another attachment's", dir.join(name).display())));
             }
-            _ => Ok(()), // garbage too makes room
         }
+        Ok(()) // garbage too makes room
     }
 
     /// The kept result in the version of the list; `None` if nothing is kept for this attachment.
     pub fn result(&self, list: &NetworkList, at: &Attachment) -> Result<Option<Value>, Error> {
-        let Some(mut entry) = self.entry(list, at)?.filter(|entry| is_of(entry, list, at)) else { return Ok(None) };
-        // Before 2019 the file was the result itself.
-        let result = if is_marked(&entry) { entry.remove("result") } else { Some(Value::Object(entry)) };
-        result.map(|result| in_version_of(list, result)).transpose()
-    }
-
-    /// Keeps the result of an ADD that succeeded.
-    pub(crate) fn keep(&self, list: &NetworkList, at: &Attachment, result: &Value) -> Result<(), Error> {
-        let directory = Directory::make(&self.results, 0o700)?;
-        let content = Value::Object(entry(list, at, result)).to_string();
-        Ok(directory.replace_durably(&file_name(list, at), content.as_bytes(), 0o600)?)
-    }
-
-    /// Forgets the attachment, when it is gone.
-    pub(crate) fn forget(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
-        // What cannot be read is nobody's: it goes too.
-        if self.entry(list, at).is_ok_and(|entry| entry.is_none_or(|entry| !is_of(&entry, list, at))) {
-            return Ok(());
+        let name = file_name(&list.name, at);
+        match read(&self.results(), &name)? {
+            Found::Entry(entry) if entry.is_of(&list.name, at) => {
+                entry.result.map(|result| in_version_of(list, result)).transpose()
+            }
+            Found::Garbage(why) => Err(Error::Cache(self.garbage(&name, &why))),
+            Found::Entry(_) | Found::Nothing => Ok(None),
         }
-        Directory::open(&self.results)?.remove_durably(&file_name(list, at))?;
+    }
+
+    /// What is known of an attachment, for a DEL: the kept result, else the intent. Whatever is wrong is told, and is no
+    /// error.
+    pub(crate) fn record(&self, network: &str, at: &Attachment) -> Record {
+        let name = file_name(network, at);
+        let mut record = Record::default();
+        for dir in [self.results(), self.intents()] {
+            match read(&dir, &name) {
+                Ok(Found::Entry(entry)) if entry.is_of(network, at) => record.entry = record.entry.or(Some(*entry)),
+                Ok(Found::Garbage(why)) => record.damage.push(format!("{}: {why}", dir.join(&name).display())),
+                Ok(Found::Entry(_) | Found::Nothing) => {}
+                Err(error) => record.damage.push(error.to_string()),
+            }
+        }
+        record
+    }
+
+    /// Notes what an ADD is about to do. It outlives the runtime; it is not synced, which would take as long as the ADD: what
+    /// the kernel had goes with the power too, and a file that lost its content still tells a DEL or GC by its name.
+    pub(crate) fn begin(&self, list: &NetworkList, at: &Attachment, note: &Note) -> Result<(), Error> {
+        let content = Entry::new(list, at, note, None).to_bytes();
+        let directory = Directory::make(self.intents(), 0o700)?;
+        Ok(directory.replace(&file_name(&list.name, at), &content, 0o600)?)
+    }
+
+    /// Whether an ADD of this attachment was begun and neither succeeded nor was withdrawn.
+    pub(crate) fn has_begun(&self, list: &NetworkList, at: &Attachment) -> bool {
+        self.intents().join(file_name(&list.name, at)).exists()
+    }
+
+    /// Takes back what an ADD was about to do, for it did nothing that a DEL would have to undo.
+    pub(crate) fn withdraw(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
+        Directory::open(self.intents())?.remove_durably(&file_name(&list.name, at))?;
         Ok(())
     }
 
-    fn entry(&self, list: &NetworkList, at: &Attachment) -> Result<Option<Map<String, Value>>, Error> {
-        let directory = match Directory::open(&self.results) {
-            Err(error) if error.is_absent() => return Ok(None),
-            opened => opened?,
-        };
-        let name = file_name(list, at);
-        let Some((bytes, _)) = directory.read(&name, LIMIT)? else { return Ok(None) };
-        let garbage =
-            |why: serde_json::Error| Error::Cache(format!("kept result {}: {why}", self.results.join(&name).display()));
-        serde_json::from_slice(&bytes).map(Some).map_err(garbage)
+    /// Keeps the result of an ADD that succeeded, in place of its intent.
+    pub(crate) fn keep(&self, list: &NetworkList, at: &Attachment, note: &Note, result: &Value) -> Result<(), Error> {
+        let name = file_name(&list.name, at);
+        let content = Entry::new(list, at, note, Some(result)).to_bytes();
+        let directory = Directory::make(self.results(), 0o700)?;
+        if matches!(read(&self.results(), &name), Ok(Found::Garbage(_))) {
+            self.set_aside(&directory, &name)?;
+        }
+        directory.replace_durably(&name, &content, 0o600)?;
+        // Should it come back after a power cut, the result beside it says more.
+        Directory::open(self.intents())?.remove(&name)?;
+        Ok(())
+    }
+
+    /// Forgets the attachment, when it is gone. What cannot be read is nobody's: it is set aside.
+    pub(crate) fn forget(&self, network: &str, at: &Attachment) -> Result<(), Error> {
+        let name = file_name(network, at);
+        for dir in [self.intents(), self.results()] {
+            match read(&dir, &name)? {
+                Found::Garbage(_) => self.set_aside(&Directory::open(&dir)?, &name)?,
+                Found::Entry(entry) if entry.is_of(network, at) => {
+                    Directory::open(&dir)?.remove_durably(&name)?;
+                }
+                Found::Entry(_) | Found::Nothing => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn set_aside(&self, from: &Directory, name: &str) -> Result<(), Error> {
+        let aside = Directory::make(self.dir.join("cnikit/aside"), 0o700)?;
+        Ok(from.set_aside(name, &aside)?)
+    }
+
+    fn garbage(&self, name: &str, why: &str) -> String {
+        let file = self.results().join(name);
+        format!("kept result {}: {why}; remedy: DEL, which does without it and sets the file aside", file.display())
+    }
+
+    /// Where the reference has its files.
+    pub(crate) fn results(&self) -> PathBuf {
+        self.dir.join("results")
+    }
+
+    pub(crate) fn intents(&self) -> PathBuf {
+        self.dir.join("cnikit/intents")
+    }
+
+    pub(crate) fn locks(&self) -> PathBuf {
+        self.dir.join("cnikit/locks")
     }
 }
 
-fn file_name(list: &NetworkList, at: &Attachment) -> String {
-    format!("{}-{}-{}", list.name, at.container_id, at.ifname)
+/// What a file is.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Nothing,
+    Garbage(String),
+    Entry(Box<Entry>),
 }
 
-/// The content of a file. The reference leaves out what is empty; so do we.
-fn entry(list: &NetworkList, at: &Attachment, result: &Value) -> Map<String, Value> {
-    let args: Vec<Value> = at.args.iter().map(|(key, value)| json!([key, value])).collect();
-    let members = [
-        ("kind", Some(KIND.into())),
-        ("containerId", Some(at.container_id.as_str().into())),
-        ("config", Some(encode(&list.bytes).into())),
-        ("ifName", Some(at.ifname.as_str().into())),
-        ("networkName", Some(list.name.as_str().into())),
-        ("netns", (!at.netns.is_empty()).then(|| at.netns.as_str().into())),
-        ("cniArgs", (!args.is_empty()).then_some(Value::Array(args))),
-        ("capabilityArgs", (!at.capabilities.is_empty()).then(|| Value::Object(at.capabilities.clone()))),
-        ("result", Some(result.clone())),
-    ];
-    members.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+/// Reads a file of a directory of entries. An error is the file system's; what cannot be a file's name is none's.
+pub(crate) fn read(dir: &Path, name: &str) -> Result<Found, Error> {
+    if name.contains(['/', '\0']) || name.len() > LONGEST_NAME {
+        return Ok(Found::Nothing);
+    }
+    let directory = match Directory::open(dir) {
+        Err(error) if error.is_absent() => return Ok(Found::Nothing),
+        opened => opened?,
+    };
+    match directory.read(name, LIMIT) {
+        Ok(None) => Ok(Found::Nothing),
+        Ok(Some((bytes, _))) => {
+            Ok(Entry::read(&bytes).map_or_else(Found::Garbage, |entry| Found::Entry(Box::new(entry))))
+        }
+        Err(error) if error.is_garbage() => Ok(Found::Garbage(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
 }
 
-fn is_marked(entry: &Map<String, Value>) -> bool {
-    entry.get("kind").and_then(Value::as_str) == Some(KIND)
-}
-
-/// Whether a file is this attachment's. An old one does not say, and one of another tool may say less.
-fn is_of(entry: &Map<String, Value>, list: &NetworkList, at: &Attachment) -> bool {
-    let own = [("containerId", &at.container_id), ("ifName", &at.ifname), ("networkName", &list.name)];
-    let agrees = |(key, own): (&str, &String)| entry.get(key).and_then(Value::as_str).is_none_or(|found| found == own);
-    !is_marked(entry) || own.into_iter().all(agrees)
+pub(crate) fn file_name(network: &str, at: &Attachment) -> String {
+    format!("{network}-{}-{}", at.container_id, at.ifname)
 }
 
 /// A result as it is, if it is in the list's version already; else converted.
-fn in_version_of(list: &NetworkList, result: Value) -> Result<Value, Error> {
+pub(crate) fn in_version_of(list: &NetworkList, result: Value) -> Result<Value, Error> {
     let wanted = Version::exact(&list.version).unwrap_or(Version::NEWEST);
     let (version, answer) = Answer::read(&result, wanted).map_err(|error| {
         Error::Cache(format!("failed to convert cached result to config version \"{}\": {error}", list.version))
@@ -133,17 +202,18 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use serde_json::json;
     use tempfile::TempDir;
 
+    fn keep(cache: &Cache, list: &NetworkList, at: &Attachment) {
+        cache.check_room(list, at).unwrap();
+        cache.begin(list, at, &Note::now("")).unwrap();
+        cache.keep(list, at, &Note::now(""), &result()).unwrap();
+    }
+
     fn list(name: &str, version: &str) -> NetworkList {
-        NetworkList {
-            name: name.to_owned(),
-            version: version.to_owned(),
-            disable_check: false,
-            plugins: Vec::new(),
-            bytes: b"{}".to_vec(),
-            warnings: Vec::new(),
-        }
+        let text = format!(r#"{{"name": "{name}", "cniVersion": "{version}", "plugins": [{{"type": "t"}}]}}"#);
+        NetworkList::parse(text.as_bytes()).unwrap()
     }
 
     fn at(container_id: &str) -> Attachment {
@@ -160,10 +230,10 @@ mod tests {
         let dir = TempDir::new().unwrap();
         let (cache, list, at) = (Cache::below(dir.path()), list("net", "1.0.0"), at("c1"));
         assert_eq!(cache.result(&list, &at).unwrap(), None);
-        cache.keep(&list, &at, &result()).unwrap();
+        keep(&cache, &list, &at);
         assert_eq!(cache.result(&list, &at).unwrap(), Some(result()));
-        cache.forget(&list, &at).unwrap();
-        cache.forget(&list, &at).unwrap();
+        cache.forget("net", &at).unwrap();
+        cache.forget("net", &at).unwrap();
         assert_eq!(cache.result(&list, &at).unwrap(), None);
         assert_eq!(fs::read_dir(dir.path().join("results")).unwrap().count(), 0);
     }
@@ -172,7 +242,7 @@ mod tests {
     fn a_kept_result_is_read_in_the_version_of_the_configuration() {
         let dir = TempDir::new().unwrap();
         let cache = Cache::below(dir.path());
-        cache.keep(&list("net", "1.0.0"), &at("c1"), &result()).unwrap();
+        keep(&cache, &list("net", "1.0.0"), &at("c1"));
         let read = cache.result(&list("net", "0.4.0"), &at("c1")).unwrap().unwrap();
         assert_eq!((&read["cniVersion"], &read["ips"][0]["version"]), (&json!("0.4.0"), &json!("4")));
     }
@@ -190,11 +260,11 @@ mod tests {
     fn an_attachment_whose_file_name_is_anothers_is_refused_and_harms_it_not() {
         let dir = TempDir::new().unwrap();
         let cache = Cache::below(dir.path());
-        cache.keep(&list("a-b", "1.0.0"), &at("c"), &result()).unwrap();
+        keep(&cache, &list("a-b", "1.0.0"), &at("c"));
         let (other, other_at) = (list("a", "1.0.0"), at("b-c"));
         assert!(cache.check_room(&other, &other_at).unwrap_err().to_string().contains("another attachment's"));
         assert_eq!(cache.result(&other, &other_at).unwrap(), None);
-        cache.forget(&other, &other_at).unwrap();
+        cache.forget("a", &other_at).unwrap();
         assert_eq!(cache.result(&list("a-b", "1.0.0"), &at("c")).unwrap(), Some(result()));
         cache.check_room(&list("a-b", "1.0.0"), &at("c")).unwrap();
     }
@@ -204,8 +274,7 @@ mod tests {
         let dir = TempDir::new().unwrap();
         let (cache, list) = (Cache::below(dir.path()), list("n", "1.0.0"));
         let longest = at(&"c".repeat(LONGEST_NAME - "n--eth0".len()));
-        cache.check_room(&list, &longest).unwrap();
-        cache.keep(&list, &longest, &result()).unwrap();
+        keep(&cache, &list, &longest);
         let longer = at(&format!("{}c", longest.container_id));
         assert!(cache.check_room(&list, &longer).unwrap_err().to_string().contains("too long"));
     }
@@ -218,7 +287,7 @@ mod tests {
         let (cache, list, at) = (Cache::below(dir.path()), list("net", "1.0.0"), at("c1"));
         assert!(cache.result(&list, &at).is_err());
         cache.check_room(&list, &at).unwrap();
-        cache.forget(&list, &at).unwrap();
+        cache.forget("net", &at).unwrap();
         assert_eq!(cache.result(&list, &at).unwrap(), None);
     }
 }

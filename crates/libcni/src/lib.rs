@@ -1,26 +1,83 @@
 //! The runtime side of CNI: network lists, chains of plugins, results kept between ADD and DEL.
 //!
-//! [`load()`] finds a [`NetworkList`] by its name, a [`Runtime`] carries out ADD, CHECK and DEL of an [`Attachment`] with it,
+//! [`load()`] finds a [`NetworkList`] by its name, a [`Runtime`] carries out every verb of an [`Attachment`] with it,
 //! and its [`Cache`] keeps what ADD answered, in the place and the form in which the reference keeps it, so that either
-//! can delete what the other added.
+//! can delete what the other added. [`Networks`] is all that one container gets: many networks, each with its
+//! interface, and one result.
 //!
-//! Three things differ from the reference on purpose. A plugin reads its configuration as it stands in the file: order,
-//! unknown keys and long numbers included. A file that cannot be read is passed over with a warning unless it is the one
-//! that is wanted. DEL goes on after a plugin failed, so that one broken plugin strands nothing of the others, and the
-//! kept result stays until all have succeeded.
+//! A [`Chooser`] says which networks of a directory a runtime uses, as kubelet, CRI-O or containerd choose them, a
+//! [`Watcher`] when that changes, and a [`Validator`] what is wrong there. What is wrong in a file is a [`Defect`]:
+//! line, column, key, remedy.
+//!
+//! What differs from the reference on purpose: A plugin reads its configuration as it stands in the file, byte for
+//! byte. A file that cannot be read is passed over with a warning unless it is the one that is wanted. DEL goes on
+//! after a plugin failed, so that one broken plugin strands nothing of the others, goes by what ADD was given, and what
+//! is kept stays until all have succeeded. What an ADD is about to do is noted before its first plugin runs, so that a
+//! runtime that is killed leaks nothing. One container is worked on by one caller at a time, and GC has its network for
+//! itself.
+//!
+//! `docs/runtime-authors.md` is the guide.
 #![forbid(unsafe_code)]
 
+mod arm;
 mod attachment;
+#[cfg(feature = "async")]
+mod background;
 mod base64;
 mod cache;
+mod capability;
+mod chain;
+mod choose;
+mod defect;
+mod entry;
 mod error;
+mod executor;
+mod file;
+mod gc;
+mod glimpse;
+mod kept;
+mod known;
 mod list;
 mod load;
+mod lock;
+mod merged;
+mod networks;
+mod place;
 mod runtime;
+mod slots;
+mod splice;
+mod subnets;
+mod validate;
+mod watch;
 
 pub use attachment::Attachment;
+#[cfg(feature = "async")]
+pub use background::Background;
 pub use cache::Cache;
-pub use error::{Error, Failure, Why};
+pub use capability::Pod;
+pub use choose::{Chooser, Chosen, PassedOver, Reason, Rule};
+pub use cnikit_invoke::{Environment, Error as PluginError, Said};
+pub use cnikit_process::{Cancel, Deadline};
+pub use cnikit_types::{Attachment as Valid, Bandwidth, IpRange, PortMapping, Protocol, RuntimeDns};
+pub use defect::Defect;
+pub use entry::Note;
+pub use error::{Error, Failure, Told, Why};
+pub use executor::{Call, Executor, Function, InProcess, Programs};
+pub use glimpse::Glimpse;
+pub use kept::{Kept, State};
+pub use known::PluginKeys;
 pub use list::{Listed, NetworkList};
-pub use load::load;
-pub use runtime::{Planned, Runtime};
+pub use load::{NetworkFile, conf_files, list_from_file, load};
+pub use merged::{Joined, Merged};
+pub use networks::{Network, Networks};
+pub use place::Place;
+pub use runtime::{Planned, Report, Runtime, Trace};
+pub use slots::Slots;
+pub use subnets::HostRoute;
+pub use validate::{Finding, Severity, Validator};
+pub use watch::Watcher;
+
+/// The page for authors of runtimes, so that its examples are run.
+#[cfg(all(doctest, feature = "async"))]
+#[doc = include_str!("../../../docs/runtime-authors.md")]
+struct RuntimeAuthors;

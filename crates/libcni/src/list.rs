@@ -1,12 +1,17 @@
 //! A network list, and what each of its plugins reads on stdin.
 
-use cnikit_types::{NetConf, Release, Version, check_network_name};
-use serde_json::{Map, Value};
+use cnikit_types::{NetConf, ReadError, Release, Version, check_network_name};
+use serde_json::{Map, Value, json};
 
-use crate::Attachment;
+use crate::splice::{elements, member, spliced};
+use crate::{Attachment, Error, load};
 
 /// Keys that only a runtime may set; in a file they would be taken for its word.
-const RESERVED: [&str; 4] = ["prevResult", "runtimeConfig", "cni.dev/valid-attachments", "cni.dev/attachments"];
+pub(crate) const RESERVED: [&str; 4] =
+    ["prevResult", "runtimeConfig", "cni.dev/valid-attachments", "cni.dev/attachments"];
+
+/// What of a plugin's text is the runtime's to say: it is replaced, or left out.
+const REPLACED: [&str; 3] = ["name", "cniVersion", "capabilities"];
 
 /// A network: its name, its version, its plugins in the order of ADD (specification, section 1).
 #[doc(alias = "conflist")]
@@ -18,12 +23,16 @@ pub struct NetworkList {
     pub version: String,
     /// Whether CHECK is to do nothing.
     pub disable_check: bool,
+    /// Whether GC is to do nothing.
+    pub disable_gc: bool,
     /// At least one.
     pub plugins: Vec<Listed>,
     /// The document as it stood in the file.
     pub bytes: Vec<u8>,
     /// What was passed over or left out while it was loaded, for people.
     pub warnings: Vec<String>,
+    /// How many of the plugins stand in the document itself.
+    inlined: usize,
 }
 
 /// One plugin of a list.
@@ -31,56 +40,104 @@ pub struct NetworkList {
 pub struct Listed {
     /// Its `type`.
     pub plugin: String,
-    conf: NetConf,
-    capabilities: Vec<String>,
+    /// The capabilities that it declares.
+    pub capabilities: Vec<String>,
+    /// Its configuration as it stands in the file.
+    pub text: String,
 }
 
 impl NetworkList {
+    /// Reads a list, or a stand-alone plugin as a list of one, from its text. No plugins are added to those that stand
+    /// in it.
+    #[doc(alias = "NetworkConfFromBytes")]
+    #[doc(alias = "ConfListFromBytes")]
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        Ok(load::parse(bytes)?)
+    }
+
     /// Reads the document of a `.conflist`. Keys of the list are matched exactly, those of a plugin in any case.
-    pub(crate) fn read(document: &Map<String, Value>, bytes: Vec<u8>) -> Result<Self, String> {
+    pub(crate) fn read(document: &Map<String, Value>, bytes: Vec<u8>) -> Result<Self, ReadError> {
         let name = match document.get("name") {
             Some(Value::String(name)) => name.clone(),
-            _ => return Err("`name` is missing or not a string".to_owned()),
+            Some(_) => return Err(ReadError::wrong_type("is not a text").under("name")),
+            None => return Err(ReadError::value("is missing").under("name")),
         };
-        check_network_name(&name).map_err(|why| format!("{why}: {name:?}"))?;
-        let version = version(document)?;
-        let disable_check = flag(document, "disableCheck")?;
-        let mut list = Self { name, version, disable_check, plugins: Vec::new(), bytes, warnings: Vec::new() };
+        check_network_name(&name).map_err(|why| ReadError::value(format!("{why}: {name:?}")).under("name"))?;
+        let (disable_check, disable_gc) = (flag(document, "disableCheck")?, flag(document, "disableGC")?);
+        let (version, plugins, warnings) = (version(document)?, Vec::new(), Vec::new());
+        let mut list = Self { name, version, disable_check, disable_gc, plugins, bytes, warnings, inlined: 0 };
         match document.get("plugins") {
             None => {}
-            Some(Value::Array(plugins)) if plugins.is_empty() => return Err("no plugins in list".to_owned()),
-            Some(Value::Array(plugins)) => plugins.iter().try_for_each(|plugin| list.append(plugin.clone()))?,
-            Some(_) => return Err("`plugins` is not a list".to_owned()),
+            Some(Value::Array(plugins)) if plugins.is_empty() => {
+                return Err(ReadError::value("no plugins in list").under("plugins"));
+            }
+            Some(Value::Array(plugins)) => list.inline(plugins)?,
+            Some(_) => return Err(ReadError::wrong_type("is not a list").under("plugins")),
         }
+        list.inlined = list.plugins.len();
         Ok(list)
     }
 
-    /// A stand-alone plugin as a list of one; the list's document is made here.
-    pub(crate) fn of_one(conf: NetConf) -> Result<Self, String> {
-        if conf.get("plugins").is_some() && conf.plugin_type().is_none() {
-            return Err("missing 'type'; this is a list: call the file .conflist".to_owned());
+    /// Adds the plugins of the document, each with its text as it stands there.
+    fn inline(&mut self, plugins: &[Value]) -> Result<(), ReadError> {
+        let document = String::from_utf8_lossy(&self.bytes).into_owned();
+        let texts = member(&document, "plugins").map(elements).filter(|texts| texts.len() == plugins.len());
+        for (at, plugin) in plugins.iter().enumerate() {
+            let text = texts.as_ref().map_or_else(|| plugin.to_string(), |texts| texts[at].to_owned());
+            self.append(plugin, &text).map_err(|error| error.at(at).under("plugins"))?;
         }
-        let version = conf.get("cniVersion").cloned().unwrap_or_else(|| "".into());
-        let name = conf.name().unwrap_or_default().into();
-        let plugins = Value::Array(vec![Value::Object(conf.0)]);
-        let keys = [("cniVersion", version), ("name", name), ("plugins", plugins)];
-        let document: Map<String, Value> = keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        let bytes = Value::Object(document.clone()).to_string().into_bytes();
-        Self::read(&document, bytes)
+        Ok(())
     }
 
-    /// Adds a plugin behind the others.
-    pub(crate) fn append(&mut self, plugin: Value) -> Result<(), String> {
-        let Value::Object(conf) = plugin else { return Err("a plugin of the list is not an object".to_owned()) };
-        let mut conf = NetConf(conf);
-        let plugin = conf.plugin_type().ok_or("missing 'type'")?.to_owned();
-        let capabilities = declared(&conf).map_err(|why| format!("plugin {plugin}: {why}"))?;
-        remove(&mut conf, "capabilities");
-        for key in RESERVED.into_iter().filter(|key| remove(&mut conf, key)) {
+    /// A stand-alone plugin as a list of one, with its text as it stands; the list's document is made here.
+    pub(crate) fn of_one(conf: &NetConf, text: &str) -> Result<Self, ReadError> {
+        let version = conf.get("cniVersion").cloned().unwrap_or_else(|| "".into());
+        let name: Value = conf.name().unwrap_or_default().into();
+        let text = text.trim();
+        let bytes = format!(r#"{{"cniVersion":{version},"name":{name},"plugins":[{text}]}}"#).into_bytes();
+        let plugins = Value::Array(vec![Value::Object(conf.0.clone())]);
+        let keys = [("cniVersion", version), ("name", name), ("plugins", plugins)];
+        let document: Map<String, Value> = keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        // What is wrong with the plugin stands at the top of the document that people know.
+        let at_top = |error: ReadError| match error.path.strip_prefix("plugins[0]") {
+            Some(rest) => ReadError { path: rest.trim_start_matches('.').to_owned(), ..error },
+            None => error,
+        };
+        Self::read(&document, bytes).map_err(at_top)
+    }
+
+    /// Adds a plugin behind the others, with its text as it stands.
+    pub(crate) fn append(&mut self, plugin: &Value, text: &str) -> Result<(), ReadError> {
+        let Value::Object(conf) = plugin else { return Err(ReadError::wrong_type("is not an object")) };
+        let conf = NetConf(conf.clone());
+        let plugin = match conf.get("type") {
+            Some(Value::String(plugin)) => plugin.clone(),
+            Some(_) => return Err(ReadError::wrong_type("is not a text").under("type")),
+            None => return Err(ReadError::value("missing 'type'").under("type")),
+        };
+        let capabilities = declared(&conf)?;
+        let stands = |key: &&str| conf.0.keys().any(|own| own.eq_ignore_ascii_case(key));
+        for key in RESERVED.into_iter().filter(stands) {
             self.warnings.push(format!("plugin {plugin}: `{key}` is left out: only a runtime sets it"));
         }
-        self.plugins.push(Listed { plugin, conf, capabilities });
+        self.plugins.push(Listed { plugin, capabilities, text: text.trim().to_owned() });
         Ok(())
+    }
+
+    /// What a kept result says of the configuration: the document, with plugins that stood beside it inside.
+    pub(crate) fn recorded(&self) -> Vec<u8> {
+        if self.plugins.len() == self.inlined {
+            return self.bytes.clone();
+        }
+        let plugins: Vec<&str> = self.plugins.iter().map(|listed| listed.text.as_str()).collect();
+        let more = [
+            ("cniVersion", json!(self.version).to_string()),
+            ("loadOnlyInlinedPlugins", "true".to_owned()),
+            ("plugins", format!("[{}]", plugins.join(","))),
+        ];
+        let without = ["cniVersion", "cniVersions", "loadOnlyInlinedPlugins", "plugins"];
+        let document = String::from_utf8_lossy(&self.bytes);
+        spliced(&document, |key| without.contains(&key), &more).into_bytes()
     }
 
     /// Whether the version has a verb that came with `floor`. One that cannot be read is left to the plugins to refuse.
@@ -93,20 +150,23 @@ impl NetworkList {
 }
 
 impl Listed {
-    /// The configuration for one call: name and version of the list, the result so far, the capabilities it declares.
+    /// The configuration for one call about an attachment: name and version of the list, the result so far, the
+    /// capabilities that it declares. All else is as it stands in the file, byte for byte.
     pub(crate) fn stdin(&self, list: &NetworkList, at: &Attachment, previous: Option<&Value>) -> Vec<u8> {
-        let mut conf = self.conf.clone();
-        conf.set("name", list.name.as_str().into());
-        conf.set("cniVersion", list.version.as_str().into());
-        if let Some(previous) = previous {
-            conf.set("prevResult", previous.clone());
-        }
         let is_wanted = |(name, _): &(&String, &Value)| self.capabilities.contains(name);
         let wanted: Map<String, Value> = at.capabilities.iter().filter(is_wanted).map(owned).collect();
-        if !wanted.is_empty() {
-            conf.set("runtimeConfig", Value::Object(wanted));
-        }
-        conf.to_vec()
+        let wanted = (!wanted.is_empty()).then(|| Value::Object(wanted).to_string());
+        let previous = previous.map(|previous| ("prevResult", previous.to_string()));
+        let more: Vec<_> = previous.into_iter().chain(wanted.map(|wanted| ("runtimeConfig", wanted))).collect();
+        self.stdin_with(list, &more)
+    }
+
+    /// The configuration with these members behind, as it goes to a plugin.
+    pub(crate) fn stdin_with(&self, list: &NetworkList, more: &[(&str, String)]) -> Vec<u8> {
+        let own = [("name", json!(list.name).to_string()), ("cniVersion", json!(list.version).to_string())];
+        let all: Vec<(&str, String)> = own.into_iter().chain(more.iter().cloned()).collect();
+        let is_ours = |key: &str| RESERVED.iter().chain(&REPLACED).any(|ours| key.eq_ignore_ascii_case(ours));
+        spliced(&self.text, is_ours, &all).into_bytes()
     }
 }
 
@@ -115,22 +175,25 @@ fn owned((name, value): (&String, &Value)) -> (String, Value) {
 }
 
 /// The newest of `cniVersion` and `cniVersions` that this library knows; without the latter, what the former says.
-fn version(document: &Map<String, Value>) -> Result<String, String> {
+fn version(document: &Map<String, Value>) -> Result<String, ReadError> {
+    let wrong = |key: &str| ReadError::wrong_type("is not a text").under(key);
     let written = match document.get("cniVersion") {
         None => "",
         Some(Value::String(text)) => text,
-        Some(_) => return Err("`cniVersion` is not a string".to_owned()),
+        Some(_) => return Err(wrong("cniVersion")),
     };
     let offered = match document.get("cniVersions") {
         None => return Ok(written.to_owned()),
-        Some(Value::Array(texts)) => texts.iter().map(Value::as_str).collect::<Option<Vec<&str>>>(),
-        Some(_) => None,
+        Some(Value::Array(offered)) => offered,
+        Some(_) => return Err(ReadError::wrong_type("is not a list").under("cniVersions")),
     };
-    let offered = offered.ok_or("`cniVersions` is not a list of strings")?;
-    let newest = release(Version::NEWEST.as_str())?;
+    let newest = Release::from(Version::NEWEST);
     let mut best: Option<(Release, &str)> = None;
-    for text in offered.into_iter().chain(Some(written).filter(|text| !text.is_empty())) {
-        let candidate = release(text)?;
+    let written_too = Some(("cniVersion".to_owned(), Some(written))).filter(|_| !written.is_empty());
+    let offered = offered.iter().enumerate().map(|(index, text)| (format!("cniVersions[{index}]"), text.as_str()));
+    for (key, text) in offered.chain(written_too) {
+        let text = text.ok_or_else(|| wrong(&key))?;
+        let candidate = release(text).map_err(|why| ReadError::value(why).under(&key))?;
         if candidate <= newest && best.as_ref().is_none_or(|(best, _)| candidate > *best) {
             best = Some((candidate, text));
         }
@@ -143,33 +206,27 @@ fn release(text: &str) -> Result<Release, String> {
 }
 
 /// A switch of the list: a boolean, or its word in any case.
-pub(crate) fn flag(document: &Map<String, Value>, key: &str) -> Result<bool, String> {
+pub(crate) fn flag(document: &Map<String, Value>, key: &str) -> Result<bool, ReadError> {
     match document.get(key) {
         None => Ok(false),
         Some(Value::Bool(on)) => Ok(*on),
         Some(Value::String(word)) if word.eq_ignore_ascii_case("true") => Ok(true),
         Some(Value::String(word)) if word.eq_ignore_ascii_case("false") => Ok(false),
-        Some(_) => Err(format!("`{key}` is neither true nor false")),
+        Some(_) => Err(ReadError::wrong_type("is neither true nor false").under(key)),
     }
 }
 
 /// The capabilities that a plugin's configuration declares with `true`.
-fn declared(conf: &NetConf) -> Result<Vec<String>, String> {
+fn declared(conf: &NetConf) -> Result<Vec<String>, ReadError> {
     let Some(value) = conf.get("capabilities") else { return Ok(Vec::new()) };
-    let capabilities = value.as_object().ok_or("`capabilities` is not an object")?;
+    let wrong = |why: &str| ReadError::wrong_type(why);
+    let capabilities = value.as_object().ok_or_else(|| wrong("is not an object").under("capabilities"))?;
     match capabilities.iter().find(|(_, on)| !on.is_boolean()) {
-        Some((name, _)) => Err(format!("capability `{name}` is neither true nor false")),
+        Some((name, _)) => Err(wrong("is neither true nor false").under(name).under("capabilities")),
         None => {
             Ok(capabilities.iter().filter(|(_, on)| on.as_bool() == Some(true)).map(|(name, _)| name.clone()).collect())
         }
     }
-}
-
-/// Removes a key in every spelling; says whether it was there.
-fn remove(conf: &mut NetConf, key: &str) -> bool {
-    let before = conf.0.len();
-    conf.0.retain(|spelling, _| !spelling.eq_ignore_ascii_case(key));
-    conf.0.len() < before
 }
 
 #[cfg(test)]
@@ -177,7 +234,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(text: &str) -> Result<NetworkList, String> {
+    fn read(text: &str) -> Result<NetworkList, ReadError> {
         let conf = NetConf::parse(text.as_bytes()).unwrap();
         NetworkList::read(&conf.0, text.as_bytes().to_vec())
     }
@@ -199,9 +256,28 @@ mod tests {
         let list =
             one(r#"{"type": "t", "z": 9007199254740993, "a": 0.1000000000000000055511151231257827, "é": "<&>"}"#);
         let text = stdin(&list, &at(&json!({})), None);
-        let (z, a) = (text.find(r#""z":9007199254740993"#), text.find(r#""a":0.1000000000000000055511151231257827"#));
-        assert!(z.is_some() && z < a && text.contains(r#""é":"<&>""#), "{text}");
+        let as_it_stands =
+            r#"{"type": "t", "z": 9007199254740993, "a": 0.1000000000000000055511151231257827, "é": "<&>","#;
+        assert!(text.starts_with(as_it_stands), "{text}");
         assert!(text.contains(r#""name":"net""#) && text.contains(r#""cniVersion":"1.0.0""#), "{text}");
+    }
+
+    #[test]
+    fn what_is_recorded_holds_the_plugins_that_stood_beside_the_list() {
+        let mut list = read(
+            r#"{"cniVersion": "0.4.0", "cniVersions": ["1.0.0"], "name": "net", "disableGC": true,
+            "plugins": [{"type":  "a", "capabilities": {"mac": true}}]}"#,
+        )
+        .unwrap();
+        assert_eq!(list.recorded(), list.bytes);
+        list.append(&json!({"type": "b"}), "{\"type\" : \"b\"}\n").unwrap();
+        assert_eq!(list.plugins[1].text, "{\"type\" : \"b\"}");
+        let again = NetworkList::parse(&list.recorded()).unwrap();
+        assert_eq!(again.plugins, list.plugins);
+        assert_eq!((again.version.as_str(), again.name.as_str(), again.disable_gc), ("1.0.0", "net", true));
+        assert_eq!(again.recorded(), again.bytes);
+        assert!(NetworkList::parse(br#"{"name": "n"}"#).unwrap_err().to_string().contains("no plugin configs"));
+        assert_eq!(NetworkList::parse(br#"{"name": "n", "type": "t"}"#).unwrap().plugins[0].plugin, "t");
     }
 
     #[test]
@@ -263,7 +339,7 @@ mod tests {
             (r#""name": "../up""#, "../up"),
         ];
         for (keys, word) in cases {
-            let error = read(&format!(r#"{{"name": "net", {keys}}}"#)).unwrap_err();
+            let error = read(&format!(r#"{{"name": "net", {keys}}}"#)).unwrap_err().to_string();
             assert!(error.contains(word), "{keys}: {error}");
         }
         assert!(read(r#"{"disableCheck": "TRUE", "name": "net", "plugins": [{"Type": "t"}]}"#).unwrap().disable_check);

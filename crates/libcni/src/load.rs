@@ -1,101 +1,229 @@
-//! From a network's name to its list.
+//! From files to lists, and from a network's name to its list.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use cnikit_types::NetConf;
-use serde_json::Value;
+use cnikit_types::{NetConf, ParseError, ReadError, Value};
 
 use crate::list::flag;
-use crate::{Error, NetworkList};
+use crate::{Defect, Error, NetworkList, file};
+
+/// What a network's files end in: a list, and two names for one plugin.
+pub(crate) const EXTENSIONS: [&str; 3] = ["conflist", "conf", "json"];
 
 /// A file as far as it must be read to know whether it is the one.
-struct Candidate {
-    path: PathBuf,
+pub(crate) struct Candidate {
+    pub(crate) path: PathBuf,
+    /// What places are counted in.
+    pub(crate) text: String,
     bytes: Vec<u8>,
-    conf: NetConf,
+    pub(crate) conf: NetConf,
+}
+
+/// A list, and the file that it stands in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NetworkFile {
+    /// The file that has the network's name.
+    pub file: PathBuf,
+    /// What it says.
+    pub list: NetworkList,
 }
 
 /// Finds the network `name` in a directory, `/etc/cni/net.d` or the like.
 ///
-/// All `.conflist` files are looked through first, in the order of their names, then `.conf` and `.json` together, which
-/// hold one plugin each. A file that is not JSON is passed over, which is a warning; what is wrong in the wanted
-/// one is an error. To a list, the plugins in `<dir>/<name>/*.conf` are added unless `loadOnlyInlinedPlugins` is set.
+/// All `.conflist` files are looked through first, in the order of their names, then `.conf` and `.json` together,
+/// which hold one plugin each. A file that cannot be read is passed over, which is a warning; what is wrong in the
+/// wanted one is an error. To a list, the plugins in `<dir>/<name>/*.conf` are added unless `loadOnlyInlinedPlugins` is
+/// set.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// let text = r#"{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "bridge"}]}"#;
+/// std::fs::write(dir.path().join("10-pods.conflist"), text)?;
+/// std::fs::write(dir.path().join("05-torn.conflist"), &text[..40])?;
+/// let list = cnikit_libcni::load(dir.path(), "pods")?;
+/// assert_eq!(list.plugins[0].plugin, "bridge");
+/// assert!(list.warnings[0].contains("05-torn.conflist:1:40: the document ends in its middle"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[doc(alias = "NETCONFPATH")]
+#[doc(alias = "LoadNetworkConf")]
+#[doc(alias = "LoadConfList")]
 pub fn load(dir: &Path, name: &str) -> Result<NetworkList, Error> {
+    let (mut network, passed_over) = find(dir, name)?;
+    network.list.warnings.extend(passed_over.into_iter().map(|defect| format!("passed over: {defect}")));
+    Ok(network.list)
+}
+
+/// As [`load()`], with its file, and the files that were passed over apart.
+pub(crate) fn find(dir: &Path, name: &str) -> Result<(NetworkFile, Vec<Defect>), Error> {
     let mut passed_over = Vec::new();
     let is_list = |found: &Candidate| found.conf.0.get("name").and_then(Value::as_str) == Some(name);
-    let mut found = match search(dir, &["conflist"], &mut passed_over, is_list)? {
-        Some(found) => list(dir, found)?,
-        None => match search(dir, &["conf", "json"], &mut passed_over, |found| found.conf.name() == Some(name))? {
-            Some(found) => NetworkList::of_one(found.conf).map_err(|why| configuration(&found.path, why))?,
-            None => return Err(Error::NoNetwork { name: name.to_owned(), dir: dir.to_owned(), passed_over }),
-        },
-    };
-    found.warnings.extend(passed_over.into_iter().map(|file| format!("passed over: {file}")));
-    Ok(found)
+    let lists = conf_files(dir, &EXTENSIONS[..1])?;
+    if let Some(found) = first(&lists, &mut passed_over, is_list) {
+        return Ok((NetworkFile { list: list(dir, &found)?, file: found.path }, passed_over));
+    }
+    let singles = conf_files(dir, &EXTENSIONS[1..])?;
+    if let Some(found) = first(&singles, &mut passed_over, |found| found.conf.name() == Some(name)) {
+        return Ok((NetworkFile { list: found.single()?, file: found.path }, passed_over));
+    }
+    if lists.is_empty() && singles.is_empty() {
+        return Err(Error::NoConfigurations { dir: dir.to_owned() });
+    }
+    Err(Error::NoNetwork { name: name.to_owned(), dir: dir.to_owned(), passed_over })
 }
 
 /// The first file that is wanted; those that cannot be read are noted.
-fn search(
-    dir: &Path,
-    extensions: &[&str],
-    passed_over: &mut Vec<String>,
+fn first(
+    files: &[PathBuf],
+    passed_over: &mut Vec<Defect>,
     is_wanted: impl Fn(&Candidate) -> bool,
-) -> Result<Option<Candidate>, Error> {
-    for path in files(dir, extensions)? {
-        match read(path) {
-            Ok(found) if is_wanted(&found) => return Ok(Some(found)),
+) -> Option<Candidate> {
+    for path in files {
+        match Candidate::read(path) {
+            Ok(found) if is_wanted(&found) => return Some(found),
             Ok(_) => {}
-            Err(why) => passed_over.push(why.to_string()),
+            Err(defect) => passed_over.push(defect),
         }
     }
-    Ok(None)
+    None
 }
 
-fn list(dir: &Path, found: Candidate) -> Result<NetworkList, Error> {
-    let Candidate { path, bytes, conf: NetConf(document) } = found;
-    let failed = |why: String| configuration(&path, why);
-    let mut list = NetworkList::read(&document, bytes).map_err(failed)?;
-    if !flag(&document, "loadOnlyInlinedPlugins").map_err(failed)? {
+/// The network in one file: a list if it ends in `.conflist`, else one plugin, which becomes a list of one.
+///
+/// To a list, the plugins in the directory beside it that has the network's name are added, as [`load()`] does.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// let file = dir.path().join("10-lo.conf");
+/// std::fs::write(&file, r#"{"cniVersion": "1.1.0", "name": "lo", "type": 5}"#)?;
+/// let defect = cnikit_libcni::list_from_file(&file).unwrap_err();
+/// let place = defect.place.unwrap();
+/// assert_eq!((defect.key.as_str(), place.line, place.column, defect.code), ("type", 1, 39, 6));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "NetworkConfFromFile")]
+#[doc(alias = "ConfListFromFile")]
+#[doc(alias = "ConfListFromConf")]
+pub fn list_from_file(file: &Path) -> Result<NetworkList, Defect> {
+    let found = Candidate::read(file)?;
+    if file.extension().is_some_and(|end| end == EXTENSIONS[0]) {
+        list(file.parent().unwrap_or(Path::new("")), &found)
+    } else {
+        found.single()
+    }
+}
+
+/// A list, or a stand-alone plugin as a list of one, that did not come from a file.
+pub(crate) fn parse(bytes: &[u8]) -> Result<NetworkList, Defect> {
+    let found = Candidate::of(Path::new(""), bytes.to_vec())?;
+    let is_list = found.conf.0.contains_key("plugins") || found.conf.plugin_type().is_none();
+    let list = if is_list { found.inlined() } else { found.single() }?;
+    if list.plugins.is_empty() { Err(found.without_plugins()) } else { Ok(list) }
+}
+
+fn list(dir: &Path, found: &Candidate) -> Result<NetworkList, Defect> {
+    let mut list = found.inlined()?;
+    if !flag(&found.conf.0, "loadOnlyInlinedPlugins").map_err(|error| found.defect(error))? {
         append_beside(&mut list, dir)?;
     }
-    if list.plugins.is_empty() { Err(failed("no plugin configs found".to_owned())) } else { Ok(list) }
+    if list.plugins.is_empty() { Err(found.without_plugins()) } else { Ok(list) }
 }
 
 /// Adds the plugins that stand in the directory of the network's name.
-fn append_beside(list: &mut NetworkList, dir: &Path) -> Result<(), Error> {
-    for path in files(&dir.join(&list.name), &["conf"])? {
-        let found = read(path)?;
-        list.append(Value::Object(found.conf.0)).map_err(|why| configuration(&found.path, why))?;
+fn append_beside(list: &mut NetworkList, dir: &Path) -> Result<(), Defect> {
+    for path in conf_files(&dir.join(&list.name), &["conf"])? {
+        let found = Candidate::read(&path)?;
+        list.append(&Value::Object(found.conf.0.clone()), &found.text).map_err(|error| found.defect(error))?;
     }
     Ok(())
 }
 
-/// The regular files of a directory with one of these extensions, in the order of their names; none without a directory.
-fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, Error> {
+/// The files of a directory with one of these extensions, in the order of their names; none without a directory.
+///
+/// What is there under such a name and can never be read, such as a directory or a link to nothing, is among them, so
+/// that whoever reads them can say so.
+#[doc(alias = "ConfFiles")]
+pub fn conf_files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, Defect> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.and_then(Iterator::collect::<io::Result<Vec<_>>>),
     };
-    let entries = entries.map_err(|error| configuration(dir, format!("cannot be listed: {error}")))?;
+    let remedy = "this has to be a directory that can be read";
+    let entries = entries.map_err(|error| Defect::of_file(dir, format!("cannot be listed: {error}"), remedy))?;
     let has_extension =
         |path: &PathBuf| path.extension().is_some_and(|end| extensions.iter().any(|known| end == *known));
     let mut paths: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).filter(has_extension).collect();
-    paths.retain(|path| path.is_file());
     paths.sort();
     Ok(paths)
 }
 
-fn read(path: PathBuf) -> Result<Candidate, Error> {
-    let bytes = fs::read(&path).map_err(|error| configuration(&path, error.to_string()))?;
-    let conf = NetConf::parse(&bytes).map_err(|error| configuration(&path, error.to_string()))?;
-    Ok(Candidate { path, bytes, conf })
+impl Candidate {
+    pub(crate) fn read(path: &Path) -> Result<Candidate, Defect> {
+        Candidate::of(path, file::read(path)?)
+    }
+
+    fn of(path: &Path, bytes: Vec<u8>) -> Result<Candidate, Defect> {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        match NetConf::parse(&bytes) {
+            Ok(conf) => Ok(Candidate { path: path.to_owned(), text, bytes, conf }),
+            Err(ParseError::Json(error)) => Err(Defect::of_syntax(path, &text, &error)),
+            Err(ParseError::NotAnObject(_)) => {
+                let error = ReadError::wrong_type("the document is not an object");
+                Err(Defect::of_key(path, &text, error, "write one network as a JSON object: {...}"))
+            }
+        }
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        self.path.extension().is_some_and(|end| end == EXTENSIONS[0])
+    }
+
+    /// The list with the plugins that stand in its own document.
+    pub(crate) fn inlined(&self) -> Result<NetworkList, Defect> {
+        NetworkList::read(&self.conf.0, self.bytes.clone()).map_err(|error| self.defect(error))
+    }
+
+    /// The one plugin as a list.
+    pub(crate) fn single(&self) -> Result<NetworkList, Defect> {
+        let is_list = self.conf.get("plugins").is_some() && self.conf.plugin_type().is_none();
+        let told = |mut defect: Defect| {
+            if is_list && defect.key == "type" {
+                "this is a list: rename the file to end in .conflist".clone_into(&mut defect.remedy);
+            }
+            defect
+        };
+        NetworkList::of_one(&self.conf, &self.text).map_err(|error| told(self.defect(error)))
+    }
+
+    /// What is wrong in this file.
+    pub(crate) fn defect(&self, error: ReadError) -> Defect {
+        let remedy = remedy(&error);
+        Defect::of_key(&self.path, &self.text, error, remedy)
+    }
+
+    fn without_plugins(&self) -> Defect {
+        self.defect(ReadError::value("no plugin configs found").under("plugins"))
+    }
 }
 
-fn configuration(path: &Path, why: String) -> Error {
-    Error::Configuration { path: path.to_owned(), why }
+/// What to do about a key, by its last part or that of what holds it.
+const REMEDIES: [(&str, &str); 8] = [
+    ("name", "give the network a name of letters, digits, `_`, `.` and `-`, a letter or digit first"),
+    ("type", "name the plugin's file on CNI_PATH"),
+    ("plugins", "list at least one plugin, as an object with a `type`"),
+    ("disableCheck", "write true or false, or leave it out"),
+    ("loadOnlyInlinedPlugins", "write true or false, or leave it out"),
+    ("cniVersion", "write a version such as \"1.1.0\""),
+    ("cniVersions", "write a list of versions such as [\"1.0.0\", \"1.1.0\"]"),
+    ("capabilities", "write an object with true or false for each capability"),
+];
+
+fn remedy(error: &ReadError) -> &'static str {
+    let parts = error.path.rsplit(['.', '[', ']']);
+    let known = |part: &str| REMEDIES.iter().find(|(key, _)| *key == part).map(|(_, remedy)| *remedy);
+    parts.into_iter().find_map(known).unwrap_or("correct it at that place")
 }
 
 #[cfg(test)]
@@ -137,10 +265,7 @@ mod tests {
         let dir = dir(&[("10.json", text), ("net/10.conf", r#"{"type": "not-read"}"#)]);
         let found = load(dir.path(), "net").unwrap();
         assert_eq!((plugins(&found), found.version.as_str()), (vec!["bridge"], "0.4.0"));
-        let expected = format!(
-            r#"{{"cniVersion":"0.4.0","name":"net","plugins":[{}]}}"#,
-            text.replace(": ", ":").replace(", ", ",")
-        );
+        let expected = format!(r#"{{"cniVersion":"0.4.0","name":"net","plugins":[{text}]}}"#);
         assert_eq!(String::from_utf8(found.bytes).unwrap(), expected);
     }
 
@@ -152,7 +277,7 @@ mod tests {
         let found = load(dir.path(), "good").unwrap();
         assert!(found.warnings.len() == 1 && found.warnings[0].contains("00.conflist"), "{:?}", found.warnings);
         let error = load(dir.path(), "wrong").unwrap_err().to_string();
-        assert!(error.contains("10.conflist: no plugins in list"), "{error}");
+        assert!(error.contains("10.conflist:1:19: plugins: no plugins in list; remedy: "), "{error}");
         let error = load(dir.path(), "none").unwrap_err().to_string();
         assert!(
             error.starts_with("no net configuration with name \"none\"") && error.contains("00.conflist"),
@@ -182,6 +307,6 @@ mod tests {
         let error = load(dir.path(), "net").unwrap_err().to_string();
         assert!(error.contains("missing 'type'") && error.contains(".conflist"), "{error}");
         let missing = load(&dir.path().join("none"), "net").unwrap_err();
-        assert!(matches!(missing, Error::NoNetwork { .. }));
+        assert!(matches!(missing, Error::NoConfigurations { .. }));
     }
 }

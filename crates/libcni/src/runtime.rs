@@ -1,21 +1,61 @@
 //! The verbs, over the plugins of a list.
 
-use cnikit_invoke::{Environment, PATIENCE, ask, find};
-use cnikit_process::Deadline;
-use cnikit_types::{Answer, Version};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cnikit_invoke::PATIENCE;
+use cnikit_process::Cancel;
+use cnikit_types::Version;
 use serde_json::Value;
 
-use crate::{Attachment, Cache, Error, Failure, NetworkList, Why};
+use crate::cache::{Record, in_version_of};
+use crate::chain::Chain;
+use crate::entry::Note;
+use crate::lock::{Locks, Waiting};
+use crate::slots::{Slot, Slots};
+use crate::{Attachment, Cache, Error, Executor, Failure, Kept, NetworkList, Programs, Told, Why};
 
 /// Carries out what a caller wants of a network.
 ///
-/// Nothing is locked: whoever calls for one attachment from two places at once has to put them in order.
+/// Any number of threads and processes may do so at once: who is at work on one container waits for the others there, and
+/// GC of a network has it for itself. Clones are cheap, and share the bound of [`Runtime::at_most`].
 #[derive(Clone, Debug)]
 pub struct Runtime {
     /// `CNI_PATH`: where plugins are found.
     pub path: String,
     /// Where results are kept.
     pub cache: Cache,
+    /// How long one plugin may take; four minutes if nobody says otherwise. Then it is ended with all that it started.
+    pub patience: Duration,
+    /// How long to wait for others who are at work on the container or the network; four minutes too.
+    pub waiting: Duration,
+    /// The trace that the plugins go on with; `None` leaves them what our own environment says.
+    pub trace: Option<Trace>,
+    /// How plugins are asked.
+    pub executor: Arc<dyn Executor>,
+    /// The caller's word that it wants no more: a plugin that runs is ended, no other is started.
+    pub cancel: Option<Cancel>,
+    /// How many chains may run at once; by default eight for each processor.
+    pub slots: Slots,
+}
+
+/// Where a call stands in a distributed trace (W3C Trace Context).
+#[doc(alias = "TRACEPARENT")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// `TRACEPARENT`.
+    pub parent: String,
+    /// `TRACESTATE`; set empty if it is, so that no other trace's shines through.
+    pub state: String,
+    /// `BAGGAGE`, likewise.
+    pub baggage: String,
+}
+
+/// What went well, and what somebody should look at all the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Damaged files, locks that could not be taken, each in a sentence.
+    pub warnings: Vec<String>,
 }
 
 /// What one plugin of a list would do.
@@ -27,32 +67,65 @@ pub struct Planned {
     pub steps: Result<Vec<String>, Failure>,
 }
 
-/// One call that goes to several plugins.
-struct Chain<'a> {
-    path: &'a str,
-    list: &'a NetworkList,
-    at: &'a Attachment,
-    verb: &'static str,
+/// What a DEL does after a plugin has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnFailure {
+    GoOn,
+    Stop,
+}
+
+impl Trace {
+    pub(crate) fn variables(&self) -> [(String, String); 3] {
+        let named = [("TRACEPARENT", &self.parent), ("TRACESTATE", &self.state), ("BAGGAGE", &self.baggage)];
+        named.map(|(name, value)| (name.to_owned(), value.clone()))
+    }
 }
 
 impl Runtime {
+    /// With programs as plugins, the usual patience, and as many chains at once as suit this machine.
+    pub fn new(path: impl Into<String>, cache: Cache) -> Self {
+        Self {
+            path: path.into(),
+            cache,
+            patience: PATIENCE,
+            waiting: PATIENCE,
+            trace: None,
+            executor: Arc::new(Programs),
+            cancel: None,
+            slots: Slots::of_machine(),
+        }
+    }
+
+    /// The same, with at most so many chains at once in this process, over all its clones; at least one.
+    #[must_use]
+    pub fn at_most(self, chains: usize) -> Self {
+        Self { slots: Slots::new(chains), ..self }
+    }
+
+    /// The same, until the caller says that it wants no more.
+    #[must_use]
+    pub fn cancelled_by(self, cancel: &Cancel) -> Self {
+        Self { cancel: Some(cancel.clone()), ..self }
+    }
+
     /// Sets the attachment up: each plugin in order, its result given to the next. Returns the last result, and keeps it.
     ///
-    /// Names, the room for the result and the plugins' files are checked before the first plugin runs. After a failure
-    /// nothing is undone and nothing kept: DEL is the caller's to send (specification, section 2, "ADD").
+    /// Names, the room for the result and the plugins' files are checked before the first plugin runs; then what is to be
+    /// done is noted, so that a runtime that is killed leaks nothing. After a failure nothing is undone: DEL is the caller's
+    /// to send (specification, section 2, "ADD"), and until then the note stands.
     pub fn add(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
         at.check_names(&list.name)?;
-        self.cache.check_room(list, at)?;
-        let chain = self.chain("ADD", list, at);
-        chain.places().try_for_each(|place| chain.is_installed(place))?;
-        let mut result = None;
-        for place in chain.places() {
-            let said = chain.ask(place, result.as_ref())?;
-            result = Some(chain.result(place, &said)?);
-        }
-        let result = result.unwrap_or_default();
-        self.cache.keep(list, at, &result)?;
-        Ok(result)
+        let _locks = self.lock(&[&list.name], at)?;
+        self.add_held(list, at)
+    }
+
+    /// As [`Runtime::add`], and after a failure sends DEL to the whole list, as a runtime has to, before it returns.
+    ///
+    /// Not if the attachment was there before: then a container lives on what DEL would take.
+    pub fn add_or_undo(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
+        at.check_names(&list.name)?;
+        let _locks = self.lock(&[&list.name], at)?;
+        self.add_or_undo_held(list, at)
     }
 
     /// Compares the attachment with the kept result: each plugin in order, up to the first that finds a difference.
@@ -63,21 +136,31 @@ impl Runtime {
         if !list.is_since(Version::V0_4_0) {
             return Err(Error::NoCheck { version: list.version.clone() });
         }
-        let kept = self.cache.result(list, at)?;
-        let chain = self.chain("CHECK", list, at);
-        chain.places().try_for_each(|place| Ok(chain.ask(place, kept.as_ref()).map(drop)?))
+        let _locks = self.lock_if_possible(&[&list.name], at, &mut Report::default())?;
+        self.check_held(list, at)
     }
 
     /// Takes the attachment down: each plugin, the last one first, whatever failed before. What is kept is forgotten when
     /// all have succeeded, so that DEL can be tried again.
     ///
-    /// A kept result that cannot be read is no reason to leave anything standing: the plugins are asked without it.
-    pub fn del(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
-        let kept = if list.is_since(Version::V0_4_0) { self.cache.result(list, at).unwrap_or_default() } else { None };
-        let chain = self.chain("DEL", list, at);
-        let failures: Vec<Failure> =
-            chain.places().rev().filter_map(|place| chain.ask(place, kept.as_ref()).err()).collect();
-        if failures.is_empty() { self.cache.forget(list, at) } else { Err(Error::Plugins(failures)) }
+    /// It is done with the configuration, arguments and capabilities that ADD was given, as far as they were kept; with
+    /// those of the caller otherwise. A kept result that cannot be read is no reason to leave anything standing: the plugins
+    /// are asked without it, and the file is set aside.
+    pub fn del(&self, list: &NetworkList, at: &Attachment) -> Result<Report, Error> {
+        self.del_locked(list, at, OnFailure::GoOn)
+    }
+
+    /// As [`Runtime::del`], but stops at the first plugin that fails, as the specification has it (section 2, "DEL"): plugins
+    /// before it in the list may count on what it did not remove.
+    pub fn del_strictly(&self, list: &NetworkList, at: &Attachment) -> Result<Report, Error> {
+        self.del_locked(list, at, OnFailure::Stop)
+    }
+
+    /// As [`Runtime::del`], of an attachment out of [`Cache::attachments`], for which no configuration is needed but the
+    /// kept one. A path that no longer leads to its namespace is not given to the plugins.
+    pub fn del_kept(&self, kept: &Kept) -> Result<Report, Error> {
+        let list = kept.list()?;
+        self.del(&list, &kept.at_now())
     }
 
     /// What an ADD would do, in each plugin's words; nothing is touched. An extension: a plugin that does not know it
@@ -89,72 +172,191 @@ impl Runtime {
         chain.places().map(|place| Planned { plugin: chain.plugin(place).to_owned(), steps: steps(place) }).collect()
     }
 
-    fn chain<'a>(&'a self, verb: &'static str, list: &'a NetworkList, at: &'a Attachment) -> Chain<'a> {
-        Chain { path: &self.path, list, at, verb }
+    /// Asks each plugin in order whether an ADD could be served, up to the first that says no (code 50 or 51). Versions before
+    /// 1.1.0 have no such question: that is success.
+    pub fn status(&self, list: &NetworkList) -> Result<(), Error> {
+        if !list.is_since(Version::V1_1_0) {
+            return Ok(());
+        }
+        let _slot = self.slot()?;
+        let nobody = Attachment::default();
+        let chain = self.chain("STATUS", list, &nobody);
+        chain.places().try_for_each(|place| Ok(chain.status(place)?))
+    }
+
+    /// The versions that a plugin speaks.
+    pub fn versions(&self, plugin: &str) -> Result<Vec<String>, Error> {
+        let failed = |why| Failure {
+            verb: "VERSION",
+            plugin: plugin.to_owned(),
+            network: "".into(),
+            ifname: "".into(),
+            position: 1,
+            of: 1,
+            why,
+        };
+        Ok(self.ask_versions(plugin).map_err(failed)?)
+    }
+
+    /// Whether all plugins are there and speak the list's version; returns the capabilities that any of them declares, each
+    /// once. All that is wrong is told together.
+    #[doc(alias = "ValidateNetworkList")]
+    pub fn validate(&self, list: &NetworkList) -> Result<Vec<String>, Error> {
+        let nobody = Attachment::default();
+        let chain = self.chain("VERSION", list, &nobody);
+        let wanted = if list.version.is_empty() { "0.1.0" } else { &list.version };
+        let speaks = |place: usize| match self.ask_versions(chain.plugin(place)) {
+            Ok(spoken) if spoken.iter().any(|version| version == wanted) => Ok(()),
+            Ok(spoken) => {
+                let text = format!("it does not speak version {wanted}, but {}", spoken.join(", "));
+                Err(chain.failure(place, Why::Unspoken(text)))
+            }
+            Err(why) => Err(chain.failure(place, why)),
+        };
+        let failures: Vec<Failure> = chain.places().filter_map(|place| speaks(place).err()).collect();
+        if !failures.is_empty() {
+            return Err(Error::Plugins(failures));
+        }
+        let mut all: Vec<String> = list.plugins.iter().flat_map(|listed| listed.capabilities.clone()).collect();
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+
+    pub(crate) fn chain<'a>(&'a self, verb: &'static str, list: &'a NetworkList, at: &'a Attachment) -> Chain<'a> {
+        Chain { runtime: self, list, at, verb }
+    }
+
+    /// Waits until nobody else is at work on the container or clears up in one of the networks.
+    pub(crate) fn lock(&self, networks: &[&str], at: &Attachment) -> Result<Locks, Error> {
+        self.waited(|waiting| Locks::of_attachment(&self.cache, networks, at, waiting))
+    }
+
+    /// As [`Runtime::lock`], for what compares or takes down: where a lock cannot even be made (the file system is
+    /// read-only or full, the name is none), that is a warning, for nothing may be stranded by it.
+    pub(crate) fn lock_if_possible(
+        &self,
+        networks: &[&str],
+        at: &Attachment,
+        report: &mut Report,
+    ) -> Result<Locks, Error> {
+        match self.lock(networks, at) {
+            Err(Error::Cache(why)) => {
+                report.warnings.push(format!("done without a lock: {why}"));
+                Ok(Locks::default())
+            }
+            locked => locked,
+        }
+    }
+
+    /// Does what waits, no longer than this runtime has patience, and not when the caller has given up.
+    pub(crate) fn waited<T>(&self, work: impl FnOnce(Waiting<'_>) -> Result<T, Error>) -> Result<T, Error> {
+        let given_up = || self.cancel.as_ref().is_some_and(Cancel::is_cancelled);
+        if given_up() {
+            return Err(Error::Cancelled);
+        }
+        let until = Instant::now() + self.waiting;
+        work(Waiting { until, given_up: &given_up }).map_err(|error| match error {
+            Error::Busy(_) if given_up() => Error::Cancelled,
+            other => other,
+        })
+    }
+
+    /// A place among the chains that may run at once.
+    pub(crate) fn slot(&self) -> Result<Slot, Error> {
+        self.waited(|waiting| self.slots.take(waiting))
+    }
+
+    pub(crate) fn add_held(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
+        self.cache.check_room(list, at)?;
+        let chain = self.chain("ADD", list, at);
+        chain.places().try_for_each(|place| chain.is_installed(place))?;
+        let _slot = self.slot()?;
+        let was_there = self.was_there(list, at);
+        let note = Note::now(&at.netns);
+        self.cache.begin(list, at, &note)?;
+        match chain.add() {
+            Ok(result) => {
+                self.cache.keep(list, at, &note, &result)?;
+                Ok(result)
+            }
+            Err(failure) => {
+                if was_there || failure.is_of_nothing() {
+                    self.cache.withdraw(list, at)?;
+                }
+                Err(failure.into())
+            }
+        }
+    }
+
+    pub(crate) fn add_or_undo_held(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
+        let was_there = self.was_there(list, at);
+        self.add_held(list, at).map_err(|failed| {
+            // Without a note nothing was begun.
+            if was_there || !self.cache.has_begun(list, at) {
+                return failed;
+            }
+            let undoing = Self { cancel: None, ..self.clone() };
+            match undoing.del_held(list, at, OnFailure::GoOn, Report::default()) {
+                Ok(_) => failed,
+                Err(left) => {
+                    let failed = Told { what: String::new(), why: failed };
+                    Error::Several(vec![failed, Told { what: "and undoing it failed".to_owned(), why: left }])
+                }
+            }
+        })
+    }
+
+    /// Whether a result of this attachment is kept already.
+    pub(crate) fn was_there(&self, list: &NetworkList, at: &Attachment) -> bool {
+        self.cache.result(list, at).is_ok_and(|kept| kept.is_some())
+    }
+
+    pub(crate) fn check_held(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
+        let kept = self.cache.result(list, at)?;
+        let _slot = self.slot()?;
+        let chain = self.chain("CHECK", list, at);
+        chain.places().try_for_each(|place| Ok(chain.ask(place, kept.as_ref()).map(drop)?))
+    }
+
+    fn del_locked(&self, list: &NetworkList, at: &Attachment, on_failure: OnFailure) -> Result<Report, Error> {
+        let mut report = Report::default();
+        let _locks = self.lock_if_possible(&[&list.name], at, &mut report)?;
+        self.del_held(list, at, on_failure, report)
+    }
+
+    pub(crate) fn del_held(
+        &self,
+        list: &NetworkList,
+        at: &Attachment,
+        on_failure: OnFailure,
+        mut report: Report,
+    ) -> Result<Report, Error> {
+        let record = self.cache.record(&list.name, at);
+        let at = filled(at, &record);
+        let recorded = record.entry.as_ref().and_then(|entry| NetworkList::parse(entry.config.as_deref()?).ok());
+        let recorded = recorded.filter(|recorded| recorded.name == list.name);
+        let list = recorded.as_ref().unwrap_or(list);
+        let result = record.entry.and_then(|entry| entry.result).filter(|_| list.is_since(Version::V0_4_0));
+        let kept = result.map(|result| in_version_of(list, result)).transpose();
+        report.warnings.extend(record.damage);
+        report.warnings.extend(kept.as_ref().err().map(ToString::to_string));
+        let _slot = self.slot()?;
+        self.chain("DEL", list, &at).del(kept.unwrap_or_default().as_ref(), on_failure == OnFailure::Stop)?;
+        self.cache.forget(&list.name, &at)?;
+        Ok(report)
     }
 }
 
-impl Chain<'_> {
-    fn places(&self) -> std::ops::Range<usize> {
-        0..self.list.plugins.len()
+/// The attachment with the arguments and capabilities of its ADD, where the caller says none.
+fn filled(at: &Attachment, record: &Record) -> Attachment {
+    let Some(entry) = &record.entry else { return at.clone() };
+    let mut filled = at.clone();
+    if filled.args.is_empty() {
+        filled.args.clone_from(&entry.at.args);
     }
-
-    fn plugin(&self, place: usize) -> &str {
-        &self.list.plugins[place].plugin
+    if filled.capabilities.is_empty() {
+        filled.capabilities.clone_from(&entry.at.capabilities);
     }
-
-    fn is_installed(&self, place: usize) -> Result<(), Failure> {
-        find(self.plugin(place), self.path)
-            .map(drop)
-            .map_err(|error| self.failure(place, Why::NotDone(Box::new(error))))
-    }
-
-    /// Asks one plugin; returns what it wrote to stdout.
-    fn ask(&self, place: usize, previous: Option<&Value>) -> Result<Vec<u8>, Failure> {
-        let stdin = self.list.plugins[place].stdin(self.list, self.at, previous);
-        let said = find(self.plugin(place), self.path)
-            .and_then(|file| ask(&file, &self.environment(), &stdin, Deadline::after(PATIENCE)));
-        said.map(|said| said.stdout).map_err(|error| self.failure(place, Why::NotDone(Box::new(error))))
-    }
-
-    fn environment(&self) -> Environment {
-        Environment {
-            command: self.verb.to_owned(),
-            container_id: self.at.container_id.clone(),
-            netns: self.at.netns.clone(),
-            ifname: self.at.ifname.clone(),
-            args: self.at.args_text(),
-            path: self.path.to_owned(),
-            extra: Vec::new(),
-        }
-    }
-
-    /// The answer to ADD as the plugin gave it; its version is the list's if it says none.
-    fn result(&self, place: usize, said: &[u8]) -> Result<Value, Failure> {
-        let garbled = |why: String| self.failure(place, Why::Garbled(why));
-        let mut result: Value = serde_json::from_slice(said).map_err(|error| garbled(error.to_string()))?;
-        let fallback = Version::exact(&self.list.version).unwrap_or(Version::NEWEST);
-        let (version, answer) = Answer::read(&result, fallback).map_err(|error| garbled(error.to_string()))?;
-        match result.as_object_mut() {
-            None => result = answer.write(version),
-            Some(members) if members.get("cniVersion").and_then(Value::as_str).is_none_or(str::is_empty) => {
-                members.insert("cniVersion".to_owned(), version.as_str().into());
-            }
-            Some(_) => {}
-        }
-        Ok(result)
-    }
-
-    /// The answer to PLAN.
-    fn steps(&self, place: usize, said: &[u8]) -> Result<Vec<String>, Failure> {
-        let document: Option<Value> = serde_json::from_slice(said).ok();
-        let steps = document.as_ref().and_then(|document| document.get("plan")?.as_array());
-        let steps = steps.and_then(|steps| steps.iter().map(|step| step.as_str().map(str::to_owned)).collect());
-        steps.ok_or_else(|| self.failure(place, Why::Garbled("no list of steps under `plan`".to_owned())))
-    }
-
-    fn failure(&self, place: usize, why: Why) -> Failure {
-        let of = self.list.plugins.len();
-        Failure { verb: self.verb, plugin: self.plugin(place).to_owned(), position: place + 1, of, why }
-    }
+    filled
 }

@@ -45,11 +45,11 @@ pub(crate) fn carry_out(verb: Verb) -> ExitCode {
         args: args.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
         capabilities: Map::from_iter([("portMappings".to_owned(), mapping)]),
     };
-    let runtime = Runtime { path: "/opt/cni/bin".into(), cache: Cache::below(Path::new("/var/lib/cni")) };
+    let runtime = Runtime::new("/opt/cni/bin", Cache::below(Path::new("/var/lib/cni")));
     let list = load(Path::new("/etc/cni/net.d"), "cnikit").unwrap();
     match verb {
         Verb::Add => drop(runtime.add(&list, &at).unwrap()),
-        Verb::Del => runtime.del(&list, &at).unwrap(),
+        Verb::Del => drop(runtime.del(&list, &at).unwrap()),
     }
     ExitCode::SUCCESS
 }

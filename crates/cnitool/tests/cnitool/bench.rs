@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use cnikit_netns::{Netns, make};
 use serde_json::Value;
@@ -26,6 +26,11 @@ impl Bench {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         Bench { dir, host: make::anonymous().unwrap(), container: make::anonymous().unwrap() }
+    }
+
+    /// Everything that is written is below this.
+    pub(crate) fn dir(&self) -> &std::path::Path {
+        self.dir.path()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -73,19 +78,58 @@ impl Bench {
 
     /// `cnitool VERB NETWORK <the container> …` on the host.
     pub(crate) fn cnitool(&self, verb: &str, network: &str, variables: &[(&str, &str)]) -> Output {
-        let netns = self.netns();
+        self.run(&[verb, network, &self.netns()], variables)
+    }
+
+    /// `cnitool ARGUMENTS…` on the host.
+    pub(crate) fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
         let path = format!("{}:{REFERENCE}", self.path("bin").display());
         self.on_host(|| {
             command(env!("CARGO_BIN_EXE_cnitool"))
-                .args([verb, network, &netns])
+                .args(arguments)
                 .env("NETCONFPATH", self.path("net.d"))
                 .env("CNI_CACHE_DIR", self.path("cache"))
                 .env("CNI_PATH", path)
                 .env_remove("CNI_IFNAME")
+                .env_remove("NO_COLOR")
                 .envs(variables.iter().copied())
                 .output()
                 .unwrap()
         })
+    }
+
+    /// `cnitool ARGUMENTS…`, which must end with this status: what it says on stdout, and on stderr.
+    pub(crate) fn says(&self, status: i32, arguments: &str) -> (String, String) {
+        let output = self.run(&arguments.split_whitespace().collect::<Vec<_>>(), &[]);
+        let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!(output.status.code(), Some(status), "{arguments}: {stdout}{stderr}");
+        (stdout, stderr)
+    }
+
+    /// `cnitool ARGUMENTS…` on a terminal at which somebody types; what is seen there. See script(1).
+    pub(crate) fn on_terminal(&self, arguments: &str, typed: &str) -> String {
+        let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_cnitool"));
+        let mut script = command("script");
+        script.args(["-qec", &line, "/dev/null"]).env("NETCONFPATH", self.path("net.d")).env("TERM", "xterm");
+        script.env("CNI_CACHE_DIR", self.path("cache")).env_remove("NO_COLOR");
+        script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.on_host(|| {
+            let mut child = script.spawn().unwrap();
+            child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
+            String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout).into_owned()
+        })
+    }
+
+    /// `cnitool --json ARGUMENTS…`, which must succeed: its document.
+    pub(crate) fn json(&self, arguments: &str) -> Value {
+        json(&self.says(0, &format!("--json {arguments}")).0)
+    }
+
+    /// A namespace with a path, for as long as that is there.
+    pub(crate) fn namespace(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        make::fresh(&path).unwrap();
+        path
     }
 
     /// As [`Bench::cnitool`], which must succeed; its stdout.
@@ -113,8 +157,19 @@ impl Bench {
         self.container.enter(|_| said(line)).unwrap()
     }
 
-    fn on_host<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn on_host<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.host.enter(|_| work()).unwrap()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // A directory with a mount in it could not be removed.
+        for entry in fs::read_dir(self.dir.path()).into_iter().flatten().flatten() {
+            if Netns::open(entry.path()).is_ok() {
+                let _ = make::remove(&entry.path());
+            }
+        }
     }
 }
 

@@ -37,8 +37,8 @@ fn a_plugin_that_fails_on_del_keeps_neither_the_others_from_it_nor_the_result_fr
     bench.calls();
     assert_eq!(
         bench.refused("del", "two", &[]),
-        "Error: plugin type=\"second\" (2 of 2) failed (delete): not now: busy (code 11)\n       \
-         plugin type=\"first\" (1 of 2) failed (delete): not now: busy (code 11)\n"
+        "Error: plugin type=\"second\" name=\"two\" (2 of 2) failed (delete) on eth0: not now: busy (code 11)\n       \
+         plugin type=\"first\" name=\"two\" (1 of 2) failed (delete) on eth0: not now: busy (code 11)\n"
     );
     assert_eq!(bench.calls(), ["DEL second", "DEL first"]);
     assert_eq!(bench.kept().len(), 1);
@@ -70,7 +70,10 @@ fn a_plugin_that_is_not_installed_is_found_out_before_the_first_one_runs() {
     bench.file("two.conflist", TWO);
     bench.plugin("first", ANSWER);
     let error = bench.refused("add", "two", &[]);
-    assert!(error.contains("plugin type=\"second\" (2 of 2)") && error.contains("failed to find plugin"), "{error}");
+    assert!(
+        error.contains("plugin type=\"second\" name=\"two\" (2 of 2)") && error.contains("failed to find plugin"),
+        "{error}"
+    );
     assert_eq!(bench.calls(), [""; 0]);
     assert!(bench.refused("del", "two", &[]).contains("second"));
     assert_eq!(bench.calls(), ["DEL first"]);
@@ -106,8 +109,9 @@ fn plan_shows_what_each_plugin_would_do_and_names_those_that_cannot_tell() {
     assert_eq!(bench.done("plan", "two", &[]), "first:\n  make this\n  then that\nsecond:\n  and this\n");
     assert_eq!(bench.kept().len(), 0);
     bench.file("lo.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
-    let error = bench.refused("plan", "lo", &[("CNI_IFNAME", "lo")]);
-    assert!(error.starts_with("Error: plugin type=\"loopback\" (1 of 1) failed (plan): "), "{error}");
+    let (words, errors) = bench.says(3, &format!("plan lo {} -i lo", bench.netns()));
+    assert!(words.starts_with("loopback:\n  unable to tell: plugin type=\"loopback\" name=\"lo\""), "{words}");
+    assert_eq!(errors, "");
 }
 
 #[test]

@@ -5,4 +5,14 @@ mod bench;
 #[cfg(test)]
 mod chain;
 #[cfg(test)]
+mod configurations;
+#[cfg(test)]
+mod drop_in;
+#[cfg(test)]
+mod gc;
+#[cfg(test)]
+mod reclaim;
+#[cfg(test)]
 mod reference;
+#[cfg(test)]
+mod sight;

@@ -77,7 +77,10 @@ fn an_error_names_the_plugin_its_code_and_its_words_once() {
     bench.done("add", "chain", &PORTS);
     bench.container_says("ip address flush dev eth0");
     let error = bench.refused("check", "chain", &PORTS);
-    assert!(error.starts_with("Error: plugin type=\"bridge\" (1 of 2) failed (check): "), "{error}");
+    assert!(
+        error.starts_with("Error: plugin type=\"bridge\" name=\"chain\" (1 of 2) failed (check) on eth0: "),
+        "{error}"
+    );
     assert!(error.ends_with("(code 999)\n") && error.lines().count() == 1, "{error}");
     bench.done("del", "chain", &PORTS);
 }

@@ -1,0 +1,182 @@
+//! What people and programs are shown: tables, colours, documents, progress.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::ser::{PrettyFormatter, Serializer};
+
+use crate::command_line::{Common, When};
+use crate::environment;
+use crate::failure::Result;
+
+/// How long a work may take before it says how far it is.
+const SILENCE: Duration = Duration::from_secs(1);
+/// How often it says so.
+const PACE: Duration = Duration::from_millis(100);
+
+/// Where everything goes that a command says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    /// A document for a program, instead of text for people.
+    pub(crate) json: bool,
+    colour: bool,
+}
+
+/// What a text means; the colour follows from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Tone {
+    #[default]
+    Plain,
+    /// As it should be.
+    Good,
+    /// Wants a look.
+    Doubtful,
+    /// Wants mending.
+    Bad,
+    /// The head of a table, or of a tree.
+    Head,
+    /// Of less interest.
+    Faint,
+}
+
+/// One cell of a table.
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+impl Cell {
+    pub(crate) fn toned(text: impl Into<String>, tone: Tone) -> Cell {
+        Cell { text: text.into(), tone }
+    }
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Cell {
+        Cell::toned(text, Tone::Plain)
+    }
+}
+
+impl Output {
+    /// As flags, environment and terminal want it.
+    pub(crate) fn of(common: &Common) -> Output {
+        let colour = match common.color {
+            When::Always => true,
+            When::Never => false,
+            When::Auto => io::stdout().is_terminal() && environment::wants_colour(),
+        };
+        Output { json: common.json, colour }
+    }
+
+    /// Writes a table: columns as wide as their widest cell, two spaces between.
+    pub(crate) fn table<const N: usize>(self, head: [&str; N], rows: Vec<[Cell; N]>) -> Result {
+        let head = head.map(|title| Cell::toned(title, Tone::Head));
+        let all: Vec<[Cell; N]> = std::iter::once(head).chain(rows).collect();
+        let width = |column: usize| all.iter().map(|row| row[column].text.chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..N).map(width).collect();
+        let lines: Vec<String> = all.iter().map(|row| self.line(row, &widths)).collect();
+        print(&lines.concat())
+    }
+
+    fn line(self, row: &[Cell], widths: &[usize]) -> String {
+        let last = row.iter().rposition(|cell| !cell.text.is_empty()).unwrap_or(0);
+        let cell = |(at, cell): (usize, &Cell)| {
+            let gap = if at == last { 0 } else { widths[at] + 2 - cell.text.chars().count() };
+            self.paint(&cell.text, cell.tone) + &" ".repeat(gap)
+        };
+        row.iter().enumerate().take(last + 1).map(cell).collect::<String>() + "\n"
+    }
+
+    /// A text in the colour of its meaning, if there are colours; see `console_codes(4)`.
+    pub(crate) fn paint(self, text: &str, tone: Tone) -> String {
+        let code = match tone {
+            Tone::Plain => return text.to_owned(),
+            Tone::Good => "32",
+            Tone::Doubtful => "33",
+            Tone::Bad => "31",
+            Tone::Head => "1",
+            Tone::Faint => "2",
+        };
+        if self.colour && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// Writes a text. That nobody reads on is no error.
+pub(crate) fn print(text: &str) -> Result {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!("stdout: {error}").into()),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a document, and a newline.
+pub(crate) fn print_json(document: &Value) -> Result {
+    print(&(indented(document)? + "\n"))
+}
+
+/// As the reference prints a result: four spaces, no newline at the end.
+pub(crate) fn indented(document: &Value) -> Result<String> {
+    let mut text = Vec::new();
+    let mut serializer = Serializer::with_formatter(&mut text, PrettyFormatter::with_indent(b"    "));
+    document.serialize(&mut serializer).map_err(|error| error.to_string())?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Says a line on stderr. Nobody is left to tell if that is gone.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// How far a work is, on a terminal, once it takes longer than a second.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    what: &'static str,
+    began: Instant,
+    said: Option<Instant>,
+    is_terminal: bool,
+}
+
+impl Progress {
+    pub(crate) fn of(what: &'static str) -> Progress {
+        Progress { what, began: Instant::now(), said: None, is_terminal: io::stderr().is_terminal() }
+    }
+
+    /// So many of so many are done.
+    pub(crate) fn at(&mut self, done: usize, of: usize) {
+        let is_due = self.said.map_or(self.began.elapsed() > SILENCE, |said| said.elapsed() > PACE);
+        if self.is_terminal && is_due {
+            let _ = write!(io::stderr(), "\r\x1b[K{}: {done} of {of}", self.what);
+            self.said = Some(Instant::now());
+        }
+    }
+
+    /// Takes its line away again.
+    pub(crate) fn end(self) {
+        if self.said.is_some() {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_as_wide_as_its_columns_and_has_no_blanks_at_its_end() {
+        let plain = Output { json: false, colour: false };
+        let row = ["é".into(), "b".into(), "".into()];
+        assert_eq!(plain.line(&row, &[3, 4, 5]), "é    b\n");
+    }
+
+    #[test]
+    fn colours_are_only_where_they_are_wanted() {
+        let on = Output { json: false, colour: true };
+        assert_eq!(on.paint("x", Tone::Bad), "\x1b[31mx\x1b[0m");
+        assert_eq!(Output { colour: false, ..on }.paint("x", Tone::Bad), "x");
+    }
+}

@@ -1,0 +1,80 @@
+//! Where host-local keeps its reservations on this node, and for which ranges.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use cnikit_libcni::NetworkList;
+use cnikit_reservations::{Boot, PATIENCE, RangeSet, Store};
+use cnikit_types::NetConf;
+
+use crate::command_line::Common;
+use crate::environment;
+use crate::failure::Result;
+use crate::output::say;
+
+/// Where host-local keeps its networks if nobody says otherwise.
+const DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// One network's reservations.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The directory, and who knows its format.
+    pub(crate) store: Store,
+    /// The ranges of every configuration of the network that could be read; none if there is none.
+    pub(crate) sets: Vec<RangeSet>,
+}
+
+/// Every network's, by directory and name: those that configurations name, and all whose files lie in a directory that one
+/// names, or the caller.
+pub(crate) fn places(common: &Common, network: Option<&str>, more: &[PathBuf]) -> Result<Vec<Place>> {
+    let configured = configured(common);
+    let mut dirs: BTreeSet<PathBuf> = configured.keys().map(|(dir, _)| dir.clone()).collect();
+    dirs.insert(DATA_DIR.into());
+    dirs.extend(more.iter().cloned());
+    let mut names: BTreeSet<(PathBuf, String)> = configured.keys().cloned().collect();
+    for dir in dirs {
+        names.extend(Store::networks(&dir)?.into_iter().map(|name| (dir.clone(), name)));
+    }
+    let wanted = names.into_iter().filter(|(_, name)| network.is_none_or(|network| network == name));
+    let place = |(dir, name): (PathBuf, String)| {
+        let sets = configured.get(&(dir.clone(), name.clone())).cloned().unwrap_or_default();
+        Place { store: store(dir, name), sets }
+    };
+    Ok(wanted.map(place).collect())
+}
+
+fn store(data_dir: PathBuf, network: String) -> Store {
+    let log = |text: &str| say(&format!("Warning: {text}"));
+    Store { data_dir, network, boot: Boot::now(), patience: PATIENCE, log }
+}
+
+/// The ranges of all configurations, by directory and network.
+fn configured(common: &Common) -> BTreeMap<(PathBuf, String), Vec<RangeSet>> {
+    let mut found: BTreeMap<(PathBuf, String), Vec<RangeSet>> = BTreeMap::new();
+    for list in lists(&environment::configurations(common)) {
+        for listed in &list.plugins {
+            let Ok(conf) = NetConf::parse(listed.text.as_bytes()) else { continue };
+            if conf.ipam_type() != Some("host-local") {
+                continue;
+            }
+            let known = found.entry((host_local::data_dir(&conf), list.name.clone())).or_default();
+            match host_local::ranges(&conf) {
+                Ok(sets) => known.extend(sets),
+                Err(error) => say(&format!("Warning: ranges of network {}: {error}", list.name)),
+            }
+        }
+    }
+    found
+}
+
+/// Every network of a directory that can be read.
+fn lists(dir: &Path) -> Vec<NetworkList> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let is_configuration = |path: &PathBuf| {
+        path.extension().is_some_and(|end| ["conflist", "conf", "json"].iter().any(|known| end == *known))
+    };
+    files.retain(|path| is_configuration(path) && path.is_file());
+    files.sort();
+    files.iter().filter_map(|file| NetworkList::parse(&std::fs::read(file).ok()?).ok()).collect()
+}

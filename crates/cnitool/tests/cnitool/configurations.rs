@@ -1,0 +1,106 @@
+//! Which configuration counts, what is wrong with one, and a new one.
+
+use std::fs;
+
+use crate::bench::{Bench, json};
+
+#[test]
+fn the_default_network_is_named_and_why_no_other_file_is() {
+    let bench = Bench::new();
+    let (said, _) = bench.says(3, "config why");
+    assert!(said.contains("no file can be the default"), "{said}");
+    bench.file("00-torn.conflist", "{");
+    bench.file("10-lo.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
+    bench.file("20-later.conf", r#"{"cniVersion": "1.0.0", "name": "later", "type": "loopback"}"#);
+    let (said, _) = bench.says(0, "config why");
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].contains("10-lo.conf") && lines[0].ends_with("network lo is the default"), "{said}");
+    assert!(lines[1].contains("00-torn.conflist") && lines[2].contains("20-later.conf"), "{said}");
+    let document = bench.json("config why");
+    assert_eq!(document["default"]["network"], "lo");
+    assert_eq!(document["passedOver"].as_array().unwrap().len(), 2);
+    assert_eq!(bench.json("config why --runtime cri-o")["default"]["network"], "lo");
+    let (said, _) = bench.says(3, "config why --runtime containerd");
+    assert!(said.contains("no file can be the default") && said.contains("00-torn.conflist"), "{said}");
+}
+
+#[test]
+fn what_is_wrong_with_a_directory_is_told_with_its_place() {
+    let bench = Bench::new();
+    bench.file("10-lo.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
+    assert!(bench.says(0, "validate").0.ends_with("nothing is wrong\n"));
+    bench.file(
+        "20-b.conflist",
+        r#"{"cniVersion": "1.0.0", "name": "b", "plugins": [{"type": "bridge", "isGatway": true}]}"#,
+    );
+    let (said, _) = bench.says(0, "validate");
+    assert!(said.contains("20-b.conflist:1:") && said.contains("isGateway"), "a slip is a warning: {said}");
+    bench.file("30-c.conflist", r#"{"cniVersion": "1.0.0", "name": "c", "plugins": [{"type": "absent"}]}"#);
+    let (said, _) = bench.says(3, &format!("--json validate {}", bench.path("net.d").display()));
+    let document = json(&said);
+    assert_eq!(document["valid"], false);
+    let findings = document["findings"].as_array().unwrap();
+    assert!(findings.iter().any(|one| one["severity"] == "error" && one["file"].as_str().unwrap().contains("30-c")));
+    assert!(bench.says(1, "validate /nonexistent").1.contains("no directory"));
+}
+
+#[test]
+fn what_init_writes_is_valid_and_its_network_works() {
+    for plugin in ["bridge", "ptp"] {
+        let bench = Bench::new();
+        let flags = "--subnet 10.94.0.0/24 --gateway 10.94.0.9 --subnet fd00:94::/64 --bridge cni-t0";
+        let (said, _) = bench.says(0, &format!("init --name pods --plugin {plugin} {flags} --yes --dry-run"));
+        assert!(json(&said)["//"].is_array() && fs::read_dir(bench.path("net.d")).unwrap().count() == 0);
+        bench.says(0, &format!("init --name pods --plugin {plugin} {flags} --yes"));
+        let file = bench.path("net.d/10-pods.conflist");
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(text, said, "a dry run shows what is written");
+        assert!(bench.says(0, "validate").0.ends_with("nothing is wrong\n"));
+        fs::write(
+            &file,
+            text.replace(
+                r#""host-local","#,
+                &format!(r#""host-local", "dataDir": "{}/leases","#, bench.dir().display()),
+            ),
+        )
+        .unwrap();
+        bench.done("add", "pods", &[]);
+        bench.container_says("ping -c 1 -W 2 10.94.0.9");
+        bench.done("check", "pods", &[]);
+        bench.done("del", "pods", &[]);
+    }
+}
+
+#[test]
+fn init_harms_nothing_that_is_there() {
+    let bench = Bench::new();
+    bench.says(0, "init --name pods --subnet 10.94.0.0/24 --yes");
+    assert!(bench.says(1, "init --name pods --subnet 10.95.0.0/24 --yes").1.contains("is there already"));
+    let elsewhere = format!("-o {}", bench.path("net.d/20-x.conflist").display());
+    assert!(bench.says(1, &format!("init --name pods --yes {elsewhere}")).1.contains("a network \"pods\" is in"));
+    assert!(bench.says(1, "init --name x --subnet 10.94.0.1/24 --yes").1.contains("--subnet"));
+    assert!(bench.says(1, "init --name ../x --yes").1.contains("--name"));
+    let (said, _) = bench.says(0, "init --name x --yes -o -");
+    let subnet = json(&said)["plugins"][0]["ipam"]["ranges"][0][0]["subnet"].as_str().unwrap().to_owned();
+    assert!(subnet.ends_with(".0.0/24"), "{subnet}");
+}
+
+#[test]
+fn on_a_terminal_init_asks_for_what_no_flag_says() {
+    let bench = Bench::new();
+    let said = bench.on_terminal("init --subnet 10.94.0.0/24", "mine\nptp\nno\n\n");
+    assert!(said.contains("Name of the network [pods]: ") && said.contains("(bridge, ptp) [bridge]: "), "{said}");
+    let document = json(&fs::read_to_string(bench.path("net.d/10-mine.conflist")).expect(&said));
+    let ptp = &document["plugins"][0];
+    assert_eq!((&ptp["type"], &ptp["ipMasq"]), (&"ptp".into(), &false.into()));
+    assert_eq!(document["plugins"].as_array().unwrap().len(), 1, "no ports, as was proposed");
+    assert!(bench.on_terminal("init --name other", "bridge\n").contains("nothing is written"));
+    assert!(!bench.path("net.d/10-other.conflist").exists());
+}
+
+#[test]
+fn a_terminal_has_colours_unless_they_are_not_wanted() {
+    let bench = Bench::new();
+    assert!(bench.on_terminal("list", "").contains("\x1b[1mNETWORK"));
+    assert!(!bench.on_terminal("list --color never", "").contains('\x1b'));
+}

@@ -1,0 +1,117 @@
+//! What a script relies on that was written for the reference's tool.
+
+use crate::bench::{Bench, json};
+
+const ONE: &str = r#"{"cniVersion": "1.1.0", "name": "one", "plugins": [{"type": "first"}]}"#;
+const OLD: &str = r#"{"cniVersion": "1.0.0", "name": "old", "plugins": [{"type": "first"}]}"#;
+const ANSWER: &str = r#"ADD) echo '{"cniVersion": "1.1.0", "ips": [], "dns": {}}' ;;"#;
+
+#[test]
+fn further_words_are_passed_over_and_flags_may_stand_anywhere() {
+    let bench = Bench::new();
+    bench.file("one.conflist", ONE);
+    bench.plugin("first", ANSWER);
+    let netns = bench.netns();
+    for line in ["add one NS more words -i lo", "-ilo add one NS", "add --ifname=lo one NS", "-i=lo add one NS"] {
+        let (said, errors) = bench.says(0, &line.replace("NS", &netns));
+        assert!(said.starts_with("{\n    \"cniVersion\": \"1.1.0\"") && said.ends_with('}'), "{said}");
+        assert_eq!(errors, "");
+    }
+    let [kept] = &bench.kept()[..] else { panic!("{:?}", bench.kept()) };
+    assert!(kept.display().to_string().ends_with("-lo"), "an interface that was named");
+    bench.says(0, &format!("del one {netns} -i lo"));
+    let output = bench.run(&["add", "one", &netns, "-i", ""], &[("CNI_IFNAME", "eth7")]);
+    assert!(
+        output.status.success() && bench.kept()[0].display().to_string().ends_with("-eth7"),
+        "an empty one is none"
+    );
+}
+
+#[test]
+fn check_del_gc_and_status_say_nothing_on_stdout() {
+    let bench = Bench::new();
+    bench.file("one.conflist", ONE);
+    bench.plugin("first", ANSWER);
+    let netns = bench.netns();
+    bench.says(0, &format!("add one {netns}"));
+    bench.calls();
+    for verb in ["check", "status", "gc", "del"] {
+        assert_eq!(bench.says(0, &format!("{verb} one {netns}")).0, "", "{verb}");
+    }
+    assert_eq!(bench.calls(), ["CHECK first", "STATUS first", "GC first", "DEL first"]);
+    let document = bench.json(&format!("del one {netns}"));
+    assert_eq!(
+        (&document["verb"], &document["network"], &document["netns"]),
+        (&"del".into(), &"one".into(), &netns.into())
+    );
+}
+
+#[test]
+fn status_needs_no_namespace_and_a_version_without_it_is_success() {
+    let bench = Bench::new();
+    bench.file("one.conflist", ONE);
+    bench.file("old.conflist", OLD);
+    bench.plugin("first", r#"STATUS) echo '{"cniVersion": "1.1.0", "code": 50, "msg": "not yet"}'; exit 1 ;;"#);
+    bench.says(0, "status old");
+    assert_eq!(bench.calls(), [""; 0]);
+    let (_, errors) = bench.says(1, "status one");
+    assert!(errors.contains("not yet (code 50)") && errors.lines().count() == 1, "{errors}");
+    let (document, _) = bench.says(1, "--json status one");
+    assert_eq!(json(&document)["error"]["plugins"][0]["code"], 50);
+    assert_eq!(json(&document)["error"]["status"], 1);
+}
+
+#[test]
+fn help_is_shown_where_it_is_asked_for_and_what_is_not_understood_ends_with_1() {
+    let bench = Bench::new();
+    for line in ["", "help", "--help", "help add", "add --help", "ipam reclaim -h"] {
+        let (said, errors) = bench.says(0, line);
+        assert!(said.contains("Usage: cnitool") && errors.is_empty(), "{line}: {said}");
+    }
+    for command in ["add", "gc", "show", "ipam usage", "config why", "validate", "netns del", "init", "man"] {
+        assert!(bench.says(0, &format!("{command} --help")).0.contains("Example:\n  cnitool "), "{command}");
+    }
+    assert!(bench.says(0, "--version").0.starts_with("cnitool cnikit-"));
+    assert!(bench.says(0, "version").0.starts_with("cnitool cnikit-"));
+    let (_, errors) = bench.says(1, "frob");
+    assert_eq!(errors, "Error: unknown command \"frob\" for \"cnitool\"; cnitool --help shows all\n");
+    let (said, errors) = bench.says(1, "add one");
+    assert!(said.is_empty() && errors.starts_with("Error: ") && errors.contains("<NETNS>"), "{errors}");
+    let (document, _) = bench.says(1, "--json add one");
+    assert!(json(&document)["error"]["message"].as_str().unwrap().contains("<NETNS>"));
+}
+
+#[test]
+fn shells_and_man_are_told_every_command() {
+    let bench = Bench::new();
+    for shell in ["bash", "zsh", "fish"] {
+        for spelling in ["completions", "completion"] {
+            let (script, _) = bench.says(0, &format!("{spelling} {shell}"));
+            assert!(["reclaim", "within-pid-namespace", "mermaid"].iter().all(|word| script.contains(word)), "{shell}");
+        }
+    }
+    let dir = bench.path("man1");
+    let document = bench.json(&format!("man {}", dir.display()));
+    let pages = document["pages"].as_array().unwrap();
+    for page in ["cnitool.1", "cnitool-add.1", "cnitool-ipam-reclaim.1", "cnitool-netns-del.1"] {
+        assert!(pages.contains(&page.into()), "{page}: {pages:?}");
+    }
+    let text = std::fs::read_to_string(dir.join("cnitool-ipam-reclaim.1")).unwrap();
+    assert!(text.contains("dry\\-run") && text.contains("Example"), "{text}");
+}
+
+#[test]
+fn version_names_what_each_plugin_speaks_and_which_is_missing() {
+    let bench = Bench::new();
+    bench.file(
+        "two.conflist",
+        r#"{"cniVersion": "1.0.0", "name": "two", "plugins": [{"type": "loopback"}, {"type": "none"}]}"#,
+    );
+    let (said, errors) = bench.says(1, "version two");
+    assert!(said.lines().any(|line| line.starts_with("loopback") && line.contains("1.0.0")), "{said}");
+    assert!(errors.contains("\"none\""), "{errors}");
+    bench.file("one.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
+    let document = bench.json("version lo");
+    assert_eq!(document["plugins"][0]["plugin"], "loopback");
+    assert!(document["plugins"][0]["versions"].as_array().unwrap().contains(&"0.4.0".into()));
+}

@@ -1,0 +1,86 @@
+//! GC keeps what lives.
+
+use cnikit_netns::{Netns, make};
+
+use crate::bench::{Bench, json};
+
+const ONE: &str = r#"{"cniVersion": "1.1.0", "name": "one", "plugins": [{"type": "first"}]}"#;
+const ANSWER: &str = r#"ADD) echo '{"cniVersion": "1.1.0", "ips": [], "dns": {}}' ;;"#;
+
+/// Three containers: one lives, one's path is gone while something holds its namespace, one is gone.
+fn three() -> (Bench, Netns) {
+    let bench = Bench::new();
+    bench.file("one.conflist", ONE);
+    bench.plugin("first", ANSWER);
+    for name in ["lives", "held", "gone"] {
+        let path = bench.namespace(name);
+        bench.says(0, &format!("add one {}", path.display()));
+    }
+    let held = Netns::open(bench.path("held")).unwrap();
+    make::remove(&bench.path("held")).unwrap();
+    make::remove(&bench.path("gone")).unwrap();
+    bench.calls();
+    (bench, held)
+}
+
+/// The kept file of the container whose namespace had this name.
+fn is_kept(bench: &Bench, name: &str) -> bool {
+    let document = bench.json("list");
+    let path = bench.path(name).display().to_string();
+    document["attachments"].as_array().unwrap().iter().any(|one| one["netns"]["path"] == path.as_str())
+}
+
+#[test]
+fn only_the_container_whose_namespace_is_gone_is_deleted() {
+    let (bench, held) = three();
+    let (said, errors) = bench.says(0, "gc one --within-pid-namespace");
+    assert_eq!(said, "");
+    assert!(errors.contains("keeping one/") && errors.contains("deleting one/"), "{errors}");
+    assert_eq!(bench.calls(), ["DEL first", "GC first"]);
+    assert!(is_kept(&bench, "lives") && is_kept(&bench, "held") && !is_kept(&bench, "gone"));
+    let valid = json(&bench.stdin("first", "GC"))["cni.dev/valid-attachments"].clone();
+    assert_eq!(valid.as_array().unwrap().len(), 2, "{valid}");
+    drop(held);
+    bench.says(0, "gc one --within-pid-namespace");
+    assert!(is_kept(&bench, "lives") && !is_kept(&bench, "held"), "nothing holds it any more");
+}
+
+#[test]
+fn a_dry_run_says_what_would_go_and_does_nothing() {
+    let (bench, _held) = three();
+    let (said, errors) = bench.says(0, "gc one --dry-run --within-pid-namespace");
+    assert_eq!((said.as_str(), errors.matches("would delete").count()), ("", 1), "{errors}");
+    let document = bench.json("gc one --dry-run --within-pid-namespace");
+    let attachments = document["attachments"].as_array().unwrap();
+    assert_eq!(attachments.iter().filter(|one| one["kept"] == true).count(), 2, "{document}");
+    assert_eq!(bench.calls(), [""; 0]);
+    assert!(is_kept(&bench, "gone"));
+}
+
+#[test]
+fn all_means_all_but_those_that_are_named() {
+    let (bench, _held) = three();
+    let path = bench.path("held").display().to_string();
+    let attachments = bench.json("list")["attachments"].clone();
+    let held = attachments.as_array().unwrap().iter().find(|one| one["netns"]["path"] == path.as_str()).unwrap();
+    let keep = format!("--keep {}/eth0", held["container"].as_str().unwrap());
+    bench.says(0, &format!("gc one /any/netns --all {keep}"));
+    assert_eq!(bench.calls(), ["DEL first", "DEL first", "GC first"]);
+    assert!(is_kept(&bench, "held") && !is_kept(&bench, "lives"));
+    bench.says(0, "gc one --all");
+    assert_eq!(bench.kept().len(), 0);
+}
+
+#[test]
+fn who_holds_an_address_and_is_not_known_here_is_kept() {
+    let bench = Bench::new();
+    let ipam = r#""ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "10.94.0.0/24"}"#;
+    bench.file("one.conflist", &ONE.replace(r#""first""#, &format!(r#""first", {ipam}"#)));
+    bench.plugin("first", ANSWER);
+    std::fs::create_dir_all(bench.path("leases/one")).unwrap();
+    std::fs::write(bench.path("leases/one/10.94.0.7"), "another\r\neth0").unwrap();
+    let (_, errors) = bench.says(0, "gc one");
+    assert!(errors.contains("keeping one/another/eth0: it holds 10.94.0.7"), "{errors}");
+    let valid = json(&bench.stdin("first", "GC"))["cni.dev/valid-attachments"].clone();
+    assert_eq!(valid[0]["containerID"], "another");
+}

@@ -1,0 +1,141 @@
+//! What there is, for people and for programs.
+
+use cnikit_netns::make;
+
+use crate::bench::Bench;
+
+const NET: &str = r#"{"cniVersion": "1.0.0", "name": "net", "plugins": [
+    {"type": "bridge", "bridge": "cni-t0", "isGateway": true, "ipMasq": true, "ipam": {
+     "type": "host-local", "dataDir": "DIR/leases", "ranges": [
+        [{"subnet": "10.94.0.0/24", "rangeStart": "10.94.0.5", "rangeEnd": "10.94.0.8"}], [{"subnet": "fd00:94::/64"}]]}}]}"#;
+
+fn bench() -> Bench {
+    let bench = Bench::new();
+    bench.file("net.conflist", NET);
+    for name in ["c1", "c2"] {
+        let path = bench.namespace(name);
+        bench.says(0, &format!("add net {}", path.display()));
+    }
+    bench
+}
+
+#[test]
+fn a_list_shows_each_attachment_and_what_of_it_lives() {
+    let bench = bench();
+    let (said, errors) = bench.says(0, "list");
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines.len() == 3 && lines[0].starts_with("NETWORK") && errors.is_empty(), "{said}");
+    let first = lines.iter().find(|line| line.contains("10.94.0.5/24 fd00:94::2/64")).expect(&said);
+    assert!(first.contains("there") && first.ends_with("attached"), "{said}");
+    assert!(!said.contains('\x1b'), "no colours where there is no terminal");
+    assert!(bench.says(0, "list --color always").0.contains("\x1b[1mNETWORK"));
+
+    let live = bench.json("list --live");
+    let one = &live["attachments"][0];
+    assert_eq!((&one["network"], &one["ifname"], &one["state"]), (&"net".into(), &"eth0".into(), &"attached".into()));
+    assert_eq!((&one["netns"]["state"], &one["link"]), (&"there".into(), &"up".into()));
+    assert!(one["netns"]["cookie"].is_u64() && one["ageSeconds"].is_u64() && one["file"].is_string(), "{one}");
+    assert!(one["since"].as_str().unwrap().ends_with('Z'));
+
+    let path = one["netns"]["path"].as_str().unwrap().to_owned();
+    let name = path.rsplit('/').next().unwrap();
+    cnikit_netns::Netns::open(&path).unwrap().enter(|_| crate::bench::said("ip link delete eth0")).unwrap();
+    assert_eq!(bench.json("list --live")["attachments"][0]["link"], "gone");
+    make::remove(&bench.path(name)).unwrap();
+    assert_eq!(bench.json("list")["attachments"][0]["netns"]["state"], "gone");
+    bench.namespace(name);
+    let other = bench.json("list --live");
+    assert_eq!(other["attachments"][0]["link"], "another namespace");
+    assert_eq!(bench.json("list --network other")["attachments"], crate::bench::json("[]"));
+}
+
+#[test]
+fn a_container_is_shown_from_its_namespace_to_the_rules_of_the_host() {
+    let bench = bench();
+    let id = bench.json("list")["attachments"][0]["container"].as_str().unwrap().to_owned();
+    let (tree, _) = bench.says(0, &format!("show {id}"));
+    for part in
+        ["namespace ", "eth0 (veth", "address 10.94.0.", "host end veth", "port of cni-t0 (bridge", "rules", "kept"]
+    {
+        assert!(tree.contains(part), "{part}: {tree}");
+    }
+    let document = bench.json(&format!("show {id}"));
+    let one = &document["attachments"][0];
+    let peer = one["peer"]["name"].as_str().unwrap();
+    assert!(bench.host_says("ip -o link show master cni-t0").contains(peer), "{peer}");
+    assert_eq!(one["bridge"]["name"], "cni-t0");
+    assert_eq!(one["interface"]["name"], "eth0");
+    let address = one["addresses"][0].as_str().unwrap().split_once('/').unwrap().0.to_owned();
+    let rules = one["rules"].as_array().unwrap();
+    assert!(rules.iter().any(|rule| rule.as_str().unwrap().contains("MASQUERADE")), "{rules:?}");
+
+    let path = one["netns"]["path"].as_str().unwrap();
+    for way in [path, path.rsplit('/').next().unwrap(), &address, &id[..id.len() - 1]] {
+        assert_eq!(bench.json(&format!("show {way}"))["attachments"][0]["container"], id.as_str(), "{way}");
+    }
+    assert!(bench.says(1, "show cnitool-").1.contains("give more of it"));
+    assert!(bench.says(1, "show nobody").1.contains("no attachment of \"nobody\""));
+}
+
+#[test]
+fn a_container_is_drawn() {
+    let bench = bench();
+    let (mermaid, _) = bench.says(0, "show c1 --mermaid");
+    assert!(mermaid.starts_with("flowchart LR\n") && mermaid.contains("---|pair|") && mermaid.contains("---|port|"));
+    let (svg, _) = bench.says(0, "show c1 --svg");
+    assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"), "{svg}");
+    assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
+    assert!(svg.contains(">address 10.94.0.") && svg.contains(">cni-t0 (bridge") && !svg.contains("\"\""), "{svg}");
+}
+
+#[test]
+fn usage_counts_by_range_and_names_each_holder() {
+    let bench = bench();
+    let (said, _) = bench.says(0, "ipam usage --network net");
+    let range = said.lines().find(|line| line.contains("10.94.0.5-10.94.0.8")).unwrap();
+    assert_eq!(range.split_whitespace().skip(2).collect::<Vec<_>>(), ["2", "2", "0", "0"], "{said}");
+    assert_eq!(said.lines().filter(|line| line.contains("held")).count(), 4, "{said}");
+    assert_eq!(bench.says(0, "ipam usage --network net --summary").0.lines().count(), 3);
+
+    let document = bench.json("ipam usage --network net");
+    let net = &document["networks"][0];
+    let range = &net["ranges"][0];
+    assert_eq!((&range["size"], &range["taken"], &range["free"]), (&4.into(), &2.into(), &2.into()));
+    assert_eq!(range["gateway"], "10.94.0.1");
+    let one = &net["addresses"][0];
+    assert_eq!((&one["address"], &one["state"], &one["ifname"]), (&"10.94.0.5".into(), &"held".into(), &"eth0".into()));
+    assert!(one["since"].is_string() && one["container"].as_str().unwrap().starts_with("cnitool-"));
+    assert_eq!(
+        bench.says(0, "ipam leaks --network net --within-pid-namespace").0,
+        "no address is leaked, nor looks so\n"
+    );
+}
+
+#[test]
+fn a_namespace_is_made_and_removed_by_name_and_not_while_somebody_is_attached() {
+    let bench = Bench::new();
+    bench.file("lo.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
+    let path = bench.path("named");
+    let document = bench.json(&format!("netns add {}", path.display()));
+    assert!(document["path"] == path.to_str().unwrap() && document["cookie"].is_u64(), "{document}");
+    bench.says(0, &format!("add lo {} -i lo", path.display()));
+    let (_, errors) = bench.says(1, &format!("netns del {}", path.display()));
+    assert!(errors.contains("attached there: lo/cnitool-"), "{errors}");
+    bench.says(0, &format!("del lo {} -i lo", path.display()));
+    let (said, _) = bench.says(0, &format!("netns del --dry-run {}", path.display()));
+    assert_eq!(said, format!("would remove {}\n", path.display()));
+    assert!(path.exists());
+    let (_, errors) = bench.says(0, &format!("netns del {}", path.display()));
+    assert_eq!(errors, format!("removing {}\n", path.display()));
+    assert!(!path.exists());
+    bench.says(1, &format!("netns del {}", path.display()));
+    bench.says(0, "netns list");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_listed_as_that() {
+    let bench = bench();
+    std::fs::write(&bench.kept()[0], "{").unwrap();
+    let (said, _) = bench.says(0, "list");
+    assert!(said.contains("unreadable") && said.contains("attached"), "{said}");
+}

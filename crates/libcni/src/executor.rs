@@ -1,0 +1,127 @@
+//! How a plugin is found and asked: by starting its program, or in this process.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cnikit_invoke::{Environment, Error, Said, ask, ask_while, find};
+use cnikit_process::{Cancel, Deadline};
+use cnikit_types::CniError;
+
+/// Finds plugins and asks them.
+#[doc(alias = "Exec")]
+pub trait Executor: fmt::Debug + Send + Sync {
+    /// From a plugin's type to its file, over the directories of `path`, a `CNI_PATH`.
+    fn find(&self, plugin: &str, path: &str) -> Result<PathBuf, Error>;
+
+    /// Asks what was found, and comes back soon after the deadline, or when the caller gives up.
+    fn ask(&self, plugin: &Path, call: &Call<'_>) -> Result<Said, Error>;
+}
+
+/// One call of one plugin.
+#[derive(Clone, Debug)]
+pub struct Call<'a> {
+    /// The variables of the protocol.
+    pub environment: &'a Environment,
+    /// The configuration.
+    pub stdin: &'a [u8],
+    /// When the plugin is ended.
+    pub deadline: Deadline,
+    /// The caller's word that it wants no more.
+    pub cancel: Option<&'a Cancel>,
+}
+
+/// Starts programs, as the protocol says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Programs;
+
+impl Executor for Programs {
+    fn find(&self, plugin: &str, path: &str) -> Result<PathBuf, Error> {
+        find(plugin, path)
+    }
+
+    fn ask(&self, plugin: &Path, call: &Call<'_>) -> Result<Said, Error> {
+        match call.cancel {
+            Some(cancel) => ask_while(plugin, call.environment, call.stdin, call.deadline, cancel),
+            None => ask(plugin, call.environment, call.stdin, call.deadline),
+        }
+    }
+}
+
+/// A plugin that is a function: the call, and its answer or error.
+pub type Function = dyn Fn(&Call<'_>) -> Result<Said, Error> + Send + Sync;
+
+/// Asks some plugins in this process, and starts programs for all others.
+///
+/// Where a function is, no program is looked for. It is not ended at a deadline: nothing can end a function.
+#[derive(Clone, Default)]
+pub struct InProcess {
+    plugins: BTreeMap<String, Arc<Function>>,
+}
+
+impl InProcess {
+    /// The same with one more plugin, by its `type`.
+    #[must_use]
+    pub fn with(
+        mut self,
+        plugin: &str,
+        function: impl Fn(&Call<'_>) -> Result<Said, Error> + Send + Sync + 'static,
+    ) -> Self {
+        self.plugins.insert(plugin.to_owned(), Arc::new(function));
+        self
+    }
+
+    /// The same with one more plugin that answers as a process does: it writes its document, and returns its exit status.
+    ///
+    /// So a plugin of this SDK is called, by its `serve`.
+    #[must_use]
+    pub fn with_served(
+        self,
+        plugin: &str,
+        serve: impl Fn(&Call<'_>, &mut Vec<u8>) -> u8 + Send + Sync + 'static,
+    ) -> Self {
+        let name = plugin.to_owned();
+        self.with(plugin, move |call| {
+            let mut stdout = Vec::new();
+            match serve(call, &mut stdout) {
+                0 => Ok(Said { stdout, stderr: Vec::new() }),
+                status => Err(refusal(&name, status, &stdout)),
+            }
+        })
+    }
+
+    fn function(&self, plugin: &Path) -> Option<&Arc<Function>> {
+        self.plugins.get(plugin.to_str()?)
+    }
+}
+
+/// The error object, if it wrote one.
+fn refusal(plugin: &str, status: u8, stdout: &[u8]) -> Error {
+    match serde_json::from_slice::<CniError>(stdout) {
+        Ok(error) => Error::Refused(error),
+        Err(_) => Error::Died {
+            plugin: plugin.into(),
+            how: format!("exit status {status}"),
+            stdout: String::from_utf8_lossy(stdout).into_owned(),
+            stderr: String::new(),
+        },
+    }
+}
+
+impl fmt::Debug for InProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("InProcess").field(&self.plugins.keys()).finish()
+    }
+}
+
+impl Executor for InProcess {
+    fn find(&self, plugin: &str, path: &str) -> Result<PathBuf, Error> {
+        // A program that is found has a directory before its name, so the two are never taken for each other.
+        if self.plugins.contains_key(plugin) { Ok(plugin.into()) } else { Programs.find(plugin, path) }
+    }
+
+    fn ask(&self, plugin: &Path, call: &Call<'_>) -> Result<Said, Error> {
+        self.function(plugin).map_or_else(|| Programs.ask(plugin, call), |function| function(call))
+    }
+}

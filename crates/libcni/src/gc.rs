@@ -1,0 +1,91 @@
+//! GC: what the cache knows and is not valid is deleted, then the plugins are told what is.
+
+use cnikit_store::Directory;
+use cnikit_types::Version;
+
+use crate::lock::{Locks, is_busy};
+use crate::runtime::OnFailure;
+use crate::{Attachment, Error, Kept, NetworkList, Report, Runtime, State, Told, Valid};
+
+impl Runtime {
+    /// Removes what is left of attachments of this network that are not `valid`: those that the cache knows, also those whose
+    /// ADD did not come to its end, by a DEL with what was recorded; all others by the plugins' GC, since version 1.1.0.
+    ///
+    /// Nobody adds or deletes anything in the network meanwhile. Whatever fails, the rest is done, and all failures are told
+    /// together; a DEL that failed is tried again by the next GC. A list with `disableGC` is left alone.
+    pub fn gc(&self, list: &NetworkList, valid: &[Valid]) -> Result<Report, Error> {
+        let mut report = Report::default();
+        if list.disable_gc {
+            return Ok(report);
+        }
+        let _locks = self.waited(|waiting| Locks::of_network(&self.cache, &list.name, waiting))?;
+        let mut failed = Vec::new();
+        match self.cache.attachments() {
+            Ok(all) => {
+                for (at, kept) in all.iter().filter_map(|kept| stale(list, valid, kept)) {
+                    if let Err(why) = self.remove_stale(list, &at, kept, &mut report) {
+                        let what = format!("failed to delete stale attachment {} {}", at.container_id, at.ifname);
+                        failed.push(Told { what, why });
+                    }
+                }
+            }
+            Err(why) => failed.push(Told { what: "failed to list attachments".to_owned(), why }),
+        }
+        failed.extend(self.collect(list, valid));
+        self.tidy(&mut report);
+        Error::of(failed).map(|()| report)
+    }
+
+    fn remove_stale(&self, list: &NetworkList, at: &Attachment, kept: &Kept, report: &mut Report) -> Result<(), Error> {
+        let _locks = self.waited(|waiting| Locks::container(&self.cache, at, waiting))?;
+        let recorded = kept.list().ok();
+        let done = self.del_held(recorded.as_ref().unwrap_or(list), at, OnFailure::GoOn, Report::default())?;
+        report.warnings.extend(done.warnings);
+        Ok(())
+    }
+
+    /// Tells the plugins what is valid; their failures.
+    fn collect(&self, list: &NetworkList, valid: &[Valid]) -> Vec<Told> {
+        if !list.is_since(Version::V1_1_0) {
+            return Vec::new();
+        }
+        let nobody = Attachment::default();
+        let chain = self.chain("GC", list, &nobody);
+        let failed = |place: usize| chain.collect(place, valid).err();
+        let told = |why: crate::Failure| Told { what: String::new(), why: why.into() };
+        match self.slot() {
+            Ok(_slot) => chain.places().filter_map(failed).map(told).collect(),
+            Err(why) => vec![Told { what: "failed to ask the plugins".to_owned(), why }],
+        }
+    }
+
+    /// Removes what killed runtimes left: temporary files, and locks that nobody holds.
+    fn tidy(&self, report: &mut Report) {
+        for dir in [self.cache.results(), self.cache.intents()] {
+            let tidied = Directory::open(&dir).and_then(|directory| directory.discard_unfinished());
+            report.warnings.extend(tidied.err().filter(|error| !error.is_absent()).map(|error| error.to_string()));
+        }
+        let names = Directory::open(self.cache.locks()).and_then(|directory| directory.list()).unwrap_or_default();
+        let containers = names.iter().filter_map(|name| name.to_str()?.strip_prefix("c-"));
+        for id in containers {
+            is_busy(&self.cache, id); // which removes one that nobody holds
+        }
+    }
+}
+
+/// An attachment of this network that is not valid. Of one whose file cannot be read the name tells, for whatever it may be
+/// taken for is not valid either.
+fn stale<'k>(list: &NetworkList, valid: &[Valid], kept: &'k Kept) -> Option<(Attachment, &'k Kept)> {
+    let at = match kept.state {
+        State::Unreadable => {
+            let name = kept.file.file_name()?.to_str()?;
+            let (container_id, ifname) = name.strip_prefix(list.name.as_str())?.strip_prefix('-')?.rsplit_once('-')?;
+            let (container_id, ifname) = (container_id.to_owned(), ifname.to_owned());
+            Attachment { container_id, ifname, ..Attachment::default() }
+        }
+        _ if kept.network == list.name => kept.at_now(),
+        _ => return None,
+    };
+    let is_valid = valid.iter().any(|one| one.container_id == at.container_id && one.ifname == at.ifname);
+    (!is_valid).then_some((at, kept))
+}

@@ -1,0 +1,210 @@
+//! Everything that is known of the attachments of a node, without asking a plugin.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cnikit_netns::{Found as Namespace, find};
+use cnikit_store::Directory;
+use cnikit_types::{Answer, Version};
+use serde_json::Value;
+
+use crate::cache::{Found, file_name, read};
+use crate::entry::{Entry, Note};
+use crate::lock::is_busy;
+use crate::{Attachment, Cache, Defect, Error, NetworkList};
+
+/// How far an attachment has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Its ADD succeeded, and no DEL has.
+    Attached,
+    /// Somebody is at work on its container, and its ADD has not succeeded.
+    Adding,
+    /// Its ADD failed or was killed, and no DEL has been: some of it may stand.
+    Interrupted,
+    /// Its file says nothing that can be trusted; of the attachment no more is known than the file's name.
+    Unreadable,
+}
+
+/// One attachment, as the cache has it.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// The network's name; empty if the file does not say.
+    pub network: String,
+    /// Container, interface, path of the namespace, and what the plugins were given; empty as far as the file does not say.
+    pub at: Attachment,
+    /// How far it has come.
+    pub state: State,
+    /// What the last plugin answered, in the version in which it did.
+    pub result: Option<Value>,
+    /// The configuration with which it was added, as a [`NetworkList`] reads it.
+    pub config: Option<Vec<u8>>,
+    /// When, in which boot, in which namespace; empty in a file of another runtime.
+    pub note: Note,
+    /// When its file was last written.
+    pub written: SystemTime,
+    /// Its file.
+    pub file: PathBuf,
+    /// What is wrong with it, each in a sentence: a damaged file, a namespace that is gone, a configuration that is none.
+    pub broken: Vec<String>,
+}
+
+impl Cache {
+    /// Every attachment, by the name of its file: those that are attached, then those whose ADD has not succeeded.
+    ///
+    /// An error is one of the directories; what is wrong with a single file stands in its [`Kept::broken`].
+    pub fn attachments(&self) -> Result<Vec<Kept>, Error> {
+        self.all_named(|_| true)
+    }
+
+    /// Those of one container, as far as their files can be read.
+    pub fn attachments_of(&self, container_id: &str) -> Result<Vec<Kept>, Error> {
+        let part = format!("-{container_id}-");
+        let all = self.all_named(|name| name.to_str().is_some_and(|name| name.contains(&part)))?;
+        Ok(all.into_iter().filter(|kept| kept.at.container_id == container_id).collect())
+    }
+
+    fn all_named(&self, is_wanted: impl Fn(&OsString) -> bool) -> Result<Vec<Kept>, Error> {
+        let done = names(&self.results())?;
+        let is_only_begun = |name: &OsString| done.binary_search(name).is_err();
+        let begun: Vec<OsString> = names(&self.intents())?.into_iter().filter(is_only_begun).collect();
+        let look = |dir: PathBuf, names: Vec<OsString>| -> Vec<Kept> {
+            names.iter().filter(|name| is_wanted(name)).filter_map(|name| self.look(&dir, name)).collect()
+        };
+        let begun = look(self.intents(), begun);
+        Ok([look(self.results(), done), begun].concat())
+    }
+
+    /// One attachment, if anything is known of it.
+    pub fn attachment(&self, network: &str, container_id: &str, ifname: &str) -> Option<Kept> {
+        let (container_id, ifname) = (container_id.to_owned(), ifname.to_owned());
+        let name = OsString::from(file_name(network, &Attachment { container_id, ifname, ..Attachment::default() }));
+        let kept = self.look(&self.results(), &name).or_else(|| self.look(&self.intents(), &name))?;
+        Some(kept).filter(|kept| kept.network.is_empty() || kept.network == network)
+    }
+
+    /// What a file says; `None` if it has gone.
+    fn look(&self, dir: &Path, name: &OsString) -> Option<Kept> {
+        let (file, begun) = (dir.join(name), dir == self.intents());
+        let written = file.symlink_metadata().and_then(|found| found.modified()).unwrap_or(UNIX_EPOCH);
+        let found = match name.to_str() {
+            Some(text) => read(dir, text).unwrap_or_else(|error| Found::Garbage(error.to_string())),
+            None => Found::Garbage("its name is not UTF-8".to_owned()),
+        };
+        let unreadable = |why: String| Kept {
+            network: String::new(),
+            at: Attachment::default(),
+            state: State::Unreadable,
+            result: None,
+            config: None,
+            note: Note::default(),
+            written,
+            file: file.clone(),
+            broken: vec![why],
+        };
+        match found {
+            Found::Nothing => None,
+            Found::Garbage(why) => Some(unreadable(why)),
+            Found::Entry(entry) if !entry.marked => {
+                let why = "a bare result, as runtimes kept them before 2019: it does not say whose".to_owned();
+                Some(Kept { result: entry.result, ..unreadable(why) })
+            }
+            Found::Entry(entry) => {
+                let state = match begun {
+                    false => State::Attached,
+                    true if is_busy(self, &entry.at.container_id) => State::Adding,
+                    true => State::Interrupted,
+                };
+                Some(kept(*entry, state, written, file.clone()))
+            }
+        }
+    }
+}
+
+fn kept(entry: Entry, state: State, written: SystemTime, file: PathBuf) -> Kept {
+    let Entry { network, at, config, result, note, .. } = entry;
+    let mut kept = Kept { network, at, state, result, config, note, written, file, broken: Vec::new() };
+    let expected = file_name(&kept.network, &kept.at);
+    if kept.file.file_name().is_none_or(|name| name != expected.as_str()) {
+        kept.broken.push(format!("it tells of {expected}, which is not the file's name"));
+    }
+    if state == State::Interrupted {
+        kept.broken.push("its ADD has not come to its end: DEL removes what it made".to_owned());
+    }
+    if state == State::Attached && kept.answer().is_none() {
+        kept.broken.push("it has no result that can be read".to_owned());
+    }
+    if let Err(error) = kept.list() {
+        kept.broken.push(format!("its configuration cannot be used: {error}"));
+    }
+    kept.broken.extend(kept.lost_namespace());
+    kept
+}
+
+impl Kept {
+    /// The addresses of the result, such as `10.1.0.2/24`.
+    pub fn addresses(&self) -> Vec<String> {
+        self.answer().into_iter().flat_map(|answer| answer.ips).map(|ip| ip.address.to_string()).collect()
+    }
+
+    /// The result in the newest version's form, if there is one that can be read.
+    pub fn answer(&self) -> Option<Answer> {
+        Answer::read(self.result.as_ref()?, Version::NEWEST).ok().map(|(_, answer)| answer)
+    }
+
+    /// The network as it was when the attachment was added.
+    pub fn list(&self) -> Result<NetworkList, Error> {
+        let remedy = "put the network's configuration into the runtime's directory; DEL goes by that";
+        let failed = |why: &str| Error::from(Defect::of_file(&self.file, why, remedy));
+        let bytes = self.config.as_deref().ok_or_else(|| failed("the file has no configuration"))?;
+        let list = NetworkList::parse(bytes).map_err(|error| failed(&error.to_string()))?;
+        if list.name == self.network { Ok(list) } else { Err(failed("it is another network's")) }
+    }
+
+    /// Whom a DEL is about now: without the path of a namespace that is gone, for it may lead to another container's.
+    pub(crate) fn at_now(&self) -> Attachment {
+        let mut at = self.at.clone();
+        if self.lost_namespace().is_some() {
+            at.netns.clear();
+        }
+        at
+    }
+
+    /// How long ago its file was written, as far as the clock tells.
+    pub fn age(&self) -> Duration {
+        SystemTime::now().duration_since(self.note.time.unwrap_or(self.written)).unwrap_or_default()
+    }
+
+    /// Why the path of its namespace no longer leads to it; `None` if it does, or nothing says that it does not.
+    pub fn lost_namespace(&self) -> Option<String> {
+        let path = &self.at.netns;
+        if let (Some(then), Ok(now)) = (&self.note.boot_id, cnikit_netns::boot_id())
+            && *then != now
+        {
+            return Some("it is of another boot: its namespace is gone".to_owned());
+        }
+        match find(path) {
+            Namespace::Gone => Some(format!("its namespace {path} is gone")),
+            Namespace::NotNetns { why, .. } => Some(format!("its namespace {path} is none any more: {why}")),
+            Namespace::Own(_) => Some(format!("its namespace {path} is the host's own")),
+            Namespace::Present(netns) => match (self.note.netns_cookie, netns.cookie()) {
+                (Some(then), Ok(now)) if then != now => Some(format!("{path} leads to another namespace now")),
+                _ => None,
+            },
+            Namespace::Empty | Namespace::Unknown { .. } => None,
+        }
+    }
+}
+
+/// The files of a directory but for temporary ones, by name; none if it is not there.
+fn names(dir: &Path) -> Result<Vec<OsString>, Error> {
+    let directory = match Directory::open(dir) {
+        Err(error) if error.is_absent() => return Ok(Vec::new()),
+        opened => opened?,
+    };
+    let mut names = directory.list()?;
+    names.retain(|name| !name.as_encoded_bytes().starts_with(b"."));
+    names.sort();
+    Ok(names)
+}

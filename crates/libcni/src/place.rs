@@ -1,0 +1,261 @@
+//! Where in a text a key of its document stands.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// A place in a file, as editors count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// From 1.
+    pub line: u32,
+    /// From 1, in characters.
+    pub column: u32,
+}
+
+impl Place {
+    /// No file that is read is so long that its places do not fit.
+    fn new(line: usize, column: usize) -> Place {
+        let fit = |number| u32::try_from(number).unwrap_or(u32::MAX);
+        Place { line: fit(line), column: fit(column) }
+    }
+
+    /// The place of a byte of the text.
+    fn of(text: &str, offset: usize) -> Place {
+        let before = text.get(..offset).unwrap_or(text);
+        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        Place::new(before.matches('\n').count() + 1, before[start..].chars().count() + 1)
+    }
+
+    /// The place that `serde_json` names, whose columns count the bytes that it had read.
+    pub(crate) fn of_syntax(text: &str, error: &serde_json::Error) -> Place {
+        let line = text.split('\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+        let read = &line.as_bytes()[..error.column().min(line.len())];
+        let is_start = |byte: &&u8| **byte & 0b1100_0000 != 0b1000_0000;
+        Place::new(error.line().max(1), read.iter().filter(is_start).count().max(1))
+    }
+
+    /// The place of the key at the end of a path such as `plugins[0].ipam.subnet`; of the last part that is there.
+    ///
+    /// The text is a document that could be read. Of two members with one key the last one counts.
+    pub(crate) fn of_key(text: &str, path: &str) -> Place {
+        Place::of(text, Cursor { text: text.as_bytes(), at: 0 }.find(path))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// A member of an object, by offsets.
+struct Member<'a> {
+    key: usize,
+    value: usize,
+    /// What of the path is below it.
+    below: &'a str,
+}
+
+/// Walks over a document that could be read; over any other it ends somewhere.
+struct Cursor<'t> {
+    text: &'t [u8],
+    at: usize,
+}
+
+impl Cursor<'_> {
+    /// The offset of the last part of the path that is there.
+    fn find(mut self, path: &str) -> usize {
+        self.space();
+        let (mut here, mut path) = (self.at, path);
+        while !path.is_empty() {
+            let found = match self.byte() {
+                b'{' => self.member(path),
+                b'[' => self.element(path),
+                _ => None,
+            };
+            let Some(member) = found else { break };
+            (here, self.at, path) = (member.key, member.value, member.below);
+        }
+        here
+    }
+
+    /// The member that the path goes through: the longest key that fits, of two the last.
+    fn member<'a>(&mut self, path: &'a str) -> Option<Member<'a>> {
+        let mut best: Option<(usize, Member<'a>)> = None;
+        self.at += 1;
+        self.space();
+        while self.byte() == b'"' {
+            let key = self.at;
+            self.string();
+            let name = unescaped(&self.text[key..self.at]);
+            self.space();
+            self.at += 1; // the colon
+            self.space();
+            if let Some(below) = below(path, &name).filter(|_| best.as_ref().is_none_or(|(len, _)| *len <= name.len()))
+            {
+                best = Some((name.len(), Member { key, value: self.at, below }));
+            }
+            self.next();
+        }
+        best.map(|(_, member)| member)
+    }
+
+    /// The element that the path names first: `[3]`.
+    fn element<'a>(&mut self, path: &'a str) -> Option<Member<'a>> {
+        let (index, below) = path.strip_prefix('[')?.split_once(']')?;
+        let index: usize = index.parse().ok()?;
+        self.at += 1;
+        self.space();
+        for _ in 0..index {
+            self.next();
+        }
+        let is_there = !matches!(self.byte(), 0 | b']');
+        let below = below.strip_prefix('.').unwrap_or(below);
+        is_there.then_some(Member { key: self.at, value: self.at, below })
+    }
+
+    /// Over the value, and to what follows the comma.
+    fn next(&mut self) {
+        self.value();
+        self.space();
+        if self.byte() == b',' {
+            self.at += 1;
+            self.space();
+        }
+    }
+
+    fn value(&mut self) {
+        let mut depth = 0_usize;
+        while self.at < self.text.len() {
+            match self.byte() {
+                b'"' => self.string(),
+                b'{' | b'[' => {
+                    depth += 1;
+                    self.at += 1;
+                }
+                b'}' | b']' | b',' if depth == 0 => return,
+                b'}' | b']' => {
+                    depth -= 1;
+                    self.at += 1;
+                }
+                _ => self.at += 1,
+            }
+            if depth == 0 && matches!(self.byte(), b',' | b'}' | b']') {
+                return;
+            }
+        }
+    }
+
+    fn string(&mut self) {
+        self.at += 1;
+        while self.at < self.text.len() {
+            match self.byte() {
+                b'\\' => self.at += 2,
+                b'"' => {
+                    self.at += 1;
+                    break;
+                }
+                _ => self.at += 1,
+            }
+        }
+        self.at = self.at.min(self.text.len());
+    }
+
+    fn space(&mut self) {
+        while matches!(self.byte(), b' ' | b'\t' | b'\n' | b'\r') {
+            self.at += 1;
+        }
+    }
+
+    fn byte(&self) -> u8 {
+        self.text.get(self.at).copied().unwrap_or_default()
+    }
+}
+
+/// What of a path is below `key`, if it goes through it.
+fn below<'a>(path: &'a str, key: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(key)?;
+    match rest.as_bytes().first() {
+        None | Some(b'[') => Some(rest),
+        Some(b'.') => Some(&rest[1..]),
+        Some(_) => None,
+    }
+}
+
+fn unescaped(key: &[u8]) -> Cow<'_, str> {
+    let plain = key.get(1..key.len().saturating_sub(1)).unwrap_or_default();
+    if plain.contains(&b'\\') {
+        return serde_json::from_slice::<String>(key).unwrap_or_default().into();
+    }
+    String::from_utf8_lossy(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"{
+  "name": "net", "é": {"x": 1, "y]": "\"}"},
+  "plugins": [
+    {"type": "a", "capabilities": {"io.kubernetes.cri": true}},
+    {"type": "b",
+     "ipam": {"ranges": [[{"subnet": "10.0.0.0/8"}, {}], []], "ranges\u0032": 0}, "type": "c"}
+  ]
+}
+"#;
+
+    #[test]
+    fn a_key_is_found_at_any_depth() {
+        let places = [
+            ("", 1, 1),
+            ("name", 2, 3),
+            ("é", 2, 18),
+            ("é.x", 2, 24),
+            ("é.y]", 2, 32),
+            ("plugins", 3, 3),
+            ("plugins[0]", 4, 5),
+            ("plugins[0].capabilities.io.kubernetes.cri", 4, 36),
+            ("plugins[1].ipam.ranges[0][0].subnet", 6, 28),
+            ("plugins[1].ipam.ranges[0][1]", 6, 53),
+            ("plugins[1].ipam.ranges[1]", 6, 58),
+            ("plugins[1].ipam.ranges2", 6, 63),
+        ];
+        for (path, line, column) in places {
+            assert_eq!(Place::of_key(TEXT, path), Place { line, column }, "{path}");
+        }
+    }
+
+    #[test]
+    fn of_two_members_with_one_key_the_last_counts() {
+        assert_eq!(Place::of_key(TEXT, "plugins[1].type"), Place { line: 6, column: 83 });
+    }
+
+    #[test]
+    fn what_is_not_there_is_where_it_would_be() {
+        for (path, line, column) in [
+            ("cniVersion", 1, 1),
+            ("plugins[7].type", 3, 3),
+            ("plugins[0].ipam.type", 4, 5),
+            ("name.x", 2, 3),
+            ("plugins[1].ipam.ranges[0][1].subnet", 6, 53),
+        ] {
+            assert_eq!(Place::of_key(TEXT, path), Place { line, column }, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_no_document_has_places_all_the_same() {
+        for text in ["", "{", "{\"", "{\"a\\", "[", "[1", "{\"a\"", "{\"a\":", "}", "{\"a\":}", "[,,]", "\u{feff}{}"] {
+            for path in ["a", "[2]", "a.b", "", "[x]", "[1].a"] {
+                Place::of_key(text, path);
+            }
+        }
+    }
+
+    #[test]
+    fn a_place_of_syntax_counts_characters() {
+        let text = "{\n  \"é\": x}";
+        let error = serde_json::from_str::<serde_json::Value>(text).unwrap_err();
+        assert_eq!(Place::of_syntax(text, &error), Place { line: 2, column: 8 });
+    }
+}

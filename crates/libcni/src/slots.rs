@@ -1,0 +1,60 @@
+//! How many chains run at once in this process.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::Error;
+use crate::lock::Waiting;
+
+/// Chains that wait for the kernel more than they compute: so many for each processor.
+const A_PROCESSOR: usize = 8;
+
+/// How often a waiter asks whether its caller has given up.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How many chains may run at once in this process. Clones share the bound.
+#[derive(Clone, Debug)]
+pub struct Slots(Arc<Free>);
+
+#[derive(Debug)]
+struct Free {
+    count: Mutex<usize>,
+    more: Condvar,
+}
+
+/// The right to run one chain. It goes back with the value.
+#[derive(Debug)]
+pub(crate) struct Slot(Arc<Free>);
+
+impl Slots {
+    /// So many, at least one.
+    pub fn new(count: usize) -> Self {
+        Self(Arc::new(Free { count: Mutex::new(count.max(1)), more: Condvar::new() }))
+    }
+
+    /// As many as suit this machine.
+    pub(crate) fn of_machine() -> Self {
+        Self::new(A_PROCESSOR * thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    pub(crate) fn take(&self, waiting: Waiting<'_>) -> Result<Slot, Error> {
+        let mut count = self.0.count.lock().unwrap_or_else(PoisonError::into_inner);
+        while *count == 0 {
+            let left = waiting.left();
+            if left.is_zero() || (waiting.given_up)() {
+                return Err(Error::Busy("as many chains as may run at once do so".to_owned()));
+            }
+            count = self.0.more.wait_timeout(count, left.min(TICK)).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *count -= 1;
+        Ok(Slot(Arc::clone(&self.0)))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        *self.0.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.0.more.notify_one();
+    }
+}

@@ -1,0 +1,66 @@
+//! The programs that the page for authors of runtimes shows, run with real plugins.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::fs;
+use std::path::Path;
+
+use cnikit_tests::docs::page;
+use cnikit_tests::scene::Scene;
+use cnikit_tests::{bin, program};
+use serde_json::{Value, json};
+
+/// An example's code, which the page has to show.
+fn shown(name: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/libcni/examples").join(name);
+    let source = fs::read_to_string(file).unwrap();
+    let (_, code) = source.split_once("\n\nuse ").unwrap();
+    let block = format!("```rust,no_run\nuse {}\n```", code.trim_end());
+    assert!(page("docs/runtime-authors.md").text.contains(&block), "the page does not show {name}");
+    code.to_owned()
+}
+
+/// The networks `front` and `back`, as files.
+fn configured(scene: &Scene) {
+    fs::create_dir(scene.path("net.d")).unwrap();
+    for (name, number) in [("front", 1), ("back", 2)] {
+        let ipam =
+            json!({"type": "host-local", "subnet": format!("10.{number}.0.0/24"), "dataDir": scene.path("leases")});
+        let bridge = json!({"type": "bridge", "bridge": name, "isGateway": true, "ipam": ipam});
+        let list: Value = json!({"cniVersion": "1.1.0", "name": name, "plugins": [bridge]});
+        fs::write(scene.path(&format!("net.d/{name}.conflist")), list.to_string()).unwrap();
+    }
+}
+
+/// An example's call on the host of the scene.
+fn example(scene: &Scene, name: &str, rest: &str) -> String {
+    let (example, dir) = (program("examples").join(name), scene.host.dir().display());
+    scene.host.sh(&format!("{} {} {dir}/net.d {dir}/state {rest}", example.display(), bin().display()))
+}
+
+#[test]
+fn ten_lines_attach_a_container_to_many_networks() {
+    let code = shown("attach.rs");
+    let (_, body) = code.split_once("fn main").unwrap();
+    let lines = body.lines().skip(1).filter(|line| !line.trim().is_empty() && line.trim() != "}").count();
+    assert!(lines <= 10, "{lines} lines");
+    let scene = Scene::new();
+    configured(&scene);
+    let said = example(&scene, "attach", &format!("{} front back", scene.container.path()));
+    assert!(said.contains("cni-loopback lo") && said.contains("back eth1"), "{said}");
+    for (ifname, address) in [("eth0", "10.1.0.2/24"), ("eth1", "10.2.0.2/24")] {
+        assert!(scene.container.sh(&format!("ip address show {ifname}")).contains(address));
+    }
+}
+
+#[test]
+fn a_node_shows_what_is_attached_and_removes_what_nobody_holds() {
+    shown("node.rs");
+    let scene = Scene::new();
+    configured(&scene);
+    example(&scene, "attach", &format!("{} front back", scene.container.path()));
+    let said = example(&scene, "node", "front web-1");
+    assert!(said.contains("web-1 eth0 [\"10.1.0.2/24\"]"), "{said}");
+    assert_eq!(scene.leases("front"), ["10.1.0.2"]);
+    example(&scene, "node", "front");
+    assert_eq!((scene.leases("front").len(), scene.leases("back").len()), (0, 1));
+}

@@ -1,0 +1,224 @@
+//! What a runtime keeps, after whatever can happen to files.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, Runtime, Said, State};
+use cnikit_tests::scene::{ANSWER, Scene};
+use nix::mount::{MsFlags, mount};
+use nix::sched::CloneFlags;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// The file of [`at`] in [`list`].
+const FILE: &str = "results/net-c1-eth0";
+
+fn list() -> NetworkList {
+    NetworkList::parse(br#"{"cniVersion": "1.1.0", "name": "net", "plugins": [{"type": "one"}]}"#).unwrap()
+}
+
+fn at() -> Attachment {
+    Attachment::new("c1", "/run/netns/c1").with_arg("IgnoreUnknown", "1").with_mac("02:00:00:00:00:01")
+}
+
+/// A runtime whose only plugin is a function: thousands of DELs are about the files, not about processes.
+fn quick(dir: &Path) -> Runtime {
+    let answer = br#"{"cniVersion": "1.1.0", "ips": [{"address": "10.9.0.2/24"}]}"#.to_vec();
+    let one = InProcess::default().with("one", move |_| Ok(Said { stdout: answer.clone(), stderr: Vec::new() }));
+    Runtime { executor: Arc::new(one), ..Runtime::new("", Cache::below(dir)) }
+}
+
+/// Puts this into the place of what was kept, and takes it down again: that succeeds, and says what was wrong.
+fn survives(dir: &Path, content: &[u8], is_whole: bool, what: &str) {
+    let runtime = quick(dir);
+    fs::write(dir.join(FILE), content).unwrap();
+    let all = runtime.cache.attachments().unwrap();
+    assert_eq!(all.len(), 1, "{what}");
+    assert_eq!(all[0].state == State::Unreadable, !is_whole, "{what}: {all:?}");
+    let report = runtime.del(&list(), &at()).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(report.warnings.is_empty(), is_whole, "{what}: {report:?}");
+    assert!(is_whole || report.warnings[0].contains(FILE), "{what}: {report:?}");
+    assert!(!dir.join(FILE).exists(), "{what}");
+    let aside = dir.join("cnikit/aside/net-c1-eth0");
+    assert_eq!(aside.exists(), !is_whole, "{what}");
+    if !is_whole {
+        assert_eq!(fs::read(&aside).unwrap(), content, "{what}");
+        fs::remove_file(aside).unwrap();
+    }
+    assert_eq!(runtime.cache.attachments().unwrap().len(), 0, "{what}");
+}
+
+#[test]
+fn every_byte_flipped_and_every_length_cut_blocks_no_del_and_is_told_and_set_aside() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    quick(dir.path()).add(&list(), &at()).unwrap();
+    let bytes = fs::read(dir.path().join(FILE)).unwrap();
+    survives(dir.path(), &bytes, true, "as it was written");
+    // The name of our own member: without it the file is the reference's, and all else in it is right.
+    let text = std::str::from_utf8(&bytes).unwrap();
+    let name = text.find("\"cnikit\"").unwrap() + 1..text.find("\"cnikit\"").unwrap() + "cnikit".len() + 1;
+    for at in 0..bytes.len() {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << 1;
+        survives(dir.path(), &flipped, name.contains(&at), &format!("byte {at} of {text}"));
+        survives(dir.path(), &bytes[..at], false, &format!("{at} bytes of {text}"));
+    }
+}
+
+#[test]
+fn an_add_finds_room_where_garbage_was_which_is_set_aside() {
+    let dir = TempDir::new().unwrap();
+    fs::create_dir(dir.path().join("results")).unwrap();
+    for garbage in ["", "{", "\0\0"] {
+        fs::write(dir.path().join(FILE), garbage).unwrap();
+        quick(dir.path()).add(&list(), &at()).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("cnikit/aside/net-c1-eth0")).unwrap(), garbage);
+        assert_eq!(quick(dir.path()).cache.attachments().unwrap()[0].state, State::Attached);
+    }
+}
+
+/// As the reference's libcni writes it.
+const THEIRS: &str = r#"{"kind":"cniCacheV1","containerId":"c1","config":"CONFIG","ifName":"eth0","networkName":"net","netns":"/run/netns/c1","cniArgs":[["IgnoreUnknown","1"]],"capabilityArgs":{"mac":"02:00:00:00:00:01"},"result":{"cniVersion":"1.1.0","dns":{},"interfaces":[{"name":"eth0","sandbox":"/run/netns/c1"}],"ips":[{"address":"10.9.0.2/24","interface":0}]}}"#;
+
+#[test]
+fn what_the_reference_kept_is_listed_and_deleted_with_all_that_it_says() {
+    let scene = Scene::new();
+    scene.plugin("one", ANSWER);
+    fs::create_dir_all(scene.path("state/results")).unwrap();
+    // {"cniVersion":"1.1.0","name":"net","plugins":[{"type":"one","capabilities":{"mac":true}}]}
+    let config = "eyJjbmlWZXJzaW9uIjoiMS4xLjAiLCJuYW1lIjoibmV0IiwicGx1Z2lucyI6W3sidHlwZSI6Im9uZSIsImNhcGFiaWxpdGllcyI6eyJtYWMiOnRydWV9fV19";
+    fs::write(scene.path("state").join(FILE), THEIRS.replace("CONFIG", config)).unwrap();
+    let kept = scene.runtime().cache.attachment("net", "c1", "eth0").unwrap();
+    assert_eq!((kept.state, kept.addresses()), (State::Attached, vec!["10.9.0.2/24".to_owned()]));
+    assert_eq!(kept.broken, ["its namespace /run/netns/c1 is gone"]);
+    assert_eq!(kept.at, at());
+    scene.runtime().del(&kept.list().unwrap(), &Attachment::new("c1", "")).unwrap();
+    let read: Value = serde_json::from_str(&scene.stdin("one", "DEL")).unwrap();
+    assert_eq!(read["runtimeConfig"], json!({"mac": "02:00:00:00:00:01"}));
+    assert_eq!(read["prevResult"]["ips"][0]["address"], "10.9.0.2/24");
+    let env = fs::read_to_string(scene.path("one.DEL.env")).unwrap();
+    for line in ["CNI_ARGS=IgnoreUnknown=1", "CNI_NETNS="] {
+        assert!(env.lines().any(|one| one == line), "{line}: {env}");
+    }
+    assert_eq!(scene.state("results"), [""; 0]);
+}
+
+/// As the library in Podman 4.3.1 wrote it; its release has no `netns` yet.
+const PODMANS: &str = r#"{"kind":"cniCacheV1","containerId":"d63784afbc07","config":"eyJjbmlWZXJzaW9uIjoiMC40LjAiLCJuYW1lIjoibmV0IiwicGx1Z2lucyI6W3sidHlwZSI6Im9uZSIsICAiY2FwYWJpbGl0aWVzIjp7Im1hYyI6dHJ1ZX19XX0=","ifName":"eth0","networkName":"net","cniArgs":[["IgnoreUnknown","1"],["K8S_POD_NAME","c1"]],"capabilityArgs":{"aliases":{"net":["d63784afbc07"]}},"result":{"cniVersion":"0.4.0","dns":{},"interfaces":[{"mac":"02:00:00:00:00:09","name":"eth0","sandbox":"/run/netns/netns-92e38622-15f4-87ca-7e48-6f797fed812d"}],"ips":[{"address":"10.9.0.2/24","interface":0,"version":"4"}]}}"#;
+
+#[test]
+fn what_podman_kept_is_whole_and_a_gc_of_its_network_takes_it_down() {
+    let scene = Scene::new();
+    scene.plugin("one", ANSWER);
+    fs::create_dir_all(scene.path("state/results")).unwrap();
+    fs::write(scene.path("state/results/net-d63784afbc07-eth0"), PODMANS).unwrap();
+    let kept = scene.runtime().cache.attachments_of("d63784afbc07").unwrap().remove(0);
+    assert_eq!((kept.state, kept.broken.len(), kept.addresses()), (State::Attached, 0, vec!["10.9.0.2/24".to_owned()]));
+    scene.runtime().gc(&kept.list().unwrap(), &[]).unwrap();
+    assert_eq!(scene.calls(), ["DEL one"], "a list of 0.4.0 knows no GC");
+    let read: Value = serde_json::from_str(&scene.stdin("one", "DEL")).unwrap();
+    assert_eq!(read["prevResult"]["interfaces"][0]["mac"], "02:00:00:00:00:09");
+    assert_eq!(scene.state("results"), [""; 0]);
+}
+
+#[test]
+fn what_we_keep_is_the_references_file_with_one_member_more() {
+    let dir = TempDir::new().unwrap();
+    quick(dir.path()).add(&list(), &at()).unwrap();
+    let text = fs::read_to_string(dir.path().join(FILE)).unwrap();
+    let kept: serde_json::Map<String, Value> = serde_json::from_str(&text).unwrap();
+    let theirs: serde_json::Map<String, Value> = serde_json::from_str(THEIRS).unwrap();
+    let keys = |map: &serde_json::Map<String, Value>| map.keys().cloned().collect::<Vec<String>>();
+    assert_eq!(keys(&kept), [keys(&theirs), vec!["cnikit".to_owned()]].concat());
+    for key in ["kind", "containerId", "ifName", "networkName", "netns", "cniArgs", "capabilityArgs"] {
+        assert_eq!(kept[key], theirs[key], "{key}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_no_hindrance() {
+    let dir = TempDir::new().unwrap();
+    let runtime = quick(&dir.path().join("not/yet"));
+    assert_eq!(runtime.cache.attachments().unwrap().len(), 0);
+    runtime.del(&list(), &at()).unwrap();
+    runtime.gc(&list(), &[]).unwrap();
+    runtime.add(&list(), &at()).unwrap();
+    fs::remove_dir_all(dir.path().join("not")).unwrap();
+    runtime.del(&list(), &at()).unwrap();
+}
+
+/// Runs something where mounts are seen by its own thread alone, on a host.
+fn mounted<T: Send>(scene: &Scene, work: impl FnOnce() -> T + Send) -> T {
+    scene.host.enter(|| {
+        #[expect(clippy::disallowed_methods, reason = "a mount namespace, not a network's; it goes with this thread")]
+        nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+        work()
+    })
+}
+
+fn read_only(dir: &Path, on: bool) {
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | if on { MsFlags::MS_RDONLY } else { MsFlags::empty() };
+    mount(None::<&str>, dir, None::<&str>, flags, None::<&str>).unwrap();
+}
+
+#[test]
+fn a_read_only_directory_refuses_an_add_before_any_plugin_and_lets_a_del_do_all_but_forget() {
+    let scene = Scene::new();
+    let (list, runtime, state) = (scene.list("net", &json!([scene.bridge()])), scene.runtime(), scene.path("state"));
+    fs::create_dir(&state).unwrap();
+    mounted(&scene, || {
+        mount(Some(&state), &state, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        read_only(&state, true);
+        let error = runtime.add(&list, &scene.at()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("/state/") && text.contains("read-only: remount it writable"), "{text}");
+        assert_eq!((error.code(), scene.leases("net")), (5, Vec::new()));
+        read_only(&state, false);
+        runtime.add(&list, &scene.at()).unwrap();
+        read_only(&state, true);
+        let error = runtime.del(&list, &scene.at()).unwrap_err();
+        assert!(error.to_string().contains(FILE) && error.code() == 5, "{error}");
+        assert_eq!(scene.leases("net"), [""; 0], "the plugins have done it");
+        read_only(&state, false);
+        assert_eq!(fs::read_dir(state.join("results")).unwrap().count(), 1);
+        runtime.del(&list, &scene.at()).unwrap();
+        assert_eq!(fs::read_dir(state.join("results")).unwrap().count(), 0);
+    });
+    scene.assert_clean("net");
+}
+
+#[test]
+fn a_full_disk_refuses_an_add_before_any_plugin_and_loses_nothing_when_it_fills_meanwhile() {
+    let scene = Scene::new();
+    scene.plugin(
+        "fills",
+        &format!("ADD) cat /dev/zero >$dir/state/full 2>/dev/null; {} ;;", &ANSWER[5..ANSWER.len() - 3]),
+    );
+    let list = scene.list("net", &json!([scene.bridge(), {"type": "fills"}]));
+    let (runtime, state) = (scene.runtime(), scene.path("state"));
+    fs::create_dir(&state).unwrap();
+    mounted(&scene, || {
+        mount(Some("tmpfs"), &state, Some("tmpfs"), MsFlags::empty(), Some("size=256k")).unwrap();
+        let error = runtime.add_or_undo(&list, &scene.at()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("net-c1-eth0") && text.contains("the file system is full"), "{text}");
+        assert_eq!((error.code(), scene.leases("net")), (5, Vec::new()), "{text}: it was undone");
+        scene.calls();
+        // What the undone ADD gave back.
+        fs::write(state.join("rest"), vec![0; 1 << 18]).unwrap_err();
+        let error = runtime.add(&list, &scene.at()).unwrap_err();
+        assert!(error.to_string().contains("the file system is full") && error.code() == 5, "{error}");
+        assert_eq!(scene.calls(), [""; 0], "no plugin was asked");
+        ["full", "rest"].into_iter().for_each(|name| fs::remove_file(state.join(name)).unwrap());
+        runtime.add(&list, &scene.at()).unwrap_err();
+        let kept = runtime.cache.attachments().unwrap().remove(0);
+        assert_eq!((kept.state, scene.leases("net").len()), (State::Interrupted, 2), "{kept:?}");
+        runtime.del_kept(&kept).unwrap();
+        fs::remove_file(state.join("full")).unwrap();
+        assert_eq!(runtime.cache.attachments().unwrap().len(), 0);
+    });
+    scene.assert_clean("net");
+}

@@ -1,0 +1,213 @@
+//! Many networks of one container: real plugins, one after another, all or none.
+
+use std::fs;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use cnikit::{Input, Interface, Plugin, input::Stdin, serve};
+use cnikit_libcni::{Attachment, Call, Deadline, Error, InProcess, NetworkList, Networks, Runtime};
+use cnikit_testkit::Snapshot;
+use cnikit_tests::scene::{ANSWER, Scene};
+use serde_json::{Value, json};
+
+fn bridge(scene: &Scene, number: usize) -> NetworkList {
+    let ipam = json!({"type": "host-local", "subnet": format!("10.{number}.0.0/24"), "dataDir": scene.path("leases")});
+    let bridge = json!({"type": "bridge", "bridge": format!("br{number}"), "isGateway": true, "ipam": ipam});
+    scene.list(&format!("net{number}"), &json!([bridge]))
+}
+
+fn three(scene: &Scene) -> Networks {
+    let all = Networks::new(scene.runtime()).with_loopback();
+    (1..=3).fold(all, |all, number| all.with(bridge(scene, number)))
+}
+
+fn container(scene: &Scene) -> Attachment {
+    Attachment::new("c1", scene.container.path())
+}
+
+#[test]
+fn a_container_gets_many_networks_with_an_interface_each_and_one_result() {
+    let scene = Scene::new();
+    let networks = three(&scene);
+    scene.host.enter(|| {
+        networks.status().unwrap();
+        let merged = networks.setup(&container(&scene)).unwrap();
+        for (ifname, address) in [("eth0", "10.1.0.2/24"), ("eth1", "10.2.0.2/24"), ("eth2", "10.3.0.2/24")] {
+            let joined = merged.interface(ifname).unwrap();
+            assert_eq!(joined.ips[0].address.to_string(), address);
+            assert!(scene.container.sh(&format!("ip address show {ifname}")).contains(address));
+        }
+        assert_eq!(merged.interface("lo").unwrap().ips[0].address.to_string(), "127.0.0.1/8");
+        assert_eq!((merged.results.len(), merged.interface("br1")), (4, None));
+        assert!(scene.container.reaches("10.3.0.1"));
+        networks.check(&container(&scene)).unwrap();
+        networks.gc(&["c1"]).unwrap();
+        networks.check(&container(&scene)).unwrap();
+        networks.remove(&container(&scene)).unwrap();
+        networks.remove(&container(&scene)).unwrap();
+    });
+    scene.assert_clean("net1");
+    assert!(scene.container.sh("ip link show lo").contains("state DOWN"));
+}
+
+#[test]
+fn a_network_that_fails_leaves_none_of_the_others() {
+    let scene = Scene::new();
+    scene.plugin("refuses", r#"ADD) echo '{"code": 101, "msg": "never"}'; exit 1 ;;"#);
+    let networks = three(&scene).with(scene.list("last", &json!([{"type": "refuses"}])));
+    let setup = |at_once: bool| {
+        let error = scene.host.enter(|| {
+            if at_once {
+                networks.setup_at_once(&container(&scene)).unwrap_err()
+            } else {
+                networks.setup(&container(&scene)).unwrap_err()
+            }
+        });
+        assert_eq!(error.code(), 101, "{error}");
+        assert!(error.to_string().starts_with("network last, eth3: plugin type=\"refuses\""), "{error}");
+        for number in 1..=3 {
+            scene.assert_clean(&format!("net{number}"));
+        }
+    };
+    setup(false);
+    let first = Snapshot::of(&scene.host);
+    setup(true);
+    let counted = ["last_reserved_ip.", ".idx", "refuses.", "calls"];
+    Snapshot::of(&scene.host).assert_unchanged_since(&first, &counted, "at once");
+}
+
+#[test]
+fn at_once_it_is_the_same_where_the_plugins_allow_it() {
+    let scene = Scene::new();
+    let networks = three(&scene);
+    scene.host.enter(|| {
+        let merged = networks.setup_at_once(&container(&scene)).unwrap();
+        assert_eq!(merged.interface("eth2").unwrap().ips.len(), 1);
+        networks.check(&container(&scene)).unwrap();
+        networks.remove(&container(&scene)).unwrap();
+    });
+    scene.assert_clean("net3");
+}
+
+#[test]
+fn a_network_that_is_not_loaded_any_more_is_taken_down_too_and_gc_leaves_no_valid_one() {
+    let scene = Scene::new();
+    let networks = three(&scene);
+    let fewer = Networks::new(scene.runtime()).with(bridge(&scene, 2));
+    scene.host.enter(|| {
+        networks.setup(&container(&scene)).unwrap();
+        // Here the second network would be eth0: what is kept says that it is eth1.
+        fewer.gc(&["c1"]).unwrap();
+        networks.check(&container(&scene)).unwrap();
+        fewer.remove(&container(&scene)).unwrap();
+    });
+    for number in 1..=3 {
+        scene.assert_clean(&format!("net{number}"));
+    }
+    scene.host.enter(|| {
+        networks.setup(&container(&scene)).unwrap();
+        networks.gc(&[]).unwrap();
+    });
+    scene.assert_clean("net1");
+}
+
+#[test]
+fn too_few_networks_are_no_network_and_the_prefix_is_the_runtimes() {
+    let scene = Scene::new();
+    let none = Networks::new(scene.runtime()).with_loopback();
+    for error in [none.status().unwrap_err(), none.setup(&container(&scene)).unwrap_err()] {
+        assert!(matches!(error, Error::TooFew { found: 0, wanted: 1 }) && error.code() == 50, "{error}");
+    }
+    assert!(none.clone().at_least(0).status().is_ok());
+    let named = Networks::new(scene.runtime()).prefix("net").with(bridge(&scene, 1)).with(bridge(&scene, 2));
+    let names: Vec<&str> = named.networks.iter().map(|network| network.ifname.as_str()).collect();
+    assert_eq!(names, ["net0", "net1"]);
+    assert!(matches!(named.at_least(3).status(), Err(Error::TooFew { found: 2, wanted: 3 })));
+}
+
+/// A plugin of ours as a function of this process.
+fn served<P: Plugin>(name: &'static str) -> impl Fn(&Call<'_>, &mut Vec<u8>) -> u8 {
+    move |call, out| {
+        let given = call.environment;
+        let input = Input {
+            command: given.command.clone(),
+            container_id: given.container_id.clone(),
+            netns: given.netns.clone(),
+            ifname: given.ifname.clone(),
+            args: given.args.clone(),
+            path: given.path.clone(),
+            stdin: Stdin::Given(call.stdin.to_vec()),
+            ..Input::default()
+        };
+        serve::<P>(name, input, &[], out)
+    }
+}
+
+#[test]
+fn our_own_plugins_are_functions_where_the_runtime_wants_them_so() {
+    let scene = Scene::new();
+    let own = InProcess::default()
+        .with_served("loopback", served::<loopback::Loopback>("loopback"))
+        .with_served("bridge", served::<Interface<bridge::Bridge>>("bridge"));
+    let runtime = Runtime { executor: Arc::new(own), ..scene.runtime() };
+    let networks = Networks { runtime, ..three(&scene) };
+    scene.host.enter(|| {
+        let merged = networks.setup(&container(&scene)).unwrap();
+        assert_eq!(merged.interface("eth2").unwrap().ips[0].address.to_string(), "10.3.0.2/24");
+        assert!(scene.container.reaches("10.2.0.1"));
+        let error = networks.setup(&container(&scene)).unwrap_err();
+        assert!(error.code() == 101 && error.to_string().contains("eth0"), "{error}");
+        networks.check(&container(&scene)).unwrap();
+        networks.remove(&container(&scene)).unwrap();
+    });
+    scene.assert_clean("net3");
+}
+
+/// Wakes the thread that waits.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let (mut future, waker) = (pin!(future), Waker::from(Arc::new(Unpark(thread::current()))));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[test]
+fn any_call_is_a_future_and_one_that_is_dropped_ends_its_plugin() {
+    let scene = Scene::new();
+    scene.plugin("one", ANSWER);
+    scene.plugin("slow", "ADD) echo $$ >$dir/pid; exec sleep 63 ;;");
+    let (quick, at) = (scene.list("quick", &json!([{"type": "one"}])), scene.at());
+    let added = scene.runtime().in_background(move |runtime| runtime.add(&quick, &at)).unwrap();
+    let result: Value = block_on(added).unwrap();
+    assert_eq!(result["ips"][0]["address"], "10.9.0.2/24");
+    let (slow, at) = (scene.list("slow", &json!([{"type": "slow"}])), scene.at());
+    let dropped = scene.runtime().in_background(move |runtime| runtime.add(&slow, &at)).unwrap();
+    scene.until_called("ADD slow");
+    let deadline = Deadline::after(std::time::Duration::from_secs(20));
+    let pid = || fs::read_to_string(scene.path("pid")).unwrap_or_default();
+    while pid().trim().is_empty() {
+        assert!(deadline.pause(std::time::Duration::from_millis(5)));
+    }
+    drop(dropped);
+    let is_gone = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid().trim())).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    };
+    while !is_gone() {
+        assert!(deadline.pause(std::time::Duration::from_millis(5)), "it still runs");
+    }
+}

@@ -1,0 +1,545 @@
+//! The runtime's side, with real plugins in real namespaces, and with plugins that behave as none should.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cnikit_libcni::{Cancel, Deadline, Error, Runtime, State, Trace, Valid};
+use cnikit_testkit::Snapshot;
+use cnikit_tests::program;
+use cnikit_tests::scene::{ANSWER, PASS, Scene};
+use serde_json::{Value, json};
+
+/// What every ADD moves on.
+const COUNTED: [&str; 2] = ["last_reserved_ip.", ".idx"];
+
+/// What a DEL answers that cannot be done.
+const NO: &str = r#"DEL) echo '{"cniVersion": "1.1.0", "code": 11, "msg": "not now"}'; exit 1 ;;"#;
+
+fn valid(container_id: &str) -> Valid {
+    Valid { container_id: container_id.to_owned(), ifname: "eth0".to_owned() }
+}
+
+#[test]
+fn every_verb_goes_to_every_plugin_in_its_order_with_what_is_its_own() {
+    let scene = Scene::new();
+    scene.plugin("tail", &format!("{PASS}\nVERSION) echo '{{\"supportedVersions\": [\"1.1.0\"]}}' ;;"));
+    let tail = json!({"type": "tail", "capabilities": {"mac": true}});
+    let (list, at, runtime) = (scene.list("net", &json!([scene.bridge(), tail])), scene.at(), scene.runtime());
+    let at = at.with_mac("02:00:00:00:00:07").with_capability("other", true).with_arg("IgnoreUnknown", "1");
+    scene.host.enter(|| {
+        assert_eq!(runtime.validate(&list).unwrap(), ["mac"]);
+        runtime.status(&list).unwrap();
+        let result = runtime.add(&list, &at).unwrap();
+        assert_eq!(result["ips"].as_array().unwrap().len(), 2, "{result}");
+        runtime.check(&list, &at).unwrap();
+        runtime.gc(&list, &[valid("c1")]).unwrap();
+        runtime.check(&list, &at).unwrap();
+        runtime.del(&list, &at).unwrap();
+        runtime.del(&list, &at).unwrap();
+    });
+    let calls = ["VERSION", "STATUS", "ADD", "CHECK", "GC", "CHECK", "DEL", "DEL"].map(|verb| format!("{verb} tail"));
+    assert_eq!(scene.calls(), calls);
+    let read = |verb: &str| -> Value { serde_json::from_str(&scene.stdin("tail", verb)).unwrap() };
+    assert_eq!(read("ADD")["runtimeConfig"], json!({"mac": "02:00:00:00:00:07"}));
+    assert!(read("ADD")["prevResult"]["ips"].is_array() && read("CHECK")["prevResult"]["ips"].is_array());
+    assert_eq!(read("STATUS"), json!({"type": "tail", "name": "net", "cniVersion": "1.1.0"}));
+    let listed = json!([{"containerID": "c1", "ifname": "eth0"}]);
+    assert_eq!(read("GC")["cni.dev/valid-attachments"], listed);
+    assert_eq!(read("GC")["cni.dev/attachments"], listed);
+    assert_eq!(read("DEL").get("prevResult"), None, "nothing is kept at the second DEL");
+    scene.assert_clean("net");
+}
+
+#[test]
+fn a_failed_add_can_be_undone_at_once_and_leaves_nothing() {
+    let scene = Scene::new();
+    scene.plugin("tail", r#"ADD) echo '{"cniVersion": "1.1.0", "code": 100, "msg": "no"}'; exit 1 ;;"#);
+    let list = scene.list("net", &json!([scene.bridge(), {"type": "tail"}]));
+    let runtime = scene.runtime();
+    let add = || scene.host.enter(|| runtime.add_or_undo(&list, &scene.at()).unwrap_err());
+    let error = add();
+    assert_eq!((error.code(), scene.calls()), (100, vec!["ADD tail".to_owned(), "DEL tail".to_owned()]));
+    let first = Snapshot::of(&scene.host);
+    assert!(add().to_string().contains("plugin type=\"tail\" name=\"net\" (2 of 2) failed (add) on eth0: no"));
+    Snapshot::of(&scene.host).assert_unchanged_since(&first, &[&COUNTED[..], &["tail.", "calls"]].concat(), "undone");
+    scene.assert_clean("net");
+}
+
+#[test]
+fn a_second_add_that_fails_takes_nothing_from_the_container_that_runs() {
+    let scene = Scene::new();
+    let (list, runtime) = (scene.list("net", &json!([scene.bridge()])), scene.runtime());
+    scene.host.enter(|| {
+        runtime.add_or_undo(&list, &scene.at()).unwrap();
+        runtime.add_or_undo(&list, &scene.at()).unwrap_err();
+        runtime.check(&list, &scene.at()).unwrap();
+        assert_eq!(runtime.cache.attachments().unwrap()[0].broken, [""; 0]);
+        runtime.del(&list, &scene.at()).unwrap();
+    });
+    scene.assert_clean("net");
+}
+
+#[test]
+fn a_missing_plugin_strands_nothing_of_the_others_and_the_rest_is_done_when_it_is_back() {
+    let scene = Scene::new();
+    scene.plugin("tail", PASS);
+    let list = scene.list("net", &json!([scene.bridge(), {"type": "tail"}]));
+    let runtime = scene.runtime();
+    scene.host.enter(|| {
+        runtime.add(&list, &scene.at()).unwrap();
+        fs::remove_file(scene.path("bin/tail")).unwrap();
+        let error = runtime.del(&list, &scene.at()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("failed to find plugin \"tail\"") && text.contains("remedy: install it"), "{text}");
+        assert_eq!((error.code(), error.failures().len()), (103, 1));
+        assert_eq!(scene.leases("net"), [""; 0], "the address is free");
+        assert_eq!(scene.state("results"), ["net-c1-eth0"], "to be tried again");
+        scene.plugin("tail", PASS);
+        runtime.del(&list, &scene.at()).unwrap();
+    });
+    assert!(scene.stdin("tail", "DEL").contains("prevResult"));
+    scene.assert_clean("net");
+}
+
+#[test]
+fn a_del_of_names_that_nothing_can_be_kept_under_reaches_the_plugins_and_an_add_does_not() {
+    let scene = Scene::new();
+    scene.plugin("one", ANSWER);
+    let (list, runtime) = (scene.list("net", &json!([{"type": "one"}])), scene.runtime());
+    for id in ["../../up", "a/b", "", &"c".repeat(300), "line\nbreak"] {
+        let at = cnikit_libcni::Attachment::new(id, "");
+        runtime.del(&list, &at).unwrap();
+        assert_eq!(scene.calls(), ["DEL one"], "{id:?}");
+        assert!(matches!(runtime.add(&list, &at).unwrap_err().code(), 4 | 5), "{id:?}");
+        assert_eq!(scene.calls(), [""; 0], "{id:?}");
+    }
+    let args = runtime.add(&list, &scene.at().with_arg("A", "1;B=2")).unwrap_err();
+    assert!(args.code() == 4 && args.to_string().contains("CNI_ARGS"), "{args}");
+}
+
+#[test]
+fn all_failures_of_a_del_are_told_and_a_strict_one_stops_at_the_first() {
+    let scene = Scene::new();
+    for name in ["one", "two", "three"] {
+        scene.plugin(name, &format!("{ANSWER}\n{NO}"));
+    }
+    let list = scene.list("net", &json!([{"type": "one"}, {"type": "two"}, {"type": "three"}]));
+    let runtime = scene.runtime();
+    runtime.add(&list, &scene.at()).unwrap();
+    scene.calls();
+    let error = runtime.del(&list, &scene.at()).unwrap_err();
+    assert_eq!(scene.calls(), ["DEL three", "DEL two", "DEL one"]);
+    assert!(error.is_retryable() && error.failures().len() == 3, "{error}");
+    let error = runtime.del_strictly(&list, &scene.at()).unwrap_err();
+    assert_eq!((scene.calls(), error.failures().len()), (vec!["DEL three".to_owned()], 1));
+    assert_eq!(scene.state("results"), ["net-c1-eth0"]);
+}
+
+#[test]
+fn a_del_goes_by_the_configuration_of_its_add_whatever_became_of_the_file() {
+    let scene = Scene::new();
+    let (then, runtime) = (scene.list("net", &json!([scene.bridge()])), scene.runtime());
+    scene.plugin("other", ANSWER);
+    let now = scene.list("net", &json!([{"type": "other"}]));
+    scene.host.enter(|| {
+        runtime.add(&then, &scene.at().with_arg("IgnoreUnknown", "1")).unwrap();
+        runtime.del(&now, &scene.at()).unwrap();
+    });
+    assert_eq!(scene.calls(), [""; 0], "today's plugin was not asked");
+    scene.assert_clean("net");
+    scene.host.enter(|| {
+        runtime.add(&then, &scene.at()).unwrap();
+        let kept = runtime.cache.attachments_of("c1").unwrap().remove(0);
+        assert_eq!((kept.state, kept.addresses().len(), &kept.broken[..]), (State::Attached, 2, &[][..]));
+        assert!(kept.note.netns_cookie.is_some() && kept.age() < Duration::from_mins(1));
+        runtime.del_kept(&kept).unwrap();
+    });
+    scene.assert_clean("net");
+}
+
+/// Kills a runtime (the tool) in the midst of an ADD, when the bridge is up and the second plugin runs.
+fn killed_in_the_midst(scene: &Scene) {
+    scene.plugin("slow", &format!("ADD) sleep 60 ;;\n{ANSWER}"));
+    let list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [scene.bridge(), {"type": "slow"}]});
+    fs::create_dir(scene.path("net.d")).unwrap();
+    fs::write(scene.path("net.d/net.conflist"), list.to_string()).unwrap();
+    let dir = scene.host.dir().display();
+    let env = format!("NETCONFPATH={dir}/net.d CNI_CACHE_DIR={dir}/state CNI_PATH={}", scene.runtime().path);
+    let tool = program("cnitool");
+    thread::scope(|scope| {
+        let line = format!("echo $$ > {dir}/pid; exec env {env} {} add net {}", tool.display(), scene.container.path());
+        let running = scope.spawn(move || scene.host.try_sh(&line));
+        scene.until_called("ADD slow");
+        let kept = &scene.runtime().cache.attachments().unwrap()[0];
+        assert_eq!(kept.state, State::Adding, "{kept:?}");
+        scene.host.sh(&format!("kill -9 $(cat {dir}/pid)"));
+        assert!(!running.join().unwrap().0);
+    });
+    assert_eq!(scene.leases("net").len(), 2, "there is something to clear up");
+}
+
+#[test]
+fn what_a_killed_add_has_made_is_seen_and_removed_by_del() {
+    let scene = Scene::new();
+    killed_in_the_midst(&scene);
+    let kept = scene.runtime().cache.attachments().unwrap().remove(0);
+    assert_eq!((kept.state, &*kept.network), (State::Interrupted, "net"), "{kept:?}");
+    assert!(kept.broken[0].contains("DEL removes"), "{kept:?}");
+    // The file of the configuration is of no importance any more.
+    scene.plugin("other", "");
+    let today = scene.list("net", &json!([{"type": "other"}]));
+    scene.host.enter(|| scene.runtime().del(&today, &kept.at).unwrap());
+    scene.assert_clean("net");
+}
+
+#[test]
+fn what_a_killed_add_has_made_is_removed_by_gc() {
+    let scene = Scene::new();
+    killed_in_the_midst(&scene);
+    scene.plugin("other", "");
+    let today = scene.list("net", &json!([{"type": "other"}]));
+    scene.host.enter(|| scene.runtime().gc(&today, &[]).unwrap());
+    assert_eq!(scene.calls(), ["ADD slow", "DEL slow", "GC other"]);
+    scene.assert_clean("net");
+}
+
+/// A call of the tool, killed after that long, if it has not come to its end; whether it has.
+fn done_or_killed(scene: &Scene, verb: &str, after: Duration) -> bool {
+    let dir = scene.host.dir().display();
+    let env = format!("NETCONFPATH={dir}/net.d CNI_CACHE_DIR={dir}/state CNI_PATH={}", scene.runtime().path);
+    let (tool, netns) = (program("cnitool"), scene.container.path());
+    let line = format!("{env} timeout -s KILL {} {} {verb} net {netns}", after.as_secs_f64(), tool.display());
+    scene.host.try_sh(&line).0
+}
+
+/// Kills the tool at random moments of a verb, after `before`, and clears up in one of the two ways there are.
+fn killed_at_any_moment(before: Option<&str>, verb: &str) {
+    let scene = Scene::new();
+    scene.plugin("tail", PASS);
+    let list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [scene.bridge(), {"type": "tail"}]});
+    fs::create_dir(scene.path("net.d")).unwrap();
+    fs::write(scene.path("net.d/net.conflist"), list.to_string()).unwrap();
+    let list = scene.list("net", &list["plugins"]);
+    let (mut seed, mut killed, patience) = (fastrand::Rng::new(), 0, Duration::from_mins(5));
+    // The shortest that a whole one took, so that the moments are spread over it.
+    let mut whole = patience;
+    for round in 0..30 {
+        assert!(before.is_none_or(|before| done_or_killed(&scene, before, patience)));
+        let (begun, moment) = (Instant::now(), if round < 2 { patience } else { whole.mul_f64(seed.f64()) });
+        if done_or_killed(&scene, verb, moment) {
+            whole = whole.min(begun.elapsed());
+        } else {
+            killed += 1;
+        }
+        let known = scene.runtime().cache.attachments().unwrap();
+        assert!(known.len() <= 1, "{known:?}");
+        scene.host.enter(|| match known.first().filter(|_| round % 2 == 0) {
+            Some(kept) => drop(scene.runtime().del_kept(kept).unwrap()),
+            None => drop(scene.runtime().gc(&list, &[]).unwrap()),
+        });
+        scene.assert_clean("net");
+    }
+    assert!(killed > 3, "{killed} of 30 were killed in {whole:?}");
+}
+
+#[test]
+fn a_runtime_that_is_killed_at_any_moment_of_an_add_leaks_nothing() {
+    killed_at_any_moment(None, "add");
+}
+
+#[test]
+fn a_runtime_that_is_killed_at_any_moment_of_a_del_leaks_nothing() {
+    killed_at_any_moment(Some("add"), "del");
+}
+
+#[test]
+fn gc_takes_what_is_not_valid_and_leaves_the_rest_and_a_list_that_forbids_it() {
+    let scene = Scene::new();
+    let (list, runtime) = (scene.list("net", &json!([scene.bridge()])), scene.runtime());
+    let other = scene.host.container();
+    let lives = cnikit_libcni::Attachment::new("lives", other.path());
+    let mut forbidding = list.clone();
+    forbidding.disable_gc = true;
+    scene.host.enter(|| {
+        runtime.add(&list, &scene.at()).unwrap();
+        runtime.add(&list, &lives).unwrap();
+        runtime.gc(&forbidding, &[]).unwrap();
+        assert_eq!(scene.state("results").len(), 2);
+        runtime.gc(&list, &[valid("lives")]).unwrap();
+        assert_eq!(scene.state("results"), ["net-lives-eth0"]);
+        runtime.check(&list, &lives).unwrap();
+        assert_eq!(scene.leases("net").len(), 2);
+        runtime.del(&list, &lives).unwrap();
+    });
+    scene.assert_clean("net");
+}
+
+#[test]
+fn gc_goes_on_over_failures_and_does_not_give_a_path_that_leads_to_another_namespace() {
+    let scene = Scene::new();
+    scene.plugin("one", &format!("{ANSWER}\nGC) echo '{{\"code\": 7, \"msg\": \"gc of one\"}}'; exit 1 ;;"));
+    scene.plugin("two", &format!("{ANSWER}\n{NO}"));
+    let list = scene.list("net", &json!([{"type": "one"}, {"type": "two"}]));
+    let runtime = scene.runtime();
+    let path = scene.path("ns");
+    scene.host.sh(&format!("ln -s {} {}", scene.container.path(), path.display()));
+    let at = cnikit_libcni::Attachment::new("c1", path.display().to_string());
+    runtime.add(&list, &at).unwrap();
+    let other = scene.host.container();
+    scene.host.sh(&format!("ln -sfn {} {}", other.path(), path.display()));
+    assert!(runtime.cache.attachments().unwrap()[0].broken[0].contains("another namespace"));
+    scene.calls();
+    let error = runtime.gc(&list, &[]).unwrap_err();
+    assert_eq!(scene.calls(), ["DEL two", "DEL one", "GC one", "GC two"]);
+    let text = error.to_string();
+    assert!(text.contains("failed to delete stale attachment c1 eth0: ") && text.contains("gc of one"), "{text}");
+    let env = fs::read_to_string(scene.path("one.DEL.env")).unwrap();
+    assert!(env.lines().any(|line| line == "CNI_NETNS="), "{env}");
+    assert_eq!(scene.state("results"), ["net-c1-eth0"], "the next GC tries again");
+}
+
+#[test]
+fn a_container_is_worked_on_by_one_a_gc_by_none_beside_it_and_others_are_not_waited_for() {
+    let scene = Scene::new();
+    scene.plugin("slow", r#"ADD) sleep 0.4; echo '{"cniVersion": "1.1.0"}'; echo DONE >>$dir/calls ;;"#);
+    let (a, b) = (scene.list("a", &json!([{"type": "slow"}])), scene.list("b", &json!([{"type": "slow"}])));
+    let runtime = scene.runtime().at_most(64);
+    let add = |list, id: &str| drop(runtime.add(list, &cnikit_libcni::Attachment::new(id, "/ns")).unwrap());
+    thread::scope(|scope| {
+        scope.spawn(|| add(&a, "one"));
+        scope.spawn(|| add(&b, "one"));
+    });
+    assert_eq!(scene.calls(), ["ADD slow", "DONE", "ADD slow", "DONE"]);
+    thread::scope(|scope| {
+        scope.spawn(|| add(&a, "two"));
+        scope.spawn(|| add(&b, "three"));
+    });
+    assert_eq!(scene.calls(), ["ADD slow", "ADD slow", "DONE", "DONE"]);
+    let all: Vec<Valid> = ["one", "two", "four"].map(valid).into();
+    thread::scope(|scope| {
+        scope.spawn(|| add(&a, "four"));
+        scene.until_called("ADD slow");
+        let collect = scope.spawn(|| drop(runtime.gc(&a, &all).unwrap()));
+        // Begun after the GC has come: it waits behind it.
+        Deadline::after(Duration::from_secs(9)).pause(Duration::from_millis(150));
+        scope.spawn(|| add(&a, "five"));
+        collect.join().unwrap();
+    });
+    assert_eq!(scene.calls(), ["ADD slow", "DONE", "GC slow", "ADD slow", "DONE"]);
+    let bounded = runtime.clone().at_most(1);
+    thread::scope(|scope| {
+        for id in ["six", "seven"] {
+            let runtime = bounded.clone();
+            let list = &a;
+            scope.spawn(move || drop(runtime.add(list, &cnikit_libcni::Attachment::new(id, "/ns")).unwrap()));
+        }
+    });
+    assert_eq!(scene.calls(), ["ADD slow", "DONE", "ADD slow", "DONE"]);
+    assert!(!scene.state("cnikit/locks").iter().any(|name| name.starts_with("c-")));
+}
+
+#[test]
+fn many_containers_at_once_with_gc_among_them_leave_nothing_and_lose_nothing() {
+    let scene = Scene::new();
+    let (list, runtime) = (scene.list("net", &json!([scene.bridge()])), scene.runtime());
+    let containers: Vec<_> = (0..24).map(|_| scene.host.container()).collect();
+    let all: Vec<Valid> = (0..containers.len()).map(|n| valid(&format!("c{n}"))).collect();
+    scene.host.enter(|| {
+        thread::scope(|threads| {
+            for (n, container) in containers.iter().enumerate() {
+                // A runtime for each, as if it were a process of its own: only the files are common.
+                let (list, runtime) = (&list, Runtime::new(runtime.path.clone(), runtime.cache.clone()));
+                let home = scene.host.netns().clone();
+                threads.spawn(move || {
+                    let at = cnikit_libcni::Attachment::new(format!("c{n}"), container.path());
+                    for _ in 0..2 {
+                        home.enter(|_| {
+                            runtime.add(list, &at).unwrap();
+                            runtime.check(list, &at).unwrap();
+                            runtime.del(list, &at).unwrap();
+                        })
+                        .unwrap();
+                    }
+                });
+            }
+            for _ in 0..6 {
+                runtime.gc(&list, &all).unwrap();
+            }
+        });
+    });
+    scene.assert_clean("net");
+}
+
+#[test]
+fn who_waits_too_long_is_told_for_whom_and_that_it_may_try_again() {
+    let scene = Scene::new();
+    scene.plugin("slow", "ADD) sleep 60 ;;");
+    let list = scene.list("net", &json!([{"type": "slow"}]));
+    let cancel = Cancel::new().unwrap();
+    let (first, second) =
+        (scene.runtime().cancelled_by(&cancel), Runtime { waiting: Duration::from_millis(200), ..scene.runtime() });
+    thread::scope(|scope| {
+        scope.spawn(|| first.add(&list, &scene.at()).unwrap_err());
+        scene.until_called("ADD slow");
+        let error = second.del(&list, &scene.at()).unwrap_err();
+        assert!(matches!(error, Error::Busy(_)) && error.is_retryable(), "{error}");
+        assert!(error.to_string().contains("cnikit/locks/c-c1"), "{error}");
+        cancel.cancel();
+    });
+}
+
+#[test]
+fn a_caller_that_gives_up_ends_the_plugin_with_all_that_it_started() {
+    let scene = Scene::new();
+    scene.plugin("slow", "ADD) sleep 61 & echo $! >$dir/grandchild; wait ;;");
+    let list = scene.list("net", &json!([{"type": "slow"}, {"type": "slow"}]));
+    let cancel = Cancel::new().unwrap();
+    let runtime = scene.runtime().cancelled_by(&cancel);
+    let begun = Instant::now();
+    let error = thread::scope(|scope| {
+        let adding = scope.spawn(|| runtime.add_or_undo(&list, &scene.at()).unwrap_err());
+        scene.until_called("ADD slow");
+        let grandchild = scene.path("grandchild");
+        while fs::read_to_string(&grandchild).is_ok_and(|text| text.is_empty()) || !grandchild.exists() {
+            assert!(Deadline::after(Duration::from_secs(9)).pause(Duration::from_millis(5)));
+        }
+        cancel.cancel();
+        adding.join().unwrap()
+    });
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(error.to_string().contains("was ended: the caller gave up"), "{error}");
+    let pid = fs::read_to_string(scene.path("grandchild")).unwrap();
+    let state = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    assert!(state.is_empty() || state.contains(") Z "), "{state}");
+    assert_eq!(scene.calls(), ["ADD slow", "DEL slow", "DEL slow"], "and it was undone");
+    assert!(matches!(runtime.add(&list, &scene.at()), Err(Error::Cancelled)));
+}
+
+#[test]
+fn the_trace_goes_to_every_plugin() {
+    let scene = Scene::new();
+    scene.plugin("one", ANSWER);
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned();
+    let trace = Some(Trace { parent: parent.clone(), ..Trace::default() });
+    let runtime = Runtime { trace, ..scene.runtime() };
+    runtime.add(&scene.list("net", &json!([{"type": "one"}])), &scene.at()).unwrap();
+    let env = fs::read_to_string(scene.path("one.ADD.env")).unwrap();
+    for line in [format!("TRACEPARENT={parent}"), "TRACESTATE=".to_owned()] {
+        assert!(env.lines().any(|one| one == line), "{env}");
+    }
+}
+
+#[test]
+fn versions_that_a_plugin_lacks_are_told_together_and_a_status_keeps_its_code() {
+    let scene = Scene::new();
+    scene.plugin("old", "VERSION) echo '{\"cniVersion\": \"0.2.0\"}' ;;");
+    scene.plugin("older", r#"*) echo '{"code": 4, "msg": "unknown CNI_COMMAND: VERSION"}'; exit 1 ;;"#);
+    scene.plugin("silent", "VERSION) ;;");
+    let plugins = json!([{"type": "loopback"}, {"type": "old"}, {"type": "older"}, {"type": "silent"}, {"type": "no"}]);
+    let (list, runtime) = (scene.list("net", &plugins), scene.runtime());
+    assert_eq!(runtime.versions("old").unwrap(), ["0.1.0", "0.2.0"]);
+    assert_eq!(runtime.versions("older").unwrap(), ["0.1.0"]);
+    assert!(runtime.versions("loopback").unwrap().contains(&"1.1.0".to_owned()));
+    let error = runtime.validate(&list).unwrap_err();
+    let text = error.to_string();
+    assert_eq!(text.lines().count(), 4, "{text}");
+    for part in [
+        "type=\"old\" name=\"net\" (2 of 5) failed (version): it does not speak version 1.1.0, but 0.1.0, 0.2.0; remedy: ",
+        "type=\"older\" name=\"net\" (3 of 5) failed (version): it does not speak version 1.1.0, but 0.1.0; remedy: ",
+        "type=\"silent\" name=\"net\" (4 of 5) failed (version): its answer cannot be read: ",
+        "type=\"no\" name=\"net\" (5 of 5) failed (version): failed to find plugin \"no\"",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    scene.plugin("busy", r#"STATUS) echo '{"code": 50, "msg": "no daemon"}'; exit 1 ;;"#);
+    scene.calls();
+    let list = scene.list("net", &json!([{"type": "busy"}, {"type": "silent"}]));
+    let error = runtime.status(&list).unwrap_err();
+    assert_eq!((error.code(), scene.calls()), (50, vec!["STATUS busy".to_owned()]), "{error}");
+    let mut before = list;
+    before.version = "1.0.0".to_owned();
+    runtime.status(&before).unwrap();
+    assert_eq!(scene.calls(), [""; 0], "1.0.0 has no STATUS");
+}
+
+/// What a plugin does, and what is said of it.
+struct Misbehaviour {
+    /// The file, less `#!/bin/sh`; `None` is none at all.
+    script: Option<&'static str>,
+    mode: u32,
+    code: u32,
+    says: &'static [&'static str],
+}
+
+const fn does(script: &'static str, code: u32, says: &'static [&'static str]) -> Misbehaviour {
+    Misbehaviour { script: Some(script), mode: 0o755, code, says }
+}
+
+const RESULT: &str = r#"{\"cniVersion\":\"1.1.0\"}"#;
+
+fn misbehaviours() -> Vec<Misbehaviour> {
+    vec![
+        Misbehaviour {
+            script: None,
+            mode: 0,
+            code: 103,
+            says: &["failed to find plugin \"odd\"", "remedy: install it"],
+        },
+        Misbehaviour { mode: 0o644, ..does("#!/bin/sh\n", 103, &["bin/odd is not executable", "remedy: chmod +x"]) },
+        does("#!/no/such/interpreter\n", 103, &["cannot start plugin", "bin/odd", "interpreter", "remedy: "]),
+        does("\u{1}\u{2}no program", 103, &["cannot start plugin", "bin/odd", "remedy: "]),
+        does("#!/bin/sh\ncat >/dev/null\n", 103, &["it succeeded and said nothing, where ADD wants a result"]),
+        does("#!/bin/sh\necho hello\n", 103, &["its answer cannot be read: expected value"]),
+        does("#!/bin/sh\necho '[]'\n", 103, &["its answer cannot be read: "]),
+        does("#!/bin/sh\nhead -c 100000000 /dev/zero\n", 103, &["wrote more than 16777216 bytes to stdout", "bin/odd"]),
+        does("#!/bin/sh\necho '{\"ips\": []}{\"ips\": []}'\n", 103, &["trailing characters"]),
+        does(
+            "#!/bin/sh\necho '{\"ips\": []}{\"code\": 7, \"msg\": \"no\"}'; exit 1\n",
+            103,
+            &["died without an error object", "\"no\""],
+        ),
+        does(
+            "#!/bin/sh\necho '{\"code\": 7, \"msg\": \"no\"}'\n",
+            103,
+            &["it succeeded, and said an error: no (code 7)"],
+        ),
+        does("#!/bin/sh\necho '{\"code\": 7, \"msg\": \"no\"}'; exit 3\n", 7, &["failed (add) on eth0: no (code 7)"]),
+        does("#!/bin/sh\necho why >&2; exit 3\n", 103, &["exit status 3", "stderr: why"]),
+        does("#!/bin/sh\nkill -SEGV $$\n", 103, &["signal 11 (SIGSEGV)", "bin/odd"]),
+        does("#!/bin/sh\nsleep 60\n", 103, &["did not finish in", "bin/odd", "remedy: find out"]),
+    ]
+}
+
+#[test]
+fn a_plugin_that_misbehaves_is_named_with_a_remedy_and_loses_nothing() {
+    for odd in misbehaviours() {
+        let scene = Scene::new();
+        let list = scene.list("net", &json!([scene.bridge(), {"type": "odd"}]));
+        let runtime = Runtime { patience: Duration::from_secs(2), ..scene.runtime() };
+        if let Some(script) = odd.script {
+            scene.file("odd", script, odd.mode);
+        }
+        let error = scene.host.enter(|| runtime.add_or_undo(&list, &scene.at()).unwrap_err());
+        let text = error.to_string();
+        assert!(odd.says.iter().all(|word| text.contains(word)), "{:?}: {text}", odd.says);
+        assert_eq!(error.code(), odd.code, "{text}");
+        assert!(text.contains("plugin type=\"odd\" name=\"net\" (2 of 2) failed (add) on eth0"), "{text}");
+        assert_eq!(scene.leases("net"), [""; 0], "{text}");
+        assert!(!scene.host.sh("ip -o link").contains("veth"), "{text}");
+        scene.plugin("odd", "");
+        scene.host.enter(|| runtime.del(&list, &scene.at()).unwrap());
+        scene.assert_clean("net");
+    }
+}
+
+#[test]
+fn a_plugin_that_leaves_a_daemon_with_its_stdout_is_not_waited_for() {
+    let scene = Scene::new();
+    scene.plugin("forks", &format!("{}sleep 62 & echo $! >$dir/daemon; echo {RESULT} ;;", "ADD) "));
+    let begun = Instant::now();
+    scene.runtime().add(&scene.list("net", &json!([{"type": "forks"}])), &scene.at()).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    scene.host.sh(&format!("kill $(cat {})", scene.path("daemon").display()));
+}

@@ -1,0 +1,93 @@
+//! The tool with our plugins: what it writes they take, and what they make it shows.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::path::PathBuf;
+
+use cnikit_testkit::Host;
+use serde_json::Value;
+
+/// A host with the tool on it.
+struct Node {
+    host: Host,
+}
+
+impl Node {
+    fn new() -> Node {
+        Node { host: Host::new() }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.host.dir().join("net.d").join(name)
+    }
+
+    /// What the tool says, which must succeed.
+    fn tool(&self, line: &str) -> String {
+        let (dir, bin) = (self.host.dir().display(), cnikit_tests::bin().display());
+        let tool = cnikit_tests::program("cnitool");
+        let flags = format!("--conf-dir {dir}/net.d --cache-dir {dir}/cache --plugin-path {bin}");
+        self.host.sh(&format!("{} {flags} {line}", tool.display()))
+    }
+
+    fn json(&self, line: &str) -> Value {
+        serde_json::from_str(&self.tool(&format!("--json {line}"))).unwrap()
+    }
+
+    /// Writes the configuration of a network by `init`, whose reservations stay on this host.
+    fn init(&self, plugin: &str) {
+        let flags = "--subnet 10.94.0.0/24 --subnet fd00:94::/64 --cni-version 1.1.0";
+        self.tool(&format!("init --name pods --plugin {plugin} --bridge cni-t0 {flags} --yes"));
+        let file = self.file("10-pods.conflist");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let mut document: Value = serde_json::from_str(&text).unwrap();
+        document["plugins"][0]["ipam"]["dataDir"] = self.host.dir().join("leases").display().to_string().into();
+        document["plugins"][0]["ipMasqBackend"] = "nftables".into();
+        std::fs::write(file, document.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn what_init_writes_our_plugins_take() {
+    for plugin in ["bridge", "ptp"] {
+        let node = Node::new();
+        node.init(plugin);
+        assert!(node.tool("validate").ends_with("nothing is wrong\n"), "{plugin}");
+        assert!(node.tool("config why").contains("network pods is the default"), "{plugin}");
+        let (alice, bob) = (node.host.container(), node.host.container());
+        let plan = node.json(&format!("plan pods {}", alice.path()));
+        assert!(plan["plugins"][0]["steps"].as_array().unwrap().len() > 3, "{plugin}: {plan}");
+        for container in [&alice, &bob] {
+            node.tool(&format!("add pods {}", container.path()));
+        }
+        let list = node.json("list --live");
+        for one in list["attachments"].as_array().unwrap() {
+            assert_eq!((&one["link"], &one["state"]), (&"up".into(), &"attached".into()), "{plugin}: {one}");
+        }
+        assert!(alice.reaches("10.94.0.3") && alice.reaches("fd00:94::3"), "{plugin}");
+        node.tool("status pods");
+        for container in [&alice, &bob] {
+            node.tool(&format!("check pods {}", container.path()));
+            node.tool(&format!("del pods {}", container.path()));
+        }
+        assert_eq!(node.json("list")["attachments"], Value::Array(Vec::new()));
+        assert!(!node.host.sh("ip -o link").contains("veth"), "{plugin}");
+    }
+}
+
+#[test]
+fn what_our_plugins_make_is_shown() {
+    let node = Node::new();
+    node.init("bridge");
+    let container = node.host.container();
+    node.tool(&format!("add pods {}", container.path()));
+    let shown = node.json(&format!("show {}", container.path()));
+    let one = &shown["attachments"][0];
+    assert!(one["peer"]["alias"].as_str().unwrap().starts_with("cnikit:"), "{one}");
+    assert_eq!((&one["bridge"]["name"], &one["problems"]), (&"cni-t0".into(), &Value::Array(Vec::new())));
+    let rules = one["rules"].to_string();
+    assert!(rules.contains("cni_plugins_masquerade") && rules.contains("masquerade"), "{rules}");
+    let usage = node.json("ipam usage --network pods");
+    let taken: Vec<&Value> =
+        usage["networks"][0]["ranges"].as_array().unwrap().iter().map(|one| &one["taken"]).collect();
+    assert_eq!(taken, [1, 1]);
+    node.tool(&format!("del pods {}", container.path()));
+}
