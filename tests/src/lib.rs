@@ -190,3 +190,17 @@ pub fn script(text: &str, conf: Value) -> (tempfile::TempDir, Subject) {
     let subject = Subject::new(bin.path(), "script", conf).called("a script, meant to be found out");
     (bin, subject)
 }
+
+/// A directory of plugins in which that of a subject is followed by a line of shell; its answer and exit status are its own.
+pub fn wrapped(subject: &Subject, line: &str) -> tempfile::TempDir {
+    let bin = tempfile::tempdir().unwrap();
+    for name in NAMES {
+        std::os::unix::fs::symlink(subject.bin.join(name), bin.path().join(name)).unwrap();
+    }
+    let (real, script) = (subject.bin.join(&subject.plugin), bin.path().join(&subject.plugin));
+    std::fs::remove_file(&script).unwrap();
+    let text = format!("#!/bin/sh\n'{}' || exit\n{line}\n", real.display());
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    bin
+}

@@ -18,6 +18,11 @@ fn bridge() -> Subject {
     )
 }
 
+/// It has no addresses.
+fn layer2() -> Subject {
+    subject("bridge", json!({})).called("bridge of layer 2")
+}
+
 fn ptp() -> Subject {
     subject("ptp", json!({"ipMasq": true, "ipMasqBackend": "nftables", "mtu": 1500, "ipam": dual_stack()}))
 }
@@ -34,7 +39,7 @@ fn del_succeeds_in_every_poor_form_of_bridge() {
 
 #[test]
 fn del_succeeds_in_every_poor_form_of_a_bridge_without_layer_3() {
-    life::survives_poor_dels(&subject("bridge", json!({})));
+    life::survives_poor_dels(&layer2());
 }
 
 #[test]
@@ -59,7 +64,8 @@ fn a_fault_before_any_step_of_ptp_leaves_nothing() {
 
 #[test]
 fn a_fault_before_any_step_leaves_nothing_of_iptables_either() {
-    fault::leaves_nothing::<ptp::Ptp>(&ptp().with("ipMasqBackend", json!("iptables")), BESIDE);
+    let subject = ptp().with("ipMasqBackend", json!("iptables")).called("ptp iptables");
+    fault::leaves_nothing::<ptp::Ptp>(&subject, BESIDE);
 }
 
 #[test]
@@ -83,7 +89,7 @@ fn tampered() -> Vec<(Subject, Vec<Tampering>)> {
     vec![
         (spoof, [by(&[&COMMON, &BRIDGE, &NFTABLES, &SPOOF]), vec![promiscuous]].concat()),
         (mtu(ptp()), by(&[&COMMON, &PTP, &NFTABLES])),
-        (subject("bridge", json!({})), by(&[&LAYER2])),
+        (layer2(), by(&[&LAYER2])),
         (loopback(), vec![down]),
     ]
 }
@@ -96,7 +102,8 @@ fn check_names_each_thing_that_was_tampered_with_and_none_is_forgotten() {
 #[test]
 fn check_names_each_rule_of_iptables_that_was_tampered_with() {
     for subject in [bridge(), ptp()] {
-        let subject = subject.with("mtu", json!(1400)).with("ipMasqBackend", json!("iptables"));
+        let title = format!("{} iptables", subject.plugin);
+        let subject = subject.with("mtu", json!(1400)).with("ipMasqBackend", json!("iptables")).called(&title);
         life::names_tampering(&subject, &IPTABLES.map(|thing| thing.by));
     }
 }
@@ -114,7 +121,14 @@ fn no_kind_of_resource_is_forgotten() {
 #[should_panic(expected = "nobody tampers with")]
 fn a_resource_that_nobody_tampers_with_is_found() {
     let some: Vec<Tampering> = LAYER2[..2].iter().map(|thing| thing.by).collect();
-    life::names_tampering_of_all(&subject("bridge", json!({})), &some);
+    life::names_tampering_of_all(&layer2().called("bridge of layer 2, meant to be found out"), &some);
+}
+
+#[test]
+#[should_panic(expected = "1 found, 1 shown")]
+fn tampering_that_check_does_not_name_is_found_and_the_rest_is_tried() {
+    let harmless = Tampering { line: "true", inside: false, names: "anything" };
+    life::names_tampering(&layer2().called("bridge of layer 2, meant to be found out"), &[harmless, LAYER2[0].by]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, Snapshot, Subject};
 use cnikit_tests::mixed::{self, Release, Row};
 use cnikit_tests::world::{UNTIL_DETECTED, undisturbed};
-use cnikit_tests::{bin, dual_stack, subject};
+use cnikit_tests::{bin, dual_stack, subject, wrapped};
 use serde_json::{Value, json};
 
 fn of(plugin: &str) -> Vec<Row> {
@@ -154,4 +154,28 @@ fn plugins_are_exchanged_under_running_containers_and_back() {
             });
         }
     });
+}
+
+/// It leaves a route that names neither a container nor a link.
+const UNTIDY: &str = "[ $CNI_COMMAND != DEL ] || ip route add blackhole 198.51.$(($$ / 256 % 256)).$(($$ % 256))";
+
+/// ptp, and another that leaves something behind each DEL.
+fn beside_an_untidy_one() -> (Subject, tempfile::TempDir) {
+    let ours = subject("ptp", json!({"ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}}));
+    let dir = wrapped(&ours, UNTIDY);
+    (ours.called("ptp beside a script, meant to be found out"), dir)
+}
+
+#[test]
+#[should_panic(expected = "blackhole")]
+fn what_names_no_container_and_stays_between_both_is_found() {
+    let (ours, untidy) = beside_an_untidy_one();
+    interleaved(&ours, untidy.path(), 60);
+}
+
+#[test]
+#[should_panic(expected = "blackhole")]
+fn what_names_no_container_and_stays_after_an_exchange_is_found() {
+    let (ours, untidy) = beside_an_untidy_one();
+    exchanged(&ours, bin(), untidy.path(), true);
 }

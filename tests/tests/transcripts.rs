@@ -7,7 +7,9 @@ use std::fs;
 use std::path::Path;
 
 use cnikit_testkit::Said;
-use cnikit_tests::transcripts::{Call, Ground, Scene, scenes};
+use cnikit_testkit::transcripts::{Call, Ground, Scene};
+use cnikit_tests::bin;
+use cnikit_tests::transcripts::scenes;
 use serde_json::{Value, json};
 
 /// Where ours answers otherwise than the reference did, and why that is right.
@@ -47,8 +49,6 @@ struct Replay<'a> {
     ground: Ground,
     /// Our answer to the ADD of each attachment that is there.
     attached: BTreeMap<String, (Call, Value)>,
-    /// The network of each bridge that the scene came to.
-    bridges: BTreeMap<String, String>,
 }
 
 impl Replay<'_> {
@@ -139,15 +139,13 @@ impl Replay<'_> {
 
     /// Sends a call as it was recorded, the placeholders filled in.
     fn say(&mut self, call: &Call) -> Said {
-        self.remove_bridge_of_another_network(call);
+        self.ground.make_way(call);
         let env = self.ground.environment(call);
         let stdin = self.ground.fill(&self.stdin(call));
-        let program = cnikit_tests::bin().join(&call.plugin);
+        let program = bin().join(&call.plugin);
         let send = || self.ground.host.run(&program, &env, stdin.as_bytes());
-        let (exit, stdout, stderr) =
-            if self.is_obstructed(call) { with_a_file_for(&self.ground.leases(), send) } else { send() };
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Said { exit, stdout: text(stdout), stderr: text(stderr) }
+        let ended = if self.is_obstructed(call) { with_a_file_for(&self.ground.leases(), send) } else { send() };
+        Said::from(ended)
     }
 
     /// A runtime keeps the answer of an ADD for the DEL; a configuration that changed between them changes its version too.
@@ -169,16 +167,6 @@ impl Replay<'_> {
             self.ground.forget(name);
         }
     }
-
-    /// Podman gives a removed network's bridge name to the next network, after it has removed the bridge itself.
-    fn remove_bridge_of_another_network(&mut self, call: &Call) {
-        let conf = call.conf();
-        let (Some(bridge), Some(network)) = (conf["bridge"].as_str(), conf["name"].as_str()) else { return };
-        let before = self.bridges.insert(bridge.to_owned(), network.to_owned());
-        if before.is_some_and(|before| before != network) {
-            self.ground.host.sh(&format!("ip link del {bridge}"));
-        }
-    }
 }
 
 /// Puts a file where a directory is expected, for the time of one call.
@@ -196,8 +184,7 @@ fn with_a_file_for<T>(dir: &Path, work: impl FnOnce() -> T) -> T {
 /// is left.
 fn replay(scene: &Scene) {
     for variation in VARIATIONS {
-        let (attached, bridges) = (BTreeMap::new(), BTreeMap::new());
-        let mut replay = Replay { scene, variation, ground: Ground::new(), attached, bridges };
+        let mut replay = Replay { scene, variation, ground: Ground::new(bin()), attached: BTreeMap::new() };
         replay.all();
         let left = scene.left(replay.ground.came());
         assert!(left.is_empty(), "{} {variation:?} left {left:#?}", scene.name);

@@ -3,6 +3,7 @@
 mod line;
 mod scene;
 mod stage;
+mod why;
 
 use std::fmt;
 use std::sync::Mutex;

@@ -12,6 +12,8 @@ use cnikit::{
 };
 use serde::Deserialize;
 
+use crate::campaign::{Line, nothing_of};
+use crate::crowd::caught;
 use crate::host::{Container, Host};
 use crate::snapshot::{HINTS, Snapshot};
 use crate::subject::Subject;
@@ -119,23 +121,32 @@ impl fmt::Display for Stubborn {
 /// A fault before every step of the plans leaves nothing of the attachment; with something before it that cannot be undone,
 /// nothing is given away that the rest still uses, and a DEL leaves nothing. How many places were tried.
 ///
-/// The plugin runs in this process, with its IPAM plugin from the list beside it.
+/// The plugin runs in this process, with its IPAM plugin from the list beside it. One line says how many faults and pairs of
+/// them were tried; nothing is tried after the first that leaves something.
 pub fn leaves_nothing<P: InterfacePlugin>(subject: &Subject, plugins: Plugins) -> usize {
     let host = Host::new();
     let mut subject = subject.at(host.dir());
     subject.bin = beside_us(&host, plugins);
     let running = host.container();
     assert_eq!(call::<P>(&subject, &host, "ADD", "c-other", &running, plugins).0, 0, "the first ADD sets the stage");
-    let mut tried = 0;
-    while fails_at::<P>(&subject, &host, tried, plugins) {
-        tried += 1;
-    }
-    assert!(tried > 2, "no step of the plan was reached");
-    let before = Snapshot::of(&host);
-    for place in 0..tried {
-        (0..=place).for_each(|stubborn| fails_twice::<P>(&subject, &host, &before, [stubborn, place], plugins));
-    }
-    tried
+    let (mut places, mut pairs) = (0, 0);
+    let went = caught(|| {
+        while fails_at::<P>(&subject, &host, places, plugins) {
+            places += 1;
+        }
+        assert!(places > 2, "no step of the plan was reached");
+        let before = Snapshot::of(&host);
+        for (stubborn, place) in (0..places).flat_map(|place| (0..=place).map(move |stubborn| (stubborn, place))) {
+            fails_twice::<P>(&subject, &host, &before, [stubborn, place], plugins);
+            pairs += 1;
+        }
+    });
+    let found: Vec<String> = went.err().into_iter().collect();
+    let (what, tried) = (format!("steps {}", subject.title), places + pairs + found.len());
+    let of = places + places * (places + 1) / 2;
+    Line { tried, of: of.max(tried), found: found.len(), ..Line::new(what, "faults") }.say();
+    nothing_of(&found);
+    places
 }
 
 /// Whether there was such a step.

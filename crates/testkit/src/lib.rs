@@ -20,13 +20,16 @@
 //! | [`kill::at_every_call`] | killed before any system call of ADD, DEL or GC: a DEL leaves nothing, and the next ADD works |
 //! | [`kill::at_moments`] | the same with `SIGTERM` at any moment |
 //! | [`kill::for_want`] | the same with a file size and a memory that do not suffice |
+//! | [`transcripts::survives`] | what a runtime sent, as it was, cut short, twice, out of order, killed in between: nothing is left |
 //! | [`errno::at_every_call`] | any system call fails once: ADD succeeds or leaves nothing, DEL and GC can be repeated |
 //!
-//! The last four are campaigns: there is more to try than one run has time for, so each tries a part that chance chooses, and
-//! says so in one line (see [`campaign::Line`]). `CNIKIT_SEED` repeats a choice, `CNIKIT_CAMPAIGNS=whole` tries everything.
+//! Whatever tries much says in one line what it tried, of how much, and what survived (see [`campaign::Line`]). Those of
+//! [`kill`], [`errno`], [`crash`] and [`transcripts`] are campaigns: there is more to try than one run has time for, so each
+//! tries a part that chance chooses, and `CNIKIT_CAMPAIGNS=whole` tries everything. `CNIKIT_SEED`, which a line names wherever
+//! chance had a part, repeats the choice.
 //!
 //! ```no_run
-//! use cnikit_testkit::{Subject, errno, kill, life};
+//! use cnikit_testkit::{Subject, errno, kill, life, transcripts};
 //! use serde_json::json;
 //!
 //! let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
@@ -36,6 +39,7 @@
 //! kill::at_moments(&mine, 50);
 //! kill::for_want(&mine, 20);
 //! errno::at_every_call(&mine, 80);
+//! transcripts::survives(&mine, &transcripts::read("tests/transcripts".as_ref()), 2);
 //! ```
 //!
 //! What a test needs of the kernel, and many kernels lack, is a [`need::Need`].
@@ -57,6 +61,7 @@ mod node;
 pub mod snapshot;
 pub mod soak;
 pub mod subject;
+pub mod transcripts;
 pub mod watch;
 
 pub use host::{Container, Host};

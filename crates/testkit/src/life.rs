@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::campaign::{Line, nothing_of};
+use crate::crowd::caught;
 use crate::host::{Container, Host};
 use crate::snapshot::{HINTS, Snapshot};
 use crate::subject::Subject;
@@ -162,10 +164,39 @@ pub struct Tampering {
     pub names: &'static str,
 }
 
-/// CHECK names each thing that was tampered with, and all of them at once where they can be had together.
+/// CHECK names each thing that was tampered with. Says in one line how many it was, and panics with those that it did not
+/// name.
 pub fn names_tampering(subject: &Subject, tamperings: &[Tampering]) {
-    for tampering in tamperings {
-        named(subject, tampering);
+    let tampered = Tampered::by(subject, tamperings);
+    tampered.line(subject, tamperings).say();
+    nothing_of(&tampered.found);
+}
+
+/// What came of tampering with one thing after the other.
+#[derive(Default)]
+struct Tampered {
+    /// What CHECK logged each time.
+    logs: Vec<String>,
+    /// What it did not name, or named where nobody had tampered.
+    found: Vec<String>,
+}
+
+impl Tampered {
+    fn by(subject: &Subject, tamperings: &[Tampering]) -> Tampered {
+        let mut tampered = Tampered::default();
+        for tampering in tamperings {
+            match caught(|| named(subject, tampering)) {
+                Ok(log) => tampered.logs.push(log),
+                Err(found) => tampered.found.push(format!("{}: {found}", subject.title)),
+            }
+        }
+        tampered
+    }
+
+    fn line(&self, subject: &Subject, tamperings: &[Tampering]) -> Line {
+        let count = tamperings.len();
+        let what = format!("tamper {}", subject.title);
+        Line { tried: count, of: count, found: self.found.len(), ..Line::new(what, "things") }
     }
 }
 
@@ -208,13 +239,17 @@ pub fn compared(subject: &Subject) -> BTreeSet<String> {
 /// As [`names_tampering`], and nothing that CHECK compares is forgotten: each resource of the plan is tampered with by one of
 /// these. So whoever adds a resource to a plan has to say here what CHECK says about it.
 pub fn names_tampering_of_all(subject: &Subject, tamperings: &[Tampering]) {
-    let mut forgotten = compared(subject);
-    for tampering in tamperings {
-        let log = named(subject, tampering);
-        let drifted = steps(&log, "msg", "drift of ");
+    let (mut forgotten, mut tampered) = (compared(subject), Tampered::by(subject, tamperings));
+    let resources = forgotten.len();
+    for log in &tampered.logs {
+        let drifted = steps(log, "msg", "drift of ");
         forgotten.retain(|resource| !drifted.iter().any(|drift| drift.starts_with(resource.as_str())));
     }
-    assert!(forgotten.is_empty(), "{}: nobody tampers with {forgotten:#?}", subject.title);
+    let mut line = tampered.line(subject, tamperings);
+    line.notes.push(format!("{} of {resources} resources of the plan drifted", resources - forgotten.len()));
+    line.say();
+    tampered.found.extend(forgotten.iter().map(|one| format!("{}: nobody tampers with {one}", subject.title)));
+    nothing_of(&tampered.found);
 }
 
 /// The values of a key in a log, those that begin with a word, without it.

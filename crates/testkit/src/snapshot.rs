@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use cnikit_netns::Netns;
+use cnikit_process::{Deadline, Program};
 
 use crate::host::{Container, Host};
 
@@ -62,6 +64,13 @@ const RULESET: &str = "/^[^:]*: #/d; s/\\[[0-9:]+\\]//";
 /// What leads a title in a line of its own.
 const TITLE: &str = "== ";
 
+/// How long the kernel may take to clear away a namespace that nobody holds, and how often to look.
+const CLEARED: Duration = Duration::from_secs(10);
+const TICK: Duration = Duration::from_millis(100);
+
+/// How many lines of a host a finding shows.
+const SHOWN: usize = 12;
+
 /// Settings that count or measure rather than set.
 const MOVING: [&str; 4] = ["nf_conntrack_count", "route/flush", "fs_verity", "neigh/default/gc_"];
 
@@ -84,11 +93,32 @@ impl Snapshot {
         self.0.difference(&before.0).filter(|line| !but.iter().any(|text| holds(line, text))).cloned().collect()
     }
 
+    /// What came and what went on a host but for what these texts allow, once the kernel has cleared away what goes with
+    /// its namespace; `None` if nothing did.
+    pub(crate) fn settled(host: &Host, before: &Snapshot, but: &[&str]) -> Option<String> {
+        let deadline = Deadline::after(CLEARED);
+        loop {
+            let after = Snapshot::of(host);
+            let (came, went) = (after.added_since(before, but), before.added_since(&after, but));
+            if came.is_empty() && went.is_empty() {
+                return None;
+            }
+            if !deadline.pause(TICK) {
+                return Some(format!("came {}, went {}", some(&came), some(&went)));
+            }
+        }
+    }
+
     /// Panics unless nothing came and nothing went but for what these texts allow.
     pub fn assert_unchanged_since(&self, before: &Snapshot, but: &[&str], when: &str) {
         let (came, went) = (self.added_since(before, but), before.added_since(self, but));
         assert!(came.is_empty() && went.is_empty(), "{when}: came {came:#?}, went {went:#?}");
     }
+}
+
+/// Some of the lines, for a finding.
+fn some(lines: &[String]) -> String {
+    format!("{} ({})", lines.len(), lines[..SHOWN.min(lines.len())].join(" | "))
 }
 
 /// Does a line hold a text? In it `<network>` stands for any name of one network: of a directory or a file, not hidden.
@@ -118,16 +148,15 @@ fn script() -> String {
 }
 
 fn run(netns: &Netns, script: &str) -> String {
-    use cnikit_process::{Deadline, Program};
     let program = Program {
         path: "/bin/sh".into(),
         args: vec!["-c".into(), script.into()],
         env: Vec::new(),
         stdin: Vec::new(),
         limit: 64 << 20,
-        grace: std::time::Duration::from_secs(1),
+        grace: Duration::from_secs(1),
     };
-    let ended = netns.enter(|_| cnikit_process::run(&program, Deadline::after(std::time::Duration::from_mins(1))));
+    let ended = netns.enter(|_| cnikit_process::run(&program, Deadline::after(Duration::from_mins(1))));
     String::from_utf8_lossy(&ended.unwrap().unwrap().stdout).into_owned()
 }
 

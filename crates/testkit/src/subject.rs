@@ -53,6 +53,14 @@ impl Said {
     }
 }
 
+/// Of a program's end, as [`Host::run`] gives it.
+impl From<(i32, Vec<u8>, Vec<u8>)> for Said {
+    fn from((exit, stdout, stderr): (i32, Vec<u8>, Vec<u8>)) -> Said {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Said { exit, stdout: text(stdout), stderr: text(stderr) }
+    }
+}
+
 /// What a GC is told of these containers' attachments.
 pub(crate) fn attachments<T: AsRef<str>>(ids: impl IntoIterator<Item = T>) -> Value {
     ids.into_iter().map(|id| json!({"containerID": id.as_ref(), "ifname": "eth0"})).collect()
@@ -131,9 +139,7 @@ impl Subject {
         more: &[(&str, &str)],
     ) -> Said {
         let env = self.environment(verb, id, netns, more);
-        let (exit, stdout, stderr) = host.run(&self.bin.join(&self.plugin), &env, stdin);
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Said { exit, stdout: text(stdout), stderr: text(stderr) }
+        Said::from(host.run(&self.bin.join(&self.plugin), &env, stdin))
     }
 
     /// The variables of a call, with these on top.

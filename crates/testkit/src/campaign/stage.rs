@@ -1,6 +1,5 @@
 //! A host on which one call after the other is disturbed.
 
-use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,6 +12,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::scene::{At, Harm, Scene, Verb};
+use super::why;
 use crate::crowd::meanwhile;
 use crate::host::{Container, Host};
 use crate::life::{SHARED, is_traced};
@@ -260,17 +260,19 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// In the kernel's words, unless the C library or another program puts it into its own. That stdout cannot be written to is
-    /// said on stderr.
+    /// What was tried, and in the kernel's words why it failed, unless the C library or another program puts it into its own.
+    /// That stdout cannot be written to is said on stderr.
     fn says_why(&self, errno: Errno, said: &Said) {
         let text = if said.stdout.is_empty() { said.stderr.clone() } else { said.refused().1 };
         let (process, _, number) = self.scene.at;
         if process > 0 || TRANSLATED.contains(&number.into()) {
             return assert!(!text.is_empty(), "it says nothing: {said:?}");
         }
-        let word = io::Error::from_raw_os_error(errno as i32).to_string();
-        let word = word.split(" (os").next().unwrap_or_default();
-        assert!(text.contains(word) || text.contains(in_musl(errno)), "it does not say {word:?}: {said:?}");
+        let subject = &self.stage.subject;
+        let who = [&subject.plugin, self.scene.verb.command(), &self.id, subject.network(), "eth0"];
+        if let Some(missing) = why::missing(&text, errno, &who) {
+            panic!("{missing}: {said:?}");
+        }
     }
 
     fn repeat(&self, verb: &str, said: &Said) {
@@ -339,16 +341,6 @@ fn send_later(pid: Pid, signal: Signal, after: Duration, sent: &AtomicBool) {
 
 fn at(call: &Call) -> At {
     (call.process, call.place, call.number)
-}
-
-/// What musl calls an error, where its words are not glibc's.
-fn in_musl(errno: Errno) -> &'static str {
-    match errno {
-        Errno::EBUSY => "Resource busy",
-        Errno::EIO => "I/O error",
-        Errno::EMFILE => "No file descriptors available",
-        other => other.desc(),
-    }
 }
 
 /// All of one length, too.

@@ -1,22 +1,13 @@
 //! A look at everything, while nobody does anything.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use cnikit_process::Deadline;
 use serde_json::Value;
 
 use super::{Life, Node, Slot, Verb, told};
 use crate::crowd;
 use crate::snapshot::{HINTS, Snapshot};
 use crate::subject::{addresses, attachments};
-
-/// How long the kernel may take to clear away a namespace that nobody holds, and how often to look.
-const CLEARED: Duration = Duration::from_secs(10);
-const TICK: Duration = Duration::from_millis(100);
-
-/// How many lines of a host a finding shows.
-const SHOWN: usize = 12;
 
 /// So many containers are looked at together.
 const AT_ONCE: usize = 8;
@@ -132,18 +123,8 @@ impl Node {
 
     /// What is on the host, once the kernel has cleared away what goes with its namespace.
     fn nothing_is_left(&self) {
-        let deadline = Deadline::after(CLEARED);
-        loop {
-            let after = Snapshot::of(&self.host);
-            let (came, went) = (after.added_since(&self.base, &HINTS), self.base.added_since(&after, &HINTS));
-            if came.is_empty() && went.is_empty() {
-                return;
-            }
-            if !deadline.pause(TICK) {
-                let some =
-                    |lines: Vec<String>| format!("{} ({})", lines.len(), lines[..SHOWN.min(lines.len())].join(" | "));
-                return self.find(format!("on the host, when all are gone: came {}, went {}", some(came), some(went)));
-            }
+        if let Some(left) = Snapshot::settled(&self.host, &self.base, &HINTS) {
+            self.find(format!("on the host, when all are gone: {left}"));
         }
     }
 }

@@ -1,0 +1,92 @@
+//! A host to which recorded calls are sent.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::scene::Call;
+use crate::host::{Container, Host};
+use crate::snapshot::Snapshot;
+
+/// A host for one scene, with what the placeholders stand for.
+#[derive(Debug)]
+pub struct Ground {
+    /// Where the plugins run.
+    pub host: Host,
+    /// Where they are.
+    bin: PathBuf,
+    before: Snapshot,
+    /// The network of each bridge that the scene came to.
+    bridges: BTreeMap<String, String>,
+    /// Where the paths of namespaces are.
+    run: TempDir,
+    containers: BTreeMap<String, Container>,
+}
+
+impl Ground {
+    /// Nothing is there but a directory of plugins.
+    pub fn new(bin: &Path) -> Ground {
+        let host = Host::new();
+        Ground {
+            before: Snapshot::of(&host),
+            host,
+            bin: bin.to_owned(),
+            bridges: BTreeMap::new(),
+            run: tempfile::tempdir().unwrap(),
+            containers: BTreeMap::new(),
+        }
+    }
+
+    /// What a runtime does before a call without being seen: Podman gives a removed network's bridge name to the next network,
+    /// after it has removed the bridge itself.
+    pub fn make_way(&mut self, call: &Call) {
+        let conf = call.conf();
+        let (Some(bridge), Some(network)) = (conf["bridge"].as_str(), conf["name"].as_str()) else { return };
+        let before = self.bridges.insert(bridge.to_owned(), network.to_owned());
+        if before.is_some_and(|before| before != network) {
+            self.host.sh(&format!("[ ! -e /proc/sys/net/ipv4/conf/{bridge} ] || ip link del {bridge}"));
+        }
+    }
+
+    /// The variables of a call, its namespace made if it is not there.
+    pub fn environment(&mut self, call: &Call) -> Vec<(String, String)> {
+        if let Some(name) = call.namespace().filter(|name| !self.containers.contains_key(*name)) {
+            let (container, path) = (self.host.container(), self.path(name));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(container.path(), path).unwrap();
+            self.containers.insert(name.to_owned(), container);
+        }
+        call.env.iter().map(|(key, value)| (key.clone(), self.fill(value))).collect()
+    }
+
+    /// The configuration keeps its spelling: only the leases' directory comes in.
+    pub fn fill(&self, text: &str) -> String {
+        let leases = format!(r#""dataDir":"{}","type":"host-local""#, self.leases().display());
+        text.replace("@NETNS@", &self.run.path().join("netns").to_string_lossy())
+            .replace("@BIN@", &self.bin.to_string_lossy())
+            .replace("@STATE@/bin", &self.bin.to_string_lossy())
+            .replace(r#""type":"host-local""#, &leases)
+    }
+
+    /// Where host-local keeps what it gave.
+    pub fn leases(&self) -> PathBuf {
+        self.host.dir().join("leases")
+    }
+
+    /// A namespace goes away.
+    pub fn forget(&mut self, name: &str) {
+        fs::remove_file(self.path(name)).unwrap();
+        self.containers.remove(name);
+    }
+
+    /// What came since it was new.
+    pub fn came(&self) -> Vec<String> {
+        Snapshot::of(&self.host).added_since(&self.before, &[])
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.run.path().join("netns").join(name)
+    }
+}

@@ -1,0 +1,152 @@
+//! One scene, sent to one plugin.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::ground::Ground;
+use super::scene::{Call, Scene};
+use super::twist::{Lengths, Step, Twist, key};
+use crate::host::Host;
+use crate::subject::{Said, Subject};
+use crate::watch::{self, Verdict};
+
+/// Keys of a subject's configuration that do not take the place of the recorded ones.
+const RECORDED: [&str; 3] = ["cniVersion", "name", "type"];
+
+/// One replay of a scene to one plugin.
+pub(super) struct Replay<'a> {
+    subject: &'a Subject,
+    twist: Twist,
+    ground: Ground,
+    /// The last answer to the ADD of each attachment.
+    answers: BTreeMap<String, Value>,
+    /// How many calls were refused or killed.
+    pub(super) failed: usize,
+    pub(super) killed: usize,
+}
+
+impl Replay<'_> {
+    pub(super) fn new(subject: &Subject, twist: Twist) -> Replay<'_> {
+        let ground = Ground::new(&subject.bin);
+        Replay { subject, twist, ground, answers: BTreeMap::new(), failed: 0, killed: 0 }
+    }
+
+    /// All calls, then a DEL of each attachment by a runtime that lost track. Panics with what is wrong.
+    pub(super) fn play(&mut self, scene: &Scene, chance: &mut Rng) {
+        let lengths = if self.twist.kills() { rehearsed(scene, self.subject) } else { Lengths::new() };
+        let steps = self.twist.of(scene, &lengths, chance);
+        for (at, step) in steps.iter().enumerate() {
+            self.step(step);
+            let named_later = |name: &str| steps[at + 1..].iter().any(|later| later.call.namespace() == Some(name));
+            let is_replayed = self.twist == Twist::Replayed;
+            if let Some(name) = step.call.namespace().filter(|name| is_replayed && !named_later(name)) {
+                self.ground.forget(name);
+            }
+        }
+        for add in scene.calls.iter().filter(|call| call.is("ADD")) {
+            self.step(&Step { call: add.lost(), killed_at: None });
+        }
+        let left = scene.left(self.ground.came());
+        assert!(left.is_empty(), "left {left:#?}");
+    }
+
+    fn step(&mut self, step: &Step) {
+        if self.twist == Twist::Replayed {
+            self.ground.make_way(&step.call);
+        }
+        let (env, stdin) = (self.ground.environment(&step.call), self.ground.fill(&self.stdin(&step.call)));
+        let said = match step.killed_at {
+            Some(at) => killed_call(&self.ground.host, self.subject, &env, stdin.as_bytes(), at, &mut 0),
+            None => call(&self.ground.host, self.subject, &env, stdin.as_bytes()),
+        };
+        self.failed += usize::from(said.exit != 0);
+        if said.exit == -(Signal::SIGKILL as i32) && step.killed_at.is_some() {
+            self.killed += 1;
+            assert!(said.stdout.is_empty() || is_one_document(&said.stdout), "{said:?}");
+            return;
+        }
+        judge(&step.call, &said);
+        let has_to = self.twist == Twist::Replayed && step.call.plugin == self.subject.plugin && step.call.exit == 0;
+        assert!(!has_to || said.exit == 0, "call {} succeeded when it was recorded: {said:?}", step.call.seq);
+        if step.call.is("ADD") && said.exit == 0 {
+            self.answers.insert(step.call.attachment(), said.json());
+        }
+    }
+
+    /// CHECK needs the answer to an ADD; what else was sent stays as it was, to the letter, unless the subject has keys.
+    fn stdin(&self, call: &Call) -> String {
+        let answer = self.answers.get(&call.attachment()).filter(|_| call.is("CHECK"));
+        let stdin = with_keys(&call.stdin, self.subject);
+        let Some(answer) = answer else { return stdin };
+        let mut conf: Value = serde_json::from_str(&stdin).unwrap();
+        conf["prevResult"] = answer.clone();
+        conf.to_string()
+    }
+}
+
+/// A recorded text with the subject's own keys; if there are none, as it is.
+pub(super) fn with_keys(stdin: &str, subject: &Subject) -> String {
+    let own = subject.conf.as_object().into_iter().flatten().filter(|(key, _)| !RECORDED.contains(&key.as_str()));
+    let mut own = own.peekable();
+    if own.peek().is_none() {
+        return stdin.to_owned();
+    }
+    let mut conf: Value = serde_json::from_str(stdin).unwrap();
+    own.for_each(|(key, value)| conf[key] = value.clone());
+    conf.to_string()
+}
+
+/// The scene as it was, on a host of its own, to see how long each call is.
+fn rehearsed(scene: &Scene, subject: &Subject) -> Lengths {
+    let mut ground = Ground::new(&subject.bin);
+    let mut length = |call: &Call| {
+        let (env, stdin, mut calls) = (ground.environment(call), ground.fill(&with_keys(&call.stdin, subject)), 0);
+        killed_call(&ground.host, subject, &env, stdin.as_bytes(), usize::MAX, &mut calls);
+        (key(call), calls)
+    };
+    scene.calls.iter().map(&mut length).collect()
+}
+
+pub(super) fn call(host: &Host, subject: &Subject, env: &[(String, String)], stdin: &[u8]) -> Said {
+    Said::from(host.run(&subject.bin.join(&subject.plugin), env, stdin))
+}
+
+/// Unless it ends before; after so many system calls.
+fn killed_call(
+    host: &Host,
+    subject: &Subject,
+    env: &[(String, String)],
+    stdin: &[u8],
+    at: usize,
+    calls: &mut usize,
+) -> Said {
+    let judge = |call: &watch::Call| {
+        *calls += usize::from(call.process == 0);
+        if *calls > at && call.process == 0 { Verdict::Signal(Signal::SIGKILL) } else { Verdict::GoOn }
+    };
+    let program = subject.bin.join(&subject.plugin);
+    host.enter(|| watch::run(&program, env, stdin, &[], judge)).unwrap().0
+}
+
+/// What the specification knows: one result, nothing, or one error.
+pub(super) fn judge(call: &Call, said: &Said) {
+    assert!(!said.stderr.contains("panicked") && !said.stdout.contains("panicked"), "{said:?}");
+    match said.exit {
+        0 if call.is("ADD") => assert!(said.json()["cniVersion"].is_string(), "{said:?}"),
+        0 if call.is("VERSION") => assert!(said.json()["supportedVersions"].is_array(), "{said:?}"),
+        0 => assert_eq!(said.stdout, "", "{said:?}"),
+        1 => {
+            let (error, codes) = (said.json(), [1..12, 50..52, 100..1000]);
+            let known = error["code"].as_u64().is_some_and(|code| codes.iter().any(|range| range.contains(&code)));
+            assert!(known && error["msg"].as_str().is_some_and(|text| !text.is_empty()), "{said:?}");
+        }
+        _ => panic!("{said:?}"),
+    }
+}
+
+fn is_one_document(text: &str) -> bool {
+    serde_json::from_str::<Value>(text).is_ok()
+}

@@ -1,0 +1,127 @@
+//! What was recorded, as it is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::life::SHARED;
+use crate::snapshot::holds;
+
+/// One recorded call.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Its number in the scene.
+    pub seq: u64,
+    /// Who was called.
+    pub plugin: String,
+    /// Every variable of the protocol.
+    pub env: BTreeMap<String, String>,
+    /// The exact text.
+    pub stdin: String,
+    /// The exit status that the recorded plugin had.
+    pub exit: i64,
+    /// Its answer to an ADD that succeeded.
+    pub answer: Value,
+}
+
+impl Call {
+    fn read(line: &str, place: &str) -> Call {
+        let mut value: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{place}: {error}"));
+        let keys = ["seq", "plugin", "env", "stdin", "exit"];
+        keys.iter().for_each(|key| assert!(!value[key].is_null(), "{place}: it has no {key}"));
+        Call {
+            seq: value["seq"].as_u64().unwrap(),
+            plugin: value["plugin"].as_str().unwrap().to_owned(),
+            env: serde_json::from_value(value["env"].take()).unwrap(),
+            stdin: value["stdin"].as_str().unwrap().to_owned(),
+            exit: value["exit"].as_i64().unwrap(),
+            answer: value["stdout"].as_str().map_or(Value::Null, |text| serde_json::from_str(text).unwrap()),
+        }
+    }
+
+    /// Is it of this verb?
+    pub fn is(&self, verb: &str) -> bool {
+        self.env["CNI_COMMAND"] == verb
+    }
+
+    /// The same with another verb.
+    #[must_use]
+    pub fn with_verb(&self, verb: &str) -> Call {
+        let mut other = self.clone();
+        other.env.insert("CNI_COMMAND".into(), verb.into());
+        other
+    }
+
+    /// What a runtime that lost track sends: DEL, and no namespace.
+    #[must_use]
+    pub fn lost(&self) -> Call {
+        let mut del = Call { exit: 0, ..self.with_verb("DEL") };
+        del.env.insert("CNI_NETNS".into(), String::new());
+        del
+    }
+
+    /// What was on its stdin.
+    pub fn conf(&self) -> Value {
+        serde_json::from_str(&self.stdin).unwrap()
+    }
+
+    /// What tells attachments apart.
+    pub fn attachment(&self) -> String {
+        [&self.env["CNI_CONTAINERID"], &self.env["CNI_IFNAME"], self.conf()["name"].as_str().unwrap_or_default()]
+            .join(" ")
+    }
+
+    /// The name of its namespace; `None` if it names none, or one that was never there (Podman's VERSION).
+    pub fn namespace(&self) -> Option<&str> {
+        self.env["CNI_NETNS"].strip_prefix("@NETNS@/")
+    }
+}
+
+/// The calls of one file.
+#[derive(Clone, Debug)]
+pub struct Scene {
+    /// The file's name.
+    pub name: String,
+    /// In the order in which they began.
+    pub calls: Vec<Call>,
+}
+
+impl Scene {
+    fn read(path: &Path) -> Scene {
+        let text = fs::read_to_string(path).unwrap();
+        let lines = text.lines().enumerate();
+        let calls = lines.map(|(n, line)| Call::read(line, &format!("{}, line {}", path.display(), n + 1))).collect();
+        Scene { name: path.file_stem().unwrap().to_str().unwrap().to_owned(), calls }
+    }
+
+    fn bridges(&self) -> BTreeSet<String> {
+        self.calls.iter().filter_map(|call| Some(call.conf()["bridge"].as_str()?.to_owned())).collect()
+    }
+
+    fn containers(&self) -> BTreeSet<&str> {
+        let ids = self.calls.iter().map(|call| call.env["CNI_CONTAINERID"].as_str());
+        ids.filter(|id| !id.is_empty()).collect()
+    }
+
+    /// What there is of any container among what came. Shared things stay: the bridges, empty chains, forwarding.
+    pub fn left(&self, came: Vec<String>) -> Vec<String> {
+        let (bridges, containers) = (self.bridges(), self.containers());
+        let shared = |line: &String| {
+            SHARED.iter().any(|text| holds(line, text)) || bridges.iter().any(|name| line.contains(name))
+        };
+        let traced = |line: &String| line.contains("veth") || containers.iter().any(|id| line.contains(id));
+        came.into_iter().filter(|line| !shared(line) || traced(line)).collect()
+    }
+}
+
+/// All scenes of a directory, by name. Panics where a file is not of the form that [`transcripts`](super) describes.
+pub fn read(dir: &Path) -> Vec<Scene> {
+    let files = fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    let files = files.map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")).collect();
+    files.sort();
+    files.iter().map(|path| Scene::read(path)).collect()
+}

@@ -1,0 +1,96 @@
+//! What is done to the calls of a scene.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+
+use super::scene::{Call, Scene};
+
+/// How many system calls the plugin itself makes in each undisturbed call, by attachment and verb.
+pub(super) type Lengths = BTreeMap<(String, String), usize>;
+
+/// What is done to the calls of a scene.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Twist {
+    /// Nothing. A namespace goes when no later call names it.
+    Replayed,
+    /// Each is sent twice.
+    Twice,
+    /// Those of an attachment change places.
+    Shuffled,
+    /// DEL before ADD, two ADDs, CHECK after each ADD and each DEL.
+    Misplaced,
+    /// Each is killed half-way, and sent again or not.
+    Killed,
+    /// All of that.
+    Everything,
+}
+
+impl Twist {
+    pub(super) const ALL: [Twist; 6] =
+        [Twist::Replayed, Twist::Twice, Twist::Shuffled, Twist::Misplaced, Twist::Killed, Twist::Everything];
+
+    pub(super) fn of(self, scene: &Scene, lengths: &Lengths, chance: &mut Rng) -> Vec<Step> {
+        let mut calls = scene.calls.clone();
+        if [Twist::Shuffled, Twist::Everything].contains(&self) {
+            shuffle(&mut calls, chance);
+        }
+        let mut steps: Vec<Step> = calls.iter().flat_map(|call| self.instead_of(call)).collect();
+        if self.kills() {
+            steps = steps.into_iter().flat_map(|step| killed(step, lengths, chance)).collect();
+        }
+        steps
+    }
+
+    pub(super) fn kills(self) -> bool {
+        [Twist::Killed, Twist::Everything].contains(&self)
+    }
+
+    /// Has chance a part in it?
+    pub(super) fn is_drawn(self) -> bool {
+        self.kills() || self == Twist::Shuffled
+    }
+
+    fn instead_of(self, call: &Call) -> Vec<Step> {
+        let verbs: &[&str] = match (self, call.env["CNI_COMMAND"].as_str()) {
+            (Twist::Misplaced | Twist::Everything, "ADD") => &["DEL", "ADD", "ADD", "CHECK"],
+            (Twist::Misplaced | Twist::Everything, "DEL") => &["DEL", "CHECK"],
+            (Twist::Twice, verb) => &[verb, verb],
+            (_, verb) => &[verb],
+        };
+        verbs.iter().map(|verb| Step { call: call.with_verb(verb), killed_at: None }).collect()
+    }
+}
+
+/// One call, and at which of its system calls it is killed.
+#[derive(Clone)]
+pub(super) struct Step {
+    pub(super) call: Call,
+    pub(super) killed_at: Option<usize>,
+}
+
+/// The calls of an attachment change places among each other.
+fn shuffle(calls: &mut [Call], chance: &mut Rng) {
+    let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (place, call) in calls.iter().enumerate() {
+        places.entry(call.attachment()).or_default().push(place);
+    }
+    let before = calls.to_vec();
+    for places in places.into_values() {
+        let mut mixed = places.clone();
+        chance.shuffle(&mut mixed);
+        places.iter().zip(mixed).for_each(|(place, from)| calls[*place] = before[from].clone());
+    }
+}
+
+/// A death, and then the call itself or not.
+fn killed(step: Step, lengths: &Lengths, chance: &mut Rng) -> Vec<Step> {
+    // What was not rehearsed may be as short as the shortest.
+    let length = lengths.get(&key(&step.call)).or_else(|| lengths.values().min()).copied();
+    let dies = Step { killed_at: length.map(|length| chance.usize(..length)), ..step.clone() };
+    if chance.bool() { vec![dies, step] } else { vec![dies] }
+}
+
+pub(super) fn key(call: &Call) -> (String, String) {
+    (call.attachment(), call.env["CNI_COMMAND"].clone())
+}
