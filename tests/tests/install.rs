@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
+use cnikit_testkit::{Host, Subject};
+use serde_json::json;
 use tempfile::TempDir;
 
 /// A node: a directory of plugins, one of tools.
@@ -310,4 +313,17 @@ fn plugins_are_built_with_musl_where_it_is_to_be_had_and_else_with_a_word_for_th
     let (target, said) = release_target(&[host], "exit 1");
     assert_eq!(target, host);
     assert!(said.contains(musl) && said.contains("not to be had") && !said.contains('\n'), "{said}");
+}
+
+/// Opened for reading, a pipe would wait for somebody who writes; the C library that is installed has constants of its own.
+#[test]
+fn what_is_installed_judges_a_pipe_without_opening_it() {
+    let (host, loopback) = (Host::new(), Subject::new(cnikit_tests::installed(), "loopback", json!({})));
+    let pipe = host.dir().join("pipe").display().to_string();
+    host.sh(&format!("mkfifo {pipe}"));
+    let begin = Instant::now();
+    let (code, text) = loopback.call(&host, "ADD", "c-one", &pipe, &[]).refused();
+    assert!(text.contains(&pipe) && text.contains("a file"), "{code}: {text}");
+    loopback.call(&host, "DEL", "c-one", &pipe, &[]).ok();
+    assert!(begin.elapsed() < Duration::from_secs(60), "it waited for a writer: {:?}", begin.elapsed());
 }

@@ -59,6 +59,9 @@ fn absent_is_done(deleted: cnikit_netlink::Result<()>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
     use cnikit_netlink::NewBridge;
     use cnikit_netns::Inside;
 
@@ -86,6 +89,30 @@ mod tests {
     fn a_group_goes_at_once_and_nothing_else() {
         assert_eq!(left(|_| true, &["one", "two", "three"]), ["four"]);
         assert_eq!(left(|_| true, &["three"]), ["one", "two", "four"]);
+    }
+
+    /// Of each link of a group it is asked whether it is meant, of one that goes alone it is not.
+    #[test]
+    fn links_go_by_groups_of_sixty_four() {
+        let work = |_: &Inside| {
+            let host = Netlink::here().unwrap();
+            let made = |n: usize| {
+                let name = format!("br{n}");
+                host.create_bridge(&NewBridge { name, ..NewBridge::default() }).unwrap()
+            };
+            let links: Vec<Link> = (0..=64).map(made).collect();
+            let asked = RefCell::new(BTreeMap::<u32, BTreeSet<u32>>::new());
+            let is_meant = |link: &Link| {
+                asked.borrow_mut().entry(link.group).or_default().insert(link.index);
+                true
+            };
+            delete_all(&host, &links, is_meant).unwrap();
+            let groups = asked.into_inner();
+            assert_eq!(groups.values().map(BTreeSet::len).collect::<Vec<_>>(), [64], "{groups:?}");
+            assert!(!groups.contains_key(&0), "that of all links that are in none");
+            assert_eq!(host.links().unwrap().len(), 1, "only lo is left");
+        };
+        cnikit_netns::make::anonymous().unwrap().enter(work).unwrap();
     }
 
     #[test]
