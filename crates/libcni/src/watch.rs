@@ -243,8 +243,12 @@ mod tests {
         fs::write(dir.path().join("net.d/a.conf"), r#"{"name": "a", "type": "t"}"#).unwrap();
         assert_eq!(name(next(&mut watcher, LONG)).as_deref(), Some("a"));
         assert!(next(&mut watcher, QUIET * 3).is_none());
-        let quiet = poll(&mut [PollFd::new(watcher.as_fd(), PollFlags::POLLIN)], PollTimeout::from(300_u16)).unwrap();
-        assert_eq!(quiet, 0, "the descriptor stays readable");
+        // Others may do something in the directories above, which wakes it now and then; it is not awake for ever.
+        let rests = |watcher: &mut Watcher| {
+            assert!(watcher.poll().unwrap().is_none());
+            poll(&mut [PollFd::new(watcher.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 0
+        };
+        assert!((0..100).any(|_| rests(&mut watcher)), "the descriptor stays readable");
     }
 
     #[test]
