@@ -197,7 +197,8 @@ pub(crate) struct Target {
     pub(crate) row: &'static str,
     /// How many times faster than the better peer it has to be.
     pub(crate) times: f64,
-    /// How many times it was on a quiet machine. At half of it something is broken, whatever was wanted.
+    /// How many times it was at least, of all machines that it was measured on. At half of it something is broken, whatever was
+    /// wanted.
     pub(crate) usual: f64,
 }
 
@@ -207,18 +208,18 @@ const fn target(row: &'static str, times: f64, usual: f64) -> Target {
 
 /// Every row of which something is wanted.
 pub(crate) const TARGETS: &[Target] = &[
-    target("bridge VERSION", 4.0, 4.0),
-    target("bridge ADD", 5.0, 5.0),
-    target("bridge DEL", 1.2, 1.2),
-    target("bridge, iptables ADD", 4.0, 4.0),
-    target("bridge, iptables DEL", 3.0, 3.0),
-    target("bridge, nftables ADD", 20.0, 13.0),
-    target("bridge, nftables DEL", 3.0, 3.0),
-    target("ptp, dual stack ADD", 500.0, 500.0),
-    target("host-local, empty ADD", 4.0, 4.0),
-    target("host-local, 10,000 taken ADD", 100.0, 100.0),
-    target("host-local, 65,000 taken ADD", 500.0, 500.0),
-    target("bridge, 64 at once ADD", 5.0, 5.0),
+    target("bridge VERSION", 4.0, 8.0),
+    target("bridge ADD", 5.0, 2.9),
+    target("bridge DEL", 1.2, 1.0),
+    target("bridge, iptables ADD", 4.0, 2.75),
+    target("bridge, iptables DEL", 3.0, 2.1),
+    target("bridge, nftables ADD", 20.0, 7.3),
+    target("bridge, nftables DEL", 3.0, 2.3),
+    target("ptp, dual stack ADD", 500.0, 47.0),
+    target("host-local, empty ADD", 4.0, 5.0),
+    target("host-local, 10,000 taken ADD", 100.0, 48.0),
+    target("host-local, 65,000 taken ADD", 500.0, 30.0),
+    target("bridge, 64 at once ADD", 5.0, 4.6),
 ];
 
 /// Of these two rows of ours, the second may cost at most that many times the first.

@@ -12,7 +12,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// So many calls of a verb, in the short form.
-const CALLS: usize = 2;
+const CALLS: usize = 1;
 /// So many failures of a verb, in the short form.
 const FAILURES: usize = 2;
 
