@@ -65,7 +65,7 @@ impl Soak {
             let mut chance = Rng::with_seed(state.seed.wrapping_add(state.batches));
             let one = node.batch(&mut chance, BATCH.min(self.operations - state.tally.operations));
             one.found.iter().for_each(|found| say(&format!("\n{found}\n")));
-            self.is_of(&state.build)?;
+            self.is_still(&state.build)?;
             standing = one.found.is_empty().then_some((subject, node));
             state.tally.add(one);
             state.batches += 1;
@@ -94,16 +94,22 @@ impl Soak {
     fn begun(&self) -> io::Result<State> {
         match State::read(&self.state)? {
             None => Ok(State { build: self.build()?, seed: seed(), ..State::default() }),
-            Some(state) => self.is_of(&state.build).map(|()| state),
+            Some(state) if state.build == self.build()? => Ok(state),
+            Some(_) => Err(io::Error::other(format!(
+                "it is of another build of the plugins, or of other configurations: {REMEDY}"
+            ))),
         }
     }
 
-    /// Are the plugins and their configurations still those that the file is of?
-    fn is_of(&self, build: &str) -> io::Result<()> {
+    /// Fails if the plugins are not those any more that a batch began with.
+    fn is_still(&self, build: &str) -> io::Result<()> {
         if self.build()? == build {
             return Ok(());
         }
-        Err(io::Error::other(format!("it is of another build of the plugins, or of other configurations: {REMEDY}")))
+        Err(io::Error::other(
+            "somebody exchanged the plugins while they were flooded: this batch is not counted, and a run with those that \
+             were there before goes on without it",
+        ))
     }
 
     /// A number that another build of the plugins does not have, nor other configurations.
@@ -200,9 +206,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let soak = soak(dir.path());
         let state = soak.begun().unwrap();
-        soak.is_of(&state.build).unwrap();
+        soak.is_still(&state.build).unwrap();
         fs::write(dir.path().join("plugin"), "another one").unwrap();
-        let refused = soak.is_of(&state.build).unwrap_err().to_string();
+        let refused = soak.is_still(&state.build).unwrap_err().to_string();
+        assert!(refused.contains("exchanged"), "{refused}");
+        state.write(&soak.state).unwrap();
+        let refused = soak.begun().unwrap_err().to_string();
         assert!(refused.contains("another build") && refused.contains("--anew"), "{refused}");
     }
 
