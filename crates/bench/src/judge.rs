@@ -9,7 +9,7 @@ use crate::figures::{Ratio, Verdict, median};
 use crate::idle;
 use crate::measure::{Outcome, Row};
 use crate::scene::{COMPARED, LOG, LOG_OFF, MEMORY, SIZE, TARGETS, Target};
-use crate::stage::Side;
+use crate::stage::{Side, WARM};
 
 /// One target.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub(crate) fn judge(rows: &[Row], sides: &[Side]) -> Vec<Judgement> {
 /// What ours said where it failed.
 fn failed(row: &Row) -> Option<Judgement> {
     let why = match row.sides.first()? {
-        Outcome::Absent(why) => Some(why),
+        Outcome::Absent(why) => Some(why).filter(|why| *why != WARM),
         Outcome::Measured(samples) => samples.complaint.as_ref(),
     };
     Some(Judgement::unmeasured(format!("{} of ours", row.name), "success", why?))
@@ -256,6 +256,9 @@ mod tests {
             let judged = of(one);
             assert!(judged.len() == 1 && judged[0].broken && judged[0].is == "no such \\| verb", "{judged:?}");
         }
+        let mut one = row("cold bridge VERSION", 1.0, &[2.0, 40.0]);
+        one.sides[0] = Outcome::Absent(WARM.to_owned());
+        assert!(of(one).is_empty(), "that is the machine's");
         let mut one = row("bridge ADD", 1.0, &[2.0, 40.0]);
         one.sides[1] = absent();
         assert_eq!(of(one)[0].is, "no peer does it");

@@ -61,6 +61,9 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// Nothing that is started to prepare a scene may take longer.
 const PATIENCE: Duration = Duration::from_mins(2);
 
+/// Why a cold start cannot be measured: a matter of the file system, as with tmpfs, and not of the plugin's.
+pub(crate) const WARM: &str = "the binary could not be dropped from the page cache";
+
 /// The first of the addresses that are reserved beforehand, in 10.97.0.0/16.
 const FIRST: u32 = 0x0a61_0002;
 
@@ -119,7 +122,7 @@ impl<'a> Stage<'a> {
         for verb in self.scene.steps {
             let step = self.step(*verb)?;
             if self.scene.cold && step.runs.iter().any(|run| run.faults.1 == 0) {
-                return Err("the binary could not be dropped from the page cache".to_owned());
+                return Err(WARM.to_owned());
             }
             if *verb == proven {
                 let line = self.placed(line);
