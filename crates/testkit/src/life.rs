@@ -247,8 +247,9 @@ pub fn names_tampering_of_all(subject: &Subject, tamperings: &[Tampering]) {
     }
     let mut line = tampered.line(subject, tamperings);
     line.notes.push(format!("{} of {resources} resources of the plan drifted", resources - forgotten.len()));
-    line.say();
     tampered.found.extend(forgotten.iter().map(|one| format!("{}: nobody tampers with {one}", subject.title)));
+    line.found = tampered.found.len();
+    line.say();
     nothing_of(&tampered.found);
 }
 

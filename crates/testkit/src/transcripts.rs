@@ -79,24 +79,24 @@ fn twisted(subject: &Subject, scenes: &[Scene], twist: Twist, most: usize) -> Re
 /// Every request that differs, without its end.
 fn cut_short(subject: &Subject, scenes: &[Scene], most: usize) -> Report {
     let (mut ground, mut seen, mut requests) = (Ground::new(&subject.bin), BTreeSet::new(), Vec::new());
-    for call in scenes.iter().flat_map(|scene| &scene.calls) {
+    for (scene, call) in scenes.iter().flat_map(|scene| scene.calls.iter().map(move |call| (scene, call))) {
         if seen.insert((call.env["CNI_COMMAND"].clone(), call.stdin.clone())) {
             let env = ground.environment(call);
-            requests.push((call, env, ground.fill(&with_keys(&call.stdin, subject)).into_bytes()));
+            requests.push((scene, call, env, ground.fill(&with_keys(&call.stdin, subject)).into_bytes()));
         }
     }
-    let lengths = |request: usize| (0..requests[request].2.len()).map(move |length| (request, length));
+    let lengths = |request: usize| (0..requests[request].3.len()).map(move |length| (request, length));
     let all: Vec<_> = (0..requests.len()).flat_map(lengths).collect();
     let report = Report::new(format!("transcripts cut short {}", subject.title), "lengths", all.len());
     let mut report = campaign(report, all, most, |(request, length)| {
-        let (sent, env, stdin) = &requests[request];
-        let cut = String::from_utf8_lossy(&stdin[..length]);
+        let (scene, sent, env, stdin) = &requests[request];
         let tried = caught(|| {
             let said = call(&ground.host, subject, env, &stdin[..length]);
             judge(sent, &said);
             assert!(said.exit == 1 || sent.is("VERSION"), "{said:?}");
         });
-        (1, tried.map_err(|found| format!("{}: {cut:?}: {found}", subject.title)))
+        let about = || format!("{}: {}, call {}, its first {length} bytes", subject.title, scene.name, sent.seq);
+        (1, tried.map_err(|found| format!("{}: {found}", about())))
     });
     let came = ground.came();
     report.findings.extend((!came.is_empty()).then(|| format!("{}: came {came:#?}", report.what)));
