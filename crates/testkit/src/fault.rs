@@ -131,6 +131,7 @@ pub fn leaves_nothing<P: InterfacePlugin>(subject: &Subject, plugins: Plugins) -
     assert_eq!(call::<P>(&subject, &host, "ADD", "c-other", &running, plugins).0, 0, "the first ADD sets the stage");
     let (mut places, mut pairs) = (0, 0);
     let went = caught(|| {
+        Snapshot::at_rest(&host);
         while fails_at::<P>(&subject, &host, places, plugins) {
             places += 1;
         }

@@ -93,6 +93,19 @@ impl Snapshot {
         self.0.difference(&before.0).filter(|line| !but.iter().any(|text| holds(line, text))).cloned().collect()
     }
 
+    /// A host at which nothing changes any more: the kernel gives some routes to an address a while after it came.
+    pub(crate) fn at_rest(host: &Host) -> Snapshot {
+        let (deadline, mut last) = (Deadline::after(CLEARED), Snapshot::of(host));
+        while deadline.pause(TICK) {
+            let next = Snapshot::of(host);
+            if next == last {
+                return next;
+            }
+            last = next;
+        }
+        panic!("the host does not come to rest within {CLEARED:?}")
+    }
+
     /// What came and what went on a host but for what these texts allow, once the kernel has cleared away what goes with
     /// its namespace; `None` if nothing did.
     pub(crate) fn settled(host: &Host, before: &Snapshot, but: &[&str]) -> Option<String> {

@@ -39,8 +39,8 @@ impl Ground {
         }
     }
 
-    /// What a runtime does before a call without being seen: Podman gives a removed network's bridge name to the next network,
-    /// after it has removed the bridge itself.
+    /// What a runtime does before a call without being seen: Podman gives a removed network's bridge name to the next
+    /// network, after it has removed the bridge itself.
     pub fn make_way(&mut self, call: &Call) {
         let conf = call.conf();
         let (Some(bridge), Some(network)) = (conf["bridge"].as_str(), conf["name"].as_str()) else { return };
