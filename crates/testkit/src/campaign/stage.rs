@@ -145,7 +145,7 @@ impl Stage {
         let (valid, second, mut sure) = ([OTHER.to_owned()], self.second(verb), Vec::new());
         let called = Called { id, container: &self.container, second: second.as_ref(), valid: &valid };
         let judge = |call: &Call| {
-            sure.extend(tells_of_a_start(call).then(|| at(call)));
+            sure.extend((tells_of_a_start(call) || only_asks(call)).then(|| at(call)));
             Verdict::GoOn
         };
         let (said, trace) = self.watched(verb, &called, &[], judge);
@@ -363,6 +363,14 @@ fn is_of_one(line: &str) -> bool {
 /// for the child's end, and the child for its stdin: no plugin can help that, and no socket of this kind fails so.
 fn tells_of_a_start(call: &Call) -> bool {
     i64::from(call.number) == libc::SYS_recvfrom && call.args[2] == 8
+}
+
+/// Of fcntl(2) only what makes a descriptor can fail for want of one. Other questions about an open file do not fail, and musl
+/// takes their -1 for an answer.
+fn only_asks(call: &Call) -> bool {
+    let makes =
+        [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC].iter().any(|command| u64::try_from(*command) == Ok(call.args[1]));
+    i64::from(call.number) == libc::SYS_fcntl && !makes
 }
 
 /// A container whose loopback was up once: it keeps its IPv4 address for good, and that is the kernel's doing.
