@@ -23,7 +23,7 @@ fn bridge_survives_a_power_cut() {
 
 /// Whose file lost its content, his address is nobody's for ever.
 const NAIVE: &str = r#"
-dir=$(echo "$conf" | sed -n 's/.*"dataDir":"\([^"]*\)".*/\1/p')/testnet
+dir=${conf#*\"dataDir\":\"} dir=${dir%%\"*}/testnet
 mkdir -p "$dir"
 case $CNI_COMMAND in
 ADD)

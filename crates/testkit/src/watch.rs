@@ -323,7 +323,10 @@ impl<J: FnMut(&Call) -> Verdict> Watch<'_, J> {
             Verdict::GoOn => launch::answer(&self.listener, notice, None),
             Verdict::Fail(errno) => launch::answer(&self.listener, notice, Some(errno as i32)),
             Verdict::Signal(signal) => {
-                kill(self.processes[process].pid, signal)?;
+                match kill(self.processes[process].pid, signal) {
+                    Ok(()) | Err(Errno::ESRCH) => {} // somebody else ended it meanwhile
+                    Err(errno) => return Err(errno.into()),
+                }
                 if signal == Signal::SIGKILL {
                     let threads = &self.threads;
                     let asks = |held: &libc::seccomp_notif| {

@@ -97,9 +97,13 @@ impl Image {
             let number = libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3);
             libc::close(number);
             libc::write(tell.as_raw_fd(), ptr::from_ref(&number).cast(), 4);
+            let filter = |flags: libc::c_ulong| {
+                libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
+            };
+            // A signal that has a handler, such as a shell's for its children, would end the call that waits for us.
             let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-            let installed = libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program);
-            if installed >= 0 {
+            let unmoved = flags | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+            if filter(unmoved) >= 0 || filter(flags) >= 0 {
                 libc::execve(self.path.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr());
             }
             libc::_exit(NOT_STARTED)
