@@ -1,7 +1,8 @@
 //! Where in a text a key of its document stands.
 
-use std::borrow::Cow;
 use std::fmt;
+
+use crate::splice::{items, key_end, key_of};
 
 /// A place in a file, as editors count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,7 +39,7 @@ impl Place {
     ///
     /// The text is a document that could be read. Of two members with one key the last one counts.
     pub(crate) fn of_key(text: &str, path: &str) -> Place {
-        Place::of(text, Cursor { text: text.as_bytes(), at: 0 }.find(path))
+        Place::of(text, offset_of(text, path))
     }
 }
 
@@ -48,128 +49,48 @@ impl fmt::Display for Place {
     }
 }
 
-/// A member of an object, by offsets.
+/// A member of an object, or an element of a list, that a path goes through.
 struct Member<'a> {
+    /// Where its key stands, or it itself.
     key: usize,
     value: usize,
     /// What of the path is below it.
     below: &'a str,
 }
 
-/// Walks over a document that could be read; over any other it ends somewhere.
-struct Cursor<'t> {
-    text: &'t [u8],
-    at: usize,
+/// The offset of the last part of the path that is there.
+fn offset_of(text: &str, mut path: &str) -> usize {
+    let mut here = text.len() - text.trim_start_matches([' ', '\t', '\n', '\r']).len();
+    let mut value = here;
+    while !path.is_empty() {
+        let within = &text[value..];
+        let found = match within.bytes().next() {
+            Some(b'{') => member(within, path),
+            Some(b'[') => element(within, path),
+            _ => None,
+        };
+        let Some(found) = found else { break };
+        (here, value, path) = (value + found.key, value + found.value, found.below);
+    }
+    here
 }
 
-impl Cursor<'_> {
-    /// The offset of the last part of the path that is there.
-    fn find(mut self, path: &str) -> usize {
-        self.space();
-        let (mut here, mut path) = (self.at, path);
-        while !path.is_empty() {
-            let found = match self.byte() {
-                b'{' => self.member(path),
-                b'[' => self.element(path),
-                _ => None,
-            };
-            let Some(member) = found else { break };
-            (here, self.at, path) = (member.key, member.value, member.below);
-        }
-        here
-    }
+/// The member that the path goes through: the longest key that fits, of two the last.
+fn member<'a>(object: &str, path: &'a str) -> Option<Member<'a>> {
+    let fitting = items(object).into_iter().filter_map(|place| {
+        let (item, key) = (&object[place.clone()], place.start);
+        let name = key_of(item)?;
+        let value = place.end - item[key_end(item)?..].trim_start().len();
+        Some((name.len(), Member { key, value, below: below(path, &name)? }))
+    });
+    fitting.max_by_key(|(length, _)| *length).map(|(_, member)| member)
+}
 
-    /// The member that the path goes through: the longest key that fits, of two the last.
-    fn member<'a>(&mut self, path: &'a str) -> Option<Member<'a>> {
-        let mut best: Option<(usize, Member<'a>)> = None;
-        self.at += 1;
-        self.space();
-        while self.byte() == b'"' {
-            let key = self.at;
-            self.string();
-            let name = unescaped(&self.text[key..self.at]);
-            self.space();
-            self.at += 1; // the colon
-            self.space();
-            if let Some(below) = below(path, &name).filter(|_| best.as_ref().is_none_or(|(len, _)| *len <= name.len()))
-            {
-                best = Some((name.len(), Member { key, value: self.at, below }));
-            }
-            self.next();
-        }
-        best.map(|(_, member)| member)
-    }
-
-    /// The element that the path names first: `[3]`.
-    fn element<'a>(&mut self, path: &'a str) -> Option<Member<'a>> {
-        let (index, below) = path.strip_prefix('[')?.split_once(']')?;
-        let index: usize = index.parse().ok()?;
-        self.at += 1;
-        self.space();
-        for _ in 0..index {
-            self.next();
-        }
-        let is_there = !matches!(self.byte(), 0 | b']');
-        let below = below.strip_prefix('.').unwrap_or(below);
-        is_there.then_some(Member { key: self.at, value: self.at, below })
-    }
-
-    /// Over the value, and to what follows the comma.
-    fn next(&mut self) {
-        self.value();
-        self.space();
-        if self.byte() == b',' {
-            self.at += 1;
-            self.space();
-        }
-    }
-
-    fn value(&mut self) {
-        let mut depth = 0_usize;
-        while self.at < self.text.len() {
-            match self.byte() {
-                b'"' => self.string(),
-                b'{' | b'[' => {
-                    depth += 1;
-                    self.at += 1;
-                }
-                b'}' | b']' | b',' if depth == 0 => return,
-                b'}' | b']' => {
-                    depth -= 1;
-                    self.at += 1;
-                }
-                _ => self.at += 1,
-            }
-            if depth == 0 && matches!(self.byte(), b',' | b'}' | b']') {
-                return;
-            }
-        }
-    }
-
-    fn string(&mut self) {
-        self.at += 1;
-        while self.at < self.text.len() {
-            match self.byte() {
-                b'\\' => self.at += 2,
-                b'"' => {
-                    self.at += 1;
-                    break;
-                }
-                _ => self.at += 1,
-            }
-        }
-        self.at = self.at.min(self.text.len());
-    }
-
-    fn space(&mut self) {
-        while matches!(self.byte(), b' ' | b'\t' | b'\n' | b'\r') {
-            self.at += 1;
-        }
-    }
-
-    fn byte(&self) -> u8 {
-        self.text.get(self.at).copied().unwrap_or_default()
-    }
+/// The element that the path names first: `[3]`.
+fn element<'a>(list: &str, path: &'a str) -> Option<Member<'a>> {
+    let (index, below) = path.strip_prefix('[')?.split_once(']')?;
+    let place = items(list).into_iter().nth(index.parse().ok()?)?;
+    Some(Member { key: place.start, value: place.start, below: below.strip_prefix('.').unwrap_or(below) })
 }
 
 /// What of a path is below `key`, if it goes through it.
@@ -180,14 +101,6 @@ fn below<'a>(path: &'a str, key: &str) -> Option<&'a str> {
         Some(b'.') => Some(&rest[1..]),
         Some(_) => None,
     }
-}
-
-fn unescaped(key: &[u8]) -> Cow<'_, str> {
-    let plain = key.get(1..key.len().saturating_sub(1)).unwrap_or_default();
-    if plain.contains(&b'\\') {
-        return serde_json::from_slice::<String>(key).unwrap_or_default().into();
-    }
-    String::from_utf8_lossy(plain)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// Where the items of the outermost object or list stand, without the white space around them. The text is JSON.
-fn items(text: &str) -> Vec<Range<usize>> {
+pub(crate) fn items(text: &str) -> Vec<Range<usize>> {
     let (mut found, mut depth, mut begun) = (Vec::new(), 0, 0);
     let (mut quoted, mut escaped) = (false, false);
     let mut end = |from: usize, to: usize| {
@@ -27,6 +27,9 @@ fn items(text: &str) -> Vec<Range<usize>> {
                 depth -= 1;
                 if depth == 0 {
                     end(begun, at);
+                }
+                if depth <= 0 {
+                    break;
                 }
             }
             b',' if depth == 1 => {
@@ -78,7 +81,7 @@ pub(crate) fn spliced(object: &str, without: impl Fn(&str) -> bool, more: &[(&st
 }
 
 /// Behind the colon of a member.
-fn key_end(item: &str) -> Option<usize> {
+pub(crate) fn key_end(item: &str) -> Option<usize> {
     let mut escaped = false;
     let close = item.bytes().enumerate().skip(1).find(|(_, byte)| {
         let is_end = *byte == b'"' && !escaped;
@@ -89,7 +92,7 @@ fn key_end(item: &str) -> Option<usize> {
     Some(close + 1 + item[close + 1..].find(':')? + 1)
 }
 
-fn key_of(item: &str) -> Option<String> {
+pub(crate) fn key_of(item: &str) -> Option<String> {
     let (quoted, _) = item[..key_end(item)?].rsplit_once(':')?;
     serde_json::from_str(quoted.trim_end()).ok()
 }
