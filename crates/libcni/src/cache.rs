@@ -7,6 +7,7 @@ use cnikit_types::{Answer, Version};
 use serde_json::Value;
 
 use crate::entry::{Entry, Note};
+use crate::kept::there;
 use crate::{Attachment, Error, NetworkList};
 
 /// The longest file that is read: a result is a few kilobytes.
@@ -170,10 +171,7 @@ pub(crate) fn read(dir: &Path, name: &str) -> Result<Found, Error> {
     if name.contains(['/', '\0']) || name.len() > LONGEST_NAME {
         return Ok(Found::Nothing);
     }
-    let directory = match Directory::open(dir) {
-        Err(error) if error.is_absent() => return Ok(Found::Nothing),
-        opened => opened?,
-    };
+    let Some(directory) = there(dir)? else { return Ok(Found::Nothing) };
     match directory.read(name, LIMIT) {
         Ok(None) => Ok(Found::Nothing),
         Ok(Some((bytes, _))) => {

@@ -55,6 +55,11 @@ impl Note {
         }
     }
 
+    /// How long ago that was, as far as the clock tells; of a file that says no time, since it was written.
+    pub(crate) fn age(&self, written: SystemTime) -> Duration {
+        SystemTime::now().duration_since(self.time.unwrap_or(written)).unwrap_or_default()
+    }
+
     fn read(member: &Value) -> Self {
         let text = |key: &str| member.get(key).and_then(Value::as_str).map(str::to_owned);
         let number = |key: &str| member.get(key).and_then(Value::as_u64);

@@ -5,14 +5,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cnikit_store::Directory;
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::cache::LIMIT;
 use crate::entry::{Entry, KIND, Note, is_whole};
-use crate::lock::is_busy;
+use crate::kept::{names_in, there};
 use crate::{Cache, Error, Kept, State};
 
 /// One attachment at a glance; [`Cache::attachment`] tells all of it.
@@ -110,13 +109,8 @@ impl Cache {
     }
 
     fn glimpses(&self, dir: &Path, state: State) -> Result<Vec<Glimpse>, Error> {
-        let directory = match Directory::open(dir) {
-            Err(error) if error.is_absent() => return Ok(Vec::new()),
-            opened => opened?,
-        };
-        let mut names = directory.list()?;
-        names.retain(|name| !name.as_encoded_bytes().starts_with(b"."));
-        names.sort();
+        let Some(directory) = there(dir)? else { return Ok(Vec::new()) };
+        let names = names_in(&directory)?;
         let mut found = Vec::with_capacity(names.len());
         for name in names {
             let file = dir.join(&name);
@@ -128,7 +122,7 @@ impl Cache {
             };
             let mut one = quickly(&bytes, &file, written).unwrap_or_else(|| wholly(&bytes, &file, written));
             if one.state == State::Attached && state == State::Interrupted {
-                one.state = if is_busy(self, &one.container_id) { State::Adding } else { state };
+                one.state = self.state_of_begun(&one.container_id);
             }
             found.push(one);
         }
@@ -204,7 +198,7 @@ impl Kept {
 impl Glimpse {
     /// How long ago it was written, as far as the clock tells.
     pub fn age(&self) -> Duration {
-        SystemTime::now().duration_since(self.note.time.unwrap_or(self.written)).unwrap_or_default()
+        self.note.age(self.written)
     }
 }
 

@@ -84,6 +84,11 @@ impl Cache {
         Some(kept).filter(|kept| kept.network.is_empty() || kept.network == network)
     }
 
+    /// How far an ADD has come whose result is not kept.
+    pub(crate) fn state_of_begun(&self, container_id: &str) -> State {
+        if is_busy(self, container_id) { State::Adding } else { State::Interrupted }
+    }
+
     /// What a file says; `None` if it has gone.
     fn look(&self, dir: &Path, name: &OsString) -> Option<Kept> {
         let (file, begun) = (dir.join(name), dir == self.intents());
@@ -111,11 +116,7 @@ impl Cache {
                 Some(Kept { result: entry.result, ..unreadable(why) })
             }
             Found::Entry(entry) => {
-                let state = match begun {
-                    false => State::Attached,
-                    true if is_busy(self, &entry.at.container_id) => State::Adding,
-                    true => State::Interrupted,
-                };
+                let state = if begun { self.state_of_begun(&entry.at.container_id) } else { State::Attached };
                 Some(kept(*entry, state, written, file.clone()))
             }
         }
@@ -173,7 +174,7 @@ impl Kept {
 
     /// How long ago its file was written, as far as the clock tells.
     pub fn age(&self) -> Duration {
-        SystemTime::now().duration_since(self.note.time.unwrap_or(self.written)).unwrap_or_default()
+        self.note.age(self.written)
     }
 
     /// Why the path of its namespace no longer leads to it; `None` if it does, or nothing says that it does not.
@@ -199,10 +200,19 @@ impl Kept {
 
 /// The files of a directory but for temporary ones, by name; none if it is not there.
 fn names(dir: &Path) -> Result<Vec<OsString>, Error> {
-    let directory = match Directory::open(dir) {
-        Err(error) if error.is_absent() => return Ok(Vec::new()),
-        opened => opened?,
-    };
+    there(dir)?.map_or(Ok(Vec::new()), |directory| names_in(&directory))
+}
+
+/// A directory, if it is there.
+pub(crate) fn there(dir: &Path) -> Result<Option<Directory>, Error> {
+    match Directory::open(dir) {
+        Err(error) if error.is_absent() => Ok(None),
+        opened => Ok(Some(opened?)),
+    }
+}
+
+/// The same of an open one.
+pub(crate) fn names_in(directory: &Directory) -> Result<Vec<OsString>, Error> {
     let mut names = directory.list()?;
     names.retain(|name| !name.as_encoded_bytes().starts_with(b"."));
     names.sort();

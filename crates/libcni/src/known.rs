@@ -124,7 +124,7 @@ fn joined(place: &str, name: &str) -> String {
 }
 
 /// What people put into a document that has no comments.
-fn is_remark(name: &str) -> bool {
+pub(crate) fn is_remark(name: &str) -> bool {
     name.starts_with('_') || name.starts_with("//")
 }
 

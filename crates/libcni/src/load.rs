@@ -203,7 +203,7 @@ impl Candidate {
         Defect::of_key(&self.path, &self.text, error, remedy)
     }
 
-    fn without_plugins(&self) -> Defect {
+    pub(crate) fn without_plugins(&self) -> Defect {
         self.defect(ReadError::value("no plugin configs found").under("plugins"))
     }
 }

@@ -159,7 +159,7 @@ impl Networks {
         let mut failed = Vec::new();
         let mut note = |name: &str, ifname: &str, done: Result<Report, Error>| match done {
             Ok(done) => report.warnings.extend(done.warnings),
-            Err(why) => failed.push(Told { what: format!("network {name}, {ifname}"), why }),
+            Err(why) => failed.push(Told { what: about(name, ifname), why }),
         };
         let del =
             |list: &NetworkList, at: &Attachment| self.runtime.del_held(list, at, OnFailure::GoOn, Report::default());
@@ -242,10 +242,15 @@ impl Network {
     }
 
     fn what(&self) -> String {
-        format!("network {}, {}", self.list.name, self.ifname)
+        about(&self.list.name, &self.ifname)
     }
 
     fn told(&self, why: Error) -> Told {
         Told { what: self.what(), why }
     }
+}
+
+/// Of which network, and which interface of it, something is told.
+fn about(network: &str, ifname: &str) -> String {
+    format!("network {network}, {ifname}")
 }

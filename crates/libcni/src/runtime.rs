@@ -116,7 +116,7 @@ impl Runtime {
     pub fn add(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
         at.check_names(&list.name)?;
         let _locks = self.lock(&[&list.name], at)?;
-        self.add_held(list, at)
+        self.add_held(list, at, self.was_there(list, at))
     }
 
     /// As [`Runtime::add`], and after a failure sends DEL to the whole list, as a runtime has to, before it returns.
@@ -267,12 +267,11 @@ impl Runtime {
         self.waited(|waiting| self.slots.take(waiting))
     }
 
-    pub(crate) fn add_held(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
+    fn add_held(&self, list: &NetworkList, at: &Attachment, was_there: bool) -> Result<Value, Error> {
         self.cache.check_room(list, at)?;
         let chain = self.chain("ADD", list, at);
         chain.places().try_for_each(|place| chain.is_installed(place))?;
         let _slot = self.slot()?;
-        let was_there = self.was_there(list, at);
         let note = Note::now(&at.netns);
         self.cache.begin(list, at, &note)?;
         match chain.add() {
@@ -291,7 +290,7 @@ impl Runtime {
 
     pub(crate) fn add_or_undo_held(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
         let was_there = self.was_there(list, at);
-        self.add_held(list, at).map_err(|failed| {
+        self.add_held(list, at, was_there).map_err(|failed| {
             // Without a note nothing was begun.
             if was_there || !self.cache.has_begun(list, at) {
                 return failed;

@@ -8,7 +8,7 @@ use cnikit_invoke as invoke;
 use cnikit_types::{NetConf, ReadError, Value, Version, code};
 
 use crate::choose::asking;
-use crate::known::{COMMON, IPAM, LIST, PluginKeys, nearest};
+use crate::known::{COMMON, IPAM, LIST, PluginKeys, is_remark, nearest};
 use crate::list::{RESERVED, flag};
 use crate::load::{Candidate, EXTENSIONS};
 use crate::subnets::{self, HostRoute, Range};
@@ -137,7 +137,7 @@ struct Look<'a> {
     findings: Vec<Finding>,
 }
 
-impl Look<'_> {
+impl<'a> Look<'a> {
     /// Reads one file; `None` if there is no network in it to be looked at.
     fn network(&mut self, path: &Path) -> Result<Option<Seen>, Error> {
         let found = match Candidate::read(path) {
@@ -158,8 +158,7 @@ impl Look<'_> {
         let name = self.files[file].conf.name().unwrap_or_default().to_owned();
         let version = match read {
             Ok(_) if plugins.is_empty() => {
-                let defect = self.files[file].defect(ReadError::value("no plugin configs found").under("plugins"));
-                self.tell(Severity::Error, defect);
+                self.tell(Severity::Error, self.files[file].without_plugins());
                 None
             }
             Ok(list) => Some(list.version),
@@ -214,9 +213,7 @@ impl Look<'_> {
     fn keys(&mut self, network: &Seen) {
         if self.files[network.file].is_list() {
             let names: Vec<String> = self.files[network.file].conf.0.keys().cloned().collect();
-            for name in
-                names.iter().filter(|name| !LIST.contains(&name.as_str()) && !name.starts_with(['_', '/'])).take(MOST)
-            {
+            for name in names.iter().filter(|name| !LIST.contains(&name.as_str()) && !is_remark(name)).take(MOST) {
                 let meant = LIST.iter().find(|known| known.eq_ignore_ascii_case(name)).copied();
                 let meant = meant.or_else(|| nearest(name, LIST.into_iter()));
                 self.warn(
@@ -240,11 +237,11 @@ impl Look<'_> {
         }
         if let Some(keys) = self.known(plugin.conf.plugin_type()) {
             let common = [&COMMON[..], &RESERVED].concat();
-            self.unknown(&keys, plugin, "", keys.unknown(&plugin.conf.0, &common, MOST));
+            self.unknown(keys, plugin, "", keys.unknown(&plugin.conf.0, &common, MOST));
         }
         if let (Some(keys), Some(Value::Object(ipam))) = (self.known(plugin.conf.ipam_type()), plugin.conf.get("ipam"))
         {
-            self.unknown(&keys, plugin, "ipam", keys.unknown(ipam, &IPAM, MOST));
+            self.unknown(keys, plugin, "ipam", keys.unknown(ipam, &IPAM, MOST));
         }
     }
 
@@ -260,8 +257,8 @@ impl Look<'_> {
         }
     }
 
-    fn known(&self, plugin: Option<&str>) -> Option<PluginKeys> {
-        self.validator.keys_of(plugin?).cloned()
+    fn known(&self, plugin: Option<&str>) -> Option<&'a PluginKeys> {
+        self.validator.keys_of(plugin?)
     }
 
     /// Capabilities that are declared for a plugin that takes them not, and those that nobody declares.
@@ -276,9 +273,10 @@ impl Look<'_> {
             let ipam = match plugin.conf.ipam_type().map(|ipam| self.known(Some(ipam))) {
                 // Nobody knows what that takes.
                 Some(None) => continue,
-                ipam => ipam.flatten().unwrap_or_default(),
+                ipam => ipam.flatten(),
             };
-            let taken: Vec<&str> = own.capabilities().chain(ipam.capabilities()).collect();
+            let taken: Vec<&str> =
+                own.capabilities().chain(ipam.into_iter().flat_map(PluginKeys::capabilities)).collect();
             for name in names.into_iter().filter(|name| !taken.contains(&name.as_str())).take(MOST) {
                 let meant = nearest(name, taken.iter().copied());
                 let why = format!("{} takes no such capability", own.plugin);
