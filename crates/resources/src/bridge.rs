@@ -9,7 +9,7 @@ use cnikit_skel::{Error, Journal, Result, code};
 use cnikit_types::Interface;
 
 use crate::layer3::Detection;
-use crate::quiet;
+use crate::{quiet, random};
 
 /// A bridge that all containers of a network share: made when it is not there, else adopted as it is; never removed.
 #[derive(Clone, Debug)]
@@ -152,9 +152,7 @@ fn filters_none(bridge: &str) -> Error {
 
 /// Random: two nodes that have a bridge of one name must not meet with one MAC.
 pub(crate) fn random_mac() -> Result<Mac> {
-    let mut bytes = [0; 6];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Error::new(code::SYSTEM, format!("no random bytes for a MAC: {error}")))?;
+    let mut bytes: [u8; 6] = random::bytes("a MAC")?;
     bytes[0] = (bytes[0] & 0xfc) | 0x02;
     Ok(Mac(bytes))
 }

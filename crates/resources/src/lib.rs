@@ -27,6 +27,7 @@ pub mod loopback;
 pub mod masquerade;
 pub mod port;
 mod quiet;
+mod random;
 mod removal;
 pub mod routed;
 mod rules;

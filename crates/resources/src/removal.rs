@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use cnikit_netlink::{Batch, Change, Link, Netlink};
-use cnikit_skel::{Error, Errors, Result, code};
+use cnikit_skel::{Errors, Result};
+
+use crate::random;
 
 /// How many links go at once: meanwhile nobody else on the host can change any, for about 2 ms a link.
 const AT_ONCE: usize = 64;
@@ -45,8 +47,7 @@ fn delete_group(netlink: &Netlink, links: &[Link], group: u32, is_meant: impl Fn
 
 /// Any but 0, which is that of all links that are in none.
 fn random_group() -> Result<u32> {
-    let number = getrandom::u32();
-    let number = number.map_err(|error| Error::new(code::SYSTEM, format!("no random bytes for a group: {error}")))?;
+    let number = u32::from_ne_bytes(random::bytes("a group")?);
     Ok(number.max(1))
 }
 
