@@ -125,7 +125,7 @@ fn routes() -> Vec<HostRoute> {
     let links = netlink.links().unwrap_or_default();
     let name = |index: Option<u32>| links.iter().find(|link| Some(link.index) == index).map(|link| link.name.clone());
     let all = [Family::V4, Family::V6].map(|family| netlink.routes(family).unwrap_or_default());
-    let main = all.into_iter().flatten().filter(|route| route.table == 254 && route.kind == 1 && !route.is_default());
+    let main = all.into_iter().flatten().filter(|route| route.is_ordinary() && !route.is_default());
     main.filter_map(|route| Some(HostRoute { network: route.dst, device: name(route.index)? })).collect()
 }
 

@@ -24,14 +24,7 @@ fn items(shown: &[Shown]) -> Vec<Item> {
             format!("container {}", kept.at.container_id),
             format!("namespace {} ({})", kept.at.netns, one.standing.word()),
         ];
-        match &one.inside {
-            Some(inside) => {
-                lines.push(described(&inside.link));
-                lines.extend(inside.addresses.iter().map(|address| format!("address {address}")));
-                lines.extend(inside.routes.iter().map(|route| format!("route {route}")));
-            }
-            None => lines.push(format!("{} is not there", kept.at.ifname)),
-        }
+        lines.extend(one.inside_lines());
         let container = items.len();
         items.push(Item { column: 0, lines, on: None });
         let mut last = container;

@@ -11,8 +11,6 @@ use cnikit_libcni::{Cache, Glimpse, Kept};
 use cnikit_netlink::{Link, Netlink};
 use cnikit_netns::{Fate, Living};
 use cnikit_reservations::{Holder, Owner, Range, RangeSet, Reservation};
-use cnikit_resources::alias;
-use cnikit_skel::Tag;
 use serde_json::{Value, json};
 
 use crate::command_line::{Common, Leaks, Reclaim, Sight, Usage, Where};
@@ -21,6 +19,7 @@ use crate::failure::{Failure, Result};
 use crate::namespace::Look;
 use crate::output::{Cell, Output, Tone, print, print_json};
 use crate::places::{Place, places};
+use crate::show::is_tagged;
 use crate::time::{age, ago, moment};
 use crate::verbs::look;
 
@@ -160,8 +159,6 @@ impl Thorough {
 
     /// The host's end of the attachment: a pair goes with the namespace of either end, so the other one lives.
     fn link_of(&self, network: &str, kept: &Kept) -> Option<&str> {
-        let (container, ifname) = (kept.at.container_id.clone(), kept.at.ifname.clone());
-        let tag = Tag { network: network.to_owned(), container, ifname };
         let interfaces = kept.answer().map(|answer| answer.interfaces).unwrap_or_default();
         let named = |link: &Link| {
             let is_it = |one: &cnikit_types::Interface| {
@@ -170,7 +167,7 @@ impl Thorough {
             };
             interfaces.iter().any(is_it)
         };
-        let is_it = |link: &&Link| alias::owner(link, &tag) == alias::Owner::This || named(link);
+        let is_it = |link: &&Link| is_tagged(link, network, kept) || named(link);
         self.links.iter().find(is_it).map(|link| link.name.as_str())
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use cnikit_libcni::NetworkList;
+use cnikit_libcni::{EXTENSIONS, NetworkList, conf_files, list_from_file};
 use cnikit_reservations::{Boot, PATIENCE, RangeSet, Store};
 use cnikit_types::NetConf;
 
@@ -69,12 +69,6 @@ fn configured(common: &Common) -> BTreeMap<(PathBuf, String), Vec<RangeSet>> {
 
 /// Every network of a directory that can be read.
 fn lists(dir: &Path) -> Vec<NetworkList> {
-    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
-    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    let is_configuration = |path: &PathBuf| {
-        path.extension().is_some_and(|end| ["conflist", "conf", "json"].iter().any(|known| end == *known))
-    };
-    files.retain(|path| is_configuration(path) && path.is_file());
-    files.sort();
-    files.iter().filter_map(|file| NetworkList::parse(&std::fs::read(file).ok()?).ok()).collect()
+    let files = conf_files(dir, &EXTENSIONS).unwrap_or_default();
+    files.iter().filter_map(|file| list_from_file(file).ok()).collect()
 }

@@ -121,15 +121,20 @@ impl Host {
 
     /// The link that bears the attachment's tag: of plugins that write one.
     fn tagged(&self, kept: &Kept) -> Option<&Link> {
-        let (container, ifname) = (kept.at.container_id.clone(), kept.at.ifname.clone());
-        let tag = Tag { network: kept.network.clone(), container, ifname };
-        self.links.iter().find(|link| alias::owner(link, &tag) == alias::Owner::This)
+        self.links.iter().find(|link| is_tagged(link, &kept.network, kept))
     }
 
     fn addresses(&self, link: &Link) -> Vec<String> {
         let found = self.netlink.addresses(link.index).unwrap_or_default();
         found.iter().map(|address| address.address.to_string()).collect()
     }
+}
+
+/// Whether a link of the host bears the attachment's tag.
+pub(crate) fn is_tagged(link: &Link, network: &str, kept: &Kept) -> bool {
+    let (container, ifname) = (kept.at.container_id.clone(), kept.at.ifname.clone());
+    let tag = Tag { network: network.to_owned(), container, ifname };
+    alias::owner(link, &tag) == alias::Owner::This
 }
 
 /// The container's end, and the number of the host's.
@@ -139,8 +144,7 @@ fn inside(kept: &Kept) -> Option<(Inside, Option<u32>)> {
     let link = netlink.find_link(&kept.at.ifname).ok()??;
     let addresses = netlink.addresses(link.index).unwrap_or_default();
     let routes = netlink.routes_of(link.index).unwrap_or_default();
-    // Local, broadcast and multicast routes are the kernel's own.
-    let routes = routes.iter().filter(|route| route.table == 254 && route.kind == 1).map(words).collect();
+    let routes = routes.iter().filter(|route| route.is_ordinary()).map(words).collect();
     let own = Netns::own().map(|own| netlink.namespace_id(&own).ok().flatten());
     let peer = link.lower.filter(|_| link.lower_netns.is_some() && link.lower_netns == own.ok().flatten());
     let addresses = addresses.iter().map(|address| address.address.to_string()).collect();
@@ -200,12 +204,18 @@ impl Shown {
     }
 
     fn inside_branch(&self) -> Branch {
+        let mut lines = self.inside_lines().into_iter();
+        Branch::over(lines.next().unwrap_or_default(), lines)
+    }
+
+    /// The container's end in lines: itself, or that it is not there, then its addresses and routes.
+    pub(crate) fn inside_lines(&self) -> Vec<String> {
         let Some(Inside { link, addresses, routes }) = &self.inside else {
-            return Branch::over(format!("{} is not there", self.kept.at.ifname), []);
+            return vec![format!("{} is not there", self.kept.at.ifname)];
         };
-        let text = described(link);
         let addresses = addresses.iter().map(|address| format!("address {address}"));
-        Branch::over(text, addresses.chain(routes.iter().map(|route| format!("route {route}"))))
+        let routes = routes.iter().map(|route| format!("route {route}"));
+        std::iter::once(described(link)).chain(addresses).chain(routes).collect()
     }
 
     fn peer_branch(&self, peer: &Link) -> Branch {

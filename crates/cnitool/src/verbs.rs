@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::command_line::{self, Common, Sight};
 use crate::failure::{Failure, Result};
+use crate::namespace::Look;
 use crate::output::{Output, Progress, indented, print, print_json, say};
 use crate::places::places;
 use crate::{container, environment};
@@ -170,8 +171,8 @@ pub(crate) fn gc(common: &Common, out: Output, asked: &command_line::Gc) -> Resu
 
 fn verdicts(common: &Common, list: &NetworkList, runtime: &Runtime, asked: &command_line::Gc) -> Result<Vec<Verdict>> {
     let known: Vec<Kept> = runtime.cache.attachments()?.into_iter().filter(|kept| kept.network == list.name).collect();
-    let living = living(&known, asked);
-    let mut verdicts: Vec<Verdict> = known.iter().map(|kept| judge(kept, living.as_ref(), asked)).collect();
+    let (look, living) = (Look::new(), living(&known, asked));
+    let mut verdicts: Vec<Verdict> = known.iter().map(|kept| judge(kept, &look, living.as_ref(), asked)).collect();
     if !asked.all {
         verdicts.extend(unknown(common, list, &verdicts)?);
     }
@@ -195,7 +196,7 @@ pub(crate) fn look(sight: Sight) -> Living {
     living
 }
 
-fn judge(kept: &Kept, living: Option<&Living>, asked: &command_line::Gc) -> Verdict {
+fn judge(kept: &Kept, look: &Look, living: Option<&Living>, asked: &command_line::Gc) -> Verdict {
     let (container, ifname) = (kept.at.container_id.clone(), kept.at.ifname.clone());
     let verdict = |keep, why: String| Verdict { container: container.clone(), ifname: ifname.clone(), keep, why };
     if asked.keep.contains(&format!("{container}/{ifname}")) {
@@ -208,7 +209,7 @@ fn judge(kept: &Kept, living: Option<&Living>, asked: &command_line::Gc) -> Verd
         return verdict(true, "it is being added".to_owned());
     }
     let Some(lost) = kept.lost_namespace() else { return verdict(true, "its namespace lives".to_owned()) };
-    let (Some(living), Some(cookie), true) = (living, kept.note.netns_cookie, is_of_now(kept)) else {
+    let (Some(living), Some(cookie), Some(true)) = (living, kept.note.netns_cookie, look.is_of_now(&kept.note)) else {
         return verdict(false, lost);
     };
     match living.fate(cookie) {
@@ -216,11 +217,6 @@ fn judge(kept: &Kept, living: Option<&Living>, asked: &command_line::Gc) -> Verd
         Fate::Unknown(unseen) => verdict(true, format!("{lost}, but it may live on: {unseen}")),
         Fate::Dead => verdict(false, lost),
     }
-}
-
-/// Whether it was written in this boot.
-fn is_of_now(kept: &Kept) -> bool {
-    kept.note.boot_id.as_deref().is_some_and(|then| cnikit_netns::boot_id().is_ok_and(|now| now == then))
 }
 
 /// Who holds an address of the network and is not known here: another runtime's, with a cache of its own, it may be.

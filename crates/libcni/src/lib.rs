@@ -67,7 +67,7 @@ pub use glimpse::Glimpse;
 pub use kept::{Kept, State};
 pub use known::PluginKeys;
 pub use list::{Listed, NetworkList};
-pub use load::{NetworkFile, conf_files, list_from_file, load};
+pub use load::{EXTENSIONS, NetworkFile, conf_files, list_from_file, load};
 pub use merged::{Joined, Merged};
 pub use networks::{Network, Networks};
 pub use place::Place;

@@ -10,7 +10,7 @@ use crate::list::flag;
 use crate::{Defect, Error, NetworkList, file};
 
 /// What a network's files end in: a list, and two names for one plugin.
-pub(crate) const EXTENSIONS: [&str; 3] = ["conflist", "conf", "json"];
+pub const EXTENSIONS: [&str; 3] = ["conflist", "conf", "json"];
 
 /// A file as far as it must be read to know whether it is the one.
 pub(crate) struct Candidate {

@@ -109,6 +109,11 @@ impl Route {
         }
     }
 
+    /// Whether it leads packets on, by the main table: local, broadcast and multicast routes are the kernel's own.
+    pub fn is_ordinary(&self) -> bool {
+        self.table == MAIN_TABLE && self.kind == UNICAST
+    }
+
     /// Whether it is a default route.
     pub fn is_default(&self) -> bool {
         self.dst.prefix() == 0
