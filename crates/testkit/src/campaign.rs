@@ -1,6 +1,6 @@
 //! Many disturbed calls, each followed by what a runtime does then, and a look at everything that may be left.
 
-mod line;
+pub(crate) mod line;
 mod scene;
 mod stage;
 mod why;

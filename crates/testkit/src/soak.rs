@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
+use crate::campaign::line::put;
 use crate::campaign::{Line, seed};
 use crate::flood::BATCH;
 use crate::node::{Crowd, Node, Tally};
@@ -50,7 +51,7 @@ impl Soak {
     pub fn run(&self) -> io::Result<Tally> {
         let mut state = self.begun()?;
         if let Some(text) = self.is_over(&state) {
-            say(&format!("soak: {text}\n"));
+            put(&format!("soak: {text}\n"));
         }
         let (begin, before) = (Instant::now(), (state.tally.operations, state.seconds));
         let round: Vec<&Subject> =
@@ -64,7 +65,7 @@ impl Soak {
             };
             let mut chance = Rng::with_seed(state.seed.wrapping_add(state.batches));
             let one = node.batch(&mut chance, BATCH.min(self.operations - state.tally.operations));
-            one.found.iter().for_each(|found| say(&format!("\n{found}\n")));
+            one.found.iter().for_each(|found| put(&format!("\n{found}\n")));
             self.is_still(&state.build)?;
             standing = one.found.is_empty().then_some((subject, node));
             state.tally.add(one);
@@ -133,7 +134,7 @@ impl Soak {
         let left = Duration::from_secs_f64(each * count(self.operations.saturating_sub(*operations)));
         let percent = operations * 100 / self.operations.max(1);
         let (start, end) = if io::stderr().is_terminal() { ("\r\x1b[K", "") } else { ("", "\n") };
-        say(&format!(
+        put(&format!(
             "{start}soak: {operations} of {} operations ({percent} %), {kills} killed, {audits} audits, {} found; {:.0} a second, {} left{end}",
             self.operations,
             found.len(),
@@ -172,10 +173,6 @@ impl State {
         fs::write(&new, serde_json::to_vec_pretty(self)?)?;
         fs::rename(new, path)
     }
-}
-
-fn say(text: &str) {
-    io::stderr().write_all(text.as_bytes()).expect("standard error can be written to");
 }
 
 #[expect(clippy::cast_precision_loss, reason = "nobody counts so far")]

@@ -69,9 +69,14 @@ impl fmt::Display for Line {
     }
 }
 
-/// Says something where no test harness keeps it back.
+/// Says a line where no test harness keeps it back.
 pub(crate) fn tell(text: &str) {
-    io::stderr().write_all(format!("{text}\n").as_bytes()).expect("standard error can be written to");
+    put(&format!("{text}\n"));
+}
+
+/// The same with a text that need not be a line.
+pub(crate) fn put(text: &str) {
+    io::stderr().write_all(text.as_bytes()).expect("standard error can be written to");
 }
 
 /// Is everything to be tried that there is? So it is where `CNIKIT_CAMPAIGNS` is `whole`.
