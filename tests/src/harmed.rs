@@ -5,7 +5,7 @@ use std::path::Path;
 use cnikit_testkit::Subject;
 use serde_json::json;
 
-use crate::{apart, bin, dual_stack, installed};
+use crate::{apart, bin, dual_stack, installed, written_down};
 
 /// Gives the macro `$tests` every subject, one line each: what its tests are called, what it is, and what is tried beside kills
 /// and faults: `moments` and `limits`. A plugin more is a line more.
@@ -15,6 +15,7 @@ macro_rules! each_harmed {
         $crate::each_harmed! { $tests:
             loopback: alone("loopback"), moments, limits;
             host_local: alone("host-local"), moments, limits;
+            static_ipam: alone("static"), moments, limits;
             bridge_with_nftables: masquerading("bridge", "nftables"), moments, limits;
             bridge_with_iptables: masquerading("bridge", "iptables"), moments, limits;
             bridge_with_mac_spoof_check: spoof_checking_bridge(), moments, limits;
@@ -31,7 +32,12 @@ macro_rules! each_harmed {
 
 /// A plugin that makes no interface, as it is installed.
 pub fn alone(plugin: &str) -> Subject {
-    Subject::new(installed(), plugin, if plugin == "loopback" { json!({}) } else { json!({"ipam": dual_stack()}) })
+    let keys = match plugin {
+        "loopback" => json!({}),
+        "static" => json!({"ipam": written_down()}),
+        _ => json!({"ipam": dual_stack()}),
+    };
+    Subject::new(installed(), plugin, keys)
 }
 
 /// An interface plugin with all that it makes for both families, masquerade by `backend` included.

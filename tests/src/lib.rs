@@ -24,7 +24,7 @@ use cnikit_testkit::Subject;
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
-const NAMES: [&str; 4] = ["bridge", "host-local", "loopback", "ptp"];
+const NAMES: [&str; 5] = ["bridge", "host-local", "loopback", "ptp", "static"];
 
 /// Where cargo puts what it builds beside this test: `target/TRIPLE/PROFILE`.
 pub fn built() -> PathBuf {
@@ -132,6 +132,12 @@ pub fn subject(plugin: &str, conf: Value) -> Subject {
 /// host-local with both families.
 pub fn dual_stack() -> Value {
     json!({"type": "host-local", "ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd00:77::/64"}]]})
+}
+
+/// static with both families.
+pub fn written_down() -> Value {
+    let addresses = json!([{"address": "10.77.0.5/24", "gateway": "10.77.0.1"}, {"address": "fd00:77::5/64", "gateway": "fd00:77::1"}]);
+    json!({"type": "static", "addresses": addresses, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]})
 }
 
 /// What is flooded, as it is installed, each with its weight: how many of ten calls are its own.

@@ -94,15 +94,12 @@ impl Node<'_> {
     }
 
     fn call(&self, who: Who, verb: &str, netns: &str, prev: Option<&Value>) -> Said {
-        let theirs = self.release.bin();
-        // Ours have no `static` yet, and whoever looks for a plugin takes the first that is found.
-        let (bin, path) = match who {
-            Who::Theirs => (theirs.clone(), theirs.display().to_string()),
-            Who::Ours => (bin().to_owned(), format!("{}:{}", bin().display(), theirs.display())),
+        let bin = match who {
+            Who::Theirs => self.release.bin(),
+            Who::Ours => bin().to_owned(),
         };
         let env = [
             ("CNI_ARGS", self.row.args),
-            ("CNI_PATH", &path),
             // Where iptables and nft are.
             ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
         ];

@@ -28,10 +28,11 @@ enum Stdin {
     Raw(fn() -> Vec<u8>),
 }
 
-const ALL: &[&str] = &["bridge", "ptp", "loopback", "host-local"];
+const ALL: &[&str] = &["bridge", "ptp", "loopback", "host-local", "static"];
 const MAIN: &[&str] = &["bridge", "ptp", "loopback"];
 const ASKING_IPAM: &[&str] = &["bridge", "ptp"];
-const KNOWING_ARGS: &[&str] = &["bridge", "host-local"];
+const KNOWING_ARGS: &[&str] = &["bridge", "host-local", "static"];
+const IPAM: &[&str] = &["host-local", "static"];
 
 /// A host on which nothing may ever appear, and what calls refer to.
 struct Scene {
@@ -54,8 +55,10 @@ impl Scene {
         let ranges = json!([[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd00:77::/64"}]]);
         let ipam = json!({"type": "host-local", "dataDir": leases, "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]});
         let mut conf = json!({"cniVersion": "1.1.0", "name": "badnet", "type": plugin});
+        let addresses = json!([{"address": "10.77.0.9/24", "gateway": "10.77.0.1"}]);
+        let written = json!({"type": "static", "addresses": addresses, "routes": [{"dst": "0.0.0.0/0"}]});
         if plugin != "loopback" {
-            conf["ipam"] = ipam;
+            conf["ipam"] = if plugin == "static" { written } else { ipam };
         }
         conf
     }
@@ -410,18 +413,18 @@ const KEYS: &[(&[&str], &str, Type)] = &[
     (&["bridge"], "/macspoofchk", Bool),
     (&["bridge"], "/runtimeConfig/mac", Text),
     (&["bridge"], "/args/cni/mac", Text),
-    (&["host-local"], "/ipam", Object),
+    (IPAM, "/ipam", Object),
     (&["host-local"], "/ipam/dataDir", Text),
     (&["host-local"], "/ipam/resolvConf", Text),
-    (&["host-local"], "/ipam/routes", List),
-    (&["host-local"], "/ipam/routes/0", Object),
-    (&["host-local"], "/ipam/routes/0/dst", Text),
-    (&["host-local"], "/ipam/routes/0/gw", Text),
-    (&["host-local"], "/ipam/routes/0/mtu", Integer),
-    (&["host-local"], "/ipam/routes/0/advmss", Integer),
-    (&["host-local"], "/ipam/routes/0/priority", Integer),
-    (&["host-local"], "/ipam/routes/0/table", Integer),
-    (&["host-local"], "/ipam/routes/0/scope", Integer),
+    (IPAM, "/ipam/routes", List),
+    (IPAM, "/ipam/routes/0", Object),
+    (IPAM, "/ipam/routes/0/dst", Text),
+    (IPAM, "/ipam/routes/0/gw", Text),
+    (IPAM, "/ipam/routes/0/mtu", Integer),
+    (IPAM, "/ipam/routes/0/advmss", Integer),
+    (IPAM, "/ipam/routes/0/priority", Integer),
+    (IPAM, "/ipam/routes/0/table", Integer),
+    (IPAM, "/ipam/routes/0/scope", Integer),
     (&["host-local"], "/ipam/subnet", Text),
     (&["host-local"], "/ipam/rangeStart", Text),
     (&["host-local"], "/ipam/rangeEnd", Text),
@@ -433,9 +436,18 @@ const KEYS: &[(&[&str], &str, Type)] = &[
     (&["host-local"], "/ipam/ranges/0/0/rangeStart", Text),
     (&["host-local"], "/ipam/ranges/0/0/rangeEnd", Text),
     (&["host-local"], "/ipam/ranges/0/0/gateway", Text),
-    (&["host-local"], "/runtimeConfig/ips", List),
+    (IPAM, "/runtimeConfig/ips", List),
     (&["host-local"], "/runtimeConfig/ipRanges", List),
-    (&["host-local"], "/args/cni/ips", List),
+    (IPAM, "/args/cni/ips", List),
+    (&["static"], "/ipam/addresses", List),
+    (&["static"], "/ipam/addresses/0", Object),
+    (&["static"], "/ipam/addresses/0/address", Text),
+    (&["static"], "/ipam/addresses/0/gateway", Text),
+    (&["static"], "/ipam/dns", Object),
+    (&["static"], "/ipam/dns/nameservers", List),
+    (&["static"], "/ipam/dns/domain", Text),
+    (&["static"], "/ipam/dns/search", List),
+    (&["static"], "/ipam/dns/options", List),
 ];
 
 /// Every known key with every wrong type; the error names its path.
@@ -536,17 +548,48 @@ fn values_of_host_local() -> Vec<Bad> {
     ]
 }
 
+/// Values of static's keys that cannot be.
+fn values_of_static() -> Vec<Bad> {
+    let written = |pointer, value: Value, says: &str| bad(&["static"], "ADD", [(pointer, value)], 7, says);
+    let asked = |args: &str, says: &str| bad(&["static"], "ADD", NONE, 4, says).env("CNI_ARGS", args);
+    let expected = "field is expected to be in CIDR notation, got: ";
+    let entry = "an entry in the 'ips' field is NOT in CIDR notation, got: ";
+    let two = json!([{"address": "10.77.0.5/24"}, {"address": "10.77.0.6/24"}]);
+    vec![
+        written("/ipam", Value::Null, "ipam"),
+        written("/ipam/addresses/0/address", json!("10.77.0.5"), &format!("'address' {expected}'10.77.0.5'")),
+        written("/ipam/addresses/0/address", json!(""), &format!("ipam.addresses[0]: the 'address' {expected}''")),
+        written("/ipam/addresses/0/gateway", json!("bad"), "ipam.addresses[0]: invalid IP address: bad"),
+        written("/ipam/routes/0", json!({"gw": "10.77.0.1"}), "ipam.routes[0].dst: is missing"),
+        written("/runtimeConfig/ips", json!(["10.77.0.5"]), &format!("runtimeConfig.ips[0]: {entry}'10.77.0.5'")),
+        written("/args/cni/ips", json!(["10.77.0.5/24", ""]), &format!("args.cni.ips[1]: {entry}''")),
+        bad(
+            &["static"],
+            "ADD",
+            [("/cniVersion", json!("0.2.0")), ("/ipam/addresses", two)],
+            7,
+            "CNI version 0.2.0 does not support more than 1 address per family",
+        ),
+        asked("IP=nonsense", &format!("CNI_ARGS IP: the 'ip' {expected}'nonsense'")),
+        asked("IP=10.77.0.5/24,", &format!("CNI_ARGS IP: the 'ip' {expected}''")),
+        asked("GATEWAY=zz", "CNI_ARGS GATEWAY: invalid gateway address: zz"),
+        // Whether or not it counts.
+        bad(&["static"], "ADD", [("/runtimeConfig/ips", json!(["10.77.0.5/24"]))], 4, "'nonsense'")
+            .env("CNI_ARGS", "IP=nonsense"),
+    ]
+}
+
 #[test]
 fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_nothing() {
     let scene = Scene::new();
     let (before, inside) = (Snapshot::of(&scene.host), Snapshot::inside(&scene.container));
-    let table =
-        [documents(), variables(), names(), sandboxes(&scene), args(), types(&scene), values(), values_of_host_local()];
+    let values = [values(), values_of_host_local(), values_of_static()];
+    let table = [documents(), variables(), names(), sandboxes(&scene), args(), types(&scene)].into_iter().chain(values);
     let mut wrong = Vec::new();
-    for bad in table.iter().flatten() {
+    for bad in table.flatten() {
         for plugin in bad.plugins {
-            let said = scene.call(plugin, bad);
-            wrong.extend(judge(plugin, bad, &said).err().map(|why| format!("{}: {why}: {said:?}", bad.what(plugin))));
+            let said = scene.call(plugin, &bad);
+            wrong.extend(judge(plugin, &bad, &said).err().map(|why| format!("{}: {why}: {said:?}", bad.what(plugin))));
         }
     }
     assert!(wrong.is_empty(), "{} wrong answers:\n{}", wrong.len(), wrong.join("\n"));
@@ -597,13 +640,14 @@ const REQUIRED: &[(&[&str], &str)] = &[
     (ALL, "/prevResult/interfaces/0"),
     (ALL, "/prevResult/ips/0"),
     (ALL, "/prevResult/ips/0/address"),
-    (&["ptp", "host-local"], "/ipam"),
+    (&["ptp", "host-local", "static"], "/ipam"),
     (&["ptp"], "/ipam/type"),
-    (&["host-local"], "/ipam/routes/0"),
-    (&["host-local"], "/ipam/routes/0/dst"),
+    (IPAM, "/ipam/routes/0"),
+    (IPAM, "/ipam/routes/0/dst"),
     (&["host-local"], "/ipam/ranges/0"),
     (&["host-local"], "/ipam/ranges/0/0"),
     (&["host-local"], "/ipam/ranges/0/0/subnet"),
+    (&["static"], "/ipam/addresses/0"),
 ];
 
 fn is_required(plugin: &str, pointer: &str) -> bool {

@@ -37,6 +37,8 @@ struct Documented {
 fn documented() -> Vec<Documented> {
     let host_local = json!({"type": "host-local", "subnet": "10.1.4.0/24", "ranges": [[{"subnet": "10.1.2.0/23"}]],
         "routes": [{"dst": "10.0.0.0/8"}]});
+    let written =
+        json!({"type": "static", "addresses": [{"address": "10.1.6.5/24"}], "routes": [{"dst": "10.0.0.0/8"}]});
     let more = ["runtimeConfig.ipRanges", "runtimeConfig.ips", "args.cni.ips"];
     vec![
         Documented {
@@ -57,6 +59,17 @@ fn documented() -> Vec<Documented> {
             .concat(),
             read: shown::<Ipam<host_local::HostLocal>>,
             base: json!({"ipam": host_local}),
+            under: "ipam",
+        },
+        Documented {
+            name: "static",
+            keys: [
+                keys::of_plugin::<static_ipam::Static>(&[], <static_ipam::Static as IpamPlugin>::KNOWN_ARGS),
+                ["runtimeConfig.ips", "args.cni.ips"].map(Key::elsewhere).to_vec(),
+            ]
+            .concat(),
+            read: shown::<Ipam<static_ipam::Static>>,
+            base: json!({"ipam": written}),
             under: "ipam",
         },
     ]

@@ -4,11 +4,21 @@ use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
 use cnikit_tests::tampering::{BRIDGE, COMMON, IN_THE_RING, IPTABLES, LAYER2, NFTABLES, PTP, SPOOF, Thing};
-use cnikit_tests::{dual_stack, interface_subjects, subject};
+use cnikit_tests::{dual_stack, interface_subjects, subject, written_down};
 use serde_json::json;
 
 fn loopback() -> Subject {
     subject("loopback", json!({}))
+}
+
+/// It makes nothing.
+fn addresses_written_down() -> Subject {
+    subject("static", json!({"ipam": written_down()}))
+}
+
+/// It has its addresses from static.
+fn bridge_with_static() -> Subject {
+    subject("bridge", json!({"isGateway": true, "ipMasq": true, "ipam": written_down()}))
 }
 
 fn bridge() -> Subject {
@@ -29,7 +39,8 @@ fn ptp() -> Subject {
 
 #[test]
 fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
-    interface_subjects().iter().chain([&loopback()]).for_each(life::leaves_no_trace);
+    let more = [loopback(), addresses_written_down(), bridge_with_static()];
+    interface_subjects().iter().chain(&more).for_each(life::leaves_no_trace);
 }
 
 #[test]
@@ -40,6 +51,11 @@ fn del_succeeds_in_every_poor_form_of_bridge() {
 #[test]
 fn del_succeeds_in_every_poor_form_of_a_bridge_without_layer_3() {
     life::survives_poor_dels(&layer2());
+}
+
+#[test]
+fn del_succeeds_in_every_poor_form_of_static() {
+    life::survives_poor_dels(&addresses_written_down());
 }
 
 #[test]

@@ -16,9 +16,10 @@ fn of(plugin: &str) -> Vec<Row> {
 }
 
 #[test]
-fn loopback_and_host_local_are_alike() {
+fn loopback_host_local_and_static_are_alike() {
     for release in [Release::Packaged, Release::Newest] {
         mixed::alike(release, &of("loopback"));
+        mixed::alike(release, &of("static"));
         mixed::alike(release, &of("host-local"));
     }
 }

@@ -22,6 +22,7 @@ twisted! {
     bridge: "bridge";
     ptp: "ptp";
     host_local: "host-local";
+    static_ipam: "static";
 }
 
 /// It answers all requests, whole or not, and leaves a link of each container.

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, Said, Snapshot, Subject};
-use cnikit_tests::{bin, dual_stack, program, subject};
+use cnikit_tests::{bin, dual_stack, program, subject, written_down};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-const PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "ptp"];
+const PLUGINS: [&str; 5] = ["bridge", "host-local", "loopback", "ptp", "static"];
 
 fn bridge() -> Subject {
     subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()}))
@@ -25,6 +25,10 @@ fn ptp() -> Subject {
 
 fn host_local() -> Subject {
     subject("host-local", json!({"ipam": dual_stack()}))
+}
+
+fn written() -> Subject {
+    subject("static", json!({"ipam": written_down()}))
 }
 
 /// The key that lists valid attachments, with the attachments of these containers.
@@ -117,7 +121,7 @@ fn gc_goes_on_after_an_error_and_reports_it() {
 #[test]
 fn status_of_a_plugin_that_can_serve_says_nothing() {
     let host = Host::new();
-    for subject in [bridge(), ptp(), host_local(), subject("loopback", json!({}))] {
+    for subject in [bridge(), ptp(), host_local(), written(), subject("loopback", json!({}))] {
         assert_eq!(subject.at(host.dir()).call(&host, "STATUS", "", "", &[]).ok(), Value::Null);
     }
 }
@@ -190,6 +194,7 @@ fn a_dry_run_needs_no_privilege_and_no_namespace_and_touches_nothing() {
         (bridge(), vec!["host-local: reserve the next free address", "bridge cni0", "eth0", "gateway", "masquerade"]),
         (ptp(), vec!["host-local: reserve the next free address", "eth0", "route", "masquerade"]),
         (host_local(), vec!["reserve the next free address of 10.77.0.1-10.77.0.254 for c-one/eth0"]),
+        (written(), vec!["give 10.77.0.5/24 with gateway 10.77.0.1 to testnet/c-one/eth0", "give fd00:77::5/64"]),
         (subject("loopback", json!({})), vec!["lo"]),
     ] {
         let subject = subject.at(host.dir());
@@ -205,7 +210,7 @@ fn a_dry_run_needs_no_privilege_and_no_namespace_and_touches_nothing() {
         let root = subject.call(&host, "PLAN", "c-one", "", &[]).ok();
         assert_eq!(unprivileged, root, "{}", subject.plugin);
         let steps: Vec<&str> = root["plan"].as_array().unwrap().iter().map(|step| step.as_str().unwrap()).collect();
-        let example = usize::from(subject.plugin == "host-local"); // what it would give, for the plugin that asks it
+        let example = usize::from(["host-local", "static"].contains(&subject.plugin.as_str())); // what it would give, for the plugin that asks it
         assert_eq!(root.as_object().unwrap().len(), 1 + example);
         for word in words {
             assert!(steps.iter().any(|step| step.contains(word)), "{}: {word:?} is not in {steps:#?}", subject.plugin);

@@ -116,6 +116,7 @@ const NFTABLES: Scene = Scene {
     ..ONE
 };
 const HOST_LOCAL: Scene = Scene { plugin: "host-local", conf: concat!("{", ipam!(), "}"), pause: BRIEF, ..ONE };
+const STATIC: &str = r#"{"ipam":{"type":"static","addresses":[{"address":"10.97.0.5/16","gateway":"10.97.0.1"}]}}"#;
 const ALL_AT_ONCE: Scene = Scene { conf: BRIDGE, rounds: 12, short: 3, ..ONE };
 
 /// Every scene, in the order of the table that is made of them.
@@ -155,6 +156,7 @@ pub(crate) const SCENES: &[Scene] = &[
     Scene { name: "host-local, 1,000 taken", reserved: 1_000, rounds: 30, ..HOST_LOCAL },
     Scene { name: "host-local, 10,000 taken", reserved: 10_000, rounds: 15, short: 2, ..HOST_LOCAL },
     Scene { name: "host-local, 65,000 taken", reserved: 65_000, rounds: 8, short: 0, ..HOST_LOCAL },
+    Scene { name: "static", plugin: "static", conf: STATIC, pause: BRIEF, ..ONE },
     Scene { name: "bridge, 2 at once", at_once: 2, rounds: 20, ..ALL_AT_ONCE },
     Scene { name: "bridge, 16 at once", at_once: 16, ..ALL_AT_ONCE },
     Scene { name: "bridge, 64 at once", at_once: 64, ..ALL_AT_ONCE },
@@ -219,6 +221,7 @@ pub(crate) const TARGETS: &[Target] = &[
     target("host-local, empty ADD", 4.0, 5.0),
     target("host-local, 10,000 taken ADD", 100.0, 48.0),
     target("host-local, 65,000 taken ADD", 500.0, 30.0),
+    target("static ADD", 4.0, 4.0),
     target("bridge, 64 at once ADD", 5.0, 4.6),
 ];
 

@@ -1,7 +1,7 @@
 //! The shape of a plugin that gives addresses.
 
-use cnikit_skel::{Add, Attachment, Check, Del, Gc, Journal, Outline, Plugin, Preview, Result, Status};
-use cnikit_types::Answer;
+use cnikit_skel::{Add, Attachment, Check, Del, Error, Gc, Journal, Outline, Plugin, Preview, Result, Status};
+use cnikit_types::{Answer, Version};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -43,6 +43,16 @@ pub trait IpamPlugin: DeserializeOwned {
     fn preview(&self, at: &Attachment) -> Result<(Vec<String>, Addresses)> {
         Ok((vec![format!("addresses for {}", at.tag)], Addresses::default()))
     }
+}
+
+/// Refuses what a result of this version cannot say: before 0.3.0 it has one address a family. Of each address: is it IPv4?
+pub fn one_address_a_family(version: Version, are_ipv4: impl Iterator<Item = bool>) -> Result<()> {
+    let (ipv4, ipv6): (Vec<bool>, Vec<bool>) = are_ipv4.partition(|is_ipv4| *is_ipv4);
+    if version >= Version::V0_3_0 || ipv4.len().max(ipv6.len()) <= 1 {
+        return Ok(());
+    }
+    Err(Error::config(format!("CNI version {version} does not support more than 1 address per family"))
+        .remedy("raise `cniVersion` to 0.3.0 or later"))
 }
 
 /// Makes an [`IpamPlugin`] a [`Plugin`].

@@ -43,5 +43,5 @@ pub use cnikit_skel::{
 pub use cnikit_types as types;
 pub use cnikit_types::{Answer, NetConf, Version};
 pub use interface::{Interface, InterfacePlugin};
-pub use ipam::{Ipam, IpamPlugin};
+pub use ipam::{Ipam, IpamPlugin, one_address_a_family};
 pub use source::Source;

@@ -12,11 +12,12 @@ use crate::failure::{Failure, Result};
 use crate::output::{Output, Tone, print, print_json};
 
 /// The pages of our plugins. Their tables of keys are held to the plugins themselves by the tests.
-const PAGES: [(&str, &str); 4] = [
+const PAGES: [(&str, &str); 5] = [
     ("bridge", include_str!("../../../docs/bridge.md")),
     ("ptp", include_str!("../../../docs/ptp.md")),
     ("loopback", include_str!("../../../docs/loopback.md")),
     ("host-local", include_str!("../../../docs/host-local.md")),
+    ("static", include_str!("../../../docs/static.md")),
 ];
 
 fn directory(common: &Common, dir: Option<&Path>) -> PathBuf {

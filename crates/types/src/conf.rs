@@ -68,6 +68,12 @@ impl NetConf {
         read::read_object(&self.0)
     }
 
+    /// Reads what stands at the end of `path` as a `T`; `None` if nothing does. The error's path begins with this one.
+    pub fn read_at<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Option<T>, ReadError> {
+        let below = |error| path.iter().rev().fold(error, |error: ReadError, key| error.under(key));
+        self.at(path).map(read::read).transpose().map_err(below)
+    }
+
     /// The network's `name`.
     pub fn name(&self) -> Option<&str> {
         self.text("name")

@@ -13,6 +13,7 @@ static ALL: &[Entry] = &[
     Entry::of::<Ipam<host_local::HostLocal>>("host-local"),
     Entry::of::<loopback::Loopback>("loopback"),
     Entry::of::<Interface<ptp::Ptp>>("ptp"),
+    Entry::of::<Ipam<static_ipam::Static>>("static"),
 ];
 
 fn main() -> std::process::ExitCode {

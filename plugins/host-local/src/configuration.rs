@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use cnikit::types::{Args, IpRange, NetConf, ReadError, Route, Value, Version, read};
-use cnikit::{Error, Result};
+use cnikit::types::{Args, IpRange, NetConf, Route, Value, Version};
+use cnikit::{Error, Result, one_address_a_family};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
@@ -102,9 +102,7 @@ impl HostLocal {
 
 /// The sets of ranges that an ADD with this configuration takes its addresses from, for who looks after a node.
 pub fn ranges(conf: &NetConf) -> Result<Vec<RangeSet>> {
-    let ipam = conf.at(&["ipam"]).unwrap_or(&Value::Null);
-    let keys: HostLocal = read(ipam).map_err(|error| misread(&["ipam"], &error))?;
-    keys.sets(conf)
+    conf.read_at::<HostLocal>(&["ipam"])?.unwrap_or_default().sets(conf)
 }
 
 /// Where the networks' directories are; tolerant, for DEL and GC must not fail for a key that they do not need.
@@ -118,11 +116,7 @@ fn judge(sets: &[RangeSet], version: Version) -> Result<()> {
     if sets.is_empty() {
         return Err(Error::config("no IP ranges specified").remedy("give `ipam` a `subnet`, or `ranges`"));
     }
-    let of_ipv4 = sets.iter().filter(|set| set.is_ipv4()).count();
-    if version < Version::V0_3_0 && (of_ipv4 > 1 || sets.len() - of_ipv4 > 1) {
-        return Err(Error::config(format!("CNI version {version} does not support more than 1 address per family"))
-            .remedy("raise `cniVersion` to 0.3.0 or later"));
-    }
+    one_address_a_family(version, sets.iter().map(RangeSet::is_ipv4))?;
     let Some((one, other)) = RangeSet::overlap(sets) else { return Ok(()) };
     Err(Error::config(format!("range set {one} overlaps with {other}")).remedy(
         "an address may be in one set only; sets of runtimeConfig.ipRanges come first, then `subnet`, then `ranges`",
@@ -151,8 +145,7 @@ fn wanted(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>> {
         all.push(ip);
     }
     for place in [["args", "cni", "ips"].as_slice(), &["runtimeConfig", "ips"]] {
-        let Some(value) = conf.at(place) else { continue };
-        let texts: Vec<String> = read(value).map_err(|error| misread(place, &error))?;
+        let texts: Vec<String> = conf.read_at(place)?.unwrap_or_default();
         for (n, text) in texts.iter().enumerate() {
             let ip = text::wanted(text).map_err(|error| {
                 Error::config(format!("{}[{n}]: {error}", place.join(".")))
@@ -162,13 +155,6 @@ fn wanted(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>> {
         }
     }
     Ok(all)
-}
-
-/// An error of reading, told with the place that was read.
-fn misread(place: &[&str], error: &ReadError) -> Error {
-    let dot = if error.path.is_empty() || error.path.starts_with('[') { "" } else { "." };
-    let error = ReadError { path: format!("{}{dot}{}", place.join("."), error.path), ..error.clone() };
-    Error::from(error)
 }
 
 #[cfg(test)]
@@ -185,7 +171,7 @@ mod tests {
     /// Reads a configuration whose `ipam` has these members, and beside it these.
     fn read_all(ipam: &str, beside: &str, args: &str, version: Version) -> Result<Checked> {
         let conf = NetConf::parse(format!(r#"{{"name":"n","ipam":{{{ipam}}}{beside}}}"#).as_bytes()).unwrap();
-        let read: Conf = conf.read().map_err(|error| misread(&["conf"], &error))?;
+        let read: Conf = conf.read()?;
         read.ipam.checked(&conf, &Args::parse(args).unwrap(), version)
     }
 

@@ -413,6 +413,17 @@ pub const DIFFERENCES: &[Difference] = &[
         why: "ADD and DEL take as long among 65,000 addresses as alone; it can be deleted at any time",
     },
     Difference {
+        id: "static-gateway",
+        rows: &["static/gateway-of-a-configured-address"],
+        releases: BOTH,
+        theirs: &[],
+        ours: &["result ips[0] gateway = 10.77.0.1"],
+        what: "`GATEWAY` in `CNI_ARGS`, for an address of static's configuration",
+        they: "passed over: it reaches the addresses of `IP` alone",
+        we: "the gateway of each address of its network that has none",
+        why: "its documentation says so, and whoever sets it wants it",
+    },
+    Difference {
         id: "unreadable",
         rows: &["host-local/unreadable"],
         releases: BOTH,

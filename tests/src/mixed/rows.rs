@@ -1,4 +1,4 @@
-//! The configurations: every key of the contracts' tables for loopback, bridge, ptp and host-local.
+//! The configurations: every key of the contracts' tables for loopback, bridge, ptp, host-local and static.
 
 use std::path::Path;
 
@@ -39,7 +39,8 @@ pub(super) const RESOLV_CONF: &str =
 
 fn row(id: &str, keys: Value) -> Row {
     let plugin = id.split_once('/').map(|(plugin, _)| plugin);
-    let plugin = ["loopback", "bridge", "ptp", "host-local"].into_iter().find(|known| plugin == Some(known)).unwrap();
+    let plugin =
+        ["loopback", "bridge", "ptp", "host-local", "static"].into_iter().find(|known| plugin == Some(known)).unwrap();
     let text = keys.to_string();
     Row {
         id: id.to_owned(),
@@ -127,7 +128,7 @@ fn defaults() -> Value {
 
 /// Every row that this machine's kernel can play.
 pub fn rows() -> Vec<Row> {
-    [loopback(), bridge_layer2(), bridge_layer3(), ptp(), host_local()].concat()
+    [loopback(), bridge_layer2(), bridge_layer3(), ptp(), host_local(), written_down()].concat()
 }
 
 fn loopback() -> Vec<Row> {
@@ -326,6 +327,54 @@ fn host_local() -> Vec<Row> {
         ),
         Row { unreadable: "10.77.0.99", ..row("host-local/unreadable", plain()) },
         row("host-local/old-version", and(plain(), "cniVersion", json!("0.2.0"))),
+    ]
+}
+
+/// static, with every place where addresses may be said.
+fn written_down() -> Vec<Row> {
+    let with = |addresses: Value, more: Value| {
+        let mut keys = more;
+        keys["ipam"]["type"] = json!("static");
+        keys["ipam"]["addresses"] = addresses;
+        keys
+    };
+    let one = || json!([{"address": "10.77.0.5/24"}]);
+    let both = json!([{"address": "10.77.0.5/24", "gateway": "10.77.0.1"}, {"address": "fd00:77::5/64", "gateway": "fd00:77::1"}]);
+    let args = json!({"args": {"cni": {"ips": ["10.76.0.2/24"]}}});
+    let runtime = json!({"args": {"cni": {"ips": ["10.76.0.2/24"]}}, "runtimeConfig": {"ips": ["10.75.0.2/24", "fd00:75::2/64"]}});
+    let dns = json!({"nameservers": ["10.0.0.53"], "domain": "a.example", "search": ["b"], "options": ["ndots:2"]});
+    let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "10.9.0.0/16", "gw": "10.77.0.9"}, {"dst": "10.9.0.0/16", "gw": "10.77.0.9"}]);
+    let full = json!([{"dst": "10.9.0.0/16", "mtu": 1400, "advmss": 1360, "priority": 7, "table": 70, "scope": 253}]);
+    let own = "IP=10.77.1.5/24, 10.77.1.6/24,fd00:78::5/64;GATEWAY=10.77.1.1,10.77.1.2, fd00:78::1,192.0.2.1";
+    vec![
+        row("static/both-families", with(both.clone(), json!({}))),
+        row(
+            "static/routes-and-dns",
+            with(both, json!({"ipam": {"routes": routes, "dns": dns}, "dns": {"domain": "x"}})),
+        ),
+        row("static/routes-in-full", with(one(), json!({"ipam": {"routes": full}}))).newest_only(),
+        row(
+            "static/gateway-elsewhere",
+            with(json!([{"address": "10.77.0.5/32", "gateway": "169.254.1.1"}]), json!({})),
+        ),
+        row("static/mapped", with(json!([{"address": "::ffff:10.77.0.5/120"}]), json!({}))),
+        row("static/without-an-address", with(json!([]), json!({}))),
+        row("static/twice", with(json!([{"address": "10.77.0.5/24"}, {"address": "10.77.0.5/24"}]), json!({}))),
+        row("static/cni-args", with(one(), json!({}))).args(own),
+        row("static/cni-args-that-are-not-its-own", with(one(), json!({})))
+            .args("IgnoreUnknown=1;K8S_POD_NAME=p;IP=10.77.0.6/24"),
+        row("static/cni-args-without-a-value", with(one(), json!({}))).args("IP=;GATEWAY="),
+        row("static/gateway-of-a-configured-address", with(one(), json!({}))).args("GATEWAY=10.77.0.1"),
+        row("static/args", with(one(), args)).args("IP=10.77.1.5/24;GATEWAY=10.77.1.1"),
+        row("static/runtime-config", with(json!([{"address": "replaced"}]), runtime)).args("IP=10.77.1.5/24"),
+        row(
+            "static/empty-lists-replace-nothing",
+            with(one(), json!({"args": {"cni": {"ips": []}}, "runtimeConfig": {"ips": []}})),
+        ),
+        row(
+            "static/old-version",
+            with(json!([{"address": "10.77.0.5/24"}, {"address": "fd00:77::5/64"}]), json!({"cniVersion": "0.2.0"})),
+        ),
     ]
 }
 
