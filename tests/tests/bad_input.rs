@@ -566,9 +566,9 @@ fn values_of_static() -> Vec<Bad> {
         bad(
             &["static"],
             "ADD",
-            [("/cniVersion", json!("0.2.0")), ("/ipam/addresses", two)],
+            [("/cniVersion", json!("0.1.0")), ("/ipam/addresses", two)],
             7,
-            "CNI version 0.2.0 does not support more than 1 address per family",
+            "CNI version 0.1.0 does not support more than 1 address per family",
         ),
         asked("IP=nonsense", &format!("CNI_ARGS IP: the 'ip' {expected}'nonsense'")),
         asked("IP=10.77.0.5/24,", &format!("CNI_ARGS IP: the 'ip' {expected}''")),

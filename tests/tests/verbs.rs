@@ -194,7 +194,12 @@ fn a_dry_run_needs_no_privilege_and_no_namespace_and_touches_nothing() {
         (bridge(), vec!["host-local: reserve the next free address", "bridge cni0", "eth0", "gateway", "masquerade"]),
         (ptp(), vec!["host-local: reserve the next free address", "eth0", "route", "masquerade"]),
         (host_local(), vec!["reserve the next free address of 10.77.0.1-10.77.0.254 for c-one/eth0"]),
-        (written(), vec!["give 10.77.0.5/24 with gateway 10.77.0.1 to testnet/c-one/eth0", "give fd00:77::5/64"]),
+        (
+            written(),
+            vec![
+                "give 10.77.0.5/24 with gateway 10.77.0.1 and fd00:77::5/64 with gateway fd00:77::1 to testnet/c-one/eth0",
+            ],
+        ),
         (subject("loopback", json!({})), vec!["lo"]),
     ] {
         let subject = subject.at(host.dir());

@@ -146,8 +146,9 @@ impl IpamPlugin for Static {
 
     fn preview(&self, at: &Attachment) -> Result<(Vec<String>, Addresses)> {
         let given = self.given(&at.conf, &at.args, at.version)?;
-        let words = given.ips.iter().map(|ip| format!("give {} to {}", shown(ip), at.tag));
-        Ok((words.collect(), given.clone()))
+        let listed: Vec<String> = given.ips.iter().map(shown).collect();
+        let what = if listed.is_empty() { "no address".into() } else { listed.join(" and ") };
+        Ok((vec![format!("give {what} to {}", at.tag)], given))
     }
 }
 

@@ -417,7 +417,10 @@ pub const DIFFERENCES: &[Difference] = &[
         rows: &["static/gateway-of-a-configured-address"],
         releases: BOTH,
         theirs: &[],
-        ours: &["result ips[0] gateway = 10.77.0.1"],
+        ours: &[
+            "result ips[0] gateway = 10.77.0.1",
+            "our CHECK of theirs: refused: 102 static: Failed to match addr 10.77.0.5 on interface eth0: wanted 10.77.0.5/24 with gateway 10.77.0.1, found 10.77.0.5/24*",
+        ],
         what: "`GATEWAY` in `CNI_ARGS`, for an address of static's configuration",
         they: "passed over: it reaches the addresses of `IP` alone",
         we: "the gateway of each address of its network that has none",
