@@ -20,6 +20,7 @@
 //! |---|---|---|
 //! | [`InterfacePlugin`] in [`Interface`] | the plan of the link and of its layer 3 | ADD, CHECK, DEL, GC, STATUS, the dry run, roll-back, addresses from the IPAM plugin |
 //! | [`IpamPlugin`] in [`Ipam`] | take, give back | the protocol |
+//! | [`DelegatingPlugin`] in [`Delegating`] | another plugin's configuration, and where it waits for DEL | the delegate's answers, for all verbs |
 //!
 //! A plan is a list of [`resources`]; each knows how to make itself true, how to be compared with what is, and its kind
 //! knows how to find what is left of it by [`Tag`] when nothing else is known. Where yours needs a thing that is not there,
@@ -27,8 +28,10 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod delegating;
 mod interface;
 mod ipam;
+mod kept;
 pub mod keys;
 mod source;
 
@@ -42,6 +45,7 @@ pub use cnikit_skel::{
 };
 pub use cnikit_types as types;
 pub use cnikit_types::{Answer, NetConf, Version};
+pub use delegating::{Delegating, DelegatingPlugin};
 pub use interface::{Interface, InterfacePlugin};
 pub use ipam::{Ipam, IpamPlugin, one_address_a_family};
 pub use source::Source;

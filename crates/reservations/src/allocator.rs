@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use cnikit_store::Directory;
@@ -135,8 +135,10 @@ impl Store {
     /// Says whether an address could be reserved, apart from whether any is free; and what is odd but stops nothing.
     pub fn health(&self) -> Result<Health, Refusal> {
         let path = self.directory()?;
-        let writable = nearest(&path).and_then(|place| Ok(place.probe()?));
-        writable.map_err(|refusal| refusal.within(format_args!("no reservation can be kept in {}", path.display())))?;
+        let writable = Directory::nearest(&path).and_then(|place| place.probe());
+        writable.map_err(|error| {
+            Refusal::from(error).within(format_args!("no reservation can be kept in {}", path.display()))
+        })?;
         let files = match Files::find(&path, GLANCE) {
             Err(busy) if busy.kind == Kind::Busy => None,
             found => found?,
@@ -200,15 +202,4 @@ fn drift(files: &Files, owner: &Owner, missing: &[IpAddr]) -> Refusal {
     };
     let told: Vec<String> = missing.iter().map(tell).collect();
     Refusal::new(Kind::Drift, told.join("; ")).remedy("restart the container: its address may be given to another one")
-}
-
-/// The directory, or the nearest of those above it that is there.
-fn nearest(path: &Path) -> Result<Directory, Refusal> {
-    match Directory::open(path) {
-        Err(error) if error.is_absent() => {
-            let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            if above == path { Err(error.into()) } else { nearest(above) }
-        }
-        opened => Ok(opened?),
-    }
 }

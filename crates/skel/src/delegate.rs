@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 
 use cnikit_invoke as invoke;
 use cnikit_process::Deadline;
-use cnikit_types::{Answer, CniError, Value, Version, document};
+use cnikit_types::{Answer, CniError, NetConf, Value, Version, document};
 
 use crate::error::{Error, Result, code};
-use crate::input::Input;
+use crate::input::{Input, Stdin};
 use crate::journal::Journal;
 use crate::log;
 use crate::plugin::Outline;
 use crate::registry::{Entry, Plugins};
 use crate::request::Call;
+use crate::tag::Tag;
 
 /// What the reference's host-local says where we say code 104.
 const DUPLICATE: &str = "duplicate allocation is not allowed";
@@ -21,7 +22,8 @@ const DUPLICATE: &str = "duplicate allocation is not allowed";
 /// Another plugin, found, and ready to be asked with what this call was given.
 ///
 /// A plugin that is this very file (same device and inode) is called in this process, with a journal and an error object of
-/// its own; any other is executed. It gets the same stdin, byte for byte, and the same environment but for `CNI_COMMAND`.
+/// its own; any other is executed. It gets the same environment but for `CNI_COMMAND`, and the same stdin, byte for byte, unless
+/// it has a configuration of its own.
 #[derive(Clone, Debug)]
 pub struct Delegate {
     name: String,
@@ -46,17 +48,51 @@ const NEED_NO_LINK: [&str; 2] = ["host-local", "static"];
 impl Call {
     /// Finds a plugin on `CNI_PATH` (code 103 if it is not there, 4 without a `CNI_PATH`).
     pub fn delegate(&self, name: &str) -> Result<Delegate> {
-        if self.input.path.is_empty() {
+        self.find(name, self.input.clone())
+    }
+
+    /// Finds the plugin that a configuration of its own names in `type`, to ask it about this call's attachment.
+    ///
+    /// It gets that configuration with what the runtime says anew in every call: `cniVersion`, and a `prevResult` that can be
+    /// read.
+    pub fn delegate_with(&self, conf: &NetConf) -> Result<Delegate> {
+        let mut conf = conf.clone();
+        let prev = self.conf.get("prevResult").filter(|_| self.prev().is_ok());
+        for (key, said) in [("cniVersion", self.conf.get("cniVersion")), ("prevResult", prev)] {
+            if let Some(said) = said {
+                conf.set(key, said.clone());
+            }
+        }
+        self.find_configured(&conf, self.input.clone())
+    }
+
+    /// As [`Call::delegate_with`], to ask it about another attachment, of which the runtime says nothing.
+    pub fn delegate_of(&self, tag: &Tag, conf: &NetConf) -> Result<Delegate> {
+        let (container_id, ifname) = (tag.container.clone(), tag.ifname.clone());
+        let nothing = Input { netns: String::new(), args: String::new(), ..self.input.clone() };
+        self.find_configured(conf, Input { container_id, ifname, ..nothing })
+    }
+
+    fn find_configured(&self, conf: &NetConf, input: Input) -> Result<Delegate> {
+        let name = conf.plugin_type().unwrap_or_default();
+        if name == self.plugin {
+            return Err(Error::config(format!("{name} cannot delegate to itself"))
+                .remedy("name another plugin as the `type` of the delegate"));
+        }
+        self.find(name, Input { stdin: Stdin::Given(conf.to_vec()), ..input })
+    }
+
+    fn find(&self, name: &str, input: Input) -> Result<Delegate> {
+        if input.path.is_empty() {
             let missing = Error::environment("required env variables [CNI_PATH] missing");
             return Err(missing
                 .detail(format!("it is needed to find the plugin {name:?}"))
                 .remedy("set CNI_PATH to the directories with plugins, a colon between them"));
         }
-        let path = invoke::find(name, &self.input.path)?;
+        let path = invoke::find(name, &input.path)?;
         let here = self.plugins.iter().find(|entry| entry.name == name).filter(|_| is_this_very_file(&path));
         let how = here.map_or(How::There(path), How::Here);
-        let (input, plugins) = (self.input.clone(), self.plugins);
-        Ok(Delegate { name: name.to_owned(), how, input, plugins, version: self.version })
+        Ok(Delegate { name: name.to_owned(), how, input, plugins: self.plugins, version: self.version })
     }
 }
 
@@ -94,6 +130,25 @@ impl Delegate {
             return Err(Error::new(code::DELEGATE, text).remedy("give the IPAM plugin a range to take addresses from"));
         }
         Ok(answer)
+    }
+
+    /// Asks it to attach the container. Its DEL is journalled first, for the specification wants a delegate that failed
+    /// undone; and struck out again where it refused because something is there already, which may be a running
+    /// container's, or before it did anything.
+    pub fn attach(&self, journal: &mut Journal) -> Result<Answer> {
+        let undo = journal.undo(self, Delegate::del);
+        let asked = self.ask("ADD");
+        if asked.as_ref().is_err_and(|error| is_taken(error) || error.code == code::INCOMPATIBLE_VERSION) {
+            journal.strike(undo);
+        }
+        self.read(&asked?)
+    }
+
+    /// As [`Delegate::attach`], for an attachment that may be running: only an ADD that succeeded is undone.
+    pub fn attach_again(&self, journal: &mut Journal) -> Result<Answer> {
+        let said = self.ask("ADD")?;
+        let _kept_until_the_answer_is_out = journal.undo(self, Delegate::del);
+        self.read(&said)
     }
 
     /// Asks it to release what it keeps for this attachment.
@@ -186,6 +241,10 @@ impl fmt::Display for Delegate {
 
 fn holds_already(error: &Error) -> bool {
     error.code == code::HOLDS_ALREADY || error.msg.contains(DUPLICATE)
+}
+
+fn is_taken(error: &Error) -> bool {
+    error.code == code::CONFLICT || holds_already(error)
 }
 
 /// Same device and inode as the file this process was started from: hard links and symbolic links count, a copy does not.

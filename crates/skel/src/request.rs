@@ -412,7 +412,7 @@ impl Call {
         }
     }
 
-    fn prev(&self) -> Result<Option<Answer>> {
+    pub(crate) fn prev(&self) -> Result<Option<Answer>> {
         let read = self.conf.get("prevResult").map(|value| Answer::read(value, self.version));
         let read = read
             .transpose()

@@ -72,6 +72,16 @@ impl Directory {
         }
     }
 
+    /// Opens a directory, or the nearest one above it that is there: where it would be made.
+    pub fn nearest(path: impl AsRef<Path>) -> Result<Directory, Error> {
+        let path = path.as_ref();
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match Directory::open(path) {
+            Err(error) if error.is_absent() && above != path => Directory::nearest(above),
+            opened => opened,
+        }
+    }
+
     /// The path as the caller gave it.
     pub fn path(&self) -> &Path {
         &self.path

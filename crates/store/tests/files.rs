@@ -262,6 +262,42 @@ fn a_new_stamp_is_like_none_before_and_every_change_leaves_another() {
 }
 
 #[test]
+fn a_new_file_that_survives_a_power_cut_is_as_whole_and_takes_no_name_either() {
+    let (_place, directory) = fresh();
+    let facts = directory.create_durably("one", b"content", 0o600).unwrap();
+    assert_eq!(directory.facts("one").unwrap(), facts);
+    assert!(directory.create_durably("one", b"other", 0o600).unwrap().is_none());
+    assert_eq!(directory.read("one", 100).unwrap().unwrap().0, b"content");
+    assert_eq!(names(&directory), ["one"]);
+}
+
+#[test]
+fn the_nearest_directory_is_where_one_would_be_made() {
+    let (place, directory) = fresh();
+    for path in ["a/b", "a/b/c", "a/b/c/d"] {
+        let nearest = Directory::nearest(place.path().join(path)).unwrap();
+        assert_eq!(nearest.identity(), directory.identity(), "{path}");
+    }
+    assert!(Directory::nearest("not-here").is_ok(), "the working directory");
+    fs::write(directory.path().join("file"), "").unwrap();
+    assert!(Directory::nearest(directory.path().join("file")).is_err());
+}
+
+#[test]
+fn a_file_of_somebody_elses_is_read_through_links_and_never_waited_for() {
+    let (_place, directory) = fresh();
+    let at = |name: &str| directory.path().join(name);
+    fs::write(at("file"), "content").unwrap();
+    symlink("file", at("link")).unwrap();
+    nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert_eq!(cnikit_store::read(at("link"), 7).unwrap(), b"content");
+    assert!(cnikit_store::read(at("none"), 7).unwrap_err().is_absent());
+    for (name, limit) in [("file", 6), ("fifo", 7), ("", 7)] {
+        assert!(cnikit_store::read(at(name), limit).unwrap_err().is_garbage(), "{name}");
+    }
+}
+
+#[test]
 fn garbage_is_moved_aside_whole() {
     let (place, directory) = fresh();
     let aside = Directory::make(place.path().join("aside"), 0o700).unwrap();

@@ -1,6 +1,6 @@
 //! All plugins in one binary, called by the name of the plugin.
 
-use cnikit::{Entry, Interface, Ipam};
+use cnikit::{Delegating, Entry, Interface, Ipam};
 use dlmalloc::GlobalDlmalloc;
 
 /// musl's own takes a page and a system call for each size of object; this one takes 64 KiB at once.
@@ -10,6 +10,7 @@ static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 /// Every plugin of this binary; each finds the others here before it looks for a program.
 static ALL: &[Entry] = &[
     Entry::of::<Interface<bridge::Bridge>>("bridge"),
+    Entry::of::<Delegating<flannel::Flannel>>("flannel"),
     Entry::of::<Ipam<host_local::HostLocal>>("host-local"),
     Entry::of::<loopback::Loopback>("loopback"),
     Entry::of::<Interface<ptp::Ptp>>("ptp"),

@@ -1,27 +1,17 @@
 //! Reading a resolv.conf(5).
 
-use std::fs::File;
-use std::io::{self, Read};
-
 use cnikit::types::Dns;
-use cnikit::{Error, Result, code};
+use cnikit::{Error, Result};
 
 /// More than any resolver reads.
-const LIMIT: u64 = 1 << 20;
+const LIMIT: usize = 1 << 20;
 
 /// Reads the file that the configuration names.
 pub(crate) fn read(path: &str) -> Result<Dns> {
-    let failed = |error: io::Error| {
-        Error::new(code::SYSTEM, format!("open {path}: {error}"))
-            .remedy("`resolvConf` names a file of this host; correct or remove it")
-    };
-    let file = File::open(path).map_err(failed)?;
-    if !file.metadata().map_err(failed)?.is_file() {
-        return Err(failed(io::Error::other("not a regular file")));
-    }
-    let mut bytes = Vec::new();
-    file.take(LIMIT).read_to_end(&mut bytes).map_err(failed)?;
-    Ok(parse(&String::from_utf8_lossy(&bytes)))
+    let bytes = cnikit_store::read(path, LIMIT);
+    let bytes = bytes
+        .map_err(|error| Error::from(error).remedy("`resolvConf` names a file of this host; correct or remove it"));
+    Ok(parse(&String::from_utf8_lossy(&bytes?)))
 }
 
 /// Every `nameserver` counts by its first value, the last `domain` wins, and all values of every `search` and `options`

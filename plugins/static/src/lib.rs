@@ -46,14 +46,17 @@ impl TryFrom<&Written> for Ip {
     type Error = String;
 
     fn try_from(written: &Written) -> Result<Ip, String> {
-        let gateway = Some(&written.gateway).filter(|text| !text.is_empty()).map(|text| ip(text, "IP")).transpose()?;
+        let gateway = Some(&written.gateway)
+            .filter(|text| !text.is_empty())
+            .map(|text| ip(text, "invalid IP address"))
+            .transpose()?;
         Ok(Ip { gateway, ..cidr(&written.address, "the 'address' field is expected to be in CIDR notation")? })
     }
 }
 
-/// An address, or what is invalid.
-fn ip(text: &str, what: &str) -> Result<IpAddr, String> {
-    parse_ip(text).map_err(|_| format!("invalid {what} address: {text}"))
+/// An address, or in these words why it is none.
+fn ip(text: &str, invalid: &str) -> Result<IpAddr, String> {
+    parse_ip(text).map_err(|_| format!("{invalid}: {text}"))
 }
 
 /// An address with the length of its prefix, or in these words why it is none.
@@ -65,7 +68,7 @@ impl Static {
     /// What an attachment is given, from all the places that have a say in it.
     fn given(&self, conf: &NetConf, args: &Args, version: Version) -> Result<Addresses> {
         let added = listed(args, "IP", |text| cidr(text, "the 'ip' field is expected to be in CIDR notation"))?;
-        let gateways = listed(args, "GATEWAY", |text| ip(text, "gateway"))?;
+        let gateways = listed(args, "GATEWAY", |text| ip(text, "invalid gateway address"))?;
         let [of_args, of_runtime] =
             [replacing(conf, &["args", "cni", "ips"])?, replacing(conf, &["runtimeConfig", "ips"])?];
         let said_last = [of_runtime, of_args].into_iter().find(|ips| !ips.is_empty());

@@ -1,0 +1,122 @@
+//! The shape of a plugin that has another one do the work.
+
+use std::path::PathBuf;
+
+use cnikit_skel::{
+    Add, Check, Del, Error, Errors, Gc, Journal, Outline, Plugin, Preview, Result, Sources, Status, code, log,
+};
+use cnikit_types::{Answer, NetConf};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::kept::{Kept, Saved};
+use crate::source::unavailable;
+
+/// A plugin that makes the configuration of another one, the delegate, and hands it every verb.
+///
+/// What ADD handed over is kept until the delegate's DEL has succeeded, for by then it could not be made again: DEL, CHECK
+/// and GC work from it. The delegate's answers and errors are passed on as they are.
+pub trait DelegatingPlugin: DeserializeOwned {
+    /// As [`Plugin::SOURCES`].
+    const SOURCES: Sources = &[];
+    /// As [`Plugin::KNOWN_ARGS`].
+    const KNOWN_ARGS: Option<&'static [&'static str]> = None;
+
+    /// The directory in which configurations wait for their DEL, whatever else of this one is wrong or gone.
+    fn kept_in(conf: &NetConf) -> PathBuf;
+
+    /// The delegate's configuration, with its `type` and the network's `name`, made of what this plugin was given. Changes
+    /// nothing.
+    fn config_for_delegate(&self, conf: &NetConf) -> Result<NetConf>;
+}
+
+/// Makes a [`DelegatingPlugin`] a [`Plugin`].
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct Delegating<P>(P);
+
+impl<P: DelegatingPlugin> Plugin for Delegating<P> {
+    const SOURCES: Sources = P::SOURCES;
+    const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
+
+    fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer> {
+        let tag = &add.attachment.tag;
+        let conf = self.0.config_for_delegate(&add.call.conf)?;
+        let delegate = add.call.delegate_with(&conf)?;
+        let kept = kept::<P>(&add.call.conf, &tag.network);
+        let before = kept.find(tag)?;
+        if let Some(before) = before {
+            // It may be running. Nothing of it is touched, unless the delegate finds that it is not.
+            let answer = delegate.attach_again(journal)?;
+            kept.replace(&before, tag, &conf)?;
+            return Ok(answer);
+        }
+        let saved = kept.save(tag, &conf)?;
+        let _unless_something_is_left = journal.undo_if_clean(&saved, Saved::remove);
+        delegate.attach(journal)
+    }
+
+    fn del(del: &Del) -> Result<()> {
+        let kept = kept::<P>(&del.call.conf, &del.tag.network);
+        let Some(saved) = kept.find(&del.tag)? else {
+            log::info(format_args!("no configuration of {} is kept: nothing is left to delete", del.tag));
+            return Ok(());
+        };
+        del.call.delegate_with(&saved.conf)?.del()?;
+        saved.remove()
+    }
+
+    fn check(&self, check: &Check) -> Result<()> {
+        let tag = &check.attachment.tag;
+        let saved = kept::<P>(&check.call.conf, &tag.network).find(tag)?.ok_or_else(|| {
+            let missing =
+                format!("the configuration that ADD kept of {tag} is gone, and DEL can delete nothing without it");
+            Error::new(code::DRIFT, missing)
+                .remedy("DEL, then ADD again; what the delegate made may have to be removed by hand")
+        })?;
+        check.call.delegate_with(&saved.conf)?.check()
+    }
+
+    fn gc(gc: &Gc) -> Result<()> {
+        let kept = kept::<P>(&gc.call.conf, &gc.network).all()?;
+        kept.iter()
+            .filter(|saved| !saved.is_valid(&gc.valid))
+            .map(|saved| sweep(gc, saved))
+            .collect::<Errors>()
+            .finish()
+    }
+
+    fn status(&self, status: &Status) -> Result<()> {
+        let conf = &status.call.conf;
+        let of_delegate = self.0.config_for_delegate(conf).map_err(unavailable)?;
+        kept::<P>(conf, conf.name().unwrap_or_default()).probe().map_err(unavailable)?;
+        status.call.delegate_with(&of_delegate).map_err(unavailable)?.status()
+    }
+
+    fn plan(&self, preview: &Preview) -> Result<Outline> {
+        let conf = self.0.config_for_delegate(&preview.call.conf)?;
+        let delegate = preview.call.delegate_with(&conf)?;
+        let mut steps = vec![format!("hand to {delegate}: {}", String::from_utf8_lossy(&conf.to_vec()))];
+        let planned = delegate.plan().transpose()?.unwrap_or_default();
+        steps.extend(planned.steps.iter().map(|step| format!("{delegate}: {step}")));
+        Ok(Outline { steps, example: planned.example })
+    }
+}
+
+fn kept<P: DelegatingPlugin>(conf: &NetConf, network: &str) -> Kept {
+    Kept::new(P::kept_in(conf), network)
+}
+
+/// Deletes an attachment that is not valid. Where nobody knows which interface it was, the delegate's own GC finds it.
+fn sweep(gc: &Gc, saved: &Saved) -> Result<()> {
+    if let Some(tag) = saved.tag() {
+        gc.call.delegate_of(&tag, &saved.conf)?.del()?;
+    } else {
+        let valid = gc.valid.iter().map(|(container, ifname)| json!({"containerID": container, "ifname": ifname}));
+        let mut conf = saved.conf.clone();
+        conf.set("cni.dev/valid-attachments", valid.collect());
+        gc.call.delegate_with(&conf)?.gc()?;
+    }
+    saved.remove()
+}

@@ -1,0 +1,261 @@
+//! Configurations of delegates, kept in files until their DEL.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use cnikit_skel::{Error, Result, Tag, Valid, log};
+use cnikit_store::Directory;
+use cnikit_types::{NetConf, Value};
+use serde_json::json;
+
+/// More than any stdin that is taken.
+const LIMIT: usize = 16 << 20;
+
+/// Of a name, so that a temporary file can be called after it.
+const LONGEST: usize = 250;
+
+/// The member that says whose a file is. The reference's delegating plugins pass over it, and so do their delegates.
+const OURS: &str = "cnikit";
+
+/// A directory of configurations, one file each.
+///
+/// The reference calls a file by the container's id alone, and finds none that is called otherwise. So we call it so too, and
+/// say in it which attachment it is; where that name is another's, as with two networks of one container, it is called by a
+/// hash of the tag.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    path: PathBuf,
+    network: String,
+}
+
+/// One configuration that is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Saved {
+    directory: PathBuf,
+    name: String,
+    container: String,
+    /// The reference does not say it.
+    ifname: Option<String>,
+    /// What the delegate was given.
+    pub(crate) conf: NetConf,
+}
+
+impl Kept {
+    /// Those of a network, in this directory, which need not be there.
+    pub(crate) fn new(path: PathBuf, network: &str) -> Kept {
+        Kept { path, network: network.to_owned() }
+    }
+
+    /// What is kept of an attachment: a file that says so, else one that does not say whose it is and can be its.
+    pub(crate) fn find(&self, tag: &Tag) -> Result<Option<Saved>> {
+        let Some(directory) = self.open()? else { return Ok(None) };
+        let mut found = Vec::new();
+        for name in names(tag) {
+            found.extend(self.read(&directory, &name)?.filter(|saved| saved.can_be_of(tag)));
+        }
+        found.sort_by_key(|saved| saved.ifname.is_none());
+        Ok(found.into_iter().next())
+    }
+
+    /// Every one of the network.
+    pub(crate) fn all(&self) -> Result<Vec<Saved>> {
+        let Some(directory) = self.open()? else { return Ok(Vec::new()) };
+        directory.discard_unfinished()?;
+        let mut all = Vec::new();
+        for name in directory.list()? {
+            let name = name.to_string_lossy();
+            if !name.starts_with('.') {
+                all.extend(self.read(&directory, &name)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Keeps the configuration of an attachment of which none says that it is its; it survives a power cut.
+    pub(crate) fn save(&self, tag: &Tag, conf: &NetConf) -> Result<Saved> {
+        let directory = Directory::make(&self.path, 0o700)?;
+        let content = marked(tag, conf);
+        for name in names(tag) {
+            if directory.create_durably(&name, &content, 0o600)?.is_some() {
+                let (container, ifname) = (tag.container.clone(), Some(tag.ifname.clone()));
+                return Ok(Saved { directory: self.path.clone(), name, container, ifname, conf: conf.clone() });
+            }
+        }
+        Err(Error::conflict(format!("the files for {tag} in {} are taken", self.path.display()))
+            .remedy("DEL the attachment; if that does not help, remove the files of this container there"))
+    }
+
+    /// Keeps another configuration in place of one, which stays if it does not say whose it is.
+    pub(crate) fn replace(&self, before: &Saved, tag: &Tag, conf: &NetConf) -> Result<()> {
+        if before.ifname.is_none() {
+            return self.save(tag, conf).map(drop);
+        }
+        Ok(Directory::open(&self.path)?.replace_durably(&before.name, &marked(tag, conf), 0o600)?)
+    }
+
+    /// Whether one could be kept.
+    pub(crate) fn probe(&self) -> Result<()> {
+        let writable = Directory::nearest(&self.path).and_then(|directory| directory.probe());
+        let what = format_args!("no configuration can be kept in {}", self.path.display());
+        writable.map_err(|error| Error::from(error).while_doing(what))
+    }
+
+    fn open(&self) -> Result<Option<Directory>> {
+        match Directory::open(&self.path) {
+            Err(error) if error.is_absent() => Ok(None),
+            opened => Ok(Some(opened?)),
+        }
+    }
+
+    /// What a file says, if it is of this network. One that cannot be understood is passed over, and nothing done about it:
+    /// nobody can say whose it is.
+    fn read(&self, directory: &Directory, name: &str) -> Result<Option<Saved>> {
+        let read = match directory.read(name, LIMIT) {
+            Err(error) if error.is_garbage() => Some(Err(error.to_string())),
+            read => read?.map(|(content, _)| NetConf::parse(&content).map_err(|error| error.to_string())),
+        };
+        let mut conf = match read {
+            None => return Ok(None),
+            Some(Ok(conf)) => conf,
+            Some(Err(why)) => {
+                let path = self.path.join(name);
+                log::warn(format_args!("{} is passed over, for it is no configuration: {why}", path.display()));
+                return Ok(None);
+            }
+        };
+        let said = |key| conf.at(&[OURS, key]).and_then(Value::as_str).map(str::to_owned);
+        let (container, ifname) = (said("containerID").unwrap_or_else(|| name.to_owned()), said("ifname"));
+        conf.0.shift_remove(OURS);
+        let is_ours = conf.name() == Some(&self.network);
+        let saved = Saved { directory: self.path.clone(), name: name.to_owned(), container, ifname, conf };
+        Ok(Some(saved).filter(|_| is_ours))
+    }
+}
+
+/// The content of a file.
+fn marked(tag: &Tag, conf: &NetConf) -> Vec<u8> {
+    let mut marked = conf.clone();
+    marked.set(OURS, json!({"containerID": tag.container, "ifname": tag.ifname}));
+    marked.to_vec()
+}
+
+/// The names that the file of an attachment may have, the first that is free first. No container's id has a colon.
+fn names(tag: &Tag) -> impl Iterator<Item = String> {
+    let hashed = tag.hash().first_chunk().map(|half| format!(":{:032x}", u128::from_be_bytes(*half)));
+    [Some(tag.container.clone()), hashed].into_iter().flatten().filter(|name| name.len() <= LONGEST)
+}
+
+impl Saved {
+    /// Whose it is; of one that does not say the interface, `None`.
+    pub(crate) fn tag(&self) -> Option<Tag> {
+        let network = self.conf.name().unwrap_or_default().to_owned();
+        Some(Tag { network, container: self.container.clone(), ifname: self.ifname.clone()? })
+    }
+
+    fn can_be_of(&self, tag: &Tag) -> bool {
+        self.container == tag.container && self.ifname.as_ref().is_none_or(|ifname| *ifname == tag.ifname)
+    }
+
+    /// Is it, or may it be, of an attachment that is to stay?
+    pub(crate) fn is_valid(&self, valid: &Valid) -> bool {
+        let is_it =
+            |(container, ifname)| container == self.container && self.ifname.as_ref().is_none_or(|own| own == ifname);
+        valid.iter().any(is_it)
+    }
+
+    /// There is nothing left to delete by it. That it is gone already is as good.
+    pub(crate) fn remove(&self) -> Result<()> {
+        match Directory::open(&self.directory).and_then(|directory| directory.remove(&self.name)) {
+            Err(error) if !error.is_absent() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Saved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "configuration kept in {}", self.directory.join(&self.name).display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn tag(network: &str, ifname: &str) -> Tag {
+        Tag { network: network.into(), container: "c1".into(), ifname: ifname.into() }
+    }
+
+    fn conf(network: &str, mtu: u32) -> NetConf {
+        NetConf::parse(json!({"name": network, "type": "bridge", "mtu": mtu}).to_string().as_bytes()).unwrap()
+    }
+
+    fn kept(dir: &tempfile::TempDir, network: &str) -> Kept {
+        Kept::new(dir.path().join("flannel"), network)
+    }
+
+    fn files(dir: &tempfile::TempDir) -> usize {
+        fs::read_dir(dir.path().join("flannel")).unwrap().count()
+    }
+
+    #[test]
+    fn each_attachment_of_a_container_has_its_own_and_one_the_name_that_the_reference_looks_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = [("one", "eth0"), ("one", "eth1"), ("two", "eth0")];
+        assert!(kept(&dir, "one").find(&tag("one", "eth0")).unwrap().is_none(), "not even the directory is there");
+        for (mtu, (network, ifname)) in (1400..).zip(all) {
+            kept(&dir, network).save(&tag(network, ifname), &conf(network, mtu)).unwrap();
+        }
+        let first = fs::read(dir.path().join("flannel/c1")).unwrap();
+        assert_eq!(NetConf::parse(&first).unwrap().get("mtu"), Some(&json!(1400)));
+        for (mtu, (network, ifname)) in (1400..).zip(all) {
+            let found = kept(&dir, network).find(&tag(network, ifname)).unwrap().unwrap();
+            assert_eq!((found.tag(), &found.conf), (Some(tag(network, ifname)), &conf(network, mtu)));
+            kept(&dir, network).replace(&found, &tag(network, ifname), &conf(network, 9000)).unwrap();
+            assert_eq!(kept(&dir, network).find(&tag(network, ifname)).unwrap().unwrap().conf, conf(network, 9000));
+        }
+        assert_eq!((kept(&dir, "one").all().unwrap().len(), kept(&dir, "two").all().unwrap().len()), (2, 1));
+        assert!(kept(&dir, "one").find(&tag("one", "eth2")).unwrap().is_none());
+        for saved in kept(&dir, "one").all().unwrap() {
+            saved.remove().unwrap();
+            saved.remove().unwrap();
+        }
+        assert_eq!(files(&dir), 1);
+    }
+
+    #[test]
+    fn what_the_reference_kept_is_anybodys_of_its_container_and_network_and_replaced_by_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("flannel")).unwrap();
+        let file = dir.path().join("flannel/c1");
+        fs::write(&file, conf("one", 1400).to_vec()).unwrap();
+        let (kept_one, eth1) = (kept(&dir, "one"), tag("one", "eth1"));
+        assert!(kept(&dir, "two").find(&tag("two", "eth0")).unwrap().is_none());
+        let found = kept_one.find(&eth1).unwrap().unwrap();
+        assert_eq!((found.tag(), &found.conf), (None, &conf("one", 1400)));
+        let valid = |container: &str| [(container.to_owned(), "eth0".to_owned())].into_iter().collect::<Valid>();
+        assert!(found.is_valid(&valid("c1")) && !found.is_valid(&valid("c2")));
+        kept_one.replace(&found, &eth1, &conf("one", 9000)).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), conf("one", 1400).to_vec());
+        assert_eq!(kept_one.find(&eth1).unwrap().unwrap().conf, conf("one", 9000), "what says whose it is goes first");
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_passed_over_and_stands_in_nobodys_way() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("flannel")).unwrap();
+        fs::write(dir.path().join("flannel/c1"), "{\"name\":\"one\",").unwrap();
+        fs::create_dir(dir.path().join("flannel/c2")).unwrap();
+        let (kept, eth0) = (kept(&dir, "one"), tag("one", "eth0"));
+        assert!(kept.find(&eth0).unwrap().is_none() && kept.all().unwrap().is_empty());
+        kept.save(&eth0, &conf("one", 1400)).unwrap();
+        assert!(kept.find(&eth0).unwrap().is_some());
+        assert_eq!(files(&dir), 3);
+        assert!(kept.save(&eth0, &conf("one", 1400)).unwrap_err().msg.contains("one/c1/eth0"), "both names are taken");
+        let long = Tag { container: "c".repeat(300), ..eth0 };
+        kept.save(&long, &conf("one", 1500)).unwrap();
+        assert_eq!(kept.find(&long).unwrap().unwrap().tag(), Some(long));
+    }
+}
