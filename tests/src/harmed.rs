@@ -5,7 +5,7 @@ use std::path::Path;
 use cnikit_testkit::Subject;
 use serde_json::json;
 
-use crate::{apart, bin, dual_stack, installed, written_down};
+use crate::{apart, bin, dual_stack, flannel, installed, written_down};
 
 /// Gives the macro `$tests` every subject, one line each: what its tests are called, what it is, and what is tried beside kills
 /// and faults: `moments` and `limits`. A plugin more is a line more.
@@ -23,6 +23,8 @@ macro_rules! each_harmed {
             ptp_with_nftables: masquerading("ptp", "nftables"), moments, limits;
             ptp_with_iptables: masquerading("ptp", "iptables"), moments, limits;
             ptp_and_its_ipam_plugin: with_ipam_apart("ptp"), moments, limits;
+            flannel_over_bridge: delegating("in one process"), moments, limits;
+            flannel_and_its_delegate: delegating("delegate apart"), moments, limits;
         }
     };
     ($tests:ident: $($name:ident: $subject:ident($($argument:literal),*) $(, $more:ident)*;)+) => {
@@ -54,6 +56,12 @@ fn interface(bin: &Path, plugin: &str, backend: &str) -> Subject {
     let ipam = dual_stack();
     let conf = json!({"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": backend, "mtu": 1500, "ipam": ipam});
     Subject::new(bin, plugin, conf)
+}
+
+/// flannel over a bridge, which is another process or is not.
+pub fn delegating(how: &str) -> Subject {
+    let bin = if how == "delegate apart" { apart() } else { installed() };
+    Subject { bin: bin.to_owned(), ..flannel() }.called(&format!("flannel, {how}"))
 }
 
 /// A bridge that checks MACs.

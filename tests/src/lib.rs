@@ -24,7 +24,7 @@ use cnikit_testkit::Subject;
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
-const NAMES: [&str; 5] = ["bridge", "host-local", "loopback", "ptp", "static"];
+const NAMES: [&str; 6] = ["bridge", "flannel", "host-local", "loopback", "ptp", "static"];
 
 /// Where cargo puts what it builds beside this test: `target/TRIPLE/PROFILE`.
 pub fn built() -> PathBuf {
@@ -138,6 +138,29 @@ pub fn dual_stack() -> Value {
 pub fn written_down() -> Value {
     let addresses = json!([{"address": "10.77.0.5/24", "gateway": "10.77.0.1"}, {"address": "fd00:77::5/64", "gateway": "fd00:77::1"}]);
     json!({"type": "static", "addresses": addresses, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]})
+}
+
+/// What flanneld writes on the host that got these subnets, and whose tunnel takes that many bytes.
+pub fn subnet_env(subnets: [&str; 2], mtu: u32) -> String {
+    let [ipv4, ipv6] = subnets;
+    format!(
+        "FLANNEL_NETWORK=10.77.0.0/16\nFLANNEL_SUBNET={ipv4}\nFLANNEL_IPV6_NETWORK=fd00:77::/48\nFLANNEL_IPV6_SUBNET={ipv6}\n\
+         FLANNEL_MTU={mtu}\nFLANNEL_IPMASQ=false\n"
+    )
+}
+
+/// flannel over a bridge that masquerades, where flanneld wrote what it has to.
+pub fn flannel() -> Subject {
+    static FILE: OnceLock<PathBuf> = OnceLock::new();
+    let file = FILE.get_or_init(|| {
+        let dir = tempfile::tempdir_in(built()).unwrap().keep();
+        std::fs::write(dir.join("subnet.env"), subnet_env(["10.77.0.1/24", "fd00:77::1/64"], 1450)).unwrap();
+        remove_at_exit(&dir);
+        dir.join("subnet.env")
+    });
+    let delegate = json!({"isDefaultGateway": true, "ipMasqBackend": "nftables"});
+    let ipam = json!({"type": "host-local"});
+    subject("flannel", json!({"subnetFile": file, "dataDir": "$DIR/flannel", "delegate": delegate, "ipam": ipam}))
 }
 
 /// What is flooded, as it is installed, each with its weight: how many of ten calls are its own.

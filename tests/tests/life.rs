@@ -4,7 +4,7 @@ use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
 use cnikit_tests::tampering::{BRIDGE, COMMON, IN_THE_RING, IPTABLES, LAYER2, NFTABLES, PTP, SPOOF, Thing};
-use cnikit_tests::{dual_stack, interface_subjects, subject, written_down};
+use cnikit_tests::{dual_stack, flannel, interface_subjects, subject, written_down};
 use serde_json::json;
 
 fn loopback() -> Subject {
@@ -39,7 +39,7 @@ fn ptp() -> Subject {
 
 #[test]
 fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
-    let more = [loopback(), addresses_written_down(), bridge_with_static()];
+    let more = [loopback(), addresses_written_down(), bridge_with_static(), flannel()];
     interface_subjects().iter().chain(&more).for_each(life::leaves_no_trace);
 }
 
@@ -56,6 +56,11 @@ fn del_succeeds_in_every_poor_form_of_a_bridge_without_layer_3() {
 #[test]
 fn del_succeeds_in_every_poor_form_of_static() {
     life::survives_poor_dels(&addresses_written_down());
+}
+
+#[test]
+fn del_succeeds_in_every_poor_form_of_flannel() {
+    life::survives_poor_dels(&flannel());
 }
 
 #[test]
@@ -90,6 +95,11 @@ fn sixty_four_at_once_get_sixty_four_addresses_on_a_bridge() {
 }
 
 #[test]
+fn sixteen_at_once_get_sixteen_addresses_from_flannel() {
+    flood::survives(&flannel(), 16);
+}
+
+#[test]
 fn sixty_four_at_once_get_sixty_four_addresses_on_ptp() {
     flood::survives(&ptp(), 64);
 }
@@ -113,6 +123,12 @@ fn tampered() -> Vec<(Subject, Vec<Tampering>)> {
 #[test]
 fn check_names_each_thing_that_was_tampered_with_and_none_is_forgotten() {
     tampered().iter().for_each(|(subject, tamperings)| life::names_tampering_of_all(subject, tamperings));
+}
+
+#[test]
+fn check_of_flannel_names_what_its_delegate_misses_and_what_it_misses_itself() {
+    let gone = Tampering { line: "rm -r $DIR/flannel", inside: false, names: "the configuration that ADD kept of" };
+    life::names_tampering(&flannel(), &[COMMON[0].by, NFTABLES[0].by, gone]);
 }
 
 #[test]

@@ -21,6 +21,7 @@ twisted! {
     loopback: "loopback";
     bridge: "bridge";
     ptp: "ptp";
+    flannel: "flannel";
     host_local: "host-local";
     static_ipam: "static";
 }

@@ -12,7 +12,7 @@ use crate::subject::Subject;
 
 /// What is shared and stays after the last DEL: lines that hold one of these, see [`holds`](crate::snapshot::holds), may
 /// come with the first ADD.
-pub const SHARED: [&str; 21] = [
+pub const SHARED: [&str; 22] = [
     "cni0",                      // the bridge and whatever hangs on it
     "net/ipv4/ip_forward",       // forwarding
     "forwarding = 1",            // and what the kernel derives from it
@@ -30,6 +30,7 @@ pub const SHARED: [&str; 21] = [
     ":OUTPUT ACCEPT",            //
     ":POSTROUTING ACCEPT",       //
     "tables: COMMIT",            //
+    "directory: flannel",        // where configurations of a delegate were kept
     "directory: leases",         // and what host-local keeps for a network
     LOCK,
     HINTS[0],

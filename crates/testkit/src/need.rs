@@ -52,8 +52,14 @@ impl Need {
     #[doc(alias = "CONFIG_DUMMY")]
     pub const DUMMY: Need = Need::new("dummy", "ip link add dummy0 type dummy && ip -d link show dummy0", " dummy ");
 
+    /// A link that carries frames in UDP to other hosts: the module `vxlan`.
+    #[doc(alias = "CONFIG_VXLAN")]
+    pub const VXLAN: Need =
+        Need::new("vxlan", "ip link add vxlan0 type vxlan id 1 dstport 8472 && ip -d link show vxlan0", "vxlan id 1 ");
+
     /// All that stand here.
-    pub const ALL: &[Need] = &[Need::BRIDGE_VLAN_FILTERING, Need::VLAN, Need::VRF, Need::IPVLAN, Need::DUMMY];
+    pub const ALL: &[Need] =
+        &[Need::BRIDGE_VLAN_FILTERING, Need::VLAN, Need::VRF, Need::IPVLAN, Need::DUMMY, Need::VXLAN];
 
     /// A need of one's own: its name, a shell line that makes such a thing on a fresh host and shows it, and a text that is
     /// in what the line says if the thing is there.

@@ -98,10 +98,13 @@ impl Subject {
         changed
     }
 
-    /// The same with its leases under this directory, if its IPAM plugin is host-local.
+    /// The same with what it keeps under this directory: `$DIR` in its configuration stands for it, and there are the leases, if
+    /// its IPAM plugin is host-local.
     #[must_use]
     pub fn at(&self, dir: &Path) -> Subject {
         let mut moved = self.clone();
+        let text = moved.conf.to_string().replace("$DIR", &dir.display().to_string());
+        moved.conf = serde_json::from_str(&text).unwrap();
         if moved.conf["ipam"]["type"] == "host-local" {
             moved.conf["ipam"]["dataDir"] = json!(dir.join("leases"));
         }

@@ -1,0 +1,275 @@
+//! A plugin that delegates keeps what it handed over until it has been deleted, and hurts nobody meanwhile.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use cnikit_testkit::snapshot::HINTS;
+use cnikit_testkit::{Host, Said, Snapshot, Subject};
+use cnikit_tests::mixed::Release;
+use cnikit_tests::world::undisturbed;
+use cnikit_tests::{bin, flannel, subnet_env};
+use serde_json::{Value, json};
+
+/// What is kept on a host, by the names of the files.
+fn kept(host: &Host) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(host.dir().join("flannel")) else { return Vec::new() };
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn read(path: impl AsRef<Path>) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// flannel with a delegate that is a shell script; it notes each verb, interface and configuration in files beside it.
+fn over_script(host: &Host, script: &str) -> Subject {
+    let dir = host.dir().join("plugins");
+    fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::symlink(bin().join("flannel"), dir.join("flannel")).unwrap();
+    let path = dir.join("mine");
+    let text =
+        format!("#!/bin/sh\ncat >$0.stdin\necho $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME >>$0.called\n{script}\n");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let subject = flannel().with("delegate", json!({"type": "mine", "mine": 7})).at(host.dir());
+    Subject { bin: dir, ..subject }
+}
+
+fn called(subject: &Subject) -> Vec<String> {
+    fs::read_to_string(subject.bin.join("mine.called")).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+const ANSWER: &str =
+    r#"[ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"10.9.9.9/24"}],"more":1}'"#;
+
+#[test]
+fn the_delegate_is_handed_what_the_runtime_says_and_its_answer_is_passed_on() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let subject = over_script(&host, &format!("echo $CNI_ARGS >$0.args; {ANSWER}"));
+    let of_runtime = [("runtimeConfig", json!({"mac": "x"})), ("args", json!({"cni": {"ips": []}}))];
+    let env = [("CNI_ARGS", "K8S_POD_NAME=p;ANY=thing")];
+    let conf = of_runtime.iter().fold(subject.clone(), |subject, (key, value)| subject.with(key, value.clone())).conf;
+    let said = subject.call_raw(&host, "ADD", "c-one", &container.path(), conf.to_string().as_bytes(), &env).ok();
+    assert_eq!((&said["ips"][0]["address"], &said["more"]), (&json!("10.9.9.9/24"), &json!(1)), "{said}");
+    assert_eq!(fs::read_to_string(subject.bin.join("mine.args")).unwrap().trim(), "K8S_POD_NAME=p;ANY=thing");
+    let given = read(subject.bin.join("mine.stdin"));
+    for (key, value) in of_runtime.iter().chain(&[("mine", json!(7)), ("name", json!("testnet")), ("mtu", json!(1450))])
+    {
+        assert_eq!(given[key], *value, "{given}");
+    }
+    assert!(given.get("cnikit").is_none() && given.get("isGateway").is_none() && given["ipam"]["type"] == "host-local");
+    let more = [("prevResult", said.clone())];
+    subject.call(&host, "CHECK", "c-one", &container.path(), &more).ok();
+    let checked = read(subject.bin.join("mine.stdin"));
+    assert_eq!((&checked["prevResult"], &checked["runtimeConfig"]), (&said, &json!({"mac": "x"})));
+    subject.call(&host, "DEL", "c-one", "", &[("prevResult", json!("garbage"))]).ok();
+    assert!(read(subject.bin.join("mine.stdin")).get("prevResult").is_none());
+    assert_eq!(called(&subject), ["ADD c-one eth0", "CHECK c-one eth0", "DEL c-one eth0"]);
+    subject.call(&host, "DEL", "c-one", "", &[]).ok();
+    assert_eq!(called(&subject).len(), 3, "nothing is kept, so there is nothing to delete");
+}
+
+#[test]
+fn what_is_kept_goes_only_after_a_del_that_succeeded() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let fails = r#"if [ $CNI_COMMAND = DEL ] && [ -e $0.broken ]; then echo '{"code":11,"msg":"not yet"}'; exit 1; fi"#;
+    let subject = over_script(&host, &format!("{fails}\n{ANSWER}"));
+    subject.add(&host, "c-one", &container);
+    let (broken, all) = (subject.bin.join("mine.broken"), kept(&host));
+    fs::write(&broken, "").unwrap();
+    for _ in 0..2 {
+        let (code, text) = subject.call(&host, "DEL", "c-one", "", &[]).refused();
+        assert!(code == 11 && text.contains("not yet"), "the delegate's own words: {code} {text}");
+        assert_eq!(kept(&host), all);
+    }
+    fs::remove_file(subject.bin.join("mine")).unwrap();
+    let (code, text) = subject.call(&host, "DEL", "c-one", "", &[]).refused();
+    assert!(code == 103 && text.contains("failed to find plugin \"mine\"") && kept(&host) == all, "{code} {text}");
+}
+
+#[test]
+fn a_delegate_that_failed_is_asked_to_delete_unless_something_else_may_be_there() {
+    let failing =
+        |code: u32| format!("[ $CNI_COMMAND != ADD ] || {{ echo '{{\"code\":{code},\"msg\":\"no\"}}'; exit 1; }}");
+    for (code, verbs) in [(999, vec!["ADD c-one eth0", "DEL c-one eth0"]), (101, vec!["ADD c-one eth0"])] {
+        let (host, container) = (Host::new(), Host::new().container());
+        let subject = over_script(&host, &failing(code));
+        assert_eq!(subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused().0, u64::from(code));
+        assert_eq!((called(&subject), kept(&host)), (verbs.into_iter().map(str::to_owned).collect(), Vec::new()));
+    }
+    let (host, container) = (Host::new(), Host::new().container());
+    let always = over_script(&host, "echo '{\"code\":999,\"msg\":\"no\"}'; exit 1");
+    let (_, text) = always.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(text.contains("not all could be undone"), "{text}");
+    assert_eq!(kept(&host), ["c-one"], "DEL will need it");
+}
+
+#[test]
+fn an_attachment_that_is_added_again_goes_on_running_and_keeps_what_del_needs() {
+    let host = Host::new();
+    let subject = flannel().at(host.dir());
+    let container = host.container();
+    let result = subject.add(&host, "c-one", &container);
+    let (before, content) = (Snapshot::of(&host), fs::read(host.dir().join("flannel/c-one")).unwrap());
+    let again = |subject: &Subject| {
+        undisturbed(&container, "10.77.0.1", || subject.call(&host, "ADD", "c-one", &container.path(), &[]))
+    };
+    let invalid = subject.with("delegate", json!({"vlan": 9999}));
+    for (subject, code) in [(&subject, 101), (&invalid, 7)] {
+        assert_eq!(again(subject).refused().0, code);
+        assert_eq!(fs::read(host.dir().join("flannel/c-one")).unwrap(), content);
+    }
+    Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after ADDs that were refused");
+    subject.check(&host, "c-one", &container, &result).ok();
+    subject.del(&host, "c-one", &container, &result);
+    assert!(kept(&host).is_empty());
+}
+
+#[test]
+fn del_and_check_work_from_what_was_kept_whatever_flanneld_says_by_then() {
+    let host = Host::new();
+    let file = host.dir().join("subnet.env");
+    fs::write(&file, subnet_env(["10.77.3.1/24", "fd00:77:0:3::1/64"], 1400)).unwrap();
+    let subject = flannel().with("subnetFile", json!(file)).at(host.dir());
+    let (before, container) = (Snapshot::of(&host), host.container());
+    let result = subject.add(&host, "c-one", &container);
+    fs::write(&file, subnet_env(["10.77.4.1/24", "fd00:77:0:4::1/64"], 1300)).unwrap();
+    subject.check(&host, "c-one", &container, &result).ok();
+    fs::remove_file(&file).unwrap();
+    subject.check(&host, "c-one", &container, &result).ok();
+    subject.call(&host, "DEL", "c-one", "", &[]).ok();
+    let left = Snapshot::of(&host).added_since(&before, &cnikit_testkit::life::SHARED);
+    assert!(left.is_empty(), "{left:#?}");
+}
+
+#[test]
+fn a_file_that_flanneld_has_not_written_yet_is_told_with_its_place() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let file = host.dir().join("not/here.env");
+    let subject = flannel().with("subnetFile", json!(file)).at(host.dir());
+    let told = |said: &Said, code: u64| {
+        let (found, text) = said.refused();
+        let yet = format!("flanneld has not written {} yet", file.display());
+        assert!(
+            found == code && text.contains(&yet) && text.contains("failed to load flannel 'subnet.env' file"),
+            "{found}: {text}"
+        );
+    };
+    told(&subject.call(&host, "ADD", "c-one", &container.path(), &[]), 11);
+    told(&subject.call(&host, "STATUS", "", "", &[]), 50);
+    fs::create_dir(host.dir().join("not")).unwrap();
+    fs::write(&file, "FLANNEL_MTU=1450\n").unwrap();
+    let (code, text) = subject.call(&host, "STATUS", "", "", &[]).refused();
+    assert!(code == 50 && text.contains("is missing FLANNEL_NETWORK"), "{code}: {text}");
+    fs::write(&file, subnet_env(["10.77.3.1/24", "fd00:77:0:3::1/64"], 1400)).unwrap();
+    subject.call(&host, "STATUS", "", "", &[]).ok();
+    let unwritable = subject.with("dataDir", json!("/proc/sys/flannel"));
+    let (code, text) = unwritable.call(&host, "STATUS", "", "", &[]).refused();
+    assert!(code == 50 && text.contains("no configuration can be kept in /proc/sys/flannel"), "{code}: {text}");
+    assert!(kept(&host).is_empty());
+}
+
+#[test]
+fn gc_deletes_what_is_not_valid_and_nothing_else() {
+    let host = Host::new();
+    let subject = flannel().at(host.dir());
+    let other = subject.with("name", json!("othernet")).with("delegate", json!({"bridge": "cni1"}));
+    let other = other.with("ipam", json!({"dataDir": host.dir().join("other")}));
+    let containers = [(); 4].map(|()| host.container());
+    let result = subject.add(&host, "c-kept", &containers[0]);
+    let others = other.add(&host, "c-stale", &containers[1]);
+    let (before, all) = (Snapshot::of(&host), kept(&host));
+    subject.add(&host, "c-stale", &containers[2]);
+    subject.add(&host, "c-worse", &containers[3]);
+    // As the reference left it: it does not say which interface it was.
+    let file = host.dir().join("flannel/c-worse");
+    let mut bare = read(&file);
+    bare.as_object_mut().unwrap().remove("cnikit");
+    fs::write(&file, bare.to_string()).unwrap();
+    assert_eq!(kept(&host).len(), 4);
+    let valid = ("cni.dev/valid-attachments", json!([{"containerID": "c-kept", "ifname": "eth0"}]));
+    subject.call(&host, "GC", "", "", &[valid]).ok();
+    assert_eq!(kept(&host), all);
+    Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after GC");
+    subject.check(&host, "c-kept", &containers[0], &result).ok();
+    other.check(&host, "c-stale", &containers[1], &others).ok();
+    other.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", Value::Null)]).ok();
+    assert_eq!(kept(&host), ["c-kept"]);
+}
+
+#[test]
+fn two_networks_of_a_container_are_kept_apart() {
+    let host = Host::new();
+    let one = flannel().at(host.dir());
+    let two = one.with("name", json!("othernet")).with("delegate", json!({"bridge": "cni1"}));
+    let two = two.with("ipam", json!({"dataDir": host.dir().join("other")}));
+    let before = Snapshot::of(&host);
+    let containers = [host.container(), host.container()];
+    one.add(&host, "c-one", &containers[0]);
+    two.add(&host, "c-one", &containers[1]);
+    assert_eq!(kept(&host).len(), 2);
+    for subject in [&one, &two] {
+        subject.call(&host, "DEL", "c-one", "", &[]).ok();
+    }
+    assert!(kept(&host).is_empty());
+    let left = Snapshot::of(&host).added_since(&before, &cnikit_testkit::life::SHARED);
+    let left: Vec<&String> = left.iter().filter(|line| !line.contains("cni1") && !line.contains("other")).collect();
+    assert!(left.is_empty(), "{left:#?}");
+}
+
+/// Over the reference's bridge, which is given what we kept as the reference's flannel would give it, and what that kept is
+/// deleted by us.
+#[test]
+fn what_one_kept_the_other_can_delete_by() {
+    for release in [Release::Packaged, Release::Newest] {
+        let host = Host::new();
+        let version = json!(release.speaks());
+        let subject =
+            Subject { bin: both(&host, &release.bin()), ..flannel() }.with("cniVersion", version).at(host.dir());
+        let delegate = json!({"isDefaultGateway": true});
+        let subject = subject.with("delegate", delegate);
+        let container = host.container();
+        let result = subject.add(&host, "c-one", &container);
+        let file = host.dir().join("flannel/c-one");
+        let content = fs::read(&file).unwrap();
+        // As it does it: the file's whole content on stdin, and nothing else.
+        let of_bridge = Subject { bin: release.bin(), plugin: "bridge".into(), ..subject.clone() };
+        of_bridge.call_raw(&host, "DEL", "c-one", &container.path(), &content, &[]).ok();
+        assert!(!host.sh("ip -o link").contains("veth"));
+        fs::remove_file(&file).unwrap();
+        subject.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
+
+        let result_of_second = subject.add(&host, "c-one", &container);
+        assert_eq!(result["interfaces"][0]["name"], result_of_second["interfaces"][0]["name"]);
+        let mut bare = read(&file);
+        bare.as_object_mut().unwrap().remove("cnikit");
+        fs::write(&file, bare.to_string()).unwrap();
+        let more = [("prevResult", result_of_second)];
+        subject.call(&host, "CHECK", "c-one", &container.path(), &more).ok();
+        subject.call(&host, "DEL", "c-one", &container.path(), &more).ok();
+        assert!(!host.sh("ip -o link").contains("veth") && kept(&host).is_empty());
+    }
+}
+
+/// Our flannel among the plugins of the reference.
+fn both(host: &Host, reference: &Path) -> PathBuf {
+    let dir = host.dir().join("plugins");
+    fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::symlink(bin().join("flannel"), dir.join("flannel")).unwrap();
+    for name in ["bridge", "host-local"] {
+        std::os::unix::fs::symlink(reference.join(name), dir.join(name)).unwrap();
+    }
+    dir
+}
+
+#[test]
+fn nobody_delegates_to_itself() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let subject = flannel().with("delegate", json!({"type": "flannel"})).at(host.dir());
+    let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(code == 7 && text.contains("flannel cannot delegate to itself"), "{code}: {text}");
+    assert!(kept(&host).is_empty());
+}
