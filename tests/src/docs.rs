@@ -118,11 +118,18 @@ impl Example {
         host.enter(|| runtime.del(&list, &at)).map(drop)
     }
 
-    /// The list with what host-local keeps below this directory.
+    /// The list with what host-local and flannel keep below this directory, and what flanneld has written there.
     fn below(&self, dir: &Path) -> Value {
         let mut list = self.list.clone();
         for plugin in list["plugins"].as_array_mut().unwrap() {
-            if plugin["ipam"]["type"] == "host-local" {
+            let is_flannel = plugin["type"] == "flannel";
+            if is_flannel {
+                let said = crate::subnet_env(["10.77.0.1/24", "fd00:77::1/64"], 1450);
+                std::fs::write(dir.join("subnet.env"), said).unwrap();
+                plugin["subnetFile"] = json!(dir.join("subnet.env"));
+                plugin["dataDir"] = json!(dir.join("flannel"));
+            }
+            if is_flannel || plugin["ipam"]["type"] == "host-local" {
                 plugin["ipam"]["dataDir"] = json!(dir.join("leases"));
             }
         }
@@ -132,7 +139,9 @@ impl Example {
     /// What has to answer the container: the gateways, where the first plugin is one, and its own loopback.
     fn answering(&self, result: &Value) -> Vec<String> {
         let first = &self.list["plugins"][0];
-        let serves = first["type"] == "ptp" || first["isGateway"] == true || first["isDefaultGateway"] == true;
+        let serves = ["ptp", "flannel"].iter().any(|plugin| first["type"] == *plugin)
+            || first["isGateway"] == true
+            || first["isDefaultGateway"] == true;
         let of_ip = |ip: &Value| {
             let wanted = if first["type"] == "loopback" { &ip["address"] } else { &ip["gateway"] };
             wanted.as_str().map(|text| text.split('/').next().unwrap().to_owned())

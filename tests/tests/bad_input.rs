@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::{Container, Host, Said, Snapshot};
-use cnikit_tests::{bin, program};
+use cnikit_tests::{bin, flannel, program};
 use serde_json::{Map, Value, json};
 
 /// One bad call; what it does not say is as it should be.
@@ -28,8 +28,8 @@ enum Stdin {
     Raw(fn() -> Vec<u8>),
 }
 
-const ALL: &[&str] = &["bridge", "ptp", "loopback", "host-local", "static"];
-const MAIN: &[&str] = &["bridge", "ptp", "loopback"];
+const ALL: &[&str] = &["bridge", "ptp", "loopback", "flannel", "host-local", "static"];
+const MAIN: &[&str] = &["bridge", "ptp", "loopback", "flannel"];
 const ASKING_IPAM: &[&str] = &["bridge", "ptp"];
 const KNOWING_ARGS: &[&str] = &["bridge", "host-local", "static"];
 const IPAM: &[&str] = &["host-local", "static"];
@@ -56,6 +56,10 @@ impl Scene {
         let ipam = json!({"type": "host-local", "dataDir": leases, "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]});
         let mut conf = json!({"cniVersion": "1.1.0", "name": "badnet", "type": plugin});
         let addresses = json!([{"address": "10.77.0.9/24", "gateway": "10.77.0.1"}]);
+        if plugin == "flannel" {
+            conf["subnetFile"] = flannel().conf["subnetFile"].clone();
+            conf["dataDir"] = json!(self.host.dir().join("flannel"));
+        }
         let written = json!({"type": "static", "addresses": addresses, "routes": [{"dst": "0.0.0.0/0"}]});
         if plugin != "loopback" {
             conf["ipam"] = if plugin == "static" { written } else { ipam };
@@ -439,6 +443,10 @@ const KEYS: &[(&[&str], &str, Type)] = &[
     (IPAM, "/runtimeConfig/ips", List),
     (&["host-local"], "/runtimeConfig/ipRanges", List),
     (IPAM, "/args/cni/ips", List),
+    (&["flannel"], "/subnetFile", Text),
+    (&["flannel"], "/dataDir", Text),
+    (&["flannel"], "/delegate", Object),
+    (&["flannel"], "/ipam", Object),
     (&["static"], "/ipam/addresses", List),
     (&["static"], "/ipam/addresses/0", Object),
     (&["static"], "/ipam/addresses/0/address", Text),
@@ -579,11 +587,28 @@ fn values_of_static() -> Vec<Bad> {
     ]
 }
 
+/// Values of flannel's keys that cannot be, and a delegate that is not there.
+fn values_of_flannel() -> Vec<Bad> {
+    let of = |pointer, value: Value, code, says: &str| bad(&["flannel"], "ADD", [(pointer, value)], code, says);
+    vec![
+        of("/delegate/type", json!(5), 7, "must have (string) 'type' field"),
+        of("/delegate/name", json!("n"), 7, "'delegate' dictionary must not have 'name' field"),
+        of("/delegate/ipam", json!({}), 7, "'delegate' dictionary must not have 'ipam' field"),
+        of("/delegate/type", json!("flannel"), 7, "flannel cannot delegate to itself"),
+        of("/delegate/type", json!("../x"), 7, "invalid plugin name"),
+        of("/delegate/type", json!("nowhere"), 103, "failed to find plugin \"nowhere\""),
+        of("/ipam/routes", json!([{"gw": "10.77.0.1"}]), 7, "failed to parse ipam.routes: routes[0].dst: is missing"),
+        of("/subnetFile", json!("/nonexistent"), 11, "flanneld has not written /nonexistent yet"),
+        of("/subnetFile", json!("/"), 100, "failed to load flannel 'subnet.env' file: read /: not a regular file"),
+        bad(&["flannel"], "ADD", NONE, 4, "required env variables [CNI_PATH] missing").without(&["CNI_PATH"]),
+    ]
+}
+
 #[test]
 fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_nothing() {
     let scene = Scene::new();
     let (before, inside) = (Snapshot::of(&scene.host), Snapshot::inside(&scene.container));
-    let values = [values(), values_of_host_local(), values_of_static()];
+    let values = [values(), values_of_host_local(), values_of_static(), values_of_flannel()];
     let table = [documents(), variables(), names(), sandboxes(&scene), args(), types(&scene)].into_iter().chain(values);
     let mut wrong = Vec::new();
     for bad in table.flatten() {

@@ -248,7 +248,6 @@ fn what_one_kept_the_other_can_delete_by() {
         bare.as_object_mut().unwrap().remove("cnikit");
         fs::write(&file, bare.to_string()).unwrap();
         let more = [("prevResult", result_of_second)];
-        subject.call(&host, "CHECK", "c-one", &container.path(), &more).ok();
         subject.call(&host, "DEL", "c-one", &container.path(), &more).ok();
         assert!(!host.sh("ip -o link").contains("veth") && kept(&host).is_empty());
     }

@@ -8,11 +8,12 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
 use cnikit::types::NetConf;
-use cnikit::{Interface, InterfacePlugin, Ipam, IpamPlugin, Plugin};
+use cnikit::{Delegating, Interface, InterfacePlugin, Ipam, IpamPlugin, Plugin};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Host, Subject};
 use cnikit_tests::docs::{Example, Page, examples, page, pages};
 use cnikit_tests::runtimes::{CONFLIST, files};
+use cnikit_tests::subnet_env;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -60,6 +61,13 @@ fn documented() -> Vec<Documented> {
             read: shown::<Ipam<host_local::HostLocal>>,
             base: json!({"ipam": host_local}),
             under: "ipam",
+        },
+        Documented {
+            name: "flannel",
+            keys: keys::of_plugin::<flannel::Flannel>(&[], None),
+            read: shown::<Delegating<flannel::Flannel>>,
+            base: cnikit_tests::flannel().conf,
+            under: "",
         },
         Documented {
             name: "static",
@@ -256,6 +264,9 @@ fn a_default_is_what_a_key_that_is_absent_means() {
 #[test]
 fn an_example_is_taken_and_makes_a_difference() {
     let host = Host::new();
+    // What the page of flannel names; the tests have a /run of their own.
+    std::fs::create_dir_all("/run/flannel/second").unwrap();
+    std::fs::write("/run/flannel/second/subnet.env", subnet_env(["10.79.0.1/24", "fd00:79::1/64"], 1400)).unwrap();
     for plugin in documented() {
         for row in plugin.rows() {
             let place = format!("docs/{}.md, {}", plugin.name, row.key);

@@ -77,6 +77,7 @@ impl<'a> Stage<'a> {
         let (env, through) = (Vec::new(), Vec::new());
         let stage = Stage { side, scene, host: netns()?, containers, dir, env, through };
         stage.sh("ip link set lo up", "")?;
+        stage.sh(&stage.placed(scene.before), "")?;
         stage.reserve().map_err(|error| format!("{}: {error}", stage.leases().display()))?;
         stage.add_foreign_rules()?;
         Ok(stage)

@@ -11,7 +11,8 @@ use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::output::{Output, Tone, print, print_json};
 
-/// The pages of our plugins. Their tables of keys are held to the plugins themselves by the tests.
+/// The pages of our plugins. Their tables of keys are held to the plugins themselves by the tests. Not flannel's: which keys and
+/// capabilities its delegate takes, nobody knows.
 const PAGES: [(&str, &str); 5] = [
     ("bridge", include_str!("../../../docs/bridge.md")),
     ("ptp", include_str!("../../../docs/ptp.md")),

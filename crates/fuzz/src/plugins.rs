@@ -1,4 +1,4 @@
-//! The configurations of the plugins that make an interface.
+//! The configurations of the plugins that make an interface, and of static.
 
 use std::sync::OnceLock;
 
@@ -18,9 +18,10 @@ pub(crate) fn run(data: &[u8]) {
     let stdin = with_ours(fields.next().unwrap_or_default(), plugins[0].name);
     let mut input = plan(&args, &stdin);
     input.path.clone_from(path);
-    let answered = match choice % 3 {
+    let answered = match choice % 4 {
         0 => call::<Interface<bridge::Bridge>>(input, plugins),
         1 => call::<Interface<ptp::Ptp>>(input, plugins),
+        3 => call::<Ipam<static_ipam::Static>>(input, plugins),
         _ => call::<loopback::Loopback>(input, plugins),
     };
     told(&answered);
