@@ -692,8 +692,14 @@ fn a_null_is_as_good_as_an_absent_key() {
             set(&mut null, pointer, Value::Null);
             let (parent, key) = pointer.rsplit_once('/').unwrap();
             absent.pointer_mut(parent).and_then(Value::as_object_mut).map(|parent| parent.shift_remove(key));
-            // Planned alike, or refused alike where something is missing then.
-            let said = [null, absent].map(|conf| scene.run(plugin, "PLAN", &[], conf.to_string().as_bytes()).json());
+            // Planned alike, or refused alike where something is missing then. A delegate is handed what was written.
+            let planned = |conf: Value| {
+                let mut said = scene.run(plugin, "PLAN", &[], conf.to_string().as_bytes()).json();
+                let steps = said["plan"].as_array_mut();
+                steps.map(|steps| steps.retain(|step| step.as_str().is_some_and(|step| !step.starts_with("hand to "))));
+                said
+            };
+            let said = [null, absent].map(planned);
             assert_eq!(said[0], said[1], "{plugin} {pointer}");
         }
     }

@@ -17,6 +17,36 @@ use crate::source::unavailable;
 ///
 /// What ADD handed over is kept until the delegate's DEL has succeeded, for by then it could not be made again: DEL, CHECK
 /// and GC work from it. The delegate's answers and errors are passed on as they are.
+///
+/// The whole of a plugin that puts every container of a network on one bridge, whatever else the network says:
+///
+/// ```rust,no_run
+/// use cnikit::types::NetConf;
+/// use cnikit::{Delegating, DelegatingPlugin, Result};
+///
+/// /// The one key of its own.
+/// #[derive(serde::Deserialize)]
+/// struct Site {
+///     site: String,
+/// }
+///
+/// impl DelegatingPlugin for Site {
+///     fn kept_in(_: &NetConf) -> std::path::PathBuf {
+///         "/var/lib/cni/site".into()
+///     }
+///
+///     fn config_for_delegate(&self, conf: &NetConf) -> Result<NetConf> {
+///         let mut delegate = conf.clone();
+///         delegate.set("type", "bridge".into());
+///         delegate.set("bridge", format!("br-{}", self.site).into());
+///         Ok(delegate)
+///     }
+/// }
+///
+/// fn main() -> std::process::ExitCode {
+///     cnikit::main::<Delegating<Site>>()
+/// }
+/// ```
 pub trait DelegatingPlugin: DeserializeOwned {
     /// As [`Plugin::SOURCES`].
     const SOURCES: Sources = &[];
@@ -80,11 +110,7 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
 
     fn gc(gc: &Gc) -> Result<()> {
         let kept = kept::<P>(&gc.call.conf, &gc.network).all()?;
-        kept.iter()
-            .filter(|saved| !saved.is_valid(&gc.valid))
-            .map(|saved| sweep(gc, saved))
-            .collect::<Errors>()
-            .finish()
+        kept.into_iter().map(|saved| sweep(gc, &saved?)).collect::<Errors>().finish()
     }
 
     fn status(&self, status: &Status) -> Result<()> {
@@ -108,8 +134,11 @@ fn kept<P: DelegatingPlugin>(conf: &NetConf, network: &str) -> Kept {
     Kept::new(P::kept_in(conf), network)
 }
 
-/// Deletes an attachment that is not valid. Where nobody knows which interface it was, the delegate's own GC finds it.
+/// Deletes an attachment unless it is valid. Where nobody knows which interface it was, the delegate's own GC finds it.
 fn sweep(gc: &Gc, saved: &Saved) -> Result<()> {
+    if saved.is_valid(&gc.valid) {
+        return Ok(());
+    }
     if let Some(tag) = saved.tag() {
         gc.call.delegate_of(&tag, &saved.conf)?.del()?;
     } else {

@@ -11,8 +11,8 @@ use serde_json::json;
 /// More than any stdin that is taken.
 const LIMIT: usize = 16 << 20;
 
-/// Of a name, so that a temporary file can be called after it.
-const LONGEST: usize = 250;
+/// Of a name, so that temporary files can be called after it.
+const LONGEST: usize = 200;
 
 /// The member that says whose a file is. The reference's delegating plugins pass over it, and so do their delegates.
 const OURS: &str = "cnikit";
@@ -57,18 +57,13 @@ impl Kept {
         Ok(found.into_iter().next())
     }
 
-    /// Every one of the network.
-    pub(crate) fn all(&self) -> Result<Vec<Saved>> {
+    /// Every one of the network; one that the kernel does not let us read hides no other.
+    pub(crate) fn all(&self) -> Result<Vec<Result<Saved>>> {
         let Some(directory) = self.open()? else { return Ok(Vec::new()) };
         directory.discard_unfinished()?;
-        let mut all = Vec::new();
-        for name in directory.list()? {
-            let name = name.to_string_lossy();
-            if !name.starts_with('.') {
-                all.extend(self.read(&directory, &name)?);
-            }
-        }
-        Ok(all)
+        let names = directory.list()?.into_iter().map(|name| name.to_string_lossy().into_owned());
+        let names = names.filter(|name| !name.starts_with('.'));
+        Ok(names.filter_map(|name| self.read(&directory, &name).transpose()).collect())
     }
 
     /// Keeps the configuration of an attachment of which none says that it is its; it survives a power cut.
@@ -219,6 +214,7 @@ mod tests {
         assert_eq!((kept(&dir, "one").all().unwrap().len(), kept(&dir, "two").all().unwrap().len()), (2, 1));
         assert!(kept(&dir, "one").find(&tag("one", "eth2")).unwrap().is_none());
         for saved in kept(&dir, "one").all().unwrap() {
+            let saved = saved.unwrap();
             saved.remove().unwrap();
             saved.remove().unwrap();
         }
