@@ -694,8 +694,8 @@ fn every_finding_is_told_with_its_line_column_and_remedy() {
          \"pods\" in 10-pods.conflist",
         "warning: 20-other.conflist:2:68: plugins[0].ipam.subnet: 10.88.4.0/24 overlaps the host's route to \
          10.88.4.128/25 over tun0",
-        "error: 20-other.conflist:3:4: plugins[1].type: old does not speak cniVersion \"1.1.0\"; remedy: write \
-         one of 0.4.0, or update old",
+        "error: 20-other.conflist:3:4: plugins[1].type: old does not speak version 1.1.0, but 0.4.0; remedy: set \
+         `cniVersion` to one of these",
         "warning: 30-pods.conf:1:1: plugins: no plugin of the network takes the capability \"mac\"",
         "warning: 30-pods.conf:1:25: name: network \"pods\" is also in 10-pods.conflist, which is found first",
         "error: 40-torn.json:1:1: the document ends in its middle",

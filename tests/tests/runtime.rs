@@ -490,9 +490,9 @@ fn misbehaviours() -> Vec<Misbehaviour> {
         Misbehaviour { mode: 0o644, ..does("#!/bin/sh\n", 103, &["bin/odd is not executable", "remedy: chmod +x"]) },
         does("#!/no/such/interpreter\n", 103, &["cannot start plugin", "bin/odd", "interpreter", "remedy: "]),
         does("\u{1}\u{2}no program", 103, &["cannot start plugin", "bin/odd", "remedy: "]),
-        does("#!/bin/sh\ncat >/dev/null\n", 103, &["it succeeded and said nothing, where ADD wants a result"]),
-        does("#!/bin/sh\necho hello\n", 103, &["its answer cannot be read: expected value"]),
-        does("#!/bin/sh\necho '[]'\n", 103, &["its answer cannot be read: "]),
+        does("#!/bin/sh\ncat >/dev/null\n", 103, &["it succeeded, where ADD wants a result", "bin/odd said nothing"]),
+        does("#!/bin/sh\necho hello\n", 103, &["its answer cannot be read: expected value", "bin/odd said \"hello\""]),
+        does("#!/bin/sh\necho '[]'\n", 103, &["its answer cannot be read: ", "bin/odd said \"[]\""]),
         does("#!/bin/sh\nhead -c 100000000 /dev/zero\n", 103, &["wrote more than 16777216 bytes to stdout", "bin/odd"]),
         does("#!/bin/sh\necho '{\"ips\": []}{\"ips\": []}'\n", 103, &["trailing characters"]),
         does(
@@ -526,6 +526,7 @@ fn a_plugin_that_misbehaves_is_named_with_a_remedy_and_loses_nothing() {
         assert!(odd.says.iter().all(|word| text.contains(word)), "{:?}: {text}", odd.says);
         assert_eq!(error.code(), odd.code, "{text}");
         assert!(text.contains("plugin type=\"odd\" name=\"net\" (2 of 2) failed (add) on eth0"), "{text}");
+        assert!(odd.code != 103 || text.contains("; remedy: "), "{text}");
         assert_eq!(scene.leases("net"), [""; 0], "{text}");
         assert!(!scene.host.sh("ip -o link").contains("veth"), "{text}");
         scene.plugin("odd", "");

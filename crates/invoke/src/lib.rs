@@ -13,3 +13,4 @@ mod tail;
 pub use ask::{Environment, PATIENCE, Said, ask, ask_while};
 pub use error::Error;
 pub use find::find;
+pub use tail::tail;

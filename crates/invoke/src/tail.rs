@@ -4,7 +4,7 @@
 const KEPT: usize = 2000;
 
 /// The last lines as text, whatever bytes they are; empty if there is nothing but white space.
-pub(crate) fn tail(bytes: &[u8]) -> String {
+pub fn tail(bytes: &[u8]) -> String {
     let bytes = bytes.trim_ascii();
     let Some(start) = bytes.len().checked_sub(KEPT + 1) else {
         return String::from_utf8_lossy(bytes).into_owned();

@@ -183,7 +183,12 @@ pub(crate) fn read(dir: &Path, name: &str) -> Result<Found, Error> {
 }
 
 pub(crate) fn file_name(network: &str, at: &Attachment) -> String {
-    format!("{network}-{}-{}", at.container_id, at.ifname)
+    named(network, &at.container_id, &at.ifname)
+}
+
+/// The name of an attachment's file.
+pub(crate) fn named(network: &str, container_id: &str, ifname: &str) -> String {
+    format!("{network}-{container_id}-{ifname}")
 }
 
 /// A result as it is, if it is in the list's version already; else converted.

@@ -1,11 +1,12 @@
 //! One verb that goes to the plugins of a list.
 
-use cnikit_invoke::{Environment, Error as Refusal, Said};
+use cnikit_invoke::{Environment, Error as Refusal, Said, tail};
 use cnikit_process::Deadline;
 use cnikit_types::{Answer, CniError, Version, code};
 use serde_json::{Value, json};
 
 use crate::executor::Call;
+use crate::list::or_first;
 use crate::{Attachment, Error, Failure, NetworkList, Runtime, Valid, Why};
 
 /// What a plugin that does not know VERSION answers to it: it is older than that.
@@ -99,9 +100,9 @@ impl Chain<'_> {
 
     /// The answer to ADD as the plugin gave it; its version is the list's if it says none.
     fn result(&self, place: usize, said: &[u8]) -> Result<Value, Failure> {
-        let garbled = |why: String| self.failure(place, Why::Garbled(why));
+        let garbled = |why: String| self.failure(place, self.runtime.garbled(self.plugin(place), &why, said));
         if said.trim_ascii().is_empty() {
-            return Err(garbled("it succeeded and said nothing, where ADD wants a result".to_owned()));
+            return Err(garbled("it succeeded, where ADD wants a result".to_owned()));
         }
         let mut result: Value = serde_json::from_slice(said).map_err(|error| garbled(error.to_string()))?;
         if let Some(error) = error_object(&result) {
@@ -124,7 +125,8 @@ impl Chain<'_> {
         let document: Option<Value> = serde_json::from_slice(said).ok();
         let steps = document.as_ref().and_then(|document| document.get("plan")?.as_array());
         let steps = steps.and_then(|steps| steps.iter().map(|step| step.as_str().map(str::to_owned)).collect());
-        steps.ok_or_else(|| self.failure(place, Why::Garbled("no list of steps under `plan`".to_owned())))
+        let why = "no list of steps under `plan`";
+        steps.ok_or_else(|| self.failure(place, self.runtime.garbled(self.plugin(place), why, said)))
     }
 
     pub(crate) fn failure(&self, place: usize, why: Why) -> Failure {
@@ -148,6 +150,16 @@ impl Runtime {
         self.executor.ask(&file, &Call { environment, stdin, deadline, cancel: self.cancel.as_ref() })
     }
 
+    /// What a plugin said that is none of the protocol's answers.
+    fn garbled(&self, plugin: &str, why: &str, said: &[u8]) -> Why {
+        let file = self.executor.find(plugin, &self.path).unwrap_or_else(|_| plugin.into());
+        let end = match tail(said) {
+            end if end.is_empty() => "nothing".to_owned(),
+            end => format!("\"{end}\""),
+        };
+        Why::Garbled(format!("{why}; {} said {end}", file.display()))
+    }
+
     /// Asks a plugin which versions it speaks.
     pub(crate) fn ask_versions(&self, plugin: &str) -> Result<Vec<String>, Why> {
         let dummy = || "dummy".to_owned();
@@ -156,7 +168,7 @@ impl Runtime {
             Environment { command, netns: dummy(), ifname: dummy(), path: dummy(), ..Environment::default() };
         let stdin = json!({"cniVersion": Version::NEWEST.as_str()}).to_string();
         match self.ask(plugin, &environment, stdin.as_bytes()) {
-            Ok(said) => versions(&said.stdout).map_err(Why::Garbled),
+            Ok(said) => versions(&said.stdout).map_err(|why| self.garbled(plugin, &why, &said.stdout)),
             Err(Refusal::Refused(error)) if error.msg == BEFORE_VERSION => Ok(vec!["0.1.0".to_owned()]),
             Err(error) => Err(Why::NotDone(Box::new(error))),
         }
@@ -176,6 +188,13 @@ fn versions(said: &[u8]) -> Result<Vec<String>, String> {
         (None, Some("0.2.0")) => Ok(["0.1.0", "0.2.0"].map(str::to_owned).into()),
         (None, _) => Err("no `supportedVersions`".to_owned()),
     }
+}
+
+/// Why a plugin that speaks these versions cannot serve a list of one; see [`or_first`] for a list that says none.
+pub(crate) fn unspoken(version: &str, spoken: &[String]) -> Option<Why> {
+    let wanted = or_first(version);
+    let speaks = spoken.iter().any(|version| version == wanted);
+    (!speaks).then(|| Why::Unspoken(format!("does not speak version {wanted}, but {}", spoken.join(", "))))
 }
 
 /// An error object that came with success; code 0 and an empty text are what a result reads as.

@@ -92,10 +92,21 @@ pub struct Failure {
 pub enum Why {
     /// It could not be found, did not answer, or refused.
     NotDone(Box<cnikit_invoke::Error>),
-    /// It succeeded, but its answer cannot be read.
+    /// It succeeded, but its answer cannot be read: why, with its file and the end of what it said.
     Garbled(String),
-    /// It does not speak the version of the configuration; the text says which one that is, and what it speaks.
+    /// It `does not speak` the version of the configuration: which one that is, and what it speaks.
     Unspoken(String),
+}
+
+impl Why {
+    /// What to do about it, in a sentence; `None` if the plugin itself has said.
+    pub fn remedy(&self) -> Option<String> {
+        match self {
+            Self::NotDone(error) => error.remedy(),
+            Self::Garbled(_) => Some("see whether that program is a CNI plugin; if it is, report this".to_owned()),
+            Self::Unspoken(_) => Some("set `cniVersion` to one of these, or install a newer plugin".to_owned()),
+        }
+    }
 }
 
 impl Failure {
@@ -208,15 +219,13 @@ impl fmt::Display for Failure {
             write!(f, " on {}: ", self.ifname)?;
         }
         match &self.why {
-            Why::NotDone(error) => {
-                write!(f, "{error}")?;
-                error.remedy().map_or(Ok(()), |remedy| write!(f, "; remedy: {remedy}"))?;
-            }
+            Why::NotDone(error) => write!(f, "{error}")?,
             Why::Garbled(text) => write!(f, "its answer cannot be read: {text}")?,
-            Why::Unspoken(text) => {
-                write!(f, "{text}; remedy: set `cniVersion` to one of these, or install a newer plugin")?;
-            }
+            Why::Unspoken(text) => write!(f, "it {text}")?,
         }
+        // Nobody has to know our own question.
+        let remedy = self.why.remedy().filter(|_| self.verb != "PLAN");
+        remedy.map_or(Ok(()), |remedy| write!(f, "; remedy: {remedy}"))?;
         self.code().map_or(Ok(()), |code| write!(f, " (code {code})"))
     }
 }

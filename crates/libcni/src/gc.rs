@@ -3,9 +3,10 @@
 use cnikit_store::Directory;
 use cnikit_types::Version;
 
+use crate::cache::named;
 use crate::lock::{Locks, is_busy};
 use crate::runtime::OnFailure;
-use crate::{Attachment, Error, Kept, NetworkList, Report, Runtime, State, Told, Valid};
+use crate::{Attachment, Error, Kept, NetworkList, Report, Runtime, Told, Valid};
 
 impl Runtime {
     /// Removes what is left of attachments of this network that are not `valid`: those that the cache knows, also those whose
@@ -73,19 +74,13 @@ impl Runtime {
     }
 }
 
-/// An attachment of this network that is not valid. Of one whose file cannot be read the name tells, for whatever it may be
-/// taken for is not valid either.
+/// An attachment of this network that is not valid: whom a DEL is about.
 fn stale<'k>(list: &NetworkList, valid: &[Valid], kept: &'k Kept) -> Option<(Attachment, &'k Kept)> {
-    let at = match kept.state {
-        State::Unreadable => {
-            let name = kept.file.file_name()?.to_str()?;
-            let (container_id, ifname) = name.strip_prefix(list.name.as_str())?.strip_prefix('-')?.rsplit_once('-')?;
-            let (container_id, ifname) = (container_id.to_owned(), ifname.to_owned());
-            Attachment { container_id, ifname, ..Attachment::default() }
-        }
-        _ if kept.network == list.name => kept.at_now(),
-        _ => return None,
-    };
-    let is_valid = valid.iter().any(|one| one.container_id == at.container_id && one.ifname == at.ifname);
-    (!is_valid).then_some((at, kept))
+    let Valid { container_id, ifname } = kept.whose(&list.name)?;
+    // A name that can be cut in two ways is compared as a whole.
+    let is_it = |one: &Valid| kept.file.ends_with(named(&list.name, &one.container_id, &one.ifname));
+    if valid.iter().any(|one| (&one.container_id, &one.ifname) == (&container_id, &ifname) || is_it(one)) {
+        return None;
+    }
+    Some((Attachment { container_id, ifname, ..kept.at_now() }, kept))
 }

@@ -9,10 +9,10 @@ use cnikit_store::Directory;
 use cnikit_types::{Answer, Version};
 use serde_json::Value;
 
-use crate::cache::{Found, file_name, read};
+use crate::cache::{Found, file_name, named, read};
 use crate::entry::{Entry, Note};
 use crate::lock::is_busy;
-use crate::{Attachment, Cache, Defect, Error, NetworkList};
+use crate::{Attachment, Cache, Defect, Error, NetworkList, Valid};
 
 /// How far an attachment has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +78,7 @@ impl Cache {
 
     /// One attachment, if anything is known of it.
     pub fn attachment(&self, network: &str, container_id: &str, ifname: &str) -> Option<Kept> {
-        let (container_id, ifname) = (container_id.to_owned(), ifname.to_owned());
-        let name = OsString::from(file_name(network, &Attachment { container_id, ifname, ..Attachment::default() }));
+        let name = OsString::from(named(network, container_id, ifname));
         let kept = self.look(&self.results(), &name).or_else(|| self.look(&self.intents(), &name))?;
         Some(kept).filter(|kept| kept.network.is_empty() || kept.network == network)
     }
@@ -144,6 +143,20 @@ fn kept(entry: Entry, state: State, written: SystemTime, file: PathBuf) -> Kept 
 }
 
 impl Kept {
+    /// Container and interface, if it is an attachment of this network. Of a file that cannot be read its name tells, which may
+    /// be another network's where names have dashes: enough to find whom to ask about, no proof of anything.
+    pub fn whose(&self, network: &str) -> Option<Valid> {
+        let (container_id, ifname) = match self.state {
+            State::Unreadable => {
+                let name = self.file.file_name()?.to_str()?;
+                name.strip_prefix(network)?.strip_prefix('-')?.rsplit_once('-')?
+            }
+            _ if self.network == network => (&*self.at.container_id, &*self.at.ifname),
+            _ => return None,
+        };
+        Some(Valid { container_id: container_id.to_owned(), ifname: ifname.to_owned() })
+    }
+
     /// The addresses of the result, such as `10.1.0.2/24`.
     pub fn addresses(&self) -> Vec<String> {
         self.answer().into_iter().flat_map(|answer| answer.ips).map(|ip| ip.address.to_string()).collect()

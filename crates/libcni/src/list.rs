@@ -140,6 +140,14 @@ impl NetworkList {
         spliced(&document, |key| without.contains(&key), &more).into_bytes()
     }
 
+    /// Whether CHECK is to be sent. The error is that the version has none.
+    pub(crate) fn is_checked(&self) -> Result<bool, Error> {
+        if self.disable_check || self.is_since(Version::V0_4_0) {
+            return Ok(!self.disable_check);
+        }
+        Err(Error::NoCheck { version: self.version.clone() })
+    }
+
     /// Whether the version has a verb that came with `floor`. One that cannot be read is left to the plugins to refuse.
     pub(crate) fn is_since(&self, floor: Version) -> bool {
         match (release(&self.version), release(floor.as_str())) {
@@ -202,7 +210,12 @@ fn version(document: &Map<String, Value>) -> Result<String, ReadError> {
 }
 
 fn release(text: &str) -> Result<Release, String> {
-    Release::parse(if text.is_empty() { "0.1.0" } else { text })
+    Release::parse(or_first(text))
+}
+
+/// A version as it is asked for: a configuration that says none is of the first one.
+pub(crate) fn or_first(version: &str) -> &str {
+    if version.is_empty() { Version::V0_1_0.as_str() } else { version }
 }
 
 /// A switch of the list: a boolean, or its word in any case.

@@ -133,11 +133,19 @@ fn list(dir: &Path, found: &Candidate) -> Result<NetworkList, Defect> {
 
 /// Adds the plugins that stand in the directory of the network's name.
 fn append_beside(list: &mut NetworkList, dir: &Path) -> Result<(), Defect> {
-    for path in conf_files(&dir.join(&list.name), &["conf"])? {
-        let found = Candidate::read(&path)?;
-        list.append(&Value::Object(found.conf.0.clone()), &found.text).map_err(|error| found.defect(error))?;
-    }
-    Ok(())
+    beside(list, dir)?.iter().try_for_each(|path| append_file(list, path).map(drop))
+}
+
+/// The files of plugins that stand in the directory of the network's name.
+pub(crate) fn beside(list: &NetworkList, dir: &Path) -> Result<Vec<PathBuf>, Defect> {
+    conf_files(&dir.join(&list.name), &["conf"])
+}
+
+/// Adds the plugin that stands in a file.
+pub(crate) fn append_file(list: &mut NetworkList, file: &Path) -> Result<Candidate, Defect> {
+    let found = Candidate::read(file)?;
+    list.append(&Value::Object(found.conf.0.clone()), &found.text).map_err(|error| found.defect(error))?;
+    Ok(found)
 }
 
 /// The files of a directory with one of these extensions, in the order of their names; none without a directory.
@@ -209,11 +217,12 @@ impl Candidate {
 }
 
 /// What to do about a key, by its last part or that of what holds it.
-const REMEDIES: [(&str, &str); 8] = [
+const REMEDIES: [(&str, &str); 9] = [
     ("name", "give the network a name of letters, digits, `_`, `.` and `-`, a letter or digit first"),
     ("type", "name the plugin's file on CNI_PATH"),
     ("plugins", "list at least one plugin, as an object with a `type`"),
     ("disableCheck", "write true or false, or leave it out"),
+    ("disableGC", "write true or false, or leave it out"),
     ("loadOnlyInlinedPlugins", "write true or false, or leave it out"),
     ("cniVersion", "write a version such as \"1.1.0\""),
     ("cniVersions", "write a list of versions such as [\"1.0.0\", \"1.1.0\"]"),

@@ -134,14 +134,12 @@ impl Networks {
         self.networks.iter().filter(is_new).collect()
     }
 
-    /// Compares the container with what was kept, network by network, up to the first difference.
+    /// Compares the container with what was kept, network by network, up to the first difference. One whose version has no
+    /// CHECK is passed over.
     pub fn check(&self, container: &Attachment) -> Result<(), Error> {
         let _locks = self.runtime.lock_if_possible(&self.names(), container, &mut Report::default())?;
-        let checked = self.networks.iter().filter(|network| {
-            let list = &network.list;
-            !list.disable_check && list.is_since(Version::V0_4_0)
-        });
-        checked.into_iter().try_for_each(|network| {
+        let mut checked = self.networks.iter().filter(|network| network.list.is_checked().unwrap_or(false));
+        checked.try_for_each(|network| {
             let checked = self.runtime.check_held(&network.list, &network.of(container));
             checked.map_err(|why| Error::Several(vec![network.told(why)]))
         })
@@ -184,9 +182,8 @@ impl Networks {
                 ifname: ifname.to_owned(),
             };
             let mut all: Vec<Valid> = containers.iter().map(|id| valid(id, &network.ifname)).collect();
-            let is_theirs =
-                |kept: &&Kept| kept.network == network.list.name && containers.contains(&&*kept.at.container_id);
-            all.extend(known.iter().filter(is_theirs).map(|kept| valid(&kept.at.container_id, &kept.at.ifname)));
+            let known = known.iter().filter_map(|kept| kept.whose(&network.list.name));
+            all.extend(known.filter(|known| containers.contains(&&*known.container_id)));
             all.sort();
             all.dedup();
             match self.runtime.gc(&network.list, &all) {

@@ -9,11 +9,11 @@ use cnikit_types::Version;
 use serde_json::Value;
 
 use crate::cache::{Record, in_version_of};
-use crate::chain::Chain;
+use crate::chain::{Chain, unspoken};
 use crate::entry::Note;
 use crate::lock::{Locks, Waiting};
 use crate::slots::{Slot, Slots};
-use crate::{Attachment, Cache, Error, Executor, Failure, Kept, NetworkList, Programs, Told, Why};
+use crate::{Attachment, Cache, Error, Executor, Failure, Kept, NetworkList, Programs, Told};
 
 /// Carries out what a caller wants of a network.
 ///
@@ -130,11 +130,8 @@ impl Runtime {
 
     /// Compares the attachment with the kept result: each plugin in order, up to the first that finds a difference.
     pub fn check(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
-        if list.disable_check {
+        if !list.is_checked()? {
             return Ok(());
-        }
-        if !list.is_since(Version::V0_4_0) {
-            return Err(Error::NoCheck { version: list.version.clone() });
         }
         let _locks = self.lock_if_possible(&[&list.name], at, &mut Report::default())?;
         self.check_held(list, at)
@@ -204,16 +201,12 @@ impl Runtime {
     pub fn validate(&self, list: &NetworkList) -> Result<Vec<String>, Error> {
         let nobody = Attachment::default();
         let chain = self.chain("VERSION", list, &nobody);
-        let wanted = if list.version.is_empty() { "0.1.0" } else { &list.version };
-        let speaks = |place: usize| match self.ask_versions(chain.plugin(place)) {
-            Ok(spoken) if spoken.iter().any(|version| version == wanted) => Ok(()),
-            Ok(spoken) => {
-                let text = format!("it does not speak version {wanted}, but {}", spoken.join(", "));
-                Err(chain.failure(place, Why::Unspoken(text)))
-            }
-            Err(why) => Err(chain.failure(place, why)),
+        let failed = |place: usize| {
+            let spoken = self.ask_versions(chain.plugin(place));
+            let why = spoken.map_or_else(Some, |spoken| unspoken(&list.version, &spoken))?;
+            Some(chain.failure(place, why))
         };
-        let failures: Vec<Failure> = chain.places().filter_map(|place| speaks(place).err()).collect();
+        let failures: Vec<Failure> = chain.places().filter_map(failed).collect();
         if !failures.is_empty() {
             return Err(Error::Plugins(failures));
         }

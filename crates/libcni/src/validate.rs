@@ -5,12 +5,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use cnikit_invoke as invoke;
-use cnikit_types::{NetConf, ReadError, Value, Version, code};
+use cnikit_types::{NetConf, ReadError, Value, code};
 
+use crate::chain::unspoken;
 use crate::choose::asking;
 use crate::known::{COMMON, IPAM, LIST, PluginKeys, is_remark, nearest};
 use crate::list::{RESERVED, flag};
-use crate::load::{Candidate, EXTENSIONS};
+use crate::load::{Candidate, EXTENSIONS, append_file, beside};
 use crate::subnets::{self, HostRoute, Range};
 use crate::{Defect, Error, NetworkList, Runtime, Why, conf_files};
 
@@ -124,10 +125,8 @@ fn order(finding: &Finding) -> (&Path, Option<crate::Place>) {
     (&finding.defect.file, finding.defect.place)
 }
 
-/// Why a plugin cannot serve: code, cause and remedy.
-type Refusal = (u32, String, String);
 /// The versions of each plugin that was asked.
-type Asked = BTreeMap<String, Result<Vec<String>, Refusal>>;
+type Asked = BTreeMap<String, Result<Vec<String>, Why>>;
 
 struct Look<'a> {
     validator: &'a Validator,
@@ -173,15 +172,10 @@ impl<'a> Look<'a> {
     /// The plugins in the directory of the network's name.
     fn beside(&mut self, list: &mut NetworkList) -> Result<Vec<Placed>, Error> {
         let mut plugins = Vec::new();
-        for path in conf_files(&self.validator.dir.join(&list.name), &["conf"])? {
-            let read = Candidate::read(&path).and_then(|found| {
-                let conf = found.conf.clone();
-                list.append(&Value::Object(conf.0.clone()), &found.text).map_err(|error| found.defect(error))?;
-                Ok((found, conf))
-            });
-            match read {
-                Ok((found, conf)) => {
-                    plugins.push(Placed { file: self.files.len(), path: String::new(), conf });
+        for path in beside(list, &self.validator.dir)? {
+            match append_file(list, &path) {
+                Ok(found) => {
+                    plugins.push(Placed { file: self.files.len(), path: String::new(), conf: found.conf.clone() });
                     self.files.push(found);
                 }
                 Err(defect) => self.tell(Severity::Error, defect),
@@ -299,9 +293,8 @@ impl<'a> Look<'a> {
                 if self.is_told_enough(plugin.file) {
                     continue;
                 }
-                let ask = || runtime.ask_versions(name).map_err(|why| words(&why, name));
-                let spoken = asked.entry(name.to_owned()).or_insert_with(ask);
-                let Some((code, why, remedy)) = unspoken(name, version, spoken) else { continue };
+                let spoken = asked.entry(name.to_owned()).or_insert_with(|| runtime.ask_versions(name));
+                let Some((code, why, remedy)) = refusal(name, version, spoken) else { continue };
                 let found = &self.files[plugin.file];
                 let defect =
                     Defect::of_key(&found.path, &found.text, ReadError::value(why).under(&plugin.at(key)), remedy);
@@ -389,32 +382,22 @@ fn mean(meant: Option<&str>) -> String {
     meant.map_or_else(|| "remove it, or correct its name".to_owned(), |meant| format!("did you mean `{meant}`?"))
 }
 
-/// Why a plugin that names these versions cannot serve one, which is 0.1.0 if none is written.
-fn unspoken(plugin: &str, version: &str, spoken: &Result<Vec<String>, Refusal>) -> Option<Refusal> {
-    let wanted = if version.is_empty() { Version::V0_1_0.as_str() } else { version };
-    match spoken {
-        Err(refusal) => Some(refusal.clone()),
-        Ok(spoken) if spoken.iter().any(|version| version == wanted) => None,
-        Ok(spoken) => {
-            let why = format!("{plugin} does not speak cniVersion \"{wanted}\"");
-            Some((code::INCOMPATIBLE_VERSION, why, format!("write one of {}, or update {plugin}", spoken.join(", "))))
-        }
-    }
-}
-
-/// Why a plugin did not name its versions.
-fn words(why: &Why, plugin: &str) -> Refusal {
-    match why {
-        Why::NotDone(error) => {
-            let remedy = error.remedy().unwrap_or_else(|| format!("find out what is wrong with {plugin}"));
-            let code = if let invoke::Error::Refused(refused) = &**error { refused.code } else { code::INVALID_CONFIG };
-            (code, error.to_string(), remedy)
-        }
-        Why::Garbled(text) | Why::Unspoken(text) => {
-            let why = format!("{plugin}'s answer to VERSION cannot be read: {text}");
-            (code::DECODE, why, "see whether that program is a CNI plugin".to_owned())
-        }
-    }
+/// Why a plugin cannot serve a version: code, cause and remedy.
+fn refusal(plugin: &str, version: &str, spoken: &Result<Vec<String>, Why>) -> Option<(u32, String, String)> {
+    let lacking = spoken.as_ref().ok().map(|spoken| unspoken(version, spoken));
+    let why = match (spoken, &lacking) {
+        (Err(why), _) => why,
+        (Ok(_), lacking) => lacking.as_ref()?.as_ref()?,
+    };
+    let (code, text) = match why {
+        Why::NotDone(error) => match &**error {
+            invoke::Error::Refused(refused) => (refused.code, error.to_string()),
+            _ => (code::INVALID_CONFIG, error.to_string()),
+        },
+        Why::Garbled(text) => (code::DECODE, format!("{plugin}'s answer to VERSION cannot be read: {text}")),
+        Why::Unspoken(text) => (code::INCOMPATIBLE_VERSION, format!("{plugin} {text}")),
+    };
+    Some((code, text, why.remedy().unwrap_or_else(|| format!("find out what is wrong with {plugin}"))))
 }
 
 impl fmt::Display for Severity {
