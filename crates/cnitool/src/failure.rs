@@ -56,10 +56,7 @@ impl From<&str> for Failure {
 
 impl From<cnikit_libcni::Error> for Failure {
     fn from(error: cnikit_libcni::Error) -> Failure {
-        let details = match &error {
-            cnikit_libcni::Error::Plugins(failures) => failures.iter().map(detail).collect(),
-            _ => Vec::new(),
-        };
+        let details = error.failures().into_iter().map(detail).collect();
         Failure { details, ..Failure::new(error.to_string()) }
     }
 }

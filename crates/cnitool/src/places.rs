@@ -12,9 +12,6 @@ use crate::environment;
 use crate::failure::Result;
 use crate::output::say;
 
-/// Where host-local keeps its networks if nobody says otherwise.
-const DATA_DIR: &str = "/var/lib/cni/networks";
-
 /// One network's reservations.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -29,7 +26,7 @@ pub(crate) struct Place {
 pub(crate) fn places(common: &Common, network: Option<&str>, more: &[PathBuf]) -> Result<Vec<Place>> {
     let configured = configured(common);
     let mut dirs: BTreeSet<PathBuf> = configured.keys().map(|(dir, _)| dir.clone()).collect();
-    dirs.insert(DATA_DIR.into());
+    dirs.insert(host_local::DATA_DIR.into());
     dirs.extend(more.iter().cloned());
     let mut names: BTreeSet<(PathBuf, String)> = configured.keys().cloned().collect();
     for dir in dirs {

@@ -25,13 +25,19 @@ struct Network {
 impl Network {
     /// From arguments and environment, in the order in which the reference looks at them.
     fn of(common: &Common, asked: &command_line::Attachment) -> Result<Network> {
-        let list = list(common, &asked.network)?;
+        Network::with(list(common, &asked.network)?, common, place(common, asked)?)
+    }
+
+    /// As [`Network::of`]; as it was added, if its configuration is not to be had any more.
+    fn of_added(common: &Common, asked: &command_line::Attachment) -> Result<Network> {
+        let at = place(common, asked)?;
+        let is_it = |whose: &Valid| (&whose.container_id, &whose.ifname) == (&at.container_id, &at.ifname);
+        Network::with(list_or_kept(common, &asked.network, is_it)?, common, at)
+    }
+
+    fn with(list: NetworkList, common: &Common, at: Attachment) -> Result<Network> {
         let (capabilities, args) = (environment::capabilities()?, environment::args()?);
-        let here = std::env::current_dir().map_err(|error| format!("working directory: {error}"))?;
-        let netns = container::absolute(&asked.netns, &here).to_string_lossy().into_owned();
-        let (container_id, ifname) = (container::id_of(&netns), environment::ifname(common));
-        let at = Attachment { container_id, netns, ifname, args, capabilities };
-        Ok(Network { runtime: environment::runtime(common), list, at })
+        Ok(Network { runtime: environment::runtime(common), list, at: Attachment { args, capabilities, ..at } })
     }
 
     fn done(&self, verb: &str) -> Value {
@@ -52,6 +58,29 @@ fn list(common: &Common, network: &str) -> Result<NetworkList> {
     Ok(list)
 }
 
+/// The same. Where no file has one that can be used, the one with which somebody was added that is wanted: he has to go all
+/// the same.
+fn list_or_kept(common: &Common, network: &str, is_wanted: impl Fn(&Valid) -> bool) -> Result<NetworkList> {
+    list(common, network).or_else(|why| {
+        let known = environment::cache(common).attachments()?;
+        let mut wanted = known.iter().filter(|kept| kept.whose(network).is_some_and(|whose| is_wanted(&whose)));
+        match wanted.find_map(|kept| kept.list().ok()) {
+            Some(list) => {
+                warn(&[format!("{}; going by the configuration that was kept", why.text)]);
+                Ok(list)
+            }
+            None => Err(why),
+        }
+    })
+}
+
+/// Container, namespace and interface.
+fn place(common: &Common, asked: &command_line::Attachment) -> Result<Attachment> {
+    let here = std::env::current_dir().map_err(|error| format!("working directory: {error}"))?;
+    let netns = container::absolute(&asked.netns, &here).to_string_lossy().into_owned();
+    Ok(Attachment::new(container::id_of(&netns), netns).on(environment::ifname(common)))
+}
+
 fn warn(warnings: &[String]) {
     warnings.iter().for_each(|warning| say(&format!("Warning: {warning}")));
 }
@@ -69,7 +98,7 @@ pub(crate) fn check(common: &Common, out: Output, asked: &command_line::Attachme
 }
 
 pub(crate) fn del(common: &Common, out: Output, asked: &command_line::Attachment) -> Result {
-    let network = Network::of(common, asked)?;
+    let network = Network::of_added(common, asked)?;
     let report = network.runtime.del(&network.list, &network.at)?;
     warn(&report.warnings);
     if out.json { print_json(&network.done("del")) } else { Ok(()) }
@@ -150,7 +179,8 @@ struct Verdict {
 
 /// Deletes what is left of attachments whose namespaces are gone. `--all` deletes every one, as the reference does.
 pub(crate) fn gc(common: &Common, out: Output, asked: &command_line::Gc) -> Result {
-    let (list, runtime) = (list(common, &asked.network.name)?, environment::runtime(common));
+    let list = list_or_kept(common, &asked.network.name, |_| true)?;
+    let runtime = environment::runtime(common);
     let verdicts = verdicts(common, &list, &runtime, asked)?;
     if out.json {
         let told: Vec<Value> = verdicts.iter().map(Verdict::to_json).collect();
@@ -169,10 +199,27 @@ pub(crate) fn gc(common: &Common, out: Output, asked: &command_line::Gc) -> Resu
     Ok(())
 }
 
+/// What is kept of the network, as far as it tells whose it is.
+struct Known {
+    whose: Valid,
+    kept: Kept,
+    /// Why the path no longer leads to the namespace.
+    lost: Option<String>,
+}
+
 fn verdicts(common: &Common, list: &NetworkList, runtime: &Runtime, asked: &command_line::Gc) -> Result<Vec<Verdict>> {
-    let known: Vec<Kept> = runtime.cache.attachments()?.into_iter().filter(|kept| kept.network == list.name).collect();
+    let known = |kept: Kept| Some(Known { whose: kept.whose(&list.name)?, lost: kept.lost_namespace(), kept });
+    let known: Vec<Known> = runtime.cache.attachments()?.into_iter().filter_map(known).collect();
     let (look, living) = (Look::new(), living(&known, asked));
-    let mut verdicts: Vec<Verdict> = known.iter().map(|kept| judge(kept, &look, living.as_ref(), asked)).collect();
+    let judge = |one: &Known| {
+        let (keep, why) = if list.disable_gc {
+            (true, "`disableGC` of the network forbids it".to_owned())
+        } else {
+            judge(one, &look, living.as_ref(), asked)
+        };
+        Verdict { container: one.whose.container_id.clone(), ifname: one.whose.ifname.clone(), keep, why }
+    };
+    let mut verdicts: Vec<Verdict> = known.iter().map(judge).collect();
     if !asked.all {
         verdicts.extend(unknown(common, list, &verdicts)?);
     }
@@ -180,8 +227,8 @@ fn verdicts(common: &Common, list: &NetworkList, runtime: &Runtime, asked: &comm
 }
 
 /// The living namespaces, if there is anybody whom only they can judge.
-fn living(known: &[Kept], asked: &command_line::Gc) -> Option<Living> {
-    let is_in_doubt = |kept: &Kept| kept.note.netns_cookie.is_some() && kept.lost_namespace().is_some();
+fn living(known: &[Known], asked: &command_line::Gc) -> Option<Living> {
+    let is_in_doubt = |one: &Known| one.kept.note.netns_cookie.is_some() && one.lost.is_some();
     if asked.all || !known.iter().any(is_in_doubt) {
         return None;
     }
@@ -196,26 +243,35 @@ pub(crate) fn look(sight: Sight) -> Living {
     living
 }
 
-fn judge(kept: &Kept, look: &Look, living: Option<&Living>, asked: &command_line::Gc) -> Verdict {
-    let (container, ifname) = (kept.at.container_id.clone(), kept.at.ifname.clone());
-    let verdict = |keep, why: String| Verdict { container: container.clone(), ifname: ifname.clone(), keep, why };
-    if asked.keep.contains(&format!("{container}/{ifname}")) {
-        return verdict(true, "as asked".to_owned());
+/// Whether it stays, and why.
+fn judge(one: &Known, look: &Look, living: Option<&Living>, asked: &command_line::Gc) -> (bool, String) {
+    let Known { whose, kept, lost } = one;
+    if asked.keep.contains(&format!("{}/{}", whose.container_id, whose.ifname)) {
+        return (true, "as asked".to_owned());
     }
     if asked.all {
-        return verdict(false, "all are to go".to_owned());
+        return (false, "all are to go".to_owned());
     }
-    if kept.state == State::Adding {
-        return verdict(true, "it is being added".to_owned());
+    match kept.state {
+        State::Adding => return (true, "it is being added".to_owned()),
+        State::Unreadable => {
+            let why = kept.broken.concat();
+            return (true, format!("{}: {why}, which proves nothing; remedy: del, or gc --all", kept.file.display()));
+        }
+        State::Attached | State::Interrupted => {}
     }
-    let Some(lost) = kept.lost_namespace() else { return verdict(true, "its namespace lives".to_owned()) };
+    let Some(lost) = lost.clone() else {
+        let lives =
+            if kept.at.netns.is_empty() { "nothing says where its namespace is" } else { "its namespace lives" };
+        return (true, lives.to_owned());
+    };
     let (Some(living), Some(cookie), Some(true)) = (living, kept.note.netns_cookie, look.is_of_now(&kept.note)) else {
-        return verdict(false, lost);
+        return (false, lost);
     };
     match living.fate(cookie) {
-        Fate::Lives => verdict(true, format!("{lost}, but something holds the namespace itself")),
-        Fate::Unknown(unseen) => verdict(true, format!("{lost}, but it may live on: {unseen}")),
-        Fate::Dead => verdict(false, lost),
+        Fate::Lives => (true, format!("{lost}, but something holds the namespace itself")),
+        Fate::Unknown(unseen) => (true, format!("{lost}, but it may live on: {unseen}")),
+        Fate::Dead => (false, lost),
     }
 }
 

@@ -13,7 +13,8 @@ use cnikit_reservations::{RangeSet, Written};
 use crate::refused::refused;
 use crate::text;
 
-const DATA_DIR: &str = "/var/lib/cni/networks";
+/// Where the networks' directories are if nobody says otherwise.
+pub const DATA_DIR: &str = "/var/lib/cni/networks";
 
 /// The keys under `ipam`.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -84,3 +84,51 @@ fn who_holds_an_address_and_is_not_known_here_is_kept() {
     let valid = json(&bench.stdin("first", "GC"))["cni.dev/valid-attachments"].clone();
     assert_eq!(valid[0]["containerID"], "another");
 }
+
+#[test]
+fn a_file_that_cannot_be_read_takes_no_living_container_down_and_is_told_of() {
+    let bench = Bench::new();
+    bench.file("one.conflist", ONE);
+    bench.plugin("first", ANSWER);
+    bench.done("add", "one", &[]);
+    let file = bench.kept().remove(0);
+    std::fs::write(&file, "{").unwrap();
+    bench.calls();
+    for arguments in ["gc one --dry-run", "gc one"] {
+        let (_, errors) = bench.says(0, arguments);
+        assert!(errors.starts_with("keeping one/cnitool-") && errors.contains("which proves nothing"), "{errors}");
+        assert!(errors.contains(file.to_str().unwrap()) && errors.contains("remedy: "), "{errors}");
+    }
+    assert_eq!(bench.calls(), ["GC first"]);
+    let valid = json(&bench.stdin("first", "GC"))["cni.dev/valid-attachments"].clone();
+    assert_eq!((bench.kept(), &valid[0]["ifname"]), (vec![file], &"eth0".into()));
+    let (_, errors) = bench.says(0, "gc one --all");
+    assert!(errors.contains("deleting one/cnitool-"), "{errors}");
+    assert_eq!((bench.calls(), bench.kept().len()), (vec!["DEL first".to_owned(), "GC first".to_owned()], 0));
+}
+
+#[test]
+fn a_network_that_forbids_gc_loses_nothing_and_nothing_else_is_said() {
+    let (bench, _held) = three();
+    bench.file("one.conflist", &ONE.replace(r#""name""#, r#""disableGC": true, "name""#));
+    for arguments in ["gc one --within-pid-namespace", "gc one --all"] {
+        let (_, errors) = bench.says(0, arguments);
+        assert_eq!((errors.matches("keeping").count(), errors.matches("`disableGC`").count()), (3, 3), "{errors}");
+    }
+    assert_eq!((bench.calls(), bench.kept().len()), (vec![], 3));
+}
+
+#[test]
+fn what_was_added_goes_though_its_configuration_is_gone_or_cannot_be_used() {
+    for (today, why) in [(None, "no net configurations found"), (Some("{"), "ends in its middle")] {
+        let (bench, _held) = three();
+        std::fs::remove_file(bench.path("net.d/one.conflist")).unwrap();
+        today.into_iter().for_each(|text| bench.file("one.conflist", text));
+        let (_, errors) = bench.says(0, &format!("del one {}", bench.path("lives").display()));
+        assert!(errors.contains(why) && errors.contains("going by the configuration that was kept"), "{errors}");
+        bench.says(0, "gc one --all");
+        assert_eq!(bench.calls(), ["DEL first", "DEL first", "DEL first", "GC first"]);
+        assert_eq!(bench.kept().len(), 0);
+        assert!(bench.says(1, "gc one --all").1.contains(why), "nothing is kept any more");
+    }
+}
