@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, Runtime, Said, State};
+use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, Networks, Runtime, Said, State, Valid};
 use cnikit_tests::scene::{ANSWER, Scene};
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
@@ -64,6 +64,62 @@ fn every_byte_flipped_and_every_length_cut_blocks_no_del_and_is_told_and_set_asi
         flipped[at] ^= 1 << 1;
         survives(dir.path(), &flipped, name.contains(&at), &format!("byte {at} of {text}"));
         survives(dir.path(), &bytes[..at], false, &format!("{at} bytes of {text}"));
+    }
+}
+
+#[test]
+fn every_byte_flipped_in_a_file_of_the_reference_blocks_no_del_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let runtime = quick(dir.path());
+    runtime.add(&list(), &at()).unwrap();
+    let bytes = fs::read(dir.path().join(FILE)).unwrap();
+    let text = std::str::from_utf8(&bytes).unwrap();
+    // It has no checksum, so what still reads well is believed.
+    let theirs = format!("{}}}", &text[..text.find(",\"cnikit\"").unwrap()]);
+    for at_byte in 0..theirs.len() {
+        let mut flipped = theirs.clone().into_bytes();
+        flipped[at_byte] ^= 1 << 1;
+        fs::write(dir.path().join(FILE), &flipped).unwrap();
+        let what = format!("byte {at_byte} of {theirs}");
+        let glanced = runtime.cache.glance().unwrap().remove(0);
+        let kept = runtime.cache.attachments().unwrap().remove(0);
+        assert_eq!((glanced.state, &glanced.container_id), (kept.state, &kept.at.container_id), "{what}");
+        let report = match runtime.del(&list(), &at()) {
+            Ok(report) => report,
+            // A name that may well be a plugin's, which is missing: as if it had been uninstalled.
+            Err(error) => {
+                let plugin = kept.list().unwrap().plugins.remove(0).plugin;
+                assert!(error.to_string().contains(&format!("failed to find plugin \"{plugin}\"")), "{what}: {error}");
+                assert!(plugin != "one" && dir.path().join(FILE).exists(), "{what}");
+                continue;
+            }
+        };
+        let aside = dir.path().join("cnikit/aside/net-c1-eth0");
+        assert!(!dir.path().join(FILE).exists(), "{what}: {report:?}");
+        assert_eq!(aside.exists(), kept.state == State::Unreadable, "{what}: {report:?}");
+        if aside.exists() {
+            assert!(report.warnings[0].contains(FILE) && fs::read(&aside).unwrap() == flipped, "{what}: {report:?}");
+            fs::remove_file(aside).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_gc_leaves_what_cannot_be_read_while_it_may_be_a_valid_containers() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let runtime = quick(dir.path());
+    let valid = |ifname: &str| Valid { container_id: "c1".to_owned(), ifname: ifname.to_owned() };
+    for (ifname, others) in [("eth0", "eth0"), ("my-if", "eth0")] {
+        runtime.add(&list(), &at().on(ifname)).unwrap();
+        let file = dir.path().join(format!("results/net-c1-{ifname}"));
+        fs::write(&file, "{").unwrap();
+        runtime.gc(&list(), &[valid(others)]).unwrap();
+        assert!(file.exists(), "{ifname}");
+        let networks = Networks::new(runtime.clone()).with(list());
+        networks.gc(&["c1"]).unwrap();
+        assert!(file.exists(), "{ifname}");
+        networks.gc(&["c2"]).unwrap();
+        assert!(!file.exists() && dir.path().join(format!("cnikit/aside/net-c1-{ifname}")).exists(), "{ifname}");
     }
 }
 

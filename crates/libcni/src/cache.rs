@@ -175,7 +175,7 @@ pub(crate) fn read(dir: &Path, name: &str) -> Result<Found, Error> {
     match directory.read(name, LIMIT) {
         Ok(None) => Ok(Found::Nothing),
         Ok(Some((bytes, _))) => {
-            Ok(Entry::read(&bytes).map_or_else(Found::Garbage, |entry| Found::Entry(Box::new(entry))))
+            Ok(Entry::of_file(&bytes, name).map_or_else(Found::Garbage, |entry| Found::Entry(Box::new(entry))))
         }
         Err(error) if error.is_garbage() => Ok(Found::Garbage(error.to_string())),
         Err(error) => Err(error.into()),

@@ -6,14 +6,18 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cnikit_types::NetConf;
+use cnikit_types::{NetConf, check_plugin_name};
 use serde_json::{Map, Value, json};
 
 use crate::base64::{decode, encode};
+use crate::cache::named;
 use crate::{Attachment, NetworkList};
 
 /// The mark of the form that a file is in.
 pub(crate) const KIND: &str = "cniCacheV1";
+
+/// Members that a bare result has none of.
+const MARKS: [&str; 4] = ["kind", "containerId", "networkName", "config"];
 
 /// The member that only we write.
 const OURS: &str = "cnikit";
@@ -114,8 +118,18 @@ impl Entry {
         format!("{summed}{SUM}{:016x}\"}}}}", sum(summed.as_bytes())).into_bytes()
     }
 
-    /// What a file says; an error says why that cannot be told or trusted.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
+    /// What a file of this name says; an error says why that cannot be told or trusted.
+    pub(crate) fn of_file(bytes: &[u8], name: &str) -> Result<Self, String> {
+        let entry = Self::read(bytes)?;
+        let said = [&entry.network, &entry.at.container_id, &entry.at.ifname];
+        let own = named(&entry.network, &entry.at.container_id, &entry.at.ifname);
+        if own == name || said.iter().any(|said| said.is_empty()) {
+            return Ok(entry);
+        }
+        Err(format!("it tells of {own}, which is not its name"))
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, String> {
         if bytes.is_empty() {
             return Err("it is empty".to_owned());
         }
@@ -124,6 +138,9 @@ impl Entry {
             return Err("it does not agree with its own checksum".to_owned());
         }
         if conf.text("kind") != Some(KIND) {
+            if let Some(mark) = MARKS.iter().find(|mark| conf.get(mark).is_some()) {
+                return Err(format!("it has `{mark}`, and its `kind` is not {KIND}"));
+            }
             // Before 2019 the file was the result itself.
             return Ok(Self { result: Some(Value::Object(conf.0)), ..Self::default() });
         }
@@ -138,7 +155,8 @@ impl Entry {
         Ok(Self {
             network: text("networkName"),
             at,
-            config: conf.text("config").and_then(decode),
+            // What is none stays as it is, so that whoever wants to use it is told.
+            config: conf.text("config").map(|text| decode(text).unwrap_or_else(|| text.into())),
             result: conf.get("result").cloned(),
             note: conf.get(OURS).map(Note::read).unwrap_or_default(),
             marked: true,
@@ -154,6 +172,14 @@ impl Entry {
         ];
         said.into_iter().all(|(found, own)| found.is_empty() || found == own)
     }
+}
+
+/// The network as it was when somebody was attached to it, out of its kept configuration.
+pub(crate) fn recorded(config: &[u8], network: &str) -> Result<NetworkList, String> {
+    std::str::from_utf8(config).map_err(|error| error.to_string())?;
+    let list = NetworkList::parse(config).map_err(|error| error.to_string())?;
+    list.plugins.iter().try_for_each(|listed| check_plugin_name(&listed.plugin))?;
+    if list.name == network { Ok(list) } else { Err("it is another network's".to_owned()) }
 }
 
 fn object<const N: usize>(members: [(&str, Option<Value>); N]) -> Value {

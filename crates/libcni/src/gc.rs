@@ -6,7 +6,7 @@ use cnikit_types::Version;
 use crate::cache::named;
 use crate::lock::{Locks, is_busy};
 use crate::runtime::OnFailure;
-use crate::{Attachment, Error, Kept, NetworkList, Report, Runtime, Told, Valid};
+use crate::{Attachment, Error, Kept, NetworkList, Report, Runtime, State, Told, Valid};
 
 impl Runtime {
     /// Removes what is left of attachments of this network that are not `valid`: those that the cache knows, also those whose
@@ -74,13 +74,19 @@ impl Runtime {
     }
 }
 
-/// An attachment of this network that is not valid: whom a DEL is about.
+/// An attachment of this network that is not valid: whom a DEL is about. A file that cannot be read stays while it may be one
+/// of a container that has any valid attachment.
 fn stale<'k>(list: &NetworkList, valid: &[Valid], kept: &'k Kept) -> Option<(Attachment, &'k Kept)> {
-    let Valid { container_id, ifname } = kept.whose(&list.name)?;
-    // A name that can be cut in two ways is compared as a whole.
-    let is_it = |one: &Valid| kept.file.ends_with(named(&list.name, &one.container_id, &one.ifname));
-    if valid.iter().any(|one| (&one.container_id, &one.ifname) == (&container_id, &ifname) || is_it(one)) {
+    let whose = kept.whose(&list.name)?;
+    let name = kept.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_valid = |one: &Valid| match kept.state {
+        // Its name may be cut in more ways than one.
+        State::Unreadable => name.starts_with(&named(&list.name, &one.container_id, "")),
+        _ => *one == whose,
+    };
+    if valid.iter().any(is_valid) {
         return None;
     }
+    let Valid { container_id, ifname } = whose;
     Some((Attachment { container_id, ifname, ..kept.at_now() }, kept))
 }

@@ -9,7 +9,7 @@ use ipnetwork::IpNetwork;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::cache::LIMIT;
+use crate::cache::{LIMIT, named};
 use crate::entry::{Entry, KIND, Note, is_whole};
 use crate::kept::{names_in, there};
 use crate::{Cache, Error, Kept, State};
@@ -133,7 +133,8 @@ impl Cache {
 /// A file in the form in which it is written; `None` for any other, be it damaged or only older.
 fn quickly(bytes: &[u8], file: &Path, written: SystemTime) -> Option<Glimpse> {
     let found: Written<'_> = serde_json::from_slice(bytes).ok()?;
-    if found.kind != KIND || (found.cnikit.is_some() && !is_whole(bytes)) {
+    let own = named(found.network, found.container_id, found.ifname);
+    if !file.ends_with(own) || found.kind != KIND || (found.cnikit.is_some() && !is_whole(bytes)) {
         return None;
     }
     let (mut addresses, mut mac) = (Vec::new(), None);
@@ -168,7 +169,8 @@ fn quickly(bytes: &[u8], file: &Path, written: SystemTime) -> Option<Glimpse> {
 }
 
 fn wholly(bytes: &[u8], file: &Path, written: SystemTime) -> Glimpse {
-    let entry = Entry::read(bytes).unwrap_or_default();
+    let name = file.file_name().and_then(|name| name.to_str());
+    let entry = name.and_then(|name| Entry::of_file(bytes, name).ok()).unwrap_or_default();
     let state = if entry.marked { State::Attached } else { State::Unreadable };
     let Entry { network, at, config, result, note, .. } = entry;
     let (file, broken) = (file.to_owned(), Vec::new());
@@ -206,18 +208,19 @@ impl Glimpse {
 mod tests {
     use super::*;
 
+    const NAME: &str = "net-c1-eth0";
     const FILE: &str = r#"{"kind":"cniCacheV1","containerId":"c1","config":null,"ifName":"eth0","networkName":"net","netns":"/ns",
         "result":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01"},
         {"name":"eth0","mac":"02:00:00:00:00:02","sandbox":"/ns"}],"ips":[{"address":"10.1.0.2/24"}],"dns":{}}}"#;
 
     fn both(text: &str) -> (Option<Glimpse>, Glimpse) {
-        let (bytes, file) = (text.as_bytes(), Path::new("/results/net-c1-eth0"));
+        let (bytes, file) = (text.as_bytes(), Path::new(NAME));
         (quickly(bytes, file, UNIX_EPOCH), wholly(bytes, file, UNIX_EPOCH))
     }
 
     #[test]
     fn a_quick_look_sees_what_a_whole_reading_does() {
-        let whole = Entry::read(FILE.as_bytes()).unwrap();
+        let whole = Entry::of_file(FILE.as_bytes(), NAME).unwrap();
         let note =
             Note { time: UNIX_EPOCH.checked_add(Duration::from_secs(7)), boot_id: Some("b".into()), ..whole.note };
         let ours = String::from_utf8(Entry { note, ..whole }.to_bytes()).unwrap();
@@ -252,12 +255,12 @@ mod tests {
 
     #[test]
     fn no_damage_is_passed_over_by_a_quick_look() {
-        let ours = Entry::read(FILE.as_bytes()).unwrap().to_bytes();
+        let ours = Entry::of_file(FILE.as_bytes(), NAME).unwrap().to_bytes();
         for at in 0..ours.len() {
             let mut flipped = ours.clone();
             flipped[at] ^= 1;
-            let quick = quickly(&flipped, Path::new("/f"), UNIX_EPOCH);
-            let whole = Entry::read(&flipped).ok();
+            let quick = quickly(&flipped, Path::new(NAME), UNIX_EPOCH);
+            let whole = Entry::of_file(&flipped, NAME).ok();
             assert!(quick.is_none() || whole.is_some(), "byte {at}");
         }
     }

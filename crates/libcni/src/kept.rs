@@ -9,8 +9,8 @@ use cnikit_store::Directory;
 use cnikit_types::{Answer, Version};
 use serde_json::Value;
 
-use crate::cache::{Found, file_name, named, read};
-use crate::entry::{Entry, Note};
+use crate::cache::{Found, named, read};
+use crate::entry::{Entry, Note, recorded};
 use crate::lock::is_busy;
 use crate::{Attachment, Cache, Defect, Error, NetworkList, Valid};
 
@@ -125,10 +125,6 @@ impl Cache {
 fn kept(entry: Entry, state: State, written: SystemTime, file: PathBuf) -> Kept {
     let Entry { network, at, config, result, note, .. } = entry;
     let mut kept = Kept { network, at, state, result, config, note, written, file, broken: Vec::new() };
-    let expected = file_name(&kept.network, &kept.at);
-    if kept.file.file_name().is_none_or(|name| name != expected.as_str()) {
-        kept.broken.push(format!("it tells of {expected}, which is not the file's name"));
-    }
     if state == State::Interrupted {
         kept.broken.push("its ADD has not come to its end: DEL removes what it made".to_owned());
     }
@@ -172,8 +168,7 @@ impl Kept {
         let remedy = "put the network's configuration into the runtime's directory; DEL goes by that";
         let failed = |why: &str| Error::from(Defect::of_file(&self.file, why, remedy));
         let bytes = self.config.as_deref().ok_or_else(|| failed("the file has no configuration"))?;
-        let list = NetworkList::parse(bytes).map_err(|error| failed(&error.to_string()))?;
-        if list.name == self.network { Ok(list) } else { Err(failed("it is another network's")) }
+        recorded(bytes, &self.network).map_err(|why| failed(&why))
     }
 
     /// Whom a DEL is about now: without the path of a namespace that is gone, for it may lead to another container's.

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::cache::{Record, in_version_of};
 use crate::chain::{Chain, unspoken};
-use crate::entry::Note;
+use crate::entry::{Note, recorded};
 use crate::lock::{Locks, Waiting};
 use crate::slots::{Slot, Slots};
 use crate::{Attachment, Cache, Error, Executor, Failure, Kept, NetworkList, Programs, Told};
@@ -326,8 +326,12 @@ impl Runtime {
     ) -> Result<Report, Error> {
         let record = self.cache.record(&list.name, at);
         let at = filled(at, &record);
-        let recorded = record.entry.as_ref().and_then(|entry| NetworkList::parse(entry.config.as_deref()?).ok());
-        let recorded = recorded.filter(|recorded| recorded.name == list.name);
+        let config = record.entry.as_ref().and_then(|entry| entry.config.as_deref());
+        let recorded = config.map(|config| recorded(config, &list.name)).transpose();
+        let unusable =
+            recorded.as_ref().err().map(|why| format!("done without the configuration that was kept: {why}"));
+        report.warnings.extend(unusable);
+        let recorded = recorded.unwrap_or_default();
         let list = recorded.as_ref().unwrap_or(list);
         let result = record.entry.and_then(|entry| entry.result).filter(|_| list.is_since(Version::V0_4_0));
         let kept = result.map(|result| in_version_of(list, result)).transpose();

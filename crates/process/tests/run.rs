@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cnikit_process::{Cancel, Deadline, Ended, Error, How, Program, Stream, run, run_while};
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::unistd::Pid;
 use tempfile::tempdir;
 
@@ -236,6 +236,15 @@ fn it_inherits_no_descriptor_and_leads_a_group_of_its_own() {
     let ids = said(&shell("read -r pid name state parent group rest </proc/$$/stat; echo $pid $group"));
     let (pid, group) = ids.split_once(' ').unwrap();
     assert_eq!(pid, group);
+}
+
+#[test]
+fn the_program_hears_the_signals_that_the_caller_blocks() {
+    let deaf: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    let before = deaf.thread_swap_mask(SigmaskHow::SIG_BLOCK).unwrap();
+    let blocked = said(&shell("grep SigBlk /proc/self/status"));
+    before.thread_set_mask().unwrap();
+    assert_eq!(blocked, format!("SigBlk:\t{}", "0".repeat(16)));
 }
 
 #[test]
