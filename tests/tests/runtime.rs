@@ -149,6 +149,16 @@ fn a_del_goes_by_the_configuration_of_its_add_whatever_became_of_the_file() {
     });
     assert_eq!(scene.calls(), [""; 0], "today's plugin was not asked");
     scene.assert_clean("net");
+    scene.plugin("gone", ANSWER);
+    let gone = scene.list("net", &json!([{"type": "gone"}]));
+    runtime.add(&gone, &scene.at()).unwrap();
+    fs::remove_file(scene.path("bin/gone")).unwrap();
+    let text = runtime.del(&now, &scene.at()).unwrap_err().to_string();
+    assert!(text.starts_with("by the configuration of its ADD, which is not today's: plugin type=\"gone\""), "{text}");
+    assert!(runtime.del(&gone, &scene.at()).unwrap_err().to_string().starts_with("plugin type=\"gone\""));
+    scene.plugin("gone", ANSWER);
+    runtime.del(&now, &scene.at()).unwrap();
+    scene.calls();
     scene.host.enter(|| {
         runtime.add(&then, &scene.at()).unwrap();
         let kept = runtime.cache.attachments_of("c1").unwrap().remove(0);

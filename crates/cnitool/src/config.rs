@@ -71,7 +71,8 @@ pub(crate) fn validate(common: &Common, out: Output, dir: Option<&Path>) -> Resu
     }
     let plugins = PAGES.iter().map(|(plugin, page)| keys(plugin, page)).collect();
     let runtime = Some(environment::runtime(common));
-    let validator = Validator { dir: dir.clone(), runtime, plugins, routes: routes(), ..Validator::default() };
+    let capabilities = environment::capabilities()?.into_iter().map(|(name, _)| name).collect();
+    let validator = Validator { dir: dir.clone(), runtime, plugins, capabilities, routes: routes() };
     let findings = validator.validate()?;
     let is_wrong = findings.iter().any(|finding| finding.severity == Severity::Error);
     if out.json {
@@ -134,6 +135,19 @@ fn routes() -> Vec<HostRoute> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_keys_of_every_plugin_of_ours_are_known() {
+        let mut plugins: Vec<String> = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins"))
+            .unwrap()
+            .map(|plugin| plugin.unwrap().file_name().into_string().unwrap())
+            .filter(|plugin| plugin != "all")
+            .collect();
+        plugins.sort();
+        let mut known = PAGES.map(|(plugin, _)| plugin);
+        known.sort_unstable();
+        assert_eq!(plugins, known);
+    }
 
     #[test]
     fn every_page_shows_its_keys() {

@@ -1,12 +1,14 @@
 //! What the environment says, each variable with its default and its grammar; a flag goes before it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use cnikit_libcni::{Cache, Runtime};
 use serde_json::{Map, Value};
 
 use crate::command_line::Common;
 use crate::failure::Result;
+use crate::waiting::Waiting;
 
 /// A variable's text; empty is as good as unset.
 #[expect(clippy::disallowed_methods, reason = "cnitool's own environment is read here and nowhere else")]
@@ -30,7 +32,8 @@ pub(crate) fn cache(common: &Common) -> Cache {
 /// Where plugins and kept results are. The reference has no default for the former.
 pub(crate) fn runtime(common: &Common) -> Runtime {
     let path = common.plugin_path.clone().or_else(|| variable("CNI_PATH"));
-    Runtime::new(path.unwrap_or_else(|| "/opt/cni/bin".to_owned()), cache(common))
+    let runtime = Runtime::new(path.unwrap_or_else(|| "/opt/cni/bin".to_owned()), cache(common));
+    Runtime { executor: Arc::new(Waiting), ..runtime }
 }
 
 /// The interface's name. An empty one counts as not given.

@@ -47,7 +47,7 @@ impl End {
 /// Lists what is kept; with `--live`, each namespace is entered once, and all its links are asked for together.
 pub(crate) fn list(common: &Common, out: Output, asked: &List) -> Result {
     let all = environment::cache(common).glance()?;
-    let wanted = |kept: &Glimpse| asked.network.as_ref().is_none_or(|network| kept.network == *network);
+    let wanted = |kept: &Glimpse| asked.network.as_ref().is_none_or(|network| is_of(kept, network));
     let all: Vec<Glimpse> = all.into_iter().filter(wanted).collect();
     let look = Look::new();
     let mut links = if asked.live { Some(Links::default()) } else { None };
@@ -71,6 +71,12 @@ pub(crate) fn list(common: &Common, out: Output, asked: &List) -> Result {
     }
     let head = ["NETWORK", "CONTAINER", "INTERFACE", "ADDRESSES", "AGE", "NAMESPACE", "LINK", "STATE"];
     out.table(head, told.iter().map(|(kept, standing, link)| row(kept, *standing, link)).collect())
+}
+
+/// Whether it is an attachment of this network, or a file that cannot be read and is named as if.
+fn is_of(kept: &Glimpse, network: &str) -> bool {
+    let name = || kept.file.file_name()?.to_str()?.strip_prefix(network)?.strip_prefix('-');
+    kept.network == network || (kept.state == State::Unreadable && name().is_some())
 }
 
 /// The links of namespaces, each asked for once.

@@ -22,6 +22,7 @@ mod shell;
 mod show;
 mod time;
 mod verbs;
+mod waiting;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -14,7 +14,7 @@ use crate::failure::Result;
 /// How long a work may take before it says how far it is.
 const SILENCE: Duration = Duration::from_secs(1);
 /// How often it says so.
-const PACE: Duration = Duration::from_millis(100);
+pub(crate) const PACE: Duration = Duration::from_millis(100);
 
 /// Where everything goes that a command says.
 #[derive(Clone, Copy, Debug)]
@@ -134,22 +134,36 @@ pub(crate) fn say(line: &str) {
 /// How far a work is, on a terminal, once it takes longer than a second.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    what: &'static str,
+    what: String,
     began: Instant,
     said: Option<Instant>,
     is_terminal: bool,
 }
 
 impl Progress {
-    pub(crate) fn of(what: &'static str) -> Progress {
-        Progress { what, began: Instant::now(), said: None, is_terminal: io::stderr().is_terminal() }
+    pub(crate) fn of(what: impl Into<String>) -> Progress {
+        Progress { what: what.into(), began: Instant::now(), said: None, is_terminal: io::stderr().is_terminal() }
+    }
+
+    /// Whether there is anybody who could see it.
+    pub(crate) fn is_seen(&self) -> bool {
+        self.is_terminal
     }
 
     /// So many of so many are done.
     pub(crate) fn at(&mut self, done: usize, of: usize) {
+        self.say(|_| format!("{done} of {of}"));
+    }
+
+    /// It is still going on.
+    pub(crate) fn since(&mut self) {
+        self.say(|began| format!("{} s", began.elapsed().as_secs()));
+    }
+
+    fn say(&mut self, how_far: impl FnOnce(Instant) -> String) {
         let is_due = self.said.map_or(self.began.elapsed() > SILENCE, |said| said.elapsed() > PACE);
         if self.is_terminal && is_due {
-            let _ = write!(io::stderr(), "\r\x1b[K{}: {done} of {of}", self.what);
+            let _ = write!(io::stderr(), "\r\x1b[K{}: {}", self.what, how_far(self.began));
             self.said = Some(Instant::now());
         }
     }

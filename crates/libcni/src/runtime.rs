@@ -332,16 +332,23 @@ impl Runtime {
             recorded.as_ref().err().map(|why| format!("done without the configuration that was kept: {why}"));
         report.warnings.extend(unusable);
         let recorded = recorded.unwrap_or_default();
+        let is_todays = recorded.as_ref().is_none_or(|recorded| recorded.plugins == list.plugins);
         let list = recorded.as_ref().unwrap_or(list);
         let result = record.entry.and_then(|entry| entry.result).filter(|_| list.is_since(Version::V0_4_0));
         let kept = result.map(|result| in_version_of(list, result)).transpose();
         report.warnings.extend(record.damage);
         report.warnings.extend(kept.as_ref().err().map(ToString::to_string));
         let _slot = self.slot()?;
-        self.chain("DEL", list, &at).del(kept.unwrap_or_default().as_ref(), on_failure == OnFailure::Stop)?;
+        let done = self.chain("DEL", list, &at).del(kept.unwrap_or_default().as_ref(), on_failure == OnFailure::Stop);
+        done.map_err(|why| if is_todays { why } else { by_kept(why) })?;
         self.cache.forget(&list.name, &at)?;
         Ok(report)
     }
+}
+
+/// Somebody who knows today's configuration only would not know the plugins that are named.
+fn by_kept(why: Error) -> Error {
+    Error::Several(vec![Told { what: "by the configuration of its ADD, which is not today's".to_owned(), why }])
 }
 
 /// The attachment with the arguments and capabilities of its ADD, where the caller says none.

@@ -29,6 +29,9 @@ fn what_is_wrong_with_a_directory_is_told_with_its_place() {
     let bench = Bench::new();
     bench.file("10-lo.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
     assert!(bench.says(0, "validate").0.ends_with("nothing is wrong\n"));
+    let output = bench.run(&["validate"], &[("CAP_ARGS", r#"{"portMappings": []}"#)]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("no plugin of the network takes the capability \"portMappings\""), "{text}");
     bench.file(
         "20-b.conflist",
         r#"{"cniVersion": "1.0.0", "name": "b", "plugins": [{"type": "bridge", "isGatway": true}]}"#,
@@ -42,6 +45,19 @@ fn what_is_wrong_with_a_directory_is_told_with_its_place() {
     let findings = document["findings"].as_array().unwrap();
     assert!(findings.iter().any(|one| one["severity"] == "error" && one["file"].as_str().unwrap().contains("30-c")));
     assert!(bench.says(1, "validate /nonexistent").1.contains("no directory"));
+}
+
+#[test]
+fn on_a_terminal_it_is_said_whom_a_verb_waits_for() {
+    let bench = Bench::new();
+    bench.file("10-slow.conf", r#"{"cniVersion": "1.1.0", "name": "slow", "type": "slow"}"#);
+    bench.plugin("slow", r#"STATUS) sleep 1.5 ;; ADD) echo '{"cniVersion": "1.1.0"}' ;;"#);
+    let path = format!("--plugin-path {}", bench.path("bin").display());
+    let seen = bench.on_terminal(&format!("status slow {path}"), "");
+    assert!(seen.contains("\r\x1b[Kwaiting for slow (STATUS): 1 s") && seen.ends_with("\r\x1b[K"), "{seen:?}");
+    let quick = bench.on_terminal(&format!("add slow {} {path}", bench.netns()), "");
+    assert!(!quick.contains("waiting"), "{quick:?}");
+    assert_eq!(bench.says(0, "status slow").1, "", "nobody sees it");
 }
 
 #[test]

@@ -138,4 +138,6 @@ fn a_file_that_cannot_be_read_is_listed_as_that() {
     std::fs::write(&bench.kept()[0], "{").unwrap();
     let (said, _) = bench.says(0, "list");
     assert!(said.contains("unreadable") && said.contains("attached"), "{said}");
+    assert!(bench.says(0, "list --network net").0.contains("unreadable"), "its name says whose it may be");
+    assert!(!bench.says(0, "list --network ne").0.contains("unreadable"));
 }
