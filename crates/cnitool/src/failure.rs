@@ -1,6 +1,6 @@
 //! Why a command did not do what it was asked.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Exit status: it could not be done.
 const FAILED: u8 = 1;
@@ -16,6 +16,8 @@ pub(crate) struct Failure {
     pub(crate) text: String,
     /// More for programs.
     pub(crate) details: Vec<Value>,
+    /// What was done all the same, for programs: members beside the error.
+    done: Box<Map<String, Value>>,
 }
 
 /// What most of this crate returns.
@@ -24,12 +26,25 @@ pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
 impl Failure {
     /// It could not be done.
     pub(crate) fn new(text: impl Into<String>) -> Failure {
-        Failure { status: FAILED, text: text.into(), details: Vec::new() }
+        Failure { status: FAILED, text: text.into(), details: Vec::new(), done: Box::default() }
     }
 
     /// It was done, and said; what was found wants attention.
     pub(crate) fn found() -> Failure {
-        Failure { status: FOUND, text: String::new(), details: Vec::new() }
+        Failure { status: FOUND, ..Failure::new("") }
+    }
+
+    /// With what was done all the same: it and the error are one document.
+    pub(crate) fn beside(self, done: Value) -> Failure {
+        let Value::Object(done) = done else { return self };
+        Failure { done: Box::new(done), ..self }
+    }
+
+    /// One failure of several, each in a line of its own.
+    pub(crate) fn of(all: Vec<Failure>) -> Failure {
+        let texts: Vec<String> = all.iter().map(|failure| failure.text.clone()).collect();
+        let details = all.into_iter().flat_map(|failure| failure.details).collect();
+        Failure { details, ..Failure::new(texts.join("\n")) }
     }
 
     /// As a program reads it.
@@ -38,7 +53,9 @@ impl Failure {
         if !self.details.is_empty() {
             error["plugins"] = self.details.clone().into();
         }
-        json!({"error": error})
+        let mut document = self.done.clone();
+        document.insert("error".to_owned(), error);
+        Value::Object(*document)
     }
 }
 

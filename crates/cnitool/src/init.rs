@@ -2,7 +2,7 @@
 //!
 //! JSON has no comments: what the keys mean stands under `//` at the top of the list, a key that every reader passes over.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::command_line::{Common, Init, Main};
 use crate::environment;
 use crate::failure::{Failure, Result};
-use crate::output::{Output, indented, print, print_json, say};
+use crate::output::{Output, indented, print, print_json, say, tell};
 
 /// A network as it was asked for, checked.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Questions {
             return Ok(proposed.to_owned());
         }
         let failed = |error: io::Error| Failure::new(format!("terminal: {error}"));
-        write!(io::stderr(), "{question} [{proposed}]: ").map_err(failed)?;
+        tell(&format!("{question} [{proposed}]: ")).map_err(failed)?;
         let mut answer = String::new();
         if io::stdin().lock().read_line(&mut answer).map_err(failed)? == 0 {
             return Err("the questions were not answered: nothing is written".into());

@@ -21,7 +21,7 @@ use crate::output::{Cell, Output, Tone, print, print_json};
 use crate::places::{Place, places};
 use crate::show::is_tagged;
 use crate::time::{age, ago, moment};
-use crate::verbs::look;
+use crate::verbs::{finish, look};
 
 /// File times are as coarse as the kernel's tick.
 const TICK: Duration = Duration::from_millis(20);
@@ -233,7 +233,7 @@ pub(crate) fn reclaim(common: &Common, out: Output, asked: &Reclaim) -> Result {
         confirm(&mut all, &look()?);
     }
     let suspected: usize = all.iter().map(|one| one.count(Verdict::Suspected, |_| true)).sum();
-    let mut freed: Vec<(&Surveyed, &Judged)> = Vec::new();
+    let (mut freed, mut failed): (Vec<(&Surveyed, &Judged)>, Vec<Failure>) = (Vec::new(), Vec::new());
     for one in &all {
         let dead: Vec<&Judged> = one.all.iter().filter(|judged| judged.verdict == Verdict::Dead).collect();
         if dead.is_empty() {
@@ -243,21 +243,23 @@ pub(crate) fn reclaim(common: &Common, out: Output, asked: &Reclaim) -> Result {
             dead.iter().map(|judged| judged.found.address).collect()
         } else {
             let is_dead = |found: &Reservation| dead.iter().any(|judged| judged.found == *found);
-            let freed = one.place.store.reclaim(is_dead)?;
-            freed.into_iter().map(|found| found.address).collect::<Vec<_>>()
+            // What was freed elsewhere is told all the same.
+            let freed = one.place.store.reclaim(is_dead).map_err(|why| failed.push(why.into()));
+            freed.unwrap_or_default().into_iter().map(|found| found.address).collect::<Vec<_>>()
         };
         freed
             .extend(dead.into_iter().filter(|judged| gone.contains(&judged.found.address)).map(|judged| (one, judged)));
     }
-    if out.json {
-        let told: Vec<Value> = freed.iter().map(|(one, judged)| judged.to_json(one)).collect();
-        return print_json(&json!({"dryRun": asked.dry_run, "freed": told, "suspected": suspected}));
+    let told: Vec<Value> = freed.iter().map(|(one, judged)| judged.to_json(one)).collect();
+    let document = json!({"dryRun": asked.dry_run, "freed": told, "suspected": suspected});
+    if !out.json {
+        if !freed.is_empty() {
+            out.table(ADDRESSES, freed.iter().map(|(one, judged)| judged.row(one)).collect())?;
+        }
+        let (count, deed) = (freed.len(), if asked.dry_run { "would be freed" } else { "freed" });
+        print(&format!("{count} {deed}; {suspected} look leaked, which is not proven, and stay\n"))?;
     }
-    if !freed.is_empty() {
-        out.table(ADDRESSES, freed.iter().map(|(one, judged)| judged.row(one)).collect())?;
-    }
-    let (count, deed) = (freed.len(), if asked.dry_run { "would be freed" } else { "freed" });
-    print(&format!("{count} {deed}; {suspected} look leaked, which is not proven, and stay\n"))
+    finish(out, document, failed)
 }
 
 /// What is not dead at a second look stays: a namespace may be handed from one process to another past the first one.

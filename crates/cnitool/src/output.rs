@@ -126,9 +126,14 @@ pub(crate) fn indented(document: &Value) -> Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
+/// Writes a text to stderr at once, so that nothing of a plugin's, or of what is typed, comes in between.
+pub(crate) fn tell(text: &str) -> io::Result<()> {
+    io::stderr().write_all(text.as_bytes())
+}
+
 /// Says a line on stderr. Nobody is left to tell if that is gone.
 pub(crate) fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = tell(&format!("{line}\n"));
 }
 
 /// How far a work is, on a terminal, once it takes longer than a second.
@@ -163,7 +168,7 @@ impl Progress {
     fn say(&mut self, how_far: impl FnOnce(Instant) -> String) {
         let is_due = self.said.map_or(self.began.elapsed() > SILENCE, |said| said.elapsed() > PACE);
         if self.is_terminal && is_due {
-            let _ = write!(io::stderr(), "\r\x1b[K{}: {}", self.what, how_far(self.began));
+            let _ = tell(&format!("\r\x1b[K{}: {}", self.what, how_far(self.began)));
             self.said = Some(Instant::now());
         }
     }
@@ -171,7 +176,7 @@ impl Progress {
     /// Takes its line away again.
     pub(crate) fn end(self) {
         if self.said.is_some() {
-            let _ = write!(io::stderr(), "\r\x1b[K");
+            let _ = tell("\r\x1b[K");
         }
     }
 }

@@ -156,17 +156,23 @@ pub(crate) fn version(common: &Common, out: Output, network: Option<&str>) -> Re
             Err(error) => wrong.push(Failure::from(error)),
         }
     }
-    if out.json {
-        let plugins: Vec<Value> =
-            told.iter().map(|(plugin, versions)| json!({"plugin": plugin, "versions": versions})).collect();
-        print_json(&json!({"network": list.name, "version": list.version, "plugins": plugins}))?;
-    } else {
+    let plugins: Vec<Value> =
+        told.iter().map(|(plugin, versions)| json!({"plugin": plugin, "versions": versions})).collect();
+    let document = json!({"network": list.name, "version": list.version, "plugins": plugins});
+    if !out.json {
         let rows = told.iter().map(|(plugin, versions)| [(*plugin).into(), versions.join(" ").into()]);
         out.table(["PLUGIN", "VERSIONS"], rows.collect())?;
     }
-    let texts: Vec<String> = wrong.iter().map(|failure| failure.text.clone()).collect();
-    let details = wrong.into_iter().flat_map(|failure| failure.details).collect();
-    if texts.is_empty() { Ok(()) } else { Err(Failure { details, ..Failure::new(texts.join("\n")) }) }
+    finish(out, document, wrong)
+}
+
+/// Ends a command that has told people what it did already.
+pub(crate) fn finish(out: Output, document: Value, failed: Vec<Failure>) -> Result {
+    match (failed.is_empty(), out.json) {
+        (true, true) => print_json(&document),
+        (true, false) => Ok(()),
+        (false, _) => Err(Failure::of(failed).beside(document)),
+    }
 }
 
 /// What a GC does with one attachment, and why.
@@ -182,21 +188,19 @@ pub(crate) fn gc(common: &Common, out: Output, asked: &command_line::Gc) -> Resu
     let list = list_or_kept(common, &asked.network.name, |_| true)?;
     let runtime = environment::runtime(common);
     let verdicts = verdicts(common, &list, &runtime, asked)?;
-    if out.json {
-        let told: Vec<Value> = verdicts.iter().map(Verdict::to_json).collect();
-        print_json(&json!({"network": list.name, "dryRun": asked.dry_run, "attachments": told}))?;
-    } else {
+    let told: Vec<Value> = verdicts.iter().map(Verdict::to_json).collect();
+    let document = json!({"network": list.name, "dryRun": asked.dry_run, "attachments": told});
+    if !out.json {
         // Stdout stays as the reference leaves it.
         verdicts.iter().for_each(|verdict| say(&verdict.words(asked.dry_run, &list.name)));
     }
     if asked.dry_run {
-        return Ok(());
+        return finish(out, document, Vec::new());
     }
     let valid = |verdict: &Verdict| Valid { container_id: verdict.container.clone(), ifname: verdict.ifname.clone() };
     let valid: Vec<Valid> = verdicts.iter().filter(|verdict| verdict.keep).map(valid).collect();
-    let report = runtime.gc(&list, &valid)?;
-    warn(&report.warnings);
-    Ok(())
+    let done = runtime.gc(&list, &valid).map(|report| warn(&report.warnings));
+    finish(out, document, done.err().map(Failure::from).into_iter().collect())
 }
 
 /// What is kept of the network, as far as it tells whose it is.

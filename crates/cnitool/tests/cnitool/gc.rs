@@ -108,6 +108,19 @@ fn a_file_that_cannot_be_read_takes_no_living_container_down_and_is_told_of() {
 }
 
 #[test]
+fn what_fails_stands_in_one_document_with_what_was_done() {
+    let (bench, _held) = three();
+    bench.plugin("second", r#"DEL|GC) echo '{"code": 11, "msg": "not now"}'; exit 1 ;; ADD) echo '{}' ;;"#);
+    bench.file("one.conflist", &ONE.replace("}]", r#"}, {"type": "second"}, {"type": "absent"}]"#));
+    let (said, _) = bench.says(1, "--json gc one --within-pid-namespace");
+    let document = json(&said);
+    assert_eq!(document["attachments"].as_array().unwrap().len(), 3, "{document}");
+    assert_eq!(document["error"]["plugins"][0]["code"], 11, "{document}");
+    let (said, _) = bench.says(1, "--json version one");
+    assert!(json(&said)["plugins"].is_array() && json(&said)["error"]["message"].is_string(), "{said}");
+}
+
+#[test]
 fn a_network_that_forbids_gc_loses_nothing_and_nothing_else_is_said() {
     let (bench, _held) = three();
     bench.file("one.conflist", &ONE.replace(r#""name""#, r#""disableGC": true, "name""#));
