@@ -221,6 +221,29 @@ fn read_only(dir: &Path, on: bool) {
 }
 
 #[test]
+fn what_stands_in_a_directorys_place_refuses_an_add_with_a_remedy_and_no_del() {
+    for (place, is_link) in [("", false), ("results", false), ("results", true), ("cnikit/intents", false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = quick(&dir.path().join("state"));
+        let misplaced = dir.path().join("state").join(place).components().collect::<std::path::PathBuf>();
+        fs::create_dir_all(misplaced.parent().unwrap()).unwrap();
+        if is_link {
+            std::os::unix::fs::symlink(&misplaced, &misplaced).unwrap();
+        } else {
+            fs::write(&misplaced, "mine").unwrap();
+        }
+        let error = runtime.add(&list(), &at()).unwrap_err();
+        let text = error.to_string();
+        assert!(error.code() == 5 && text.contains(misplaced.to_str().unwrap()), "{place}: {text}");
+        assert!(text.contains("something else stands where the directory should be: move it away"), "{place}: {text}");
+        runtime.cache.attachments().unwrap_err();
+        let warnings = runtime.del(&list(), &at()).unwrap().warnings;
+        assert!(warnings.iter().any(|warning| warning.contains(misplaced.to_str().unwrap())), "{place}: {warnings:?}");
+        assert!(misplaced.symlink_metadata().is_ok(), "{place}");
+    }
+}
+
+#[test]
 fn a_read_only_directory_refuses_an_add_before_any_plugin_and_lets_a_del_do_all_but_forget() {
     let scene = Scene::new();
     let (list, runtime, state) = (scene.list("net", &json!([scene.bridge()])), scene.runtime(), scene.path("state"));

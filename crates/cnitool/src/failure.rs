@@ -98,8 +98,7 @@ impl From<cnikit_netlink::Error> for Failure {
 
 impl From<cnikit_store::Error> for Failure {
     fn from(error: cnikit_store::Error) -> Failure {
-        let remedy = error.remedy().map(|remedy| format!("; remedy: {remedy}")).unwrap_or_default();
-        Failure::new(format!("{error}{remedy}"))
+        Failure::new(error.to_string())
     }
 }
 

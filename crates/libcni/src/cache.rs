@@ -122,7 +122,9 @@ impl Cache {
     /// Forgets the attachment, when it is gone. What cannot be read is nobody's: it is set aside.
     pub(crate) fn forget(&self, network: &str, at: &Attachment) -> Result<(), Error> {
         let name = file_name(network, at);
-        for dir in [self.intents(), self.results()] {
+        // Where no directory is, nothing is kept.
+        let is_there = |dir: &PathBuf| !Directory::open(dir).is_err_and(|error| error.is_misplaced());
+        for dir in [self.intents(), self.results()].into_iter().filter(is_there) {
             match read(&dir, &name)? {
                 Found::Garbage(_) => self.set_aside(&Directory::open(&dir)?, &name)?,
                 Found::Entry(entry) if entry.is_of(network, at) => {

@@ -8,7 +8,8 @@ use nix::errno::Errno;
 
 /// One failed operation on one path.
 ///
-/// The text says what can be done where the cause is the machine's and not the caller's: a full or a read-only file system.
+/// The text says what can be done where the cause is the machine's and not the caller's: a full or a read-only file system,
+/// something else where a directory should be.
 #[derive(Debug)]
 pub struct Error {
     operation: &'static str,
@@ -48,6 +49,13 @@ impl Error {
         self.is(Errno::EROFS)
     }
 
+    /// Something else stands where a directory should be (ENOTDIR; a link to nothing is EEXIST, one to itself ELOOP): nothing
+    /// can be kept there.
+    pub fn is_misplaced(&self) -> bool {
+        let is_any = |all: &[Errno]| all.iter().any(|errno| self.is(*errno));
+        self.operation.ends_with("directory") && is_any(&[Errno::ENOTDIR, Errno::EEXIST, Errno::ELOOP])
+    }
+
     /// Somebody else held a lock until the deadline.
     pub fn is_deadline(&self) -> bool {
         self.source.kind() == io::ErrorKind::TimedOut
@@ -64,6 +72,8 @@ impl Error {
             Some("the file system is full: free space or inodes on it")
         } else if self.is_read_only() {
             Some("the file system is read-only: remount it writable, or keep the files elsewhere")
+        } else if self.is_misplaced() {
+            Some("something else stands where the directory should be: move it away")
         } else if self.is_deadline() {
             Some("see with `fuser` or `lsof` who holds the lock, and try again")
         } else {
