@@ -205,6 +205,25 @@ fn what_a_killed_add_has_made_is_seen_and_removed_by_del() {
 }
 
 #[test]
+fn what_a_killed_add_has_made_is_removed_by_an_add_with_another_configuration() {
+    let scene = Scene::new();
+    killed_in_the_midst(&scene);
+    scene.plugin("other", ANSWER);
+    let (today, runtime) = (scene.list("net", &json!([{"type": "other"}])), scene.runtime().at_most(1));
+    scene.plugin("slow", &format!("{ANSWER}\n{NO}"));
+    let noted = runtime.cache.attachments().unwrap().remove(0);
+    let error = scene.host.enter(|| runtime.add(&today, &noted.at).unwrap_err());
+    let text = error.to_string();
+    assert!(text.starts_with("an earlier ADD of it was interrupted, and what that made cannot be deleted: "), "{text}");
+    assert_eq!((error.code(), scene.calls()), (11, vec!["ADD slow".to_owned(), "DEL slow".to_owned()]));
+    scene.plugin("slow", "");
+    scene.host.enter(|| runtime.add(&today, &noted.at).unwrap());
+    assert_eq!((scene.calls(), scene.leases("net").len()), (vec!["DEL slow".to_owned(), "ADD other".to_owned()], 0));
+    runtime.del(&today, &noted.at).unwrap();
+    scene.assert_clean("net");
+}
+
+#[test]
 fn what_a_killed_add_has_made_is_removed_by_gc() {
     let scene = Scene::new();
     killed_in_the_midst(&scene);

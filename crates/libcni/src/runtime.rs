@@ -13,7 +13,7 @@ use crate::chain::{Chain, unspoken};
 use crate::entry::{Note, recorded};
 use crate::lock::{Locks, Waiting};
 use crate::slots::{Slot, Slots};
-use crate::{Attachment, Cache, Error, Executor, Failure, Kept, NetworkList, Programs, Told};
+use crate::{Attachment, Cache, Error, Executor, Failure, Kept, NetworkList, Programs, State, Told};
 
 /// Carries out what a caller wants of a network.
 ///
@@ -111,8 +111,9 @@ impl Runtime {
     /// Sets the attachment up: each plugin in order, its result given to the next. Returns the last result, and keeps it.
     ///
     /// Names, the room for the result and the plugins' files are checked before the first plugin runs; then what is to be
-    /// done is noted, so that a runtime that is killed leaks nothing. After a failure nothing is undone: DEL is the caller's
-    /// to send (specification, section 2, "ADD"), and until then the note stands.
+    /// done is noted, so that a runtime that is killed leaks nothing. If an earlier ADD with another configuration has not come
+    /// to its end, what that made is deleted first. After a failure nothing is undone: DEL is the caller's to send
+    /// (specification, section 2, "ADD"), and until then the note stands.
     pub fn add(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
         at.check_names(&list.name)?;
         let _locks = self.lock(&[&list.name], at)?;
@@ -264,6 +265,9 @@ impl Runtime {
         self.cache.check_room(list, at)?;
         let chain = self.chain("ADD", list, at);
         chain.places().try_for_each(|place| chain.is_installed(place))?;
+        if !was_there {
+            self.clear_interrupted(list, at)?;
+        }
         let _slot = self.slot()?;
         let note = Note::now(&at.netns);
         self.cache.begin(list, at, &note)?;
@@ -279,6 +283,20 @@ impl Runtime {
                 Err(failure.into())
             }
         }
+    }
+
+    /// What is noted of an ADD that did not come to its end would be forgotten when another configuration is noted.
+    fn clear_interrupted(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
+        let noted = self.cache.attachment(&list.name, &at.container_id, &at.ifname);
+        let is_another =
+            |noted: &Kept| noted.state != State::Attached && noted.config.as_ref() != Some(&list.recorded());
+        let Some(noted) = noted.filter(is_another) else { return Ok(()) };
+        let Ok(before) = noted.list() else { return Ok(()) };
+        let cleared = self.del_held(&before, &noted.at_now(), OnFailure::GoOn, Report::default());
+        cleared.map(drop).map_err(|why| {
+            let what = "an earlier ADD of it was interrupted, and what that made cannot be deleted".to_owned();
+            Error::Several(vec![Told { what, why }])
+        })
     }
 
     pub(crate) fn add_or_undo_held(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
