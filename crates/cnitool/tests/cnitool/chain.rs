@@ -101,6 +101,24 @@ fn a_plugins_log_comes_through_and_the_result_alone_is_on_stdout() {
 }
 
 #[test]
+fn a_plugin_inherits_the_environment_but_nothing_of_an_outer_call() {
+    let bench = Bench::new();
+    bench.file("one.conf", r#"{"cniVersion": "1.1.0", "name": "one", "type": "first"}"#);
+    bench.plugin("first", "STATUS|ADD) env | grep -E '^(OWN|CNI)_' >&2; echo null ;;");
+    let outer = ["CONTAINERID", "NETNS", "COMMAND"].map(|name| format!("CNI_{name}"));
+    let mut variables: Vec<(&str, &str)> = outer.iter().map(|name| (name.as_str(), "outer")).collect();
+    variables.extend([("OWN_PROXY", "kept"), ("CNI_ARGS", "A=1")]);
+    for (verb, args) in [("add", "CNI_ARGS=A=1"), ("status", "CNI_ARGS=")] {
+        let output = bench.cnitool(verb, "one", &variables);
+        let said = String::from_utf8(output.stderr).unwrap();
+        let has = |line: &str| said.lines().any(|one| one == line);
+        assert!(has("OWN_PROXY=kept") && has(args) && has(&format!("CNI_COMMAND={}", verb.to_uppercase())), "{said}");
+        assert!(!said.contains("outer"), "{said}");
+        assert_eq!(has("CNI_NETNS=") && has("CNI_CONTAINERID="), verb == "status", "{said}");
+    }
+}
+
+#[test]
 fn plan_shows_what_each_plugin_would_do_and_names_those_that_cannot_tell() {
     let bench = Bench::new();
     bench.file("two.conflist", TWO);
