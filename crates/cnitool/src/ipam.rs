@@ -21,7 +21,7 @@ use crate::output::{Cell, Output, Tone, print, print_json};
 use crate::places::{Place, places};
 use crate::show::is_tagged;
 use crate::time::{age, ago, moment};
-use crate::verbs::{finish, look};
+use crate::verbs::look;
 
 /// File times are as coarse as the kernel's tick.
 const TICK: Duration = Duration::from_millis(20);
@@ -259,7 +259,7 @@ pub(crate) fn reclaim(common: &Common, out: Output, asked: &Reclaim) -> Result {
         let (count, deed) = (freed.len(), if asked.dry_run { "would be freed" } else { "freed" });
         print(&format!("{count} {deed}; {suspected} look leaked, which is not proven, and stay\n"))?;
     }
-    finish(out, document, failed)
+    out.finish(document, failed)
 }
 
 /// What is not dead at a second look stays: a namespace may be handed from one process to another past the first one.

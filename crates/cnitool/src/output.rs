@@ -9,7 +9,7 @@ use serde_json::ser::{PrettyFormatter, Serializer};
 
 use crate::command_line::{Common, When};
 use crate::environment;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 /// How long a work may take before it says how far it is.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -79,6 +79,15 @@ impl Output {
         let widths: Vec<usize> = (0..N).map(width).collect();
         let lines: Vec<String> = all.iter().map(|row| self.line(row, &widths)).collect();
         print(&lines.concat())
+    }
+
+    /// Ends a command that has told people already what it did.
+    pub(crate) fn finish(self, document: Value, failed: Vec<Failure>) -> Result {
+        match (failed.is_empty(), self.json) {
+            (true, true) => print_json(&document),
+            (true, false) => Ok(()),
+            (false, _) => Err(Failure::of(failed).beside(document)),
+        }
     }
 
     fn line(self, row: &[Cell], widths: &[usize]) -> String {

@@ -58,11 +58,10 @@ fn list(common: &Common, network: &str) -> Result<NetworkList> {
     Ok(list)
 }
 
-/// The same. Where no file has one that can be used, the one with which somebody was added that is wanted: he has to go all
-/// the same.
+/// The same; where no file has one that can be used, the one with which an attachment that is wanted was added.
 fn list_or_kept(common: &Common, network: &str, is_wanted: impl Fn(&Valid) -> bool) -> Result<NetworkList> {
     list(common, network).or_else(|why| {
-        let known = environment::cache(common).attachments()?;
+        let known = environment::cache(common).attachments().unwrap_or_default();
         let mut wanted = known.iter().filter(|kept| kept.whose(network).is_some_and(|whose| is_wanted(&whose)));
         match wanted.find_map(|kept| kept.list().ok()) {
             Some(list) => {
@@ -163,16 +162,7 @@ pub(crate) fn version(common: &Common, out: Output, network: Option<&str>) -> Re
         let rows = told.iter().map(|(plugin, versions)| [(*plugin).into(), versions.join(" ").into()]);
         out.table(["PLUGIN", "VERSIONS"], rows.collect())?;
     }
-    finish(out, document, wrong)
-}
-
-/// Ends a command that has told people what it did already.
-pub(crate) fn finish(out: Output, document: Value, failed: Vec<Failure>) -> Result {
-    match (failed.is_empty(), out.json) {
-        (true, true) => print_json(&document),
-        (true, false) => Ok(()),
-        (false, _) => Err(Failure::of(failed).beside(document)),
-    }
+    out.finish(document, wrong)
 }
 
 /// What a GC does with one attachment, and why.
@@ -195,12 +185,12 @@ pub(crate) fn gc(common: &Common, out: Output, asked: &command_line::Gc) -> Resu
         verdicts.iter().for_each(|verdict| say(&verdict.words(asked.dry_run, &list.name)));
     }
     if asked.dry_run {
-        return finish(out, document, Vec::new());
+        return out.finish(document, Vec::new());
     }
     let valid = |verdict: &Verdict| Valid { container_id: verdict.container.clone(), ifname: verdict.ifname.clone() };
     let valid: Vec<Valid> = verdicts.iter().filter(|verdict| verdict.keep).map(valid).collect();
     let done = runtime.gc(&list, &valid).map(|report| warn(&report.warnings));
-    finish(out, document, done.err().map(Failure::from).into_iter().collect())
+    out.finish(document, done.err().map(Failure::from).into_iter().collect())
 }
 
 /// What is kept of the network, as far as it tells whose it is.

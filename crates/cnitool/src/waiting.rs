@@ -25,7 +25,8 @@ impl Executor for Waiting {
         }
         let (answered, answer) = channel::<()>();
         thread::scope(|scope| {
-            scope.spawn(move || {
+            // Without a thread nothing is said.
+            let _ = thread::Builder::new().spawn_scoped(scope, move || {
                 while answer.recv_timeout(PACE) == Err(RecvTimeoutError::Timeout) {
                     progress.since();
                 }
