@@ -33,7 +33,7 @@ pub(crate) fn cache(common: &Common) -> Cache {
 pub(crate) fn runtime(common: &Common) -> Runtime {
     let path = common.plugin_path.clone().or_else(|| variable("CNI_PATH"));
     let runtime = Runtime::new(path.unwrap_or_else(|| "/opt/cni/bin".to_owned()), cache(common));
-    Runtime { executor: Arc::new(Waiting), ..runtime }
+    Runtime { executor: Arc::new(Waiting::default()), ..runtime }
 }
 
 /// The interface's name. An empty one counts as not given.

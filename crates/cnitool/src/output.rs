@@ -155,8 +155,13 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn of(what: impl Into<String>) -> Progress {
-        Progress { what: what.into(), began: Instant::now(), said: None, is_terminal: io::stderr().is_terminal() }
+    pub(crate) fn of(what: &str) -> Progress {
+        Progress::since(Instant::now(), what.to_owned())
+    }
+
+    /// Of something that began before.
+    pub(crate) fn since(began: Instant, what: String) -> Progress {
+        Progress { what, began, said: None, is_terminal: io::stderr().is_terminal() }
     }
 
     /// Whether there is anybody who could see it.
@@ -170,7 +175,7 @@ impl Progress {
     }
 
     /// It is still going on.
-    pub(crate) fn since(&mut self) {
+    pub(crate) fn goes_on(&mut self) {
         self.say(|began| format!("{} s", began.elapsed().as_secs()));
     }
 
