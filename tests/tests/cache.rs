@@ -221,6 +221,17 @@ fn read_only(dir: &Path, on: bool) {
 }
 
 #[test]
+fn what_a_killed_writer_left_goes_with_the_attachment() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = quick(dir.path());
+    runtime.add(&list(), &at()).unwrap();
+    let left = ["results", "cnikit/intents"].map(|place| dir.path().join(place).join(".net-c1-eth0.new"));
+    left.iter().for_each(|file| fs::write(file, "{").unwrap());
+    runtime.del(&list(), &at()).unwrap();
+    assert!(left.iter().all(|file| !file.exists()));
+}
+
+#[test]
 fn what_stands_in_a_directorys_place_refuses_an_add_with_a_remedy_and_no_del() {
     for (place, is_link) in [("", false), ("results", false), ("results", true), ("cnikit/intents", false)] {
         let dir = tempfile::tempdir().unwrap();

@@ -132,6 +132,10 @@ impl Cache {
                 }
                 Found::Entry(_) | Found::Nothing => {}
             }
+            // A runtime that was killed while it wrote may have left that.
+            if let Some(directory) = there(&dir)?.filter(|_| can_be_named(&name)) {
+                directory.discard_unfinished_of(&name)?;
+            }
         }
         Ok(())
     }
@@ -168,9 +172,14 @@ pub(crate) enum Found {
     Entry(Box<Entry>),
 }
 
+/// Whether a file can have this name.
+fn can_be_named(name: &str) -> bool {
+    !name.contains(['/', '\0']) && name.len() <= LONGEST_NAME
+}
+
 /// Reads a file of a directory of entries. An error is the file system's; what cannot be a file's name is none's.
 pub(crate) fn read(dir: &Path, name: &str) -> Result<Found, Error> {
-    if name.contains(['/', '\0']) || name.len() > LONGEST_NAME {
+    if !can_be_named(name) {
         return Ok(Found::Nothing);
     }
     let Some(directory) = there(dir)? else { return Ok(Found::Nothing) };

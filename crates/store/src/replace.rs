@@ -49,11 +49,19 @@ impl Directory {
     /// Removes temporary files whose writers were killed. Those that are being written are left alone.
     pub fn discard_unfinished(&self) -> Result<(), Error> {
         let names = self.list()?;
-        for name in names.iter().filter_map(|name| name.to_str()).filter(|name| is_unfinished(name)) {
-            let Some(file) = self.open_parts(name)? else { continue };
-            if file.try_lock_exclusive().is_ok() && self.is_named(&file, name)? {
-                self.remove(name)?;
-            }
+        let mut unfinished = names.iter().filter_map(|name| name.to_str()).filter(|name| is_unfinished(name));
+        unfinished.try_for_each(|name| self.discard(name))
+    }
+
+    /// The same of the one file that was to become `name`.
+    pub fn discard_unfinished_of(&self, name: &str) -> Result<(), Error> {
+        self.discard(&format!(".{name}{UNFINISHED}"))
+    }
+
+    fn discard(&self, name: &str) -> Result<(), Error> {
+        let Some(file) = self.open_parts(name)? else { return Ok(()) };
+        if file.try_lock_exclusive().is_ok() && self.is_named(&file, name)? {
+            self.remove(name)?;
         }
         Ok(())
     }
