@@ -695,8 +695,9 @@ fn a_null_is_as_good_as_an_absent_key() {
             // Planned alike, or refused alike where something is missing then. A delegate is handed what was written.
             let planned = |conf: Value| {
                 let mut said = scene.run(plugin, "PLAN", &[], conf.to_string().as_bytes()).json();
-                let steps = said["plan"].as_array_mut();
-                steps.map(|steps| steps.retain(|step| step.as_str().is_some_and(|step| !step.starts_with("hand to "))));
+                if let Some(steps) = said["plan"].as_array_mut() {
+                    steps.retain(|step| step.as_str().is_some_and(|step| !step.starts_with("hand to ")));
+                }
                 said
             };
             let said = [null, absent].map(planned);
