@@ -117,6 +117,17 @@ pub fn references() -> [PathBuf; 2] {
     })
 }
 
+/// The reference's cnitool, 1.3.0, with its libcni. That it is missing is an error, as with its plugins.
+pub fn reference_tool() -> PathBuf {
+    let tool = cache().join("reference-tool/cnitool");
+    assert!(
+        tool.exists(),
+        "the reference's cnitool is not {}: `scripts/test` builds it before its tests",
+        tool.display()
+    );
+    tool
+}
+
 /// The directory goes when the last of our processes is gone: a shell waits for our end.
 fn remove_at_exit(dir: &Path) {
     let wait = format!("read -r _; rm -rf '{}'", dir.display());

@@ -1,0 +1,262 @@
+//! The reference's cnitool, with its libcni, and ours on one node: one adds what the other checks and deletes.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cnikit_libcni::{Cache, Runtime, State};
+use cnikit_testkit::{Container, Host};
+use cnikit_tests::{bin, program, reference_tool, references};
+use serde_json::{Map, Value, json};
+
+/// Whose tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tool {
+    Theirs,
+    Ours,
+}
+
+use Tool::{Ours, Theirs};
+
+/// What a tool said.
+#[derive(Debug, PartialEq, Eq)]
+struct Said {
+    status: String,
+    stdout: String,
+    stderr: String,
+}
+
+/// A host with one container, on which both tools find the same configurations, plugins and kept results.
+struct Node {
+    host: Host,
+    container: Container,
+    /// `CNI_PATH`.
+    plugins: PathBuf,
+    /// Set for every call besides; the reference's variables are all that either tool is told by.
+    env: Vec<(&'static str, String)>,
+}
+
+/// A mount namespace in which the one directory that the reference keeps its results in is the node's.
+const SETTLE: &str = "mount -t tmpfs tmpfs /var/lib\nmkdir /var/lib/cni\nmount --bind \"$DIR/cni\" /var/lib/cni\n";
+
+impl Node {
+    fn new(plugins: &Path) -> Node {
+        let host = Host::new();
+        ["cni", "net.d"].iter().for_each(|name| fs::create_dir(host.dir().join(name)).unwrap());
+        let container = host.container();
+        Node { host, container, plugins: plugins.to_owned(), env: Vec::new() }
+    }
+
+    fn dir(&self) -> &Path {
+        self.host.dir()
+    }
+
+    /// A configuration file, whose addresses stay on this host.
+    fn configure(&self, file: &str, document: &Value) {
+        fs::write(self.dir().join("net.d").join(file), document.to_string()).unwrap();
+    }
+
+    fn bridge(&self) -> Value {
+        let leases = self.dir().join("leases");
+        let ipam = json!({"type": "host-local", "dataDir": leases, "ranges": [[{"subnet": "10.91.0.0/24"}]]});
+        json!({"type": "bridge", "bridge": "interop0", "isGateway": true, "ipMasq": true, "ipam": ipam,
+               "capabilities": {"mac": true, "ips": true}})
+    }
+
+    fn call(&self, tool: Tool, words: &str) -> Said {
+        let program = if tool == Ours { program("cnitool") } else { reference_tool() };
+        let (dir, plugins) = (self.dir().display(), self.plugins.display());
+        let set = self.env.iter().fold(String::new(), |set, (name, text)| set + &format!("export {name}='{text}'\n"));
+        let script = format!(
+            "set -e\nDIR='{dir}'\n{SETTLE}export NETCONFPATH='{dir}/net.d' CNI_PATH='{plugins}'\n{set}status=0\n\
+             {} {words} >\"$DIR/stdout\" 2>\"$DIR/stderr\" || status=$?\necho $status\n",
+            program.display()
+        );
+        fs::write(self.dir().join("call.sh"), script).unwrap();
+        let status = self.host.sh(&format!("unshare --mount sh {dir}/call.sh")).trim().to_owned();
+        let read = |name: &str| fs::read_to_string(self.dir().join(name)).unwrap();
+        Said { status, stdout: read("stdout"), stderr: read("stderr") }
+    }
+
+    /// A verb for the container, which has to succeed; what was printed.
+    fn done(&self, tool: Tool, verb: &str) -> String {
+        let said = self.call(tool, &format!("{verb} net {}", self.container.path()));
+        assert_eq!(said.status, "0", "{tool:?} {verb}: {said:?}");
+        said.stdout
+    }
+
+    /// The one file of kept results, and its name.
+    fn kept(&self) -> (String, String) {
+        let names = self.results();
+        assert_eq!(names.len(), 1, "{names:?}");
+        (names[0].clone(), fs::read_to_string(self.dir().join("cni/results").join(&names[0])).unwrap())
+    }
+
+    fn results(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir().join("cni/results")).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    /// Nothing is left of a container: no link, no address, no file.
+    fn is_empty(&self) -> bool {
+        let leases = fs::read_dir(self.dir().join("leases/net")).into_iter().flatten();
+        let taken = leases.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("10."));
+        self.results().is_empty() && taken.count() == 0 && !self.host.sh("ip -o link").contains("veth")
+    }
+
+    fn cache(&self) -> Cache {
+        Cache::below(&self.dir().join("cni"))
+    }
+}
+
+/// What one adds the other checks and deletes; then the other way round, of the same container. What was printed and kept.
+fn both_ways(node: &Node) -> [(String, (String, String)); 2] {
+    [[Theirs, Ours], [Ours, Theirs]].map(|[adder, other]| {
+        let result = node.done(adder, "add");
+        let kept = node.kept();
+        for tool in [adder, other] {
+            assert_eq!(node.done(tool, "check"), "", "{tool:?} after {adder:?}");
+        }
+        assert_eq!(node.done(other, "del"), "", "{other:?} after {adder:?}");
+        assert!(node.is_empty(), "{other:?} after {adder:?}");
+        for tool in [adder, other] {
+            assert_eq!(node.done(tool, "del"), "", "there is nothing: {tool:?}");
+        }
+        (result, kept)
+    })
+}
+
+/// Both printed the same to the byte, but for the order of members, and kept the same but for our one member.
+fn are_alike([theirs, ours]: [(String, (String, String)); 2]) {
+    // The reference sorts the members of what a plugin answered, where it does so at all.
+    let lines = |text: &str| {
+        let mut lines: Vec<String> = text.split('\n').map(|line| line.trim_end_matches(',').to_owned()).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(lines(&ours.0), lines(&theirs.0), "printed");
+    let [one, other]: [Value; 2] = [&ours.0, &theirs.0].map(|text| serde_json::from_str(text).unwrap());
+    assert_eq!(one, other, "printed");
+    assert_eq!(ours.1.0, theirs.1.0, "the file's name");
+    let [mut ours, theirs]: [Map<String, Value>; 2] =
+        [ours.1.1, theirs.1.1].map(|text| serde_json::from_str(&text).unwrap());
+    assert_eq!(ours.keys().next_back().unwrap(), "cnikit");
+    ours.shift_remove("cnikit").unwrap();
+    let keys = |map: &Map<String, Value>| map.keys().cloned().collect::<Vec<String>>();
+    assert_eq!(keys(&ours), keys(&theirs), "kept");
+    assert_eq!(ours, theirs, "kept");
+}
+
+#[test]
+fn what_one_tool_adds_the_other_checks_and_deletes_and_both_print_and_keep_the_same() {
+    let theirs = &references()[1];
+    for (version, plugins) in [("0.4.0", bin()), ("1.0.0", theirs), ("1.1.0", bin()), ("1.1.0", theirs)] {
+        let mut node = Node::new(plugins);
+        node.env = vec![
+            ("CNI_ARGS", "IgnoreUnknown=1;K8S_POD_NAME=web".to_owned()),
+            ("CAP_ARGS", r#"{"ips":["10.91.0.9/24"],"mac":"02:00:00:00:91:09","portMappings":[]}"#.to_owned()),
+            ("CNI_IFNAME", "net7".to_owned()),
+        ];
+        let plugins = json!([node.bridge(), {"type": "loopback"}]);
+        node.configure("10-net.conflist", &json!({"cniVersion": version, "name": "net", "plugins": plugins}));
+        let both = both_ways(&node);
+        let [(printed, (name, kept)), _] = &both;
+        let [printed, kept]: [Value; 2] = [printed, kept].map(|text| serde_json::from_str(text).unwrap());
+        assert_eq!(printed["ips"][0]["address"], "10.91.0.9/24");
+        assert_eq!((&kept["ifName"], &kept["cniArgs"][1][1]), (&json!("net7"), &json!("web")));
+        assert!(name.starts_with("net-cnitool-") && name.ends_with("-net7"), "{name}");
+        are_alike(both.map(|(printed, (name, kept))| {
+            let hide = hidden(&printed);
+            (hide(&printed), (name, hide(&kept)))
+        }));
+    }
+}
+
+/// Hides in a text what the reference's plugins choose by chance: name and MAC of the host's end, as a result has them.
+fn hidden(printed: &str) -> impl Fn(&str) -> String + use<> {
+    let result: Value = serde_json::from_str(printed).unwrap();
+    let chosen = ["name", "mac"].map(|key| result["interfaces"][1][key].as_str().unwrap().to_owned());
+    move |text| chosen.iter().fold(text.to_owned(), |text, by_chance| text.replace(by_chance, "BY-CHANCE"))
+}
+
+#[test]
+fn a_single_configuration_goes_both_ways_too() {
+    let node = Node::new(bin());
+    let mut conf = node.bridge();
+    conf["cniVersion"] = "1.0.0".into();
+    conf["name"] = "net".into();
+    node.configure("10-net.conf", &conf);
+    both_ways(&node);
+}
+
+#[test]
+fn our_libcni_knows_what_theirs_added_and_takes_it_down_by_what_was_kept() {
+    let mut node = Node::new(bin());
+    node.env = vec![("CAP_ARGS", r#"{"mac":"02:00:00:00:91:0a"}"#.to_owned())];
+    node.configure("10-net.conflist", &json!({"cniVersion": "1.1.0", "name": "net", "plugins": [node.bridge()]}));
+    node.done(Theirs, "add");
+    let kept = node.cache().attachments().unwrap().remove(0);
+    assert_eq!((kept.state, &kept.broken[..], &*kept.network), (State::Attached, &[][..], "net"));
+    assert_eq!(kept.addresses(), ["10.91.0.2/24"]);
+    assert_eq!(kept.at.capabilities["mac"], "02:00:00:00:91:0a");
+    let runtime = Runtime::new(node.plugins.display().to_string(), node.cache());
+    node.host.enter(|| {
+        runtime.check(&kept.list().unwrap(), &kept.at).unwrap();
+        runtime.del_kept(&kept).unwrap();
+    });
+    assert!(node.is_empty());
+}
+
+#[test]
+fn their_gc_takes_down_what_ours_added() {
+    let node = Node::new(bin());
+    node.configure("10-net.conflist", &json!({"cniVersion": "1.1.0", "name": "net", "plugins": [node.bridge()]}));
+    node.done(Ours, "add");
+    // Theirs says no word of who is valid. So our plugins refuse to look for more; the DELs of all that is kept are done by then.
+    let said = node.call(Theirs, &format!("gc net {}", node.container.path()));
+    assert!(said.status == "1" && said.stderr.contains("required key `cni.dev/valid-attachments` missing"), "{said:?}");
+    assert!(node.is_empty());
+    assert_eq!(node.cache().attachments().unwrap().len(), 0);
+}
+
+#[test]
+fn both_end_with_the_same_status_and_print_the_same_whatever_is_wrong() {
+    let mut node = Node::new(bin());
+    node.configure("10-net.conflist", &json!({"cniVersion": "1.1.0", "name": "net", "plugins": [node.bridge()]}));
+    node.configure("20-old.conflist", &json!({"cniVersion": "0.3.1", "name": "old", "plugins": [node.bridge()]}));
+    node.configure("30-gone.conflist", &json!({"cniVersion": "1.1.0", "name": "gone", "plugins": [{"type": "gone"}]}));
+    let netns = node.container.path();
+    let alike = |node: &Node, words: &str| {
+        let [theirs, ours] = [Theirs, Ours].map(|tool| node.call(tool, words));
+        let heard = |said: &Said| (said.status.clone(), said.stdout.clone(), said.stderr.is_empty());
+        assert_eq!(heard(&ours), heard(&theirs), "{words}: {ours:?} {theirs:?}");
+        ours.status
+    };
+    let lines = [
+        ("status net /none", "0"),
+        ("check net NETNS", "1"),
+        ("check old NETNS", "1"),
+        ("del net NETNS", "0"),
+        ("del old NETNS", "0"),
+        ("add nobodys NETNS", "1"),
+        ("add gone NETNS", "1"),
+        ("check gone NETNS", "1"),
+        ("del gone NETNS", "1"),
+        ("status gone NETNS", "1"),
+        ("add net /none", "1"),
+        ("del net /none", "0"),
+        ("add net", "1"),
+    ];
+    for (words, status) in lines {
+        assert_eq!(alike(&node, &words.replace("NETNS", &netns)), status, "{words}");
+    }
+    node.done(Ours, "add");
+    assert_eq!(alike(&node, &format!("add net {netns}")), "1", "it is there");
+    node.done(Theirs, "check");
+    node.done(Theirs, "del");
+    for (name, text) in [("CNI_ARGS", "a=b=c"), ("CNI_ARGS", "a=1;"), ("CAP_ARGS", "{"), ("CAP_ARGS", "[]")] {
+        node.env = vec![(name, text.to_owned())];
+        assert_eq!(alike(&node, &format!("add net {netns}")), "1", "{name}={text}");
+    }
+    assert!(node.is_empty());
+}
