@@ -1,10 +1,15 @@
 //! The tool with our plugins: what it writes they take, and what they make it shows.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, Runtime, Said};
 use cnikit_testkit::Host;
-use serde_json::Value;
+use cnikit_testkit::watch::{self, Verdict};
+use serde_json::{Value, json};
 
 /// A host with the tool on it.
 struct Node {
@@ -37,11 +42,11 @@ impl Node {
         let flags = "--subnet 10.94.0.0/24 --subnet fd00:94::/64 --cni-version 1.1.0";
         self.tool(&format!("init --name pods --plugin {plugin} --bridge cni-t0 {flags} --yes"));
         let file = self.file("10-pods.conflist");
-        let text = std::fs::read_to_string(&file).unwrap();
+        let text = fs::read_to_string(&file).unwrap();
         let mut document: Value = serde_json::from_str(&text).unwrap();
         document["plugins"][0]["ipam"]["dataDir"] = self.host.dir().join("leases").display().to_string().into();
         document["plugins"][0]["ipMasqBackend"] = "nftables".into();
-        std::fs::write(file, document.to_string()).unwrap();
+        fs::write(file, document.to_string()).unwrap();
     }
 }
 
@@ -90,4 +95,45 @@ fn what_our_plugins_make_is_shown() {
         usage["networks"][0]["ranges"].as_array().unwrap().iter().map(|one| &one["taken"]).collect();
     assert_eq!(taken, [1, 1]);
     node.tool(&format!("del pods {}", container.path()));
+}
+
+/// How many system calls the tool makes on a host with so many attachments and their addresses.
+fn calls(attachments: u32, words: &str) -> usize {
+    let node = Node::new();
+    let (dir, leases) = (node.host.dir(), node.host.dir().join("leases"));
+    fs::create_dir_all(dir.join("net.d")).unwrap();
+    fs::create_dir_all(leases.join("pods")).unwrap();
+    let plugin = json!({"type": "bridge", "ipam": {"type": "host-local", "dataDir": leases, "subnet": "10.94.0.0/16"}});
+    let conf = json!({"cniVersion": "1.1.0", "name": "pods", "plugins": [plugin]}).to_string();
+    fs::write(node.file("10-pods.conflist"), &conf).unwrap();
+    let answer = br#"{"cniVersion": "1.1.0", "ips": [{"address": "10.94.1.1/16"}]}"#.to_vec();
+    let bridge = InProcess::default().with("bridge", move |_| Ok(Said { stdout: answer.clone(), stderr: Vec::new() }));
+    let runtime = Runtime { executor: Arc::new(bridge), ..Runtime::new("", Cache::below(&dir.join("cache"))) };
+    let list = NetworkList::parse(conf.as_bytes()).unwrap();
+    let container = node.host.container();
+    for n in 0..attachments {
+        runtime.add(&list, &Attachment::new(format!("c-{n}"), container.path())).unwrap();
+        fs::write(leases.join(format!("pods/10.94.1.{n}")), format!("c-{n}\r\neth0")).unwrap();
+    }
+    let (script, dir) = (dir.join("script"), dir.display());
+    let flags = format!("--conf-dir {dir}/net.d --cache-dir {dir}/cache");
+    let tool = cnikit_tests::program("cnitool");
+    fs::write(&script, format!("#!/bin/sh\nexec {} {flags} {words}\n", tool.display())).unwrap();
+    fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let (said, trace) = node.host.enter(|| watch::run(&script, &[], b"", &[], |_| Verdict::GoOn)).unwrap();
+    let lines = said.stdout.matches("c-").count();
+    assert_eq!((said.exit, lines), (0, attachments as usize), "{words}: {said:?}");
+    // What is built to be debugged asks before it closes a file whether that is open.
+    trace.calls().filter(|(_, _, number)| watch::name(*number) != "fcntl").count()
+}
+
+#[test]
+fn who_looks_through_thousands_asks_the_kernel_as_little_as_can_be() {
+    // Opened, looked at, read, closed: each file. One look at each namespace.
+    for (words, each) in [("list", 5), ("ipam usage", 9)] {
+        let (few, many) = (calls(20, words), calls(220, words));
+        let (asked, most) = (many - few, 200 * each);
+        // Besides, what lists directories and memory takes as these grow.
+        assert!(asked <= most + 40, "{words}: {asked} system calls for 200 attachments more; {most} were enough");
+    }
 }

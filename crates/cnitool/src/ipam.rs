@@ -4,7 +4,6 @@
 //! boot; a crash left it without content; or the kernel's number of its namespace was recorded, and no living namespace bears
 //! it. That a path is gone, or that nothing is kept of an attachment, proves nothing: another runtime may know better.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use cnikit_libcni::{Cache, Glimpse, Kept};
@@ -54,7 +53,8 @@ struct Surveyed {
 /// What reservations are judged by.
 struct Evidence {
     cache: Cache,
-    kept: HashMap<(String, String, String), Glimpse>,
+    /// By [`key`].
+    kept: Vec<Glimpse>,
     look: Look,
     thorough: Option<Thorough>,
 }
@@ -87,8 +87,8 @@ impl Evidence {
     /// What the cache says and one stat of each namespace's path.
     fn cheap(common: &Common) -> Result<Evidence> {
         let cache = environment::cache(common);
-        let key = |kept: &Glimpse| (kept.network.clone(), kept.container_id.clone(), kept.ifname.clone());
-        let kept = cache.glance()?.into_iter().map(|kept| (key(&kept), kept)).collect();
+        let mut kept = cache.glance()?;
+        kept.sort_by(|one, other| key(one).cmp(&key(other)));
         Ok(Evidence { cache, kept, look: Look::new(), thorough: None })
     }
 
@@ -112,8 +112,9 @@ impl Evidence {
         let Some(ifname) = &owner.ifname else {
             return (Verdict::Suspected, "an old release wrote it, without the interface".to_owned());
         };
-        let key = (network.to_owned(), owner.container.clone(), ifname.clone());
-        let Some(kept) = self.kept.get(&key) else {
+        let wanted = (network, owner.container.as_str(), ifname.as_str());
+        let found_at = self.kept.binary_search_by(|kept| key(kept).cmp(&wanted));
+        let Some(kept) = found_at.ok().map(|at| &self.kept[at]) else {
             return (Verdict::Suspected, "nothing is kept of its attachment, which proves nothing".to_owned());
         };
         let standing = self.look.at(&kept.netns, &kept.note);
@@ -131,6 +132,11 @@ impl Evidence {
             _ => (Verdict::Held, format!("its namespace is {}", standing.word())),
         }
     }
+}
+
+/// What an attachment is known by.
+fn key(kept: &Glimpse) -> (&str, &str, &str) {
+    (&kept.network, &kept.container_id, &kept.ifname)
 }
 
 impl Thorough {
@@ -197,13 +203,14 @@ pub(crate) fn usage(common: &Common, out: Output, asked: &Usage) -> Result {
         let networks: Vec<Value> = all.iter().map(|one| one.to_json(!asked.summary)).collect();
         return print_json(&json!({"networks": networks}));
     }
-    let rows = all.iter().flat_map(Surveyed::rows).collect();
-    out.table(["NETWORK", "RANGE", "TAKEN", "FREE", "LEAKED", "SUSPECTED"], rows)?;
+    let rows: Vec<_> = all.iter().flat_map(Surveyed::rows).collect();
+    out.table(["NETWORK", "RANGE", "TAKEN", "FREE", "LEAKED", "SUSPECTED"], &rows)?;
     if asked.summary || all.iter().all(|one| one.all.is_empty()) {
         return Ok(());
     }
     print("\n")?;
-    out.table(ADDRESSES, all.iter().flat_map(|one| one.all.iter().map(|judged| judged.row(one))).collect())
+    let rows: Vec<_> = all.iter().flat_map(|one| one.all.iter().map(|judged| judged.row(one))).collect();
+    out.table(ADDRESSES, &rows)
 }
 
 const ADDRESSES: [&str; 7] = ["NETWORK", "ADDRESS", "CONTAINER", "INTERFACE", "SINCE", "STATE", "WHY"];
@@ -220,7 +227,7 @@ pub(crate) fn leaks(common: &Common, out: Output, asked: &Leaks) -> Result {
     } else if leaks.is_empty() {
         print("no address is leaked, nor looks so\n")?;
     } else {
-        out.table(ADDRESSES, leaks.iter().map(|(one, leak)| leak.row(one)).collect())?;
+        out.table(ADDRESSES, &leaks.iter().map(|(one, leak)| leak.row(one)).collect::<Vec<_>>())?;
     }
     if leaks.is_empty() { Ok(()) } else { Err(Failure::found()) }
 }
@@ -254,7 +261,7 @@ pub(crate) fn reclaim(common: &Common, out: Output, asked: &Reclaim) -> Result {
     let document = json!({"dryRun": asked.dry_run, "freed": told, "suspected": suspected});
     if !out.json {
         if !freed.is_empty() {
-            out.table(ADDRESSES, freed.iter().map(|(one, judged)| judged.row(one)).collect())?;
+            out.table(ADDRESSES, &freed.iter().map(|(one, judged)| judged.row(one)).collect::<Vec<_>>())?;
         }
         let (count, deed) = (freed.len(), if asked.dry_run { "would be freed" } else { "freed" });
         print(&format!("{count} {deed}; {suspected} look leaked, which is not proven, and stay\n"))?;
@@ -302,12 +309,12 @@ impl Surveyed {
         self.all.iter().filter(|judged| range.contains(judged.found.address)).count() as u128
     }
 
-    fn rows(&self) -> Vec<[Cell; 6]> {
+    fn rows(&self) -> Vec<[Cell<'_>; 6]> {
         let row = |range: String, taken: u128, free: String, of: &dyn Fn(&Judged) -> bool| {
             let (dead, suspected) = (self.count(Verdict::Dead, of), self.count(Verdict::Suspected, of));
             let marked =
                 |count: usize, tone| Cell::toned(count.to_string(), if count > 0 { tone } else { Tone::Plain });
-            let network = self.place.store.network.clone();
+            let network = self.place.store.network.as_str();
             [
                 network.into(),
                 range.into(),
@@ -317,7 +324,7 @@ impl Surveyed {
                 marked(suspected, Tone::Doubtful),
             ]
         };
-        let mut rows: Vec<[Cell; 6]> = Vec::new();
+        let mut rows: Vec<[Cell<'_>; 6]> = Vec::new();
         for range in self.ranges() {
             let (taken, size) = (self.taken(range), self.size(range));
             let free = size.saturating_sub(taken).to_string();
@@ -375,17 +382,17 @@ impl Judged {
         }
     }
 
-    fn row(&self, of: &Surveyed) -> [Cell; 7] {
+    fn row<'j>(&'j self, of: &'j Surveyed) -> [Cell<'j>; 7] {
         let (container, ifname) = self.owner();
         let since = self.found.since.map(|since| age(ago(since)) + " ago").unwrap_or_default();
         [
-            of.place.store.network.clone().into(),
+            of.place.store.network.as_str().into(),
             self.found.address.to_string().into(),
             container.into(),
             ifname.into(),
             since.into(),
             Cell::toned(self.verdict.word(), self.verdict.tone()),
-            Cell::toned(self.why.clone(), Tone::Faint),
+            Cell::toned(self.why.as_str(), Tone::Faint),
         ]
     }
 

@@ -70,7 +70,7 @@ pub(crate) fn list(common: &Common, out: Output, asked: &List) -> Result {
         return print_json(&json!({"attachments": attachments}));
     }
     let head = ["NETWORK", "CONTAINER", "INTERFACE", "ADDRESSES", "AGE", "NAMESPACE", "LINK", "STATE"];
-    out.table(head, told.iter().map(|(kept, standing, link)| row(kept, *standing, link)).collect())
+    out.table(head, &told.iter().map(|(kept, standing, link)| row(kept, *standing, link)).collect::<Vec<_>>())
 }
 
 /// Whether it is an attachment of this network, or a file that cannot be read and is named as if.
@@ -129,15 +129,15 @@ pub(crate) fn word(state: State) -> (&'static str, Tone) {
     }
 }
 
-fn row(kept: &Glimpse, standing: Standing, link: &End) -> [Cell; 8] {
+fn row<'k>(kept: &'k Glimpse, standing: Standing, link: &'k End) -> [Cell<'k>; 8] {
     let (state, tone) = word(kept.state);
     let lost = if standing.is_lost() { Tone::Bad } else { Tone::Plain };
     let link_tone = if matches!(link, End::Gone | End::Elsewhere) { Tone::Bad } else { Tone::Plain };
     let unnamed = kept.network.is_empty().then(|| kept.file.display().to_string());
     [
-        unnamed.unwrap_or_else(|| kept.network.clone()).into(),
-        kept.container_id.clone().into(),
-        kept.ifname.clone().into(),
+        unnamed.map_or_else(|| kept.network.as_str().into(), Cell::from),
+        kept.container_id.as_str().into(),
+        kept.ifname.as_str().into(),
         kept.addresses.join(" ").into(),
         age(kept.age()).into(),
         Cell::toned(standing.word(), lost),

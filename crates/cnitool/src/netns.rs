@@ -91,9 +91,9 @@ fn list(common: &Common, out: Output) -> Result {
     }
     let row = |(name, standing, attached): &(&String, Standing, Vec<String>)| {
         let tone = if standing.is_lost() { Tone::Bad } else { Tone::Plain };
-        [Cell::from(name.as_str()), Cell::toned(standing.word(), tone), attached.join(" ").into()]
+        [Cell::from((*name).clone()), Cell::toned(standing.word(), tone), attached.join(" ").into()]
     };
-    out.table(["NAME", "NAMESPACE", "ATTACHMENTS"], found.iter().map(row).collect())
+    out.table(["NAME", "NAMESPACE", "ATTACHMENTS"], &found.iter().map(row).collect::<Vec<_>>())
 }
 
 fn name_of(kept: &Glimpse) -> String {

@@ -1,5 +1,6 @@
 //! What people and programs are shown: tables, colours, documents, progress.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -43,19 +44,19 @@ pub(crate) enum Tone {
 
 /// One cell of a table.
 #[derive(Clone, Debug)]
-pub(crate) struct Cell {
-    text: String,
+pub(crate) struct Cell<'t> {
+    text: Cow<'t, str>,
     tone: Tone,
 }
 
-impl Cell {
-    pub(crate) fn toned(text: impl Into<String>, tone: Tone) -> Cell {
+impl<'t> Cell<'t> {
+    pub(crate) fn toned(text: impl Into<Cow<'t, str>>, tone: Tone) -> Cell<'t> {
         Cell { text: text.into(), tone }
     }
 }
 
-impl<T: Into<String>> From<T> for Cell {
-    fn from(text: T) -> Cell {
+impl<'t, T: Into<Cow<'t, str>>> From<T> for Cell<'t> {
+    fn from(text: T) -> Cell<'t> {
         Cell::toned(text, Tone::Plain)
     }
 }
@@ -72,13 +73,14 @@ impl Output {
     }
 
     /// Writes a table: columns as wide as their widest cell, two spaces between.
-    pub(crate) fn table<const N: usize>(self, head: [&str; N], rows: Vec<[Cell; N]>) -> Result {
+    pub(crate) fn table<const N: usize>(self, head: [&str; N], rows: &[[Cell<'_>; N]]) -> Result {
         let head = head.map(|title| Cell::toned(title, Tone::Head));
-        let all: Vec<[Cell; N]> = std::iter::once(head).chain(rows).collect();
-        let width = |column: usize| all.iter().map(|row| row[column].text.chars().count()).max().unwrap_or(0);
+        let all = || std::iter::once(&head).chain(rows);
+        let width = |column: usize| all().map(|row| row[column].text.chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..N).map(width).collect();
-        let lines: Vec<String> = all.iter().map(|row| self.line(row, &widths)).collect();
-        print(&lines.concat())
+        let mut text = String::with_capacity((rows.len() + 1) * (widths.iter().sum::<usize>() + 2 * N));
+        all().for_each(|row| self.line(row, &widths, &mut text));
+        print(&text)
     }
 
     /// Ends a command that has told people already what it did.
@@ -90,26 +92,38 @@ impl Output {
         }
     }
 
-    fn line(self, row: &[Cell], widths: &[usize]) -> String {
+    fn line(self, row: &[Cell<'_>], widths: &[usize], text: &mut String) {
         let last = row.iter().rposition(|cell| !cell.text.is_empty()).unwrap_or(0);
-        let cell = |(at, cell): (usize, &Cell)| {
+        for (at, cell) in row.iter().enumerate().take(last + 1) {
+            self.put(&cell.text, cell.tone, text);
             let gap = if at == last { 0 } else { widths[at] + 2 - cell.text.chars().count() };
-            self.paint(&cell.text, cell.tone) + &" ".repeat(gap)
-        };
-        row.iter().enumerate().take(last + 1).map(cell).collect::<String>() + "\n"
+            text.extend(std::iter::repeat_n(' ', gap));
+        }
+        text.push('\n');
     }
 
-    /// A text in the colour of its meaning, if there are colours; see `console_codes(4)`.
+    /// A text in the colour of its meaning, if there are colours.
     pub(crate) fn paint(self, text: &str, tone: Tone) -> String {
+        let mut painted = String::new();
+        self.put(text, tone, &mut painted);
+        painted
+    }
+
+    /// See `console_codes(4)`.
+    fn put(self, text: &str, tone: Tone, onto: &mut String) {
         let code = match tone {
-            Tone::Plain => return text.to_owned(),
+            Tone::Plain => "",
             Tone::Good => "32",
             Tone::Doubtful => "33",
             Tone::Bad => "31",
             Tone::Head => "1",
             Tone::Faint => "2",
         };
-        if self.colour && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.colour && !code.is_empty() && !text.is_empty() {
+            ["\x1b[", code, "m", text, "\x1b[0m"].iter().for_each(|part| onto.push_str(part));
+        } else {
+            onto.push_str(text);
+        }
     }
 }
 
@@ -203,7 +217,9 @@ mod tests {
     fn a_line_is_as_wide_as_its_columns_and_has_no_blanks_at_its_end() {
         let plain = Output { json: false, colour: false };
         let row = ["é".into(), "b".into(), "".into()];
-        assert_eq!(plain.line(&row, &[3, 4, 5]), "é    b\n");
+        let mut text = String::new();
+        plain.line(&row, &[3, 4, 5], &mut text);
+        assert_eq!(text, "é    b\n");
     }
 
     #[test]

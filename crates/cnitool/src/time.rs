@@ -1,5 +1,6 @@
 //! Times and ages, as people and programs read them.
 
+use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A moment as RFC 3339 writes it, in UTC: `2026-11-21T21:28:10Z`.
@@ -29,8 +30,10 @@ pub(crate) fn age(duration: Duration) -> String {
     let parts = [(seconds / 86_400, 'd'), (seconds / 3600 % 24, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
     let first = parts.iter().position(|(count, _)| *count > 0).unwrap_or(3);
     let shown = parts.iter().skip(first).take(2).filter(|(count, unit)| *count > 0 || (first == 3 && *unit == 's'));
-    let texts: Vec<String> = shown.map(|(count, unit)| format!("{count}{unit}")).collect();
-    texts.concat()
+    shown.fold(String::new(), |mut text, (count, unit)| {
+        let _ = write!(text, "{count}{unit}"); // a String takes all
+        text
+    })
 }
 
 /// How long ago that was; nothing of a moment that is to come.

@@ -160,7 +160,7 @@ pub(crate) fn version(common: &Common, out: Output, network: Option<&str>) -> Re
     let document = json!({"network": list.name, "version": list.version, "plugins": plugins});
     if !out.json {
         let rows = told.iter().map(|(plugin, versions)| [(*plugin).into(), versions.join(" ").into()]);
-        out.table(["PLUGIN", "VERSIONS"], rows.collect())?;
+        out.table(["PLUGIN", "VERSIONS"], &rows.collect::<Vec<_>>())?;
     }
     out.finish(document, wrong)
 }

@@ -113,14 +113,14 @@ impl Cache {
         let names = names_in(&directory)?;
         let mut found = Vec::with_capacity(names.len());
         for name in names {
-            let file = dir.join(&name);
-            let read = name.to_str().map(|name| directory.read(name, LIMIT));
-            let (bytes, written) = match read {
-                Some(Ok(None)) => continue,
-                Some(Ok(Some((bytes, facts)))) => (bytes, UNIX_EPOCH + Duration::from_nanos(facts.changed)),
-                Some(Err(_)) | None => (Vec::new(), UNIX_EPOCH),
+            let text = name.to_str().unwrap_or_default();
+            let (bytes, written) = match directory.read(text, LIMIT) {
+                Ok(None) if !text.is_empty() => continue,
+                Ok(Some((bytes, facts))) => (bytes, UNIX_EPOCH + Duration::from_nanos(facts.changed)),
+                Ok(None) | Err(_) => (Vec::new(), UNIX_EPOCH),
             };
-            let mut one = quickly(&bytes, &file, written).unwrap_or_else(|| wholly(&bytes, &file, written));
+            let mut one = quickly(&bytes, text, written).unwrap_or_else(|| wholly(&bytes, text, written));
+            one.file = dir.join(&name);
             if one.state == State::Attached && state == State::Interrupted {
                 one.state = self.state_of_begun(&one.container_id);
             }
@@ -130,11 +130,12 @@ impl Cache {
     }
 }
 
-/// A file in the form in which it is written; `None` for any other, be it damaged or only older.
-fn quickly(bytes: &[u8], file: &Path, written: SystemTime) -> Option<Glimpse> {
-    let found: Written<'_> = serde_json::from_slice(bytes).ok()?;
+/// A file in the form in which it is written, but for its path; `None` for any other, be it damaged or only older.
+fn quickly(bytes: &[u8], name: &str, written: SystemTime) -> Option<Glimpse> {
+    // Looked through as text once, not string by string.
+    let found: Written<'_> = serde_json::from_str(str::from_utf8(bytes).ok()?).ok()?;
     let own = named(found.network, found.container_id, found.ifname);
-    if !file.ends_with(own) || found.kind != KIND || (found.cnikit.is_some() && !is_whole(bytes)) {
+    if own != name || found.kind != KIND || (found.cnikit.is_some() && !is_whole(bytes)) {
         return None;
     }
     let (mut addresses, mut mac) = (Vec::new(), None);
@@ -164,16 +165,15 @@ fn quickly(bytes: &[u8], file: &Path, written: SystemTime) -> Option<Glimpse> {
         state: State::Attached,
         note,
         written,
-        file: file.to_owned(),
+        file: PathBuf::new(),
     })
 }
 
-fn wholly(bytes: &[u8], file: &Path, written: SystemTime) -> Glimpse {
-    let name = file.file_name().and_then(|name| name.to_str());
-    let entry = name.and_then(|name| Entry::of_file(bytes, name).ok()).unwrap_or_default();
+fn wholly(bytes: &[u8], name: &str, written: SystemTime) -> Glimpse {
+    let entry = Entry::of_file(bytes, name).unwrap_or_default();
     let state = if entry.marked { State::Attached } else { State::Unreadable };
     let Entry { network, at, config, result, note, .. } = entry;
-    let (file, broken) = (file.to_owned(), Vec::new());
+    let (file, broken) = (PathBuf::new(), Vec::new());
     Kept { network, at, state, result, config, note, written, file, broken }.glimpse()
 }
 
@@ -214,8 +214,8 @@ mod tests {
         {"name":"eth0","mac":"02:00:00:00:00:02","sandbox":"/ns"}],"ips":[{"address":"10.1.0.2/24"}],"dns":{}}}"#;
 
     fn both(text: &str) -> (Option<Glimpse>, Glimpse) {
-        let (bytes, file) = (text.as_bytes(), Path::new(NAME));
-        (quickly(bytes, file, UNIX_EPOCH), wholly(bytes, file, UNIX_EPOCH))
+        let bytes = text.as_bytes();
+        (quickly(bytes, NAME, UNIX_EPOCH), wholly(bytes, NAME, UNIX_EPOCH))
     }
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
         for at in 0..ours.len() {
             let mut flipped = ours.clone();
             flipped[at] ^= 1;
-            let quick = quickly(&flipped, Path::new(NAME), UNIX_EPOCH);
+            let quick = quickly(&flipped, NAME, UNIX_EPOCH);
             let whole = Entry::of_file(&flipped, NAME).ok();
             assert!(quick.is_none() || whole.is_some(), "byte {at}");
         }

@@ -223,6 +223,6 @@ pub(crate) fn there(dir: &Path) -> Result<Option<Directory>, Error> {
 pub(crate) fn names_in(directory: &Directory) -> Result<Vec<OsString>, Error> {
     let mut names = directory.list()?;
     names.retain(|name| !name.as_encoded_bytes().starts_with(b"."));
-    names.sort();
+    names.sort_unstable();
     Ok(names)
 }
