@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use crate::Result;
-use crate::stage::Side;
+use crate::stage::{OURS, Side};
 
 /// The text of `--help`.
 pub(crate) const HELP: &str = "\
 cnikit-bench measures plugins side by side. scripts/bench and scripts/profile start it as it has to be: in namespaces.
 
 Usage:
-  cnikit-bench measure --ours DIR [--peer NAME=DIR]... [--out DIR] [--rows WORDS] [--short] [--assert] [--guard]
+  cnikit-bench measure --ours DIR [--tool FILE] [--peer NAME=DIR [--tool FILE]]... [--out DIR] [--rows WORDS] [--short] [--assert] [--guard]
   cnikit-bench profile --ours DIR [--peer NAME=DIR]... [--rows WORDS]
   cnikit-bench scenes
 
@@ -18,6 +18,7 @@ measure plays every scene with all sides in turn, prints a row each, and writes 
 profile says where ours spends the time of a scene, step by step.
 scenes lists the scenes.
 
+  --tool FILE    the cnitool of the side before it; without, that side has none
   --rows WORDS   only scenes with one of these words, divided by commas, in their names
   --exact NAME   only the scene of this name
   --short        few rounds, and nothing huge
@@ -34,10 +35,11 @@ pub(crate) enum What {
     Measure,
     Profile,
     /// What `measure` starts a program through.
-    Weigh {
-        file: String,
-        program: String,
-    },
+    Weigh(Vec<String>),
+    /// What `measure` starts to read every file of some directories.
+    Read(Vec<PathBuf>),
+    /// What `measure` starts to set containers up at once, or to take them down.
+    Pods(bool, Vec<String>),
 }
 
 /// All of it.
@@ -62,10 +64,9 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
         Some("scenes") => What::Scenes,
         Some("measure") => What::Measure,
         Some("profile") => What::Profile,
-        Some("weigh") => {
-            let mut value = || arguments.next().ok_or_else(|| usage("weigh"));
-            What::Weigh { file: value()?, program: value()? }
-        }
+        Some("weigh") => What::Weigh(arguments.by_ref().collect()),
+        Some("read") => What::Read(arguments.by_ref().map(PathBuf::from).collect()),
+        Some(word @ ("setup" | "remove")) => What::Pods(word == "setup", arguments.by_ref().collect()),
         Some(other) => return Err(usage(other)),
     };
     let mut asked = Asked {
@@ -79,11 +80,22 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
         guard: false,
         rounds: None,
     };
+    let mut last = 0; // the side that was named last
     while let Some(flag) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{flag} needs a value"));
         match flag.as_str() {
-            "--ours" => asked.sides.insert(0, Side { name: "cnikit".to_owned(), bin: value()?.into() }),
-            "--peer" => asked.sides.push(peer(&value()?)),
+            "--ours" => {
+                asked.sides.insert(0, Side { name: OURS.to_owned(), bin: value()?.into(), tool: None });
+                last = 0;
+            }
+            "--peer" => {
+                asked.sides.push(peer(&value()?));
+                last = asked.sides.len() - 1;
+            }
+            "--tool" => {
+                let side = asked.sides.get_mut(last).ok_or_else(|| usage("--tool before a side"))?;
+                side.tool = Some(value()?.into());
+            }
             "--out" => asked.out = Some(value()?.into()),
             "--rows" => asked.rows.extend(value()?.split(',').map(str::to_owned)),
             "--exact" => asked.exact = Some(value()?),
@@ -96,7 +108,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
         }
     }
     match asked.sides.first() {
-        Some(ours) if ours.name == "cnikit" => Ok(asked),
+        Some(ours) if ours.name == OURS => Ok(asked),
         _ if !matches!(asked.what, What::Measure | What::Profile) => Ok(asked),
         _ => Err(usage("--ours is missing")),
     }
@@ -105,7 +117,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
 /// `NAME=DIR`, or a directory that is its own name.
 fn peer(text: &str) -> Side {
     let (name, bin) = text.split_once('=').unwrap_or((text, text));
-    Side { name: name.to_owned(), bin: bin.into() }
+    Side { name: name.to_owned(), bin: bin.into(), tool: None }
 }
 
 fn usage(what: &str) -> String {
@@ -127,6 +139,9 @@ mod tests {
         assert_eq!(names, ["cnikit", "1.9.1", "/b"]);
         assert_eq!(asked.rows, ["x", "y"]);
         assert!(asked.short && !asked.assert);
+        let asked = of("measure --peer /b --tool /y --ours /c --tool /x --peer /d").unwrap();
+        let tools: Vec<_> = asked.sides.iter().map(|side| side.tool.clone()).collect();
+        assert_eq!(tools, [Some("/x".into()), Some("/y".into()), None]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::figures::{Ratio, Verdict, median};
 use crate::idle;
 use crate::measure::{Outcome, Row};
-use crate::scene::{COMPARED, LOG, LOG_OFF, MEMORY, SIZE, TARGETS, Target};
+use crate::scene::{COMPARED, LOG, LOG_OFF, MEMORY, SHARE, SIZE, TARGETS, THROUGH, Target};
 use crate::stage::{Side, WARM};
 
 /// One target.
@@ -59,6 +59,7 @@ pub(crate) fn judge(rows: &[Row], sides: &[Side]) -> Vec<Judgement> {
         .filter_map(failed)
         .chain(speeds)
         .chain(compared(rows))
+        .chain(THROUGH.iter().filter_map(|(without, through)| through_the_tool(rows, without, through)))
         .chain(log_off(rows, idle::log_step()))
         .chain(memory(rows))
         .chain(sides.first().map(size))
@@ -107,6 +108,23 @@ fn compare(first: &Row, second: &Row, most: f64) -> Option<Judgement> {
         reached: most / ratio.is,
         verdict: at_most(most),
         broken: at_most(most / HALF) == Verdict::Missed,
+    })
+}
+
+/// What of a command is not the plugin's, which was called in turn with it: the tool's start, and libcni.
+fn through_the_tool(rows: &[Row], without: &str, through: &str) -> Option<Judgement> {
+    let find = |name| rows.iter().find(|row| row.name == name);
+    let (without, through) = (find(without)?, find(through)?);
+    let ratio = Ratio::of(&without.samples(0)?.took, &through.samples(0)?.took);
+    let at_least = |least| verdict(through, ratio, least);
+    let share = 1.0 - ratio.is;
+    Some(Judgement {
+        what: format!("the share of tool and libcni in {}", through.name),
+        wanted: format!("at most {SHARE}"),
+        is: format!("{share:.2} ({:.2} to {:.2})", 1.0 - ratio.high, 1.0 - ratio.low),
+        reached: SHARE / share.max(0.01),
+        verdict: at_least(1.0 - SHARE),
+        broken: false, // how long a disk takes is its own affair
     })
 }
 
@@ -231,7 +249,8 @@ mod tests {
             SCENES.iter().flat_map(|scene| scene.rows.iter().map(|verb| crate::scene::row(scene, *verb))).collect();
         let wanted = TARGETS.iter().map(|target| target.row);
         let compared = COMPARED.iter().flat_map(|(first, second, _)| [*first, *second]);
-        for name in wanted.chain(compared).chain([LOG.0, LOG.1]) {
+        let through = THROUGH.iter().flat_map(|(without, through)| [*without, *through]);
+        for name in wanted.chain(compared).chain(through).chain([LOG.0, LOG.1]) {
             assert!(rows.iter().any(|row| row == name), "{name} is no row");
         }
     }

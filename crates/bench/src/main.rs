@@ -10,6 +10,7 @@ mod idle;
 mod judge;
 mod measure;
 mod profile;
+mod runtime;
 mod scene;
 mod spawn;
 mod stage;
@@ -45,7 +46,9 @@ fn answer(asked: &Asked) -> Result<bool> {
         What::Help => say(command_line::HELP).map(|()| true),
         What::Scenes => SCENES.iter().try_for_each(|scene| say(&format!("{}\n", scene.name))).map(|()| true),
         What::Measure => measure(asked),
-        What::Weigh { ref file, ref program } => measure::weigh(file, program).map(|status| status == 0),
+        What::Weigh(ref words) => measure::weigh(words).map(|status| status == 0),
+        What::Read(ref dirs) => runtime::read(dirs).map(|()| true),
+        What::Pods(setup, ref words) => runtime::pods(setup, words).map(|()| true),
         What::Profile => wanted(asked).try_for_each(|scene| profile(asked, scene)).map(|()| true),
     }
 }

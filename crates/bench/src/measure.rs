@@ -169,12 +169,14 @@ pub(crate) fn play(scene: &Scene, sides: &[Side], rounds: usize) -> Vec<Row> {
     scene.rows.iter().map(|verb| Row { name: row(scene, *verb), sides: sides(*verb), noise }).collect()
 }
 
-/// Runs a program, with our streams for its own, and appends its largest resident set in KiB to a file; its exit status.
+/// Runs a program with our streams for its own, and appends its largest resident set in KiB to a file; its exit status. The
+/// words are the file, the program, and its arguments.
 ///
 /// The kernel counts what a process was before it became the program, which here shares the memory of whoever starts it:
 /// that has to be somebody small, and this process is one.
-pub(crate) fn weigh(file: &str, program: &str) -> Result<i32, String> {
-    let run = spawn::in_our_place(program).map_err(|error| format!("{program}: {error}"))?;
+pub(crate) fn weigh(words: &[String]) -> Result<i32, String> {
+    let [file, program @ ..] = words else { return Err("a file and a program are needed".to_owned()) };
+    let run = spawn::in_our_place(program).map_err(|error| format!("{}: {error}", program.join(" ")))?;
     let mut file =
         OpenOptions::new().append(true).create(true).open(file).map_err(|error| format!("{file}: {error}"))?;
     file.write_all(format!("{}\n", run.memory).as_bytes()).map_err(|error| error.to_string())?;

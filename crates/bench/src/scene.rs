@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A verb of the specification.
+/// What is called: a plugin by a verb of the specification, a side's cnitool by a command, or a program of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Version,
@@ -11,9 +11,29 @@ pub(crate) enum Verb {
     Check,
     Del,
     Gc,
+    /// `cnitool add`: the chain of the scene.
+    Attach,
+    /// `cnitool del`.
+    Detach,
+    /// `cnitool status`.
+    Ready,
+    /// `cnitool list`.
+    List,
+    /// `cnitool ipam usage`.
+    Usage,
+    /// A plain read of every file that `cnitool list` reads: open, read, close.
+    ReadKept,
+    /// The same of those that `cnitool ipam usage` reads.
+    ReadAll,
+    /// A runtime built on libcni that sets all containers up at once, as many of them as it chooses.
+    Setup,
+    /// The same takes them down.
+    Remove,
 }
 
-use Verb::{Add, Check, Del, Gc, Status, Version};
+use Verb::{
+    Add, Attach, Check, Del, Detach, Gc, List, ReadAll, ReadKept, Ready, Remove, Setup, Status, Usage, Version,
+};
 
 impl Verb {
     pub(crate) fn name(self) -> &'static str {
@@ -24,12 +44,60 @@ impl Verb {
             Check => "CHECK",
             Del => "DEL",
             Gc => "GC",
+            Attach => "cnitool add",
+            Detach => "cnitool del",
+            Ready => "cnitool status",
+            List => "cnitool list",
+            Usage => "cnitool ipam usage",
+            ReadKept => "kept results, a plain read",
+            ReadAll => "kept results and addresses, a plain read",
+            Setup => "setup",
+            Remove => "remove",
         }
+    }
+
+    /// The words after the tool's name, the container's namespace as `NETNS`; `None` if it is no command of the tool's.
+    pub(crate) fn command(self) -> Option<&'static str> {
+        match self {
+            Attach => Some("add bench NETNS"),
+            Detach => Some("del bench NETNS"),
+            // The reference wants a namespace, and does not look at it.
+            Ready => Some("status bench NETNS"),
+            List => Some("list"),
+            Usage => Some("ipam usage"),
+            _ => None,
+        }
+    }
+
+    /// The words after this program's own name, the scene's directory as `DIR`; `None` if another program is called. Behind
+    /// those of a runtime come the plugins and the containers.
+    pub(crate) fn own_words(self) -> Option<&'static str> {
+        match self {
+            ReadKept => Some("read DIR/state/results"),
+            ReadAll => Some("read DIR/state/results DIR/leases/bench"),
+            Setup => Some("setup DIR"),
+            Remove => Some("remove DIR"),
+            _ => None,
+        }
+    }
+
+    /// Whether it says more the more there is.
+    pub(crate) fn is_talkative(self) -> bool {
+        matches!(self, List | Usage)
+    }
+
+    pub(crate) fn is_of_all_containers(self) -> bool {
+        matches!(self, Setup | Remove)
+    }
+
+    /// Whether it takes down what was added.
+    pub(crate) fn takes_down(self) -> bool {
+        matches!(self, Del | Detach | Remove)
     }
 
     /// Whether it is about one container; else one call is about the network.
     pub(crate) fn is_of_a_container(self) -> bool {
-        matches!(self, Add | Check | Del)
+        matches!(self, Add | Check | Del | Attach | Detach)
     }
 
     pub(crate) fn takes_prev(self) -> bool {
@@ -38,7 +106,7 @@ impl Verb {
 
     /// The oldest version of the specification that has it, as far as that matters: all speak the first of these.
     pub(crate) fn spoken_since(self) -> &'static str {
-        if matches!(self, Status | Gc) { "1.1.0" } else { "1.0.0" }
+        if matches!(self, Status | Gc | Ready) { "1.1.0" } else { "1.0.0" }
     }
 }
 
@@ -50,6 +118,8 @@ pub(crate) struct Scene {
     pub(crate) plugin: &'static str,
     /// The configuration; `DIR` in it is the side's directory.
     pub(crate) conf: &'static str,
+    /// The plugin that cnitool finds behind it in the chain, if there is one.
+    pub(crate) then: Option<&'static str>,
     /// The verbs of a round, in order.
     pub(crate) steps: &'static [Verb],
     /// Those of them that become rows.
@@ -58,6 +128,8 @@ pub(crate) struct Scene {
     pub(crate) at_once: usize,
     /// How many addresses are reserved beforehand.
     pub(crate) reserved: u32,
+    /// Whether the results of their containers are kept, each with a namespace that lives.
+    pub(crate) kept: bool,
     /// How many nft rules of a stranger's are there beforehand.
     pub(crate) foreign_rules: u32,
     /// A shell line that prepares the host; `DIR` in it is the side's directory.
@@ -82,10 +154,12 @@ const ONE: Scene = Scene {
     name: "",
     plugin: "bridge",
     conf: "{}",
+    then: None,
     steps: &[Add, Del],
     rows: &[Add, Del],
     at_once: 1,
     reserved: 0,
+    kept: false,
     foreign_rules: 0,
     before: "true",
     env: &[],
@@ -120,6 +194,15 @@ const NFTABLES: Scene = Scene {
 };
 const HOST_LOCAL: Scene = Scene { plugin: "host-local", conf: concat!("{", ipam!(), "}"), pause: BRIEF, ..ONE };
 const STATIC: &str = r#"{"ipam":{"type":"static","addresses":[{"address":"10.97.0.5/16","gateway":"10.97.0.1"}]}}"#;
+/// A chain as `cnitool` sets it up. loopback behind a bridge hands on what it is given: both sides have it, and it is a process
+/// more, as portmap or tuning are.
+const CHAIN: Scene =
+    Scene { then: Some("loopback"), steps: &[Attach, Detach], rows: &[Attach, Detach], short: 3, ..ONE };
+const IPTABLES: Scene = Scene {
+    conf: bridge!(r#""ipMasq":true,"ipMasqBackend":"iptables","#, ipam!()),
+    proof: (Add, "iptables -t nat -S | grep -q -i -e '-j MASQUERADE'"),
+    ..ONE
+};
 const ALL_AT_ONCE: Scene = Scene { conf: BRIDGE, rounds: 12, short: 3, ..ONE };
 
 /// Every scene, in the order of the table that is made of them.
@@ -137,14 +220,7 @@ pub(crate) const SCENES: &[Scene] = &[
         short: 3,
         ..ONE
     },
-    Scene {
-        name: "bridge, iptables",
-        conf: bridge!(r#""ipMasq":true,"ipMasqBackend":"iptables","#, ipam!()),
-        proof: (Add, "iptables -t nat -S | grep -q -i -e '-j MASQUERADE'"),
-        steps: &[Add, Check, Del],
-        rows: &[Add, Check, Del],
-        ..ONE
-    },
+    Scene { name: "bridge, iptables", steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..IPTABLES },
     Scene { name: "bridge, nftables", steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..NFTABLES },
     Scene {
         name: "bridge, dual stack",
@@ -202,6 +278,47 @@ pub(crate) const SCENES: &[Scene] = &[
         short: 0,
         ..NFTABLES
     },
+    Scene { name: "bridge and loopback", conf: BRIDGE, short: 0, ..CHAIN },
+    Scene { name: "bridge and loopback, iptables", conf: IPTABLES.conf, proof: (Attach, IPTABLES.proof.1), ..CHAIN },
+    Scene { name: "bridge and loopback, nftables", conf: NFTABLES.conf, proof: (Attach, NFTABLES.proof.1), ..CHAIN },
+    // In turn through the tool and without it: what is between the two is the tool's and libcni's.
+    Scene {
+        name: "bridge alone",
+        conf: BRIDGE,
+        steps: &[Attach, Detach, Add, Del],
+        rows: &[Attach, Detach, Add, Del],
+        short: 2,
+        ..ONE
+    },
+    Scene { name: "bridge", conf: BRIDGE, steps: &[Ready], rows: &[Ready], pause: BRIEF, ..ONE },
+    Scene {
+        name: "1,000 attachments,",
+        conf: BRIDGE,
+        reserved: 1_000,
+        kept: true,
+        steps: &[List, Usage, ReadKept, ReadAll],
+        rows: &[List, Usage, ReadKept, ReadAll],
+        proof: (List, "test $(ls DIR/state/results | wc -l) = 1000"),
+        pause: BRIEF,
+        short: 3,
+        ..ONE
+    },
+    Scene {
+        name: "bridge, 100 at once",
+        at_once: 100,
+        steps: &[Attach, Detach],
+        rows: &[Attach, Detach],
+        short: 0,
+        ..ALL_AT_ONCE
+    },
+    Scene {
+        name: "bridge, 100 pods,",
+        at_once: 100,
+        steps: &[Setup, Remove],
+        rows: &[Setup, Remove],
+        short: 1,
+        ..ALL_AT_ONCE
+    },
 ];
 
 /// What is wanted of a row.
@@ -234,6 +351,8 @@ pub(crate) const TARGETS: &[Target] = &[
     target("host-local, 65,000 taken ADD", 500.0, 30.0),
     target("static ADD", 4.0, 4.0),
     target("bridge, 64 at once ADD", 5.0, 4.6),
+    target("bridge and loopback, iptables cnitool add", 5.0, 3.0),
+    target("bridge and loopback, nftables cnitool add", 5.0, 5.0),
 ];
 
 /// Of these two rows of ours, the second may cost at most that many times the first.
@@ -242,7 +361,16 @@ pub(crate) const COMPARED: &[(&str, &str, f64)] = &[
     // No distribution has a flannel to be faster than. It syncs what it keeps, which bridge alone does not.
     ("bridge ADD", "flannel over bridge ADD", 2.0),
     ("bridge DEL", "flannel over bridge DEL", 1.5),
+    ("1,000 attachments, kept results, a plain read", "1,000 attachments, cnitool list", 3.0),
+    ("1,000 attachments, kept results and addresses, a plain read", "1,000 attachments, cnitool ipam usage", 3.0),
 ];
+
+/// A plugin called directly and through the tool: what is between them is the share of the tool and libcni.
+pub(crate) const THROUGH: [(&str, &str); 2] =
+    [("bridge alone ADD", "bridge alone cnitool add"), ("bridge alone DEL", "bridge alone cnitool del")];
+
+/// What that share may be. What is kept is on the disk before an ADD is answered, which the plugin does not wait for.
+pub(crate) const SHARE: f64 = 0.75;
 
 /// Without a log and with all of it.
 pub(crate) const LOG: (&str, &str) = ("bridge ADD", "bridge, log at debug ADD");

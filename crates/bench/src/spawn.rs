@@ -83,6 +83,12 @@ impl Ready {
         })
     }
 
+    /// The same, for a program that says more than a pipe usually holds: nobody reads while it runs.
+    pub(crate) fn talkative(self) -> io::Result<Ready> {
+        fcntl(&self.stdout.ours, FcntlArg::F_SETPIPE_SZ(LONG))?;
+        Ok(self)
+    }
+
     /// Runs it in the calling thread's network namespace.
     pub(crate) fn run(self) -> io::Result<Run> {
         let began = Instant::now();
@@ -111,15 +117,16 @@ pub(crate) fn at_once(all: Vec<Ready>) -> io::Result<(Duration, Vec<Run>)> {
 }
 
 /// Runs a program with our own streams and environment; how it ended and what it cost.
-pub(crate) fn in_our_place(program: &str) -> io::Result<Run> {
-    let path = CString::new(program)?;
+pub(crate) fn in_our_place(words: &[String]) -> io::Result<Run> {
+    let argv = words.iter().map(|word| Ok(CString::new(word.as_str())?)).collect::<io::Result<Vec<_>>>()?;
+    let path = argv.first().cloned().unwrap_or_default();
     let env = std::env::vars_os().map(|(mut pair, value)| {
         pair.push("=");
         pair.push(value);
         Ok(CString::new(pair.as_encoded_bytes())?)
     });
     let (streams, env) = (PosixSpawnFileActions::init()?, env.collect::<io::Result<Vec<_>>>()?);
-    let pid = posix_spawn(path.as_c_str(), &streams, &attributes()?, &[path.as_c_str()], &env)?;
+    let pid = posix_spawn(path.as_c_str(), &streams, &attributes()?, &argv, &env)?;
     reap(pid)
 }
 

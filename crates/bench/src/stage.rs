@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use tempfile::{Builder, TempDir};
 
 use crate::Result;
+use crate::runtime;
 use crate::scene::{Scene, Verb};
 use crate::spawn::{self, Ready, Run};
 
@@ -20,6 +21,8 @@ pub(crate) struct Side {
     pub(crate) name: String,
     /// The directory that they are in.
     pub(crate) bin: PathBuf,
+    /// Its cnitool.
+    pub(crate) tool: Option<PathBuf>,
 }
 
 /// A host with containers beside it, made for one scene and gone after it.
@@ -55,6 +58,9 @@ pub(crate) struct Step {
     pub(crate) complaint: Option<String>,
 }
 
+/// What our side is called.
+pub(crate) const OURS: &str = "cnikit";
+
 /// What plugins need to find iptables and nft.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -79,6 +85,10 @@ impl<'a> Stage<'a> {
         stage.sh("ip link set lo up", "")?;
         stage.sh(&stage.placed(scene.before), "")?;
         stage.reserve().map_err(|error| format!("{}: {error}", stage.leases().display()))?;
+        stage.write_list()?;
+        if scene.kept {
+            runtime::keep(stage.dir(), (0..scene.reserved).map(|n| (owner(n), reserved(n))))?;
+        }
         stage.add_foreign_rules()?;
         Ok(stage)
     }
@@ -143,7 +153,7 @@ impl<'a> Stage<'a> {
         let (took, runs) = self.on_host(|| run(ready))?.map_err(|error| format!("{}: {error}", self.side.name))?;
         Deadline::never().pause(self.scene.pause);
         let complaint = runs.iter().find(|run| run.status != 0).map(|run| self.complaint(verb, run));
-        if verb != Verb::Del
+        if !verb.takes_down()
             && let Some(complaint) = complaint
         {
             return Err(complaint);
@@ -184,7 +194,8 @@ impl<'a> Stage<'a> {
         let stderr = String::from_utf8_lossy(&run.stderr);
         let said =
             [said[0], said[1], stderr.trim()].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>();
-        format!("{} {}: {}", self.scene.plugin, verb.name(), said.join("; "))
+        let program = if verb.command().is_some() { "" } else { self.scene.plugin };
+        format!("{program} {}: {}", verb.name(), said.join("; ")).trim_start().to_owned()
     }
 
     fn remember(&mut self, runs: &[Run]) {
@@ -211,6 +222,9 @@ impl<'a> Stage<'a> {
             ("CNI_CONTAINERID", format!("bench-{index}")),
             ("CNI_IFNAME", if self.scene.plugin == "loopback" { "lo" } else { "eth0" }.to_owned()),
             ("CNI_NETNS", path(&container.netns)),
+            // The reference has no variable for where it keeps results: scripts/bench puts its directory on the same disk.
+            ("CNI_CACHE_DIR", self.dir().join("state").display().to_string()),
+            ("NETCONFPATH", self.dir().join("net.d").display().to_string()),
         ];
         // What a verb does not take, a strict plugin refuses.
         let of_a_container = |key: &str| ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS"].contains(&key);
@@ -219,10 +233,48 @@ impl<'a> Stage<'a> {
         let pairs = pairs.map(|(key, value)| (key.to_owned(), value));
         let env: Vec<_> = pairs.chain(of_scene).chain(self.env.iter().cloned()).collect();
         let file = (!self.through.is_empty()).then(|| self.said(index).display().to_string());
-        let plugin = self.plugin().display().to_string();
-        let words: Vec<_> = self.through.iter().cloned().chain(file).chain([plugin]).collect();
+        let called = self.words(verb, container)?;
+        let words: Vec<_> = self.through.iter().cloned().chain(file).chain(called.iter().cloned()).collect();
         let input = Value::Object(self.conf(verb, container)?).to_string();
-        Ready::new(&words, &env, input.as_bytes()).map_err(|error| format!("{}: {error}", self.plugin().display()))
+        let ready = Ready::new(&words, &env, input.as_bytes());
+        let ready = if verb.is_talkative() { ready.and_then(Ready::talkative) } else { ready };
+        ready.map_err(|error| format!("{}: {error}", called[0]))
+    }
+
+    /// What is called: a program, and its words.
+    fn words(&self, verb: Verb, container: &Container) -> Result<Vec<String>> {
+        let (program, words) = if let Some(words) = verb.command() {
+            let tool = self.side.tool.as_ref().ok_or("it has no cnitool")?;
+            (tool.clone(), words.replace("NETNS", &path(&container.netns)))
+        } else if let Some(words) = verb.own_words() {
+            if self.side.tool.is_none() || self.side.name != OURS {
+                return Err("it is a program of cnikit's".to_owned());
+            }
+            (std::env::current_exe().map_err(|error| error.to_string())?, self.placed(words))
+        } else {
+            (self.plugin(), String::new())
+        };
+        let words = words.split(' ').filter(|word| !word.is_empty()).map(str::to_owned);
+        let mut all: Vec<String> = std::iter::once(program.display().to_string()).chain(words).collect();
+        if verb.is_of_all_containers() {
+            all.push(self.side.bin.display().to_string());
+            all.extend(self.containers.iter().map(|container| path(&container.netns)));
+        }
+        Ok(all)
+    }
+
+    /// The network as cnitool and a runtime find it.
+    fn write_list(&self) -> Result<()> {
+        let speaks = self.scene.steps.iter().map(|verb| verb.spoken_since()).max().unwrap_or_default();
+        let text = self.placed(self.scene.conf);
+        let mut first: Map<String, Value> = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
+        first.insert("type".to_owned(), self.scene.plugin.into());
+        let then = self.scene.then.map(|plugin| json!({"type": plugin}));
+        let plugins: Vec<Value> = std::iter::once(first.into()).chain(then).collect();
+        let (dir, list) =
+            (self.dir().join("net.d"), json!({"cniVersion": speaks, "name": "bench", "plugins": plugins}));
+        let written = fs::create_dir_all(&dir).and_then(|()| fs::write(dir.join("bench.conflist"), list.to_string()));
+        written.map_err(|error| format!("{}: {error}", dir.display()))
     }
 
     fn conf(&self, verb: Verb, container: &Container) -> Result<Map<String, Value>> {
@@ -247,7 +299,7 @@ impl<'a> Stage<'a> {
 
     /// Reservations as the reference's host-local leaves them.
     fn reserve(&self) -> std::io::Result<()> {
-        let (dir, address) = (self.leases(), |n| std::net::Ipv4Addr::from(FIRST + n).to_string());
+        let (dir, address) = (self.leases(), |n| reserved(n).to_string());
         fs::create_dir_all(&dir)?;
         for n in 0..self.scene.reserved {
             fs::write(dir.join(address(n)), format!("{}\r\neth0", owner(n)))?;
@@ -277,7 +329,12 @@ fn path(netns: &Netns) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd())
 }
 
-/// Whose the reservations are that were there before.
+/// The addresses that are reserved beforehand.
+fn reserved(n: u32) -> std::net::Ipv4Addr {
+    (FIRST + n).into()
+}
+
+/// Whose they are.
 fn owner(n: u32) -> String {
     format!("earlier-{n}")
 }

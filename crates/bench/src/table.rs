@@ -49,7 +49,9 @@ const LEGEND: &str = "Times are from the start of the process to its end, in mil
     *Faster by* is against the faster of the others, with the span in which 95 of 100 such measurements would lie; `~` where \
     the machine was too noisy to judge, or the span is too wide. Memory is the largest resident set of a call, or of anything \
     that it started, in MB: ours, and the least of the others'. System calls are those of one call of \
-    ours, with all that it starts; of several at once, their mean.";
+    ours, with all that it starts; of several at once, their mean. In rows of cnitool each side's tool calls the plugins of that \
+    side; the reference's tool is its newest release's, whatever its plugins are. *Setup* is a program built on libcni that sets \
+    all containers up at once.";
 
 fn heading(sides: &[Side]) -> String {
     let names: Vec<_> = sides.iter().map(|side| side.name.as_str()).collect();
@@ -153,7 +155,7 @@ mod tests {
 
     #[test]
     fn who_does_not_do_it_is_named_once_below_with_the_reason() {
-        let sides = ["ours", "theirs"].map(|name| Side { name: name.to_owned(), bin: "/nowhere".into() });
+        let sides = ["ours", "theirs"].map(|name| Side { name: name.to_owned(), bin: "/nowhere".into(), tool: None });
         let (processor, faults) = (vec![0.5; 3], vec![7.0; 3]);
         let samples = Samples {
             took: vec![1.0, 2.0, 3.0],
