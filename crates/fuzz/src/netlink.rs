@@ -201,6 +201,8 @@ fn a_change(bytes: &mut Unstructured<'_>) -> Result<Change> {
         isolated: bytes.arbitrary()?,
         name: bytes.arbitrary::<Option<String>>()?.map(word),
         group: bytes.arbitrary()?,
+        all_multicast: bytes.arbitrary()?,
+        tx_queue_length: bytes.arbitrary()?,
     })
 }
 

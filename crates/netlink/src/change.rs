@@ -27,6 +27,12 @@ pub struct Change {
     /// Whether it takes all packets.
     #[doc(alias = "IFF_PROMISC")]
     pub promiscuous: Option<bool>,
+    /// Whether it takes the packets of all groups.
+    #[doc(alias = "IFF_ALLMULTI")]
+    pub all_multicast: Option<bool>,
+    /// How many packets its queue takes.
+    #[doc(alias = "IFLA_TXQLEN")]
+    pub tx_queue_length: Option<u32>,
     /// Whether a packet may leave by the bridge's port that it came in by. The kernel refuses this
     /// ([`crate::Error::unsupported`]) for a link that is no port *before* this message: `master` belongs in an earlier
     /// one.
@@ -82,6 +88,12 @@ impl Change {
         };
         if let Some(promiscuous) = self.promiscuous {
             builder = builder.promiscuous(promiscuous);
+        }
+        if let Some(all_multicast) = self.all_multicast {
+            builder = builder.allmulticast(all_multicast);
+        }
+        if let Some(length) = self.tx_queue_length {
+            builder = builder.txqueuelen(length);
         }
         if let Some(alias) = &self.alias {
             builder = builder.alias(alias);

@@ -17,6 +17,7 @@ const IFNAME: u16 = 3;
 const MTU: u16 = 4;
 const LINK: u16 = 5;
 const MASTER: u16 = 10;
+const TXQLEN: u16 = 13;
 const OPERSTATE: u16 = 16;
 const LINKINFO: u16 = 18;
 const IFALIAS: u16 = 20;
@@ -70,6 +71,12 @@ pub struct Link {
     /// Whether somebody set it to take all packets. A bridge's ports take all of them without this flag.
     #[doc(alias = "IFF_PROMISC")]
     pub promiscuous: bool,
+    /// Whether somebody set it to take the packets of all groups.
+    #[doc(alias = "IFF_ALLMULTI")]
+    pub all_multicast: bool,
+    /// How many packets its queue takes, 0 if it has none.
+    #[doc(alias = "IFLA_TXQLEN")]
+    pub tx_queue_length: u32,
     /// For how many users, kernel and packet sockets included, it takes all packets.
     #[doc(alias = "IFLA_PROMISCUITY")]
     pub promiscuity: u32,
@@ -241,6 +248,7 @@ impl Link {
             index: header.index,
             up: header.flags.contains(LinkFlags::Up),
             promiscuous: header.flags.contains(LinkFlags::Promisc),
+            all_multicast: header.flags.contains(LinkFlags::Allmulti),
             ..Self::default()
         };
         let mut state = State::Unknown;
@@ -264,6 +272,7 @@ impl Link {
             MTU => self.mtu = parse_u32(value).unwrap_or_default(),
             LINK => self.lower = parse_u32(value).ok().filter(|index| *index != 0),
             MASTER => self.master = parse_u32(value).ok(),
+            TXQLEN => self.tx_queue_length = parse_u32(value).unwrap_or_default(),
             PROMISCUITY => self.promiscuity = parse_u32(value).unwrap_or_default(),
             GROUP => self.group = parse_u32(value).unwrap_or_default(),
             LINK_NETNSID => self.lower_netns = parse_i32(value).ok(),

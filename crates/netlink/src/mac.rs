@@ -28,13 +28,20 @@ impl Mac {
 impl FromStr for Mac {
     type Err = NotAMac;
 
-    /// Reads six bytes of two hexadecimal digits each, all with `:` or all with `-` between them.
+    /// Reads six bytes of two hexadecimal digits each, all with `:` or all with `-` between them; or three words of four
+    /// digits with `.` between them.
     fn from_str(text: &str) -> Result<Self, NotAMac> {
-        let separator = if text.contains('-') { '-' } else { ':' };
-        let bytes: Option<Vec<u8>> = text.split(separator).map(byte).collect();
+        let separator = ['-', '.'].into_iter().find(|separator| text.contains(*separator)).unwrap_or(':');
+        let halves = |word| if separator == '.' { halves(word) } else { vec![word] };
+        let bytes: Option<Vec<u8>> = text.split(separator).flat_map(halves).map(byte).collect();
         let bytes = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
         bytes.map(Self).ok_or_else(|| NotAMac(text.to_owned()))
     }
+}
+
+/// Two bytes of a word of four digits; of any other, nothing that could be read.
+fn halves(word: &str) -> Vec<&str> {
+    word.split_at_checked(2).map_or_else(|| vec![word], |(first, second)| vec![first, second])
 }
 
 /// One byte; `from_str_radix` alone would take a sign too.
@@ -79,8 +86,8 @@ mod tests {
     const MAC: Mac = Mac([0x0a, 0x58, 0, 0xff, 1, 2]);
 
     #[test]
-    fn both_separators_and_both_cases_are_read() {
-        for text in ["0a:58:00:ff:01:02", "0A:58:00:FF:01:02", "0a-58-00-ff-01-02"] {
+    fn all_separators_and_both_cases_are_read() {
+        for text in ["0a:58:00:ff:01:02", "0A:58:00:FF:01:02", "0a-58-00-ff-01-02", "0a58.00FF.0102"] {
             assert_eq!(text.parse(), Ok(MAC), "{text}");
         }
     }
@@ -98,6 +105,9 @@ mod tests {
             "+a:58:00:ff:01:02",
             "a:58:0:ff:1:2",
             "0a5800ff0102",
+            "0a58.00ff.01",
+            "0a58.00ff.010203",
+            "0a.58.00.ff.01.02",
         ] {
             let error = text.parse::<Mac>().unwrap_err().to_string();
             assert!(error.starts_with(&format!("\"{text}\" is no MAC address")), "{error}");

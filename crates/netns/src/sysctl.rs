@@ -3,10 +3,15 @@
 //! The kernel shows each thread the settings of its own namespace, hence the [`Inside`]. Keys are written as paths
 //! below `/proc/sys`, `net/ipv6/conf/eth0.1/accept_ra`: with dots as separators the name of that link would be torn.
 
-use std::fs::{File, OpenOptions};
+use std::ffi::CString;
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::sys::stat::Mode;
 
 use crate::{Error, Inside};
 
@@ -23,24 +28,159 @@ pub enum Change {
 ///
 /// An absent setting ([`Error::is_absent`]) is an error like any other: whether that is well, the caller knows.
 pub fn read(_: &Inside, key: &str) -> Result<String, Error> {
-    let file = File::open(file_of(key)?);
-    file.and_then(|file| value_in(&file)).map_err(|source| Error::new("read the sysctl", key, source))
+    let path = path_of(key)?;
+    read_of(key, |flags| open_at(AT_FDCWD, &path, flags))
 }
 
 /// Sees to it that `key` has `value`. A setting that is right already needs no right to write it.
-pub fn set(inside: &Inside, key: &str, value: &str) -> Result<Change, Error> {
-    let opened = OpenOptions::new().read(true).write(true).open(file_of(key)?);
+pub fn set(_: &Inside, key: &str, value: &str) -> Result<Change, Error> {
+    let path = path_of(key)?;
+    let open = |flags| open_at(AT_FDCWD, &path, flags);
+    let opened = open(OFlag::O_RDWR);
     let old = match &opened {
         Ok(file) => value_in(file).map_err(|source| Error::new("read the sysctl", key, source))?,
-        Err(_) => read(inside, key)?,
+        Err(_) => read_of(key, open)?,
     };
-    if old.split_whitespace().eq(value.split_whitespace()) {
+    if same(&old, value) {
         return Ok(Change::Already);
     }
-    // One write, since the kernel takes each as a whole; the line end lets an empty value be written too.
-    let line = format!("{value}\n");
-    opened.and_then(|file| file.write_all_at(line.as_bytes(), 0)).map_err(|source| cannot_set(key, value, source))?;
+    opened.and_then(|file| write(&file, value)).map_err(|source| cannot_set(key, value, source))?;
     Ok(Change::From(old))
+}
+
+/// The settings of the namespace that the calling thread is in, by one descriptor of `/proc/sys/net`: for keys that somebody
+/// else has chosen. No key leads out of it, and no symbolic link is followed, wherever it stands.
+#[derive(Debug)]
+pub struct Tree<'a> {
+    net: OwnedFd,
+    inside: PhantomData<&'a Inside>,
+}
+
+/// What all settings are below.
+const NET: &str = "/proc/sys/net";
+
+impl<'a> Tree<'a> {
+    /// Opens it.
+    pub fn open(_: &'a Inside) -> Result<Tree<'a>, Error> {
+        let opened = openat(AT_FDCWD, NET, OFlag::O_PATH | STEP, Mode::empty());
+        Ok(Tree { net: opened.map_err(|errno| Error::new("open", NET, errno))?, inside: PhantomData })
+    }
+
+    /// The value of `key`; `None` if it is there and has none that anybody could read: it can be written alone, as
+    /// `net/ipv4/route/flush`, or was never written, as `stable_secret`.
+    pub fn read(&self, key: &str) -> Result<Option<String>, Error> {
+        path_of(key)?;
+        let read = || read_of(key, |flags| self.open_below(key, flags));
+        match read() {
+            Err(error) if error.errno() == Some(libc::EACCES) && self.is_write_only(key) => Ok(None),
+            // What was never written fails again, and nothing else.
+            Err(error) if error.errno() == Some(libc::EIO) => match read() {
+                Err(again) if again.errno() == error.errno() => Ok(None),
+                read => read.map(Some),
+            },
+            read => read.map(Some),
+        }
+    }
+
+    /// Sees to it that `key` has `value`.
+    pub fn set(&self, key: &str, value: &str) -> Result<(), Error> {
+        if self.read(key)?.is_some_and(|old| same(&old, value)) {
+            return Ok(());
+        }
+        let file = self.open_below(key, OFlag::O_WRONLY);
+        file.and_then(|file| write(&file, value)).map_err(|source| cannot_set(key, value, source))
+    }
+
+    fn is_write_only(&self, key: &str) -> bool {
+        let found = self.open_below(key, OFlag::O_PATH).and_then(|file| file.metadata());
+        found.is_ok_and(|found| found.mode() & 0o444 == 0)
+    }
+
+    /// Step by step, each from the directory before it: what `openat2(2)` does with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`,
+    /// on kernels and under filters that do not know it too.
+    fn open_below(&self, key: &str, flags: OFlag) -> io::Result<File> {
+        let mut parts = key.split('/').skip(1).peekable();
+        let mut place: Option<OwnedFd> = None;
+        while let Some(part) = parts.next() {
+            let from = place.as_ref().unwrap_or(&self.net);
+            if parts.peek().is_none() {
+                return open_at(from, part, flags | OFlag::O_NOFOLLOW);
+            }
+            place = Some(openat(from, part, OFlag::O_PATH | STEP, Mode::empty())?);
+        }
+        Err(io::ErrorKind::InvalidInput.into())
+    }
+}
+
+/// How a directory on the way is opened.
+const STEP: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+fn open_at(from: impl AsFd, path: &str, flags: OFlag) -> io::Result<File> {
+    let path = CString::new(path)?;
+    Ok(openat(from, path.as_c_str(), flags | OFlag::O_CLOEXEC, Mode::empty())?.into())
+}
+
+fn read_of(key: &str, open: impl Fn(OFlag) -> io::Result<File>) -> Result<String, Error> {
+    open(OFlag::O_RDONLY).and_then(|file| value_in(&file)).map_err(|source| Error::new("read the sysctl", key, source))
+}
+
+/// One write, since the kernel takes each as a whole; the line end lets an empty value be written too.
+fn write(file: &File, value: &str) -> io::Result<()> {
+    file.write_all_at(format!("{value}\n").as_bytes(), 0)
+}
+
+/// Do both texts say the same to the kernel? It reads numbers in base 10, 8 (`0…`) and 16 (`0x…`), and writes all in base 10,
+/// with its own blanks between them; and of lists of numbers it makes ranges.
+pub fn same(one: &str, other: &str) -> bool {
+    let words = |text: &str| text.split_whitespace().map(Word::read).collect::<Vec<_>>();
+    one == other || words(one) == words(other)
+}
+
+/// One word of a value.
+#[derive(PartialEq)]
+enum Word {
+    Number(i128),
+    /// Of which none touches the next.
+    Ranges(Vec<(i128, i128)>),
+    Text(String),
+}
+
+impl Word {
+    fn read(word: &str) -> Word {
+        let ranges = || word.split(',').map(range).collect::<Option<Vec<_>>>();
+        match number(word) {
+            Some(number) => Word::Number(number),
+            None => ranges().map_or_else(|| Word::Text(word.to_owned()), |ranges| Word::Ranges(joined(ranges))),
+        }
+    }
+}
+
+fn number(word: &str) -> Option<i128> {
+    let (sign, digits) = word.strip_prefix('-').map_or((1, word), |digits| (-1, digits));
+    let (digits, radix) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None if digits.len() > 1 && digits.starts_with('0') => (&digits[1..], 8),
+        None => (digits, 10),
+    };
+    let plain = !digits.is_empty() && digits.chars().all(|digit| digit.is_digit(radix));
+    plain.then(|| i128::from_str_radix(digits, radix).ok()).flatten().map(|number| sign * number)
+}
+
+fn range(text: &str) -> Option<(i128, i128)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    Some((number(first)?, number(last)?))
+}
+
+fn joined(mut ranges: Vec<(i128, i128)>) -> Vec<(i128, i128)> {
+    ranges.sort_unstable();
+    let mut joined: Vec<(i128, i128)> = Vec::new();
+    for (first, last) in ranges {
+        match joined.last_mut() {
+            Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
+            _ => joined.push((first, last)),
+        }
+    }
+    joined
 }
 
 /// All that is in it, without the line end. These files tell no length, and all that they have is read at once.
@@ -61,14 +201,85 @@ fn cannot_set(key: &str, value: &str, source: io::Error) -> Error {
 }
 
 /// Where `key` stands, if it is one: below `net/`, and not by any way round about.
-fn file_of(key: &str) -> Result<PathBuf, Error> {
+fn path_of(key: &str) -> Result<String, Error> {
     let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
     if key.starts_with("net/") && key.split('/').all(plain) {
-        return Ok(Path::new("/proc/sys").join(key));
+        return Ok(format!("/proc/sys/{key}"));
     }
     Err(Error::refused(
         "take",
         format!("\"{}\" for a sysctl", key.escape_debug()),
         "it must be a path like net/ipv4/ip_forward",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn values_are_alike_that_mean_the_same() {
+        for (one, other) in [
+            ("1", "1"),
+            ("1", " 1\n"),
+            ("1 2", "1\t2"),
+            ("16", "0x10"),
+            ("0X1f", "31"),
+            ("010", "8"),
+            ("-1", "-0x1"),
+            ("1,2,3,9", "1-3,9"),
+            ("3,1-2", "1-3"),
+            ("cubic", "cubic"),
+            ("bbr  cubic", "bbr cubic"),
+            ("", "\n"),
+        ] {
+            assert!(same(one, other), "{one:?} {other:?}");
+        }
+        for (one, other) in [("1", "2"), ("1", "1 1"), ("08", "8"), ("+1", "1"), ("1-3", "1,3"), ("", "0"), ("a", "A")]
+        {
+            assert!(!same(one, other), "{one:?} {other:?}");
+        }
+    }
+
+    fn tree_of(dir: &Path) -> Tree<'static> {
+        let net = openat(AT_FDCWD, dir, OFlag::O_PATH | STEP, Mode::empty()).unwrap();
+        Tree { net, inside: PhantomData }
+    }
+
+    #[test]
+    fn no_symbolic_link_is_followed_and_no_key_leads_out() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("secret"), "1\n").unwrap();
+        fs::create_dir_all(dir.path().join("ipv4/conf/eth0.7")).unwrap();
+        fs::write(dir.path().join("ipv4/conf/eth0.7/arp_notify"), "0\n").unwrap();
+        symlink(outside.path(), dir.path().join("away")).unwrap();
+        symlink(outside.path().join("secret"), dir.path().join("ipv4/file")).unwrap();
+        let tree = tree_of(dir.path());
+        assert_eq!(tree.read("net/ipv4/conf/eth0.7/arp_notify").unwrap().as_deref(), Some("0"));
+        tree.set("net/ipv4/conf/eth0.7/arp_notify", "1").unwrap();
+        assert_eq!(tree.read("net/ipv4/conf/eth0.7/arp_notify").unwrap().as_deref(), Some("1"));
+        for key in ["net/away/secret", "net/ipv4/file", "net/../secret", "net/ipv4/../away/secret", "net", "kernel/x"] {
+            assert!(tree.read(key).is_err() && tree.set(key, "2").is_err(), "{key}");
+        }
+        assert_eq!(fs::read_to_string(outside.path().join("secret")).unwrap(), "1\n");
+    }
+
+    #[test]
+    fn what_nobody_can_read_can_be_set() {
+        let read = |inside: &Inside| {
+            let tree = Tree::open(inside).unwrap();
+            let flush = tree.read("net/ipv4/route/flush");
+            tree.set("net/ipv4/route/flush", "1").unwrap();
+            let secret = tree.read("net/ipv6/conf/lo/stable_secret");
+            tree.set("net/ipv6/conf/lo/stable_secret", "fd00::1").unwrap();
+            let later = tree.read("net/ipv6/conf/lo/stable_secret");
+            [flush, secret, later].map(Result::unwrap)
+        };
+        let [flush, secret, later] = crate::make::anonymous().unwrap().enter(read).unwrap();
+        assert_eq!((flush, secret), (None, None));
+        assert!(later.is_some_and(|text| text.starts_with("fd00")));
+    }
 }

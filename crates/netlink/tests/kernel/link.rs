@@ -84,6 +84,8 @@ fn all_settings_change_in_one_message() {
         mtu: Some(1400),
         mac: Some("0a:00:00:00:00:07".parse().unwrap()),
         promiscuous: Some(true),
+        all_multicast: Some(true),
+        tx_queue_length: Some(77),
         name: Some("renamed".to_owned()),
         ..Change::default()
     };
@@ -91,8 +93,10 @@ fn all_settings_change_in_one_message() {
     let link = netlink.link("renamed").unwrap();
     assert_eq!((link.alias, link.mtu, link.mac), (change.alias, 1400, change.mac));
     assert!(link.up && link.promiscuous && link.promiscuity == 1);
+    assert_eq!((link.all_multicast, link.tx_queue_length), (true, 77));
     let seen = ip(&netns, "-d link show dev renamed");
     assert!(seen.contains("alias owned by nobody") && seen.contains("PROMISC") && seen.contains("mtu 1400"), "{seen}");
+    assert!(seen.contains("ALLMULTI") && seen.contains("qlen 77"), "{seen}");
 }
 
 #[test]
