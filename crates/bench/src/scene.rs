@@ -134,6 +134,8 @@ pub(crate) struct Scene {
     pub(crate) foreign_rules: u32,
     /// A shell line that prepares the host; `DIR` in it is the side's directory.
     pub(crate) before: &'static str,
+    /// A shell line that makes, in each container, what the plugins before a chained one would have made.
+    pub(crate) inside: &'static str,
     /// Set over the environment of every call; `DIR` in it is the side's directory.
     pub(crate) env: &'static [(&'static str, &'static str)],
     /// Whether the binary is dropped from the page cache before each step.
@@ -162,6 +164,7 @@ const ONE: Scene = Scene {
     kept: false,
     foreign_rules: 0,
     before: "true",
+    inside: ":",
     env: &[],
     cold: false,
     proof: (Add, "true"),
@@ -231,6 +234,18 @@ pub(crate) const SCENES: &[Scene] = &[
     },
     Scene { name: "ptp", plugin: "ptp", conf: concat!("{", ipam!(), "}"), ..ONE },
     Scene { name: "ptp, dual stack", plugin: "ptp", conf: concat!("{", ipam!(dual), "}"), rounds: 8, short: 2, ..ONE },
+    Scene {
+        name: "tuning",
+        plugin: "tuning",
+        conf: r#"{"dataDir":"DIR/tuning","mac":"0a:00:00:00:00:07","mtu":1400,"promisc":true,
+                  "sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"},"prevResult":{"cniVersion":"1.0.0"}}"#,
+        inside: "ip link add eth0 type veth peer name peer0",
+        steps: &[Add, Check, Del],
+        rows: &[Add, Check, Del],
+        proof: (Add, "test -e DIR/tuning/bench-0_eth0.json"),
+        pause: BRIEF,
+        ..ONE
+    },
     Scene { name: "host-local, empty", ..HOST_LOCAL },
     Scene { name: "host-local, 1,000 taken", reserved: 1_000, rounds: 30, ..HOST_LOCAL },
     Scene { name: "host-local, 10,000 taken", reserved: 10_000, rounds: 15, short: 2, ..HOST_LOCAL },
@@ -346,6 +361,7 @@ pub(crate) const TARGETS: &[Target] = &[
     target("bridge, nftables ADD", 20.0, 7.3),
     target("bridge, nftables DEL", 3.0, 2.3),
     target("ptp, dual stack ADD", 500.0, 47.0),
+    target("tuning ADD", 4.0, 4.0),
     target("host-local, empty ADD", 4.0, 5.0),
     target("host-local, 10,000 taken ADD", 100.0, 48.0),
     target("host-local, 65,000 taken ADD", 500.0, 30.0),

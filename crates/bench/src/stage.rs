@@ -84,6 +84,7 @@ impl<'a> Stage<'a> {
         let stage = Stage { side, scene, host: netns()?, containers, dir, env, through };
         stage.sh("ip link set lo up", "")?;
         stage.sh(&stage.placed(scene.before), "")?;
+        stage.containers.iter().try_for_each(|one| shell(&one.netns, scene.inside, "").map(drop))?;
         stage.reserve().map_err(|error| format!("{}: {error}", stage.leases().display()))?;
         stage.write_list()?;
         if scene.kept {
@@ -104,22 +105,7 @@ impl<'a> Stage<'a> {
 
     /// Runs a shell line on the host; it has to succeed.
     pub(crate) fn sh(&self, line: &str, input: &str) -> Result<String> {
-        let program = Program {
-            path: "/bin/sh".into(),
-            args: ["-c", line].map(Into::into).into(),
-            env: vec![("PATH".into(), PATH.into())],
-            stdin: input.as_bytes().to_vec(),
-            limit: 64 << 20,
-            grace: Duration::ZERO,
-        };
-        let run = || cnikit_process::run(&program, Deadline::after(PATIENCE));
-        let ended = self.on_host(run)?.map_err(|error| error.to_string())?;
-        let stderr = String::from_utf8_lossy(&ended.stderr);
-        if ended.how.is_success() {
-            Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
-        } else {
-            Err(format!("{line}: {}", stderr.trim()))
-        }
+        shell(&self.host, line, input)
     }
 
     /// One round: every verb of the scene, each for all containers at once.
@@ -317,6 +303,25 @@ impl<'a> Stage<'a> {
         let rule = |n| format!("ip saddr {} counter accept\n", std::net::Ipv4Addr::from(0x0b00_0000 + n));
         let rules: String = (0..self.scene.foreign_rules).map(rule).collect();
         self.sh("nft -f -", &format!("table inet foreign {{\nchain theirs {{\n{rules}}}\n}}\n")).map(drop)
+    }
+}
+
+fn shell(netns: &Netns, line: &str, input: &str) -> Result<String> {
+    let program = Program {
+        path: "/bin/sh".into(),
+        args: ["-c", line].map(Into::into).into(),
+        env: vec![("PATH".into(), PATH.into())],
+        stdin: input.as_bytes().to_vec(),
+        limit: 64 << 20,
+        grace: Duration::ZERO,
+    };
+    let run = |_: &_| cnikit_process::run(&program, Deadline::after(PATIENCE));
+    let ended = netns.enter(run).map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    if ended.how.is_success() {
+        Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+    } else {
+        Err(format!("{line}: {}", stderr.trim()))
     }
 }
 

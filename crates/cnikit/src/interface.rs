@@ -2,7 +2,7 @@
 
 use cnikit_plan::{Kind, Made, Plan, Remains, Scene, Stale, apply, begin_release, judge, sweep, verify};
 use cnikit_skel::{
-    Add, Attachment, Check, Del, Errors, Gc, Journal, Outline, Plugin, Preview, Result, Sources, Status, Tag,
+    Add, Attachment, Check, Del, Errors, Gc, Journal, Outline, Plugin, Preview, Result, Sources, Status,
 };
 use cnikit_types::{Answer, Interface as Listed, Ip, NetConf};
 use serde::Deserialize;
@@ -142,8 +142,7 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         let (at, scene) = (&check.attachment, Scene::from(check));
         let mut errors = Errors::default();
         errors.note(P::source(&at.conf).find(&check.call).and_then(|source| source.check()));
-        let mut addresses =
-            Addresses::recorded(&check.prev, |interface| is_container_end(interface, &at.tag, &at.sandbox));
+        let mut addresses = Addresses::recorded(&check.prev, |interface| at.is_own(interface));
         errors.note(plugin.complete(&mut addresses));
         errors.note(verify(&[&plugin.link(at), &plugin.layer3(at, &addresses)], &scene));
         errors.finish()
@@ -205,11 +204,6 @@ fn example() -> Addresses {
     Addresses { ips: "192.0.2.2/24".parse().map(stand_in).into_iter().collect(), ..Addresses::default() }
 }
 
-/// The one interface of an answer that this attachment is about.
-fn is_container_end(interface: &Listed, tag: &Tag, sandbox: &str) -> bool {
-    interface.name == tag.ifname && interface.sandbox == sandbox
-}
-
 /// What came before in the chain, then what was made, its MACs and MTUs read back once; every address tied to our end.
 fn answer(add: &Add, scene: &Scene, made: Made, addresses: Addresses) -> Result<Answer> {
     let mut answer = add.prev.clone().unwrap_or_default();
@@ -217,7 +211,7 @@ fn answer(add: &Add, scene: &Scene, made: Made, addresses: Addresses) -> Result<
     for interface in made.interfaces {
         answer.interfaces.push(read_back(interface, scene)?);
     }
-    let ours = answer.interfaces[before..].iter().position(|one| is_container_end(one, &scene.tag, &scene.sandbox));
+    let ours = answer.interfaces[before..].iter().position(|one| add.attachment.is_own(one));
     let index = ours.and_then(|place| i64::try_from(before + place).ok());
     answer.ips.extend(addresses.ips.into_iter().map(|ip| Ip { interface: index, ..ip }));
     answer.routes.extend(addresses.routes);

@@ -1,5 +1,6 @@
 //! Keys that several plugins have.
 
+use cnikit_resources::Mac;
 use cnikit_resources::masquerade::Backend;
 use cnikit_types::Dns;
 use serde::de::Error as _;
@@ -20,6 +21,12 @@ impl<'de> Deserialize<'de> for Mtu {
         }
         Ok(Mtu(u32::try_from(bytes).ok().filter(|bytes| *bytes > 0)))
     }
+}
+
+/// Says why no interface can have this MAC, if none can.
+pub fn usable(mac: Option<Mac>) -> Result<(), String> {
+    let unusable = mac.filter(|mac| mac.is_zero() || mac.is_multicast());
+    unusable.map_or(Ok(()), |mac| Err(format!("{mac} cannot be the MAC of an interface: it is a group's or zero")))
 }
 
 /// `queues` of a pair of links, each way. Absent is 1, 0 is the kernel's choice.

@@ -19,6 +19,7 @@
 //! | shape | you write | you are given |
 //! |---|---|---|
 //! | [`InterfacePlugin`] in [`Interface`] | the plan of the link and of its layer 3 | ADD, CHECK, DEL, GC, STATUS, the dry run, roll-back, addresses from the IPAM plugin |
+//! | [`ChainedPlugin`] in [`Chained`] | the plan of what changes about an interface that others made | ADD, CHECK, DEL, GC, STATUS, the dry run, roll-back, the result passed on |
 //! | [`IpamPlugin`] in [`Ipam`] | take, give back | the protocol |
 //! | [`DelegatingPlugin`] in [`Delegating`] | another plugin's configuration, and where it waits for DEL | the delegate's answers, for all verbs |
 //!
@@ -28,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod chained;
 mod delegating;
 mod interface;
 mod ipam;
@@ -36,6 +38,7 @@ pub mod keys;
 mod source;
 
 pub use addresses::Addresses;
+pub use chained::{Chained, ChainedPlugin};
 pub use cnikit_plan as plan;
 pub use cnikit_resources as resources;
 pub use cnikit_skel::{

@@ -1,9 +1,9 @@
-//! The configurations of the plugins that make an interface, and of static.
+//! The configurations of the plugins that make an interface or change one, and of static.
 
 use std::sync::OnceLock;
 
 use cnikit::types::{NetConf, Value};
-use cnikit::{Interface, Ipam, Plugins, serve};
+use cnikit::{Chained, Interface, Ipam, Plugins, serve};
 use host_local::HostLocal;
 
 use crate::called::{Answered, beside, call, plan};
@@ -18,10 +18,11 @@ pub(crate) fn run(data: &[u8]) {
     let stdin = with_ours(fields.next().unwrap_or_default(), plugins[0].name);
     let mut input = plan(&args, &stdin);
     input.path.clone_from(path);
-    let answered = match choice % 4 {
+    let answered = match choice % 5 {
         0 => call::<Interface<bridge::Bridge>>(input, plugins),
         1 => call::<Interface<ptp::Ptp>>(input, plugins),
         3 => call::<Ipam<static_ipam::Static>>(input, plugins),
+        4 => call::<Chained<tuning::Tuning>>(input, plugins),
         _ => call::<loopback::Loopback>(input, plugins),
     };
     told(&answered);

@@ -6,7 +6,7 @@ use cnikit_netfilter::Nftables;
 use cnikit_netlink::Netlink;
 use cnikit_netns::Netns;
 use cnikit_skel::{Add, Check, Del, Error, Errors, Found, Gc, Result, Tag, Valid, code, log};
-use cnikit_types::{Answer, NetConf};
+use cnikit_types::{Answer, Interface, NetConf};
 
 /// ADD and CHECK: everything is known.
 pub struct Scene {
@@ -31,6 +31,11 @@ impl Scene {
     /// The container's links, seen from here.
     pub fn container(&self) -> Result<&Netlink> {
         opened(&self.container, || Ok(Netlink::inside(&self.netns)?))
+    }
+
+    /// What is recorded of the container's interface.
+    pub fn recorded(&self) -> Option<&Interface> {
+        self.record.interfaces.iter().find(|one| one.name == self.tag.ifname && one.sandbox == self.sandbox)
     }
 
     fn of(tag: &Tag, sandbox: &str, netns: &Netns, record: Answer) -> Scene {

@@ -14,6 +14,8 @@
 //! | [`routed`] | the gateway's addresses and the way back on a link of the host's own | the link |
 //! | [`forwarding`] | the host passes packets on | all |
 //! | [`spoof`] | a bridge port that takes frames of the container's MAC only | its attachment |
+//! | [`sysctls`] | settings below `net/` of the container's namespace | lent, where it is asked for |
+//! | [`link_settings`] | MAC, MTU, flags and queue of the container's interface | lent |
 //! | [`masquerade`] | what leaves the network leaves under the host's address | its attachment |
 #![forbid(unsafe_code)]
 
@@ -23,6 +25,8 @@ pub mod bring_up;
 pub mod forwarding;
 pub mod gateway;
 pub mod layer3;
+pub mod lent;
+pub mod link_settings;
 pub mod loopback;
 pub mod masquerade;
 pub mod port;
@@ -32,6 +36,7 @@ mod removal;
 pub mod routed;
 mod rules;
 pub mod spoof;
+pub mod sysctls;
 mod taken_up;
 pub mod veth;
 pub mod vlan_gateway;
@@ -40,7 +45,7 @@ pub mod vlans;
 pub use cnikit_netlink::{Mac, Route};
 
 /// Every kind, each of one file.
-pub const ALL: [cnikit_plan::Kind; 13] = [
+pub const ALL: [cnikit_plan::Kind; 15] = [
     veth::KIND,
     bridge::KIND,
     layer3::KIND,
@@ -53,5 +58,7 @@ pub const ALL: [cnikit_plan::Kind; 13] = [
     routed::KIND,
     forwarding::KIND,
     spoof::KIND,
+    sysctls::KIND,
+    link_settings::KIND,
     masquerade::KIND,
 ];

@@ -60,9 +60,7 @@ impl Resource for SpoofCheck {
         let tag = &scene.tag;
         let Some(end) = scene.container()?.find_recent_link(&tag.ifname)? else { return Ok(()) };
         let Some(port) = veth::host_end_of(scene.host()?, &scene.netns, &end)? else { return Ok(()) };
-        let recorded =
-            scene.record.interfaces.iter().find(|one| one.name == tag.ifname && one.sandbox == scene.sandbox);
-        let mac = recorded.and_then(|one| one.mac.parse().ok()).or(end.mac);
+        let mac = scene.recorded().and_then(|one| one.mac.parse().ok()).or(end.mac);
         let nftables = Nftables::here()?;
         let named = |claims| Guard::of(&nftables, tag, &port.name, veth::mac(tag, mac), claims);
         let guard = named(&[Claim::This]).or_else(|_| named(&[Claim::Free]))?;

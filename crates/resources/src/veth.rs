@@ -125,9 +125,7 @@ impl Veth {
 
     /// What later plugins may have changed is compared with the record, which they have brought up to date.
     fn verify_recorded(&self, scene: &Scene, end: &Link, drifts: &mut Drifts) {
-        let recorded =
-            scene.record.interfaces.iter().find(|one| one.name == self.ifname && one.sandbox == scene.sandbox);
-        let Some(recorded) = recorded else {
+        let Some(recorded) = scene.recorded() else {
             drifts.unless(false, || {
                 format!("Sandbox in prevResult: wanted {} in {}, found no such interface", self.ifname, scene.sandbox)
             });
@@ -329,7 +327,7 @@ fn has_name_of_ours(link: &Link) -> bool {
 }
 
 /// A record that lists interfaces, but none of the container's with this name and MAC, is the record of another link.
-fn has_recorded_mac(remains: &Remains, end: &Link) -> bool {
+pub(crate) fn has_recorded_mac(remains: &Remains, end: &Link) -> bool {
     let mut recorded = remains.prev.iter().flat_map(|prev| &prev.interfaces).peekable();
     let is_end = |one: &Interface| {
         let mac = one.mac.parse::<Mac>();

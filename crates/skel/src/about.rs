@@ -69,7 +69,7 @@ CNI protocol versions supported: {versions}
 A container runtime calls this program: CNI_COMMAND and other variables in the environment, a JSON object on stdin.
 To try it by hand, see what it would do, without doing it:
 
-  echo '{{\"cniVersion\":\"1.1.0\",\"name\":\"try\",\"type\":\"{name}\",\"ipam\":{{\"type\":\"host-local\",\"subnet\":\"10.99.0.0/24\"}}}}' |
+  echo '{{\"cniVersion\":\"1.1.0\",\"name\":\"try\",\"type\":\"{name}\",\"mtu\":1400,\"ipam\":{{\"type\":\"host-local\",\"subnet\":\"10.99.0.0/24\"}}}}' |
     CNI_COMMAND=PLAN CNI_CONTAINERID=c1 CNI_IFNAME=eth0 CNI_PATH={directory} {call}
 
 Verbs: ADD, CHECK, DEL, GC, STATUS, VERSION, and PLAN as above. CNI_LOG=info or debug logs each call to stderr or

@@ -27,7 +27,7 @@ pub struct Outline {
 /// field's type refuses becomes an error that names the key (code 6 for a wrong JSON type, 7 for a wrong value).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a plugin",
-    note = "implement `Plugin`, or one of the shapes and wrap it: `Interface<{Self}>` for an `InterfacePlugin`, `Ipam<{Self}>` for an `IpamPlugin`, `Delegating<{Self}>` for a `DelegatingPlugin`"
+    note = "implement `Plugin`, or one of the shapes and wrap it: `Interface<{Self}>` for an `InterfacePlugin`, `Chained<{Self}>` for a `ChainedPlugin`, `Ipam<{Self}>` for an `IpamPlugin`, `Delegating<{Self}>` for a `DelegatingPlugin`"
 )]
 pub trait Plugin: DeserializeOwned {
     /// Who else may say a key, and who has the last word.

@@ -7,7 +7,9 @@
 use std::collections::HashSet;
 
 use cnikit_netns::{Found, Netns};
-use cnikit_types::{Answer, Args, NetConf, Release, Version, check_container_id, check_ifname, check_network_name};
+use cnikit_types::{
+    Answer, Args, Interface, NetConf, Release, Version, check_container_id, check_ifname, check_network_name,
+};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -70,6 +72,13 @@ pub struct Attachment {
     pub version: Version,
     /// `CNI_ARGS`.
     pub args: Args,
+}
+
+impl Attachment {
+    /// Is this the one interface of an answer that the attachment is about?
+    pub fn is_own(&self, interface: &Interface) -> bool {
+        interface.name == self.tag.ifname && interface.sandbox == self.sandbox
+    }
 }
 
 /// A valid ADD.

@@ -1,6 +1,6 @@
 //! All plugins in one binary, called by the name of the plugin.
 
-use cnikit::{Delegating, Entry, Interface, Ipam};
+use cnikit::{Chained, Delegating, Entry, Interface, Ipam};
 use dlmalloc::GlobalDlmalloc;
 
 /// musl's own takes a page and a system call for each size of object; this one takes 64 KiB at once.
@@ -15,6 +15,7 @@ static ALL: &[Entry] = &[
     Entry::of::<loopback::Loopback>("loopback"),
     Entry::of::<Interface<ptp::Ptp>>("ptp"),
     Entry::of::<Ipam<static_ipam::Static>>("static"),
+    Entry::of::<Chained<tuning::Tuning>>("tuning"),
 ];
 
 fn main() -> std::process::ExitCode {

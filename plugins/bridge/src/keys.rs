@@ -1,6 +1,6 @@
 //! The keys as they are written, and what is refused of them.
 
-use cnikit::keys::{DnsOverride, IpamType, MasqueradeBackend, Mtu, Queues};
+use cnikit::keys::{DnsOverride, IpamType, MasqueradeBackend, Mtu, Queues, usable};
 use cnikit::resources::Mac;
 use cnikit::resources::layer3::Detection;
 use serde::Deserialize;
@@ -111,7 +111,6 @@ impl Keys {
     fn names(&self) -> Result<(), String> {
         cnikit::types::check_ifname(&self.bridge).map_err(|error| format!("`bridge` {:?}: {error}", self.bridge))?;
         self.check_gateway_link()?;
-        let unusable = self.mac.filter(|mac| mac.is_zero() || mac.is_multicast());
-        unusable.map_or(Ok(()), |mac| Err(format!("{mac} cannot be the MAC of an interface: it is a group's or zero")))
+        usable(self.mac)
     }
 }

@@ -1,0 +1,208 @@
+//! Settings of the container's interface, which somebody else has made.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use cnikit_netlink::{Change, Link, Mac, Netlink};
+use cnikit_netns::Netns;
+use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_skel::{Error, Journal, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::lent::{self, Lent};
+
+/// The container's interface has these settings. It is lent: what they were before is kept, and given back.
+#[derive(Clone, Debug)]
+pub struct LinkSettings {
+    /// The interface.
+    pub ifname: String,
+    /// Its settings.
+    pub settings: Settings,
+    /// Where the settings from before are kept; see [`lent::kept_in`].
+    pub kept_in: PathBuf,
+}
+
+/// Some settings of a link: as they are wanted, or as they were. The names are those of the file they are kept in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// Its hardware address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
+    /// In bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// Whether it takes all packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub promisc: Option<bool>,
+    /// Whether it takes the packets of all groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allmulti: Option<bool>,
+    /// How many packets its queue takes.
+    #[serde(rename = "txQLen", skip_serializing_if = "Option::is_none")]
+    pub tx_queue_length: Option<u32>,
+}
+
+/// The kind that these are of.
+pub const KIND: Kind = Kind {
+    name: "link settings",
+    release: |remains| lent::release(remains, give_back),
+    sweep: |stale| lent::sweep(stale, give_back),
+    outlives_link: true,
+};
+
+impl Resource for LinkSettings {
+    fn kind(&self) -> Kind {
+        KIND
+    }
+
+    fn judge(&self, scene: &Scene) -> Result<()> {
+        self.link(scene).map(drop)
+    }
+
+    /// All in one message, of which the kernel may refuse a part when it has done another.
+    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
+        let (container, link) = (scene.container()?, self.link(scene)?);
+        let (wanted, before) = self.settings.differing(&link);
+        if wanted == Settings::default() {
+            return Ok(Made::nothing());
+        }
+        lent::keep(scene, &self.kept_in, journal, Lent { link: before.clone(), ..Lent::default() })?;
+        let was = Was { container: container.clone(), link: link.clone(), before };
+        let _ = journal.undo(&was, Was::put_back);
+        container.change(link.index, &wanted.change())?;
+        Ok(Made::nothing())
+    }
+
+    /// Where the record, which later plugins of the chain may have changed, says another MAC or MTU, that is as good.
+    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+        let (name, recorded) = (&self.ifname, scene.recorded());
+        let Some(link) = scene.container()?.find_recent_link(name)? else {
+            drifts.unless(false, || format!("interface {name}: wanted in the container, found none"));
+            return Ok(());
+        };
+        let (mac, mtu) = (recorded.and_then(|one| one.mac.parse().ok()), recorded.and_then(|one| one.mtu));
+        let (mut wanted, found) = self.settings.differing(&link);
+        wanted.mac = wanted.mac.filter(|_| link.mac != mac);
+        wanted.mtu = wanted.mtu.filter(|_| Some(link.mtu) != mtu);
+        let found = found.words();
+        for (of, wanted) in wanted.words() {
+            let found = found.iter().find(|(other, _)| *other == of).map(|(_, found)| found.as_str());
+            drifts.compare(format!("{of} of {name}"), wanted.as_str(), found.unwrap_or("none"));
+        }
+        Ok(())
+    }
+}
+
+impl LinkSettings {
+    fn link(&self, scene: &Scene) -> Result<Link> {
+        let absent = || {
+            Error::conflict(format!("Cannot find container link {} in {}", self.ifname, scene.sandbox))
+                .remedy("a plugin that makes the interface has to come before this one in the list")
+        };
+        scene.container()?.find_recent_link(&self.ifname)?.ok_or_else(absent)
+    }
+}
+
+impl fmt::Display for LinkSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<String> = self.settings.words().into_iter().map(|(of, value)| format!("{of} {value}")).collect();
+        let (ifname, kept_in) = (&self.ifname, self.kept_in.display());
+        write!(f, "{ifname} in the container with {}; what it had is kept in {kept_in}", words.join(", "))
+    }
+}
+
+impl Settings {
+    /// Those that a link has otherwise, and what it has instead.
+    fn differing(&self, link: &Link) -> (Settings, Settings) {
+        let mtu = self.mtu.filter(|mtu| *mtu != link.mtu);
+        let mac = self.mac.filter(|mac| Some(*mac) != link.mac);
+        let promisc = self.promisc.filter(|on| *on != link.promiscuous);
+        let allmulti = self.allmulti.filter(|on| *on != link.all_multicast);
+        let tx_queue_length = self.tx_queue_length.filter(|length| *length != link.tx_queue_length);
+        let found = Settings {
+            mac: mac.and(link.mac),
+            mtu: mtu.map(|_| link.mtu),
+            promisc: promisc.map(|_| link.promiscuous),
+            allmulti: allmulti.map(|_| link.all_multicast),
+            tx_queue_length: tx_queue_length.map(|_| link.tx_queue_length),
+        };
+        (Settings { mac, mtu, promisc, allmulti, tx_queue_length }, found)
+    }
+
+    /// These, and where they say nothing the others.
+    pub(crate) fn or(&self, others: &Settings) -> Settings {
+        Settings {
+            mac: self.mac.or(others.mac),
+            mtu: self.mtu.or(others.mtu),
+            promisc: self.promisc.or(others.promisc),
+            allmulti: self.allmulti.or(others.allmulti),
+            tx_queue_length: self.tx_queue_length.or(others.tx_queue_length),
+        }
+    }
+
+    fn change(&self) -> Change {
+        Change {
+            mac: self.mac,
+            mtu: self.mtu,
+            promiscuous: self.promisc,
+            all_multicast: self.allmulti,
+            tx_queue_length: self.tx_queue_length,
+            ..Change::default()
+        }
+    }
+
+    /// What is said, in words.
+    fn words(&self) -> Vec<(&'static str, String)> {
+        let switched = |on: Option<bool>| on.map(|on| if on { "on".to_owned() } else { "off".to_owned() });
+        let all = [
+            ("MAC", self.mac.map(|mac| mac.to_string())),
+            ("MTU", self.mtu.map(|mtu| mtu.to_string())),
+            ("promisc", switched(self.promisc)),
+            ("allmulti", switched(self.allmulti)),
+            ("txQLen", self.tx_queue_length.map(|length| length.to_string())),
+        ];
+        all.into_iter().filter_map(|(of, value)| Some((of, value?))).collect()
+    }
+}
+
+/// A link as this ADD found it.
+#[derive(Clone)]
+struct Was {
+    container: Netlink,
+    link: Link,
+    before: Settings,
+}
+
+impl Was {
+    fn put_back(&self) -> Result<()> {
+        put(&self.container, &self.link.name, &self.before)
+    }
+}
+
+impl fmt::Display for Was {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "settings of {}", self.link.name)
+    }
+}
+
+fn give_back(lent: &mut Lent, ifname: &str, netns: Option<&Netns>) -> Result<()> {
+    let before = std::mem::take(&mut lent.link);
+    match netns {
+        Some(netns) if before != Settings::default() => put(&Netlink::inside(netns)?, ifname, &before),
+        _ => Ok(()),
+    }
+}
+
+/// A link that is gone needs nothing.
+fn put(netlink: &Netlink, ifname: &str, settings: &Settings) -> Result<()> {
+    let Some(link) = netlink.find_link(ifname)? else { return Ok(()) };
+    let (changed, _) = settings.differing(&link);
+    if changed == Settings::default() {
+        return Ok(());
+    }
+    match netlink.change(link.index, &changed.change()) {
+        Err(error) if !error.is_absent() => Err(error.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,150 @@
+//! The list of the sysctls that networks may set: the node's word, not a network's.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use cnikit_skel::{Error, Result, code};
+use nix::fcntl::OFlag;
+use regex_lite::Regex;
+
+/// Where it stands, as with the reference. Absent, everything is allowed.
+pub const LIST: &str = "/etc/cni/tuning/allowlist.conf";
+
+/// The line by which a list is read as the reference reads it: a key is allowed if a line fits any part of it.
+const UNANCHORED: &str = "#unanchored";
+/// What a line begins with that allows nothing: no key has it.
+const COMMENT: char = '#';
+/// More than anybody would read.
+const LIMIT: u64 = 1 << 20;
+
+/// Whether the list can be read, which STATUS asks.
+pub fn available() -> Result<()> {
+    read(Path::new(LIST))?.map_or(Ok(()), |text| lines(&text).map(drop))
+}
+
+/// All of these keys, as they are written, are allowed.
+pub(super) fn judge<'a>(keys: impl Iterator<Item = &'a str>) -> Result<()> {
+    let mut keys = keys.peekable();
+    if keys.peek().is_none() {
+        return Ok(());
+    }
+    let Some(text) = read(Path::new(LIST))? else { return Ok(()) };
+    let lines = lines(&text)?;
+    keys.try_for_each(|key| allowed(&lines, key))
+}
+
+fn allowed(lines: &[(&str, Regex)], key: &str) -> Result<()> {
+    if lines.iter().any(|(_, line)| line.is_match(key)) {
+        return Ok(());
+    }
+    let texts: Vec<&str> = lines.iter().map(|(text, _)| *text).collect();
+    let text = format!("Sysctl {key} is not allowed. Only the following sysctls are allowed: [{}]", texts.join(" "));
+    Err(Error::config(text).remedy(format!(
+        "each line of {LIST} is a regular expression that has to fit the whole key as it is written; add one, or drop the key"
+    )))
+}
+
+/// Each line that allows something, with what it fits.
+fn lines(text: &str) -> Result<Vec<(&str, Regex)>> {
+    let all = || text.lines().map(str::trim);
+    let anchored = all().all(|line| line != UNANCHORED);
+    let one = |line| {
+        let refused = |error: regex_lite::Error| {
+            let text = format!("{LIST} has a line that is no regular expression: {line:?}: {error}");
+            Error::new(code::SYSTEM, text).remedy("correct the line: until then no sysctl is allowed")
+        };
+        // By itself first: no line may end the group that it is put into.
+        let plain = Regex::new(line).map_err(refused)?;
+        let whole = if anchored { Regex::new(&format!(r"\A(?:{line})\z")).map_err(refused)? } else { plain };
+        Ok((line, whole))
+    };
+    all().filter(|line| !line.is_empty() && !line.starts_with(COMMENT)).map(one).collect()
+}
+
+/// The list, if there is one. What is there and cannot be read allows nothing.
+fn read(list: &Path) -> Result<Option<String>> {
+    let unreadable = |error: io::Error| {
+        let text = format!("{} is there but cannot be read: {error}", list.display());
+        Error::new(code::SYSTEM, text).remedy("make it a text file that root can read: until then no sysctl is allowed")
+    };
+    // Not waiting for whoever would write into a FIFO.
+    let file = match OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(list) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(list).is_err() => {
+            return Ok(None);
+        }
+        opened => opened.map_err(unreadable)?,
+    };
+    if !file.metadata().map_err(unreadable)?.is_file() {
+        return Err(unreadable(io::Error::other("it is not a regular file")));
+    }
+    let mut text = String::new();
+    match file.take(LIMIT + 1).read_to_string(&mut text).map_err(unreadable)? as u64 {
+        ..=LIMIT => Ok(Some(text)),
+        _ => Err(unreadable(io::Error::other("it is longer than a mebibyte"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allows(list: &str, key: &str) -> bool {
+        allowed(&lines(list).unwrap(), key).is_ok()
+    }
+
+    #[test]
+    fn a_line_fits_the_whole_key_as_it_is_written() {
+        let list =
+            "\n  ^net\\.ipv4\\.conf\\.[a-z0-9]+\\.arp_notify$  \nnet.core.so|net/core/.*\n# net.ipv4.ip_forward\n";
+        for (key, is_allowed) in [
+            ("net.ipv4.conf.eth0.arp_notify", true),
+            ("net.ipv4.conf.IFNAME.arp_notify", false),
+            ("net/core/somaxconn", true),
+            ("net.core.so", true),
+            ("net.core.somaxconn", false),
+            ("xnet.core.so", false),
+            ("net.ipv4.ip_forward", false),
+            ("", false),
+        ] {
+            assert_eq!(allows(list, key), is_allowed, "{key}");
+        }
+        assert!(!allows("", "net.core.somaxconn"), "an empty list allows nothing");
+        assert!(!allows("net.core.so", "net.core.so\nnet.core.somaxconn"));
+    }
+
+    #[test]
+    fn only_the_list_itself_can_ask_to_be_read_as_the_reference_reads_it() {
+        assert!(allows("net.core.so\n#unanchored", "net.core.somaxconn"));
+        assert!(!allows("net.core.so\n# unanchored", "net.core.somaxconn"));
+        assert!(!allows("net.core.so\n#unanchored", "net.ipv4.ip_forward"));
+    }
+
+    #[test]
+    fn a_line_that_is_no_expression_allows_nothing_wherever_it_stands() {
+        for broken in ["net.core.so\n(", "a)|(.*", "*", "(?x)a # b)"] {
+            let refused = lines(broken).unwrap_err();
+            assert!(refused.msg.contains("has a line that is no regular expression"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_there_and_cannot_be_read_allows_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        assert_eq!(read(&at("absent")).unwrap(), None);
+        std::os::unix::fs::symlink(at("absent"), at("dangling")).unwrap();
+        fs::create_dir(at("directory")).unwrap();
+        nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+        fs::write(at("binary"), [0xff, 0xfe]).unwrap();
+        fs::write(at("long"), " ".repeat((1 << 20) + 1)).unwrap();
+        for name in ["dangling", "directory", "fifo", "binary", "long"] {
+            let refused = read(&at(name)).unwrap_err();
+            assert!(refused.msg.contains("is there but cannot be read"), "{name}: {refused}");
+        }
+        fs::write(at("list"), "a\n").unwrap();
+        std::os::unix::fs::symlink(at("list"), at("link")).unwrap();
+        assert_eq!(read(&at("link")).unwrap().as_deref(), Some("a\n"));
+    }
+}
