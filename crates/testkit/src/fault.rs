@@ -7,8 +7,8 @@ use std::path::Path;
 use cnikit::plan::{Drifts, Kind, Made, Plan, Resource, Scene};
 use cnikit::types::NetConf;
 use cnikit::{
-    Addresses, Attachment, Error, Input, Interface, InterfacePlugin, Journal, Plugins, Result, Source, Sources, code,
-    input::Stdin, serve,
+    Addresses, Answer, Attachment, Chained, ChainedPlugin, Error, Input, Interface, InterfacePlugin, Journal, Plugin,
+    Plugins, Result, Source, Sources, code, input::Stdin, serve,
 };
 use serde::Deserialize;
 
@@ -54,6 +54,20 @@ impl<P: InterfacePlugin> InterfacePlugin for Faulty<P> {
 
     fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
         with_faults(self.0.layer3(at, addresses), LINK_STEPS.get() + 1)
+    }
+}
+
+impl<P: ChainedPlugin> ChainedPlugin for Faulty<P> {
+    const KINDS: &'static [Kind] = P::KINDS;
+    const SOURCES: Sources = P::SOURCES;
+    const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
+
+    fn plan(&self, at: &Attachment, prev: &Answer) -> Result<Plan> {
+        Ok(with_faults(self.0.plan(at, prev)?, 0))
+    }
+
+    fn amend(&self, at: &Attachment, answer: &mut Answer) {
+        self.0.amend(at, answer);
     }
 }
 
@@ -124,10 +138,19 @@ impl fmt::Display for Stubborn {
 /// The plugin runs in this process, with its IPAM plugin from the list beside it. One line says how many faults and pairs of
 /// them were tried; nothing is tried after the first that leaves something.
 pub fn leaves_nothing<P: InterfacePlugin>(subject: &Subject, plugins: Plugins) -> usize {
+    tried::<Interface<Faulty<P>>>(subject, plugins)
+}
+
+/// The same of a plugin that changes what others made.
+pub fn changes_nothing<P: ChainedPlugin>(subject: &Subject) -> usize {
+    tried::<Chained<Faulty<P>>>(subject, &[])
+}
+
+fn tried<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
     let host = Host::new();
     let mut subject = subject.at(host.dir());
     subject.bin = beside_us(&host, plugins);
-    let running = host.container();
+    let running = subject.container(&host);
     assert_eq!(call::<P>(&subject, &host, "ADD", "c-other", &running, plugins).0, 0, "the first ADD sets the stage");
     let (mut places, mut pairs) = (0, 0);
     let went = caught(|| {
@@ -151,8 +174,8 @@ pub fn leaves_nothing<P: InterfacePlugin>(subject: &Subject, plugins: Plugins) -
 }
 
 /// Whether there was such a step.
-fn fails_at<P: InterfacePlugin>(subject: &Subject, host: &Host, place: usize, plugins: Plugins) -> bool {
-    let container = host.container();
+fn fails_at<P: Plugin>(subject: &Subject, host: &Host, place: usize, plugins: Plugins) -> bool {
+    let container = subject.container(host);
     let (before, inside) = (Snapshot::of(host), Snapshot::inside(&container));
     let (exit, said) = with(Some(place), None, || call::<P>(subject, host, "ADD", "c-fault", &container, plugins));
     if exit == 0 {
@@ -168,14 +191,8 @@ fn fails_at<P: InterfacePlugin>(subject: &Subject, host: &Host, place: usize, pl
 }
 
 /// A fault at the second place, and at the first something that the roll-back cannot undo.
-fn fails_twice<P: InterfacePlugin>(
-    subject: &Subject,
-    host: &Host,
-    before: &Snapshot,
-    places: [usize; 2],
-    plugins: Plugins,
-) {
-    let ([stubborn, place], container) = (places, host.container());
+fn fails_twice<P: Plugin>(subject: &Subject, host: &Host, before: &Snapshot, places: [usize; 2], plugins: Plugins) {
+    let ([stubborn, place], container) = (places, subject.container(host));
     let (exit, said) =
         with(Some(place), Some(stubborn), || call::<P>(subject, host, "ADD", "c-fault", &container, plugins));
     assert_eq!(exit, 1, "{said}");
@@ -186,7 +203,7 @@ fn fails_twice<P: InterfacePlugin>(
 }
 
 /// Calls the plugin in this process, on a thread that is on the host.
-fn call<P: InterfacePlugin>(
+fn call<P: Plugin>(
     subject: &Subject,
     host: &Host,
     verb: &str,
@@ -200,7 +217,7 @@ fn call<P: InterfacePlugin>(
         netns: container.path(),
         ifname: "eth0".into(),
         path: subject.bin.display().to_string(),
-        stdin: Stdin::Given(subject.conf.to_string().into_bytes()),
+        stdin: Stdin::Given(subject.conf_of(verb, &container.path()).to_string().into_bytes()),
         ..Input::default()
     };
     let (fault, stubborn) = (FAULT.get(), STUBBORN.get());
@@ -208,7 +225,7 @@ fn call<P: InterfacePlugin>(
         FAULT.set(fault);
         STUBBORN.set(stubborn);
         let mut said = Vec::new();
-        let exit = serve::<Interface<Faulty<P>>>(&subject.plugin, input, plugins, &mut said);
+        let exit = serve::<P>(&subject.plugin, input, plugins, &mut said);
         (exit, String::from_utf8_lossy(&said).into_owned())
     })
 }

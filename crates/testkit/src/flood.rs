@@ -51,7 +51,7 @@ pub fn survives(subject: &Subject, count: usize) {
     let host = Host::new();
     let subject = subject.at(host.dir());
     let before = Snapshot::of(&host);
-    let containers: Vec<Container> = (0..count).map(|_| host.container()).collect();
+    let containers: Vec<Container> = (0..count).map(|_| subject.container(&host)).collect();
     let results = each(&containers, |n, container| subject.add(&host, &format!("c-{n}"), container));
     let addresses: Vec<&str> = results.iter().flat_map(addresses).collect();
     let distinct: BTreeSet<&str> = addresses.iter().copied().collect();

@@ -17,6 +17,7 @@
 //! | [`mixed::interleaved`] | ADD by one maker's plugin, CHECK and DEL by another's, at random, on one network |
 //! | [`mixed::exchanged`] | all plugins are exchanged while containers run, and back: no packet is lost, nothing is left |
 //! | [`fault::leaves_nothing`] | a fault before every step, with and without a second one in the roll-back |
+//! | [`fault::changes_nothing`] | the same of a plugin that changes what others made |
 //! | [`kill::at_every_call`] | killed before any system call of ADD, DEL or GC: a DEL leaves nothing, and the next ADD works |
 //! | [`kill::at_moments`] | the same with `SIGTERM` at any moment |
 //! | [`kill::for_want`] | the same with a file size and a memory that do not suffice |

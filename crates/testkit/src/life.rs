@@ -12,7 +12,7 @@ use crate::subject::Subject;
 
 /// What is shared and stays after the last DEL: lines that hold one of these, see [`holds`](crate::snapshot::holds), may
 /// come with the first ADD.
-pub const SHARED: [&str; 22] = [
+pub const SHARED: [&str; 23] = [
     "cni0",                      // the bridge and whatever hangs on it
     "net/ipv4/ip_forward",       // forwarding
     "forwarding = 1",            // and what the kernel derives from it
@@ -32,6 +32,7 @@ pub const SHARED: [&str; 22] = [
     "tables: COMMIT",            //
     "directory: flannel",        // where configurations of a delegate were kept
     "directory: leases",         // and what host-local keeps for a network
+    "directory: tuning",         // and tuning for all of them
     LOCK,
     HINTS[0],
     HINTS[1],
@@ -49,7 +50,7 @@ pub(crate) fn is_traced(line: &str, id: &str) -> bool {
 
 /// ADD, CHECK, DEL leave nothing of the attachment, and a second cycle adds nothing even to what is shared.
 pub fn leaves_no_trace(subject: &Subject) {
-    let (host, container) = (Host::new(), Host::new().container());
+    let (host, container) = (Host::new(), subject.container(&Host::new()));
     let subject = subject.at(host.dir());
     // A loopback that was up once keeps its IPv4 address and queueing discipline for good: that is the kernel's doing.
     container.sh("ip link set lo up; ip link set lo down");
@@ -122,17 +123,18 @@ const POOR: [Poor; 12] = [
 ];
 
 /// DEL succeeds and leaves nothing of the attachment in every poor form, twice; also after nothing. Another container runs
-/// on all the while, even when its namespace is what `CNI_NETNS` names.
+/// on all the while, even when its namespace is what `CNI_NETNS` names. What others made before a chained plugin is as it was.
 pub fn survives_poor_dels(subject: &Subject) {
     let host = Host::new();
     let subject = subject.at(host.dir());
-    let (other, file) = (host.container(), host.dir().join("a file"));
+    let (other, file) = (subject.container(&host), host.dir().join("a file"));
     std::fs::write(&file, "").unwrap();
     let running = subject.add(&host, "c-other", &other);
     subject.call(&host, "DEL", "c-never", "", &[]).ok();
     for poor in &POOR {
-        let container = host.container();
+        let container = subject.container(&host);
         let before = Snapshot::of(&host);
+        let lent = subject.after.as_ref().map(|_| Snapshot::inside(&container));
         let result = subject.add(&host, "c-poor", &container);
         let path = match poor.netns {
             Sandbox::Same => container.path(),
@@ -148,6 +150,9 @@ pub fn survives_poor_dels(subject: &Subject) {
             assert_eq!((said.exit, said.stdout.as_str()), (0, ""), "DEL {}: {}", poor.what, said.stderr);
         }
         Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, poor.what);
+        if let Some(lent) = lent {
+            Snapshot::inside(&container).assert_unchanged_since(&lent, &[], poor.what);
+        }
         let said = subject.check(&host, "c-other", &other, &running);
         assert_eq!(said.exit, 0, "DEL {} hurt another container: {}", poor.what, said.stdout);
     }
@@ -205,7 +210,7 @@ impl Tampered {
 fn named(subject: &Subject, tampering: &Tampering) -> String {
     let host = Host::new();
     let subject = subject.at(host.dir());
-    let container = host.container();
+    let container = subject.container(&host);
     let result = subject.add(&host, "c-one", &container);
     subject.check(&host, "c-one", &container, &result).ok();
     tamper(&host, &container, &result, tampering);
@@ -229,7 +234,7 @@ fn logged(subject: &Subject, host: &Host, container: &Container, result: &Value)
 pub fn compared(subject: &Subject) -> BTreeSet<String> {
     let host = Host::new();
     let subject = subject.at(host.dir());
-    let container = host.container();
+    let container = subject.container(&host);
     let result = subject.add(&host, "c-one", &container);
     let log = logged(&subject, &host, &container, &result);
     let compared = steps(&log, "step", "check ");
@@ -264,7 +269,7 @@ fn steps(log: &str, key: &str, word: &str) -> BTreeSet<String> {
 pub fn names_all_at_once(subject: &Subject, tamperings: &[Tampering]) {
     let host = Host::new();
     let subject = subject.at(host.dir());
-    let container = host.container();
+    let container = subject.container(&host);
     let result = subject.add(&host, "c-one", &container);
     tamperings.iter().for_each(|tampering| tamper(&host, &container, &result, tampering));
     let (_, text) = subject.check(&host, "c-one", &container, &result).refused();

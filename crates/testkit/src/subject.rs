@@ -19,6 +19,17 @@ pub struct Subject {
     pub conf: Value,
     /// Variables of every call, over those of the protocol.
     pub env: Vec<(String, String)>,
+    /// Of a chained plugin: what it stands on.
+    pub after: Option<After>,
+}
+
+/// What the plugins before a chained one made in each container, and answered.
+#[derive(Clone, Debug)]
+pub struct After {
+    /// A shell line that makes it, inside.
+    pub made: String,
+    /// The result of their ADD; `$NETNS` in it is `CNI_NETNS`.
+    pub result: Value,
 }
 
 /// What a call answered.
@@ -81,7 +92,7 @@ impl Subject {
             }
         }
         let (bin, plugin) = (bin.to_owned(), plugin.to_owned());
-        Subject { bin, title: plugin.clone(), plugin, conf, env: Vec::new() }
+        Subject { bin, title: plugin.clone(), plugin, conf, env: Vec::new(), after: None }
     }
 
     /// The same, told from others of the same plugin by these words.
@@ -96,6 +107,30 @@ impl Subject {
         let mut changed = self.clone();
         changed.conf[key] = value;
         changed
+    }
+
+    /// The same behind other plugins of a chain: a shell line that makes in a container what they make there, and what they
+    /// answer, in which `$NETNS` is the container's path.
+    #[must_use]
+    pub fn after(&self, made: &str, result: Value) -> Subject {
+        Subject { after: Some(After { made: made.to_owned(), result }), ..self.clone() }
+    }
+
+    /// A container with what the plugin stands on.
+    pub fn container(&self, host: &Host) -> Container {
+        let container = host.container();
+        self.after.iter().for_each(|after| drop(container.sh(&after.made)));
+        container
+    }
+
+    /// The configuration of a call, as the runtime puts it together: an ADD has what the plugins before answered.
+    pub(crate) fn conf_of(&self, verb: &str, netns: &str) -> Value {
+        let mut conf = self.conf.clone();
+        if let Some(after) = self.after.as_ref().filter(|_| verb == "ADD") {
+            let result = after.result.to_string().replace("$NETNS", netns);
+            conf["prevResult"] = serde_json::from_str(&result).unwrap();
+        }
+        conf
     }
 
     /// The same with what it keeps under this directory: `$DIR` in its configuration stands for it, and there are the leases, if
@@ -124,7 +159,7 @@ impl Subject {
 
     /// One call, of the binary, as a runtime would make it.
     pub fn call(&self, host: &Host, verb: &str, id: &str, netns: &str, more: &[(&str, Value)]) -> Said {
-        let mut conf = self.conf.clone();
+        let mut conf = self.conf_of(verb, netns);
         for (key, value) in more {
             conf[*key] = value.clone();
         }

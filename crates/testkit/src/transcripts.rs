@@ -12,7 +12,7 @@
 //! | `stdout` | its answer, of an ADD that succeeded |
 //!
 //! Others, such as what the runtime had been asked to do, are for people. `@NETNS@/NAME` stands for the path of a container's
-//! network namespace, `@BIN@` for the plugin directory. Each host-local in the text gets a `dataDir` of the test's own.
+//! network namespace, `@BIN@` for the plugin directory. Each host-local and tuning in the text gets a `dataDir` of the test's own.
 //!
 //! ```no_run
 //! use cnikit_testkit::{Subject, transcripts};

@@ -89,9 +89,9 @@ impl Stage {
     /// For a verb: everything that is shared is there, but for the first ADD on a host.
     pub(super) fn new(subject: &Subject, verb: Verb) -> Stage {
         let host = Host::new();
-        let (subject, container) = (subject.at(host.dir()), fresh(&host));
+        let (subject, container) = (subject.at(host.dir()), fresh(subject, &host));
         let other = (verb != Verb::First).then(|| {
-            let other = host.container();
+            let other = subject.container(&host);
             let result = subject.add(&host, OTHER, &other);
             let first = subject.add(&host, "c-first", &container);
             subject.del(&host, "c-first", &container, &first);
@@ -117,7 +117,7 @@ impl Stage {
     }
 
     fn second(&self, verb: Verb) -> Option<Container> {
-        (verb == Verb::Gc).then(|| fresh(&self.host))
+        (verb == Verb::Gc).then(|| fresh(&self.subject, &self.host))
     }
 
     /// The call itself, watched.
@@ -128,8 +128,8 @@ impl Stage {
         limits: &[Limit],
         judge: impl FnMut(&Call) -> Verdict + Send,
     ) -> (Said, Trace) {
-        let (mut conf, added) = (self.subject.conf.clone(), self.prepare(verb, called));
         let path = if verb == Verb::PoorDel { String::new() } else { called.container.path() };
+        let (mut conf, added) = (self.subject.conf_of(verb.command(), &path), self.prepare(verb, called));
         match verb {
             Verb::Del => conf["prevResult"] = added,
             Verb::Gc => conf["cni.dev/valid-attachments"] = attachments(called.valid),
@@ -190,7 +190,7 @@ impl Stage {
 impl<'a> Turn<'a> {
     pub(super) fn new(stage: &'a Stage, scene: &'a Scene, id: String, before: &[Turn<'_>]) -> Turn<'a> {
         stage.before();
-        let own = scene.gone.then(|| fresh(&stage.host));
+        let own = scene.gone.then(|| fresh(&stage.subject, &stage.host));
         let path = own.as_ref().map_or_else(|| stage.container.path(), |own| format!("{}-that-is-gone", own.path()));
         let valid = [OTHER].into_iter().chain(before.iter().map(|turn| turn.id.as_str())).map(str::to_owned).collect();
         Turn { stage, scene, id, own, second: stage.second(scene.verb), path, valid }
@@ -295,7 +295,7 @@ impl<'a> Turn<'a> {
         if self.scene.verb.adds() {
             subject.call(host, "DEL", &self.id, &self.path, &[]).ok(); // of what failed and left nothing
         }
-        let newer = self.own.is_some().then(|| fresh(host));
+        let newer = self.own.is_some().then(|| fresh(subject, host));
         let container = newer.as_ref().unwrap_or(&self.stage.container);
         let result = subject.add(host, &self.id, container);
         subject.check(host, &self.id, container, &result).ok();
@@ -374,8 +374,8 @@ fn only_asks(call: &Call) -> bool {
 }
 
 /// A container whose loopback was up once: it keeps its IPv4 address for good, and that is the kernel's doing.
-fn fresh(host: &Host) -> Container {
-    let container = host.container();
+fn fresh(subject: &Subject, host: &Host) -> Container {
+    let container = subject.container(host);
     container.sh("ip link set lo up; ip link set lo down");
     container
 }

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::scene::Call;
 use crate::host::{Container, Host};
 use crate::snapshot::Snapshot;
+use crate::subject::{After, Subject};
 
 /// A host for one scene, with what the placeholders stand for.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub struct Ground {
     /// Where the paths of namespaces are.
     run: TempDir,
     containers: BTreeMap<String, Container>,
+    /// What a chained plugin stands on.
+    after: Option<After>,
 }
 
 impl Ground {
@@ -36,7 +39,13 @@ impl Ground {
             bridges: BTreeMap::new(),
             run: tempfile::tempdir().unwrap(),
             containers: BTreeMap::new(),
+            after: None,
         }
+    }
+
+    /// The same, and whoever is called finds in each container what it stands on.
+    pub(super) fn of(subject: &Subject) -> Ground {
+        Ground { after: subject.after.clone(), ..Ground::new(&subject.bin) }
     }
 
     /// What a runtime does before a call without being seen: Podman gives a removed network's bridge name to the next
@@ -54,6 +63,7 @@ impl Ground {
     pub fn environment(&mut self, call: &Call) -> Vec<(String, String)> {
         if let Some(name) = call.namespace().filter(|name| !self.containers.contains_key(*name)) {
             let (container, path) = (self.host.container(), self.path(name));
+            self.after.iter().for_each(|after| drop(container.sh(&after.made)));
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::os::unix::fs::symlink(container.path(), path).unwrap();
             self.containers.insert(name.to_owned(), container);
@@ -61,13 +71,15 @@ impl Ground {
         call.env.iter().map(|(key, value)| (key.clone(), self.fill(value))).collect()
     }
 
-    /// The configuration keeps its spelling: only the leases' directory comes in.
+    /// The configuration keeps its spelling: only the directory of what a plugin keeps comes in.
     pub fn fill(&self, text: &str) -> String {
         let leases = format!(r#""dataDir":"{}","type":"host-local""#, self.leases().display());
+        let lent = format!(r#""dataDir":"{}","type":"tuning""#, self.host.dir().join("tuning").display());
         text.replace("@NETNS@", &self.run.path().join("netns").to_string_lossy())
             .replace("@BIN@", &self.bin.to_string_lossy())
             .replace("@STATE@/bin", &self.bin.to_string_lossy())
             .replace(r#""type":"host-local""#, &leases)
+            .replace(r#""type":"tuning""#, &lent)
     }
 
     /// Where host-local keeps what it gave.

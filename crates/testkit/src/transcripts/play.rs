@@ -30,7 +30,7 @@ pub(super) struct Replay<'a> {
 
 impl Replay<'_> {
     pub(super) fn new(subject: &Subject, twist: Twist) -> Replay<'_> {
-        let ground = Ground::new(&subject.bin);
+        let ground = Ground::of(subject);
         Replay { subject, twist, ground, answers: BTreeMap::new(), failed: 0, killed: 0 }
     }
 
@@ -101,7 +101,7 @@ pub(super) fn with_keys(stdin: &str, subject: &Subject) -> String {
 
 /// The scene as it was, on a host of its own, to see how long each call is.
 fn rehearsed(scene: &Scene, subject: &Subject) -> Lengths {
-    let mut ground = Ground::new(&subject.bin);
+    let mut ground = Ground::of(subject);
     let mut length = |call: &Call| {
         let (env, stdin, mut calls) = (ground.environment(call), ground.fill(&with_keys(&call.stdin, subject)), 0);
         killed_call(&ground.host, subject, &env, stdin.as_bytes(), usize::MAX, &mut calls);
