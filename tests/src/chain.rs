@@ -1,4 +1,4 @@
-//! Chains: ours first, then plugins of the reference, as a runtime calls them.
+//! Chains: ours first, then plugins of the reference, or more of ours, as a runtime calls them.
 
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::{Container, Host, Snapshot, Subject};
@@ -19,13 +19,14 @@ fn first(plugin: &str, release: Release) -> Subject {
     subject(plugin, keys)
 }
 
-/// What comes after it, of the reference.
+/// What comes after it: of the reference, or ours where it is called so.
 fn next(plugin: &str, release: Release, mut keys: Value, host: &Host) -> Subject {
     keys["cniVersion"] = json!(release.speaks());
-    if plugin == "tuning" {
-        keys["dataDir"] = json!(host.dir().join("tuning"));
+    if plugin.ends_with("tuning") {
+        keys["dataDir"] = json!("$DIR/tuning");
     }
-    Subject::new(&release.bin(), plugin, keys)
+    let ours = plugin.strip_prefix("our ").map(|plugin| subject(plugin, keys.clone()));
+    ours.unwrap_or_else(|| Subject::new(&release.bin(), plugin, keys)).at(host.dir())
 }
 
 /// One chain on a host of its own.
@@ -71,7 +72,7 @@ impl Chain {
         for plugin in self.plugins.iter().rev() {
             plugin.del(&self.host, "c-one", &self.container, &self.result);
         }
-        let left = Snapshot::of(&self.host).added_since(&self.before, &[&SHARED[..], &["directory: tuning"]].concat());
+        let left = Snapshot::of(&self.host).added_since(&self.before, &SHARED);
         assert!(left.is_empty(), "{left:#?}");
     }
 }
@@ -79,8 +80,8 @@ impl Chain {
 /// Every release with which a chain is tried.
 pub const RELEASES: &[Release] = &[Release::Packaged, Release::Newest];
 
-/// After each of ours and these of the reference every CHECK passes; CHECK of ours names what else is done in the container,
-/// a line and a text each; and DEL of all leaves nothing.
+/// After each of ours and these, of the reference unless they are called `our …`, every CHECK passes; CHECK of ours names what
+/// else is done in the container, a line and a text each; and DEL of all leaves nothing.
 pub fn stays_true(firsts: &[&str], releases: &[Release], nexts: &[(&str, Value)], tamperings: &[(&str, &str)]) {
     for (release, first) in releases.iter().flat_map(|release| firsts.iter().map(move |first| (*release, first))) {
         let chain = Chain::add(first, release, nexts);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cnikit_testkit::Subject;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{apart, bin, dual_stack, flannel, installed, written_down};
 
@@ -25,6 +25,7 @@ macro_rules! each_harmed {
             ptp_and_its_ipam_plugin: with_ipam_apart("ptp"), moments, limits;
             flannel_over_bridge: delegating("in one process"), moments, limits;
             flannel_and_its_delegate: delegating("delegate apart"), moments, limits;
+            tuning: tuning(), moments, limits;
         }
     };
     ($tests:ident: $($name:ident: $subject:ident($($argument:literal),*) $(, $more:ident)*;)+) => {
@@ -62,6 +63,31 @@ fn interface(bin: &Path, plugin: &str, backend: &str) -> Subject {
 pub fn delegating(how: &str) -> Subject {
     let bin = if how == "delegate apart" { apart() } else { installed() };
     Subject { bin: bin.to_owned(), ..flannel() }.called(&format!("flannel, {how}"))
+}
+
+/// tuning with every key, and what it is to give back.
+pub fn tuning() -> Subject {
+    tuned(installed())
+}
+
+/// The same of these plugins.
+pub fn tuned(bin: &Path) -> Subject {
+    let sysctl = json!({"net.ipv4.conf.IFNAME.arp_notify": "1", "net.core.somaxconn": "100",
+        "net.ipv4.ip_local_port_range": "20000 0x7530"});
+    let conf = json!({"mac": "0A:00:00:00:00:07", "mtu": 1400, "promisc": true, "allmulti": true, "txQLen": 500,
+        "sysctl": sysctl, "restoreSysctls": true, "dataDir": "$DIR/tuning"});
+    Subject::new(bin, "tuning", conf).after(INTERFACE, interface_of_others())
+}
+
+/// What makes an interface of others'.
+pub const INTERFACE: &str =
+    "ip link add eth0 address 0a:00:00:00:00:01 type veth peer name peer0 && ip link set eth0 up";
+
+/// What they answer.
+pub fn interface_of_others() -> Value {
+    json!({"cniVersion": "1.1.0", "interfaces": [
+        {"name": "eth0", "mac": "0a:00:00:00:00:02"},
+        {"name": "eth0", "mac": "0a:00:00:00:00:01", "mtu": 1500, "sandbox": "$NETNS"}]})
 }
 
 /// A bridge that checks MACs.

@@ -24,7 +24,7 @@ use cnikit_testkit::Subject;
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
-const NAMES: [&str; 6] = ["bridge", "flannel", "host-local", "loopback", "ptp", "static"];
+const NAMES: [&str; 7] = ["bridge", "flannel", "host-local", "loopback", "ptp", "static", "tuning"];
 
 /// Where cargo puts what it builds beside this test: `target/TRIPLE/PROFILE`.
 pub fn built() -> PathBuf {

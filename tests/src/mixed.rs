@@ -107,7 +107,8 @@ impl Node<'_> {
         let conf = self.row.conf(self.host.dir(), self.release.speaks());
         let bin = if self.blind { self.blinded(&bin) } else { bin };
         let subject = Subject { env, ..Subject::new(&bin, self.row.plugin, conf) };
-        let more: Vec<_> = prev.map(|prev| ("prevResult", prev.clone())).into_iter().collect();
+        let before = self.row.before(netns).filter(|_| verb == "ADD");
+        let more: Vec<_> = prev.cloned().or(before).map(|prev| ("prevResult", prev)).into_iter().collect();
         subject.call(&self.host, verb, ID, netns, &more)
     }
 

@@ -167,6 +167,29 @@ pub const PTP: [Thing; 9] = [
     ),
 ];
 
+/// What tuning changes, as [`tuned`](crate::harmed::tuned) says; the last takes the others with it.
+pub const TUNING: [Tampering; 9] = [
+    tampering(
+        "ip link set eth0 address 0a:00:00:00:00:03",
+        "MAC of eth0: wanted 0a:00:00:00:00:07, found 0a:00:00:00:00:03",
+    ),
+    tampering("ip link set eth0 mtu 1450", "MTU of eth0: wanted 1400, found 1450"),
+    tampering("ip link set eth0 promisc off", "promisc of eth0: wanted on, found off"),
+    tampering("ip link set eth0 allmulticast off", "allmulti of eth0: wanted on, found off"),
+    tampering("ip link set eth0 txqueuelen 501", "txQLen of eth0: wanted 500, found 501"),
+    tampering("sysctl -qw net.ipv4.conf.eth0.arp_notify=0", "net/ipv4/conf/eth0/arp_notify: wanted 1, found 0"),
+    tampering("sysctl -qw net.core.somaxconn=101", "net/core/somaxconn: wanted 100, found 101"),
+    tampering(
+        "sysctl -qw net.ipv4.ip_local_port_range='20000 30001'",
+        "net/ipv4/ip_local_port_range: wanted 20000 0x7530, found 20000\t30001",
+    ),
+    tampering("ip link del eth0", "interface eth0: wanted in the container, found none"),
+];
+
+const fn tampering(line: &'static str, names: &'static str) -> Tampering {
+    Tampering { line, inside: true, names }
+}
+
 /// Masquerade with iptables.
 pub const IPTABLES: [Thing; 6] = [
     on_host(&["host iptables -A POSTROUTING *"], "iptables -t nat -D POSTROUTING 1", "masquerade"),

@@ -28,11 +28,13 @@ enum Stdin {
     Raw(fn() -> Vec<u8>),
 }
 
-const ALL: &[&str] = &["bridge", "ptp", "loopback", "flannel", "host-local", "static"];
-const MAIN: &[&str] = &["bridge", "ptp", "loopback", "flannel"];
+const ALL: &[&str] = &["bridge", "ptp", "loopback", "flannel", "host-local", "static", "tuning"];
+/// They enter the container.
+const MAIN: &[&str] = &["bridge", "ptp", "loopback", "flannel", "tuning"];
 const ASKING_IPAM: &[&str] = &["bridge", "ptp"];
-const KNOWING_ARGS: &[&str] = &["bridge", "host-local", "static"];
+const KNOWING_ARGS: &[&str] = &["bridge", "host-local", "static", "tuning"];
 const IPAM: &[&str] = &["host-local", "static"];
+const TUNING: &[&str] = &["tuning"];
 
 /// A host on which nothing may ever appear, and what calls refer to.
 struct Scene {
@@ -56,13 +58,16 @@ impl Scene {
         let ipam = json!({"type": "host-local", "dataDir": leases, "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]});
         let mut conf = json!({"cniVersion": "1.1.0", "name": "badnet", "type": plugin});
         let addresses = json!([{"address": "10.77.0.9/24", "gateway": "10.77.0.1"}]);
+        let written = json!({"type": "static", "addresses": addresses, "routes": [{"dst": "0.0.0.0/0"}]});
+        match plugin {
+            "loopback" => {}
+            "tuning" => conf["dataDir"] = json!(self.host.dir().join("tuning")),
+            "static" => conf["ipam"] = written,
+            _ => conf["ipam"] = ipam,
+        }
         if plugin == "flannel" {
             conf["subnetFile"] = flannel().conf["subnetFile"].clone();
             conf["dataDir"] = json!(self.host.dir().join("flannel"));
-        }
-        let written = json!({"type": "static", "addresses": addresses, "routes": [{"dst": "0.0.0.0/0"}]});
-        if plugin != "loopback" {
-            conf["ipam"] = if plugin == "static" { written } else { ipam };
         }
         conf
     }
@@ -417,6 +422,22 @@ const KEYS: &[(&[&str], &str, Type)] = &[
     (&["bridge"], "/macspoofchk", Bool),
     (&["bridge"], "/runtimeConfig/mac", Text),
     (&["bridge"], "/args/cni/mac", Text),
+    (TUNING, "/sysctl", Object),
+    (TUNING, "/sysctl/net.core.somaxconn", Text),
+    (TUNING, "/restoreSysctls", Bool),
+    (TUNING, "/mac", Text),
+    (TUNING, "/promisc", Bool),
+    (TUNING, "/mtu", Integer),
+    (TUNING, "/txQLen", Integer),
+    (TUNING, "/allmulti", Bool),
+    (TUNING, "/dataDir", Text),
+    (TUNING, "/runtimeConfig/mac", Text),
+    (TUNING, "/args/cni/mac", Text),
+    (TUNING, "/args/cni/sysctl", Object),
+    (TUNING, "/args/cni/promisc", Bool),
+    (TUNING, "/args/cni/mtu", Integer),
+    (TUNING, "/args/cni/txQLen", Integer),
+    (TUNING, "/args/cni/allmulti", Bool),
     (IPAM, "/ipam", Object),
     (&["host-local"], "/ipam/dataDir", Text),
     (&["host-local"], "/ipam/resolvConf", Text),
@@ -536,6 +557,21 @@ fn values() -> Vec<Bad> {
     ]
 }
 
+/// Values of tuning's keys that cannot be; `tests/tuning.rs` has those of its sysctls.
+fn values_of_tuning() -> Vec<Bad> {
+    let tuning = |pointer, value: Value, says: &str| bad(TUNING, "ADD", [(pointer, value)], 7, says);
+    vec![
+        bad(TUNING, "ADD", NONE, 7, "Required prevResult missing"),
+        tuning("/mac", json!("nonsense"), "is no MAC address"),
+        tuning("/mac", json!("0a:58:00:ff:01:02:03:04"), "is no MAC address"),
+        tuning("/runtimeConfig/mac", json!("01:00:5e:00:00:01"), "cannot be the MAC of an interface"),
+        tuning("/args/cni/mac", json!("00:00:00:00:00:00"), "cannot be the MAC of an interface"),
+        tuning("/mtu", json!(70_000), "70000"),
+        tuning("/args/cni/mtu", json!(70_000), "args.cni.mtu"),
+        tuning("/txQLen", json!(-1), "txQLen"),
+    ]
+}
+
 /// Values of host-local's keys that cannot be.
 fn values_of_host_local() -> Vec<Bad> {
     let host_local = |pointer, value: Value, says: &str| bad(&["host-local"], "ADD", [(pointer, value)], 7, says);
@@ -608,7 +644,7 @@ fn values_of_flannel() -> Vec<Bad> {
 fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_nothing() {
     let scene = Scene::new();
     let (before, inside) = (Snapshot::of(&scene.host), Snapshot::inside(&scene.container));
-    let values = [values(), values_of_host_local(), values_of_static(), values_of_flannel()];
+    let values = [values(), values_of_host_local(), values_of_static(), values_of_flannel(), values_of_tuning()];
     let table = [documents(), variables(), names(), sandboxes(&scene), args(), types(&scene)].into_iter().chain(values);
     let mut wrong = Vec::new();
     for bad in table.flatten() {

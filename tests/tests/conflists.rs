@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use cnikit::{Interface, IpamPlugin, Plugin};
+use cnikit::{Chained, Interface, IpamPlugin, Plugin};
 use cnikit_libcni::{
     Cache, Chooser, Chosen, Error, Finding, HostRoute, PluginKeys, Reason, Rule, Runtime, Severity, Validator, Watcher,
     load,
@@ -593,12 +593,14 @@ fn known() -> Vec<PluginKeys> {
     };
     let (bridge, bridge_args) = (Interface::<bridge::Bridge>::SOURCES, Interface::<bridge::Bridge>::KNOWN_ARGS);
     let (ptp, ptp_args) = (Interface::<ptp::Ptp>::SOURCES, Interface::<ptp::Ptp>::KNOWN_ARGS);
+    let (tuning, tuning_args) = (Chained::<tuning::Tuning>::SOURCES, Chained::<tuning::Tuning>::KNOWN_ARGS);
     let args = <host_local::HostLocal as IpamPlugin>::KNOWN_ARGS;
     let more = ["runtimeConfig.ipRanges", "runtimeConfig.ips", "args.cni.ips"].map(keys::Key::elsewhere);
     vec![
         of("bridge", keys::of_plugin::<bridge::Bridge>(bridge, bridge_args)),
         of("ptp", keys::of_plugin::<ptp::Ptp>(ptp, ptp_args)),
         of("loopback", keys::of_plugin::<loopback::Loopback>(&[], None)),
+        of("tuning", keys::of_plugin::<tuning::Tuning>(tuning, tuning_args)),
         of("host-local", [keys::of_plugin::<host_local::HostLocal>(&[], args), more.to_vec()].concat()),
     ]
 }

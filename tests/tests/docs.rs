@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
 use cnikit::types::NetConf;
-use cnikit::{Delegating, Interface, InterfacePlugin, Ipam, IpamPlugin, Plugin};
+use cnikit::{ChainedPlugin, Delegating, Interface, InterfacePlugin, Ipam, IpamPlugin, Plugin};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Host, Subject};
 use cnikit_tests::docs::{Example, Page, examples, page, pages};
@@ -51,6 +51,17 @@ fn documented() -> Vec<Documented> {
         },
         of_interface::<bridge::Bridge>("bridge", json!({"vlanTrunk": [{"minID": 400, "maxID": 409}]})),
         of_interface::<ptp::Ptp>("ptp", json!({"ipam": host_local})),
+        Documented {
+            name: "tuning",
+            keys: keys::of_plugin::<tuning::Tuning>(
+                <tuning::Tuning as ChainedPlugin>::SOURCES,
+                <tuning::Tuning as ChainedPlugin>::KNOWN_ARGS,
+            ),
+            read: shown::<tuning::Tuning>,
+            // Where something is kept makes a difference if there is something to keep.
+            base: json!({"sysctl": {"net.core.somaxconn": "1"}, "mtu": 1450}),
+            under: "",
+        },
         Documented {
             name: "host-local",
             keys: [

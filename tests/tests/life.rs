@@ -3,8 +3,9 @@
 use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
-use cnikit_tests::tampering::{BRIDGE, COMMON, IN_THE_RING, IPTABLES, LAYER2, NFTABLES, PTP, SPOOF, Thing};
-use cnikit_tests::{dual_stack, flannel, interface_subjects, subject, written_down};
+use cnikit_tests::harmed::tuned;
+use cnikit_tests::tampering::{BRIDGE, COMMON, IN_THE_RING, IPTABLES, LAYER2, NFTABLES, PTP, SPOOF, TUNING, Thing};
+use cnikit_tests::{bin, dual_stack, flannel, interface_subjects, subject, written_down};
 use serde_json::json;
 
 fn loopback() -> Subject {
@@ -39,7 +40,7 @@ fn ptp() -> Subject {
 
 #[test]
 fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
-    let more = [loopback(), addresses_written_down(), bridge_with_static(), flannel()];
+    let more = [loopback(), addresses_written_down(), bridge_with_static(), flannel(), tuned(bin())];
     interface_subjects().iter().chain(&more).for_each(life::leaves_no_trace);
 }
 
@@ -68,6 +69,11 @@ fn del_succeeds_in_every_poor_form_of_ptp() {
     life::survives_poor_dels(&ptp());
 }
 
+#[test]
+fn del_succeeds_in_every_poor_form_of_tuning_and_gives_everything_back() {
+    life::survives_poor_dels(&tuned(bin()));
+}
+
 /// host-local is called in this process, for it is this very program under another name.
 static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocal>>("host-local")];
 
@@ -84,6 +90,12 @@ fn a_fault_before_any_step_of_ptp_leaves_nothing() {
 }
 
 #[test]
+fn a_fault_before_any_step_of_tuning_changes_nothing() {
+    let tried = fault::changes_nothing::<tuning::Tuning>(&tuned(bin()));
+    assert_eq!(tried, 3, "sysctls, the link, and the place behind them");
+}
+
+#[test]
 fn a_fault_before_any_step_leaves_nothing_of_iptables_either() {
     let subject = ptp().with("ipMasqBackend", json!("iptables")).called("ptp iptables");
     fault::leaves_nothing::<ptp::Ptp>(&subject, BESIDE);
@@ -97,6 +109,11 @@ fn sixty_four_at_once_get_sixty_four_addresses_on_a_bridge() {
 #[test]
 fn sixteen_at_once_get_sixteen_addresses_from_flannel() {
     flood::survives(&flannel(), 16);
+}
+
+#[test]
+fn sixty_four_interfaces_are_tuned_at_once() {
+    flood::survives(&tuned(bin()), 64);
 }
 
 #[test]
@@ -117,6 +134,7 @@ fn tampered() -> Vec<(Subject, Vec<Tampering>)> {
         (mtu(ptp()), by(&[&COMMON, &PTP, &NFTABLES])),
         (layer2(), by(&[&LAYER2])),
         (loopback(), vec![down]),
+        (tuned(bin()), TUNING.to_vec()),
     ]
 }
 
@@ -171,6 +189,11 @@ fn check_names_every_difference_at_once() {
         alone.filter(|one| !["del", "down", "nomaster"].iter().any(|word| one.line.contains(word))).collect();
     assert!(alone.len() > 15);
     life::names_all_at_once(&bridge().with("mtu", json!(1400)), &alone);
+}
+
+#[test]
+fn check_of_tuning_names_every_difference_at_once() {
+    life::names_all_at_once(&tuned(bin()), &TUNING[..TUNING.len() - 1]);
 }
 
 #[test]

@@ -25,6 +25,13 @@ fn loopback_host_local_and_static_are_alike() {
 }
 
 #[test]
+fn tuning_is_alike() {
+    for release in [Release::Packaged, Release::Newest] {
+        mixed::alike(release, &of("tuning"));
+    }
+}
+
+#[test]
 fn bridge_is_like_the_packaged_one() {
     mixed::alike(Release::Packaged, &of("bridge"));
 }

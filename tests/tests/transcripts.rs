@@ -47,8 +47,9 @@ struct Replay<'a> {
     scene: &'a Scene,
     variation: Variation,
     ground: Ground,
-    /// Our answer to the ADD of each attachment that is there.
-    attached: BTreeMap<String, (Call, Value)>,
+    /// Our answer to the ADD of each attachment that is there, by each plugin of its chain; in all scenes their names come in
+    /// the order of the chain.
+    attached: BTreeMap<[String; 2], (Call, Value)>,
 }
 
 impl Replay<'_> {
@@ -104,7 +105,7 @@ impl Replay<'_> {
             }
         }
         let abandoned = std::mem::take(&mut self.attached);
-        abandoned.into_values().for_each(|(add, _)| self.one(&add.lost()));
+        abandoned.into_values().rev().for_each(|(add, _)| self.one(&add.lost()));
     }
 
     fn one(&mut self, call: &Call) {
@@ -128,10 +129,10 @@ impl Replay<'_> {
             let answer = said.json();
             let (ours, theirs) = (self.what_matters(&answer), self.what_matters(&call.answer));
             assert!(call.exit != 0 || ours == theirs, "{about}: ours {ours}, the reference's {theirs}");
-            self.attached.insert(call.attachment(), (call.clone(), answer));
+            self.attached.insert([call.attachment(), call.plugin.clone()], (call.clone(), answer));
         } else if call.is("DEL") {
             assert_eq!(said.stdout, "", "{about}");
-            self.attached.remove(&call.attachment());
+            self.attached.remove(&[call.attachment(), call.plugin.clone()]);
         } else if call.is("VERSION") {
             assert!(said.json()["supportedVersions"].as_array().unwrap().contains(&json!("0.4.0")), "{about}");
         }
@@ -150,7 +151,8 @@ impl Replay<'_> {
 
     /// A runtime keeps the answer of an ADD for the DEL; a configuration that changed between them changes its version too.
     fn stdin(&self, call: &Call) -> String {
-        let ours = self.attached.get(&call.attachment()).map(|(_, answer)| answer);
+        let is_its = |([attachment, _], _): &(&[String; 2], _)| *attachment == call.attachment();
+        let ours = self.attached.iter().rev().find(is_its).map(|(_, (_, answer))| answer);
         let mut conf = call.conf();
         match ours.filter(|_| self.variation == Variation::OurAnswers && conf.get("prevResult").is_some()) {
             Some(ours) if ours["cniVersion"] == conf["cniVersion"] => {

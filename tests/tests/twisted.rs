@@ -1,6 +1,7 @@
 //! What real runtimes sent, twisted: to the plugin that it was for and to every other.
 
 use cnikit_testkit::transcripts::survives;
+use cnikit_tests::harmed::{INTERFACE, interface_of_others};
 use cnikit_tests::transcripts::scenes;
 use cnikit_tests::{script, subject};
 use serde_json::json;
@@ -24,6 +25,11 @@ twisted! {
     flannel: "flannel";
     host_local: "host-local";
     static_ipam: "static";
+}
+
+#[test]
+fn tuning() {
+    survives(&subject("tuning", json!({})).after(INTERFACE, interface_of_others()), &scenes(""), SCENES);
 }
 
 /// It answers all requests, whole or not, and leaves a link of each container.

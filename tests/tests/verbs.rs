@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-const PLUGINS: [&str; 6] = ["bridge", "flannel", "host-local", "loopback", "ptp", "static"];
+const PLUGINS: [&str; 7] = ["bridge", "flannel", "host-local", "loopback", "ptp", "static", "tuning"];
 
 fn bridge() -> Subject {
     subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()}))

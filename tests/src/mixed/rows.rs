@@ -1,4 +1,4 @@
-//! The configurations: every key of the contracts' tables for loopback, bridge, ptp, host-local and static.
+//! The configurations: every key of the contracts' tables for loopback, bridge, ptp, host-local, static and tuning.
 
 use std::path::Path;
 
@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::Release;
 use crate::dual_stack;
+use crate::harmed::{INTERFACE, interface_of_others};
 
 /// One configuration, and on what it is played.
 #[derive(Clone, Debug)]
@@ -37,10 +38,12 @@ pub struct Row {
 pub(super) const RESOLV_CONF: &str =
     "nameserver 10.0.0.53\nnameserver fd00::53\nsearch a.example b.example\noptions ndots:2\n";
 
+/// Of whom there are rows.
+const PLUGINS: [&str; 6] = ["loopback", "bridge", "ptp", "host-local", "static", "tuning"];
+
 fn row(id: &str, keys: Value) -> Row {
     let plugin = id.split_once('/').map(|(plugin, _)| plugin);
-    let plugin =
-        ["loopback", "bridge", "ptp", "host-local", "static"].into_iter().find(|known| plugin == Some(known)).unwrap();
+    let plugin = PLUGINS.into_iter().find(|known| plugin == Some(known)).unwrap();
     let text = keys.to_string();
     Row {
         id: id.to_owned(),
@@ -92,7 +95,22 @@ impl Row {
         if conf["ipam"]["type"] == "host-local" {
             conf["ipam"]["dataDir"] = json!(dir.join("leases"));
         }
+        if self.plugin == "tuning" {
+            conf["dataDir"] = json!(dir.join("tuning"));
+        }
         conf
+    }
+
+    /// What the plugins before a chained one answered, of a container whose namespace is there.
+    pub(super) fn before(&self, netns: &str) -> Option<Value> {
+        let text = interface_of_others().to_string().replace("$NETNS", netns);
+        let result = || {
+            let mut result: Value = serde_json::from_str(&text).unwrap();
+            result["cniVersion"] = json!("1.0.0");
+            result["interfaces"][1]["mtu"].take();
+            result
+        };
+        (self.plugin == "tuning").then(result)
     }
 
     /// A text with every MAC that somebody chose.
@@ -128,7 +146,7 @@ fn defaults() -> Value {
 
 /// Every row that this machine's kernel can play.
 pub fn rows() -> Vec<Row> {
-    [loopback(), bridge_layer2(), bridge_layer3(), ptp(), host_local(), written_down()].concat()
+    [loopback(), bridge_layer2(), bridge_layer3(), ptp(), host_local(), written_down(), tuning()].concat()
 }
 
 fn loopback() -> Vec<Row> {
@@ -376,6 +394,39 @@ fn written_down() -> Vec<Row> {
             with(json!([{"address": "10.77.0.5/24"}, {"address": "fd00:77::5/64"}]), json!({"cniVersion": "0.2.0"})),
         ),
     ]
+}
+
+fn tuning() -> Vec<Row> {
+    let mac = "0a:00:00:00:00:07";
+    let all = json!({"mac": mac, "mtu": 1400, "promisc": true, "allmulti": true});
+    let sysctl = json!({"net.ipv4.conf.IFNAME.arp_notify": "1", "net/core/somaxconn": "100", "net.ipv4.conf.all.arp_filter": "1"});
+    let rows = vec![
+        row("tuning/nothing", json!({})),
+        row("tuning/as-it-is", json!({"mtu": 1500})),
+        row("tuning/link", all.clone()),
+        row("tuning/queue", json!({"txQLen": 500})).newest_only(),
+        row("tuning/link-in-args", json!({"mtu": 1300, "args": {"cni": all}})),
+        row(
+            "tuning/link-switched-off",
+            json!({"promisc": true, "allmulti": true,
+            "args": {"cni": {"promisc": false, "allmulti": false, "mtu": 1400}}}),
+        ),
+        row("tuning/mac-in-cni-args", json!({"mac": "0a:00:00:00:00:08"}))
+            .args("MAC=0a:00:00:00:00:07;IgnoreUnknown=1"),
+        row("tuning/mac-in-runtime-config", json!({"capabilities": {"mac": true}, "runtimeConfig": {"mac": mac}}))
+            .args("MAC=0a:00:00:00:00:09"),
+        row("tuning/mac-taken-away", json!({"mac": mac, "args": {"cni": {"mac": ""}}})),
+        row("tuning/sysctl", json!({"sysctl": sysctl})),
+        row(
+            "tuning/sysctl-in-args",
+            json!({"sysctl": sysctl, "args": {"cni": {"sysctl": {"net/core/somaxconn": "99"}}}}),
+        ),
+        row(
+            "tuning/sysctl-as-the-kernel-writes-it",
+            json!({"sysctl": {"net.ipv4.ip_local_port_range": "20000 30000"}}),
+        ),
+    ];
+    rows.into_iter().map(|row| row.inside(INTERFACE)).collect()
 }
 
 /// What needs a kernel whose bridges part VLANs.

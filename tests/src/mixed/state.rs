@@ -36,7 +36,8 @@ echo '#@ iptables'; iptables-save 2>&1
 echo '#@ ip6tables'; ip6tables-save 2>&1
 echo '#@ mac'; unshare -m sh -c 'mount -t sysfs sysfs /sys; cd /sys/class/net; for link in *; do
     [ ! -d $link ] || { read kind <$link/addr_assign_type; echo $link is of kind $kind; }; done'
-echo '#@ file'; cd $DIR && { [ ! -e leases ] || { find leases -printf '%y %m %p\n'; grep -r '' --exclude-dir=.idx leases; }; }
+echo '#@ file'; cd $DIR && { [ ! -e leases ] || { find leases -printf '%y %m %p\n'; grep -r '' --exclude-dir=.idx leases; }
+    [ ! -e tuning ] || find tuning -printf '%y %m %p\n'; }
 ";
 
 /// Times, counters, indexes, and what comes a moment later.

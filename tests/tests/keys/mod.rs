@@ -29,22 +29,29 @@ pub(crate) fn of_plugin<T: DeserializeOwned>(sources: Sources, args: Option<&[&s
     collect::<T>(&mut Vec::new(), "", &mut keys);
     for (name, places) in sources {
         let moved: Vec<Key> = keys.extract_if(.., |key| key.path == *name).collect();
-        let named = |place: &&Said| !matches!(place, Said::Key | Said::CniArg(_));
+        let place = |place: &Said| match place {
+            Said::Key => Some((*name).to_owned()),
+            Said::CniArg(_) => None,
+            elsewhere => Some(elsewhere.to_string()),
+        };
         let kind = &moved[0].kind;
-        keys.extend(places.iter().filter(named).map(|place| Key { path: place.to_string(), kind: kind.clone() }));
+        keys.extend(places.iter().filter_map(place).map(|path| Key { path, kind: kind.clone() }));
     }
     keys.extend(args.into_iter().flatten().map(|name| Key { path: format!("CNI_ARGS {name}"), kind: "string".into() }));
     keys
 }
 
-/// The keys below a path. Of `ipam` a main plugin reads the type alone: what else is there is another's.
+/// The keys below a path. Of `ipam` a main plugin reads the type alone: what else is there is another's. `args` is the
+/// protocol's, as `runtimeConfig` is.
 fn collect<T: DeserializeOwned>(path: &mut Vec<&'static str>, prefix: &str, keys: &mut Vec<Key>) {
     let Found { what: What::Struct(fields), .. } = asked::<T>(path) else { return };
     for field in fields.iter().copied().filter(|field| *field != "*") {
         path.push(field);
         let found = asked::<T>(path);
         let name = format!("{prefix}{field}");
-        keys.push(Key { path: name.clone(), kind: found.to_string() });
+        if !["args", "args.cni"].contains(&name.as_str()) {
+            keys.push(Key { path: name.clone(), kind: found.to_string() });
+        }
         if field != "ipam" {
             collect::<T>(path, &format!("{name}{}.", "[]".repeat(found.lists)), keys);
         }

@@ -1,0 +1,387 @@
+//! tuning: whose word counts, what is refused, and that all is given back.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_tests::harmed::{INTERFACE, interface_of_others, tuned};
+use cnikit_tests::{bin, subject};
+use serde_json::{Value, json};
+
+/// tuning with these keys, behind a plugin that made `eth0`, on this host.
+fn tuning(host: &Host, mut keys: Value) -> Subject {
+    keys["dataDir"] = "$DIR/tuning".into();
+    subject("tuning", keys).after(INTERFACE, interface_of_others()).at(host.dir())
+}
+
+/// A host with a container that has an interface of others', and how both were.
+struct Scene {
+    host: Host,
+    container: Container,
+    inside: Snapshot,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let host = Host::new();
+        let container = tuning(&host, json!({})).container(&host);
+        Scene { inside: Snapshot::inside(&container), container, host }
+    }
+
+    fn tuning(&self, keys: Value) -> Subject {
+        tuning(&self.host, keys)
+    }
+
+    fn add(&self, keys: Value) -> Value {
+        self.tuning(keys).add(&self.host, "c-one", &self.container)
+    }
+
+    fn del(&self, keys: Value) {
+        self.tuning(keys).call(&self.host, "DEL", "c-one", &self.container.path(), &[]).ok();
+    }
+
+    fn refused(&self, keys: Value) -> (u64, String) {
+        self.tuning(keys).call(&self.host, "ADD", "c-one", &self.container.path(), &[]).refused()
+    }
+
+    fn link(&self) -> String {
+        self.container.sh("ip -o link show dev eth0")
+    }
+
+    fn sysctl(&self, key: &str) -> String {
+        self.container.sh(&format!("sysctl -n {key}")).trim().to_owned()
+    }
+
+    /// The container is as it was, and nothing is kept.
+    fn assert_given_back(&self, when: &str) {
+        Snapshot::inside(&self.container).assert_unchanged_since(&self.inside, &[], when);
+        assert_eq!(self.kept(), [""; 0], "{when}");
+    }
+
+    /// The files that are kept.
+    fn kept(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.host.dir().join("tuning")).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+}
+
+#[test]
+fn the_result_says_what_the_containers_own_interface_has_now() {
+    let scene = Scene::new();
+    let result = scene.add(json!({"mac": "0A:00:00:00:00:07", "mtu": 1400}));
+    let interfaces = &result["interfaces"];
+    assert_eq!((&interfaces[0]["mac"], &interfaces[0]["mtu"]), (&json!("0a:00:00:00:00:02"), &Value::Null));
+    assert_eq!((&interfaces[1]["mac"], &interfaces[1]["mtu"]), (&json!("0a:00:00:00:00:07"), &json!(1400)));
+    assert!(scene.link().contains("mtu 1400") && scene.link().contains("0a:00:00:00:00:07"), "{}", scene.link());
+    let untouched = scene.add(json!({}));
+    assert_eq!(untouched["interfaces"][1]["mtu"], 1500, "a plugin without keys passes on what it got");
+}
+
+#[test]
+fn the_oldest_values_are_given_back_whatever_else_was_added() {
+    let scene = Scene::new();
+    let first = json!({"mtu": 1400, "sysctl": {"net.core.somaxconn": "100"}, "restoreSysctls": true});
+    scene.add(first.clone());
+    scene.add(json!({"mtu": 1300, "txQLen": 7, "sysctl": {"net.core.somaxconn": "99"}, "restoreSysctls": true}));
+    let second = json!({"mac": "0a:00:00:00:00:07", "mtu": 1350, "sysctl": {"net.ipv4.tcp_syn_retries": "1"},
+        "restoreSysctls": true});
+    scene.add(second.clone());
+    assert!(scene.link().contains("mtu 1350"), "{}", scene.link());
+    assert_eq!(scene.kept(), ["c-one_eth0.json"]);
+    // The last of the chain goes first.
+    scene.del(second);
+    scene.assert_given_back("after DEL of the second entry");
+    scene.del(first);
+    scene.assert_given_back("after DEL of the first entry");
+}
+
+#[test]
+fn an_add_that_fails_takes_nothing_from_the_one_before_it() {
+    let scene = Scene::new();
+    let first = json!({"mtu": 1400, "mac": "0a:00:00:00:00:07"});
+    scene.add(first.clone());
+    let tuned = Snapshot::inside(&scene.container);
+    let (code, text) = scene.refused(json!({"mac": "0a:00:00:00:00:08", "txQLen": 7, "mtu": 50}));
+    assert!(code == 100 && text.contains("Invalid argument"), "{code} {text}");
+    Snapshot::inside(&scene.container).assert_unchanged_since(&tuned, &[], "after an ADD that failed");
+    scene.del(first);
+    scene.assert_given_back("after DEL");
+}
+
+#[test]
+fn what_the_kernel_refuses_leaves_nothing_of_what_it_had_taken() {
+    let scene = Scene::new();
+    let taken = json!({"net.core.somaxconn": "100", "net.ipv4.conf.IFNAME.arp_notify": "1"});
+    for (keys, says) in [
+        (json!({"sysctl": {"net.ipv4.ip_local_port_range": "none"}}), "net/ipv4/ip_local_port_range"),
+        (json!({"mac": "0a:00:00:00:00:07", "mtu": 50}), "change link \"eth0\""),
+    ] {
+        for restores in [false, true] {
+            let mut all = keys.clone();
+            all["restoreSysctls"] = restores.into();
+            all["sysctl"] = taken.clone();
+            for (key, value) in keys["sysctl"].as_object().into_iter().flatten() {
+                all["sysctl"][key] = value.clone();
+            }
+            let (code, text) = scene.refused(all);
+            assert!(code == 100 && text.contains(says) && text.contains("Invalid argument"), "{code} {text}");
+            scene.assert_given_back(says);
+        }
+    }
+}
+
+/// What can be refused before anything is written, last in a list of what could be.
+#[test]
+fn everything_is_judged_before_the_first_write() {
+    let scene = Scene::new();
+    let sysctl = |key: &str| json!({"sysctl": {"net.core.somaxconn": "100", key: "1"}, "mtu": 1400});
+    let not_there = "there is no sysctl net/";
+    for (keys, code, says) in [
+        (sysctl("kernel.domainname"), 7, "invalid net sysctl key: \"kernel/domainname\""),
+        (sysctl("/proc/sys/net/core/rmem_max"), 7, "invalid net sysctl key"),
+        (sysctl("../net.core.nothing"), 7, not_there),
+        (sysctl("net/../../../etc/hostname"), 7, not_there),
+        (sysctl("net/ipv4/conf/../../../kernel/hostname"), 7, not_there),
+        (sysctl("net.ipv4.conf.eth9.arp_notify"), 7, "there is no sysctl net/ipv4/conf/eth9/arp_notify"),
+        (sysctl("net/core.somaxconn"), 7, "duplicated sysctl keys are not allowed: \"net.core.somaxconn\""),
+        (sysctl("net.core.a\0b"), 7, "zero byte"),
+        (json!({"sysctl": {"net.core.somaxconn": "100"}, "mac": "01:00:5e:00:00:01"}), 7, "cannot be the MAC"),
+        (json!({"sysctl": {"net.core.somaxconn": "100"}, "mac": "nonsense"}), 7, "is no MAC address"),
+    ] {
+        let (said, text) = scene.refused(keys.clone());
+        assert!(said == code && text.contains(says), "{keys}: {said} {text}");
+        scene.assert_given_back(says);
+    }
+    scene.container.sh("ip link set eth0 down; ip link set eth0 name eth5");
+    let (code, text) = scene.refused(json!({"sysctl": {"net.core.somaxconn": "100"}, "mtu": 1400}));
+    assert!(code == 101 && text.contains("Cannot find container link eth0"), "{code} {text}");
+    assert_ne!(scene.sysctl("net.core.somaxconn"), "100");
+}
+
+#[test]
+fn sysctls_are_set_in_the_order_of_the_document_and_stay_unless_they_are_to_go_back() {
+    let scene = Scene::new();
+    let (all, one) = ("net.ipv6.conf.all.forwarding", "net.ipv6.conf.eth0.forwarding");
+    for (first, second, found) in [((all, "1"), (one, "0"), "0"), ((one, "0"), (all, "1"), "1")] {
+        let keys = format!(r#"{{"{}":"{}","{}":"{}"}}"#, first.0, first.1, second.0, second.1);
+        let sysctl: Value = serde_json::from_str(&keys).unwrap();
+        let restoring = json!({"sysctl": sysctl, "restoreSysctls": true});
+        scene.add(restoring.clone());
+        assert_eq!(scene.sysctl(one), found, "{keys}");
+        scene.del(restoring);
+        scene.assert_given_back(&keys);
+    }
+    let staying = json!({"sysctl": {"net.core.somaxconn": "100"}});
+    scene.add(staying.clone());
+    scene.del(staying);
+    assert_eq!(scene.sysctl("net.core.somaxconn"), "100");
+    assert_eq!(scene.kept(), [""; 0]);
+}
+
+#[test]
+fn a_name_with_dots_is_one_name_and_only_the_containers_settings_change() {
+    let scene = Scene::new();
+    let before = Snapshot::of(&scene.host);
+    scene.container.sh("ip link add eth0.7 type veth peer name peer7");
+    for (key, setting) in [
+        ("net.ipv4.conf.IFNAME.arp_notify", "arp_notify"),
+        ("net/ipv4/conf/eth0.7/arp_accept", "arp_accept"),
+        ("net.ipv4.conf.eth0.7.arp_announce", "arp_announce"),
+    ] {
+        let conf = scene.tuning(json!({"sysctl": {key: "1"}, "prevResult": {"cniVersion": "1.1.0"}})).conf.to_string();
+        let ifname = [("CNI_IFNAME", "eth0.7")];
+        let called = scene.tuning(json!({}));
+        called.call_raw(&scene.host, "ADD", "c-one", &scene.container.path(), conf.as_bytes(), &ifname).ok();
+        assert_eq!(scene.container.sh(&format!("cat /proc/sys/net/ipv4/conf/eth0.7/{setting}")), "1\n", "{key}");
+    }
+    Snapshot::of(&scene.host).assert_unchanged_since(&before, &[], "on the host");
+}
+
+#[test]
+fn who_says_a_key_last_is_heard() {
+    let scene = Scene::new();
+    let mac = |last: u8| format!("0a:00:00:00:00:{last:02x}");
+    let said = |conf: Value, args: &str| {
+        let subject = scene.tuning(conf);
+        let env = [("CNI_ARGS", args)];
+        subject.call_raw(&scene.host, "PLAN", "c", "", subject.conf.to_string().as_bytes(), &env).ok().to_string()
+    };
+    let all = json!({"mac": mac(1), "mtu": 1401, "promisc": true, "txQLen": 1, "allmulti": true,
+        "sysctl": {"net.core.a": "1", "net.core.b": "1"}, "runtimeConfig": {"mac": mac(3)}});
+    let with = |args: Value| {
+        let mut conf = all.clone();
+        conf["args"] = json!({"cni": args});
+        conf
+    };
+    let env = format!("MAC={}", mac(2));
+    assert!(said(json!({"mac": mac(1)}), "").contains(&mac(1)));
+    assert!(said(json!({"mac": mac(1)}), &env).contains(&mac(2)));
+    assert!(said(json!({"mac": mac(1), "runtimeConfig": {"mac": ""}}), &env).contains(&mac(2)));
+    assert!(said(all.clone(), &env).contains(&mac(3)));
+    assert!(said(with(json!({"mac": mac(4)})), &env).contains(&mac(4)));
+    assert!(!said(with(json!({"mac": ""})), &env).contains("MAC"), "an empty one takes it away");
+    let other = said(
+        with(
+            json!({"mtu": 1402, "promisc": false, "txQLen": 2, "allmulti": false, "sysctl": {"net.core.b": "2", "net.core.c": "3", "net.core.a": null}}),
+        ),
+        "",
+    );
+    for word in ["MTU 1402", "txQLen 2", "allmulti off", "net/core/a = 1, net/core/b = 2, net/core/c = 3"] {
+        assert!(other.contains(word), "{word}: {other}");
+    }
+    assert!(!other.contains("promisc"), "{other}");
+    let none = said(with(json!({"mtu": 0})), "");
+    assert!(!none.contains("MTU"), "{none}");
+    let alone = said(json!({"args": {"cni": {"sysctl": {"net.core.a": "1"}}}}), "");
+    assert!(alone.contains("net/core/a = 1"), "{alone}");
+}
+
+#[test]
+fn gc_gives_back_what_is_not_valid_in_containers_that_live() {
+    let scene = Scene::new();
+    let keys = json!({"mtu": 1400, "sysctl": {"net.core.somaxconn": "100"}, "restoreSysctls": true});
+    let (subject, other) = (scene.tuning(keys.clone()), scene.tuning(keys.clone()).with("name", json!("othernet")));
+    let (valid, another) = (subject.container(&scene.host), subject.container(&scene.host));
+    scene.add(keys);
+    subject.add(&scene.host, "c-valid", &valid);
+    other.add(&scene.host, "c-other", &another);
+    fs::write(scene.host.dir().join("tuning/c-theirs_eth0.json"), "{\"mtu\":1500}").unwrap();
+    let more = [("cni.dev/valid-attachments", json!([{"containerID": "c-valid", "ifname": "eth0"}]))];
+    for _ in 0..2 {
+        subject.call(&scene.host, "GC", "", "", &more).ok();
+        let mut kept = scene.kept();
+        kept.sort();
+        assert_eq!(kept, ["c-other_eth0.json", "c-theirs_eth0.json", "c-valid_eth0.json"]);
+        Snapshot::inside(&scene.container).assert_unchanged_since(&scene.inside, &[], "after GC");
+        assert!([&valid, &another].iter().all(|one| one.sh("ip link show dev eth0").contains("mtu 1400")));
+    }
+}
+
+/// The name of its file is the same, but the namespace is another: what the first had is not given to the second.
+#[test]
+fn the_next_life_of_a_container_gets_its_own_values_back() {
+    let (scene, keys) = (Scene::new(), json!({"mac": "0a:00:00:00:00:07", "mtu": 1400}));
+    let former = scene.host.container();
+    former.sh("ip link add eth0 address 0a:00:00:00:00:99 mtu 1450 type veth peer name peer0");
+    scene.tuning(keys.clone()).add(&scene.host, "c-one", &former);
+    scene.add(keys.clone());
+    scene.del(keys);
+    scene.assert_given_back("after DEL");
+    assert!(former.sh("ip link show dev eth0").contains("mtu 1400"), "nobody asked for this one");
+}
+
+#[test]
+fn what_the_reference_kept_is_given_back_but_not_to_another_interface() {
+    let scene = Scene::new();
+    let theirs = "{\n \"mac\": \"0a:00:00:00:00:01\",\n \"promisc\": false,\n \"mtu\": 1500\n}";
+    let keep = || {
+        fs::create_dir_all(scene.host.dir().join("tuning")).unwrap();
+        fs::write(scene.host.dir().join("tuning/c-one_eth0.json"), theirs).unwrap();
+        scene.container.sh("ip link set eth0 address 0a:00:00:00:00:07 mtu 1400 promisc on");
+    };
+    keep();
+    let mut prev = interface_of_others();
+    prev["interfaces"][1]["sandbox"] = scene.container.path().into();
+    prev["interfaces"][1]["mac"] = "0a:00:00:00:00:55".into();
+    let more = |prev: &Value| [("prevResult", prev.clone())];
+    scene.tuning(json!({})).call(&scene.host, "DEL", "c-one", &scene.container.path(), &more(&prev)).ok();
+    assert!(scene.link().contains("mtu 1400") && scene.kept().is_empty(), "{}", scene.link());
+    keep();
+    prev["interfaces"][1]["mac"] = "0A:00:00:00:00:07".into();
+    scene.tuning(json!({})).call(&scene.host, "DEL", "c-one", &scene.container.path(), &more(&prev)).ok();
+    scene.assert_given_back("after DEL of the reference's");
+}
+
+#[test]
+fn a_file_that_is_damaged_holds_no_del_up() {
+    let (scene, keys) = (Scene::new(), json!({"mtu": 1400}));
+    for damage in ["", "{", "[]", "{\"mtu\":\"big\"}", "{\"cnikit\":{}}"] {
+        scene.add(keys.clone());
+        fs::write(scene.host.dir().join("tuning/c-one_eth0.json"), damage).unwrap();
+        scene.del(keys.clone());
+        assert!(scene.kept().is_empty(), "{damage}");
+        scene.container.sh("ip link set eth0 mtu 1500");
+    }
+}
+
+/// The plugin on a node with this list; its `/etc` is seen by nobody else.
+fn on_a_node_with(scene: &Scene, list: &str) -> Subject {
+    let (dir, real) = (scene.host.dir().join("node"), bin().join("tuning"));
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("prepare"), format!("mkdir -p /etc/cni/tuning; cd /etc/cni/tuning; {list}")).unwrap();
+    let line = format!("mount -t tmpfs node /etc && sh {} && exec {}", dir.join("prepare").display(), real.display());
+    fs::write(dir.join("tuning"), format!("#!/bin/sh\nexec unshare --mount sh -c '{line}'\n")).unwrap();
+    fs::set_permissions(dir.join("tuning"), PermissionsExt::from_mode(0o755)).unwrap();
+    let env = vec![("PATH".to_owned(), "/usr/sbin:/usr/bin:/sbin:/bin".to_owned())];
+    let keys = json!({"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1", "net.core.somaxconn": "100"}});
+    Subject { bin: dir, env, ..scene.tuning(keys) }
+}
+
+#[test]
+fn the_nodes_list_is_the_only_one_who_says_what_is_allowed() {
+    let (not_allowed, closed) = ("is not allowed. Only the following sysctls are allowed: [", "no sysctl is allowed");
+    let both = r"printf '^net\\.ipv4\\.conf\\.IFNAME\\.[a-z_]*$\nnet.core.*\n' >allowlist.conf";
+    let cases: [(&str, Option<&str>); 9] = [
+        (both, None),
+        ("rmdir /etc/cni/tuning", None),
+        (":>allowlist.conf", Some(not_allowed)),
+        ("printf 'net.core.*\\n' >allowlist.conf", Some(not_allowed)),
+        ("printf 'somaxconn\\narp_notify\\n' >allowlist.conf", Some(not_allowed)),
+        ("printf '#unanchored\\nsomaxconn\\narp_notify\\n' >allowlist.conf", None),
+        ("printf 'net.*\\n(\\n' >allowlist.conf", Some(closed)),
+        ("mkdir allowlist.conf", Some(closed)),
+        ("ln -s nowhere allowlist.conf", Some(closed)),
+    ];
+    for (list, refusal) in cases {
+        let scene = Scene::new();
+        let (subject, path) = (on_a_node_with(&scene, list), scene.container.path());
+        // No configuration opens what the node has closed.
+        let more = [("allowlist", json!([".*"])), ("unanchored", json!(true))];
+        let said = subject.call(&scene.host, "ADD", "c-one", &path, &more);
+        let status = subject.call(&scene.host, "STATUS", "", "", &[]);
+        match refusal {
+            None => {
+                said.ok();
+                status.ok();
+                assert_eq!(scene.sysctl("net.core.somaxconn"), "100", "{list}");
+            }
+            Some(says) => {
+                let (_, text) = said.refused();
+                assert!(text.contains(says), "{list}: {text}");
+                scene.assert_given_back(list);
+                let (exit, is_broken) = (status.exit, says == closed);
+                assert!(if is_broken { status.refused().0 == 50 } else { exit == 0 }, "{list}");
+            }
+        }
+        // Who sets no sysctl needs no list, and nor does who takes away.
+        subject.call(&scene.host, "DEL", "c-one", &path, &[]).ok();
+        subject.with("sysctl", Value::Null).call(&scene.host, "ADD", "c-one", &path, &[]).ok();
+    }
+}
+
+#[test]
+fn status_says_where_nothing_could_be_kept() {
+    let scene = Scene::new();
+    let file = scene.host.dir().join("file");
+    fs::write(&file, "").unwrap();
+    let status = |subject: &Subject| subject.call(&scene.host, "STATUS", "", "", &[]);
+    status(&scene.tuning(json!({"mtu": 1400}))).ok();
+    assert!(!scene.host.dir().join("tuning").exists(), "STATUS makes nothing");
+    let nowhere = scene.tuning(json!({"mtu": 1400})).with("dataDir", json!(file.join("below")));
+    let (code, text) = status(&nowhere).refused();
+    assert!(code == 50 && text.contains("Not a directory"), "{code} {text}");
+    status(&nowhere.with("mtu", json!(0))).ok();
+}
+
+#[test]
+fn the_whole_subject_is_what_the_campaigns_take_it_for() {
+    let scene = Scene::new();
+    let subject = tuned(bin()).at(scene.host.dir());
+    let result = subject.add(&scene.host, "c-one", &scene.container);
+    for word in ["PROMISC", "ALLMULTI", "mtu 1400", "qlen 500", "0a:00:00:00:00:07"] {
+        assert!(scene.link().contains(word), "{word}: {}", scene.link());
+    }
+    subject.del(&scene.host, "c-one", &scene.container, &result);
+    scene.assert_given_back("after DEL");
+}
