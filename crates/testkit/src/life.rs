@@ -223,11 +223,14 @@ fn named(subject: &Subject, tampering: &Tampering) -> String {
     log
 }
 
-/// All that a CHECK logs.
+/// All that a CHECK logs, with `DIR` for the host's own directory.
 fn logged(subject: &Subject, host: &Host, container: &Container, result: &Value) -> String {
     let conf = subject.with("prevResult", result.clone()).conf.to_string();
     let env = [("CNI_LOG", "debug")];
-    subject.call_raw(host, "CHECK", "c-one", &container.path(), conf.as_bytes(), &env).stderr
+    subject
+        .call_raw(host, "CHECK", "c-one", &container.path(), conf.as_bytes(), &env)
+        .stderr
+        .replace(&host.dir().display().to_string(), "DIR")
 }
 
 /// What CHECK compares, resource by resource: `KIND: RESOURCE`, as its log says it.
