@@ -123,8 +123,12 @@ impl NewBridge {
     }
 }
 
-/// The settings that both ends of a veth and a bridge have in common.
-fn dressed<T>(mut builder: LinkMessageBuilder<T>, mac: Option<Mac>, mtu: Option<u32>) -> LinkMessageBuilder<T> {
+/// The settings that all links have in common that are made here.
+pub(crate) fn dressed<T>(
+    mut builder: LinkMessageBuilder<T>,
+    mac: Option<Mac>,
+    mtu: Option<u32>,
+) -> LinkMessageBuilder<T> {
     if let Some(Mac(bytes)) = mac {
         builder = builder.address(bytes.to_vec());
     }

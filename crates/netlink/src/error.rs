@@ -67,6 +67,12 @@ impl Error {
         self.errno == libc::EEXIST
     }
 
+    /// Whether it does not go with what is there: `EINVAL` or `EBUSY`.
+    #[doc(alias = "EBUSY")]
+    pub fn is_at_odds(&self) -> bool {
+        [libc::EINVAL, libc::EBUSY].contains(&self.errno)
+    }
+
     /// Whether this kernel, or this kind of object, has no such thing: `EOPNOTSUPP`, or no such protocol or family.
     #[doc(alias = "EOPNOTSUPP")]
     pub fn unsupported(&self) -> bool {

@@ -22,6 +22,7 @@ mod neighbour;
 mod netlink;
 mod route;
 mod socket;
+mod upper;
 mod vlan;
 mod watch;
 #[doc(hidden)]
@@ -40,4 +41,5 @@ pub use neighbour::Neighbour;
 pub use netlink::Netlink;
 pub use route::{Family, MAIN_TABLE, Route};
 pub use socket::Socket;
+pub use upper::{IpvlanMode, MacvlanMode, NewUpper, Upper};
 pub use vlan::VlanRange;

@@ -9,7 +9,7 @@ use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use crate::frame::{HEADER, attributes, words};
 use crate::netlink::{Forgives, Request};
-use crate::{Error, Mac, Netlink, Result};
+use crate::{Error, Mac, Netlink, Result, Upper};
 
 // The attributes that are read here, from `linux/if_link.h`.
 const ADDRESS: u16 = 1;
@@ -82,6 +82,10 @@ pub struct Link {
     pub promiscuity: u32,
     /// Whether packets pass: the operational state is `UP`, or it is `UNKNOWN` and there is a carrier.
     pub running: bool,
+    /// Whether there is somebody at the other end of the wire, of this link or of the one below it. Known at once, where
+    /// `running` may come a moment later.
+    #[doc(alias = "IFF_LOWER_UP")]
+    pub carrier: bool,
     /// The operational state in the words of ip(8), `UP`, `DOWN`, `LOWERLAYERDOWN`, …; see RFC 2863.
     #[doc(alias = "IFLA_OPERSTATE")]
     pub operstate: String,
@@ -99,6 +103,8 @@ pub struct Link {
     pub group: u32,
     /// What it is set to as a port of a bridge.
     pub port: Option<Port>,
+    /// What is particular to it as a macvlan or an ipvlan.
+    pub upper: Option<Upper>,
     /// Of a bridge: whether it filters by VLAN.
     #[doc(alias = "IFLA_BR_VLAN_FILTERING")]
     pub vlan_filtering: Option<bool>,
@@ -258,8 +264,8 @@ impl Link {
                 _ => link.take(kind, value),
             }
         }
-        let carrier = header.flags.contains(LinkFlags::LowerUp);
-        link.running = state == State::Up || state == State::Unknown && carrier;
+        link.carrier = header.flags.contains(LinkFlags::LowerUp);
+        link.running = state == State::Up || state == State::Unknown && link.carrier;
         link.operstate = state.to_string();
         Some(link)
     }
@@ -289,8 +295,9 @@ impl Link {
     fn take_info(&mut self, info: &[u8]) {
         let find = |wanted| value(info, wanted);
         self.kind = find(INFO_KIND).map(words);
+        let data = find(INFO_DATA).unwrap_or_default();
+        self.upper = self.kind.as_deref().and_then(|kind| Upper::parse(kind, data));
         if self.kind.as_deref() == Some("bridge") {
-            let data = find(INFO_DATA).unwrap_or_default();
             self.vlan_filtering = flag(data, BR_VLAN_FILTERING);
             self.default_vlan = value(data, BR_VLAN_DEFAULT_PVID).and_then(|vlan| parse_u16(vlan).ok());
         }
@@ -310,7 +317,7 @@ impl Port {
     }
 }
 
-fn value(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+pub(crate) fn value(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::fstat;
 
+use crate::mounted::mounts;
 use crate::{Netns, kernel};
 
 /// The inode number of the kernel's first PID namespace (`PROC_PID_INIT_INO`, `linux/proc_fs.h`).
@@ -147,13 +148,8 @@ impl Living {
     fn look_at_mounts(&mut self, process: &Path, seen: &mut Seen) {
         let path = process.join("mountinfo");
         let Some(text) = self.told(&path, fs::read_to_string(&path)) else { return };
-        for line in text.lines() {
-            let mut fields = line.split(' ').skip(3);
-            if let (Some(root), Some(point)) = (fields.next(), fields.next())
-                && root.starts_with("net:[")
-            {
-                seen.add(root, process.join("root").join(unescaped(point).trim_start_matches('/')));
-            }
+        for (name, point) in mounts(&text) {
+            seen.add(name, process.join("root").join(point.trim_start_matches('/')));
         }
     }
 
@@ -252,10 +248,4 @@ fn bears(inode: u32, cookie: u64) -> Option<bool> {
 /// The number that the last part of a path is.
 fn number(path: &Path) -> Option<i32> {
     path.file_name()?.to_str()?.parse().ok()
-}
-
-/// A path as `proc_pid_mountinfo(5)` writes it: space, tab, newline and backslash as three octal digits.
-fn unescaped(text: &str) -> String {
-    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    escapes.iter().fold(text.to_owned(), |text, (escape, plain)| text.replace(escape, plain))
 }

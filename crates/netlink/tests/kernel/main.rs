@@ -9,6 +9,7 @@ mod neighbour;
 mod route;
 mod scene;
 mod socket;
+mod upper;
 mod veth;
 mod vlan;
 mod watch;

@@ -1,0 +1,39 @@
+//! Network namespaces that have a name: a mount.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Where network namespaces are mounted, as runtimes and `ip netns` do it, in the order of the mounts. See
+/// `proc_pid_mountinfo(5)`. What another mount covers is listed too: there something else is found.
+pub fn mounted() -> io::Result<Vec<PathBuf>> {
+    Ok(mounts(&std::fs::read_to_string("/proc/self/mountinfo")?).map(|(_, point)| point.into()).collect())
+}
+
+/// Of each mount of a network namespace: its name, `net:[INODE]`, and the path.
+pub(crate) fn mounts(table: &str) -> impl Iterator<Item = (&str, String)> {
+    table.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(3);
+        let (name, point) = (fields.next()?, fields.next()?);
+        name.starts_with("net:[").then(|| (name, unescaped(point)))
+    })
+}
+
+/// A path as `proc_pid_mountinfo(5)` writes it: space, tab, newline and backslash as three octal digits.
+fn unescaped(text: &str) -> String {
+    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    escapes.iter().fold(text.to_owned(), |text, (escape, plain)| text.replace(escape, plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_of_namespaces_are_told_from_others_and_their_paths_read() {
+        let table = "29 1 0:26 / /run rw shared:5 - tmpfs tmpfs rw\n\
+                     90 29 0:4 net:[4026532281] /run/netns/a\\040b rw shared:7 - nsfs nsfs rw\n\
+                     91 29 0:4 mnt:[4026532282] /run/mnt rw - nsfs nsfs rw\n";
+        let found: Vec<_> = mounts(table).collect();
+        assert_eq!(found, [("net:[4026532281]", "/run/netns/a b".to_owned())]);
+    }
+}
