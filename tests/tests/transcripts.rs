@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use cnikit_testkit::Said;
 use cnikit_testkit::transcripts::{Call, Ground, Scene};
+use cnikit_testkit::{Host, Said};
 use cnikit_tests::bin;
 use cnikit_tests::transcripts::scenes;
 use serde_json::{Value, json};
@@ -186,7 +186,8 @@ fn with_a_file_for<T>(dir: &Path, work: impl FnOnce() -> T) -> T {
 /// is left.
 fn replay(scene: &Scene) {
     for variation in VARIATIONS {
-        let mut replay = Replay { scene, variation, ground: Ground::new(bin()), attached: BTreeMap::new() };
+        let mut replay =
+            Replay { scene, variation, ground: Ground::new(bin(), Host::new()), attached: BTreeMap::new() };
         replay.all();
         let left = scene.left(replay.ground.came());
         assert!(left.is_empty(), "{} {variation:?} left {left:#?}", scene.name);

@@ -147,7 +147,7 @@ pub fn changes_nothing<P: ChainedPlugin>(subject: &Subject) -> usize {
 }
 
 fn tried<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
-    let host = Host::new();
+    let host = subject.host();
     let mut subject = subject.at(host.dir());
     subject.bin = beside_us(&host, plugins);
     let running = subject.container(&host);

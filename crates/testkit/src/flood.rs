@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::thread;
 
 use crate::campaign;
-use crate::host::{Container, Host};
+use crate::host::Container;
 use crate::life::SHARED;
 use crate::node::{Crowd, Node, Tally};
 use crate::snapshot::Snapshot;
@@ -48,7 +48,7 @@ impl Crowd {
 
 /// So many ADDs at once, then as many DELs: every address is one container's, every CHECK passes, nothing is left.
 pub fn survives(subject: &Subject, count: usize) {
-    let host = Host::new();
+    let host = subject.host();
     let subject = subject.at(host.dir());
     let before = Snapshot::of(&host);
     let containers: Vec<Container> = (0..count).map(|_| subject.container(&host)).collect();

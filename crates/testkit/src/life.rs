@@ -50,7 +50,7 @@ pub(crate) fn is_traced(line: &str, id: &str) -> bool {
 
 /// ADD, CHECK, DEL leave nothing of the attachment, and a second cycle adds nothing even to what is shared.
 pub fn leaves_no_trace(subject: &Subject) {
-    let (host, container) = (Host::new(), subject.container(&Host::new()));
+    let (host, container) = (subject.host(), subject.container(&Host::new()));
     let subject = subject.at(host.dir());
     // A loopback that was up once keeps its IPv4 address and queueing discipline for good: that is the kernel's doing.
     container.sh("ip link set lo up; ip link set lo down");
@@ -125,7 +125,7 @@ const POOR: [Poor; 12] = [
 /// DEL succeeds and leaves nothing of the attachment in every poor form, twice; also after nothing. Another container runs
 /// on all the while, even when its namespace is what `CNI_NETNS` names. What others made before a chained plugin is as it was.
 pub fn survives_poor_dels(subject: &Subject) {
-    let host = Host::new();
+    let host = subject.host();
     let subject = subject.at(host.dir());
     let (other, file) = (subject.container(&host), host.dir().join("a file"));
     std::fs::write(&file, "").unwrap();
@@ -208,7 +208,7 @@ impl Tampered {
 
 /// What CHECK logs when something was tampered with, which it names.
 fn named(subject: &Subject, tampering: &Tampering) -> String {
-    let host = Host::new();
+    let host = subject.host();
     let subject = subject.at(host.dir());
     let container = subject.container(&host);
     let result = subject.add(&host, "c-one", &container);
@@ -235,7 +235,7 @@ fn logged(subject: &Subject, host: &Host, container: &Container, result: &Value)
 
 /// What CHECK compares, resource by resource: `KIND: RESOURCE`, as its log says it.
 pub fn compared(subject: &Subject) -> BTreeSet<String> {
-    let host = Host::new();
+    let host = subject.host();
     let subject = subject.at(host.dir());
     let container = subject.container(&host);
     let result = subject.add(&host, "c-one", &container);
@@ -270,7 +270,7 @@ fn steps(log: &str, key: &str, word: &str) -> BTreeSet<String> {
 
 /// CHECK names all of these at once.
 pub fn names_all_at_once(subject: &Subject, tamperings: &[Tampering]) {
-    let host = Host::new();
+    let host = subject.host();
     let subject = subject.at(host.dir());
     let container = subject.container(&host);
     let result = subject.add(&host, "c-one", &container);

@@ -52,7 +52,7 @@ struct Installed<'a> {
 ///
 /// Of both directories the plugin itself and its IPAM plugin are taken; `ours` are there first, or are not.
 pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool) {
-    let (host, bin) = (Host::new(), tempfile::tempdir().unwrap());
+    let (host, bin) = (subject.host(), tempfile::tempdir().unwrap());
     let mut node = Installed {
         subject: Subject { bin: bin.path().to_owned(), ..subject.at(host.dir()) },
         host: &host,

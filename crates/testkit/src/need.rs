@@ -40,6 +40,14 @@ impl Need {
     #[doc(alias = "CONFIG_NET_VRF")]
     pub const VRF: Need = Need::new("vrf", "ip link add vrf0 type vrf table 7 && ip -d link show vrf0", "vrf table 7 ");
 
+    /// Several links with MACs of their own on top of another: the module `macvlan`.
+    #[doc(alias = "CONFIG_MACVLAN")]
+    pub const MACVLAN: Need = Need::new(
+        "macvlan",
+        "ip link add veth0 type veth peer name veth1 && ip link add link veth0 name macv0 type macvlan mode bridge && ip -d link show macv0",
+        "macvlan mode bridge ",
+    );
+
     /// Several links with the MAC of another: the module `ipvlan`.
     #[doc(alias = "CONFIG_IPVLAN")]
     pub const IPVLAN: Need = Need::new(
@@ -59,7 +67,7 @@ impl Need {
 
     /// All that stand here.
     pub const ALL: &[Need] =
-        &[Need::BRIDGE_VLAN_FILTERING, Need::VLAN, Need::VRF, Need::IPVLAN, Need::DUMMY, Need::VXLAN];
+        &[Need::BRIDGE_VLAN_FILTERING, Need::VLAN, Need::VRF, Need::MACVLAN, Need::IPVLAN, Need::DUMMY, Need::VXLAN];
 
     /// A need of one's own: its name, a shell line that makes such a thing on a fresh host and shows it, and a text that is
     /// in what the line says if the thing is there.

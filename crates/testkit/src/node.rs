@@ -159,7 +159,7 @@ pub(crate) struct Node {
 impl Node {
     /// A host on which the network was used once, so that all that is shared is there.
     pub(crate) fn new(crowd: &Crowd) -> Node {
-        let host = Host::new();
+        let host = crowd.by[0].host();
         let by: Vec<Subject> = crowd.by.iter().map(|subject| subject.at(host.dir())).collect();
         let container = host.container();
         for subject in &by {

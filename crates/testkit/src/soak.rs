@@ -116,9 +116,9 @@ impl Soak {
     /// A number that another build of the plugins does not have, nor other configurations.
     fn build(&self) -> io::Result<String> {
         let mut hash = DefaultHasher::new();
-        for (Subject { bin, plugin, title, conf, env, after }, batches) in &self.subjects {
+        for (Subject { bin, plugin, title, conf, env, after, ground }, batches) in &self.subjects {
             let after = after.as_ref().map(|after| (&after.made, after.result.to_string()));
-            (title, conf.to_string(), env, after, batches).hash(&mut hash);
+            (title, conf.to_string(), env, after, ground, batches).hash(&mut hash);
             for name in [Some(plugin.as_str()), conf["ipam"]["type"].as_str()].into_iter().flatten() {
                 let path = bin.join(name);
                 let unread = |error| io::Error::other(format!("{}: {error}", path.display()));

@@ -21,6 +21,8 @@ pub struct Subject {
     pub env: Vec<(String, String)>,
     /// Of a chained plugin: what it stands on.
     pub after: Option<After>,
+    /// A shell line that makes on a fresh host what the plugin needs to be there, such as a master.
+    pub ground: &'static str,
 }
 
 /// What the plugins before a chained one made in each container, and answered.
@@ -92,13 +94,26 @@ impl Subject {
             }
         }
         let (bin, plugin) = (bin.to_owned(), plugin.to_owned());
-        Subject { bin, title: plugin.clone(), plugin, conf, env: Vec::new(), after: None }
+        Subject { bin, title: plugin.clone(), plugin, conf, env: Vec::new(), after: None, ground: ":" }
     }
 
     /// The same, told from others of the same plugin by these words.
     #[must_use]
     pub fn called(&self, title: &str) -> Subject {
         Subject { title: title.to_owned(), ..self.clone() }
+    }
+
+    /// The same, on hosts that were prepared by this shell line.
+    #[must_use]
+    pub fn on(&self, ground: &'static str) -> Subject {
+        Subject { ground, ..self.clone() }
+    }
+
+    /// A fresh host with what the plugin needs to be there.
+    pub fn host(&self) -> Host {
+        let host = Host::new();
+        host.sh(self.ground);
+        host
     }
 
     /// The same with a key of the configuration changed.

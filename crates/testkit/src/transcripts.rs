@@ -78,7 +78,7 @@ fn twisted(subject: &Subject, scenes: &[Scene], twist: Twist, most: usize) -> Re
 
 /// Every request that differs, without its end.
 fn cut_short(subject: &Subject, scenes: &[Scene], most: usize) -> Report {
-    let (mut ground, mut seen, mut requests) = (Ground::new(&subject.bin), BTreeSet::new(), Vec::new());
+    let (mut ground, mut seen, mut requests) = (Ground::of(subject), BTreeSet::new(), Vec::new());
     for (scene, call) in scenes.iter().flat_map(|scene| scene.calls.iter().map(move |call| (scene, call))) {
         if seen.insert((call.env["CNI_COMMAND"].clone(), call.stdin.clone())) {
             let env = ground.environment(call);

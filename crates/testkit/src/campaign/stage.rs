@@ -88,7 +88,7 @@ struct Called<'a> {
 impl Stage {
     /// For a verb: everything that is shared is there, but for the first ADD on a host.
     pub(super) fn new(subject: &Subject, verb: Verb) -> Stage {
-        let host = Host::new();
+        let host = subject.host();
         let (subject, container) = (subject.at(host.dir()), fresh(subject, &host));
         let other = (verb != Verb::First).then(|| {
             let other = subject.container(&host);

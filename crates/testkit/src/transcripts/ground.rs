@@ -29,9 +29,8 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Nothing is there but a directory of plugins.
-    pub fn new(bin: &Path) -> Ground {
-        let host = Host::new();
+    /// On a fresh host, with a directory of plugins.
+    pub fn new(bin: &Path, host: Host) -> Ground {
         Ground {
             before: Snapshot::of(&host),
             host,
@@ -45,7 +44,7 @@ impl Ground {
 
     /// The same, and whoever is called finds in each container what it stands on.
     pub(super) fn of(subject: &Subject) -> Ground {
-        Ground { after: subject.after.clone(), ..Ground::new(&subject.bin) }
+        Ground { after: subject.after.clone(), ..Ground::new(&subject.bin, subject.host()) }
     }
 
     /// What a runtime does before a call without being seen: Podman gives a removed network's bridge name to the next
