@@ -79,6 +79,11 @@ impl Example {
     /// the first did not.
     pub fn try_out(&self) {
         let (host, container) = (Host::new(), Host::new().container());
+        if let Some(master) = self.master() {
+            host.sh(&format!(
+                "ip link add {master} type veth peer name wire0; ip link set {master} up; ip link set wire0 up"
+            ));
+        }
         // A loopback that was up once keeps its IPv4 address for good.
         container.sh("ip link set lo up; ip link set lo down");
         let inside = Snapshot::inside(&container);
@@ -112,10 +117,18 @@ impl Example {
         };
         let result = host.enter(|| runtime.add(&list, &at))?;
         host.enter(|| runtime.check(&list, &at))?;
+        if self.master().is_some() {
+            somebody_is_the_gateway(host, &result);
+        }
         for address in self.answering(&result) {
             assert!(container.reaches(&address), "{}: {address} does not answer", self.place);
         }
         host.enter(|| runtime.del(&list, &at)).map(drop)
+    }
+
+    /// The link that the first plugin is on top of, if it names one.
+    fn master(&self) -> Option<&str> {
+        self.list["plugins"][0]["master"].as_str()
     }
 
     /// The list with what host-local and flannel keep below this directory, and what flanneld has written there.
@@ -141,7 +154,8 @@ impl Example {
         let first = &self.list["plugins"][0];
         let serves = ["ptp", "flannel"].iter().any(|plugin| first["type"] == *plugin)
             || first["isGateway"] == true
-            || first["isDefaultGateway"] == true;
+            || first["isDefaultGateway"] == true
+            || self.master().is_some();
         let of_ip = |ip: &Value| {
             let wanted = if first["type"] == "loopback" { &ip["address"] } else { &ip["gateway"] };
             wanted.as_str().map(|text| text.split('/').next().unwrap().to_owned())
@@ -150,5 +164,15 @@ impl Example {
         let answering: Vec<String> = ips.filter_map(of_ip).filter(|_| serves || first["type"] == "loopback").collect();
         assert!(!answering.is_empty() || first["ipam"].is_null(), "{}: nothing is tried with a packet", self.place);
         answering
+    }
+}
+
+/// At the other end of the master's wire, which is on the same host: it has the gateways' addresses.
+fn somebody_is_the_gateway(host: &Host, result: &Value) {
+    for ip in result["ips"].as_array().into_iter().flatten() {
+        let [address, gateway] = ["address", "gateway"].map(|key| ip[key].as_str().unwrap_or_default());
+        let prefix = address.split_once('/').map_or("", |(_, prefix)| prefix);
+        let nodad = if gateway.contains(':') { "nodad" } else { "" };
+        host.sh(&format!("ip address replace {gateway}/{prefix} dev wire0 {nodad}"));
     }
 }

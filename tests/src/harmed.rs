@@ -5,7 +5,7 @@ use std::path::Path;
 use cnikit_testkit::Subject;
 use serde_json::{Value, json};
 
-use crate::{apart, bin, dual_stack, flannel, installed, written_down};
+use crate::{apart, bin, dual_stack, flannel, installed, macvlan, written_down};
 
 /// Gives the macro `$tests` every subject, one line each: what its tests are called, what it is, and what is tried beside kills
 /// and faults: `moments` and `limits`. A plugin more is a line more.
@@ -26,6 +26,7 @@ macro_rules! each_harmed {
             flannel_over_bridge: delegating("in one process"), moments, limits;
             flannel_and_its_delegate: delegating("delegate apart"), moments, limits;
             tuning: tuning(), moments, limits;
+            macvlan: on_master(), moments, limits;
         }
     };
     ($tests:ident: $($name:ident: $subject:ident($($argument:literal),*) $(, $more:ident)*;)+) => {
@@ -94,6 +95,11 @@ pub fn interface_of_others() -> Value {
 pub fn spoof_checking_bridge() -> Subject {
     let conf = json!({"isGateway": true, "macspoofchk": true, "ipam": dual_stack()});
     Subject::new(installed(), "bridge", conf).called("bridge macspoofchk")
+}
+
+/// A macvlan with both families.
+pub fn on_master() -> Subject {
+    Subject { bin: installed().into(), ..macvlan() }
 }
 
 /// A bridge with a gateway in a VLAN, whose port carries the tagged frames of others too. It is not the installed one: the

@@ -24,7 +24,8 @@ use cnikit_testkit::Subject;
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
-const NAMES: [&str; 7] = ["bridge", "flannel", "host-local", "loopback", "ptp", "static", "tuning"];
+const NAMES: [&str; 9] =
+    ["bridge", "flannel", "host-local", "ipvlan", "loopback", "macvlan", "ptp", "static", "tuning"];
 
 /// Where cargo puts what it builds beside this test: `target/TRIPLE/PROFILE`.
 pub fn built() -> PathBuf {
@@ -174,7 +175,7 @@ pub fn flannel() -> Subject {
     subject("flannel", json!({"subnetFile": file, "dataDir": "$DIR/flannel", "delegate": delegate, "ipam": ipam}))
 }
 
-/// What is flooded, as it is installed, each with its weight: how many of ten calls are its own.
+/// What is flooded, as it is installed, each with its weight: how many calls of all are its own.
 pub fn flooded() -> Vec<(Subject, usize)> {
     let of = |plugin: &str, keys: Value| Subject::new(installed(), plugin, keys);
     let masquerading = |plugin: &str, backend: &str| {
@@ -187,6 +188,7 @@ pub fn flooded() -> Vec<(Subject, usize)> {
         (masquerading("bridge", "iptables"), 1), // programs that wait for each other
         (masquerading("ptp", "nftables"), 2),
         (of("host-local", json!({"ipam": dual_stack()})), 1),
+        (harmed::on_master(), 1),
     ]
 }
 
@@ -200,6 +202,47 @@ pub fn ptp() -> Subject {
     let mut ipam = dual_stack();
     ipam["routes"] = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
     subject("ptp", json!({"ipMasq": true, "ipam": ipam}))
+}
+
+/// A master, perhaps with another link on it, and somebody at the other end of its wire who is the gateway, once the kernel has
+/// taken up the address.
+macro_rules! master {
+    ($($sibling:literal)?) => {
+        concat!(
+            "ip link add master0 type veth peer name outer0 && ",
+            $("ip link add link master0 name sibling0 type ", $sibling, " && ",)?
+            "ip address add 10.77.0.1/24 dev outer0 && ip address add fd00:77::1/64 dev outer0 nodad && ",
+            "for link in $(ip -br link | grep -oE '^(master|outer|sibling)0'); do ",
+            "echo 0 > /proc/sys/net/ipv6/conf/$link/accept_dad; ip link set $link up; done && ",
+            "timeout 5 sh -c 'until ip -6 route show table local | grep -q fd00:77::1; do sleep 0.02; done'",
+        )
+    };
+}
+
+/// A master that bears nothing.
+pub const MASTER: &str = master!();
+
+/// One that bears a macvlan already, or it would show there when the last one goes.
+pub const MASTER_OF_MACVLANS: &str = master!("macvlan mode bridge");
+
+/// The same with an ipvlan.
+pub const MASTER_OF_IPVLANS: &str = master!("ipvlan mode l2");
+
+/// Default routes of both families by the gateways of [`dual_stack`].
+pub fn routed() -> Value {
+    let mut ipam = dual_stack();
+    ipam["routes"] = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
+    ipam
+}
+
+/// A macvlan with both families, and without the seconds of duplicate address detection.
+pub fn macvlan() -> Subject {
+    subject("macvlan", json!({"master": "master0", "enabledad": false, "ipam": routed()})).on(MASTER_OF_MACVLANS)
+}
+
+/// An ipvlan likewise.
+pub fn ipvlan() -> Subject {
+    subject("ipvlan", json!({"master": "master0", "enabledad": false, "ipam": routed()})).on(MASTER_OF_IPVLANS)
 }
 
 /// Every configuration of an interface plugin that is put through everything.

@@ -237,6 +237,9 @@ pub const LAYER2: [Thing; 4] = [
 /// The kinds of resources that not every kernel can make: the tests that say what they need of one tamper with them.
 pub const IN_THE_RING: [&str; 2] = ["VLANs of the port", "VLAN gateway"];
 
+/// Those that tests of their own tamper with, `tests/tests/macvlan.rs` and in the ring, for they too need a kernel.
+pub const ON_A_MASTER: [&str; 2] = ["macvlan", "ipvlan"];
+
 /// What can be seen to have been made, and CHECK does not compare: the line, and why.
 ///
 /// The gateway of a VLAN is not among the lines, for not every kernel has it: of its MTU only that both ends have the same is

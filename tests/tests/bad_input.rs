@@ -28,11 +28,13 @@ enum Stdin {
     Raw(fn() -> Vec<u8>),
 }
 
-const ALL: &[&str] = &["bridge", "ptp", "loopback", "flannel", "host-local", "static", "tuning"];
+const ALL: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "loopback", "flannel", "host-local", "static", "tuning"];
 /// They enter the container.
-const MAIN: &[&str] = &["bridge", "ptp", "loopback", "flannel", "tuning"];
-const ASKING_IPAM: &[&str] = &["bridge", "ptp"];
-const KNOWING_ARGS: &[&str] = &["bridge", "host-local", "static", "tuning"];
+const MAIN: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "loopback", "flannel", "tuning"];
+const ASKING_IPAM: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan"];
+const MASQUERADING: &[&str] = &["bridge", "ptp"];
+const ON_A_MASTER: &[&str] = &["macvlan", "ipvlan"];
+const KNOWING_ARGS: &[&str] = &["bridge", "macvlan", "host-local", "static", "tuning"];
 const IPAM: &[&str] = &["host-local", "static"];
 const TUNING: &[&str] = &["tuning"];
 
@@ -68,6 +70,9 @@ impl Scene {
         if plugin == "flannel" {
             conf["subnetFile"] = flannel().conf["subnetFile"].clone();
             conf["dataDir"] = json!(self.host.dir().join("flannel"));
+        }
+        if ON_A_MASTER.contains(&plugin) {
+            conf["master"] = json!("lo"); // which is there, and is up to every MTU
         }
         conf
     }
@@ -398,14 +403,23 @@ const KEYS: &[(&[&str], &str, Type)] = &[
     (ALL, "/prevResult/dns/domain", Text),
     (ASKING_IPAM, "/ipam", Object),
     (ASKING_IPAM, "/ipam/type", Text),
-    (ASKING_IPAM, "/ipMasq", Bool),
-    (ASKING_IPAM, "/ipMasqBackend", Text),
+    (MASQUERADING, "/ipMasq", Bool),
+    (MASQUERADING, "/ipMasqBackend", Text),
     (ASKING_IPAM, "/mtu", Integer),
     (ASKING_IPAM, "/dns", Object),
     (ASKING_IPAM, "/dns/nameservers", List),
     (ASKING_IPAM, "/dns/domain", Text),
     (ASKING_IPAM, "/dns/search", List),
     (ASKING_IPAM, "/dns/options", List),
+    (ON_A_MASTER, "/master", Text),
+    (ON_A_MASTER, "/mode", Text),
+    (ON_A_MASTER, "/linkInContainer", Bool),
+    (ON_A_MASTER, "/enabledad", Bool),
+    (ON_A_MASTER, "/slaac", Bool),
+    (&["macvlan"], "/bcqueuelen", Integer),
+    (&["macvlan"], "/mac", Text),
+    (&["macvlan"], "/runtimeConfig/mac", Text),
+    (&["macvlan"], "/args/cni/mac", Text),
     (&["bridge"], "/bridge", Text),
     (&["bridge"], "/isGateway", Bool),
     (&["bridge"], "/isDefaultGateway", Bool),
@@ -516,10 +530,15 @@ fn values() -> Vec<Bad> {
         of(ALL, "/prevResult", json!({"ips": [{}]}), "prevResult.ips[0].address: is missing"),
         of(ASKING_IPAM, "/mtu", json!(70_000), "70000"),
         of(ASKING_IPAM, "/mtu", json!(u64::MAX), "mtu"),
-        of(ASKING_IPAM, "/ipMasqBackend", json!("ipfw"), "\"ipfw\""),
-        of(ASKING_IPAM, "/ipMasqBackend", json!(""), "\"iptables\" and \"nftables\" are known"),
+        of(MASQUERADING, "/ipMasqBackend", json!("ipfw"), "\"ipfw\""),
+        of(MASQUERADING, "/ipMasqBackend", json!(""), "\"iptables\" and \"nftables\" are known"),
         of(&["ptp"], "/ipam", Value::Null, "no plugin name provided"),
         of(&["ptp"], "/ipam/type", json!(""), "no plugin name provided"),
+        of(&["macvlan"], "/mode", json!("source"), "unknown macvlan mode: \"source\""),
+        of(&["macvlan"], "/mac", json!("01:00:5e:00:00:01"), "cannot be the MAC of an interface"),
+        of(&["macvlan"], "/mtu", json!(-1), "invalid MTU -1, must be [0, master MTU]"),
+        of(&["macvlan"], "/bcqueuelen", json!(-1), "bcqueuelen"),
+        of(&["ipvlan"], "/mode", json!("L2"), "unknown ipvlan mode: \"L2\""),
         bridge("/bridge", json!(""), "interface name is empty"),
         bridge("/bridge", json!("a/b"), "`bridge` \"a/b\": interface name contains"),
         bridge("/bridge", json!("sixteen-bytes-xx"), "interface name is too long"),

@@ -1,10 +1,13 @@
-//! A configuration in, a plan in words out: every key of bridge and ptp, and every refusal. Nothing here touches the kernel.
+//! A configuration in, a plan in words out: every key of the plugins that make an interface, and every refusal. Nothing here
+//! touches the kernel.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use bridge::Bridge;
 use cnikit::input::Stdin;
 use cnikit::types::{Dns, Ip, NetConf, Route};
 use cnikit::{Addresses, Attachment, Input, Interface, InterfacePlugin, Tag, Version, serve};
+use ipvlan::Ipvlan;
+use macvlan::Macvlan;
 use ptp::Ptp;
 use serde_json::{Value, json};
 
@@ -442,4 +445,70 @@ fn bridge_refuses_cni_args_that_it_does_not_know_unless_it_is_told_to_pass_over_
     assert!(refused("A=1").1.contains("IgnoreUnknown=1"));
     assert_eq!(refused("nothing").0, 4);
     preview::<Bridge>("bridge", json!({}), "A=1;IgnoreUnknown=true").unwrap();
+}
+
+/// The lines of a plugin on a master, for one address by a gateway.
+fn on_master<P: InterfacePlugin>(keys: Value) -> Vec<String> {
+    made::<P>(keys, addresses(&["10.1.0.2/24 via 10.1.0.1"])).unwrap().0
+}
+
+#[test]
+fn a_macvlan_is_planned_with_every_key() {
+    let ipam = json!({"type": "some-ipam"});
+    assert_eq!(
+        on_master::<Macvlan>(json!({"ipam": ipam})),
+        [
+            "macvlan eth0 in the container, mode bridge, on what has the default route on the host",
+            "eth0 up with 10.1.0.2/24; duplicate address detection; router advertisements are followed",
+        ]
+    );
+    let all = json!({"master": "eth1", "linkInContainer": true, "mode": "vepa", "mtu": 1400, "mac": "0a:00:00:00:00:01",
+                     "bcqueuelen": 50, "enabledad": false, "slaac": false, "ipam": ipam});
+    assert_eq!(
+        on_master::<Macvlan>(all),
+        [
+            "macvlan eth0 in the container, mode vepa, bcqueuelen 50, mac 0a:00:00:00:00:01, mtu 1400, on eth1 in the container",
+            "eth0 up with 10.1.0.2/24",
+        ]
+    );
+}
+
+#[test]
+fn without_addresses_a_link_on_a_master_is_just_up() {
+    let planned = |keys: Value| made::<Macvlan>(keys, Addresses::default()).unwrap().0;
+    assert_eq!(
+        planned(json!({"master": "eth1"})),
+        ["macvlan eth0 in the container, mode bridge, on eth1 on the host, up"],
+        "by one message"
+    );
+    assert_eq!(
+        planned(json!({"master": "eth1", "slaac": false})),
+        ["macvlan eth0 in the container, mode bridge, on eth1 on the host", "eth0 up, deaf to router advertisements",]
+    );
+    assert_eq!(
+        made::<Ipvlan>(json!({"master": "eth1"}), Addresses::default()).unwrap().0,
+        ["ipvlan eth0 in the container, mode l2, on eth1 on the host", "eth0 up"]
+    );
+}
+
+#[test]
+fn an_ipvlan_is_on_what_came_before_it_unless_a_master_is_named() {
+    let prev = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth1"}]});
+    let first = |keys: Value| on_master::<Ipvlan>(keys).swap_remove(0);
+    assert_eq!(
+        first(json!({"prevResult": prev, "mode": "l3s", "mtu": 1400})),
+        "ipvlan eth0 in the container, mode l3s, mtu 1400, on what was made before on the host"
+    );
+    assert!(first(json!({"prevResult": prev, "master": "eth2"})).ends_with("on eth2 on the host"));
+    assert!(first(json!({"linkInContainer": true})).ends_with("on what has the default route in the container"));
+}
+
+#[test]
+fn an_empty_mode_is_the_usual_one_and_an_unknown_one_is_refused() {
+    assert!(on_master::<Macvlan>(json!({"mode": ""}))[0].contains("mode bridge"));
+    assert!(on_master::<Ipvlan>(json!({"mode": ""}))[0].contains("mode l2"));
+    let refused = made::<Macvlan>(json!({"mode": "source"}), Addresses::default()).unwrap_err();
+    assert!(refused.contains("unknown macvlan mode: \"source\""), "{refused}");
+    let refused = made::<Ipvlan>(json!({"mode": "bridge"}), Addresses::default()).unwrap_err();
+    assert!(refused.contains("unknown ipvlan mode: \"bridge\""), "{refused}");
 }

@@ -93,7 +93,7 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, (u64, u32, i64, Vec<u8>)> {
     found
 }
 
-const OURS: [&str; 7] = ["bridge", "flannel", "host-local", "loopback", "ptp", "static", "tuning"];
+const OURS: [&str; 9] = ["bridge", "flannel", "host-local", "ipvlan", "loopback", "macvlan", "ptp", "static", "tuning"];
 
 /// As the packaged reference would answer.
 const FOREIGN: &str = "#!/bin/sh\necho '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"1.0.0\"]}'\n";

@@ -5,10 +5,10 @@ use std::thread;
 use cnikit_testkit::campaign::is_whole;
 use cnikit_testkit::mixed::{exchanged, interleaved};
 use cnikit_testkit::snapshot::HINTS;
-use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_testkit::{Container, Snapshot, Subject};
 use cnikit_tests::mixed::{self, Release, Row};
 use cnikit_tests::world::{UNTIL_DETECTED, undisturbed};
-use cnikit_tests::{bin, dual_stack, subject, wrapped};
+use cnikit_tests::{MASTER_OF_MACVLANS, bin, dual_stack, subject, wrapped};
 use serde_json::{Value, json};
 
 fn of(plugin: &str) -> Vec<Row> {
@@ -52,6 +52,12 @@ fn ptp_is_like_the_newest_one() {
 }
 
 #[test]
+fn macvlan_is_like_both() {
+    mixed::alike(Release::Packaged, &of("macvlan"));
+    mixed::alike(Release::Newest, &of("macvlan"));
+}
+
+#[test]
 fn results_are_alike_in_every_version() {
     mixed::alike(Release::Packaged, &mixed::versions());
     mixed::alike(Release::Newest, &mixed::versions());
@@ -68,12 +74,18 @@ fn the_page_has_the_list() {
     assert!(names.iter().enumerate().all(|(n, id)| !names[..n].contains(id)), "a name stands twice: {names:?}");
 }
 
+/// What has to be on a host.
+fn ground(plugin: &str) -> &'static str {
+    if plugin == "macvlan" { MASTER_OF_MACVLANS } else { ":" }
+}
+
 /// A running container of the one, then a second one of the other on the same network: they talk, and the first goes on.
 fn live_side_by_side(release: Release, plugin: &str, ours_first: bool) {
     let mut ipam = dual_stack();
     ipam["routes"] = json!([{"dst": "0.0.0.0/0", "gw": "10.77.0.1"}, {"dst": "::/0", "gw": "fd00:77::1"}]);
-    let keys = json!({"cniVersion": release.speaks(), "isDefaultGateway": true, "ipMasq": true, "ipam": ipam});
-    let host = Host::new();
+    let keys = json!({"cniVersion": release.speaks(), "isDefaultGateway": true, "ipMasq": true, "master": "master0",
+                      "ipam": ipam});
+    let host = subject(plugin, json!({})).on(ground(plugin)).host();
     let ours = subject(plugin, keys).at(host.dir());
     let theirs = Subject { bin: release.bin(), ..ours.clone() };
     let [old, new] = if ours_first { [&ours, &theirs] } else { [&theirs, &ours] };
@@ -103,7 +115,7 @@ fn live_side_by_side(release: Release, plugin: &str, ours_first: bool) {
 fn an_upgrade_and_a_downgrade_leave_running_containers_alone() {
     thread::scope(|scope| {
         for release in [Release::Packaged, Release::Newest] {
-            for plugin in ["bridge", "ptp"] {
+            for plugin in ["bridge", "ptp", "macvlan"] {
                 for ours_first in [false, true] {
                     scope.spawn(move || live_side_by_side(release, plugin, ours_first));
                 }
@@ -114,14 +126,14 @@ fn an_upgrade_and_a_downgrade_leave_running_containers_alone() {
 
 /// What is interleaved: with one family, for the reference waits seconds for the other one's addresses.
 fn shared(plugin: &str, release: Release, masquerade: &str) -> Subject {
-    let mut keys = json!({"cniVersion": release.speaks(), "isDefaultGateway": true,
+    let mut keys = json!({"cniVersion": release.speaks(), "isDefaultGateway": true, "master": "master0",
                           "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}});
     if !masquerade.is_empty() {
         keys["ipMasq"] = Value::Bool(true);
         keys["ipMasqBackend"] = masquerade.into();
     }
     let title = format!("{plugin} {masquerade} beside {}", release.version());
-    subject(plugin, keys).called(&title.replace("  ", " "))
+    subject(plugin, keys).called(&title.replace("  ", " ")).on(ground(plugin))
 }
 
 /// Every configuration with every release. Not with nftables: the reference's DEL, even of its own, asks iptables to delete
@@ -132,10 +144,12 @@ fn all_shared() -> Vec<(Release, Subject)> {
         (Release::Packaged, "bridge", "iptables"),
         (Release::Packaged, "ptp", "iptables"),
         (Release::Packaged, "host-local", ""),
+        (Release::Packaged, "macvlan", ""),
         (Release::Newest, "bridge", ""),
         (Release::Newest, "bridge", "iptables"),
         (Release::Newest, "ptp", "iptables"),
         (Release::Newest, "host-local", ""),
+        (Release::Newest, "macvlan", ""),
     ];
     rows.into_iter().map(|(release, plugin, masquerade)| (release, shared(plugin, release, masquerade))).collect()
 }

@@ -3,28 +3,29 @@
 use cnikit_testkit::transcripts::survives;
 use cnikit_tests::harmed::{INTERFACE, interface_of_others};
 use cnikit_tests::transcripts::scenes;
-use cnikit_tests::{script, subject};
+use cnikit_tests::{MASTER_OF_MACVLANS, script, subject};
 use serde_json::json;
 
 /// So many scenes of each kind, in the short form.
 const SCENES: usize = 2;
 
 macro_rules! twisted {
-    ($($name:ident: $plugin:literal;)+) => {$(
+    ($($name:ident: $subject:expr;)+) => {$(
         #[test]
         fn $name() {
-            survives(&subject($plugin, json!({})), &scenes(""), SCENES);
+            survives(&$subject, &scenes(""), SCENES);
         }
     )+};
 }
 
 twisted! {
-    loopback: "loopback";
-    bridge: "bridge";
-    ptp: "ptp";
-    flannel: "flannel";
-    host_local: "host-local";
-    static_ipam: "static";
+    loopback: subject("loopback", json!({}));
+    bridge: subject("bridge", json!({}));
+    ptp: subject("ptp", json!({}));
+    macvlan: subject("macvlan", json!({"master": "master0", "enabledad": false})).on(MASTER_OF_MACVLANS);
+    flannel: subject("flannel", json!({}));
+    host_local: subject("host-local", json!({}));
+    static_ipam: subject("static", json!({}));
 }
 
 #[test]

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-const PLUGINS: [&str; 7] = ["bridge", "flannel", "host-local", "loopback", "ptp", "static", "tuning"];
+const PLUGINS: [&str; 9] =
+    ["bridge", "flannel", "host-local", "ipvlan", "loopback", "macvlan", "ptp", "static", "tuning"];
 
 fn bridge() -> Subject {
     subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()}))

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::figures::{Ratio, Verdict, median};
 use crate::idle;
 use crate::measure::{Outcome, Row};
-use crate::scene::{COMPARED, LOG, LOG_OFF, MEMORY, SHARE, SIZE, TARGETS, THROUGH, Target};
+use crate::scene::{COMPARED, LACKING, LOG, LOG_OFF, MEMORY, SHARE, SIZE, TARGETS, THROUGH, Target};
 use crate::stage::{Side, WARM};
 
 /// One target.
@@ -69,7 +69,7 @@ pub(crate) fn judge(rows: &[Row], sides: &[Side]) -> Vec<Judgement> {
 /// What ours said where it failed.
 fn failed(row: &Row) -> Option<Judgement> {
     let why = match row.sides.first()? {
-        Outcome::Absent(why) => Some(why).filter(|why| *why != WARM),
+        Outcome::Absent(why) => Some(why).filter(|why| *why != WARM && !why.contains(LACKING)),
         Outcome::Measured(samples) => samples.complaint.as_ref(),
     };
     Some(Judgement::unmeasured(format!("{} of ours", row.name), "success", why?))

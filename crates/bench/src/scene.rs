@@ -208,6 +208,45 @@ const IPTABLES: Scene = Scene {
 };
 const ALL_AT_ONCE: Scene = Scene { conf: BRIDGE, rounds: 12, short: 3, ..ONE };
 
+/// What a ground says where this kernel has no such links: nobody can do anything about it.
+pub(crate) const LACKING: &str = "this kernel lacks";
+
+/// A master with another link of the kind on it: what the kernel does for the first one it need not do again.
+macro_rules! master {
+    ($kind:literal) => {
+        concat!(
+            "ip link add master0 type veth peer name outer0; ip link set outer0 up; ip link set master0 up; ",
+            "ip link add link master0 name sibling0 type ",
+            $kind,
+            " || { echo this kernel lacks ",
+            $kind,
+            " >&2; exit 1; }; ",
+            "ip link set sibling0 up"
+        )
+    };
+}
+
+/// What a plugin before it in the chain would have answered.
+macro_rules! chained {
+    () => {
+        r#"{"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"master0"}],
+            "ips":[{"address":"10.97.0.2/16","gateway":"10.97.0.1","interface":0}]}}"#
+    };
+}
+
+const MACVLAN: Scene = Scene {
+    plugin: "macvlan",
+    conf: concat!(r#"{"master":"master0","#, ipam!(), "}"),
+    before: master!("macvlan"),
+    ..ONE
+};
+const IPVLAN: Scene = Scene {
+    plugin: "ipvlan",
+    conf: concat!(r#"{"master":"master0","#, ipam!(), "}"),
+    before: master!("ipvlan"),
+    ..ONE
+};
+
 /// Every scene, in the order of the table that is made of them.
 pub(crate) const SCENES: &[Scene] = &[
     Scene { name: "bridge", steps: &[Version], rows: &[Version], pause: BRIEF, ..ONE },
@@ -246,6 +285,16 @@ pub(crate) const SCENES: &[Scene] = &[
         pause: BRIEF,
         ..ONE
     },
+    Scene { name: "macvlan", ..MACVLAN },
+    Scene {
+        name: "macvlan, dual stack",
+        conf: concat!(r#"{"master":"master0","#, ipam!(dual), "}"),
+        rounds: 8,
+        short: 2,
+        ..MACVLAN
+    },
+    Scene { name: "ipvlan", ..IPVLAN },
+    Scene { name: "ipvlan, chained", conf: chained!(), ..IPVLAN },
     Scene { name: "host-local, empty", ..HOST_LOCAL },
     Scene { name: "host-local, 1,000 taken", reserved: 1_000, rounds: 30, ..HOST_LOCAL },
     Scene { name: "host-local, 10,000 taken", reserved: 10_000, rounds: 15, short: 2, ..HOST_LOCAL },
@@ -362,6 +411,9 @@ pub(crate) const TARGETS: &[Target] = &[
     target("bridge, nftables DEL", 3.0, 2.3),
     target("ptp, dual stack ADD", 500.0, 47.0),
     target("tuning ADD", 4.0, 3.0),
+    target("macvlan ADD", 5.0, 2.0),
+    target("ipvlan ADD", 5.0, 2.0),
+    target("ipvlan, chained ADD", 5.0, 2.0),
     target("host-local, empty ADD", 4.0, 5.0),
     target("host-local, 10,000 taken ADD", 100.0, 48.0),
     target("host-local, 65,000 taken ADD", 500.0, 30.0),

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::addresses::Addresses;
-use crate::source::{Found, Source, unavailable};
+use crate::source::{Found, Source, taken_over, unavailable};
 
 /// A plugin that makes an interface: its configuration, and what that configuration wants.
 ///
@@ -48,6 +48,7 @@ use crate::source::{Found, Source, unavailable};
 ///             prefix_routes: true,
 ///             routes: layer3::routes(&addresses.ips, &addresses.routes),
 ///             detection: Detection::Off,
+///             slaac: false,
 ///             announce: false,
 ///         })
 ///     }
@@ -104,15 +105,17 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         let (at, scene, kinds) = (&add.attachment, Scene::from(add), kinds::<P>());
         let link = plugin.link(at);
         judge(&link, &kinds, &scene)?;
-        let source = P::source(&at.conf).find(&add.call)?;
+        let from = P::source(&at.conf);
+        let (source, mut before) = (from.find(&add.call)?, add.prev.clone().unwrap_or_default());
         let early = if source.needs_link() { Some(apply(&link, &scene, journal)?) } else { None };
-        let mut addresses = source.addresses(journal)?;
+        let mut addresses =
+            if from == Source::PrevResult { taken_over(&mut before) } else { source.addresses(journal)? };
         plugin.complete(&mut addresses)?;
         let layer3 = plugin.layer3(at, &addresses);
         judge(&layer3, &kinds, &scene)?;
         let made = early.map_or_else(|| apply(&link, &scene, journal), Ok)?;
         apply(&layer3, &scene, journal)?;
-        answer(add, &scene, made, addresses)
+        answer(at, before, &scene, made, addresses)
     }
 
     fn del(del: &Del) -> Result<()> {
@@ -161,8 +164,9 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
     }
 
     fn status(&self, status: &Status) -> Result<()> {
+        let source = P::source(&status.call.conf).find(&status.call).map_err(unavailable)?;
         self.0.status().map_err(unavailable)?;
-        P::source(&status.call.conf).find(&status.call).map_err(unavailable)?.status()
+        source.status()
     }
 
     fn plan(&self, preview: &Preview) -> Result<Outline> {
@@ -171,7 +175,7 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         let (link, mut steps) = (plugin.link(at).lines(), Vec::new());
         let source = P::source(&at.conf);
         let found = source.find(&preview.call)?;
-        let (given, mut addresses) = preview_addresses(&source, &found)?;
+        let (given, mut addresses) = preview_addresses(&source, &found, preview.prev.clone())?;
         steps.extend(if found.needs_link() { [link, given] } else { [given, link] }.concat());
         plugin.complete(&mut addresses)?;
         steps.extend(plugin.layer3(at, &addresses).lines());
@@ -186,8 +190,12 @@ fn kinds<P: InterfacePlugin>() -> Vec<Kind> {
 
 /// In what words a dry run says from where the addresses come, and what stands for them: what the IPAM plugin would give
 /// next if it lives in this program, else an address of nobody's.
-fn preview_addresses(source: &Source, found: &Found) -> Result<(Vec<String>, Addresses)> {
-    let Source::Ipam(name) = source else { return Ok((Vec::new(), Addresses::default())) };
+fn preview_addresses(source: &Source, found: &Found, prev: Option<Answer>) -> Result<(Vec<String>, Addresses)> {
+    let name = match source {
+        Source::Ipam(name) => name,
+        Source::PrevResult => return Ok((Vec::new(), taken_over(&mut prev.unwrap_or_default()))),
+        Source::Nowhere => return Ok((Vec::new(), Addresses::default())),
+    };
     let (steps, addresses) = match found.preview() {
         Some(outline) => outline?,
         None => (vec![format!("addresses from {name}")], example()),
@@ -205,13 +213,12 @@ fn example() -> Addresses {
 }
 
 /// What came before in the chain, then what was made, its MACs and MTUs read back once; every address tied to our end.
-fn answer(add: &Add, scene: &Scene, made: Made, addresses: Addresses) -> Result<Answer> {
-    let mut answer = add.prev.clone().unwrap_or_default();
+fn answer(at: &Attachment, mut answer: Answer, scene: &Scene, made: Made, addresses: Addresses) -> Result<Answer> {
     let before = answer.interfaces.len();
     for interface in made.interfaces {
         answer.interfaces.push(read_back(interface, scene)?);
     }
-    let ours = answer.interfaces[before..].iter().position(|one| add.attachment.is_own(one));
+    let ours = answer.interfaces[before..].iter().position(|one| at.is_own(one));
     let index = ours.and_then(|place| i64::try_from(before + place).ok());
     answer.ips.extend(addresses.ips.into_iter().map(|ip| Ip { interface: index, ..ip }));
     answer.routes.extend(addresses.routes);

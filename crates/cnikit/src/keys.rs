@@ -2,6 +2,7 @@
 
 use cnikit_resources::Mac;
 use cnikit_resources::masquerade::Backend;
+use cnikit_resources::master::{Master, Which};
 use cnikit_types::Dns;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -21,6 +22,37 @@ impl<'de> Deserialize<'de> for Mtu {
         }
         Ok(Mtu(u32::try_from(bytes).ok().filter(|bytes| *bytes > 0)))
     }
+}
+
+/// `mtu` where less than 0 is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CountedMtu(pub Option<u32>);
+
+impl<'de> Deserialize<'de> for CountedMtu {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CountedMtu, D::Error> {
+        let bytes = i64::deserialize(deserializer)?;
+        match u32::try_from(bytes) {
+            Ok(bytes) => Ok(CountedMtu(Some(bytes).filter(|bytes| *bytes > 0))),
+            Err(_) => Err(D::Error::custom(format!("invalid MTU {bytes}, must be [0, master MTU]"))),
+        }
+    }
+}
+
+/// A switch that is on unless somebody says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct On(pub bool);
+
+impl Default for On {
+    fn default() -> On {
+        On(true)
+    }
+}
+
+/// The `master` of an interface: that of this name, else that of the default route.
+pub fn master(name: &str, in_container: bool) -> Master {
+    let which = if name.is_empty() { Which::OfDefaultRoute } else { Which::Named(name.to_owned()) };
+    Master { which, in_container }
 }
 
 /// Says why no interface can have this MAC, if none can.

@@ -1,7 +1,7 @@
 //! From where an attachment has its addresses.
 
 use cnikit_skel::{Call, Delegate, Error, Journal, Result, code};
-use cnikit_types::{NetConf, Value};
+use cnikit_types::{Answer, NetConf, Value};
 
 use crate::addresses::Addresses;
 
@@ -10,6 +10,8 @@ use crate::addresses::Addresses;
 pub enum Source {
     /// An IPAM plugin of this name.
     Ipam(String),
+    /// What the plugins before this one in the chain gave, if anything: it becomes this interface's.
+    PrevResult,
     /// It has none: layer 2 only.
     Nowhere,
 }
@@ -26,13 +28,26 @@ impl Source {
         }
     }
 
+    /// The same, but what came before in the chain serves where nothing is configured.
+    #[must_use]
+    pub fn or_prev_result(self) -> Source {
+        if self == Source::Nowhere { Source::PrevResult } else { self }
+    }
+
     /// Looks the plugin up, before anything is made.
     pub(crate) fn find(&self, call: &Call) -> Result<Found> {
         match self {
             Source::Ipam(name) => Ok(Found(Some(call.delegate(name)?))),
-            Source::Nowhere => Ok(Found(None)),
+            Source::PrevResult | Source::Nowhere => Ok(Found(None)),
         }
     }
+}
+
+/// What an interface takes over of what came before it in a chain: all its addresses, routes and DNS, of which the record
+/// keeps none.
+pub(crate) fn taken_over(before: &mut Answer) -> Addresses {
+    use std::mem::take;
+    Addresses { ips: take(&mut before.ips), routes: take(&mut before.routes), dns: take(&mut before.dns) }
 }
 
 /// A source, found.
@@ -44,6 +59,7 @@ impl Found {
         self.0.as_ref().is_some_and(Delegate::needs_link)
     }
 
+    /// What an IPAM plugin gives; nothing without one.
     pub(crate) fn addresses(&self, journal: &mut Journal) -> Result<Addresses> {
         self.0.as_ref().map_or(Ok(Addresses::default()), |ipam| ipam.add(journal).map(Addresses::from))
     }

@@ -13,9 +13,11 @@ use crate::output::{Output, Tone, print, print_json};
 
 /// The pages of our plugins. Their tables of keys are held to the plugins themselves by the tests. Not flannel's: which keys and
 /// capabilities its delegate takes, nobody knows.
-const PAGES: [(&str, &str); 6] = [
+const PAGES: [(&str, &str); 8] = [
     ("bridge", include_str!("../../../docs/bridge.md")),
     ("ptp", include_str!("../../../docs/ptp.md")),
+    ("macvlan", include_str!("../../../docs/macvlan.md")),
+    ("ipvlan", include_str!("../../../docs/ipvlan.md")),
     ("loopback", include_str!("../../../docs/loopback.md")),
     ("host-local", include_str!("../../../docs/host-local.md")),
     ("static", include_str!("../../../docs/static.md")),

@@ -8,7 +8,7 @@ use cnikit_netlink::{Address, Batch, Change, Link, MAIN_TABLE, NewAddress, Route
 use cnikit_netns::{Inside, sysctl};
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
 use cnikit_process::Deadline;
-use cnikit_skel::{Error, Journal, Result};
+use cnikit_skel::{Error, Journal, Result, log};
 use cnikit_types::Ip;
 use ipnetwork::IpNetwork;
 
@@ -27,6 +27,8 @@ pub struct Layer3 {
     pub routes: Vec<Route>,
     /// Whether others on the segment may hold the same IPv6 address.
     pub detection: Detection,
+    /// It may configure itself further from router advertisements, as the kernel does by default.
+    pub slaac: bool,
     /// The segment is told of the addresses when the interface comes up (IPv4 and IPv6).
     pub announce: bool,
 }
@@ -39,6 +41,13 @@ pub enum Detection {
     Off,
     /// Detect, and wait for the outcome.
     Full,
+}
+
+impl Detection {
+    /// [`Detection::Full`] if it is wished, else none.
+    pub fn wished(wish: bool) -> Detection {
+        if wish { Detection::Full } else { Detection::Off }
+    }
 }
 
 /// As long as the reference waits. The kernel needs one to two seconds.
@@ -68,13 +77,14 @@ impl Resource for Layer3 {
         let container = scene.container()?;
         let link = container.link(&self.ifname)?;
         container.send(self.batch(link.index))?;
-        if self.detection == Detection::Full && self.has_ipv6() {
+        if self.has_ipv6() {
             self.settle(scene, &link)?;
         }
-        taken_up::wait(container, &self.addresses)?;
-        // Until then the host's answers to the container's first packets would be lost.
-        veth::host_end_of(scene.host()?, &scene.netns, &link)?
-            .map_or(Ok(()), |end| veth::wait_running(scene.host()?, &end))?;
+        if veth::is_veth(&link) {
+            // Until then the host's answers to the container's first packets would be lost.
+            veth::host_end_of(scene.host()?, &scene.netns, &link)?
+                .map_or(Ok(()), |end| veth::wait_running(scene.host()?, &end))?;
+        }
         Ok(Made::nothing())
     }
 
@@ -82,7 +92,7 @@ impl Resource for Layer3 {
         let container = scene.container()?;
         let Some(link) = container.find_recent_link(&self.ifname)? else { return Ok(()) };
         drifts.unless(link.up, || format!("{}: wanted up, found down", self.ifname));
-        self.verify_addresses(&self.settled(scene, &link)?, drifts);
+        self.verify_addresses(&self.settled(scene, &link)?, link.carrier, drifts);
         self.verify_routes(&container.routes_of(link.index)?, drifts);
         Ok(())
     }
@@ -96,7 +106,9 @@ impl Layer3 {
     /// What has to be said in the container's /proc/sys before the interface comes up.
     fn settings(&self, inside: &Inside) -> Result<()> {
         let ifname = &self.ifname;
-        quiet::quiet(inside, ifname, &quiet::ALL)?;
+        if !self.slaac {
+            quiet::quiet(inside, ifname, &quiet::ALL)?;
+        }
         if self.has_ipv6() {
             for link in ["lo", ifname] {
                 sysctl::set(inside, &format!("net/ipv6/conf/{link}/disable_ipv6"), "0")?;
@@ -131,8 +143,21 @@ impl Layer3 {
         batch
     }
 
-    /// Waits for the outcome of detection, which comes as an event. Without carrier it cannot come, and is not waited for.
+    /// Waits until IPv6 addresses can be used. Without carrier they cannot, and nobody knows for how long.
     fn settle(&self, scene: &Scene, link: &Link) -> Result<()> {
+        let container = scene.container()?;
+        if !container.link(&self.ifname)?.carrier {
+            log::info(format_args!("{} has no carrier: its addresses can be used when it has", self.ifname));
+            return Ok(());
+        }
+        if self.detection == Detection::Full {
+            self.detect(scene, link)?;
+        }
+        taken_up::wait(container, &self.addresses)
+    }
+
+    /// Waits for the outcome of detection, which comes as an event; not for longer than there is a carrier.
+    fn detect(&self, scene: &Scene, link: &Link) -> Result<()> {
         let decided =
             |found: &[Address]| found.iter().any(|one| one.dad_failed) || found.iter().all(|one| !one.tentative);
         let container = scene.container()?;
@@ -151,7 +176,8 @@ impl Layer3 {
     fn settled(&self, scene: &Scene, link: &Link) -> Result<Vec<Address>> {
         let container = scene.container()?;
         let found = container.addresses(link.index)?;
-        let waits = |one: &Address| one.tentative && !one.dad_failed && self.addresses.contains(&one.address);
+        let waits =
+            |one: &Address| link.carrier && one.tentative && !one.dad_failed && self.addresses.contains(&one.address);
         if !found.iter().any(waits) {
             return Ok(found);
         }
@@ -159,14 +185,14 @@ impl Layer3 {
         Ok(container.wait_addresses(link.index, Deadline::after(SETTLING), settled).unwrap_or(found))
     }
 
-    fn verify_addresses(&self, found: &[Address], drifts: &mut Drifts) {
+    fn verify_addresses(&self, found: &[Address], carrier: bool, drifts: &mut Drifts) {
         let texts: Vec<String> = found.iter().map(|one| one.address.to_string()).collect();
         for wanted in &self.addresses {
             let there = found.iter().find(|one| one.address == *wanted);
             drifts.unless(there.is_some(), || {
                 format!("address of {}: wanted {wanted}, found [{}]", self.ifname, texts.join(" "))
             });
-            drifts.unless(there.is_none_or(|one| !one.dad_failed && !one.tentative), || {
+            drifts.unless(there.is_none_or(|one| !(one.dad_failed || one.tentative && carrier)), || {
                 format!(
                     "address of {}: wanted {wanted} usable, found it under duplicate address detection",
                     self.ifname
@@ -223,6 +249,20 @@ pub fn routes(ips: &[Ip], routes: &[cnikit_types::Route]) -> Vec<Route> {
     routes.iter().map(kernels).filter(|route| seen.insert(route.clone())).collect()
 }
 
+/// The layer 3 of an interface on a segment with others, who are told of it; none without addresses.
+pub fn on_segment(ifname: &str, ips: &[Ip], given: &[cnikit_types::Route], detection: Detection) -> Option<Layer3> {
+    let layer3 = Layer3 {
+        ifname: ifname.to_owned(),
+        addresses: ips.iter().map(|ip| ip.address).collect(),
+        prefix_routes: true,
+        routes: routes(ips, given),
+        detection,
+        slaac: false,
+        announce: true,
+    };
+    (!ips.is_empty()).then_some(layer3)
+}
+
 /// `RT_SCOPE_LINK`: on the link itself.
 pub const SCOPE_LINK: u8 = 253;
 
@@ -259,6 +299,7 @@ impl fmt::Display for Layer3 {
         if !routes.is_empty() {
             write!(f, "; routes {}", routes.join(", "))?;
         }
-        f.write_str(if self.detection == Detection::Full { "; duplicate address detection" } else { "" })
+        f.write_str(if self.detection == Detection::Full { "; duplicate address detection" } else { "" })?;
+        f.write_str(if self.slaac { "; router advertisements are followed" } else { "" })
     }
 }

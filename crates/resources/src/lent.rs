@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::alias::hex;
 use crate::link_settings::Settings;
-use crate::veth::has_recorded_mac;
+use crate::recorded::has_mac_of;
 
 /// Where the reference keeps it: gone with a reboot, as all that it speaks of.
 const USUAL: &str = "/run/cni/tuning";
@@ -275,7 +275,7 @@ fn existing(dir: &Path) -> Result<Option<Directory>> {
 fn unmarked(remains: &Remains) -> Result<Option<Netns>> {
     let (Found::Present(netns), Some(container)) = (&remains.netns, remains.container()?) else { return Ok(None) };
     let link = container.find_link(&remains.tag.ifname)?;
-    Ok(link.filter(|link| has_recorded_mac(remains, link)).map(|_| netns.clone()))
+    Ok(link.filter(|link| has_mac_of(remains, link)).map(|_| netns.clone()))
 }
 
 fn settle(

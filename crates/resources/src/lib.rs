@@ -3,6 +3,8 @@
 //! | file | what | kept by |
 //! |---|---|---|
 //! | [`veth`] | a pair of links, one end on the host | its attachment |
+//! | [`macvlan`] | the container's interface on top of another, with a MAC of its own | its attachment |
+//! | [`ipvlan`] | the same with the MAC of the other | its attachment |
 //! | [`bridge`] | a bridge on the host | all |
 //! | [`layer3`] | addresses and routes of the container's end | the link |
 //! | [`loopback`] | the container's own loopback, up | lent |
@@ -24,29 +26,36 @@ pub mod bridge;
 pub mod bring_up;
 pub mod forwarding;
 pub mod gateway;
+pub mod ipvlan;
 pub mod layer3;
 pub mod lent;
 pub mod link_settings;
 pub mod loopback;
+pub mod macvlan;
 pub mod masquerade;
+pub mod master;
 pub mod port;
 mod quiet;
 mod random;
+mod recorded;
 mod removal;
 pub mod routed;
 mod rules;
 pub mod spoof;
 pub mod sysctls;
 mod taken_up;
+pub mod upper;
 pub mod veth;
 pub mod vlan_gateway;
 pub mod vlans;
 
-pub use cnikit_netlink::{Mac, Route};
+pub use cnikit_netlink::{IpvlanMode, Mac, MacvlanMode, Route, Upper as Sort};
 
 /// Every kind, each of one file.
-pub const ALL: [cnikit_plan::Kind; 15] = [
+pub const ALL: [cnikit_plan::Kind; 17] = [
     veth::KIND,
+    macvlan::KIND,
+    ipvlan::KIND,
     bridge::KIND,
     layer3::KIND,
     loopback::KIND,

@@ -11,8 +11,8 @@ use cnikit_skel::{Error, Found, Journal, Result, Tag};
 use cnikit_types::Interface;
 
 use crate::alias::{self, Marks, Owner, hex};
-use crate::quiet;
 use crate::removal::{delete, delete_all};
+use crate::{quiet, recorded};
 
 /// A veth pair. The host's end is named by the tag, both MACs come from it and are set as the pair is made (so that nobody
 /// changes them afterwards); nothing is renamed, nothing moved.
@@ -94,7 +94,7 @@ impl Resource for Veth {
             return Ok(());
         };
         drifts.compare(format!("kind of {}", self.ifname), "veth", end.kind.as_deref().unwrap_or("none"));
-        self.verify_recorded(scene, &end, drifts);
+        recorded::verify(scene, &self.ifname, self.mtu, &end, drifts);
         if let Some(host) = host_end_of(scene.host()?, &scene.netns, &end)? {
             return self.verify_host(scene, &host, drifts);
         }
@@ -121,23 +121,6 @@ impl Veth {
             HostEnd::Routed => (None, None),
         };
         Change { alias: Some(alias::of(tag)), up: Some(true), hairpin, isolated, ..Change::default() }
-    }
-
-    /// What later plugins may have changed is compared with the record, which they have brought up to date.
-    fn verify_recorded(&self, scene: &Scene, end: &Link, drifts: &mut Drifts) {
-        let Some(recorded) = scene.recorded() else {
-            drifts.unless(false, || {
-                format!("Sandbox in prevResult: wanted {} in {}, found no such interface", self.ifname, scene.sandbox)
-            });
-            return;
-        };
-        if let Ok(mac) = recorded.mac.parse::<Mac>() {
-            drifts.compare(format!("MAC of {}", self.ifname), mac, end.mac.unwrap_or(Mac([0; 6])));
-        }
-        // A plugin further on that changes the MTU may say so in the record; if nobody said any, it does not have to.
-        if let Some(mtu) = self.mtu.map(|mtu| recorded.mtu.unwrap_or(mtu)) {
-            drifts.compare(format!("MTU of {}", self.ifname), mtu, end.mtu);
-        }
     }
 
     fn verify_host(&self, scene: &Scene, host: &Link, drifts: &mut Drifts) -> Result<()> {
@@ -314,7 +297,7 @@ fn release_unmarked(remains: &Remains, host: &Netlink, netns: &Netns) -> Result<
     let Some(end) = container.find_link(&remains.tag.ifname)?.filter(is_veth) else { return Ok(()) };
     let Some(peer) = host_end_of(host, netns, &end)? else { return Ok(()) };
     let unmarked = alias::owner(&peer, &remains.tag) == Owner::Unknown && !has_name_of_ours(&peer);
-    if unmarked && has_recorded_mac(remains, &end) {
+    if unmarked && recorded::has_mac_of(remains, &end) {
         delete(&container, &end)?;
     }
     Ok(())
@@ -324,16 +307,6 @@ fn release_unmarked(remains: &Remains, host: &Netlink, netns: &Netns) -> Result<
 fn has_name_of_ours(link: &Link) -> bool {
     let digits = link.name.strip_prefix("veth").unwrap_or_default();
     digits.len() == 11 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
-}
-
-/// A record that lists interfaces, but none of the container's with this name and MAC, is the record of another link.
-pub(crate) fn has_recorded_mac(remains: &Remains, end: &Link) -> bool {
-    let mut recorded = remains.prev.iter().flat_map(|prev| &prev.interfaces).peekable();
-    let is_end = |one: &Interface| {
-        let mac = one.mac.parse::<Mac>();
-        one.name == remains.tag.ifname && !one.sandbox.is_empty() && mac.is_ok_and(|mac| end.mac == Some(mac))
-    };
-    recorded.peek().is_none() || recorded.any(is_end)
 }
 
 fn sweep(stale: &Stale) -> Result<()> {

@@ -105,7 +105,7 @@ impl Keys {
     }
 
     pub(crate) fn detection(&self) -> Detection {
-        if self.enabledad { Detection::Full } else { Detection::Off }
+        Detection::wished(self.enabledad)
     }
 
     fn names(&self) -> Result<(), String> {

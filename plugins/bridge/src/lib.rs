@@ -15,7 +15,7 @@ use cnikit::plan::{Kind, Plan};
 use cnikit::resources::bring_up::BringUp;
 use cnikit::resources::forwarding::Forwarding;
 use cnikit::resources::gateway::Gateway;
-use cnikit::resources::layer3::{self, Layer3};
+use cnikit::resources::layer3;
 use cnikit::resources::masquerade::{self, Masquerade};
 use cnikit::resources::port::ForwardingPort;
 use cnikit::resources::spoof::{self, SpoofCheck};
@@ -85,14 +85,7 @@ impl InterfacePlugin for Bridge {
             .and_each((!gateway.addresses.is_empty()).then_some(gateway))
             .and_each((forwarding.ipv4 || forwarding.ipv6).then_some(forwarding))
             .and_each(keys.ip_masq.then(|| Masquerade::of(networks.clone(), keys.ip_masq_backend.0)))
-            .and(Layer3 {
-                ifname: ifname.clone(),
-                addresses: networks.clone(),
-                prefix_routes: true,
-                routes: layer3::routes(&addresses.ips, &addresses.routes),
-                detection: keys.detection(),
-                announce: true,
-            })
+            .and_each(layer3::on_segment(&ifname, &addresses.ips, &addresses.routes, keys.detection()))
             .and(ForwardingPort {
                 ifname,
                 bridge: keys.bridge.clone(),

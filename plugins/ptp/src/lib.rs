@@ -100,6 +100,7 @@ impl InterfacePlugin for Ptp {
                 prefix_routes: false,
                 routes,
                 detection: Detection::Off,
+                slaac: false,
                 announce: false,
             })
     }

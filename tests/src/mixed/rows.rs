@@ -1,12 +1,13 @@
-//! The configurations: every key of the contracts' tables for loopback, bridge, ptp, host-local, static and tuning.
+//! The configurations: every key of the contracts' tables for loopback, bridge, ptp, macvlan, ipvlan, host-local, static and
+//! tuning.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::Release;
-use crate::dual_stack;
 use crate::harmed::{INTERFACE, interface_of_others};
+use crate::{MASTER, dual_stack};
 
 /// One configuration, and on what it is played.
 #[derive(Clone, Debug)]
@@ -39,7 +40,7 @@ pub(super) const RESOLV_CONF: &str =
     "nameserver 10.0.0.53\nnameserver fd00::53\nsearch a.example b.example\noptions ndots:2\n";
 
 /// Of whom there are rows.
-const PLUGINS: [&str; 6] = ["loopback", "bridge", "ptp", "host-local", "static", "tuning"];
+const PLUGINS: [&str; 8] = ["loopback", "bridge", "ptp", "macvlan", "ipvlan", "host-local", "static", "tuning"];
 
 fn row(id: &str, keys: Value) -> Row {
     let plugin = id.split_once('/').map(|(plugin, _)| plugin);
@@ -146,7 +147,7 @@ fn defaults() -> Value {
 
 /// Every row that this machine's kernel can play.
 pub fn rows() -> Vec<Row> {
-    [loopback(), bridge_layer2(), bridge_layer3(), ptp(), host_local(), written_down(), tuning()].concat()
+    [loopback(), bridge_layer2(), bridge_layer3(), ptp(), macvlan(), host_local(), written_down(), tuning()].concat()
 }
 
 fn loopback() -> Vec<Row> {
@@ -291,6 +292,42 @@ fn ptp() -> Vec<Row> {
     ]
 }
 
+fn on_master(id: &str, mut keys: Value) -> Row {
+    keys["master"] = json!("master0");
+    row(id, keys).on_host(MASTER)
+}
+
+fn macvlan() -> Vec<Row> {
+    let of_v4 = |id: &str, mut keys: Value| {
+        keys["ipam"] = v4();
+        on_master(id, keys)
+    };
+    let dns = json!({"type": "host-local", "subnet": "10.77.0.0/24", "resolvConf": "$DIR/resolv.conf"});
+    let mut rows = vec![
+        on_master("macvlan/layer-2", json!({})),
+        on_master("macvlan/both-families", json!({"ipam": routed(defaults())})),
+        of_v4("macvlan/private", json!({"mode": "private"})),
+        of_v4("macvlan/vepa", json!({"mode": "vepa"})),
+        of_v4("macvlan/passthru", json!({"mode": "passthru"})),
+        of_v4("macvlan/mtu", json!({"mtu": 1400})),
+        of_v4("macvlan/bcqueuelen", json!({"bcqueuelen": 50})).newest_only(),
+        of_v4("macvlan/mac", json!({"mac": "0a:00:00:00:00:01"})),
+        of_v4("macvlan/mac-in-cni-args", json!({"mac": "0a:00:00:00:00:01"})).args("IgnoreUnknown=1;MAC=0a:00:00:00:00:02"),
+        of_v4("macvlan/mac-in-runtime-config", json!({"runtimeConfig": {"mac": "0a:00:00:00:00:03"}}))
+            .args("IgnoreUnknown=1;MAC=0a:00:00:00:00:02"),
+        of_v4("macvlan/dns", json!({"dns": {"nameservers": ["10.0.0.53"]}})),
+        on_master("macvlan/dns-of-the-ipam-plugin", json!({"ipam": dns})),
+        row("macvlan/default-route", json!({"ipam": v4()}))
+            .on_host("ip link add up0 type veth peer name p0 && ip link set p0 up && ip link set up0 up && ip route add default dev up0"),
+        row("macvlan/link-in-container", json!({"master": "inner0", "linkInContainer": true, "ipam": v4()}))
+            .inside("ip link add inner0 type veth peer name p0 && ip link set p0 up && ip link set inner0 up")
+            .newest_only(),
+    ];
+    // Each link's own address is under detection for a second or two.
+    rows.iter_mut().skip(3).for_each(|row| row.answers_only = true);
+    rows
+}
+
 fn host_local() -> Vec<Row> {
     let with = |ipam: Value| {
         let mut ipam = ipam;
@@ -427,6 +464,18 @@ fn tuning() -> Vec<Row> {
         ),
     ];
     rows.into_iter().map(|row| row.inside(INTERFACE)).collect()
+}
+
+/// What needs a kernel that has ipvlan.
+pub fn ipvlans() -> Vec<Row> {
+    let before = json!({"cniVersion": "1.0.0", "interfaces": [{"name": "master0"}],
+        "ips": [{"address": "10.77.0.9/24", "gateway": "10.77.0.1", "interface": 0}], "routes": [{"dst": "0.0.0.0/0"}]});
+    let mut rows = vec![
+        on_master("ipvlan/v4", json!({"ipam": v4()})),
+        row("ipvlan/chained", json!({"cniVersion": "1.0.0", "prevResult": before})).on_host(MASTER),
+    ];
+    rows.iter_mut().skip(1).for_each(|row| row.answers_only = true);
+    rows
 }
 
 /// What needs a kernel whose bridges part VLANs.

@@ -179,8 +179,8 @@ fn text(value: &Value) -> String {
 
 /// The host's end of a container's link.
 fn end_of(link: &Value, on_host: &[Value]) -> Option<String> {
-    let end =
-        on_host.iter().find(|end| end["ifindex"] == link["link_index"] && end["link_index"] == link["ifindex"])?;
+    let is_end = |end: &&Value| end["ifindex"] == link["link_index"] && end["link_index"] == link["ifindex"];
+    let end = on_host.iter().filter(|_| link["linkinfo"]["info_kind"] == "veth").find(is_end)?;
     Some(text(&end["ifname"]))
 }
 

@@ -23,7 +23,8 @@ impl Key {
     }
 }
 
-/// The keys of a plugin: those of its type, but one that has sources stands where they are; and the `CNI_ARGS` it knows.
+/// The keys of a plugin: those of its type, but one that has sources stands where they are, and at the top if
+/// that is one of them; and the `CNI_ARGS` it knows.
 pub(crate) fn of_plugin<T: DeserializeOwned>(sources: Sources, args: Option<&[&str]>) -> Vec<Key> {
     let mut keys = Vec::new();
     collect::<T>(&mut Vec::new(), "", &mut keys);

@@ -5,10 +5,19 @@ use cnikit_tests::docs::{Example, examples};
 
 use crate::test::{Test, test};
 
-pub(crate) const TESTS: &[Test] = &[test!(lists_with_vlans_live needs Need::BRIDGE_VLAN_FILTERING)];
+pub(crate) const TESTS: &[Test] =
+    &[test!(lists_with_vlans_live needs Need::BRIDGE_VLAN_FILTERING), test!(lists_with_ipvlan_live needs Need::IPVLAN)];
 
 fn lists_with_vlans_live() {
-    let tried = examples(Some(Need::BRIDGE_VLAN_FILTERING.name()));
-    assert!(!tried.is_empty(), "the page of bridge shows one");
+    all_live(&Need::BRIDGE_VLAN_FILTERING);
+}
+
+fn lists_with_ipvlan_live() {
+    all_live(&Need::IPVLAN);
+}
+
+fn all_live(need: &Need) {
+    let tried = examples(Some(need.name()));
+    assert!(!tried.is_empty(), "a page shows one");
     tried.iter().for_each(Example::try_out);
 }

@@ -1,7 +1,8 @@
 //! What every kernel has to bear: the life of attachments, and several at once.
 
+use cnikit_testkit::need::Need;
 use cnikit_testkit::{Subject, flood, life};
-use cnikit_tests::{dual_stack, subject};
+use cnikit_tests::{dual_stack, macvlan, subject};
 use serde_json::json;
 
 use crate::test::{Test, test};
@@ -9,6 +10,7 @@ use crate::test::{Test, test};
 pub(crate) const TESTS: &[Test] = &[
     test!(an_attachment_to_a_bridge_leaves_no_trace),
     test!(an_attachment_by_ptp_leaves_no_trace),
+    test!(an_attachment_by_macvlan_leaves_no_trace needs Need::MACVLAN),
     test!(eight_at_once_get_eight_addresses_on_a_bridge),
 ];
 
@@ -22,6 +24,10 @@ fn an_attachment_to_a_bridge_leaves_no_trace() {
 
 fn an_attachment_by_ptp_leaves_no_trace() {
     life::leaves_no_trace(&subject("ptp", json!({"ipMasq": true, "ipam": dual_stack()})));
+}
+
+fn an_attachment_by_macvlan_leaves_no_trace() {
+    life::leaves_no_trace(&macvlan());
 }
 
 fn eight_at_once_get_eight_addresses_on_a_bridge() {

@@ -12,6 +12,7 @@ mod chain;
 mod docs;
 mod harmed;
 mod hosts;
+mod ipvlan;
 mod life;
 mod mixed;
 mod needs;
@@ -24,7 +25,8 @@ use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
     let told =
-        [chain::TESTS, docs::TESTS, hosts::TESTS, harmed::TESTS, life::TESTS, mixed::TESTS, vlan::TESTS].concat();
+        [chain::TESTS, docs::TESTS, hosts::TESTS, harmed::TESTS, ipvlan::TESTS, life::TESTS, mixed::TESTS, vlan::TESTS]
+            .concat();
     let tests = [needs::tests(), told].concat();
     let here = test::Here::new(std::env::var("CNIKIT_RING").is_ok_and(|ring| ring == "vm"));
     let arguments = Arguments::from_args();

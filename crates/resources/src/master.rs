@@ -1,0 +1,120 @@
+//! The link that a container's interface is on top of.
+
+use std::fmt;
+
+use cnikit_netlink::{Family, Link, MAIN_TABLE, Netlink};
+use cnikit_netns::Netns;
+use cnikit_plan::{Drifts, Scene};
+use cnikit_skel::{Error, Result};
+use ipnetwork::IpNetwork;
+
+/// The link below, and how it is found: not before something is made of it, so that a DEL never looks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Master {
+    /// Which it is.
+    pub which: Which,
+    /// It is in the container, not on the host.
+    pub in_container: bool,
+}
+
+/// Which link is the master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// That of this name, proper or alternative.
+    Named(String),
+    /// That which the default route leads over, of IPv4 or else of IPv6: of several the one of the lowest metric, of several
+    /// next hops the first.
+    OfDefaultRoute,
+    /// The only interface that the plugins before this one made.
+    OfPrevResult,
+}
+
+impl Master {
+    /// The link itself, as it is now or was a moment ago.
+    pub(crate) fn find(&self, scene: &Scene) -> Result<Link> {
+        let netlink = if self.in_container { scene.container()? } else { scene.host()? };
+        match &self.which {
+            Which::Named(name) => self.named(netlink, name),
+            Which::OfDefaultRoute => self.of_default_route(netlink),
+            Which::OfPrevResult => {
+                let named: Vec<&String> =
+                    scene.record.interfaces.iter().map(|one| &one.name).filter(|name| !name.is_empty()).collect();
+                let [name] = named.as_slice() else {
+                    let text = "chained master failure. PrevResult lacks a single named interface";
+                    return Err(Error::config(text).remedy("name one with `master`"));
+                };
+                self.named(netlink, name)
+            }
+        }
+    }
+
+    fn named(&self, netlink: &Netlink, name: &str) -> Result<Link> {
+        netlink.find_recent_link(name)?.ok_or_else(|| {
+            let text = format!("failed to lookup master {name:?}: there is no such link {}", self.place());
+            Error::conflict(text).remedy("make it, or set `master` to one that is there")
+        })
+    }
+
+    fn of_default_route(&self, netlink: &Netlink) -> Result<Link> {
+        for family in [Family::V4, Family::V6] {
+            let mut routes = netlink.routes_to(everything(family), MAIN_TABLE)?;
+            routes.retain(|route| route.is_ordinary() && route.index.is_some());
+            // The first of those with the lowest metric: the sort is stable.
+            routes.sort_by_key(|route| route.priority.unwrap_or_default());
+            if let Some(index) = routes.first().and_then(|route| route.index) {
+                return Ok(netlink.link_at(index)?);
+            }
+        }
+        let text = format!("no default route interface found {}", self.place());
+        Err(Error::conflict(text).remedy("set `master`, or give it a default route"))
+    }
+
+    /// Says whether it is there. What is in a container, or was made by the plugin before, only an ADD can tell.
+    pub(crate) fn available(&self, host: &Netlink) -> Result<()> {
+        match &self.which {
+            _ if self.in_container => Ok(()),
+            Which::Named(name) => self.named(host, name).map(drop),
+            Which::OfDefaultRoute => self.of_default_route(host).map(drop),
+            Which::OfPrevResult => Ok(()),
+        }
+    }
+
+    /// Compares what a link is on top of with what was said; which it is that has the default route may change at any time.
+    /// Its number alone is no proof, for numbers are alike in all namespaces.
+    pub(crate) fn verify(&self, scene: &Scene, upper: &Link, drifts: &mut Drifts) -> Result<()> {
+        let Which::Named(name) = &self.which else { return Ok(()) };
+        let (container, place) = (scene.container()?, self.place());
+        let netlink = if self.in_container { container } else { scene.host()? };
+        let Some(master) = netlink.find_recent_link(name)? else {
+            drifts.unless(false, || format!("master of {}: wanted {name} {place}, found none", upper.name));
+            return Ok(());
+        };
+        let netns = if self.in_container { None } else { container.namespace_id(&Netns::own()?)? };
+        let is_on = upper.lower == Some(master.index) && upper.lower_netns == netns;
+        drifts.unless(is_on, || format!("master of {}: wanted {name} {place}, found another link", upper.name));
+        Ok(())
+    }
+
+    fn place(&self) -> &'static str {
+        if self.in_container { "in the container" } else { "on the host" }
+    }
+}
+
+fn everything(family: Family) -> IpNetwork {
+    let none: std::net::IpAddr = match family {
+        Family::V4 => [0; 4].into(),
+        Family::V6 => [0; 16].into(),
+    };
+    IpNetwork::new(none, 0).unwrap_or_else(|_| none.into())
+}
+
+impl fmt::Display for Master {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.which {
+            Which::Named(name) => f.write_str(name),
+            Which::OfDefaultRoute => f.write_str("what has the default route"),
+            Which::OfPrevResult => f.write_str("what was made before"),
+        }?;
+        write!(f, " {}", self.place())
+    }
+}

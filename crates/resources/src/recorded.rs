@@ -1,0 +1,32 @@
+//! What the record of an ADD says about the container's interface.
+
+use cnikit_netlink::{Link, Mac};
+use cnikit_plan::{Drifts, Remains, Scene};
+use cnikit_types::Interface;
+
+/// Compares the container's interface with the record, which later plugins that changed something have brought up to date.
+pub(crate) fn verify(scene: &Scene, ifname: &str, mtu: Option<u32>, found: &Link, drifts: &mut Drifts) {
+    let Some(recorded) = scene.recorded() else {
+        drifts.unless(false, || {
+            format!("Sandbox in prevResult: wanted {ifname} in {}, found no such interface", scene.sandbox)
+        });
+        return;
+    };
+    if let Ok(mac) = recorded.mac.parse::<Mac>() {
+        drifts.compare(format!("MAC of {ifname}"), mac, found.mac.unwrap_or(Mac([0; 6])));
+    }
+    // A plugin further on that changes the MTU may say so in the record; if nobody said any, it does not have to.
+    if let Some(mtu) = mtu.map(|mtu| recorded.mtu.unwrap_or(mtu)) {
+        drifts.compare(format!("MTU of {ifname}"), mtu, found.mtu);
+    }
+}
+
+/// A record that lists interfaces, but none of the container's with this name and MAC, is the record of another link.
+pub(crate) fn has_mac_of(remains: &Remains, link: &Link) -> bool {
+    let mut recorded = remains.prev.iter().flat_map(|prev| &prev.interfaces).peekable();
+    let is_link = |one: &Interface| {
+        let mac = one.mac.parse::<Mac>();
+        one.name == remains.tag.ifname && !one.sandbox.is_empty() && mac.is_ok_and(|mac| link.mac == Some(mac))
+    };
+    recorded.peek().is_none() || recorded.any(is_link)
+}

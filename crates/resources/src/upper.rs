@@ -1,0 +1,213 @@
+//! What a macvlan and an ipvlan have in common: the container's interface is on top of another.
+
+use std::fmt;
+
+use cnikit_netlink::{Change, Link, Mac, Netlink, NewUpper, Upper as Sort};
+use cnikit_netns::{Found, Netns, find, mounted};
+use cnikit_plan::{Drifts, Made, Remains, Scene, Stale};
+use cnikit_skel::{Error, Errors, Journal, Result, Tag, code};
+use cnikit_types::Interface;
+
+use crate::alias::{self, Marks, Owner};
+use crate::master::Master;
+use crate::recorded;
+use crate::removal::{delete, delete_all};
+
+/// The container's interface on top of a master. It is made where and as it will be; nothing is renamed, nothing moved.
+#[derive(Clone, Debug)]
+pub struct Upper {
+    /// The container's interface.
+    pub ifname: String,
+    /// What it is on top of.
+    pub master: Master,
+    /// In bytes, at most the master's; absent: the master's.
+    pub mtu: Option<u32>,
+    /// It is up from the first moment; else whoever gives it addresses brings it up.
+    pub up: bool,
+}
+
+impl Upper {
+    /// Looks whether the master is there and bears that MTU, and the name is free.
+    pub(crate) fn judge(&self, scene: &Scene) -> Result<()> {
+        let (sandbox, master) = (&scene.sandbox, self.master.find(scene)?);
+        if let Some(mtu) = self.mtu.filter(|mtu| *mtu > master.mtu) {
+            let text = format!("invalid MTU {mtu}, must be [0, master MTU({})]", master.mtu);
+            return Err(Error::config(text).remedy(format!("lower `mtu`, or raise that of {}", master.name)));
+        }
+        let taken = scene.container()?.find_link(&self.ifname)?;
+        taken.map_or(Ok(()), |_| {
+            Err(Error::conflict(format!("interface {:?} already exists in {sandbox}", self.ifname))
+                .remedy("DEL the attachment that made it, or choose another CNI_IFNAME"))
+        })
+    }
+
+    /// Makes it, with this MAC or one of the kernel's choice, and marks it.
+    pub(crate) fn make(&self, sort: Sort, mac: Option<Mac>, scene: &Scene, journal: &mut Journal) -> Result<Made> {
+        let (master, container) = (self.master.find(scene)?, scene.container()?);
+        // In the host's namespace the request names the container's, for the other way round old kernels make it here and
+        // move it.
+        let (netlink, netns) =
+            if self.master.in_container { (container, None) } else { (scene.host()?, Some(scene.netns.clone())) };
+        let (tag, name, kind) = (&scene.tag, self.ifname.clone(), name(sort));
+        let Upper { mtu, up, .. } = *self;
+        let wanted = NewUpper { name, lower: master.index, netns, mac, mtu, group: group_of(tag), up, upper: sort };
+        let own = Own { container: container.clone(), kind, tag: tag.clone() };
+        netlink.create_upper(&wanted).map_err(|error| not_made(&own, error))?;
+        let _ = journal.undo(&own, Own::delete);
+        let link = container.link(&self.ifname)?;
+        let marked = Change { alias: Some(alias::of(tag)), group: Some(0), ..Change::default() };
+        container.change(link.index, &marked)?;
+        Ok(Made::one(Interface { name: link.name, sandbox: scene.sandbox.clone(), ..Interface::default() }))
+    }
+
+    /// Compares what both kinds have in common. What is particular to its own, the caller compares: `None` if it is not of it.
+    pub(crate) fn verify(&self, kind: &str, scene: &Scene, drifts: &mut Drifts) -> Result<Option<Sort>> {
+        let ifname = &self.ifname;
+        let Some(link) = scene.container()?.find_link(ifname)? else {
+            drifts.unless(false, || format!("interface {ifname}: wanted {kind}, found none in {}", scene.sandbox));
+            return Ok(None);
+        };
+        drifts.compare(format!("kind of {ifname}"), kind, link.kind.as_deref().unwrap_or("none"));
+        if !is(kind, &link) {
+            return Ok(None);
+        }
+        // Other implementations write no alias.
+        drifts.unless(owner(&link, &scene.tag) != Owner::Another, || {
+            format!("{ifname}: wanted the interface of {}, found the alias {:?}", scene.tag, link.alias)
+        });
+        drifts.unless(!self.up || link.up, || format!("{ifname}: wanted up, found down"));
+        drifts.unless(link.upper.is_some(), || format!("mode of {ifname}: found one that no plugin sets"));
+        recorded::verify(scene, ifname, self.mtu, &link, drifts);
+        self.master.verify(scene, &link, drifts)?;
+        Ok(link.upper)
+    }
+}
+
+/// The end of a line that begins with what is particular.
+impl fmt::Display for Upper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.mtu.iter().try_for_each(|mtu| write!(f, ", mtu {mtu}"))?;
+        write!(f, ", on {}", self.master)?;
+        f.write_str(if self.up { ", up" } else { "" })
+    }
+}
+
+fn name(sort: Sort) -> &'static str {
+    match sort {
+        Sort::Macvlan { .. } => "macvlan",
+        Sort::Ipvlan(_) => "ipvlan",
+    }
+}
+
+/// The kernel may have made it all the same, and its answer been lost. That the name is taken, since it was looked at, is
+/// somebody else's doing.
+fn not_made(own: &Own, error: cnikit_netlink::Error) -> Error {
+    let taken = error.exists();
+    let error = if error.unsupported() {
+        unknown(own.kind).detail(error.to_string())
+    } else if error.is_at_odds() {
+        Error::from(error).remedy(
+            "a master bears either macvlans or ipvlans, one alone with `passthru`, and ipvlans of one mode; it is no \
+             loopback: choose another `master` or `mode`",
+        )
+    } else {
+        Error::from(error)
+    };
+    if taken {
+        return error;
+    }
+    match own.delete() {
+        Ok(()) => error,
+        Err(second) => error.detail(second.to_string()),
+    }
+}
+
+fn unknown(kind: &str) -> Error {
+    let error = Error::new(code::SYSTEM, format!("this kernel has no {kind}"));
+    error.remedy(format!("`modprobe {kind}`, or boot a kernel that has it"))
+}
+
+/// Says whether this kernel could make such a link, and whether its master is there.
+pub fn available(sort: Sort, master: &Master) -> Result<()> {
+    let host = Netlink::here()?;
+    if host.knows_upper(sort)? { master.available(&host) } else { Err(unknown(name(sort))) }
+}
+
+/// An interface of ours in a container, for undoing.
+#[derive(Clone)]
+struct Own {
+    container: Netlink,
+    kind: &'static str,
+    tag: Tag,
+}
+
+impl Own {
+    fn delete(&self) -> Result<()> {
+        let link = self.container.find_link(&self.tag.ifname)?;
+        let link = link.filter(|link| is(self.kind, link) && owner(link, &self.tag) == Owner::This);
+        link.map_or(Ok(()), |link| delete(&self.container, &link))
+    }
+}
+
+impl fmt::Display for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.tag.ifname)
+    }
+}
+
+fn is(kind: &str, link: &Link) -> bool {
+    link.kind.as_deref() == Some(kind)
+}
+
+/// What a link bears from its first moment until the alias, which the kernel does not take earlier: the number of a group,
+/// which is the tag's. Any but 0, which is that of all links that are in none.
+fn group_of(tag: &Tag) -> u32 {
+    let hash = tag.hash();
+    u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]).max(1)
+}
+
+/// Whose it is. Another number than the tag's is of somebody who is at work on it.
+fn owner(link: &Link, tag: &Tag) -> Owner {
+    match alias::owner(link, tag) {
+        Owner::Unknown if link.group == group_of(tag) => Owner::This,
+        Owner::Unknown if link.group != 0 => Owner::Another,
+        owner => owner,
+    }
+}
+
+/// Removes what bears the tag, whatever it is called by now. One that bears nobody's (another implementation made it) goes only
+/// if it has the attachment's name and the MAC that was recorded: the path may by now be another container's namespace.
+pub(crate) fn release(kind: &str, remains: &Remains) -> Result<()> {
+    let Some(container) = remains.container()? else { return Ok(()) };
+    let tag = &remains.tag;
+    let is_meant = |link: &Link| match owner(link, tag) {
+        Owner::This => true,
+        Owner::Another => false,
+        Owner::Unknown => link.name == tag.ifname && recorded::has_mac_of(remains, link),
+    };
+    let meant = container.links_of_kind(kind)?.into_iter().filter(is_meant);
+    meant.map(|link| delete(&container, &link)).collect::<Errors>().finish()
+}
+
+/// Looks through the namespaces that a runtime has given a name: no other is known, and one without a name goes with its last
+/// process.
+pub(crate) fn sweep(kind: &str, stale: &Stale) -> Result<()> {
+    let marks = Marks::of(stale);
+    let paths = mounted().map_err(|error| Error::from(error).while_doing("look for mounted namespaces"))?;
+    let swept = |path: std::path::PathBuf| match find(&path.to_string_lossy()) {
+        Found::Present(netns) => sweep_in(kind, &marks, &netns),
+        Found::Unknown { path, why } => {
+            let text = format!("the network namespace {} cannot be looked at: {why}", path.display());
+            Err(Error::new(code::SYSTEM, text).remedy("try again, or remove it"))
+        }
+        _ => Ok(()),
+    };
+    paths.into_iter().map(swept).collect::<Errors>().finish()
+}
+
+fn sweep_in(kind: &str, marks: &Marks, netns: &Netns) -> Result<()> {
+    let container = Netlink::inside(netns)?;
+    let is_meant = |link: &Link| is(kind, link) && marks.is_stale(link);
+    let links: Vec<Link> = container.links_of_kind(kind)?.into_iter().filter(is_meant).collect();
+    delete_all(&container, &links, is_meant)
+}

@@ -1,0 +1,110 @@
+//! A link of the container on top of one of the host: the container is in the master's network with the master's MAC.
+//!
+//! Nothing is made on the host, which itself does not reach the container over the master. In a chain, without a `master`,
+//! it is on top of the only interface that the plugins before it made, and without an `ipam` it has their addresses. The
+//! keys are those of [`Keys`].
+#![forbid(unsafe_code)]
+
+use cnikit::keys::{self, DnsOverride, IpamType, Mtu, On};
+use cnikit::plan::{Kind, Plan};
+use cnikit::resources::bring_up::BringUp;
+use cnikit::resources::layer3::{self, Detection, Layer3};
+use cnikit::resources::master::{Master, Which};
+use cnikit::resources::upper::{self, Upper};
+use cnikit::resources::{IpvlanMode, Sort, ipvlan};
+use cnikit::{Addresses, Attachment, InterfacePlugin, NetConf, Result, Source};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+/// ipvlan's configuration.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct Ipvlan(Keys);
+
+/// The keys as they are written.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Keys {
+    /// The link below. Default: the only interface of what came before in the chain, else that which the default route leads
+    /// over.
+    pub master: String,
+    /// The master is in the container, not on the host. Default: false.
+    pub link_in_container: bool,
+    /// `l2`, `l3` or `l3s`. Default, and empty: `l2`.
+    pub mode: Mode,
+    /// In bytes, at most the master's. Default, and 0: the master's.
+    pub mtu: Mtu,
+    /// The container detects duplicate IPv6 addresses, and ADD waits for it. Default: true.
+    pub enabledad: On,
+    /// The container may configure itself further from router advertisements. Default: true.
+    pub slaac: On,
+    /// Replaces the IPAM plugin's DNS as a whole. Default: nothing is replaced.
+    pub dns: DnsOverride,
+    /// Who gives addresses. Default: what came before in the chain, if anything did.
+    pub ipam: IpamType,
+}
+
+/// `mode`; empty is `l2`.
+#[derive(Clone, Copy, Debug)]
+pub struct Mode(pub IpvlanMode);
+
+impl Default for Mode {
+    fn default() -> Mode {
+        Mode(IpvlanMode::L2)
+    }
+}
+
+impl<'de> Deserialize<'de> for Mode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        if word.is_empty() {
+            return Ok(Mode::default());
+        }
+        let unknown =
+            || D::Error::custom(format!("unknown ipvlan mode: {word:?}: \"l2\", \"l3\" and \"l3s\" are known"));
+        IpvlanMode::named(&word).map(Mode).ok_or_else(unknown)
+    }
+}
+
+impl InterfacePlugin for Ipvlan {
+    const LINK: Kind = ipvlan::KIND;
+
+    fn link(&self, at: &Attachment) -> Plan {
+        let (ifname, master) = (at.tag.ifname.clone(), self.master(at.conf.get("prevResult").is_some()));
+        let link = Upper { ifname, master, mtu: self.0.mtu.0, up: false };
+        Plan::of(ipvlan::Ipvlan { link, mode: self.0.mode.0 })
+    }
+
+    fn source(conf: &NetConf) -> Source {
+        Source::configured(conf).or_prev_result()
+    }
+
+    fn complete(&self, addresses: &mut Addresses) -> Result<()> {
+        if let Some(dns) = self.0.dns.said() {
+            addresses.dns = dns;
+        }
+        Ok(())
+    }
+
+    fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
+        let (ifname, slaac) = (at.tag.ifname.clone(), self.0.slaac.0);
+        let detection = Detection::wished(self.0.enabledad.0);
+        match layer3::on_segment(&ifname, &addresses.ips, &addresses.routes, detection) {
+            Some(layer3) => Plan::of(Layer3 { slaac, ..layer3 }),
+            None => Plan::of(BringUp { ifname, slaac }),
+        }
+    }
+
+    fn status(&self) -> Result<()> {
+        upper::available(Sort::Ipvlan(self.0.mode.0), &self.master(false))
+    }
+}
+
+impl Ipvlan {
+    /// In a chain, what came before it is as good as a name.
+    fn master(&self, is_chained: bool) -> Master {
+        let master = keys::master(&self.0.master, self.0.link_in_container);
+        let of_prev_result = is_chained && master.which == Which::OfDefaultRoute;
+        if of_prev_result { Master { which: Which::OfPrevResult, ..master } } else { master }
+    }
+}

@@ -1,0 +1,128 @@
+//! A link of the container on top of one of the host: the container is in the master's network with a MAC of its own.
+//!
+//! Nothing is made on the host, which itself does not reach the container over the master. The keys are those of [`Keys`].
+#![forbid(unsafe_code)]
+
+use cnikit::keys::{self, CountedMtu, DnsOverride, IpamType, On, usable};
+use cnikit::plan::{Kind, Plan};
+use cnikit::resources::bring_up::BringUp;
+use cnikit::resources::layer3::{self, Detection, Layer3};
+use cnikit::resources::upper::{self, Upper};
+use cnikit::resources::{Mac, MacvlanMode, macvlan};
+use cnikit::{Addresses, Attachment, InterfacePlugin, Result, Said, Sources};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+/// macvlan's configuration, checked.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Keys")]
+pub struct Macvlan(Keys);
+
+/// The keys as they are written.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Keys {
+    /// The link below. Default: that which the default route leads over.
+    pub master: String,
+    /// The master is in the container, not on the host. Default: false.
+    pub link_in_container: bool,
+    /// `bridge`, `private`, `vepa` or `passthru`. Default, and empty: `bridge`.
+    pub mode: Mode,
+    /// In bytes, at most the master's. Default, and 0: the master's.
+    pub mtu: CountedMtu,
+    /// The container's MAC, also from `runtimeConfig.mac`, `MAC` in `CNI_ARGS` or `args.cni.mac`. Default: the kernel's choice.
+    pub mac: Option<Mac>,
+    /// How many broadcasts may wait for the container. Default, and 0: the kernel's choice.
+    pub bcqueuelen: u32,
+    /// The container detects duplicate IPv6 addresses, and ADD waits for it. Default: true.
+    pub enabledad: On,
+    /// The container may configure itself further from router advertisements. Default: true.
+    pub slaac: On,
+    /// Replaces the IPAM plugin's DNS as a whole. Default: nothing is replaced.
+    pub dns: DnsOverride,
+    /// Who gives addresses. Default: nobody.
+    pub ipam: IpamType,
+}
+
+/// `mode`; empty is `bridge`.
+#[derive(Clone, Copy, Debug)]
+pub struct Mode(pub MacvlanMode);
+
+impl Default for Mode {
+    fn default() -> Mode {
+        Mode(MacvlanMode::Bridge)
+    }
+}
+
+impl<'de> Deserialize<'de> for Mode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        if word.is_empty() {
+            return Ok(Mode::default());
+        }
+        let unknown = || {
+            D::Error::custom(format!(
+                "unknown macvlan mode: {word:?}: \"bridge\", \"private\", \"vepa\" and \"passthru\" are known"
+            ))
+        };
+        MacvlanMode::named(&word).map(Mode).ok_or_else(unknown)
+    }
+}
+
+impl TryFrom<Keys> for Macvlan {
+    type Error = String;
+
+    fn try_from(keys: Keys) -> Result<Macvlan, String> {
+        usable(keys.mac)?;
+        Ok(Macvlan(keys))
+    }
+}
+
+impl InterfacePlugin for Macvlan {
+    const LINK: Kind = macvlan::KIND;
+    const SOURCES: Sources = &[("mac", &[Said::Runtime("mac"), Said::CniArg("MAC"), Said::ArgsCni("mac"), Said::Key])];
+    const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["MAC"]);
+
+    fn link(&self, at: &Attachment) -> Plan {
+        Plan::of(self.link_on_master(&at.tag.ifname))
+    }
+
+    fn complete(&self, addresses: &mut Addresses) -> Result<()> {
+        if let Some(dns) = self.0.dns.said() {
+            addresses.dns = dns;
+        }
+        Ok(())
+    }
+
+    fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
+        let (keys, ifname, slaac) = (&self.0, at.tag.ifname.clone(), self.0.slaac.0);
+        let detection = Detection::wished(keys.enabledad.0);
+        match layer3::on_segment(&ifname, &addresses.ips, &addresses.routes, detection) {
+            Some(layer3) => Plan::of(Layer3 { slaac, ..layer3 }),
+            None => Plan::default().and_each((!self.up()).then_some(BringUp { ifname, slaac })),
+        }
+    }
+
+    fn status(&self) -> Result<()> {
+        let link = self.link_on_master("");
+        upper::available(link.sort(), &link.link.master)
+    }
+}
+
+impl Macvlan {
+    /// Nothing has to be said to it before it is up.
+    fn up(&self) -> bool {
+        self.0.ipam.name.is_empty() && self.0.slaac.0
+    }
+
+    fn link_on_master(&self, ifname: &str) -> macvlan::Macvlan {
+        let keys = &self.0;
+        let master = keys::master(&keys.master, keys.link_in_container);
+        macvlan::Macvlan {
+            link: Upper { ifname: ifname.to_owned(), master, mtu: keys.mtu.0, up: self.up() },
+            mode: keys.mode.0,
+            bcqueuelen: Some(keys.bcqueuelen).filter(|length| *length > 0),
+            mac: keys.mac,
+        }
+    }
+}

@@ -1,0 +1,465 @@
+//! macvlan: its life, masters, modes, MACs, detection of duplicates, and who reaches whom.
+//!
+//! Where the kernel has no macvlan they are reported as not run, as those of the ring are.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+#![expect(clippy::print_stdout, reason = "what was not run is part of what a test program says")]
+
+#[path = "ring/test.rs"]
+mod test;
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cnikit::{Entry, Ipam};
+use cnikit_testkit::life::{self, Tampering};
+use cnikit_testkit::need::Need;
+use cnikit_testkit::{Container, Host, Snapshot, Subject, fault, flood};
+use cnikit_tests::world::ping;
+use cnikit_tests::{MASTER, dual_stack, macvlan, routed, subject};
+use serde_json::{Value, json};
+
+use test::{Here, Test, test};
+
+const TESTS: &[Test] = &[
+    test!(an_attachment_leaves_no_trace_and_a_second_one_adds_nothing needs Need::MACVLAN),
+    test!(del_succeeds_in_every_poor_form needs Need::MACVLAN),
+    test!(del_succeeds_in_every_poor_form_without_layer_3 needs Need::MACVLAN),
+    test!(a_fault_before_any_step_leaves_nothing needs Need::MACVLAN),
+    test!(sixty_four_at_once_get_sixty_four_addresses needs Need::MACVLAN),
+    test!(check_names_each_thing_that_was_tampered_with_and_none_is_forgotten needs Need::MACVLAN),
+    test!(containers_reach_the_outer_host_at_once_and_each_other_as_the_mode_says needs Need::MACVLAN),
+    test!(passthru_takes_the_master_for_one_container needs Need::MACVLAN),
+    test!(a_master_may_be_in_the_container needs Need::MACVLAN),
+    test!(nothing_of_it_is_ever_seen_on_the_host needs Need::MACVLAN),
+    test!(a_result_lists_the_containers_interface_and_keeps_what_came_before needs Need::MACVLAN),
+    test!(the_mac_is_that_of_the_source_with_the_last_word needs Need::MACVLAN),
+    test!(what_cannot_be_is_refused_before_anything_is_made needs Need::MACVLAN),
+    test!(the_master_is_that_of_the_default_route needs Need::MACVLAN),
+    test!(add_waits_until_nobody_else_is_found_to_have_the_address needs Need::MACVLAN),
+    test!(an_address_that_somebody_on_the_segment_has_is_refused_and_given_back needs Need::MACVLAN),
+    test!(a_master_without_carrier_costs_no_waiting needs Need::MACVLAN),
+    test!(a_del_does_not_look_for_the_master needs Need::MACVLAN),
+    test!(router_advertisements_are_those_of_the_wire_and_can_be_refused needs Need::MACVLAN),
+    test!(a_link_that_is_not_the_attachments_stays needs Need::MACVLAN),
+    test!(gc_removes_what_is_in_a_named_namespace_and_not_valid needs Need::MACVLAN),
+    test!(status_fails_while_the_master_is_missing needs Need::MACVLAN),
+];
+
+fn main() -> ExitCode {
+    let (here, arguments) = (Here::new(false), libtest_mimic::Arguments::from_args());
+    let conclusion = libtest_mimic::run(&arguments, TESTS.iter().map(|test| test.trial(&here)).collect());
+    if let Some(line) = here.not_run() {
+        println!("{line}\n");
+    }
+    conclusion.exit_code()
+}
+
+/// It has no addresses.
+fn layer2() -> Subject {
+    subject("macvlan", json!({"master": "master0"})).on(MASTER).called("macvlan of layer 2")
+}
+
+/// One family, without whose addresses nobody waits for anything.
+fn v4(keys: Value) -> Subject {
+    let mut keys = keys;
+    keys["ipam"] = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
+    subject("macvlan", keys).on(MASTER)
+}
+
+fn on_master() -> Subject {
+    v4(json!({"master": "master0"}))
+}
+
+fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
+    let all = json!({"master": "master0", "mode": "vepa", "mtu": 1400, "bcqueuelen": 50, "mac": "0a:00:00:00:00:05",
+                     "dns": {"nameservers": ["10.0.0.53"]}, "ipam": dual_stack()});
+    let detecting = subject("macvlan", all).on(MASTER);
+    let alone = v4(json!({"master": "master0", "mode": "passthru"}));
+    [macvlan(), layer2(), detecting, alone].iter().for_each(life::leaves_no_trace);
+}
+
+fn del_succeeds_in_every_poor_form() {
+    life::survives_poor_dels(&macvlan());
+}
+
+fn del_succeeds_in_every_poor_form_without_layer_3() {
+    life::survives_poor_dels(&layer2().on(cnikit_tests::MASTER_OF_MACVLANS));
+}
+
+/// host-local is called in this process, for it is this very program under another name.
+static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocal>>("host-local")];
+
+fn a_fault_before_any_step_leaves_nothing() {
+    let tried = fault::leaves_nothing::<macvlan::Macvlan>(&macvlan(), BESIDE);
+    assert_eq!(tried, 4, "1 step of the link, 1 of layer 3, and the place behind each");
+}
+
+fn sixty_four_at_once_get_sixty_four_addresses() {
+    flood::survives(&macvlan(), 64);
+}
+
+const fn inside(line: &'static str, names: &'static str) -> Tampering {
+    Tampering { line, inside: true, names }
+}
+
+const fn on_host(line: &'static str, names: &'static str) -> Tampering {
+    Tampering { line, inside: false, names }
+}
+
+const OTHERS: &str =
+    "ip link set eth0 alias 'cnikit:0123456789abcdef:0123456789abcdef0123456789abcdef other/c-other/eth0'";
+
+fn check_names_each_thing_that_was_tampered_with_and_none_is_forgotten() {
+    let subject = macvlan().with("mtu", json!(1400)).with("bcqueuelen", json!(100)).on(MASTER);
+    let things = [
+        inside("ip link set eth0 down", "eth0: wanted up, found down"),
+        inside("ip link del eth0 && ip link add eth0 type bridge", "kind of eth0: wanted macvlan, found bridge"),
+        inside("ip link del eth0", "interface eth0: wanted macvlan, found none"),
+        inside("ip link set eth0 address 0a:00:00:00:00:01", "MAC of eth0"),
+        inside("ip link set eth0 mtu 1300", "MTU of eth0: wanted 1400, found 1300"),
+        inside("ip link set eth0 type macvlan mode private", "mode of eth0: wanted bridge, found private"),
+        inside("ip link set eth0 type macvlan bcqueuelen 50", "bcqueuelen of eth0: wanted 100, found 50"),
+        inside(OTHERS, "found the alias"),
+        inside("ip address del 10.77.0.2/24 dev eth0", "address of eth0: wanted 10.77.0.2/24"),
+        inside("ip address del fd00:77::2/64 dev eth0", "address of eth0: wanted fd00:77::2/64"),
+        inside("ip route del default", "route of eth0: wanted 0.0.0.0/0 via 10.77.0.1"),
+        inside("ip -6 route del default", "route of eth0: wanted ::/0 via fd00:77::1"),
+        on_host("ip link del master0", "interface eth0: wanted macvlan, found none"),
+        on_host(
+            "ip link set master0 down; ip link set master0 name other0",
+            "master of eth0: wanted master0 on the host, found none",
+        ),
+        on_host(
+            "ip link set master0 down; ip link set master0 name other0; ip link add master0 type veth",
+            "master of eth0: wanted master0 on the host, found another link",
+        ),
+        on_host("rm $DIR/leases/testnet/10.77.0.2", "10.77.0.2"),
+    ];
+    life::names_tampering_of_all(&subject, &things);
+    let down = inside("ip link set eth0 down", "eth0: wanted up, found down");
+    life::names_tampering_of_all(&layer2(), &[down]);
+}
+
+/// A master whose wire leads to another host, with the gateways' addresses.
+struct Lan {
+    host: Host,
+    outer: Container,
+}
+
+const GATEWAYS: [&str; 2] = ["10.77.0.1", "fd00:77::1"];
+const FIRST: [&str; 2] = ["10.77.0.2", "fd00:77::2"];
+const SECOND: [&str; 2] = ["10.77.0.3", "fd00:77::3"];
+
+impl Lan {
+    fn new() -> Lan {
+        let (host, outer) = (Host::new(), Host::new().container());
+        host.sh(&format!("ip link add master0 type veth peer name outer0 netns {}", outer.path()));
+        outer.sh("echo 0 > /proc/sys/net/ipv6/conf/outer0/accept_dad; ip address add 10.77.0.1/24 dev outer0; \
+                  ip address add fd00:77::1/64 dev outer0 nodad; ip link set outer0 up");
+        host.sh("ip link set master0 up");
+        Lan { host, outer }
+    }
+
+    fn add(&self, subject: &Subject, id: &str) -> Container {
+        let container = self.host.container();
+        subject.at(self.host.dir()).add(&self.host, id, &container);
+        container
+    }
+
+    /// Two containers; whether they reach each other. Each reaches the outer host, and is reached from there.
+    fn two(&self, subject: &Subject) -> bool {
+        let (one, two) = (self.add(subject, "c-one"), self.add(subject, "c-two"));
+        for address in FIRST.iter().chain(&SECOND) {
+            self.outer.sh(&ping(address));
+        }
+        for container in [&one, &two] {
+            GATEWAYS.iter().for_each(|address| drop(container.sh(&ping(address))));
+        }
+        let reached = SECOND.map(|address| one.try_sh(&ping(address)).0);
+        assert_eq!(reached[0], reached[1], "of both families or of none");
+        reached[0]
+    }
+}
+
+/// What hears its own frames back on the wire, as a switch that knows 802.1Qbg sends them, is not there.
+fn containers_reach_the_outer_host_at_once_and_each_other_as_the_mode_says() {
+    for (mode, reach) in [("bridge", true), ("", true), ("private", false), ("vepa", false)] {
+        let subject = macvlan().with("mode", json!(mode));
+        assert_eq!(Lan::new().two(&subject), reach, "{mode}");
+    }
+}
+
+fn passthru_takes_the_master_for_one_container() {
+    let (lan, subject) = (Lan::new(), macvlan().with("mode", json!("passthru")));
+    let one = lan.add(&subject, "c-one");
+    GATEWAYS.iter().for_each(|address| drop(one.sh(&ping(address))));
+    let mac = lan.host.sh("ip -o link show master0 | sed 's/.*ether //; s/ .*//'");
+    assert!(one.sh("ip -o link show eth0").contains(mac.trim()), "it has the master's MAC");
+    let (two, before) = (lan.host.container(), Snapshot::of(&lan.host));
+    let said = subject.at(lan.host.dir()).call(&lan.host, "ADD", "c-two", &two.path(), &[]);
+    let (code, text) = said.refused();
+    assert!(code == 100 && text.contains("one alone with `passthru`"), "{code} {text}");
+    Snapshot::of(&lan.host).assert_unchanged_since(&before, &cnikit_testkit::snapshot::HINTS, "after the refusal");
+}
+
+fn a_master_may_be_in_the_container() {
+    let lan = Lan::new();
+    let container = lan.host.container();
+    lan.host.sh(&format!("ip link set master0 netns {}", container.path()));
+    container.sh("ip link set master0 name inner0; ip link set inner0 up");
+    let keys = json!({"master": "inner0", "linkInContainer": true, "enabledad": false, "ipam": routed()});
+    let subject = subject("macvlan", keys).at(lan.host.dir());
+    let result = subject.add(&lan.host, "c-one", &container);
+    GATEWAYS.iter().for_each(|address| drop(container.sh(&ping(address))));
+    subject.check(&lan.host, "c-one", &container, &result).ok();
+    let other = subject.with("master", json!("lo")).check(&lan.host, "c-one", &container, &result).refused().1;
+    assert!(other.contains("master of eth0: wanted lo in the container, found another link"), "{other}");
+    subject.del(&lan.host, "c-one", &container, &result);
+    assert!(!container.sh("ip -o link").contains("eth0"));
+}
+
+/// Not even for a moment: what is made there and moved would be announced.
+fn nothing_of_it_is_ever_seen_on_the_host() {
+    let (host, container) = (on_master().host(), Host::new().container());
+    let subject = on_master().at(host.dir());
+    thread::scope(|scope| {
+        let watch = scope.spawn(|| host.try_sh("timeout 2 ip -o monitor link & sleep 1.9; wait").1);
+        thread::park_timeout(Duration::from_millis(700));
+        let result = subject.add(&host, "c-one", &container);
+        host.sh("ip link add seen0 type bridge");
+        subject.del(&host, "c-one", &container, &result);
+        let said = watch.join().unwrap();
+        assert!(said.contains("seen0"), "it watches: {said}");
+        assert!(!said.contains("eth0") && !said.contains("macvlan"), "{said}");
+    });
+}
+
+fn a_result_lists_the_containers_interface_and_keeps_what_came_before() {
+    let (host, container) = (on_master().host(), Host::new().container());
+    let before = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "master0"}], "ips": [{"address": "10.9.9.9/24", "interface": 0}]});
+    let subject = on_master().at(host.dir());
+    let said = subject.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", before)]).ok();
+    let names: Vec<&str> =
+        said["interfaces"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["master0", "eth0"]);
+    assert_eq!((&said["ips"][0]["address"], &said["ips"][1]["interface"]), (&json!("10.9.9.9/24"), &json!(1)));
+    assert_eq!(said["interfaces"][1]["mtu"], 1500);
+    assert!(container.sh("ip -o link show eth0").contains(said["interfaces"][1]["mac"].as_str().unwrap()));
+}
+
+fn the_mac_is_that_of_the_source_with_the_last_word() {
+    const MACS: [&str; 4] = ["0a:00:00:00:00:01", "0a:00:00:00:00:02", "0a:00:00:00:00:03", "0a:00:00:00:00:04"];
+    let host = on_master().host();
+    let said = |count: usize| {
+        let mut conf = on_master().at(host.dir()).conf;
+        conf["mac"] = json!(MACS[3]);
+        if count > 1 {
+            conf["args"] = json!({"cni": {"mac": MACS[2]}});
+        }
+        if count > 3 {
+            conf["runtimeConfig"] = json!({"mac": MACS[0]});
+        }
+        let (args, container) =
+            (if count > 2 { format!("IgnoreUnknown=1;MAC={}", MACS[1]) } else { String::new() }, host.container());
+        let env = [("CNI_ARGS", args.as_str())];
+        let id = format!("c-{count}");
+        let result = on_master().call_raw(&host, "ADD", &id, &container.path(), conf.to_string().as_bytes(), &env).ok();
+        assert!(container.sh("ip -o link show eth0").contains(MACS[4 - count]), "{count} sources");
+        result["interfaces"][0]["mac"].clone()
+    };
+    assert_eq!([1, 2, 3, 4].map(said), [3, 2, 1, 0].map(|place| json!(MACS[place])));
+}
+
+/// An ADD that is refused, with nothing left.
+fn refused(ground: &'static str, subject: &Subject) -> (u64, String) {
+    let (host, container) = (Host::new(), Host::new().container());
+    host.sh(ground);
+    let (before, subject) = (Snapshot::of(&host), subject.at(host.dir()));
+    let said = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    Snapshot::of(&host).assert_unchanged_since(&before, &cnikit_testkit::life::SHARED, "after the refusal");
+    assert_eq!(container.sh("ip -o link").lines().count(), 1, "nothing is in the container");
+    said
+}
+
+fn what_cannot_be_is_refused_before_anything_is_made() {
+    let table = [
+        (MASTER, json!({"master": "master0", "mtu": 1501}), 7, "invalid MTU 1501, must be [0, master MTU(1500)]"),
+        (MASTER, json!({"master": "master0", "mtu": -1}), 7, "invalid MTU -1, must be [0, master MTU]"),
+        (MASTER, json!({"master": "none0"}), 101, "failed to lookup master \"none0\""),
+        (MASTER, json!({"master": "master0", "mode": "source"}), 7, "unknown macvlan mode: \"source\""),
+        (MASTER, json!({"master": "master0", "mac": "01:00:00:00:00:01"}), 7, "cannot be the MAC of an interface"),
+        (MASTER, json!({"master": "master0", "bcqueuelen": -1}), 7, "bcqueuelen"),
+        (MASTER, json!({"master": "lo"}), 100, "create macvlan"),
+        (MASTER, json!({}), 101, "no default route interface found on the host"),
+        (MASTER, json!({"linkInContainer": true}), 101, "no default route interface found in the container"),
+    ];
+    for (ground, keys, code, says) in table {
+        let said = refused(ground, &v4(keys.clone()));
+        assert!(said.0 == code && said.1.contains(says), "{keys}: {said:?}");
+    }
+    let (host, container) = (on_master().host(), Host::new().container());
+    container.sh("ip link add eth0 type bridge");
+    let said = on_master().at(host.dir()).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(said.0 == 101 && said.1.contains("interface \"eth0\" already exists in"), "{said:?}");
+}
+
+/// Which link has the default route.
+fn the_master_is_that_of_the_default_route() {
+    const LINKS: &str = "for n in 0 1 2; do ip link add up$n type veth peer name p$n; ip link set up$n up; ip link set p$n up; \
+        ip address add 10.0.$n.2/24 dev up$n; ip address add fd0$n::2/64 dev up$n nodad; done;";
+    let table = [
+        ("ip route add default via 10.0.1.1", "up1"),
+        ("ip route add default via 10.0.1.1 metric 20; ip route add default via 10.0.2.1 metric 10", "up2"),
+        ("ip route add default nexthop via 10.0.1.1 weight 1 nexthop via 10.0.2.1 weight 9", "up1"),
+        ("ip route add unreachable default metric 1; ip route add default via 10.0.2.1 metric 9", "up2"),
+        ("ip route add blackhole default; ip -6 route add default via fd01::1", "up1"),
+        ("ip -6 route add default via fd02::1", "up2"),
+        ("ip -6 route add unreachable default metric 1; ip -6 route add default via fd01::1 metric 2048", "up1"),
+        ("ip -6 route add default nexthop via fd02::1 nexthop via fd01::1", "up2"),
+        ("ip -6 route add default via fd02::1; ip route add default via 10.0.0.1 metric 4000000", "up0"),
+        ("ip route add default via 10.0.1.1 table 7; ip route add default dev up2", "up2"),
+    ];
+    for (routes, master) in table {
+        let (host, container) = (Host::new(), Host::new().container());
+        host.sh(&format!("{LINKS} {routes}"));
+        let subject = subject("macvlan", json!({}));
+        let result = subject.add(&host, "c-one", &container);
+        let index = host.sh(&format!("ip -o link show {master} | cut -d: -f1"));
+        let seen = container.sh("ip -o link show eth0");
+        assert!(seen.contains(&format!("eth0@if{}:", index.trim())), "{routes}: {seen}");
+        // Whoever has it now is no concern of a running container's.
+        host.sh("ip route flush table main; ip -6 route flush table main");
+        subject.check(&host, "c-one", &container, &result).ok();
+        subject.del(&host, "c-one", &container, &result);
+        assert_eq!(container.sh("ip -o link").lines().count(), 1, "{routes}");
+    }
+}
+
+/// How long an ADD took.
+fn timed(subject: &Subject, host: &Host, container: &Container) -> (Value, Duration) {
+    let begin = Instant::now();
+    let result = subject.add(host, "c-one", container);
+    (result, begin.elapsed())
+}
+
+fn add_waits_until_nobody_else_is_found_to_have_the_address() {
+    let (lan, container) = (Lan::new(), Host::new().container());
+    let subject = macvlan().with("enabledad", json!(true)).at(lan.host.dir());
+    subject.add(&lan.host, "c-one", &container);
+    assert_eq!(container.sh("ip -6 address show tentative").trim(), "");
+    container.sh(&ping("fd00:77::1"));
+}
+
+fn an_address_that_somebody_on_the_segment_has_is_refused_and_given_back() {
+    let (lan, container) = (Lan::new(), Host::new().container());
+    lan.outer.sh("ip address add fd00:77::2/64 dev outer0 nodad");
+    let subject = macvlan().with("enabledad", json!(true)).at(lan.host.dir());
+    let before = Snapshot::of(&lan.host);
+    let (code, text) = subject.call(&lan.host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(code == 101 && text.contains("somebody else on the segment of eth0 has fd00:77::2/64"), "{code} {text}");
+    assert_eq!(container.sh("ip -o link").lines().count(), 1);
+    Snapshot::of(&lan.host).assert_unchanged_since(&before, &cnikit_testkit::life::SHARED, "after the refusal");
+}
+
+fn a_master_without_carrier_costs_no_waiting() {
+    let subject = macvlan().with("enabledad", json!(true));
+    for unplugged in ["ip link set outer0 down", "ip link set master0 down"] {
+        let (host, container) = (subject.on(MASTER).host(), Host::new().container());
+        host.sh(unplugged);
+        let (result, took) = timed(&subject.at(host.dir()), &host, &container);
+        assert!(took < Duration::from_secs(1), "{unplugged}: {took:?}");
+        subject.at(host.dir()).check(&host, "c-one", &container, &result).ok();
+    }
+}
+
+fn router_advertisements_are_those_of_the_wire_and_can_be_refused() {
+    let heard = |slaac: bool, ipam: bool| {
+        let (host, container) = (on_master().host(), Host::new().container());
+        let subject = if ipam { on_master() } else { layer2() }.with("slaac", json!(slaac)).at(host.dir());
+        let result = subject.add(&host, "c-one", &container);
+        subject.check(&host, "c-one", &container, &result).ok();
+        container.sh("cat /proc/sys/net/ipv6/conf/eth0/accept_ra /proc/sys/net/ipv6/conf/eth0/autoconf")
+    };
+    for ipam in [true, false] {
+        assert_eq!([true, false].map(|slaac| heard(slaac, ipam)), ["1\n1\n", "0\n0\n"]);
+    }
+}
+
+fn a_del_does_not_look_for_the_master() {
+    for keys in [json!({}), json!({"master": "gone0", "mode": "none", "mtu": "big"})] {
+        let (host, container) = (on_master().host(), Host::new().container());
+        let subject = on_master().at(host.dir());
+        subject.add(&host, "c-one", &container);
+        let mut later = subject.clone();
+        ["master", "mode", "mtu"].iter().for_each(|key| later.conf[*key] = keys[*key].clone());
+        later.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
+        assert_eq!(container.sh("ip -o link").lines().count(), 1);
+    }
+}
+
+/// Links that nobody marked: only that of the attachment's name and recorded MAC is what the reference made for it.
+fn a_link_that_is_not_the_attachments_stays() {
+    let (host, container) = (on_master().host(), Host::new().container());
+    let made = |mac: &str| {
+        let line = format!("ip link add link master0 name eth0 address {mac} netns {} type macvlan", container.path());
+        host.sh(&line);
+    };
+    let subject = on_master().at(host.dir());
+    let record = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "mac": "0a:00:00:00:00:01", "sandbox": container.path()}]});
+    let is_there = || container.sh("ip -o link").contains("eth0");
+    let del = || subject.call(&host, "DEL", "c-one", &container.path(), &[("prevResult", record.clone())]).ok();
+    made("0a:00:00:00:00:02");
+    del();
+    assert!(is_there(), "another MAC");
+    container.sh("ip link del eth0");
+    made("0a:00:00:00:00:01");
+    container.sh("ip link set eth0 group 7");
+    del();
+    assert!(is_there(), "somebody's who is at work on it");
+    container.sh("ip link set eth0 group 0");
+    del();
+    assert!(!is_there(), "the reference's");
+    container.sh("ip link add eth0 type bridge");
+    del();
+    assert!(is_there(), "no macvlan");
+}
+
+/// Namespaces with names, in mounts that nobody else sees: two containers of which a runtime lost track, one that is valid,
+/// and one of another network. What `ip` shows of each comes last.
+const NAMED: &str = r"unshare --mount sh -euc '
+    call() {
+        CNI_COMMAND=$1 CNI_CONTAINERID=$2 CNI_NETNS=/run/netns/$2 CNI_IFNAME=eth0 CNI_PATH=$bin $bin/macvlan <$dir/$3 >/dev/null
+    }
+    for name in lost-one lost-two valid other; do ip netns add $name; done
+    call ADD lost-one conf; call ADD lost-two conf; call ADD valid conf; call ADD other conf-of-another
+    CNI_COMMAND=GC CNI_PATH=$bin $bin/macvlan <$dir/gc
+    for name in lost-one lost-two valid other; do echo $name $(ip -n $name -o link | grep -c eth0); ip netns del $name; done
+'";
+
+fn gc_removes_what_is_in_a_named_namespace_and_not_valid() {
+    let host = on_master().host();
+    let subject = on_master().at(host.dir());
+    let valid = subject.with("cni.dev/valid-attachments", json!([{"containerID": "valid", "ifname": "eth0"}]));
+    let another = subject.with("name", json!("another"));
+    for (file, subject) in [("conf", &subject), ("conf-of-another", &another), ("gc", &valid)] {
+        std::fs::write(host.dir().join(file), subject.conf.to_string()).unwrap();
+    }
+    let said = host.sh(&format!("export bin='{}' dir='{}'; {NAMED}", subject.bin.display(), host.dir().display()));
+    assert_eq!(said, "lost-one 0\nlost-two 0\nvalid 1\nother 1\n");
+    let leases = host.sh(&format!("ls {}/leases/testnet | grep -c '^10[.]'", host.dir().display()));
+    assert_eq!(leases.trim(), "1", "only the valid one's address is still taken");
+}
+
+fn status_fails_while_the_master_is_missing() {
+    let host = Host::new();
+    let status = |keys: Value| v4(keys).at(host.dir()).call(&host, "STATUS", "", "", &[]);
+    let (code, text) = status(json!({"master": "master0"})).refused();
+    assert!(code == 50 && text.contains("failed to lookup master \"master0\""), "{code} {text}");
+    let (code, text) = status(json!({})).refused();
+    assert!(code == 50 && text.contains("no default route interface found"), "{code} {text}");
+    status(json!({"master": "inside0", "linkInContainer": true})).ok();
+    host.sh(MASTER);
+    status(json!({"master": "master0"})).ok();
+    assert!(!host.sh("ip -o link").contains("probe"), "it makes nothing");
+}
