@@ -113,7 +113,7 @@ impl Cache {
         if matches!(read(&self.results(), &name), Ok(Found::Garbage(_))) {
             self.set_aside(&directory, &name)?;
         }
-        directory.replace_durably(&name, &content, 0o600)?;
+        directory.replace_and_sync(&name, &content, 0o600)?;
         // Should it come back after a power cut, the result beside it says more.
         Directory::open(self.intents())?.remove(&name)?;
         Ok(())

@@ -2,12 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+
+use cnikit_store::Directory;
 
 use crate::cache::{LIMIT, named};
 use crate::entry::{Entry, KIND, Note, is_whole};
@@ -38,6 +43,9 @@ pub struct Glimpse {
     /// Its file.
     pub file: PathBuf,
 }
+
+/// So many files are worth a thread: to start one takes as long as some ten of them.
+const MANY: usize = 256;
 
 /// As much of a file as a glimpse shows. A text with an escape in it cannot be borrowed, and a key that nobody writes may be
 /// another spelling of one: such a file is read as a whole.
@@ -111,23 +119,41 @@ impl Cache {
     fn glimpses(&self, dir: &Path, state: State) -> Result<Vec<Glimpse>, Error> {
         let Some(directory) = there(dir)? else { return Ok(Vec::new()) };
         let names = names_in(&directory)?;
-        let mut found = Vec::with_capacity(names.len());
-        for name in names {
-            let text = name.to_str().unwrap_or_default();
-            let (bytes, written) = match directory.read(text, LIMIT) {
-                Ok(None) if !text.is_empty() => continue,
-                Ok(Some((bytes, facts))) => (bytes, UNIX_EPOCH + Duration::from_nanos(facts.changed)),
-                Ok(None) | Err(_) => (Vec::new(), UNIX_EPOCH),
-            };
-            let mut one = quickly(&bytes, text, written).unwrap_or_else(|| wholly(&bytes, text, written));
-            one.file = dir.join(&name);
+        let glimpse = |name: &OsString| {
+            let mut one = glimpse_of(&directory, name)?;
+            one.file = dir.join(name);
             if one.state == State::Attached && state == State::Interrupted {
                 one.state = self.state_of_begun(&one.container_id);
             }
-            found.push(one);
-        }
-        Ok(found)
+            Some(one)
+        };
+        Ok(on_each_processor(&names, glimpse))
     }
+}
+
+/// What a function says of each, in their order; of many, every processor takes its share.
+fn on_each_processor<T: Sync, R: Send>(all: &[T], of: impl Fn(&T) -> Option<R> + Sync) -> Vec<R> {
+    let processors = if all.len() < MANY { 1 } else { thread::available_parallelism().map_or(1, NonZero::get) };
+    let share = |part: &[T]| part.iter().filter_map(&of).collect::<Vec<R>>();
+    let mut parts = all.chunks(all.len().div_ceil(processors).max(1));
+    let own = parts.next().unwrap_or_default();
+    thread::scope(|scope| {
+        let others: Vec<_> = parts.map(|part| scope.spawn(|| share(part))).collect();
+        let mut said = share(own);
+        others.into_iter().for_each(|other| said.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic))));
+        said
+    })
+}
+
+/// `None` if the file is gone by now.
+fn glimpse_of(directory: &Directory, name: &OsString) -> Option<Glimpse> {
+    let name = name.to_str().unwrap_or_default();
+    let (bytes, written) = match directory.read(name, LIMIT) {
+        Ok(None) if !name.is_empty() => return None,
+        Ok(Some((bytes, facts))) => (bytes, UNIX_EPOCH + Duration::from_nanos(facts.changed)),
+        Ok(None) | Err(_) => (Vec::new(), UNIX_EPOCH),
+    };
+    Some(quickly(&bytes, name, written).unwrap_or_else(|| wholly(&bytes, name, written)))
 }
 
 /// A file in the form in which it is written, but for its path; `None` for any other, be it damaged or only older.

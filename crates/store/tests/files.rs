@@ -79,6 +79,8 @@ fn a_replaced_file_is_the_old_or_the_new_to_every_reader() {
             assert!(content.len() >= 3801 && content.iter().all(|byte| *byte == content[0]));
         }
     });
+    directory.replace_and_sync("one", b"last but one", 0o600).unwrap();
+    assert_eq!(directory.read("one", 64).unwrap().unwrap().0, b"last but one");
     directory.replace_durably("one", b"last", 0o600).unwrap();
     assert_eq!(directory.read("one", 9).unwrap().unwrap().0, b"last");
     assert_eq!(names(&directory), ["one"]);
