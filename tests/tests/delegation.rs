@@ -24,6 +24,13 @@ fn read(path: impl AsRef<Path>) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
+/// Makes what we kept as the reference would have left it: it does not say which interface it was.
+fn unmark(file: &Path) {
+    let mut bare = read(file);
+    bare.as_object_mut().unwrap().remove("cnikit").unwrap();
+    fs::write(file, bare.to_string()).unwrap();
+}
+
 /// flannel with a delegate that is a shell script; it notes each verb, interface and configuration in files beside it.
 fn over_script(host: &Host, script: &str) -> Subject {
     let dir = host.dir().join("plugins");
@@ -184,20 +191,73 @@ fn gc_deletes_what_is_not_valid_and_nothing_else() {
     let (before, all) = (Snapshot::of(&host), kept(&host));
     subject.add(&host, "c-stale", &containers[2]);
     subject.add(&host, "c-worse", &containers[3]);
-    // As the reference left it: it does not say which interface it was.
     let file = host.dir().join("flannel/c-worse");
-    let mut bare = read(&file);
-    bare.as_object_mut().unwrap().remove("cnikit");
-    fs::write(&file, bare.to_string()).unwrap();
+    unmark(&file);
     assert_eq!(kept(&host).len(), 4);
     let valid = ("cni.dev/valid-attachments", json!([{"containerID": "c-kept", "ifname": "eth0"}]));
-    subject.call(&host, "GC", "", "", &[valid]).ok();
+    let logging = Subject { env: vec![("CNI_LOG".into(), "info".into())], ..subject.clone() };
+    let said = logging.call(&host, "GC", "", "", &[valid]);
+    assert!(said.stderr.contains("flannel/c-worse stays, for it does not say the interface"), "{said:?}");
+    said.ok();
+    assert!(kept(&host).contains(&"c-worse".to_owned()));
+    fs::remove_file(&file).unwrap();
     assert_eq!(kept(&host), all);
     Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after GC");
     subject.check(&host, "c-kept", &containers[0], &result).ok();
     other.check(&host, "c-stale", &containers[1], &others).ok();
     other.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", Value::Null)]).ok();
     assert_eq!(kept(&host), ["c-kept"]);
+}
+
+#[test]
+fn gc_forgets_nothing_and_has_the_delegate_look_for_itself() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let env = host.dir().join("subnet.env");
+    fs::write(&env, subnet_env(["10.77.3.1/24", "fd00:77:0:3::1/64"], 1400)).unwrap();
+    let subject = over_script(&host, ANSWER).with("subnetFile", json!(env));
+    let valid = json!([{"containerID": "c-other", "ifname": "eth7"}]);
+    let gc = || subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", valid.clone())]).ok();
+    gc();
+    assert_eq!(called(&subject), ["GC eth0"], "nothing is kept, and something may be left");
+    let given = read(subject.bin.join("mine.stdin"));
+    assert_eq!((&given["cni.dev/valid-attachments"], &given["name"]), (&valid, &json!("testnet")), "{given}");
+    // What the reference left, with a delegate that does nothing on GC.
+    subject.add(&host, "c-one", &container);
+    unmark(&host.dir().join("flannel/c-one"));
+    gc();
+    assert_eq!(called(&subject)[2..], ["GC eth0"], "once");
+    fs::remove_file(&env).unwrap();
+    gc();
+    assert_eq!(called(&subject)[3..], ["GC eth0"], "with what was kept");
+    assert_eq!(kept(&host), ["c-one"]);
+    subject.call(&host, "DEL", "c-one", "", &[]).ok();
+    gc();
+    assert_eq!((called(&subject)[4..].to_vec(), kept(&host)), (vec!["DEL c-one eth0".to_owned()], Vec::new()));
+}
+
+#[test]
+fn a_kill_while_it_is_added_again_loses_neither_configuration() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let script = format!("grep -o '\"mine\":.' $0.stdin >>$0.mine; [ ! -e $0.kills ] || kill -9 $PPID\n{ANSWER}");
+    let subject = over_script(&host, &script);
+    let other = subject.with("delegate", json!({"type": "mine", "mine": 8}));
+    let mine =
+        || fs::read_to_string(subject.bin.join("mine.mine")).unwrap().replace("\"mine\":", "").replace('\n', " ");
+    subject.add(&host, "c-one", &container);
+    let kills = subject.bin.join("mine.kills");
+    fs::write(&kills, "").unwrap();
+    let killed = other.call(&host, "ADD", "c-one", &container.path(), &[]);
+    assert!(killed.exit != 0 && killed.stdout.is_empty(), "{killed:?}");
+    fs::remove_file(&kills).unwrap();
+    subject.call(&host, "DEL", "c-one", "", &[]).ok();
+    assert_eq!((mine().as_str(), kept(&host)), ("7 8 7 8 ", Vec::new()), "both ADDs, and a DEL for each");
+    // Nobody is killed: what the last ADD handed over is kept, where the reference looks for it.
+    for each in [&subject, &other] {
+        each.add(&host, "c-one", &container);
+        assert_eq!(kept(&host), ["c-one"]);
+    }
+    subject.call(&host, "DEL", "c-one", "", &[]).ok();
+    assert_eq!((mine().as_str(), kept(&host)), ("7 8 7 8 7 8 8 ", Vec::new()));
 }
 
 #[test]
@@ -244,9 +304,7 @@ fn what_one_kept_the_other_can_delete_by() {
 
         let result_of_second = subject.add(&host, "c-one", &container);
         assert_eq!(result["interfaces"][0]["name"], result_of_second["interfaces"][0]["name"]);
-        let mut bare = read(&file);
-        bare.as_object_mut().unwrap().remove("cnikit");
-        fs::write(&file, bare.to_string()).unwrap();
+        unmark(&file);
         let more = [("prevResult", result_of_second)];
         subject.call(&host, "DEL", "c-one", &container.path(), &more).ok();
         assert!(!host.sh("ip -o link").contains("veth") && kept(&host).is_empty());

@@ -76,30 +76,35 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
         let delegate = add.call.delegate_with(&conf)?;
         let kept = kept::<P>(&add.call.conf, &tag.network);
         let before = kept.find(tag)?;
-        if let Some(before) = before {
-            // It may be running. Nothing of it is touched, unless the delegate finds that it is not.
-            let answer = delegate.attach_again(journal)?;
-            kept.replace(&before, tag, &conf)?;
-            return Ok(answer);
+        if !before.iter().any(|saved| saved.says_whose() && saved.conf == conf) {
+            let saved = kept.save(tag, &conf)?;
+            let _undo = journal.undo_if_clean(&saved, Saved::remove);
         }
-        let saved = kept.save(tag, &conf)?;
-        let _unless_something_is_left = journal.undo_if_clean(&saved, Saved::remove);
-        delegate.attach(journal)
+        if before.is_empty() {
+            return delegate.attach(journal);
+        }
+        // It may be running. Nothing of it is touched, unless the delegate finds that it is not. Until then DEL has both.
+        let answer = delegate.attach_again(journal)?;
+        kept.settle(tag, &conf)?;
+        Ok(answer)
     }
 
     fn del(del: &Del) -> Result<()> {
         let kept = kept::<P>(&del.call.conf, &del.tag.network);
-        let Some(saved) = kept.find(&del.tag)? else {
+        let found = kept.find(&del.tag)?;
+        if found.is_empty() {
             log::info(format_args!("no configuration of {} is kept: nothing is left to delete", del.tag));
-            return Ok(());
+        }
+        let delete = |saved: Saved| {
+            del.call.delegate_with(&saved.conf)?.del()?;
+            saved.remove()
         };
-        del.call.delegate_with(&saved.conf)?.del()?;
-        saved.remove()
+        found.into_iter().map(delete).collect::<Errors>().finish()
     }
 
     fn check(&self, check: &Check) -> Result<()> {
         let tag = &check.attachment.tag;
-        let saved = kept::<P>(&check.call.conf, &tag.network).find(tag)?.ok_or_else(|| {
+        let saved = kept::<P>(&check.call.conf, &tag.network).find(tag)?.into_iter().next().ok_or_else(|| {
             let missing =
                 format!("the configuration that ADD kept of {tag} is gone, and DEL can delete nothing without it");
             Error::new(code::DRIFT, missing)
@@ -108,9 +113,18 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
         check.call.delegate_with(&saved.conf)?.check()
     }
 
+    /// Files may be lost, and one of the reference's does not say enough: so the delegate looks for itself, too.
     fn gc(gc: &Gc) -> Result<()> {
         let kept = kept::<P>(&gc.call.conf, &gc.network).all()?;
-        kept.into_iter().map(|saved| sweep(gc, &saved?)).collect::<Errors>().finish()
+        let mut delegates: Vec<NetConf> = made_now::<P>(&gc.call.conf).into_iter().collect();
+        let mut errors = Errors::default();
+        for saved in kept {
+            errors.note(saved.and_then(|saved| sweep(gc, &saved, &mut delegates)));
+        }
+        for conf in delegates {
+            errors.note(look_for_itself(gc, conf));
+        }
+        errors.finish()
     }
 
     fn status(&self, status: &Status) -> Result<()> {
@@ -134,18 +148,32 @@ fn kept<P: DelegatingPlugin>(conf: &NetConf, network: &str) -> Kept {
     Kept::new(P::kept_in(conf), network)
 }
 
-/// Deletes an attachment unless it is valid. Where nobody knows which interface it was, the delegate's own GC finds it.
-fn sweep(gc: &Gc, saved: &Saved) -> Result<()> {
+/// The delegate's configuration, where there is enough to make it: GC goes on without.
+fn made_now<P: DelegatingPlugin>(conf: &NetConf) -> Option<NetConf> {
+    let made = conf.read::<P>().map_err(Error::from).and_then(|plugin| plugin.config_for_delegate(conf));
+    made.inspect_err(|why| log::info(format_args!("the delegate is asked only for what is kept: {why}"))).ok()
+}
+
+/// Deletes an attachment unless it is valid. Where nobody knows which interface it was, it can only be left to the delegate,
+/// which may do nothing on GC: so the file stays.
+fn sweep(gc: &Gc, saved: &Saved, delegates: &mut Vec<NetConf>) -> Result<()> {
     if saved.is_valid(&gc.valid) {
         return Ok(());
     }
     if let Some(tag) = saved.tag() {
         gc.call.delegate_of(&tag, &saved.conf)?.del()?;
-    } else {
-        let valid = gc.valid.iter().map(|(container, ifname)| json!({"containerID": container, "ifname": ifname}));
-        let mut conf = saved.conf.clone();
-        conf.set("cni.dev/valid-attachments", valid.collect());
-        gc.call.delegate_with(&conf)?.gc()?;
+        return saved.remove();
     }
-    saved.remove()
+    log::warn(format_args!("{saved} stays, for it does not say the interface: DEL the attachment, or remove the file"));
+    if !delegates.contains(&saved.conf) {
+        delegates.push(saved.conf.clone());
+    }
+    Ok(())
+}
+
+/// Hands a delegate the GC of the network.
+fn look_for_itself(gc: &Gc, mut conf: NetConf) -> Result<()> {
+    let valid = gc.valid.iter().map(|(container, ifname)| json!({"containerID": container, "ifname": ifname}));
+    conf.set("cni.dev/valid-attachments", valid.collect());
+    gc.call.delegate_with(&conf)?.gc()
 }

@@ -21,7 +21,7 @@ const OURS: &str = "cnikit";
 ///
 /// The reference calls a file by the container's id alone, and finds none that is called otherwise. So we call it so too, and
 /// say in it which attachment it is; where that name is another's, as with two networks of one container, it is called by a
-/// hash of the tag.
+/// hash of the tag. An attachment has two files while it is added again with another configuration, and after a kill then.
 #[derive(Debug)]
 pub(crate) struct Kept {
     path: PathBuf,
@@ -46,15 +46,17 @@ impl Kept {
         Kept { path, network: network.to_owned() }
     }
 
-    /// What is kept of an attachment: a file that says so, else one that does not say whose it is and can be its.
-    pub(crate) fn find(&self, tag: &Tag) -> Result<Option<Saved>> {
-        let Some(directory) = self.open()? else { return Ok(None) };
+    /// What is kept of an attachment: the files that say so, else one that does not say whose it is and can be its.
+    pub(crate) fn find(&self, tag: &Tag) -> Result<Vec<Saved>> {
+        let Some(directory) = self.open()? else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         for name in names(tag) {
             found.extend(self.read(&directory, &name)?.filter(|saved| saved.can_be_of(tag)));
         }
-        found.sort_by_key(|saved| saved.ifname.is_none());
-        Ok(found.into_iter().next())
+        if found.iter().any(Saved::says_whose) {
+            found.retain(Saved::says_whose);
+        }
+        Ok(found)
     }
 
     /// Every one of the network; one that the kernel does not let us read hides no other.
@@ -66,7 +68,7 @@ impl Kept {
         Ok(names.filter_map(|name| self.read(&directory, &name).transpose()).collect())
     }
 
-    /// Keeps the configuration of an attachment of which none says that it is its; it survives a power cut.
+    /// Keeps a configuration of an attachment, beside what else is kept of it; it survives a power cut.
     pub(crate) fn save(&self, tag: &Tag, conf: &NetConf) -> Result<Saved> {
         let directory = Directory::make(&self.path, 0o700)?;
         let content = marked(tag, conf);
@@ -80,12 +82,13 @@ impl Kept {
             .remedy("DEL the attachment; if that does not help, remove the files of this container there"))
     }
 
-    /// Keeps another configuration in place of one, which stays if it does not say whose it is.
-    pub(crate) fn replace(&self, before: &Saved, tag: &Tag, conf: &NetConf) -> Result<()> {
-        if before.ifname.is_none() {
-            return self.save(tag, conf).map(drop);
+    /// Keeps this configuration alone, of those that say that they are the attachment's; at every moment it is there.
+    pub(crate) fn settle(&self, tag: &Tag, conf: &NetConf) -> Result<()> {
+        let mut own = self.find(tag)?.into_iter().filter(Saved::says_whose);
+        if let Some(first) = own.next().filter(|first| first.conf != *conf) {
+            Directory::open(&self.path)?.replace_durably(&first.name, &marked(tag, conf), 0o600)?;
         }
-        Ok(Directory::open(&self.path)?.replace_durably(&before.name, &marked(tag, conf), 0o600)?)
+        own.try_for_each(|other| other.remove())
     }
 
     /// Whether one could be kept.
@@ -136,8 +139,8 @@ fn marked(tag: &Tag, conf: &NetConf) -> Vec<u8> {
 
 /// The names that the file of an attachment may have, the first that is free first. No container's id has a colon.
 fn names(tag: &Tag) -> impl Iterator<Item = String> {
-    let hashed = tag.hash().first_chunk().map(|half| format!(":{:032x}", u128::from_be_bytes(*half)));
-    [Some(tag.container.clone()), hashed].into_iter().flatten().filter(|name| name.len() <= LONGEST)
+    let hashed = |mark: &str| tag.hash().first_chunk().map(|half| format!("{mark}{:032x}", u128::from_be_bytes(*half)));
+    [Some(tag.container.clone()), hashed(":"), hashed("::")].into_iter().flatten().filter(|name| name.len() <= LONGEST)
 }
 
 impl Saved {
@@ -145,6 +148,11 @@ impl Saved {
     pub(crate) fn tag(&self) -> Option<Tag> {
         let network = self.conf.name().unwrap_or_default().to_owned();
         Some(Tag { network, container: self.container.clone(), ifname: self.ifname.clone()? })
+    }
+
+    /// Is it ours, and not the reference's?
+    pub(crate) fn says_whose(&self) -> bool {
+        self.ifname.is_some()
     }
 
     fn can_be_of(&self, tag: &Tag) -> bool {
@@ -191,6 +199,11 @@ mod tests {
         Kept::new(dir.path().join("flannel"), network)
     }
 
+    fn only(found: Result<Vec<Saved>>) -> Saved {
+        let [only]: [Saved; 1] = found.unwrap().try_into().unwrap();
+        only
+    }
+
     fn files(dir: &tempfile::TempDir) -> usize {
         fs::read_dir(dir.path().join("flannel")).unwrap().count()
     }
@@ -199,20 +212,24 @@ mod tests {
     fn each_attachment_of_a_container_has_its_own_and_one_the_name_that_the_reference_looks_for() {
         let dir = tempfile::tempdir().unwrap();
         let all = [("one", "eth0"), ("one", "eth1"), ("two", "eth0")];
-        assert!(kept(&dir, "one").find(&tag("one", "eth0")).unwrap().is_none(), "not even the directory is there");
+        assert!(kept(&dir, "one").find(&tag("one", "eth0")).unwrap().is_empty(), "not even the directory is there");
         for (mtu, (network, ifname)) in (1400..).zip(all) {
             kept(&dir, network).save(&tag(network, ifname), &conf(network, mtu)).unwrap();
         }
         let first = fs::read(dir.path().join("flannel/c1")).unwrap();
         assert_eq!(NetConf::parse(&first).unwrap().get("mtu"), Some(&json!(1400)));
         for (mtu, (network, ifname)) in (1400..).zip(all) {
-            let found = kept(&dir, network).find(&tag(network, ifname)).unwrap().unwrap();
-            assert_eq!((found.tag(), &found.conf), (Some(tag(network, ifname)), &conf(network, mtu)));
-            kept(&dir, network).replace(&found, &tag(network, ifname), &conf(network, 9000)).unwrap();
-            assert_eq!(kept(&dir, network).find(&tag(network, ifname)).unwrap().unwrap().conf, conf(network, 9000));
+            let (kept, tag) = (kept(&dir, network), tag(network, ifname));
+            let found = only(kept.find(&tag));
+            assert_eq!((found.tag(), &found.conf), (Some(tag.clone()), &conf(network, mtu)));
+            kept.save(&tag, &conf(network, 9000)).unwrap();
+            assert_eq!((kept.find(&tag).unwrap().len(), files(&dir)), (2, 4), "the one before stays");
+            kept.settle(&tag, &conf(network, 9000)).unwrap();
+            let settled = only(kept.find(&tag));
+            assert_eq!((settled.name, settled.conf), (found.name, conf(network, 9000)), "where the reference looks");
         }
         assert_eq!((kept(&dir, "one").all().unwrap().len(), kept(&dir, "two").all().unwrap().len()), (2, 1));
-        assert!(kept(&dir, "one").find(&tag("one", "eth2")).unwrap().is_none());
+        assert!(kept(&dir, "one").find(&tag("one", "eth2")).unwrap().is_empty());
         for saved in kept(&dir, "one").all().unwrap() {
             let saved = saved.unwrap();
             saved.remove().unwrap();
@@ -228,14 +245,15 @@ mod tests {
         let file = dir.path().join("flannel/c1");
         fs::write(&file, conf("one", 1400).to_vec()).unwrap();
         let (kept_one, eth1) = (kept(&dir, "one"), tag("one", "eth1"));
-        assert!(kept(&dir, "two").find(&tag("two", "eth0")).unwrap().is_none());
-        let found = kept_one.find(&eth1).unwrap().unwrap();
+        assert!(kept(&dir, "two").find(&tag("two", "eth0")).unwrap().is_empty());
+        let found = only(kept_one.find(&eth1));
         assert_eq!((found.tag(), &found.conf), (None, &conf("one", 1400)));
         let valid = |container: &str| [(container.to_owned(), "eth0".to_owned())].into_iter().collect::<Valid>();
         assert!(found.is_valid(&valid("c1")) && !found.is_valid(&valid("c2")));
-        kept_one.replace(&found, &eth1, &conf("one", 9000)).unwrap();
+        kept_one.save(&eth1, &conf("one", 9000)).unwrap();
+        kept_one.settle(&eth1, &conf("one", 9000)).unwrap();
         assert_eq!(fs::read(&file).unwrap(), conf("one", 1400).to_vec());
-        assert_eq!(kept_one.find(&eth1).unwrap().unwrap().conf, conf("one", 9000), "what says whose it is goes first");
+        assert_eq!(only(kept_one.find(&eth1)).conf, conf("one", 9000), "what says whose it is counts alone");
     }
 
     #[test]
@@ -245,13 +263,14 @@ mod tests {
         fs::write(dir.path().join("flannel/c1"), "{\"name\":\"one\",").unwrap();
         fs::create_dir(dir.path().join("flannel/c2")).unwrap();
         let (kept, eth0) = (kept(&dir, "one"), tag("one", "eth0"));
-        assert!(kept.find(&eth0).unwrap().is_none() && kept.all().unwrap().is_empty());
-        kept.save(&eth0, &conf("one", 1400)).unwrap();
-        assert!(kept.find(&eth0).unwrap().is_some());
-        assert_eq!(files(&dir), 3);
-        assert!(kept.save(&eth0, &conf("one", 1400)).unwrap_err().msg.contains("one/c1/eth0"), "both names are taken");
+        assert!(kept.find(&eth0).unwrap().is_empty() && kept.all().unwrap().is_empty());
+        for more in 1..=2 {
+            kept.save(&eth0, &conf("one", 1400)).unwrap();
+            assert_eq!((kept.find(&eth0).unwrap().len(), files(&dir)), (more, 2 + more));
+        }
+        assert!(kept.save(&eth0, &conf("one", 1400)).unwrap_err().msg.contains("one/c1/eth0"), "all names are taken");
         let long = Tag { container: "c".repeat(300), ..eth0 };
         kept.save(&long, &conf("one", 1500)).unwrap();
-        assert_eq!(kept.find(&long).unwrap().unwrap().tag(), Some(long));
+        assert_eq!(only(kept.find(&long)).tag(), Some(long));
     }
 }

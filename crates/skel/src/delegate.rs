@@ -147,7 +147,7 @@ impl Delegate {
     /// As [`Delegate::attach`], for an attachment that may be running: only an ADD that succeeded is undone.
     pub fn attach_again(&self, journal: &mut Journal) -> Result<Answer> {
         let said = self.ask("ADD")?;
-        let _kept_until_the_answer_is_out = journal.undo(self, Delegate::del);
+        let _undo = journal.undo(self, Delegate::del);
         self.read(&said)
     }
 
