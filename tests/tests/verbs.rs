@@ -150,6 +150,22 @@ fn status_is_50_where_addresses_cannot_be_had() {
 }
 
 #[test]
+fn status_is_50_where_the_configuration_has_no_address_that_can_be() {
+    let host = Host::new();
+    let wrong = [
+        (json!({"type": "static", "addresses": [{"address": "10.77.0.5"}]}), "ipam.addresses[0]"),
+        (json!({"type": "host-local", "subnet": "10.77.0.1/24"}), "Network has host bits set"),
+    ];
+    for (ipam, says) in wrong {
+        for plugin in [ipam["type"].as_str().unwrap(), "bridge"] {
+            let subject = subject(plugin, json!({"ipam": ipam})).at(host.dir());
+            let (code, text) = subject.call(&host, "STATUS", "", "", &[]).refused();
+            assert!(code == 50 && text.contains(says), "{plugin}: {code}: {text}");
+        }
+    }
+}
+
+#[test]
 fn a_full_range_is_still_ready() {
     let host = Host::new();
     let full = json!({"type": "host-local", "subnet": "10.77.0.0/30"});

@@ -61,7 +61,7 @@ pub trait ChainedPlugin: DeserializeOwned {
     /// Brings the answer of the plugins before it up to date.
     fn amend(&self, _at: &Attachment, _answer: &mut Answer) {}
 
-    /// Says whether an ADD could be served.
+    /// Says whether an ADD could be served. An error has code 50, whatever it has here, but for 51.
     fn status(&self, _status: &Status) -> Result<()> {
         Ok(())
     }
@@ -78,11 +78,11 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
 
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer> {
         let Chained(plugin) = self;
-        let first = || {
-            let missing = Error::config("Required prevResult missing");
-            missing.remedy("this plugin changes what others made: put it behind them in the network's list")
+        let missing = || {
+            Error::config("Required prevResult missing")
+                .remedy("this plugin changes what others made: put it behind them in the network's list")
         };
-        let (at, scene, mut answer) = (&add.attachment, Scene::from(add), add.prev.clone().ok_or_else(first)?);
+        let (at, scene, mut answer) = (&add.attachment, Scene::from(add), add.prev.clone().ok_or_else(missing)?);
         let plan = plugin.plan(at, &answer)?;
         judge(&plan, P::KINDS, &scene)?;
         answer.interfaces.extend(apply(&plan, &scene, journal)?.interfaces);

@@ -85,7 +85,7 @@ pub trait InterfacePlugin: DeserializeOwned {
     /// What gives the link its layer 3. Pure.
     fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan;
 
-    /// Says whether an ADD could be served, the IPAM plugin apart.
+    /// Says whether an ADD could be served, the IPAM plugin apart. An error has code 50, whatever it has here, but for 51.
     fn status(&self) -> Result<()> {
         Ok(())
     }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::addresses::Addresses;
+use crate::source::unavailable;
 
 /// A plugin that gives addresses: the configuration under `ipam`, and how it takes and gives back.
 ///
@@ -34,7 +35,7 @@ pub trait IpamPlugin: DeserializeOwned {
         Ok(())
     }
 
-    /// Says whether addresses could be given.
+    /// Says whether addresses could be given. An error has code 50, whatever it has here, but for 51.
     fn status(&self, _status: &Status) -> Result<()> {
         Ok(())
     }
@@ -82,7 +83,7 @@ impl<P: IpamPlugin> Plugin for Ipam<P> {
     }
 
     fn status(&self, status: &Status) -> Result<()> {
-        self.ipam.status(status)
+        self.ipam.status(status).map_err(unavailable)
     }
 
     fn plan(&self, preview: &Preview) -> Result<Outline> {

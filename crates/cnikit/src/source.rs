@@ -87,7 +87,8 @@ impl Found {
     }
 }
 
-/// What is missing, such as an IPAM plugin that cannot be found, is what STATUS is for (code 50).
+/// An ADD could not be served: that is what STATUS is for (code 50, or 51 if somebody knows that it is worse).
 pub(crate) fn unavailable(error: Error) -> Error {
-    Error { code: code::UNAVAILABLE, ..error }
+    let code = if error.code == code::LIMITED { code::LIMITED } else { code::UNAVAILABLE };
+    Error { code, ..error }
 }

@@ -5,9 +5,7 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use cnikit::types::{Args, Ip};
-use cnikit::{
-    Addresses, Attachment, Check, Del, Error, Gc, IpamPlugin, Journal, NetConf, Result, Status, Tag, code, log,
-};
+use cnikit::{Addresses, Attachment, Check, Del, Gc, IpamPlugin, Journal, NetConf, Result, Status, Tag, log};
 
 use cnikit_reservations::{Allocation, Boot, Health, Owner, PATIENCE, Request, Store};
 
@@ -55,8 +53,7 @@ impl IpamPlugin for HostLocal {
     fn status(&self, status: &Status) -> Result<()> {
         let conf = &status.call.conf;
         let sets = self.checked(conf, &Args::default(), status.call.version)?.sets;
-        let health = store(conf, conf.name().unwrap_or_default()).health();
-        let health = health.map_err(|refusal| Error { code: code::UNAVAILABLE, ..refused(refusal) })?;
+        let health = store(conf, conf.name().unwrap_or_default()).health().map_err(refused)?;
         for set in &sets {
             let taken = health.taken.iter().filter(|address| set.contains(**address)).count();
             log::info(format_args!("{taken} addresses of {set} are taken"));
