@@ -426,8 +426,7 @@ pub(crate) const TARGETS: &[Target] = &[
 /// Of these two rows of ours, the second may cost at most that many times the first.
 pub(crate) const COMPARED: &[(&str, &str, f64)] = &[
     ("host-local, empty ADD", "host-local, 65,000 taken ADD", 1.5),
-    // No distribution has a flannel to be faster than. It syncs what it keeps, twice, which on a busy disk takes as long as the
-    // bridge itself.
+    // No distribution has a flannel to be faster than. It keeps one file more than its bridge.
     ("bridge ADD", "flannel over bridge ADD", 2.5),
     ("bridge DEL", "flannel over bridge DEL", 1.5),
     ("1,000 attachments, kept results, a plain read", "1,000 attachments, cnitool list", 3.0),

@@ -68,12 +68,14 @@ impl Kept {
         Ok(names.filter_map(|name| self.read(&directory, &name).transpose()).collect())
     }
 
-    /// Keeps a configuration of an attachment, beside what else is kept of it; it survives a power cut.
+    /// Keeps a configuration of an attachment, beside what else is kept of it.
+    ///
+    /// Nothing is synced: a power cut ends every container, and an address that it held is known to be of an earlier boot.
     pub(crate) fn save(&self, tag: &Tag, conf: &NetConf) -> Result<Saved> {
         let directory = Directory::make(&self.path, 0o700)?;
         let content = marked(tag, conf);
         for name in names(tag) {
-            if directory.create_durably(&name, &content, 0o600)?.is_some() {
+            if directory.create(&name, &content, 0o600)?.is_some() {
                 let (container, ifname) = (tag.container.clone(), Some(tag.ifname.clone()));
                 return Ok(Saved { directory: self.path.clone(), name, container, ifname, conf: conf.clone() });
             }
@@ -86,7 +88,7 @@ impl Kept {
     pub(crate) fn settle(&self, tag: &Tag, conf: &NetConf) -> Result<()> {
         let mut own = self.find(tag)?.into_iter().filter(Saved::says_whose);
         if let Some(first) = own.next().filter(|first| first.conf != *conf) {
-            Directory::open(&self.path)?.replace_durably(&first.name, &marked(tag, conf), 0o600)?;
+            Directory::open(&self.path)?.replace(&first.name, &marked(tag, conf), 0o600)?;
         }
         own.try_for_each(|other| other.remove())
     }

@@ -32,22 +32,6 @@ impl Directory {
         Draft::new(self, name, content, mode)?.give(name)
     }
 
-    /// As [`Directory::create`], and what it returned from survives a power cut: the file is synced before it gets its name,
-    /// the directory after.
-    #[doc(alias = "fsync")]
-    pub fn create_durably(&self, name: &str, content: &[u8], mode: u32) -> Result<Option<Facts>, Error> {
-        if self.facts(name)?.is_some() {
-            return Ok(None);
-        }
-        let draft = Draft::new(self, name, content, mode)?;
-        if let Err(source) = draft.file.sync_all() {
-            return draft.discard().and(Err(self.error("sync", name, source)));
-        }
-        let Some(facts) = draft.give(name)? else { return Ok(None) };
-        self.settle().or_else(|error| self.remove(name).and(Err(error)))?;
-        Ok(Some(facts))
-    }
-
     /// Puts a new file in the place of the one of this name. The new one is there, nameless, before the old one goes, so
     /// their inode numbers differ: whoever remembers the old file's cannot take the new one for it.
     ///

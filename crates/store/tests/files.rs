@@ -264,16 +264,6 @@ fn a_new_stamp_is_like_none_before_and_every_change_leaves_another() {
 }
 
 #[test]
-fn a_new_file_that_survives_a_power_cut_is_as_whole_and_takes_no_name_either() {
-    let (_place, directory) = fresh();
-    let facts = directory.create_durably("one", b"content", 0o600).unwrap();
-    assert_eq!(directory.facts("one").unwrap(), facts);
-    assert!(directory.create_durably("one", b"other", 0o600).unwrap().is_none());
-    assert_eq!(directory.read("one", 100).unwrap().unwrap().0, b"content");
-    assert_eq!(names(&directory), ["one"]);
-}
-
-#[test]
 fn the_nearest_directory_is_where_one_would_be_made() {
     let (place, directory) = fresh();
     for path in ["a/b", "a/b/c", "a/b/c/d"] {
