@@ -42,7 +42,8 @@ pub struct Flannel(Keys);
 pub struct Keys {
     /// What flanneld writes. Default: `/run/flannel/subnet.env`.
     pub subnet_file: String,
-    /// Where configurations of the delegate wait for their DEL. Default: `/var/lib/cni/flannel`.
+    /// Where configurations of the delegate wait for their DEL. Default: `/var/lib/cni/flannel`. Here only to be refused if it is
+    /// no text: DEL and GC, which may have no more than this key, read it by [`DelegatingPlugin::kept_in`], as all verbs do.
     pub data_dir: String,
     /// What the delegate's configuration is made from. Default: a bridge.
     pub delegate: Map<String, Value>,

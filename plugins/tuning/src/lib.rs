@@ -9,9 +9,9 @@ mod keys;
 pub use keys::Keys;
 
 use cnikit::plan::{Kind, Plan};
+use cnikit::resources::lent;
 use cnikit::resources::link_settings::{self, LinkSettings, Settings};
 use cnikit::resources::sysctls::{self, Sysctl, Sysctls};
-use cnikit::resources::{Mac, lent};
 use cnikit::{Answer, Attachment, ChainedPlugin, Error, Result, Said, Sources, Status};
 use serde::Deserialize;
 
@@ -49,7 +49,9 @@ impl ChainedPlugin for Tuning {
     fn amend(&self, at: &Attachment, answer: &mut Answer) {
         let Settings { mac, mtu, .. } = self.settings;
         for own in answer.interfaces.iter_mut().filter(|one| at.is_own(one)) {
-            own.mac = mac.map_or_else(|| std::mem::take(&mut own.mac), |mac: Mac| mac.to_string());
+            if let Some(mac) = mac {
+                own.mac = mac.to_string();
+            }
             own.mtu = mtu.or(own.mtu);
         }
     }
