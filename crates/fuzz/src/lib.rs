@@ -23,6 +23,7 @@ mod request;
 mod said;
 pub mod seeds;
 mod store;
+mod subnet_env;
 mod values;
 
 /// One reader of foreign bytes.
@@ -54,6 +55,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "plugins", run: plugins::run, words: said::KEYS, longest: STDIN },
     Target { name: "delegate", run: delegate::run, words: said::RESULT, longest: STDIN },
     Target { name: "store", run: store::run, words: &[], longest: 4 << 10 },
+    Target { name: "subnet-env", run: subnet_env::run, words: said::SUBNET_ENV, longest: 1 << 20 },
     Target { name: "netlink", run: netlink::replies, words: said::NUMBERS, longest: DATAGRAM },
     Target { name: "netlink-sent", run: netlink::sent, words: &[], longest: 4 << 10 },
     Target { name: "nftables", run: nftables::replies, words: said::NFTABLES, longest: DATAGRAM },

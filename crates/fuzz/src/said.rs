@@ -208,6 +208,23 @@ pub(crate) const LIST: &[&str] = &[
     "9999999999999999999",
 ];
 
+pub(crate) const SUBNET_ENV: &[&str] = &[
+    "FLANNEL_NETWORK=10.1.0.0/16",
+    "FLANNEL_SUBNET=10.1.17.1/24",
+    "FLANNEL_IPV6_NETWORK=fc00::/48",
+    "FLANNEL_IPV6_SUBNET=fc00::1/64",
+    "FLANNEL_MTU=1450",
+    "FLANNEL_IPMASQ=true",
+    ",",
+    "=",
+    "\r\n",
+    "\"",
+    "'",
+    "::ffff:10.0.0.1/96",
+    "/0",
+    "4294967295",
+];
+
 pub(crate) const KEPT: &[&str] = &[
     "\"kind\":\"cniCacheV1\"",
     "\"containerId\":\"c\"",

@@ -1,5 +1,7 @@
 //! The file in which flanneld says what this host has.
 
+use std::collections::HashSet;
+
 use cnikit::types::parse_cidr;
 use cnikit::{Error, Result, code};
 use ipnetwork::IpNetwork;
@@ -50,7 +52,7 @@ impl SubnetEnv {
         let each =
             |keys: [&str; 2]| keys.into_iter().filter_map(said).flat_map(|list| list.split(',')).map(masked).collect();
         let (networks, subnets): (Result<Vec<_>, String>, Result<Vec<_>, String>) = (each(NETWORKS), each(SUBNETS));
-        let (networks, subnets) = (networks?, subnets?);
+        let (mut networks, subnets) = (networks?, subnets?);
         let missing =
             [NETWORKS, SUBNETS].into_iter().filter(|keys| keys.iter().all(|key| said(key).is_none())).flatten();
         let missing: Vec<&str> = missing.chain([MTU, IP_MASQ].into_iter().filter(|key| said(key).is_none())).collect();
@@ -58,13 +60,9 @@ impl SubnetEnv {
             return Err(format!("{path} is missing {}", missing.join(", ")));
         };
         let mtu = mtu.parse().map_err(|error| format!("{MTU} is {mtu:?}: {error}"))?;
-        let mut once: Vec<IpNetwork> = Vec::new();
-        for network in networks {
-            if !once.contains(&network) {
-                once.push(network);
-            }
-        }
-        Ok(SubnetEnv { networks: once, subnets, mtu, ip_masq: ip_masq == "true" })
+        let mut seen = HashSet::new();
+        networks.retain(|network| seen.insert(*network));
+        Ok(SubnetEnv { networks, subnets, mtu, ip_masq: ip_masq == "true" })
     }
 }
 

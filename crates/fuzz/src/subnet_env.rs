@@ -1,0 +1,52 @@
+//! What flanneld writes.
+
+use std::fs;
+
+use cnikit::{DelegatingPlugin, NetConf, Result, code};
+use cnikit_types::Value;
+use flannel::Flannel;
+use ipnetwork::IpNetwork;
+use serde_json::json;
+
+/// The file. What is made of it is of whole networks, and the same of a file in which that is written down.
+pub(crate) fn run(data: &[u8]) {
+    match made_of(data) {
+        Ok(conf) => {
+            let again = made_of(written(&conf).as_bytes()).expect("what was read can be read again");
+            assert_eq!(again, conf);
+        }
+        Err(error) => {
+            assert!(error.code == code::INVALID_CONFIG && error.remedy.is_some(), "{error:?}");
+            assert!(error.msg.starts_with("failed to load flannel 'subnet.env' file: "), "{error:?}");
+        }
+    }
+}
+
+/// The delegate's configuration.
+fn made_of(content: &[u8]) -> Result<NetConf> {
+    let dir = tempfile::tempdir().expect("there is a temporary directory");
+    let file = dir.path().join("subnet.env");
+    fs::write(&file, content).expect("it can be written to");
+    let conf = json!({"name": "n", "type": "flannel", "subnetFile": file});
+    let conf = NetConf::parse(conf.to_string().as_bytes()).expect("it is a configuration");
+    conf.read::<Flannel>().expect("every key is of its type").config_for_delegate(&conf)
+}
+
+fn written(conf: &NetConf) -> String {
+    let list = |key: &str| conf.at(&["ipam", key]).and_then(Value::as_array).expect("it is a list").iter();
+    let networks: Vec<String> = list("routes").map(|route| network(&route["dst"])).collect();
+    let subnets: Vec<String> = list("ranges").map(|set| network(&set[0]["subnet"])).collect();
+    assert!(!networks.is_empty() && !subnets.is_empty(), "{conf:?}");
+    let mtu = conf.get("mtu").and_then(Value::as_u64).and_then(|mtu| u32::try_from(mtu).ok());
+    let (mtu, masquerades) = (mtu.expect("it is an MTU"), conf.get("ipMasq") == Some(&Value::Bool(false)));
+    let [networks, subnets] = [networks, subnets].map(|list| list.join(","));
+    format!("FLANNEL_NETWORK={networks}\nFLANNEL_SUBNET={subnets}\nFLANNEL_MTU={mtu}\nFLANNEL_IPMASQ={masquerades}\n")
+}
+
+/// A network, written without host bits.
+fn network(value: &Value) -> String {
+    let text = value.as_str().expect("it is a text");
+    let network: IpNetwork = text.parse().expect("it is a network");
+    assert_eq!(network.ip(), network.network());
+    text.to_owned()
+}
