@@ -15,6 +15,7 @@ use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Container, Host, Snapshot, Subject, fault, flood};
+use cnikit_tests::harmed::interface_of_others;
 use cnikit_tests::world::ping;
 use cnikit_tests::{MASTER, dual_stack, macvlan, routed, subject};
 use serde_json::{Value, json};
@@ -40,6 +41,8 @@ const TESTS: &[Test] = &[
     test!(an_address_that_somebody_on_the_segment_has_is_refused_and_given_back needs Need::MACVLAN),
     test!(a_master_without_carrier_costs_no_waiting needs Need::MACVLAN),
     test!(a_del_does_not_look_for_the_master needs Need::MACVLAN),
+    test!(tuning_gives_back_what_the_master_still_carries needs Need::MACVLAN),
+    test!(what_the_master_does_not_carry_leaves_nothing_of_what_tuning_changed needs Need::MACVLAN),
     test!(router_advertisements_are_those_of_the_wire_and_can_be_refused needs Need::MACVLAN),
     test!(a_link_that_is_not_the_attachments_stays needs Need::MACVLAN),
     test!(gc_removes_what_is_in_a_named_namespace_and_not_valid needs Need::MACVLAN),
@@ -462,4 +465,38 @@ fn status_fails_while_the_master_is_missing() {
     host.sh(MASTER);
     status(json!({"master": "master0"})).ok();
     assert!(!host.sh("ip -o link").contains("probe"), "it makes nothing");
+}
+
+/// A container with a macvlan whose master is in it too, and tuning behind it.
+fn tuned(host: &Host, keys: &Value) -> (Container, Subject) {
+    let line = "ip link add ve0 mtu 9000 type veth peer name ve1 && \
+        ip link add link ve0 name eth0 address 0a:00:00:00:00:01 mtu 9000 type macvlan";
+    let mut keys = keys.clone();
+    keys["dataDir"] = "$DIR/tuning".into();
+    let subject = subject("tuning", keys).after(line, interface_of_others()).at(host.dir());
+    (subject.container(host), subject)
+}
+
+/// An MTU that is too much by now, and a MAC that another has.
+fn tuning_gives_back_what_the_master_still_carries() {
+    let host = Host::new();
+    let (container, subject) =
+        tuned(&host, &json!({"mtu": 1400, "mac": "0a:00:00:00:00:07", "txQLen": 7, "promisc": true}));
+    let result = subject.add(&host, "c-one", &container);
+    container.sh("ip link set ve0 mtu 1500 && ip link add link ve0 address 0a:00:00:00:00:01 type macvlan");
+    container.sh("ip link set ve0 up; ip link set eth0 up; ip link set macvlan0 up");
+    subject.del(&host, "c-one", &container, &result);
+    let link = container.sh("ip -o link show dev eth0");
+    assert!(link.contains("mtu 1400") && link.contains("qlen 1000") && !link.contains("PROMISC"), "{link}");
+    assert_eq!(std::fs::read_dir(host.dir().join("tuning")).unwrap().count(), 0);
+}
+
+fn what_the_master_does_not_carry_leaves_nothing_of_what_tuning_changed() {
+    let host = Host::new();
+    let (container, subject) = tuned(&host, &json!({"mtu": 9001, "mac": "0a:00:00:00:00:07", "txQLen": 7}));
+    let before = Snapshot::inside(&container);
+    let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(code == 100 && text.contains("change link \"eth0\": Invalid argument"), "{code} {text}");
+    Snapshot::inside(&container).assert_unchanged_since(&before, &[], "after an ADD that failed");
+    assert_eq!(std::fs::read_dir(host.dir().join("tuning")).unwrap().count(), 0);
 }

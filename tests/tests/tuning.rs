@@ -102,7 +102,8 @@ fn an_add_that_fails_takes_nothing_from_the_one_before_it() {
     let first = json!({"mtu": 1400, "mac": "0a:00:00:00:00:07"});
     scene.add(first.clone());
     let tuned = Snapshot::inside(&scene.container);
-    let (code, text) = scene.refused(json!({"mac": "0a:00:00:00:00:08", "txQLen": 7, "mtu": 50}));
+    let refused = json!({"net.core.somaxconn": "100", "net.ipv4.ip_local_port_range": "none"});
+    let (code, text) = scene.refused(json!({"sysctl": refused, "restoreSysctls": true}));
     assert!(code == 100 && text.contains("Invalid argument"), "{code} {text}");
     Snapshot::inside(&scene.container).assert_unchanged_since(&tuned, &[], "after an ADD that failed");
     scene.del(first);
@@ -112,23 +113,70 @@ fn an_add_that_fails_takes_nothing_from_the_one_before_it() {
 #[test]
 fn what_the_kernel_refuses_leaves_nothing_of_what_it_had_taken() {
     let scene = Scene::new();
-    let taken = json!({"net.core.somaxconn": "100", "net.ipv4.conf.IFNAME.arp_notify": "1"});
-    for (keys, says) in [
-        (json!({"sysctl": {"net.ipv4.ip_local_port_range": "none"}}), "net/ipv4/ip_local_port_range"),
-        (json!({"mac": "0a:00:00:00:00:07", "mtu": 50}), "change link \"eth0\""),
-    ] {
-        for restores in [false, true] {
-            let mut all = keys.clone();
-            all["restoreSysctls"] = restores.into();
-            all["sysctl"] = taken.clone();
-            for (key, value) in keys["sysctl"].as_object().into_iter().flatten() {
-                all["sysctl"][key] = value.clone();
-            }
-            let (code, text) = scene.refused(all);
-            assert!(code == 100 && text.contains(says) && text.contains("Invalid argument"), "{code} {text}");
-            scene.assert_given_back(says);
-        }
+    let range = "net.ipv4.ip_local_port_range";
+    let sysctl = json!({"net.core.somaxconn": "100", "net.ipv4.conf.IFNAME.arp_notify": "1", range: "none"});
+    for restores in [false, true] {
+        let (code, text) = scene.refused(json!({"sysctl": sysctl, "restoreSysctls": restores, "mtu": 1400}));
+        let says = text.contains("net/ipv4/ip_local_port_range") && text.contains("Invalid argument");
+        assert!(code == 100 && says, "{code} {text}");
+        scene.assert_given_back("after an ADD that failed");
     }
+}
+
+/// What cannot go back while the namespace is there holds back neither DEL nor anything else.
+#[test]
+fn a_value_that_the_kernel_takes_no_longer_is_left_and_all_others_are_given_back() {
+    let scene = Scene::new();
+    let (range, first) = ("net.ipv4.ip_local_port_range", "net.ipv4.ip_unprivileged_port_start");
+    let sysctl = json!({"net.core.somaxconn": "100", range: "50000 60000", "net.ipv4.tcp_syn_retries": "1"});
+    let keys = json!({"mtu": 1400, "mac": "0a:00:00:00:00:07", "promisc": true, "txQLen": 7,
+        "sysctl": sysctl, "restoreSysctls": true});
+    for verb in ["DEL", "GC"] {
+        scene.add(keys.clone());
+        scene.container.sh(&format!("sysctl -qw {first}=40000"));
+        let file = scene.host.dir().join("tuning/c-one_eth0.json");
+        let kept = fs::read_to_string(&file).unwrap();
+        fs::write(&file, kept.replace("\"mtu\":1500", "\"mtu\":4000000")).unwrap();
+        match verb {
+            "DEL" => scene.del(keys.clone()),
+            _ => drop(scene.tuning(keys.clone()).call(&scene.host, "GC", "", "", &[]).ok()),
+        }
+        assert_eq!(scene.sysctl(range), "50000\t60000", "{verb}");
+        assert!(scene.link().contains("mtu 1400"), "{verb}: {}", scene.link());
+        scene.container.sh(&format!("sysctl -qw {first}=1024 {range}='32768 60999'; ip link set eth0 mtu 1500"));
+        scene.assert_given_back(verb);
+    }
+}
+
+/// The kernel tells the first 512 bytes to who asks for them, and nothing more.
+#[test]
+fn a_long_value_is_compared_and_given_back_whole() {
+    let scene = Scene::new();
+    let key = "net.ipv4.ip_local_reserved_ports";
+    let ports = |first: u32| (0..300).map(|n| (first + 2 * n).to_string()).collect::<Vec<_>>().join(",");
+    scene.container.sh(&format!("sysctl -qw {key}={}", ports(30001)));
+    let keys = json!({"sysctl": {key: ports(20001)}, "restoreSysctls": true});
+    let (subject, path) = (scene.tuning(keys.clone()), scene.container.path());
+    let result = subject.add(&scene.host, "c-one", &scene.container);
+    assert_eq!(scene.sysctl(key), ports(20001));
+    subject.call(&scene.host, "CHECK", "c-one", &path, &[("prevResult", result)]).ok();
+    scene.del(keys);
+    assert_eq!(scene.sysctl(key), ports(30001));
+}
+
+#[test]
+fn what_stands_in_the_way_of_a_record_is_nobodys_and_stays() {
+    let scene = Scene::new();
+    let directory = scene.host.dir().join("tuning/c-one_eth0.json");
+    fs::create_dir_all(&directory).unwrap();
+    let keys = json!({"mtu": 1400});
+    scene.add(keys.clone());
+    assert_eq!(scene.kept().len(), 2);
+    scene.del(keys.clone());
+    scene.del(keys);
+    Snapshot::inside(&scene.container).assert_unchanged_since(&scene.inside, &[], "after DEL");
+    assert_eq!(scene.kept(), ["c-one_eth0.json"]);
+    assert!(directory.is_dir());
 }
 
 /// What can be refused before anything is written, last in a list of what could be.
@@ -148,10 +196,24 @@ fn everything_is_judged_before_the_first_write() {
         (sysctl("net.core.a\0b"), 7, "zero byte"),
         (json!({"sysctl": {"net.core.somaxconn": "100"}, "mac": "01:00:5e:00:00:01"}), 7, "cannot be the MAC"),
         (json!({"sysctl": {"net.core.somaxconn": "100"}, "mac": "nonsense"}), 7, "is no MAC address"),
+        (
+            json!({"sysctl": {"net.core.somaxconn": "100"}, "mtu": 50}),
+            7,
+            "eth0 cannot have the MTU 50: it takes 68 to 65535",
+        ),
     ] {
         let (said, text) = scene.refused(keys.clone());
         assert!(said == code && text.contains(says), "{keys}: {said} {text}");
         scene.assert_given_back(says);
+    }
+    let file = scene.host.dir().join("file");
+    fs::write(&file, "").unwrap();
+    for more in [json!({"mtu": 1400}), json!({"restoreSysctls": true})] {
+        let mut nowhere = scene.tuning(more).with("sysctl", json!({"net.core.somaxconn": "100"}));
+        nowhere = nowhere.with("dataDir", json!(file.join("below")));
+        let (code, text) = nowhere.call(&scene.host, "ADD", "c-one", &scene.container.path(), &[]).refused();
+        assert!(code == 100 && text.contains("Not a directory"), "{code} {text}");
+        scene.assert_given_back("nothing can be kept");
     }
     scene.container.sh("ip link set eth0 down; ip link set eth0 name eth5");
     let (code, text) = scene.refused(json!({"sysctl": {"net.core.somaxconn": "100"}, "mtu": 1400}));
@@ -235,6 +297,12 @@ fn who_says_a_key_last_is_heard() {
     assert!(!none.contains("MTU"), "{none}");
     let alone = said(json!({"args": {"cni": {"sysctl": {"net.core.a": "1"}}}}), "");
     assert!(alone.contains("net/core/a = 1"), "{alone}");
+    let respelled = json!({"net/core.b": "2", "net.ipv4.conf.IFNAME.arp_notify": "1"});
+    let respelled = said(
+        json!({"sysctl": {"net.ipv4.conf.eth0.arp_notify": "0", "net.core.b": "1"}, "args": {"cni": {"sysctl": respelled}}}),
+        "",
+    );
+    assert!(respelled.contains("net/ipv4/conf/eth0/arp_notify = 1, net/core/b = 2"), "{respelled}");
 }
 
 #[test]
@@ -291,6 +359,13 @@ fn what_the_reference_kept_is_given_back_but_not_to_another_interface() {
     prev["interfaces"][1]["mac"] = "0A:00:00:00:00:07".into();
     scene.tuning(json!({})).call(&scene.host, "DEL", "c-one", &scene.container.path(), &more(&prev)).ok();
     scene.assert_given_back("after DEL of the reference's");
+    // Nor is it taken for older than what is found: ADD knows the interface by its MAC too.
+    keep();
+    scene.container.sh("ip link set eth0 address 0a:00:00:00:00:55 mtu 1450 promisc off");
+    let found = Snapshot::inside(&scene.container);
+    scene.add(json!({"mtu": 1300}));
+    scene.del(json!({}));
+    Snapshot::inside(&scene.container).assert_unchanged_since(&found, &[], "after DEL of ours");
 }
 
 #[test]
@@ -322,7 +397,7 @@ fn on_a_node_with(scene: &Scene, list: &str) -> Subject {
 fn the_nodes_list_is_the_only_one_who_says_what_is_allowed() {
     let (not_allowed, closed) = ("is not allowed. Only the following sysctls are allowed: [", "no sysctl is allowed");
     let both = r"printf '^net\\.ipv4\\.conf\\.IFNAME\\.[a-z_]*$\nnet.core.*\n' >allowlist.conf";
-    let cases: [(&str, Option<&str>); 9] = [
+    let cases: [(&str, Option<&str>); 10] = [
         (both, None),
         ("rmdir /etc/cni/tuning", None),
         (":>allowlist.conf", Some(not_allowed)),
@@ -332,6 +407,7 @@ fn the_nodes_list_is_the_only_one_who_says_what_is_allowed() {
         ("printf 'net.*\\n(\\n' >allowlist.conf", Some(closed)),
         ("mkdir allowlist.conf", Some(closed)),
         ("ln -s nowhere allowlist.conf", Some(closed)),
+        ("cd ..; rmdir tuning; ln -s nowhere tuning", Some(closed)),
     ];
     for (list, refusal) in cases {
         let scene = Scene::new();

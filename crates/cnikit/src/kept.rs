@@ -48,7 +48,7 @@ impl Kept {
 
     /// What is kept of an attachment: the files that say so, else one that does not say whose it is and can be its.
     pub(crate) fn find(&self, tag: &Tag) -> Result<Vec<Saved>> {
-        let Some(directory) = self.open()? else { return Ok(Vec::new()) };
+        let Some(directory) = Directory::open_if_any(&self.path)? else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         for name in names(tag) {
             found.extend(self.read(&directory, &name)?.filter(|saved| saved.can_be_of(tag)));
@@ -61,7 +61,7 @@ impl Kept {
 
     /// Every one of the network; one that the kernel does not let us read hides no other.
     pub(crate) fn all(&self) -> Result<Vec<Result<Saved>>> {
-        let Some(directory) = self.open()? else { return Ok(Vec::new()) };
+        let Some(directory) = Directory::open_if_any(&self.path)? else { return Ok(Vec::new()) };
         directory.discard_unfinished()?;
         let names = directory.list()?.into_iter().map(|name| name.to_string_lossy().into_owned());
         let names = names.filter(|name| !name.starts_with('.'));
@@ -95,16 +95,8 @@ impl Kept {
 
     /// Whether one could be kept.
     pub(crate) fn probe(&self) -> Result<()> {
-        let writable = Directory::nearest(&self.path).and_then(|directory| directory.probe());
         let what = format_args!("no configuration can be kept in {}", self.path.display());
-        writable.map_err(|error| Error::from(error).while_doing(what))
-    }
-
-    fn open(&self) -> Result<Option<Directory>> {
-        match Directory::open(&self.path) {
-            Err(error) if error.is_absent() => Ok(None),
-            opened => Ok(Some(opened?)),
-        }
+        Directory::probe_at(&self.path).map_err(|error| Error::from(error).while_doing(what))
     }
 
     /// What a file says, if it is of this network. One that cannot be understood is passed over, and nothing done about it:

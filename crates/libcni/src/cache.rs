@@ -7,7 +7,6 @@ use cnikit_types::{Answer, Version};
 use serde_json::Value;
 
 use crate::entry::{Entry, Note};
-use crate::kept::there;
 use crate::{Attachment, Error, NetworkList};
 
 /// The longest file that is read: a result is a few kilobytes.
@@ -133,7 +132,7 @@ impl Cache {
                 Found::Entry(_) | Found::Nothing => {}
             }
             // A runtime that was killed while it wrote may have left that.
-            if let Some(directory) = there(&dir)?.filter(|_| can_be_named(&name)) {
+            if let Some(directory) = Directory::open_if_any(&dir)?.filter(|_| can_be_named(&name)) {
                 directory.discard_unfinished_of(&name)?;
             }
         }
@@ -182,7 +181,7 @@ pub(crate) fn read(dir: &Path, name: &str) -> Result<Found, Error> {
     if !can_be_named(name) {
         return Ok(Found::Nothing);
     }
-    let Some(directory) = there(dir)? else { return Ok(Found::Nothing) };
+    let Some(directory) = Directory::open_if_any(dir)? else { return Ok(Found::Nothing) };
     match directory.read(name, LIMIT) {
         Ok(None) => Ok(Found::Nothing),
         Ok(Some((bytes, _))) => {

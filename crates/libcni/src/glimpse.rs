@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cnikit_store::Directory;
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -16,7 +17,7 @@ use cnikit_store::Directory;
 
 use crate::cache::{LIMIT, named};
 use crate::entry::{Entry, KIND, Note, is_whole};
-use crate::kept::{names_in, there};
+use crate::kept::names_in;
 use crate::{Cache, Error, Kept, State};
 
 /// One attachment at a glance; [`Cache::attachment`] tells all of it.
@@ -117,7 +118,7 @@ impl Cache {
     }
 
     fn glimpses(&self, dir: &Path, state: State) -> Result<Vec<Glimpse>, Error> {
-        let Some(directory) = there(dir)? else { return Ok(Vec::new()) };
+        let Some(directory) = Directory::open_if_any(dir)? else { return Ok(Vec::new()) };
         let names = names_in(&directory)?;
         let glimpse = |name: &OsString| {
             let mut one = glimpse_of(&directory, name)?;

@@ -208,15 +208,7 @@ impl Kept {
 
 /// The files of a directory but for temporary ones, by name; none if it is not there.
 fn names(dir: &Path) -> Result<Vec<OsString>, Error> {
-    there(dir)?.map_or(Ok(Vec::new()), |directory| names_in(&directory))
-}
-
-/// A directory, if it is there.
-pub(crate) fn there(dir: &Path) -> Result<Option<Directory>, Error> {
-    match Directory::open(dir) {
-        Err(error) if error.is_absent() => Ok(None),
-        opened => Ok(Some(opened?)),
-    }
+    Directory::open_if_any(dir)?.map_or(Ok(Vec::new()), |directory| names_in(&directory))
 }
 
 /// The same of an open one.

@@ -24,6 +24,8 @@ const IFALIAS: u16 = 20;
 const PROMISCUITY: u16 = 30;
 const GROUP: u16 = 27;
 const LINK_NETNSID: u16 = 37;
+const MIN_MTU: u16 = 50;
+const MAX_MTU: u16 = 51;
 const PROP_LIST: u16 = 52;
 const ALT_IFNAME: u16 = 53;
 const INFO_KIND: u16 = 1;
@@ -62,6 +64,12 @@ pub struct Link {
     pub mac: Option<Mac>,
     /// In bytes.
     pub mtu: u32,
+    /// The least MTU that its kind takes.
+    #[doc(alias = "IFLA_MIN_MTU")]
+    pub min_mtu: u32,
+    /// The greatest MTU that its kind takes, if it has one. What is below it may carry less.
+    #[doc(alias = "IFLA_MAX_MTU")]
+    pub max_mtu: Option<u32>,
     /// `veth`, `bridge`; hardware and loopback have none.
     #[doc(alias = "IFLA_INFO_KIND")]
     pub kind: Option<String>,
@@ -276,6 +284,8 @@ impl Link {
             IFALIAS => self.alias = Some(words(value)),
             ADDRESS => self.mac = value.try_into().ok().map(Mac),
             MTU => self.mtu = parse_u32(value).unwrap_or_default(),
+            MIN_MTU => self.min_mtu = parse_u32(value).unwrap_or_default(),
+            MAX_MTU => self.max_mtu = parse_u32(value).ok().filter(|most| *most != 0),
             LINK => self.lower = parse_u32(value).ok().filter(|index| *index != 0),
             MASTER => self.master = parse_u32(value).ok(),
             TXQLEN => self.tx_queue_length = parse_u32(value).unwrap_or_default(),

@@ -5,8 +5,9 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::marker::PhantomData;
+use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -124,13 +125,13 @@ fn read_of(key: &str, open: impl Fn(OFlag) -> io::Result<File>) -> Result<String
     open(OFlag::O_RDONLY).and_then(|file| value_in(&file)).map_err(|source| Error::new("read the sysctl", key, source))
 }
 
-/// One write, since the kernel takes each as a whole; the line end lets an empty value be written too.
+/// One write, since the kernel takes each as a whole, and of a list that is longer than a page says how far it came; the line end lets an empty value be written too.
 fn write(file: &File, value: &str) -> io::Result<()> {
     file.write_all_at(format!("{value}\n").as_bytes(), 0)
 }
 
 /// Do both texts say the same to the kernel? It reads numbers in base 10, 8 (`0…`) and 16 (`0x…`), and writes all in base 10,
-/// with its own blanks between them; and of lists of numbers it makes ranges.
+/// with its own blanks between them; of lists of numbers it makes ranges, and it writes addresses and keys out.
 pub fn same(one: &str, other: &str) -> bool {
     let words = |text: &str| text.split_whitespace().map(Word::read).collect::<Vec<_>>();
     one == other || words(one) == words(other)
@@ -142,17 +143,30 @@ enum Word {
     Number(i128),
     /// Of which none touches the next.
     Ranges(Vec<(i128, i128)>),
+    /// Of `stable_secret`.
+    Address(Ipv6Addr),
+    /// Of `tcp_fastopen_key`, each of four groups of hexadecimal digits.
+    Keys(Vec<Vec<u32>>),
     Text(String),
 }
 
 impl Word {
     fn read(word: &str) -> Word {
         let ranges = || word.split(',').map(range).collect::<Option<Vec<_>>>();
-        match number(word) {
-            Some(number) => Word::Number(number),
-            None => ranges().map_or_else(|| Word::Text(word.to_owned()), |ranges| Word::Ranges(joined(ranges))),
-        }
+        let keys = || word.split(',').map(key).collect::<Option<Vec<_>>>();
+        let number = number(word).map(Word::Number);
+        number
+            .or_else(|| ranges().map(|ranges| Word::Ranges(joined(ranges))))
+            .or_else(|| word.parse().ok().map(Word::Address))
+            .or_else(|| keys().map(Word::Keys))
+            .unwrap_or_else(|| Word::Text(word.to_owned()))
     }
+}
+
+fn key(text: &str) -> Option<Vec<u32>> {
+    let plain = |group: &&str| group.chars().all(|digit| digit.is_ascii_hexdigit());
+    let group = |group: &str| Some(group).filter(plain).and_then(|group| u32::from_str_radix(group, 16).ok());
+    text.split('-').map(group).collect::<Option<Vec<_>>>().filter(|groups| groups.len() == 4)
 }
 
 fn number(word: &str) -> Option<i128> {
@@ -183,16 +197,18 @@ fn joined(mut ranges: Vec<(i128, i128)>) -> Vec<(i128, i128)> {
     joined
 }
 
-/// All that is in it, without the line end. These files tell no length, and all that they have is read at once.
-pub(crate) fn value_in(mut file: &File) -> io::Result<String> {
-    let (mut bytes, mut part) = (Vec::new(), [0; 512]);
+/// All that is in it, without the line end. These files tell no length; some give as much as there is room for, cut, and have
+/// nothing to say from there on, as `ip_local_reserved_ports`. So one that fills the room is read again, whole, into more.
+pub(crate) fn value_in(file: &File) -> io::Result<String> {
+    let mut room = vec![0; 512];
     loop {
-        let length = file.read(&mut part)?;
-        bytes.extend_from_slice(&part[..length]);
-        if length < part.len() {
-            let text = String::from_utf8(bytes).map_err(io::Error::other)?;
+        let length = file.read_at(&mut room, 0)?;
+        if length < room.len() {
+            room.truncate(length);
+            let text = String::from_utf8(room).map_err(io::Error::other)?;
             return Ok(text.trim_end().to_owned());
         }
+        room.resize(room.len() * 16, 0); // the kernel ends it: from 4 MiB on it gives ENOMEM
     }
 }
 
@@ -235,11 +251,15 @@ mod tests {
             ("cubic", "cubic"),
             ("bbr  cubic", "bbr cubic"),
             ("", "\n"),
+            ("FD00::1", "fd00:0000:0000:0000:0000:0000:0000:0001"),
+            ("A-0b-00c-D", "0000000a-0000000b-0000000c-0000000d"),
+            ("1-2-3-4,5-6-7-A", "00000001-00000002-00000003-00000004,00000005-00000006-00000007-0000000a"),
         ] {
             assert!(same(one, other), "{one:?} {other:?}");
         }
-        for (one, other) in [("1", "2"), ("1", "1 1"), ("08", "8"), ("+1", "1"), ("1-3", "1,3"), ("", "0"), ("a", "A")]
-        {
+        let plain = [("1", "2"), ("1", "1 1"), ("08", "8"), ("+1", "1"), ("1-3", "1,3"), ("", "0"), ("a", "A")];
+        let longer = [("fd00::1", "fd00::2"), ("a-b-c-d", "a-b-c-e"), ("a-b-c", "A-B-C"), ("+a-b-c-d", "a-b-c-d")];
+        for (one, other) in plain.into_iter().chain(longer) {
             assert!(!same(one, other), "{one:?} {other:?}");
         }
     }

@@ -35,6 +35,37 @@ fn a_value_of_several_numbers_is_compared_as_numbers() {
 }
 
 #[test]
+fn what_the_kernel_writes_out_is_the_same() {
+    let netns = make::anonymous().unwrap();
+    netns
+        .enter(|inside| {
+            let (key, value) = ("net/ipv4/tcp_fastopen_key", "1-2-3-ABCD");
+            sysctl::set(inside, key, value).unwrap();
+            assert_eq!(sysctl::read(inside, key).unwrap(), "00000001-00000002-00000003-0000abcd");
+            assert_eq!(sysctl::set(inside, key, value).unwrap(), Change::Already);
+        })
+        .unwrap();
+}
+
+/// A list that is longer than a page, of which the kernel tells nobody the end by a second read.
+#[test]
+fn a_long_value_is_read_and_written_whole() {
+    let netns = make::anonymous().unwrap();
+    netns
+        .enter(|inside| {
+            let key = "net/ipv4/ip_local_reserved_ports";
+            for count in [110, 2000] {
+                let ports: Vec<String> = (0..count).map(|n| (20001 + 2 * n).to_string()).collect();
+                let value = ports.join(",");
+                sysctl::set(inside, key, &value).unwrap();
+                assert_eq!(sysctl::read(inside, key).unwrap(), value);
+                assert_eq!(sysctl::set(inside, key, &value).unwrap(), Change::Already);
+            }
+        })
+        .unwrap();
+}
+
+#[test]
 fn an_absent_setting_is_told_apart_from_a_refused_value() {
     let netns = make::anonymous().unwrap();
     netns

@@ -15,4 +15,4 @@ mod scene;
 pub use engine::{apply, begin_release, judge, release, sweep, verify};
 pub use list::Plan;
 pub use resource::{Drifts, Kind, Made, Resource};
-pub use scene::{Remains, Scene, Stale};
+pub use scene::{Remains, Scene, Stale, may_be_there};

@@ -1,6 +1,7 @@
 //! Where kinds act: the sockets, whose state it is, what is known.
 
 use std::cell::{OnceCell, RefCell};
+use std::path::Path;
 
 use cnikit_netfilter::Nftables;
 use cnikit_netlink::Netlink;
@@ -110,11 +111,7 @@ impl Remains {
     pub fn container(&self) -> Result<Option<Netlink>> {
         match &self.netns {
             Found::Present(netns) => Ok(Some(Netlink::inside(netns)?)),
-            Found::Unknown { path, why } => {
-                let text =
-                    format!("the network namespace {} may be there, but cannot be opened: {why}", path.display());
-                Err(Error::new(code::SYSTEM, text).remedy("try again, or remove the namespace"))
-            }
+            Found::Unknown { path, why } => Err(may_be_there(path, why)),
             _ => Ok(None),
         }
     }
@@ -173,6 +170,12 @@ impl From<&Gc> for Stale {
         let (network, valid, conf) = (gc.network.clone(), gc.valid.clone(), gc.call.conf.clone());
         Stale { network, valid, conf, host: OnceCell::new(), filter: OnceCell::new() }
     }
+}
+
+/// Nobody can tell whether a namespace is at this path, so that what it has may still have to go.
+pub fn may_be_there(path: &Path, why: &str) -> Error {
+    let text = format!("the network namespace {} may be there, but cannot be opened: {why}", path.display());
+    Error::new(code::SYSTEM, text).remedy("try again, or remove the namespace")
 }
 
 fn filter(cell: &Filter) -> Result<Option<&Nftables>> {

@@ -135,8 +135,7 @@ impl Store {
     /// Says whether an address could be reserved, apart from whether any is free; and what is odd but stops nothing.
     pub fn health(&self) -> Result<Health, Refusal> {
         let path = self.directory()?;
-        let writable = Directory::nearest(&path).and_then(|place| place.probe());
-        writable.map_err(|error| {
+        Directory::probe_at(&path).map_err(|error| {
             Refusal::from(error).within(format_args!("no reservation can be kept in {}", path.display()))
         })?;
         let files = match Files::find(&path, GLANCE) {

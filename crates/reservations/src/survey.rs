@@ -40,8 +40,8 @@ pub enum Holder {
 impl Store {
     /// Every reservation, by address. Each file is read once; nothing is locked, made or changed.
     pub fn survey(&self) -> Result<Vec<Reservation>, Refusal> {
-        let Some(directory) = there(&self.directory()?)? else { return Ok(Vec::new()) };
-        let indexes = there(&self.indexes())?;
+        let Some(directory) = Directory::open_if_any(&self.directory()?)? else { return Ok(Vec::new()) };
+        let indexes = Directory::open_if_any(&self.indexes())?;
         let memory = Memory::of(&directory, indexes.as_ref(), &self.network, self.boot.as_ref());
         let mut found: Vec<Reservation> = Vec::new();
         for address in addresses(&directory)? {
@@ -84,20 +84,12 @@ impl Store {
 
     /// The networks that have a directory below `data_dir`, by name; none if that is not there.
     pub fn networks(data_dir: &Path) -> Result<Vec<String>, Refusal> {
-        let Some(directory) = there(data_dir)? else { return Ok(Vec::new()) };
+        let Some(directory) = Directory::open_if_any(data_dir)? else { return Ok(Vec::new()) };
         let is_network = |name: &String| !name.starts_with('.') && data_dir.join(name).is_dir();
         let names = directory.list()?.into_iter().filter_map(|name| name.into_string().ok());
         let mut names: Vec<String> = names.filter(is_network).collect();
         names.sort();
         Ok(names)
-    }
-}
-
-/// A directory, if it is there.
-fn there(path: &Path) -> Result<Option<Directory>, Refusal> {
-    match Directory::open(path) {
-        Err(error) if error.is_absent() => Ok(None),
-        opened => Ok(Some(opened?)),
     }
 }
 

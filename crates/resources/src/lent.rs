@@ -4,20 +4,24 @@
 //! other changed. That member says whose it is and of which namespace, and holds what the reference keeps nothing of.
 //! A file is there, whole, before anything is changed. It need not survive a power cut: what was changed does not either.
 
+mod owner;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use cnikit_netns::{Netns, boot_id};
+use cnikit_netlink::Link;
+use cnikit_netns::Netns;
 use cnikit_plan::{Remains, Scene, Stale};
-use cnikit_skel::{Errors, Found, Journal, Result, Tag, log};
+use cnikit_skel::{Error, Errors, Found, Journal, Result, Tag, log};
 use cnikit_store::Directory;
 use cnikit_types::{NetConf, Value};
 use nix::errno::Errno;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::alias::hex;
 use crate::link_settings::Settings;
 use crate::recorded::has_mac_of;
+pub(crate) use owner::Owner;
 
 /// Where the reference keeps it: gone with a reboot, as all that it speaks of.
 const USUAL: &str = "/run/cni/tuning";
@@ -27,6 +31,10 @@ const MEMBER: &str = "cnikit";
 const LONGEST: usize = 200;
 /// More than a configuration could fill.
 const LIMIT: usize = 16 << 20;
+/// Of a file.
+const MODE: u32 = 0o600;
+/// How often a place is looked for: others who look for one at the same time take it once.
+const TRIES: usize = 8;
 
 /// What one attachment changed, with the values from before.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,51 +47,46 @@ pub(crate) struct Lent {
     pub(crate) owner: Option<Owner>,
 }
 
-/// Whose it is, and where.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Owner {
-    network: String,
-    container: String,
-    ifname: String,
-    /// Boot and cookie recognise the namespace; kernels before 5.14 give none.
-    boot: String,
-    cookie: Option<u64>,
-    /// `CNI_NETNS` of the ADD.
-    netns: String,
-    #[serde(default)]
-    sysctls: Vec<(String, String)>,
-}
-
 /// Where a plugin keeps what it has to give back: `dataDir`. DEL and GC read no more of the configuration.
 pub fn kept_in(conf: &NetConf) -> PathBuf {
     conf.text("dataDir").filter(|path| !path.is_empty()).unwrap_or(USUAL).into()
 }
 
-/// Whether something could be kept there, which STATUS asks.
+/// Whether something could be kept there: STATUS asks, and ADD before it writes anything.
 pub fn available(dir: &Path) -> Result<()> {
-    let there = dir.ancestors().find_map(|above| match Directory::open(above) {
-        Err(error) if error.is_absent() => None,
-        opened => Some(opened),
-    });
-    Ok(there.map_or(Ok(()), |opened| opened?.probe())?)
+    Ok(Directory::probe_at(dir)?)
 }
 
 /// Adds to what is kept of this attachment, before the change. What is kept already is older, and stays.
-pub(crate) fn keep(scene: &Scene, dir: &Path, journal: &mut Journal, before: Lent) -> Result<()> {
+pub(crate) fn keep(scene: &Scene, dir: &Path, journal: &mut Journal, before: &Lent) -> Result<()> {
     let directory = Directory::make(dir, 0o700)?;
     let owner = Owner::of(scene)?;
-    let (name, found) = own_place(&directory, &scene.tag)?;
-    let mut lent = found.clone().filter(|lent| lent.owner.as_ref().is_none_or(|kept| kept.is_same(&owner)));
-    let lent = lent.get_or_insert_default();
-    lent.owner = Some(owner);
-    lent.link = lent.link.or(&before.link);
-    let newer = before.sysctls.into_iter().filter(|(key, _)| lent.sysctls.iter().all(|(kept, _)| kept != key));
-    let newer: Vec<_> = newer.collect();
-    lent.sysctls.extend(newer);
-    let put_back = PutBack { dir: dir.to_owned(), name: name.clone(), before: found };
-    // While what it speaks of may still be changed, DEL needs it.
-    let _ = journal.undo_if_clean(&put_back, PutBack::put);
-    lent.write(&directory, &name)
+    for _ in 0..TRIES {
+        let Some((name, found)) = own_place(&directory, &scene.tag)? else { break };
+        let older = found.as_ref().map(|lent| is_older(lent, scene, &owner)).transpose()? == Some(true);
+        let content = before.under(found.as_ref().filter(|_| older), &owner).content()?;
+        let put_back = PutBack { dir: dir.to_owned(), name: name.clone(), before: found };
+        if put_back.before.is_some() {
+            // While what it speaks of may still be changed, DEL needs it.
+            let _ = journal.undo_if_clean(&put_back, PutBack::put);
+            return Ok(directory.replace(&name, &content, MODE)?);
+        }
+        if directory.create(&name, &content, MODE)?.is_some() {
+            let _ = journal.undo_if_clean(&put_back, PutBack::put);
+            return Ok(());
+        }
+    }
+    let text = format!("the files for {} in {} are taken", scene.tag, dir.display());
+    Err(Error::conflict(text).remedy("remove what stands there under the names of this container"))
+}
+
+/// Kept earlier in the same namespace; of what the reference kept, DEL asks the same.
+fn is_older(lent: &Lent, scene: &Scene, owner: &Owner) -> Result<bool> {
+    if let Some(kept) = &lent.owner {
+        return Ok(kept.is_same(owner));
+    }
+    let link = scene.container()?.find_recent_link(&scene.tag.ifname)?;
+    Ok(link.is_some_and(|link| has_mac_of(Some(&scene.record), &scene.tag.ifname, &link)))
 }
 
 /// A file as it was before this ADD.
@@ -99,7 +102,7 @@ impl PutBack {
         let directory = Directory::open(&self.dir)?;
         directory.discard_unfinished_of(&self.name)?;
         match &self.before {
-            Some(lent) => lent.write(&directory, &self.name),
+            Some(lent) => Ok(directory.replace(&self.name, &lent.content()?, MODE)?),
             None => Ok(directory.remove(&self.name).map(drop)?),
         }
     }
@@ -111,20 +114,19 @@ impl fmt::Display for PutBack {
     }
 }
 
-/// The attachment's own file; else the first name that is nobody's, or the reference's, which does not say whose it is.
-fn own_place(directory: &Directory, tag: &Tag) -> Result<(String, Option<Lent>)> {
+/// The attachment's own file; else the first name that is free, or the reference's, which does not say whose it is. Garbage is
+/// left to DEL.
+fn own_place(directory: &Directory, tag: &Tag) -> Result<Option<(String, Option<Lent>)>> {
     let mut free = None;
     for name in names(tag) {
         match read(directory, &name)? {
-            Some(lent) if lent.is_of(tag) => return Ok((name, Some(lent))),
-            Some(lent) if lent.owner.is_some() => {}
-            found => {
-                free.get_or_insert((name, found));
-            }
+            Stands::Kept(lent) if lent.is_of(tag) => return Ok(Some((name, Some(*lent)))),
+            Stands::Kept(lent) if lent.owner.is_none() => free = free.or(Some((name, Some(*lent)))),
+            Stands::Nothing => free = free.or(Some((name, None))),
+            Stands::Kept(_) | Stands::Garbage => {}
         }
     }
-    // The second name is a hash's: whatever stands there instead is no more than garbage.
-    Ok(free.unwrap_or_else(|| (names(tag)[1].clone(), None)))
+    Ok(free)
 }
 
 /// The names of an attachment's file, first choice first: the reference's name does not tell networks apart.
@@ -135,23 +137,32 @@ fn names(tag: &Tag) -> [String; 2] {
     [format!("{clear}.json"), format!("{clear}.{hash}.json")]
 }
 
-/// What is kept under a name; what cannot be understood counts as nothing, and is said.
-fn read(directory: &Directory, name: &str) -> Result<Option<Lent>> {
+/// What stands under a name.
+#[derive(Debug, PartialEq)]
+enum Stands {
+    Nothing,
+    /// What nobody understands.
+    Garbage,
+    Kept(Box<Lent>),
+}
+
+fn read(directory: &Directory, name: &str) -> Result<Stands> {
     let content = match directory.read(name, LIMIT) {
         Err(error) if error.is_garbage() => {
             log::warn(format_args!("{error}: nothing is given back by it"));
-            return Ok(None);
+            return Ok(Stands::Garbage);
         }
-        read => read?.map(|(content, _)| content),
+        read => read?,
     };
-    Ok(content.and_then(|content| {
-        Lent::parse(&content)
-            .inspect_err(|error| {
-                let path = directory.path().join(name);
-                log::warn(format_args!("{} is damaged, nothing is given back by it: {error}", path.display()));
-            })
-            .ok()
-    }))
+    let Some((content, _)) = content else { return Ok(Stands::Nothing) };
+    Ok(Lent::parse(&content).map_or_else(
+        |error| {
+            let path = directory.path().join(name);
+            log::warn(format_args!("{} is damaged, nothing is given back by it: {error}", path.display()));
+            Stands::Garbage
+        },
+        |lent| Stands::Kept(Box::new(lent)),
+    ))
 }
 
 impl Lent {
@@ -162,17 +173,23 @@ impl Lent {
         Ok(Lent { link: Settings::deserialize(whole)?, sysctls, owner })
     }
 
-    fn write(&self, directory: &Directory, name: &str) -> Result<()> {
+    fn content(&self) -> Result<Vec<u8>> {
         let owner = self.owner.clone().map(|owner| Owner { sysctls: self.sysctls.clone(), ..owner });
         let mut whole = serde_json::to_value(&self.link)?;
         if let Some(owner) = owner {
             whole[MEMBER] = serde_json::to_value(owner)?;
         }
-        let content = whole.to_string().into_bytes();
-        if directory.create(name, &content, 0o600)?.is_none() {
-            directory.replace(name, &content, 0o600)?;
-        }
-        Ok(())
+        Ok(whole.to_string().into_bytes())
+    }
+
+    /// What is kept already, with what is new in this.
+    fn under(&self, kept: Option<&Lent>, owner: &Owner) -> Lent {
+        let mut lent = kept.cloned().unwrap_or_default();
+        lent.owner = Some(owner.clone());
+        lent.link = lent.link.or(&self.link);
+        let is_new = |key: &String| kept.is_none_or(|kept| kept.sysctls.iter().all(|(known, _)| known != key));
+        lent.sysctls.extend(self.sysctls.iter().filter(|(key, _)| is_new(key)).cloned());
+        lent
     }
 
     fn is_of(&self, tag: &Tag) -> bool {
@@ -184,98 +201,86 @@ impl Lent {
     }
 }
 
-impl Owner {
-    fn of(scene: &Scene) -> Result<Owner> {
-        let Tag { network, container, ifname } = scene.tag.clone();
-        let (boot, cookie, netns) = (boot_id()?, cookie(&scene.netns)?, scene.sandbox.clone());
-        Ok(Owner { network, container, ifname, boot, cookie, netns, sysctls: Vec::new() })
-    }
-
-    fn is(&self, tag: &Tag) -> bool {
-        (&self.network, &self.container, &self.ifname) == (&tag.network, &tag.container, &tag.ifname)
-    }
-
-    /// Is it the same attachment in the same namespace?
-    fn is_same(&self, other: &Owner) -> bool {
-        (&self.boot, self.cookie) == (&other.boot, other.cookie)
-    }
-
-    /// The namespace, if it still is: at the path that DEL was given, or at that of the ADD.
-    fn namespace(&self, given: &Found) -> Result<Option<Netns>> {
-        if boot_id()? != self.boot {
-            return Ok(None);
-        }
-        for found in [given, &cnikit_netns::find(&self.netns)] {
-            if let Found::Present(netns) | Found::Own(netns) = found
-                && cookie(netns)? == self.cookie
-            {
-                return Ok(Some(netns.clone()));
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// None where the kernel knows none.
-fn cookie(netns: &Netns) -> Result<Option<u64>> {
-    match netns.cookie() {
-        Err(error) if error.errno() == Some(Errno::ENOPROTOOPT as i32) => Ok(None),
-        cookie => Ok(Some(cookie?)),
-    }
-}
-
 /// How a kind gives back its part: takes it out of what is kept, and writes it where it was, if there still is a namespace.
 pub(crate) type GiveBack = fn(&mut Lent, ifname: &str, netns: Option<&Netns>) -> Result<()>;
 
+/// What the kernel says of a value that it does not take, and would say until the namespace is gone: one that the link below
+/// does not carry any more, an address that another link has by now. Who may change nothing at all never came so far, so a
+/// permission that is missing is missing for this value: a virtual function's MAC may be its administrator's.
+const VERDICTS: [Errno; 7] = [
+    Errno::EINVAL,
+    Errno::ERANGE,
+    Errno::EOPNOTSUPP,
+    Errno::EADDRINUSE,
+    Errno::EADDRNOTAVAIL,
+    Errno::EBUSY, // of drivers that change no MAC of a link that is up
+    Errno::EPERM,
+];
+
+/// Whether the kernel has refused the value itself: to try again would hold DEL up for ever.
+pub(crate) fn is_verdict(errno: i32) -> bool {
+    VERDICTS.contains(&Errno::from_raw(errno))
+}
+
+/// Says which value is not given back, and why.
+pub(crate) fn give_up(why: impl fmt::Display) {
+    log::warn(format_args!("{why}: an old value that is not given back"));
+}
+
 /// Gives back what belongs to one attachment.
 pub(crate) fn release(remains: &Remains, give_back: GiveBack) -> Result<()> {
-    let Some(directory) = existing(&kept_in(&remains.conf))? else { return Ok(()) };
+    let Some(directory) = Directory::open_if_any(kept_in(&remains.conf))? else { return Ok(()) };
     let one = |name: &String| {
         directory.discard_unfinished_of(name)?;
-        let Some(lent) = read(&directory, name)? else { return Ok(directory.remove(name).map(drop)?) };
+        let lent = match read(&directory, name)? {
+            Stands::Nothing => return Ok(()),
+            Stands::Garbage => return remove_garbage(&directory, name),
+            Stands::Kept(lent) => *lent,
+        };
         let netns = match &lent.owner {
             Some(owner) if owner.is(&remains.tag) => owner.namespace(&remains.netns)?,
             Some(_) => return Ok(()),
             None => unmarked(remains)?,
         };
-        if netns.is_none() && matches!(remains.netns, Found::Unknown { .. }) {
-            remains.container()?; // says why: what it has may still be given back
-        }
         settle(&directory, name, lent, &remains.tag.ifname, netns.as_ref(), give_back)
     };
     names(&remains.tag).iter().map(one).collect::<Errors>().finish()
 }
 
+/// Something else than a file is none of ours, and stays.
+fn remove_garbage(directory: &Directory, name: &str) -> Result<()> {
+    if directory.facts(name)?.is_some_and(|facts| facts.regular) {
+        directory.remove(name)?;
+    }
+    Ok(())
+}
+
 /// Gives back what belongs to this network and to no valid attachment. The reference's files name no network.
 pub(crate) fn sweep(stale: &Stale, give_back: GiveBack) -> Result<()> {
-    let Some(directory) = existing(&kept_in(&stale.conf))? else { return Ok(()) };
+    let Some(directory) = Directory::open_if_any(kept_in(&stale.conf))? else { return Ok(()) };
     directory.discard_unfinished()?;
     let names = directory.list()?.into_iter().filter_map(|name| name.into_string().ok());
     let one = |name: String| {
-        let Some(lent) = read(&directory, &name)? else { return Ok(()) };
+        let Stands::Kept(lent) = read(&directory, &name)? else { return Ok(()) };
         let Some(owner) = lent.owner.clone().filter(|owner| owner.network == stale.network) else { return Ok(()) };
         if stale.valid.has(&owner.container, &owner.ifname) {
             return Ok(());
         }
+        if owner.is_doubtful()? {
+            return Ok(()); // DEL is told which namespace it is
+        }
         let netns = owner.namespace(&Found::Empty)?;
-        settle(&directory, &name, lent, &owner.ifname, netns.as_ref(), give_back)
+        settle(&directory, &name, *lent, &owner.ifname, netns.as_ref(), give_back)
     };
     names.filter(|name| name.strip_suffix(".json").is_some()).map(one).collect::<Errors>().finish()
-}
-
-/// The directory; none if nothing was ever kept.
-fn existing(dir: &Path) -> Result<Option<Directory>> {
-    match Directory::open(dir) {
-        Err(error) if error.is_absent() => Ok(None),
-        opened => Ok(Some(opened?)),
-    }
 }
 
 /// The reference does not say of which namespace its file speaks: the interface has to be the one of the record.
 fn unmarked(remains: &Remains) -> Result<Option<Netns>> {
     let (Found::Present(netns), Some(container)) = (&remains.netns, remains.container()?) else { return Ok(None) };
     let link = container.find_link(&remains.tag.ifname)?;
-    Ok(link.filter(|link| has_mac_of(remains, link)).map(|_| netns.clone()))
+    let is_it = |link: &Link| has_mac_of(remains.prev.as_ref(), &remains.tag.ifname, link);
+    Ok(link.filter(is_it).map(|_| netns.clone()))
 }
 
 fn settle(
@@ -286,8 +291,19 @@ fn settle(
     netns: Option<&Netns>,
     give_back: GiveBack,
 ) -> Result<()> {
+    let before = lent.clone();
     give_back(&mut lent, ifname, netns)?;
-    if lent.is_empty() { Ok(directory.remove(name).map(drop)?) } else { lent.write(directory, name) }
+    if lent.is_empty() {
+        directory.remove(name)?;
+    } else if lent != before {
+        let content = lent.content()?;
+        match directory.replace(name, &content, MODE) {
+            // It is shorter than it was: in its place it needs no space.
+            Err(error) if error.is_full() => directory.rewrite(name, &content, MODE)?,
+            replaced => replaced?,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -306,13 +322,35 @@ mod tests {
         Lent { link, sysctls: vec![("net/a".into(), "1\t2".into())], owner: Some(owner) }
     }
 
+    fn write(directory: &Directory, name: &str, lent: &Lent) {
+        directory.replace(name, &lent.content().unwrap(), MODE).unwrap();
+    }
+
+    /// A full disk is no reason to write what has not changed; what has changed is shorter.
+    #[test]
+    fn a_kind_with_nothing_to_give_back_writes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (directory, own) = (Directory::open(dir.path()).unwrap(), tag("n", "c", "eth0"));
+        let kept = lent(&own, 1500);
+        write(&directory, "a", &kept);
+        let facts = directory.facts("a").unwrap();
+        settle(&directory, "a", kept.clone(), "eth0", None, |_, _, _| Ok(())).unwrap();
+        assert_eq!(directory.facts("a").unwrap(), facts);
+        let taken = |lent: &mut Lent, _: &str, _: Option<&Netns>| {
+            lent.sysctls.clear();
+            Ok(())
+        };
+        settle(&directory, "a", kept.clone(), "eth0", None, taken).unwrap();
+        assert_eq!(read(&directory, "a").unwrap(), Stands::Kept(Box::new(Lent { sysctls: Vec::new(), ..kept })));
+    }
+
     #[test]
     fn what_is_written_is_read_and_the_reference_finds_its_own_keys() {
         let dir = tempfile::tempdir().unwrap();
         let (directory, own) = (Directory::open(dir.path()).unwrap(), tag("n", "c", "eth0"));
         let kept = lent(&own, 1500);
-        kept.write(&directory, &names(&own)[0]).unwrap();
-        assert_eq!(own_place(&directory, &own).unwrap(), ("c_eth0.json".into(), Some(kept)));
+        write(&directory, &names(&own)[0], &kept);
+        assert_eq!(own_place(&directory, &own).unwrap(), Some(("c_eth0.json".into(), Some(kept))));
         let text = std::fs::read_to_string(dir.path().join("c_eth0.json")).unwrap();
         assert!(text.starts_with(r#"{"mtu":1500,"cnikit":{"network":"n","#), "{text}");
     }
@@ -322,12 +360,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
         let (one, two) = (tag("n", "a_b", "c"), tag("n", "a", "b_c"));
-        lent(&one, 1500).write(&directory, &own_place(&directory, &one).unwrap().0).unwrap();
-        let (name, found) = own_place(&directory, &two).unwrap();
+        write(&directory, &own_place(&directory, &one).unwrap().unwrap().0, &lent(&one, 1500));
+        let (name, found) = own_place(&directory, &two).unwrap().unwrap();
         assert!(name.starts_with("a_b_c.") && name.len() == "a_b_c..json".len() + 32 && found.is_none(), "{name}");
-        lent(&two, 1400).write(&directory, &name).unwrap();
-        assert_eq!(own_place(&directory, &one).unwrap().1.unwrap().link.mtu, Some(1500));
-        assert_eq!(own_place(&directory, &two).unwrap().1.unwrap().link.mtu, Some(1400));
+        write(&directory, &name, &lent(&two, 1400));
+        for (tag, mtu) in [(&one, 1500), (&two, 1400)] {
+            let (_, found) = own_place(&directory, tag).unwrap().unwrap();
+            assert_eq!(found.unwrap().link.mtu, Some(mtu));
+        }
     }
 
     #[test]
@@ -336,11 +376,13 @@ mod tests {
         let (directory, own) = (Directory::open(dir.path()).unwrap(), tag("n", "c", "eth0"));
         let theirs = "{\n \"mac\": \"0a:00:00:00:00:07\",\n \"promisc\": false,\n \"txQLen\": 1000\n}";
         std::fs::write(dir.path().join("c_eth0.json"), theirs).unwrap();
-        let (name, found) = own_place(&directory, &own).unwrap();
+        let (name, found) = own_place(&directory, &own).unwrap().unwrap();
         let link = found.unwrap().link;
         assert_eq!((name.as_str(), link.promisc, link.tx_queue_length), ("c_eth0.json", Some(false), Some(1000)));
         std::fs::write(dir.path().join("c_eth0.json"), &theirs[..20]).unwrap();
-        assert_eq!(own_place(&directory, &own).unwrap(), ("c_eth0.json".into(), None));
+        assert_eq!(own_place(&directory, &own).unwrap(), Some((names(&own)[1].clone(), None)));
+        std::fs::create_dir(dir.path().join(&names(&own)[1])).unwrap();
+        assert_eq!(own_place(&directory, &own).unwrap(), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use cnikit_netlink::{Change, Link, Mac, Netlink};
 use cnikit_netns::Netns;
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
-use cnikit_skel::{Error, Journal, Result};
+use cnikit_skel::{Error, Errors, Journal, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::lent::{self, Lent};
@@ -56,8 +56,16 @@ impl Resource for LinkSettings {
         KIND
     }
 
+    /// The interface is there and can have this MTU, and what it had can be kept.
     fn judge(&self, scene: &Scene) -> Result<()> {
-        self.link(scene).map(drop)
+        let link = self.link(scene)?;
+        let (wanted, _) = self.settings.differing(&link);
+        let most = link.max_mtu.unwrap_or(u32::MAX);
+        if let Some(mtu) = wanted.mtu.filter(|mtu| !(link.min_mtu..=most).contains(mtu)) {
+            let text = format!("{} cannot have the MTU {mtu}: it takes {} to {most}", self.ifname, link.min_mtu);
+            return Err(Error::config(text).remedy("correct `mtu`"));
+        }
+        if wanted == Settings::default() { Ok(()) } else { lent::available(&self.kept_in) }
     }
 
     /// All in one message, of which the kernel may refuse a part when it has done another.
@@ -67,7 +75,7 @@ impl Resource for LinkSettings {
         if wanted == Settings::default() {
             return Ok(Made::nothing());
         }
-        lent::keep(scene, &self.kept_in, journal, Lent { link: before.clone(), ..Lent::default() })?;
+        lent::keep(scene, &self.kept_in, journal, &Lent { link: before.clone(), ..Lent::default() })?;
         let was = Was { container: container.clone(), link: link.clone(), before };
         let _ = journal.undo(&was, Was::put_back);
         container.change(link.index, &wanted.change())?;
@@ -141,6 +149,19 @@ impl Settings {
         }
     }
 
+    /// Each that is said, alone.
+    fn each(&self) -> Vec<Settings> {
+        let none = Settings::default();
+        let all = [
+            Settings { mac: self.mac, ..none.clone() },
+            Settings { mtu: self.mtu, ..none.clone() },
+            Settings { promisc: self.promisc, ..none.clone() },
+            Settings { allmulti: self.allmulti, ..none.clone() },
+            Settings { tx_queue_length: self.tx_queue_length, ..none.clone() },
+        ];
+        all.into_iter().filter(|one| *one != none).collect()
+    }
+
     fn change(&self) -> Change {
         Change {
             mac: self.mac,
@@ -194,7 +215,7 @@ fn give_back(lent: &mut Lent, ifname: &str, netns: Option<&Netns>) -> Result<()>
     }
 }
 
-/// A link that is gone needs nothing.
+/// A link that is gone needs nothing, and a value that the kernel refuses by now holds back no other.
 fn put(netlink: &Netlink, ifname: &str, settings: &Settings) -> Result<()> {
     let Some(link) = netlink.find_link(ifname)? else { return Ok(()) };
     let (changed, _) = settings.differing(&link);
@@ -202,6 +223,21 @@ fn put(netlink: &Netlink, ifname: &str, settings: &Settings) -> Result<()> {
         return Ok(());
     }
     match netlink.change(link.index, &changed.change()) {
+        Err(error) if lent::is_verdict(error.errno) => {
+            changed.each().iter().map(|one| put_one(netlink, &link, one)).collect::<Errors>().finish()
+        }
+        Err(error) if !error.is_absent() => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn put_one(netlink: &Netlink, link: &Link, one: &Settings) -> Result<()> {
+    match netlink.change(link.index, &one.change()) {
+        Err(error) if lent::is_verdict(error.errno) => {
+            let words: Vec<String> = one.words().into_iter().map(|(of, value)| format!("{of} {value}")).collect();
+            lent::give_up(error.during("give back", format!("{} to {}", words.join(", "), link.name)));
+            Ok(())
+        }
         Err(error) if !error.is_absent() => Err(error.into()),
         _ => Ok(()),
     }

@@ -1,8 +1,8 @@
 //! What the record of an ADD says about the container's interface.
 
 use cnikit_netlink::{Link, Mac};
-use cnikit_plan::{Drifts, Remains, Scene};
-use cnikit_types::Interface;
+use cnikit_plan::{Drifts, Scene};
+use cnikit_types::{Answer, Interface};
 
 /// Compares the container's interface with the record, which later plugins that changed something have brought up to date.
 pub(crate) fn verify(scene: &Scene, ifname: &str, mtu: Option<u32>, found: &Link, drifts: &mut Drifts) {
@@ -22,11 +22,11 @@ pub(crate) fn verify(scene: &Scene, ifname: &str, mtu: Option<u32>, found: &Link
 }
 
 /// A record that lists interfaces, but none of the container's with this name and MAC, is the record of another link.
-pub(crate) fn has_mac_of(remains: &Remains, link: &Link) -> bool {
-    let mut recorded = remains.prev.iter().flat_map(|prev| &prev.interfaces).peekable();
+pub(crate) fn has_mac_of(record: Option<&Answer>, ifname: &str, link: &Link) -> bool {
+    let mut recorded = record.into_iter().flat_map(|record| &record.interfaces).peekable();
     let is_link = |one: &Interface| {
         let mac = one.mac.parse::<Mac>();
-        one.name == remains.tag.ifname && !one.sandbox.is_empty() && mac.is_ok_and(|mac| link.mac == Some(mac))
+        one.name == ifname && !one.sandbox.is_empty() && mac.is_ok_and(|mac| link.mac == Some(mac))
     };
     recorded.peek().is_none() || recorded.any(is_link)
 }

@@ -75,28 +75,31 @@ impl Resource for Sysctls {
         KIND
     }
 
-    /// All are allowed and there.
+    /// All are allowed and there, and what they were can be kept.
     fn judge(&self, scene: &Scene) -> Result<()> {
         allow_list::judge(self.settings.iter().map(|one| one.written.as_str()))?;
         let found = self.values(&scene.netns)?;
-        let absent = self.settings.iter().zip(found).find(|(_, found)| *found == Found::Absent);
-        absent.map_or(Ok(()), |(Sysctl { key, .. }, _)| {
-            Err(Error::config(format!("there is no sysctl {key} in {}", scene.sandbox))
-                .remedy("correct `sysctl`; some settings are there only on other kernels, or with a module loaded"))
-        })
+        if let Some((Sysctl { key, .. }, _)) =
+            self.settings.iter().zip(&found).find(|(_, found)| **found == Found::Absent)
+        {
+            return Err(Error::config(format!("there is no sysctl {key} in {}", scene.sandbox))
+                .remedy("correct `sysctl`; some settings are there only on other kernels, or with a module loaded"));
+        }
+        let changes = self.settings.iter().zip(&found).any(|(one, found)| found.would_change(&one.value));
+        self.kept_in.as_ref().filter(|_| changes).map_or(Ok(()), |dir| lent::available(dir))
     }
 
     fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
         let found = self.values(&scene.netns)?.into_iter().zip(&self.settings);
         let (mut was, mut changes) = (Vec::new(), false);
         for (found, Sysctl { key, value, .. }) in found {
+            changes |= found.would_change(value);
             if let Found::Is(old) = found {
-                changes |= !same(&old, value);
                 was.push((key.clone(), old)); // one that is right already too: another may change it
             }
         }
         if let Some(dir) = self.kept_in.as_ref().filter(|_| changes) {
-            lent::keep(scene, dir, journal, Lent { sysctls: was.clone(), ..Lent::default() })?;
+            lent::keep(scene, dir, journal, &Lent { sysctls: was.clone(), ..Lent::default() })?;
         }
         let was = Was { netns: scene.netns.clone(), was };
         let _ = journal.undo(&was, Was::put_back);
@@ -144,6 +147,13 @@ enum Found {
     Is(String),
 }
 
+impl Found {
+    /// Whether there is something to keep before this value is set.
+    fn would_change(&self, value: &str) -> bool {
+        matches!(self, Found::Is(old) if !same(old, value))
+    }
+}
+
 impl fmt::Display for Sysctls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let each: Vec<String> = self.settings.iter().map(|one| format!("{} = {}", one.key, one.value)).collect();
@@ -177,11 +187,16 @@ fn give_back(lent: &mut Lent, _ifname: &str, netns: Option<&Netns>) -> Result<()
     netns.filter(|_| !before.is_empty()).map_or(Ok(()), |netns| put(netns, &before))
 }
 
-/// What was changed last goes back first, for one setting may change another; one that is gone needs nothing.
+/// What was changed last goes back first, for one setting may change another; one that is gone needs nothing,
+/// and one whose old value the kernel refuses by now stays.
 fn put(netns: &Netns, settings: &[(String, String)]) -> Result<()> {
     let work = |inside: &Inside| {
         let tree = Tree::open(inside)?;
         let one = |(key, value): &(String, String)| match tree.set(key, value) {
+            Err(error) if error.errno().is_some_and(lent::is_verdict) => {
+                lent::give_up(error);
+                Ok(())
+            }
             Err(error) if !error.is_absent() => Err(error.into()),
             _ => Ok(()),
         };

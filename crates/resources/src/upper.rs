@@ -183,7 +183,7 @@ pub(crate) fn release(kind: &str, remains: &Remains) -> Result<()> {
     let is_meant = |link: &Link| match owner(link, tag) {
         Owner::This => true,
         Owner::Another => false,
-        Owner::Unknown => link.name == tag.ifname && recorded::has_mac_of(remains, link),
+        Owner::Unknown => link.name == tag.ifname && recorded::has_mac_of(remains.prev.as_ref(), &tag.ifname, link),
     };
     let meant = container.links_of_kind(kind)?.into_iter().filter(is_meant);
     meant.map(|link| delete(&container, &link)).collect::<Errors>().finish()

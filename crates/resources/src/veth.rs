@@ -297,7 +297,7 @@ fn release_unmarked(remains: &Remains, host: &Netlink, netns: &Netns) -> Result<
     let Some(end) = container.find_link(&remains.tag.ifname)?.filter(is_veth) else { return Ok(()) };
     let Some(peer) = host_end_of(host, netns, &end)? else { return Ok(()) };
     let unmarked = alias::owner(&peer, &remains.tag) == Owner::Unknown && !has_name_of_ours(&peer);
-    if unmarked && recorded::has_mac_of(remains, &end) {
+    if unmarked && recorded::has_mac_of(remains.prev.as_ref(), &remains.tag.ifname, &end) {
         delete(&container, &end)?;
     }
     Ok(())

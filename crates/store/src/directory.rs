@@ -72,6 +72,14 @@ impl Directory {
         }
     }
 
+    /// Opens a directory, if it is there.
+    pub fn open_if_any(path: impl AsRef<Path>) -> Result<Option<Directory>, Error> {
+        match Directory::open(path) {
+            Err(error) if error.is_absent() => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
+
     /// Opens a directory, or the nearest one above it that is there: where it would be made.
     pub fn nearest(path: impl AsRef<Path>) -> Result<Directory, Error> {
         let path = path.as_ref();

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
@@ -47,6 +48,11 @@ impl Directory {
     /// Says whether a new file of a few bytes could be made here, without making one that anybody can see.
     pub fn probe(&self) -> Result<(), Error> {
         Draft::new(self, "probe", b"probe", 0o600)?.discard()
+    }
+
+    /// The same of a directory that need not be there yet: then of the nearest above it.
+    pub fn probe_at(path: impl AsRef<Path>) -> Result<(), Error> {
+        Directory::nearest(path)?.probe()
     }
 }
 

@@ -80,20 +80,6 @@ impl<'de> Deserialize<'de> for Values {
     }
 }
 
-impl Values {
-    /// Those of the other take the place of these, or come behind them.
-    fn under(self, Values(others): Values) -> Vec<(String, String)> {
-        let Values(mut values) = self;
-        for (key, value) in others {
-            match values.iter_mut().find(|(known, _)| *known == key) {
-                Some((_, known)) => *known = value,
-                None => values.push((key, value)),
-            }
-        }
-        values
-    }
-}
-
 impl TryFrom<Keys> for Tuning {
     type Error = String;
 
@@ -107,7 +93,7 @@ impl TryFrom<Keys> for Tuning {
             tx_queue_length: keys.tx_q_len,
         };
         usable(settings.mac)?;
-        let sysctls = keys.sysctl.under(keys.args.cni.sysctl);
-        Ok(Tuning { sysctls, restores_sysctls: keys.restore_sysctls, settings })
+        let (Values(sysctls), Values(overlaid)) = (keys.sysctl, keys.args.cni.sysctl);
+        Ok(Tuning { sysctls, overlaid, restores_sysctls: keys.restore_sysctls, settings })
     }
 }

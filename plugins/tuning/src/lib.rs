@@ -21,6 +21,8 @@ use serde::Deserialize;
 pub struct Tuning {
     /// Keys as they are written, with their values, in the order in which they are set.
     sysctls: Vec<(String, String)>,
+    /// Those of `args.cni`.
+    overlaid: Vec<(String, String)>,
     restores_sysctls: bool,
     settings: Settings,
 }
@@ -38,7 +40,7 @@ impl ChainedPlugin for Tuning {
 
     fn plan(&self, at: &Attachment, _prev: &Answer) -> Result<Plan> {
         let (ifname, kept_in) = (at.tag.ifname.clone(), lent::kept_in(&at.conf));
-        let settings = self.sysctls(&ifname)?;
+        let settings = overlaid(read(&self.sysctls, &ifname)?, read(&self.overlaid, &ifname)?);
         let sysctls = Sysctls { settings, kept_in: self.restores_sysctls.then(|| kept_in.clone()) };
         let link = LinkSettings { ifname, settings: self.settings.clone(), kept_in };
         Ok(Plan::default()
@@ -60,23 +62,32 @@ impl ChainedPlugin for Tuning {
         if self.restores_sysctls || self.settings != Settings::default() {
             lent::available(&lent::kept_in(&status.call.conf))?;
         }
-        if self.sysctls.is_empty() { Ok(()) } else { sysctls::available() }
+        if self.sysctls.is_empty() && self.overlaid.is_empty() { Ok(()) } else { sysctls::available() }
     }
 }
 
-impl Tuning {
-    /// Each once: of two values for one setting, nobody could say which is meant.
-    fn sysctls(&self, ifname: &str) -> Result<Vec<Sysctl>> {
-        let mut settings: Vec<Sysctl> = Vec::new();
-        for (written, value) in &self.sysctls {
-            let one = Sysctl::read(written, value, ifname);
-            let one = one.map_err(|text| Error::config(text).remedy("correct this key of `sysctl`"))?;
-            if let Some(other) = settings.iter().find(|other| other.key == one.key) {
-                let text = format!("duplicated sysctl keys are not allowed: {:?} and {written:?}", other.written);
-                return Err(Error::config(text).remedy(format!("drop one of them: both are {}", one.key)));
-            }
-            settings.push(one);
+/// Each once: of two values for one setting, nobody could say which is meant.
+fn read(sysctls: &[(String, String)], ifname: &str) -> Result<Vec<Sysctl>> {
+    let mut settings: Vec<Sysctl> = Vec::new();
+    for (written, value) in sysctls {
+        let one = Sysctl::read(written, value, ifname);
+        let one = one.map_err(|text| Error::config(text).remedy("correct this key of `sysctl`"))?;
+        if let Some(other) = settings.iter().find(|other| other.key == one.key) {
+            let text = format!("duplicated sysctl keys are not allowed: {:?} and {written:?}", other.written);
+            return Err(Error::config(text).remedy(format!("drop one of them: both are {}", one.key)));
         }
-        Ok(settings)
+        settings.push(one);
     }
+    Ok(settings)
+}
+
+/// The others take the place of those for the same settings, however they are written, or come behind them.
+fn overlaid(mut settings: Vec<Sysctl>, others: Vec<Sysctl>) -> Vec<Sysctl> {
+    for other in others {
+        match settings.iter_mut().find(|one| one.key == other.key) {
+            Some(one) => *one = other,
+            None => settings.push(other),
+        }
+    }
+    settings
 }

@@ -1,12 +1,10 @@
 //! The list of the sysctls that networks may set: the node's word, not a network's.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fmt::Display;
+use std::fs;
 use std::path::Path;
 
 use cnikit_skel::{Error, Result, code};
-use nix::fcntl::OFlag;
 use regex_lite::Regex;
 
 /// Where it stands, as with the reference. Absent, everything is allowed.
@@ -17,7 +15,9 @@ const UNANCHORED: &str = "#unanchored";
 /// What a line begins with that allows nothing: no key has it.
 const COMMENT: char = '#';
 /// More than anybody would read.
-const LIMIT: u64 = 1 << 20;
+const LIMIT: usize = 1 << 20;
+/// Of the lines, as many as a refusal tells.
+const TOLD: usize = 8;
 
 /// Whether the list can be read, which STATUS asks.
 pub fn available() -> Result<()> {
@@ -32,24 +32,31 @@ pub(super) fn judge<'a>(keys: impl Iterator<Item = &'a str>) -> Result<()> {
     }
     let Some(text) = read(Path::new(LIST))? else { return Ok(()) };
     let lines = lines(&text)?;
-    keys.try_for_each(|key| allowed(&lines, key))
+    keys.try_for_each(|key| allowed(&lines, is_anchored(&text), key))
 }
 
-fn allowed(lines: &[(&str, Regex)], key: &str) -> Result<()> {
+fn allowed(lines: &[(&str, Regex)], anchored: bool, key: &str) -> Result<()> {
     if lines.iter().any(|(_, line)| line.is_match(key)) {
         return Ok(());
     }
-    let texts: Vec<&str> = lines.iter().map(|(text, _)| *text).collect();
-    let text = format!("Sysctl {key} is not allowed. Only the following sysctls are allowed: [{}]", texts.join(" "));
+    let mut told: Vec<String> = lines.iter().take(TOLD).map(|(text, _)| text.chars().take(80).collect()).collect();
+    if lines.len() > TOLD {
+        told.push(format!("and {} more", lines.len() - TOLD));
+    }
+    let text = format!("Sysctl {key} is not allowed. Only the following sysctls are allowed: [{}]", told.join(" "));
+    let part = if anchored { "the whole key" } else { "a part of the key" };
     Err(Error::config(text).remedy(format!(
-        "each line of {LIST} is a regular expression that has to fit the whole key as it is written; add one, or drop the key"
+        "each line of {LIST} is a regular expression that has to fit {part} as it is written; add one, or drop the key"
     )))
+}
+
+fn is_anchored(text: &str) -> bool {
+    text.lines().all(|line| line.trim() != UNANCHORED)
 }
 
 /// Each line that allows something, with what it fits.
 fn lines(text: &str) -> Result<Vec<(&str, Regex)>> {
-    let all = || text.lines().map(str::trim);
-    let anchored = all().all(|line| line != UNANCHORED);
+    let anchored = is_anchored(text);
     let one = |line| {
         let refused = |error: regex_lite::Error| {
             let text = format!("{LIST} has a line that is no regular expression: {line:?}: {error}");
@@ -60,30 +67,27 @@ fn lines(text: &str) -> Result<Vec<(&str, Regex)>> {
         let whole = if anchored { Regex::new(&format!(r"\A(?:{line})\z")).map_err(refused)? } else { plain };
         Ok((line, whole))
     };
-    all().filter(|line| !line.is_empty() && !line.starts_with(COMMENT)).map(one).collect()
+    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(COMMENT)).map(one).collect()
 }
 
 /// The list, if there is one. What is there and cannot be read allows nothing.
 fn read(list: &Path) -> Result<Option<String>> {
-    let unreadable = |error: io::Error| {
-        let text = format!("{} is there but cannot be read: {error}", list.display());
+    let unreadable = |why: &dyn Display| {
+        let text = format!("{} is there but cannot be read: {why}", list.display());
         Error::new(code::SYSTEM, text).remedy("make it a text file that root can read: until then no sysctl is allowed")
     };
-    // Not waiting for whoever would write into a FIFO.
-    let file = match OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(list) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(list).is_err() => {
-            return Ok(None);
-        }
-        opened => opened.map_err(unreadable)?,
-    };
-    if !file.metadata().map_err(unreadable)?.is_file() {
-        return Err(unreadable(io::Error::other("it is not a regular file")));
+    match cnikit_store::read(list, LIMIT) {
+        Err(error) if error.is_absent() && is_absent(list) => Ok(None),
+        Err(error) => Err(unreadable(&error)),
+        Ok(content) => String::from_utf8(content).map(Some).map_err(|error| unreadable(&error)),
     }
-    let mut text = String::new();
-    match file.take(LIMIT + 1).read_to_string(&mut text).map_err(unreadable)? as u64 {
-        ..=LIMIT => Ok(Some(text)),
-        _ => Err(unreadable(io::Error::other("it is longer than a mebibyte"))),
-    }
+}
+
+/// What is there of its path is directories, down to where there is nothing: no link, of the list or of a directory above it,
+/// leads nowhere.
+fn is_absent(list: &Path) -> bool {
+    let there = list.ancestors().find(|above| fs::symlink_metadata(above).is_ok());
+    there.is_some_and(|above| above != list && above.is_dir())
 }
 
 #[cfg(test)]
@@ -91,7 +95,7 @@ mod tests {
     use super::*;
 
     fn allows(list: &str, key: &str) -> bool {
-        allowed(&lines(list).unwrap(), key).is_ok()
+        allowed(&lines(list).unwrap(), is_anchored(list), key).is_ok()
     }
 
     #[test]
@@ -122,6 +126,15 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_says_how_the_list_is_read_and_is_short() {
+        let refused = |list: &str| allowed(&lines(list).unwrap(), is_anchored(list), "net.x").unwrap_err().to_string();
+        assert!(refused("a\n").contains("allowed: [a]") && refused("a\n").contains("has to fit the whole key"));
+        assert!(refused("a\n#unanchored").contains("has to fit a part of the key"));
+        let long = format!("{}\n", "a".repeat(1000)).repeat(100);
+        assert!(refused(&long).len() < 1000 && refused(&long).contains(" and 92 more]"), "{}", refused(&long));
+    }
+
+    #[test]
     fn a_line_that_is_no_expression_allows_nothing_wherever_it_stands() {
         for broken in ["net.core.so\n(", "a)|(.*", "*", "(?x)a # b)"] {
             let refused = lines(broken).unwrap_err();
@@ -133,13 +146,16 @@ mod tests {
     fn what_is_there_and_cannot_be_read_allows_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        assert_eq!(read(&at("absent")).unwrap(), None);
+        for absent in ["absent", "absent/list"] {
+            assert_eq!(read(&at(absent)).unwrap(), None);
+        }
         std::os::unix::fs::symlink(at("absent"), at("dangling")).unwrap();
+        std::os::unix::fs::symlink("/nowhere/at/all", at("away")).unwrap();
         fs::create_dir(at("directory")).unwrap();
         nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRUSR).unwrap();
         fs::write(at("binary"), [0xff, 0xfe]).unwrap();
         fs::write(at("long"), " ".repeat((1 << 20) + 1)).unwrap();
-        for name in ["dangling", "directory", "fifo", "binary", "long"] {
+        for name in ["dangling", "away/list", "away/below/list", "directory", "fifo", "binary", "long"] {
             let refused = read(&at(name)).unwrap_err();
             assert!(refused.msg.contains("is there but cannot be read"), "{name}: {refused}");
         }
