@@ -125,7 +125,8 @@ fn read_of(key: &str, open: impl Fn(OFlag) -> io::Result<File>) -> Result<String
     open(OFlag::O_RDONLY).and_then(|file| value_in(&file)).map_err(|source| Error::new("read the sysctl", key, source))
 }
 
-/// One write, since the kernel takes each as a whole, and of a list that is longer than a page says how far it came; the line end lets an empty value be written too.
+/// One write, since the kernel takes each as a whole; of a list longer than a page it says how far it came, and takes the rest
+/// next. The line end lets an empty value be written too.
 fn write(file: &File, value: &str) -> io::Result<()> {
     file.write_all_at(format!("{value}\n").as_bytes(), 0)
 }
