@@ -40,8 +40,8 @@ pub enum Holder {
 impl Store {
     /// Every reservation, by address. Each file is read once; nothing is locked, made or changed.
     pub fn survey(&self) -> Result<Vec<Reservation>, Refusal> {
-        let Some(directory) = Directory::open_if_any(&self.directory()?)? else { return Ok(Vec::new()) };
-        let indexes = Directory::open_if_any(&self.indexes())?;
+        let Some(directory) = Directory::open_if_any(self.directory()?)? else { return Ok(Vec::new()) };
+        let indexes = Directory::open_if_any(self.indexes())?;
         let memory = Memory::of(&directory, indexes.as_ref(), &self.network, self.boot.as_ref());
         let mut found: Vec<Reservation> = Vec::new();
         for address in addresses(&directory)? {
