@@ -13,8 +13,6 @@ use ipnetwork::IpNetwork;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use cnikit_store::Directory;
-
 use crate::cache::{LIMIT, named};
 use crate::entry::{Entry, KIND, Note, is_whole};
 use crate::kept::names_in;
