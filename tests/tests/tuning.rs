@@ -137,13 +137,9 @@ fn a_value_that_the_kernel_takes_no_longer_is_left_and_all_others_are_given_back
         let file = scene.host.dir().join("tuning/c-one_eth0.json");
         let kept = fs::read_to_string(&file).unwrap();
         fs::write(&file, kept.replace("\"mtu\":1500", "\"mtu\":4000000")).unwrap();
-        match verb {
-            "DEL" => scene.del(keys.clone()),
-            _ => {
-                let none = [("cni.dev/valid-attachments", json!([]))];
-                scene.tuning(keys.clone()).call(&scene.host, "GC", "", "", &none).ok();
-            }
-        }
+        let none = [("cni.dev/valid-attachments", json!([]))];
+        let path = if verb == "DEL" { scene.container.path() } else { String::new() };
+        scene.tuning(keys.clone()).call(&scene.host, verb, "c-one", &path, &none).ok();
         assert_eq!(scene.sysctl(range), "50000\t60000", "{verb}");
         assert!(scene.link().contains("mtu 1400"), "{verb}: {}", scene.link());
         scene.container.sh(&format!("sysctl -qw {first}=1024 {range}='32768 60999'; ip link set eth0 mtu 1500"));
