@@ -33,6 +33,8 @@ const TESTS: &[Test] = &[
     test!(passthru_takes_the_master_for_one_container needs Need::MACVLAN),
     test!(a_master_may_be_in_the_container needs Need::MACVLAN),
     test!(nothing_of_it_is_ever_seen_on_the_host needs Need::MACVLAN),
+    test!(a_master_may_be_a_macvlan_itself needs Need::MACVLAN),
+    test!(the_host_may_have_a_link_of_the_same_name needs Need::MACVLAN),
     test!(a_result_lists_the_containers_interface_and_keeps_what_came_before needs Need::MACVLAN),
     test!(the_mac_is_that_of_the_source_with_the_last_word needs Need::MACVLAN),
     test!(what_cannot_be_is_refused_before_anything_is_made needs Need::MACVLAN),
@@ -40,6 +42,8 @@ const TESTS: &[Test] = &[
     test!(add_waits_until_nobody_else_is_found_to_have_the_address needs Need::MACVLAN),
     test!(an_address_that_somebody_on_the_segment_has_is_refused_and_given_back needs Need::MACVLAN),
     test!(a_master_without_carrier_costs_no_waiting needs Need::MACVLAN),
+    test!(a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting needs Need::MACVLAN),
+    test!(addresses_of_others_on_the_link_are_not_judged needs Need::MACVLAN),
     test!(a_del_does_not_look_for_the_master needs Need::MACVLAN),
     test!(tuning_gives_back_what_the_master_still_carries needs Need::MACVLAN),
     test!(what_the_master_does_not_carry_leaves_nothing_of_what_tuning_changed needs Need::MACVLAN),
@@ -238,6 +242,39 @@ fn nothing_of_it_is_ever_seen_on_the_host() {
     });
 }
 
+/// The kernel puts the new one beside it.
+fn a_master_may_be_a_macvlan_itself() {
+    let (host, container) = (on_master().host(), Host::new().container());
+    host.sh("ip link add link master0 name over0 type macvlan mode bridge; ip link set over0 up");
+    let inner = format!("ip link add link master0 name inner0 netns {} type macvlan mode bridge", container.path());
+    host.sh(&inner);
+    container.sh("ip link set inner0 up");
+    for (keys, other) in
+        [(json!({"master": "over0"}), "outer0"), (json!({"master": "inner0", "linkInContainer": true}), "lo")]
+    {
+        let subject = v4(keys).at(host.dir());
+        let result = subject.add(&host, "c-one", &container);
+        subject.check(&host, "c-one", &container, &result).ok();
+        let said = subject.with("master", json!(other)).check(&host, "c-one", &container, &result).refused().1;
+        assert!(
+            said.contains(&format!("master of eth0: wanted {other}")) && said.contains("found another link"),
+            "{said}"
+        );
+        subject.del(&host, "c-one", &container, &result);
+    }
+}
+
+fn the_host_may_have_a_link_of_the_same_name() {
+    let (host, container) = (on_master().host(), Host::new().container());
+    host.sh("ip link add eth0 type bridge");
+    let (subject, before) = (on_master().at(host.dir()), Snapshot::of(&host));
+    let result = subject.add(&host, "c-one", &container);
+    subject.check(&host, "c-one", &container, &result).ok();
+    subject.del(&host, "c-one", &container, &result);
+    assert!(!container.sh("ip -o link").contains("eth0"));
+    Snapshot::of(&host).assert_unchanged_since(&before, &cnikit_testkit::life::SHARED, "after the DEL");
+}
+
 fn a_result_lists_the_containers_interface_and_keeps_what_came_before() {
     let (host, container) = (on_master().host(), Host::new().container());
     let before = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "master0"}], "ips": [{"address": "10.9.9.9/24", "interface": 0}]});
@@ -285,6 +322,10 @@ fn refused(ground: &'static str, subject: &Subject) -> (u64, String) {
     said
 }
 
+/// The commonest reason for which the kernel finds a link busy.
+const PORT: &str =
+    "ip link add br0 type bridge; ip link add port0 type veth peer name p0; ip link set port0 master br0";
+
 fn what_cannot_be_is_refused_before_anything_is_made() {
     let table = [
         (MASTER, json!({"master": "master0", "mtu": 1501}), 7, "invalid MTU 1501, must be [0, master MTU(1500)]"),
@@ -292,8 +333,15 @@ fn what_cannot_be_is_refused_before_anything_is_made() {
         (MASTER, json!({"master": "none0"}), 101, "failed to lookup master \"none0\""),
         (MASTER, json!({"master": "master0", "mode": "source"}), 7, "unknown macvlan mode: \"source\""),
         (MASTER, json!({"master": "master0", "mac": "01:00:00:00:00:01"}), 7, "cannot be the MAC of an interface"),
+        (
+            MASTER,
+            json!({"master": "master0", "mode": "passthru", "mac": "0a:00:00:00:00:01"}),
+            7,
+            "MAC 0a:00:00:00:00:01 with mode \"passthru\", in which the container has the master's",
+        ),
         (MASTER, json!({"master": "master0", "bcqueuelen": -1}), 7, "bcqueuelen"),
         (MASTER, json!({"master": "lo"}), 100, "create macvlan"),
+        (PORT, json!({"master": "port0"}), 100, "port0 is a port of br0: choose that as `master`, or take it out"),
         (MASTER, json!({}), 101, "no default route interface found on the host"),
         (MASTER, json!({"linkInContainer": true}), 101, "no default route interface found in the container"),
     ];
@@ -321,6 +369,10 @@ fn the_master_is_that_of_the_default_route() {
         ("ip -6 route add unreachable default metric 1; ip -6 route add default via fd01::1 metric 2048", "up1"),
         ("ip -6 route add default nexthop via fd02::1 nexthop via fd01::1", "up2"),
         ("ip -6 route add default via fd02::1; ip route add default via 10.0.0.1 metric 4000000", "up0"),
+        ("ip route add default nexthop via 10.0.1.1 nexthop via 10.0.2.1; ip link set p1 down", "up2"),
+        ("ip route add default via 10.0.1.1; ip route add default via 10.0.2.1 metric 9; ip link set p1 down", "up2"),
+        ("ip -6 route add default nexthop via fd02::1 nexthop via fd01::1; ip link set p2 down", "up1"),
+        ("ip route add default via 10.0.1.1; ip link set p1 down", "up1"),
         ("ip route add default via 10.0.1.1 table 7; ip route add default dev up2", "up2"),
     ];
     for (routes, master) in table {
@@ -367,13 +419,36 @@ fn an_address_that_somebody_on_the_segment_has_is_refused_and_given_back() {
 
 fn a_master_without_carrier_costs_no_waiting() {
     let subject = macvlan().with("enabledad", json!(true));
-    for unplugged in ["ip link set outer0 down", "ip link set master0 down"] {
+    for unplugged in ["ip link set outer0 down", "ip link set master0 down", "ip link set master0 state dormant"] {
         let (host, container) = (subject.on(MASTER).host(), Host::new().container());
         host.sh(unplugged);
         let (result, took) = timed(&subject.at(host.dir()), &host, &container);
         assert!(took < Duration::from_secs(1), "{unplugged}: {took:?}");
         subject.at(host.dir()).check(&host, "c-one", &container, &result).ok();
     }
+}
+
+fn a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting() {
+    let (lan, container) = (Lan::new(), Host::new().container());
+    let subject = macvlan().with("enabledad", json!(true)).at(lan.host.dir());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            container.sh("until ip -o link show eth0 2>/dev/null | grep -q LOWER_UP; do :; done");
+            lan.outer.sh("ip link set outer0 down");
+        });
+        let (_, took) = timed(&subject, &lan.host, &container);
+        assert!(took < Duration::from_secs(3), "{took:?}");
+    });
+}
+
+/// Somebody has the address that the kernel makes of the MAC.
+fn addresses_of_others_on_the_link_are_not_judged() {
+    let (lan, container) = (Lan::new(), Host::new().container());
+    lan.outer.sh("ip address add fe80::800:ff:fe00:7/64 dev outer0 nodad");
+    let subject = macvlan().with("enabledad", json!(true)).with("mac", json!("0a:00:00:00:00:07")).at(lan.host.dir());
+    subject.add(&lan.host, "c-one", &container);
+    assert!(container.sh("ip -6 address show dadfailed").contains("fe80::800:ff:fe00:7"));
+    container.sh(&ping("fd00:77::1"));
 }
 
 fn router_advertisements_are_those_of_the_wire_and_can_be_refused() {

@@ -95,8 +95,14 @@ pub struct DnsOverride {
 }
 
 impl DnsOverride {
-    /// What is said, if anything.
-    pub fn said(&self) -> Option<Dns> {
+    /// Puts what is said, if anything, in place of `dns`.
+    pub fn replace(&self, dns: &mut Dns) {
+        if let Some(said) = self.said() {
+            *dns = said;
+        }
+    }
+
+    fn said(&self) -> Option<Dns> {
         let DnsOverride { nameservers, domain, search, options } = self.clone();
         let said = nameservers.is_some() || !domain.is_empty() || search.is_some() || options.is_some();
         let list = Option::unwrap_or_default;

@@ -73,6 +73,12 @@ impl Error {
         [libc::EINVAL, libc::EBUSY].contains(&self.errno)
     }
 
+    /// Whether it was waited for in vain: `ETIMEDOUT`.
+    #[doc(alias = "ETIMEDOUT")]
+    pub fn timed_out(&self) -> bool {
+        self.errno == libc::ETIMEDOUT
+    }
+
     /// Whether this kernel, or this kind of object, has no such thing: `EOPNOTSUPP`, or no such protocol or family.
     #[doc(alias = "EOPNOTSUPP")]
     pub fn unsupported(&self) -> bool {

@@ -41,5 +41,5 @@ pub use neighbour::Neighbour;
 pub use netlink::Netlink;
 pub use route::{Family, MAIN_TABLE, Route};
 pub use socket::Socket;
-pub use upper::{IpvlanMode, MacvlanMode, NewUpper, Upper};
+pub use upper::{IpvlanMode, MacvlanMode, NewUpper, UpperKind};
 pub use vlan::VlanRange;

@@ -9,7 +9,7 @@ use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use crate::frame::{HEADER, attributes, words};
 use crate::netlink::{Forgives, Request};
-use crate::{Error, Mac, Netlink, Result, Upper};
+use crate::{Error, Mac, Netlink, Result, UpperKind};
 
 // The attributes that are read here, from `linux/if_link.h`.
 const ADDRESS: u16 = 1;
@@ -112,7 +112,7 @@ pub struct Link {
     /// What it is set to as a port of a bridge.
     pub port: Option<Port>,
     /// What is particular to it as a macvlan or an ipvlan.
-    pub upper: Option<Upper>,
+    pub upper: Option<UpperKind>,
     /// Of a bridge: whether it filters by VLAN.
     #[doc(alias = "IFLA_BR_VLAN_FILTERING")]
     pub vlan_filtering: Option<bool>,
@@ -306,7 +306,7 @@ impl Link {
         let find = |wanted| value(info, wanted);
         self.kind = find(INFO_KIND).map(words);
         let data = find(INFO_DATA).unwrap_or_default();
-        self.upper = self.kind.as_deref().and_then(|kind| Upper::parse(kind, data));
+        self.upper = self.kind.as_deref().and_then(|kind| UpperKind::parse(kind, data));
         if self.kind.as_deref() == Some("bridge") {
             self.vlan_filtering = flag(data, BR_VLAN_FILTERING);
             self.default_vlan = value(data, BR_VLAN_DEFAULT_PVID).and_then(|vlan| parse_u16(vlan).ok());

@@ -32,6 +32,8 @@ const ROUTE_HEADER: usize = 12;
 /// Length of an `rtnexthop`.
 const NEXT_HOP_HEADER: usize = 8;
 const ONLINK: u8 = 4;
+/// `RTNH_F_DEAD` and `RTNH_F_LINKDOWN`.
+const DEAD: u8 = 1 | 16;
 
 /// The table that packets are routed by when no rule says otherwise.
 #[doc(alias = "RT_TABLE_MAIN")]
@@ -85,6 +87,10 @@ pub struct Route {
     /// The gateway is on the link, whatever its address looks like.
     #[doc(alias = "RTNH_F_ONLINK")]
     pub onlink: bool,
+    /// Nothing gets out by it: its link is down or has no carrier. The kernel says so, nobody else.
+    #[doc(alias = "RTNH_F_DEAD")]
+    #[doc(alias = "RTNH_F_LINKDOWN")]
+    pub dead: bool,
     /// 1 unicast, 2 local, 3 broadcast, 6 blackhole, 7 unreachable.
     #[doc(alias = "RTN_UNICAST")]
     pub kind: u8,
@@ -105,6 +111,7 @@ impl Route {
             advmss: None,
             protocol: BOOT,
             onlink: false,
+            dead: false,
             kind: UNICAST,
         }
     }
@@ -313,6 +320,7 @@ pub(crate) fn parse(message: &[u8]) -> Option<Vec<Route>> {
         scope: Some(header.scope.into()),
         protocol: header.protocol.into(),
         onlink: header.flags.contains(RouteFlags::Onlink),
+        dead: header.flags.intersects(RouteFlags::Dead | RouteFlags::Linkdown),
         kind: header.kind.into(),
         ..Route::to(IpNetwork::new(everywhere, header.destination_prefix_length).ok()?)
     };
@@ -357,10 +365,11 @@ impl Route {
     fn each_way(&self, hops: &[u8]) -> Vec<Self> {
         let mut rest = hops;
         let mut routes = Vec::new();
-        while let [a, b, flags, _weight, ..] = rest {
-            let length = usize::from(u16::from_ne_bytes([*a, *b]));
+        while let [a, b, flags, _weight, ..] = *rest {
+            let length = usize::from(u16::from_ne_bytes([a, b]));
             let Some(hop) = rest.get(..length).filter(|hop| hop.len() >= NEXT_HOP_HEADER) else { break };
-            let mut route = Self { onlink: flags & ONLINK != 0, index: parse_u32(&hop[4..8]).ok(), ..self.clone() };
+            let (onlink, dead) = (flags & ONLINK != 0, flags & DEAD != 0);
+            let mut route = Self { onlink, dead, index: parse_u32(&hop[4..8]).ok(), ..self.clone() };
             attributes(&hop[NEXT_HOP_HEADER..]).for_each(|(kind, value)| route.take(kind, value));
             routes.push(route);
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();

@@ -24,6 +24,10 @@ const IPVLAN_MODE: u16 = 1;
 pub struct NewUpper {
     /// Its name.
     pub name: String,
+    /// Its own number; otherwise the next one that is free. A number of one's own is for kernels before 6.15: they refuse a name
+    /// that is taken where the socket is, and not only where the link comes to be, unless they are told a number.
+    #[doc(alias = "ifindex")]
+    pub index: Option<u32>,
     /// The number of the link that it is on, in the namespace of the socket.
     #[doc(alias = "IFLA_LINK")]
     pub lower: u32,
@@ -40,12 +44,12 @@ pub struct NewUpper {
     /// It is up at once.
     pub up: bool,
     /// What it is.
-    pub upper: Upper,
+    pub upper: UpperKind,
 }
 
 /// What is particular to a link on top of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Upper {
+pub enum UpperKind {
     /// It has a MAC of its own.
     Macvlan {
         /// Whom it hears.
@@ -123,7 +127,8 @@ impl fmt::Display for IpvlanMode {
 impl Netlink {
     /// Makes a link on top of another in one message, in its namespace and under its name from the first moment.
     ///
-    /// [`Error::exists`](crate::Error::exists) means that its name is taken there; [`unsupported`](crate::Error::unsupported)
+    /// [`Error::exists`](crate::Error::exists) means that its name is taken there, or here (see [`NewUpper::index`]);
+    /// [`unsupported`](crate::Error::unsupported)
     /// that this kernel knows no such links. The kernel does not echo a link that is made in another namespace: it can be
     /// read there.
     #[doc(alias = "macvlan")]
@@ -135,17 +140,18 @@ impl Netlink {
         let object = if link.is_some() { format!("{object} on") } else { object };
         let (message, flags) = (RouteNetlinkMessage::NewLink(upper.message()), NLM_F_CREATE | NLM_F_EXCL);
         let operation = match upper.upper {
-            Upper::Macvlan { .. } => "create macvlan",
-            Upper::Ipvlan(_) => "create ipvlan",
+            UpperKind::Macvlan { .. } => "create macvlan",
+            UpperKind::Ipvlan(_) => "create ipvlan",
         };
         self.ask(Request { message, flags, operation, object, link, forgives: Forgives::Nothing }).map(drop)
     }
 
     /// Whether this kernel knows links of this sort; loads its module. It is asked for one on top of nothing, which it refuses,
     /// the one way or the other.
-    pub fn knows_upper(&self, upper: Upper) -> Result<bool> {
+    pub fn knows_upper(&self, upper: UpperKind) -> Result<bool> {
         let name = "cnikit-probe".to_owned();
-        let nowhere = NewUpper { name, lower: 0, netns: None, mac: None, mtu: None, group: 0, up: false, upper };
+        let nowhere =
+            NewUpper { name, index: None, lower: 0, netns: None, mac: None, mtu: None, group: 0, up: false, upper };
         match self.create_upper(&nowhere) {
             Err(error) if error.unsupported() => Ok(false),
             Err(error) if error.errno == libc::EINVAL => Ok(true),
@@ -157,14 +163,14 @@ impl Netlink {
 impl NewUpper {
     fn message(&self) -> LinkMessage {
         match self.upper {
-            Upper::Macvlan { mode, queue } => {
+            UpperKind::Macvlan { mode, queue } => {
                 let number = MACVLAN_MODES.iter().find(|(one, ..)| *one == mode).map_or(0, |(.., number)| *number);
                 let infos = [Some(InfoMacVlan::Mode(number.into())), queue.map(InfoMacVlan::BcQueueLen)];
                 let builder = LinkMessageBuilder::<LinkMacVlan>::new(&self.name);
                 let said = infos.into_iter().flatten();
                 self.placed(said.fold(builder, LinkMessageBuilder::<LinkMacVlan>::append_info_data))
             }
-            Upper::Ipvlan(mode) => {
+            UpperKind::Ipvlan(mode) => {
                 let number = IPVLAN_MODES.iter().find(|(one, ..)| *one == mode).map_or(0, |(.., number)| *number);
                 let builder = LinkMessageBuilder::<LinkIpVlan>::new(&self.name);
                 self.placed(builder.append_info_data(InfoIpVlan::Mode(number.into())))
@@ -183,11 +189,13 @@ impl NewUpper {
         if self.group > 0 {
             builder = builder.link_group(self.group);
         }
-        if self.up { builder.up() } else { builder }.build()
+        let mut message = if self.up { builder.up() } else { builder }.build();
+        message.header.index = self.index.unwrap_or_default();
+        message
     }
 }
 
-impl Upper {
+impl UpperKind {
     /// Reads `IFLA_INFO_DATA` of a link of this kind; `None` if it is of another, or in a mode that nobody here makes.
     pub(crate) fn parse(kind: &str, data: &[u8]) -> Option<Self> {
         match kind {

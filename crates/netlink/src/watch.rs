@@ -17,7 +17,7 @@ const INDEX: std::ops::Range<usize> = HEADER + 4..HEADER + 8;
 /// What is waited for.
 struct Subject {
     operation: &'static str,
-    group: u32,
+    groups: &'static [u32],
     index: u32,
 }
 
@@ -29,14 +29,14 @@ impl Netlink {
     /// is down changed.
     #[doc(alias = "RTNLGRP_LINK")]
     pub fn wait_link(&self, index: u32, deadline: Deadline, ready: impl Fn(&Link) -> bool) -> Result<Link> {
-        let subject = Subject { operation: "wait for link", group: LINK_EVENTS, index };
+        let subject = Subject { operation: "wait for link", groups: &[LINK_EVENTS], index };
         self.watch(&subject, deadline, || self.link_at(index), ready, describe_link)
     }
 
     /// Waits until `ready` is content with the addresses of a link and returns them as they are then.
     ///
-    /// Wakes up for IPv6 only, whose addresses take time to be usable. After the deadline the error's number is
-    /// `ETIMEDOUT` and its object tells the last state.
+    /// Wakes up for IPv6 only, whose addresses take time to be usable, and when the link itself changes, which `ready` may read.
+    /// After the deadline the error's number is `ETIMEDOUT` and its object tells the last state.
     #[doc(alias = "RTNLGRP_IPV6_IFADDR")]
     #[doc(alias = "DAD")]
     pub fn wait_addresses(
@@ -45,7 +45,8 @@ impl Netlink {
         deadline: Deadline,
         ready: impl Fn(&[Address]) -> bool,
     ) -> Result<Vec<Address>> {
-        let subject = Subject { operation: "wait for addresses of link", group: IPV6_ADDRESS_EVENTS, index };
+        let groups = &[IPV6_ADDRESS_EVENTS, LINK_EVENTS];
+        let subject = Subject { operation: "wait for addresses of link", groups, index };
         let describe = |addresses: &Vec<Address>| describe_addresses(index, addresses);
         self.watch(&subject, deadline, || self.addresses(index), |addresses: &Vec<Address>| ready(addresses), describe)
     }
@@ -94,24 +95,29 @@ impl Netlink {
     }
 }
 
-/// Membership of a multicast group, as long as this lives.
+/// Membership of multicast groups, as long as this lives.
 struct Subscription<'a> {
     netlink: &'a Netlink,
-    group: u32,
+    groups: &'static [u32],
 }
 
 impl<'a> Subscription<'a> {
     fn new(netlink: &'a Netlink, subject: &Subject) -> Result<Self> {
         let failed = |source| Error::new(subject.operation, format!("number {}", subject.index), source);
-        netlink.with_socket(|socket| socket.join(subject.group)).map_err(failed)?;
-        Ok(Self { netlink, group: subject.group })
+        let subscription = Self { netlink, groups: subject.groups };
+        subject
+            .groups
+            .iter()
+            .try_for_each(|group| netlink.with_socket(|socket| socket.join(*group)))
+            .map_err(failed)?;
+        Ok(subscription)
     }
 }
 
 impl Drop for Subscription<'_> {
     fn drop(&mut self) {
         // If leaving does not succeed, events keep coming, which every exchange passes over.
-        let _ = self.netlink.with_socket(|socket| socket.leave(self.group));
+        self.groups.iter().for_each(|group| drop(self.netlink.with_socket(|socket| socket.leave(*group))));
         self.netlink.with_socket(Socket::drain);
     }
 }

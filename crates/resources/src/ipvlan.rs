@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use cnikit_netlink::{IpvlanMode, Upper as Sort};
+use cnikit_netlink::{IpvlanMode, Link, UpperKind};
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
-use cnikit_skel::{Journal, Result};
+use cnikit_skel::{Error, Journal, Result};
 
+use crate::on_top::any_on;
 use crate::upper::{self, Upper};
 
 /// An ipvlan.
@@ -31,18 +32,39 @@ impl Resource for Ipvlan {
     }
 
     fn judge(&self, scene: &Scene) -> Result<()> {
-        self.link.judge(scene)
+        let master = self.link.judge(scene)?;
+        self.judge_mode(&master, scene)
     }
 
     fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
-        self.link.make(Sort::Ipvlan(self.mode), None, scene, journal)
+        self.link.make(UpperKind::Ipvlan(self.mode), None, scene, journal)
     }
 
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        if let Some(Sort::Ipvlan(mode)) = self.link.verify(KIND.name, scene, drifts)? {
+        if let Some(UpperKind::Ipvlan(mode)) = self.link.verify(KIND.name, scene, drifts)? {
             drifts.compare(format!("mode of {}", self.link.ifname), self.mode, mode);
         }
         Ok(())
+    }
+}
+
+impl Ipvlan {
+    /// The kernel has one mode a master, and switches all that are on it to that of the last: none of them may be running.
+    fn judge_mode(&self, master: &Link, scene: &Scene) -> Result<()> {
+        let found = match master.upper {
+            // It is an ipvlan itself, beside which the new one comes to be.
+            Some(UpperKind::Ipvlan(_)) => master.upper,
+            _ => any_on(master, KIND.name, &self.link.master, scene)?.and_then(|one| one.upper),
+        };
+        match found {
+            Some(UpperKind::Ipvlan(mode)) if mode != self.mode => {
+                let (name, wanted) = (&master.name, self.mode);
+                let text =
+                    format!("{name} bears ipvlans of mode {mode}, and one of mode {wanted} would switch them all");
+                Err(Error::conflict(text).remedy(format!("set `mode` to {mode}, or choose another `master`")))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
-use cnikit_netlink::{Address, Batch, Change, Link, MAIN_TABLE, NewAddress, Route};
+use cnikit_netlink::{Address, Batch, Change, Link, MAIN_TABLE, Netlink, NewAddress, Route};
 use cnikit_netns::{Inside, sysctl};
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
 use cnikit_process::Deadline;
@@ -92,7 +92,7 @@ impl Resource for Layer3 {
         let container = scene.container()?;
         let Some(link) = container.find_recent_link(&self.ifname)? else { return Ok(()) };
         drifts.unless(link.up, || format!("{}: wanted up, found down", self.ifname));
-        self.verify_addresses(&self.settled(scene, &link)?, link.carrier, drifts);
+        self.verify_addresses(&self.settled(scene, &link)?, may_pass(&link), drifts);
         self.verify_routes(&container.routes_of(link.index)?, drifts);
         Ok(())
     }
@@ -143,30 +143,32 @@ impl Layer3 {
         batch
     }
 
-    /// Waits until IPv6 addresses can be used. Without carrier they cannot, and nobody knows for how long.
+    /// Waits until IPv6 addresses can be used. While packets cannot pass they cannot, and nobody knows for how long.
     fn settle(&self, scene: &Scene, link: &Link) -> Result<()> {
         let container = scene.container()?;
-        if !container.link(&self.ifname)?.carrier {
-            log::info(format_args!("{} has no carrier: its addresses can be used when it has", self.ifname));
-            return Ok(());
+        let can_settle = may_pass(&container.link(&self.ifname)?)
+            && (self.detection == Detection::Off || self.detect(container, link.index)?);
+        if can_settle {
+            return taken_up::wait(container, &self.addresses);
         }
-        if self.detection == Detection::Full {
-            self.detect(scene, link)?;
-        }
-        taken_up::wait(container, &self.addresses)
+        log::info(format_args!("{} passes no packets yet: its addresses can be used when it does", self.ifname));
+        Ok(())
     }
 
-    /// Waits for the outcome of detection, which comes as an event; not for longer than there is a carrier.
-    fn detect(&self, scene: &Scene, link: &Link) -> Result<()> {
-        let decided =
-            |found: &[Address]| found.iter().any(|one| one.dad_failed) || found.iter().all(|one| !one.tentative);
-        let container = scene.container()?;
-        let waited = container.wait_addresses(link.index, Deadline::after(DETECTION), decided);
-        let found = match waited {
-            Err(_) if !container.link(&self.ifname)?.running => return Ok(()),
-            waited => waited?,
+    /// Waits for the outcome of detection, which comes as an event; not for longer than packets may pass. Says whether there
+    /// was one.
+    fn detect(&self, container: &Netlink, index: u32) -> Result<bool> {
+        let ours = |one: &&Address| self.addresses.contains(&one.address);
+        let decided = |found: &[Address]| {
+            found.iter().filter(ours).any(|one| one.dad_failed) || found.iter().filter(ours).all(|one| !one.tentative)
         };
-        found.iter().find(|one| one.dad_failed).map_or(Ok(()), |one| {
+        let passes = || container.link_at(index).map(|link| may_pass(&link));
+        let ready = |found: &[Address]| decided(found) || passes().is_ok_and(|passes| !passes);
+        let found = match container.wait_addresses(index, Deadline::after(DETECTION), ready) {
+            Err(error) if error.timed_out() && !container.link_at(index)?.running => return Ok(false),
+            found => found?,
+        };
+        found.iter().filter(ours).find(|one| one.dad_failed).map_or(Ok(decided(&found)), |one| {
             Err(Error::conflict(format!("somebody else on the segment of {} has {}", self.ifname, one.address))
                 .remedy("duplicate address detection found it: give this network addresses of its own"))
         })
@@ -177,7 +179,7 @@ impl Layer3 {
         let container = scene.container()?;
         let found = container.addresses(link.index)?;
         let waits =
-            |one: &Address| link.carrier && one.tentative && !one.dad_failed && self.addresses.contains(&one.address);
+            |one: &Address| may_pass(link) && one.tentative && !one.dad_failed && self.addresses.contains(&one.address);
         if !found.iter().any(waits) {
             return Ok(found);
         }
@@ -185,14 +187,14 @@ impl Layer3 {
         Ok(container.wait_addresses(link.index, Deadline::after(SETTLING), settled).unwrap_or(found))
     }
 
-    fn verify_addresses(&self, found: &[Address], carrier: bool, drifts: &mut Drifts) {
+    fn verify_addresses(&self, found: &[Address], passes: bool, drifts: &mut Drifts) {
         let texts: Vec<String> = found.iter().map(|one| one.address.to_string()).collect();
         for wanted in &self.addresses {
             let there = found.iter().find(|one| one.address == *wanted);
             drifts.unless(there.is_some(), || {
                 format!("address of {}: wanted {wanted}, found [{}]", self.ifname, texts.join(" "))
             });
-            drifts.unless(there.is_none_or(|one| !(one.dad_failed || one.tentative && carrier)), || {
+            drifts.unless(there.is_none_or(|one| !(one.dad_failed || one.tentative && passes)), || {
                 format!(
                     "address of {}: wanted {wanted} usable, found it under duplicate address detection",
                     self.ifname
@@ -219,6 +221,13 @@ impl Layer3 {
             });
         }
     }
+}
+
+/// Whether packets pass, or will in a moment: there is somebody at the other end, and nobody has yet to let the link in (802.1X)
+/// or is testing it.
+#[doc(alias = "IF_OPER_DORMANT")]
+fn may_pass(link: &Link) -> bool {
+    link.carrier && !["DORMANT", "TESTING"].contains(&&*link.operstate)
 }
 
 /// An address of a network of its own: there is no route to make.

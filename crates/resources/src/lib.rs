@@ -34,6 +34,7 @@ pub mod loopback;
 pub mod macvlan;
 pub mod masquerade;
 pub mod master;
+mod on_top;
 pub mod port;
 mod quiet;
 mod random;
@@ -49,7 +50,7 @@ pub mod veth;
 pub mod vlan_gateway;
 pub mod vlans;
 
-pub use cnikit_netlink::{IpvlanMode, Mac, MacvlanMode, Route, Upper as Sort};
+pub use cnikit_netlink::{IpvlanMode, Mac, MacvlanMode, Route, UpperKind};
 
 /// Every kind, each of one file.
 pub const ALL: [cnikit_plan::Kind; 17] = [

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cnikit_netlink::{Mac, MacvlanMode, Upper as Sort};
+use cnikit_netlink::{Mac, MacvlanMode, UpperKind};
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
 use cnikit_skel::{Journal, Result};
 
@@ -35,7 +35,7 @@ impl Resource for Macvlan {
     }
 
     fn judge(&self, scene: &Scene) -> Result<()> {
-        self.link.judge(scene)
+        self.link.judge(scene).map(drop)
     }
 
     fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
@@ -44,7 +44,7 @@ impl Resource for Macvlan {
 
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
         let ifname = &self.link.ifname;
-        if let Some(Sort::Macvlan { mode, queue }) = self.link.verify(KIND.name, scene, drifts)? {
+        if let Some(UpperKind::Macvlan { mode, queue }) = self.link.verify(KIND.name, scene, drifts)? {
             drifts.compare(format!("mode of {ifname}"), self.mode, mode);
             if let Some(length) = self.bcqueuelen {
                 drifts.compare(format!("bcqueuelen of {ifname}"), length, queue.unwrap_or_default());
@@ -56,8 +56,8 @@ impl Resource for Macvlan {
 
 impl Macvlan {
     /// As netlink says it.
-    pub fn sort(&self) -> Sort {
-        Sort::Macvlan { mode: self.mode, queue: self.bcqueuelen }
+    pub fn sort(&self) -> UpperKind {
+        UpperKind::Macvlan { mode: self.mode, queue: self.bcqueuelen }
     }
 }
 

@@ -8,6 +8,8 @@ use cnikit_plan::{Drifts, Scene};
 use cnikit_skel::{Error, Result};
 use ipnetwork::IpNetwork;
 
+use crate::on_top::is_on;
+
 /// The link below, and how it is found: not before something is made of it, so that a DEL never looks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Master {
@@ -23,7 +25,7 @@ pub enum Which {
     /// That of this name, proper or alternative.
     Named(String),
     /// That which the default route leads over, of IPv4 or else of IPv6: of several the one of the lowest metric, of several
-    /// next hops the first.
+    /// next hops the first; those whose link is down or without carrier come last.
     OfDefaultRoute,
     /// The only interface that the plugins before this one made.
     OfPrevResult,
@@ -59,8 +61,8 @@ impl Master {
         for family in [Family::V4, Family::V6] {
             let mut routes = netlink.routes_to(everything(family), MAIN_TABLE)?;
             routes.retain(|route| route.is_ordinary() && route.index.is_some());
-            // The first of those with the lowest metric: the sort is stable.
-            routes.sort_by_key(|route| route.priority.unwrap_or_default());
+            // The first of those with the lowest metric: the sort is stable. Nothing gets out by what is dead.
+            routes.sort_by_key(|route| (route.dead, route.priority.unwrap_or_default()));
             if let Some(index) = routes.first().and_then(|route| route.index) {
                 return Ok(netlink.link_at(index)?);
             }
@@ -80,7 +82,6 @@ impl Master {
     }
 
     /// Compares what a link is on top of with what was said; which it is that has the default route may change at any time.
-    /// Its number alone is no proof, for numbers are alike in all namespaces.
     pub(crate) fn verify(&self, scene: &Scene, upper: &Link, drifts: &mut Drifts) -> Result<()> {
         let Which::Named(name) = &self.which else { return Ok(()) };
         let (container, place) = (scene.container()?, self.place());
@@ -89,10 +90,22 @@ impl Master {
             drifts.unless(false, || format!("master of {}: wanted {name} {place}, found none", upper.name));
             return Ok(());
         };
-        let netns = if self.in_container { None } else { container.namespace_id(&Netns::own()?)? };
-        let is_on = upper.lower == Some(master.index) && upper.lower_netns == netns;
+        let is_on = self.is_below(container, &master, upper)?;
         drifts.unless(is_on, || format!("master of {}: wanted {name} {place}, found another link", upper.name));
         Ok(())
+    }
+
+    /// Whether a link of the container is on this master: on a macvlan or an ipvlan the kernel puts no other of the kind, but
+    /// beside it, on what it is on itself.
+    fn is_below(&self, container: &Netlink, master: &Link, upper: &Link) -> Result<bool> {
+        let home = if self.in_container { None } else { Some(Netns::own()?) };
+        let lower = master.lower.filter(|_| master.kind == upper.kind);
+        match (lower, master.lower_netns) {
+            (None, _) => is_on(container, upper, master.index, home.as_ref()),
+            (Some(lower), None) => is_on(container, upper, lower, home.as_ref()),
+            // In a third namespace. Only seen from the same place has it the same number.
+            (lower, netns) => Ok(upper.lower == lower && (home.is_some() || upper.lower_netns == netns)),
+        }
     }
 
     fn place(&self) -> &'static str {

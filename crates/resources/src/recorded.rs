@@ -1,8 +1,10 @@
 //! What the record of an ADD says about the container's interface.
 
-use cnikit_netlink::{Link, Mac};
+use cnikit_netlink::{Link, Mac, Netlink};
 use cnikit_plan::{Drifts, Scene};
+use cnikit_skel::Result;
 use cnikit_types::{Answer, Interface};
+use ipnetwork::IpNetwork;
 
 /// Compares the container's interface with the record, which later plugins that changed something have brought up to date.
 pub(crate) fn verify(scene: &Scene, ifname: &str, mtu: Option<u32>, found: &Link, drifts: &mut Drifts) {
@@ -19,6 +21,15 @@ pub(crate) fn verify(scene: &Scene, ifname: &str, mtu: Option<u32>, found: &Link
     if let Some(mtu) = mtu.map(|mtu| recorded.mtu.unwrap_or(mtu)) {
         drifts.compare(format!("MTU of {ifname}"), mtu, found.mtu);
     }
+}
+
+/// A record that lists addresses, of which the link has none, is the record of another link.
+pub(crate) fn has_address_of(record: Option<&Answer>, netlink: &Netlink, link: &Link) -> Result<bool> {
+    let recorded: Vec<IpNetwork> = record.into_iter().flat_map(|record| &record.ips).map(|ip| ip.address).collect();
+    if recorded.is_empty() {
+        return Ok(true);
+    }
+    Ok(netlink.addresses(link.index)?.iter().any(|one| recorded.contains(&one.address)))
 }
 
 /// A record that lists interfaces, but none of the container's with this name and MAC, is the record of another link.

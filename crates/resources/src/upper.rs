@@ -2,13 +2,15 @@
 
 use std::fmt;
 
-use cnikit_netlink::{Change, Link, Mac, Netlink, NewUpper, Upper as Sort};
+use cnikit_netlink::{Change, Link, Mac, Netlink, NewUpper, UpperKind};
 use cnikit_netns::{Found, Netns, find, mounted};
-use cnikit_plan::{Drifts, Made, Remains, Scene, Stale};
+use cnikit_plan::{Drifts, Made, Plan, Remains, Scene, Stale};
 use cnikit_skel::{Error, Errors, Journal, Result, Tag, code};
-use cnikit_types::Interface;
+use cnikit_types::{Interface, Ip, Route};
 
 use crate::alias::{self, Marks, Owner};
+use crate::bring_up::BringUp;
+use crate::layer3::{self, Detection, Layer3};
 use crate::master::Master;
 use crate::recorded;
 use crate::removal::{delete, delete_all};
@@ -27,22 +29,22 @@ pub struct Upper {
 }
 
 impl Upper {
-    /// Looks whether the master is there and bears that MTU, and the name is free.
-    pub(crate) fn judge(&self, scene: &Scene) -> Result<()> {
+    /// Looks whether the master, which it returns, is there and bears that MTU, and the name is free.
+    pub(crate) fn judge(&self, scene: &Scene) -> Result<Link> {
         let (sandbox, master) = (&scene.sandbox, self.master.find(scene)?);
         if let Some(mtu) = self.mtu.filter(|mtu| *mtu > master.mtu) {
             let text = format!("invalid MTU {mtu}, must be [0, master MTU({})]", master.mtu);
             return Err(Error::config(text).remedy(format!("lower `mtu`, or raise that of {}", master.name)));
         }
         let taken = scene.container()?.find_link(&self.ifname)?;
-        taken.map_or(Ok(()), |_| {
+        taken.map_or(Ok(master), |_| {
             Err(Error::conflict(format!("interface {:?} already exists in {sandbox}", self.ifname))
                 .remedy("DEL the attachment that made it, or choose another CNI_IFNAME"))
         })
     }
 
     /// Makes it, with this MAC or one of the kernel's choice, and marks it.
-    pub(crate) fn make(&self, sort: Sort, mac: Option<Mac>, scene: &Scene, journal: &mut Journal) -> Result<Made> {
+    pub(crate) fn make(&self, sort: UpperKind, mac: Option<Mac>, scene: &Scene, journal: &mut Journal) -> Result<Made> {
         let (master, container) = (self.master.find(scene)?, scene.container()?);
         // In the host's namespace the request names the container's, for the other way round old kernels make it here and
         // move it.
@@ -50,18 +52,21 @@ impl Upper {
             if self.master.in_container { (container, None) } else { (scene.host()?, Some(scene.netns.clone())) };
         let (tag, name, kind) = (&scene.tag, self.ifname.clone(), name(sort));
         let Upper { mtu, up, .. } = *self;
-        let wanted = NewUpper { name, lower: master.index, netns, mac, mtu, group: group_of(tag), up, upper: sort };
+        let (lower, group) = (master.index, group_of(tag));
+        let wanted = NewUpper { name, index: None, lower, netns, mac, mtu, group, up, upper: sort };
         let own = Own { container: container.clone(), kind, tag: tag.clone() };
-        netlink.create_upper(&wanted).map_err(|error| not_made(&own, error))?;
+        create(netlink, &wanted, &own).map_err(|error| not_made(&own, error, || at_odds(netlink, &master)))?;
         let _ = journal.undo(&own, Own::delete);
         let link = container.link(&self.ifname)?;
-        let marked = Change { alias: Some(alias::of(tag)), group: Some(0), ..Change::default() };
-        container.change(link.index, &marked)?;
+        // One after the other: of one message, or of one batch, the kernel may do the second and refuse the first, and a link
+        // that bears neither is not found by the roll-back.
+        container.change(link.index, &Change { alias: Some(alias::of(tag)), ..Change::default() })?;
+        container.change(link.index, &Change { group: Some(0), ..Change::default() })?;
         Ok(Made::one(Interface { name: link.name, sandbox: scene.sandbox.clone(), ..Interface::default() }))
     }
 
     /// Compares what both kinds have in common. What is particular to its own, the caller compares: `None` if it is not of it.
-    pub(crate) fn verify(&self, kind: &str, scene: &Scene, drifts: &mut Drifts) -> Result<Option<Sort>> {
+    pub(crate) fn verify(&self, kind: &str, scene: &Scene, drifts: &mut Drifts) -> Result<Option<UpperKind>> {
         let ifname = &self.ifname;
         let Some(link) = scene.container()?.find_link(ifname)? else {
             drifts.unless(false, || format!("interface {ifname}: wanted {kind}, found none in {}", scene.sandbox));
@@ -92,24 +97,37 @@ impl fmt::Display for Upper {
     }
 }
 
-fn name(sort: Sort) -> &'static str {
+fn name(sort: UpperKind) -> &'static str {
     match sort {
-        Sort::Macvlan { .. } => "macvlan",
-        Sort::Ipvlan(_) => "ipvlan",
+        UpperKind::Macvlan { .. } => "macvlan",
+        UpperKind::Ipvlan(_) => "ipvlan",
     }
+}
+
+/// Makes it in one message, under a number of its own if its name is only taken where the socket is: kernels before 6.15 look
+/// for it there, and containers' interfaces are called as many a host's.
+fn create(netlink: &Netlink, wanted: &NewUpper, own: &Own) -> cnikit_netlink::Result<()> {
+    let Err(error) = netlink.create_upper(wanted) else { return Ok(()) };
+    let is_taken_here = wanted.netns.is_some() && error.exists() && own.container.find_link(&wanted.name)?.is_none();
+    if !is_taken_here {
+        return Err(error);
+    }
+    netlink.create_upper(&NewUpper { index: Some(high_index(&own.tag)), ..wanted.clone() })
+}
+
+/// One of 2²⁹, above all that the kernel counts up to.
+fn high_index(tag: &Tag) -> u32 {
+    (group_of(tag) >> 3) | (1 << 29)
 }
 
 /// The kernel may have made it all the same, and its answer been lost. That the name is taken, since it was looked at, is
 /// somebody else's doing.
-fn not_made(own: &Own, error: cnikit_netlink::Error) -> Error {
+fn not_made(own: &Own, error: cnikit_netlink::Error, at_odds: impl Fn() -> String) -> Error {
     let taken = error.exists();
     let error = if error.unsupported() {
         unknown(own.kind).detail(error.to_string())
     } else if error.is_at_odds() {
-        Error::from(error).remedy(
-            "a master bears either macvlans or ipvlans, one alone with `passthru`, and ipvlans of one mode; it is no \
-             loopback: choose another `master` or `mode`",
-        )
+        Error::from(error).remedy(at_odds())
     } else {
         Error::from(error)
     };
@@ -122,15 +140,36 @@ fn not_made(own: &Own, error: cnikit_netlink::Error) -> Error {
     }
 }
 
+/// What can be done where it does not go with what the master is.
+fn at_odds(netlink: &Netlink, master: &Link) -> String {
+    let owner = master.master.and_then(|index| netlink.find_link_at(index).ok().flatten());
+    match owner.filter(|owner| !is("vrf", owner)) {
+        Some(owner) => format!("{} is a port of {}: choose that as `master`, or take it out", master.name, owner.name),
+        None => {
+            "a master bears either macvlans or ipvlans, one alone with `passthru`; it is no loopback: choose another \
+                 `master` or `mode`"
+                .to_owned()
+        }
+    }
+}
+
 fn unknown(kind: &str) -> Error {
     let error = Error::new(code::SYSTEM, format!("this kernel has no {kind}"));
     error.remedy(format!("`modprobe {kind}`, or boot a kernel that has it"))
 }
 
 /// Says whether this kernel could make such a link, and whether its master is there.
-pub fn available(sort: Sort, master: &Master) -> Result<()> {
+pub fn available(sort: UpperKind, master: &Master) -> Result<()> {
     let host = Netlink::here()?;
     if host.knows_upper(sort)? { master.available(&host) } else { Err(unknown(name(sort))) }
+}
+
+/// Layer 3 of an interface on its master's wire; one without addresses is brought up, unless it `is_up` from the first moment.
+pub fn layer3(ifname: &str, ips: &[Ip], routes: &[Route], dad: bool, slaac: bool, is_up: bool) -> Plan {
+    match layer3::on_segment(ifname, ips, routes, Detection::wished(dad)) {
+        Some(layer3) => Plan::of(Layer3 { slaac, ..layer3 }),
+        None => Plan::default().and_each((!is_up).then(|| BringUp { ifname: ifname.to_owned(), slaac })),
+    }
 }
 
 /// An interface of ours in a container, for undoing.
@@ -176,17 +215,28 @@ fn owner(link: &Link, tag: &Tag) -> Owner {
 }
 
 /// Removes what bears the tag, whatever it is called by now. One that bears nobody's (another implementation made it) goes only
-/// if it has the attachment's name and the MAC that was recorded: the path may by now be another container's namespace.
+/// if it has the attachment's name and the MAC that was recorded: the path may by now be another container's namespace. All
+/// ipvlans of a master have one MAC: of them an address that was recorded has to tell.
 pub(crate) fn release(kind: &str, remains: &Remains) -> Result<()> {
     let Some(container) = remains.container()? else { return Ok(()) };
-    let tag = &remains.tag;
-    let is_meant = |link: &Link| match owner(link, tag) {
-        Owner::This => true,
-        Owner::Another => false,
-        Owner::Unknown => link.name == tag.ifname && recorded::has_mac_of(remains.prev.as_ref(), &tag.ifname, link),
+    let (tag, record) = (&remains.tag, remains.prev.as_ref());
+    let is_recorded = |link: &Link| -> Result<bool> {
+        let shares_mac = matches!(link.upper, Some(UpperKind::Ipvlan(_)));
+        let has_both = link.name == tag.ifname && recorded::has_mac_of(record, &tag.ifname, link);
+        Ok(has_both && (!shares_mac || recorded::has_address_of(record, &container, link)?))
     };
-    let meant = container.links_of_kind(kind)?.into_iter().filter(is_meant);
-    meant.map(|link| delete(&container, &link)).collect::<Errors>().finish()
+    let release_one = |link: Link| match owner(&link, tag) {
+        Owner::This => delete(&container, &link),
+        Owner::Another => Ok(()),
+        Owner::Unknown => {
+            if is_recorded(&link)? {
+                delete(&container, &link)
+            } else {
+                Ok(())
+            }
+        }
+    };
+    container.links_of_kind(kind)?.into_iter().map(release_one).collect::<Errors>().finish()
 }
 
 /// Looks through the namespaces that a runtime has given a name: no other is known, and one without a name goes with its last

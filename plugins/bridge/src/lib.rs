@@ -58,9 +58,7 @@ impl InterfacePlugin for Bridge {
 
     fn complete(&self, addresses: &mut Addresses) -> Result<()> {
         let Bridge(keys) = self;
-        if let Some(dns) = keys.dns.said() {
-            addresses.dns = dns;
-        }
+        keys.dns.replace(&mut addresses.dns);
         if keys.has_gateway() {
             for ip in addresses.ips.iter_mut().filter(|ip| ip.gateway.is_none()) {
                 ip.gateway = Some(first(ip.address)?);

@@ -7,11 +7,9 @@
 
 use cnikit::keys::{self, DnsOverride, IpamType, Mtu, On};
 use cnikit::plan::{Kind, Plan};
-use cnikit::resources::bring_up::BringUp;
-use cnikit::resources::layer3::{self, Detection, Layer3};
 use cnikit::resources::master::{Master, Which};
 use cnikit::resources::upper::{self, Upper};
-use cnikit::resources::{IpvlanMode, Sort, ipvlan};
+use cnikit::resources::{IpvlanMode, UpperKind, ipvlan};
 use cnikit::{Addresses, Attachment, InterfacePlugin, NetConf, Result, Source};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -80,23 +78,18 @@ impl InterfacePlugin for Ipvlan {
     }
 
     fn complete(&self, addresses: &mut Addresses) -> Result<()> {
-        if let Some(dns) = self.0.dns.said() {
-            addresses.dns = dns;
-        }
+        self.0.dns.replace(&mut addresses.dns);
         Ok(())
     }
 
     fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
-        let (ifname, slaac) = (at.tag.ifname.clone(), self.0.slaac.0);
-        let detection = Detection::wished(self.0.enabledad.0);
-        match layer3::on_segment(&ifname, &addresses.ips, &addresses.routes, detection) {
-            Some(layer3) => Plan::of(Layer3 { slaac, ..layer3 }),
-            None => Plan::of(BringUp { ifname, slaac }),
-        }
+        let (dad, slaac) = (self.0.enabledad.0, self.0.slaac.0);
+        upper::layer3(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, false)
     }
 
     fn status(&self) -> Result<()> {
-        upper::available(Sort::Ipvlan(self.0.mode.0), &self.master(false))
+        // STATUS has no prevResult. Where the addresses are to come from one, so does the master.
+        upper::available(UpperKind::Ipvlan(self.0.mode.0), &self.master(self.0.ipam.name.is_empty()))
     }
 }
 

@@ -5,8 +5,6 @@
 
 use cnikit::keys::{self, CountedMtu, DnsOverride, IpamType, On, usable};
 use cnikit::plan::{Kind, Plan};
-use cnikit::resources::bring_up::BringUp;
-use cnikit::resources::layer3::{self, Detection, Layer3};
 use cnikit::resources::upper::{self, Upper};
 use cnikit::resources::{Mac, MacvlanMode, macvlan};
 use cnikit::{Addresses, Attachment, InterfacePlugin, Result, Said, Sources};
@@ -31,6 +29,7 @@ pub struct Keys {
     /// In bytes, at most the master's. Default, and 0: the master's.
     pub mtu: CountedMtu,
     /// The container's MAC, also from `runtimeConfig.mac`, `MAC` in `CNI_ARGS` or `args.cni.mac`. Default: the kernel's choice.
+    /// None with `passthru`.
     pub mac: Option<Mac>,
     /// How many broadcasts may wait for the container. Default, and 0: the kernel's choice.
     pub bcqueuelen: u32,
@@ -74,6 +73,9 @@ impl TryFrom<Keys> for Macvlan {
 
     fn try_from(keys: Keys) -> Result<Macvlan, String> {
         usable(keys.mac)?;
+        if let (Some(mac), MacvlanMode::Passthru) = (keys.mac, keys.mode.0) {
+            return Err(format!("MAC {mac} with mode \"passthru\", in which the container has the master's"));
+        }
         Ok(Macvlan(keys))
     }
 }
@@ -88,19 +90,13 @@ impl InterfacePlugin for Macvlan {
     }
 
     fn complete(&self, addresses: &mut Addresses) -> Result<()> {
-        if let Some(dns) = self.0.dns.said() {
-            addresses.dns = dns;
-        }
+        self.0.dns.replace(&mut addresses.dns);
         Ok(())
     }
 
     fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
-        let (keys, ifname, slaac) = (&self.0, at.tag.ifname.clone(), self.0.slaac.0);
-        let detection = Detection::wished(keys.enabledad.0);
-        match layer3::on_segment(&ifname, &addresses.ips, &addresses.routes, detection) {
-            Some(layer3) => Plan::of(Layer3 { slaac, ..layer3 }),
-            None => Plan::default().and_each((!self.up()).then_some(BringUp { ifname, slaac })),
-        }
+        let (dad, slaac) = (self.0.enabledad.0, self.0.slaac.0);
+        upper::layer3(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, self.up())
     }
 
     fn status(&self) -> Result<()> {

@@ -63,9 +63,7 @@ impl InterfacePlugin for Ptp {
     }
 
     fn complete(&self, addresses: &mut Addresses) -> Result<()> {
-        if let Some(dns) = self.0.dns.said() {
-            addresses.dns = dns;
-        }
+        self.0.dns.replace(&mut addresses.dns);
         let astray = addresses.ips.iter().find(|ip| ip.gateway.is_none_or(|gw| gw.is_ipv4() != ip.address.is_ipv4()));
         astray.map_or(Ok(()), |ip| {
             let text = format!("{} has no gateway of its family, and ptp routes everything by it", ip.address);

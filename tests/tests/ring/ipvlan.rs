@@ -7,7 +7,7 @@ use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Container, Host, Subject, errno, flood, kill};
 use cnikit_tests::world::ping;
-use cnikit_tests::{MASTER, ipvlan, subject};
+use cnikit_tests::{MASTER, ipvlan, macvlan, subject};
 use serde_json::{Value, json};
 
 use crate::test::{Test, test};
@@ -23,9 +23,13 @@ pub(crate) const TESTS: &[Test] = &[
     test!(containers_reach_each_other_and_outside_as_the_mode_says needs Need::IPVLAN),
     test!(a_chain_keeps_what_came_before_and_takes_its_addresses needs Need::IPVLAN),
     test!(what_cannot_be_is_refused_before_anything_is_made needs Need::IPVLAN),
+    test!(another_mode_than_that_of_the_running_ones_is_refused needs Need::IPVLAN),
+    test!(a_master_may_be_an_ipvlan_itself needs Need::IPVLAN),
     test!(a_master_may_be_in_the_container needs Need::IPVLAN),
+    test!(the_host_may_have_a_link_of_the_same_name needs Need::IPVLAN, Need::MACVLAN),
     test!(an_address_that_somebody_on_the_segment_has_is_refused needs Need::IPVLAN),
     test!(macvlan_and_ipvlan_exclude_each_other_on_a_master needs Need::IPVLAN, Need::DUMMY),
+    test!(a_link_that_is_not_the_attachments_stays needs Need::IPVLAN),
     test!(a_kernel_without_it_is_named),
 ];
 
@@ -168,6 +172,67 @@ fn what_cannot_be_is_refused_before_anything_is_made() {
     }
 }
 
+/// Of those that run one is in a container, one on the host, one in a namespace that nothing but its mount tells of.
+fn another_mode_than_that_of_the_running_ones_is_refused() {
+    let beside = "unshare --mount sh -euc 'ip netns add other; ip link add link master0 name over0 netns other type ipvlan mode l2; ";
+    for (ground, inside) in
+        [("ip link add link master0 name over0 type ipvlan mode l2".to_owned(), false), ("true".to_owned(), true)]
+    {
+        let (host, container) = (subject("ipvlan", json!({})).on(MASTER).host(), Host::new().container());
+        host.sh(&ground);
+        if inside {
+            let line = format!("ip link add link master0 name over0 netns {} type ipvlan mode l2", container.path());
+            host.sh(&line);
+        }
+        let with = |mode: &str| subject("ipvlan", json!({"master": "master0", "mode": mode}));
+        let said = with("l3").call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+        assert!(said.0 == 101 && said.1.contains("master0 bears ipvlans of mode l2, and one of mode l3"), "{said:?}");
+        assert!(said.1.contains("set `mode` to l2"), "{said:?}");
+        let there = if inside { container.sh("ip -d link show over0") } else { host.sh("ip -d link show over0") };
+        assert!(there.contains("mode l2"), "{there}");
+        with("l2").add(&host, "c-one", &container);
+    }
+    let (host, container) = (subject("ipvlan", json!({})).on(MASTER).host(), Host::new().container());
+    let alone = subject("ipvlan", json!({"master": "master0", "mode": "l3s"})).at(host.dir());
+    std::fs::write(host.dir().join("conf"), alone.conf.to_string()).unwrap();
+    let said = host.sh(&format!(
+        "{beside} CNI_COMMAND=ADD CNI_CONTAINERID=c-one CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH={bin} {bin}/ipvlan <{}/conf || true'",
+        container.path(),
+        host.dir().display(),
+        bin = alone.bin.display(),
+    ));
+    assert!(said.contains("master0 bears ipvlans of mode l2"), "{said}");
+}
+
+/// The kernel puts the new one beside it.
+fn a_master_may_be_an_ipvlan_itself() {
+    let (host, container) = (subject("ipvlan", json!({})).on(MASTER).host(), Host::new().container());
+    host.sh("ip link add link master0 name over0 type ipvlan mode l2; ip link set over0 up");
+    let on = |master: &str| ipvlan().with("master", json!(master)).at(host.dir());
+    let said = on("over0").with("mode", json!("l3")).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(said.0 == 101 && said.1.contains("over0 bears ipvlans of mode l2"), "{said:?}");
+    let result = on("over0").add(&host, "c-one", &container);
+    on("over0").check(&host, "c-one", &container, &result).ok();
+    let other = on("outer0").check(&host, "c-one", &container, &result).refused().1;
+    assert!(other.contains("master of eth0: wanted outer0 on the host, found another link"), "{other}");
+}
+
+/// Kernels before 6.15, as that of the ring's machine, look for the name there too.
+fn the_host_may_have_a_link_of_the_same_name() {
+    for subject in [ipvlan(), macvlan()] {
+        let (host, container) = (subject.host(), Host::new().container());
+        host.sh("ip link add eth0 type bridge");
+        let (subject, links) = (subject.at(host.dir()), host.sh("ip -o link"));
+        let result = subject.add(&host, "c-one", &container);
+        assert_eq!(host.sh("ip -o link"), links);
+        subject.check(&host, "c-one", &container, &result).ok();
+        let taken = subject.call(&host, "ADD", "c-two", &container.path(), &[]).refused();
+        assert!(taken.0 == 101 && taken.1.contains("already exists in"), "{taken:?}");
+        subject.del(&host, "c-one", &container, &result);
+        assert_eq!(container.sh("ip -o link").lines().count(), 1);
+    }
+}
+
 fn a_master_may_be_in_the_container() {
     let (host, _outer) = lan();
     let container = host.container();
@@ -202,6 +267,24 @@ fn macvlan_and_ipvlan_exclude_each_other_on_a_master() {
     on("macvlan").add(&host, "c-one", &one);
     let said = on("ipvlan").call(&host, "ADD", "c-two", &two.path(), &[]).refused();
     assert!(said.0 == 100 && said.1.contains("a master bears either macvlans or ipvlans"), "{said:?}");
+}
+
+/// One that nobody marked has the recorded MAC in any case, as all on its master.
+fn a_link_that_is_not_the_attachments_stays() {
+    let (host, container) = (subject("ipvlan", json!({})).on(MASTER).host(), Host::new().container());
+    host.sh(&format!("ip link add link master0 name eth0 netns {} type ipvlan mode l2", container.path()));
+    let mac = container.sh("ip -o link show eth0 | sed 's/.*ether //; s/ .*//'");
+    let record = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.77.0.2/24", "interface": 0}],
+                        "interfaces": [{"name": "eth0", "mac": mac.trim(), "sandbox": container.path()}]});
+    let subject = subject("ipvlan", json!({"master": "master0"})).at(host.dir());
+    let stays = || {
+        subject.call(&host, "DEL", "c-one", &container.path(), &[("prevResult", record.clone())]).ok();
+        container.sh("ip -o link").contains("eth0")
+    };
+    container.sh("ip address add 10.77.0.3/24 dev eth0");
+    assert!(stays(), "another's address");
+    container.sh("ip address add 10.77.0.2/24 dev eth0");
+    assert!(!stays(), "the reference's");
 }
 
 fn a_kernel_without_it_is_named() {

@@ -1,20 +1,20 @@
 //! Links on top of another, where the kernel has them.
 
-use cnikit_netlink::{IpvlanMode, MacvlanMode, NewUpper, Upper};
+use cnikit_netlink::{IpvlanMode, MacvlanMode, NewUpper, UpperKind};
 
 use crate::scene::{inside, ip, pair_up};
 
-const MACVLAN: Upper = Upper::Macvlan { mode: MacvlanMode::Private, queue: Some(77) };
+const MACVLAN: UpperKind = UpperKind::Macvlan { mode: MacvlanMode::Private, queue: Some(77) };
 
 /// The sorts that this kernel knows. Where it knows one it makes it, and else refuses it as unsupported.
 #[test]
 fn one_is_made_in_another_namespace_by_one_message() {
-    for upper in [MACVLAN, Upper::Ipvlan(IpvlanMode::L3s)] {
+    for upper in [MACVLAN, UpperKind::Ipvlan(IpvlanMode::L3s)] {
         let ((here, netlink), (there, container)) = (inside(), inside());
         let (near, _) = pair_up(&here, &netlink);
-        let mac = matches!(upper, Upper::Macvlan { .. }).then(|| "0a:00:00:00:00:07".parse().unwrap());
+        let mac = matches!(upper, UpperKind::Macvlan { .. }).then(|| "0a:00:00:00:00:07".parse().unwrap());
         let (name, netns, lower) = ("eth0".to_owned(), Some(there.clone()), near.index);
-        let wanted = NewUpper { name, lower, netns, mac, mtu: Some(1400), group: 7, up: true, upper };
+        let wanted = NewUpper { name, index: None, lower, netns, mac, mtu: Some(1400), group: 7, up: true, upper };
         if !netlink.knows_upper(upper).unwrap() {
             assert!(netlink.create_upper(&wanted).unwrap_err().unsupported());
             continue;
@@ -27,7 +27,7 @@ fn one_is_made_in_another_namespace_by_one_message() {
         assert_eq!((made.lower, made.lower_netns.is_some()), (Some(near.index), true));
         assert_eq!(made.lower_netns, container.namespace_id(&here).unwrap());
         match (upper, made.upper) {
-            (Upper::Macvlan { .. }, found) => assert_eq!(found, Some(MACVLAN)),
+            (UpperKind::Macvlan { .. }, found) => assert_eq!(found, Some(MACVLAN)),
             (upper, found) => assert_eq!(found, Some(upper)),
         }
         assert!(ip(&there, "-d link show eth0").contains(if mac.is_some() { "mode private" } else { "mode l3s" }));
@@ -37,12 +37,36 @@ fn one_is_made_in_another_namespace_by_one_message() {
 }
 
 #[test]
+fn one_with_a_number_of_its_own_may_be_called_as_one_here_is() {
+    for upper in [MACVLAN, UpperKind::Ipvlan(IpvlanMode::L2)] {
+        let ((here, netlink), (there, container)) = (inside(), inside());
+        let (near, _) = pair_up(&here, &netlink);
+        let (name, index, lower, netns) = (near.name.clone(), Some(0x2000_0007), near.index, Some(there));
+        let wanted = NewUpper { name, index, lower, netns, mac: None, mtu: None, group: 0, up: false, upper };
+        if netlink.knows_upper(upper).unwrap() {
+            netlink.create_upper(&wanted).unwrap();
+            assert_eq!(container.link(&near.name).unwrap().index, 0x2000_0007);
+            assert_eq!(netlink.link(&near.name).unwrap().index, near.index, "the one here is still there");
+        }
+    }
+}
+
+#[test]
 fn one_on_top_of_a_loopback_is_at_odds_with_it_and_is_no_question_of_the_kernel() {
     let (_netns, netlink) = inside();
     let lower = netlink.link("lo").unwrap().index;
-    let on_lo =
-        |upper| NewUpper { name: "eth0".into(), lower, netns: None, mac: None, mtu: None, group: 0, up: false, upper };
-    for upper in [MACVLAN, Upper::Ipvlan(IpvlanMode::L2)] {
+    let on_lo = |upper| NewUpper {
+        name: "eth0".into(),
+        index: None,
+        lower,
+        netns: None,
+        mac: None,
+        mtu: None,
+        group: 0,
+        up: false,
+        upper,
+    };
+    for upper in [MACVLAN, UpperKind::Ipvlan(IpvlanMode::L2)] {
         let (knows, error) = (netlink.knows_upper(upper).unwrap(), netlink.create_upper(&on_lo(upper)).unwrap_err());
         assert_eq!((error.is_at_odds(), error.unsupported()), (knows, !knows), "{error}");
         assert_eq!(netlink.links().unwrap().len(), 1, "asking makes nothing");
