@@ -293,6 +293,7 @@ pub(crate) const SCENES: &[Scene] = &[
         short: 2,
         ..MACVLAN
     },
+    Scene { name: "macvlan, 64 at once", at_once: 64, rounds: 6, short: 0, ..MACVLAN },
     Scene { name: "ipvlan", ..IPVLAN },
     Scene { name: "ipvlan, chained", conf: chained!(), ..IPVLAN },
     Scene { name: "host-local, empty", ..HOST_LOCAL },
@@ -411,7 +412,7 @@ pub(crate) const TARGETS: &[Target] = &[
     target("bridge, nftables DEL", 3.0, 2.3),
     target("ptp, dual stack ADD", 500.0, 47.0),
     target("tuning ADD", 4.0, 3.0),
-    target("macvlan ADD", 5.0, 2.0),
+    target("macvlan ADD", 5.0, 2.8),
     target("ipvlan ADD", 5.0, 2.0),
     target("ipvlan, chained ADD", 5.0, 2.0),
     target("host-local, empty ADD", 4.0, 5.0),
