@@ -402,7 +402,7 @@ fn add_waits_until_nobody_else_is_found_to_have_the_address() {
     let (lan, container) = (Lan::new(), Host::new().container());
     let subject = macvlan().with("enabledad", json!(true)).at(lan.host.dir());
     subject.add(&lan.host, "c-one", &container);
-    assert_eq!(container.sh("ip -6 address show tentative").trim(), "");
+    assert_eq!(container.sh("ip -6 address show scope global tentative").trim(), "");
     container.sh(&ping("fd00:77::1"));
 }
 
