@@ -230,12 +230,20 @@ fn a_master_may_be_in_the_container() {
 fn nothing_of_it_is_ever_seen_on_the_host() {
     let (host, container) = (on_master().host(), Host::new().container());
     let subject = on_master().at(host.dir());
+    // It listens once it has seen the first of these, and until it has seen the last.
+    let watched = "mkfifo told; timeout 60 ip -o monitor link >told & exec 3<told; while read -r link <&3; do echo \"$link\"; \
+                   case $link in *first0*) : >begun;; *seen0*) break;; esac; done; kill $!; rm told";
+    let watched = format!("cd {}; {watched}", host.dir().display());
     thread::scope(|scope| {
-        let watch = scope.spawn(|| host.try_sh("timeout 2 ip -o monitor link & sleep 1.9; wait").1);
-        thread::park_timeout(Duration::from_millis(700));
+        let watch = scope.spawn(|| host.try_sh(&watched).1);
+        let heard = |_| {
+            host.sh("ip link add first0 type bridge; ip link del first0");
+            host.dir().join("begun").exists()
+        };
+        assert!((0..1000).any(heard), "nobody listens");
         let result = subject.add(&host, "c-one", &container);
-        host.sh("ip link add seen0 type bridge");
         subject.del(&host, "c-one", &container, &result);
+        host.sh("ip link add seen0 type bridge");
         let said = watch.join().unwrap();
         assert!(said.contains("seen0"), "it watches: {said}");
         assert!(!said.contains("eth0") && !said.contains("macvlan"), "{said}");

@@ -1,8 +1,8 @@
 //! The list of the sysctls that networks may set: the node's word, not a network's.
 
 use std::fmt::Display;
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use cnikit_skel::{Error, Result, code};
 use regex_lite::Regex;
@@ -77,7 +77,11 @@ fn read(list: &Path) -> Result<Option<String>> {
         Error::new(code::SYSTEM, text).remedy("make it a text file that root can read: until then no sysctl is allowed")
     };
     match cnikit_store::read(list, LIMIT) {
-        Err(error) if error.is_absent() && is_absent(list) => Ok(None),
+        Err(error) if error.is_absent() => match is_absent(list) {
+            Ok(true) => Ok(None),
+            Ok(false) => Err(unreadable(&error)),
+            Err(unknown) => Err(unreadable(&format_args!("look at {}: {unknown}", list.display()))),
+        },
         Err(error) => Err(unreadable(&error)),
         Ok(content) => String::from_utf8(content).map(Some).map_err(|error| unreadable(&error)),
     }
@@ -85,9 +89,22 @@ fn read(list: &Path) -> Result<Option<String>> {
 
 /// What is there of its path is directories, down to where there is nothing: no link, of the list or of a directory above it,
 /// leads nowhere.
-fn is_absent(list: &Path) -> bool {
-    let there = list.ancestors().find(|above| fs::symlink_metadata(above).is_ok());
-    there.is_some_and(|above| above != list && above.is_dir())
+fn is_absent(list: &Path) -> io::Result<bool> {
+    for above in list.ancestors() {
+        if present(fs::symlink_metadata(above))?.is_some() {
+            let leads_to = present(fs::metadata(above))?;
+            return Ok(above != list && leads_to.is_some_and(|found| found.is_dir()));
+        }
+    }
+    Ok(false)
+}
+
+/// `None` where nothing is; an error where that cannot be told.
+fn present(looked: io::Result<fs::Metadata>) -> io::Result<Option<fs::Metadata>> {
+    match looked {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        looked => looked.map(Some),
+    }
 }
 
 #[cfg(test)]
