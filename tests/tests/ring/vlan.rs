@@ -316,7 +316,7 @@ fn the_default_vlan_reaches_the_port_only_where_it_is_kept() {
         let two = neighbour(&host, json!({"vlan": 100, "preserveDefaultVlan": kept}), 13);
         reach(&two, 11);
         let mac =
-            one.sh("cat /sys/class/net/eth0/address 2>/dev/null; ip -o link show eth0 | sed 's/.*ether //; s/ .*//'");
+            one.sh("cat /sys/class/net/eth0/address 2>/dev/null; ip -o link show eth0 2>/dev/null | sed 's/.*ether //; s/ .*//'");
         sender.sh(&format!("ip neigh add 10.77.0.11 lladdr {} dev eth0", mac.lines().last().unwrap()));
         let before = echo_requests(&one);
         assert!(!sender.try_sh(&ping("10.77.0.11")).0, "nobody answers in the default VLAN");
