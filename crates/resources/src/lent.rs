@@ -205,16 +205,14 @@ impl Lent {
 pub(crate) type GiveBack = fn(&mut Lent, ifname: &str, netns: Option<&Netns>) -> Result<()>;
 
 /// What the kernel says of a value that it does not take, and would say until the namespace is gone: one that the link below
-/// does not carry any more, an address that another link has by now. Who may change nothing at all never came so far, so a
-/// permission that is missing is missing for this value: a virtual function's MAC may be its administrator's.
-const VERDICTS: [Errno; 7] = [
+/// does not carry any more, an address that another link has by now. A permission that is missing may be had again.
+const VERDICTS: [Errno; 6] = [
     Errno::EINVAL,
     Errno::ERANGE,
     Errno::EOPNOTSUPP,
     Errno::EADDRINUSE,
     Errno::EADDRNOTAVAIL,
     Errno::EBUSY, // of drivers that change no MAC of a link that is up
-    Errno::EPERM,
 ];
 
 /// Whether the kernel has refused the value itself: to try again would hold DEL up for ever.
