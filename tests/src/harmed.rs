@@ -26,6 +26,10 @@ macro_rules! each_harmed {
             flannel_over_bridge: delegating("in one process"), moments, limits;
             flannel_and_its_delegate: delegating("delegate apart"), moments, limits;
             tuning: tuning(), moments, limits;
+            firewall_with_iptables: firewalled("iptables"), moments, limits;
+            firewall_with_nftables: firewalled("nftables"), moments, limits;
+            portmap_with_nftables: published("nftables"), moments, limits;
+            portmap_with_iptables: published("iptables"), moments, limits;
             macvlan: on_master(), moments, limits;
         }
     };
@@ -80,6 +84,80 @@ pub fn tuned(bin: &Path) -> Subject {
     Subject::new(bin, "tuning", conf).after(INTERFACE, interface_of_others())
 }
 
+/// portmap with ports of both families, and all that is done for them.
+pub fn published(backend: &str) -> Subject {
+    publishing(installed(), backend)
+}
+
+/// The same of these plugins.
+pub fn publishing(bin: &Path, backend: &str) -> Subject {
+    let mapping = |host: u16, container: u16, protocol: &str| json!({"hostPort": host, "containerPort": container, "protocol": protocol});
+    let mappings = [mapping(8080, 80, "tcp"), mapping(5353, 53, "udp")];
+    let conf = json!({"backend": backend, "hostPortTaken": "firstWins", "runtimeConfig": {"portMappings": mappings}});
+    Subject::new(bin, "portmap", conf).after(INTERFACE, addressed()).on(TOWARD).called(&format!("portmap {backend}"))
+}
+
+/// portmap with two ports of each container's own, in the midst of many of them, while others write into the same table. Whoever
+/// was killed and forgotten may have the ports of a later one, until a GC.
+pub fn crowded_ports(bin: &Path, backend: &str) -> Subject {
+    let mapping =
+        |port: u16, protocol: &str| json!({"hostPort": "$NUMBER", "containerPort": port, "protocol": protocol});
+    let mappings = json!({"portMappings": [mapping(80, "tcp"), mapping(53, "udp")]});
+    let conf = json!({"backend": backend, "hostPortTaken": "firstWins", "runtimeConfig": mappings});
+    among_others(&Subject::new(bin, "portmap", conf), backend)
+}
+
+/// A firewall that cuts containers off from each other, likewise.
+pub fn crowded_firewall(bin: &Path, backend: &str) -> Subject {
+    among_others(&Subject::new(bin, "firewall", json!({"backend": backend, "ingressPolicy": "isolated"})), backend)
+}
+
+/// The same with an interface that a bridge really connects. What is on the host of it goes with its container.
+pub fn connected(subject: &Subject) -> Subject {
+    let mut subject = subject.clone();
+    subject.after.iter_mut().for_each(|after| after.made = after.made.replace(INTERFACE, CONNECTION));
+    subject
+}
+
+fn among_others(subject: &Subject, backend: &str) -> Subject {
+    let subject = subject.called(&format!("{} {backend}", subject.plugin)).on(CROWDED);
+    let subject = if backend == "iptables" { subject.beside(WRITING) } else { subject };
+    subject.after(&format!("{INTERFACE} && {ADDRESSES}"), on_bridge_of_crowds())
+}
+
+/// A bridge of others', large enough for crowds, and chains of somebody's own.
+const CROWDED: &str = "ip link add cni0 address 0a:00:00:00:00:fe type bridge && ip link set cni0 up && ip address add 10.77.0.1/16 dev cni0 && \
+    ip address add fd00:77::1/64 dev cni0 nodad && \
+    for table in nat filter; do iptables -t $table -N OTHERS && ip6tables -t $table -N OTHERS || exit; done";
+
+/// Writes into them, and takes it back.
+const WRITING: &str = r"for of in iptables ip6tables; do
+    for table in nat filter; do
+        printf '*%s\n-A OTHERS -p tcp -j RETURN\n-D OTHERS -p tcp -j RETURN\nCOMMIT\n' $table
+    done | $of-restore --noflush || exit
+done";
+
+/// What bridge makes, in the place of a link that was another container's with the same number.
+const CONNECTION: &str = "nsenter --net=$HOST ip link del toward$NUMBER 2>/dev/null; \
+    ip link add eth0 type veth peer name toward$NUMBER netns $HOST && ip link set eth0 up && \
+    nsenter --net=$HOST ip link set toward$NUMBER master cni0 up";
+
+/// What an IPAM plugin gives a container, which is no other's, once the kernel has taken it up.
+const ADDRESSES: &str = "ip address add 10.77.$PLACE/16 dev eth0 && ip address add fd00:77::$NUMBER/64 dev eth0 nodad && \
+    timeout 5 sh -c 'until ip -6 route show table local | grep -q fd00:77::$NUMBER; do sleep 0.02; done'";
+
+/// What bridge answers then.
+fn on_bridge_of_crowds() -> Value {
+    let mut result = on_bridge_of_others();
+    result["ips"] = json!([{"address": "10.77.$PLACE/16", "gateway": "10.77.0.1", "interface": 2},
+        {"address": "fd00:77::$NUMBER/64", "gateway": "fd00:77::1", "interface": 2}]);
+    result
+}
+
+/// A link of the host toward containers.
+pub const TOWARD: &str =
+    "ip link add toward0 type bridge && ip link set toward0 up && ip address add 10.77.0.1/24 dev toward0";
+
 /// What makes an interface of others'.
 pub const INTERFACE: &str =
     "ip link add eth0 address 0a:00:00:00:00:01 type veth peer name peer0 && ip link set eth0 up";
@@ -89,6 +167,32 @@ pub fn interface_of_others() -> Value {
     json!({"cniVersion": "1.1.0", "interfaces": [
         {"name": "eth0", "mac": "0a:00:00:00:00:02"},
         {"name": "eth0", "mac": "0a:00:00:00:00:01", "mtu": 1500, "sandbox": "$NETNS"}]})
+}
+
+/// The same with an address of each family.
+pub fn addressed() -> Value {
+    let mut result = interface_of_others();
+    result["ips"] = json!([{"address": "10.77.0.2/24", "interface": 1}, {"address": "fd00:77::2/64", "interface": 1}]);
+    result
+}
+
+/// A firewall behind a bridge whose containers are cut off from each other.
+pub fn firewalled(backend: &str) -> Subject {
+    firewall(installed(), backend)
+}
+
+/// The same of these plugins.
+pub fn firewall(bin: &Path, backend: &str) -> Subject {
+    let conf = json!({"backend": backend, "ingressPolicy": "isolated"});
+    let subject = Subject::new(bin, "firewall", conf).called(&format!("firewall {backend}"));
+    subject.after(INTERFACE, on_bridge_of_others()).on("ip link add cni0 type bridge")
+}
+
+/// What bridge answers. Nobody is there to be a gateway.
+pub fn on_bridge_of_others() -> Value {
+    json!({"cniVersion": "1.1.0", "interfaces": [{"name": "cni0"}, {"name": "peer0"}, {"name": "eth0", "sandbox": "$NETNS"}],
+        "ips": [{"address": "10.77.0.2/24", "interface": 2},
+                {"address": "fd00:77::2/64", "interface": 2}]})
 }
 
 /// A bridge that checks MACs.

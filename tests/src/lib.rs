@@ -13,6 +13,8 @@ pub mod runtimes;
 pub mod scene;
 pub mod tampering;
 pub mod transcripts;
+pub mod upper;
+pub mod way;
 pub mod world;
 
 use std::os::unix::fs::PermissionsExt;
@@ -20,12 +22,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use cnikit_testkit::Subject;
+use cnikit_testkit::{Subject, cache};
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
-const NAMES: [&str; 9] =
-    ["bridge", "flannel", "host-local", "ipvlan", "loopback", "macvlan", "ptp", "static", "tuning"];
+pub const NAMES: [&str; 11] = [
+    "bridge",
+    "firewall",
+    "flannel",
+    "host-local",
+    "ipvlan",
+    "loopback",
+    "macvlan",
+    "portmap",
+    "ptp",
+    "static",
+    "tuning",
+];
 
 /// Where cargo puts what it builds beside this test: `target/TRIPLE/PROFILE`.
 pub fn built() -> PathBuf {
@@ -102,20 +115,25 @@ pub fn apart() -> &'static Path {
     })
 }
 
-/// Where `scripts/needs` keeps what it unpacks and does not install.
-fn cache() -> PathBuf {
-    std::env::var_os("CNIKIT_CACHE").map_or_else(|| "/var/tmp/cnikit".into(), PathBuf::from)
-}
-
 /// Where the reference's plugins are: the packaged ones, 1.1.1, and the newest, 1.9.1. That they are missing is an error that
 /// says how to get them.
 pub fn references() -> [PathBuf; 2] {
-    let packaged = (PathBuf::from("/usr/lib/cni"), "install the package containernetworking-plugins");
-    let newest = (cache().join("reference/usr/lib/cni"), "`scripts/test` unpacks it there before its tests");
-    [packaged, newest].map(|(dir, remedy)| {
-        assert!(dir.join("bridge").exists(), "the reference's plugins are not in {}: {remedy}", dir.display());
-        dir
-    })
+    let packaged = there("/usr/lib/cni".into(), "install the package containernetworking-plugins");
+    [packaged, unpacked("reference/usr/lib/cni")]
+}
+
+/// Where the newest ones are with the last flannel that the reference had, 0.9.0.
+pub fn reference_with_flannel() -> PathBuf {
+    unpacked("reference-flannel")
+}
+
+fn unpacked(name: &str) -> PathBuf {
+    there(cache().join(name), "`scripts/test` unpacks it there before its tests")
+}
+
+fn there(dir: PathBuf, remedy: &str) -> PathBuf {
+    assert!(dir.join("bridge").exists(), "the reference's plugins are not in {}: {remedy}", dir.display());
+    dir
 }
 
 /// The reference's cnitool, 1.3.0, with its libcni. That it is missing is an error, as with its plugins.
@@ -161,16 +179,25 @@ pub fn subnet_env(subnets: [&str; 2], mtu: u32) -> String {
     )
 }
 
+/// What flanneld wrote on some host, in a file that stays.
+pub fn subnet_file(name: &str, text: &str) -> PathBuf {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    let dir = DIR.get_or_init(|| {
+        let dir = tempfile::tempdir_in(built()).unwrap().keep();
+        remove_at_exit(&dir);
+        dir
+    });
+    // Whole for whoever reads it, and the same each time.
+    let mut file = tempfile::NamedTempFile::new_in(dir).unwrap();
+    std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+    file.persist(dir.join(name)).unwrap();
+    dir.join(name)
+}
+
 /// flannel over a bridge that masquerades, where flanneld wrote what it has to.
 pub fn flannel() -> Subject {
-    static FILE: OnceLock<PathBuf> = OnceLock::new();
-    let file = FILE.get_or_init(|| {
-        let dir = tempfile::tempdir_in(built()).unwrap().keep();
-        std::fs::write(dir.join("subnet.env"), subnet_env(["10.77.0.1/24", "fd00:77::1/64"], 1450)).unwrap();
-        remove_at_exit(&dir);
-        dir.join("subnet.env")
-    });
-    let delegate = json!({"isDefaultGateway": true, "ipMasqBackend": "nftables"});
+    let file = subnet_file("subnet.env", &subnet_env(["10.77.0.1/24", "fd00:77::1/64"], 1450));
+    let delegate = json!({"type": "bridge", "isDefaultGateway": true, "ipMasqBackend": "nftables"});
     let ipam = json!({"type": "host-local"});
     subject("flannel", json!({"subnetFile": file, "dataDir": "$DIR/flannel", "delegate": delegate, "ipam": ipam}))
 }
@@ -183,12 +210,18 @@ pub fn flooded() -> Vec<(Subject, usize)> {
         of(plugin, keys).called(&format!("{plugin} with {backend}"))
     };
     vec![
-        (of("bridge", json!({"isDefaultGateway": true, "ipam": dual_stack()})), 4),
-        (masquerading("bridge", "nftables"), 2),
-        (masquerading("bridge", "iptables"), 1), // programs that wait for each other
-        (masquerading("ptp", "nftables"), 2),
-        (of("host-local", json!({"ipam": dual_stack()})), 1),
-        (harmed::on_master(), 1),
+        (of("bridge", json!({"isDefaultGateway": true, "ipam": dual_stack()})), 8),
+        (masquerading("bridge", "nftables"), 4),
+        (masquerading("bridge", "iptables"), 2), // programs that wait for each other
+        (masquerading("ptp", "nftables"), 4),
+        (of("host-local", json!({"ipam": dual_stack()})), 2),
+        (harmed::on_master(), 2),
+        (harmed::tuning(), 2),
+        (harmed::delegating("in one process"), 2),
+        (harmed::crowded_ports(installed(), "nftables"), 1),
+        (harmed::crowded_ports(installed(), "iptables"), 1),
+        (harmed::crowded_firewall(installed(), "nftables"), 1),
+        (harmed::crowded_firewall(installed(), "iptables"), 1),
     ]
 }
 
@@ -276,14 +309,30 @@ pub fn script(text: &str, conf: Value) -> (tempfile::TempDir, Subject) {
 
 /// A directory of plugins in which that of a subject is followed by a line of shell; its answer and exit status are its own.
 pub fn wrapped(subject: &Subject, line: &str) -> tempfile::TempDir {
+    in_place_of(subject, &format!("'{}' || exit\n{line}", subject.bin.join(&subject.plugin).display()))
+}
+
+/// One in which that of a subject runs under strace(1), and what it asks of the kernel, of these calls: each with its arguments,
+/// as often as this is asked.
+pub fn traced(subject: &Subject, calls: &str) -> (tempfile::TempDir, impl Fn() -> Vec<String> + use<>) {
+    let real = subject.bin.join(&subject.plugin);
+    let bin = in_place_of(subject, &format!("exec strace -f -o \"$0.calls\" -e trace={calls} '{}'", real.display()));
+    let file = bin.path().join(format!("{}.calls", subject.plugin));
+    let said = move || {
+        let text = std::fs::read_to_string(&file).unwrap();
+        text.lines().filter_map(|line| Some(line.split_once(' ')?.1.trim().to_owned())).collect()
+    };
+    (bin, said)
+}
+
+/// A directory of plugins in which a script stands in the place of a subject's.
+fn in_place_of(subject: &Subject, text: &str) -> tempfile::TempDir {
     let bin = tempfile::tempdir().unwrap();
-    for name in NAMES {
+    for name in NAMES.iter().filter(|name| **name != subject.plugin) {
         std::os::unix::fs::symlink(subject.bin.join(name), bin.path().join(name)).unwrap();
     }
-    let (real, script) = (subject.bin.join(&subject.plugin), bin.path().join(&subject.plugin));
-    std::fs::remove_file(&script).unwrap();
-    let text = format!("#!/bin/sh\n'{}' || exit\n{line}\n", real.display());
-    std::fs::write(&script, text).unwrap();
+    let script = bin.path().join(&subject.plugin);
+    std::fs::write(&script, format!("#!/bin/sh\n{text}\n")).unwrap();
     std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
     bin
 }

@@ -26,7 +26,7 @@ use cnikit_testkit::{Container, Host, Said, Subject};
 use serde_json::Value;
 
 use crate::world::UNTIL_DETECTED;
-use crate::{bin, references};
+use crate::{bin, reference_with_flannel, references};
 
 /// A release of the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub enum Release {
     Packaged,
     /// The one that the contract describes: 1.9.1.
     Newest,
+    /// The last that had a flannel, 0.9.0, among the plugins of the newest.
+    WithFlannel,
 }
 
 impl Release {
@@ -44,6 +46,7 @@ impl Release {
         match self {
             Release::Packaged => packaged,
             Release::Newest => newest,
+            Release::WithFlannel => reference_with_flannel(),
         }
     }
 
@@ -52,6 +55,7 @@ impl Release {
         match self {
             Release::Packaged => "1.1.1",
             Release::Newest => "1.9.1",
+            Release::WithFlannel => "0.9.0",
         }
     }
 
@@ -60,6 +64,7 @@ impl Release {
         match self {
             Release::Packaged => "1.0.0",
             Release::Newest => "1.1.0",
+            Release::WithFlannel => "0.4.0",
         }
     }
 }
@@ -89,7 +94,9 @@ impl Node<'_> {
         let (host, container) = (Host::new(), Host::new().container());
         host.sh(row.on_host);
         container.sh(row.inside);
-        std::fs::write(host.dir().join("resolv.conf"), rows::RESOLV_CONF).unwrap();
+        for (name, text) in [("resolv.conf", rows::RESOLV_CONF), ("subnet.env", rows::SUBNET_ENV)] {
+            std::fs::write(host.dir().join(name), text).unwrap();
+        }
         Node { row, release, host, container, blind: false }
     }
 
@@ -235,7 +242,7 @@ fn play(row: &Row, release: Release) -> Result<Found, String> {
     let said = theirs.verdict(Who::Ours, "DEL", &theirs.container.path(), &added);
     found.deleted("of theirs by ours", &said, SUCCESS, &theirs.state(&added), &usual);
     let said = ours.verdict(Who::Theirs, "DEL", &ours.container.path(), &added_ours);
-    found.deleted("of ours by theirs", &said, &usual.deleted, &ours.state(&added_ours), &usual);
+    found.deleted("of ours by theirs", &said, &usual.deleted, &unmarked(ours.state(&added_ours)), &usual);
     found.gone(row, release, &usual)?;
     Ok(found)
 }
@@ -323,6 +330,12 @@ pub fn alike(release: Release, rows: &[Row]) {
         }
     });
     report.into_inner().unwrap().judge(&rows, release);
+}
+
+/// Without markers of whose rules of the firewall are: they do nothing, and the reference, which does not know them, leaves them
+/// to the next of ours.
+fn unmarked(lines: BTreeSet<String>) -> BTreeSet<String> {
+    lines.into_iter().filter(|line| !line.contains("CNI-FORWARD-OWNERS")).collect()
 }
 
 /// As long as a namespace that nobody holds may take to go.

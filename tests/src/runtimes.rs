@@ -14,6 +14,6 @@ mod trials;
 pub use containerd::{Containerd, Edition, Pod, Sandbox};
 pub use image::IMAGE;
 pub use node::{HINTS, Node};
-pub use page::{CONFLIST, file, files, network};
+pub use page::{CONFLIST, file, files, network, with_backend};
 pub use plugins::Maker;
 pub use trials::trials;

@@ -186,8 +186,83 @@ pub const TUNING: [Tampering; 9] = [
     tampering("ip link del eth0", "interface eth0: wanted in the container, found none"),
 ];
 
+/// What portmap makes with nftables, as [`publishing`](crate::harmed::publishing) says.
+pub const PORTS: [Tampering; 8] = [
+    on_ports("nft flush chain ip cni_hostport hostports", "tcp dport 8080 dnat to 10.77.0.2:80"),
+    on_ports("nft flush chain ip6 cni_hostport masquerading", "ip6 saddr fd00:77::2 ip6 daddr fd00:77::2 masquerade"),
+    on_ports(
+        "nft flush chain ip cni_hostport prerouting",
+        "chain prerouting of table ip cni_hostport begins with nothing",
+    ),
+    on_ports("nft flush chain ip6 cni_hostport output", "chain output of table ip6 cni_hostport begins with nothing"),
+    on_ports(
+        "nft flush chain ip cni_hostport hostports_all",
+        "chain hostports_all of table ip cni_hostport begins with nothing",
+    ),
+    on_ports("nft flush set ip6 cni_hostport hostports_in_use", "element udp . 5353 of set hostports_in_use"),
+    on_ports("nft delete table ip cni_hostport", "table ip cni_hostport is missing"),
+    on_ports("echo 0 > /proc/sys/net/ipv4/conf/toward0/route_localnet", "route_localnet: wanted 1, found 0"),
+];
+
+const fn on_ports(line: &'static str, names: &'static str) -> Tampering {
+    Tampering { line, inside: false, names }
+}
+
 const fn tampering(line: &'static str, names: &'static str) -> Tampering {
     Tampering { line, inside: true, names }
+}
+
+/// What firewall makes with iptables, as [`firewall`](crate::harmed::firewall) says; the last takes the others with it.
+pub const FIREWALL: [Tampering; 14] = [
+    tampered(
+        "iptables -D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD",
+        "from chain FORWARD of",
+    ),
+    tampered("ip6tables -I FORWARD -j ACCEPT", "chain FORWARD of table filter of ip6tables does not begin with"),
+    tampered("iptables -I FORWARD 3 -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD", "each once"),
+    tampered("iptables -D CNI-FORWARD 1", "-j CNI-ADMIN` is missing from chain CNI-FORWARD"),
+    tampered("iptables -I CNI-FORWARD -j DROP", "chain CNI-FORWARD of table filter of iptables does not begin with"),
+    tampered(
+        "iptables -D CNI-FORWARD -s 10.77.0.2 -j ACCEPT",
+        "`-s 10.77.0.2/32 -j ACCEPT` is missing from chain CNI-FORWARD",
+    ),
+    tampered("ip6tables -D CNI-FORWARD 2", "RELATED,ESTABLISHED -j ACCEPT` is missing from chain CNI-FORWARD"),
+    tampered("iptables -D CNI-ISOLATION-STAGE-1 1", "-i cni0 -o cni0 -m comment"),
+    tampered("ip6tables -D CNI-ISOLATION-STAGE-1 2", "-i cni0 ! -o cni0 -m comment"),
+    tampered(
+        "iptables -I CNI-ISOLATION-STAGE-1 -j RETURN",
+        "chain CNI-ISOLATION-STAGE-1 of table filter of iptables does",
+    ),
+    tampered("iptables -D CNI-ISOLATION-STAGE-2 1", "-o cni0 -m comment"),
+    tampered("ip6tables -D CNI-ISOLATION-STAGE-2 2", "-j RETURN` is missing from chain CNI-ISOLATION-STAGE-2"),
+    tampered("ip link del cni0", "needs a bridge, and prevResult has cni0, peer0"),
+    tampered(
+        "iptables -F; iptables -X; ip6tables -F; ip6tables -X",
+        "from chain CNI-FORWARD of table filter of ip6tables",
+    ),
+];
+
+/// What it makes with nftables.
+pub const FIREWALL_NFTABLES: [Tampering; 6] = [
+    tampered("nft flush chain inet cni_firewall owners", "rule `ip saddr 10.77.0.2 accept comment"),
+    tampered(
+        "nft flush chain inet cni_firewall forward",
+        "chain forward of table inet cni_firewall begins with nothing",
+    ),
+    tampered(
+        "nft flush chain inet cni_firewall admins",
+        "rule `jump CNI-ADMIN comment \"operator:CNI-ADMIN\"` is missing from chain admins",
+    ),
+    tampered(
+        "nft flush set inet cni_firewall ipv4",
+        "element 10.77.0.2 of set ipv4 of table inet cni_firewall is missing",
+    ),
+    tampered("nft flush set inet cni_firewall isolated", "of set isolated of table inet cni_firewall is missing"),
+    tampered("nft delete table inet cni_firewall", "table inet cni_firewall is missing"),
+];
+
+const fn tampered(line: &'static str, names: &'static str) -> Tampering {
+    Tampering { line, inside: false, names }
 }
 
 /// Masquerade with iptables.

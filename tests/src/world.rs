@@ -23,9 +23,19 @@ fn reaches(host: &Host, address: &str) -> bool {
     host.try_sh(&format!("ping -n -q -c 1 -w 5 {address}")).0
 }
 
-/// One echo request, and a second for its answer: whoever asks a neighbour that is not there any more has lost it.
+/// One echo request, and ten seconds for its answer: a machine may be busy.
 pub fn ping(address: &str) -> String {
+    format!("ping -n -q -c 1 -W 10 {address}")
+}
+
+/// One echo request, and a second for its answer: of what is not to be reached.
+pub fn ping_once(address: &str) -> String {
     format!("ping -n -q -c 1 -W 1 {address}")
+}
+
+/// Of what may well not be reached: two, for whoever asks a neighbour that is not there any more has lost the first.
+pub fn ping_briefly(address: &str) -> String {
+    format!("{0} || {0}", ping_once(address))
 }
 
 /// A container goes on talking to an address, without a loss, while something else happens and after it.

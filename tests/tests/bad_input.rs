@@ -28,15 +28,28 @@ enum Stdin {
     Raw(fn() -> Vec<u8>),
 }
 
-const ALL: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "loopback", "flannel", "host-local", "static", "tuning"];
+const ALL: &[&str] = &[
+    "bridge",
+    "ptp",
+    "macvlan",
+    "ipvlan",
+    "loopback",
+    "flannel",
+    "host-local",
+    "static",
+    "tuning",
+    "firewall",
+    "portmap",
+];
 /// They enter the container.
-const MAIN: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "loopback", "flannel", "tuning"];
+const MAIN: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "loopback", "flannel", "tuning", "firewall", "portmap"];
 const ASKING_IPAM: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan"];
 const MASQUERADING: &[&str] = &["bridge", "ptp"];
 const ON_A_MASTER: &[&str] = &["macvlan", "ipvlan"];
 const KNOWING_ARGS: &[&str] = &["bridge", "macvlan", "host-local", "static", "tuning"];
 const IPAM: &[&str] = &["host-local", "static"];
 const TUNING: &[&str] = &["tuning"];
+const FIREWALL: &[&str] = &["firewall"];
 
 /// A host on which nothing may ever appear, and what calls refer to.
 struct Scene {
@@ -62,7 +75,7 @@ impl Scene {
         let addresses = json!([{"address": "10.77.0.9/24", "gateway": "10.77.0.1"}]);
         let written = json!({"type": "static", "addresses": addresses, "routes": [{"dst": "0.0.0.0/0"}]});
         match plugin {
-            "loopback" => {}
+            "loopback" | "firewall" | "portmap" => {}
             "tuning" => conf["dataDir"] = json!(self.host.dir().join("tuning")),
             "static" => conf["ipam"] = written,
             _ => conf["ipam"] = ipam,
@@ -452,6 +465,10 @@ const KEYS: &[(&[&str], &str, Type)] = &[
     (TUNING, "/args/cni/mtu", Integer),
     (TUNING, "/args/cni/txQLen", Integer),
     (TUNING, "/args/cni/allmulti", Bool),
+    (FIREWALL, "/backend", Text),
+    (FIREWALL, "/iptablesAdminChainName", Text),
+    (FIREWALL, "/firewalldZone", Text),
+    (FIREWALL, "/ingressPolicy", Text),
     (IPAM, "/ipam", Object),
     (&["host-local"], "/ipam/dataDir", Text),
     (&["host-local"], "/ipam/resolvConf", Text),
@@ -591,6 +608,83 @@ fn values_of_tuning() -> Vec<Bad> {
     ]
 }
 
+/// Values of firewall's keys that cannot be.
+fn values_of_firewall() -> Vec<Bad> {
+    let firewall = |pointer, value: Value, says: &str| bad(FIREWALL, "ADD", [(pointer, value)], 7, says);
+    let cannot = "cannot be the name of a chain";
+    vec![
+        bad(FIREWALL, "ADD", NONE, 7, "Required prevResult missing"),
+        firewall("/backend", json!("ipfw"), "unknown backend: \"ipfw\""),
+        firewall("/ingressPolicy", json!("closed"), "unknown ingress policy: \"closed\""),
+        firewall("/iptablesAdminChainName", json!("a chain"), cannot),
+        firewall("/iptablesAdminChainName", json!("-F"), cannot),
+        firewall("/iptablesAdminChainName", json!("a-chain-of-twenty-nine-letters"), cannot),
+        firewall("/iptablesAdminChainName", json!("CNI-FORWARD"), "is taken for something else"),
+        firewall("/iptablesAdminChainName", json!("DROP"), "is taken for something else"),
+        firewall("/iptablesAdminChainName", json!("owners"), "is taken for something else"),
+        firewall("/iptablesAdminChainName", json!("admins"), "is taken for something else"),
+        firewall("/iptablesAdminChainName", json!("forward"), "is taken for something else"),
+        bad(
+            FIREWALL,
+            "ADD",
+            [
+                ("/ingressPolicy", json!("isolated")),
+                ("/prevResult", json!({"interfaces": [{"name": "lo"}], "ips": [{"address": "10.77.0.2/24"}]})),
+            ],
+            7,
+            "ingressPolicy \"isolated\" needs a bridge, and prevResult has lo",
+        ),
+    ]
+}
+
+/// Values of portmap's keys that cannot be.
+fn values_of_portmap() -> Vec<Bad> {
+    fn several<const N: usize>(keys: [(&str, Value); N], says: &str) -> Bad {
+        bad(&["portmap"], "ADD", keys, 7, says)
+    }
+    let one = |pointer, value: Value, says: &str| several([(pointer, value)], says);
+    let mapping = |key: &str, value: Value, says: &str| {
+        let mut mapping = json!({"hostPort": 80, "containerPort": 80, "protocol": "tcp"});
+        mapping[key] = value;
+        one("/runtimeConfig/portMappings", json!([mapping]), says)
+    };
+    let (bit, chain) = (("/markMasqBit", json!(5)), ("/externalSetMarkChain", json!("X")));
+    let for_iptables = ("/conditionsV4", json!(["-s", "10.0.0.0/8"]));
+    let for_nftables = ("/conditionsV6", json!(["ip6 saddr fd00::/8"]));
+    let backend = |name: &str| ("/backend", json!(name));
+    let loopback = json!([{"hostPort": 80, "containerPort": 80, "protocol": "tcp", "hostIP": "::ffff:127.0.0.1"}]);
+    vec![
+        bad(&["portmap"], "ADD", NONE, 7, "Required prevResult missing"),
+        several([bit, chain.clone()], "failed to parse config: Cannot specify externalSetMarkChain and markMasqBit"),
+        one("/markMasqBit", json!(32), "MasqMarkBit must be between 0 and 31"),
+        one("/markMasqBit", json!(-1), "MasqMarkBit must be between 0 and 31"),
+        several(
+            [backend("nftables"), chain.clone(), for_iptables.clone()],
+            "nftables backend was requested but configuration contains iptables-specific options \
+             [externalSetMarkChain conditionsV4]",
+        ),
+        several(
+            [backend("iptables"), for_nftables.clone()],
+            "iptables backend was requested but configuration contains nftables-specific options [conditionsV6]",
+        ),
+        several([for_iptables, for_nftables], "nftables-specific options [conditionsV6]"),
+        several([backend("foo"), chain], "foo backend was requested but"),
+        one("/backend", json!("foo"), "unrecognized backend \"foo\""),
+        one("/backend", json!(""), "unrecognized backend \"\""),
+        one("/hostPortTaken", json!("maybe"), "hostPortTaken"),
+        mapping("containerPort", json!(0), "Invalid container port number: 0"),
+        mapping("hostPort", json!(-1), "Invalid host port number: -1"),
+        mapping("hostPort", json!(70_000), "Invalid host port number: 70000"),
+        mapping("protocol", json!("icmp"), "unknown protocol \"icmp\" of host port 80"),
+        mapping("hostIP", json!("localhost"), "hostIP \"localhost\" of host port 80 is no address"),
+        mapping("hostIP", json!("::1"), "the kernel lets nothing from ::1 leave the host"),
+        several(
+            [("/snat", json!(false)), ("/runtimeConfig/portMappings", loopback)],
+            "hostIP 127.0.0.1 of host port 80: without snat the kernel lets nothing",
+        ),
+    ]
+}
+
 /// Values of host-local's keys that cannot be.
 fn values_of_host_local() -> Vec<Bad> {
     let host_local = |pointer, value: Value, says: &str| bad(&["host-local"], "ADD", [(pointer, value)], 7, says);
@@ -663,7 +757,15 @@ fn values_of_flannel() -> Vec<Bad> {
 fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_nothing() {
     let scene = Scene::new();
     let (before, inside) = (Snapshot::of(&scene.host), Snapshot::inside(&scene.container));
-    let values = [values(), values_of_host_local(), values_of_static(), values_of_flannel(), values_of_tuning()];
+    let values = [
+        values(),
+        values_of_host_local(),
+        values_of_static(),
+        values_of_flannel(),
+        values_of_tuning(),
+        values_of_firewall(),
+        values_of_portmap(),
+    ];
     let table = [documents(), variables(), names(), sandboxes(&scene), args(), types(&scene)].into_iter().chain(values);
     let mut wrong = Vec::new();
     for bad in table.flatten() {

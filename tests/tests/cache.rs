@@ -4,9 +4,12 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, Networks, Runtime, Said, State, Valid};
+use cnikit_process::Deadline;
 use cnikit_tests::scene::{ANSWER, Scene};
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
 use serde_json::{Value, json};
@@ -217,7 +220,12 @@ fn mounted<T: Send>(scene: &Scene, work: impl FnOnce() -> T + Send) -> T {
 
 fn read_only(dir: &Path, on: bool) {
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | if on { MsFlags::MS_RDONLY } else { MsFlags::empty() };
-    mount(None::<&str>, dir, None::<&str>, flags, None::<&str>).unwrap();
+    // What is open for writing keeps a mount from being read-only, and whoever another test starts has until its exec what we
+    // had open when it was forked.
+    let patience = Deadline::after(Duration::from_secs(30));
+    while let Err(error) = mount(None::<&str>, dir, None::<&str>, flags, None::<&str>) {
+        assert!(error == Errno::EBUSY && patience.pause(Duration::from_millis(5)), "{}: {error}", dir.display());
+    }
 }
 
 #[test]

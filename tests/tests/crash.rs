@@ -1,7 +1,8 @@
 //! The power goes, and takes with it what was never synced.
 
 use cnikit_testkit::{Subject, crash};
-use cnikit_tests::{installed, script};
+use cnikit_tests::harmed::tuning;
+use cnikit_tests::{flannel, installed, script, subnet_env, subnet_file};
 use serde_json::json;
 
 fn of(plugin: &str) -> Subject {
@@ -13,12 +14,26 @@ fn of(plugin: &str) -> Subject {
 
 #[test]
 fn host_local_survives_a_power_cut() {
-    crash::survives(&of("host-local"), 80);
+    crash::survives(&of("host-local"), 40);
 }
 
 #[test]
 fn bridge_survives_a_power_cut() {
-    crash::survives(&of("bridge"), 12);
+    crash::survives(&of("bridge"), 6);
+}
+
+/// The record of old values, wherever it is kept: here on a disk.
+#[test]
+fn tuning_survives_a_power_cut() {
+    crash::survives(&tuning(), 8);
+}
+
+/// What the delegate was handed, beside the delegate's own.
+#[test]
+fn flannel_survives_a_power_cut() {
+    let env = subnet_env(["10.77.0.1/29", "fd00:77::1/125"], 1450);
+    let few = json!(subnet_file("few.env", &env));
+    crash::survives(&Subject { bin: installed().to_owned(), ..flannel().with("subnetFile", few) }, 4);
 }
 
 /// Whose file lost its content, his address is nobody's for ever.

@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use cnikit_testkit::snapshot::HINTS;
-use cnikit_testkit::{Host, Said, Snapshot, Subject};
+use cnikit_testkit::{Container, Host, Said, Snapshot, Subject};
 use cnikit_tests::mixed::Release;
 use cnikit_tests::world::undisturbed;
-use cnikit_tests::{bin, flannel, subnet_env};
+use cnikit_tests::{bin, flannel, subnet_env, traced};
 use serde_json::{Value, json};
 
 /// What is kept on a host, by the names of the files.
@@ -79,6 +79,22 @@ fn the_delegate_is_handed_what_the_runtime_says_and_its_answer_is_passed_on() {
     assert_eq!(called(&subject).len(), 3, "nothing is kept, so there is nothing to delete");
 }
 
+/// Nor is an IPAM plugin's.
+#[test]
+fn a_delegate_of_the_same_binary_is_no_process_of_its_own() {
+    let host = Host::new();
+    let subject = flannel().at(host.dir());
+    for (apart, processes) in [(false, 1), (true, 3)] {
+        let plugins = Subject { bin: if apart { cnikit_tests::apart() } else { bin() }.to_owned(), ..subject.clone() };
+        let (dir, calls) = traced(&plugins, "execve,clone,clone3,fork,vfork");
+        let (traced, container) = (Subject { bin: dir.path().to_owned(), ..plugins }, host.container());
+        let result = traced.add(&host, "c-one", &container);
+        let executed = calls().iter().filter(|call| call.starts_with("execve(") && call.ends_with("= 0")).count();
+        assert_eq!(executed, processes, "{:#?}", calls());
+        subject.del(&host, "c-one", &container, &result);
+    }
+}
+
 #[test]
 fn what_is_kept_goes_only_after_a_del_that_succeeded() {
     let (host, container) = (Host::new(), Host::new().container());
@@ -112,6 +128,24 @@ fn a_delegate_that_failed_is_asked_to_delete_unless_something_else_may_be_there(
     let (_, text) = always.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     assert!(text.contains("not all could be undone"), "{text}");
     assert_eq!(kept(&host), ["c-one"], "DEL will need it");
+}
+
+/// A power cut may leave what the delegate had and not what was kept here. Then a runtime that could not add deletes, and adds
+/// once more.
+#[test]
+fn what_the_delegate_still_has_is_within_reach_of_del_when_nothing_is_kept() {
+    let host = Host::new();
+    let subject = flannel().at(host.dir());
+    let add = |container: &Container| subject.call(&host, "ADD", "c-one", &container.path(), &[]);
+    let cut = host.container();
+    add(&cut).ok();
+    cut.sh("ip link del eth0");
+    fs::remove_file(host.dir().join("flannel/c-one")).unwrap();
+    let fresh = host.container();
+    assert_eq!(add(&fresh).refused().0, 104);
+    subject.call(&host, "DEL", "c-one", &fresh.path(), &[]).ok();
+    assert!(kept(&host).is_empty());
+    add(&fresh).ok();
 }
 
 #[test]
@@ -309,6 +343,35 @@ fn what_one_kept_the_other_can_delete_by() {
         subject.call(&host, "DEL", "c-one", &container.path(), &more).ok();
         assert!(!host.sh("ip -o link").contains("veth") && kept(&host).is_empty());
     }
+}
+
+#[test]
+fn what_the_reference_kept_of_a_running_interface_is_not_taken_for_that_of_another() {
+    let host = Host::new();
+    let (subject, before, container) = (flannel().at(host.dir()), Snapshot::of(&host), host.container());
+    let result = subject.add(&host, "c-one", &container);
+    unmark(&host.dir().join("flannel/c-one"));
+    let of_eth1 = |verb: &str, path: &str| {
+        subject
+            .call_raw(&host, verb, "c-one", path, subject.conf.to_string().as_bytes(), &[("CNI_IFNAME", "eth1")])
+            .ok()
+    };
+    of_eth1("ADD", &container.path());
+    assert_eq!(kept(&host).len(), 2);
+    for left in [1, 1] {
+        undisturbed(&container, "10.77.0.1", || of_eth1("DEL", &container.path()));
+        assert_eq!(kept(&host).len(), left, "the first has gone with its own, the second finds that of eth0");
+    }
+    subject.check(&host, "c-one", &container, &result).ok();
+    subject.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
+    let left = Snapshot::of(&host).added_since(&before, &cnikit_testkit::life::SHARED);
+    assert!(left.is_empty() && kept(&host).is_empty(), "{left:#?}");
+    // Where nothing else runs there is nobody else whose it could be.
+    subject.add(&host, "c-one", &container);
+    unmark(&host.dir().join("flannel/c-one"));
+    container.sh("ip link delete eth0");
+    subject.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
+    assert!(kept(&host).is_empty());
 }
 
 /// Our flannel among the plugins of the reference.

@@ -53,17 +53,15 @@ fn documented() -> Vec<Documented> {
         of_interface::<ptp::Ptp>("ptp", json!({"ipam": host_local})),
         of_interface::<macvlan::Macvlan>("macvlan", json!({})),
         of_interface::<ipvlan::Ipvlan>("ipvlan", json!({})),
-        Documented {
-            name: "tuning",
-            keys: keys::of_plugin::<tuning::Tuning>(
-                <tuning::Tuning as ChainedPlugin>::SOURCES,
-                <tuning::Tuning as ChainedPlugin>::KNOWN_ARGS,
-            ),
-            read: shown::<tuning::Tuning>,
-            // Where something is kept makes a difference if there is something to keep.
-            base: json!({"sysctl": {"net.core.somaxconn": "1"}, "mtu": 1450}),
-            under: "",
-        },
+        // Where something is kept makes a difference if there is something to keep.
+        of_chained::<tuning::Tuning>("tuning", json!({"sysctl": {"net.core.somaxconn": "1"}, "mtu": 1450})),
+        of_chained::<firewall::Firewall>("firewall", json!({})),
+        // What is published makes a difference if there is an address that it leads to.
+        of_chained::<portmap::Portmap>(
+            "portmap",
+            json!({"runtimeConfig": {"portMappings": [{"hostPort": 80, "containerPort": 80, "protocol": "tcp"}]},
+                "prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.87.0.2/24"}]}}),
+        ),
         Documented {
             name: "host-local",
             keys: [
@@ -99,6 +97,10 @@ fn documented() -> Vec<Documented> {
 fn of_interface<P: InterfacePlugin + Debug>(name: &'static str, base: Value) -> Documented {
     let (sources, args) = (Interface::<P>::SOURCES, Interface::<P>::KNOWN_ARGS);
     Documented { name, keys: keys::of_plugin::<P>(sources, args), read: shown::<P>, base, under: "" }
+}
+
+fn of_chained<P: ChainedPlugin + Debug>(name: &'static str, base: Value) -> Documented {
+    Documented { name, keys: keys::of_plugin::<P>(P::SOURCES, P::KNOWN_ARGS), read: shown::<P>, base, under: "" }
 }
 
 fn shown<P: DeserializeOwned + Debug>(conf: &Value) -> String {

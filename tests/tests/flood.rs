@@ -5,11 +5,12 @@ use std::time::Duration;
 use cnikit_testkit::campaign::is_whole;
 use cnikit_testkit::soak::Soak;
 use cnikit_testkit::{Host, Subject, flood};
+use cnikit_tests::harmed::{INTERFACE, interface_of_others};
 use cnikit_tests::{dual_stack, flooded, installed, script};
 use serde_json::{Value, json};
 
 /// How many operations all floods have together.
-const OPERATIONS: usize = 20_000;
+const OPERATIONS: usize = 4_000;
 const WHOLE: usize = 100_000;
 
 #[test]
@@ -35,6 +36,14 @@ fn a_plugin_that_forgets_what_a_kill_left_is_found() {
         json!({}),
     );
     flood::holds(&subject, 1500);
+}
+
+#[test]
+#[should_panic(expected = "not given back in the namespace of")]
+fn a_chained_plugin_that_gives_nothing_back_is_found() {
+    let text = r#"[ $CNI_COMMAND != ADD ] || { nsenter --net="$CNI_NETNS" ip link set eth0 mtu 1400 && echo '{}'; }"#;
+    let (_bin, subject) = script(text, json!({}));
+    flood::holds(&subject.after(INTERFACE, interface_of_others()), 300);
 }
 
 #[test]

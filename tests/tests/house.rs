@@ -11,13 +11,14 @@ use cnikit_testkit::Host;
 use serde_json::{Value, json};
 
 /// Who may know whom: an edge leads to a smaller row only. Every other plugin is row 6.
-const ROWS: [(&str, u8); 18] = [
+const ROWS: [(&str, u8); 19] = [
     ("crates/types", 0),
     ("crates/netns", 0),
     ("crates/store", 0),
     ("crates/process", 0),
     ("crates/netlink", 1),
     ("crates/invoke", 1),
+    ("crates/firewalld", 1),
     ("crates/reservations", 1),
     ("crates/netfilter", 2),
     ("crates/skel", 2),

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cnikit_testkit::{Host, Subject};
+use cnikit_tests::NAMES;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -93,8 +94,6 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, (u64, u32, i64, Vec<u8>)> {
     found
 }
 
-const OURS: [&str; 9] = ["bridge", "flannel", "host-local", "ipvlan", "loopback", "macvlan", "ptp", "static", "tuning"];
-
 /// As the packaged reference would answer.
 const FOREIGN: &str = "#!/bin/sh\necho '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"1.0.0\"]}'\n";
 
@@ -102,12 +101,12 @@ const FOREIGN: &str = "#!/bin/sh\necho '{\"cniVersion\":\"1.0.0\",\"supportedVer
 fn every_plugin_is_a_hard_link_to_one_file() {
     let node = Node::new();
     node.install();
-    for plugin in OURS {
+    for plugin in NAMES {
         assert_eq!(node.inode(plugin), node.inode("cni-plugins"), "{plugin}");
         assert!(node.version(plugin).contains("cnikit"), "{plugin}");
     }
     let names: Vec<_> = node.files().into_keys().collect();
-    assert_eq!(names.len(), OURS.len() + 2, "{names:?}");
+    assert_eq!(names.len(), NAMES.len() + 2, "{names:?}");
     assert_eq!(fs::metadata(node.tools().join("cnitool")).unwrap().mode() & 0o7777, 0o755);
 }
 
@@ -191,7 +190,7 @@ fn an_installation_that_was_killed_half_way_is_completed_by_the_next() {
     fs::write(path(".cnikit-tmp-abcdefgh"), "half a file").unwrap();
     let said = node.install();
     assert!(!said.contains("kept"), "our own file was taken for another's: {said}");
-    OURS.iter().for_each(|plugin| assert_eq!(node.inode(plugin), node.inode("cni-plugins"), "{plugin}"));
+    NAMES.iter().for_each(|plugin| assert_eq!(node.inode(plugin), node.inode("cni-plugins"), "{plugin}"));
     node.uninstall();
     assert_eq!(node.files(), before);
 }
@@ -248,7 +247,7 @@ fn a_node_that_executes_a_plugin_all_the_while_never_sees_a_half() {
     });
     assert_eq!(failures, Vec::<String>::new());
     assert!(times > 200, "it was executed {times} times only");
-    assert_eq!(node.files().len(), OURS.len() + 3, "temporary files are left: {:?}", node.files().into_keys());
+    assert_eq!(node.files().len(), NAMES.len() + 3, "temporary files are left: {:?}", node.files().into_keys());
 }
 
 #[test]

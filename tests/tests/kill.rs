@@ -7,11 +7,11 @@ use cnikit_tests::{bin, each_harmed, script, subject};
 use serde_json::json;
 
 /// So many calls of a verb, in the short form.
-const CALLS: usize = 4;
+const CALLS: usize = 2;
 /// So many moments of each plugin, in the short form; 50 in the whole.
-const MOMENTS: usize = 5;
+const MOMENTS: usize = 3;
 /// So many limits of a verb, in the short form.
-const LIMITS: usize = 3;
+const LIMITS: usize = 2;
 
 macro_rules! kills {
     ($($name:ident: $subject:expr $(, $more:ident)*;)+) => {$(
@@ -82,7 +82,7 @@ esac
 #[test]
 fn a_plugin_that_forgets_what_it_made_half_is_found() {
     let (_bin, half) = script(HALF, json!({}));
-    let reports = kill::tried_at_every_call(&half, 4 * CALLS, |report| report);
+    let reports = kill::tried_at_every_call(&half, 6 * CALLS, |report| report);
     let found: Vec<String> = reports.into_iter().flat_map(|report| report.findings).collect();
     assert!(found.iter().any(|text| text.contains("left on the host")), "{found:?}");
 }

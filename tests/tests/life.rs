@@ -3,9 +3,10 @@
 use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
-use cnikit_tests::harmed::tuned;
+use cnikit_tests::harmed::{firewall, publishing, tuned};
 use cnikit_tests::tampering::{
-    BRIDGE, COMMON, IN_THE_RING, IPTABLES, LAYER2, NFTABLES, ON_A_MASTER, PTP, SPOOF, TUNING, Thing,
+    BRIDGE, COMMON, FIREWALL, FIREWALL_NFTABLES, IN_THE_RING, IPTABLES, LAYER2, NFTABLES, ON_A_MASTER, PORTS, PTP,
+    SPOOF, TUNING, Thing,
 };
 use cnikit_tests::{bin, dual_stack, flannel, interface_subjects, subject, written_down};
 use serde_json::json;
@@ -42,7 +43,17 @@ fn ptp() -> Subject {
 
 #[test]
 fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
-    let more = [loopback(), addresses_written_down(), bridge_with_static(), flannel(), tuned(bin())];
+    let more = [
+        loopback(),
+        addresses_written_down(),
+        bridge_with_static(),
+        flannel(),
+        tuned(bin()),
+        firewall(bin(), "iptables"),
+        firewall(bin(), "nftables"),
+        publishing(bin(), "iptables"),
+        publishing(bin(), "nftables"),
+    ];
     interface_subjects().iter().chain(&more).for_each(life::leaves_no_trace);
 }
 
@@ -76,6 +87,24 @@ fn del_succeeds_in_every_poor_form_of_tuning_and_gives_everything_back() {
     life::survives_poor_dels(&tuned(bin()));
 }
 
+#[test]
+fn del_succeeds_in_every_poor_form_of_firewall() {
+    ["iptables", "nftables"].iter().for_each(|backend| life::survives_poor_dels(&firewall(bin(), backend)));
+}
+
+#[test]
+fn del_succeeds_in_every_poor_form_of_portmap() {
+    ["iptables", "nftables"].iter().for_each(|backend| life::survives_poor_dels(&publishing(bin(), backend)));
+}
+
+#[test]
+fn a_fault_before_any_step_of_portmap_leaves_nothing() {
+    for backend in ["iptables", "nftables"] {
+        let tried = fault::changes_nothing::<portmap::Portmap>(&publishing(bin(), backend));
+        assert_eq!(tried, 2, "the mappings, and the place behind them");
+    }
+}
+
 /// host-local is called in this process, for it is this very program under another name.
 static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocal>>("host-local")];
 
@@ -95,6 +124,13 @@ fn a_fault_before_any_step_of_ptp_leaves_nothing() {
 fn a_fault_before_any_step_of_tuning_changes_nothing() {
     let tried = fault::changes_nothing::<tuning::Tuning>(&tuned(bin()));
     assert_eq!(tried, 3, "sysctls, the link, and the place behind them");
+}
+
+#[test]
+fn a_fault_before_any_step_of_firewall_changes_nothing() {
+    for backend in ["iptables", "nftables"] {
+        assert_eq!(fault::changes_nothing::<firewall::Firewall>(&firewall(bin(), backend)), 2);
+    }
 }
 
 #[test]
@@ -137,6 +173,9 @@ fn tampered() -> Vec<(Subject, Vec<Tampering>)> {
         (layer2(), by(&[&LAYER2])),
         (loopback(), vec![down]),
         (tuned(bin()), TUNING.to_vec()),
+        (firewall(bin(), "iptables"), FIREWALL.to_vec()),
+        (firewall(bin(), "nftables"), FIREWALL_NFTABLES.to_vec()),
+        (publishing(bin(), "nftables"), PORTS.to_vec()),
     ]
 }
 
@@ -197,6 +236,14 @@ fn check_names_every_difference_at_once() {
 #[test]
 fn check_of_tuning_names_every_difference_at_once() {
     life::names_all_at_once(&tuned(bin()), &TUNING[..TUNING.len() - 1]);
+}
+
+#[test]
+fn check_of_firewall_names_every_difference_at_once() {
+    // Not what takes others with it, nor what is put into the way of others.
+    let alone = FIREWALL.into_iter().filter(|one| one.line.contains(" -D ")).collect::<Vec<_>>();
+    assert_eq!(alone.len(), 8);
+    life::names_all_at_once(&firewall(bin(), "iptables"), &alone);
 }
 
 #[test]

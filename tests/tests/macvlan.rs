@@ -16,7 +16,8 @@ use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Container, Host, Snapshot, Subject, fault, flood};
 use cnikit_tests::harmed::interface_of_others;
-use cnikit_tests::world::ping;
+use cnikit_tests::upper::{self, FIRST, GATEWAYS, Lan, SECOND};
+use cnikit_tests::world::{ping, ping_briefly};
 use cnikit_tests::{MASTER, dual_stack, macvlan, routed, subject};
 use serde_json::{Value, json};
 
@@ -40,7 +41,7 @@ const TESTS: &[Test] = &[
     test!(what_cannot_be_is_refused_before_anything_is_made needs Need::MACVLAN),
     test!(the_master_is_that_of_the_default_route needs Need::MACVLAN),
     test!(add_waits_until_nobody_else_is_found_to_have_the_address needs Need::MACVLAN),
-    test!(an_address_that_somebody_on_the_segment_has_is_refused_and_given_back needs Need::MACVLAN),
+    test!(a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look needs Need::MACVLAN),
     test!(a_master_without_carrier_costs_no_waiting needs Need::MACVLAN),
     test!(a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting needs Need::MACVLAN),
     test!(addresses_of_others_on_the_link_are_not_judged needs Need::MACVLAN),
@@ -49,6 +50,7 @@ const TESTS: &[Test] = &[
     test!(what_the_master_does_not_carry_leaves_nothing_of_what_tuning_changed needs Need::MACVLAN),
     test!(router_advertisements_are_those_of_the_wire_and_can_be_refused needs Need::MACVLAN),
     test!(a_link_that_is_not_the_attachments_stays needs Need::MACVLAN),
+    test!(what_strangers_have_on_the_master_stays needs Need::MACVLAN),
     test!(gc_removes_what_is_in_a_named_namespace_and_not_valid needs Need::MACVLAN),
     test!(status_fails_while_the_master_is_missing needs Need::MACVLAN),
 ];
@@ -148,52 +150,25 @@ fn check_names_each_thing_that_was_tampered_with_and_none_is_forgotten() {
     life::names_tampering_of_all(&layer2(), &[down]);
 }
 
-/// A master whose wire leads to another host, with the gateways' addresses.
-struct Lan {
-    host: Host,
-    outer: Container,
-}
-
-const GATEWAYS: [&str; 2] = ["10.77.0.1", "fd00:77::1"];
-const FIRST: [&str; 2] = ["10.77.0.2", "fd00:77::2"];
-const SECOND: [&str; 2] = ["10.77.0.3", "fd00:77::3"];
-
-impl Lan {
-    fn new() -> Lan {
-        let (host, outer) = (Host::new(), Host::new().container());
-        host.sh(&format!("ip link add master0 type veth peer name outer0 netns {}", outer.path()));
-        outer.sh("echo 0 > /proc/sys/net/ipv6/conf/outer0/accept_dad; ip address add 10.77.0.1/24 dev outer0; \
-                  ip address add fd00:77::1/64 dev outer0 nodad; ip link set outer0 up");
-        host.sh("ip link set master0 up");
-        Lan { host, outer }
+/// Two containers; whether they reach each other. Each reaches the outer host, and is reached from there.
+fn two(lan: &Lan, subject: &Subject) -> bool {
+    let (one, two) = (lan.add(subject, "c-one"), lan.add(subject, "c-two"));
+    for address in FIRST.iter().chain(&SECOND) {
+        lan.outer.sh(&ping(address));
     }
-
-    fn add(&self, subject: &Subject, id: &str) -> Container {
-        let container = self.host.container();
-        subject.at(self.host.dir()).add(&self.host, id, &container);
-        container
+    for container in [&one, &two] {
+        GATEWAYS.iter().for_each(|address| drop(container.sh(&ping(address))));
     }
-
-    /// Two containers; whether they reach each other. Each reaches the outer host, and is reached from there.
-    fn two(&self, subject: &Subject) -> bool {
-        let (one, two) = (self.add(subject, "c-one"), self.add(subject, "c-two"));
-        for address in FIRST.iter().chain(&SECOND) {
-            self.outer.sh(&ping(address));
-        }
-        for container in [&one, &two] {
-            GATEWAYS.iter().for_each(|address| drop(container.sh(&ping(address))));
-        }
-        let reached = SECOND.map(|address| one.try_sh(&ping(address)).0);
-        assert_eq!(reached[0], reached[1], "of both families or of none");
-        reached[0]
-    }
+    let reached = SECOND.map(|address| one.try_sh(&ping_briefly(address)).0);
+    assert_eq!(reached[0], reached[1], "of both families or of none");
+    reached[0]
 }
 
 /// What hears its own frames back on the wire, as a switch that knows 802.1Qbg sends them, is not there.
 fn containers_reach_the_outer_host_at_once_and_each_other_as_the_mode_says() {
     for (mode, reach) in [("bridge", true), ("", true), ("private", false), ("vepa", false)] {
         let subject = macvlan().with("mode", json!(mode));
-        assert_eq!(Lan::new().two(&subject), reach, "{mode}");
+        assert_eq!(two(&Lan::new(), &subject), reach, "{mode}");
     }
 }
 
@@ -226,28 +201,8 @@ fn a_master_may_be_in_the_container() {
     assert!(!container.sh("ip -o link").contains("eth0"));
 }
 
-/// Not even for a moment: what is made there and moved would be announced.
 fn nothing_of_it_is_ever_seen_on_the_host() {
-    let (host, container) = (on_master().host(), Host::new().container());
-    let subject = on_master().at(host.dir());
-    // It listens once it has seen the first of these, and until it has seen the last.
-    let watched = "mkfifo told; timeout 60 ip -o monitor link >told & exec 3<told; while read -r link <&3; do echo \"$link\"; \
-                   case $link in *first0*) : >begun;; *seen0*) break;; esac; done; kill $!; rm told";
-    let watched = format!("cd {}; {watched}", host.dir().display());
-    thread::scope(|scope| {
-        let watch = scope.spawn(|| host.try_sh(&watched).1);
-        let heard = |_| {
-            host.sh("ip link add first0 type bridge; ip link del first0");
-            host.dir().join("begun").exists()
-        };
-        assert!((0..1000).any(heard), "nobody listens");
-        let result = subject.add(&host, "c-one", &container);
-        subject.del(&host, "c-one", &container, &result);
-        host.sh("ip link add seen0 type bridge");
-        let said = watch.join().unwrap();
-        assert!(said.contains("seen0"), "it watches: {said}");
-        assert!(!said.contains("eth0") && !said.contains("macvlan"), "{said}");
-    });
+    upper::nothing_of_it_is_ever_seen_on_the_host(&on_master());
 }
 
 /// The kernel puts the new one beside it.
@@ -273,14 +228,7 @@ fn a_master_may_be_a_macvlan_itself() {
 }
 
 fn the_host_may_have_a_link_of_the_same_name() {
-    let (host, container) = (on_master().host(), Host::new().container());
-    host.sh("ip link add eth0 type bridge");
-    let (subject, before) = (on_master().at(host.dir()), Snapshot::of(&host));
-    let result = subject.add(&host, "c-one", &container);
-    subject.check(&host, "c-one", &container, &result).ok();
-    subject.del(&host, "c-one", &container, &result);
-    assert!(!container.sh("ip -o link").contains("eth0"));
-    Snapshot::of(&host).assert_unchanged_since(&before, &cnikit_testkit::life::SHARED, "after the DEL");
+    upper::the_host_may_have_a_link_of_the_same_name(&on_master());
 }
 
 fn a_result_lists_the_containers_interface_and_keeps_what_came_before() {
@@ -414,26 +362,12 @@ fn add_waits_until_nobody_else_is_found_to_have_the_address() {
     container.sh(&ping("fd00:77::1"));
 }
 
-fn an_address_that_somebody_on_the_segment_has_is_refused_and_given_back() {
-    let (lan, container) = (Lan::new(), Host::new().container());
-    lan.outer.sh("ip address add fd00:77::2/64 dev outer0 nodad");
-    let subject = macvlan().with("enabledad", json!(true)).at(lan.host.dir());
-    let before = Snapshot::of(&lan.host);
-    let (code, text) = subject.call(&lan.host, "ADD", "c-one", &container.path(), &[]).refused();
-    assert!(code == 101 && text.contains("somebody else on the segment of eth0 has fd00:77::2/64"), "{code} {text}");
-    assert_eq!(container.sh("ip -o link").lines().count(), 1);
-    Snapshot::of(&lan.host).assert_unchanged_since(&before, &cnikit_testkit::life::SHARED, "after the refusal");
+fn a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look() {
+    upper::a_taken_address_is_refused_unless_nobody_is_to_look(&macvlan());
 }
 
 fn a_master_without_carrier_costs_no_waiting() {
-    let subject = macvlan().with("enabledad", json!(true));
-    for unplugged in ["ip link set outer0 down", "ip link set master0 down", "ip link set master0 state dormant"] {
-        let (host, container) = (subject.on(MASTER).host(), Host::new().container());
-        host.sh(unplugged);
-        let (result, took) = timed(&subject.at(host.dir()), &host, &container);
-        assert!(took < Duration::from_secs(1), "{unplugged}: {took:?}");
-        subject.at(host.dir()).check(&host, "c-one", &container, &result).ok();
-    }
+    upper::without_carrier_nothing_is_waited_for(&macvlan(), Duration::from_secs(1));
 }
 
 fn a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting() {
@@ -473,15 +407,11 @@ fn router_advertisements_are_those_of_the_wire_and_can_be_refused() {
 }
 
 fn a_del_does_not_look_for_the_master() {
-    for keys in [json!({}), json!({"master": "gone0", "mode": "none", "mtu": "big"})] {
-        let (host, container) = (on_master().host(), Host::new().container());
-        let subject = on_master().at(host.dir());
-        subject.add(&host, "c-one", &container);
-        let mut later = subject.clone();
-        ["master", "mode", "mtu"].iter().for_each(|key| later.conf[*key] = keys[*key].clone());
-        later.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
-        assert_eq!(container.sh("ip -o link").lines().count(), 1);
-    }
+    upper::a_del_does_not_look_for_the_master(&on_master());
+}
+
+fn what_strangers_have_on_the_master_stays() {
+    upper::what_strangers_have_on_the_master_stays(&macvlan());
 }
 
 /// Links that nobody marked: only that of the attachment's name and recorded MAC is what the reference made for it.
@@ -511,43 +441,12 @@ fn a_link_that_is_not_the_attachments_stays() {
     assert!(is_there(), "no macvlan");
 }
 
-/// Namespaces with names, in mounts that nobody else sees: two containers of which a runtime lost track, one that is valid,
-/// and one of another network. What `ip` shows of each comes last.
-const NAMED: &str = r"unshare --mount sh -euc '
-    call() {
-        CNI_COMMAND=$1 CNI_CONTAINERID=$2 CNI_NETNS=/run/netns/$2 CNI_IFNAME=eth0 CNI_PATH=$bin $bin/macvlan <$dir/$3 >/dev/null
-    }
-    for name in lost-one lost-two valid other; do ip netns add $name; done
-    call ADD lost-one conf; call ADD lost-two conf; call ADD valid conf; call ADD other conf-of-another
-    CNI_COMMAND=GC CNI_PATH=$bin $bin/macvlan <$dir/gc
-    for name in lost-one lost-two valid other; do echo $name $(ip -n $name -o link | grep -c eth0); ip netns del $name; done
-'";
-
 fn gc_removes_what_is_in_a_named_namespace_and_not_valid() {
-    let host = on_master().host();
-    let subject = on_master().at(host.dir());
-    let valid = subject.with("cni.dev/valid-attachments", json!([{"containerID": "valid", "ifname": "eth0"}]));
-    let another = subject.with("name", json!("another"));
-    for (file, subject) in [("conf", &subject), ("conf-of-another", &another), ("gc", &valid)] {
-        std::fs::write(host.dir().join(file), subject.conf.to_string()).unwrap();
-    }
-    let said = host.sh(&format!("export bin='{}' dir='{}'; {NAMED}", subject.bin.display(), host.dir().display()));
-    assert_eq!(said, "lost-one 0\nlost-two 0\nvalid 1\nother 1\n");
-    let leases = host.sh(&format!("ls {}/leases/testnet | grep -c '^10[.]'", host.dir().display()));
-    assert_eq!(leases.trim(), "1", "only the valid one's address is still taken");
+    upper::gc_removes_what_is_in_a_named_namespace_and_not_valid(&on_master());
 }
 
 fn status_fails_while_the_master_is_missing() {
-    let host = Host::new();
-    let status = |keys: Value| v4(keys).at(host.dir()).call(&host, "STATUS", "", "", &[]);
-    let (code, text) = status(json!({"master": "master0"})).refused();
-    assert!(code == 50 && text.contains("failed to lookup master \"master0\""), "{code} {text}");
-    let (code, text) = status(json!({})).refused();
-    assert!(code == 50 && text.contains("no default route interface found"), "{code} {text}");
-    status(json!({"master": "inside0", "linkInContainer": true})).ok();
-    host.sh(MASTER);
-    status(json!({"master": "master0"})).ok();
-    assert!(!host.sh("ip -o link").contains("probe"), "it makes nothing");
+    upper::status_fails_while_the_master_is_missing(&on_master());
 }
 
 /// A container with a macvlan whose master is in it too, and tuning behind it.

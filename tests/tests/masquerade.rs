@@ -2,69 +2,24 @@
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Container, Host, Said, Subject, flood};
+use cnikit_tests::way::Way::{self, IptablesLegacy, IptablesNft, Nftables};
+use cnikit_tests::way::{PROGRAMS, noting, on_path, script, scripts, started};
 use cnikit_tests::world::{WORLD, ping, undisturbed, world};
 use cnikit_tests::{bin, bridge, dual_stack, ptp, references, subject};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-const PROGRAMS: [&str; 6] =
-    ["iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"];
+const WAYS: [Way; 3] = Way::ALL;
+const HALVES: [Way; 2] = Way::HALVES;
 
-/// With what rules are written.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
-    Nftables,
-    IptablesNft,
-    IptablesLegacy,
-}
-
-use Way::{IptablesLegacy, IptablesNft, Nftables};
-
-const WAYS: [Way; 3] = [Nftables, IptablesNft, IptablesLegacy];
-const HALVES: [Way; 2] = [IptablesNft, IptablesLegacy];
-
-impl Way {
-    fn backend(self) -> &'static str {
-        if self == Nftables { "nftables" } else { "iptables" }
-    }
-
-    fn file(self) -> &'static str {
-        if self == IptablesLegacy { "/usr/sbin/xtables-legacy-multi" } else { "/usr/sbin/xtables-nft-multi" }
-    }
-
-    /// A directory in which `iptables` is of this half.
-    fn directory(self) -> TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        PROGRAMS.iter().for_each(|name| symlink(self.file(), dir.path().join(name)).unwrap());
-        dir
-    }
-
-    /// All rules of the table nat in the half that this way writes to, or nftables' ruleset.
-    fn rules(self, host: &Host) -> String {
-        match self {
-            Nftables => host.sh("nft list ruleset"),
-            IptablesNft => host.sh("iptables-nft-save -t nat; ip6tables-nft-save -t nat"),
-            IptablesLegacy => host.sh("iptables-legacy-save -t nat; ip6tables-legacy-save -t nat"),
-        }
-    }
-
-    /// Lines of [`Way::rules`] that are about containers.
-    fn lines(self, host: &Host) -> Vec<String> {
-        let ours = |line: &&str| line.contains("CNI-") || line.contains("masquerade comment ");
-        self.rules(host).lines().filter(ours).map(str::to_owned).collect()
-    }
-}
-
-/// Plugins that find these programs first.
-fn on_path(subject: &Subject, dir: &Path) -> Subject {
-    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", dir.display());
-    Subject { env: vec![("PATH".into(), path)], ..subject.clone() }
+/// Rules that are about containers.
+fn lines(way: Way, host: &Host) -> Vec<String> {
+    let ours = |line: &&str| line.contains("CNI-") || line.contains("masquerade comment ");
+    way.rules(host, "nat").lines().filter(ours).map(str::to_owned).collect()
 }
 
 /// Each way with its directory of programs and the two plugins that masquerade.
@@ -191,7 +146,7 @@ fn add_again_changes_nothing_and_puts_right_what_is_stale() {
         let (host, container) = (Host::new(), Host::new().container());
         let subject = subject.at(host.dir());
         let result = subject.add(&host, "c-one", &container);
-        let before = way.lines(&host);
+        let before = lines(way, &host);
         // The container is gone without a DEL, its address is another's, and the next of that id gets a third.
         container.sh("ip link del eth0");
         fs::remove_dir_all(host.dir().join("leases")).unwrap();
@@ -200,10 +155,10 @@ fn add_again_changes_nothing_and_puts_right_what_is_stale() {
         let second = subject.add(&host, "c-one", &again);
         assert_ne!(result["ips"], second["ips"]);
         subject.check(&host, "c-one", &again, &second).ok();
-        let stale = before.iter().filter(|line| line.contains("-s 10.77.0.2/32") && way.lines(&host).contains(line));
-        assert_eq!(stale.count(), 0, "{way:?}: {:?}", way.lines(&host));
+        let stale = before.iter().filter(|line| line.contains("-s 10.77.0.2/32") && lines(way, &host).contains(line));
+        assert_eq!(stale.count(), 0, "{way:?}: {:?}", lines(way, &host));
         subject.del(&host, "c-one", &again, &second);
-        assert!(!way.lines(&host).join("\n").contains("c-one"));
+        assert!(!lines(way, &host).join("\n").contains("c-one"));
     });
 }
 
@@ -233,7 +188,7 @@ fn del_of_one_interface_leaves_the_other_of_the_container_masqueraded() {
             reaches_the_world(&container);
             call(&eth1, &host, "CHECK", ("c-two", "eth1"), &container.path(), Some(&second)).ok();
             call(&eth1, &host, "DEL", ("c-two", "eth1"), "", None).ok();
-            assert_eq!(way.lines(&host), [""; 0], "{way:?}");
+            assert_eq!(lines(way, &host), [""; 0], "{way:?}");
         }
     }
 }
@@ -253,7 +208,7 @@ fn dels_of_two_interfaces_at_once_leave_no_chain_to_each_other() {
                     scope.spawn(move || call(subject, host, "DEL", ("c-two", ifname), &path, None).ok());
                 }
             });
-            assert_eq!(way.lines(&host), [""; 0], "{way:?}");
+            assert_eq!(lines(way, &host), [""; 0], "{way:?}");
         }
     }
 }
@@ -280,7 +235,7 @@ fn a_mishap_of_iptables_is_an_error_and_changes_no_backend() {
         subject.call(&host, "DEL", "c-one", "", &[]).refused();
         subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).refused();
         healthy.call(&host, "DEL", "c-one", "", &[]).ok();
-        assert_eq!(IptablesNft.lines(&host), [""; 0]);
+        assert_eq!(lines(IptablesNft, &host), [""; 0]);
     }
 }
 
@@ -351,13 +306,13 @@ fn gc_removes_what_is_of_the_network_and_not_valid() {
             eth0.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", valid.clone())]).ok();
             call(&eth0, &host, "CHECK", ("c-two", "eth0"), &container.path(), Some(&first)).ok();
             other.check(&host, "c-stale", &foreign, &kept).ok();
-            let lines = way.lines(&host).join("\n");
+            let lines = lines(way, &host).join("\n");
             let gone = ["eth1", "10.77.0.3", "10.77.0.4", "fd00:77::3", "fd00:77::4"];
             gone.iter().for_each(|text| assert!(!lines.contains(text), "{way:?}: {text}: {lines}"));
         }
         eth0.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
         other.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
-        assert_eq!(way.lines(&host), [""; 0], "{way:?}");
+        assert_eq!(lines(way, &host), [""; 0], "{way:?}");
     }
 }
 
@@ -387,14 +342,14 @@ fn what_the_reference_wrote_we_remove_and_it_what_we_wrote() {
                 for with_result in [true, false] {
                     let container = host.container();
                     let result = adds.add(&host, "c-one", &container);
-                    assert_ne!(way.lines(&host), [""; 0]);
+                    assert_ne!(lines(way, &host), [""; 0]);
                     let prev = with_result.then_some(&result);
                     let del = || call(deletes, &host, "DEL", ("c-one", "eth0"), &container.path(), prev);
                     // The newest looks for its chain in iptables too, and fails where there is none; all is gone then.
                     let fails = way == Nftables && deletes.bin != ours.bin && del().exit != 0;
                     assert!(fails || way != Nftables || deletes.bin == ours.bin);
                     del().ok();
-                    assert_eq!(way.lines(&host), [""; 0], "{way:?} {plugin} by {}", adds.bin.display());
+                    assert_eq!(lines(way, &host), [""; 0], "{way:?} {plugin} by {}", adds.bin.display());
                 }
             }
         }
@@ -453,13 +408,13 @@ fn of_two_interfaces_that_the_reference_made_the_other_stays_masqueraded() {
             let state = || {
                 format!(
                     "{} {}",
-                    way.rules(&host),
+                    way.rules(&host, "nat"),
                     container.sh("ip -6 address; ip -6 route; ip -6 neigh; ip address; ip route")
                 )
             };
             WORLD.iter().for_each(|address| assert!(container.reaches(address), "{address} {}", state()));
             call(&ours, &host, "DEL", ("c-two", "eth1"), "", prev.then_some(&second)).ok();
-            assert_eq!(way.lines(&host), [""; 0], "{way:?}");
+            assert_eq!(lines(way, &host), [""; 0], "{way:?}");
         }
     }
 }
@@ -473,18 +428,18 @@ fn an_interface_of_ours_beside_one_of_the_references_goes_alone() {
             let ours = on_path(&understood("bridge", way).at(host.dir()), dir.path());
             let theirs = Subject { bin: references()[0].clone(), ..ours.clone() };
             let (container, [first, second]) = two_interfaces(&host, &theirs, &ours);
-            let jumps = || way.lines(&host).iter().filter(|line| line.contains("POSTROUTING")).count();
+            let jumps = || lines(way, &host).iter().filter(|line| line.contains("POSTROUTING")).count();
             assert_eq!(jumps(), 4);
             let eth0 = (&ours, "eth0", &first);
             let eth1 = (&ours, "eth1", &second);
             let order = if ours_goes_first { [eth1, eth0] } else { [eth0, eth1] };
             for ((subject, ifname, result), left) in order.into_iter().zip([2, 0]) {
                 call(subject, &host, "DEL", ("c-two", ifname), &container.path(), Some(result)).ok();
-                assert_eq!(jumps(), left, "{way:?} {:?}", way.lines(&host));
-                let masquerade = way.lines(&host).iter().filter(|line| line.contains("-j MASQUERADE")).count();
-                assert_eq!(masquerade, left, "{way:?} {:?}", way.lines(&host));
+                assert_eq!(jumps(), left, "{way:?} {:?}", lines(way, &host));
+                let masquerade = lines(way, &host).iter().filter(|line| line.contains("-j MASQUERADE")).count();
+                assert_eq!(masquerade, left, "{way:?} {:?}", lines(way, &host));
             }
-            assert_eq!(way.lines(&host), [""; 0], "{way:?}");
+            assert_eq!(lines(way, &host), [""; 0], "{way:?}");
         }
     }
 }
@@ -522,7 +477,11 @@ fn rules_of_others_are_left_to_the_letter() {
             host.sh(&format!("{name} -t nat -A POSTROUTING {broken} -j RETURN"));
         }
         let table = || {
-            way.rules(&host).lines().filter(|line| !line.starts_with(['#', ':'])).map(str::to_owned).collect::<Vec<_>>()
+            way.rules(&host, "nat")
+                .lines()
+                .filter(|line| !line.starts_with(['#', ':']))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
         };
         let (before, subject, container) = (table(), subject.at(host.dir()), host.container());
         let result = subject.add(&host, "c-one", &container);
@@ -539,29 +498,8 @@ fn rules_of_others_are_left_to_the_letter() {
 
 /// Programs that note each start.
 fn counted(host: &Host) -> (Subject, PathBuf) {
-    let (dir, log) = (host.dir().join("programs"), host.dir().join("started"));
-    fs::create_dir(&dir).unwrap();
-    for name in PROGRAMS {
-        scripts(&dir, name, &format!("echo {name} >>{}; exec /usr/sbin/{name} \"$@\"", log.display()));
-    }
+    let (dir, log) = noting(host.dir());
     (on_path(&bridge(), &dir).at(host.dir()), log)
-}
-
-/// Under the name that is the administrator's choice, and under that of the half which has what stands.
-fn scripts(dir: &Path, name: &str, line: &str) {
-    [name, &name.replace('-', "-nft-")].iter().for_each(|name| script(dir, name, line));
-}
-
-fn script(dir: &Path, name: &str, line: &str) {
-    let file = dir.join(name);
-    fs::write(&file, format!("#!/bin/sh\n{line}\n")).unwrap();
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-}
-
-fn started(log: &Path) -> Vec<String> {
-    let names = fs::read_to_string(log).unwrap_or_default().lines().map(str::to_owned).collect();
-    let _ = fs::remove_file(log);
-    names
 }
 
 #[test]
@@ -574,14 +512,14 @@ fn a_verb_starts_at_most_one_save_and_one_restore_a_family_and_nothing_where_not
         names.sort();
         names
     };
-    let all = ["ip6tables-restore", "ip6tables-save", "iptables-restore", "iptables-save"];
+    let reads = ["ip6tables-save", "iptables-save"];
     let container = host.container();
     let result = subject.add(&host, "c-one", &container);
-    assert_eq!(in_any_order(), all);
+    assert_eq!(in_any_order(), ["ip6tables-restore", "ip6tables-save", "iptables-restore", "iptables-save"]);
     subject.check(&host, "c-one", &container, &result).ok();
-    assert_eq!(in_any_order(), ["ip6tables-save", "iptables-save"]);
+    assert_eq!(in_any_order(), reads);
     subject.del(&host, "c-one", &container, &result);
-    assert_eq!(in_any_order(), all);
+    assert_eq!(in_any_order(), reads, "the kernel removes what was read");
     subject.del(&host, "c-one", &container, &result);
     assert_eq!(started(&log), [""; 0]);
     let nftables = subject.with("ipMasqBackend", json!("nftables"));
@@ -592,7 +530,7 @@ fn a_verb_starts_at_most_one_save_and_one_restore_a_family_and_nothing_where_not
     let ipv4 = subject.with("ipam", json!({"type": "host-local", "subnet": "10.77.0.0/24"})).at(host.dir());
     let result = ipv4.add(&host, "c-one", &container);
     ipv4.del(&host, "c-one", &container, &result);
-    assert_eq!(started(&log), ["iptables-save", "iptables-restore", "iptables-save", "iptables-restore"]);
+    assert_eq!(started(&log), ["iptables-save", "iptables-restore", "iptables-save"]);
 }
 
 #[test]
@@ -615,7 +553,8 @@ fn the_link_is_made_while_the_table_is_read_and_goes_if_that_fails() {
     }
 }
 
-/// Else DELs that wait for each other would remove their links one after the other.
+/// Else DELs that wait for each other would remove their links one after the other. In the legacy half, whose rules no
+/// program but its own removes.
 #[test]
 fn a_link_goes_while_the_programs_run_but_where_others_wait_for_them() {
     let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
@@ -624,10 +563,14 @@ fn a_link_goes_while_the_programs_run_but_where_others_wait_for_them() {
         let [dir, count, held] = ["programs", "count", "held"].map(|name| host.dir().join(name));
         fs::create_dir(&dir).unwrap();
         let subject = on_path(&bridge().with("ipam", ipam.clone()), &dir).at(host.dir());
+        let legacy = |what: &str, before: &str| {
+            let line = format!("{before} exec /usr/sbin/iptables-legacy-{what} \"$@\"");
+            ["iptables", "iptables-legacy"].iter().for_each(|name| script(&dir, &format!("{name}-{what}"), &line));
+        };
+        ["save", "restore"].iter().for_each(|what| legacy(what, ""));
         let container = host.container();
         let result = subject.add(&host, "c-one", &container);
-        let counting = format!("sleep 1; ip -o link show type veth | grep -c . >{}", count.display());
-        scripts(&dir, "iptables-restore", &format!("{counting}; exec /usr/sbin/iptables-restore \"$@\""));
+        legacy("restore", &format!("sleep 1; ip -o link show type veth | grep -c . >{};", count.display()));
         std::thread::scope(|scope| {
             if contended {
                 let hold = format!("exec 9</proc/self/ns/net; flock 9; touch {}; sleep 1", held.display());
@@ -647,11 +590,11 @@ fn a_link_goes_while_the_programs_run_but_where_others_wait_for_them() {
 fn ten_thousand_rules_of_others_are_no_burden() {
     for way in HALVES {
         let (host, dir) = (Host::new(), way.directory());
-        let half = if way == IptablesLegacy { "legacy" } else { "nft" };
+        let half = way.half();
         host.sh(&format!(
             "{{ echo '*nat'; seq 10000 | sed 's,.*,-A POSTROUTING -s 10.9.0.1/32 -p tcp -m tcp --dport & -m comment --comment \"rule \\\\\"&\\\\\"\" -j ACCEPT,'; echo COMMIT; }} | sed 's/dport [0-9]*\\([0-9]\\{{4\\}}\\)/dport 1\\1/' | iptables-{half}-restore"
         ));
-        assert!(way.rules(&host).lines().count() > 10_000);
+        assert!(way.rules(&host, "nat").lines().count() > 10_000);
         let ours = on_path(&understood("bridge", way).at(host.dir()), dir.path());
         let theirs = Subject { bin: references()[0].clone(), ..ours.clone() };
         let container = host.container();
@@ -664,7 +607,7 @@ fn ten_thousand_rules_of_others_are_no_burden() {
         println!("{way:?}: ADD and DEL beside 10,000 rules: {ours:?}, the reference's {theirs:?}");
         // Reading and deleting are the programs' own time, which a busy machine stretches.
         assert!(ours < 2 * theirs, "{way:?}: {ours:?}, the reference's {theirs:?}");
-        assert_eq!(way.lines(&host), [""; 0]);
+        assert_eq!(lines(way, &host), [""; 0]);
     }
 }
 
@@ -712,9 +655,9 @@ fn del_without_the_programs_that_wrote_the_rules_succeeds() {
     let subject = bridge().at(host.dir());
     let result = subject.add(&host, "c-one", &container);
     without_programs(&host, &subject).del(&host, "c-one", &container, &result);
-    assert!(IptablesNft.rules(&host).contains("c-one"));
+    assert!(IptablesNft.rules(&host, "nat").contains("c-one"));
     subject.del(&host, "c-one", &container, &result);
-    assert_eq!(IptablesNft.lines(&host), [""; 0]);
+    assert_eq!(lines(IptablesNft, &host), [""; 0]);
 }
 
 #[test]
@@ -733,9 +676,9 @@ fn a_network_of_ipv4_needs_no_ip6tables() {
     let ipv4 = subject.with("ipam", json!({"type": "host-local", "subnet": "10.77.0.0/24"})).at(host.dir());
     let result = ipv4.add(&host, "c-one", &container);
     ipv4.check(&host, "c-one", &container, &result).ok();
-    assert!(IptablesNft.rules(&host).contains("c-one"));
+    assert!(IptablesNft.rules(&host, "nat").contains("c-one"));
     ipv4.del(&host, "c-one", &container, &result);
-    assert_eq!(IptablesNft.lines(&host), [""; 0]);
+    assert_eq!(lines(IptablesNft, &host), [""; 0]);
 }
 
 #[test]
@@ -743,9 +686,9 @@ fn a_poor_path_does_not_hide_iptables() {
     let (host, container) = (Host::new(), Host::new().container());
     let subject = Subject { env: vec![("PATH".into(), String::new())], ..bridge().at(host.dir()) };
     let result = subject.add(&host, "c-one", &container);
-    assert!(IptablesNft.rules(&host).contains("c-one"));
+    assert!(IptablesNft.rules(&host, "nat").contains("c-one"));
     subject.del(&host, "c-one", &container, &result);
-    assert_eq!(IptablesNft.lines(&host), [""; 0]);
+    assert_eq!(lines(IptablesNft, &host), [""; 0]);
 }
 
 #[test]
@@ -796,11 +739,11 @@ fn del_and_gc_reach_the_half_that_is_not_chosen_any_more() {
         for verb in ["DEL", "GC"] {
             let container = host.container();
             before.add(&host, "c-one", &container);
-            assert_ne!(way.lines(&host), [""; 0]);
+            assert_ne!(lines(way, &host), [""; 0]);
             let valid = ("cni.dev/valid-attachments", json!([]));
             let (id, netns) = if verb == "GC" { ("", String::new()) } else { ("c-one", container.path()) };
             after.call(&host, verb, id, &netns, &[valid]).ok();
-            assert_eq!(way.lines(&host), [""; 0], "{way:?} {verb}");
+            assert_eq!(lines(way, &host), [""; 0], "{way:?} {verb}");
         }
     }
 }
@@ -820,7 +763,7 @@ fn del_removes_either_backends_rules_whatever_is_configured_by_then() {
             subject.add(&host, "c-one", &container);
             let (key, value) = later.as_object().unwrap().iter().next().unwrap();
             subject.with(key, value.clone()).call(&host, "DEL", "c-one", "", &[]).ok();
-            assert_eq!(way.lines(&host), [""; 0], "{way:?} {later}");
+            assert_eq!(lines(way, &host), [""; 0], "{way:?} {later}");
         }
     }
 }
@@ -839,9 +782,9 @@ fn names_of_any_length_and_odd_interfaces_are_found_again() {
                 let container = host.container();
                 let result = call(&subject, &host, "ADD", (&id, ifname), &container.path(), None).ok();
                 call(&subject, &host, "CHECK", (&id, ifname), &container.path(), Some(&result)).ok();
-                assert_ne!(way.lines(&host), [""; 0]);
+                assert_ne!(lines(way, &host), [""; 0]);
                 call(&subject, &host, "DEL", (&id, ifname), "", None).ok();
-                assert_eq!(way.lines(&host), [""; 0], "{way:?} {network} {id} {ifname}");
+                assert_eq!(lines(way, &host), [""; 0], "{way:?} {network} {id} {ifname}");
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Podman with its CNI backend drives the plugins: ours, and, as a control, the reference's alone. What fails with the
 //! reference too is the scene's fault.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 #![expect(clippy::print_stdout, reason = "what each scene took is part of what a test program says")]
 
 use std::process::ExitCode;
@@ -7,9 +8,9 @@ use std::time::Instant;
 
 use cnikit_testkit::Snapshot;
 use cnikit_tests::mixed::Release;
-use cnikit_tests::runtimes::{CONFLIST, HINTS, Maker, Node, file, network, trials};
+use cnikit_tests::runtimes::{CONFLIST, HINTS, Maker, Node, file, network, trials, with_backend};
 use libtest_mimic::Arguments;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// What the tests need beside the page's configuration: there may be no systemd, root in a container may not raise every limit,
 /// and a profile would stay loaded in the machine's kernel.
@@ -35,7 +36,7 @@ const SCENES: [Scene; 4] = [
 ];
 
 fn main() -> ExitCode {
-    let makers = [Maker::Ours(Release::Packaged), Maker::Theirs(Release::Packaged)];
+    let makers = [Maker::Ours, Maker::Theirs(Release::Packaged)];
     let scenes = makers.map(|maker| (maker.name().to_owned(), move || play(maker)));
     trials(&Arguments::from_args(), scenes.into())
 }
@@ -51,8 +52,13 @@ fn play(maker: Maker) {
     node.write(CONFLIST, &network("1.0.0").to_string());
     node.write("/etc/containers/containers.conf", &file("/etc/containers/containers.conf"));
     node.write("/etc/containers/containers.conf.d/beside.conf", BESIDE);
-    let mut took = Vec::new();
-    for (name, scene) in SCENES {
+    let (mut took, mut scenes) = (Vec::new(), SCENES.to_vec());
+    if maker.is_ours() {
+        // The packaged reference knows no other backend than iptables.
+        node.write("/etc/cni/net.d/20-nft.conflist", &by_nftables().to_string());
+        scenes.push(("a port by nftables, and reloaded", |podman| a_port(podman, "--network nft")));
+    }
+    for (name, scene) in scenes {
         scene(&podman);
         let left = Snapshot::of(&node.host);
         podman.assert_nothing_left(name);
@@ -139,12 +145,29 @@ fn a_network_made_and_removed(podman: &Podman) {
 
 /// The port is served before and after the network is built anew under a running container, which keeps its address.
 fn a_port_and_reloaded(podman: &Podman) {
-    podman.run("--detach --name web --publish 8091:80", "/bin/httpd -f -p 80 -h /www");
-    let address = || podman.shows("inspect web")["NetworkSettings"]["IPAddress"].clone();
+    a_port(podman, "");
+}
+
+fn a_port(podman: &Podman, flags: &str) {
+    podman.run(&format!("{flags} --detach --name web --publish 8091:80"), "/bin/httpd -f -p 80 -h /www");
+    let address = || {
+        let said = podman.sh("exec web /bin/ip -o -4 address show eth0");
+        said.split_whitespace().skip_while(|word| *word != "inet").nth(1).unwrap().to_owned()
+    };
     let before = address();
     podman.assert_served(8091);
     podman.sh("network reload web");
     podman.assert_served(8091);
     assert_eq!(address(), before);
     podman.sh("rm --force --time 0 web");
+}
+
+/// The page's network under another name, on a bridge and of addresses of its own, with what Podman's own has besides.
+fn by_nftables() -> Value {
+    let mut list = network("1.0.0");
+    list["name"] = json!("nft");
+    list["plugins"][0]["bridge"] = json!("nft0");
+    list["plugins"][0]["ipam"]["ranges"] = json!([[{"subnet": "10.92.0.0/24"}], [{"subnet": "fd00:92::/64"}]]);
+    list["plugins"].as_array_mut().unwrap().extend([json!({"type": "firewall"}), json!({"type": "tuning"})]);
+    with_backend(list, "nftables")
 }

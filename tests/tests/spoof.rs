@@ -9,7 +9,7 @@ use cnikit::resources::veth;
 use cnikit::{Addresses, Attachment, Entry, Input, Interface, InterfacePlugin, Ipam, Sources, Tag, serve};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Container, Host, Snapshot, Subject, fault, flood};
-use cnikit_tests::world::ping;
+use cnikit_tests::world::{ping, ping_once};
 use cnikit_tests::{dual_stack, references, subject};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -226,7 +226,7 @@ mod traffic {
             let before = self.heard();
             self.one.sh("ip neigh flush all");
             for address in ["10.5.0.2", "fd05::2"] {
-                self.one.try_sh(&ping(address));
+                self.one.try_sh(&ping_once(address));
             }
             let after = self.heard();
             [0, 1, 2].map(|kind| after[kind] > before[kind])

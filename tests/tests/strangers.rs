@@ -9,6 +9,8 @@ use cnikit::resources::{alias, veth};
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_tests::harmed::{firewall, publishing};
+use cnikit_tests::way::{Way, on_path, script};
 use cnikit_tests::world::{UNTIL_DETECTED, ping, undisturbed};
 use cnikit_tests::{bin, dual_stack, subject};
 use serde_json::{Value, json};
@@ -447,4 +449,145 @@ fn check_passes_after_a_later_plugin_changed_what_was_not_said() {
     let result = subject.add(&host, "c-one", &container);
     container.sh("sysctl -qw net.ipv6.conf.eth0.accept_ra=2 && ip link set dev eth0 mtu 1400");
     subject.check(&host, "c-one", &container, &result).ok();
+}
+
+/// What a node has in iptables beside us, each rule with what it has counted; some name a container of ours.
+const IN_IPTABLES: &str = r#"*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:DOCKER - [0:0]
+[3:180] -A PREROUTING -p tcp -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+[1:60] -A PREROUTING -p tcp -m addrtype --dst-type LOCAL -j DOCKER
+[2:120] -A OUTPUT -p tcp -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+[7:420] -A POSTROUTING -p tcp -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+[5:300] -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
+[6:360] -A KUBE-POSTROUTING -m mark --mark 0x4000/0x4000 -m comment --comment "it's \"theirs\", id: \"c-one\"" -j MASQUERADE
+[8:480] -A KUBE-SERVICES -p tcp -m comment --comment "default/web cluster IP" -m tcp --dport 8080 -j KUBE-MARK-MASQ
+[9:540] -A DOCKER ! -i docker0 -p tcp -m tcp --dport 8080 -j RETURN
+COMMIT
+*filter
+:KUBE-FORWARD - [0:0]
+:DOCKER-USER - [0:0]
+[4:240] -A FORWARD -p tcp -j DOCKER-USER
+[4:240] -A FORWARD -p tcp -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
+[1:40] -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
+[2:80] -A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -m comment --comment "c-one" -j ACCEPT
+[3:160] -A DOCKER-USER -j RETURN
+COMMIT
+"#;
+
+/// The same in nftables.
+const IN_NFTABLES: &str = r#"
+table ip kube-proxy {
+    map services { type ipv4_addr . inet_proto . inet_service : verdict; }
+    chain web { counter packets 4 bytes 240 comment "c-one"; }
+    chain pre { type nat hook prerouting priority -100; ip daddr . meta l4proto . th dport vmap @services; }
+    chain post { type nat hook postrouting priority 100; meta mark 0x4000 masquerade random,fully-random; }
+}
+add element ip kube-proxy services { 10.96.0.10 . tcp . 8080 : goto web }
+table inet site {
+    set mine { type ipv4_addr; flags interval; elements = { 10.77.0.0/24 } }
+    chain forward { type filter hook forward priority 0; tcp dport 9 counter packets 5 bytes 300 drop comment "c-one"; }
+}
+"#;
+
+/// What others put into tables and chains of ours, where our rules stand as well: how, and what is shown of it.
+const IN_OURS: [(&str, Way, &str, &str); 8] = [
+    ("portmap", Way::Nftables, "nft add rule ip cni_hostport hostports tcp dport 9 accept", "tcp dport 9 accept"),
+    ("portmap", Way::Nftables, "nft add rule ip cni_hostport masquerading tcp dport 7 accept", "tcp dport 7 accept"),
+    ("portmap", Way::IptablesNft, "iptables -t nat -A CNI-HOSTPORT-DNAT -p 99 -j RETURN", "-p 99 -j RETURN"),
+    ("portmap", Way::IptablesLegacy, "iptables-legacy -t nat -A CNI-HOSTPORT-DNAT -p 99 -j RETURN", "-p 99 -j RETURN"),
+    ("firewall", Way::Nftables, "nft add rule inet cni_firewall forward tcp dport 9 accept", "tcp dport 9 accept"),
+    ("firewall", Way::IptablesNft, "iptables -A CNI-FORWARD -s 192.0.2.9 -j ACCEPT", "-s 192.0.2.9/32 -j ACCEPT"),
+    ("firewall", Way::IptablesNft, "iptables -A CNI-ADMIN -s 192.0.2.8 -j DROP", "-s 192.0.2.8/32 -j DROP"),
+    (
+        "firewall",
+        Way::IptablesLegacy,
+        "iptables-legacy -A CNI-FORWARD -s 192.0.2.9 -j ACCEPT",
+        "-s 192.0.2.9/32 -j ACCEPT",
+    ),
+];
+
+/// A host with rules of others, with counters and handles.
+struct Neighbours<'a> {
+    host: &'a Host,
+    way: Way,
+}
+
+impl Neighbours<'_> {
+    fn come(&self) {
+        std::fs::write(self.host.dir().join("iptables"), IN_IPTABLES).unwrap();
+        std::fs::write(self.host.dir().join("nftables"), IN_NFTABLES).unwrap();
+        let (half, dir) = (self.way.half(), self.host.dir().display());
+        self.host.sh(&format!(
+            "for of in iptables ip6tables; do $of-{half}-restore -c <{dir}/iptables || exit; done; nft -f {dir}/nftables"
+        ));
+    }
+
+    /// All of theirs, byte for byte: rules as iptables has them, and as they stand in the kernel.
+    fn told(&self) -> Vec<String> {
+        let half = self.way.half();
+        let said = self.host.sh(&format!(
+            "for of in iptables ip6tables; do $of-{half}-save -c; done; nft -a list table ip kube-proxy; nft -a list table inet site; \
+             for table in nat filter; do for family in ip ip6; do nft -a list table $family $table 2>/dev/null || :; done; done"
+        ));
+        let theirs =
+            ["KUBE-", "DOCKER", "kube-proxy", "c-one", "services", "10.96.", "mine", "10.77.0.0/24", "dport 9"];
+        let is_theirs = |line: &&str| theirs.iter().any(|text| line.contains(text)) && !line.contains("CNI-");
+        said.lines().filter(is_theirs).map(str::to_owned).collect()
+    }
+
+    fn are_as_they_were(&self, before: &[String], when: &str) {
+        assert_eq!(self.told(), before, "{:?}, {when}", self.way);
+    }
+
+    /// An ADD whose answer nobody can be given is undone when all of it is made.
+    fn fail(&self, subject: &Subject, container: &Container) {
+        let (dir, plugin) = (tempfile::tempdir().unwrap(), subject.bin.join(&subject.plugin));
+        script(dir.path(), &subject.plugin, &format!("exec {} >/dev/full", plugin.display()));
+        let lost = Subject { bin: dir.path().to_owned(), ..subject.clone() };
+        assert_ne!(lost.call(self.host, "ADD", "c-lost", &container.path(), &[]).exit, 0);
+    }
+}
+
+/// Nobody's rule is touched, made anew or moved before another, in his own tables and in ours, whatever it says.
+fn rules_of_others_are_as_they_were(subject: &Subject, way: Way) {
+    let (host, programs) = (subject.host(), way.directory());
+    let subject = on_path(&subject.at(host.dir()), programs.path());
+    let neighbours = Neighbours { host: &host, way };
+    neighbours.come();
+    let before = neighbours.told();
+    assert!(before.iter().filter(|line| line.contains("c-one")).count() > 3, "{before:#?}");
+    let [one, two, three] = [(); 3].map(|()| subject.container(&host));
+    let result = subject.add(&host, "c-one", &one);
+    neighbours.are_as_they_were(&before, "after the first ADD");
+    let in_ours: Vec<_> = IN_OURS.iter().filter(|(plugin, of, ..)| *plugin == subject.plugin && *of == way).collect();
+    in_ours.iter().for_each(|(_, _, line, _)| drop(host.sh(line)));
+    let stay = |when: &str| {
+        neighbours.are_as_they_were(&before, when);
+        let rules = ["nat", "filter"].map(|table| way.rules(&host, table)).concat();
+        in_ours.iter().for_each(|(_, _, line, shown)| assert!(rules.contains(shown), "{when}: {line}: {rules}"));
+    };
+    subject.add(&host, "c-two", &two);
+    stay("after an ADD");
+    neighbours.fail(&subject, &three);
+    stay("after an ADD that failed");
+    subject.check(&host, "c-one", &one, &result).ok();
+    subject.del(&host, "c-one", &one, &result);
+    stay("after a DEL");
+    subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
+    stay("after a GC");
+    let rules = ["nat", "filter"].map(|table| way.rules(&host, table)).concat();
+    assert!(!rules.contains("fd00:77::2"), "all of ours is gone: {rules}");
+}
+
+#[test]
+fn rules_of_others_are_as_they_were_beside_portmap() {
+    Way::ALL.iter().for_each(|way| rules_of_others_are_as_they_were(&publishing(bin(), way.backend()), *way));
+}
+
+#[test]
+fn rules_of_others_are_as_they_were_beside_firewall() {
+    Way::ALL.iter().for_each(|way| rules_of_others_are_as_they_were(&firewall(bin(), way.backend()), *way));
 }

@@ -27,10 +27,17 @@ impl Node {
 
     /// What the tool says, which must succeed.
     fn tool(&self, line: &str) -> String {
+        let (ok, said) = self.try_tool(line);
+        assert!(ok, "{line}: {said}");
+        said
+    }
+
+    /// Whether it succeeds, and what it says: to stdout if it does, else to stderr.
+    fn try_tool(&self, line: &str) -> (bool, String) {
         let (dir, bin) = (self.host.dir().display(), cnikit_tests::bin().display());
         let tool = cnikit_tests::program("cnitool");
         let flags = format!("--conf-dir {dir}/net.d --cache-dir {dir}/cache --plugin-path {bin}");
-        self.host.sh(&format!("{} {flags} {line}", tool.display()))
+        self.host.try_sh(&format!("{} {flags} {line}", tool.display()))
     }
 
     fn json(&self, line: &str) -> Value {
@@ -41,12 +48,22 @@ impl Node {
     fn init(&self, plugin: &str) {
         let flags = "--subnet 10.94.0.0/24 --subnet fd00:94::/64 --cni-version 1.1.0";
         self.tool(&format!("init --name pods --plugin {plugin} --bridge cni-t0 {flags} --yes"));
+        let subnets = json!([[{"subnet": "10.94.0.0/24"}], [{"subnet": "fd00:94::/64"}]]);
+        self.set("ipam", json!({"type": "host-local", "ranges": subnets, "dataDir": self.host.dir().join("leases")}));
+        self.set("ipMasqBackend", "nftables".into());
+    }
+
+    /// Sets a key of the network's first plugin.
+    fn set(&self, key: &str, value: Value) {
         let file = self.file("10-pods.conflist");
-        let text = fs::read_to_string(&file).unwrap();
-        let mut document: Value = serde_json::from_str(&text).unwrap();
-        document["plugins"][0]["ipam"]["dataDir"] = self.host.dir().join("leases").display().to_string().into();
-        document["plugins"][0]["ipMasqBackend"] = "nftables".into();
+        let mut document: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        document["plugins"][0][key] = value;
         fs::write(file, document.to_string()).unwrap();
+    }
+
+    /// The rules as they stand, with the kernel's number of each.
+    fn rules(&self) -> String {
+        self.host.sh("nft --handle list ruleset")
     }
 }
 
@@ -135,5 +152,40 @@ fn who_looks_through_thousands_asks_the_kernel_as_little_as_can_be() {
         let (asked, most) = (many - few, 200 * each);
         // Besides, what lists directories and memory takes as these grow.
         assert!(asked <= most + 40, "{words}: {asked} system calls for 200 attachments more; {most} were enough");
+    }
+}
+
+#[test]
+fn rules_that_were_flushed_are_restored_and_nothing_else_is_touched() {
+    for (backend, flush) in
+        [("nftables", "nft flush ruleset"), ("iptables", "nft flush ruleset"), ("iptables", "iptables -t nat -F")]
+    {
+        let node = Node::new();
+        node.init("bridge");
+        node.set("ipMasqBackend", backend.into());
+        node.set("macspoofchk", true.into());
+        let containers = [node.host.container(), node.host.container()];
+        for container in &containers {
+            node.tool(&format!("add pods {}", container.path()));
+        }
+        let (whole, links) = (node.rules(), node.host.sh("ip -o link"));
+        node.tool("restore");
+        assert_eq!(node.rules(), whole, "{backend}: what stands stays");
+        node.host.sh(flush);
+        for container in &containers {
+            let (ok, said) = node.try_tool(&format!("check pods {}", container.path()));
+            assert!(!ok && said.contains("missing"), "{backend}, {flush}: {said}");
+        }
+        let told = node.json("restore");
+        assert_eq!(told["attachments"].as_array().unwrap().len(), 2, "{told}");
+        for container in &containers {
+            node.tool(&format!("check pods {}", container.path()));
+        }
+        assert_eq!(node.host.sh("ip -o link"), links, "{backend}");
+        for container in &containers {
+            node.tool(&format!("del pods {}", container.path()));
+        }
+        let left = node.host.sh("nft list ruleset");
+        assert!(!left.contains("10.94.0.") && !left.contains("macspoofchk"), "{backend}, {flush}: {left}");
     }
 }

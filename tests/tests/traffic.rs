@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, Snapshot, Subject};
-use cnikit_tests::world::{UNTIL_DETECTED, WORLD, ping, world};
+use cnikit_tests::world::{UNTIL_DETECTED, WORLD, ping, ping_once, world};
 use cnikit_tests::{bin, bridge, dual_stack, ptp, subject};
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ const SECOND: [&str; 2] = ["10.77.0.3", "fd00:77::3"];
 
 /// An address that nobody has is asked for, the answer is a second away; so these are looked at last.
 fn is_out_of_reach(from: &Container, address: &str) {
-    let (reached, said) = from.try_sh(&ping(address));
+    let (reached, said) = from.try_sh(&ping_once(address));
     assert!(!reached, "{address} should not be reached: {said}");
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use cnikit_testkit::{Container, Host, Snapshot, Subject};
 use cnikit_tests::harmed::{INTERFACE, interface_of_others, tuned};
-use cnikit_tests::{bin, subject};
+use cnikit_tests::{bin, subject, traced};
 use serde_json::{Value, json};
 
 /// tuning with these keys, behind a plugin that made `eth0`, on this host.
@@ -367,6 +367,25 @@ fn what_the_reference_kept_is_given_back_but_not_to_another_interface() {
     Snapshot::inside(&scene.container).assert_unchanged_since(&found, &[], "after DEL of ours");
 }
 
+/// A record of the reference's says no namespace: one of this life is older than what is found, one of a former life is not.
+#[test]
+fn what_the_reference_kept_is_old_only_in_the_life_that_it_was_kept_in() {
+    for (former, mtu) in [(false, 1500), (true, 1450)] {
+        let mut scene = Scene::new();
+        fs::create_dir(scene.host.dir().join("tuning")).unwrap();
+        fs::write(scene.host.dir().join("tuning/c-one_eth0.json"), "{\"mtu\": 1500, \"promisc\": false}").unwrap();
+        if former {
+            scene.host.sh("sleep 0.05"); // longer than the kernel's clock of files ticks
+            scene.container = scene.tuning(json!({})).container(&scene.host);
+        }
+        scene.container.sh("ip link set eth0 mtu 1450");
+        scene.add(json!({"mtu": 1300, "txQLen": 7}));
+        scene.del(json!({}));
+        assert!(scene.link().contains(&format!("mtu {mtu} ")), "{former}: {}", scene.link());
+        assert!(scene.link().contains("qlen 1000") && scene.kept().is_empty(), "{}", scene.link());
+    }
+}
+
 #[test]
 fn a_file_that_is_damaged_holds_no_del_up() {
     let (scene, keys) = (Scene::new(), json!({"mtu": 1400}));
@@ -377,6 +396,29 @@ fn a_file_that_is_damaged_holds_no_del_up() {
         assert!(scene.kept().is_empty(), "{damage}");
         scene.container.sh("ip link set eth0 mtu 1500");
     }
+}
+
+/// The record is written, named and synced before the first change; the link is changed by one message.
+#[test]
+fn the_record_lasts_before_anything_is_changed_and_the_link_takes_all_at_once() {
+    let scene = Scene::new();
+    let keys = json!({"mac": "0a:00:00:00:00:07", "mtu": 1400, "promisc": true, "allmulti": true, "txQLen": 7,
+        "sysctl": {"net.core.somaxconn": "100"}, "restoreSysctls": true});
+    let subject = scene.tuning(keys.clone());
+    let (bin, calls) = traced(&subject, "linkat,renameat,fsync,pwrite64,sendto");
+    Subject { bin: bin.path().to_owned(), ..subject }.add(&scene.host, "c-one", &scene.container);
+    let calls = calls();
+    let is_change = |call: &str| call.contains("nlmsg_type=0x10 ") || call.contains("nlmsg_type=RTM_NEWLINK");
+    let kinds = calls.iter().filter_map(|call| match call.split('(').next()? {
+        "pwrite64" if call.contains("\"100\\n\"") => Some("sysctl"),
+        "sendto" if is_change(call) => Some("link"),
+        kind @ ("linkat" | "renameat" | "fsync") => Some(kind),
+        _ => None,
+    });
+    let kinds: Vec<&str> = kinds.collect();
+    assert_eq!(kinds, ["linkat", "fsync", "sysctl", "renameat", "fsync", "link"], "{calls:#?}");
+    scene.del(keys);
+    scene.assert_given_back("after DEL");
 }
 
 /// The plugin on a node with this list; its `/etc` is seen by nobody else.

@@ -1,9 +1,9 @@
 //! What real runtimes sent, twisted: to the plugin that it was for and to every other.
 
 use cnikit_testkit::transcripts::survives;
-use cnikit_tests::harmed::{INTERFACE, interface_of_others};
+use cnikit_tests::harmed::{INTERFACE, firewall, interface_of_others, publishing};
 use cnikit_tests::transcripts::scenes;
-use cnikit_tests::{MASTER_OF_MACVLANS, script, subject};
+use cnikit_tests::{MASTER_OF_MACVLANS, bin, script, subject};
 use serde_json::json;
 
 /// So many scenes of each kind, in the short form.
@@ -26,11 +26,11 @@ twisted! {
     flannel: subject("flannel", json!({}));
     host_local: subject("host-local", json!({}));
     static_ipam: subject("static", json!({}));
-}
-
-#[test]
-fn tuning() {
-    survives(&subject("tuning", json!({})).after(INTERFACE, interface_of_others()), &scenes(""), SCENES);
+    tuning: subject("tuning", json!({})).after(INTERFACE, interface_of_others());
+    portmap_with_nftables: publishing(bin(), "nftables");
+    portmap_with_iptables: publishing(bin(), "iptables");
+    firewall_with_nftables: firewall(bin(), "nftables").with("ingressPolicy", json!("open"));
+    firewall_with_iptables: firewall(bin(), "iptables").with("ingressPolicy", json!("open"));
 }
 
 /// It answers all requests, whole or not, and leaves a link of each container.

@@ -8,14 +8,13 @@ use std::path::{Path, PathBuf};
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, Said, Snapshot, Subject};
-use cnikit_tests::{bin, dual_stack, flannel, program, subject, written_down};
+use cnikit_tests::harmed::{addressed, firewall, on_bridge_of_others, publishing};
+use cnikit_tests::way::{PROGRAMS, on_path, script};
+use cnikit_tests::{NAMES, bin, dual_stack, flannel, program, subject, written_down};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-const PLUGINS: [&str; 9] =
-    ["bridge", "flannel", "host-local", "ipvlan", "loopback", "macvlan", "ptp", "static", "tuning"];
-
 fn bridge() -> Subject {
     subject("bridge", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": dual_stack()}))
 }
@@ -30,6 +29,17 @@ fn host_local() -> Subject {
 
 fn written() -> Subject {
     subject("static", json!({"ipam": written_down()}))
+}
+
+/// What stands behind others in a chain and writes rules, with each backend.
+fn chained() -> [Subject; 4] {
+    let [iptables, nftables] = ["iptables", "nftables"];
+    [publishing(bin(), iptables), publishing(bin(), nftables), firewall(bin(), iptables), firewall(bin(), nftables)]
+}
+
+/// A result for a container that is not there.
+fn of_somebody(result: &Value) -> Value {
+    serde_json::from_str(&result.to_string().replace("$NETNS", "/not/there")).unwrap()
 }
 
 /// The key that lists valid attachments, with the attachments of these containers.
@@ -89,10 +99,10 @@ fn gc_of_host_local_frees_what_is_not_listed() {
 
 #[test]
 fn gc_without_a_list_is_an_error_and_removes_nothing() {
-    for subject in [bridge(), ptp(), host_local(), subject("loopback", json!({}))] {
-        let host = Host::new();
+    for subject in [bridge(), ptp(), host_local(), subject("loopback", json!({}))].into_iter().chain(chained()) {
+        let host = subject.host();
         let subject = subject.at(host.dir());
-        let container = host.container();
+        let container = subject.container(&host);
         subject.add(&host, "c-one", &container);
         let before = Snapshot::of(&host);
         let (code, text) = subject.call(&host, "GC", "", "", &[]).refused();
@@ -122,7 +132,8 @@ fn gc_goes_on_after_an_error_and_reports_it() {
 #[test]
 fn status_of_a_plugin_that_can_serve_says_nothing() {
     let host = Host::new();
-    for subject in [bridge(), ptp(), flannel(), host_local(), written(), subject("loopback", json!({}))] {
+    let plain = [bridge(), ptp(), flannel(), host_local(), written(), subject("loopback", json!({}))];
+    for subject in plain.into_iter().chain(chained()) {
         assert_eq!(subject.at(host.dir()).call(&host, "STATUS", "", "", &[]).ok(), Value::Null);
     }
 }
@@ -150,6 +161,21 @@ fn status_is_50_where_addresses_cannot_be_had() {
 }
 
 #[test]
+fn status_is_50_where_the_programs_of_iptables_do_not_work() {
+    let host = Host::new();
+    PROGRAMS.iter().for_each(|one| script(host.dir(), one, "echo 'no such table' >&2; exit 3"));
+    for subject in chained() {
+        let said = on_path(&subject, host.dir()).call(&host, "STATUS", "", "", &[]);
+        if subject.conf["backend"] == "nftables" {
+            said.ok();
+            continue;
+        }
+        let (code, text) = said.refused();
+        assert!(code == 50 && text.contains("no such table"), "{code}: {text}");
+    }
+}
+
+#[test]
 fn status_is_50_where_the_configuration_has_no_address_that_can_be() {
     let host = Host::new();
     let wrong = [
@@ -163,6 +189,22 @@ fn status_is_50_where_the_configuration_has_no_address_that_can_be() {
             assert!(code == 50 && text.contains(says), "{plugin}: {code}: {text}");
         }
     }
+}
+
+#[test]
+fn check_of_static_names_each_address_that_the_record_lacks() {
+    let (host, subject) = (Host::new(), written());
+    let container = host.container();
+    let result = subject.add(&host, "c-one", &container);
+    subject.check(&host, "c-one", &container, &result).ok();
+    let addresses = json!([{"address": "10.77.0.5/16"}, {"address": "10.77.0.9/24"}, {"address": "fd00:77::5/64"}]);
+    let changed = subject.with("ipam", json!({"type": "static", "addresses": addresses}));
+    let (code, text) = changed.check(&host, "c-one", &container, &result).refused();
+    let named = ["wanted 10.77.0.5/16, found 10.77.0.5/24", "wanted 10.77.0.9/24, found none"];
+    assert!(
+        code == 102 && named.iter().all(|text_of| text.contains(text_of)) && !text.contains("fd00"),
+        "{code} {text}"
+    );
 }
 
 #[test]
@@ -186,7 +228,7 @@ fn a_full_range_is_still_ready() {
 fn version_is_answered_without_a_look_at_stdin_or_any_other_variable() {
     let host = Host::new();
     let dir = tempfile::tempdir().unwrap();
-    for plugin in PLUGINS {
+    for plugin in NAMES {
         // Open for reading and writing, a fifo never ends.
         let line = format!(
             "cd {} && rm -f f && mkfifo f && CNI_COMMAND=VERSION timeout 10 {}/{plugin} <>f",
@@ -207,6 +249,8 @@ fn a_dry_run_needs_no_privilege_and_no_namespace_and_touches_nothing() {
     fs::copy(program("cni-plugins"), &binary).unwrap();
     ["host-local", "bridge"].iter().for_each(|name| fs::hard_link(&binary, open.path().join(name)).unwrap());
     let before = Snapshot::of(&host);
+    let published = publishing(bin(), "nftables").with("prevResult", of_somebody(&addressed()));
+    let walled = firewall(bin(), "nftables").with("prevResult", of_somebody(&on_bridge_of_others()));
     for (subject, words) in [
         (bridge(), vec!["host-local: reserve the next free address", "bridge cni0", "eth0", "gateway", "masquerade"]),
         (ptp(), vec!["host-local: reserve the next free address", "eth0", "route", "masquerade"]),
@@ -222,6 +266,10 @@ fn a_dry_run_needs_no_privilege_and_no_namespace_and_touches_nothing() {
             vec!["hand to bridge: {", "bridge: bridge cni0", "bridge: host-local: reserve the next free address"],
         ),
         (subject("loopback", json!({})), vec!["lo"]),
+        (published.clone(), vec!["port mappings: tcp 8080 to 80, udp 5353 to 53 (nftables)"]),
+        (published.with("backend", json!("iptables")), vec!["udp 5353 to 53 (iptables)"]),
+        (walled.clone(), vec!["accept what 10.77.0.2, fd00:77::2 sends and what answers it, isolated on cni0"]),
+        (walled.with("backend", json!("iptables")), vec!["(iptables)"]),
     ] {
         let subject = subject.at(host.dir());
         let call = format!(
@@ -248,7 +296,7 @@ fn a_dry_run_needs_no_privilege_and_no_namespace_and_touches_nothing() {
 #[test]
 fn called_by_hand_a_plugin_explains_itself() {
     let host = Host::new();
-    for plugin in PLUGINS {
+    for plugin in NAMES {
         let path = bin().join(plugin);
         let (exit, stdout, stderr) = host.run(&path, &[], b"");
         let text = String::from_utf8(stderr).unwrap();
@@ -264,7 +312,7 @@ fn called_by_hand_a_plugin_explains_itself() {
 #[test]
 fn what_a_plugin_tells_a_person_to_try_works() {
     let host = Host::new();
-    for plugin in PLUGINS {
+    for plugin in NAMES {
         let text = host.sh(&format!("{}/{plugin} --help", bin().display()));
         let example: Vec<&str> = text.lines().filter(|line| line.starts_with("  ")).collect();
         let run = example.join("\n");
@@ -282,8 +330,8 @@ fn what_a_plugin_tells_a_person_to_try_works() {
 fn the_one_binary_is_each_plugin_by_its_own_name_and_by_its_first_argument() {
     let host = Host::new();
     let all = program("cni-plugins").display().to_string();
-    assert_eq!(host.sh(&format!("{all} --list")).lines().collect::<Vec<_>>(), PLUGINS);
-    for plugin in PLUGINS {
+    assert_eq!(host.sh(&format!("{all} --list")).lines().collect::<Vec<_>>(), NAMES);
+    for plugin in NAMES {
         let alone = program(plugin).display().to_string();
         let called = [format!("{}/{plugin}", bin().display()), format!("{all} {plugin}"), alone];
         let versions = called.map(|call| host.sh(&format!("{call} --version")));
@@ -584,7 +632,7 @@ fn a_refusal_because_the_address_is_held_already_releases_nothing() {
 fn an_attachment_that_is_added_again_is_refused_and_goes_on_running() {
     let reference = Directory::with(&[]);
     symlink("/usr/lib/cni/host-local", reference.0.path().join("host-local")).unwrap();
-    PLUGINS.iter().filter(|plugin| **plugin != "host-local").for_each(|plugin| drop(reference.link_ours(plugin)));
+    NAMES.iter().filter(|plugin| **plugin != "host-local").for_each(|plugin| drop(reference.link_ours(plugin)));
     for (subject, bin) in
         [(bridge(), bin()), (ptp(), bin()), (bridge(), reference.0.path()), (ptp(), reference.0.path())]
     {

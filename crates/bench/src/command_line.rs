@@ -10,17 +10,20 @@ pub(crate) const HELP: &str = "\
 cnikit-bench measures plugins side by side. scripts/bench and scripts/profile start it as it has to be: in namespaces.
 
 Usage:
-  cnikit-bench measure --ours DIR [--tool FILE] [--peer NAME=DIR [--tool FILE]]... [--out DIR] [--rows WORDS] [--short] [--assert] [--guard]
+  cnikit-bench measure --ours DIR [--tool FILE] [--peer NAME=DIR [--tool FILE] [--only PLUGIN]]... [--out DIR] [--rows WORDS] [--short] [--assert] [--guard]
   cnikit-bench profile --ours DIR [--peer NAME=DIR]... [--rows WORDS]
+  cnikit-bench paths --ours DIR
   cnikit-bench scenes
 
 measure plays every scene with all sides in turn, prints a row each, and writes bench.md, bench.svg and bench.csv into --out.
 profile says where ours spends the time of a scene, step by step.
+paths says how long a connection to a published port takes, to the first of a thousand and to the last.
 scenes lists the scenes.
 
   --tool FILE    the cnitool of the side before it; without, that side has none
+  --only PLUGIN  the side before it is there for this plugin alone
   --rows WORDS   only scenes with one of these words, divided by commas, in their names
-  --exact NAME   only the scene of this name
+  --exact NAME   only the scene of this name; may be said again
   --short        few rounds, and nothing huge
   --assert       exit status 1 if a target is missed, by more than the noise, or was not measured, or a call of ours fails
   --guard        exit status 1 if something is surely only half as good as it usually is, was not measured, or fails
@@ -34,6 +37,7 @@ pub(crate) enum What {
     Scenes,
     Measure,
     Profile,
+    Paths,
     /// What `measure` starts a program through.
     Weigh(Vec<String>),
     /// What `measure` starts to read every file of some directories.
@@ -50,7 +54,7 @@ pub(crate) struct Asked {
     pub(crate) sides: Vec<Side>,
     pub(crate) out: Option<PathBuf>,
     pub(crate) rows: Vec<String>,
-    pub(crate) exact: Option<String>,
+    pub(crate) exact: Vec<String>,
     pub(crate) short: bool,
     pub(crate) assert: bool,
     pub(crate) guard: bool,
@@ -64,6 +68,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
         Some("scenes") => What::Scenes,
         Some("measure") => What::Measure,
         Some("profile") => What::Profile,
+        Some("paths") => What::Paths,
         Some("weigh") => What::Weigh(arguments.by_ref().collect()),
         Some("read") => What::Read(arguments.by_ref().map(PathBuf::from).collect()),
         Some(word @ ("setup" | "remove")) => What::Pods(word == "setup", arguments.by_ref().collect()),
@@ -74,7 +79,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
         sides: Vec::new(),
         out: None,
         rows: Vec::new(),
-        exact: None,
+        exact: Vec::new(),
         short: false,
         assert: false,
         guard: false,
@@ -85,7 +90,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
         let mut value = || arguments.next().ok_or_else(|| format!("{flag} needs a value"));
         match flag.as_str() {
             "--ours" => {
-                asked.sides.insert(0, Side { name: OURS.to_owned(), bin: value()?.into(), tool: None });
+                asked.sides.insert(0, side(OURS, &value()?));
                 last = 0;
             }
             "--peer" => {
@@ -96,9 +101,13 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
                 let side = asked.sides.get_mut(last).ok_or_else(|| usage("--tool before a side"))?;
                 side.tool = Some(value()?.into());
             }
+            "--only" => {
+                let side = asked.sides.get_mut(last).ok_or_else(|| usage("--only before a side"))?;
+                side.only = Some(value()?);
+            }
             "--out" => asked.out = Some(value()?.into()),
             "--rows" => asked.rows.extend(value()?.split(',').map(str::to_owned)),
-            "--exact" => asked.exact = Some(value()?),
+            "--exact" => asked.exact.push(value()?),
             "--rounds" => asked.rounds = Some(value()?.parse().map_err(|error| format!("--rounds: {error}"))?),
             "--short" => asked.short = true,
             "--assert" => asked.assert = true,
@@ -109,7 +118,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
     }
     match asked.sides.first() {
         Some(ours) if ours.name == OURS => Ok(asked),
-        _ if !matches!(asked.what, What::Measure | What::Profile) => Ok(asked),
+        _ if !matches!(asked.what, What::Measure | What::Profile | What::Paths) => Ok(asked),
         _ => Err(usage("--ours is missing")),
     }
 }
@@ -117,7 +126,11 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
 /// `NAME=DIR`, or a directory that is its own name.
 fn peer(text: &str) -> Side {
     let (name, bin) = text.split_once('=').unwrap_or((text, text));
-    Side { name: name.to_owned(), bin: bin.into(), tool: None }
+    side(name, bin)
+}
+
+fn side(name: &str, bin: &str) -> Side {
+    Side { name: name.to_owned(), bin: bin.into(), tool: None, only: None }
 }
 
 fn usage(what: &str) -> String {
@@ -142,6 +155,9 @@ mod tests {
         let asked = of("measure --peer /b --tool /y --ours /c --tool /x --peer /d").unwrap();
         let tools: Vec<_> = asked.sides.iter().map(|side| side.tool.clone()).collect();
         assert_eq!(tools, [Some("/x".into()), Some("/y".into()), None]);
+        let asked = of("measure --ours /c --peer /b --only flannel --peer /d").unwrap();
+        let only: Vec<_> = asked.sides.iter().map(|side| side.only.as_deref()).collect();
+        assert_eq!(only, [None, Some("flannel"), None]);
     }
 
     #[test]
@@ -151,6 +167,7 @@ mod tests {
             ("measure --ours /c --frob", "--frob"),
             ("measure", "--ours"),
             ("profile --out", "--out"),
+            ("paths", "--ours"),
         ] {
             assert!(of(line).unwrap_err().contains(word), "{line}");
         }

@@ -247,6 +247,8 @@ mod tests {
     fn every_target_is_a_row() {
         let rows: Vec<String> =
             SCENES.iter().flat_map(|scene| scene.rows.iter().map(|verb| crate::scene::row(scene, *verb))).collect();
+        let together = SCENES.iter().filter_map(crate::scene::row_together);
+        let rows: Vec<String> = rows.into_iter().chain(together).collect();
         let wanted = TARGETS.iter().map(|target| target.row);
         let compared = COMPARED.iter().flat_map(|(first, second, _)| [*first, *second]);
         let through = THROUGH.iter().flat_map(|(without, through)| [*without, *through]);

@@ -9,6 +9,7 @@ mod figures;
 mod idle;
 mod judge;
 mod measure;
+mod paths;
 mod profile;
 mod runtime;
 mod scene;
@@ -49,6 +50,7 @@ fn answer(asked: &Asked) -> Result<bool> {
         What::Weigh(ref words) => measure::weigh(words).map(|status| status == 0),
         What::Read(ref dirs) => runtime::read(dirs).map(|()| true),
         What::Pods(setup, ref words) => runtime::pods(setup, words).map(|()| true),
+        What::Paths => asked.sides.iter().take(1).try_for_each(|side| say(&paths::paths(&side.bin)?)).map(|()| true),
         What::Profile => wanted(asked).try_for_each(|scene| profile(asked, scene)).map(|()| true),
     }
 }
@@ -56,7 +58,7 @@ fn answer(asked: &Asked) -> Result<bool> {
 /// The scenes that were asked for.
 fn wanted(asked: &Asked) -> impl Iterator<Item = &'static Scene> {
     let among = |scene: &&Scene| asked.rows.is_empty() || asked.rows.iter().any(|word| scene.name.contains(word));
-    let exact = |scene: &&Scene| asked.exact.as_ref().is_none_or(|name| name == scene.name);
+    let exact = |scene: &&Scene| asked.exact.is_empty() || asked.exact.iter().any(|name| name == scene.name);
     SCENES.iter().filter(move |scene| among(scene) && exact(scene) && rounds(asked, scene) > 0)
 }
 
@@ -99,16 +101,16 @@ fn measure(asked: &Asked) -> Result<bool> {
     Ok(!missed && !broken)
 }
 
-/// Each side is to have something that these scenes call: a directory without was misspelt.
+/// Each side is to have something that some scene calls: a directory without was misspelt.
 fn has_plugins(asked: &Asked) -> Result<()> {
-    let has = |bin: &Path| wanted(asked).any(|scene| bin.join(scene.plugin).exists());
+    let has = |bin: &Path| SCENES.iter().any(|scene| bin.join(scene.plugin).exists());
     match asked.sides.iter().find(|side| !has(&side.bin)) {
-        Some(side) if wanted(asked).next().is_some() => Err(format!(
-            "{}: {} has none of the plugins that are to be measured; a peer is a directory of plugins",
+        Some(side) => Err(format!(
+            "{}: {} has none of the plugins that are measured; a peer is a directory of plugins",
             side.name,
             side.bin.display()
         )),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::figures::{Ratio, median, quantile};
-use crate::scene::{Scene, Verb, row};
+use crate::scene::{Scene, Verb, row, row_together};
 use crate::spawn;
 use crate::stage::{Side, Stage, Step};
 
@@ -82,6 +82,20 @@ impl Row {
 }
 
 impl Samples {
+    /// What several verbs cost, round by round one after another; of their memory the largest.
+    fn together(all: &[&Samples]) -> Samples {
+        let rounds = all.iter().map(|one| one.took.len()).min().unwrap_or_default();
+        let sum = |of: fn(&Samples) -> &Vec<f64>| (0..rounds).map(|n| all.iter().map(|one| of(one)[n]).sum()).collect();
+        Samples {
+            took: sum(|one| &one.took),
+            processor: sum(|one| &one.processor),
+            faults: sum(|one| &one.faults),
+            memory: all.iter().filter_map(|one| one.memory).max(),
+            calls: all.iter().map(|one| one.calls).sum(),
+            complaint: all.iter().find_map(|one| one.complaint.clone()),
+        }
+    }
+
     pub(crate) fn note(&mut self, step: &Step) {
         self.took.push(step.took.as_secs_f64() * 1e3);
         self.processor.push(step.runs.iter().map(|run| run.processor.as_secs_f64() * 1e3).sum());
@@ -139,6 +153,16 @@ impl<'a> Player<'a> {
         }
     }
 
+    /// All its verbs as if they were one.
+    fn together(&self) -> Outcome {
+        match &self.stage {
+            Err(error) => Outcome::Absent(error.clone()),
+            Ok(_) => Outcome::Measured(Samples::together(
+                &self.samples.iter().map(|(_, samples)| samples).collect::<Vec<_>>(),
+            )),
+        }
+    }
+
     fn outcome(&mut self, verb: Verb) -> Outcome {
         if let Err(error) = &self.stage {
             return Outcome::Absent(error.clone());
@@ -165,8 +189,11 @@ pub(crate) fn play(scene: &Scene, sides: &[Side], rounds: usize) -> Vec<Row> {
         player.weigh();
         player.count();
     }
+    let together =
+        row_together(scene).map(|name| Row { name, sides: players.iter().map(Player::together).collect(), noise });
     let mut sides = |verb| players.iter_mut().map(|player| player.outcome(verb)).collect();
-    scene.rows.iter().map(|verb| Row { name: row(scene, *verb), sides: sides(*verb), noise }).collect()
+    let rows = scene.rows.iter().map(|verb| Row { name: row(scene, *verb), sides: sides(*verb), noise });
+    rows.chain(together).collect()
 }
 
 /// Runs a program with our streams for its own, and appends its largest resident set in KiB to a file; its exit status. The
@@ -239,6 +266,23 @@ mod tests {
         assert_eq!(total(head), None);
         let of = |calls: u32| format!("{head}100.00    0.002         19       {calls}           total\n");
         assert_eq!([mean(&[of(100), of(104)]), mean(&[of(100), head.to_owned()]), mean(&[])], [Some(102), None, None]);
+    }
+
+    #[test]
+    fn together_is_the_sum_of_each_round_and_the_largest_memory() {
+        let samples = |took: [f64; 2], memory, calls| Samples {
+            took: took.to_vec(),
+            processor: vec![1.0; 2],
+            faults: vec![2.0; 2],
+            memory,
+            calls,
+            complaint: calls.map(|_| "it is still there".to_owned()),
+        };
+        let both = [samples([1.0, 2.0], Some(7), Some(100)), samples([10.0, 30.0], Some(9), None)];
+        let sum = Samples::together(&both.each_ref());
+        assert_eq!((sum.took, sum.processor, sum.faults), (vec![11.0, 32.0], vec![2.0; 2], vec![4.0; 2]));
+        assert_eq!((sum.memory, sum.calls), (Some(9), None), "a call that was not counted is not none");
+        assert_eq!(sum.complaint.as_deref(), Some("it is still there"));
     }
 
     #[test]

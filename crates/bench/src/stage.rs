@@ -12,7 +12,7 @@ use tempfile::{Builder, TempDir};
 
 use crate::Result;
 use crate::runtime;
-use crate::scene::{Scene, Verb};
+use crate::scene::{Foreign, LACKING, Scene, Verb};
 use crate::spawn::{self, Ready, Run};
 
 /// Plugins to be measured.
@@ -23,6 +23,8 @@ pub(crate) struct Side {
     pub(crate) bin: PathBuf,
     /// Its cnitool.
     pub(crate) tool: Option<PathBuf>,
+    /// The plugin that it is there for alone: the others of its directory are measured as another side's.
+    pub(crate) only: Option<String>,
 }
 
 /// A host with containers beside it, made for one scene and gone after it.
@@ -62,7 +64,7 @@ pub(crate) struct Step {
 pub(crate) const OURS: &str = "cnikit";
 
 /// What plugins need to find iptables and nft.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Nothing that is started to prepare a scene may take longer.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -76,6 +78,9 @@ const FIRST: u32 = 0x0a61_0002;
 impl<'a> Stage<'a> {
     /// Sets the scene: its reservations and foreign rules are there when this returns.
     pub(crate) fn new(side: &'a Side, scene: &'a Scene) -> Result<Stage<'a>> {
+        if let Some(only) = side.only.as_ref().filter(|only| *only != scene.plugin) {
+            return Err(format!("it is there for {only} alone"));
+        }
         let container = |_| Ok(Container { netns: netns()?, prev: None });
         let containers = (0..scene.at_once).map(container).collect::<Result<_>>()?;
         let dir = Builder::new().disable_cleanup(true).tempdir();
@@ -83,7 +88,7 @@ impl<'a> Stage<'a> {
         let (env, through) = (Vec::new(), Vec::new());
         let stage = Stage { side, scene, host: netns()?, containers, dir, env, through };
         stage.sh("ip link set lo up", "")?;
-        stage.sh(&stage.placed(scene.before), "")?;
+        stage.sh(&stage.placed(scene.before), "").map_err(lacking)?;
         stage.containers.iter().try_for_each(|one| shell(&one.netns, scene.inside, "").map(drop))?;
         stage.reserve().map_err(|error| format!("{}: {error}", stage.leases().display()))?;
         stage.write_list()?;
@@ -216,7 +221,8 @@ impl<'a> Stage<'a> {
         let of_a_container = |key: &str| ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS"].contains(&key);
         let pairs = pairs.into_iter().filter(|(key, _)| verb.is_of_a_container() || !of_a_container(key));
         let of_scene = self.scene.env.iter().map(|(key, value)| ((*key).to_owned(), self.placed(value)));
-        let pairs = pairs.map(|(key, value)| (key.to_owned(), value));
+        let capabilities = self.scene.capabilities().map(|asked| ("CAP_ARGS".to_owned(), asked.to_string()));
+        let pairs = pairs.map(|(key, value)| (key.to_owned(), value)).chain(capabilities);
         let env: Vec<_> = pairs.chain(of_scene).chain(self.env.iter().cloned()).collect();
         let file = (!self.through.is_empty()).then(|| self.said(index).display().to_string());
         let called = self.words(verb, container)?;
@@ -255,10 +261,12 @@ impl<'a> Stage<'a> {
         let text = self.placed(self.scene.conf);
         let mut first: Map<String, Value> = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
         first.insert("type".to_owned(), self.scene.plugin.into());
-        let then = self.scene.then.map(|plugin| json!({"type": plugin}));
-        let plugins: Vec<Value> = std::iter::once(first.into()).chain(then).collect();
+        let version = first.remove("cniVersion").unwrap_or(speaks.into());
+        let then =
+            self.scene.then.iter().map(|text| serde_json::from_str(text).map_err(|error| format!("{text}: {error}")));
+        let plugins: Vec<Value> = std::iter::once(Ok(first.into())).chain(then).collect::<Result<_>>()?;
         let (dir, list) =
-            (self.dir().join("net.d"), json!({"cniVersion": speaks, "name": "bench", "plugins": plugins}));
+            (self.dir().join("net.d"), json!({"cniVersion": version, "name": "bench", "plugins": plugins}));
         let written = fs::create_dir_all(&dir).and_then(|()| fs::write(dir.join("bench.conflist"), list.to_string()));
         written.map_err(|error| format!("{}: {error}", dir.display()))
     }
@@ -267,8 +275,9 @@ impl<'a> Stage<'a> {
         let text = self.placed(self.scene.conf);
         let mut conf: Map<String, Value> = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
         let (version, name) = (verb.spoken_since(), "bench");
-        conf.extend([("cniVersion".to_owned(), version.into()), ("name".to_owned(), name.into())]);
-        conf.insert("type".to_owned(), self.scene.plugin.into());
+        conf.extend([("name".to_owned(), name.into()), ("type".to_owned(), self.scene.plugin.into())]);
+        conf.entry("cniVersion").or_insert(version.into());
+        conf.extend(self.scene.capabilities().map(|asked| ("runtimeConfig".to_owned(), asked)));
         if let (Some(prev), true) = (&container.prev, verb.takes_prev()) {
             conf.insert("prevResult".to_owned(), prev.clone());
         }
@@ -297,16 +306,34 @@ impl<'a> Stage<'a> {
     }
 
     fn add_foreign_rules(&self) -> Result<()> {
-        if self.scene.foreign_rules == 0 {
-            return Ok(());
-        }
-        let rule = |n| format!("ip saddr {} counter accept\n", std::net::Ipv4Addr::from(0x0b00_0000 + n));
-        let rules: String = (0..self.scene.foreign_rules).map(rule).collect();
-        self.sh("nft -f -", &format!("table inet foreign {{\nchain theirs {{\n{rules}}}\n}}\n")).map(drop)
+        let address = |n: u32| std::net::Ipv4Addr::from(0x0b00_0000 + n);
+        let rule = |n| format!("ip saddr {} counter accept\n", address(n));
+        let line = |n| format!("-A THEIRS -s {} -j ACCEPT\n", address(n));
+        let (program, text) = match self.scene.foreign_rules {
+            Foreign::Nftables(0) | Foreign::Iptables(0) => return Ok(()),
+            Foreign::Nftables(count) => {
+                let rules: String = (0..count).map(rule).collect();
+                ("nft -f -", format!("table inet foreign {{\nchain theirs {{\n{rules}}}\n}}\n"))
+            }
+            Foreign::Iptables(count) => {
+                let rules: String = (0..count).map(line).collect();
+                ("iptables-restore --noflush", format!("*nat\n:THEIRS - [0:0]\n{rules}COMMIT\n"))
+            }
+        };
+        self.sh(program, &text).map(drop)
     }
 }
 
-fn shell(netns: &Netns, line: &str, input: &str) -> Result<String> {
+/// What the kernel lacks, where that is why: how it was found out is nothing to read.
+fn lacking(why: String) -> String {
+    match why.rfind(LACKING) {
+        Some(at) => format!("{}: `scripts/bench --vm` has one that does not", why[at..].trim()),
+        None => why,
+    }
+}
+
+/// Runs a shell line in a network namespace, with an input; it has to succeed. What it wrote.
+pub(crate) fn shell(netns: &Netns, line: &str, input: &str) -> Result<String> {
     let program = Program {
         path: "/bin/sh".into(),
         args: ["-c", line].map(Into::into).into(),
@@ -325,12 +352,12 @@ fn shell(netns: &Netns, line: &str, input: &str) -> Result<String> {
     }
 }
 
-fn netns() -> Result<Netns> {
+pub(crate) fn netns() -> Result<Netns> {
     make::anonymous().map_err(|error| error.to_string())
 }
 
 /// A path that any process in our process namespace can open while we live.
-fn path(netns: &Netns) -> String {
+pub(crate) fn path(netns: &Netns) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd())
 }
 

@@ -155,7 +155,12 @@ mod tests {
 
     #[test]
     fn who_does_not_do_it_is_named_once_below_with_the_reason() {
-        let sides = ["ours", "theirs"].map(|name| Side { name: name.to_owned(), bin: "/nowhere".into(), tool: None });
+        let sides = ["ours", "theirs"].map(|name| Side {
+            name: name.to_owned(),
+            bin: "/nowhere".into(),
+            tool: None,
+            only: None,
+        });
         let (processor, faults) = (vec![0.5; 3], vec![7.0; 3]);
         let samples = Samples {
             took: vec![1.0, 2.0, 3.0],

@@ -1,6 +1,6 @@
 //! The shape of a plugin that changes what the plugins before it in a chain have made.
 
-use cnikit_plan::{Kind, Plan, Remains, Scene, Stale, apply, judge, release, sweep, verify};
+use cnikit_plan::{Kind, Plan, Remains, Scene, Stale, apply, judge, release, restore, restore_all, sweep, verify};
 use cnikit_skel::{Add, Attachment, Check, Del, Error, Gc, Journal, Outline, Plugin, Preview, Result, Sources, Status};
 use cnikit_types::Answer;
 use serde::Deserialize;
@@ -99,6 +99,18 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
         verify(&[&plan], &Scene::from(check))
     }
 
+    fn restore(&self, asked: &Check, journal: &mut Journal) -> Result<()> {
+        let plan = self.0.plan(&asked.attachment, &asked.prev)?;
+        restore(&[&plan], &Scene::from(asked), journal)
+    }
+
+    fn restore_all(all: Vec<(Self, Check)>) -> Vec<Result<()>> {
+        let planned = |(Chained(plugin), asked): (Self, Check)| {
+            Ok((vec![plugin.plan(&asked.attachment, &asked.prev)?], Scene::from(&asked)))
+        };
+        restore_all(all.into_iter().map(planned).collect())
+    }
+
     fn gc(gc: &Gc) -> Result<()> {
         sweep(P::KINDS, &Stale::from(gc)).finish()
     }
@@ -110,6 +122,10 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
     /// Without a prevResult, as a person may ask, nothing was made before.
     fn plan(&self, preview: &Preview) -> Result<Outline> {
         let prev = preview.prev.clone().unwrap_or_default();
-        Ok(Outline { steps: self.0.plan(&preview.attachment, &prev)?.lines(), ..Outline::default() })
+        let mut steps = self.0.plan(&preview.attachment, &prev)?.lines();
+        if steps.is_empty() {
+            steps.push("nothing, for nothing is asked for".to_owned());
+        }
+        Ok(Outline { steps, ..Outline::default() })
     }
 }

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use cnikit_plan::Remains;
 use cnikit_skel::{
-    Add, Check, Del, Error, Errors, Gc, Journal, Outline, Plugin, Preview, Result, Sources, Status, code, log,
+    Add, Check, Del, Delegate, Error, Errors, Gc, Journal, Outline, Plugin, Preview, Result, Sources, Status, code,
+    holds_already, log,
 };
 use cnikit_types::{Answer, NetConf};
 use serde::Deserialize;
@@ -76,12 +78,16 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
         let delegate = add.call.delegate_with(&conf)?;
         let kept = kept::<P>(&add.call.conf, &tag.network);
         let before = kept.find(tag)?;
-        if !before.iter().any(|saved| saved.says_whose() && saved.conf == conf) {
-            let saved = kept.save(tag, &conf)?;
-            let _undo = journal.undo_if_clean(&saved, Saved::remove);
-        }
+        let known = before.iter().any(|saved| saved.says_whose() && saved.conf == conf);
+        let saved = (!known).then(|| kept.save(tag, &conf)).transpose()?;
+        let undo = saved.map(|saved| journal.undo_if_clean(&saved, Saved::remove));
         if before.is_empty() {
-            return delegate.attach(journal);
+            let attached = delegate.attach(journal);
+            // What was kept before a power cut may be lost, and not all that the delegate had. DEL needs this to reach it.
+            if attached.as_ref().is_err_and(holds_already) {
+                undo.into_iter().for_each(|undo| journal.strike(undo));
+            }
+            return attached;
         }
         // It may be running. Nothing of it is touched, unless the delegate finds that it is not. Until then DEL has both.
         let answer = delegate.attach_again(journal)?;
@@ -96,21 +102,23 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
             log::info(format_args!("no configuration of {} is kept: nothing is left to delete", del.tag));
         }
         let delete = |saved: Saved| {
+            let stays = !saved.says_whose() && may_be_anothers(del)?;
             del.call.delegate_with(&saved.conf)?.del()?;
+            if stays {
+                log::info(format_args!("{saved} stays, for {} is gone and another interface runs", del.tag));
+                return Ok(());
+            }
             saved.remove()
         };
         found.into_iter().map(delete).collect::<Errors>().finish()
     }
 
     fn check(&self, check: &Check) -> Result<()> {
-        let tag = &check.attachment.tag;
-        let saved = kept::<P>(&check.call.conf, &tag.network).find(tag)?.into_iter().next().ok_or_else(|| {
-            let missing =
-                format!("the configuration that ADD kept of {tag} is gone, and DEL can delete nothing without it");
-            Error::new(code::DRIFT, missing)
-                .remedy("DEL, then ADD again; what the delegate made may have to be removed by hand")
-        })?;
-        check.call.delegate_with(&saved.conf)?.check()
+        attached::<P>(check)?.check()
+    }
+
+    fn restore(&self, asked: &Check, _journal: &mut Journal) -> Result<()> {
+        attached::<P>(asked)?.restore()
     }
 
     /// Files may be lost, and one of the reference's does not say enough: so the delegate looks for itself, too.
@@ -144,8 +152,28 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
     }
 }
 
+/// The delegate that attached the container, with the configuration that it was handed.
+fn attached<P: DelegatingPlugin>(check: &Check) -> Result<Delegate> {
+    let tag = &check.attachment.tag;
+    let saved = kept::<P>(&check.call.conf, &tag.network).find(tag)?.into_iter().next().ok_or_else(|| {
+        let missing =
+            format!("the configuration that ADD kept of {tag} is gone, and DEL can delete nothing without it");
+        Error::new(code::DRIFT, missing)
+            .remedy("DEL, then ADD again; what the delegate made may have to be removed by hand")
+    })?;
+    check.call.delegate_with(&saved.conf)
+}
+
 fn kept<P: DelegatingPlugin>(conf: &NetConf, network: &str) -> Kept {
     Kept::new(P::kept_in(conf), network)
+}
+
+/// What the reference kept does not say the interface. Where this one is gone and another one runs, it may be that one's, whose
+/// DEL will need it.
+fn may_be_anothers(del: &Del) -> Result<bool> {
+    let Some(container) = Remains::from(del).container()? else { return Ok(false) };
+    let links = container.links()?;
+    Ok(links.iter().all(|link| link.name != del.tag.ifname) && links.iter().any(|link| link.up && link.name != "lo"))
 }
 
 /// The delegate's configuration, where there is enough to make it: GC goes on without.

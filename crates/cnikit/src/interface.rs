@@ -1,6 +1,8 @@
 //! The shape of a plugin that makes an interface in the container.
 
-use cnikit_plan::{Kind, Made, Plan, Remains, Scene, Stale, apply, begin_release, judge, sweep, verify};
+use cnikit_plan::{
+    Kind, Made, Plan, Remains, Scene, Stale, apply, begin_release, judge, restore, restore_all, sweep, verify,
+};
 use cnikit_skel::{
     Add, Attachment, Check, Del, Errors, Gc, Journal, Outline, Plugin, Preview, Result, Sources, Status,
 };
@@ -145,10 +147,21 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         let (at, scene) = (&check.attachment, Scene::from(check));
         let mut errors = Errors::default();
         errors.note(P::source(&at.conf).find(&check.call).and_then(|source| source.check()));
-        let mut addresses = Addresses::recorded(&check.prev, |interface| at.is_own(interface));
-        errors.note(plugin.complete(&mut addresses));
+        let (addresses, completed) = recorded(plugin, check);
+        errors.note(completed);
         errors.note(verify(&[&plugin.link(at), &plugin.layer3(at, &addresses)], &scene));
         errors.finish()
+    }
+
+    fn restore(&self, asked: &Check, journal: &mut Journal) -> Result<()> {
+        let [link, layer3] = as_attached(&self.0, asked)?;
+        restore(&[&link, &layer3], &Scene::from(asked), journal)
+    }
+
+    fn restore_all(all: Vec<(Self, Check)>) -> Vec<Result<()>> {
+        let planned =
+            |(Interface(plugin), asked): (Self, Check)| Ok((as_attached(&plugin, &asked)?.into(), Scene::from(&asked)));
+        restore_all(all.into_iter().map(planned).collect())
     }
 
     fn gc(gc: &Gc) -> Result<()> {
@@ -181,6 +194,20 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         steps.extend(plugin.layer3(at, &addresses).lines());
         Ok(Outline { steps, example: Answer::default() })
     }
+}
+
+/// The two plans as they were carried out.
+fn as_attached<P: InterfacePlugin>(plugin: &P, asked: &Check) -> Result<[Plan; 2]> {
+    let (at, (addresses, completed)) = (&asked.attachment, recorded(plugin, asked));
+    completed?;
+    Ok([plugin.link(at), plugin.layer3(at, &addresses)])
+}
+
+/// The addresses of the ADD, and whether they could be completed as they were then.
+fn recorded<P: InterfacePlugin>(plugin: &P, check: &Check) -> (Addresses, Result<()>) {
+    let mut addresses = Addresses::recorded(&check.prev, |interface| check.attachment.is_own(interface));
+    let completed = plugin.complete(&mut addresses);
+    (addresses, completed)
 }
 
 /// The link first, so that it is released last.

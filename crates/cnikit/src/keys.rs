@@ -1,7 +1,7 @@
 //! Keys that several plugins have.
 
+use cnikit_resources::Backend;
 use cnikit_resources::Mac;
-use cnikit_resources::masquerade::Backend;
 use cnikit_resources::master::{Master, Which};
 use cnikit_types::Dns;
 use serde::de::Error as _;
@@ -47,6 +47,21 @@ impl Default for On {
     fn default() -> On {
         On(true)
     }
+}
+
+/// Reads a word: `None` if it is empty, for whatever is usual; any other has to be `named`. To people, `unknown`
+/// says that it is not, and `known` which there are.
+pub fn word<'de, D: Deserializer<'de>, W>(
+    deserializer: D,
+    named: fn(&str) -> Option<W>,
+    unknown: &str,
+    known: &str,
+) -> Result<Option<W>, D::Error> {
+    let word = String::deserialize(deserializer)?;
+    if word.is_empty() {
+        return Ok(None);
+    }
+    named(&word).map(Some).ok_or_else(|| D::Error::custom(format!("{unknown}: {word:?}: {known} are known")))
 }
 
 /// The `master` of an interface: that of this name, else that of the default route.

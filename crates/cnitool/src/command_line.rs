@@ -85,6 +85,9 @@ pub(crate) enum Command {
     /// Delete what is left of a network's containers that are gone
     #[command(after_help = "Example:\n  cnitool gc pods --dry-run")]
     Gc(Gc),
+    /// Put back the rules of all attachments, after somebody flushed them
+    #[command(after_help = "Example:\n  cnitool restore")]
+    Restore(Restore),
     /// Ask a network's plugins whether they could serve an add
     #[command(after_help = "Example:\n  cnitool status pods")]
     Status(Network),
@@ -178,6 +181,16 @@ pub(crate) struct Gc {
     #[command(flatten)]
     pub(crate) sight: Sight,
     /// Say what would be deleted, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Restore {
+    /// Of this network only
+    #[arg(long, value_name = "NAME")]
+    pub(crate) network: Option<String>,
+    /// Say whose rules would be put back, and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
 }

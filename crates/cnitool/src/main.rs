@@ -17,6 +17,7 @@ mod namespace;
 mod netns;
 mod output;
 mod places;
+mod restore;
 mod rules;
 mod shell;
 mod show;
@@ -70,6 +71,7 @@ fn run(line: &CommandLine) -> Result {
         Command::Check(asked) => verbs::check(common, out, asked),
         Command::Del(asked) => verbs::del(common, out, asked),
         Command::Gc(asked) => verbs::gc(common, out, asked),
+        Command::Restore(asked) => restore::restore(common, out, asked),
         Command::Status(asked) => verbs::status(common, out, asked),
         Command::Version(asked) => verbs::version(common, out, asked.network.as_deref()),
         Command::Plan(asked) => verbs::plan(common, out, asked),

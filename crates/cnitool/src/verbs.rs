@@ -80,7 +80,7 @@ fn place(common: &Common, asked: &command_line::Attachment) -> Result<Attachment
     Ok(Attachment::new(container::id_of(&netns), netns).on(environment::ifname(common)))
 }
 
-fn warn(warnings: &[String]) {
+pub(crate) fn warn(warnings: &[String]) {
     warnings.iter().for_each(|warning| say(&format!("Warning: {warning}")));
 }
 

@@ -9,8 +9,11 @@
 
 mod arguments;
 mod called;
+mod conditions;
 mod conflist;
+mod conntrack;
 mod conversion;
+mod dbus;
 mod delegate;
 mod host_local;
 mod iptables;
@@ -60,7 +63,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "netlink-sent", run: netlink::sent, words: &[], longest: 4 << 10 },
     Target { name: "nftables", run: nftables::replies, words: said::NFTABLES, longest: DATAGRAM },
     Target { name: "nftables-sent", run: nftables::sent, words: &[], longest: 4 << 10 },
+    Target { name: "conntrack", run: conntrack::run, words: said::NUMBERS, longest: DATAGRAM },
     Target { name: "iptables", run: iptables::run, words: said::IPTABLES, longest: 64 << 20 },
+    Target { name: "conditions", run: conditions::run, words: said::CONDITIONS, longest: VARIABLE },
+    Target { name: "dbus", run: dbus::run, words: said::DBUS, longest: 1 << 20 },
     Target { name: "conflist", run: conflist::run, words: said::LIST, longest: STDIN },
     Target { name: "kept", run: kept::run, words: said::KEPT, longest: STDIN },
 ];

@@ -1,12 +1,20 @@
 //! Tables, chains and rules of `nf_tables`.
 
+use std::net::SocketAddr;
+
 use arbitrary::{Result, Unstructured};
-use cnikit_netfilter::{Family, Found, Frame, Mac, Match, Rule, Verdict, wire};
+
+use cnikit_netfilter::{
+    Family, Field, Found, Frame, KeyType, Mac, Match, Protocol, Rule, Set, Side, Verdict, Way, wire,
+};
 use ipnetwork::IpNetwork;
 
 use crate::values::{again_and_again, ip, network};
 
 const FAMILIES: [Family; 4] = [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge];
+
+const WAYS: [Way; 4] = [Way::In, Way::Out, Way::InBridge, Way::OutBridge];
+const SIDES: [Side; 2] = [Side::Source, Side::Destination];
 
 /// The chain that is asked for, of table `t`.
 const CHAIN: &str = "c";
@@ -14,12 +22,13 @@ const CHAIN: &str = "c";
 const HEADERS: usize = 20;
 
 fn frame(family: Family) -> Frame {
-    let (chains, fixed, own) = (Vec::new(), Vec::new(), Vec::new());
-    Frame { family, table: "t", table_comment: None, chains, fixed, holds: CHAIN, own }
+    Frame { holds: vec![CHAIN], ..Frame::of(family, "t") }
 }
 
 /// A message as the kernel might send it, read as everything that it could be.
 pub(crate) fn replies(message: &[u8]) {
+    let set = Set { name: "s", key: vec![KeyType::Protocol, KeyType::Port], comment: None };
+    wire::is_set(message, &set);
     if let Some((hook, _)) = wire::chain(message) {
         assert!(hook.is_none_or(|hook| hook.contains("hook")));
     }
@@ -28,6 +37,7 @@ pub(crate) fn replies(message: &[u8]) {
         let frame = frame(family);
         if let Some(found) = wire::rule(message, &frame, CHAIN) {
             rule(&found, &frame, message.len());
+            let _ = wire::of_iptables(&found, &frame);
         }
     }
 }
@@ -66,44 +76,94 @@ fn sent_once(bytes: &mut Unstructured<'_>) -> Result<()> {
     let found = wire::rule(&message, &frame, CHAIN).expect("what we write is a rule");
     assert_eq!((found.handle(), found.comment(), found.owner()), (handle, rule.comment.as_deref(), owner.as_deref()));
     assert_eq!(wire::is(&found, &rule, &frame, owner.as_deref()).ok(), Some(true), "{rule}");
-    assert_eq!(found.rule(), Some(&without_host_parts(&rule)), "{rule}");
-    assert_eq!(found.to_string(), rule.to_string());
+    assert_eq!(found.rule(), Some(&as_found(&rule)), "{rule}");
+    assert_eq!(found.to_string(), as_found(&rule).to_string());
     let other = wire::rule(&message, &frame, "d");
     assert!(other.is_none(), "a rule of one chain is none of another");
     assert_eq!(wire::is(&found, &rule, &frame, Some("other")).ok(), Some(owner.as_deref() == Some("other")), "{rule}");
     Ok(())
 }
 
-fn without_host_parts(rule: &Rule) -> Rule {
+/// As it comes back: networks without the host part, one whole address as such, and no protocol that the port behind it
+/// says too.
+fn as_found(rule: &Rule) -> Rule {
     let network = |network: &IpNetwork| IpNetwork::new(network.network(), network.prefix()).expect("as long as it was");
-    let matches = rule.matches.iter().map(|one| match one {
+    let one = |one: &Match| match one {
+        Match::SourceIn(from) if *from == IpNetwork::from(from.ip()) => Match::Source(from.ip()),
+        Match::SourceIn(from) => Match::SourceIn(network(from)),
+        Match::SourceNotIn(from) => Match::SourceNotIn(network(from)),
         Match::DestinationIn(to) => Match::DestinationIn(network(to)),
         Match::DestinationNotIn(to) => Match::DestinationNotIn(network(to)),
         other => other.clone(),
-    });
-    Rule { matches: matches.collect(), ..rule.clone() }
+    };
+    let (mut matches, mut checked) = (Vec::new(), None);
+    for (place, found) in rule.matches.iter().enumerate() {
+        let next = rule.matches[place + 1..].iter().find(|next| !is_checked(next, found));
+        match found {
+            Match::Protocol(protocol) if checked.replace(*protocol).is_some() => {}
+            Match::Protocol(_) if matches!(next, Some(Match::Port { .. })) => {}
+            Match::Port { protocol, .. } => {
+                checked = Some(*protocol);
+                matches.push(found.clone());
+            }
+            other => matches.push(one(other)),
+        }
+    }
+    Rule { matches, ..rule.clone() }
+}
+
+/// Whether it says no more than the protocol that was said before.
+fn is_checked(one: &Match, before: &Match) -> bool {
+    matches!((one, before), (Match::Protocol(one), Match::Protocol(before)) if one == before)
 }
 
 fn a_rule(bytes: &mut Unstructured<'_>) -> Result<Rule> {
     let count = bytes.int_in_range(0..=4)?;
     let matches = (0..count).map(|_| a_match(bytes)).collect::<Result<_>>()?;
-    let verdict = match bytes.int_in_range(0..=5)? {
+    let verdict = match bytes.int_in_range(0..=6)? {
         0 => Verdict::Masquerade,
         1 => Verdict::Return,
-        2 => Verdict::Jump(bytes.arbitrary::<String>()?.replace('\0', "")),
-        3 => Verdict::Goto(bytes.arbitrary::<String>()?.replace('\0', "")),
+        2 => Verdict::Jump(text(bytes)?),
+        3 => Verdict::Goto(text(bytes)?),
         4 => Verdict::Accept,
+        5 => Verdict::Redirect(SocketAddr::new(ip(bytes)?, bytes.arbitrary()?)),
         _ => Verdict::Drop,
     };
     Ok(Rule { matches, verdict, comment: bytes.arbitrary()? })
 }
 
 fn a_match(bytes: &mut Unstructured<'_>) -> Result<Match> {
-    Ok(match bytes.int_in_range(0..=4)? {
-        0 => Match::From(bytes.arbitrary::<String>()?.replace('\0', "")),
+    let is = bytes.arbitrary()?;
+    Ok(match bytes.int_in_range(0..=11)? {
+        0 => Match::Interface { way: *bytes.choose(&WAYS)?, is, name: text(bytes)? },
         1 => Match::SourceMac(Mac(bytes.arbitrary()?)),
         2 => Match::Source(ip(bytes)?),
-        3 => Match::DestinationIn(network(bytes)?),
-        _ => Match::DestinationNotIn(network(bytes)?),
+        3 => Match::SourceIn(network(bytes)?),
+        4 => Match::SourceNotIn(network(bytes)?),
+        5 => Match::DestinationIn(network(bytes)?),
+        6 => Match::DestinationNotIn(network(bytes)?),
+        7 => Match::Protocol(*bytes.choose(&Protocol::ALL)?),
+        8 => {
+            let (protocol, side) = (*bytes.choose(&Protocol::ALL)?, *bytes.choose(&SIDES)?);
+            Match::Port { protocol, side, is, port: bytes.arbitrary()? }
+        }
+        9 => bytes.choose(&[Match::ToHost, Match::Established, Match::Redirected, Match::AskedPort(80)])?.clone(),
+        10 => Match::Mark { mask: bytes.arbitrary()?, is, value: bytes.arbitrary()? },
+        _ => {
+            let count = bytes.int_in_range(1..=3)?;
+            let fields = (0..count).map(|_| a_field(bytes)).collect::<Result<_>>()?;
+            Match::Listed { fields, is, set: text(bytes)? }
+        }
     })
+}
+
+fn a_field(bytes: &mut Unstructured<'_>) -> Result<Field> {
+    let (side, way) = (*bytes.choose(&SIDES)?, *bytes.choose(&WAYS)?);
+    let all =
+        [Field::Protocol, Field::Port(side), Field::Ipv4(side), Field::Ipv6(side), Field::Interface(way), Field::Mark];
+    Ok(*bytes.choose(&all)?)
+}
+
+fn text(bytes: &mut Unstructured<'_>) -> Result<String> {
+    Ok(bytes.arbitrary::<String>()?.replace('\0', ""))
 }

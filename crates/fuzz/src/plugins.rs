@@ -18,13 +18,15 @@ pub(crate) fn run(data: &[u8]) {
     let stdin = with_ours(fields.next().unwrap_or_default(), plugins[0].name);
     let mut input = plan(&args, &stdin);
     input.path.clone_from(path);
-    let answered = match choice % 7 {
+    let answered = match choice % 9 {
         0 => call::<Interface<bridge::Bridge>>(input, plugins),
         1 => call::<Interface<ptp::Ptp>>(input, plugins),
         3 => call::<Ipam<static_ipam::Static>>(input, plugins),
         4 => call::<Chained<tuning::Tuning>>(input, plugins),
         5 => call::<Interface<macvlan::Macvlan>>(input, plugins),
         6 => call::<Interface<ipvlan::Ipvlan>>(input, plugins),
+        7 => call::<Chained<firewall::Firewall>>(input, plugins),
+        8 => call::<Chained<portmap::Portmap>>(input, plugins),
         _ => call::<loopback::Loopback>(input, plugins),
     };
     told(&answered);

@@ -131,6 +131,19 @@ pub(crate) const KEYS: &[&str] = &[
     "\"ipam\":{\"type\":\"host-local\"}",
     "\"ipam\":{}",
     "\"dns\":{}",
+    "\"backend\":\"nftables\"",
+    "\"backend\":\"firewalld\"",
+    "\"ingressPolicy\":\"same-bridge\"",
+    "\"iptablesAdminChainName\":\"A\"",
+    "\"firewalldZone\":\"work\"",
+    "\"snat\":false",
+    "\"masqAll\":true",
+    "\"markMasqBit\":31",
+    "\"externalSetMarkChain\":\"M\"",
+    "\"conditionsV4\":[\"!\",\"-i\",\"eth1\"]",
+    "\"conditionsV6\":[\"ip6 saddr fd00::/8\"]",
+    "\"hostPortTaken\":\"firstWins\"",
+    "\"runtimeConfig\":{\"portMappings\":[{\"hostPort\":1,\"containerPort\":2,\"protocol\":\"SCTP\",\"hostIP\":\"::ffff:10.0.0.1\"}]}",
     "null",
     "\"type\":\"\"",
     "\"prevResult\":{\"cniVersion\":\"1.1.0\"}",
@@ -149,6 +162,21 @@ pub(crate) const NUMBERS: &[&str] = &[
     "bridge",
     "veth",
     "eth0\u{0}",
+];
+
+pub(crate) const DBUS: &[&str] = &[
+    "l\u{2}\u{1}\u{1}",
+    "B\u{2}\u{1}\u{1}",
+    "l\u{3}\u{1}\u{1}",
+    "\u{4}\u{1}s\u{0}",
+    "\u{5}\u{1}u\u{0}",
+    "\u{8}\u{1}g\u{0}\u{1}s\u{0}",
+    "\u{8}\u{1}g\u{0}\u{1}b\u{0}",
+    "\u{1}\u{0}\u{0}\u{0}",
+    "unix:path=/a",
+    "unix:abstract=%20,guid=",
+    ";",
+    "%",
 ];
 
 pub(crate) const NFTABLES: &[&str] = &[
@@ -184,6 +212,31 @@ pub(crate) const IPTABLES: &[&str] = &[
     "::10.0.0.2/128",
     "-s",
     "#",
+];
+
+pub(crate) const CONDITIONS: &[&str] = &[
+    "ip saddr ",
+    "ip6 daddr != ",
+    "10.0.0.0/8",
+    "fd00::1/128",
+    "iifname \"eth0\"",
+    "meta oifname != eth0",
+    "meta mark and 0xff == ",
+    "mark & 1 != 4294967295",
+    "meta l4proto udp",
+    "tcp dport 80",
+    "sctp sport != 0",
+    "ct state related,established",
+    "fib daddr type local",
+    "==",
+    "!",
+    "-s",
+    "-m",
+    "comment",
+    "--comment",
+    "it's \"",
+    "\\",
+    "\u{0}",
 ];
 
 pub(crate) const LIST: &[&str] = &[

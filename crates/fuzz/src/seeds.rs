@@ -69,7 +69,7 @@ fn request(call: &Value) -> Vec<u8> {
 }
 
 fn configuration(call: &Value) -> Option<Vec<u8>> {
-    let which = ["bridge", "ptp", "loopback", "static", "tuning", "macvlan", "ipvlan"]
+    let which = ["bridge", "ptp", "loopback", "static", "tuning", "macvlan", "ipvlan", "firewall", "portmap"]
         .iter()
         .position(|plugin| *plugin == text(call, &["plugin"]))?;
     let which = u8::try_from(which).ok()?;

@@ -109,7 +109,7 @@ impl Cache {
         let name = file_name(&list.name, at);
         let content = Entry::new(list, at, note, Some(result)).to_bytes();
         let directory = Directory::make(self.results(), 0o700)?;
-        if matches!(read(&self.results(), &name), Ok(Found::Garbage(_))) {
+        if matches!(read_in(&directory, &name), Ok(Found::Garbage(_))) {
             self.set_aside(&directory, &name)?;
         }
         directory.replace_and_sync(&name, &content, 0o600)?;
@@ -121,20 +121,24 @@ impl Cache {
     /// Forgets the attachment, when it is gone. What cannot be read is nobody's: it is set aside.
     pub(crate) fn forget(&self, network: &str, at: &Attachment) -> Result<(), Error> {
         let name = file_name(network, at);
-        // Where no directory is, nothing is kept.
-        let is_there = |dir: &PathBuf| !Directory::open(dir).is_err_and(|error| error.is_misplaced());
-        for dir in [self.intents(), self.results()].into_iter().filter(is_there) {
-            match read(&dir, &name)? {
-                Found::Garbage(_) => self.set_aside(&Directory::open(&dir)?, &name)?,
+        if !can_be_named(&name) {
+            return Ok(());
+        }
+        for dir in [self.intents(), self.results()] {
+            let directory = match Directory::open(dir) {
+                // Where no directory is, nothing is kept.
+                Err(error) if error.is_absent() || error.is_misplaced() => continue,
+                opened => opened?,
+            };
+            match read_in(&directory, &name)? {
+                Found::Garbage(_) => self.set_aside(&directory, &name)?,
                 Found::Entry(entry) if entry.is_of(network, at) => {
-                    Directory::open(&dir)?.remove_durably(&name)?;
+                    directory.remove_durably(&name)?;
                 }
                 Found::Entry(_) | Found::Nothing => {}
             }
             // A runtime that was killed while it wrote may have left that.
-            if let Some(directory) = Directory::open_if_any(&dir)?.filter(|_| can_be_named(&name)) {
-                directory.discard_unfinished_of(&name)?;
-            }
+            directory.discard_unfinished_of(&name)?;
         }
         Ok(())
     }
@@ -181,7 +185,13 @@ pub(crate) fn read(dir: &Path, name: &str) -> Result<Found, Error> {
     if !can_be_named(name) {
         return Ok(Found::Nothing);
     }
-    let Some(directory) = Directory::open_if_any(dir)? else { return Ok(Found::Nothing) };
+    match Directory::open_if_any(dir)? {
+        Some(directory) => read_in(&directory, name),
+        None => Ok(Found::Nothing),
+    }
+}
+
+fn read_in(directory: &Directory, name: &str) -> Result<Found, Error> {
     match directory.read(name, LIMIT) {
         Ok(None) => Ok(Found::Nothing),
         Ok(Some((bytes, _))) => {

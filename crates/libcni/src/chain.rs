@@ -81,7 +81,7 @@ impl Chain<'_> {
         self.ask_with(place, &self.list.plugins[place].stdin_with(self.list, &[])).map(drop)
     }
 
-    fn ask_with(&self, place: usize, stdin: &[u8]) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn ask_with(&self, place: usize, stdin: &[u8]) -> Result<Vec<u8>, Failure> {
         let said = self.runtime.ask(self.plugin(place), &self.environment(), stdin);
         said.map(|said| said.stdout).map_err(|error| self.failure(place, Why::NotDone(Box::new(error))))
     }

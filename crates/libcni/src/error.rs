@@ -71,7 +71,7 @@ pub struct Told {
 /// One plugin's failure, and where in the list it stands.
 #[derive(Debug)]
 pub struct Failure {
-    /// `ADD`, `CHECK`, `DEL`, `GC`, `STATUS`, `VERSION` or `PLAN`.
+    /// `ADD`, `CHECK`, `DEL`, `GC`, `STATUS`, `VERSION`, `RESTORE` or `PLAN`.
     pub verb: &'static str,
     /// The network's name.
     pub network: Box<str>,

@@ -161,12 +161,17 @@ impl Listed {
     /// The configuration for one call about an attachment: name and version of the list, the result so far, the
     /// capabilities that it declares. All else is as it stands in the file, byte for byte.
     pub(crate) fn stdin(&self, list: &NetworkList, at: &Attachment, previous: Option<&Value>) -> Vec<u8> {
+        let wanted = self.runtime_config(at).map(|wanted| ("runtimeConfig", wanted.to_string()));
+        let previous = previous.map(|previous| ("prevResult", previous.to_string()));
+        let more: Vec<_> = previous.into_iter().chain(wanted).collect();
+        self.stdin_with(list, &more)
+    }
+
+    /// What the runtime says of an attachment, as far as the plugin declares that it wants it; none if that is nothing.
+    pub(crate) fn runtime_config(&self, at: &Attachment) -> Option<Value> {
         let is_wanted = |(name, _): &(&String, &Value)| self.capabilities.contains(name);
         let wanted: Map<String, Value> = at.capabilities.iter().filter(is_wanted).map(owned).collect();
-        let wanted = (!wanted.is_empty()).then(|| Value::Object(wanted).to_string());
-        let previous = previous.map(|previous| ("prevResult", previous.to_string()));
-        let more: Vec<_> = previous.into_iter().chain(wanted.map(|wanted| ("runtimeConfig", wanted))).collect();
-        self.stdin_with(list, &more)
+        (!wanted.is_empty()).then_some(Value::Object(wanted))
     }
 
     /// The configuration with these members behind, as it goes to a plugin.

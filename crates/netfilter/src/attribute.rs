@@ -11,9 +11,12 @@ const TYPE: u16 = 0x3fff;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attributes(Vec<u8>);
 
+/// As long as most lists are: a rule is some thirty of them.
+const USUAL: usize = 64;
+
 impl Attributes {
     pub(crate) fn new() -> Self {
-        Self::default()
+        Self(Vec::with_capacity(USUAL))
     }
 
     /// The list that somebody else wrote, to be sent again as it is.
@@ -21,19 +24,26 @@ impl Attributes {
         Self(list.to_vec())
     }
 
-    pub(crate) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
-        // No value here is longer than a rule's expressions, which the kernel limits to far less than 64 KiB.
-        let length = u16::try_from(HEADER + value.len()).unwrap_or(u16::MAX);
-        self.0.extend(length.to_ne_bytes());
-        self.0.extend(kind.to_ne_bytes());
-        self.0.extend(value);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
-        self
+    pub(crate) fn bytes(self, kind: u16, value: &[u8]) -> Self {
+        self.parts(kind, &[value])
     }
 
     /// A string with the NUL that the kernel expects.
     pub(crate) fn text(self, kind: u16, value: &str) -> Self {
-        self.bytes(kind, &[value.as_bytes(), &[0]].concat())
+        self.parts(kind, &[value.as_bytes(), &[0]])
+    }
+
+    /// A value of several parts.
+    fn parts(mut self, kind: u16, parts: &[&[u8]]) -> Self {
+        let length = HEADER + parts.iter().map(|part| part.len()).sum::<usize>();
+        let end = self.0.len() + length.next_multiple_of(4);
+        self.0.reserve(end - self.0.len());
+        // No value here is longer than a rule's expressions, which the kernel limits to far less than 64 KiB.
+        self.0.extend(u16::try_from(length).unwrap_or(u16::MAX).to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        parts.iter().for_each(|part| self.0.extend_from_slice(part));
+        self.0.resize(end, 0);
+        self
     }
 
     /// A number in network order, as `nf_tables` has all of them.

@@ -39,13 +39,12 @@ impl Batch {
     /// Only the last change asks for an acknowledgement. Refusals come without being asked for, and kernels before
     /// 6.10 acknowledge neither the beginning nor the end.
     fn encode(&self, mut next_sequence: impl FnMut() -> u32) -> (Vec<u8>, Vec<u32>) {
-        let mut messages = vec![Message::begin(self.guard)];
-        messages.extend(self.messages.iter().cloned());
-        let last = messages.pop().map(Message::acknowledged);
-        messages.extend(last);
+        let begin = Message::begin(self.guard);
+        let mut messages: Vec<&Message> = std::iter::once(&begin).chain(&self.messages).collect();
+        let last = messages.pop().map(|last| last.clone().acknowledged());
+        messages.extend(&last);
         let sequences: Vec<_> = messages.iter().map(|_| next_sequence()).collect();
-        let changes = messages.iter().zip(&sequences).flat_map(|(message, sequence)| message.encode(*sequence));
-        let mut datagram: Vec<u8> = changes.collect();
+        let mut datagram = Message::encode_all(messages.into_iter().zip(&sequences));
         datagram.extend(Message::end().encode(next_sequence()));
         (datagram, sequences)
     }
@@ -72,8 +71,7 @@ mod tests {
     use crate::frame::{Family, Frame};
 
     fn frame() -> Frame {
-        let (chains, fixed, own) = (vec![], vec![], vec![]);
-        Frame { family: Family::Inet, table: "t", table_comment: None, chains, fixed, holds: "c", own }
+        Frame { holds: vec!["c"], ..Frame::of(Family::Inet, "t") }
     }
 
     fn batch(guard: Option<u32>) -> Batch {

@@ -1,58 +1,76 @@
-//! From a rule to expressions, the very ones that nft(8) would have written, and back.
+//! From a rule to expressions, the very ones that nft(8) would have written.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, SocketAddr};
 
-use cnikit_netlink::Mac;
 use ipnetwork::IpNetwork;
 
-use crate::expression::{self, ETHER_TYPE, Expression, FAMILY, FROM, Header};
+use crate::expression::{
+    self, ASKED_PORT, ETHER_TYPE, Expression, FAMILY, Header, Load, MARK, PROTOCOL, REGISTER, STATE, STATUS,
+    TYPE_OF_DESTINATION,
+};
+use crate::field::{Field, filled_up, offset, port};
 use crate::frame::Family;
-use crate::rule::{Match, Rule, Verdict};
+use crate::rule::{Match, Protocol, Rule, Side, Verdict, Way};
 use crate::{Error, Result};
 
-/// Which of the two addresses of a packet.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Source,
-    Destination,
-}
-
-/// How many bytes the kernel compares of the name of an interface, its terminating zero included.
-#[doc(alias = "IFNAMSIZ")]
-const NAME: usize = 16;
 /// Where the source stands in an Ethernet frame, and how long it is.
-const SOURCE_MAC: (u32, u32) = (6, 6);
+const SOURCE_MAC: Load = Load::Payload { header: Header::Link, offset: 6, length: 6 };
+/// `RTN_LOCAL` of rtnetlink(7).
+const LOCAL: u32 = 2;
+/// The bits of a connection's state: established, related.
+#[doc(alias = "NF_CT_STATE_BIT")]
+const ESTABLISHED: u32 = 2 | 4;
+/// The bit of a connection's status: its destination was replaced.
+#[doc(alias = "IPS_DST_NAT")]
+const REDIRECTED: u32 = 1 << 5;
+/// The second register, 16 bytes behind the first.
+const SECOND: u32 = REGISTER + 1;
+/// The number of the first register where registers are 4 bytes wide; that is where the first of 16 bytes begins.
+#[doc(alias = "NFT_REG32_00")]
+const NARROW: u32 = 8;
 
 /// The expressions of a rule in a table of this family.
 ///
 /// # Errors
-/// Matches of two families in one rule, or of another family than the table's: such a rule could never match. A MAC
-/// outside a table of bridges, where a packet need not have one; a name that no interface can have.
+/// Matches of two families or two protocols in one rule, or of another family than the table's: such a rule could never
+/// match. A port of a connection without its protocol. A MAC or a bridge outside a table of bridges, where a packet need not
+/// have one; a name that no interface can have.
 pub(crate) fn compile(rule: &Rule, family: Family) -> Result<Vec<Expression>> {
     let refused = |why: &str| Err(Error::ours("add rule", format!("`{rule}`"), why));
     let mut expressions = Vec::new();
-    let mut checked = None;
+    let (mut of_family, mut of_protocol) = (None, None);
     for one in &rule.matches {
-        match one {
-            Match::From(name) if name.is_empty() || name.len() >= NAME => {
-                return refused("no interface can have this name");
-            }
-            Match::SourceMac(_) if family != Family::Bridge => {
-                return refused("a table of family bridge alone sees the MAC of every packet");
-            }
-            _ => {}
+        if one.needs_bridge() && family != Family::Bridge {
+            return refused("a table of family bridge alone sees the MAC and the bridge of every packet");
         }
         if let Some(needed) = one.family() {
-            if checked.is_some_and(|seen| seen != needed) || !possible(family, needed) {
+            if of_family.is_some_and(|seen| seen != needed) || !possible(family, needed) {
                 return refused("it mixes families and would never match");
             }
-            if checked.replace(needed).is_none() {
+            if of_family.replace(needed).is_none() {
                 expressions.extend(family_check(family, needed));
             }
         }
-        expressions.extend(look(one));
+        if let Some(needed) = one.protocol() {
+            if of_protocol.is_some_and(|seen| seen != needed) {
+                return refused("it mixes protocols and would never match");
+            }
+            if of_protocol.replace(needed).is_none() {
+                expressions.extend(load(Load::Meta(PROTOCOL), vec![needed.number()], true));
+            }
+        }
+        if matches!(one, Match::AskedPort(_)) && of_protocol.is_none() {
+            return refused("a port is one of a protocol, which has to be said before it");
+        }
+        expressions.extend(look(one)?);
     }
-    expressions.push(verdict(&rule.verdict));
+    if let Verdict::Redirect(to) = &rule.verdict {
+        let needed = of_version(to.is_ipv4());
+        if of_family.is_some_and(|seen| seen != needed) || !possible(family, needed) || family == Family::Bridge {
+            return refused("packets of this rule cannot be sent to an address of that family");
+        }
+    }
+    expressions.extend(verdict(&rule.verdict));
     Ok(expressions)
 }
 
@@ -60,12 +78,40 @@ impl Match {
     /// IPv4 or IPv6; `None`: it looks at nothing that only one of them has.
     fn family(&self) -> Option<Family> {
         let address = match self {
-            Match::From(_) | Match::SourceMac(_) => return None,
             Match::Source(address) => *address,
-            Match::DestinationIn(network) | Match::DestinationNotIn(network) => network.ip(),
+            Match::SourceIn(network)
+            | Match::SourceNotIn(network)
+            | Match::DestinationIn(network)
+            | Match::DestinationNotIn(network) => network.ip(),
+            Match::Listed { fields, .. } => return fields.iter().find_map(|field| field.family()),
+            _ => return None,
         };
-        Some(if address.is_ipv4() { Family::Ip } else { Family::Ip6 })
+        Some(of_version(address.is_ipv4()))
     }
+
+    fn protocol(&self) -> Option<Protocol> {
+        match self {
+            Match::Protocol(protocol) | Match::Port { protocol, .. } => Some(*protocol),
+            _ => None,
+        }
+    }
+
+    /// Whether it looks at what only frames have that cross a bridge.
+    fn needs_bridge(&self) -> bool {
+        let bridge = |way: Way| matches!(way, Way::InBridge | Way::OutBridge);
+        match self {
+            Match::SourceMac(_) => true,
+            Match::Interface { way, .. } => bridge(*way),
+            Match::Listed { fields, .. } => {
+                fields.iter().any(|field| matches!(field, Field::Interface(way) if bridge(*way)))
+            }
+            _ => false,
+        }
+    }
+}
+
+fn of_version(ipv4: bool) -> Family {
+    if ipv4 { Family::Ip } else { Family::Ip6 }
 }
 
 /// Whether a packet of this family comes by a table of that one.
@@ -76,8 +122,8 @@ fn possible(table: Family, packet: Family) -> bool {
 /// What a table of several families needs before an address means anything.
 fn family_check(table: Family, packet: Family) -> Vec<Expression> {
     match table {
-        Family::Inet => vec![Expression::Meta(FAMILY), Expression::Equal(vec![packet.number()])],
-        Family::Bridge => vec![Expression::Meta(ETHER_TYPE), Expression::Equal(ether_type(packet).to_vec())],
+        Family::Inet => load(Load::Meta(FAMILY), vec![packet.number()], true),
+        Family::Bridge => load(Load::Meta(ETHER_TYPE), ether_type(packet).to_vec(), true),
         Family::Ip | Family::Ip6 => Vec::new(),
     }
 }
@@ -86,37 +132,68 @@ fn ether_type(packet: Family) -> [u8; 2] {
     if packet == Family::Ip { [0x08, 0x00] } else { [0x86, 0xdd] }
 }
 
-fn look(one: &Match) -> Vec<Expression> {
-    match one {
-        Match::From(name) => vec![Expression::Meta(FROM), Expression::Equal(filled_up(name))],
-        Match::SourceMac(mac) => {
-            let (offset, length) = SOURCE_MAC;
-            vec![Expression::Payload { header: Header::Link, offset, length }, Expression::Equal(mac.0.to_vec())]
+/// What a match looks at, but for the checks of family and protocol before it.
+pub(crate) fn look(one: &Match) -> Result<Vec<Expression>> {
+    Ok(match one {
+        Match::Interface { way, is, name } => load(Field::from(*way).load(), filled_up(name)?.to_vec(), *is),
+        Match::SourceMac(mac) => load(SOURCE_MAC, mac.0.to_vec(), true),
+        Match::Source(address) => address_in(Side::Source, IpNetwork::from(*address), true),
+        Match::SourceIn(network) => address_in(Side::Source, *network, true),
+        Match::SourceNotIn(network) => address_in(Side::Source, *network, false),
+        Match::DestinationIn(network) => address_in(Side::Destination, *network, true),
+        Match::DestinationNotIn(network) => address_in(Side::Destination, *network, false),
+        Match::Protocol(_) => Vec::new(),
+        Match::Port { side, is, port: number, .. } => load(port(*side), number.to_be_bytes().to_vec(), *is),
+        Match::ToHost => load(TYPE_OF_DESTINATION, LOCAL.to_ne_bytes().to_vec(), true),
+        Match::Established => masked(Load::Connection(STATE), ESTABLISHED, 0, false),
+        Match::Redirected => masked(Load::Connection(STATUS), REDIRECTED, 0, false),
+        Match::AskedPort(port) => load(Load::Asked(ASKED_PORT), port.to_be_bytes().to_vec(), true),
+        Match::Mark { mask: u32::MAX, is, value } => load(Load::Meta(MARK), value.to_ne_bytes().to_vec(), *is),
+        Match::Mark { mask, is, value } => masked(Load::Meta(MARK), *mask, *value, *is),
+        Match::Listed { fields, is, set } => {
+            let (set, inside) = (set.clone(), *is);
+            joined(fields).chain([Expression::Lookup { set, inside }]).collect()
         }
-        Match::Source(address) => load(Side::Source, IpNetwork::from(*address), Expression::Equal),
-        Match::DestinationIn(network) => load(Side::Destination, *network, Expression::Equal),
-        Match::DestinationNotIn(network) => load(Side::Destination, *network, Expression::NotEqual),
-    }
+    })
 }
 
-/// The name of an interface as the kernel compares it.
-fn filled_up(name: &str) -> Vec<u8> {
-    let mut bytes = name.as_bytes().to_vec();
-    bytes.resize(NAME, 0);
-    bytes
+/// Loads bytes and compares them.
+fn load(from: Load, bytes: Vec<u8>, is: bool) -> Vec<Expression> {
+    vec![Expression::Load(from, REGISTER), compare(bytes, is)]
+}
+
+fn compare(bytes: Vec<u8>, is: bool) -> Expression {
+    if is { Expression::Equal(bytes) } else { Expression::NotEqual(bytes) }
+}
+
+/// Loads a number and compares some of its bits.
+fn masked(from: Load, mask: u32, value: u32, is: bool) -> Vec<Expression> {
+    let mask = Expression::Mask(mask.to_ne_bytes().to_vec());
+    vec![Expression::Load(from, REGISTER), mask, compare(value.to_ne_bytes().to_vec(), is)]
+}
+
+/// Loads one field behind the other, each from a register of its own on: the first of 4 bytes that is still free.
+pub(crate) fn joined(fields: &[Field]) -> impl Iterator<Item = Expression> {
+    let mut slot = 0;
+    fields.iter().map(move |field| {
+        let register = if slot % 4 == 0 { REGISTER + slot / 4 } else { NARROW + slot };
+        slot += if field.key_type().length() > 4 { 4 } else { 1 };
+        Expression::Load(field.load(), register)
+    })
 }
 
 /// Loads an address and compares it: whole, or as many bytes as the prefix fills, or whole under a mask.
-fn load(side: Side, network: IpNetwork, compare: fn(Vec<u8>) -> Expression) -> Vec<Expression> {
+fn address_in(side: Side, network: IpNetwork, is: bool) -> Vec<Expression> {
     let (address, mask) = (octets(network.network()), octets(network.mask()));
     let (header, offset) = (Header::Network, offset(network.is_ipv4(), side));
     let bytes = usize::from(network.prefix() / 8);
     if network.prefix().is_multiple_of(8) && bytes > 0 {
         let length = u32::from(network.prefix() / 8);
-        return vec![Expression::Payload { header, offset, length }, compare(address[..bytes].to_vec())];
+        return load(Load::Payload { header, offset, length }, address[..bytes].to_vec(), is);
     }
     let length = if network.is_ipv4() { 4 } else { 16 };
-    vec![Expression::Payload { header, offset, length }, Expression::Mask(mask), compare(address)]
+    let whole = Load::Payload { header, offset, length };
+    vec![Expression::Load(whole, REGISTER), Expression::Mask(mask), compare(address, is)]
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {
@@ -126,118 +203,33 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Where an address stands in the header: RFC 791 section 3.1, RFC 8200 section 3.
-fn offset(ipv4: bool, side: Side) -> u32 {
-    match (ipv4, side) {
-        (true, Side::Source) => 12,
-        (true, Side::Destination) => 16,
-        (false, Side::Source) => 8,
-        (false, Side::Destination) => 24,
-    }
-}
-
-fn verdict(verdict: &Verdict) -> Expression {
+fn verdict(verdict: &Verdict) -> Vec<Expression> {
     let (code, chain) = match verdict {
-        Verdict::Masquerade => return Expression::Masquerade,
+        Verdict::Masquerade => return vec![Expression::Masquerade],
+        Verdict::Redirect(to) => return redirect(to),
         Verdict::Return => (expression::RETURN, None),
         Verdict::Jump(chain) => (expression::JUMP, Some(chain.clone())),
         Verdict::Goto(chain) => (expression::GOTO, Some(chain.clone())),
         Verdict::Accept => (expression::ACCEPT, None),
         Verdict::Drop => (expression::DROP, None),
     };
-    Expression::Verdict { code, chain }
+    vec![Expression::Verdict { code, chain }]
 }
 
-/// The rule that compiles to these expressions, if there is one.
-pub(crate) fn decompile(expressions: &[Expression], comment: Option<String>, family: Family) -> Option<Rule> {
-    let mut matches = Vec::new();
-    let mut rest = expressions;
-    let verdict = loop {
-        let (one, after) = match rest {
-            [last] => break read_verdict(last)?,
-            [Expression::Meta(FROM), Expression::Equal(name), after @ ..] => {
-                (Some(Match::From(read_name(name)?)), after)
-            }
-            // The check of the family, which the addresses behind it bring with them.
-            [Expression::Meta(_), Expression::Equal(_), after @ ..] => (None, after),
-            [Expression::Payload { header: Header::Link, .. }, Expression::Equal(mac), after @ ..] => {
-                (Some(Match::SourceMac(Mac(mac.as_slice().try_into().ok()?))), after)
-            }
-            [Expression::Payload { offset, length, .. }, Expression::Mask(mask), compare, after @ ..] => {
-                (Some(read_match(*offset, *length, prefix(mask)?, compare)?), after)
-            }
-            [Expression::Payload { offset, length, .. }, compare, after @ ..] => {
-                (Some(read_match(*offset, *length, u8::try_from(*length).ok()?.checked_mul(8)?, compare)?), after)
-            }
-            _ => return None,
-        };
-        matches.extend(one);
-        rest = after;
-    };
-    let rule = Rule { matches, verdict, comment };
-    // The way back may have been generous (about the check of the family, say); what it gives must be the same rule.
-    (compile(&rule, family).ok()? == expressions).then_some(rule)
-}
-
-fn read_verdict(expression: &Expression) -> Option<Verdict> {
-    match expression {
-        Expression::Masquerade => Some(Verdict::Masquerade),
-        Expression::Verdict { code, chain } => match *code {
-            expression::RETURN => Some(Verdict::Return),
-            expression::ACCEPT => Some(Verdict::Accept),
-            expression::DROP => Some(Verdict::Drop),
-            expression::JUMP => Some(Verdict::Jump(chain.clone()?)),
-            expression::GOTO => Some(Verdict::Goto(chain.clone()?)),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// The name without the zeros behind it. One that is compared in part only does not come back as the same rule.
-fn read_name(bytes: &[u8]) -> Option<String> {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    String::from_utf8(bytes[..end].to_vec()).ok()
-}
-
-/// The length of the prefix that a mask keeps. A mask that is no prefix does not come back as the same rule.
-fn prefix(mask: &[u8]) -> Option<u8> {
-    u8::try_from(mask.iter().map(|byte| byte.leading_ones()).sum::<u32>()).ok()
-}
-
-fn read_match(offset: u32, length: u32, prefix: u8, compare: &Expression) -> Option<Match> {
-    let (bytes, inside) = match compare {
-        Expression::Equal(bytes) => (bytes, true),
-        Expression::NotEqual(bytes) => (bytes, false),
-        _ => return None,
-    };
-    // The offsets of the two families differ, and IPv6 has what IPv4 has not: 8 and 24.
-    let (address, side) = match offset {
-        12 if length <= 4 => (IpAddr::V4(Ipv4Addr::from(padded::<4>(bytes)?)), Side::Source),
-        16 if length <= 4 => (IpAddr::V4(Ipv4Addr::from(padded::<4>(bytes)?)), Side::Destination),
-        8 => (IpAddr::V6(Ipv6Addr::from(padded::<16>(bytes)?)), Side::Source),
-        24 => (IpAddr::V6(Ipv6Addr::from(padded::<16>(bytes)?)), Side::Destination),
-        _ => return None,
-    };
-    let network = IpNetwork::new(address, prefix).ok()?;
-    match (side, inside) {
-        (Side::Source, true) => (network == IpNetwork::from(address)).then_some(Match::Source(address)),
-        (Side::Source, false) => None,
-        (Side::Destination, true) => Some(Match::DestinationIn(network)),
-        (Side::Destination, false) => Some(Match::DestinationNotIn(network)),
-    }
-}
-
-/// The bytes compared, and zeros for those that were not.
-fn padded<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
-    let mut padded = [0; N];
-    padded.get_mut(..bytes.len())?.copy_from_slice(bytes);
-    Some(padded)
+fn redirect(to: &SocketAddr) -> Vec<Expression> {
+    vec![
+        Expression::Value(REGISTER, octets(to.ip())),
+        Expression::Value(SECOND, to.port().to_be_bytes().to_vec()),
+        Expression::Destination(of_version(to.is_ipv4()).number().into()),
+    ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decompile::decompile;
+    use crate::expression::FROM;
+    use cnikit_netlink::Mac;
 
     fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
         Rule { matches, verdict, comment: None }
@@ -269,20 +261,21 @@ mod tests {
 
     #[test]
     fn a_port_and_a_mac_come_back_beside_addresses_too() {
-        let (port, mac) = (Match::From("vethfifteen0123".into()), Match::SourceMac(Mac([2, 0, 0, 1, 2, 3])));
+        let (port, mac) = (Match::from("vethfifteen0123"), Match::SourceMac(Mac([2, 0, 0, 1, 2, 3])));
         let source = Match::Source("10.0.0.2".parse().unwrap());
         for matches in [vec![port.clone()], vec![mac.clone()], vec![port, mac, source.clone()]] {
             assert_comes_back(&rule(matches, Verdict::Jump("there".into())), Family::Bridge);
         }
-        assert_comes_back(&rule(vec![Match::From("eth0".into()), source], Verdict::Accept), Family::Inet);
+        assert_comes_back(&rule(vec![Match::from("eth0"), source], Verdict::Accept), Family::Inet);
     }
 
     #[test]
     fn half_a_name_and_other_bytes_of_a_frame_do_not_come_back() {
         let accept = Expression::Verdict { code: expression::ACCEPT, chain: None };
-        let wildcard = [Expression::Meta(FROM), Expression::Equal(b"veth".to_vec()), accept.clone()];
+        let wildcard =
+            [Expression::Load(Load::Meta(FROM), REGISTER), Expression::Equal(b"veth".to_vec()), accept.clone()];
         assert_eq!(decompile(&wildcard, None, Family::Bridge), None);
-        let destination = Expression::Payload { header: Header::Link, offset: 0, length: 6 };
+        let destination = Expression::Load(Load::Payload { header: Header::Link, offset: 0, length: 6 }, REGISTER);
         assert_eq!(decompile(&[destination, Expression::Equal(vec![2; 6]), accept], None, Family::Bridge), None);
     }
 
@@ -292,7 +285,7 @@ mod tests {
         assert!(compile(&mac, Family::Bridge).is_ok());
         assert!(compile(&mac, Family::Inet).unwrap_err().to_string().contains("family bridge alone"));
         for name in ["", "vethsixteen01234"] {
-            let from = rule(vec![Match::From(name.into())], Verdict::Drop);
+            let from = rule(vec![Match::from(name)], Verdict::Drop);
             assert!(compile(&from, Family::Bridge).unwrap_err().to_string().contains("no interface"));
         }
     }
@@ -319,5 +312,49 @@ mod tests {
         let source = rule(vec![Match::Source("fd00::2".parse().unwrap())], Verdict::Accept);
         assert!(compile(&source, Family::Ip).is_err());
         assert!(compile(&source, Family::Ip6).is_ok());
+    }
+
+    /// What nft 1.0.6 has for `meta ibrname "br0" meta obrname != "br0" drop`: the kernel of a test may not know it.
+    #[test]
+    fn bridges_compile_as_nft_compiles_them() {
+        let bridge = |way, is| Match::Interface { way, is, name: "br0".into() };
+        let within = rule(vec![bridge(Way::InBridge, true), bridge(Way::OutBridge, false)], Verdict::Drop);
+        assert_eq!(within.to_string(), r#"meta ibrname "br0" meta obrname != "br0" drop"#);
+        let name = b"br0\0\0\0\0\0\0\0\0\0\0\0\0\0".to_vec();
+        let expected = [
+            Expression::Load(Load::Meta(17), REGISTER),
+            Expression::Equal(name.clone()),
+            Expression::Load(Load::Meta(18), REGISTER),
+            Expression::NotEqual(name),
+            Expression::Verdict { code: expression::DROP, chain: None },
+        ];
+        assert_eq!(compile(&within, Family::Bridge).unwrap(), expected);
+        assert_comes_back(&within, Family::Bridge);
+        let fields = vec![Field::Interface(Way::InBridge), Field::Interface(Way::OutBridge)];
+        let pair = rule(vec![Match::Listed { fields, is: true, set: "s".into() }], Verdict::Drop);
+        assert_eq!(pair.to_string(), "meta ibrname . meta obrname @s drop");
+        assert_comes_back(&pair, Family::Bridge);
+        for one in [within, pair] {
+            assert!(compile(&one, Family::Inet).unwrap_err().to_string().contains("family bridge alone"));
+        }
+    }
+
+    #[test]
+    fn protocols_and_destinations_that_never_meet_are_refused() {
+        let (tcp, udp) = (Match::to_port(Protocol::Tcp, 80), Match::to_port(Protocol::Udp, 80));
+        let both = rule(vec![tcp.clone(), udp], Verdict::Drop);
+        assert!(compile(&both, Family::Inet).unwrap_err().to_string().contains("mixes protocols"));
+        let asked = rule(vec![Match::AskedPort(80), Match::Protocol(Protocol::Tcp)], Verdict::Drop);
+        assert!(compile(&asked, Family::Inet).unwrap_err().to_string().contains("has to be said before"));
+        let to = |address: &str| Verdict::Redirect(address.parse().unwrap());
+        let from = Match::Source("10.0.0.2".parse().unwrap());
+        for (family, matches, verdict) in [
+            (Family::Ip, vec![tcp.clone()], to("[fd00::2]:80")),
+            (Family::Ip6, vec![tcp.clone()], to("10.0.0.2:80")),
+            (Family::Inet, vec![from, tcp.clone()], to("[fd00::2]:80")),
+            (Family::Bridge, vec![tcp], to("10.0.0.2:80")),
+        ] {
+            assert!(compile(&rule(matches, verdict), family).unwrap_err().to_string().contains("of that family"));
+        }
     }
 }

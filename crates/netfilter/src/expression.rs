@@ -1,12 +1,16 @@
 //! The instructions that a rule is made of, as the kernel runs them and as they go over the wire.
 //!
-//! All that we write load into one register and look at it, as those that nft(8) compiles do.
+//! All that we write load into the first register and look at it, as those that nft(8) compiles do; further registers hold
+//! what is looked up together, or where a packet goes.
 
 use crate::attribute::{Attributes, attributes, number, text, value};
 
 /// The first register for values, 16 bytes wide.
 #[doc(alias = "NFT_REG_1")]
-const REGISTER: u32 = 1;
+pub(crate) const REGISTER: u32 = 1;
+/// The second one, which holds the port that a packet goes to.
+#[doc(alias = "NFT_REG_2")]
+const SECOND: u32 = 2;
 /// The register whose value decides about the packet.
 #[doc(alias = "NFT_REG_VERDICT")]
 const VERDICT_REGISTER: u32 = 0;
@@ -17,7 +21,7 @@ const ELEMENT: u16 = 1;
 #[doc(alias = "NFTA_EXPR_NAME")]
 const NAME: u16 = 1;
 #[doc(alias = "NFTA_EXPR_DATA")]
-const DATA: u16 = 2;
+pub(crate) const DATA: u16 = 2;
 /// Plain bytes, or a verdict, where an expression takes either.
 #[doc(alias = "NFTA_DATA_VALUE")]
 const VALUE: u16 = 1;
@@ -33,6 +37,49 @@ pub(crate) const ETHER_TYPE: u32 = 1;
 /// `meta iifname`: the name of the interface by which the packet came, filled up with zeros.
 #[doc(alias = "NFT_META_IIFNAME")]
 pub(crate) const FROM: u32 = 6;
+/// `meta oifname`: the same of the one by which it leaves.
+#[doc(alias = "NFT_META_OIFNAME")]
+pub(crate) const TO: u32 = 7;
+/// `meta ibrname`: the bridge that the port is of by which it came.
+#[doc(alias = "NFT_META_BRI_IIFNAME")]
+pub(crate) const FROM_BRIDGE: u32 = 17;
+/// `meta obrname`: the same of the one by which it leaves.
+#[doc(alias = "NFT_META_BRI_OIFNAME")]
+pub(crate) const TO_BRIDGE: u32 = 18;
+/// `meta mark`, in the order of bytes of the host.
+#[doc(alias = "NFT_META_MARK")]
+pub(crate) const MARK: u32 = 3;
+/// `meta l4proto`: the number of the transport protocol.
+#[doc(alias = "NFT_META_L4PROTO")]
+pub(crate) const PROTOCOL: u32 = 16;
+/// `ct state`, bits in the order of bytes of the host.
+#[doc(alias = "NFT_CT_STATE")]
+pub(crate) const STATE: u32 = 0;
+/// `ct status`, bits in the order of bytes of the host.
+#[doc(alias = "NFT_CT_STATUS")]
+pub(crate) const STATUS: u32 = 2;
+/// `ct original proto-dst`, in the order of bytes of the network.
+#[doc(alias = "NFT_CT_PROTO_DST")]
+pub(crate) const ASKED_PORT: u32 = 12;
+/// `fib daddr type`: whether the destination is an address of the host, and what else it could be.
+#[doc(alias = "NFTA_FIB_F_DADDR")]
+#[doc(alias = "NFT_FIB_RESULT_ADDRTYPE")]
+pub(crate) const TYPE_OF_DESTINATION: Load = Load::Fib { flags: 2, result: 3 };
+
+/// The direction of a connection's first packet.
+#[doc(alias = "IP_CT_DIR_ORIGINAL")]
+const ORIGINAL: u8 = 0;
+/// The look-up goes on where the set has not got it.
+#[doc(alias = "NFT_LOOKUP_F_INV")]
+const INVERTED: u32 = 1;
+/// It is the destination that is replaced.
+#[doc(alias = "NFT_NAT_DNAT")]
+const DESTINATION: u32 = 1;
+/// The port is replaced too; the kernel says beside it that the address is.
+#[doc(alias = "NF_NAT_RANGE_PROTO_SPECIFIED")]
+const WITH_PORT: u32 = 2;
+#[doc(alias = "NF_NAT_RANGE_MAP_IPS")]
+const WITH_ADDRESS: u32 = 1;
 
 pub(crate) const DROP: i32 = 0;
 pub(crate) const ACCEPT: i32 = 1;
@@ -49,23 +96,45 @@ pub(crate) enum Header {
     /// The start of the packet.
     #[doc(alias = "NFT_PAYLOAD_NETWORK_HEADER")]
     Network = 1,
+    /// The start of what it carries.
+    #[doc(alias = "NFT_PAYLOAD_TRANSPORT_HEADER")]
+    Transport = 2,
+}
+
+/// What can be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// What the kernel knows about the packet.
+    Meta(u32),
+    /// Bytes of a header.
+    Payload { header: Header, offset: u32, length: u32 },
+    /// What is known about the connection.
+    Connection(u32),
+    /// What its first packet said.
+    Asked(u32),
+    /// What the routes say.
+    Fib { flags: u32, result: u32 },
 }
 
 /// One instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expression {
-    /// Loads what the kernel knows about the packet.
-    Meta(u32),
-    /// Loads bytes of a header.
-    Payload { header: Header, offset: u32, length: u32 },
+    /// Loads into a register.
+    Load(Load, u32),
     /// Keeps only these bits.
     Mask(Vec<u8>),
     /// Goes on only if the register holds this.
     Equal(Vec<u8>),
     /// Goes on only if it does not.
     NotEqual(Vec<u8>),
+    /// Goes on only if the register is in this set, or only if it is not.
+    Lookup { set: String, inside: bool },
+    /// Has a register hold this.
+    Value(u32, Vec<u8>),
     /// Has the source address replaced.
     Masquerade,
+    /// Has the destination replaced by address and port in the first registers, of this family.
+    Destination(u32),
     /// Decides; jumps name a chain.
     Verdict { code: i32, chain: Option<String> },
     /// One that we never write: name and whole element.
@@ -79,21 +148,50 @@ pub(crate) fn encode(expressions: &[Expression]) -> Attributes {
 
 fn element(expression: &Expression) -> Attributes {
     let (name, data) = match expression {
-        Expression::Meta(key) => ("meta", Attributes::new().number(2, *key).number(1, REGISTER)),
-        Expression::Payload { header, offset, length } => ("payload", payload(*header, *offset, *length)),
+        Expression::Load(from, register) => load(*from, *register),
         Expression::Mask(mask) => ("bitwise", bitwise(mask)),
         Expression::Equal(bytes) => ("cmp", compare(0, bytes)),
         Expression::NotEqual(bytes) => ("cmp", compare(1, bytes)),
+        Expression::Lookup { set, inside } => ("lookup", lookup(set, *inside)),
+        Expression::Value(register, bytes) => {
+            ("immediate", Attributes::new().number(1, *register).nested(2, &Attributes::new().bytes(VALUE, bytes)))
+        }
         Expression::Masquerade => ("masq", Attributes::new()),
+        Expression::Destination(family) => ("nat", destination(*family)),
         Expression::Verdict { code, chain } => ("immediate", immediate(*code, chain.as_deref())),
         Expression::Foreign { element, .. } => return Attributes::raw(element),
     };
     Attributes::new().text(NAME, name).nested(DATA, &data)
 }
 
-/// Register, base, offset and length: `NFTA_PAYLOAD_DREG` and the three that follow it.
-fn payload(header: Header, offset: u32, length: u32) -> Attributes {
-    Attributes::new().number(1, REGISTER).number(2, header as u32).number(3, offset).number(4, length)
+/// What is loaded and the register, in the order in which nft(8) sends them: of a payload `NFTA_PAYLOAD_DREG` and the three
+/// that follow it, of all others the register comes last.
+fn load(from: Load, register: u32) -> (&'static str, Attributes) {
+    match from {
+        Load::Meta(key) => ("meta", Attributes::new().number(2, key).number(1, register)),
+        Load::Connection(key) => ("ct", Attributes::new().number(2, key).number(1, register)),
+        Load::Asked(key) => ("ct", Attributes::new().number(2, key).number(1, register).bytes(3, &[ORIGINAL])),
+        Load::Fib { flags, result } => {
+            ("fib", Attributes::new().number(3, flags).number(2, result).number(1, register))
+        }
+        Load::Payload { header, offset, length } => {
+            let place = Attributes::new().number(1, register).number(2, header as u32);
+            ("payload", place.number(3, offset).number(4, length))
+        }
+    }
+}
+
+/// Register, name of the set, and whether it is not to be there: `NFTA_LOOKUP_SREG`, `_SET`, `_FLAGS`.
+fn lookup(set: &str, inside: bool) -> Attributes {
+    let asked = Attributes::new().number(2, REGISTER).text(1, set);
+    if inside { asked } else { asked.number(5, INVERTED) }
+}
+
+/// Which of both addresses, its family, the registers of address and port, and that the port counts: `NFTA_NAT_TYPE`,
+/// `_FAMILY`, `_REG_ADDR_MIN`, `_REG_PROTO_MIN`, `_FLAGS`.
+fn destination(family: u32) -> Attributes {
+    let address = Attributes::new().number(1, DESTINATION).number(2, family).number(3, REGISTER);
+    address.number(5, SECOND).number(7, WITH_PORT)
 }
 
 /// Both registers, length, mask and what is then flipped, which is nothing: `NFTA_BITWISE_SREG` to `_XOR`.
@@ -132,8 +230,24 @@ fn foreign(element: &[u8]) -> Expression {
 fn read(element: &[u8]) -> Option<Expression> {
     let data = value(element, DATA)?;
     match text(element, NAME)? {
-        "meta" => (number(data, 1)? == REGISTER).then_some(Expression::Meta(number(data, 2)?)),
+        // One that sets something has no register to load into.
+        "meta" => Some(Expression::Load(Load::Meta(number(data, 2)?), number(data, 1)?)),
+        "ct" => {
+            let key = number(data, 2)?;
+            let from = match value(data, 3) {
+                None => Load::Connection(key),
+                Some([ORIGINAL]) => Load::Asked(key),
+                Some(_) => return None,
+            };
+            Some(Expression::Load(from, number(data, 1)?))
+        }
+        "fib" => {
+            let from = Load::Fib { flags: number(data, 3)?, result: number(data, 2)? };
+            Some(Expression::Load(from, number(data, 1)?))
+        }
         "payload" => read_payload(data),
+        "lookup" => read_lookup(data),
+        "nat" => read_destination(data),
         "bitwise" => read_bitwise(data),
         "cmp" => read_compare(data),
         // With flags or ports it would be another one than ours.
@@ -145,9 +259,28 @@ fn read(element: &[u8]) -> Option<Expression> {
 
 fn read_payload(data: &[u8]) -> Option<Expression> {
     let base = number(data, 2)?;
-    let header = [Header::Link, Header::Network].into_iter().find(|header| *header as u32 == base)?;
+    let known = [Header::Link, Header::Network, Header::Transport];
+    let header = known.into_iter().find(|header| *header as u32 == base)?;
     let (offset, length) = (number(data, 3)?, number(data, 4)?);
-    (number(data, 1)? == REGISTER).then_some(Expression::Payload { header, offset, length })
+    // One that writes has a register to read from, and no other.
+    Some(Expression::Load(Load::Payload { header, offset, length }, number(data, 1)?))
+}
+
+fn read_lookup(data: &[u8]) -> Option<Expression> {
+    let flags = number(data, 5).unwrap_or(0);
+    // A look-up that loads what the set maps to is another one than ours.
+    let plain = number(data, 2)? == REGISTER && value(data, 3).is_none() && flags <= INVERTED;
+    plain.then_some(Expression::Lookup { set: text(data, 1)?.to_owned(), inside: flags != INVERTED })
+}
+
+fn read_destination(data: &[u8]) -> Option<Expression> {
+    let flags = number(data, 7).unwrap_or(0);
+    // The kernel says both ends of a range, where we say one.
+    let one = |first, last, register| {
+        number(data, first) == Some(register) && number(data, last).is_none_or(|last| last == register)
+    };
+    let plain = number(data, 1)? == DESTINATION && one(3, 4, REGISTER) && one(5, 6, SECOND);
+    (plain && flags & !WITH_ADDRESS == WITH_PORT).then_some(Expression::Destination(number(data, 2)?))
 }
 
 fn read_bitwise(data: &[u8]) -> Option<Expression> {
@@ -168,10 +301,14 @@ fn read_compare(data: &[u8]) -> Option<Expression> {
 }
 
 fn read_immediate(data: &[u8]) -> Option<Expression> {
-    let verdict = value(value(data, 2)?, VERDICT)?;
+    let (register, held) = (number(data, 1)?, value(data, 2)?);
+    if register != VERDICT_REGISTER {
+        return Some(Expression::Value(register, value(held, VALUE)?.to_vec()));
+    }
+    let verdict = value(held, VERDICT)?;
     let code = number(verdict, 1)?.cast_signed();
     let chain = text(verdict, 2).map(str::to_owned);
-    (number(data, 1)? == VERDICT_REGISTER).then_some(Expression::Verdict { code, chain })
+    Some(Expression::Verdict { code, chain })
 }
 
 #[cfg(test)]
@@ -180,9 +317,17 @@ mod tests {
 
     fn every() -> Vec<Expression> {
         vec![
-            Expression::Meta(FAMILY),
-            Expression::Payload { header: Header::Network, offset: 24, length: 8 },
-            Expression::Payload { header: Header::Link, offset: 6, length: 6 },
+            Expression::Load(Load::Meta(FAMILY), REGISTER),
+            Expression::Load(Load::Payload { header: Header::Network, offset: 24, length: 8 }, REGISTER),
+            Expression::Load(Load::Payload { header: Header::Link, offset: 6, length: 6 }, REGISTER),
+            Expression::Load(Load::Payload { header: Header::Transport, offset: 2, length: 2 }, 9),
+            Expression::Load(Load::Connection(STATE), REGISTER),
+            Expression::Load(Load::Asked(ASKED_PORT), REGISTER),
+            Expression::Load(TYPE_OF_DESTINATION, REGISTER),
+            Expression::Lookup { set: "s".to_owned(), inside: true },
+            Expression::Lookup { set: "s".to_owned(), inside: false },
+            Expression::Value(SECOND, vec![0x1f, 0x90]),
+            Expression::Destination(2),
             Expression::Mask(vec![255, 192]),
             Expression::Equal(vec![1, 2, 3]),
             Expression::NotEqual(vec![4]),
@@ -201,8 +346,19 @@ mod tests {
     fn what_differs_in_anything_is_foreign_and_written_as_it_was_read() {
         let data = |data: &Attributes, name| Attributes::new().text(NAME, name).nested(DATA, data);
         let others = [
-            data(&Attributes::new().number(1, 2).number(2, FAMILY), "meta"),
-            data(&Attributes::new().number(1, REGISTER).number(2, 2).number(3, 0).number(4, 1), "payload"),
+            data(&Attributes::new().number(4, 2).number(2, FAMILY), "meta"),
+            data(&Attributes::new().number(1, REGISTER).number(2, 3).number(3, 0).number(4, 1), "payload"),
+            data(&Attributes::new().number(5, REGISTER).number(2, 2).number(3, 0).number(4, 1), "payload"),
+            data(&lookup("s", true).number(3, REGISTER), "lookup"),
+            data(&Attributes::new().number(2, 9).text(1, "s"), "lookup"),
+            data(&Attributes::new().number(2, 0).number(1, REGISTER).bytes(3, &[1]), "ct"),
+            data(
+                &Attributes::new().number(1, 0).number(2, 2).number(3, REGISTER).number(5, SECOND).number(7, 2),
+                "nat",
+            ),
+            data(&Attributes::new().number(1, 1).number(2, 2).number(3, REGISTER).number(7, 0), "nat"),
+            data(&destination(2).number(6, 3), "nat"),
+            data(&Attributes::new().number(1, 1).number(2, 2).number(3, 1).number(5, 2).number(7, 6), "nat"),
             data(&Attributes::new().number(1, 1), "masq"),
             data(&Attributes::new().number(2, 1), "counter"),
             Attributes::new().text(NAME, "nameless data"),

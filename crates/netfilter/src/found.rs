@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 use crate::attribute::{Attributes, text, value};
-use crate::compile::decompile;
-use crate::expression::{Expression, decode};
+use crate::decompile::decompile;
+use crate::expression::{Expression, Load, decode};
 use crate::frame::Frame;
 use crate::message::{Body, HEADERS, Message, rule};
 use crate::rule::Rule;
@@ -78,6 +78,11 @@ impl Found {
         })
     }
 
+    /// What it does, step by step.
+    pub(crate) fn expressions(&self) -> &[Expression] {
+        &self.expressions
+    }
+
     /// By what it is told apart.
     pub(crate) fn label(&self) -> Label<'_> {
         Label { comment: self.comment(), owner: self.owner() }
@@ -94,6 +99,11 @@ impl Found {
     /// Whether it does the same, whatever its comment.
     pub(crate) fn does(&self, expressions: &[Expression]) -> bool {
         self.expressions == expressions
+    }
+
+    /// Whether it looks at this among what it does.
+    pub(crate) fn looks(&self, at: &[Expression]) -> bool {
+        self.expressions.windows(at.len().max(1)).any(|some| some == at)
     }
 
     /// Whether it does the same and bears the same comment and owner. The kernel may have written it in other bytes.
@@ -131,12 +141,16 @@ impl fmt::Display for Found {
 /// The kernel's word for an expression.
 fn name(expression: &Expression) -> &str {
     match expression {
-        Expression::Meta(_) => "meta",
-        Expression::Payload { .. } => "payload",
+        Expression::Load(Load::Meta(_), _) => "meta",
+        Expression::Load(Load::Payload { .. }, _) => "payload",
+        Expression::Load(Load::Connection(_) | Load::Asked(_), _) => "ct",
+        Expression::Load(Load::Fib { .. }, _) => "fib",
+        Expression::Lookup { .. } => "lookup",
         Expression::Mask(_) => "bitwise",
         Expression::Equal(_) | Expression::NotEqual(_) => "cmp",
         Expression::Masquerade => "masq",
-        Expression::Verdict { .. } => "immediate",
+        Expression::Verdict { .. } | Expression::Value(..) => "immediate",
+        Expression::Destination(_) => "nat",
         Expression::Foreign { name, .. } => name,
     }
 }
@@ -149,8 +163,7 @@ mod tests {
     use crate::rule::Verdict;
 
     fn frame() -> Frame {
-        let (chains, fixed, own) = (vec![], vec![], vec![]);
-        Frame { family: Family::Inet, table: "t", table_comment: None, chains, fixed, holds: "c", own }
+        Frame { holds: vec!["c"], ..Frame::of(Family::Inet, "t") }
     }
 
     /// A message as a dump has it: `accept comment "k"`.

@@ -2,13 +2,15 @@
 
 use std::fmt;
 
-use crate::rule::Rule;
+use crate::rule::{Match, Rule};
+use crate::set::Index;
+use crate::{Error, Result};
 
 /// A table with its chains, shared by everybody who adds rules: made when absent, never removed, never flushed. And the
 /// chains beside them that one owner has for himself.
 ///
 /// Whoever made it before us may have done so with other comments or none; those are not compared.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Frame {
     /// The family of the table.
     pub family: Family,
@@ -20,10 +22,28 @@ pub struct Frame {
     pub chains: Vec<Chain>,
     /// By chain: the rules that it must begin with, in this order. They are compared by what they do, not by comment.
     pub fixed: Vec<(&'static str, Vec<Rule>)>,
-    /// The chain our rules live in.
-    pub holds: &'static str,
+    /// By chain: what another program has it begin with instead, which serves as well. Where ours is put, it goes.
+    pub instead: Vec<(&'static str, Vec<Rule>)>,
+    /// What leads past the fixed rules, and goes.
+    pub gates: Vec<Gate>,
+    /// The chains our rules live in.
+    pub holds: Vec<&'static str>,
+    /// Sets that have a key of each rule that these chains hold.
+    pub indexes: Vec<Index>,
     /// The chains that our rules lead to, and that nobody else's do.
     pub own: Vec<OwnChain>,
+}
+
+/// From some chains, which begin with fixed rules, only packets that match come to others: a rule that leads there and does
+/// not look for it goes, whoever wrote it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gate {
+    /// Chains that begin with fixed rules.
+    pub from: Vec<&'static str>,
+    /// Where such a rule leads.
+    pub to: Vec<&'static str>,
+    /// What it has to look for.
+    pub by: Match,
 }
 
 /// A regular chain of one owner alone: it comes and goes with the rules that lead to it.
@@ -93,6 +113,38 @@ pub enum Family {
     Ip6,
     /// Ethernet frames that cross a bridge.
     Bridge,
+}
+
+impl Frame {
+    /// A table of which nothing else is said.
+    pub fn of(family: Family, table: &'static str) -> Frame {
+        Frame {
+            family,
+            table,
+            table_comment: None,
+            chains: Vec::new(),
+            fixed: Vec::new(),
+            instead: Vec::new(),
+            gates: Vec::new(),
+            holds: Vec::new(),
+            indexes: Vec::new(),
+            own: Vec::new(),
+        }
+    }
+
+    /// The place of the index with this set.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn index_of(&self, set: &str) -> Result<usize> {
+        let place = self.indexes.iter().position(|index| index.set.name == set);
+        place.ok_or_else(|| Error::ours("look into", set, "the frame has no such index"))
+    }
+
+    /// What serves as well at the beginning of a chain.
+    pub(crate) fn instead_in(&self, chain: &str) -> &[Rule] {
+        self.instead.iter().find(|(of, _)| *of == chain).map_or(&[], |(_, rules)| rules)
+    }
 }
 
 impl Family {

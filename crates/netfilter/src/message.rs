@@ -1,7 +1,8 @@
-//! The messages of `nf_tables`: what is asked for, and what is changed.
+//! The messages to netfilter: what is asked for, and what is changed.
 
 use crate::attribute::Attributes;
-use crate::frame::{Chain, Frame};
+use crate::frame::{Chain, Family, Frame};
+use crate::set::Set;
 use crate::{Result, userdata};
 
 const REQUEST: u16 = 0x1;
@@ -27,7 +28,17 @@ const DELETE_CHAIN: u16 = NF_TABLES << 8 | 5;
 const NEW_RULE: u16 = NF_TABLES << 8 | 6;
 const GET_RULE: u16 = NF_TABLES << 8 | 7;
 const DELETE_RULE: u16 = NF_TABLES << 8 | 8;
+const NEW_SET: u16 = NF_TABLES << 8 | 9;
+const GET_SET: u16 = NF_TABLES << 8 | 0xa;
+const NEW_ELEMENT: u16 = NF_TABLES << 8 | 0xc;
+const GET_ELEMENT: u16 = NF_TABLES << 8 | 0xd;
+const DELETE_ELEMENT: u16 = NF_TABLES << 8 | 0xe;
 const GET_GENERATION: u16 = NF_TABLES << 8 | 16;
+/// The tracking of flows among the parts of netfilter.
+#[doc(alias = "NFNL_SUBSYS_CTNETLINK")]
+const CONNTRACK: u16 = 1;
+const GET_FLOW: u16 = CONNTRACK << 8 | 1;
+const DELETE_FLOW: u16 = CONNTRACK << 8 | 2;
 
 /// Attributes of a rule, for what reads them.
 pub(crate) mod rule {
@@ -38,7 +49,7 @@ pub(crate) mod rule {
     pub(crate) const USERDATA: u16 = 7;
 }
 
-/// Attributes of tables, chains and generations, for what reads them.
+/// Attributes of tables, chains, sets and generations, for what reads them.
 pub(crate) mod object {
     pub(crate) const GENERATION_ID: u16 = 1;
     pub(crate) const TABLE_FLAGS: u16 = 2;
@@ -47,6 +58,7 @@ pub(crate) mod object {
     pub(crate) const CHAIN_HOOK: u16 = 4;
     pub(crate) const CHAIN_USE: u16 = 6;
     pub(crate) const CHAIN_TYPE: u16 = 7;
+    pub(crate) const SET_KEY_TYPE: u16 = 4;
     pub(crate) const HOOK_NUMBER: u16 = 1;
     pub(crate) const HOOK_PRIORITY: u16 = 2;
 }
@@ -78,6 +90,22 @@ impl Message {
     fn about(frame: &Frame, kind: u16, flags: u16, attributes: Attributes) -> Self {
         let (operation, object) = ("read", frame.to_string());
         Self { kind, flags: flags | REQUEST, family: frame.family.number(), resource: 0, attributes, operation, object }
+    }
+
+    /// Asks for all tracked flows of a family, or those that a filter names.
+    pub(crate) fn flows(ipv4: bool, filter: Attributes) -> Self {
+        Self::about_flows(ipv4, GET_FLOW, DUMP, filter).told("list", "tracked flows".to_owned())
+    }
+
+    /// Has one tracked flow forgotten, which the attributes name.
+    pub(crate) fn forget_flow(ipv4: bool, attributes: Attributes, shown: String) -> Self {
+        Self::about_flows(ipv4, DELETE_FLOW, ACK, attributes).told("forget the flow", shown)
+    }
+
+    fn about_flows(ipv4: bool, kind: u16, flags: u16, attributes: Attributes) -> Self {
+        let family = if ipv4 { Family::Ip } else { Family::Ip6 }.number();
+        let (operation, object) = ("read", String::new());
+        Self { kind, flags: flags | REQUEST, family, resource: 0, attributes, operation, object }
     }
 
     fn told(self, operation: &'static str, object: String) -> Self {
@@ -175,6 +203,33 @@ impl Message {
             .told("delete rule", format!("`{shown}` from {}", place(frame, chain)))
     }
 
+    /// Asks for a set.
+    pub(crate) fn set(frame: &Frame, set: &Set) -> Self {
+        Self::about(frame, GET_SET, 0, Attributes::new().text(1, frame.table).text(2, set.name))
+            .told("read", set.shown(frame))
+    }
+
+    /// Makes a set; the number tells it from others of one transaction.
+    pub(crate) fn new_set(frame: &Frame, set: &Set, number: u32) -> Result<Self> {
+        Ok(Self::about(frame, NEW_SET, CREATE, set.attributes(frame, number)?).told("add", set.shown(frame)))
+    }
+
+    /// Asks for an element of a set.
+    pub(crate) fn element(frame: &Frame, element: Attributes, shown: String) -> Self {
+        Self::about(frame, GET_ELEMENT, 0, element).told("read", shown)
+    }
+
+    /// Adds an element to a set. `new`: it must not be there yet (`EEXIST`).
+    pub(crate) fn new_element(frame: &Frame, new: bool, element: Attributes, shown: String) -> Self {
+        let flags = if new { CREATE | EXCLUSIVE } else { CREATE };
+        Self::about(frame, NEW_ELEMENT, flags, element).told("add", shown)
+    }
+
+    /// Removes an element from a set.
+    pub(crate) fn delete_element(frame: &Frame, element: Attributes, shown: String) -> Self {
+        Self::about(frame, DELETE_ELEMENT, 0, element).told("delete", shown)
+    }
+
     /// Opens a transaction; with a guard it fails with `ERESTART` unless the ruleset still has that number.
     pub(crate) fn begin(guard: Option<u32>) -> Self {
         let attributes = guard.into_iter().fold(Attributes::new(), |list, generation| list.number(1, generation));
@@ -199,18 +254,28 @@ impl Message {
 
     /// The bytes: `nlmsghdr`, `nfgenmsg`, attributes.
     pub(crate) fn encode(&self, sequence: u32) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADERS + self.attributes.as_bytes().len());
+        self.write(sequence, &mut bytes);
+        bytes
+    }
+
+    /// The bytes of many, one behind the other, each with its sequence number.
+    pub(crate) fn encode_all<'a>(messages: impl IntoIterator<Item = (&'a Message, &'a u32)>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        messages.into_iter().for_each(|(message, sequence)| message.write(*sequence, &mut bytes));
+        bytes
+    }
+
+    fn write(&self, sequence: u32, bytes: &mut Vec<u8>) {
         let attributes = self.attributes.as_bytes();
         let length = u32::try_from(HEADERS + attributes.len()).unwrap_or(u32::MAX);
-        let mut bytes = Vec::with_capacity(HEADERS + attributes.len());
         bytes.extend(length.to_ne_bytes());
         bytes.extend(self.kind.to_ne_bytes());
         bytes.extend(self.flags.to_ne_bytes());
         bytes.extend(sequence.to_ne_bytes());
-        bytes.extend([0; 4]);
-        bytes.extend([self.family, 0]);
+        bytes.extend([0, 0, 0, 0, self.family, 0]);
         bytes.extend(self.resource.to_be_bytes());
-        bytes.extend(attributes);
-        bytes
+        bytes.extend_from_slice(attributes);
     }
 }
 
@@ -229,7 +294,7 @@ pub(crate) fn place(frame: &Frame, chain: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Family, Hook, HookKind, HookPoint};
+    use crate::frame::{Hook, HookKind, HookPoint};
     use crate::rule::{Match, Rule, Verdict};
     use crate::state::body;
 
@@ -251,8 +316,7 @@ mod tests {
         08000c0000027800";
 
     fn frame() -> Frame {
-        let (chains, fixed, own) = (vec![], vec![], vec![]);
-        Frame { family: Family::Inet, table: "t", table_comment: None, chains, fixed, holds: "c", own }
+        Frame { holds: vec!["c"], ..Frame::of(Family::Inet, "t") }
     }
 
     fn hex(bytes: &[u8]) -> String {

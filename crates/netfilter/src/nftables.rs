@@ -1,31 +1,40 @@
 //! The rules of a namespace, read and changed.
 
+mod asking;
+mod joint;
+
+pub use joint::{Joined, Joint};
+
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use cnikit_netlink::{Refusal, Socket};
 use cnikit_netns::Netns;
 
-use crate::attribute::{number, text};
+use crate::attribute::number;
 use crate::batch::Batch;
 use crate::compile::compile;
 use crate::found::Found;
 use crate::frame::Frame;
 use crate::hook::FoundChain;
+use crate::looked::Looked;
 use crate::message::{HEADERS, Message, object, place};
-use crate::own::{Own, Wanted, exchange};
-use crate::rule::Rule;
+use crate::own::{Own, Rules, Wanted, exchange};
+use crate::set::{Element, Key};
 use crate::state::{Standing, State};
 use crate::whose::{Label, Whose};
 use crate::{Error, Result};
 
 /// The protocol of the socket.
 #[doc(alias = "NETLINK_NETFILTER")]
-const NETFILTER: isize = 12;
+pub(crate) const NETFILTER: isize = 12;
 /// How long we try again when others change the ruleset between our look at it and our change.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often we try again when something is not there, which may be for good.
 const TRIES: usize = 20;
+/// Of more keys than this it is left to the kernel to find out whether one is taken.
+const MANY: usize = 16;
 /// The most rules removed in one transaction; what a socket can send at once is limited where we are not root.
 const MOST: usize = 250;
 
@@ -34,8 +43,9 @@ const MOST: usize = 250;
 /// Rules are told apart by [`Whose`] they are; a prefix of their comments is the simplest way to say it. All changes of
 /// one call are one transaction; nobody ever sees half of it.
 ///
-/// Only the chains of the frame are read, and only rules that are meant are removed. A removal has its price: the kernel
-/// frees rules when the socket is closed, and that takes 8 to 16 ms; so nothing is sent where nothing differs.
+/// Only the chains of the frame are read, and only rules that are meant are removed. A removal has its price: whoever closes
+/// such a socket next waits 8 to 16 ms, until the kernel has freed the rules; so nothing is sent where nothing differs, and
+/// our own sockets are left to the kernel to close.
 #[doc(alias = "nft")]
 pub struct Nftables {
     /// Borrowed for one exchange at a time, and never while anybody else's code runs.
@@ -79,7 +89,12 @@ impl Nftables {
     }
 
     fn over(socket: Socket) -> Self {
-        Self { socket: RefCell::new(socket) }
+        Self { socket: RefCell::new(socket.ending_slowly()) }
+    }
+
+    /// Has the kernel make changes of anybody's, once.
+    pub(crate) fn carry_out(&self, batch: &Batch) -> Result<()> {
+        batch.send(&mut self.socket.borrow_mut())
     }
 
     /// Makes `rules`, and the content of the owner's chains, all the rules there are of this owner, and returns those that
@@ -92,23 +107,27 @@ impl Nftables {
     /// # Errors
     /// A rule whose comment does not begin with the prefix, for it would never be found again; a chain of the frame's
     /// that hangs elsewhere; a chain of the owner's in which somebody else's rules are; the kernel's refusals.
-    pub fn replace(&self, frame: &Frame, whose: impl Into<Whose>, rules: &[Rule]) -> Result<Vec<Found>> {
+    pub fn replace(&self, frame: &Frame, whose: impl Into<Whose>, rules: impl Into<Rules>) -> Result<Vec<Found>> {
         let mut before = Vec::new();
-        self.replace_noting(frame, whose, rules, |found| before = found)?;
+        self.replace_judged(frame, whose, rules, |looked| {
+            before = looked.before().to_vec();
+            Ok::<(), Error>(())
+        })?;
         Ok(before)
     }
 
     /// [`Nftables::replace`], which hands out what is there before it changes anything: the change may be made, and what it
-    /// returns is lost.
-    pub fn replace_noting(
+    /// returns is lost. Whoever looks may refuse it; he is asked again whenever others have changed it meanwhile, and where
+    /// many keys were taken for free and one is not.
+    pub fn replace_judged<E: From<Error>>(
         &self,
         frame: &Frame,
         whose: impl Into<Whose>,
-        rules: &[Rule],
-        note: impl FnMut(Vec<Found>),
-    ) -> Result<()> {
+        rules: impl Into<Rules>,
+        judge: impl FnMut(&Looked<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         let whose = whose.into();
-        self.set(frame, &whose, &Wanted::of(frame, &whose, rules)?, note)
+        self.set(frame, &whose, &Wanted::of(frame, &whose, &rules.into())?, judge)
     }
 
     /// Makes `before`, which [`Nftables::replace`] returned, all the rules there are of this owner.
@@ -119,7 +138,7 @@ impl Nftables {
         if before.is_empty() {
             return self.release(frame, whose).map(drop);
         }
-        self.set(frame, &whose.into(), &Wanted::again(frame, before), drop)
+        self.set(frame, &whose.into(), &Wanted::again(frame, before), |_| Ok(()))
     }
 
     /// Removes the rules of this owner and his chains, and says how many rules led to them or stood alone. The frame
@@ -142,37 +161,86 @@ impl Nftables {
     /// What of the frame and the rules is missing or different, each a sentence: wanted, found, where.
     ///
     /// A rule of this owner that is not among `rules` is named too. Rules of others are not looked at.
-    pub fn verify(&self, frame: &Frame, whose: impl Into<Whose>, rules: &[Rule]) -> Result<Vec<String>> {
-        let state = self.state(frame, &whose.into())?;
+    pub fn verify(&self, frame: &Frame, whose: impl Into<Whose>, rules: impl Into<Rules>) -> Result<Vec<String>> {
+        let (whose, rules) = (whose.into(), rules.into());
+        // Whoever is not registered is looked for all the same: that he is not may be what is wrong.
+        let state = self.state(frame, &whose, |_| Ok(false))?;
         let mut drifts = state.drifts()?;
-        let mut extra: Vec<_> = state.held.iter().collect();
-        for rule in rules {
-            let wanted = compile(rule, frame.family)?;
-            match extra.iter().position(|found| found.serves(&wanted, rule.comment.as_deref())) {
-                Some(place) => drop(extra.remove(place)),
-                None => drifts.push(format!("rule `{rule}` is missing from {}", place(frame, frame.holds))),
+        for ((chain, rules), held) in rules.by_chain(frame)?.into_iter().zip(&state.held) {
+            let mut extra: Vec<_> = held.iter().collect();
+            for rule in rules {
+                let wanted = compile(rule, frame.family)?;
+                match extra.iter().position(|found| found.serves(&wanted, rule.comment.as_deref())) {
+                    Some(place) => drop(extra.remove(place)),
+                    None => drifts.push(format!("rule `{rule}` is missing from {}", place(frame, chain))),
+                }
             }
+            let unwanted = |found| format!("rule `{found}` in {} is not wanted", place(frame, chain));
+            drifts.extend(extra.into_iter().map(unwanted));
         }
-        let unwanted = |found| format!("rule `{found}` in {} is not wanted", place(frame, frame.holds));
-        drifts.extend(extra.into_iter().map(unwanted));
+        if state.looks_up()? && state.sets.iter().all(|there| *there) {
+            // What is missing of the rules is named already, and its keys say nothing more.
+            let missing = self.unregistered(frame, &whose, state.held.iter().flatten())?;
+            drifts.extend(missing.iter().map(|element| format!("{} is missing", element.shown(frame))));
+        }
         Ok(drifts)
     }
 
-    /// The rules that are meant in the chain that holds them, in their order. Without the table or the chain there are
+    /// The rules that are meant in the chains that hold them, in their order. Without the table or a chain there are
     /// none.
     pub fn rules(&self, frame: &Frame, whose: impl Into<Whose>) -> Result<Vec<Found>> {
         let whose = whose.into();
-        self.rules_of(frame, frame.holds, |label| whose.finds(label).is_some())
+        Ok(self.held_by(frame, &whose)?.into_iter().flatten().collect())
     }
 
-    /// Whether any of the owner's chains of the frame is there, whoever made it.
-    pub fn stands(&self, frame: &Frame) -> Result<bool> {
-        for own in &frame.own {
-            if self.chain(frame, &own.name)?.is_some() {
+    /// Whether this owner may have rules: a chain that holds any is there, and no register that can be relied on denies it.
+    pub fn may_have(&self, frame: &Frame, whose: &Whose) -> Result<bool> {
+        Ok(self.has_any(frame, &frame.holds)? && !self.is_unregistered(&self.standing(frame)?, whose)?)
+    }
+
+    /// The rules that have one of these keys in an index, whoever wrote them. They are looked at only where the set has one,
+    /// or cannot be relied on; without the table, or without `nf_tables`, there are none.
+    ///
+    /// # Errors
+    /// The frame has no index of this name; the kernel's.
+    pub fn holders(&self, frame: &Frame, set: &str, keys: &[Key]) -> Result<Vec<Found>> {
+        let index = frame.index_of(set)?;
+        if !self.has_any(frame, &frame.indexes[index].chains)? {
+            return Ok(Vec::new());
+        }
+        let elements: Vec<Element> = keys.iter().map(|key| Element { index, key: key.clone() }).collect();
+        // A frame that somebody has made otherwise is wrong for whoever writes; here it only makes the look longer.
+        let relied_on = self.standing(frame).and_then(|state| state.repair());
+        if relied_on.is_ok_and(|repair| repair.is_empty()) && self.standing_elements(frame, &elements)?.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.rules_with(frame, index, |key| keys.contains(key))
+    }
+
+    /// The rules that have such a key in this index.
+    pub(crate) fn rules_with(&self, frame: &Frame, index: usize, wanted: impl Fn(&Key) -> bool) -> Result<Vec<Found>> {
+        let index = &frame.indexes[index];
+        let mut with = Vec::new();
+        for chain in &index.chains {
+            let found = self.rules_of(frame, chain, |_| true)?.into_iter();
+            with.extend(found.filter(|found| index.key_of(found).is_some_and(|key| wanted(&key))));
+        }
+        Ok(with)
+    }
+
+    fn has_any(&self, frame: &Frame, chains: &[&str]) -> Result<bool> {
+        for chain in chains {
+            if self.has(frame, chain)? {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Whether any of the owner's chains of the frame is there, whoever made it.
+    pub fn stands(&self, frame: &Frame) -> Result<bool> {
+        let own: Vec<&str> = frame.own.iter().map(|own| own.name.as_str()).collect();
+        self.has_any(frame, &own)
     }
 
     /// How it is with the chains that the frame wants for this owner: names are made of identities, and two may read alike.
@@ -193,56 +261,168 @@ impl Nftables {
     ///
     /// # Errors
     /// As [`Nftables::replace`].
-    pub fn rehearse(&self, frame: &Frame, whose: impl Into<Whose>, rules: &[Rule]) -> Result<()> {
-        let whose = whose.into();
-        match self.change(frame, &whose, &Wanted::of(frame, &whose, rules)?)? {
+    pub fn rehearse(&self, frame: &Frame, whose: impl Into<Whose>, rules: impl Into<Rules>) -> Result<()> {
+        let (whose, rules) = (whose.into(), rules.into());
+        match self.change(frame, &whose, &Wanted::of(frame, &whose, &rules)?, false, |_| Ok::<(), Error>(()))? {
             // Somebody else who makes the frame meanwhile is no hindrance.
-            (Batch { guard: Some(_), messages }, _) => {
+            Batch { guard: Some(_), messages } => {
                 Batch { guard: None, messages }.rehearse(&mut self.socket.borrow_mut())
             }
             _ => Ok(()),
         }
     }
 
-    fn set(&self, frame: &Frame, whose: &Whose, wanted: &Wanted, mut note: impl FnMut(Vec<Found>)) -> Result<()> {
+    fn set<E: From<Error>>(
+        &self,
+        frame: &Frame,
+        whose: &Whose,
+        wanted: &Wanted,
+        mut judge: impl FnMut(&Looked<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let mut hoping = true;
         self.settle(|nftables| {
-            let (batch, before) = nftables.change(frame, whose, wanted)?;
-            note(before);
-            Ok((batch, ()))
+            let hoping = std::mem::take(&mut hoping);
+            Ok((nftables.change(frame, whose, wanted, hoping, &mut judge)?, ()))
         })
     }
 
-    /// What makes it so, and what is there now.
-    fn change(&self, frame: &Frame, whose: &Whose, wanted: &Wanted) -> Result<(Batch, Vec<Found>)> {
-        let state = self.state(frame, whose)?;
+    /// What makes it so, unless what is there now is judged to be in its way. `hoping`: many keys of whoever has no rules yet
+    /// are taken for free and not asked for one by one; if any is not, the kernel refuses all of it (`EEXIST`).
+    fn change<E: From<Error>>(
+        &self,
+        frame: &Frame,
+        whose: &Whose,
+        wanted: &Wanted,
+        hoping: bool,
+        mut judge: impl FnMut(&Looked<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Batch, E> {
+        let state = self.state(frame, whose, |state| self.is_unregistered(state, whose))?;
         let mut messages = state.repair()?;
         // Only what makes the frame must not meet somebody else who makes it too.
-        let guard = (!messages.is_empty()).then_some(state.generation);
+        let mut guard = (!messages.is_empty()).then_some(state.generation);
+        let hoping = hoping && guard.is_none() && wanted.keys.len() > MANY && state.held.iter().all(Vec::is_empty);
+        let keys = if hoping { Keys::free(wanted) } else { self.keys(&state, whose, wanted, guard.is_some())? };
+        let own = state.own.iter().filter(|own| !own.is_anothers(whose));
+        let before: Vec<Found> = state.held.iter().flatten().chain(own.flat_map(|own| &own.rules)).cloned().collect();
+        judge(&Looked { nftables: self, frame, whose, before: &before, taken: &keys.taken })?;
         messages.extend(state.own_changes(whose, wanted)?);
-        messages.extend(exchange(&state.held, &wanted.held, frame, frame.holds));
+        let mut changes = Vec::new();
+        for ((chain, held), wanted) in frame.holds.iter().zip(&state.held).zip(&wanted.held) {
+            changes.extend(exchange(held, wanted, frame, chain));
+        }
+        messages.extend(keys.additions(frame, !changes.is_empty())?);
+        messages.extend(changes);
+        messages.extend(keys.dropped.iter().map(|element| element.deletion(frame)).collect::<Result<Vec<_>>>()?);
+        if !keys.dropped.is_empty() || !keys.taken.is_empty() {
+            // Whoever adds a rule with such a key meanwhile relies on what goes, or is a rival whom nobody has judged.
+            guard = Some(state.generation);
+        }
         messages.extend(state.own_removals(whose, wanted));
-        let own = state.own.into_iter().filter(|own| !own.is_anothers(whose));
-        let before = state.held.into_iter().chain(own.flat_map(|own| own.rules)).collect();
-        Ok((Batch { guard, messages }, before))
+        Ok(Batch { guard, messages })
+    }
+
+    /// What becomes of the keys of rules. `anew`: what stands of the indexes cannot be relied on.
+    fn keys(&self, state: &State<'_>, whose: &Whose, wanted: &Wanted, anew: bool) -> Result<Keys> {
+        let frame = state.frame;
+        let mut keys = Keys::free(wanted);
+        if frame.indexes.is_empty() {
+            return Ok(keys);
+        }
+        let held = state.held.concat();
+        let mut gone = Element::known_by(frame, whose, &held);
+        gone.retain(|element| !wanted.keys.contains(element));
+        if anew || !gone.is_empty() {
+            let all = self.held(frame, |_| true)?;
+            let is_ours = |found: &&Found| held.iter().any(|held| held.handle == found.handle);
+            let others = Element::all_of(frame, all.iter().flatten().filter(|found| !is_ours(found)));
+            keys.dropped = gone.into_iter().filter(|element| !others.contains(element)).collect();
+            keys.filled = if anew { others } else { Vec::new() };
+        }
+        keys.taken = self.standing_elements(frame, &wanted.keys)?;
+        keys.dropped = self.standing_elements(frame, &keys.dropped)?;
+        keys.taken.extend(keys.filled.iter().filter(|element| wanted.keys.contains(element)).cloned());
+        Ok(keys)
+    }
+
+    fn standing_elements(&self, frame: &Frame, elements: &[Element]) -> Result<Vec<Element>> {
+        let there = self.has_elements(frame, elements)?;
+        Ok(elements.iter().zip(there).filter(|(_, there)| *there).map(|(element, _)| element.clone()).collect())
+    }
+
+    /// The keys of an owner's rules that are in no set. By whichever of his names he is registered, he is found.
+    fn unregistered<'a>(
+        &self,
+        frame: &Frame,
+        whose: &Whose,
+        held: impl Iterator<Item = &'a Found>,
+    ) -> Result<Vec<Element>> {
+        let keys = Element::all_of(frame, held);
+        let there = self.has_elements(frame, &keys)?;
+        let mut missing: Vec<Element> =
+            keys.into_iter().zip(there).filter(|(_, there)| !there).map(|(element, _)| element).collect();
+        let names: Vec<Element> = Element::names(frame, whose).collect();
+        if missing.iter().any(|element| names.contains(element)) && self.has_elements(frame, &names)?.contains(&true) {
+            missing.retain(|element| !names.contains(element));
+        }
+        Ok(missing)
+    }
+
+    /// Whether each is in its set.
+    fn has_elements(&self, frame: &Frame, elements: &[Element]) -> Result<Vec<bool>> {
+        let mut there = Vec::new();
+        for some in elements.chunks(MOST) {
+            let questions = some.iter().map(|element| element.question(frame)).collect::<Result<Vec<_>>>()?;
+            there.extend(self.ask(&questions)?.iter().map(Option::is_some));
+        }
+        Ok(there)
     }
 
     fn remove(&self, frame: &Frame, whose: &Whose, goes: impl Fn(&str) -> bool) -> Result<usize> {
         let mut removed = 0;
         loop {
             let count = self.settle(|nftables| {
-                let meant = |label: &Label<'_>| whose.finds(label).is_some_and(&goes);
-                let mut going = nftables.rules_of(frame, frame.holds, meant)?;
-                going.truncate(MOST);
+                let meant = |found: &Found| whose.finds(&found.label()).is_some_and(&goes) && whose.means(found);
+                let (going, elements, guard) = nftables.going(frame, whose, meant)?;
                 let count = going.len();
                 let mut messages: Vec<_> = going.iter().map(|found| found.deletion(frame)).collect();
+                messages.extend(elements.iter().map(|element| element.deletion(frame)).collect::<Result<Vec<_>>>()?);
                 messages.extend(nftables.chains_of(frame, whose, going)?);
-                Ok((Batch { guard: None, messages }, count))
+                Ok::<_, Error>((Batch { guard, messages }, count))
             })?;
             removed += count;
             if count < MOST {
                 return Ok(removed);
             }
         }
+    }
+
+    /// The rules that go, as many as go at once; the keys that no rule has then; and where there are such, the number of the
+    /// ruleset in which that is so.
+    fn going(
+        &self,
+        frame: &Frame,
+        whose: &Whose,
+        meant: impl Fn(&Found) -> bool,
+    ) -> Result<(Vec<Found>, Vec<Element>, Option<u32>)> {
+        if frame.indexes.is_empty() {
+            let mut going: Vec<Found> = self.held_by(frame, whose)?.into_iter().flatten().filter(meant).collect();
+            going.truncate(MOST);
+            return Ok((going, Vec::new(), None));
+        }
+        let generation = match self.generation(frame) {
+            Ok(generation) => generation,
+            Err(error) if is_lacking(&error) => return Ok((Vec::new(), Vec::new(), None)),
+            Err(error) => return Err(error),
+        };
+        let all = self.held(frame, |_| true)?.into_iter().flatten();
+        let (mut going, mut rest): (Vec<Found>, Vec<Found>) = all.partition(&meant);
+        rest.extend(going.split_off(going.len().min(MOST)));
+        let kept: HashSet<Element> = Element::known_by(frame, whose, &rest).into_iter().collect();
+        let mut elements = Element::known_by(frame, whose, &going);
+        elements.retain(|element| !kept.contains(element));
+        let elements = self.standing_elements(frame, &elements)?;
+        let guard = (!elements.is_empty()).then_some(generation);
+        Ok((going, elements, guard))
     }
 
     /// The messages that remove the owner's chains: those of the frame, and those to which the rules that go lead.
@@ -266,7 +446,10 @@ impl Nftables {
     }
 
     /// Looks and changes, again and again while others change what we looked at in between.
-    fn settle<T>(&self, mut look: impl FnMut(&Self) -> Result<(Batch, T)>) -> Result<T> {
+    fn settle<T, E: From<Error>>(
+        &self,
+        mut look: impl FnMut(&Self) -> std::result::Result<(Batch, T), E>,
+    ) -> std::result::Result<T, E> {
         let deadline = Instant::now() + PATIENCE;
         let mut tries = 0;
         loop {
@@ -279,34 +462,70 @@ impl Nftables {
             match sent {
                 Ok(()) => return Ok(outcome),
                 Err(error) if overtaken(&error, tries) && Instant::now() < deadline => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// What stands of the frame, the rules of this owner, and his chains.
-    fn state<'a>(&self, frame: &'a Frame, whose: &Whose) -> Result<State<'a>> {
+    /// What stands of the frame, the rules of this owner unless he has none, and his chains.
+    fn state<'a>(
+        &self,
+        frame: &'a Frame,
+        whose: &Whose,
+        has_none: impl Fn(&State<'a>) -> Result<bool>,
+    ) -> Result<State<'a>> {
         let state = self.standing(frame)?;
         let own = frame.own.iter().map(|own| self.own(frame, &own.name)).collect::<Result<Vec<_>>>()?;
         // No rule leads to a chain that is not there.
         let none = !own.is_empty() && own.iter().all(|own| own.found.is_none());
-        let held = if none { Vec::new() } else { self.rules(frame, whose.clone())? };
+        let held = if none || has_none(&state)? {
+            frame.holds.iter().map(|_| Vec::new()).collect()
+        } else {
+            self.held_by(frame, whose)?
+        };
         Ok(State { held, own, ..state })
+    }
+
+    /// Whether the frame has an index of owners that can be relied on, and this one is not in it.
+    fn is_unregistered(&self, state: &State<'_>, whose: &Whose) -> Result<bool> {
+        let names: Vec<Element> = Element::names(state.frame, whose).collect();
+        // Whoever changed the frame may have added rules too, of which the register knows nothing.
+        if names.is_empty() || !state.repair()?.is_empty() {
+            return Ok(false);
+        }
+        Ok(!self.has_elements(state.frame, &names)?.contains(&true))
     }
 
     /// What stands of the frame.
     fn standing<'a>(&self, frame: &'a Frame) -> Result<State<'a>> {
         let mut questions = vec![Message::generation(frame), Message::table(frame)];
         questions.extend(frame.chains.iter().map(|chain| Message::chain(frame, chain.name)));
+        questions.extend(frame.indexes.iter().map(|index| Message::set(frame, &index.set)));
         let answers = self.ask(&questions).map_err(lacking)?;
-        let list = |place: usize| answers.get(place)?.as_ref()?.get(HEADERS..);
-        let generation = list(0).and_then(|list| number(list, object::GENERATION_ID));
-        let generation = generation.ok_or_else(|| Error::ours("read", "the ruleset", "the kernel gave no number"))?;
+        let generation = generation(answers.first().and_then(Option::as_deref))?;
         let table = Standing::read(answers.get(1).and_then(Option::as_deref));
-        let chains = (2..answers.len()).map(|place| list(place).map(FoundChain::read)).collect();
+        let (chains, sets) = answers[2..].split_at(frame.chains.len());
+        let list = |message: &Option<Vec<u8>>| message.as_ref()?.get(HEADERS..).map(FoundChain::read);
+        let chains = chains.iter().map(list).collect();
+        for (index, found) in frame.indexes.iter().zip(sets) {
+            found.iter().try_for_each(|found| index.set.refuse_other(frame, found))?;
+        }
+        let sets = sets.iter().map(Option::is_some).collect();
         let fixed =
             frame.fixed.iter().map(|(chain, _)| self.rules_of(frame, chain, |_| true)).collect::<Result<_>>()?;
-        Ok(State { frame, generation, table, chains, fixed, held: Vec::new(), own: Vec::new() })
+        Ok(State { frame, generation, table, chains, fixed, sets, held: Vec::new(), own: Vec::new() })
+    }
+
+    /// By chain that holds rules: those that are meant.
+    fn held_by(&self, frame: &Frame, whose: &Whose) -> Result<Vec<Vec<Found>>> {
+        let mut held = self.held(frame, |label| whose.finds(label).is_some())?;
+        held.iter_mut().for_each(|rules| rules.retain(|found| whose.means(found)));
+        Ok(held)
+    }
+
+    /// By chain that holds rules: those whose label is `wanted`.
+    fn held(&self, frame: &Frame, wanted: impl Fn(&Label<'_>) -> bool) -> Result<Vec<Vec<Found>>> {
+        frame.holds.iter().map(|chain| self.rules_of(frame, chain, &wanted)).collect()
     }
 
     /// A chain of an owner's, if it is there, with its rules.
@@ -315,77 +534,43 @@ impl Nftables {
         let rules = if found.is_some() { self.rules_of(frame, name, |_| true)? } else { Vec::new() };
         Ok(Own { name: name.to_owned(), found, rules })
     }
+}
 
-    /// Whether a table has this chain, whoever made it; in a kernel without `nf_tables` none has.
-    pub(crate) fn has(&self, table: &Frame, chain: &str) -> Result<bool> {
-        match self.ask(&[Message::chain(table, chain)]) {
-            Ok(answers) => Ok(answers.iter().any(Option::is_some)),
-            Err(error) if is_lacking(&error) => Ok(false),
-            Err(error) => Err(error),
-        }
+/// What becomes of the keys of rules when an owner's are replaced.
+#[derive(Default)]
+struct Keys {
+    /// Those of his rules.
+    wanted: Vec<Element>,
+    /// Those of them that some rule may have already.
+    taken: Vec<Element>,
+    /// Those of the rules of others, where the indexes are filled anew.
+    filled: Vec<Element>,
+    /// Those that no rule has any more.
+    dropped: Vec<Element>,
+}
+
+impl Keys {
+    /// All of them free.
+    fn free(wanted: &Wanted) -> Self {
+        Self { wanted: wanted.keys.clone(), ..Self::default() }
     }
 
-    /// Whether there is any rule in a chain.
-    pub(crate) fn has_rules(&self, table: &Frame, chain: &str) -> Result<bool> {
-        Ok(!self.rules_of(table, chain, |_| true)?.is_empty())
+    /// The messages that add what is missing. What was free must still be (`EEXIST`); what was taken may be free by then, and
+    /// is added with the rules.
+    fn additions(&self, frame: &Frame, changes: bool) -> Result<Vec<Message>> {
+        let filled = self.filled.iter().map(|element| element.addition(frame, false));
+        let missing = self.wanted.iter().filter_map(|element| {
+            let taken = self.taken.contains(element);
+            (changes || !taken).then(|| element.addition(frame, !taken))
+        });
+        filled.chain(missing).collect()
     }
+}
 
-    /// The names of a table's chains, whoever made them; in a kernel without `nf_tables` there is none.
-    pub(crate) fn chains(&self, table: &Frame) -> Result<Vec<String>> {
-        let question = Message::chains(table);
-        let name = |message: &Vec<u8>| {
-            let list = message.get(HEADERS..)?;
-            let here = text(list, object::CHAIN_TABLE) == Some(table.table);
-            text(list, object::CHAIN_NAME).filter(|_| here).map(str::to_owned)
-        };
-        let told = self.socket.borrow_mut().dump(&question.encode(0));
-        match told {
-            Ok(messages) => Ok(messages.iter().filter_map(name).collect()),
-            Err(error) if is_lacking(&error) => Ok(Vec::new()),
-            Err(error) => Err(error.during(question.operation, question.object)),
-        }
-    }
-
-    /// What the kernel says of a chain; none if there is no such chain or table, or no `nf_tables` at all.
-    fn chain(&self, frame: &Frame, name: &str) -> Result<Option<FoundChain>> {
-        match self.ask(&[Message::chain(frame, name)]) {
-            Ok(answers) => {
-                let list = answers.into_iter().flatten().next();
-                Ok(list.as_ref().and_then(|message| message.get(HEADERS..)).map(FoundChain::read))
-            }
-            Err(error) if error.errno == libc::EINVAL => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The answers to questions for one thing each, `None` for those that are not there.
-    fn ask(&self, questions: &[Message]) -> Result<Vec<Option<Vec<u8>>>> {
-        let mut socket = self.socket.borrow_mut();
-        let sequences: Vec<_> = questions.iter().map(|_| socket.next_sequence()).collect();
-        let asked = questions.iter().zip(&sequences);
-        let datagram: Vec<u8> = asked.clone().flat_map(|(question, sequence)| question.encode(*sequence)).collect();
-        let exchanged = socket.exchange(&datagram, &sequences)?;
-        let answer =
-            |(question, sequence): (&Message, &u32)| match exchanged.errors.iter().find(|(own, _)| own == sequence) {
-                Some((_, refusal)) if refusal.errno == libc::ENOENT => Ok(None),
-                Some((_, refusal)) => Err(Error::refused(question.operation, question.object.as_str(), refusal)),
-                None => Ok(exchanged.messages.iter().find(|message| answers(message, *sequence)).cloned()),
-            };
-        asked.map(answer).collect()
-    }
-
-    /// The rules of a chain whose label is `wanted`; none if there is no such chain or table, or no `nf_tables` at all.
-    fn rules_of(&self, frame: &Frame, chain: &str, wanted: impl Fn(&Label<'_>) -> bool) -> Result<Vec<Found>> {
-        let question = Message::rules(frame, chain);
-        let read = |message: &Vec<u8>| Found::read(message, frame, chain, &wanted);
-        let told = self.socket.borrow_mut().dump(&question.encode(0));
-        match told {
-            Ok(messages) => Ok(messages.iter().filter_map(read).collect()),
-            // What netfilter answers for a part of it that the kernel has not got and cannot load.
-            Err(error) if error.errno == libc::EINVAL => Ok(Vec::new()),
-            Err(error) => Err(error.during(question.operation, question.object)),
-        }
-    }
+/// The number of the ruleset in the kernel's answer.
+fn generation(answer: Option<&[u8]>) -> Result<u32> {
+    let told = answer.and_then(|message| number(message.get(HEADERS..)?, object::GENERATION_ID));
+    told.ok_or_else(|| Error::ours("read", "the ruleset", "the kernel gave no number"))
 }
 
 /// What netfilter calls invalid is a part of it that the kernel has not got and cannot load: `nf_tables` as a whole.
@@ -399,11 +584,6 @@ fn lacking(error: Error) -> Error {
 /// Whether there is no `nf_tables` to be asked.
 fn is_lacking(error: &Error) -> bool {
     error.errno == libc::EINVAL || error.unsupported()
-}
-
-/// Whether a message is the answer with this sequence number.
-fn answers(message: &[u8], sequence: u32) -> bool {
-    message.get(8..12) == Some(&sequence.to_ne_bytes())
 }
 
 /// Whether a refusal may come from somebody's change between our look and our batch.

@@ -7,6 +7,7 @@ use crate::frame::{Frame, OwnChain};
 use crate::hook::FoundChain;
 use crate::message::{Body, Message, place};
 use crate::rule::Rule;
+use crate::set::Element;
 use crate::state::{body, listed, refuse_other_hook};
 use crate::whose::{Label, Whose};
 use crate::{Error, Result};
@@ -73,15 +74,57 @@ impl Own {
     }
 }
 
+/// The rules of one owner, in the order of the chains that hold them ([`Frame::holds`]); a list of rules alone is for the
+/// first of them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Rules(pub Vec<Vec<Rule>>);
+
+impl From<&[Rule]> for Rules {
+    fn from(rules: &[Rule]) -> Rules {
+        Rules(vec![rules.to_vec()])
+    }
+}
+
+impl From<&Vec<Rule>> for Rules {
+    fn from(rules: &Vec<Rule>) -> Rules {
+        Rules::from(rules.as_slice())
+    }
+}
+
+impl<const N: usize> From<&[Rule; N]> for Rules {
+    fn from(rules: &[Rule; N]) -> Rules {
+        Rules::from(rules.as_slice())
+    }
+}
+
+impl Rules {
+    /// Those of each chain that holds rules.
+    ///
+    /// # Errors
+    /// There are rules for more chains than the frame has.
+    pub(crate) fn by_chain<'a>(&'a self, frame: &'a Frame) -> Result<Vec<(&'static str, &'a [Rule])>> {
+        if self.0.len() > frame.holds.len() {
+            return Err(Error::ours("add rules to", frame.to_string(), "it has no chain for some of them"));
+        }
+        let rules = self.0.iter().map(Vec::as_slice).chain(std::iter::repeat(&[] as &[Rule]));
+        Ok(frame.holds.iter().copied().zip(rules).collect())
+    }
+}
+
 /// All rules that are to stand in a chain, as they go over the wire and as a person reads them.
 pub(crate) type Content = Vec<(Body, String)>;
 
+/// What a message has beside a rule's expressions and user data: headers, table and chain.
+const A_MESSAGE: usize = 96;
+
 /// All that an owner is to have.
 pub(crate) struct Wanted {
-    /// In the frame's chain that holds his rules.
-    pub(crate) held: Content,
+    /// In the frame's chains that hold his rules, in the frame's order.
+    pub(crate) held: Vec<Content>,
     /// In his own, in the frame's order; a chain without rules is not wanted.
     pub(crate) own: Vec<Content>,
+    /// The keys of the rules that are held.
+    pub(crate) keys: Vec<Element>,
 }
 
 impl Wanted {
@@ -89,10 +132,32 @@ impl Wanted {
     ///
     /// # Errors
     /// A rule that would not be found again; one that cannot be written.
-    pub(crate) fn of(frame: &Frame, whose: &Whose, rules: &[Rule]) -> Result<Self> {
-        let content = |rules: &[Rule]| rules.iter().map(|rule| addition(rule, frame, whose)).collect::<Result<_>>();
-        let own = frame.own.iter().map(|own| content(&own.rules)).collect::<Result<_>>()?;
-        Ok(Self { held: content(rules)?, own })
+    pub(crate) fn of(frame: &Frame, whose: &Whose, rules: &Rules) -> Result<Self> {
+        let content =
+            |chain: &str, rules: &[Rule]| rules.iter().map(|rule| addition(rule, frame, chain, whose)).collect();
+        let by_chain = rules.by_chain(frame)?;
+        let held = by_chain.iter().map(|(chain, rules)| content(chain, rules)).collect::<Result<_>>()?;
+        let own = frame.own.iter().map(|own| content(&own.name, &own.rules)).collect::<Result<_>>()?;
+        let mut keys: Vec<Element> = Vec::new();
+        for (chain, rule) in by_chain.iter().flat_map(|(chain, rules)| rules.iter().map(move |rule| (*chain, rule))) {
+            for (index, one) in frame.indexes.iter().enumerate().filter(|(_, one)| one.chains.contains(&chain)) {
+                let label = Label { comment: rule.comment.as_deref(), owner: whose.owner() };
+                let element = one.key(Some(rule), &label).map(|key| Element { index, key });
+                keys.extend(element.filter(|element| !keys.contains(element)));
+            }
+        }
+        Ok(Self { held, own, keys })
+    }
+
+    /// No rule at all.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.held.iter().chain(&self.own).all(Vec::is_empty)
+    }
+
+    /// In bytes, about what the messages that add the rules are.
+    pub(crate) fn size(&self) -> usize {
+        let body = |body: &Body| body.expressions.as_bytes().len() + body.userdata.len() + A_MESSAGE;
+        self.held.iter().chain(&self.own).flatten().map(|(rule, _)| body(rule)).sum()
     }
 
     /// What was found before, each rule in the chain it stood in.
@@ -101,15 +166,17 @@ impl Wanted {
             let of_chain = before.iter().filter(|found| found.chain == chain);
             of_chain.map(|found| (found.body.clone(), found.to_string())).collect()
         };
-        Self { held: content(frame.holds), own: frame.own.iter().map(|own| content(&own.name)).collect() }
+        let held = frame.holds.iter().map(|chain| content(chain)).collect();
+        let own = frame.own.iter().map(|own| content(&own.name)).collect();
+        Self { held, own, keys: Element::all_of(frame, before) }
     }
 }
 
-fn addition(rule: &Rule, frame: &Frame, whose: &Whose) -> Result<(Body, String)> {
+fn addition(rule: &Rule, frame: &Frame, chain: &str, whose: &Whose) -> Result<(Body, String)> {
     let label = Label { comment: rule.comment.as_deref(), owner: whose.owner() };
     if let (Whose::Commented(prefix), None) = (whose, whose.finds(&label)) {
         let why = format!("its comment has to begin with \"{prefix}\", by which it is found again");
-        return Err(Error::ours("add rule", format!("`{rule}` to {}", place(frame, frame.holds)), why));
+        return Err(Error::ours("add rule", format!("`{rule}` to {}", place(frame, chain)), why));
     }
     Ok((body(rule, frame, whose.owner())?, rule.to_string()))
 }

@@ -1,10 +1,15 @@
 //! A rule as a value.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use cnikit_netlink::Mac;
 use ipnetwork::IpNetwork;
+
+use crate::Result;
+use crate::compile::compile;
+use crate::field::{Field, Joined};
+use crate::frame::Family;
 
 /// A rule: all `matches` must hold, then the verdict falls.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,20 +26,113 @@ pub struct Rule {
 /// One thing to look at in a packet. In a table of several families, a match brings the check of its family with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Match {
-    /// It came in by the interface of this name, which need not be there yet. On a bridge that is the port.
-    #[doc(alias = "iifname")]
-    From(String),
+    /// It comes or leaves by the interface of this name, which need not be there yet, or by any other.
+    Interface {
+        /// Which one of those that it passes.
+        way: Way,
+        /// It is this one; false: any other.
+        is: bool,
+        /// At most 15 bytes.
+        name: String,
+    },
     /// Its frame bears this source address. In a table of family bridge only.
     #[doc(alias = "ether saddr")]
     SourceMac(Mac),
     /// It comes from this address.
     #[doc(alias = "saddr")]
     Source(IpAddr),
+    /// It comes out of this network. The host part of the address does not count.
+    SourceIn(IpNetwork),
+    /// It comes from elsewhere, within the same family.
+    SourceNotIn(IpNetwork),
     /// It goes into this network. The host part of the address does not count.
     #[doc(alias = "daddr")]
     DestinationIn(IpNetwork),
     /// It goes elsewhere, within the same family.
     DestinationNotIn(IpNetwork),
+    /// It is of this transport protocol.
+    #[doc(alias = "l4proto")]
+    Protocol(Protocol),
+    /// It is of this protocol, and has this port or any other.
+    Port {
+        /// The protocol.
+        protocol: Protocol,
+        /// Which one of its two ports.
+        side: Side,
+        /// It is this one; false: any other.
+        is: bool,
+        /// The port.
+        port: u16,
+    },
+    /// It goes to an address of the host itself.
+    #[doc(alias = "fib daddr type local")]
+    ToHost,
+    /// It belongs to a connection that was let through before, or to one that such a connection asked for.
+    #[doc(alias = "ct state established,related")]
+    Established,
+    /// It belongs to a connection that a rule has sent elsewhere.
+    #[doc(alias = "ct status dnat")]
+    Redirected,
+    /// It belongs to a connection that was begun with this port as its destination, wherever it goes by now. The protocol has
+    /// to be said before.
+    #[doc(alias = "ct original proto-dst")]
+    AskedPort(u16),
+    /// Its mark, under a mask, is this or anything else.
+    #[doc(alias = "meta mark")]
+    Mark {
+        /// The bits that count.
+        mask: u32,
+        /// They are these; false: any other.
+        is: bool,
+        /// The bits.
+        value: u32,
+    },
+    /// These together are in a named set of the table, or are not.
+    Listed {
+        /// In the order of the set's key.
+        fields: Vec<Field>,
+        /// They are in the set; false: they are not.
+        is: bool,
+        /// The name of the set.
+        set: String,
+    },
+}
+
+/// One of the interfaces that a packet passes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// The one by which it came. On a bridge that is the port.
+    #[doc(alias = "iifname")]
+    In,
+    /// The one by which it leaves.
+    #[doc(alias = "oifname")]
+    Out,
+    /// The bridge that the port is of by which it came. In a table of family bridge only.
+    #[doc(alias = "ibrname")]
+    InBridge,
+    /// The bridge that the port is of by which it leaves. In a table of family bridge only.
+    #[doc(alias = "obrname")]
+    OutBridge,
+}
+
+/// One end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// Where the packet comes from.
+    Source,
+    /// Where it goes.
+    Destination,
+}
+
+/// A transport protocol that has ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// RFC 9293.
+    Tcp,
+    /// RFC 768.
+    Udp,
+    /// RFC 9260.
+    Sctp,
 }
 
 /// What happens to a packet that matches.
@@ -43,6 +141,9 @@ pub enum Verdict {
     /// Its source address becomes that of the interface by which it leaves.
     #[doc(alias = "masq")]
     Masquerade,
+    /// It goes there instead. In a table of family inet nft(8) adds the family of the address.
+    #[doc(alias = "dnat")]
+    Redirect(SocketAddr),
     /// Back to the chain that jumped here; in a base chain, its policy.
     Return,
     /// On to another chain, and back here from its end.
@@ -53,6 +154,82 @@ pub enum Verdict {
     Accept,
     /// It is gone.
     Drop,
+}
+
+impl Rule {
+    /// The addresses, no networks, that a packet has to have or is sent to.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let one = |one: &Match| match one {
+            Match::Source(address) => Some(*address),
+            Match::DestinationIn(to) if *to == IpNetwork::from(to.ip()) => Some(to.ip()),
+            _ => None,
+        };
+        let to = if let Verdict::Redirect(to) = &self.verdict { Some(to.ip()) } else { None };
+        self.matches.iter().filter_map(one).chain(to)
+    }
+
+    /// Judges it as a table of this family would.
+    ///
+    /// # Errors
+    /// It could never match, or looks at what packets of that family need not have.
+    pub fn judge(&self, family: Family) -> Result<()> {
+        compile(self, family).map(drop)
+    }
+}
+
+impl Match {
+    /// It came in by the interface of this name.
+    #[doc(alias = "iifname")]
+    pub fn from(name: impl Into<String>) -> Match {
+        Match::Interface { way: Way::In, is: true, name: name.into() }
+    }
+
+    /// It goes to this port.
+    #[doc(alias = "dport")]
+    pub fn to_port(protocol: Protocol, port: u16) -> Match {
+        Match::Port { protocol, side: Side::Destination, is: true, port }
+    }
+
+    /// It goes to this address.
+    pub fn to(address: IpAddr) -> Match {
+        Match::DestinationIn(address.into())
+    }
+}
+
+impl Protocol {
+    /// Every one.
+    pub const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+
+    /// The one of this name, in any case.
+    pub fn named(name: &str) -> Option<Protocol> {
+        Protocol::ALL.into_iter().find(|one| one.to_string().eq_ignore_ascii_case(name))
+    }
+
+    /// The one of this number in the header of IP.
+    pub fn numbered(number: u8) -> Option<Protocol> {
+        Protocol::ALL.into_iter().find(|one| one.number() == number)
+    }
+
+    /// Its number in the header of IP.
+    #[doc(alias = "IPPROTO_TCP")]
+    pub fn number(self) -> u8 {
+        match self {
+            Protocol::Tcp => 6,
+            Protocol::Udp => 17,
+            Protocol::Sctp => 132,
+        }
+    }
+}
+
+/// As nft(8) and iptables(8) have it.
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        })
+    }
 }
 
 /// As nft(8) writes it.
@@ -71,12 +248,39 @@ impl fmt::Display for Rule {
 impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Match::From(name) => write!(f, "iifname \"{name}\""),
+            Match::Interface { way, is, name } => write!(f, "{} {}\"{name}\"", Field::from(*way), unless(*is)),
             Match::SourceMac(mac) => write!(f, "ether saddr {mac}"),
             Match::Source(address) => write!(f, "{} saddr {address}", family(address)),
+            Match::SourceIn(network) => write!(f, "{} saddr {}", family(&network.ip()), Network(network)),
+            Match::SourceNotIn(network) => write!(f, "{} saddr != {}", family(&network.ip()), Network(network)),
             Match::DestinationIn(network) => write!(f, "{} daddr {}", family(&network.ip()), Network(network)),
             Match::DestinationNotIn(network) => write!(f, "{} daddr != {}", family(&network.ip()), Network(network)),
+            Match::Protocol(protocol) => write!(f, "meta l4proto {protocol}"),
+            Match::Port { protocol, side, is, port } => {
+                write!(f, "{protocol} {} {}{port}", port_of(*side), unless(*is))
+            }
+            Match::ToHost => f.write_str("fib daddr type local"),
+            Match::Established => f.write_str("ct state established,related"),
+            Match::Redirected => f.write_str("ct status dnat"),
+            Match::AskedPort(port) => write!(f, "ct original proto-dst {port}"),
+            Match::Mark { mask: u32::MAX, is, value } => write!(f, "meta mark {}0x{value:08x}", unless(*is)),
+            Match::Mark { mask, is, value } => {
+                let compared = if *is { "==" } else { "!=" };
+                write!(f, "meta mark & 0x{mask:08x} {compared} 0x{value:08x}")
+            }
+            Match::Listed { fields, is, set } => write!(f, "{} {}@{set}", Joined(fields), unless(*is)),
         }
+    }
+}
+
+fn unless(is: bool) -> &'static str {
+    if is { "" } else { "!= " }
+}
+
+fn port_of(side: Side) -> &'static str {
+    match side {
+        Side::Source => "sport",
+        Side::Destination => "dport",
     }
 }
 
@@ -106,6 +310,7 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Verdict::Masquerade => f.write_str("masquerade"),
+            Verdict::Redirect(to) => write!(f, "dnat to {to}"),
             Verdict::Return => f.write_str("return"),
             Verdict::Jump(chain) => write!(f, "jump {chain}"),
             Verdict::Goto(chain) => write!(f, "goto {chain}"),

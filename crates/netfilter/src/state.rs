@@ -1,7 +1,7 @@
 //! What stands of a frame, and what is missing.
 
 use crate::attribute::{Attributes, number};
-use crate::compile::compile;
+use crate::compile::{compile, look};
 use crate::expression::{self, Expression};
 use crate::found::Found;
 use crate::frame::{Chain, Frame, Hook};
@@ -27,8 +27,10 @@ pub(crate) struct State<'a> {
     pub(crate) chains: Vec<Option<FoundChain>>,
     /// The rules of the chains that begin with fixed ones, in the frame's order.
     pub(crate) fixed: Vec<Vec<Found>>,
-    /// Our rules.
-    pub(crate) held: Vec<Found>,
+    /// By chain that holds rules, in the frame's order: our rules.
+    pub(crate) held: Vec<Vec<Found>>,
+    /// In the frame's order: whether the set of the index is there.
+    pub(crate) sets: Vec<bool>,
     /// The owner's chains, in the frame's order.
     pub(crate) own: Vec<Own>,
 }
@@ -69,6 +71,9 @@ impl State<'_> {
                 Some(found) => refuse_other_hook(self.frame, chain.name, chain.hook, found)?,
             }
         }
+        for (number, (index, _)) in (1..).zip(self.frame.indexes.iter().zip(&self.sets).filter(|(_, there)| !**there)) {
+            messages.push(Message::new_set(self.frame, &index.set, number)?);
+        }
         for ((chain, rules), found) in self.frame.fixed.iter().zip(&self.fixed) {
             messages.extend(self.lead(chain, rules, found)?);
         }
@@ -77,17 +82,31 @@ impl State<'_> {
 
     /// Has a chain begin with these rules. Where they stand in a wrong place they go, and what is not ours stays.
     fn lead(&self, chain: &str, rules: &[Rule], found: &[Found]) -> Result<Vec<Message>> {
-        let wanted = all(rules, self.frame)?;
-        if leads(&wanted, found) {
-            return Ok(Vec::new());
+        let (wanted, instead) = (all(rules, self.frame)?, all(self.frame.instead_in(chain), self.frame)?);
+        let stands_in = |found: &Found| instead.iter().any(|instead| !wanted.contains(instead) && found.does(instead));
+        let past = self.past(chain, found)?;
+        if leads(&wanted, found) && !found.iter().any(stands_in) {
+            return Ok(past.iter().map(|found| found.deletion(self.frame)).collect());
         }
-        let misplaced = found.iter().filter(|found| wanted.iter().any(|wanted| found.does(wanted)));
+        let goes = |found: &&Found| stands_in(found) || past.contains(found);
+        let misplaced = found.iter().filter(|found| wanted.iter().any(|wanted| found.does(wanted)) || goes(found));
         let removed = misplaced.map(|found| found.deletion(self.frame));
         // Each goes before all others, so that the last one added is the first.
         let added = rules.iter().rev().map(|rule| {
             Ok(Message::prepend_rule(self.frame, chain, &body(rule, self.frame, None)?, &rule.to_string()))
         });
         removed.map(Ok).chain(added).collect()
+    }
+
+    /// What leads past the gates of a chain.
+    fn past<'f>(&self, chain: &str, found: &'f [Found]) -> Result<Vec<&'f Found>> {
+        let mut past = Vec::new();
+        for gate in self.frame.gates.iter().filter(|gate| gate.from.contains(&chain)) {
+            let by = look(&gate.by)?;
+            let leads = |found: &&Found| found.target().is_some_and(|to| gate.to.contains(&to)) && !found.looks(&by);
+            past.extend(found.iter().filter(leads));
+        }
+        Ok(past)
     }
 
     /// The messages that make the owner's chains and fill them, in the frame's order.
@@ -104,7 +123,8 @@ impl State<'_> {
 
     /// The messages that remove the owner's chains that are not wanted any more, once his rules do not lead there.
     pub(crate) fn own_removals(&self, whose: &Whose, wanted: &Wanted) -> Vec<Message> {
-        let mut leaving = if same(&self.held, &wanted.held) { Vec::new() } else { self.held.clone() };
+        let changed = self.held.iter().zip(&wanted.held).filter(|(held, wanted)| !same(held, wanted));
+        let mut leaving: Vec<Found> = changed.flat_map(|(held, _)| held).cloned().collect();
         let mut messages = Vec::new();
         for (own, _) in self.own.iter().zip(&wanted.own).filter(|(_, wanted)| wanted.is_empty()) {
             if own.goes_with(&leaving, self.frame, whose) {
@@ -125,14 +145,39 @@ impl State<'_> {
         let chains = self.frame.chains.iter().zip(&self.chains);
         let mut drifts: Vec<_> = chains.filter_map(|(chain, found)| self.chain_drift(chain, found.as_ref())).collect();
         for ((chain, rules), found) in self.frame.fixed.iter().zip(&self.fixed) {
-            if !leads(&all(rules, self.frame)?, found) {
+            if !leads(&all(rules, self.frame)?, found) && !self.serves(chain, found)? {
                 drifts.push(self.lead_drift(chain, rules, found));
             }
+            let astray = |found: &&Found| {
+                let (target, place) = (found.target().unwrap_or_default(), place(self.frame, chain));
+                format!("rule `{found}` in {place} leads to {target} what is not for it")
+            };
+            drifts.extend(self.past(chain, found)?.iter().map(astray));
+        }
+        if self.looks_up()? {
+            let missing = self.frame.indexes.iter().zip(&self.sets).filter(|(_, there)| !**there);
+            drifts.extend(missing.map(|(index, _)| format!("{} is missing", index.set.shown(self.frame))));
         }
         for (wanted, own) in self.frame.own.iter().zip(&self.own) {
             drifts.extend(own.drift(wanted, self.frame)?);
         }
         Ok(drifts)
+    }
+
+    /// Whether a chain begins with what serves as well as ours.
+    fn serves(&self, chain: &str, found: &[Found]) -> Result<bool> {
+        let instead = all(self.frame.instead_in(chain), self.frame)?;
+        Ok(!instead.is_empty() && leads(&instead, found))
+    }
+
+    /// Whether packets meet the indexes: nowhere does another program's way around them stand.
+    pub(crate) fn looks_up(&self) -> Result<bool> {
+        for ((chain, _), found) in self.frame.fixed.iter().zip(&self.fixed) {
+            if self.serves(chain, found)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn chain_drift(&self, chain: &Chain, found: Option<&FoundChain>) -> Option<String> {

@@ -9,6 +9,15 @@ use crate::{Error, Result};
 const COMMENT: u8 = 0;
 /// The type of our own field in a rule's user data: whose it is. nft(8) and libnftnl know 0 and 1, and pass over others.
 const OWNER: u8 = 0xc7;
+/// The types of a set's user data: in which order the bytes of its keys are, that they have several parts, its comment.
+#[doc(alias = "NFTNL_UDATA_SET_KEYBYTEORDER")]
+const KEY_ORDER: u8 = 0;
+#[doc(alias = "NFTNL_UDATA_SET_KEY_TYPEOF")]
+const KEY_PARTS: u8 = 3;
+#[doc(alias = "NFTNL_UDATA_SET_COMMENT")]
+const SET_COMMENT: u8 = 7;
+/// What nft(8) calls a key of several parts: type and content of the expression, of which the type of the set says the rest.
+const PARTS: [u8; 8] = [0, 4, 13, 0, 0, 0, 1, 0];
 /// The longest comment that nft(8) takes, in bytes.
 pub const LONGEST_COMMENT: usize = 128;
 /// What fits beside the longest comment into the 256 bytes that the kernel keeps of a rule, in bytes.
@@ -30,6 +39,33 @@ pub(crate) fn encode(comment: &str) -> Result<Vec<u8>> {
     // The NUL belongs to the value.
     let length = u8::try_from(comment.len() + 1).unwrap_or(u8::MAX);
     Ok([&[COMMENT, length], comment.as_bytes(), &[0]].concat())
+}
+
+/// In which order the bytes of a set's keys are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// The parts have several.
+    Mixed = 0,
+    Host = 1,
+    Network = 2,
+}
+
+/// What a set bears: in which order its keys are shown, and its comment.
+///
+/// # Errors
+/// As [`encode`].
+pub(crate) fn of_set(order: Order, comment: Option<&str>) -> Result<Vec<u8>> {
+    let mut userdata = vec![KEY_ORDER, 4];
+    userdata.extend((order as u32).to_ne_bytes());
+    if order == Order::Mixed {
+        userdata.extend([KEY_PARTS, 8]);
+        userdata.extend(PARTS);
+    }
+    if let Some(mut comment) = comment.map(encode).transpose()? {
+        comment[0] = SET_COMMENT;
+        userdata.extend(comment);
+    }
+    Ok(userdata)
 }
 
 /// What a rule bears: its comment, and whose it is.

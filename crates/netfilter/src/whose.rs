@@ -1,5 +1,9 @@
 //! By what rules are told apart.
 
+use std::net::IpAddr;
+
+use crate::found::Found;
+
 /// Which rules are meant, and what those bear that are added.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Whose {
@@ -12,6 +16,16 @@ pub enum Whose {
         owner: String,
         /// Rules that name no owner are meant too if this is their comment: another program made them.
         comment: Option<String>,
+    },
+    /// As [`Whose::Owned`], where a comment says too little: of rules that name no owner only those are meant that are about
+    /// one of these addresses.
+    Attached {
+        /// As there.
+        owner: String,
+        /// As there.
+        comment: String,
+        /// A packet comes from such a one, goes to it, or is sent there by the rule.
+        addresses: Vec<IpAddr>,
     },
 }
 
@@ -26,11 +40,20 @@ impl Whose {
     pub(crate) fn finds<'a>(&self, label: &Label<'a>) -> Option<&'a str> {
         match self {
             Whose::Commented(prefix) => label.comment.filter(|comment| comment.starts_with(prefix)),
-            Whose::Owned { owner, comment } => match label.owner {
-                Some(found) => Some(found).filter(|found| found.starts_with(owner)),
-                None => label.comment.filter(|found| Some(*found) == comment.as_deref()),
-            },
+            Whose::Owned { owner, comment } => owned(label, owner, comment.as_deref()),
+            Whose::Attached { owner, comment, .. } => owned(label, owner, Some(comment)),
         }
+    }
+
+    /// Whether a rule whose label is meant is meant itself.
+    pub(crate) fn means(&self, found: &Found) -> bool {
+        let Whose::Attached { addresses, .. } = self else { return true };
+        found.owner().is_some() || found.rule().is_some_and(|rule| rule.addresses().any(|one| addresses.contains(&one)))
+    }
+
+    /// Whether a rule is meant.
+    pub(crate) fn is_of(&self, found: &Found) -> bool {
+        self.finds(&found.label()).is_some() && self.means(found)
     }
 
     /// Whether a rule names an owner, and it is somebody else.
@@ -38,12 +61,29 @@ impl Whose {
         label.owner.is_some() && self.finds(label).is_none()
     }
 
+    /// By what a register knows those whose rules are meant: the owner, and the comment of rules that name none.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let comment = match self {
+            Whose::Commented(_) => None,
+            Whose::Owned { comment, .. } => comment.as_deref(),
+            Whose::Attached { comment, .. } => Some(comment.as_str()),
+        };
+        self.owner().into_iter().chain(comment)
+    }
+
     /// What a rule that is added names as its owner.
     pub(crate) fn owner(&self) -> Option<&str> {
         match self {
             Whose::Commented(_) => None,
-            Whose::Owned { owner, .. } => Some(owner),
+            Whose::Owned { owner, .. } | Whose::Attached { owner, .. } => Some(owner),
         }
+    }
+}
+
+fn owned<'a>(label: &Label<'a>, owner: &str, comment: Option<&str>) -> Option<&'a str> {
+    match label.owner {
+        Some(found) => Some(found).filter(|found| found.starts_with(owner)),
+        None => label.comment.filter(|found| Some(*found) == comment),
     }
 }
 

@@ -1,16 +1,25 @@
-//! What `nf_tables` sends, without a socket: how its bytes are read, and a rule of ours as it would send it back.
+//! What netfilter sends, without a socket: how its bytes are read, and a rule of ours as it would send it back.
 //!
 //! For whoever has bytes and no kernel, a fuzzer above all; no part of what this crate promises.
 
+use std::net::SocketAddr;
+
 use crate::attribute::Attributes;
+use crate::flow::Entry;
 use crate::hook::FoundChain;
 use crate::message::{HEADERS, Message, rule};
 use crate::state::{Standing, body};
-use crate::{Found, Frame, Result, Rule};
+use crate::translated::translated;
+use crate::{Family, Found, Frame, Result, Rule, Set, iptables};
 
 /// What a message of a dump says of a rule, if it stands in this chain.
 pub fn rule(message: &[u8], frame: &Frame, chain: &str) -> Option<Found> {
     Found::read(message, frame, chain, |_| true)
+}
+
+/// The rule in words of iptables, as far as it has any: one that its programs wrote.
+pub fn of_iptables(found: &Found, frame: &Frame) -> iptables::Rule {
+    translated(found, frame.family)
 }
 
 /// A rule as a dump has it, whoever asked: what we would send, and the handle that the kernel adds to it.
@@ -40,4 +49,19 @@ pub fn chain(message: &[u8]) -> Option<(Option<String>, usize)> {
 /// Whether the answer to a question for a table says that its rules do something.
 pub fn works(message: &[u8]) -> bool {
     Standing::read(Some(message)) == Standing::Working
+}
+
+/// What a message of a dump says of a tracked flow: its protocol, where its first packet was sent to, and who answers.
+pub fn flow(message: &[u8]) -> Option<(u8, SocketAddr, SocketAddr)> {
+    Entry::read(message).map(|entry| (entry.protocol, entry.to, entry.answers))
+}
+
+/// The message that has this flow forgotten.
+pub fn forgetting(message: &[u8]) -> Option<Vec<u8>> {
+    Entry::read(message).map(|entry| entry.deletion().encode(1))
+}
+
+/// Whether the answer to a question for a set says that its keys are of the type that this one has.
+pub fn is_set(message: &[u8], set: &Set) -> bool {
+    set.refuse_other(&Frame::of(Family::Inet, "t"), message).is_ok()
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use cnikit_netfilter::Nftables;
-use cnikit_netfilter::iptables::{Chains, Changes, Error, IpVersion, Programs, Rule, Ruleset, Table, Traces};
+use cnikit_netfilter::iptables::{Chains, Changes, Error, IpVersion, Part, Programs, Rule, Ruleset, Table, Traces};
 use cnikit_netns::{Netns, make};
 use cnikit_process::{Deadline, Program, run};
 
@@ -38,6 +38,10 @@ impl Host {
 const NAT: &str = "nat";
 const CHAIN: &str = "OWN-0123456789abcdef01234567";
 
+fn part(mention: &str) -> Part<'_> {
+    Part { table: NAT, mention, named: mention, beside: &[] }
+}
+
 /// What every one of these has to hold for.
 const HALVES: [&str; 2] = ["nft", "legacy"];
 
@@ -48,6 +52,13 @@ fn rules() -> [Rule; 2] {
         from().destination("10.0.0.9/24".parse().unwrap()).commented(comment).jump("ACCEPT"),
         from().not_destination("224.0.0.0/4".parse().unwrap()).commented(comment).jump("MASQUERADE"),
     ]
+}
+
+/// How many chains of these tests stand, and jumps from where all packets come through.
+fn own(table: &Table) -> usize {
+    let chains = table.chains().filter(|chain| chain.starts_with("OWN-")).count();
+    assert_eq!(table.rules("POSTROUTING").count(), chains, "a jump each");
+    chains
 }
 
 fn jump() -> Rule {
@@ -73,11 +84,11 @@ fn programs(host: &Host, half: &str) -> Programs {
 
 fn change(host: &Host, programs: &Programs, changes: &Changes) -> Result<(), Error> {
     let decide = |_: &Table| changes.clone();
-    host.enter(|| Ruleset::open(programs.clone(), NAT, CHAIN)?.change(decide))
+    host.enter(|| Ruleset::open(programs.clone(), &part(CHAIN))?.change(decide))
 }
 
 fn read(host: &Host, programs: &Programs) -> Table {
-    host.enter(|| Ruleset::open(programs.clone(), NAT, CHAIN)).unwrap().table().clone()
+    host.enter(|| Ruleset::open(programs.clone(), &part(CHAIN))).unwrap().table().clone()
 }
 
 /// Those that reach what stands here.
@@ -103,7 +114,7 @@ fn rules_come_back_as_they_were_written_and_go_again() {
         changes.delete("POSTROUTING", &jump());
         changes.delete_chain(CHAIN);
         change(&host, &programs, &changes).unwrap();
-        assert_eq!(read(&host, &programs), Table::default(), "{half}");
+        assert_eq!(own(&read(&host, &programs)), 0, "{half}");
     }
 }
 
@@ -116,7 +127,7 @@ fn changes_are_made_together_or_not_at_all() {
         changes.delete("POSTROUTING", &Rule::any().jump("NOBODY"));
         let error = change(&host, &programs, &changes).unwrap_err();
         assert!(error.to_string().contains("-restore --noflush -w 5 --verbose: exit status "), "{half}: {error}");
-        assert_eq!(read(&host, &programs), Table::default(), "{half}");
+        assert_eq!(own(&read(&host, &programs)), 0, "{half}");
     }
 }
 
@@ -127,7 +138,7 @@ fn what_somebody_else_changed_meanwhile_is_read_again() {
         let programs = programs(&host, half);
         let mut looks = 0;
         host.enter(|| {
-            let ruleset = Ruleset::open(programs.clone(), NAT, CHAIN).unwrap();
+            let ruleset = Ruleset::open(programs.clone(), &part(CHAIN)).unwrap();
             ruleset.change(|table: &Table| {
                 looks += 1;
                 if looks == 1 {
@@ -164,6 +175,35 @@ fn the_half_that_holds_a_chain_is_known_without_a_program() {
     assert_eq!(reaching(&host, IpVersion::V6, other).len(), 1);
 }
 
+/// Whose table is mostly somebody else's, of that only what concerns us is read: iptables-save would not show it at all, for it
+/// does not understand what is among the others.
+#[test]
+fn of_the_chains_of_many_others_ours_alone_are_read() {
+    let host = Host::new();
+    let programs = programs(&host, "nft");
+    let others = "i=0; while [ $i -lt 500 ]; do echo -A OTHERS -s 10.9.0.1 -j RETURN; i=$((i+1)); done";
+    host.sh(&format!("(echo '*nat'; echo :OTHERS -; {others}; echo COMMIT) | iptables-nft-restore --noflush"));
+    change(&host, &programs, &made()).unwrap();
+    let whole = read(&host, &programs);
+    host.sh("nft add rule ip nat OTHERS fib daddr type local accept");
+    let table = read(&host, &programs);
+    assert!(table.has_chain("OTHERS") && table.has_chain(CHAIN));
+    assert_eq!(table.rules(CHAIN).collect::<Vec<_>>(), rules().each_ref());
+    assert_eq!(table.places("POSTROUTING").collect::<Vec<_>>(), [(1, &jump())]);
+    assert_eq!(table.rules("OTHERS").count(), whole.rules("OTHERS").count());
+    let mut changes = Changes::default();
+    changes.delete("POSTROUTING", &jump());
+    changes.delete_chain(CHAIN);
+    change(&host, &programs, &changes).unwrap();
+    assert_eq!(own(&read(&host, &programs)), 0);
+    host.sh("nft flush chain ip nat OTHERS; nft add rule ip nat OTHERS fib daddr type local accept");
+    change(&host, &programs, &made()).unwrap();
+    assert_eq!(own(&read(&host, &programs)), 1, "however few the others' are");
+    host.sh("nft add rule ip nat POSTROUTING fib daddr type local accept");
+    let whole = host.enter(|| Ruleset::open(programs.clone(), &part(CHAIN)).err());
+    assert!(matches!(whole, Some(Error::Incompatible { table: NAT, .. })), "{whole:?}");
+}
+
 /// iptables-nft-save succeeds and leaves out what it could not read. Here the programs of the other half leave it out.
 #[test]
 fn a_chain_that_stands_and_is_not_shown_with_its_rules_is_an_error() {
@@ -171,7 +211,7 @@ fn a_chain_that_stands_and_is_not_shown_with_its_rules_is_an_error() {
     let blind = programs(&host, "legacy");
     host.sh(&format!("iptables-nft -t nat -N {CHAIN}"));
     let (_, traces) = host.enter(|| reaching(IpVersion::V4, Chains::Named(CHAIN))).unwrap().remove(0);
-    let hidden = || match host.enter(|| Ruleset::open_whole(blind.clone(), traces.clone(), NAT, CHAIN)) {
+    let hidden = || match host.enter(|| Ruleset::open_whole(blind.clone(), traces.clone(), &part(CHAIN))) {
         Err(Error::Hidden { chain, .. }) => chain == CHAIN,
         read => read.is_err(),
     };
@@ -196,16 +236,16 @@ fn many_writers_at_once_lose_nothing() {
             let from = Rule::any().source([10, 0, 0, n].into());
             changes.new_chain(&chain);
             changes.append("POSTROUTING", &from.clone().jump(&chain));
-            host.enter(|| Ruleset::open(programs.clone(), NAT, &chain)?.change(|_| changes.clone())).unwrap();
+            host.enter(|| Ruleset::open(programs.clone(), &part(&chain))?.change(|_| changes.clone())).unwrap();
             let (mut back, jump) = (Changes::default(), from.jump(&chain));
             back.delete("POSTROUTING", &jump);
             back.delete_chain(&chain);
             if n.is_multiple_of(2) {
-                host.enter(|| Ruleset::open(programs.clone(), NAT, &chain)?.change(|_| back.clone())).unwrap();
+                host.enter(|| Ruleset::open(programs.clone(), &part(&chain))?.change(|_| back.clone())).unwrap();
             }
         };
         std::thread::scope(|scope| (0..64).for_each(|n| drop(scope.spawn(move || write(n)))));
-        let table = host.enter(|| Ruleset::open(programs.clone(), NAT, "OWN-")).unwrap();
-        assert_eq!(table.table().chains().count(), 32, "{half}");
+        let table = host.enter(|| Ruleset::open(programs.clone(), &part("OWN-"))).unwrap();
+        assert_eq!(own(table.table()), 32, "{half}");
     }
 }

@@ -19,18 +19,18 @@ const SEQUENCE: std::ops::Range<usize> = 8..12;
 
 /// How one attempt at a dump ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Dumped {
-    Whole(Vec<Vec<u8>>),
+pub(crate) enum Dumped<T> {
+    Whole(T),
     /// It changed while it was read, was lost in part, or another one was under way.
     Again(Refusal),
     Refused(Refusal),
 }
 
-impl Dumped {
-    /// The messages, or why there are none yet.
-    pub(crate) fn into_messages(self) -> std::result::Result<Vec<Vec<u8>>, Refusal> {
+impl<T> Dumped<T> {
+    /// What was taken from it, or why there is nothing yet.
+    pub(crate) fn into_taken(self) -> std::result::Result<T, Refusal> {
         match self {
-            Self::Whole(messages) => Ok(messages),
+            Self::Whole(taken) => Ok(taken),
             Self::Again(refusal) | Self::Refused(refusal) => Err(refusal),
         }
     }
@@ -44,12 +44,20 @@ impl Socket {
     /// growing pauses, for 10 seconds at most: what this returns is whole and consistent.
     #[doc(alias = "NLM_F_DUMP_INTR")]
     pub fn dump(&mut self, request: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.dump_into(request, keep)
+    }
+
+    /// [`Socket::dump`] of what is too much to be kept whole: each message is handed to `take` as it comes in.
+    ///
+    /// Where the dump has to be read again, what was taken so far is given up for the default of `T`, and `take` meets the
+    /// messages from the first one again.
+    pub fn dump_into<T: Default>(&mut self, request: &[u8], mut take: impl FnMut(&mut T, &[u8])) -> Result<T> {
         let deadline = Deadline::after(PATIENCE);
         let failed = |source: io::Error| Error::new("dump", "", source);
         let mut pause = FIRST_PAUSE;
         loop {
-            let refusal = match self.dump_once(request, deadline).map_err(failed)? {
-                Dumped::Whole(messages) => return Ok(messages),
+            let refusal = match self.dump_once(request, deadline, &mut take).map_err(failed)? {
+                Dumped::Whole(taken) => return Ok(taken),
                 Dumped::Refused(refusal) => return Err(Error::refused("dump", "", &refusal)),
                 Dumped::Again(refusal) => refusal,
             };
@@ -60,7 +68,12 @@ impl Socket {
         }
     }
 
-    fn dump_once(&mut self, request: &[u8], deadline: Deadline) -> io::Result<Dumped> {
+    fn dump_once<T: Default>(
+        &mut self,
+        request: &[u8],
+        deadline: Deadline,
+        take: &mut impl FnMut(&mut T, &[u8]),
+    ) -> io::Result<Dumped<T>> {
         let mut request = request.to_vec();
         let sequence = self.next_sequence();
         let place = request.get_mut(SEQUENCE).ok_or(Errno::EINVAL)?;
@@ -69,7 +82,7 @@ impl Socket {
         let mut dump = Dump::default();
         while dump.end.is_none() {
             match self.receive(deadline) {
-                Ok(size) => self.missed |= dump.take_all((self.port, sequence), &self.buffer[..size]),
+                Ok(size) => self.missed |= dump.take_all((self.port, sequence), &self.buffer[..size], take),
                 Err(error) if lost(&error) => (self.missed, dump.interrupted) = (true, true),
                 Err(error) => return Err(error),
             }
@@ -80,20 +93,25 @@ impl Socket {
 
 /// A dump, as it comes in.
 #[derive(Default)]
-pub(crate) struct Dump {
-    messages: Vec<Vec<u8>>,
+pub(crate) struct Dump<T> {
+    taken: T,
     interrupted: bool,
     /// Set when nothing more will come.
     pub(crate) end: Option<std::result::Result<(), Refusal>>,
 }
 
-impl Dump {
+/// Takes a message by keeping it.
+pub(crate) fn keep(messages: &mut Vec<Vec<u8>>, message: &[u8]) {
+    messages.push(message.to_vec());
+}
+
+impl<T> Dump<T> {
     /// Takes the messages for this port and sequence number; whether there were others.
-    pub(crate) fn take_all(&mut self, ours: (u32, u32), datagram: &[u8]) -> bool {
+    pub(crate) fn take_all(&mut self, ours: (u32, u32), datagram: &[u8], take: &mut impl FnMut(&mut T, &[u8])) -> bool {
         let mut others = false;
         for frame in frames(datagram) {
             if (frame.port, frame.sequence) == ours {
-                self.take(&frame);
+                self.take(&frame, take);
             } else {
                 others = true;
             }
@@ -101,24 +119,24 @@ impl Dump {
         others
     }
 
-    fn take(&mut self, frame: &Frame<'_>) {
+    fn take(&mut self, frame: &Frame<'_>, take: &mut impl FnMut(&mut T, &[u8])) {
         self.interrupted |= frame.flags & NLM_F_DUMP_INTR != 0;
         match frame.kind {
             frame::ERROR | frame::DONE => self.end = Some(frame.refusal().map_or(Ok(()), Err)),
             frame::OVERRUN => self.interrupted = true,
             frame::NOOP => {}
-            _ => self.messages.push(frame.bytes.to_vec()),
+            _ => take(&mut self.taken, frame.bytes),
         }
     }
 
-    pub(crate) fn result(self) -> Dumped {
+    pub(crate) fn result(self) -> Dumped<T> {
         match self.end {
             Some(Err(refusal)) if [libc::EINTR, libc::EBUSY, libc::EAGAIN].contains(&refusal.errno) => {
                 Dumped::Again(refusal)
             }
             Some(Err(refusal)) => Dumped::Refused(refusal),
             _ if self.interrupted => Dumped::Again(Refusal { errno: libc::EINTR, text: None }),
-            _ => Dumped::Whole(self.messages),
+            _ => Dumped::Whole(self.taken),
         }
     }
 }
@@ -129,10 +147,11 @@ mod tests {
 
     use super::*;
 
-    fn dumped(messages: &[(u16, u16, &[u8])]) -> Dumped {
+    fn dumped(messages: &[(u16, u16, &[u8])]) -> Dumped<Vec<Vec<u8>>> {
         let mut dump = Dump::default();
         for (kind, flags, body) in messages {
-            dump.take(&Frame { kind: *kind, flags: *flags, sequence: 1, port: 1, bytes: &[&[0; 16], *body].concat() });
+            let bytes = [&[0; 16], *body].concat();
+            dump.take(&Frame { kind: *kind, flags: *flags, sequence: 1, port: 1, bytes: &bytes }, &mut keep);
         }
         dump.result()
     }

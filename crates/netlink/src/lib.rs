@@ -15,6 +15,7 @@ mod dump;
 mod error;
 mod exchange;
 mod frame;
+mod in_flight;
 mod link;
 mod mac;
 mod namespace;

@@ -44,6 +44,11 @@ const BOOT: u8 = 3;
 /// The type of ordinary routes.
 #[doc(alias = "RTN_UNICAST")]
 const UNICAST: u8 = 1;
+/// The table of what the host takes as its own, and the type of its routes for that.
+#[doc(alias = "RT_TABLE_LOCAL")]
+const LOCAL_TABLE: u32 = 255;
+#[doc(alias = "RTN_LOCAL")]
+const LOCAL: u8 = 2;
 
 /// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +163,16 @@ impl Netlink {
         };
         routes.retain(|route| route.dst == dst && route.table == table);
         Ok(routes)
+    }
+
+    /// What the host takes as its own: its addresses of a family, and whole networks as `127.0.0.0/8`.
+    ///
+    /// It is what `fib daddr type local` of nft(8) and `--dst-type LOCAL` of iptables(8) go by.
+    #[doc(alias = "RTN_LOCAL")]
+    pub fn own_networks(&self, family: Family) -> Result<Vec<IpNetwork>> {
+        let routes = self.list_routes(family, vec![RouteAttribute::Table(LOCAL_TABLE)], "to the host itself")?;
+        let own = routes.into_iter().filter(|route| route.table == LOCAL_TABLE && route.kind == LOCAL);
+        Ok(own.map(|route| route.dst).collect())
     }
 
     /// The route that packets to this address would take, `dst` being its prefix; `None` if there is none.

@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::frame::frames;
+use crate::in_flight::InFlight;
 use crate::{Error, Result};
 
 /// How long an answer may take, all attempts at a dump included. The kernel answers at once; this is against hanging.
@@ -33,6 +34,10 @@ pub struct Socket {
     pub(crate) missed: bool,
     /// What was received last. Never written but by the kernel: only the pages that it fills cost anything.
     pub(crate) buffer: Vec<u8>,
+    /// Whether its end takes so long that nobody should wait for it.
+    ends_slowly: bool,
+    /// At its end, what outlives `inner`, and so stands behind it.
+    last: Option<InFlight>,
 }
 
 /// What [`Socket::listen`] heard.
@@ -60,6 +65,14 @@ impl Socket {
             None => failed(io::Error::other(error)),
         };
         netns.enter(|_| open(protocol)).map_err(outside)?.map_err(failed)
+    }
+
+    /// The same, whose end is left to the kernel: that of a socket of netfilter waits until rules that anybody removed are
+    /// freed, 8 to 16 ms. What was asked of it is done by then, and nothing depends on when it ends.
+    #[must_use]
+    pub fn ending_slowly(mut self) -> Self {
+        self.ends_slowly = true;
+        self
     }
 
     /// A sequence number for the next message; never 0, which events carry.
@@ -139,6 +152,15 @@ impl Socket {
     }
 }
 
+impl Drop for Socket {
+    /// Where the kernel cannot be left to end it, we wait.
+    fn drop(&mut self) {
+        if self.ends_slowly {
+            self.last = InFlight::of(self.inner.as_fd()).ok();
+        }
+    }
+}
+
 fn open(protocol: isize) -> io::Result<Socket> {
     let mut socket = netlink_sys::Socket::new(protocol)?;
     let port = socket.bind_auto()?.port_number();
@@ -148,7 +170,15 @@ fn open(protocol: isize) -> io::Result<Socket> {
     // The forced sizes need CAP_NET_ADMIN in the first user namespace; without it the system's limit is the size.
     setsockopt(&socket, sockopt::RcvBufForce, &QUEUE).or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &QUEUE))?;
     setsockopt(&socket, sockopt::SndBufForce, &QUEUE).or_else(|_| setsockopt(&socket, sockopt::SndBuf, &QUEUE))?;
-    Ok(Socket { inner: socket, port, sequence: 0, missed: false, buffer: room(LONGEST)? })
+    Ok(Socket {
+        inner: socket,
+        port,
+        sequence: 0,
+        missed: false,
+        buffer: room(LONGEST)?,
+        ends_slowly: false,
+        last: None,
+    })
 }
 
 /// Room for so many bytes. That there is none is an error, after which an ADD is still undone, and not the end of the process.

@@ -2,7 +2,7 @@
 //!
 //! For whoever has bytes and no kernel, a fuzzer above all; no part of what this crate promises.
 
-use crate::dump::Dump;
+use crate::dump::{Dump, keep};
 use crate::exchange::Answers;
 use crate::{Address, Batch, Exchanged, Link, Neighbour, Refusal, Result, Route, VlanRange, route};
 
@@ -52,6 +52,6 @@ pub fn answered(question: &[u8], awaited: &[u32], port: u32, datagram: &[u8]) ->
 /// cannot be read; `None` if more is to come.
 pub fn dumped(port: u32, sequence: u32, datagram: &[u8]) -> Option<std::result::Result<Vec<Vec<u8>>, Refusal>> {
     let mut dump = Dump::default();
-    dump.take_all((port, sequence), datagram);
-    dump.end.is_some().then(|| dump.result().into_messages())
+    dump.take_all((port, sequence), datagram, &mut keep);
+    dump.end.is_some().then(|| dump.result().into_taken())
 }

@@ -24,5 +24,5 @@ pub use error::Error;
 pub use find::{Found, find};
 pub use inside::Inside;
 pub use living::{Fate, Living, Scope};
-pub use mounted::mounted;
+pub use mounted::{mounted, of_processes};
 pub use netns::Netns;

@@ -23,6 +23,9 @@ const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 /// of a mount bears the mount's path as its name, so its number is all that tells it from any other.
 const FIRST_INODE: u32 = 0xf000_0000;
 
+/// How often all is looked through while what was seen ends before it can be opened.
+const LOOKS: usize = 3;
+
 /// Whose processes count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -39,6 +42,8 @@ pub struct Living {
     /// Found, and not to be opened: by inode number, why not.
     covered: BTreeMap<u32, String>,
     unseen: BTreeSet<String>,
+    /// Whether a process ended whose mounts were still to be opened, or had one no longer: others may have them too.
+    fleeting: bool,
 }
 
 /// What is known of a namespace.
@@ -56,12 +61,23 @@ pub enum Fate {
 #[derive(Default)]
 struct Seen {
     ways: BTreeMap<String, Vec<PathBuf>>,
-    mounts: BTreeSet<PathBuf>,
+    mounts: BTreeSet<String>,
 }
 
 impl Living {
     /// Looks through all processes. `each` is told how many of how many are done.
     pub fn look(scope: Scope, mut each: impl FnMut(usize, usize)) -> Living {
+        let mut living = Living::look_once(scope, &mut each);
+        for _ in 1..LOOKS {
+            if !living.fleeting {
+                break;
+            }
+            living = Living::look_once(scope, &mut each);
+        }
+        living
+    }
+
+    fn look_once(scope: Scope, each: &mut impl FnMut(usize, usize)) -> Living {
         let mut living = Living::default();
         living.judge_view(scope);
         let mut seen = Seen::default();
@@ -119,8 +135,11 @@ impl Living {
                 seen.add(&name, way);
             }
         }
-        if self.target(&process.join("ns/mnt")).is_some_and(|mounts| seen.mounts.insert(mounts.into())) {
-            self.look_at_mounts(process, seen);
+        if let Some(mounts) = self.target(&process.join("ns/mnt"))
+            && !seen.mounts.contains(&mounts)
+            && self.look_at_mounts(process, seen)
+        {
+            seen.mounts.insert(mounts);
         }
         for file in self.list(&process.join("fd")).unwrap_or_default() {
             let Some(target) = self.target(&file) else { continue };
@@ -144,19 +163,20 @@ impl Living {
         text.lines().find_map(|line| line.strip_prefix("ino:"))?.trim().parse().ok()
     }
 
-    /// Mounts of namespaces, as `ip netns` makes them.
-    fn look_at_mounts(&mut self, process: &Path, seen: &mut Seen) {
+    /// Mounts of namespaces, as `ip netns` makes them; false if the process has ended, and another is to be asked.
+    fn look_at_mounts(&mut self, process: &Path, seen: &mut Seen) -> bool {
         let path = process.join("mountinfo");
-        let Some(text) = self.told(&path, fs::read_to_string(&path)) else { return };
-        for (name, point) in mounts(&text) {
-            seen.add(name, process.join("root").join(point.trim_start_matches('/')));
-        }
+        let read = fs::read_to_string(&path).map_err(|error| ended(error, libc::EINVAL));
+        let Some(text) = self.told(&path, read) else { return false };
+        mounts(&text).for_each(|(name, point)| seen.add(name, way_to(process, &point)));
+        true
     }
 
     /// The namespace that a socket was made in: nothing but the socket itself says which that is.
     fn look_at_socket(&mut self, process: &Path, file: &Path) {
         let (Some(pid), Some(fd)) = (number(process), number(file)) else { return };
-        let cookie = kernel::cookie_of_socket(pid, fd);
+        // A number that is another file's by now: the socket was closed.
+        let cookie = kernel::cookie_of_socket(pid, fd).map_err(|error| ended(error, libc::ENOTSOCK));
         let cookie = self.told(file, cookie);
         self.cookies.extend(cookie);
     }
@@ -177,7 +197,10 @@ impl Living {
                 // Its process has ended, or it was a file of another sort; who else holds it has a way of its own. A mount has
                 // not ended by not being seen.
                 Err(error) if (error.is_absent() || error.is_verdict()) && !is_mount(way) => {}
-                Err(error) => last = Some(error.to_string()),
+                Err(error) => {
+                    self.fleeting |= is_mount(way) && !is_mounted(way);
+                    last = Some(error.to_string());
+                }
             }
         }
         match (last, inode_named(name)) {
@@ -196,7 +219,7 @@ impl Living {
         self.told(path, fs::read_link(path)).map(|target| target.to_string_lossy().into_owned())
     }
 
-    /// What was read, if its process had not ended meanwhile; any other error is something unseen.
+    /// What was read, if its process had not ended meanwhile, nor closed it; any other error is something unseen.
     fn told<T>(&mut self, path: &Path, read: io::Result<T>) -> Option<T> {
         match read {
             Ok(read) => Some(read),
@@ -219,6 +242,23 @@ impl Seen {
     fn add(&mut self, name: &str, way: PathBuf) {
         self.ways.entry(name.to_owned()).or_default().push(way);
     }
+}
+
+/// An error that says here what `ESRCH` says elsewhere.
+fn ended(error: io::Error, errno: i32) -> io::Error {
+    if error.raw_os_error() == Some(errno) { io::Error::from_raw_os_error(libc::ESRCH) } else { error }
+}
+
+/// The way to a mount: through the root of a process that has it.
+fn way_to(process: &Path, point: &str) -> PathBuf {
+    process.join("root").join(point.trim_start_matches('/'))
+}
+
+/// Whether the process that this way leads through still has the mount.
+fn is_mounted(way: &Path) -> bool {
+    let process: PathBuf = way.components().take(3).collect();
+    let text = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
+    mounts(&text).any(|(_, point)| way_to(&process, &point) == way)
 }
 
 /// Whether it is the way to a mount: through the root of a process.

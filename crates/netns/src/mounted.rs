@@ -1,5 +1,7 @@
-//! Network namespaces that have a name: a mount.
+//! Network namespaces that a path leads to: a mount, or a process.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::io;
 use std::path::PathBuf;
 
@@ -7,6 +9,20 @@ use std::path::PathBuf;
 /// `proc_pid_mountinfo(5)`. What another mount covers is listed too: there something else is found.
 pub fn mounted() -> io::Result<Vec<PathBuf>> {
     Ok(mounts(&std::fs::read_to_string("/proc/self/mountinfo")?).map(|(_, point)| point.into()).collect())
+}
+
+/// A way to each namespace that a process is in, as `/proc` shows them, but our own. Processes that nobody shows us, or that end
+/// meanwhile, are passed over. See `proc_pid_ns(5)`.
+pub fn of_processes() -> io::Result<Vec<PathBuf>> {
+    let mut seen = BTreeSet::from([fs::read_link("/proc/thread-self/ns/net")?]);
+    let mut ways = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let way = entry?.path().join("ns/net");
+        if fs::read_link(&way).is_ok_and(|name| seen.insert(name)) {
+            ways.push(way);
+        }
+    }
+    Ok(ways)
 }
 
 /// Of each mount of a network namespace: its name, `net:[INODE]`, and the path.

@@ -81,6 +81,15 @@ impl Netns {
         })
     }
 
+    /// Since when it has been held without a break, by a bind mount, an open file or whatever else: nanoseconds since the epoch,
+    /// modulo 2^64. Its inode on nsfs is made when it is first
+    /// held, and goes with the last who holds it.
+    pub fn held_since(&self) -> Result<u64, Error> {
+        let failed = |errno| Error::new("look at the network namespace", self.path.display().to_string(), errno);
+        let found = fstat(&self.file).map_err(failed)?;
+        Ok(found.st_ctime.wrapping_mul(1_000_000_000).wrapping_add(found.st_ctime_nsec).cast_unsigned())
+    }
+
     /// Lets `work` run inside, and returns what it returned. See setns(2).
     ///
     /// Where other threads run, a new one enters, works and dies; where the calling thread is the only one of its process,

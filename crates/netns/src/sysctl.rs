@@ -83,8 +83,16 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Sees to it that `key` has `value`.
+    /// Sees to it that `key` has `value`. A setting that is right already needs no right to write it.
     pub fn set(&self, key: &str, value: &str) -> Result<(), Error> {
+        path_of(key)?;
+        // One walk, where it can be read and written.
+        if let Ok(file) = self.open_below(key, OFlag::O_RDWR)
+            && let Ok(old) = value_in(&file)
+        {
+            let written = if same(&old, value) { Ok(()) } else { write(&file, value) };
+            return written.map_err(|source| cannot_set(key, value, source));
+        }
         if self.read(key)?.is_some_and(|old| same(&old, value)) {
             return Ok(());
         }

@@ -1,12 +1,24 @@
 //! Which namespaces are found alive, and by what they are held.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::UdpSocket;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cnikit_netns::{Fate, Living, Netns, Scope, make};
 
-fn look() -> Living {
-    Living::look(Scope::PidNamespace, |_, _| {})
+/// Held by whoever looks, who holds each namespace meanwhile, and by whoever removes one.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn look(scope: Scope) -> Living {
+    let _alone = ALONE.lock();
+    Living::look(scope, |_, _| {})
+}
+
+/// What is not seen: mounts of others that something covers are never, and are no matter here.
+fn unseen() -> BTreeSet<String> {
+    look(Scope::PidNamespace).unseen().map(str::to_owned).collect()
 }
 
 #[test]
@@ -15,22 +27,42 @@ fn one_is_found_as_long_as_a_file_a_mount_or_a_socket_holds_it() {
     let path = dir.path().join("a name");
     let netns = make::fresh(&path).unwrap();
     let cookie = netns.cookie().unwrap();
-    assert_eq!(look().fate(cookie), Fate::Lives, "a file and a mount hold it");
+    assert_eq!(look(Scope::PidNamespace).fate(cookie), Fate::Lives, "a file and a mount hold it");
     let socket = netns.enter(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
     drop(netns);
-    assert_eq!(look().fate(cookie), Fate::Lives, "a mount holds it, and a socket");
+    assert_eq!(look(Scope::PidNamespace).fate(cookie), Fate::Lives, "a mount holds it, and a socket");
+    let alone = ALONE.lock();
     make::remove(&path).unwrap();
-    assert_eq!(look().fate(cookie), Fate::Lives, "a socket holds it");
+    drop(alone);
+    assert_eq!(look(Scope::PidNamespace).fate(cookie), Fate::Lives, "a socket holds it");
     drop(socket);
-    assert_eq!(look().fate(cookie), Fate::Dead, "nothing holds it");
+    assert_eq!(look(Scope::PidNamespace).fate(cookie), Fate::Dead, "nothing holds it");
 }
 
 #[test]
 fn ones_own_is_alive_and_what_cannot_be_seen_is_said() {
     let own = Netns::own().unwrap().cookie().unwrap();
-    let (narrow, wide) = (look(), Living::look(Scope::Machine, |_, _| {}));
+    let (narrow, wide) = (look(Scope::PidNamespace), look(Scope::Machine));
     assert_eq!((narrow.fate(own), wide.fate(own)), (Fate::Lives, Fate::Lives));
     let first = fs::read_link("/proc/self/ns/pid").unwrap().to_str() == Some("pid:[4026531836]");
     let says = wide.unseen().any(|what| what.contains("PID namespace"));
     assert_eq!(says, !first, "{:?}", wide.unseen().collect::<Vec<_>>());
+}
+
+/// What others close or end between two looks at it, is nothing unseen.
+#[test]
+fn what_comes_and_goes_meanwhile_hides_nothing() {
+    let (before, over) = (unseen(), AtomicBool::new(false));
+    let looked = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                drop(UdpSocket::bind("127.0.0.1:0"));
+                drop(fs::File::open("/dev/null"));
+            }
+        });
+        let looked: BTreeSet<String> = (0..300).flat_map(|_| unseen()).collect();
+        over.store(true, Relaxed);
+        looked
+    });
+    assert_eq!(looked, before);
 }

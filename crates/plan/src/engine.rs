@@ -40,6 +40,17 @@ pub fn verify(plans: &[&Plan], scene: &Scene) -> Result<()> {
     errors.finish()
 }
 
+/// Puts back what of plans others have flushed, each resource whatever failed before.
+pub fn restore(plans: &[&Plan], scene: &Scene, journal: &mut Journal) -> Result<()> {
+    let step = |resource: &dyn Resource| restore_one(resource, scene, journal);
+    plans.iter().flat_map(|plan| plan.iter()).map(step).collect::<Errors>().finish()
+}
+
+pub(crate) fn restore_one(resource: &dyn Resource, scene: &Scene, journal: &mut Journal) -> Result<()> {
+    let put_back = log::step(format_args!("restore {resource}"), || resource.restore(scene, journal));
+    put_back.map_err(|error| error.while_doing(resource))
+}
+
 /// Removes what belongs to one attachment, the kind listed last first, every kind whatever failed before.
 pub fn release(kinds: &[Kind], remains: &Remains) -> Errors {
     let mut errors = begin_release(kinds, remains);

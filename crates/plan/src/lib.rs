@@ -11,8 +11,10 @@ pub mod engine;
 mod list;
 mod resource;
 mod scene;
+mod together;
 
-pub use engine::{apply, begin_release, judge, release, sweep, verify};
+pub use engine::{apply, begin_release, judge, release, restore, sweep, verify};
 pub use list::Plan;
 pub use resource::{Drifts, Kind, Made, Resource};
 pub use scene::{Remains, Scene, Stale, may_be_there};
+pub use together::{Decide, MakeAll, Planned, Together, Wanted, restore_all};

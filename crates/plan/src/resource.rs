@@ -6,6 +6,7 @@ use cnikit_skel::{Journal, Result};
 use cnikit_types::Interface;
 
 use crate::scene::{Remains, Scene, Stale};
+use crate::together::Together;
 
 /// One thing wanted. Its `Display` is what a dry run prints and a log names.
 pub trait Resource: Display {
@@ -21,6 +22,23 @@ pub trait Resource: Display {
     /// Makes it true. What there is to undo is noted in the journal at the moment it is made, so that a half-made thing is
     /// not lost.
     fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made>;
+
+    /// Makes true again what others flush who do not know whose it is: rules. What stands already stays, and nothing else
+    /// of the attachment is touched; most sorts of things are not flushed.
+    fn restore(&self, _scene: &Scene, _journal: &mut Journal) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gathers what it would restore with what many attachments want, so that all of it is made at once. The answer is false
+    /// where it is restored by itself.
+    fn join(&self, _scene: &Scene, _together: &mut Together) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// What is left to do once that is as it was wanted. `made`: it was not so before.
+    fn joined(&self, _scene: &Scene, _made: bool, _journal: &mut Journal) -> Result<()> {
+        Ok(())
+    }
 
     /// Compares it with what is, and notes every difference. An error only for what cannot be looked at.
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()>;

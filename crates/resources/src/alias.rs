@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 
 /// The kernel takes 255 bytes with the one that ends them (`IFALIASZ`).
 const LONGEST: usize = 254;
-const MARK: &str = "cnikit:";
+/// What all marks begin with.
+pub(crate) const MARK: &str = "cnikit:";
 
 /// Whose a link is, as far as its alias tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,13 +60,18 @@ impl Marks {
 
     /// Does this link bear a tag of the network that is not valid any more?
     pub fn is_stale(&self, link: &Link) -> bool {
-        let found = link.alias.as_deref().and_then(mark).filter(|mark| mark.starts_with(&self.network));
+        link.alias.as_deref().is_some_and(|alias| self.is_stale_text(alias))
+    }
+
+    /// Does this text, which something else bears than a link, begin with such a tag?
+    pub(crate) fn is_stale_text(&self, text: &str) -> bool {
+        let found = mark(text).filter(|mark| mark.starts_with(&self.network));
         found.is_some_and(|found| !self.valid.contains(found))
     }
 }
 
 /// The two hashes, if it is one of our aliases.
-fn mark(alias: &str) -> Option<&str> {
+pub(crate) fn mark(alias: &str) -> Option<&str> {
     let mark = alias.split(' ').next()?;
     (mark.starts_with(MARK) && mark.len() == MARK.len() + 17 + 32).then_some(mark)
 }

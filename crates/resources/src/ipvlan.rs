@@ -6,6 +6,7 @@ use cnikit_netlink::{IpvlanMode, Link, UpperKind};
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
 use cnikit_skel::{Error, Journal, Result};
 
+use crate::alone::alone;
 use crate::on_top::any_on;
 use crate::upper::{self, Upper};
 
@@ -36,7 +37,11 @@ impl Resource for Ipvlan {
         self.judge_mode(&master, scene)
     }
 
+    /// One at a time: of two with different modes each would find nobody, and the second switch the first.
     fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
+        let master = &self.link.master;
+        let _alone = alone(&master.home(scene)?, "make ipvlans")?;
+        self.judge_mode(&master.find(scene)?, scene)?;
         self.link.make(UpperKind::Ipvlan(self.mode), None, scene, journal)
     }
 
@@ -51,17 +56,22 @@ impl Resource for Ipvlan {
 impl Ipvlan {
     /// The kernel has one mode a master, and switches all that are on it to that of the last: none of them may be running.
     fn judge_mode(&self, master: &Link, scene: &Scene) -> Result<()> {
-        let found = match master.upper {
+        let (one, place) = match master.upper {
             // It is an ipvlan itself, beside which the new one comes to be.
-            Some(UpperKind::Ipvlan(_)) => master.upper,
-            _ => any_on(master, KIND.name, &self.link.master, scene)?.and_then(|one| one.upper),
+            Some(UpperKind::Ipvlan(_)) => (master.clone(), self.link.master.place().to_owned()),
+            _ => match any_on(master, KIND.name, &self.link.master, scene)? {
+                Some(found) => found,
+                None => return Ok(()),
+            },
         };
-        match found {
+        match one.upper {
             Some(UpperKind::Ipvlan(mode)) if mode != self.mode => {
                 let (name, wanted) = (&master.name, self.mode);
                 let text =
                     format!("{name} bears ipvlans of mode {mode}, and one of mode {wanted} would switch them all");
-                Err(Error::conflict(text).remedy(format!("set `mode` to {mode}, or choose another `master`")))
+                let bears = one.alias.map_or_else(String::new, |alias| format!(", {alias}"));
+                let error = Error::conflict(text).detail(format!("one of them is {} {place}{bears}", one.name));
+                Err(error.remedy(format!("set `mode` to {mode}, or choose another `master`")))
             }
             _ => Ok(()),
         }

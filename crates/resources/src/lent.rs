@@ -2,7 +2,7 @@
 //!
 //! The file is the reference's, `CONTAINER_IFNAME.json` in `dataDir`, with one member more: so either can give back what the
 //! other changed. That member says whose it is and of which namespace, and holds what the reference keeps nothing of.
-//! A file is there, whole, before anything is changed. It need not survive a power cut: what was changed does not either.
+//! A file is there, whole and synced, before anything is changed.
 
 mod owner;
 
@@ -13,7 +13,7 @@ use cnikit_netlink::Link;
 use cnikit_netns::Netns;
 use cnikit_plan::{Remains, Scene, Stale};
 use cnikit_skel::{Error, Errors, Found, Journal, Result, Tag, log};
-use cnikit_store::Directory;
+use cnikit_store::{Directory, Facts};
 use cnikit_types::{NetConf, Value};
 use nix::errno::Errno;
 use serde::Deserialize;
@@ -63,15 +63,18 @@ pub(crate) fn keep(scene: &Scene, dir: &Path, journal: &mut Journal, before: &Le
     let owner = Owner::of(scene)?;
     for _ in 0..TRIES {
         let Some((name, found)) = own_place(&directory, &scene.tag)? else { break };
-        let older = found.as_ref().map(|lent| is_older(lent, scene, &owner)).transpose()? == Some(true);
+        let older = match &found {
+            Some(lent) => is_older(lent, scene, &owner, || directory.facts(&name))?,
+            None => false,
+        };
         let content = before.under(found.as_ref().filter(|_| older), &owner).content()?;
         let put_back = PutBack { dir: dir.to_owned(), name: name.clone(), before: found };
         if put_back.before.is_some() {
             // While what it speaks of may still be changed, DEL needs it.
             let _ = journal.undo_if_clean(&put_back, PutBack::put);
-            return Ok(directory.replace(&name, &content, MODE)?);
+            return Ok(directory.replace_and_sync(&name, &content, MODE)?);
         }
-        if directory.create(&name, &content, MODE)?.is_some() {
+        if directory.create_and_sync(&name, &content, MODE)?.is_some() {
             let _ = journal.undo_if_clean(&put_back, PutBack::put);
             return Ok(());
         }
@@ -80,10 +83,20 @@ pub(crate) fn keep(scene: &Scene, dir: &Path, journal: &mut Journal, before: &Le
     Err(Error::conflict(text).remedy("remove what stands there under the names of this container"))
 }
 
-/// Kept earlier in the same namespace; of what the reference kept, DEL asks the same.
-fn is_older(lent: &Lent, scene: &Scene, owner: &Owner) -> Result<bool> {
+/// Kept earlier in the same namespace. What the reference kept does not say of which: it has to be younger than the namespace,
+/// for a container that is started again keeps its id, and the interface has to be the one of the record, as DEL asks too.
+fn is_older(
+    lent: &Lent,
+    scene: &Scene,
+    owner: &Owner,
+    facts: impl FnOnce() -> Result<Option<Facts>, cnikit_store::Error>,
+) -> Result<bool> {
     if let Some(kept) = &lent.owner {
         return Ok(kept.is_same(owner));
+    }
+    let since = scene.netns.held_since()?;
+    if facts()?.is_none_or(|facts| facts.changed < since) {
+        return Ok(false);
     }
     let link = scene.container()?.find_recent_link(&scene.tag.ifname)?;
     Ok(link.is_some_and(|link| has_mac_of(Some(&scene.record), &scene.tag.ifname, &link)))

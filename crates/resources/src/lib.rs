@@ -19,15 +19,23 @@
 //! | [`sysctls`] | settings below `net/` of the container's namespace | lent, where it is asked for |
 //! | [`link_settings`] | MAC, MTU, flags and queue of the container's interface | lent |
 //! | [`masquerade`] | what leaves the network leaves under the host's address | its attachment |
+//! | [`firewall`] | what the container sends, and what answers it, passes the host | its attachment |
+//! | [`portmap`] | ports of the host lead to the container | its attachment |
 #![forbid(unsafe_code)]
 
 pub mod alias;
+mod alone;
+mod at_once;
+mod backend;
 pub mod bridge;
 pub mod bring_up;
+pub mod firewall;
 pub mod forwarding;
 pub mod gateway;
+mod iptables;
 pub mod ipvlan;
 pub mod layer3;
+mod leaving;
 pub mod lent;
 pub mod link_settings;
 pub mod loopback;
@@ -36,6 +44,7 @@ pub mod masquerade;
 pub mod master;
 mod on_top;
 pub mod port;
+pub mod portmap;
 mod quiet;
 mod random;
 mod recorded;
@@ -50,10 +59,11 @@ pub mod veth;
 pub mod vlan_gateway;
 pub mod vlans;
 
+pub use backend::Backend;
 pub use cnikit_netlink::{IpvlanMode, Mac, MacvlanMode, Route, UpperKind};
 
 /// Every kind, each of one file.
-pub const ALL: [cnikit_plan::Kind; 17] = [
+pub const ALL: [cnikit_plan::Kind; 19] = [
     veth::KIND,
     macvlan::KIND,
     ipvlan::KIND,
@@ -71,4 +81,6 @@ pub const ALL: [cnikit_plan::Kind; 17] = [
     sysctls::KIND,
     link_settings::KIND,
     masquerade::KIND,
+    firewall::KIND,
+    portmap::KIND,
 ];

@@ -1,6 +1,7 @@
 //! The link that a container's interface is on top of.
 
 use std::fmt;
+use std::os::fd::{AsFd, AsRawFd};
 
 use cnikit_netlink::{Family, Link, MAIN_TABLE, Netlink};
 use cnikit_netns::Netns;
@@ -108,7 +109,15 @@ impl Master {
         }
     }
 
-    fn place(&self) -> &'static str {
+    /// The namespace that it is in, opened anew.
+    pub(crate) fn home(&self, scene: &Scene) -> Result<Netns> {
+        if !self.in_container {
+            return Ok(Netns::own()?);
+        }
+        Ok(Netns::open(format!("/proc/thread-self/fd/{}", scene.netns.as_fd().as_raw_fd()))?)
+    }
+
+    pub(crate) fn place(&self) -> &'static str {
         if self.in_container { "in the container" } else { "on the host" }
     }
 }

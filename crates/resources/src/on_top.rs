@@ -1,7 +1,7 @@
 //! Which links are on top of another, wherever they are.
 
 use cnikit_netlink::{Link, Netlink};
-use cnikit_netns::{Found, Netns, find, mounted};
+use cnikit_netns::{Found, Netns, find, mounted, of_processes};
 use cnikit_plan::Scene;
 use cnikit_skel::{Error, Result};
 
@@ -18,11 +18,9 @@ pub(crate) fn is_on(place: &Netlink, link: &Link, lower: u32, home: Option<&Netn
         })
 }
 
-/// One of the links of a kind that are on a master, the first that is found: on the host, in the container, and in the namespaces
-/// that are mounted somewhere. No other is known.
-pub(crate) fn any_on(link: &Link, kind: &str, master: &Master, scene: &Scene) -> Result<Option<Link>> {
-    let own = Netns::own()?;
-    let home = if master.in_container { &scene.netns } else { &own };
+/// One of the links of a kind that are on a master, the first that is found, and where: on the host, in the container, in the
+/// namespaces that are mounted somewhere, and in those of processes. What is in any other, nothing leads to.
+pub(crate) fn any_on(link: &Link, kind: &str, master: &Master, scene: &Scene) -> Result<Option<(Link, String)>> {
     let look = |place: &Netlink, home: Option<&Netns>| -> Result<Option<Link>> {
         for one in place.links_of_kind(kind)? {
             if is_on(place, &one, link.index, home)? {
@@ -31,17 +29,27 @@ pub(crate) fn any_on(link: &Link, kind: &str, master: &Master, scene: &Scene) ->
         }
         Ok(None)
     };
-    let known = [(scene.host()?, !master.in_container), (scene.container()?, master.in_container)];
-    for (place, is_home) in known {
-        if let Some(found) = look(place, (!is_home).then_some(home))? {
-            return Ok(Some(found));
-        }
+    let container = format!("in {}", scene.netns.path().display());
+    let mut places = [(scene.host()?, "on the host".to_owned()), (scene.container()?, container)];
+    if master.in_container {
+        places.reverse();
     }
-    for path in mounted().map_err(|error| Error::from(error).while_doing("look for mounted namespaces"))? {
-        // What cannot be entered, or is gone by now, has no say.
-        let Found::Present(netns) = find(&path.to_string_lossy()) else { continue };
-        if let Some(found) = look(&Netlink::inside(&netns)?, Some(home))? {
-            return Ok(Some(found));
+    let [(here, near), (there, far)] = places;
+    if let Some(found) = look(here, None)? {
+        return Ok(Some((found, near)));
+    }
+    let home = &master.home(scene)?;
+    if let Some(found) = look(there, Some(home))? {
+        return Ok(Some((found, far)));
+    }
+    let failed = |error| Error::from(error).while_doing("look for network namespaces");
+    for list in [mounted, of_processes] {
+        for path in list().map_err(failed)? {
+            // What cannot be entered, or is gone by now, has no say.
+            let Found::Present(netns) = find(&path.to_string_lossy()) else { continue };
+            if let Some(found) = look(&Netlink::inside(&netns)?, Some(home))? {
+                return Ok(Some((found, format!("in {}", path.display()))));
+            }
         }
     }
     Ok(None)

@@ -47,27 +47,42 @@ impl Resource for SpoofCheck {
     }
 
     fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
-        let (tag, nftables) = (&scene.tag, Nftables::here()?);
-        let port = veth::vacant(scene.host()?, tag)?;
-        let guard = Guard::of(&nftables, tag, &port, veth::mac(tag, self.mac), &[Claim::Free, Claim::This])?;
-        let what = format!("MAC spoof check of {tag}");
-        replace(&nftables, (guard.frame, whose(tag)), &guard.lead, (&what, journal)).map_err(remedied)?;
+        let port = veth::vacant(scene.host()?, &scene.tag)?;
+        put(&scene.tag, &port, veth::mac(&scene.tag, self.mac), journal)?;
         Ok(Made::nothing())
+    }
+
+    fn restore(&self, scene: &Scene, journal: &mut Journal) -> Result<()> {
+        port(scene)?.map_or(Ok(()), |(port, mac)| put(&scene.tag, &port.name, mac, journal))
     }
 
     /// With the MAC that is recorded: a plugin further on that gave the container another one has silenced it.
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let tag = &scene.tag;
-        let Some(end) = scene.container()?.find_recent_link(&tag.ifname)? else { return Ok(()) };
-        let Some(port) = veth::host_end_of(scene.host()?, &scene.netns, &end)? else { return Ok(()) };
-        let mac = scene.recorded().and_then(|one| one.mac.parse().ok()).or(end.mac);
-        let nftables = Nftables::here()?;
-        let named = |claims| Guard::of(&nftables, tag, &port.name, veth::mac(tag, mac), claims);
+        let Some((port, mac)) = port(scene)? else { return Ok(()) };
+        let (tag, nftables) = (&scene.tag, Nftables::here()?);
+        let named = |claims| Guard::of(&nftables, tag, &port.name, mac, claims);
         let guard = named(&[Claim::This]).or_else(|_| named(&[Claim::Free]))?;
         let found = nftables.verify(&guard.frame, whose(tag), &guard.lead)?;
         drifts.extend(found.into_iter().map(|text| format!("macspoofchk: {text}")));
         Ok(())
     }
+}
+
+/// The port of a container that is attached, and the MAC that it may send under; none if there is no such port.
+fn port(scene: &Scene) -> Result<Option<(Link, Mac)>> {
+    let tag = &scene.tag;
+    let Some(end) = scene.container()?.find_recent_link(&tag.ifname)? else { return Ok(None) };
+    let mac = scene.recorded().and_then(|one| one.mac.parse().ok()).or(end.mac);
+    let port = veth::host_end_of(scene.host()?, &scene.netns, &end)?;
+    Ok(port.map(|port| (port, veth::mac(tag, mac))))
+}
+
+/// Has the port guarded; what is so already stays.
+fn put(tag: &Tag, port: &str, mac: Mac, journal: &mut Journal) -> Result<()> {
+    let nftables = Nftables::here()?;
+    let guard = Guard::of(&nftables, tag, port, mac, &[Claim::Free, Claim::This])?;
+    let what = format!("MAC spoof check of {tag}");
+    replace(&nftables, (guard.frame, whose(tag)), &guard.lead, |_| Ok(()), (&what, journal)).map_err(remedied)
 }
 
 impl fmt::Display for SpoofCheck {
@@ -107,7 +122,7 @@ impl Guard {
             }
             _ => Vec::new(),
         };
-        let lead = [rule(vec![Match::From(port.to_owned())], Verdict::Jump(chain(id)))];
+        let lead = [rule(vec![Match::from(port)], Verdict::Jump(chain(id)))];
         Guard { frame: frame(names(tag).map(|name| OwnChain { rules: content(&name), name })), lead }
     }
 }
@@ -116,13 +131,10 @@ impl Guard {
 fn frame(own: impl Iterator<Item = OwnChain>) -> Frame {
     let hook = Hook { kind: HookKind::Filter, hook: HookPoint::Prerouting, priority: -300 };
     Frame {
-        family: Family::Bridge,
-        table: "nat",
-        table_comment: None,
         chains: vec![Chain { name: PREROUTING, comment: None, hook: Some(hook) }],
-        fixed: Vec::new(),
-        holds: PREROUTING,
+        holds: vec![PREROUTING],
         own: own.collect(),
+        ..Frame::of(Family::Bridge, "nat")
     }
 }
 

@@ -72,8 +72,8 @@ To try it by hand, see what it would do, without doing it:
   echo '{{\"cniVersion\":\"1.1.0\",\"name\":\"try\",\"type\":\"{name}\",\"mtu\":1400,\"ipam\":{{\"type\":\"host-local\",\"subnet\":\"10.99.0.0/24\"}}}}' |
     CNI_COMMAND=PLAN CNI_CONTAINERID=c1 CNI_IFNAME=eth0 CNI_PATH={directory} {call}
 
-Verbs: ADD, CHECK, DEL, GC, STATUS, VERSION, and PLAN as above. CNI_LOG=info or debug logs each call to stderr or
-CNI_LOG_FILE. Error codes: 1 to 11, 50 and 51 as in the CNI specification; 100 the system refused, 101 something is
+Verbs: ADD, CHECK, DEL, GC, STATUS, VERSION, PLAN as above, and RESTORE, which puts back rules that somebody flushed.
+CNI_LOG=info or debug logs each call to stderr or CNI_LOG_FILE. Error codes: 1 to 11, 50 and 51 as in the CNI specification; 100 the system refused, 101 something is
 taken, 102 CHECK found a difference, 103 a delegated plugin could not be run, 104 the attachment holds an address already,
 199 a defect in the plugin.
 ",

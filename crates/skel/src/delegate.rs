@@ -161,6 +161,11 @@ impl Delegate {
         self.ask("CHECK").map(drop)
     }
 
+    /// Asks it to put back its rules.
+    pub fn restore(&self) -> Result<()> {
+        self.ask("RESTORE").map(drop)
+    }
+
     /// Asks it to remove what is not valid.
     pub fn gc(&self) -> Result<()> {
         self.ask("GC").map(drop)
@@ -239,7 +244,8 @@ impl fmt::Display for Delegate {
     }
 }
 
-fn holds_already(error: &Error) -> bool {
+/// Whether a delegate refused an ADD because it has something of this very attachment already, in our words or the reference's.
+pub fn holds_already(error: &Error) -> bool {
     error.code == code::HOLDS_ALREADY || error.msg.contains(DUPLICATE)
 }
 

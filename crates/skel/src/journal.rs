@@ -78,6 +78,13 @@ impl Journal {
         self.unwind()
     }
 
+    /// The error of what was being done, once everything was undone; with what could not be.
+    pub(crate) fn undone(self, error: Error) -> Error {
+        let Err(left) = self.roll_back() else { return error };
+        let first = error.remedy.clone().map(|remedy| format!("; {remedy}")).unwrap_or_default();
+        error.detail(format!("not all could be undone: {left}")).remedy(format!("DEL removes what is left{first}"))
+    }
+
     fn unwind(&mut self) -> Result<()> {
         let mut errors = Errors::default();
         while let Some(entry) = self.entries.pop() {

@@ -4,6 +4,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result, code};
 use crate::journal::Journal;
+use crate::listed::each_by_itself;
 use crate::request::{Add, Check, Del, Gc, Preview, Status};
 use crate::sources::Sources;
 use cnikit_types::Answer;
@@ -19,9 +20,9 @@ pub struct Outline {
 
 /// One CNI plugin: the configuration that it is, and what it does on each verb.
 ///
-/// Two methods are required, [`Plugin::add`] and [`Plugin::del`]. A plugin *is* its configuration: ADD, CHECK, STATUS and
-/// PLAN are asked of a value that was read and checked, DEL and GC of the type alone, for by then the configuration may be
-/// invalid or gone.
+/// Two methods are required, [`Plugin::add`] and [`Plugin::del`]. A plugin *is* its configuration: ADD, CHECK, STATUS,
+/// RESTORE and PLAN are asked of a value that was read and checked, DEL and GC of the type alone, for by then the
+/// configuration may be invalid or gone.
 ///
 /// The keys of the configuration are matched in any case and `null` counts as absent, as runtimes rely on; a value that a
 /// field's type refuses becomes an error that names the key (code 6 for a wrong JSON type, 7 for a wrong value).
@@ -64,6 +65,18 @@ pub trait Plugin: DeserializeOwned {
     /// [Specification](https://www.cni.dev/docs/spec/#status-check-plugin-status).
     fn status(&self, _status: &Status) -> Result<()> {
         Ok(())
+    }
+
+    /// Puts back what others flush who do not know whose it is: rules of the packet filter. Links, addresses and routes are
+    /// left as they are, and a plugin that makes no rules has nothing to do. What stands already stays.
+    fn restore(&self, _restore: &Check, _journal: &mut Journal) -> Result<()> {
+        Ok(())
+    }
+
+    /// [`Plugin::restore`] of many attachments of one network: what became of each, in their order. Each is undone by itself
+    /// where it fails, and stops no other.
+    fn restore_all(all: Vec<(Self, Check)>) -> Vec<Result<()>> {
+        all.iter().map(|(plugin, check)| each_by_itself(|journal| plugin.restore(check, journal))).collect()
     }
 
     /// What ADD would carry out, in words and in order; touches nothing, and needs no privilege.

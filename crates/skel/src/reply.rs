@@ -2,11 +2,12 @@
 
 use std::io::{self, Write};
 
-use cnikit_types::{Answer, Version};
+use cnikit_types::{Answer, CniError, Version};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result, code};
 use crate::input::Input;
+use crate::listed::LIST;
 use crate::plugin::Outline;
 
 /// The document of an ADD, in the shape of the version that was asked for.
@@ -28,6 +29,19 @@ pub(crate) fn plan(outline: &Outline) -> Vec<u8> {
     line(&document)
 }
 
+/// The document of a RESTORE of many: each attachment of the list, with the error object where it failed.
+pub(crate) fn restored(plugin: &str, all: &[(Input, Result<()>)]) -> Vec<u8> {
+    let version = Version::NEWEST.as_str();
+    let each = |(input, outcome): &(Input, Result<()>)| {
+        let mut one = json!({"containerID": input.container_id, "ifname": input.ifname});
+        if let Err(error) = outcome {
+            one["error"] = json!(object(plugin, input, version, error));
+        }
+        one
+    };
+    line(&json!({"cniVersion": version, LIST: all.iter().map(each).collect::<Vec<_>>()}))
+}
+
 /// Writes and flushes: only then has an answer got out.
 pub(crate) fn send(out: &mut dyn Write, document: &[u8]) -> Result<()> {
     let sent = out.write_all(document).and_then(|()| out.flush());
@@ -39,14 +53,18 @@ pub(crate) fn send(out: &mut dyn Write, document: &[u8]) -> Result<()> {
 
 /// Writes the error object; to stderr, in words, if it cannot be written either.
 pub(crate) fn refuse(out: &mut dyn Write, plugin: &str, input: &Input, version: &str, error: &Error) {
-    let mut object = error.object(version);
-    let context = context(plugin, input);
-    object.details = Some(object.details.map_or(context.clone(), |details| format!("{context}; {details}")));
-    if let Ok(value) = serde_json::to_value(&object)
+    if let Ok(value) = serde_json::to_value(object(plugin, input, version, error))
         && let Err(broken) = send(out, &line(&value))
     {
         lament(plugin, &broken.detail(error.to_string()));
     }
+}
+
+/// The error object, with the call that it is about.
+fn object(plugin: &str, input: &Input, version: &str, error: &Error) -> CniError {
+    let (mut object, context) = (error.object(version), context(plugin, input));
+    object.details = Some(object.details.map_or(context.clone(), |details| format!("{context}; {details}")));
+    object
 }
 
 /// Says on stderr what cannot be said on stdout.

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, code};
 use crate::input::Input;
+use crate::listed::{Listed, listed};
 use crate::log;
 use crate::plugin::Plugin;
 use crate::registry::Plugins;
@@ -36,6 +37,10 @@ pub enum Request {
     Status(Status),
     /// Which versions are spoken?
     Version,
+    /// Put back the rules that somebody flushed. An extension too: `CNI_COMMAND=RESTORE`, with all that CHECK is given.
+    Restore(Check),
+    /// The same for many attachments of a network.
+    RestoreAll(Vec<Listed>),
     /// What would ADD do? An extension: `CNI_COMMAND=PLAN`, which a plugin that does not know it refuses.
     Plan(Preview),
 }
@@ -59,7 +64,7 @@ pub struct Call {
     pub(crate) origins: Origins,
 }
 
-/// Which attachment ADD, CHECK and PLAN are about. Pure: nothing is open, so a plan cannot read the kernel.
+/// Which attachment ADD, CHECK, RESTORE and PLAN are about. Pure: nothing is open, so a plan cannot read the kernel.
 #[derive(Clone, Debug)]
 pub struct Attachment {
     /// Whose state it is.
@@ -94,7 +99,7 @@ pub struct Add {
     pub prev: Option<Answer>,
 }
 
-/// A valid CHECK.
+/// A valid CHECK, or RESTORE.
 #[derive(Debug)]
 pub struct Check {
     /// What every verb carries.
@@ -174,7 +179,7 @@ impl FromIterator<(String, String)> for Valid {
 /// Which variables a verb insists on, in the order in which they are reported.
 fn required(verb: &str) -> &'static [&'static str] {
     match verb {
-        "ADD" | "CHECK" => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"],
+        "ADD" | "CHECK" | "RESTORE" => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"],
         "DEL" | "PLAN" => &["CNI_CONTAINERID", "CNI_IFNAME"],
         _ => &[],
     }
@@ -191,7 +196,7 @@ fn floor(verb: &str) -> Option<Version> {
 
 /// Does the verb insist on everything that it was given? What is there is taken away whatever else is wrong.
 fn is_strict(verb: &str) -> bool {
-    ["ADD", "CHECK", "PLAN"].contains(&verb)
+    ["ADD", "CHECK", "RESTORE", "PLAN"].contains(&verb)
 }
 
 /// The keys that are the protocol's own, read for their JSON types alone: what a plugin makes of them is its affair.
@@ -218,15 +223,18 @@ struct ProtocolArgs {
 
 /// Judges a call.
 pub(crate) fn judge<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins) -> Result<Request> {
+    if let Some(all) = listed::<P>(plugin, input, plugins)? {
+        return Ok(Request::RestoreAll(all));
+    }
     variables(input)?;
     if input.command == "VERSION" {
         return Ok(Request::Version);
     }
     let conf = configuration(input)?;
     let verb = input.command.clone();
-    if !["ADD", "DEL", "CHECK", "GC", "STATUS", "PLAN"].contains(&verb.as_str()) {
+    if !["ADD", "DEL", "CHECK", "GC", "STATUS", "RESTORE", "PLAN"].contains(&verb.as_str()) {
         return Err(Error::environment(format!("unknown CNI_COMMAND: {verb}"))
-            .remedy("CNI_COMMAND is ADD, DEL, CHECK, GC, STATUS, VERSION or PLAN"));
+            .remedy("CNI_COMMAND is ADD, DEL, CHECK, GC, STATUS, VERSION, RESTORE or PLAN"));
     }
     let version = version(&verb, &conf)?;
     if is_strict(&verb) {
@@ -239,6 +247,7 @@ pub(crate) fn judge<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins
     match verb.as_str() {
         "ADD" => call.add::<P>().map(Request::Add),
         "CHECK" => call.check::<P>().map(Request::Check),
+        "RESTORE" => call.check::<P>().map(Request::Restore),
         "DEL" => Ok(Request::Del(call.del())),
         "GC" => call.gc().map(Request::Gc),
         "STATUS" => Ok(Request::Status(Status { call })),
@@ -368,9 +377,12 @@ impl Call {
     }
 
     fn check<P: Plugin>(self) -> Result<Check> {
+        let verb = &self.input.command;
         let prev = self.prev()?.ok_or_else(|| {
             let missing = Error::config("Required prevResult missing");
-            missing.remedy("the runtime has to give CHECK the result of the ADD: if it has none, DEL and ADD again")
+            missing.remedy(format!(
+                "the runtime has to give {verb} the result of the ADD: if it has none, DEL and ADD again"
+            ))
         })?;
         let netns = self.sandbox::<P>(true)?;
         Ok(Check { attachment: self.attachment(), netns, prev, call: self })

@@ -4,9 +4,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use crate::about;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::input::Input;
 use crate::journal::Journal;
+use crate::listed;
 use crate::log;
 use crate::panic::caught;
 use crate::plugin::Plugin;
@@ -40,8 +41,8 @@ pub fn serve<P: Plugin>(name: &str, mut input: Input, plugins: Plugins, out: &mu
             return 0;
         }
         // Half a document may be out: a second one must not follow it.
-        Ok(Err(broken)) => reply::lament(name, &undone(journal, broken)),
-        Err(error) => reply::refuse(out, name, &input, &spoken(&input), &undone(journal, error)),
+        Ok(Err(broken)) => reply::lament(name, &journal.undone(broken)),
+        Err(error) => reply::refuse(out, name, &input, &spoken(&input), &journal.undone(error)),
     }
     1
 }
@@ -55,19 +56,14 @@ fn answer<P: Plugin>(name: &str, input: &mut Input, plugins: Plugins, journal: &
             Request::Del(del) => P::del(&del).map(|()| Vec::new())?,
             Request::Gc(gc) => P::gc(&gc).map(|()| Vec::new())?,
             Request::Status(status) => status.call.configured::<P>()?.status(&status).map(|()| Vec::new())?,
+            Request::Restore(check) => check.call.configured::<P>()?.restore(&check, journal).map(|()| Vec::new())?,
+            Request::RestoreAll(all) => reply::restored(name, &listed::restore::<P>(all)),
             Request::Plan(preview) => reply::plan(&preview.call.configured::<P>()?.plan(&preview)?),
             Request::Version => reply::versions(),
         })
     };
     // Caught within the log's call: the line tells of the panic, and what is undone is not logged as part of it.
     log::call(name, &observed, || caught(judged_and_answered))
-}
-
-/// The error, once everything was undone; with what could not be.
-fn undone(journal: Journal, error: Error) -> Error {
-    let Err(left) = journal.roll_back() else { return error };
-    let first = error.remedy.clone().map(|remedy| format!("; {remedy}")).unwrap_or_default();
-    error.detail(format!("not all could be undone: {left}")).remedy(format!("DEL removes what is left{first}"))
 }
 
 /// The version an error object is written in: the configuration's if it is known, else the newest.

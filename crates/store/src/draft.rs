@@ -33,6 +33,19 @@ impl Directory {
         Draft::new(self, name, content, mode)?.give(name)
     }
 
+    /// As [`Directory::create`], and then the file is synced under its name, with what [`Directory::replace_and_sync`] says of
+    /// that. One that cannot be synced is removed again.
+    #[doc(alias = "fsync")]
+    pub fn create_and_sync(&self, name: &str, content: &[u8], mode: u32) -> Result<Option<Facts>, Error> {
+        if self.facts(name)?.is_some() {
+            return Ok(None);
+        }
+        let draft = Draft::new(self, name, content, mode)?;
+        let Some(facts) = draft.give(name)? else { return Ok(None) };
+        let synced = draft.file.sync_all().map_err(|source| self.error("sync", name, source));
+        synced.map(|()| Some(facts)).or_else(|error| self.remove(name).and(Err(error)))
+    }
+
     /// Puts a new file in the place of the one of this name. The new one is there, nameless, before the old one goes, so
     /// their inode numbers differ: whoever remembers the old file's cannot take the new one for it.
     ///
@@ -86,7 +99,7 @@ impl<'a> Draft<'a> {
 
     /// Gives it its name; `None` if that is taken. If it cannot be looked at, or goes on waiting under the other name too, the
     /// name is taken from it again: nobody would know that it is there.
-    fn give(self, name: &str) -> Result<Option<Facts>, Error> {
+    fn give(&self, name: &str) -> Result<Option<Facts>, Error> {
         let linked = self.try_link(name);
         // Before it is looked at: to lose a name is a change of the file.
         let discarded = self.discard();

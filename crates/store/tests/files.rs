@@ -35,8 +35,14 @@ fn a_new_file_appears_whole_and_never_takes_a_name_that_is_taken() {
     assert!(directory.create("one", b"other", 0o600).unwrap().is_none());
     symlink("nowhere", directory.path().join("link")).unwrap();
     assert!(directory.create("link", b"other", 0o600).unwrap().is_none());
+    assert!(directory.create_and_sync("one", b"other", 0o600).unwrap().is_none());
     assert_eq!(directory.read("one", 100).unwrap().unwrap().0, b"content");
-    assert_eq!(names(&directory), ["link", "one"]);
+    let synced = directory.create_and_sync("two", b"synced", 0o600).unwrap();
+    assert_eq!(
+        (directory.facts("two").unwrap(), &directory.read("two", 9).unwrap().unwrap().0[..]),
+        (synced, &b"synced"[..])
+    );
+    assert_eq!(names(&directory), ["link", "one", "two"]);
 }
 
 #[test]

@@ -63,8 +63,9 @@ const WORKERS: usize = 6;
 /// of each older container succeeds, and so does each ADD; no address is given twice; after a GC, or after one more boot, as
 /// many containers find room as did at first; and files whose content was lost are named by somebody.
 ///
-/// The plugin keeps its files below the directory that [`Subject::at`] gives it, and its range has few addresses, four at
-/// least: it is filled each time. Without `CNIKIT_CAMPAIGNS=whole` at most so many scenes a verb are tried, by chance.
+/// The plugin keeps its files below the directory that [`Subject::at`] gives it, and its range, if it gives addresses, has few,
+/// four at least: it is filled each time. What a chained plugin changed is given back. Without `CNIKIT_CAMPAIGNS=whole` at most
+/// so many scenes a verb are tried, by chance.
 pub fn survives(subject: &Subject, most: usize) -> Vec<Report> {
     let room = node::room(subject);
     let one = |verb: Verb| {

@@ -35,7 +35,7 @@ pub fn each<T: Sync, Tool>(
 
 /// Does something while others go on and on with what is theirs; their last time ends after it. Panics as it panicked, or else
 /// as the first of them did.
-pub(crate) fn meanwhile<T>(others: Vec<impl Fn() + Send>, work: impl FnOnce() -> T) -> T {
+pub fn meanwhile<T>(others: Vec<impl Fn() + Send>, work: impl FnOnce() -> T) -> T {
     let done = &AtomicBool::new(false);
     let (worked, went) = thread::scope(|scope| {
         let go_on = |other: &dyn Fn()| {

@@ -7,7 +7,7 @@ use crate::campaign;
 use crate::host::Container;
 use crate::life::SHARED;
 use crate::node::{Crowd, Node, Tally};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{HINTS, Snapshot};
 use crate::subject::{Subject, addresses};
 
 /// Calls at once: as many as a node has at its worst.
@@ -42,7 +42,7 @@ pub fn holds(subject: &Subject, operations: usize) -> Tally {
 impl Crowd {
     /// 64 workers with a container each.
     pub(crate) fn of(subject: &Subject) -> Crowd {
-        Crowd { by: vec![subject.clone()], workers: WORKERS, containers: 1, kills: KILLS }
+        Crowd { by: vec![subject.clone()], workers: WORKERS, containers: 1, kills: KILLS, but: &HINTS }
     }
 }
 

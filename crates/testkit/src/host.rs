@@ -1,6 +1,7 @@
 //! A host of our own: a network namespace, containers beside it, a directory.
 
 use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -41,6 +42,11 @@ impl Host {
     /// A fresh container.
     pub fn container(&self) -> Container {
         Container { netns: cnikit_netns::make::anonymous().unwrap() }
+    }
+
+    /// A path to its namespace, as [`Container::path`].
+    pub(crate) fn path(&self) -> String {
+        path_of(&self.netns)
     }
 
     /// Its directory.
@@ -105,8 +111,7 @@ impl Default for Host {
 impl Container {
     /// A path to its namespace that any process on this machine can open, as long as the value lives.
     pub fn path(&self) -> String {
-        use std::os::fd::{AsFd, AsRawFd};
-        format!("/proc/{}/fd/{}", std::process::id(), self.netns.as_fd().as_raw_fd())
+        path_of(&self.netns)
     }
 
     /// Its namespace.
@@ -128,6 +133,10 @@ impl Container {
     pub fn reaches(&self, address: &str) -> bool {
         self.try_sh(&format!("ping -n -q -c 3 -i 0.2 -W 2 -w 5 {address}")).0
     }
+}
+
+fn path_of(netns: &Netns) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd())
 }
 
 fn shell(netns: &Netns, line: &str) -> String {

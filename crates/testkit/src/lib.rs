@@ -52,6 +52,7 @@ pub mod crash;
 pub mod crowd;
 pub mod errno;
 pub mod fault;
+pub mod firewalld;
 pub mod flood;
 pub mod host;
 pub mod kill;
@@ -69,3 +70,9 @@ pub use host::{Container, Host};
 pub use node::Tally;
 pub use snapshot::Snapshot;
 pub use subject::{Said, Subject};
+
+/// Where `scripts/needs` keeps what it unpacks and does not install.
+#[expect(clippy::disallowed_methods, reason = "whoever keeps it elsewhere says so in the environment")]
+pub fn cache() -> std::path::PathBuf {
+    std::env::var_os("CNIKIT_CACHE").map_or_else(|| "/var/tmp/cnikit".into(), std::path::PathBuf::from)
+}

@@ -12,13 +12,15 @@ use crate::subject::Subject;
 
 /// What is shared and stays after the last DEL: lines that hold one of these, see [`holds`](crate::snapshot::holds), may
 /// come with the first ADD.
-pub const SHARED: [&str; 23] = [
+pub const SHARED: [&str; 43] = [
     "cni0",                      // the bridge and whatever hangs on it
     "net/ipv4/ip_forward",       // forwarding
     "forwarding = 1",            // and what the kernel derives from it
     "conf/all/accept_redirects", //
     "cni_plugins_masquerade",    // empty chains and their base rules
     "masq_checks",               //
+    "cni_hostport",              // and those of port mappings
+    "route_localnet = 1",        // and the setting of a link that may be a bridge
     "nft: \t",                   //
     "nft: }",                    //
     "table bridge nat {",        // and that of the MAC spoof check
@@ -30,9 +32,27 @@ pub const SHARED: [&str; 23] = [
     ":OUTPUT ACCEPT",            //
     ":POSTROUTING ACCEPT",       //
     "tables: COMMIT",            //
-    "directory: flannel",        // where configurations of a delegate were kept
-    "directory: leases",         // and what host-local keeps for a network
-    "directory: tuning",         // and tuning for all of them
+    "table ip filter {",         // of iptables
+    "table ip6 filter {",        //
+    "table inet cni_firewall {", //
+    "table bridge cni_firewall {",
+    "*filter",                  //
+    ":FORWARD ACCEPT",          //
+    ":CNI-FORWARD -",           // what all containers behind a firewall share
+    ":CNI-ADMIN -",             //
+    ":CNI-HOSTPORT-",           // and all with published ports; entries are a container's
+    "-j CNI-HOSTPORT-DNAT",     //
+    "-j CNI-HOSTPORT-MASQ",     //
+    "-A CNI-HOSTPORT-MASQ",     //
+    "-A CNI-HOSTPORT-SETMARK",  //
+    ":CNI-ISOLATION-STAGE-",    //
+    "rules\" -j CNI-FORWARD",   //
+    "overrides\" -j CNI-ADMIN", //
+    "-j CNI-ISOLATION-STAGE-1", //
+    "|isolated)\" -j RETURN",   //
+    "directory: flannel",       // where configurations of a delegate were kept
+    "directory: leases",        // and what host-local keeps for a network
+    "directory: tuning",        // and tuning for all of them
     LOCK,
     HINTS[0],
     HINTS[1],

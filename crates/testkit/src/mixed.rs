@@ -1,6 +1,5 @@
 //! A node on which two makers' plugins work on one network: one adds what the other checks and removes.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -9,7 +8,7 @@ use crate::campaign::{Line, chance, nothing_of};
 use crate::crowd::meanwhile;
 use crate::host::{Container, Host};
 use crate::node::{Crowd, Node, Tally};
-use crate::snapshot::{HINTS, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::subject::{Subject, attachments};
 
 /// Containers of a node on which calls are interleaved.
@@ -21,11 +20,12 @@ const BATCH: usize = 150;
 /// ADD, CHECK and DEL by either; GC, STATUS, and whatever a runtime tells only half of, by ours, which are judged.
 ///
 /// Nothing is ever refused but an ADD of what is there; no address has two owners; and after each 150 operations, when all
-/// are deleted, the host is as it was before. `CNIKIT_SEED` repeats it call for call.
-pub fn interleaved(ours: &Subject, theirs: &Path, operations: usize) -> Tally {
+/// are deleted, the host is as it was before, but for lines that hold one of these texts, as those of
+/// [`HINTS`](crate::snapshot::HINTS). `CNIKIT_SEED` repeats it call for call.
+pub fn interleaved(ours: &Subject, theirs: &Path, operations: usize, but: &'static [&'static str]) -> Tally {
     let what = format!("interleaved {}", ours.title);
     let by = vec![ours.clone(), Subject { bin: theirs.to_owned(), ..ours.clone() }];
-    let crowd = Crowd { by, workers: 1, containers: CONTAINERS, kills: 0 };
+    let crowd = Crowd { by, workers: 1, containers: CONTAINERS, kills: 0, but };
     let (mut chance, mut tally) = (chance(&what), Tally::default());
     while tally.operations < operations {
         tally.add(Node::new(&crowd).batch(&mut chance, (operations - tally.operations).min(BATCH)));
@@ -43,6 +43,9 @@ struct Installed<'a> {
     host: &'a Host,
     /// Who runs: name, container, result.
     running: Vec<(String, Container, Value)>,
+    /// Who ran. Their numbers ([`Subject::after`]), and so their addresses, are nobody else's: of a rule for an address alone, as
+    /// the reference writes them, nobody can say whose it is by then.
+    gone: Vec<Container>,
     names: usize,
 }
 
@@ -50,13 +53,15 @@ struct Installed<'a> {
 /// the new ones passes for whoever runs; their GC takes nobody, if they are `ours`; they delete some of the old containers
 /// and add others; and when all are gone, the host is as it was when both had used the network once.
 ///
-/// Of both directories the plugin itself and its IPAM plugin are taken; `ours` are there first, or are not.
-pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool) {
+/// `but` is as with [`interleaved`]. Of both directories the plugin itself, its delegate and its IPAM plugin are taken; `ours`
+/// are there first, or are not.
+pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool, but: &[&str]) {
     let (host, bin) = (subject.host(), tempfile::tempdir().unwrap());
     let mut node = Installed {
         subject: Subject { bin: bin.path().to_owned(), ..subject.at(host.dir()) },
         host: &host,
         running: Vec::new(),
+        gone: Vec::new(),
         names: 0,
     };
     for dir in [ours, theirs] {
@@ -80,7 +85,12 @@ pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool
     while !node.running.is_empty() {
         node.del_oldest();
     }
-    let left = Snapshot::settled(&host, &before, &HINTS);
+    // Theirs leave what they do not know, whose rules there were, to the next of ours.
+    if subject.after.is_some() {
+        node.install(ours);
+        node.judge(true);
+    }
+    let left = Snapshot::settled(&host, &before, but);
     let whence = if ours_first { "from ours to theirs and back" } else { "from theirs to ours and back" };
     let what = format!("exchanged {} {whence}", subject.title);
     let found = left.map(|left| format!("{}: on the host, when all are gone: {left}", subject.title));
@@ -90,19 +100,18 @@ pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool
 }
 
 impl Installed<'_> {
-    /// Each file appears whole, by rename, as installers do it.
+    /// Each file appears whole, by rename, as installers do it. Not by us: what another thread starts meanwhile would hold the
+    /// file open for writing, and it could not be executed.
     fn install(&self, from: &Path) {
-        let ipam = self.subject.conf["ipam"]["type"].as_str();
-        for name in [Some(self.subject.plugin.as_str()), ipam].into_iter().flatten() {
-            let new = self.subject.bin.join(format!(".{name}.new"));
-            fs::copy(from.join(name), &new).unwrap_or_else(|error| panic!("{}: {error}", from.join(name).display()));
-            fs::rename(&new, self.subject.bin.join(name)).unwrap();
+        for name in self.subject.programs() {
+            let (from, to) = (from.join(name), self.subject.bin.join(name));
+            self.host.sh(&format!("cp '{0}' '{1}.new' && mv -f '{1}.new' '{1}'", from.display(), to.display()));
         }
     }
 
     fn add(&mut self) {
         self.names += 1;
-        let (id, container) = (format!("c-run-{}", self.names), self.host.container());
+        let (id, container) = (format!("c-run-{}", self.names), self.subject.container(self.host));
         let result = self.subject.add(self.host, &id, &container);
         self.running.push((id, container, result));
     }
@@ -110,6 +119,7 @@ impl Installed<'_> {
     fn del_oldest(&mut self) {
         let (id, container, result) = self.running.remove(0);
         self.subject.del(self.host, &id, &container, &result);
+        self.gone.push(container);
     }
 
     /// By the plugins that are there now.

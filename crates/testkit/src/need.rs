@@ -65,9 +65,34 @@ impl Need {
     pub const VXLAN: Need =
         Need::new("vxlan", "ip link add vxlan0 type vxlan id 1 dstport 8472 && ip -d link show vxlan0", "vxlan id 1 ");
 
+    /// What crosses a bridge is shown to the rules of a host: the module `br_netfilter`.
+    #[doc(alias = "CONFIG_BRIDGE_NETFILTER")]
+    pub const BRIDGE_NETFILTER: Need = Need::new(
+        "br_netfilter",
+        "sysctl -w net.bridge.bridge-nf-call-iptables=1",
+        "net.bridge.bridge-nf-call-iptables = 1",
+    );
+
+    /// Rules of a bridge may ask of which bridge a port is: the module `nft_meta_bridge`.
+    #[doc(alias = "CONFIG_NFT_BRIDGE_META")]
+    pub const BRIDGE_META: Need = Need::new(
+        "nft_meta_bridge",
+        "nft 'add table bridge t; add chain bridge t c; add rule bridge t c meta ibrname \"br0\"' && nft list table bridge t",
+        "ibrname \"br0\"",
+    );
+
     /// All that stand here.
-    pub const ALL: &[Need] =
-        &[Need::BRIDGE_VLAN_FILTERING, Need::VLAN, Need::VRF, Need::MACVLAN, Need::IPVLAN, Need::DUMMY, Need::VXLAN];
+    pub const ALL: &[Need] = &[
+        Need::BRIDGE_VLAN_FILTERING,
+        Need::VLAN,
+        Need::VRF,
+        Need::MACVLAN,
+        Need::IPVLAN,
+        Need::DUMMY,
+        Need::VXLAN,
+        Need::BRIDGE_NETFILTER,
+        Need::BRIDGE_META,
+    ];
 
     /// A need of one's own: its name, a shell line that makes such a thing on a fresh host and shows it, and a text that is
     /// in what the line says if the thing is there.

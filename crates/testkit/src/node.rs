@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::campaign::{Line, nothing_of};
+use crate::crowd::meanwhile;
 use crate::host::{Container, Host};
 use crate::snapshot::Snapshot;
 use crate::subject::{Said, Subject, addresses, attachments};
@@ -74,6 +75,8 @@ pub(crate) struct Crowd {
     pub(crate) containers: usize,
     /// Of a hundred calls, so many are killed.
     pub(crate) kills: u32,
+    /// What a line holds that may come and go on the host.
+    pub(crate) but: &'static [&'static str],
 }
 
 /// What a worker does next.
@@ -135,6 +138,8 @@ enum Life {
 struct Slot {
     id: String,
     container: Container,
+    /// How that was before a chained plugin changed what others had made in it.
+    inside: Option<Snapshot>,
     life: Life,
     /// How many names it had.
     names: usize,
@@ -161,12 +166,12 @@ impl Node {
     pub(crate) fn new(crowd: &Crowd) -> Node {
         let host = crowd.by[0].host();
         let by: Vec<Subject> = crowd.by.iter().map(|subject| subject.at(host.dir())).collect();
-        let container = host.container();
+        let container = by[0].container(&host);
         for subject in &by {
             let result = subject.add(&host, "c-first", &container);
             subject.del(&host, "c-first", &container, &result);
         }
-        let slot = |place| Slot::new(&host, place);
+        let slot = |place| Slot::new(&by[0], &host, place);
         let slots: Vec<Slot> = (0..crowd.workers * crowd.containers).map(slot).collect();
         Node {
             known: RwLock::new(slots.iter().map(|slot| slot.id.clone()).collect()),
@@ -183,12 +188,16 @@ impl Node {
     /// So many operations by all workers, then an audit. What it came to.
     pub(crate) fn batch(&self, chance: &mut Rng, operations: usize) -> Tally {
         let each = operations.div_ceil(self.crowd.workers);
+        let beside = Some(self.crowd.by[0].beside).filter(|line| !line.is_empty());
+        let others: Vec<_> = beside.into_iter().map(|line| move || self.goes_on(line)).collect();
         self.host.enter(|| {
-            thread::scope(|scope| {
-                for worker in 0..self.crowd.workers {
-                    let chance = chance.fork();
-                    scope.spawn(move || self.work(worker, chance, each));
-                }
+            meanwhile(others, || {
+                thread::scope(|scope| {
+                    for worker in 0..self.crowd.workers {
+                        let chance = chance.fork();
+                        scope.spawn(move || self.work(worker, chance, each));
+                    }
+                });
             });
             self.audit();
         });
@@ -199,6 +208,14 @@ impl Node {
         let mut found = std::mem::take(&mut *self.tally.lock().unwrap());
         found.add(tally);
         found
+    }
+
+    /// What somebody else does beside them.
+    fn goes_on(&self, line: &str) {
+        let (succeeded, said) = self.host.try_sh(line);
+        if !succeeded {
+            self.find(format!("what others do beside it failed: {line}: {said}"));
+        }
     }
 
     fn work(&self, worker: usize, mut chance: Rng, operations: usize) {
@@ -243,10 +260,11 @@ impl Node {
         }
     }
 
-    /// Refused, by ours; and what runs, runs on.
+    /// Refused, by ours, or by a chained plugin found done; and what runs, runs on.
     fn add_again(&self, slot: &mut Slot, result: &Value, chance: &mut Rng) {
         let said = self.call(&self.crowd.by[0], Verb::Add, &slot.id, &slot.container.path(), &[], Some(chance));
-        if !is_unknown(&said) && !refuses_again(&said) {
+        let is_right = if slot.inside.is_some() { said.exit == 0 } else { refuses_again(&said) };
+        if !is_unknown(&said) && !is_right {
             self.find(format!("ADD of {}, which was there: {}", slot.id, told(&said)));
         }
         self.check(slot, result, chance);
@@ -267,12 +285,14 @@ impl Node {
         self.disown(&slot.id);
         let by = if result.is_some() { self.anybody(chance) } else { &self.crowd.by[0] };
         let rude = std::ptr::eq(by, &raw const self.crowd.by[0]);
-        let told_result = result.filter(|_| !rude || percent(80, chance));
+        // Whose the things are that another maker's chained plugin made is said by the result alone.
+        let needed = slot.inside.is_some() && self.crowd.by.len() > 1;
+        let told_result = result.filter(|_| !rude || needed || percent(80, chance));
         let more: Vec<_> = told_result.map(|result| ("prevResult", result.clone())).into_iter().collect();
         let mut path = slot.container.path();
         if rude && percent(GONE, chance) {
             path += "-that-is-gone";
-            slot.container = self.host.container();
+            slot.renew(&self.crowd.by[0], &self.host);
         }
         let said = self.call(by, Verb::Del, &slot.id, &path, &more, Some(chance));
         slot.life = match said.exit {
@@ -307,7 +327,7 @@ impl Node {
         known.remove(&slot.id);
         slot.names += 1;
         slot.id = name(slot.place, slot.names);
-        slot.container = self.host.container();
+        slot.renew(&self.crowd.by[0], &self.host);
         slot.life = Life::Without;
         known.insert(slot.id.clone());
     }
@@ -331,7 +351,7 @@ impl Node {
             let end = usual.load(Ordering::Relaxed) * 5 / 4;
             percent(self.crowd.kills, chance).then(|| Duration::from_micros(chance.u64(..=end)))
         });
-        let mut conf = by.conf.clone();
+        let mut conf = by.conf_of(verb.command(), netns);
         more.iter().for_each(|(key, value)| conf[*key] = value.clone());
         let env = by.environment(verb.command(), id, netns, &[]);
         let begin = Instant::now();
@@ -369,8 +389,16 @@ impl Node {
 }
 
 impl Slot {
-    fn new(host: &Host, place: usize) -> Slot {
-        Slot { id: name(place, 0), container: host.container(), life: Life::Without, names: 0, place }
+    fn new(subject: &Subject, host: &Host, place: usize) -> Slot {
+        let container = subject.container(host);
+        let inside = subject.after.as_ref().map(|_| Snapshot::inside(&container));
+        Slot { id: name(place, 0), container, inside, life: Life::Without, names: 0, place }
+    }
+
+    /// Another container in the place of this one.
+    fn renew(&mut self, subject: &Subject, host: &Host) {
+        let Slot { container, inside, .. } = Slot::new(subject, host, self.place);
+        (self.container, self.inside) = (container, inside);
     }
 }
 

@@ -116,10 +116,11 @@ impl Soak {
     /// A number that another build of the plugins does not have, nor other configurations.
     fn build(&self) -> io::Result<String> {
         let mut hash = DefaultHasher::new();
-        for (Subject { bin, plugin, title, conf, env, after, ground }, batches) in &self.subjects {
+        for (subject, batches) in &self.subjects {
+            let Subject { bin, plugin: _, title, conf, env, after, ground, beside } = subject;
             let after = after.as_ref().map(|after| (&after.made, after.result.to_string()));
-            (title, conf.to_string(), env, after, ground, batches).hash(&mut hash);
-            for name in [Some(plugin.as_str()), conf["ipam"]["type"].as_str()].into_iter().flatten() {
+            (title, conf.to_string(), env, after, ground, beside, batches).hash(&mut hash);
+            for name in subject.programs() {
                 let path = bin.join(name);
                 let unread = |error| io::Error::other(format!("{}: {error}", path.display()));
                 fs::read(&path).map_err(unread)?.hash(&mut hash);

@@ -23,15 +23,35 @@ pub struct Subject {
     pub after: Option<After>,
     /// A shell line that makes on a fresh host what the plugin needs to be there, such as a master.
     pub ground: &'static str,
+    /// A shell line that somebody else repeats on the host while a crowd is at work: it has to succeed, and to leave things as
+    /// they were. Empty: nobody is there.
+    pub beside: &'static str,
 }
 
-/// What the plugins before a chained one made in each container, and answered.
+/// What the plugins before a chained one made in each container, and answered. See [`Subject::after`].
 #[derive(Clone, Debug)]
 pub struct After {
     /// A shell line that makes it, inside.
     pub made: String,
-    /// The result of their ADD; `$NETNS` in it is `CNI_NETNS`.
+    /// The result of their ADD, in the version of the configuration.
     pub result: Value,
+}
+
+impl After {
+    /// Makes it in a container of this host.
+    pub(crate) fn make(&self, host: &Host, container: &Container) {
+        container.sh(&filled(&self.made, &container.path()).replace("$HOST", &host.path()));
+    }
+}
+
+/// A text with what is particular to a container: see [`Subject::after`].
+fn filled(text: &str, netns: &str) -> String {
+    // The descriptor, which `-that-is-gone` may follow.
+    let number = netns.rsplit('/').next().and_then(|name| name.split('-').next()?.parse::<u16>().ok()).unwrap_or(1);
+    text.replace("\"$NUMBER\"", &number.to_string())
+        .replace("$NUMBER", &number.to_string())
+        .replace("$PLACE", &format!("{}.{}", number / 256, number % 256))
+        .replace("$NETNS", netns)
 }
 
 /// What a call answered.
@@ -94,7 +114,7 @@ impl Subject {
             }
         }
         let (bin, plugin) = (bin.to_owned(), plugin.to_owned());
-        Subject { bin, title: plugin.clone(), plugin, conf, env: Vec::new(), after: None, ground: ":" }
+        Subject { bin, title: plugin.clone(), plugin, conf, env: Vec::new(), after: None, ground: ":", beside: "" }
     }
 
     /// The same, told from others of the same plugin by these words.
@@ -107,6 +127,12 @@ impl Subject {
     #[must_use]
     pub fn on(&self, ground: &'static str) -> Subject {
         Subject { ground, ..self.clone() }
+    }
+
+    /// The same, and somebody repeats this shell line while a crowd is at work: see [`Subject::beside`].
+    #[must_use]
+    pub fn beside(&self, beside: &'static str) -> Subject {
+        Subject { beside, ..self.clone() }
     }
 
     /// A fresh host with what the plugin needs to be there.
@@ -125,7 +151,11 @@ impl Subject {
     }
 
     /// The same behind other plugins of a chain: a shell line that makes in a container what they make there, and what they
-    /// answer, in which `$NETNS` is the container's path.
+    /// answer.
+    ///
+    /// In both, and in the configuration, `$NETNS` is the container's path, `$NUMBER` a number that no other container has at
+    /// the time, from 3 on, which alone in quotation marks is a number in JSON too, and `$PLACE` the same as the last half of an
+    /// IPv4 address. In the line `$HOST` is the path of the host's namespace.
     #[must_use]
     pub fn after(&self, made: &str, result: Value) -> Subject {
         Subject { after: Some(After { made: made.to_owned(), result }), ..self.clone() }
@@ -134,7 +164,7 @@ impl Subject {
     /// A container with what the plugin stands on.
     pub fn container(&self, host: &Host) -> Container {
         let container = host.container();
-        self.after.iter().for_each(|after| drop(container.sh(&after.made)));
+        self.after.iter().for_each(|after| after.make(host, &container));
         container
     }
 
@@ -142,10 +172,10 @@ impl Subject {
     pub(crate) fn conf_of(&self, verb: &str, netns: &str) -> Value {
         let mut conf = self.conf.clone();
         if let Some(after) = self.after.as_ref().filter(|_| verb == "ADD") {
-            let result = after.result.to_string().replace("$NETNS", netns);
-            conf["prevResult"] = serde_json::from_str(&result).unwrap();
+            conf["prevResult"] = after.result.clone();
+            conf["prevResult"]["cniVersion"] = conf["cniVersion"].clone();
         }
-        conf
+        serde_json::from_str(&filled(&conf.to_string(), netns)).unwrap()
     }
 
     /// The same with what it keeps under this directory: `$DIR` in its configuration stands for it, and there are the leases, if
@@ -165,6 +195,12 @@ impl Subject {
     pub(crate) fn reservations(&self) -> Option<PathBuf> {
         let dir = self.conf["ipam"]["dataDir"].as_str().filter(|_| self.conf["ipam"]["type"] == "host-local");
         dir.map(|dir| Path::new(dir).join(self.network()))
+    }
+
+    /// The plugins that its calls run: itself, a delegate, and their IPAM plugin, as far as the configuration names them.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &str> {
+        let named = ["delegate", "ipam"].map(|key| self.conf[key]["type"].as_str());
+        std::iter::once(self.plugin.as_str()).chain(named.into_iter().flatten())
     }
 
     /// The name of the network.

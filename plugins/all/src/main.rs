@@ -10,11 +10,13 @@ static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 /// Every plugin of this binary; each finds the others here before it looks for a program.
 static ALL: &[Entry] = &[
     Entry::of::<Interface<bridge::Bridge>>("bridge"),
+    Entry::of::<Chained<firewall::Firewall>>("firewall"),
     Entry::of::<Delegating<flannel::Flannel>>("flannel"),
     Entry::of::<Ipam<host_local::HostLocal>>("host-local"),
     Entry::of::<Interface<ipvlan::Ipvlan>>("ipvlan"),
     Entry::of::<loopback::Loopback>("loopback"),
     Entry::of::<Interface<macvlan::Macvlan>>("macvlan"),
+    Entry::of::<Chained<portmap::Portmap>>("portmap"),
     Entry::of::<Interface<ptp::Ptp>>("ptp"),
     Entry::of::<Ipam<static_ipam::Static>>("static"),
     Entry::of::<Chained<tuning::Tuning>>("tuning"),

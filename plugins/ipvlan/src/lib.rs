@@ -11,7 +11,6 @@ use cnikit::resources::master::{Master, Which};
 use cnikit::resources::upper::{self, Upper};
 use cnikit::resources::{IpvlanMode, UpperKind, ipvlan};
 use cnikit::{Addresses, Attachment, InterfacePlugin, NetConf, Result, Source};
-use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 /// ipvlan's configuration.
@@ -54,13 +53,9 @@ impl Default for Mode {
 
 impl<'de> Deserialize<'de> for Mode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
-        let word = String::deserialize(deserializer)?;
-        if word.is_empty() {
-            return Ok(Mode::default());
-        }
-        let unknown =
-            || D::Error::custom(format!("unknown ipvlan mode: {word:?}: \"l2\", \"l3\" and \"l3s\" are known"));
-        IpvlanMode::named(&word).map(Mode).ok_or_else(unknown)
+        let known = r#""l2", "l3" and "l3s""#;
+        let mode = keys::word(deserializer, IpvlanMode::named, "unknown ipvlan mode", known)?;
+        Ok(mode.map_or_else(Mode::default, Mode))
     }
 }
 

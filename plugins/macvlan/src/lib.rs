@@ -8,7 +8,6 @@ use cnikit::plan::{Kind, Plan};
 use cnikit::resources::upper::{self, Upper};
 use cnikit::resources::{Mac, MacvlanMode, macvlan};
 use cnikit::{Addresses, Attachment, InterfacePlugin, Result, Said, Sources};
-use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 /// macvlan's configuration, checked.
@@ -55,16 +54,9 @@ impl Default for Mode {
 
 impl<'de> Deserialize<'de> for Mode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
-        let word = String::deserialize(deserializer)?;
-        if word.is_empty() {
-            return Ok(Mode::default());
-        }
-        let unknown = || {
-            D::Error::custom(format!(
-                "unknown macvlan mode: {word:?}: \"bridge\", \"private\", \"vepa\" and \"passthru\" are known"
-            ))
-        };
-        MacvlanMode::named(&word).map(Mode).ok_or_else(unknown)
+        let known = r#""bridge", "private", "vepa" and "passthru""#;
+        let mode = keys::word(deserializer, MacvlanMode::named, "unknown macvlan mode", known)?;
+        Ok(mode.map_or_else(Mode::default, Mode))
     }
 }
 

@@ -1,12 +1,12 @@
-//! The configurations: every key of the contracts' tables for loopback, bridge, ptp, macvlan, ipvlan, host-local, static and
-//! tuning.
+//! The configurations: every key of the contracts' tables for loopback, bridge, ptp, macvlan, ipvlan, host-local, static,
+//! tuning, firewall, portmap and flannel.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::Release;
-use crate::harmed::{INTERFACE, interface_of_others};
+use crate::harmed::{INTERFACE, TOWARD, addressed, interface_of_others, on_bridge_of_others};
 use crate::{MASTER, dual_stack};
 
 /// One configuration, and on what it is played.
@@ -26,6 +26,8 @@ pub struct Row {
     pub inside: &'static str,
     /// 1.1.1 does not know one of the keys.
     newest_only: bool,
+    /// The plugins before a chained one answered an address of IPv4 alone.
+    ipv4_only: bool,
     /// Only what ADD answers and makes is compared.
     pub(super) answers_only: bool,
     /// A reservation that is there by the time of the DEL, and that the kernel does not let it read; none if empty. Only
@@ -39,8 +41,24 @@ pub struct Row {
 pub(super) const RESOLV_CONF: &str =
     "nameserver 10.0.0.53\nnameserver fd00::53\nsearch a.example b.example\noptions ndots:2\n";
 
+/// What flanneld wrote. Its flannel of 0.9.0 knows one family.
+pub(super) const SUBNET_ENV: &str =
+    "FLANNEL_NETWORK=10.76.0.0/15\nFLANNEL_SUBNET=10.77.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n";
+
 /// Of whom there are rows.
-const PLUGINS: [&str; 8] = ["loopback", "bridge", "ptp", "macvlan", "ipvlan", "host-local", "static", "tuning"];
+const PLUGINS: [&str; 11] = [
+    "loopback",
+    "bridge",
+    "ptp",
+    "macvlan",
+    "ipvlan",
+    "host-local",
+    "static",
+    "tuning",
+    "flannel",
+    "firewall",
+    "portmap",
+];
 
 fn row(id: &str, keys: Value) -> Row {
     let plugin = id.split_once('/').map(|(plugin, _)| plugin);
@@ -54,6 +72,7 @@ fn row(id: &str, keys: Value) -> Row {
         on_host: ":",
         inside: ":",
         newest_only: false,
+        ipv4_only: false,
         answers_only: false,
         unreadable: "",
         text,
@@ -81,7 +100,13 @@ impl Row {
     }
 
     pub(super) fn is_known_to(&self, release: Release) -> bool {
-        !self.newest_only || release == Release::Newest
+        (!self.newest_only || release != Release::Packaged)
+            && (self.plugin == "flannel") == (release == Release::WithFlannel)
+    }
+
+    /// What its delegate's row would be called: the delegate's differences are its own.
+    pub(super) fn delegated(&self) -> Option<&str> {
+        self.id.strip_prefix("flannel/")
     }
 
     /// The network configuration for a host, in this version where the row says none.
@@ -96,22 +121,27 @@ impl Row {
         if conf["ipam"]["type"] == "host-local" {
             conf["ipam"]["dataDir"] = json!(dir.join("leases"));
         }
-        if self.plugin == "tuning" {
-            conf["dataDir"] = json!(dir.join("tuning"));
+        if ["tuning", "flannel"].contains(&self.plugin) {
+            conf["dataDir"] = json!(dir.join(self.plugin));
         }
         conf
     }
 
     /// What the plugins before a chained one answered, of a container whose namespace is there.
     pub(super) fn before(&self, netns: &str) -> Option<Value> {
-        let text = interface_of_others().to_string().replace("$NETNS", netns);
-        let result = || {
-            let mut result: Value = serde_json::from_str(&text).unwrap();
-            result["cniVersion"] = json!("1.0.0");
-            result["interfaces"][1]["mtu"].take();
-            result
+        let answered = match self.plugin {
+            "firewall" => on_bridge_of_others(),
+            "portmap" => addressed(),
+            "tuning" => interface_of_others(),
+            _ => return None,
         };
-        (self.plugin == "tuning").then(result)
+        let mut result: Value = serde_json::from_str(&answered.to_string().replace("$NETNS", netns)).unwrap();
+        result["cniVersion"] = json!("1.0.0");
+        result["interfaces"][1]["mtu"].take();
+        if let (true, Some(ips)) = (self.ipv4_only, result["ips"].as_array_mut()) {
+            ips.truncate(1);
+        }
+        Some(result)
     }
 
     /// A text with every MAC that somebody chose.
@@ -147,7 +177,20 @@ fn defaults() -> Value {
 
 /// Every row that this machine's kernel can play.
 pub fn rows() -> Vec<Row> {
-    [loopback(), bridge_layer2(), bridge_layer3(), ptp(), macvlan(), host_local(), written_down(), tuning()].concat()
+    [
+        loopback(),
+        bridge_layer2(),
+        bridge_layer3(),
+        ptp(),
+        macvlan(),
+        host_local(),
+        written_down(),
+        tuning(),
+        firewall(),
+        portmap(),
+        flannel(),
+    ]
+    .concat()
 }
 
 fn loopback() -> Vec<Row> {
@@ -433,6 +476,71 @@ fn written_down() -> Vec<Row> {
     ]
 }
 
+fn firewall() -> Vec<Row> {
+    let with = |mut keys: Value| {
+        keys["backend"] = json!("iptables");
+        keys
+    };
+    let rows = vec![
+        row("firewall/open", with(json!({}))),
+        row("firewall/admin-chain", with(json!({"iptablesAdminChainName": "SITE-RULES"}))),
+        row("firewall/unknown-backend", json!({"backend": "ipfw"})),
+        row("firewall/same-bridge", with(json!({"ingressPolicy": "same-bridge"}))).newest_only(),
+        row("firewall/isolated", with(json!({"ingressPolicy": "isolated"}))).newest_only(),
+    ];
+    rows.into_iter().map(|row| row.on_host("ip link add cni0 type bridge").inside(INTERFACE)).collect()
+}
+
+fn portmap() -> Vec<Row> {
+    let mapping = |host: u16, container: u16, protocol: &str| json!({"hostPort": host, "containerPort": container, "protocol": protocol});
+    let both = json!([mapping(8080, 80, "tcp"), mapping(5353, 53, "udp")]);
+    let at = |address: &str| json!({"hostPort": 8081, "containerPort": 80, "protocol": "tcp", "hostIP": address});
+    let addresses = json!([at("192.0.2.1"), at("2001:db8::1"), mapping(8080, 80, "tcp")]);
+    let with = |keys: Value, mappings: &Value| {
+        let mut keys = keys;
+        keys["runtimeConfig"] = json!({"portMappings": mappings});
+        keys
+    };
+    let of = |backend: &str, id: &str, mut keys: Value, mappings: &Value| {
+        keys["backend"] = json!(backend);
+        row(&format!("portmap/{backend}{id}"), with(keys, mappings))
+    };
+    let iptables = |id: &str, keys: Value| of("iptables", id, keys, &both);
+    let nftables = |id: &str, keys: Value| of("nftables", id, keys, &both).newest_only();
+    let rows = vec![
+        row("portmap/nothing", json!({})),
+        row("portmap/no-backend", with(json!({}), &both)),
+        iptables("", json!({})),
+        Row { ipv4_only: true, ..iptables("/ipv4", json!({})) },
+        of("iptables", "/host-ip", json!({}), &addresses),
+        Row { ipv4_only: true, ..of("iptables", "/host-ip-ipv4", json!({}), &json!([at("192.0.2.1"), at("0.0.0.0")])) },
+        iptables("/no-snat", json!({"snat": false})),
+        iptables("/everybody", json!({"masqAll": true})).newest_only(),
+        iptables("/mark", json!({"markMasqBit": 5})),
+        iptables("/external-chain", json!({"externalSetMarkChain": "SITE-MARK"})).on_host(TOWARD_AND_MARK),
+        of("iptables", "/of-loopback", json!({"snat": false}), &json!([at("127.0.0.1")])),
+        of("iptables", "/of-ipv6-loopback", json!({}), &json!([at("::1")])),
+        iptables("/list", json!({"conditionsV4": ["-s", "10.0.0.1,10.0.0.2"]})),
+        iptables("/conditions", json!({"conditionsV4": ["-s", "10.0.0.0/8"], "conditionsV6": ["!", "-i", "eth9"]})),
+        nftables("", json!({})),
+        Row { ipv4_only: true, ..nftables("/ipv4", json!({})) },
+        of("nftables", "/host-ip", json!({}), &addresses).newest_only(),
+        nftables("/no-snat", json!({"snat": false})),
+        nftables("/everybody", json!({"masqAll": true})),
+        nftables("/conditions", json!({"conditionsV4": ["ip saddr 10.0.0.0/8"]})),
+        nftables("/list", json!({"conditionsV4": ["ip saddr { 10.0.0.1, 10.0.0.2 }"]})),
+        of("nftables", "/of-loopback", json!({"snat": false}), &json!([at("127.0.0.1")])).newest_only(),
+        of("nftables", "/of-ipv6-loopback", json!({}), &json!([at("::1")])).newest_only(),
+    ];
+    let on_host = |row: &Row| if row.on_host == ":" { TOWARD } else { row.on_host };
+    rows.into_iter().map(|row| row.clone().on_host(on_host(&row)).inside(INTERFACE)).collect()
+}
+
+/// Somebody has his own way to have packets masqueraded.
+const TOWARD_AND_MARK: &str = "ip link add toward0 type bridge && ip link set toward0 up && \
+    ip address add 10.77.0.1/24 dev toward0 && for of in iptables ip6tables; do \
+    $of -t nat -N SITE-MARK && $of -t nat -A SITE-MARK -j MARK --set-xmark 0x4000/0x4000 || exit; done";
+
 fn tuning() -> Vec<Row> {
     let mac = "0a:00:00:00:00:07";
     let all = json!({"mac": mac, "mtu": 1400, "promisc": true, "allmulti": true});
@@ -464,6 +572,33 @@ fn tuning() -> Vec<Row> {
         ),
     ];
     rows.into_iter().map(|row| row.inside(INTERFACE)).collect()
+}
+
+fn flannel() -> Vec<Row> {
+    let over = |id: &str, delegate: Value, mut keys: Value| {
+        (keys["delegate"], keys["subnetFile"], keys["ipam"]["type"]) =
+            (delegate, json!("$DIR/subnet.env"), json!("host-local"));
+        row(&format!("flannel/{id}"), keys)
+    };
+    let none = || json!({});
+    vec![
+        over("bridge/masquerade", none(), none()),
+        over("bridge/default-gateway", json!({"isDefaultGateway": true, "hairpinMode": true, "ipMasq": false}), none()),
+        over("bridge/layer-2", json!({"type": "bridge", "isGateway": false, "mtu": 1400, "ipMasq": false}), none()),
+        over(
+            "bridge/routes",
+            json!({"bridge": "br-other", "ipMasq": false}),
+            json!({"ipam": {"routes": [{"dst": "0.0.0.0/0"}, {"dst": "10.9.0.0/16", "gw": "10.77.0.9"}]}}),
+        ),
+        over(
+            "bridge/mac-in-runtime-config",
+            json!({"ipMasq": false}),
+            json!({"capabilities": {"mac": true}, "runtimeConfig": {"mac": "0a:00:00:00:00:03"}}),
+        ),
+        over("bridge/mac-in-cni-args", json!({"ipMasq": false}), none()).args("IgnoreUnknown=1;MAC=0a:00:00:00:00:02"),
+        over("ptp/alone", json!({"type": "ptp", "ipMasq": false}), none()),
+        over("host-local/subnet", json!({"type": "host-local"}), none()),
+    ]
 }
 
 /// What needs a kernel that has ipvlan.

@@ -37,7 +37,7 @@ echo '#@ ip6tables'; ip6tables-save 2>&1
 echo '#@ mac'; unshare -m sh -c 'mount -t sysfs sysfs /sys; cd /sys/class/net; for link in *; do
     [ ! -d $link ] || { read kind <$link/addr_assign_type; echo $link is of kind $kind; }; done'
 echo '#@ file'; cd $DIR && { [ ! -e leases ] || { find leases -printf '%y %m %p\n'; grep -r '' --exclude-dir=.idx leases; }
-    [ ! -e tuning ] || find tuning -printf '%y %m %p\n'; }
+    for kept in tuning flannel; do [ ! -e $kept ] || find $kept -printf '%y %m %p\n'; done; }
 ";
 
 /// Times, counters, indexes, and what comes a moment later.
@@ -163,6 +163,13 @@ fn timeless(title: &str, line: &str) -> String {
         "address" => {
             line.split_once(": ").map_or("", |(_, rest)| rest).split('\\').next().unwrap_or_default().to_owned()
         }
+        // `... counter packets PACKETS bytes BYTES VERDICT`
+        "nft" => line.split_once("counter packets ").map_or(line.clone(), |(matches, counted)| {
+            let verdict = counted.splitn(4, ' ').nth(3).map(|verdict| format!(" {verdict}")).unwrap_or_default();
+            // Of iptables' rules nft shows where they lead for one version of IP alone; iptables-save shows it for both.
+            let verdict = if verdict.starts_with(" dnat to ") { String::new() } else { verdict };
+            format!("{matches}counter packets 0 bytes 0{verdict}")
+        }),
         // `:CHAIN POLICY [PACKETS:BYTES]`
         "iptables" | "ip6tables" if line.starts_with(':') => line.split(" [").next().unwrap_or_default().to_owned(),
         _ => line,

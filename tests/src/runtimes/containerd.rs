@@ -31,7 +31,7 @@ impl Edition {
     fn bin(self) -> PathBuf {
         let dir = match self {
             Edition::Packaged => PathBuf::from("/usr/bin"),
-            Edition::Newest => crate::cache().join("containerd/usr/bin"),
+            Edition::Newest => cnikit_testkit::cache().join("containerd/usr/bin"),
         };
         assert!(dir.join("containerd").exists(), "{} has no containerd: `scripts/test` gets it", dir.display());
         dir

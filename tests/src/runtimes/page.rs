@@ -29,3 +29,15 @@ pub fn network(version: &str) -> Value {
     list["cniVersion"] = json!(version);
     list
 }
+
+/// A network whose rules are written with this, each in the plugin's own key.
+pub fn with_backend(mut list: Value, backend: &str) -> Value {
+    let keys = [("bridge", "ipMasqBackend"), ("portmap", "backend"), ("firewall", "backend")];
+    for plugin in list["plugins"].as_array_mut().unwrap() {
+        let key = keys.iter().find(|(name, _)| plugin["type"] == *name);
+        if let Some((_, key)) = key {
+            plugin[*key] = json!(backend);
+        }
+    }
+    list
+}

@@ -15,15 +15,15 @@ use libtest_mimic::Arguments;
 
 use stage::Subject;
 
-/// Who drives whose plugins, in which version of the specification. What we do not have yet comes from a release of the
-/// reference that speaks the version.
-const SUBJECTS: [Subject; 6] = [
-    Subject { edition: Edition::Packaged, version: "0.4.0", maker: Maker::Ours(Release::Packaged) },
-    Subject { edition: Edition::Packaged, version: "0.4.0", maker: Maker::Theirs(Release::Packaged) },
-    Subject { edition: Edition::Packaged, version: "1.0.0", maker: Maker::Ours(Release::Packaged) },
-    Subject { edition: Edition::Packaged, version: "1.0.0", maker: Maker::Theirs(Release::Packaged) },
-    Subject { edition: Edition::Newest, version: "1.1.0", maker: Maker::Ours(Release::Newest) },
-    Subject { edition: Edition::Newest, version: "1.1.0", maker: Maker::Theirs(Release::Newest) },
+/// Who drives whose plugins, in which version of the specification, with rules by the default backend or by nftables.
+const SUBJECTS: [Subject; 7] = [
+    Subject { edition: Edition::Packaged, version: "0.4.0", maker: Maker::Ours, backend: None },
+    Subject { edition: Edition::Packaged, version: "0.4.0", maker: Maker::Theirs(Release::Packaged), backend: None },
+    Subject { edition: Edition::Packaged, version: "1.0.0", maker: Maker::Ours, backend: None },
+    Subject { edition: Edition::Packaged, version: "1.0.0", maker: Maker::Theirs(Release::Packaged), backend: None },
+    Subject { edition: Edition::Newest, version: "1.1.0", maker: Maker::Ours, backend: None },
+    Subject { edition: Edition::Newest, version: "1.1.0", maker: Maker::Ours, backend: Some("nftables") },
+    Subject { edition: Edition::Newest, version: "1.1.0", maker: Maker::Theirs(Release::Newest), backend: None },
 ];
 
 fn main() -> ExitCode {

@@ -71,7 +71,7 @@ fn containerd_is_killed(stage: &mut Stage) {
 /// Somebody has unmounted and unlinked it: the first DEL comes with an empty `CNI_NETNS`.
 fn the_namespace_is_gone(stage: &mut Stage) {
     let one = stage.run("one", 8080);
-    stage.node.sh(&format!("umount {0} && rm {0}", one.netns));
+    stage.node.sh(&format!("umount --lazy {0} && rm {0}", one.netns));
     stage.leave(&one);
 }
 
@@ -134,6 +134,6 @@ fn the_disk_is_read_only(stage: &mut Stage) {
     let unready = stage.cri.is_ready().unwrap_err();
     assert!(unready.contains("NetworkReady") && unready.contains("host-local"), "{unready}");
     assert!(unready.contains("/var/lib/cni/networks"), "{unready}");
-    stage.node.sh("umount /var/lib/cni/networks");
+    stage.node.sh("umount --lazy /var/lib/cni/networks");
     stage.cri.is_ready().unwrap();
 }

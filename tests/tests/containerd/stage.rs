@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Instant;
 
 use cnikit_testkit::Snapshot;
-use cnikit_tests::runtimes::{CONFLIST, Containerd, Edition, HINTS, Maker, Node, Pod, Sandbox, network};
+use cnikit_tests::runtimes::{CONFLIST, Containerd, Edition, HINTS, Maker, Node, Pod, Sandbox, network, with_backend};
 
 /// Which containerd, which plugins, which version.
 #[derive(Clone, Copy)]
@@ -12,11 +12,14 @@ pub(crate) struct Subject {
     pub(crate) edition: Edition,
     pub(crate) version: &'static str,
     pub(crate) maker: Maker,
+    /// What rules are written with, unless that is left to the plugins.
+    pub(crate) backend: Option<&'static str>,
 }
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}::cni_{}::{}", self.edition.name(), self.version.replace('.', "_"), self.maker.name())
+        write!(f, "{}::cni_{}::{}", self.edition.name(), self.version.replace('.', "_"), self.maker.name())?;
+        self.backend.map_or(Ok(()), |backend| write!(f, "_{backend}"))
     }
 }
 
@@ -39,7 +42,9 @@ pub(crate) struct Stage<'a> {
 /// Plays all scenes on one node; after each, nothing of it is left.
 pub(crate) fn play(subject: Subject, scenes: &[Scene]) {
     let node = Node::new(subject.maker);
-    node.write(CONFLIST, &network(subject.version).to_string());
+    let list = network(subject.version);
+    let list = subject.backend.map_or(list.clone(), |backend| with_backend(list, backend));
+    node.write(CONFLIST, &list.to_string());
     let cri = Containerd::start(&node, subject.edition);
     let (mut stage, mut took) = (Stage { node: &node, cri, seen: Vec::new() }, Vec::new());
     let first = stage.run("first", 8080);

@@ -29,14 +29,21 @@ pub(crate) fn of_plugin<T: DeserializeOwned>(sources: Sources, args: Option<&[&s
     let mut keys = Vec::new();
     collect::<T>(&mut Vec::new(), "", &mut keys);
     for (name, places) in sources {
-        let moved: Vec<Key> = keys.extract_if(.., |key| key.path == *name).collect();
+        // And what is in it.
+        let of = |key: &Key| {
+            key.path.strip_prefix(*name).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        let moved: Vec<Key> = keys.extract_if(.., |key| of(key)).collect();
         let place = |place: &Said| match place {
             Said::Key => Some((*name).to_owned()),
             Said::CniArg(_) => None,
             elsewhere => Some(elsewhere.to_string()),
         };
-        let kind = &moved[0].kind;
-        keys.extend(places.iter().filter_map(place).map(|path| Key { path, kind: kind.clone() }));
+        for Key { path, kind } in &moved {
+            let rest = &path[name.len()..];
+            let placed = places.iter().filter_map(place).map(|place| place + rest);
+            keys.extend(placed.map(|path| Key { path, kind: kind.clone() }));
+        }
     }
     keys.extend(args.into_iter().flatten().map(|name| Key { path: format!("CNI_ARGS {name}"), kind: "string".into() }));
     keys

@@ -14,7 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
 /// So many calls of a verb, in the short form.
 const CALLS: usize = 1;
 /// So many failures of a verb, in the short form.
-const FAILURES: usize = 2;
+const FAILURES: usize = 1;
 
 fn a_bridge_with_a_vlan_is_killed_at_some_calls() {
     kill::at_every_call(&vlan_bridge(), CALLS);

@@ -1,11 +1,13 @@
 //! ipvlan: its life, alone and in a chain; masters, modes, who reaches whom. And what both have of a master that is a link
 //! that leads nowhere.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
-use cnikit_testkit::{Container, Host, Subject, errno, flood, kill};
+use cnikit_testkit::{Host, Subject, errno, fault, flood, kill};
+use cnikit_tests::upper::{self, FIRST, GATEWAYS, Lan, SECOND};
 use cnikit_tests::world::ping;
 use cnikit_tests::{MASTER, ipvlan, macvlan, subject};
 use serde_json::{Value, json};
@@ -17,6 +19,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(a_chained_attachment_leaves_no_trace needs Need::IPVLAN),
     test!(del_succeeds_in_every_poor_form needs Need::IPVLAN),
     test!(eight_at_once_get_eight_addresses needs Need::IPVLAN),
+    test!(no_flood_leaves_an_orphan_or_gives_an_address_twice needs Need::IPVLAN),
     test!(it_is_killed_at_some_calls needs Need::IPVLAN),
     test!(it_meets_some_errors needs Need::IPVLAN),
     test!(check_names_what_was_tampered_with needs Need::IPVLAN),
@@ -27,15 +30,18 @@ pub(crate) const TESTS: &[Test] = &[
     test!(a_master_may_be_an_ipvlan_itself needs Need::IPVLAN),
     test!(a_master_may_be_in_the_container needs Need::IPVLAN),
     test!(the_host_may_have_a_link_of_the_same_name needs Need::IPVLAN, Need::MACVLAN),
-    test!(an_address_that_somebody_on_the_segment_has_is_refused needs Need::IPVLAN),
+    test!(a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look needs Need::IPVLAN),
     test!(macvlan_and_ipvlan_exclude_each_other_on_a_master needs Need::IPVLAN, Need::DUMMY),
+    test!(a_master_without_carrier_costs_no_waiting needs Need::IPVLAN),
+    test!(a_del_does_not_look_for_the_master needs Need::IPVLAN),
     test!(a_link_that_is_not_the_attachments_stays needs Need::IPVLAN),
+    test!(what_strangers_have_on_the_master_stays needs Need::IPVLAN),
+    test!(gc_removes_what_is_in_a_named_namespace_and_not_valid needs Need::IPVLAN),
+    test!(status_fails_while_the_master_is_missing needs Need::IPVLAN),
+    test!(two_at_once_with_different_modes_do_not_switch_each_other needs Need::IPVLAN),
+    test!(a_fault_before_any_step_leaves_nothing needs Need::IPVLAN),
     test!(a_kernel_without_it_is_named),
 ];
-
-const FIRST: [&str; 2] = ["10.77.0.2", "fd00:77::2"];
-const SECOND: [&str; 2] = ["10.77.0.3", "fd00:77::3"];
-const GATEWAYS: [&str; 2] = ["10.77.0.1", "fd00:77::1"];
 
 /// What a plugin before it in the chain answered: the master, and addresses for whoever comes next.
 fn before() -> Value {
@@ -69,12 +75,25 @@ fn eight_at_once_get_eight_addresses() {
     flood::survives(&ipvlan(), 8);
 }
 
+fn no_flood_leaves_an_orphan_or_gives_an_address_twice() {
+    let tally = flood::holds(&ipvlan(), 80);
+    assert!(tally.kills > 0 && tally.audits > 0, "nobody was killed, or nobody looked: {tally:?}");
+}
+
+/// host-local is called in this process, for it is this very program under another name.
+static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocal>>("host-local")];
+
+fn a_fault_before_any_step_leaves_nothing() {
+    let tried = fault::leaves_nothing::<ipvlan::Ipvlan>(&ipvlan(), BESIDE);
+    assert_eq!(tried, 4, "1 step of the link, 1 of layer 3, and the place behind each");
+}
+
 fn it_is_killed_at_some_calls() {
     kill::at_every_call(&ipvlan(), 1);
 }
 
 fn it_meets_some_errors() {
-    errno::at_every_call(&ipvlan(), 2);
+    errno::at_every_call(&ipvlan(), 1);
 }
 
 const fn inside(line: &'static str, names: &'static str) -> Tampering {
@@ -95,20 +114,10 @@ fn check_names_what_was_tampered_with() {
     life::names_tampering_of_all(&subject, &things);
 }
 
-/// A master whose wire leads to another host, with the gateways' addresses.
-fn lan() -> (Host, Container) {
-    let (host, outer) = (Host::new(), Host::new().container());
-    host.sh(&format!("ip link add master0 type veth peer name outer0 netns {}", outer.path()));
-    outer.sh("echo 0 > /proc/sys/net/ipv6/conf/outer0/accept_dad; ip address add 10.77.0.1/24 dev outer0; \
-         ip address add fd00:77::1/64 dev outer0 nodad; ip link set outer0 up");
-    host.sh("ip link set master0 up");
-    (host, outer)
-}
-
 /// In the modes of layer 3 nobody answers for the containers' addresses: the outer host is told that the master does.
 fn containers_reach_each_other_and_outside_as_the_mode_says() {
     for mode in ["l2", "l3", "l3s"] {
-        let (host, outer) = lan();
+        let Lan { host, outer } = Lan::new();
         let mut ipam = cnikit_tests::dual_stack();
         ipam["routes"] = json!([{"dst": "0.0.0.0/0", "scope": 253}, {"dst": "::/0", "scope": 253}]);
         let subject = ipvlan().with("mode", json!(mode)).at(host.dir());
@@ -137,7 +146,7 @@ fn containers_reach_each_other_and_outside_as_the_mode_says() {
 }
 
 fn a_chain_keeps_what_came_before_and_takes_its_addresses() {
-    let (host, _outer) = lan();
+    let Lan { host, outer: _outer } = Lan::new();
     let container = host.container();
     let result = chained().add(&host, "c-one", &container);
     let names: Vec<&str> =
@@ -172,36 +181,73 @@ fn what_cannot_be_is_refused_before_anything_is_made() {
     }
 }
 
-/// Of those that run one is in a container, one on the host, one in a namespace that nothing but its mount tells of.
+/// Of those that run one is on the host, one in the container, one in a namespace that nothing but its mount tells of, and one
+/// in a namespace that nothing but its process tells of.
 fn another_mode_than_that_of_the_running_ones_is_refused() {
-    let beside = "unshare --mount sh -euc 'ip netns add other; ip link add link master0 name over0 netns other type ipvlan mode l2; ";
-    for (ground, inside) in
-        [("ip link add link master0 name over0 type ipvlan mode l2".to_owned(), false), ("true".to_owned(), true)]
-    {
-        let (host, container) = (subject("ipvlan", json!({})).on(MASTER).host(), Host::new().container());
-        host.sh(&ground);
-        if inside {
-            let line = format!("ip link add link master0 name over0 netns {} type ipvlan mode l2", container.path());
-            host.sh(&line);
-        }
-        let with = |mode: &str| subject("ipvlan", json!({"master": "master0", "mode": mode}));
+    let with = |mode: &str| subject("ipvlan", json!({"master": "master0", "mode": mode}));
+    let made = |netns: &str| format!("ip link add link master0 name over0 {netns} type ipvlan mode l2");
+    for inside in [false, true] {
+        let (host, container) = (with("l2").on(MASTER).host(), Host::new().container());
+        host.sh(&made(&if inside { format!("netns {}", container.path()) } else { String::new() }));
         let said = with("l3").call(&host, "ADD", "c-one", &container.path(), &[]).refused();
         assert!(said.0 == 101 && said.1.contains("master0 bears ipvlans of mode l2, and one of mode l3"), "{said:?}");
-        assert!(said.1.contains("set `mode` to l2"), "{said:?}");
+        assert!(said.1.contains("one of them is over0") && said.1.contains("set `mode` to l2"), "{said:?}");
         let there = if inside { container.sh("ip -d link show over0") } else { host.sh("ip -d link show over0") };
         assert!(there.contains("mode l2"), "{there}");
         with("l2").add(&host, "c-one", &container);
     }
-    let (host, container) = (subject("ipvlan", json!({})).on(MASTER).host(), Host::new().container());
-    let alone = subject("ipvlan", json!({"master": "master0", "mode": "l3s"})).at(host.dir());
-    std::fs::write(host.dir().join("conf"), alone.conf.to_string()).unwrap();
-    let said = host.sh(&format!(
-        "{beside} CNI_COMMAND=ADD CNI_CONTAINERID=c-one CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH={bin} {bin}/ipvlan <{}/conf || true'",
-        container.path(),
-        host.dir().display(),
-        bin = alone.bin.display(),
-    ));
-    assert!(said.contains("master0 bears ipvlans of mode l2"), "{said}");
+    let mounted = "ip netns add other; where=other";
+    let process =
+        "mkfifo $dir/told; unshare --net sh -c \"echo >$dir/told; exec sleep 60\" & where=$!; read -r _ <$dir/told";
+    for (place, name) in [(mounted, "in /run/netns/other"), (process, "in /proc/")] {
+        let (host, container) = (with("l2").on(MASTER).host(), Host::new().container());
+        let subject = with("l3s").at(host.dir());
+        std::fs::write(host.dir().join("conf"), subject.conf.to_string()).unwrap();
+        let (bin, dir, path) = (subject.bin.display(), host.dir().display(), container.path());
+        let set = format!("export bin='{bin}' dir='{dir}' CNI_CONTAINERID=c-one CNI_IFNAME=eth0 CNI_NETNS={path}");
+        let call = "CNI_COMMAND=ADD CNI_PATH=$bin $bin/ipvlan <$dir/conf || true";
+        let gone = "kill ${!:-} 2>/dev/null || ip netns del other";
+        let made = made("netns $where");
+        let said = host.sh(&format!("{set}; unshare --mount sh -euc '{place}; {made}; {call}; {gone}'"));
+        assert!(said.contains("master0 bears ipvlans of mode l2") && said.contains(name), "{said}");
+    }
+}
+
+/// Two ADDs at once, each for a container of its own, on a master that bears nothing, while somebody holds the lock under which
+/// the last look is taken: both have judged by then. Then as many as there are, of two modes, as chance has it.
+const AT_ONCE: &str = r#"unshare --mount sh -euc '
+    all="one two a1 a2 a3 b1 b2 b3"
+    for name in $all; do ip netns add $name; done
+    call() {
+        CNI_COMMAND=ADD CNI_CONTAINERID=$1 CNI_NETNS=/run/netns/$1 CNI_IFNAME=eth0 CNI_PATH=$bin $bin/ipvlan \
+            <$dir/$2 >$dir/$1.said || :
+    }
+    modes() { for name in $all; do ip -n $name -d -o link show type ipvlan; done 2>/dev/null | grep -o "ipvlan *mode [^ ]*" | sort -u; }
+    exec 9</proc/self/ns/net
+    flock 9
+    for which in "one l2" "two l3"; do (exec 9<&-; call $which) & done
+    inode=$(stat -L -c %i /proc/self/ns/net)
+    until [ $(grep -c -e "-> FLOCK .*:$inode " /proc/locks) = 2 ]; do sleep 0.05; done
+    exec 9<&-
+    wait
+    modes
+    for n in 1 2 3; do call a$n l3s & call b$n l2 & done
+    wait
+    modes
+    grep -l "would switch them all" $dir/one.said $dir/two.said | wc -l
+    for name in $all; do ip netns del $name; done
+'"#;
+
+fn two_at_once_with_different_modes_do_not_switch_each_other() {
+    let host = subject("ipvlan", json!({})).on(MASTER).host();
+    for mode in ["l2", "l3", "l3s"] {
+        let conf = subject("ipvlan", json!({"master": "master0", "mode": mode})).conf;
+        std::fs::write(host.dir().join(mode), conf.to_string()).unwrap();
+    }
+    let (bin, dir) = (cnikit_tests::bin().display(), host.dir().display());
+    let said = host.sh(&format!("export bin='{bin}' dir='{dir}'; {AT_ONCE}"));
+    let lines: Vec<String> = said.lines().map(|line| line.replace(' ', "")).collect();
+    assert!(lines.len() == 3 && lines[0] == lines[1] && lines[2] == "1", "one has the mode, for all: {said}");
 }
 
 /// The kernel puts the new one beside it.
@@ -217,24 +263,13 @@ fn a_master_may_be_an_ipvlan_itself() {
     assert!(other.contains("master of eth0: wanted outer0 on the host, found another link"), "{other}");
 }
 
-/// Kernels before 6.15, as that of the ring's machine, look for the name there too.
+/// As that of the ring's machine.
 fn the_host_may_have_a_link_of_the_same_name() {
-    for subject in [ipvlan(), macvlan()] {
-        let (host, container) = (subject.host(), Host::new().container());
-        host.sh("ip link add eth0 type bridge");
-        let (subject, links) = (subject.at(host.dir()), host.sh("ip -o link"));
-        let result = subject.add(&host, "c-one", &container);
-        assert_eq!(host.sh("ip -o link"), links);
-        subject.check(&host, "c-one", &container, &result).ok();
-        let taken = subject.call(&host, "ADD", "c-two", &container.path(), &[]).refused();
-        assert!(taken.0 == 101 && taken.1.contains("already exists in"), "{taken:?}");
-        subject.del(&host, "c-one", &container, &result);
-        assert_eq!(container.sh("ip -o link").lines().count(), 1);
-    }
+    [ipvlan(), macvlan()].iter().for_each(upper::the_host_may_have_a_link_of_the_same_name);
 }
 
 fn a_master_may_be_in_the_container() {
-    let (host, _outer) = lan();
+    let Lan { host, outer: _outer } = Lan::new();
     let container = host.container();
     host.sh(&format!("ip link set master0 netns {}", container.path()));
     container.sh("ip link set master0 up");
@@ -246,18 +281,29 @@ fn a_master_may_be_in_the_container() {
     assert!(!container.sh("ip -o link").contains("eth0"));
 }
 
-fn an_address_that_somebody_on_the_segment_has_is_refused() {
-    let (host, outer) = lan();
-    let container = host.container();
-    outer.sh("ip address add fd00:77::2/64 dev outer0 nodad");
-    let detecting = ipvlan().with("enabledad", json!(true)).at(host.dir());
-    let said = detecting.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
-    assert!(said.0 == 101 && said.1.contains("somebody else on the segment of eth0 has fd00:77::2/64"), "{said:?}");
-    assert_eq!(container.sh("ip -o link").lines().count(), 1);
-    outer.sh("ip link set outer0 down");
-    let begin = Instant::now();
-    detecting.add(&host, "c-one", &container);
-    assert!(begin.elapsed() < Duration::from_secs(3), "without carrier nobody is asked: {:?}", begin.elapsed());
+fn a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look() {
+    upper::a_taken_address_is_refused_unless_nobody_is_to_look(&ipvlan());
+}
+
+/// Detection takes longer than this even where nothing is emulated.
+fn a_master_without_carrier_costs_no_waiting() {
+    upper::without_carrier_nothing_is_waited_for(&ipvlan(), Duration::from_secs(1));
+}
+
+fn a_del_does_not_look_for_the_master() {
+    upper::a_del_does_not_look_for_the_master(&ipvlan());
+}
+
+fn what_strangers_have_on_the_master_stays() {
+    upper::what_strangers_have_on_the_master_stays(&ipvlan());
+}
+
+fn gc_removes_what_is_in_a_named_namespace_and_not_valid() {
+    upper::gc_removes_what_is_in_a_named_namespace_and_not_valid(&ipvlan());
+}
+
+fn status_fails_while_the_master_is_missing() {
+    upper::status_fails_while_the_master_is_missing(&ipvlan());
 }
 
 fn macvlan_and_ipvlan_exclude_each_other_on_a_master() {

@@ -10,6 +10,7 @@
 
 mod chain;
 mod docs;
+mod firewall;
 mod harmed;
 mod hosts;
 mod ipvlan;
@@ -24,9 +25,18 @@ use std::process::ExitCode;
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
-    let told =
-        [chain::TESTS, docs::TESTS, hosts::TESTS, harmed::TESTS, ipvlan::TESTS, life::TESTS, mixed::TESTS, vlan::TESTS]
-            .concat();
+    let told = [
+        chain::TESTS,
+        docs::TESTS,
+        firewall::TESTS,
+        hosts::TESTS,
+        harmed::TESTS,
+        ipvlan::TESTS,
+        life::TESTS,
+        mixed::TESTS,
+        vlan::TESTS,
+    ]
+    .concat();
     let tests = [needs::tests(), told].concat();
     let here = test::Here::new(std::env::var("CNIKIT_RING").is_ok_and(|ring| ring == "vm"));
     let arguments = Arguments::from_args();

@@ -4,7 +4,7 @@ use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Container, Host, Subject, flood};
 use cnikit_tests::tampering::IN_THE_RING;
-use cnikit_tests::world::ping;
+use cnikit_tests::world::{ping, ping_once};
 use cnikit_tests::{dual_stack, subject};
 use serde_json::{Value, json};
 
@@ -265,7 +265,7 @@ fn reach(from: &Container, number: u8) {
 
 /// In neither family. Nobody answers, so both are asked at once.
 fn is_out_of_reach(from: &Container, number: u8) {
-    let [ipv4, ipv6] = addresses(number).map(|address| ping(&address));
+    let [ipv4, ipv6] = addresses(number).map(|address| ping_once(&address));
     let (heard, said) = from.try_sh(&format!("{ipv4} & first=$!; {ipv6} && exit; wait $first"));
     assert!(!heard, "{number} should be out of reach: {said}");
 }
@@ -319,7 +319,7 @@ fn the_default_vlan_reaches_the_port_only_where_it_is_kept() {
             one.sh("cat /sys/class/net/eth0/address 2>/dev/null; ip -o link show eth0 2>/dev/null | sed 's/.*ether //; s/ .*//'");
         sender.sh(&format!("ip neigh add 10.77.0.11 lladdr {} dev eth0", mac.lines().last().unwrap()));
         let before = echo_requests(&one);
-        assert!(!sender.try_sh(&ping("10.77.0.11")).0, "nobody answers in the default VLAN");
+        assert!(!sender.try_sh(&ping_once("10.77.0.11")).0, "nobody answers in the default VLAN");
         assert_eq!(echo_requests(&one) - before, u32::from(kept));
     }
 }

@@ -15,4 +15,6 @@ mod reclaim;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
+mod restore;
+#[cfg(test)]
 mod sight;

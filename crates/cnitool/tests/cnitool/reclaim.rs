@@ -61,7 +61,7 @@ fn a_cookie_that_no_living_namespace_bears_is_proof_and_a_path_that_is_gone_is_n
     assert!(said.contains("1 would be freed; 1 look leaked"), "{said}");
     assert!(reserved(&bench, &dead), "a dry run frees nothing");
     let document = bench.json("ipam reclaim --network net --within-pid-namespace");
-    assert_eq!(document["freed"][0]["address"], dead.as_str());
+    assert_eq!(document["freed"][0]["address"], dead.as_str(), "{document}");
     assert_eq!((document["freed"].as_array().unwrap().len(), &document["suspected"]), (1, &1.into()));
     assert_eq!([&lives, &held, &dead, &foreign].map(|address| reserved(&bench, address)), [true, true, false, true]);
 

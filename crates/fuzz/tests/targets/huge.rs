@@ -5,7 +5,7 @@ use cnikit_fuzz::Target;
 /// How deep the deepest is.
 const DEEP: usize = 200_000;
 /// No longer than this, where more could come: a debug build takes its time.
-const LONG: usize = 1 << 19;
+const LONG: usize = 1 << 18;
 
 /// The longest input of the target's that is worth its time.
 pub(crate) fn longest(target: &Target) -> usize {

@@ -76,7 +76,7 @@ impl fmt::Display for Error {
             Self::Hidden { table, chain } => {
                 write!(f, "iptables did not show chain {chain} of table {table}, which stands there")
             }
-            Self::Unread { program } => write!(f, "{program}: it succeeded before it had read its input to the end"),
+            Self::Unread { program } => write!(f, "{program}: it succeeded before it had read and told all"),
             Self::Netlink(error) => write!(f, "{error}"),
         }
     }

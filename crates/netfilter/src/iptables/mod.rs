@@ -5,19 +5,25 @@
 //! or nothing is where nothing differs. What is written holds our own differences alone: a rule of somebody else's is
 //! never written back, so that it need not be understood, and nobody's counters are lost.
 //!
+//! In `nf_tables` the kernel tells which chains there are and how long they are. So of a table that is mostly somebody else's
+//! the program is asked for our chains alone, and what is only removed, the kernel removes without it.
+//!
 //! The kernel may have two halves of iptables side by side, that in `nf_tables` and the legacy one, which know nothing of each
 //! other. [`Programs::find`] gives what the administrator chose; [`Programs::reaching`] those that reach what stands.
 
 mod changes;
 mod error;
+mod part;
 mod programs;
 mod rule;
 mod ruleset;
+mod standing;
 mod table;
 mod traces;
 
 pub use changes::Changes;
 pub use error::Error;
+pub use part::Part;
 pub use programs::{Changing, IpVersion, Programs};
 pub use rule::Rule;
 pub use ruleset::{Opening, Ruleset};

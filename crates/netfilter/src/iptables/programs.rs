@@ -9,14 +9,17 @@ use std::time::Duration;
 use cnikit_process::{Deadline, Program, Running, begin};
 
 use super::changes::LAST;
+use super::standing::{Listed, Standing};
 use super::traces::{Chains, Half, Traces};
-use super::{Changes, Error, Result, Table};
+use super::{Changes, Error, Part, Result, Table};
 use crate::Nftables;
 
 /// Where they are looked for behind what `PATH` says: a runtime may have a poor one.
 const USUAL: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
 /// How long one of them may run; it waits for others that change rules ([`LOCK_WAIT`]).
 const PATIENCE: Duration = Duration::from_mins(1);
+/// What `iptables-save` says in place of a table that it does not understand.
+const INCOMPATIBLE: &str = "is incompatible";
 /// How long the legacy programs wait for their common lock, in seconds.
 #[doc(alias = "xtables.lock")]
 const LOCK_WAIT: &str = "5";
@@ -52,7 +55,10 @@ impl fmt::Display for IpVersion {
 /// It may be known by name alone, where what stands needs a program that is not installed: that is said by whatever would
 /// run it, as [`Error::Missing`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Programs(std::result::Result<Pair, Absent>);
+pub struct Programs {
+    version: IpVersion,
+    pair: std::result::Result<Pair, Absent>,
+}
 
 /// Where they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +77,7 @@ impl Programs {
     /// # Errors
     /// [`Error::Missing`] if one of them is not there.
     pub fn find(version: IpVersion) -> Result<Self> {
-        Ok(Self(Ok(Pair::named(&version.to_string())?)))
+        Ok(Self { version, pair: Ok(Pair::named(&version.to_string())?) })
     }
 
     /// Those that reach what stands of these chains, in either half of iptables: none, one or two, each with what stands.
@@ -96,27 +102,53 @@ impl Programs {
         Ok(found)
     }
 
+    #[cfg(test)]
+    pub(crate) fn of(version: IpVersion, save: PathBuf, restore: PathBuf) -> Self {
+        Self { version, pair: Ok(Pair { save, restore }) }
+    }
+
     fn of_half(version: IpVersion, half: Half) -> Self {
         let own = || Pair::named(&format!("{version}-{half}"));
-        Self(Pair::named(&version.to_string()).map_or_else(|_| own(), |chosen| chosen.or_of(half, own)))
+        let pair = Pair::named(&version.to_string()).map_or_else(|_| own(), |chosen| chosen.or_of(half, own));
+        Self { version, pair }
     }
 
-    pub(crate) fn read(&self, table: &'static str, mention: &str) -> Result<Table> {
-        self.begin_read(table)?.finish(mention)
+    /// Whether they are surely those of `nf_tables`, and of no other half.
+    pub(crate) fn are_of_nf_tables(&self) -> bool {
+        self.pair.as_ref().is_ok_and(|pair| pair.half() == Some(Half::NfTables))
     }
 
-    pub(crate) fn begin_read(&self, table: &'static str) -> Result<Reading> {
+    /// What stands of a table, where these surely change what the kernel can tell of.
+    pub(crate) fn standing(&self, table: &'static str) -> Option<Standing> {
+        self.are_of_nf_tables().then(|| Standing::look(self.version, table)).flatten()
+    }
+
+    /// Has the whole table read.
+    pub(crate) fn begin_read(&self, table: &'static str) -> Result<Saving> {
         let save = self.pair()?.save.clone();
-        Ok(Reading { started: Started::new(&save, &["-t", table], Vec::new())?, save, table })
+        Ok(Saving { started: Started::new(&save, &["-t", table], Vec::new())?, save })
+    }
+
+    /// Has some chains listed, which the program does among changes: here there are none.
+    pub(crate) fn begin_list(&self, table: &str, listed: Listed) -> Result<Listing> {
+        let mut input = format!("*{table}\n");
+        listed.chains.iter().for_each(|chain| input.extend(["-S ", chain, "\n"]));
+        input.push_str("COMMIT\n");
+        Ok(Listing { started: Started::new(&self.pair()?.restore, &["--noflush"], input.into_bytes())?, listed })
     }
 
     pub(crate) fn begin(&self, table: &str, changes: &Changes) -> Result<Changing> {
         let restore = &self.pair()?.restore;
-        Started::new(restore, &["--noflush", "-w", LOCK_WAIT, "--verbose"], changes.input(table)).map(Changing)
+        Started::new(restore, &["--noflush", "-w", LOCK_WAIT, "--verbose"], changes.input(table))
+            .map(|started| Changing(Some(started)))
+    }
+
+    pub(crate) fn version(&self) -> IpVersion {
+        self.version
     }
 
     fn pair(&self) -> Result<&Pair> {
-        self.0.as_ref().map_err(|absent| absent.clone().into())
+        self.pair.as_ref().map_err(|absent| absent.clone().into())
     }
 }
 
@@ -188,33 +220,57 @@ impl Started {
 }
 
 /// A table that a program is reading.
-pub(crate) struct Reading {
+pub(crate) struct Saving {
     started: Started,
     save: PathBuf,
-    table: &'static str,
 }
 
-impl Reading {
-    /// Waits for it; of the table only the lines that hold `mention`.
-    pub(crate) fn finish(self, mention: &str) -> Result<Table> {
-        let (said, table) = (self.started.finish()?, self.table);
-        let read = Table::read(&String::from_utf8_lossy(&said), table, mention);
-        read.ok_or(Error::Incompatible { program: self.save, table })
+impl Saving {
+    /// Waits for it.
+    pub(crate) fn finish(self, part: &Part) -> Result<Table> {
+        let (said, table) = (self.started.finish()?, part.table);
+        let said = String::from_utf8_lossy(&said);
+        // One that could not write what it had to say says nothing at all, and succeeds.
+        let why = || {
+            if said.contains(INCOMPATIBLE) {
+                return Error::Incompatible { program: self.save.clone(), table };
+            }
+            Error::Unread { program: format!("{} -t {table}", self.save.display()) }
+        };
+        Table::read(&said, table, part.mention).ok_or_else(why)
     }
 }
 
-/// Changes that a program is making.
+/// Chains that a program is listing.
+pub(crate) struct Listing {
+    started: Started,
+    listed: Listed,
+}
+
+impl Listing {
+    /// Waits for it. None if it did not list all of them: one may be gone by now, or hold what it does not understand.
+    pub(crate) fn finish(self, part: &Part) -> Option<Table> {
+        let said = self.started.finish().ok()?;
+        Table::read_some(&String::from_utf8_lossy(&said), self.listed, part.mention)
+    }
+}
+
+/// Changes that a program is making, or that are made.
 #[must_use = "whether they were made tells Changing::finish alone"]
-pub struct Changing(Started);
+pub struct Changing(Option<Started>);
 
 impl Changing {
+    /// Those that no program was needed for.
+    pub(crate) const MADE: Self = Self(None);
+
     /// Waits until they are made, or refused as a whole.
     ///
     /// # Errors
     /// [`Error::Unread`] where the program succeeded before it had read them.
     pub fn finish(self) -> Result<()> {
-        let program = self.0.program.clone();
-        let said = self.0.finish()?;
+        let Some(started) = self.0 else { return Ok(()) };
+        let program = started.program.clone();
+        let said = started.finish()?;
         if String::from_utf8_lossy(&said).contains(LAST) { Ok(()) } else { Err(Error::Unread { program }) }
     }
 }
@@ -273,16 +329,16 @@ mod tests {
     #[test]
     fn changes_that_were_not_read_are_not_taken_for_made() {
         let reads_nothing = PathBuf::from("/bin/true");
-        let programs = Programs(Ok(Pair { save: reads_nothing.clone(), restore: reads_nothing }));
+        let programs = Programs::of(IpVersion::V4, reads_nothing.clone(), reads_nothing);
         let done = programs.begin("nat", &Changes::default()).unwrap().finish();
         assert!(matches!(done, Err(Error::Unread { program }) if program.starts_with("/bin/true --noflush")));
     }
 
     #[test]
     fn programs_that_are_nowhere_say_so_when_they_are_to_run() {
-        let programs = Programs(Pair::named("cnikit-no-such"));
+        let programs = Programs { version: IpVersion::V4, pair: Pair::named("cnikit-no-such") };
         let missing = |error| matches!(error, Error::Missing { program } if program == "cnikit-no-such-save");
-        assert!(missing(programs.read("nat", "").unwrap_err()));
+        assert!(missing(programs.begin_read("nat").err().unwrap()));
         assert!(missing(programs.begin("nat", &Changes::default()).err().unwrap()));
     }
 }

@@ -1,37 +1,72 @@
-//! What `iptables-save` says of one table.
+//! What the programs of iptables say of one table.
+
+use std::collections::HashSet;
 
 use super::Rule;
+use super::standing::Listed;
 
-/// What was found of a table: the chains and the rules that mention what was looked for.
+/// What was found of a table: its chains, and the rules that mention what was looked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     chains: Vec<String>,
-    rules: Vec<(String, Rule)>,
+    /// How many rules each chain has that has any, whatever they mention.
+    lengths: Vec<(String, usize)>,
+    rules: Vec<Found>,
+}
+
+/// A rule, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Found {
+    chain: String,
+    /// Counted among all rules of the chain, from 1.
+    place: usize,
+    rule: Rule,
 }
 
 impl Table {
-    /// Reads the output of `iptables-save -t NAME`, of which only lines that hold `mention` are looked at more closely.
+    /// Reads the output of `iptables-save -t NAME`, of which only rules that hold `mention` are looked at more closely.
     ///
     /// `None` if it does not show the table: that is how it says that there is something in it that it does not
     /// understand.
     pub fn read(said: &str, name: &str, mention: &str) -> Option<Self> {
-        let (mut table, mut shown) = (Self::default(), false);
-        for line in lines(said) {
-            shown |= line.strip_prefix('*') == Some(name);
-            if line.contains(mention) {
-                table.take(line);
-            }
-        }
-        shown.then_some(table)
+        let header = |line| matches!(line, Line::Table(shown) if shown == name);
+        lines(said).map(Line::of).any(header).then(|| Self::of(said, mention))
     }
 
-    fn take(&mut self, line: &str) {
-        if let Some(chain) = line.strip_prefix(':') {
-            self.chains.extend(chain.split(' ').next().map(str::to_owned));
-        } else if let Some(rule) = line.strip_prefix("-A ") {
-            let mut words = words(rule).into_iter();
-            self.rules.extend(words.next().map(|chain| (chain, Rule::read(words.collect()))));
+    /// Reads what `-S CHAIN` says of each of some chains; `None` if one of them is not shown.
+    pub(crate) fn read_some(said: &str, listed: Listed, mention: &str) -> Option<Self> {
+        let shown = Self::of(said, mention);
+        let names: HashSet<&str> = shown.chains().collect();
+        let whole = listed.chains.iter().all(|chain| names.contains(chain.as_str()));
+        whole.then_some(Self { chains: listed.all, ..shown })
+    }
+
+    fn of(said: &str, mention: &str) -> Self {
+        let mut table = Self::default();
+        for line in lines(said) {
+            match Line::of(line) {
+                Line::Rule(rule) => {
+                    let chain = rule.split(' ').next().unwrap_or_default();
+                    match table.lengths.last_mut() {
+                        Some((last, length)) if last == chain => *length += 1,
+                        _ => table.lengths.push((chain.to_owned(), 1)),
+                    }
+                    if line.contains(mention) {
+                        table.take(rule);
+                    }
+                }
+                Line::Chain(chain) => table.chains.push(chain.to_owned()),
+                Line::Table(_) | Line::Other => {}
+            }
         }
+        table
+    }
+
+    /// Takes the rule that was counted last.
+    fn take(&mut self, rule: &str) {
+        let place = self.lengths.last().map_or(0, |(_, length)| *length);
+        let mut words = words(rule).into_iter();
+        self.rules.extend(words.next().map(|chain| Found { chain, place, rule: Rule::read(words.collect()) }));
     }
 
     /// The names of the chains.
@@ -44,14 +79,55 @@ impl Table {
         self.chains().any(|chain| chain == name)
     }
 
+    /// Whether any rule of a chain was shown, also one that does not mention what was looked for.
+    pub(crate) fn shows_rules_of(&self, chain: &str) -> bool {
+        self.length(chain) > 0
+    }
+
+    /// How many rules a chain has, also such that do not mention what was looked for.
+    pub(crate) fn length(&self, chain: &str) -> usize {
+        self.lengths.iter().find(|(name, _)| name == chain).map_or(0, |(_, length)| *length)
+    }
+
     /// The rules of a chain, in their order.
     pub fn rules(&self, chain: &str) -> impl Iterator<Item = &Rule> {
-        self.rules.iter().filter(move |(name, _)| name == chain).map(|(_, rule)| rule)
+        self.places(chain).map(|(_, rule)| rule)
+    }
+
+    /// The same, each with its place among all rules of the chain, from 1.
+    pub fn places(&self, chain: &str) -> impl Iterator<Item = (usize, &Rule)> {
+        self.rules.iter().filter(move |found| found.chain == chain).map(|found| (found.place, &found.rule))
     }
 
     /// The rules that jump to a chain, each with the chain that it stands in.
     pub fn jumps(&self, to: &str) -> impl Iterator<Item = (&str, &Rule)> {
-        self.rules.iter().filter(move |(_, rule)| rule.target() == Some(to)).map(|(name, rule)| (name.as_str(), rule))
+        let jumps = self.rules.iter().filter(move |found| found.rule.target() == Some(to));
+        jumps.map(|found| (found.chain.as_str(), &found.rule))
+    }
+}
+
+/// A line of what they say.
+enum Line<'a> {
+    /// The name of the table that follows.
+    Table(&'a str),
+    /// The name of a chain.
+    Chain(&'a str),
+    /// A rule, behind the chain it stands in.
+    Rule(&'a str),
+    Other,
+}
+
+impl<'a> Line<'a> {
+    fn of(line: &'a str) -> Self {
+        if let Some(rule) = line.strip_prefix("-A ") {
+            return Line::Rule(rule);
+        }
+        if let Some(table) = line.strip_prefix('*') {
+            return Line::Table(table);
+        }
+        // In a whole table, among chains that were asked for: one that packets come to first, any other.
+        let chain = [":", "-P ", "-N "].into_iter().find_map(|begin| line.strip_prefix(begin));
+        chain.map_or(Line::Other, |words| Line::Chain(words.split(' ').next().unwrap_or_default()))
     }
 }
 
@@ -122,7 +198,7 @@ COMMIT
     #[test]
     fn chains_and_rules_that_mention_it_are_read_with_their_quotation_undone() {
         let table = Table::read(SAID, "nat", "OWN-abc").unwrap();
-        assert_eq!(table.chains().collect::<Vec<_>>(), ["OWN-abc"]);
+        assert_eq!(table.chains().collect::<Vec<_>>(), ["PREROUTING", "POSTROUTING", "OWN-abc", "KUBE-SVC"]);
         let comments = |rules: Vec<&Rule>| rules.iter().filter_map(|rule| rule.comment()).collect::<Vec<_>>().join("|");
         let jumps: Vec<_> = table.jumps("OWN-abc").map(|(_, rule)| rule).collect();
         assert_eq!(comments(jumps), r#"name: "n" id: "c1"|"#);
@@ -139,10 +215,19 @@ COMMIT
     }
 
     #[test]
+    fn a_rules_place_counts_those_that_are_not_looked_at() {
+        let places = |mention| {
+            let table = Table::read(SAID, "nat", mention).unwrap();
+            table.places("POSTROUTING").map(|(place, _)| place).collect::<Vec<_>>()
+        };
+        assert_eq!((places(""), places("lines")), (vec![1, 2, 3], vec![3]));
+    }
+
+    #[test]
     fn every_rule_is_written_as_it_was_read() {
         let plain = SAID.replace("\\'", "'");
         let table = Table::read(SAID, "nat", "").unwrap();
-        for (chain, rule) in &table.rules {
+        for Found { chain, rule, .. } in &table.rules {
             assert!(plain.contains(&format!("-A {chain} {rule}\n")), "{rule}");
         }
         assert_eq!(table.rules.len(), 5);

@@ -30,6 +30,8 @@ impl fmt::Display for Half {
 pub enum Chains<'a> {
     /// The one of this name.
     Named(&'a str),
+    /// The one of the first name, whose table is read for all that holds the second.
+    Among(&'a str, &'a str),
     /// Those whose names hold this text and are of this kind.
     Like(&'a str, fn(&str) -> bool),
 }
@@ -38,7 +40,15 @@ impl<'a> Chains<'a> {
     /// What every line about them holds.
     pub fn mention(self) -> &'a str {
         match self {
-            Self::Named(text) | Self::Like(text, _) => text,
+            Self::Named(text) | Self::Among(_, text) | Self::Like(text, _) => text,
+        }
+    }
+
+    /// Whether a table has any of them.
+    pub fn any_of(self, table: &Table) -> bool {
+        match self {
+            Self::Named(name) | Self::Among(name, _) => table.has_chain(name),
+            Self::Like(_, is_such) => table.chains().any(is_such),
         }
     }
 }
@@ -73,9 +83,14 @@ impl Traces {
         Ok(Some(Self { version, table, chains }))
     }
 
+    /// These, as far as they stand.
+    pub(crate) fn among(version: IpVersion, table: &'static str, chains: &[&str]) -> Self {
+        Self { version, table, chains: chains.iter().map(|&chain| chain.to_owned()).collect() }
+    }
+
     /// Those that still stand and are not in what the program showed, or without their rules; none if all are shown.
     pub(crate) fn hidden_from(&self, shown: &Table) -> Result<Option<Self>> {
-        let bare = |chain: &&String| shown.rules(chain).next().is_none();
+        let bare = |chain: &&String| !shown.shows_rules_of(chain);
         let (mut chains, table) = (Vec::new(), frame(self.version, self.table));
         for chain in self.chains.iter().filter(bare) {
             let Some(nftables) = Nftables::if_any()? else { return Ok(None) };
@@ -112,18 +127,19 @@ fn in_nf_tables(
 ) -> crate::Result<Vec<String>> {
     let (table, Some(nftables)) = (frame(version, table), nftables) else { return Ok(Vec::new()) };
     Ok(match meant {
-        Chains::Named(name) if nftables.has(&table, name)? => vec![name.to_owned()],
-        Chains::Named(_) => Vec::new(),
-        Chains::Like(_, is_such) => nftables.chains(&table)?.into_iter().filter(|name| is_such(name)).collect(),
+        Chains::Named(name) | Chains::Among(name, _) if nftables.has(&table, name)? => vec![name.to_owned()],
+        Chains::Named(_) | Chains::Among(..) => Vec::new(),
+        Chains::Like(_, is_such) => {
+            nftables.chains(&table)?.into_iter().map(|(name, _)| name).filter(|name| is_such(name)).collect()
+        }
     })
 }
 
 /// A table of iptables' own, of which nothing but the name is needed.
-fn frame(version: IpVersion, table: &'static str) -> Frame {
+pub(crate) fn frame(version: IpVersion, table: &'static str) -> Frame {
     let family = match version {
         IpVersion::V4 => Family::Ip,
         IpVersion::V6 => Family::Ip6,
     };
-    let (chains, fixed, own) = (Vec::new(), Vec::new(), Vec::new());
-    Frame { family, table, table_comment: None, chains, fixed, holds: "", own }
+    Frame::of(family, table)
 }

@@ -33,7 +33,7 @@ fn a_frame_and_rules_of_ours_are_listed_like_nfts_own() {
 fn plain(family: Family) -> Frame {
     let chain = |name| Chain { name, comment: None, hook: None };
     let chains = vec![chain("ours"), chain("other")];
-    Frame { family, table: "plain", table_comment: None, chains, fixed: vec![], holds: "ours", own: vec![] }
+    Frame { chains, holds: vec!["ours"], ..Frame::of(family, "plain") }
 }
 
 #[track_caller]
@@ -95,6 +95,130 @@ fn every_verdict_compiles_as_nft_compiles_it_in_every_family() {
             verdicts.iter().flat_map(|verdict| matches.iter().map(|matches| rule(matches.clone(), verdict.clone())));
         assert_compiled_alike(family, &rules.collect::<Vec<_>>());
     }
+}
+
+/// Every match of a transport header, an interface, a mark and a connection, in each family that has it.
+#[test]
+fn every_other_match_compiles_as_nft_compiles_it() {
+    let interface = |way, is| Match::Interface { way, is, name: "eth0".into() };
+    let port = |protocol, side, is| Match::Port { protocol, side, is, port: 8080 };
+    let mark = |mask, is, value| Match::Mark { mask, is, value };
+    let mut all =
+        vec![Match::Established, Match::Redirected, mark(u32::MAX, true, 0x2000), mark(u32::MAX, false, 0x2000)];
+    all.extend([mark(0x2000, true, 0x2000), mark(0x2000, false, 0), mark(0x2000, true, 0)]);
+    for way in [Way::In, Way::Out] {
+        all.extend([interface(way, true), interface(way, false)]);
+    }
+    for protocol in Protocol::ALL {
+        all.push(Match::Protocol(protocol));
+        for side in [Side::Source, Side::Destination] {
+            all.extend([port(protocol, side, true), port(protocol, side, false)]);
+        }
+    }
+    for family in [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge] {
+        let rules =
+            all.iter().filter(|one| family != Family::Bridge || !matches!(one, Match::Established | Match::Redirected));
+        assert_compiled_alike(family, &rules.map(|one| rule(vec![one.clone()], Verdict::Drop)).collect::<Vec<_>>());
+    }
+    for family in [Family::Inet, Family::Ip, Family::Ip6] {
+        assert_compiled_alike(family, &[rule(vec![Match::ToHost], Verdict::Drop)]);
+    }
+}
+
+#[test]
+fn matches_that_stand_together_compile_as_nft_compiles_them() {
+    let (tcp, udp) = (Match::to_port(Protocol::Tcp, 80), Match::to_port(Protocol::Udp, 53));
+    let from = Match::Port { protocol: Protocol::Tcp, side: Side::Source, is: false, port: 1 };
+    let (v4, v6) = ("10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap());
+    let asked = Match::AskedPort(8080);
+    let rules = [
+        rule(vec![Match::from("eth0"), Match::to(v4), udp.clone()], Verdict::Drop),
+        rule(vec![udp.clone(), Match::Source(v6)], Verdict::Drop),
+        rule(vec![from.clone(), tcp.clone()], Verdict::Drop),
+        rule(vec![Match::to(v4), Match::Established], Verdict::Accept),
+        rule(vec![Match::ToHost, Match::Source(v6), tcp.clone()], Verdict::Drop),
+        rule(vec![Match::Mark { mask: 1, is: true, value: 1 }, Match::Source(v4), tcp.clone()], Verdict::Drop),
+        rule(vec![Match::Protocol(Protocol::Sctp), asked.clone(), Match::to(v6)], Verdict::Drop),
+        rule(vec![Match::Redirected, Match::Protocol(Protocol::Udp), asked.clone(), Match::Source(v4)], Verdict::Drop),
+        rule(vec![from, asked, tcp], Verdict::Drop),
+    ];
+    assert_compiled_alike(Family::Inet, &rules);
+    for (family, address, long) in [(Family::Ip, "10.3.7.1", 32), (Family::Ip6, "fd00:1:2:3:4:5:6:7", 128)] {
+        let address: IpAddr = address.parse().unwrap();
+        let network = |prefix| ipnetwork::IpNetwork::new(address, prefix).unwrap();
+        let within = |prefix| rule(vec![Match::SourceIn(network(prefix))], Verdict::Return);
+        let without = |prefix| rule(vec![Match::SourceNotIn(network(prefix))], Verdict::Return);
+        assert_compiled_alike(
+            family,
+            &(0..=long).flat_map(|prefix| [within(prefix), without(prefix)]).collect::<Vec<_>>(),
+        );
+    }
+}
+
+#[test]
+fn a_new_destination_compiles_as_nft_compiles_it() {
+    let line = |family, to: &str, how: &str| {
+        let (ours, theirs) = (Host::new(), Host::new());
+        let matches = vec![Match::to_port(Protocol::Tcp, 80)];
+        let written = rule(matches, Verdict::Redirect(to.parse().unwrap()));
+        let hook = Hook { kind: HookKind::Nat, hook: HookPoint::Prerouting, priority: -100 };
+        let chains = vec![Chain { name: "ours", comment: None, hook: Some(hook) }];
+        let frame = Frame { chains, holds: vec!["ours"], ..Frame::of(family, "plain") };
+        ours.nftables().replace(&frame, "k", std::slice::from_ref(&written)).unwrap();
+        theirs.nft(&format!(
+            "add table {family} plain
+             add chain {family} plain ours {{ type nat hook prerouting priority -100; }}
+             add rule {family} plain ours tcp dport 80 {how} {to} comment \"k\""
+        ));
+        assert_alike(&ours, &theirs);
+        assert_eq!(ours.nftables().rules(&frame, "k").unwrap()[0].rule(), Some(&written));
+    };
+    line(Family::Ip, "10.0.0.2:8080", "dnat to");
+    line(Family::Ip6, "[fd00::2]:8080", "dnat to");
+    line(Family::Inet, "10.0.0.2:8080", "dnat ip to");
+    line(Family::Inet, "[fd00::2]:8080", "dnat ip6 to");
+}
+
+#[test]
+fn a_look_into_a_set_compiles_as_nft_compiles_it() {
+    let fields = |fields: &[Field], set: &str, is| Match::Listed { fields: fields.to_vec(), is, set: set.into() };
+    let (to, from) = (Side::Destination, Side::Source);
+    let (way_in, way_out) = (Field::Interface(Way::In), Field::Interface(Way::Out));
+    let sets = [
+        ("ports", vec![KeyType::Protocol, KeyType::Port], vec![Field::Protocol, Field::Port(to)]),
+        ("v4", vec![KeyType::Ipv4], vec![Field::Ipv4(from)]),
+        ("v6", vec![KeyType::Ipv6], vec![Field::Ipv6(to)]),
+        ("links", vec![KeyType::Interface], vec![way_in]),
+        ("pairs", vec![KeyType::Interface, KeyType::Interface], vec![way_in, way_out]),
+        ("marks", vec![KeyType::Mark], vec![Field::Mark]),
+        (
+            "mixed",
+            vec![KeyType::Ipv4, KeyType::Interface, KeyType::Port],
+            vec![Field::Ipv4(to), way_out, Field::Port(from)],
+        ),
+    ];
+    let (ours, theirs) = (Host::new(), Host::new());
+    let by = By::Rule(|_| None);
+    let set = |name, key: &Vec<KeyType>| Index {
+        set: Set { name, key: key.clone(), comment: None },
+        chains: vec!["ours"],
+        by,
+    };
+    let indexes = sets.iter().map(|(name, key, _)| set(name, key)).collect();
+    let frame = Frame { indexes, ..plain(Family::Inet) };
+    let rules: Vec<_> = sets
+        .iter()
+        .flat_map(|(name, _, of)| [true, false].map(|is| rule(vec![fields(of, name, is)], Verdict::Drop)))
+        .collect();
+    ours.nftables().replace(&frame, "k", &rules).unwrap();
+    let mut script = "add table inet plain\nadd chain inet plain ours\nadd chain inet plain other\n".to_owned();
+    let made = |Index { set, .. }: &Index| format!("add set inet plain {} {{ {set}; }}\n", set.name);
+    script.extend(frame.indexes.iter().map(made));
+    script.extend(rules.iter().map(|rule| format!("add rule inet plain ours {rule}\n")));
+    theirs.nft(&script);
+    assert_alike(&ours, &theirs);
+    let found = ours.nftables().rules(&frame, "k").unwrap();
+    assert_eq!(found.iter().filter_map(Found::rule).collect::<Vec<_>>(), rules.iter().collect::<Vec<_>>());
 }
 
 #[test]

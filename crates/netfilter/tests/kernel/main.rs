@@ -2,11 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod changes;
+mod conntrack;
 mod crowd;
 mod drifts;
 mod host;
+mod indexes;
 mod listing;
 mod own;
 mod scene;
 mod traffic;
+mod translated;
 mod unprivileged;

@@ -39,7 +39,7 @@ fn chains(name: &str, number: usize, wanted: bool) -> Vec<OwnChain> {
 fn frame(own: Vec<OwnChain>) -> Frame {
     let hook = Hook { kind: HookKind::Filter, hook: HookPoint::Prerouting, priority: -300 };
     let chains = vec![Chain { name: "pre", comment: None, hook: Some(hook) }];
-    Frame { family: Family::Bridge, table: "nat", table_comment: None, chains, fixed: vec![], holds: "pre", own }
+    Frame { chains, holds: vec!["pre"], own, ..Frame::of(Family::Bridge, "nat") }
 }
 
 fn guard(number: usize) -> Frame {
@@ -47,7 +47,7 @@ fn guard(number: usize) -> Frame {
 }
 
 fn lead(number: usize) -> [Rule; 1] {
-    [rule(vec![Match::From(format!("port{number}"))], Verdict::Jump(format!("guard-{number}")), number)]
+    [rule(vec![Match::from(format!("port{number}"))], Verdict::Jump(format!("guard-{number}")), number)]
 }
 
 fn owned(network: &str, number: usize) -> Whose {
@@ -92,9 +92,9 @@ fn the_owner_is_beside_the_comment_and_nft_shows_what_it_would_have_written_itse
 fn ports_and_macs_compile_as_nft_compiles_them() {
     let (ours, theirs) = (Host::new(), Host::new());
     let rules = [
-        rule(vec![Match::From("p".into()), Match::SourceMac(mac(7))], Verdict::Drop, 1),
-        rule(vec![Match::From("fifteen-letters".into())], Verdict::Accept, 1),
-        rule(vec![Match::From("p".into()), Match::Source("10.0.0.2".parse().unwrap())], Verdict::Return, 1),
+        rule(vec![Match::from("p"), Match::SourceMac(mac(7))], Verdict::Drop, 1),
+        rule(vec![Match::from("fifteen-letters")], Verdict::Accept, 1),
+        rule(vec![Match::from("p"), Match::Source("10.0.0.2".parse().unwrap())], Verdict::Return, 1),
         rule(vec![Match::SourceMac(mac(7)), Match::Source("fd00::2".parse().unwrap())], Verdict::Drop, 1),
     ];
     ours.nftables().replace(&frame(vec![]), "guard 1", &rules).unwrap();
@@ -200,7 +200,7 @@ fn chains_of_an_earlier_name_go_when_others_take_their_place() {
     let host = Host::new();
     let (first, second) = (|wanted| chains("guard-1", 1, wanted), |wanted| chains("other-1", 1, wanted));
     let both = |one: bool| frame([first(one), second(!one)].concat());
-    let to = |name: &str| [rule(vec![Match::From("port1".into())], Verdict::Jump(name.to_owned()), 1)];
+    let to = |name: &str| [rule(vec![Match::from("port1")], Verdict::Jump(name.to_owned()), 1)];
     let nftables = host.nftables();
     nftables.replace(&both(true), owned("n1", 1), &to("guard-1")).unwrap();
     let before = nftables.replace(&both(false), owned("n1", 1), &to("other-1")).unwrap();

@@ -5,16 +5,14 @@ use cnikit_netfilter::*;
 pub(crate) fn frame() -> Frame {
     let hook = Hook { kind: HookKind::Nat, hook: HookPoint::Postrouting, priority: 100 };
     Frame {
-        family: Family::Inet,
-        table: "plugins_masquerade",
         table_comment: Some("Masquerading for plugins"),
         chains: vec![
             Chain { name: "masq_checks", comment: Some("Masquerade traffic from certain IPs"), hook: None },
             Chain { name: "postrouting", comment: None, hook: Some(hook) },
         ],
         fixed: vec![("postrouting", fixed())],
-        holds: "masq_checks",
-        own: vec![],
+        holds: vec!["masq_checks"],
+        ..Frame::of(Family::Inet, "plugins_masquerade")
     }
 }
 

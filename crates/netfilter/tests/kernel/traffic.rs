@@ -4,14 +4,14 @@ use crate::host::Host;
 use crate::scene::{frame, masquerade};
 
 /// A container behind a host, and a machine outside that knows the host only: no route leads back to the container.
-struct Net {
-    container: Host,
-    host: Host,
-    outside: Host,
+pub(crate) struct Net {
+    pub(crate) container: Host,
+    pub(crate) host: Host,
+    pub(crate) outside: Host,
 }
 
 impl Net {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let net = Self { container: Host::new(), host: Host::new(), outside: Host::new() };
         cable(&net.host, "inner", &net.container);
         cable(&net.host, "outer", &net.outside);

@@ -1,9 +1,9 @@
 //! Routes.
 
-use cnikit_netlink::{Family, Link, MAIN_TABLE, Netlink, Route};
+use cnikit_netlink::{Batch, Family, Link, MAIN_TABLE, Netlink, Route};
 use cnikit_netns::Netns;
 
-use crate::scene::{address, inside, ip, net, pair_up};
+use crate::scene::{address, inside, ip, net, pair_up, up};
 
 /// A link that is up, with an address of each family.
 #[expect(clippy::unwrap_used, reason = "a test whose scene cannot be set has failed")]
@@ -183,4 +183,23 @@ fn the_route_for_an_address_is_the_closest_one() {
         let found = netlink.route_for(address).unwrap().unwrap();
         assert_eq!((found.dst, found.index), (net(own), Some(near.index)));
     }
+}
+
+#[test]
+fn the_hosts_own_are_its_addresses_and_the_loopback_network() {
+    let (_netns, netlink, _) = routed();
+    let lo = netlink.find_link("lo").unwrap().unwrap();
+    let mut batch = Batch::new();
+    batch.set_link(lo.index, &up());
+    netlink.send(batch).unwrap();
+    let own = netlink.own_networks(Family::V4).unwrap();
+    assert!(own.contains(&net("10.1.0.2/32")) && own.contains(&net("127.0.0.0/8")), "{own:?}");
+    assert!(
+        !own.contains(&net("10.1.0.255/32"))
+            && !own.iter().any(|network| network.contains("10.1.0.1".parse().unwrap()))
+    );
+    // Any other address of IPv6 is taken a moment after it was given.
+    let own = netlink.own_networks(Family::V6).unwrap();
+    assert!(own.contains(&net("::1/128")), "{own:?}");
+    assert!(own.iter().all(|network| network.prefix() == 128), "{own:?}");
 }

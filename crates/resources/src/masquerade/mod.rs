@@ -6,9 +6,13 @@ mod nftables;
 use std::cell::Cell;
 use std::fmt;
 
-use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
+use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale, Together};
 use cnikit_skel::{Errors, Journal, Result, Tag, log};
 use ipnetwork::IpNetwork;
+
+use crate::backend::Backend;
+use crate::iptables::Opening;
+use crate::rules;
 
 /// Packets of these addresses to anywhere outside their network, multicast apart, are masqueraded.
 ///
@@ -18,20 +22,7 @@ pub struct Masquerade {
     addresses: Vec<IpNetwork>,
     backend: Backend,
     /// What programs have been reading since it was judged: it takes as long as to make the link, which is made meanwhile.
-    opening: Cell<Option<iptables::Opening>>,
-}
-
-/// What masquerade rules are written with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[doc(alias = "ipMasqBackend")]
-pub enum Backend {
-    /// iptables, where a mixed or downgraded node looks for them, if its programs are there and work; else nftables.
-    #[default]
-    Automatic,
-    /// The programs of iptables.
-    Iptables,
-    /// nftables, over netlink.
-    Nftables,
+    opening: Cell<Option<Opening>>,
 }
 
 /// DEL and GC remove what either backend wrote, whatever the configuration says by then.
@@ -66,23 +57,28 @@ impl Resource for Masquerade {
         made.map(|()| Made::nothing())
     }
 
+    fn restore(&self, scene: &Scene, journal: &mut Journal) -> Result<()> {
+        rules::restore(self, scene, journal)
+    }
+
+    fn join(&self, scene: &Scene, together: &mut Together) -> Result<bool> {
+        match self.backend {
+            Backend::Nftables => nftables::join(self, &scene.tag, together)?,
+            Backend::Automatic if nftables::has_any(&scene.tag)? => return Ok(false),
+            Backend::Iptables | Backend::Automatic => iptables::join(self, &scene.tag, together),
+        }
+        Ok(true)
+    }
+
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let standing = match self.backend {
-            Backend::Iptables => iptables::verify(self, &scene.tag)?,
-            Backend::Nftables => nftables::verify(self, &scene.tag)?,
-            Backend::Automatic => self.standing(&scene.tag)?,
-        };
+        let standing = self.backend.standing(
+            || nftables::verify(self, &scene.tag),
+            || iptables::verify(self, &scene.tag),
+            || Ok(iptables::usable()?.is_ok()),
+        )?;
         drifts.extend(standing.drifts.into_iter().map(|text| format!("masquerade: {text}")));
         Ok(())
     }
-}
-
-/// How one backend's rules compare with what is wanted.
-struct Standing {
-    /// Something of this attachment is there.
-    any: bool,
-    /// What is missing or different.
-    drifts: Vec<String>,
 }
 
 impl Masquerade {
@@ -90,41 +86,12 @@ impl Masquerade {
     pub fn of(addresses: Vec<IpNetwork>, backend: Backend) -> Masquerade {
         Masquerade { addresses, backend, opening: Cell::default() }
     }
-
-    /// What ADD chose may not be what it would choose today: whichever has something of this attachment is the one. In
-    /// nftables that is certain, while a chain of iptables may be there for another interface.
-    fn standing(&self, tag: &Tag) -> Result<Standing> {
-        let nftables = nftables::verify(self, tag);
-        if nftables.as_ref().is_ok_and(|standing| standing.any) {
-            return nftables;
-        }
-        let iptables = iptables::verify(self, tag)?;
-        if iptables.any {
-            return Ok(iptables);
-        }
-        if iptables::usable()?.is_err() {
-            nftables?;
-        }
-        let drift = "there are rules neither in iptables nor in nftables";
-        Ok(Standing { any: false, drifts: vec![drift.to_owned()] })
-    }
 }
 
 impl fmt::Display for Masquerade {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses: Vec<String> = self.addresses.iter().map(|one| one.ip().to_string()).collect();
         write!(f, "masquerade {} on the host ({})", addresses.join(", "), self.backend)
-    }
-}
-
-/// As a dry run says it.
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Automatic => "iptables where it works, else nftables",
-            Self::Iptables => "iptables",
-            Self::Nftables => "nftables",
-        })
     }
 }
 

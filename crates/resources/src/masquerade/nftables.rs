@@ -3,13 +3,14 @@
 use cnikit_netfilter::{
     Chain, Family, Frame, Hook, HookKind, HookPoint, LONGEST_COMMENT, Match, Nftables, Rule, Verdict, Whose,
 };
-use cnikit_plan::{Remains, Stale};
+use cnikit_plan::{Remains, Stale, Together};
 use cnikit_skel::{Journal, Result, Tag, log};
 use ipnetwork::IpNetwork;
 use sha2::{Digest, Sha512};
 
-use super::{Masquerade, Standing, network, rules_of};
+use super::{Masquerade, network, rules_of};
 use crate::alias::{cut, hex};
+use crate::backend::Standing;
 use crate::rules::replace;
 
 const CHECKS: &str = "masq_checks";
@@ -17,7 +18,16 @@ const POSTROUTING: &str = "postrouting";
 
 pub(super) fn ensure(masquerade: &Masquerade, tag: &Tag, journal: &mut Journal) -> Result<()> {
     let (whose, rules) = (Whose::from(&prefix(tag)), rules(masquerade, tag));
-    Ok(replace(&Nftables::here()?, (frame(), whose), &rules, (&rules_of(tag), journal))?)
+    replace(&Nftables::here()?, (frame(), whose), &rules, |_| Ok(()), (&rules_of(tag), journal))
+}
+
+pub(super) fn join(masquerade: &Masquerade, tag: &Tag, together: &mut Together) -> Result<()> {
+    together.add_rules(frame(), &prefix(tag), &rules(masquerade, tag), None)
+}
+
+/// Whether a tag has anything here.
+pub(super) fn has_any(tag: &Tag) -> Result<bool> {
+    Ok(!Nftables::here()?.rules(&frame(), &prefix(tag))?.is_empty())
 }
 
 pub(super) fn verify(masquerade: &Masquerade, tag: &Tag) -> Result<Standing> {
@@ -41,8 +51,6 @@ fn frame() -> Frame {
     let mut fixed: Vec<Rule> = ["224.0.0.0/4", "ff00::/8"].into_iter().filter_map(multicast).collect();
     fixed.push(rule(Vec::new(), Verdict::Goto(CHECKS.into())));
     Frame {
-        family: Family::Inet,
-        table: "cni_plugins_masquerade",
         table_comment: Some("Masquerading for plugins from github.com/containernetworking/plugins"),
         chains: vec![
             Chain {
@@ -57,8 +65,8 @@ fn frame() -> Frame {
             },
         ],
         fixed: vec![(POSTROUTING, fixed)],
-        holds: CHECKS,
-        own: Vec::new(),
+        holds: vec![CHECKS],
+        ..Frame::of(Family::Inet, "cni_plugins_masquerade")
     }
 }
 

@@ -354,9 +354,10 @@ fn is_chain(line: &str) -> bool {
     ruleset && !is_of_one(line) && SHARED.iter().any(|text| holds(line, text))
 }
 
-/// Is it about one attachment? Its rules match where a packet comes from.
+/// Is it about one attachment? Its rules match where a packet comes from; one that looks that up in a set is everybody's.
 fn is_of_one(line: &str) -> bool {
-    is_traced(line, "c-0") || line.contains(" saddr ") || line.contains("\tsaddr ")
+    let own = [" saddr ", "\tsaddr "].iter().any(|word| line.contains(word)) && !line.contains(" saddr @");
+    is_traced(line, "c-0") || own
 }
 
 /// The standard library learns in these eight bytes whether its child became a program. If it does not learn it, it waits

@@ -12,6 +12,7 @@ use super::Order;
 use super::disk::{Change, Disk, Written, written};
 use super::loss::{Loss, lost};
 use crate::host::{Container, Host};
+use crate::snapshot::Snapshot;
 use crate::subject::{Said, Subject, addresses, attachments};
 use crate::watch::{self, Call, Verdict};
 
@@ -46,6 +47,9 @@ const ROUNDS: usize = 2;
 
 /// More than any range of a subject has.
 const MOST: usize = 64;
+
+/// So many are tried of a plugin that gives no address.
+const ENOUGH: usize = 5;
 
 /// A host, and all that changed on its disk.
 pub(super) struct Node {
@@ -102,8 +106,11 @@ impl Recorder<'_> {
 pub(super) fn room(subject: &Subject) -> usize {
     let host = Host::new();
     let subject = subject.at(host.dir());
-    let added = |n: &usize| subject.call(&host, "ADD", &format!("c-{n}"), &host.container().path(), &[]).exit == 0;
-    let room = (0..MOST).take_while(added).count();
+    let add = |n: usize| subject.call(&host, "ADD", &format!("c-{n}"), &subject.container(&host).path(), &[]);
+    if addresses(&add(0).ok()).next().is_none() {
+        return ENOUGH;
+    }
+    let room = 1 + (1..MOST).take_while(|n| add(*n).exit == 0).count();
     assert!((4..MOST).contains(&room), "{room} find room: a range of 4 to {MOST} addresses is wanted");
     room
 }
@@ -146,9 +153,9 @@ impl Node {
     }
 
     fn watched(&mut self, verb: &str, id: &str, more: &[(&str, Value)], until: usize) -> i32 {
-        let mut conf = self.subject.conf.clone();
+        let container = self.subject.container(&self.host);
+        let mut conf = self.subject.conf_of(verb, &container.path());
         more.iter().for_each(|(key, value)| conf[*key] = value.clone());
-        let container = self.host.container();
         let env = self.subject.environment(verb, id, &container.path(), &[]);
         let (program, stdin) = (self.subject.bin.join(&self.subject.plugin), conf.to_string());
         let root = self.host.dir().to_owned();
@@ -194,12 +201,25 @@ impl Node {
     }
 }
 
+/// A container, and how it was before a chained plugin changed what others had made in it.
+struct Fresh {
+    container: Container,
+    inside: Option<Snapshot>,
+}
+
+impl Fresh {
+    fn of(subject: &Subject, host: &Host) -> Fresh {
+        let container = subject.container(host);
+        Fresh { inside: subject.after.as_ref().map(|_| Snapshot::inside(&container)), container }
+    }
+}
+
 /// A host after the boot.
 struct After<'a> {
     host: &'a Host,
     subject: &'a Subject,
     /// Who was added since: name, container, result.
-    live: Vec<(String, Container, Value)>,
+    live: Vec<(String, Fresh, Value)>,
     /// All that was said on standard error.
     said: &'a mut String,
 }
@@ -234,7 +254,7 @@ impl<'a> After<'a> {
     }
 
     fn call(&mut self, verb: &str, id: &str, netns: &str, more: &[(&str, Value)]) -> Said {
-        let mut conf = self.subject.conf.clone();
+        let mut conf = self.subject.conf_of(verb, netns);
         more.iter().for_each(|(key, value)| conf[*key] = value.clone());
         let env = [("CNI_LOG", "info")];
         let said = self.subject.call_raw(self.host, verb, id, netns, conf.to_string().as_bytes(), &env);
@@ -257,20 +277,20 @@ impl<'a> After<'a> {
     }
 
     fn adds(&mut self, id: &str) {
-        let container = self.host.container();
-        let said = self.call("ADD", id, &container.path(), &[]);
+        let fresh = Fresh::of(self.subject, self.host);
+        let said = self.call("ADD", id, &fresh.container.path(), &[]);
         assert_eq!(said.exit, 0, "ADD of {id}: {}", said.stdout);
-        self.live.push((id.to_owned(), container, said.json()));
+        self.live.push((id.to_owned(), fresh, said.json()));
     }
 
     /// Of a name that may be known: if that is refused, it is not for ever. A runtime deletes what it could not add, and tries
     /// again; where half of what a file said is lost, one DEL may find one part, and the next one the other.
     fn adds_again(&mut self, id: &str) {
-        let container = self.host.container();
+        let fresh = Fresh::of(self.subject, self.host);
         for _ in 0..ROUNDS {
-            let said = self.call("ADD", id, &container.path(), &[]);
+            let said = self.call("ADD", id, &fresh.container.path(), &[]);
             if said.exit == 0 {
-                return self.live.push((id.to_owned(), container, said.json()));
+                return self.live.push((id.to_owned(), fresh, said.json()));
             }
             self.dels(id);
         }
@@ -285,21 +305,25 @@ impl<'a> After<'a> {
     /// Each has addresses of its own, and they are still its.
     fn checks(&mut self) {
         let mut owners: BTreeMap<String, String> = BTreeMap::new();
-        for (id, container, result) in std::mem::take(&mut self.live) {
+        for (id, fresh, result) in std::mem::take(&mut self.live) {
             for address in addresses(&result) {
                 let other = owners.insert(address.to_owned(), id.clone());
                 assert_eq!(other, None, "{address} was given to {id} too");
             }
-            let said = self.call("CHECK", &id, &container.path(), &[("prevResult", result.clone())]);
+            let said = self.call("CHECK", &id, &fresh.container.path(), &[("prevResult", result.clone())]);
             assert_eq!(said.exit, 0, "CHECK of {id}: {}", said.stdout);
-            self.live.push((id, container, result));
+            self.live.push((id, fresh, result));
         }
     }
 
+    /// And what was lent is given back.
     fn all_go(&mut self) {
-        for (id, container, result) in std::mem::take(&mut self.live) {
+        for (id, Fresh { container, inside }, result) in std::mem::take(&mut self.live) {
             let said = self.call("DEL", &id, &container.path(), &[("prevResult", result)]);
             assert_eq!(said.exit, 0, "DEL of {id}: {}", said.stdout);
+            if let Some(before) = inside {
+                Snapshot::inside(&container).assert_unchanged_since(&before, &[], &format!("in {id} after its DEL"));
+            }
         }
     }
 }

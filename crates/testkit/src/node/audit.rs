@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Life, Node, Slot, Verb, told};
 use crate::crowd;
-use crate::snapshot::{HINTS, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::subject::{addresses, attachments};
 
 /// So many containers are looked at together.
@@ -114,7 +114,16 @@ impl Node {
         self.is_empty(slot);
     }
 
+    /// Or what others made in it is as it was.
     fn is_empty(&self, slot: &Slot) {
+        if let Some(before) = &slot.inside {
+            let after = Snapshot::inside(&slot.container);
+            let (came, went) = (after.added_since(before, &[]), before.added_since(&after, &[]));
+            if !(came.is_empty() && went.is_empty()) {
+                self.find(format!("not given back in the namespace of {}: came {came:?}, went {went:?}", slot.id));
+            }
+            return;
+        }
         let links = slot.container.try_sh("ip -o link").1;
         if links.lines().count() > 1 {
             self.find(format!("left in the namespace of {}: {links}", slot.id));
@@ -123,7 +132,7 @@ impl Node {
 
     /// What is on the host, once the kernel has cleared away what goes with its namespace.
     fn nothing_is_left(&self) {
-        if let Some(left) = Snapshot::settled(&self.host, &self.base, &HINTS) {
+        if let Some(left) = Snapshot::settled(&self.host, &self.base, self.crowd.but) {
             self.find(format!("on the host, when all are gone: {left}"));
         }
     }

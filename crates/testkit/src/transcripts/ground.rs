@@ -62,7 +62,7 @@ impl Ground {
     pub fn environment(&mut self, call: &Call) -> Vec<(String, String)> {
         if let Some(name) = call.namespace().filter(|name| !self.containers.contains_key(*name)) {
             let (container, path) = (self.host.container(), self.path(name));
-            self.after.iter().for_each(|after| drop(container.sh(&after.made)));
+            self.after.iter().for_each(|after| after.make(&self.host, &container));
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::os::unix::fs::symlink(container.path(), path).unwrap();
             self.containers.insert(name.to_owned(), container);

@@ -46,9 +46,7 @@ impl Replay<'_> {
                 self.ground.forget(name);
             }
         }
-        for add in scene.calls.iter().filter(|call| call.is("ADD")) {
-            self.step(&Step { call: add.lost(), killed_at: None });
-        }
+        scene.lost().for_each(|call| self.step(&Step { call, killed_at: None }));
         let left = scene.left(self.ground.came());
         assert!(left.is_empty(), "left {left:#?}");
     }

@@ -96,6 +96,17 @@ impl Scene {
         Scene { name: path.file_stem().unwrap().to_str().unwrap().to_owned(), calls }
     }
 
+    /// What a runtime that lost track sends of each attachment. It was refused when it was recorded, if the last DEL was that the
+    /// attachment had.
+    pub(super) fn lost(&self) -> impl Iterator<Item = Call> + '_ {
+        self.calls.iter().filter(|call| call.is("ADD")).map(|add| {
+            let is_its =
+                |call: &&Call| call.is("DEL") && call.plugin == add.plugin && call.attachment() == add.attachment();
+            let exit = self.calls.iter().rfind(is_its).map_or(0, |del| del.exit);
+            Call { exit, ..add.lost() }
+        })
+    }
+
     fn bridges(&self) -> BTreeSet<String> {
         self.calls.iter().filter_map(|call| Some(call.conf()["bridge"].as_str()?.to_owned())).collect()
     }

@@ -1,0 +1,67 @@
+//! Where a bus listens, as `DBUS_SYSTEM_BUS_ADDRESS` says it.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// A socket that a bus listens on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// A file.
+    Path(PathBuf),
+    /// A name that only a network namespace knows.
+    Abstract(Vec<u8>),
+}
+
+/// The addresses of a list that we can connect to, in its order: `unix:path=/run/bus,guid=0a;unix:abstract=bus`.
+///
+/// Those of other transports are passed over, as is what makes no sense; see the D-Bus specification, "Server Addresses".
+pub(crate) fn addresses(list: &str) -> Vec<Address> {
+    list.split(';').filter_map(address).collect()
+}
+
+fn address(text: &str) -> Option<Address> {
+    let pairs = text.strip_prefix("unix:")?.split(',');
+    pairs.filter_map(|pair| pair.split_once('=')).find_map(|(key, value)| match (key, unescaped(value)?) {
+        (_, value) if value.is_empty() || value.contains(&0) => None,
+        ("path", value) => Some(Address::Path(OsString::from_vec(value).into())),
+        ("abstract", value) => Some(Address::Abstract(value)),
+        _ => None,
+    })
+}
+
+/// The bytes of a value: what is not a letter, a digit or one of a few marks stands there as `%` and two digits.
+fn unescaped(value: &str) -> Option<Vec<u8>> {
+    let mut pieces = value.split('%');
+    let mut bytes = pieces.next()?.as_bytes().to_vec();
+    for piece in pieces {
+        let (digits, rest) = piece.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend(rest.as_bytes());
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(path: &str) -> Address {
+        Address::Path(path.into())
+    }
+
+    #[test]
+    fn what_we_can_connect_to_is_taken_in_order() {
+        let name = Address::Abstract(b"a bus".to_vec());
+        for (list, expected) in [
+            ("unix:path=/run/bus", vec![path("/run/bus")]),
+            ("unix:guid=0a,path=/run/a%20bus", vec![path("/run/a bus")]),
+            ("tcp:host=localhost,port=1;unix:abstract=a%20bus,guid=0a;unix:path=/b", vec![name, path("/b")]),
+            ("unix:tmpdir=/tmp;unixexec:path=ls;;unix:", vec![]),
+            ("unix:path=;unix:path=/a%00;unix:path=/a%2;unix:path=/a%zz", vec![]),
+            ("", vec![]),
+        ] {
+            assert_eq!(addresses(list), expected, "{list}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! A connection to a bus.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use cnikit_process::Deadline;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use crate::address::{Address, addresses};
+use crate::message::{self, Answer, Call, HEADER, Value};
+use crate::{Cause, Error, Result};
+
+/// Who we are is what the socket says: the method that needs no more than that, also in a user namespace.
+const AUTHENTICATION: &[u8] = b"\0AUTH EXTERNAL\r\nDATA\r\n";
+/// As long as a connection is waited for at once, again and again until the deadline: any number fits the system's clocks.
+const AT_ONCE: Duration = Duration::from_hours(1);
+/// The longest line of a bus before it takes messages.
+const LONGEST_LINE: usize = 16 << 10;
+/// The bus itself, as one who can be called.
+pub(crate) const BUS: &str = "org.freedesktop.DBus";
+const BUS_PATH: &str = "/org/freedesktop/DBus";
+
+/// Nothing is waited for longer than until the deadline, which is that of all that is done with it.
+#[derive(Debug)]
+pub(crate) struct Bus {
+    stream: UnixStream,
+    deadline: Deadline,
+    serial: u32,
+    /// What has come and is not read yet.
+    received: Vec<u8>,
+}
+
+impl Bus {
+    /// Connects to the first address of the list where a bus listens; `None` if none does.
+    pub(crate) fn connect(list: &str, deadline: Deadline) -> Result<Option<Self>> {
+        let failed = |error| Error::new(format!("connect to the bus at \"{list}\""), Cause::Socket(error));
+        let addresses = addresses(list);
+        if addresses.is_empty() {
+            return Err(failed(io::Error::new(
+                ErrorKind::InvalidInput,
+                "no unix:path= or unix:abstract= stands there",
+            )));
+        }
+        for address in &addresses {
+            match stream(address, deadline) {
+                Ok(stream) => {
+                    let mut bus = Self { stream, deadline, serial: 0, received: Vec::new() };
+                    bus.introduce().map_err(|error| error.during(format!("speak to the bus at \"{list}\"")))?;
+                    return Ok(Some(bus));
+                }
+                Err(error) if [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&error.kind()) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Asks the bus itself.
+    pub(crate) fn ask(&mut self, member: &str, arguments: &[&str]) -> Result<Value> {
+        self.call(&Call { destination: BUS, path: BUS_PATH, interface: BUS, member, arguments })
+    }
+
+    /// Calls somebody, and waits for the answer.
+    pub(crate) fn call(&mut self, call: &Call<'_>) -> Result<Value> {
+        self.try_call(call).map_err(|cause| Error::new(format!("call {} of {}", call.member, call.destination), cause))
+    }
+
+    fn try_call(&mut self, call: &Call<'_>) -> std::result::Result<Value, Cause> {
+        if let Some(text) = call.arguments.iter().find(|text| text.contains('\0')) {
+            return Err(Cause::Unreadable(format!("{text:?} holds a NUL, which no text of D-Bus may")));
+        }
+        self.serial += 1;
+        self.send(&call.encode(self.serial)).map_err(Cause::Socket)?;
+        loop {
+            let Answer { to, said } = self.answer()?;
+            if to == self.serial {
+                return said.map_err(|refusal| Cause::Refused { name: refusal.name, message: refusal.message });
+            }
+        }
+    }
+
+    /// Says who we are, and is given a name, without which nobody is called.
+    fn introduce(&mut self) -> Result<()> {
+        let mut told = || {
+            self.send(AUTHENTICATION).map_err(Cause::Socket)?;
+            for expected in ["DATA", "OK"] {
+                let line = self.line()?;
+                if line.split(' ').next() != Some(expected) {
+                    return Err(Cause::Unreadable(format!("it answered {line:?} to the question whether it knows us")));
+                }
+            }
+            self.send(b"BEGIN\r\n").map_err(Cause::Socket)
+        };
+        told().map_err(|cause| Error::new("introduce ourselves", cause))?;
+        self.ask("Hello", &[]).map(drop)
+    }
+
+    fn line(&mut self) -> std::result::Result<String, Cause> {
+        loop {
+            if let Some(end) = self.received.windows(2).position(|two| two == b"\r\n") {
+                let line = self.received.drain(..end + 2).collect::<Vec<u8>>();
+                return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
+            }
+            if self.received.len() > LONGEST_LINE {
+                return Err(Cause::Unreadable("what listens there is no bus: its line does not end".to_owned()));
+            }
+            self.receive().map_err(Cause::Socket)?;
+        }
+    }
+
+    /// The next message that is an answer.
+    fn answer(&mut self) -> std::result::Result<Answer, Cause> {
+        let unreadable = || Cause::Unreadable("what came is no message of D-Bus".to_owned());
+        loop {
+            if self.received.len() >= HEADER {
+                let length = message::length(&self.received).ok_or_else(unreadable)?;
+                if self.received.len() >= length {
+                    let message: Vec<u8> = self.received.drain(..length).collect();
+                    match message::answer(&message).map_err(|_| unreadable())? {
+                        Some(answer) => return Ok(answer),
+                        None => continue,
+                    }
+                }
+            }
+            self.receive().map_err(Cause::Socket)?;
+        }
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        let mut bytes = [0; 4096];
+        loop {
+            self.stream.set_read_timeout(left(self.deadline)?)?;
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the bus hung up")),
+                Ok(length) => {
+                    self.received.extend(&bytes[..length]);
+                    return Ok(());
+                }
+                Err(error) if passing(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.stream.set_write_timeout(left(self.deadline)?)?;
+            match self.stream.write(bytes) {
+                Ok(length) => bytes = &bytes[length..],
+                Err(error) if passing(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Interrupted, or the time is over, which is the deadline's to say.
+fn passing(error: &io::Error) -> bool {
+    [ErrorKind::Interrupted, ErrorKind::WouldBlock].contains(&error.kind())
+}
+
+/// What a socket may wait; `None` is for ever.
+fn left(deadline: Deadline) -> io::Result<Option<Duration>> {
+    match deadline.remaining() {
+        Some(left) if left.is_zero() => Err(ErrorKind::TimedOut.into()),
+        left => Ok(left.map(|left| left.max(Duration::from_millis(1)))),
+    }
+}
+
+/// A socket that is connected. Where as many wait already as may, it waits with them.
+fn stream(address: &Address, deadline: Deadline) -> io::Result<UnixStream> {
+    let address = match address {
+        Address::Path(path) => UnixAddr::new(path)?,
+        Address::Abstract(name) => UnixAddr::new_abstract(name)?,
+    };
+    let stream = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    loop {
+        left(deadline)?;
+        let patience = deadline.at_most(AT_ONCE).poll_timeout_ms().max(1);
+        setsockopt(&stream, sockopt::SendTimeout, &TimeVal::milliseconds(patience.into()))?;
+        match connect(stream.as_raw_fd(), &address).map_err(io::Error::from) {
+            Err(error) if passing(&error) => {}
+            connected => return connected.map(|()| UnixStream::from(stream)),
+        }
+    }
+}

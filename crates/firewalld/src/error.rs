@@ -1,0 +1,121 @@
+//! What went wrong, and what helps.
+
+use std::fmt;
+use std::io;
+
+/// A failed operation: the deed, why it failed, and what can be done about it.
+#[derive(Debug)]
+pub struct Error {
+    /// What was tried, as words: `add the source 10.0.0.2/32 to zone "trusted" of firewalld`.
+    pub operation: String,
+    /// Why it failed.
+    pub cause: Cause,
+}
+
+/// Why something failed.
+#[derive(Debug)]
+pub enum Cause {
+    /// The socket of the bus failed us; `TimedOut` if nothing came before the deadline.
+    Socket(io::Error),
+    /// The bus, or firewalld, answered with an error.
+    Refused {
+        /// `org.fedoraproject.FirewallD1.Exception`.
+        name: String,
+        /// `INVALID_ZONE: nope`.
+        message: String,
+    },
+    /// The source belongs to another zone, and can be in one only.
+    InZone(String),
+    /// What came is no answer in the language of D-Bus, or what was to be sent cannot be said in it.
+    Unreadable(String),
+}
+
+/// What the functions of this crate return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What helps, by a word of the error's name or of its message; the first that fits.
+const REMEDIES: [(&str, &str); 5] = [
+    (
+        "INVALID_ZONE",
+        "`firewall-cmd --get-zones` lists those there are, `firewall-cmd --permanent --new-zone` adds one",
+    ),
+    ("NameHasNoOwner", "firewalld does not run: start it, or choose another backend"),
+    ("ServiceUnknown", "firewalld does not run: start it, or choose another backend"),
+    ("NoReply", "firewalld ended meanwhile: look at its log, and try again"),
+    ("AccessDenied", "the policy of the bus lets only some talk to firewalld: run as root"),
+];
+
+impl Error {
+    pub(crate) fn new(operation: impl Into<String>, cause: Cause) -> Self {
+        Self { operation: operation.into(), cause }
+    }
+
+    /// The same trouble, told in the words of whoever knows what it was for.
+    #[must_use]
+    pub(crate) fn during(self, operation: impl Into<String>) -> Self {
+        Self { operation: operation.into(), ..self }
+    }
+
+    /// Whether firewalld does not run.
+    pub fn is_absent(&self) -> bool {
+        self.is_named("NameHasNoOwner") || self.is_named("ServiceUnknown")
+    }
+
+    /// Whether it was waited for in vain.
+    pub fn timed_out(&self) -> bool {
+        matches!(&self.cause, Cause::Socket(error) if error.kind() == io::ErrorKind::TimedOut)
+    }
+
+    /// Whether it is an error of the bus's own of this name.
+    fn is_named(&self, word: &str) -> bool {
+        matches!(&self.cause, Cause::Refused { name, .. } if name.strip_prefix("org.freedesktop.DBus.Error.") == Some(word))
+    }
+
+    /// Whether it is an exception of firewalld's, whose messages begin with a code.
+    pub(crate) fn is_exception(&self, codes: &[&str]) -> bool {
+        matches!(&self.cause, Cause::Refused { message, .. }
+            if codes.contains(&message.split(':').next().unwrap_or_default().trim()))
+    }
+
+    fn remedy(&self) -> Option<String> {
+        match &self.cause {
+            Cause::Refused { name, message } => {
+                let fits = |(word, _): &&(&str, &str)| name.ends_with(word) || message.starts_with(word);
+                REMEDIES.iter().find(fits).map(|(_, remedy)| (*remedy).to_owned())
+            }
+            Cause::Socket(error) if error.kind() == io::ErrorKind::TimedOut => {
+                Some("see whether firewalld and the bus do anything else, and try again".to_owned())
+            }
+            Cause::InZone(zone) => {
+                Some(format!("remove it with `firewall-cmd --zone={zone} --remove-source`, or use zone {zone}"))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.operation)?;
+        match &self.cause {
+            Cause::Socket(error) if error.kind() == io::ErrorKind::TimedOut => write!(f, "no answer in time")?,
+            Cause::Socket(error) => write!(f, "{error}")?,
+            Cause::Refused { name, message } => write!(f, "{message} ({name})")?,
+            Cause::InZone(zone) => write!(f, "it belongs to zone \"{zone}\"")?,
+            Cause::Unreadable(why) => write!(f, "{why}")?,
+        }
+        match self.remedy() {
+            Some(remedy) => write!(f, "; {remedy}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.cause {
+            Cause::Socket(error) => Some(error),
+            _ => None,
+        }
+    }
+}

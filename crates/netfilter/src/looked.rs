@@ -1,0 +1,42 @@
+//! What stands before a change.
+
+use crate::Result;
+use crate::found::Found;
+use crate::frame::Frame;
+use crate::nftables::Nftables;
+use crate::set::Element;
+use crate::whose::Whose;
+
+/// What stands before an owner's rules are replaced: whoever looks at it may still refuse the change.
+pub struct Looked<'a> {
+    pub(crate) nftables: &'a Nftables,
+    pub(crate) frame: &'a Frame,
+    pub(crate) whose: &'a Whose,
+    pub(crate) before: &'a [Found],
+    /// The keys of the rules that are to be, as far as some rule may have them already; none as long as many are taken for free.
+    pub(crate) taken: &'a [Element],
+}
+
+impl Looked<'_> {
+    /// The rules of this owner, for [`Nftables::put_back`].
+    pub fn before(&self) -> &[Found] {
+        self.before
+    }
+
+    /// The rules of others that have a key in this index that a rule has too that is to be. Only where the set has one are
+    /// the rules looked at. Many keys are taken for free at first: whoever judges is asked again if one is not.
+    ///
+    /// # Errors
+    /// The frame has no index of this name; the kernel's.
+    pub fn rivals(&self, set: &str) -> Result<Vec<Found>> {
+        let place = self.frame.index_of(set)?;
+        let taken = || self.taken.iter().filter(|element| element.index == place);
+        if taken().next().is_none() {
+            return Ok(Vec::new());
+        }
+        let mut found =
+            self.nftables.rules_with(self.frame, place, |key| taken().any(|element| element.key == *key))?;
+        found.retain(|found| !self.whose.is_of(found));
+        Ok(found)
+    }
+}

@@ -1,0 +1,78 @@
+//! What rules of the packet filter are written with.
+
+use std::fmt;
+
+use cnikit_skel::Result;
+
+/// What rules are written with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "ipMasqBackend")]
+pub enum Backend {
+    /// iptables, where a mixed or downgraded node looks for them, if its programs are there and work; else nftables.
+    #[default]
+    Automatic,
+    /// The programs of iptables.
+    Iptables,
+    /// nftables, over netlink.
+    Nftables,
+}
+
+impl Backend {
+    /// How its rules compare with what is wanted; of a choice by itself see [`Standing::of_either`].
+    pub(crate) fn standing(
+        self,
+        nftables: impl FnOnce() -> Result<Standing>,
+        iptables: impl FnOnce() -> Result<Standing>,
+        usable: impl FnOnce() -> Result<bool>,
+    ) -> Result<Standing> {
+        match self {
+            Self::Iptables => iptables(),
+            Self::Nftables => nftables(),
+            Self::Automatic => Standing::of_either(nftables(), iptables, usable),
+        }
+    }
+}
+
+/// As a dry run says it.
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Automatic => "iptables where it works, else nftables",
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+        })
+    }
+}
+
+/// How one backend's rules compare with what is wanted.
+#[derive(Default)]
+pub(crate) struct Standing {
+    /// Something of this attachment is there.
+    pub(crate) any: bool,
+    /// What is missing or different.
+    pub(crate) drifts: Vec<String>,
+}
+
+impl Standing {
+    /// Of the backend that has something of this attachment, for what ADD chose may not be what it would choose today. In
+    /// nftables that is certain, while a chain of iptables may be there for another interface. Where neither has, `usable`
+    /// says whether iptables could.
+    pub(crate) fn of_either(
+        nftables: Result<Standing>,
+        iptables: impl FnOnce() -> Result<Standing>,
+        usable: impl FnOnce() -> Result<bool>,
+    ) -> Result<Standing> {
+        if nftables.as_ref().is_ok_and(|standing| standing.any) {
+            return nftables;
+        }
+        let iptables = iptables()?;
+        if iptables.any {
+            return Ok(iptables);
+        }
+        if !usable()? {
+            nftables?;
+        }
+        let drift = "there are rules neither in iptables nor in nftables";
+        Ok(Standing { any: false, drifts: vec![drift.to_owned()] })
+    }
+}

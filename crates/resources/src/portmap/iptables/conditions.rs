@@ -1,0 +1,245 @@
+//! Further matches of a container's entries, in words of iptables(8).
+
+use cnikit_netfilter::iptables::IpVersion;
+use cnikit_skel::{Error, Result};
+use ipnetwork::IpNetwork;
+
+use super::super::PortMap;
+
+/// Options that iptables-save writes before the protocol, in its order, each with its other names.
+const BEFORE: [(&str, &[&str]); 4] = [
+    ("-s", &["--source", "--src"]),
+    ("-d", &["--destination", "--dst"]),
+    ("-i", &["--in-interface"]),
+    ("-o", &["--out-interface"]),
+];
+
+/// Options of one letter that match and do nothing else.
+const SHORT: [&str; 6] = ["-s", "-d", "-i", "-o", "-m", "-f"];
+
+/// Options that would make another rule of it, or none. iptables takes the beginning of such a word for the whole.
+const LONG: [&str; 5] = ["--jump", "--goto", "--table", "--protocol", "--proto"];
+
+/// Commands, in words that are no beginning of anything that matches.
+const COMMANDS: [&str; 12] = [
+    "--append",
+    "--delete",
+    "--insert",
+    "--replace",
+    "--list",
+    "--list-rules",
+    "--flush",
+    "--zero",
+    "--new-chain",
+    "--delete-chain",
+    "--rename-chain",
+    "--policy",
+];
+
+/// The words for this version.
+pub(super) fn of(portmap: &PortMap, version: IpVersion) -> &[String] {
+    match version {
+        IpVersion::V4 => &portmap.conditions_v4,
+        IpVersion::V6 => &portmap.conditions_v6,
+    }
+}
+
+/// Refuses words that do more than match, and what is not in words of iptables.
+pub(super) fn judge(words: &[String], version: IpVersion) -> Result<()> {
+    let key = match version {
+        IpVersion::V4 => "conditionsV4",
+        IpVersion::V6 => "conditionsV6",
+    };
+    let refused = |word: &String, why: &str| {
+        let remedy = "give matches alone, each word an element of its own: [\"!\", \"-i\", \"eth1\"]";
+        Err(Error::config(format!("{key}: {word:?} {why}")).remedy(remedy))
+    };
+    if let Some(first) = words.first().filter(|first| !first.starts_with(['-', '!'])) {
+        return refused(first, "begins no match of iptables");
+    }
+    for word in words {
+        if word.is_empty() || word.contains(char::is_control) {
+            return refused(word, "cannot be a word of a rule");
+        } else if is_more_than_a_match(word) {
+            return refused(
+                word,
+                "is no match: the table, the chain, the protocol and what happens are portmap's to say",
+            );
+        }
+    }
+    let one = |value: &&String| value.parse::<IpNetwork>().is_ok_and(|one| one.is_ipv4() == (version == IpVersion::V4));
+    match ends(words).iter().find(|value| !one(value)) {
+        Some(value) => {
+            let text = format!("{key}: {value:?} is neither an address nor a network of {}", family(version));
+            let remedy = "iptables makes several rules of a list or of a name: give one address or network, \
+                          for several a match that takes them, as iprange or set";
+            Err(Error::config(text).remedy(remedy))
+        }
+        None => Ok(()),
+    }
+}
+
+fn family(version: IpVersion) -> &'static str {
+    match version {
+        IpVersion::V4 => "IPv4",
+        IpVersion::V6 => "IPv6",
+    }
+}
+
+/// Where packets have to come from or go to, in whichever way it is written.
+fn ends(words: &[String]) -> Vec<String> {
+    let mut words = words.iter();
+    let mut ends = Vec::new();
+    while let Some(word) = words.next() {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) if name.starts_with("--") => (name, Some(value)),
+            _ if word.starts_with("-s") || word.starts_with("-d") => {
+                let (name, value) = word.split_at(2);
+                (name, Some(value).filter(|value| !value.is_empty()))
+            }
+            _ => (word.as_str(), None),
+        };
+        if ["-s", "-d"].contains(&name) || is_end(name) {
+            ends.extend(value.map(str::to_owned).or_else(|| words.next().cloned()));
+        }
+    }
+    ends
+}
+
+/// iptables takes the beginning of such a word for the whole.
+fn is_end(name: &str) -> bool {
+    name.len() > 2 && BEFORE[..2].iter().flat_map(|(_, names)| *names).any(|long| long.starts_with(name))
+}
+
+fn is_more_than_a_match(word: &str) -> bool {
+    match word.split_once('=').map_or(word, |(name, _)| name) {
+        "--" => true,
+        name if name.starts_with("--") => LONG.iter().any(|long| long.starts_with(name)) || COMMANDS.contains(&name),
+        name if name.starts_with('-') && !name[1..].starts_with(|next: char| next.is_ascii_digit()) => {
+            !SHORT.iter().any(|short| name.starts_with(short))
+        }
+        _ => false,
+    }
+}
+
+/// The words as iptables-save would have them, as far as that can be told: those that it writes before the protocol, and
+/// those behind.
+pub(super) fn as_saved(words: &[String]) -> (Vec<String>, Vec<String>) {
+    let (mut before, mut behind) = (vec![Vec::new(); BEFORE.len()], Vec::new());
+    let mut rest = words.iter().peekable();
+    while let Some(word) = rest.next() {
+        let negated = word == "!" && rest.peek().is_some_and(|next| known(next).is_some());
+        let option = if negated { rest.next().unwrap_or(word) } else { word };
+        match known(option) {
+            Some(place) => {
+                let negation = negated.then(|| "!".to_owned());
+                let value = rest.next().map(|value| network(value));
+                before[place].extend(negation.into_iter().chain([BEFORE[place].0.to_owned()]).chain(value));
+            }
+            None => behind.push(word.clone()),
+        }
+    }
+    (before.concat(), behind)
+}
+
+fn known(word: &str) -> Option<usize> {
+    BEFORE.iter().position(|(option, names)| *option == word || names.contains(&word))
+}
+
+/// Addresses with their prefix, anything else as it is.
+fn network(value: &str) -> String {
+    match value.parse::<IpNetwork>() {
+        Ok(network) => format!("{}/{}", network.network(), network.prefix()),
+        Err(_) => value.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn matches_are_taken() {
+        for line in [
+            "-s 10.0.0.0/8",
+            "! -i eth1 -d 192.0.2.1",
+            "-m conntrack --ctstate NEW",
+            "-m policy --pol ipsec --dir in",
+            "-m recent --set",
+            "-m statistic --mode random --probability 0.5",
+            "-m set --match-set jumpers src",
+            "--source 10.0.0.1 -m comment --comment it's",
+            "-ieth0",
+            "-m ttl --ttl-gt -1",
+            "-s10.0.0.0/8 --destination=10.0.0.1",
+            "-s 10.0.0.0/255.0.0.0",
+            "-m iprange --src-range 10.0.0.1-10.0.0.9",
+            "-m multiport --source-ports 1,2",
+        ] {
+            assert_eq!(judge(&words(line), IpVersion::V4), Ok(()), "{line}");
+        }
+        assert_eq!(judge(&[], IpVersion::V4), Ok(()));
+    }
+
+    #[test]
+    fn whatever_is_more_than_a_match_is_refused_by_its_word_and_key() {
+        for line in [
+            "-j ACCEPT",
+            "-jACCEPT",
+            "--jump ACCEPT",
+            "--jum ACCEPT",
+            "--j=ACCEPT",
+            "-g X",
+            "--goto X",
+            "-t filter",
+            "--tab filter",
+            "-A INPUT",
+            "-D INPUT",
+            "-F",
+            "--flush",
+            "-p tcp",
+            "--proto tcp",
+            "-w",
+            "-c 1 1",
+            "--",
+            "-s 10.0.0.1 -j DROP",
+        ] {
+            let text = judge(&words(line), IpVersion::V6).unwrap_err().to_string();
+            assert!(text.contains("conditionsV6: \"-") && text.contains("is no match"), "{line}: {text}");
+        }
+        for word in ["", "-m\nCOMMIT", "-s\u{0}", "ip saddr 10.0.0.1"] {
+            assert!(judge(&[word.to_owned()], IpVersion::V4).is_err(), "{word:?}");
+        }
+    }
+
+    #[test]
+    fn what_iptables_would_make_several_rules_of_is_refused() {
+        for line in [
+            "-s 10.0.0.1,10.0.0.2",
+            "! -d 10.0.0.1,10.0.0.2",
+            "-s10.0.0.1,10.0.0.2",
+            "-i eth1 --source=10.0.0.1,10.0.0.2",
+            "--dest localhost",
+            "--src node.example",
+            "-s fd00::1",
+        ] {
+            let error = judge(&words(line), IpVersion::V4).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("conditionsV4: ") && text.contains("neither an address nor"), "{line}: {text}");
+            assert!(text.contains("iprange"), "{line}: {text}");
+        }
+        assert_eq!(judge(&words("-s fd00::1"), IpVersion::V6), Ok(()));
+    }
+
+    #[test]
+    fn words_are_put_where_iptables_save_puts_them() {
+        let saved = as_saved(&words("-m mark --mark 0x1 ! --in-interface eth9 --src 10.9.1.1/16 ! -d 10.0.0.1"));
+        assert_eq!(saved, (words("-s 10.9.0.0/16 ! -d 10.0.0.1/32 ! -i eth9"), words("-m mark --mark 0x1")));
+        assert_eq!(as_saved(&[]), (Vec::new(), Vec::new()));
+        assert_eq!(as_saved(&words("-m mark ! --mark 0x1")).1, words("-m mark ! --mark 0x1"));
+    }
+}

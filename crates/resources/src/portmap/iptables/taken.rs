@@ -1,0 +1,83 @@
+//! A port of the host that another container has already.
+
+use cnikit_netfilter::iptables::{IpVersion, Rule, Table};
+use cnikit_netfilter::{Family, Frame, Nftables};
+use cnikit_skel::{Result, Tag};
+
+use super::super::{Held, Mapping, PortMap, Protocol, taken};
+use super::share::{leads_to, named};
+use super::shared::ENTRIES;
+use super::{PLACE, conditions, own};
+
+/// Refuses mappings whose port leads elsewhere, or says that it goes on leading there.
+pub(super) fn judge(portmap: &PortMap, version: IpVersion, tag: &Tag, table: &Table) -> Result<()> {
+    let (before, behind) = conditions::as_saved(conditions::of(portmap, version));
+    let conditions: Vec<String> = before.into_iter().chain(behind).collect();
+    let rules = |chain: &str| Ok(table.rules(chain).cloned().collect());
+    let held = elsewhere(portmap, version, tag, (&conditions, rules))?;
+    held.iter().try_for_each(|(mapping, holder)| taken(portmap, mapping, holder))
+}
+
+/// What leads to other containers by rules that iptables' programs have in `nf_tables`, for whoever writes others: only the
+/// kernel is asked. What the legacy half has it tells nobody but its own programs.
+pub(in super::super) fn standing(portmap: &PortMap, tag: &Tag) -> Result<Vec<Held>> {
+    let Some(nftables) = Nftables::if_any()? else { return Ok(Vec::new()) };
+    let mut held = Vec::new();
+    for version in super::versions(portmap) {
+        let family = match version {
+            IpVersion::V4 => Family::Ip,
+            IpVersion::V6 => Family::Ip6,
+        };
+        let table = Frame::of(family, PLACE.table);
+        let rules = |chain: &str| Ok(nftables.rules_of_iptables(&table, chain)?);
+        held.extend(elsewhere(portmap, version, tag, (conditions::of(portmap, version), rules))?);
+    }
+    Ok(held)
+}
+
+/// By other containers. Entries under different conditions are for different connections, and a container that is in two
+/// networks, or twice in one, is the same one behind either.
+fn elsewhere(
+    portmap: &PortMap,
+    version: IpVersion,
+    tag: &Tag,
+    (conditions, rules_of): (&[String], impl Fn(&str) -> Result<Vec<Rule>>),
+) -> Result<Vec<Held>> {
+    let Some(target) = own(portmap, version).first().copied() else { return Ok(Vec::new()) };
+    let wanted: Vec<&Mapping> = portmap.mappings.iter().filter(|one| one.leads_to(target).is_some()).collect();
+    let mut held = Vec::new();
+    for entry in rules_of(ENTRIES)?.iter().filter(|entry| !leads_to(entry, tag) && may_meet(entry, conditions)) {
+        let listed = entry.ports().unwrap_or_default();
+        let is_listed =
+            |one: &Mapping| entry.protocol_name() == Some(&one.protocol.to_string()) && listed.contains(&one.host_port);
+        if !wanted.iter().any(|one| is_listed(one)) {
+            continue;
+        }
+        let chain = entry.target().unwrap_or_default();
+        let leads: Vec<Mapping> = rules_of(chain)?.iter().filter_map(said).collect();
+        let met = wanted.iter().filter(|one| is_listed(one) && leads.iter().any(|other| one.meets(other)));
+        let holder = named(entry).map_or_else(
+            || format!("chain {chain} ({version})"),
+            |(network, container)| format!("container {container:?} of network {network:?} ({version})"),
+        );
+        held.extend(met.map(|&one| (one.clone(), holder.clone())));
+    }
+    Ok(held)
+}
+
+fn may_meet(entry: &Rule, conditions: &[String]) -> bool {
+    let (Some(protocol), Some(ports)) = (entry.protocol_name(), entry.ports()) else { return true };
+    let plain = Rule::any().protocol(protocol).commented(entry.comment().unwrap_or_default()).destination_ports(&ports);
+    let theirs = entry.words_beyond(&plain.jump(entry.target().unwrap_or_default())).unwrap_or_default();
+    theirs.is_empty() || conditions.is_empty() || theirs == conditions
+}
+
+/// What a rule maps, if it does.
+pub(super) fn said(rule: &Rule) -> Option<Mapping> {
+    Some(Mapping {
+        host_port: rule.port()?,
+        container_port: rule.leads_to()?.port(),
+        protocol: Protocol::named(rule.protocol_name()?)?,
+        host_address: rule.destination_address(),
+    })
+}

@@ -1,0 +1,405 @@
+//! Ports of the host that lead to ports of the container.
+
+mod iptables;
+mod nftables;
+
+use std::cell::Cell;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+pub use cnikit_netfilter::Protocol;
+use cnikit_netfilter::{Conntrack, Flows};
+use cnikit_netlink::Netlink;
+use cnikit_netns::{Inside, sysctl};
+use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale, Together};
+use cnikit_skel::{Error, Errors, Journal, Result, Tag, log};
+use ipnetwork::IpNetwork;
+
+use crate::Backend;
+use crate::backend::Standing;
+use crate::iptables::OpeningAlone;
+use crate::rules;
+
+/// Ports of the host that lead to ports of the container.
+#[derive(Clone, Debug)]
+#[doc(alias = "portMappings")]
+pub struct PortMap {
+    /// In the order in which they were asked for.
+    pub mappings: Vec<Mapping>,
+    /// The container's addresses with their prefixes. Of each family the first is where connections go.
+    pub addresses: Vec<IpNetwork>,
+    /// Whose connections leave under the host's address.
+    pub masquerades: Masquerades,
+    /// How iptables marks what is to be masqueraded.
+    pub mark: Mark,
+    /// Further matches of this container's rules, in the words of the backend, for IPv4.
+    pub conditions_v4: Vec<String>,
+    /// The same for IPv6.
+    pub conditions_v6: Vec<String>,
+    /// What the rules are written with.
+    pub backend: Backend,
+    /// What happens when a port of the host leads to another container already.
+    pub taken: Taken,
+}
+
+/// One port of the host, and where it leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The port of the host, not 0.
+    pub host_port: u16,
+    /// The container's port, not 0.
+    pub container_port: u16,
+    /// The protocol that both are of.
+    pub protocol: Protocol,
+    /// The one address of the host that is meant; absent: every address of the host.
+    #[doc(alias = "hostIP")]
+    pub host_address: Option<IpAddr>,
+}
+
+/// Whose connections to a published port leave under the host's address, so that the answers come back by the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "snat")]
+#[doc(alias = "masqAll")]
+pub enum Masquerades {
+    /// Nobody's; the host's own loopback cannot reach the port then.
+    Nothing,
+    /// The container's own, and those from the host's loopback.
+    Hairpin,
+    /// Everybody's.
+    All,
+}
+
+/// How iptables marks what is to be masqueraded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// This bit of the packet's mark, 0 to 31.
+    #[doc(alias = "markMasqBit")]
+    Bit(u8),
+    /// A chain of somebody else's that sets the mark, and masquerades what bears it.
+    #[doc(alias = "externalSetMarkChain")]
+    Chain(String),
+}
+
+/// What happens when a port of the host leads to another container already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Taken {
+    /// The ADD fails, and its error names the other.
+    #[default]
+    Refused,
+    /// It goes on leading there.
+    FirstWins,
+}
+
+impl Mapping {
+    /// Whether a connection to this address of the host could be meant.
+    pub fn is_for(&self, host: IpAddr) -> bool {
+        let every = |own: IpAddr| own.is_unspecified() && own.is_ipv4() == host.is_ipv4();
+        self.host_address.is_none_or(|own| own == host || every(own))
+    }
+
+    /// Whether a connection to one port could be meant by both.
+    pub fn meets(&self, other: &Mapping) -> bool {
+        let one = |one: &Mapping, other: &Mapping| other.host_address.is_none_or(|host| one.is_for(host));
+        (self.host_port, self.protocol) == (other.host_port, other.protocol) && (one(self, other) || one(other, self))
+    }
+
+    /// Where it leads when the container has this address; `None` if it is for another family.
+    pub fn leads_to(&self, address: IpAddr) -> Option<SocketAddr> {
+        let fits = self.host_address.is_none_or(|host| host.is_ipv4() == address.is_ipv4());
+        fits.then(|| SocketAddr::new(address, self.container_port))
+    }
+
+    /// What the kernel remembers of it, where it led there.
+    fn flows_to(&self, target: SocketAddr) -> Flows {
+        let address = self.host_address.filter(|host| !host.is_unspecified());
+        Flows { protocol: self.protocol.number(), port: self.host_port, address, target }
+    }
+}
+
+/// As people write it: `tcp 192.0.2.1:8080 to 80`.
+impl fmt::Display for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mapping { host_port, container_port, protocol, host_address } = self;
+        match host_address {
+            Some(address) => write!(f, "{protocol} {} to {container_port}", SocketAddr::new(*address, *host_port)),
+            None => write!(f, "{protocol} {host_port} to {container_port}"),
+        }
+    }
+}
+
+/// Port mappings as a step of an ADD: what is wanted, and what programs have been reading since it was judged.
+pub struct PublishedPorts {
+    map: PortMap,
+    opening: Cell<Option<OpeningAlone>>,
+}
+
+/// DEL and GC remove what either backend wrote, whatever the configuration says by then.
+pub const KIND: Kind = Kind { name: "port mappings", release, sweep, outlives_link: true };
+
+/// A mapping whose port leads to somebody else, and to whom.
+type Held = (Mapping, String);
+
+/// What one backend's rules are to be beside those of the other one. Of rules for one port in both, those are asked first whose
+/// table is the younger, whoever came first: so what leads elsewhere by the other's has none.
+struct Beside {
+    verify: fn(&PortMap, &Tag) -> Result<Standing>,
+    /// What the other one leads elsewhere. No program is started to find that out.
+    elsewhere: fn(&PortMap, &Tag) -> Result<Vec<Held>>,
+}
+
+const IPTABLES: Beside = Beside { verify: iptables::verify, elsewhere: nftables::elsewhere };
+const NFTABLES: Beside = Beside { verify: nftables::verify, elsewhere: iptables::elsewhere };
+
+impl Beside {
+    /// The mappings that have rules; refuses those that lead elsewhere, unless the first wins.
+    fn beside(&self, map: &PortMap, tag: &Tag) -> Result<PortMap> {
+        let held = (self.elsewhere)(map, tag)?;
+        held.iter().try_for_each(|(mapping, holder)| taken(map, mapping, holder))?;
+        Ok(map.without(&held))
+    }
+
+    fn standing(&self, map: &PortMap, tag: &Tag) -> Result<Standing> {
+        let standing = (self.verify)(map, tag)?;
+        if standing.drifts.is_empty() || map.taken == Taken::Refused {
+            return Ok(standing);
+        }
+        match map.without(&(self.elsewhere)(map, tag)?) {
+            less if less.mappings.len() == map.mappings.len() => Ok(standing),
+            less if less.mappings.is_empty() => Ok(Standing { any: true, drifts: Vec::new() }),
+            less => (self.verify)(&less, tag),
+        }
+    }
+}
+
+impl Resource for PublishedPorts {
+    fn kind(&self) -> Kind {
+        KIND
+    }
+
+    fn judge(&self, _scene: &Scene) -> Result<()> {
+        if self.map.backend == Backend::Nftables {
+            return nftables::judge(&self.map);
+        }
+        iptables::judge(&self.map)?;
+        self.opening.set(Some(iptables::begin_open(&self.map)?));
+        Ok(())
+    }
+
+    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
+        let map = &self.written(&scene.tag, journal)?;
+        map.let_in(scene.host()?)?;
+        Ok(Made::nothing())
+    }
+
+    fn restore(&self, scene: &Scene, journal: &mut Journal) -> Result<()> {
+        rules::restore(self, scene, journal)
+    }
+
+    /// Not where a port leads elsewhere by the other backend: that is judged by itself.
+    fn join(&self, scene: &Scene, together: &mut Together) -> Result<bool> {
+        let (map, tag) = (&self.map, &scene.tag);
+        let by_nftables = match map.backend {
+            Backend::Automatic if nftables::has_any(map, tag)? => return Ok(false),
+            backend => backend == Backend::Nftables,
+        };
+        let beside = if by_nftables { NFTABLES } else { IPTABLES };
+        if !(beside.elsewhere)(map, tag)?.is_empty() {
+            return Ok(false);
+        }
+        if by_nftables { nftables::join(map, tag, together) } else { iptables::join(map, tag, together) }
+    }
+
+    fn joined(&self, scene: &Scene, made: bool, _journal: &mut Journal) -> Result<()> {
+        let mut drifts = Drifts::default();
+        self.map.verify_localnet(scene.host()?, &mut drifts)?;
+        if made || !drifts.texts().is_empty() { self.map.let_in(scene.host()?) } else { Ok(()) }
+    }
+
+    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+        let standing = self.map.backend.standing(
+            || NFTABLES.standing(&self.map, &scene.tag),
+            || IPTABLES.standing(&self.map, &scene.tag),
+            || Ok(iptables::usable()?.is_ok()),
+        )?;
+        drifts.extend(standing.drifts.into_iter().map(|text| format!("port mappings: {text}")));
+        self.map.verify_localnet(scene.host()?, drifts)
+    }
+}
+
+impl PublishedPorts {
+    /// Of these mappings.
+    pub fn of(map: PortMap) -> PublishedPorts {
+        PublishedPorts { map, opening: Cell::default() }
+    }
+
+    /// Has the rules made, and says of which mappings.
+    fn written(&self, tag: &Tag, journal: &mut Journal) -> Result<PortMap> {
+        let map = &self.map;
+        let opening = || self.opening.take().map_or_else(|| iptables::begin_open(map), Ok);
+        let opened = match map.backend {
+            Backend::Nftables => None,
+            Backend::Iptables => Some(opening()?.finish()?),
+            Backend::Automatic => match opening()?.finish_if_usable()? {
+                Ok(opened) => Some(opened),
+                Err(unusable) => {
+                    log::info(format_args!("port mappings with nftables: {unusable}"));
+                    nftables::judge(map)?;
+                    None
+                }
+            },
+        };
+        let beside = if opened.is_some() { IPTABLES } else { NFTABLES }.beside(map, tag)?;
+        match opened {
+            Some(opened) => iptables::ensure(&beside, opened, tag, journal)?,
+            None => nftables::ensure(&beside, tag, journal)?,
+        }
+        Ok(beside)
+    }
+}
+
+impl fmt::Display for PublishedPorts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mappings: Vec<String> = self.map.mappings.iter().map(Mapping::to_string).collect();
+        write!(f, "port mappings: {} ({})", mappings.join(", "), self.map.backend)
+    }
+}
+
+impl PortMap {
+    /// The container's address of one family that connections are sent to.
+    pub(crate) fn target(&self, ipv4: bool) -> Option<IpAddr> {
+        let addresses = self.addresses.iter().map(IpNetwork::ip);
+        let leads = |address: &IpAddr| self.mappings.iter().any(|mapping| mapping.leads_to(*address).is_some());
+        addresses.filter(|address| address.is_ipv4() == ipv4).take(1).find(leads)
+    }
+
+    /// All of it but these mappings.
+    fn without(&self, held: &[Held]) -> PortMap {
+        let is_held = |mapping: &Mapping| held.iter().any(|(held, _)| held == mapping);
+        let mappings = self.mappings.iter().filter(|mapping| !is_held(mapping)).cloned().collect();
+        PortMap { mappings, ..self.clone() }
+    }
+
+    /// The setting with which packets of the host's loopback go to the container: that of the link that it is behind.
+    fn localnet(&self, host: &Netlink) -> Result<Option<String>> {
+        let Some(address) = self.target(true).filter(|_| self.masquerades != Masquerades::Nothing) else {
+            return Ok(None);
+        };
+        let Some(index) = host.route_for(address)?.and_then(|route| route.index) else { return Ok(None) };
+        Ok(Some(format!("net/ipv4/conf/{}/route_localnet", host.link_at(index)?.name)))
+    }
+
+    /// Has whoever the rules mean come in: from the host's loopback, and in flows that went elsewhere before.
+    fn let_in(&self, host: &Netlink) -> Result<()> {
+        if let Some(key) = self.localnet(host)? {
+            let set = sysctl::set(&Inside::here(), &key, "1").map(drop);
+            set.map_err(|error| {
+                Error::from(error).remedy(format!("set /proc/sys/{key} to 1, or say `\"snat\": false`"))
+            })?;
+        }
+        forget(&self.flows(), true);
+        Ok(())
+    }
+
+    fn verify_localnet(&self, host: &Netlink, drifts: &mut Drifts) -> Result<()> {
+        if let Some(key) = self.localnet(host)? {
+            drifts.compare(&key, "1", &sysctl::read(&Inside::here(), &key)?);
+        }
+        Ok(())
+    }
+
+    /// What the kernel remembers of these ports.
+    fn flows(&self) -> Vec<Flows> {
+        let targets = [true, false].into_iter().filter_map(|ipv4| self.target(ipv4));
+        let flows = |address: IpAddr| {
+            let of = move |mapping: &Mapping| mapping.leads_to(address).map(|target| mapping.flows_to(target));
+            self.mappings.iter().filter_map(of)
+        };
+        targets.flat_map(flows).collect()
+    }
+
+    /// One that says nothing of anybody: to try rules with.
+    fn tried(to: IpAddr) -> PortMap {
+        let mapping = Mapping { host_port: 1, container_port: 1, protocol: Protocol::Tcp, host_address: None };
+        PortMap {
+            mappings: vec![mapping],
+            addresses: vec![to.into()],
+            masquerades: Masquerades::Hairpin,
+            mark: Mark::Bit(13),
+            conditions_v4: Vec::new(),
+            conditions_v6: Vec::new(),
+            backend: Backend::Nftables,
+            taken: Taken::Refused,
+        }
+    }
+}
+
+/// What an undo is about.
+fn rules_of(tag: &Tag) -> String {
+    format!("port mappings of {tag}")
+}
+
+/// Says that a port leads to somebody else, or refuses to go on.
+fn taken(map: &PortMap, mapping: &Mapping, holder: &str) -> Result<()> {
+    let Mapping { protocol, host_port, .. } = mapping;
+    let text = format!("{mapping}: {protocol} {host_port} of the host leads to {holder} already");
+    match map.taken {
+        Taken::Refused => Err(Error::conflict(text).remedy(
+            "choose another hostPort, or remove that container: if it is gone, a DEL or GC of it frees the port",
+        )),
+        Taken::FirstWins => {
+            log::warn(format_args!("{text}, and goes on leading there"));
+            Ok(())
+        }
+    }
+}
+
+/// Has the kernel forget where packets to these ports went. `live`: the rules for them are there; else they are gone. What
+/// cannot be forgotten is forgotten in time: no ADD and no DEL fails for it.
+fn forget(flows: &[Flows], live: bool) {
+    let lasting: Vec<Flows> = flows.iter().filter(|flows| outlasts(flows.protocol)).copied().collect();
+    if lasting.is_empty() {
+        return;
+    }
+    let done = Conntrack::here().and_then(|mut tracked| {
+        if live { tracked.forget_stale(&lasting, &Netlink::here()?) } else { tracked.forget_led(&lasting) }
+    });
+    match done {
+        Ok(0) => {}
+        Ok(count) => log::info(format_args!("had the kernel forget {count} flows to published ports")),
+        Err(error) => log::warn(format_args!("flows to published ports may still go elsewhere: {error}")),
+    }
+}
+
+/// Whether one who goes on sending is led to where nobody answers any more. A connection of TCP ends with whatever it led to,
+/// and whoever begins anew does so from another port; of SCTP both ends keep theirs.
+fn outlasts(protocol: u8) -> bool {
+    protocol != Protocol::Tcp.number()
+}
+
+fn release(remains: &Remains) -> Result<()> {
+    Errors::from_iter([nftables::release(remains), iptables::release(remains)]).finish()
+}
+
+fn sweep(stale: &Stale) -> Result<()> {
+    Errors::from_iter([nftables::sweep(stale), iptables::sweep(stale)]).finish()
+}
+
+/// Whether this host can publish ports so, for STATUS.
+pub fn available(backend: Backend) -> Result<()> {
+    match backend {
+        Backend::Automatic => iptables::usable()?.or_else(|_| nftables::available()),
+        Backend::Iptables => iptables::available(),
+        Backend::Nftables => nftables::available(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_on_from_the_same_port_is_forgotten() {
+        let outlasting = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].map(|protocol| outlasts(protocol.number()));
+        assert_eq!(outlasting, [false, true, true]);
+    }
+}

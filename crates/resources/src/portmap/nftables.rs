@@ -1,0 +1,412 @@
+//! Port mappings in nftables: the reference's tables and chains, one of each for IPv4 and IPv6.
+//!
+//! Rules stand where the reference has them, under its comment, so that either removes what the other made; whose they are
+//! says a field beside the comment. A packet to the host meets a set of all ports first: what goes to no published port
+//! passes on after one look, and an ADD learns by one that its port is free. The reference does not know the set: its ADD
+//! has packets walk all rules again, which serves too, until our next one fills the set with the ports of all.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use cnikit_netfilter::{
+    By, Chain, Family, Field, Flows, Found, Frame, Gate, Hook, HookKind, HookPoint, Index, Key, KeyType,
+    LONGEST_COMMENT, Looked, Match, Nftables, Rule, Rules, Set, Side, Value, Verdict, Whose,
+};
+use cnikit_plan::{Remains, Stale, Together};
+use cnikit_skel::{Error, Journal, Result, Tag, log};
+use ipnetwork::IpNetwork;
+
+use super::{Held, Mapping, Masquerades, PortMap, forget, rules_of, taken};
+use crate::backend::Standing;
+use crate::rules::replace;
+use crate::{alias, leaving};
+
+/// The rules that lead to containers.
+const PORTS: &str = "hostports";
+/// Where older versions of the reference have rules for one address of the host.
+const OLD_PORTS: &str = "hostip_hostports";
+/// What every packet to the host walks through.
+const ALL: &str = "hostports_all";
+const MASQUERADING: &str = "masquerading";
+/// The ports that rules are for.
+const IN_USE: &str = "hostports_in_use";
+/// Whose rules there are.
+const OWNERS: &str = "hostports_owners";
+
+/// What can be done about conditions that are refused.
+const REMEDY: &str = "say what is known and what packets to these ports can be like, or say `\"backend\": \"iptables\"` \
+                      with conditions in its words";
+
+const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
+
+/// Refuses what could not be written, before anything is made. Of all ports of one protocol and address one tells of all.
+pub(super) fn judge(map: &PortMap) -> Result<()> {
+    let mut seen = HashSet::new();
+    let is_new = |mapping: &&Mapping| seen.insert((mapping.protocol, mapping.host_address));
+    let mappings = map.mappings.iter().filter(is_new).cloned().collect();
+    let map = &PortMap { mappings, ..map.clone() };
+    targets(map).try_for_each(|(family, address)| {
+        let (key, _) = asked(map, address);
+        // All that could be wrong with them is what the configuration adds.
+        let refused = |error| Error::config(format!("{key}: {error}")).remedy(REMEDY);
+        rules(map, address, "")?.0.iter().flatten().try_for_each(|rule| rule.judge(family).map_err(refused))
+    })
+}
+
+pub(super) fn ensure(map: &PortMap, tag: &Tag, journal: &mut Journal) -> Result<()> {
+    let nftables = Nftables::here()?;
+    targets(map).try_for_each(|(family, address)| {
+        let (frame, whose) = (frame(family), whose(tag, vec![address]));
+        let rules = rules(map, address, &comment(tag))?;
+        let judge = |looked: &Looked<'_>| {
+            let (rivals, own) = (looked.rivals(IN_USE)?, conditions(map, address)?);
+            let are_apart = |theirs: &[Match]| !own.is_empty() && !theirs.is_empty() && own != theirs;
+            let mut held = held((map, address), tag, &rivals, are_apart);
+            held.try_for_each(|(mapping, holder)| taken(map, mapping, &holder))
+        };
+        replace(&nftables, (frame, whose), rules, judge, (&rules_of(tag), journal))
+    })?;
+    for (frame, whose) in unwanted(map, tag) {
+        if nftables.may_have(&frame, &whose)? && !nftables.rules(&frame, whose.clone())?.is_empty() {
+            replace(&nftables, (frame, whose), Rules::default(), |_| Ok::<(), Error>(()), (&rules_of(tag), journal))?;
+        }
+    }
+    Ok(())
+}
+
+/// Gathers what [`ensure`] would make. A port that anybody else has or wants is judged by itself.
+pub(super) fn join(map: &PortMap, tag: &Tag, together: &mut Together) -> Result<bool> {
+    judge(map)?;
+    for (family, address) in targets(map) {
+        let (whose, rules) = (whose(tag, vec![address]), rules(map, address, &comment(tag))?);
+        together.add_rules(frame(family), whose, rules, Some(IN_USE))?;
+    }
+    Ok(true)
+}
+
+/// Whether a tag has anything here.
+pub(super) fn has_any(map: &PortMap, tag: &Tag) -> Result<bool> {
+    let nftables = Nftables::here()?;
+    for (family, address) in targets(map) {
+        if !nftables.rules(&frame(family), whose(tag, vec![address]))?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+pub(super) fn verify(map: &PortMap, tag: &Tag) -> Result<Standing> {
+    let nftables = Nftables::here()?;
+    let mut standing = Standing { any: false, drifts: Vec::new() };
+    for (family, address) in targets(map) {
+        let (mut frame, whose) = (frame(family), whose(tag, vec![address]));
+        let (found, mut wanted) = (nftables.rules(&frame, whose.clone())?, rules(map, address, &comment(tag))?);
+        let mut drifts = nftables.verify(&frame, whose.clone(), wanted.clone())?;
+        standing.any |= !found.is_empty();
+        if !drifts.is_empty() && !found.is_empty() && found.iter().all(|found| found.owner().is_none()) {
+            // The reference may have made them, which leaves out the chain where it has nothing to say in it. Ours that were
+            // saved and loaded name nobody either.
+            wanted.0[1] = theirs(map, address, &comment(tag));
+            if map.masquerades == Masquerades::Nothing {
+                frame.chains.retain(|chain| chain.name != MASQUERADING);
+            }
+            let as_theirs = nftables.verify(&frame, whose, wanted)?;
+            drifts = if as_theirs.len() < drifts.len() { as_theirs } else { drifts };
+        }
+        standing.drifts.extend(drifts);
+    }
+    for (frame, whose) in unwanted(map, tag) {
+        if !nftables.rules(&frame, whose.clone())?.is_empty() {
+            standing.any = true;
+            standing.drifts.extend(nftables.verify(&frame, whose, Rules::default())?);
+        }
+    }
+    Ok(standing)
+}
+
+/// By family, the address that connections are sent to.
+fn targets(map: &PortMap) -> impl Iterator<Item = (Family, IpAddr)> + '_ {
+    let of = |family| map.target(family == Family::Ip).map(|address| (family, address));
+    FAMILIES.into_iter().filter_map(of)
+}
+
+/// Where no mapping leads, an earlier ADD may have had one.
+fn unwanted(map: &PortMap, tag: &Tag) -> impl Iterator<Item = (Frame, Whose)> {
+    let addresses =
+        |family| map.addresses.iter().map(IpNetwork::ip).filter(move |one| one.is_ipv4() == (family == Family::Ip));
+    let without = FAMILIES.into_iter().filter(|family| targets(map).all(|(other, _)| other != *family));
+    without.map(move |family| (frame(family), whose(tag, addresses(family).take(1).collect())))
+}
+
+/// What leads to other containers by rules that stand here, for whoever writes others: only the kernel is asked.
+pub(super) fn elsewhere(map: &PortMap, tag: &Tag) -> Result<Vec<Held>> {
+    let Some(nftables) = Nftables::if_any()? else { return Ok(Vec::new()) };
+    let mut elsewhere = Vec::new();
+    for (family, address) in targets(map) {
+        let led = map.mappings.iter().filter(|mapping| mapping.leads_to(address).is_some());
+        let found = nftables.holders(&frame(family), IN_USE, &led.map(key).collect::<Vec<_>>())?;
+        // Nobody can tell whether conditions in words of iptables are the same.
+        let are_apart = |theirs: &[Match]| !theirs.is_empty() && !asked(map, address).1.is_empty();
+        let held = held((map, address), tag, &found, are_apart);
+        elsewhere.extend(held.map(|(mapping, holder)| (mapping.clone(), format!("{holder} (nftables)"))));
+    }
+    Ok(elsewhere)
+}
+
+/// Mappings whose port leads to another container, and to which. Rules under different conditions are for different
+/// connections, and a container that is in two networks is the same one behind either.
+fn held<'a>(
+    (map, address): (&'a PortMap, IpAddr),
+    tag: &Tag,
+    rivals: &'a [Found],
+    are_apart: impl Fn(&[Match]) -> bool + 'a,
+) -> impl Iterator<Item = (&'a Mapping, String)> {
+    let own = comment(tag);
+    let others = rivals.iter().filter(move |rival| rival.comment() != Some(&own));
+    let leading = others.filter_map(|rival| Some((rival, said(rival.rule()?)?.0)));
+    let near = leading.filter(move |(rival, _)| rival.rule().is_some_and(|rule| !are_apart(&conditions_of(rule))));
+    near.flat_map(move |(rival, theirs)| {
+        let holder = match rival.comment() {
+            Some(container) => format!("container {container:?}"),
+            None => format!("`{rival}`"),
+        };
+        let led = map.mappings.iter().filter(move |mapping| mapping.leads_to(address).is_some());
+        led.filter(move |mapping| mapping.meets(&theirs)).map(move |mapping| (mapping, holder.clone()))
+    })
+}
+
+/// What a rule maps, and where it leads, if it does.
+fn said(rule: &Rule) -> Option<(Mapping, SocketAddr)> {
+    let (Verdict::Redirect(to), host_address) = (&rule.verdict, host_address(rule)) else { return None };
+    match port(rule)?[..] {
+        [Value::Protocol(protocol), Value::Port(host_port)] => {
+            Some((Mapping { host_port, container_port: to.port(), protocol, host_address }, *to))
+        }
+        _ => None,
+    }
+}
+
+/// The address of the host that a rule is for.
+fn host_address(rule: &Rule) -> Option<IpAddr> {
+    rule.matches.iter().rev().find_map(|one| match one {
+        Match::DestinationIn(to) if *to == IpNetwork::from(to.ip()) => Some(to.ip()),
+        _ => None,
+    })
+}
+
+/// What a rule looks at beside the address and the port of the host.
+fn conditions_of(rule: &Rule) -> Vec<Match> {
+    let host = host_address(rule).map(Match::to);
+    let beside = |one: &&Match| !matches!(one, Match::Port { .. }) && Some(*one) != host.as_ref();
+    rule.matches.iter().filter(beside).cloned().collect()
+}
+
+/// The rules of a container: those that lead to it, and those that have the answers come back by the host.
+fn rules(map: &PortMap, address: IpAddr, comment: &str) -> Result<Rules> {
+    let rule = |matches, verdict| Rule { matches, verdict, comment: Some(comment.to_owned()) };
+    let conditions = conditions(map, address)?;
+    let lead = |mapping: &Mapping| {
+        let host = mapping.host_address.filter(|host| !host.is_unspecified()).map(Match::to);
+        let port = Match::to_port(mapping.protocol, mapping.host_port);
+        let matches = conditions.iter().cloned().chain(host).chain([port]).collect();
+        mapping.leads_to(address).map(|to| rule(matches, Verdict::Redirect(to)))
+    };
+    let led: Vec<Rule> = map.mappings.iter().filter_map(lead).collect();
+    let back = |from: Vec<Match>| back(from, address, comment);
+    let masqueraded = if led.is_empty() { Vec::new() } else { sources(map, address) };
+    let masquerading = masqueraded.into_iter().map(back).collect();
+    Ok(Rules(vec![led, masquerading]))
+}
+
+/// Has the answers to connections from there come back by the host.
+fn back(from: Vec<Match>, address: IpAddr, comment: &str) -> Rule {
+    let matches = [from, vec![Match::to(address)]].concat();
+    Rule { matches, verdict: Verdict::Masquerade, comment: Some(comment.to_owned()) }
+}
+
+/// Who reaches the container under the host's address: by the reference's rules it itself and the host's loopback; and who
+/// came by a published port, as with the reference's in iptables its neighbours, whom it would answer by a way of its own, or
+/// everybody. Neighbours are in the networks of all its addresses, and so is it itself when it asks from another one. Who came
+/// by another's rule, as that of a service, is none of ours.
+fn sources(map: &PortMap, address: IpAddr) -> Vec<Vec<Match>> {
+    let networks = map.addresses.iter().filter(|one| one.is_ipv4() == address.is_ipv4());
+    let from: Vec<Option<Match>> = match map.masquerades {
+        Masquerades::Nothing => return Vec::new(),
+        Masquerades::All => vec![None],
+        Masquerades::Hairpin => {
+            networks.map(|one| IpNetwork::new(one.network(), one.prefix()).ok().map(Match::SourceIn)).collect()
+        }
+    };
+    let mut sources = itself(address);
+    for mapping in map.mappings.iter().filter(|mapping| mapping.leads_to(address).is_some()) {
+        let port = [Match::Redirected, Match::Protocol(mapping.protocol), Match::AskedPort(mapping.host_port)];
+        for network in &from {
+            let source: Vec<Match> = port.iter().chain(network).cloned().collect();
+            if !sources.contains(&source) {
+                sources.push(source);
+            }
+        }
+    }
+    sources
+}
+
+/// The container, and the host's loopback; the kernel lets nothing from `::1` leave the host.
+fn itself(address: IpAddr) -> Vec<Vec<Match>> {
+    let loopback = Match::Source(Ipv4Addr::LOCALHOST.into());
+    let loopback = address.is_ipv4().then_some(vec![loopback]);
+    [vec![Match::Source(address)]].into_iter().chain(loopback).collect()
+}
+
+/// What the reference has of that, which leaves out neighbours.
+fn theirs(map: &PortMap, address: IpAddr, comment: &str) -> Vec<Rule> {
+    let sources = match map.masquerades {
+        Masquerades::Nothing => Vec::new(),
+        Masquerades::All => vec![IpNetwork::new(address, 0).map(Match::SourceIn).into_iter().collect()],
+        Masquerades::Hairpin => itself(address),
+    };
+    sources.into_iter().map(|from| back(from, address, comment)).collect()
+}
+
+/// What the configuration asks of packets beside their port.
+fn conditions(map: &PortMap, address: IpAddr) -> Result<Vec<Match>> {
+    let (key, words) = asked(map, address);
+    Match::read(words).map_err(|why| Error::config(format!("{key}: {why}")).remedy(REMEDY))
+}
+
+/// Key and words of it.
+fn asked(map: &PortMap, address: IpAddr) -> (&'static str, &[String]) {
+    if address.is_ipv4() { ("conditionsV4", &map.conditions_v4) } else { ("conditionsV6", &map.conditions_v6) }
+}
+
+fn key(mapping: &Mapping) -> Key {
+    vec![Value::Protocol(mapping.protocol), Value::Port(mapping.host_port)]
+}
+
+/// The port of the host that a rule is for.
+fn port(rule: &Rule) -> Option<Key> {
+    rule.matches.iter().rev().find_map(|one| match one {
+        Match::Port { protocol, side: Side::Destination, is: true, port } => {
+            Some(vec![Value::Protocol(*protocol), Value::Port(*port)])
+        }
+        _ => None,
+    })
+}
+
+/// The table that all port mappings of a family share.
+fn frame(family: Family) -> Frame {
+    let rule = |matches, to: &str| Rule { matches, verdict: Verdict::Jump(to.to_owned()), comment: None };
+    let chain = |name, hook| Chain { name, comment: None, hook };
+    let nat = |hook, priority| Some(Hook { kind: HookKind::Nat, hook, priority });
+    let fields = vec![Field::Protocol, Field::Port(Side::Destination)];
+    let used = Match::Listed { fields, is: true, set: IN_USE.to_owned() };
+    let to_host = || vec![rule(vec![Match::ToHost], ALL)];
+    // The kernel lets nothing from ::1 leave the host: whoever listens there is reached.
+    let loopback = (family == Family::Ip6).then_some(Match::DestinationNotIn(IpAddr::from(Ipv6Addr::LOCALHOST).into()));
+    let from_host = vec![rule(loopback.iter().cloned().chain([Match::ToHost]).collect(), ALL)];
+    let instead = loopback.map(|_| ("output", to_host()));
+    let chains = vec![PORTS, OLD_PORTS];
+    let ports = Set { name: IN_USE, key: vec![KeyType::Protocol, KeyType::Port], comment: None };
+    let owners = Set { name: OWNERS, key: vec![KeyType::Mark, KeyType::Mark], comment: None };
+    Frame {
+        table_comment: Some("CNI portmap plugin"),
+        chains: vec![
+            chain(PORTS, None),
+            chain(OLD_PORTS, None),
+            chain(ALL, None),
+            chain("prerouting", nat(HookPoint::Prerouting, -100)),
+            chain("output", nat(HookPoint::Output, -100)),
+            chain(MASQUERADING, nat(HookPoint::Postrouting, 100)),
+        ],
+        fixed: vec![
+            (ALL, vec![rule(vec![], OLD_PORTS), rule(vec![used], PORTS)]),
+            ("prerouting", to_host()),
+            ("output", from_host),
+        ],
+        instead: instead.into_iter().chain([(ALL, vec![rule(vec![], OLD_PORTS), rule(vec![], PORTS)])]).collect(),
+        // Older versions of the reference had packets that are merely forwarded led to containers (CVE-2025-67499).
+        gates: vec![Gate { from: vec!["prerouting", "output"], to: vec![PORTS, OLD_PORTS, ALL], by: Match::ToHost }],
+        holds: vec![PORTS, MASQUERADING, OLD_PORTS],
+        indexes: vec![
+            Index { set: ports, chains: chains.clone(), by: By::Rule(port) },
+            Index { set: owners, chains, by: By::Owner },
+        ],
+        ..Frame::of(family, "cni_hostport")
+    }
+}
+
+/// The rules of a tag: those that name it, and those of the reference, which name only the container, for its addresses.
+fn whose(tag: &Tag, addresses: Vec<IpAddr>) -> Whose {
+    Whose::Attached { owner: alias::mark_of(tag), comment: comment(tag), addresses }
+}
+
+/// The reference's comment.
+fn comment(tag: &Tag) -> String {
+    alias::cut(tag.container.clone(), LONGEST_COMMENT)
+}
+
+pub(super) fn release(remains: &Remains) -> Result<()> {
+    let Some(nftables) = remains.nftables()? else { return Ok(()) };
+    let (tag, flows) = (&remains.tag, RefCell::new(Vec::new()));
+    for family in FAMILIES {
+        let (frame, named) = (frame(family), Whose::Owned { owner: alias::mark_of(tag), comment: Some(comment(tag)) });
+        let found = nftables.rules(&frame, named)?;
+        if found.is_empty() {
+            continue;
+        }
+        let nobodys = found.iter().filter(|found| found.owner().is_none()).filter_map(target).collect::<Vec<_>>();
+        let going = leaving::of(remains, &nobodys)?;
+        let leads = |found: &&Found| found.owner().is_some() || target(found).is_some_and(|to| going.contains(&to));
+        flows.borrow_mut().extend(found.iter().filter(leads).filter_map(flows_of));
+        removed(nftables.release(&frame, whose(tag, going))?);
+    }
+    forget(&flows.take(), false);
+    Ok(())
+}
+
+/// The container's address in a rule of its own.
+fn target(found: &Found) -> Option<IpAddr> {
+    let rule = found.rule()?;
+    match &rule.verdict {
+        Verdict::Redirect(to) => Some(to.ip()),
+        _ => host_address(rule),
+    }
+}
+
+/// The flows that a rule has led to a container.
+fn flows_of(found: &Found) -> Option<Flows> {
+    said(found.rule()?).map(|(mapping, target)| mapping.flows_to(target))
+}
+
+/// Rules that name no network may be a running container's, whom the reference attached: they stay.
+pub(super) fn sweep(stale: &Stale) -> Result<()> {
+    let Some(nftables) = stale.nftables()? else { return Ok(()) };
+    let network = || Whose::Owned { owner: alias::network_mark(&stale.network), comment: None };
+    let valid: Vec<String> = stale.tags().map(|tag| alias::mark_of(&tag)).collect();
+    let keep = |owner: &str| valid.iter().any(|mark| mark == owner);
+    let mut flows = Vec::new();
+    let swept = FAMILIES.into_iter().try_for_each(|family| {
+        let found = nftables.rules(&frame(family), network())?;
+        let stale = found.iter().filter(|found| found.owner().is_some_and(|owner| !keep(owner)));
+        flows.extend(stale.filter_map(flows_of));
+        removed(nftables.sweep(&frame(family), network(), keep)?);
+        Ok(())
+    });
+    forget(&flows, false);
+    swept
+}
+
+fn removed(count: usize) {
+    if count > 0 {
+        log::info(format_args!("removed {count} rules of port mappings"));
+    }
+}
+
+/// Whether the kernel has what it takes: with rules like those of an attachment, of which none will ever be.
+pub(super) fn available() -> Result<()> {
+    let nftables = Nftables::here()?;
+    let nobody = Tag { network: String::new(), container: String::new(), ifname: String::new() };
+    let to: IpAddr = Ipv4Addr::LOCALHOST.into();
+    let map = PortMap::tried(to);
+    Ok(nftables.rehearse(&frame(Family::Ip), whose(&nobody, vec![to]), rules(&map, to, "")?)?)
+}

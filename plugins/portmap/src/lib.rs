@@ -1,0 +1,63 @@
+//! Ports of the host that lead to ports of the container.
+//!
+//! It stands behind the plugin that makes the interface, and works on the host alone. The keys are those of [`Keys`].
+#![forbid(unsafe_code)]
+
+mod keys;
+
+pub use keys::{Keys, MappingKeys};
+
+use cnikit::plan::{Kind, Plan};
+use cnikit::resources::Backend;
+use cnikit::resources::portmap::{self, Mapping, Mark, Masquerades, PortMap, PublishedPorts, Taken};
+use cnikit::{Answer, Attachment, ChainedPlugin, Result, Said, Sources, Status};
+use ipnetwork::IpNetwork;
+use serde::Deserialize;
+
+/// portmap's configuration, checked.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Keys")]
+pub struct Portmap {
+    mappings: Vec<Mapping>,
+    backend: Backend,
+    masquerades: Masquerades,
+    mark: Mark,
+    conditions_v4: Vec<String>,
+    conditions_v6: Vec<String>,
+    taken: Taken,
+}
+
+impl ChainedPlugin for Portmap {
+    const KINDS: &'static [Kind] = &[portmap::KIND];
+    const SOURCES: Sources = &[("portMappings", &[Said::Runtime("portMappings")])];
+
+    fn plan(&self, at: &Attachment, prev: &Answer) -> Result<Plan> {
+        let addresses = addresses(at, prev);
+        if self.mappings.is_empty() || addresses.is_empty() {
+            return Ok(Plan::default());
+        }
+        Ok(Plan::of(PublishedPorts::of(PortMap {
+            mappings: self.mappings.clone(),
+            addresses,
+            masquerades: self.masquerades,
+            mark: self.mark.clone(),
+            conditions_v4: self.conditions_v4.clone(),
+            conditions_v6: self.conditions_v6.clone(),
+            backend: self.backend,
+            taken: self.taken,
+        })))
+    }
+
+    fn status(&self, _status: &Status) -> Result<()> {
+        portmap::available(self.backend)
+    }
+}
+
+/// The addresses that are the interface's, or nobody's.
+fn addresses(at: &Attachment, prev: &Answer) -> Vec<IpNetwork> {
+    let own = |index: Option<i64>| {
+        let interface = index.and_then(|index| prev.interfaces.get(usize::try_from(index).ok()?));
+        interface.is_none_or(|one| one.name == at.tag.ifname && !one.sandbox.is_empty())
+    };
+    prev.ips.iter().filter(|ip| own(ip.interface)).map(|ip| ip.address).collect()
+}

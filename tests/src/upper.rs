@@ -1,0 +1,257 @@
+//! What macvlan and ipvlan have to bear alike: their containers' interfaces are on top of a link of the host, whose wire leads
+//! to another host.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cnikit::Tag;
+use cnikit::resources::alias;
+use cnikit_testkit::life::SHARED;
+use cnikit_testkit::snapshot::HINTS;
+use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use serde_json::{Value, json};
+
+use crate::MASTER;
+
+/// The addresses of the other host.
+pub const GATEWAYS: [&str; 2] = ["10.77.0.1", "fd00:77::1"];
+/// Those that the first container gets.
+pub const FIRST: [&str; 2] = ["10.77.0.2", "fd00:77::2"];
+/// And the second one.
+pub const SECOND: [&str; 2] = ["10.77.0.3", "fd00:77::3"];
+
+/// A master whose wire leads to another host, with the gateways' addresses.
+pub struct Lan {
+    /// Where the master is.
+    pub host: Host,
+    /// The other host.
+    pub outer: Container,
+}
+
+impl Lan {
+    /// With a master that bears nothing.
+    #[expect(clippy::new_without_default, reason = "it makes links")]
+    pub fn new() -> Lan {
+        let (host, outer) = (Host::new(), Host::new().container());
+        host.sh(&format!("ip link add master0 type veth peer name outer0 netns {}", outer.path()));
+        outer.sh("echo 0 > /proc/sys/net/ipv6/conf/outer0/accept_dad; ip address add 10.77.0.1/24 dev outer0; \
+                  ip address add fd00:77::1/64 dev outer0 nodad; ip link set outer0 up");
+        host.sh("ip link set master0 up");
+        Lan { host, outer }
+    }
+
+    /// A container with an attachment.
+    pub fn add(&self, subject: &Subject, id: &str) -> Container {
+        let container = self.host.container();
+        subject.at(self.host.dir()).add(&self.host, id, &container);
+        container
+    }
+}
+
+/// How many links a container has but its loopback.
+pub fn links(container: &Container) -> usize {
+    container.sh("ip -o link").lines().count() - 1
+}
+
+/// A link of the subject's kind on the master, in a container.
+fn stranger(host: &Host, subject: &Subject, container: &Container, name: &str) {
+    let line = format!("ip link add link master0 name {name} netns {} type {}", container.path(), subject.plugin);
+    host.sh(&if subject.plugin == "ipvlan" { line + " mode l2" } else { line });
+}
+
+/// Somebody has the address that the container would get: ADD is refused and all is as it was, unless it is not to look.
+pub fn a_taken_address_is_refused_unless_nobody_is_to_look(subject: &Subject) {
+    for looks in [true, false] {
+        let (lan, container) = (Lan::new(), Host::new().container());
+        lan.outer.sh("ip address add fd00:77::2/64 dev outer0 nodad");
+        let (subject, before) = (subject.with("enabledad", json!(looks)).at(lan.host.dir()), Snapshot::of(&lan.host));
+        let said = subject.call(&lan.host, "ADD", "c-one", &container.path(), &[]);
+        if !looks {
+            said.ok();
+            assert!(container.sh("ip -6 address show dev eth0").contains(FIRST[1]));
+            continue;
+        }
+        let (code, text) = said.refused();
+        assert!(
+            code == 101 && text.contains("somebody else on the segment of eth0 has fd00:77::2/64"),
+            "{code} {text}"
+        );
+        assert_eq!(links(&container), 0);
+        Snapshot::of(&lan.host).assert_unchanged_since(&before, &SHARED, "after the refusal");
+    }
+}
+
+/// Nobody is there to ask: what is not to take seconds takes less than `most`.
+pub fn without_carrier_nothing_is_waited_for(subject: &Subject, most: Duration) {
+    let subject = subject.with("enabledad", json!(true));
+    for unplugged in ["ip link set outer0 down", "ip link set master0 down", "ip link set master0 state dormant"] {
+        let (host, container) = (subject.on(MASTER).host(), Host::new().container());
+        host.sh(unplugged);
+        let (begin, subject) = (Instant::now(), subject.at(host.dir()));
+        let result = subject.add(&host, "c-one", &container);
+        assert!(begin.elapsed() < most, "{unplugged}: {:?}", begin.elapsed());
+        subject.check(&host, "c-one", &container, &result).ok();
+    }
+}
+
+/// Whatever became of the keys that say what the master is, and of the master: without a name, another's, gone, a chain's.
+pub fn a_del_does_not_look_for_the_master(subject: &Subject) {
+    let several = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "one0"}, {"name": "two0"}]});
+    let later = [
+        json!({}),
+        json!({"master": "gone0", "mode": "none", "mtu": "big"}),
+        json!({"linkInContainer": true}),
+        json!({"prevResult": several}),
+    ];
+    for keys in later {
+        let (host, container) = (subject.host(), Host::new().container());
+        let subject = subject.at(host.dir());
+        subject.add(&host, "c-one", &container);
+        host.sh("ip link set master0 name renamed0");
+        let mut later = subject.clone();
+        for key in ["master", "mode", "mtu", "linkInContainer", "prevResult"] {
+            later.conf[key] = keys[key].clone();
+        }
+        later.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
+        assert_eq!(links(&container), 0, "{keys}");
+    }
+}
+
+/// Not even for a moment: what is made there and moved would be announced.
+pub fn nothing_of_it_is_ever_seen_on_the_host(subject: &Subject) {
+    let (host, container) = (subject.host(), Host::new().container());
+    let subject = subject.at(host.dir());
+    // It listens once it has seen the first of these, and until it has seen the last.
+    let watched = "mkfifo told; timeout 60 ip -o monitor link >told & exec 3<told; while read -r link <&3; do echo \"$link\"; \
+                   case $link in *first0*) : >begun;; *seen0*) break;; esac; done; kill $!; rm told";
+    let watched = format!("cd {}; {watched}", host.dir().display());
+    thread::scope(|scope| {
+        let watch = scope.spawn(|| host.try_sh(&watched).1);
+        let heard = |_| {
+            host.sh("ip link add first0 type bridge; ip link del first0");
+            host.dir().join("begun").exists()
+        };
+        assert!((0..1000).any(heard), "nobody listens");
+        let result = subject.add(&host, "c-one", &container);
+        subject.del(&host, "c-one", &container, &result);
+        host.sh("ip link add seen0 type bridge");
+        let said = watch.join().unwrap();
+        assert!(said.contains("seen0"), "it watches: {said}");
+        assert!(!said.contains("eth0") && !said.contains(&subject.plugin), "{said}");
+    });
+}
+
+/// Kernels before 6.15 look for the name there too.
+pub fn the_host_may_have_a_link_of_the_same_name(subject: &Subject) {
+    let (host, container) = (subject.host(), Host::new().container());
+    host.sh("ip link add eth0 type bridge");
+    let (subject, before) = (subject.at(host.dir()), Snapshot::of(&host));
+    let result = subject.add(&host, "c-one", &container);
+    subject.check(&host, "c-one", &container, &result).ok();
+    let taken = subject.call(&host, "ADD", "c-two", &container.path(), &[]).refused();
+    assert!(taken.0 == 101 && taken.1.contains("already exists in"), "{taken:?}");
+    subject.del(&host, "c-one", &container, &result);
+    assert_eq!(links(&container), 0);
+    Snapshot::of(&host).assert_unchanged_since(&before, &SHARED, "after the DEL");
+}
+
+/// A stranger's interface of the kind, on the master, in the container and under the attachment's name: however it is marked,
+/// no ADD, DEL or roll-back of ours touches it.
+pub fn what_strangers_have_on_the_master_stays(subject: &Subject) {
+    let marked = |network: &str, container: &str| {
+        let tag = Tag { network: network.into(), container: container.into(), ifname: "eth0".into() };
+        format!("ip link set eth0 alias '{}'", alias::of(&tag))
+    };
+    // What nobody of us marked is the reference's, where no record says otherwise.
+    let marks = [
+        (":".to_owned(), false),
+        ("ip link set eth0 alias somebody".to_owned(), false),
+        (marked("testnet", "c-other"), true),
+        (marked("another", "c-one"), true),
+        ("ip link set eth0 group 7".to_owned(), true),
+    ];
+    let (host, reused) = (subject.host(), Host::new().container());
+    let subject = subject.at(host.dir());
+    // What is shared comes with the first, and so does the record of one whose path is another's by now.
+    let mut record = subject.add(&host, "c-one", &reused);
+    subject.del(&host, "c-one", &reused, &record);
+    let seen = |container: &Container| container.sh("ip -o -d link 2>/dev/null; ip -o -4 address; ip route");
+    let before = Snapshot::of(&host);
+    for (mark, is_told) in marks {
+        let container = host.container();
+        stranger(&host, &subject, &container, "eth0");
+        container.sh(&format!("{mark}; ip address add 10.77.0.99/24 dev eth0; ip link set eth0 up"));
+        record["interfaces"][0]["sandbox"] = json!(container.path());
+        let inside = seen(&container);
+        let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+        assert!(code == 101 && text.contains("interface \"eth0\" already exists in"), "{mark}: {code} {text}");
+        // One beside it, which fails once it is made, and is rolled back.
+        let failing = subject.with("ipam", failing_ipam()).conf.to_string();
+        let beside = [("CNI_IFNAME", "eth1")];
+        let said = subject.call_raw(&host, "ADD", "c-one", &container.path(), failing.as_bytes(), &beside);
+        assert!(said.refused().1.contains("Route with host scope can not have a gateway"), "{mark}: {said:?}");
+        subject.del(&host, "c-one", &container, &record);
+        if is_told {
+            subject.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
+        }
+        assert_eq!(seen(&container), inside, "{mark}");
+    }
+    Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after all of them");
+}
+
+/// A route that the kernel refuses once the link is there: to this host only, by way of another.
+fn failing_ipam() -> Value {
+    let routes = json!([{"dst": "10.1.0.0/16", "gw": "10.77.0.1", "scope": 254}]);
+    json!({"type": "static", "addresses": [{"address": "10.77.0.50/24"}], "routes": routes})
+}
+
+/// Namespaces with names, in mounts that nobody else sees: two containers of which a runtime lost track, one that is valid,
+/// one of another network, and one with a stranger's. What `ip` shows of each comes last.
+const NAMED: &str = r#"unshare --mount sh -euc '
+    call() {
+        CNI_COMMAND=$1 CNI_CONTAINERID=$2 CNI_NETNS=/run/netns/$2 CNI_IFNAME=eth0 CNI_PATH=$bin $bin/$plugin <$dir/$3 >/dev/null
+    }
+    all="lost-one lost-two valid other stranger"
+    for name in $all; do ip netns add $name; done
+    call ADD lost-one conf; call ADD lost-two conf; call ADD valid conf; call ADD other conf-of-another
+    ip link add link master0 name eth0 netns stranger type $kind
+    CNI_COMMAND=GC CNI_PATH=$bin $bin/$plugin <$dir/gc
+    for name in $all; do echo $name $(ip -n $name -o link | grep -c eth0); ip netns del $name; done
+'"#;
+
+/// GC removes what is in a named namespace and not valid, and nothing else.
+pub fn gc_removes_what_is_in_a_named_namespace_and_not_valid(subject: &Subject) {
+    let host = subject.host();
+    let subject = subject.at(host.dir());
+    let valid = subject.with("cni.dev/valid-attachments", json!([{"containerID": "valid", "ifname": "eth0"}]));
+    // No two ipvlans of a master may have an address.
+    let ipam = json!({"type": "host-local", "subnet": "10.78.0.0/24"});
+    let another = subject.with("name", json!("another")).with("ipam", ipam).at(host.dir());
+    for (file, subject) in [("conf", &subject), ("conf-of-another", &another), ("gc", &valid)] {
+        std::fs::write(host.dir().join(file), subject.conf.to_string()).unwrap();
+    }
+    let (bin, dir, plugin) = (subject.bin.display(), host.dir().display(), &subject.plugin);
+    let kind = if plugin == "ipvlan" { "ipvlan mode l2" } else { plugin };
+    let set = format!("export bin='{bin}' dir='{dir}' plugin='{plugin}' kind='{kind}'");
+    let said = host.sh(&format!("{set}; {NAMED}"));
+    assert_eq!(said, "lost-one 0\nlost-two 0\nvalid 1\nother 1\nstranger 1\n");
+    let leases = host.sh(&format!("ls {dir}/leases/testnet | grep -c '^10[.]'"));
+    assert_eq!(leases.trim(), "1", "only the valid one's address is still taken");
+}
+
+/// STATUS says that there is no master, and makes nothing to find out.
+pub fn status_fails_while_the_master_is_missing(subject: &Subject) {
+    let host = Host::new();
+    let status = |master: Value, inside: bool| {
+        let subject = subject.with("master", master).with("linkInContainer", json!(inside));
+        subject.at(host.dir()).call(&host, "STATUS", "", "", &[])
+    };
+    let (code, text) = status(json!("master0"), false).refused();
+    assert!(code == 50 && text.contains("failed to lookup master \"master0\""), "{code} {text}");
+    let (code, text) = status(json!(""), false).refused();
+    assert!(code == 50 && text.contains("no default route interface found"), "{code} {text}");
+    status(json!("inside0"), true).ok();
+    host.sh(MASTER);
+    status(json!("master0"), false).ok();
+    assert!(!host.sh("ip -o link").contains("probe"), "it makes nothing");
+}

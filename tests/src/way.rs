@@ -1,0 +1,93 @@
+//! The ways in which rules are written, and programs of iptables that are not what they seem.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use cnikit_testkit::{Host, Subject};
+use tempfile::TempDir;
+
+/// The programs of iptables.
+pub const PROGRAMS: [&str; 6] =
+    ["iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"];
+
+/// With what rules are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// nftables, over netlink.
+    Nftables,
+    /// The half of iptables that is in `nf_tables`.
+    IptablesNft,
+    /// The other half.
+    IptablesLegacy,
+}
+
+impl Way {
+    /// Every one.
+    pub const ALL: [Way; 3] = [Way::Nftables, Way::IptablesNft, Way::IptablesLegacy];
+    /// Both halves of iptables.
+    pub const HALVES: [Way; 2] = [Way::IptablesNft, Way::IptablesLegacy];
+
+    /// As keys of configurations have it.
+    pub fn backend(self) -> &'static str {
+        if self == Way::Nftables { "nftables" } else { "iptables" }
+    }
+
+    /// As the names of programs have it.
+    pub fn half(self) -> &'static str {
+        if self == Way::IptablesLegacy { "legacy" } else { "nft" }
+    }
+
+    /// A directory in which `iptables` is of this half.
+    pub fn directory(self) -> TempDir {
+        let (dir, file) = (tempfile::tempdir().unwrap(), format!("/usr/sbin/xtables-{}-multi", self.half()));
+        PROGRAMS.iter().for_each(|name| symlink(&file, dir.path().join(name)).unwrap());
+        dir
+    }
+
+    /// All rules of a table in the half that this way writes to, or nftables' ruleset.
+    pub fn rules(self, host: &Host, table: &str) -> String {
+        match self {
+            Way::Nftables => host.sh("nft list ruleset"),
+            Way::IptablesNft | Way::IptablesLegacy => {
+                let half = self.half();
+                host.sh(&format!("iptables-{half}-save -t {table}; ip6tables-{half}-save -t {table}"))
+            }
+        }
+    }
+}
+
+/// Plugins that find these programs first.
+pub fn on_path(subject: &Subject, dir: &Path) -> Subject {
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", dir.display());
+    Subject { env: vec![("PATH".into(), path)], ..subject.clone() }
+}
+
+/// Makes a program that is a line of shell.
+pub fn script(dir: &Path, name: &str, line: &str) {
+    let file = dir.join(name);
+    fs::write(&file, format!("#!/bin/sh\n{line}\n")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Under the name that is the administrator's choice, and under that of the half which has what stands.
+pub fn scripts(dir: &Path, name: &str, line: &str) {
+    [name, &name.replace('-', "-nft-")].iter().for_each(|name| script(dir, name, line));
+}
+
+/// A directory with all programs, each of which notes its name in a file before it does what it has to: both are below `dir`.
+pub fn noting(dir: &Path) -> (PathBuf, PathBuf) {
+    let (programs, log) = (dir.join("programs"), dir.join("started"));
+    fs::create_dir(&programs).unwrap();
+    for name in PROGRAMS {
+        scripts(&programs, name, &format!("echo {name} >>{}; exec /usr/sbin/{name} \"$@\"", log.display()));
+    }
+    (programs, log)
+}
+
+/// The names that were noted since the last time.
+pub fn started(log: &Path) -> Vec<String> {
+    let names = fs::read_to_string(log).unwrap_or_default().lines().map(str::to_owned).collect();
+    let _ = fs::remove_file(log);
+    names
+}

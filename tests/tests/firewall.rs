@@ -1,0 +1,1120 @@
+//! The firewall in every way that it can be written, with real traffic: one table of tests for all of them.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cnikit_firewalld::Firewalld;
+use cnikit_process::Deadline;
+use cnikit_testkit::crowd::{each, meanwhile};
+use cnikit_testkit::life::{SHARED, Tampering};
+use cnikit_testkit::{Container, Host, Said, Snapshot, Subject, firewalld, life};
+use cnikit_tests::chain::{RELEASES, stays_true};
+use cnikit_tests::harmed::firewall;
+use cnikit_tests::mixed::Release;
+use cnikit_tests::way::Way::{self, IptablesLegacy, IptablesNft, Nftables};
+use cnikit_tests::way::{PROGRAMS, noting, on_path, script, started};
+use cnikit_tests::world::{WORLD, ping_briefly, ping_once, undisturbed, world};
+use cnikit_tests::{bin, references, subject};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const WAYS: [Way; 3] = Way::ALL;
+const HALVES: [Way; 2] = Way::HALVES;
+
+/// A network: a bridge, and the firewall behind it.
+struct Net<'a> {
+    host: &'a Host,
+    way: Way,
+    bridge: Subject,
+    firewall: Subject,
+    _programs: TempDir,
+}
+
+/// A container with what its network's plugins answered.
+struct Attached {
+    id: &'static str,
+    container: Container,
+    result: Value,
+}
+
+impl<'a> Net<'a> {
+    /// The network of this number, from 77 on, with these keys of firewall.
+    fn new(host: &'a Host, way: Way, number: u8, keys: Value) -> Net<'a> {
+        let programs = way.directory();
+        let (name, bridge) = (format!("testnet-{number}"), format!("cni{}", number - 77));
+        let ranges = json!([[{"subnet": format!("10.{number}.0.0/24")}], [{"subnet": format!("fd00:{number}::/64")}]]);
+        let ipam = json!({"type": "host-local", "ranges": ranges});
+        let bridge = subject("bridge", json!({"name": name, "bridge": bridge, "isDefaultGateway": true, "ipam": ipam}));
+        let mut firewall = subject("firewall", keys).with("name", json!(name));
+        firewall.conf["backend"] = json!(way.backend());
+        let [bridge, firewall] = [bridge, firewall].map(|one| on_path(&one.at(host.dir()), programs.path()));
+        Net { host, way, bridge, firewall, _programs: programs }
+    }
+
+    fn attach(&self, id: &'static str) -> Attached {
+        let container = self.host.container();
+        let result = self.bridge.add(self.host, id, &container);
+        let said = self.firewall.call(self.host, "ADD", id, &container.path(), &[("prevResult", result.clone())]).ok();
+        assert_eq!(said["ips"], result["ips"], "the result is passed on");
+        Attached { id, container, result }
+    }
+
+    fn detach(&self, one: &Attached) {
+        self.firewall.del(self.host, one.id, &one.container, &one.result);
+        self.bridge.del(self.host, one.id, &one.container, &one.result);
+    }
+
+    fn check(&self, one: &Attached) -> Said {
+        self.firewall.check(self.host, one.id, &one.container, &one.result)
+    }
+
+    fn gc(&self, valid: Value) {
+        self.firewall.call(self.host, "GC", "", "", &[("cni.dev/valid-attachments", valid)]).ok();
+    }
+
+    /// What stands, of both families.
+    fn rules(&self) -> String {
+        self.way.rules(self.host, "filter")
+    }
+
+    /// The same without counters and times.
+    fn told(&self) -> Vec<String> {
+        let rules = self.rules();
+        let lines = rules.lines().filter(|line| self.way == Nftables || line.starts_with("-A"));
+        lines.map(str::to_owned).collect()
+    }
+
+    /// Whether a container's addresses are in what stands.
+    fn names(&self, one: &Attached) -> bool {
+        let rules = self.rules();
+        let mut words = rules.split([' ', '/', ',', '"', '\n', '\t']);
+        words.any(|word| one.addresses().iter().any(|address| address == word)) || rules.contains(one.id)
+    }
+
+    /// What becomes of what no rule accepts.
+    fn policy(&self, policy: &str) {
+        let hook = format!("type filter hook forward priority 0; policy {};", policy.to_lowercase());
+        let chain = format!("add table inet cni_firewall; add chain inet cni_firewall forward {{ {hook} }}");
+        match self.way {
+            Nftables => drop(self.host.sh(&format!("nft '{chain}'"))),
+            IptablesNft | IptablesLegacy => self.iptables(&format!("-P FORWARD {policy}")),
+        }
+    }
+
+    /// In both families: `line` begins behind the name of the program.
+    fn iptables(&self, line: &str) {
+        let half = self.way.half();
+        self.host.sh(&format!("iptables-{half} {line} && ip6tables-{half} {line}"));
+    }
+
+    /// Has what leaves by an interface dropped, in the operator's chain.
+    fn drops(&self, chain: &str, interface: &str) {
+        match self.way {
+            Nftables => drop(self.host.sh(&format!("nft add rule inet cni_firewall {chain} oifname {interface} drop"))),
+            IptablesNft | IptablesLegacy => self.iptables(&format!("-A {chain} -o {interface} -j DROP")),
+        }
+    }
+}
+
+impl Attached {
+    fn addresses(&self) -> [String; 2] {
+        [0, 1].map(|n| self.result["ips"][n]["address"].as_str().unwrap().split('/').next().unwrap().to_owned())
+    }
+}
+
+/// Whether each of these is reached, and all alike.
+fn reaches(from: &Container, to: &[impl AsRef<str>]) -> bool {
+    hears(from, to, ping_briefly)
+}
+
+/// The same of what nobody answers, as it should be: asked once.
+fn is_heard(from: &Container, to: &[impl AsRef<str>]) -> bool {
+    hears(from, to, ping_once)
+}
+
+fn hears(from: &Container, to: &[impl AsRef<str>], asks: impl Fn(&str) -> String) -> bool {
+    let one = |to: &str| format!("{{ {}; }} >&2 && echo reached &", asks(to));
+    let line: String = to.iter().map(|to| one(to.as_ref())).collect();
+    let reached = from.sh(&format!("{line} wait")).matches("reached\n").count();
+    assert!(reached == 0 || reached == to.len(), "one family and not the other");
+    reached > 0
+}
+
+/// Does something in every way and each of these cases, all at once: most of it is waiting for what does not come.
+fn in_every_way<C: Sync>(cases: &[C], work: impl Fn(Way, &C) + Sync) {
+    thread::scope(|scope| {
+        for (way, case) in WAYS.into_iter().flat_map(|way| cases.iter().map(move |case| (way, case))) {
+            let work = &work;
+            scope.spawn(move || work(way, case));
+        }
+    });
+}
+
+/// The world, with ways back to the containers of the first two networks.
+fn world_that_knows(host: &Host) -> Container {
+    let world = world(host);
+    for number in [77, 78] {
+        world.sh(&format!(
+            "ip route add 10.{number}.0.0/24 via 192.0.2.1 && ip route add fd00:{number}::/64 via 2001:db8:9::1"
+        ));
+    }
+    world
+}
+
+#[test]
+fn a_container_reaches_the_world_through_a_host_that_drops_and_the_world_only_answers() {
+    for way in WAYS {
+        let host = Host::new();
+        let (net, world) = (Net::new(&host, way, 77, json!({})), world_that_knows(&host));
+        net.policy("DROP");
+        let container = host.container();
+        let result = net.bridge.add(&host, "c-one", &container);
+        let addresses =
+            [0, 1].map(|n| result["ips"][n]["address"].as_str().unwrap().split('/').next().unwrap().to_owned());
+        assert!(!reaches(&container, &WORLD), "{way:?}: nothing passes before");
+        net.firewall.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", result.clone())]).ok();
+        assert!(reaches(&container, &WORLD), "{way:?}: {}", net.rules());
+        assert!(!reaches(&world, &addresses), "{way:?}: the policy is the host's for what comes anew");
+        net.policy("ACCEPT");
+        assert!(reaches(&world, &addresses), "{way:?}");
+        net.policy("DROP");
+        net.firewall.del(&host, "c-one", &container, &result);
+        assert!(!reaches(&container, &WORLD), "{way:?}: nothing passes after");
+    }
+}
+
+#[test]
+fn two_bridges_are_cut_off_from_each_other_and_from_nobody_else() {
+    let pairs = [
+        ("same-bridge", "same-bridge", true),
+        ("isolated", "isolated", true),
+        ("same-bridge", "isolated", true),
+        ("open", "isolated", false),
+        ("open", "open", false),
+    ];
+    in_every_way(&["ACCEPT", "DROP"], |way, policy| {
+        for (first, second, cut) in pairs {
+            let host = Host::new();
+            let _world = world_that_knows(&host);
+            let net = |number, word| Net::new(&host, way, number, json!({"ingressPolicy": word}));
+            let (one, two) = (net(77, first), net(78, second));
+            one.policy(policy);
+            let (from, to) = (one.attach("c-one"), two.attach("c-two"));
+            let what = format!("{way:?} {policy} {first} {second}");
+            for (from, to) in [(&from, &to), (&to, &from)] {
+                let passes = if cut {
+                    is_heard(&from.container, &to.addresses())
+                } else {
+                    reaches(&from.container, &to.addresses())
+                };
+                assert_eq!(passes, !cut, "{what}: {}", one.rules());
+            }
+            [&from, &to].iter().for_each(|one| assert!(reaches(&one.container, &WORLD), "{what}"));
+            one.check(&from).ok();
+            two.check(&to).ok();
+        }
+    });
+}
+
+#[test]
+fn what_the_operator_drops_is_dropped_and_his_chain_is_his() {
+    in_every_way(
+        &[(json!({}), "CNI-ADMIN"), (json!({"iptablesAdminChainName": "OUR-OWN"}), "OUR-OWN")],
+        |way, case| {
+            let (keys, chain) = case;
+            let host = Host::new();
+            let _world = world_that_knows(&host);
+            let net = Net::new(&host, way, 77, keys.clone());
+            let first = net.attach("c-first");
+            let one = net.attach("c-one");
+            assert!(reaches(&one.container, &WORLD));
+            net.drops(chain, "world");
+            assert!(!is_heard(&one.container, &WORLD), "{way:?}: {}", net.rules());
+            net.detach(&first);
+            net.check(&one).ok();
+            net.detach(&one);
+            let rules = net.rules();
+            let his = rules.matches(&format!("-A {chain} -o world -j DROP")).count() == 2
+                || rules.contains("oifname \"world\" drop");
+            assert!(his, "{way:?}: {rules}");
+            let again = net.attach("c-again");
+            assert!(!is_heard(&again.container, &WORLD), "{way:?}: {}", net.rules());
+        },
+    );
+}
+
+#[test]
+fn two_networks_may_each_have_an_operators_chain() {
+    for way in WAYS {
+        let host = Host::new();
+        let net = |number, chain| Net::new(&host, way, number, json!({"iptablesAdminChainName": chain}));
+        let (one, two) = (net(77, "ONE"), net(78, "TWO"));
+        let (first, second) = (one.attach("c-one"), two.attach("c-two"));
+        let rules = one.told();
+        let third = one.attach("c-three");
+        for (net, attached) in [(&one, &first), (&two, &second), (&one, &third)] {
+            net.check(attached).ok();
+        }
+        one.detach(&third);
+        assert_eq!(one.told(), rules, "{way:?}");
+    }
+}
+
+#[test]
+fn an_address_that_another_container_has_by_now_keeps_its_rules() {
+    for way in WAYS {
+        for with_result in [true, false] {
+            let host = Host::new();
+            let _world = world_that_knows(&host);
+            let net = Net::new(&host, way, 77, json!({"ingressPolicy": "isolated"}));
+            net.policy("DROP");
+            let old = net.attach("c-old");
+            old.container.sh("ip link del eth0");
+            fs::remove_dir_all(host.dir().join("leases")).unwrap();
+            let new = net.attach("c-new");
+            assert_eq!(old.addresses(), new.addresses());
+            let prev = with_result.then(|| ("prevResult", old.result.clone()));
+            let more: Vec<_> = prev.into_iter().collect();
+            undisturbed(&new.container, WORLD[0], || net.firewall.call(&host, "DEL", "c-old", "", &more).ok());
+            assert!(reaches(&new.container, &WORLD));
+            net.check(&new).ok();
+            assert!(!net.rules().contains("c-old"), "{}", net.rules());
+            net.detach(&new);
+            assert!(!net.names(&new), "{}", net.rules());
+        }
+    }
+}
+
+#[test]
+fn a_bridges_rules_go_with_its_last_container() {
+    for way in WAYS {
+        let host = Host::new();
+        let net = |number, word| Net::new(&host, way, number, json!({"ingressPolicy": word}));
+        let (one, two) = (net(77, "isolated"), net(78, "same-bridge"));
+        let [a, b] = [one.attach("c-a"), one.attach("c-b")];
+        let c = two.attach("c-c");
+        one.detach(&a);
+        one.check(&b).ok();
+        assert!(!reaches(&c.container, &b.addresses()));
+        one.detach(&b);
+        assert!(!one.rules().contains("cni0"), "{way:?}: {}", one.rules());
+        two.check(&c).ok();
+        // Another policy takes the place of the first one with the containers that had it.
+        let isolated = net(78, "isolated");
+        let d = isolated.attach("c-d");
+        isolated.check(&d).ok();
+        two.check(&c).ok();
+        isolated.detach(&d);
+        two.check(&c).ok();
+        assert!(
+            !["ingressPolicy: isolated", "drop comment"].iter().any(|text| two.rules().contains(text)),
+            "{way:?}: {}",
+            two.rules()
+        );
+        two.detach(&c);
+        assert!(!two.rules().contains("cni1"), "{way:?}: {}", two.rules());
+    }
+}
+
+#[test]
+fn a_container_that_is_added_again_with_another_policy_has_that_one() {
+    for way in WAYS {
+        let host = Host::new();
+        let isolated = Net::new(&host, way, 77, json!({"ingressPolicy": "isolated"}));
+        let one = isolated.attach("c-one");
+        let before = isolated.told();
+        isolated
+            .firewall
+            .call(&host, "ADD", "c-one", &one.container.path(), &[("prevResult", one.result.clone())])
+            .ok();
+        assert_eq!(isolated.told(), before, "{way:?}: the same ADD again changes nothing");
+        let open = isolated.firewall.with("ingressPolicy", json!("open"));
+        open.call(&host, "ADD", "c-one", &one.container.path(), &[("prevResult", one.result.clone())]).ok();
+        assert!(!isolated.rules().contains("cni0"), "{way:?}: {}", isolated.rules());
+        open.check(&host, "c-one", &one.container, &one.result).ok();
+    }
+}
+
+#[test]
+fn what_others_put_before_it_is_named_and_the_next_add_puts_the_order_right() {
+    for way in HALVES {
+        let host = Host::new();
+        let _world = world_that_knows(&host);
+        let net = Net::new(&host, way, 77, json!({"ingressPolicy": "same-bridge"}));
+        let other = Net::new(&host, way, 78, json!({"ingressPolicy": "same-bridge"}));
+        let (one, two) = (net.attach("c-one"), other.attach("c-two"));
+        net.iptables("-I FORWARD -i cni0 -o world -j DROP");
+        net.iptables("-I FORWARD -i cni0 -o cni1 -j ACCEPT");
+        net.iptables("-I FORWARD -i cni1 -o cni0 -j ACCEPT");
+        assert!(!reaches(&one.container, &WORLD) && reaches(&one.container, &two.addresses()));
+        let (_, text) = net.check(&one).refused();
+        assert!(text.contains("chain FORWARD of table filter of ip6tables does not begin with"), "{text}");
+        other.attach("c-three");
+        assert!(reaches(&one.container, &WORLD), "{}", net.rules());
+        assert!(!reaches(&one.container, &two.addresses()) && !reaches(&two.container, &one.addresses()));
+        net.check(&one).ok();
+        let first = |rules: &str| {
+            rules.lines().filter(|line| line.starts_with("-A FORWARD")).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(first(&net.rules())[0].contains("CNI-ISOLATION-STAGE-1"), "{}", net.rules());
+        // What accepts came before what isolates, as when the reference makes its chain anew.
+        net.iptables("-D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD");
+        net.iptables("-I FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD");
+        assert!(reaches(&one.container, &two.addresses()));
+        net.check(&one).refused();
+        other.attach("c-four");
+        assert!(!reaches(&one.container, &two.addresses()));
+        net.check(&one).ok();
+    }
+}
+
+#[test]
+fn what_others_put_before_it_in_nftables_is_named_too_and_put_right() {
+    let host = Host::new();
+    let _world = world_that_knows(&host);
+    let net = Net::new(&host, Nftables, 77, json!({}));
+    let one = net.attach("c-one");
+    host.sh("nft insert rule inet cni_firewall forward oifname world drop");
+    host.sh("nft insert rule inet cni_firewall admins oifname world drop");
+    assert!(!reaches(&one.container, &WORLD));
+    let (_, text) = net.check(&one).refused();
+    assert!(text.contains("chain forward of table inet cni_firewall begins with `oifname \"world\" drop`"), "{text}");
+    host.sh("nft flush chain inet cni_firewall admins");
+    let (_, text) = net.check(&one).refused();
+    assert!(text.contains("is missing from chain admins"), "{text}");
+    net.attach("c-two");
+    assert!(reaches(&one.container, &WORLD), "{}", net.rules());
+    net.check(&one).ok();
+    host.sh("nft flush ruleset");
+    net.check(&one).refused();
+}
+
+/// The programs may come or go: whatever ADD chose, CHECK finds and DEL removes.
+#[test]
+fn without_iptables_it_is_nftables_and_a_changed_mind_loses_nothing() {
+    let host = Host::new();
+    let net = Net::new(&host, Nftables, 77, json!({"ingressPolicy": "isolated"}));
+    let dir = tempfile::tempdir().unwrap();
+    PROGRAMS.iter().for_each(|one| script(dir.path(), one, "echo 'no such table' >&2; exit 3"));
+    let automatic = net.firewall.with("backend", json!(""));
+    let broken = on_path(&automatic, dir.path());
+    broken.call(&host, "STATUS", "", "", &[]).ok();
+    let [a, b] = ["c-a", "c-b"].map(|id| {
+        let container = host.container();
+        let result = net.bridge.add(&host, id, &container);
+        let subject = if id == "c-a" { &broken } else { &automatic };
+        subject.call(&host, "ADD", id, &container.path(), &[("prevResult", result.clone())]).ok();
+        Attached { id, container, result }
+    });
+    assert!(host.sh("nft list table inet cni_firewall").contains("c-a/eth0"));
+    assert!(host.sh("iptables-save -t filter").contains("c-b/eth0"));
+    for one in [&a, &b] {
+        automatic.check(&host, one.id, &one.container, &one.result).ok();
+    }
+    let mut other = automatic.with("backend", json!("nftables"));
+    other.call(&host, "DEL", b.id, "", &[]).ok();
+    other = automatic.with("backend", json!("iptables"));
+    other.call(&host, "DEL", a.id, "", &[]).ok();
+    assert!(!net.names(&a) && !net.names(&b), "{}", net.rules());
+}
+
+#[test]
+fn gc_removes_what_is_of_the_network_and_not_valid() {
+    for way in WAYS {
+        let host = Host::new();
+        let net = |number| Net::new(&host, way, number, json!({"ingressPolicy": "isolated"}));
+        let (one, two) = (net(77), net(78));
+        let (kept, stale, foreign) = (one.attach("c-kept"), one.attach("c-stale"), two.attach("c-stale"));
+        for _ in 0..2 {
+            one.gc(json!([{"containerID": "c-kept", "ifname": "eth0"}]));
+            one.check(&kept).ok();
+            two.check(&foreign).ok();
+            let stands = one.rules();
+            let mut words = stands.split([' ', '/', ',']);
+            assert!(!words.any(|word| stale.addresses().iter().any(|address| address == word)), "{way:?}: {stands}");
+        }
+        one.gc(json!([]));
+        two.check(&foreign).ok();
+        assert!(!one.rules().contains("cni0") && !one.names(&kept), "{}", one.rules());
+        two.gc(json!([]));
+        assert!(!one.rules().contains("cni1") && !two.names(&foreign), "{}", one.rules());
+    }
+}
+
+const fn on_host(line: &'static str, names: &'static str) -> Tampering {
+    Tampering { line, inside: false, names }
+}
+
+/// As `tampering::FIREWALL` has it for the other half.
+const LEGACY: [Tampering; 4] = [
+    on_host("iptables-legacy -I FORWARD -j ACCEPT", "chain FORWARD of table filter of iptables does not begin with"),
+    on_host("ip6tables-legacy -D CNI-FORWARD 3", "`-s fd00:77::2/128 -j ACCEPT` is missing from chain CNI-FORWARD"),
+    on_host("iptables-legacy -D CNI-ISOLATION-STAGE-1 2", "-i cni0 ! -o cni0 -m comment"),
+    on_host("ip6tables-legacy -F", "-j CNI-FORWARD` is missing from chain FORWARD of table filter of ip6tables"),
+];
+
+#[test]
+fn check_finds_what_was_tampered_with_in_the_other_half() {
+    let dir = IptablesLegacy.directory();
+    life::names_tampering(&on_path(&firewall(bin(), "iptables"), dir.path()), &LEGACY);
+}
+
+#[test]
+fn every_way_lives_and_survives() {
+    for way in WAYS {
+        let dir = way.directory();
+        let subject = on_path(&firewall(bin(), way.backend()), dir.path());
+        life::leaves_no_trace(&subject);
+        life::survives_poor_dels(&subject);
+    }
+}
+
+/// Somebody else writes into the same table, and takes it back.
+fn writing(way: Way) -> String {
+    let half = way.half();
+    format!(
+        "printf '*filter\\n-A OUTPUT -p 99 -j RETURN\\n-D OUTPUT -p 99 -j RETURN\\nCOMMIT\\n' | iptables-{half}-restore -n -w 60"
+    )
+}
+
+#[test]
+fn sixty_four_at_once_have_their_rules_once_and_leave_none() {
+    for way in WAYS {
+        let host = Host::new();
+        let net = Net::new(&host, way, 77, json!({"ingressPolicy": "isolated"}));
+        let attached: Vec<(String, Container, Value)> = (0..64)
+            .map(|n| (format!("c-{n}"), host.container()))
+            .map(|(id, container)| {
+                let result = net.bridge.add(&host, &id, &container);
+                (id, container, result)
+            })
+            .collect();
+        let all = |work: &(dyn Fn(&str, &Container, &Value) + Sync)| {
+            std::thread::scope(|scope| {
+                for (id, container, result) in &attached {
+                    scope.spawn(move || work(id, container, result));
+                }
+            });
+        };
+        let others = if way == Nftables { vec![] } else { vec![|| drop(host.sh(&writing(way)))] };
+        let told = meanwhile(others, || {
+            all(&|id, container, result| {
+                net.firewall.call(&host, "ADD", id, &container.path(), &[("prevResult", result.clone())]).ok();
+            });
+            net.told()
+        });
+        // Of each family: two rules and two markers a container, two jumps, one for the operator, three of the bridge, two ends.
+        if way != Nftables {
+            assert_eq!(told.len(), 2 * (64 * 4 + 2 + 1 + 3 + 2), "{way:?}: {told:#?}");
+        }
+        all(&|id, container, result| drop(net.firewall.check(&host, id, container, result).ok()));
+        all(&|id, container, result| net.firewall.del(&host, id, container, result));
+        assert!(way == Nftables || net.told().len() == 2 * (2 + 1 + 2), "{way:?}: {:#?}", net.told());
+        let rules = net.rules();
+        assert!(!["10.77.", "fd00:77:", "cni0", "c-"].iter().any(|text| rules.contains(text)), "{way:?}: {rules}");
+    }
+}
+
+#[test]
+fn without_a_policy_no_bridge_is_needed() {
+    for way in WAYS {
+        let dir = way.directory();
+        let subject = on_path(&firewall(bin(), way.backend()).with("ingressPolicy", json!("")), dir.path()).on(":");
+        life::leaves_no_trace(&subject);
+    }
+}
+
+/// From 0.3.0 on, which the reference refuses.
+#[test]
+fn every_version_is_spoken() {
+    for version in ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
+        let host = Host::new();
+        let mut net = Net::new(&host, IptablesNft, 77, json!({}));
+        net.bridge = net.bridge.with("cniVersion", json!(version));
+        net.firewall = net.firewall.with("cniVersion", json!(version));
+        let one = net.attach("c-one");
+        assert!(net.names(&one));
+        net.detach(&one);
+        assert!(!net.names(&one), "{}", net.rules());
+    }
+}
+
+#[test]
+fn a_verb_starts_at_most_one_save_and_one_restore_a_family() {
+    let host = Host::new();
+    let net = Net::new(&host, IptablesNft, 77, json!({"ingressPolicy": "isolated"}));
+    let (programs, log) = noting(host.dir());
+    let counting = on_path(&net.firewall, &programs);
+    let container = host.container();
+    let result = net.bridge.add(&host, "c-one", &container);
+    let in_order = || {
+        let mut names = started(&log);
+        names.sort();
+        names
+    };
+    let reads = ["ip6tables-save", "iptables-save"];
+    let add = || counting.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", result.clone())]).ok();
+    add();
+    assert_eq!(in_order(), ["ip6tables-restore", "ip6tables-save", "iptables-restore", "iptables-save"]);
+    add();
+    assert_eq!(in_order(), reads);
+    counting.check(&host, "c-one", &container, &result).ok();
+    assert_eq!(in_order(), reads);
+    counting.del(&host, "c-one", &container, &result);
+    assert_eq!(in_order(), reads, "the kernel removes what was read");
+    let ipv4 = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "cni0"}], "ips": [{"address": "10.77.0.9/24"}]});
+    counting.call(&host, "ADD", "c-four", &container.path(), &[("prevResult", ipv4)]).ok();
+    assert_eq!(in_order(), ["iptables-restore", "iptables-save"]);
+    let nftables = counting.with("backend", json!("nftables"));
+    nftables.call(&host, "ADD", "c-none", &container.path(), &[("prevResult", result.clone())]).ok();
+    nftables.check(&host, "c-none", &container, &result).ok();
+    assert_eq!(in_order(), [""; 0]);
+    // Where nothing stands, nothing is started.
+    let other = Host::new();
+    counting.call(&other, "DEL", "c-one", "", &[("prevResult", result.clone())]).ok();
+    counting.call(&other, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
+    assert_eq!(in_order(), [""; 0]);
+}
+
+#[test]
+fn what_the_reference_wrote_we_check_and_remove_and_it_what_we_wrote() {
+    for (bin, way) in references().iter().flat_map(|bin| HALVES.map(|way| (bin, way))) {
+        let host = Host::new();
+        let mut net = Net::new(&host, way, 77, json!({"cniVersion": "1.0.0"}));
+        net.bridge = net.bridge.with("cniVersion", json!("1.0.0"));
+        let ours = net.firewall.clone();
+        let theirs = Subject { bin: bin.clone(), ..ours.clone() };
+        for (adds, deletes) in [(&ours, &theirs), (&theirs, &ours)] {
+            net.firewall = adds.clone();
+            let one = net.attach("c-one");
+            assert!(net.names(&one));
+            deletes.check(&host, "c-one", &one.container, &one.result).ok();
+            deletes.call(&host, "ADD", "c-one", &one.container.path(), &[("prevResult", one.result.clone())]).ok();
+            adds.check(&host, "c-one", &one.container, &one.result).ok();
+            deletes.del(&host, "c-one", &one.container, &one.result);
+            let rules = net.rules();
+            assert!(!rules.contains("-j ACCEPT"), "{way:?} by {}: {rules}", deletes.bin.display());
+            ours.del(&host, "c-one", &one.container, &one.result);
+            net.bridge.del(&host, "c-one", &one.container, &one.result);
+            assert!(!net.names(&one), "{way:?}: {}", net.rules());
+        }
+    }
+}
+
+/// It may have more containers than have markers.
+#[test]
+fn a_bridge_that_the_reference_isolated_stays_so() {
+    for way in HALVES {
+        let host = Host::new();
+        let mut net = Net::new(&host, way, 77, json!({"cniVersion": "1.0.0", "ingressPolicy": "isolated"}));
+        net.bridge = net.bridge.with("cniVersion", json!("1.0.0"));
+        let ours = net.firewall.clone();
+        net.firewall = Subject { bin: Release::Newest.bin(), ..ours.clone() };
+        net.attach("c-theirs");
+        let of_bridge = || net.rules().lines().filter(|line| line.contains("cni0")).count();
+        let before = of_bridge();
+        let two = net.attach("c-two");
+        let ours = Net { firewall: ours, _programs: way.directory(), bridge: net.bridge.clone(), ..net };
+        ours.check(&two).ok();
+        let own = ours.attach("c-ours");
+        ours.check(&own).ok();
+        ours.detach(&own);
+        let after = ours.rules().lines().filter(|line| line.contains("cni0")).count();
+        assert_eq!(before, after, "{way:?}: {}", ours.rules());
+    }
+}
+
+#[test]
+fn a_container_whose_rules_the_reference_took_away_is_named_and_leaves_no_marker_to_the_next() {
+    let host = Host::new();
+    let mut net = Net::new(&host, IptablesNft, 77, json!({"cniVersion": "1.0.0"}));
+    net.bridge = net.bridge.with("cniVersion", json!("1.0.0"));
+    let theirs = Subject { bin: Release::Newest.bin(), ..net.firewall.clone() };
+    let old = net.attach("c-old");
+    theirs.del(&host, "c-old", &old.container, &old.result);
+    net.check(&old).refused();
+    old.container.sh("ip link del eth0");
+    fs::remove_dir_all(host.dir().join("leases")).unwrap();
+    let new = net.attach("c-new");
+    assert_eq!(old.addresses(), new.addresses());
+    assert!(!net.rules().contains("c-old"), "{}", net.rules());
+    net.detach(&new);
+    assert!(!net.names(&new));
+}
+
+#[test]
+fn in_a_chain_with_others_every_check_passes_and_dels_leave_nothing() {
+    let firewall = |policy: &str| ("our firewall", json!({"ingressPolicy": policy}));
+    stays_true(&["bridge"], RELEASES, &[("sbr", json!({})), firewall("isolated")], &[]);
+    let tuning = ("our tuning", json!({"mtu": 1400}));
+    stays_true(&["bridge", "ptp"], &[Release::Newest], &[firewall("open"), tuning], &[]);
+}
+
+#[test]
+fn status_says_what_is_missing_and_a_failed_add_leaves_nothing() {
+    let host = Host::new();
+    let net = Net::new(&host, IptablesNft, 77, json!({}));
+    net.firewall.call(&host, "STATUS", "", "", &[]).ok();
+    let container = host.container();
+    let result = net.bridge.add(&host, "c-one", &container);
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let broken = |name: &str, line: &str| {
+        PROGRAMS.iter().for_each(|one| script(dir, one, &format!("exec /usr/sbin/{one} \"$@\"")));
+        script(dir, name, line);
+        on_path(&net.firewall, dir)
+    };
+    let subject = broken("iptables-save", "echo 'no filter here' >&2; exit 3");
+    let (code, text) = subject.call(&host, "STATUS", "", "", &[]).refused();
+    assert!(code == 50 && text.contains("no filter here"), "{code} {text}");
+    for (name, line) in [("iptables-save", "exit 3"), ("ip6tables-save", "kill -9 $$"), ("ip6tables-restore", "exit 2")]
+    {
+        let before = Snapshot::of(&host);
+        let subject = broken(name, line);
+        let prev = ("prevResult", result.clone());
+        let (_, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[prev]).refused();
+        assert!(text.contains(name), "{text}");
+        let left = Snapshot::of(&host).added_since(&before, &SHARED);
+        assert!(left.is_empty(), "{name}: {left:#?}");
+    }
+}
+
+/// A second ADD that fails: the first one's container may run.
+#[test]
+fn an_add_that_fails_leaves_a_running_container_what_it_had() {
+    let host = Host::new();
+    let _world = world_that_knows(&host);
+    let net = Net::new(&host, IptablesNft, 77, json!({"ingressPolicy": "isolated"}));
+    net.policy("DROP");
+    let one = net.attach("c-one");
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    PROGRAMS.iter().for_each(|one| script(dir, one, &format!("exec /usr/sbin/{one} \"$@\"")));
+    script(dir, "ip6tables-restore", "exit 2");
+    let mut prev = one.result.clone();
+    prev["ips"] = json!([{"address": "10.77.0.99/24"}, {"address": "fd00:77::99/64"}]);
+    let again = on_path(&net.firewall.with("ingressPolicy", json!("open")), dir);
+    again.call(&host, "ADD", "c-one", &one.container.path(), &[("prevResult", prev)]).refused();
+    net.check(&one).ok();
+    assert!(reaches(&one.container, &WORLD));
+    assert!(!net.rules().contains("::99") && !net.rules().contains("0.99"), "{}", net.rules());
+}
+
+fn without_iptables(dir: &Path) -> String {
+    format!("mount -t tmpfs none /usr/sbin && exec {}", dir.display())
+}
+
+#[test]
+fn del_reaches_the_half_that_is_not_chosen_any_more_and_succeeds_without_programs() {
+    for (way, other) in [(IptablesNft, IptablesLegacy), (IptablesLegacy, IptablesNft)] {
+        let host = Host::new();
+        let net = Net::new(&host, way, 77, json!({"ingressPolicy": "isolated"}));
+        let one = net.attach("c-one");
+        let bare = host.dir().join("bare");
+        fs::create_dir_all(&bare).unwrap();
+        let line = without_iptables(&bin().join("firewall"));
+        script(&bare, "firewall", &format!("exec unshare -m sh -c '{line}'"));
+        let env = [("CNI_PATH", bin().to_str().unwrap()), ("PATH", "/usr/bin:/bin")];
+        let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+        Subject { bin: bare, env, ..net.firewall.clone() }.del(&host, "c-one", &one.container, &one.result);
+        assert!(net.names(&one), "nobody could remove it");
+        let dir = other.directory();
+        on_path(&net.firewall, dir.path()).call(&host, "DEL", "c-one", "", &[]).ok();
+        assert!(!net.names(&one), "{way:?}: {}", net.rules());
+    }
+}
+
+/// A host with firewalld, which lets nothing pass from other zones to the world, and what tells plugins where its bus is.
+fn with_firewalld(host: &Host) -> (firewalld::Bus, firewalld::Firewalld) {
+    let bus = firewalld::Bus::start(host);
+    let running = firewalld::Firewalld::start(host, &bus);
+    host.sh(&format!(
+        "DBUS_SYSTEM_BUS_ADDRESS={} dbus-send --system --print-reply --dest=org.fedoraproject.FirewallD1 \
+         /org/fedoraproject/FirewallD1 org.fedoraproject.FirewallD1.zone.addInterface string:work string:world",
+        bus.address
+    ));
+    (bus, running)
+}
+
+impl Net<'_> {
+    /// The same with what firewalld's clients need.
+    fn on_bus(mut self, bus: &firewalld::Bus, backend: &str) -> Self {
+        self.firewall.env.push(("DBUS_SYSTEM_BUS_ADDRESS".into(), bus.address.clone()));
+        self.firewall = self.firewall.with("backend", json!(backend));
+        self
+    }
+}
+
+/// Whether all addresses are sources of firewalld's zone, and all alike.
+fn are_sources(host: &Host, bus: &firewalld::Bus, zone: &str, one: &Attached) -> bool {
+    let deadline = Deadline::after(Duration::from_secs(30));
+    let mut asked = host.enter(|| Firewalld::connect(Some(&bus.address), deadline)).unwrap().unwrap();
+    let [a, b] = one.addresses().map(|address| {
+        let address: IpAddr = address.parse().unwrap();
+        asked.query_source(zone, address.into()).unwrap()
+    });
+    assert_eq!(a, b);
+    a
+}
+
+#[test]
+fn with_firewalld_the_addresses_are_sources_of_a_zone_and_what_they_send_passes() {
+    let host = Host::new();
+    let world = world_that_knows(&host);
+    let (bus, _running) = with_firewalld(&host);
+    for (backend, zone) in [("firewalld", "trusted"), ("", "internal")] {
+        let net = Net::new(&host, Nftables, 77, json!({"firewalldZone": zone})).on_bus(&bus, backend);
+        net.firewall.call(&host, "STATUS", "", "", &[]).ok();
+        let container = host.container();
+        let result = net.bridge.add(&host, "c-one", &container);
+        let one = Attached { id: "c-one", container, result };
+        assert!(!reaches(&one.container, &WORLD), "{backend:?}: nothing passes from zone to zone");
+        let add =
+            || net.firewall.call(&host, "ADD", "c-one", &one.container.path(), &[("prevResult", one.result.clone())]);
+        add().ok();
+        add().ok();
+        assert!(are_sources(&host, &bus, zone, &one));
+        if zone == "trusted" {
+            assert!(reaches(&one.container, &WORLD), "{}", host.sh("nft list ruleset"));
+            assert!(!reaches(&world, &one.addresses()), "what comes anew is the host's to say");
+        }
+        net.check(&one).ok();
+        let deadline = Deadline::after(Duration::from_secs(30));
+        let mut asked = host.enter(|| Firewalld::connect(Some(&bus.address), deadline)).unwrap().unwrap();
+        let address: IpAddr = one.addresses()[1].parse().unwrap();
+        asked.remove_source(zone, address.into()).unwrap();
+        let (code, text) = net.check(&one).refused();
+        assert!(code == 102 && text.contains(&format!("{address} is no source of zone {zone}")), "{code} {text}");
+        add().ok();
+        net.check(&one).ok();
+        net.firewall.call(&host, "DEL", "c-one", "", &[]).ok();
+        assert!(!are_sources(&host, &bus, zone, &one));
+        assert!(!host.sh("nft list ruleset").contains(&one.addresses()[0]));
+        net.detach(&one);
+    }
+}
+
+const IDS: [&str; 16] =
+    ["c-0", "c-1", "c-2", "c-3", "c-4", "c-5", "c-6", "c-7", "c-8", "c-9", "c-a", "c-b", "c-c", "c-d", "c-e", "c-f"];
+
+#[test]
+fn sixteen_at_once_are_sources_and_none_is_left() {
+    let host = Host::new();
+    let (bus, _running) = with_firewalld(&host);
+    let net = Net::new(&host, Nftables, 77, json!({})).on_bus(&bus, "firewalld");
+    let attached: Vec<Attached> = std::thread::scope(|scope| {
+        let threads = IDS.map(|id| {
+            scope.spawn({
+                let net = &net;
+                move || net.attach(id)
+            })
+        });
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    each(IDS.len(), &attached, || (), |(), one| drop(net.check(one).ok()));
+    assert!(attached.iter().all(|one| are_sources(&host, &bus, "trusted", one)));
+    each(IDS.len(), &attached, || (), |(), one| net.detach(one));
+    assert!(!attached.iter().any(|one| are_sources(&host, &bus, "trusted", one)));
+    let rules = host.sh("nft list ruleset");
+    assert!(!rules.contains("10.77.0."), "{rules}");
+}
+
+#[test]
+fn an_address_in_firewalld_stays_with_whoever_has_it_now_and_gc_takes_what_is_stale() {
+    let host = Host::new();
+    let (bus, _running) = with_firewalld(&host);
+    let net = Net::new(&host, Nftables, 77, json!({})).on_bus(&bus, "firewalld");
+    let old = net.attach("c-old");
+    old.container.sh("ip link del eth0");
+    fs::remove_dir_all(host.dir().join("leases")).unwrap();
+    let new = net.attach("c-new");
+    assert_eq!(old.addresses(), new.addresses());
+    for more in [vec![], vec![("prevResult", old.result.clone())]] {
+        net.firewall.call(&host, "DEL", "c-old", "", &more).ok();
+        net.check(&new).ok();
+    }
+    let stale = net.attach("c-stale");
+    net.gc(json!([{"containerID": "c-new", "ifname": "eth0"}]));
+    net.check(&new).ok();
+    assert!(!are_sources(&host, &bus, "trusted", &stale));
+    net.firewall.with("backend", json!("iptables")).call(&host, "DEL", "c-new", "", &[]).ok();
+    assert!(!are_sources(&host, &bus, "trusted", &new), "whatever is configured by then");
+}
+
+#[test]
+fn what_the_reference_told_firewalld_we_check_and_remove_and_it_what_we_told() {
+    let host = Host::new();
+    let (bus, _running) = with_firewalld(&host);
+    for bin in references() {
+        let mut net = Net::new(&host, Nftables, 77, json!({"cniVersion": "1.0.0"})).on_bus(&bus, "firewalld");
+        net.bridge = net.bridge.with("cniVersion", json!("1.0.0"));
+        let ours = net.firewall.clone();
+        let theirs = Subject { bin, ..ours.clone() };
+        for (adds, deletes) in [(&ours, &theirs), (&theirs, &ours)] {
+            net.firewall = adds.clone();
+            let one = net.attach("c-one");
+            deletes.check(&host, "c-one", &one.container, &one.result).ok();
+            deletes.del(&host, "c-one", &one.container, &one.result);
+            assert!(!are_sources(&host, &bus, "trusted", &one), "by {}", deletes.bin.display());
+            ours.del(&host, "c-one", &one.container, &one.result);
+            net.bridge.del(&host, "c-one", &one.container, &one.result);
+        }
+    }
+}
+
+#[test]
+fn with_firewalld_bridges_are_cut_off_by_rules_beside_it() {
+    let host = Host::new();
+    let (bus, running) = with_firewalld(&host);
+    let net = |number| Net::new(&host, IptablesNft, number, json!({"ingressPolicy": "same-bridge"})).on_bus(&bus, "");
+    let (one, two) = (net(77), net(78));
+    let (from, to) = (one.attach("c-one"), two.attach("c-two"));
+    assert!(are_sources(&host, &bus, "trusted", &from) && are_sources(&host, &bus, "trusted", &to));
+    assert!(!reaches(&from.container, &to.addresses()), "{}", one.rules());
+    assert!(!one.rules().contains("ACCEPT\n-A"), "{}", one.rules());
+    one.check(&from).ok();
+    let open = two.firewall.with("ingressPolicy", json!("open"));
+    open.call(&host, "ADD", "c-two", &to.container.path(), &[("prevResult", to.result.clone())]).ok();
+    assert!(reaches(&from.container, &to.addresses()), "{}", one.rules());
+    // firewalld ends, and its sources with it.
+    drop(running);
+    one.check(&from).refused();
+    let said = one.firewall.with("backend", json!("firewalld"));
+    let (code, text) = said.call(&host, "STATUS", "", "", &[]).refused();
+    assert!(code == 50 && text.contains("firewalld does not run"), "{code} {text}");
+    one.detach(&from);
+    two.detach(&to);
+    assert!(!one.names(&from) && !two.names(&to), "{}", one.rules());
+    assert!(!host.sh("nft list table inet cni_firewalld").contains("saddr"));
+}
+
+/// As somebody does who writes into a table of iptables with nft.
+fn make_incompatible(host: &Host) {
+    for (family, save) in [("ip", "iptables-nft-save"), ("ip6", "ip6tables-nft-save")] {
+        host.sh(&format!("nft add rule {family} filter FORWARD ct mark 5 drop"));
+        let shown = host.sh(&format!("{save} -t filter"));
+        assert!(shown.contains("incompatible"), "{shown}");
+    }
+}
+
+#[test]
+fn a_bus_that_cannot_be_used_keeps_nobody_who_never_used_it_from_check_and_del() {
+    let host = Host::new();
+    let net = Net::new(&host, IptablesNft, 77, json!({}));
+    let silent = host.dir().join("silent");
+    let _listener = UnixListener::bind(&silent).unwrap();
+    for address in ["tcp:host=127.0.0.1,port=1", &format!("unix:path={}", silent.display())] {
+        let one = net.attach("c-one");
+        let mut automatic = net.firewall.with("backend", json!(""));
+        automatic.env.push(("DBUS_SYSTEM_BUS_ADDRESS".into(), address.to_owned()));
+        let begun = Instant::now();
+        automatic.check(&host, "c-one", &one.container, &one.result).ok();
+        automatic.del(&host, "c-one", &one.container, &one.result);
+        assert!(begun.elapsed() < Duration::from_secs(25), "{address}: {:?}", begun.elapsed());
+        assert!(!net.names(&one), "{}", net.rules());
+        let asked = automatic.with("backend", json!("firewalld"));
+        if address.starts_with("tcp") {
+            let prev = ("prevResult", one.result.clone());
+            let (_, text) = asked.call(&host, "DEL", "c-one", "", &[prev]).refused();
+            assert!(text.contains("connect to the bus"), "{text}");
+        }
+        net.detach(&one);
+    }
+}
+
+#[test]
+fn a_table_that_iptables_cannot_read_keeps_no_container_from_its_end() {
+    let host = Host::new();
+    let [iptables, nftables] = [(IptablesNft, 77), (Nftables, 78)].map(|(way, n)| Net::new(&host, way, n, json!({})));
+    let (one, two, stale) = (iptables.attach("c-one"), nftables.attach("c-two"), nftables.attach("c-stale"));
+    make_incompatible(&host);
+    nftables.gc(json!([{"containerID": "c-two", "ifname": "eth0"}]));
+    assert!(!nftables.names(&stale) && nftables.names(&two), "{}", nftables.rules());
+    nftables.check(&two).ok();
+    nftables.detach(&two);
+    assert!(!nftables.names(&two), "{}", nftables.rules());
+    iptables.detach(&one);
+}
+
+#[test]
+fn an_add_that_fails_waits_for_all_that_it_has_begun() {
+    let host = Host::new();
+    let net = Net::new(&host, IptablesNft, 77, json!({}));
+    let (container, dir) = (host.container(), tempfile::tempdir().unwrap());
+    let (dir, log) = (dir.path(), host.dir().join("log"));
+    PROGRAMS.iter().for_each(|one| script(dir, one, &format!("exec /usr/sbin/{one} \"$@\"")));
+    let note = |name: &str, before: &str, word: &str| {
+        let line = format!("{before} echo {word} >> {}; exec /usr/sbin/{name} \"$@\"", log.display());
+        script(dir, name, &line);
+    };
+    script(dir, "iptables-restore", "exit 2");
+    note("ip6tables-save", "", "read");
+    note("ip6tables-restore", "sleep 2;", "written");
+    let prev = ("prevResult", net.bridge.add(&host, "c-one", &container));
+    on_path(&net.firewall, dir).call(&host, "ADD", "c-one", &container.path(), &[prev]).refused();
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.starts_with("read\nwritten\nread\nwritten\n"), "the roll-back waits for what it undoes: {log}");
+}
+
+#[test]
+fn what_the_operator_had_firewalld_let_pass_stays_his() {
+    let host = Host::new();
+    let (bus, _running) = with_firewalld(&host);
+    let net = Net::new(&host, Nftables, 77, json!({})).on_bus(&bus, "firewalld");
+    let container = host.container();
+    let result = net.bridge.add(&host, "c-one", &container);
+    let one = Attached { id: "c-one", container, result };
+    let deadline = Deadline::after(Duration::from_secs(30));
+    let mut asked = host.enter(|| Firewalld::connect(Some(&bus.address), deadline)).unwrap().unwrap();
+    for address in one.addresses() {
+        let address: IpAddr = address.parse().unwrap();
+        asked.add_source("trusted", address.into()).unwrap();
+    }
+    for _ in 0..2 {
+        for _ in 0..2 {
+            let prev = ("prevResult", one.result.clone());
+            net.firewall.call(&host, "ADD", "c-one", &one.container.path(), &[prev]).ok();
+        }
+        net.check(&one).ok();
+        net.firewall.del(&host, "c-one", &one.container, &one.result);
+        assert!(are_sources(&host, &bus, "trusted", &one));
+        assert!(!host.sh("nft list table inet cni_firewalld").contains("saddr"), "no marker is left");
+    }
+}
+
+#[test]
+fn a_zone_that_changes_takes_the_sources_along() {
+    let host = Host::new();
+    let (bus, _running) = with_firewalld(&host);
+    let net = |zone| Net::new(&host, Nftables, 77, json!({"firewalldZone": zone})).on_bus(&bus, "firewalld");
+    let (trusted, internal) = (net("trusted"), net("internal"));
+    let one = trusted.attach("c-one");
+    let prev = ("prevResult", one.result.clone());
+    internal.firewall.call(&host, "ADD", "c-one", &one.container.path(), &[prev]).ok();
+    assert!(are_sources(&host, &bus, "internal", &one) && !are_sources(&host, &bus, "trusted", &one));
+    internal.check(&one).ok();
+    internal.firewall.call(&host, "DEL", "c-one", "", &[]).ok();
+    assert!(!are_sources(&host, &bus, "internal", &one));
+}
+
+/// firewalld sleeps while it is killed: what it asked for last is not done.
+#[test]
+fn a_del_that_is_killed_before_firewalld_did_its_work_leaves_that_to_the_next() {
+    let host = Host::new();
+    let (bus, _running) = with_firewalld(&host);
+    let net = Net::new(&host, Nftables, 77, json!({})).on_bus(&bus, "firewalld");
+    let one = net.attach("c-one");
+    let firewalld = host.sh(&format!(
+        "DBUS_SYSTEM_BUS_ADDRESS={} dbus-send --system --print-reply=literal --dest=org.freedesktop.DBus / \
+         org.freedesktop.DBus.GetConnectionUnixProcessID string:org.fedoraproject.FirewallD1",
+        bus.address
+    ));
+    let firewalld = firewalld.split_whitespace().last().unwrap();
+    host.sh(&format!("kill -STOP {firewalld}"));
+    let dir = tempfile::tempdir().unwrap();
+    script(dir.path(), "firewall", &format!("exec timeout -s KILL 3 {}", bin().join("firewall").display()));
+    let killed = Subject { bin: dir.path().to_owned(), ..net.firewall.clone() };
+    drop(killed.call(&host, "DEL", "c-one", "", &[]));
+    host.sh(&format!("kill -CONT {firewalld}"));
+    net.firewall.call(&host, "DEL", "c-one", "", &[]).ok();
+    assert!(!are_sources(&host, &bus, "trusted", &one));
+    assert!(!host.sh("nft list table inet cni_firewalld").contains("saddr"));
+}
+
+/// What `nft list ruleset` prints, somebody loads again: what nft has no words for is lost.
+#[test]
+fn rules_that_were_saved_and_loaded_are_found_again() {
+    let host = Host::new();
+    let net = Net::new(&host, Nftables, 77, json!({"ingressPolicy": "isolated"}));
+    let (one, two, stale) = (net.attach("c-one"), net.attach("c-two"), net.attach("c-stale"));
+    let file = host.dir().join("saved");
+    host.sh(&format!("nft list ruleset > {0} && nft flush ruleset && nft -f {0}", file.display()));
+    let sorted = || {
+        let mut lines = net.told();
+        lines.retain(|line| !line.trim().is_empty());
+        lines.sort();
+        lines
+    };
+    let saved = sorted();
+    net.check(&one).ok();
+    let prev = ("prevResult", one.result.clone());
+    net.firewall.call(&host, "ADD", "c-one", &one.container.path(), &[prev]).ok();
+    assert_eq!(sorted(), saved, "nothing is doubled");
+    net.gc(json!([{"containerID": "c-one", "ifname": "eth0"}, {"containerID": "c-two", "ifname": "eth0"}]));
+    assert!(!net.names(&stale), "{}", net.rules());
+    net.detach(&one);
+    assert!(!net.names(&one) && net.names(&two), "{}", net.rules());
+    net.check(&two).ok();
+}
+
+#[test]
+fn sources_whose_markers_were_saved_and_loaded_go_with_their_container() {
+    let host = Host::new();
+    let (bus, _running) = with_firewalld(&host);
+    let net = Net::new(&host, Nftables, 77, json!({})).on_bus(&bus, "firewalld");
+    let one = net.attach("c-one");
+    let file = host.dir().join("saved");
+    let table = "table inet cni_firewalld";
+    host.sh(&format!("nft list {table} > {0} && nft delete {table} && nft -f {0}", file.display()));
+    net.firewall.call(&host, "DEL", "c-one", "", &[]).ok();
+    assert!(!are_sources(&host, &bus, "trusted", &one));
+    assert!(!host.sh(&format!("nft list {table}")).contains("saddr"));
+}
+
+/// An answer that nobody reads is an ADD that failed.
+#[test]
+fn an_add_whose_answer_is_lost_opens_no_running_container() {
+    let host = Host::new();
+    let net = Net::new(&host, Nftables, 77, json!({"ingressPolicy": "isolated"}));
+    let one = net.attach("c-one");
+    let dir = tempfile::tempdir().unwrap();
+    script(dir.path(), "firewall", &format!("exec {} > /dev/full", bin().join("firewall").display()));
+    let lost = Subject { bin: dir.path().to_owned(), ..net.firewall.with("ingressPolicy", json!("open")) };
+    let prev = ("prevResult", one.result.clone());
+    let said = lost.call(&host, "ADD", "c-one", &one.container.path(), &[prev]);
+    assert_ne!(said.exit, 0, "{said:?}");
+    net.check(&one).ok();
+}
+
+#[test]
+fn restore_puts_right_what_stands_and_leaves_nothing_beside_it() {
+    let host = Host::new();
+    let net = Net::new(&host, Nftables, 77, json!({"ingressPolicy": "isolated"}));
+    let automatic = net.firewall.with("backend", json!(""));
+    let one = net.attach("c-one");
+    host.sh("nft flush set inet cni_firewall ipv4");
+    automatic.check(&host, "c-one", &one.container, &one.result).refused();
+    let restore = |subject: &Subject, one: &Attached| {
+        let prev = ("prevResult", one.result.clone());
+        subject.call(&host, "RESTORE", one.id, &one.container.path(), &[prev]).ok();
+        subject.check(&host, one.id, &one.container, &one.result).ok();
+    };
+    restore(&automatic, &one);
+    assert!(!host.sh("iptables-save -t filter").contains("c-one"));
+    // Whoever chooses another one has that one alone.
+    let stand =
+        || ["nft list table inet cni_firewall", "iptables-save -t filter"].map(|l| host.sh(l).contains("c-one"));
+    restore(&net.firewall.with("backend", json!("iptables")), &one);
+    assert_eq!(stand(), [false, true]);
+    restore(&net.firewall, &one);
+    assert_eq!(stand(), [true, false]);
+}
+
+#[test]
+fn restore_does_without_a_firewalld_that_has_ended() {
+    let host = Host::new();
+    let (bus, running) = with_firewalld(&host);
+    let net = Net::new(&host, IptablesNft, 77, json!({})).on_bus(&bus, "");
+    let one = net.attach("c-one");
+    drop(running);
+    net.check(&one).refused();
+    let prev = ("prevResult", one.result.clone());
+    net.firewall.call(&host, "RESTORE", "c-one", &one.container.path(), &[prev]).ok();
+    net.check(&one).ok();
+    assert!(!host.sh("nft list table inet cni_firewalld").contains("saddr") && net.names(&one));
+}

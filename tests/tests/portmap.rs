@@ -1,0 +1,935 @@
+//! Published ports, with real connections from wherever one would come: one table of scenes for every backend.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::io::{Error, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use cnikit_netns::Netns;
+use cnikit_testkit::{Container, Host, Said, Subject};
+use cnikit_tests::way::{Way, noting, on_path, scripts, started};
+use cnikit_tests::world::world;
+use cnikit_tests::{bridge, ptp, references, subject};
+use serde_json::{Value, json};
+
+/// With what rules are written.
+const BACKENDS: [&str; 2] = ["iptables", "nftables"];
+/// The host's own addresses to the world, and to its containers.
+const UPLINK: [&str; 2] = ["192.0.2.1", "2001:db8:9::1"];
+const GATEWAY: [&str; 2] = ["10.77.0.1", "fd00:77::1"];
+/// The containers in the order of their ADD.
+const FIRST: [&str; 2] = ["10.77.0.2", "fd00:77::2"];
+const SECOND: [&str; 2] = ["10.77.0.3", "fd00:77::3"];
+const WORLD: [&str; 2] = ["192.0.2.2", "2001:db8:9::2"];
+
+/// A host with a world around it, and containers on a bridge.
+struct Node {
+    host: Host,
+    world: Container,
+    bridge: Subject,
+}
+
+/// A container that was attached, and what the bridge answered.
+struct Pod {
+    container: Container,
+    id: String,
+    prev: Value,
+}
+
+impl Node {
+    fn new() -> Node {
+        Node::speaking("1.1.0")
+    }
+
+    fn speaking(version: &str) -> Node {
+        let host = Host::new();
+        // Where the kernel shows bridged packets to the packet filter (br_netfilter), a connection to oneself goes back out of
+        // the port by which it came.
+        let bridge = bridge().with("hairpinMode", json!(true)).with("ipMasqBackend", json!("nftables"));
+        let (world, bridge) = (world(&host), bridge.with("cniVersion", json!(version)).at(host.dir()));
+        for [network, gateway] in [["10.77.0.0/24", "192.0.2.1"], ["fd00:77::/64", "2001:db8:9::1"]] {
+            world.sh(&format!("ip route add {network} via {gateway}"));
+        }
+        Node { host, world, bridge }
+    }
+
+    fn pod(&self, id: &str) -> Pod {
+        let container = self.host.container();
+        let prev = self.bridge.add(&self.host, id, &container);
+        Pod { container, id: id.to_owned(), prev }
+    }
+
+    fn call(&self, portmap: &Subject, verb: &str, pod: &Pod) -> Said {
+        portmap.call(&self.host, verb, &pod.id, &pod.container.path(), &[("prevResult", pod.prev.clone())])
+    }
+
+    /// ADD, whose result is the one before it.
+    fn publish(&self, portmap: &Subject, pod: &Pod) {
+        assert_eq!(self.call(portmap, "ADD", pod).ok(), pod.prev);
+        self.call(portmap, "CHECK", pod).ok();
+    }
+
+    /// All rules of either backend, without what they have counted.
+    fn ruleset(&self) -> String {
+        self.host.sh("nft --handle list ruleset | sed 's/counter packets [0-9]* bytes [0-9]*/counter/'")
+    }
+
+    /// Whether rules of a container have connections leave under the host's address.
+    fn masquerades(&self, backend: &str) -> bool {
+        match backend {
+            "nftables" => self.host.sh("nft list chain ip cni_hostport masquerading").contains("masquerade"),
+            _ => self.ruleset().contains("jump CNI-HOSTPORT-SETMARK"),
+        }
+    }
+}
+
+fn mapping(host_port: u16, container_port: u16, protocol: &str) -> Value {
+    json!({"hostPort": host_port, "containerPort": container_port, "protocol": protocol})
+}
+
+fn portmap(backend: &str, mappings: &[Value]) -> Subject {
+    subject("portmap", json!({"backend": backend, "runtimeConfig": {"portMappings": mappings}}))
+}
+
+fn web(backend: &str) -> Subject {
+    portmap(backend, &[mapping(8080, 80, "tcp")])
+}
+
+/// Answers whoever connects with a name and with whom it sees, until this program ends.
+fn serves(netns: &Netns, port: u16, name: &'static str) {
+    let listener = netns.enter(|_| TcpListener::bind(format!("[::]:{port}")).unwrap()).unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let peer = stream.peer_addr().map(|peer| peer.ip().to_canonical().to_string()).unwrap_or_default();
+            let _ = stream.write_all(format!("{name} {peer}").as_bytes());
+        }
+    });
+}
+
+/// The same for datagrams.
+fn answers(netns: &Netns, port: u16, name: &'static str) {
+    let socket = netns.enter(|_| UdpSocket::bind(format!("[::]:{port}")).unwrap()).unwrap();
+    thread::spawn(move || {
+        let mut buffer = [0; 16];
+        while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(format!("{name} {}", peer.ip().to_canonical()).as_bytes(), peer);
+        }
+    });
+}
+
+fn to(address: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(address.parse::<IpAddr>().unwrap(), port)
+}
+
+/// What is answered to a connection from here; `None`: nobody takes it.
+fn asked(from: &Netns, to: SocketAddr) -> Option<String> {
+    let connect = || {
+        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said).map(|_| said)
+    };
+    from.enter(|_| connect()).unwrap().ok()
+}
+
+fn sent(from: &Netns, to: SocketAddr) -> Option<String> {
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let sent = || {
+        let socket = UdpSocket::bind(any)?;
+        socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+        exchange(&socket, to)
+    };
+    from.enter(|_| sent()).unwrap().ok()
+}
+
+fn exchange(socket: &UdpSocket, to: SocketAddr) -> std::io::Result<String> {
+    socket.connect(to)?;
+    socket.send(b"?")?;
+    let mut buffer = [0; 64];
+    let size = socket.recv(&mut buffer)?;
+    String::from_utf8(buffer[..size].to_vec()).map_err(|_| Error::from(ErrorKind::InvalidData))
+}
+
+#[track_caller]
+fn reaches(from: &Netns, address: &str, port: u16, name: &str) -> String {
+    let said = asked(from, to(address, port));
+    let Some(said) = said else { panic!("{address} port {port} is not to be reached") };
+    let (found, peer) = said.split_once(' ').unwrap();
+    assert_eq!(found, name, "{address} port {port}");
+    peer.to_owned()
+}
+
+fn each(work: impl Fn(&str, &Node)) {
+    BACKENDS.iter().for_each(|backend| work(backend, &Node::new()));
+}
+
+#[test]
+fn a_published_port_is_reached_from_everywhere() {
+    each(|backend, node| {
+        let (pod, other) = (node.pod("c-one"), node.pod("c-two"));
+        serves(pod.container.netns(), 80, "pod");
+        node.publish(&web(backend), &pod);
+        for family in 0..2 {
+            let outside = reaches(node.world.netns(), UPLINK[family], 8080, "pod");
+            assert_eq!(outside, WORLD[family], "{backend}: the world is seen under its own address");
+            reaches(node.host.netns(), UPLINK[family], 8080, "pod");
+            reaches(node.host.netns(), GATEWAY[family], 8080, "pod");
+            reaches(other.container.netns(), UPLINK[family], 8080, "pod");
+            reaches(other.container.netns(), GATEWAY[family], 8080, "pod");
+            reaches(pod.container.netns(), UPLINK[family], 8080, "pod");
+            reaches(pod.container.netns(), GATEWAY[family], 8080, "pod");
+            let direct = reaches(other.container.netns(), FIRST[family], 80, "pod");
+            assert_eq!(direct, SECOND[family], "{backend}: what was not sent elsewhere keeps its address");
+        }
+        reaches(node.host.netns(), "127.0.0.1", 8080, "pod");
+        node.call(&web(backend), "DEL", &pod).ok();
+        for address in UPLINK.iter().chain(&GATEWAY) {
+            assert_eq!(asked(node.host.netns(), to(address, 8080)), None, "{backend}");
+        }
+        assert_eq!(asked(node.world.netns(), to(UPLINK[0], 8080)), None, "{backend}");
+    });
+}
+
+#[test]
+fn connections_that_are_not_to_the_host_go_where_they_were_meant_to() {
+    each(|backend, node| {
+        let (pod, other) = (node.pod("c-one"), node.pod("c-two"));
+        serves(pod.container.netns(), 80, "pod");
+        serves(other.container.netns(), 8080, "other");
+        serves(node.world.netns(), 8080, "world");
+        node.publish(&web(backend), &pod);
+        for family in 0..2 {
+            reaches(pod.container.netns(), WORLD[family], 8080, "world");
+            reaches(pod.container.netns(), SECOND[family], 8080, "other");
+            reaches(node.host.netns(), WORLD[family], 8080, "world");
+            reaches(node.host.netns(), SECOND[family], 8080, "other");
+            // Merely forwarded through.
+            reaches(node.world.netns(), SECOND[family], 8080, "other");
+        }
+        node.call(&web(backend), "DEL", &pod).ok();
+    });
+}
+
+#[test]
+fn one_address_of_the_host_and_datagrams_and_nobody_masqueraded() {
+    each(|backend, node| {
+        let (pod, other) = (node.pod("c-one"), node.pod("c-two"));
+        serves(pod.container.netns(), 80, "pod");
+        answers(pod.container.netns(), 53, "pod");
+        let at = |address: &str, port: u16| json!({"hostPort": port, "containerPort": 80, "protocol": "TCP", "hostIP": address});
+        let mappings =
+            [at(UPLINK[0], 8081), at(UPLINK[1], 8081), at("0.0.0.0", 8082), at("::", 8082), mapping(5353, 53, "udp")];
+        let some = portmap(backend, &mappings);
+        node.publish(&some, &pod);
+        for family in 0..2 {
+            reaches(node.world.netns(), UPLINK[family], 8081, "pod");
+            assert_eq!(asked(other.container.netns(), to(GATEWAY[family], 8081)), None, "{backend}");
+            reaches(other.container.netns(), GATEWAY[family], 8082, "pod");
+            let said = sent(node.world.netns(), to(UPLINK[family], 5353));
+            assert_eq!(said, Some(format!("pod {}", WORLD[family])), "{backend}");
+        }
+        assert!(node.masquerades(backend), "{backend}: {}", node.ruleset());
+        let quiet = some.with("snat", json!(false));
+        node.publish(&quiet, &pod);
+        assert_eq!(reaches(node.world.netns(), UPLINK[0], 8081, "pod"), WORLD[0]);
+        assert!(!node.masquerades(backend), "{backend}: {}", node.ruleset());
+        let all = some.with("masqAll", json!(true));
+        node.publish(&all, &pod);
+        assert_eq!(reaches(node.world.netns(), UPLINK[0], 8081, "pod"), GATEWAY[0]);
+        node.call(&all, "DEL", &pod).ok();
+    });
+}
+
+/// As a node has them that has services too.
+const SERVICES: &str = r"nft -f - <<'NFT'
+table ip kube-proxy {
+    chain services { ip daddr 10.96.0.10 tcp dport 8080 dnat to 10.77.0.3:8080; }
+    chain pre { type nat hook prerouting priority -100; jump services; }
+    chain out { type nat hook output priority -100; jump services; }
+    chain post { type nat hook postrouting priority 100; mark 0x4000 masquerade; }
+}
+NFT";
+
+#[test]
+fn rules_of_others_stay_and_work_beside_ours() {
+    each(|backend, node| {
+        let (pod, other) = (node.pod("c-one"), node.pod("c-two"));
+        serves(pod.container.netns(), 80, "pod");
+        serves(other.container.netns(), 8080, "other");
+        node.host.sh(SERVICES);
+        let theirs = node.host.sh("nft list table ip kube-proxy");
+        node.publish(&web(backend), &pod);
+        reaches(node.world.netns(), UPLINK[0], 8080, "pod");
+        node.world.sh("ip route add 10.96.0.0/24 via 192.0.2.1");
+        reaches(node.world.netns(), "10.96.0.10", 8080, "other");
+        assert_eq!(node.host.sh("nft list table ip kube-proxy"), theirs);
+        node.call(&web(backend), "DEL", &pod).ok();
+        assert_eq!(node.host.sh("nft list table ip kube-proxy"), theirs);
+    });
+}
+
+#[test]
+fn a_port_that_leads_to_another_container_is_refused_or_goes_on_leading_there() {
+    each(|backend, node| {
+        let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+        serves(one.container.netns(), 80, "one");
+        serves(two.container.netns(), 80, "two");
+        node.publish(&web(backend), &one);
+        let before = node.ruleset();
+        let both = portmap(backend, &[mapping(8090, 80, "tcp"), mapping(8080, 80, "tcp")]);
+        let (code, text) = node.call(&both, "ADD", &two).refused();
+        assert_eq!(code, 101, "{text}");
+        for word in ["tcp 8080", "c-one", "already"] {
+            assert!(text.contains(word), "{backend}: {text}");
+        }
+        assert_eq!(node.ruleset(), before, "{backend}");
+        // Another protocol and another port are another's.
+        node.publish(&portmap(backend, &[mapping(8080, 80, "udp"), mapping(8090, 80, "tcp")]), &two);
+        node.call(&both, "DEL", &two).ok();
+        assert_eq!(node.ruleset(), before, "{backend}");
+        let behind = both.with("hostPortTaken", json!("firstWins"));
+        node.publish(&behind, &two);
+        reaches(node.world.netns(), UPLINK[0], 8080, "one");
+        reaches(node.world.netns(), UPLINK[0], 8090, "two");
+        node.call(&web(backend), "DEL", &one).ok();
+        reaches(node.world.netns(), UPLINK[0], 8080, "two");
+        node.call(&behind, "DEL", &two).ok();
+        assert_eq!(asked(node.host.netns(), to(UPLINK[0], 8080)), None, "{backend}");
+        node.publish(&web(backend), &one);
+    });
+}
+
+#[test]
+fn the_same_again_changes_nothing_and_another_port_takes_its_place() {
+    each(|backend, node| {
+        let pod = node.pod(&"c".repeat(200));
+        serves(pod.container.netns(), 80, "pod");
+        node.publish(&web(backend), &pod);
+        let before = node.ruleset();
+        node.publish(&web(backend), &pod);
+        assert_eq!(node.ruleset(), before, "{backend}");
+        let moved = portmap(backend, &[mapping(8088, 80, "tcp")]);
+        let (_, text) = node.call(&moved, "CHECK", &pod).refused();
+        assert!(text.contains("8088"), "{backend}: {text}");
+        node.publish(&moved, &pod);
+        reaches(node.world.netns(), UPLINK[1], 8088, "pod");
+        assert_eq!(asked(node.host.netns(), to(UPLINK[1], 8080)), None, "{backend}");
+        let at = json!({"hostPort": 8088, "containerPort": 80, "protocol": "tcp", "hostIP": UPLINK[1]});
+        let of_one_family = portmap(backend, &[at]);
+        let (_, text) = node.call(&of_one_family, "CHECK", &pod).refused();
+        assert!(text.contains("is not wanted"), "{backend}: {text}");
+        node.publish(&of_one_family, &pod);
+        assert_eq!(asked(node.host.netns(), to(UPLINK[0], 8088)), None, "{backend}");
+        reaches(node.world.netns(), UPLINK[1], 8088, "pod");
+        // Without a word of what was published, and without the result.
+        let bare = subject("portmap", json!({}));
+        bare.call(&node.host, "DEL", &pod.id, "", &[]).ok();
+        assert_eq!(asked(node.host.netns(), to(UPLINK[1], 8088)), None, "{backend}");
+        bare.call(&node.host, "DEL", &pod.id, "", &[]).ok();
+    });
+}
+
+#[test]
+fn a_container_in_two_networks_keeps_in_one_what_it_loses_in_the_other() {
+    each(|backend, node| {
+        let pod = node.pod("c-one");
+        serves(pod.container.netns(), 80, "pod");
+        let named = |name: &str, port| {
+            let mappings = [mapping(port, 80, "tcp"), mapping(8089, 80, "tcp")];
+            portmap(backend, &mappings).with("name", json!(name))
+        };
+        let (first, second) = (named("n1", 8080), named("n2", 8081));
+        node.publish(&first, &pod);
+        // A port that leads to the container already leads to nobody else.
+        node.publish(&second, &pod);
+        reaches(node.world.netns(), UPLINK[0], 8089, "pod");
+        node.call(&first, "DEL", &pod).ok();
+        assert_eq!(asked(node.host.netns(), to(UPLINK[0], 8080)), None, "{backend}");
+        reaches(node.world.netns(), UPLINK[0], 8089, "pod");
+        reaches(node.world.netns(), UPLINK[0], 8081, "pod");
+        node.call(&second, "CHECK", &pod).ok();
+        let valid = json!([{"containerID": pod.id, "ifname": "eth0"}]);
+        let gc = |valid: Value| [("cni.dev/valid-attachments", valid)];
+        second.call(&node.host, "GC", "", "", &gc(valid)).ok();
+        reaches(node.world.netns(), UPLINK[0], 8081, "pod");
+        first.call(&node.host, "GC", "", "", &gc(json!([]))).ok();
+        reaches(node.world.netns(), UPLINK[0], 8081, "pod");
+        second.call(&node.host, "GC", "", "", &gc(json!([]))).ok();
+        assert_eq!(asked(node.host.netns(), to(UPLINK[0], 8081)), None, "{backend}");
+    });
+}
+
+#[test]
+fn conditions_are_the_containers_own() {
+    each(|backend, node| {
+        let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+        serves(one.container.netns(), 80, "one");
+        serves(two.container.netns(), 80, "two");
+        let words = |text: &[&str], other: &[&str]| if backend == "nftables" { json!(text) } else { json!(other) };
+        let world = words(&["ip saddr", "192.0.2.2"], &["-s", "192.0.2.2"]);
+        let rest = words(&["ip saddr != 192.0.2.2"], &["!", "-s", "192.0.2.2"]);
+        node.publish(&web(backend).with("conditionsV4", world), &one);
+        assert_eq!(asked(node.host.netns(), to(UPLINK[0], 8080)), None, "{backend}");
+        let v4 = |family: &Subject| family.with("conditionsV6", words(&["ip6 saddr fd00:1::1"], &["-s", "fd00:1::1"]));
+        // Under other conditions the same port is another's.
+        node.publish(&v4(&web(backend).with("conditionsV4", rest)).with("hostPortTaken", json!("firstWins")), &two);
+        reaches(node.world.netns(), UPLINK[0], 8080, "one");
+        reaches(node.host.netns(), UPLINK[0], 8080, "two");
+        let before = node.ruleset();
+        let unknown = words(&["ip saddr 192.0.2.2 flush ruleset"], &["-j", "ACCEPT"]);
+        let (code, text) = node.call(&web(backend).with("conditionsV4", unknown), "ADD", &two).refused();
+        assert_eq!(code, 7, "{text}");
+        assert!(text.contains("conditionsV4"), "{backend}: {text}");
+        assert_eq!(node.ruleset(), before);
+    });
+}
+
+/// Nobody is answered by whoever had the port before.
+#[test]
+fn datagrams_of_one_who_goes_on_sending_follow_the_port() {
+    each(|backend, node| {
+        let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+        answers(one.container.netns(), 53, "one");
+        answers(two.container.netns(), 53, "two");
+        let dns = portmap(backend, &[mapping(5353, 53, "udp")]);
+        let client = node.world.netns().enter(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        let asked = || exchange(&client, to(UPLINK[0], 5353)).ok();
+        let by = |name: &str| Some(format!("{name} {}", WORLD[0]));
+        node.publish(&dns, &one);
+        assert_eq!(asked(), by("one"), "{backend}");
+        node.call(&dns, "DEL", &one).ok();
+        assert_eq!(asked(), None, "{backend}");
+        node.publish(&dns, &two);
+        assert_eq!(asked(), by("two"), "{backend}");
+        node.call(&dns, "DEL", &two).ok();
+    });
+}
+
+/// nft(8) prints no owners: after that the rules say no more than the reference's do.
+#[test]
+fn rules_that_were_saved_and_loaded_are_found_again() {
+    let node = Node::new();
+    let pods = ["c-one", "c-two"].map(|id| node.pod(id));
+    let confs = [web("nftables"), portmap("nftables", &[mapping(8081, 80, "tcp")])];
+    serves(pods[0].container.netns(), 80, "one");
+    confs.iter().zip(&pods).for_each(|(conf, pod)| node.publish(conf, pod));
+    let saved = |family: &str| format!("{}/{family}", node.host.dir().display());
+    let tables = ["ip", "ip6"].map(|family| (format!("{family} cni_hostport"), saved(family)));
+    let sorted = || {
+        let listed = tables.each_ref().map(|(table, _)| node.host.sh(&format!("nft list table {table}")));
+        let mut lines: Vec<String> = listed.iter().flat_map(|table| table.lines()).map(str::to_owned).collect();
+        lines.retain(|line| !line.contains("elements = ") && !line.trim_start().starts_with("0x"));
+        lines.sort();
+        lines
+    };
+    let before = sorted();
+    let load = || {
+        for (table, file) in &tables {
+            node.host.sh(&format!("nft list table {table} > {file} && nft delete table {table} && nft -f {file}"));
+        }
+    };
+    load();
+    confs.iter().zip(&pods).for_each(|(conf, pod)| drop(node.call(conf, "CHECK", pod).ok()));
+    // The next one has them as they should be.
+    confs.iter().zip(&pods).for_each(|(conf, pod)| node.publish(conf, pod));
+    assert_eq!(sorted(), before, "nothing is doubled");
+    reaches(node.world.netns(), UPLINK[0], 8080, "one");
+    load();
+    node.call(&confs[1], "DEL", &pods[1]).ok();
+    node.call(&confs[0], "CHECK", &pods[0]).ok();
+    node.call(&confs[0], "DEL", &pods[0]).ok();
+    for (table, _) in &tables {
+        let left = node.host.sh(&format!("nft list table {table}"));
+        assert!(!left.contains("dnat") && !left.contains("masquerade\n") && !left.contains("elements"), "{left}");
+    }
+}
+
+/// A release of the reference, and a backend that it knows.
+fn of_references() -> [(PathBuf, &'static str); 3] {
+    let [packaged, newest] = references();
+    [(packaged, "iptables"), (newest.clone(), "iptables"), (newest, "nftables")]
+}
+
+#[test]
+fn the_references_containers_and_ours_are_reached_whoever_comes_first_and_either_removes_the_others() {
+    for (release, backend) in of_references() {
+        reached_whoever_comes_first(&release, backend);
+    }
+}
+
+fn reached_whoever_comes_first(release: &Path, backend: &str) {
+    let node = Node::speaking("1.0.0");
+    let pods = ["c-one", "c-two", "c-three"].map(|id| node.pod(id));
+    serves(pods[0].container.netns(), 80, "one");
+    serves(pods[1].container.netns(), 80, "two");
+    serves(pods[2].container.netns(), 80, "three");
+    let conf = |port| portmap(backend, &[mapping(port, 80, "tcp")]).with("cniVersion", json!("1.0.0"));
+    let theirs = |port| Subject { bin: release.to_owned(), ..conf(port) };
+    let reached = |expected: &[(u16, &str)]| {
+        for (family, (port, name)) in (0..2).flat_map(|family| expected.iter().map(move |one| (family, one))) {
+            reaches(node.world.netns(), UPLINK[family], *port, name);
+        }
+    };
+    let guarded = |is: bool| {
+        let found = node.ruleset().contains("@hostports_in_use jump hostports");
+        assert!(backend != "nftables" || found == is, "{}", node.ruleset());
+    };
+    node.call(&theirs(8001), "ADD", &pods[0]).ok();
+    guarded(false);
+    node.publish(&conf(8002), &pods[1]);
+    guarded(true);
+    reached(&[(8001, "one"), (8002, "two")]);
+    let (_, text) = node.call(&conf(8001), "ADD", &pods[1]).refused();
+    assert!(text.contains("c-one"), "{text}");
+    node.call(&theirs(8003), "ADD", &pods[2]).ok();
+    // The reference's ADD writes this chain anew.
+    guarded(false);
+    reached(&[(8001, "one"), (8002, "two"), (8003, "three")]);
+    node.call(&conf(8002), "CHECK", &pods[1]).ok();
+    if backend == "nftables" {
+        // With iptables its CHECK of both families fails on its own rules too.
+        node.call(&theirs(8002), "CHECK", &pods[1]).ok();
+    }
+    node.call(&conf(8003), "CHECK", &pods[2]).ok();
+    node.publish(&conf(8002), &pods[1]);
+    guarded(true);
+    reached(&[(8001, "one"), (8002, "two"), (8003, "three")]);
+    // Ours removes the reference's, the reference removes ours.
+    node.call(&conf(8001), "DEL", &pods[0]).ok();
+    node.call(&theirs(8002), "DEL", &pods[1]).ok();
+    reached(&[(8003, "three")]);
+    for port in [8001, 8002] {
+        assert_eq!(asked(node.host.netns(), to(UPLINK[0], port)), None);
+    }
+    let left = node.host.sh("nft list ruleset | sed '/cni_plugins_masquerade/,/^}/d'; iptables-save; ip6tables-save");
+    assert!(left.contains("c-three") && !left.contains("c-one") && !left.contains("c-two"), "{left}");
+    // What the reference left of ours in the set is nobody's.
+    node.publish(&conf(8002), &pods[0]);
+    reached(&[(8002, "one"), (8003, "three")]);
+}
+
+/// What is done to rules of nftables, and what CHECK says of it.
+const NFTABLES_HARMED: [(&str, &str); 7] = [
+    ("nft flush chain ip cni_hostport hostports", "tcp dport 8080 dnat to 10.77.0.2:80"),
+    ("nft flush chain ip6 cni_hostport masquerading", "masquerade"),
+    ("nft flush chain ip cni_hostport output", "output"),
+    ("nft flush chain ip cni_hostport hostports_all", "hostports_all"),
+    ("nft delete table ip6 cni_hostport", "table ip6 cni_hostport is missing"),
+    ("nft delete element ip cni_hostport hostports_in_use '{ tcp . 8080 }'", "element tcp . 8080"),
+    LOCALNET,
+];
+
+/// The same of iptables.
+const IPTABLES_HARMED: [(&str, &str); 7] = [
+    ("iptables -t nat -F CNI-HOSTPORT-DNAT", "is missing from chain CNI-HOSTPORT-DNAT of table nat of iptables"),
+    ("ip6tables -t nat -F OUTPUT", "is missing from chain OUTPUT of table nat of ip6tables"),
+    ("iptables -t nat -F CNI-HOSTPORT-SETMARK", "is missing from chain CNI-HOSTPORT-SETMARK"),
+    ("ip6tables -t nat -F CNI-HOSTPORT-MASQ", "-j MASQUERADE` is missing"),
+    ("iptables -t nat -F $(iptables -t nat -S | sed -n 's/^-N \\(CNI-DN-.*\\)/\\1/p')", "-j DNAT --to-destination"),
+    ("ip6tables -t nat -F && ip6tables -t nat -X", "of table nat of ip6tables is missing"),
+    LOCALNET,
+];
+
+const LOCALNET: (&str, &str) = ("echo 0 > /proc/sys/net/ipv4/conf/cni0/route_localnet", "route_localnet");
+
+#[test]
+fn what_is_missing_is_named_and_put_back() {
+    each(|backend, node| {
+        let pod = node.pod("c-one");
+        let web = web(backend);
+        node.publish(&web, &pod);
+        for (harm, said) in if backend == "nftables" { NFTABLES_HARMED } else { IPTABLES_HARMED } {
+            node.host.sh(harm);
+            let (code, text) = node.call(&web, "CHECK", &pod).refused();
+            assert_eq!(code, 102, "{text}");
+            assert!(text.contains(said), "{harm}: {text}");
+            node.call(&web, "RESTORE", &pod);
+            node.call(&web, "CHECK", &pod).ok();
+        }
+    });
+}
+
+#[test]
+fn no_program_is_started_for_nftables_and_at_most_two_a_family_for_iptables() {
+    let node = Node::new();
+    let pod = node.pod("c-one");
+    let (programs, log) = noting(node.host.dir());
+    let begun = |subject: &Subject, verb: &str| {
+        node.call(&on_path(subject, &programs), verb, &pod).ok();
+        let mut names = started(&log);
+        names.sort();
+        names
+    };
+    let without = || {
+        for verb in ["ADD", "ADD", "CHECK", "DEL"] {
+            assert_eq!(begun(&web("nftables"), verb), [""; 0], "{verb}");
+        }
+    };
+    without();
+    // Whether iptables leads the port elsewhere is asked of the kernel.
+    let other = node.pod("c-two");
+    node.publish(&portmap("iptables", &[mapping(8081, 80, "tcp")]), &other);
+    without();
+    node.call(&portmap("iptables", &[]), "DEL", &other).ok();
+    let all = ["ip6tables-restore", "ip6tables-save", "iptables-restore", "iptables-save"];
+    let saves = ["ip6tables-save", "iptables-save"];
+    let none = [""; 0];
+    for (verb, names) in [
+        ("ADD", &all[..]),
+        ("ADD", &saves),
+        ("CHECK", &saves),
+        ("DEL", &saves),
+        ("DEL", &none),
+        ("STATUS", &saves[1..]),
+    ] {
+        assert_eq!(begun(&web("iptables"), verb), names, "{verb}");
+    }
+}
+
+#[test]
+fn the_other_half_of_iptables_serves_too_and_is_cleared_whichever_is_chosen_by_then() {
+    let (node, [nft, legacy]) = (Node::new(), Way::HALVES.map(Way::directory));
+    let pod = node.pod("c-one");
+    serves(pod.container.netns(), 80, "pod");
+    let [chosen, other] = [&legacy, &nft].map(|dir| on_path(&web("iptables"), dir.path()));
+    node.publish(&chosen, &pod);
+    for family in 0..2 {
+        assert_eq!(reaches(node.world.netns(), UPLINK[family], 8080, "pod"), WORLD[family]);
+        reaches(pod.container.netns(), UPLINK[family], 8080, "pod");
+    }
+    reaches(node.host.netns(), "127.0.0.1", 8080, "pod");
+    assert!(!node.ruleset().contains("CNI-"), "{}", node.ruleset());
+    node.call(&other, "CHECK", &pod).ok();
+    node.call(&other, "DEL", &pod).ok();
+    assert_eq!(asked(node.world.netns(), to(UPLINK[0], 8080)), None);
+    let left = Way::IptablesLegacy.rules(&node.host, "nat");
+    assert!(!left.contains("CNI-DN-") && left.contains("CNI-HOSTPORT-DNAT"), "{left}");
+}
+
+/// Somebody else's who writes all the time, a rule each time; the file says how often he has.
+const OTHERS: &str = r"
+iptables -t nat -N OTHERS
+n=0
+while [ -e go ]; do
+    n=$((n + 1))
+    printf '*nat\n-A OTHERS -s 10.9.%d.%d/32 -j RETURN\nCOMMIT\n' $((n / 256)) $((n % 256)) |
+        iptables-restore --noflush || exit 1
+    echo $n >count
+done
+";
+
+#[test]
+fn sixty_four_at_once_beside_another_who_writes_are_each_there_once_and_leave_nothing() {
+    let node = Node::new();
+    let pod = node.pod("c-one");
+    node.publish(&web("iptables"), &pod);
+    node.call(&web("iptables"), "DEL", &pod).ok();
+    let rules = || node.host.sh("for of in iptables ip6tables; do $of-save -t nat | grep '^-A.*CNI-'; done");
+    let before = rules();
+    let (go, count) = (node.host.dir().join("go"), node.host.dir().join("count"));
+    std::fs::write(&go, "").unwrap();
+    let many: Vec<(Subject, Pod)> = (0..64).map(|n| one_of_many(&node, n, &pod)).collect();
+    let (added, there, deleted) = thread::scope(|scope| {
+        let others = scope.spawn(|| node.host.try_sh(&format!("cd {}; {OTHERS}", node.host.dir().display())));
+        let told = (at_once(&node, "ADD", &many), rules(), at_once(&node, "DEL", &many));
+        std::fs::remove_file(&go).unwrap();
+        let (written, said) = others.join().unwrap();
+        assert!(written, "{said}");
+        told
+    });
+    added.into_iter().chain(deleted).for_each(|said| drop(said.ok()));
+    let times = |text: &str| there.lines().filter(|line| line.ends_with(text)).count();
+    for n in 10..74 {
+        assert_eq!(times(&format!("--to-destination 10.77.0.{n}:80")), 1, "{there}");
+        assert_eq!(times(&format!("--to-destination [fd00:77::{n}]:53")), 1, "{there}");
+    }
+    let often = |text: &str| text.lines().filter(|line| !line.contains("CNI-DN-")).count();
+    assert_eq!(often(&there), often(&before), "{there}");
+    assert_eq!(rules(), before);
+    let count: usize = std::fs::read_to_string(count).unwrap().trim().parse().unwrap();
+    let others = node.host.sh("iptables -t nat -S OTHERS").lines().filter(|line| line.starts_with("-A")).count();
+    assert!(count > 1 && others == count, "{others} of {count} rules of others");
+}
+
+/// A container that nobody needs to make: portmap works on the host alone.
+fn one_of_many(node: &Node, n: usize, pod: &Pod) -> (Subject, Pod) {
+    let port = u16::try_from(9000 + n).unwrap();
+    let mut prev = pod.prev.clone();
+    for (at, address) in [format!("10.77.0.{}/24", n + 10), format!("fd00:77::{}/64", n + 10)].into_iter().enumerate() {
+        prev["ips"][at]["address"] = json!(address);
+    }
+    let pod = Pod { container: node.host.container(), id: format!("c-{n}"), prev };
+    (portmap("iptables", &[mapping(port, 80, "tcp"), mapping(port, 53, "udp")]), pod)
+}
+
+/// What the reference before 1.9 made of a container that publishes port 8001 (CVE-2025-67499).
+const LED_ASTRAY: &str = r#"nft -f - <<'NFT'
+table ip cni_hostport {
+    comment "CNI portmap plugin"
+    chain hostports { tcp dport 8001 dnat to 10.77.0.2:80 comment "c-one"; }
+    chain hostip_hostports { }
+    chain prerouting { type nat hook prerouting priority -100; jump hostip_hostports; jump hostports; }
+    chain output { type nat hook output priority -100; jump hostip_hostports; jump hostports; }
+    chain masquerading { type nat hook postrouting priority 100; ip saddr 10.77.0.2 ip daddr 10.77.0.2 masquerade comment "c-one"; }
+}
+NFT"#;
+
+#[test]
+fn what_older_versions_of_the_reference_led_astray_is_left_alone_once_we_came() {
+    let node = Node::new();
+    let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+    serves(one.container.netns(), 80, "one");
+    serves(two.container.netns(), 80, "two");
+    serves(two.container.netns(), 8001, "other");
+    node.host.sh(LED_ASTRAY);
+    // Forwarded through, and made by the host: both were meant for another.
+    reaches(node.world.netns(), SECOND[0], 8001, "one");
+    reaches(node.host.netns(), SECOND[0], 8001, "one");
+    let conf = portmap("nftables", &[mapping(8002, 80, "tcp")]);
+    node.publish(&conf, &two);
+    reaches(node.world.netns(), SECOND[0], 8001, "other");
+    reaches(node.host.netns(), SECOND[0], 8001, "other");
+    for (port, name) in [(8001, "one"), (8002, "two")] {
+        reaches(node.world.netns(), UPLINK[0], port, name);
+    }
+    for (chain, target) in [("prerouting", "hostports"), ("output", "hostip_hostports"), ("output", "hostports_all")] {
+        node.host.sh(&format!("nft add rule ip cni_hostport {chain} jump {target}"));
+        let (code, text) = node.call(&conf, "CHECK", &two).refused();
+        assert_eq!(code, 102, "{text}");
+        assert!(text.contains(&format!("`jump {target}` in chain {chain} of table ip cni_hostport")), "{text}");
+        node.publish(&conf, &two);
+    }
+}
+
+#[test]
+fn who_came_by_the_rule_of_a_service_is_seen_under_the_own_address() {
+    for backend in BACKENDS {
+        let mut node = Node::new();
+        // Behind a link each, answers to neighbours come back by the host too.
+        node.bridge = ptp().with("ipMasqBackend", json!("nftables")).at(node.host.dir());
+        let (pod, other) = (node.pod("c-one"), node.pod("c-two"));
+        serves(other.container.netns(), 8080, "other");
+        node.host.sh(SERVICES);
+        node.world.sh("ip route add 10.96.0.0/24 via 192.0.2.1");
+        let published = portmap(backend, &[mapping(8090, 8080, "tcp")]);
+        let (one, world) = (pod.container.netns(), node.world.netns());
+        node.publish(&published, &other);
+        assert_eq!(reaches(one, "10.96.0.10", 8080, "other"), FIRST[0], "{backend}");
+        assert_ne!(reaches(one, UPLINK[0], 8090, "other"), FIRST[0], "{backend}: a neighbour");
+        assert_eq!(reaches(world, UPLINK[0], 8090, "other"), WORLD[0], "{backend}");
+        node.publish(&published.with("masqAll", json!(true)), &other);
+        assert_eq!(reaches(one, "10.96.0.10", 8080, "other"), FIRST[0], "{backend}: everybody");
+        assert_eq!(reaches(world, "10.96.0.10", 8080, "other"), WORLD[0], "{backend}: everybody");
+        assert_ne!(reaches(world, UPLINK[0], 8090, "other"), WORLD[0], "{backend}: everybody");
+    }
+}
+
+#[test]
+fn a_container_of_the_references_is_checked_and_taken_over_after_an_add_of_ours() {
+    let [_, newest] = references();
+    let node = Node::speaking("1.0.0");
+    let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+    let conf = |port| portmap("nftables", &[mapping(port, 80, "tcp")]).with("cniVersion", json!("1.0.0"));
+    node.call(&Subject { bin: newest, ..conf(8001) }, "ADD", &one).ok();
+    let rules = || node.ruleset().lines().filter(|line| line.contains("comment \"c-one\"")).count();
+    assert_eq!(rules(), 5);
+    node.publish(&conf(8002), &two);
+    node.call(&conf(8001), "CHECK", &one).ok();
+    node.publish(&conf(8001), &one);
+    node.publish(&conf(8001), &one);
+    // With its neighbours'.
+    assert_eq!(rules(), 7, "{}", node.ruleset());
+}
+
+#[test]
+fn who_listens_on_the_loopback_of_ipv6_is_reached_beside_a_published_port() {
+    let node = Node::new();
+    let pod = node.pod("c-one");
+    serves(pod.container.netns(), 80, "pod");
+    serves(node.host.netns(), 8080, "host");
+    node.publish(&web("nftables"), &pod);
+    assert_eq!(reaches(node.host.netns(), "::1", 8080, "host"), "::1");
+    reaches(node.host.netns(), UPLINK[1], 8080, "pod");
+    reaches(node.world.netns(), UPLINK[1], 8080, "pod");
+}
+
+#[test]
+fn conditions_that_no_packet_to_these_ports_meets_are_refused_by_their_key() {
+    let node = Node::new();
+    let pod = node.pod("c-one");
+    let before = node.ruleset();
+    for (key, words, why) in [
+        ("conditionsV4", "ip6 saddr fd00::1", "mixes families"),
+        ("conditionsV6", "ip saddr 10.0.0.1", "mixes families"),
+        ("conditionsV6", "udp sport 53", "mixes protocols"),
+    ] {
+        let (code, text) = node.call(&web("nftables").with(key, json!([words])), "ADD", &pod).refused();
+        assert_eq!(code, 7, "{text}");
+        assert!(text.contains(&format!("{key}: ")) && text.contains(why), "{text}");
+        assert_eq!(node.ruleset(), before);
+    }
+}
+
+/// What each said, of those that were called at once.
+fn at_once(node: &Node, verb: &str, many: &[(Subject, Pod)]) -> Vec<Said> {
+    thread::scope(|scope| {
+        let begun = many.iter().map(|(portmap, pod)| scope.spawn(|| node.call(portmap, verb, pod)));
+        let begun: Vec<_> = begun.collect();
+        begun.into_iter().map(|call| call.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn of_many_at_once_who_want_one_port_one_has_it_and_nothing_is_there_twice() {
+    let node = Node::new();
+    let pod = node.pod("c-one");
+    // Each has read long before another one has written.
+    let (slow, _) = noting(node.host.dir());
+    for name in ["iptables-restore", "ip6tables-restore"] {
+        scripts(&slow, name, &format!("sleep 0.5; exec /usr/sbin/{name} \"$@\""));
+    }
+    let same = |n| (on_path(&web("iptables"), &slow), one_of_many(&node, n, &pod).1);
+    let many: Vec<(Subject, Pod)> = (0..16).map(same).collect();
+    let said = at_once(&node, "ADD", &many);
+    let (won, lost): (Vec<_>, Vec<_>) = said.iter().partition(|said| said.exit == 0);
+    let rules = node.host.sh("iptables-save -t nat; ip6tables-save -t nat");
+    assert_eq!(won.len(), 1, "{rules}");
+    for said in lost {
+        let (code, text) = said.refused();
+        assert!(code == 101 && text.contains("tcp 8080 of the host leads to container"), "{text}");
+    }
+    let times = |text: &str| rules.lines().filter(|line| line.contains(text)).count();
+    assert_eq!(
+        [times("-j DNAT"), times("-A PREROUTING"), times("-A OUTPUT"), times("-A POSTROUTING")],
+        [2; 4],
+        "{rules}"
+    );
+    at_once(&node, "DEL", &many).into_iter().for_each(|said| drop(said.ok()));
+}
+
+/// A jump at its place, for it is there and yet does not serve.
+const MISPLACED: [(&str, &str); 3] = [
+    (
+        "iptables -t nat -I POSTROUTING -s 10.9.9.9 -j ACCEPT",
+        "is not the first of chain POSTROUTING of table nat of iptables",
+    ),
+    (
+        "ip6tables -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT",
+        "is 2 times in chain PREROUTING of table nat of ip6tables",
+    ),
+    (
+        "iptables -t nat -A POSTROUTING -m comment --comment 'CNI portfwd requiring masquerade' -j CNI-HOSTPORT-MASQ",
+        "is 2 times in chain POSTROUTING of table nat of iptables",
+    ),
+];
+
+#[test]
+fn a_jump_behind_others_or_twice_is_named_and_put_right_by_at_most_two_programs_a_family() {
+    let node = Node::new();
+    let pod = node.pod("c-one");
+    let web = web("iptables");
+    node.publish(&web, &pod);
+    let (programs, log) = noting(node.host.dir());
+    for (harm, named) in MISPLACED {
+        node.host.sh(harm);
+        let (code, text) = node.call(&web, "CHECK", &pod).refused();
+        assert_eq!(code, 102, "{text}");
+        assert!(text.contains(named), "{harm}: {text}");
+        node.call(&on_path(&web, &programs), "ADD", &pod).ok();
+        let begun = started(&log);
+        assert_eq!(begun.len(), 3, "both families are read, and one is written: {begun:?}");
+        node.call(&web, "CHECK", &pod).ok();
+    }
+}
+
+#[test]
+fn datagrams_of_one_who_goes_on_sending_are_led_nowhere_after_a_gc() {
+    each(|backend, node| {
+        let (stale, valid) = (node.pod("c-one"), node.pod("c-two"));
+        answers(stale.container.netns(), 53, "stale");
+        answers(valid.container.netns(), 53, "valid");
+        let dns = |port| portmap(backend, &[mapping(port, 53, "udp")]);
+        let client = node.world.netns().enter(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        let asked = |port| exchange(&client, to(UPLINK[0], port)).ok();
+        let by = |name: &str| Some(format!("{name} {}", WORLD[0]));
+        node.publish(&dns(5353), &stale);
+        node.publish(&dns(5354), &valid);
+        assert_eq!([asked(5353), asked(5354)], [by("stale"), by("valid")], "{backend}");
+        let gc = json!([{"containerID": "c-two", "ifname": "eth0"}]);
+        dns(5353).call(&node.host, "GC", "", "", &[("cni.dev/valid-attachments", gc)]).ok();
+        assert_eq!([asked(5353), asked(5354)], [None, by("valid")], "{backend}");
+    });
+}
+
+#[test]
+fn whoever_comes_from_any_address_of_the_container_is_masqueraded() {
+    each(|backend, node| {
+        let mut pod = node.pod("c-one");
+        serves(pod.container.netns(), 80, "pod");
+        pod.container.sh("ip address add 10.78.0.2/24 dev eth0; ip address add 10.78.0.3/24 dev eth0");
+        node.host.sh("ip address add 10.78.0.1/24 dev cni0");
+        for address in ["10.78.0.2/24", "10.78.0.3/24"] {
+            let mut more = pod.prev["ips"][0].clone();
+            more["address"] = json!(address);
+            pod.prev["ips"].as_array_mut().unwrap().push(more);
+        }
+        node.publish(&web(backend), &pod);
+        // From its second address, for that is in the network of the one that it asks.
+        assert_eq!(reaches(pod.container.netns(), "10.78.0.1", 8080, "pod"), GATEWAY[0], "{backend}");
+        let neighbour = node.pod("c-two");
+        neighbour.container.sh("ip address add 10.78.0.4/24 dev eth0");
+        assert_eq!(reaches(neighbour.container.netns(), "10.78.0.1", 8080, "pod"), GATEWAY[0], "{backend}");
+        node.call(&web(backend), "DEL", &pod).ok();
+        let left = node.ruleset();
+        assert!(!left.contains("CNI-DN-") && !left.contains("8080"), "{left}");
+    });
+}
+
+/// Each finds what the other one has, by asking the kernel.
+#[test]
+fn a_port_that_leads_to_another_container_by_the_other_backend_is_refused_or_left_to_it() {
+    for (first, second) in [("iptables", "nftables"), ("nftables", "iptables")] {
+        let node = Node::new();
+        let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+        serves(one.container.netns(), 80, "one");
+        serves(two.container.netns(), 80, "two");
+        node.publish(&web(first), &one);
+        let before = node.ruleset();
+        let both = portmap(second, &[mapping(8090, 80, "tcp"), mapping(8080, 80, "tcp")]);
+        let (code, text) = node.call(&both, "ADD", &two).refused();
+        assert_eq!(code, 101, "{text}");
+        for word in ["tcp 8080", "c-one", first, "already"] {
+            assert!(text.contains(word), "{second}: {text}");
+        }
+        assert_eq!(node.ruleset(), before, "{second}");
+        // It leads nobody astray who is the container itself, of another protocol, or of another address of the host.
+        let itself = web(second).with("name", json!("n2"));
+        node.publish(&itself, &one);
+        node.call(&itself, "DEL", &one).ok();
+        let at = |address: &str| json!({"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": address});
+        node.publish(&portmap(first, &[at(UPLINK[0])]), &one);
+        node.publish(&portmap(second, &[at(GATEWAY[0]), at(UPLINK[1]), mapping(8080, 80, "udp")]), &two);
+        let (_, text) = node.call(&both, "ADD", &two).refused();
+        assert!(text.contains("c-one"), "{second}: {text}");
+        node.publish(&web(second).with("hostPortTaken", json!("firstWins")), &two);
+        node.call(&both, "DEL", &two).ok();
+        node.publish(&web(first), &one);
+        let behind = both.with("hostPortTaken", json!("firstWins"));
+        node.publish(&behind, &two);
+        for address in UPLINK {
+            reaches(node.world.netns(), address, 8080, "one");
+            reaches(node.world.netns(), address, 8090, "two");
+        }
+        node.call(&web(first), "DEL", &one).ok();
+        node.publish(&behind, &two);
+        reaches(node.world.netns(), UPLINK[0], 8080, "two");
+        let (_, text) = node.call(&web(first), "ADD", &one).refused();
+        assert!(text.contains("c-two") && text.contains(second), "{first}: {text}");
+        node.call(&behind, "DEL", &two).ok();
+        node.publish(&web(first), &one);
+    }
+}
