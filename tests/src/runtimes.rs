@@ -12,7 +12,7 @@ mod plugins;
 mod trials;
 
 pub use containerd::{Containerd, Edition, Pod, Sandbox};
-pub use image::IMAGE;
+pub use image::{IMAGE, UNTIL_SERVED};
 pub use node::{HINTS, Node};
 pub use page::{CONFLIST, file, files, network, with_backend};
 pub use plugins::Maker;

@@ -367,7 +367,7 @@ fn a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look() {
 }
 
 fn a_master_without_carrier_costs_no_waiting() {
-    upper::without_carrier_nothing_is_waited_for(&macvlan(), Duration::from_secs(1));
+    upper::without_carrier_nothing_is_waited_for(&macvlan());
 }
 
 fn a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting() {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use cnikit_testkit::Snapshot;
 use cnikit_tests::mixed::Release;
-use cnikit_tests::runtimes::{CONFLIST, HINTS, Maker, Node, file, network, trials, with_backend};
+use cnikit_tests::runtimes::{CONFLIST, HINTS, Maker, Node, UNTIL_SERVED, file, network, trials, with_backend};
 use libtest_mimic::Arguments;
 use serde_json::{Value, json};
 
@@ -150,6 +150,8 @@ fn a_port_and_reloaded(podman: &Podman) {
 
 fn a_port(podman: &Podman, flags: &str) {
     podman.run(&format!("{flags} --detach --name web --publish 8091:80"), "/bin/httpd -f -p 80 -h /www");
+    let [shell, flag, line] = UNTIL_SERVED;
+    podman.sh(&format!("exec web {shell} {flag} \"{line}\""));
     let address = || {
         let said = podman.sh("exec web /bin/ip -o -4 address show eth0");
         said.split_whitespace().skip_while(|word| *word != "inet").nth(1).unwrap().to_owned()

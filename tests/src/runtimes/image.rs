@@ -10,6 +10,14 @@ use serde_json::{Value, json};
 /// The image's name.
 pub const IMAGE: &str = "cnikit.test/busybox:1";
 
+/// A command of it that ends when something in the container listens on port 80: a container has started before its program
+/// has come that far.
+pub const UNTIL_SERVED: [&str; 3] = [
+    "/bin/sh",
+    "-c",
+    "until /bin/busybox grep -q ':0050 .* 0A ' /proc/net/tcp /proc/net/tcp6; do /bin/sleep 0.05; done",
+];
+
 /// What of busybox a container calls by its name.
 const APPLETS: [&str; 8] = ["cat", "httpd", "ip", "nc", "ping", "sh", "sleep", "wget"];
 

@@ -4,7 +4,9 @@ use std::fmt;
 use std::time::Instant;
 
 use cnikit_testkit::Snapshot;
-use cnikit_tests::runtimes::{CONFLIST, Containerd, Edition, HINTS, Maker, Node, Pod, Sandbox, network, with_backend};
+use cnikit_tests::runtimes::{
+    CONFLIST, Containerd, Edition, HINTS, Maker, Node, Pod, Sandbox, UNTIL_SERVED, network, with_backend,
+};
 
 /// Which containerd, which plugins, which version.
 #[derive(Clone, Copy)]
@@ -85,7 +87,11 @@ impl Stage<'_> {
     /// Starts a container that serves a page at port 80 of both families.
     pub(crate) fn serve(&self, pod: &Sandbox) -> String {
         let httpd = ["/bin/httpd", "-f", "-p", "[::]:80", "-h", "/www"];
-        self.cri.container(pod, &httpd).unwrap_or_else(|error| panic!("{error}\n{}", self.cri.said()))
+        let container = self.cri.container(pod, &httpd);
+        let container = container.unwrap_or_else(|error| panic!("{error}\n{}", self.cri.said()));
+        let (serves, said) = self.cri.exec(&container, &UNTIL_SERVED).unwrap();
+        assert!(serves, "{said}");
+        container
     }
 
     /// A container reaches all addresses of a pod.

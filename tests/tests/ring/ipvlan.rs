@@ -1,8 +1,6 @@
 //! ipvlan: its life, alone and in a chain; masters, modes, who reaches whom. And what both have of a master that is a link
 //! that leads nowhere.
 
-use std::time::Duration;
-
 use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
@@ -287,7 +285,7 @@ fn a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look() {
 
 /// Detection takes longer than this even where nothing is emulated.
 fn a_master_without_carrier_costs_no_waiting() {
-    upper::without_carrier_nothing_is_waited_for(&ipvlan(), Duration::from_secs(1));
+    upper::without_carrier_nothing_is_waited_for(&ipvlan());
 }
 
 fn a_del_does_not_look_for_the_master() {
