@@ -14,7 +14,7 @@ fn of(plugin: &str) -> Subject {
 
 #[test]
 fn host_local_survives_a_power_cut() {
-    crash::survives(&of("host-local"), 40);
+    crash::survives(&of("host-local"), 20);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use cnikit_tests::{dual_stack, flooded, installed, script};
 use serde_json::{Value, json};
 
 /// How many operations all floods have together.
-const OPERATIONS: usize = 4_000;
+const OPERATIONS: usize = 2_500;
 const WHOLE: usize = 100_000;
 
 #[test]

@@ -9,9 +9,9 @@ use serde_json::json;
 /// So many calls of a verb, in the short form.
 const CALLS: usize = 2;
 /// So many moments of each plugin, in the short form; 50 in the whole.
-const MOMENTS: usize = 3;
+const MOMENTS: usize = 2;
 /// So many limits of a verb, in the short form.
-const LIMITS: usize = 2;
+const LIMITS: usize = 1;
 
 macro_rules! kills {
     ($($name:ident: $subject:expr $(, $more:ident)*;)+) => {$(

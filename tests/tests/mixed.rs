@@ -216,7 +216,7 @@ fn calls_of_both_at_random_leave_nothing_and_hurt_nobody() {
         for (release, ours) in all_shared() {
             scope.spawn(move || {
                 // Of a chained plugin the reference starts programs by the dozen.
-                let short = if ours.after.is_some() { 40 } else { 80 };
+                let short = if ours.after.is_some() { 25 } else { 50 };
                 interleaved(&ours, &release.bin(), if is_whole() { 5000 } else { short }, stays(&ours));
             });
         }
