@@ -82,22 +82,24 @@ pub fn for_want(subject: &Subject, most: usize) -> Vec<Report> {
     let little = (1..=LITTLE_STEPS).map(|step| step << 17);
     let memory = little.chain((5..=MEMORY_STEPS).map(|step| step << 19));
     let limits: Vec<_> = memory.map(|bytes| (Resource::RLIMIT_AS, bytes)).chain(sizes).collect();
-    let one = |verb: Verb| {
+    let one = |verb: Verb, what: &str, limits: &[_], most: usize| {
         let scene = |(n, limit): (usize, &_)| Scene {
             verb,
             at: (0, n, 0),
             harm: Harm::Limit(*limit),
             gone: verb.is_of_the_lost() || n % 2 == 1,
         };
-        let report = Report::new(format!("limits {} {verb}", subject.title), "limits", limits.len());
+        let report = Report::new(format!("{what} {} {verb}", subject.title), "limits", limits.len());
         play(report, subject, limits.iter().enumerate().map(scene).collect(), most, &Trace::default()).say()
     };
-    let reports: Vec<Report> = Verb::ALL.into_iter().map(one).collect();
-    let sum = |count: fn(&Report) -> usize| reports.iter().map(count).sum::<usize>();
-    let (tried, failed) = (sum(|report| report.tried), sum(|report| report.failed));
+    // Whichever are tried of the others: the first is too small for anything, the last for nothing.
+    let ends = [limits[0], limits[limits.len() - 1]];
+    let ends = one(Verb::Add, "first and last limit", &ends, ends.len());
     assert!(
-        failed > 0 && failed < tried,
-        "of {tried} limits {failed} were too small: they limit nothing, or leave nothing"
+        ends.failed == 1 || ends.tried < 2,
+        "of {} limits {} were too small: they limit nothing, or leave nothing",
+        ends.tried,
+        ends.failed
     );
-    conclude(reports)
+    conclude(Verb::ALL.into_iter().map(|verb| one(verb, "limits", &limits, most)).chain([ends]).collect())
 }
