@@ -67,7 +67,18 @@ impl Ground {
             std::os::unix::fs::symlink(container.path(), path).unwrap();
             self.containers.insert(name.to_owned(), container);
         }
+        self.stand(call);
         call.env.iter().map(|(key, value)| (key.clone(), self.fill(value))).collect()
+    }
+
+    /// A chained plugin finds the interface that it is called for, whose name may be another one in each network.
+    fn stand(&self, call: &Call) {
+        let container = call.namespace().and_then(|name| self.containers.get(name)).filter(|_| self.after.is_some());
+        if let (Some(container), Some(ifname)) = (container, call.env.get("CNI_IFNAME").filter(|name| !name.is_empty()))
+        {
+            let make = format!("ip link add {ifname} type veth && ip link set {ifname} up");
+            container.sh(&format!("[ -e /proc/sys/net/ipv4/conf/{ifname} ] || {{ {make}; }}"));
+        }
     }
 
     /// The configuration keeps its spelling: only the directory of what a plugin keeps comes in.
