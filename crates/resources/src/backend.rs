@@ -4,6 +4,8 @@ use std::fmt;
 
 use cnikit_skel::Result;
 
+use crate::iptables::Place;
+
 /// What rules are written with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "ipMasqBackend")]
@@ -29,6 +31,15 @@ impl Backend {
             Self::Iptables => iptables(),
             Self::Nftables => nftables(),
             Self::Automatic => Standing::of_either(nftables(), iptables, usable),
+        }
+    }
+
+    /// Whether this host can write such rules, for STATUS.
+    pub(crate) fn available(self, iptables: Place, nftables: impl FnOnce() -> Result<()>) -> Result<()> {
+        match self {
+            Self::Automatic => iptables.usable()?.or_else(|_| nftables()),
+            Self::Iptables => iptables.available(),
+            Self::Nftables => nftables(),
         }
     }
 }

@@ -27,7 +27,7 @@ use claims::{Claim, Claims, Going, is_ours};
 use edits::Edits;
 
 /// The rules, and what may be said instead.
-const PLACE: Place = Place {
+pub(super) const PLACE: Place = Place {
     table: "filter",
     what: "firewall rules",
     shared: &["FORWARD", "CNI-FORWARD", "CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2"],
@@ -212,16 +212,6 @@ fn clear(nftables: Option<&Nftables>, going: &Going) -> Result<()> {
 /// Keeps others away that change whose an address is.
 pub(super) fn alone() -> Result<Lock> {
     PLACE.alone()
-}
-
-/// Whether the programs are there and work.
-pub(super) fn available() -> Result<()> {
-    PLACE.available()
-}
-
-/// Whether they could be chosen: `Ok(Err(why))` if not.
-pub(super) fn usable() -> Result<Read<()>> {
-    PLACE.usable()
 }
 
 fn explained(error: Refused) -> Error {

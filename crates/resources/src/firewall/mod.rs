@@ -194,7 +194,7 @@ impl Firewall {
             return nftables;
         }
         let iptables = iptables::verify(demand)?;
-        if iptables.any || iptables::usable()?.is_ok() {
+        if iptables.any || iptables::PLACE.usable()?.is_ok() {
             return Ok(iptables);
         }
         nftables
@@ -366,8 +366,8 @@ fn sweep(stale: &Stale) -> Result<()> {
 /// Whether this host can filter so, for STATUS.
 pub fn available(backend: Backend) -> Result<()> {
     match backend {
-        Backend::Automatic => iptables::usable()?.or_else(|_| nftables::available()),
-        Backend::Iptables => iptables::available(),
+        Backend::Automatic => iptables::PLACE.usable()?.or_else(|_| nftables::available()),
+        Backend::Iptables => iptables::PLACE.available(),
         Backend::Nftables => nftables::available(),
         Backend::Firewalld => firewalld::chosen(backend).map(drop),
     }

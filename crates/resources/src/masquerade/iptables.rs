@@ -20,12 +20,12 @@ use ipnetwork::IpNetwork;
 use super::{Masquerade, rules_of};
 use crate::at_once;
 use crate::backend::Standing;
-use crate::iptables::{OURS, Opened, Opening, Place, Read};
+use crate::iptables::{OURS, Opened, Opening, Place};
 use crate::leaving;
 use share::{Claim, ENTRY, Names, Share, is_chain};
 
 /// The rules, and what may be said instead.
-const PLACE: Place = Place {
+pub(super) const PLACE: Place = Place {
     table: "nat",
     what: "masquerade rules",
     shared: &[],
@@ -154,16 +154,6 @@ fn stale_share(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Op
     let jumps = table.jumps(chain).filter(|(place, _)| *place == ENTRY).map(|(_, jump)| jump);
     let share = Share { jumps: jumps.filter(of_network).filter(goes).cloned().collect(), rules };
     (share != Share::default() || !shared.is_empty()).then_some(share)
-}
-
-/// Whether the programs are there and work.
-pub(super) fn available() -> Result<()> {
-    PLACE.available()
-}
-
-/// Whether they could be chosen: `Ok(Err(why))` if not.
-pub(super) fn usable() -> Result<Read<()>> {
-    PLACE.usable()
 }
 
 fn explained(error: Refused) -> Error {

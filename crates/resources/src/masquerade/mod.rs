@@ -74,7 +74,7 @@ impl Resource for Masquerade {
         let standing = self.backend.standing(
             || nftables::verify(self, &scene.tag),
             || iptables::verify(self, &scene.tag),
-            || Ok(iptables::usable()?.is_ok()),
+            || Ok(iptables::PLACE.usable()?.is_ok()),
         )?;
         drifts.extend(standing.drifts.into_iter().map(|text| format!("masquerade: {text}")));
         Ok(())
@@ -115,9 +115,5 @@ fn sweep(stale: &Stale) -> Result<()> {
 
 /// Whether this host can masquerade so, for STATUS.
 pub fn available(backend: Backend) -> Result<()> {
-    match backend {
-        Backend::Automatic => iptables::usable()?.or_else(|_| nftables::available()),
-        Backend::Iptables => iptables::available(),
-        Backend::Nftables => nftables::available(),
-    }
+    backend.available(iptables::PLACE, nftables::available)
 }

@@ -31,7 +31,7 @@ use share::{Names, Share, is_chain};
 use shared::Shared;
 
 /// The rules, and what may be said instead.
-const PLACE: Place = Place {
+pub(super) const PLACE: Place = Place {
     table: "nat",
     what: "port mappings",
     shared: &["PREROUTING", "OUTPUT", "POSTROUTING", "CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-MASQ", "CNI-HOSTPORT-SETMARK"],
@@ -235,16 +235,6 @@ pub(super) fn sweep(stale: &Stale) -> Result<()> {
         PLACE.everywhere(stale.nftables()?, Chains::Like("CNI-DN-", is_chain), |ruleset| ruleset.change(&mut clear));
     forget(&flows, false);
     errors.finish()
-}
-
-/// Whether the programs are there and work.
-pub(super) fn available() -> Result<()> {
-    PLACE.available()
-}
-
-/// Whether they could be chosen: `Ok(Err(why))` if not.
-pub(super) fn usable() -> Result<Read<()>> {
-    PLACE.usable()
 }
 
 fn explained(error: Refused) -> Error {

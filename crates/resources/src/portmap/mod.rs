@@ -219,7 +219,7 @@ impl Resource for PublishedPorts {
         let standing = self.map.backend.standing(
             || NFTABLES.standing(&self.map, &scene.tag),
             || IPTABLES.standing(&self.map, &scene.tag),
-            || Ok(iptables::usable()?.is_ok()),
+            || Ok(iptables::PLACE.usable()?.is_ok()),
         )?;
         drifts.extend(standing.drifts.into_iter().map(|text| format!("port mappings: {text}")));
         self.map.verify_localnet(scene.host()?, drifts)
@@ -386,11 +386,7 @@ fn sweep(stale: &Stale) -> Result<()> {
 
 /// Whether this host can publish ports so, for STATUS.
 pub fn available(backend: Backend) -> Result<()> {
-    match backend {
-        Backend::Automatic => iptables::usable()?.or_else(|_| nftables::available()),
-        Backend::Iptables => iptables::available(),
-        Backend::Nftables => nftables::available(),
-    }
+    backend.available(iptables::PLACE, nftables::available)
 }
 
 #[cfg(test)]
