@@ -58,11 +58,9 @@ fn an_add_and_a_del_take_as_long_among_65_000_as_alone() {
     let began = Instant::now();
     scene.del("nobody");
     let reading = began.elapsed();
-    let is_flat = |full: (Duration, Duration)| full.0 < empty.0 * 4 && full.1 < empty.1 * 4;
-    // The machine may be busy with something else just now.
-    let full = (0..4).map(|_| pace(&scene)).find(|full| is_flat(*full)).unwrap_or_else(|| pace(&scene));
+    let full = pace(&scene);
     println!("median ADD and DEL alone {empty:?}, among 65,000 {full:?}; reading them all {reading:?}");
-    assert!(is_flat(full), "alone {empty:?}, among 65,000 {full:?}");
+    assert!(full.0 < empty.0 * 4 && full.1 < empty.1 * 4, "alone {empty:?}, among 65,000 {full:?}");
     assert!(full.0 < reading / 20, "no ADD reads them all: {full:?}, {reading:?}");
     assert_eq!(scene.del("c40000"), 1);
 }

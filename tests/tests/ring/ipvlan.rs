@@ -283,7 +283,6 @@ fn a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look() {
     upper::a_taken_address_is_refused_unless_nobody_is_to_look(&ipvlan());
 }
 
-/// Detection takes longer than this even where nothing is emulated.
 fn a_master_without_carrier_costs_no_waiting() {
     upper::without_carrier_nothing_is_waited_for(&ipvlan());
 }
