@@ -37,7 +37,7 @@ const ROWS: [(&str, u8); 19] = [
 const DEV: u8 = 8;
 
 /// What may stand at the top.
-const TOP: [&str; 18] = [
+const TOP: [&str; 19] = [
     ".cargo",
     ".ci",
     ".git",
@@ -48,6 +48,7 @@ const TOP: [&str; 18] = [
     "Cargo.toml",
     "LICENSE",
     "README.md",
+    "SECURITY.md",
     "clippy.toml",
     "crates",
     "deny.toml",

@@ -1,0 +1,1 @@
+//! A container sends to the loopback addresses of the host.

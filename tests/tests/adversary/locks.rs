@@ -1,0 +1,1 @@
+//! Another user of the node holds locks, for as long as they like.

@@ -1,0 +1,23 @@
+//! An adversary on the node: what each party that is not root can choose, hold, name or send, and what comes of it.
+//!
+//! | file | who attacks, and how |
+//! |---|---|
+//! | `locks` | another user of the node holds locks |
+//! | `files` | another user of the node puts FIFOs and symbolic links where root opens files |
+//! | `host_loopback` | a container sends to the host's 127.0.0.0/8 |
+//! | `spoofing` | a container sends under the MAC or the address of another one |
+//! | `tenant` | a tenant writes runtimeConfig, `args` and CNI_ARGS |
+//! | `programs` | what a plugin starts, where it is looked up, and what reaches a terminal |
+//! | `size` | large input |
+//!
+//! `actor` runs commands as each of these parties.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+mod actor;
+mod files;
+mod host_loopback;
+mod locks;
+mod programs;
+mod size;
+mod spoofing;
+mod tenant;

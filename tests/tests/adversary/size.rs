@@ -1,0 +1,1 @@
+//! Large input is answered in bounded time, or refused at once.
