@@ -6,11 +6,11 @@
 //! | `files` | another user of the node puts FIFOs and symbolic links where root opens files |
 //! | `host_loopback` | a container sends to the host's 127.0.0.0/8 |
 //! | `spoofing` | a container sends under the MAC or the address of another one |
-//! | `tenant` | a tenant writes runtimeConfig, `args` and CNI_ARGS |
+//! | `tenant` | a tenant writes runtimeConfig, `args` and `CNI_ARGS` |
 //! | `programs` | what a plugin starts, where it is looked up, and what reaches a terminal |
 //! | `size` | large input |
 //!
-//! `actor` runs commands as each of these parties.
+//! `actor` runs commands as each of these parties, sends raw frames and listens.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 mod actor;

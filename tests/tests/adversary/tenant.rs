@@ -1,1 +1,1 @@
-//! A tenant chooses what runtimeConfig, `args` and CNI_ARGS say.
+//! A tenant chooses what runtimeConfig, `args` and `CNI_ARGS` say.
