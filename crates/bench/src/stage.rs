@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cnikit_netns::{Netns, make};
-use cnikit_process::{Deadline, Program};
+use cnikit_process::{Deadline, Env, Program};
 use serde_json::{Map, Value, json};
 use tempfile::{Builder, TempDir};
 
@@ -337,7 +337,7 @@ pub(crate) fn shell(netns: &Netns, line: &str, input: &str) -> Result<String> {
     let program = Program {
         path: "/bin/sh".into(),
         args: ["-c", line].map(Into::into).into(),
-        env: vec![("PATH".into(), PATH.into())],
+        env: Env::inherited(vec![("PATH".into(), PATH.into())]),
         stdin: input.as_bytes().to_vec(),
         limit: 64 << 20,
         grace: Duration::ZERO,

@@ -58,14 +58,6 @@ pub(crate) fn wants_colour() -> bool {
     variable("NO_COLOR").is_none() && variable("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// A program that the shell would find.
-pub(crate) fn program(name: &str) -> Option<PathBuf> {
-    let path = variable("PATH")?;
-    let more = ["/usr/sbin", "/sbin"].map(str::to_owned);
-    let mut places = path.split(':').map(str::to_owned).chain(more).map(|dir| PathBuf::from(dir).join(name));
-    places.find(|file| file.is_file())
-}
-
 /// Pairs joined by semicolons, each with one equals sign and something on either side of it.
 fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
     let pair = |piece: &str| match piece.split_once('=') {

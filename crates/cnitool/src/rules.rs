@@ -8,9 +8,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use cnikit_libcni::Kept;
-use cnikit_process::{Deadline, Program, run};
-
-use crate::environment;
+use cnikit_process::{Deadline, Env, Program, find_program, run};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// More than a node's whole ruleset.
@@ -66,9 +64,9 @@ impl Rules {
 }
 
 fn said(name: &str, args: &[&str]) -> Result<String, String> {
-    let path = environment::program(name).ok_or("it is not installed")?;
+    let path = find_program(name).ok_or("it is not installed")?;
     let args = args.iter().map(OsString::from).collect();
-    let program = Program { path, args, env: Vec::new(), stdin: Vec::new(), limit: LIMIT, grace: PATIENCE };
+    let program = Program { path, args, env: Env::Clean(&[]), stdin: Vec::new(), limit: LIMIT, grace: PATIENCE };
     let ended = run(&program, Deadline::after(PATIENCE)).map_err(|error| error.to_string())?;
     if ended.how.is_success() {
         Ok(String::from_utf8_lossy(&ended.stdout).into_owned())

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use cnikit_process::{self as process, Cancel, Deadline, Ended, Program};
+use cnikit_process::{self as process, Cancel, Deadline, Ended, Env, Program};
 use cnikit_types::CniError;
 use serde_json::Value;
 
@@ -38,7 +38,23 @@ pub struct Environment {
     pub path: String,
     /// Further names and values, set last.
     pub extra: Vec<(String, String)>,
+    /// Who asks, which decides what else the plugin inherits from our own environment.
+    pub caller: Caller,
 }
+
+/// Who asks a plugin, and hands its own environment on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Caller {
+    /// A runtime: the plugin gets all of its environment, as libcni of the CNI project does it.
+    #[default]
+    Runtime,
+    /// Another plugin, which delegates: the same without [`LOADER`].
+    Plugin,
+}
+
+/// Variables by which whoever sets them has code of theirs run in a program; see ld.so(8). Our plugins are linked statically and
+/// ignore them, and do not pass them on to a plugin that may not be.
+const LOADER: &[&str] = &["LD_PRELOAD", "LD_AUDIT"];
 
 /// What a plugin said that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +93,7 @@ fn ask_by(
     let program = Program {
         path: plugin.to_owned(),
         args: Vec::new(),
-        env: environment.variables(),
+        env: environment.env(),
         stdin: stdin.to_owned(),
         limit: LIMIT,
         grace: GRACE,
@@ -91,6 +107,14 @@ fn ask_by(
 }
 
 impl Environment {
+    fn env(&self) -> Env {
+        let without = match self.caller {
+            Caller::Runtime => &[],
+            Caller::Plugin => LOADER,
+        };
+        Env::Inherited { without, set: self.variables() }
+    }
+
     fn variables(&self) -> Vec<(OsString, OsString)> {
         let own = [
             ("CNI_COMMAND", &self.command),

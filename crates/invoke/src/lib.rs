@@ -10,7 +10,7 @@ mod error;
 mod find;
 mod tail;
 
-pub use ask::{Environment, PATIENCE, Said, ask, ask_while};
+pub use ask::{Caller, Environment, PATIENCE, Said, ask, ask_while};
 pub use error::Error;
 pub use find::find;
 pub use tail::tail;

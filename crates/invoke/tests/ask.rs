@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cnikit_invoke::{Environment, Error, PATIENCE, Said, ask};
-use cnikit_process::{Deadline, Program, run};
+use cnikit_process::{Deadline, Env, Program, run};
 use tempfile::{TempDir, tempdir};
 
 /// A plugin in a directory of its own, which goes with it.
@@ -45,6 +45,7 @@ fn a_plugin_gets_all_parameters_and_the_configuration_byte_for_byte() {
         args: "A=b=c".into(),
         path: "/one:/two".into(),
         extra: vec![("TRACEPARENT".into(), "00-1".into())],
+        ..Environment::default()
     };
     let said = ask(&plugin.file(), &environment, b"{ \"odd\":\xff}", Deadline::after(PATIENCE)).unwrap();
     let wanted =
@@ -122,7 +123,7 @@ fn the_log_of_a_plugin_is_passed_on_also_if_it_fails() {
     let program = Program {
         path: std::env::current_exe().unwrap(),
         args: vec!["--exact".into(), "the_log_of_a_plugin_is_passed_on_also_if_it_fails".into()],
-        env: vec![("PLUGIN".into(), plugin.file().into())],
+        env: Env::inherited(vec![("PLUGIN".into(), plugin.file().into())]),
         stdin: Vec::new(),
         limit: 1 << 20,
         grace: Duration::ZERO,

@@ -1,6 +1,6 @@
 //! One verb that goes to the plugins of a list.
 
-use cnikit_invoke::{Environment, Error as Refusal, Said, tail};
+use cnikit_invoke::{Caller, Environment, Error as Refusal, Said, tail};
 use cnikit_process::Deadline;
 use cnikit_types::{Answer, CniError, Version, code};
 use serde_json::{Value, json};
@@ -95,6 +95,7 @@ impl Chain<'_> {
             args: self.at.args_text(),
             path: self.runtime.path.clone(),
             extra: self.runtime.trace.iter().flat_map(crate::Trace::variables).collect(),
+            caller: Caller::Runtime,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cnikit_netfilter::Nftables;
 use cnikit_netfilter::iptables::{Chains, Changes, Error, IpVersion, Part, Programs, Rule, Ruleset, Table, Traces};
 use cnikit_netns::{Netns, make};
-use cnikit_process::{Deadline, Program, run};
+use cnikit_process::{Deadline, Env, Program, run};
 
 /// A network namespace of a test's own.
 struct Host(Netns);
@@ -25,7 +25,7 @@ impl Host {
         let program = Program {
             path: "/bin/sh".into(),
             args: vec!["-c".into(), line.into()],
-            env: Vec::new(),
+            env: Env::inherited(Vec::new()),
             stdin: Vec::new(),
             limit: 1 << 20,
             grace: Duration::from_secs(1),

@@ -1,8 +1,7 @@
 //! What exec takes, made ready before the fork, since nothing can be allocated after it.
 #![expect(unsafe_code, reason = "raw pointers between fork and exec")]
 
-use std::collections::BTreeMap;
-use std::ffi::{CString, OsString, c_char};
+use std::ffi::{CString, c_char};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
@@ -45,10 +44,12 @@ impl Image {
     }
 }
 
-/// Our own environment with the program's over it.
+/// The program's environment as `NAME=value`.
 fn environment(program: &Program) -> io::Result<Vec<CString>> {
-    let all: BTreeMap<OsString, OsString> = std::env::vars_os().chain(program.env.iter().cloned()).collect();
-    all.into_iter()
+    program
+        .env
+        .variables()
+        .into_iter()
         .map(|(mut pair, value)| {
             pair.push("=");
             pair.push(value);

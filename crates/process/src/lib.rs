@@ -7,6 +7,7 @@
 mod cancel;
 mod child;
 mod deadline;
+mod env;
 mod error;
 mod image;
 mod kernel;
@@ -16,6 +17,7 @@ mod run;
 
 pub use cancel::Cancel;
 pub use deadline::Deadline;
+pub use env::{Env, find_program};
 pub use error::{Error, Stream};
 pub use program::{Ended, How, Program};
 pub use run::{Running, begin, run, run_while};

@@ -162,15 +162,15 @@ fn unblocked(end: Option<OwnedFd>) -> io::Result<Option<File>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::How;
     use crate::child::start;
+    use crate::{Env, How};
 
     #[test]
     fn an_end_is_noticed_also_where_no_descriptor_tells() {
         let program = Program {
             path: "/bin/sh".into(),
             args: ["-c", "exec >&- 2>&-; sleep 0.1; exit 5"].map(Into::into).into(),
-            env: Vec::new(),
+            env: Env::inherited(Vec::new()),
             stdin: Vec::new(),
             limit: 10,
             grace: Duration::ZERO,

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::Env;
+
 /// A program and all that it is given. It inherits our working directory, and of what is open here only that which we
 /// inherited open ourselves.
 #[derive(Clone, Debug)]
@@ -15,8 +17,8 @@ pub struct Program {
     pub path: PathBuf,
     /// The arguments after its own name.
     pub args: Vec<OsString>,
-    /// Set over the environment that it inherits from us.
-    pub env: Vec<(OsString, OsString)>,
+    /// Its environment.
+    pub env: Env,
     /// What it can read; it need not.
     pub stdin: Vec<u8>,
     /// The bytes that it may write to stdout, and to stderr; more is an error, and it is ended.

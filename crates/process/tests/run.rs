@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cnikit_process::{Cancel, Deadline, Ended, Error, How, Program, Stream, run, run_while};
+use cnikit_process::{Cancel, Deadline, Ended, Env, Error, How, Program, Stream, run, run_while};
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::unistd::Pid;
@@ -20,7 +20,7 @@ const SHORT: Duration = Duration::from_millis(200);
 
 fn program(path: impl AsRef<Path>) -> Program {
     let path = path.as_ref().to_owned();
-    Program { path, args: Vec::new(), env: Vec::new(), stdin: Vec::new(), limit: 1 << 20, grace: SHORT }
+    Program { path, args: Vec::new(), env: Env::inherited(Vec::new()), stdin: Vec::new(), limit: 1 << 20, grace: SHORT }
 }
 
 fn shell(script: &str) -> Program {
@@ -64,7 +64,7 @@ fn arguments_environment_and_stdin_arrive_and_all_that_it_wrote_comes_back() {
     let script = r#"cat; echo "$1 $COLOUR ${HOME:+home}"; echo trouble >&2; exit 7"#;
     let mut program = shell(script);
     program.args.extend([OsString::from("sh"), OsString::from("one two")]);
-    program.env = vec![("COLOUR".into(), "green".into())];
+    program.env = Env::inherited(vec![("COLOUR".into(), "green".into())]);
     program.stdin = b"input\n".to_vec();
     let ended = ended(&program);
     let home = if std::env::vars_os().any(|(name, _)| name == "HOME") { "home" } else { "" };
@@ -112,7 +112,8 @@ fn a_caller_that_gives_up_is_heard_at_once_and_ends_a_program_and_what_it_starte
     let dir = tempdir().unwrap();
     let child = dir.path().join("child");
     let script = "trap 'echo tidied up >&2; exit 0' TERM; sleep 300 & echo $! >$CHILD; wait";
-    let program = Program { env: vec![("CHILD".into(), child.clone().into())], grace: LONG, ..shell(script) };
+    let program =
+        Program { env: Env::inherited(vec![("CHILD".into(), child.clone().into())]), grace: LONG, ..shell(script) };
     let cancel = Cancel::new().unwrap();
     assert!(!cancel.is_cancelled());
     let begin = Instant::now();
@@ -144,7 +145,7 @@ fn who_ignores_the_request_is_killed_with_all_that_it_started() {
     let dir = tempdir().unwrap();
     let [own, child] = ["own", "child"].map(|name| dir.path().join(name));
     let script = "trap '' TERM; echo $$ >$OWN; sleep 300 & echo $! >$CHILD; wait";
-    let env = vec![("OWN".into(), own.clone().into()), ("CHILD".into(), child.clone().into())];
+    let env = Env::inherited(vec![("OWN".into(), own.clone().into()), ("CHILD".into(), child.clone().into())]);
     let error = run(&Program { env, ..shell(script) }, Deadline::after(SHORT)).unwrap_err();
     assert!(matches!(error, Error::Deadline { after, .. } if after >= 2 * SHORT), "{error}");
     assert_eq!(kill(Pid::from_raw(pid_in(&own)), None), Err(Errno::ESRCH), "it is not reaped");
@@ -283,7 +284,7 @@ fn a_program_dies_with_the_process_that_runs_it() {
     let dir = tempdir().unwrap();
     let mut middle = program(std::env::current_exe().unwrap());
     middle.args = vec!["--exact".into(), NAME.into()];
-    middle.env = vec![("PIDS".into(), dir.path().into())];
+    middle.env = Env::inherited(vec![("PIDS".into(), dir.path().into())]);
     let runner = thread::spawn(move || ended(&middle));
     let inner = pid_in(&dir.path().join("inner"));
     assert!(runs(inner));

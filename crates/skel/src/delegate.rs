@@ -217,6 +217,7 @@ impl Delegate {
             args,
             path: cni_path,
             extra: traceparent.into_iter().collect(),
+            caller: invoke::Caller::Plugin,
         };
         let asked = invoke::ask(path, &environment, self.stdin(), Deadline::after(invoke::PATIENCE))?;
         Ok(asked.stdout)

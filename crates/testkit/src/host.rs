@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cnikit_netns::Netns;
-use cnikit_process::{Deadline, How, Program};
+use cnikit_process::{Deadline, Env, How, Program};
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
 use tempfile::TempDir;
@@ -161,7 +161,7 @@ fn run_in(
     let program = Program {
         path: PathBuf::from(path),
         args: args.iter().map(OsString::from).collect(),
-        env: env.iter().map(|(key, value)| (key.into(), value.into())).collect(),
+        env: Env::inherited(env.iter().map(|(key, value)| (key.into(), value.into())).collect()),
         stdin: stdin.to_vec(),
         limit: 64 << 20,
         grace: Duration::from_secs(1),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cnikit_netns::Netns;
-use cnikit_process::{Deadline, Program};
+use cnikit_process::{Deadline, Env, Program};
 
 use crate::host::{Container, Host};
 
@@ -164,7 +164,7 @@ fn run(netns: &Netns, script: &str) -> String {
     let program = Program {
         path: "/bin/sh".into(),
         args: vec!["-c".into(), script.into()],
-        env: Vec::new(),
+        env: Env::inherited(Vec::new()),
         stdin: Vec::new(),
         limit: 64 << 20,
         grace: Duration::from_secs(1),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-use cnikit_process::{Deadline, How, Program};
+use cnikit_process::{Deadline, Env, How, Program};
 use cnikit_testkit::Host;
 use tempfile::TempDir;
 
@@ -119,7 +119,7 @@ impl Node {
         let nsenter = Program {
             path: "/usr/bin/nsenter".into(),
             args: enter.iter().map(String::as_str).chain(args.iter().copied()).map(Into::into).collect(),
-            env: Vec::new(),
+            env: Env::inherited(Vec::new()),
             stdin: stdin.to_vec(),
             limit: 64 << 20,
             grace: Duration::from_secs(1),

@@ -2,11 +2,10 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cnikit_process::{Deadline, Program, Running, begin};
+use cnikit_process::{Deadline, Env, Program, Running, begin, find_program};
 
 use super::changes::LAST;
 use super::standing::{Listed, Standing};
@@ -14,8 +13,10 @@ use super::traces::{Chains, Half, Traces};
 use super::{Changes, Error, Part, Result, Table};
 use crate::Nftables;
 
-/// Where they are looked for behind what `PATH` says: a runtime may have a poor one.
-const USUAL: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
+/// The variables of ours that they get, besides `PATH`: what iptables(8) documents for operators.
+///
+/// `XTABLES_LIBDIR`, which xtables reads too, is not among them: it names the directory of libraries that are loaded as root.
+const PASSED_ON: &[&str] = &["XTABLES_LOCKFILE"];
 /// How long one of them may run; it waits for others that change rules ([`LOCK_WAIT`]).
 const PATIENCE: Duration = Duration::from_mins(1);
 /// What `iptables-save` says in place of a table that it does not understand.
@@ -154,7 +155,7 @@ impl Programs {
 
 impl Pair {
     fn named(name: &str) -> std::result::Result<Self, Absent> {
-        let find = |program: String| on_path(&program).ok_or(Absent(program));
+        let find = |program: String| find_program(&program).ok_or(Absent(program));
         Ok(Self { save: find(format!("{name}-save"))?, restore: find(format!("{name}-restore"))? })
     }
 
@@ -200,7 +201,7 @@ impl Started {
         let program = Program {
             path: path.to_owned(),
             args: args.iter().map(OsString::from).collect(),
-            env: Vec::new(),
+            env: Env::Clean(PASSED_ON),
             stdin,
             limit: LONGEST,
             grace: Duration::from_secs(1),
@@ -279,18 +280,6 @@ fn one_line(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines.join("; ")
-}
-
-#[expect(clippy::disallowed_methods, reason = "which iptables is the administrator's, PATH alone says")]
-fn on_path(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain(std::env::split_paths(USUAL));
-    // An empty place is the working directory, from where nobody starts programs as root.
-    places.filter(|place| place.is_absolute()).map(|place| place.join(name)).find(|file| is_program(file))
-}
-
-fn is_program(file: &Path) -> bool {
-    file.metadata().is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(test)]
