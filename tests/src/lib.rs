@@ -11,6 +11,7 @@ pub mod harmed;
 pub mod mixed;
 pub mod runtimes;
 pub mod scene;
+pub mod served;
 pub mod tampering;
 pub mod transcripts;
 pub mod upper;

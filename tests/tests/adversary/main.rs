@@ -7,9 +7,11 @@
 //! | `host_loopback` | a container sends to the host's 127.0.0.0/8 |
 //! | `spoofing` | a container sends under the MAC or the address of another one |
 //! | `tenant` | a tenant writes runtimeConfig, `args` and `CNI_ARGS` |
+//! | `names` | names that are more than names, and words that would be rules |
 //! | `programs` | what a plugin starts, where it is looked up, and what reaches a terminal |
 //! | `size` | large input |
 //!
+//! `rows` is the table of experiments: who tries what, which tests hold it, and which plugins it is about.
 //! `actor` runs commands as each of these parties, sends raw frames and listens.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
@@ -17,7 +19,9 @@ mod actor;
 mod files;
 mod host_loopback;
 mod locks;
+mod names;
 mod programs;
+mod rows;
 mod size;
 mod spoofing;
 mod tenant;

@@ -1,0 +1,25 @@
+//! Each plugin with a configuration under which it does all that it can, for what is tried on every plugin.
+
+use cnikit_testkit::Subject;
+use serde_json::json;
+
+use crate::harmed::{firewall, publishing, tuned};
+use crate::{MASTER, bin, bridge, dual_stack, flannel, ipvlan, macvlan, ptp, subject, written_down};
+
+/// A plugin that serves: its host is [`Subject::host`], its container [`Subject::container`], its files [`Subject::at`].
+pub fn served(plugin: &str) -> Subject {
+    match plugin {
+        "bridge" => bridge().with("ipMasqBackend", json!("nftables")).with("macspoofchk", json!(true)),
+        "firewall" => firewall(bin(), "nftables"),
+        "flannel" => flannel(),
+        "host-local" => subject("host-local", json!({"ipam": dual_stack()})),
+        "ipvlan" => ipvlan().on(MASTER), // a master, also where the kernel has no ipvlan
+        "loopback" => subject("loopback", json!({})),
+        "macvlan" => macvlan(),
+        "portmap" => publishing(bin(), "nftables"),
+        "ptp" => ptp().with("ipMasqBackend", json!("nftables")),
+        "static" => subject("static", json!({"ipam": written_down()})),
+        "tuning" => tuned(bin()),
+        _ => panic!("say in tests/src/served.rs how {plugin} is called so that it succeeds"),
+    }
+}
