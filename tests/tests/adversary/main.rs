@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `locks` | another user of the node holds locks |
 //! | `files` | another user of the node puts FIFOs and symbolic links where root opens files |
+//! | `conditions` | whoever writes a network configuration gives iptables options that are no matches |
 //! | `host_loopback` | a container sends to the host's 127.0.0.0/8 |
 //! | `spoofing` | a container sends under the MAC or the address of another one |
 //! | `tenant` | a tenant writes runtimeConfig, `args` and `CNI_ARGS` |
@@ -16,6 +17,7 @@
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 mod actor;
+mod conditions;
 mod files;
 mod host_loopback;
 mod locks;

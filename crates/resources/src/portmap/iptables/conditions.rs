@@ -14,27 +14,48 @@ const BEFORE: [(&str, &[&str]); 4] = [
     ("-o", &["--out-interface"]),
 ];
 
-/// Options of one letter that match and do nothing else.
-const SHORT: [&str; 6] = ["-s", "-d", "-i", "-o", "-m", "-f"];
+/// Options of one letter that match and take a value, which may follow in the same word.
+const SHORT: [&str; 5] = ["-s", "-d", "-i", "-o", "-m"];
 
-/// Options that would make another rule of it, or none. iptables takes the beginning of such a word for the whole.
-const LONG: [&str; 5] = ["--jump", "--goto", "--table", "--protocol", "--proto"];
-
-/// Commands, in words that are no beginning of anything that matches.
-const COMMANDS: [&str; 12] = [
+/// Options of iptables, ip6tables and their restore programs that are commands, choose the table, the protocol or the target,
+/// set counters, or tell the program itself what to do, as `--modprobe`, which names a program that it starts. `getopt_long`
+/// takes each beginning of such a word for the whole.
+const NO_MATCHES: [&str; 29] = [
     "--append",
+    "--check",
     "--delete",
+    "--delete-chain",
+    "--exact",
+    "--flush",
+    "--goto",
+    "--help",
     "--insert",
-    "--replace",
+    "--ipv4",
+    "--ipv6",
+    "--jump",
+    "--line-numbers",
     "--list",
     "--list-rules",
-    "--flush",
-    "--zero",
+    "--modprobe",
     "--new-chain",
-    "--delete-chain",
-    "--rename-chain",
+    "--numeric",
     "--policy",
+    "--protocol",
+    "--rename-chain",
+    "--replace",
+    "--set-counters",
+    "--table",
+    "--verbose",
+    "--version",
+    "--wait",
+    "--wait-interval",
+    "--zero",
 ];
+
+/// Options of extensions that are the beginning of an option above, with the extensions that have them: `getopt_long` prefers
+/// the whole word once `-m` has loaded the extension.
+const OF_EXTENSIONS: [(&str, &[&str]); 3] =
+    [("--set", &["recent", "connlabel", "set"]), ("--pol", &["policy"]), ("--proto", &["policy"])];
 
 /// The words for this version.
 pub(super) fn of(portmap: &PortMap, version: IpVersion) -> &[String] {
@@ -57,15 +78,22 @@ pub(super) fn judge(words: &[String], version: IpVersion) -> Result<()> {
     if let Some(first) = words.first().filter(|first| !first.starts_with(['-', '!'])) {
         return refused(first, "begins no match of iptables");
     }
+    let mut extensions = Vec::new();
+    let mut previous = "";
     for word in words {
+        let extension = extension(previous, word);
         if word.is_empty() || word.contains(char::is_control) {
             return refused(word, "cannot be a word of a rule");
-        } else if is_more_than_a_match(word) {
+        } else if extension.is_some_and(|name| name.contains('/')) {
+            return refused(word, "names no extension of iptables");
+        } else if is_more_than_a_match(word, &extensions) {
             return refused(
                 word,
-                "is no match: the table, the chain, the protocol and what happens are portmap's to say",
+                "is no match: portmap itself chooses the command, the table, the chain, the protocol and the target",
             );
         }
+        extensions.extend(extension);
+        previous = word.as_str();
     }
     let one = |value: &&String| value.parse::<IpNetwork>().is_ok_and(|one| one.is_ipv4() == (version == IpVersion::V4));
     match ends(words).iter().find(|value| !one(value)) {
@@ -111,15 +139,43 @@ fn is_end(name: &str) -> bool {
     name.len() > 2 && BEFORE[..2].iter().flat_map(|(_, names)| *names).any(|long| long.starts_with(name))
 }
 
-fn is_more_than_a_match(word: &str) -> bool {
-    match word.split_once('=').map_or(word, |(name, _)| name) {
-        "--" => true,
-        name if name.starts_with("--") => LONG.iter().any(|long| long.starts_with(name)) || COMMANDS.contains(&name),
-        name if name.starts_with('-') && !name[1..].starts_with(|next: char| next.is_ascii_digit()) => {
-            !SHORT.iter().any(|short| name.starts_with(short))
-        }
-        _ => false,
+/// The extension that a word names, alone behind `-m` or in one word with it.
+fn extension<'a>(previous: &str, word: &'a str) -> Option<&'a str> {
+    if previous == "-m" || is_match_option(previous) {
+        return Some(word);
     }
+    match word.split_once('=') {
+        Some((name, value)) if is_match_option(name) => Some(value),
+        _ => word.strip_prefix("-m").filter(|name| !name.is_empty()),
+    }
+}
+
+/// `--match`, or a beginning of it that is none of `--modprobe`.
+fn is_match_option(name: &str) -> bool {
+    name.len() > "--m".len() && "--match".starts_with(name)
+}
+
+/// Whether iptables would read a word as an option that is no match, or as several options at once. Values are not told from
+/// options: how many an option takes only its extension knows.
+fn is_more_than_a_match(word: &str, extensions: &[&str]) -> bool {
+    if !word.starts_with("--") {
+        return is_short_and_more(word);
+    }
+    let name = word.split_once('=').map_or(word, |(name, _)| name);
+    let of_an_extension = OF_EXTENSIONS
+        .iter()
+        .any(|(option, owners)| *option == name && owners.iter().any(|owner| extensions.contains(owner)));
+    !of_an_extension && NO_MATCHES.iter().any(|option| option.starts_with(name))
+}
+
+/// `-f` takes no value, so further options would follow it in one word; so do `-4` and `-6`. No option begins with another
+/// digit, so anything else of that kind is a number.
+fn is_short_and_more(word: &str) -> bool {
+    let Some(letters) = word.strip_prefix('-') else { return false };
+    if word == "-f" || letters.is_empty() || SHORT.iter().any(|short| word.starts_with(short)) {
+        return false;
+    }
+    !letters.starts_with(|first: char| first.is_ascii_digit()) || letters.starts_with(['4', '6'])
 }
 
 /// The words as iptables-save would have them, as far as that can be told: those that it writes before the protocol, and
@@ -179,6 +235,12 @@ mod tests {
             "-s 10.0.0.0/255.0.0.0",
             "-m iprange --src-range 10.0.0.1-10.0.0.9",
             "-m multiport --source-ports 1,2",
+            "-f -m recent --set --name seen",
+            "--match connlabel --label 1 --set",
+            "-mpolicy --pol ipsec --dir in --strict --proto esp",
+            "--match=recent ! --set",
+            "-m string --algo bm --string ---",
+            "-m comment --comment -",
         ] {
             assert_eq!(judge(&words(line), IpVersion::V4), Ok(()), "{line}");
         }
@@ -203,16 +265,61 @@ mod tests {
             "--flush",
             "-p tcp",
             "--proto tcp",
-            "-w",
-            "-c 1 1",
             "--",
             "-s 10.0.0.1 -j DROP",
+            "--modprobe=/tmp/x",
+            "--modprobe /tmp/x",
+            "--mod=/tmp/x",
+            "-M/tmp/x",
+            "-fM/tmp/x",
+            "-f4M/tmp/x",
+            "-4M/tmp/x",
+            "-64",
+            "--set-counters 1 1",
+            "-c 1 1",
+            // Only of an extension that was named, and named before.
+            "--set",
+            "--set -m recent",
+            "-m recent --set-c 1 1",
+            "--pol ipsec",
+            "-m recent --proto tcp",
+            "-m recent --set --m=/tmp/x",
         ] {
             let text = judge(&words(line), IpVersion::V6).unwrap_err().to_string();
             assert!(text.contains("conditionsV6: \"-") && text.contains("is no match"), "{line}: {text}");
         }
         for word in ["", "-m\nCOMMIT", "-s\u{0}", "ip saddr 10.0.0.1"] {
             assert!(judge(&[word.to_owned()], IpVersion::V4).is_err(), "{word:?}");
+        }
+    }
+
+    #[test]
+    fn every_option_that_is_no_match_is_refused_in_each_of_its_forms() {
+        for option in NO_MATCHES {
+            for end in 2..=option.len() {
+                for word in [option[..end].to_owned(), format!("{}=x", &option[..end])] {
+                    let judged = judge(&words(&format!("-m mark --mark 1 {word}")), IpVersion::V4);
+                    assert!(judged.is_err(), "{word}");
+                }
+            }
+        }
+        for letter in (b'!'..=b'~').map(char::from) {
+            let is_match = "sdiomf".contains(letter);
+            assert_eq!(
+                judge(&[format!("-{letter}")], IpVersion::V4).is_ok(),
+                is_match || letter.is_ascii_digit() && !"46".contains(letter),
+                "-{letter}"
+            );
+            let bundled = judge(&[format!("-f{letter}x")], IpVersion::V4);
+            assert!(bundled.is_err(), "-f{letter}x");
+        }
+    }
+
+    #[test]
+    fn the_name_of_an_extension_is_no_path() {
+        for line in ["-m /tmp/x", "-m../x", "--match=../x", "--mat ../x"] {
+            let text = judge(&words(line), IpVersion::V4).unwrap_err().to_string();
+            assert!(text.contains("names no extension"), "{line}: {text}");
         }
     }
 
