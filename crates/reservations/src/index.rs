@@ -1,7 +1,7 @@
 //! A hash table in a file: which addresses an owner holds, without reading every file.
 //!
 //! It is a memory of the network's directory, never the truth. Its header says of which state of the directory it is the
-//! *whole* truth: directory, stamp of its list of names, boot. While the directory still bears that stamp, an owner that is
+//! *whole* truth: directory, [change stamp](Stamp), boot. While the directory still has that stamp, an owner that is
 //! not found here holds nothing. The stamp is written last ([`Index::seal`]), so an index whose writer was killed
 //! describes no state at all and is built anew.
 
@@ -10,7 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 
-use cnikit_store::{Directory, Stamp};
+use cnikit_store::{Directory, FileTime, Stamp};
 
 use crate::boot::Boot;
 use crate::record::{Record, SIZE, Slot, array, checksum};
@@ -57,8 +57,10 @@ impl Header {
         bytes.extend(boot.id.to_le_bytes());
         bytes.extend(boot.machine().unwrap_or(0).to_le_bytes());
         bytes.extend([directory.0, directory.1].iter().flat_map(|part| part.to_le_bytes()));
-        bytes.extend([stamp.seconds, stamp.nanoseconds].iter().flat_map(|part| part.to_le_bytes()));
+        bytes.extend([stamp.modified.seconds, stamp.modified.nanoseconds].iter().flat_map(|part| part.to_le_bytes()));
         bytes.extend([self.slots, self.used, self.unreadable].iter().flat_map(|part| part.to_le_bytes()));
+        // Last: an index of an earlier version has zeros here, so it is never taken for complete.
+        bytes.extend([stamp.changed.seconds, stamp.changed.nanoseconds].iter().flat_map(|part| part.to_le_bytes()));
         let mut whole: [u8; HEADER] = array(&bytes);
         let sum = checksum(&whole[..HEADER - 4]);
         whole[HEADER - 4..].copy_from_slice(&sum);
@@ -74,10 +76,11 @@ impl Header {
         let number = |at: usize| u64::from_le_bytes(array(&bytes[at..]));
         let signed = |at: usize| i64::from_le_bytes(array(&bytes[at..]));
         let short = |at: usize| u32::from_le_bytes(array(&bytes[at..]));
+        let time = |at| FileTime { seconds: signed(at), nanoseconds: signed(at + 8) };
         let state = State {
             boot: Boot::of(long(8), Some(long(24)).filter(|machine| *machine != 0)),
             directory: (number(40), number(48)),
-            stamp: Stamp { seconds: signed(56), nanoseconds: signed(64) },
+            stamp: Stamp { modified: time(56), changed: time(84) },
         };
         let header = Header { state, slots: short(72), used: short(76), unreadable: short(80) };
         (header.slots.is_power_of_two() && header.slots >= FEWEST && header.used < header.slots).then_some(header)
@@ -105,7 +108,7 @@ impl Index {
     pub(crate) fn build(place: &Directory, name: &str, state: State, records: &[Record]) -> io::Result<Index> {
         let count = u32::try_from(records.len()).map_err(io::Error::other)?;
         let slots = count.saturating_mul(3).next_power_of_two().max(FEWEST);
-        let unsealed = State { stamp: Stamp { seconds: 0, nanoseconds: 0 }, ..state };
+        let unsealed = State { stamp: Stamp::default(), ..state };
         let unreadable = records.iter().filter(|record| record.unreadable).count() as u64;
         let unreadable = u32::try_from(unreadable).map_err(io::Error::other)?;
         let header = Header { state: unsealed, slots, used: count, unreadable };
@@ -252,7 +255,8 @@ mod tests {
 
     use super::*;
 
-    const STAMP: Stamp = Stamp { seconds: 9, nanoseconds: 8 };
+    const MODIFIED: FileTime = FileTime { seconds: -9, nanoseconds: 8 };
+    const STAMP: Stamp = Stamp { modified: MODIFIED, changed: FileTime { seconds: 7, nanoseconds: 6 } };
 
     fn state(directory: &Directory) -> State {
         State { boot: Boot::of(1, Some(2)), directory: directory.identity(), stamp: STAMP }
@@ -306,7 +310,8 @@ mod tests {
         index.seal(STAMP).unwrap();
         assert_eq!(Index::open(&place, "net", &sealed).unwrap().unwrap().find(3).unwrap(), [record(3, 4)]);
         let others = [
-            State { stamp: Stamp { nanoseconds: 7, ..STAMP }, ..sealed },
+            State { stamp: Stamp { modified: FileTime { nanoseconds: 7, ..MODIFIED }, ..STAMP }, ..sealed },
+            State { stamp: Stamp { changed: FileTime { seconds: 7, nanoseconds: 7 }, ..STAMP }, ..sealed },
             State { directory: (0, 0), ..sealed },
             State { boot: Boot::of(2, Some(2)), ..sealed },
         ];

@@ -52,8 +52,9 @@ enum Known {
 #[derive(Default)]
 pub(crate) struct Memory {
     records: HashMap<IpAddr, Record>,
-    /// It is of this boot, so what has not changed need not be read again.
-    same_boot: bool,
+    /// It is of this boot and was last complete at this time of the file system, in nanoseconds. A file that was last changed
+    /// before, and is still as it was recorded, need not be read again.
+    complete_at: Option<u64>,
     /// It is of an earlier boot, so what has not changed since was there before this one.
     earlier_boot: bool,
 }
@@ -68,15 +69,24 @@ impl Memory {
         let same_directory = state.directory.1 == directory.1;
         let earlier_boot = same_directory && boot.follows(&state.boot) && files.is_local();
         let same_boot = state.directory == directory && *boot == state.boot;
+        let complete_at = same_boot.then(|| state.stamp.changed.as_nanoseconds());
         let records = records.into_iter().map(|record| (record.address, record)).collect();
-        Memory { records, same_boot, earlier_boot }
+        Memory { records, complete_at, earlier_boot }
+    }
+
+    /// The record of an address, if it proves that the file with these facts has not been changed since. One that was last changed
+    /// in the tick in which the index was completed, or later, may have been replaced within that tick: that proves nothing.
+    fn untouched(&self, address: IpAddr, facts: Facts) -> Option<&Record> {
+        let record = self.records.get(&address)?;
+        let is_older = self.complete_at.is_some_and(|complete_at| record.changed < complete_at);
+        (!record.unreadable && is_older && record.is_of(facts)).then_some(record)
     }
 
     /// Whether it proves that this owner's file was there before this boot.
     pub(crate) fn is_of_earlier_boot(&self, address: IpAddr, owner: &Owner, facts: Facts) -> bool {
         let known = self.records.get(&address).filter(|record| !record.unreadable && record.is_of(facts));
         known.is_some_and(|record| {
-            (self.same_boot && record.earlier_boot) || (self.earlier_boot && record.owner == owner.number())
+            (self.complete_at.is_some() && record.earlier_boot) || (self.earlier_boot && record.owner == owner.number())
         })
     }
 }
@@ -298,10 +308,8 @@ impl<'a> Ledger<'a> {
     }
 
     fn examine(&self, address: IpAddr, memory: &Memory) -> Seen {
-        let remembered = memory.records.get(&address).filter(|record| !record.unreadable);
         let facts = self.files.directory.facts(&address.to_string()).ok().flatten();
-        let untouched = remembered.filter(|record| facts.is_some_and(|facts| record.is_of(facts)));
-        if let Some(record) = untouched.filter(|_| memory.same_boot) {
+        if let Some(record) = facts.and_then(|facts| memory.untouched(address, facts)) {
             return Seen::Taken(*record);
         }
         match self.files.read(address) {

@@ -4,11 +4,13 @@
 mod scene;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use cnikit_reservations::{Kind, Owner};
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
+use nix::time::ClockId;
 use scene::{Scene, set, store_in};
 
 /// Runs a scene on a file system of its own, mounted where nobody else sees it.
@@ -119,17 +121,70 @@ fn where_nothing_was_ever_kept_a_read_only_disk_is_unhealthy_and_a_del_succeeds(
     });
 }
 
+/// Runs a scene on a ramfs, to which every kernel gives the coarse clock's times.
+fn on_ramfs(work: impl FnOnce(&Scene) + Send) {
+    on_tmpfs("size=1m", |scene| {
+        mount(Some("none"), scene.place.path(), Some("ramfs"), MsFlags::empty(), None::<&str>).unwrap();
+        work(scene);
+        nix::mount::umount2(scene.place.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
+    });
+}
+
+/// What decides whether an index is believed: the directory's times, both clocks, and the header of the index.
+fn evidence(scene: &Scene) -> String {
+    let directory = fs::metadata(scene.place.path().join("data/net")).unwrap();
+    let mtime = (directory.mtime(), directory.mtime_nsec());
+    let ctime = (directory.ctime(), directory.ctime_nsec());
+    let clock = |id| nix::time::clock_gettime(id).map(|time| (time.tv_sec(), time.tv_nsec()));
+    let (fine, coarse) = (clock(ClockId::CLOCK_REALTIME), clock(ClockId::CLOCK_REALTIME_COARSE));
+    let index = fs::read(scene.place.path().join("data/.idx/net")).map(|bytes| bytes[..bytes.len().min(128)].to_vec());
+    format!("mtime {mtime:?}, ctime {ctime:?}, clock {fine:?}, coarse clock {coarse:?}, index {index:?}")
+}
+
 #[test]
 fn a_strangers_change_within_one_tick_of_a_coarse_clock_is_seen() {
-    on_tmpfs("size=1m", |scene| {
-        // The kernel stamps a ramfs with the coarse clock, as most kernels stamp every file system.
-        mount(Some("none"), scene.place.path(), Some("ramfs"), MsFlags::empty(), None::<&str>).unwrap();
+    on_ramfs(|scene| {
         for n in 0..300 {
             scene.add("ours", &[set("10.1.2.0/24")]).unwrap();
+            let sealed = evidence(scene);
             fs::write(scene.place.path().join("data/net/10.9.9.9"), "theirs\r\neth0").unwrap();
-            assert_eq!((scene.del("theirs"), scene.del("ours")), (1, 1), "round {n}");
+            let changed = evidence(scene);
+            let freed = (scene.del("theirs"), scene.del("ours"));
+            assert_eq!(freed, (1, 1), "round {n}:\nsealed: {sealed}\nchanged: {changed}\nnow: {}", evidence(scene));
         }
-        nix::mount::umount2(scene.place.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
+    });
+}
+
+#[test]
+fn an_index_is_complete_for_no_time_that_a_clock_could_give_to_another_change() {
+    on_ramfs(|scene| {
+        let directory = scene.place.path().join("data/net");
+        for n in 0..300 {
+            scene.add("ours", &[set("10.1.2.0/24")]).unwrap();
+            let sealed = fs::metadata(&directory).unwrap();
+            fs::write(directory.join("10.9.9.9"), "theirs\r\neth0").unwrap();
+            if sealed.mtime() >= 0 {
+                // The kernel gives a change any time that its clock shows, so it may be this one.
+                fs::File::open(&directory).unwrap().set_modified(sealed.modified().unwrap()).unwrap();
+            }
+            assert_eq!((scene.del("theirs"), scene.del("ours")), (1, 1), "round {n}: {}", evidence(scene));
+        }
+    });
+}
+
+#[test]
+fn a_file_that_another_program_replaced_within_one_tick_is_read_again() {
+    on_ramfs(|scene| {
+        let directory = scene.place.path().join("data/net");
+        for n in 0..300 {
+            let given = scene.add("ours", &[set("10.1.2.0/24")]).unwrap();
+            let file = directory.join(given.split('/').next().unwrap());
+            // The same inode in the same tick, as ext4 gives it to a file that is made right after another one was removed.
+            fs::write(&file, "theirs\r\neth0").unwrap();
+            fs::write(directory.join("10.9.9.9"), "another\r\neth0").unwrap();
+            assert_eq!((scene.del("another"), scene.del("theirs")), (1, 1), "round {n}: {}", evidence(scene));
+            assert_eq!(scene.del("ours"), 0, "round {n}");
+        }
     });
 }
 

@@ -153,6 +153,21 @@ fn a_directory_whose_stamp_was_put_back_is_looked_through_all_the_same() {
 }
 
 #[test]
+fn files_restored_beside_newer_ones_under_the_very_time_of_the_index_are_looked_through() {
+    let scene = three();
+    let sealed = fs::metadata(scene.dir()).unwrap();
+    // As a backup would do it that is restored in place and removes nothing: an older list of names with its old time, and
+    // the index of then. It takes longer than a tick of the clock.
+    while fs::metadata(scene.dir()).unwrap().ctime_nsec() == sealed.ctime_nsec() {
+        scene.write("10.1.2.9", "later\r\neth0");
+        fs::File::open(scene.dir()).unwrap().set_modified(sealed.modified().unwrap()).unwrap();
+    }
+    assert_eq!(fs::metadata(scene.dir()).unwrap().modified().unwrap(), sealed.modified().unwrap());
+    assert_eq!(scene.del("later"), 1);
+    is_sound(&scene, "restored");
+}
+
+#[test]
 fn what_was_held_in_an_earlier_boot_comes_back_to_its_container() {
     let mut scene = three();
     scene.reboot(NEXT_BOOT, Some(MACHINE));

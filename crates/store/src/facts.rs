@@ -2,9 +2,14 @@
 
 use nix::sys::stat::{FileStat, SFlag};
 
-/// Which file it is and whether it was touched since: two equal values mean the same untouched file.
+use crate::Stamp;
+
+/// Which file it is and when it was last changed.
 ///
-/// An inode number alone is re-used at once; together with the time of its last change it names one state of one file.
+/// An inode number alone is re-used at once. Together with the change time it identifies one state of one file, except among the
+/// changes of one tick: file systems take the time from a clock that advances every few milliseconds, so a file that is
+/// rewritten, or removed and made again, within one tick can have equal facts. Equal facts prove an unchanged file only if
+/// the change time is before a time that the file system gave out *after* the facts were read.
 #[doc(alias = "stat")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Facts {
@@ -20,11 +25,10 @@ pub struct Facts {
 
 impl From<FileStat> for Facts {
     fn from(stat: FileStat) -> Facts {
-        let changed = stat.st_ctime.wrapping_mul(1_000_000_000).wrapping_add(stat.st_ctime_nsec);
         let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
         Facts {
             inode: stat.st_ino,
-            changed: changed.cast_unsigned(),
+            changed: Stamp::from(stat).changed.as_nanoseconds(),
             size: u64::try_from(stat.st_size).unwrap_or(0),
             regular: kind == SFlag::S_IFREG,
         }

@@ -28,4 +28,4 @@ pub use error::Error;
 pub use facts::Facts;
 pub use file::read;
 pub use lock::Lock;
-pub use stamp::Stamp;
+pub use stamp::{FileTime, Stamp};

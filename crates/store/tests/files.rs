@@ -2,11 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test says what should be so")]
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::time::{Duration, Instant};
 
 use cnikit_store::{Directory, Error};
+use nix::sys::time::TimeSpec;
 use tempfile::TempDir;
 
 const SOON: Duration = Duration::from_millis(60);
@@ -253,20 +255,34 @@ fn a_lock_on_a_removed_file_is_no_lock() {
 #[test]
 fn a_new_stamp_is_like_none_before_and_every_change_leaves_another() {
     let (_place, directory) = fresh();
-    let mut last = directory.stamp().unwrap();
+    let mut before = HashSet::from([directory.stamp().unwrap().modified]);
     for n in 0..2000 {
         let stamp = directory.stamp_anew().unwrap().unwrap();
-        assert!(stamp > last);
+        assert!(before.insert(stamp.modified), "{stamp:?} was used before");
+        assert!(stamp.modified.seconds < 0, "Linux never lets a clock show {stamp:?}");
         assert_eq!(directory.stamp().unwrap(), stamp);
         fs::write(directory.path().join(format!("f{}", n % 2)), "x").unwrap();
         fs::remove_file(directory.path().join(format!("f{}", n % 2))).unwrap();
-        assert_ne!(directory.stamp().unwrap(), stamp, "change {n}");
-        last = stamp;
+        let changed = directory.stamp().unwrap();
+        assert!(changed.modified.seconds > 0, "change {n} left {changed:?}");
     }
-    let future = std::time::SystemTime::now() + LONG;
-    fs::File::open(directory.path()).unwrap().set_modified(future).unwrap();
-    let before = directory.stamp().unwrap();
-    assert!(directory.stamp_anew().unwrap().unwrap() > before, "even if the clock was set back");
+}
+
+#[test]
+fn a_modification_time_that_was_set_back_is_told_by_the_change_time() {
+    let (_place, directory) = fresh();
+    let stamp = directory.stamp_anew().unwrap().unwrap();
+    let is_later = || {
+        fs::write(directory.path().join("restored"), "x").unwrap();
+        fs::remove_file(directory.path().join("restored")).unwrap();
+        directory.stamp().unwrap().changed > stamp.changed
+    };
+    while !is_later() {}
+    let time = TimeSpec::new(stamp.modified.seconds, stamp.modified.nanoseconds);
+    nix::sys::stat::futimens(&directory, &TimeSpec::UTIME_OMIT, &time).unwrap();
+    let restored = directory.stamp().unwrap();
+    assert_eq!(restored.modified, stamp.modified);
+    assert_ne!(restored, stamp);
 }
 
 #[test]
