@@ -299,7 +299,10 @@ pub const NFTABLES: [Thing; 3] = [
 ];
 
 /// The MAC spoof check.
-pub const SPOOF: [Thing; 1] = [on_host(&[], "nft delete table bridge nat", "table bridge nat is missing")];
+pub const SPOOF: [Thing; 2] = [
+    on_host(&[], "nft delete table bridge nat", "table bridge nat is missing"),
+    on_host(&[], "ip link set cni0 type bridge no_linklocal_learn 0", "no_linklocal_learn of cni0: wanted 1, found 0"),
+];
 
 /// A bridge of layer 2: whose container's end has nothing but to be up.
 pub const LAYER2: [Thing; 4] = [

@@ -1,11 +1,15 @@
 //! Settings of links.
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::LinkMessage;
-use rtnetlink::{LinkBridgePort, LinkMessageBuilder, LinkUnspec};
+use netlink_packet_route::link::{
+    BridgeBooleanOptionFlags, BridgeBooleanOptions, InfoBridge, InfoKind, LinkMessage,
+};
+use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec};
 
 use crate::netlink::{Forgives, Request};
 use crate::{Mac, Netlink, Result};
+
+const NO_OPTION: BridgeBooleanOptionFlags = BridgeBooleanOptionFlags::empty();
 
 /// What is to be different about a link; `None` leaves a setting alone. All of it goes in one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +45,10 @@ pub struct Change {
     /// Whether it speaks only to ports that are not isolated. Refused like `hairpin`.
     #[doc(alias = "IFLA_BRPORT_ISOLATED")]
     pub isolated: Option<bool>,
+    /// Of a bridge: whether it learns from frames to link-local groups. A kernel before 5.0 ignores this. Not together with
+    /// `hairpin` and `isolated`, which are settings of ports. See [`crate::Link::link_local_learning`].
+    #[doc(alias = "BR_BOOLOPT_NO_LL_LEARN")]
+    pub link_local_learning: Option<bool>,
     /// The number of the group that it is in, by which it can be deleted together with others; 0 is none.
     #[doc(alias = "IFLA_GROUP")]
     pub group: Option<u32>,
@@ -67,6 +75,14 @@ impl Change {
     }
 
     fn message(&self, index: u32) -> LinkMessage {
+        if let Some(learning) = self.link_local_learning {
+            let builder = LinkMessageBuilder::<LinkBridge>::new_with_info_kind(InfoKind::Bridge).index(index);
+            let options = BridgeBooleanOptions {
+                value: if learning { NO_OPTION } else { BridgeBooleanOptionFlags::NoLinkLocalLearn },
+                mask: BridgeBooleanOptionFlags::NoLinkLocalLearn,
+            };
+            return self.dress(builder.append_info_data(InfoBridge::MultiBoolOpt(options))).build();
+        }
         if self.hairpin.is_none() && self.isolated.is_none() {
             return self.dress(LinkUnspec::new_with_index(index)).build();
         }

@@ -6,7 +6,7 @@ use cnikit_netns::Netns;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::LinkAttribute::{NumRxQueues, NumTxQueues};
-use netlink_packet_route::link::{InfoData, InfoVeth, LinkMessage};
+use netlink_packet_route::link::{BridgeBooleanOptionFlags, InfoData, InfoVeth, LinkMessage};
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use crate::netlink::{Forgives, Request};
@@ -55,6 +55,9 @@ pub struct NewBridge {
     pub mtu: Option<u32>,
     /// Whether it filters by VLAN; otherwise it does not. A kernel built without this refuses it.
     pub vlan_filtering: Option<bool>,
+    /// Whether it learns from frames to link-local groups; otherwise it does. A kernel before 5.0 ignores this. See
+    /// [`Link::link_local_learning`].
+    pub link_local_learning: Option<bool>,
 }
 
 impl Netlink {
@@ -118,6 +121,9 @@ impl NewBridge {
         let mut builder = dressed(LinkMessageBuilder::<LinkBridge>::new(&self.name), self.mac, self.mtu);
         if let Some(filtering) = self.vlan_filtering {
             builder = builder.vlan_filtering(filtering);
+        }
+        if let Some(learning) = self.link_local_learning {
+            builder = builder.set_boolean_opt(BridgeBooleanOptionFlags::NoLinkLocalLearn, !learning);
         }
         builder.build()
     }

@@ -34,6 +34,9 @@ const INFO_SLAVE_KIND: u16 = 4;
 const INFO_SLAVE_DATA: u16 = 5;
 const BR_VLAN_FILTERING: u16 = 7;
 const BR_VLAN_DEFAULT_PVID: u16 = 39;
+const BR_MULTI_BOOLOPT: u16 = 46;
+/// The bit of `BR_BOOLOPT_NO_LL_LEARN` in the values and in the mask of a `br_boolopt_multi`.
+const NO_LL_LEARN: u32 = 1;
 const BRPORT_STATE: u16 = 1;
 const BRPORT_MODE: u16 = 4;
 const BRPORT_ISOLATED: u16 = 33;
@@ -120,6 +123,10 @@ pub struct Link {
     /// has nothing to say here.
     #[doc(alias = "IFLA_BR_VLAN_DEFAULT_PVID")]
     pub default_vlan: Option<u16>,
+    /// Of a bridge: whether it learns source MACs from frames to the link-local groups `01:80:c2:00:00:00` to `0f`, which
+    /// pass no rule of netfilter before. Linux 5.0 or newer; an older kernel always does and does not say so.
+    #[doc(alias = "BR_BOOLOPT_NO_LL_LEARN")]
+    pub link_local_learning: Option<bool>,
 }
 
 /// A link's settings as a port of a bridge. See bridge(8).
@@ -310,11 +317,20 @@ impl Link {
         if self.kind.as_deref() == Some("bridge") {
             self.vlan_filtering = flag(data, BR_VLAN_FILTERING);
             self.default_vlan = value(data, BR_VLAN_DEFAULT_PVID).and_then(|vlan| parse_u16(vlan).ok());
+            self.link_local_learning = value(data, BR_MULTI_BOOLOPT).and_then(link_local_learning);
         }
         if find(INFO_SLAVE_KIND).is_some_and(|kind| words(kind) == "bridge") {
             self.port = find(INFO_SLAVE_DATA).map(Port::parse);
         }
     }
+}
+
+/// Reads a `br_boolopt_multi`: the values of the options, and a mask of those that the kernel knows.
+fn link_local_learning(options: &[u8]) -> Option<bool> {
+    let (values, known) = options.split_at_checked(4)?;
+    let is_known = parse_u32(known).ok()? & NO_LL_LEARN != 0;
+    let is_off = parse_u32(values).ok()? & NO_LL_LEARN != 0;
+    if is_known { Some(!is_off) } else { None }
 }
 
 impl Port {

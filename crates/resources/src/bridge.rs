@@ -5,7 +5,7 @@ use std::fmt;
 use cnikit_netlink::{Change, Link, Mac, Netlink, NewBridge};
 use cnikit_netns::Inside;
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
-use cnikit_skel::{Error, Journal, Result, code};
+use cnikit_skel::{Error, Journal, Result, code, log};
 use cnikit_types::Interface;
 
 use crate::layer3::Detection;
@@ -26,6 +26,11 @@ pub struct Bridge {
     pub detection: Detection,
     /// Whether it tells VLANs apart.
     pub filtering: VlanFiltering,
+    /// It must not learn MACs from frames to link-local groups (`01:80:c2:00:00:00` to `0f`): the kernel does so before any
+    /// rule of nftables sees such a frame, so a container could direct its neighbour's traffic to itself. A bridge that is
+    /// made never learns from them; an adopted one is changed if this is set. Kernels before 5.0 have no such option.
+    #[doc(alias = "no_linklocal_learn")]
+    pub guarded: bool,
 }
 
 /// What is asked of a bridge's VLAN filtering. It is never switched on: that would change what all its ports may do.
@@ -59,17 +64,38 @@ impl Resource for Bridge {
         let mtu = self.mtu.filter(|_| found.is_none());
         let link = found.map_or_else(|| self.create(host), Ok)?;
         self.is_one(&link)?;
+        if self.guarded && link.link_local_learning.is_none() {
+            log::warn(format_args!(
+                "bridge {}: this kernel (before 5.0) learns MACs from frames to 01:80:c2:00:00:0x whatever macspoofchk says",
+                self.name
+            ));
+        }
         quiet::shared(&link, self.detection)?;
         let change = Change {
             mtu,
             up: (!link.up).then_some(true),
             promiscuous: (self.promiscuous && !link.promiscuous).then_some(true),
+            link_local_learning: (self.guarded && link.link_local_learning == Some(true)).then_some(false),
             ..Change::default()
         };
         if change != Change::default() {
             host.change(link.index, &change)?;
         }
         Ok(Made::one(Interface { name: self.name.clone(), ..Interface::default() }))
+    }
+
+    /// Nothing but the option that macspoofchk depends on: after an upgrade, the bridge may have been made without it.
+    fn restore(&self, scene: &Scene, _journal: &mut Journal) -> Result<()> {
+        if !self.guarded {
+            return Ok(());
+        }
+        let host = scene.host()?;
+        if let Some(link) = host.find_link(&self.name)?
+            && link.link_local_learning == Some(true)
+        {
+            host.change(link.index, &Change { link_local_learning: Some(false), ..Change::default() })?;
+        }
+        Ok(())
     }
 
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
@@ -84,6 +110,9 @@ impl Resource for Bridge {
         });
         let filters = self.filtering != VlanFiltering::Required || link.vlan_filtering == Some(true);
         drifts.unless(filters, || format!("VLAN filtering of {}: wanted on, found off", self.name));
+        drifts.unless(!self.guarded || link.link_local_learning != Some(true), || {
+            format!("no_linklocal_learn of {}: wanted 1, found 0: frames to 01:80:c2:00:00:0x pass macspoofchk", self.name)
+        });
         drifts.extend(quiet::loud(&Inside::here(), &self.name, &quiet::ROUTES));
         verify_recorded(scene, "bridge", &link, self.pinned, drifts);
         Ok(())
@@ -106,7 +135,13 @@ impl Bridge {
     /// or goes can change. The MTU is said only afterwards: one that a bridge is made with does not stay when ports come.
     fn create(&self, host: &Netlink) -> Result<Link> {
         let vlan_filtering = (self.filtering != VlanFiltering::Any).then_some(true);
-        let wanted = NewBridge { name: self.name.clone(), mac: Some(random_mac()?), mtu: None, vlan_filtering };
+        let wanted = NewBridge {
+            name: self.name.clone(),
+            mac: Some(random_mac()?),
+            mtu: None,
+            vlan_filtering,
+            link_local_learning: Some(false),
+        };
         match host.create_bridge(&wanted) {
             Err(error) if error.exists() => Ok(host.link(&self.name)?), // another ADD was faster: adopt its bridge
             // With words of the kernel, it is bridges that it does not know.
@@ -162,6 +197,7 @@ impl fmt::Display for Bridge {
         write!(f, "bridge {} on the host", self.name)?;
         self.mtu.iter().try_for_each(|mtu| write!(f, ", mtu {mtu} if it is made"))?;
         f.write_str(if self.promiscuous { ", promiscuous" } else { "" })?;
+        f.write_str(if self.guarded { ", learning nothing from link-local groups" } else { "" })?;
         f.write_str(match self.filtering {
             VlanFiltering::Any => "",
             VlanFiltering::IfMade => ", filtering by VLAN if it is made",

@@ -10,7 +10,7 @@ use cnikit_netlink::{Batch, Change, Link, Netlink};
 use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
 use cnikit_skel::{Error, Journal, Result, Tag, log};
 
-use crate::alias::{self, Marks, hex};
+use crate::alias::{self, Marks, Owner, hex};
 use crate::rules::replace;
 use crate::veth;
 
@@ -53,12 +53,15 @@ impl Resource for SpoofCheck {
     }
 
     fn restore(&self, scene: &Scene, journal: &mut Journal) -> Result<()> {
-        port(scene)?.map_or(Ok(()), |(port, mac)| put(&scene.tag, &port.name, mac, journal))
+        let Some(guarded) = GuardedPort::find(scene, self.mac)? else { return Ok(()) };
+        guarded.refuse_unknown_mac(scene)?;
+        put(&scene.tag, &guarded.port.name, guarded.mac, journal)
     }
 
-    /// With the MAC that is recorded: a plugin further on that gave the container another one has silenced it.
+    /// The rules must match the MAC that the container is known to have been given. If a later plugin of the chain gave it
+    /// another one, the result records that one, and the rules of ADD, which still allow the first, are reported.
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let Some((port, mac)) = port(scene)? else { return Ok(()) };
+        let Some(GuardedPort { port, mac, .. }) = GuardedPort::find(scene, self.mac)? else { return Ok(()) };
         let (tag, nftables) = (&scene.tag, Nftables::here()?);
         let named = |claims| Guard::of(&nftables, tag, &port.name, mac, claims);
         let guard = named(&[Claim::This]).or_else(|_| named(&[Claim::Free]))?;
@@ -68,13 +71,48 @@ impl Resource for SpoofCheck {
     }
 }
 
-/// The port of a container that is attached, and the MAC that it may send under; none if there is no such port.
-fn port(scene: &Scene) -> Result<Option<(Link, Mac)>> {
-    let tag = &scene.tag;
-    let Some(end) = scene.container()?.find_recent_link(&tag.ifname)? else { return Ok(None) };
-    let mac = scene.recorded().and_then(|one| one.mac.parse().ok()).or(end.mac);
-    let port = veth::host_end_of(scene.host()?, &scene.netns, &end)?;
-    Ok(port.map(|port| (port, veth::mac(tag, mac))))
+/// The port of a container that is attached, and the MAC that the container may use.
+struct GuardedPort {
+    port: Link,
+    /// The MAC that the container may use, wherever it is known from.
+    mac: Mac,
+    /// The MAC that the container's interface has now. The container can change it, so no rule may be made from it.
+    live: Option<Mac>,
+    /// A result of the ADD records `mac`.
+    recorded: bool,
+}
+
+impl GuardedPort {
+    /// The port, or none if the container is not attached. The MAC is the one that the result of the whole chain records,
+    /// which includes what a later plugin (tuning) has changed. Results of versions before 0.3.0 record no MAC. Then it is
+    /// the MAC that ADD set: the requested one, or the one that is derived from the tag. The container is never asked.
+    fn find(scene: &Scene, requested: Option<Mac>) -> Result<Option<GuardedPort>> {
+        let tag = &scene.tag;
+        let Some(end) = scene.container()?.find_recent_link(&tag.ifname)? else { return Ok(None) };
+        let Some(port) = veth::host_end_of(scene.host()?, &scene.netns, &end)? else { return Ok(None) };
+        let recorded: Option<Mac> = scene.recorded().and_then(|one| one.mac.parse().ok());
+        let mac = veth::mac(tag, recorded.or(requested));
+        Ok(Some(GuardedPort { port, mac, live: end.mac, recorded: recorded.is_some() }))
+    }
+
+    /// Refuses to restore a port whose container has a MAC that nothing vouches for. A port of ours gets its rules all the
+    /// same, for the MAC that it was given: without rules, the container could use any. The rules stay although RESTORE fails.
+    fn refuse_unknown_mac(&self, scene: &Scene) -> Result<()> {
+        let (tag, name) = (&scene.tag, &self.port.name);
+        let live = match self.live {
+            Some(live) if live != self.mac && !self.recorded => live,
+            _ => return Ok(()),
+        };
+        if alias::owner(&self.port, tag) == Owner::This {
+            let mut journal = Journal::default();
+            put(tag, name, self.mac, &mut journal)?;
+            journal.keep();
+        }
+        let text = format!("{} of {tag} has the MAC {live}, but it was given {}", tag.ifname, self.mac);
+        Err(Error::conflict(text).remedy(
+            "the result of ADD records no MAC that could confirm the change: DEL and ADD make the attachment anew",
+        ))
+    }
 }
 
 /// Has the port guarded; what is so already stays.

@@ -110,6 +110,7 @@ impl Bridge {
             pinned: keys.has_gateway() && !keys.ipam.name.is_empty() && keys.vlan.0.is_none(),
             detection: keys.detection(),
             filtering: keys.filtering(),
+            guarded: keys.macspoofchk,
         }
     }
 }

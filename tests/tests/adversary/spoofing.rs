@@ -1,1 +1,182 @@
 //! A container sends frames under the MAC or the address of another one.
+
+use cnikit_testkit::{Container, Host, Subject};
+use cnikit_tests::subject;
+use serde_json::{Value, json};
+
+use crate::actor::{BROADCAST, Ear, IPV4, ethernet, mac, send, with_net_admin};
+
+/// The interface of the container, as a result lists it.
+fn mac_of(result: &Value) -> String {
+    result["interfaces"][2]["mac"].as_str().unwrap().to_owned()
+}
+
+mod restore {
+    use super::*;
+
+    /// Restores the rules of a container whose result has this version. Returns the error, if there is one.
+    fn restored(subject: &Subject, host: &Host, container: &Container, result: &Value) -> Option<String> {
+        let said = subject.call(host, "RESTORE", "c-one", &container.path(), &[("prevResult", result.clone())]);
+        if said.exit == 0 { None } else { Some(said.refused().1) }
+    }
+
+    fn flush(host: &Host) {
+        host.sh("nft flush ruleset");
+    }
+
+    /// Experiment 7: a container with NET_ADMIN changes its MAC, the rules are flushed, and RESTORE puts them back.
+    #[test]
+    fn restore_lets_no_mac_in_that_the_container_gave_itself() {
+        let other = "02:00:00:00:66:66";
+        for version in ["0.2.0", "1.0.0"] {
+            let (host, container) = (Host::new(), Host::new().container());
+            let subject = subject("bridge", json!({"macspoofchk": true, "cniVersion": version}));
+            let result = subject.add(&host, "c-one", &container);
+            let own = container.sh("ip -o link show eth0 | grep -o 'ether [^ ]*'").trim()[6..].to_owned();
+            flush(&host);
+            assert_eq!(restored(&subject, &host, &container, &result), None, "{version}: with its own MAC");
+            assert!(host.sh("nft list ruleset").contains(&format!("ether saddr {own} return")), "{version}");
+
+            container.sh(&with_net_admin(&format!("ip link set eth0 address {other}")));
+            flush(&host);
+            let refused = restored(&subject, &host, &container, &result);
+            let rules = host.sh("nft list ruleset");
+            assert!(!rules.contains(other), "{version}: {rules}");
+            // The port is guarded whether RESTORE succeeds or not.
+            assert!(rules.contains(&format!("ether saddr {own} return")), "{version}: {rules}");
+            if version == "0.2.0" {
+                let text = refused.unwrap();
+                assert!(text.contains(other) && text.contains(&own), "the error names both: {text}");
+            } else {
+                assert_eq!(refused, None, "the result records the right MAC");
+            }
+            subject.del(&host, "c-one", &container, &result);
+        }
+    }
+
+    #[test]
+    fn restore_takes_a_requested_mac_where_the_result_records_none() {
+        let (host, container) = (Host::new(), Host::new().container());
+        let keys = json!({"macspoofchk": true, "cniVersion": "0.2.0", "runtimeConfig": {"mac": "02:00:00:00:00:07"}});
+        let subject = subject("bridge", keys);
+        let result = subject.add(&host, "c-one", &container);
+        flush(&host);
+        assert_eq!(restored(&subject, &host, &container, &result), None);
+        assert!(host.sh("nft list ruleset").contains("ether saddr 02:00:00:00:00:07 return"));
+    }
+
+    /// tuning changed the MAC after bridge; the result of the whole chain records the change.
+    #[test]
+    fn restore_takes_the_mac_that_a_later_plugin_has_recorded() {
+        let (host, container) = (Host::new(), Host::new().container());
+        let subject = subject("bridge", json!({"macspoofchk": true, "cniVersion": "1.0.0"}));
+        let mut result = subject.add(&host, "c-one", &container);
+        let first = mac_of(&result);
+        container.sh("ip link set eth0 address 02:00:00:00:00:09");
+        result["interfaces"][2]["mac"] = json!("02:00:00:00:00:09");
+        flush(&host);
+        assert_eq!(restored(&subject, &host, &container, &result), None);
+        let rules = host.sh("nft list ruleset");
+        assert!(rules.contains("ether saddr 02:00:00:00:00:09 return") && !rules.contains(&first), "{rules}");
+    }
+}
+
+/// Experiment 4: frames to 01:80:c2:00:00:00 to 0f, from which the bridge learns before any rule sees them.
+mod link_local_groups {
+    use super::*;
+
+    /// A neighbour that sends to the victim, and the attacker, all on one bridge with macspoofchk.
+    struct Scene {
+        host: Host,
+        neighbour: Container,
+        victim: Container,
+        attacker: Container,
+        /// Of each of them.
+        macs: [[u8; 6]; 3],
+        /// CHECK and RESTORE of the victim: what they print.
+        check: Call,
+        restore: Call,
+    }
+
+    type Call = Box<dyn Fn(&Host, &Container) -> String>;
+
+    impl Scene {
+        /// The bridge is there before the first ADD if `ground` makes it.
+        fn on(ground: &str) -> Scene {
+            let host = Host::new();
+            host.sh(ground);
+            let subject = subject("bridge", json!({"macspoofchk": true}));
+            let containers = [host.container(), host.container(), host.container()];
+            // Otherwise the kernel's own IPv6 messages could teach the bridge the victim's place again at any moment.
+            for container in &containers {
+                container.sh("for l in all default; do echo 1 > /proc/sys/net/ipv6/conf/$l/disable_ipv6; done");
+            }
+            let results = [0, 1, 2].map(|n| subject.add(&host, &format!("c-{n}"), &containers[n]));
+            let macs = [0, 1, 2].map(|n| mac(&mac_of(&results[n])));
+            let [neighbour, victim, attacker] = containers;
+            let call = |verb: &'static str| -> Call {
+                let (subject, result) = (subject.clone(), results[1].clone());
+                Box::new(move |host, victim| {
+                    subject.call(host, verb, "c-1", &victim.path(), &[("prevResult", result.clone())]).stdout
+                })
+            };
+            let [check, restore] = ["CHECK", "RESTORE"].map(call);
+            Scene { host, neighbour, victim, attacker, macs, check, restore }
+        }
+
+        /// Sends one frame to each of the groups under the victim's MAC; the victim spoke before.
+        fn attack(&self) {
+            let [_, victim, _] = self.macs;
+            send(&self.victim, "eth0", &[ethernet(BROADCAST, victim, &[], IPV4, b"here i am")]);
+            let group = |last: u8| ethernet([0x01, 0x80, 0xc2, 0, 0, last], victim, &[], 0x88b5, b"spoofed");
+            send(&self.attacker, "eth0", &(0..16).map(group).collect::<Vec<_>>());
+        }
+
+        /// Of ten frames from the neighbour to the victim: how many reach the victim, and how many the attacker.
+        fn arrive(&self) -> (usize, usize) {
+            let [neighbour, victim, _] = self.macs;
+            let ears = [&self.victim, &self.attacker].map(|one| Ear::of(one.netns()));
+            let frame = ethernet(victim, neighbour, &[], 0x88b5, b"to the victim");
+            send(&self.neighbour, "eth0", &vec![frame; 10]);
+            let [at_victim, at_attacker] = ears.map(|ear| ear.heard(b"to the victim"));
+            (at_victim, at_attacker)
+        }
+    }
+
+    #[test]
+    fn a_victim_keeps_its_traffic_on_a_bridge_that_we_made_or_adopted() {
+        for ground in [":", "ip link add cni0 type bridge && ip link set cni0 up"] {
+            let scene = Scene::on(ground);
+            scene.attack();
+            assert_eq!(scene.arrive(), (10, 0), "{ground}: {}", scene.host.sh("bridge fdb show br cni0"));
+            assert_eq!((scene.check)(&scene.host, &scene.victim), "", "{ground}");
+        }
+    }
+
+    /// The control: the attack succeeds where the bridge learns from these groups. CHECK reports the option.
+    #[test]
+    fn without_the_option_the_attacker_gets_all_of_it() {
+        let scene = Scene::on(":");
+        scene.host.sh("ip link set cni0 type bridge no_linklocal_learn 0");
+        scene.attack();
+        assert_eq!(scene.arrive(), (0, 10));
+        let said = (scene.check)(&scene.host, &scene.victim);
+        assert!(said.contains("no_linklocal_learn of cni0: wanted 1, found 0"), "{said}");
+        (scene.restore)(&scene.host, &scene.victim);
+        scene.attack();
+        assert_eq!(scene.arrive(), (10, 0), "after RESTORE");
+        assert_eq!((scene.check)(&scene.host, &scene.victim), "");
+    }
+
+    /// A bridge of others that no network with macspoofchk uses keeps its setting.
+    #[test]
+    fn an_adopted_bridge_is_left_alone_without_macspoofchk() {
+        let (host, container) = (Host::new(), Host::new().container());
+        host.sh("ip link add cni0 type bridge");
+        let option = || host.sh("ip -d link show cni0 | grep -o 'no_linklocal_learn [01]'").trim().to_owned();
+        subject("bridge", json!({})).add(&host, "c-one", &container);
+        assert_eq!(option(), "no_linklocal_learn 0");
+        subject("bridge", json!({"macspoofchk": true})).add(&host, "c-two", &host.container());
+        assert_eq!(option(), "no_linklocal_learn 1");
+    }
+}

@@ -36,6 +36,21 @@ fn vlan_filtering_is_set_at_birth_or_refused_as_unsupported() {
 }
 
 #[test]
+fn learning_from_link_local_groups_is_set_at_birth_and_later() {
+    let (netns, netlink) = inside();
+    let shown = || ip(&netns, "-d link show br0").contains("no_linklocal_learn 1");
+    let made = netlink.create_bridge(&NewBridge { link_local_learning: Some(false), ..bridge("br0") }).unwrap();
+    assert_eq!((made.link_local_learning, shown()), (Some(false), true));
+    for (learning, up) in [(true, true), (false, false)] {
+        let change = Change { link_local_learning: Some(learning), up: Some(up), ..Change::default() };
+        netlink.change(made.index, &change).unwrap();
+        let link = netlink.link("br0").unwrap();
+        assert_eq!((link.link_local_learning, link.up, shown()), (Some(learning), up, !learning));
+    }
+    assert_eq!(netlink.create_bridge(&bridge("br1")).unwrap().link_local_learning, Some(true));
+}
+
+#[test]
 fn a_bridge_that_is_there_is_told_apart() {
     let (_netns, netlink) = inside();
     netlink.create_bridge(&bridge("br0")).unwrap();
