@@ -1,9 +1,7 @@
 //! Settings of links.
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{
-    BridgeBooleanOptionFlags, BridgeBooleanOptions, InfoBridge, InfoKind, LinkMessage,
-};
+use netlink_packet_route::link::{BridgeBooleanOptionFlags, BridgeBooleanOptions, InfoBridge, InfoKind, LinkMessage};
 use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec};
 
 use crate::netlink::{Forgives, Request};

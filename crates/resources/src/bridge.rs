@@ -111,7 +111,10 @@ impl Resource for Bridge {
         let filters = self.filtering != VlanFiltering::Required || link.vlan_filtering == Some(true);
         drifts.unless(filters, || format!("VLAN filtering of {}: wanted on, found off", self.name));
         drifts.unless(!self.guarded || link.link_local_learning != Some(true), || {
-            format!("no_linklocal_learn of {}: wanted 1, found 0: frames to 01:80:c2:00:00:0x pass macspoofchk", self.name)
+            format!(
+                "no_linklocal_learn of {}: wanted 1, found 0: frames to 01:80:c2:00:00:0x pass macspoofchk",
+                self.name
+            )
         });
         drifts.extend(quiet::loud(&Inside::here(), &self.name, &quiet::ROUTES));
         verify_recorded(scene, "bridge", &link, self.pinned, drifts);

@@ -65,15 +65,33 @@ pub(crate) const ROWS: [Row; 46] = [
     row(1, &[OtherUser], "hold a shared lock on the host's network namespace file", Pending),
     cve("CVE-2020-8558", row(2, &[NetAdmin], "reach the host's 127.0.0.1 after a port is published", Pending)),
     cve("CVE-2020-8558", row(3, &[NetRaw], "the same with one raw frame", Pending)),
-    row(4, &[NetRaw], "frames to 01:80:c2:00:00:0x with the victim's MAC, macspoofchk on", Pending),
-    row(5, &[NetRaw], "plain, 802.1Q and 802.1ad frames with the victim's MAC, macspoofchk on", Pending),
+    row(
+        4,
+        &[NetRaw],
+        "frames to 01:80:c2:00:00:0x with the victim's MAC, macspoofchk on",
+        By(&[
+            "spoofing::link_local_groups::a_victim_keeps_its_traffic_on_a_bridge_that_we_made_or_adopted",
+            "spoofing::link_local_groups::without_the_option_the_attacker_gets_all_of_it",
+        ]),
+    ),
+    row(
+        5,
+        &[NetRaw],
+        "plain, 802.1Q and 802.1ad frames with the victim's MAC, macspoofchk on",
+        By(&["spoofing::frames_under_anothers_mac_are_dropped_tagged_or_not"]),
+    ),
     row(
         6,
         &[NetAdmin],
         "change the container's MAC, macspoofchk on",
         By(&["spoof/traffic::a_container_that_takes_another_mac_is_silenced_until_it_takes_its_own_again"]),
     ),
-    row(7, &[NetAdmin], "change the container's MAC, then have RESTORE called with an old result", Pending),
+    row(
+        7,
+        &[NetAdmin],
+        "change the container's MAC, then have RESTORE called with an old result",
+        By(&["spoofing::restore::restore_lets_no_mac_in_that_the_container_gave_itself"]),
+    ),
     row(8, &[NetRaw], "ARP and ND spoofing of the gateway", Pending),
     cve(
         "CVE-2020-10749",
@@ -330,7 +348,8 @@ fn tests_in(text: &str) -> BTreeSet<String> {
 fn place(test: &str) -> (PathBuf, &str) {
     let tests = top().join("tests/tests");
     let (program, rest) = test.split_once('/').unwrap_or(("adversary", test));
-    let (module, function) = rest.rsplit_once("::").unwrap_or(("main", rest));
+    let (modules, function) = rest.rsplit_once("::").unwrap_or(("main", rest));
+    let module = modules.split("::").next().unwrap_or(modules);
     let folder = tests.join(program);
     let file = if folder.is_dir() { folder.join(format!("{module}.rs")) } else { tests.join(format!("{program}.rs")) };
     (file, function)

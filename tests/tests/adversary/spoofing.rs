@@ -4,11 +4,31 @@ use cnikit_testkit::{Container, Host, Subject};
 use cnikit_tests::subject;
 use serde_json::{Value, json};
 
-use crate::actor::{BROADCAST, Ear, IPV4, ethernet, mac, send, with_net_admin};
+use crate::actor::{BROADCAST, DOT1AD, DOT1Q, Ear, ethernet, mac, send, with_net_admin};
 
 /// The interface of the container, as a result lists it.
 fn mac_of(result: &Value) -> String {
     result["interfaces"][2]["mac"].as_str().unwrap().to_owned()
+}
+
+/// Experiment 5, with the control that the same frames arrive without the key.
+#[test]
+fn frames_under_anothers_mac_are_dropped_tagged_or_not() {
+    for macspoofchk in [true, false] {
+        let host = Host::new();
+        let [victim, attacker] = [host.container(), host.container()];
+        let subject = subject("bridge", json!({"macspoofchk": macspoofchk}));
+        let results = [("c-victim", &victim), ("c-attacker", &attacker)].map(|(id, one)| subject.add(&host, id, one));
+        let [stolen, own] = results.map(|result| mac(&mac_of(&result)));
+        let ears = [(); 2].map(|()| Ear::of(victim.netns()));
+        let tags: [&[(u16, u16)]; 5] =
+            [&[], &[(DOT1Q, 5)], &[(DOT1AD, 5)], &[(DOT1AD, 5), (DOT1Q, 6)], &[(DOT1Q, 0), (DOT1Q, 0)]];
+        let under = |from, text: &[u8]| tags.map(|tags| ethernet(BROADCAST, from, tags, 0x88b5, text));
+        send(&attacker, "eth0", &[under(stolen, b"under a stolen MAC"), under(own, b"under its own MAC")].concat());
+        let heard = [ears[0].heard(b"under a stolen MAC"), ears[1].heard(b"under its own MAC")];
+        let stolen_arrive = if macspoofchk { 0 } else { tags.len() };
+        assert_eq!(heard, [stolen_arrive, tags.len()], "macspoofchk {macspoofchk}");
+    }
 }
 
 mod restore {
@@ -127,7 +147,7 @@ mod link_local_groups {
         /// Sends one frame to each of the groups under the victim's MAC; the victim spoke before.
         fn attack(&self) {
             let [_, victim, _] = self.macs;
-            send(&self.victim, "eth0", &[ethernet(BROADCAST, victim, &[], IPV4, b"here i am")]);
+            send(&self.victim, "eth0", &[ethernet(BROADCAST, victim, &[], 0x88b5, b"here i am")]);
             let group = |last: u8| ethernet([0x01, 0x80, 0xc2, 0, 0, last], victim, &[], 0x88b5, b"spoofed");
             send(&self.attacker, "eth0", &(0..16).map(group).collect::<Vec<_>>());
         }
