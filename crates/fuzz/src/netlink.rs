@@ -200,6 +200,7 @@ fn a_change(bytes: &mut Unstructured<'_>) -> Result<Change> {
         promiscuous: bytes.arbitrary()?,
         hairpin: bytes.arbitrary()?,
         isolated: bytes.arbitrary()?,
+        link_local_learning: bytes.arbitrary()?,
         name: bytes.arbitrary::<Option<String>>()?.map(word),
         group: bytes.arbitrary()?,
         all_multicast: bytes.arbitrary()?,
