@@ -44,7 +44,7 @@ mod restore {
         host.sh("nft flush ruleset");
     }
 
-    /// Experiment 7: a container with NET_ADMIN changes its MAC, the rules are flushed, and RESTORE puts them back.
+    /// Experiment 7: a container with `NET_ADMIN` changes its MAC, the rules are flushed, and RESTORE puts them back.
     #[test]
     fn restore_lets_no_mac_in_that_the_container_gave_itself() {
         let other = "02:00:00:00:66:66";
