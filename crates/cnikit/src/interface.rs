@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::addresses::Addresses;
+use crate::requested::{self, HostState};
 use crate::source::{Found, Source, taken_over, unavailable};
 
 /// A plugin that makes an interface: its configuration, and what that configuration wants.
@@ -84,6 +85,12 @@ pub trait InterfacePlugin: DeserializeOwned {
         Ok(())
     }
 
+    /// What the host gets because of the addresses. For those that `runtimeConfig`, `args` or `CNI_ARGS` request, it gets that
+    /// only in a subnet that the network's configuration names; else ADD is refused.
+    fn host_state(&self) -> HostState {
+        HostState::Nothing
+    }
+
     /// What gives the link its layer 3. Pure.
     fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan;
 
@@ -113,6 +120,7 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         let mut addresses =
             if from == Source::PrevResult { taken_over(&mut before) } else { source.addresses(journal)? };
         plugin.complete(&mut addresses)?;
+        requested::check(at, plugin.host_state(), &addresses)?;
         let layer3 = plugin.layer3(at, &addresses);
         judge(&layer3, &kinds, &scene)?;
         let made = early.map_or_else(|| apply(&link, &scene, journal), Ok)?;
@@ -191,6 +199,7 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         let (given, mut addresses) = preview_addresses(&source, &found, preview.prev.clone())?;
         steps.extend(if found.needs_link() { [link, given] } else { [given, link] }.concat());
         plugin.complete(&mut addresses)?;
+        requested::check(at, plugin.host_state(), &addresses)?;
         steps.extend(plugin.layer3(at, &addresses).lines());
         Ok(Outline { steps, example: Answer::default() })
     }

@@ -35,6 +35,7 @@ mod interface;
 mod ipam;
 mod kept;
 pub mod keys;
+mod requested;
 mod source;
 
 pub use addresses::Addresses;
@@ -51,4 +52,5 @@ pub use cnikit_types::{Answer, NetConf, Version};
 pub use delegating::{Delegating, DelegatingPlugin};
 pub use interface::{Interface, InterfacePlugin};
 pub use ipam::{Ipam, IpamPlugin, one_address_a_family};
+pub use requested::HostState;
 pub use source::Source;

@@ -1,6 +1,7 @@
 //! The gateway's addresses on a link of the host that containers share.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use cnikit_netlink::{Address, Batch, Change, Link, NewAddress};
 use cnikit_netns::{Inside, sysctl};
@@ -19,6 +20,8 @@ pub struct Gateway {
     pub addresses: Vec<IpNetwork>,
     /// An address that is in the way is removed; else it is an error.
     pub force: bool,
+    /// The addresses of the container that they are for: none of the link's own.
+    pub containers: Vec<IpAddr>,
 }
 
 /// `RT_SCOPE_UNIVERSE`: link-local addresses are in nobody's way.
@@ -33,8 +36,11 @@ impl Resource for Gateway {
     }
 
     fn judge(&self, scene: &Scene) -> Result<()> {
+        let own = self.addresses.iter().map(IpNetwork::ip);
+        refuse_shared(&self.link, own, &self.containers)?;
         let Some(link) = scene.host()?.find_recent_link(&self.link)? else { return Ok(()) };
         let present = scene.host()?.addresses(link.index)?;
+        refuse_shared(&self.link, present.iter().map(|one| one.address.ip()), &self.containers)?;
         self.in_the_way(&self.missing(&present), &present).first().map_or(Ok(()), |other| self.refuse(other))
     }
 
@@ -101,6 +107,17 @@ impl Gateway {
             format!("if no container needs it: `ip address del {other} dev {link}`, or set `forceAddress`; else give this network another bridge"),
         ))
     }
+}
+
+/// Refuses to give a container an address that a link of the host has, or will have, in the same segment.
+pub(crate) fn refuse_shared(link: &str, own: impl Iterator<Item = IpAddr>, containers: &[IpAddr]) -> Result<()> {
+    for address in own {
+        if containers.contains(&address) {
+            return Err(Error::conflict(format!("the container cannot have {address}: it is the host's on {link}"))
+                .remedy("give the container another address, or the host another gateway"));
+        }
+    }
+    Ok(())
 }
 
 /// New addresses, and the link's own MAC made its own to keep: containers remember it as the gateway's.

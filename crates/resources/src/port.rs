@@ -7,6 +7,7 @@ use cnikit_netlink::{Batch, Change, Link};
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
 use cnikit_skel::{Journal, Result};
 
+use crate::gateway::refuse_shared;
 use crate::veth;
 
 /// The host's end of the pair forwards; what the host remembered of who had these addresses is forgotten, and the segment
@@ -21,6 +22,8 @@ pub struct ForwardingPort {
     pub gateway: String,
     /// The container's addresses.
     pub addresses: Vec<IpAddr>,
+    /// Links of the host in the segment whose addresses the container must not have.
+    pub shared_links: Vec<String>,
 }
 
 /// The kind that these are of.
@@ -29,6 +32,15 @@ pub const KIND: Kind = Kind::goes_with_link("forwarding port");
 impl Resource for ForwardingPort {
     fn kind(&self) -> Kind {
         KIND
+    }
+
+    fn judge(&self, scene: &Scene) -> Result<()> {
+        for name in &self.shared_links {
+            let Some(link) = scene.host()?.find_recent_link(name)? else { continue };
+            let present = scene.host()?.addresses(link.index)?;
+            refuse_shared(name, present.iter().map(|one| one.address.ip()), &self.addresses)?;
+        }
+        Ok(())
     }
 
     fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {

@@ -9,6 +9,7 @@ use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
 use cnikit_skel::{Error, Journal, Result};
 use ipnetwork::IpNetwork;
 
+use crate::gateway::refuse_shared;
 use crate::veth;
 
 /// The host's end of the pair has the gateways' addresses, and the host routes the container's addresses to it.
@@ -35,6 +36,7 @@ impl Resource for Routed {
 
     /// A route to the same address over another link may be a running container's.
     fn judge(&self, scene: &Scene) -> Result<()> {
+        refuse_shared("the host end", self.gateways.iter().copied(), &self.addresses)?;
         let host = scene.host()?;
         for address in &self.addresses {
             let own = |route: &Route| route.dst == IpNetwork::from(*address);

@@ -11,6 +11,8 @@ mod vlans;
 pub use keys::Keys;
 pub use vlans::{Trunk, Vlan};
 
+use std::net::IpAddr;
+
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::bring_up::BringUp;
 use cnikit::resources::forwarding::Forwarding;
@@ -22,7 +24,7 @@ use cnikit::resources::spoof::{self, SpoofCheck};
 use cnikit::resources::veth::{self, HostEnd, Veth};
 use cnikit::resources::vlans::PortVlans;
 use cnikit::types::Route;
-use cnikit::{Addresses, Attachment, Error, InterfacePlugin, Result, Said, Sources};
+use cnikit::{Addresses, Attachment, Error, HostState, InterfacePlugin, Result, Said, Sources};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
@@ -53,6 +55,7 @@ impl InterfacePlugin for Bridge {
                 bridge,
                 gateway: keys.gateway_link(),
                 addresses: Vec::new(),
+                shared_links: Vec::new(),
             }))
     }
 
@@ -70,6 +73,14 @@ impl InterfacePlugin for Bridge {
         Ok(())
     }
 
+    fn host_state(&self) -> HostState {
+        match &self.0 {
+            keys if keys.has_gateway() => HostState::Gateways,
+            keys if keys.ip_masq => HostState::Rules,
+            _ => HostState::Nothing,
+        }
+    }
+
     fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
         if addresses.is_empty() {
             return Plan::default();
@@ -78,7 +89,21 @@ impl InterfacePlugin for Bridge {
         let (link, ifname, networks) = (keys.gateway_link(), at.tag.ifname.clone(), addresses.networks());
         let gateways = if keys.has_gateway() { gateways(addresses) } else { Vec::new() };
         let forwarding = Forwarding::of(&gateways);
-        let gateway = Gateway { link: link.clone(), addresses: gateways, force: keys.force_address };
+        let containers: Vec<IpAddr> = networks.iter().map(IpNetwork::ip).collect();
+        let mut shared_links = vec![keys.bridge.clone()];
+        if link != keys.bridge {
+            shared_links.push(link.clone());
+        }
+        // The gateway looks at its own link.
+        if !gateways.is_empty() {
+            shared_links.retain(|one| *one != link);
+        }
+        let gateway = Gateway {
+            link: link.clone(),
+            addresses: gateways,
+            force: keys.force_address,
+            containers: containers.clone(),
+        };
         Plan::default()
             .and_each((!gateway.addresses.is_empty()).then_some(gateway))
             .and_each((forwarding.ipv4 || forwarding.ipv6).then_some(forwarding))
@@ -88,7 +113,8 @@ impl InterfacePlugin for Bridge {
                 ifname,
                 bridge: keys.bridge.clone(),
                 gateway: link,
-                addresses: networks.iter().map(IpNetwork::ip).collect(),
+                addresses: containers,
+                shared_links,
             })
     }
 
@@ -116,7 +142,7 @@ impl Bridge {
 }
 
 /// The first address after the network's own: the gateway that is not said.
-fn first(network: IpNetwork) -> Result<std::net::IpAddr> {
+fn first(network: IpNetwork) -> Result<IpAddr> {
     let next = match network {
         IpNetwork::V4(network) => {
             u32::from(network.network()).checked_add(1).map(|bits| std::net::Ipv4Addr::from(bits).into())

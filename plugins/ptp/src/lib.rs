@@ -15,7 +15,7 @@ use cnikit::resources::masquerade::{self, Masquerade};
 use cnikit::resources::routed::Routed;
 use cnikit::resources::veth::{self, HostEnd, Veth};
 use cnikit::types::Ip;
-use cnikit::{Addresses, Attachment, Error, InterfacePlugin, Result};
+use cnikit::{Addresses, Attachment, Error, HostState, InterfacePlugin, Result};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
@@ -69,6 +69,10 @@ impl InterfacePlugin for Ptp {
             let text = format!("{} has no gateway of its family, and ptp routes everything by it", ip.address);
             Err(Error::config(text).remedy("give the range of the IPAM plugin a `gateway`"))
         })
+    }
+
+    fn host_state(&self) -> HostState {
+        HostState::Routes
     }
 
     fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {

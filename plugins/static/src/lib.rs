@@ -18,6 +18,7 @@ use cnikit::{
     Addresses, Attachment, Check, Del, Error, Errors, IpamPlugin, Journal, NetConf, Result, Status, code,
     one_address_a_family,
 };
+use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
 /// The keys under `ipam`.
@@ -30,6 +31,23 @@ pub struct Static {
     routes: Vec<Route>,
     /// `dns` of the result, passed on as it is. Default: nothing is said.
     dns: Dns,
+    /// Subnets in which addresses may be requested by `runtimeConfig`, `args` and `CNI_ARGS`, beside those of `addresses`.
+    /// Default: any, as far as this plugin is concerned.
+    #[serde(rename = "allowedSubnets")]
+    allowed_subnets: Vec<Cidr>,
+}
+
+/// One of `allowedSubnets`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Cidr(IpNetwork);
+
+impl TryFrom<String> for Cidr {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Cidr, String> {
+        parse_cidr(&text).map(Cidr)
+    }
 }
 
 /// One of `addresses` as it is written; it is judged where it counts.
@@ -68,9 +86,12 @@ impl Static {
     /// What an attachment is given, from all the places that have a say in it.
     fn given(&self, conf: &NetConf, args: &Args, version: Version) -> Result<Addresses> {
         let added = listed(args, "IP", |text| cidr(text, "the 'ip' field is expected to be in CIDR notation"))?;
+        self.check_requested(&added, "CNI_ARGS IP", Error::environment)?;
         let gateways = listed(args, "GATEWAY", |text| ip(text, "invalid gateway address"))?;
         let [of_args, of_runtime] =
             [replacing(conf, &["args", "cni", "ips"])?, replacing(conf, &["runtimeConfig", "ips"])?];
+        self.check_requested(&of_args, "args.cni.ips", Error::config)?;
+        self.check_requested(&of_runtime, "runtimeConfig.ips", Error::config)?;
         let said_last = [of_runtime, of_args].into_iter().find(|ips| !ips.is_empty());
         let ips = match said_last {
             Some(ips) => ips,
@@ -78,6 +99,24 @@ impl Static {
         };
         one_address_a_family(version, ips.iter().map(|ip| ip.address.is_ipv4()))?;
         Ok(Addresses { ips, routes: self.routes.clone(), dns: self.dns.clone() })
+    }
+
+    /// Refuses what was requested outside the subnets that are named, if `allowedSubnets` names any.
+    fn check_requested(&self, requested: &[Ip], source: &str, error: fn(String) -> Error) -> Result<()> {
+        if self.allowed_subnets.is_empty() {
+            return Ok(());
+        }
+        let configured = self.addresses.iter().filter_map(|written| parse_cidr(&written.address).ok());
+        let subnets: Vec<IpNetwork> =
+            self.allowed_subnets.iter().map(|Cidr(subnet)| *subnet).chain(configured).collect();
+        for ip in requested {
+            let (address, prefix) = (ip.address.ip(), ip.address.prefix());
+            if !subnets.iter().any(|subnet| subnet.contains(address) && prefix >= subnet.prefix()) {
+                let text = format!("{source}: {} is in no subnet in which addresses may be requested", ip.address);
+                return Err(error(text).remedy("request another one, or add its subnet to `ipam.allowedSubnets`"));
+            }
+        }
+        Ok(())
     }
 
     fn configured(&self) -> Result<Vec<Ip>> {
@@ -207,6 +246,41 @@ mod tests {
         }
         assert_eq!(given(ONE, r#","args":{"cni":{"ips":[]}},"runtimeConfig":null"#, "IP="), Ok("10.0.0.5/24".into()));
         assert!(given(ONE, r#","args":{"cni":{"ips":["x"]}},"runtimeConfig":{"ips":["10.0.0.1/8"]}"#, "").is_err());
+    }
+
+    #[test]
+    fn allowed_subnets_bound_what_is_requested_but_not_what_is_configured() {
+        let given = |more: &str, args: &str| {
+            let conf = format!(
+                r#"{{"ipam":{{"addresses":[{ONE},{{"address":"fd00::5/64"}}],"allowedSubnets":["10.1.0.0/16"]}}{more}}}"#
+            );
+            let conf = NetConf::parse(conf.as_bytes()).unwrap();
+            let keys: Static = conf.read_at(&["ipam"])?.unwrap_or_default();
+            keys.given(&conf, &Args::parse(args).unwrap(), Version::NEWEST)
+        };
+        for (more, args) in [
+            ("", ""),
+            ("", "IP=10.1.2.3/24,10.0.0.9/24,fd00::9/64"),
+            (r#","args":{"cni":{"ips":["10.1.2.3/16"]}},"runtimeConfig":{"ips":["10.0.0.9/24"]}"#, ""),
+        ] {
+            assert!(given(more, args).is_ok(), "{more} {args}");
+        }
+        for (more, args, code, says) in [
+            ("", "IP=10.1.2.3/15", 4, "CNI_ARGS IP: 10.1.2.3/15 is in no subnet"),
+            (r#","args":{"cni":{"ips":["8.8.8.9/8"]}}"#, "", 7, "args.cni.ips: 8.8.8.9/8 is in no subnet"),
+            (
+                r#","runtimeConfig":{"ips":["10.1.2.3/24","fd01::1/64"]}"#,
+                "",
+                7,
+                "runtimeConfig.ips: fd01::1/64 is in no",
+            ),
+        ] {
+            let error = given(more, args).unwrap_err();
+            assert!(error.code == code && error.msg.starts_with(says), "{error}");
+        }
+        let conf = NetConf::parse(br#"{"ipam":{"allowedSubnets":["10.0.0.0"]}}"#).unwrap();
+        let error = conf.read_at::<Static>(&["ipam"]).unwrap_err().to_string();
+        assert!(error.contains("ipam.allowedSubnets[0]"), "{error}");
     }
 
     #[test]

@@ -181,6 +181,7 @@ pub fn rows() -> Vec<Row> {
         loopback(),
         bridge_layer2(),
         bridge_layer3(),
+        bridge_requested(),
         ptp(),
         macvlan(),
         host_local(),
@@ -294,9 +295,25 @@ fn bridge_layer3() -> Vec<Row> {
     ]
 }
 
+/// What is requested, or configured, and would be the host's.
+fn bridge_requested() -> Vec<Row> {
+    vec![
+        row(
+            "bridge/requested-elsewhere",
+            json!({"isGateway": true, "ipam": {"type": "static"}, "runtimeConfig": {"ips": ["10.99.0.9/16"]}}),
+        ),
+        row(
+            "bridge/gateway-as-address",
+            json!({"isGateway": true, "ipam": {"type": "static", "addresses": [{"address": "10.77.0.1/24"}]}}),
+        ),
+    ]
+}
+
 fn ptp() -> Vec<Row> {
     vec![
         row("ptp/alone", json!({"ipam": v4()})),
+        row("ptp/requested-elsewhere", json!({"ipam": {"type": "static"}}))
+            .args("IgnoreUnknown=1;IP=10.99.0.9/16;GATEWAY=10.99.0.1"),
         row("ptp/both-families", json!({"ipam": dual_stack()})),
         row("ptp/mtu", json!({"mtu": 1400, "ipam": v4()})),
         row("ptp/mtu-of-the-kernel", json!({"mtu": 0, "ipam": v4()})),

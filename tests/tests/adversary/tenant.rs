@@ -1,1 +1,255 @@
 //! A tenant chooses what runtimeConfig, `args` and `CNI_ARGS` say.
+
+use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_tests::{MASTER, dual_stack, subject, written_down};
+use serde_json::{Value, json};
+
+/// Where a tenant writes.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    RuntimeConfig,
+    ArgsCni,
+    CniArgs,
+}
+
+const PLACES: [Place; 3] = [Place::RuntimeConfig, Place::ArgsCni, Place::CniArgs];
+
+/// The same with these addresses requested.
+fn requesting(subject: &Subject, place: Place, addresses: &[&str]) -> Subject {
+    match place {
+        Place::RuntimeConfig => subject.with("runtimeConfig", json!({"ips": addresses})),
+        Place::ArgsCni => subject.with("args", json!({"cni": {"ips": addresses}})),
+        Place::CniArgs => with_args(subject, &format!("IP={}", addresses.join(","))),
+    }
+}
+
+fn with_args(subject: &Subject, args: &str) -> Subject {
+    let mut changed = subject.clone();
+    changed.env.push(("CNI_ARGS".to_owned(), format!("IgnoreUnknown=1;{args}")));
+    changed
+}
+
+/// What a refused ADD may leave of host-local's: its directories, its lock and its index, but no reservation.
+const KEPT: [&str; 4] =
+    ["directory: leases", "file: leases/<network>/lock", "file: leases/.idx/<network> = ", "last_reserved_ip."];
+
+/// Adds a container, which has to fail and to leave nothing.
+fn refused(subject: &Subject, host: &Host, container: &Container) -> (u64, String) {
+    let (before, inside) = (Snapshot::of(host), Snapshot::inside(container));
+    let said = subject.call(host, "ADD", "c-tenant", &container.path(), &[]).refused();
+    Snapshot::of(host).assert_unchanged_since(&before, &KEPT, &said.1);
+    Snapshot::inside(container).assert_unchanged_since(&inside, &[], &said.1);
+    said
+}
+
+/// Adds a container, compares it and takes it away again.
+fn served(subject: &Subject, host: &Host) -> Value {
+    let container = host.container();
+    let result = subject.add(host, "c-served", &container);
+    subject.check(host, "c-served", &container, &result).ok();
+    subject.del(host, "c-served", &container, &result);
+    result
+}
+
+fn addresses_of(result: &Value) -> Vec<&str> {
+    result["ips"].as_array().unwrap().iter().map(|ip| ip["address"].as_str().unwrap()).collect()
+}
+
+/// A bridge that is the gateway of addresses that the operator wrote down, or else of what is requested.
+fn gateway_bridge() -> Subject {
+    subject("bridge", json!({"isGateway": true, "ipam": written_down()}))
+}
+
+/// The network's own addresses, but not those that it gives without a request.
+const OWN: [&str; 2] = ["10.77.0.9/24", "fd00:77::9/64"];
+
+mod requested_addresses {
+    use super::*;
+
+    #[test]
+    fn a_prefix_that_the_configuration_does_not_name_never_becomes_a_route_of_the_host() {
+        let host = Host::new();
+        let container = host.container();
+        let masquerading = subject("bridge", json!({"ipMasq": true, "ipam": written_down()}));
+        let without_addresses = subject("bridge", json!({"isDefaultGateway": true, "ipam": {"type": "static"}}));
+        for subject in [gateway_bridge(), masquerading, without_addresses] {
+            for place in PLACES {
+                for addresses in [
+                    &["8.8.8.9/8"][..],
+                    &["2001:db8::9/16"],
+                    &["10.77.0.9/24", "2001:db8::9/64"],
+                    &["10.77.0.9/8"],
+                    &["10.78.0.9/24"],
+                    &["::ffff:8.8.8.9/104"],
+                ] {
+                    let asking = requesting(&subject, place, addresses);
+                    // static gives the configured ones too beside those of CNI_ARGS; the result is refused all the same.
+                    let (code, text) = refused(&asking, &host, &container);
+                    assert_eq!(code, if matches!(place, Place::CniArgs) { 4 } else { 7 }, "{text}");
+                    assert!(text.contains("`ipam.allowedSubnets`"), "{place:?} {addresses:?}: {text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ptp_gives_the_host_no_route_to_an_address_that_the_configuration_does_not_name() {
+        let host = Host::new();
+        let container = host.container();
+        let subject = subject("ptp", json!({"ipMasq": true, "ipam": {"type": "static", "allowedSubnets": []}}));
+        let named = subject.with("ipam", written_down());
+        for (subject, args) in [
+            (&subject, "IP=8.8.8.9/24;GATEWAY=8.8.8.1"),
+            (&named, "IP=8.8.8.9/24;GATEWAY=8.8.8.1"),
+            (&named, "IP=2001:db8::9/64;GATEWAY=2001:db8::1"),
+            (&named, "IP=10.77.0.9/16;GATEWAY=10.77.0.1"),
+            // Another gateway than the operator's would make any address of the network one of the host.
+            (&named, "IP=10.77.0.9/24;GATEWAY=10.77.0.8"),
+        ] {
+            let (code, text) = refused(&with_args(subject, args), &host, &container);
+            assert!(code == 4 && text.contains("`ipam.allowedSubnets`"), "{args}: {code} {text}");
+        }
+        let result = served(&with_args(&named, "IP=10.77.0.9/24,fd00:77::9/64;GATEWAY=10.77.0.1,fd00:77::1"), &host);
+        assert_eq!(addresses_of(&result)[2..], OWN);
+    }
+
+    #[test]
+    fn an_address_of_a_subnet_that_the_configuration_names_is_given() {
+        for place in PLACES {
+            let host = Host::new();
+            let result = served(&requesting(&gateway_bridge(), place, &OWN), &host);
+            assert!(addresses_of(&result).ends_with(&OWN), "{result}");
+            let bridge = host.sh("ip -br address show cni0");
+            assert!(bridge.contains("10.77.0.1/24") && bridge.contains("fd00:77::1/64"), "{bridge}");
+        }
+        for place in PLACES {
+            let host = Host::new();
+            let ipam = json!({"type": "static", "allowedSubnets": ["10.79.0.0/16", "fd00:79::/64"]});
+            let allowed = gateway_bridge().with("ipam", ipam);
+            let own = ["10.79.1.9/16", "fd00:79::9/64"];
+            assert_eq!(addresses_of(&served(&requesting(&allowed, place, &own), &host)), own);
+            // The gateway's prefix is the operator's, or the first container could keep all others out.
+            let narrow = requesting(&allowed, place, &["10.79.1.9/24"]);
+            let (_, text) = refused(&narrow, &host, &host.container());
+            assert!(text.contains("10.79.1.9/24 with gateway 10.79.1.1 was requested"), "{text}");
+        }
+    }
+
+    #[test]
+    fn host_local_gives_what_is_requested_in_its_ranges() {
+        for place in PLACES {
+            let host = Host::new();
+            let keys = json!({"isGateway": true, "ipMasq": true, "ipam": dual_stack()});
+            for subject in [subject("bridge", keys), subject("ptp", json!({"ipam": dual_stack()}))] {
+                let subject = subject.at(host.dir());
+                if matches!(place, Place::CniArgs) {
+                    // It takes one address from there; that of the other family is its own choice.
+                    let result = served(&with_args(&subject, "IP=fd00:77::9"), &host);
+                    assert_eq!(addresses_of(&result)[1], OWN[1]);
+                } else {
+                    assert_eq!(addresses_of(&served(&requesting(&subject, place, &OWN), &host)), OWN);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_of_the_runtime_count_where_the_network_leaves_them_to_it() {
+        let host = Host::new();
+        let ranges = json!({"ipRanges": [[{"subnet": "10.79.0.0/24"}]], "ips": ["10.79.0.9"]});
+        let leaving = subject("bridge", json!({"isGateway": true, "ipam": {"type": "host-local"}})).at(host.dir());
+        let result = served(&leaving.with("runtimeConfig", ranges.clone()), &host);
+        assert_eq!(addresses_of(&result), ["10.79.0.9/24"]);
+        let own = leaving.with("ipam", dual_stack()).with("bridge", json!("cni1")).at(host.dir());
+        let (code, text) = refused(&own.with("runtimeConfig", ranges), &host, &host.container());
+        assert!(code == 7 && text.contains("runtimeConfig.ips"), "{text}");
+        let ranges = json!({"ipRanges": [[{"subnet": "8.0.0.0/8"}]]});
+        let (code, text) = refused(&own.with("runtimeConfig", ranges.clone()), &host, &host.container());
+        assert!(code == 7 && text.contains("runtimeConfig.ipRanges"), "{text}");
+        // static does not take its addresses from them, so they name nothing.
+        let mut both = ranges;
+        both["ips"] = json!(["8.8.8.9/8"]);
+        let (code, text) = refused(&gateway_bridge().with("runtimeConfig", both), &host, &host.container());
+        assert!(code == 7 && text.contains("runtimeConfig.ips"), "{text}");
+    }
+
+    #[test]
+    fn a_link_on_which_the_host_gets_nothing_takes_any_prefix_unless_the_operator_bounds_it() {
+        let foreign = ["8.8.8.9/8", "2001:db8::9/16"];
+        for place in PLACES {
+            let host = Host::new();
+            let layer2 = subject("bridge", json!({"ipam": {"type": "static"}}));
+            assert_eq!(addresses_of(&served(&requesting(&layer2, place, &foreign), &host)), foreign);
+            assert!(!host.sh("ip address show cni0").contains("8.8.8"), "the host gets nothing");
+            let bounded = layer2.with("ipam", json!({"type": "static", "allowedSubnets": ["10.77.0.0/24"]}));
+            let (_, text) = refused(&requesting(&bounded, place, &foreign), &host, &host.container());
+            assert!(text.contains("8.8.8.9/8 is in no subnet in which addresses may be requested"), "{text}");
+        }
+    }
+}
+
+mod the_hosts_own_addresses {
+    use super::*;
+
+    fn names(said: &(u64, String), address: &str, link: &str) {
+        let expected = format!("the container cannot have {address}: it is the host's on {link}");
+        assert!(said.0 == 101 && said.1.contains(&expected), "{said:?}");
+    }
+
+    #[test]
+    fn the_gateway_of_a_bridge_is_given_to_no_container() {
+        let host = Host::new();
+        for place in PLACES {
+            for own in ["10.77.0.1/24", "fd00:77::1/64"] {
+                let asking = requesting(&gateway_bridge(), place, &[own]);
+                names(&refused(&asking, &host, &host.container()), own.split('/').next().unwrap(), "cni0");
+            }
+        }
+        let configured = json!({"type": "static", "addresses": [{"address": "10.77.0.1/24", "gateway": "10.77.0.1"}]});
+        names(&refused(&gateway_bridge().with("ipam", configured), &host, &host.container()), "10.77.0.1", "cni0");
+    }
+
+    #[test]
+    fn an_address_that_the_operator_gave_to_a_bridge_is_given_to_no_container() {
+        let host = Host::new();
+        host.sh("ip link add cni0 type bridge && ip link set cni0 up && ip address add 10.77.0.254/24 dev cni0");
+        host.sh("ip address add fd00:77::fe/64 dev cni0 nodad");
+        for is_gateway in [false, true] {
+            let subject = gateway_bridge().with("isGateway", json!(is_gateway));
+            let ipv6 = requesting(&subject, Place::RuntimeConfig, &["fd00:77::fe/64"]);
+            names(&refused(&ipv6, &host, &host.container()), "fd00:77::fe", "cni0");
+            let ipv4 = requesting(&subject, Place::RuntimeConfig, &["10.77.0.254/24"]);
+            names(&refused(&ipv4, &host, &host.container()), "10.77.0.254", "cni0");
+        }
+        let mapped =
+            requesting(&gateway_bridge().with("isGateway", json!(false)), Place::ArgsCni, &["::ffff:10.77.0.254/120"]);
+        names(&refused(&mapped, &host, &host.container()), "10.77.0.254", "cni0");
+        let ranges = json!({"type": "host-local", "subnet": "10.77.0.0/24", "rangeStart": "10.77.0.254"});
+        let unasked = subject("bridge", json!({"ipam": ranges})).at(host.dir());
+        names(&refused(&unasked, &host, &host.container()), "10.77.0.254", "cni0");
+    }
+
+    #[test]
+    fn the_gateway_of_ptp_is_given_to_no_container() {
+        let host = Host::new();
+        let subject = subject("ptp", json!({"ipam": {"type": "static", "allowedSubnets": ["10.77.0.0/24"]}}));
+        let own = with_args(&subject, "IP=10.77.0.1/24;GATEWAY=10.77.0.1");
+        names(&refused(&own, &host, &host.container()), "10.77.0.1", "the host end");
+        // Nor that of another container's host end.
+        let (running, args) = (host.container(), "IP=10.77.0.9/24;GATEWAY=10.77.0.1");
+        with_args(&subject, args).add(&host, "c-running", &running);
+        let other = with_args(&subject, "IP=10.77.0.1/24;GATEWAY=10.77.0.2");
+        let (code, text) = refused(&other, &host, &host.container());
+        assert!(code == 101 && text.contains("the host routes 10.77.0.1 to veth"), "{text}");
+    }
+
+    #[test]
+    fn on_a_master_host_and_container_may_have_one_address() {
+        let host = Host::new();
+        host.sh(MASTER);
+        host.sh("ip address add 10.77.0.9/24 dev master0");
+        let subject = subject("macvlan", json!({"master": "master0", "enabledad": false, "ipam": {"type": "static"}}));
+        let result = served(&requesting(&subject, Place::RuntimeConfig, &["10.77.0.9/24"]), &host);
+        assert_eq!(addresses_of(&result), ["10.77.0.9/24"]);
+    }
+}

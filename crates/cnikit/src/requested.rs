@@ -1,0 +1,311 @@
+//! Requested addresses: those that `runtimeConfig`, `args` and `CNI_ARGS` name, which tenants may be able to write.
+//!
+//! The host gets a route, a rule or a gateway address for such an address only in a subnet that the network's configuration
+//! names, which is the operator's. It is read out of `ipam` in the same way whatever the IPAM plugin is.
+
+use std::net::IpAddr;
+
+use cnikit_skel::{Attachment, Error, Result, Said};
+use cnikit_types::{Args, Ip, NetConf, Value, parse_cidr, parse_ip};
+use ipnetwork::IpNetwork;
+
+use crate::addresses::Addresses;
+
+/// What the host gets because of the addresses of an attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostState {
+    /// Nothing.
+    Nothing,
+    /// Rules about the addresses.
+    Rules,
+    /// Routes to the addresses, and their gateways as addresses without a network.
+    Routes,
+    /// The gateways with the prefixes of the addresses, and so a route to each network.
+    Gateways,
+}
+
+/// A subnet that the network's configuration names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Subnet {
+    network: IpNetwork,
+    /// Its gateway; absent: any address of the subnet may be it.
+    gateway: Option<IpAddr>,
+}
+
+/// One of the addresses that were requested, or all of a network, and where.
+struct Requested {
+    addresses: IpNetwork,
+    source: Said,
+}
+
+/// Refuses an address that was requested unless the configuration names a subnet for what the host would get.
+pub(crate) fn check(at: &Attachment, state: HostState, addresses: &Addresses) -> Result<()> {
+    if state == HostState::Nothing {
+        return Ok(());
+    }
+    let requested = requested(&at.conf, &at.args);
+    if requested.is_empty() {
+        return Ok(());
+    }
+    let subnets = subnets(&at.conf);
+    for ip in &addresses.ips {
+        let Some(source) = source(ip, &requested) else { continue };
+        if !subnets.iter().any(|subnet| subnet.allows(ip, state)) {
+            return Err(refusal(ip, source, state, &subnets));
+        }
+    }
+    Ok(())
+}
+
+fn refusal(ip: &Ip, source: Said, state: HostState, subnets: &[Subnet]) -> Error {
+    let wanted = match ip.gateway.filter(|_| state != HostState::Rules) {
+        Some(gateway) => format!("{} with gateway {gateway}", ip.address),
+        None => ip.address.to_string(),
+    };
+    let named: Vec<String> = subnets.iter().map(ToString::to_string).collect();
+    let named = if named.is_empty() { "no subnet".to_owned() } else { named.join(", ") };
+    let text = format!("{source}: {wanted} was requested, but the network's configuration names {named}");
+    let error = match source {
+        Said::CniArg(_) => Error::environment(text),
+        _ => Error::config(text),
+    };
+    let network = network(ip.address);
+    error.remedy(format!(
+        "the host would get a gateway, a route or rules for it: request an address of a subnet of the network, with its \
+         prefix length, or add {network} to `ipam.allowedSubnets` in the network's configuration"
+    ))
+}
+
+/// Where the address or its gateway was requested, if it was.
+fn source(ip: &Ip, requested: &[Requested]) -> Option<Said> {
+    for one in requested {
+        let tested = if one.source == GATEWAY { ip.gateway } else { Some(ip.address.ip()) };
+        if tested.is_some_and(|address| one.addresses.contains(address)) {
+            return Some(one.source);
+        }
+    }
+    None
+}
+
+const GATEWAY: Said = Said::CniArg("GATEWAY");
+
+/// All that was requested. What cannot be read is refused by the IPAM plugin whose key it is.
+fn requested(conf: &NetConf, args: &Args) -> Vec<Requested> {
+    let mut all = Vec::new();
+    for (path, source) in
+        [(["runtimeConfig", "ips"].as_slice(), Said::Runtime("ips")), (&["args", "cni", "ips"], Said::ArgsCni("ips"))]
+    {
+        for text in texts(conf.at(path)) {
+            push(&mut all, text, source);
+        }
+    }
+    for source in [Said::CniArg("IP"), GATEWAY] {
+        let Said::CniArg(key) = source else { continue };
+        for text in args.get(key).unwrap_or_default().split(',') {
+            push(&mut all, text, source);
+        }
+    }
+    for range in conf.capabilities().ip_ranges().unwrap_or_default().into_iter().flatten() {
+        if let Some(subnet) = range.subnet {
+            all.push(Requested { addresses: network(subnet), source: Said::Runtime("ipRanges") });
+        }
+    }
+    all
+}
+
+/// Takes an address with or without the length of a prefix.
+fn push(all: &mut Vec<Requested>, text: &str, source: Said) {
+    let text = text.trim();
+    let address = match parse_cidr(text) {
+        Ok(cidr) => cidr.ip(),
+        Err(_) => match parse_ip(text) {
+            Ok(address) => address,
+            Err(_) => return,
+        },
+    };
+    all.push(Requested { addresses: address.into(), source });
+}
+
+/// The subnets that the network's configuration names under `ipam`: those of `allowedSubnets`, of host-local's ranges, and of
+/// static's addresses.
+///
+/// For host-local the sets of `runtimeConfig.ipRanges` count too, of a family of which `ipam` names no subnet: there the
+/// operator has left the choice to the runtime, which takes them from the node's own configuration.
+fn subnets(conf: &NetConf) -> Vec<Subnet> {
+    let Some(Value::Object(ipam)) = conf.get("ipam") else { return Vec::new() };
+    let ipam = NetConf(ipam.clone());
+    let mut all: Vec<Subnet> = Vec::new();
+    for text in texts(ipam.get("allowedSubnets")) {
+        all.extend(parse_cidr(text).ok().map(|subnet| Subnet { network: network(subnet), gateway: None }));
+    }
+    all.extend(subnet(&ipam, "subnet"));
+    for set in list(ipam.get("ranges")) {
+        all.extend(list(Some(set)).iter().filter_map(|range| subnet(&object(range)?, "subnet")));
+    }
+    all.extend(list(ipam.get("addresses")).iter().filter_map(|address| subnet(&object(address)?, "address")));
+    if ipam.text("type") == Some("host-local") {
+        let configured = all.clone();
+        for range in conf.capabilities().ip_ranges().unwrap_or_default().into_iter().flatten() {
+            let Some(subnet) = range.subnet else { continue };
+            if configured.iter().all(|one| one.network.is_ipv4() != subnet.is_ipv4()) {
+                all.push(Subnet { network: network(subnet), gateway: range.gateway });
+            }
+        }
+    }
+    all
+}
+
+/// The subnet of an object that names it under this key, perhaps with a `gateway` beside it.
+fn subnet(conf: &NetConf, key: &str) -> Option<Subnet> {
+    let subnet = parse_cidr(conf.text(key)?).ok()?;
+    let gateway = conf.text("gateway").and_then(|text| parse_ip(text).ok());
+    Some(Subnet { network: network(subnet), gateway })
+}
+
+fn list(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn texts(value: Option<&Value>) -> impl Iterator<Item = &str> {
+    list(value).iter().filter_map(Value::as_str)
+}
+
+fn object(value: &Value) -> Option<NetConf> {
+    value.as_object().cloned().map(NetConf)
+}
+
+/// The network of an address, without the bits of the host.
+fn network(address: IpNetwork) -> IpNetwork {
+    IpNetwork::new(address.network(), address.prefix()).unwrap_or(address)
+}
+
+impl Subnet {
+    /// Whether the host may get what this address brings with it.
+    ///
+    /// On a shared link the gateway has the prefix of the address, so that has to be the subnet's: with any other, whoever
+    /// comes first would decide over the prefix of the link, and keep all others out.
+    fn allows(&self, ip: &Ip, state: HostState) -> bool {
+        let wanted = network(ip.address);
+        let inside = self.network.contains(wanted.ip()) && wanted.prefix() >= self.network.prefix();
+        let fits = if state == HostState::Gateways { wanted == self.network } else { inside };
+        let gateway_fits = match (ip.gateway, self.gateway) {
+            _ if state == HostState::Rules => true,
+            (None, _) => true,
+            (Some(wanted), Some(own)) => wanted == own,
+            (Some(wanted), None) => self.network.contains(wanted),
+        };
+        fits && gateway_fits
+    }
+}
+
+/// As an error lists it.
+impl std::fmt::Display for Subnet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.network)?;
+        self.gateway.iter().try_for_each(|gateway| write!(f, " with gateway {gateway}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cnikit_skel::Tag;
+    use cnikit_types::Version;
+
+    use super::*;
+
+    /// What becomes of an address, and perhaps its gateway, with this configuration and these `CNI_ARGS`.
+    fn checked(conf: &str, args: &str, address: &str, gateway: &str, state: HostState) -> Result<()> {
+        let at = Attachment {
+            tag: Tag { network: "n".into(), container: "c".into(), ifname: "eth0".into() },
+            sandbox: "/n".into(),
+            conf: NetConf::parse(conf.as_bytes()).unwrap(),
+            version: Version::NEWEST,
+            args: Args::parse(args).unwrap(),
+        };
+        let ip = Ip { gateway: parse_ip(gateway).ok(), ..Ip::new(parse_cidr(address).unwrap()) };
+        check(&at, state, &Addresses { ips: vec![ip], ..Addresses::default() })
+    }
+
+    const ROUTES: HostState = HostState::Routes;
+    const GATEWAYS: HostState = HostState::Gateways;
+
+    #[test]
+    fn an_address_that_nobody_requested_needs_no_subnet() {
+        for conf in ["{}", r#"{"ipam":{"type":"dhcp"}}"#, r#"{"ipam":1,"runtimeConfig":{"ips":["10.0.0.6/24"]}}"#] {
+            assert_eq!(checked(conf, "IP=10.0.0.7/24", "10.0.0.5/8", "10.0.0.1", GATEWAYS), Ok(()), "{conf}");
+        }
+        let conf = r#"{"runtimeConfig":{"ips":["10.0.0.5/8"]}}"#;
+        assert_eq!(checked(conf, "", "10.0.0.5/8", "10.0.0.1", HostState::Nothing), Ok(()));
+    }
+
+    #[test]
+    fn each_place_is_read_whatever_the_case_of_its_letters_and_the_form_of_the_address() {
+        for (conf, args, named, code) in [
+            (r#"{"RuntimeConfig":{"IPs":["8.8.8.9/8"]}}"#, "", "runtimeConfig.ips", 7),
+            (r#"{"runtimeConfig":{"ips":["8.8.8.9"]}}"#, "", "runtimeConfig.ips", 7),
+            (r#"{"runtimeConfig":{"ips":["::ffff:8.8.8.9/104"]}}"#, "", "runtimeConfig.ips", 7),
+            (r#"{"args":{"cni":{"ips":["8.8.8.9/8"]}}}"#, "", "args.cni.ips", 7),
+            ("{}", "IP=10.0.0.1/8, 8.8.8.9/8", "CNI_ARGS IP", 4),
+            ("{}", "GATEWAY=8.0.0.1", "CNI_ARGS GATEWAY", 4),
+            (
+                r#"{"ipam":{"type":"host-local","subnet":"10.0.0.0/8"},"runtimeConfig":{"ipRanges":[[{"subnet":"8.0.0.0/8"}]]}}"#,
+                "",
+                "runtimeConfig.ipRanges",
+                7,
+            ),
+        ] {
+            let error = checked(conf, args, "8.8.8.9/8", "8.0.0.1", GATEWAYS).unwrap_err();
+            assert!(error.code == code && error.msg.starts_with(named), "{error}");
+            assert!(error.remedy.is_some_and(|hint| hint.contains("8.0.0.0/8 to `ipam.allowedSubnets`")));
+        }
+    }
+
+    #[test]
+    fn each_way_to_name_a_subnet_counts() {
+        for ipam in [
+            r#""subnet":"10.0.0.0/24""#,
+            r#""ranges":[[{"subnet":"10.9.0.0/24"},{"subnet":"10.0.0.0/24","gateway":"10.0.0.1"}]]"#,
+            r#""addresses":[{"address":"replaced"},{"address":"10.0.0.9/24"}]"#,
+            r#""ALLOWEDsubnets":["10.9.0.0/24","10.0.0.0/24"]"#,
+            r#""allowedSubnets":["::ffff:10.0.0.0/120"]"#,
+            r#""type":"host-local"},"runtimeConfig":{"ips":["10.0.0.5/24"],"ipRanges":[{"subnet":"10.0.0.0/24"}]"#,
+        ] {
+            let conf = format!(r#"{{"args":{{"cni":{{"ips":["10.0.0.5/24"]}}}},"ipam":{{{ipam}}}}}"#);
+            for state in [HostState::Rules, ROUTES, GATEWAYS] {
+                assert_eq!(checked(&conf, "", "10.0.0.5/24", "10.0.0.1", state), Ok(()), "{ipam}");
+                assert!(checked(&conf, "IP=11.0.0.5/24", "11.0.0.5/24", "11.0.0.1", state).is_err(), "{ipam}");
+                assert!(checked(&conf, "", "10.0.0.5/23", "10.0.0.1", state).is_err(), "{ipam}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_tenant_writes_names_no_subnet() {
+        for conf in [
+            r#"{"ipam":{"type":"static"},"runtimeConfig":{"ips":["8.8.8.9/8"],"ipRanges":[[{"subnet":"8.0.0.0/8"}]],"allowedSubnets":["8.0.0.0/8"]}}"#,
+            r#"{"ipam":{"type":"static"},"args":{"cni":{"ips":["8.8.8.9/8"],"allowedSubnets":["8.0.0.0/8"],"ipam":{"subnet":"8.0.0.0/8"}}}}"#,
+        ] {
+            assert!(checked(conf, "allowedSubnets=8.0.0.0/8", "8.8.8.9/8", "8.0.0.1", GATEWAYS).is_err(), "{conf}");
+        }
+    }
+
+    #[test]
+    fn a_gateway_on_a_shared_link_has_the_prefix_and_the_gateway_of_the_subnet() {
+        let conf =
+            r#"{"ipam":{"addresses":[{"address":"10.0.0.9/16","gateway":"10.0.0.1"}],"allowedSubnets":["fd00::/64"]}}"#;
+        for (address, gateway, routes, gateways) in [
+            ("10.0.0.5/16", "10.0.0.1", true, true),
+            ("10.0.0.5/24", "10.0.0.1", true, false),
+            ("10.0.0.5/16", "10.0.0.2", false, false),
+            ("10.0.0.5/16", "", true, true),
+            ("fd00::5/64", "fd00::2", true, true),
+            ("fd00::5/64", "fd01::1", false, false),
+            ("fd00::5/128", "fd00::6", true, false),
+        ] {
+            let args = format!("IP={address}");
+            assert_eq!(checked(conf, &args, address, gateway, ROUTES).is_ok(), routes, "{address} {gateway}");
+            assert_eq!(checked(conf, &args, address, gateway, GATEWAYS).is_ok(), gateways, "{address} {gateway}");
+            assert_eq!(checked(conf, &args, address, "", HostState::Rules), Ok(()), "{address}");
+        }
+    }
+}
