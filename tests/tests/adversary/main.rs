@@ -8,6 +8,7 @@
 //! | `host_loopback` | a container sends to the host's 127.0.0.0/8 |
 //! | `spoofing` | a container sends under the MAC or the address of another one |
 //! | `tenant` | a tenant writes runtimeConfig, `args` and `CNI_ARGS` |
+//! | `calls` | what a call is given, what it may enter, and what programs get from it |
 //! | `names` | names that are more than names, and words that would be rules |
 //! | `programs` | what a plugin starts, where it is looked up, and what reaches a terminal |
 //! | `size` | large input |
@@ -17,6 +18,7 @@
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 mod actor;
+mod calls;
 mod conditions;
 mod files;
 mod host_loopback;

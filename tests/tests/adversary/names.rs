@@ -196,7 +196,7 @@ fn an_interface_is_not_called_all_default_or_lo() {
 }
 
 /// Those who write rules of iptables.
-fn with_iptables(plugin: &str) -> Subject {
+pub(crate) fn with_iptables(plugin: &str) -> Subject {
     match plugin {
         "firewall" => firewall(bin(), "iptables"),
         "portmap" => publishing(bin(), "iptables"),
