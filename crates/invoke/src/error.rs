@@ -27,6 +27,8 @@ pub enum Error {
         path: Vec<String>,
         /// Files of that name that are not executable.
         unusable: Vec<PathBuf>,
+        /// Executable files of that name that were found by a relative path that other users can change, each with the reason.
+        untrusted: Vec<String>,
     },
     /// The kernel did not start it; see execve(2).
     NotStarted {
@@ -71,6 +73,9 @@ impl Error {
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
             Self::Name { .. } => "name a plugin on CNI_PATH in `type`, by a plain name".into(),
+            Self::NotFound { untrusted, .. } if !untrusted.is_empty() => {
+                "name only absolute directories in CNI_PATH, which only root can write to".into()
+            }
             Self::NotFound { unusable, .. } => match unusable.first() {
                 Some(file) => format!("chmod +x {}", file.display()),
                 None => "install it there, or add its directory to CNI_PATH".into(),
@@ -91,7 +96,7 @@ impl fmt::Display for Error {
         match self {
             Self::Name { name, why } if name.is_empty() => write!(f, "{why}"),
             Self::Name { why, .. } => write!(f, "{why}; it is found on CNI_PATH by a plain name, never by a path"),
-            Self::NotFound { name, path, unusable } => not_found(f, name, path, unusable),
+            Self::NotFound { name, path, unusable, untrusted } => not_found(f, name, path, unusable, untrusted),
             Self::NotStarted { plugin, source } => not_started(f, plugin, source),
             Self::Refused(error) => write!(f, "{error}"),
             Self::Died { plugin, how, stdout, stderr } => {
@@ -111,8 +116,17 @@ impl fmt::Display for Error {
     }
 }
 
-fn not_found(f: &mut fmt::Formatter<'_>, name: &str, path: &[String], unusable: &[PathBuf]) -> fmt::Result {
+fn not_found(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    path: &[String],
+    unusable: &[PathBuf],
+    untrusted: &[String],
+) -> fmt::Result {
     write!(f, "failed to find plugin \"{name}\" in path [{}]", path.join(" "))?;
+    for why in untrusted {
+        write!(f, ": {why}")?;
+    }
     unusable.first().map_or(Ok(()), |file| write!(f, ": {} is not executable", file.display()))
 }
 

@@ -8,12 +8,17 @@ use std::path::{Path, PathBuf};
 use cnikit_types::check_plugin_name;
 
 use crate::Error;
+use crate::trust::trusted_directory;
 
 /// The first executable file `<directory>/<name>` over the directories of `path`, a `CNI_PATH`; symbolic links are followed.
 ///
 /// Anything but a plain name is refused before any directory is looked at. Unlike the reference, a file that is not
 /// executable hides none in a later directory; if that is all there is, the error names it. So it does with a file of
 /// which the kernel did not tell whether it is there.
+///
+/// A relative directory is used only if no other user can change what it leads to: the working directory may be an attacker's.
+/// Its plugin is then returned by an absolute path. A runtime that was given a relative directory by its operator makes it
+/// absolute first ([`absolute_path`](crate::absolute_path)).
 #[doc(alias = "CNI_PATH")]
 pub fn find(name: &str, path: &str) -> Result<PathBuf, Error> {
     if let Err(why) = check_plugin_name(name) {
@@ -21,10 +26,14 @@ pub fn find(name: &str, path: &str) -> Result<PathBuf, Error> {
     }
     // An empty part would mean the working directory, which nobody chose.
     let directories: Vec<&str> = path.split(':').filter(|part| !part.is_empty()).collect();
-    let (mut unusable, mut untold) = (Vec::new(), None);
+    let (mut unusable, mut untrusted, mut untold) = (Vec::new(), Vec::new(), None);
     for file in directories.iter().map(|directory| Path::new(directory).join(name)) {
         match file.metadata() {
-            Ok(metadata) if is_executable(&metadata) => return Ok(file),
+            Ok(metadata) if is_executable(&metadata) && file.is_absolute() => return Ok(file),
+            Ok(metadata) if is_executable(&metadata) => match trusted_directory(&file) {
+                Ok(directory) => return Ok(directory.join(name)),
+                Err(why) => untrusted.push(format!("{} has a relative path, and {why}", file.display())),
+            },
             Ok(metadata) if metadata.is_file() => unusable.push(file),
             Err(source) if !is_absence(&source) => untold = untold.or(Some((file, source))),
             _ => {}
@@ -34,7 +43,7 @@ pub fn find(name: &str, path: &str) -> Result<PathBuf, Error> {
         return Err(Error::NotStarted { plugin, source });
     }
     let path = directories.into_iter().map(str::to_owned).collect();
-    Err(Error::NotFound { name: name.to_owned(), path, unusable })
+    Err(Error::NotFound { name: name.to_owned(), path, unusable, untrusted })
 }
 
 /// Whether it says that there is no such file, rather than that it could not be told.

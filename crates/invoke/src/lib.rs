@@ -9,8 +9,10 @@ mod ask;
 mod error;
 mod find;
 mod tail;
+mod trust;
 
 pub use ask::{Caller, Environment, PATIENCE, Said, ask, ask_while};
 pub use error::Error;
 pub use find::find;
 pub use tail::tail;
+pub use trust::{absolute_path, writable_by_anyone};

@@ -30,7 +30,7 @@ impl Chain<'_> {
     }
 
     pub(crate) fn is_installed(&self, place: usize) -> Result<(), Failure> {
-        let found = self.runtime.executor.find(self.plugin(place), &self.runtime.path);
+        let found = self.runtime.executor.find(self.plugin(place), &self.runtime.plugin_path());
         found.map(drop).map_err(|error| self.failure(place, Why::NotDone(Box::new(error))))
     }
 
@@ -93,7 +93,7 @@ impl Chain<'_> {
             netns: self.at.netns.clone(),
             ifname: self.at.ifname.clone(),
             args: self.at.args_text(),
-            path: self.runtime.path.clone(),
+            path: self.runtime.plugin_path(),
             extra: self.runtime.trace.iter().flat_map(crate::Trace::variables).collect(),
             caller: Caller::Runtime,
         }
@@ -146,14 +146,14 @@ impl Chain<'_> {
 impl Runtime {
     /// Finds a plugin and asks it.
     fn ask(&self, plugin: &str, environment: &Environment, stdin: &[u8]) -> Result<Said, Refusal> {
-        let file = self.executor.find(plugin, &self.path)?;
+        let file = self.executor.find(plugin, &self.plugin_path())?;
         let deadline = Deadline::after(self.patience);
         self.executor.ask(&file, &Call { environment, stdin, deadline, cancel: self.cancel.as_ref() })
     }
 
     /// What a plugin said that is none of the protocol's answers.
     fn garbled(&self, plugin: &str, why: &str, said: &[u8]) -> Why {
-        let file = self.executor.find(plugin, &self.path).unwrap_or_else(|_| plugin.into());
+        let file = self.executor.find(plugin, &self.plugin_path()).unwrap_or_else(|_| plugin.into());
         let end = match tail(said) {
             end if end.is_empty() => "nothing".to_owned(),
             end => format!("\"{end}\""),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cnikit_invoke::PATIENCE;
+use cnikit_invoke::{PATIENCE, absolute_path};
 use cnikit_process::Cancel;
 use cnikit_types::Version;
 use serde_json::Value;
@@ -21,7 +21,8 @@ use crate::{Attachment, Cache, Error, Executor, Failure, Kept, NetworkList, Prog
 /// GC of a network has it for itself. Clones are cheap, and share the bound of [`Runtime::at_most`].
 #[derive(Clone, Debug)]
 pub struct Runtime {
-    /// `CNI_PATH`: where plugins are found.
+    /// `CNI_PATH`: where plugins are found. Relative directories are those of the working directory when a verb is called: plugins
+    /// are given absolute ones.
     pub path: String,
     /// Where results are kept.
     pub cache: Cache,
@@ -94,6 +95,11 @@ impl Runtime {
             cancel: None,
             slots: Slots::of_machine(),
         }
+    }
+
+    /// `CNI_PATH` as plugins are given it: absolute.
+    pub(crate) fn plugin_path(&self) -> String {
+        absolute_path(&self.path)
     }
 
     /// The same, with at most so many chains at once in this process, over all its clones; at least one.

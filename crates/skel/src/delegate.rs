@@ -11,6 +11,7 @@ use crate::error::{Error, Result, code};
 use crate::input::{Input, Stdin};
 use crate::journal::Journal;
 use crate::log;
+use crate::node;
 use crate::plugin::Outline;
 use crate::registry::{Entry, Plugins};
 use crate::request::Call;
@@ -74,6 +75,8 @@ impl Call {
     }
 
     fn find_configured(&self, conf: &NetConf, input: Input) -> Result<Delegate> {
+        let mut conf = conf.clone();
+        node::shut_out_kept(&input, &mut conf);
         let name = conf.plugin_type().unwrap_or_default();
         if name == self.plugin {
             return Err(Error::config(format!("{name} cannot delegate to itself"))
@@ -90,6 +93,7 @@ impl Call {
                 .remedy("set CNI_PATH to the directories with plugins, a colon between them"));
         }
         let path = invoke::find(name, &input.path)?;
+        judge_writable(&path, &input)?;
         let here = self.plugins.iter().find(|entry| entry.name == name).filter(|_| is_this_very_file(&path));
         let how = here.map_or(How::There(path), How::Here);
         Ok(Delegate { name: name.to_owned(), how, input, plugins: self.plugins, version: self.version })
@@ -236,6 +240,27 @@ impl Delegate {
         let (_, answer) = Answer::read(&value, self.version).map_err(|error| refused(error.to_string()))?;
         Ok(answer)
     }
+}
+
+/// A plugin that any user may replace: the node's policy decides whether it runs. Without one it is a warning, since on some mounts
+/// every file has such a mode.
+fn judge_writable(plugin: &Path, input: &Input) -> Result<()> {
+    let refused = input.node.is_some_and(|policy| policy.refuse_writable_plugins);
+    if !refused && !log::is_on() {
+        return Ok(());
+    }
+    let Some(writable) = invoke::writable_by_anyone(plugin) else { return Ok(()) };
+    let why = format!("any user may write to {}", writable.display());
+    if !refused {
+        log::warn(format_args!("plugin {}: {why}", plugin.display()));
+        return Ok(());
+    }
+    let text = format!("plugin {} is not run: {why}, and the node refuses such plugins", plugin.display());
+    Err(Error::new(code::DELEGATE, text).remedy(format!(
+        "`chmod o-w {}` once its plugins are known to be the right ones, or take `refuseWritablePlugins` out of \
+         /etc/cnikit/node.json",
+        writable.display()
+    )))
 }
 
 /// The delegate's name.

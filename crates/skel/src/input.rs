@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result, code};
+use crate::node::NodePolicy;
 
 /// More than this on stdin is refused: no configuration is that long, and a plugin must not eat the node's memory.
 pub const STDIN_LIMIT: u64 = 16 << 20;
@@ -29,6 +30,8 @@ pub struct Input {
     pub observe: Observe,
     /// The configuration.
     pub stdin: Stdin,
+    /// The node's policy, once it was read.
+    pub node: Option<NodePolicy>,
 }
 
 /// Where the configuration comes from.
@@ -77,6 +80,7 @@ impl Input {
             netns_override: matches!(variable("CNI_NETNS_OVERRIDE").to_ascii_lowercase().as_str(), "1" | "true"),
             observe: Observe::of_process(),
             stdin: Stdin::Process,
+            node: None,
         }
     }
 }

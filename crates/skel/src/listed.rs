@@ -9,6 +9,7 @@ use serde::Deserialize;
 use crate::error::{Error, Result, code};
 use crate::input::{Input, Stdin};
 use crate::journal::Journal;
+use crate::node;
 use crate::panic::caught;
 use crate::plugin::Plugin;
 use crate::registry::Plugins;
@@ -50,6 +51,8 @@ pub(crate) fn listed<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugin
     let Value::Array(list) = list else {
         return Err(Error::config(format!("`{LIST}` is not a list")).remedy("list the attachments, an object each"));
     };
+    // Read once for all of them; each says by itself why it cannot be read.
+    let _ = node::policy(input);
     let each = |entry: Value| {
         let mut input = Input { stdin: Stdin::default(), ..input.clone() };
         let asked = of_entry(&conf, &entry, &mut input).and_then(|()| judge::<P>(plugin, &mut input, plugins));

@@ -79,6 +79,11 @@ pub(crate) fn traceparent() -> Option<String> {
     CALLS.with_borrow(|calls| calls.last().and_then(|context| context.traceparent.clone()))
 }
 
+/// Whether anybody reads what [`warn`] and [`info`] say.
+pub(crate) fn is_on() -> bool {
+    listens(Level::Info)
+}
+
 fn listens(level: Level) -> bool {
     CALLS.with_borrow(|calls| calls.last().is_some_and(|context| context.level >= level))
 }

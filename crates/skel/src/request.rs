@@ -17,6 +17,7 @@ use crate::error::{Error, Result, code};
 use crate::input::Input;
 use crate::listed::{Listed, listed};
 use crate::log;
+use crate::node;
 use crate::plugin::Plugin;
 use crate::registry::Plugins;
 use crate::sources::{self, Origins};
@@ -230,13 +231,15 @@ pub(crate) fn judge<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins
     if input.command == "VERSION" {
         return Ok(Request::Version);
     }
-    let conf = configuration(input)?;
+    let mut conf = configuration(input)?;
     let verb = input.command.clone();
     if !["ADD", "DEL", "CHECK", "GC", "STATUS", "RESTORE", "PLAN"].contains(&verb.as_str()) {
         return Err(Error::environment(format!("unknown CNI_COMMAND: {verb}"))
             .remedy("CNI_COMMAND is ADD, DEL, CHECK, GC, STATUS, VERSION, RESTORE or PLAN"));
     }
     let version = version(&verb, &conf)?;
+    let policy = node::policy(input)?;
+    node::shut_out_tenants(policy, &mut conf, input);
     if is_strict(&verb) {
         conf.read::<Protocol>()?;
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -82,6 +83,37 @@ impl Host {
             let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
             mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
             mount(Some(&id), BOOT_ID, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+            work()
+        })
+    }
+
+    /// Runs something on a thread whose programs, and itself, find this text as the node's policy, `/etc/cnikit/node.json`, by mounts
+    /// that only they see; it may change the file. The rest of `/etc` is as it was.
+    pub fn with_node_policy<T: Send>(&self, policy: &str, work: impl FnOnce() -> T + Send) -> T {
+        let etc = self.dir().join(".etc");
+        std::fs::create_dir_all(&etc).unwrap();
+        self.enter(|| {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a mount namespace, not a network's; it goes with this thread"
+            )]
+            nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+            mount(Some("/etc"), &etc, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>).unwrap();
+            mount(Some("tmpfs"), "/etc", Some("tmpfs"), MsFlags::empty(), Some("mode=0755")).unwrap();
+            for entry in std::fs::read_dir(&etc).unwrap() {
+                let name = entry.unwrap().file_name();
+                if name != "cnikit" {
+                    std::os::unix::fs::symlink(etc.join(&name), Path::new("/etc").join(&name)).unwrap();
+                }
+            }
+            std::fs::create_dir("/etc/cnikit").unwrap();
+            std::fs::write("/etc/cnikit/node.json", policy).unwrap();
+            // Whatever the umask is.
+            for (path, mode) in [("/etc/cnikit", 0o755), ("/etc/cnikit/node.json", 0o644)] {
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+            }
             work()
         })
     }

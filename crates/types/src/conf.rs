@@ -63,6 +63,11 @@ impl NetConf {
         put_at(&mut self.0, path, value);
     }
 
+    /// Removes what is at the end of `path`, in every spelling of its keys. Whether there was anything but `null`.
+    pub fn remove_at(&mut self, path: &[&str]) -> bool {
+        remove_at(&mut self.0, path)
+    }
+
     /// Reads the whole configuration as a `T`, see [`read()`](crate::read()).
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, ReadError> {
         read::read_object(&self.0)
@@ -129,6 +134,28 @@ fn put_at(object: &mut Map<String, Value>, path: &[&str], value: Value) {
             put(object, key, inner.into());
         }
     }
+}
+
+fn remove_at(object: &mut Map<String, Value>, path: &[&str]) -> bool {
+    let mut removed = false;
+    match path {
+        [] => {}
+        [key] => object.retain(|own, value| {
+            let is_meant = own.eq_ignore_ascii_case(key);
+            removed |= is_meant && !value.is_null();
+            !is_meant
+        }),
+        [key, below @ ..] => {
+            for (own, value) in object.iter_mut() {
+                if let Value::Object(inner) = value
+                    && own.eq_ignore_ascii_case(key)
+                {
+                    removed |= remove_at(inner, below);
+                }
+            }
+        }
+    }
+    removed
 }
 
 fn kind(value: &Value) -> &'static str {

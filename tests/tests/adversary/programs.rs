@@ -1,12 +1,13 @@
 //! Programs that a plugin starts: where they are looked up, their environment, and what of their output reaches a terminal.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
 
 use cnikit_testkit::{Host, Said, Subject};
 use cnikit_tests::way::{PROGRAMS, on_path, script};
-use cnikit_tests::{bin, bridge};
-use serde_json::json;
+use cnikit_tests::{bin, bridge, program, subject, traced};
+use serde_json::{Value, json};
 
 /// One call that is made with `directory` as the working directory.
 fn call_from(directory: &Path, subject: &Subject, host: &Host, verb: &str, netns: &str) -> Said {
@@ -108,4 +109,270 @@ fn a_delegated_plugin_gets_the_callers_environment_without_ld_preload_and_ld_aud
     for name in ["LD_PRELOAD", "LD_AUDIT"] {
         assert!(names.iter().all(|one| one != name), "{name} was passed on");
     }
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// An IPAM plugin that is not ours: it notes its stdin in `$0.stdin` and each verb in `$0.called`.
+fn ipam_of_others(directory: &Path) {
+    let answer = r#"[ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"10.9.9.9/24"}]}'"#;
+    script(directory, "ipam-of-others", &format!("cat >$0.stdin; echo $CNI_COMMAND >>$0.called; {answer}"));
+}
+
+/// A bridge whose IPAM plugin is [`ipam_of_others`], searched in this `CNI_PATH`.
+fn over_others(path: &str) -> Subject {
+    let mut over = subject("bridge", json!({"bridge": "cni0", "ipam": {"type": "ipam-of-others"}}));
+    over.env.push(("CNI_PATH".into(), path.into()));
+    over
+}
+
+/// V9, row 17: root runs what an attacker put into the working directory of a runtime whose `CNI_PATH` has a relative entry.
+#[test]
+fn a_relative_directory_of_plugins_that_another_user_can_change_is_not_used() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let open = host.dir().join("open");
+    let plugins = open.join("plugins");
+    fs::create_dir_all(&plugins).unwrap();
+    ipam_of_others(&plugins);
+    let plugin = plugins.join("ipam-of-others");
+    let call = |verb: &str, path: &str| {
+        let relative = over_others(path);
+        call_from(&plugins, &relative, &host, verb, &container.path())
+    };
+    // It belongs to root, like all directories above it, and nobody else may write there.
+    for path in [".", "../plugins", "./no-such-directory:.", ":::."] {
+        call("ADD", path).ok();
+        call("DEL", path).ok();
+    }
+    fs::remove_file(plugins.join("ipam-of-others.called")).unwrap();
+    let harmless = |what: &Path| mode(what, 0o755);
+    let attacks: [(&str, &Path, &dyn Fn(&Path)); 6] = [
+        ("can be written by other users", &plugins, &|path| mode(path, 0o777)),
+        ("can be written by other users", &plugins, &|path| mode(path, 0o1777)),
+        ("can be written by other users", &plugins, &|path| mode(path, 0o775)),
+        ("can be written by other users", &plugin, &|path| mode(path, 0o757)),
+        ("can be written by other users", &open, &|path| mode(path, 0o777)),
+        ("belongs to user 65534", &open, &|path| chown(path, Some(65534), None).unwrap()),
+    ];
+    for (why, what, attack) in attacks {
+        attack(what);
+        for verb in ["ADD", "DEL"] {
+            let (code, text) = call(verb, ".:../plugins").refused();
+            assert_eq!(code, 103, "{text}");
+            assert!(text.contains(why) && text.contains(&what.display().to_string()), "{text}");
+        }
+        assert!(!plugins.join("ipam-of-others.called").exists(), "the attacker's plugin ran: {why}");
+        chown(what, Some(0), None).unwrap();
+        harmless(what);
+    }
+    // A sticky directory above a directory of root's, such as /tmp, lets nobody exchange it.
+    mode(&open, 0o1777);
+    call("ADD", ".").ok();
+    call("DEL", ".").ok();
+    // An absolute directory is the operator's choice.
+    mode(&open, 0o777);
+    call("ADD", plugins.to_str().unwrap()).ok();
+    call("DEL", plugins.to_str().unwrap()).ok();
+    assert_eq!(host.sh("ip -br link show type veth"), "");
+}
+
+/// An operator's own `CNI_PATH=./bin` goes on working: cnitool makes it absolute, also for what plugins delegate to.
+#[test]
+fn cnitool_makes_relative_directories_of_plugins_absolute() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let here = host.dir().join("here");
+    let plugins = here.join("bin");
+    fs::create_dir_all(&plugins).unwrap();
+    ipam_of_others(&plugins);
+    symlink(bin().join("bridge"), plugins.join("bridge")).unwrap();
+    mode(&here, 0o777);
+    let conf = json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "cni0", "ipam": {"type": "ipam-of-others"}});
+    fs::create_dir(here.join("net.d")).unwrap();
+    fs::write(here.join("net.d/10-net.conf"), conf.to_string()).unwrap();
+    let tool = program("cnitool");
+    for path in ["./bin", "bin", "../here/bin", "/no-such-directory:bin"] {
+        for verb in ["add", "check", "del"] {
+            let cnitool =
+                format!("CNI_PATH={path} NETCONFPATH=net.d CNI_CACHE_DIR=cache {} {verb} net", tool.display());
+            host.sh(&format!("cd {} && {cnitool} {}", here.display(), container.path()));
+        }
+    }
+    let called = fs::read_to_string(plugins.join("ipam-of-others.called")).unwrap();
+    assert_eq!(called, "ADD\nCHECK\nDEL\n".repeat(4));
+}
+
+/// A directory of plugins that any user may write to is the rule on some mounts: a warning, and a refusal where the node says so.
+#[test]
+fn plugins_that_any_user_may_write_to_are_reported_and_refused_where_the_node_says_so() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let plugins = host.dir().join("plugins");
+    fs::create_dir(&plugins).unwrap();
+    ipam_of_others(&plugins);
+    let plugin = plugins.join("ipam-of-others");
+    let mut over = over_others(plugins.to_str().unwrap());
+    over.env.push(("CNI_LOG".into(), "info".into()));
+    let call = |verb: &str| over.call(&host, verb, "c-one", &container.path(), &[]);
+    let said = call("ADD");
+    assert!(!said.stderr.contains("any user may write"), "{said:?}");
+    call("DEL").ok();
+    for (what, open, usual) in [(&plugins, 0o777, 0o755), (&plugins, 0o1777, 0o755), (&plugin, 0o777, 0o755)] {
+        mode(what, open);
+        let warning = format!("any user may write to {}", what.display());
+        for verb in ["ADD", "DEL"] {
+            let said = call(verb);
+            assert!(said.exit == 0 && said.stderr.contains(&warning), "{said:?}");
+        }
+        fs::remove_file(plugins.join("ipam-of-others.called")).unwrap();
+        host.with_node_policy(r#"{"refuseWritablePlugins": true}"#, || {
+            for verb in ["ADD", "DEL"] {
+                let (code, text) = call(verb).refused();
+                assert!(code == 103 && text.contains(&warning), "{code} {text}");
+            }
+            assert!(!plugins.join("ipam-of-others.called").exists(), "a plugin ran that the node refuses");
+            mode(what, usual);
+            call("ADD").ok();
+            call("DEL").ok();
+        });
+    }
+    assert_eq!(host.sh("ip -br link show type veth"), "");
+}
+
+/// `args.cni` as Multus copies it from a pod's annotation, spelled as a Go plugin would read it too.
+fn tenants_args() -> Value {
+    json!({"cni": {"mac": "02:11:22:33:44:55", "ips": ["10.77.0.200/24"]}, "CNI": {"mac": "02:11:22:33:44:55"}, "other": 1})
+}
+
+#[test]
+fn the_node_shuts_out_what_tenants_write_into_args() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let plugins = host.dir().join("plugins");
+    fs::create_dir(&plugins).unwrap();
+    ipam_of_others(&plugins);
+    let mut others = over_others(plugins.to_str().unwrap());
+    others.env.push(("CNI_LOG".into(), "info".into()));
+    let ours = subject("bridge", json!({"bridge": "cni0", "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}}));
+    let ours = ours.at(host.dir());
+    let more = [("Args", tenants_args()), ("runtimeConfig", json!({"portMappings": []}))];
+    let call = |subject: &Subject, verb: &str| subject.call(&host, verb, "c-one", &container.path(), &more);
+    let given =
+        || -> Value { serde_json::from_slice(&fs::read(plugins.join("ipam-of-others.stdin")).unwrap()).unwrap() };
+    // Without the policy they are served, as upstream serves them.
+    let result = call(&ours, "ADD").ok();
+    assert_eq!(result["ips"][0]["address"], "10.77.0.200/24");
+    assert!(container.sh("ip link show eth0").contains("02:11:22:33:44:55"));
+    call(&ours, "DEL").ok();
+    call(&others, "ADD").ok();
+    assert_eq!(given()["Args"], tenants_args());
+    call(&others, "DEL").ok();
+    for policy in [r#"{"ignoreArgs": true}"#, r#"{"refuseWritablePlugins": false, "ignoreArgs": true}"#] {
+        host.with_node_policy(policy, || {
+            let result = call(&ours, "ADD").ok();
+            assert_eq!(
+                result["ips"][0]["address"].as_str().map(|text| text != "10.77.0.200/24"),
+                Some(true),
+                "{result}"
+            );
+            assert!(!container.sh("ip link show eth0").contains("02:11:22:33:44:55"));
+            call(&ours, "DEL").ok();
+            for verb in ["ADD", "DEL"] {
+                let said = call(&others, verb);
+                assert!(said.exit == 0 && said.stderr.contains("args.cni is ignored"), "{said:?}");
+                let given = given();
+                assert_eq!(given["Args"], json!({"other": 1}), "{given}");
+                assert_eq!(given["runtimeConfig"], json!({"portMappings": []}), "what a runtime says is not shut out");
+            }
+        });
+    }
+    host.with_node_policy(r#"{"ignoreArgs": false}"#, || {
+        call(&others, "ADD").ok();
+        assert_eq!(given()["Args"], tenants_args());
+        call(&others, "DEL").ok();
+    });
+}
+
+/// What a network list, a runtime or a tenant says never counts.
+#[test]
+fn nobody_but_root_says_what_the_node_wants() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let ours = subject("bridge", json!({"bridge": "cni0", "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}}));
+    let mut ours = ours.at(host.dir()).with("ignoreArgs", json!(false)).with("args", tenants_args());
+    ours.env = [("NODE_POLICY", "/dev/null"), ("HOME", "/nowhere"), ("XDG_CONFIG_HOME", "/nowhere")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+    host.with_node_policy(r#"{"ignoreArgs": true}"#, || {
+        let result = ours.add(&host, "c-one", &container);
+        assert_ne!(result["ips"][0]["address"], "10.77.0.200/24");
+        ours.del(&host, "c-one", &container, &result);
+    });
+}
+
+/// A policy that cannot be trusted or understood fails an ADD, names the file and the cause, and stops no DEL.
+#[test]
+fn a_policy_that_cannot_be_used_fails_add_and_never_del() {
+    const FILE: &str = "/etc/cnikit/node.json";
+    let (host, container) = (Host::new(), Host::new().container());
+    let ours = subject("bridge", json!({"bridge": "cni0", "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}}));
+    let ours = ours.at(host.dir());
+    let file = || PathBuf::from(FILE);
+    let fails = |why: &str, attack: &(dyn Fn() + Sync)| {
+        host.with_node_policy("{}", || {
+            let result = ours.add(&host, "c-one", &container);
+            attack();
+            let prev = ("prevResult", result.clone());
+            for verb in ["ADD", "CHECK", "STATUS", "PLAN"] {
+                let id = if verb == "ADD" { "c-two" } else { "c-one" };
+                let (code, text) = ours.call(&host, verb, id, &container.path(), &[prev.clone()]).refused();
+                assert!(code == 7 && text.contains("/etc/cnikit") && text.contains(why), "{verb}: {code} {text}");
+            }
+            ours.del(&host, "c-one", &container, &result);
+            let none = ("cni.dev/valid-attachments", json!([]));
+            ours.call(&host, "GC", "", "", &[none]).ok();
+        });
+        assert_eq!(host.sh("ip -br link show type veth"), "");
+    };
+    for (text, why) in [
+        (r#"{"ignoreargs": true}"#, "unknown field `ignoreargs`"),
+        (r#"{"ignoreArgs": true, "ignoreArgs": false}"#, "duplicate field `ignoreArgs`"),
+        (r#"{"ignoreArgs": "yes"}"#, "invalid type"),
+        ("", "EOF"),
+        ("[]x", ""),
+    ] {
+        fails(why, &|| fs::write(FILE, text).unwrap());
+    }
+    fails("longer than 64 KiB", &|| fs::write(FILE, " ".repeat(1 << 20) + "{}").unwrap());
+    fails("users other than root may write to it", &|| mode(&file(), 0o646));
+    fails("users other than root may write to it", &|| mode(&file(), 0o664));
+    fails("users other than root may write to it", &|| mode(Path::new("/etc/cnikit"), 0o777));
+    fails("belongs to user 65534", &|| chown(FILE, Some(65534), None).unwrap());
+    fails("not a regular file", &|| {
+        fs::remove_file(FILE).unwrap();
+        nix::unistd::mkfifo(FILE, nix::sys::stat::Mode::from_bits_truncate(0o644)).unwrap();
+    });
+    fails("", &|| {
+        fs::remove_file(FILE).unwrap();
+        symlink("node.json", FILE).unwrap();
+    });
+    // Tools that manage configurations make links.
+    host.with_node_policy("{}", || {
+        fs::rename(FILE, "/etc/cnikit/real.json").unwrap();
+        symlink("real.json", FILE).unwrap();
+        let result = ours.add(&host, "c-one", &container);
+        ours.del(&host, "c-one", &container, &result);
+    });
+}
+
+/// The policy costs one system call where there is none.
+#[test]
+fn a_node_without_a_policy_pays_one_open() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let ours = subject("bridge", json!({"bridge": "cni0", "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}}));
+    let ours = ours.at(host.dir());
+    let (directory, calls) = traced(&ours, "%file");
+    let traced = Subject { bin: directory.path().to_owned(), ..ours.clone() };
+    let result = traced.add(&host, "c-one", &container);
+    let about: Vec<String> = calls().into_iter().filter(|call| call.contains("/etc/cnikit")).collect();
+    assert!(about.len() == 1 && about[0].starts_with("open"), "{about:?}");
+    ours.del(&host, "c-one", &container, &result);
 }
