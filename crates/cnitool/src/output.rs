@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use cnikit_types::printable;
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::{PrettyFormatter, Serializer};
@@ -42,6 +43,16 @@ pub(crate) enum Tone {
     Faint,
 }
 
+/// What a colour is until it is printed, by characters that Unicode assigns to nobody: all other text is escaped on its way out.
+const MARKS: [(char, &str); 6] = [
+    ('\u{fdd0}', "\x1b[0m"),
+    ('\u{fdd1}', "\x1b[32m"),
+    ('\u{fdd2}', "\x1b[33m"),
+    ('\u{fdd3}', "\x1b[31m"),
+    ('\u{fdd4}', "\x1b[1m"),
+    ('\u{fdd5}', "\x1b[2m"),
+];
+
 /// One cell of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell<'t> {
@@ -51,7 +62,7 @@ pub(crate) struct Cell<'t> {
 
 impl<'t> Cell<'t> {
     pub(crate) fn toned(text: impl Into<Cow<'t, str>>, tone: Tone) -> Cell<'t> {
-        Cell { text: text.into(), tone }
+        Cell { text: one_line(text.into()), tone }
     }
 }
 
@@ -105,30 +116,58 @@ impl Output {
     /// A text in the colour of its meaning, if there are colours.
     pub(crate) fn paint(self, text: &str, tone: Tone) -> String {
         let mut painted = String::new();
-        self.put(text, tone, &mut painted);
+        self.put(&one_line(text.into()), tone, &mut painted);
         painted
     }
 
     /// See `console_codes(4)`.
     fn put(self, text: &str, tone: Tone, onto: &mut String) {
-        let code = match tone {
-            Tone::Plain => "",
-            Tone::Good => "32",
-            Tone::Doubtful => "33",
-            Tone::Bad => "31",
-            Tone::Head => "1",
-            Tone::Faint => "2",
+        let mark = match tone {
+            Tone::Plain => None,
+            Tone::Good => Some('\u{fdd1}'),
+            Tone::Doubtful => Some('\u{fdd2}'),
+            Tone::Bad => Some('\u{fdd3}'),
+            Tone::Head => Some('\u{fdd4}'),
+            Tone::Faint => Some('\u{fdd5}'),
         };
-        if self.colour && !code.is_empty() && !text.is_empty() {
-            ["\x1b[", code, "m", text, "\x1b[0m"].iter().for_each(|part| onto.push_str(part));
-        } else {
-            onto.push_str(text);
+        match mark {
+            Some(mark) if self.colour && !text.is_empty() => {
+                onto.push(mark);
+                onto.push_str(text);
+                onto.push('\u{fdd0}');
+            }
+            _ => onto.push_str(text),
         }
     }
 }
 
+/// A text that stays in its line, in which nobody else has put a colour.
+fn one_line(text: Cow<'_, str>) -> Cow<'_, str> {
+    let is_ours_alone = |letter: char| letter == '\n' || MARKS.iter().any(|(mark, _)| *mark == letter);
+    if !text.chars().any(is_ours_alone) {
+        return text;
+    }
+    Cow::Owned(text.replace('\n', "\\n").replace(is_ours_alone, "\u{fffd}"))
+}
+
+/// The text as a terminal may have it: escaped, then coloured. Everything that this tool prints goes through here.
+fn shown(text: &str) -> String {
+    let mut shown = printable(text).into_owned();
+    for (mark, code) in MARKS {
+        if shown.contains(mark) {
+            shown = shown.replace(mark, code);
+        }
+    }
+    shown
+}
+
 /// Writes a text. That nobody reads on is no error.
 pub(crate) fn print(text: &str) -> Result {
+    print_as_it_is(&shown(text))
+}
+
+/// Writes a text that has nothing of others in it.
+pub(crate) fn print_as_it_is(text: &str) -> Result {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!("stdout: {error}").into()),
@@ -151,6 +190,10 @@ pub(crate) fn indented(document: &Value) -> Result<String> {
 
 /// Writes a text to stderr at once, so that nothing of a plugin's, or of what is typed, comes in between.
 pub(crate) fn tell(text: &str) -> io::Result<()> {
+    tell_as_it_is(&shown(text))
+}
+
+fn tell_as_it_is(text: &str) -> io::Result<()> {
     io::stderr().write_all(text.as_bytes())
 }
 
@@ -196,7 +239,7 @@ impl Progress {
     fn say(&mut self, how_far: impl FnOnce(Instant) -> String) {
         let is_due = self.said.map_or(self.began.elapsed() > SILENCE, |said| said.elapsed() > PACE);
         if self.is_terminal && is_due {
-            let _ = tell(&format!("\r\x1b[K{}: {}", self.what, how_far(self.began)));
+            let _ = tell_as_it_is(&format!("\r\x1b[K{}: {}", shown(&self.what), how_far(self.began)));
             self.said = Some(Instant::now());
         }
     }
@@ -204,7 +247,7 @@ impl Progress {
     /// Takes its line away again.
     pub(crate) fn end(self) {
         if self.said.is_some() {
-            let _ = tell("\r\x1b[K");
+            let _ = tell_as_it_is("\r\x1b[K");
         }
     }
 }
@@ -225,7 +268,20 @@ mod tests {
     #[test]
     fn colours_are_only_where_they_are_wanted() {
         let on = Output { json: false, colour: true };
-        assert_eq!(on.paint("x", Tone::Bad), "\x1b[31mx\x1b[0m");
+        assert_eq!(shown(&on.paint("x", Tone::Bad)), "\x1b[31mx\x1b[0m");
         assert_eq!(Output { colour: false, ..on }.paint("x", Tone::Bad), "x");
+    }
+
+    #[test]
+    fn text_of_others_neither_moves_the_cursor_nor_colours_nor_ends_a_line() {
+        let on = Output { json: false, colour: true };
+        let hostile = "\x1b[2J\u{fdd3}red\u{fdd0}\nError: forged\u{202e}";
+        let row = [Cell::toned(hostile, Tone::Good), "b".into()];
+        let mut text = String::new();
+        on.line(&row, &[60, 1], &mut text);
+        let text = shown(&text);
+        assert_eq!(text.matches('\x1b').count(), 2, "{text}");
+        assert!(text.starts_with("\x1b[32m\\u001b[2J\u{fffd}red\u{fffd}\\nError: forged\\u202e\x1b[0m"), "{text}");
+        assert_eq!(text.lines().count(), 1);
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cnikit_process::{self as process, Cancel, Deadline, Ended, Env, Program};
-use cnikit_types::CniError;
+use cnikit_types::{CniError, printable};
 use serde_json::Value;
 
 use crate::Error;
@@ -129,9 +129,10 @@ impl Environment {
     }
 }
 
-/// A log that cannot be written is no reason to fail.
+/// Our stderr may be a terminal, and the plugin's log may have names in it that others chose. A log that cannot be written is no
+/// reason to fail.
 fn pass_on(stderr: &[u8]) {
-    let _ = io::stderr().write_all(stderr);
+    let _ = io::stderr().write_all(printable(&String::from_utf8_lossy(stderr)).as_bytes());
 }
 
 /// The plugin's own error if it wrote one, else what is known of its end.

@@ -12,6 +12,7 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use cnikit_types::printable;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -145,7 +146,7 @@ impl Context {
         object.insert("level".into(), level.into());
         object.extend(self.fields.clone());
         object.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-        format!("{}\n", Value::Object(object))
+        format!("{}\n", printable(&Value::Object(object).to_string()))
     }
 }
 

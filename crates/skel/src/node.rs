@@ -1,8 +1,8 @@
 //! The node's own policy: what its administrator decided for all networks.
 //!
-//! It is a file with a fixed path, which no network list, runtime or tenant can override, and no environment variable can move. It is
-//! trusted only if nobody but root can have written it. A policy that cannot be trusted or read fails what would make or report
-//! anything (ADD, CHECK, RESTORE, PLAN, STATUS), and never what cleans up (DEL, GC).
+//! It is a file with a fixed path, which no network list, runtime or tenant can override, and no environment variable can move.
+//! It is trusted only if nobody but root can have written it. A policy that cannot be trusted or read fails what would make or
+//! report anything (ADD, CHECK, RESTORE, PLAN, STATUS), and never what cleans up (DEL, GC).
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use cnikit_types::{Answer, CniError, Version};
+use cnikit_types::{Answer, CniError, Version, printable};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result, code};
@@ -69,7 +69,7 @@ fn object(plugin: &str, input: &Input, version: &str, error: &Error) -> CniError
 
 /// Says on stderr what cannot be said on stdout.
 pub(crate) fn lament(plugin: &str, error: &Error) {
-    let _ = writeln!(io::stderr(), "{plugin}: {error}");
+    let _ = writeln!(io::stderr(), "{}", printable(&format!("{plugin}: {error}")));
 }
 
 /// Which call this is: plugin, verb, network, container, interface, as far as they are known.

@@ -87,8 +87,8 @@ impl Host {
         })
     }
 
-    /// Runs something on a thread whose programs, and itself, find this text as the node's policy, `/etc/cnikit/node.json`, by mounts
-    /// that only they see; it may change the file. The rest of `/etc` is as it was.
+    /// Runs something on a thread that finds this text as the node's policy, `/etc/cnikit/node.json`, as do the programs that it
+    /// starts, by mounts that only they see; it may change the file. The rest of `/etc` is as it was.
     pub fn with_node_policy<T: Send>(&self, policy: &str, work: impl FnOnce() -> T + Send) -> T {
         let etc = self.dir().join(".etc");
         std::fs::create_dir_all(&etc).unwrap();

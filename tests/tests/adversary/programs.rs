@@ -376,3 +376,106 @@ fn a_node_without_a_policy_pays_one_open() {
     assert!(about.len() == 1 && about[0].starts_with("open"), "{about:?}");
     ours.del(&host, "c-one", &container, &result);
 }
+
+/// What a terminal obeys: it clears the screen, sets the title, moves the cursor, writes from right to left.
+const TERMINAL: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\r\u{202e}\u{7f}";
+
+/// Whether a terminal would obey anything of this text.
+fn is_harmless(text: &str) -> bool {
+    text.chars().all(|letter| letter == '\n' || letter == '\t' || !(letter.is_control() || letter == '\u{202e}'))
+}
+
+/// V11, row 45: plugins and namespaces choose texts that cnitool shows to an operator.
+#[test]
+fn nothing_of_plugins_and_namespaces_is_obeyed_by_a_terminal() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let plugins = host.dir().join("bin");
+    fs::create_dir(&plugins).unwrap();
+    let error =
+        json!({"cniVersion": "1.1.0", "code": 7, "msg": TERMINAL, "details": format!("{TERMINAL}\nError: forged")});
+    fs::write(plugins.join("error.json"), error.to_string()).unwrap();
+    fs::write(plugins.join("stderr"), format!("{TERMINAL} log\n")).unwrap();
+    script(&plugins, "hostile", "cat ${0%/*}/stderr >&2; cat ${0%/*}/error.json; exit 1");
+    let result = json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [{"name": "eth0", "sandbox": container.path()}],
+        "ips": [{"address": "10.9.9.9/24", "interface": 0}],
+        "dns": {"domain": TERMINAL},
+    });
+    fs::write(plugins.join("result.json"), result.to_string()).unwrap();
+    script(&plugins, "sly", "cat ${0%/*}/stderr >&2; [ $CNI_COMMAND != ADD ] || cat ${0%/*}/result.json");
+    let networks = host.dir().join("net.d");
+    fs::create_dir(&networks).unwrap();
+    for name in ["hostile", "sly"] {
+        let conf = json!({"cniVersion": "1.1.0", "name": name, "type": name, "key": TERMINAL, TERMINAL: 1});
+        fs::write(networks.join(format!("10-{name}.conf")), conf.to_string()).unwrap();
+    }
+    fs::write(networks.join(format!("20-{}.conf", TERMINAL.replace('/', ""))), format!("{{{TERMINAL}")).unwrap();
+    // An alias may have any byte.
+    let odd = TERMINAL.replace('\r', "");
+    container.sh(&format!("ip link add eth0 type veth peer name peer0 && ip link set eth0 alias '{odd}'"));
+    let tool = program("cnitool");
+    let run = |words: &str| {
+        let dirs = format!(
+            "CNI_PATH={} NETCONFPATH={} CNI_CACHE_DIR={}",
+            plugins.display(),
+            networks.display(),
+            host.dir().join("cache").display()
+        );
+        host.try_sh(&format!("{dirs} {} {words}", tool.display()))
+    };
+    let netns = container.path();
+    let (succeeded, said) = run(&format!("add hostile {netns}"));
+    assert!(!succeeded && is_harmless(&said), "{said:?}");
+    assert!(said.contains("\\u001b[2J") && said.contains("\\u009b31m") && said.contains("\\u202e"), "{said}");
+    assert!(said.lines().all(|line| !line.starts_with("Error: forged")), "{said}");
+    let (succeeded, said) = run(&format!("add sly {netns} 2>/dev/null"));
+    assert!(succeeded && is_harmless(&said), "{said:?}");
+    let shown: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(shown["dns"]["domain"], TERMINAL, "escaped, and the same document");
+    for words in [
+        "list",
+        "list --live",
+        "list --json",
+        "show --json",
+        "validate",
+        "config why",
+        "validate --json",
+        "config why --json",
+        "version sly",
+        "version hostile",
+        "status hostile",
+        "netns list",
+        "list --color always",
+    ] {
+        let (_, said) = run(words);
+        let ours = ["0", "1", "2", "31", "32", "33"].map(|code| format!("\u{1b}[{code}m"));
+        let foreign = ours.iter().fold(said.clone(), |text, code| text.replace(code, ""));
+        assert!(!said.is_empty() && is_harmless(&foreign), "cnitool {words}: {said:?}");
+    }
+    for verb in ["check", "plan", "del"] {
+        let (_, said) = run(&format!("{verb} sly {netns}"));
+        assert!(is_harmless(&said), "cnitool {verb}: {said:?}");
+    }
+    run(&format!("add sly {netns} >/dev/null 2>&1"));
+    let (_, listed) = run("list --json");
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let text = listed.to_string();
+    let id = text.split("cnitool-").nth(1).and_then(|rest| rest.get(..20)).unwrap();
+    let (succeeded, said) = run(&format!("show cnitool-{id}"));
+    assert!(succeeded && is_harmless(&said), "{said:?}");
+}
+
+/// What a delegated plugin logs reaches the runtime's log, or a terminal, through us.
+#[test]
+fn nothing_of_a_delegated_plugins_log_is_obeyed_by_a_terminal() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let plugins = host.dir().join("plugins");
+    fs::create_dir(&plugins).unwrap();
+    fs::write(plugins.join("stderr"), format!("{TERMINAL} log\nnext line\n")).unwrap();
+    script(&plugins, "ipam-of-others", "cat ${0%/*}/stderr >&2; exit 2");
+    let said = over_others(plugins.to_str().unwrap()).call(&host, "ADD", "c-one", &container.path(), &[]);
+    assert!(is_harmless(&said.stderr) && said.stderr.contains(" log\nnext line\n"), "{:?}", said.stderr);
+    let (code, text) = said.refused();
+    assert!(code == 103 && text.contains("log"), "{code} {text}");
+}

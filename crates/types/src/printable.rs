@@ -1,0 +1,56 @@
+//! Text of others on its way to a terminal or a log.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// The text without what a terminal would obey: each control character and each character that changes the direction of writing
+/// becomes its escape as in JSON, `\u001b`. Line feeds and tabs stay.
+///
+/// A JSON document stays the same document: only its keys and strings can have such a character, and there the escape means it.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        if is_obeyed(letter) {
+            // To a String it cannot fail.
+            let _ = write!(escaped, "\\u{:04x}", u32::from(letter));
+        } else {
+            escaped.push(letter);
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+/// Control characters, line and paragraph separators, and marks, embeddings, overrides and isolates of bidirectional text.
+fn is_obeyed(letter: char) -> bool {
+    match letter {
+        '\n' | '\t' => false,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        _ => letter.is_control(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped_and_all_else_stays() {
+        for plain in ["", "eth0", "two\nlines\tand a tab", "Grüße, 日本語, עברית"] {
+            assert!(matches!(printable(plain), Cow::Borrowed(same) if same == plain), "{plain}");
+        }
+        assert_eq!(printable("\x1b[2J\r\x07\x7f\u{9b}1m"), "\\u001b[2J\\u000d\\u0007\\u007f\\u009b1m");
+        assert_eq!(printable("a\u{202e}b\u{2066}c\u{200f}"), "a\\u202eb\\u2066c\\u200f");
+    }
+
+    #[test]
+    fn a_json_document_stays_the_same_document() {
+        let value = serde_json::json!({"\u{7f}": ["\u{9b}31m\u{202e}", "\x1b\n"]});
+        let text = serde_json::to_string_pretty(&value).unwrap();
+        let escaped = printable(&text);
+        assert!(escaped.chars().all(|letter| letter == '\n' || !is_obeyed(letter)), "{escaped}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped).unwrap(), value);
+    }
+}
