@@ -128,6 +128,9 @@ fn over_others(path: &str) -> Subject {
     over
 }
 
+/// What an attacker does to a file or a directory.
+type Attack<'a> = &'a dyn Fn(&Path);
+
 /// V9, row 17: root runs what an attacker put into the working directory of a runtime whose `CNI_PATH` has a relative entry.
 #[test]
 fn a_relative_directory_of_plugins_that_another_user_can_change_is_not_used() {
@@ -148,7 +151,7 @@ fn a_relative_directory_of_plugins_that_another_user_can_change_is_not_used() {
     }
     fs::remove_file(plugins.join("ipam-of-others.called")).unwrap();
     let harmless = |what: &Path| mode(what, 0o755);
-    let attacks: [(&str, &Path, &dyn Fn(&Path)); 6] = [
+    let attacks: [(&str, &Path, Attack<'_>); 6] = [
         ("can be written by other users", &plugins, &|path| mode(path, 0o777)),
         ("can be written by other users", &plugins, &|path| mode(path, 0o1777)),
         ("can be written by other users", &plugins, &|path| mode(path, 0o775)),
@@ -323,7 +326,7 @@ fn a_policy_that_cannot_be_used_fails_add_and_never_del() {
             let prev = ("prevResult", result.clone());
             for verb in ["ADD", "CHECK", "STATUS", "PLAN"] {
                 let id = if verb == "ADD" { "c-two" } else { "c-one" };
-                let (code, text) = ours.call(&host, verb, id, &container.path(), &[prev.clone()]).refused();
+                let (code, text) = ours.call(&host, verb, id, &container.path(), std::slice::from_ref(&prev)).refused();
                 assert!(code == 7 && text.contains("/etc/cnikit") && text.contains(why), "{verb}: {code} {text}");
             }
             ours.del(&host, "c-one", &container, &result);
