@@ -864,7 +864,7 @@ fn a_null_is_as_good_as_an_absent_key() {
 }
 
 #[test]
-fn keys_in_any_case_are_read_and_of_duplicates_the_last_wins() {
+fn keys_in_any_case_are_read_and_of_several_spellings_the_last_wins() {
     let scene = Scene::new();
     let usual = |keys: &str| {
         format!(
@@ -873,24 +873,63 @@ fn keys_in_any_case_are_read_and_of_duplicates_the_last_wins() {
     };
     let alike = [
         ("bridge", r#""bridge":"br7","isGateway":true,"mtu":1400"#, r#""BRIDGE":"br7","IsGateway":true,"Mtu":1400"#),
-        ("bridge", r#""bridge":"br7""#, r#""bridge":"br6","bridge":"br7""#),
         ("bridge", r#""bridge":"br7""#, r#""bridge":"br6","Bridge":"br7""#),
-        ("bridge", r#""bridge":"br7""#, r#""bridge":"br7","bridge":null"#),
-        ("bridge", r#""mtu":1400"#, r#""mtu":"a wrong type","mtu":1400"#),
+        ("bridge", r#""bridge":"br7""#, r#""bridge":"br7","Bridge":null"#),
+        ("bridge", r#""mtu":1400"#, r#""mtu":"a wrong type","Mtu":1400"#),
         ("bridge", r#""runtimeConfig":{"mac":"0a:00:00:00:00:01"}"#, r#""RuntimeConfig":{"MAC":"0a:00:00:00:00:01"}"#),
         ("ptp", r#""ipMasq":true,"mtu":1400"#, r#""IPMasq":false,"IPMASQ":true,"MTU":1400"#),
         ("host-local", r#""runtimeConfig":{"ips":["10.0.0.9"]}"#, r#""RUNTIMECONFIG":{"IPs":["10.0.0.9"]}"#),
         (
             "host-local",
-            r#""ipam":{"subnet":"10.9.0.0/24"}"#,
+            r#""Ipam":{"subnet":"10.9.0.0/24"}"#,
             r#""IPAM":{"Subnet":"10.8.0.0/24","SUBNET":"10.9.0.0/24"}"#,
         ),
+        // Remarks are no keys.
+        ("bridge", r#""mtu":1400"#, r#""mtu":1400,"//":"one","//":"two","_":1,"_":2"#),
     ];
     for (plugin, one, other) in alike {
         let plans = [one, other].map(|keys| scene.plan(plugin, &usual(keys)));
         assert_eq!(plans[0], plans[1], "{plugin}: {one} and {other}");
         assert_ne!(plans[0], scene.plan(plugin, &usual(r#""unknown":1"#)), "{plugin}: {one} changes nothing");
     }
+}
+
+#[test]
+fn a_duplicate_key_is_refused_by_what_makes_something_and_by_nothing_else() {
+    let scene = Scene::new();
+    let before = Snapshot::of(&scene.host);
+    let duplicates = [
+        (r#""mtu":1400,"mtu":1300"#, r#"duplicated keys are not allowed: "mtu" is given more than once"#),
+        (r#""mtu":null,"mtu":1300"#, r#""mtu" is given"#),
+        (
+            r#""sysctl":{"net.core.somaxconn":"1","net.core.somaxconn":"2"}"#,
+            "duplicated sysctl keys are not allowed: \"net.core",
+        ),
+        (r#""args":{"cni":{"ips":[],"ips":[]}}"#, r#"duplicated args.cni keys are not allowed: "ips""#),
+        (r#""capabilities":{"mac":true,"mac":false}"#, r#"duplicated capabilities keys are not allowed: "mac""#),
+        (
+            r#""runtimeConfig":{"portMappings":[{},{"hostPort":80,"hostPort":81}]}"#,
+            r#"duplicated runtimeConfig.portMappings[1] keys are not allowed: "hostPort""#,
+        ),
+    ];
+    for plugin in ALL {
+        let conf = scene.conf(plugin);
+        let with = |keys: &str| conf.to_string().replacen('{', &format!("{{{keys},"), 1).into_bytes();
+        for (keys, says) in duplicates {
+            for verb in ["ADD", "PLAN", "CHECK", "STATUS"] {
+                let (code, text) = scene.run(plugin, verb, &[], &with(keys)).refused();
+                assert!(code == 7 && text.contains(says), "{plugin} {verb} {keys}: {code} {text}");
+                assert!(text.contains("remove all but one of them"), "{plugin} {verb} {keys}: {text}");
+            }
+            scene.run(plugin, "DEL", &[], &with(keys)).ok();
+            scene.run(plugin, "GC", &[], &with(&format!(r#""cni.dev/valid-attachments":[],{keys}"#))).ok();
+        }
+        // What only programs write is not searched.
+        let said_twice =
+            r#""prevResult":{"dns":{"domain":"a","domain":"b"},"cniVersion":"1.1.0","cniVersion":"1.1.0"}"#;
+        scene.run(plugin, "PLAN", &[], &with(said_twice)).ok();
+    }
+    Snapshot::of(&scene.host).assert_unchanged_since(&before, &SHARED, "after calls with duplicate keys");
 }
 
 #[test]

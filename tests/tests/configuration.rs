@@ -24,6 +24,7 @@ fn attachment(conf: &NetConf) -> Attachment {
         conf: conf.clone(),
         version: Version::NEWEST,
         args: cnikit::types::Args::default(),
+        respelled: Vec::new(),
     }
 }
 

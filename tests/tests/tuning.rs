@@ -78,6 +78,63 @@ fn the_result_says_what_the_containers_own_interface_has_now() {
     assert_eq!(untouched["interfaces"][1]["mtu"], 1500, "a plugin without keys passes on what it got");
 }
 
+/// The MACs of the result's interfaces, if the plugins before tuning named the sandbox of `eth0` so.
+fn macs_with_sandboxes(scene: &Scene, sandboxes: &[&str]) -> Vec<String> {
+    let interface = |sandbox: &&str| json!({"name": "eth0", "mac": "0a:00:00:00:00:01", "sandbox": sandbox});
+    let interfaces: Vec<Value> = sandboxes.iter().map(interface).collect();
+    let prev = json!({"cniVersion": "1.1.0", "interfaces": interfaces, "ips": [], "routes": [], "dns": {}});
+    let tuning = scene.tuning(json!({"mac": "0a:00:00:00:00:07"}));
+    let result = tuning.call(&scene.host, "ADD", "c-one", &scene.container.path(), &[("prevResult", prev)]).ok();
+    let macs = result["interfaces"].as_array().unwrap().iter().map(|one| one["mac"].as_str().unwrap().to_owned());
+    macs.collect()
+}
+
+#[test]
+fn the_containers_interface_is_found_in_the_result_however_its_sandbox_is_written() {
+    let scene = Scene::new();
+    let other = scene.host.container();
+    let path = scene.container.path();
+    let respelled = path.replace("/proc/", "/proc/./self/../");
+    let (other, not_there) = (other.path(), "netns");
+    let (old, new) = ("0a:00:00:00:00:01", "0a:00:00:00:00:07");
+    for (sandboxes, macs) in [
+        (vec![path.as_str()], vec![new]),
+        (vec![respelled.as_str()], vec![new]),
+        (vec!["", respelled.as_str(), other.as_str()], vec![old, new, old]),
+        (vec![other.as_str(), "/proc/self/ns/net"], vec![old, old]),
+        // What leads nowhere is no other container's; but if one leads here, it is that one.
+        (vec!["", not_there], vec![old, new]),
+        (vec![not_there, path.as_str()], vec![old, new]),
+        (vec![not_there, respelled.as_str()], vec![old, new]),
+    ] {
+        assert_eq!(macs_with_sandboxes(&scene, &sandboxes), macs, "{sandboxes:?}");
+    }
+}
+
+#[test]
+fn a_sysctl_that_stands_twice_is_refused_by_add_and_given_back_by_del() {
+    let scene = Scene::new();
+    let keys = json!({"sysctl": {"net.core.somaxconn": "100"}, "restoreSysctls": true});
+    let subject = scene.tuning(keys.clone());
+    let path = scene.container.path();
+    let twice = |subject: &Subject, verb: &str, prev: &Value| {
+        let mut conf = subject.conf.clone();
+        conf["prevResult"] = prev.clone();
+        let once = r#""net.core.somaxconn":"100""#;
+        let text = conf.to_string().replace(once, &format!(r#"{once},"net.core.somaxconn":"200""#));
+        subject.call_raw(&scene.host, verb, "c-one", &path, text.as_bytes(), &[])
+    };
+    let prev = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "sandbox": path}], "ips": []});
+    let (code, text) = twice(&subject, "ADD", &prev).refused();
+    let says = "duplicated sysctl keys are not allowed: \"net.core.somaxconn\" is given more than once";
+    assert!(code == 7 && text.contains(says), "{code} {text}");
+    scene.assert_given_back("after an ADD that was refused");
+    scene.add(keys);
+    assert_eq!(scene.sysctl("net.core.somaxconn"), "100");
+    twice(&subject, "DEL", &prev).ok();
+    scene.assert_given_back("after DEL");
+}
+
 #[test]
 fn the_oldest_values_are_given_back_whatever_else_was_added() {
     let scene = Scene::new();

@@ -221,6 +221,7 @@ mod tests {
             conf: NetConf::parse(conf.as_bytes()).unwrap(),
             version: Version::NEWEST,
             args: Args::parse(args).unwrap(),
+            respelled: Vec::new(),
         };
         let ip = Ip { gateway: parse_ip(gateway).ok(), ..Ip::new(parse_cidr(address).unwrap()) };
         check(&at, state, &Addresses { ips: vec![ip], ..Addresses::default() })

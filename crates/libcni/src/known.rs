@@ -1,5 +1,6 @@
 //! Which keys a plugin takes, and what somebody meant who wrote another.
 
+use cnikit_types::document::is_remark;
 use cnikit_types::{Map, Value};
 
 /// The keys of one plugin.
@@ -121,11 +122,6 @@ fn is_written(key: &str) -> bool {
 
 fn joined(place: &str, name: &str) -> String {
     if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") }
-}
-
-/// What people put into a document that has no comments.
-pub(crate) fn is_remark(name: &str) -> bool {
-    name.starts_with('_') || name.starts_with("//")
 }
 
 /// Longer than any key: what is so long is no slip of the fingers.

@@ -5,11 +5,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use cnikit_invoke as invoke;
+use cnikit_types::document::is_remark;
 use cnikit_types::{NetConf, ReadError, Value, code};
 
 use crate::chain::unspoken;
 use crate::choose::asking;
-use crate::known::{COMMON, IPAM, LIST, PluginKeys, is_remark, nearest};
+use crate::known::{COMMON, IPAM, LIST, PluginKeys, nearest};
 use crate::list::{RESERVED, flag};
 use crate::load::{Candidate, EXTENSIONS, append_file, beside};
 use crate::subnets::{self, HostRoute, Range};

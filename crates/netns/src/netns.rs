@@ -60,6 +60,16 @@ impl Netns {
         &self.path
     }
 
+    /// Whether both are the same namespace; `false` if the kernel does not tell.
+    ///
+    /// Device and inode number are proof here, since both namespaces are alive while they are compared.
+    pub fn is(&self, other: &Netns) -> bool {
+        match (fstat(&self.file), fstat(&other.file)) {
+            (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
+            _ => false,
+        }
+    }
+
     /// Whether this is the namespace that the calling thread is in.
     ///
     /// Device and inode number are proof here, since both namespaces are alive while they are compared.

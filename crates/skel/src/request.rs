@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 
 use cnikit_netns::{Found, Netns};
+use cnikit_types::document::Duplicate;
 use cnikit_types::{
     Answer, Args, Interface, NetConf, Release, Version, check_container_id, check_ifname, check_network_name,
 };
@@ -78,12 +79,37 @@ pub struct Attachment {
     pub version: Version,
     /// `CNI_ARGS`.
     pub args: Args,
+    /// Other spellings of `sandbox` in the prevResult of an ADD, such as `/var/run/netns/NAME` for `/run/netns/NAME`.
+    pub respelled: Vec<String>,
 }
 
 impl Attachment {
     /// Is this the one interface of an answer that the attachment is about?
     pub fn is_own(&self, interface: &Interface) -> bool {
-        interface.name == self.tag.ifname && interface.sandbox == self.sandbox
+        let is_here = interface.sandbox == self.sandbox || self.respelled.contains(&interface.sandbox);
+        interface.name == self.tag.ifname && is_here
+    }
+
+    /// Finds the other spellings of `sandbox`: those that lead to the same namespace. If no sandbox does, those that lead to no
+    /// namespace at all: a plugin may name what exists only where it runs, and that is no other container's. An interface
+    /// without a sandbox is the host's.
+    fn with_respelled(mut self, netns: &Netns, prev: Option<&Answer>) -> Attachment {
+        let interfaces = prev.into_iter().flat_map(|prev| &prev.interfaces);
+        let own: Vec<&str> = interfaces
+            .filter(|one| one.name == self.tag.ifname && !one.sandbox.is_empty())
+            .map(|one| one.sandbox.as_str())
+            .collect();
+        let (mut same, mut nowhere) = (Vec::new(), Vec::new());
+        for sandbox in own.iter().filter(|sandbox| **sandbox != self.sandbox) {
+            match cnikit_netns::find(sandbox) {
+                Found::Present(found) | Found::Own(found) if found.is(netns) => same.push((*sandbox).to_owned()),
+                Found::Present(_) | Found::Own(_) | Found::Unknown { .. } => {}
+                Found::Empty | Found::Gone | Found::NotNetns { .. } => nowhere.push((*sandbox).to_owned()),
+            }
+        }
+        let is_found = !same.is_empty() || own.contains(&self.sandbox.as_str());
+        self.respelled = if is_found { same } else { nowhere };
+        self
     }
 }
 
@@ -200,6 +226,12 @@ fn is_strict(verb: &str) -> bool {
     ["ADD", "CHECK", "RESTORE", "PLAN"].contains(&verb)
 }
 
+/// Does the verb refuse a key that an object has more than once? Not where something runs already: it is removed, or put back, as it
+/// was made.
+fn refuses_duplicates(verb: &str) -> bool {
+    ["ADD", "CHECK", "PLAN", "STATUS"].contains(&verb)
+}
+
 /// The keys that are the protocol's own, read for their JSON types alone: what a plugin makes of them is its affair.
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -231,13 +263,18 @@ pub(crate) fn judge<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins
     if input.command == "VERSION" {
         return Ok(Request::Version);
     }
-    let mut conf = configuration(input)?;
+    let (mut conf, duplicates) = configuration(input)?;
     let verb = input.command.clone();
     if !["ADD", "DEL", "CHECK", "GC", "STATUS", "RESTORE", "PLAN"].contains(&verb.as_str()) {
         return Err(Error::environment(format!("unknown CNI_COMMAND: {verb}"))
             .remedy("CNI_COMMAND is ADD, DEL, CHECK, GC, STATUS, VERSION, RESTORE or PLAN"));
     }
     let version = version(&verb, &conf)?;
+    if let Some(duplicate) = duplicates.first().filter(|_| refuses_duplicates(&verb)) {
+        return Err(
+            Error::config(duplicate.to_string()).remedy("remove all but one of them: nobody can say which is meant")
+        );
+    }
     let policy = node::policy(input)?;
     node::shut_out_tenants(policy, &mut conf, input);
     if is_strict(&verb) {
@@ -285,8 +322,9 @@ fn variables(input: &Input) -> Result<()> {
         .remedy("plugins are called by a container runtime; call this one without CNI_COMMAND to see how to try it"))
 }
 
-fn configuration(input: &mut Input) -> Result<NetConf> {
-    let conf = NetConf::parse(input.stdin.read()?)
+/// The configuration, and the keys that it has more than once.
+fn configuration(input: &mut Input) -> Result<(NetConf, Vec<Duplicate>)> {
+    let (conf, duplicates) = NetConf::parse_with_duplicates(input.stdin.read()?)
         .map_err(|error| Error::new(code::DECODE, format!("error unmarshall network config: {error}")))
         .map_err(|error| error.remedy("give the plugin the network's configuration, one JSON object, on stdin"))?;
     let nameless = || Error::config("missing network name").remedy("give the network a `name`");
@@ -304,7 +342,7 @@ fn configuration(input: &mut Input) -> Result<NetConf> {
         refused.remedy("a network's `name` begins with a letter or a digit, and has but those, `_`, `.` and `-`")
     })?;
     log::network(&name);
-    Ok(conf)
+    Ok((conf, duplicates))
 }
 
 /// The name of the network, as far as stdin tells it.
@@ -376,7 +414,8 @@ impl Call {
     fn add<P: Plugin>(self) -> Result<Add> {
         let prev = self.prev()?;
         let netns = self.sandbox::<P>(prev.is_some())?;
-        Ok(Add { attachment: self.attachment(), netns, prev, call: self })
+        let attachment = self.attachment().with_respelled(&netns, prev.as_ref());
+        Ok(Add { attachment, netns, prev, call: self })
     }
 
     fn check<P: Plugin>(self) -> Result<Check> {
@@ -433,6 +472,7 @@ impl Call {
             conf: self.conf.clone(),
             version: self.version,
             args: self.args.clone(),
+            respelled: Vec::new(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::document::Duplicate;
 use crate::{ReadError, document, member, read};
 
 /// A plugin's configuration as it came, of whatever version: all of them spell it the same (specification, section 1).
@@ -26,7 +27,19 @@ pub enum ParseError {
 impl NetConf {
     /// Reads a configuration from JSON text, by the rules of [`document::parse`]. The document `null` is an empty object.
     pub fn parse(stdin: &[u8]) -> Result<NetConf, ParseError> {
-        match document::parse(stdin).map_err(ParseError::Json)? {
+        NetConf::of(document::parse(stdin).map_err(ParseError::Json)?)
+    }
+
+    /// As [`NetConf::parse`], and lists the keys that one object has more than once: most likely a mistake of the person who
+    /// wrote it. What only a program writes is not searched: `prevResult`, and the keys that begin with `cni.dev/`.
+    pub fn parse_with_duplicates(stdin: &[u8]) -> Result<(NetConf, Vec<Duplicate>), ParseError> {
+        let is_of_programs = |key: &str| key.eq_ignore_ascii_case("prevResult") || key.starts_with("cni.dev/");
+        let (value, duplicates) = document::parse_with_duplicates(stdin, is_of_programs).map_err(ParseError::Json)?;
+        Ok((NetConf::of(value)?, duplicates))
+    }
+
+    fn of(document: Value) -> Result<NetConf, ParseError> {
+        match document {
             Value::Object(object) => Ok(NetConf(object)),
             Value::Null => Ok(NetConf::default()),
             other => Err(ParseError::NotAnObject(kind(&other))),

@@ -1,5 +1,6 @@
 //! From JSON text to a [`Value`], as Go's decoder reads it, since configurations in the field lean on that.
 
+use std::cell::RefCell;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -17,16 +18,104 @@ pub(crate) const NUMBER: &str = "$serde_json::private::Number";
 /// keeps the earlier value. Numbers keep their text. Bytes that are not UTF-8 become U+FFFD. A byte order mark, trailing
 /// text, and nesting deeper than 128 are errors.
 pub fn parse(bytes: &[u8]) -> Result<Value, serde_json::Error> {
+    read(bytes, None, |_| true)
+}
+
+/// A key that one object of a document has more than once, in exactly the same spelling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Duplicate {
+    /// The path of the object, such as `ipam.ranges[0][1]`; empty for the document itself.
+    pub object: String,
+    /// The key.
+    pub key: String,
+}
+
+/// More of them are not listed: one is enough to refuse a document.
+const MOST_DUPLICATES: usize = 20;
+
+/// As [`parse`], and lists the first 20 duplicate keys, in the order of the document. Members of the document itself whose key
+/// is `ignored` are not searched. Remarks are not listed: keys that begin with `_` or `//`, as people write comments in JSON.
+pub fn parse_with_duplicates(
+    bytes: &[u8],
+    ignored: fn(&str) -> bool,
+) -> Result<(Value, Vec<Duplicate>), serde_json::Error> {
+    let duplicates = RefCell::new(Vec::new());
+    let value = read(bytes, Some(&duplicates), ignored)?;
+    Ok((value, duplicates.into_inner()))
+}
+
+fn read(
+    bytes: &[u8],
+    duplicates: Option<&RefCell<Vec<Duplicate>>>,
+    ignored: fn(&str) -> bool,
+) -> Result<Value, serde_json::Error> {
     let text = String::from_utf8_lossy(bytes);
     let mut deserializer = serde_json::Deserializer::from_str(&text);
-    let value = Document.deserialize(&mut deserializer)?;
+    let value = Document { duplicates, ignored, path: None }.deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(value)
 }
 
-struct Document;
+/// Whether a key is a remark: what people write in a document that has no comments.
+pub fn is_remark(key: &str) -> bool {
+    key.starts_with('_') || key.starts_with("//")
+}
 
-impl<'de> DeserializeSeed<'de> for Document {
+/// Reads the value at a path.
+#[derive(Clone, Copy)]
+struct Document<'a> {
+    /// Where duplicate keys are listed; `None` if they are not.
+    duplicates: Option<&'a RefCell<Vec<Duplicate>>>,
+    /// Which members of the document itself are not searched for them.
+    ignored: fn(&str) -> bool,
+    path: Option<&'a Path<'a>>,
+}
+
+/// A path, from its end.
+struct Path<'a> {
+    last: Step<'a>,
+    parent: Option<&'a Path<'a>>,
+}
+
+/// One step of a path.
+enum Step<'a> {
+    Key(&'a str),
+    Index(usize),
+}
+
+impl Document<'_> {
+    fn list_duplicate(&self, key: &str) {
+        let Some(duplicates) = self.duplicates else { return };
+        let mut duplicates = duplicates.borrow_mut();
+        if duplicates.len() < MOST_DUPLICATES && !is_remark(key) {
+            let object = self.path.map(Path::to_string).unwrap_or_default();
+            duplicates.push(Duplicate { object, key: key.to_owned() });
+        }
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            parent.fmt(f)?;
+        }
+        match (&self.last, self.parent) {
+            (Step::Index(index), _) => write!(f, "[{index}]"),
+            (Step::Key(key), None) => f.write_str(key),
+            (Step::Key(key), Some(_)) => write!(f, ".{key}"),
+        }
+    }
+}
+
+/// The words with which upstream's tuning refuses a sysctl, and what they do not say: which key.
+impl fmt::Display for Duplicate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separator = if self.object.is_empty() { "" } else { " " };
+        write!(f, "duplicated{separator}{} keys are not allowed: {:?} is given more than once", self.object, self.key)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Document<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -34,7 +123,7 @@ impl<'de> DeserializeSeed<'de> for Document {
     }
 }
 
-impl<'de> Visitor<'de> for Document {
+impl<'de> Visitor<'de> for Document<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,7 +156,9 @@ impl<'de> Visitor<'de> for Document {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
         let mut values = Vec::new();
-        while let Some(value) = list.next_element_seed(Document)? {
+        loop {
+            let path = Path { last: Step::Index(values.len()), parent: self.path };
+            let Some(value) = list.next_element_seed(Document { path: Some(&path), ..self })? else { break };
             values.push(value);
         }
         Ok(values.into())
@@ -76,9 +167,15 @@ impl<'de> Visitor<'de> for Document {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
         while let Some(key) = members.next_key::<String>()? {
-            let value = members.next_value_seed(Document)?;
+            let path = Path { last: Step::Key(&key), parent: self.path };
+            let is_ignored = self.path.is_none() && (self.ignored)(&key);
+            let duplicates = if is_ignored { None } else { self.duplicates };
+            let value = members.next_value_seed(Document { duplicates, path: Some(&path), ..self })?;
             if let Some(number) = number(&object, &key, &value) {
                 return Ok(number.into());
+            }
+            if duplicates.is_some() && object.contains_key(&key) {
+                self.list_duplicate(&key);
             }
             insert_last(&mut object, key, value);
         }

@@ -68,6 +68,31 @@ fn an_object_that_looks_like_a_wrapped_number_stays_an_object() {
     assert_eq!(reads(text), text);
 }
 
+fn duplicates(text: &str) -> Vec<String> {
+    let (value, duplicates) = document::parse_with_duplicates(text.as_bytes(), |key| key == "prevResult").unwrap();
+    assert_eq!(value, document::parse(text.as_bytes()).unwrap());
+    duplicates.into_iter().map(|duplicate| format!("{}>{}", duplicate.object, duplicate.key)).collect()
+}
+
+#[test]
+fn duplicate_keys_are_listed_with_the_path_of_their_object() {
+    for (text, listed) in [
+        (r#"{"a":1,"A":2,"b":{"a":1}}"#, vec![]),
+        (r#"{"a":1,"a":1,"a":1}"#, vec![">a", ">a"]),
+        (r#"{"a":{"b":1},"a":{"c":1}}"#, vec![">a"]),
+        (r#"{"a":null,"a":null}"#, vec![">a"]),
+        (r#"{"a":{"x.y":[[],[{},{"b":1,"b":2}]]}}"#, vec!["a.x.y[1][1]>b"]),
+        (r#"[{"b":1,"b":2}]"#, vec!["[0]>b"]),
+        (r#"{"//":1,"//":2,"_a":1,"_a":2}"#, vec![]),
+        (r#"{"prevResult":{"a":1,"a":1},"b":{"prevResult":{"a":1,"a":1}}}"#, vec!["b.prevResult>a"]),
+        (r#"{"prevResult":1,"prevResult":2}"#, vec![]),
+    ] {
+        assert_eq!(duplicates(text), listed, "{text}");
+    }
+    let many = format!(r#"{{"z":0{}}}"#, r#","z":1"#.repeat(100_000));
+    assert_eq!(duplicates(&many).len(), 20);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -75,6 +100,7 @@ proptest! {
     fn whatever_has_no_key_twice_reads_as_it_is(value in json()) {
         prop_assert_eq!(document::parse(value.to_string().as_bytes()).unwrap(), value.clone());
         prop_assert_eq!(document::parse(format!("{value:#}").as_bytes()).unwrap().to_string(), value.to_string());
+        prop_assert_eq!(document::parse_with_duplicates(value.to_string().as_bytes(), |_| false).unwrap().1, []);
     }
 
     #[test]
