@@ -24,6 +24,7 @@ const IFALIAS: u16 = 20;
 const PROMISCUITY: u16 = 30;
 const GROUP: u16 = 27;
 const LINK_NETNSID: u16 = 37;
+const TARGET_NETNSID: u16 = 46;
 const MIN_MTU: u16 = 50;
 const MAX_MTU: u16 = 51;
 const PROP_LIST: u16 = 52;
@@ -193,6 +194,40 @@ impl Netlink {
         // A kernel that does not know the kind (its module is not loaded) sends all links.
         let of_kind = |link: &Link| link.kind.as_deref() == Some(kind);
         Ok(messages.iter().filter_map(|message| Link::parse(message)).filter(of_kind).collect())
+    }
+
+    /// The links whose master has this number: the ports of a bridge. The kernel picks them.
+    #[doc(alias = "IFLA_MASTER")]
+    pub fn links_of_master(&self, master: u32) -> Result<Vec<Link>> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::Controller(master));
+        message.attributes.push(without_statistics());
+        let object = format!("of master number {master}");
+        let messages = self.dump(&RouteNetlinkMessage::GetLink(message), "list links", &object)?;
+        let of_master = |link: &Link| link.master == Some(master);
+        Ok(messages.iter().filter_map(|message| Link::parse(message)).filter(of_master).collect())
+    }
+
+    /// The link with this number in another namespace, by the number that this one has for it, see [`Link::lower_netns`].
+    /// `None` if there is no such link, or no process and no mount holds the namespace any more.
+    #[doc(alias = "IFLA_TARGET_NETNSID")]
+    pub fn find_link_in(&self, netns: i32, index: u32) -> Result<Option<Link>> {
+        let mut message = LinkUnspec::new_with_index(index).build();
+        let netns_id = DefaultNla::new(TARGET_NETNSID, netns.to_ne_bytes().to_vec());
+        message.attributes.push(LinkAttribute::Other(netns_id));
+        message.attributes.push(without_statistics());
+        let message = RouteNetlinkMessage::GetLink(message);
+        let (operation, object) = ("find link", format!("number {index} of namespace {netns}"));
+        let request =
+            Request { message, flags: 0, operation, object: object.clone(), link: None, forgives: Forgives::Nothing };
+        match self.ask(request) {
+            // The kernel has no EINVAL here but for a number that stands for no living namespace.
+            Err(error) if error.is_absent() || error.errno == libc::EINVAL => Ok(None),
+            answers => {
+                let unreadable = || Error::unreadable(operation, object, "the kernel's answer is no link");
+                answers?.iter().find_map(|message| Link::parse(message)).ok_or_else(unreadable).map(Some)
+            }
+        }
     }
 
     /// All links of the namespace.

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use cnikit_netlink::Link;
+use cnikit_netlink::{Link, Mac};
 use cnikit_plan::Stale;
 use cnikit_skel::Tag;
 use sha2::{Digest, Sha256};
@@ -29,6 +29,27 @@ pub enum Owner {
 #[doc(alias = "ifalias")]
 pub fn of(tag: &Tag) -> String {
     cut(format!("{} {tag}", mark_of(tag)), LONGEST)
+}
+
+/// The alias of the host end of a bridge's port: the tag, and the MAC of the container's end, which the container cannot change
+/// here.
+pub(crate) fn of_port(tag: &Tag, mac: Mac) -> String {
+    let mac = format!(" {mac}");
+    cut(format!("{} {tag}", mark_of(tag)), LONGEST - mac.len()) + &mac
+}
+
+/// The MAC that the alias of a port records for the other end, if it is an alias of ours and records one.
+pub(crate) fn recorded_mac(port: &Link) -> Option<Mac> {
+    let alias = port.alias.as_deref()?;
+    mark(alias)?;
+    alias.rsplit(' ').next()?.parse().ok()
+}
+
+/// What the alias says for people: network, container and interface, as far as they fit.
+pub(crate) fn clear_text(port: &Link) -> Option<&str> {
+    let alias = port.alias.as_deref()?;
+    mark(alias)?;
+    alias.split(' ').nth(1)
 }
 
 /// The beginning of a text that is longer than so many bytes, without half a letter at its end.
@@ -101,5 +122,20 @@ mod tests {
         let alias = of(&tag);
         assert_eq!(alias.len(), LONGEST);
         assert_eq!(mark(&alias).map(str::len), Some(56));
+    }
+
+    #[test]
+    fn the_alias_of_a_port_records_the_mac_of_the_other_end_whatever_the_names() {
+        let mac = Mac([2, 0, 0, 0, 0, 7]);
+        for network in ["n".to_owned(), "n".repeat(300)] {
+            let tag = Tag { network, container: "c".into(), ifname: "eth0".into() };
+            let port = |alias| Link { alias: Some(alias), ..Link::default() };
+            let ours = port(of_port(&tag, mac));
+            assert!(ours.alias.as_ref().is_some_and(|alias| alias.len() <= LONGEST));
+            assert_eq!(owner(&ours, &tag), Owner::This);
+            assert_eq!((recorded_mac(&ours), clear_text(&ours).map(|text| &text[..1])), (Some(mac), Some("n")));
+            assert_eq!(recorded_mac(&port(of(&tag))), None, "an older version records none");
+            assert_eq!(recorded_mac(&port(format!("somebody's {mac}"))), None);
+        }
     }
 }

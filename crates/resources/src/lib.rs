@@ -39,6 +39,7 @@ mod leaving;
 pub mod lent;
 pub mod link_settings;
 pub mod loopback;
+mod mac_holder;
 pub mod macvlan;
 pub mod masquerade;
 pub mod master;

@@ -11,6 +11,7 @@ use cnikit_skel::{Error, Found, Journal, Result, Tag};
 use cnikit_types::Interface;
 
 use crate::alias::{self, Marks, Owner, hex};
+use crate::mac_holder::refuse_held;
 use crate::removal::{delete, delete_all};
 use crate::{quiet, recorded};
 
@@ -62,6 +63,9 @@ impl Resource for Veth {
 
     fn judge(&self, scene: &Scene) -> Result<()> {
         vacant(scene.host()?, &scene.tag)?;
+        if let (Some(mac), HostEnd::Port { bridge, .. }) = (self.mac, &self.host) {
+            refuse_held(scene.host()?, bridge, mac, None)?;
+        }
         if scene.container()?.find_link(&self.ifname)?.is_none() {
             return Ok(());
         }
@@ -81,6 +85,9 @@ impl Resource for Veth {
             quiet::unrouted(&Inside::here(), &made.name);
         }
         host.change(made.index, &self.settings(&scene.tag))?;
+        if let (Some(mac), HostEnd::Port { bridge, .. }) = (self.mac, &self.host) {
+            refuse_held(host, bridge, mac, Some(&made))?;
+        }
         let host_end = Interface { name: made.name, ..Interface::default() };
         let container_end =
             Interface { name: self.ifname.clone(), sandbox: scene.sandbox.clone(), ..Interface::default() };
@@ -116,11 +123,13 @@ impl Veth {
 
     /// What the kernel takes only once the link is there; up comes last, when advertisements are off.
     fn settings(&self, tag: &Tag) -> Change {
-        let (hairpin, isolated) = match self.host {
-            HostEnd::Port { hairpin, isolated, .. } => (Some(hairpin), Some(isolated)),
-            HostEnd::Routed => (None, None),
+        let (hairpin, isolated, alias) = match self.host {
+            HostEnd::Port { hairpin, isolated, .. } => {
+                (Some(hairpin), Some(isolated), alias::of_port(tag, mac(tag, self.mac)))
+            }
+            HostEnd::Routed => (None, None, alias::of(tag)),
         };
-        Change { alias: Some(alias::of(tag)), up: Some(true), hairpin, isolated, ..Change::default() }
+        Change { alias: Some(alias), up: Some(true), hairpin, isolated, ..Change::default() }
     }
 
     fn verify_host(&self, scene: &Scene, host: &Link, drifts: &mut Drifts) -> Result<()> {

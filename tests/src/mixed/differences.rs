@@ -471,6 +471,17 @@ pub const DIFFERENCES: &[Difference] = &[
         why: "whoever may write there, as a tenant by Multus, could take any network's traffic away from the host",
     },
     Difference {
+        id: "requested-mac",
+        rows: &["bridge/requested-mac-of-the-bridge"],
+        releases: BOTH,
+        theirs: &[],
+        ours: &["ADD by Ours: refused: 101 *the requested MAC 0a:00:00:00:00:0b is held by bridge cni0*"],
+        what: "a requested MAC that the bridge, one of its ports or another container on it has",
+        they: "given",
+        we: "refused, and the holder is named",
+        why: "the frames of the holder would go to the container, and `macspoofchk` would vouch for it",
+    },
+    Difference {
         id: "gateway-as-address",
         rows: &["bridge/gateway-as-address"],
         releases: BOTH,

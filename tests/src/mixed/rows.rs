@@ -302,6 +302,9 @@ fn bridge_requested() -> Vec<Row> {
             "bridge/requested-elsewhere",
             json!({"isGateway": true, "ipam": {"type": "static"}, "runtimeConfig": {"ips": ["10.99.0.9/16"]}}),
         ),
+        row("bridge/requested-mac-of-the-bridge", json!({}))
+            .args("MAC=0a:00:00:00:00:0b")
+            .on_host("ip link add cni0 address 0a:00:00:00:00:0b type bridge && ip link set cni0 up"),
         row(
             "bridge/gateway-as-address",
             json!({"isGateway": true, "ipam": {"type": "static", "addresses": [{"address": "10.77.0.1/24"}]}}),

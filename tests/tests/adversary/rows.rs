@@ -230,7 +230,20 @@ pub(crate) const ROWS: [Row; 46] = [
         ]),
     ),
     row(33, &[Tenant], "a requested MAC is a group's, or zero", Pending),
-    row(34, &[Tenant], "a requested MAC is a neighbour's, or the bridge's", Pending),
+    row(
+        34,
+        &[Tenant],
+        "a requested MAC is a neighbour's, or the bridge's",
+        By(&[
+            "tenant::the_macs_of_the_bridge_and_of_its_ports_are_given_to_no_container",
+            "tenant::the_mac_of_a_running_container_is_given_to_no_other",
+            "tenant::what_a_container_makes_of_its_own_mac_neither_frees_it_nor_takes_anothers",
+            "tenant::the_mac_of_a_container_of_the_upstream_plugin_is_found_too",
+            "tenant::a_container_that_restarts_with_its_fixed_mac_is_served",
+            "tenant::of_many_that_request_one_mac_at_the_same_time_one_gets_it",
+            "tenant::on_one_master_the_kernel_refuses_a_mac_that_a_macvlan_or_the_master_has",
+        ]),
+    ),
     row(35, &[Tenant], "a requested address by host-local is the gateway, broadcast, taken, foreign", Pending),
     row(
         36,

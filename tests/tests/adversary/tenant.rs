@@ -253,3 +253,166 @@ mod the_hosts_own_addresses {
         assert_eq!(addresses_of(&result), ["10.77.0.9/24"]);
     }
 }
+
+mod requested_macs {
+    use std::thread;
+
+    use cnikit_tests::references;
+
+    use super::*;
+
+    const MAC: &str = "02:00:00:00:66:01";
+
+    fn layer2() -> Subject {
+        subject("bridge", json!({}))
+    }
+
+    fn requesting_mac(subject: &Subject, place: Place, mac: &str) -> Subject {
+        match place {
+            Place::RuntimeConfig => subject.with("runtimeConfig", json!({"mac": mac})),
+            Place::ArgsCni => subject.with("args", json!({"cni": {"mac": mac}})),
+            Place::CniArgs => with_args(subject, &format!("MAC={mac}")),
+        }
+    }
+
+    /// The MAC of an interface of a result.
+    fn mac_of(result: &Value, name: &str) -> String {
+        let interfaces = result["interfaces"].as_array().unwrap();
+        let found = interfaces.iter().find(|one| one["name"].as_str().unwrap().starts_with(name)).unwrap();
+        found["mac"].as_str().unwrap().to_owned()
+    }
+
+    /// The MAC in a line of ip(8).
+    fn address_of(line: &str) -> String {
+        line.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).unwrap().to_owned()
+    }
+
+    /// A request for this MAC is refused from each place, with and without macspoofchk, and names the holder.
+    fn is_held(host: &Host, mac: &str, holder: &str) {
+        for place in PLACES {
+            for macspoofchk in [false, true] {
+                let asking = requesting_mac(&layer2().with("macspoofchk", json!(macspoofchk)), place, mac);
+                let (code, text) = refused(&asking, host, &host.container());
+                let expected = format!("the requested MAC {mac} is held by {holder}");
+                assert!(code == 101 && text.contains(&expected), "{place:?}: {code} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_macs_of_the_bridge_and_of_its_ports_are_given_to_no_container() {
+        let host = Host::new();
+        let one = host.container();
+        let result = layer2().add(&host, "c-one", &one);
+        let end = result["interfaces"][1]["name"].as_str().unwrap();
+        is_held(&host, &mac_of(&result, "cni0"), "bridge cni0");
+        is_held(&host, &mac_of(&result, "veth"), &format!("{end}, a port of bridge cni0"));
+        // As the gateway of a VLAN: one end has the addresses, the other is the port.
+        host.sh("ip link add gw0 address 02:00:00:00:66:77 type veth peer name gw1 && ip link set gw1 master cni0");
+        is_held(&host, "02:00:00:00:66:77", "what is behind gw1, a port of bridge cni0");
+        host.sh("ip link add uplink0 address 02:00:00:00:66:78 type veth && ip link set uplink0 master cni0");
+        is_held(&host, "02:00:00:00:66:78", "uplink0, a port of bridge cni0");
+    }
+
+    #[test]
+    fn the_mac_of_a_running_container_is_given_to_no_other() {
+        let host = Host::new();
+        let (one, two) = (host.container(), host.container());
+        let result = layer2().add(&host, "c-one", &one);
+        requesting_mac(&layer2(), Place::RuntimeConfig, MAC).add(&host, "c-two", &two);
+        is_held(&host, &mac_of(&result, "eth0"), "testnet/c-one/eth0, by port veth");
+        is_held(&host, MAC, "testnet/c-two/eth0, by port veth");
+        // Another network on the same bridge.
+        let other = requesting_mac(&layer2().with("name", json!("othernet")), Place::CniArgs, MAC);
+        assert!(refused(&other, &host, &host.container()).1.contains("testnet/c-two/eth0"));
+        // On another bridge it is nobody's.
+        let elsewhere = layer2().with("bridge", json!("cni1"));
+        served(&requesting_mac(&elsewhere, Place::RuntimeConfig, MAC), &host);
+    }
+
+    #[test]
+    fn what_a_container_makes_of_its_own_mac_neither_frees_it_nor_takes_anothers() {
+        let host = Host::new();
+        let one = host.container();
+        let own = mac_of(&layer2().add(&host, "c-one", &one), "eth0");
+        one.sh(&format!("ip link set eth0 address {MAC}"));
+        is_held(&host, &own, "testnet/c-one/eth0");
+        assert_eq!(mac_of(&served(&requesting_mac(&layer2(), Place::RuntimeConfig, MAC), &host), "eth0"), MAC);
+    }
+
+    #[test]
+    fn the_mac_of_a_container_of_the_upstream_plugin_is_found_too() {
+        for bin in references() {
+            let host = Host::new();
+            let container = host.container();
+            let theirs = Subject { bin, ..layer2().with("cniVersion", json!("1.0.0")) };
+            theirs.add(&host, "c-theirs", &container);
+            let mac = address_of(&container.sh("ip -o link show eth0"));
+            is_held(&host, &mac, "what is behind veth");
+        }
+    }
+
+    #[test]
+    fn a_container_that_restarts_with_its_fixed_mac_is_served() {
+        let host = Host::new();
+        let fixed = requesting_mac(&layer2().with("macspoofchk", json!(true)), Place::RuntimeConfig, MAC);
+        let (first, beside) = (host.container(), host.container());
+        let neighbour = layer2().add(&host, "c-neighbour", &beside);
+        let port = neighbour["interfaces"][1]["name"].as_str().unwrap();
+        let result = fixed.add(&host, "c-first", &first);
+        // The bridge has learned it, here and on another port.
+        host.sh(&format!("bridge fdb replace {MAC} dev {port} master dynamic"));
+        fixed.del(&host, "c-first", &first, &result);
+        host.sh(&format!("bridge fdb replace {MAC} dev {port} master dynamic"));
+        let second = host.container();
+        fixed.add(&host, "c-second", &second);
+        // The namespace goes and no DEL comes: the kernel takes a while to clear the link away, which is not waited for.
+        drop(second);
+        let third = host.container();
+        let result = fixed.add(&host, "c-third", &third);
+        assert_eq!(mac_of(&result, "eth0"), MAC);
+        fixed.check(&host, "c-third", &third, &result).ok();
+    }
+
+    #[test]
+    fn of_many_that_request_one_mac_at_the_same_time_one_gets_it() {
+        let host = Host::new();
+        let before = host.container();
+        layer2().add(&host, "c-before", &before);
+        let fixed = requesting_mac(&layer2(), Place::RuntimeConfig, MAC);
+        for round in 0..12 {
+            let containers: Vec<Container> = (0..6).map(|_| host.container()).collect();
+            let said: Vec<_> = thread::scope(|scope| {
+                let call = |(n, container): (usize, &Container)| {
+                    let (fixed, host, path, id) = (&fixed, &host, container.path(), format!("c-{round}-{n}"));
+                    scope.spawn(move || fixed.call(host, "ADD", &id, &path, &[]))
+                };
+                let running: Vec<_> = containers.iter().enumerate().map(call).collect();
+                running.into_iter().map(|one| one.join().unwrap()).collect()
+            });
+            let given = said.iter().filter(|one| one.exit == 0).count();
+            assert_eq!(given, 1, "round {round}: {said:#?}");
+            let refused: Vec<_> = said.iter().filter(|one| one.exit != 0).map(cnikit_testkit::Said::refused).collect();
+            assert!(refused.iter().all(|(code, text)| *code == 101 && text.contains(" is held by ")), "{refused:#?}");
+            let holder = said.iter().position(|one| one.exit == 0).unwrap();
+            fixed.del(&host, &format!("c-{round}-{holder}"), &containers[holder], &said[holder].json());
+            assert_eq!(host.sh("ip -br link show master cni0").lines().count(), 1, "the losers left nothing");
+        }
+    }
+
+    #[test]
+    fn on_one_master_the_kernel_refuses_a_mac_that_a_macvlan_or_the_master_has() {
+        let host = Host::new();
+        host.sh(MASTER);
+        let subject = subject("macvlan", json!({"master": "master0"}));
+        let one = host.container();
+        let first = subject.with("mac", json!(MAC)).add(&host, "c-one", &one);
+        assert_eq!(mac_of(&first, "eth0"), MAC);
+        for mac in [MAC, &address_of(&host.sh("ip -o link show master0"))] {
+            for place in PLACES {
+                let (code, text) = refused(&requesting_mac(&subject, place, mac), &host, &host.container());
+                assert!([100, 101].contains(&code), "{code} {text}");
+            }
+        }
+    }
+}

@@ -75,6 +75,21 @@ fn links_are_listed_by_kind() {
 }
 
 #[test]
+fn links_are_listed_by_master() {
+    let (netns, netlink) = inside();
+    pair(&netns, &netlink);
+    ip(&netns, "link add br0 type bridge");
+    ip(&netns, "link add br1 type bridge");
+    ip(&netns, "link set near master br0");
+    ip(&netns, "link set far master br1");
+    let names = |bridge| {
+        let ports = netlink.links_of_master(netlink.link(bridge).unwrap().index).unwrap();
+        ports.into_iter().map(|link| link.name).collect::<Vec<_>>()
+    };
+    assert_eq!((names("br0"), names("br1"), names("near")), (vec!["near".into()], vec!["far".into()], Vec::new()));
+}
+
+#[test]
 fn all_settings_change_in_one_message() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);

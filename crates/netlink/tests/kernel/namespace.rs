@@ -19,6 +19,20 @@ fn the_number_of_a_namespace_is_the_one_that_links_into_it_bear() {
 }
 
 #[test]
+fn a_link_of_another_namespace_is_read_by_its_number_as_long_as_the_namespace_lives() {
+    let (_here_netns, here) = inside();
+    let there = netns();
+    let near = here.create_veth(&veth("near", "far", &there)).unwrap();
+    let (number, index) = (near.lower_netns.unwrap(), near.lower.unwrap());
+    let far = here.find_link_in(number, index).unwrap().unwrap();
+    assert_eq!((far.name.as_str(), far.lower, far.index), ("far", Some(near.index), index));
+    assert_eq!(here.find_link_in(number, 4711).unwrap(), None);
+    assert_eq!(here.find_link_in(number + 7, index).unwrap(), None);
+    drop(there);
+    assert_eq!(here.find_link_in(number, index).unwrap(), None, "though the kernel may not have removed it yet");
+}
+
+#[test]
 fn each_namespace_counts_for_itself() {
     let (here_netns, here) = inside();
     let (there_netns, there) = inside();
