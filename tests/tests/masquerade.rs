@@ -573,7 +573,8 @@ fn a_link_goes_while_the_programs_run_but_where_others_wait_for_them() {
         legacy("restore", &format!("sleep 1; ip -o link show type veth | grep -c . >{};", count.display()));
         std::thread::scope(|scope| {
             if contended {
-                let hold = format!("exec 9</proc/self/ns/net; flock 9; touch {}; sleep 1", held.display());
+                let lock = host.lock_file();
+                let hold = format!("exec 9<{}; flock 9; touch {}; sleep 1", lock.display(), held.display());
                 let host = &host;
                 scope.spawn(move || host.sh(&hold));
                 while !held.exists() {

@@ -175,6 +175,10 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
     fn gc(gc: &Gc) -> Result<()> {
         let stale = Stale::from(gc);
         let mut errors = sweep(P::KINDS, &stale);
+        if errors.any_to_try_again() {
+            // Rules without their link and their address would be left. All of it is there for the next GC.
+            return errors.finish();
+        }
         let source = P::source(&gc.call.conf).find(&gc.call);
         let gone = errors.note(sweep(&[P::LINK], &stale).finish());
         // A stale link that could not be removed still carries its address.

@@ -91,6 +91,32 @@ impl Netns {
         })
     }
 
+    /// The number that [`Netns::cookie`] gives, and else device and inode number, where the kernel has no cookies (before Linux
+    /// 5.14): a name that no other namespace has while this value lives.
+    pub fn name_while_held(&self) -> Result<String, Error> {
+        // The calling thread need not go where it is.
+        let cookie = if self.is_own()? {
+            kernel::cookie_here().map_err(|source| Error::new("read the cookie of", HERE, source))
+        } else {
+            self.cookie()
+        };
+        self.named_by(cookie)
+    }
+
+    fn named_by(&self, cookie: Result<u64, Error>) -> Result<String, Error> {
+        match cookie {
+            Ok(cookie) => Ok(cookie.to_string()),
+            Err(error) if error.errno() == Some(libc::ENOPROTOOPT) => {
+                let failed = |errno: nix::Error| {
+                    Error::new("identify the network namespace", self.path.display().to_string(), errno)
+                };
+                let found = fstat(&self.file).map_err(failed)?;
+                Ok(format!("{}-{}", found.st_dev, found.st_ino))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Since when it has been held without a break, by a bind mount, an open file or whatever else: nanoseconds since the epoch,
     /// modulo 2^64. Its inode on nsfs is made when it is first
     /// held, and goes with the last who holds it.
@@ -165,5 +191,20 @@ fn type_name(kind: libc::c_int) -> &'static str {
         libc::CLONE_NEWUSER => "user",
         libc::CLONE_NEWPID => "pid",
         _ => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_the_cookie_and_where_the_kernel_has_none_device_and_inode() {
+        let own = Netns::own().unwrap();
+        assert_eq!(own.name_while_held().unwrap(), kernel::cookie_here().unwrap().to_string());
+        let refused = |errno: i32| Err(Error::new("read", HERE, io::Error::from_raw_os_error(errno)));
+        let found = fs::metadata(HERE).unwrap();
+        assert_eq!(own.named_by(refused(libc::ENOPROTOOPT)).unwrap(), format!("{}-{}", found.dev(), found.ino()));
+        assert_eq!(own.named_by(refused(libc::EMFILE)).unwrap_err().errno(), Some(libc::EMFILE), "and nothing else is");
     }
 }

@@ -4,12 +4,10 @@ use cnikit_netfilter::Nftables;
 use cnikit_netfilter::iptables::{
     Chains, Changes, Changing, Error as Refused, IpVersion, Opening as Reading, Part, Programs, Ruleset, Table, Traces,
 };
-use cnikit_netns::Netns;
 use cnikit_plan::Remains;
 use cnikit_skel::{Error, Errors, Result, log};
-use cnikit_store::Lock;
 
-use crate::alone::alone;
+use crate::alone::{self, Alone};
 
 /// What the name of every chain of ours holds, and of the reference's, and so every line about one.
 pub(crate) const OURS: &str = "CNI-";
@@ -55,7 +53,7 @@ impl Opening {
 
 /// What an ADD reads first where others that change rules have to be kept away until it has changed its own.
 pub(crate) struct OpeningAlone {
-    alone: Lock,
+    alone: Alone,
     reading: Opening,
 }
 
@@ -63,7 +61,7 @@ pub(crate) struct OpeningAlone {
 pub(crate) struct OpenedAlone {
     pub(crate) read: Opened,
     /// Held until the changes are made.
-    pub(crate) alone: Lock,
+    pub(crate) alone: Alone,
 }
 
 impl OpeningAlone {
@@ -133,7 +131,7 @@ impl Place {
         nftables: Option<&Nftables>,
         meant: Chains,
         mut change: impl FnMut(Ruleset) -> Read<()>,
-    ) -> (Option<Lock>, Errors) {
+    ) -> (Option<Alone>, Errors) {
         let (mut lock, mut errors) = (None, Errors::default());
         for version in IpVersion::ALL {
             let reached =
@@ -179,7 +177,7 @@ impl Place {
         };
         let (alone, mut errors) = self.everywhere(remains.nftables()?, Chains::Named(&chain), begin);
         if !begun.is_empty() {
-            let contended = alone.as_ref().is_some_and(Lock::waited);
+            let contended = alone.as_ref().is_some_and(Alone::waited);
             let finish = move |remains: &Remains| {
                 let ended: Vec<Read<()>> = begun.into_iter().map(Changing::finish).collect();
                 drop(alone);
@@ -244,8 +242,8 @@ impl Place {
 
     /// Keeps others that remove rules here away: of two attachments that share a chain, each would find the other's rules,
     /// remove its own, and leave the chain to the other.
-    pub(crate) fn alone(self) -> Result<Lock> {
-        alone(&Netns::own()?, &format!("remove {}", self.what))
+    pub(crate) fn alone(self) -> Result<Alone> {
+        alone::own(&format!("remove {}", self.what))
     }
 
     /// Whether the programs are there and work. IPv6 may not be wanted.

@@ -6,7 +6,7 @@ use cnikit_netlink::{IpvlanMode, Link, UpperKind};
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
 use cnikit_skel::{Error, Journal, Result};
 
-use crate::alone::alone;
+use crate::alone;
 use crate::on_top::any_on;
 use crate::upper::{self, Upper};
 
@@ -40,7 +40,7 @@ impl Resource for Ipvlan {
     /// One at a time: of two with different modes each would find nobody, and the second switch the first.
     fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
         let master = &self.link.master;
-        let _alone = alone(&master.home(scene)?, "make ipvlans")?;
+        let _alone = alone::of(&master.home(scene)?, "make ipvlans")?;
         self.judge_mode(&master.find(scene)?, scene)?;
         self.link.make(UpperKind::Ipvlan(self.mode), None, scene, journal)
     }

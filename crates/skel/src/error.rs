@@ -164,6 +164,11 @@ impl Errors {
         self.0.is_empty()
     }
 
+    /// Something could not be done now, and can be later ([`code::TRY_AGAIN`]): another process held a lock, for example.
+    pub fn any_to_try_again(&self) -> bool {
+        self.0.iter().any(|error| error.code == code::TRY_AGAIN)
+    }
+
     /// One error that reports all; the code is the first one's.
     pub fn finish(self) -> Result<()> {
         let mut errors = self.0.into_iter();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::{FileStat, Mode, fstat, fstatat, stat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, stat};
 use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, fstatfs,
 };
@@ -52,11 +52,13 @@ impl Directory {
 
     /// Opens a directory by a name that leads to it from another one; `path` is what people are told.
     fn open_at(from: impl AsFd, name: &Path, path: PathBuf) -> Result<Directory, Error> {
-        let opened = openat(from, name, AS_DIRECTORY, Mode::empty()).and_then(|file| Ok((fstat(&file)?, file)));
-        match opened {
-            Ok((found, file)) => Ok(Directory { file, path, identity: identity_of(&found) }),
-            Err(errno) => Err(Error::new("open directory", path, errno)),
-        }
+        open_directory(from, name, path, OFlag::empty()).map(|(directory, _)| directory)
+    }
+
+    /// Opens the directory of this name in here, no link followed, and says what it is.
+    pub(crate) fn open_below(&self, name: &str, path: PathBuf) -> Result<(Directory, FileStat), Error> {
+        self.checked(name)?;
+        open_directory(self, Path::new(name), path, OFlag::O_NOFOLLOW)
     }
 
     /// Opens a directory; it and its parents are made with this mode where they are not there.
@@ -128,7 +130,7 @@ impl Directory {
     /// Reads a regular file of at most `limit` bytes; `None` if there is none. Anything else under the name
     /// [is garbage](Error::is_garbage): a link, a directory, a longer file.
     pub fn read(&self, name: &str, limit: usize) -> Result<Option<(Vec<u8>, Facts)>, Error> {
-        let file = match self.open_file(name, OFlag::O_RDONLY | OFlag::O_NONBLOCK, 0) {
+        let file = match self.open_file(name, OFlag::O_RDONLY, 0) {
             Err(error) if error.is_absent() => return Ok(None),
             opened => opened?,
         };
@@ -144,7 +146,7 @@ impl Directory {
 
     /// Opens a file to read and write its parts; `None` if there is none.
     pub fn open_parts(&self, name: &str) -> Result<Option<File>, Error> {
-        match self.open_file(name, OFlag::O_RDWR, 0) {
+        match self.open_regular(name, OFlag::O_RDWR, 0) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.is_absent() => Ok(None),
             Err(error) => Err(error),
@@ -154,7 +156,7 @@ impl Directory {
     /// Writes a file in place, made if it is not there. For a hint of a few bytes: a kill in the middle can leave new text
     /// with the end of a longer old one.
     pub fn rewrite(&self, name: &str, content: &[u8], mode: u32) -> Result<(), Error> {
-        let file = self.open_file(name, OFlag::O_WRONLY | OFlag::O_CREAT, mode)?;
+        let file = self.open_regular(name, OFlag::O_WRONLY | OFlag::O_CREAT, mode)?;
         let write = || {
             let longer = file.metadata()?.len() > content.len() as u64;
             file.write_all_at(content, 0)?;
@@ -217,11 +219,21 @@ impl Directory {
         Ok(Directory { file, path: self.path.clone(), identity: self.identity })
     }
 
+    /// Opens a regular file, and nothing else: no link is followed, and no pipe waited for.
+    pub(crate) fn open_regular(&self, name: &str, flags: OFlag, mode: u32) -> Result<File, Error> {
+        let file = self.open_file(name, flags, mode)?;
+        let found = fstat(&file).map_err(|errno| self.error("look at", name, errno))?;
+        if SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFREG {
+            return Ok(file);
+        }
+        Err(self.error("use", name, io::Error::new(io::ErrorKind::InvalidData, "is not a regular file")))
+    }
+
     pub(crate) fn open_file(&self, name: &str, flags: OFlag, mode: u32) -> Result<File, Error> {
         if !flags.contains(OFlag::O_TMPFILE) {
             self.checked(name)?;
         }
-        let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         let opened = openat(self, name, flags, Mode::from_bits_truncate(mode));
         opened.map(File::from).map_err(|errno| self.error("open", name, errno))
     }
@@ -237,7 +249,7 @@ impl Directory {
         Error::new(operation, path, source)
     }
 
-    fn stat(&self, name: &str) -> Result<Option<FileStat>, Error> {
+    pub(crate) fn stat(&self, name: &str) -> Result<Option<FileStat>, Error> {
         self.checked(name)?;
         match fstatat(self, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
@@ -249,6 +261,14 @@ impl Directory {
     fn checked(&self, name: &str) -> Result<(), Error> {
         let single = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
         if single { Ok(()) } else { Err(self.error("use as a file name", name, Errno::EINVAL)) }
+    }
+}
+
+fn open_directory(from: impl AsFd, name: &Path, path: PathBuf, more: OFlag) -> Result<(Directory, FileStat), Error> {
+    let opened = openat(from, name, AS_DIRECTORY | more, Mode::empty()).and_then(|file| Ok((fstat(&file)?, file)));
+    match opened {
+        Ok((found, file)) => Ok((Directory { file, path, identity: identity_of(&found) }, found)),
+        Err(errno) => Err(Error::new("open directory", path, errno)),
     }
 }
 

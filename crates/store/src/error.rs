@@ -61,6 +61,12 @@ impl Error {
         self.source.kind() == io::ErrorKind::TimedOut
     }
 
+    /// This process or the machine has no descriptors or memory left (EMFILE, ENFILE, ENOMEM): it says nothing about the path.
+    #[doc(alias = "EMFILE")]
+    pub fn is_shortage(&self) -> bool {
+        [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM].into_iter().any(|errno| self.is(errno))
+    }
+
     /// The entry is there but not what was looked for: no regular file (a link is ELOOP, a socket ENXIO), or too long.
     pub fn is_garbage(&self) -> bool {
         self.source.kind() == io::ErrorKind::InvalidData || self.is(Errno::ELOOP) || self.is(Errno::ENXIO)

@@ -20,6 +20,7 @@ mod error;
 mod facts;
 mod file;
 mod lock;
+mod private;
 mod replace;
 mod stamp;
 
@@ -27,5 +28,6 @@ pub use directory::Directory;
 pub use error::Error;
 pub use facts::Facts;
 pub use file::read;
-pub use lock::Lock;
+pub use lock::{Lock, WeakLock};
+pub use private::PrivateDirectory;
 pub use stamp::{FileTime, Stamp};

@@ -1,8 +1,9 @@
 //! Locks that end with their process.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +15,8 @@ use crate::{Directory, Error};
 
 /// A lock on a file; held until the value is dropped, or the process ends in whatever way.
 ///
-/// It is flock(2)'s, so an exclusive one excludes every other program that takes one on the same file.
+/// It is flock(2)'s, so an exclusive one excludes every other program that takes one on the same file. Whoever can open a file
+/// can lock it, so there is no lock on anything but a lock file in a [`Directory`], which no other user can open.
 #[doc(alias = "flock")]
 #[derive(Debug)]
 pub struct Lock {
@@ -23,18 +25,25 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the exclusive lock on what is open here, and waits for it no longer than `patience`.
-    ///
-    /// Anything that can be opened serves, a namespace too: who opens it again and locks it excludes this one.
-    pub fn on(opened: OwnedFd, patience: Duration) -> io::Result<Lock> {
-        let file = File::from(opened);
-        let waited = wait(&file, EXCLUSIVE, Instant::now() + patience, None)?;
-        Ok(Lock { _file: file, waited })
-    }
-
-    /// Whether somebody else had it first, so that more may be waiting for it now.
+    /// Whether another process had it first, so that more may be waiting for it now.
     pub fn waited(&self) -> bool {
         self.waited
+    }
+}
+
+/// An exclusive flock(2) on a file that any user can open, and so hold for ever: a courtesy to programs that know no better lock,
+/// never a guarantee. It is not a [`Lock`], and cannot be made one.
+#[derive(Debug)]
+pub struct WeakLock {
+    _file: File,
+}
+
+impl WeakLock {
+    /// Takes it if it is free, or becomes free within `patience`, which therefore must be short; `None` if not.
+    pub fn take(opened: OwnedFd, patience: Duration) -> Option<WeakLock> {
+        let file = File::from(opened);
+        wait(&file, EXCLUSIVE, Instant::now() + patience, None).ok()?;
+        Some(WeakLock { _file: file })
     }
 }
 
@@ -42,7 +51,8 @@ impl Directory {
     /// Takes the exclusive lock on the file `name`, which is made with this mode if it is not there; waits for it no longer
     /// than `patience`.
     ///
-    /// Should somebody remove the file meanwhile, the lock on what is then under the name is taken.
+    /// Should another process remove the file meanwhile, the lock on what is then under the name is taken. A file of ours that
+    /// other users can open, and so lock, is closed to them.
     pub fn lock(&self, name: &str, mode: u32, patience: Duration) -> Result<Lock, Error> {
         self.take(name, mode, EXCLUSIVE, patience, None)
     }
@@ -79,7 +89,8 @@ impl Directory {
     ) -> Result<Lock, Error> {
         let deadline = Instant::now() + patience;
         loop {
-            let file = self.open_file(name, OFlag::O_RDONLY | OFlag::O_CREAT, mode)?;
+            let file = self.open_regular(name, OFlag::O_RDONLY | OFlag::O_CREAT, mode)?;
+            close_to_others(&file);
             let waited = wait(&file, way, deadline, given_up).map_err(|source| self.error("lock", name, source))?;
             if self.is_named(&file, name)? {
                 return Ok(Lock { _file: file, waited });
@@ -93,14 +104,24 @@ impl Directory {
     }
 }
 
+/// Other programs make lock files that other users can open. What they opened before they go on holding. Where this fails, the
+/// file belongs to another user, and is used as it is.
+fn close_to_others(file: &File) {
+    if let Ok(found) = file.metadata()
+        && found.mode() & 0o077 != 0
+    {
+        let _ = file.set_permissions(Permissions::from_mode(found.mode() & 0o700));
+    }
+}
+
 /// One of flock(2)'s two: how it is tried, and how it is waited for.
 #[derive(Clone, Copy)]
-struct Way {
+pub(crate) struct Way {
     try_it: fn(&File) -> io::Result<()>,
     wait: fn(&File) -> io::Result<()>,
 }
 
-const EXCLUSIVE: Way = Way { try_it: FileExt::try_lock_exclusive, wait: FileExt::lock_exclusive };
+pub(crate) const EXCLUSIVE: Way = Way { try_it: FileExt::try_lock_exclusive, wait: FileExt::lock_exclusive };
 const SHARED: Way = Way { try_it: FileExt::try_lock_shared, wait: FileExt::lock_shared };
 
 /// How often a waiter asks whether its caller has given up, if that can be.
@@ -110,7 +131,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// deadline: the kernel wakes waiters in order and at once, which no polling does. The lock belongs to the open file,
 /// of which the thread has a copy; should the deadline come first, that copy is the last one and lets go of whatever it
 /// still gets.
-fn wait(file: &File, way: Way, deadline: Instant, given_up: Option<&dyn Fn() -> bool>) -> io::Result<bool> {
+pub(crate) fn wait(file: &File, way: Way, deadline: Instant, given_up: Option<&dyn Fn() -> bool>) -> io::Result<bool> {
     match (way.try_it)(file) {
         Err(error) if error.raw_os_error() == fs2::lock_contended_error().raw_os_error() => {}
         done => return done.map(|()| false),

@@ -1,12 +1,21 @@
 //! Files that change from one whole content to the next.
 
-use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::time::{Duration, Instant};
 
 use fs2::FileExt as _;
 use nix::fcntl::{OFlag, renameat};
+use nix::sys::stat::{Mode, umask};
 
+use crate::lock::{EXCLUSIVE, wait};
 use crate::{Directory, Error};
+
+/// How long another writer of the same file is waited for.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Until it is whole, no other user can open a temporary file, and so lock it.
+const PRIVATE: u32 = 0o600;
 
 /// What the name of a temporary file ends in; it begins with a dot.
 const UNFINISHED: &str = ".new";
@@ -15,6 +24,7 @@ const UNFINISHED: &str = ".new";
 pub(crate) struct Staged {
     pub(crate) file: File,
     pub(crate) name: String,
+    mode: u32,
 }
 
 impl Directory {
@@ -84,8 +94,9 @@ impl Directory {
     pub(crate) fn stage(&self, name: &str, mode: u32) -> Result<Staged, Error> {
         let name = format!(".{name}{UNFINISHED}");
         loop {
-            let file = self.open_file(&name, OFlag::O_RDWR | OFlag::O_CREAT, mode)?;
-            file.lock_exclusive().map_err(|source| self.error("lock", &name, source))?;
+            let file = self.open_regular(&name, OFlag::O_RDWR | OFlag::O_CREAT, mode & PRIVATE)?;
+            let locked = wait(&file, EXCLUSIVE, Instant::now() + PATIENCE, None);
+            locked.map_err(|source| self.error("lock", &name, source))?;
             if !self.is_named(&file, &name)? {
                 continue;
             }
@@ -95,7 +106,7 @@ impl Directory {
                 continue;
             }
             file.set_len(0).map_err(|source| self.error("write", &name, source))?;
-            return Ok(Staged { file, name });
+            return Ok(Staged { file, name, mode });
         }
     }
 
@@ -105,9 +116,26 @@ impl Directory {
     }
 
     fn put_in_place(&self, staged: &Staged, name: &str) -> Result<(), Error> {
-        let renamed =
-            renameat(self, staged.name.as_str(), self, name).map_err(|errno| self.error("write", name, errno));
-        renamed.or_else(|error| self.remove(&staged.name).and(Err(error)))
+        let renamed = staged.open_to_its_readers().and_then(|()| {
+            renameat(self, staged.name.as_str(), self, name)?;
+            Ok(())
+        });
+        renamed
+            .map_err(|source| self.error("write", name, source))
+            .or_else(|error| self.remove(&staged.name).and(Err(error)))
+    }
+}
+
+impl Staged {
+    /// Gives it the mode that it would have been made with.
+    fn open_to_its_readers(&self) -> io::Result<()> {
+        if self.mode & !PRIVATE == 0 {
+            return Ok(());
+        }
+        // The kernel tells this process's mask only in exchange for another one.
+        let mask = umask(Mode::S_IRWXG | Mode::S_IRWXO);
+        umask(mask);
+        self.file.set_permissions(Permissions::from_mode(self.mode & !mask.bits()))
     }
 }
 

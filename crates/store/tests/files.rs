@@ -4,10 +4,10 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
-use cnikit_store::{Directory, Error};
+use cnikit_store::{Directory, Error, PrivateDirectory};
 use nix::sys::time::TimeSpec;
 use tempfile::TempDir;
 
@@ -250,6 +250,97 @@ fn a_lock_on_a_removed_file_is_no_lock() {
         let _new = waiting.join().unwrap();
         assert!(directory.lock("lock", 0o750, SOON).unwrap_err().is_deadline(), "the file that is there is locked");
     });
+}
+
+/// Makes something of these where it must not be.
+type Spoiled = fn(&std::path::Path);
+
+#[test]
+fn a_private_directory_is_one_that_nobody_else_can_change_with_files_that_nobody_else_can_open() {
+    use nix::unistd::{Uid, chown, geteuid};
+    let loose = |path: &std::path::Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let make = || PrivateDirectory::make(place.path(), &["a", "b"]);
+    let directory = make().unwrap();
+    drop(directory.lock("lock", LONG).unwrap());
+    let at = |name: &str| place.path().join(name);
+    for (name, mode) in [("a", 0o40_700), ("a/b", 0o40_700), ("a/b/lock", 0o100_600)] {
+        assert_eq!(fs::metadata(at(name)).unwrap().mode(), mode, "{name}");
+    }
+    let mut files: Vec<(&str, Spoiled)> = vec![
+        ("open to others", |path| fs::set_permissions(path, fs::Permissions::from_mode(0o604)).unwrap()),
+        ("of two names", |path| fs::hard_link(path, path.with_extension("2")).unwrap()),
+        ("a link", |path| {
+            fs::remove_file(path).unwrap();
+            symlink("/dev/null", path).unwrap();
+        }),
+        ("a pipe", |path| {
+            fs::remove_file(path).unwrap();
+            nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRUSR).unwrap();
+        }),
+    ];
+    if geteuid().is_root() {
+        files.push(("another user's", |path| chown(path, Some(Uid::from_raw(65534)), None).unwrap()));
+    }
+    for (what, spoil) in files {
+        spoil(&at("a/b/lock"));
+        assert!(make().unwrap().lock("lock", LONG).unwrap_err().is_garbage(), "{what}");
+        fs::remove_dir_all(at("a/b")).unwrap();
+        drop(make().unwrap().lock("lock", LONG).unwrap());
+    }
+    for name in ["a", "a/b"] {
+        loose(&at(name), 0o720);
+        assert!(make().unwrap_err().to_string().contains("other users may write there: its mode is 720"));
+        loose(&at(name), 0o755);
+        make().unwrap();
+        if geteuid().is_root() {
+            chown(&at(name), Some(Uid::from_raw(65534)), None).unwrap();
+            assert!(make().unwrap_err().to_string().contains("belongs to user 65534"));
+            chown(&at(name), Some(geteuid()), None).unwrap();
+        }
+    }
+    fs::rename(at("a"), at("elsewhere")).unwrap();
+    symlink("elsewhere", at("a")).unwrap();
+    assert!(make().is_err(), "no link is followed");
+}
+
+#[test]
+fn a_lock_file_that_others_could_open_is_closed_to_them() {
+    let (_place, directory) = fresh();
+    fs::write(directory.path().join("lock"), "").unwrap();
+    for mode in [0o644, 0o750] {
+        fs::set_permissions(directory.path().join("lock"), fs::Permissions::from_mode(mode)).unwrap();
+        drop(directory.lock("lock", 0o600, LONG).unwrap());
+        assert_eq!(fs::metadata(directory.path().join("lock")).unwrap().mode() & 0o777, mode & 0o700);
+    }
+}
+
+#[test]
+fn a_pipe_is_never_waited_for() {
+    let (_place, directory) = fresh();
+    for name in ["lock", "hint", "parts", ".file.new"] {
+        nix::unistd::mkfifo(&directory.path().join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+    assert!(directory.lock("lock", 0o600, LONG).unwrap_err().is_garbage());
+    assert!(directory.rewrite("hint", b"x", 0o600).unwrap_err().is_garbage());
+    assert!(directory.open_parts("parts").unwrap_err().is_garbage());
+    assert!(directory.replace("file", b"x", 0o600).unwrap_err().is_garbage());
+    assert!(directory.read("lock", 10).unwrap_err().is_garbage());
+}
+
+#[test]
+fn a_file_gets_its_mode_with_its_name() {
+    let (_place, directory) = fresh();
+    for (mode, mask) in [(0o644, 0o022), (0o644, 0o077), (0o600, 0)] {
+        let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(mask));
+        directory.replace("file", b"x", mode).unwrap();
+        nix::sys::stat::umask(before);
+        assert_eq!(
+            fs::metadata(directory.path().join("file")).unwrap().mode() & 0o777,
+            mode & !mask,
+            "{mode:o} {mask:o}"
+        );
+    }
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! A host of our own: a network namespace, containers beside it, a directory.
 
 use std::ffi::OsString;
+use std::fs::{DirBuilder, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -58,6 +59,15 @@ impl Host {
     /// Its namespace.
     pub fn netns(&self) -> &Netns {
         &self.netns
+    }
+
+    /// The file that our plugins lock while they change what all attachments on this host share; made if it is not there.
+    pub fn lock_file(&self) -> PathBuf {
+        let dir = Path::new("/run/cnikit/locks");
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).unwrap();
+        let path = dir.join(format!("netns-{}", self.netns.name_while_held().unwrap()));
+        OpenOptions::new().create(true).append(true).mode(0o600).open(&path).unwrap();
+        path
     }
 
     /// Runs something on a thread that is on this host.

@@ -221,10 +221,10 @@ const AT_ONCE: &str = r#"unshare --mount sh -euc '
             <$dir/$2 >$dir/$1.said || :
     }
     modes() { for name in $all; do ip -n $name -d -o link show type ipvlan; done 2>/dev/null | grep -o "ipvlan *mode [^ ]*" | sort -u; }
-    exec 9</proc/self/ns/net
+    exec 9<$lock
     flock 9
     for which in "one l2" "two l3"; do (exec 9<&-; call $which) & done
-    inode=$(stat -L -c %i /proc/self/ns/net)
+    inode=$(stat -c %i $lock)
     until [ $(grep -c -e "-> FLOCK .*:$inode " /proc/locks) = 2 ]; do sleep 0.05; done
     exec 9<&-
     wait
@@ -243,7 +243,8 @@ fn two_at_once_with_different_modes_do_not_switch_each_other() {
         std::fs::write(host.dir().join(mode), conf.to_string()).unwrap();
     }
     let (bin, dir) = (cnikit_tests::bin().display(), host.dir().display());
-    let said = host.sh(&format!("export bin='{bin}' dir='{dir}'; {AT_ONCE}"));
+    let lock = host.lock_file();
+    let said = host.sh(&format!("export bin='{bin}' dir='{dir}' lock='{}'; {AT_ONCE}", lock.display()));
     let lines: Vec<String> = said.lines().map(|line| line.replace(' ', "")).collect();
     assert!(lines.len() == 3 && lines[0] == lines[1] && lines[2] == "1", "one has the mode, for all: {said}");
 }

@@ -16,10 +16,10 @@ use cnikit_netfilter::iptables::{Chains, Changes, Changing, Error as Refused, Ip
 use cnikit_netfilter::{Joined, Nftables};
 use cnikit_plan::{Remains, Stale, Together, Wanted};
 use cnikit_skel::{Error, Journal, Result, Tag};
-use cnikit_store::Lock;
 
 use super::{Demand, Isolation, rules_of};
 use crate::alias::{self, Marks};
+use crate::alone::Alone;
 use crate::at_once;
 use crate::backend::Standing;
 use crate::iptables::{OURS, OpenedAlone, OpeningAlone, Place, Read};
@@ -210,7 +210,7 @@ fn clear(nftables: Option<&Nftables>, going: &Going) -> Result<()> {
 }
 
 /// Keeps others away that change whose an address is.
-pub(super) fn alone() -> Result<Lock> {
+pub(super) fn alone() -> Result<Alone> {
     PLACE.alone()
 }
 

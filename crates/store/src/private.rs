@@ -1,0 +1,79 @@
+//! Directories that no other user can change.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::stat::{FileStat, Mode, mkdirat};
+use nix::unistd::{Uid, geteuid};
+
+use crate::{Directory, Error, Lock};
+
+/// A directory for lock files: it belongs to this process's user, and no other user can write there or open a lock file.
+///
+/// Every way to lock a file lets whoever can open it hold the lock for ever, and whoever can write in its directory put
+/// another file in its place. So owner and mode of both are verified, by descriptor, before a lock counts.
+#[derive(Debug)]
+pub struct PrivateDirectory {
+    directory: Directory,
+    owner: Uid,
+}
+
+impl PrivateDirectory {
+    /// Opens the directory that the names `below` lead to, from `base` on. Each is made with mode 0700 where it is not there.
+    /// Symbolic links are followed in `base`, which has to be there, and nowhere below it.
+    pub fn make(base: impl AsRef<Path>, below: &[&str]) -> Result<PrivateDirectory, Error> {
+        let owner = geteuid();
+        let mut directory = Directory::open(base)?;
+        for name in below {
+            directory = step(&directory, name, owner)?;
+        }
+        Ok(PrivateDirectory { directory, owner })
+    }
+
+    /// Takes the exclusive lock on the file `name`, which is made with mode 0600 if it is not there; waits for it no longer than
+    /// `patience`. A file that another user owns, could open, or has a second name for is refused.
+    pub fn lock(&self, name: &str, patience: Duration) -> Result<Lock, Error> {
+        if let Some(found) = self.directory.stat(name)? {
+            self.verify_file(name, &found)?;
+        }
+        self.directory.lock(name, 0o600, patience)
+    }
+
+    /// Removes a lock file; the caller holds the lock. A process that waits for it notices, and makes another file.
+    pub fn remove(&self, name: &str) -> Result<bool, Error> {
+        self.directory.remove(name)
+    }
+
+    /// Nobody but the owner can have changed it since: what is verified stays true.
+    fn verify_file(&self, name: &str, found: &FileStat) -> Result<(), Error> {
+        if found.st_uid != self.owner.as_raw() || found.st_mode & 0o077 != 0 || found.st_nlink != 1 {
+            let text = "it is not a file with mode 0600 and one name that belongs to this user";
+            return Err(self.directory.error("lock", name, io::Error::new(io::ErrorKind::InvalidData, text)));
+        }
+        Ok(())
+    }
+}
+
+fn step(above: &Directory, name: &str, owner: Uid) -> Result<Directory, Error> {
+    let path = above.path().join(name);
+    let (directory, found) = match above.open_below(name, path.clone()) {
+        Err(error) if error.is_absent() => {
+            match mkdirat(above, name, Mode::S_IRWXU) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(Error::new("make directory", path, errno)),
+            }
+            above.open_below(name, path.clone())?
+        }
+        opened => opened?,
+    };
+    let refused = |text| Error::new("trust directory", path, io::Error::new(io::ErrorKind::InvalidData, text));
+    if found.st_uid != owner.as_raw() {
+        return Err(refused(format!("it belongs to user {} and not to {owner}", found.st_uid)));
+    }
+    if found.st_mode & 0o022 != 0 {
+        return Err(refused(format!("other users may write there: its mode is {:o}", found.st_mode & 0o7777)));
+    }
+    Ok(directory)
+}
