@@ -396,7 +396,9 @@ fn a_log_file_takes_the_lines_and_a_failure_is_among_them() {
     assert!(last["error"].as_str().unwrap().contains("is gone"), "{last}");
     let below_a_file = format!("{file}/log");
     let nowhere = [("CNI_LOG", "info"), ("CNI_LOG_FILE", below_a_file.as_str())];
-    assert_eq!(lines(&logged(&host, &subject, &nowhere)).len(), 2, "what cannot go to the file goes to stderr");
+    let there = lines(&logged(&host, &subject, &nowhere));
+    assert_eq!(there.len(), 3, "what cannot go to the file goes to stderr, and once the reason: {there:#?}");
+    assert!(there[0]["msg"].as_str().unwrap().contains("is not written, stderr is: Not a directory"), "{there:#?}");
 }
 
 #[test]

@@ -51,9 +51,13 @@ impl Files {
 
     /// `None`: somebody removed the directory while the lock was waited for.
     fn locked(directory: Directory, patience: Duration) -> Result<Option<Files>, Refusal> {
-        let lock = match directory.lock(LOCK, 0o750, patience) {
+        let lock = match directory.lock(LOCK, 0o600, patience) {
             Err(_) if !directory.is_current()? => return Ok(None),
             Err(error) if error.is_deadline() => return Err(busy(&directory, patience)),
+            Err(error) if error.is_garbage() => {
+                let remedy = "see who can write in this directory, and remove what is not a regular file";
+                return Err(Refusal::from(error).remedy(remedy));
+            }
             lock => lock?,
         };
         Ok(directory.is_current()?.then_some(Files { directory, _lock: lock }))
@@ -90,9 +94,16 @@ impl Files {
         str::from_utf8(&bytes).ok()?.trim().parse().ok()
     }
 
-    /// Notes the address that the n-th set of ranges gave.
+    /// Notes the address that the n-th set of ranges gave. What is not a regular file (a symbolic link, a FIFO) is removed.
     pub(crate) fn set_last_reserved(&self, set: usize, address: IpAddr) -> Result<(), Error> {
-        self.directory.rewrite(&last_reserved_file(set), address.to_string().as_bytes(), 0o600)
+        let (name, content) = (last_reserved_file(set), address.to_string());
+        match self.directory.rewrite(&name, content.as_bytes(), 0o600) {
+            Err(error) if error.is_garbage() => {
+                self.directory.remove(&name)?;
+                self.directory.rewrite(&name, content.as_bytes(), 0o600)
+            }
+            written => written,
+        }
     }
 
     /// The path of an address's file, for people.

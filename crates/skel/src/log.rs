@@ -1,18 +1,22 @@
 //! One structured line a call and one a step, where the operator asked for it.
 //!
 //! `CNI_LOG=info` gives a line a call, `debug` one a step as well, each a JSON object with its duration, on stderr or at
-//! the end of `CNI_LOG_FILE`. `TRACEPARENT` is continued: a call is a span of its own, and delegates become its children.
+//! the end of `CNI_LOG_FILE`. That has to be a regular file of this user or of root; if something else is there, stderr gets
+//! the lines and the reason. `TRACEPARENT` is continued: a call is a span of its own, and delegates become its children.
 //! Off is the default, and then a step costs one look at a thread-local.
 
 use std::cell::RefCell;
 use std::fmt::Display;
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::mem::ManuallyDrop;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use cnikit_types::printable;
+use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -29,6 +33,8 @@ thread_local! {
 struct Context {
     level: Level,
     file: Option<PathBuf>,
+    /// Whether it was said why stderr gets what is for the file.
+    gave_reason: bool,
     fields: Map<String, Value>,
     traceparent: Option<String>,
 }
@@ -115,10 +121,50 @@ fn line(level: &str, more: &[(&str, Value)]) {
         return;
     };
     // A log that cannot be written must not make a call fail.
-    let _ = match file.and_then(|path| OpenOptions::new().create(true).append(true).open(path).ok()) {
-        Some(mut file) => file.write_all(text.as_bytes()),
-        None => std::io::stderr().write_all(text.as_bytes()),
+    let _ = match file.map(|path| (open(&path), path)) {
+        Some((Ok(mut file), _)) => file.write_all(text.as_bytes()),
+        Some((Err(error), path)) => {
+            let reason = reason_for_stderr(&path, &error).unwrap_or_default();
+            io::stderr().write_all((reason + &text).as_bytes())
+        }
+        None => io::stderr().write_all(text.as_bytes()),
     };
+}
+
+/// Opens a log to append to it. It may be in a directory where other users can write: no symbolic link is followed, no FIFO
+/// waited for, and nothing is written that belongs to another user or has another name.
+fn open(path: &Path) -> io::Result<File> {
+    let refused = |text| io::Error::new(io::ErrorKind::InvalidInput, text);
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let opened = OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(flags.bits()).open(path);
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        Some(nix::libc::ELOOP) => refused("it is a symbolic link"),
+        Some(nix::libc::ENXIO) => refused("it is not a regular file"),
+        _ => error,
+    })?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(refused("it is not a regular file"));
+    }
+    if found.nlink() > 1 {
+        return Err(refused("the file has another name too"));
+    }
+    if ![0, geteuid().as_raw()].contains(&found.uid()) {
+        return Err(refused("it belongs to another user"));
+    }
+    Ok(file)
+}
+
+/// Why lines come to stderr, as a line: once, delegates in this process included.
+fn reason_for_stderr(path: &Path, error: &io::Error) -> Option<String> {
+    CALLS.with_borrow_mut(|calls| {
+        if std::mem::replace(&mut calls.first_mut()?.gave_reason, true) {
+            return None;
+        }
+        let context = calls.last()?;
+        let reason = format!("CNI_LOG_FILE {} is not written, stderr is: {error}", path.display());
+        Some(context.line("warn", &[("msg", reason.into())]))
+    })
 }
 
 impl Context {
@@ -136,7 +182,8 @@ impl Context {
             let spans = [("trace_id", trace), ("span_id", span), ("parent_id", parent)];
             fields.extend(spans.map(|(key, value)| (key.to_owned(), value.into())));
         }
-        Context { level: input.observe.level, file: input.observe.file.clone(), fields, traceparent }
+        let file = input.observe.file.clone();
+        Context { level: input.observe.level, file, gave_reason: false, fields, traceparent }
     }
 
     fn line(&self, level: &str, more: &[(&str, Value)]) -> String {

@@ -1,1 +1,185 @@
 //! Another user of the node puts FIFOs and symbolic links where root opens files.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use cnikit_testkit::{Host, Said, Subject};
+use cnikit_tests::subject;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::actor::as_another_user;
+
+/// Whatever waits for a writer or a reader waits for ever, and the kit ends it after two minutes.
+const SOON: Duration = Duration::from_mins(1);
+
+/// A directory where any user may write, as `/tmp` but for its sticky bit.
+fn open_to_all() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+    dir
+}
+
+fn host_local(dir: &Path) -> Subject {
+    subject("host-local", json!({"ipam": {"type": "host-local", "subnet": "10.77.0.0/24", "dataDir": dir}}))
+}
+
+/// An ADD of host-local with the log at this path.
+fn logging(host: &Host, plugin: &Subject, id: &str, log: &Path) -> Said {
+    let variables = [("CNI_LOG", "info"), ("CNI_LOG_FILE", log.to_str().unwrap())];
+    plugin.call_raw(host, "ADD", id, "/run/netns/any", plugin.conf.to_string().as_bytes(), &variables)
+}
+
+#[test]
+fn a_log_is_a_regular_file_of_ours_or_stderr_gets_the_lines_and_the_reason() {
+    let (host, place) = (Host::new(), open_to_all());
+    let plugin = host_local(&host.dir().join("leases"));
+    let victim = place.path().join("victim");
+    fs::write(&victim, "as it was\n").unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    let cases = [
+        ("fifo", format!("mkfifo {}", at("fifo")), "it is not a regular file"),
+        // Somebody reads: then it could be opened.
+        ("read", format!("mkfifo {0}; (timeout 20 cat {0} >/dev/null 2>&1 &)", at("read")), "it is not a regular file"),
+        ("link", format!("ln -s {} {}", victim.display(), at("link")), "it is a symbolic link"),
+        ("dangling", format!("ln -s {} {}", at("new"), at("dangling")), "it is a symbolic link"),
+        ("theirs", format!("touch {}", at("theirs")), "it belongs to another user"),
+        ("directory", format!("mkdir {}", at("directory")), "Is a directory"),
+    ];
+    for (n, (name, make, why)) in cases.into_iter().enumerate() {
+        host.sh(&as_another_user(&make));
+        let began = Instant::now();
+        let said = logging(&host, &plugin, &format!("c-{n}"), &place.path().join(name));
+        assert!(began.elapsed() < SOON, "{name}: {:?}", began.elapsed());
+        let lines: Vec<Value> = said.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((said.exit, lines.len()), (0, 2), "{name}: {said:?}");
+        let reason = lines[0]["msg"].as_str().unwrap();
+        assert!(reason.contains(&at(name)) && reason.contains(why), "{name}: {reason}");
+        assert_eq!(lines[1]["step"], "call", "{name}");
+    }
+    // A second name of a file that belongs to root.
+    fs::hard_link(&victim, place.path().join("second")).unwrap();
+    assert!(logging(&host, &plugin, "c-hard", &place.path().join("second")).stderr.contains("has another name too"));
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "as it was\n");
+    assert!(!place.path().join("new").exists() && fs::read_to_string(place.path().join("theirs")).unwrap().is_empty());
+}
+
+#[test]
+fn a_log_is_not_readable_by_others_whatever_the_umask_is() {
+    let (host, place) = (Host::new(), open_to_all());
+    let plugin = host_local(&host.dir().join("leases"));
+    let (log, conf) = (place.path().join("log"), place.path().join("conf"));
+    fs::write(&conf, plugin.conf.to_string()).unwrap();
+    let call = "CNI_COMMAND=ADD CNI_CONTAINERID=c-one CNI_NETNS=/run/netns/any CNI_IFNAME=eth0";
+    let (bin, log_name) = (plugin.bin.display(), log.display());
+    let line = format!("umask 0; {call} CNI_PATH={bin} CNI_LOG=info CNI_LOG_FILE={log_name} {bin}/host-local");
+    host.sh(&format!("{line} <{}", conf.display()));
+    let found = fs::metadata(&log).unwrap();
+    assert_eq!((found.mode() & 0o7777, found.uid()), (0o600, 0));
+    assert_eq!(fs::read_to_string(&log).unwrap().lines().count(), 1);
+}
+
+/// What another user put in place of a file of host-local's.
+const SPOILS: [(&str, &str); 4] = [
+    ("a FIFO", "mkfifo"),
+    ("a link", "ln -s /etc/passwd"),
+    ("a dangling link", "ln -s /tmp/cnikit-adversary-made"),
+    ("a device", "mknod --mode=666"),
+];
+
+#[test]
+fn no_fifo_and_no_link_in_a_data_directory_is_opened() {
+    for (what, make) in SPOILS {
+        let (host, place) = (Host::new(), tempfile::tempdir().unwrap());
+        let plugin = host_local(place.path());
+        let network = place.path().join("testnet");
+        let spoil = |name: &str| {
+            let path = network.join(name).display().to_string();
+            let end = if make.starts_with("mknod") { " c 1 3" } else { "" };
+            host.sh(&format!("rm -f {path}; {make} {path}{end}"));
+        };
+        let call = |verb: &str, id: &str| {
+            let began = Instant::now();
+            let said = plugin.call(&host, verb, id, "/run/netns/any", &[]);
+            assert!(began.elapsed() < SOON, "{what}: {verb} took {:?}", began.elapsed());
+            said
+        };
+        call("ADD", "c-one").ok();
+        // A hint: it is made anew.
+        spoil("last_reserved_ip.0");
+        call("ADD", "c-two").ok();
+        let hint = fs::symlink_metadata(network.join("last_reserved_ip.0")).unwrap();
+        assert!(hint.is_file() && hint.mode() & 0o7777 == 0o600, "{what}");
+        // The lock: nothing is done without it, and what is in its place is named.
+        assert_eq!(fs::metadata(network.join("lock")).unwrap().mode() & 0o7777, 0o600);
+        spoil("lock");
+        for verb in ["ADD", "DEL"] {
+            let (_, text) = call(verb, "c-three").refused();
+            assert!(text.contains("testnet/lock") && text.contains("see who can write in this directory"), "{text}");
+        }
+        host.sh(&format!("rm {}/lock", network.display()));
+        call("DEL", "c-one").ok();
+        call("DEL", "c-two").ok();
+        assert!(!Path::new("/tmp/cnikit-adversary-made").exists());
+    }
+}
+
+/// What the upstream plugins made can be opened by others until this host-local has locked it once.
+#[test]
+fn a_lock_of_the_upstream_host_local_is_closed_to_others() {
+    let (host, place) = (Host::new(), tempfile::tempdir().unwrap());
+    let plugin = host_local(place.path());
+    let theirs = Subject { bin: cnikit_tests::references()[1].clone(), ..plugin.clone() };
+    theirs.call(&host, "ADD", "c-one", "/run/netns/any", &[]).ok();
+    let lock = place.path().join("testnet/lock");
+    assert_ne!(fs::metadata(&lock).unwrap().mode() & 0o077, 0);
+    plugin.call(&host, "DEL", "c-one", "/run/netns/any", &[]).ok();
+    assert_eq!(fs::metadata(&lock).unwrap().mode() & 0o077, 0);
+    theirs.call(&host, "ADD", "c-two", "/run/netns/any", &[]).ok();
+}
+
+/// Files that a configuration names and that another program writes: none is waited for.
+#[test]
+fn no_file_that_a_configuration_names_is_waited_for() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let fifo = host.dir().join("fifo");
+    host.sh(&format!("mkfifo {}", fifo.display()));
+    let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24", "resolvConf": fifo, "dataDir": "$DIR/leases"});
+    let env = vec![("NETCONFPATH".to_owned(), host.dir().display().to_string())];
+    for (plugin, keys) in [
+        ("host-local", json!({"ipam": ipam})),
+        ("flannel", json!({"subnetFile": fifo, "dataDir": "$DIR/flannel"})),
+        ("flannel", json!({"dataDir": "$DIR/flannel-kept"})),
+    ] {
+        let plugin = Subject { env: env.clone(), ..subject(plugin, keys).at(host.dir()) };
+        let began = Instant::now();
+        plugin.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    }
+    // A runtime's directory of configurations, and what it keeps.
+    symlink(&fifo, host.dir().join("10-net.conflist")).unwrap();
+    let cache = host.dir().join("cache");
+    fs::create_dir_all(cache.join("results")).unwrap();
+    host.sh(&format!("mkfifo {}/results/net-c-one-eth0", cache.display()));
+    let tool = cnikit_tests::program("cnitool");
+    let began = Instant::now();
+    let mut listing = Command::new(&tool);
+    listing.env("NETCONFPATH", host.dir()).env("CNI_CACHE_DIR", &cache);
+    for verb in [vec!["list"], vec!["add", "net", "/run/netns/none"], vec!["validate"]] {
+        let said = listing_of(&mut listing, &verb);
+        assert!(began.elapsed() < SOON, "{verb:?}: {:?} {said}", began.elapsed());
+    }
+}
+
+fn listing_of(tool: &mut Command, args: &[&str]) -> String {
+    let mut once = Command::new("timeout");
+    once.arg("50").arg(tool.get_program()).args(args);
+    once.envs(tool.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let said = once.output().unwrap();
+    let text = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
+    assert_ne!(said.status.code(), Some(124), "{args:?} did not end: {text}");
+    text
+}
