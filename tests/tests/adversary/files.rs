@@ -68,7 +68,7 @@ fn a_log_is_a_regular_file_of_ours_or_stderr_gets_the_lines_and_the_reason() {
 }
 
 #[test]
-fn a_log_is_not_readable_by_others_whatever_the_umask_is() {
+fn nothing_is_open_to_others_whatever_the_umask_is() {
     let (host, place) = (Host::new(), open_to_all());
     let plugin = host_local(&host.dir().join("leases"));
     let (log, conf) = (place.path().join("log"), place.path().join("conf"));
@@ -80,6 +80,17 @@ fn a_log_is_not_readable_by_others_whatever_the_umask_is() {
     let found = fs::metadata(&log).unwrap();
     assert_eq!((found.mode() & 0o7777, found.uid()), (0o600, 0));
     assert_eq!(fs::read_to_string(&log).unwrap().lines().count(), 1);
+    let leases = host.dir().join("leases");
+    assert_eq!(host.sh(&format!("find {} -perm /022 -o -type f -perm /077", leases.display())), "");
+    let network = json!({"cniVersion": "1.1.0", "name": "testnet", "plugins": [plugin.conf]});
+    fs::write(host.dir().join("net.conflist"), network.to_string()).unwrap();
+    let (tool, dir) = (cnikit_tests::program("cnitool"), host.dir().display());
+    let line = format!("umask 0; NETCONFPATH={dir} CNI_CACHE_DIR={dir}/cache CNI_PATH={bin} {}", tool.display());
+    host.sh(&format!("ip netns add any; {line} add testnet /run/netns/any; find {dir}/cache | grep -q results/"));
+    assert_eq!(
+        host.sh(&format!("ip netns del any; find {dir}/cache {dir}/leases -perm /022 -o -type f -perm /077")),
+        ""
+    );
 }
 
 /// What another user put in place of a file of host-local's.

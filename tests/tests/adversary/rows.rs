@@ -62,7 +62,12 @@ const fn cve(name: &'static str, row: Row) -> Row {
 }
 
 pub(crate) const ROWS: [Row; 46] = [
-    row(1, &[OtherUser], "hold a shared lock on the host's network namespace file", Pending),
+    row(
+        1,
+        &[OtherUser],
+        "hold a shared lock on the host's network namespace file",
+        By(&["locks::whatever_another_user_locks_delays_no_call", "locks::no_other_user_can_open_a_lock_file"]),
+    ),
     cve("CVE-2020-8558", row(2, &[NetAdmin], "reach the host's 127.0.0.1 after a port is published", Pending)),
     cve("CVE-2020-8558", row(3, &[NetRaw], "the same with one raw frame", Pending)),
     row(
@@ -276,8 +281,16 @@ pub(crate) const ROWS: [Row; 46] = [
     ),
     row(39, &[Size], "150,000 addresses in prevResult", Pending),
     row(40, &[Size], "a full disk at ADD and DEL", Pending),
-    row(41, &[OtherUser], "a FIFO or symbolic link as log, lock, cursor", Pending),
-    row(42, &[OtherUser], "umask 0", Pending),
+    row(
+        41,
+        &[OtherUser],
+        "a FIFO or symbolic link as log, lock, cursor",
+        By(&[
+            "files::a_log_is_a_regular_file_of_ours_or_stderr_gets_the_lines_and_the_reason",
+            "files::no_fifo_and_no_link_in_a_data_directory_is_opened",
+        ]),
+    ),
+    row(42, &[OtherUser], "umask 0", By(&["files::nothing_is_open_to_others_whatever_the_umask_is"])),
     row(43, &[OtherUser], "a kept result is a symbolic link to another file, or a FIFO", Pending),
     row(44, &[Bus], "a D-Bus that is silent, floods, lies of lengths, sends signals without end, cuts off", Pending),
     row(45, &[Administrator, OtherUser], "a FIFO in net.d; ESC in an error", Pending),
