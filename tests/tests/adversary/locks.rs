@@ -40,7 +40,7 @@ impl Chain {
         let keys = json!({"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": "iptables", "ipam": dual_stack()});
         let mappings = json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]);
         let ports = json!({"backend": "iptables", "runtimeConfig": {"portMappings": mappings}});
-        let chained = vec![subject("portmap", ports), subject("firewall", json!({"backend": "iptables"}))];
+        let chained = [subject("portmap", ports), subject("firewall", json!({"backend": "iptables"}))];
         let chained = chained.iter().map(|subject| subject.at(dir)).collect();
         Chain { bridge: subject("bridge", keys).at(dir), chained }
     }
@@ -76,9 +76,9 @@ impl Chain {
             let container = host.container();
             let result = self.add(host, "c-one", &container);
             if deleted {
-                self.del(host, "c-one", &container, &result)
+                self.del(host, "c-one", &container, &result);
             } else {
-                self.gc(host)
+                self.gc(host);
             }
             let rules = host.sh("iptables-save; ip6tables-save");
             assert!(!rules.contains("c-one") && !rules.contains("10.77.0."), "{when}: {rules}");
@@ -240,9 +240,12 @@ fn where_no_lock_file_can_be_another_user_delays_a_call_by_seconds_and_stops_non
     assert!(fs::read_to_string(&log).unwrap().contains("this network namespace is not locked against others"));
 }
 
+/// Makes something else of a directory.
+type Spoil = fn(&Path);
+
 #[test]
 fn a_directory_that_another_user_made_or_may_write_is_not_believed() {
-    let ways: [(&str, fn(&Path), &str); 4] = [
+    let ways: [(&str, Spoil, &str); 4] = [
         ("theirs", |at| chown(at, Some(NOBODY), Some(NOBODY)).unwrap(), "it belongs to user 65534"),
         (
             "writable",
@@ -392,5 +395,5 @@ fn an_installation_waits_for_no_other_user() {
     });
     assert!(held.contains(&format!("{}\n", bin.display())), "{held}");
     let names = host.sh(&format!("ls -A {}", bin.display()));
-    assert!(names.contains("host-local") && !names.contains("."), "{names}");
+    assert!(names.contains("host-local") && !names.contains('.'), "{names}");
 }
