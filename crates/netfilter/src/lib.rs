@@ -40,7 +40,7 @@ pub use field::{Field, KeyType, Value};
 pub use found::Found;
 pub use frame::{Chain, Family, Frame, Gate, Hook, HookKind, HookPoint, OwnChain};
 pub use looked::Looked;
-pub use nftables::{Claim, Joined, Joint, Nftables};
+pub use nftables::{Claim, GuardedLink, Joined, Joint, Localnet, Nftables};
 pub use own::Rules;
 pub use rule::{Match, Protocol, Rule, Side, Verdict, Way};
 pub use set::{By, Index, Key, Set};

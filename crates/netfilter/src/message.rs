@@ -22,6 +22,7 @@ const END: u16 = 0x11;
 const NF_TABLES: u16 = 10;
 const NEW_TABLE: u16 = NF_TABLES << 8;
 const GET_TABLE: u16 = NF_TABLES << 8 | 1;
+const DELETE_TABLE: u16 = NF_TABLES << 8 | 2;
 const NEW_CHAIN: u16 = NF_TABLES << 8 | 3;
 const GET_CHAIN: u16 = NF_TABLES << 8 | 4;
 const DELETE_CHAIN: u16 = NF_TABLES << 8 | 5;
@@ -143,6 +144,12 @@ impl Message {
     pub(crate) fn new_table(frame: &Frame) -> Result<Self> {
         let attributes = commented(Attributes::new().text(1, frame.table).number(2, 0), 6, frame.table_comment)?;
         Ok(Self::about(frame, NEW_TABLE, CREATE, attributes).told("add", frame.to_string()))
+    }
+
+    /// Removes a table with all that is in it.
+    pub(crate) fn delete_table(frame: &Frame) -> Self {
+        let attributes = Attributes::new().text(1, frame.table);
+        Self::about(frame, DELETE_TABLE, 0, attributes).told("delete", frame.to_string())
     }
 
     /// Makes a chain.

@@ -2,8 +2,10 @@
 
 mod asking;
 mod joint;
+mod loopback;
 
 pub use joint::{Joined, Joint};
+pub use loopback::{GuardedLink, Localnet};
 
 use std::cell::RefCell;
 use std::collections::HashSet;

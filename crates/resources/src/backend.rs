@@ -62,6 +62,20 @@ pub(crate) struct Standing {
     pub(crate) any: bool,
     /// What is missing or different.
     pub(crate) drifts: Vec<String>,
+    /// What of the guard of the host's loopback belongs to these rules.
+    pub(crate) loopback: Loopback,
+}
+
+/// What belongs to rules that publish ports to the host's loopback.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Loopback {
+    /// The link's setting and its guard.
+    #[default]
+    Guarded,
+    /// The setting alone: the upstream plugin made the rules, and no rule bears a mark of ours.
+    Unguarded,
+    /// Neither: no port is published.
+    Unpublished,
 }
 
 impl Standing {
@@ -84,6 +98,6 @@ impl Standing {
             nftables?;
         }
         let drift = "there are rules neither in iptables nor in nftables";
-        Ok(Standing { any: false, drifts: vec![drift.to_owned()] })
+        Ok(Standing { drifts: vec![drift.to_owned()], ..Standing::default() })
     }
 }

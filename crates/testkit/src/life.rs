@@ -12,7 +12,7 @@ use crate::subject::Subject;
 
 /// What is shared and stays after the last DEL: lines that hold one of these, see [`holds`](crate::snapshot::holds), may
 /// come with the first ADD.
-pub const SHARED: [&str; 43] = [
+pub const SHARED: [&str; 42] = [
     "cni0",                      // the bridge and whatever hangs on it
     "net/ipv4/ip_forward",       // forwarding
     "forwarding = 1",            // and what the kernel derives from it
@@ -20,7 +20,6 @@ pub const SHARED: [&str; 43] = [
     "cni_plugins_masquerade",    // empty chains and their base rules
     "masq_checks",               //
     "cni_hostport",              // and those of port mappings
-    "route_localnet = 1",        // and the setting of a link that may be a bridge
     "nft: \t",                   //
     "nft: }",                    //
     "table bridge nat {",        // and that of the MAC spoof check

@@ -542,6 +542,7 @@ fn portmap() -> Vec<Row> {
         of("iptables", "/of-ipv6-loopback", json!({}), &json!([at("::1")])),
         iptables("/list", json!({"conditionsV4": ["-s", "10.0.0.1,10.0.0.2"]})),
         iptables("/conditions", json!({"conditionsV4": ["-s", "10.0.0.0/8"], "conditionsV6": ["!", "-i", "eth9"]})),
+        iptables("/options", json!({"conditionsV4": ["--modprobe=/bin/true"]})),
         nftables("", json!({})),
         Row { ipv4_only: true, ..nftables("/ipv4", json!({})) },
         of("nftables", "/host-ip", json!({}), &addresses).newest_only(),

@@ -1,1 +1,281 @@
-//! A container sends to the loopback addresses of the host.
+//! A container sends to the loopback addresses of the host (CVE-2020-8558).
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use cnikit_netns::Netns;
+use cnikit_testkit::{Container, Host, Said, Subject};
+use cnikit_tests::way::{Way, on_path};
+use cnikit_tests::{bridge, references, subject};
+use serde_json::{Value, json};
+
+use crate::actor::{IPV4, IPV6, ethernet, mac, send, udp4, with_net_admin};
+
+/// The bridge, its address, and that of the container.
+const LINK: &str = "cni0";
+const GATEWAY: &str = "10.66.0.1";
+const CONTAINER: &str = "10.66.0.2";
+/// What the host alone is to reach.
+const SERVICE: u16 = 9999;
+const GUARD: &str = "table ip cnikit_loopback";
+
+/// A host with a service on its loopback, and a bridge.
+struct Node {
+    host: Host,
+    bridge: Subject,
+    service: UdpSocket,
+}
+
+struct Pod {
+    container: Container,
+    id: String,
+    prev: Value,
+}
+
+impl Node {
+    fn new() -> Node {
+        let host = Host::new();
+        let bridge = bridge()
+            .with("ipMasqBackend", json!("nftables"))
+            .with("bridge", json!(LINK))
+            .with(
+                "ipam",
+                json!({
+                    "type": "host-local",
+                    "dataDir": host.dir().join("leases"),
+                    "ranges": [[{"subnet": "10.66.0.0/24"}], [{"subnet": "fd66::/64"}]],
+                }),
+            )
+            .at(host.dir());
+        let service = host.enter(|| UdpSocket::bind(("127.0.0.1", SERVICE)).unwrap());
+        service.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        Node { host, bridge, service }
+    }
+
+    fn pod(&self, id: &str) -> Pod {
+        let container = self.host.container();
+        let prev = self.bridge.add(&self.host, id, &container);
+        Pod { container, id: id.to_owned(), prev }
+    }
+
+    fn call(&self, portmap: &Subject, verb: &str, pod: &Pod) -> Said {
+        portmap.call(&self.host, verb, &pod.id, &pod.container.path(), &[("prevResult", pod.prev.clone())])
+    }
+
+    fn setting(&self) -> String {
+        self.host.sh(&format!("cat /proc/sys/net/ipv4/conf/{LINK}/route_localnet")).trim().to_owned()
+    }
+
+    fn is_guarded(&self) -> bool {
+        let rules = self.host.sh("nft list ruleset");
+        let whole = rules.contains(GUARD) && rules.contains(&format!("iifname \"{LINK}\" jump link-{LINK}"));
+        assert_eq!(rules.contains(GUARD), whole, "{rules}");
+        whole
+    }
+
+    /// Frames to 127.0.0.1 by a container that has `CAP_NET_RAW` only: whether one of them reaches the service.
+    fn is_reached_by_frames(&self, pod: &Pod) -> bool {
+        let address = |netns: &str| netns.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).map(mac);
+        let to = address(&self.host.sh(&format!("ip -o link show {LINK}"))).unwrap();
+        let from = address(&pod.container.sh("ip -o link show eth0")).unwrap();
+        let packet = udp4((CONTAINER, 7), ("127.0.0.1", SERVICE), b"attack");
+        send(&pod.container, "eth0", &[ethernet(to, from, &[], IPV4, &packet)]);
+        let mut buffer = [0; 16];
+        self.service.recv_from(&mut buffer).is_ok_and(|(size, _)| &buffer[..size] == b"attack")
+    }
+
+    /// The same by a container with `CAP_NET_ADMIN`, by a route of its own.
+    fn is_reached_by_a_route(&self, pod: &Pod) -> bool {
+        pod.container.sh("sysctl -qw net.ipv4.conf.eth0.route_localnet=1");
+        let route = format!(
+            "ip route del table local local 127.0.0.0/8 dev lo; ip route del table local local 127.0.0.1 dev lo; \
+             ip route replace 127.0.0.1/32 via {GATEWAY} dev eth0 src {CONTAINER}"
+        );
+        pod.container.try_sh(&with_net_admin(&route));
+        let sent = pod.container.netns().enter(|_| {
+            let socket = UdpSocket::bind((CONTAINER, 0)).unwrap();
+            socket.send_to(b"route", ("127.0.0.1", SERVICE)).is_ok()
+        });
+        assert!(sent.unwrap(), "the container has no route: {}", pod.container.sh("ip route show table all"));
+        let mut buffer = [0; 16];
+        self.service.recv_from(&mut buffer).is_ok_and(|(size, _)| &buffer[..size] == b"route")
+    }
+}
+
+fn portmap(backend: &str) -> Subject {
+    let mappings = json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]);
+    subject("portmap", json!({"backend": backend, "runtimeConfig": {"portMappings": mappings}}))
+}
+
+/// Answers whoever connects, until this program ends.
+fn serves(netns: &Netns) {
+    let listener = netns.enter(|_| TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
+    thread::spawn(move || listener.incoming().flatten().for_each(|mut stream| drop(stream.write_all(b"pod"))));
+}
+
+/// Whether the published port is reached from the host's own loopback.
+fn is_published(host: &Host) -> bool {
+    let to = SocketAddr::from(([127, 0, 0, 1], 8080));
+    let connect = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said).map(|_| said)
+    };
+    host.enter(|| connect().is_ok_and(|said| said == "pod"))
+}
+
+#[test]
+fn a_container_does_not_reach_the_hosts_loopback_by_a_published_port() {
+    for way in Way::ALL {
+        let (node, programs) = (Node::new(), way.directory());
+        let portmap = on_path(&portmap(way.backend()), programs.path());
+        let pod = node.pod("c-one");
+        serves(pod.container.netns());
+        assert_eq!(node.setting(), "0");
+        node.call(&portmap, "ADD", &pod).ok();
+        node.call(&portmap, "CHECK", &pod).ok();
+        assert_eq!(node.setting(), "1");
+        assert!(is_published(&node.host), "{way:?}: the host's own connection");
+        assert!(!node.is_reached_by_frames(&pod), "{way:?}");
+        assert!(!node.is_reached_by_a_route(&pod), "{way:?}");
+        assert!(is_published(&node.host), "{way:?}: the host's own connection, after all that");
+        // The attacks themselves: without the guard they succeed.
+        node.host.sh("nft delete table ip cnikit_loopback");
+        assert!(node.is_reached_by_frames(&pod), "{way:?}: no frame arrives, so the test shows nothing");
+        assert!(node.is_reached_by_a_route(&pod), "{way:?}: no packet arrives, so the test shows nothing");
+        let (code, text) = node.call(&portmap, "CHECK", &pod).refused();
+        assert_eq!(code, 102, "{text}");
+        assert!(text.contains("127.0.0.0/8") && text.contains("cnikit_loopback is missing"), "{text}");
+        node.call(&portmap, "RESTORE", &pod);
+        node.call(&portmap, "CHECK", &pod).ok();
+        assert!(!node.is_reached_by_frames(&pod), "{way:?}: after RESTORE");
+        assert!(is_published(&node.host), "{way:?}: after RESTORE");
+        node.call(&portmap, "DEL", &pod).ok();
+        assert!(!node.is_guarded(), "{way:?}");
+        assert_eq!(node.setting(), "0", "{way:?}: also after RESTORE, which found no record");
+        assert!(!node.is_reached_by_frames(&pod), "{way:?}: after DEL");
+    }
+}
+
+#[test]
+fn the_last_port_of_a_link_takes_guard_and_setting_away() {
+    for (first, second) in [("nftables", "iptables"), ("iptables", "nftables")] {
+        let node = Node::new();
+        let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+        let other = portmap(second).with(
+            "runtimeConfig",
+            json!({"portMappings": [{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}]}),
+        );
+        node.call(&portmap(first), "ADD", &one).ok();
+        node.call(&other, "ADD", &two).ok();
+        node.call(&portmap(first), "DEL", &one).ok();
+        assert!(node.is_guarded() && node.setting() == "1", "{first}");
+        assert!(!node.is_reached_by_frames(&two));
+        // Gone by GC.
+        let gc = json!({"cni.dev/valid-attachments": []});
+        other
+            .with("cni.dev/valid-attachments", gc["cni.dev/valid-attachments"].clone())
+            .call(&node.host, "GC", "", "", &[])
+            .ok();
+        assert!(!node.is_guarded() && node.setting() == "0", "{second}");
+        // The same again, and without snat nothing is needed.
+        node.call(&other, "ADD", &two).ok();
+        assert!(node.is_guarded() && node.setting() == "1");
+        node.call(&other.with("snat", json!(false)), "ADD", &two).ok();
+        assert!(!node.is_guarded() && node.setting() == "0", "{second}: without snat");
+        node.call(&other, "DEL", &two).ok();
+    }
+}
+
+#[test]
+fn a_setting_of_somebody_elses_stays() {
+    for backend in ["nftables", "iptables"] {
+        let (node, portmap) = (Node::new(), portmap(backend));
+        let pod = node.pod("c-one");
+        node.host.sh(&format!("echo 1 > /proc/sys/net/ipv4/conf/{LINK}/route_localnet"));
+        node.call(&portmap, "ADD", &pod).ok();
+        assert!(!node.is_reached_by_frames(&pod), "{backend}");
+        node.call(&portmap, "DEL", &pod).ok();
+        assert!(!node.is_guarded() && node.setting() == "1", "{backend}");
+    }
+}
+
+/// The upstream plugin sets `route_localnet` too, and guards nothing.
+#[test]
+fn a_port_that_the_upstream_plugin_published_keeps_the_setting() {
+    for bin in references() {
+        for backend in ["iptables", "nftables"] {
+            let (node, own) = (Node::new(), portmap(backend));
+            let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+            let theirs = Subject {
+                bin: bin.clone(),
+                ..portmap(backend).with(
+                    "runtimeConfig",
+                    json!({"portMappings": [{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}]}),
+                )
+            };
+            node.call(&own, "ADD", &one).ok();
+            let said = node.call(&theirs, "ADD", &two);
+            if said.exit != 0 {
+                // The oldest release knows no nftables, and ignores the key.
+                continue;
+            }
+            assert!(!node.is_reached_by_frames(&two), "{backend}: ours guards both");
+            node.call(&own, "DEL", &one).ok();
+            assert!(!node.is_guarded() && node.setting() == "1", "{backend}: {}", node.host.sh("nft list ruleset"));
+            node.call(&theirs, "DEL", &two).ok();
+            // Once it is gone, the next of ours finds the setting made, and leaves it.
+            node.call(&own, "ADD", &one).ok();
+            node.call(&own, "DEL", &one).ok();
+            assert!(!node.is_guarded() && node.setting() == "1", "{backend}");
+        }
+    }
+}
+
+/// IPv6 has no such setting: what enters by a link for `::1` is dropped by the kernel before netfilter.
+#[test]
+fn a_container_does_not_reach_the_hosts_loopback_by_ipv6() {
+    let node = Node::new();
+    let pod = node.pod("c-one");
+    let portmap = portmap("nftables");
+    node.call(&portmap, "ADD", &pod).ok();
+    let service = node.host.enter(|| UdpSocket::bind(("::", SERVICE + 1)).unwrap());
+    service.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let address = |shown: &str| shown.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).map(mac);
+    let to = address(&node.host.sh(&format!("ip -o link show {LINK}"))).unwrap();
+    let from = address(&pod.container.sh("ip -o link show eth0")).unwrap();
+    let frame =
+        |destination: &str| ethernet(to, from, &[], IPV6, &udp6("fd66::2", destination, SERVICE + 1, b"attack"));
+    let arrives = || {
+        let mut buffer = [0; 16];
+        service.recv_from(&mut buffer).is_ok_and(|(size, _)| &buffer[..size] == b"attack")
+    };
+    send(&pod.container, "eth0", &[frame("fd66::1")]);
+    assert!(arrives(), "the same frame to an address of the bridge arrives");
+    // Where the kernel has br_netfilter, it shows frames to netfilter as they cross the bridge, before IPv6 has a look at them.
+    node.host.try_sh("sysctl -qw net.bridge.bridge-nf-call-ip6tables=0");
+    let seen = "nft add table ip6 t; nft 'add chain ip6 t c { type filter hook prerouting priority raw; }'; \
+                nft add rule ip6 t c ip6 daddr ::1 counter";
+    node.host.sh(seen);
+    send(&pod.container, "eth0", &[frame("::1")]);
+    assert!(!arrives());
+    assert!(node.host.sh("nft list chain ip6 t c").contains("packets 0 "), "it came as far as netfilter");
+}
+
+/// A UDP datagram over IPv6.
+fn udp6(from: &str, to: &str, port: u16, data: &[u8]) -> Vec<u8> {
+    let [from, to] = [from, to].map(|address| address.parse::<std::net::Ipv6Addr>().unwrap().octets());
+    let size = u16::try_from(data.len() + 8).unwrap().to_be_bytes();
+    let mut datagram = [&[0, 7], &port.to_be_bytes()[..], &size, &[0, 0], data].concat();
+    let pseudo = [&from[..], &to, &[0, 0], &size, &[0, 0, 0, 17], &datagram].concat();
+    let mut sum: u32 =
+        pseudo.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    datagram[6..8].copy_from_slice(&(!u16::try_from(sum).unwrap()).to_be_bytes());
+    [&[0x60, 0, 0, 0], &size[..], &[17, 64], &from, &to, &datagram].concat()
+}

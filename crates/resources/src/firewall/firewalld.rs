@@ -133,7 +133,7 @@ pub(super) fn verify(firewall: &Firewall, tag: &Tag) -> Result<Option<Standing>>
         Ok(None) if !sure => return Ok(None),
         Ok(None) => {
             let drifts = vec![format!("firewalld does not run, and has no zone {zone}")];
-            return Ok(Some(Standing { any: marked, drifts }));
+            return Ok(Some(Standing { any: marked, drifts, ..Standing::default() }));
         }
         Err(error) if !sure => {
             log::warn(format_args!("firewalld is not asked: {error}"));
@@ -143,7 +143,7 @@ pub(super) fn verify(firewall: &Firewall, tag: &Tag) -> Result<Option<Standing>>
     };
     // Somebody else than firewalld was chosen, before it ran.
     let elsewhere = !sure && missing.len() == firewall.addresses.len();
-    Ok((!elsewhere).then_some(Standing { any: marked, drifts: missing }))
+    Ok((!elsewhere).then_some(Standing { any: marked, drifts: missing, ..Standing::default() }))
 }
 
 /// What is no source of its zone, each a sentence; `None` if firewalld does not run.

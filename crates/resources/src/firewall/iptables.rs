@@ -152,7 +152,7 @@ fn put_back(version: IpVersion, owner: &str, had: &[Claim], stood: &[Claim]) -> 
 /// What CHECK reads, in either half of iptables.
 pub(super) fn verify(demand: &Demand) -> Result<Standing> {
     let nftables = Nftables::if_any().map_err(Refused::from).map_err(explained)?;
-    let mut standing = Standing { any: false, drifts: Vec::new() };
+    let mut standing = Standing::default();
     for version in versions(demand) {
         let (wanted, place) = (wanted(demand, version), format!("table {} of {version}", PLACE.table));
         let meant = Chains::Like(ALL_LINES, is_ours);

@@ -77,7 +77,7 @@ pub(super) fn verify(demand: &Demand, tag: &Tag) -> Result<Standing> {
         }
     }
     drifts.dedup();
-    Ok(Standing { any, drifts })
+    Ok(Standing { any, drifts, ..Standing::default() })
 }
 
 pub(super) fn release(remains: &Remains) -> Result<()> {

@@ -99,7 +99,7 @@ fn put_back(version: IpVersion, (names, own): &(Names, Vec<IpAddr>), before: &Sh
 /// read is no drift.
 pub(super) fn verify(masquerade: &Masquerade, tag: &Tag) -> Result<Standing> {
     let (names, nftables) = (Names::of(tag), Nftables::if_any().map_err(Refused::from).map_err(explained)?);
-    let mut standing = Standing { any: false, drifts: Vec::new() };
+    let mut standing = Standing::default();
     for version in versions(masquerade) {
         let rulesets = PLACE.standing(nftables.as_ref(), version, Chains::Named(&names.chain)).map_err(explained)?;
         let (addresses, place) =

@@ -33,7 +33,8 @@ pub(super) fn has_any(tag: &Tag) -> Result<bool> {
 pub(super) fn verify(masquerade: &Masquerade, tag: &Tag) -> Result<Standing> {
     let (nftables, prefix) = (Nftables::here()?, prefix(tag));
     let any = !nftables.rules(&frame(), &prefix)?.is_empty();
-    Ok(Standing { any, drifts: nftables.verify(&frame(), &prefix, &rules(masquerade, tag))? })
+    let drifts = nftables.verify(&frame(), &prefix, &rules(masquerade, tag))?;
+    Ok(Standing { any, drifts, ..Standing::default() })
 }
 
 fn rules(masquerade: &Masquerade, tag: &Tag) -> Vec<Rule> {

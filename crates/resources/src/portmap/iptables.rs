@@ -22,7 +22,7 @@ use cnikit_skel::{Error, Journal, Result, Tag};
 
 use super::{Mark, PortMap, forget, rules_of};
 use crate::at_once;
-use crate::backend::Standing;
+use crate::backend::{Loopback, Standing};
 use crate::iptables::{OURS, OpenedAlone, OpeningAlone, Place, Read};
 use crate::leaving;
 pub(super) use taken::standing as elsewhere;
@@ -170,11 +170,14 @@ fn put_back(version: IpVersion, (names, own): &(Names, Vec<IpAddr>), before: &Sh
 /// read is no drift.
 pub(super) fn verify(portmap: &PortMap, tag: &Tag) -> Result<Standing> {
     let (names, nftables) = (Names::of(tag), Nftables::if_any().map_err(Refused::from).map_err(explained)?);
-    let mut standing = Standing { any: false, drifts: Vec::new() };
+    let mut standing = Standing::default();
     for version in versions(portmap) {
         let meant = Chains::Among(&names.chain, OURS);
         let rulesets = PLACE.standing(nftables.as_ref(), version, meant).map_err(explained)?;
         standing.any |= !rulesets.is_empty();
+        if rulesets.iter().any(|ruleset| share::is_upstreams(ruleset.table(), &names.chain)) {
+            standing.loopback = Loopback::Unguarded;
+        }
         let drifts = rulesets.iter().map(|ruleset| differences(portmap, version, &names, ruleset));
         let drifts = drifts.collect::<Read<Vec<_>>>().map_err(explained)?;
         // Of two halves that have something, the better one is the one that ADD wrote last.
@@ -211,6 +214,19 @@ pub(super) fn release(remains: &Remains) -> Result<()> {
         Ok(found.becomes(&Share::default(), table, &names.chain))
     };
     PLACE.release(super::KIND.name, remains, chain, clearing, move || forget(&flows.take(), false))
+}
+
+/// Where rules lead that the upstream plugin made, for IPv4. Of `nf_tables` the kernel is asked, of the legacy half its program.
+pub(super) fn upstream_targets(nftables: &Nftables) -> Result<Vec<IpAddr>> {
+    let mut targets = taken::upstream_targets(nftables)?;
+    let legacy = PLACE.standing(None, IpVersion::V4, Chains::Like("CNI-DN-", is_chain)).map_err(explained)?;
+    for ruleset in &legacy {
+        let table = ruleset.table();
+        for chain in table.chains().filter(|chain| is_chain(chain)) {
+            targets.extend(share::upstream_targets(table.rules(chain)));
+        }
+    }
+    Ok(targets)
 }
 
 /// The flows that a rule has led to a container.

@@ -1,5 +1,6 @@
 //! Ports of the host that lead to ports of the container.
 
+mod guard;
 mod iptables;
 mod nftables;
 
@@ -10,13 +11,12 @@ use std::net::{IpAddr, SocketAddr};
 pub use cnikit_netfilter::Protocol;
 use cnikit_netfilter::{Conntrack, Flows};
 use cnikit_netlink::Netlink;
-use cnikit_netns::{Inside, sysctl};
 use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale, Together};
 use cnikit_skel::{Error, Errors, Journal, Result, Tag, log};
 use ipnetwork::IpNetwork;
 
 use crate::Backend;
-use crate::backend::Standing;
+use crate::backend::{Loopback, Standing};
 use crate::iptables::OpeningAlone;
 use crate::rules;
 
@@ -131,6 +131,8 @@ impl fmt::Display for Mapping {
 pub struct PublishedPorts {
     map: PortMap,
     opening: Cell<Option<OpeningAlone>>,
+    /// An earlier ADD published them.
+    restores: Cell<bool>,
 }
 
 /// DEL and GC remove what either backend wrote, whatever the configuration says by then.
@@ -165,7 +167,9 @@ impl Beside {
         }
         match map.without(&(self.elsewhere)(map, tag)?) {
             less if less.mappings.len() == map.mappings.len() => Ok(standing),
-            less if less.mappings.is_empty() => Ok(Standing { any: true, drifts: Vec::new() }),
+            less if less.mappings.is_empty() => {
+                Ok(Standing { any: true, loopback: Loopback::Unpublished, ..Standing::default() })
+            }
             less => (self.verify)(&less, tag),
         }
     }
@@ -187,11 +191,13 @@ impl Resource for PublishedPorts {
 
     fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
         let map = &self.written(&scene.tag, journal)?;
-        map.let_in(scene.host()?)?;
+        guard::note_undo(&scene.tag, journal)?;
+        map.let_in(scene, self.restores.get())?;
         Ok(Made::nothing())
     }
 
     fn restore(&self, scene: &Scene, journal: &mut Journal) -> Result<()> {
+        self.restores.set(true);
         rules::restore(self, scene, journal)
     }
 
@@ -211,8 +217,8 @@ impl Resource for PublishedPorts {
 
     fn joined(&self, scene: &Scene, made: bool, _journal: &mut Journal) -> Result<()> {
         let mut drifts = Drifts::default();
-        self.map.verify_localnet(scene.host()?, &mut drifts)?;
-        if made || !drifts.texts().is_empty() { self.map.let_in(scene.host()?) } else { Ok(()) }
+        self.map.verify_localnet(scene, Loopback::Guarded, &mut drifts)?;
+        if made || !drifts.texts().is_empty() { self.map.let_in(scene, true) } else { Ok(()) }
     }
 
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
@@ -221,15 +227,16 @@ impl Resource for PublishedPorts {
             || IPTABLES.standing(&self.map, &scene.tag),
             || Ok(iptables::PLACE.usable()?.is_ok()),
         )?;
+        let loopback = standing.loopback;
         drifts.extend(standing.drifts.into_iter().map(|text| format!("port mappings: {text}")));
-        self.map.verify_localnet(scene.host()?, drifts)
+        self.map.verify_localnet(scene, loopback, drifts)
     }
 }
 
 impl PublishedPorts {
     /// Of these mappings.
     pub fn of(map: PortMap) -> PublishedPorts {
-        PublishedPorts { map, opening: Cell::default() }
+        PublishedPorts { map, opening: Cell::default(), restores: Cell::default() }
     }
 
     /// Has the rules made, and says of which mappings.
@@ -279,32 +286,33 @@ impl PortMap {
         PortMap { mappings, ..self.clone() }
     }
 
-    /// The setting with which packets of the host's loopback go to the container: that of the link that it is behind.
+    /// The link that the container is behind, if packets of the host's loopback are to go there: that needs its `route_localnet`.
     fn localnet(&self, host: &Netlink) -> Result<Option<String>> {
         let Some(address) = self.target(true).filter(|_| self.masquerades != Masquerades::Nothing) else {
             return Ok(None);
         };
         let Some(index) = host.route_for(address)?.and_then(|route| route.index) else { return Ok(None) };
-        Ok(Some(format!("net/ipv4/conf/{}/route_localnet", host.link_at(index)?.name)))
+        Ok(Some(host.link_at(index)?.name))
     }
 
-    /// Has whoever the rules mean come in: from the host's loopback, and in flows that went elsewhere before.
-    fn let_in(&self, host: &Netlink) -> Result<()> {
-        if let Some(key) = self.localnet(host)? {
-            let set = sysctl::set(&Inside::here(), &key, "1").map(drop);
-            set.map_err(|error| {
-                Error::from(error).remedy(format!("set /proc/sys/{key} to 1, or say `\"snat\": false`"))
-            })?;
+    /// Lets in whoever the rules mean: from the host's loopback, and in flows that went elsewhere before.
+    fn let_in(&self, scene: &Scene, restores: bool) -> Result<()> {
+        match self.localnet(scene.host()?)? {
+            Some(link) => guard::ensure(&link, &scene.tag, restores)?,
+            None => guard::release_if_any(&scene.tag)?,
         }
         forget(&self.flows(), true);
         Ok(())
     }
 
-    fn verify_localnet(&self, host: &Netlink, drifts: &mut Drifts) -> Result<()> {
-        if let Some(key) = self.localnet(host)? {
-            drifts.compare(&key, "1", &sysctl::read(&Inside::here(), &key)?);
+    fn verify_localnet(&self, scene: &Scene, loopback: Loopback, drifts: &mut Drifts) -> Result<()> {
+        if loopback == Loopback::Unpublished {
+            return Ok(());
         }
-        Ok(())
+        match self.localnet(scene.host()?)? {
+            Some(link) => guard::verify(&link, &scene.tag, loopback == Loopback::Guarded, drifts),
+            None => Ok(()),
+        }
     }
 
     /// What the kernel remembers of these ports.
@@ -377,11 +385,12 @@ fn outlasts(protocol: u8) -> bool {
 }
 
 fn release(remains: &Remains) -> Result<()> {
-    Errors::from_iter([nftables::release(remains), iptables::release(remains)]).finish()
+    // The rules go first: what the upstream plugin has published is what is left then.
+    Errors::from_iter([nftables::release(remains), iptables::release(remains), guard::release(remains)]).finish()
 }
 
 fn sweep(stale: &Stale) -> Result<()> {
-    Errors::from_iter([nftables::sweep(stale), iptables::sweep(stale)]).finish()
+    Errors::from_iter([nftables::sweep(stale), iptables::sweep(stale), guard::sweep(stale)]).finish()
 }
 
 /// Whether this host can publish ports so, for STATUS.

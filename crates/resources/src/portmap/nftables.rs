@@ -18,7 +18,7 @@ use cnikit_skel::{Error, Journal, Result, Tag, log};
 use ipnetwork::IpNetwork;
 
 use super::{Held, Mapping, Masquerades, PortMap, forget, rules_of, taken};
-use crate::backend::Standing;
+use crate::backend::{Loopback, Standing};
 use crate::rules::replace;
 use crate::{alias, leaving};
 
@@ -98,13 +98,17 @@ pub(super) fn has_any(map: &PortMap, tag: &Tag) -> Result<bool> {
 
 pub(super) fn verify(map: &PortMap, tag: &Tag) -> Result<Standing> {
     let nftables = Nftables::here()?;
-    let mut standing = Standing { any: false, drifts: Vec::new() };
+    let mut standing = Standing::default();
     for (family, address) in targets(map) {
         let (mut frame, whose) = (frame(family), whose(tag, vec![address]));
         let (found, mut wanted) = (nftables.rules(&frame, whose.clone())?, rules(map, address, &comment(tag))?);
         let mut drifts = nftables.verify(&frame, whose.clone(), wanted.clone())?;
         standing.any |= !found.is_empty();
-        if !drifts.is_empty() && !found.is_empty() && found.iter().all(|found| found.owner().is_none()) {
+        let by_upstream = !found.is_empty() && found.iter().all(|found| found.owner().is_none());
+        if by_upstream {
+            standing.loopback = Loopback::Unguarded;
+        }
+        if !drifts.is_empty() && by_upstream {
             // The reference may have made them, which leaves out the chain where it has nothing to say in it. Ours that were
             // saved and loaded name nobody either.
             wanted.0[1] = theirs(map, address, &comment(tag));
@@ -152,6 +156,13 @@ pub(super) fn elsewhere(map: &PortMap, tag: &Tag) -> Result<Vec<Held>> {
         elsewhere.extend(held.map(|(mapping, holder)| (mapping.clone(), format!("{holder} (nftables)"))));
     }
     Ok(elsewhere)
+}
+
+/// Where rules lead that the upstream plugin made, for IPv4: they name no owner.
+pub(super) fn upstream_targets(nftables: &Nftables) -> Result<Vec<IpAddr>> {
+    let found = nftables.rules(&frame(Family::Ip), Whose::Commented(String::new()))?;
+    let leading = found.iter().filter(|found| found.owner().is_none()).filter_map(|found| said(found.rule()?));
+    Ok(leading.map(|(_, to)| to.ip()).collect())
 }
 
 /// Mappings whose port leads to another container, and to which. Rules under different conditions are for different

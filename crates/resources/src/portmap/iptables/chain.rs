@@ -25,8 +25,13 @@ pub(super) type Ports = (String, Vec<u16>);
 impl Piece {
     /// Those of a chain, in their order.
     pub(super) fn all(table: &Table, chain: &str) -> Vec<Piece> {
+        Piece::of(table.rules(chain))
+    }
+
+    /// Those that rules are, in their order.
+    pub(super) fn of<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Vec<Piece> {
         let (mut pieces, mut open) = (Vec::<Piece>::new(), None::<String>);
-        for rule in table.rules(chain) {
+        for rule in rules {
             let found = marker(rule);
             match found {
                 Some(owner) if open.as_deref() == Some(owner) => open = None,

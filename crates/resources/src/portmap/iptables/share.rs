@@ -262,6 +262,20 @@ fn chain(network: &str, container: &str) -> String {
     format!("{PREFIX}{}", &hex(&Sha512::digest(format!("{network}{container}").as_bytes()))[..DIGITS])
 }
 
+/// Where rules lead that stand in no block.
+pub(super) fn upstream_targets<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Vec<IpAddr> {
+    let mut targets = Vec::new();
+    for piece in Piece::of(rules).iter().filter(|piece| piece.owner.is_none()) {
+        targets.extend(piece.rules.iter().filter_map(Rule::leads_to).map(|to| to.ip()));
+    }
+    targets
+}
+
+/// Whether a chain is there, and no block in it.
+pub(super) fn is_upstreams(table: &Table, chain: &str) -> bool {
+    table.has_chain(chain) && Piece::all(table, chain).iter().all(|piece| piece.owner.is_none())
+}
+
 /// Whether a chain may be a container's.
 pub(super) fn is_chain(name: &str) -> bool {
     name.strip_prefix(PREFIX)

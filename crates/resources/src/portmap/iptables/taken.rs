@@ -1,11 +1,13 @@
 //! A port of the host that another container has already.
 
+use std::net::IpAddr;
+
 use cnikit_netfilter::iptables::{IpVersion, Rule, Table};
 use cnikit_netfilter::{Family, Frame, Nftables};
 use cnikit_skel::{Result, Tag};
 
 use super::super::{Held, Mapping, PortMap, Protocol, taken};
-use super::share::{leads_to, named};
+use super::share::{is_chain, leads_to, named, upstream_targets as upstream_targets_in};
 use super::shared::ENTRIES;
 use super::{PLACE, conditions, own};
 
@@ -33,6 +35,21 @@ pub(in super::super) fn standing(portmap: &PortMap, tag: &Tag) -> Result<Vec<Hel
         held.extend(elsewhere(portmap, version, tag, (conditions::of(portmap, version), rules))?);
     }
     Ok(held)
+}
+
+/// Where rules lead that the upstream plugin made by iptables' programs in `nf_tables`, for IPv4.
+pub(in super::super) fn upstream_targets(nftables: &Nftables) -> Result<Vec<IpAddr>> {
+    let table = Frame::of(Family::Ip, PLACE.table);
+    let mut targets = Vec::new();
+    let mut chains = Vec::new();
+    for entry in nftables.rules_of_iptables(&table, ENTRIES)? {
+        let Some(chain) = entry.target().filter(|chain| is_chain(chain)) else { continue };
+        if !chains.iter().any(|other| other == chain) {
+            chains.push(chain.to_owned());
+            targets.extend(upstream_targets_in(&nftables.rules_of_iptables(&table, chain)?));
+        }
+    }
+    Ok(targets)
 }
 
 /// By other containers. Entries under different conditions are for different connections, and a container that is in two

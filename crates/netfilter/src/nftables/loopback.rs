@@ -1,0 +1,437 @@
+//! Drop packets to 127.0.0.0/8 that enter by a link.
+//!
+//! The kernel refuses such packets, unless `route_localnet` is set on the link by which they enter: then whoever can send a frame
+//! there reaches services of the host that listen on 127.0.0.1 (CVE-2020-8558). Each attachment that needs the setting holds the
+//! link's guard by a chain of its own, which no packet enters:
+//!
+//! ```text
+//! table ip cnikit_loopback {
+//!     chain prerouting {
+//!         type filter hook prerouting priority raw
+//!         ip daddr != 127.0.0.0/8 accept
+//!         iifname "cni0" jump link-cni0
+//!     }
+//!     chain link-cni0 { drop comment "route_localnet was 0" }
+//!     chain cnikit-NETWORK-ATTACHMENT { jump link-cni0 }
+//! }
+//! ```
+//!
+//! The priority is before that of connection tracking. Later, the answers to the host's own connections from 127.0.0.1, whose
+//! source is masqueraded, would have that address as their destination again. The kernel counts the rules that lead to a chain,
+//! so one question tells whether a holder is the last one, however many there are.
+
+use std::fmt::Write as _;
+
+use super::{Nftables, generation, lacking};
+use crate::batch::Batch;
+use crate::compile::compile;
+use crate::found::Found;
+use crate::frame::{Chain, Family, Frame, Hook, HookKind, HookPoint};
+use crate::hook::FoundChain;
+use crate::message::{HEADERS, Message, place};
+use crate::rule::{Match, Rule, Verdict};
+use crate::state::{Standing, body, refuse_other_hook};
+use crate::{Error, Result};
+
+/// The chain that sees every packet.
+const BASE: &str = "prerouting";
+/// What the name of a link's chain begins with.
+const LINK: &str = "link-";
+/// What the comment of a link's rule says before the setting's former value.
+const WAS: &str = "route_localnet was ";
+/// nft's `raw`.
+#[doc(alias = "NF_IP_PRI_RAW")]
+const RAW: i32 = -300;
+
+/// A link by which no packet to 127.0.0.0/8 enters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuardedLink {
+    /// Its name.
+    pub name: String,
+    /// The value of its `route_localnet` before the first holder; `None` if that is not recorded any more.
+    pub before: Option<String>,
+}
+
+/// What [`Nftables::release_loopback`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Localnet {
+    /// No holder is left: the setting gets its former value. The answer is whether the guard may go.
+    GivenBack,
+    /// A new holder came in between: the setting is needed again.
+    SetAgain,
+}
+
+/// The table, with what concerns one link and one holder.
+struct State {
+    frame: Frame,
+    generation: u32,
+    table: Standing,
+    base: Option<FoundChain>,
+    base_rules: Vec<Found>,
+    link: Option<FoundChain>,
+    link_rules: Vec<Found>,
+    holder: Option<FoundChain>,
+    holder_rules: Vec<Found>,
+}
+
+impl Nftables {
+    /// Drops packets to 127.0.0.0/8 that enter by a link, as long as `holder` or any other holder is there. `before` reads the
+    /// setting's value if there is no other holder; it is recorded.
+    ///
+    /// # Errors
+    /// The kernel's; those of `before`.
+    pub fn guard_loopback<E: From<Error>>(
+        &self,
+        link: &str,
+        holder: &str,
+        mut before: impl FnMut() -> std::result::Result<String, E>,
+    ) -> std::result::Result<(), E> {
+        self.settle(|nftables| {
+            let state = nftables.guard_state(link, holder)?;
+            // While no holder is there, only somebody else can have set it: the number of the ruleset makes that certain.
+            let was = if state.link_rules.is_empty() { Some(format!("{WAS}{}", before()?)) } else { None };
+            let mut messages = state.frame_repair()?;
+            let base = state.base_changes(link)?;
+            let exclusive = was.is_some() || !messages.is_empty() || !base.is_empty();
+            messages.extend(state.additions(link, holder, was)?);
+            messages.extend(base);
+            Ok((Batch { guard: exclusive.then_some(state.generation), messages }, ()))
+        })
+    }
+
+    /// The link whose guard this holder holds.
+    pub fn guarded_loopback(&self, holder: &str) -> Result<Option<String>> {
+        let rules = self.rules_of(&frame(), holder, |_| true)?;
+        Ok(rules.iter().find_map(|rule| link_of(rule.target()?)))
+    }
+
+    /// Has this holder give up its link. Before the last one's guard goes, `setting` is asked to put the setting back, so that no
+    /// packet enters in between. Whether there was anything to give up.
+    ///
+    /// # Errors
+    /// The kernel's; those of `setting`.
+    pub fn release_loopback<E: From<Error>>(
+        &self,
+        holder: &str,
+        mut setting: impl FnMut(&GuardedLink, Localnet) -> std::result::Result<bool, E>,
+    ) -> std::result::Result<bool, E> {
+        let Some(name) = self.guarded_loopback(holder)? else {
+            let frame = frame();
+            return self.settle(|nftables| {
+                let stands = nftables.has(&frame, holder)?;
+                let messages = stands.then(|| Message::delete_chain(&frame, holder)).into_iter().collect();
+                Ok((Batch { guard: None, messages }, stands))
+            });
+        };
+        let mut given_back = false;
+        self.settle(|nftables| {
+            let state = nftables.guard_state(&name, holder)?;
+            let link = GuardedLink { name: name.clone(), before: state.before() };
+            let is_last = state.is_last();
+            if is_last && !given_back {
+                given_back = setting(&link, Localnet::GivenBack)?;
+            } else if !is_last && given_back && state.link.is_some() {
+                setting(&link, Localnet::SetAgain)?;
+                given_back = false;
+            }
+            let messages =
+                if state.holder.is_some() { state.removals(is_last && given_back, holder) } else { Vec::new() };
+            Ok((Batch { guard: Some(state.generation), messages }, true))
+        })
+    }
+
+    /// The holders whose names begin so.
+    pub fn loopback_holders(&self, prefix: &str) -> Result<Vec<String>> {
+        let chains = self.chains(&frame())?;
+        Ok(chains.into_iter().map(|(name, _)| name).filter(|name| name.starts_with(prefix)).collect())
+    }
+
+    /// What is missing of a link's guard and of a holder of it, each a sentence.
+    pub fn verify_loopback(&self, link: &str, holder: &str) -> Result<Vec<String>> {
+        let state = match self.guard_state(link, holder) {
+            Err(error) if error.unsupported() => return Ok(Vec::new()),
+            state => state?,
+        };
+        state.drifts(link, holder)
+    }
+
+    fn guard_state(&self, link: &str, holder: &str) -> Result<State> {
+        let (frame, chain) = (frame(), chain_of(link));
+        let questions = [
+            Message::generation(&frame),
+            Message::table(&frame),
+            Message::chain(&frame, BASE),
+            Message::chain(&frame, &chain),
+            Message::chain(&frame, holder),
+        ];
+        let answers = self.ask(&questions).map_err(lacking)?;
+        let answer = |at: usize| answers.get(at).and_then(Option::as_deref);
+        let found = |at: usize| answer(at).and_then(|message| message.get(HEADERS..)).map(FoundChain::read);
+        let rules = |at: usize, chain: &str| match found(at) {
+            Some(_) => self.rules_of(&frame, chain, |_| true),
+            None => Ok(Vec::new()),
+        };
+        Ok(State {
+            generation: generation(answer(0))?,
+            table: Standing::read(answer(1)),
+            base: found(2),
+            base_rules: rules(2, BASE)?,
+            link: found(3),
+            link_rules: rules(3, &chain)?,
+            holder: found(4),
+            holder_rules: rules(4, holder)?,
+            frame,
+        })
+    }
+}
+
+impl State {
+    /// The messages that make the table and its base chain.
+    fn frame_repair(&self) -> Result<Vec<Message>> {
+        let mut messages = Vec::new();
+        if self.table != Standing::Working {
+            messages.push(Message::new_table(&self.frame)?);
+        }
+        match &self.base {
+            None => messages.push(Message::new_chain(&self.frame, &self.frame.chains[0])?),
+            Some(base) => refuse_other_hook(&self.frame, BASE, self.frame.chains[0].hook, base)?,
+        }
+        Ok(messages)
+    }
+
+    /// The messages that lead what enters by the link to its chain, before rules that somebody else put there.
+    fn base_changes(&self, link: &str) -> Result<Vec<Message>> {
+        if self.begins_right()? && self.leads_to_link(link)? {
+            return Ok(Vec::new());
+        }
+        let mut messages = Vec::new();
+        // Each goes before all others, so the one that is added last is the first.
+        for rule in [entry(link), elsewhere()] {
+            let does = compile(&rule, self.frame.family)?;
+            let misplaced = self.base_rules.iter().filter(|found| found.does(&does));
+            messages.extend(misplaced.map(|found| found.deletion(&self.frame)));
+            messages.push(Message::prepend_rule(
+                &self.frame,
+                BASE,
+                &body(&rule, &self.frame, None)?,
+                &rule.to_string(),
+            ));
+        }
+        Ok(messages)
+    }
+
+    /// The messages that make what is missing of the link's chain and of the holder's.
+    fn additions(&self, link: &str, holder: &str, was: Option<String>) -> Result<Vec<Message>> {
+        let (chain, mut messages) = (chain_of(link), Vec::new());
+        let append = |to: &str, rule: &Rule| -> Result<Message> {
+            Ok(Message::append_rule(&self.frame, to, &body(rule, &self.frame, None)?, &rule.to_string()))
+        };
+        if self.link.is_none() {
+            messages.push(Message::new_own_chain(&self.frame, &chain));
+        }
+        if was.is_some() {
+            messages.push(append(&chain, &dropped(was))?);
+        }
+        if self.holder.is_none() {
+            messages.push(Message::new_own_chain(&self.frame, holder));
+        }
+        if !self.holder_rules.iter().any(|rule| rule.target() == Some(&chain)) {
+            messages.push(append(holder, &jump(&chain, Vec::new()))?);
+        }
+        Ok(messages)
+    }
+
+    /// The messages that remove the holder; with its link, and with the table if there is no other link.
+    fn removals(&self, with_link: bool, holder: &str) -> Vec<Message> {
+        let delete_holder = Message::delete_chain(&self.frame, holder);
+        let Some(chain) = self.holder_rules.iter().find_map(Found::target).filter(|_| with_link) else {
+            return vec![delete_holder];
+        };
+        let (own, others): (Vec<&Found>, Vec<&Found>) =
+            self.base_rules.iter().partition(|rule| rule.target() == Some(chain));
+        if others.iter().all(|rule| rule.target().is_none()) {
+            return vec![Message::delete_table(&self.frame)];
+        }
+        let mut messages = vec![delete_holder];
+        messages.extend(own.iter().map(|rule| rule.deletion(&self.frame)));
+        messages.push(Message::delete_chain(&self.frame, chain));
+        messages
+    }
+
+    /// Whether nothing leads to the link's chain but the base chain and this holder.
+    fn is_last(&self) -> bool {
+        let chain = self.holder_rules.iter().find_map(Found::target);
+        let leading = |rules: &[Found]| rules.iter().filter(|rule| chain.is_some() && rule.target() == chain).count();
+        let own = self.link_rules.len() + leading(&self.base_rules) + leading(&self.holder_rules);
+        self.link.as_ref().is_some_and(|link| link.uses == own)
+    }
+
+    /// The setting's former value.
+    fn before(&self) -> Option<String> {
+        let told = |rule: &Found| Some(rule.comment()?.strip_prefix(WAS)?.to_owned());
+        self.link_rules.iter().find_map(told)
+    }
+
+    fn begins_right(&self) -> Result<bool> {
+        let first = compile(&elsewhere(), self.frame.family)?;
+        Ok(self.base_rules.first().is_some_and(|rule| rule.does(&first)))
+    }
+
+    /// Whether what enters by the link meets nothing of somebody else's before the link's chain.
+    fn leads_to_link(&self, link: &str) -> Result<bool> {
+        let wanted = compile(&entry(link), self.frame.family)?;
+        let first = self.base_rules.iter().skip(1).find(|rule| {
+            let is_of_another_link = rule.target().and_then(link_of).is_some_and(|other| other != link);
+            !is_of_another_link
+        });
+        Ok(first.is_some_and(|rule| rule.does(&wanted)))
+    }
+
+    fn drifts(&self, link: &str, holder: &str) -> Result<Vec<String>> {
+        let mut drifts = Vec::new();
+        let chain = chain_of(link);
+        match (self.table, &self.base) {
+            (Standing::Missing, _) => return Ok(vec![format!("{} is missing", self.frame)]),
+            (Standing::Dormant, _) => drifts.push(format!("{} is dormant, its rules do nothing", self.frame)),
+            (Standing::Working, None) => drifts.push(format!("{} is missing", place(&self.frame, BASE))),
+            (Standing::Working, Some(base)) => {
+                if let Err(error) = refuse_other_hook(&self.frame, BASE, self.frame.chains[0].hook, base) {
+                    drifts.push(error.to_string());
+                }
+                let missing = |rule: Rule| format!("rule `{rule}` is missing from {}", place(&self.frame, BASE));
+                if !self.begins_right()? {
+                    drifts.push(missing(elsewhere()));
+                }
+                if !self.leads_to_link(link)? {
+                    drifts.push(missing(entry(link)));
+                }
+            }
+        }
+        let drop = compile(&dropped(None), self.frame.family)?;
+        if !self.link_rules.first().is_some_and(|rule| rule.does(&drop)) {
+            drifts.push(format!("rule `drop` is missing from {}", place(&self.frame, &chain)));
+        }
+        if !self.holder_rules.iter().any(|rule| rule.target() == Some(&chain)) {
+            drifts.push(format!("rule `jump {chain}` is missing from {}", place(&self.frame, holder)));
+        }
+        Ok(drifts)
+    }
+}
+
+fn frame() -> Frame {
+    let hook = Hook { kind: HookKind::Filter, hook: HookPoint::Prerouting, priority: RAW };
+    Frame {
+        table_comment: Some("packets to 127.0.0.0/8 from links of containers"),
+        chains: vec![Chain { name: BASE, comment: None, hook: Some(hook) }],
+        ..Frame::of(Family::Ip, "cnikit_loopback")
+    }
+}
+
+/// Most packets go elsewhere, and are looked at once.
+fn elsewhere() -> Rule {
+    let loopback = ipnetwork::Ipv4Network::new(std::net::Ipv4Addr::new(127, 0, 0, 0), 8);
+    let matches = loopback.into_iter().map(|network| Match::DestinationNotIn(network.into())).collect();
+    Rule { matches, verdict: Verdict::Accept, comment: None }
+}
+
+fn entry(link: &str) -> Rule {
+    jump(&chain_of(link), vec![Match::from(link)])
+}
+
+fn jump(to: &str, matches: Vec<Match>) -> Rule {
+    Rule { matches, verdict: Verdict::Jump(to.to_owned()), comment: None }
+}
+
+fn dropped(comment: Option<String>) -> Rule {
+    Rule { matches: Vec::new(), verdict: Verdict::Drop, comment }
+}
+
+/// The chain of a link: what nft(8) does not take in a name is written as its number behind a slash, which no link has in its.
+fn chain_of(link: &str) -> String {
+    let mut chain = LINK.to_owned();
+    for byte in link.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
+            chain.push(char::from(byte));
+        } else {
+            let _ = write!(chain, "/{byte:02x}");
+        }
+    }
+    chain
+}
+
+/// The link that a chain is of.
+fn link_of(chain: &str) -> Option<String> {
+    let mut rest = chain.strip_prefix(LINK)?.bytes();
+    let mut name = Vec::new();
+    while let Some(byte) = rest.next() {
+        if byte != b'/' {
+            name.push(byte);
+            continue;
+        }
+        let digits = [rest.next()?, rest.next()?];
+        name.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+    }
+    String::from_utf8(name).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use cnikit_netns::make;
+
+    use super::*;
+
+    #[test]
+    fn a_links_chain_tells_its_name() {
+        for link in ["cni0", "br-1.5_x", "a\"b", "-j", "eth+", "é", "a/b"] {
+            let chain = chain_of(link);
+            assert!(chain.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte)), "{chain}");
+            assert_eq!(link_of(&chain).as_deref(), Some(link), "{chain}");
+        }
+        assert_eq!(link_of("cnikit-1-2"), None);
+        assert_eq!(link_of("link-/z"), None);
+    }
+
+    #[test]
+    fn the_last_holder_of_a_link_takes_the_guard_away_once_the_setting_is_back() {
+        let netns = make::anonymous().unwrap();
+        let told = netns.enter(|_| {
+            let nftables = Nftables::here().unwrap();
+            let guard = |link: &str, holder: &str, value: &str| {
+                nftables.guard_loopback(link, holder, || Ok::<_, Error>(value.to_owned())).unwrap();
+                assert_eq!(nftables.verify_loopback(link, holder).unwrap(), [""; 0]);
+            };
+            let asked = Cell::new(Vec::new());
+            let release = |holder: &str, may_go: bool| {
+                nftables.release_loopback(holder, |link, what| {
+                    let mut all = asked.take();
+                    all.push((link.name.clone(), link.before.clone(), what));
+                    asked.set(all);
+                    Ok::<_, Error>(may_go)
+                })
+            };
+            let last = |name: &str, was: &str| (name.to_owned(), Some(was.to_owned()), Localnet::GivenBack);
+            assert!(!release("cnikit-a", true).unwrap());
+            guard("cni0", "cnikit-a", "0");
+            guard("cni0", "cnikit-b", "1");
+            guard("a\"b", "cnikit-c", "1");
+            guard("cni0", "cnikit-a", "1");
+            assert_eq!(nftables.guarded_loopback("cnikit-c").unwrap().as_deref(), Some("a\"b"));
+            assert_eq!(nftables.loopback_holders("cnikit-").unwrap().len(), 3);
+            assert!(release("cnikit-a", true).unwrap());
+            assert_eq!(asked.take(), [], "another one holds it");
+            assert!(release("cnikit-b", true).unwrap());
+            assert_eq!(asked.take(), [last("cni0", "0")]);
+            assert!(!release("cnikit-b", true).unwrap());
+            assert_eq!(nftables.verify_loopback("cni0", "cnikit-b").unwrap().len(), 3);
+            assert!(release("cnikit-c", false).unwrap(), "the setting could not be put back");
+            assert_eq!(asked.take(), [last("a\"b", "1")]);
+            guard("a\"b", "cnikit-d", "0");
+            assert!(release("cnikit-d", true).unwrap());
+            assert_eq!(asked.take(), [last("a\"b", "1")]);
+            nftables.chains(&frame()).unwrap()
+        });
+        assert_eq!(told.unwrap(), []);
+    }
+}
