@@ -482,3 +482,38 @@ fn nothing_of_a_delegated_plugins_log_is_obeyed_by_a_terminal() {
     let (code, text) = said.refused();
     assert!(code == 103 && text.contains("log"), "{code} {text}");
 }
+
+/// What docs/adr/0001-privileges.md tells operators: a runtime may be restricted to these, and so its plugins. `SYS_PTRACE` is for the
+/// path of the namespace, which is in `/proc` of a process that has all capabilities.
+#[test]
+fn three_capabilities_are_all_that_plugins_need_with_nftables() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let restricted = host.dir().join("restricted");
+    fs::create_dir(&restricted).unwrap();
+    for name in ["bridge", "portmap", "firewall"] {
+        let caps = "-all,+net_admin,+sys_admin,+sys_ptrace";
+        let setpriv = format!("exec setpriv --inh-caps=-all --bounding-set={caps} --no-new-privs");
+        script(&restricted, name, &format!("{setpriv} {}", bin().join(name).display()));
+    }
+    let of = |plugin: &str, conf: Value| {
+        let mut subject = Subject { bin: restricted.clone(), ..subject(plugin, conf).at(host.dir()) };
+        subject.env.push(("CNI_PATH".into(), bin().display().to_string()));
+        subject
+    };
+    let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
+    let bridge = of(
+        "bridge",
+        json!({"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": "nftables", "macspoofchk": true, "ipam": ipam}),
+    );
+    let ports = json!({"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]});
+    let portmap = of("portmap", json!({"backend": "nftables", "runtimeConfig": ports}));
+    let firewall = of("firewall", json!({"backend": "nftables"}));
+    let result = bridge.add(&host, "c-one", &container);
+    for chained in [&portmap, &firewall] {
+        chained.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", result.clone())]).ok();
+    }
+    for subject in [&bridge, &portmap, &firewall] {
+        subject.check(&host, "c-one", &container, &result).ok();
+        subject.del(&host, "c-one", &container, &result);
+    }
+}
