@@ -96,6 +96,34 @@ fn what_init_writes_our_plugins_take() {
 }
 
 #[test]
+fn each_plugin_of_a_chain_plans_with_what_those_before_it_might_give() {
+    let node = Node::new();
+    node.init("bridge");
+    let file = node.file("10-pods.conflist");
+    let mut document: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let behind = json!([
+        {"type": "firewall", "backend": "nftables", "ingressPolicy": "isolated"},
+        {"type": "portmap", "backend": "nftables", "capabilities": {"portMappings": true}},
+        {"type": "tuning", "mtu": 1400, "dataDir": node.host.dir().join("tuning")},
+    ]);
+    let plugins = document["plugins"].as_array_mut().unwrap();
+    plugins.truncate(1);
+    plugins.extend(behind.as_array().unwrap().iter().cloned());
+    fs::write(&file, document.to_string()).unwrap();
+    let alice = node.host.container();
+    let plan = node.json(&format!("plan pods {}", alice.path()));
+    let steps = |place: usize| plan["plugins"][place]["steps"].to_string();
+    assert!(steps(1).contains("accept what 10.94.0.2, fd00:94::2 sends and what answers it"), "{plan}");
+    assert!(steps(1).contains("isolated on its bridge"), "{plan}");
+    assert!(!plan.to_string().contains("unableToTell"), "{plan}");
+    // Alone, nothing is known of the addresses.
+    document["plugins"].as_array_mut().unwrap().remove(0);
+    fs::write(&file, document.to_string()).unwrap();
+    let plan = node.json(&format!("plan pods {}", alice.path()));
+    assert!(plan.to_string().contains("accept what the container sends and what answers it"), "{plan}");
+}
+
+#[test]
 fn what_our_plugins_make_is_shown() {
     let node = Node::new();
     node.init("bridge");

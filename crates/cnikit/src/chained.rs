@@ -121,11 +121,12 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
 
     /// Without a prevResult, as a person may ask, nothing was made before.
     fn plan(&self, preview: &Preview) -> Result<Outline> {
-        let prev = preview.prev.clone().unwrap_or_default();
-        let mut steps = self.0.plan(&preview.attachment, &prev)?.lines();
+        let mut example = preview.prev.clone().unwrap_or_default();
+        let mut steps = self.0.plan(&preview.attachment, &example)?.lines();
         if steps.is_empty() {
             steps.push("nothing, for nothing is asked for".to_owned());
         }
-        Ok(Outline { steps, ..Outline::default() })
+        self.0.amend(&preview.attachment, &mut example);
+        Ok(Outline { steps, example })
     }
 }

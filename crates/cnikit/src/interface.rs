@@ -200,13 +200,26 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         let (link, mut steps) = (plugin.link(at).lines(), Vec::new());
         let source = P::source(&at.conf);
         let found = source.find(&preview.call)?;
-        let (given, mut addresses) = preview_addresses(&source, &found, preview.prev.clone())?;
+        let mut before = preview.prev.clone().unwrap_or_default();
+        let (given, mut addresses) = preview_addresses(&source, &found, &mut before)?;
         steps.extend(if found.needs_link() { [link, given] } else { [given, link] }.concat());
         plugin.complete(&mut addresses)?;
         requested::check(at, plugin.host_state(), &addresses)?;
         steps.extend(plugin.layer3(at, &addresses).lines());
-        Ok(Outline { steps, example: Answer::default() })
+        Ok(Outline { steps, example: example_result(at, before, addresses) })
     }
+}
+
+/// The result that ADD might have: what came before, then the container's interface, whose MAC nobody knows yet, and its addresses.
+/// Without `CNI_NETNS` the addresses are those of no interface, for one without a sandbox would be the host's.
+fn example_result(at: &Attachment, mut answer: Answer, addresses: Addresses) -> Answer {
+    let mut index = None;
+    if !at.sandbox.is_empty() {
+        index = i64::try_from(answer.interfaces.len()).ok();
+        let (name, sandbox) = (at.tag.ifname.clone(), at.sandbox.clone());
+        answer.interfaces.push(Listed { name, sandbox, ..Listed::default() });
+    }
+    with_addresses(answer, addresses, index)
 }
 
 /// The two plans as they were carried out.
@@ -230,10 +243,10 @@ fn kinds<P: InterfacePlugin>() -> Vec<Kind> {
 
 /// In what words a dry run says from where the addresses come, and what stands for them: what the IPAM plugin would give
 /// next if it lives in this program, else an address of nobody's.
-fn preview_addresses(source: &Source, found: &Found, prev: Option<Answer>) -> Result<(Vec<String>, Addresses)> {
+fn preview_addresses(source: &Source, found: &Found, before: &mut Answer) -> Result<(Vec<String>, Addresses)> {
     let name = match source {
         Source::Ipam(name) => name,
-        Source::PrevResult => return Ok((Vec::new(), taken_over(&mut prev.unwrap_or_default()))),
+        Source::PrevResult => return Ok((Vec::new(), taken_over(before))),
         Source::Nowhere => return Ok((Vec::new(), Addresses::default())),
     };
     let (steps, addresses) = match found.preview() {
@@ -260,12 +273,17 @@ fn answer(at: &Attachment, mut answer: Answer, scene: &Scene, made: Made, addres
     }
     let ours = answer.interfaces[before..].iter().position(|one| at.is_own(one));
     let index = ours.and_then(|place| i64::try_from(before + place).ok());
+    Ok(with_addresses(answer, addresses, index))
+}
+
+/// The answer with these addresses of the interface with this index.
+fn with_addresses(mut answer: Answer, addresses: Addresses, index: Option<i64>) -> Answer {
     answer.ips.extend(addresses.ips.into_iter().map(|ip| Ip { interface: index, ..ip }));
     answer.routes.extend(addresses.routes);
     if !addresses.dns.is_empty() {
         answer.dns = addresses.dns;
     }
-    Ok(answer)
+    answer
 }
 
 fn read_back(interface: Listed, scene: &Scene) -> Result<Listed> {

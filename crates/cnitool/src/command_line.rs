@@ -285,12 +285,12 @@ pub(crate) struct Reclaim {
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Config {
     /// Which file a runtime takes for its default network, and why none of the others
-    #[command(after_help = "Example:\n  cnitool config why")]
+    #[command(after_help = "Example:\n  cnitool config why --runtime cri-o")]
     Why {
         /// The directory [default: --conf-dir]
         dir: Option<PathBuf>,
         /// By whose rule
-        #[arg(long, value_name = "NAME", default_value = "kubelet")]
+        #[arg(long, value_name = "NAME", default_value = "containerd")]
         runtime: Chooses,
     },
 }
@@ -298,12 +298,13 @@ pub(crate) enum Config {
 /// Who chooses the default network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Chooses {
-    /// The first file that is valid
-    Kubelet,
-    /// The first file of each name that is valid; the first of these is the default
-    CriO,
     /// The first file, and if that is not valid, none
     Containerd,
+    /// The first file of each name that is valid; the first of these is the default
+    CriO,
+    /// The first file that is valid; kubelet itself did so before 1.24, since when it chooses no network
+    #[value(alias = "kubelet")]
+    CriDockerd,
 }
 
 #[derive(Args, Clone, Debug)]

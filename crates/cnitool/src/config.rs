@@ -35,9 +35,9 @@ pub(crate) fn why(common: &Common, out: Output, dir: Option<&Path>, by: Chooses)
     let dir = directory(common, dir);
     let runtime = Some(environment::runtime(common));
     let rule = match by {
-        Chooses::Kubelet => Rule::FirstValid,
-        Chooses::CriO => Rule::FirstOfEachName(None),
         Chooses::Containerd => Rule::FirstFiles(1),
+        Chooses::CriO => Rule::FirstOfEachName(None),
+        Chooses::CriDockerd => Rule::FirstValid,
     };
     let chosen = Chooser { dir: dir.clone(), rule, runtime }.choose()?;
     if out.json {

@@ -121,6 +121,13 @@ impl Chain<'_> {
         Ok(result)
     }
 
+    /// The result that ADD might have, if the answer to PLAN has one, in the version of the list.
+    pub(crate) fn example(&self, said: &[u8]) -> Option<Value> {
+        let document: Value = serde_json::from_slice(said).ok()?;
+        let (_, example) = Answer::read(document.get("example")?, Version::NEWEST).ok()?;
+        Some(example.write(Version::exact(&self.list.version).unwrap_or(Version::NEWEST)))
+    }
+
     /// The answer to PLAN.
     pub(crate) fn steps(&self, place: usize, said: &[u8]) -> Result<Vec<String>, Failure> {
         let document: Option<Value> = serde_json::from_slice(said).ok();

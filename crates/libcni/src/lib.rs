@@ -5,7 +5,7 @@
 //! can delete what the other added. [`Networks`] is all that one container gets: many networks, each with its
 //! interface, and one result.
 //!
-//! A [`Chooser`] says which networks of a directory a runtime uses, as kubelet, CRI-O or containerd choose them, a
+//! A [`Chooser`] says which networks of a directory a runtime uses, as containerd, CRI-O or cri-dockerd choose them, a
 //! [`Watcher`] when that changes, and a [`Validator`] what is wrong there. What is wrong in a file is a [`Defect`]:
 //! line, column, key, remedy.
 //!

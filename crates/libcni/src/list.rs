@@ -78,6 +78,39 @@ impl NetworkList {
         Ok(list)
     }
 
+    /// All that keeps a document from being a list: of each key of its own, and of each plugin's type and capabilities. None if
+    /// nothing does.
+    pub(crate) fn defects(document: &Map<String, Value>) -> Vec<ReadError> {
+        let mut defects: Vec<ReadError> = Vec::new();
+        // Without the plugins, and with one key at a time in the place of one that is right.
+        let sound = json!({"name": "n", "plugins": [{"type": "t"}]});
+        for keys in [&["name"][..], &["disableCheck"], &["disableGC"], &["cniVersion", "cniVersions"]] {
+            let mut alone = sound.as_object().cloned().unwrap_or_default();
+            for key in keys {
+                match document.get(*key) {
+                    Some(value) => alone.insert((*key).to_owned(), value.clone()),
+                    None => alone.shift_remove(*key),
+                };
+            }
+            defects.extend(Self::read(&alone, Vec::new()).err());
+        }
+        match document.get("plugins") {
+            Some(Value::Array(plugins)) if !plugins.is_empty() => {
+                for (at, plugin) in plugins.iter().enumerate() {
+                    let under = |error: ReadError| error.at(at).under("plugins");
+                    defects.extend(plugin_defects(plugin).into_iter().map(under));
+                }
+            }
+            None => {}
+            Some(plugins) => {
+                let alone = [("name", "n".into()), ("plugins", plugins.clone())];
+                let alone = alone.map(|(key, value): (&str, Value)| (key.to_owned(), value)).into_iter().collect();
+                defects.extend(Self::read(&alone, Vec::new()).err());
+            }
+        }
+        defects
+    }
+
     /// Adds the plugins of the document, each with its text as it stands there.
     fn inline(&mut self, plugins: &[Value]) -> Result<(), ReadError> {
         let document = String::from_utf8_lossy(&self.bytes).into_owned();
@@ -110,11 +143,7 @@ impl NetworkList {
     pub(crate) fn append(&mut self, plugin: &Value, text: &str) -> Result<(), ReadError> {
         let Value::Object(conf) = plugin else { return Err(ReadError::wrong_type("is not an object")) };
         let conf = NetConf(conf.clone());
-        let plugin = match conf.get("type") {
-            Some(Value::String(plugin)) => plugin.clone(),
-            Some(_) => return Err(ReadError::wrong_type("is not a text").under("type")),
-            None => return Err(ReadError::value("missing 'type'").under("type")),
-        };
+        let plugin = plugin_type(&conf)?;
         let capabilities = declared(&conf)?;
         let stands = |key: &&str| conf.0.keys().any(|own| own.eq_ignore_ascii_case(key));
         for key in RESERVED.into_iter().filter(stands) {
@@ -232,6 +261,30 @@ pub(crate) fn flag(document: &Map<String, Value>, key: &str) -> Result<bool, Rea
         Some(Value::String(word)) if word.eq_ignore_ascii_case("false") => Ok(false),
         Some(_) => Err(ReadError::wrong_type("is neither true nor false").under(key)),
     }
+}
+
+fn plugin_type(conf: &NetConf) -> Result<String, ReadError> {
+    match conf.get("type") {
+        Some(Value::String(plugin)) => Ok(plugin.clone()),
+        Some(_) => Err(ReadError::wrong_type("is not a text").under("type")),
+        None => Err(ReadError::value("missing 'type'").under("type")),
+    }
+}
+
+/// All that keeps an object from being a plugin of a list.
+pub(crate) fn plugin_defects(plugin: &Value) -> Vec<ReadError> {
+    let Value::Object(conf) = plugin else { return vec![ReadError::wrong_type("is not an object")] };
+    let conf = NetConf(conf.clone());
+    let mut defects: Vec<ReadError> = plugin_type(&conf).err().into_iter().collect();
+    let Some(capabilities) = conf.get("capabilities") else { return defects };
+    let Value::Object(capabilities) = capabilities else {
+        defects.push(ReadError::wrong_type("is not an object").under("capabilities"));
+        return defects;
+    };
+    for (name, _) in capabilities.iter().filter(|(_, on)| !on.is_boolean()) {
+        defects.push(ReadError::wrong_type("is neither true nor false").under(name).under("capabilities"));
+    }
+    defects
 }
 
 /// The capabilities that a plugin's configuration declares with `true`.

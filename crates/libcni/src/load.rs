@@ -4,9 +4,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use cnikit_types::document::Duplicate;
 use cnikit_types::{NetConf, ParseError, ReadError, Value};
 
-use crate::list::flag;
+use crate::list::{flag, plugin_defects};
 use crate::{Defect, Error, NetworkList, file};
 
 /// What a network's files end in: a list, and two names for one plugin.
@@ -19,6 +20,8 @@ pub(crate) struct Candidate {
     pub(crate) text: String,
     bytes: Vec<u8>,
     pub(crate) conf: NetConf,
+    /// Keys that one object has more than once.
+    pub(crate) duplicates: Vec<Duplicate>,
 }
 
 /// A list, and the file that it stands in.
@@ -174,8 +177,8 @@ impl Candidate {
 
     fn of(path: &Path, bytes: Vec<u8>) -> Result<Candidate, Defect> {
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        match NetConf::parse(&bytes) {
-            Ok(conf) => Ok(Candidate { path: path.to_owned(), text, bytes, conf }),
+        match NetConf::parse_with_duplicates(&bytes) {
+            Ok((conf, duplicates)) => Ok(Candidate { path: path.to_owned(), text, bytes, conf, duplicates }),
             Err(ParseError::Json(error)) => Err(Defect::of_syntax(path, &text, &error)),
             Err(ParseError::NotAnObject(_)) => {
                 let error = ReadError::wrong_type("the document is not an object");
@@ -203,6 +206,27 @@ impl Candidate {
             defect
         };
         NetworkList::of_one(&self.conf, &self.text).map_err(|error| told(self.defect(error)))
+    }
+
+    /// All that keeps the file from being a network. The first is the one with which it is refused.
+    pub(crate) fn defects(&self, refused: Defect) -> Vec<Defect> {
+        let errors = if self.is_list() {
+            NetworkList::defects(&self.conf.0)
+        } else {
+            // The keys of a single plugin are matched in any case.
+            let own = |key: &str| Some((key.to_owned(), self.conf.get(key)?.clone()));
+            let of_list = ["name", "cniVersion"].iter().filter_map(|key| own(key)).collect();
+            let mut errors = NetworkList::defects(&of_list);
+            errors.extend(plugin_defects(&Value::Object(self.conf.0.clone())));
+            errors
+        };
+        let mut all = vec![refused];
+        for defect in errors.into_iter().map(|error| self.defect(error)) {
+            if !all.iter().any(|other| other.key == defect.key) {
+                all.push(defect);
+            }
+        }
+        all
     }
 
     /// What is wrong in this file.

@@ -168,12 +168,22 @@ impl Runtime {
     }
 
     /// What an ADD would do, in each plugin's words; nothing is touched. An extension: a plugin that does not know it
-    /// refuses, and the others are asked all the same.
+    /// refuses, and the others are asked all the same. Each is given the result that those before it might have, as far as
+    /// they say.
     #[doc(alias = "dry run")]
     pub fn plan(&self, list: &NetworkList, at: &Attachment) -> Vec<Planned> {
         let chain = self.chain("PLAN", list, at);
-        let steps = |place| chain.ask(place, None).and_then(|said| chain.steps(place, &said));
-        chain.places().map(|place| Planned { plugin: chain.plugin(place).to_owned(), steps: steps(place) }).collect()
+        let mut previous: Option<Value> = None;
+        let mut all = Vec::new();
+        for place in chain.places() {
+            let said = chain.ask(place, previous.as_ref());
+            if let Some(example) = said.as_ref().ok().and_then(|said| chain.example(said)) {
+                previous = Some(example);
+            }
+            let steps = said.and_then(|said| chain.steps(place, &said));
+            all.push(Planned { plugin: chain.plugin(place).to_owned(), steps });
+        }
+        all
     }
 
     /// Asks each plugin in order whether an ADD could be served, up to the first that says no (code 50 or 51). Versions before

@@ -163,11 +163,27 @@ impl<'a> Look<'a> {
             }
             Ok(list) => Some(list.version),
             Err(defect) => {
-                self.tell(Severity::Error, defect);
+                let defects = self.files[file].defects(defect);
+                defects.into_iter().for_each(|defect| self.tell(Severity::Error, defect));
                 None
             }
         };
+        let own = std::iter::once(file).chain(plugins.iter().map(|plugin| plugin.file)).collect::<BTreeSet<usize>>();
+        own.into_iter().for_each(|file| self.duplicates(file));
         Ok(Some(Seen { file, name, version, plugins }))
+    }
+
+    /// Keys that one object has more than once: our plugins refuse their own. Runtimes take the last, also of a list's keys.
+    fn duplicates(&mut self, file: usize) {
+        for duplicate in self.files[file].duplicates.clone() {
+            let found = &self.files[file];
+            let is_plugins = !found.is_list() || duplicate.object.starts_with("plugins[");
+            let why = "is given more than once";
+            let error = ReadError::value(why).under(&duplicate.key);
+            let error = if duplicate.object.is_empty() { error } else { error.under(&duplicate.object) };
+            let defect = Defect::of_key(&found.path, &found.text, error, "remove all but one of them");
+            self.tell(if is_plugins { Severity::Error } else { Severity::Warning }, defect);
+        }
     }
 
     /// The plugins in the directory of the network's name.
@@ -287,7 +303,6 @@ impl<'a> Look<'a> {
 
     /// Plugins that are not found, cannot be run, or do not speak the version.
     fn plugins(&mut self, network: &Seen, runtime: &Runtime, asked: &mut Asked) {
-        let Some(version) = &network.version else { return };
         for plugin in &network.plugins {
             let types = [("type", plugin.conf.plugin_type()), ("ipam.type", plugin.conf.ipam_type())];
             for (key, name) in types.into_iter().filter_map(|(key, name)| Some((key, name?))) {
@@ -295,7 +310,7 @@ impl<'a> Look<'a> {
                     continue;
                 }
                 let spoken = asked.entry(name.to_owned()).or_insert_with(|| runtime.ask_versions(name));
-                let Some((code, why, remedy)) = refusal(name, version, spoken) else { continue };
+                let Some((code, why, remedy)) = refusal(name, network.version.as_deref(), spoken) else { continue };
                 let found = &self.files[plugin.file];
                 let defect =
                     Defect::of_key(&found.path, &found.text, ReadError::value(why).under(&plugin.at(key)), remedy);
@@ -383,9 +398,9 @@ fn mean(meant: Option<&str>) -> String {
     meant.map_or_else(|| "remove it, or correct its name".to_owned(), |meant| format!("did you mean `{meant}`?"))
 }
 
-/// Why a plugin cannot serve a version: code, cause and remedy.
-fn refusal(plugin: &str, version: &str, spoken: &Result<Vec<String>, Why>) -> Option<(u32, String, String)> {
-    let lacking = spoken.as_ref().ok().map(|spoken| unspoken(version, spoken));
+/// Why a plugin cannot serve a version, or any if none is known: code, cause and remedy.
+fn refusal(plugin: &str, version: Option<&str>, spoken: &Result<Vec<String>, Why>) -> Option<(u32, String, String)> {
+    let lacking = spoken.as_ref().ok().map(|spoken| version.and_then(|version| unspoken(version, spoken)));
     let why = match (spoken, &lacking) {
         (Err(why), _) => why,
         (Ok(_), lacking) => lacking.as_ref()?.as_ref()?,

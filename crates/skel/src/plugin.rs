@@ -14,7 +14,8 @@ use cnikit_types::Answer;
 pub struct Outline {
     /// What ADD would carry out, in words and in order.
     pub steps: Vec<String>,
-    /// What an IPAM plugin would give were nothing given yet, so that the plugin that asks can go on from there.
+    /// The result that ADD might have, so that the plugin that asks for addresses, or the next one in a list, can go on from there:
+    /// what came before, and of an IPAM plugin what it would give were nothing given yet.
     pub example: Answer,
 }
 

@@ -12,16 +12,18 @@ fn the_default_network_is_named_and_why_no_other_file_is() {
     bench.file("00-torn.conflist", "{");
     bench.file("10-lo.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
     bench.file("20-later.conf", r#"{"cniVersion": "1.0.0", "name": "later", "type": "loopback"}"#);
-    let (said, _) = bench.says(0, "config why");
+    let (said, _) = bench.says(0, "config why --runtime cri-dockerd");
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].contains("10-lo.conf") && lines[0].ends_with("network lo is the default"), "{said}");
     assert!(lines[1].contains("00-torn.conflist") && lines[2].contains("20-later.conf"), "{said}");
-    let document = bench.json("config why");
+    let document = bench.json("config why --runtime kubelet");
     assert_eq!(document["default"]["network"], "lo");
     assert_eq!(document["passedOver"].as_array().unwrap().len(), 2);
     assert_eq!(bench.json("config why --runtime cri-o")["default"]["network"], "lo");
-    let (said, _) = bench.says(3, "config why --runtime containerd");
-    assert!(said.contains("no file can be the default") && said.contains("00-torn.conflist"), "{said}");
+    for containerd in ["config why", "config why --runtime containerd"] {
+        let (said, _) = bench.says(3, containerd);
+        assert!(said.contains("no file can be the default") && said.contains("00-torn.conflist"), "{said}");
+    }
 }
 
 #[test]
@@ -123,4 +125,44 @@ fn a_terminal_has_colours_unless_they_are_not_wanted() {
     let bench = Bench::new();
     assert!(bench.on_terminal("list", "").contains("\x1b[1mNETWORK"));
     assert!(!bench.on_terminal("list --color never", "").contains('\x1b'));
+}
+
+#[test]
+fn every_defect_of_a_file_is_told_at_once() {
+    let bench = Bench::new();
+    bench.file(
+        "20-b.conflist",
+        r#"{"cniVersion": 1, "name": "b", "disableCheck": 3, "name": "b", "plugins": [
+            {"type": 5, "capabilities": {"mac": "yes", "ips": 1}},
+            {"type": "not-there", "capabilities": []},
+            {"type": "bridge", "isGatway": true, "mtu": 1, "mtu": 2, "ipam": {"type": "nor-this", "x": {"y": 1, "y": 2}}},
+            7
+        ]}"#,
+    );
+    let (said, _) = bench.says(3, "validate");
+    for told in [
+        "error: FILE:1:2: cniVersion: is not a text",
+        "error: FILE:1:32: disableCheck: is neither true nor false",
+        "warning: FILE:1:51: name: is given more than once",
+        "error: FILE:2:14: plugins[0].type: is not a text",
+        "error: FILE:2:42: plugins[0].capabilities.mac: is neither true nor false",
+        "error: FILE:2:56: plugins[0].capabilities.ips: is neither true nor false",
+        "error: FILE:3:14: plugins[1].type: ",
+        "error: FILE:3:35: plugins[1].capabilities: is not an object",
+        "warning: FILE:4:32: plugins[2].isGatway: no key of bridge",
+        "error: FILE:4:60: plugins[2].mtu: is given more than once",
+        "error: FILE:4:79: plugins[2].ipam.type: ",
+        "error: FILE:4:113: plugins[2].ipam.x.y: is given more than once",
+        "error: FILE:5:13: plugins[3]: is not an object",
+    ] {
+        let told = told.replace("FILE", &bench.path("net.d/20-b.conflist").display().to_string());
+        assert!(said.contains(&told), "{told}\n{said}");
+    }
+    bench.file("20-b.conflist", r#"{"cniVersion": "1.0.0", "name": "b", "plugins": [{"type": "loopback"}]}"#);
+    bench.file("30-single.conf", r#"{"CNIVersion": [], "Name": "c", "capabilities": {"mac": 1}}"#);
+    let (said, _) = bench.says(3, "validate");
+    for told in ["cniVersion: is not a text", "type: missing 'type'", "capabilities.mac: is neither"] {
+        assert!(said.contains(told), "{told}\n{said}");
+    }
+    assert_eq!(said.lines().filter(|line| line.contains("30-single.conf")).count(), 3, "{said}");
 }

@@ -335,9 +335,12 @@ impl Resource for Firewall {
 impl fmt::Display for Firewall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
-        write!(f, "accept what {} sends and what answers it", addresses.join(", "))?;
+        // Nothing is known of a container without the result of the plugins before this one.
+        let addresses = if addresses.is_empty() { "the container".to_owned() } else { addresses.join(", ") };
+        write!(f, "accept what {addresses} sends and what answers it")?;
         if let Some((names, _)) = self.ingress.names() {
-            write!(f, ", {} on {}", self.ingress.word(), names.join(", "))?;
+            let names = if names.is_empty() { "its bridge".to_owned() } else { names.join(", ") };
+            write!(f, ", {} on {names}", self.ingress.word())?;
         }
         write!(f, " ({})", self.settings.backend)
     }
