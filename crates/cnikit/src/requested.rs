@@ -3,6 +3,7 @@
 //! The host gets a route, a rule or a gateway address for such an address only in a subnet that the network's configuration
 //! names, which is the operator's. It is read out of `ipam` in the same way whatever the IPAM plugin is.
 
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use cnikit_skel::{Attachment, Error, Result, Said};
@@ -32,10 +33,15 @@ struct Subnet {
     gateway: Option<IpAddr>,
 }
 
-/// One of the addresses that were requested, or all of a network, and where.
+/// How many subnets an error lists.
+const LISTED: usize = 8;
+
+/// What was requested, and where.
+#[derive(Default)]
 struct Requested {
-    addresses: IpNetwork,
-    source: Said,
+    addresses: HashMap<IpAddr, Said>,
+    gateways: HashSet<IpAddr>,
+    ranges: Vec<IpNetwork>,
 }
 
 /// Refuses an address that was requested unless the configuration names a subnet for what the host would get.
@@ -44,12 +50,12 @@ pub(crate) fn check(at: &Attachment, state: HostState, addresses: &Addresses) ->
         return Ok(());
     }
     let requested = requested(&at.conf, &at.args);
-    if requested.is_empty() {
+    if requested.addresses.is_empty() && requested.gateways.is_empty() && requested.ranges.is_empty() {
         return Ok(());
     }
     let subnets = subnets(&at.conf);
     for ip in &addresses.ips {
-        let Some(source) = source(ip, &requested) else { continue };
+        let Some(source) = requested.source(ip) else { continue };
         if !subnets.iter().any(|subnet| subnet.allows(ip, state)) {
             return Err(refusal(ip, source, state, &subnets));
         }
@@ -62,8 +68,12 @@ fn refusal(ip: &Ip, source: Said, state: HostState, subnets: &[Subnet]) -> Error
         Some(gateway) => format!("{} with gateway {gateway}", ip.address),
         None => ip.address.to_string(),
     };
-    let named: Vec<String> = subnets.iter().map(ToString::to_string).collect();
-    let named = if named.is_empty() { "no subnet".to_owned() } else { named.join(", ") };
+    let named: Vec<String> = subnets.iter().take(LISTED).map(ToString::to_string).collect();
+    let named = match subnets.len().saturating_sub(LISTED) {
+        _ if named.is_empty() => "no subnet".to_owned(),
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    };
     let text = format!("{source}: {wanted} was requested, but the network's configuration names {named}");
     let error = match source {
         Said::CniArg(_) => Error::environment(text),
@@ -76,54 +86,49 @@ fn refusal(ip: &Ip, source: Said, state: HostState, subnets: &[Subnet]) -> Error
     ))
 }
 
-/// Where the address or its gateway was requested, if it was.
-fn source(ip: &Ip, requested: &[Requested]) -> Option<Said> {
-    for one in requested {
-        let tested = if one.source == GATEWAY { ip.gateway } else { Some(ip.address.ip()) };
-        if tested.is_some_and(|address| one.addresses.contains(address)) {
-            return Some(one.source);
+impl Requested {
+    /// Where the address or its gateway was requested, if it was.
+    fn source(&self, ip: &Ip) -> Option<Said> {
+        let address = ip.address.ip();
+        if let Some(source) = self.addresses.get(&address) {
+            return Some(*source);
         }
+        if ip.gateway.is_some_and(|gateway| self.gateways.contains(&gateway)) {
+            return Some(Said::CniArg("GATEWAY"));
+        }
+        self.ranges.iter().any(|range| range.contains(address)).then_some(Said::Runtime("ipRanges"))
     }
-    None
 }
 
-const GATEWAY: Said = Said::CniArg("GATEWAY");
-
 /// All that was requested. What cannot be read is refused by the IPAM plugin whose key it is.
-fn requested(conf: &NetConf, args: &Args) -> Vec<Requested> {
-    let mut all = Vec::new();
+fn requested(conf: &NetConf, args: &Args) -> Requested {
+    let mut all = Requested::default();
     for (path, source) in
         [(["runtimeConfig", "ips"].as_slice(), Said::Runtime("ips")), (&["args", "cni", "ips"], Said::ArgsCni("ips"))]
     {
-        for text in texts(conf.at(path)) {
-            push(&mut all, text, source);
+        for address in texts(conf.at(path)).filter_map(address) {
+            all.addresses.entry(address).or_insert(source);
         }
     }
-    for source in [Said::CniArg("IP"), GATEWAY] {
-        let Said::CniArg(key) = source else { continue };
-        for text in args.get(key).unwrap_or_default().split(',') {
-            push(&mut all, text, source);
-        }
+    for address in args.get("IP").unwrap_or_default().split(',').filter_map(address) {
+        all.addresses.entry(address).or_insert(Said::CniArg("IP"));
     }
+    all.gateways.extend(args.get("GATEWAY").unwrap_or_default().split(',').filter_map(address));
     for range in conf.capabilities().ip_ranges().unwrap_or_default().into_iter().flatten() {
         if let Some(subnet) = range.subnet {
-            all.push(Requested { addresses: network(subnet), source: Said::Runtime("ipRanges") });
+            all.ranges.push(network(subnet));
         }
     }
     all
 }
 
-/// Takes an address with or without the length of a prefix.
-fn push(all: &mut Vec<Requested>, text: &str, source: Said) {
+/// Reads an address with or without the length of a prefix.
+fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
-    let address = match parse_cidr(text) {
-        Ok(cidr) => cidr.ip(),
-        Err(_) => match parse_ip(text) {
-            Ok(address) => address,
-            Err(_) => return,
-        },
-    };
-    all.push(Requested { addresses: address.into(), source });
+    match parse_cidr(text) {
+        Ok(cidr) => Some(cidr.ip()),
+        Err(_) => parse_ip(text).ok(),
+    }
 }
 
 /// The subnets that the network's configuration names under `ipam`: those of `allowedSubnets`, of host-local's ranges, and of

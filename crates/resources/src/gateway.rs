@@ -1,5 +1,6 @@
 //! The gateway's addresses on a link of the host that containers share.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -111,6 +112,7 @@ impl Gateway {
 
 /// Refuses to give a container an address that a link of the host has, or will have, in the same segment.
 pub(crate) fn refuse_shared(link: &str, own: impl Iterator<Item = IpAddr>, containers: &[IpAddr]) -> Result<()> {
+    let containers: HashSet<IpAddr> = containers.iter().copied().collect();
     for address in own {
         if containers.contains(&address) {
             return Err(Error::conflict(format!("the container cannot have {address}: it is the host's on {link}"))
