@@ -41,7 +41,7 @@ use crate::source::{Found, Source, taken_over, unavailable};
 ///
 ///     fn link(&self, at: &Attachment) -> Plan {
 ///         let ifname = at.tag.ifname.clone();
-///         Plan::of(Veth { ifname, mac: None, mtu: self.mtu.0, queues: Some(1), host: HostEnd::Routed })
+///         Plan::of(Veth { ifname, mac: None, mtu: self.mtu.0, queues: Some(1), host: HostEnd::Routed, shut: false })
 ///     }
 ///
 ///     fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {

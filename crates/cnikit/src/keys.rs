@@ -157,3 +157,20 @@ pub struct IpamType {
     #[serde(rename = "type")]
     pub name: String,
 }
+
+impl IpamType {
+    /// Judges the key `ipspoofchk`: it needs addresses, from a plugin that does not have to send over the link for them.
+    ///
+    /// # Errors
+    /// There is no IPAM plugin, or it is dhcp.
+    pub fn usable_for_spoof_check(&self, ipspoofchk: bool) -> Result<(), String> {
+        match self.name.as_str() {
+            _ if !ipspoofchk => Ok(()),
+            "" => Err("ipspoofchk needs the container's addresses: give the network an `ipam`, or drop the key".into()),
+            "dhcp" => Err("ipspoofchk cannot be used with dhcp, which asks for addresses over a link that stays shut until \
+                           they are known: use another IPAM plugin, or drop the key"
+                .into()),
+            _ => Ok(()),
+        }
+    }
+}

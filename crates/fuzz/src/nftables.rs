@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use arbitrary::{Result, Unstructured};
 
 use cnikit_netfilter::{
-    Family, Field, Found, Frame, KeyType, Mac, Match, Protocol, Rule, Set, Side, Verdict, Way, wire,
+    Family, Field, Found, Frame, KeyType, Mac, Layer, Match, Protocol, Rule, Set, Side, Verdict, Way, wire,
 };
 use ipnetwork::IpNetwork;
 
@@ -134,7 +134,7 @@ fn a_rule(bytes: &mut Unstructured<'_>) -> Result<Rule> {
 
 fn a_match(bytes: &mut Unstructured<'_>) -> Result<Match> {
     let is = bytes.arbitrary()?;
-    Ok(match bytes.int_in_range(0..=11)? {
+    Ok(match bytes.int_in_range(0..=14)? {
         0 => Match::Interface { way: *bytes.choose(&WAYS)?, is, name: text(bytes)? },
         1 => Match::SourceMac(Mac(bytes.arbitrary()?)),
         2 => Match::Source(ip(bytes)?),
@@ -148,6 +148,12 @@ fn a_match(bytes: &mut Unstructured<'_>) -> Result<Match> {
             Match::Port { protocol, side, is, port: bytes.arbitrary()? }
         }
         9 => bytes.choose(&[Match::ToHost, Match::Established, Match::Redirected, Match::AskedPort(80)])?.clone(),
+        12 => Match::Arp,
+        13 => Match::Transport { is, number: bytes.arbitrary()? },
+        14 => {
+            let layer = *bytes.choose(&[Layer::Network, Layer::Transport])?;
+            Match::Bytes { layer, offset: bytes.int_in_range(0..=64)?, bytes: bytes.arbitrary()? }
+        }
         10 => Match::Mark { mask: bytes.arbitrary()?, is, value: bytes.arbitrary()? },
         _ => {
             let count = bytes.int_in_range(1..=3)?;

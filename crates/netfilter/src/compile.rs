@@ -10,7 +10,7 @@ use crate::expression::{
 };
 use crate::field::{Field, filled_up, offset, port};
 use crate::frame::Family;
-use crate::rule::{Match, Protocol, Rule, Side, Verdict, Way};
+use crate::rule::{Layer, Match, Protocol, Rule, Side, Verdict, Way};
 use crate::{Error, Result};
 
 /// Where the source stands in an Ethernet frame, and how long it is.
@@ -23,6 +23,13 @@ const ESTABLISHED: u32 = 2 | 4;
 /// The bit of a connection's status: its destination was replaced.
 #[doc(alias = "IPS_DST_NAT")]
 const REDIRECTED: u32 = 1 << 5;
+/// `EtherType` of ARP.
+#[doc(alias = "ETH_P_ARP")]
+pub(crate) const ARP: [u8; 2] = [0x08, 0x06];
+/// What a register takes.
+const MOST_BYTES: usize = 16;
+/// The offsets of the addresses of IPv4 and IPv6.
+const ADDRESSES: [u32; 4] = [8, 12, 16, 24];
 /// The second register, 16 bytes behind the first.
 const SECOND: u32 = REGISTER + 1;
 /// The number of the first register where registers are 4 bytes wide; that is where the first of 16 bytes begins.
@@ -39,6 +46,7 @@ pub(crate) fn compile(rule: &Rule, family: Family) -> Result<Vec<Expression>> {
     let refused = |why: &str| Err(Error::ours("add rule", format!("`{rule}`"), why));
     let mut expressions = Vec::new();
     let (mut of_family, mut of_protocol) = (None, None);
+    let mut of_arp = false;
     for one in &rule.matches {
         if one.needs_bridge() && family != Family::Bridge {
             return refused("a table of family bridge alone sees the MAC and the bridge of every packet");
@@ -50,6 +58,13 @@ pub(crate) fn compile(rule: &Rule, family: Family) -> Result<Vec<Expression>> {
             if of_family.replace(needed).is_none() {
                 expressions.extend(family_check(family, needed));
             }
+        }
+        of_arp = of_arp || *one == Match::Arp;
+        if of_arp && of_family.is_some() {
+            return refused("it mixes families and would never match");
+        }
+        if !one.is_readable(of_arp) {
+            return refused("what it looks at has a match of its own");
         }
         if let Some(needed) = one.protocol() {
             if of_protocol.is_some_and(|seen| seen != needed) {
@@ -100,12 +115,29 @@ impl Match {
     fn needs_bridge(&self) -> bool {
         let bridge = |way: Way| matches!(way, Way::InBridge | Way::OutBridge);
         match self {
-            Match::SourceMac(_) => true,
+            Match::SourceMac(_) | Match::Arp => true,
             Match::Interface { way, .. } => bridge(*way),
             Match::Listed { fields, .. } => {
                 fields.iter().any(|field| matches!(field, Field::Interface(way) if bridge(*way)))
             }
             _ => false,
+        }
+    }
+}
+
+impl Match {
+    /// Whether it comes back from its expressions as what it is, and not as another match.
+    fn is_readable(&self, of_arp: bool) -> bool {
+        match self {
+            Match::Transport { is, number } => !is || Protocol::numbered(*number).is_none(),
+            Match::Bytes { layer: Layer::Network, offset, bytes } => {
+                (1..=MOST_BYTES).contains(&bytes.len()) && (of_arp || !ADDRESSES.contains(offset))
+            }
+            Match::Bytes { layer: Layer::Transport, offset, bytes } => {
+                let is_port = bytes.len() == 2 && (*offset == 0 || *offset == 2);
+                (1..=MOST_BYTES).contains(&bytes.len()) && !is_port
+            }
+            _ => true,
         }
     }
 }
@@ -143,6 +175,13 @@ pub(crate) fn look(one: &Match) -> Result<Vec<Expression>> {
         Match::DestinationIn(network) => address_in(Side::Destination, *network, true),
         Match::DestinationNotIn(network) => address_in(Side::Destination, *network, false),
         Match::Protocol(_) => Vec::new(),
+        Match::Transport { is, number } => load(Load::Meta(PROTOCOL), vec![*number], *is),
+        Match::Arp => load(Load::Meta(ETHER_TYPE), ARP.to_vec(), true),
+        Match::Bytes { layer, offset, bytes } => {
+            let header = if *layer == Layer::Network { Header::Network } else { Header::Transport };
+            let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            load(Load::Payload { header, offset: *offset, length }, bytes.clone(), true)
+        }
         Match::Port { side, is, port: number, .. } => load(port(*side), number.to_be_bytes().to_vec(), *is),
         Match::ToHost => load(TYPE_OF_DESTINATION, LOCAL.to_ne_bytes().to_vec(), true),
         Match::Established => masked(Load::Connection(STATE), ESTABLISHED, 0, false),
@@ -277,6 +316,36 @@ mod tests {
         assert_eq!(decompile(&wildcard, None, Family::Bridge), None);
         let destination = Expression::Load(Load::Payload { header: Header::Link, offset: 0, length: 6 }, REGISTER);
         assert_eq!(decompile(&[destination, Expression::Equal(vec![2; 6]), accept], None, Family::Bridge), None);
+    }
+
+    #[test]
+    fn bytes_of_arp_and_of_transport_headers_come_back_and_nothing_that_has_a_match_of_its_own() {
+        let network = |offset, bytes: &[u8]| Match::Bytes { layer: Layer::Network, offset, bytes: bytes.to_vec() };
+        let transport = |offset, bytes: &[u8]| Match::Bytes { layer: Layer::Transport, offset, bytes: bytes.to_vec() };
+        let source = Match::Source("fd00::2".parse().unwrap());
+        let not_255 = Match::Transport { is: false, number: 255 };
+        for matches in [
+            vec![Match::Arp, network(0, &[0, 1, 8, 0, 6, 4]), network(8, &[2; 10]), network(24, &[10, 0, 0, 2])],
+            vec![network(4, &[0, 24, 58, 255]), transport(0, &[135]), transport(8, &[7; 16])],
+            vec![source.clone(), Match::Transport { is: true, number: 58 }, transport(24, &[1, 1])],
+            vec![Match::Transport { is: false, number: 6 }],
+            vec![source.clone(), not_255],
+        ] {
+            assert_comes_back(&rule(matches, Verdict::Accept), Family::Bridge);
+        }
+        for (matches, why) in [
+            (vec![network(8, &[2; 6])], "has a match of its own"),
+            (vec![network(4, &[]), source.clone()], "has a match of its own"),
+            (vec![transport(2, &[0, 53])], "has a match of its own"),
+            (vec![Match::Transport { is: true, number: 6 }], "has a match of its own"),
+            (vec![source.clone(), Match::Arp], "mixes families"),
+            (vec![Match::Arp, source], "mixes families"),
+        ] {
+            let error = compile(&rule(matches, Verdict::Drop), Family::Bridge).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+        }
+        let shown = rule(vec![Match::Arp, network(8, &[2, 0, 0xff])], Verdict::Drop).to_string();
+        assert_eq!(shown, "meta protocol arp @nh,64,24 0x0200ff drop");
     }
 
     #[test]

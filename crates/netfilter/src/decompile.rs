@@ -5,21 +5,28 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use cnikit_netlink::Mac;
 use ipnetwork::IpNetwork;
 
-use crate::compile::{compile, joined};
+use crate::compile::{ARP, compile, joined};
 use crate::expression::{
     self, ASKED_PORT, ETHER_TYPE, Expression, FAMILY, Header, Load, MARK, PROTOCOL, REGISTER, STATE, STATUS,
     TYPE_OF_DESTINATION,
 };
 use crate::field::{Field, port};
 use crate::frame::Family;
-use crate::rule::{Match, Protocol, Rule, Side, Verdict, Way};
+use crate::rule::{Layer, Match, Protocol, Rule, Side, Verdict, Way};
 
 /// The rule that compiles to these expressions, if there is one.
 pub(crate) fn decompile(expressions: &[Expression], comment: Option<String>, family: Family) -> Option<Rule> {
     let (mut matches, mut rest, mut protocol) = (Vec::new(), expressions, None);
+    let mut of_arp = false;
     let verdict = loop {
         if let Some(verdict) = read_verdict(rest) {
             break verdict;
+        }
+        if let Some((one, after)) = read_arp(rest, of_arp) {
+            of_arp = true;
+            matches.push(one);
+            rest = after;
+            continue;
         }
         let (one, after) = read_match(rest, &mut protocol)?;
         matches.extend(one);
@@ -28,6 +35,21 @@ pub(crate) fn decompile(expressions: &[Expression], comment: Option<String>, fam
     let rule = Rule { matches, verdict, comment };
     // The way back may have been generous (about the check of the family, say); what it gives must be the same rule.
     (compile(&rule, family).ok()? == expressions).then_some(rule)
+}
+
+/// A match of ARP: that a packet is one, and then what its header has, at offsets where IP has addresses.
+fn read_arp(rest: &[Expression], of_arp: bool) -> Option<(Match, &[Expression])> {
+    match rest {
+        [Expression::Load(Load::Meta(ETHER_TYPE), REGISTER), Expression::Equal(kind), after @ ..] if *kind == ARP => {
+            Some((Match::Arp, after))
+        }
+        [Expression::Load(Load::Payload { header: Header::Network, offset, .. }, REGISTER), Expression::Equal(bytes), after @ ..]
+            if of_arp =>
+        {
+            Some((Match::Bytes { layer: Layer::Network, offset: *offset, bytes: bytes.clone() }, after))
+        }
+        _ => None,
+    }
 }
 
 /// What a rule ends with, if nothing else comes before.
@@ -59,8 +81,9 @@ pub(crate) fn read_match<'a>(
     rest: &'a [Expression],
     protocol: &mut Option<Protocol>,
 ) -> Option<(Option<Match>, &'a [Expression])> {
-    if let [Expression::Load(Load::Meta(PROTOCOL), REGISTER), Expression::Equal(number), after @ ..] = rest {
-        let checked = Protocol::numbered(*number.first()?)?;
+    if let [Expression::Load(Load::Meta(PROTOCOL), REGISTER), Expression::Equal(number), after @ ..] = rest
+        && let Some(checked) = Protocol::numbered(*number.first()?)
+    {
         *protocol = Some(checked);
         let of_port = matches!(after, [load, next, ..] if port_of(load).is_some() && compared(next).is_some());
         return Some(((!of_port).then_some(Match::Protocol(checked)), after));
@@ -110,9 +133,15 @@ fn plain(from: Load, compare: &Expression) -> Option<Match> {
         Load::Meta(MARK) => Some(Match::Mark { mask: u32::MAX, is, value: number(bytes)? }),
         Load::Asked(ASKED_PORT) => Some(Match::AskedPort(u16::from_be_bytes(bytes.try_into().ok()?))),
         TYPE_OF_DESTINATION => Some(Match::ToHost),
+        Load::Meta(PROTOCOL) => Some(Match::Transport { is, number: *bytes.first()? }),
         Load::Payload { header: Header::Link, .. } => Some(Match::SourceMac(Mac(bytes.try_into().ok()?))),
+        Load::Payload { header: Header::Transport, offset, .. } if is => {
+            Some(Match::Bytes { layer: Layer::Transport, offset, bytes: bytes.to_vec() })
+        }
         Load::Payload { offset, length, .. } => {
-            address(offset, length, u8::try_from(length).ok()?.checked_mul(8)?, bytes, is)
+            let bits = u8::try_from(length).ok()?.checked_mul(8)?;
+            let bytes_there = || Match::Bytes { layer: Layer::Network, offset, bytes: bytes.to_vec() };
+            address(offset, length, bits, bytes, is).or_else(|| is.then(bytes_there))
         }
         _ => None,
     }

@@ -42,7 +42,7 @@ pub use frame::{Chain, Family, Frame, Gate, Hook, HookKind, HookPoint, OwnChain}
 pub use looked::Looked;
 pub use nftables::{Claim, GuardedLink, Joined, Joint, Localnet, Nftables};
 pub use own::Rules;
-pub use rule::{Match, Protocol, Rule, Side, Verdict, Way};
+pub use rule::{Layer, Match, Protocol, Rule, Side, Verdict, Way};
 pub use set::{By, Index, Key, Set};
 pub use userdata::LONGEST_COMMENT;
 pub use whose::Whose;

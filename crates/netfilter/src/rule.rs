@@ -53,6 +53,27 @@ pub enum Match {
     /// It is of this transport protocol.
     #[doc(alias = "l4proto")]
     Protocol(Protocol),
+    /// It is of the transport protocol of this number, of which this crate knows no more, or of any other than this number.
+    /// A packet whose headers cannot be followed to the transport protocol matches neither.
+    #[doc(alias = "l4proto")]
+    Transport {
+        /// It is this one; false: any other.
+        is: bool,
+        /// Its number in the header of IP. If it is one of a [`Protocol`], only `is: false` can be said.
+        number: u8,
+    },
+    /// It is an ARP packet. In a table of family bridge only.
+    Arp,
+    /// It has these bytes there.
+    Bytes {
+        /// From where the offset is counted.
+        layer: Layer,
+        /// Of the first one, in bytes. Where addresses and ports are, they have matches of their own; but an ARP packet
+        /// ([`Match::Arp`], which has to be said before) has none.
+        offset: u32,
+        /// 1 to 16 of them.
+        bytes: Vec<u8>,
+    },
     /// It is of this protocol, and has this port or any other.
     Port {
         /// The protocol.
@@ -96,6 +117,15 @@ pub enum Match {
         /// The name of the set.
         set: String,
     },
+}
+
+/// A header of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Layer {
+    /// That of IP, or of ARP.
+    Network,
+    /// That of the transport protocol. A fragment behind the first has none.
+    Transport,
 }
 
 /// One of the interfaces that a packet passes.
@@ -256,6 +286,13 @@ impl fmt::Display for Match {
             Match::DestinationIn(network) => write!(f, "{} daddr {}", family(&network.ip()), Network(network)),
             Match::DestinationNotIn(network) => write!(f, "{} daddr != {}", family(&network.ip()), Network(network)),
             Match::Protocol(protocol) => write!(f, "meta l4proto {protocol}"),
+            Match::Transport { is, number } => write!(f, "meta l4proto {}{number}", unless(*is)),
+            Match::Arp => f.write_str("meta protocol arp"),
+            Match::Bytes { layer, offset, bytes } => {
+                let base = if *layer == Layer::Network { "nh" } else { "th" };
+                write!(f, "@{base},{},{} 0x", offset * 8, bytes.len() * 8)?;
+                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
             Match::Port { protocol, side, is, port } => {
                 write!(f, "{protocol} {} {}{port}", port_of(*side), unless(*is))
             }

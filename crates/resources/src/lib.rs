@@ -16,6 +16,7 @@
 //! | [`routed`] | the gateway's addresses and the way back on a link of the host's own | the link |
 //! | [`forwarding`] | the host passes packets on | all |
 //! | [`spoof`] | a bridge port that takes frames of the container's MAC only | its attachment |
+//! | [`ip_spoof`] | a host's end that takes packets of the container's addresses only | its attachment |
 //! | [`sysctls`] | settings below `net/` of the container's namespace | lent, where it is asked for |
 //! | [`link_settings`] | MAC, MTU, flags and queue of the container's interface | lent |
 //! | [`masquerade`] | what leaves the network leaves under the host's address | its attachment |
@@ -32,6 +33,8 @@ pub mod bring_up;
 pub mod firewall;
 pub mod forwarding;
 pub mod gateway;
+mod guard;
+pub mod ip_spoof;
 mod iptables;
 pub mod ipvlan;
 pub mod layer3;
@@ -64,7 +67,7 @@ pub use backend::Backend;
 pub use cnikit_netlink::{IpvlanMode, Mac, MacvlanMode, Route, UpperKind};
 
 /// Every kind, each of one file.
-pub const ALL: [cnikit_plan::Kind; 19] = [
+pub const ALL: [cnikit_plan::Kind; 21] = [
     veth::KIND,
     macvlan::KIND,
     ipvlan::KIND,
@@ -79,6 +82,8 @@ pub const ALL: [cnikit_plan::Kind; 19] = [
     routed::KIND,
     forwarding::KIND,
     spoof::KIND,
+    ip_spoof::OF_PORTS,
+    ip_spoof::OF_ROUTED,
     sysctls::KIND,
     link_settings::KIND,
     masquerade::KIND,

@@ -30,6 +30,8 @@ pub struct Veth {
     pub queues: Option<u32>,
     /// What the host's end is part of.
     pub host: HostEnd,
+    /// The host's end is left down, so that the container cannot send, until [`crate::ip_spoof`] brings it up.
+    pub shut: bool,
 }
 
 /// What the host's end of a veth is part of.
@@ -129,7 +131,7 @@ impl Veth {
             }
             HostEnd::Routed => (None, None, alias::of(tag)),
         };
-        Change { alias: Some(alias), up: Some(true), hairpin, isolated, ..Change::default() }
+        Change { alias: Some(alias), up: (!self.shut).then_some(true), hairpin, isolated, ..Change::default() }
     }
 
     fn verify_host(&self, scene: &Scene, host: &Link, drifts: &mut Drifts) -> Result<()> {
@@ -169,6 +171,7 @@ impl fmt::Display for Veth {
         self.mac.iter().try_for_each(|mac| write!(f, ", mac {mac}"))?;
         self.mtu.iter().try_for_each(|mtu| write!(f, ", mtu {mtu}"))?;
         self.queues.iter().filter(|count| **count != 1).try_for_each(|count| write!(f, ", {count} queues"))?;
+        f.write_str(if self.shut { ", shut until it is guarded" } else { "" })?;
         match &self.host {
             HostEnd::Routed => f.write_str(", the other end routed on the host"),
             HostEnd::Port { bridge, hairpin, isolated } => {

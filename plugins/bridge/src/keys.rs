@@ -54,6 +54,9 @@ pub struct Keys {
     pub preserve_default_vlan: bool,
     /// What the container sends under another MAC than its own is dropped. Default: false.
     pub macspoofchk: bool,
+    /// What the container sends under another IP address than its own is dropped, and what could make others believe that it
+    /// has one. Needs an `ipam`. Default: false.
+    pub ipspoofchk: bool,
 }
 
 impl Default for Keys {
@@ -80,6 +83,7 @@ impl Default for Keys {
             vlan_trunk: None,
             preserve_default_vlan: false,
             macspoofchk: false,
+            ipspoofchk: false,
         }
     }
 }
@@ -95,6 +99,7 @@ impl TryFrom<Keys> for Bridge {
         if keys.hairpin_mode && keys.promisc_mode {
             return Err("cannot set hairpin mode and promiscuous mode at the same time: drop one of them".into());
         }
+        keys.ipam.usable_for_spoof_check(keys.ipspoofchk)?;
         Ok(Bridge(keys))
     }
 }

@@ -17,6 +17,7 @@ use cnikit::plan::{Kind, Plan};
 use cnikit::resources::bring_up::BringUp;
 use cnikit::resources::forwarding::Forwarding;
 use cnikit::resources::gateway::Gateway;
+use cnikit::resources::ip_spoof::{self, IpSpoofCheck};
 use cnikit::resources::layer3;
 use cnikit::resources::masquerade::{self, Masquerade};
 use cnikit::resources::port::ForwardingPort;
@@ -35,7 +36,7 @@ pub struct Bridge(Keys);
 
 impl InterfacePlugin for Bridge {
     const LINK: Kind = veth::KIND;
-    const KINDS: &'static [Kind] = &[spoof::KIND, masquerade::KIND];
+    const KINDS: &'static [Kind] = &[spoof::KIND, ip_spoof::OF_PORTS, masquerade::KIND];
     const SOURCES: Sources = &[("mac", &[Said::Runtime("mac"), Said::ArgsCni("mac"), Said::CniArg("MAC")])];
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["MAC"]);
 
@@ -46,7 +47,7 @@ impl InterfacePlugin for Bridge {
         let layer2 = keys.ipam.name.is_empty() && !keys.disable_container_interface;
         Plan::of(self.bridge())
             .and_each(keys.macspoofchk.then_some(SpoofCheck { mac: keys.mac }))
-            .and(Veth { ifname: ifname.clone(), mac: keys.mac, mtu: keys.mtu.0, queues: keys.queues.0, host })
+            .and(Veth { ifname: ifname.clone(), mac: keys.mac, mtu: keys.mtu.0, queues: keys.queues.0, host, shut: keys.ipspoofchk })
             .and_each(keys.vlans().map(|vlans| PortVlans { ifname: ifname.clone(), bridge: bridge.clone(), vlans }))
             .and_each(keys.vlan_gateway())
             .and_each(layer2.then(|| BringUp { ifname: ifname.clone(), slaac: keys.slaac }))
@@ -62,6 +63,10 @@ impl InterfacePlugin for Bridge {
     fn complete(&self, addresses: &mut Addresses) -> Result<()> {
         let Bridge(keys) = self;
         keys.dns.replace(&mut addresses.dns);
+        if keys.ipspoofchk && addresses.ips.is_empty() {
+            let text = "ipspoofchk binds the container to its addresses, and the IPAM plugin gave none";
+            return Err(Error::config(text).remedy("drop `ipspoofchk`, or have the IPAM plugin give addresses"));
+        }
         if keys.has_gateway() {
             for ip in addresses.ips.iter_mut().filter(|ip| ip.gateway.is_none()) {
                 ip.gateway = Some(first(ip.address)?);
@@ -104,7 +109,14 @@ impl InterfacePlugin for Bridge {
             force: keys.force_address,
             containers: containers.clone(),
         };
+        let check = || IpSpoofCheck {
+            ifname: ifname.clone(),
+            mac: keys.mac,
+            addresses: containers.clone(),
+            is_port: true,
+        };
         Plan::default()
+            .and_each(keys.ipspoofchk.then(check))
             .and_each((!gateway.addresses.is_empty()).then_some(gateway))
             .and_each((forwarding.ipv4 || forwarding.ipv6).then_some(forwarding))
             .and_each(keys.ip_masq.then(|| Masquerade::of(networks.clone(), keys.ip_masq_backend.0)))
@@ -121,6 +133,9 @@ impl InterfacePlugin for Bridge {
     fn status(&self) -> Result<()> {
         if self.0.macspoofchk {
             spoof::available()?;
+        }
+        if self.0.ipspoofchk {
+            ip_spoof::available(true)?;
         }
         if self.0.ip_masq { masquerade::available(self.0.ip_masq_backend.0) } else { Ok(()) }
     }

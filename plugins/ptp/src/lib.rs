@@ -10,6 +10,7 @@ use cnikit::keys::{DnsOverride, IpamType, MasqueradeBackend, Mtu, Queues};
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::Route;
 use cnikit::resources::forwarding::Forwarding;
+use cnikit::resources::ip_spoof::{self, IpSpoofCheck};
 use cnikit::resources::layer3::{self, Detection, Layer3, SCOPE_LINK};
 use cnikit::resources::masquerade::{self, Masquerade};
 use cnikit::resources::routed::Routed;
@@ -36,6 +37,8 @@ pub struct Keys {
     pub mtu: Mtu,
     /// Of each end, each way; 0 is the kernel's choice. Default: 1.
     pub queues: Queues,
+    /// Packets that the container sends under another address than its own are dropped. Default: false.
+    pub ipspoofchk: bool,
     /// Replaces the IPAM plugin's DNS as a whole. Default: nothing is replaced.
     pub dns: DnsOverride,
     /// Who gives addresses: required.
@@ -49,17 +52,18 @@ impl TryFrom<Keys> for Ptp {
         if keys.ipam.name.is_empty() {
             return Err("no plugin name provided: ptp routes addresses, so `ipam.type` must name who gives them".into());
         }
+        keys.ipam.usable_for_spoof_check(keys.ipspoofchk)?;
         Ok(Ptp(keys))
     }
 }
 
 impl InterfacePlugin for Ptp {
     const LINK: Kind = veth::KIND;
-    const KINDS: &'static [Kind] = &[masquerade::KIND];
+    const KINDS: &'static [Kind] = &[ip_spoof::OF_ROUTED, masquerade::KIND];
 
     fn link(&self, at: &Attachment) -> Plan {
-        let (ifname, Keys { mtu, queues, .. }) = (at.tag.ifname.clone(), &self.0);
-        Plan::of(Veth { ifname, mac: None, mtu: mtu.0, queues: queues.0, host: HostEnd::Routed })
+        let (ifname, Keys { mtu, queues, ipspoofchk, .. }) = (at.tag.ifname.clone(), &self.0);
+        Plan::of(Veth { ifname, mac: None, mtu: mtu.0, queues: queues.0, host: HostEnd::Routed, shut: *ipspoofchk })
     }
 
     fn complete(&self, addresses: &mut Addresses) -> Result<()> {
@@ -93,8 +97,12 @@ impl InterfacePlugin for Ptp {
                 gateways.push(gateway);
             }
         }
-        Plan::of(Forwarding::of(&networks))
-            .and(Routed { ifname: ifname.clone(), gateways, addresses: networks.iter().map(IpNetwork::ip).collect() })
+        let addresses: Vec<IpAddr> = networks.iter().map(IpNetwork::ip).collect();
+        let check = IpSpoofCheck { ifname: ifname.clone(), mac: None, addresses: addresses.clone(), is_port: false };
+        Plan::default()
+            .and_each(self.0.ipspoofchk.then_some(check))
+            .and(Forwarding::of(&networks))
+            .and(Routed { ifname: ifname.clone(), gateways, addresses })
             .and_each(self.0.ip_masq.then(|| Masquerade::of(networks.clone(), self.0.ip_masq_backend.0)))
             .and(Layer3 {
                 ifname,
@@ -108,6 +116,9 @@ impl InterfacePlugin for Ptp {
     }
 
     fn status(&self) -> Result<()> {
+        if self.0.ipspoofchk {
+            ip_spoof::available(false)?;
+        }
         if self.0.ip_masq { masquerade::available(self.0.ip_masq_backend.0) } else { Ok(()) }
     }
 }
