@@ -304,6 +304,10 @@ pub const SPOOF: [Thing; 2] = [
     on_host(&[], "ip link set cni0 type bridge no_linklocal_learn 0", "no_linklocal_learn of cni0: wanted 1, found 0"),
 ];
 
+/// The IP spoof check of a bridge's port.
+pub const IP_SPOOF: [Thing; 1] =
+    [on_host(&[], "nft delete table bridge cni_ipspoofchk", "table bridge cni_ipspoofchk is missing")];
+
 /// A bridge of layer 2: whose container's end has nothing but to be up.
 pub const LAYER2: [Thing; 4] = [
     on_host(&[], "ip link set cni0 down", "bridge cni0: wanted up, found down"),

@@ -447,6 +447,7 @@ const KEYS: &[(&[&str], &str, Type)] = &[
     (&["bridge"], "/vlanTrunk", List),
     (&["bridge"], "/preserveDefaultVlan", Bool),
     (&["bridge"], "/macspoofchk", Bool),
+    (&["bridge", "ptp"], "/ipspoofchk", Bool),
     (&["bridge"], "/runtimeConfig/mac", Text),
     (&["bridge"], "/args/cni/mac", Text),
     (TUNING, "/sysctl", Object),

@@ -5,8 +5,8 @@ use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
 use cnikit_tests::harmed::{firewall, publishing, tuned};
 use cnikit_tests::tampering::{
-    BRIDGE, COMMON, FIREWALL, FIREWALL_NFTABLES, IN_THE_RING, IPTABLES, LAYER2, NFTABLES, ON_A_MASTER, PORTS, PTP,
-    SPOOF, TUNING, Thing,
+    BRIDGE, COMMON, FIREWALL, FIREWALL_NFTABLES, IN_THE_RING, IP_SPOOF, IPTABLES, LAYER2, NFTABLES, ON_A_MASTER, PORTS,
+    PTP, SPOOF, TUNING, Thing,
 };
 use cnikit_tests::{bin, dual_stack, flannel, interface_subjects, subject, written_down};
 use serde_json::json;
@@ -166,9 +166,10 @@ fn tampered() -> Vec<(Subject, Vec<Tampering>)> {
     let promiscuous =
         Tampering { line: "ip link set cni0 promisc off", inside: false, names: "wanted promiscuous, found not" };
     let down = Tampering { line: "ip link set lo down", inside: true, names: "loopback interface is down" };
-    let spoof = mtu(bridge()).with("macspoofchk", json!(true)).with("promiscMode", json!(true));
+    let spoof =
+        mtu(bridge()).with("macspoofchk", json!(true)).with("ipspoofchk", json!(true)).with("promiscMode", json!(true));
     vec![
-        (spoof, [by(&[&COMMON, &BRIDGE, &NFTABLES, &SPOOF]), vec![promiscuous]].concat()),
+        (spoof, [by(&[&COMMON, &BRIDGE, &NFTABLES, &SPOOF, &IP_SPOOF]), vec![promiscuous]].concat()),
         (mtu(ptp()), by(&[&COMMON, &PTP, &NFTABLES])),
         (layer2(), by(&[&LAYER2])),
         (loopback(), vec![down]),

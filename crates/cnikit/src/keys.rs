@@ -167,9 +167,11 @@ impl IpamType {
         match self.name.as_str() {
             _ if !ipspoofchk => Ok(()),
             "" => Err("ipspoofchk needs the container's addresses: give the network an `ipam`, or drop the key".into()),
-            "dhcp" => Err("ipspoofchk cannot be used with dhcp, which asks for addresses over a link that stays shut until \
+            "dhcp" => {
+                Err("ipspoofchk cannot be used with dhcp, which asks for addresses over a link that stays shut until \
                            they are known: use another IPAM plugin, or drop the key"
-                .into()),
+                    .into())
+            }
             _ => Ok(()),
         }
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use arbitrary::{Result, Unstructured};
 
 use cnikit_netfilter::{
-    Family, Field, Found, Frame, KeyType, Mac, Layer, Match, Protocol, Rule, Set, Side, Verdict, Way, wire,
+    Family, Field, Found, Frame, KeyType, Layer, Mac, Match, Protocol, Rule, Set, Side, Verdict, Way, wire,
 };
 use ipnetwork::IpNetwork;
 

@@ -43,11 +43,11 @@ fn read_arp(rest: &[Expression], of_arp: bool) -> Option<(Match, &[Expression])>
         [Expression::Load(Load::Meta(ETHER_TYPE), REGISTER), Expression::Equal(kind), after @ ..] if *kind == ARP => {
             Some((Match::Arp, after))
         }
-        [Expression::Load(Load::Payload { header: Header::Network, offset, .. }, REGISTER), Expression::Equal(bytes), after @ ..]
-            if of_arp =>
-        {
-            Some((Match::Bytes { layer: Layer::Network, offset: *offset, bytes: bytes.clone() }, after))
-        }
+        [
+            Expression::Load(Load::Payload { header: Header::Network, offset, .. }, REGISTER),
+            Expression::Equal(bytes),
+            after @ ..,
+        ] if of_arp => Some((Match::Bytes { layer: Layer::Network, offset: *offset, bytes: bytes.clone() }, after)),
         _ => None,
     }
 }

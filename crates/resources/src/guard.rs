@@ -3,7 +3,8 @@
 //! They are put in place before the container can send, and a port is shut before they go.
 
 use cnikit_netfilter::{
-    Chain, Claim, Family, Frame, Hook, HookKind, HookPoint, LONGEST_COMMENT, Mac, Nftables, OwnChain, Rule, Rules, Whose,
+    Chain, Claim, Family, Frame, Hook, HookKind, HookPoint, LONGEST_COMMENT, Mac, Nftables, OwnChain, Rule, Rules,
+    Whose,
 };
 use cnikit_netlink::{Batch, Change, Link, Netlink};
 use cnikit_plan::{Drifts, Remains, Scene, Stale};
@@ -52,12 +53,7 @@ struct Guard {
 
 impl Sort {
     /// Has the port guarded; what is so already stays. `content` are the rules, in chains of these names.
-    pub(crate) fn put(
-        &self,
-        tag: &Tag,
-        content: &dyn Fn(&[String]) -> Content,
-        journal: &mut Journal,
-    ) -> Result<()> {
+    pub(crate) fn put(&self, tag: &Tag, content: &dyn Fn(&[String]) -> Content, journal: &mut Journal) -> Result<()> {
         let nftables = Nftables::here()?;
         let guard = self.guard(&nftables, tag, content, &[Claim::Free, Claim::This])?;
         let what = format!("{} of {tag}", self.what);
@@ -66,12 +62,7 @@ impl Sort {
     }
 
     /// Reports what is missing or different.
-    pub(crate) fn verify(
-        &self,
-        tag: &Tag,
-        content: &dyn Fn(&[String]) -> Content,
-        drifts: &mut Drifts,
-    ) -> Result<()> {
+    pub(crate) fn verify(&self, tag: &Tag, content: &dyn Fn(&[String]) -> Content, drifts: &mut Drifts) -> Result<()> {
         let nftables = Nftables::here()?;
         let claimed = |claim| self.guard(&nftables, tag, content, &[claim]);
         let guard = claimed(Claim::This).or_else(|_| claimed(Claim::Free))?;
@@ -106,7 +97,10 @@ impl Sort {
         let host = stale.host()?;
         let (marks, mut batch) = (Marks::of(stale), Batch::new());
         let links = host.links_of_kind("veth")?;
-        links.iter().filter(|link| marks.is_stale(link)).for_each(|link| batch.set_link_if_present(link.index, &down()));
+        links
+            .iter()
+            .filter(|link| marks.is_stale(link))
+            .for_each(|link| batch.set_link_if_present(link.index, &down()));
         host.send(batch)?;
         self.log_removed(nftables.sweep(&frame, network, keep)?);
         Ok(())
@@ -142,8 +136,7 @@ impl Sort {
         let Content { mut base, own } = content(&wanted);
         let comment = shortened(self.comment(tag));
         base.iter_mut().flatten().for_each(|rule| rule.comment = Some(comment.clone()));
-        let mut chains: Vec<OwnChain> =
-            self.names(tag).map(|name| OwnChain { name, rules: Vec::new() }).collect();
+        let mut chains: Vec<OwnChain> = self.names(tag).map(|name| OwnChain { name, rules: Vec::new() }).collect();
         for (name, mut rules) in wanted.into_iter().zip(own) {
             rules.iter_mut().for_each(|rule| rule.comment = Some(comment.clone()));
             if let Some(chain) = chains.iter_mut().find(|chain| chain.name == name) {
@@ -253,11 +246,7 @@ impl GuardedPort {
 
     /// Refuses to restore a port whose container has a MAC that nothing vouches for. A port of ours gets its rules all the
     /// same (`put`), for the MAC that it was given: without rules, the container could use any. They stay although RESTORE fails.
-    pub(crate) fn refuse_unknown_mac(
-        &self,
-        scene: &Scene,
-        put: impl FnOnce(&mut Journal) -> Result<()>,
-    ) -> Result<()> {
+    pub(crate) fn refuse_unknown_mac(&self, scene: &Scene, put: impl FnOnce(&mut Journal) -> Result<()>) -> Result<()> {
         let tag = &scene.tag;
         let live = match self.live {
             Some(live) if live != self.mac && !self.recorded => live,

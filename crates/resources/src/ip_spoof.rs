@@ -61,7 +61,13 @@ const PORT: Sort = Sort {
     table: TABLE,
     table_comment: Some(COMMENT),
     base: &[("prerouting", HookPoint::Prerouting, -299), ("postrouting", HookPoint::Postrouting, 0)],
-    names: &[("ipspoofchk-", ""), ("ipspoofchk-", "-dad"), ("ipspoofchk-", "-nd")],
+    names: &[
+        ("ipspoofchk-", ""),
+        ("ipspoofchk-", "-dad"),
+        ("ipspoofchk-", "-nd"),
+        ("ipspoofchk-", "-ext"),
+        ("ipspoofchk-", "-ext2"),
+    ],
     hashed: true,
     lacking: "ipspoofchk needs nf_tables for bridges: load nf_tables and nft_meta_bridge (CONFIG_NF_TABLES_BRIDGE, \
               CONFIG_NFT_BRIDGE_META), or leave the key out",
@@ -86,6 +92,9 @@ const ICMPV6: u8 = 58;
 /// That of none: every packet whose transport protocol the kernel finds has another one.
 const RESERVED: u8 = 255;
 
+/// Those of extension headers of IPv6: hop-by-hop, routing, fragment, authentication, destination, mobility, HIP and shim6.
+const EXTENSIONS: [u8; 8] = [0, 43, 44, 51, 60, 135, 139, 140];
+
 /// Types of ICMP and `ICMPv6` messages.
 const REDIRECT_V4: u8 = 5;
 const ROUTER_SOLICIT: u8 = 133;
@@ -108,8 +117,9 @@ impl IpSpoofCheck {
 
     fn content(&self, chains: &[String], port: &str, mac: Mac) -> Content {
         match chains {
-            [main, detection, neighbours] => {
-                of_port(&self.addresses, mac, port, [main, detection, neighbours].map(String::as_str))
+            [main, detection, neighbours, extended, twice] => {
+                let chains = [main, detection, neighbours, extended, twice].map(String::as_str);
+                of_port(&self.addresses, mac, port, chains)
             }
             [main] => of_routed(&self.addresses, mac, port, main),
             _ => Content { base: Vec::new(), own: Vec::new() },
@@ -223,7 +233,8 @@ fn by_family(addresses: &[IpAddr], mac: Mac) -> (Vec<IpAddr>, Vec<Ipv6Addr>) {
 
 /// The kernel has removed the outermost VLAN tag before it asks for these rules, so they hold for tagged frames too. A frame
 /// with a second tag is neither IPv4 nor IPv6 nor ARP.
-fn of_port(addresses: &[IpAddr], mac: Mac, port: &str, [main, detection, neighbours]: [&str; 3]) -> Content {
+fn of_port(addresses: &[IpAddr], mac: Mac, port: &str, chains: [&str; 5]) -> Content {
+    let [main, detection, neighbours, extended, twice] = chains;
     let (ipv4, ipv6) = by_family(addresses, mac);
     let no_address = IpAddr::from(Ipv6Addr::UNSPECIFIED);
     let mut rules = vec![
@@ -234,9 +245,10 @@ fn of_port(addresses: &[IpAddr], mac: Mac, port: &str, [main, detection, neighbo
     ];
     rules.extend(ipv4.iter().map(|address| rule(vec![Match::Source(*address)], Verdict::Accept)));
     for address in &ipv6 {
-        // Not what hides its transport protocol behind headers in another fragment (RFC 7112).
+        // Not what hides its transport protocol behind headers in another fragment.
         let is_complete = Match::Transport { is: false, number: RESERVED };
-        rules.push(rule(vec![Match::Source((*address).into()), is_complete], Verdict::Accept));
+        let source = Match::Source((*address).into());
+        rules.push(rule(vec![source, is_complete], Verdict::Goto(extended.to_owned())));
     }
     rules.extend(ipv4.iter().flat_map(|address| of_arp(*address, mac)));
     let dhcp = [vec![Match::Source([0, 0, 0, 0].into())], udp(68, 67)].concat();
@@ -246,8 +258,22 @@ fn of_port(addresses: &[IpAddr], mac: Mac, port: &str, [main, detection, neighbo
         .map(|(protocol, kind)| rule(vec![to_port(port), is_protocol(protocol), of_type(kind)], Verdict::Drop));
     Content {
         base: vec![vec![rule(vec![Match::from(port)], Verdict::Jump(main.to_owned()))], redirects.to_vec()],
-        own: vec![rules, of_detection(&ipv6), of_neighbours(&ipv6, mac)],
+        own: vec![rules, of_detection(&ipv6), of_neighbours(&ipv6, mac), of_extended(twice), of_extended_twice()],
     }
+}
+
+/// An IPv6 packet whose source is right may have one extension header. With two, the first fragment could end before the
+/// header of the message (RFC 7113), and nothing could be known of that.
+fn of_extended(twice: &str) -> Vec<Rule> {
+    let mut rules: Vec<Rule> =
+        EXTENSIONS.map(|header| rule(vec![network(6, [header])], Verdict::Jump(twice.to_owned()))).to_vec();
+    rules.push(rule(Vec::new(), Verdict::Accept));
+    rules
+}
+
+/// The byte behind the IPv6 header says what follows the first extension header.
+fn of_extended_twice() -> Vec<Rule> {
+    EXTENSIONS.map(|header| rule(vec![network(40, [header])], Verdict::Drop)).to_vec()
 }
 
 /// ARP for Ethernet and IPv4 (RFC 826) whose sender is the container, and probes for its address (RFC 5227).
@@ -257,10 +283,7 @@ fn of_arp(address: IpAddr, Mac(mac): Mac) -> [Rule; 2] {
     let form = [0, 1, 8, 0, 6, 4];
     let request = [0, 1, 8, 0, 6, 4, 0, 1];
     let probe = vec![Match::Arp, network(0, request), sender([0; 4]), network(24, address.octets())];
-    [
-        rule(vec![Match::Arp, network(0, form), sender(address.octets())], Verdict::Accept),
-        rule(probe, Verdict::Accept),
-    ]
+    [rule(vec![Match::Arp, network(0, form), sender(address.octets())], Verdict::Accept), rule(probe, Verdict::Accept)]
 }
 
 /// An IPv6 header whose payload is this long and an `ICMPv6` message, right behind it, that no router has passed on.
@@ -333,9 +356,9 @@ mod tests {
     #[test]
     fn every_rule_can_be_compiled_and_every_chain_ends() {
         let addresses = ["10.0.0.2", "fd00::2"].map(|one| one.parse().unwrap());
-        let port = of_port(&addresses, OURS, "veth0", ["main", "dad", "nd"]);
+        let port = of_port(&addresses, OURS, "veth0", ["main", "dad", "nd", "ext", "ext2"]);
         let routed = of_routed(&addresses, OURS, "veth0", "main");
-        for (content, family, chains) in [(port, Family::Bridge, 3), (routed, Family::Inet, 1)] {
+        for (content, family, chains) in [(port, Family::Bridge, 5), (routed, Family::Inet, 1)] {
             assert_eq!(content.own.len(), chains);
             for rule in content.base.iter().chain(&content.own).flatten() {
                 rule.judge(family).unwrap();

@@ -12,17 +12,19 @@ use crate::subject::Subject;
 
 /// What is shared and stays after the last DEL: lines that hold one of these, see [`holds`](crate::snapshot::holds), may
 /// come with the first ADD.
-pub const SHARED: [&str; 42] = [
-    "cni0",                      // the bridge and whatever hangs on it
-    "net/ipv4/ip_forward",       // forwarding
-    "forwarding = 1",            // and what the kernel derives from it
-    "conf/all/accept_redirects", //
-    "cni_plugins_masquerade",    // empty chains and their base rules
-    "masq_checks",               //
-    "cni_hostport",              // and those of port mappings
-    "nft: \t",                   //
-    "nft: }",                    //
-    "table bridge nat {",        // and that of the MAC spoof check
+pub const SHARED: [&str; 44] = [
+    "cni0",                          // the bridge and whatever hangs on it
+    "net/ipv4/ip_forward",           // forwarding
+    "forwarding = 1",                // and what the kernel derives from it
+    "conf/all/accept_redirects",     //
+    "cni_plugins_masquerade",        // empty chains and their base rules
+    "masq_checks",                   //
+    "cni_hostport",                  // and those of port mappings
+    "nft: \t",                       //
+    "nft: }",                        //
+    "table bridge nat {",            // and that of the MAC spoof check
+    "table bridge cni_ipspoofchk {", // and those of the IP spoof check
+    "table inet cni_ipspoofchk {",
     "table ip nat {",            // and those of iptables
     "table ip6 nat {",           //
     "*nat",                      //

@@ -47,7 +47,14 @@ impl InterfacePlugin for Bridge {
         let layer2 = keys.ipam.name.is_empty() && !keys.disable_container_interface;
         Plan::of(self.bridge())
             .and_each(keys.macspoofchk.then_some(SpoofCheck { mac: keys.mac }))
-            .and(Veth { ifname: ifname.clone(), mac: keys.mac, mtu: keys.mtu.0, queues: keys.queues.0, host, shut: keys.ipspoofchk })
+            .and(Veth {
+                ifname: ifname.clone(),
+                mac: keys.mac,
+                mtu: keys.mtu.0,
+                queues: keys.queues.0,
+                host,
+                shut: keys.ipspoofchk,
+            })
             .and_each(keys.vlans().map(|vlans| PortVlans { ifname: ifname.clone(), bridge: bridge.clone(), vlans }))
             .and_each(keys.vlan_gateway())
             .and_each(layer2.then(|| BringUp { ifname: ifname.clone(), slaac: keys.slaac }))
@@ -109,12 +116,8 @@ impl InterfacePlugin for Bridge {
             force: keys.force_address,
             containers: containers.clone(),
         };
-        let check = || IpSpoofCheck {
-            ifname: ifname.clone(),
-            mac: keys.mac,
-            addresses: containers.clone(),
-            is_port: true,
-        };
+        let check =
+            || IpSpoofCheck { ifname: ifname.clone(), mac: keys.mac, addresses: containers.clone(), is_port: true };
         Plan::default()
             .and_each(keys.ipspoofchk.then(check))
             .and_each((!gateway.addresses.is_empty()).then_some(gateway))

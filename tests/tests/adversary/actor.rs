@@ -131,7 +131,7 @@ pub(crate) fn icmpv6(from: &str, to: &str, kind: u8, body: &[u8]) -> Vec<u8> {
 }
 
 /// RFC 1071.
-fn checksum(bytes: &[u8]) -> [u8; 2] {
+pub(crate) fn checksum(bytes: &[u8]) -> [u8; 2] {
     let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
     let mut sum: u32 = words.sum();
     while sum > 0xffff {

@@ -6,7 +6,8 @@
 //! | `files` | another user of the node puts FIFOs and symbolic links where root opens files |
 //! | `conditions` | whoever writes a network configuration gives iptables options that are no matches |
 //! | `host_loopback` | a container sends to the host's 127.0.0.0/8 |
-//! | `spoofing` | a container sends under the MAC or the address of another one |
+//! | `spoofing` | a container sends under the MAC of another one |
+//! | `ip_spoofing` | a container sends under the address of another one, or as a router |
 //! | `tenant` | a tenant writes runtimeConfig, `args` and `CNI_ARGS` |
 //! | `calls` | what a call is given, what it may enter, and what programs get from it |
 //! | `names` | names that are more than names, and words that would be rules |
@@ -22,6 +23,7 @@ mod calls;
 mod conditions;
 mod files;
 mod host_loopback;
+mod ip_spoofing;
 mod locks;
 mod names;
 mod programs;

@@ -97,7 +97,18 @@ pub(crate) const ROWS: [Row; 46] = [
         "change the container's MAC, then have RESTORE called with an old result",
         By(&["spoofing::restore::restore_lets_no_mac_in_that_the_container_gave_itself"]),
     ),
-    row(8, &[NetRaw], "ARP and ND spoofing of the gateway", Pending),
+    row(
+        8,
+        &[NetRaw],
+        "ARP and ND spoofing of the gateway",
+        By(&[
+            "ip_spoofing::gateway::arp_cannot_tell_the_victim_that_the_attacker_is_the_gateway",
+            "ip_spoofing::gateway::neighbour_discovery_cannot_either",
+            "ip_spoofing::packets_under_anothers_address_are_dropped_and_those_of_other_protocols",
+            "ip_spoofing::nobody_poses_as_a_router_or_as_a_dhcp_server",
+            "ip_spoofing::routed::the_host_passes_nothing_on_that_has_anothers_address",
+        ]),
+    ),
     cve(
         "CVE-2020-10749",
         row(
