@@ -7,7 +7,7 @@ use cnikit_netfilter::{Family, HookPoint, Layer, Mac, Match, Protocol, Rule, Sid
 use cnikit_netlink::Change;
 use cnikit_netns::sysctl;
 use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
-use cnikit_skel::{Journal, Result};
+use cnikit_skel::{Errors, Journal, Result};
 
 use crate::guard::{Content, GuardedPort, Sort};
 use crate::veth;
@@ -34,21 +34,8 @@ pub struct IpSpoofCheck {
     pub is_port: bool,
 }
 
-/// The kind of checks of bridge ports.
-pub const OF_PORTS: Kind = Kind {
-    name: "IP spoof check of a port",
-    release: |remains: &Remains| PORT.release(remains),
-    sweep: |stale: &Stale| PORT.sweep(stale),
-    outlives_link: true,
-};
-
-/// The kind of checks of routed pairs.
-pub const OF_ROUTED: Kind = Kind {
-    name: "IP spoof check of a routed pair",
-    release: |remains: &Remains| ROUTED.release(remains),
-    sweep: |stale: &Stale| ROUTED.sweep(stale),
-    outlives_link: true,
-};
+/// Rules are found by their owner, whichever sort they are of.
+pub const KIND: Kind = Kind { name: "IP spoof check", release, sweep, outlives_link: true };
 
 const TABLE: &str = "cni_ipspoofchk";
 const COMMENT: &str = "What containers may send under which address";
@@ -102,7 +89,7 @@ const ROUTER_ADVERT: u8 = 134;
 const NEIGHBOUR_SOLICIT: u8 = 135;
 const NEIGHBOUR_ADVERT: u8 = 136;
 const REDIRECT: u8 = 137;
-/// Reports of memberships in groups: of MLDv1, that one ends, and of MLDv2.
+/// Reports of memberships in groups: of `MLDv1`, that one ends, and of `MLDv2`.
 const MEMBERSHIP: [u8; 3] = [131, 132, 143];
 
 /// The beginnings of options of neighbour discovery: type, and length in units of 8 bytes.
@@ -133,7 +120,7 @@ impl IpSpoofCheck {
 
 impl Resource for IpSpoofCheck {
     fn kind(&self) -> Kind {
-        if self.is_port { OF_PORTS } else { OF_ROUTED }
+        KIND
     }
 
     fn judge(&self, _scene: &Scene) -> Result<()> {
@@ -182,6 +169,14 @@ pub fn available(is_port: bool) -> Result<()> {
     check.sort().available(&|chains| check.content(chains, "lo", Mac([2, 0, 0, 0, 0, 0])))
 }
 
+fn release(remains: &Remains) -> Result<()> {
+    [PORT.release(remains), ROUTED.release(remains)].into_iter().collect::<Errors>().finish()
+}
+
+fn sweep(stale: &Stale) -> Result<()> {
+    [PORT.sweep(stale), ROUTED.sweep(stale)].into_iter().collect::<Errors>().finish()
+}
+
 fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
     Rule { matches, verdict, comment: None }
 }
@@ -212,9 +207,14 @@ fn to_port(port: &str) -> Match {
 }
 
 /// The link-local address that the kernel makes from a MAC (RFC 4291, appendix A).
-fn link_local(Mac([a, b, c, d, e, f]): Mac) -> IpAddr {
-    let pair = |high: u8, low: u8| u16::from_be_bytes([high, low]);
-    Ipv6Addr::new(0xfe80, 0, 0, 0, pair(a ^ 2, b), pair(c, 0xff), pair(0xfe, d), pair(e, f)).into()
+fn link_local(Mac(mac): Mac) -> IpAddr {
+    let mut bytes = [0; 16];
+    bytes[..2].copy_from_slice(&[0xfe, 0x80]);
+    bytes[8..11].copy_from_slice(&mac[..3]);
+    bytes[8] ^= 2;
+    bytes[11..13].copy_from_slice(&[0xff, 0xfe]);
+    bytes[13..].copy_from_slice(&mac[3..]);
+    Ipv6Addr::from(bytes).into()
 }
 
 /// The addresses of each family that the container may use.

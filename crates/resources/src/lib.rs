@@ -67,7 +67,7 @@ pub use backend::Backend;
 pub use cnikit_netlink::{IpvlanMode, Mac, MacvlanMode, Route, UpperKind};
 
 /// Every kind, each of one file.
-pub const ALL: [cnikit_plan::Kind; 21] = [
+pub const ALL: [cnikit_plan::Kind; 20] = [
     veth::KIND,
     macvlan::KIND,
     ipvlan::KIND,
@@ -82,8 +82,7 @@ pub const ALL: [cnikit_plan::Kind; 21] = [
     routed::KIND,
     forwarding::KIND,
     spoof::KIND,
-    ip_spoof::OF_PORTS,
-    ip_spoof::OF_ROUTED,
+    ip_spoof::KIND,
     sysctls::KIND,
     link_settings::KIND,
     masquerade::KIND,

@@ -36,7 +36,7 @@ pub struct Bridge(Keys);
 
 impl InterfacePlugin for Bridge {
     const LINK: Kind = veth::KIND;
-    const KINDS: &'static [Kind] = &[spoof::KIND, ip_spoof::OF_PORTS, masquerade::KIND];
+    const KINDS: &'static [Kind] = &[spoof::KIND, ip_spoof::KIND, masquerade::KIND];
     const SOURCES: Sources = &[("mac", &[Said::Runtime("mac"), Said::ArgsCni("mac"), Said::CniArg("MAC")])];
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["MAC"]);
 

@@ -59,7 +59,7 @@ impl TryFrom<Keys> for Ptp {
 
 impl InterfacePlugin for Ptp {
     const LINK: Kind = veth::KIND;
-    const KINDS: &'static [Kind] = &[ip_spoof::OF_ROUTED, masquerade::KIND];
+    const KINDS: &'static [Kind] = &[ip_spoof::KIND, masquerade::KIND];
 
     fn link(&self, at: &Attachment) -> Plan {
         let (ifname, Keys { mtu, queues, ipspoofchk, .. }) = (at.tag.ifname.clone(), &self.0);

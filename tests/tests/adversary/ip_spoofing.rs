@@ -32,10 +32,11 @@ struct Of {
 impl Of {
     fn result(result: &Value) -> Of {
         let text = result["interfaces"].as_array().unwrap().last().unwrap()["mac"].as_str().unwrap();
-        let [a, b, c, d, e, f] = mac(text);
+        let mac = mac(text);
         let address = |n: usize| result["ips"][n]["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
-        let link_local = format!("fe80::{:02x}{b:02x}:{c:02x}ff:fe{d:02x}:{e:02x}{f:02x}", a ^ 2);
-        Of { mac: [a, b, c, d, e, f], ipv4: address(0), ipv6: address(1), link_local }
+        let pair = |high: u8, low: u8| format!("{high:02x}{low:02x}");
+        let pairs = [pair(mac[0] ^ 2, mac[1]), pair(mac[2], 0xff), pair(0xfe, mac[3]), pair(mac[4], mac[5])];
+        Of { mac, ipv4: address(0), ipv6: address(1), link_local: format!("fe80::{}", pairs.join(":")) }
     }
 }
 
@@ -87,7 +88,7 @@ impl Scene {
     }
 }
 
-fn names<'a>(frames: &'a [Sent]) -> Vec<&'a str> {
+fn names(frames: &[Sent]) -> Vec<&str> {
     frames.iter().map(|one| one.what).collect()
 }
 
