@@ -68,8 +68,31 @@ pub(crate) const ROWS: [Row; 46] = [
         "hold a shared lock on the host's network namespace file",
         By(&["locks::whatever_another_user_locks_delays_no_call", "locks::no_other_user_can_open_a_lock_file"]),
     ),
-    cve("CVE-2020-8558", row(2, &[NetAdmin], "reach the host's 127.0.0.1 after a port is published", Pending)),
-    cve("CVE-2020-8558", row(3, &[NetRaw], "the same with one raw frame", Pending)),
+    cve(
+        "CVE-2020-8558",
+        row(
+            2,
+            &[NetAdmin],
+            "reach the host's 127.0.0.1 after a port is published",
+            By(&[
+                "host_loopback::a_container_does_not_reach_the_hosts_loopback_by_a_published_port",
+                "host_loopback::the_last_port_of_a_link_takes_guard_and_setting_away",
+            ]),
+        ),
+    ),
+    cve(
+        "CVE-2020-8558",
+        row(
+            3,
+            &[NetRaw],
+            "the same with one raw frame",
+            By(&[
+                "host_loopback::a_container_does_not_reach_the_hosts_loopback_by_a_published_port",
+                "host_loopback::a_port_that_the_upstream_plugin_published_keeps_the_setting",
+                "host_loopback::a_container_does_not_reach_the_hosts_loopback_by_ipv6",
+            ]),
+        ),
+    ),
     row(
         4,
         &[NetRaw],
@@ -173,7 +196,12 @@ pub(crate) const ROWS: [Row; 46] = [
         16,
         &[Tenant, Administrator],
         "rules by way of protocol, hostIP, externalSetMarkChain, the admin chain, conditions",
-        By(&["names::no_word_of_a_configuration_becomes_a_rule_of_its_own"]),
+        By(&[
+            "names::no_word_of_a_configuration_becomes_a_rule_of_its_own",
+            "conditions::no_condition_names_a_program_that_is_started",
+            "conditions::nothing_that_is_refused_is_a_match",
+            "conditions::every_option_of_every_match_is_taken",
+        ]),
     ),
     row(
         17,
