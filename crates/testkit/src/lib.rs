@@ -47,6 +47,9 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test kit panics: that is how a test fails")]
 #![expect(clippy::missing_panics_doc, reason = "every function here panics with what it found")]
 
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
 pub mod campaign;
 pub mod crash;
 pub mod crowd;
@@ -71,8 +74,54 @@ pub use node::Tally;
 pub use snapshot::Snapshot;
 pub use subject::{Said, Subject};
 
-/// Where `scripts/needs` keeps what it unpacks and does not install.
+/// Where `scripts/needs` keeps what it unpacks and does not install. Programs in it are run: a directory that another user owns or
+/// can write in is refused, as `scripts/needs` refuses it.
 #[expect(clippy::disallowed_methods, reason = "whoever keeps it elsewhere says so in the environment")]
-pub fn cache() -> std::path::PathBuf {
-    std::env::var_os("CNIKIT_CACHE").map_or_else(|| "/var/tmp/cnikit".into(), std::path::PathBuf::from)
+pub fn cache() -> PathBuf {
+    let path = std::env::var_os("CNIKIT_CACHE").map_or_else(|| "/var/tmp/cnikit".into(), PathBuf::from);
+    let why = why_untrusted(&path).unwrap_or_default();
+    assert!(why.is_empty(), "{} is not used: {why}. Set CNIKIT_CACHE to a directory of your own", path.display());
+    path
+}
+
+/// Why programs in a directory must not be run; a directory that is not there has none.
+fn why_untrusted(path: &Path) -> Option<String> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    if !found.is_dir() {
+        return Some("it is not a directory".to_owned());
+    }
+    if found.uid() != nix::unistd::geteuid().as_raw() {
+        return Some(format!("it belongs to user {}", found.uid()));
+    }
+    if found.mode() & 0o022 != 0 {
+        return Some(format!("other users can write there: its mode is {:o}", found.mode() & 0o7777));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, create_dir, set_permissions};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_cache_that_another_user_may_have_filled_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let [cache, link] = ["cache", "link"].map(|name| place.path().join(name));
+        assert_eq!(why_untrusted(&cache), None, "it is not there yet");
+        create_dir(&cache).unwrap();
+        for (mode, trusted) in [(0o700, true), (0o755, true), (0o777, false), (0o770, false), (0o1777, false)] {
+            set_permissions(&cache, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(why_untrusted(&cache).is_none(), trusted, "{mode:o}");
+        }
+        set_permissions(&cache, Permissions::from_mode(0o755)).unwrap();
+        symlink(&cache, &link).unwrap();
+        assert!(why_untrusted(&link).is_some());
+        if nix::unistd::geteuid().is_root() {
+            chown(&cache, Some(65534), None).unwrap();
+            assert_eq!(why_untrusted(&cache).unwrap(), "it belongs to user 65534");
+        }
+    }
 }

@@ -182,3 +182,45 @@ fn no_file_that_a_configuration_names_is_waited_for() {
         assert!(began.elapsed() < SOON, "{line}: {:?} {said}", began.elapsed());
     }
 }
+
+/// What `scripts/needs` uses as its cache, in a mount namespace with a `/var/tmp` of its own where another user was first.
+fn cache_used(host: &Host, theirs: &str, variables: &str) -> String {
+    let needs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/needs");
+    let home = host.dir().display();
+    let inside = host.dir().join("inside");
+    let line = format!(
+        "set -e; mount -t tmpfs -o mode=1777 none /var/tmp; {theirs}
+         cd /; HOME={home} {variables} bash -euc '. {}; need_cache; echo \"cache: $CACHE $CNIKIT_CACHE $(stat -c \"%u %a\" $CACHE)\"'",
+        needs.display()
+    );
+    fs::write(&inside, line).unwrap();
+    let said = host.sh(&format!("env -u CNIKIT_CACHE -u XDG_CACHE_HOME unshare --mount bash {}", inside.display()));
+    said.lines().find_map(|line| line.strip_prefix("cache: ")).unwrap_or(&said).to_owned()
+}
+
+#[test]
+fn a_cache_that_another_user_may_have_filled_is_not_used_by_scripts() {
+    let host = Host::new();
+    let made_by_them = |line: &str| as_another_user(line);
+    let own = format!("{0}/.cache/cnikit {0}/.cache/cnikit 0 700", host.dir().display());
+    let usual = "/var/tmp/cnikit /var/tmp/cnikit 0";
+    assert_eq!(cache_used(&host, "true", ""), format!("{usual} 700"));
+    assert_eq!(cache_used(&host, "mkdir -m 755 /var/tmp/cnikit", ""), format!("{usual} 755"), "it was made before");
+    for theirs in [
+        &made_by_them("mkdir -m 755 /var/tmp/cnikit"),
+        &made_by_them("mkdir -m 777 /var/tmp/cnikit"),
+        &made_by_them("ln -s /root /var/tmp/cnikit"),
+        &made_by_them("touch /var/tmp/cnikit"),
+        "mkdir -m 777 /var/tmp/cnikit",
+        "mkdir -m 775 /var/tmp/cnikit",
+    ] {
+        assert_eq!(cache_used(&host, theirs, ""), own, "{theirs}");
+    }
+    let named = "CNIKIT_CACHE=/var/tmp/named";
+    assert_eq!(cache_used(&host, "mkdir -m 1777 /var/tmp/named", named), own);
+    assert_eq!(cache_used(&host, "mkdir -m 700 /var/tmp/named", named), "/var/tmp/named /var/tmp/named 0 700");
+    // In a directory of theirs they could exchange it.
+    let below = "CNIKIT_CACHE=/var/tmp/open/cache";
+    let theirs = "mkdir -m 777 /var/tmp/open; mkdir -m 700 /var/tmp/open/cache";
+    assert_eq!(cache_used(&host, theirs, below), own);
+}
