@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use cnikit_testkit::{Host, Said, Subject};
 use cnikit_tests::way::{PROGRAMS, on_path, script};
-use cnikit_tests::{bin, bridge, program, subject, traced};
+use cnikit_tests::{bin, bridge, installed, program, subject, traced};
 use serde_json::{Value, json};
 
 /// One call that is made with `directory` as the working directory.
@@ -516,4 +516,23 @@ fn three_capabilities_are_all_that_plugins_need_with_nftables() {
         subject.check(&host, "c-one", &container, &result).ok();
         subject.del(&host, "c-one", &container, &result);
     }
+}
+
+/// docs/adr/0002-static-pie.md: the code of a plugin is at a random address; see elf(5).
+#[test]
+fn installed_binaries_are_static_and_position_independent() {
+    const ET_DYN: u16 = 3;
+    const PT_INTERP: u32 = 3;
+    let file = fs::read(installed().join("bridge")).unwrap();
+    let number = |at: usize, length: usize| {
+        file[at..at + length].iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte))
+    };
+    assert_eq!((&file[..4], file[4]), (b"\x7fELF".as_slice(), 2), "ELF of 64 bits");
+    assert_eq!(number(16, 2), u64::from(ET_DYN), "it is linked to a fixed address");
+    let (table, size, count) = (number(32, 8), number(54, 2), number(56, 2));
+    for header in 0..count {
+        let at = usize::try_from(table + header * size).unwrap();
+        assert_ne!(number(at, 4), u64::from(PT_INTERP), "it needs a dynamic loader");
+    }
+    assert!(count > 0);
 }
