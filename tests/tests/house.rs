@@ -37,7 +37,7 @@ const ROWS: [(&str, u8); 19] = [
 const DEV: u8 = 8;
 
 /// What may stand at the top.
-const TOP: [&str; 19] = [
+const TOP: [&str; 20] = [
     ".cargo",
     ".ci",
     ".git",
@@ -54,6 +54,7 @@ const TOP: [&str; 19] = [
     "deny.toml",
     "docs",
     "plugins",
+    "rust-toolchain.toml",
     "rustfmt.toml",
     "scripts",
     "tests",

@@ -95,7 +95,8 @@ impl Kept {
 
     /// Whether one could be kept.
     pub(crate) fn probe(&self) -> Result<()> {
-        let what = format_args!("no configuration can be kept in {}", self.path.display());
+        let path = self.path.display();
+        let what = format_args!("no configuration can be kept in {path}");
         Directory::probe_at(&self.path).map_err(|error| Error::from(error).while_doing(what))
     }
 

@@ -12,7 +12,9 @@
 //! | `calls` | what a call is given, what it may enter, and what programs get from it |
 //! | `names` | names that are more than names, and words that would be rules |
 //! | `programs` | what a plugin starts, where it is looked up, and what reaches a terminal |
+//! | `requests` | MACs and addresses that a tenant asks for |
 //! | `size` | large input |
+//! | `traffic` | packets to published ports |
 //!
 //! `rows` is the table of experiments: who tries what, which tests hold it, and which plugins it is about.
 //! `actor` runs commands as each of these parties, sends raw frames and listens.
@@ -27,7 +29,9 @@ mod ip_spoofing;
 mod locks;
 mod names;
 mod programs;
+mod requests;
 mod rows;
 mod size;
 mod spoofing;
 mod tenant;
+mod traffic;

@@ -252,7 +252,12 @@ pub(crate) const ROWS: [Row; 46] = [
     row(25, &[NetAdmin, Namespace], "eth0 renamed, moved, replaced; another attachment's tag as alias", Pending),
     row(26, &[NetAdmin, Namespace], "ESC and non-UTF-8 bytes in names, aliases, alternative names", Pending),
     row(27, &[NetAdmin, Size], "1,200 links, or churn, in the namespace", Pending),
-    row(28, &[Administrator], "DEL is told another container's namespace", Pending),
+    row(
+        28,
+        &[Administrator],
+        "DEL is told another container's namespace",
+        By(&["strangers/del_that_is_given_another_containers_namespace_leaves_that_one_running"]),
+    ),
     cve(
         "CVE-2025-67499",
         row(
@@ -262,8 +267,21 @@ pub(crate) const ROWS: [Row; 46] = [
             By(&["portmap/connections_that_are_not_to_the_host_go_where_they_were_meant_to"]),
         ),
     ),
-    row(30, &[Outside, NetRaw], "a port published on 127.0.0.1 is asked for from outside", Pending),
-    cve("CVE-2019-9946", row(31, &[Tenant], "a host port takes precedence over Kubernetes' services", Pending)),
+    row(
+        30,
+        &[Outside, NetRaw],
+        "a port published on 127.0.0.1 is asked for from outside",
+        By(&["traffic::a_port_published_on_127_0_0_1_is_not_reached_from_outside"]),
+    ),
+    cve(
+        "CVE-2019-9946",
+        row(
+            31,
+            &[Tenant],
+            "a host port takes precedence over Kubernetes' services",
+            By(&["traffic::a_host_port_takes_nothing_from_a_service_of_kubernetes_cve_2019_9946"]),
+        ),
+    ),
     row(
         32,
         &[Tenant],
@@ -273,7 +291,12 @@ pub(crate) const ROWS: [Row; 46] = [
             "portmap/a_port_that_leads_to_another_container_by_the_other_backend_is_refused_or_left_to_it",
         ]),
     ),
-    row(33, &[Tenant], "a requested MAC is a group's, or zero", Pending),
+    row(
+        33,
+        &[Tenant],
+        "a requested MAC is a group's, or zero",
+        By(&["requests::a_requested_mac_is_no_groups_and_not_zero"]),
+    ),
     row(
         34,
         &[Tenant],
@@ -288,7 +311,12 @@ pub(crate) const ROWS: [Row; 46] = [
             "tenant::on_one_master_the_kernel_refuses_a_mac_that_a_macvlan_or_the_master_has",
         ]),
     ),
-    row(35, &[Tenant], "a requested address by host-local is the gateway, broadcast, taken, foreign", Pending),
+    row(
+        35,
+        &[Tenant],
+        "a requested address by host-local is the gateway, broadcast, taken, foreign",
+        By(&["requests::a_requested_address_of_host_local_is_one_of_its_range_that_nobody_has"]),
+    ),
     row(
         36,
         &[Tenant],

@@ -1,0 +1,90 @@
+//! MACs and addresses that a tenant asks for by runtimeConfig, `args` and `CNI_ARGS`.
+
+use cnikit_testkit::{Snapshot, Subject};
+use cnikit_tests::served::served;
+use cnikit_tests::subject;
+use serde_json::{Value, json};
+
+use crate::names::{Scene, refused};
+use crate::rows;
+
+/// A configuration by which this is asked for, and variables likewise: one of each way that there is.
+fn asking(conf: &Value, capability: (&str, Value), variable: &str) -> Vec<(Value, Option<String>)> {
+    let (key, value) = capability;
+    let [mut runtime, mut args] = [conf.clone(), conf.clone()];
+    runtime["runtimeConfig"] = json!({key: value});
+    args["args"] = json!({"cni": {key: value}});
+    vec![(runtime, None), (args, None), (conf.clone(), Some(variable.to_owned()))]
+}
+
+fn assert_refused(scene: &Scene, ways: Vec<(Value, Option<String>)>, what: &str) {
+    for (conf, variable) in ways {
+        let env: Vec<_> = variable.iter().map(|args| ("CNI_ARGS", args.as_str())).collect();
+        refused(&scene.call("ADD", &conf, &env), &format!("{what}: {variable:?} {conf}"));
+    }
+}
+
+#[test]
+fn a_requested_mac_is_no_groups_and_not_zero() {
+    for plugin in rows::plugins(33) {
+        let scene = Scene::of(&served(plugin));
+        let (before, inside) = (Snapshot::of(&scene.host), Snapshot::inside(&scene.container));
+        let mut conf = scene.conf();
+        conf.as_object_mut().unwrap().remove("mac");
+        for mac in [
+            "01:00:5e:00:00:01",
+            "ff:ff:ff:ff:ff:ff",
+            "33:33:00:00:00:01",
+            "01:80:c2:00:00:00",
+            "00:00:00:00:00:00",
+            "02:00:00:00:00",
+            "x",
+        ] {
+            let ways = asking(&conf, ("mac", json!(mac)), &format!("MAC={mac}"));
+            assert_refused(&scene, ways, &format!("{plugin} {mac}"));
+        }
+        Snapshot::of(&scene.host).assert_unchanged_since(&before, &["leases"], plugin);
+        Snapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], plugin);
+    }
+}
+
+/// Each of those who ask host-local, and itself.
+fn with_addresses(plugin: &str) -> Subject {
+    let ipam = json!({"type": "host-local", "ranges": [[{"subnet": "10.77.0.0/24", "rangeEnd": "10.77.0.99"}]]});
+    match plugin {
+        "host-local" => subject("host-local", json!({"ipam": ipam})),
+        _ => served(plugin).with("ipam", ipam),
+    }
+}
+
+#[test]
+fn a_requested_address_of_host_local_is_one_of_its_range_that_nobody_has() {
+    for plugin in rows::plugins(35) {
+        let scene = Scene::of(&with_addresses(plugin));
+        let other = scene.subject.container(&scene.host);
+        if plugin != "ipvlan" {
+            let result = scene.subject.call(&scene.host, "ADD", "c-other", &other.path(), &[]).ok();
+            assert_eq!(result["ips"][0]["address"], "10.77.0.2/24", "{plugin}");
+        }
+        let taken = if plugin == "ipvlan" { "10.77.0.1" } else { "10.77.0.2" };
+        let conf = scene.conf();
+        // The gateway, the network's own, broadcast, taken, behind the range's end, of others, of no family that is here.
+        for address in [
+            "10.77.0.1",
+            "10.77.0.0",
+            "10.77.0.255",
+            taken,
+            "10.77.0.100",
+            "8.8.8.8",
+            "127.0.0.1",
+            "fd00:77::5",
+            "0.0.0.0",
+        ] {
+            let mut ways = asking(&conf, ("ips", json!([address])), &format!("IP={address}"));
+            if plugin != "host-local" {
+                ways.truncate(2); // bridge and macvlan know no IP in CNI_ARGS
+            }
+            assert_refused(&scene, ways, &format!("{plugin} {address}"));
+        }
+    }
+}
