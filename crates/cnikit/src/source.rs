@@ -61,7 +61,10 @@ impl Found {
 
     /// What an IPAM plugin gives; nothing without one.
     pub(crate) fn addresses(&self, journal: &mut Journal) -> Result<Addresses> {
-        self.0.as_ref().map_or(Ok(Addresses::default()), |ipam| ipam.add(journal).map(Addresses::from))
+        let Some(ipam) = &self.0 else { return Ok(Addresses::default()) };
+        let answer = ipam.add(journal)?;
+        answer.check_size().map_err(|error| Error::from(error.under("result of the IPAM plugin")))?;
+        Ok(Addresses::from(answer))
     }
 
     /// What the plugin would do and give, if it lives in this program: no other is asked for what it may not know.

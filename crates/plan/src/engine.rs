@@ -1,6 +1,7 @@
 //! Carries plans out, and walks kinds. It knows no kind.
 
 use cnikit_skel::{Error, Errors, Journal, Result, code, log};
+use cnikit_types::limit;
 
 use crate::list::Plan;
 use crate::resource::{Drifts, Kind, Made, Resource};
@@ -34,7 +35,7 @@ pub fn verify(plans: &[&Plan], scene: &Scene) -> Result<()> {
         }
     }
     if !drifts.texts().is_empty() {
-        let drifted = Error::new(code::DRIFT, drifts.texts().join("; "));
+        let drifted = Error::new(code::DRIFT, limit::first(drifts.texts(), "; "));
         errors.note(Err(drifted.remedy("something changed it after ADD: DEL and ADD make it anew")));
     }
     errors.finish()

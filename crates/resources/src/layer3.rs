@@ -9,7 +9,7 @@ use cnikit_netns::{Inside, sysctl};
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
 use cnikit_process::Deadline;
 use cnikit_skel::{Error, Journal, Result, log};
-use cnikit_types::Ip;
+use cnikit_types::{Ip, limit};
 use ipnetwork::IpNetwork;
 
 use crate::{quiet, taken_up, veth};
@@ -192,7 +192,7 @@ impl Layer3 {
         for wanted in &self.addresses {
             let there = found.iter().find(|one| one.address == *wanted);
             drifts.unless(there.is_some(), || {
-                format!("address of {}: wanted {wanted}, found [{}]", self.ifname, texts.join(" "))
+                format!("address of {}: wanted {wanted}, found [{}]", self.ifname, limit::first(&texts, " "))
             });
             drifts.unless(there.is_none_or(|one| !(one.dad_failed || one.tentative && passes)), || {
                 format!(
@@ -217,7 +217,7 @@ impl Layer3 {
             let near = ways.get(&wanted.dst).map(Vec::as_slice).unwrap_or_default();
             drifts.unless(near.iter().any(|one| is_satisfied(wanted, one)), || {
                 let near: Vec<String> = near.iter().copied().map(text).collect();
-                format!("route of {}: wanted {}, found [{}]", self.ifname, text(wanted), near.join(", "))
+                format!("route of {}: wanted {}, found [{}]", self.ifname, text(wanted), limit::first(&near, ", "))
             });
         }
     }

@@ -7,7 +7,7 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use cnikit_invoke as invoke;
-use cnikit_types::{CniError, ReadError, Wrong};
+use cnikit_types::{CniError, ReadError, Wrong, limit};
 
 use crate::remedy;
 
@@ -94,7 +94,7 @@ impl Error {
         CniError {
             cni_version: Some(version.to_owned()),
             code: self.code,
-            msg: self.msg.clone(),
+            msg: limit::shortened(self.msg.clone()),
             details: (!details.is_empty()).then(|| details.join("; ")),
         }
     }
@@ -174,7 +174,14 @@ impl Errors {
         let mut errors = self.0.into_iter();
         match errors.next() {
             None => Ok(()),
-            Some(first) => Err(errors.fold(first, |first, next| first.detail(format!("also: {next}")))),
+            Some(first) => {
+                let named = errors.by_ref().take(limit::NAMED);
+                let all = named.fold(first, |first, next| first.detail(format!("also: {next}")));
+                match errors.count() {
+                    0 => Err(all),
+                    more => Err(all.detail(format!("and {more} more errors"))),
+                }
+            }
         }
     }
 }

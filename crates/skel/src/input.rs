@@ -3,11 +3,13 @@
 use std::io::Read;
 use std::path::PathBuf;
 
+use cnikit_types::limit;
+
 use crate::error::{Error, Result, code};
 use crate::node::NodePolicy;
 
 /// More than this on stdin is refused: no configuration is that long, and a plugin must not eat the node's memory.
-pub const STDIN_LIMIT: u64 = 16 << 20;
+pub const STDIN_LIMIT: u64 = limit::STDIN;
 
 /// Environment and stdin as values, so that a delegate in this process and a test are called just as a process is.
 #[derive(Clone, Debug, Default)]

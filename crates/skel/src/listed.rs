@@ -3,7 +3,7 @@
 //! A plugin that does not know the list refuses the call, for it has no `CNI_CONTAINERID`, or answers without a word of what
 //! became of each: then it is asked of one after the other.
 
-use cnikit_types::{NetConf, Value};
+use cnikit_types::{NetConf, Value, limit};
 use serde::Deserialize;
 
 use crate::error::{Error, Result, code};
@@ -53,6 +53,10 @@ pub(crate) fn listed<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugin
     };
     // Read once for all of them; each says by itself why it cannot be read.
     let _ = node::policy(input);
+    let all = conf.to_vec().len().saturating_mul(list.len());
+    let counted = limit::count("entries", list.len(), limit::MEMBERS)
+        .and_then(|()| limit::count("bytes with the configuration of each", all, limit::RESTORED));
+    counted.map_err(|error| Error::from(error.under(LIST)).remedy("ask for some of these attachments at a time"))?;
     let each = |entry: Value| {
         let mut input = Input { stdin: Stdin::default(), ..input.clone() };
         let asked = of_entry(&conf, &entry, &mut input).and_then(|()| judge::<P>(plugin, &mut input, plugins));

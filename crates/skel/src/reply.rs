@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use cnikit_types::{Answer, CniError, Version, printable};
+use cnikit_types::{Answer, CniError, Version, limit, printable};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result, code};
@@ -63,7 +63,8 @@ pub(crate) fn refuse(out: &mut dyn Write, plugin: &str, input: &Input, version: 
 /// The error object, with the call that it is about.
 fn object(plugin: &str, input: &Input, version: &str, error: &Error) -> CniError {
     let (mut object, context) = (error.object(version), context(plugin, input));
-    object.details = Some(object.details.map_or(context.clone(), |details| format!("{context}; {details}")));
+    let details = object.details.map_or(context.clone(), |details| format!("{context}; {details}"));
+    object.details = Some(limit::shortened(details));
     object
 }
 

@@ -322,6 +322,9 @@ fn variables(input: &Input) -> Result<()> {
         .remedy("plugins are called by a container runtime; call this one without CNI_COMMAND to see how to try it"))
 }
 
+/// What can be done about a list that is too long.
+const TOO_MUCH: &str = "the limits are far above what networks in use have: look at what makes this configuration";
+
 /// The configuration, and the keys that it has more than once.
 fn configuration(input: &mut Input) -> Result<(NetConf, Vec<Duplicate>)> {
     let (conf, duplicates) = NetConf::parse_with_duplicates(input.stdin.read()?)
@@ -342,6 +345,10 @@ fn configuration(input: &mut Input) -> Result<(NetConf, Vec<Duplicate>)> {
         refused.remedy("a network's `name` begins with a letter or a digit, and has but those, `_`, `.` and `-`")
     })?;
     log::network(&name);
+    // What is there is taken away, however much else is said.
+    if input.command != "DEL" {
+        conf.check_size().map_err(|error| Error::from(error).remedy(TOO_MUCH))?;
+    }
     Ok((conf, duplicates))
 }
 
@@ -477,7 +484,10 @@ impl Call {
     }
 
     pub(crate) fn prev(&self) -> Result<Option<Answer>> {
-        let read = self.conf.get("prevResult").map(|value| Answer::read(value, self.version));
+        let read = self.conf.get("prevResult").map(|value| {
+            let (version, answer) = Answer::read(value, self.version)?;
+            answer.check_size().map(|()| (version, answer))
+        });
         let read = read
             .transpose()
             .map_err(|error| Error::from(error.under("prevResult")).while_doing("could not parse prevResult"))

@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::{Dns, ReadError, Route, Version, address, compat, member, route};
+use crate::{Dns, ReadError, Route, Version, address, compat, limit, member, route};
 
 /// What ADD made, and `prevResult` of later calls (specification, section 5).
 ///
@@ -83,6 +83,17 @@ impl Answer {
     pub fn read(value: &Value, fallback: Version) -> Result<(Version, Answer), ReadError> {
         let version = version(value, fallback)?;
         Ok((version, compat::up(version, value)?))
+    }
+
+    /// Judges how many interfaces, addresses and routes it has.
+    ///
+    /// # Errors
+    /// The first list that has more than [`limit::RESULT`].
+    pub fn check_size(&self) -> Result<(), ReadError> {
+        let lists = [("interfaces", self.interfaces.len()), ("ips", self.ips.len()), ("routes", self.routes.len())];
+        lists.into_iter().try_for_each(|(key, found)| {
+            limit::count("entries", found, limit::RESULT).map_err(|error| error.under(key))
+        })
     }
 
     /// The result as a document of `version`, which drops what that version cannot say.

@@ -1,5 +1,7 @@
 //! `CNI_ARGS`.
 
+use std::collections::HashSet;
+
 /// The pairs of `CNI_ARGS`, `KEY=VALUE;KEY=VALUE`, in their order; of one key the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "CNI_ARGS")]
@@ -11,13 +13,14 @@ const IGNORE_UNKNOWN: &str = "IgnoreUnknown";
 impl Args {
     /// Reads the text of the variable; an empty one has no pairs. Every piece must hold exactly one `=`.
     pub fn parse(text: &str) -> Result<Args, String> {
-        let mut pairs: Vec<(String, String)> = Vec::new();
-        for piece in text.split(';').filter(|_| !text.is_empty()) {
-            let (key, value) = pair(piece).ok_or_else(|| format!("ARGS: invalid pair {piece:?}"))?;
-            pairs.retain(|(earlier, _)| earlier != key);
-            pairs.push((key.to_owned(), value.to_owned()));
-        }
-        Ok(Args(pairs))
+        let pieces = text.split(';').filter(|_| !text.is_empty());
+        let pairs = pieces.map(|piece| pair(piece).ok_or_else(|| format!("ARGS: invalid pair {piece:?}")));
+        let mut pairs = pairs.collect::<Result<Vec<_>, _>>()?;
+        let mut later = HashSet::new();
+        pairs.reverse();
+        pairs.retain(|(key, _)| later.insert(*key));
+        pairs.reverse();
+        Ok(Args(pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()))
     }
 
     /// The value of `key`, whose letters count as they are.

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::document::Duplicate;
-use crate::{ReadError, document, member, read};
+use crate::{ReadError, document, limit, member, read};
 
 /// A plugin's configuration as it came, of whatever version: all of them spell it the same (specification, section 1).
 ///
@@ -54,6 +54,14 @@ impl NetConf {
     /// What stands at the end of `path`, a key a level. Objects that one key names in several spellings count as merged.
     pub fn at(&self, path: &[&str]) -> Option<&Value> {
         find(&self.0, path)
+    }
+
+    /// Judges the size of each list and object in it.
+    ///
+    /// # Errors
+    /// The first one that has more than [`limit::MEMBERS`] members.
+    pub fn check_size(&self) -> Result<(), ReadError> {
+        limit::check_object(&self.0)
     }
 
     /// The text under `key`, if there is one and it is a text.

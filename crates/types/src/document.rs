@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use crate::member::insert_last;
+use crate::member::gathered;
 
 /// How `serde_json` hands over a number that no machine type holds: as an object with this one key.
 pub(crate) const NUMBER: &str = "$serde_json::private::Number";
@@ -166,6 +166,8 @@ impl<'de> Visitor<'de> for Document<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
+        // Where a key comes again: how many members are before that one, and the members from it on. `object` has all keys.
+        let mut again: Option<(usize, Vec<(String, Value)>)> = None;
         while let Some(key) = members.next_key::<String>()? {
             let path = Path { last: Step::Key(&key), parent: self.path };
             let is_ignored = self.path.is_none() && (self.ignored)(&key);
@@ -174,12 +176,24 @@ impl<'de> Visitor<'de> for Document<'_> {
             if let Some(number) = number(&object, &key, &value) {
                 return Ok(number.into());
             }
-            if duplicates.is_some() && object.contains_key(&key) {
+            if again.is_none() && object.contains_key(&key) {
+                again = Some((object.len(), Vec::new()));
+            }
+            let Some((_, members)) = &mut again else {
+                object.insert(key, value);
+                continue;
+            };
+            if !object.contains_key(&key) {
+                object.insert(key.clone(), Value::Null);
+            } else if duplicates.is_some() {
                 self.list_duplicate(&key);
             }
-            insert_last(&mut object, key, value);
+            members.push((key, value));
         }
-        Ok(object.into())
+        Ok(match again {
+            Some((count, members)) => gathered(object.into_iter().take(count).chain(members)).into(),
+            None => object.into(),
+        })
     }
 }
 

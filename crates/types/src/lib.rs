@@ -20,6 +20,7 @@ mod conf;
 mod dns;
 pub mod document;
 mod error;
+pub mod limit;
 mod member;
 mod names;
 mod printable;

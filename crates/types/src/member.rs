@@ -4,38 +4,70 @@
 //! one name are merged member by member.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use serde_json::{Map, Value};
 
-/// Puts `value` where `key` stands in exactly this spelling, and moves the key to the end.
-pub(crate) fn insert_last(object: &mut Map<String, Value>, key: String, value: Value) {
-    match (object.get(&key), &value) {
-        (Some(_), Value::Null) => return,
-        (Some(Value::Object(_)), Value::Object(_)) => {}
-        _ => {
-            object.shift_remove(&key);
-            object.insert(key, value);
-            return;
-        }
-    }
-    if let (Some(mut earlier), Value::Object(later)) = (object.shift_remove(&key), value) {
-        if let Value::Object(earlier) = &mut earlier {
-            merge(earlier, later);
-        }
-        object.insert(key, earlier);
-    }
+/// All values of one key, in which only what counts is kept: one value, or objects that are merged.
+struct Values {
+    /// Where the last of them is in the document.
+    place: usize,
+    counting: Vec<Value>,
 }
 
-/// Lays the members of `later` over those of `earlier`.
-pub(crate) fn merge(earlier: &mut Map<String, Value>, later: Map<String, Value>) {
-    for (key, value) in later {
-        insert_last(earlier, key, value);
+/// An object of these members. A key that comes again is where it comes last. The time does not grow faster than the number of
+/// members, however often a key comes.
+pub(crate) fn gathered(members: impl IntoIterator<Item = (String, Value)>) -> Map<String, Value> {
+    let mut keys: HashMap<String, Values> = HashMap::new();
+    for (place, (key, value)) in members.into_iter().enumerate() {
+        match keys.entry(key) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Values { place, counting: vec![value] });
+            }
+            Entry::Occupied(_) if value.is_null() => {}
+            Entry::Occupied(mut earlier) => {
+                let earlier = earlier.get_mut();
+                if !(value.is_object() && earlier.counting.last().is_some_and(Value::is_object)) {
+                    earlier.counting.clear();
+                }
+                earlier.counting.push(value);
+                earlier.place = place;
+            }
+        }
     }
+    let mut keys: Vec<(String, Values)> = keys.into_iter().collect();
+    keys.sort_unstable_by_key(|(_, values)| values.place);
+    keys.into_iter().map(|(key, values)| (key, merged(values.counting))).collect()
+}
+
+/// One value as it is, several objects as one.
+fn merged(mut values: Vec<Value>) -> Value {
+    if values.len() == 1 {
+        return values.pop().unwrap_or_default();
+    }
+    let mut members = Vec::new();
+    for value in values {
+        if let Value::Object(object) = value {
+            members.extend(object);
+        }
+    }
+    gathered(members).into()
 }
 
 /// What the spellings of `name` amount to: the last that is not null, or the objects merged.
 pub(crate) fn lookup<'a>(object: &'a Map<String, Value>, name: &str) -> Option<(&'a str, Cow<'a, Value>)> {
-    spellings(object, name).fold(None, |found, (key, value)| Some((key, over(found.map(|(_, value)| value), value))))
+    let mut found = spellings(object, name).rev();
+    let (key, last) = found.next()?;
+    let mut counting = vec![last];
+    if last.is_object() {
+        counting.extend(found.map(|(_, value)| value).take_while(|value| value.is_object()));
+    }
+    if counting.len() == 1 {
+        return Some((key, Cow::Borrowed(last)));
+    }
+    counting.reverse();
+    Some((key, Cow::Owned(merged(counting.into_iter().cloned().collect()))))
 }
 
 /// The members whose key is `name` in some spelling, without nulls, in the order of the document.
@@ -47,18 +79,4 @@ pub(crate) fn spellings<'a>(
         .iter()
         .filter(move |(key, value)| key.eq_ignore_ascii_case(name) && !value.is_null())
         .map(|(key, value)| (key.as_str(), value))
-}
-
-/// `later` laid over `earlier`: merged if both are objects, else `later` alone.
-fn over<'a>(earlier: Option<Cow<'a, Value>>, later: &'a Value) -> Cow<'a, Value> {
-    match (earlier, later) {
-        (Some(earlier), Value::Object(later)) if earlier.is_object() => {
-            let mut whole = earlier.into_owned();
-            if let Value::Object(earlier) = &mut whole {
-                merge(earlier, later.clone());
-            }
-            Cow::Owned(whole)
-        }
-        _ => Cow::Borrowed(later),
-    }
 }

@@ -108,3 +108,23 @@ proptest! {
         prop_assert_eq!(cnikit_types::read::<Value>(&value).unwrap().to_string(), value.to_string());
     }
 }
+
+/// Moving each key to the end by itself took minutes.
+#[test]
+fn keys_that_come_again_by_the_hundred_thousand_are_read_at_once() {
+    let member = |n: usize| format!(r#""k{}":{{"m{}":{n}}}"#, n % 200_000, n / 200_000);
+    let members: Vec<String> = (0..600_000).map(member).collect();
+    let text = format!("{{{}}}", members.join(","));
+    let began = on_processor();
+    let read = document::parse(text.as_bytes()).unwrap();
+    let took = on_processor() - began;
+    assert!(took < 20_000_000_000, "{took} nanoseconds");
+    let object = read.as_object().unwrap();
+    assert_eq!((object.len(), object["k7"].to_string()), (200_000, r#"{"m0":7,"m1":200007,"m2":400007}"#.to_owned()));
+}
+
+/// How long this thread has run, in nanoseconds.
+fn on_processor() -> u64 {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    told.split(' ').next().unwrap().parse().unwrap()
+}

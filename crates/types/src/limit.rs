@@ -1,0 +1,100 @@
+//! How much of anything is served: far more than networks in use have, and little enough that no input keeps a node busy.
+//!
+//! docs/errors.md has the same table. More is refused at once, before anything is made.
+
+use serde_json::{Map, Value};
+
+use crate::ReadError;
+
+/// Bytes of the document on stdin.
+pub const STDIN: u64 = 16 << 20;
+/// Members of any one list or object of that document; port mappings and attachments too.
+pub const MEMBERS: usize = 16_384;
+/// Interfaces, addresses and routes of a result, and addresses that one attachment asks for: so many of each.
+pub const RESULT: usize = 4_096;
+/// Rules that the port mappings of one attachment may need, of one family: a rule for each port, and as many for each
+/// network that its container has addresses of.
+pub const PORT_RULES: usize = 65_536;
+/// Bytes that the attachments of one RESTORE take together, each with the configuration that they share.
+pub const RESTORED: usize = 16 << 20;
+/// Bytes of `msg` and of `details` in an error. What is longer loses its middle.
+pub const ERROR: usize = 16 << 10;
+/// Differences or further errors that one error names; of others it says how many there are.
+pub const NAMED: usize = 100;
+
+/// Judges the size of each list and object in a document.
+///
+/// # Errors
+/// The first one that has more than [`MEMBERS`] members.
+pub fn check(document: &Value) -> Result<(), ReadError> {
+    match document {
+        Value::Array(list) => {
+            count("entries", list.len(), MEMBERS)?;
+            (0..).zip(list).try_for_each(|(index, value)| check(value).map_err(|error| error.at(index)))
+        }
+        Value::Object(object) => check_object(object),
+        _ => Ok(()),
+    }
+}
+
+/// [`check`] of an object.
+pub(crate) fn check_object(object: &Map<String, Value>) -> Result<(), ReadError> {
+    count("members", object.len(), MEMBERS)?;
+    object.iter().try_for_each(|(key, value)| check(value).map_err(|error| error.under(key)))
+}
+
+/// Judges one number: `has 5000 routes, and at most 4096 are served`.
+pub fn count(what: &str, found: usize, most: usize) -> Result<(), ReadError> {
+    if found <= most {
+        return Ok(());
+    }
+    Err(ReadError::value(format!("has {found} {what}, and at most {most} are served")))
+}
+
+/// A text of at most [`ERROR`] bytes: a longer one loses its middle, for an error begins with what failed and ends with why.
+pub fn shortened(text: String) -> String {
+    if text.len() <= ERROR {
+        return text;
+    }
+    let (head, tail) = (text.floor_char_boundary(ERROR / 2), text.ceil_char_boundary(text.len() - ERROR / 4));
+    format!("{} … ({} bytes are left out) … {}", &text[..head], tail - head, &text[tail..])
+}
+
+/// The first [`NAMED`] of these texts, and how many there are beyond them.
+pub fn first(texts: &[String], separator: &str) -> String {
+    let named = texts[..texts.len().min(NAMED)].join(separator);
+    match texts.len() - texts.len().min(NAMED) {
+        0 => named,
+        more => format!("{named}{separator}and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_is_too_long_is_named_by_its_path() {
+        let many = vec![Value::Null; MEMBERS + 1];
+        assert_eq!(check(&serde_json::json!({"a": [{"b": many[1..]}]})), Ok(()));
+        let error = check(&serde_json::json!({"a": [{"b": many}]})).unwrap_err();
+        assert_eq!(error.to_string(), "a[0].b: has 16385 entries, and at most 16384 are served");
+        let object = (0..=MEMBERS).map(|n| (n.to_string(), Value::Null)).collect();
+        assert!(check(&Value::Object(object)).unwrap_err().to_string().starts_with("has 16385 members"));
+    }
+
+    #[test]
+    fn an_error_that_is_too_long_keeps_its_beginning_and_its_end() {
+        let short = shortened(format!("first {} last", "ü".repeat(ERROR)));
+        assert!(short.starts_with("first ü") && short.ends_with("ü last"), "{short}");
+        assert!(short.len() < ERROR && short.contains("bytes are left out"), "{}", short.len());
+        assert_eq!(shortened("short".into()), "short");
+    }
+
+    #[test]
+    fn of_many_texts_the_first_are_named_and_the_others_counted() {
+        let texts = |count: usize| (0..count).map(|n| n.to_string()).collect::<Vec<_>>();
+        assert_eq!(first(&texts(3), "; "), "0; 1; 2");
+        assert!(first(&texts(NAMED + 7), "; ").ends_with("; 99; and 7 more"));
+    }
+}
