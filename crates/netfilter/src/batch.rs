@@ -5,7 +5,17 @@ use cnikit_netlink::{Exchanged, Socket};
 use crate::message::Message;
 use crate::{Error, Result};
 
-/// A transaction of `nf_tables`.
+/// The most messages of one transaction. The kernel finds a rule that goes by walking its chain, past all that go in the same
+/// transaction: 65,535 at once would take two thousand million steps.
+const MOST_MESSAGES: usize = 4_096;
+/// The most bytes of one transaction: memory in the kernel, and here.
+const MOST_BYTES: usize = 2 << 20;
+/// What every socket sends at once, whoever opened it: half of what the kernel gives one by default (`wmem_default`).
+const SURELY_SENT: usize = 96 << 10;
+/// The messages that open and end a transaction, and what the kernel keeps of a send buffer for itself.
+const BRACKETS: usize = 256;
+
+/// Changes of `nf_tables`: one transaction if they are few, else several, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     /// With it, the kernel refuses (`ERESTART`) unless the ruleset still has this number.
@@ -15,52 +25,82 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Has the kernel carry it out: one datagram, one answer.
-    pub(crate) fn send(&self, socket: &mut Socket) -> Result<()> {
-        self.exchange(socket, 0)
+    /// Has the kernel carry it out: of each transaction one datagram and one answer. Where there are several, the guard of each
+    /// is the number that the one before has left.
+    ///
+    /// # Errors
+    /// The first refusal, and how many transactions were carried out before it.
+    pub(crate) fn send(&self, socket: &mut Socket) -> std::result::Result<(), (usize, Error)> {
+        let pieces = self.pieces(|| socket.send_buffer().map_or(SURELY_SENT, |size| size.saturating_sub(BRACKETS)));
+        let mut guard = self.guard;
+        for (done, messages) in pieces.into_iter().enumerate() {
+            exchange(messages, guard, socket, 0).map_err(|error| (done, error))?;
+            guard = guard.map(|generation| generation.wrapping_add(1).max(1));
+        }
+        Ok(())
     }
 
     /// Has the kernel do all of it but the last step: without its end it gives the transaction up, and answers as if.
     pub(crate) fn rehearse(&self, socket: &mut Socket) -> Result<()> {
-        self.exchange(socket, Message::end().encode(0).len())
+        exchange(&self.messages, self.guard, socket, Message::end().encode(0).len())
     }
 
-    /// One datagram, but for so many bytes at its end, and one answer.
-    fn exchange(&self, socket: &mut Socket, left_out: usize) -> Result<()> {
-        let (mut datagram, sequences) = self.encode(|| socket.next_sequence());
-        datagram.truncate(datagram.len() - left_out);
-        let last = sequences.len().saturating_sub(1);
-        let exchanged = socket.exchange(&datagram, &sequences[last..])?;
-        self.judge(&sequences, &exchanged)
+    /// The messages of each transaction. `room` is asked only where it matters.
+    fn pieces(&self, room: impl FnOnce() -> usize) -> Vec<&[Message]> {
+        let bytes: usize = self.messages.iter().map(Message::length).sum();
+        if bytes <= SURELY_SENT && self.messages.len() <= MOST_MESSAGES {
+            return vec![&self.messages];
+        }
+        let room = room().min(MOST_BYTES);
+        let (mut pieces, mut rest, mut size, mut count) = (Vec::new(), &self.messages[..], 0, 0);
+        for message in &self.messages {
+            if count > 0 && (size + message.length() > room || count == MOST_MESSAGES) {
+                let (piece, others) = rest.split_at(count);
+                pieces.push(piece);
+                (rest, size, count) = (others, 0, 0);
+            }
+            (size, count) = (size + message.length(), count + 1);
+        }
+        pieces.push(rest);
+        pieces
     }
+}
 
-    /// The datagram, and the sequence numbers of the opening message and of `messages`.
-    ///
-    /// Only the last change asks for an acknowledgement. Refusals come without being asked for, and kernels before
-    /// 6.10 acknowledge neither the beginning nor the end.
-    fn encode(&self, mut next_sequence: impl FnMut() -> u32) -> (Vec<u8>, Vec<u32>) {
-        let begin = Message::begin(self.guard);
-        let mut messages: Vec<&Message> = std::iter::once(&begin).chain(&self.messages).collect();
-        let last = messages.pop().map(|last| last.clone().acknowledged());
-        messages.extend(&last);
-        let sequences: Vec<_> = messages.iter().map(|_| next_sequence()).collect();
-        let mut datagram = Message::encode_all(messages.into_iter().zip(&sequences));
-        datagram.extend(Message::end().encode(next_sequence()));
-        (datagram, sequences)
-    }
+/// One datagram, without so many bytes at its end, and one answer.
+fn exchange(messages: &[Message], guard: Option<u32>, socket: &mut Socket, left_out: usize) -> Result<()> {
+    let (mut datagram, sequences) = encode(messages, guard, || socket.next_sequence());
+    datagram.truncate(datagram.len() - left_out);
+    let last = sequences.len().saturating_sub(1);
+    let exchanged = socket.exchange(&datagram, &sequences[last..])?;
+    judge(messages, &sequences, &exchanged)
+}
 
-    /// The first refusal, in the words of the message that was refused; those that follow are often its consequences.
-    fn judge(&self, sequences: &[u32], exchanged: &Exchanged) -> Result<()> {
-        let Some((sequence, refusal)) = exchanged.errors.first() else {
-            return Ok(());
-        };
-        let place = sequences.iter().position(|own| own == sequence);
-        let refused = place.and_then(|place| place.checked_sub(1)).and_then(|place| self.messages.get(place));
-        Err(match refused {
-            Some(message) => Error::refused(message.operation, message.object.as_str(), refusal),
-            None => Error::refused("change", "the ruleset", refusal),
-        })
-    }
+/// The datagram, and the sequence numbers of the opening message and of all others.
+///
+/// Only the last change asks for an acknowledgement. Refusals come without being asked for, and kernels before
+/// 6.10 acknowledge neither the beginning nor the end.
+fn encode(all: &[Message], guard: Option<u32>, mut next_sequence: impl FnMut() -> u32) -> (Vec<u8>, Vec<u32>) {
+    let begin = Message::begin(guard);
+    let mut messages: Vec<&Message> = std::iter::once(&begin).chain(all).collect();
+    let last = messages.pop().map(|last| last.clone().acknowledged());
+    messages.extend(&last);
+    let sequences: Vec<_> = messages.iter().map(|_| next_sequence()).collect();
+    let mut datagram = Message::encode_all(messages.into_iter().zip(&sequences));
+    datagram.extend(Message::end().encode(next_sequence()));
+    (datagram, sequences)
+}
+
+/// The first refusal, in the words of the message that was refused; those that follow are often its consequences.
+fn judge(messages: &[Message], sequences: &[u32], exchanged: &Exchanged) -> Result<()> {
+    let Some((sequence, refusal)) = exchanged.errors.first() else {
+        return Ok(());
+    };
+    let place = sequences.iter().position(|own| own == sequence);
+    let refused = place.and_then(|place| place.checked_sub(1)).and_then(|place| messages.get(place));
+    Err(match refused {
+        Some(message) => Error::refused(message.operation, message.object.as_str(), refusal),
+        None => Error::refused("change", "the ruleset", refusal),
+    })
 }
 
 #[cfg(test)]
@@ -93,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_transaction_is_bracketed_and_its_last_change_alone_is_acknowledged() {
-        let (datagram, sequences) = batch(None).encode({
+        let (datagram, sequences) = encode(&batch(None).messages, None, {
             let mut sequence = 40;
             move || {
                 sequence += 1;
@@ -106,8 +146,26 @@ mod tests {
     }
 
     #[test]
+    fn changes_are_one_transaction_until_they_are_too_many_or_too_long() {
+        let messages = |count: u64| -> Vec<Message> {
+            (0..count).map(|handle| Message::delete_rule(&frame(), "c", handle, "accept")).collect()
+        };
+        let pieces = |count, room| -> Vec<usize> {
+            let batch = Batch { guard: None, messages: messages(count) };
+            let pieces = batch.pieces(|| room);
+            assert_eq!(pieces.concat(), batch.messages);
+            pieces.iter().map(|piece| piece.len()).collect()
+        };
+        // Of 48 bytes each.
+        assert_eq!(pieces(0, 1), [0]);
+        assert_eq!(pieces(2_048, 1), [2_048], "what surely fits is not asked for");
+        assert_eq!(pieces(2_049, 96_000), [2_000, 49]);
+        assert_eq!(pieces(9_000, 1 << 30), [4_096, 4_096, 808]);
+    }
+
+    #[test]
     fn a_guard_is_in_the_opening_message() {
-        let (datagram, _) = batch(Some(0x0102_0304)).encode(|| 1);
+        let (datagram, _) = encode(&batch(None).messages, Some(0x0102_0304), || 1);
         // nfgenmsg: no family, version 0, the part of netfilter; then the attribute in network order.
         assert_eq!(datagram[16..28], [0, 0, 0, 10, 8, 0, 1, 0, 1, 2, 3, 4]);
     }
@@ -117,7 +175,7 @@ mod tests {
         let refusal = |errno| Refusal { errno, text: None };
         let errors = vec![(43, refusal(libc::ENOENT)), (42, refusal(libc::EINVAL))];
         let exchanged = Exchanged { errors, ..Exchanged::default() };
-        let error = batch(None).judge(&[41, 42, 43], &exchanged).unwrap_err();
+        let error = judge(&batch(None).messages, &[41, 42, 43], &exchanged).unwrap_err();
         assert_eq!(error.errno, libc::ENOENT);
         assert!(error.to_string().starts_with("delete rule \"`accept` from chain c of table inet t\": "), "{error}");
     }
@@ -126,7 +184,7 @@ mod tests {
     fn a_refusal_of_the_whole_is_told_as_such() {
         let errors = vec![(41, Refusal { errno: libc::EPERM, text: None })];
         let exchanged = Exchanged { errors, ..Exchanged::default() };
-        let error = batch(None).judge(&[41, 42, 43], &exchanged).unwrap_err();
+        let error = judge(&batch(None).messages, &[41, 42, 43], &exchanged).unwrap_err();
         assert!(error.to_string().starts_with("change \"the ruleset\": Operation not permitted"), "{error}");
     }
 }

@@ -88,7 +88,7 @@ pub(crate) const GOTO: i32 = -4;
 pub(crate) const RETURN: i32 = -5;
 
 /// From where payload is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Header {
     /// The start of the frame.
     #[doc(alias = "NFT_PAYLOAD_LL_HEADER")]
@@ -102,7 +102,7 @@ pub(crate) enum Header {
 }
 
 /// What can be loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Load {
     /// What the kernel knows about the packet.
     Meta(u32),
@@ -117,7 +117,7 @@ pub(crate) enum Load {
 }
 
 /// One instruction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Expression {
     /// Loads into a register.
     Load(Load, u32),

@@ -1,10 +1,12 @@
 //! What stands before a change.
 
+use std::collections::HashSet;
+
 use crate::Result;
 use crate::found::Found;
 use crate::frame::Frame;
 use crate::nftables::Nftables;
-use crate::set::Element;
+use crate::set::{Element, Key};
 use crate::whose::Whose;
 
 /// What stands before an owner's rules are replaced: whoever looks at it may still refuse the change.
@@ -15,12 +17,19 @@ pub struct Looked<'a> {
     pub(crate) before: &'a [Found],
     /// The keys of the rules that are to be, as far as some rule may have them already; none as long as many are taken for free.
     pub(crate) taken: &'a [Element],
+    pub(crate) begun: bool,
 }
 
 impl Looked<'_> {
     /// The rules of this owner, for [`Nftables::put_back`].
     pub fn before(&self) -> &[Found] {
         self.before
+    }
+
+    /// Whether an earlier attempt has made a part of the changes, so that what stands is neither what was before nor what is to
+    /// be. Whoever undoes the change goes back to what stood before the first attempt.
+    pub fn begun(&self) -> bool {
+        self.begun
     }
 
     /// The rules of others that have a key in this index that a rule has too that is to be. Only where the set has one are
@@ -30,12 +39,12 @@ impl Looked<'_> {
     /// The frame has no index of this name; the kernel's.
     pub fn rivals(&self, set: &str) -> Result<Vec<Found>> {
         let place = self.frame.index_of(set)?;
-        let taken = || self.taken.iter().filter(|element| element.index == place);
-        if taken().next().is_none() {
+        let taken = self.taken.iter().filter(|element| element.index == place).map(|element| &element.key);
+        let taken: HashSet<&Key> = taken.collect();
+        if taken.is_empty() {
             return Ok(Vec::new());
         }
-        let mut found =
-            self.nftables.rules_with(self.frame, place, |key| taken().any(|element| element.key == *key))?;
+        let mut found = self.nftables.rules_with(self.frame, place, |key| taken.contains(key))?;
         found.retain(|found| !self.whose.is_of(found));
         Ok(found)
     }

@@ -259,9 +259,14 @@ impl Message {
         Self { flags: self.flags | ACK, ..self }
     }
 
+    /// How many bytes it is.
+    pub(crate) fn length(&self) -> usize {
+        HEADERS + self.attributes.as_bytes().len()
+    }
+
     /// The bytes: `nlmsghdr`, `nfgenmsg`, attributes.
     pub(crate) fn encode(&self, sequence: u32) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEADERS + self.attributes.as_bytes().len());
+        let mut bytes = Vec::with_capacity(self.length());
         self.write(sequence, &mut bytes);
         bytes
     }
@@ -275,7 +280,7 @@ impl Message {
 
     fn write(&self, sequence: u32, bytes: &mut Vec<u8>) {
         let attributes = self.attributes.as_bytes();
-        let length = u32::try_from(HEADERS + attributes.len()).unwrap_or(u32::MAX);
+        let length = u32::try_from(self.length()).unwrap_or(u32::MAX);
         bytes.extend(length.to_ne_bytes());
         bytes.extend(self.kind.to_ne_bytes());
         bytes.extend(self.flags.to_ne_bytes());

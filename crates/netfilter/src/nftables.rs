@@ -8,7 +8,7 @@ pub use joint::{Joined, Joint};
 pub use loopback::{GuardedLink, Localnet};
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use cnikit_netlink::{Refusal, Socket};
@@ -37,13 +37,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const TRIES: usize = 20;
 /// Of more keys than this it is left to the kernel to find out whether one is taken.
 const MANY: usize = 16;
-/// The most rules removed in one transaction; what a socket can send at once is limited where we are not root.
-const MOST: usize = 250;
+/// Of more keys than this it is never left to the kernel: those before a refusal may have been added by then.
+const TOO_MANY: usize = 1_000;
+/// The most questions at once: their answers have to fit into what a socket keeps until they are read.
+const QUESTIONS: usize = 250;
 
 /// The packet filter of one network namespace, as `nf_tables` has it.
 ///
 /// Rules are told apart by [`Whose`] they are; a prefix of their comments is the simplest way to say it. All changes of
-/// one call are one transaction; nobody ever sees half of it.
+/// one call are one transaction; nobody ever sees half of it. Only where they are more than the kernel takes at once (some
+/// thousand rules) are they several: each is whole, and [`Looked::begun`] tells whoever undoes them.
 ///
 /// Only the chains of the frame are read, and only rules that are meant are removed. A removal has its price: whoever closes
 /// such a socket next waits 8 to 16 ms, until the kernel has freed the rules; so nothing is sent where nothing differs, and
@@ -96,7 +99,7 @@ impl Nftables {
 
     /// Has the kernel make changes of anybody's, once.
     pub(crate) fn carry_out(&self, batch: &Batch) -> Result<()> {
-        batch.send(&mut self.socket.borrow_mut())
+        batch.send(&mut self.socket.borrow_mut()).map_err(|(_, error)| error)
     }
 
     /// Makes `rules`, and the content of the owner's chains, all the rules there are of this owner, and returns those that
@@ -169,16 +172,21 @@ impl Nftables {
         let state = self.state(frame, &whose, |_| Ok(false))?;
         let mut drifts = state.drifts()?;
         for ((chain, rules), held) in rules.by_chain(frame)?.into_iter().zip(&state.held) {
-            let mut extra: Vec<_> = held.iter().collect();
+            // By what a rule does and says, the places of those that do and say so.
+            let mut found: HashMap<_, VecDeque<usize>> = HashMap::new();
+            for (place, held) in held.iter().enumerate() {
+                found.entry((held.expressions().to_vec(), held.comment())).or_default().push_back(place);
+            }
+            let mut extra: Vec<Option<&Found>> = held.iter().map(Some).collect();
             for rule in rules {
-                let wanted = compile(rule, frame.family)?;
-                match extra.iter().position(|found| found.serves(&wanted, rule.comment.as_deref())) {
-                    Some(place) => drop(extra.remove(place)),
+                let wanted = (compile(rule, frame.family)?, rule.comment.as_deref());
+                match found.get_mut(&wanted).and_then(VecDeque::pop_front) {
+                    Some(place) => extra[place] = None,
                     None => drifts.push(format!("rule `{rule}` is missing from {}", place(frame, chain))),
                 }
             }
             let unwanted = |found| format!("rule `{found}` in {} is not wanted", place(frame, chain));
-            drifts.extend(extra.into_iter().map(unwanted));
+            drifts.extend(extra.into_iter().flatten().map(unwanted));
         }
         if state.looks_up()? && state.sets.iter().all(|there| *there) {
             // What is missing of the rules is named already, and its keys say nothing more.
@@ -216,6 +224,7 @@ impl Nftables {
         if relied_on.is_ok_and(|repair| repair.is_empty()) && self.standing_elements(frame, &elements)?.is_empty() {
             return Ok(Vec::new());
         }
+        let keys: HashSet<&Key> = keys.iter().collect();
         self.rules_with(frame, index, |key| keys.contains(key))
     }
 
@@ -265,7 +274,13 @@ impl Nftables {
     /// As [`Nftables::replace`].
     pub fn rehearse(&self, frame: &Frame, whose: impl Into<Whose>, rules: impl Into<Rules>) -> Result<()> {
         let (whose, rules) = (whose.into(), rules.into());
-        match self.change(frame, &whose, &Wanted::of(frame, &whose, &rules)?, false, |_| Ok::<(), Error>(()))? {
+        match self.change(
+            frame,
+            &whose,
+            &Wanted::of(frame, &whose, &rules)?,
+            Attempt::AGAIN,
+            |_| Ok::<(), Error>(()),
+        )? {
             // Somebody else who makes the frame meanwhile is no hindrance.
             Batch { guard: Some(_), messages } => {
                 Batch { guard: None, messages }.rehearse(&mut self.socket.borrow_mut())
@@ -281,38 +296,58 @@ impl Nftables {
         wanted: &Wanted,
         mut judge: impl FnMut(&Looked<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let mut hoping = true;
-        self.settle(|nftables| {
-            let hoping = std::mem::take(&mut hoping);
-            Ok((nftables.change(frame, whose, wanted, hoping, &mut judge)?, ()))
+        let settled =
+            self.settle(|nftables, attempt| Ok((nftables.change(frame, whose, wanted, attempt, &mut judge)?, ())));
+        settled.map_err(|Failed { error, begun }| {
+            // The rules that were made go by whoever undoes this; keys without rules nobody would remove.
+            if begun {
+                let _ = self.forget_unused(frame, &wanted.keys);
+            }
+            error
         })
     }
 
-    /// What makes it so, unless what is there now is judged to be in its way. `hoping`: many keys of whoever has no rules yet
-    /// are taken for free and not asked for one by one; if any is not, the kernel refuses all of it (`EEXIST`).
+    /// Removes those of the keys that no rule has.
+    fn forget_unused(&self, frame: &Frame, keys: &[Element]) -> Result<()> {
+        let forgotten = self.settle(|nftables, _| {
+            let generation = nftables.generation(frame)?;
+            let rules = nftables.held(frame, |_| true)?;
+            let used: HashSet<Element> = Element::all_of(frame, rules.iter().flatten()).into_iter().collect();
+            let unused: Vec<Element> = keys.iter().filter(|key| !used.contains(key)).cloned().collect();
+            let there = nftables.standing_elements(frame, &unused)?;
+            let messages = there.iter().map(|key| key.deletion(frame)).collect::<Result<Vec<_>>>()?;
+            Ok::<_, Error>((Batch { guard: Some(generation), messages }, ()))
+        });
+        forgotten.map_err(|Failed { error, .. }| error)
+    }
+
+    /// What makes it so, unless what is there now is judged to be in its way. At the first attempt, many keys of whoever has no
+    /// rules yet are taken for free and not asked for one by one; if any is not, the kernel refuses all of it (`EEXIST`).
     fn change<E: From<Error>>(
         &self,
         frame: &Frame,
         whose: &Whose,
         wanted: &Wanted,
-        hoping: bool,
+        attempt: Attempt,
         mut judge: impl FnMut(&Looked<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<Batch, E> {
         let state = self.state(frame, whose, |state| self.is_unregistered(state, whose))?;
         let mut messages = state.repair()?;
         // Only what makes the frame must not meet somebody else who makes it too.
         let mut guard = (!messages.is_empty()).then_some(state.generation);
-        let hoping = hoping && guard.is_none() && wanted.keys.len() > MANY && state.held.iter().all(Vec::is_empty);
+        let many = (MANY + 1..TOO_MANY).contains(&wanted.keys.len());
+        let hoping = attempt.first && guard.is_none() && many && state.held.iter().all(Vec::is_empty);
         let keys = if hoping { Keys::free(wanted) } else { self.keys(&state, whose, wanted, guard.is_some())? };
         let own = state.own.iter().filter(|own| !own.is_anothers(whose));
         let before: Vec<Found> = state.held.iter().flatten().chain(own.flat_map(|own| &own.rules)).cloned().collect();
-        judge(&Looked { nftables: self, frame, whose, before: &before, taken: &keys.taken })?;
+        let begun = attempt.begun;
+        judge(&Looked { nftables: self, frame, whose, before: &before, taken: &keys.taken, begun })?;
         messages.extend(state.own_changes(whose, wanted)?);
         let mut changes = Vec::new();
         for ((chain, held), wanted) in frame.holds.iter().zip(&state.held).zip(&wanted.held) {
             changes.extend(exchange(held, wanted, frame, chain));
         }
-        messages.extend(keys.additions(frame, !changes.is_empty())?);
+        messages.extend(keys.additions(frame)?);
         messages.extend(changes);
         messages.extend(keys.dropped.iter().map(|element| element.deletion(frame)).collect::<Result<Vec<_>>>()?);
         if !keys.dropped.is_empty() || !keys.taken.is_empty() {
@@ -332,17 +367,19 @@ impl Nftables {
         }
         let held = state.held.concat();
         let mut gone = Element::known_by(frame, whose, &held);
-        gone.retain(|element| !wanted.keys.contains(element));
+        let wished: HashSet<&Element> = wanted.keys.iter().collect();
+        gone.retain(|element| !wished.contains(element));
         if anew || !gone.is_empty() {
             let all = self.held(frame, |_| true)?;
-            let is_ours = |found: &&Found| held.iter().any(|held| held.handle == found.handle);
-            let others = Element::all_of(frame, all.iter().flatten().filter(|found| !is_ours(found)));
-            keys.dropped = gone.into_iter().filter(|element| !others.contains(element)).collect();
+            let ours: HashSet<u64> = held.iter().map(Found::handle).collect();
+            let others = Element::all_of(frame, all.iter().flatten().filter(|found| !ours.contains(&found.handle)));
+            let of_others: HashSet<&Element> = others.iter().collect();
+            keys.dropped = gone.into_iter().filter(|element| !of_others.contains(element)).collect();
             keys.filled = if anew { others } else { Vec::new() };
         }
         keys.taken = self.standing_elements(frame, &wanted.keys)?;
         keys.dropped = self.standing_elements(frame, &keys.dropped)?;
-        keys.taken.extend(keys.filled.iter().filter(|element| wanted.keys.contains(element)).cloned());
+        keys.taken.extend(keys.filled.iter().filter(|element| wished.contains(element)).cloned());
         Ok(keys)
     }
 
@@ -372,7 +409,7 @@ impl Nftables {
     /// Whether each is in its set.
     fn has_elements(&self, frame: &Frame, elements: &[Element]) -> Result<Vec<bool>> {
         let mut there = Vec::new();
-        for some in elements.chunks(MOST) {
+        for some in elements.chunks(QUESTIONS) {
             let questions = some.iter().map(|element| element.question(frame)).collect::<Result<Vec<_>>>()?;
             there.extend(self.ask(&questions)?.iter().map(Option::is_some));
         }
@@ -381,24 +418,21 @@ impl Nftables {
 
     fn remove(&self, frame: &Frame, whose: &Whose, goes: impl Fn(&str) -> bool) -> Result<usize> {
         let mut removed = 0;
-        loop {
-            let count = self.settle(|nftables| {
-                let meant = |found: &Found| whose.finds(&found.label()).is_some_and(&goes) && whose.means(found);
-                let (going, elements, guard) = nftables.going(frame, whose, meant)?;
-                let count = going.len();
-                let mut messages: Vec<_> = going.iter().map(|found| found.deletion(frame)).collect();
-                messages.extend(elements.iter().map(|element| element.deletion(frame)).collect::<Result<Vec<_>>>()?);
-                messages.extend(nftables.chains_of(frame, whose, going)?);
-                Ok::<_, Error>((Batch { guard, messages }, count))
-            })?;
-            removed += count;
-            if count < MOST {
-                return Ok(removed);
-            }
-        }
+        self.settle(|nftables, attempt| {
+            let meant = |found: &Found| whose.finds(&found.label()).is_some_and(&goes) && whose.means(found);
+            let (going, elements, guard) = nftables.going(frame, whose, meant)?;
+            // What others removed meanwhile does not count; what an earlier attempt removed of more than one transaction does.
+            removed = if attempt.begun { removed.max(going.len()) } else { going.len() };
+            let mut messages: Vec<_> = going.iter().map(|found| found.deletion(frame)).collect();
+            messages.extend(elements.iter().map(|element| element.deletion(frame)).collect::<Result<Vec<_>>>()?);
+            messages.extend(nftables.chains_of(frame, whose, going)?);
+            Ok((Batch { guard, messages }, ()))
+        })
+        .map_err(|Failed { error, .. }: Failed<Error>| error)?;
+        Ok(removed)
     }
 
-    /// The rules that go, as many as go at once; the keys that no rule has then; and where there are such, the number of the
+    /// The rules that go; the keys that no rule has then; and where there are such, the number of the
     /// ruleset in which that is so.
     fn going(
         &self,
@@ -407,8 +441,7 @@ impl Nftables {
         meant: impl Fn(&Found) -> bool,
     ) -> Result<(Vec<Found>, Vec<Element>, Option<u32>)> {
         if frame.indexes.is_empty() {
-            let mut going: Vec<Found> = self.held_by(frame, whose)?.into_iter().flatten().filter(meant).collect();
-            going.truncate(MOST);
+            let going: Vec<Found> = self.held_by(frame, whose)?.into_iter().flatten().filter(meant).collect();
             return Ok((going, Vec::new(), None));
         }
         let generation = match self.generation(frame) {
@@ -417,8 +450,7 @@ impl Nftables {
             Err(error) => return Err(error),
         };
         let all = self.held(frame, |_| true)?.into_iter().flatten();
-        let (mut going, mut rest): (Vec<Found>, Vec<Found>) = all.partition(&meant);
-        rest.extend(going.split_off(going.len().min(MOST)));
+        let (going, rest): (Vec<Found>, Vec<Found>) = all.partition(&meant);
         let kept: HashSet<Element> = Element::known_by(frame, whose, &rest).into_iter().collect();
         let mut elements = Element::known_by(frame, whose, &going);
         elements.retain(|element| !kept.contains(element));
@@ -450,12 +482,13 @@ impl Nftables {
     /// Looks and changes, again and again while others change what we looked at in between.
     fn settle<T, E: From<Error>>(
         &self,
-        mut look: impl FnMut(&Self) -> std::result::Result<(Batch, T), E>,
-    ) -> std::result::Result<T, E> {
+        mut look: impl FnMut(&Self, Attempt) -> std::result::Result<(Batch, T), E>,
+    ) -> std::result::Result<T, Failed<E>> {
         let deadline = Instant::now() + PATIENCE;
-        let mut tries = 0;
+        let (mut tries, mut attempt) = (0, Attempt { first: true, begun: false });
         loop {
-            let (batch, outcome) = look(self)?;
+            let looked = look(self, attempt).map_err(|error| Failed { error, begun: attempt.begun });
+            let (batch, outcome) = looked?;
             if batch.messages.is_empty() {
                 return Ok(outcome);
             }
@@ -463,8 +496,12 @@ impl Nftables {
             let sent = batch.send(&mut self.socket.borrow_mut());
             match sent {
                 Ok(()) => return Ok(outcome),
-                Err(error) if overtaken(&error, tries) && Instant::now() < deadline => {}
-                Err(error) => return Err(error.into()),
+                Err((done, error)) if overtaken(&error, tries) && Instant::now() < deadline => {
+                    attempt = Attempt { first: false, begun: attempt.begun || done > 0 };
+                }
+                Err((done, error)) => {
+                    return Err(Failed { error: error.into(), begun: attempt.begun || done > 0 });
+                }
             }
         }
     }
@@ -538,6 +575,26 @@ impl Nftables {
     }
 }
 
+/// Which look before a change it is.
+#[derive(Clone, Copy)]
+struct Attempt {
+    /// The first one.
+    first: bool,
+    /// Of the changes that an earlier one led to, some were carried out before one was refused.
+    begun: bool,
+}
+
+/// Why nothing, or not all, was changed.
+struct Failed<E> {
+    error: E,
+    /// Some of it was.
+    begun: bool,
+}
+
+impl Attempt {
+    const AGAIN: Attempt = Attempt { first: false, begun: false };
+}
+
 /// What becomes of the keys of rules when an owner's are replaced.
 #[derive(Default)]
 struct Keys {
@@ -557,15 +614,13 @@ impl Keys {
         Self { wanted: wanted.keys.clone(), ..Self::default() }
     }
 
-    /// The messages that add what is missing. What was free must still be (`EEXIST`); what was taken may be free by then, and
-    /// is added with the rules.
-    fn additions(&self, frame: &Frame, changes: bool) -> Result<Vec<Message>> {
+    /// The messages that add what is missing. What was free must still be (`EEXIST`); what was taken is there, as long as the
+    /// ruleset is the one that was looked at.
+    fn additions(&self, frame: &Frame) -> Result<Vec<Message>> {
+        let taken: HashSet<&Element> = self.taken.iter().collect();
         let filled = self.filled.iter().map(|element| element.addition(frame, false));
-        let missing = self.wanted.iter().filter_map(|element| {
-            let taken = self.taken.contains(element);
-            (changes || !taken).then(|| element.addition(frame, !taken))
-        });
-        filled.chain(missing).collect()
+        let missing = self.wanted.iter().filter(|element| !taken.contains(element));
+        filled.chain(missing.map(|element| element.addition(frame, true))).collect()
     }
 }
 

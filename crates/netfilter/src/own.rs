@@ -1,5 +1,7 @@
 //! A chain of one owner alone, as the kernel has it.
 
+use std::collections::HashSet;
+
 use crate::compile::compile;
 use crate::expression::Expression;
 use crate::found::Found;
@@ -138,12 +140,12 @@ impl Wanted {
         let by_chain = rules.by_chain(frame)?;
         let held = by_chain.iter().map(|(chain, rules)| content(chain, rules)).collect::<Result<_>>()?;
         let own = frame.own.iter().map(|own| content(&own.name, &own.rules)).collect::<Result<_>>()?;
-        let mut keys: Vec<Element> = Vec::new();
+        let (mut keys, mut seen) = (Vec::new(), HashSet::new());
         for (chain, rule) in by_chain.iter().flat_map(|(chain, rules)| rules.iter().map(move |rule| (*chain, rule))) {
             for (index, one) in frame.indexes.iter().enumerate().filter(|(_, one)| one.chains.contains(&chain)) {
                 let label = Label { comment: rule.comment.as_deref(), owner: whose.owner() };
                 let element = one.key(Some(rule), &label).map(|key| Element { index, key });
-                keys.extend(element.filter(|element| !keys.contains(element)));
+                keys.extend(element.filter(|element| seen.insert(element.clone())));
             }
         }
         Ok(Self { held, own, keys })

@@ -9,7 +9,7 @@ use cnikit_process::Deadline;
 use netlink_sys::SocketAddr;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
 use crate::frame::frames;
 use crate::in_flight::InFlight;
@@ -109,6 +109,12 @@ impl Socket {
         self.missed = false;
         let now = Deadline::after(Duration::ZERO);
         while self.receive(now).map_or_else(|error| lost(&error), |_| true) {}
+    }
+
+    /// How many bytes one datagram may have (`SO_SNDBUF`, less what the kernel keeps of it for itself).
+    #[doc(alias = "SO_SNDBUF")]
+    pub fn send_buffer(&self) -> io::Result<usize> {
+        Ok(getsockopt(&self.inner, sockopt::SndBuf)?)
     }
 
     pub(crate) fn send(&self, datagram: &[u8]) -> io::Result<()> {

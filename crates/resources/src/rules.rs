@@ -23,6 +23,10 @@ pub(crate) fn replace<E: From<Error>>(
         None => Ok(()),
     });
     nftables.replace_judged(&frame, whose, rules, |looked| {
+        // Once a part of the changes was made, what was there before them is what the roll-back puts back.
+        if looked.begun() {
+            return judge(looked);
+        }
         // Nothing came of what was judged before.
         *before.borrow_mut() = None;
         judge(looked)?;

@@ -1,5 +1,6 @@
 //! What is to be different, as `iptables-restore --noflush` takes it.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use super::Rule;
@@ -103,10 +104,15 @@ impl Changes {
 
     /// Whether these make chains, fill those, and add rules behind all others, and do nothing else.
     pub fn only_add(&self) -> bool {
-        let is_new = |name: &String| self.0.iter().any(|change| matches!(change, Change::NewChain(new) if new == name));
+        let mut new = HashSet::new();
+        for change in &self.0 {
+            if let Change::NewChain(name) = change {
+                new.insert(name);
+            }
+        }
         self.0.iter().all(|change| match change {
             Change::NewChain(_) | Change::Addition(_) => true,
-            Change::Insertion { chain, .. } => is_new(chain),
+            Change::Insertion { chain, .. } => new.contains(chain),
             Change::Removal(_) | Change::Look(_) => false,
         })
     }

@@ -12,7 +12,7 @@ const LEADS_TO: &str = "--to-destination";
 ///
 /// Rules are equal if their words are. One that was read may hold words that nothing here writes; its addresses are
 /// written as they are here, whatever iptables-save made of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rule(Vec<String>);
 
 impl Rule {

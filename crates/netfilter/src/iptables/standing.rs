@@ -4,11 +4,11 @@
 //! those of a chain, or to remove the third of them, when it is known by the program's words that the third is meant and
 //! that nobody has changed anything since.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 
 use super::changes::Removal;
 use super::traces::frame;
-use super::{Changes, IpVersion, Part, Table};
+use super::{Changes, IpVersion, Part, Rule, Table};
 use crate::Nftables;
 use crate::batch::Batch;
 use crate::found::Found;
@@ -72,14 +72,13 @@ impl Standing {
 
     /// None where what was read is not what stands.
     fn messages(&self, read: &Table, removals: &[&Removal]) -> Option<Vec<Message>> {
-        let (mut messages, mut gone, mut standing) = (Vec::new(), HashSet::new(), HashMap::new());
+        let (mut messages, mut places, mut standing) = (Vec::new(), HashMap::new(), HashMap::new());
         for removal in removals {
             messages.push(match removal {
                 Removal::Chain(name) => Message::delete_chain(&self.frame, name),
                 Removal::Rule { chain, rule } => {
-                    let meant = |(place, found): &(usize, _)| *found == rule && !gone.contains(&(chain, *place));
-                    let (place, _) = read.places(chain).find(meant)?;
-                    gone.insert((chain, place));
+                    let of_chain = places.entry(chain).or_insert_with(|| by_rule(read, chain));
+                    let place = of_chain.get_mut(rule)?.pop_front()?;
                     if !standing.contains_key(chain) {
                         standing.insert(chain, self.handles(read, chain)?);
                     }
@@ -96,6 +95,13 @@ impl Standing {
         let rules = self.nftables.rules_of(&self.frame, chain, |_| true).ok()?;
         (rules.len() == read.length(chain)).then(|| rules.iter().map(Found::handle).collect())
     }
+}
+
+/// By rule of a chain: its places, the first one first.
+fn by_rule<'a>(read: &'a Table, chain: &str) -> HashMap<&'a Rule, VecDeque<usize>> {
+    let mut places: HashMap<_, VecDeque<usize>> = HashMap::new();
+    read.places(chain).for_each(|(place, rule)| places.entry(rule).or_default().push_back(place));
+    places
 }
 
 fn is_near((name, chain): &(String, FoundChain), part: &Part) -> bool {

@@ -616,3 +616,68 @@ fn a_transaction_that_is_refused_leaves_all_of_it_and_no_other() {
         .unwrap();
     assert_eq!(host.nftables().make(joint), [Joined::Left, Joined::Made]);
 }
+
+/// So many that they are several transactions.
+fn many(number: usize) -> Rules {
+    Rules(vec![(1..=3_000).map(|port| published(number, port)).collect(), vec![hairpin(number)]])
+}
+
+fn rules_there(host: &Host) -> usize {
+    host.listing().matches("comment \"c").count()
+}
+
+#[test]
+fn more_rules_than_one_transaction_takes_are_made_replaced_and_removed() {
+    let host = Host::new();
+    let nftables = host.nftables();
+    add(&host, 1, 5_000);
+    assert_eq!(nftables.replace(&frame(), owned(2), many(2)).unwrap(), []);
+    assert_eq!((rules_there(&host), used(&host).len(), owners(&host)), (3_003, 3_001, 2));
+    assert_eq!(nftables.verify(&frame(), owned(2), many(2)).unwrap(), [""; 0]);
+    let before = nftables.replace(&frame(), owned(2), rules(2, 80)).unwrap();
+    assert_eq!((before.len(), used(&host)), (3_001, vec!["tcp . 5000".to_owned(), "tcp . 80".to_owned()]));
+    nftables.put_back(&frame(), owned(2), &before).unwrap();
+    assert_eq!(nftables.verify(&frame(), owned(2), many(2)).unwrap(), [""; 0]);
+    assert_eq!(nftables.release(&frame(), owned(2)).unwrap(), 3_001);
+    assert_eq!((rules_there(&host), used(&host), owners(&host)), (2, vec!["tcp . 5000".to_owned()], 1));
+}
+
+/// The kernel refuses the last rule, when those before it are made.
+#[test]
+fn of_several_transactions_of_which_one_is_refused_nothing_is_left_once_it_is_undone() {
+    let host = Host::new();
+    add(&host, 1, 5_000);
+    let listing = host.listing();
+    let mut refused = many(2);
+    refused.0[0].push(hairpin(2));
+    let mut looked_at = 0;
+    let judge = |looked: &Looked<'_>| {
+        looked_at += 1;
+        assert!(looked.before().is_empty() || looked.begun());
+        Ok::<(), Error>(())
+    };
+    host.nftables().replace_judged(&frame(), owned(2), refused, judge).unwrap_err();
+    assert!(rules_there(&host) > 2 && looked_at > 0, "some transactions were carried out");
+    host.nftables().put_back(&frame(), owned(2), &[]).unwrap();
+    assert_eq!(host.listing(), listing);
+}
+
+/// Somebody else's key stands in the way of the second transaction; by then the first one is carried out.
+#[test]
+fn what_was_before_the_first_transaction_is_what_is_undone_to() {
+    let host = Host::new();
+    let (mut befores, mut meddled) = (Vec::new(), false);
+    add(&host, 2, 80);
+    let judge = |looked: &Looked<'_>| {
+        befores.push((looked.begun(), looked.before().len()));
+        if !std::mem::replace(&mut meddled, true) {
+            // Added to the set after it was looked at.
+            host.nft("add element ip ports used { tcp . 2999 }");
+        }
+        Ok::<(), Error>(())
+    };
+    host.nftables().replace_judged(&frame(), owned(2), many(2), judge).unwrap();
+    assert_eq!(befores.first(), Some(&(false, 2)));
+    assert!(befores[1..].iter().all(|(begun, before)| *before == 2 || *begun), "{befores:?}");
+    assert_eq!(host.nftables().verify(&frame(), owned(2), many(2)).unwrap(), [""; 0]);
+}
