@@ -1,5 +1,7 @@
 //! The keys as they are written, and what is refused of them.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 
 use cnikit::keys::{On, word};
@@ -78,16 +80,19 @@ fn checked(keys: Keys) -> Result<Portmap, String> {
     let mark = mark(&keys)?;
     let backend = backend(&keys)?;
     let mut mappings: Vec<Mapping> = Vec::new();
+    let mut places = HashMap::new();
     for one in keys.port_mappings.iter().flatten() {
         let mapping = mapping(one)?;
-        let same = |other: &&Mapping| {
-            (other.protocol, other.host_port, other.host_address)
-                == (mapping.protocol, mapping.host_port, mapping.host_address)
-        };
-        match mappings.iter().find(same) {
-            None => mappings.push(mapping),
-            Some(other) if *other == mapping => {}
-            Some(other) => return Err(format!("one port of the host cannot lead to two: {other}, and {mapping}")),
+        match places.entry((mapping.protocol, mapping.host_port, mapping.host_address)) {
+            Entry::Vacant(place) => {
+                place.insert(mappings.len());
+                mappings.push(mapping);
+            }
+            Entry::Occupied(place) if mappings[*place.get()] == mapping => {}
+            Entry::Occupied(place) => {
+                let other = &mappings[*place.get()];
+                return Err(format!("one port of the host cannot lead to two: {other}, and {mapping}"));
+            }
         }
     }
     let masquerades = match (keys.snat.0, keys.masq_all) {

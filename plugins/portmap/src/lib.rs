@@ -10,7 +10,8 @@ pub use keys::{Keys, MappingKeys};
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::Backend;
 use cnikit::resources::portmap::{self, Mapping, Mark, Masquerades, PortMap, PublishedPorts, Taken};
-use cnikit::{Answer, Attachment, ChainedPlugin, Result, Said, Sources, Status};
+use cnikit::types::limit;
+use cnikit::{Answer, Attachment, ChainedPlugin, Error, Result, Said, Sources, Status};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
@@ -36,7 +37,7 @@ impl ChainedPlugin for Portmap {
         if self.mappings.is_empty() || addresses.is_empty() {
             return Ok(Plan::default());
         }
-        Ok(Plan::of(PublishedPorts::of(PortMap {
+        let map = PortMap {
             mappings: self.mappings.clone(),
             addresses,
             masquerades: self.masquerades,
@@ -45,7 +46,13 @@ impl ChainedPlugin for Portmap {
             conditions_v6: self.conditions_v6.clone(),
             backend: self.backend,
             taken: self.taken,
-        })))
+        };
+        let needed = map.rules_needed();
+        limit::count("rules to write", needed, limit::PORT_RULES).map_err(|error| {
+            let text = format!("portMappings for {} addresses: {error}", map.addresses.len());
+            Error::config(text).remedy("publish fewer ports, or give the container fewer addresses")
+        })?;
+        Ok(Plan::of(PublishedPorts::of(map)))
     }
 
     fn status(&self, _status: &Status) -> Result<()> {

@@ -5,6 +5,7 @@ mod iptables;
 mod nftables;
 
 use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -43,7 +44,7 @@ pub struct PortMap {
 }
 
 /// One port of the host, and where it leads.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mapping {
     /// The port of the host, not 0.
     pub host_port: u16,
@@ -101,6 +102,11 @@ impl Mapping {
     pub fn meets(&self, other: &Mapping) -> bool {
         let one = |one: &Mapping, other: &Mapping| other.host_address.is_none_or(|host| one.is_for(host));
         (self.host_port, self.protocol) == (other.host_port, other.protocol) && (one(self, other) || one(other, self))
+    }
+
+    /// The port of the host, and its protocol.
+    fn port(&self) -> (Protocol, u16) {
+        (self.protocol, self.host_port)
     }
 
     /// Where it leads when the container has this address; `None` if it is for another family.
@@ -279,10 +285,25 @@ impl PortMap {
         addresses.filter(|address| address.is_ipv4() == ipv4).take(1).find(leads)
     }
 
+    /// How many rules it takes, of whichever family takes more.
+    pub fn rules_needed(&self) -> usize {
+        let networks = [true, false].map(|ipv4| self.networks(ipv4).len());
+        let networks = if self.masquerades == Masquerades::Hairpin { networks } else { [1, 1] };
+        networks.into_iter().map(|networks| self.mappings.len().saturating_mul(networks + 1)).max().unwrap_or_default()
+    }
+
+    /// The networks of the container's addresses of one family, each once.
+    fn networks(&self, ipv4: bool) -> Vec<IpNetwork> {
+        let mut seen = HashSet::new();
+        let own = self.addresses.iter().filter(|address| address.is_ipv4() == ipv4);
+        let networks = own.filter_map(|one| IpNetwork::new(one.network(), one.prefix()).ok());
+        networks.filter(|network| seen.insert(*network)).collect()
+    }
+
     /// All of it but these mappings.
     fn without(&self, held: &[Held]) -> PortMap {
-        let is_held = |mapping: &Mapping| held.iter().any(|(held, _)| held == mapping);
-        let mappings = self.mappings.iter().filter(|mapping| !is_held(mapping)).cloned().collect();
+        let held: HashSet<&Mapping> = held.iter().map(|(mapping, _)| mapping).collect();
+        let mappings = self.mappings.iter().filter(|mapping| !held.contains(mapping)).cloned().collect();
         PortMap { mappings, ..self.clone() }
     }
 
@@ -339,6 +360,13 @@ impl PortMap {
             taken: Taken::Refused,
         }
     }
+}
+
+/// By port of the host: the mappings of that port.
+fn by_port<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> HashMap<(Protocol, u16), Vec<&'a Mapping>> {
+    let mut ports: HashMap<_, Vec<&Mapping>> = HashMap::new();
+    mappings.for_each(|mapping| ports.entry(mapping.port()).or_default().push(mapping));
+    ports
 }
 
 /// What an undo is about.

@@ -17,7 +17,7 @@ use cnikit_plan::{Remains, Stale, Together};
 use cnikit_skel::{Error, Journal, Result, Tag, log};
 use ipnetwork::IpNetwork;
 
-use super::{Held, Mapping, Masquerades, PortMap, forget, rules_of, taken};
+use super::{Held, Mapping, Masquerades, PortMap, by_port, forget, rules_of, taken};
 use crate::backend::{Loopback, Standing};
 use crate::rules::replace;
 use crate::{alias, leaving};
@@ -177,13 +177,14 @@ fn held<'a>(
     let others = rivals.iter().filter(move |rival| rival.comment() != Some(&own));
     let leading = others.filter_map(|rival| Some((rival, said(rival.rule()?)?.0)));
     let near = leading.filter(move |(rival, _)| rival.rule().is_some_and(|rule| !are_apart(&conditions_of(rule))));
+    let led = by_port(map.mappings.iter().filter(move |mapping| mapping.leads_to(address).is_some()));
     near.flat_map(move |(rival, theirs)| {
         let holder = match rival.comment() {
             Some(container) => format!("container {container:?}"),
             None => format!("`{rival}`"),
         };
-        let led = map.mappings.iter().filter(move |mapping| mapping.leads_to(address).is_some());
-        led.filter(move |mapping| mapping.meets(&theirs)).map(move |mapping| (mapping, holder.clone()))
+        let near = led.get(&theirs.port()).cloned().unwrap_or_default().into_iter();
+        near.filter(move |mapping| mapping.meets(&theirs)).map(move |mapping| (mapping, holder.clone()))
     })
 }
 
@@ -241,22 +242,18 @@ fn back(from: Vec<Match>, address: IpAddr, comment: &str) -> Rule {
 /// everybody. Neighbours are in the networks of all its addresses, and so is it itself when it asks from another one. Who came
 /// by another's rule, as that of a service, is none of ours.
 fn sources(map: &PortMap, address: IpAddr) -> Vec<Vec<Match>> {
-    let networks = map.addresses.iter().filter(|one| one.is_ipv4() == address.is_ipv4());
     let from: Vec<Option<Match>> = match map.masquerades {
         Masquerades::Nothing => return Vec::new(),
         Masquerades::All => vec![None],
         Masquerades::Hairpin => {
-            networks.map(|one| IpNetwork::new(one.network(), one.prefix()).ok().map(Match::SourceIn)).collect()
+            map.networks(address.is_ipv4()).into_iter().map(|network| Some(Match::SourceIn(network))).collect()
         }
     };
-    let mut sources = itself(address);
+    let (mut sources, mut seen) = (itself(address), HashSet::new());
     for mapping in map.mappings.iter().filter(|mapping| mapping.leads_to(address).is_some()) {
-        let port = [Match::Redirected, Match::Protocol(mapping.protocol), Match::AskedPort(mapping.host_port)];
-        for network in &from {
-            let source: Vec<Match> = port.iter().chain(network).cloned().collect();
-            if !sources.contains(&source) {
-                sources.push(source);
-            }
+        if seen.insert((mapping.protocol, mapping.host_port)) {
+            let port = [Match::Redirected, Match::Protocol(mapping.protocol), Match::AskedPort(mapping.host_port)];
+            sources.extend(from.iter().map(|network| port.iter().chain(network).cloned().collect()));
         }
     }
     sources

@@ -1,10 +1,10 @@
 //! What of a container's chain, and of the entries to it, belongs to which attachment.
 
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use cnikit_netfilter::iptables::{Changes, IpVersion, Rule, Table};
 use cnikit_skel::Tag;
-use ipnetwork::IpNetwork;
 use sha2::{Digest, Sha512};
 
 use super::super::{Mapping, Mark, Masquerades, PortMap};
@@ -114,7 +114,8 @@ impl Share {
         if !there && !has.is_empty() {
             changes.new_chain(chain);
         }
-        let foreign = |(place, jump): (&str, &Rule)| place != ENTRIES || !self.entries.contains(jump);
+        let own: HashSet<&Rule> = self.entries.iter().collect();
+        let foreign = |(place, jump): (&str, &Rule)| place != ENTRIES || !own.contains(jump);
         if there && has.is_empty() && wanted.entries.is_empty() && !table.jumps(chain).any(foreign) {
             changes.delete_chain(chain);
         } else {
@@ -126,12 +127,12 @@ impl Share {
 
     /// The pieces of the chain once this is replaced by `wanted`, in the places where they stood.
     fn replaced(&self, wanted: &Share, table: &Table, chain: &str) -> Vec<Piece> {
-        let (mut coming, mut going) = (wanted.blocks.clone(), self.bare.clone());
+        let (mut coming, mut going) = (wanted.blocks.clone(), Counted::of(&self.bare));
         let mut pieces: Vec<Piece> = Piece::all(table, chain);
         for piece in &mut pieces {
             if piece.owner.is_none() {
                 let all = std::mem::take(&mut piece.rules);
-                piece.rules = all.into_iter().filter(|rule| take(&mut going, rule).is_none()).collect();
+                piece.rules = all.into_iter().filter(|rule| !going.take(rule)).collect();
             } else if let Some(at) = coming.iter().position(|block| block.owner == piece.owner) {
                 *piece = coming.remove(at);
             } else if self.blocks.iter().any(|block| block.owner == piece.owner) {
@@ -194,15 +195,23 @@ fn taken(table: &Table, chain: &str, is_own: impl Fn(&str) -> bool, goes: impl F
     let staying = of(others.iter().map(|block| &block.rules).chain(others_bare).collect());
     // Of the reference's rules it cannot be told what else its entries list.
     let all_known = groups.is_empty();
-    Share { blocks, bare: own_bare.concat(), entries: entries_of(&standing, &own, staying, all_known) }
+    Share { blocks, bare: own_bare.concat(), entries: entries_of(&standing, &own, &staying, all_known) }
 }
 
 /// Of the entries that stand, those of one owner: what others have as well stays theirs.
-fn entries_of(standing: &[Rule], own: &[Ports], mut others: Vec<Ports>, all_known: bool) -> Vec<Rule> {
+fn entries_of(standing: &[Rule], own: &[Ports], others: &[Ports], all_known: bool) -> Vec<Rule> {
+    let own: HashSet<&Ports> = own.iter().collect();
+    let mut of_others: HashMap<&Ports, usize> = HashMap::new();
+    others.iter().for_each(|ports| *of_others.entry(ports).or_default() += 1);
     let goes = |entry: &&Rule| {
         let Some(ports) = ports_of(entry) else { return false };
-        let of_others = others.iter().position(|other| *other == ports).map(|at| others.swap_remove(at)).is_some();
-        !of_others && (all_known || own.contains(&ports))
+        match of_others.get_mut(&ports).filter(|count| **count > 0) {
+            Some(count) => {
+                *count -= 1;
+                false
+            }
+            None => all_known || own.contains(&ports),
+        }
     };
     standing.iter().filter(goes).cloned().collect()
 }
@@ -227,16 +236,10 @@ fn marks(portmap: &PortMap, version: IpVersion) -> Vec<Rule> {
         Masquerades::Nothing => Vec::new(),
         Masquerades::All => vec![Rule::any()],
         Masquerades::Hairpin => {
-            let own = |address: &&IpNetwork| address.is_ipv4() == (version == IpVersion::V4);
-            let mut sources = Vec::new();
-            for address in portmap.addresses.iter().filter(own) {
-                let rule = Rule::any().source_in(*address);
-                if !sources.contains(&rule) {
-                    sources.push(rule);
-                }
-            }
+            let sources = portmap.networks(version == IpVersion::V4);
+            let sources = sources.into_iter().map(|network| Rule::any().source_in(network));
             let loopback = (version == IpVersion::V4).then(|| Rule::any().source([127, 0, 0, 1].into()));
-            sources.into_iter().chain(loopback).collect()
+            sources.chain(loopback).collect()
         }
     }
 }
@@ -307,12 +310,28 @@ fn is_of(entry: &Rule, network: &str, of: &str) -> bool {
 
 /// Those of one list that the other does not have, each as often as it has it less often.
 fn less(one: &[Rule], other: &[Rule]) -> Vec<Rule> {
-    let mut rest = other.to_vec();
-    one.iter().filter(|rule| take(&mut rest, rule).is_none()).cloned().collect()
+    let mut rest = Counted::of(other);
+    one.iter().filter(|rule| !rest.take(rule)).cloned().collect()
 }
 
-fn take(from: &mut Vec<Rule>, rule: &Rule) -> Option<Rule> {
-    from.iter().position(|found| found == rule).map(|place| from.remove(place))
+/// How often each rule is there.
+struct Counted<'a>(HashMap<&'a Rule, usize>);
+
+impl<'a> Counted<'a> {
+    fn of(rules: &'a [Rule]) -> Counted<'a> {
+        let mut counted = HashMap::new();
+        rules.iter().for_each(|rule| *counted.entry(rule).or_default() += 1);
+        Counted(counted)
+    }
+
+    /// Takes it away once; whether it was there.
+    fn take(&mut self, rule: &Rule) -> bool {
+        let left = self.0.get_mut(rule).filter(|count| **count > 0);
+        left.is_some_and(|count| {
+            *count -= 1;
+            true
+        })
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! A port of the host that another container has already.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use cnikit_netfilter::iptables::{IpVersion, Rule, Table};
 use cnikit_netfilter::{Family, Frame, Nftables};
 use cnikit_skel::{Result, Tag};
 
-use super::super::{Held, Mapping, PortMap, Protocol, taken};
+use super::super::{Held, Mapping, PortMap, Protocol, by_port, taken};
 use super::share::{is_chain, leads_to, named, upstream_targets as upstream_targets_in};
 use super::shared::ENTRIES;
 use super::{PLACE, conditions, own};
@@ -61,18 +62,25 @@ fn elsewhere(
     (conditions, rules_of): (&[String], impl Fn(&str) -> Result<Vec<Rule>>),
 ) -> Result<Vec<Held>> {
     let Some(target) = own(portmap, version).first().copied() else { return Ok(Vec::new()) };
-    let wanted: Vec<&Mapping> = portmap.mappings.iter().filter(|one| one.leads_to(target).is_some()).collect();
-    let mut held = Vec::new();
+    let wanted = by_port(portmap.mappings.iter().filter(|one| one.leads_to(target).is_some()));
+    let (mut held, mut chains) = (Vec::new(), HashMap::new());
     for entry in rules_of(ENTRIES)?.iter().filter(|entry| !leads_to(entry, tag) && may_meet(entry, conditions)) {
+        let Some(protocol) = entry.protocol_name().and_then(Protocol::named) else { continue };
         let listed = entry.ports().unwrap_or_default();
-        let is_listed =
-            |one: &Mapping| entry.protocol_name() == Some(&one.protocol.to_string()) && listed.contains(&one.host_port);
-        if !wanted.iter().any(|one| is_listed(one)) {
+        let listed = listed.into_iter().filter_map(|port| wanted.get(&(protocol, port)));
+        let listed: Vec<&Mapping> = listed.flatten().copied().collect();
+        if listed.is_empty() {
             continue;
         }
+        // Many entries lead to one chain.
         let chain = entry.target().unwrap_or_default();
-        let leads: Vec<Mapping> = rules_of(chain)?.iter().filter_map(said).collect();
-        let met = wanted.iter().filter(|one| is_listed(one) && leads.iter().any(|other| one.meets(other)));
+        if !chains.contains_key(chain) {
+            chains.insert(chain.to_owned(), leads(&rules_of(chain)?));
+        }
+        let leads = &chains[chain];
+        let is_met =
+            |one: &&&Mapping| leads.get(&one.port()).is_some_and(|near| near.iter().any(|other| one.meets(other)));
+        let met = listed.iter().filter(is_met);
         let holder = named(entry).map_or_else(
             || format!("chain {chain} ({version})"),
             |(network, container)| format!("container {container:?} of network {network:?} ({version})"),
@@ -80,6 +88,13 @@ fn elsewhere(
         held.extend(met.map(|&one| (one.clone(), holder.clone())));
     }
     Ok(held)
+}
+
+/// What the rules of a chain map, by port of the host.
+fn leads(rules: &[Rule]) -> HashMap<(Protocol, u16), Vec<Mapping>> {
+    let mut leads: HashMap<_, Vec<Mapping>> = HashMap::new();
+    rules.iter().filter_map(said).for_each(|mapping| leads.entry(mapping.port()).or_default().push(mapping));
+    leads
 }
 
 fn may_meet(entry: &Rule, conditions: &[String]) -> bool {
