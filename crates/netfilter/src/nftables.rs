@@ -296,8 +296,9 @@ impl Nftables {
         wanted: &Wanted,
         mut judge: impl FnMut(&Looked<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let settled =
-            self.settle(|nftables, attempt| Ok((nftables.change(frame, whose, wanted, attempt, &mut judge)?, ())));
+        let settled = self.settle_by_attempts(|nftables, attempt| {
+            Ok((nftables.change(frame, whose, wanted, attempt, &mut judge)?, ()))
+        });
         settled.map_err(|Failed { error, begun }| {
             // The rules that were made go by whoever undoes this; keys without rules nobody would remove.
             if begun {
@@ -309,7 +310,7 @@ impl Nftables {
 
     /// Removes those of the keys that no rule has.
     fn forget_unused(&self, frame: &Frame, keys: &[Element]) -> Result<()> {
-        let forgotten = self.settle(|nftables, _| {
+        self.settle(|nftables| {
             let generation = nftables.generation(frame)?;
             let rules = nftables.held(frame, |_| true)?;
             let used: HashSet<Element> = Element::all_of(frame, rules.iter().flatten()).into_iter().collect();
@@ -317,8 +318,7 @@ impl Nftables {
             let there = nftables.standing_elements(frame, &unused)?;
             let messages = there.iter().map(|key| key.deletion(frame)).collect::<Result<Vec<_>>>()?;
             Ok::<_, Error>((Batch { guard: Some(generation), messages }, ()))
-        });
-        forgotten.map_err(|Failed { error, .. }| error)
+        })
     }
 
     /// What makes it so, unless what is there now is judged to be in its way. At the first attempt, many keys of whoever has no
@@ -418,7 +418,7 @@ impl Nftables {
 
     fn remove(&self, frame: &Frame, whose: &Whose, goes: impl Fn(&str) -> bool) -> Result<usize> {
         let mut removed = 0;
-        self.settle(|nftables, attempt| {
+        self.settle_by_attempts(|nftables, attempt| {
             let meant = |found: &Found| whose.finds(&found.label()).is_some_and(&goes) && whose.means(found);
             let (going, elements, guard) = nftables.going(frame, whose, meant)?;
             // What others removed meanwhile does not count; what an earlier attempt removed of more than one transaction does.
@@ -481,6 +481,14 @@ impl Nftables {
 
     /// Looks and changes, again and again while others change what we looked at in between.
     fn settle<T, E: From<Error>>(
+        &self,
+        mut look: impl FnMut(&Self) -> std::result::Result<(Batch, T), E>,
+    ) -> std::result::Result<T, E> {
+        self.settle_by_attempts(|nftables, _| look(nftables)).map_err(|Failed { error, .. }| error)
+    }
+
+    /// The same for changes that may be more than one transaction.
+    fn settle_by_attempts<T, E: From<Error>>(
         &self,
         mut look: impl FnMut(&Self, Attempt) -> std::result::Result<(Batch, T), E>,
     ) -> std::result::Result<T, Failed<E>> {

@@ -1,1 +1,323 @@
 //! Large input is answered in bounded time, or refused at once.
+//!
+//! Time is that of the processor, of the plugin and of what it starts, as it is installed: a busy machine does not lengthen it.
+
+use std::fs;
+
+use cnikit::types::limit;
+use cnikit_testkit::{Container, Host, Said};
+use cnikit_tests::{NAMES, installed};
+use serde_json::{Value, json};
+
+/// A little less than what stdin may have.
+const MOST: usize = 16_000_000;
+/// Seconds for any input; 2 are wanted, and the processor may be shared with others.
+const ANY: f64 = 5.0;
+/// Seconds for as many port mappings as are served.
+const PORTS: f64 = 8.0;
+const BACKENDS: [&str; 2] = ["nftables", "iptables"];
+
+struct Node {
+    host: Host,
+    container: Container,
+}
+
+impl Node {
+    fn new() -> Node {
+        let host = Host::new();
+        let container = host.container();
+        container
+            .sh("ip link set lo up; ip link add eth0 type veth peer name far; ip link set eth0 up; ip link set far up");
+        Node { host, container }
+    }
+
+    /// What one call answers, and the seconds of processor time that it took.
+    fn call(&self, plugin: &str, verb: &str, conf: &[u8]) -> (Said, f64) {
+        self.call_of("large", plugin, verb, conf)
+    }
+
+    /// The same for another container.
+    fn call_of(&self, container: &str, plugin: &str, verb: &str, conf: &[u8]) -> (Said, f64) {
+        let dir = self.host.dir();
+        fs::write(dir.join("conf"), conf).unwrap();
+        let ifname = if plugin == "loopback" { "lo" } else { "eth0" };
+        let variables = format!(
+            "CNI_COMMAND={verb} CNI_CONTAINERID={container} CNI_NETNS={} CNI_IFNAME={ifname} CNI_PATH={}",
+            self.container.path(),
+            installed().display()
+        );
+        let program = installed().join(plugin);
+        let line =
+            format!("cd {} && {variables} {} <conf >out 2>err; echo $?; times", dir.display(), program.display());
+        let told = self.host.sh(&line);
+        let lines: Vec<&str> = told.lines().collect();
+        let text = |name: &str| String::from_utf8_lossy(&fs::read(dir.join(name)).unwrap()).into_owned();
+        let said = Said { exit: lines[0].parse().unwrap(), stdout: text("out"), stderr: text("err") };
+        (said, lines[2].split_whitespace().map(seconds).sum())
+    }
+
+    /// One call with a document.
+    fn ask(&self, plugin: &str, verb: &str, conf: &Value) -> (Said, f64) {
+        self.call(plugin, verb, conf.to_string().as_bytes())
+    }
+
+    fn result(&self) -> Value {
+        let interfaces = json!([{"name": "eth0", "sandbox": self.container.path()}]);
+        json!({"cniVersion": "1.1.0", "interfaces": interfaces, "ips": [{"address": "10.1.0.2/24", "interface": 0}]})
+    }
+
+    fn published(&self, backend: &str, count: usize) -> Value {
+        let mapping = |port: usize| json!({"hostPort": port, "containerPort": port, "protocol": "tcp"});
+        json!({
+            "cniVersion": "1.1.0",
+            "name": "large",
+            "type": "portmap",
+            "backend": backend,
+            "runtimeConfig": {"portMappings": (1..=count).map(mapping).collect::<Vec<_>>()},
+            "prevResult": self.result(),
+        })
+    }
+
+    fn rules(&self) -> usize {
+        self.host.sh("nft list ruleset | grep -cE 'dnat|DNAT' || true").trim().parse().unwrap()
+    }
+}
+
+/// Of `0m1.25s`.
+fn seconds(text: &str) -> f64 {
+    let (minutes, seconds) = text.trim_end_matches('s').split_once('m').unwrap();
+    minutes.parse::<f64>().unwrap() * 60.0 + seconds.parse::<f64>().unwrap()
+}
+
+fn as_many_ports_as_are_served(backend: &str) {
+    let node = Node::new();
+    let conf = node.published(backend, limit::MEMBERS);
+    for verb in ["ADD", "CHECK", "ADD", "DEL", "DEL"] {
+        let (said, took) = node.ask("portmap", verb, &conf);
+        said.ok();
+        assert!(took < PORTS, "{backend}: {verb} of {} mappings took {took} seconds", limit::MEMBERS);
+        if verb == "ADD" {
+            assert!(node.rules() >= limit::MEMBERS, "{backend}: {} rules", node.rules());
+        }
+    }
+    assert_eq!(node.rules(), 0, "{backend}");
+    let elements = node.host.sh("nft list ruleset | grep -c 'tcp \\. ' || true");
+    assert_eq!(elements.trim(), "0", "{backend}: DEL removes the keys with the rules");
+}
+
+#[test]
+fn nftables_serves_as_many_ports_as_are_allowed() {
+    as_many_ports_as_are_served("nftables");
+}
+
+#[test]
+fn iptables_serves_as_many_ports_as_are_allowed() {
+    as_many_ports_as_are_served("iptables");
+}
+
+#[test]
+fn more_ports_are_refused_at_once_and_nothing_is_made() {
+    let node = Node::new();
+    for backend in BACKENDS {
+        let conf = node.published(backend, 65_535);
+        for verb in ["ADD", "CHECK", "RESTORE", "PLAN"] {
+            let (said, took) = node.ask("portmap", verb, &conf);
+            let (code, text) = said.refused();
+            assert_eq!(code, 7, "{text}");
+            assert!(text.contains("portMappings: has 65535 entries, and at most 16384 are served"), "{text}");
+            assert!(took < ANY, "{backend}: {verb} took {took} seconds");
+        }
+        assert_eq!(node.rules(), 0);
+        node.ask("portmap", "DEL", &conf).0.ok();
+    }
+}
+
+/// Each port has a rule for each network that the container is in: the product is limited too.
+#[test]
+fn ports_of_many_networks_are_refused_where_their_rules_would_be_too_many() {
+    let node = Node::new();
+    for backend in BACKENDS {
+        let mut conf = node.published(backend, limit::MEMBERS);
+        let address = |n: usize| json!({"address": format!("10.{}.{}.2/24", n / 256, n % 256), "interface": 0});
+        conf["prevResult"]["ips"] = (0..limit::RESULT).map(address).collect();
+        let (said, took) = node.ask("portmap", "ADD", &conf);
+        let (code, text) = said.refused();
+        assert_eq!(code, 7, "{text}");
+        assert!(text.contains("rules to write, and at most 65536 are served"), "{text}");
+        assert!(took < ANY, "{took} seconds");
+        assert_eq!(node.rules(), 0);
+    }
+}
+
+/// Of a port that leads elsewhere one is named; it is found without comparing each with each.
+#[test]
+fn all_ports_of_another_container_are_refused_in_bounded_time() {
+    let node = Node::new();
+    for backend in BACKENDS {
+        let conf = node.published(backend, limit::MEMBERS);
+        node.ask("portmap", "ADD", &conf).0.ok();
+        let before = node.rules();
+        for taken in ["refuse", "firstWins"] {
+            let mut other = conf.clone();
+            other["name"] = json!("other");
+            other["hostPortTaken"] = json!(taken);
+            other["prevResult"]["ips"][0]["address"] = json!("10.1.0.3/24");
+            let (said, took) = node.call_of("other", "portmap", "ADD", other.to_string().as_bytes());
+            if taken == "refuse" {
+                assert_eq!(said.refused().0, 101, "{backend}");
+                assert_eq!(node.rules(), before, "{backend}");
+            }
+            assert!(took < PORTS, "{backend}, {taken}: {took} seconds");
+        }
+        node.host.sh("nft flush ruleset");
+    }
+}
+
+#[test]
+fn of_many_differences_the_first_are_named_and_the_others_counted() {
+    let node = Node::new();
+    let conf = node.published("nftables", 2_000);
+    node.ask("portmap", "ADD", &conf).0.ok();
+    node.host.sh("nft flush chain ip cni_hostport hostports");
+    let (said, _) = node.ask("portmap", "CHECK", &conf);
+    let (code, text) = said.refused();
+    assert_eq!(code, 102, "{text}");
+    assert!(text.contains("and 1900 more"), "{text}");
+    assert!(said.stdout.len() < 3 * limit::ERROR, "{} bytes", said.stdout.len());
+}
+
+/// A text of any length in an error loses its middle.
+#[test]
+fn an_error_is_short_however_long_the_input_is() {
+    let node = Node::new();
+    let long = "/".repeat(MOST);
+    for (plugin, key) in [("bridge", "bridge"), ("macvlan", "mode"), ("portmap", "name"), ("ptp", "cniVersion")] {
+        let mut conf = json!({"cniVersion": "1.1.0", "name": "large", "type": plugin});
+        conf[key] = json!(long);
+        let (said, took) = node.ask(plugin, "ADD", &conf);
+        assert_eq!(said.exit, 1);
+        assert!(said.stdout.len() < 3 * limit::ERROR, "{plugin}: {key}: {} bytes", said.stdout.len());
+        assert!(took < ANY, "{plugin}: {key}: {took} seconds");
+    }
+}
+
+/// As many elements as there is room for.
+fn fill(prefix: &str, suffix: &str, one: impl Fn(usize) -> String) -> Vec<u8> {
+    let mut text = String::with_capacity(MOST + 100);
+    text.push_str(prefix);
+    for n in 0.. {
+        if text.len() > MOST {
+            break;
+        }
+        if n > 0 {
+            text.push(',');
+        }
+        text.push_str(&one(n));
+    }
+    text.push_str(suffix);
+    text.into_bytes()
+}
+
+fn address(n: usize) -> String {
+    format!("10.{}.{}.{}", n >> 16 & 255, n >> 8 & 255, n & 255)
+}
+
+/// Documents of 16 MB, by what there is too much of.
+fn documents(plugin: &str) -> Vec<(&'static str, Vec<u8>)> {
+    let head = format!(r#"{{"cniVersion":"1.1.0","name":"large","type":"{plugin}""#);
+    let in_list = |path: &str, end: &str, one: &dyn Fn(usize) -> String| {
+        fill(&format!("{head},{path}["), &format!("]{end}}}"), one)
+    };
+    let ip = |n: usize| format!(r#"{{"address":"{}/8"}}"#, address(n));
+    let route = |n: usize| format!(r#"{{"dst":"{}/32"}}"#, address(n));
+    let range = |n: usize| format!(r#"[{{"subnet":"{}/30"}}]"#, address(n * 4));
+    let mapping = |n: usize| format!(r#"{{"hostPort":{},"containerPort":80,"protocol":"udp"}}"#, n % 65_535 + 1);
+    let valid = |n: usize| format!(r#"{{"containerID":"c{n}","ifname":"eth0"}}"#);
+    let text = |n: usize| format!(r#""{}""#, address(n));
+    let again = |n: usize| format!(r#""k{}":{{"m{}":{n}}}"#, n % 300_000, n % 7);
+    vec![
+        ("addresses in prevResult", in_list(r#""prevResult":{"cniVersion":"1.1.0","ips":"#, "}", &ip)),
+        ("routes in prevResult", in_list(r#""prevResult":{"cniVersion":"1.1.0","routes":"#, "}", &route)),
+        (
+            "interfaces in prevResult",
+            in_list(r#""prevResult":{"interfaces":"#, "}", &|n| format!(r#"{{"name":"i{n}"}}"#)),
+        ),
+        ("addresses of static", in_list(r#""ipam":{"type":"static","addresses":"#, "}", &ip)),
+        ("routes of static", in_list(r#""ipam":{"type":"static","routes":"#, "}", &route)),
+        ("sets of host-local", in_list(r#""ipam":{"type":"host-local","ranges":"#, "}", &range)),
+        ("ipRanges", in_list(r#""ipam":{"type":"host-local"},"runtimeConfig":{"ipRanges":"#, "}", &range)),
+        ("ips", in_list(r#""ipam":{"type":"static"},"runtimeConfig":{"ips":"#, "}", &text)),
+        ("args.cni.ips", in_list(r#""ipam":{"type":"host-local"},"args":{"cni":{"ips":"#, "}}", &text)),
+        ("portMappings", in_list(r#""runtimeConfig":{"portMappings":"#, "}", &mapping)),
+        ("name servers", in_list(r#""dns":{"nameservers":"#, "}", &text)),
+        ("valid attachments", in_list(r#""cni.dev/valid-attachments":"#, "", &valid)),
+        ("attachments of RESTORE", in_list(r#""cni.dev/attachments":"#, "", &valid)),
+        ("VLANs", in_list(r#""bridge":"b","vlanTrunk":"#, "", &|n| format!(r#"{{"id":{}}}"#, n % 4094 + 1))),
+        ("sysctls", fill(&format!(r#"{head},"sysctl":{{"#), "}}", |n| format!(r#""net.a{n}":"1""#))),
+        ("members of a delegate", fill(&format!(r#"{head},"delegate":{{"#), "}}", |n| format!(r#""a{n}":1"#))),
+        ("keys that come again", fill(&format!("{head},"), "}", again)),
+    ]
+}
+
+/// Every plugin and verb, with every list that any plugin knows.
+#[test]
+fn any_input_of_16_megabytes_is_answered_in_bounded_time() {
+    let node = Node::new();
+    let mut slow = Vec::new();
+    for plugin in NAMES {
+        for (what, conf) in documents(plugin) {
+            // ADD is judged as CHECK is; of the others the two that go on whatever they are given.
+            for verb in ["ADD", "DEL", "GC"] {
+                let (said, took) = node.call(plugin, verb, &conf);
+                assert!(said.exit == 0 || said.exit == 1, "{plugin} {verb}, {what}: {said:?}");
+                if took > ANY {
+                    slow.push(format!("{plugin} {verb}, {what}: {took} seconds"));
+                }
+            }
+        }
+    }
+    assert!(slow.is_empty(), "{slow:#?}");
+}
+
+/// RESTORE of a list makes a configuration of each entry: their size together is limited.
+#[test]
+fn a_restore_of_many_large_configurations_is_refused() {
+    let node = Node::new();
+    let entries: Vec<Value> = (0..1_000).map(|n| json!({"containerID": format!("c{n}"), "ifname": "eth0"})).collect();
+    let conf = json!({
+        "cniVersion": "1.1.0",
+        "name": "large",
+        "type": "firewall",
+        "description": "x".repeat(100_000),
+        "cni.dev/attachments": entries,
+    });
+    let dir = node.host.dir().join("conf");
+    fs::write(&dir, conf.to_string()).unwrap();
+    let program = installed().join("firewall");
+    let (exit, stdout, _) =
+        node.host.run(&program, &[("CNI_COMMAND".into(), "RESTORE".into())], conf.to_string().as_bytes());
+    let text = String::from_utf8(stdout).unwrap();
+    assert_eq!(exit, 1, "{text}");
+    assert!(text.contains("cni.dev/attachments: has 100") && text.contains("are served"), "{text}");
+}
+
+/// Whoever keeps a plugin's stdin open holds nobody else up.
+#[test]
+fn no_lock_is_held_while_input_is_read() {
+    let node = Node::new();
+    let conf = node.published("iptables", 3);
+    let (dir, bin) = (node.host.dir(), installed());
+    fs::write(dir.join("conf"), conf.to_string()).unwrap();
+    let variables =
+        format!("CNI_COMMAND=ADD CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH={}", node.container.path(), bin.display());
+    let portmap = bin.join("portmap");
+    let line = format!(
+        "cd {dir} && mkfifo slow && exec 9<>slow && head -c 200 conf >&9
+         {variables} CNI_CONTAINERID=slow {portmap} <slow >/dev/null & waiting=$!
+         {variables} CNI_CONTAINERID=quick timeout 50 {portmap} <conf >/dev/null; echo $?
+         kill $waiting",
+        dir = dir.display(),
+        portmap = portmap.display(),
+    );
+    assert_eq!(node.host.sh(&line).trim(), "0");
+}

@@ -105,8 +105,8 @@ impl Nftables {
         let mut outcomes = vec![Joined::Left; joint.owners];
         for part in joint.parts {
             for some in part.transactions() {
-                let told = self.settle(|nftables, _| nftables.change_joint(&part, some));
-                told.ok().into_iter().flatten().for_each(|(place, outcome)| outcomes[place] = outcome);
+                let told = self.settle(|nftables| nftables.change_joint(&part, some));
+                told.into_iter().flatten().for_each(|(place, outcome)| outcomes[place] = outcome);
             }
         }
         joint.wishes.into_iter().map(|place| outcomes[place]).collect()
