@@ -20,6 +20,11 @@ use crate::log;
 /// Where the policy is.
 const FILE: &str = "/etc/cnikit/node.json";
 
+/// The owner that a file has if its own has no number in this user namespace.
+const OVERFLOW_UID: &str = "/proc/sys/kernel/overflowuid";
+/// The users that this user namespace has numbers for.
+const UID_MAP: &str = "/proc/self/uid_map";
+
 /// A longer file is refused.
 const LONGEST: u64 = 64 << 10;
 
@@ -95,9 +100,9 @@ fn read(path: &Path) -> Result<NodePolicy> {
     })
 }
 
-/// Nobody but root can have written it.
+/// Only root can have written it.
 fn trusted(path: &Path, metadata: &Metadata) -> Result<()> {
-    if metadata.uid() != 0 {
+    if metadata.uid() != 0 && !is_unmapped(metadata.uid()) {
         let why = format!("it belongs to user {}, not to root", metadata.uid());
         return Err(
             unusable(path, &why).remedy(format!("`chown root {}`, after a look at what it says", path.display()))
@@ -110,6 +115,14 @@ fn trusted(path: &Path, metadata: &Metadata) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Whether this process is in a user namespace and the owner is a user that it has no number for, as root of the host is for
+/// rootless Podman..
+fn is_unmapped(owner: u32) -> bool {
+    let [Ok(overflow), Ok(map)] = [OVERFLOW_UID, UID_MAP].map(std::fs::read_to_string) else { return false };
+    let is_initial = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    !is_initial && overflow.trim().parse() == Ok(owner)
 }
 
 fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Error {

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use cnikit_testkit::{Host, Said, Subject};
 use cnikit_tests::way::{PROGRAMS, on_path, script};
 use cnikit_tests::{bin, bridge, installed, program, subject, traced};
+
+use crate::actor::as_another_user;
 use serde_json::{Value, json};
 
 /// One call that is made with `directory` as the working directory.
@@ -309,6 +311,25 @@ fn nobody_but_root_says_what_the_node_wants() {
         assert_ne!(result["ips"][0]["address"], "10.77.0.200/24");
         ours.del(&host, "c-one", &container, &result);
     });
+}
+
+/// In the user namespace of rootless Podman, root of the host has no number, and its policy counts all the same.
+#[test]
+fn the_policy_of_the_hosts_root_counts_in_a_user_namespace() {
+    let host = Host::new();
+    let status = as_another_user("unshare --user --map-root-user /etc/static");
+    let line = format!(
+        r#"echo '{{"cniVersion":"1.1.0","name":"n","type":"static","ipam":{{"type":"static"}}}}' | CNI_COMMAND=STATUS CNI_PATH=/etc {status}"#
+    );
+    for (policy, works, says) in [("{}", true, ""), (r#"{"slip": true}"#, false, "unknown field `slip`")] {
+        host.with_node_policy(policy, || {
+            // Where the other user finds it: a directory of tests is closed to them.
+            fs::copy(program("cni-plugins"), "/etc/static").unwrap();
+            let (succeeded, text) = host.try_sh(&line);
+            assert_eq!(succeeded, works, "{text}");
+            assert!(text.contains(says), "{text}");
+        });
+    }
 }
 
 /// A policy that cannot be trusted or understood fails an ADD, names the file and the cause, and stops no DEL.
