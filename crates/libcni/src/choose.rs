@@ -14,7 +14,8 @@ use crate::{Defect, Error, NetworkFile, Runtime, conf_files, list_from_file};
 pub enum Rule {
     /// The network of this name, as [`load()`](crate::load()) finds it: lists before single plugins.
     ByName(String),
-    /// cri-dockerd's, and kubelet's before 1.24: all files in the order of their names, and the first valid one is the only network.
+    /// cri-dockerd's, and kubelet's before 1.24: all files in the order of their names, and the first valid one is the only
+    /// network.
     FirstValid,
     /// CRI-O's: the same, but every valid network is used, the first of each name; the default is the first of all,
     /// or that of the name that is given, wherever it stands (`cni_default_network`).

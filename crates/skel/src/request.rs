@@ -226,8 +226,8 @@ fn is_strict(verb: &str) -> bool {
     ["ADD", "CHECK", "RESTORE", "PLAN"].contains(&verb)
 }
 
-/// Does the verb refuse a key that an object has more than once? Not where something runs already: it is removed, or put back, as it
-/// was made.
+/// Does the verb refuse a key that an object has more than once? Not where something runs already: it is removed, or put back,
+/// as it was made.
 fn refuses_duplicates(verb: &str) -> bool {
     ["ADD", "CHECK", "PLAN", "STATUS"].contains(&verb)
 }
