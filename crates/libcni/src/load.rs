@@ -208,8 +208,9 @@ impl Candidate {
         NetworkList::of_one(&self.conf, &self.text).map_err(|error| told(self.defect(error)))
     }
 
-    /// All that keeps the file from being a network. The first is the one with which it is refused.
-    pub(crate) fn defects(&self, refused: Defect) -> Vec<Defect> {
+    /// What keeps the file from being a network, at most so much: to find a place reads the text up to there. The first is the one
+    /// with which it is refused.
+    pub(crate) fn defects(&self, refused: Defect, most: usize) -> Vec<Defect> {
         let errors = if self.is_list() {
             NetworkList::defects(&self.conf.0)
         } else {
@@ -221,9 +222,9 @@ impl Candidate {
             errors
         };
         let mut all = vec![refused];
-        for defect in errors.into_iter().map(|error| self.defect(error)) {
-            if !all.iter().any(|other| other.key == defect.key) {
-                all.push(defect);
+        for error in errors.into_iter().take(most) {
+            if !all.iter().any(|other| other.key == error.path) {
+                all.push(self.defect(error));
             }
         }
         all

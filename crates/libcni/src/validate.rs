@@ -163,7 +163,7 @@ impl<'a> Look<'a> {
             }
             Ok(list) => Some(list.version),
             Err(defect) => {
-                let defects = self.files[file].defects(defect);
+                let defects = self.files[file].defects(defect, MOST);
                 defects.into_iter().for_each(|defect| self.tell(Severity::Error, defect));
                 None
             }
