@@ -11,6 +11,7 @@
 //! | `tenant` | a tenant writes runtimeConfig, `args` and `CNI_ARGS` |
 //! | `calls` | what a call is given, what it may enter, and what programs get from it |
 //! | `names` | names that are more than names, and words that would be rules |
+//! | `namespaces` | what a container's own root makes of its namespace |
 //! | `programs` | what a plugin starts, where it is looked up, and what reaches a terminal |
 //! | `requests` | MACs and addresses that a tenant asks for |
 //! | `size` | large input |
@@ -28,6 +29,7 @@ mod host_loopback;
 mod ip_spoofing;
 mod locks;
 mod names;
+mod namespaces;
 mod programs;
 mod requests;
 mod rows;

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use cnikit_testkit::need::Need;
 use cnikit_tests::NAMES;
 
 /// Who attacks.
@@ -248,15 +249,38 @@ pub(crate) const ROWS: [Row; 46] = [
         "CNI_NETNS: a file, FIFO, device, mount namespace, the host's own, gone",
         By(&["calls::cni_netns_is_a_network_namespace_and_not_the_hosts_own"]),
     ),
-    row(24, &[NetAdmin, Namespace], "a nested veth with the victim's interface indexes; CHECK, RESTORE, DEL", Pending),
-    row(25, &[NetAdmin, Namespace], "eth0 renamed, moved, replaced; another attachment's tag as alias", Pending),
-    row(26, &[NetAdmin, Namespace], "ESC and non-UTF-8 bytes in names, aliases, alternative names", Pending),
-    row(27, &[NetAdmin, Size], "1,200 links, or churn, in the namespace", Pending),
+    row(
+        24,
+        &[NetAdmin, Namespace],
+        "a nested veth with the victim's interface indexes; CHECK, RESTORE, DEL",
+        By(&["namespaces::a_nested_pair_with_the_victims_indexes_harms_nobody"]),
+    ),
+    row(
+        25,
+        &[NetAdmin, Namespace],
+        "eth0 renamed, moved, replaced; another attachment's tag as alias",
+        By(&["namespaces::an_interface_that_was_renamed_replaced_or_bears_anothers_tag_harms_nobody"]),
+    ),
+    row(
+        26,
+        &[NetAdmin, Namespace],
+        "ESC and non-UTF-8 bytes in names, aliases, alternative names",
+        By(&["namespaces::names_of_links_may_be_any_bytes"]),
+    ),
+    row(
+        27,
+        &[NetAdmin, Size],
+        "1,200 links, or churn, in the namespace",
+        By(&["namespaces::twelve_hundred_links_in_a_namespace_cost_nobody_much"]),
+    ),
     row(
         28,
         &[Administrator],
         "DEL is told another container's namespace",
-        By(&["strangers/del_that_is_given_another_containers_namespace_leaves_that_one_running"]),
+        By(&[
+            "namespaces::a_del_that_is_told_the_victims_namespace_touches_nothing_of_it",
+            "strangers/del_that_is_given_another_containers_namespace_leaves_that_one_running",
+        ]),
     ),
     cve(
         "CVE-2025-67499",
@@ -398,8 +422,8 @@ row bridge firewall flannel host-local ipvlan loopback macvlan portmap ptp stati
 23  x x x - x x x x x - x  host-local and static enter no namespace
 24  x x x - - - - x x - x  they pair no ends by index: macvlan and ipvlan have none on the host, loopback is its own
 25  x x x - x - x x x - x  loopback's link cannot be renamed or moved; host-local and static look at none
-26  x x x - x x x x x - x  host-local and static look at no link
-27  x x x - x x x x x - x  host-local and static look at no link
+26  x x x - x - x x x - x  loopback's link has one name; host-local and static look at no link
+27  x - - - x - x - x - x  the others list no links of the container; flannel's delegate is bridge
 28  x x x - x - x x x - x  loopback is told by its namespace alone which one is meant; host-local and static look at none
 29  - - - - - - - x - - -  no other publishes ports
 30  - - - - - - - x - - -  no other publishes ports
@@ -425,6 +449,12 @@ row bridge firewall flannel host-local ipvlan loopback macvlan portmap ptp stati
 pub(crate) fn plugins(number: u8) -> Vec<&'static str> {
     let line = line(number);
     NAMES.iter().zip(&line.marks).filter(|(_, mark)| **mark == "x").map(|(name, _)| *name).collect()
+}
+
+/// Those of them that this kernel can serve.
+pub(crate) fn plugins_here(number: u8) -> Vec<&'static str> {
+    let has_ipvlan = Need::IPVLAN.unmet().is_none();
+    plugins(number).into_iter().filter(|plugin| has_ipvlan || *plugin != "ipvlan").collect()
 }
 
 struct Line {

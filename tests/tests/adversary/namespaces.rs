@@ -1,0 +1,158 @@
+//! A hostile network namespace: whatever it contains, CHECK, RESTORE and DEL harm no other container.
+
+use std::time::{Duration, Instant};
+
+use cnikit_testkit::snapshot::HINTS;
+use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_tests::served::served;
+use serde_json::{Value, json};
+
+use crate::rows;
+
+/// A victim that runs, and an attacker's container, both attached.
+struct Pair {
+    host: Host,
+    subject: Subject,
+    victim: Container,
+    attacker: Container,
+    result: Value,
+    before: Snapshot,
+    inside: Snapshot,
+}
+
+impl Pair {
+    /// The state of the host is that before the attacker's ADD.
+    fn of(plugin: &str) -> Pair {
+        let subject = served(plugin);
+        let subject = match plugin {
+            // One port each.
+            "portmap" => subject.with(
+                "runtimeConfig",
+                json!({"portMappings": [{"hostPort": "$NUMBER", "containerPort": 80, "protocol": "tcp"}]}),
+            ),
+            "static" | "loopback" => panic!("{plugin} shares nothing"),
+            _ => subject,
+        };
+        let host = subject.host();
+        let subject = subject.at(host.dir());
+        let [victim, attacker] = [(); 2].map(|()| subject.container(&host));
+        subject.add(&host, "c-victim", &victim);
+        // What the first two containers make for all, and what stays of the second, is no change.
+        let warm = subject.container(&host);
+        let result = subject.add(&host, "c-warm", &warm);
+        subject.del(&host, "c-warm", &warm, &result);
+        let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&victim));
+        let result = subject.add(&host, "c-attacker", &attacker);
+        Pair { host, subject, victim, attacker, result, before, inside }
+    }
+
+    /// CHECK and RESTORE may fail; DEL succeeds, twice, with and without the result, and only the attacker's is gone.
+    fn ends(&self, what: &str) {
+        let path = self.attacker.path();
+        let prev = ("prevResult", self.result.clone());
+        let check = self.subject.call(&self.host, "CHECK", "c-attacker", &path, std::slice::from_ref(&prev));
+        assert!(check.exit == 0 || check.json()["code"].is_u64(), "{what}: {check:?}");
+        assert!(!check.stderr.contains("panicked"), "{what}: {check:?}");
+        let restore = self.subject.call(&self.host, "RESTORE", "c-attacker", &path, std::slice::from_ref(&prev));
+        assert!([0, 1].contains(&restore.exit) && !restore.stderr.contains("panicked"), "{what}: {restore:?}");
+        self.subject.call(&self.host, "DEL", "c-attacker", &path, std::slice::from_ref(&prev)).ok();
+        self.subject.call(&self.host, "DEL", "c-attacker", &path, &[]).ok();
+        Snapshot::inside(&self.victim).assert_unchanged_since(&self.inside, &[], what);
+        let now = Snapshot::of(&self.host);
+        let went = self.before.added_since(&now, &HINTS);
+        assert!(went.is_empty(), "{what}: went {went:#?}");
+        let came: Vec<String> =
+            now.added_since(&self.before, &HINTS).into_iter().filter(|line| line.contains("c-attacker")).collect();
+        assert!(came.is_empty(), "{what}: came {came:#?}");
+    }
+}
+
+/// In the place of eth0, one end of a pair in nested namespaces, whose indexes are those of the victim's ends.
+#[test]
+fn a_nested_pair_with_the_victims_indexes_harms_nobody() {
+    for plugin in rows::plugins_here(24) {
+        let pair = Pair::of(plugin);
+        let inner = pair.victim.sh("ip -o link show eth0 | sed 's/:.*//'");
+        let outer = pair
+            .victim
+            .sh("ip -o link show eth0 | sed -n 's/.*eth0@if\\([0-9]*\\):.*/\\1/p; s/.*eth0@[a-z]*\\([0-9]*\\):.*/7/p'");
+        let (inner, outer) = (inner.trim(), outer.lines().next().unwrap_or("7").trim().to_owned());
+        let nested = pair.host.container();
+        pair.attacker.sh("ip link del eth0");
+        pair.attacker.sh(&format!(
+            "ip link add name eth0 index {inner} type veth peer name peer index {} netns {}",
+            if outer.is_empty() { "7" } else { &outer },
+            nested.path()
+        ));
+        pair.ends(&format!("{plugin}: a nested pair"));
+    }
+}
+
+/// As the container's own root can, with another attachment's tag as alias where there is one.
+const CHANGES: [&str; 6] = [
+    "ip link set eth0 down; ip link set eth0 name other0; ip link set other0 up",
+    "ip link del eth0; ip link add eth0 type bridge; ip link set eth0 up",
+    "ip link set eth0 alias \"$ALIAS\"",
+    "ip link del eth0; ip link add eth0 alias \"$ALIAS\" type veth peer name cni0",
+    "ip link set eth0 down; ip link set eth0 address 02:00:00:00:00:99; ip address flush dev eth0; ip link set eth0 up",
+    "ip link add br type bridge; ip link set eth0 master br; ip link set eth0 name br0 2>/dev/null || true",
+];
+
+#[test]
+fn an_interface_that_was_renamed_replaced_or_bears_anothers_tag_harms_nobody() {
+    for plugin in rows::plugins_here(25) {
+        // The others look at the same things.
+        let few = ["firewall", "flannel", "portmap"].contains(&plugin);
+        for change in &CHANGES[..if few { 2 } else { CHANGES.len() }] {
+            let pair = Pair::of(plugin);
+            let alias = pair.host.sh("ip -o link show | sed -n 's/.*alias \\(.*c-victim.*\\)$/\\1/p'");
+            let inside = pair.victim.sh("ip -o link show | sed -n 's/.*alias \\(.*c-victim.*\\)$/\\1/p'");
+            let alias = alias.lines().chain(inside.lines()).next().unwrap_or("testnet c-victim eth0").to_owned();
+            pair.attacker.try_sh(&change.replace("$ALIAS", alias.trim()));
+            pair.ends(&format!("{plugin}: {change}"));
+        }
+        let pair = Pair::of(plugin);
+        let elsewhere = pair.host.container();
+        pair.attacker.try_sh(&format!("ip link set eth0 netns {}", elsewhere.path()));
+        pair.ends(&format!("{plugin}: eth0 was moved"));
+    }
+}
+
+#[test]
+fn names_of_links_may_be_any_bytes() {
+    for plugin in rows::plugins_here(26) {
+        let pair = Pair::of(plugin);
+        pair.attacker.sh(
+            "e=$(printf '\\033[2J'); x=$(printf '\\377\\376'); ip link add name \"$e\" type bridge; ip link add name \"$x\" type bridge
+             ip link set eth0 alias \"$e$x\"; ip link property add dev eth0 altname \"$e$x\"",
+        );
+        pair.ends(&format!("{plugin}: ESC and non-UTF-8 bytes"));
+    }
+}
+
+/// By far less than a caller would wait for: what costs 50 ms on an idle machine may take many times that on a busy one.
+#[test]
+fn twelve_hundred_links_in_a_namespace_cost_nobody_much() {
+    for plugin in rows::plugins_here(27) {
+        let pair = Pair::of(plugin);
+        pair.attacker.sh("for n in $(seq 1200); do echo link add b$n type bridge; done | ip -batch -");
+        let begun = Instant::now();
+        pair.ends(&format!("{plugin}: 1,200 links"));
+        assert!(begun.elapsed() < Duration::from_mins(1), "{plugin}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn a_del_that_is_told_the_victims_namespace_touches_nothing_of_it() {
+    for plugin in rows::plugins_here(28) {
+        let pair = Pair::of(plugin);
+        for more in [vec![("prevResult", pair.result.clone())], Vec::new()] {
+            pair.subject.call(&pair.host, "DEL", "c-attacker", &pair.victim.path(), &more).ok();
+            pair.subject.call(&pair.host, "DEL", "c-nobody", &pair.victim.path(), &more).ok();
+        }
+        Snapshot::inside(&pair.victim).assert_unchanged_since(&pair.inside, &[], plugin);
+        let now = Snapshot::of(&pair.host);
+        let went = pair.before.added_since(&now, &HINTS);
+        assert!(went.is_empty(), "{plugin}: went {went:#?}");
+    }
+}
