@@ -49,6 +49,10 @@ const UNICAST: u8 = 1;
 const LOCAL_TABLE: u32 = 255;
 #[doc(alias = "RTN_LOCAL")]
 const LOCAL: u8 = 2;
+/// Of routes to everybody on a link, to the nearest router, to groups.
+const BROADCAST: u8 = 3;
+const ANYCAST: u8 = 4;
+const MULTICAST: u8 = 5;
 
 /// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +128,13 @@ impl Route {
     /// Whether it leads packets on, by the main table: local, broadcast and multicast routes are the kernel's own.
     pub fn is_ordinary(&self) -> bool {
         self.table == MAIN_TABLE && self.kind == UNICAST
+    }
+
+    /// Whether packets end with the host itself, or go to a group or everybody on a link: the kernel's own routes. The table does
+    /// not tell: of an IPv4 route that was looked up the kernel may name the main one.
+    #[doc(alias = "RTN_LOCAL")]
+    pub fn is_of_host(&self) -> bool {
+        [LOCAL, BROADCAST, ANYCAST, MULTICAST].contains(&self.kind)
     }
 
     /// Whether it is a default route.

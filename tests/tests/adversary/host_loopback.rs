@@ -235,6 +235,77 @@ fn a_port_that_the_upstream_plugin_published_keeps_the_setting() {
     }
 }
 
+/// With `br_netfilter` the kernel shows packets to netfilter as they enter the bridge, under the bridge's name alone. That holds for a
+/// VLAN device upon a bridge just as for a macvlan, which every kernel has.
+#[test]
+fn a_link_upon_a_bridge_is_guarded_where_packets_enter_the_bridge() {
+    for backend in ["iptables", "nftables"] {
+        let node = Node::new();
+        let bridge = node.bridge.with("isDefaultGateway", json!(false)).with("ipMasq", json!(false));
+        let container = node.host.container();
+        let prev = bridge.add(&node.host, "c-one", &container);
+        let pod = Pod { container, id: "c-one".to_owned(), prev };
+        node.host.sh(&format!("ip link add upon0 link {LINK} type macvlan mode bridge"));
+        node.host.sh(&format!("ip address add {GATEWAY}/24 dev upon0; ip link set upon0 up"));
+        node.host.try_sh("sysctl -qw net.bridge.bridge-nf-call-iptables=1");
+        let to = node.host.sh("ip -o link show upon0");
+        let to = to.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).map(mac).unwrap();
+        let portmap = portmap(backend);
+        node.call(&portmap, "ADD", &pod).ok();
+        node.call(&portmap, "CHECK", &pod).ok();
+        assert_eq!(node.host.sh("cat /proc/sys/net/ipv4/conf/upon0/route_localnet").trim(), "1");
+        let is_reached = || {
+            let from = pod.container.sh("ip -o link show eth0");
+            let from = from.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).map(mac).unwrap();
+            let packet = udp4((CONTAINER, 7), ("127.0.0.1", SERVICE), b"attack");
+            send(&pod.container, "eth0", &[ethernet(to, from, &[], IPV4, &packet)]);
+            let mut buffer = [0; 16];
+            node.service.recv_from(&mut buffer).is_ok_and(|(size, _)| &buffer[..size] == b"attack")
+        };
+        assert!(!is_reached(), "{backend}");
+        let rules = node.host.sh("nft --handle list chain ip cnikit_loopback prerouting");
+        let handle = rules.lines().find(|line| line.contains(&format!("iifname \"{LINK}\""))).unwrap();
+        let handle = handle.rsplit(' ').next().unwrap();
+        node.host.sh(&format!("nft delete rule ip cnikit_loopback prerouting handle {handle}"));
+        let (code, text) = node.call(&portmap, "CHECK", &pod).refused();
+        assert!(code == 102 && text.contains(&format!("iifname \"{LINK}\" jump link-upon0")), "{text}");
+        if node.host.try_sh("test \"$(sysctl -n net.bridge.bridge-nf-call-iptables)\" = 1").0 {
+            assert!(is_reached(), "{backend}: no frame arrives, so the test shows nothing");
+        }
+        node.call(&portmap, "RESTORE", &pod);
+        assert!(!is_reached(), "{backend}: after RESTORE");
+        node.call(&portmap, "DEL", &pod).ok();
+        assert!(!node.host.sh("nft list ruleset").contains(GUARD), "{backend}");
+    }
+}
+
+/// A tenant may be able to request addresses, of a network that gives the host no gateway: the port would lead to the host itself.
+#[test]
+fn no_port_leads_to_an_address_of_the_hosts_own() {
+    for backend in ["iptables", "nftables"] {
+        let node = Node::new();
+        let mut own = node.pod("c-one");
+        node.host.sh("ip address add 192.0.2.1/24 dev cni0");
+        let mapping = json!([{"hostPort": 8080, "containerPort": SERVICE, "protocol": "udp"}]);
+        let portmap = portmap(backend).with("runtimeConfig", json!({"portMappings": mapping}));
+        let before = node.host.sh("nft list ruleset; sysctl -a 2>/dev/null | grep route_localnet");
+        let addresses = ["127.0.0.1/8", "127.9.9.9/32", "192.0.2.1/24", "192.0.2.255/24", "224.0.0.9/24", "0.0.0.0/0"];
+        for address in addresses.into_iter().chain(["::1/128", "fd66::1/64", "ff02::1/64"]) {
+            own.prev["ips"] = json!([{"address": address, "interface": 2}]);
+            let (code, text) = node.call(&portmap, "ADD", &own).refused();
+            assert!(code == 101 && text.contains("no port can lead to the address"), "{backend} {address}: {text}");
+            node.call(&portmap, "RESTORE", &own).refused();
+            node.call(&portmap, "DEL", &own).ok();
+            let after = node.host.sh("nft list ruleset; sysctl -a 2>/dev/null | grep route_localnet");
+            assert_eq!(after, before, "{backend} {address}");
+        }
+        // The host's own loopback goes on working.
+        node.host.enter(|| UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"own", ("127.0.0.1", SERVICE)).unwrap());
+        let mut buffer = [0; 16];
+        assert_eq!(node.service.recv_from(&mut buffer).unwrap().0, 3, "{backend}");
+    }
+}
+
 /// IPv6 has no such setting: what enters by a link for `::1` is dropped by the kernel before netfilter.
 #[test]
 fn a_container_does_not_reach_the_hosts_loopback_by_ipv6() {

@@ -16,6 +16,9 @@
 //! }
 //! ```
 //!
+//! A link that lies upon a bridge, such as a VLAN device, has a rule for each link down to the bridge as well: `br_netfilter` shows
+//! packets to the hook as they enter the bridge, under the bridge's name, and not again as they enter the link.
+//!
 //! The priority is before that of connection tracking. Later, the answers to the host's own connections from 127.0.0.1, whose
 //! source is masqueraded, would have that address as their destination again. The kernel counts the rules that lead to a chain,
 //! so one question tells whether a holder is the last one, however many there are.
@@ -75,7 +78,7 @@ struct State {
 }
 
 impl Nftables {
-    /// Drops packets to 127.0.0.0/8 that enter by a link, as long as `holder` or any other holder is there. `before` reads the
+    /// Drops packets to 127.0.0.0/8 that enter by a link, or by one of those `below` it, as long as `holder` or any other holder is there. `before` reads the
     /// setting's value if there is no other holder; it is recorded.
     ///
     /// # Errors
@@ -83,6 +86,7 @@ impl Nftables {
     pub fn guard_loopback<E: From<Error>>(
         &self,
         link: &str,
+        below: &[String],
         holder: &str,
         mut before: impl FnMut() -> std::result::Result<String, E>,
     ) -> std::result::Result<(), E> {
@@ -91,7 +95,7 @@ impl Nftables {
             // While no holder is there, only somebody else can have set it: the number of the ruleset makes that certain.
             let was = if state.link_rules.is_empty() { Some(format!("{WAS}{}", before()?)) } else { None };
             let mut messages = state.frame_repair()?;
-            let base = state.base_changes(link)?;
+            let base = state.base_changes(link, below)?;
             let exclusive = was.is_some() || !messages.is_empty() || !base.is_empty();
             messages.extend(state.additions(link, holder, was)?);
             messages.extend(base);
@@ -147,12 +151,12 @@ impl Nftables {
     }
 
     /// What is missing of a link's guard and of a holder of it, each a sentence.
-    pub fn verify_loopback(&self, link: &str, holder: &str) -> Result<Vec<String>> {
+    pub fn verify_loopback(&self, link: &str, below: &[String], holder: &str) -> Result<Vec<String>> {
         let state = match self.guard_state(link, holder) {
             Err(error) if error.unsupported() => return Ok(Vec::new()),
             state => state?,
         };
-        state.drifts(link, holder)
+        state.drifts(link, below, holder)
     }
 
     fn guard_state(&self, link: &str, holder: &str) -> Result<State> {
@@ -200,13 +204,19 @@ impl State {
     }
 
     /// The messages that lead what enters by the link to its chain, before rules that somebody else put there.
-    fn base_changes(&self, link: &str) -> Result<Vec<Message>> {
-        if self.begins_right()? && self.leads_to_link(link)? {
+    fn base_changes(&self, link: &str, below: &[String]) -> Result<Vec<Message>> {
+        let mut missing = Vec::new();
+        for entry in entries(link, below) {
+            if !self.leads_to_link(&entry)? {
+                missing.push(entry);
+            }
+        }
+        if self.begins_right()? && missing.is_empty() {
             return Ok(Vec::new());
         }
         let mut messages = Vec::new();
         // Each goes before all others, so the one that is added last is the first.
-        for rule in [entry(link), elsewhere()] {
+        for rule in missing.into_iter().chain([elsewhere()]) {
             let does = compile(&rule, self.frame.family)?;
             let misplaced = self.base_rules.iter().filter(|found| found.does(&does));
             messages.extend(misplaced.map(|found| found.deletion(&self.frame)));
@@ -277,17 +287,14 @@ impl State {
         Ok(self.base_rules.first().is_some_and(|rule| rule.does(&first)))
     }
 
-    /// Whether what enters by the link meets nothing of somebody else's before the link's chain.
-    fn leads_to_link(&self, link: &str) -> Result<bool> {
-        let wanted = compile(&entry(link), self.frame.family)?;
-        let first = self.base_rules.iter().skip(1).find(|rule| {
-            let is_of_another_link = rule.target().and_then(link_of).is_some_and(|other| other != link);
-            !is_of_another_link
-        });
-        Ok(first.is_some_and(|rule| rule.does(&wanted)))
+    /// Whether the rule that leads to a link's chain has nothing of somebody else's before it.
+    fn leads_to_link(&self, entry: &Rule) -> Result<bool> {
+        let wanted = compile(entry, self.frame.family)?;
+        let is_of_links = |rule: &&Found| rule.target().and_then(link_of).is_some();
+        Ok(self.base_rules.iter().skip(1).take_while(is_of_links).any(|rule| rule.does(&wanted)))
     }
 
-    fn drifts(&self, link: &str, holder: &str) -> Result<Vec<String>> {
+    fn drifts(&self, link: &str, below: &[String], holder: &str) -> Result<Vec<String>> {
         let mut drifts = Vec::new();
         let chain = chain_of(link);
         match (self.table, &self.base) {
@@ -302,8 +309,10 @@ impl State {
                 if !self.begins_right()? {
                     drifts.push(missing(elsewhere()));
                 }
-                if !self.leads_to_link(link)? {
-                    drifts.push(missing(entry(link)));
+                for entry in entries(link, below) {
+                    if !self.leads_to_link(&entry)? {
+                        drifts.push(missing(entry));
+                    }
                 }
             }
         }
@@ -334,8 +343,10 @@ fn elsewhere() -> Rule {
     Rule { matches, verdict: Verdict::Accept, comment: None }
 }
 
-fn entry(link: &str) -> Rule {
-    jump(&chain_of(link), vec![Match::from(link)])
+/// The rules that lead to a link's chain: from the link, and from those below it.
+fn entries(link: &str, below: &[String]) -> Vec<Rule> {
+    let from = |name: &str| jump(&chain_of(link), vec![Match::from(name)]);
+    [link].into_iter().chain(below.iter().map(String::as_str)).map(from).collect()
 }
 
 fn jump(to: &str, matches: Vec<Match>) -> Rule {
@@ -399,8 +410,8 @@ mod tests {
         let told = netns.enter(|_| {
             let nftables = Nftables::here().unwrap();
             let guard = |link: &str, holder: &str, value: &str| {
-                nftables.guard_loopback(link, holder, || Ok::<_, Error>(value.to_owned())).unwrap();
-                assert_eq!(nftables.verify_loopback(link, holder).unwrap(), [""; 0]);
+                nftables.guard_loopback(link, &[], holder, || Ok::<_, Error>(value.to_owned())).unwrap();
+                assert_eq!(nftables.verify_loopback(link, &[], holder).unwrap(), [""; 0]);
             };
             let asked = Cell::new(Vec::new());
             let release = |holder: &str, may_go: bool| {
@@ -424,7 +435,7 @@ mod tests {
             assert!(release("cnikit-b", true).unwrap());
             assert_eq!(asked.take(), [last("cni0", "0")]);
             assert!(!release("cnikit-b", true).unwrap());
-            assert_eq!(nftables.verify_loopback("cni0", "cnikit-b").unwrap().len(), 3);
+            assert_eq!(nftables.verify_loopback("cni0", &[], "cnikit-b").unwrap().len(), 3);
             assert!(release("cnikit-c", false).unwrap(), "the setting could not be put back");
             assert_eq!(asked.take(), [last("a\"b", "1")]);
             guard("a\"b", "cnikit-d", "0");

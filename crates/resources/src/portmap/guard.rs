@@ -9,20 +9,49 @@ use std::io;
 use std::net::IpAddr;
 
 use cnikit_netfilter::{GuardedLink, Localnet, Nftables};
-use cnikit_netlink::Netlink;
+use cnikit_netlink::{Link, Netlink};
 use cnikit_netns::{Inside, sysctl};
 use cnikit_plan::{Drifts, Remains, Stale};
 use cnikit_skel::{Error, Errors, Journal, Result, Tag, log};
 
 use super::{iptables, nftables};
 use crate::alias;
+use crate::veth::is_veth;
 
 /// What a new link gets.
 const OF_NEW_LINKS: &str = "net/ipv4/conf/default/route_localnet";
 
+/// How packets of containers enter.
+pub(super) struct Ingress {
+    /// The link that they are routed by, which has the setting.
+    pub(super) link: String,
+    /// The links below it, down to a bridge; none if there is no bridge below. With `br_netfilter` the kernel looks at packets as they
+    /// enter there, and not again as they enter the link.
+    pub(super) below: Vec<String>,
+}
+
+/// More links upon one another are not looked at: the kernel takes no more than 8.
+const MOST_BELOW: usize = 16;
+
+impl Ingress {
+    pub(super) fn of(host: &Netlink, link: Link) -> Result<Ingress> {
+        let (mut below, mut at) = (Vec::new(), link.clone());
+        while let Some(lower) = at.lower.filter(|_| at.lower_netns.is_none() && !is_veth(&at)) {
+            let Some(found) = host.find_link_at(lower)?.filter(|_| below.len() < MOST_BELOW) else { break };
+            below.push(found.name.clone());
+            at = found;
+        }
+        if at.kind.as_deref() != Some("bridge") {
+            below.clear();
+        }
+        Ok(Ingress { link: link.name, below })
+    }
+}
+
 /// Sets `route_localnet` of a link, once packets to 127.0.0.0/8 that enter by it are dropped. `restores`: what the setting was
 /// before us may be recorded no more, and today's value may be that of an earlier ADD.
-pub(super) fn ensure(link: &str, tag: &Tag, restores: bool) -> Result<()> {
+pub(super) fn ensure(ingress: &Ingress, tag: &Tag, restores: bool) -> Result<()> {
+    let link = ingress.link.as_str();
     let (holder, key) = (holder(tag), key(link));
     let before = || {
         let value = sysctl::read(&Inside::here(), &key)?;
@@ -32,7 +61,7 @@ pub(super) fn ensure(link: &str, tag: &Tag, restores: bool) -> Result<()> {
     if nftables.guarded_loopback(&holder)?.is_some_and(|other| other != link) {
         give_up(&nftables, &holder)?;
     }
-    match nftables.guard_loopback(link, &holder, before) {
+    match nftables.guard_loopback(link, &ingress.below, &holder, before) {
         Err(Unguarded::Lacking) => return without(link),
         Err(Unguarded::Failed(error)) => return Err(error),
         Ok(()) => {}
@@ -83,11 +112,12 @@ pub(super) fn note_undo(tag: &Tag, journal: &mut Journal) -> Result<()> {
 }
 
 /// What is missing of the guard and the setting.
-pub(super) fn verify(link: &str, tag: &Tag, with_guard: bool, drifts: &mut Drifts) -> Result<()> {
+pub(super) fn verify(ingress: &Ingress, tag: &Tag, with_guard: bool, drifts: &mut Drifts) -> Result<()> {
+    let link = ingress.link.as_str();
     let Some(nftables) = Nftables::if_any()? else { return Ok(()) };
     let key = key(link);
     if with_guard {
-        let missing = match nftables.verify_loopback(link, &holder(tag)) {
+        let missing = match nftables.verify_loopback(link, &ingress.below, &holder(tag)) {
             Err(error) if error.unsupported() => return Ok(()),
             missing => missing?,
         };

@@ -16,6 +16,7 @@ use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale, Together}
 use cnikit_skel::{Error, Errors, Journal, Result, Tag, log};
 use ipnetwork::IpNetwork;
 
+use self::guard::Ingress;
 use crate::Backend;
 use crate::backend::{Loopback, Standing};
 use crate::iptables::OpeningAlone;
@@ -186,7 +187,8 @@ impl Resource for PublishedPorts {
         KIND
     }
 
-    fn judge(&self, _scene: &Scene) -> Result<()> {
+    fn judge(&self, scene: &Scene) -> Result<()> {
+        self.map.refuse_hosts_own(scene.host()?)?;
         if self.map.backend == Backend::Nftables {
             return nftables::judge(&self.map);
         }
@@ -308,18 +310,34 @@ impl PortMap {
     }
 
     /// The link that the container is behind, if packets of the host's loopback are to go there: that needs its `route_localnet`.
-    fn localnet(&self, host: &Netlink) -> Result<Option<String>> {
+    fn localnet(&self, host: &Netlink) -> Result<Option<Ingress>> {
         let Some(address) = self.target(true).filter(|_| self.masquerades != Masquerades::Nothing) else {
             return Ok(None);
         };
-        let Some(index) = host.route_for(address)?.and_then(|route| route.index) else { return Ok(None) };
-        Ok(Some(host.link_at(index)?.name))
+        // To an address of the host's own there is no link: it could be `lo`, which takes part in all that the host does.
+        let route = host.route_for(address)?.filter(|route| !route.is_of_host());
+        let Some(index) = route.and_then(|route| route.index) else { return Ok(None) };
+        Ingress::of(host, host.link_at(index)?).map(Some)
+    }
+
+    /// Refuses a container's address that is the host's own, or no host's: a tenant may have requested it, and the port would
+    /// lead to services of the host, those on its loopback included.
+    fn refuse_hosts_own(&self, host: &Netlink) -> Result<()> {
+        for address in [true, false].into_iter().filter_map(|ipv4| self.target(ipv4)) {
+            let is_own = address.is_loopback() || host.route_for(address)?.is_some_and(|route| route.is_of_host());
+            if is_own || address.is_unspecified() || address.is_multicast() {
+                let whose = if is_own { "the host's own" } else { "no container's" };
+                return Err(Error::conflict(format!("no port can lead to the address {address}: it is {whose}"))
+                    .remedy("give the container an address of its network that the host does not have"));
+            }
+        }
+        Ok(())
     }
 
     /// Lets in whoever the rules mean: from the host's loopback, and in flows that went elsewhere before.
     fn let_in(&self, scene: &Scene, restores: bool) -> Result<()> {
         match self.localnet(scene.host()?)? {
-            Some(link) => guard::ensure(&link, &scene.tag, restores)?,
+            Some(ingress) => guard::ensure(&ingress, &scene.tag, restores)?,
             None => guard::release_if_any(&scene.tag)?,
         }
         forget(&self.flows(), true);
@@ -331,7 +349,7 @@ impl PortMap {
             return Ok(());
         }
         match self.localnet(scene.host()?)? {
-            Some(link) => guard::verify(&link, &scene.tag, loopback == Loopback::Guarded, drifts),
+            Some(ingress) => guard::verify(&ingress, &scene.tag, loopback == Loopback::Guarded, drifts),
             None => Ok(()),
         }
     }
