@@ -1,7 +1,7 @@
 //! Which keys a plugin takes, and what somebody meant who wrote another.
 
 use cnikit_types::document::is_remark;
-use cnikit_types::{Map, Value};
+use cnikit_types::{Map, Value, is_key};
 
 /// The keys of one plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl<'a> Search<'a> {
                 return;
             }
             let place = joined(place, name);
-            match known.iter().find(|known| known.eq_ignore_ascii_case(name)) {
+            match known.iter().find(|known| is_key(name, known)) {
                 Some(known) => self.below(&place, &joined(level, known), value),
                 None if is_remark(name) || known.is_empty() => {}
                 None => {
@@ -110,7 +110,7 @@ impl<'a> Search<'a> {
 
     /// A key of this name on another level.
     fn elsewhere(&self, name: &str) -> Option<String> {
-        let is_it = |key: &&&str| key.rsplit('.').next().is_some_and(|last| last.eq_ignore_ascii_case(name));
+        let is_it = |key: &&&str| key.rsplit('.').next().is_some_and(|last| is_key(name, last));
         self.keys.iter().find(is_it).map(|key| (*key).to_owned())
     }
 }

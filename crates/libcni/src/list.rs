@@ -1,6 +1,6 @@
 //! A network list, and what each of its plugins reads on stdin.
 
-use cnikit_types::{NetConf, ReadError, Release, Version, check_network_name};
+use cnikit_types::{NetConf, ReadError, Release, Version, check_network_name, is_key};
 use serde_json::{Map, Value, json};
 
 use crate::splice::{elements, member, spliced};
@@ -145,7 +145,7 @@ impl NetworkList {
         let conf = NetConf(conf.clone());
         let plugin = plugin_type(&conf)?;
         let capabilities = declared(&conf)?;
-        let stands = |key: &&str| conf.0.keys().any(|own| own.eq_ignore_ascii_case(key));
+        let stands = |key: &&str| conf.0.keys().any(|own| is_key(own, key));
         for key in RESERVED.into_iter().filter(stands) {
             self.warnings.push(format!("plugin {plugin}: `{key}` is left out: only a runtime sets it"));
         }
@@ -207,7 +207,7 @@ impl Listed {
     pub(crate) fn stdin_with(&self, list: &NetworkList, more: &[(&str, String)]) -> Vec<u8> {
         let own = [("name", json!(list.name).to_string()), ("cniVersion", json!(list.version).to_string())];
         let all: Vec<(&str, String)> = own.into_iter().chain(more.iter().cloned()).collect();
-        let is_ours = |key: &str| RESERVED.iter().chain(&REPLACED).any(|ours| key.eq_ignore_ascii_case(ours));
+        let is_ours = |key: &str| RESERVED.iter().chain(&REPLACED).any(|ours| is_key(key, ours));
         spliced(&self.text, is_ours, &all).into_bytes()
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use cnikit_invoke as invoke;
 use cnikit_types::document::is_remark;
-use cnikit_types::{NetConf, ReadError, Value, code};
+use cnikit_types::{NetConf, ReadError, Value, code, is_key};
 
 use crate::chain::unspoken;
 use crate::choose::asking;
@@ -225,7 +225,7 @@ impl<'a> Look<'a> {
         if self.files[network.file].is_list() {
             let names: Vec<String> = self.files[network.file].conf.0.keys().cloned().collect();
             for name in names.iter().filter(|name| !LIST.contains(&name.as_str()) && !is_remark(name)).take(MOST) {
-                let meant = LIST.iter().find(|known| known.eq_ignore_ascii_case(name)).copied();
+                let meant = LIST.iter().find(|known| is_key(name, known)).copied();
                 let meant = meant.or_else(|| nearest(name, LIST.into_iter()));
                 self.warn(
                     network.file,
@@ -241,9 +241,7 @@ impl<'a> Look<'a> {
     }
 
     fn keys_of_plugin(&mut self, plugin: &Placed) {
-        for key in
-            plugin.conf.0.keys().filter(|key| RESERVED.iter().any(|name| name.eq_ignore_ascii_case(key))).take(MOST)
-        {
+        for key in plugin.conf.0.keys().filter(|key| RESERVED.iter().any(|name| is_key(key, name))).take(MOST) {
             self.warn(plugin.file, &plugin.at(key), "only a runtime sets it: it is left out".to_owned(), "remove it");
         }
         if let Some(keys) = self.known(plugin.conf.plugin_type()) {

@@ -33,7 +33,7 @@ impl NetConf {
     /// As [`NetConf::parse`], and lists the keys that one object has more than once: most likely a mistake of the person who
     /// wrote it. What only a program writes is not searched: `prevResult`, and the keys that begin with `cni.dev/`.
     pub fn parse_with_duplicates(stdin: &[u8]) -> Result<(NetConf, Vec<Duplicate>), ParseError> {
-        let is_of_programs = |key: &str| key.eq_ignore_ascii_case("prevResult") || key.starts_with("cni.dev/");
+        let is_of_programs = |key: &str| member::is_key(key, "prevResult") || key.starts_with("cni.dev/");
         let (value, duplicates) = document::parse_with_duplicates(stdin, is_of_programs).map_err(ParseError::Json)?;
         Ok((NetConf::of(value)?, duplicates))
     }
@@ -71,7 +71,7 @@ impl NetConf {
 
     /// Whether `key` is there in any spelling, be it `null`.
     pub(crate) fn has(&self, key: &str) -> bool {
-        self.0.keys().any(|own| own.eq_ignore_ascii_case(key))
+        self.0.keys().any(|own| member::is_key(own, key))
     }
 
     /// Puts `value` under `key`, in place of every spelling of it.
@@ -138,7 +138,7 @@ fn find<'a>(object: &'a Map<String, Value>, path: &[&str]) -> Option<&'a Value> 
 }
 
 fn put(object: &mut Map<String, Value>, key: &str, value: Value) {
-    object.retain(|own, _| !own.eq_ignore_ascii_case(key));
+    object.retain(|own, _| !member::is_key(own, key));
     object.insert(key.to_owned(), value);
 }
 
@@ -162,14 +162,14 @@ fn remove_at(object: &mut Map<String, Value>, path: &[&str]) -> bool {
     match path {
         [] => {}
         [key] => object.retain(|own, value| {
-            let is_meant = own.eq_ignore_ascii_case(key);
+            let is_meant = member::is_key(own, key);
             removed |= is_meant && !value.is_null();
             !is_meant
         }),
         [key, below @ ..] => {
             for (own, value) in object.iter_mut() {
                 if let Value::Object(inner) = value
-                    && own.eq_ignore_ascii_case(key)
+                    && member::is_key(own, key)
                 {
                     removed |= remove_at(inner, below);
                 }

@@ -37,6 +37,7 @@ pub use capability::{Bandwidth, Capabilities, IpRange, PortMapping, Protocol, Ru
 pub use conf::{NetConf, ParseError};
 pub use dns::Dns;
 pub use error::{CniError, code};
+pub use member::is_key;
 pub use names::{check_container_id, check_ifname, check_network_name, check_plugin_name};
 pub use printable::printable;
 pub use read::{ReadError, Wrong, read};

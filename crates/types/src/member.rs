@@ -1,5 +1,8 @@
 //! Keys in any case: which members of an object belong to which name.
 //!
+//! Go's decoder is the measure, for another plugin reads the same document with it: a key that it takes for `ips` and we do not
+//! would have something requested that we never see.
+//!
 //! Two documents' rules meet here: the last member wins, and a `null` never takes anything away. Objects that stand under
 //! one name are merged member by member.
 
@@ -8,6 +11,17 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use serde_json::{Map, Value};
+
+/// Whether this key is meant by this name: whatever the case of its letters, and for Go's decoder the long s (U+017F) is an s
+/// and the Kelvin sign (U+212A) a k.
+pub fn is_key(key: &str, name: &str) -> bool {
+    let folded = |letter: char| match letter {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        other => other.to_ascii_lowercase(),
+    };
+    key.eq_ignore_ascii_case(name) || (!key.is_ascii() && key.chars().map(folded).eq(name.chars().map(folded)))
+}
 
 /// All values of one key, in which only what counts is kept: one value, or objects that are merged.
 struct Values {
@@ -77,6 +91,6 @@ pub(crate) fn spellings<'a>(
 ) -> impl DoubleEndedIterator<Item = (&'a str, &'a Value)> {
     object
         .iter()
-        .filter(move |(key, value)| key.eq_ignore_ascii_case(name) && !value.is_null())
+        .filter(move |(key, value)| is_key(key, name) && !value.is_null())
         .map(|(key, value)| (key.as_str(), value))
 }

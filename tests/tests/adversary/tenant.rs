@@ -64,6 +64,8 @@ fn gateway_bridge() -> Subject {
 const OWN: [&str; 2] = ["10.77.0.9/24", "fd00:77::9/64"];
 
 mod requested_addresses {
+    use cnikit_tests::references;
+
     use super::*;
 
     #[test]
@@ -88,6 +90,23 @@ mod requested_addresses {
                     assert_eq!(code, if matches!(place, Place::CniArgs) { 4 } else { 7 }, "{text}");
                     assert!(text.contains("`ipam.allowedSubnets`"), "{place:?} {addresses:?}: {text}");
                 }
+            }
+        }
+    }
+
+    /// The upstream static, which Go's decoder reads the request for, may stand behind our bridge.
+    #[test]
+    fn a_request_in_any_spelling_that_an_ipam_plugin_of_upstream_understands_is_bounded() {
+        let host = Host::new();
+        let container = host.container();
+        for bin in references() {
+            let mut subject = gateway_bridge().with("cniVersion", json!("1.0.0"));
+            let path = format!("{}:{}", bin.display(), subject.bin.display());
+            subject.env.push(("CNI_PATH".to_owned(), path));
+            for key in ["ips", "IPS", "ip\u{17f}", "IP\u{17f}"] {
+                let asking = subject.with("args", json!({"cni": {key: ["8.8.8.9/8"]}}));
+                let (code, text) = refused(&asking, &host, &container);
+                assert!(code == 7 && text.contains("`ipam.allowedSubnets`"), "{key}: {code} {text}");
             }
         }
     }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value};
 
+use crate::member::is_key;
 use crate::{Dns, Route, Version, address::canonical};
 
 /// An object under construction.
@@ -48,7 +49,7 @@ impl Object {
     /// Ends the object with the members that came from elsewhere, but for those whose keys have a meaning in this shape:
     /// a reader would take them, in any case of letters, for the member itself.
     pub(super) fn and(mut self, extra: &Map<String, Value>, meant: &[&str]) -> Object {
-        let foreign = extra.iter().filter(|(key, _)| !meant.iter().any(|meant| key.eq_ignore_ascii_case(meant)));
+        let foreign = extra.iter().filter(|(key, _)| !meant.iter().any(|meant| is_key(key, meant)));
         self.0.extend(foreign.map(|(key, value)| (key.clone(), value.clone())));
         self
     }

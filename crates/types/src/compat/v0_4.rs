@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::object::{Object, dns, route};
+use crate::member::is_key;
 use crate::{Answer, Dns, Interface, Ip, ReadError, Route, address::canonical, read};
 
 #[derive(Default, Deserialize)]
@@ -37,7 +38,7 @@ struct OldInterface {
 pub(super) fn up(value: &Value) -> Result<Answer, ReadError> {
     let Document { interfaces, mut ips, routes, dns, extra, .. } = read(value)?;
     for ip in &mut ips {
-        ip.extra.retain(|key, _| !key.eq_ignore_ascii_case("version"));
+        ip.extra.retain(|key, _| !is_key(key, "version"));
     }
     Ok(Answer { interfaces: interfaces.into_iter().map(Interface::from).collect(), ips, routes, dns, extra })
 }

@@ -72,7 +72,7 @@ impl<'a> Members<'a> {
 
 /// The members that no field names.
 fn rest<'a>(object: &Map<String, Value>, fields: &[&str]) -> Cow<'a, Value> {
-    let is_named = |key: &String| fields.iter().any(|field| *field != REST && key.eq_ignore_ascii_case(field));
+    let is_named = |key: &String| fields.iter().any(|field| *field != REST && member::is_key(key, field));
     let others = object.iter().filter(|(key, _)| !is_named(key));
     Cow::Owned(Value::Object(others.map(|(key, value)| (key.clone(), value.clone())).collect()))
 }
