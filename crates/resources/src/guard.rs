@@ -237,13 +237,23 @@ impl GuardedPort {
     /// The port, or none if the container is not attached. The MAC is the one that the result of the whole chain records,
     /// which includes what a later plugin (tuning) has changed. Results of versions before 0.3.0 record no MAC. Then it is
     /// the MAC that ADD set: the requested one, or the one that is derived from the tag. The container is never asked.
+    ///
+    /// Nor is it asked which port is its own, where that bears the tag: it could rename its interface, or give the name to that of
+    /// another network. Only a port that other plugins made is found by the container's interface.
     pub(crate) fn find(scene: &Scene, requested: Option<Mac>) -> Result<Option<GuardedPort>> {
-        let tag = &scene.tag;
-        let Some(end) = scene.container()?.find_recent_link(&tag.ifname)? else { return Ok(None) };
-        let Some(port) = veth::host_end_of(scene.host()?, &scene.netns, &end)? else { return Ok(None) };
+        let (tag, host) = (&scene.tag, scene.host()?);
+        let end = scene.container()?.find_recent_link(&tag.ifname)?;
+        let by_tag = veth::host_end(host, tag)?.filter(|port| alias::owner(port, tag) == Owner::This);
+        let port = match (by_tag, &end) {
+            (Some(port), _) => Some(port),
+            (None, Some(end)) => veth::host_end_of(host, &scene.netns, end)?,
+            (None, None) => None,
+        };
+        let Some(port) = port.filter(|port| alias::owner(port, tag) != Owner::Another) else { return Ok(None) };
+        let live = end.filter(|end| end.lower == Some(port.index)).and_then(|end| end.mac);
         let recorded: Option<Mac> = scene.recorded().and_then(|one| one.mac.parse().ok());
         let mac = veth::mac(tag, recorded.or(requested));
-        Ok(Some(GuardedPort { port, mac, live: end.mac, recorded: recorded.is_some() }))
+        Ok(Some(GuardedPort { port, mac, live, recorded: recorded.is_some() }))
     }
 
     /// Refuses to restore a port whose container has a MAC that nothing vouches for. A port of ours gets its rules all the

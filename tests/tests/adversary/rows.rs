@@ -62,7 +62,7 @@ const fn cve(name: &'static str, row: Row) -> Row {
     Row { cve: Some(name), ..row }
 }
 
-pub(crate) const ROWS: [Row; 46] = [
+pub(crate) const ROWS: [Row; 50] = [
     row(
         1,
         &[OtherUser],
@@ -391,6 +391,33 @@ pub(crate) const ROWS: [Row; 46] = [
         "a plugin run as uid 65534",
         By(&["calls::a_plugin_that_another_user_runs_is_refused_by_the_kernel_and_changes_nothing"]),
     ),
+    row(
+        47,
+        &[Tenant],
+        "a published port of a container that requested 127.0.0.1, or another address of the host's own",
+        By(&["host_loopback::no_port_leads_to_an_address_of_the_hosts_own"]),
+    ),
+    cve(
+        "CVE-2020-8558",
+        row(
+            48,
+            &[NetRaw],
+            "reach the host's 127.0.0.1 by a VLAN device or a macvlan of the host's upon the bridge, with br_netfilter",
+            By(&["host_loopback::a_link_upon_a_bridge_is_guarded_where_packets_enter_the_bridge"]),
+        ),
+    ),
+    row(
+        49,
+        &[Tenant],
+        "request an address under a key that only Go's decoder takes for `ips`: with a long s",
+        By(&["tenant::a_request_in_any_spelling_that_an_ipam_plugin_of_upstream_understands_is_bounded"]),
+    ),
+    row(
+        50,
+        &[NetAdmin],
+        "rename the interface, or give its name to that of another network, then have RESTORE called: whose port is guarded",
+        By(&["spoofing::restore_guards_the_port_of_an_interface_that_the_container_renamed"]),
+    ),
 ];
 
 /// Which plugins a row is about: `x`, or `-` and at the end of the line why not. Rows that are marked throughout are of every
@@ -443,6 +470,10 @@ row bridge firewall flannel host-local ipvlan loopback macvlan portmap ptp stati
 44  - x - - - - - - - - -  no other speaks with a bus
 45  tool  plugins read no net.d
 46  x x x x x x x x x x x
+47  - - - - - - - x - - -  no other publishes ports
+48  - - - - - - - x - - -  no other has a link with route_localnet
+49  x - x - - - - - x - -  the others ask an IPAM plugin for nothing that the host gets
+50  x - x - - - - - x - -  the spoof checks are keys of bridge and ptp, flannel delegates to bridge
 ";
 
 /// The plugins that a row is about.
@@ -506,7 +537,7 @@ fn every_plugin_says_which_rows_apply_to_it() {
 #[test]
 fn every_row_has_its_number_and_every_actor_a_row() {
     let numbers: Vec<u8> = ROWS.iter().map(|row| row.number).collect();
-    assert_eq!(numbers, (1..=46).collect::<Vec<_>>());
+    assert_eq!(numbers, (1..=50).collect::<Vec<_>>());
     assert!(ROWS.iter().all(|row| !row.by.is_empty() && !row.experiment.is_empty()));
     assert!(ROWS.iter().filter_map(|row| row.cve).all(|name| name.starts_with("CVE-")));
     let actors: BTreeSet<Actor> = ROWS.iter().flat_map(|row| row.by).copied().collect();

@@ -1,7 +1,7 @@
 //! A container sends frames under the MAC or the address of another one.
 
 use cnikit_testkit::{Container, Host, Subject};
-use cnikit_tests::subject;
+use cnikit_tests::{subject, written_down};
 use serde_json::{Value, json};
 
 use crate::actor::{BROADCAST, DOT1AD, DOT1Q, Ear, ethernet, mac, send, with_net_admin};
@@ -71,6 +71,34 @@ mod restore {
                 assert_eq!(refused, None, "the result records the right MAC");
             }
             subject.del(&host, "c-one", &container, &result);
+        }
+    }
+
+    /// A container with two interfaces and `NET_ADMIN` gives the name of the guarded one to the other one, or to none.
+    #[test]
+    fn restore_guards_the_port_of_an_interface_that_the_container_renamed() {
+        let swap = "ip link set eth0 down; ip link set eth0 name eth9; ip link set eth9 up";
+        let with_other = "ip link set net1 down; ip link set net1 name eth0; ip link set eth0 up";
+        for renaming in [swap.to_owned(), format!("{swap}; {with_other}")] {
+            let (host, container) = (Host::new(), Host::new().container());
+            let guarded = subject("bridge", json!({"macspoofchk": true, "ipspoofchk": true, "ipam": written_down()}));
+            let other = subject("bridge", json!({"name": "other", "bridge": "cni1"}));
+            let result = guarded.add(&host, "c-one", &container);
+            let mut env = other.clone();
+            env.env.push(("CNI_IFNAME".to_owned(), "net1".to_owned()));
+            env.add(&host, "c-one", &container);
+            let port = result["interfaces"][1]["name"].as_str().unwrap();
+            container.sh(&with_net_admin(&renaming));
+            flush(&host);
+            restored(&guarded, &host, &container, &result);
+            let rules = host.sh("nft list ruleset");
+            for key in ["macspoofchk", "ipspoofchk"] {
+                let lead = format!("iifname \"{port}\" jump");
+                let guards = rules.lines().filter(|line| line.contains(&lead) && line.contains(&format!("\"{key}-")));
+                assert_eq!(guards.count(), 1, "{key}: {renaming}: {rules}");
+            }
+            guarded.del(&host, "c-one", &container, &result);
+            assert!(!host.sh("nft list ruleset").contains(port), "{renaming}");
         }
     }
 
