@@ -5,7 +5,7 @@ use std::path::Path;
 use cnikit_testkit::{Host, Snapshot};
 use cnikit_tests::served::served;
 use cnikit_tests::way::{PROGRAMS, on_path, script, scripts};
-use cnikit_tests::{bin, flannel, macvlan, traced};
+use cnikit_tests::{bin, flannel, installed, macvlan, traced};
 use serde_json::{Value, json};
 
 use crate::actor::as_another_user;
@@ -315,5 +315,34 @@ fn a_plugin_that_another_user_runs_is_refused_by_the_kernel_and_changes_nothing(
         }
         Snapshot::of(&scene.host).assert_unchanged_since(&before, &[], plugin);
         Snapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], plugin);
+    }
+}
+
+/// Served or refused, and soon: a limit that is documented may be in the way of any verb but DEL.
+#[test]
+fn a_hundred_and_fifty_thousand_addresses_in_prev_result_hold_nobody_up() {
+    let address = |n: u32| json!({"address": format!("10.{}.{}.{}/8", n >> 16, n >> 8 & 255, n & 255), "interface": 0});
+    let ips: Vec<Value> = (0..150_000).map(address).collect();
+    for plugin in rows::plugins_here(39) {
+        let mut scene = Scene::of(&served(plugin));
+        scene.subject.bin = installed().to_owned();
+        let mut conf = scene.conf();
+        conf["prevResult"] = prev(&scene);
+        conf["prevResult"]["ips"] = json!(ips);
+        let stdin = conf.to_string().into_bytes();
+        let is_chained = ["firewall", "portmap", "tuning"].contains(&plugin);
+        for verb in ["ADD", "CHECK", "DEL"].into_iter().skip(if is_chained { 0 } else { 2 }) {
+            let begun = std::time::Instant::now();
+            let said = scene.subject.call_raw(&scene.host, verb, "c-one", &scene.container.path(), &stdin, &[]);
+            // 2 s at most on an idle machine.
+            assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{plugin} {verb}: {:?}", begun.elapsed());
+            assert!(!said.stderr.contains("panicked"), "{plugin} {verb}: {}", said.stderr);
+            if verb == "DEL" {
+                said.ok();
+            } else if said.exit != 0 {
+                refused(&said, &format!("{plugin} {verb}"));
+                assert!(said.stdout.len() < 100_000, "{plugin} {verb}: an error of {} bytes", said.stdout.len());
+            }
+        }
     }
 }

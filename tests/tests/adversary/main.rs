@@ -3,6 +3,7 @@
 //! | file | who attacks, and how |
 //! |---|---|
 //! | `locks` | another user of the node holds locks |
+//! | `dbus` | what answers in the place of the system's bus |
 //! | `files` | another user of the node puts FIFOs and symbolic links where root opens files |
 //! | `conditions` | whoever writes a network configuration gives iptables options that are no matches |
 //! | `host_loopback` | a container sends to the host's 127.0.0.0/8 |
@@ -15,6 +16,7 @@
 //! | `programs` | what a plugin starts, where it is looked up, and what reaches a terminal |
 //! | `requests` | MACs and addresses that a tenant asks for |
 //! | `size` | large input |
+//! | `state` | files on a full disk, under umask 0, and with something else in their place |
 //! | `traffic` | packets to published ports |
 //!
 //! `rows` is the table of experiments: who tries what, which tests hold it, and which plugins it is about.
@@ -24,6 +26,7 @@
 mod actor;
 mod calls;
 mod conditions;
+mod dbus;
 mod files;
 mod host_loopback;
 mod ip_spoofing;
@@ -35,5 +38,6 @@ mod requests;
 mod rows;
 mod size;
 mod spoofing;
+mod state;
 mod tenant;
 mod traffic;

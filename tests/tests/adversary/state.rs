@@ -1,0 +1,111 @@
+//! What is kept in files: on a full disk, under any umask, and with something else in its place.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::Duration;
+
+use cnikit_testkit::life::SHARED;
+use cnikit_testkit::{Host, Snapshot};
+use cnikit_tests::scene::Scene;
+use cnikit_tests::served::served;
+use cnikit_tests::wrapped;
+use nix::mount::{MsFlags, mount};
+use nix::sched::CloneFlags;
+use serde_json::json;
+
+use crate::rows;
+
+/// Runs something where mounts are seen by its own thread alone, on a host.
+fn mounted<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> T {
+    host.enter(|| {
+        #[expect(clippy::disallowed_methods, reason = "a mount namespace, not a network's; it goes with this thread")]
+        nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+        work()
+    })
+}
+
+#[test]
+fn on_a_full_disk_an_add_is_undone_and_a_del_works() {
+    for plugin in rows::plugins_here(40) {
+        let subject = served(plugin);
+        let host = subject.host();
+        let [one, two] = [(); 2].map(|()| subject.container(&host));
+        let disk = host.dir().join("disk");
+        fs::create_dir(&disk).unwrap();
+        let subject = subject.at(&disk);
+        mounted(&host, || {
+            mount(Some("tmpfs"), &disk, Some("tmpfs"), MsFlags::empty(), Some("size=128k")).unwrap();
+            let result = subject.add(&host, "c-one", &one);
+            host.try_sh(&format!("cat /dev/zero >{}/fill 2>/dev/null", disk.display()));
+            let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&two));
+            let said = subject.call(&host, "ADD", "c-two", &two.path(), &[]);
+            let (_, text) = said.refused();
+            assert!(text.contains("No space left") || text.contains("is full"), "{plugin}: {text}");
+            Snapshot::inside(&two).assert_unchanged_since(&inside, &[], plugin);
+            let left = Snapshot::of(&host).added_since(&before, &SHARED);
+            assert!(left.iter().all(|line| !line.contains("c-two") && !line.contains("veth")), "{plugin}: {left:#?}");
+            subject.del(&host, "c-one", &one, &result);
+            subject.call(&host, "DEL", "c-two", &two.path(), &[]).ok();
+            let names = host.sh(&format!("cd {} && find . -type f ! -name fill", disk.display()));
+            assert!(!names.contains("10.77.0.") && !names.contains("c-one"), "{plugin}: {names}");
+            fs::remove_file(disk.join("fill")).unwrap();
+            let result = subject.add(&host, "c-two", &two);
+            subject.del(&host, "c-two", &two, &result);
+        });
+    }
+}
+
+#[test]
+fn under_umask_0_nobody_else_may_write_or_read_what_is_kept() {
+    for plugin in rows::plugins_here(42) {
+        let subject = served(plugin);
+        let host = subject.host();
+        let container = subject.container(&host);
+        let mut subject = subject.at(&host.dir().join("kept"));
+        let open = wrapped(&subject, ":");
+        let script = open.path().join(&subject.plugin);
+        let text = fs::read_to_string(&script).unwrap();
+        fs::write(&script, text.replacen("#!/bin/sh\n", "#!/bin/sh\numask 0\n", 1)).unwrap();
+        subject.bin = open.path().to_owned();
+        let said = subject.call(&host, "ADD", "c-one", &container.path(), &[]);
+        assert_eq!(said.exit, 0, "{said:?}");
+        let found = host.sh(&format!(
+            "cd {} && find . -perm /022 ! -type l; find . -type f -perm /077 -size +0; true",
+            host.dir().join("kept").display()
+        ));
+        assert_eq!(found, "", "{plugin}");
+    }
+}
+
+#[test]
+fn what_is_kept_is_not_followed_elsewhere_and_nobody_waits_for_a_fifo() {
+    for what in ["link", "fifo", "directory"] {
+        let scene = Scene::new();
+        let list = scene.list("net", &json!([scene.bridge()]));
+        let runtime = scene.runtime();
+        scene.host.enter(|| runtime.add(&list, &scene.at())).unwrap();
+        let kept = scene.path("state/results/net-c1-eth0");
+        let secret = scene.path("secret");
+        fs::write(&secret, "root:a-secret:19000:0:99999:7:::\n").unwrap();
+        fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
+        fs::remove_file(&kept).unwrap();
+        match what {
+            "link" => symlink(&secret, &kept).unwrap(),
+            "fifo" => drop(scene.host.sh(&format!("mkfifo {}", kept.display()))),
+            _ => fs::create_dir(&kept).unwrap(),
+        }
+        let told = std::thread::scope(|scope| {
+            let (send, receive) = std::sync::mpsc::channel();
+            let (runtime, list, scene) = (&runtime, &list, &scene);
+            scope.spawn(move || {
+                let said = scene.host.enter(|| format!("{:?}", runtime.del(list, &scene.at())));
+                let _ = send.send(said);
+            });
+            receive.recv_timeout(Duration::from_secs(100)).unwrap_or_else(|_| panic!("{what}: nobody comes back"))
+        });
+        assert!(!told.contains("a-secret"), "{what}: {told}");
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "root:a-secret:19000:0:99999:7:::\n", "{what}");
+        assert!(!scene.host.sh("ip -o link").contains("veth"), "{what}: {told}");
+    }
+}
