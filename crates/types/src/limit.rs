@@ -12,6 +12,8 @@ pub const STDIN: u64 = 16 << 20;
 pub const MEMBERS: usize = 16_384;
 /// Interfaces, addresses and routes of a result, and addresses that one attachment asks for: so many of each.
 pub const RESULT: usize = 4_096;
+/// Sets of ranges of host-local: an attachment is given an address of each.
+pub const RANGE_SETS: usize = 256;
 /// Rules that the port mappings of one attachment may need, of one family: a rule for each port, and as many for each
 /// network that its container has addresses of.
 pub const PORT_RULES: usize = 65_536;

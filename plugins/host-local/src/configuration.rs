@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use cnikit::types::{Args, IpRange, NetConf, Route, Value, Version};
+use cnikit::types::{Args, IpRange, NetConf, Route, Value, Version, limit};
 use cnikit::{Error, Result, one_address_a_family};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
@@ -117,6 +117,9 @@ fn judge(sets: &[RangeSet], version: Version) -> Result<()> {
     if sets.is_empty() {
         return Err(Error::config("no IP ranges specified").remedy("give `ipam` a `subnet`, or `ranges`"));
     }
+    limit::count("range sets", sets.len(), limit::RANGE_SETS).map_err(|error| {
+        Error::config(format!("ipam {error}")).remedy("an attachment is given an address of each set")
+    })?;
     one_address_a_family(version, sets.iter().map(RangeSet::is_ipv4))?;
     let Some((one, other)) = RangeSet::overlap(sets) else { return Ok(()) };
     Err(Error::config(format!("range set {one} overlaps with {other}")).remedy(
@@ -189,6 +192,20 @@ mod tests {
         let checked = read_all(r#""subnet":"10.0.0.0/24""#, beside, args, Version::NEWEST)?;
         let texts: Vec<String> = checked.wanted.iter().map(ToString::to_string).collect();
         Ok(texts.join(" "))
+    }
+
+    #[test]
+    fn more_sets_than_are_served_are_refused_before_any_address_is_taken() {
+        let sets = |count: usize| {
+            let set = |n: usize| format!(r#"[{{"subnet":"10.{}.{}.0/24"}}]"#, n / 256, n % 256);
+            of(&format!(r#""ranges":[{}]"#, (0..count).map(set).collect::<Vec<_>>().join(",")), "")
+        };
+        assert!(sets(limit::RANGE_SETS).is_ok());
+        let error = sets(limit::RANGE_SETS + 1).unwrap_err();
+        assert_eq!(
+            (error.code, &*error.msg),
+            (code::INVALID_CONFIG, "ipam has 257 range sets, and at most 256 are served")
+        );
     }
 
     #[test]

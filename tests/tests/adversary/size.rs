@@ -33,11 +33,16 @@ impl Node {
 
     /// What one call answers, and the seconds of processor time that it took.
     fn call(&self, plugin: &str, verb: &str, conf: &[u8]) -> (Said, f64) {
+        self.call_of("large", plugin, verb, conf)
+    }
+
+    /// The same for another container.
+    fn call_of(&self, container: &str, plugin: &str, verb: &str, conf: &[u8]) -> (Said, f64) {
         let dir = self.host.dir();
         fs::write(dir.join("conf"), conf).unwrap();
         let ifname = if plugin == "loopback" { "lo" } else { "eth0" };
         let variables = format!(
-            "CNI_COMMAND={verb} CNI_CONTAINERID=large CNI_NETNS={} CNI_IFNAME={ifname} CNI_PATH={}",
+            "CNI_COMMAND={verb} CNI_CONTAINERID={container} CNI_NETNS={} CNI_IFNAME={ifname} CNI_PATH={}",
             self.container.path(),
             installed().display()
         );
@@ -74,7 +79,11 @@ impl Node {
     }
 
     fn rules(&self) -> usize {
-        self.host.sh("nft list ruleset | grep -v CNI-HOSTPORT | grep -cE 'dnat|DNAT' || true").trim().parse().unwrap()
+        self.host
+            .sh("nft list ruleset 2>/dev/null | grep -v CNI-HOSTPORT | grep -cE 'dnat|DNAT' || true")
+            .trim()
+            .parse()
+            .unwrap()
     }
 }
 
@@ -96,13 +105,18 @@ fn as_many_ports_as_are_served(backend: &str) {
         }
     }
     assert_eq!(node.rules(), 0, "{backend}");
-    let elements = node.host.sh("nft list ruleset | grep -c 'tcp \\. ' || true");
+    let elements = node.host.sh("nft list ruleset 2>/dev/null | grep -c 'tcp \\. ' || true");
     assert_eq!(elements.trim(), "0", "{backend}: DEL removes the keys with the rules");
 }
 
 #[test]
 fn nftables_serves_as_many_ports_as_are_allowed() {
     as_many_ports_as_are_served("nftables");
+}
+
+#[test]
+fn iptables_serves_as_many_ports_as_are_allowed() {
+    as_many_ports_as_are_served("iptables");
 }
 
 #[test]
@@ -139,6 +153,30 @@ fn ports_of_many_networks_are_refused_where_their_rules_would_be_too_many() {
     }
 }
 
+/// Of a port that leads elsewhere one is named; it is found without comparing each with each.
+#[test]
+fn all_ports_of_another_container_are_refused_in_bounded_time() {
+    let node = Node::new();
+    for backend in BACKENDS {
+        let conf = node.published(backend, limit::MEMBERS);
+        node.ask("portmap", "ADD", &conf).0.ok();
+        let before = node.rules();
+        for taken in ["refuse", "firstWins"] {
+            let mut other = conf.clone();
+            other["name"] = json!("other");
+            other["hostPortTaken"] = json!(taken);
+            other["prevResult"]["ips"][0]["address"] = json!("10.1.0.3/24");
+            let (said, took) = node.call_of("other", "portmap", "ADD", other.to_string().as_bytes());
+            if taken == "refuse" {
+                assert_eq!(said.refused().0, 101, "{backend}");
+                assert_eq!(node.rules(), before, "{backend}");
+            }
+            assert!(took < PORTS, "{backend}, {taken}: {took} seconds");
+        }
+        node.host.sh("nft flush ruleset");
+    }
+}
+
 #[test]
 fn of_many_differences_the_first_are_named_and_the_others_counted() {
     let node = Node::new();
@@ -165,6 +203,98 @@ fn an_error_is_short_however_long_the_input_is() {
         assert!(said.stdout.len() < 3 * limit::ERROR, "{plugin}: {key}: {} bytes", said.stdout.len());
         assert!(took < ANY, "{plugin}: {key}: {took} seconds");
     }
+}
+
+/// As many elements as there is room for.
+fn fill(prefix: &str, suffix: &str, one: impl Fn(usize) -> String) -> Vec<u8> {
+    let mut text = String::with_capacity(MOST + 100);
+    text.push_str(prefix);
+    for n in 0.. {
+        if text.len() > MOST {
+            break;
+        }
+        if n > 0 {
+            text.push(',');
+        }
+        text.push_str(&one(n));
+    }
+    text.push_str(suffix);
+    text.into_bytes()
+}
+
+fn address(n: usize) -> String {
+    format!("10.{}.{}.{}", n >> 16 & 255, n >> 8 & 255, n & 255)
+}
+
+/// Documents of 16 MB, by what there is too much of.
+fn documents() -> Vec<(&'static str, Vec<u8>)> {
+    let head = r#"{"cniVersion":"1.1.0","name":"large","type":"any""#;
+    let in_list = |path: &str, end: &str, one: &dyn Fn(usize) -> String| {
+        fill(&format!("{head},{path}["), &format!("]{end}}}"), one)
+    };
+    let ip = |n: usize| format!(r#"{{"address":"{}/8"}}"#, address(n));
+    let route = |n: usize| format!(r#"{{"dst":"{}/32"}}"#, address(n));
+    let range = |n: usize| format!(r#"[{{"subnet":"{}/30"}}]"#, address(n * 4));
+    let mapping = |n: usize| format!(r#"{{"hostPort":{},"containerPort":80,"protocol":"udp"}}"#, n % 65_535 + 1);
+    let valid = |n: usize| format!(r#"{{"containerID":"c{n}","ifname":"eth0"}}"#);
+    let text = |n: usize| format!(r#""{}""#, address(n));
+    let again = |n: usize| format!(r#""k{}":{{"m{}":{n}}}"#, n % 300_000, n % 7);
+    vec![
+        ("addresses in prevResult", in_list(r#""prevResult":{"cniVersion":"1.1.0","ips":"#, "}", &ip)),
+        ("routes in prevResult", in_list(r#""prevResult":{"cniVersion":"1.1.0","routes":"#, "}", &route)),
+        (
+            "interfaces in prevResult",
+            in_list(r#""prevResult":{"interfaces":"#, "}", &|n| format!(r#"{{"name":"i{n}"}}"#)),
+        ),
+        ("addresses of static", in_list(r#""ipam":{"type":"static","addresses":"#, "}", &ip)),
+        ("routes of static", in_list(r#""ipam":{"type":"static","routes":"#, "}", &route)),
+        ("sets of host-local", in_list(r#""ipam":{"type":"host-local","ranges":"#, "}", &range)),
+        ("ipRanges", in_list(r#""ipam":{"type":"host-local"},"runtimeConfig":{"ipRanges":"#, "}", &range)),
+        ("ips", in_list(r#""ipam":{"type":"static"},"runtimeConfig":{"ips":"#, "}", &text)),
+        ("args.cni.ips", in_list(r#""ipam":{"type":"host-local"},"args":{"cni":{"ips":"#, "}}", &text)),
+        ("portMappings", in_list(r#""runtimeConfig":{"portMappings":"#, "}", &mapping)),
+        ("name servers", in_list(r#""dns":{"nameservers":"#, "}", &text)),
+        ("valid attachments", in_list(r#""cni.dev/valid-attachments":"#, "", &valid)),
+        ("attachments of RESTORE", in_list(r#""cni.dev/attachments":"#, "", &valid)),
+        ("VLANs", in_list(r#""bridge":"b","vlanTrunk":"#, "", &|n| format!(r#"{{"id":{}}}"#, n % 4094 + 1))),
+        ("sysctls", fill(&format!(r#"{head},"sysctl":{{"#), "}}", |n| format!(r#""net.a{n}":"1""#))),
+        ("members of a delegate", fill(&format!(r#"{head},"delegate":{{"#), "}}", |n| format!(r#""a{n}":1"#))),
+        ("keys that come again", fill(&format!("{head},"), "}", again)),
+    ]
+}
+
+/// Every list that any plugin knows, in plugins of each shape. DEL refuses none of them.
+#[test]
+fn any_input_of_16_megabytes_is_answered_in_bounded_time() {
+    const CALLS: [(&str, &str); 4] =
+        [("bridge", "ADD"), ("host-local", "ADD"), ("host-local", "DEL"), ("portmap", "DEL")];
+    let node = Node::new();
+    let mut slow = Vec::new();
+    for (what, conf) in documents() {
+        for (plugin, verb) in CALLS {
+            let (said, took) = node.call(plugin, verb, &conf);
+            assert!(said.exit == 0 || said.exit == 1, "{plugin} {verb}, {what}: {said:?}");
+            if took > ANY {
+                slow.push(format!("{plugin} {verb}, {what}: {took} seconds"));
+            }
+        }
+    }
+    assert!(slow.is_empty(), "{slow:#?}");
+}
+
+/// Many sets in few bytes: an address of each would be reserved, under the lock of the network.
+#[test]
+fn many_sets_of_ranges_are_refused_at_once() {
+    let node = Node::new();
+    let set = |n: usize| json!([{"subnet": format!("10.{}.{}.0/24", n / 256, n % 256)}]);
+    let sets: Vec<Value> = (0..limit::MEMBERS).map(set).collect();
+    let ipam = json!({"type": "host-local", "dataDir": node.host.dir(), "ranges": sets});
+    let conf = json!({"cniVersion": "1.1.0", "name": "large", "type": "host-local", "ipam": ipam});
+    let (said, took) = node.ask("host-local", "ADD", &conf);
+    let (code, text) = said.refused();
+    assert_eq!(code, 7, "{text}");
+    assert!(text.contains("has 16384 range sets, and at most 256 are served"), "{text}");
+    assert!(took < ANY, "{took} seconds");
 }
 
 /// RESTORE of a list makes a configuration of each entry: their size together is limited.
