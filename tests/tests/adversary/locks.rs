@@ -69,7 +69,8 @@ impl Chain {
         }
     }
 
-    /// A container is added and deleted, another one added and collected: all of it succeeds, and nothing is left. How long it took.
+    /// A container is added and deleted, another one added and collected: all of it succeeds, and nothing is left. Returns how long
+    /// that took.
     fn lives(&self, host: &Host, when: &str) -> Duration {
         let began = Instant::now();
         for deleted in [true, false] {

@@ -504,8 +504,8 @@ fn nothing_of_a_delegated_plugins_log_is_obeyed_by_a_terminal() {
     assert!(code == 103 && text.contains("log"), "{code} {text}");
 }
 
-/// What docs/adr/0001-privileges.md tells operators: a runtime may be restricted to these, and so its plugins. `SYS_PTRACE` is for the
-/// path of the namespace, which is in `/proc` of a process that has all capabilities.
+/// What docs/adr/0001-privileges.md tells operators: a runtime may be restricted to these, and so its plugins. `SYS_PTRACE` is for
+/// the path of the namespace, which is in `/proc` of a process that has all capabilities.
 #[test]
 fn three_capabilities_are_all_that_plugins_need_with_nftables() {
     let (host, container) = (Host::new(), Host::new().container());

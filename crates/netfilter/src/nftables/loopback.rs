@@ -78,8 +78,8 @@ struct State {
 }
 
 impl Nftables {
-    /// Drops packets to 127.0.0.0/8 that enter by a link, or by one of those `below` it, as long as `holder` or any other holder is there. `before` reads the
-    /// setting's value if there is no other holder; it is recorded.
+    /// Drops packets to 127.0.0.0/8 that enter by a link, or by one of those `below` it, as long as `holder` or any other holder is
+    /// there. `before` reads the setting's value if there is no other holder; it is recorded.
     ///
     /// # Errors
     /// The kernel's; those of `before`.

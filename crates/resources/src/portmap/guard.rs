@@ -25,8 +25,8 @@ const OF_NEW_LINKS: &str = "net/ipv4/conf/default/route_localnet";
 pub(super) struct Ingress {
     /// The link that they are routed by, which has the setting.
     pub(super) link: String,
-    /// The links below it, down to a bridge; none if there is no bridge below. With `br_netfilter` the kernel looks at packets as they
-    /// enter there, and not again as they enter the link.
+    /// The links below it, down to a bridge; none if there is no bridge below. With `br_netfilter` the kernel looks at packets as
+    /// they enter there, and not again as they enter the link.
     pub(super) below: Vec<String>,
 }
 
