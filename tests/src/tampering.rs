@@ -326,7 +326,7 @@ pub const ON_A_MASTER: [&str; 2] = ["macvlan", "ipvlan"];
 ///
 /// The gateway of a VLAN is not among the lines, for not every kernel has it: of its MTU only that both ends have the same is
 /// compared. It was the bridge's when the pair was made, and the bridge's follows its ports since.
-pub const NOT_COMPARED: [(&str, &str); 20] = [
+pub const NOT_COMPARED: [(&str, &str); 21] = [
     ("container sysctl */eth0/*", "a container's own settings belong to later plugins, such as tuning"),
     ("container link eth0 num_*x_queues = 1", "a link keeps what it was made with"),
     ("host link $END num_*x_queues = 1", "as above"),
@@ -344,6 +344,7 @@ pub const NOT_COMPARED: [(&str, &str); 20] = [
     ("host link cni0 mtu = *", "said only when the bridge is made: whoever made it decides, and it is shared"),
     ("host sysctl */cni0/mtu:1400", "as above"),
     ("host link cni0 tso_max_size = *", "the kernel's, from the ports"),
+    ("host link cni0 linkinfo info_data no_linklocal_learn = 1", "compared where macspoofchk is on, which needs it"),
     ("host sysctl */accept_dad:0", "only hastens what ADD waits for"),
     ("host sysctl /proc/sys/net/ipv6/conf/cni0/autoconf:0", "of a bridge that somebody else made it is its owner's"),
     ("host file * leases*", "host-local's own: made again, or only a hint where to look first"),

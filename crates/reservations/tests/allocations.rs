@@ -25,7 +25,7 @@ fn the_files_are_those_that_other_releases_know() {
     assert_eq!(scene.text("last_reserved_ip.0"), "10.1.2.2");
     assert_eq!(scene.text("last_reserved_ip.1"), "2001:db8::2");
     assert_eq!(scene.text("lock"), "");
-    assert_eq!((mode("."), mode("10.1.2.2"), mode("last_reserved_ip.0"), mode("lock")), (0o755, 0o600, 0o600, 0o750));
+    assert_eq!((mode("."), mode("10.1.2.2"), mode("last_reserved_ip.0"), mode("lock")), (0o755, 0o600, 0o600, 0o600));
     assert_eq!(fs::read_dir(scene.dir()).unwrap().count(), 5, "and nothing else");
 }
 

@@ -110,7 +110,7 @@ fn close_to_others(file: &File) {
     if let Ok(found) = file.metadata()
         && found.mode() & 0o077 != 0
     {
-        let _ = file.set_permissions(Permissions::from_mode(found.mode() & 0o700));
+        let _ = file.set_permissions(Permissions::from_mode(found.mode() & 0o600));
     }
 }
 

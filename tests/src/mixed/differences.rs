@@ -504,6 +504,17 @@ pub const DIFFERENCES: &[Difference] = &[
         why: "as newer releases of the reference",
     },
     Difference {
+        id: "lock-mode",
+        rows: &["host-local/", "bridge/", "ptp/", "macvlan/", "ipvlan/"],
+        releases: BOTH,
+        theirs: &["host file f 750 leases/testnet/lock"],
+        ours: &["host file f 600 leases/testnet/lock"],
+        what: "mode of host-local's lock file",
+        they: "0750",
+        we: "0600, also of a lock file that is there",
+        why: "a process of the file's group that is not root could hold the lock for ever",
+    },
+    Difference {
         id: "index",
         rows: &["host-local/", "bridge/", "ptp/", "macvlan/", "ipvlan/"],
         releases: BOTH,
