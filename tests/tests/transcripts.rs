@@ -186,11 +186,12 @@ impl Replay<'_> {
         }
     }
 
-    /// A configuration with the key for this backend behind the one that was sent, if any: of several the last counts.
+    /// A configuration with the key for this backend in place of the one that was sent, if any: Podman sends it empty.
     fn written(&self, stdin: &str) -> String {
         let asked = WRITING.iter().filter(|_| !self.backend.is_empty());
         asked.fold(stdin.to_owned(), |text, (plugin, key)| {
             let named = format!(r#""type":"{plugin}""#);
+            let text = text.replace(&format!(r#""{key}":"","#), "");
             text.replace(&named, &format!(r#""{key}":"{}",{named}"#, self.backend))
         })
     }
