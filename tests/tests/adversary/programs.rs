@@ -539,7 +539,7 @@ fn three_capabilities_are_all_that_plugins_need_with_nftables() {
     }
 }
 
-/// docs/adr/0002-static-pie.md: the code of a plugin is at a random address; see elf(5).
+/// docs/adr/0003-static-pie.md: the code of a plugin is at a random address; see elf(5).
 #[test]
 fn installed_binaries_are_static_and_position_independent() {
     const ET_DYN: u16 = 3;
