@@ -197,9 +197,8 @@ fn is_protocol(number: u8) -> Match {
     Match::Transport { is: true, number }
 }
 
-fn udp(source: u16, destination: u16) -> Vec<Match> {
-    let port = |side, port| Match::Port { protocol: Protocol::Udp, side, is: true, port };
-    vec![port(Side::Source, source), port(Side::Destination, destination)]
+fn udp_port(side: Side, port: u16) -> Match {
+    Match::Port { protocol: Protocol::Udp, side, is: true, port }
 }
 
 fn to_port(port: &str) -> Match {
@@ -238,8 +237,9 @@ fn of_port(addresses: &[IpAddr], mac: Mac, port: &str, chains: [&str; 5]) -> Con
     let (ipv4, ipv6) = by_family(addresses, mac);
     let no_address = IpAddr::from(Ipv6Addr::UNSPECIFIED);
     let mut rules = vec![
-        rule(udp(67, 68), Verdict::Drop),
-        rule(udp(547, 546), Verdict::Drop),
+        // To clients of DHCP, which do not look for the port that an answer comes from.
+        rule(vec![udp_port(Side::Destination, 68)], Verdict::Drop),
+        rule(vec![udp_port(Side::Destination, 546)], Verdict::Drop),
         rule(vec![Match::Source(no_address), is_protocol(ICMPV6)], Verdict::Goto(detection.to_owned())),
         rule(vec![is_protocol(ICMPV6)], Verdict::Jump(neighbours.to_owned())),
     ];
@@ -251,7 +251,8 @@ fn of_port(addresses: &[IpAddr], mac: Mac, port: &str, chains: [&str; 5]) -> Con
         rules.push(rule(vec![source, is_complete], Verdict::Goto(extended.to_owned())));
     }
     rules.extend(ipv4.iter().flat_map(|address| of_arp(*address, mac)));
-    let dhcp = [vec![Match::Source([0, 0, 0, 0].into())], udp(68, 67)].concat();
+    let ports = [(Side::Source, 68), (Side::Destination, 67)].map(|(side, port)| udp_port(side, port));
+    let dhcp = [vec![Match::Source([0, 0, 0, 0].into())], ports.to_vec()].concat();
     rules.push(rule(dhcp, Verdict::Accept));
     rules.push(rule(Vec::new(), Verdict::Drop));
     let redirects = [(ICMP, REDIRECT_V4), (ICMPV6, REDIRECT)]

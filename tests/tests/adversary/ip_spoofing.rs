@@ -276,6 +276,7 @@ fn nobody_poses_as_a_router_or_as_a_dhcp_server() {
             [&547_u16.to_be_bytes()[..], &546_u16.to_be_bytes(), &24_u16.to_be_bytes(), &[0, 0], &message].concat();
         let dhcp6 = behind(&whole, UDP, &[], &datagram);
         let answer = udp4((&own.ipv4, 67), (&victim.ipv4, 68), b"a DHCP answer");
+        let from_any_port = udp4((&own.ipv4, 1067), (&victim.ipv4, 68), b"DHCP of any port");
         // All of the header of UDP is in the first fragment: no packet can be cut smaller.
         let mut in_pieces = udp4((&own.ipv4, 67), (&victim.ipv4, 68), b"DHCP, in pieces.");
         in_pieces[6] = 0x20;
@@ -290,6 +291,7 @@ fn nobody_poses_as_a_router_or_as_a_dhcp_server() {
             scene.to_victim("a redirect", IPV6, icmpv6(&own.link_local, &victim.ipv6, REDIRECT, &redirect)),
             scene.to_victim("a DHCPv6 server", IPV6, dhcp6),
             scene.to_victim("a DHCP server", IPV4, answer),
+            scene.to_victim("a DHCP server that uses another port", IPV4, from_any_port),
             scene.to_victim("a DHCP server, first fragment", IPV4, in_pieces),
         ];
         let expected = if ipspoofchk { Vec::new() } else { names(&frames) };
