@@ -235,8 +235,8 @@ fn a_port_that_the_upstream_plugin_published_keeps_the_setting() {
     }
 }
 
-/// With `br_netfilter` the kernel shows packets to netfilter as they enter the bridge, under the bridge's name alone. That holds for
-/// a VLAN device upon a bridge just as for a macvlan, which every kernel has.
+/// With `br_netfilter` the kernel shows packets to netfilter as they enter the bridge, under the bridge's name alone. That holds
+/// for a VLAN device upon a bridge just as for a macvlan, which every kernel has.
 #[test]
 fn a_link_upon_a_bridge_is_guarded_where_packets_enter_the_bridge() {
     for backend in ["iptables", "nftables"] {
