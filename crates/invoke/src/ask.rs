@@ -48,7 +48,7 @@ pub enum Caller {
     /// A runtime: the plugin gets all of its environment, as libcni of the CNI project does it.
     #[default]
     Runtime,
-    /// Another plugin, which delegates: the same without [`LOADER`].
+    /// Another plugin, which delegates: the same without `LD_PRELOAD` and `LD_AUDIT`.
     Plugin,
 }
 

@@ -383,10 +383,13 @@ mod requested_macs {
         host.sh(&format!("bridge fdb replace {MAC} dev {port} master dynamic"));
         fixed.del(&host, "c-first", &first, &result);
         host.sh(&format!("bridge fdb replace {MAC} dev {port} master dynamic"));
-        let second = host.container();
-        fixed.add(&host, "c-second", &second);
+        // A namespace of one process: whatever this program starts at the same time in another test inherits no descriptor of it.
+        let started = host.sh("unshare --net sleep 1000 >/dev/null 2>&1 & \
+             until [ $(readlink /proc/$!/ns/net) != $(readlink /proc/self/ns/net) ]; do sleep 0.01; done; echo $!");
+        let second = started.trim();
+        fixed.call(&host, "ADD", "c-second", &format!("/proc/{second}/ns/net"), &[]).ok();
         // The namespace goes and no DEL comes: the kernel takes a while to clear the link away, which is not waited for.
-        drop(second);
+        host.sh(&format!("kill {second}; while readlink -q /proc/{second}/ns/net; do sleep 0.01; done"));
         let third = host.container();
         let result = fixed.add(&host, "c-third", &third);
         assert_eq!(mac_of(&result, "eth0"), MAC);
