@@ -46,6 +46,13 @@ impl Pair {
         Pair { host, subject, victim, attacker, result, before, inside }
     }
 
+    /// Another attacker on the same host, the last one being gone.
+    fn next(self) -> Pair {
+        let attacker = self.subject.container(&self.host);
+        let result = self.subject.add(&self.host, "c-attacker", &attacker);
+        Pair { attacker, result, ..self }
+    }
+
     /// CHECK and RESTORE may fail; DEL succeeds, twice, with and without the result, and only the attacker's is gone.
     fn ends(&self, what: &str) {
         let path = self.attacker.path();
@@ -101,17 +108,17 @@ const CHANGES: [&str; 6] = [
 #[test]
 fn an_interface_that_was_renamed_replaced_or_bears_anothers_tag_harms_nobody() {
     for plugin in rows::plugins_here(25) {
+        let mut pair = Pair::of(plugin);
+        let alias = pair.host.sh("ip -o link show | sed -n 's/.*alias \\(.*c-victim.*\\)$/\\1/p'");
+        let inside = pair.victim.sh("ip -o link show | sed -n 's/.*alias \\(.*c-victim.*\\)$/\\1/p'");
+        let alias = alias.lines().chain(inside.lines()).next().unwrap_or("testnet c-victim eth0").to_owned();
         // The others look at the same things.
         let few = ["firewall", "flannel", "portmap"].contains(&plugin);
         for change in &CHANGES[..if few { 2 } else { CHANGES.len() }] {
-            let pair = Pair::of(plugin);
-            let alias = pair.host.sh("ip -o link show | sed -n 's/.*alias \\(.*c-victim.*\\)$/\\1/p'");
-            let inside = pair.victim.sh("ip -o link show | sed -n 's/.*alias \\(.*c-victim.*\\)$/\\1/p'");
-            let alias = alias.lines().chain(inside.lines()).next().unwrap_or("testnet c-victim eth0").to_owned();
             pair.attacker.try_sh(&change.replace("$ALIAS", alias.trim()));
             pair.ends(&format!("{plugin}: {change}"));
+            pair = pair.next();
         }
-        let pair = Pair::of(plugin);
         let elsewhere = pair.host.container();
         pair.attacker.try_sh(&format!("ip link set eth0 netns {}", elsewhere.path()));
         pair.ends(&format!("{plugin}: eth0 was moved"));

@@ -568,7 +568,7 @@ row bridge firewall flannel host-local ipvlan loopback macvlan portmap ptp stati
 24  x x x - - - - x x - x  they pair no ends by index: macvlan and ipvlan have none on the host, loopback is its own
 25  x x x - x - x x x - x  loopback's link cannot be renamed or moved; host-local and static look at none
 26  x x x - x - x x x - x  loopback's link has one name; host-local and static look at no link
-27  x - - - x - x - x - x  the others list no links of the container; flannel's delegate is bridge
+27  x - - - x - x - - - -  the others list no links of the container; flannel's delegate is bridge, and ptp's veth is bridge's
 28  x x x - x - x x x - x  loopback is told by its namespace alone which one is meant; host-local and static look at none
 29  - - - - - - - x - - -  no other publishes ports
 30  - - - - - - - x - - -  no other publishes ports
