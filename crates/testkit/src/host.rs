@@ -85,13 +85,7 @@ impl Host {
         let id = self.dir().join(".boot_id");
         std::fs::write(&id, format!("{:032x}\n", fastrand::u128(1..))).unwrap();
         self.enter(|| {
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "a mount namespace, not a network's; it goes with this thread"
-            )]
-            nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
-            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-            mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+            leave_mounts();
             mount(Some(&id), BOOT_ID, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
             work()
         })
@@ -103,13 +97,7 @@ impl Host {
         let etc = self.dir().join(".etc");
         std::fs::create_dir_all(&etc).unwrap();
         self.enter(|| {
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "a mount namespace, not a network's; it goes with this thread"
-            )]
-            nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
-            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-            mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+            leave_mounts();
             mount(Some("/etc"), &etc, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>).unwrap();
             mount(Some("tmpfs"), "/etc", Some("tmpfs"), MsFlags::empty(), Some("mode=0755")).unwrap();
             for entry in std::fs::read_dir(&etc).unwrap() {
@@ -175,6 +163,14 @@ impl Container {
     pub fn reaches(&self, address: &str) -> bool {
         self.try_sh(&format!("ping -n -q -c 3 -i 0.2 -W 2 -w 5 {address}")).0
     }
+}
+
+/// Gives the calling thread a mount namespace of its own, whose mounts no other sees. It goes with the thread.
+fn leave_mounts() {
+    #[expect(clippy::disallowed_methods, reason = "a mount namespace, not a network's; it goes with this thread")]
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
 }
 
 fn path_of(netns: &Netns) -> String {
