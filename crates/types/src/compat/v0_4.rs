@@ -1,13 +1,13 @@
 //! The result of 0.3.0, 0.3.1 and 0.4.0.
 //!
 //! Beside the newest shape: an address says its family in `version`, which is made up on writing and dropped on reading;
-//! `dns` is always there; an interface has no `mtu`, `socketPath`, `pciID` (under these names anything may stand there,
-//! it is passed on within this shape and goes no further).
+//! `dns` is always there; an interface has no `mtu`, `socketPath`, `pciID`. A document of this shape may have anything under
+//! these names: it is read, and not written again.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::object::{Object, dns, route};
+use super::object::{INTERFACE, Object, dns, route};
 use crate::member::is_key;
 use crate::{Answer, Dns, Interface, Ip, ReadError, Route, address::canonical, read};
 
@@ -64,7 +64,7 @@ fn interface(interface: &Interface) -> Value {
         .with("name", interface.name.as_str())
         .with_text("mac", &interface.mac)
         .with_text("sandbox", &interface.sandbox)
-        .and(&interface.extra, &["name", "mac", "sandbox"])
+        .and(&interface.extra, &INTERFACE)
         .into()
 }
 

@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::object::{Object, dns, route};
+use super::object::{INTERFACE, Object, dns, route};
 use crate::{Answer, Dns, Interface, Ip, ReadError, Route, address::canonical, read};
 
 #[derive(Default, Deserialize)]
@@ -45,7 +45,7 @@ fn interface(interface: &Interface) -> Value {
         .with_text("sandbox", &interface.sandbox)
         .with_text("socketPath", &interface.socket_path)
         .with_text("pciID", &interface.pci_id)
-        .and(&interface.extra, &["name", "mac", "mtu", "sandbox", "socketPath", "pciID"])
+        .and(&interface.extra, &INTERFACE)
         .into()
 }
 
