@@ -5,6 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "it starts cargo, once, and container runtimes")]
 #![expect(clippy::print_stdout, reason = "what was not run is part of what a test program says")]
 
+pub mod attached;
 pub mod chain;
 pub mod docs;
 pub mod harmed;

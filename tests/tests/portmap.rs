@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use cnikit_netns::Netns;
 use cnikit_testkit::{Container, Host, Said, Subject};
+use cnikit_tests::attached::Attached;
 use cnikit_tests::way::{Way, noting, on_path, scripts, started};
 use cnikit_tests::world::world;
 use cnikit_tests::{bridge, ptp, references, subject};
@@ -31,13 +32,6 @@ struct Node {
     bridge: Subject,
 }
 
-/// A container that was attached, and what the bridge answered.
-struct Pod {
-    container: Container,
-    id: String,
-    prev: Value,
-}
-
 impl Node {
     fn new() -> Node {
         Node::speaking("1.1.0")
@@ -55,18 +49,16 @@ impl Node {
         Node { host, world, bridge }
     }
 
-    fn pod(&self, id: &str) -> Pod {
-        let container = self.host.container();
-        let prev = self.bridge.add(&self.host, id, &container);
-        Pod { container, id: id.to_owned(), prev }
+    fn pod(&self, id: &str) -> Attached {
+        Attached::by(&self.bridge, &self.host, id)
     }
 
-    fn call(&self, portmap: &Subject, verb: &str, pod: &Pod) -> Said {
-        portmap.call(&self.host, verb, &pod.id, &pod.container.path(), &[("prevResult", pod.prev.clone())])
+    fn call(&self, portmap: &Subject, verb: &str, pod: &Attached) -> Said {
+        pod.call(portmap, &self.host, verb)
     }
 
     /// ADD, whose result is the one before it.
-    fn publish(&self, portmap: &Subject, pod: &Pod) {
+    fn publish(&self, portmap: &Subject, pod: &Attached) {
         assert_eq!(self.call(portmap, "ADD", pod).ok(), pod.prev);
         self.call(portmap, "CHECK", pod).ok();
     }
@@ -631,7 +623,7 @@ fn sixty_four_at_once_beside_another_who_writes_are_each_there_once_and_leave_no
     let before = rules();
     let (go, count) = (node.host.dir().join("go"), node.host.dir().join("count"));
     std::fs::write(&go, "").unwrap();
-    let many: Vec<(Subject, Pod)> = (0..64).map(|n| one_of_many(&node, n, &pod)).collect();
+    let many: Vec<(Subject, Attached)> = (0..64).map(|n| one_of_many(&node, n, &pod)).collect();
     let (added, there, deleted) = thread::scope(|scope| {
         let others = scope.spawn(|| node.host.try_sh(&format!("cd {}; {OTHERS}", node.host.dir().display())));
         let told = (at_once(&node, "ADD", &many), rules(), at_once(&node, "DEL", &many));
@@ -655,13 +647,13 @@ fn sixty_four_at_once_beside_another_who_writes_are_each_there_once_and_leave_no
 }
 
 /// A container that nobody needs to make: portmap works on the host alone.
-fn one_of_many(node: &Node, n: usize, pod: &Pod) -> (Subject, Pod) {
+fn one_of_many(node: &Node, n: usize, pod: &Attached) -> (Subject, Attached) {
     let port = u16::try_from(9000 + n).unwrap();
     let mut prev = pod.prev.clone();
     for (at, address) in [format!("10.77.0.{}/24", n + 10), format!("fd00:77::{}/64", n + 10)].into_iter().enumerate() {
         prev["ips"][at]["address"] = json!(address);
     }
-    let pod = Pod { container: node.host.container(), id: format!("c-{n}"), prev };
+    let pod = Attached { container: node.host.container(), id: format!("c-{n}"), prev };
     (portmap("iptables", &[mapping(port, 80, "tcp"), mapping(port, 53, "udp")]), pod)
 }
 
@@ -774,7 +766,7 @@ fn conditions_that_no_packet_to_these_ports_meets_are_refused_by_their_key() {
 }
 
 /// What each said, of those that were called at once.
-fn at_once(node: &Node, verb: &str, many: &[(Subject, Pod)]) -> Vec<Said> {
+fn at_once(node: &Node, verb: &str, many: &[(Subject, Attached)]) -> Vec<Said> {
     thread::scope(|scope| {
         let begun = many.iter().map(|(portmap, pod)| scope.spawn(|| node.call(portmap, verb, pod)));
         let begun: Vec<_> = begun.collect();
@@ -792,7 +784,7 @@ fn of_many_at_once_who_want_one_port_one_has_it_and_nothing_is_there_twice() {
         scripts(&slow, name, &format!("sleep 0.5; exec /usr/sbin/{name} \"$@\""));
     }
     let same = |n| (on_path(&web("iptables"), &slow), one_of_many(&node, n, &pod).1);
-    let many: Vec<(Subject, Pod)> = (0..16).map(same).collect();
+    let many: Vec<(Subject, Attached)> = (0..16).map(same).collect();
     let said = at_once(&node, "ADD", &many);
     let (won, lost): (Vec<_>, Vec<_>) = said.iter().partition(|said| said.exit == 0);
     let rules = node.host.sh("iptables-save -t nat; ip6tables-save -t nat");

@@ -15,4 +15,4 @@ pub use ask::{Caller, Environment, PATIENCE, Said, ask, ask_while};
 pub use error::Error;
 pub use find::find;
 pub use tail::tail;
-pub use trust::{absolute_path, writable_by_anyone};
+pub use trust::{absolute_path, parts_on_the_way, writable_by_anyone};

@@ -1,9 +1,12 @@
 //! Who can change what a path leads to.
 
+use std::ffi::OsString;
 use std::fs::Metadata;
+use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Component, Path, PathBuf, absolute};
 
+use nix::errno::Errno;
 use nix::unistd::geteuid;
 
 /// Mode bits by which a group, or any user, may write.
@@ -12,6 +15,8 @@ const WRITE_BY_OTHERS: u32 = 0o022;
 const WRITE_BY_ANYONE: u32 = 0o002;
 /// In a directory with this bit only the owner of an entry can remove or rename it.
 const STICKY: u32 = 0o1000;
+/// As many symbolic links as the kernel follows in one path.
+const MOST_LINKS: usize = 40;
 
 /// A `CNI_PATH` whose relative directories were made absolute, from the working directory of now. Empty entries stay empty.
 ///
@@ -33,33 +38,68 @@ fn absolute_entry(entry: &str) -> String {
     }
 }
 
+/// What decides where an absolute path leads: each directory and each symbolic link on the way from the root, those on the way
+/// of a link's target included, and the end.
+pub fn parts_on_the_way(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut at = PathBuf::from("/");
+    let mut parts = vec![at.clone()];
+    let mut links = 0;
+    let mut ahead: Vec<OsString> = reversed_names(path);
+    while let Some(name) = ahead.pop() {
+        if name == "/" {
+            at = PathBuf::from("/");
+            continue;
+        }
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        let part = at.join(name);
+        parts.push(part.clone());
+        if !part.symlink_metadata()?.is_symlink() {
+            at = part;
+            continue;
+        }
+        links += 1;
+        if links > MOST_LINKS {
+            return Err(Errno::ELOOP.into());
+        }
+        ahead.extend(reversed_names(&part.read_link()?));
+    }
+    Ok(parts)
+}
+
+fn reversed_names(path: &Path) -> Vec<OsString> {
+    let names = path.components().rev().filter(|component| *component != Component::CurDir);
+    names.map(|component| component.as_os_str().to_owned()).collect()
+}
+
 /// The absolute directory of a file if only root and the caller can change what the path leads to; else why that is not so.
 ///
-/// Each file and directory from the root to the plugin has to belong to root or to the caller. None may be writable by a group or
-/// by any user, except a sticky directory above the last one, such as `/tmp`.
+/// Each file, directory and symbolic link on the way from the root to the plugin has to belong to root or to the caller. No file
+/// and no directory may be writable by a group or by any user, except a sticky directory above the last one, such as `/tmp`.
 pub(crate) fn trusted_directory(file: &Path) -> Result<PathBuf, String> {
-    let unknown = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    let unknown = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
     let directory = file.parent().unwrap_or(file);
     let resolved = directory.canonicalize().map_err(|error| unknown(directory, error))?;
-    let target = file.canonicalize().map_err(|error| unknown(file, error))?;
-    for path in [&target, &resolved] {
-        for (depth, part) in path.ancestors().enumerate() {
-            let metadata = part.metadata().map_err(|error| unknown(part, error))?;
-            if let Some(why) = distrust(&metadata, depth > 0 && part != resolved) {
-                return Err(format!("{} {why}", part.display()));
-            }
+    let way = absolute(file).and_then(|path| parts_on_the_way(&path)).map_err(|error| unknown(file, error))?;
+    for part in &way {
+        let metadata = part.symlink_metadata().map_err(|error| unknown(part, error))?;
+        if let Some(why) = distrust(&metadata, metadata.is_dir() && *part != resolved) {
+            return Err(format!("{} {why}", part.display()));
         }
     }
     Ok(resolved)
 }
 
-/// Why others than root and the caller can change this file or directory, if they can.
+/// Why others than root and the caller can change this file, directory or link, if they can.
 fn distrust(metadata: &Metadata, may_be_sticky: bool) -> Option<String> {
     if metadata.uid() != 0 && metadata.uid() != geteuid().as_raw() {
         return Some(format!("belongs to user {}", metadata.uid()));
     }
     let is_sticky = may_be_sticky && metadata.mode() & STICKY != 0;
-    (metadata.mode() & WRITE_BY_OTHERS != 0 && !is_sticky).then(|| "can be written by other users".to_owned())
+    let is_writable = metadata.mode() & WRITE_BY_OTHERS != 0 && !metadata.is_symlink();
+    (is_writable && !is_sticky).then(|| "can be written by other users".to_owned())
 }
 
 /// The first of these that any user may write to: the plugin's file, its directory, and, where the file is a symbolic link, the
@@ -74,6 +114,27 @@ pub fn writable_by_anyone(plugin: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_that_decides_where_a_path_leads_is_on_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        let at = |name: &str| top.join(name);
+        for name in ["one", "two", "three"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        std::fs::write(at("three/file"), "").unwrap();
+        std::os::unix::fs::symlink("../two/link", at("one/link")).unwrap();
+        std::os::unix::fs::symlink(at("three"), at("two/link")).unwrap();
+        std::os::unix::fs::symlink("loop", at("loop")).unwrap();
+        let way = parts_on_the_way(&at("./one/link/file")).unwrap();
+        for name in ["one", "one/link", "two", "two/link", "three", "three/file"] {
+            assert!(way.contains(&at(name)), "{name}: {way:?}");
+        }
+        assert_eq!((&*way[0], way.last()), (Path::new("/"), Some(&at("three/file"))));
+        assert_eq!(parts_on_the_way(&at("loop")).unwrap_err().raw_os_error(), Some(Errno::ELOOP as i32));
+        assert_eq!(parts_on_the_way(&at("gone/file")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
 
     #[test]
     fn relative_entries_become_absolute_and_the_others_stay() {

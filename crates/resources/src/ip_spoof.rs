@@ -16,8 +16,8 @@ use crate::veth;
 /// was made without: the container cannot send anything before.
 ///
 /// On a bridge: the source of IPv4 and IPv6 packets, the sender of ARP packets, the target and the link-layer option of
-/// neighbour discovery. Router advertisements, redirects and answers of DHCP servers are dropped, and so is everything that
-/// is none of IPv4, IPv6 and ARP. The port gets no redirects either. On a routed pair: the source of packets.
+/// neighbour discovery. Router advertisements, redirects, what multicast routers send and answers of DHCP servers are dropped,
+/// and so is everything that is none of IPv4, IPv6 and ARP. The port gets no redirects either. On a routed pair: the source of packets.
 ///
 /// Allowed beside the given addresses are the link-local address that is made from the MAC (EUI-64), duplicate address
 /// detection and ARP probes for one's own addresses, and DHCP requests from 0.0.0.0.
@@ -75,6 +75,8 @@ const ROUTED: Sort = Sort {
 
 /// Numbers of transport protocols.
 const ICMP: u8 = 1;
+const IGMP: u8 = 2;
+const PIM: u8 = 103;
 const ICMPV6: u8 = 58;
 /// That of none: every packet whose transport protocol the kernel finds has another one.
 const RESERVED: u8 = 255;
@@ -89,6 +91,12 @@ const ROUTER_ADVERT: u8 = 134;
 const NEIGHBOUR_SOLICIT: u8 = 135;
 const NEIGHBOUR_ADVERT: u8 = 136;
 const REDIRECT: u8 = 137;
+/// By messages like these a bridge learns behind which port there is a multicast router, which then gets the traffic of all
+/// groups: queries for memberships, and advertisements of multicast routers (RFC 4286), of IGMP and of `ICMPv6`.
+const MEMBERSHIP_QUERY_V4: u8 = 0x11;
+const MULTICAST_ROUTER_V4: u8 = 0x30;
+const MEMBERSHIP_QUERY: u8 = 130;
+const MULTICAST_ROUTER: u8 = 151;
 /// Reports of memberships in groups: of `MLDv1`, that one ends, and of `MLDv2`.
 const MEMBERSHIP: [u8; 3] = [131, 132, 143];
 
@@ -240,6 +248,9 @@ fn of_port(addresses: &[IpAddr], mac: Mac, port: &str, chains: [&str; 5]) -> Con
         // To clients of DHCP, which do not look for the port that an answer comes from.
         rule(vec![udp_port(Side::Destination, 68)], Verdict::Drop),
         rule(vec![udp_port(Side::Destination, 546)], Verdict::Drop),
+        rule(vec![is_protocol(IGMP), of_type(MEMBERSHIP_QUERY_V4)], Verdict::Drop),
+        rule(vec![is_protocol(IGMP), of_type(MULTICAST_ROUTER_V4)], Verdict::Drop),
+        rule(vec![is_protocol(PIM)], Verdict::Drop),
         rule(vec![Match::Source(no_address), is_protocol(ICMPV6)], Verdict::Goto(detection.to_owned())),
         rule(vec![is_protocol(ICMPV6)], Verdict::Jump(neighbours.to_owned())),
     ];
@@ -322,7 +333,8 @@ fn of_neighbours(ipv6: &[Ipv6Addr], Mac(mac): Mac) -> Vec<Rule> {
     }
     let_through(vec![message_of(8), of_type(ROUTER_SOLICIT)]);
     let_through(vec![message_of(16), of_type(ROUTER_SOLICIT), transport(8, option(SOURCE_MAC))]);
-    for kind in [NEIGHBOUR_SOLICIT, NEIGHBOUR_ADVERT, ROUTER_SOLICIT, ROUTER_ADVERT, REDIRECT] {
+    let of_routers = [ROUTER_ADVERT, REDIRECT, MEMBERSHIP_QUERY, MULTICAST_ROUTER];
+    for kind in [NEIGHBOUR_SOLICIT, NEIGHBOUR_ADVERT, ROUTER_SOLICIT].into_iter().chain(of_routers) {
         rules.push(rule(vec![of_type(kind)], Verdict::Drop));
     }
     rules

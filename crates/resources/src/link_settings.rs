@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use cnikit_netlink::{Change, Link, Mac, Netlink};
 use cnikit_netns::Netns;
 use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
-use cnikit_skel::{Error, Errors, Journal, Result};
+use cnikit_skel::{Error, Errors, Journal, Result, Tag};
 use serde::{Deserialize, Serialize};
 
 use crate::lent::{self, Lent};
+use crate::mac_holder::Behind;
 
 /// The container's interface has these settings. It is lent: what they were before is kept, and given back.
 #[derive(Clone, Debug)]
@@ -65,6 +66,11 @@ impl Resource for LinkSettings {
             let text = format!("{} cannot have the MTU {mtu}: it takes {} to {most}", self.ifname, link.min_mtu);
             return Err(Error::config(text).remedy("correct `mtu`"));
         }
+        if let Some(mac) = wanted.mac
+            && let Some(behind) = Behind::find(scene.host()?, &scene.netns, &link)?
+        {
+            behind.refuse_held(mac)?;
+        }
         if wanted == Settings::default() { Ok(()) } else { lent::available(&self.kept_in) }
     }
 
@@ -76,9 +82,24 @@ impl Resource for LinkSettings {
             return Ok(Made::nothing());
         }
         lent::keep(scene, &self.kept_in, journal, &Lent { link: before.clone(), ..Lent::default() })?;
-        let was = Was { container: container.clone(), link: link.clone(), before };
+        let behind = match wanted.mac {
+            Some(_) => Behind::find(scene.host()?, &scene.netns, &link)?,
+            None => None,
+        };
+        let was = Was {
+            container: container.clone(),
+            link: link.clone(),
+            before,
+            tag: scene.tag.clone(),
+            behind: behind.clone(),
+        };
         let _ = journal.undo(&was, Was::put_back);
         container.change(link.index, &wanted.change())?;
+        if let (Some(behind), Some(mac)) = (behind, wanted.mac) {
+            behind.record(&scene.tag, mac)?;
+            // Another attachment may have got the same MAC since it was compared. Of two that compare now, both may be refused.
+            behind.refuse_held(mac)?;
+        }
         Ok(Made::nothing())
     }
 
@@ -193,11 +214,17 @@ struct Was {
     container: Netlink,
     link: Link,
     before: Settings,
+    tag: Tag,
+    behind: Option<Behind>,
 }
 
 impl Was {
     fn put_back(&self) -> Result<()> {
-        put(&self.container, &self.link.name, &self.before)
+        put(&self.container, &self.link.name, &self.before)?;
+        match (&self.behind, self.before.mac) {
+            (Some(behind), Some(mac)) => behind.record(&self.tag, mac),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -209,10 +236,20 @@ impl fmt::Display for Was {
 
 fn give_back(lent: &mut Lent, ifname: &str, netns: Option<&Netns>) -> Result<()> {
     let before = std::mem::take(&mut lent.link);
-    match netns {
-        Some(netns) if before != Settings::default() => put(&Netlink::inside(netns)?, ifname, &before),
-        _ => Ok(()),
+    let Some(netns) = netns else { return Ok(()) };
+    if before == Settings::default() {
+        return Ok(());
     }
+    let container = Netlink::inside(netns)?;
+    put(&container, ifname, &before)?;
+    let (Some(mac), Some(owner)) = (before.mac, &lent.owner) else { return Ok(()) };
+    if let Some(link) = container.find_link(ifname)?
+        && link.mac == Some(mac)
+        && let Some(behind) = Behind::find(&Netlink::here()?, netns, &link)?
+    {
+        behind.record(&owner.tag(), mac)?;
+    }
+    Ok(())
 }
 
 /// A link that is gone needs nothing, and a value that the kernel refuses by now holds back no other.

@@ -3,31 +3,83 @@
 //! The MAC of a container's end is recorded in the alias of the host end, where the container cannot change it. What the
 //! bridge learned is not read: it outlives the container that sent it.
 
-use cnikit_netlink::{Link, Mac, Netlink};
-use cnikit_skel::{Error, Result};
+use cnikit_netlink::{Change, Link, Mac, Netlink};
+use cnikit_netns::Netns;
+use cnikit_skel::{Error, Result, Tag};
 
-use crate::alias;
-use crate::veth::is_veth;
+use crate::alias::{self, Owner};
+use crate::veth::{self, is_veth};
 
-/// Refuses a MAC that is requested for an attachment of this bridge and held by something else on it. Of its ports, with `own`
-/// those before it alone: of two attachments that were made at the same time, the one with the lower index keeps the MAC.
-pub(crate) fn refuse_held(host: &Netlink, bridge: &str, mac: Mac, own: Option<&Link>) -> Result<()> {
+/// Which ports of the bridge a requested MAC is compared with.
+#[derive(Clone, Copy)]
+pub(crate) enum Compared<'a> {
+    /// All of them.
+    All,
+    /// Those that were made before this one: of two attachments that are made at the same time, the one with the lower index
+    /// keeps the MAC.
+    Before(&'a Link),
+    /// All of them, except what is behind this one.
+    NotBehind(&'a Link),
+}
+
+/// Refuses a MAC that is requested for an attachment of this bridge and held by something else on it.
+pub(crate) fn refuse_held(host: &Netlink, bridge: &str, mac: Mac, compared: Compared<'_>) -> Result<()> {
     let Some(bridge) = host.find_recent_link(bridge)? else { return Ok(()) };
     if bridge.mac == Some(mac) {
         return Err(refusal(mac, &format!("bridge {}", bridge.name)));
     }
     for port in host.links_of_master(bridge.index)? {
-        if own.is_some_and(|own| port.index >= own.index) {
+        if matches!(compared, Compared::Before(own) if port.index >= own.index) {
             continue;
         }
         if port.mac == Some(mac) {
             return Err(refusal(mac, &format!("{}, a port of bridge {}", port.name, bridge.name)));
+        }
+        if matches!(compared, Compared::NotBehind(own) if port.index == own.index) {
+            continue;
         }
         if is_peer_mac(host, &port, mac)? {
             return Err(refusal(mac, &holder(&port, &bridge.name)));
         }
     }
     Ok(())
+}
+
+/// A port of a bridge, with a container's interface behind it.
+#[derive(Clone)]
+pub(crate) struct Behind {
+    host: Netlink,
+    port: Link,
+    bridge: String,
+}
+
+impl Behind {
+    /// The port that an interface of a container is behind; `None` if it is no veth, or its other end is no port of a bridge.
+    pub(crate) fn find(host: &Netlink, netns: &Netns, interface: &Link) -> Result<Option<Behind>> {
+        let Some(port) = veth::host_end_of(host, netns, interface)? else { return Ok(None) };
+        let Some(master) = port.master else { return Ok(None) };
+        let Some(bridge) = host.find_link_at(master)?.filter(|link| link.kind.as_deref() == Some("bridge")) else {
+            return Ok(None);
+        };
+        Ok(Some(Behind { host: host.clone(), port, bridge: bridge.name }))
+    }
+
+    /// Refuses a MAC that something else on the bridge holds.
+    pub(crate) fn refuse_held(&self, mac: Mac) -> Result<()> {
+        refuse_held(&self.host, &self.bridge, mac, Compared::NotBehind(&self.port))
+    }
+
+    /// Records the MAC of the interface in the port's alias, if it is the port of this attachment and records one.
+    pub(crate) fn record(&self, tag: &Tag, mac: Mac) -> Result<()> {
+        if alias::owner(&self.port, tag) != Owner::This || alias::recorded_mac(&self.port).is_none() {
+            return Ok(());
+        }
+        let change = Change { alias: Some(alias::of_port(tag, mac)), ..Change::default() };
+        match self.host.change(self.port.index, &change) {
+            Err(error) if !error.is_absent() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Whether the other end of a port is there and has this MAC, by the record; where there is none, as it is now.

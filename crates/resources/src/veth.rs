@@ -11,7 +11,7 @@ use cnikit_skel::{Error, Found, Journal, Result, Tag};
 use cnikit_types::Interface;
 
 use crate::alias::{self, Marks, Owner, hex};
-use crate::mac_holder::refuse_held;
+use crate::mac_holder::{Compared, refuse_held};
 use crate::removal::{delete, delete_all};
 use crate::{quiet, recorded};
 
@@ -66,7 +66,7 @@ impl Resource for Veth {
     fn judge(&self, scene: &Scene) -> Result<()> {
         vacant(scene.host()?, &scene.tag)?;
         if let (Some(mac), HostEnd::Port { bridge, .. }) = (self.mac, &self.host) {
-            refuse_held(scene.host()?, bridge, mac, None)?;
+            refuse_held(scene.host()?, bridge, mac, Compared::All)?;
         }
         if scene.container()?.find_link(&self.ifname)?.is_none() {
             return Ok(());
@@ -88,7 +88,7 @@ impl Resource for Veth {
         }
         host.change(made.index, &self.settings(&scene.tag))?;
         if let (Some(mac), HostEnd::Port { bridge, .. }) = (self.mac, &self.host) {
-            refuse_held(host, bridge, mac, Some(&made))?;
+            refuse_held(host, bridge, mac, Compared::Before(&made))?;
         }
         let host_end = Interface { name: made.name, ..Interface::default() };
         let container_end =

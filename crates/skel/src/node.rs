@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use cnikit_invoke::parts_on_the_way;
 use cnikit_types::NetConf;
 use nix::fcntl::OFlag;
 use serde::Deserialize;
@@ -24,6 +25,9 @@ const FILE: &str = "/etc/cnikit/node.json";
 const OVERFLOW_UID: &str = "/proc/sys/kernel/overflowuid";
 /// The users that this user namespace has numbers for.
 const UID_MAP: &str = "/proc/self/uid_map";
+
+/// Mode bit of a directory in which only the owner of an entry can remove or rename it.
+const STICKY: u32 = 0o1000;
 
 /// A longer file is refused.
 const LONGEST: u64 = 64 << 10;
@@ -74,7 +78,7 @@ pub(crate) fn shut_out_kept(input: &Input, conf: &mut NetConf) {
 }
 
 fn read(path: &Path) -> Result<NodePolicy> {
-    // A FIFO must not stop us. Symbolic links are followed, because tools that manage configurations make them.
+    // A FIFO must not stop us. Symbolic links are followed, because tools that manage configurations make them; the way is judged.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = match File::options().read(true).custom_flags(flags.bits()).open(path) {
         Ok(file) => file,
@@ -85,10 +89,12 @@ fn read(path: &Path) -> Result<NodePolicy> {
     if !metadata.is_file() {
         return Err(unusable(path, &"it is not a regular file"));
     }
-    trusted(path, &metadata)?;
-    if let Some(directory) = path.parent() {
-        let metadata = directory.metadata().map_err(|error| unusable(directory, &error))?;
-        trusted(directory, &metadata)?;
+    trusted(path, &metadata, false)?;
+    let way = parts_on_the_way(path).map_err(|error| unusable(path, &error))?;
+    let ends = [path.parent(), way.last().and_then(|end| end.parent())];
+    for part in &way {
+        let metadata = part.symlink_metadata().map_err(|error| unusable(part, &error))?;
+        trusted(part, &metadata, metadata.is_dir() && !ends.contains(&Some(part)))?;
     }
     let mut text = Vec::new();
     file.take(LONGEST + 1).read_to_end(&mut text).map_err(|error| unusable(path, &error))?;
@@ -100,15 +106,17 @@ fn read(path: &Path) -> Result<NodePolicy> {
     })
 }
 
-/// Only root can have written it.
-fn trusted(path: &Path, metadata: &Metadata) -> Result<()> {
+/// Nobody but root can have written this file, or changed what this directory or symbolic link leads to. In a sticky directory,
+/// such as `/tmp`, nobody but the owner can replace an entry, and root owns what is on the way.
+fn trusted(path: &Path, metadata: &Metadata, may_be_sticky: bool) -> Result<()> {
     if metadata.uid() != 0 && !is_unmapped(metadata.uid()) {
         let why = format!("it belongs to user {}, not to root", metadata.uid());
         return Err(
             unusable(path, &why).remedy(format!("`chown root {}`, after a look at what it says", path.display()))
         );
     }
-    if metadata.mode() & 0o022 != 0 {
+    let is_sticky = may_be_sticky && metadata.mode() & STICKY != 0;
+    if metadata.mode() & 0o022 != 0 && !metadata.is_symlink() && !is_sticky {
         let why = "users other than root may write to it";
         return Err(
             unusable(path, &why).remedy(format!("`chmod go-w {}`, after a look at what it says", path.display()))

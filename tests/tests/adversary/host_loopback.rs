@@ -6,10 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use cnikit_netns::Netns;
-use cnikit_testkit::{Container, Host, Said, Subject};
+use cnikit_testkit::{Host, Said, Subject};
+use cnikit_tests::attached::Attached;
 use cnikit_tests::way::{Way, on_path};
 use cnikit_tests::{bridge, references, subject};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::actor::{IPV4, IPV6, ethernet, mac, send, udp4, with_net_admin};
 
@@ -26,12 +27,6 @@ struct Node {
     host: Host,
     bridge: Subject,
     service: UdpSocket,
-}
-
-struct Pod {
-    container: Container,
-    id: String,
-    prev: Value,
 }
 
 impl Node {
@@ -54,14 +49,12 @@ impl Node {
         Node { host, bridge, service }
     }
 
-    fn pod(&self, id: &str) -> Pod {
-        let container = self.host.container();
-        let prev = self.bridge.add(&self.host, id, &container);
-        Pod { container, id: id.to_owned(), prev }
+    fn pod(&self, id: &str) -> Attached {
+        Attached::by(&self.bridge, &self.host, id)
     }
 
-    fn call(&self, portmap: &Subject, verb: &str, pod: &Pod) -> Said {
-        portmap.call(&self.host, verb, &pod.id, &pod.container.path(), &[("prevResult", pod.prev.clone())])
+    fn call(&self, portmap: &Subject, verb: &str, pod: &Attached) -> Said {
+        pod.call(portmap, &self.host, verb)
     }
 
     fn setting(&self) -> String {
@@ -76,7 +69,7 @@ impl Node {
     }
 
     /// Frames to 127.0.0.1 by a container that has `CAP_NET_RAW` only: whether one of them reaches the service.
-    fn is_reached_by_frames(&self, pod: &Pod) -> bool {
+    fn is_reached_by_frames(&self, pod: &Attached) -> bool {
         let address = |netns: &str| netns.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).map(mac);
         let to = address(&self.host.sh(&format!("ip -o link show {LINK}"))).unwrap();
         let from = address(&pod.container.sh("ip -o link show eth0")).unwrap();
@@ -87,7 +80,7 @@ impl Node {
     }
 
     /// The same by a container with `CAP_NET_ADMIN`, by a route of its own.
-    fn is_reached_by_a_route(&self, pod: &Pod) -> bool {
+    fn is_reached_by_a_route(&self, pod: &Attached) -> bool {
         pod.container.sh("sysctl -qw net.ipv4.conf.eth0.route_localnet=1");
         let route = format!(
             "ip route del table local local 127.0.0.0/8 dev lo; ip route del table local local 127.0.0.1 dev lo; \
@@ -242,9 +235,7 @@ fn a_link_upon_a_bridge_is_guarded_where_packets_enter_the_bridge() {
     for backend in ["iptables", "nftables"] {
         let node = Node::new();
         let bridge = node.bridge.with("isDefaultGateway", json!(false)).with("ipMasq", json!(false));
-        let container = node.host.container();
-        let prev = bridge.add(&node.host, "c-one", &container);
-        let pod = Pod { container, id: "c-one".to_owned(), prev };
+        let pod = Attached::by(&bridge, &node.host, "c-one");
         node.host.sh(&format!("ip link add upon0 link {LINK} type macvlan mode bridge"));
         node.host.sh(&format!("ip address add {GATEWAY}/24 dev upon0; ip link set upon0 up"));
         node.host.try_sh("sysctl -qw net.bridge.bridge-nf-call-iptables=1");
@@ -280,30 +271,70 @@ fn a_link_upon_a_bridge_is_guarded_where_packets_enter_the_bridge() {
 }
 
 /// A tenant may be able to request addresses, of a network that gives the host no gateway: the port would lead to the host itself.
+/// Link-local addresses are those of services that only the host is to reach, such as the metadata service of a cloud.
 #[test]
-fn no_port_leads_to_an_address_of_the_hosts_own() {
+fn no_port_leads_to_an_address_of_the_hosts_own_or_to_one_that_no_container_has() {
     for backend in ["iptables", "nftables"] {
         let node = Node::new();
         let mut own = node.pod("c-one");
-        node.host.sh("ip address add 192.0.2.1/24 dev cni0");
-        let mapping = json!([{"hostPort": 8080, "containerPort": SERVICE, "protocol": "udp"}]);
-        let portmap = portmap(backend).with("runtimeConfig", json!({"portMappings": mapping}));
-        let before = node.host.sh("nft list ruleset; sysctl -a 2>/dev/null | grep route_localnet");
+        node.host.sh("ip address add 192.0.2.1/24 dev cni0; ip route add 169.254.169.254/32 via 192.0.2.9");
+        let portmap = leading_to_service(backend);
+        let before = rules_and_settings(&node.host);
         let addresses = ["127.0.0.1/8", "127.9.9.9/32", "192.0.2.1/24", "192.0.2.255/24", "224.0.0.9/24", "0.0.0.0/0"];
-        for address in addresses.into_iter().chain(["::1/128", "fd66::1/64", "ff02::1/64"]) {
+        let link_local = ["169.254.169.254/32", "169.254.7.7/16", "fe80::1/64", "255.255.255.255/32"];
+        for address in addresses.into_iter().chain(["::1/128", "fd66::1/64", "ff02::1/64"]).chain(link_local) {
             own.prev["ips"] = json!([{"address": address, "interface": 2}]);
             let (code, text) = node.call(&portmap, "ADD", &own).refused();
             assert!(code == 101 && text.contains("no port can lead to the address"), "{backend} {address}: {text}");
             node.call(&portmap, "RESTORE", &own).refused();
             node.call(&portmap, "DEL", &own).ok();
-            let after = node.host.sh("nft list ruleset; sysctl -a 2>/dev/null | grep route_localnet");
-            assert_eq!(after, before, "{backend} {address}");
+            assert_eq!(rules_and_settings(&node.host), before, "{backend} {address}");
         }
         // The host's own loopback goes on working.
         node.host.enter(|| UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"own", ("127.0.0.1", SERVICE)).unwrap());
         let mut buffer = [0; 16];
         assert_eq!(node.service.recv_from(&mut buffer).unwrap().0, 3, "{backend}");
     }
+}
+
+/// A container whose recorded address became the host's own after its ADD, among others of one RESTORE.
+#[test]
+fn a_restore_of_many_makes_no_port_lead_to_an_address_of_the_hosts_own() {
+    for backend in ["iptables", "nftables"] {
+        let node = Node::new();
+        let (right, mut wrong) = (node.pod("c-right"), node.pod("c-wrong"));
+        let (portmap, before) = (leading_to_service(backend), rules_and_settings(&node.host));
+        for address in ["127.0.0.1/8", "10.66.0.1/24", "169.254.169.254/32", "fd66::1/64"] {
+            wrong.prev["ips"] = json!([{"address": address, "interface": 2}]);
+            let entry = |pod: &Attached, port: u16| {
+                json!({
+                    "containerID": pod.id, "ifname": "eth0", "netns": pod.container.path(), "prevResult": pod.prev,
+                    "runtimeConfig": {"portMappings": [{"hostPort": port, "containerPort": SERVICE, "protocol": "udp"}]},
+                })
+            };
+            let list = json!([entry(&right, 8081), entry(&wrong, 8080)]);
+            let said = portmap.call(&node.host, "RESTORE", "", "", &[("cni.dev/attachments", list)]).ok();
+            let outcomes = said["cni.dev/attachments"].as_array().unwrap();
+            assert_eq!(outcomes[0].get("error"), None, "{backend} {address}: {said}");
+            let text = outcomes[1].to_string();
+            assert!(text.contains("no port can lead to the address"), "{backend} {address}: {text}");
+            let rules = rules_and_settings(&node.host);
+            assert!(rules.contains("8081") && !rules.contains("8080"), "{backend} {address}: {rules}");
+            node.call(&portmap, "DEL", &right).ok();
+            node.call(&portmap, "DEL", &wrong).ok();
+        }
+        assert!(!rules_and_settings(&node.host).contains("808"), "{backend}: {before}");
+    }
+}
+
+/// portmap that publishes port 8080 of the host, which leads to the number of the port of [`Node::service`].
+fn leading_to_service(backend: &str) -> Subject {
+    let mapping = json!([{"hostPort": 8080, "containerPort": SERVICE, "protocol": "udp"}]);
+    portmap(backend).with("runtimeConfig", json!({"portMappings": mapping}))
+}
+
+fn rules_and_settings(host: &Host) -> String {
+    host.sh("nft list ruleset; sysctl -a 2>/dev/null | grep route_localnet")
 }
 
 /// IPv6 has no such setting: what enters by a link for `::1` is dropped by the kernel before netfilter.

@@ -302,6 +302,55 @@ fn nobody_poses_as_a_router_or_as_a_dhcp_server() {
     }
 }
 
+/// An IPv4 packet of this protocol with 8 bytes of data, as long as those of [`udp4`].
+fn ipv4(protocol: u8, from: &str, to: &str, data: [u8; 8]) -> Vec<u8> {
+    let mut packet = udp4((from, 0), (to, 0), b"");
+    packet[9] = protocol;
+    packet[10..12].fill(0);
+    let sum = checksum(&packet[..20]);
+    packet[10..12].copy_from_slice(&sum);
+    packet[20..].copy_from_slice(&data);
+    packet
+}
+
+/// A bridge that takes a port for that of a multicast router sends the traffic of all groups there.
+#[test]
+fn nobody_poses_as_a_multicast_router() {
+    for ipspoofchk in [true, false] {
+        let scene = Scene::of(&bridge(ipspoofchk));
+        let own = &scene.own;
+        let groups: [([u8; 6], &str); 2] =
+            [([1, 0, 0x5e, 0, 0, 1], "224.0.0.1"), ([1, 0, 0x5e, 0, 0, 13], "224.0.0.13")];
+        let igmp = |kind: u8| ipv4(2, &own.ipv4, groups[0].1, [kind, 10, !kind, 0xf5, 0, 0, 0, 0]);
+        let hello = ipv4(103, &own.ipv4, groups[1].1, [0x20, 0, 0xdf, 0xff, 0, 0, 0, 0]);
+        let all_nodes = [0x33, 0x33, 0, 0, 0, 1];
+        let mld = |kind: u8, length: usize| icmpv6(&own.link_local, "ff02::1", kind, &vec![0; length]);
+        let alert = [58, 0, 5, 2, 0, 0, 1, 0];
+        let query = mld(130, 20);
+        let alerted = behind(&query, 0, &alert, &query[40..]);
+        let frames = [
+            sent("an IGMP query", groups[0].0, own.mac, IPV4, igmp(0x11)),
+            sent("an advertisement of a multicast router", groups[0].0, own.mac, IPV4, igmp(0x30)),
+            sent("a hello of PIM", groups[1].0, own.mac, IPV4, hello),
+            sent("an MLD query", all_nodes, own.mac, IPV6, query),
+            sent("an MLD query with a router alert", all_nodes, own.mac, IPV6, alerted),
+            sent("an advertisement of a multicast router, IPv6", all_nodes, own.mac, IPV6, mld(151, 4)),
+        ];
+        let expected = if ipspoofchk { Vec::new() } else { names(&frames) };
+        assert_eq!(scene.arrive(&frames), expected, "ipspoofchk {ipspoofchk}");
+        let port = scene.host.sh("bridge -d link show");
+        let is_router = scene.host.sh("bridge mdb show").contains("router ports");
+        assert_eq!(is_router, !ipspoofchk, "{port}");
+        // Memberships are reported.
+        let reports = [
+            scene.to_victim("a report of IGMP", IPV4, igmp(0x16)),
+            scene.to_victim("a report of MLD", IPV6, mld(131, 20)),
+            scene.to_victim("a report of MLDv2", IPV6, mld(143, 24)),
+        ];
+        assert_eq!(scene.arrive(&reports), names(&reports), "ipspoofchk {ipspoofchk}");
+    }
+}
+
 /// Another network on the same bridge, without the key, sends redirects to a container that has it.
 #[test]
 fn a_port_with_the_key_gets_no_redirects() {

@@ -1,7 +1,7 @@
 //! Programs that a plugin starts: where they are looked up, their environment, and what of their output reaches a terminal.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use cnikit_testkit::{Host, Said, Subject};
@@ -171,6 +171,27 @@ fn a_relative_directory_of_plugins_that_another_user_can_change_is_not_used() {
         assert!(!plugins.join("ipam-of-others.called").exists(), "the attacker's plugin ran: {why}");
         chown(what, Some(0), None).unwrap();
         harmless(what);
+    }
+    // The link belongs to root and so does its target, and another user can exchange what is between them.
+    let between = host.dir().join("between");
+    fs::create_dir(&between).unwrap();
+    symlink(between.join("second"), plugins.join("first")).unwrap();
+    symlink(&plugins, between.join("second")).unwrap();
+    for (why, attack) in [
+        ("can be written by other users", &(|| mode(&between, 0o777)) as &dyn Fn()),
+        ("belongs to user 65534", &|| chown(&between, Some(65534), None).unwrap()),
+        ("belongs to user 65534", &|| lchown(between.join("second"), Some(65534), None).unwrap()),
+    ] {
+        call("ADD", "first").ok();
+        call("DEL", "first").ok();
+        fs::remove_file(plugins.join("ipam-of-others.called")).unwrap();
+        attack();
+        let (code, text) = call("ADD", "first").refused();
+        assert!(code == 103 && text.contains(why) && text.contains("/between"), "{text}");
+        assert!(!plugins.join("ipam-of-others.called").exists(), "the attacker's plugin ran: {why}");
+        chown(&between, Some(0), None).unwrap();
+        lchown(between.join("second"), Some(0), None).unwrap();
+        mode(&between, 0o755);
     }
     // A sticky directory above a directory of root's, such as /tmp, lets nobody exchange it.
     mode(&open, 0o1777);
@@ -348,7 +369,8 @@ fn a_policy_that_cannot_be_used_fails_add_and_never_del() {
             for verb in ["ADD", "CHECK", "STATUS", "PLAN"] {
                 let id = if verb == "ADD" { "c-two" } else { "c-one" };
                 let (code, text) = ours.call(&host, verb, id, &container.path(), std::slice::from_ref(&prev)).refused();
-                assert!(code == 7 && text.contains("/etc/cnikit") && text.contains(why), "{verb}: {code} {text}");
+                let names = text.contains("the node's policy cannot be used: /etc/");
+                assert!(code == 7 && names && text.contains(why), "{verb}: {code} {text}");
             }
             ours.del(&host, "c-one", &container, &result);
             let none = ("cni.dev/valid-attachments", json!([]));
@@ -378,10 +400,49 @@ fn a_policy_that_cannot_be_used_fails_add_and_never_del() {
         fs::remove_file(FILE).unwrap();
         symlink("node.json", FILE).unwrap();
     });
-    // Tools that manage configurations make links.
+    // A link of root's to a file of root's, in a directory where another user can exchange the file or a link to it.
+    let moved = |to: &str| {
+        let to = Path::new(to);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::rename(FILE, to).unwrap();
+        symlink(to, FILE).unwrap();
+    };
+    fails("users other than root may write to it", &|| {
+        moved("/etc/real/policy/node.json");
+        mode(Path::new("/etc/real/policy"), 0o777);
+    });
+    fails("users other than root may write to it", &|| {
+        moved("/etc/real/policy/node.json");
+        mode(Path::new("/etc/real/policy"), 0o1777);
+    });
+    fails("users other than root may write to it", &|| {
+        moved("/etc/real/policy/node.json");
+        mode(Path::new("/etc/real"), 0o775);
+    });
+    fails("belongs to user 65534", &|| {
+        moved("/etc/real/policy/node.json");
+        chown("/etc/real", Some(65534), None).unwrap();
+    });
+    fails("belongs to user 65534", &|| {
+        moved("/etc/real/node.json");
+        fs::create_dir("/etc/between").unwrap();
+        symlink("/etc/real/node.json", "/etc/between/node.json").unwrap();
+        fs::remove_file(FILE).unwrap();
+        symlink("../between/node.json", FILE).unwrap();
+        lchown("/etc/between/node.json", Some(65534), None).unwrap();
+    });
+    fails("users other than root may write to it", &|| {
+        moved("/etc/real/node.json");
+        fs::create_dir("/etc/between").unwrap();
+        symlink("/etc/real/node.json", "/etc/between/node.json").unwrap();
+        fs::remove_file(FILE).unwrap();
+        symlink("../between/node.json", FILE).unwrap();
+        mode(Path::new("/etc/between"), 0o777);
+    });
+    // Tools that manage configurations make links, also by way of a sticky directory.
     host.with_node_policy("{}", || {
-        fs::rename(FILE, "/etc/cnikit/real.json").unwrap();
-        symlink("real.json", FILE).unwrap();
+        moved("/etc/sticky/real/node.json");
+        mode(Path::new("/etc/sticky"), 0o1777);
         let result = ours.add(&host, "c-one", &container);
         ours.del(&host, "c-one", &container, &result);
     });

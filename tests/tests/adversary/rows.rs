@@ -138,6 +138,7 @@ pub(crate) const ROWS: [Row; 54] = [
             "ip_spoofing::gateway::neighbour_discovery_cannot_either",
             "ip_spoofing::packets_under_anothers_address_are_dropped_and_those_of_other_protocols",
             "ip_spoofing::nobody_poses_as_a_router_or_as_a_dhcp_server",
+            "ip_spoofing::nobody_poses_as_a_multicast_router",
             "ip_spoofing::routed::the_host_passes_nothing_on_that_has_anothers_address",
             "ip_spoofing::a_port_with_the_key_gets_no_redirects",
             "ip_spoofing::usual_traffic_goes_on_with_macspoofchk_beside_it_and_duplicate_address_detection",
@@ -356,6 +357,10 @@ pub(crate) const ROWS: [Row; 54] = [
             "tenant::the_mac_of_a_container_of_the_upstream_plugin_is_found_too",
             "tenant::a_container_that_restarts_with_its_fixed_mac_is_served",
             "tenant::of_many_that_request_one_mac_at_the_same_time_one_gets_it",
+            "tenant::tuning_gives_no_container_a_mac_that_something_else_on_its_bridge_holds",
+            "tenant::the_mac_that_tuning_gave_a_container_is_given_to_no_other",
+            "tenant::tuning_compares_no_mac_where_the_host_end_is_no_port_of_a_bridge",
+            "tenant::of_many_that_tuning_gives_one_mac_at_the_same_time_at_most_one_gets_it",
             "tenant::on_one_master_the_kernel_refuses_a_mac_that_a_macvlan_or_the_master_has",
         ]),
     ),
@@ -464,8 +469,11 @@ pub(crate) const ROWS: [Row; 54] = [
     row(
         47,
         &[Tenant],
-        "a published port of a container that requested 127.0.0.1, or another address of the host's own",
-        By(&["host_loopback::no_port_leads_to_an_address_of_the_hosts_own"]),
+        "a published port of a container that requested 127.0.0.1, another address of the host's own, or 169.254.169.254",
+        By(&[
+            "host_loopback::no_port_leads_to_an_address_of_the_hosts_own_or_to_one_that_no_container_has",
+            "host_loopback::a_restore_of_many_makes_no_port_lead_to_an_address_of_the_hosts_own",
+        ]),
     ),
     cve(
         "CVE-2020-8558",
@@ -575,7 +583,7 @@ row bridge firewall flannel host-local ipvlan loopback macvlan portmap ptp stati
 31  - - - - - - - x - - -  no other publishes ports
 32  - - - - - - - x - - -  no other publishes ports
 33  x - - - - - x - - - x  the others take no MAC
-34  x - - - - - - - - - -  macspoofchk, which vouches for a MAC, is a key of bridge
+34  x - - - - - - - - - x  the others give no container on a bridge a MAC
 35  x - - x x - x - x - -  the others ask host-local for no address
 36  x - x - - - - - x - -  the others give the host no address and no route
 37  x x x x x x x x x x x

@@ -1,6 +1,6 @@
 //! A tenant chooses what runtimeConfig, `args` and `CNI_ARGS` say.
 
-use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_testkit::{Container, Host, Said, Snapshot, Subject};
 use cnikit_tests::{MASTER, dual_stack, subject, written_down};
 use serde_json::{Value, json};
 
@@ -388,8 +388,10 @@ mod requested_macs {
              until [ $(readlink /proc/$!/ns/net) != $(readlink /proc/self/ns/net) ]; do sleep 0.01; done; echo $!");
         let second = started.trim();
         fixed.call(&host, "ADD", "c-second", &format!("/proc/{second}/ns/net"), &[]).ok();
-        // The namespace goes and no DEL comes: the kernel takes a while to clear the link away, which is not waited for.
-        host.sh(&format!("kill {second}; while readlink -q /proc/{second}/ns/net; do sleep 0.01; done"));
+        // The namespace goes and no DEL comes: the kernel takes a while to clear the link away, which is not waited for. A process
+        // has let its namespaces go once it is a zombie; /proc hides them a moment before that.
+        let ended = format!("grep -qs '^State:.[^ZX]' /proc/{second}/status");
+        host.sh(&format!("kill {second}; while {ended}; do sleep 0.01; done"));
         let third = host.container();
         let result = fixed.add(&host, "c-third", &third);
         assert_eq!(mac_of(&result, "eth0"), MAC);
@@ -419,6 +421,108 @@ mod requested_macs {
             let holder = said.iter().position(|one| one.exit == 0).unwrap();
             fixed.del(&host, &format!("c-{round}-{holder}"), &containers[holder], &said[holder].json());
             assert_eq!(host.sh("ip -br link show master cni0").lines().count(), 1, "the losers left nothing");
+        }
+    }
+
+    fn tuning(host: &Host, place: Place, mac: &str) -> Subject {
+        requesting_mac(&subject("tuning", json!({"dataDir": host.dir().join("tuning")})), place, mac)
+    }
+
+    fn tune(host: &Host, tuning: &Subject, verb: &str, (id, container, prev): (&str, &Container, &Value)) -> Said {
+        tuning.call(host, verb, id, &container.path(), &[("prevResult", prev.clone())])
+    }
+
+    #[test]
+    fn tuning_gives_no_container_a_mac_that_something_else_on_its_bridge_holds() {
+        let host = Host::new();
+        let (one, two) = (host.container(), host.container());
+        let neighbour = layer2().add(&host, "c-one", &one);
+        let own = layer2().add(&host, "c-two", &two);
+        let end = own["interfaces"][1]["name"].as_str().unwrap();
+        let before = (Snapshot::of(&host), Snapshot::inside(&two));
+        let held = [
+            (mac_of(&neighbour, "cni0"), "bridge cni0".to_owned()),
+            (mac_of(&neighbour, "eth0"), "testnet/c-one/eth0, by port veth".to_owned()),
+            (mac_of(&own, "veth"), format!("{end}, a port of bridge cni0")),
+        ];
+        for (mac, holder) in &held {
+            for place in PLACES {
+                let said = tune(&host, &tuning(&host, place, mac), "ADD", ("c-two", &two, &own));
+                let (code, text) = said.refused();
+                let expected = format!("the requested MAC {mac} is held by {holder}");
+                assert!(code == 101 && text.contains(&expected), "{place:?}: {code} {text}");
+            }
+        }
+        Snapshot::of(&host).assert_unchanged_since(&before.0, &[], "refused");
+        Snapshot::inside(&two).assert_unchanged_since(&before.1, &[], "refused");
+        // Another one is given, and its own former one may be requested again.
+        for mac in [MAC, &mac_of(&own, "eth0")] {
+            let tuning = tuning(&host, Place::RuntimeConfig, mac);
+            let result = tune(&host, &tuning, "ADD", ("c-two", &two, &own)).ok();
+            assert_eq!(address_of(&two.sh("ip -o link show eth0")), mac);
+            tune(&host, &tuning, "CHECK", ("c-two", &two, &result)).ok();
+        }
+    }
+
+    #[test]
+    fn the_mac_that_tuning_gave_a_container_is_given_to_no_other() {
+        let host = Host::new();
+        let (one, two) = (host.container(), host.container());
+        let first = layer2().add(&host, "c-one", &one);
+        let second = layer2().add(&host, "c-two", &two);
+        let own = mac_of(&first, "eth0");
+        let before = Snapshot::of(&host);
+        let tuned = tuning(&host, Place::RuntimeConfig, MAC);
+        tune(&host, &tuned, "ADD", ("c-one", &one, &first)).ok();
+        is_held(&host, MAC, "testnet/c-one/eth0, by port veth");
+        let (code, text) = tune(&host, &tuned, "ADD", ("c-two", &two, &second)).refused();
+        assert!(code == 101 && text.contains("is held by testnet/c-one/eth0"), "{text}");
+        // What the container makes of it does not count, as with a MAC that bridge gave.
+        one.sh("ip link set eth0 address 02:00:00:00:66:99");
+        is_held(&host, MAC, "testnet/c-one/eth0, by port veth");
+        one.sh(&format!("ip link set eth0 address {MAC}"));
+        tune(&host, &tuned, "DEL", ("c-one", &one, &first)).ok();
+        Snapshot::of(&host).assert_unchanged_since(&before, &["tuning"], "the port's alias is as before");
+        is_held(&host, &own, "testnet/c-one/eth0, by port veth");
+        tune(&host, &tuned, "ADD", ("c-two", &two, &second)).ok();
+    }
+
+    /// The host end of ptp is no port of a bridge: there is no neighbour.
+    #[test]
+    fn tuning_compares_no_mac_where_the_host_end_is_no_port_of_a_bridge() {
+        let host = Host::new();
+        let (one, two) = (host.container(), host.container());
+        let ptp = subject("ptp", json!({"ipam": dual_stack()})).at(host.dir());
+        let first = ptp.add(&host, "c-one", &one);
+        let second = ptp.add(&host, "c-two", &two);
+        let mac = mac_of(&first, "eth0");
+        tune(&host, &tuning(&host, Place::RuntimeConfig, &mac), "ADD", ("c-two", &two, &second)).ok();
+        assert_eq!(address_of(&two.sh("ip -o link show eth0")), mac);
+    }
+
+    #[test]
+    fn of_many_that_tuning_gives_one_mac_at_the_same_time_at_most_one_gets_it() {
+        let host = Host::new();
+        let containers: Vec<Container> = (0..4).map(|_| host.container()).collect();
+        let attached = |(n, container): (usize, &Container)| layer2().add(&host, &format!("c-{n}"), container);
+        let results: Vec<Value> = containers.iter().enumerate().map(attached).collect();
+        let tuned = tuning(&host, Place::RuntimeConfig, MAC);
+        for round in 0..12 {
+            let said: Vec<Said> = thread::scope(|scope| {
+                let call = |n: usize| {
+                    let (tuned, host, of) = (&tuned, &host, (&containers[n], &results[n]));
+                    scope.spawn(move || tune(host, tuned, "ADD", (&format!("c-{n}"), of.0, of.1)))
+                };
+                let running: Vec<_> = (0..containers.len()).map(call).collect();
+                running.into_iter().map(|one| one.join().unwrap()).collect()
+            });
+            let given = said.iter().filter(|one| one.exit == 0).count();
+            assert!(given <= 1, "round {round}: {said:#?}");
+            let have = containers.iter().filter(|one| address_of(&one.sh("ip -o link show eth0")) == MAC).count();
+            assert_eq!(have, given, "round {round}: the others have their own again");
+            for (n, container) in containers.iter().enumerate() {
+                tune(&host, &tuned, "DEL", (&format!("c-{n}"), container, &results[n])).ok();
+            }
         }
     }
 

@@ -28,6 +28,10 @@ impl Owner {
         Ok(Owner { network, container, ifname, boot, cookie, netns, sysctls: Vec::new() })
     }
 
+    pub(crate) fn tag(&self) -> Tag {
+        Tag { network: self.network.clone(), container: self.container.clone(), ifname: self.ifname.clone() }
+    }
+
     pub(super) fn is(&self, tag: &Tag) -> bool {
         (&self.network, &self.container, &self.ifname) == (&tag.network, &tag.container, &tag.ifname)
     }

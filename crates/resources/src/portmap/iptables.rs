@@ -92,7 +92,6 @@ fn again(portmap: &PortMap, version: IpVersion, tag: &Tag, change: impl Fn(&Tabl
 
 /// Gathers what [`ensure`] would make; not where conditions may stand in other words than they were said in.
 pub(super) fn join(portmap: &PortMap, tag: &Tag, together: &mut Together) -> Result<bool> {
-    judge(portmap)?;
     if versions(portmap).any(|version| !conditions::of(portmap, version).is_empty()) {
         return Ok(false);
     }

@@ -188,12 +188,10 @@ impl Resource for PublishedPorts {
     }
 
     fn judge(&self, scene: &Scene) -> Result<()> {
-        self.map.refuse_hosts_own(scene.host()?)?;
-        if self.map.backend == Backend::Nftables {
-            return nftables::judge(&self.map);
+        self.refuse(scene)?;
+        if self.map.backend != Backend::Nftables {
+            self.opening.set(Some(iptables::begin_open(&self.map)?));
         }
-        iptables::judge(&self.map)?;
-        self.opening.set(Some(iptables::begin_open(&self.map)?));
         Ok(())
     }
 
@@ -211,6 +209,7 @@ impl Resource for PublishedPorts {
 
     /// Not where a port leads elsewhere by the other backend: that is judged by itself.
     fn join(&self, scene: &Scene, together: &mut Together) -> Result<bool> {
+        self.refuse(scene)?;
         let (map, tag) = (&self.map, &scene.tag);
         let by_nftables = match map.backend {
             Backend::Automatic if nftables::has_any(map, tag)? => return Ok(false),
@@ -245,6 +244,13 @@ impl PublishedPorts {
     /// Of these mappings.
     pub fn of(map: PortMap) -> PublishedPorts {
         PublishedPorts { map, opening: Cell::default(), restores: Cell::default() }
+    }
+
+    /// Refuses mappings that must not or cannot be published. Every call that makes rules starts here: ADD and RESTORE of one
+    /// attachment by `judge`, RESTORE of many by `join`.
+    fn refuse(&self, scene: &Scene) -> Result<()> {
+        self.map.refuse_targets(scene.host()?)?;
+        if self.map.backend == Backend::Nftables { nftables::judge(&self.map) } else { iptables::judge(&self.map) }
     }
 
     /// Has the rules made, and says of which mappings.
@@ -320,16 +326,19 @@ impl PortMap {
         Ingress::of(host, host.link_at(index)?).map(Some)
     }
 
-    /// Refuses a container's address that is the host's own, or no host's: a tenant may have requested it, and the port would
-    /// lead to services of the host, those on its loopback included.
-    fn refuse_hosts_own(&self, host: &Netlink) -> Result<()> {
+    /// Refuses addresses to which no port may lead: those of the host itself, on its loopback too, and those that no container
+    /// can have. A tenant may have requested the address, and the port would lead to a service of the host, or with a link-local
+    /// address to one that the host alone is meant to reach, such as the metadata service of a cloud.
+    fn refuse_targets(&self, host: &Netlink) -> Result<()> {
         for address in [true, false].into_iter().filter_map(|ipv4| self.target(ipv4)) {
-            let is_own = address.is_loopback() || host.route_for(address)?.is_some_and(|route| route.is_of_host());
-            if is_own || address.is_unspecified() || address.is_multicast() {
-                let whose = if is_own { "the host's own" } else { "no container's" };
-                return Err(Error::conflict(format!("no port can lead to the address {address}: it is {whose}"))
-                    .remedy("give the container an address of its network that the host does not have"));
-            }
+            let why = match special_purpose(address) {
+                Some(why) => why,
+                None if address.is_loopback() => "the host's own",
+                None if host.route_for(address)?.is_some_and(|route| route.is_of_host()) => "the host's own",
+                None => continue,
+            };
+            return Err(Error::conflict(format!("no port can lead to the address {address}: it is {why}"))
+                .remedy("give the container an address of its network that the host does not have"));
         }
         Ok(())
     }
@@ -377,6 +386,21 @@ impl PortMap {
             backend: Backend::Nftables,
             taken: Taken::Refused,
         }
+    }
+}
+
+/// Why a container cannot be reached by this address, if so: not by its own unicast address of the network, but by one that is
+/// link-local, or that stands for a group, for all hosts or for none. Kubernetes refuses the same as endpoints of a service.
+fn special_purpose(address: IpAddr) -> Option<&'static str> {
+    if address.is_unspecified() || address.is_multicast() {
+        return Some("no container's");
+    }
+    match address {
+        IpAddr::V4(address) if address.is_broadcast() => Some("no container's"),
+        IpAddr::V4(address) if address.is_link_local() => Some("link-local"),
+        IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => Some("no container's"),
+        IpAddr::V6(address) if address.is_unicast_link_local() => Some("link-local"),
+        _ => None,
     }
 }
 
@@ -447,6 +471,20 @@ pub fn available(backend: Backend) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_that_no_container_is_reached_by_are_told_from_others() {
+        let special = |address: &str| special_purpose(address.parse().unwrap());
+        for none in ["0.0.0.0", "224.0.0.9", "239.1.2.3", "255.255.255.255", "::", "ff02::1", "::ffff:127.0.0.1"] {
+            assert_eq!(special(none), Some("no container's"), "{none}");
+        }
+        for link_local in ["169.254.169.254", "169.254.0.1", "fe80::1", "febf::1"] {
+            assert_eq!(special(link_local), Some("link-local"), "{link_local}");
+        }
+        for usual in ["10.0.0.2", "169.253.255.255", "192.0.2.255", "240.0.0.1", "fd00::2", "fec0::1", "2001:db8::1"] {
+            assert_eq!(special(usual), None, "{usual}");
+        }
+    }
 
     #[test]
     fn what_goes_on_from_the_same_port_is_forgotten() {

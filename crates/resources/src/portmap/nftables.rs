@@ -77,7 +77,6 @@ pub(super) fn ensure(map: &PortMap, tag: &Tag, journal: &mut Journal) -> Result<
 
 /// Gathers what [`ensure`] would make. A port that anybody else has or wants is judged by itself.
 pub(super) fn join(map: &PortMap, tag: &Tag, together: &mut Together) -> Result<bool> {
-    judge(map)?;
     for (family, address) in targets(map) {
         let (whose, rules) = (whose(tag, vec![address]), rules(map, address, &comment(tag))?);
         together.add_rules(frame(family), whose, rules, Some(IN_USE))?;
