@@ -476,7 +476,7 @@ pub const DIFFERENCES: &[Difference] = &[
         releases: BOTH,
         theirs: &[],
         ours: &["ADD by Ours: refused: 101 *the requested MAC 0a:00:00:00:00:0b is held by bridge cni0*"],
-        what: "a requested MAC that the bridge, one of its ports or another container on it has",
+        what: "a requested MAC, by bridge or by tuning behind it, that the bridge, one of its ports or another container on it has",
         they: "given",
         we: "refused, and the holder is named",
         why: "the frames of the holder would go to the container, and `macspoofchk` would vouch for it",
