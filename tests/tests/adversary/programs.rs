@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-use cnikit_testkit::{Host, Said, Subject};
+use cnikit_testkit::{Container, Host, Said, Subject};
 use cnikit_tests::way::{PROGRAMS, on_path, script};
 use cnikit_tests::{bin, bridge, installed, program, subject, traced};
 
@@ -172,7 +172,25 @@ fn a_relative_directory_of_plugins_that_another_user_can_change_is_not_used() {
         chown(what, Some(0), None).unwrap();
         harmless(what);
     }
-    // The link belongs to root and so does its target, and another user can exchange what is between them.
+    // A sticky directory above a directory of root's, such as /tmp, lets nobody exchange it.
+    mode(&open, 0o1777);
+    call("ADD", ".").ok();
+    call("DEL", ".").ok();
+    // An absolute directory is the operator's choice.
+    mode(&open, 0o777);
+    call("ADD", plugins.to_str().unwrap()).ok();
+    call("DEL", plugins.to_str().unwrap()).ok();
+    assert_eq!(host.sh("ip -br link show type veth"), "");
+}
+
+/// The same where a link belongs to root and so does its target, and another user can exchange what is between them.
+#[test]
+fn a_relative_directory_of_plugins_that_a_link_leads_to_is_not_used_if_another_user_can_change_the_way() {
+    let (host, container) = (Host::new(), Host::new().container());
+    let plugins = host.dir().join("plugins");
+    fs::create_dir_all(&plugins).unwrap();
+    ipam_of_others(&plugins);
+    let call = |verb: &str, path: &str| call_from(&plugins, &over_others(path), &host, verb, &container.path());
     let between = host.dir().join("between");
     fs::create_dir(&between).unwrap();
     symlink(between.join("second"), plugins.join("first")).unwrap();
@@ -193,14 +211,6 @@ fn a_relative_directory_of_plugins_that_another_user_can_change_is_not_used() {
         lchown(between.join("second"), Some(0), None).unwrap();
         mode(&between, 0o755);
     }
-    // A sticky directory above a directory of root's, such as /tmp, lets nobody exchange it.
-    mode(&open, 0o1777);
-    call("ADD", ".").ok();
-    call("DEL", ".").ok();
-    // An absolute directory is the operator's choice.
-    mode(&open, 0o777);
-    call("ADD", plugins.to_str().unwrap()).ok();
-    call("DEL", plugins.to_str().unwrap()).ok();
     assert_eq!(host.sh("ip -br link show type veth"), "");
 }
 
@@ -353,31 +363,50 @@ fn the_policy_of_the_hosts_root_counts_in_a_user_namespace() {
     }
 }
 
-/// A policy that cannot be trusted or understood fails an ADD, names the file and the cause, and stops no DEL.
-#[test]
-fn a_policy_that_cannot_be_used_fails_add_and_never_del() {
-    const FILE: &str = "/etc/cnikit/node.json";
-    let (host, container) = (Host::new(), Host::new().container());
-    let ours = subject("bridge", json!({"bridge": "cni0", "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}}));
-    let ours = ours.at(host.dir());
-    let file = || PathBuf::from(FILE);
-    let fails = |why: &str, attack: &(dyn Fn() + Sync)| {
+const FILE: &str = "/etc/cnikit/node.json";
+
+/// A host with a policy, a container and the plugin that it is attached by.
+struct PolicyNode {
+    host: Host,
+    container: Container,
+    ours: Subject,
+}
+
+impl PolicyNode {
+    fn new() -> PolicyNode {
+        let (host, container) = (Host::new(), Host::new().container());
+        let keys = json!({"bridge": "cni0", "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}});
+        let ours = subject("bridge", keys).at(host.dir());
+        PolicyNode { host, container, ours }
+    }
+
+    /// With the policy as this attack makes it, all verbs fail and say why, except DEL and GC.
+    fn fails(&self, why: &str, attack: &(dyn Fn() + Sync)) {
+        let PolicyNode { host, container, ours } = self;
         host.with_node_policy("{}", || {
-            let result = ours.add(&host, "c-one", &container);
+            let result = ours.add(host, "c-one", container);
             attack();
             let prev = ("prevResult", result.clone());
             for verb in ["ADD", "CHECK", "STATUS", "PLAN"] {
                 let id = if verb == "ADD" { "c-two" } else { "c-one" };
-                let (code, text) = ours.call(&host, verb, id, &container.path(), std::slice::from_ref(&prev)).refused();
+                let (code, text) = ours.call(host, verb, id, &container.path(), std::slice::from_ref(&prev)).refused();
                 let names = text.contains("the node's policy cannot be used: /etc/");
                 assert!(code == 7 && names && text.contains(why), "{verb}: {code} {text}");
             }
-            ours.del(&host, "c-one", &container, &result);
+            ours.del(host, "c-one", container, &result);
             let none = ("cni.dev/valid-attachments", json!([]));
-            ours.call(&host, "GC", "", "", &[none]).ok();
+            ours.call(host, "GC", "", "", &[none]).ok();
         });
         assert_eq!(host.sh("ip -br link show type veth"), "");
-    };
+    }
+}
+
+/// A policy that cannot be trusted or understood fails an ADD, names the file and the cause, and stops no DEL.
+#[test]
+fn a_policy_that_cannot_be_used_fails_add_and_never_del() {
+    let node = PolicyNode::new();
+    let fails = |why: &str, attack: &(dyn Fn() + Sync)| node.fails(why, attack);
+    let file = || PathBuf::from(FILE);
     for (text, why) in [
         (r#"{"ignoreargs": true}"#, "unknown field `ignoreargs`"),
         (r#"{"ignoreArgs": true, "ignoreArgs": false}"#, "duplicate field `ignoreArgs`"),
@@ -400,7 +429,13 @@ fn a_policy_that_cannot_be_used_fails_add_and_never_del() {
         fs::remove_file(FILE).unwrap();
         symlink("node.json", FILE).unwrap();
     });
-    // A link of root's to a file of root's, in a directory where another user can exchange the file or a link to it.
+}
+
+/// A link of root's to a file of root's, in a directory where another user can exchange the file or a link to it.
+#[test]
+fn a_policy_that_a_link_leads_to_is_not_believed_if_another_user_can_change_the_way() {
+    let node = PolicyNode::new();
+    let fails = |why: &str, attack: &(dyn Fn() + Sync)| node.fails(why, attack);
     let moved = |to: &str| {
         let to = Path::new(to);
         fs::create_dir_all(to.parent().unwrap()).unwrap();
@@ -440,11 +475,11 @@ fn a_policy_that_cannot_be_used_fails_add_and_never_del() {
         mode(Path::new("/etc/between"), 0o777);
     });
     // Tools that manage configurations make links, also by way of a sticky directory.
-    host.with_node_policy("{}", || {
+    node.host.with_node_policy("{}", || {
         moved("/etc/sticky/real/node.json");
         mode(Path::new("/etc/sticky"), 0o1777);
-        let result = ours.add(&host, "c-one", &container);
-        ours.del(&host, "c-one", &container, &result);
+        let result = node.ours.add(&node.host, "c-one", &node.container);
+        node.ours.del(&node.host, "c-one", &node.container, &result);
     });
 }
 

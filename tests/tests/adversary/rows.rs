@@ -228,6 +228,7 @@ pub(crate) const ROWS: [Row; 54] = [
         By(&[
             "calls::an_empty_entry_of_cni_path_is_not_the_working_directory",
             "programs::a_relative_directory_of_plugins_that_another_user_can_change_is_not_used",
+            "programs::a_relative_directory_of_plugins_that_a_link_leads_to_is_not_used_if_another_user_can_change_the_way",
             "programs::cnitool_makes_relative_directories_of_plugins_absolute",
             "programs::plugins_that_any_user_may_write_to_are_reported_and_refused_where_the_node_says_so",
         ]),
@@ -328,7 +329,10 @@ pub(crate) const ROWS: [Row; 54] = [
             31,
             &[Tenant],
             "a host port takes precedence over Kubernetes' services",
-            By(&["traffic::a_host_port_takes_nothing_from_a_service_of_kubernetes_cve_2019_9946"]),
+            By(&[
+                "traffic::a_host_port_takes_nothing_from_a_service_of_kubernetes_cve_2019_9946",
+                "traffic::by_nftables_a_service_is_asked_first_if_its_chains_were_made_last_as_with_the_upstream_plugin_cve_2019_9946",
+            ]),
         ),
     ),
     row(
@@ -514,6 +518,7 @@ pub(crate) const ROWS: [Row; 54] = [
             "programs::nobody_but_root_says_what_the_node_wants",
             "programs::the_policy_of_the_hosts_root_counts_in_a_user_namespace",
             "programs::a_policy_that_cannot_be_used_fails_add_and_never_del",
+            "programs::a_policy_that_a_link_leads_to_is_not_believed_if_another_user_can_change_the_way",
             "programs::a_node_without_a_policy_pays_one_open",
         ]),
     ),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cnikit_netns::Netns;
 use cnikit_testkit::{Container, Host, Subject};
 use cnikit_tests::world::world;
-use cnikit_tests::{bridge, subject};
+use cnikit_tests::{bridge, references, subject};
 use serde_json::{Value, json};
 
 use crate::actor::{BROADCAST, Ear, IPV4, ethernet, mac, send, udp4};
@@ -39,7 +39,11 @@ impl Node {
     fn publish(&self, backend: &str, mut mapping: Value) -> Subject {
         mapping["hostPort"] = json!(8080);
         mapping["containerPort"] = json!(80);
-        let portmap = subject("portmap", json!({"backend": backend, "runtimeConfig": {"portMappings": [mapping]}}));
+        let keys = json!({"backend": backend, "runtimeConfig": {"portMappings": [mapping]}});
+        self.publish_by(subject("portmap", keys))
+    }
+
+    fn publish_by(&self, portmap: Subject) -> Subject {
         let (container, prev) = &self.pods[0];
         portmap.call(&self.host, "ADD", "c-one", &container.path(), &[("prevResult", prev.clone())]).ok();
         portmap
@@ -114,7 +118,7 @@ const SERVICE: &str = "iptables -t nat -N KUBE-SERVICES
     iptables -t nat -A KUBE-SERVICES -d 192.0.2.1 -p tcp --dport 8080 -j DNAT --to-destination 10.77.0.3:80
     iptables -t nat -I PREROUTING -j KUBE-SERVICES; iptables -t nat -I OUTPUT -j KUBE-SERVICES";
 
-/// With iptables. Two chains of nftables at one priority are asked in an order that the kernel chooses.
+/// With iptables. Of two chains of nftables at one priority the kernel asks the one first that was made last: see below.
 #[test]
 fn a_host_port_takes_nothing_from_a_service_of_kubernetes_cve_2019_9946() {
     let node = Node::new();
@@ -136,6 +140,39 @@ fn a_host_port_takes_nothing_from_a_service_of_kubernetes_cve_2019_9946() {
             let (container, prev) = &node.pods[0];
             portmap.del(&node.host, "c-one", container, prev);
             assert_eq!(asked(node.world.netns(), UPLINK, 8080), "service", "after DEL");
+        }
+    }
+}
+
+/// Both have their chains at one hook and priority, which the table that is shared with the upstream plugin fixes: the kernel asks
+/// those first that were made last. iptables-legacy makes its chains at its first use. So it is with the upstream plugin.
+#[test]
+fn by_nftables_a_service_is_asked_first_if_its_chains_were_made_last_as_with_the_upstream_plugin_cve_2019_9946() {
+    let mapping = json!({"hostPort": 8080, "containerPort": 80, "protocol": "tcp"});
+    let ours = subject("portmap", json!({"backend": "nftables", "runtimeConfig": {"portMappings": [mapping]}}));
+    let theirs = Subject { bin: references()[1].clone(), ..ours.with("cniVersion", json!("1.0.0")) };
+    for (portmap, whose) in [(&ours, "ours"), (&theirs, "theirs")] {
+        for (program, service_is_last, answers) in [
+            ("iptables-nft", false, "pod"),
+            ("iptables-nft", true, "service"),
+            ("iptables-legacy", false, "pod"),
+            ("iptables-legacy", true, "service"),
+        ] {
+            let node = Node::new();
+            serves(node.pods[0].0.netns(), 80, "pod");
+            serves(node.pods[1].0.netns(), 80, "service");
+            let service = SERVICE.replace("iptables ", &format!("{program} "));
+            if service_is_last {
+                node.publish_by(portmap.clone());
+                node.host.sh(&service);
+            } else {
+                node.host.sh(&service);
+                node.publish_by(portmap.clone());
+            }
+            for from in [&node.world.netns(), &node.host.netns()] {
+                let said = asked(from, UPLINK, 8080);
+                assert_eq!(said, answers, "{whose}, {program}, the service last: {service_is_last}");
+            }
         }
     }
 }

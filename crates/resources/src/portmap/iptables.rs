@@ -91,9 +91,9 @@ fn again(portmap: &PortMap, version: IpVersion, tag: &Tag, change: impl Fn(&Tabl
 }
 
 /// Gathers what [`ensure`] would make; not where conditions may stand in other words than they were said in.
-pub(super) fn join(portmap: &PortMap, tag: &Tag, together: &mut Together) -> Result<bool> {
+pub(super) fn join(portmap: &PortMap, tag: &Tag, together: &mut Together) -> bool {
     if versions(portmap).any(|version| !conditions::of(portmap, version).is_empty()) {
-        return Ok(false);
+        return false;
     }
     for version in versions(portmap) {
         let (names, change) = (Names::of(tag), changes(portmap, version, tag));
@@ -103,7 +103,7 @@ pub(super) fn join(portmap: &PortMap, tag: &Tag, together: &mut Together) -> Res
         let changes = move |table: &Table| in_the_way(&map, version, &tag, table).map(|()| change(table).1);
         together.add_changes(PLACE.what, version, make_all, Wanted { changes: Box::new(changes), sole });
     }
-    Ok(true)
+    true
 }
 
 fn make_all(version: IpVersion, all: &[Wanted]) -> Vec<Joined> {

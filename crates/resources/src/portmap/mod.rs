@@ -219,7 +219,7 @@ impl Resource for PublishedPorts {
         if !(beside.elsewhere)(map, tag)?.is_empty() {
             return Ok(false);
         }
-        if by_nftables { nftables::join(map, tag, together) } else { iptables::join(map, tag, together) }
+        if by_nftables { nftables::join(map, tag, together) } else { Ok(iptables::join(map, tag, together)) }
     }
 
     fn joined(&self, scene: &Scene, made: bool, _journal: &mut Journal) -> Result<()> {
