@@ -17,7 +17,8 @@ use crate::veth;
 ///
 /// On a bridge: the source of IPv4 and IPv6 packets, the sender of ARP packets, the target and the link-layer option of
 /// neighbour discovery. Router advertisements, redirects, what multicast routers send and answers of DHCP servers are dropped,
-/// and so is everything that is none of IPv4, IPv6 and ARP. The port gets no redirects either. On a routed pair: the source of packets.
+/// and so is everything that is none of IPv4, IPv6 and ARP. The port gets no redirects either. On a routed pair: the source
+/// of packets.
 ///
 /// Allowed beside the given addresses are the link-local address that is made from the MAC (EUI-64), duplicate address
 /// detection and ARP probes for one's own addresses, and DHCP requests from 0.0.0.0.
