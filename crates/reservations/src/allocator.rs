@@ -73,7 +73,7 @@ impl Store {
             held => held,
         };
         let unread = ledger.unread()?;
-        let freed = free(&mut ledger, held)?;
+        let freed = free(&mut ledger, &held)?;
         let unknown = |error| {
             let refusal = Refusal::from(error).within(format_args!("{owner} may hold one more address"));
             refusal.remedy("DEL again once that file can be read, or remove it if its container is gone")
@@ -86,8 +86,9 @@ impl Store {
         let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(()) };
         let beside = self.beside();
         let mut ledger = Ledger::open(&files, &beside)?;
-        let held = ledger.held_by(owner)?.into_iter().filter(|record| addresses.contains(&record.address)).collect();
-        free(&mut ledger, held).map(drop)
+        let mut held = ledger.held_by(owner)?;
+        held.retain(|record| addresses.contains(&record.address));
+        free(&mut ledger, &held).map(drop)
     }
 
     /// Says whether an attachment still holds these addresses; with none given, whether it holds any.
@@ -128,7 +129,7 @@ impl Store {
                 _ => {}
             }
         }
-        let freed = free(&mut ledger, stale)?;
+        let freed = free(&mut ledger, &stale)?;
         unread.map_or(Ok(freed), |error| Err(error.into()))
     }
 
@@ -174,15 +175,10 @@ impl Store {
 }
 
 /// Frees what it can and then reports what it could not.
-pub(crate) fn free(ledger: &mut Ledger, records: Vec<Record>) -> Result<Vec<IpAddr>, Refusal> {
-    let (mut freed, mut refused) = (Vec::new(), Vec::new());
-    for record in records {
-        match ledger.remove(&record) {
-            Ok(()) => freed.push(record.address),
-            Err(refusal) => refused.push(refusal),
-        }
-    }
+pub(crate) fn free(ledger: &mut Ledger, records: &[Record]) -> Result<Vec<IpAddr>, Refusal> {
+    let removed = ledger.remove(records);
     ledger.seal();
+    let (freed, refused) = removed?;
     let texts: Vec<String> = refused.iter().skip(1).map(|refusal| format!("; {}", refusal.text)).collect();
     match refused.into_iter().next() {
         None => Ok(freed),

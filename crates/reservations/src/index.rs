@@ -5,6 +5,7 @@
 //! not found here holds nothing. The stamp is written last ([`Index::seal`]), so an index whose writer was killed
 //! describes no state at all and is built anew.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -114,9 +115,7 @@ impl Index {
         let header = Header { state: unsealed, slots, used: count, unreadable };
         let mut bytes = vec![0; HEADER + slots as usize * SIZE];
         bytes[..HEADER].copy_from_slice(&header.to_bytes());
-        for record in records {
-            put(&mut bytes[HEADER..], slots, record);
-        }
+        fill(&mut bytes[HEADER..], slots, records);
         place.replace(name, &bytes, 0o600).map_err(io::Error::other)?;
         let file = place.open_parts(name).map_err(io::Error::other)?;
         Ok(Index { file: file.ok_or(io::ErrorKind::NotFound)?, header })
@@ -191,6 +190,36 @@ impl Index {
         Ok(())
     }
 
+    /// Removes many records, given by owner and address, in one pass over the table: one by one, each record of an owner who has
+    /// thousands would be searched for from the owner's first slot on.
+    pub(crate) fn remove_all(&mut self, gone: &HashSet<(u64, IpAddr)>) -> io::Result<()> {
+        let mut table = self.read(0, self.header.slots)?;
+        let mut unreadable = self.header.unreadable;
+        for slot in &mut table {
+            match *slot {
+                Slot::Torn => return Err(torn()),
+                Slot::Full(record) if gone.contains(&(record.owner, record.address)) => {
+                    *slot = Slot::Removed;
+                    unreadable -= u32::from(record.unreadable);
+                }
+                _ => {}
+            }
+        }
+        let mut used = 0;
+        for at in (0..table.len()).rev() {
+            // Where no search passes on to the next slot, none needs to pass through this one.
+            if table[at] == Slot::Removed && table[(at + 1) % table.len()] == Slot::Empty {
+                table[at] = Slot::Empty;
+            }
+            used += u32::from(table[at] != Slot::Empty);
+        }
+        let bytes: Vec<u8> = table.into_iter().flat_map(Slot::to_bytes).collect();
+        self.file.write_all_at(&bytes, HEADER as u64)?;
+        self.header.unreadable = unreadable;
+        self.header.used = used;
+        Ok(())
+    }
+
     /// Looks at slot after slot from the owner's own on, until `look` says what it came for.
     fn search<T>(&self, owner: u64, mut look: impl FnMut(u32, Slot) -> Option<T>) -> io::Result<T> {
         let mut at = home(owner, self.header.slots);
@@ -238,13 +267,24 @@ fn records(bytes: &[u8]) -> Vec<Record> {
     bytes.chunks(SIZE).map(Slot::parse).filter_map(full).collect()
 }
 
-/// Puts a record into the bytes of a table that has room.
-fn put(table: &mut [u8], slots: u32, record: &Record) {
-    let mut at = home(record.owner, slots) as usize;
-    while table[at * SIZE..][..SIZE].iter().any(|byte| *byte != 0) {
-        at = (at + 1) % slots as usize;
+/// Puts records into the bytes of an empty table that has room. In the order of their homes, those of one owner are put one
+/// behind the other without a search from the first one on.
+fn fill(table: &mut [u8], slots: u32, records: &[Record]) {
+    let mut by_home: Vec<(u32, &Record)> = records.iter().map(|record| (home(record.owner, slots), record)).collect();
+    by_home.sort_by_key(|(home, _)| *home);
+    let mut next = 0;
+    for (home, record) in by_home {
+        next = next.max(home as usize);
+        while is_used(table, next % slots as usize) {
+            next += 1;
+        }
+        let at = next % slots as usize;
+        table[at * SIZE..][..SIZE].copy_from_slice(&Slot::Full(*record).to_bytes());
     }
-    table[at * SIZE..][..SIZE].copy_from_slice(&Slot::Full(*record).to_bytes());
+}
+
+fn is_used(table: &[u8], slot: usize) -> bool {
+    table[slot * SIZE..][..SIZE].iter().any(|byte| *byte != 0)
 }
 
 #[cfg(test)]
@@ -298,6 +338,37 @@ mod tests {
         }
         assert_eq!(index.all().unwrap().len(), model.len());
         assert!(index.header.slots <= 4096, "removed slots are cleared when it grows: {}", index.header.slots);
+    }
+
+    #[test]
+    fn records_that_are_removed_together_leave_all_others_to_be_found() {
+        let temporary = tempfile::tempdir().unwrap();
+        let place = Directory::open(temporary.path()).unwrap();
+        // Chains that collide, and one that wraps round the end.
+        let all: Vec<Record> = (0..600).map(|n| record(u64::from(n) % 5 * 63 + 2040, n)).collect();
+        for keep in [0, 1, 2, 3] {
+            let mut index = Index::build(&place, "net", state(&place), &all).unwrap();
+            let (gone, rest): (Vec<Record>, Vec<Record>) = all.iter().partition(|record| record.inode % 4 > keep);
+            index.remove_all(&gone.iter().map(|record| (record.owner, record.address)).collect()).unwrap();
+            for owner in 0..5 {
+                let wanted: Vec<Record> = rest.iter().filter(|one| one.owner == owner * 63 + 2040).copied().collect();
+                assert_eq!(index.find(owner * 63 + 2040).unwrap(), wanted, "{keep}, {owner}");
+            }
+            for record in &gone {
+                insert(&mut index, &place, *record);
+            }
+            assert_eq!(index.all().unwrap().len(), all.len());
+        }
+    }
+
+    #[test]
+    fn the_slots_of_records_that_are_removed_together_are_empty_again() {
+        let temporary = tempfile::tempdir().unwrap();
+        let place = Directory::open(temporary.path()).unwrap();
+        let all: Vec<Record> = (0..600).map(|n| record(7, n)).collect();
+        let mut index = Index::build(&place, "net", state(&place), &all).unwrap();
+        index.remove_all(&all[1..].iter().map(|record| (record.owner, record.address)).collect()).unwrap();
+        assert_eq!((index.header.used, index.all().unwrap()), (1, vec![all[0]]));
     }
 
     #[test]

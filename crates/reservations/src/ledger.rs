@@ -4,7 +4,7 @@
 //! the directory bears the stamp that the index was sealed with. Anything that does not fit, or an index that cannot be read
 //! or written, costs one reading of the directory and never an answer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use cnikit_store::{Directory, Error, Facts, Stamp};
@@ -30,6 +30,9 @@ pub(crate) struct Beside {
     /// Who hears of what is odd but stops nothing.
     pub(crate) log: fn(&str),
 }
+
+/// As many records are taken out of the index one by one.
+const ONE_BY_ONE: usize = 64;
 
 /// The reservations of one network.
 #[derive(Debug)]
@@ -180,10 +183,18 @@ impl<'a> Ledger<'a> {
         Ok(true)
     }
 
-    /// Frees an address.
-    pub(crate) fn remove(&mut self, record: &Record) -> Result<(), Refusal> {
-        self.files.remove(record.address)?;
-        self.forget(record.owner, record.address)
+    /// Frees addresses: those that were freed, and why others could not be.
+    pub(crate) fn remove(&mut self, records: &[Record]) -> Result<(Vec<IpAddr>, Vec<Refusal>), Refusal> {
+        let (mut gone, mut refused) = (Vec::new(), Vec::new());
+        for record in records {
+            match self.files.remove(record.address) {
+                Ok(_) => gone.push((record.owner, record.address)),
+                Err(error) => refused.push(Refusal::from(error)),
+            }
+        }
+        let freed = gone.iter().map(|(_, address)| *address).collect();
+        self.forget_all(gone)?;
+        Ok((freed, refused))
     }
 
     /// Declares the index complete for the directory as it now is. One that cannot be written is left unsealed.
@@ -212,11 +223,27 @@ impl<'a> Ledger<'a> {
     }
 
     fn forget(&mut self, owner: u64, address: IpAddr) -> Result<(), Refusal> {
+        self.forget_all(vec![(owner, address)])
+    }
+
+    /// Takes records out of the index, one by one while they are few: a pass over the whole table costs more.
+    fn forget_all(&mut self, gone: Vec<(u64, IpAddr)>) -> Result<(), Refusal> {
+        if gone.is_empty() {
+            return Ok(());
+        }
         self.changed = true;
         match &mut self.known {
-            Known::Listed(all) => all.retain(|record| (record.owner, record.address) != (owner, address)),
+            Known::Listed(all) => {
+                let gone: HashSet<(u64, IpAddr)> = gone.into_iter().collect();
+                all.retain(|record| !gone.contains(&(record.owner, record.address)));
+            }
             Known::Indexed(index) => {
-                if index.remove(owner, address).is_err() {
+                let forgotten = if gone.len() > ONE_BY_ONE {
+                    index.remove_all(&gone.into_iter().collect())
+                } else {
+                    gone.iter().try_for_each(|(owner, address)| index.remove(*owner, *address))
+                };
+                if forgotten.is_err() {
                     self.read_all()?;
                 }
             }

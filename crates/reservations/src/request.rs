@@ -56,7 +56,7 @@ impl Request {
     }
 
     /// The gateways of all sets: none of them is ever given away, in whatever range it lies.
-    pub(crate) fn gateways(&self) -> Vec<IpAddr> {
+    pub(crate) fn gateways(&self) -> HashSet<IpAddr> {
         self.sets.iter().flat_map(RangeSet::gateways).collect()
     }
 

@@ -69,7 +69,7 @@ impl Store {
                 freed.push(found);
             }
         }
-        let gone: BTreeSet<IpAddr> = free(&mut ledger, dead)?.into_iter().collect();
+        let gone: BTreeSet<IpAddr> = free(&mut ledger, &dead)?.into_iter().collect();
         freed.retain(|found| gone.contains(&found.address));
         let left: BTreeSet<IpAddr> = files.addresses()?.into_iter().collect();
         freed.extend(lost.into_iter().filter(|found| !left.contains(&found.address)));

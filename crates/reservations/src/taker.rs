@@ -139,9 +139,10 @@ impl Taker<'_> {
         Ok(taken)
     }
 
-    fn exhausted(&self, set: &RangeSet, gateways: &[IpAddr], records: &[Record]) -> Refusal {
+    fn exhausted(&self, set: &RangeSet, gateways: &HashSet<IpAddr>, records: &[Record]) -> Refusal {
         let taken = records.iter().filter(|record| set.contains(record.address)).count();
-        let (size, path) = (set.size(gateways), self.files.directory.resolved());
+        let gateways: Vec<IpAddr> = gateways.iter().copied().collect();
+        let (size, path) = (set.size(&gateways), self.files.directory.resolved());
         let text = format!(
             "no IP addresses available in range set: {set} ({taken} of {size} are taken; a file each in {})",
             path.display()
