@@ -21,17 +21,28 @@ pub(crate) struct Batch {
     /// With it, the kernel refuses (`ERESTART`) unless the ruleset still has this number.
     #[doc(alias = "NFNL_BATCH_GENID")]
     pub(crate) guard: Option<u32>,
+    /// Transactions that come before the others and must not be divided; the socket sends each at once.
+    pub(crate) first: Vec<Vec<Message>>,
     pub(crate) messages: Vec<Message>,
 }
 
 impl Batch {
+    /// Whether there is nothing to change.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_empty() && self.messages.is_empty()
+    }
+
     /// Has the kernel carry it out: of each transaction one datagram and one answer. Where there are several, the guard of each
     /// is the number that the one before has left.
     ///
     /// # Errors
     /// The first refusal, and how many transactions were carried out before it.
     pub(crate) fn send(&self, socket: &mut Socket) -> std::result::Result<(), (usize, Error)> {
-        let pieces = self.pieces(|| socket.send_buffer().map_or(SURELY_SENT, |size| size.saturating_sub(BRACKETS)));
+        let mut pieces: Vec<&[Message]> = self.first.iter().map(Vec::as_slice).collect();
+        let rest = self.pieces(|| socket.send_buffer().map_or(SURELY_SENT, |size| size.saturating_sub(BRACKETS)));
+        if !self.messages.is_empty() || pieces.is_empty() {
+            pieces.extend(rest);
+        }
         let mut guard = self.guard;
         for (done, messages) in pieces.into_iter().enumerate() {
             exchange(messages, guard, socket, 0).map_err(|error| (done, error))?;
@@ -116,7 +127,7 @@ mod tests {
 
     fn batch(guard: Option<u32>) -> Batch {
         let messages = [7, 8].map(|handle| Message::delete_rule(&frame(), "c", handle, "accept"));
-        Batch { guard, messages: messages.to_vec() }
+        Batch { guard, messages: messages.to_vec(), ..Batch::default() }
     }
 
     /// Length, type, flags and sequence number of each message.
@@ -151,7 +162,7 @@ mod tests {
             (0..count).map(|handle| Message::delete_rule(&frame(), "c", handle, "accept")).collect()
         };
         let pieces = |count, room| -> Vec<usize> {
-            let batch = Batch { guard: None, messages: messages(count) };
+            let batch = Batch { messages: messages(count), ..Batch::default() };
             let pieces = batch.pieces(|| room);
             assert_eq!(pieces.concat(), batch.messages);
             pieces.iter().map(|piece| piece.len()).collect()

@@ -259,6 +259,12 @@ impl Message {
         Self { flags: self.flags | ACK, ..self }
     }
 
+    /// Removes all rules of a chain.
+    pub(crate) fn flush_chain(frame: &Frame, chain: &str) -> Self {
+        let attributes = Attributes::new().text(rule::TABLE, frame.table).text(rule::CHAIN, chain);
+        Self::about(frame, DELETE_RULE, 0, attributes).told("delete the rules of", place(frame, chain))
+    }
+
     /// How many bytes it is.
     pub(crate) fn length(&self) -> usize {
         HEADERS + self.attributes.as_bytes().len()

@@ -3,11 +3,12 @@
 mod asking;
 mod joint;
 mod loopback;
+mod refill;
 
 pub use joint::{Joined, Joint};
 pub use loopback::{GuardedLink, Localnet};
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -282,8 +283,8 @@ impl Nftables {
             |_| Ok::<(), Error>(()),
         )? {
             // Somebody else who makes the frame meanwhile is no hindrance.
-            Batch { guard: Some(_), messages } => {
-                Batch { guard: None, messages }.rehearse(&mut self.socket.borrow_mut())
+            Batch { guard: Some(_), messages, .. } => {
+                Batch { messages, ..Batch::default() }.rehearse(&mut self.socket.borrow_mut())
             }
             _ => Ok(()),
         }
@@ -317,7 +318,7 @@ impl Nftables {
             let unused: Vec<Element> = keys.iter().filter(|key| !used.contains(key)).cloned().collect();
             let there = nftables.standing_elements(frame, &unused)?;
             let messages = there.iter().map(|key| key.deletion(frame)).collect::<Result<Vec<_>>>()?;
-            Ok::<_, Error>((Batch { guard: Some(generation), messages }, ()))
+            Ok::<_, Error>((Batch { guard: Some(generation), messages, ..Batch::default() }, ()))
         })
     }
 
@@ -355,7 +356,7 @@ impl Nftables {
             guard = Some(state.generation);
         }
         messages.extend(state.own_removals(whose, wanted));
-        Ok(Batch { guard, messages })
+        Ok(Batch { guard, messages, ..Batch::default() })
     }
 
     /// What becomes of the keys of rules. `anew`: what stands of the indexes cannot be relied on.
@@ -417,46 +418,66 @@ impl Nftables {
     }
 
     fn remove(&self, frame: &Frame, whose: &Whose, goes: impl Fn(&str) -> bool) -> Result<usize> {
+        let refilled = Cell::new(false);
+        match self.remove_by(frame, whose, &goes, Some(&refilled)) {
+            // Whatever the kernel has against such a transaction: one by one, rules can be removed.
+            Err(_) if refilled.get() => self.remove_by(frame, whose, &goes, None),
+            removed => removed,
+        }
+    }
+
+    /// `refilled`: chains may be emptied and filled again, and whether one was to be is noted there.
+    fn remove_by(
+        &self,
+        frame: &Frame,
+        whose: &Whose,
+        goes: impl Fn(&str) -> bool,
+        refilled: Option<&Cell<bool>>,
+    ) -> Result<usize> {
         let mut removed = 0;
         self.settle_by_attempts(|nftables, attempt| {
             let meant = |found: &Found| whose.finds(&found.label()).is_some_and(&goes) && whose.means(found);
-            let (going, elements, guard) = nftables.going(frame, whose, meant)?;
+            let Going { going, elements, guard, refills } = nftables.going(frame, whose, meant, refilled.is_some())?;
+            if let Some(refilled) = refilled {
+                refilled.set(refilled.get() || !refills.is_empty());
+            }
             // What others removed meanwhile does not count; what an earlier attempt removed of more than one transaction does.
             removed = if attempt.begun { removed.max(going.len()) } else { going.len() };
-            let mut messages: Vec<_> = going.iter().map(|found| found.deletion(frame)).collect();
+            let mut messages = Vec::new();
+            for found in &going {
+                if !refills.iter().any(|(chain, _)| *chain == found.chain) {
+                    messages.push(found.deletion(frame));
+                }
+            }
             messages.extend(elements.iter().map(|element| element.deletion(frame)).collect::<Result<Vec<_>>>()?);
             messages.extend(nftables.chains_of(frame, whose, going)?);
-            Ok((Batch { guard, messages }, ()))
+            let first = refills.into_iter().map(|(_, messages)| messages).collect();
+            Ok((Batch { guard, first, messages }, ()))
         })
         .map_err(|Failed { error, .. }: Failed<Error>| error)?;
         Ok(removed)
     }
 
-    /// The rules that go; the keys that no rule has then; and where there are such, the number of the
-    /// ruleset in which that is so.
-    fn going(
-        &self,
-        frame: &Frame,
-        whose: &Whose,
-        meant: impl Fn(&Found) -> bool,
-    ) -> Result<(Vec<Found>, Vec<Element>, Option<u32>)> {
+    /// The rules that go, and the keys that no rule has then. `refill`: chains may be emptied and filled again.
+    fn going(&self, frame: &Frame, whose: &Whose, meant: impl Fn(&Found) -> bool, refill: bool) -> Result<Going> {
         if frame.indexes.is_empty() {
             let going: Vec<Found> = self.held_by(frame, whose)?.into_iter().flatten().filter(meant).collect();
-            return Ok((going, Vec::new(), None));
+            return Ok(Going { going, ..Going::default() });
         }
         let generation = match self.generation(frame) {
             Ok(generation) => generation,
-            Err(error) if is_lacking(&error) => return Ok((Vec::new(), Vec::new(), None)),
+            Err(error) if is_lacking(&error) => return Ok(Going::default()),
             Err(error) => return Err(error),
         };
-        let all = self.held(frame, |_| true)?.into_iter().flatten();
-        let (going, rest): (Vec<Found>, Vec<Found>) = all.partition(&meant);
+        let held = self.held(frame, |_| true)?;
+        let refills = if refill { self.refills(frame, &held, &meant) } else { Vec::new() };
+        let (going, rest): (Vec<Found>, Vec<Found>) = held.into_iter().flatten().partition(&meant);
         let kept: HashSet<Element> = Element::known_by(frame, whose, &rest).into_iter().collect();
         let mut elements = Element::known_by(frame, whose, &going);
         elements.retain(|element| !kept.contains(element));
         let elements = self.standing_elements(frame, &elements)?;
-        let guard = (!elements.is_empty()).then_some(generation);
-        Ok((going, elements, guard))
+        let guard = (!elements.is_empty() || !refills.is_empty()).then_some(generation);
+        Ok(Going { going, elements, guard, refills })
     }
 
     /// The messages that remove the owner's chains: those of the frame, and those to which the rules that go lead.
@@ -497,7 +518,7 @@ impl Nftables {
         loop {
             let looked = look(self, attempt).map_err(|error| Failed { error, begun: attempt.begun });
             let (batch, outcome) = looked?;
-            if batch.messages.is_empty() {
+            if batch.is_empty() {
                 return Ok(outcome);
             }
             tries += 1;
@@ -590,6 +611,18 @@ struct Attempt {
     first: bool,
     /// Of the changes that an earlier one led to, some were carried out before one was refused.
     begun: bool,
+}
+
+/// What goes when an owner's rules are removed.
+#[derive(Default)]
+struct Going {
+    going: Vec<Found>,
+    /// The keys that no rule has then.
+    elements: Vec<Element>,
+    /// Where others must not have changed anything: the number of the ruleset that was looked at.
+    guard: Option<u32>,
+    /// Chains that are emptied and filled again instead, each with its transaction.
+    refills: Vec<(&'static str, Vec<Message>)>,
 }
 
 /// Why nothing, or not all, was changed.

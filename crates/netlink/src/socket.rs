@@ -117,6 +117,15 @@ impl Socket {
         Ok(getsockopt(&self.inner, sockopt::SndBuf)?)
     }
 
+    /// Has the socket send datagrams of so many bytes; `false` where the kernel does not allow it, as in a user namespace.
+    pub fn allow(&mut self, bytes: usize) -> bool {
+        // Beside the datagram the kernel keeps some bytes for itself.
+        let wanted = bytes + 4_096;
+        // What the kernel sets is twice what it is asked for.
+        let is_enough = |socket: &Self| socket.send_buffer().is_ok_and(|size| size >= wanted);
+        is_enough(self) || (setsockopt(&self.inner, sockopt::SndBufForce, &wanted).is_ok() && is_enough(self))
+    }
+
     pub(crate) fn send(&self, datagram: &[u8]) -> io::Result<()> {
         loop {
             match self.inner.send_to(datagram, &SocketAddr::new(0, 0), 0) {

@@ -65,7 +65,7 @@ impl Standing {
     pub(crate) fn remove(&self, read: &Table, changes: &Changes) -> bool {
         let messages = changes.removals().and_then(|removals| self.messages(read, &removals));
         messages.is_some_and(|messages| {
-            let batch = Batch { guard: Some(self.generation), messages };
+            let batch = Batch { guard: Some(self.generation), messages, ..Batch::default() };
             self.nftables.carry_out(&batch).is_ok()
         })
     }

@@ -149,7 +149,7 @@ impl Nftables {
         let gone = self.standing_elements(frame, &gone)?;
         messages.extend(gone.iter().map(|element| element.deletion(frame)).collect::<Result<Vec<_>>>()?);
         let outcome = if messages.is_empty() { Joined::Stood } else { Joined::Made };
-        Ok((Batch { guard: Some(state.generation), messages }, all_are(outcome)))
+        Ok((Batch { guard: Some(state.generation), messages, ..Batch::default() }, all_are(outcome)))
     }
 }
 

@@ -99,7 +99,7 @@ impl Nftables {
             let exclusive = was.is_some() || !messages.is_empty() || !base.is_empty();
             messages.extend(state.additions(link, holder, was)?);
             messages.extend(base);
-            Ok((Batch { guard: exclusive.then_some(state.generation), messages }, ()))
+            Ok((Batch { guard: exclusive.then_some(state.generation), messages, ..Batch::default() }, ()))
         })
     }
 
@@ -124,7 +124,7 @@ impl Nftables {
             return self.settle(|nftables| {
                 let stands = nftables.has(&frame, holder)?;
                 let messages = stands.then(|| Message::delete_chain(&frame, holder)).into_iter().collect();
-                Ok((Batch { guard: None, messages }, stands))
+                Ok((Batch { guard: None, messages, ..Batch::default() }, stands))
             });
         };
         let mut given_back = false;
@@ -140,7 +140,7 @@ impl Nftables {
             }
             let messages =
                 if state.holder.is_some() { state.removals(is_last && given_back, holder) } else { Vec::new() };
-            Ok((Batch { guard: Some(state.generation), messages }, true))
+            Ok((Batch { guard: Some(state.generation), messages, ..Batch::default() }, true))
         })
     }
 

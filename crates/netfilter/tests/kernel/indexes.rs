@@ -642,6 +642,48 @@ fn more_rules_than_one_transaction_takes_are_made_replaced_and_removed() {
     assert_eq!((rules_there(&host), used(&host), owners(&host)), (2, vec!["tcp . 5000".to_owned()], 1));
 }
 
+/// As many ports of two containers, and one of a third one.
+fn two_with_many(host: &Host) -> [String; 2] {
+    let many = |number| Rules(vec![(1..=6_000).map(|port| published(number, port)).collect(), vec![hairpin(number)]]);
+    let nftables = host.nftables();
+    nftables.replace(&frame(), owned(1), many(1)).unwrap();
+    let alone = host.listing();
+    nftables.replace(&frame(), owned(2), many(2)).unwrap();
+    add(host, 3, 9_000);
+    assert_eq!((rules_there(host), used(host).len(), owners(host)), (12_004, 6_001, 3));
+    [alone, host.listing()]
+}
+
+fn handles_of(host: &Host, number: usize) -> Vec<u64> {
+    host.nftables().rules(&frame(), owned(number)).unwrap().iter().map(Found::handle).collect()
+}
+
+/// To find each rule that goes, the kernel would walk past all that stay: their chain is emptied and filled again.
+#[test]
+fn many_rules_behind_many_others_are_removed_with_their_chain_and_the_others_are_as_before() {
+    let host = Host::new();
+    let [alone, _] = two_with_many(&host);
+    let handles = handles_of(&host, 1);
+    assert_eq!(host.nftables().release(&frame(), owned(2)).unwrap(), 6_001);
+    let after = handles_of(&host, 1);
+    assert!(after.len() == handles.len() && after[0] > handles[6_000], "the rules that stay were added again");
+    assert_eq!(after[6_000], handles[6_000], "a chain that loses one rule is left alone");
+    assert_eq!((rules_there(&host), used(&host).len(), owners(&host)), (6_003, 6_001, 2));
+    assert_eq!(host.nftables().release(&frame(), owned(3)).unwrap(), 2);
+    assert_eq!(host.listing(), alone);
+}
+
+#[test]
+fn a_chain_with_rules_of_another_program_is_never_emptied() {
+    let host = Host::new();
+    two_with_many(&host);
+    host.nft("add rule ip ports rules tcp dport { 7, 8 } dnat to 10.0.0.9:80");
+    let handles = handles_of(&host, 1);
+    assert_eq!(host.nftables().release(&frame(), owned(2)).unwrap(), 6_001);
+    assert_eq!(handles_of(&host, 1), handles);
+    assert!(host.listing().contains("{ 7, 8 }"));
+}
+
 /// The kernel refuses the last rule, when those before it are made.
 #[test]
 fn of_several_transactions_of_which_one_is_refused_nothing_is_left_once_it_is_undone() {
