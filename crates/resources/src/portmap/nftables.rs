@@ -389,8 +389,8 @@ fn flows_of(found: &Found) -> Option<Flows> {
 pub(super) fn sweep(stale: &Stale) -> Result<()> {
     let Some(nftables) = stale.nftables()? else { return Ok(()) };
     let network = || Whose::Owned { owner: alias::network_mark(&stale.network), comment: None };
-    let valid: Vec<String> = stale.tags().map(|tag| alias::mark_of(&tag)).collect();
-    let keep = |owner: &str| valid.iter().any(|mark| mark == owner);
+    let valid: HashSet<String> = stale.tags().map(|tag| alias::mark_of(&tag)).collect();
+    let keep = |owner: &str| valid.contains(owner);
     let mut flows = Vec::new();
     let swept = FAMILIES.into_iter().try_for_each(|family| {
         let found = nftables.rules(&frame(family), network())?;

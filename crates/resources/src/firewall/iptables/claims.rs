@@ -249,12 +249,11 @@ impl<'a> Claims<'a> {
         }
         let theirs = self.unclaimed(&ending.iter().flat_map(Claim::likes).collect::<Vec<_>>());
         let staying = others.iter().map(|marker| &marker.claim).chain(wanted).chain(stood).chain(&theirs);
-        let kept: Vec<(&str, Rule)> = staying.filter(|claim| about(claim)).flat_map(Claim::rules).collect();
-        let mut gone: Vec<(&str, Rule)> = Vec::new();
+        // Rules that stay, and those that have been removed: neither is removed for a claim.
+        let mut done: HashSet<(&str, Rule)> = staying.filter(|claim| about(claim)).flat_map(Claim::rules).collect();
         for (chain, rule) in ending.iter().flat_map(Claim::rules) {
-            if !kept.contains(&(chain, rule.clone())) && !gone.contains(&(chain, rule.clone())) {
+            if done.insert((chain, rule.clone())) {
                 edits.gone(self.table, chain, &rule);
-                gone.push((chain, rule));
             }
         }
     }

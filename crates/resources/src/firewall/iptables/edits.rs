@@ -1,12 +1,21 @@
 //! What is not as it should be in one table: what CHECK says of it, and how it is put right.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use cnikit_netfilter::iptables::{Changes, Rule, Table};
 
 /// Differences of one table from what is wanted.
 #[derive(Debug, Default)]
-pub(super) struct Edits(Vec<Edit>);
+pub(super) struct Edits {
+    list: Vec<Edit>,
+    /// How many rules were looked for in the table.
+    looked: usize,
+    /// How often each rule is in a chain, once many were looked for.
+    counts: HashMap<&'static str, HashMap<Rule, usize>>,
+}
+
+/// For as many rules a chain is read each time. For more its rules are counted once.
+const FEW: usize = 16;
 
 #[derive(Debug)]
 enum Edit {
@@ -27,16 +36,16 @@ enum Edit {
 impl Edits {
     /// The chain is to be there.
     pub(super) fn chain(&mut self, table: &Table, name: &'static str) {
-        let noted = self.0.iter().any(|edit| matches!(edit, Edit::NewChain(noted) if *noted == name));
+        let noted = self.list.iter().any(|edit| matches!(edit, Edit::NewChain(noted) if *noted == name));
         if !noted && !table.has_chain(name) {
-            self.0.push(Edit::NewChain(name));
+            self.list.push(Edit::NewChain(name));
         }
     }
 
     /// The same of a chain whose name is not ours.
     pub(super) fn admin_chain(&mut self, table: &Table, name: &str) {
         if !table.has_chain(name) {
-            self.0.push(Edit::AdminChain(name.to_owned()));
+            self.list.push(Edit::AdminChain(name.to_owned()));
         }
     }
 
@@ -52,36 +61,53 @@ impl Edits {
         let reached = table.rules(chain).take_while(|rule| rules.contains(rule) || !keeps(rule));
         let right = reached.filter(|rule| rules.contains(rule)).eq(&rules) && found.len() == rules.len();
         if !right {
-            self.0.push(Edit::First { chain, rules, found });
+            self.list.push(Edit::First { chain, rules, found });
         }
     }
 
     /// The rule is to be somewhere in its chain.
     pub(super) fn last(&mut self, table: &Table, chain: &'static str, rule: Rule) {
-        if !table.rules(chain).any(|found| *found == rule) {
-            self.0.push(Edit::Last { chain, rule });
+        if self.count(table, chain, &rule) == 0 {
+            self.list.push(Edit::Last { chain, rule });
         }
     }
 
     /// The rule is to be nowhere in its chain.
     pub(super) fn gone(&mut self, table: &Table, chain: &'static str, rule: &Rule) {
-        let found = table.rules(chain).filter(|found| *found == rule);
-        self.0.extend(found.map(|rule| Edit::Gone { chain, rule: rule.clone() }));
+        for _ in 0..self.count(table, chain, rule) {
+            self.list.push(Edit::Gone { chain, rule: rule.clone() });
+        }
+    }
+
+    /// How often a rule is in a chain.
+    fn count(&mut self, table: &Table, chain: &'static str, rule: &Rule) -> usize {
+        self.looked += 1;
+        if self.looked <= FEW {
+            return table.rules(chain).filter(|found| *found == rule).count();
+        }
+        let counts = self.counts.entry(chain).or_insert_with(|| {
+            let mut counts = HashMap::new();
+            for found in table.rules(chain) {
+                *counts.entry(found.clone()).or_insert(0) += 1;
+            }
+            counts
+        });
+        counts.get(rule).copied().unwrap_or(0)
     }
 
     /// The chain goes once all its rules do.
     pub(super) fn chain_gone_if_empty(&mut self, table: &Table, name: &'static str) {
-        let going = self.0.iter().filter(|edit| matches!(edit, Edit::Gone { chain, .. } if *chain == name)).count();
-        let coming = self.0.iter().any(|edit| matches!(edit, Edit::Last { chain, .. } if *chain == name));
+        let going = self.list.iter().filter(|edit| matches!(edit, Edit::Gone { chain, .. } if *chain == name)).count();
+        let coming = self.list.iter().any(|edit| matches!(edit, Edit::Last { chain, .. } if *chain == name));
         if table.has_chain(name) && !coming && going == table.rules(name).count() {
-            self.0.push(Edit::ChainGone(name));
+            self.list.push(Edit::ChainGone(name));
         }
     }
 
     /// What iptables is to do: chains come first, for rules jump there.
     pub(super) fn changes(&self) -> Changes {
         let (mut chains, mut changes) = (Changes::default(), Changes::default());
-        for edit in &self.0 {
+        for edit in &self.list {
             match edit {
                 Edit::NewChain(name) => chains.new_chain(name),
                 Edit::AdminChain(name) => chains.new_chain(name),
@@ -102,7 +128,7 @@ impl Edits {
     pub(super) fn drifts(&self, place: &str) -> Vec<String> {
         let mut drifts = BTreeSet::new();
         let missing = |chain, rule: &Rule| format!("rule `{rule}` is missing from chain {chain} of {place}");
-        for edit in &self.0 {
+        for edit in &self.list {
             match edit {
                 Edit::First { chain, rules, found } => {
                     let absent: Vec<&Rule> = rules.iter().filter(|rule| !found.contains(rule)).collect();
