@@ -6,8 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cnikit_process::{self as process, Cancel, Deadline, Ended, Env, Program};
-use cnikit_types::{CniError, printable};
-use serde_json::Value;
+use cnikit_types::{CniError, document, printable};
 
 use crate::Error;
 use crate::tail::tail;
@@ -150,7 +149,7 @@ fn refusal(plugin: &Path, ended: &Ended) -> Error {
 
 /// An error object has a code or a message; a result that was written before the plugin died has neither.
 fn error_object(stdout: &[u8]) -> Option<CniError> {
-    let value: Value = serde_json::from_slice(stdout).ok()?;
+    let value = document::parse_plainly(stdout).ok()?;
     let is_error = value.get("code").is_some() || value.get("msg").is_some();
     is_error.then(|| serde_json::from_value(value).ok())?
 }

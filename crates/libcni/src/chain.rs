@@ -2,7 +2,7 @@
 
 use cnikit_invoke::{Caller, Environment, Error as Refusal, Said, tail};
 use cnikit_process::Deadline;
-use cnikit_types::{Answer, CniError, Version, code};
+use cnikit_types::{Answer, CniError, Version, code, document};
 use serde_json::{Value, json};
 
 use crate::executor::Call;
@@ -105,7 +105,7 @@ impl Chain<'_> {
         if said.trim_ascii().is_empty() {
             return Err(garbled("it succeeded, where ADD wants a result".to_owned()));
         }
-        let mut result: Value = serde_json::from_slice(said).map_err(|error| garbled(error.to_string()))?;
+        let mut result = document::parse_plainly(said).map_err(|error| garbled(error.to_string()))?;
         if let Some(error) = error_object(&result) {
             return Err(garbled(format!("it succeeded, and said an error: {error} (code {})", error.code)));
         }
@@ -123,14 +123,14 @@ impl Chain<'_> {
 
     /// The result that ADD might have, if the answer to PLAN has one, in the version of the list.
     pub(crate) fn example(&self, said: &[u8]) -> Option<Value> {
-        let document: Value = serde_json::from_slice(said).ok()?;
+        let document = document::parse_plainly(said).ok()?;
         let (_, example) = Answer::read(document.get("example")?, Version::NEWEST).ok()?;
         Some(example.write(Version::exact(&self.list.version).unwrap_or(Version::NEWEST)))
     }
 
     /// The answer to PLAN.
     pub(crate) fn steps(&self, place: usize, said: &[u8]) -> Result<Vec<String>, Failure> {
-        let document: Option<Value> = serde_json::from_slice(said).ok();
+        let document = document::parse_plainly(said).ok();
         let steps = document.as_ref().and_then(|document| document.get("plan")?.as_array());
         let steps = steps.and_then(|steps| steps.iter().map(|step| step.as_str().map(str::to_owned)).collect());
         let why = "no list of steps under `plan`";
@@ -185,7 +185,7 @@ impl Runtime {
 
 /// The answer to VERSION. One of 0.2.0 need not list what it speaks.
 fn versions(said: &[u8]) -> Result<Vec<String>, String> {
-    let document: Value = serde_json::from_slice(said).map_err(|error| error.to_string())?;
+    let document = document::parse_plainly(said).map_err(|error| error.to_string())?;
     let own = document.get("cniVersion").and_then(Value::as_str);
     let listed = document.get("supportedVersions").and_then(Value::as_array);
     match (listed, own) {

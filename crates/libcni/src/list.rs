@@ -1,6 +1,6 @@
 //! A network list, and what each of its plugins reads on stdin.
 
-use cnikit_types::{NetConf, ReadError, Release, Version, check_network_name, is_key};
+use cnikit_types::{NetConf, ReadError, Release, Version, check_network_name, is_key, limit};
 use serde_json::{Map, Value, json};
 
 use crate::splice::{elements, member, spliced};
@@ -113,6 +113,7 @@ impl NetworkList {
 
     /// Adds the plugins of the document, each with its text as it stands there.
     fn inline(&mut self, plugins: &[Value]) -> Result<(), ReadError> {
+        limit::count("plugins", plugins.len(), limit::PLUGINS).map_err(|error| error.under("plugins"))?;
         let document = String::from_utf8_lossy(&self.bytes).into_owned();
         let texts = member(&document, "plugins").map(elements).filter(|texts| texts.len() == plugins.len());
         for (at, plugin) in plugins.iter().enumerate() {
@@ -331,6 +332,17 @@ mod tests {
             r#"{"type": "t", "z": 9007199254740993, "a": 0.1000000000000000055511151231257827, "é": "<&>","#;
         assert!(text.starts_with(as_it_stands), "{text}");
         assert!(text.contains(r#""name":"net""#) && text.contains(r#""cniVersion":"1.0.0""#), "{text}");
+    }
+
+    #[test]
+    fn more_plugins_than_are_run_are_no_list() {
+        let of = |count: usize| {
+            let plugins = vec![r#"{"type": "t"}"#; count].join(",");
+            read(&format!(r#"{{"cniVersion": "1.0.0", "name": "net", "plugins": [{plugins}]}}"#))
+        };
+        assert_eq!(of(limit::PLUGINS).unwrap().plugins.len(), limit::PLUGINS);
+        let error = of(limit::PLUGINS + 1).unwrap_err();
+        assert_eq!(error.to_string(), "plugins: has 257 plugins, and at most 256 are served");
     }
 
     #[test]

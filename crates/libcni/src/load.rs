@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use cnikit_types::document::Duplicate;
-use cnikit_types::{NetConf, ParseError, ReadError, Value};
+use cnikit_types::{NetConf, ParseError, ReadError, Value, limit};
 
 use crate::list::{flag, plugin_defects};
 use crate::{Defect, Error, NetworkList, file};
@@ -136,7 +136,11 @@ fn list(dir: &Path, found: &Candidate) -> Result<NetworkList, Defect> {
 
 /// Adds the plugins that stand in the directory of the network's name.
 fn append_beside(list: &mut NetworkList, dir: &Path) -> Result<(), Defect> {
-    beside(list, dir)?.iter().try_for_each(|path| append_file(list, path).map(drop))
+    let files = beside(list, dir)?;
+    limit::count("plugins", list.plugins.len() + files.len(), limit::PLUGINS).map_err(|error| {
+        Defect::of_file(&dir.join(&list.name), error.to_string(), "make it several networks, or remove plugins")
+    })?;
+    files.iter().try_for_each(|path| append_file(list, path).map(drop))
 }
 
 /// The files of plugins that stand in the directory of the network's name.
@@ -281,6 +285,20 @@ mod tests {
 
     fn plugins(list: &NetworkList) -> Vec<&str> {
         list.plugins.iter().map(|listed| listed.plugin.as_str()).collect()
+    }
+
+    #[test]
+    fn more_plugins_than_are_run_are_no_list_wherever_they_are() {
+        let names: Vec<String> = (0..limit::PLUGINS).map(|n| format!("net/{n}.conf")).collect();
+        let text = list("net", "inside");
+        let mut files: Vec<(&str, &str)> = names.iter().map(|name| (&**name, r#"{"type": "beside"}"#)).collect();
+        files.push(("a.conflist", &text));
+        let found = dir(&files);
+        let file = found.path().join("a.conflist");
+        let defect = list_from_file(&file).unwrap_err();
+        assert!(defect.to_string().contains("has 257 plugins, and at most 256 are served"), "{defect}");
+        fs::remove_file(found.path().join(&names[0])).unwrap();
+        assert_eq!(list_from_file(&file).unwrap().plugins.len(), limit::PLUGINS);
     }
 
     #[test]

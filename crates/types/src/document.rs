@@ -6,6 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::limit;
 use crate::member::gathered;
 
 /// How `serde_json` hands over a number that no machine type holds: as an object with this one key.
@@ -16,9 +17,18 @@ pub(crate) const NUMBER: &str = "$serde_json::private::Number";
 /// Of several members with exactly the same key the last wins and stands where it was written last, so that the order
 /// still tells which of two spellings came later; objects under one key are merged member by member, and a later `null`
 /// keeps the earlier value. Numbers keep their text. Bytes that are not UTF-8 become U+FFFD. A byte order mark, trailing
-/// text, and nesting deeper than 128 are errors.
+/// text, nesting deeper than 128, and more values than [are served](crate::limit::VALUES) are errors.
 pub fn parse(bytes: &[u8]) -> Result<Value, serde_json::Error> {
     read(bytes, None, |_| true)
+}
+
+/// Reads what a program wrote, by `serde_json`'s own rules: of several members with one key the last wins.
+///
+/// # Errors
+/// It is not JSON, or has more values than [are served](limit::VALUES).
+pub fn parse_plainly(bytes: &[u8]) -> Result<Value, serde_json::Error> {
+    limit::check_text(bytes).map_err(serde_json::Error::custom)?;
+    serde_json::from_slice(bytes)
 }
 
 /// A key that one object of a document has more than once, in exactly the same spelling.
@@ -49,6 +59,7 @@ fn read(
     duplicates: Option<&RefCell<Vec<Duplicate>>>,
     ignored: fn(&str) -> bool,
 ) -> Result<Value, serde_json::Error> {
+    limit::check_text(bytes).map_err(serde_json::Error::custom)?;
     let text = String::from_utf8_lossy(bytes);
     let mut deserializer = serde_json::Deserializer::from_str(&text);
     let value = Document { duplicates, ignored, path: None }.deserialize(&mut deserializer)?;

@@ -10,15 +10,21 @@ use crate::ReadError;
 pub const STDIN: u64 = 16 << 20;
 /// Members of any one list or object of that document; port mappings and attachments too.
 pub const MEMBERS: usize = 16_384;
+/// Values in any one JSON document: members of all its lists and objects. Each takes memory, however few bytes it has.
+pub const VALUES: usize = 1 << 19;
 /// Interfaces, addresses and routes of a result, and addresses that one attachment asks for: so many of each.
-pub const RESULT: usize = 4_096;
+pub const RESULT: usize = 2_048;
 /// Sets of ranges of host-local: an attachment is given an address of each.
 pub const RANGE_SETS: usize = 256;
+/// Ranges of all those sets together.
+pub const RANGES: usize = 4_096;
 /// Rules that the port mappings of one attachment may need, of one family: a rule for each port, and as many for each
 /// network that its container has addresses of.
 pub const PORT_RULES: usize = 65_536;
 /// Bytes that the attachments of one RESTORE take together, each with the configuration that they share.
 pub const RESTORED: usize = 16 << 20;
+/// Plugins of one network list: each is a program that is run.
+pub const PLUGINS: usize = 256;
 /// Bytes of `msg` and of `details` in an error. What is longer loses its middle.
 pub const ERROR: usize = 16 << 10;
 /// Differences or further errors that one error names; of others it says how many there are.
@@ -43,6 +49,40 @@ pub fn check(document: &Value) -> Result<(), ReadError> {
 pub(crate) fn check_object(object: &Map<String, Value>) -> Result<(), ReadError> {
     count("members", object.len(), MEMBERS)?;
     object.iter().try_for_each(|(key, value)| check(value).map_err(|error| error.under(key)))
+}
+
+/// Judges how many values a document has, by its text alone: before any memory is taken for them.
+///
+/// # Errors
+/// It has more than [`VALUES`].
+pub fn check_text(text: &[u8]) -> Result<(), ReadError> {
+    if text.len() <= VALUES || values(text) <= VALUES {
+        return Ok(());
+    }
+    Err(ReadError::value(format!("has more than {VALUES} values, and no more are served")))
+}
+
+/// The values in a text that is JSON: each is the first of a list or an object, or behind a comma.
+fn values(text: &[u8]) -> usize {
+    let (mut count, mut bytes) = (0, text.iter());
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'[' | b'{' | b',' => count += 1,
+            b'"' => {
+                while let Some(byte) = bytes.next() {
+                    match byte {
+                        b'"' => break,
+                        b'\\' => {
+                            bytes.next();
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    count
 }
 
 /// Judges one number: `has 5000 routes, and at most 4096 are served`.
@@ -83,6 +123,17 @@ mod tests {
         assert_eq!(error.to_string(), "a[0].b: has 16385 entries, and at most 16384 are served");
         let object = (0..=MEMBERS).map(|n| (n.to_string(), Value::Null)).collect();
         assert!(check(&Value::Object(object)).unwrap_err().to_string().starts_with("has 16385 members"));
+    }
+
+    #[test]
+    fn values_are_counted_wherever_they_are_and_not_in_texts() {
+        assert_eq!(values(br#"{"a":[1,2,[3]],"b":{"c":"[[[,,,\",[","d":1}}"#), 1 + 4 + 1 + 2);
+        assert_eq!(values(br#""[,{\\",1"#), 1, "a backslash that is escaped escapes nothing");
+        let text = |count: usize| format!("[{}0]", "0,".repeat(count - 1));
+        assert_eq!(check_text(text(VALUES).as_bytes()), Ok(()));
+        assert_eq!(check_text(format!("[\"{}\"]", "[".repeat(2 * VALUES)).as_bytes()), Ok(()));
+        let error = check_text(text(VALUES + 1).as_bytes()).unwrap_err();
+        assert_eq!(error.to_string(), "has more than 524288 values, and no more are served");
     }
 
     #[test]

@@ -93,6 +93,12 @@ impl HostLocal {
         let old = self.subnet.map(|subnet| vec![Written { subnet: Some(subnet), start, end, gateway }]);
         let own = self.ranges.iter().map(|set| set.iter().cloned().map(Written::from).collect());
         let written: Vec<Vec<Written>> = of_runtime(conf)?.into_iter().chain(old).chain(own).collect();
+        let too_many =
+            |error| Error::config(format!("ipam {error}")).remedy("an attachment is given an address of each set");
+        limit::count("range sets", written.len(), limit::RANGE_SETS).map_err(too_many)?;
+        let ranges = written.iter().map(Vec::len).sum();
+        limit::count("ranges", ranges, limit::RANGES)
+            .map_err(|error| Error::config(format!("ipam {error}")).remedy("join ranges that follow one another"))?;
         let checked = written.iter().enumerate().map(|(n, set)| {
             RangeSet::try_from(&set[..])
                 .map_err(|error| refused(error).while_doing(format_args!("invalid range set {n}")))
@@ -117,9 +123,6 @@ fn judge(sets: &[RangeSet], version: Version) -> Result<()> {
     if sets.is_empty() {
         return Err(Error::config("no IP ranges specified").remedy("give `ipam` a `subnet`, or `ranges`"));
     }
-    limit::count("range sets", sets.len(), limit::RANGE_SETS).map_err(|error| {
-        Error::config(format!("ipam {error}")).remedy("an attachment is given an address of each set")
-    })?;
     one_address_a_family(version, sets.iter().map(RangeSet::is_ipv4))?;
     let Some((one, other)) = RangeSet::overlap(sets) else { return Ok(()) };
     Err(Error::config(format!("range set {one} overlaps with {other}")).remedy(
@@ -206,6 +209,20 @@ mod tests {
             (error.code, &*error.msg),
             (code::INVALID_CONFIG, "ipam has 257 range sets, and at most 256 are served")
         );
+    }
+
+    #[test]
+    fn more_ranges_than_are_served_are_refused_in_however_many_sets_they_are() {
+        let subnet = |n: usize| format!(r#"{{"subnet":"10.{}.{}.0/24"}}"#, n / 256, n % 256);
+        let ranges = |sets: usize, each: usize| {
+            let set = |n: usize| (n * each..(n + 1) * each).map(subnet).collect::<Vec<_>>().join(",");
+            of(&format!(r#""ranges":[[{}]]"#, (0..sets).map(set).collect::<Vec<_>>().join("],[")), "")
+        };
+        assert!(ranges(1, limit::RANGES).is_ok() && ranges(16, limit::RANGES / 16).is_ok());
+        for (sets, each) in [(1, limit::RANGES + 1), (17, limit::RANGES / 16)] {
+            let error = ranges(sets, each).unwrap_err();
+            assert!(error.msg.starts_with("ipam has 4") && error.msg.ends_with("ranges, and at most 4096 are served"));
+        }
     }
 
     #[test]

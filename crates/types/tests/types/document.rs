@@ -112,15 +112,28 @@ proptest! {
 /// Moving each key to the end by itself took minutes.
 #[test]
 fn keys_that_come_again_by_the_hundred_thousand_are_read_at_once() {
-    let member = |n: usize| format!(r#""k{}":{{"m{}":{n}}}"#, n % 200_000, n / 200_000);
-    let members: Vec<String> = (0..600_000).map(member).collect();
+    let member = |n: usize| format!(r#""k{}":{{"m{}":{n}}}"#, n % 80_000, n / 80_000);
+    let members: Vec<String> = (0..240_000).map(member).collect();
     let text = format!("{{{}}}", members.join(","));
     let began = on_processor();
     let read = document::parse(text.as_bytes()).unwrap();
     let took = on_processor() - began;
     assert!(took < 20_000_000_000, "{took} nanoseconds");
     let object = read.as_object().unwrap();
-    assert_eq!((object.len(), object["k7"].to_string()), (200_000, r#"{"m0":7,"m1":200007,"m2":400007}"#.to_owned()));
+    assert_eq!((object.len(), object["k7"].to_string()), (80_000, r#"{"m0":7,"m1":80007,"m2":160007}"#.to_owned()));
+}
+
+/// A list within a list takes two bytes here, and a hundred in memory.
+#[test]
+fn more_values_than_are_served_are_refused_before_they_are_made() {
+    let text = format!("[{}[]]", "[[],[[],[]]],".repeat(1 << 18));
+    let began = on_processor();
+    let refusals = [document::parse(text.as_bytes()), document::parse_plainly(text.as_bytes())];
+    let took = on_processor() - began;
+    for refused in refusals {
+        assert_eq!(refused.unwrap_err().to_string(), "has more than 524288 values, and no more are served");
+    }
+    assert!(took < 1_000_000_000, "{took} nanoseconds");
 }
 
 /// How long this thread has run, in nanoseconds.
