@@ -437,7 +437,8 @@ impl Nftables {
         let mut removed = 0;
         self.settle_by_attempts(|nftables, attempt| {
             let meant = |found: &Found| whose.finds(&found.label()).is_some_and(&goes) && whose.means(found);
-            let Going { going, elements, guard, refills } = nftables.going(frame, whose, meant, refilled.is_some())?;
+            let Going { rules: going, elements, guard, refills } =
+                nftables.going(frame, whose, meant, refilled.is_some())?;
             if let Some(refilled) = refilled {
                 refilled.set(refilled.get() || !refills.is_empty());
             }
@@ -462,7 +463,7 @@ impl Nftables {
     fn going(&self, frame: &Frame, whose: &Whose, meant: impl Fn(&Found) -> bool, refill: bool) -> Result<Going> {
         if frame.indexes.is_empty() {
             let going: Vec<Found> = self.held_by(frame, whose)?.into_iter().flatten().filter(meant).collect();
-            return Ok(Going { going, ..Going::default() });
+            return Ok(Going { rules: going, ..Going::default() });
         }
         let generation = match self.generation(frame) {
             Ok(generation) => generation,
@@ -477,7 +478,7 @@ impl Nftables {
         elements.retain(|element| !kept.contains(element));
         let elements = self.standing_elements(frame, &elements)?;
         let guard = (!elements.is_empty() || !refills.is_empty()).then_some(generation);
-        Ok(Going { going, elements, guard, refills })
+        Ok(Going { rules: going, elements, guard, refills })
     }
 
     /// The messages that remove the owner's chains: those of the frame, and those to which the rules that go lead.
@@ -616,7 +617,7 @@ struct Attempt {
 /// What goes when an owner's rules are removed.
 #[derive(Default)]
 struct Going {
-    going: Vec<Found>,
+    rules: Vec<Found>,
     /// The keys that no rule has then.
     elements: Vec<Element>,
     /// Where others must not have changed anything: the number of the ruleset that was looked at.
