@@ -25,6 +25,9 @@ pub(super) struct Change {
     pub(super) what: What,
     /// It was synced since.
     pub(super) durable: bool,
+    /// The file or directory that would have to be synced is removed. The file system may give its inode number to a new file,
+    /// and a sync of that is not one of this.
+    pub(super) removed: bool,
 }
 
 /// A change by what it is of, and not by its place in the list of all.
@@ -52,7 +55,7 @@ pub(super) struct Written {
 /// The changes of a list by name.
 pub(super) fn written(changes: &[Change]) -> Vec<Written> {
     let mut all: Vec<Written> = Vec::new();
-    for Change { path, what, durable } in changes {
+    for Change { path, what, durable, .. } in changes {
         let part = match what {
             What::Name { .. } => Part::Name,
             What::Content { .. } => Part::Content,
@@ -97,13 +100,18 @@ impl Disk {
         self.0.iter().filter_map(|(path, entry)| Some((path.as_path(), entry.content.as_deref()?)))
     }
 
+    /// The inode number of each file and directory.
+    pub(super) fn inodes(&self) -> BTreeSet<u64> {
+        self.0.values().map(|entry| entry.inode).collect()
+    }
+
     /// What made this of that; names above others come first.
     pub(super) fn changes_since(&self, before: &Disk, root: u64) -> Vec<Change> {
         let paths: BTreeSet<&PathBuf> = self.0.keys().chain(before.0.keys()).collect();
         let mut changes = Vec::new();
         for path in paths {
             let (was, is) = (before.get(path), self.get(path));
-            let mut note = |what| changes.push(Change { path: path.clone(), what, durable: false });
+            let mut note = |what| changes.push(Change { path: path.clone(), what, durable: false, removed: false });
             let same = was.map(|entry| entry.inode) == is.map(|entry| entry.inode);
             if !same {
                 let above = path.parent().and_then(|above| self.get(above).or_else(|| before.get(above)));
@@ -136,12 +144,16 @@ impl fmt::Display for Mark {
 }
 
 impl Change {
-    /// Whoever syncs this inode, a file's or a directory's, makes it last.
-    pub(super) fn synced(&mut self, synced: u64) {
-        let inode = match self.what {
+    /// The inode number of the file or directory whose sync makes the change durable.
+    pub(super) fn inode(&self) -> u64 {
+        match self.what {
             What::Name { directory, .. } => directory,
             What::Content { inode, .. } => inode,
-        };
-        self.durable |= inode == synced;
+        }
+    }
+
+    /// The file or directory with this inode number was synced.
+    pub(super) fn synced(&mut self, inode: u64) {
+        self.durable |= !self.removed && self.inode() == inode;
     }
 }

@@ -85,6 +85,11 @@ impl Recorder<'_> {
         let changes = disk.changes_since(&self.disk, inode);
         self.moments += usize::from(!changes.is_empty());
         self.changes.extend(changes);
+        let mut there = disk.inodes();
+        there.insert(inode);
+        for change in self.changes.iter_mut() {
+            change.removed |= !there.contains(&change.inode());
+        }
         self.disk = disk;
     }
 
@@ -325,5 +330,48 @@ impl<'a> After<'a> {
                 Snapshot::inside(&container).assert_unchanged_since(&before, &[], &format!("in {id} after its DEL"));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::fd::AsRawFd;
+    use std::path::Path;
+
+    use super::*;
+    use crate::crash::disk::What;
+
+    /// The recorder sees that this file is synced, and then the next call of the same process.
+    fn sync(recorder: &mut Recorder, path: &Path) {
+        let file = File::open(path).unwrap();
+        let fd = u64::try_from(file.as_raw_fd()).unwrap();
+        for number in [libc::SYS_fsync, libc::SYS_getpid] {
+            let number = i32::try_from(number).unwrap();
+            recorder.sees(&Call { process: 0, pid: Pid::this(), place: 0, number, args: [fd, 0, 0, 0, 0, 0] });
+        }
+    }
+
+    /// A file that is moved away and back is, to the recorder, one that was removed and another one with its inode number.
+    #[test]
+    fn a_sync_of_a_new_file_is_none_of_a_removed_one_that_had_its_inode_number() {
+        let place = tempfile::tempdir().unwrap();
+        let (root, away) = (place.path().join("root"), place.path().join("away"));
+        fs::create_dir(&root).unwrap();
+        let mut changes = Vec::new();
+        let disk = Disk::of(&root);
+        let mut recorder = Recorder { root: root.clone(), disk, changes: &mut changes, moments: 0, syncs: Vec::new() };
+        fs::write(root.join("old"), "old").unwrap();
+        recorder.look();
+        fs::rename(root.join("old"), &away).unwrap();
+        recorder.look();
+        fs::rename(&away, root.join("new")).unwrap();
+        sync(&mut recorder, &root.join("new"));
+        let durable: Vec<(&Path, bool)> = changes
+            .iter()
+            .filter(|change| matches!(change.what, What::Content { .. }))
+            .map(|change| (change.path.as_path(), change.durable))
+            .collect();
+        assert_eq!(durable, [(Path::new("old"), false), (Path::new("new"), true)]);
     }
 }
