@@ -50,6 +50,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+pub mod alone;
 pub mod campaign;
 pub mod crash;
 pub mod crowd;

@@ -10,9 +10,9 @@ use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 
 use cnikit_fuzz::{TARGETS, Target, mutate::mutate};
+use cnikit_testkit::alone::processor_time;
 use cnikit_testkit::campaign::{Line, chance};
 use libtest_mimic::{Arguments, Failed, Trial};
-use nix::time::{ClockId, clock_gettime};
 
 /// What any input may take of a processor, this being no release build.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -74,18 +74,13 @@ fn seconds() -> u64 {
 
 /// One input, and what it took of a processor: a promise that was broken is an error that shows the input.
 fn attempt(target: &Target, input: &[u8]) -> Result<Duration, Failed> {
-    let (run, began) = (target.run, processor());
+    let (run, began) = (target.run, processor_time());
     catch_unwind(|| run(input)).map_err(|_| shown(target, input))?;
-    Ok(processor().saturating_sub(began))
+    Ok(processor_time().saturating_sub(began))
 }
 
 /// The input in a form that a test can be made of; the beginning of it, if it is long.
 fn shown(target: &Target, input: &[u8]) -> String {
     let start = &input[..input.len().min(4 << 10)];
     format!("{} of {} bytes: b\"{}\"", target.name, input.len(), start.escape_ascii())
-}
-
-/// What this thread has had of a processor, which a busy machine does not change.
-fn processor() -> Duration {
-    Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap())
 }

@@ -1,15 +1,14 @@
 //! Flows that the kernel tracks, and those of them that are forgotten.
-#![expect(clippy::disallowed_methods, reason = "one test is started again as a process of its own")]
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cnikit_netfilter::{Conntrack, Flows, wire};
 use cnikit_netlink::{Family, Netlink, Socket};
 use cnikit_process::Deadline;
+use cnikit_testkit::alone::{in_own_process, processor_time};
 
 use crate::host::Host;
 use crate::traffic::Net;
@@ -315,20 +314,12 @@ fn crowd(count: u32) -> impl Iterator<Item = (u8, SocketAddr, SocketAddr, Socket
     })
 }
 
-/// Says that this program was started again, for one test alone: what memory it takes is seen of a whole process.
-const ALONE: &str = "CONNTRACK_TEST_ALONE";
-
-/// As many as there may be on a node, one in ten of them ours: all of those go, within the time that a call has.
+/// As many as there may be on a node, one in ten of them ours: all of those go, within the time that a call has. In a process of its
+/// own, because what memory it takes is seen of a whole process.
 #[test]
 fn a_hundred_thousand_flows_are_walked_and_ten_thousand_forgotten() {
-    if std::env::var_os(ALONE).is_some() {
-        return a_hundred_thousand();
-    }
-    let this = std::env::current_exe().unwrap();
     let name = "conntrack::a_hundred_thousand_flows_are_walked_and_ten_thousand_forgotten";
-    let output = Command::new(this).args(["--exact", name, "--nocapture"]).env(ALONE, "yes").output().unwrap();
-    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    in_own_process(name, a_hundred_thousand);
 }
 
 fn a_hundred_thousand() {
@@ -349,9 +340,9 @@ fn a_hundred_thousand() {
         ("90,000 that stay", vec![udp(None, TARGET)], 0),
     ];
     for (what, flows, expected) in scenes {
-        let (began, before) = (Instant::now(), memory());
+        let (began, before) = (processor_time(), memory());
         assert_eq!(conntrack.forget_stale(&flows, &netlink).unwrap(), expected, "{what}");
-        let (took, after) = (began.elapsed(), memory());
+        let (took, after) = (processor_time().saturating_sub(began), memory());
         assert!(took < LONG && after < before + (4 << 10), "{what}: {took:?}, memory {before} to {after} KiB");
     }
     let to = end("198.51.100.1:5353");

@@ -1,13 +1,9 @@
 //! The numbers that namespaces have for each other.
 
-use std::process::Command;
-
 use cnikit_netns::Netns;
+use cnikit_testkit::alone::in_own_process;
 
 use crate::scene::{inside, netns, veth};
-
-/// Set where the test has a program of its own.
-const ALONE: &str = "CNIKIT_TEST_ALONE";
 
 #[test]
 fn the_number_of_a_namespace_is_the_one_that_links_into_it_bear() {
@@ -23,18 +19,11 @@ fn the_number_of_a_namespace_is_the_one_that_links_into_it_bear() {
     assert_eq!(here.link("veth2").unwrap().lower_netns, numbers[1]);
 }
 
-/// In a program of its own: what another test starts meanwhile would inherit the descriptor, and hold the namespace until its exec.
+/// In a process of its own: what another test starts meanwhile would inherit the descriptor, and hold the namespace until its exec.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "it runs itself alone")]
 fn a_link_of_another_namespace_is_read_by_its_number_as_long_as_the_namespace_lives() {
-    if std::env::var_os(ALONE).is_some() {
-        return read_by_its_number();
-    }
     let name = "namespace::a_link_of_another_namespace_is_read_by_its_number_as_long_as_the_namespace_lives";
-    let mut this = Command::new(std::env::current_exe().unwrap());
-    let output = this.args(["--exact", name, "--nocapture"]).env(ALONE, "yes").output().unwrap();
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    in_own_process(name, read_by_its_number);
 }
 
 #[expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]

@@ -1,0 +1,63 @@
+//! A test in a process of its own, and how long one thread has run.
+
+use std::process::Command;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Set in the process of its own: the name of the test that it is for.
+const ALONE: &str = "CNIKIT_TEST_ALONE";
+
+/// Runs a test in a process of its own: the test program is started again for this test, and `work` is done there. For what other
+/// tests of the program disturb: the memory of the whole process, or descriptors that a program started meanwhile inherits.
+///
+/// `name` is that of the test with its modules, as the harness prints it. Panics with the output if the test fails there.
+#[expect(clippy::disallowed_methods, reason = "a test is started again, with the environment of this process")]
+pub fn in_own_process(name: &str, work: impl FnOnce()) {
+    if std::env::var_os(ALONE).is_some_and(|alone| alone == name) {
+        return work();
+    }
+    let mut this = Command::new(std::env::current_exe().unwrap());
+    let output = this.args(["--exact", name, "--nocapture"]).env(ALONE, name).output().unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(output.status.success() && text.contains("1 passed"), "{name}: {text}");
+}
+
+/// How long the calling thread has run on a processor, the kernel's work for it included: a busy machine changes that little.
+pub fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crowd::caught;
+
+    const NAME: &str = "alone::tests::a_test_is_done_in_another_process_and_its_failure_is_told";
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "in the other process its failure must not be caught")]
+    fn a_test_is_done_in_another_process_and_its_failure_is_told() {
+        let fails = || in_own_process(NAME, || panic!("done in process {}", std::process::id()));
+        if std::env::var_os(ALONE).is_some() {
+            return fails();
+        }
+        let said = caught(fails).unwrap_err();
+        let here = format!("done in process {}\n", std::process::id());
+        assert!(said.starts_with(NAME) && said.contains("done in process ") && !said.contains(&here), "{said}");
+    }
+
+    #[test]
+    fn a_name_that_is_no_tests_is_told() {
+        let said = caught(|| in_own_process("alone::tests::nowhere", || {})).unwrap_err();
+        assert!(said.contains("0 passed"), "{said}");
+    }
+
+    #[test]
+    fn a_thread_that_waits_does_not_run() {
+        let before = processor_time();
+        cnikit_process::Deadline::never().pause(Duration::from_millis(200));
+        let waited = processor_time() - before;
+        assert!(waited < Duration::from_millis(100), "{waited:?}");
+    }
+}
