@@ -10,6 +10,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -22,11 +23,12 @@ use cnikit_process::Deadline;
 use cnikit_testkit::Host;
 use cnikit_testkit::campaign::{Line, at_most, chance};
 use cnikit_tests::docs::{Page, pages};
+use cnikit_tests::world::once_within;
 use fastrand::Rng;
 use tempfile::TempDir;
 
-/// Nothing here takes so long; a watcher that misses something does.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Nothing here takes so long, on a busy machine either; a watcher that misses something does.
+const PATIENCE: Duration = Duration::from_mins(1);
 /// In so long nothing comes that is not meant to.
 const SHORT: Duration = Duration::from_millis(400);
 
@@ -225,6 +227,19 @@ impl Watched {
         self.is_silent();
     }
 
+    /// Is this its last answer, sooner or later? A busy machine may stop the watcher for longer than any wait for silence.
+    fn comes_to(&mut self, there: &Chosen) -> bool {
+        let deadline = Deadline::after(PATIENCE);
+        while !deadline.passed() {
+            while self.watcher.wait(SHORT).unwrap().is_some() {}
+            let last = self.watcher.last().unwrap();
+            if (&last.networks, last.default) == (&there.networks, there.default) {
+                return true;
+            }
+        }
+        false
+    }
+
     #[track_caller]
     fn is_silent(&mut self) {
         let next = self.watcher.wait(SHORT).unwrap();
@@ -378,7 +393,7 @@ fn a_writer_that_stops_half_way_is_taken_at_its_word_in_the_end() {
     put(&watched.path("net.d/10-a.conflist"), "{");
     watched.says(Some("b"));
     let took = began.elapsed();
-    assert!((Duration::from_secs(2)..Duration::from_secs(10)).contains(&took), "{took:?}");
+    assert!(took >= Duration::from_secs(2), "{took:?}");
     assert!(
         matches!(&watched.watcher.last().unwrap().passed_over[0].why, Reason::Defect(defect) if defect.is_cut_short())
     );
@@ -393,11 +408,17 @@ fn what_was_torn_long_ago_holds_nobody_up() {
         torn.set_modified(SystemTime::now() - Duration::from_hours(1)).unwrap();
         put(&dir.join("net.d/10-a.conflist"), list("a"));
     };
-    let began = Instant::now();
     let mut watched = Watched::new(make, Some("a"));
-    put(&watched.path("net.d/10-a.conflist"), list("b"));
-    watched.says(Some("b"));
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let mut names = ["b", "a"].into_iter().cycle();
+    let answers = || {
+        let name = names.next();
+        put(&watched.path("net.d/10-a.conflist"), list(name.unwrap()));
+        let chosen = watched.watcher.wait(PATIENCE).unwrap().unwrap();
+        assert_eq!(chosen.default_network().map(|network| network.list.name.as_str()), name);
+    };
+    // So long is a file waited for that is being written.
+    assert!(once_within(Duration::from_secs(3), answers), "each answer waits for the torn file");
+    watched.is_silent();
 }
 
 #[test]
@@ -478,20 +499,20 @@ fn while_others_write_without_end_there_is_an_answer_all_the_same() {
         put(&dir.join("net.d/10-a.conflist"), list("a"));
     };
     let mut watched = Watched::new(make, Some("a"));
-    let stop = Deadline::after(Duration::from_secs(6));
-    let noise = thread::spawn({
-        let file = watched.path("net.d/log");
-        move || {
-            while stop.pause(Duration::from_millis(20)) {
+    let (file, stop) = (watched.path("net.d/log"), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
                 put(&file, "noise");
+                pause(Duration::from_millis(20));
             }
-        }
+        });
+        put(&watched.path("net.d/05-b.conflist"), list("b"));
+        let answer = watched.watcher.wait(PATIENCE);
+        stop.store(true, Ordering::Relaxed);
+        let chosen = answer.unwrap().expect("the noise hides it");
+        assert_eq!(chosen.default_network().unwrap().list.name, "b");
     });
-    put(&watched.path("net.d/05-b.conflist"), list("b"));
-    let chosen = watched.watcher.wait(Duration::from_secs(5)).unwrap().expect("the noise hides it");
-    assert_eq!(chosen.default_network().unwrap().list.name, "b");
-    assert!(!stop.passed(), "the noise was over");
-    noise.join().unwrap();
     watched.is_silent();
 }
 
@@ -537,11 +558,7 @@ fn whatever_is_done_to_the_directory_the_last_answer_is_what_is_there() {
             disturb(watched.dir.path(), &mut rng);
             line.tried += 1;
         }
-        while watched.watcher.wait(SHORT).unwrap().is_some() {}
-        let (said, there) = (watched.watcher.last().unwrap(), chooser.choose().unwrap());
-        if (&said.networks, said.default) != (&there.networks, there.default) {
-            line.found += 1;
-        }
+        line.found += usize::from(!watched.comes_to(&chooser.choose().unwrap()));
     }
     line.of = line.tried;
     line.say();
@@ -766,7 +783,8 @@ fn a_plugin_that_cannot_serve_is_found_be_it_the_ipam_plugin() {
                 &net_d.join("10-a.conflist"),
                 format!(r#"{{"cniVersion": "1.1.0", "name": "a", "plugins": [{plugins}]}}"#),
             );
-            let patience = Duration::from_millis(700);
+            // The good one has to answer in that, and the hanging one is waited for so long.
+            let patience = Duration::from_secs(if unfit.what == "hanging" { 3 } else { 30 });
             let runtime = Some(Runtime { patience, ..Runtime::new(bin.to_str().unwrap(), Cache::below(dir.path())) });
             let validator = Validator { dir: net_d.clone(), runtime, ..Validator::default() };
             let findings = validator.validate().unwrap();

@@ -260,19 +260,21 @@ fn with_enabledad_an_address_that_a_neighbour_has_is_refused_by_name_and_nothing
     subject.check(&host, "c-one", &container, &result).ok();
 }
 
+const SLOW_DETECTION: &str = "echo 60 >/proc/sys/net/ipv6/conf/default/dad_transmits";
+
 #[test]
 fn a_dual_stack_add_does_not_wait_for_duplicate_address_detection() {
     for subject in [bridge(), ptp()] {
-        let (host, mut fastest) = (Host::new(), Duration::MAX);
+        let (host, container) = (Host::new(), Host::new().container());
         let subject = subject.at(host.dir());
-        for id in ["c-one", "c-two", "c-three"] {
-            let (container, begin) = (host.container(), Instant::now());
-            subject.add(&host, id, &container);
-            fastest = fastest.min(begin.elapsed());
-            let tentative = container.sh("ip -6 address show dev eth0 scope global tentative");
-            assert_eq!(tentative, "", "{} left it to be detected", subject.plugin);
-        }
-        assert!(fastest < Duration::from_millis(400), "{}: {fastest:?}", subject.plugin);
+        // Here detection takes a minute.
+        host.sh(SLOW_DETECTION);
+        container.sh(SLOW_DETECTION);
+        let begin = Instant::now();
+        subject.add(&host, "c-one", &container);
+        assert!(begin.elapsed() < Duration::from_secs(30), "{}: {:?}", subject.plugin, begin.elapsed());
+        let tentative = container.sh("ip -6 address show dev eth0 scope global tentative");
+        assert_eq!(tentative, "", "{} left it to be detected", subject.plugin);
     }
 }
 

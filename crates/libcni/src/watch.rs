@@ -209,7 +209,7 @@ mod tests {
     use std::fs;
     use tempfile::TempDir;
 
-    const LONG: Duration = Duration::from_secs(20);
+    const LONG: Duration = Duration::from_mins(1);
 
     fn watcher(dir: &TempDir) -> Watcher {
         let dir = dir.path().join("net.d");
@@ -265,11 +265,11 @@ mod tests {
         let path = dir.path().join("net.d");
         fs::write(&path, "no directory").unwrap();
         let mut watcher = watcher(&dir);
+        let began = Instant::now();
         let error = watcher.wait(LONG).unwrap_err().to_string();
         assert!(error.contains("net.d: cannot be listed") && error.contains("remedy"), "{error}");
-        let began = Instant::now();
         assert!(watcher.wait(LONG).is_err());
-        assert!(began.elapsed() >= PATIENCE / 2, "it spins");
+        assert!(began.elapsed() >= PATIENCE, "it spins");
         fs::remove_file(&path).unwrap();
         let chosen = watcher.wait(LONG).unwrap().unwrap();
         assert_eq!(chosen, Chosen::default());
