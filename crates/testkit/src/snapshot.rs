@@ -1,12 +1,15 @@
 //! Everything that a plugin could leave behind, as text that can be compared.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use cnikit_netns::Netns;
 use cnikit_process::{Deadline, Env, Program};
+use nix::fcntl::OFlag;
 
 use crate::host::{Container, Host};
 
@@ -196,12 +199,26 @@ fn files(dir: &Path, root: &Path) -> BTreeSet<String> {
         } else if path.is_dir() {
             lines.insert(format!("directory: {name}"));
             lines.extend(files(&path, root));
-        } else {
-            let content = fs::read(&path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        } else if path.is_file() {
+            let content = read_regular(&path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
             lines.insert(format!("file: {name} = {:?}", content.unwrap_or_default()));
+        } else {
+            lines.insert(format!("special file: {name}")); // opening a FIFO waits for a writer, and of a device does anything
         }
     }
     lines
+}
+
+/// The content of a regular file. Something else may have taken its place since it was looked at: then the open neither waits nor
+/// follows a link.
+fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    let mut file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+    let mut content = Vec::new();
+    if file.metadata()?.is_file() {
+        file.read_to_end(&mut content)?;
+    }
+    Ok(content)
 }
 
 fn mounts() -> BTreeSet<String> {
@@ -212,6 +229,23 @@ fn mounts() -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fifo_a_socket_and_a_link_to_one_are_named_and_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "text").unwrap();
+        nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink(at("fifo"), at("link")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        let lines: Vec<String> = files(dir.path(), dir.path()).into_iter().collect();
+        let link = format!("link: link to {}", at("fifo").display());
+        let expected = ["file: file = \"text\"", &link, "special file: fifo", "special file: socket"];
+        assert_eq!(lines, expected);
+        // What is put there after it was looked at.
+        assert_eq!(read_regular(&at("fifo")).unwrap(), b"");
+        assert!(read_regular(&at("link")).is_err());
+    }
 
     #[test]
     fn a_hint_is_what_it_is_and_nothing_beside_it() {
