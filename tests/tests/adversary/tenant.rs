@@ -387,11 +387,14 @@ mod requested_macs {
         let started = host.sh("unshare --net sleep 1000 >/dev/null 2>&1 & \
              until [ $(readlink /proc/$!/ns/net) != $(readlink /proc/self/ns/net) ]; do sleep 0.01; done; echo $!");
         let second = started.trim();
-        fixed.call(&host, "ADD", "c-second", &format!("/proc/{second}/ns/net"), &[]).ok();
-        // The namespace goes and no DEL comes: the kernel takes a while to clear the link away, which is not waited for. A process
-        // has let its namespaces go once it is a zombie; /proc hides them a moment before that.
-        let ended = format!("grep -qs '^State:.[^ZX]' /proc/{second}/status");
-        host.sh(&format!("kill {second}; while {ended}; do sleep 0.01; done"));
+        let said = fixed.call(&host, "ADD", "c-second", &format!("/proc/{second}/ns/net"), &[]).ok();
+        let end = said["interfaces"][1]["name"].as_str().unwrap();
+        // The namespace goes and no DEL comes: the kernel takes a while to clear the link away, which is not waited for. But until
+        // an RCU grace period after the plugin's end its netlink socket holds the namespace, and for the kernel it is alive.
+        host.sh(&format!(
+            "id=$(ip -o link show {end} | sed -n 's/.* link-netnsid \\([0-9]*\\).*/\\1/p'); test -n \"$id\"; kill {second}; \
+             while ip netns list-id target-nsid $id >/dev/null 2>&1; do sleep 0.002; done"
+        ));
         let third = host.container();
         let result = fixed.add(&host, "c-third", &third);
         assert_eq!(mac_of(&result, "eth0"), MAC);
