@@ -1,6 +1,6 @@
 //! Every system call fails once, with each error that it plausibly gives.
 
-use cnikit_testkit::errno;
+use cnikit_testkit::{Host, errno};
 use cnikit_tests::each_harmed;
 
 /// So many failures of a verb, in the short form.
@@ -17,3 +17,18 @@ macro_rules! faults {
     )+};
 }
 each_harmed!(faults);
+
+/// Where a fault made `/run` fail, plugins keep their lock files in `/var/lib/cnikit`: not on the machine, but in a directory that goes
+/// with the mount namespace of the test program. The rest of `/var/lib` is seen there as it is.
+#[test]
+fn what_a_plugin_keeps_in_var_lib_goes_with_the_test_program() {
+    let (host, needs) = (Host::new(), concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/needs"));
+    let others = "ls -A /var/lib | grep -vx cnikit";
+    let name = format!("netns-of-test-{}", std::process::id());
+    let line = format!(
+        ". {needs}; settle_in; {others}; test ! -e /var/lib/cnikit; mkdir -p /var/lib/cnikit/locks; : >/var/lib/cnikit/locks/{name}"
+    );
+    let seen = host.sh(&format!("unshare --mount bash -ec '{line}'"));
+    assert_eq!(seen, host.sh(others));
+    assert!(!std::path::Path::new("/var/lib/cnikit/locks").join(name).exists());
+}
