@@ -60,8 +60,8 @@ pub const UNTIL_DETECTED: &str =
 /// How often [`once_within`] tries.
 const TRIES: usize = 5;
 
-/// Does it once take less than this? For work that either waits so long each time or does not wait at all: a busy machine delays it,
-/// and never makes it faster.
+/// Does it once take less than this? For work that either waits so long each time or does not wait at all: a busy machine delays
+/// it, and never makes it faster.
 pub fn once_within(most: Duration, mut work: impl FnMut()) -> bool {
     for _ in 0..TRIES {
         let began = Instant::now();

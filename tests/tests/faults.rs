@@ -18,8 +18,8 @@ macro_rules! faults {
 }
 each_harmed!(faults);
 
-/// Where a fault made `/run` fail, plugins keep their lock files in `/var/lib/cnikit`: not on the machine, but in a directory that goes
-/// with the mount namespace of the test program. The rest of `/var/lib` is seen there as it is.
+/// Where a fault made `/run` fail, plugins keep their lock files in `/var/lib/cnikit`: not on the machine, but in a directory that
+/// goes with the mount namespace of the test program. The rest of `/var/lib` is seen there as it is.
 #[test]
 fn what_a_plugin_keeps_in_var_lib_goes_with_the_test_program() {
     let (host, needs) = (Host::new(), concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/needs"));

@@ -139,8 +139,8 @@ fn names_of_links_may_be_any_bytes() {
 
 /// By far less than a caller would wait for: what costs 50 ms on an idle machine may take many times that on a busy one.
 ///
-/// The links are veth pairs. The kernel waits for an RCU grace period for each bridge that it removes and holds the RTNL lock of all
-/// namespaces meanwhile: 1,200 bridges stop all other tests of the machine for 20 seconds, 600 pairs for 0.1 seconds.
+/// The links are veth pairs. The kernel waits for an RCU grace period for each bridge that it removes and holds the RTNL lock of
+/// all namespaces meanwhile: 1,200 bridges stop all other tests of the machine for 20 seconds, 600 pairs for 0.1 seconds.
 #[test]
 fn twelve_hundred_links_in_a_namespace_cost_nobody_much() {
     for plugin in rows::plugins_here(27) {

@@ -2,7 +2,6 @@
 //!
 //! `CNIKIT_FUZZ_SECONDS` says how long each target is given mutations, and `CNIKIT_SEED` which ones. A failure shows the
 //! input.
-#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 mod huge;
 

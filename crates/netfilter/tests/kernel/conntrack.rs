@@ -314,8 +314,8 @@ fn crowd(count: u32) -> impl Iterator<Item = (u8, SocketAddr, SocketAddr, Socket
     })
 }
 
-/// As many as there may be on a node, one in ten of them ours: all of those go, within the time that a call has. In a process of its
-/// own, because what memory it takes is seen of a whole process.
+/// As many as there may be on a node, one in ten of them ours: all of those go, within the time that a call has. In a process of
+/// its own, because what memory it takes is seen of a whole process.
 #[test]
 fn a_hundred_thousand_flows_are_walked_and_ten_thousand_forgotten() {
     let name = "conntrack::a_hundred_thousand_flows_are_walked_and_ten_thousand_forgotten";
