@@ -48,20 +48,40 @@ impl Ingress {
     }
 }
 
+/// What an attachment has of guards already: asked once in a call.
+pub(super) struct HeldGuard {
+    holder: String,
+    /// None where the kernel has no netfilter.
+    nftables: Option<Nftables>,
+    /// The link whose guard it holds.
+    link: Option<String>,
+}
+
+impl HeldGuard {
+    pub(super) fn of(tag: &Tag) -> Result<HeldGuard> {
+        let (holder, nftables) = (holder(tag), Nftables::if_any()?);
+        let link = match &nftables {
+            Some(nftables) => nftables.guarded_loopback(&holder)?,
+            None => None,
+        };
+        Ok(HeldGuard { holder, nftables, link })
+    }
+}
+
 /// Sets `route_localnet` of a link, once packets to 127.0.0.0/8 that enter by it are dropped. `restores`: what the setting was
 /// before us may be recorded no more, and today's value may be that of an earlier ADD.
-pub(super) fn ensure(ingress: &Ingress, tag: &Tag, restores: bool) -> Result<()> {
+pub(super) fn ensure(ingress: &Ingress, held: &HeldGuard, restores: bool) -> Result<()> {
     let link = ingress.link.as_str();
-    let (holder, key) = (holder(tag), key(link));
+    let (holder, key) = (&held.holder, key(link));
     let before = || {
         let value = sysctl::read(&Inside::here(), &key)?;
         Ok(if restores && value != "0" { sysctl::read(&Inside::here(), OF_NEW_LINKS)? } else { value })
     };
-    let Some(nftables) = Nftables::if_any()? else { return without(link) };
-    if nftables.guarded_loopback(&holder)?.is_some_and(|other| other != link) {
-        give_up(&nftables, &holder)?;
+    let Some(nftables) = &held.nftables else { return without(link) };
+    if held.link.as_ref().is_some_and(|other| other != link) {
+        give_up(nftables, holder)?;
     }
-    match nftables.guard_loopback(link, &ingress.below, &holder, before) {
+    match nftables.guard_loopback(link, &ingress.below, holder, before) {
         Err(Unguarded::Lacking) => return without(link),
         Err(Unguarded::Failed(error)) => return Err(error),
         Ok(()) => {}
@@ -99,16 +119,11 @@ fn without(link: &str) -> Result<()> {
 }
 
 /// Notes that what [`ensure`] makes is given up again if the ADD fails; what the attachment had before stays.
-pub(super) fn note_undo(tag: &Tag, journal: &mut Journal) -> Result<()> {
-    let holder = holder(tag);
-    let had = match Nftables::if_any()? {
-        Some(nftables) => nftables.guarded_loopback(&holder)?.is_some(),
-        None => false,
-    };
-    if !had {
+pub(super) fn note_undo(held: &HeldGuard, tag: &Tag, journal: &mut Journal) {
+    if held.link.is_none() {
+        let holder = held.holder.clone();
         let _ = journal.undo(&format!("the guard of 127.0.0.0/8 of {tag}"), move |_| release_holder(&holder));
     }
-    Ok(())
 }
 
 /// What is missing of the guard and the setting.
@@ -128,8 +143,11 @@ pub(super) fn verify(ingress: &Ingress, tag: &Tag, with_guard: bool, drifts: &mu
 }
 
 /// Gives up what the attachment has; nothing is wrong if it has nothing.
-pub(super) fn release_if_any(tag: &Tag) -> Result<()> {
-    release_holder(&holder(tag))
+pub(super) fn release_if_any(held: &HeldGuard) -> Result<()> {
+    match &held.nftables {
+        Some(nftables) => give_up(nftables, &held.holder),
+        None => Ok(()),
+    }
 }
 
 pub(super) fn release(remains: &Remains) -> Result<()> {

@@ -16,7 +16,7 @@ use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale, Together}
 use cnikit_skel::{Error, Errors, Journal, Result, Tag, log};
 use ipnetwork::IpNetwork;
 
-use self::guard::Ingress;
+use self::guard::{HeldGuard, Ingress};
 use crate::Backend;
 use crate::backend::{Loopback, Standing};
 use crate::iptables::OpeningAlone;
@@ -197,8 +197,9 @@ impl Resource for PublishedPorts {
 
     fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
         let map = &self.written(&scene.tag, journal)?;
-        guard::note_undo(&scene.tag, journal)?;
-        map.let_in(scene, self.restores.get())?;
+        let held = HeldGuard::of(&scene.tag)?;
+        guard::note_undo(&held, &scene.tag, journal);
+        map.let_in(scene, &held, self.restores.get())?;
         Ok(Made::nothing())
     }
 
@@ -225,7 +226,11 @@ impl Resource for PublishedPorts {
     fn joined(&self, scene: &Scene, made: bool, _journal: &mut Journal) -> Result<()> {
         let mut drifts = Drifts::default();
         self.map.verify_localnet(scene, Loopback::Guarded, &mut drifts)?;
-        if made || !drifts.texts().is_empty() { self.map.let_in(scene, true) } else { Ok(()) }
+        if made || !drifts.texts().is_empty() {
+            self.map.let_in(scene, &HeldGuard::of(&scene.tag)?, true)
+        } else {
+            Ok(())
+        }
     }
 
     fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
@@ -344,10 +349,10 @@ impl PortMap {
     }
 
     /// Lets in whoever the rules mean: from the host's loopback, and in flows that went elsewhere before.
-    fn let_in(&self, scene: &Scene, restores: bool) -> Result<()> {
+    fn let_in(&self, scene: &Scene, held: &HeldGuard, restores: bool) -> Result<()> {
         match self.localnet(scene.host()?)? {
-            Some(ingress) => guard::ensure(&ingress, &scene.tag, restores)?,
-            None => guard::release_if_any(&scene.tag)?,
+            Some(ingress) => guard::ensure(&ingress, held, restores)?,
+            None => guard::release_if_any(held)?,
         }
         forget(&self.flows(), true);
         Ok(())
