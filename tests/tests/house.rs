@@ -168,6 +168,22 @@ fn the_readme_names_every_plugin() {
     }
 }
 
+/// Of what this binary has, the README sends its reader to no other maker.
+#[test]
+fn the_readme_asks_for_no_plugin_of_another_maker_that_is_here() {
+    let readme = read("README.md");
+    let words: Vec<&str> = readme.split_whitespace().collect();
+    let readme = words.join(" ");
+    let lacking = readme.split_once("- Only the plugins above.").unwrap().1.split_once(" - ").unwrap().0;
+    for folder in ours().keys().filter(|folder| row(folder) == 6) {
+        let name = folder.trim_start_matches("plugins/");
+        for maker in ["the reference's", "upstream's", "the upstream"] {
+            assert!(!readme.contains(&format!("{maker} `{name}`")), "README asks for {maker} {name}");
+        }
+        assert!(!lacking.contains(&format!("`{name}`")), "README lists {name} among what is not here");
+    }
+}
+
 /// The texts between quotation marks of a list in deny.toml, which says them once for this file and the tool.
 fn listed(opening: &str) -> BTreeSet<String> {
     let file = read("deny.toml");
