@@ -396,7 +396,7 @@ mod requested_macs {
              while ip netns list-id target-nsid $id >/dev/null 2>&1; do sleep 0.002; done"
         ));
         let third = host.container();
-        // A netlink socket lets its namespace go only an RCU grace period after it was closed, here that of the plugin: about 10 ms.
+        // A netlink socket, as the plugin's, lets its namespace go only an RCU grace period after it was closed: about 10 ms.
         let attempt = |_| {
             let said = fixed.call(&host, "ADD", "c-third", &third.path(), &[]);
             if said.exit == 0 {
