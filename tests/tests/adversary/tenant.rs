@@ -76,6 +76,7 @@ mod requested_addresses {
         let without_addresses = subject("bridge", json!({"isDefaultGateway": true, "ipam": {"type": "static"}}));
         for subject in [gateway_bridge(), masquerading, without_addresses] {
             for place in PLACES {
+                let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
                 for addresses in [
                     &["8.8.8.9/8"][..],
                     &["2001:db8::9/16"],
@@ -86,10 +87,13 @@ mod requested_addresses {
                 ] {
                     let asking = requesting(&subject, place, addresses);
                     // static gives the configured ones too beside those of CNI_ARGS; the result is refused all the same.
-                    let (code, text) = refused(&asking, &host, &container);
+                    let (code, text) = asking.call(&host, "ADD", "c-tenant", &container.path(), &[]).refused();
                     assert_eq!(code, if matches!(place, Place::CniArgs) { 4 } else { 7 }, "{text}");
                     assert!(text.contains("`ipam.allowedSubnets`"), "{place:?} {addresses:?}: {text}");
                 }
+                let what = format!("{place:?}");
+                Snapshot::of(&host).assert_unchanged_since(&before, &KEPT, &what);
+                Snapshot::inside(&container).assert_unchanged_since(&inside, &[], &what);
             }
         }
     }
