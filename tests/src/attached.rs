@@ -1,6 +1,6 @@
 //! A container that a bridge attached, for the plugins that come behind it in a chain.
 
-use cnikit_testkit::{Container, Host, Said, Subject};
+use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use serde_json::Value;
 
 /// A container, and the result of the plugin that attached it.
@@ -22,7 +22,7 @@ impl Attached {
     }
 
     /// Calls a plugin that comes behind, with the result.
-    pub fn call(&self, plugin: &Subject, host: &Host, verb: &str) -> Said {
+    pub fn call(&self, plugin: &Subject, host: &Host, verb: &str) -> CallOutput {
         plugin.call(host, verb, &self.id, &self.container.path(), &[("prevResult", self.prev.clone())])
     }
 }

@@ -1,10 +1,10 @@
 //! Chains: ours first, then plugins of the reference, or more of ours, as a runtime calls them.
 
 use cnikit_testkit::life::SHARED;
-use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use serde_json::{Value, json};
 
-use crate::mixed::Release;
+use crate::mixed::UpstreamRelease;
 use crate::{dual_stack, subject};
 
 fn routes() -> Value {
@@ -12,7 +12,7 @@ fn routes() -> Value {
 }
 
 /// Ours, first in the chain; in the newest version that the release knows.
-fn first(plugin: &str, release: Release) -> Subject {
+fn first(plugin: &str, release: UpstreamRelease) -> Subject {
     let mut ipam = dual_stack();
     ipam["routes"] = routes();
     let keys = json!({"cniVersion": release.speaks(), "isDefaultGateway": true, "ipMasq": true, "ipam": ipam});
@@ -20,7 +20,7 @@ fn first(plugin: &str, release: Release) -> Subject {
 }
 
 /// What comes after it: of the reference, or ours where it is called so.
-fn next(plugin: &str, release: Release, mut keys: Value, host: &Host) -> Subject {
+fn next(plugin: &str, release: UpstreamRelease, mut keys: Value, host: &Host) -> Subject {
     keys["cniVersion"] = json!(release.speaks());
     if plugin.ends_with("tuning") {
         keys["dataDir"] = json!("$DIR/tuning");
@@ -36,14 +36,14 @@ struct Chain {
     /// Ours first.
     plugins: Vec<Subject>,
     result: Value,
-    before: Snapshot,
+    before: HostSnapshot,
 }
 
 impl Chain {
     /// ADD of all, each with what the one before it answered, as a runtime does it.
-    fn add(plugin: &str, release: Release, nexts: &[(&str, Value)]) -> Chain {
+    fn add(plugin: &str, release: UpstreamRelease, nexts: &[(&str, Value)]) -> Chain {
         let (host, container) = (Host::new(), Host::new().container());
-        let before = Snapshot::of(&host);
+        let before = HostSnapshot::of(&host);
         let mut plugins = vec![first(plugin, release).at(host.dir())];
         plugins.extend(nexts.iter().map(|(plugin, keys)| next(plugin, release, keys.clone(), &host)));
         let mut result = plugins[0].add(&host, "c-one", &container);
@@ -72,17 +72,17 @@ impl Chain {
         for plugin in self.plugins.iter().rev() {
             plugin.del(&self.host, "c-one", &self.container, &self.result);
         }
-        let left = Snapshot::of(&self.host).added_since(&self.before, &SHARED);
+        let left = HostSnapshot::of(&self.host).added_since(&self.before, &SHARED);
         assert!(left.is_empty(), "{left:#?}");
     }
 }
 
 /// Every release with which a chain is tried.
-pub const RELEASES: &[Release] = &[Release::Packaged, Release::Newest];
+pub const RELEASES: &[UpstreamRelease] = &[UpstreamRelease::Packaged, UpstreamRelease::Newest];
 
 /// After each of ours and these, of the reference unless they are called `our …`, every CHECK passes; CHECK of ours names what
 /// else is done in the container, a line and a text each; and DEL of all leaves nothing.
-pub fn stays_true(firsts: &[&str], releases: &[Release], nexts: &[(&str, Value)], tamperings: &[(&str, &str)]) {
+pub fn stays_true(firsts: &[&str], releases: &[UpstreamRelease], nexts: &[(&str, Value)], tamperings: &[(&str, &str)]) {
     for (release, first) in releases.iter().flat_map(|release| firsts.iter().map(move |first| (*release, first))) {
         let chain = Chain::add(first, release, nexts);
         chain.passes();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cnikit_libcni::{Attachment, Cache, Runtime, load};
 use cnikit_testkit::snapshot::HINTS;
-use cnikit_testkit::{Container, Host, Snapshot};
+use cnikit_testkit::{Container, Host, HostSnapshot};
 use serde_json::{Map, Value, json};
 
 /// The project's own folder.
@@ -86,18 +86,18 @@ impl Example {
         }
         // A loopback that was up once keeps its IPv4 address for good.
         container.sh("ip link set lo up; ip link set lo down");
-        let inside = Snapshot::inside(&container);
+        let inside = HostSnapshot::inside(&container);
         let life = || self.life(&host, &container).unwrap_or_else(|error| panic!("{}: {error}", self.place));
         life();
-        let first = Snapshot::of(&host);
+        let first = HostSnapshot::of(&host);
         let name = self.list["name"].as_str().unwrap();
         let left = host.sh("ip -o link; nft list ruleset; iptables-save; ip6tables-save");
         for trace in ["cnikit:", "docs-one"] {
             assert!(!left.contains(trace), "{}: of {name} is left: {left}", self.place);
         }
-        Snapshot::inside(&container).assert_unchanged_since(&inside, &[], &self.place);
+        HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], &self.place);
         life();
-        Snapshot::of(&host).assert_unchanged_since(&first, &HINTS, &self.place);
+        HostSnapshot::of(&host).assert_unchanged_since(&first, &HINTS, &self.place);
     }
 
     fn life(&self, host: &Host, container: &Container) -> Result<(), cnikit_libcni::Error> {

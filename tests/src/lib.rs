@@ -133,8 +133,8 @@ fn unpacked(name: &str) -> PathBuf {
     there(cache().join(name), "`scripts/test` unpacks it there before its tests")
 }
 
-fn there(dir: PathBuf, remedy: &str) -> PathBuf {
-    assert!(dir.join("bridge").exists(), "the reference's plugins are not in {}: {remedy}", dir.display());
+fn there(dir: PathBuf, hint: &str) -> PathBuf {
+    assert!(dir.join("bridge").exists(), "the reference's plugins are not in {}: {hint}", dir.display());
     dir
 }
 

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cnikit_testkit::{Container, Host, Said, Subject};
+use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use serde_json::Value;
 
 use crate::world::UNTIL_DETECTED;
@@ -30,7 +30,7 @@ use crate::{bin, reference_with_flannel, references};
 
 /// A release of the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Release {
+pub enum UpstreamRelease {
     /// The one that distributions install: 1.1.1.
     Packaged,
     /// The one that the contract describes: 1.9.1.
@@ -39,32 +39,32 @@ pub enum Release {
     WithFlannel,
 }
 
-impl Release {
+impl UpstreamRelease {
     /// Where its plugins are.
     pub fn bin(self) -> PathBuf {
         let [packaged, newest] = references();
         match self {
-            Release::Packaged => packaged,
-            Release::Newest => newest,
-            Release::WithFlannel => reference_with_flannel(),
+            UpstreamRelease::Packaged => packaged,
+            UpstreamRelease::Newest => newest,
+            UpstreamRelease::WithFlannel => reference_with_flannel(),
         }
     }
 
     /// Its number.
     pub fn version(self) -> &'static str {
         match self {
-            Release::Packaged => "1.1.1",
-            Release::Newest => "1.9.1",
-            Release::WithFlannel => "0.9.0",
+            UpstreamRelease::Packaged => "1.1.1",
+            UpstreamRelease::Newest => "1.9.1",
+            UpstreamRelease::WithFlannel => "0.9.0",
         }
     }
 
     /// The newest version of the specification that it knows.
     pub fn speaks(self) -> &'static str {
         match self {
-            Release::Packaged => "1.0.0",
-            Release::Newest => "1.1.0",
-            Release::WithFlannel => "0.4.0",
+            UpstreamRelease::Packaged => "1.0.0",
+            UpstreamRelease::Newest => "1.1.0",
+            UpstreamRelease::WithFlannel => "0.4.0",
         }
     }
 }
@@ -82,7 +82,7 @@ const ID: &str = "c-mixed";
 /// A fresh host and a fresh container, prepared for one row.
 struct Node<'a> {
     row: &'a Row,
-    release: Release,
+    release: UpstreamRelease,
     host: Host,
     container: Container,
     /// The plugins cannot read the row's reservation.
@@ -90,7 +90,7 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    fn new(row: &Row, release: Release) -> Node<'_> {
+    fn new(row: &Row, release: UpstreamRelease) -> Node<'_> {
         let (host, container) = (Host::new(), Host::new().container());
         host.sh(row.on_host);
         container.sh(row.inside);
@@ -100,7 +100,7 @@ impl Node<'_> {
         Node { row, release, host, container, blind: false }
     }
 
-    fn call(&self, who: Who, verb: &str, netns: &str, prev: Option<&Value>) -> Said {
+    fn call(&self, who: Who, verb: &str, netns: &str, prev: Option<&Value>) -> CallOutput {
         let bin = match who {
             Who::Theirs => self.release.bin(),
             Who::Ours => bin().to_owned(),
@@ -171,7 +171,7 @@ impl Node<'_> {
 }
 
 /// What a call said that failed.
-fn refusal(said: &Said) -> String {
+fn refusal(said: &CallOutput) -> String {
     let error: Value = serde_json::from_str(&said.stdout).unwrap_or_default();
     let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
     format!("refused: {} {} {}", error["code"], text("msg"), text("details")).trim().to_owned()
@@ -195,7 +195,7 @@ struct Found {
 }
 
 /// Each deletes its own, while there is a reservation of which nobody can say whose it is.
-fn play_unread(row: &Row, release: Release) -> Result<Found, String> {
+fn play_unread(row: &Row, release: UpstreamRelease) -> Result<Found, String> {
     let mut found = Found::default();
     for (who, lines) in [(Who::Theirs, &mut found.theirs), (Who::Ours, &mut found.ours)] {
         let mut node = Node::new(row, release);
@@ -218,7 +218,7 @@ fn play_unread(row: &Row, release: Release) -> Result<Found, String> {
 }
 
 /// Plays one row with one release.
-fn play(row: &Row, release: Release) -> Result<Found, String> {
+fn play(row: &Row, release: UpstreamRelease) -> Result<Found, String> {
     if !row.unreadable.is_empty() {
         return play_unread(row, release);
     }
@@ -256,7 +256,7 @@ struct Usual {
 }
 
 impl Usual {
-    fn of(row: &Row, release: Release, made: BTreeSet<String>) -> Result<Usual, String> {
+    fn of(row: &Row, release: UpstreamRelease, made: BTreeSet<String>) -> Result<Usual, String> {
         let node = Node::new(row, release);
         let added = node.add(Who::Theirs)?;
         let [checked, deleted] =
@@ -295,7 +295,7 @@ impl Found {
     }
 
     /// The namespace is gone before the DEL by ours of what theirs made.
-    fn gone(&mut self, row: &Row, release: Release, usual: &Usual) -> Result<(), String> {
+    fn gone(&mut self, row: &Row, release: UpstreamRelease, usual: &Usual) -> Result<(), String> {
         let mut node = Node::new(row, release);
         let added = node.add(Who::Theirs)?;
         let path = format!("{}-that-is-gone", node.container.path());
@@ -313,7 +313,7 @@ const AT_ONCE: usize = 2;
 
 /// Plays all rows with a release of the reference; panics with every difference that is not listed, and every listed one
 /// that did not occur.
-pub fn alike(release: Release, rows: &[Row]) {
+pub fn alike(release: UpstreamRelease, rows: &[Row]) {
     let rows: Vec<&Row> = rows.iter().filter(|row| row.is_known_to(release)).collect();
     assert!(!rows.is_empty(), "no row is known to {release:?}");
     let (next, report) = (AtomicUsize::new(0), Mutex::new(differences::Report::default()));

@@ -11,7 +11,7 @@ mod page;
 mod plugins;
 mod trials;
 
-pub use containerd::{Containerd, Edition, Pod, Sandbox};
+pub use containerd::{Containerd, Edition, PodSandbox, Sandbox};
 pub use image::{IMAGE, UNTIL_SERVED};
 pub use node::{HINTS, Node};
 pub use page::{CONFLIST, file, files, network, with_backend};

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use cnikit_testkit::transcripts::{Scene, read};
+use cnikit_testkit::transcripts::{RecordedScene, read};
 
 /// The scenes of a runtime.
-pub fn scenes(of: &str) -> Vec<Scene> {
+pub fn scenes(of: &str) -> Vec<RecordedScene> {
     let all = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("transcripts"));
     all.into_iter().filter(|scene| scene.name.starts_with(of)).collect()
 }

@@ -4,11 +4,11 @@
 use std::thread;
 use std::time::Duration;
 
-use cnikit::Tag;
+use cnikit::AttachmentId;
 use cnikit::resources::alias;
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::snapshot::HINTS;
-use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use serde_json::{Value, json};
 
 use crate::MASTER;
@@ -67,7 +67,8 @@ pub fn a_taken_address_is_refused_unless_nobody_is_to_look(subject: &Subject) {
     for looks in [true, false] {
         let (lan, container) = (Lan::new(), Host::new().container());
         lan.outer.sh("ip address add fd00:77::2/64 dev outer0 nodad");
-        let (subject, before) = (subject.with("enabledad", json!(looks)).at(lan.host.dir()), Snapshot::of(&lan.host));
+        let (subject, before) =
+            (subject.with("enabledad", json!(looks)).at(lan.host.dir()), HostSnapshot::of(&lan.host));
         let said = subject.call(&lan.host, "ADD", "c-one", &container.path(), &[]);
         if !looks {
             said.ok();
@@ -80,7 +81,7 @@ pub fn a_taken_address_is_refused_unless_nobody_is_to_look(subject: &Subject) {
             "{code} {text}"
         );
         assert_eq!(links(&container), 0);
-        Snapshot::of(&lan.host).assert_unchanged_since(&before, &SHARED, "after the refusal");
+        HostSnapshot::of(&lan.host).assert_unchanged_since(&before, &SHARED, "after the refusal");
     }
 }
 
@@ -153,21 +154,21 @@ pub fn nothing_of_it_is_ever_seen_on_the_host(subject: &Subject) {
 pub fn the_host_may_have_a_link_of_the_same_name(subject: &Subject) {
     let (host, container) = (subject.host(), Host::new().container());
     host.sh("ip link add eth0 type bridge");
-    let (subject, before) = (subject.at(host.dir()), Snapshot::of(&host));
+    let (subject, before) = (subject.at(host.dir()), HostSnapshot::of(&host));
     let result = subject.add(&host, "c-one", &container);
     subject.check(&host, "c-one", &container, &result).ok();
     let taken = subject.call(&host, "ADD", "c-two", &container.path(), &[]).refused();
     assert!(taken.0 == 101 && taken.1.contains("already exists in"), "{taken:?}");
     subject.del(&host, "c-one", &container, &result);
     assert_eq!(links(&container), 0);
-    Snapshot::of(&host).assert_unchanged_since(&before, &SHARED, "after the DEL");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &SHARED, "after the DEL");
 }
 
 /// A stranger's interface of the kind, on the master, in the container and under the attachment's name: however it is marked,
 /// no ADD, DEL or roll-back of ours touches it.
 pub fn what_strangers_have_on_the_master_stays(subject: &Subject) {
     let marked = |network: &str, container: &str| {
-        let tag = Tag { network: network.into(), container: container.into(), ifname: "eth0".into() };
+        let tag = AttachmentId { network: network.into(), container: container.into(), ifname: "eth0".into() };
         format!("ip link set eth0 alias '{}'", alias::of(&tag))
     };
     // What nobody of us marked is the reference's, where no record says otherwise.
@@ -184,7 +185,7 @@ pub fn what_strangers_have_on_the_master_stays(subject: &Subject) {
     let mut record = subject.add(&host, "c-one", &reused);
     subject.del(&host, "c-one", &reused, &record);
     let seen = |container: &Container| container.sh("ip -o -d link 2>/dev/null; ip -o -4 address; ip route");
-    let before = Snapshot::of(&host);
+    let before = HostSnapshot::of(&host);
     for (mark, is_told) in marks {
         let container = host.container();
         stranger(&host, &subject, &container, "eth0");
@@ -204,7 +205,7 @@ pub fn what_strangers_have_on_the_master_stays(subject: &Subject) {
         }
         assert_eq!(seen(&container), inside, "{mark}");
     }
-    Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after all of them");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after all of them");
 }
 
 /// A route that the kernel refuses once the link is there: to this host only, by way of another.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use cnikit_testkit::life::SHARED;
-use cnikit_testkit::{Container, Host, Said, Snapshot};
+use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot};
 use cnikit_tests::{bin, flannel, program};
 use serde_json::{Map, Value, json};
 
@@ -95,7 +95,7 @@ impl Scene {
                "ips": [{"address": "10.77.0.9/24", "gateway": "10.77.0.1", "interface": 0}], "routes": [], "dns": {}})
     }
 
-    fn call(&self, plugin: &str, bad: &Bad) -> Said {
+    fn call(&self, plugin: &str, bad: &Bad) -> CallOutput {
         let stdin = match &bad.stdin {
             Stdin::Raw(bytes) => bytes(),
             Stdin::With(changes) => {
@@ -115,7 +115,7 @@ impl Scene {
         self.run(plugin, bad.verb, &bad.env, &stdin)
     }
 
-    fn run(&self, plugin: &str, verb: &str, env: &[(&'static str, Option<String>)], stdin: &[u8]) -> Said {
+    fn run(&self, plugin: &str, verb: &str, env: &[(&'static str, Option<String>)], stdin: &[u8]) -> CallOutput {
         let usual = [
             ("CNI_COMMAND", verb.to_owned()),
             ("CNI_CONTAINERID", "c-bad".to_owned()),
@@ -129,7 +129,7 @@ impl Scene {
         let env: Vec<(String, String)> = kept.chain(set).map(|(name, value)| (name.to_owned(), value)).collect();
         let (exit, stdout, stderr) = self.host.run(&bin().join(plugin), &env, stdin);
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        Said { exit, stdout: text(stdout), stderr: text(stderr) }
+        CallOutput { exit, stdout: text(stdout), stderr: text(stderr) }
     }
 
     /// What `CNI_COMMAND=PLAN` answers to a configuration.
@@ -757,7 +757,7 @@ fn values_of_flannel() -> Vec<Bad> {
 #[test]
 fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_nothing() {
     let scene = Scene::new();
-    let (before, inside) = (Snapshot::of(&scene.host), Snapshot::inside(&scene.container));
+    let (before, inside) = (HostSnapshot::of(&scene.host), HostSnapshot::inside(&scene.container));
     let values = [
         values(),
         values_of_host_local(),
@@ -776,12 +776,12 @@ fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_
         }
     }
     assert!(wrong.is_empty(), "{} wrong answers:\n{}", wrong.len(), wrong.join("\n"));
-    Snapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after all bad calls");
-    Snapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], "in the container after all bad calls");
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after all bad calls");
+    HostSnapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], "in the container after all bad calls");
 }
 
 /// One document and nothing else, with the keys of an error object, and in its details whose call it was.
-fn judge(plugin: &str, bad: &Bad, said: &Said) -> Result<(), String> {
+fn judge(plugin: &str, bad: &Bad, said: &CallOutput) -> Result<(), String> {
     let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
     check(said.exit == 1, "the exit status is not 1")?;
     check(said.stderr.is_empty(), "it speaks on stderr")?;
@@ -898,7 +898,7 @@ fn keys_in_any_case_are_read_and_of_several_spellings_the_last_wins() {
 #[test]
 fn a_duplicate_key_is_refused_by_what_makes_something_and_by_nothing_else() {
     let scene = Scene::new();
-    let before = Snapshot::of(&scene.host);
+    let before = HostSnapshot::of(&scene.host);
     let duplicates = [
         (r#""mtu":1400,"mtu":1300"#, r#"duplicated keys are not allowed: "mtu" is given more than once"#),
         (r#""mtu":null,"mtu":1300"#, r#""mtu" is given"#),
@@ -930,13 +930,13 @@ fn a_duplicate_key_is_refused_by_what_makes_something_and_by_nothing_else() {
             r#""prevResult":{"dns":{"domain":"a","domain":"b"},"cniVersion":"1.1.0","cniVersion":"1.1.0"}"#;
         scene.run(plugin, "PLAN", &[], &with(said_twice)).ok();
     }
-    Snapshot::of(&scene.host).assert_unchanged_since(&before, &SHARED, "after calls with duplicate keys");
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &SHARED, "after calls with duplicate keys");
 }
 
 #[test]
 fn args_are_never_looked_at_on_del_nor_by_plugins_that_know_none() {
     let scene = Scene::new();
-    let before = Snapshot::of(&scene.host);
+    let before = HostSnapshot::of(&scene.host);
     for args in ["FOO=bar", "garbage", "A=b=c", "FOO=bar;IgnoreUnknown=maybe"] {
         let env = [("CNI_ARGS", Some(args.to_owned()))];
         for plugin in ALL {
@@ -951,7 +951,7 @@ fn args_are_never_looked_at_on_del_nor_by_plugins_that_know_none() {
         let env = [("CNI_ARGS", Some("IgnoreUnknown=TRUE;FOO=bar".to_owned()))];
         scene.run(plugin, "PLAN", &env, scene.conf(plugin).to_string().as_bytes()).ok();
     }
-    Snapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after calls with strange CNI_ARGS");
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after calls with strange CNI_ARGS");
 }
 
 #[test]
@@ -973,7 +973,7 @@ fn del_asks_nothing_of_a_key_that_it_does_not_need() {
 #[test]
 fn the_hosts_own_namespace_is_served_where_that_is_meant() {
     let scene = Scene::new();
-    let before = Snapshot::of(&scene.host);
+    let before = HostSnapshot::of(&scene.host);
     let conf = scene.conf("bridge").to_string();
     for meant in ["1", "true", "TRUE"] {
         let own = [("CNI_NETNS", Some("/proc/self/ns/net".to_owned())), ("CNI_NETNS_OVERRIDE", Some(meant.to_owned()))];
@@ -981,15 +981,15 @@ fn the_hosts_own_namespace_is_served_where_that_is_meant() {
         assert!(scene.host.sh("ip address show dev eth0").contains("10.77.0."), "{meant}");
         scene.run("bridge", "DEL", &own, conf.as_bytes()).ok();
     }
-    let left = Snapshot::of(&scene.host).added_since(&before, &SHARED);
+    let left = HostSnapshot::of(&scene.host).added_since(&before, &SHARED);
     assert!(left.is_empty(), "{left:#?}");
 }
 
 #[test]
 fn an_answer_that_cannot_be_written_is_a_failed_add_that_leaves_nothing() {
     let scene = Scene::new();
-    let before = Snapshot::of(&scene.host);
-    let inside = Snapshot::inside(&scene.container);
+    let before = HostSnapshot::of(&scene.host);
+    let inside = HostSnapshot::inside(&scene.container);
     let ways = [
         ("full", "", ">/dev/full"),
         ("a pipe that nobody reads", "trap '' PIPE; while echo x; do :; done 2>/dev/null;", ""),
@@ -1013,9 +1013,9 @@ fn an_answer_that_cannot_be_written_is_a_failed_add_that_leaves_nothing() {
             std::fs::remove_file(&conf).unwrap();
         }
     }
-    let left = Snapshot::of(&scene.host).added_since(&before, &SHARED);
+    let left = HostSnapshot::of(&scene.host).added_since(&before, &SHARED);
     assert!(left.is_empty(), "{left:#?}");
-    Snapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], "in the container");
+    HostSnapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], "in the container");
 }
 
 #[test]

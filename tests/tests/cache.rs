@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, Networks, Runtime, Said, State, Valid};
+use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, Networks, PluginOutput, Runtime, State, Valid};
 use cnikit_process::Deadline;
 use cnikit_tests::scene::{ANSWER, Scene};
 use nix::errno::Errno;
@@ -29,7 +29,8 @@ fn at() -> Attachment {
 /// A runtime whose only plugin is a function: thousands of DELs are about the files, not about processes.
 fn quick(dir: &Path) -> Runtime {
     let answer = br#"{"cniVersion": "1.1.0", "ips": [{"address": "10.9.0.2/24"}]}"#.to_vec();
-    let one = InProcess::default().with("one", move |_| Ok(Said { stdout: answer.clone(), stderr: Vec::new() }));
+    let one =
+        InProcess::default().with("one", move |_| Ok(PluginOutput { stdout: answer.clone(), stderr: Vec::new() }));
     Runtime { executor: Arc::new(one), ..Runtime::new("", Cache::below(dir)) }
 }
 
@@ -84,7 +85,7 @@ fn every_byte_flipped_in_a_file_of_the_reference_blocks_no_del_and_leaves_nothin
         flipped[at_byte] ^= 1 << 1;
         fs::write(dir.path().join(FILE), &flipped).unwrap();
         let what = format!("byte {at_byte} of {theirs}");
-        let glanced = runtime.cache.glance().unwrap().remove(0);
+        let glanced = runtime.cache.list().unwrap().remove(0);
         let kept = runtime.cache.attachments().unwrap().remove(0);
         assert_eq!((glanced.state, &glanced.container_id), (kept.state, &kept.at.container_id), "{what}");
         let report = match runtime.del(&list(), &at()) {
@@ -240,7 +241,7 @@ fn what_a_killed_writer_left_goes_with_the_attachment() {
 }
 
 #[test]
-fn what_stands_in_a_directorys_place_refuses_an_add_with_a_remedy_and_no_del() {
+fn what_stands_in_a_directorys_place_refuses_an_add_with_a_hint_and_no_del() {
     for (place, is_link) in [("", false), ("results", false), ("results", true), ("cnikit/intents", false)] {
         let dir = tempfile::tempdir().unwrap();
         let runtime = quick(&dir.path().join("state"));
@@ -300,7 +301,7 @@ fn a_full_disk_refuses_an_add_before_any_plugin_and_loses_nothing_when_it_fills_
     fs::create_dir(&state).unwrap();
     mounted(&scene, || {
         mount(Some("tmpfs"), &state, Some("tmpfs"), MsFlags::empty(), Some("size=256k")).unwrap();
-        let error = runtime.add_or_undo(&list, &scene.at()).unwrap_err();
+        let error = runtime.add_with_rollback(&list, &scene.at()).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("net-c1-eth0") && text.contains("the file system is full"), "{text}");
         assert_eq!((error.code(), scene.leases("net")), (5, Vec::new()), "{text}: it was undone");

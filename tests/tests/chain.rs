@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cnikit_testkit::Host;
 use cnikit_tests::chain::{RELEASES, stays_true};
-use cnikit_tests::mixed::{Names, Release, fits};
+use cnikit_tests::mixed::{Names, UpstreamRelease, fits};
 use cnikit_tests::tampering::{BRIDGE, COMMON, IPTABLES, NOT_COMPARED, PTP};
 use cnikit_tests::{dual_stack, subject};
 use serde_json::json;
@@ -33,7 +33,7 @@ fn a_tuned_mac_is_the_recorded_one_and_another_is_named() {
         "MAC of eth0: wanted 0a:00:00:00:00:07, found 0a:00:00:00:00:08",
     );
     stays_true(&OURS, RELEASES, &[("tuning", mac.clone())], &[other]);
-    stays_true(&OURS, &[Release::Newest], &[("our tuning", mac)], &[other]);
+    stays_true(&OURS, &[UpstreamRelease::Newest], &[("our tuning", mac)], &[other]);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_tuned_link_and_its_settings_are_the_tuning_plugins() {
         "sysctl": {"net.ipv4.conf.eth0.arp_notify": "0", "net.ipv6.conf.eth0.accept_ra": "1", "net.ipv4.ip_forward": "1"}});
     let down = ("ip link set eth0 down", "eth0: wanted up, found down");
     stays_true(&OURS, RELEASES, &[("tuning", keys.clone())], &[down]);
-    stays_true(&OURS, &[Release::Newest], &[("our tuning", keys)], &[down]);
+    stays_true(&OURS, &[UpstreamRelease::Newest], &[("our tuning", keys)], &[down]);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn several_in_one_chain_are_no_difference_either() {
     let gone = (FROM_EVERYWHERE, "route of eth0: wanted 10.8.0.0/16 via 10.77.0.1");
     stays_true(&OURS, RELEASES, &[("tuning", keys.clone()), ("sbr", json!({}))], &[gone]);
     let twice = [("our tuning", keys), ("our tuning", json!({"mtu": 1350, "txQLen": 7})), ("sbr", json!({}))];
-    stays_true(&OURS, &[Release::Newest], &twice, &[gone]);
+    stays_true(&OURS, &[UpstreamRelease::Newest], &twice, &[gone]);
 }
 
 /// Links as the kernel makes them, with what somebody may have there already; of queues it makes one for each processor.

@@ -2,13 +2,13 @@
 //! touches the kernel.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
-use bridge::Bridge;
+use bridge::BridgePlugin;
 use cnikit::input::Stdin;
 use cnikit::types::{Dns, Ip, NetConf, Route};
-use cnikit::{Addresses, Attachment, Input, Interface, InterfacePlugin, Tag, Version, serve};
-use ipvlan::Ipvlan;
-use macvlan::Macvlan;
-use ptp::Ptp;
+use cnikit::{Addresses, AttachmentId, AttachmentSpec, Input, InterfacePlugin, InterfaceShape, Version, serve};
+use ipvlan::IpvlanPlugin;
+use macvlan::MacvlanPlugin;
+use ptp::PtpPlugin;
 use serde_json::{Value, json};
 
 fn conf(mut keys: Value) -> NetConf {
@@ -17,9 +17,9 @@ fn conf(mut keys: Value) -> NetConf {
     NetConf::parse(keys.to_string().as_bytes()).unwrap()
 }
 
-fn attachment(conf: &NetConf) -> Attachment {
-    Attachment {
-        tag: Tag { network: "n".into(), container: "c".into(), ifname: "eth0".into() },
+fn attachment(conf: &NetConf) -> AttachmentSpec {
+    AttachmentSpec {
+        tag: AttachmentId { network: "n".into(), container: "c".into(), ifname: "eth0".into() },
         sandbox: "/run/netns/c".into(),
         conf: conf.clone(),
         version: Version::NEWEST,
@@ -49,7 +49,7 @@ fn made<P: InterfacePlugin>(keys: Value, mut addresses: Addresses) -> Result<(Ve
 }
 
 fn bridge(keys: Value, given: &[&str]) -> Vec<String> {
-    made::<Bridge>(keys, addresses(given)).unwrap().0
+    made::<BridgePlugin>(keys, addresses(given)).unwrap().0
 }
 
 /// bridge's keys with an IPAM plugin and what it gave.
@@ -60,7 +60,7 @@ fn bridge3(mut keys: Value, given: &[&str]) -> Vec<String> {
 
 fn ptp(mut keys: Value, given: &[&str]) -> Vec<String> {
     keys["ipam"] = json!({"type": "some-ipam"});
-    made::<Ptp>(keys, addresses(given)).unwrap().0
+    made::<PtpPlugin>(keys, addresses(given)).unwrap().0
 }
 
 const IPV4: &str = "10.77.0.2/24";
@@ -183,12 +183,12 @@ fn a_gateway_that_is_not_said_is_the_first_address_of_the_network() {
     for (given, gateway) in
         [("10.77.3.2/16", "10.77.0.1"), ("fd00:77::5:2/64", "fd00:77::1"), ("10.77.0.2/24 via 10.77.0.9", "10.77.0.9")]
     {
-        let (_, completed) = made::<Bridge>(json!({"isGateway": true}), addresses(&[given])).unwrap();
+        let (_, completed) = made::<BridgePlugin>(json!({"isGateway": true}), addresses(&[given])).unwrap();
         assert_eq!(completed.ips[0].gateway.map(|ip| ip.to_string()).as_deref(), Some(gateway));
-        let (_, without) = made::<Bridge>(json!({}), addresses(&[given])).unwrap();
+        let (_, without) = made::<BridgePlugin>(json!({}), addresses(&[given])).unwrap();
         assert_eq!(without, addresses(&[given]), "without isGateway nothing is made up");
     }
-    let last = made::<Bridge>(json!({"isGateway": true}), addresses(&["255.255.255.255/32"])).unwrap_err();
+    let last = made::<BridgePlugin>(json!({"isGateway": true}), addresses(&["255.255.255.255/32"])).unwrap_err();
     assert!(last.contains("255.255.255.255/32 leaves no address for a gateway"), "{last}");
 }
 
@@ -199,7 +199,7 @@ fn route(dst: &str) -> Route {
 /// Routes as the answer has them, and as the plan has them, for bridge with a default gateway.
 fn routed(routes: Vec<Route>) -> (Vec<String>, String) {
     let given = Addresses { routes, ..addresses(&[IPV4, IPV6]) };
-    let (lines, done) = made::<Bridge>(json!({"isDefaultGateway": true, "ipam": {"type": "x"}}), given).unwrap();
+    let (lines, done) = made::<BridgePlugin>(json!({"isDefaultGateway": true, "ipam": {"type": "x"}}), given).unwrap();
     let texts =
         done.routes.iter().map(|route| format!("{} {:?}", route.dst, route.gw.map(|gateway| gateway.to_string())));
     let planned = lines[4].split_once("; routes ").unwrap().1.to_owned();
@@ -262,7 +262,7 @@ fn dns(said: &Value) -> [Dns; 2] {
     let given = || Dns { nameservers: vec!["10.0.0.1".into()], domain: "ipam".into(), ..Dns::default() };
     let given = || Addresses { dns: given(), ..addresses(&["10.77.0.2/24 via 10.77.0.1"]) };
     let keys = json!({"ipam": {"type": "x"}, "dns": said});
-    [made::<Bridge>(keys.clone(), given()).unwrap().1.dns, made::<Ptp>(keys, given()).unwrap().1.dns]
+    [made::<BridgePlugin>(keys.clone(), given()).unwrap().1.dns, made::<PtpPlugin>(keys, given()).unwrap().1.dns]
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn dns_replaces_the_ipam_plugins_as_a_whole_if_any_member_is_said() {
     for dns in dns(&json!({"nameservers": ["10.0.0.53"], "search": ["a"], "options": ["ndots:1"]})) {
         assert_eq!((dns.nameservers.as_slice(), dns.domain.as_str()), (["10.0.0.53".to_owned()].as_slice(), ""));
     }
-    let layer2 = made::<Bridge>(json!({"dns": {"domain": "d"}}), Addresses::default()).unwrap().1;
+    let layer2 = made::<BridgePlugin>(json!({"dns": {"domain": "d"}}), Addresses::default()).unwrap().1;
     assert_eq!(layer2.dns.domain, "d", "without an IPAM plugin too");
 }
 
@@ -292,7 +292,7 @@ fn preview<P: InterfacePlugin>(plugin: &str, keys: Value, args: &str) -> Result<
         ..Input::default()
     };
     let mut said = Vec::new();
-    let exit = serve::<Interface<P>>(plugin, input, &[], &mut said);
+    let exit = serve::<InterfaceShape<P>>(plugin, input, &[], &mut said);
     let said: Value = serde_json::from_slice(&said).unwrap();
     if exit == 0 {
         return Ok(said["plan"].as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect());
@@ -306,13 +306,13 @@ fn macs_are_checked_before_there_is_a_link_to_send_by() {
     let guarded = format!("{BRIDGE}, learning nothing from link-local groups");
     assert_eq!(all[..3], [&guarded, "drop what the container sends under another MAC than its own (nftables)", PAIR]);
     let keys = json!({"macspoofchk": true, "runtimeConfig": {"mac": "02:00:00:00:00:01"}});
-    let asked = preview::<Bridge>("bridge", keys, "").unwrap();
+    let asked = preview::<BridgePlugin>("bridge", keys, "").unwrap();
     assert_eq!(asked[1], "drop what the container sends under another MAC than 02:00:00:00:00:01 (nftables)");
 }
 
 /// The MAC in the plan.
 fn mac(keys: Value, args: &str) -> Option<String> {
-    let lines = preview::<Bridge>("bridge", keys, args).unwrap_or_else(|error| panic!("{error:?}"));
+    let lines = preview::<BridgePlugin>("bridge", keys, args).unwrap_or_else(|error| panic!("{error:?}"));
     let (_, after) = lines[1].split_once(", mac ")?;
     after.split(',').next().map(str::to_owned)
 }
@@ -330,7 +330,7 @@ fn the_mac_comes_from_the_capability_then_from_args_then_from_the_environment() 
     assert_eq!(mac(json!({}), "MAC="), None);
     assert_eq!(mac(json!({}), "IgnoreUnknown=1;K8S_POD_NAME=p;MAC=02-00-00-00-00-03").as_deref(), Some(env));
     // The packaged plugin is looked up and, being no part of this program, not asked.
-    let lines = preview::<Ptp>("ptp", json!({"ipam": {"type": "host-local"}}), "NO=1").unwrap();
+    let lines = preview::<PtpPlugin>("ptp", json!({"ipam": {"type": "host-local"}}), "NO=1").unwrap();
     assert!(lines.iter().all(|line| !line.contains("mac")), "ptp takes none, and leaves CNI_ARGS to others: {lines:?}");
 }
 
@@ -347,7 +347,7 @@ fn refuses<P: InterfacePlugin>(plugin: &str, table: Vec<Refused>) {
 #[test]
 fn bridge_refuses_what_it_cannot_serve_and_says_why() {
     let mac = |mac: &str| json!({"runtimeConfig": {"mac": mac}});
-    refuses::<Bridge>(
+    refuses::<BridgePlugin>(
         "bridge",
         vec![
             Refused(json!({"vlan": -1}), 7, "invalid VLAN ID -1 (must be between 0 and 4094)"),
@@ -382,7 +382,7 @@ fn bridge_refuses_what_it_cannot_serve_and_says_why() {
 #[test]
 fn bridge_refuses_trunks_that_make_no_sense_and_says_where() {
     let trunk = |element: Value| json!({"vlanTrunk": [{"id": 7}, element]});
-    refuses::<Bridge>(
+    refuses::<BridgePlugin>(
         "bridge",
         vec![
             Refused(trunk(json!({"id": 0})), 7, "incorrect trunk id parameter 0 (must be between 1 and 4094)"),
@@ -409,21 +409,21 @@ fn bridge_refuses_trunks_that_make_no_sense_and_says_where() {
 fn a_vlan_gateway_whose_name_would_be_too_long_is_refused_before_anything_is_made() {
     let keys = |bridge: &str| json!({"bridge": bridge, "vlan": 100, "isGateway": true, "ipam": {"type": "host-local"}});
     let says = "the link of the gateway would be called \\\"br-of-12-chr.100\\\": interface name is too long";
-    refuses::<Bridge>("bridge", vec![Refused(keys("br-of-12-chr"), 7, says)]);
-    let (_, text) = preview::<Bridge>("bridge", keys("br-of-12-chr"), "").unwrap_err();
+    refuses::<BridgePlugin>("bridge", vec![Refused(keys("br-of-12-chr"), 7, says)]);
+    let (_, text) = preview::<BridgePlugin>("bridge", keys("br-of-12-chr"), "").unwrap_err();
     assert!(text.contains("give `bridge` a name shorter than"), "{text}");
-    preview::<Bridge>("bridge", keys("br-of-11-ch"), "").unwrap();
+    preview::<BridgePlugin>("bridge", keys("br-of-11-ch"), "").unwrap();
     for harmless in [json!({"isGateway": false}), json!({"vlan": 0}), json!({"ipam": {}}), json!({"vlan": 9})] {
         let mut keys = keys("br-of-12-chr");
         keys.as_object_mut().unwrap().extend(harmless.as_object().unwrap().clone());
-        let refused = preview::<Bridge>("bridge", keys, "").is_err();
+        let refused = preview::<BridgePlugin>("bridge", keys, "").is_err();
         assert!(!refused, "{harmless}: no link of that name, or a shorter one, is wanted");
     }
 }
 
 #[test]
 fn ptp_refuses_what_it_cannot_serve_and_says_why() {
-    refuses::<Ptp>(
+    refuses::<PtpPlugin>(
         "ptp",
         vec![
             Refused(json!({}), 7, "no plugin name provided"),
@@ -432,7 +432,7 @@ fn ptp_refuses_what_it_cannot_serve_and_says_why() {
             Refused(json!({"ipam": {"type": "x"}, "ipMasqBackend": "ip6tables"}), 7, "unknown ipmasq backend"),
         ],
     );
-    let refused = |given: &[&str]| made::<Ptp>(json!({"ipam": {"type": "x"}}), addresses(given)).unwrap_err();
+    let refused = |given: &[&str]| made::<PtpPlugin>(json!({"ipam": {"type": "x"}}), addresses(given)).unwrap_err();
     assert!(refused(&[IPV4]).contains("10.77.0.2/24 has no gateway of its family"));
     assert!(refused(&["10.77.0.2/24 via fd00:77::1"]).contains("10.77.0.2/24 has no gateway of its family"));
     let half = refused(&["10.77.0.2/24 via 10.77.0.1", IPV6]);
@@ -441,12 +441,12 @@ fn ptp_refuses_what_it_cannot_serve_and_says_why() {
 
 #[test]
 fn bridge_refuses_cni_args_that_it_does_not_know_unless_it_is_told_to_pass_over_them() {
-    let refused = |args: &str| preview::<Bridge>("bridge", json!({}), args).unwrap_err();
+    let refused = |args: &str| preview::<BridgePlugin>("bridge", json!({}), args).unwrap_err();
     assert_eq!(refused("A=1;MAC=").0, 4);
     assert!(refused("A=1;B=2").1.contains(r#"unknown args [\"A=1\", \"B=2\"]"#), "{}", refused("A=1;B=2").1);
     assert!(refused("A=1").1.contains("IgnoreUnknown=1"));
     assert_eq!(refused("nothing").0, 4);
-    preview::<Bridge>("bridge", json!({}), "A=1;IgnoreUnknown=true").unwrap();
+    preview::<BridgePlugin>("bridge", json!({}), "A=1;IgnoreUnknown=true").unwrap();
 }
 
 /// The lines of a plugin on a master, for one address by a gateway.
@@ -458,7 +458,7 @@ fn on_master<P: InterfacePlugin>(keys: Value) -> Vec<String> {
 fn a_macvlan_is_planned_with_every_key() {
     let ipam = json!({"type": "some-ipam"});
     assert_eq!(
-        on_master::<Macvlan>(json!({"ipam": ipam})),
+        on_master::<MacvlanPlugin>(json!({"ipam": ipam})),
         [
             "macvlan eth0 in the container, mode bridge, on what has the default route on the host",
             "eth0 up with 10.1.0.2/24; duplicate address detection; router advertisements are followed",
@@ -467,7 +467,7 @@ fn a_macvlan_is_planned_with_every_key() {
     let all = json!({"master": "eth1", "linkInContainer": true, "mode": "vepa", "mtu": 1400, "mac": "0a:00:00:00:00:01",
                      "bcqueuelen": 50, "enabledad": false, "slaac": false, "ipam": ipam});
     assert_eq!(
-        on_master::<Macvlan>(all),
+        on_master::<MacvlanPlugin>(all),
         [
             "macvlan eth0 in the container, mode vepa, bcqueuelen 50, mac 0a:00:00:00:00:01, mtu 1400, on eth1 in the container",
             "eth0 up with 10.1.0.2/24",
@@ -477,7 +477,7 @@ fn a_macvlan_is_planned_with_every_key() {
 
 #[test]
 fn without_addresses_a_link_on_a_master_is_just_up() {
-    let planned = |keys: Value| made::<Macvlan>(keys, Addresses::default()).unwrap().0;
+    let planned = |keys: Value| made::<MacvlanPlugin>(keys, Addresses::default()).unwrap().0;
     assert_eq!(
         planned(json!({"master": "eth1"})),
         ["macvlan eth0 in the container, mode bridge, on eth1 on the host, up"],
@@ -488,7 +488,7 @@ fn without_addresses_a_link_on_a_master_is_just_up() {
         ["macvlan eth0 in the container, mode bridge, on eth1 on the host", "eth0 up, deaf to router advertisements",]
     );
     assert_eq!(
-        made::<Ipvlan>(json!({"master": "eth1"}), Addresses::default()).unwrap().0,
+        made::<IpvlanPlugin>(json!({"master": "eth1"}), Addresses::default()).unwrap().0,
         ["ipvlan eth0 in the container, mode l2, on eth1 on the host", "eth0 up"]
     );
 }
@@ -496,7 +496,7 @@ fn without_addresses_a_link_on_a_master_is_just_up() {
 #[test]
 fn an_ipvlan_is_on_what_came_before_it_unless_a_master_is_named() {
     let prev = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth1"}]});
-    let first = |keys: Value| on_master::<Ipvlan>(keys).swap_remove(0);
+    let first = |keys: Value| on_master::<IpvlanPlugin>(keys).swap_remove(0);
     assert_eq!(
         first(json!({"prevResult": prev, "mode": "l3s", "mtu": 1400})),
         "ipvlan eth0 in the container, mode l3s, mtu 1400, on what was made before on the host"
@@ -507,10 +507,10 @@ fn an_ipvlan_is_on_what_came_before_it_unless_a_master_is_named() {
 
 #[test]
 fn an_empty_mode_is_the_usual_one_and_an_unknown_one_is_refused() {
-    assert!(on_master::<Macvlan>(json!({"mode": ""}))[0].contains("mode bridge"));
-    assert!(on_master::<Ipvlan>(json!({"mode": ""}))[0].contains("mode l2"));
-    let refused = made::<Macvlan>(json!({"mode": "source"}), Addresses::default()).unwrap_err();
+    assert!(on_master::<MacvlanPlugin>(json!({"mode": ""}))[0].contains("mode bridge"));
+    assert!(on_master::<IpvlanPlugin>(json!({"mode": ""}))[0].contains("mode l2"));
+    let refused = made::<MacvlanPlugin>(json!({"mode": "source"}), Addresses::default()).unwrap_err();
     assert!(refused.contains("unknown macvlan mode: \"source\""), "{refused}");
-    let refused = made::<Ipvlan>(json!({"mode": "bridge"}), Addresses::default()).unwrap_err();
+    let refused = made::<IpvlanPlugin>(json!({"mode": "bridge"}), Addresses::default()).unwrap_err();
     assert!(refused.contains("unknown ipvlan mode: \"bridge\""), "{refused}");
 }

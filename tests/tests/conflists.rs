@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use cnikit::{Chained, Interface, IpamPlugin, Plugin};
+use cnikit::{Chained, InterfaceShape, IpamPlugin, Plugin};
 use cnikit_libcni::{
-    Cache, Chooser, Chosen, Error, Finding, HostRoute, PluginKeys, Reason, Rule, Runtime, Severity, Validator, Watcher,
-    load,
+    Cache, Error, Finding, NetworkSelector, PluginKeys, Reason, RoutedSubnet, Runtime, Selection, SelectionPolicy,
+    Severity, Validator, Watcher, load,
 };
 use cnikit_process::Deadline;
 use cnikit_testkit::Host;
@@ -28,7 +28,7 @@ use fastrand::Rng;
 use tempfile::TempDir;
 
 /// Nothing here takes so long, on a busy machine either; a watcher that misses something does.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// In so long nothing comes that is not meant to.
 const SHORT: Duration = Duration::from_millis(400);
 
@@ -121,11 +121,11 @@ fn bad_files() -> Vec<Bad> {
 fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = std::sync::mpsc::channel();
     thread::spawn(move || send.send(work()));
-    receive.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{what}: nobody comes back"))
+    receive.recv_timeout(TIMEOUT).unwrap_or_else(|_| panic!("{what}: nobody comes back"))
 }
 
-fn chooser(dir: &Path, rule: Rule) -> Chooser {
-    Chooser { dir: dir.to_owned(), rule, runtime: None }
+fn selector(dir: &Path, rule: SelectionPolicy) -> NetworkSelector {
+    NetworkSelector { dir: dir.to_owned(), policy: rule, runtime: None }
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_bad_file_is_told_with_its_place_and_hides_no_good_one() {
         let path = dir.path().to_owned();
         let (loaded, chosen, findings) = in_time(bad.what, move || {
             let validator = Validator { dir: path.clone(), ..Validator::default() };
-            (load(&path, "good"), chooser(&path, Rule::FirstValid).choose(), validator.validate())
+            (load(&path, "good"), selector(&path, SelectionPolicy::FirstValid).select(), validator.validate())
         });
         let told = bad.told(&file, &chosen.unwrap());
         let warnings = loaded.unwrap().warnings;
@@ -151,15 +151,15 @@ fn a_bad_file_is_told_with_its_place_and_hides_no_good_one() {
 
 impl Bad {
     /// The good network is the default, and the other is told as it has to be; the words.
-    fn told(&self, file: &Path, chosen: &Chosen) -> String {
+    fn told(&self, file: &Path, chosen: &Selection) -> String {
         assert_eq!(chosen.default_network().unwrap().list.name, "good", "{}", self.what);
-        let [passed_over] = &chosen.passed_over[..] else { panic!("{}: {:?}", self.what, chosen.passed_over) };
-        let Reason::Defect(defect) = &passed_over.why else { panic!("{}: {passed_over}", self.what) };
+        let [skipped] = &chosen.skipped[..] else { panic!("{}: {:?}", self.what, chosen.skipped) };
+        let Reason::Defect(defect) = &skipped.why else { panic!("{}: {skipped}", self.what) };
         let place = defect.place.map(|place| (place.line, place.column));
-        assert_eq!((&passed_over.file, defect.code, place), (&file.to_owned(), self.code, self.place), "{defect}");
+        assert_eq!((&skipped.file, defect.code, place), (&file.to_owned(), self.code, self.place), "{defect}");
         let text = defect.to_string();
         assert!(text.starts_with(&file.display().to_string()) && text.contains(self.says), "{text}");
-        assert!(!defect.remedy.is_empty() && text.ends_with(&format!("; remedy: {}", defect.remedy)), "{text}");
+        assert!(!defect.hint.is_empty() && text.ends_with(&format!("; remedy: {}", defect.hint)), "{text}");
         assert!(!text.contains('\n'), "{text}");
         text
     }
@@ -198,13 +198,17 @@ struct Watched {
 impl Watched {
     /// Watches `net.d`, which is not there unless `make` makes it; the first answer has to be this.
     fn new(make: impl FnOnce(&Path), first: Option<&str>) -> Watched {
-        Watched::choosing(make, |dir| chooser(&dir.join("net.d"), Rule::FirstValid), first)
+        Watched::choosing(make, |dir| selector(&dir.join("net.d"), SelectionPolicy::FirstValid), first)
     }
 
-    fn choosing(make: impl FnOnce(&Path), chooser: impl FnOnce(&Path) -> Chooser, first: Option<&str>) -> Watched {
+    fn choosing(
+        make: impl FnOnce(&Path),
+        selector: impl FnOnce(&Path) -> NetworkSelector,
+        first: Option<&str>,
+    ) -> Watched {
         let dir = TempDir::new().unwrap();
         make(dir.path());
-        let watcher = Watcher::new(chooser(dir.path())).unwrap();
+        let watcher = Watcher::new(selector(dir.path())).unwrap();
         let mut watched = Watched { dir, watcher };
         watched.says(first);
         watched
@@ -217,19 +221,14 @@ impl Watched {
     /// The next answer has this default, and no other follows it.
     #[track_caller]
     fn says(&mut self, name: Option<&str>) {
-        let chosen = self.watcher.wait(PATIENCE).unwrap().unwrap_or_else(|| panic!("{name:?} was missed"));
-        assert_eq!(
-            chosen.default_network().map(|network| network.list.name.as_str()),
-            name,
-            "{:?}",
-            chosen.passed_over
-        );
+        let chosen = self.watcher.wait(TIMEOUT).unwrap().unwrap_or_else(|| panic!("{name:?} was missed"));
+        assert_eq!(chosen.default_network().map(|network| network.list.name.as_str()), name, "{:?}", chosen.skipped);
         self.is_silent();
     }
 
     /// Is this its last answer, sooner or later? A busy machine may stop the watcher for longer than any wait for silence.
-    fn comes_to(&mut self, there: &Chosen) -> bool {
-        let deadline = Deadline::after(PATIENCE);
+    fn comes_to(&mut self, there: &Selection) -> bool {
+        let deadline = Deadline::after(TIMEOUT);
         while !deadline.passed() {
             while self.watcher.wait(SHORT).unwrap().is_some() {}
             let last = self.watcher.last().unwrap();
@@ -266,7 +265,8 @@ fn the_directory_may_come_and_go_with_all_that_leads_to_it() {
     fs::rename(&net_d, watched.path("away/again")).unwrap();
     watched.says(None);
     let (deep, dir) = (watched.path("x/y/net.d"), watched.dir.path().to_owned());
-    let mut deeper = Watched { dir: watched.dir, watcher: Watcher::new(chooser(&deep, Rule::FirstValid)).unwrap() };
+    let mut deeper =
+        Watched { dir: watched.dir, watcher: Watcher::new(selector(&deep, SelectionPolicy::FirstValid)).unwrap() };
     deeper.says(None);
     fs::create_dir_all(&deep).unwrap();
     put(&deep.join("10-c.conflist"), list("c"));
@@ -394,9 +394,7 @@ fn a_writer_that_stops_half_way_is_taken_at_its_word_in_the_end() {
     watched.says(Some("b"));
     let took = began.elapsed();
     assert!(took >= Duration::from_secs(2), "{took:?}");
-    assert!(
-        matches!(&watched.watcher.last().unwrap().passed_over[0].why, Reason::Defect(defect) if defect.is_cut_short())
-    );
+    assert!(matches!(&watched.watcher.last().unwrap().skipped[0].why, Reason::Defect(defect) if defect.is_cut_short()));
 }
 
 #[test]
@@ -413,7 +411,7 @@ fn what_was_torn_long_ago_holds_nobody_up() {
     let answers = || {
         let name = names.next();
         put(&watched.path("net.d/10-a.conflist"), list(name.unwrap()));
-        let chosen = watched.watcher.wait(PATIENCE).unwrap().unwrap();
+        let chosen = watched.watcher.wait(TIMEOUT).unwrap().unwrap();
         assert_eq!(chosen.default_network().map(|network| network.list.name.as_str()), name);
     };
     // So long is a file waited for that is being written.
@@ -508,7 +506,7 @@ fn while_others_write_without_end_there_is_an_answer_all_the_same() {
             }
         });
         put(&watched.path("net.d/05-b.conflist"), list("b"));
-        let answer = watched.watcher.wait(PATIENCE);
+        let answer = watched.watcher.wait(TIMEOUT);
         stop.store(true, Ordering::Relaxed);
         let chosen = answer.unwrap().expect("the noise hides it");
         assert_eq!(chosen.default_network().unwrap().list.name, "b");
@@ -551,14 +549,14 @@ fn whatever_is_done_to_the_directory_the_last_answer_is_what_is_there() {
         symlink("v1", dir.join("net.d")).unwrap();
     };
     let mut watched = Watched::new(make, None);
-    let chooser = chooser(&watched.path("net.d"), Rule::FirstOfEachName(None));
-    watched.watcher = Watcher::new(chooser.clone()).unwrap();
+    let selector = selector(&watched.path("net.d"), SelectionPolicy::FirstOfEachName(None));
+    watched.watcher = Watcher::new(selector.clone()).unwrap();
     for _ in 0..at_most(25).min(2000) {
         for _ in 0..rng.usize(1..8) {
             disturb(watched.dir.path(), &mut rng);
             line.tried += 1;
         }
-        line.found += usize::from(!watched.comes_to(&chooser.choose().unwrap()));
+        line.found += usize::from(!watched.comes_to(&selector.select().unwrap()));
     }
     line.of = line.tried;
     line.say();
@@ -579,10 +577,10 @@ fn a_network_can_be_used_as_soon_as_its_plugins_are_there_and_speak_its_version(
     };
     let choosing = |dir: &Path| {
         let runtime = Runtime::new(dir.join("bin").to_str().unwrap(), Cache::below(dir));
-        Chooser { runtime: Some(runtime), ..chooser(&dir.join("net.d"), Rule::FirstValid) }
+        NetworkSelector { runtime: Some(runtime), ..selector(&dir.join("net.d"), SelectionPolicy::FirstValid) }
     };
     let mut watched = Watched::choosing(make, choosing, None);
-    let why = watched.watcher.last().unwrap().passed_over[0].to_string();
+    let why = watched.watcher.last().unwrap().skipped[0].to_string();
     assert!(why.contains("10-a.conflist: ") && why.contains("failed to find plugin \"a-plugin\""), "{why}");
     fs::create_dir(watched.path("bin")).unwrap();
     speaking(&watched.path("draft"), r#""1.1.0""#);
@@ -591,7 +589,7 @@ fn a_network_can_be_used_as_soon_as_its_plugins_are_there_and_speak_its_version(
     speaking(&watched.path("draft"), r#""0.4.0", "1.0.0""#);
     fs::rename(watched.path("draft"), watched.path("bin/a-plugin")).unwrap();
     watched.is_silent();
-    let why = watched.watcher.last().unwrap().passed_over[0].to_string();
+    let why = watched.watcher.last().unwrap().skipped[0].to_string();
     assert!(why.contains("does not speak") && why.contains("0.4.0, 1.0.0"), "{why}");
     speaking(&watched.path("draft"), r#""1.1.0""#);
     fs::rename(watched.path("draft"), watched.path("bin/a-plugin")).unwrap();
@@ -608,17 +606,18 @@ fn known() -> Vec<PluginKeys> {
         plugin: plugin.to_owned(),
         keys: keys.into_iter().map(|key| key.path).collect(),
     };
-    let (bridge, bridge_args) = (Interface::<bridge::Bridge>::SOURCES, Interface::<bridge::Bridge>::KNOWN_ARGS);
-    let (ptp, ptp_args) = (Interface::<ptp::Ptp>::SOURCES, Interface::<ptp::Ptp>::KNOWN_ARGS);
-    let (tuning, tuning_args) = (Chained::<tuning::Tuning>::SOURCES, Chained::<tuning::Tuning>::KNOWN_ARGS);
-    let args = <host_local::HostLocal as IpamPlugin>::KNOWN_ARGS;
+    let (bridge, bridge_args) =
+        (InterfaceShape::<bridge::BridgePlugin>::SOURCES, InterfaceShape::<bridge::BridgePlugin>::KNOWN_ARGS);
+    let (ptp, ptp_args) = (InterfaceShape::<ptp::PtpPlugin>::SOURCES, InterfaceShape::<ptp::PtpPlugin>::KNOWN_ARGS);
+    let (tuning, tuning_args) = (Chained::<tuning::TuningPlugin>::SOURCES, Chained::<tuning::TuningPlugin>::KNOWN_ARGS);
+    let args = <host_local::HostLocalPlugin as IpamPlugin>::KNOWN_ARGS;
     let more = ["runtimeConfig.ipRanges", "runtimeConfig.ips", "args.cni.ips"].map(keys::Key::elsewhere);
     vec![
-        of("bridge", keys::of_plugin::<bridge::Bridge>(bridge, bridge_args)),
-        of("ptp", keys::of_plugin::<ptp::Ptp>(ptp, ptp_args)),
-        of("loopback", keys::of_plugin::<loopback::Loopback>(&[], None)),
-        of("tuning", keys::of_plugin::<tuning::Tuning>(tuning, tuning_args)),
-        of("host-local", [keys::of_plugin::<host_local::HostLocal>(&[], args), more.to_vec()].concat()),
+        of("bridge", keys::of_plugin::<bridge::BridgePlugin>(bridge, bridge_args)),
+        of("ptp", keys::of_plugin::<ptp::PtpPlugin>(ptp, ptp_args)),
+        of("loopback", keys::of_plugin::<loopback::LoopbackPlugin>(&[], None)),
+        of("tuning", keys::of_plugin::<tuning::TuningPlugin>(tuning, tuning_args)),
+        of("host-local", [keys::of_plugin::<host_local::HostLocalPlugin>(&[], args), more.to_vec()].concat()),
     ]
 }
 
@@ -668,7 +667,7 @@ const OTHER: &str = r#"{"cniVersion": "1.1.0", "name": "other", "plugins": [
 "#;
 
 #[test]
-fn every_finding_is_told_with_its_line_column_and_remedy() {
+fn every_finding_is_told_with_its_line_column_and_hint() {
     let dir = TempDir::new().unwrap();
     let (net_d, bin) = (dir.path().join("net.d"), dir.path().join("bin"));
     fs::create_dir(&net_d).unwrap();
@@ -685,7 +684,7 @@ fn every_finding_is_told_with_its_line_column_and_remedy() {
         speaking(&bin.join(plugin), r#""1.0.0", "1.1.0""#);
     }
     speaking(&bin.join("old"), r#""0.4.0""#);
-    let route = |network: &str, device: &str| HostRoute { network: network.parse().unwrap(), device: device.into() };
+    let route = |network: &str, device: &str| RoutedSubnet { network: network.parse().unwrap(), device: device.into() };
     let validator = Validator {
         dir: net_d.clone(),
         runtime: Some(Runtime::new(bin.to_str().unwrap(), Cache::below(dir.path()))),
@@ -795,7 +794,7 @@ fn a_plugin_that_cannot_serve_is_found_be_it_the_ipam_plugin() {
                 (Severity::Error, unfit.code, key),
                 "{text}"
             );
-            assert!(text.contains(unfit.says) && !defect.remedy.is_empty(), "{}: {text}", unfit.what);
+            assert!(text.contains(unfit.says) && !defect.hint.is_empty(), "{}: {text}", unfit.what);
         }
     }
 }
@@ -814,5 +813,5 @@ fn ten_thousand_mistakes_are_told_in_a_few_lines_and_soon() {
     let validator = Validator { dir: dir.path().to_owned(), plugins: known(), runtime, ..Validator::default() };
     let began = Instant::now();
     let findings = validator.validate().unwrap();
-    assert!(findings.len() == 20 && began.elapsed() < PATIENCE, "{} in {:?}", findings.len(), began.elapsed());
+    assert!(findings.len() == 20 && began.elapsed() < TIMEOUT, "{} in {:?}", findings.len(), began.elapsed());
 }

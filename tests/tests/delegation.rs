@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use cnikit_testkit::snapshot::HINTS;
-use cnikit_testkit::{Container, Host, Said, Snapshot, Subject};
-use cnikit_tests::mixed::Release;
+use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
+use cnikit_tests::mixed::UpstreamRelease;
 use cnikit_tests::world::undisturbed;
 use cnikit_tests::{bin, flannel, subnet_env, traced};
 use serde_json::{Value, json};
@@ -154,7 +154,7 @@ fn an_attachment_that_is_added_again_goes_on_running_and_keeps_what_del_needs() 
     let subject = flannel().at(host.dir());
     let container = host.container();
     let result = subject.add(&host, "c-one", &container);
-    let (before, content) = (Snapshot::of(&host), fs::read(host.dir().join("flannel/c-one")).unwrap());
+    let (before, content) = (HostSnapshot::of(&host), fs::read(host.dir().join("flannel/c-one")).unwrap());
     let again = |subject: &Subject| {
         undisturbed(&container, "10.77.0.1", || subject.call(&host, "ADD", "c-one", &container.path(), &[]))
     };
@@ -163,7 +163,7 @@ fn an_attachment_that_is_added_again_goes_on_running_and_keeps_what_del_needs() 
         assert_eq!(again(subject).refused().0, code);
         assert_eq!(fs::read(host.dir().join("flannel/c-one")).unwrap(), content);
     }
-    Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after ADDs that were refused");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after ADDs that were refused");
     subject.check(&host, "c-one", &container, &result).ok();
     subject.del(&host, "c-one", &container, &result);
     assert!(kept(&host).is_empty());
@@ -175,14 +175,14 @@ fn del_and_check_work_from_what_was_kept_whatever_flanneld_says_by_then() {
     let file = host.dir().join("subnet.env");
     fs::write(&file, subnet_env(["10.77.3.1/24", "fd00:77:0:3::1/64"], 1400)).unwrap();
     let subject = flannel().with("subnetFile", json!(file)).at(host.dir());
-    let (before, container) = (Snapshot::of(&host), host.container());
+    let (before, container) = (HostSnapshot::of(&host), host.container());
     let result = subject.add(&host, "c-one", &container);
     fs::write(&file, subnet_env(["10.77.4.1/24", "fd00:77:0:4::1/64"], 1300)).unwrap();
     subject.check(&host, "c-one", &container, &result).ok();
     fs::remove_file(&file).unwrap();
     subject.check(&host, "c-one", &container, &result).ok();
     subject.call(&host, "DEL", "c-one", "", &[]).ok();
-    let left = Snapshot::of(&host).added_since(&before, &cnikit_testkit::life::SHARED);
+    let left = HostSnapshot::of(&host).added_since(&before, &cnikit_testkit::life::SHARED);
     assert!(left.is_empty(), "{left:#?}");
 }
 
@@ -191,7 +191,7 @@ fn a_file_that_flanneld_has_not_written_yet_is_told_with_its_place() {
     let (host, container) = (Host::new(), Host::new().container());
     let file = host.dir().join("not/here.env");
     let subject = flannel().with("subnetFile", json!(file)).at(host.dir());
-    let told = |said: &Said, code: u64| {
+    let told = |said: &CallOutput, code: u64| {
         let (found, text) = said.refused();
         let yet = format!("flanneld has not written {} yet", file.display());
         assert!(
@@ -222,7 +222,7 @@ fn gc_deletes_what_is_not_valid_and_nothing_else() {
     let containers = [(); 4].map(|()| host.container());
     let result = subject.add(&host, "c-kept", &containers[0]);
     let others = other.add(&host, "c-stale", &containers[1]);
-    let (before, all) = (Snapshot::of(&host), kept(&host));
+    let (before, all) = (HostSnapshot::of(&host), kept(&host));
     subject.add(&host, "c-stale", &containers[2]);
     subject.add(&host, "c-worse", &containers[3]);
     let file = host.dir().join("flannel/c-worse");
@@ -236,7 +236,7 @@ fn gc_deletes_what_is_not_valid_and_nothing_else() {
     assert!(kept(&host).contains(&"c-worse".to_owned()));
     fs::remove_file(&file).unwrap();
     assert_eq!(kept(&host), all);
-    Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after GC");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after GC");
     subject.check(&host, "c-kept", &containers[0], &result).ok();
     other.check(&host, "c-stale", &containers[1], &others).ok();
     other.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", Value::Null)]).ok();
@@ -300,7 +300,7 @@ fn two_networks_of_a_container_are_kept_apart() {
     let one = flannel().at(host.dir());
     let two = one.with("name", json!("othernet")).with("delegate", json!({"bridge": "cni1"}));
     let two = two.with("ipam", json!({"dataDir": host.dir().join("other")}));
-    let before = Snapshot::of(&host);
+    let before = HostSnapshot::of(&host);
     let containers = [host.container(), host.container()];
     one.add(&host, "c-one", &containers[0]);
     two.add(&host, "c-one", &containers[1]);
@@ -309,7 +309,7 @@ fn two_networks_of_a_container_are_kept_apart() {
         subject.call(&host, "DEL", "c-one", "", &[]).ok();
     }
     assert!(kept(&host).is_empty());
-    let left = Snapshot::of(&host).added_since(&before, &cnikit_testkit::life::SHARED);
+    let left = HostSnapshot::of(&host).added_since(&before, &cnikit_testkit::life::SHARED);
     let left: Vec<&String> = left.iter().filter(|line| !line.contains("cni1") && !line.contains("other")).collect();
     assert!(left.is_empty(), "{left:#?}");
 }
@@ -318,7 +318,7 @@ fn two_networks_of_a_container_are_kept_apart() {
 /// deleted by us.
 #[test]
 fn what_one_kept_the_other_can_delete_by() {
-    for release in [Release::Packaged, Release::Newest] {
+    for release in [UpstreamRelease::Packaged, UpstreamRelease::Newest] {
         let host = Host::new();
         let version = json!(release.speaks());
         let subject =
@@ -348,7 +348,7 @@ fn what_one_kept_the_other_can_delete_by() {
 #[test]
 fn what_the_reference_kept_of_a_running_interface_is_not_taken_for_that_of_another() {
     let host = Host::new();
-    let (subject, before, container) = (flannel().at(host.dir()), Snapshot::of(&host), host.container());
+    let (subject, before, container) = (flannel().at(host.dir()), HostSnapshot::of(&host), host.container());
     let result = subject.add(&host, "c-one", &container);
     unmark(&host.dir().join("flannel/c-one"));
     let of_eth1 = |verb: &str, path: &str| {
@@ -364,7 +364,7 @@ fn what_the_reference_kept_of_a_running_interface_is_not_taken_for_that_of_anoth
     }
     subject.check(&host, "c-one", &container, &result).ok();
     subject.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
-    let left = Snapshot::of(&host).added_since(&before, &cnikit_testkit::life::SHARED);
+    let left = HostSnapshot::of(&host).added_since(&before, &cnikit_testkit::life::SHARED);
     assert!(left.is_empty() && kept(&host).is_empty(), "{left:#?}");
     // Where nothing else runs there is nobody else whose it could be.
     subject.add(&host, "c-one", &container);

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
 use cnikit::types::NetConf;
-use cnikit::{ChainedPlugin, Delegating, Interface, InterfacePlugin, Ipam, IpamPlugin, Plugin};
+use cnikit::{ChainedPlugin, Delegating, InterfacePlugin, InterfaceShape, Ipam, IpamPlugin, Plugin};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Host, Subject};
 use cnikit_tests::docs::{Example, Page, examples, page, pages};
@@ -44,20 +44,20 @@ fn documented() -> Vec<Documented> {
     vec![
         Documented {
             name: "loopback",
-            keys: keys::of_plugin::<loopback::Loopback>(&[], None),
-            read: shown::<loopback::Loopback>,
+            keys: keys::of_plugin::<loopback::LoopbackPlugin>(&[], None),
+            read: shown::<loopback::LoopbackPlugin>,
             base: json!({}),
             under: "",
         },
-        of_interface::<bridge::Bridge>("bridge", json!({"vlanTrunk": [{"minID": 400, "maxID": 409}]})),
-        of_interface::<ptp::Ptp>("ptp", json!({"ipam": host_local})),
-        of_interface::<macvlan::Macvlan>("macvlan", json!({})),
-        of_interface::<ipvlan::Ipvlan>("ipvlan", json!({})),
+        of_interface::<bridge::BridgePlugin>("bridge", json!({"vlanTrunk": [{"minID": 400, "maxID": 409}]})),
+        of_interface::<ptp::PtpPlugin>("ptp", json!({"ipam": host_local})),
+        of_interface::<macvlan::MacvlanPlugin>("macvlan", json!({})),
+        of_interface::<ipvlan::IpvlanPlugin>("ipvlan", json!({})),
         // Where something is kept makes a difference if there is something to keep.
-        of_chained::<tuning::Tuning>("tuning", json!({"sysctl": {"net.core.somaxconn": "1"}, "mtu": 1450})),
-        of_chained::<firewall::Firewall>("firewall", json!({})),
+        of_chained::<tuning::TuningPlugin>("tuning", json!({"sysctl": {"net.core.somaxconn": "1"}, "mtu": 1450})),
+        of_chained::<firewall::FirewallPlugin>("firewall", json!({})),
         // What is published makes a difference if there is an address that it leads to.
-        of_chained::<portmap::Portmap>(
+        of_chained::<portmap::PortmapPlugin>(
             "portmap",
             json!({"runtimeConfig": {"portMappings": [{"hostPort": 80, "containerPort": 80, "protocol": "tcp"}]},
                 "prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.87.0.2/24"}]}}),
@@ -65,29 +65,35 @@ fn documented() -> Vec<Documented> {
         Documented {
             name: "host-local",
             keys: [
-                keys::of_plugin::<host_local::HostLocal>(&[], <host_local::HostLocal as IpamPlugin>::KNOWN_ARGS),
+                keys::of_plugin::<host_local::HostLocalPlugin>(
+                    &[],
+                    <host_local::HostLocalPlugin as IpamPlugin>::KNOWN_ARGS,
+                ),
                 more.map(Key::elsewhere).to_vec(),
             ]
             .concat(),
-            read: shown::<Ipam<host_local::HostLocal>>,
+            read: shown::<Ipam<host_local::HostLocalPlugin>>,
             base: json!({"ipam": host_local}),
             under: "ipam",
         },
         Documented {
             name: "flannel",
-            keys: keys::of_plugin::<flannel::Flannel>(&[], None),
-            read: shown::<Delegating<flannel::Flannel>>,
+            keys: keys::of_plugin::<flannel::FlannelPlugin>(&[], None),
+            read: shown::<Delegating<flannel::FlannelPlugin>>,
             base: cnikit_tests::flannel().conf,
             under: "",
         },
         Documented {
             name: "static",
             keys: [
-                keys::of_plugin::<static_ipam::Static>(&[], <static_ipam::Static as IpamPlugin>::KNOWN_ARGS),
+                keys::of_plugin::<static_ipam::StaticPlugin>(
+                    &[],
+                    <static_ipam::StaticPlugin as IpamPlugin>::KNOWN_ARGS,
+                ),
                 ["runtimeConfig.ips", "args.cni.ips"].map(Key::elsewhere).to_vec(),
             ]
             .concat(),
-            read: shown::<Ipam<static_ipam::Static>>,
+            read: shown::<Ipam<static_ipam::StaticPlugin>>,
             base: json!({"ipam": written}),
             under: "ipam",
         },
@@ -95,7 +101,7 @@ fn documented() -> Vec<Documented> {
 }
 
 fn of_interface<P: InterfacePlugin + Debug>(name: &'static str, base: Value) -> Documented {
-    let (sources, args) = (Interface::<P>::SOURCES, Interface::<P>::KNOWN_ARGS);
+    let (sources, args) = (InterfaceShape::<P>::SOURCES, InterfaceShape::<P>::KNOWN_ARGS);
     Documented { name, keys: keys::of_plugin::<P>(sources, args), read: shown::<P>, base, under: "" }
 }
 

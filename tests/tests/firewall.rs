@@ -12,10 +12,10 @@ use cnikit_firewalld::Firewalld;
 use cnikit_process::Deadline;
 use cnikit_testkit::crowd::{each, meanwhile};
 use cnikit_testkit::life::{SHARED, Tampering};
-use cnikit_testkit::{Container, Host, Said, Snapshot, Subject, firewalld, life};
+use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject, firewalld, life};
 use cnikit_tests::chain::{RELEASES, stays_true};
 use cnikit_tests::harmed::firewall;
-use cnikit_tests::mixed::Release;
+use cnikit_tests::mixed::UpstreamRelease;
 use cnikit_tests::way::Way::{self, IptablesLegacy, IptablesNft, Nftables};
 use cnikit_tests::way::{PROGRAMS, noting, on_path, script, started};
 use cnikit_tests::world::{WORLD, ping_briefly, ping_once, undisturbed, world};
@@ -69,7 +69,7 @@ impl<'a> Net<'a> {
         self.bridge.del(self.host, one.id, &one.container, &one.result);
     }
 
-    fn check(&self, one: &Attached) -> Said {
+    fn check(&self, one: &Attached) -> CallOutput {
         self.firewall.check(self.host, one.id, &one.container, &one.result)
     }
 
@@ -614,7 +614,7 @@ fn a_bridge_that_the_reference_isolated_stays_so() {
         let mut net = Net::new(&host, way, 77, json!({"cniVersion": "1.0.0", "ingressPolicy": "isolated"}));
         net.bridge = net.bridge.with("cniVersion", json!("1.0.0"));
         let ours = net.firewall.clone();
-        net.firewall = Subject { bin: Release::Newest.bin(), ..ours.clone() };
+        net.firewall = Subject { bin: UpstreamRelease::Newest.bin(), ..ours.clone() };
         net.attach("c-theirs");
         let of_bridge = || net.rules().lines().filter(|line| line.contains("cni0")).count();
         let before = of_bridge();
@@ -634,7 +634,7 @@ fn a_container_whose_rules_the_reference_took_away_is_named_and_leaves_no_marker
     let host = Host::new();
     let mut net = Net::new(&host, IptablesNft, 77, json!({"cniVersion": "1.0.0"}));
     net.bridge = net.bridge.with("cniVersion", json!("1.0.0"));
-    let theirs = Subject { bin: Release::Newest.bin(), ..net.firewall.clone() };
+    let theirs = Subject { bin: UpstreamRelease::Newest.bin(), ..net.firewall.clone() };
     let old = net.attach("c-old");
     theirs.del(&host, "c-old", &old.container, &old.result);
     net.check(&old).refused();
@@ -652,7 +652,7 @@ fn in_a_chain_with_others_every_check_passes_and_dels_leave_nothing() {
     let firewall = |policy: &str| ("our firewall", json!({"ingressPolicy": policy}));
     stays_true(&["bridge"], RELEASES, &[("sbr", json!({})), firewall("isolated")], &[]);
     let tuning = ("our tuning", json!({"mtu": 1400}));
-    stays_true(&["bridge", "ptp"], &[Release::Newest], &[firewall("open"), tuning], &[]);
+    stays_true(&["bridge", "ptp"], &[UpstreamRelease::Newest], &[firewall("open"), tuning], &[]);
 }
 
 #[test]
@@ -674,12 +674,12 @@ fn status_says_what_is_missing_and_a_failed_add_leaves_nothing() {
     assert!(code == 50 && text.contains("no filter here"), "{code} {text}");
     for (name, line) in [("iptables-save", "exit 3"), ("ip6tables-save", "kill -9 $$"), ("ip6tables-restore", "exit 2")]
     {
-        let before = Snapshot::of(&host);
+        let before = HostSnapshot::of(&host);
         let subject = broken(name, line);
         let prev = ("prevResult", result.clone());
         let (_, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[prev]).refused();
         assert!(text.contains(name), "{text}");
-        let left = Snapshot::of(&host).added_since(&before, &SHARED);
+        let left = HostSnapshot::of(&host).added_since(&before, &SHARED);
         assert!(left.is_empty(), "{name}: {left:#?}");
     }
 }
@@ -730,9 +730,9 @@ fn del_reaches_the_half_that_is_not_chosen_any_more_and_succeeds_without_program
 }
 
 /// A host with firewalld, which lets nothing pass from other zones to the world, and what tells plugins where its bus is.
-fn with_firewalld(host: &Host) -> (firewalld::Bus, firewalld::Firewalld) {
+fn with_firewalld(host: &Host) -> (firewalld::Bus, firewalld::FirewalldDaemon) {
     let bus = firewalld::Bus::start(host);
-    let running = firewalld::Firewalld::start(host, &bus);
+    let running = firewalld::FirewalldDaemon::start(host, &bus);
     host.sh(&format!(
         "DBUS_SYSTEM_BUS_ADDRESS={} dbus-send --system --print-reply --dest=org.fedoraproject.FirewallD1 \
          /org/fedoraproject/FirewallD1 org.fedoraproject.FirewallD1.zone.addInterface string:work string:world",

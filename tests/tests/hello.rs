@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cnikit_testkit::{Container, Host, Said, Subject};
+use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use cnikit_tests::built;
 use cnikit_tests::program;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ fn hello(version: &str) -> Subject {
     Subject::new(&built().join("examples"), "hello", json!({"cniVersion": version}))
 }
 
-fn call(verb: &str, version: &str, more: &[(&str, Value)]) -> Said {
+fn call(verb: &str, version: &str, more: &[(&str, Value)]) -> CallOutput {
     let host = Host::new();
     let container: Container = host.container();
     hello(version).call(&host, verb, "c-one", &container.path(), more)

@@ -286,7 +286,7 @@ fn what_is_installed_tells_nothing_of_where_it_was_built() {
 /// What the plugins would be built for on an ARM machine with these standard libraries, and `rustup` as this shell script.
 fn release_target(there: &[&str], rustup: &str) -> (String, String) {
     let place = tempfile::tempdir().unwrap();
-    let (root, needs) = (place.path().display(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/needs"));
+    let (root, needs) = (place.path().display(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/lib.sh"));
     for target in there {
         fs::create_dir_all(place.path().join(target)).unwrap();
         fs::write(place.path().join(target).join("libstd-1.rlib"), "").unwrap();

@@ -20,7 +20,7 @@ use Tool::{Ours, Theirs};
 
 /// What a tool said.
 #[derive(Debug, PartialEq, Eq)]
-struct Said {
+struct ToolOutput {
     status: String,
     stdout: String,
     stderr: String,
@@ -63,7 +63,7 @@ impl Node {
                "capabilities": {"mac": true, "ips": true}})
     }
 
-    fn call(&self, tool: Tool, words: &str) -> Said {
+    fn call(&self, tool: Tool, words: &str) -> ToolOutput {
         let program = if tool == Ours { program("cnitool") } else { reference_tool() };
         let (dir, plugins) = (self.dir().display(), self.plugins.display());
         let set = self.env.iter().fold(String::new(), |set, (name, text)| set + &format!("export {name}='{text}'\n"));
@@ -75,7 +75,7 @@ impl Node {
         fs::write(self.dir().join("call.sh"), script).unwrap();
         let status = self.host.sh(&format!("unshare --mount sh {dir}/call.sh")).trim().to_owned();
         let read = |name: &str| fs::read_to_string(self.dir().join(name)).unwrap();
-        Said { status, stdout: read("stdout"), stderr: read("stderr") }
+        ToolOutput { status, stdout: read("stdout"), stderr: read("stderr") }
     }
 
     /// A verb for the container, which has to succeed; what was printed.
@@ -228,7 +228,7 @@ fn both_end_with_the_same_status_and_print_the_same_whatever_is_wrong() {
     let netns = node.container.path();
     let alike = |node: &Node, words: &str| {
         let [theirs, ours] = [Theirs, Ours].map(|tool| node.call(tool, words));
-        let heard = |said: &Said| (said.status.clone(), said.stdout.clone(), said.stderr.is_empty());
+        let heard = |said: &ToolOutput| (said.status.clone(), said.stdout.clone(), said.stderr.is_empty());
         assert_eq!(heard(&ours), heard(&theirs), "{words}: {ours:?} {theirs:?}");
         ours.status
     };

@@ -100,43 +100,43 @@ fn del_succeeds_in_every_poor_form_of_portmap() {
 #[test]
 fn a_fault_before_any_step_of_portmap_leaves_nothing() {
     for backend in ["iptables", "nftables"] {
-        let tried = fault::changes_nothing::<portmap::Portmap>(&publishing(bin(), backend));
+        let tried = fault::changes_nothing::<portmap::PortmapPlugin>(&publishing(bin(), backend));
         assert_eq!(tried, 2, "the mappings, and the place behind them");
     }
 }
 
 /// host-local is called in this process, for it is this very program under another name.
-static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocal>>("host-local")];
+static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
 
 #[test]
 fn a_fault_before_any_step_of_bridge_leaves_nothing() {
-    let tried = fault::leaves_nothing::<bridge::Bridge>(&bridge(), BESIDE);
+    let tried = fault::leaves_nothing::<bridge::BridgePlugin>(&bridge(), BESIDE);
     assert_eq!(tried, 9, "2 steps of the link, 5 of layer 3, and the place behind each");
 }
 
 #[test]
 fn a_fault_before_any_step_of_ptp_leaves_nothing() {
-    let tried = fault::leaves_nothing::<ptp::Ptp>(&ptp(), BESIDE);
+    let tried = fault::leaves_nothing::<ptp::PtpPlugin>(&ptp(), BESIDE);
     assert_eq!(tried, 7, "1 step of the link, 4 of layer 3, and the place behind each");
 }
 
 #[test]
 fn a_fault_before_any_step_of_tuning_changes_nothing() {
-    let tried = fault::changes_nothing::<tuning::Tuning>(&tuned(bin()));
+    let tried = fault::changes_nothing::<tuning::TuningPlugin>(&tuned(bin()));
     assert_eq!(tried, 3, "sysctls, the link, and the place behind them");
 }
 
 #[test]
 fn a_fault_before_any_step_of_firewall_changes_nothing() {
     for backend in ["iptables", "nftables"] {
-        assert_eq!(fault::changes_nothing::<firewall::Firewall>(&firewall(bin(), backend)), 2);
+        assert_eq!(fault::changes_nothing::<firewall::FirewallPlugin>(&firewall(bin(), backend)), 2);
     }
 }
 
 #[test]
 fn a_fault_before_any_step_leaves_nothing_of_iptables_either() {
     let subject = ptp().with("ipMasqBackend", json!("iptables")).called("ptp iptables");
-    fault::leaves_nothing::<ptp::Ptp>(&subject, BESIDE);
+    fault::leaves_nothing::<ptp::PtpPlugin>(&subject, BESIDE);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::thread;
 use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
-use cnikit_testkit::{Container, Host, Snapshot, Subject, fault, flood};
+use cnikit_testkit::{Container, Host, HostSnapshot, Subject, fault, flood};
 use cnikit_tests::harmed::interface_of_others;
 use cnikit_tests::upper::{self, DETECTION, FIRST, GATEWAYS, Lan, SECOND};
 use cnikit_tests::world::{once_within, ping, ping_briefly};
@@ -96,10 +96,10 @@ fn del_succeeds_in_every_poor_form_without_layer_3() {
 }
 
 /// host-local is called in this process, for it is this very program under another name.
-static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocal>>("host-local")];
+static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
 
 fn a_fault_before_any_step_leaves_nothing() {
-    let tried = fault::leaves_nothing::<macvlan::Macvlan>(&macvlan(), BESIDE);
+    let tried = fault::leaves_nothing::<macvlan::MacvlanPlugin>(&macvlan(), BESIDE);
     assert_eq!(tried, 4, "1 step of the link, 1 of layer 3, and the place behind each");
 }
 
@@ -177,11 +177,11 @@ fn passthru_takes_the_master_for_one_container() {
     GATEWAYS.iter().for_each(|address| drop(one.sh(&ping(address))));
     let mac = lan.host.sh("ip -o link show master0 2>/dev/null | sed 's/.*ether //; s/ .*//'");
     assert!(one.sh("ip -o link show eth0").contains(mac.trim()), "it has the master's MAC");
-    let (two, before) = (lan.host.container(), Snapshot::of(&lan.host));
+    let (two, before) = (lan.host.container(), HostSnapshot::of(&lan.host));
     let said = subject.at(lan.host.dir()).call(&lan.host, "ADD", "c-two", &two.path(), &[]);
     let (code, text) = said.refused();
     assert!(code == 100 && text.contains("one alone with `passthru`"), "{code} {text}");
-    Snapshot::of(&lan.host).assert_unchanged_since(&before, &cnikit_testkit::snapshot::HINTS, "after the refusal");
+    HostSnapshot::of(&lan.host).assert_unchanged_since(&before, &cnikit_testkit::snapshot::HINTS, "after the refusal");
 }
 
 fn a_master_may_be_in_the_container() {
@@ -270,9 +270,9 @@ fn the_mac_is_that_of_the_source_with_the_last_word() {
 fn refused(ground: &'static str, subject: &Subject) -> (u64, String) {
     let (host, container) = (Host::new(), Host::new().container());
     host.sh(ground);
-    let (before, subject) = (Snapshot::of(&host), subject.at(host.dir()));
+    let (before, subject) = (HostSnapshot::of(&host), subject.at(host.dir()));
     let said = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
-    Snapshot::of(&host).assert_unchanged_since(&before, &cnikit_testkit::life::SHARED, "after the refusal");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &cnikit_testkit::life::SHARED, "after the refusal");
     assert_eq!(container.sh("ip -o link").lines().count(), 1, "nothing is in the container");
     said
 }
@@ -471,9 +471,9 @@ fn tuning_gives_back_what_the_master_still_carries() {
 fn what_the_master_does_not_carry_leaves_nothing_of_what_tuning_changed() {
     let host = Host::new();
     let (container, subject) = tuned(&host, &json!({"mtu": 9001, "mac": "0a:00:00:00:00:07", "txQLen": 7}));
-    let before = Snapshot::inside(&container);
+    let before = HostSnapshot::inside(&container);
     let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     assert!(code == 100 && text.contains("change link \"eth0\": Invalid argument"), "{code} {text}");
-    Snapshot::inside(&container).assert_unchanged_since(&before, &[], "after an ADD that failed");
+    HostSnapshot::inside(&container).assert_unchanged_since(&before, &[], "after an ADD that failed");
     assert_eq!(std::fs::read_dir(host.dir().join("tuning")).unwrap().count(), 0);
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use cnikit_testkit::life::{self, Tampering};
-use cnikit_testkit::{Container, Host, Said, Subject, flood};
+use cnikit_testkit::{CallOutput, Container, Host, Subject, flood};
 use cnikit_tests::way::Way::{self, IptablesLegacy, IptablesNft, Nftables};
 use cnikit_tests::way::{PROGRAMS, noting, on_path, script, scripts, started};
 use cnikit_tests::world::{WORLD, ping, undisturbed, world};
@@ -40,7 +40,7 @@ fn call(
     (id, ifname): (&str, &str),
     netns: &str,
     prev: Option<&Value>,
-) -> Said {
+) -> CallOutput {
     let mut conf = subject.conf.clone();
     if let Some(prev) = prev {
         conf["prevResult"] = prev.clone();

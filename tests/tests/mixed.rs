@@ -5,9 +5,9 @@ use std::thread;
 use cnikit_testkit::campaign::is_whole;
 use cnikit_testkit::mixed::{exchanged, interleaved};
 use cnikit_testkit::snapshot::HINTS;
-use cnikit_testkit::{Container, Snapshot, Subject};
+use cnikit_testkit::{Container, HostSnapshot, Subject};
 use cnikit_tests::harmed::{connected, crowded_firewall, crowded_ports};
-use cnikit_tests::mixed::{self, Release, Row};
+use cnikit_tests::mixed::{self, Row, UpstreamRelease};
 use cnikit_tests::world::{UNTIL_DETECTED, undisturbed};
 use cnikit_tests::{MASTER_OF_MACVLANS, bin, dual_stack, flannel, subject, subnet_file, wrapped};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ fn of(plugin: &str) -> Vec<Row> {
 
 #[test]
 fn loopback_host_local_and_static_are_alike() {
-    for release in [Release::Packaged, Release::Newest] {
+    for release in [UpstreamRelease::Packaged, UpstreamRelease::Newest] {
         mixed::alike(release, &of("loopback"));
         mixed::alike(release, &of("static"));
         mixed::alike(release, &of("host-local"));
@@ -27,62 +27,62 @@ fn loopback_host_local_and_static_are_alike() {
 
 #[test]
 fn tuning_is_alike() {
-    for release in [Release::Packaged, Release::Newest] {
+    for release in [UpstreamRelease::Packaged, UpstreamRelease::Newest] {
         mixed::alike(release, &of("tuning"));
     }
 }
 
 #[test]
 fn flannel_is_like_the_last_one_there_was() {
-    mixed::alike(Release::WithFlannel, &of("flannel"));
+    mixed::alike(UpstreamRelease::WithFlannel, &of("flannel"));
 }
 
 #[test]
 fn firewall_is_like_both() {
-    mixed::alike(Release::Packaged, &of("firewall"));
-    mixed::alike(Release::Newest, &of("firewall"));
+    mixed::alike(UpstreamRelease::Packaged, &of("firewall"));
+    mixed::alike(UpstreamRelease::Newest, &of("firewall"));
 }
 
 #[test]
 fn portmap_is_like_the_packaged_one() {
-    mixed::alike(Release::Packaged, &of("portmap"));
+    mixed::alike(UpstreamRelease::Packaged, &of("portmap"));
 }
 
 #[test]
 fn portmap_is_like_the_newest_one() {
-    mixed::alike(Release::Newest, &of("portmap"));
+    mixed::alike(UpstreamRelease::Newest, &of("portmap"));
 }
 
 #[test]
 fn bridge_is_like_the_packaged_one() {
-    mixed::alike(Release::Packaged, &of("bridge"));
+    mixed::alike(UpstreamRelease::Packaged, &of("bridge"));
 }
 
 #[test]
 fn bridge_is_like_the_newest_one() {
-    mixed::alike(Release::Newest, &of("bridge"));
+    mixed::alike(UpstreamRelease::Newest, &of("bridge"));
 }
 
 #[test]
 fn ptp_is_like_the_packaged_one() {
-    mixed::alike(Release::Packaged, &of("ptp"));
+    mixed::alike(UpstreamRelease::Packaged, &of("ptp"));
 }
 
 #[test]
 fn ptp_is_like_the_newest_one() {
-    mixed::alike(Release::Newest, &of("ptp"));
+    mixed::alike(UpstreamRelease::Newest, &of("ptp"));
 }
 
 #[test]
 fn macvlan_is_like_both() {
-    mixed::alike(Release::Packaged, &of("macvlan"));
-    mixed::alike(Release::Newest, &of("macvlan"));
+    mixed::alike(UpstreamRelease::Packaged, &of("macvlan"));
+    mixed::alike(UpstreamRelease::Newest, &of("macvlan"));
 }
 
 #[test]
 fn results_are_alike_in_every_version() {
-    mixed::alike(Release::Packaged, &mixed::versions());
-    mixed::alike(Release::Newest, &mixed::versions());
+    mixed::alike(UpstreamRelease::Packaged, &mixed::versions());
+    mixed::alike(UpstreamRelease::Newest, &mixed::versions());
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn ground(plugin: &str) -> &'static str {
 }
 
 /// A running container of the one, then a second one of the other on the same network: they talk, and the first goes on.
-fn live_side_by_side(release: Release, plugin: &str, ours_first: bool) {
+fn live_side_by_side(release: UpstreamRelease, plugin: &str, ours_first: bool) {
     let mut ipam = dual_stack();
     ipam["routes"] = json!([{"dst": "0.0.0.0/0", "gw": "10.77.0.1"}, {"dst": "::/0", "gw": "fd00:77::1"}]);
     let keys = json!({"cniVersion": release.speaks(), "isDefaultGateway": true, "ipMasq": true, "master": "master0",
@@ -112,7 +112,7 @@ fn live_side_by_side(release: Release, plugin: &str, ours_first: bool) {
     let theirs = Subject { bin: release.bin(), ..ours.clone() };
     let [old, new] = if ours_first { [&ours, &theirs] } else { [&theirs, &ours] };
     let (one, two) = (host.container(), host.container());
-    let before = Snapshot::of(&host);
+    let before = HostSnapshot::of(&host);
     let first = old.add(&host, "c-one", &one);
     one.sh(UNTIL_DETECTED);
     host.sh(UNTIL_DETECTED);
@@ -128,7 +128,7 @@ fn live_side_by_side(release: Release, plugin: &str, ours_first: bool) {
     new.check(&host, "c-two", &two, &second).ok();
     old.call(&host, "DEL", "c-two", &two.path(), &[("prevResult", second)]);
     let traced = |line: &String| ["c-one", "c-two", "eth0"].iter().any(|mark| line.contains(mark));
-    let left: Vec<String> = Snapshot::of(&host).added_since(&before, &HINTS).into_iter().filter(traced).collect();
+    let left: Vec<String> = HostSnapshot::of(&host).added_since(&before, &HINTS).into_iter().filter(traced).collect();
     assert!(left.is_empty(), "{left:#?}");
 }
 
@@ -136,7 +136,7 @@ fn live_side_by_side(release: Release, plugin: &str, ours_first: bool) {
 #[test]
 fn an_upgrade_and_a_downgrade_leave_running_containers_alone() {
     thread::scope(|scope| {
-        for release in [Release::Packaged, Release::Newest] {
+        for release in [UpstreamRelease::Packaged, UpstreamRelease::Newest] {
             for plugin in ["bridge", "ptp", "macvlan"] {
                 for ours_first in [false, true] {
                     scope.spawn(move || live_side_by_side(release, plugin, ours_first));
@@ -147,7 +147,7 @@ fn an_upgrade_and_a_downgrade_leave_running_containers_alone() {
 }
 
 /// What is interleaved: with one family, for the reference waits seconds for the other one's addresses.
-fn shared(plugin: &str, release: Release, backend: &str) -> Subject {
+fn shared(plugin: &str, release: UpstreamRelease, backend: &str) -> Subject {
     if plugin == "flannel" {
         let env = "FLANNEL_NETWORK=10.76.0.0/15\nFLANNEL_SUBNET=10.77.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
         let keys = flannel()
@@ -177,23 +177,23 @@ fn shared(plugin: &str, release: Release, backend: &str) -> Subject {
 /// Every configuration with every release. No masquerade with nftables: the reference's DEL, even of its own, asks iptables to
 /// delete what it never made, and takes the refusal of iptables 1.8.9 for a failure. Nor portmap of 1.1.1, whose CHECK fails of
 /// its own as well: it looks for what is IPv4's among the rules for IPv6.
-fn all_shared() -> Vec<(Release, Subject)> {
+fn all_shared() -> Vec<(UpstreamRelease, Subject)> {
     let rows = [
-        (Release::Packaged, "bridge", ""),
-        (Release::Packaged, "bridge", "iptables"),
-        (Release::Packaged, "ptp", "iptables"),
-        (Release::Packaged, "host-local", ""),
-        (Release::Packaged, "macvlan", ""),
-        (Release::Packaged, "firewall", "iptables"),
-        (Release::Newest, "bridge", ""),
-        (Release::Newest, "bridge", "iptables"),
-        (Release::Newest, "ptp", "iptables"),
-        (Release::Newest, "host-local", ""),
-        (Release::Newest, "macvlan", ""),
-        (Release::Newest, "firewall", "iptables"),
-        (Release::Newest, "portmap", "iptables"),
-        (Release::Newest, "portmap", "nftables"),
-        (Release::WithFlannel, "flannel", ""),
+        (UpstreamRelease::Packaged, "bridge", ""),
+        (UpstreamRelease::Packaged, "bridge", "iptables"),
+        (UpstreamRelease::Packaged, "ptp", "iptables"),
+        (UpstreamRelease::Packaged, "host-local", ""),
+        (UpstreamRelease::Packaged, "macvlan", ""),
+        (UpstreamRelease::Packaged, "firewall", "iptables"),
+        (UpstreamRelease::Newest, "bridge", ""),
+        (UpstreamRelease::Newest, "bridge", "iptables"),
+        (UpstreamRelease::Newest, "ptp", "iptables"),
+        (UpstreamRelease::Newest, "host-local", ""),
+        (UpstreamRelease::Newest, "macvlan", ""),
+        (UpstreamRelease::Newest, "firewall", "iptables"),
+        (UpstreamRelease::Newest, "portmap", "iptables"),
+        (UpstreamRelease::Newest, "portmap", "nftables"),
+        (UpstreamRelease::WithFlannel, "flannel", ""),
     ];
     rows.into_iter().map(|(release, plugin, backend)| (release, shared(plugin, release, backend))).collect()
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use cnikit::{Input, Interface, Plugin, input::Stdin, serve};
-use cnikit_libcni::{Attachment, Call, Deadline, Error, InProcess, NetworkList, Networks, Runtime};
-use cnikit_testkit::Snapshot;
+use cnikit::{Input, InterfaceShape, Plugin, input::Stdin, serve};
+use cnikit_libcni::{Attachment, Deadline, Error, InProcess, NetworkList, Networks, PluginCall, Runtime};
+use cnikit_testkit::HostSnapshot;
 use cnikit_tests::scene::{ANSWER, Scene};
 use serde_json::{Value, json};
 
@@ -73,10 +73,10 @@ fn a_network_that_fails_leaves_none_of_the_others() {
         }
     };
     setup(false);
-    let first = Snapshot::of(&scene.host);
+    let first = HostSnapshot::of(&scene.host);
     setup(true);
     let counted = ["last_reserved_ip.", ".idx", "refuses.", "calls"];
-    Snapshot::of(&scene.host).assert_unchanged_since(&first, &counted, "at once");
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&first, &counted, "at once");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn too_few_networks_are_no_network_and_the_prefix_is_the_runtimes() {
 }
 
 /// A plugin of ours as a function of this process.
-fn served<P: Plugin>(name: &'static str) -> impl Fn(&Call<'_>, &mut Vec<u8>) -> u8 {
+fn served<P: Plugin>(name: &'static str) -> impl Fn(&PluginCall<'_>, &mut Vec<u8>) -> u8 {
     move |call, out| {
         let given = call.environment;
         let input = Input {
@@ -150,8 +150,8 @@ fn served<P: Plugin>(name: &'static str) -> impl Fn(&Call<'_>, &mut Vec<u8>) -> 
 fn our_own_plugins_are_functions_where_the_runtime_wants_them_so() {
     let scene = Scene::new();
     let own = InProcess::default()
-        .with_served("loopback", served::<loopback::Loopback>("loopback"))
-        .with_served("bridge", served::<Interface<bridge::Bridge>>("bridge"));
+        .with_served("loopback", served::<loopback::LoopbackPlugin>("loopback"))
+        .with_served("bridge", served::<InterfaceShape<bridge::BridgePlugin>>("bridge"));
     let runtime = Runtime { executor: Arc::new(own), ..scene.runtime() };
     let networks = Networks { runtime, ..three(&scene) };
     scene.host.enter(|| {

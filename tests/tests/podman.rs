@@ -6,8 +6,8 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use cnikit_testkit::Snapshot;
-use cnikit_tests::mixed::Release;
+use cnikit_testkit::HostSnapshot;
+use cnikit_tests::mixed::UpstreamRelease;
 use cnikit_tests::runtimes::{CONFLIST, HINTS, Maker, Node, UNTIL_SERVED, file, network, trials, with_backend};
 use libtest_mimic::Arguments;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ const SCENES: [Scene; 4] = [
 ];
 
 fn main() -> ExitCode {
-    let makers = [Maker::Ours, Maker::Theirs(Release::Packaged)];
+    let makers = [Maker::Ours, Maker::Theirs(UpstreamRelease::Packaged)];
     let scenes = makers.map(|maker| (maker.name().to_owned(), move || play(maker)));
     trials(&Arguments::from_args(), scenes.into())
 }
@@ -60,7 +60,7 @@ fn play(maker: Maker) {
     }
     for (name, scene) in scenes {
         scene(&podman);
-        let left = Snapshot::of(&node.host);
+        let left = HostSnapshot::of(&node.host);
         podman.assert_nothing_left(name);
         let begin = Instant::now();
         scene(&podman);
@@ -101,8 +101,8 @@ impl Podman {
         assert_eq!(left, "", "{scene}");
     }
 
-    fn assert_left_alone(&self, before: &Snapshot, scene: &str) {
-        let after = Snapshot::of(&self.node.host);
+    fn assert_left_alone(&self, before: &HostSnapshot, scene: &str) {
+        let after = HostSnapshot::of(&self.node.host);
         if self.node.maker.is_ours() {
             after.assert_unchanged_since(before, &HINTS, scene);
         }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use cnikit_netns::Netns;
-use cnikit_testkit::{Container, Host, Said, Subject};
+use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use cnikit_tests::attached::Attached;
 use cnikit_tests::way::{Way, noting, on_path, scripts, started};
 use cnikit_tests::world::world;
@@ -53,7 +53,7 @@ impl Node {
         Attached::by(&self.bridge, &self.host, id)
     }
 
-    fn call(&self, portmap: &Subject, verb: &str, pod: &Attached) -> Said {
+    fn call(&self, portmap: &Subject, verb: &str, pod: &Attached) -> CallOutput {
         pod.call(portmap, &self.host, verb)
     }
 
@@ -766,7 +766,7 @@ fn conditions_that_no_packet_to_these_ports_meets_are_refused_by_their_key() {
 }
 
 /// What each said, of those that were called at once.
-fn at_once(node: &Node, verb: &str, many: &[(Subject, Attached)]) -> Vec<Said> {
+fn at_once(node: &Node, verb: &str, many: &[(Subject, Attached)]) -> Vec<CallOutput> {
     thread::scope(|scope| {
         let begun = many.iter().map(|(portmap, pod)| scope.spawn(|| node.call(portmap, verb, pod)));
         let begun: Vec<_> = begun.collect();

@@ -156,10 +156,10 @@ fn whose_port_somebody_else_has_taken_is_named_and_keeps_no_other_down() {
 }
 
 /// A host with firewalld, and whatever keeps it running; with what its clients need.
-fn with_firewalld() -> (Node, (firewalld::Bus, firewalld::Firewalld)) {
+fn with_firewalld() -> (Node, (firewalld::Bus, firewalld::FirewalldDaemon)) {
     let host = Host::new();
     let bus = firewalld::Bus::start(&host);
-    let running = firewalld::Firewalld::start(&host, &bus);
+    let running = firewalld::FirewalldDaemon::start(&host, &bus);
     let env = format!("DBUS_SYSTEM_BUS_ADDRESS={}", bus.address);
     let node = Node::new(host, env, &json!("nftables"), &json!({"type": "firewall"}));
     assert_eq!(node.whole(), [true; MANY]);

@@ -5,8 +5,8 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cnikit_libcni::{Cancel, Deadline, Error, Runtime, State, Trace, Valid};
-use cnikit_testkit::Snapshot;
+use cnikit_libcni::{CancellationToken, Deadline, Error, Runtime, State, TraceContext, Valid};
+use cnikit_testkit::HostSnapshot;
 use cnikit_tests::program;
 use cnikit_tests::scene::{ANSWER, PASS, Scene};
 use serde_json::{Value, json};
@@ -58,12 +58,16 @@ fn a_failed_add_can_be_undone_at_once_and_leaves_nothing() {
     scene.plugin("tail", r#"ADD) echo '{"cniVersion": "1.1.0", "code": 100, "msg": "no"}'; exit 1 ;;"#);
     let list = scene.list("net", &json!([scene.bridge(), {"type": "tail"}]));
     let runtime = scene.runtime();
-    let add = || scene.host.enter(|| runtime.add_or_undo(&list, &scene.at()).unwrap_err());
+    let add = || scene.host.enter(|| runtime.add_with_rollback(&list, &scene.at()).unwrap_err());
     let error = add();
     assert_eq!((error.code(), scene.calls()), (100, vec!["ADD tail".to_owned(), "DEL tail".to_owned()]));
-    let first = Snapshot::of(&scene.host);
+    let first = HostSnapshot::of(&scene.host);
     assert!(add().to_string().contains("plugin type=\"tail\" name=\"net\" (2 of 2) failed (add) on eth0: no"));
-    Snapshot::of(&scene.host).assert_unchanged_since(&first, &[&COUNTED[..], &["tail.", "calls"]].concat(), "undone");
+    HostSnapshot::of(&scene.host).assert_unchanged_since(
+        &first,
+        &[&COUNTED[..], &["tail.", "calls"]].concat(),
+        "undone",
+    );
     scene.assert_clean("net");
 }
 
@@ -72,8 +76,8 @@ fn a_second_add_that_fails_takes_nothing_from_the_container_that_runs() {
     let scene = Scene::new();
     let (list, runtime) = (scene.list("net", &json!([scene.bridge()])), scene.runtime());
     scene.host.enter(|| {
-        runtime.add_or_undo(&list, &scene.at()).unwrap();
-        runtime.add_or_undo(&list, &scene.at()).unwrap_err();
+        runtime.add_with_rollback(&list, &scene.at()).unwrap();
+        runtime.add_with_rollback(&list, &scene.at()).unwrap_err();
         runtime.check(&list, &scene.at()).unwrap();
         assert_eq!(runtime.cache.attachments().unwrap()[0].broken, [""; 0]);
         runtime.del(&list, &scene.at()).unwrap();
@@ -132,7 +136,7 @@ fn all_failures_of_a_del_are_told_and_a_strict_one_stops_at_the_first() {
     let error = runtime.del(&list, &scene.at()).unwrap_err();
     assert_eq!(scene.calls(), ["DEL three", "DEL two", "DEL one"]);
     assert!(error.is_retryable() && error.failures().len() == 3, "{error}");
-    let error = runtime.del_strictly(&list, &scene.at()).unwrap_err();
+    let error = runtime.del_fail_fast(&list, &scene.at()).unwrap_err();
     assert_eq!((scene.calls(), error.failures().len()), (vec!["DEL three".to_owned()], 1));
     assert_eq!(scene.state("results"), ["net-c1-eth0"]);
 }
@@ -406,7 +410,7 @@ fn who_waits_too_long_is_told_for_whom_and_that_it_may_try_again() {
     let scene = Scene::new();
     scene.plugin("slow", "ADD) sleep 60 ;;");
     let list = scene.list("net", &json!([{"type": "slow"}]));
-    let cancel = Cancel::new().unwrap();
+    let cancel = CancellationToken::new().unwrap();
     let (first, second) =
         (scene.runtime().cancelled_by(&cancel), Runtime { waiting: Duration::from_millis(200), ..scene.runtime() });
     thread::scope(|scope| {
@@ -424,11 +428,11 @@ fn a_caller_that_gives_up_ends_the_plugin_with_all_that_it_started() {
     let scene = Scene::new();
     scene.plugin("slow", "ADD) sleep 61 & echo $! >$dir/grandchild; wait ;;");
     let list = scene.list("net", &json!([{"type": "slow"}, {"type": "slow"}]));
-    let cancel = Cancel::new().unwrap();
+    let cancel = CancellationToken::new().unwrap();
     let runtime = scene.runtime().cancelled_by(&cancel);
     let begun = Instant::now();
     let error = thread::scope(|scope| {
-        let adding = scope.spawn(|| runtime.add_or_undo(&list, &scene.at()).unwrap_err());
+        let adding = scope.spawn(|| runtime.add_with_rollback(&list, &scene.at()).unwrap_err());
         scene.until_called("ADD slow");
         let grandchild = scene.path("grandchild");
         while fs::read_to_string(&grandchild).is_ok_and(|text| text.is_empty()) || !grandchild.exists() {
@@ -451,7 +455,7 @@ fn the_trace_goes_to_every_plugin() {
     let scene = Scene::new();
     scene.plugin("one", ANSWER);
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned();
-    let trace = Some(Trace { parent: parent.clone(), ..Trace::default() });
+    let trace = Some(TraceContext { parent: parent.clone(), ..TraceContext::default() });
     let runtime = Runtime { trace, ..scene.runtime() };
     runtime.add(&scene.list("net", &json!([{"type": "one"}])), &scene.at()).unwrap();
     let env = fs::read_to_string(scene.path("one.ADD.env")).unwrap();
@@ -542,7 +546,7 @@ fn misbehaviours() -> Vec<Misbehaviour> {
 }
 
 #[test]
-fn a_plugin_that_misbehaves_is_named_with_a_remedy_and_loses_nothing() {
+fn a_plugin_that_misbehaves_is_named_with_a_hint_and_loses_nothing() {
     for odd in misbehaviours() {
         let scene = Scene::new();
         let list = scene.list("net", &json!([scene.bridge(), {"type": "odd"}]));
@@ -550,7 +554,7 @@ fn a_plugin_that_misbehaves_is_named_with_a_remedy_and_loses_nothing() {
         if let Some(script) = odd.script {
             scene.file("odd", script, odd.mode);
         }
-        let error = scene.host.enter(|| runtime.add_or_undo(&list, &scene.at()).unwrap_err());
+        let error = scene.host.enter(|| runtime.add_with_rollback(&list, &scene.at()).unwrap_err());
         let text = error.to_string();
         assert!(odd.says.iter().all(|word| text.contains(word)), "{:?}: {text}", odd.says);
         assert_eq!(error.code(), odd.code, "{text}");

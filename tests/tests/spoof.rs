@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use cnikit::input::Stdin;
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::veth;
-use cnikit::{Addresses, Attachment, Entry, Input, Interface, InterfacePlugin, Ipam, Sources, Tag, serve};
+use cnikit::{
+    Addresses, AttachmentId, AttachmentSpec, Entry, Input, InterfacePlugin, InterfaceShape, Ipam, Sources, serve,
+};
 use cnikit_testkit::life::{self, Tampering};
-use cnikit_testkit::{Container, Host, Snapshot, Subject, fault, flood};
+use cnikit_testkit::{Container, Host, HostSnapshot, Subject, fault, flood};
 use cnikit_tests::world::{ping, ping_once};
 use cnikit_tests::{dual_stack, references, subject};
 use serde::Deserialize;
@@ -25,7 +27,7 @@ fn layer2() -> Subject {
 }
 
 /// host-local is called in this process, for it is this very program under another name.
-static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocal>>("host-local")];
+static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
 
 /// The ruleset, with what nft does not show of a rule: its user data.
 fn ruleset(host: &Host) -> String {
@@ -55,7 +57,7 @@ mod life_of_it {
 
     #[test]
     fn a_fault_before_any_step_leaves_nothing() {
-        let tried = fault::leaves_nothing::<bridge::Bridge>(&checked(), BESIDE);
+        let tried = fault::leaves_nothing::<bridge::BridgePlugin>(&checked(), BESIDE);
         assert_eq!(tried, 9, "3 steps of the link, 4 of layer 3, and the place behind each");
     }
 
@@ -69,10 +71,10 @@ mod life_of_it {
         let (host, container) = (Host::new(), Host::new().container());
         let subject = layer2();
         let result = subject.add(&host, "c-one", &container);
-        let before = Snapshot::of(&host);
+        let before = HostSnapshot::of(&host);
         for elsewhere in [&container, &host.container()] {
             subject.call(&host, "ADD", "c-one", &elsewhere.path(), &[]).refused();
-            Snapshot::of(&host).assert_unchanged_since(&before, &[], "a second ADD");
+            HostSnapshot::of(&host).assert_unchanged_since(&before, &[], "a second ADD");
         }
         subject.check(&host, "c-one", &container, &result).ok();
     }
@@ -167,10 +169,10 @@ mod check {
         let (_, text) = subject.check(&host, "c-one", &container, &result).refused();
         assert!(text.contains(why), "{text}");
         subject.del(&host, "c-one", &container, &result);
-        let before = Snapshot::of(&host);
+        let before = HostSnapshot::of(&host);
         let (_, text) = subject.call(&host, "ADD", "c-two", &container.path(), &[]).refused();
         assert!(text.contains(why), "{text}");
-        Snapshot::of(&host).assert_unchanged_since(&before, &[], "a refused ADD");
+        HostSnapshot::of(&host).assert_unchanged_since(&before, &[], "a refused ADD");
     }
 
     #[test]
@@ -509,19 +511,19 @@ mod names {
 /// A bridge whose links stay when they should go.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-struct Clinging(bridge::Bridge);
+struct Clinging(bridge::BridgePlugin);
 
 impl InterfacePlugin for Clinging {
     const LINK: Kind = Kind { release: |_| Ok(()), sweep: |_| Ok(()), ..veth::KIND };
-    const KINDS: &'static [Kind] = bridge::Bridge::KINDS;
-    const SOURCES: Sources = bridge::Bridge::SOURCES;
-    const KNOWN_ARGS: Option<&'static [&'static str]> = bridge::Bridge::KNOWN_ARGS;
+    const KINDS: &'static [Kind] = bridge::BridgePlugin::KINDS;
+    const SOURCES: Sources = bridge::BridgePlugin::SOURCES;
+    const KNOWN_ARGS: Option<&'static [&'static str]> = bridge::BridgePlugin::KNOWN_ARGS;
 
-    fn link(&self, at: &Attachment) -> Plan {
+    fn link(&self, at: &AttachmentSpec) -> Plan {
         self.0.link(at)
     }
 
-    fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
+    fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
         self.0.layer3(at, addresses)
     }
 }
@@ -537,7 +539,7 @@ fn cling(subject: &Subject, host: &Host, verb: &str, container: &Container) {
         ..Input::default()
     };
     let mut said = Vec::new();
-    let exit = host.enter(|| serve::<Interface<Clinging>>("bridge", input, &[], &mut said));
+    let exit = host.enter(|| serve::<InterfaceShape<Clinging>>("bridge", input, &[], &mut said));
     assert_eq!(exit, 0, "{}", String::from_utf8_lossy(&said));
 }
 
@@ -547,7 +549,7 @@ fn a_port_is_shut_before_its_check_goes() {
         let (host, container) = (Host::new(), Host::new().container());
         let subject = layer2().with("cni.dev/valid-attachments", json!([]));
         subject.add(&host, "c-one", &container);
-        let tag = Tag { network: "testnet".into(), container: "c-one".into(), ifname: "eth0".into() };
+        let tag = AttachmentId { network: "testnet".into(), container: "c-one".into(), ifname: "eth0".into() };
         let end = &veth::names(&tag)[0];
         assert!(host.sh(&format!("ip link show {end}")).contains(",UP"));
         cling(&subject, &host, verb, &container);

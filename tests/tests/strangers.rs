@@ -4,11 +4,11 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use cnikit::Tag;
+use cnikit::AttachmentId;
 use cnikit::resources::{alias, veth};
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::snapshot::HINTS;
-use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::harmed::{firewall, publishing};
 use cnikit_tests::way::{Way, on_path, script};
 use cnikit_tests::world::{UNTIL_DETECTED, ping, undisturbed};
@@ -43,22 +43,22 @@ impl<'a> Running<'a> {
 
     /// Its traffic goes on through `work`, and afterwards nothing has changed but for lines with these texts.
     fn goes_on<T>(&self, but: &[&str], when: &str, work: impl FnOnce() -> T) -> T {
-        let (before, inside) = (Snapshot::of(self.host), Snapshot::inside(&self.container));
+        let (before, inside) = (HostSnapshot::of(self.host), HostSnapshot::inside(&self.container));
         let done = undisturbed(&self.container, GATEWAYS[0], work);
         self.container.sh(&ping(GATEWAYS[1]));
-        Snapshot::of(self.host).assert_unchanged_since(&before, but, when);
-        Snapshot::inside(&self.container).assert_unchanged_since(&inside, &[], when);
+        HostSnapshot::of(self.host).assert_unchanged_since(&before, but, when);
+        HostSnapshot::inside(&self.container).assert_unchanged_since(&inside, &[], when);
         done
     }
 }
 
 /// Nothing of it happened: the error says these things, and host and container are as they were.
 fn refused(host: &Host, container: &Container, but: &[&str], says: &[&str], add: impl FnOnce() -> (u64, String)) {
-    let (before, inside) = (Snapshot::of(host), Snapshot::inside(container));
+    let (before, inside) = (HostSnapshot::of(host), HostSnapshot::inside(container));
     let (_, text) = add();
     says.iter().for_each(|what| assert!(text.contains(what), "{what:?} is not said: {text}"));
-    Snapshot::of(host).assert_unchanged_since(&before, but, &text);
-    Snapshot::inside(container).assert_unchanged_since(&inside, &[], &text);
+    HostSnapshot::of(host).assert_unchanged_since(&before, but, &text);
+    HostSnapshot::inside(container).assert_unchanged_since(&inside, &[], &text);
 }
 
 fn add(subject: &Subject, host: &Host, id: &str, container: &Container) -> (u64, String) {
@@ -247,14 +247,14 @@ fn is_deleted_by_the_other(subject: &Subject, plugins: Maker, ipam: Maker, with_
     let (adds, deletes) = (directory(plugins, ipam), directory(plugins.other(), ipam.other()));
     let adding = Subject { bin: adds.path().into(), ..subject.at(host.dir()) };
     let deleting = Subject { bin: deletes.path().into(), ..adding.clone() };
-    let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
+    let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&container));
     let result = adding.add(&host, "c-one", &container);
-    assert_ne!(Snapshot::inside(&container), inside);
+    assert_ne!(HostSnapshot::inside(&container), inside);
     let result = if with_result { vec![("prevResult", result)] } else { Vec::new() };
     deleting.call(&host, "DEL", "c-one", &container.path(), &result).ok();
     let when = format!("{} added by {plugins:?} (host-local by {ipam:?})", subject.plugin);
-    Snapshot::inside(&container).assert_unchanged_since(&inside, &[], &when);
-    let left = Snapshot::of(&host).added_since(&before, &SHARED);
+    HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], &when);
+    let left = HostSnapshot::of(&host).added_since(&before, &SHARED);
     assert!(left.is_empty(), "{when}: {left:#?}");
     let leases: Vec<_> = std::fs::read_dir(host.dir().join("leases/testnet")).into_iter().flatten().flatten().collect();
     assert!(leases.iter().all(|file| !file.file_name().to_string_lossy().contains("77")), "{when}: {leases:?}");
@@ -366,8 +366,8 @@ fn gc_of_one_network_touches_no_other_nor_what_bears_no_tag() {
     }
 }
 
-fn tag() -> Tag {
-    Tag { network: "testnet".into(), container: "c-one".into(), ifname: "eth0".into() }
+fn tag() -> AttachmentId {
+    AttachmentId { network: "testnet".into(), container: "c-one".into(), ifname: "eth0".into() }
 }
 
 #[test]
@@ -375,16 +375,16 @@ fn a_link_of_another_attachment_under_our_name_makes_the_next_name_be_used() {
     let [first, second, ..] = veth::names(&tag());
     for subject in [bridge(), ptp()] {
         let (host, container) = (Host::new(), Host::new().container());
-        let other = alias::of(&Tag { container: "c-other".into(), ..tag() });
+        let other = alias::of(&AttachmentId { container: "c-other".into(), ..tag() });
         host.sh(&format!("ip link add {first} type veth peer name peer && ip link set {first} alias '{other}'"));
         let subject = subject.at(host.dir());
-        let before = Snapshot::of(&host);
+        let before = HostSnapshot::of(&host);
         let result = subject.add(&host, "c-one", &container);
         assert!(result.to_string().contains(&second), "{result}");
         GATEWAYS.iter().for_each(|address| drop(container.sh(&ping(address))));
         subject.check(&host, "c-one", &container, &result).ok();
         subject.del(&host, "c-one", &container, &result);
-        let left = before.added_since(&Snapshot::of(&host), &["forwarding", "ip_forward", "accept_redirects"]);
+        let left = before.added_since(&HostSnapshot::of(&host), &["forwarding", "ip_forward", "accept_redirects"]);
         assert!(left.is_empty(), "gone: {left:#?}");
         assert!(!host.try_sh(&format!("ip link show dev {second}")).0);
     }

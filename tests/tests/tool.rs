@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, Runtime, Said};
+use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, PluginOutput, Runtime};
 use cnikit_testkit::Host;
-use cnikit_testkit::watch::{self, Verdict};
+use cnikit_testkit::watch::{self, SyscallVerdict};
 use serde_json::{Value, json};
 
 /// A host with the tool on it.
@@ -73,7 +73,7 @@ fn what_init_writes_our_plugins_take() {
         let node = Node::new();
         node.init(plugin);
         assert!(node.tool("validate").ends_with("nothing is wrong\n"), "{plugin}");
-        assert!(node.tool("config why").contains("network pods is the default"), "{plugin}");
+        assert!(node.tool("config explain").contains("network pods is the default"), "{plugin}");
         let (alice, bob) = (node.host.container(), node.host.container());
         let plan = node.json(&format!("plan pods {}", alice.path()));
         assert!(plan["plugins"][0]["steps"].as_array().unwrap().len() > 3, "{plugin}: {plan}");
@@ -152,7 +152,8 @@ fn calls(attachments: u32, words: &str) -> usize {
     let conf = json!({"cniVersion": "1.1.0", "name": "pods", "plugins": [plugin]}).to_string();
     fs::write(node.file("10-pods.conflist"), &conf).unwrap();
     let answer = br#"{"cniVersion": "1.1.0", "ips": [{"address": "10.94.1.1/16"}]}"#.to_vec();
-    let bridge = InProcess::default().with("bridge", move |_| Ok(Said { stdout: answer.clone(), stderr: Vec::new() }));
+    let bridge =
+        InProcess::default().with("bridge", move |_| Ok(PluginOutput { stdout: answer.clone(), stderr: Vec::new() }));
     let runtime = Runtime { executor: Arc::new(bridge), ..Runtime::new("", Cache::below(&dir.join("cache"))) };
     let list = NetworkList::parse(conf.as_bytes()).unwrap();
     let container = node.host.container();
@@ -165,7 +166,7 @@ fn calls(attachments: u32, words: &str) -> usize {
     let tool = cnikit_tests::program("cnitool");
     fs::write(&script, format!("#!/bin/sh\nexec {} {flags} {words}\n", tool.display())).unwrap();
     fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
-    let (said, trace) = node.host.enter(|| watch::run(&script, &[], b"", &[], |_| Verdict::GoOn)).unwrap();
+    let (said, trace) = node.host.enter(|| watch::run(&script, &[], b"", &[], |_| SyscallVerdict::GoOn)).unwrap();
     let lines = said.stdout.matches("c-").count();
     assert_eq!((said.exit, lines), (0, attachments as usize), "{words}: {said:?}");
     // What is built to be debugged asks before it closes a file whether that is open.

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use cnikit_testkit::snapshot::HINTS;
-use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::world::{UNTIL_DETECTED, WORLD, ping, ping_once, world};
 use cnikit_tests::{bin, bridge, dual_stack, ptp, subject};
 use serde_json::{Value, json};
@@ -250,11 +250,11 @@ fn with_enabledad_an_address_that_a_neighbour_has_is_refused_by_name_and_nothing
     neighbour.sh("ip address add fd00:77::3/64 dev eth0 nodad");
     host.sh(UNTIL_DETECTED);
     assert!(neighbour.reaches("fd00:77::1"));
-    let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
+    let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&container));
     let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     assert!(code == 101 && text.contains("fd00:77::3"), "{code} {text}");
-    Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "a duplicate address");
-    Snapshot::inside(&container).assert_unchanged_since(&inside, &[], "a duplicate address");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, "a duplicate address");
+    HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], "a duplicate address");
     let result = subject.add(&host, "c-one", &container);
     container.sh(&ping("fd00:77::1"));
     subject.check(&host, "c-one", &container, &result).ok();

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use cnikit_testkit::campaign::is_whole;
 use cnikit_testkit::crowd::each;
-use cnikit_testkit::transcripts::{Call, Ground, Scene};
-use cnikit_testkit::{Host, Said};
+use cnikit_testkit::transcripts::{Ground, RecordedCall, RecordedScene};
+use cnikit_testkit::{CallOutput, Host};
 use cnikit_tests::bin;
 use cnikit_tests::transcripts::scenes;
 use serde_json::{Value, json};
@@ -66,25 +66,25 @@ const WRITING: [(&str, &str); 3] = [("bridge", "ipMasqBackend"), ("portmap", "ba
 
 /// A replay under way.
 struct Replay<'a> {
-    scene: &'a Scene,
+    scene: &'a RecordedScene,
     variation: Variation,
     backend: &'static str,
     ground: Ground,
     /// Our answer to the ADD of each attachment that is there, by each plugin of its chain, in the order of the calls.
-    attached: Vec<(Call, Value)>,
+    attached: Vec<(RecordedCall, Value)>,
 }
 
 impl Replay<'_> {
-    fn in_order(&self) -> Vec<Call> {
+    fn in_order(&self) -> Vec<RecordedCall> {
         let mut calls = self.scene.calls.clone();
         if self.variation == Variation::DelsBackwards {
-            calls.chunk_by_mut(|one, next| one.is("DEL") && next.is("DEL")).for_each(<[Call]>::reverse);
+            calls.chunk_by_mut(|one, next| one.is("DEL") && next.is("DEL")).for_each(<[RecordedCall]>::reverse);
         }
         calls
     }
 
     /// Must a call succeed? `None`: either is right.
-    fn expects(&self, call: &Call) -> Option<bool> {
+    fn expects(&self, call: &RecordedCall) -> Option<bool> {
         let as_the_reference = call.exit == 0;
         let differs = DIFFERENCES.iter().any(|(scene, seqs, _)| *scene == self.scene.name && seqs.contains(&call.seq));
         match self.variation {
@@ -113,7 +113,7 @@ impl Replay<'_> {
     }
 
     /// Was host-local's directory out of the way when this was recorded?
-    fn is_obstructed(&self, call: &Call) -> bool {
+    fn is_obstructed(&self, call: &RecordedCall) -> bool {
         self.scene.name.ends_with("del-fails") && call.exit != 0
     }
 
@@ -130,7 +130,7 @@ impl Replay<'_> {
         abandoned.into_iter().rev().for_each(|(add, _)| self.one(&add.lost()));
     }
 
-    fn one(&mut self, call: &Call) {
+    fn one(&mut self, call: &RecordedCall) {
         let times = if call.is("DEL") && self.variation == Variation::DelsTwice { 2 } else { 1 };
         for _ in 0..times {
             let said = self.say(call);
@@ -138,7 +138,7 @@ impl Replay<'_> {
         }
     }
 
-    fn judge(&mut self, call: &Call, said: &Said) {
+    fn judge(&mut self, call: &RecordedCall, said: &CallOutput) {
         let expected = self.expects(call);
         let about = format!("{}, call {}: {said:?}", self.title(), call.seq);
         if said.exit != 0 {
@@ -162,19 +162,19 @@ impl Replay<'_> {
     }
 
     /// Sends a call as it was recorded, the placeholders filled in.
-    fn say(&mut self, call: &Call) -> Said {
+    fn say(&mut self, call: &RecordedCall) -> CallOutput {
         self.ground.make_way(call);
         let env = self.ground.environment(call);
         let stdin = self.written(&self.ground.fill(&self.stdin(call)));
         let program = bin().join(&call.plugin);
         let send = || self.ground.host.run(&program, &env, stdin.as_bytes());
         let ended = if self.is_obstructed(call) { with_a_file_for(&self.ground.leases(), send) } else { send() };
-        Said::from(ended)
+        CallOutput::from(ended)
     }
 
     /// A runtime keeps the answer of an ADD for the DEL; a configuration that changed between them changes its version too.
-    fn stdin(&self, call: &Call) -> String {
-        let is_its = |(add, _): &&(Call, Value)| add.attachment() == call.attachment();
+    fn stdin(&self, call: &RecordedCall) -> String {
+        let is_its = |(add, _): &&(RecordedCall, Value)| add.attachment() == call.attachment();
         let ours = self.attached.iter().rev().find(is_its).map(|(_, answer)| answer);
         let mut conf = call.conf();
         match ours.filter(|_| self.variation == Variation::OurAnswers && conf.get("prevResult").is_some()) {
@@ -209,7 +209,7 @@ impl Replay<'_> {
 }
 
 /// Of one plugin for one attachment?
-fn is_same(one: &Call, other: &Call) -> bool {
+fn is_same(one: &RecordedCall, other: &RecordedCall) -> bool {
     one.plugin == other.plugin && one.attachment() == other.attachment()
 }
 
@@ -226,7 +226,7 @@ fn with_a_file_for<T>(dir: &Path, work: impl FnOnce() -> T) -> T {
 
 /// Each variation has a host of its own, so that each gives out the addresses that were recorded. Nothing of any container
 /// is left.
-fn replay(scene: &Scene, place: usize) {
+fn replay(scene: &RecordedScene, place: usize) {
     for (variation, backend) in VARIATIONS.iter().enumerate().flat_map(|(n, variation)| {
         let both = BACKENDS.map(|backend| (*variation, backend));
         if is_whole() { both.to_vec() } else { vec![both[(n + place) % both.len()]] }
@@ -245,7 +245,7 @@ const AT_ONCE: usize = 4;
 fn replay_all(of: &str, expected: usize) {
     let scenes = scenes(of);
     assert_eq!(scenes.len(), expected, "scenes of {of}");
-    let places: Vec<(usize, &Scene)> = scenes.iter().enumerate().collect();
+    let places: Vec<(usize, &RecordedScene)> = scenes.iter().enumerate().collect();
     each(AT_ONCE, &places, || (), |(), (place, scene)| replay(scene, *place));
 }
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::harmed::{INTERFACE, interface_of_others, tuned};
 use cnikit_tests::{bin, subject, traced};
 use serde_json::{Value, json};
@@ -19,14 +19,14 @@ fn tuning(host: &Host, mut keys: Value) -> Subject {
 struct Scene {
     host: Host,
     container: Container,
-    inside: Snapshot,
+    inside: HostSnapshot,
 }
 
 impl Scene {
     fn new() -> Scene {
         let host = Host::new();
         let container = tuning(&host, json!({})).container(&host);
-        Scene { inside: Snapshot::inside(&container), container, host }
+        Scene { inside: HostSnapshot::inside(&container), container, host }
     }
 
     fn tuning(&self, keys: Value) -> Subject {
@@ -55,7 +55,7 @@ impl Scene {
 
     /// The container is as it was, and nothing is kept.
     fn assert_given_back(&self, when: &str) {
-        Snapshot::inside(&self.container).assert_unchanged_since(&self.inside, &[], when);
+        HostSnapshot::inside(&self.container).assert_unchanged_since(&self.inside, &[], when);
         assert_eq!(self.kept(), [""; 0], "{when}");
     }
 
@@ -158,11 +158,11 @@ fn an_add_that_fails_takes_nothing_from_the_one_before_it() {
     let scene = Scene::new();
     let first = json!({"mtu": 1400, "mac": "0a:00:00:00:00:07"});
     scene.add(first.clone());
-    let tuned = Snapshot::inside(&scene.container);
+    let tuned = HostSnapshot::inside(&scene.container);
     let refused = json!({"net.core.somaxconn": "100", "net.ipv4.ip_local_port_range": "none"});
     let (code, text) = scene.refused(json!({"sysctl": refused, "restoreSysctls": true}));
     assert!(code == 100 && text.contains("Invalid argument"), "{code} {text}");
-    Snapshot::inside(&scene.container).assert_unchanged_since(&tuned, &[], "after an ADD that failed");
+    HostSnapshot::inside(&scene.container).assert_unchanged_since(&tuned, &[], "after an ADD that failed");
     scene.del(first);
     scene.assert_given_back("after DEL");
 }
@@ -230,7 +230,7 @@ fn what_stands_in_the_way_of_a_record_is_nobodys_and_stays() {
     assert_eq!(scene.kept().len(), 2);
     scene.del(keys.clone());
     scene.del(keys);
-    Snapshot::inside(&scene.container).assert_unchanged_since(&scene.inside, &[], "after DEL");
+    HostSnapshot::inside(&scene.container).assert_unchanged_since(&scene.inside, &[], "after DEL");
     assert_eq!(scene.kept(), ["c-one_eth0.json"]);
     assert!(directory.is_dir());
 }
@@ -300,7 +300,7 @@ fn sysctls_are_set_in_the_order_of_the_document_and_stay_unless_they_are_to_go_b
 #[test]
 fn a_name_with_dots_is_one_name_and_only_the_containers_settings_change() {
     let scene = Scene::new();
-    let before = Snapshot::of(&scene.host);
+    let before = HostSnapshot::of(&scene.host);
     scene.container.sh("ip link add eth0.7 type veth peer name peer7");
     for (key, setting) in [
         ("net.ipv4.conf.IFNAME.arp_notify", "arp_notify"),
@@ -313,7 +313,7 @@ fn a_name_with_dots_is_one_name_and_only_the_containers_settings_change() {
         called.call_raw(&scene.host, "ADD", "c-one", &scene.container.path(), conf.as_bytes(), &ifname).ok();
         assert_eq!(scene.container.sh(&format!("cat /proc/sys/net/ipv4/conf/eth0.7/{setting}")), "1\n", "{key}");
     }
-    Snapshot::of(&scene.host).assert_unchanged_since(&before, &[], "on the host");
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "on the host");
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn gc_gives_back_what_is_not_valid_in_containers_that_live() {
         let mut kept = scene.kept();
         kept.sort();
         assert_eq!(kept, ["c-other_eth0.json", "c-theirs_eth0.json", "c-valid_eth0.json"]);
-        Snapshot::inside(&scene.container).assert_unchanged_since(&scene.inside, &[], "after GC");
+        HostSnapshot::inside(&scene.container).assert_unchanged_since(&scene.inside, &[], "after GC");
         assert!([&valid, &another].iter().all(|one| one.sh("ip link show dev eth0").contains("mtu 1400")));
     }
 }
@@ -418,10 +418,10 @@ fn what_the_reference_kept_is_given_back_but_not_to_another_interface() {
     // Nor is it taken for older than what is found: ADD knows the interface by its MAC too.
     keep();
     scene.container.sh("ip link set eth0 address 0a:00:00:00:00:55 mtu 1450 promisc off");
-    let found = Snapshot::inside(&scene.container);
+    let found = HostSnapshot::inside(&scene.container);
     scene.add(json!({"mtu": 1300}));
     scene.del(json!({}));
-    Snapshot::inside(&scene.container).assert_unchanged_since(&found, &[], "after DEL of ours");
+    HostSnapshot::inside(&scene.container).assert_unchanged_since(&found, &[], "after DEL of ours");
 }
 
 /// A record of the reference's says no namespace: one of this life is older than what is found, one of a former life is not.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::snapshot::HINTS;
-use cnikit_testkit::{Container, Host, Said, Snapshot, Subject};
+use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
 use cnikit_tests::harmed::{addressed, firewall, on_bridge_of_others, publishing};
 use cnikit_tests::way::{PROGRAMS, on_path, script};
 use cnikit_tests::{NAMES, bin, dual_stack, flannel, program, subject, written_down};
@@ -50,7 +50,7 @@ fn valid(key: &'static str, containers: &[&str]) -> (&'static str, Value) {
 
 const VALID: &str = "cni.dev/valid-attachments";
 
-fn gc(subject: &Subject, host: &Host, list: (&str, Value)) -> Said {
+fn gc(subject: &Subject, host: &Host, list: (&str, Value)) -> CallOutput {
     subject.call(host, "GC", "", "", &[list])
 }
 
@@ -67,16 +67,16 @@ fn gc_keeps_what_is_listed_and_all_of_another_network_and_removes_the_rest() {
         let containers: Vec<Container> = (0..4).map(|_| host.container()).collect();
         let kept = subject.add(&host, "c-kept", &containers[0]);
         let others = other.add(&host, "c-stale", &containers[1]);
-        let before = Snapshot::of(&host);
+        let before = HostSnapshot::of(&host);
         for key in [VALID, "cni.dev/attachments"] {
             subject.add(&host, "c-stale", &containers[2]);
             subject.add(&host, "c-worse", &containers[3]);
             assert_eq!(gc(&subject, &host, valid(key, &["c-kept"])).ok(), Value::Null);
-            Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, key);
+            HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, key);
         }
         subject.check(&host, "c-kept", &containers[0], &kept).ok();
         gc(&subject, &host, (VALID, Value::Null)).ok();
-        let traces = Snapshot::of(&host).added_since(&Snapshot::default(), &[]);
+        let traces = HostSnapshot::of(&host).added_since(&HostSnapshot::default(), &[]);
         assert!(!traces.iter().any(|line| line.contains("c-kept")), "null is not an empty list: {traces:#?}");
         other.check(&host, "c-stale", &containers[1], &others).ok();
         other.del(&host, "c-stale", &containers[1], &others);
@@ -89,10 +89,10 @@ fn gc_of_host_local_frees_what_is_not_listed() {
     let subject = host_local().at(host.dir());
     let container = host.container();
     subject.add(&host, "c-kept", &container);
-    let before = Snapshot::of(&host);
+    let before = HostSnapshot::of(&host);
     subject.add(&host, "c-stale", &container);
     gc(&subject, &host, valid(VALID, &["c-kept"])).ok();
-    Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after GC");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after GC");
     gc(&subject, &host, valid(VALID, &[])).ok();
     assert!(!host.dir().join("leases/testnet/10.77.0.2").exists());
 }
@@ -104,10 +104,10 @@ fn gc_without_a_list_is_an_error_and_removes_nothing() {
         let subject = subject.at(host.dir());
         let container = subject.container(&host);
         subject.add(&host, "c-one", &container);
-        let before = Snapshot::of(&host);
+        let before = HostSnapshot::of(&host);
         let (code, text) = subject.call(&host, "GC", "", "", &[]).refused();
         assert!(code == 7 && text.contains("required key `cni.dev/valid-attachments` missing"), "{code}: {text}");
-        Snapshot::of(&host).assert_unchanged_since(&before, &[], "after GC without a list");
+        HostSnapshot::of(&host).assert_unchanged_since(&before, &[], "after GC without a list");
     }
 }
 
@@ -116,13 +116,13 @@ fn gc_goes_on_after_an_error_and_reports_it() {
     for subject in [bridge(), ptp()] {
         let host = Host::new();
         let (mut subject, container) = (subject.at(host.dir()), host.container());
-        let before = Snapshot::of(&host);
+        let before = HostSnapshot::of(&host);
         subject.add(&host, "c-stale", &container);
         let without_ipam = Directory::with(&[]);
         subject.bin = without_ipam.link_ours(&subject.plugin);
         let (code, text) = gc(&subject, &host, valid(VALID, &[])).refused();
         assert!(code == 103 && text.contains("failed to find plugin \"host-local\""), "{code}: {text}");
-        let left = Snapshot::of(&host).added_since(&before, &[&SHARED[..], &["file: leases/"]].concat());
+        let left = HostSnapshot::of(&host).added_since(&before, &[&SHARED[..], &["file: leases/"]].concat());
         assert!(left.is_empty(), "what needed no IPAM plugin is left: {left:#?}");
     }
 }
@@ -214,10 +214,10 @@ fn a_full_range_is_still_ready() {
     let subject = subject("bridge", json!({"isGateway": true, "ipam": full})).at(host.dir());
     let (one, two) = (host.container(), host.container());
     let result = subject.add(&host, "c-one", &one);
-    let before = Snapshot::of(&host);
+    let before = HostSnapshot::of(&host);
     let (code, text) = subject.call(&host, "ADD", "c-two", &two.path(), &[]).refused();
     assert!(code == 11 && text.contains("10.77.0.1-10.77.0.2"), "{code}: {text}");
-    Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after an ADD for which no address was free");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after an ADD for which no address was free");
     subject.call(&host, "STATUS", "", "", &[]).ok();
     subject.del(&host, "c-one", &one, &result);
 }
@@ -248,7 +248,7 @@ fn a_dry_run_needs_no_privilege_and_no_namespace_and_touches_nothing() {
     let binary = open.path().join("cni-plugins");
     fs::copy(program("cni-plugins"), &binary).unwrap();
     ["host-local", "bridge"].iter().for_each(|name| fs::hard_link(&binary, open.path().join(name)).unwrap());
-    let before = Snapshot::of(&host);
+    let before = HostSnapshot::of(&host);
     let published = publishing(bin(), "nftables").with("prevResult", of_somebody(&addressed()));
     let walled = firewall(bin(), "nftables").with("prevResult", of_somebody(&on_bridge_of_others()));
     for (subject, words) in [
@@ -291,7 +291,7 @@ fn a_dry_run_needs_no_privilege_and_no_namespace_and_touches_nothing() {
             assert!(steps.iter().any(|step| step.contains(word)), "{}: {word:?} is not in {steps:#?}", subject.plugin);
         }
     }
-    Snapshot::of(&host).assert_unchanged_since(&before, &[], "after dry runs");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &[], "after dry runs");
 }
 
 #[test]
@@ -480,7 +480,7 @@ fn a_result_has_the_shape_of_the_version_that_was_asked_for() {
             subject.del(&host, "c-one", &container, &result);
         }
     }
-    let left = Snapshot::of(&host).added_since(&Snapshot::of(&Host::new()), &SHARED);
+    let left = HostSnapshot::of(&host).added_since(&HostSnapshot::of(&Host::new()), &SHARED);
     assert!(left.is_empty(), "{left:#?}");
 }
 
@@ -559,13 +559,13 @@ fn the_references_own_ipam_plugins_serve_ours() {
             let conf = json!({"cniVersion": "1.0.0", "isGateway": true, "ipMasq": true, "ipam": ipam});
             let mut subject = subject(plugin, conf).at(host.dir());
             subject.bin = dir.link_ours(plugin);
-            let (before, container) = (Snapshot::of(&host), host.container());
+            let (before, container) = (HostSnapshot::of(&host), host.container());
             let result = subject.add(&host, "c-one", &container);
             assert_eq!(result["ips"][0]["address"], "10.79.0.2/24", "{plugin} {name}");
             assert!(container.reaches("10.79.0.1"), "{plugin} {name}");
             subject.check(&host, "c-one", &container, &result).ok();
             subject.del(&host, "c-one", &container, &result);
-            let left = Snapshot::of(&host).added_since(&before, &SHARED);
+            let left = HostSnapshot::of(&host).added_since(&before, &SHARED);
             assert!(left.is_empty(), "{plugin} {name} left {left:#?}");
         }
     }
@@ -594,18 +594,18 @@ fn an_ipam_plugin_that_gives_no_answer_is_a_clear_error_and_is_asked_to_release(
     for plugin in ["bridge", "ptp"] {
         for name in ["static", "foreign"] {
             let host = Host::new();
-            let mut before = Snapshot::of(&host);
+            let mut before = HostSnapshot::of(&host);
             for (n, (script, code, says)) in cases.iter().enumerate() {
                 let dir = Directory::with(&[(name, script)]);
                 let mut subject = subject(plugin, json!({"isGateway": true, "ipMasq": true, "ipam": {"type": name}}));
                 subject.bin = dir.link_ours(plugin);
                 let container = host.container();
-                let inside = Snapshot::inside(&container);
+                let inside = HostSnapshot::inside(&container);
                 let (found, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
                 assert!(found == *code && text.contains(says), "{plugin} {name}: {script}: {found}: {text}");
                 assert_eq!(dir.verbs(name), ["ADD", "DEL"], "{plugin} {name}: {script}");
-                Snapshot::inside(&container).assert_unchanged_since(&inside, &[], script);
-                let now = Snapshot::of(&host);
+                HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], script);
+                let now = HostSnapshot::of(&host);
                 let but: &[&str] = if n == 0 { &SHARED } else { &[] };
                 now.assert_unchanged_since(&before, but, script);
                 before = now;
@@ -644,12 +644,12 @@ fn an_attachment_that_is_added_again_is_refused_and_goes_on_running() {
         subject.bin = bin.to_owned();
         let (container, fresh) = (host.container(), host.container());
         let result = subject.add(&host, "c-one", &container);
-        let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&fresh));
+        let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&fresh));
         for again in [&container, &fresh] {
             subject.call(&host, "ADD", "c-one", &again.path(), &[]).refused();
         }
-        Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after an ADD of what runs");
-        Snapshot::inside(&fresh).assert_unchanged_since(&inside, &[], "in the other namespace");
+        HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after an ADD of what runs");
+        HostSnapshot::inside(&fresh).assert_unchanged_since(&inside, &[], "in the other namespace");
         subject.check(&host, "c-one", &container, &result).ok();
         assert!(container.reaches("10.77.0.1"));
         // With its link gone the lease alone stands in the way: it still is nobody else's to release.

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::judge::{short, target};
 use crate::measure::Row;
+use crate::verdict::{short, target};
 
 const LEFT: f64 = 300.0;
 const WIDTH: f64 = 620.0;

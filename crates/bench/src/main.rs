@@ -7,7 +7,6 @@ mod chart;
 mod command_line;
 mod figures;
 mod idle;
-mod judge;
 mod measure;
 mod paths;
 mod profile;
@@ -16,6 +15,7 @@ mod scene;
 mod spawn;
 mod stage;
 mod table;
+mod verdict;
 
 use std::fs;
 use std::io::{self, Write};
@@ -23,9 +23,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use command_line::{Asked, What};
-use judge::Judgement;
 use measure::Row;
 use scene::{SCENES, Scene};
+use verdict::Judgement;
 
 /// A failure is for a person to read.
 pub(crate) type Result<T> = std::result::Result<T, String>;
@@ -83,7 +83,7 @@ fn measure(asked: &Asked) -> Result<bool> {
     if rows.is_empty() {
         return Err("no scene has that name; cnikit-bench scenes lists them".to_owned());
     }
-    let judgements = judge::judge(&rows, sides);
+    let judgements = verdict::judge(&rows, sides);
     let machine = machine(&rows);
     if let Some(out) = &asked.out {
         let write = |name: &str, text: String| {
@@ -128,7 +128,7 @@ fn machine(rows: &[Row]) -> String {
         first("/proc/sys/kernel/osrelease"),
         model.trim_start_matches(|letter: char| letter.is_whitespace() || letter == ':'),
         first("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
-        judge::short(idle::waking()),
+        verdict::short(idle::waking()),
         (measure::NOISY.unrest - 1.0) * 100.0,
         measure::NOISY.others * 100.0,
         rows.len() - noisy,

@@ -12,9 +12,9 @@ use serde_json::json;
 
 use crate::Result;
 use crate::figures::{Ratio, median};
-use crate::judge::short;
 use crate::spawn::Ready;
 use crate::stage::{PATH, netns, path, shell};
+use crate::verdict::short;
 
 /// How many containers, each with a port of the host's.
 const CONTAINERS: u16 = 1_000;
@@ -34,7 +34,7 @@ const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const FIRST: u32 = 0x0a61_0002;
 
 /// A connection that takes longer leads nowhere.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A host between somebody outside and the containers. They differ by their address alone and share a namespace: what is
 /// measured is the way through the host's rules.
@@ -154,10 +154,10 @@ impl Node {
     fn connection(&self, n: u16) -> Result<f64> {
         let failed = |error: std::io::Error| format!("{HOST}:{}: {error}", port(n));
         let began = Instant::now();
-        let stream = TcpStream::connect_timeout(&SocketAddrV4::new(HOST, port(n)).into(), PATIENCE).map_err(failed)?;
+        let stream = TcpStream::connect_timeout(&SocketAddrV4::new(HOST, port(n)).into(), TIMEOUT).map_err(failed)?;
         let took = began.elapsed();
         let mut waiting = [PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+        let timeout = PollTimeout::try_from(TIMEOUT).unwrap_or(PollTimeout::MAX);
         if poll(&mut waiting, timeout).map_err(|error| failed(error.into()))? == 0 {
             return Err(format!("{HOST}:{} leads to none of the containers", port(n)));
         }

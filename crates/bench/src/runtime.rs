@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
-use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, Networks, Runtime, Said, load};
+use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, Networks, PluginOutput, Runtime, load};
 use cnikit_netns::make;
 use nix::fcntl::{OFlag, openat};
 use nix::mount::{MsFlags, mount};
@@ -58,7 +58,7 @@ fn keep_one(dir: &Path, list: &NetworkList, id: &str, address: Ipv4Addr) -> Resu
         "dns": {},
     });
     let plugin = &list.plugins[0].plugin;
-    let said = Said { stdout: answer.to_string().into_bytes(), stderr: Vec::new() };
+    let said = PluginOutput { stdout: answer.to_string().into_bytes(), stderr: Vec::new() };
     let bridge = InProcess::default().with(plugin, move |_| Ok(said.clone()));
     let runtime = Runtime { executor: Arc::new(bridge), ..Runtime::new("", Cache::below(&dir.join("state"))) };
     runtime.add(list, &Attachment::new(id, path)).map(drop).map_err(|error| error.to_string())

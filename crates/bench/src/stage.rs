@@ -67,7 +67,7 @@ pub(crate) const OURS: &str = "cnikit";
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Nothing that is started to prepare a scene may take longer.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Why a cold start cannot be measured: a matter of the file system, as with tmpfs, and not of the plugin's.
 pub(crate) const WARM: &str = "the binary could not be dropped from the page cache";
@@ -342,7 +342,7 @@ pub(crate) fn shell(netns: &Netns, line: &str, input: &str) -> Result<String> {
         limit: 64 << 20,
         grace: Duration::ZERO,
     };
-    let run = |_: &_| cnikit_process::run(&program, Deadline::after(PATIENCE));
+    let run = |_: &_| cnikit_process::run(&program, Deadline::after(TIMEOUT));
     let ended = netns.enter(run).map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     let stderr = String::from_utf8_lossy(&ended.stderr);
     if ended.how.is_success() {

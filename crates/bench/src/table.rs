@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use crate::figures::{Ratio, Verdict, median, quantile};
-use crate::judge::{Judgement, disk, megabytes, short, target, verdict};
 use crate::measure::{Outcome, Row, Samples};
 use crate::stage::Side;
+use crate::verdict::{Judgement, disk, megabytes, short, target, verdict};
 
 /// The whole document. `machine` is a paragraph.
 pub(crate) fn document(rows: &[Row], sides: &[Side], judgements: &[Judgement], machine: &str) -> String {

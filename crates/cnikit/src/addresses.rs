@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use cnikit_types::{Answer, Dns, Interface, Ip, Route};
+use cnikit_types::{CniResult, Dns, Interface, Ip, Route};
 use ipnetwork::IpNetwork;
 
 /// What an IPAM plugin gave, or a record says, about one interface: addresses, routes, DNS.
@@ -29,7 +29,7 @@ impl Addresses {
 
     /// What the record of a chain says about one interface of the container: the addresses tied to it or to none, and the
     /// routes that can be its own.
-    pub fn recorded(record: &Answer, is_ours: impl Fn(&Interface) -> bool) -> Addresses {
+    pub fn recorded(record: &CniResult, is_ours: impl Fn(&Interface) -> bool) -> Addresses {
         let owner = |ip: &Ip| ip.interface.and_then(|index| record.interfaces.get(usize::try_from(index).ok()?));
         let (ips, others): (Vec<Ip>, Vec<Ip>) =
             record.ips.iter().cloned().partition(|ip| ip.interface.is_none() || owner(ip).is_some_and(&is_ours));
@@ -41,14 +41,14 @@ impl Addresses {
     }
 }
 
-impl From<Answer> for Addresses {
-    fn from(answer: Answer) -> Addresses {
+impl From<CniResult> for Addresses {
+    fn from(answer: CniResult) -> Addresses {
         Addresses { ips: answer.ips, routes: answer.routes, dns: answer.dns }
     }
 }
 
-impl From<Addresses> for Answer {
-    fn from(addresses: Addresses) -> Answer {
-        Answer { ips: addresses.ips, routes: addresses.routes, dns: addresses.dns, ..Answer::default() }
+impl From<Addresses> for CniResult {
+    fn from(addresses: Addresses) -> CniResult {
+        CniResult { ips: addresses.ips, routes: addresses.routes, dns: addresses.dns, ..CniResult::default() }
     }
 }

@@ -1,8 +1,12 @@
 //! The shape of a plugin that changes what the plugins before it in a chain have made.
 
-use cnikit_plan::{Kind, Plan, Remains, Scene, Stale, apply, judge, release, restore, restore_all, sweep, verify};
-use cnikit_skel::{Add, Attachment, Check, Del, Error, Gc, Journal, Outline, Plugin, Preview, Result, Sources, Status};
-use cnikit_types::Answer;
+use cnikit_plan::{
+    ApplyContext, GcContext, Kind, Plan, ReleaseContext, apply, preflight, release, restore, restore_all, sweep, verify,
+};
+use cnikit_skel::{
+    Add, AttachmentSpec, Check, Del, DryRun, DryRunReport, Error, Gc, Journal, Plugin, Result, Sources, Status,
+};
+use cnikit_types::CniResult;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -18,9 +22,9 @@ use crate::source::unavailable;
 ///
 /// ```rust,no_run
 /// use cnikit::plan::{Kind, Plan};
-/// use cnikit::resources::lent;
-/// use cnikit::resources::link_settings::{self, LinkSettings, Settings};
-/// use cnikit::{Answer, Attachment, Chained, ChainedPlugin, Result, keys::Mtu};
+/// use cnikit::resources::saved_settings;
+/// use cnikit::resources::link_settings::{self, LinkSettings, LinkValues};
+/// use cnikit::{CniResult, AttachmentSpec, Chained, ChainedPlugin, Result, keys::Mtu};
 ///
 /// /// The keys, each with its type and its default.
 /// #[derive(serde::Deserialize)]
@@ -32,12 +36,12 @@ use crate::source::unavailable;
 /// impl ChainedPlugin for Narrow {
 ///     const KINDS: &'static [Kind] = &[link_settings::KIND];
 ///
-///     fn plan(&self, at: &Attachment, _prev: &Answer) -> Result<Plan> {
-///         let settings = Settings { mtu: self.mtu.0, ..Settings::default() };
-///         Ok(Plan::of(LinkSettings { ifname: at.tag.ifname.clone(), settings, kept_in: lent::kept_in(&at.conf) }))
+///     fn plan(&self, at: &AttachmentSpec, _prev: &CniResult) -> Result<Plan> {
+///         let settings = LinkValues { mtu: self.mtu.0, ..LinkValues::default() };
+///         Ok(Plan::of(LinkSettings { ifname: at.tag.ifname.clone(), settings, kept_in: saved_settings::kept_in(&at.conf) }))
 ///     }
 ///
-///     fn amend(&self, at: &Attachment, answer: &mut Answer) {
+///     fn amend(&self, at: &AttachmentSpec, answer: &mut CniResult) {
 ///         let own = answer.interfaces.iter_mut().filter(|one| at.is_own(one));
 ///         own.for_each(|one| one.mtu = self.mtu.0.or(one.mtu));
 ///     }
@@ -56,10 +60,10 @@ pub trait ChainedPlugin: DeserializeOwned {
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
 
     /// What is wanted: pure. `prev` is what the plugins before it answered, on CHECK the answer of the whole chain.
-    fn plan(&self, at: &Attachment, prev: &Answer) -> Result<Plan>;
+    fn plan(&self, at: &AttachmentSpec, prev: &CniResult) -> Result<Plan>;
 
     /// Brings the answer of the plugins before it up to date.
-    fn amend(&self, _at: &Attachment, _answer: &mut Answer) {}
+    fn amend(&self, _at: &AttachmentSpec, _answer: &mut CniResult) {}
 
     /// Says whether an ADD could be served. An error has code 50, whatever it has here, but for 51.
     fn status(&self, _status: &Status) -> Result<()> {
@@ -76,43 +80,44 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
     const SOURCES: Sources = P::SOURCES;
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
 
-    fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer> {
+    fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
         let Chained(plugin) = self;
         let missing = || {
             Error::config("Required prevResult missing")
-                .remedy("this plugin changes what others made: put it behind them in the network's list")
+                .hint("this plugin changes what others made: put it behind them in the network's list")
         };
-        let (at, scene, mut answer) = (&add.attachment, Scene::from(add), add.prev.clone().ok_or_else(missing)?);
+        let (at, context, mut answer) =
+            (&add.attachment, ApplyContext::from(add), add.prev.clone().ok_or_else(missing)?);
         let plan = plugin.plan(at, &answer)?;
-        judge(&plan, P::KINDS, &scene)?;
-        answer.interfaces.extend(apply(&plan, &scene, journal)?.interfaces);
+        preflight(&plan, P::KINDS, &context)?;
+        answer.interfaces.extend(apply(&plan, &context, journal)?.interfaces);
         plugin.amend(at, &mut answer);
         Ok(answer)
     }
 
     fn del(del: &Del) -> Result<()> {
-        release(P::KINDS, &Remains::from(del)).finish()
+        release(P::KINDS, &ReleaseContext::from(del)).finish()
     }
 
     fn check(&self, check: &Check) -> Result<()> {
         let plan = self.0.plan(&check.attachment, &check.prev)?;
-        verify(&[&plan], &Scene::from(check))
+        verify(&[&plan], &ApplyContext::from(check))
     }
 
     fn restore(&self, asked: &Check, journal: &mut Journal) -> Result<()> {
         let plan = self.0.plan(&asked.attachment, &asked.prev)?;
-        restore(&[&plan], &Scene::from(asked), journal)
+        restore(&[&plan], &ApplyContext::from(asked), journal)
     }
 
     fn restore_all(all: Vec<(Self, Check)>) -> Vec<Result<()>> {
         let planned = |(Chained(plugin), asked): (Self, Check)| {
-            Ok((vec![plugin.plan(&asked.attachment, &asked.prev)?], Scene::from(&asked)))
+            Ok((vec![plugin.plan(&asked.attachment, &asked.prev)?], ApplyContext::from(&asked)))
         };
         restore_all(all.into_iter().map(planned).collect())
     }
 
     fn gc(gc: &Gc) -> Result<()> {
-        sweep(P::KINDS, &Stale::from(gc)).finish()
+        sweep(P::KINDS, &GcContext::from(gc)).finish()
     }
 
     fn status(&self, status: &Status) -> Result<()> {
@@ -120,13 +125,13 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
     }
 
     /// Without a prevResult, as a person may ask, nothing was made before.
-    fn plan(&self, preview: &Preview) -> Result<Outline> {
+    fn plan(&self, preview: &DryRun) -> Result<DryRunReport> {
         let mut example = preview.prev.clone().unwrap_or_default();
         let mut steps = self.0.plan(&preview.attachment, &example)?.lines();
         if steps.is_empty() {
             steps.push("nothing, for nothing is asked for".to_owned());
         }
         self.0.amend(&preview.attachment, &mut example);
-        Ok(Outline { steps, example })
+        Ok(DryRunReport { steps, example })
     }
 }

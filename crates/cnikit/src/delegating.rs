@@ -2,17 +2,17 @@
 
 use std::path::PathBuf;
 
-use cnikit_plan::Remains;
+use cnikit_plan::ReleaseContext;
 use cnikit_skel::{
-    Add, Check, Del, Delegate, Error, Errors, Gc, Journal, Outline, Plugin, Preview, Result, Sources, Status, code,
+    Add, Check, Del, Delegate, DryRun, DryRunReport, Error, Errors, Gc, Journal, Plugin, Result, Sources, Status, code,
     holds_already, log,
 };
-use cnikit_types::{Answer, NetConf};
+use cnikit_types::{CniResult, NetConf};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::kept::{Kept, Saved};
+use crate::delegate_store::{DelegateStore, Saved};
 use crate::source::unavailable;
 
 /// A plugin that makes the configuration of another one, the delegate, and hands it every verb.
@@ -72,7 +72,7 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
     const SOURCES: Sources = P::SOURCES;
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
 
-    fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer> {
+    fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
         let tag = &add.attachment.tag;
         let conf = self.0.config_for_delegate(&add.call.conf)?;
         let delegate = add.call.delegate_with(&conf)?;
@@ -91,7 +91,7 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
         }
         // It may be running. Nothing of it is touched, unless the delegate finds that it is not. Until then DEL has both.
         let answer = delegate.attach_again(journal)?;
-        kept.settle(tag, &conf)?;
+        kept.remove(tag, &conf)?;
         Ok(answer)
     }
 
@@ -142,13 +142,13 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
         status.call.delegate_with(&of_delegate).map_err(unavailable)?.status()
     }
 
-    fn plan(&self, preview: &Preview) -> Result<Outline> {
+    fn plan(&self, preview: &DryRun) -> Result<DryRunReport> {
         let conf = self.0.config_for_delegate(&preview.call.conf)?;
         let delegate = preview.call.delegate_with(&conf)?;
         let mut steps = vec![format!("hand to {delegate}: {}", String::from_utf8_lossy(&conf.to_vec()))];
         let planned = delegate.plan().transpose()?.unwrap_or_default();
         steps.extend(planned.steps.iter().map(|step| format!("{delegate}: {step}")));
-        Ok(Outline { steps, example: planned.example })
+        Ok(DryRunReport { steps, example: planned.example })
     }
 }
 
@@ -159,19 +159,19 @@ fn attached<P: DelegatingPlugin>(check: &Check) -> Result<Delegate> {
         let missing =
             format!("the configuration that ADD kept of {tag} is gone, and DEL can delete nothing without it");
         Error::new(code::DRIFT, missing)
-            .remedy("DEL, then ADD again; what the delegate made may have to be removed by hand")
+            .hint("DEL, then ADD again; what the delegate made may have to be removed by hand")
     })?;
     check.call.delegate_with(&saved.conf)
 }
 
-fn kept<P: DelegatingPlugin>(conf: &NetConf, network: &str) -> Kept {
-    Kept::new(P::kept_in(conf), network)
+fn kept<P: DelegatingPlugin>(conf: &NetConf, network: &str) -> DelegateStore {
+    DelegateStore::new(P::kept_in(conf), network)
 }
 
 /// What the reference kept does not say the interface. Where this one is gone and another one runs, it may be that one's, whose
 /// DEL will need it.
 fn may_be_anothers(del: &Del) -> Result<bool> {
-    let Some(container) = Remains::from(del).container()? else { return Ok(false) };
+    let Some(container) = ReleaseContext::from(del).container()? else { return Ok(false) };
     let links = container.links()?;
     Ok(links.iter().all(|link| link.name != del.tag.ifname) && links.iter().any(|link| link.up && link.name != "lo"))
 }

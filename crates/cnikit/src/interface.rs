@@ -1,18 +1,19 @@
 //! The shape of a plugin that makes an interface in the container.
 
 use cnikit_plan::{
-    Kind, Made, Plan, Remains, Scene, Stale, apply, begin_release, judge, restore, restore_all, sweep, verify,
+    ApplyContext, GcContext, Kind, Made, Plan, ReleaseContext, apply, begin_release, preflight, restore, restore_all,
+    sweep, verify,
 };
 use cnikit_skel::{
-    Add, Attachment, Check, Del, Errors, Gc, Journal, Outline, Plugin, Preview, Result, Sources, Status,
+    Add, AttachmentSpec, Check, Del, DryRun, DryRunReport, Errors, Gc, Journal, Plugin, Result, Sources, Status,
 };
-use cnikit_types::{Answer, Interface as Listed, Ip, NetConf};
+use cnikit_types::{CniResult, Interface as Listed, Ip, NetConf};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::addresses::Addresses;
 use crate::requested::{self, HostState};
-use crate::source::{Found, Source, taken_over, unavailable};
+use crate::source::{FoundDelegate, Source, taken_over, unavailable};
 
 /// A plugin that makes an interface: its configuration, and what that configuration wants.
 ///
@@ -27,7 +28,7 @@ use crate::source::{Found, Source, taken_over, unavailable};
 /// use cnikit::plan::{Kind, Plan};
 /// use cnikit::resources::layer3::{self, Detection, Layer3};
 /// use cnikit::resources::veth::{self, HostEnd, Veth};
-/// use cnikit::{Addresses, Attachment, Interface, InterfacePlugin, keys::Mtu};
+/// use cnikit::{Addresses, AttachmentSpec, InterfaceShape, InterfacePlugin, keys::Mtu};
 ///
 /// /// The keys, each with its type and its default.
 /// #[derive(serde::Deserialize)]
@@ -39,12 +40,12 @@ use crate::source::{Found, Source, taken_over, unavailable};
 /// impl InterfacePlugin for Pair {
 ///     const LINK: Kind = veth::KIND;
 ///
-///     fn link(&self, at: &Attachment) -> Plan {
+///     fn link(&self, at: &AttachmentSpec) -> Plan {
 ///         let ifname = at.tag.ifname.clone();
 ///         Plan::of(Veth { ifname, mac: None, mtu: self.mtu.0, queues: Some(1), host: HostEnd::Routed, shut: false })
 ///     }
 ///
-///     fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
+///     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
 ///         Plan::of(Layer3 {
 ///             ifname: at.tag.ifname.clone(),
 ///             addresses: addresses.networks(),
@@ -58,7 +59,7 @@ use crate::source::{Found, Source, taken_over, unavailable};
 /// }
 ///
 /// fn main() -> std::process::ExitCode {
-///     cnikit::main::<Interface<Pair>>()
+///     cnikit::main::<InterfaceShape<Pair>>()
 /// }
 /// ```
 pub trait InterfacePlugin: DeserializeOwned {
@@ -72,7 +73,7 @@ pub trait InterfacePlugin: DeserializeOwned {
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
 
     /// What makes the link. Pure.
-    fn link(&self, at: &Attachment) -> Plan;
+    fn link(&self, at: &AttachmentSpec) -> Plan;
 
     /// From where the addresses come.
     fn source(conf: &NetConf) -> Source {
@@ -92,7 +93,7 @@ pub trait InterfacePlugin: DeserializeOwned {
     }
 
     /// What gives the link its layer 3. Pure.
-    fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan;
+    fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan;
 
     /// Says whether an ADD could be served, the IPAM plugin apart. An error has code 50, whatever it has here, but for 51.
     fn status(&self) -> Result<()> {
@@ -103,47 +104,47 @@ pub trait InterfacePlugin: DeserializeOwned {
 /// Makes an [`InterfacePlugin`] a [`Plugin`].
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub struct Interface<P>(P);
+pub struct InterfaceShape<P>(P);
 
-impl<P: InterfacePlugin> Plugin for Interface<P> {
+impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
     const SOURCES: Sources = P::SOURCES;
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
 
-    fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer> {
-        let Interface(plugin) = self;
-        let (at, scene, kinds) = (&add.attachment, Scene::from(add), kinds::<P>());
+    fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
+        let InterfaceShape(plugin) = self;
+        let (at, context, kinds) = (&add.attachment, ApplyContext::from(add), kinds::<P>());
         let link = plugin.link(at);
-        judge(&link, &kinds, &scene)?;
+        preflight(&link, &kinds, &context)?;
         let from = P::source(&at.conf);
         let (source, mut before) = (from.find(&add.call)?, add.prev.clone().unwrap_or_default());
-        let early = if source.needs_link() { Some(apply(&link, &scene, journal)?) } else { None };
+        let early = if source.needs_link() { Some(apply(&link, &context, journal)?) } else { None };
         let mut addresses =
             if from == Source::PrevResult { taken_over(&mut before) } else { source.addresses(journal)? };
         plugin.complete(&mut addresses)?;
         requested::check(at, plugin.host_state(), &addresses)?;
         let layer3 = plugin.layer3(at, &addresses);
-        judge(&layer3, &kinds, &scene)?;
-        let made = early.map_or_else(|| apply(&link, &scene, journal), Ok)?;
-        apply(&layer3, &scene, journal)?;
-        answer(at, before, &scene, made, addresses)
+        preflight(&layer3, &kinds, &context)?;
+        let made = early.map_or_else(|| apply(&link, &context, journal), Ok)?;
+        apply(&layer3, &context, journal)?;
+        answer(at, before, &context, made, addresses)
     }
 
     fn del(del: &Del) -> Result<()> {
-        let remains = Remains::from(del);
-        let mut errors = begin_release(P::KINDS, &remains);
-        let link = || begin_release(&[P::LINK], &remains).finish();
+        let context = ReleaseContext::from(del);
+        let mut errors = begin_release(P::KINDS, &context);
+        let link = || begin_release(&[P::LINK], &context).finish();
         let source = P::source(&del.call.conf).find(&del.call);
         match source {
             // A lease is released over the link, so the link goes last.
             Ok(source) if source.needs_link() => {
-                errors.note(remains.settle().finish());
+                errors.note(context.run_deferred().finish());
                 errors.note(source.del());
                 errors.note(link());
             }
             // While the link may still carry the address, nobody else must get it.
             source => {
                 let gone = link();
-                errors.note(remains.settle().finish());
+                errors.note(context.run_deferred().finish());
                 errors.note(gone.and_then(|()| source?.del()));
             }
         }
@@ -151,38 +152,39 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
     }
 
     fn check(&self, check: &Check) -> Result<()> {
-        let Interface(plugin) = self;
-        let (at, scene) = (&check.attachment, Scene::from(check));
+        let InterfaceShape(plugin) = self;
+        let (at, context) = (&check.attachment, ApplyContext::from(check));
         let mut errors = Errors::default();
         errors.note(P::source(&at.conf).find(&check.call).and_then(|source| source.check()));
         let (addresses, completed) = recorded(plugin, check);
         errors.note(completed);
-        errors.note(verify(&[&plugin.link(at), &plugin.layer3(at, &addresses)], &scene));
+        errors.note(verify(&[&plugin.link(at), &plugin.layer3(at, &addresses)], &context));
         errors.finish()
     }
 
     fn restore(&self, asked: &Check, journal: &mut Journal) -> Result<()> {
         let [link, layer3] = as_attached(&self.0, asked)?;
-        restore(&[&link, &layer3], &Scene::from(asked), journal)
+        restore(&[&link, &layer3], &ApplyContext::from(asked), journal)
     }
 
     fn restore_all(all: Vec<(Self, Check)>) -> Vec<Result<()>> {
-        let planned =
-            |(Interface(plugin), asked): (Self, Check)| Ok((as_attached(&plugin, &asked)?.into(), Scene::from(&asked)));
+        let planned = |(InterfaceShape(plugin), asked): (Self, Check)| {
+            Ok((as_attached(&plugin, &asked)?.into(), ApplyContext::from(&asked)))
+        };
         restore_all(all.into_iter().map(planned).collect())
     }
 
     fn gc(gc: &Gc) -> Result<()> {
-        let stale = Stale::from(gc);
-        let mut errors = sweep(P::KINDS, &stale);
+        let context = GcContext::from(gc);
+        let mut errors = sweep(P::KINDS, &context);
         if errors.any_to_try_again() {
             // Rules without their link and their address would be left. All of it is there for the next GC.
             return errors.finish();
         }
         let source = P::source(&gc.call.conf).find(&gc.call);
-        let gone = errors.note(sweep(&[P::LINK], &stale).finish());
+        let gone = errors.note(sweep(&[P::LINK], &context).finish());
         // A stale link that could not be removed still carries its address.
-        if gone || source.as_ref().is_ok_and(Found::needs_link) {
+        if gone || source.as_ref().is_ok_and(FoundDelegate::needs_link) {
             errors.note(source.and_then(|source| source.gc()));
         }
         errors.finish()
@@ -194,8 +196,8 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         source.status()
     }
 
-    fn plan(&self, preview: &Preview) -> Result<Outline> {
-        let Interface(plugin) = self;
+    fn plan(&self, preview: &DryRun) -> Result<DryRunReport> {
+        let InterfaceShape(plugin) = self;
         let at = &preview.attachment;
         let (link, mut steps) = (plugin.link(at).lines(), Vec::new());
         let source = P::source(&at.conf);
@@ -206,13 +208,13 @@ impl<P: InterfacePlugin> Plugin for Interface<P> {
         plugin.complete(&mut addresses)?;
         requested::check(at, plugin.host_state(), &addresses)?;
         steps.extend(plugin.layer3(at, &addresses).lines());
-        Ok(Outline { steps, example: example_result(at, before, addresses) })
+        Ok(DryRunReport { steps, example: example_result(at, before, addresses) })
     }
 }
 
 /// The result that ADD might have: what came before, then the container's interface, whose MAC nobody knows yet, and its addresses.
 /// Without `CNI_NETNS` the addresses are those of no interface, for one without a sandbox would be the host's.
-fn example_result(at: &Attachment, mut answer: Answer, addresses: Addresses) -> Answer {
+fn example_result(at: &AttachmentSpec, mut answer: CniResult, addresses: Addresses) -> CniResult {
     let mut index = None;
     if !at.sandbox.is_empty() {
         index = i64::try_from(answer.interfaces.len()).ok();
@@ -243,7 +245,11 @@ fn kinds<P: InterfacePlugin>() -> Vec<Kind> {
 
 /// In what words a dry run says from where the addresses come, and what stands for them: what the IPAM plugin would give
 /// next if it lives in this program, else an address of nobody's.
-fn preview_addresses(source: &Source, found: &Found, before: &mut Answer) -> Result<(Vec<String>, Addresses)> {
+fn preview_addresses(
+    source: &Source,
+    found: &FoundDelegate,
+    before: &mut CniResult,
+) -> Result<(Vec<String>, Addresses)> {
     let name = match source {
         Source::Ipam(name) => name,
         Source::PrevResult => return Ok((Vec::new(), taken_over(before))),
@@ -266,10 +272,16 @@ fn example() -> Addresses {
 }
 
 /// What came before in the chain, then what was made, its MACs and MTUs read back once; every address tied to our end.
-fn answer(at: &Attachment, mut answer: Answer, scene: &Scene, made: Made, addresses: Addresses) -> Result<Answer> {
+fn answer(
+    at: &AttachmentSpec,
+    mut answer: CniResult,
+    context: &ApplyContext,
+    made: Made,
+    addresses: Addresses,
+) -> Result<CniResult> {
     let before = answer.interfaces.len();
     for interface in made.interfaces {
-        answer.interfaces.push(read_back(interface, scene)?);
+        answer.interfaces.push(read_back(interface, context)?);
     }
     let ours = answer.interfaces[before..].iter().position(|one| at.is_own(one));
     let index = ours.and_then(|place| i64::try_from(before + place).ok());
@@ -277,7 +289,7 @@ fn answer(at: &Attachment, mut answer: Answer, scene: &Scene, made: Made, addres
 }
 
 /// The answer with these addresses of the interface with this index.
-fn with_addresses(mut answer: Answer, addresses: Addresses, index: Option<i64>) -> Answer {
+fn with_addresses(mut answer: CniResult, addresses: Addresses, index: Option<i64>) -> CniResult {
     answer.ips.extend(addresses.ips.into_iter().map(|ip| Ip { interface: index, ..ip }));
     answer.routes.extend(addresses.routes);
     if !addresses.dns.is_empty() {
@@ -286,8 +298,8 @@ fn with_addresses(mut answer: Answer, addresses: Addresses, index: Option<i64>) 
     answer
 }
 
-fn read_back(interface: Listed, scene: &Scene) -> Result<Listed> {
-    let netlink = if interface.sandbox.is_empty() { scene.host()? } else { scene.container()? };
+fn read_back(interface: Listed, context: &ApplyContext) -> Result<Listed> {
+    let netlink = if interface.sandbox.is_empty() { context.host()? } else { context.container()? };
     let link = netlink.recent_link(&interface.name)?;
     let mac = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     Ok(Listed { mac, mtu: Some(link.mtu), ..interface })

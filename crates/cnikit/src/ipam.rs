@@ -1,7 +1,7 @@
 //! The shape of a plugin that gives addresses.
 
-use cnikit_skel::{Add, Attachment, Check, Del, Error, Gc, Journal, Outline, Plugin, Preview, Result, Status};
-use cnikit_types::{Answer, Version};
+use cnikit_skel::{Add, AttachmentSpec, Check, Del, DryRun, DryRunReport, Error, Gc, Journal, Plugin, Result, Status};
+use cnikit_types::{CniResult, Version};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -20,7 +20,7 @@ pub trait IpamPlugin: DeserializeOwned {
     const ENTERS_NETNS: bool = true;
 
     /// Takes addresses for an attachment.
-    fn acquire(&self, at: &Attachment, journal: &mut Journal) -> Result<Addresses>;
+    fn acquire(&self, at: &AttachmentSpec, journal: &mut Journal) -> Result<Addresses>;
 
     /// Gives back what the attachment holds. That it holds nothing is success.
     fn release(del: &Del) -> Result<()>;
@@ -41,7 +41,7 @@ pub trait IpamPlugin: DeserializeOwned {
     }
 
     /// What [`IpamPlugin::acquire`] would do, in words, and what it would give were nothing given yet. Touches nothing.
-    fn preview(&self, at: &Attachment) -> Result<(Vec<String>, Addresses)> {
+    fn preview(&self, at: &AttachmentSpec) -> Result<(Vec<String>, Addresses)> {
         Ok((vec![format!("addresses for {}", at.tag)], Addresses::default()))
     }
 }
@@ -53,7 +53,7 @@ pub fn one_address_a_family(version: Version, are_ipv4: impl Iterator<Item = boo
         return Ok(());
     }
     Err(Error::config(format!("CNI version {version} does not support more than 1 address per family"))
-        .remedy("raise `cniVersion` to 0.3.0 or later"))
+        .hint("raise `cniVersion` to 0.3.0 or later"))
 }
 
 /// Makes an [`IpamPlugin`] a [`Plugin`].
@@ -66,8 +66,8 @@ impl<P: IpamPlugin> Plugin for Ipam<P> {
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
     const ENTERS_NETNS: bool = P::ENTERS_NETNS;
 
-    fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer> {
-        self.ipam.acquire(&add.attachment, journal).map(Answer::from)
+    fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
+        self.ipam.acquire(&add.attachment, journal).map(CniResult::from)
     }
 
     fn del(del: &Del) -> Result<()> {
@@ -86,8 +86,8 @@ impl<P: IpamPlugin> Plugin for Ipam<P> {
         self.ipam.status(status).map_err(unavailable)
     }
 
-    fn plan(&self, preview: &Preview) -> Result<Outline> {
+    fn plan(&self, preview: &DryRun) -> Result<DryRunReport> {
         let (steps, example) = self.ipam.preview(&preview.attachment)?;
-        Ok(Outline { steps, example: example.into() })
+        Ok(DryRunReport { steps, example: example.into() })
     }
 }

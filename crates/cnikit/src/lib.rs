@@ -18,22 +18,22 @@
 //!
 //! | shape | you write | you are given |
 //! |---|---|---|
-//! | [`InterfacePlugin`] in [`Interface`] | the plan of the link and of its layer 3 | ADD, CHECK, DEL, GC, STATUS, the dry run, roll-back, addresses from the IPAM plugin |
+//! | [`InterfacePlugin`] in [`InterfaceShape`] | the plan of the link and of its layer 3 | ADD, CHECK, DEL, GC, STATUS, the dry run, roll-back, addresses from the IPAM plugin |
 //! | [`ChainedPlugin`] in [`Chained`] | the plan of what changes about an interface that others made | ADD, CHECK, DEL, GC, STATUS, the dry run, roll-back, the result passed on |
 //! | [`IpamPlugin`] in [`Ipam`] | take, give back | the protocol |
 //! | [`DelegatingPlugin`] in [`Delegating`] | another plugin's configuration, and where it waits for DEL | the delegate's answers, for all verbs |
 //!
 //! A plan is a list of [`resources`]; each knows how to make itself true, how to be compared with what is, and its kind
-//! knows how to find what is left of it by [`Tag`] when nothing else is known. Where yours needs a thing that is not there,
-//! write a [`Resource`](plan::Resource) of your own: two methods, and a [`Kind`](plan::Kind) if it outlives the link.
+//! knows how to find what is left of it by [`AttachmentId`] when nothing else is known. Where yours needs a thing that is not
+//! there, write a [`Resource`](plan::Resource) of your own: two methods, and a [`Kind`](plan::Kind) if it outlives the link.
 #![forbid(unsafe_code)]
 
 mod addresses;
 mod chained;
+mod delegate_store;
 mod delegating;
 mod interface;
 mod ipam;
-mod kept;
 pub mod keys;
 mod requested;
 mod source;
@@ -43,14 +43,14 @@ pub use chained::{Chained, ChainedPlugin};
 pub use cnikit_plan as plan;
 pub use cnikit_resources as resources;
 pub use cnikit_skel::{
-    Add, Attachment, Call, Check, Del, Delegate, Entry, Error, Errors, Found, Gc, Input, Journal, Outline, Plugin,
-    Plugins, Preview, Request, Result, Said, Sources, Status, Tag, Valid, about, code, dispatch, input, log, main,
-    serve,
+    Add, AttachmentId, AttachmentSpec, Call, Check, Del, Delegate, DryRun, DryRunReport, Entry, Error, Errors, Gc,
+    Input, Journal, KeySource, NetnsLookup, Plugin, Plugins, Request, Result, Sources, Status, ValidAttachments, about,
+    code, dispatch, input, log, main, serve,
 };
 pub use cnikit_types as types;
-pub use cnikit_types::{Answer, NetConf, Version};
+pub use cnikit_types::{CniResult, NetConf, Version};
 pub use delegating::{Delegating, DelegatingPlugin};
-pub use interface::{Interface, InterfacePlugin};
+pub use interface::{InterfacePlugin, InterfaceShape};
 pub use ipam::{Ipam, IpamPlugin, one_address_a_family};
 pub use requested::HostState;
 pub use source::Source;

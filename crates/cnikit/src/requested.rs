@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use cnikit_skel::{Attachment, Error, Result, Said};
+use cnikit_skel::{AttachmentSpec, Error, KeySource, Result};
 use cnikit_types::{Args, Ip, NetConf, Value, parse_cidr, parse_ip};
 use ipnetwork::IpNetwork;
 
@@ -39,13 +39,13 @@ const LISTED: usize = 8;
 /// What was requested, and where.
 #[derive(Default)]
 struct Requested {
-    addresses: HashMap<IpAddr, Said>,
+    addresses: HashMap<IpAddr, KeySource>,
     gateways: HashSet<IpAddr>,
     ranges: Vec<IpNetwork>,
 }
 
 /// Refuses an address that was requested unless the configuration names a subnet for what the host would get.
-pub(crate) fn check(at: &Attachment, state: HostState, addresses: &Addresses) -> Result<()> {
+pub(crate) fn check(at: &AttachmentSpec, state: HostState, addresses: &Addresses) -> Result<()> {
     if state == HostState::Nothing {
         return Ok(());
     }
@@ -63,7 +63,7 @@ pub(crate) fn check(at: &Attachment, state: HostState, addresses: &Addresses) ->
     Ok(())
 }
 
-fn refusal(ip: &Ip, source: Said, state: HostState, subnets: &[Subnet]) -> Error {
+fn refusal(ip: &Ip, source: KeySource, state: HostState, subnets: &[Subnet]) -> Error {
     let wanted = match ip.gateway.filter(|_| state != HostState::Rules) {
         Some(gateway) => format!("{} with gateway {gateway}", ip.address),
         None => ip.address.to_string(),
@@ -76,11 +76,11 @@ fn refusal(ip: &Ip, source: Said, state: HostState, subnets: &[Subnet]) -> Error
     };
     let text = format!("{source}: {wanted} was requested, but the network's configuration names {named}");
     let error = match source {
-        Said::CniArg(_) => Error::environment(text),
+        KeySource::CniArg(_) => Error::environment(text),
         _ => Error::config(text),
     };
     let network = network(ip.address);
-    error.remedy(format!(
+    error.hint(format!(
         "the host would get a gateway, a route or rules for it: request an address of a subnet of the network, with its \
          prefix length, or add {network} to `ipam.allowedSubnets` in the network's configuration"
     ))
@@ -88,30 +88,31 @@ fn refusal(ip: &Ip, source: Said, state: HostState, subnets: &[Subnet]) -> Error
 
 impl Requested {
     /// Where the address or its gateway was requested, if it was.
-    fn source(&self, ip: &Ip) -> Option<Said> {
+    fn source(&self, ip: &Ip) -> Option<KeySource> {
         let address = ip.address.ip();
         if let Some(source) = self.addresses.get(&address) {
             return Some(*source);
         }
         if ip.gateway.is_some_and(|gateway| self.gateways.contains(&gateway)) {
-            return Some(Said::CniArg("GATEWAY"));
+            return Some(KeySource::CniArg("GATEWAY"));
         }
-        self.ranges.iter().any(|range| range.contains(address)).then_some(Said::Runtime("ipRanges"))
+        self.ranges.iter().any(|range| range.contains(address)).then_some(KeySource::Runtime("ipRanges"))
     }
 }
 
 /// All that was requested. What cannot be read is refused by the IPAM plugin whose key it is.
 fn requested(conf: &NetConf, args: &Args) -> Requested {
     let mut all = Requested::default();
-    for (path, source) in
-        [(["runtimeConfig", "ips"].as_slice(), Said::Runtime("ips")), (&["args", "cni", "ips"], Said::ArgsCni("ips"))]
-    {
+    for (path, source) in [
+        (["runtimeConfig", "ips"].as_slice(), KeySource::Runtime("ips")),
+        (&["args", "cni", "ips"], KeySource::ArgsCni("ips")),
+    ] {
         for address in texts(conf.at(path)).filter_map(address) {
             all.addresses.entry(address).or_insert(source);
         }
     }
     for address in args.get("IP").unwrap_or_default().split(',').filter_map(address) {
-        all.addresses.entry(address).or_insert(Said::CniArg("IP"));
+        all.addresses.entry(address).or_insert(KeySource::CniArg("IP"));
     }
     all.gateways.extend(args.get("GATEWAY").unwrap_or_default().split(',').filter_map(address));
     for range in conf.capabilities().ip_ranges().unwrap_or_default().into_iter().flatten() {
@@ -213,15 +214,15 @@ impl std::fmt::Display for Subnet {
 
 #[cfg(test)]
 mod tests {
-    use cnikit_skel::Tag;
+    use cnikit_skel::AttachmentId;
     use cnikit_types::Version;
 
     use super::*;
 
     /// What becomes of an address, and perhaps its gateway, with this configuration and these `CNI_ARGS`.
     fn checked(conf: &str, args: &str, address: &str, gateway: &str, state: HostState) -> Result<()> {
-        let at = Attachment {
-            tag: Tag { network: "n".into(), container: "c".into(), ifname: "eth0".into() },
+        let at = AttachmentSpec {
+            tag: AttachmentId { network: "n".into(), container: "c".into(), ifname: "eth0".into() },
             sandbox: "/n".into(),
             conf: NetConf::parse(conf.as_bytes()).unwrap(),
             version: Version::NEWEST,
@@ -262,7 +263,7 @@ mod tests {
         ] {
             let error = checked(conf, args, "8.8.8.9/8", "8.0.0.1", GATEWAYS).unwrap_err();
             assert!(error.code == code && error.msg.starts_with(named), "{error}");
-            assert!(error.remedy.is_some_and(|hint| hint.contains("8.0.0.0/8 to `ipam.allowedSubnets`")));
+            assert!(error.hint.is_some_and(|hint| hint.contains("8.0.0.0/8 to `ipam.allowedSubnets`")));
         }
     }
 

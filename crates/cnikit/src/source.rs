@@ -1,7 +1,7 @@
 //! From where an attachment has its addresses.
 
 use cnikit_skel::{Call, Delegate, Error, Journal, Result, code};
-use cnikit_types::{Answer, NetConf, Value};
+use cnikit_types::{CniResult, NetConf, Value};
 
 use crate::addresses::Addresses;
 
@@ -35,25 +35,25 @@ impl Source {
     }
 
     /// Looks the plugin up, before anything is made.
-    pub(crate) fn find(&self, call: &Call) -> Result<Found> {
+    pub(crate) fn find(&self, call: &Call) -> Result<FoundDelegate> {
         match self {
-            Source::Ipam(name) => Ok(Found(Some(call.delegate(name)?))),
-            Source::PrevResult | Source::Nowhere => Ok(Found(None)),
+            Source::Ipam(name) => Ok(FoundDelegate(Some(call.delegate(name)?))),
+            Source::PrevResult | Source::Nowhere => Ok(FoundDelegate(None)),
         }
     }
 }
 
 /// What an interface takes over of what came before it in a chain: all its addresses, routes and DNS, of which the record
 /// keeps none.
-pub(crate) fn taken_over(before: &mut Answer) -> Addresses {
+pub(crate) fn taken_over(before: &mut CniResult) -> Addresses {
     use std::mem::take;
     Addresses { ips: take(&mut before.ips), routes: take(&mut before.routes), dns: take(&mut before.dns) }
 }
 
 /// A source, found.
-pub(crate) struct Found(Option<Delegate>);
+pub(crate) struct FoundDelegate(Option<Delegate>);
 
-impl Found {
+impl FoundDelegate {
     /// Must the link be there before addresses are asked for, and still be there when they are given back?
     pub(crate) fn needs_link(&self) -> bool {
         self.0.as_ref().is_some_and(Delegate::needs_link)

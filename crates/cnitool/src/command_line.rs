@@ -107,7 +107,7 @@ pub(crate) enum Command {
     #[command(subcommand, after_help = "Example:\n  cnitool ipam usage")]
     Ipam(Ipam),
     /// The directory of configurations
-    #[command(subcommand, after_help = "Example:\n  cnitool config why")]
+    #[command(subcommand, after_help = "Example:\n  cnitool config explain")]
     Config(Config),
     /// Judge every file of a directory of configurations
     #[command(after_help = "Example:\n  cnitool validate /etc/cni/net.d")]
@@ -285,8 +285,8 @@ pub(crate) struct Reclaim {
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Config {
     /// Which file a runtime takes for its default network, and why none of the others
-    #[command(after_help = "Example:\n  cnitool config why --runtime cri-o")]
-    Why {
+    #[command(alias = "why", after_help = "Example:\n  cnitool config explain --runtime cri-o")]
+    Explain {
         /// The directory [default: --conf-dir]
         dir: Option<PathBuf>,
         /// By whose rule

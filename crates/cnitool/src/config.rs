@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use cnikit_libcni::{Chooser, Chosen, Finding, HostRoute, PassedOver, PluginKeys, Rule, Severity, Validator};
+use cnikit_libcni::{
+    Finding, NetworkSelector, PluginKeys, RoutedSubnet, Selection, SelectionPolicy, Severity, SkippedFile, Validator,
+};
 use cnikit_netlink::{Family, Netlink};
 use serde_json::{Value, json};
 
@@ -31,15 +33,15 @@ fn directory(common: &Common, dir: Option<&Path>) -> PathBuf {
 }
 
 /// Which file a runtime takes for its default network, and why none of the others.
-pub(crate) fn why(common: &Common, out: Output, dir: Option<&Path>, by: Chooses) -> Result {
+pub(crate) fn explain(common: &Common, out: Output, dir: Option<&Path>, by: Chooses) -> Result {
     let dir = directory(common, dir);
     let runtime = Some(environment::runtime(common));
     let rule = match by {
-        Chooses::Containerd => Rule::FirstFiles(1),
-        Chooses::CriO => Rule::FirstOfEachName(None),
-        Chooses::CriDockerd => Rule::FirstValid,
+        Chooses::Containerd => SelectionPolicy::FirstFiles(1),
+        Chooses::CriO => SelectionPolicy::FirstOfEachName(None),
+        Chooses::CriDockerd => SelectionPolicy::FirstValid,
     };
-    let chosen = Chooser { dir: dir.clone(), rule, runtime }.choose()?;
+    let chosen = NetworkSelector { dir: dir.clone(), policy: rule, runtime }.select()?;
     if out.json {
         print_json(&document(&dir, &chosen))?;
     } else {
@@ -48,23 +50,23 @@ pub(crate) fn why(common: &Common, out: Output, dir: Option<&Path>, by: Chooses)
     if chosen.default_network().is_some() { Ok(()) } else { Err(Failure::found()) }
 }
 
-fn document(dir: &Path, chosen: &Chosen) -> Value {
+fn document(dir: &Path, chosen: &Selection) -> Value {
     let default = chosen.default_network().map(|network| {
         json!({"file": network.file.display().to_string(), "network": network.list.name, "version": network.list.version})
     });
-    let other = |other: &PassedOver| json!({"file": other.file.display().to_string(), "why": other.to_string()});
-    let others: Vec<Value> = chosen.passed_over.iter().map(other).collect();
+    let other = |other: &SkippedFile| json!({"file": other.file.display().to_string(), "why": other.to_string()});
+    let others: Vec<Value> = chosen.skipped.iter().map(other).collect();
     json!({"directory": dir.display().to_string(), "default": default, "passedOver": others})
 }
 
-fn words(out: Output, dir: &Path, chosen: &Chosen) -> String {
+fn words(out: Output, dir: &Path, chosen: &Selection) -> String {
     let first = match chosen.default_network() {
         Some(network) => {
             out.paint(&format!("{}: network {} is the default", network.file.display(), network.list.name), Tone::Good)
         }
         None => out.paint(&format!("{}: no file can be the default network", dir.display()), Tone::Bad),
     };
-    let others = chosen.passed_over.iter().map(|other| format!("  {other}\n"));
+    let others = chosen.skipped.iter().map(|other| format!("  {other}\n"));
     format!("{first}\n{}", others.collect::<String>())
 }
 
@@ -106,7 +108,7 @@ fn finding(finding: &Finding) -> Value {
         "key": defect.key,
         "code": defect.code,
         "why": defect.why,
-        "remedy": defect.remedy,
+        "remedy": defect.hint,
     })
 }
 
@@ -128,13 +130,13 @@ fn keys(plugin: &str, page: &str) -> PluginKeys {
 }
 
 /// Where the host has routes to; none if it cannot be asked.
-fn routes() -> Vec<HostRoute> {
+fn routes() -> Vec<RoutedSubnet> {
     let Ok(netlink) = Netlink::here() else { return Vec::new() };
     let links = netlink.links().unwrap_or_default();
     let name = |index: Option<u32>| links.iter().find(|link| Some(link.index) == index).map(|link| link.name.clone());
     let all = [Family::V4, Family::V6].map(|family| netlink.routes(family).unwrap_or_default());
     let main = all.into_iter().flatten().filter(|route| route.is_ordinary() && !route.is_default());
-    main.filter_map(|route| Some(HostRoute { network: route.dst, device: name(route.index)? })).collect()
+    main.filter_map(|route| Some(RoutedSubnet { network: route.dst, device: name(route.index)? })).collect()
 }
 
 #[cfg(test)]

@@ -78,8 +78,8 @@ impl From<cnikit_libcni::Error> for Failure {
     }
 }
 
-impl From<cnikit_reservations::Refusal> for Failure {
-    fn from(refusal: cnikit_reservations::Refusal) -> Failure {
+impl From<cnikit_reservations::Error> for Failure {
+    fn from(refusal: cnikit_reservations::Error) -> Failure {
         Failure::new(refusal.to_string())
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use cnikit_libcni::{Error, load};
 use cnikit_netlink::{Family, Netlink};
-use cnikit_reservations::{RangeSet, Written};
+use cnikit_reservations::{RangeConfig, RangeSet};
 use cnikit_store::Directory;
 use cnikit_types::{Version, check_ifname, check_network_name, parse_cidr};
 use ipnetwork::IpNetwork;
@@ -25,7 +25,7 @@ struct Wanted {
     name: String,
     plugin: Main,
     bridge: String,
-    ranges: Vec<Written>,
+    ranges: Vec<RangeConfig>,
     masquerade: bool,
     ports: bool,
     version: String,
@@ -142,12 +142,12 @@ fn said<T>(said: Option<T>, ask: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 /// The subnets as host-local takes them, each with its gateway.
-fn ranges(subnets: &[String], gateways: &[IpAddr]) -> Result<Vec<Written>> {
+fn ranges(subnets: &[String], gateways: &[IpAddr]) -> Result<Vec<RangeConfig>> {
     let mut written = Vec::new();
     for text in subnets {
         let subnet = parse_cidr(text).map_err(|why| format!("--subnet: {why}"))?;
         let gateway = gateways.iter().copied().find(|gateway| subnet.contains(*gateway));
-        written.push(Written { subnet: Some(subnet), gateway, ..Written::default() });
+        written.push(RangeConfig { subnet: Some(subnet), gateway, ..RangeConfig::default() });
     }
     let sets = written.iter().map(|range| RangeSet::try_from(std::slice::from_ref(range)));
     let sets: Vec<RangeSet> = sets.collect::<Result<_, _>>().map_err(|refusal| format!("--subnet: {refusal}"))?;
@@ -185,7 +185,7 @@ impl Wanted {
     }
 
     fn main(&self) -> Value {
-        let range = |range: &Written| {
+        let range = |range: &RangeConfig| {
             let subnet = range.subnet.map(|subnet| subnet.to_string());
             let mut keys = Map::from_iter([("subnet".to_owned(), json!(subnet))]);
             keys.extend(range.gateway.map(|gateway| ("gateway".to_owned(), json!(gateway.to_string()))));
@@ -243,7 +243,7 @@ impl Wanted {
 mod tests {
     use super::*;
 
-    fn ranges_of(subnets: &[&str], gateways: &[&str]) -> Result<Vec<Written>> {
+    fn ranges_of(subnets: &[&str], gateways: &[&str]) -> Result<Vec<RangeConfig>> {
         let subnets: Vec<String> = subnets.iter().map(|&text| text.to_owned()).collect();
         let gateways: Vec<IpAddr> = gateways.iter().map(|text| text.parse().unwrap()).collect();
         ranges(&subnets, &gateways)

@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use cnikit_libcni::{Cache, Glimpse, Kept};
+use cnikit_libcni::{AttachmentSummary, Cache, CachedAttachment};
 use cnikit_netlink::{Link, Netlink};
-use cnikit_netns::{Fate, Living};
+use cnikit_netns::{NetnsScan, NetnsStatus};
 use cnikit_reservations::{Holder, Owner, Range, RangeSet, Reservation};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::namespace::Look;
 use crate::output::{Cell, Output, Tone, print, print_json};
-use crate::places::{Place, places};
+use crate::places::{Location, places};
 use crate::show::is_tagged;
 use crate::time::{age, ago, moment};
 use crate::verbs::look;
@@ -46,7 +46,7 @@ struct Judged {
 
 /// A network's reservations, judged.
 struct Surveyed {
-    place: Place,
+    place: Location,
     all: Vec<Judged>,
 }
 
@@ -54,14 +54,14 @@ struct Surveyed {
 struct Evidence {
     cache: Cache,
     /// By [`key`].
-    kept: Vec<Glimpse>,
+    kept: Vec<AttachmentSummary>,
     look: Look,
     thorough: Option<Thorough>,
 }
 
 /// What costs a look at the whole machine.
 struct Thorough {
-    living: Living,
+    living: NetnsScan,
     links: Vec<Link>,
 }
 
@@ -87,7 +87,7 @@ impl Evidence {
     /// What the cache says and one stat of each namespace's path.
     fn cheap(common: &Common) -> Result<Evidence> {
         let cache = environment::cache(common);
-        let mut kept = cache.glance()?;
+        let mut kept = cache.list()?;
         kept.sort_by(|one, other| key(one).cmp(&key(other)));
         Ok(Evidence { cache, kept, look: Look::new(), thorough: None })
     }
@@ -135,15 +135,15 @@ impl Evidence {
 }
 
 /// What an attachment is known by.
-fn key(kept: &Glimpse) -> (&str, &str, &str) {
+fn key(kept: &AttachmentSummary) -> (&str, &str, &str) {
     (&kept.network, &kept.container_id, &kept.ifname)
 }
 
 impl Thorough {
     /// By the recorded number of the namespace.
-    fn judge(&self, network: &str, kept: &Kept, cookie: u64, found: &Reservation) -> (Verdict, String) {
+    fn judge(&self, network: &str, kept: &CachedAttachment, cookie: u64, found: &Reservation) -> (Verdict, String) {
         let fate = self.living.fate(cookie);
-        if fate == Fate::Lives {
+        if fate == NetnsStatus::Lives {
             return (Verdict::Held, format!("its namespace lives (cookie {cookie})"));
         }
         if let Some(link) = self.link_of(network, kept) {
@@ -156,7 +156,7 @@ impl Thorough {
             return (Verdict::Suspected, "it was given after the kept result was written: by another ADD".to_owned());
         }
         match fate {
-            Fate::Unknown(unseen) => {
+            NetnsStatus::Unknown(unseen) => {
                 (Verdict::Suspected, format!("its namespace is not found, but may live: {unseen}"))
             }
             _ => (Verdict::Dead, format!("no living namespace bears its cookie {cookie}")),
@@ -164,7 +164,7 @@ impl Thorough {
     }
 
     /// The host's end of the attachment: a pair goes with the namespace of either end, so the other one lives.
-    fn link_of(&self, network: &str, kept: &Kept) -> Option<&str> {
+    fn link_of(&self, network: &str, kept: &CachedAttachment) -> Option<&str> {
         let interfaces = kept.answer().map(|answer| answer.interfaces).unwrap_or_default();
         let named = |link: &Link| {
             let is_it = |one: &cnikit_types::Interface| {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use cnikit_libcni::{Glimpse, State};
+use cnikit_libcni::{AttachmentSummary, State};
 use cnikit_netlink::{Link, Netlink};
 use cnikit_netns::Netns;
 use serde_json::{Value, json};
@@ -46,13 +46,13 @@ impl End {
 
 /// Lists what is kept; with `--live`, each namespace is entered once, and all its links are asked for together.
 pub(crate) fn list(common: &Common, out: Output, asked: &List) -> Result {
-    let all = environment::cache(common).glance()?;
-    let wanted = |kept: &Glimpse| asked.network.as_ref().is_none_or(|network| is_of(kept, network));
-    let all: Vec<Glimpse> = all.into_iter().filter(wanted).collect();
+    let all = environment::cache(common).list()?;
+    let wanted = |kept: &AttachmentSummary| asked.network.as_ref().is_none_or(|network| is_of(kept, network));
+    let all: Vec<AttachmentSummary> = all.into_iter().filter(wanted).collect();
     let look = Look::new();
     let mut links = if asked.live { Some(Links::default()) } else { None };
     let mut progress = Progress::of("looking into namespaces");
-    let mut told: Vec<(&Glimpse, Standing, End)> = Vec::new();
+    let mut told: Vec<(&AttachmentSummary, Standing, End)> = Vec::new();
     for (done, kept) in all.iter().enumerate() {
         let standing = look.at(&kept.netns, &kept.note);
         let link = match &mut links {
@@ -74,7 +74,7 @@ pub(crate) fn list(common: &Common, out: Output, asked: &List) -> Result {
 }
 
 /// Whether it is an attachment of this network, or a file that cannot be read and is named as if.
-fn is_of(kept: &Glimpse, network: &str) -> bool {
+fn is_of(kept: &AttachmentSummary, network: &str) -> bool {
     let name = || kept.file.file_name()?.to_str()?.strip_prefix(network)?.strip_prefix('-');
     kept.network == network || (kept.state == State::Unreadable && name().is_some())
 }
@@ -90,7 +90,7 @@ type Looked = (Option<u64>, Vec<Link>);
 
 impl Links {
     /// How the container's end is: its name, and its MAC where the result says that.
-    fn of(&mut self, kept: &Glimpse) -> End {
+    fn of(&mut self, kept: &AttachmentSummary) -> End {
         let path = kept.netns.clone();
         let found = self.found.entry(path).or_insert_with_key(|path| look_into(path));
         let (cookie, links) = match found {
@@ -129,7 +129,7 @@ pub(crate) fn word(state: State) -> (&'static str, Tone) {
     }
 }
 
-fn row<'k>(kept: &'k Glimpse, standing: Standing, link: &'k End) -> [Cell<'k>; 8] {
+fn row<'k>(kept: &'k AttachmentSummary, standing: Standing, link: &'k End) -> [Cell<'k>; 8] {
     let (state, tone) = word(kept.state);
     let lost = if standing.is_lost() { Tone::Bad } else { Tone::Plain };
     let link_tone = if matches!(link, End::Gone | End::Elsewhere) { Tone::Bad } else { Tone::Plain };
@@ -147,7 +147,7 @@ fn row<'k>(kept: &'k Glimpse, standing: Standing, link: &'k End) -> [Cell<'k>; 8
 }
 
 /// One attachment for a program.
-pub(crate) fn document(kept: &Glimpse, standing: Standing, link: &End) -> Value {
+pub(crate) fn document(kept: &AttachmentSummary, standing: Standing, link: &End) -> Value {
     let is_asked = *link != End::Unasked;
     json!({
         "network": kept.network,

@@ -80,7 +80,7 @@ fn run(line: &CommandLine) -> Result {
         Command::Ipam(Ipam::Usage(asked)) => ipam::usage(common, out, asked),
         Command::Ipam(Ipam::Leaks(asked)) => ipam::leaks(common, out, asked),
         Command::Ipam(Ipam::Reclaim(asked)) => ipam::reclaim(common, out, asked),
-        Command::Config(Config::Why { dir, runtime }) => config::why(common, out, dir.as_deref(), *runtime),
+        Command::Config(Config::Explain { dir, runtime }) => config::explain(common, out, dir.as_deref(), *runtime),
         Command::Validate(asked) => config::validate(common, out, asked.dir.as_deref()),
         Command::Netns(asked) => netns::netns(common, out, asked),
         Command::Init(asked) => init::init(common, out, asked),

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use cnikit_libcni::Note;
+use cnikit_libcni::CacheMetadata;
 
 /// What a look at a path says. Which namespace is there it does not say: for that it has to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +56,12 @@ impl Look {
     }
 
     /// Whether an attachment was made in this boot; `None` if it does not say.
-    pub(crate) fn is_of_now(&self, note: &Note) -> Option<bool> {
+    pub(crate) fn is_of_now(&self, note: &CacheMetadata) -> Option<bool> {
         Some(note.boot_id.as_ref()? == self.boot.as_ref()?)
     }
 
     /// Where an attachment's namespace should be.
-    pub(crate) fn at(&self, netns: &str, note: &Note) -> Standing {
+    pub(crate) fn at(&self, netns: &str, note: &CacheMetadata) -> Standing {
         if self.is_of_now(note) == Some(false) { Standing::OtherBoot } else { self.path(netns) }
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cnikit_libcni::Glimpse;
+use cnikit_libcni::AttachmentSummary;
 use cnikit_netns::make;
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ fn del(common: &Common, out: Output, path: &Path, (force, dry_run): (bool, bool)
     if standing == Standing::Gone {
         return Err(format!("{}: no such namespace", path.display()).into());
     }
-    let known = environment::cache(common).glance()?;
+    let known = environment::cache(common).list()?;
     let there: Vec<String> = known.iter().filter(|kept| is_at(kept, path)).map(name_of).collect();
     if !there.is_empty() && !force {
         let text = format!("{}: attached there: {}", path.display(), there.join(", "));
@@ -73,7 +73,7 @@ fn del(common: &Common, out: Output, path: &Path, (force, dry_run): (bool, bool)
 }
 
 fn list(common: &Common, out: Output) -> Result {
-    let (look, known) = (Look::new(), environment::cache(common).glance()?);
+    let (look, known) = (Look::new(), environment::cache(common).list()?);
     let entries = fs::read_dir(NAMES).into_iter().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     names.sort();
@@ -96,12 +96,12 @@ fn list(common: &Common, out: Output) -> Result {
     out.table(["NAME", "NAMESPACE", "ATTACHMENTS"], &found.iter().map(row).collect::<Vec<_>>())
 }
 
-fn name_of(kept: &Glimpse) -> String {
+fn name_of(kept: &AttachmentSummary) -> String {
     format!("{}/{}/{}", kept.network, kept.container_id, kept.ifname)
 }
 
 /// Whether an attachment's namespace has this path. `/var/run` is `/run`, wherever there are both.
-fn is_at(kept: &Glimpse, path: &Path) -> bool {
+fn is_at(kept: &AttachmentSummary, path: &Path) -> bool {
     let plain = |path: &Path| match path.strip_prefix("/var/run") {
         Ok(rest) => Path::new("/run").join(rest),
         Err(_) => path.to_owned(),

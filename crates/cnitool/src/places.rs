@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use cnikit_libcni::{EXTENSIONS, NetworkList, conf_files, list_from_file};
-use cnikit_reservations::{Boot, PATIENCE, RangeSet, Store};
+use cnikit_reservations::{Boot, RangeSet, Store, TIMEOUT};
 use cnikit_types::NetConf;
 
 use crate::command_line::Common;
@@ -14,7 +14,7 @@ use crate::output::say;
 
 /// One network's reservations.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     /// The directory, and who knows its format.
     pub(crate) store: Store,
     /// The ranges of every configuration of the network that could be read; none if there is none.
@@ -23,7 +23,7 @@ pub(crate) struct Place {
 
 /// Every network's, by directory and name: those that configurations name, and all whose files lie in a directory that one
 /// names, or the caller.
-pub(crate) fn places(common: &Common, network: Option<&str>, more: &[PathBuf]) -> Result<Vec<Place>> {
+pub(crate) fn places(common: &Common, network: Option<&str>, more: &[PathBuf]) -> Result<Vec<Location>> {
     let configured = configured(common);
     let mut dirs: BTreeSet<PathBuf> = configured.keys().map(|(dir, _)| dir.clone()).collect();
     dirs.insert(host_local::DATA_DIR.into());
@@ -35,14 +35,14 @@ pub(crate) fn places(common: &Common, network: Option<&str>, more: &[PathBuf]) -
     let wanted = names.into_iter().filter(|(_, name)| network.is_none_or(|network| network == name));
     let place = |(dir, name): (PathBuf, String)| {
         let sets = configured.get(&(dir.clone(), name.clone())).cloned().unwrap_or_default();
-        Place { store: store(dir, name), sets }
+        Location { store: store(dir, name), sets }
     };
     Ok(wanted.map(place).collect())
 }
 
 fn store(data_dir: PathBuf, network: String) -> Store {
     let log = |text: &str| say(&format!("Warning: {text}"));
-    Store { data_dir, network, boot: Boot::now(), patience: PATIENCE, log }
+    Store { data_dir, network, boot: Boot::now(), patience: TIMEOUT, log }
 }
 
 /// The ranges of all configurations, by directory and network.

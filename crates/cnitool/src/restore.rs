@@ -1,6 +1,6 @@
 //! Rules are put back after somebody flushed them.
 
-use cnikit_libcni::{Error, Kept, State, Told};
+use cnikit_libcni::{CachedAttachment, Error, ErrorContext, State};
 use serde_json::{Value, json};
 
 use crate::command_line::{Common, Restore};
@@ -12,19 +12,20 @@ use crate::verbs::warn;
 /// Has the plugins of every attachment that lives put back their rules. What stands stays, and no link is touched.
 pub(crate) fn restore(common: &Common, out: Output, asked: &Restore) -> Result {
     let runtime = environment::runtime(common);
-    let wanted = |kept: &Kept| asked.network.as_ref().is_none_or(|network| kept.whose(network).is_some());
-    let all: Vec<Kept> = runtime.cache.attachments()?.into_iter().filter(wanted).collect();
-    let (going, passed_over): (Vec<&Kept>, Vec<&Kept>) = all.iter().partition(|kept| reason(kept).is_none());
+    let wanted = |kept: &CachedAttachment| asked.network.as_ref().is_none_or(|network| kept.whose(network).is_some());
+    let all: Vec<CachedAttachment> = runtime.cache.attachments()?.into_iter().filter(wanted).collect();
+    let (going, skipped): (Vec<&CachedAttachment>, Vec<&CachedAttachment>) =
+        all.iter().partition(|kept| reason(kept).is_none());
     if !out.json {
         let verb = if asked.dry_run { "would restore" } else { "restoring" };
         going.iter().for_each(|kept| say(&format!("{verb} {}", name(kept))));
-        passed_over.iter().for_each(|kept| say(&format!("passing over {}: {}", name(kept), why_not(kept))));
+        skipped.iter().for_each(|kept| say(&format!("passing over {}: {}", name(kept), why_not(kept))));
     }
     let mut failed = Vec::new();
     if !asked.dry_run {
         for (kept, done) in going.iter().zip(runtime.restore_all(&going)) {
             warn(&done.report.warnings);
-            let told = |why| Error::Several(vec![Told { what: name(kept), why }]).into();
+            let told = |why| Error::Several(vec![ErrorContext { what: name(kept), why }]).into();
             failed.extend(done.outcome.err().map(told));
         }
     }
@@ -33,7 +34,7 @@ pub(crate) fn restore(common: &Common, out: Output, asked: &Restore) -> Result {
 }
 
 /// Why nothing is put back for it; `None` if it lives.
-fn reason(kept: &Kept) -> Option<String> {
+fn reason(kept: &CachedAttachment) -> Option<String> {
     match kept.state {
         State::Attached => kept.lost_namespace(),
         State::Adding => Some("it is being added".to_owned()),
@@ -42,18 +43,18 @@ fn reason(kept: &Kept) -> Option<String> {
     }
 }
 
-fn why_not(kept: &Kept) -> String {
+fn why_not(kept: &CachedAttachment) -> String {
     reason(kept).unwrap_or_default()
 }
 
-fn name(kept: &Kept) -> String {
+fn name(kept: &CachedAttachment) -> String {
     if kept.network.is_empty() {
         return kept.file.display().to_string();
     }
     format!("{}/{}/{}", kept.network, kept.at.container_id, kept.at.ifname)
 }
 
-fn document(kept: &Kept) -> Value {
+fn document(kept: &CachedAttachment) -> Value {
     let why = reason(kept);
     json!({
         "network": kept.network,

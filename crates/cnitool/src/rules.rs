@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use cnikit_libcni::Kept;
+use cnikit_libcni::CachedAttachment;
 use cnikit_process::{Deadline, Env, Program, find_program, run};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// More than a node's whole ruleset.
 const LIMIT: usize = 64 << 20;
 
@@ -26,7 +26,7 @@ pub(crate) struct Rules {
 
 impl Rules {
     /// Those that name this attachment's container or one of its addresses.
-    pub(crate) fn of(&mut self, kept: &Kept) -> Vec<String> {
+    pub(crate) fn of(&mut self, kept: &CachedAttachment) -> Vec<String> {
         let ips = kept.answer().map(|answer| answer.ips).unwrap_or_default();
         let mut words: Vec<String> = ips.iter().map(|ip| ip.address.ip().to_string()).collect();
         words.push(kept.at.container_id.clone());
@@ -66,8 +66,8 @@ impl Rules {
 fn said(name: &str, args: &[&str]) -> Result<String, String> {
     let path = find_program(name).ok_or("it is not installed")?;
     let args = args.iter().map(OsString::from).collect();
-    let program = Program { path, args, env: Env::Clean(&[]), stdin: Vec::new(), limit: LIMIT, grace: PATIENCE };
-    let ended = run(&program, Deadline::after(PATIENCE)).map_err(|error| error.to_string())?;
+    let program = Program { path, args, env: Env::Clean(&[]), stdin: Vec::new(), limit: LIMIT, grace: TIMEOUT };
+    let ended = run(&program, Deadline::after(TIMEOUT)).map_err(|error| error.to_string())?;
     if ended.how.is_success() {
         Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
     } else {

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use cnikit_libcni::Kept;
-use cnikit_netlink::{Link, Netlink, Route};
+use cnikit_libcni::CachedAttachment;
+use cnikit_netlink::{KernelRoute, Link, Netlink};
 use cnikit_netns::Netns;
 use cnikit_resources::alias;
-use cnikit_skel::Tag;
+use cnikit_skel::AttachmentId;
 use serde_json::{Value, json};
 
 use crate::command_line::{Common, Show};
@@ -22,7 +22,7 @@ use crate::time::age;
 /// One attachment and what stands of it.
 #[derive(Debug)]
 pub(crate) struct Shown {
-    pub(crate) kept: Kept,
+    pub(crate) kept: CachedAttachment,
     pub(crate) standing: Standing,
     /// The container's end; `None` if it is not there, or could not be looked at.
     pub(crate) inside: Option<Inside>,
@@ -69,21 +69,21 @@ pub(crate) fn show(common: &Common, out: Output, asked: &Show) -> Result {
 }
 
 /// Those that are meant: by id or its beginning, by namespace, by address. The first way that finds any counts.
-fn wanted(all: Vec<Kept>, id: &str) -> Result<Vec<Kept>> {
+fn wanted(all: Vec<CachedAttachment>, id: &str) -> Result<Vec<CachedAttachment>> {
     let address: Option<IpAddr> = id.parse().ok();
-    let has_address = |kept: &Kept| {
+    let has_address = |kept: &CachedAttachment| {
         let ips = kept.answer().map(|answer| answer.ips).unwrap_or_default();
         address.is_some_and(|address| ips.iter().any(|ip| ip.address.ip() == address))
     };
-    let in_namespace = |kept: &Kept| kept.at.netns == id || kept.at.netns.rsplit('/').next() == Some(id);
-    let ways: [&dyn Fn(&Kept) -> bool; 4] =
+    let in_namespace = |kept: &CachedAttachment| kept.at.netns == id || kept.at.netns.rsplit('/').next() == Some(id);
+    let ways: [&dyn Fn(&CachedAttachment) -> bool; 4] =
         [&|kept| kept.at.container_id == id, &in_namespace, &has_address, &|kept| {
             !id.is_empty() && kept.at.container_id.starts_with(id)
         }];
     let Some(way) = ways.into_iter().find(|way| all.iter().any(way)) else {
         return Err(format!("no attachment of \"{id}\" is known; `cnitool list` shows all").into());
     };
-    let found: Vec<Kept> = all.into_iter().filter(|kept| way(kept)).collect();
+    let found: Vec<CachedAttachment> = all.into_iter().filter(|kept| way(kept)).collect();
     let first = found[0].at.container_id.clone();
     match found.iter().find(|kept| kept.at.container_id != first) {
         Some(other) => Err(format!("\"{id}\" may be {first} or {}: give more of it", other.at.container_id).into()),
@@ -104,7 +104,7 @@ impl Host {
         Ok(Host { netlink, links })
     }
 
-    fn shown(&self, kept: Kept, look: &Look, rules: &mut Rules) -> Shown {
+    fn shown(&self, kept: CachedAttachment, look: &Look, rules: &mut Rules) -> Shown {
         let standing = look.at(&kept.at.netns, &kept.note);
         let inside = if standing == Standing::There { inside(&kept) } else { None };
         let (inside, peer) = inside.map_or((None, None), |(inside, peer)| (Some(inside), peer));
@@ -120,7 +120,7 @@ impl Host {
     }
 
     /// The link that bears the attachment's tag: of plugins that write one.
-    fn tagged(&self, kept: &Kept) -> Option<&Link> {
+    fn tagged(&self, kept: &CachedAttachment) -> Option<&Link> {
         self.links.iter().find(|link| is_tagged(link, &kept.network, kept))
     }
 
@@ -131,14 +131,14 @@ impl Host {
 }
 
 /// Whether a link of the host bears the attachment's tag.
-pub(crate) fn is_tagged(link: &Link, network: &str, kept: &Kept) -> bool {
+pub(crate) fn is_tagged(link: &Link, network: &str, kept: &CachedAttachment) -> bool {
     let (container, ifname) = (kept.at.container_id.clone(), kept.at.ifname.clone());
-    let tag = Tag { network: network.to_owned(), container, ifname };
-    alias::owner(link, &tag) == alias::Owner::This
+    let tag = AttachmentId { network: network.to_owned(), container, ifname };
+    alias::owner(link, &tag) == alias::AliasOwner::This
 }
 
 /// The container's end, and the number of the host's.
-fn inside(kept: &Kept) -> Option<(Inside, Option<u32>)> {
+fn inside(kept: &CachedAttachment) -> Option<(Inside, Option<u32>)> {
     let netns = Netns::open(&kept.at.netns).ok()?;
     let netlink = Netlink::inside(&netns).ok()?;
     let link = netlink.find_link(&kept.at.ifname).ok()??;
@@ -151,7 +151,7 @@ fn inside(kept: &Kept) -> Option<(Inside, Option<u32>)> {
     Some((Inside { link, addresses, routes }, peer))
 }
 
-fn words(route: &Route) -> String {
+fn words(route: &KernelRoute) -> String {
     let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
     if route.is_default() { format!("default{via}") } else { format!("{}{via}", route.dst) }
 }

@@ -3,8 +3,8 @@
 //! Those that the reference's tool has write to stdout what it writes: ADD its result, the others nothing, unless a document
 //! is asked for.
 
-use cnikit_libcni::{Attachment, Kept, NetworkList, Planned, Runtime, State, Valid, load};
-use cnikit_netns::{Fate, Living};
+use cnikit_libcni::{Attachment, CachedAttachment, NetworkList, PlannedSteps, Runtime, State, Valid, load};
+use cnikit_netns::{NetnsScan, NetnsStatus};
 use cnikit_reservations::Holder;
 use serde_json::{Value, json};
 
@@ -123,14 +123,14 @@ pub(crate) fn plan(common: &Common, out: Output, asked: &command_line::Attachmen
     if all_tell { Ok(()) } else { Err(Failure::found()) }
 }
 
-fn plan_of(planned: &Planned) -> Value {
+fn plan_of(planned: &PlannedSteps) -> Value {
     match &planned.steps {
         Ok(steps) => json!({"plugin": planned.plugin, "steps": steps}),
         Err(failure) => json!({"plugin": planned.plugin, "unableToTell": failure.to_string()}),
     }
 }
 
-fn words_of(planned: &Planned) -> String {
+fn words_of(planned: &PlannedSteps) -> String {
     let lines: Vec<String> = match &planned.steps {
         Ok(steps) => steps.iter().map(|step| format!("  {step}\n")).collect(),
         Err(failure) => vec![format!("  unable to tell: {failure}\n")],
@@ -196,20 +196,21 @@ pub(crate) fn gc(common: &Common, out: Output, asked: &command_line::Gc) -> Resu
 /// What is kept of the network, as far as it tells whose it is.
 struct Known {
     whose: Valid,
-    kept: Kept,
+    kept: CachedAttachment,
     /// Why the path no longer leads to the namespace.
     lost: Option<String>,
 }
 
 fn verdicts(common: &Common, list: &NetworkList, runtime: &Runtime, asked: &command_line::Gc) -> Result<Vec<Verdict>> {
-    let known = |kept: Kept| Some(Known { whose: kept.whose(&list.name)?, lost: kept.lost_namespace(), kept });
+    let known =
+        |kept: CachedAttachment| Some(Known { whose: kept.whose(&list.name)?, lost: kept.lost_namespace(), kept });
     let known: Vec<Known> = runtime.cache.attachments()?.into_iter().filter_map(known).collect();
     let (look, living) = (Look::new(), living(&known, asked));
     let judge = |one: &Known| {
         let (keep, why) = if list.disable_gc {
             (true, "`disableGC` of the network forbids it".to_owned())
         } else {
-            judge(one, &look, living.as_ref(), asked)
+            verdict(one, &look, living.as_ref(), asked)
         };
         Verdict { container: one.whose.container_id.clone(), ifname: one.whose.ifname.clone(), keep, why }
     };
@@ -221,7 +222,7 @@ fn verdicts(common: &Common, list: &NetworkList, runtime: &Runtime, asked: &comm
 }
 
 /// The living namespaces, if there is anybody whom only they can judge.
-fn living(known: &[Known], asked: &command_line::Gc) -> Option<Living> {
+fn living(known: &[Known], asked: &command_line::Gc) -> Option<NetnsScan> {
     let is_in_doubt = |one: &Known| one.kept.note.netns_cookie.is_some() && one.lost.is_some();
     if asked.all || !known.iter().any(is_in_doubt) {
         return None;
@@ -230,15 +231,15 @@ fn living(known: &[Known], asked: &command_line::Gc) -> Option<Living> {
 }
 
 /// All living namespaces, which takes as long as there are processes.
-pub(crate) fn look(sight: Sight) -> Living {
+pub(crate) fn look(sight: Sight) -> NetnsScan {
     let mut progress = Progress::of("looking for living namespaces");
-    let living = Living::look(sight.scope(), |done, of| progress.at(done, of));
+    let living = NetnsScan::look(sight.scope(), |done, of| progress.at(done, of));
     progress.end();
     living
 }
 
 /// Whether it stays, and why.
-fn judge(one: &Known, look: &Look, living: Option<&Living>, asked: &command_line::Gc) -> (bool, String) {
+fn verdict(one: &Known, look: &Look, living: Option<&NetnsScan>, asked: &command_line::Gc) -> (bool, String) {
     let Known { whose, kept, lost } = one;
     if asked.keep.contains(&format!("{}/{}", whose.container_id, whose.ifname)) {
         return (true, "as asked".to_owned());
@@ -263,9 +264,9 @@ fn judge(one: &Known, look: &Look, living: Option<&Living>, asked: &command_line
         return (false, lost);
     };
     match living.fate(cookie) {
-        Fate::Lives => (true, format!("{lost}, but something holds the namespace itself")),
-        Fate::Unknown(unseen) => (true, format!("{lost}, but it may live on: {unseen}")),
-        Fate::Dead => (false, lost),
+        NetnsStatus::Lives => (true, format!("{lost}, but something holds the namespace itself")),
+        NetnsStatus::Unknown(unseen) => (true, format!("{lost}, but it may live on: {unseen}")),
+        NetnsStatus::Dead => (false, lost),
     }
 }
 

@@ -7,11 +7,11 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Instant;
 
-use cnikit_libcni::{Call, Executor, PluginError, Programs, Said};
+use cnikit_libcni::{Executor, PluginCall, PluginError, PluginOutput, ProgramExecutor};
 
 use crate::output::{PACE, Progress};
 
-/// As [`Programs`]; the second after which something is said is that of all calls together.
+/// As [`ProgramExecutor`]; the second after which something is said is that of all calls together.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     begun: OnceLock<Instant>,
@@ -20,16 +20,16 @@ pub(crate) struct Waiting {
 
 impl Executor for Waiting {
     fn find(&self, plugin: &str, path: &str) -> Result<PathBuf, PluginError> {
-        Programs.find(plugin, path)
+        ProgramExecutor.find(plugin, path)
     }
 
-    fn ask(&self, plugin: &Path, call: &Call<'_>) -> Result<Said, PluginError> {
+    fn exec(&self, plugin: &Path, call: &PluginCall<'_>) -> Result<PluginOutput, PluginError> {
         let name = plugin.file_name().unwrap_or_default().to_string_lossy();
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let what = format!("waiting for {name} ({}, call {number})", call.environment.command);
         let mut progress = Progress::since(*self.begun.get_or_init(Instant::now), what);
         if !progress.is_seen() {
-            return Programs.ask(plugin, call);
+            return ProgramExecutor.exec(plugin, call);
         }
         progress.goes_on();
         let (answered, answer) = channel::<()>();
@@ -42,7 +42,7 @@ impl Executor for Waiting {
                 progress.end();
             });
             // Here, for the kernel ends a plugin with the thread that started it.
-            let said = Programs.ask(plugin, call);
+            let said = ProgramExecutor.exec(plugin, call);
             drop(answered);
             said
         })

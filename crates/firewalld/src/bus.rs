@@ -10,7 +10,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, set
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::address::{Address, addresses};
-use crate::message::{self, Answer, Call, HEADER, Value};
+use crate::message::{self, Call, HEADER, Reply, Value};
 use crate::{Cause, Error, Result};
 
 /// Who we are is what the socket says: the method that needs no more than that, also in a user namespace.
@@ -75,7 +75,7 @@ impl Bus {
         self.serial += 1;
         self.send(&call.encode(self.serial)).map_err(Cause::Socket)?;
         loop {
-            let Answer { to, said } = self.answer()?;
+            let Reply { to, said } = self.answer()?;
             if to == self.serial {
                 return said.map_err(|refusal| Cause::Refused { name: refusal.name, message: refusal.message });
             }
@@ -112,7 +112,7 @@ impl Bus {
     }
 
     /// The next message that is an answer.
-    fn answer(&mut self) -> std::result::Result<Answer, Cause> {
+    fn answer(&mut self) -> std::result::Result<Reply, Cause> {
         let unreadable = || Cause::Unreadable("what came is no message of D-Bus".to_owned());
         loop {
             if self.received.len() >= HEADER {

@@ -34,7 +34,7 @@ pub enum Cause {
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What helps, by a word of the error's name or of its message; the first that fits.
-const REMEDIES: [(&str, &str); 5] = [
+const HINTS: [(&str, &str); 5] = [
     (
         "INVALID_ZONE",
         "`firewall-cmd --get-zones` lists those there are, `firewall-cmd --permanent --new-zone` adds one",
@@ -77,11 +77,11 @@ impl Error {
             if codes.contains(&message.split(':').next().unwrap_or_default().trim()))
     }
 
-    fn remedy(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match &self.cause {
             Cause::Refused { name, message } => {
                 let fits = |(word, _): &&(&str, &str)| name.ends_with(word) || message.starts_with(word);
-                REMEDIES.iter().find(fits).map(|(_, remedy)| (*remedy).to_owned())
+                HINTS.iter().find(fits).map(|(_, hint)| (*hint).to_owned())
             }
             Cause::Socket(error) if error.kind() == io::ErrorKind::TimedOut => {
                 Some("see whether firewalld and the bus do anything else, and try again".to_owned())
@@ -104,8 +104,8 @@ impl fmt::Display for Error {
             Cause::InZone(zone) => write!(f, "it belongs to zone \"{zone}\"")?,
             Cause::Unreadable(why) => write!(f, "{why}")?,
         }
-        match self.remedy() {
-            Some(remedy) => write!(f, "; {remedy}"),
+        match self.hint() {
+            Some(hint) => write!(f, "; {hint}"),
             None => Ok(()),
         }
     }

@@ -105,7 +105,7 @@ pub(crate) struct Refusal {
 
 /// The answer to the call with this number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct Reply {
     pub(crate) to: u32,
     pub(crate) said: std::result::Result<Value, Refusal>,
 }
@@ -132,10 +132,10 @@ fn big(mark: u8) -> Option<bool> {
 pub(crate) struct Unreadable;
 
 /// What a whole message answers; `None` if it is no answer.
-pub(crate) fn answer(message: &[u8]) -> std::result::Result<Option<Answer>, Unreadable> {
+pub(crate) fn answer(message: &[u8]) -> std::result::Result<Option<Reply>, Unreadable> {
     let (kind, to, said) = read(message).ok_or(Unreadable)?;
     match (kind, to) {
-        (RETURN | ERROR, Some(to)) => Ok(Some(Answer { to, said })),
+        (RETURN | ERROR, Some(to)) => Ok(Some(Reply { to, said })),
         (RETURN | ERROR, None) => Err(Unreadable),
         _ => Ok(None),
     }
@@ -257,7 +257,7 @@ mod tests {
         for big in [false, true] {
             let message = sent(big);
             assert_eq!((length(&message), message.len()), (Some(36), 36));
-            assert_eq!(answer(&message), Ok(Some(Answer { to: 7, said: Ok(Value::Truth(true)) })));
+            assert_eq!(answer(&message), Ok(Some(Reply { to: 7, said: Ok(Value::Truth(true)) })));
             for end in 0..message.len() {
                 assert_eq!(answer(&message[..end]), Err(Unreadable), "{end}");
             }

@@ -3,7 +3,7 @@
 //! For whoever has bytes and no bus, a fuzzer above all; no part of what this crate promises.
 
 use crate::address::addresses;
-use crate::message::{self, Answer, Call, Value};
+use crate::message::{self, Call, Reply, Value};
 
 /// How many addresses of a list we could connect to.
 pub fn usable(list: &str) -> usize {
@@ -17,7 +17,7 @@ pub fn length(bytes: &[u8]) -> Option<usize> {
 
 /// What a message answers: to which call, and a text; an error's name and message with a colon between. `None` if it is none.
 pub fn answer(message: &[u8]) -> Option<(u32, String)> {
-    let Answer { to, said } = message::answer(message).ok()??;
+    let Reply { to, said } = message::answer(message).ok()??;
     let said = match said {
         Ok(Value::Text(text)) => text,
         Ok(Value::Truth(truth)) => truth.to_string(),

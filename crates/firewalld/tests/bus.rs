@@ -36,7 +36,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>, words: &[&str]) -> Erro
 fn a_source_is_added_asked_for_and_removed_twice_each() {
     let host = Host::new();
     let bus = firewalld::Bus::start(&host);
-    let _running = firewalld::Firewalld::start(&host, &bus);
+    let _running = firewalld::FirewalldDaemon::start(&host, &bus);
     let mut firewalld = connect(&bus.address);
     for (network, rule) in [(net("10.0.0.2/32"), "ip saddr 10.0.0.2 "), (net("fd00::2/128"), "ip6 saddr fd00::2 ")] {
         assert!(!firewalld.query_source("trusted", network).unwrap());
@@ -58,7 +58,7 @@ fn a_source_is_added_asked_for_and_removed_twice_each() {
 fn what_another_zone_has_stays_there_and_is_named() {
     let host = Host::new();
     let bus = firewalld::Bus::start(&host);
-    let _running = firewalld::Firewalld::start(&host, &bus);
+    let _running = firewalld::FirewalldDaemon::start(&host, &bus);
     let (mut firewalld, network) = (connect(&bus.address), net("10.0.0.2/32"));
     firewalld.add_source("internal", network).unwrap();
     let error = refused(
@@ -89,7 +89,7 @@ fn a_firewalld_that_is_gone_is_said_to_be_and_not_started() {
     let bus = firewalld::Bus::start(&host);
     let mut firewalld = connect(&bus.address);
     assert!(!firewalld.is_running().unwrap());
-    let running = firewalld::Firewalld::start(&host, &bus);
+    let running = firewalld::FirewalldDaemon::start(&host, &bus);
     assert!(firewalld.is_running().unwrap());
     firewalld.add_source("trusted", net("10.0.0.2/32")).unwrap();
     drop(running);

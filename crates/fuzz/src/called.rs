@@ -57,7 +57,7 @@ pub(crate) fn call<P: Plugin>(input: Input, plugins: Plugins) -> Answered {
     Answered { success, document }
 }
 
-/// A refusal has a code that is no defect, a text, the call that it is about, a remedy, and a version that exists.
+/// A refusal has a code that is no defect, a text, the call that it is about, a hint, and a version that exists.
 fn refused(document: &Value) {
     let error: CniError = serde_json::from_value(document.clone()).expect("a refusal is an error object");
     let details = error.details.as_deref().unwrap_or_default();

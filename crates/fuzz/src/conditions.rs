@@ -1,7 +1,7 @@
 //! Further matches of a rule, in words of nft(8) and of iptables(8), as people write them into a configuration.
 
 use cnikit_netfilter::Match;
-use cnikit_netfilter::iptables::{Changes, Rule, Table};
+use cnikit_netfilter::iptables::{Changes, IptablesRule, Table};
 
 const CHAIN: &str = "OWN";
 /// Longer lists are read and no more: each text costs a word of the rule.
@@ -29,19 +29,19 @@ fn shown(matches: &[Match]) {
 
 /// Whatever stands in a word, `iptables-save` would show one rule with so many words, and nothing beside it.
 fn written(words: &[String]) {
-    let rule = Rule::any().words(words);
-    let read = |rule: &Rule| {
+    let rule = IptablesRule::any().words(words);
+    let read = |rule: &IptablesRule| {
         let mut changes = Changes::default();
         changes.append(CHAIN, rule);
         let table = Table::read(&format!("*nat\n{changes}COMMIT\n"), "nat", "").expect("the table is shown");
         assert!(table.chains().all(|chain| chain == CHAIN), "{rule} names no other chain");
-        let rules: Vec<Rule> = table.rules(CHAIN).cloned().collect();
+        let rules: Vec<IptablesRule> = table.rules(CHAIN).cloned().collect();
         assert_eq!(rules.len(), 1, "{rule}");
         rules
     };
     let first = read(&rule);
     // Addresses are read as they are written here; a second time nothing changes.
     assert_eq!(read(&first[0]), first);
-    let count = |rule: &Rule| rule.words_beyond(&Rule::any()).map_or(0, |words| words.len());
+    let count = |rule: &IptablesRule| rule.words_beyond(&IptablesRule::any()).map_or(0, |words| words.len());
     assert_eq!(count(&first[0]), words.len(), "{rule}");
 }

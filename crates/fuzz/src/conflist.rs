@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use cnikit_libcni::{
-    Chooser, Defect, Error, Finding, NetworkList, PluginKeys, Reason, Rule, Severity, Validator, conf_files,
-    list_from_file, load,
+    ConfigError, Error, Finding, NetworkList, NetworkSelector, PluginKeys, Reason, SelectionPolicy, Severity,
+    Validator, conf_files, list_from_file, load,
 };
 use cnikit_types::document;
 use tempfile::TempDir;
@@ -28,40 +28,44 @@ pub(crate) fn run(data: &[u8]) {
     match read {
         Ok(list) => loaded(dir.path(), &list),
         Err(Error::NoConfigurations { .. }) => {}
-        Err(Error::NoNetwork { name, passed_over, .. }) => {
+        Err(Error::NoNetwork { name, skipped, .. }) => {
             assert_eq!(name, NAME);
-            passed_over.iter().for_each(|defect| says_where(dir.path(), defect));
+            skipped.iter().for_each(|defect| says_where(dir.path(), defect));
         }
         Err(Error::Configuration(defect)) => says_where(dir.path(), &defect),
         Err(other) => panic!("loading fails for its files alone: {other}"),
     }
 }
 
-fn choose(dir: &Path, rule: Rule) -> cnikit_libcni::Chosen {
-    Chooser { dir: dir.to_owned(), rule, runtime: None }.choose().expect("the directory can be listed")
+fn choose(dir: &Path, rule: SelectionPolicy) -> cnikit_libcni::Selection {
+    NetworkSelector { dir: dir.to_owned(), policy: rule, runtime: None }.select().expect("the directory can be listed")
 }
 
 /// By name it is what is loaded by that; and no file is forgotten: each is used, or passed over with its reason.
 fn chosen(dir: &Path, loaded: Option<&NetworkList>) {
-    let by_name = choose(dir, Rule::ByName(NAME.to_owned()));
+    let by_name = choose(dir, SelectionPolicy::ByName(NAME.to_owned()));
     let list = by_name.default_network().map(|network| (&network.list.name, &network.list.plugins));
     assert_eq!(list, loaded.map(|list| (&list.name, &list.plugins)));
     let mut all = conf_files(dir, &["conflist", "conf"]).expect("the directory can be listed");
     all.sort();
-    for rule in [Rule::FirstValid, Rule::FirstOfEachName(None), Rule::FirstOfEachName(Some(NAME.to_owned()))] {
+    for rule in [
+        SelectionPolicy::FirstValid,
+        SelectionPolicy::FirstOfEachName(None),
+        SelectionPolicy::FirstOfEachName(Some(NAME.to_owned())),
+    ] {
         let chosen = choose(dir, rule);
         let used = chosen.networks.iter().map(|network| &network.file);
-        let mut told: Vec<_> = used.chain(chosen.passed_over.iter().map(|file| &file.file)).cloned().collect();
+        let mut told: Vec<_> = used.chain(chosen.skipped.iter().map(|file| &file.file)).cloned().collect();
         told.sort();
         assert_eq!(told, all);
-        for file in &chosen.passed_over {
+        for file in &chosen.skipped {
             assert!(!file.to_string().contains('\n'), "{file}");
             if let Reason::Defect(defect) = &file.why {
                 says_where(dir, defect);
             }
         }
     }
-    let strict = choose(dir, Rule::FirstFiles(0));
+    let strict = choose(dir, SelectionPolicy::FirstFiles(0));
     assert!(strict.networks.is_empty() || strict.networks.len() == all.len(), "{strict:?}");
 }
 
@@ -83,14 +87,14 @@ fn validated(dir: &Path) {
     assert_eq!(all_load, findings.iter().all(is_loaded), "{findings:?}");
 }
 
-/// A defect names a file that is there and a place in it, in a sentence of one line with its remedy.
-fn says_where(dir: &Path, defect: &Defect) {
+/// A defect names a file that is there and a place in it, in a sentence of one line with its hint.
+fn says_where(dir: &Path, defect: &ConfigError) {
     let text = fs::read(&defect.file).expect("the file is one that was written");
     let text = String::from_utf8_lossy(&text);
     let place = defect.place.expect("only a text can be wrong here");
     let line = text.split('\n').nth(place.line as usize - 1).expect("the line is there");
     assert!((1..=line.chars().count() + 1).contains(&(place.column as usize)), "{defect}");
-    assert!(defect.file.starts_with(dir) && !defect.why.is_empty() && !defect.remedy.is_empty(), "{defect}");
+    assert!(defect.file.starts_with(dir) && !defect.why.is_empty() && !defect.hint.is_empty(), "{defect}");
 }
 
 /// Whether any of its plugins stands in the document itself.

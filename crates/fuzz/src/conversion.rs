@@ -1,6 +1,6 @@
 //! Results of every version, and each way from one to another.
 
-use cnikit_types::{Answer, Value, Version, document};
+use cnikit_types::{CniResult, Value, Version, document};
 
 /// Longer ones are converted from their own version only, which is much enough.
 const LONG: usize = 64 << 10;
@@ -11,7 +11,7 @@ pub(crate) fn run(data: &[u8]) {
     let fallback = Version::ALL[usize::from(*choice) % Version::ALL.len()];
     let Ok(value) = document::parse(text) else { return };
     assert_eq!(sent(&value), value, "a document that was read is written and read the same");
-    match Answer::read(&value, fallback) {
+    match CniResult::read(&value, fallback) {
         Ok((own, answer)) if text.len() <= LONG => {
             Version::ALL.into_iter().for_each(|from| convert(own, &answer, from));
         }
@@ -24,14 +24,14 @@ fn sent(document: &Value) -> Value {
     document::parse(document.to_string().as_bytes()).expect("what we wrote is JSON")
 }
 
-fn read(document: &Value, version: Version) -> Answer {
-    let (own, answer) = Answer::read(&sent(document), Version::NEWEST).expect("what we wrote is a result");
+fn read(document: &Value, version: Version) -> CniResult {
+    let (own, answer) = CniResult::read(&sent(document), Version::NEWEST).expect("what we wrote is a result");
     assert_eq!(own, version, "and says its version");
     answer
 }
 
 /// From one version to each other. What one shape cannot say is dropped once, and nothing more on any further way.
-fn convert(own: Version, answer: &Answer, from: Version) {
+fn convert(own: Version, answer: &CniResult, from: Version) {
     let written = answer.write(from);
     assert_eq!(read(&answer.write(own), own).write(from), written, "{own} to {from}");
     let first = read(&written, from);

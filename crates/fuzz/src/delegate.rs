@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::sync::OnceLock;
 
-use cnikit::types::{Answer, Version, document};
+use cnikit::types::{CniResult, Version, document};
 use cnikit::{Add, Del, Input, Journal, Plugin, Plugins, Result};
 use serde::Deserialize;
 
@@ -20,7 +20,7 @@ thread_local! {
 struct Asker {}
 
 impl Plugin for Asker {
-    fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer> {
+    fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
         add.call.delegate(ours().1[0].name)?.add(journal)
     }
 
@@ -51,7 +51,7 @@ pub(crate) fn run(data: &[u8]) {
     let asked = Input { path: ours().0.clone(), ..input(format!("ADD\0c\0own\0eth0\0\0\0{conf}").as_bytes()) };
     let answered = call::<Asker>(asked, ours().1);
     let document = answered.document.expect("an ADD says something");
-    let read = document::parse(said).ok().and_then(|value| Answer::read(&value, version).ok());
+    let read = document::parse(said).ok().and_then(|value| CniResult::read(&value, version).ok());
     match read.filter(|(_, answer)| !answer.ips.is_empty()) {
         Some((_, answer)) => assert_eq!(document, answer.write(version)),
         None => assert!(!answered.success && document["code"] == 103, "{document}"),

@@ -1,8 +1,8 @@
 //! host-local's configuration.
 
 use cnikit::Ipam;
-use cnikit::types::{Answer, Version};
-use host_local::HostLocal;
+use cnikit::types::{CniResult, Version};
+use host_local::HostLocalPlugin;
 
 use crate::called::{call, plan};
 
@@ -10,13 +10,13 @@ use crate::called::{call, plan};
 pub(crate) fn run(data: &[u8]) {
     let mut fields = data.splitn(2, |byte| *byte == 0);
     let args = String::from_utf8_lossy(fields.next().unwrap_or_default());
-    let answered = call::<Ipam<HostLocal>>(plan(&args, fields.next().unwrap_or_default()), &[]);
+    let answered = call::<Ipam<HostLocalPlugin>>(plan(&args, fields.next().unwrap_or_default()), &[]);
     let (true, Some(document)) = (answered.success, answered.document) else { return };
     let steps = document["plan"].as_array().expect("a plan is a list");
     assert!(
         !steps.is_empty() && steps.iter().all(|step| step.as_str().is_some_and(|step| step.starts_with("reserve ")))
     );
-    let (_, answer) = Answer::read(&document["example"], Version::NEWEST).expect("the example is a result");
+    let (_, answer) = CniResult::read(&document["example"], Version::NEWEST).expect("the example is a result");
     assert!(answer.ips.len() <= steps.len(), "an address a set at most: {document}");
     for (n, ip) in answer.ips.iter().enumerate() {
         let gateway = ip.gateway.expect("every address has a gateway");

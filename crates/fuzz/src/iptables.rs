@@ -1,6 +1,6 @@
 //! What `iptables-save` says.
 
-use cnikit_netfilter::iptables::{Changes, Rule, Table};
+use cnikit_netfilter::iptables::{Changes, IptablesRule, Table};
 
 /// Longer ones are read and no more: what follows compares each with each.
 const LONG: usize = 64 << 10;
@@ -17,14 +17,14 @@ pub(crate) fn run(data: &[u8]) {
     let chains: Vec<&str> = all.chains().collect();
     assert!(some.chains().all(|chain| chains.contains(&chain)));
     for chain in ["POSTROUTING", "OWN"].into_iter().chain(chains.iter().copied().take(20)) {
-        let rules: Vec<&Rule> = all.rules(chain).collect();
+        let rules: Vec<&IptablesRule> = all.rules(chain).collect();
         assert!(some.rules(chain).all(|rule| rules.contains(&rule)), "a mention only chooses");
         written(chain, &rules);
     }
 }
 
 /// What is written for rules that were read is read as the same rules.
-fn written(chain: &str, rules: &[&Rule]) {
+fn written(chain: &str, rules: &[&IptablesRule]) {
     if !is_word(chain) || rules.is_empty() {
         return;
     }

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use cnikit_libcni::{Attachment, Cache, Error, Glimpse, NetworkList, State, load};
-use cnikit_types::{Answer, Version};
+use cnikit_libcni::{Attachment, AttachmentSummary, Cache, Error, NetworkList, State, load};
+use cnikit_types::{CniResult, Version};
 use tempfile::TempDir;
 
 /// The file of a kept result; the first byte chooses the version of the network.
@@ -18,8 +18,8 @@ pub(crate) fn run(data: &[u8]) {
     let listed = cache.attachments().expect("the directory can be listed");
     assert_eq!(listed.len(), 1, "one file is one attachment, whatever is in it");
     assert!(listed[0].state != State::Unreadable || !listed[0].broken.is_empty(), "it says what is wrong");
-    let (whole, glance) = (listed[0].glimpse(), cache.glance().expect("the directory can be listed"));
-    let said = |one: &Glimpse| {
+    let (whole, glance) = (listed[0].glimpse(), cache.list().expect("the directory can be listed"));
+    let said = |one: &AttachmentSummary| {
         let named = [&one.network, &one.container_id, &one.ifname, &one.netns].map(String::clone);
         (named, one.state, one.note.clone())
     };
@@ -29,7 +29,7 @@ pub(crate) fn run(data: &[u8]) {
     match cache.result(&list, &at) {
         Ok(None) => {}
         Ok(Some(result)) => {
-            let (own, _) = Answer::read(&result, version).expect("what was kept is a result");
+            let (own, _) = CniResult::read(&result, version).expect("what was kept is a result");
             assert_eq!(own, version, "in the version of the network");
         }
         Err(Error::Cache(why)) => assert!(why.contains("result"), "{why}"),

@@ -1,7 +1,7 @@
 //! What every reader of foreign bytes promises, for any bytes.
 //!
 //! A [`Target`] is a function that takes bytes and panics where a promise is broken: not only that reading ends without a
-//! panic of its own, but that what was read can be written and read again, that a refusal names the place and the remedy,
+//! panic of its own, but that what was read can be written and read again, that a refusal names the place and the hint,
 //! that what we send ourselves is read as what was meant. One table, [`TARGETS`], serves all who bring bytes: the tests of
 //! this crate (the kept corpus, mutations of it, huge inputs) and `scripts/fuzz`.
 #![forbid(unsafe_code)]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use arbitrary::{Result, Unstructured};
-use cnikit_netlink::{Batch, Change, Mac, NewAddress, Route, VlanRange, wire};
+use cnikit_netlink::{Batch, KernelRoute, LinkChange, Mac, NewAddress, VlanRange, wire};
 use ipnetwork::IpNetwork;
 
 use crate::values::{again_and_again, ip, longest, network};
@@ -71,13 +71,13 @@ fn read(message: &[u8]) {
 }
 
 /// A route that was read can be sent, and is the same again; else it is said that it mixes families.
-fn sendable(route: &Route) {
+fn sendable(route: &KernelRoute) {
     let mut batch = Batch::new();
     batch.replace_route(route);
     let Ok(messages) = wire::messages(batch) else { return };
     let again = wire::routes(&messages[0]).expect("what we send is a route");
     // That a next hop is dead is for the kernel to say.
-    assert_eq!(again, [Route { scope: again[0].scope, dead: false, ..route.clone() }]);
+    assert_eq!(again, [KernelRoute { scope: again[0].scope, dead: false, ..route.clone() }]);
 }
 
 /// Changes at random: what is sent for them reads as what was meant.
@@ -125,7 +125,7 @@ fn address(index: u32, wanted: &NewAddress) {
     }
 }
 
-fn route(wanted: &Route) {
+fn route(wanted: &KernelRoute) {
     let mut batch = Batch::new();
     batch.add_route(wanted);
     let Ok(messages) = wire::messages(batch) else {
@@ -135,7 +135,7 @@ fn route(wanted: &Route) {
     };
     let found = wire::routes(&messages[0]).expect("it is a route");
     let scope = wanted.scope.or(found[0].scope);
-    assert_eq!(found, [Route { scope, ..wanted.clone() }]);
+    assert_eq!(found, [KernelRoute { scope, ..wanted.clone() }]);
 }
 
 fn neighbour(index: u32, address: IpAddr) {
@@ -145,7 +145,7 @@ fn neighbour(index: u32, address: IpAddr) {
     assert_eq!((found.index, found.address, found.mac), (index, address, None));
 }
 
-fn link(index: u32, wanted: &Change) {
+fn link(index: u32, wanted: &LinkChange) {
     let mut batch = Batch::new();
     batch.set_link(index, wanted);
     let found = wire::link(&only(batch)).expect("it is a link");
@@ -171,9 +171,9 @@ fn vlans(port: u32, range: VlanRange) {
     }
 }
 
-fn a_route(bytes: &mut Unstructured<'_>) -> Result<Route> {
+fn a_route(bytes: &mut Unstructured<'_>) -> Result<KernelRoute> {
     let (gateway, source) = (bytes.arbitrary()?, bytes.arbitrary()?);
-    Ok(Route {
+    Ok(KernelRoute {
         gateway: if gateway { Some(ip(bytes)?) } else { None },
         source: if source { Some(ip(bytes)?) } else { None },
         index: bytes.arbitrary()?,
@@ -185,13 +185,13 @@ fn a_route(bytes: &mut Unstructured<'_>) -> Result<Route> {
         protocol: bytes.arbitrary()?,
         onlink: bytes.arbitrary()?,
         kind: bytes.arbitrary()?,
-        ..Route::to(network(bytes)?)
+        ..KernelRoute::to(network(bytes)?)
     })
 }
 
-fn a_change(bytes: &mut Unstructured<'_>) -> Result<Change> {
+fn a_change(bytes: &mut Unstructured<'_>) -> Result<LinkChange> {
     let word = |text: String| text.replace('\0', "");
-    Ok(Change {
+    Ok(LinkChange {
         up: bytes.arbitrary()?,
         alias: bytes.arbitrary::<Option<String>>()?.map(word),
         mtu: bytes.arbitrary()?,

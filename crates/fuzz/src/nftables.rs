@@ -5,15 +5,16 @@ use std::net::SocketAddr;
 use arbitrary::{Result, Unstructured};
 
 use cnikit_netfilter::{
-    Family, Field, Found, Frame, KeyType, Layer, Mac, Match, Protocol, Rule, Set, Side, Verdict, Way, wire,
+    Direction, Field, InstalledRule, KeyType, L4Protocol, Layer, Mac, Match, Rule, Set, Side, TableFamily, TableLayout,
+    Verdict, wire,
 };
 use ipnetwork::IpNetwork;
 
 use crate::values::{again_and_again, ip, network};
 
-const FAMILIES: [Family; 4] = [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge];
+const FAMILIES: [TableFamily; 4] = [TableFamily::Inet, TableFamily::Ip, TableFamily::Ip6, TableFamily::Bridge];
 
-const WAYS: [Way; 4] = [Way::In, Way::Out, Way::InBridge, Way::OutBridge];
+const WAYS: [Direction; 4] = [Direction::In, Direction::Out, Direction::InBridge, Direction::OutBridge];
 const SIDES: [Side; 2] = [Side::Source, Side::Destination];
 
 /// The chain that is asked for, of table `t`.
@@ -21,8 +22,8 @@ const CHAIN: &str = "c";
 /// A rule's user data are no longer; what is read of them is less.
 const HEADERS: usize = 20;
 
-fn frame(family: Family) -> Frame {
-    Frame { holds: vec![CHAIN], ..Frame::of(family, "t") }
+fn frame(family: TableFamily) -> TableLayout {
+    TableLayout { rule_chains: vec![CHAIN], ..TableLayout::of(family, "t") }
 }
 
 /// A message as the kernel might send it, read as everything that it could be.
@@ -43,7 +44,7 @@ pub(crate) fn replies(message: &[u8]) {
 }
 
 /// A rule that somebody wrote: it can be shown, and where there are words for it, they mean the same rule.
-fn rule(found: &Found, frame: &Frame, length: usize) {
+fn rule(found: &InstalledRule, frame: &TableLayout, length: usize) {
     assert_eq!(found.chain(), CHAIN);
     assert!(!found.to_string().is_empty());
     // What is not UTF-8 is replaced, by three bytes each.
@@ -126,7 +127,7 @@ fn a_rule(bytes: &mut Unstructured<'_>) -> Result<Rule> {
         2 => Verdict::Jump(text(bytes)?),
         3 => Verdict::Goto(text(bytes)?),
         4 => Verdict::Accept,
-        5 => Verdict::Redirect(SocketAddr::new(ip(bytes)?, bytes.arbitrary()?)),
+        5 => Verdict::Dnat(SocketAddr::new(ip(bytes)?, bytes.arbitrary()?)),
         _ => Verdict::Drop,
     };
     Ok(Rule { matches, verdict, comment: bytes.arbitrary()? })
@@ -142,12 +143,14 @@ fn a_match(bytes: &mut Unstructured<'_>) -> Result<Match> {
         4 => Match::SourceNotIn(network(bytes)?),
         5 => Match::DestinationIn(network(bytes)?),
         6 => Match::DestinationNotIn(network(bytes)?),
-        7 => Match::Protocol(*bytes.choose(&Protocol::ALL)?),
+        7 => Match::Protocol(*bytes.choose(&L4Protocol::ALL)?),
         8 => {
-            let (protocol, side) = (*bytes.choose(&Protocol::ALL)?, *bytes.choose(&SIDES)?);
+            let (protocol, side) = (*bytes.choose(&L4Protocol::ALL)?, *bytes.choose(&SIDES)?);
             Match::Port { protocol, side, is, port: bytes.arbitrary()? }
         }
-        9 => bytes.choose(&[Match::ToHost, Match::Established, Match::Redirected, Match::AskedPort(80)])?.clone(),
+        9 => bytes
+            .choose(&[Match::LocalDestination, Match::Established, Match::Redirected, Match::OriginalDport(80)])?
+            .clone(),
         12 => Match::Arp,
         13 => Match::Transport { is, number: bytes.arbitrary()? },
         14 => {

@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use cnikit::types::{NetConf, Value};
-use cnikit::{Chained, Interface, Ipam, Plugins, serve};
-use host_local::HostLocal;
+use cnikit::{Chained, InterfaceShape, Ipam, Plugins, serve};
+use host_local::HostLocalPlugin;
 
 use crate::called::{Answered, beside, call, plan};
 
@@ -19,15 +19,15 @@ pub(crate) fn run(data: &[u8]) {
     let mut input = plan(&args, &stdin);
     input.path.clone_from(path);
     let answered = match choice % 9 {
-        0 => call::<Interface<bridge::Bridge>>(input, plugins),
-        1 => call::<Interface<ptp::Ptp>>(input, plugins),
-        3 => call::<Ipam<static_ipam::Static>>(input, plugins),
-        4 => call::<Chained<tuning::Tuning>>(input, plugins),
-        5 => call::<Interface<macvlan::Macvlan>>(input, plugins),
-        6 => call::<Interface<ipvlan::Ipvlan>>(input, plugins),
-        7 => call::<Chained<firewall::Firewall>>(input, plugins),
-        8 => call::<Chained<portmap::Portmap>>(input, plugins),
-        _ => call::<loopback::Loopback>(input, plugins),
+        0 => call::<InterfaceShape<bridge::BridgePlugin>>(input, plugins),
+        1 => call::<InterfaceShape<ptp::PtpPlugin>>(input, plugins),
+        3 => call::<Ipam<static_ipam::StaticPlugin>>(input, plugins),
+        4 => call::<Chained<tuning::TuningPlugin>>(input, plugins),
+        5 => call::<InterfaceShape<macvlan::MacvlanPlugin>>(input, plugins),
+        6 => call::<InterfaceShape<ipvlan::IpvlanPlugin>>(input, plugins),
+        7 => call::<Chained<firewall::FirewallPlugin>>(input, plugins),
+        8 => call::<Chained<portmap::PortmapPlugin>>(input, plugins),
+        _ => call::<loopback::LoopbackPlugin>(input, plugins),
     };
     told(&answered);
 }
@@ -43,7 +43,7 @@ fn told(answered: &Answered) {
 
 fn ours() -> &'static (String, Plugins) {
     static OURS: OnceLock<(String, Plugins)> = OnceLock::new();
-    OURS.get_or_init(|| beside(serve::<Ipam<HostLocal>>))
+    OURS.get_or_init(|| beside(serve::<Ipam<HostLocalPlugin>>))
 }
 
 /// The configuration, in which this program stands for host-local.

@@ -1,7 +1,7 @@
 //! Environment and stdin.
 
-use cnikit::types::{Answer, Version};
-use cnikit::{Add, Check, Del, Gc, Journal, NetConf, Outline, Plugin, Preview, Result, Said, Sources, Status};
+use cnikit::types::{CniResult, Version};
+use cnikit::{Add, Check, Del, DryRun, DryRunReport, Gc, Journal, KeySource, NetConf, Plugin, Result, Sources, Status};
 use serde::Deserialize;
 
 use crate::called::{call, input};
@@ -14,10 +14,11 @@ struct Witness {
 }
 
 impl Plugin for Witness {
-    const SOURCES: Sources = &[("mac", &[Said::Runtime("mac"), Said::ArgsCni("mac"), Said::CniArg("MAC"), Said::Key])];
+    const SOURCES: Sources =
+        &[("mac", &[KeySource::Runtime("mac"), KeySource::ArgsCni("mac"), KeySource::CniArg("MAC"), KeySource::Key])];
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["IP", "MAC"]);
 
-    fn add(&self, add: &Add, _: &mut Journal) -> Result<Answer> {
+    fn add(&self, add: &Add, _: &mut Journal) -> Result<CniResult> {
         named(&add.call.conf, &add.attachment.tag);
         assert_ne!(self.mac.as_deref(), Some(""), "an empty text counts as not said");
         Ok(add.prev.clone().unwrap_or_default())
@@ -45,14 +46,14 @@ impl Plugin for Witness {
         Ok(())
     }
 
-    fn plan(&self, preview: &Preview) -> Result<Outline> {
+    fn plan(&self, preview: &DryRun) -> Result<DryRunReport> {
         named(&preview.call.conf, &preview.attachment.tag);
-        Ok(Outline { steps: vec!["nothing".into()], example: preview.prev.clone().unwrap_or_default() })
+        Ok(DryRunReport { steps: vec!["nothing".into()], example: preview.prev.clone().unwrap_or_default() })
     }
 }
 
 /// The names of an attachment are words: they become those of files, rules and links.
-fn named(conf: &NetConf, tag: &cnikit::Tag) {
+fn named(conf: &NetConf, tag: &cnikit::AttachmentId) {
     let is_word = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte));
     assert_eq!(conf.name(), Some(tag.network.as_str()));
     assert!(!tag.network.is_empty() && is_word(&tag.network) && !tag.network.starts_with('.'), "{tag:?}");
@@ -72,7 +73,7 @@ pub(crate) fn run(data: &[u8]) {
         ("ADD", Some(document)) => {
             let conf = conf.expect("an ADD that succeeded had a configuration");
             let version = Version::exact(conf.text("cniVersion").unwrap_or_default()).expect("and a version");
-            let prev = conf.get("prevResult").map(|prev| Answer::read(prev, version).expect("and a result").1);
+            let prev = conf.get("prevResult").map(|prev| CniResult::read(prev, version).expect("and a result").1);
             assert_eq!(document, prev.unwrap_or_default().write(version), "a result that nobody added to is passed on");
         }
         ("VERSION", Some(document)) => assert_eq!(document["supportedVersions"].as_array().map(Vec::len), Some(7)),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
-use cnikit_reservations::{Boot, Owner, RangeSet, Request, Store, Written};
+use cnikit_reservations::{AllocationRequest, Boot, Owner, RangeConfig, RangeSet, Store};
 use tempfile::TempDir;
 
 /// The addresses that can be given: 10.0.0.1 to 10.0.0.6, of which the first is the gateway's.
@@ -70,10 +70,10 @@ impl World {
     }
 
     fn acquire(&mut self, owner: Owner) {
-        let written = Written { subnet: SUBNET.parse().ok(), ..Written::default() };
+        let written = RangeConfig { subnet: SUBNET.parse().ok(), ..RangeConfig::default() };
         let sets = vec![RangeSet::try_from(&[written][..]).expect("the range is one")];
         let before = self.files();
-        let given = self.store().acquire(&Request { owner: owner.clone(), sets, wanted: Vec::new() });
+        let given = self.store().acquire(&AllocationRequest { owner: owner.clone(), sets, wanted: Vec::new() });
         let Ok(given) = given else {
             assert_eq!(kept(&before), kept(&self.files()), "a refusal leaves all as it was");
             return;

@@ -4,7 +4,7 @@ use std::fs;
 
 use cnikit::{DelegatingPlugin, NetConf, Result, code};
 use cnikit_types::Value;
-use flannel::Flannel;
+use flannel::FlannelPlugin;
 use ipnetwork::IpNetwork;
 use serde_json::json;
 
@@ -16,7 +16,7 @@ pub(crate) fn run(data: &[u8]) {
             assert_eq!(again, conf);
         }
         Err(error) => {
-            assert!(error.code == code::INVALID_CONFIG && error.remedy.is_some(), "{error:?}");
+            assert!(error.code == code::INVALID_CONFIG && error.hint.is_some(), "{error:?}");
             assert!(error.msg.starts_with("failed to load flannel 'subnet.env' file: "), "{error:?}");
         }
     }
@@ -29,7 +29,7 @@ fn made_of(content: &[u8]) -> Result<NetConf> {
     fs::write(&file, content).expect("it can be written to");
     let conf = json!({"name": "n", "type": "flannel", "subnetFile": file});
     let conf = NetConf::parse(conf.to_string().as_bytes()).expect("it is a configuration");
-    conf.read::<Flannel>().expect("every key is of its type").config_for_delegate(&conf)
+    conf.read::<FlannelPlugin>().expect("every key is of its type").config_for_delegate(&conf)
 }
 
 fn written(conf: &NetConf) -> String {

@@ -70,7 +70,7 @@ pub enum Error {
 
 impl Error {
     /// What to do about it, in a sentence; `None` if the plugin itself has said.
-    pub fn remedy(&self) -> Option<String> {
+    pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Name { .. } => "name a plugin on CNI_PATH in `type`, by a plain name".into(),
             Self::NotFound { untrusted, .. } if !untrusted.is_empty() => {

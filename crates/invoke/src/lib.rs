@@ -5,14 +5,14 @@
 //! without a word, it could not be started, it did not finish in time. What it wrote to stderr goes to our stderr, and
 //! its last lines into the error.
 
-mod ask;
 mod error;
+mod exec;
 mod find;
 mod tail;
 mod trust;
 
-pub use ask::{Caller, Environment, PATIENCE, Said, ask, ask_while};
 pub use error::Error;
+pub use exec::{Caller, Environment, PluginOutput, TIMEOUT, exec, exec_cancellable};
 pub use find::find;
 pub use tail::tail;
 pub use trust::{absolute_path, parts_on_the_way, writable_by_anyone};

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cnikit_invoke::{Environment, Error, PATIENCE, Said, ask};
+use cnikit_invoke::{Environment, Error, PluginOutput, TIMEOUT, exec};
 use cnikit_process::{Deadline, Env, Program, run};
 use tempfile::{TempDir, tempdir};
 
@@ -25,8 +25,8 @@ impl Plugin {
         self.0.path().join("plugin")
     }
 
-    fn ask(&self) -> Result<Said, Error> {
-        ask(&self.file(), &Environment::default(), b"{}", Deadline::after(PATIENCE))
+    fn ask(&self) -> Result<PluginOutput, Error> {
+        exec(&self.file(), &Environment::default(), b"{}", Deadline::after(TIMEOUT))
     }
 }
 
@@ -47,7 +47,7 @@ fn a_plugin_gets_all_parameters_and_the_configuration_byte_for_byte() {
         extra: vec![("TRACEPARENT".into(), "00-1".into())],
         ..Environment::default()
     };
-    let said = ask(&plugin.file(), &environment, b"{ \"odd\":\xff}", Deadline::after(PATIENCE)).unwrap();
+    let said = exec(&plugin.file(), &environment, b"{ \"odd\":\xff}", Deadline::after(TIMEOUT)).unwrap();
     let wanted =
         b"CNI_ARGS=A=b=c\nCNI_COMMAND=ADD\nCNI_CONTAINERID=c1\nCNI_IFNAME=eth0\nCNI_NETNS=\nCNI_PATH=/one:/two\n\
         TRACEPARENT=00-1\n{ \"odd\":\xff}";
@@ -87,7 +87,7 @@ fn a_plugin_that_dies_without_an_error_object_is_told_by_its_status_and_last_wor
 fn a_plugin_that_hangs_is_ended_at_the_deadline_with_its_last_words() {
     let plugin = script("echo waiting for a lease >&2; exec sleep 300");
     let deadline = Deadline::after(Duration::from_millis(1100));
-    let error = ask(&plugin.file(), &Environment::default(), b"{}", deadline).unwrap_err();
+    let error = exec(&plugin.file(), &Environment::default(), b"{}", deadline).unwrap_err();
     assert!(error.to_string().ends_with("did not finish in 1 s and was ended; stderr: waiting for a lease"), "{error}");
     assert!(matches!(error, Error::Deadline { seconds: 1, .. }));
 }
@@ -116,7 +116,7 @@ fn what_cannot_be_started_is_told_apart_from_what_is_not_there() {
 #[test]
 fn the_log_of_a_plugin_is_passed_on_also_if_it_fails() {
     if let Some((_, file)) = std::env::vars_os().find(|(name, _)| name == "PLUGIN") {
-        assert!(ask(file.as_ref(), &Environment::default(), b"{}", Deadline::never()).is_err());
+        assert!(exec(file.as_ref(), &Environment::default(), b"{}", Deadline::never()).is_err());
         return;
     }
     let plugin = script("echo a line of the log >&2; exit 1");
@@ -128,7 +128,7 @@ fn the_log_of_a_plugin_is_passed_on_also_if_it_fails() {
         limit: 1 << 20,
         grace: Duration::ZERO,
     };
-    let ended = run(&program, Deadline::after(PATIENCE)).unwrap();
+    let ended = run(&program, Deadline::after(TIMEOUT)).unwrap();
     assert!(ended.how.is_success());
     assert!(String::from_utf8(ended.stderr).unwrap().contains("a line of the log\n"));
 }

@@ -36,7 +36,7 @@ fn what_cannot_be_executed_hides_nothing_and_is_named_if_it_is_all_there_is() {
     let path = format!("{}:{}", text(&one), text(&two));
     let error = find("ipam", &path).unwrap_err();
     let file = file.to_str().unwrap();
-    assert_eq!(error.remedy(), Some(format!("chmod +x {file}")));
+    assert_eq!(error.hint(), Some(format!("chmod +x {file}")));
     assert_eq!(
         error.to_string(),
         format!("failed to find plugin \"ipam\" in path [{} {}]: {file} is not executable", text(&one), text(&two))
@@ -54,7 +54,7 @@ fn directories_and_dangling_links_are_passed_over_and_good_links_followed() {
     for name in ["folder", "dangling"] {
         let error = find(name, &path).unwrap_err();
         assert!(matches!(&error, Error::NotFound { unusable, .. } if unusable.is_empty()), "{error}");
-        assert_eq!(error.remedy().as_deref(), Some("install it there, or add its directory to CNI_PATH"));
+        assert_eq!(error.hint().as_deref(), Some("install it there, or add its directory to CNI_PATH"));
     }
     put(&two, "real", 0o755);
     let link = one.path().join("link");

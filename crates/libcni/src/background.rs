@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
-use cnikit_process::Cancel;
+use cnikit_process::CancellationToken;
 
 use crate::Runtime;
 
@@ -21,7 +21,7 @@ use crate::Runtime;
 #[must_use = "dropped, it is cancelled"]
 pub struct Background<T> {
     shared: Arc<Mutex<Shared<T>>>,
-    cancel: Cancel,
+    cancel: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Runtime {
         &self,
         work: impl FnOnce(&Runtime) -> T + Send + 'static,
     ) -> io::Result<Background<T>> {
-        let cancel = Cancel::new()?;
+        let cancel = CancellationToken::new()?;
         let runtime = self.clone().cancelled_by(&cancel);
         let shared = Arc::new(Mutex::new(Shared { done: None, waker: None }));
         let told = Arc::clone(&shared);

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use cnikit_store::Directory;
-use cnikit_types::{Answer, Version};
+use cnikit_types::{CniResult, Version};
 use serde_json::Value;
 
-use crate::entry::{Entry, Note};
+use crate::entry::{CacheMetadata, Entry};
 use crate::{Attachment, Error, NetworkList};
 
 /// The longest file that is read: a result is a few kilobytes.
@@ -50,7 +50,7 @@ impl Cache {
         }
         Directory::make(self.results(), 0o700)?.probe()?;
         for dir in [self.results(), self.intents()] {
-            if matches!(read(&dir, &name)?, Found::Entry(entry) if !entry.is_of(&list.name, at)) {
+            if matches!(read(&dir, &name)?, CacheFile::Entry(entry) if !entry.is_of(&list.name, at)) {
                 return Err(Error::Cache(format!("{} is another attachment's", dir.join(name).display())));
             }
         }
@@ -61,11 +61,11 @@ impl Cache {
     pub fn result(&self, list: &NetworkList, at: &Attachment) -> Result<Option<Value>, Error> {
         let name = file_name(&list.name, at);
         match read(&self.results(), &name)? {
-            Found::Entry(entry) if entry.is_of(&list.name, at) => {
+            CacheFile::Entry(entry) if entry.is_of(&list.name, at) => {
                 entry.result.map(|result| in_version_of(list, result)).transpose()
             }
-            Found::Garbage(why) => Err(Error::Cache(self.garbage(&name, &why))),
-            Found::Entry(_) | Found::Nothing => Ok(None),
+            CacheFile::Garbage(why) => Err(Error::Cache(self.garbage(&name, &why))),
+            CacheFile::Entry(_) | CacheFile::Nothing => Ok(None),
         }
     }
 
@@ -76,9 +76,9 @@ impl Cache {
         let mut record = Record::default();
         for dir in [self.results(), self.intents()] {
             match read(&dir, &name) {
-                Ok(Found::Entry(entry)) if entry.is_of(network, at) => record.entry = record.entry.or(Some(*entry)),
-                Ok(Found::Garbage(why)) => record.damage.push(format!("{}: {why}", dir.join(&name).display())),
-                Ok(Found::Entry(_) | Found::Nothing) => {}
+                Ok(CacheFile::Entry(entry)) if entry.is_of(network, at) => record.entry = record.entry.or(Some(*entry)),
+                Ok(CacheFile::Garbage(why)) => record.damage.push(format!("{}: {why}", dir.join(&name).display())),
+                Ok(CacheFile::Entry(_) | CacheFile::Nothing) => {}
                 Err(error) => record.damage.push(error.to_string()),
             }
         }
@@ -87,7 +87,7 @@ impl Cache {
 
     /// Notes what an ADD is about to do. It outlives the runtime; it is not synced, which would take as long as the ADD: what
     /// the kernel had goes with the power too, and a file that lost its content still tells a DEL or GC by its name.
-    pub(crate) fn begin(&self, list: &NetworkList, at: &Attachment, note: &Note) -> Result<(), Error> {
+    pub(crate) fn begin(&self, list: &NetworkList, at: &Attachment, note: &CacheMetadata) -> Result<(), Error> {
         let content = Entry::new(list, at, note, None).to_bytes();
         let directory = Directory::make(self.intents(), 0o700)?;
         Ok(directory.replace(&file_name(&list.name, at), &content, 0o600)?)
@@ -105,11 +105,17 @@ impl Cache {
     }
 
     /// Keeps the result of an ADD that succeeded, in place of its intent.
-    pub(crate) fn keep(&self, list: &NetworkList, at: &Attachment, note: &Note, result: &Value) -> Result<(), Error> {
+    pub(crate) fn save(
+        &self,
+        list: &NetworkList,
+        at: &Attachment,
+        note: &CacheMetadata,
+        result: &Value,
+    ) -> Result<(), Error> {
         let name = file_name(&list.name, at);
         let content = Entry::new(list, at, note, Some(result)).to_bytes();
         let directory = Directory::make(self.results(), 0o700)?;
-        if matches!(read_in(&directory, &name), Ok(Found::Garbage(_))) {
+        if matches!(read_in(&directory, &name), Ok(CacheFile::Garbage(_))) {
             self.set_aside(&directory, &name)?;
         }
         directory.replace_and_sync(&name, &content, 0o600)?;
@@ -131,11 +137,11 @@ impl Cache {
                 opened => opened?,
             };
             match read_in(&directory, &name)? {
-                Found::Garbage(_) => self.set_aside(&directory, &name)?,
-                Found::Entry(entry) if entry.is_of(network, at) => {
+                CacheFile::Garbage(_) => self.set_aside(&directory, &name)?,
+                CacheFile::Entry(entry) if entry.is_of(network, at) => {
                     directory.remove_durably(&name)?;
                 }
-                Found::Entry(_) | Found::Nothing => {}
+                CacheFile::Entry(_) | CacheFile::Nothing => {}
             }
             // A runtime that was killed while it wrote may have left that.
             directory.discard_unfinished_of(&name)?;
@@ -169,7 +175,7 @@ impl Cache {
 
 /// What a file is.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum CacheFile {
     Nothing,
     Garbage(String),
     Entry(Box<Entry>),
@@ -181,23 +187,23 @@ fn can_be_named(name: &str) -> bool {
 }
 
 /// Reads a file of a directory of entries. An error is the file system's; what cannot be a file's name is none's.
-pub(crate) fn read(dir: &Path, name: &str) -> Result<Found, Error> {
+pub(crate) fn read(dir: &Path, name: &str) -> Result<CacheFile, Error> {
     if !can_be_named(name) {
-        return Ok(Found::Nothing);
+        return Ok(CacheFile::Nothing);
     }
     match Directory::open_if_any(dir)? {
         Some(directory) => read_in(&directory, name),
-        None => Ok(Found::Nothing),
+        None => Ok(CacheFile::Nothing),
     }
 }
 
-fn read_in(directory: &Directory, name: &str) -> Result<Found, Error> {
+fn read_in(directory: &Directory, name: &str) -> Result<CacheFile, Error> {
     match directory.read(name, LIMIT) {
-        Ok(None) => Ok(Found::Nothing),
+        Ok(None) => Ok(CacheFile::Nothing),
         Ok(Some((bytes, _))) => {
-            Ok(Entry::of_file(&bytes, name).map_or_else(Found::Garbage, |entry| Found::Entry(Box::new(entry))))
+            Ok(Entry::of_file(&bytes, name).map_or_else(CacheFile::Garbage, |entry| CacheFile::Entry(Box::new(entry))))
         }
-        Err(error) if error.is_garbage() => Ok(Found::Garbage(error.to_string())),
+        Err(error) if error.is_garbage() => Ok(CacheFile::Garbage(error.to_string())),
         Err(error) => Err(error.into()),
     }
 }
@@ -214,7 +220,7 @@ pub(crate) fn named(network: &str, container_id: &str, ifname: &str) -> String {
 /// A result as it is, if it is in the list's version already; else converted.
 pub(crate) fn in_version_of(list: &NetworkList, result: Value) -> Result<Value, Error> {
     let wanted = Version::exact(&list.version).unwrap_or(Version::NEWEST);
-    let (version, answer) = Answer::read(&result, wanted).map_err(|error| {
+    let (version, answer) = CniResult::read(&result, wanted).map_err(|error| {
         Error::Cache(format!("failed to convert cached result to config version \"{}\": {error}", list.version))
     })?;
     Ok(if version == wanted { result } else { answer.write(wanted) })
@@ -230,8 +236,8 @@ mod tests {
 
     fn keep(cache: &Cache, list: &NetworkList, at: &Attachment) {
         cache.check_room(list, at).unwrap();
-        cache.begin(list, at, &Note::now("")).unwrap();
-        cache.keep(list, at, &Note::now(""), &result()).unwrap();
+        cache.begin(list, at, &CacheMetadata::now("")).unwrap();
+        cache.save(list, at, &CacheMetadata::now(""), &result()).unwrap();
     }
 
     fn list(name: &str, version: &str) -> NetworkList {

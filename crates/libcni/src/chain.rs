@@ -1,13 +1,13 @@
 //! One verb that goes to the plugins of a list.
 
-use cnikit_invoke::{Caller, Environment, Error as Refusal, Said, tail};
+use cnikit_invoke::{Caller, Environment, Error as Refusal, PluginOutput, tail};
 use cnikit_process::Deadline;
-use cnikit_types::{Answer, CniError, Version, code, document};
+use cnikit_types::{CniError, CniResult, Version, code, document};
 use serde_json::{Value, json};
 
-use crate::executor::Call;
+use crate::executor::PluginCall;
 use crate::list::or_first;
-use crate::{Attachment, Error, Failure, NetworkList, Runtime, Valid, Why};
+use crate::{Attachment, Error, Failure, FailureKind, NetworkList, Runtime, Valid};
 
 /// What a plugin that does not know VERSION answers to it: it is older than that.
 const BEFORE_VERSION: &str = "unknown CNI_COMMAND: VERSION";
@@ -31,14 +31,14 @@ impl Chain<'_> {
 
     pub(crate) fn is_installed(&self, place: usize) -> Result<(), Failure> {
         let found = self.runtime.executor.find(self.plugin(place), &self.runtime.plugin_path());
-        found.map(drop).map_err(|error| self.failure(place, Why::NotDone(Box::new(error))))
+        found.map(drop).map_err(|error| self.failure(place, FailureKind::NotDone(Box::new(error))))
     }
 
     /// Sets the attachment up: each plugin in order, its result given to the next.
     pub(crate) fn add(&self) -> Result<Value, Failure> {
         let mut result = None;
         for place in self.places() {
-            let said = self.ask(place, result.as_ref())?;
+            let said = self.exec(place, result.as_ref())?;
             result = Some(self.result(place, &said)?);
         }
         Ok(result.unwrap_or_default())
@@ -48,7 +48,7 @@ impl Chain<'_> {
     pub(crate) fn del(&self, previous: Option<&Value>, stop: bool) -> Result<(), Error> {
         let mut failures = Vec::new();
         for place in self.places().rev() {
-            match self.ask(place, previous) {
+            match self.exec(place, previous) {
                 Ok(_) => {}
                 Err(failure) => {
                     let is_last = stop || failure.is_cancelled();
@@ -63,7 +63,7 @@ impl Chain<'_> {
     }
 
     /// Asks one plugin about the attachment; returns what it wrote to stdout.
-    pub(crate) fn ask(&self, place: usize, previous: Option<&Value>) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn exec(&self, place: usize, previous: Option<&Value>) -> Result<Vec<u8>, Failure> {
         self.ask_with(place, &self.list.plugins[place].stdin(self.list, self.at, previous))
     }
 
@@ -83,7 +83,7 @@ impl Chain<'_> {
 
     pub(crate) fn ask_with(&self, place: usize, stdin: &[u8]) -> Result<Vec<u8>, Failure> {
         let said = self.runtime.ask(self.plugin(place), &self.environment(), stdin);
-        said.map(|said| said.stdout).map_err(|error| self.failure(place, Why::NotDone(Box::new(error))))
+        said.map(|said| said.stdout).map_err(|error| self.failure(place, FailureKind::NotDone(Box::new(error))))
     }
 
     fn environment(&self) -> Environment {
@@ -94,7 +94,7 @@ impl Chain<'_> {
             ifname: self.at.ifname.clone(),
             args: self.at.args_text(),
             path: self.runtime.plugin_path(),
-            extra: self.runtime.trace.iter().flat_map(crate::Trace::variables).collect(),
+            extra: self.runtime.trace.iter().flat_map(crate::TraceContext::variables).collect(),
             caller: Caller::Runtime,
         }
     }
@@ -110,7 +110,7 @@ impl Chain<'_> {
             return Err(garbled(format!("it succeeded, and said an error: {error} (code {})", error.code)));
         }
         let fallback = Version::exact(&self.list.version).unwrap_or(Version::NEWEST);
-        let (version, answer) = Answer::read(&result, fallback).map_err(|error| garbled(error.to_string()))?;
+        let (version, answer) = CniResult::read(&result, fallback).map_err(|error| garbled(error.to_string()))?;
         match result.as_object_mut() {
             None => result = answer.write(version),
             Some(members) if members.get("cniVersion").and_then(Value::as_str).is_none_or(str::is_empty) => {
@@ -124,7 +124,7 @@ impl Chain<'_> {
     /// The result that ADD might have, if the answer to PLAN has one, in the version of the list.
     pub(crate) fn example(&self, said: &[u8]) -> Option<Value> {
         let document = document::parse_plainly(said).ok()?;
-        let (_, example) = Answer::read(document.get("example")?, Version::NEWEST).ok()?;
+        let (_, example) = CniResult::read(document.get("example")?, Version::NEWEST).ok()?;
         Some(example.write(Version::exact(&self.list.version).unwrap_or(Version::NEWEST)))
     }
 
@@ -137,7 +137,7 @@ impl Chain<'_> {
         steps.ok_or_else(|| self.failure(place, self.runtime.garbled(self.plugin(place), why, said)))
     }
 
-    pub(crate) fn failure(&self, place: usize, why: Why) -> Failure {
+    pub(crate) fn failure(&self, place: usize, why: FailureKind) -> Failure {
         Failure {
             verb: self.verb,
             plugin: self.plugin(place).to_owned(),
@@ -152,24 +152,24 @@ impl Chain<'_> {
 
 impl Runtime {
     /// Finds a plugin and asks it.
-    fn ask(&self, plugin: &str, environment: &Environment, stdin: &[u8]) -> Result<Said, Refusal> {
+    fn ask(&self, plugin: &str, environment: &Environment, stdin: &[u8]) -> Result<PluginOutput, Refusal> {
         let file = self.executor.find(plugin, &self.plugin_path())?;
         let deadline = Deadline::after(self.patience);
-        self.executor.ask(&file, &Call { environment, stdin, deadline, cancel: self.cancel.as_ref() })
+        self.executor.exec(&file, &PluginCall { environment, stdin, deadline, cancel: self.cancel.as_ref() })
     }
 
     /// What a plugin said that is none of the protocol's answers.
-    fn garbled(&self, plugin: &str, why: &str, said: &[u8]) -> Why {
+    fn garbled(&self, plugin: &str, why: &str, said: &[u8]) -> FailureKind {
         let file = self.executor.find(plugin, &self.plugin_path()).unwrap_or_else(|_| plugin.into());
         let end = match tail(said) {
             end if end.is_empty() => "nothing".to_owned(),
             end => format!("\"{end}\""),
         };
-        Why::Garbled(format!("{why}; {} said {end}", file.display()))
+        FailureKind::Garbled(format!("{why}; {} said {end}", file.display()))
     }
 
     /// Asks a plugin which versions it speaks.
-    pub(crate) fn ask_versions(&self, plugin: &str) -> Result<Vec<String>, Why> {
+    pub(crate) fn ask_versions(&self, plugin: &str) -> Result<Vec<String>, FailureKind> {
         let dummy = || "dummy".to_owned();
         let command = "VERSION".to_owned();
         let environment =
@@ -178,7 +178,7 @@ impl Runtime {
         match self.ask(plugin, &environment, stdin.as_bytes()) {
             Ok(said) => versions(&said.stdout).map_err(|why| self.garbled(plugin, &why, &said.stdout)),
             Err(Refusal::Refused(error)) if error.msg == BEFORE_VERSION => Ok(vec!["0.1.0".to_owned()]),
-            Err(error) => Err(Why::NotDone(Box::new(error))),
+            Err(error) => Err(FailureKind::NotDone(Box::new(error))),
         }
     }
 }
@@ -199,10 +199,10 @@ fn versions(said: &[u8]) -> Result<Vec<String>, String> {
 }
 
 /// Why a plugin that speaks these versions cannot serve a list of one; see [`or_first`] for a list that says none.
-pub(crate) fn unspoken(version: &str, spoken: &[String]) -> Option<Why> {
+pub(crate) fn unspoken(version: &str, spoken: &[String]) -> Option<FailureKind> {
     let wanted = or_first(version);
     let speaks = spoken.iter().any(|version| version == wanted);
-    (!speaks).then(|| Why::Unspoken(format!("does not speak version {wanted}, but {}", spoken.join(", "))))
+    (!speaks).then(|| FailureKind::Unspoken(format!("does not speak version {wanted}, but {}", spoken.join(", "))))
 }
 
 /// An error object that came with success; code 0 and an empty text are what a result reads as.
@@ -214,7 +214,7 @@ fn error_object(result: &Value) -> Option<CniError> {
 impl Failure {
     /// Whether it failed because the caller gave up.
     pub(crate) fn is_cancelled(&self) -> bool {
-        matches!(&self.why, Why::NotDone(error) if matches!(**error, Refusal::Cancelled { .. }))
+        matches!(&self.why, FailureKind::NotDone(error) if matches!(**error, Refusal::Cancelled { .. }))
     }
 
     /// Whether nothing can have been made: the first plugin says that there is no such container.

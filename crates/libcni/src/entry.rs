@@ -32,14 +32,14 @@ pub(crate) struct Entry {
     pub(crate) at: Attachment,
     pub(crate) config: Option<Vec<u8>>,
     pub(crate) result: Option<Value>,
-    pub(crate) note: Note,
+    pub(crate) note: CacheMetadata,
     /// Whether it bears the mark of its form; a file from before 2019 is a bare result and says nothing else.
     pub(crate) marked: bool,
 }
 
 /// Where and when an entry was written; the reference says none of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Note {
+pub struct CacheMetadata {
     /// When, in whole seconds.
     pub time: Option<SystemTime>,
     /// In which boot; see random(4).
@@ -48,7 +48,7 @@ pub struct Note {
     pub netns_cookie: Option<u64>,
 }
 
-impl Note {
+impl CacheMetadata {
     /// Of this moment, about the namespace at a path; what cannot be told is left out.
     pub(crate) fn now(netns: &str) -> Self {
         let opened = Some(netns).filter(|path| !path.is_empty()).and_then(|path| cnikit_netns::Netns::open(path).ok());
@@ -84,7 +84,7 @@ impl Note {
 
 impl Entry {
     /// What is to be written about an attachment now.
-    pub(crate) fn new(list: &NetworkList, at: &Attachment, note: &Note, result: Option<&Value>) -> Self {
+    pub(crate) fn new(list: &NetworkList, at: &Attachment, note: &CacheMetadata, result: Option<&Value>) -> Self {
         Self {
             network: list.name.clone(),
             at: at.clone(),
@@ -158,7 +158,7 @@ impl Entry {
             // What is none stays as it is, so that whoever wants to use it is told.
             config: conf.text("config").map(|text| decode(text).unwrap_or_else(|| text.into())),
             result: conf.get("result").cloned(),
-            note: conf.get(OURS).map(Note::read).unwrap_or_default(),
+            note: conf.get(OURS).map(CacheMetadata::read).unwrap_or_default(),
             marked: true,
         })
     }
@@ -222,7 +222,7 @@ mod tests {
             },
             config: Some(b"{\"name\": \"net\"}".to_vec()),
             result: Some(json!({"cniVersion": "1.0.0", "x": 123_456_789_012_345_678_u64})),
-            note: Note {
+            note: CacheMetadata {
                 time: Some(UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
                 boot_id: Some("b".to_owned()),
                 netns_cookie: Some(7),
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again_with_and_without_a_note() {
-        for entry in [entry(), Entry { note: Note::default(), ..entry() }] {
+        for entry in [entry(), Entry { note: CacheMetadata::default(), ..entry() }] {
             assert_eq!(Entry::read(&entry.to_bytes()).unwrap(), entry);
         }
     }
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn no_change_of_a_byte_and_no_cut_goes_for_the_entry_itself() {
         let (entry, bytes) = (entry(), entry().to_bytes());
-        let note = Note::default();
+        let note = CacheMetadata::default();
         let is_harmless = |read: &Entry| *read == entry || *read == Entry { note: note.clone(), ..entry.clone() };
         for at in 0..bytes.len() {
             for bit in 0..8 {

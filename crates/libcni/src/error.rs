@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use crate::Defect;
+use crate::ConfigError;
 
 use cnikit_types::code;
 
@@ -22,7 +22,7 @@ pub enum Error {
         /// The directory.
         dir: PathBuf,
         /// Files that could not be read: it may be one of these.
-        passed_over: Vec<Defect>,
+        skipped: Vec<ConfigError>,
     },
     /// The directory has no file of a network, or is not there.
     NoConfigurations {
@@ -30,8 +30,8 @@ pub enum Error {
         dir: PathBuf,
     },
     /// The wanted configuration cannot be used, or the directory not be listed.
-    Configuration(Box<Defect>),
-    /// The directory cannot be watched: what the kernel said, and the remedy.
+    Configuration(Box<ConfigError>),
+    /// The directory cannot be watched: what the kernel said, and the hint.
     Watch(String),
     /// A container id, network name or interface name breaks the specification's rule.
     Name(String),
@@ -56,12 +56,12 @@ pub enum Error {
         wanted: usize,
     },
     /// Several failures, each told with what it is about, in the order in which they came.
-    Several(Vec<Told>),
+    Several(Vec<ErrorContext>),
 }
 
 /// A failure and what it is about.
 #[derive(Debug)]
-pub struct Told {
+pub struct ErrorContext {
     /// What was being done, such as `failed to delete stale attachment c1 eth0`.
     pub what: String,
     /// Why it failed.
@@ -84,12 +84,12 @@ pub struct Failure {
     /// How many plugins the list has.
     pub of: usize,
     /// What happened.
-    pub why: Why,
+    pub why: FailureKind,
 }
 
 /// How a plugin failed.
 #[derive(Debug)]
-pub enum Why {
+pub enum FailureKind {
     /// It could not be found, did not answer, or refused.
     NotDone(Box<cnikit_invoke::Error>),
     /// It succeeded, but its answer cannot be read: why, with its file and the end of what it said.
@@ -98,11 +98,11 @@ pub enum Why {
     Unspoken(String),
 }
 
-impl Why {
+impl FailureKind {
     /// What to do about it, in a sentence; `None` if the plugin itself has said.
-    pub fn remedy(&self) -> Option<String> {
+    pub fn hint(&self) -> Option<String> {
         match self {
-            Self::NotDone(error) => error.remedy(),
+            Self::NotDone(error) => error.hint(),
             Self::Garbled(_) => Some("see whether that program is a CNI plugin; if it is, report this".to_owned()),
             Self::Unspoken(_) => Some("set `cniVersion` to one of these, or install a newer plugin".to_owned()),
         }
@@ -113,11 +113,11 @@ impl Failure {
     /// The plugin's own error code, if it gave one.
     pub fn code(&self) -> Option<u32> {
         match &self.why {
-            Why::NotDone(error) => match &**error {
+            FailureKind::NotDone(error) => match &**error {
                 cnikit_invoke::Error::Refused(error) => Some(error.code),
                 _ => None,
             },
-            Why::Garbled(_) | Why::Unspoken(_) => None,
+            FailureKind::Garbled(_) | FailureKind::Unspoken(_) => None,
         }
     }
 }
@@ -125,9 +125,9 @@ impl Failure {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoNetwork { name, dir, passed_over } => {
+            Self::NoNetwork { name, dir, skipped } => {
                 write!(f, "no net configuration with name \"{name}\" in {}", dir.display())?;
-                passed_over.iter().try_for_each(|file| write!(f, "; passed over: {file}"))
+                skipped.iter().try_for_each(|file| write!(f, "; passed over: {file}"))
             }
             Self::NoConfigurations { dir } => write!(f, "no net configurations found in {}", dir.display()),
             Self::Configuration(defect) => defect.fmt(f),
@@ -155,12 +155,12 @@ impl fmt::Display for Error {
 impl Error {
     /// Why a directory cannot be watched; see inotify(7).
     pub(crate) fn of_watch(dir: &Path, errno: Errno) -> Self {
-        let remedy = match errno {
+        let hint = match errno {
             Errno::EMFILE => "raise fs.inotify.max_user_instances, or the limit of open files",
             Errno::ENOSPC => "raise fs.inotify.max_user_watches",
             _ => "restart whoever watches; until then read the directory again from time to time",
         };
-        Self::Watch(format!("{}: cannot be watched: {errno}; remedy: {remedy}", dir.display()))
+        Self::Watch(format!("{}: cannot be watched: {errno}; remedy: {hint}", dir.display()))
     }
 
     /// The code of the specification's error object for it: a plugin's own if one gave any, of several the first.
@@ -193,7 +193,7 @@ impl Error {
     }
 
     /// One error of several; `Ok` if there are none, and the error itself if there is but one that says what it is about.
-    pub(crate) fn of(mut all: Vec<Told>) -> Result<(), Self> {
+    pub(crate) fn of(mut all: Vec<ErrorContext>) -> Result<(), Self> {
         match all.len() {
             0 => Ok(()),
             1 if all[0].what.is_empty() => Err(all.remove(0).why),
@@ -202,7 +202,7 @@ impl Error {
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for ErrorContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.what.is_empty() { write!(f, "{}", self.why) } else { write!(f, "{}: {}", self.what, self.why) }
     }
@@ -219,13 +219,13 @@ impl fmt::Display for Failure {
             write!(f, " on {}: ", self.ifname)?;
         }
         match &self.why {
-            Why::NotDone(error) => write!(f, "{error}")?,
-            Why::Garbled(text) => write!(f, "its answer cannot be read: {text}")?,
-            Why::Unspoken(text) => write!(f, "it {text}")?,
+            FailureKind::NotDone(error) => write!(f, "{error}")?,
+            FailureKind::Garbled(text) => write!(f, "its answer cannot be read: {text}")?,
+            FailureKind::Unspoken(text) => write!(f, "it {text}")?,
         }
         // Nobody has to know our own question.
-        let remedy = self.why.remedy().filter(|_| self.verb != "PLAN");
-        remedy.map_or(Ok(()), |remedy| write!(f, "; remedy: {remedy}"))?;
+        let hint = self.why.hint().filter(|_| self.verb != "PLAN");
+        hint.map_or(Ok(()), |hint| write!(f, "; remedy: {hint}"))?;
         self.code().map_or(Ok(()), |code| write!(f, " (code {code})"))
     }
 }
@@ -244,8 +244,8 @@ impl std::error::Error for Error {
 impl std::error::Error for Failure {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.why {
-            Why::NotDone(error) => Some(&**error),
-            Why::Garbled(_) | Why::Unspoken(_) => None,
+            FailureKind::NotDone(error) => Some(&**error),
+            FailureKind::Garbled(_) | FailureKind::Unspoken(_) => None,
         }
     }
 }
@@ -256,8 +256,8 @@ impl From<Failure> for Error {
     }
 }
 
-impl From<Defect> for Error {
-    fn from(defect: Defect) -> Self {
+impl From<ConfigError> for Error {
+    fn from(defect: ConfigError) -> Self {
         Self::Configuration(Box::new(defect))
     }
 }

@@ -5,8 +5,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cnikit_invoke::{Environment, Error, Said, ask, ask_while, find};
-use cnikit_process::{Cancel, Deadline};
+use cnikit_invoke::{Environment, Error, PluginOutput, exec, exec_cancellable, find};
+use cnikit_process::{CancellationToken, Deadline};
 use cnikit_types::CniError;
 
 /// Finds plugins and asks them.
@@ -16,12 +16,12 @@ pub trait Executor: fmt::Debug + Send + Sync {
     fn find(&self, plugin: &str, path: &str) -> Result<PathBuf, Error>;
 
     /// Asks what was found, and comes back soon after the deadline, or when the caller gives up.
-    fn ask(&self, plugin: &Path, call: &Call<'_>) -> Result<Said, Error>;
+    fn exec(&self, plugin: &Path, call: &PluginCall<'_>) -> Result<PluginOutput, Error>;
 }
 
 /// One call of one plugin.
 #[derive(Clone, Debug)]
-pub struct Call<'a> {
+pub struct PluginCall<'a> {
     /// The variables of the protocol.
     pub environment: &'a Environment,
     /// The configuration.
@@ -29,28 +29,28 @@ pub struct Call<'a> {
     /// When the plugin is ended.
     pub deadline: Deadline,
     /// The caller's word that it wants no more.
-    pub cancel: Option<&'a Cancel>,
+    pub cancel: Option<&'a CancellationToken>,
 }
 
 /// Starts programs, as the protocol says.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Programs;
+pub struct ProgramExecutor;
 
-impl Executor for Programs {
+impl Executor for ProgramExecutor {
     fn find(&self, plugin: &str, path: &str) -> Result<PathBuf, Error> {
         find(plugin, path)
     }
 
-    fn ask(&self, plugin: &Path, call: &Call<'_>) -> Result<Said, Error> {
+    fn exec(&self, plugin: &Path, call: &PluginCall<'_>) -> Result<PluginOutput, Error> {
         match call.cancel {
-            Some(cancel) => ask_while(plugin, call.environment, call.stdin, call.deadline, cancel),
-            None => ask(plugin, call.environment, call.stdin, call.deadline),
+            Some(cancel) => exec_cancellable(plugin, call.environment, call.stdin, call.deadline, cancel),
+            None => exec(plugin, call.environment, call.stdin, call.deadline),
         }
     }
 }
 
 /// A plugin that is a function: the call, and its answer or error.
-pub type Function = dyn Fn(&Call<'_>) -> Result<Said, Error> + Send + Sync;
+pub type Function = dyn Fn(&PluginCall<'_>) -> Result<PluginOutput, Error> + Send + Sync;
 
 /// Asks some plugins in this process, and starts programs for all others.
 ///
@@ -66,7 +66,7 @@ impl InProcess {
     pub fn with(
         mut self,
         plugin: &str,
-        function: impl Fn(&Call<'_>) -> Result<Said, Error> + Send + Sync + 'static,
+        function: impl Fn(&PluginCall<'_>) -> Result<PluginOutput, Error> + Send + Sync + 'static,
     ) -> Self {
         self.plugins.insert(plugin.to_owned(), Arc::new(function));
         self
@@ -79,13 +79,13 @@ impl InProcess {
     pub fn with_served(
         self,
         plugin: &str,
-        serve: impl Fn(&Call<'_>, &mut Vec<u8>) -> u8 + Send + Sync + 'static,
+        serve: impl Fn(&PluginCall<'_>, &mut Vec<u8>) -> u8 + Send + Sync + 'static,
     ) -> Self {
         let name = plugin.to_owned();
         self.with(plugin, move |call| {
             let mut stdout = Vec::new();
             match serve(call, &mut stdout) {
-                0 => Ok(Said { stdout, stderr: Vec::new() }),
+                0 => Ok(PluginOutput { stdout, stderr: Vec::new() }),
                 status => Err(refusal(&name, status, &stdout)),
             }
         })
@@ -118,10 +118,10 @@ impl fmt::Debug for InProcess {
 impl Executor for InProcess {
     fn find(&self, plugin: &str, path: &str) -> Result<PathBuf, Error> {
         // A program that is found has a directory before its name, so the two are never taken for each other.
-        if self.plugins.contains_key(plugin) { Ok(plugin.into()) } else { Programs.find(plugin, path) }
+        if self.plugins.contains_key(plugin) { Ok(plugin.into()) } else { ProgramExecutor.find(plugin, path) }
     }
 
-    fn ask(&self, plugin: &Path, call: &Call<'_>) -> Result<Said, Error> {
-        self.function(plugin).map_or_else(|| Programs.ask(plugin, call), |function| function(call))
+    fn exec(&self, plugin: &Path, call: &PluginCall<'_>) -> Result<PluginOutput, Error> {
+        self.function(plugin).map_or_else(|| ProgramExecutor.exec(plugin, call), |function| function(call))
     }
 }

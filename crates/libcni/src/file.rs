@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::fcntl::OFlag;
 
-use crate::Defect;
+use crate::ConfigError;
 
 /// More than this no plugin would read on stdin.
 const LIMIT: u64 = 16 << 20;
@@ -16,8 +16,8 @@ const LIMIT: u64 = 16 << 20;
 ///
 /// Whatever else stands under the name is refused unread: opening a FIFO would wait for its writer, and a device may do
 /// anything.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Defect> {
-    let wrong = |why: String, remedy: &str| Err(Defect::of_file(path, why, remedy));
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    let wrong = |why: String, hint: &str| Err(ConfigError::of_file(path, why, hint));
     let opened =
         fs::metadata(path).and_then(|found| if found.is_file() { open(path) } else { Ok((found.file_type(), None)) });
     let file = match opened {
@@ -55,8 +55,8 @@ fn word(kind: FileType) -> &'static str {
 }
 
 /// Why it could not be opened.
-fn absent(path: &Path, error: &io::Error) -> Defect {
-    let wrong = |why: String, remedy: &str| Defect::of_file(path, why, remedy);
+fn absent(path: &Path, error: &io::Error) -> ConfigError {
+    let wrong = |why: String, hint: &str| ConfigError::of_file(path, why, hint);
     match (error.kind(), fs::read_link(path)) {
         (io::ErrorKind::NotFound, Ok(target)) => wrong(
             format!("is a link to {}, which is not there", target.display()),

@@ -6,7 +6,7 @@ use cnikit_types::Version;
 use crate::cache::named;
 use crate::lock::{Locks, is_busy};
 use crate::runtime::OnFailure;
-use crate::{Attachment, Error, Kept, NetworkList, Report, Runtime, State, Told, Valid};
+use crate::{Attachment, CachedAttachment, Error, ErrorContext, NetworkList, Runtime, State, Valid, Warnings};
 
 impl Runtime {
     /// Removes what is left of attachments of this network that are not `valid`: those that the cache knows, also those whose
@@ -14,8 +14,8 @@ impl Runtime {
     ///
     /// Nobody adds or deletes anything in the network meanwhile. Whatever fails, the rest is done, and all failures are told
     /// together; a DEL that failed is tried again by the next GC. A list with `disableGC` is left alone.
-    pub fn gc(&self, list: &NetworkList, valid: &[Valid]) -> Result<Report, Error> {
-        let mut report = Report::default();
+    pub fn gc(&self, list: &NetworkList, valid: &[Valid]) -> Result<Warnings, Error> {
+        let mut report = Warnings::default();
         if list.disable_gc {
             return Ok(report);
         }
@@ -26,42 +26,48 @@ impl Runtime {
                 for (at, kept) in all.iter().filter_map(|kept| stale(list, valid, kept)) {
                     if let Err(why) = self.remove_stale(list, &at, kept, &mut report) {
                         let what = format!("failed to delete stale attachment {} {}", at.container_id, at.ifname);
-                        failed.push(Told { what, why });
+                        failed.push(ErrorContext { what, why });
                     }
                 }
             }
-            Err(why) => failed.push(Told { what: "failed to list attachments".to_owned(), why }),
+            Err(why) => failed.push(ErrorContext { what: "failed to list attachments".to_owned(), why }),
         }
         failed.extend(self.collect(list, valid));
         self.tidy(&mut report);
         Error::of(failed).map(|()| report)
     }
 
-    fn remove_stale(&self, list: &NetworkList, at: &Attachment, kept: &Kept, report: &mut Report) -> Result<(), Error> {
+    fn remove_stale(
+        &self,
+        list: &NetworkList,
+        at: &Attachment,
+        kept: &CachedAttachment,
+        report: &mut Warnings,
+    ) -> Result<(), Error> {
         let _locks = self.waited(|waiting| Locks::container(&self.cache, at, waiting))?;
         let recorded = kept.list().ok();
-        let done = self.del_held(recorded.as_ref().unwrap_or(list), at, OnFailure::GoOn, Report::default())?;
+        let done = self.del_held(recorded.as_ref().unwrap_or(list), at, OnFailure::GoOn, Warnings::default())?;
         report.warnings.extend(done.warnings);
         Ok(())
     }
 
     /// Tells the plugins what is valid; their failures.
-    fn collect(&self, list: &NetworkList, valid: &[Valid]) -> Vec<Told> {
+    fn collect(&self, list: &NetworkList, valid: &[Valid]) -> Vec<ErrorContext> {
         if !list.is_since(Version::V1_1_0) {
             return Vec::new();
         }
         let nobody = Attachment::default();
         let chain = self.chain("GC", list, &nobody);
         let failed = |place: usize| chain.collect(place, valid).err();
-        let told = |why: crate::Failure| Told { what: String::new(), why: why.into() };
+        let told = |why: crate::Failure| ErrorContext { what: String::new(), why: why.into() };
         match self.slot() {
             Ok(_slot) => chain.places().filter_map(failed).map(told).collect(),
-            Err(why) => vec![Told { what: "failed to ask the plugins".to_owned(), why }],
+            Err(why) => vec![ErrorContext { what: "failed to ask the plugins".to_owned(), why }],
         }
     }
 
     /// Removes what killed runtimes left: temporary files, and locks that nobody holds.
-    fn tidy(&self, report: &mut Report) {
+    fn tidy(&self, report: &mut Warnings) {
         for dir in [self.cache.results(), self.cache.intents()] {
             let tidied = Directory::open(&dir).and_then(|directory| directory.discard_unfinished());
             report.warnings.extend(tidied.err().filter(|error| !error.is_absent()).map(|error| error.to_string()));
@@ -76,7 +82,11 @@ impl Runtime {
 
 /// An attachment of this network that is not valid: whom a DEL is about. A file that cannot be read stays while it may be one
 /// of a container that has any valid attachment.
-fn stale<'k>(list: &NetworkList, valid: &[Valid], kept: &'k Kept) -> Option<(Attachment, &'k Kept)> {
+fn stale<'k>(
+    list: &NetworkList,
+    valid: &[Valid],
+    kept: &'k CachedAttachment,
+) -> Option<(Attachment, &'k CachedAttachment)> {
     let whose = kept.whose(&list.name)?;
     let name = kept.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_valid = |one: &Valid| match kept.state {

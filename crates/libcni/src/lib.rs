@@ -5,9 +5,9 @@
 //! can delete what the other added. [`Networks`] is all that one container gets: many networks, each with its
 //! interface, and one result.
 //!
-//! A [`Chooser`] says which networks of a directory a runtime uses, as containerd, CRI-O or cri-dockerd choose them, a
-//! [`Watcher`] when that changes, and a [`Validator`] what is wrong there. What is wrong in a file is a [`Defect`]:
-//! line, column, key, remedy.
+//! A [`NetworkSelector`] says which networks of a directory a runtime uses, as containerd, CRI-O or cri-dockerd choose them, a
+//! [`Watcher`] when that changes, and a [`Validator`] what is wrong there. What is wrong in a file is a [`ConfigError`]:
+//! line, column, key, hint.
 //!
 //! What differs from the reference on purpose: A plugin reads its configuration as it stands in the file, byte for
 //! byte. A file that cannot be read is passed over with a warning unless it is the one that is wanted. DEL goes on
@@ -19,35 +19,35 @@
 //! `docs/runtime-authors.md` is the guide.
 #![forbid(unsafe_code)]
 
-mod arm;
 mod attachment;
 #[cfg(feature = "async")]
 mod background;
 mod base64;
 mod cache;
+mod cached;
 mod capability;
 mod chain;
-mod choose;
-mod defect;
+mod config_error;
 mod entry;
 mod error;
 mod executor;
 mod file;
 mod gc;
-mod glimpse;
-mod kept;
+mod inotify;
 mod known;
 mod list;
 mod load;
+mod location;
 mod lock;
 mod merged;
 mod networks;
-mod place;
 mod restore;
 mod runtime;
+mod select;
 mod slots;
 mod splice;
 mod subnets;
+mod summary;
 mod validate;
 mod watch;
 
@@ -55,27 +55,27 @@ pub use attachment::Attachment;
 #[cfg(feature = "async")]
 pub use background::Background;
 pub use cache::Cache;
+pub use cached::{CachedAttachment, State};
 pub use capability::Pod;
-pub use choose::{Chooser, Chosen, PassedOver, Reason, Rule};
-pub use cnikit_invoke::{Environment, Error as PluginError, Said};
-pub use cnikit_process::{Cancel, Deadline};
-pub use cnikit_types::{Attachment as Valid, Bandwidth, IpRange, PortMapping, Protocol, RuntimeDns};
-pub use defect::Defect;
-pub use entry::Note;
-pub use error::{Error, Failure, Told, Why};
-pub use executor::{Call, Executor, Function, InProcess, Programs};
-pub use glimpse::Glimpse;
-pub use kept::{Kept, State};
+pub use cnikit_invoke::{Environment, Error as PluginError, PluginOutput};
+pub use cnikit_process::{CancellationToken, Deadline};
+pub use cnikit_types::{Bandwidth, IpRange, PortMapping, Protocol, RuntimeDns, ValidAttachment as Valid};
+pub use config_error::ConfigError;
+pub use entry::CacheMetadata;
+pub use error::{Error, ErrorContext, Failure, FailureKind};
+pub use executor::{Executor, Function, InProcess, PluginCall, ProgramExecutor};
 pub use known::PluginKeys;
-pub use list::{Listed, NetworkList};
+pub use list::{ListedPlugin, NetworkList};
 pub use load::{EXTENSIONS, NetworkFile, conf_files, list_from_file, load};
-pub use merged::{Joined, Merged};
+pub use location::SourceLocation;
+pub use merged::{Merged, MergedInterface};
 pub use networks::{Network, Networks};
-pub use place::Place;
 pub use restore::Restored;
-pub use runtime::{Planned, Report, Runtime, Trace};
+pub use runtime::{PlannedSteps, Runtime, TraceContext, Warnings};
+pub use select::{NetworkSelector, Reason, Selection, SelectionPolicy, SkippedFile};
 pub use slots::Slots;
-pub use subnets::HostRoute;
+pub use subnets::RoutedSubnet;
+pub use summary::AttachmentSummary;
 pub use validate::{Finding, Severity, Validator};
 pub use watch::Watcher;
 

@@ -26,7 +26,7 @@ pub struct NetworkList {
     /// Whether GC is to do nothing.
     pub disable_gc: bool,
     /// At least one.
-    pub plugins: Vec<Listed>,
+    pub plugins: Vec<ListedPlugin>,
     /// The document as it stood in the file.
     pub bytes: Vec<u8>,
     /// What was passed over or left out while it was loaded, for people.
@@ -37,7 +37,7 @@ pub struct NetworkList {
 
 /// One plugin of a list.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Listed {
+pub struct ListedPlugin {
     /// Its `type`.
     pub plugin: String,
     /// The capabilities that it declares.
@@ -150,7 +150,7 @@ impl NetworkList {
         for key in RESERVED.into_iter().filter(stands) {
             self.warnings.push(format!("plugin {plugin}: `{key}` is left out: only a runtime sets it"));
         }
-        self.plugins.push(Listed { plugin, capabilities, text: text.trim().to_owned() });
+        self.plugins.push(ListedPlugin { plugin, capabilities, text: text.trim().to_owned() });
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl NetworkList {
     }
 }
 
-impl Listed {
+impl ListedPlugin {
     /// The configuration for one call about an attachment: name and version of the list, the result so far, the
     /// capabilities that it declares. All else is as it stands in the file, byte for byte.
     pub(crate) fn stdin(&self, list: &NetworkList, at: &Attachment, previous: Option<&Value>) -> Vec<u8> {

@@ -8,7 +8,7 @@ use cnikit_types::document::Duplicate;
 use cnikit_types::{NetConf, ParseError, ReadError, Value, limit};
 
 use crate::list::{flag, plugin_defects};
-use crate::{Defect, Error, NetworkList, file};
+use crate::{ConfigError, Error, NetworkList, file};
 
 /// What a network's files end in: a list, and two names for one plugin.
 pub const EXTENSIONS: [&str; 3] = ["conflist", "conf", "json"];
@@ -54,40 +54,40 @@ pub struct NetworkFile {
 #[doc(alias = "LoadNetworkConf")]
 #[doc(alias = "LoadConfList")]
 pub fn load(dir: &Path, name: &str) -> Result<NetworkList, Error> {
-    let (mut network, passed_over) = find(dir, name)?;
-    network.list.warnings.extend(passed_over.into_iter().map(|defect| format!("passed over: {defect}")));
+    let (mut network, skipped) = find(dir, name)?;
+    network.list.warnings.extend(skipped.into_iter().map(|defect| format!("passed over: {defect}")));
     Ok(network.list)
 }
 
 /// As [`load()`], with its file, and the files that were passed over apart.
-pub(crate) fn find(dir: &Path, name: &str) -> Result<(NetworkFile, Vec<Defect>), Error> {
-    let mut passed_over = Vec::new();
+pub(crate) fn find(dir: &Path, name: &str) -> Result<(NetworkFile, Vec<ConfigError>), Error> {
+    let mut skipped = Vec::new();
     let is_list = |found: &Candidate| found.conf.0.get("name").and_then(Value::as_str) == Some(name);
     let lists = conf_files(dir, &EXTENSIONS[..1])?;
-    if let Some(found) = first(&lists, &mut passed_over, is_list) {
-        return Ok((NetworkFile { list: list(dir, &found)?, file: found.path }, passed_over));
+    if let Some(found) = first(&lists, &mut skipped, is_list) {
+        return Ok((NetworkFile { list: list(dir, &found)?, file: found.path }, skipped));
     }
     let singles = conf_files(dir, &EXTENSIONS[1..])?;
-    if let Some(found) = first(&singles, &mut passed_over, |found| found.conf.name() == Some(name)) {
-        return Ok((NetworkFile { list: found.single()?, file: found.path }, passed_over));
+    if let Some(found) = first(&singles, &mut skipped, |found| found.conf.name() == Some(name)) {
+        return Ok((NetworkFile { list: found.single()?, file: found.path }, skipped));
     }
     if lists.is_empty() && singles.is_empty() {
         return Err(Error::NoConfigurations { dir: dir.to_owned() });
     }
-    Err(Error::NoNetwork { name: name.to_owned(), dir: dir.to_owned(), passed_over })
+    Err(Error::NoNetwork { name: name.to_owned(), dir: dir.to_owned(), skipped })
 }
 
 /// The first file that is wanted; those that cannot be read are noted.
 fn first(
     files: &[PathBuf],
-    passed_over: &mut Vec<Defect>,
+    skipped: &mut Vec<ConfigError>,
     is_wanted: impl Fn(&Candidate) -> bool,
 ) -> Option<Candidate> {
     for path in files {
         match Candidate::read(path) {
             Ok(found) if is_wanted(&found) => return Some(found),
             Ok(_) => {}
-            Err(defect) => passed_over.push(defect),
+            Err(defect) => skipped.push(defect),
         }
     }
     None
@@ -109,7 +109,7 @@ fn first(
 #[doc(alias = "NetworkConfFromFile")]
 #[doc(alias = "ConfListFromFile")]
 #[doc(alias = "ConfListFromConf")]
-pub fn list_from_file(file: &Path) -> Result<NetworkList, Defect> {
+pub fn list_from_file(file: &Path) -> Result<NetworkList, ConfigError> {
     let found = Candidate::read(file)?;
     if file.extension().is_some_and(|end| end == EXTENSIONS[0]) {
         list(file.parent().unwrap_or(Path::new("")), &found)
@@ -119,14 +119,14 @@ pub fn list_from_file(file: &Path) -> Result<NetworkList, Defect> {
 }
 
 /// A list, or a stand-alone plugin as a list of one, that did not come from a file.
-pub(crate) fn parse(bytes: &[u8]) -> Result<NetworkList, Defect> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<NetworkList, ConfigError> {
     let found = Candidate::of(Path::new(""), bytes.to_vec())?;
     let is_list = found.conf.0.contains_key("plugins") || found.conf.plugin_type().is_none();
     let list = if is_list { found.inlined() } else { found.single() }?;
     if list.plugins.is_empty() { Err(found.without_plugins()) } else { Ok(list) }
 }
 
-fn list(dir: &Path, found: &Candidate) -> Result<NetworkList, Defect> {
+fn list(dir: &Path, found: &Candidate) -> Result<NetworkList, ConfigError> {
     let mut list = found.inlined()?;
     if !flag(&found.conf.0, "loadOnlyInlinedPlugins").map_err(|error| found.defect(error))? {
         append_beside(&mut list, dir)?;
@@ -135,21 +135,21 @@ fn list(dir: &Path, found: &Candidate) -> Result<NetworkList, Defect> {
 }
 
 /// Adds the plugins that stand in the directory of the network's name.
-fn append_beside(list: &mut NetworkList, dir: &Path) -> Result<(), Defect> {
+fn append_beside(list: &mut NetworkList, dir: &Path) -> Result<(), ConfigError> {
     let files = beside(list, dir)?;
     limit::count("plugins", list.plugins.len() + files.len(), limit::PLUGINS).map_err(|error| {
-        Defect::of_file(&dir.join(&list.name), error.to_string(), "make it several networks, or remove plugins")
+        ConfigError::of_file(&dir.join(&list.name), error.to_string(), "make it several networks, or remove plugins")
     })?;
     files.iter().try_for_each(|path| append_file(list, path).map(drop))
 }
 
 /// The files of plugins that stand in the directory of the network's name.
-pub(crate) fn beside(list: &NetworkList, dir: &Path) -> Result<Vec<PathBuf>, Defect> {
+pub(crate) fn beside(list: &NetworkList, dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     conf_files(&dir.join(&list.name), &["conf"])
 }
 
 /// Adds the plugin that stands in a file.
-pub(crate) fn append_file(list: &mut NetworkList, file: &Path) -> Result<Candidate, Defect> {
+pub(crate) fn append_file(list: &mut NetworkList, file: &Path) -> Result<Candidate, ConfigError> {
     let found = Candidate::read(file)?;
     list.append(&Value::Object(found.conf.0.clone()), &found.text).map_err(|error| found.defect(error))?;
     Ok(found)
@@ -160,13 +160,13 @@ pub(crate) fn append_file(list: &mut NetworkList, file: &Path) -> Result<Candida
 /// What is there under such a name and can never be read, such as a directory or a link to nothing, is among them, so
 /// that whoever reads them can say so.
 #[doc(alias = "ConfFiles")]
-pub fn conf_files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, Defect> {
+pub fn conf_files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, ConfigError> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.and_then(Iterator::collect::<io::Result<Vec<_>>>),
     };
-    let remedy = "this has to be a directory that can be read";
-    let entries = entries.map_err(|error| Defect::of_file(dir, format!("cannot be listed: {error}"), remedy))?;
+    let hint = "this has to be a directory that can be read";
+    let entries = entries.map_err(|error| ConfigError::of_file(dir, format!("cannot be listed: {error}"), hint))?;
     let has_extension =
         |path: &PathBuf| path.extension().is_some_and(|end| extensions.iter().any(|known| end == *known));
     let mut paths: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).filter(has_extension).collect();
@@ -175,18 +175,18 @@ pub fn conf_files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, Defec
 }
 
 impl Candidate {
-    pub(crate) fn read(path: &Path) -> Result<Candidate, Defect> {
+    pub(crate) fn read(path: &Path) -> Result<Candidate, ConfigError> {
         Candidate::of(path, file::read(path)?)
     }
 
-    fn of(path: &Path, bytes: Vec<u8>) -> Result<Candidate, Defect> {
+    fn of(path: &Path, bytes: Vec<u8>) -> Result<Candidate, ConfigError> {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         match NetConf::parse_with_duplicates(&bytes) {
             Ok((conf, duplicates)) => Ok(Candidate { path: path.to_owned(), text, bytes, conf, duplicates }),
-            Err(ParseError::Json(error)) => Err(Defect::of_syntax(path, &text, &error)),
+            Err(ParseError::Json(error)) => Err(ConfigError::of_syntax(path, &text, &error)),
             Err(ParseError::NotAnObject(_)) => {
                 let error = ReadError::wrong_type("the document is not an object");
-                Err(Defect::of_key(path, &text, error, "write one network as a JSON object: {...}"))
+                Err(ConfigError::of_key(path, &text, error, "write one network as a JSON object: {...}"))
             }
         }
     }
@@ -196,16 +196,16 @@ impl Candidate {
     }
 
     /// The list with the plugins that stand in its own document.
-    pub(crate) fn inlined(&self) -> Result<NetworkList, Defect> {
+    pub(crate) fn inlined(&self) -> Result<NetworkList, ConfigError> {
         NetworkList::read(&self.conf.0, self.bytes.clone()).map_err(|error| self.defect(error))
     }
 
     /// The one plugin as a list.
-    pub(crate) fn single(&self) -> Result<NetworkList, Defect> {
+    pub(crate) fn single(&self) -> Result<NetworkList, ConfigError> {
         let is_list = self.conf.get("plugins").is_some() && self.conf.plugin_type().is_none();
-        let told = |mut defect: Defect| {
+        let told = |mut defect: ConfigError| {
             if is_list && defect.key == "type" {
-                "this is a list: rename the file to end in .conflist".clone_into(&mut defect.remedy);
+                "this is a list: rename the file to end in .conflist".clone_into(&mut defect.hint);
             }
             defect
         };
@@ -214,7 +214,7 @@ impl Candidate {
 
     /// What keeps the file from being a network, at most so much: to find a place reads the text up to there. The first is the one
     /// with which it is refused.
-    pub(crate) fn defects(&self, refused: Defect, most: usize) -> Vec<Defect> {
+    pub(crate) fn defects(&self, refused: ConfigError, most: usize) -> Vec<ConfigError> {
         let errors = if self.is_list() {
             NetworkList::defects(&self.conf.0)
         } else {
@@ -235,18 +235,18 @@ impl Candidate {
     }
 
     /// What is wrong in this file.
-    pub(crate) fn defect(&self, error: ReadError) -> Defect {
-        let remedy = remedy(&error);
-        Defect::of_key(&self.path, &self.text, error, remedy)
+    pub(crate) fn defect(&self, error: ReadError) -> ConfigError {
+        let hint = hint(&error);
+        ConfigError::of_key(&self.path, &self.text, error, hint)
     }
 
-    pub(crate) fn without_plugins(&self) -> Defect {
+    pub(crate) fn without_plugins(&self) -> ConfigError {
         self.defect(ReadError::value("no plugin configs found").under("plugins"))
     }
 }
 
 /// What to do about a key, by its last part or that of what holds it.
-const REMEDIES: [(&str, &str); 9] = [
+const HINTS: [(&str, &str); 9] = [
     ("name", "give the network a name of letters, digits, `_`, `.` and `-`, a letter or digit first"),
     ("type", "name the plugin's file on CNI_PATH"),
     ("plugins", "list at least one plugin, as an object with a `type`"),
@@ -258,9 +258,9 @@ const REMEDIES: [(&str, &str); 9] = [
     ("capabilities", "write an object with true or false for each capability"),
 ];
 
-fn remedy(error: &ReadError) -> &'static str {
+fn hint(error: &ReadError) -> &'static str {
     let parts = error.path.rsplit(['.', '[', ']']);
-    let known = |part: &str| REMEDIES.iter().find(|(key, _)| *key == part).map(|(_, remedy)| *remedy);
+    let known = |part: &str| HINTS.iter().find(|(key, _)| *key == part).map(|(_, hint)| *hint);
     parts.into_iter().find_map(known).unwrap_or("correct it at that place")
 }
 

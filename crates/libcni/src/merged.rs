@@ -1,13 +1,13 @@
 //! One result out of those of several networks.
 
-use cnikit_types::{Answer, Dns, Interface, Ip, Route, Version};
+use cnikit_types::{CniResult, Dns, Interface, Ip, Route, Version};
 use serde_json::Value;
 
 /// What a container has after its networks were set up.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Merged {
     /// Its interfaces and those beside them on the host, in the order of the networks.
-    pub interfaces: Vec<Joined>,
+    pub interfaces: Vec<MergedInterface>,
     /// The routes of all networks.
     pub routes: Vec<Route>,
     /// How names are resolved, network by network, where one says so.
@@ -18,7 +18,7 @@ pub struct Merged {
 
 /// One interface of one network, with its addresses.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Joined {
+pub struct MergedInterface {
     /// The network.
     pub network: String,
     /// The interface, as the result has it; `sandbox` is empty on the host.
@@ -29,17 +29,17 @@ pub struct Joined {
 
 impl Merged {
     /// The interface of this name in the container.
-    pub fn interface(&self, name: &str) -> Option<&Joined> {
+    pub fn interface(&self, name: &str) -> Option<&MergedInterface> {
         self.interfaces.iter().find(|one| one.interface.name == name && !one.interface.sandbox.is_empty())
     }
 
     /// Adds a network's result. An address that names no interface is the network's own in the container, also where its
     /// index leads nowhere: it was assigned, whatever the index says.
     pub(crate) fn join(&mut self, network: &str, ifname: &str, netns: &str, result: Value) {
-        let answer = Answer::read(&result, Version::NEWEST).map(|(_, answer)| answer).unwrap_or_default();
-        let named = |interface| Joined { network: network.to_owned(), interface, ips: Vec::new() };
-        let mut joined: Vec<Joined> = answer.interfaces.into_iter().map(named).collect();
-        let is_own = |one: &Joined| one.interface.name == ifname && !one.interface.sandbox.is_empty();
+        let answer = CniResult::read(&result, Version::NEWEST).map(|(_, answer)| answer).unwrap_or_default();
+        let named = |interface| MergedInterface { network: network.to_owned(), interface, ips: Vec::new() };
+        let mut joined: Vec<MergedInterface> = answer.interfaces.into_iter().map(named).collect();
+        let is_own = |one: &MergedInterface| one.interface.name == ifname && !one.interface.sandbox.is_empty();
         for ip in answer.ips {
             let index = ip.interface.and_then(|index| usize::try_from(index).ok()).filter(|at| *at < joined.len());
             let at = index.or_else(|| joined.iter().position(is_own)).unwrap_or_else(|| {

@@ -7,7 +7,7 @@ use cnikit_types::Version;
 use serde_json::{Value, json};
 
 use crate::runtime::OnFailure;
-use crate::{Attachment, Error, Kept, Merged, NetworkList, Report, Runtime, State, Told, Valid};
+use crate::{Attachment, CachedAttachment, Error, ErrorContext, Merged, NetworkList, Runtime, State, Valid, Warnings};
 
 /// The name that runtimes give the network of the container's own loopback.
 const LOOPBACK: &str = "cni-loopback";
@@ -137,7 +137,7 @@ impl Networks {
     /// Compares the container with what was kept, network by network, up to the first difference. One whose version has no
     /// CHECK is passed over.
     pub fn check(&self, container: &Attachment) -> Result<(), Error> {
-        let _locks = self.runtime.lock_if_possible(&self.names(), container, &mut Report::default())?;
+        let _locks = self.runtime.lock_if_possible(&self.names(), container, &mut Warnings::default())?;
         let mut checked = self.networks.iter().filter(|network| network.list.is_checked().unwrap_or(false));
         checked.try_for_each(|network| {
             let checked = self.runtime.check_held(&network.list, &network.of(container));
@@ -147,20 +147,20 @@ impl Networks {
 
     /// Takes a container down on all networks, the last one first, whatever fails; also on those that are no longer loaded,
     /// but of which the cache knows. All failures are told together.
-    pub fn remove(&self, container: &Attachment) -> Result<Report, Error> {
-        let mut report = Report::default();
+    pub fn remove(&self, container: &Attachment) -> Result<Warnings, Error> {
+        let mut report = Warnings::default();
         let known = self.runtime.cache.attachments_of(&container.container_id).unwrap_or_default();
-        let others: Vec<&Kept> = known.iter().filter(|kept| self.is_other(kept)).collect();
+        let others: Vec<&CachedAttachment> = known.iter().filter(|kept| self.is_other(kept)).collect();
         let mut names = self.names();
         names.extend(others.iter().map(|kept| kept.network.as_str()));
         let _locks = self.runtime.lock_if_possible(&names, container, &mut report)?;
         let mut failed = Vec::new();
-        let mut note = |name: &str, ifname: &str, done: Result<Report, Error>| match done {
+        let mut note = |name: &str, ifname: &str, done: Result<Warnings, Error>| match done {
             Ok(done) => report.warnings.extend(done.warnings),
-            Err(why) => failed.push(Told { what: about(name, ifname), why }),
+            Err(why) => failed.push(ErrorContext { what: about(name, ifname), why }),
         };
         let del =
-            |list: &NetworkList, at: &Attachment| self.runtime.del_held(list, at, OnFailure::GoOn, Report::default());
+            |list: &NetworkList, at: &Attachment| self.runtime.del_held(list, at, OnFailure::GoOn, Warnings::default());
         for kept in others {
             let at = Attachment { netns: container.netns.clone(), ..kept.at.clone() };
             note(&kept.network, &at.ifname, kept.list().and_then(|list| del(&list, &at)));
@@ -173,9 +173,9 @@ impl Networks {
 
     /// GC of each network, where these containers are the valid ones: each with the interface that it gets today, and with
     /// those that the cache knows of it. All failures are told together.
-    pub fn gc(&self, containers: &[&str]) -> Result<Report, Error> {
+    pub fn gc(&self, containers: &[&str]) -> Result<Warnings, Error> {
         let known = self.runtime.cache.attachments()?;
-        let (mut report, mut failed) = (Report::default(), Vec::new());
+        let (mut report, mut failed) = (Warnings::default(), Vec::new());
         for network in &self.networks {
             let valid = |container_id: &str, ifname: &str| Valid {
                 container_id: container_id.to_owned(),
@@ -204,11 +204,12 @@ impl Networks {
     }
 
     /// Takes down again what was set up, and adds what fails at that.
-    fn undone(&self, container: &Attachment, done: Vec<&Network>, mut failed: Vec<Told>) -> Error {
+    fn undone(&self, container: &Attachment, done: Vec<&Network>, mut failed: Vec<ErrorContext>) -> Error {
         let undoing = Runtime { cancel: None, ..self.runtime.clone() };
         for network in done.into_iter().rev() {
-            let undone = undoing.del_held(&network.list, &network.of(container), OnFailure::GoOn, Report::default());
-            failed.extend(undone.err().map(|why| Told { what: format!("and undoing {}", network.what()), why }));
+            let undone = undoing.del_held(&network.list, &network.of(container), OnFailure::GoOn, Warnings::default());
+            failed
+                .extend(undone.err().map(|why| ErrorContext { what: format!("and undoing {}", network.what()), why }));
         }
         Error::Several(failed)
     }
@@ -227,7 +228,7 @@ impl Networks {
     }
 
     /// Whether none of these networks would take it down.
-    fn is_other(&self, kept: &Kept) -> bool {
+    fn is_other(&self, kept: &CachedAttachment) -> bool {
         let is_own = |network: &Network| network.list.name == kept.network && network.ifname == kept.at.ifname;
         kept.state != State::Unreadable && !self.networks.iter().any(is_own)
     }
@@ -242,8 +243,8 @@ impl Network {
         about(&self.list.name, &self.ifname)
     }
 
-    fn told(&self, why: Error) -> Told {
-        Told { what: self.what(), why }
+    fn told(&self, why: Error) -> ErrorContext {
+        ErrorContext { what: self.what(), why }
     }
 }
 

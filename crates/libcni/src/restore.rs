@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 use crate::cache::in_version_of;
 use crate::chain::Chain;
 use crate::lock::Locks;
-use crate::{Attachment, Error, Failure, Kept, NetworkList, Report, Runtime, State, Told, Why};
+use crate::{
+    Attachment, CachedAttachment, Error, ErrorContext, Failure, FailureKind, NetworkList, Runtime, State, Warnings,
+};
 
 /// How a plugin that does not know the verb refuses it.
 const UNKNOWN: &str = "unknown CNI_COMMAND";
@@ -28,7 +30,7 @@ const AT_ONCE: usize = 8;
 #[derive(Debug)]
 pub struct Restored {
     /// What somebody should look at, whatever the outcome.
-    pub report: Report,
+    pub report: Warnings,
     /// Whether all is put back.
     pub outcome: Result<(), Error>,
 }
@@ -39,7 +41,7 @@ type Given = (Attachment, Option<Value>);
 /// One attachment on its way.
 #[derive(Default)]
 struct Course {
-    report: Report,
+    report: Warnings,
     failed: Vec<Failure>,
     left: Left,
 }
@@ -53,7 +55,7 @@ enum Left {
 
 /// What a plugin says of the attachments that it was handed.
 #[derive(Deserialize)]
-struct Answer {
+struct RestoreReply {
     #[serde(rename = "cni.dev/attachments")]
     attachments: Vec<ToldOfOne>,
 }
@@ -71,7 +73,7 @@ impl Runtime {
     /// link is touched. An extension: a plugin that does not know it is a warning, and the others are asked all the same.
     ///
     /// Nothing is done for an attachment that is not kept any more, or whose namespace is gone.
-    pub fn restore(&self, kept: &Kept) -> Result<Report, Error> {
+    pub fn restore(&self, kept: &CachedAttachment) -> Result<Warnings, Error> {
         let Restored { report, outcome } = self.restore_by_itself(kept, &Left::All);
         outcome.map(|()| report)
     }
@@ -80,10 +82,10 @@ impl Runtime {
     /// that were added with one configuration, and asked about one after the other where it does not know how.
     ///
     /// Nobody adds or deletes anything in a network while its plugins are handed a list.
-    pub fn restore_all(&self, all: &[&Kept]) -> Vec<Restored> {
+    pub fn restore_all(&self, all: &[&CachedAttachment]) -> Vec<Restored> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (at, kept) in all.iter().enumerate() {
-            let alike = |first: &Kept| (&first.network, &first.config) == (&kept.network, &kept.config);
+            let alike = |first: &CachedAttachment| (&first.network, &first.config) == (&kept.network, &kept.config);
             match groups.iter_mut().find(|group| group.len() < MOST && alike(all[group[0]])) {
                 Some(group) => group.push(at),
                 None => groups.push(vec![at]),
@@ -109,7 +111,7 @@ impl Runtime {
     }
 
     /// Hands each plugin all of these, which were added with one configuration.
-    fn restore_together(&self, all: &[&Kept]) -> Vec<Course> {
+    fn restore_together(&self, all: &[&CachedAttachment]) -> Vec<Course> {
         let courses = if all.len() > 1 { self.hand_out(all) } else { Ok(Vec::new()) };
         match courses {
             Ok(courses) if !courses.is_empty() => courses,
@@ -118,7 +120,7 @@ impl Runtime {
         }
     }
 
-    fn hand_out(&self, all: &[&Kept]) -> Result<Vec<Course>, Error> {
+    fn hand_out(&self, all: &[&CachedAttachment]) -> Result<Vec<Course>, Error> {
         let (list, nobody) = (all[0].list()?, Attachment::default());
         let _locks = self.waited(|waiting| Locks::of_network(&self.cache, &list.name, waiting))?;
         let (mut courses, mut standing): (Vec<Course>, Vec<(usize, Given)>) = Default::default();
@@ -142,20 +144,20 @@ impl Runtime {
     }
 
     /// The same attachment as it is kept now; none if there is nothing to put back for it.
-    fn standing(&self, kept: &Kept) -> Option<Kept> {
+    fn standing(&self, kept: &CachedAttachment) -> Option<CachedAttachment> {
         // A DEL may have come between.
         let now = self.cache.attachment(&kept.network, &kept.at.container_id, &kept.at.ifname);
         now.filter(|now| now.state == State::Attached && now.lost_namespace().is_none())
     }
 
     /// Asks the plugins at these places, or all of them, about one attachment.
-    fn restore_by_itself(&self, kept: &Kept, left: &Left) -> Restored {
-        let mut report = Report::default();
+    fn restore_by_itself(&self, kept: &CachedAttachment, left: &Left) -> Restored {
+        let mut report = Warnings::default();
         let outcome = self.ask_each(kept, left, &mut report);
         Restored { report, outcome }
     }
 
-    fn ask_each(&self, kept: &Kept, left: &Left, report: &mut Report) -> Result<(), Error> {
+    fn ask_each(&self, kept: &CachedAttachment, left: &Left, report: &mut Warnings) -> Result<(), Error> {
         let _locks = self.lock_if_possible(&[&kept.network], &kept.at, report)?;
         let Some(now) = self.standing(kept) else { return Ok(()) };
         let list = now.list()?;
@@ -168,7 +170,7 @@ impl Runtime {
         };
         let (chain, mut failed) = (self.chain("RESTORE", &list, &at), Vec::new());
         for place in chain.places().filter(is_asked) {
-            match chain.ask(place, result.as_ref()) {
+            match chain.exec(place, result.as_ref()) {
                 Err(failure) if is_unknown(&failure) => report.warnings.push(unknown(&chain, place)),
                 told => failed.extend(told.err()),
             }
@@ -190,7 +192,7 @@ impl Chain<'_> {
         };
         let listed = Value::Array(all.map(one).collect()).to_string();
         let said = self.ask_with(place, &plugin.stdin_with(self.list, &[(LIST, listed)]))?;
-        Ok(serde_json::from_slice(&said).map_or_else(|_| Vec::new(), |answer: Answer| answer.attachments))
+        Ok(serde_json::from_slice(&said).map_or_else(|_| Vec::new(), |answer: RestoreReply| answer.attachments))
     }
 }
 
@@ -204,7 +206,7 @@ fn share(told: &[ToldOfOne], (chain, place): (&Chain<'_>, usize), all: &[(usize,
         match told.get(&(&*at.container_id, &*at.ifname)) {
             Some(None) => {}
             Some(Some(error)) => {
-                let why = Why::NotDone(Box::new(Refusal::Refused((*error).clone())));
+                let why = FailureKind::NotDone(Box::new(Refusal::Refused((*error).clone())));
                 course.failed.push(Failure { ifname: at.ifname.as_str().into(), ..chain.failure(place, why) });
             }
             None => course.left.add(place),
@@ -229,7 +231,7 @@ impl Course {
         };
         failed.sort_by_key(|failure| failure.position);
         let failed = (!failed.is_empty()).then_some(Error::Plugins(failed));
-        let told = |why| Told { what: String::new(), why };
+        let told = |why| ErrorContext { what: String::new(), why };
         Restored { report, outcome: Error::of(failed.into_iter().chain(outcome.err()).map(told).collect()) }
     }
 }
@@ -253,14 +255,14 @@ impl Left {
 }
 
 /// Whom plugins are asked about, and the result of its ADD.
-fn given(list: &NetworkList, kept: &Kept, now: Kept) -> Result<Given, Error> {
+fn given(list: &NetworkList, kept: &CachedAttachment, now: CachedAttachment) -> Result<Given, Error> {
     let result = now.result.map(|result| in_version_of(list, result)).transpose()?;
     Ok((Attachment { netns: kept.at.netns.clone(), ..now.at }, result))
 }
 
 fn is_unknown(failure: &Failure) -> bool {
     let is_refusal = |error: &Refusal| matches!(error, Refusal::Refused(error) if error.msg.starts_with(UNKNOWN));
-    matches!(&failure.why, Why::NotDone(error) if is_refusal(error))
+    matches!(&failure.why, FailureKind::NotDone(error) if is_refusal(error))
 }
 
 fn unknown(chain: &Chain<'_>, place: usize) -> String {

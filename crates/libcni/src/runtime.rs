@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cnikit_invoke::{PATIENCE, absolute_path};
-use cnikit_process::Cancel;
+use cnikit_invoke::{TIMEOUT, absolute_path};
+use cnikit_process::CancellationToken;
 use cnikit_types::Version;
 use serde_json::Value;
 
 use crate::cache::{Record, in_version_of};
 use crate::chain::{Chain, unspoken};
-use crate::entry::{Note, recorded};
+use crate::entry::{CacheMetadata, recorded};
 use crate::lock::{Locks, Waiting};
 use crate::slots::{Slot, Slots};
-use crate::{Attachment, Cache, Error, Executor, Failure, Kept, NetworkList, Programs, State, Told};
+use crate::{
+    Attachment, Cache, CachedAttachment, Error, ErrorContext, Executor, Failure, NetworkList, ProgramExecutor, State,
+};
 
 /// Carries out what a caller wants of a network.
 ///
@@ -31,11 +33,11 @@ pub struct Runtime {
     /// How long to wait for others who are at work on the container or the network; four minutes too.
     pub waiting: Duration,
     /// The trace that the plugins go on with; `None` leaves them what our own environment says.
-    pub trace: Option<Trace>,
+    pub trace: Option<TraceContext>,
     /// How plugins are asked.
     pub executor: Arc<dyn Executor>,
     /// The caller's word that it wants no more: a plugin that runs is ended, no other is started.
-    pub cancel: Option<Cancel>,
+    pub cancel: Option<CancellationToken>,
     /// How many chains may run at once; by default eight for each processor.
     pub slots: Slots,
 }
@@ -43,7 +45,7 @@ pub struct Runtime {
 /// Where a call stands in a distributed trace (W3C Trace Context).
 #[doc(alias = "TRACEPARENT")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trace {
+pub struct TraceContext {
     /// `TRACEPARENT`.
     pub parent: String,
     /// `TRACESTATE`; set empty if it is, so that no other trace's shines through.
@@ -54,14 +56,14 @@ pub struct Trace {
 
 /// What went well, and what somebody should look at all the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct Warnings {
     /// Damaged files, locks that could not be taken, each in a sentence.
     pub warnings: Vec<String>,
 }
 
 /// What one plugin of a list would do.
 #[derive(Debug)]
-pub struct Planned {
+pub struct PlannedSteps {
     /// The plugin's type.
     pub plugin: String,
     /// Its steps in words, or why it does not say.
@@ -75,7 +77,7 @@ pub(crate) enum OnFailure {
     Stop,
 }
 
-impl Trace {
+impl TraceContext {
     pub(crate) fn variables(&self) -> [(String, String); 3] {
         let named = [("TRACEPARENT", &self.parent), ("TRACESTATE", &self.state), ("BAGGAGE", &self.baggage)];
         named.map(|(name, value)| (name.to_owned(), value.clone()))
@@ -88,10 +90,10 @@ impl Runtime {
         Self {
             path: path.into(),
             cache,
-            patience: PATIENCE,
-            waiting: PATIENCE,
+            patience: TIMEOUT,
+            waiting: TIMEOUT,
             trace: None,
-            executor: Arc::new(Programs),
+            executor: Arc::new(ProgramExecutor),
             cancel: None,
             slots: Slots::of_machine(),
         }
@@ -110,7 +112,7 @@ impl Runtime {
 
     /// The same, until the caller says that it wants no more.
     #[must_use]
-    pub fn cancelled_by(self, cancel: &Cancel) -> Self {
+    pub fn cancelled_by(self, cancel: &CancellationToken) -> Self {
         Self { cancel: Some(cancel.clone()), ..self }
     }
 
@@ -129,7 +131,7 @@ impl Runtime {
     /// As [`Runtime::add`], and after a failure sends DEL to the whole list, as a runtime has to, before it returns.
     ///
     /// Not if the attachment was there before: then a container lives on what DEL would take.
-    pub fn add_or_undo(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
+    pub fn add_with_rollback(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
         at.check_names(&list.name)?;
         let _locks = self.lock(&[&list.name], at)?;
         self.add_or_undo_held(list, at)
@@ -140,7 +142,7 @@ impl Runtime {
         if !list.is_checked()? {
             return Ok(());
         }
-        let _locks = self.lock_if_possible(&[&list.name], at, &mut Report::default())?;
+        let _locks = self.lock_if_possible(&[&list.name], at, &mut Warnings::default())?;
         self.check_held(list, at)
     }
 
@@ -150,19 +152,19 @@ impl Runtime {
     /// It is done with the configuration, arguments and capabilities that ADD was given, as far as they were kept; with
     /// those of the caller otherwise. A kept result that cannot be read is no reason to leave anything standing: the plugins
     /// are asked without it, and the file is set aside.
-    pub fn del(&self, list: &NetworkList, at: &Attachment) -> Result<Report, Error> {
+    pub fn del(&self, list: &NetworkList, at: &Attachment) -> Result<Warnings, Error> {
         self.del_locked(list, at, OnFailure::GoOn)
     }
 
     /// As [`Runtime::del`], but stops at the first plugin that fails, as the specification has it (section 2, "DEL"): plugins
     /// before it in the list may count on what it did not remove.
-    pub fn del_strictly(&self, list: &NetworkList, at: &Attachment) -> Result<Report, Error> {
+    pub fn del_fail_fast(&self, list: &NetworkList, at: &Attachment) -> Result<Warnings, Error> {
         self.del_locked(list, at, OnFailure::Stop)
     }
 
     /// As [`Runtime::del`], of an attachment out of [`Cache::attachments`], for which no configuration is needed but the
     /// kept one. A path that no longer leads to its namespace is not given to the plugins.
-    pub fn del_kept(&self, kept: &Kept) -> Result<Report, Error> {
+    pub fn del_kept(&self, kept: &CachedAttachment) -> Result<Warnings, Error> {
         let list = kept.list()?;
         self.del(&list, &kept.at_now())
     }
@@ -171,17 +173,17 @@ impl Runtime {
     /// refuses, and the others are asked all the same. Each is given the result that those before it might have, as far as
     /// they say.
     #[doc(alias = "dry run")]
-    pub fn plan(&self, list: &NetworkList, at: &Attachment) -> Vec<Planned> {
+    pub fn plan(&self, list: &NetworkList, at: &Attachment) -> Vec<PlannedSteps> {
         let chain = self.chain("PLAN", list, at);
         let mut previous: Option<Value> = None;
         let mut all = Vec::new();
         for place in chain.places() {
-            let said = chain.ask(place, previous.as_ref());
+            let said = chain.exec(place, previous.as_ref());
             if let Some(example) = said.as_ref().ok().and_then(|said| chain.example(said)) {
                 previous = Some(example);
             }
             let steps = said.and_then(|said| chain.steps(place, &said));
-            all.push(Planned { plugin: chain.plugin(place).to_owned(), steps });
+            all.push(PlannedSteps { plugin: chain.plugin(place).to_owned(), steps });
         }
         all
     }
@@ -248,7 +250,7 @@ impl Runtime {
         &self,
         networks: &[&str],
         at: &Attachment,
-        report: &mut Report,
+        report: &mut Warnings,
     ) -> Result<Locks, Error> {
         match self.lock(networks, at) {
             Err(Error::Cache(why)) => {
@@ -261,7 +263,7 @@ impl Runtime {
 
     /// Does what waits, no longer than this runtime has patience, and not when the caller has given up.
     pub(crate) fn waited<T>(&self, work: impl FnOnce(Waiting<'_>) -> Result<T, Error>) -> Result<T, Error> {
-        let given_up = || self.cancel.as_ref().is_some_and(Cancel::is_cancelled);
+        let given_up = || self.cancel.as_ref().is_some_and(CancellationToken::is_cancelled);
         if given_up() {
             return Err(Error::Cancelled);
         }
@@ -285,11 +287,11 @@ impl Runtime {
             self.clear_interrupted(list, at)?;
         }
         let _slot = self.slot()?;
-        let note = Note::now(&at.netns);
+        let note = CacheMetadata::now(&at.netns);
         self.cache.begin(list, at, &note)?;
         match chain.add() {
             Ok(result) => {
-                self.cache.keep(list, at, &note, &result)?;
+                self.cache.save(list, at, &note, &result)?;
                 Ok(result)
             }
             Err(failure) => {
@@ -304,14 +306,15 @@ impl Runtime {
     /// What is noted of an ADD that did not come to its end would be forgotten when another configuration is noted.
     fn clear_interrupted(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
         let noted = self.cache.attachment(&list.name, &at.container_id, &at.ifname);
-        let is_another =
-            |noted: &Kept| noted.state != State::Attached && noted.config.as_ref() != Some(&list.recorded());
+        let is_another = |noted: &CachedAttachment| {
+            noted.state != State::Attached && noted.config.as_ref() != Some(&list.recorded())
+        };
         let Some(noted) = noted.filter(is_another) else { return Ok(()) };
         let Ok(before) = noted.list() else { return Ok(()) };
-        let cleared = self.del_held(&before, &noted.at_now(), OnFailure::GoOn, Report::default());
+        let cleared = self.del_held(&before, &noted.at_now(), OnFailure::GoOn, Warnings::default());
         cleared.map(drop).map_err(|why| {
             let what = "an earlier ADD of it was interrupted, and what that made cannot be deleted".to_owned();
-            Error::Several(vec![Told { what, why }])
+            Error::Several(vec![ErrorContext { what, why }])
         })
     }
 
@@ -323,11 +326,11 @@ impl Runtime {
                 return failed;
             }
             let undoing = Self { cancel: None, ..self.clone() };
-            match undoing.del_held(list, at, OnFailure::GoOn, Report::default()) {
+            match undoing.del_held(list, at, OnFailure::GoOn, Warnings::default()) {
                 Ok(_) => failed,
                 Err(left) => {
-                    let failed = Told { what: String::new(), why: failed };
-                    Error::Several(vec![failed, Told { what: "and undoing it failed".to_owned(), why: left }])
+                    let failed = ErrorContext { what: String::new(), why: failed };
+                    Error::Several(vec![failed, ErrorContext { what: "and undoing it failed".to_owned(), why: left }])
                 }
             }
         })
@@ -342,11 +345,11 @@ impl Runtime {
         let kept = self.cache.result(list, at)?;
         let _slot = self.slot()?;
         let chain = self.chain("CHECK", list, at);
-        chain.places().try_for_each(|place| Ok(chain.ask(place, kept.as_ref()).map(drop)?))
+        chain.places().try_for_each(|place| Ok(chain.exec(place, kept.as_ref()).map(drop)?))
     }
 
-    fn del_locked(&self, list: &NetworkList, at: &Attachment, on_failure: OnFailure) -> Result<Report, Error> {
-        let mut report = Report::default();
+    fn del_locked(&self, list: &NetworkList, at: &Attachment, on_failure: OnFailure) -> Result<Warnings, Error> {
+        let mut report = Warnings::default();
         let _locks = self.lock_if_possible(&[&list.name], at, &mut report)?;
         self.del_held(list, at, on_failure, report)
     }
@@ -356,8 +359,8 @@ impl Runtime {
         list: &NetworkList,
         at: &Attachment,
         on_failure: OnFailure,
-        mut report: Report,
-    ) -> Result<Report, Error> {
+        mut report: Warnings,
+    ) -> Result<Warnings, Error> {
         let record = self.cache.record(&list.name, at);
         let at = filled(at, &record);
         let config = record.entry.as_ref().and_then(|entry| entry.config.as_deref());
@@ -382,7 +385,7 @@ impl Runtime {
 
 /// Somebody who knows today's configuration only would not know the plugins that are named.
 fn by_kept(why: Error) -> Error {
-    Error::Several(vec![Told { what: "by the configuration of its ADD, which is not today's".to_owned(), why }])
+    Error::Several(vec![ErrorContext { what: "by the configuration of its ADD, which is not today's".to_owned(), why }])
 }
 
 /// The attachment with the arguments and capabilities of its ADD, where the caller says none.

@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 
 /// A route of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostRoute {
+pub struct RoutedSubnet {
     /// Where it leads to.
     pub network: IpNetwork,
     /// The name of the link over which it leads.
@@ -46,7 +46,7 @@ impl Range {
     }
 
     /// Whether the subnet, all of it, and what the route leads to have an address in common.
-    fn meets(&self, route: &HostRoute) -> bool {
+    fn meets(&self, route: &RoutedSubnet) -> bool {
         let (first, last) = (number(self.subnet.network()), number(self.subnet.broadcast()));
         first <= number(route.network.broadcast()) && number(route.network.network()) <= last
     }
@@ -84,7 +84,7 @@ pub(crate) fn own_links(plugin: &NetConf) -> Vec<String> {
 
 /// The first route of somebody else that has an address of the range. Routes to everything, and to one container, are
 /// none.
-pub(crate) fn met<'r>(range: &Range, routes: &'r [HostRoute], own: &BTreeSet<String>) -> Option<&'r HostRoute> {
+pub(crate) fn met<'r>(range: &Range, routes: &'r [RoutedSubnet], own: &BTreeSet<String>) -> Option<&'r RoutedSubnet> {
     let is_single = |network: &IpNetwork| network.prefix() == if network.is_ipv4() { 32 } else { 128 };
     let mut others = routes.iter().filter(|route| !own.contains(&route.device));
     others.find(|route| route.network.prefix() > 0 && !is_single(&route.network) && range.meets(route))
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_route_of_somebody_else_is_met_and_none_of_the_networks_own() {
         let route =
-            |network: &str, device: &str| HostRoute { network: network.parse().unwrap(), device: device.into() };
+            |network: &str, device: &str| RoutedSubnet { network: network.parse().unwrap(), device: device.into() };
         let own = BTreeSet::from(["cni0".to_owned()]);
         let range = subnet("10.88.0.0/16");
         for (routes, found) in [

@@ -9,12 +9,12 @@ use cnikit_types::document::is_remark;
 use cnikit_types::{NetConf, ReadError, Value, code, is_key};
 
 use crate::chain::unspoken;
-use crate::choose::asking;
 use crate::known::{COMMON, IPAM, LIST, PluginKeys, nearest};
 use crate::list::{RESERVED, flag};
 use crate::load::{Candidate, EXTENSIONS, append_file, beside};
-use crate::subnets::{self, HostRoute, Range};
-use crate::{Defect, Error, NetworkList, Runtime, Why, conf_files};
+use crate::select::asking;
+use crate::subnets::{self, Range, RoutedSubnet};
+use crate::{ConfigError, Error, FailureKind, NetworkList, Runtime, conf_files};
 
 /// Of one file so much is told at most: who has corrected that can ask again.
 const MOST: usize = 20;
@@ -34,7 +34,7 @@ pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
     /// Where it is, what, and what to do.
-    pub defect: Defect,
+    pub defect: ConfigError,
 }
 
 /// Looks through a directory of configurations: everything that can be told without setting anything up.
@@ -59,7 +59,7 @@ pub struct Finding {
 /// assert_eq!((findings.len(), findings[0].severity), (1, Severity::Warning));
 /// let text = findings[0].to_string();
 /// assert!(text.contains("10-pods.conflist:4:34: plugins[0].isGatway: no key of bridge"), "{text}");
-/// assert!(text.ends_with("remedy: did you mean `isGateway`?"));
+/// assert!(text.ends_with("hint: did you mean `isGateway`?"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -73,7 +73,7 @@ pub struct Validator {
     /// Capabilities of which the caller will give values: each network should declare them.
     pub capabilities: Vec<String>,
     /// The routes that the host has.
-    pub routes: Vec<HostRoute>,
+    pub routes: Vec<RoutedSubnet>,
 }
 
 /// A plugin's object, and where it stands.
@@ -122,12 +122,12 @@ impl Validator {
     }
 }
 
-fn order(finding: &Finding) -> (&Path, Option<crate::Place>) {
+fn order(finding: &Finding) -> (&Path, Option<crate::SourceLocation>) {
     (&finding.defect.file, finding.defect.place)
 }
 
 /// The versions of each plugin that was asked.
-type Asked = BTreeMap<String, Result<Vec<String>, Why>>;
+type Asked = BTreeMap<String, Result<Vec<String>, FailureKind>>;
 
 struct Look<'a> {
     validator: &'a Validator,
@@ -181,7 +181,7 @@ impl<'a> Look<'a> {
             let why = "is given more than once";
             let error = ReadError::value(why).under(&duplicate.key);
             let error = if duplicate.object.is_empty() { error } else { error.under(&duplicate.object) };
-            let defect = Defect::of_key(&found.path, &found.text, error, "remove all but one of them");
+            let defect = ConfigError::of_key(&found.path, &found.text, error, "remove all but one of them");
             self.tell(if is_plugins { Severity::Error } else { Severity::Warning }, defect);
         }
     }
@@ -294,8 +294,8 @@ impl<'a> Look<'a> {
         }
         for name in self.validator.capabilities.iter().filter(|name| !declared.contains(*name)) {
             let why = format!("no plugin of the network takes the capability \"{name}\", which will be given");
-            let remedy = format!("add \"capabilities\": {{\"{name}\": true}} to the plugin that is to have it");
-            self.warn(network.file, "plugins", why, &remedy);
+            let hint = format!("add \"capabilities\": {{\"{name}\": true}} to the plugin that is to have it");
+            self.warn(network.file, "plugins", why, &hint);
         }
     }
 
@@ -308,11 +308,11 @@ impl<'a> Look<'a> {
                     continue;
                 }
                 let spoken = asked.entry(name.to_owned()).or_insert_with(|| runtime.ask_versions(name));
-                let Some((code, why, remedy)) = refusal(name, network.version.as_deref(), spoken) else { continue };
+                let Some((code, why, hint)) = refusal(name, network.version.as_deref(), spoken) else { continue };
                 let found = &self.files[plugin.file];
                 let defect =
-                    Defect::of_key(&found.path, &found.text, ReadError::value(why).under(&plugin.at(key)), remedy);
-                self.tell(Severity::Error, Defect { code, ..defect });
+                    ConfigError::of_key(&found.path, &found.text, ReadError::value(why).under(&plugin.at(key)), hint);
+                self.tell(Severity::Error, ConfigError { code, ..defect });
             }
         }
     }
@@ -354,10 +354,10 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn warn(&mut self, file: usize, key: &str, why: String, remedy: &str) {
+    fn warn(&mut self, file: usize, key: &str, why: String, hint: &str) {
         if !self.is_told_enough(file) {
             let found = &self.files[file];
-            let defect = Defect::of_key(&found.path, &found.text, ReadError::value(why).under(key), remedy);
+            let defect = ConfigError::of_key(&found.path, &found.text, ReadError::value(why).under(key), hint);
             self.tell(Severity::Warning, defect);
         }
     }
@@ -366,7 +366,7 @@ impl<'a> Look<'a> {
         self.told.get(&self.files[file].path).is_some_and(|told| *told >= MOST)
     }
 
-    fn tell(&mut self, severity: Severity, defect: Defect) {
+    fn tell(&mut self, severity: Severity, defect: ConfigError) {
         let told = self.told.entry(defect.file.clone()).or_default();
         *told += 1;
         if *told <= MOST {
@@ -396,22 +396,26 @@ fn mean(meant: Option<&str>) -> String {
     meant.map_or_else(|| "remove it, or correct its name".to_owned(), |meant| format!("did you mean `{meant}`?"))
 }
 
-/// Why a plugin cannot serve a version, or any if none is known: code, cause and remedy.
-fn refusal(plugin: &str, version: Option<&str>, spoken: &Result<Vec<String>, Why>) -> Option<(u32, String, String)> {
+/// Why a plugin cannot serve a version, or any if none is known: code, cause and hint.
+fn refusal(
+    plugin: &str,
+    version: Option<&str>,
+    spoken: &Result<Vec<String>, FailureKind>,
+) -> Option<(u32, String, String)> {
     let lacking = spoken.as_ref().ok().map(|spoken| version.and_then(|version| unspoken(version, spoken)));
     let why = match (spoken, &lacking) {
         (Err(why), _) => why,
         (Ok(_), lacking) => lacking.as_ref()?.as_ref()?,
     };
     let (code, text) = match why {
-        Why::NotDone(error) => match &**error {
+        FailureKind::NotDone(error) => match &**error {
             invoke::Error::Refused(refused) => (refused.code, error.to_string()),
             _ => (code::INVALID_CONFIG, error.to_string()),
         },
-        Why::Garbled(text) => (code::DECODE, format!("{plugin}'s answer to VERSION cannot be read: {text}")),
-        Why::Unspoken(text) => (code::INCOMPATIBLE_VERSION, format!("{plugin} {text}")),
+        FailureKind::Garbled(text) => (code::DECODE, format!("{plugin}'s answer to VERSION cannot be read: {text}")),
+        FailureKind::Unspoken(text) => (code::INCOMPATIBLE_VERSION, format!("{plugin} {text}")),
     };
-    Some((code, text, why.remedy().unwrap_or_else(|| format!("find out what is wrong with {plugin}"))))
+    Some((code, text, why.hint().unwrap_or_else(|| format!("find out what is wrong with {plugin}"))))
 }
 
 impl fmt::Display for Severity {
@@ -423,7 +427,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// `error: FILE:LINE:COLUMN: KEY: what is wrong; remedy: what to do`.
+/// `error: FILE:LINE:COLUMN: KEY: what is wrong; hint: what to do`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.severity, self.defect)

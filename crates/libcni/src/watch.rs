@@ -10,16 +10,16 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-use crate::arm::{Armed, Heard};
-use crate::{Chooser, Chosen, Error};
+use crate::inotify::{Armed, Heard};
+use crate::{Error, NetworkSelector, Selection};
 
 /// For so long nothing may happen before the directory is read: who installs several files does it in one go.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// How long a file that is being written is waited for. A writer that takes longer is taken at its word.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Watches the directory of a [`Chooser`], and tells what it chooses whenever that changes.
+/// Watches the directory of a [`NetworkSelector`], and tells what it chooses whenever that changes.
 ///
 /// It starts no thread. Either [`Watcher::wait`] blocks, or its file descriptor ([`AsFd`]) is polled: whenever that is
 /// readable, [`Watcher::poll`] does what there is to do. The first answer is what is there.
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// symbolic links that are turned elsewhere, as Kubernetes does with `..data` in a mounted `ConfigMap`. Changes that
 /// follow each other within 100 ms are one. A file that somebody holds open and writes, or that ends before its
 /// document does, is waited for, at most 3 s, so that half of a configuration neither counts nor lets another network
-/// take its place. Where the plugins are asked ([`Chooser::runtime`]), their directories are watched too: a network can
+/// take its place. Where the plugins are asked ([`NetworkSelector::runtime`]), their directories are watched too: a network can
 /// be used as soon as its plugins are there.
 ///
 /// An error, such as that the directory cannot be listed, is not the end: it is tried again when something changes, and
@@ -37,10 +37,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 ///
 /// ```
 /// use std::time::Duration;
-/// use cnikit_libcni::{Chooser, Rule, Watcher};
+/// use cnikit_libcni::{NetworkSelector, SelectionPolicy, Watcher};
 /// # let dir = tempfile::tempdir()?;
 /// let conf_dir = dir.path().join("net.d");
-/// let mut watcher = Watcher::new(Chooser { dir: conf_dir.clone(), rule: Rule::FirstValid, runtime: None })?;
+/// let mut watcher = Watcher::new(NetworkSelector { dir: conf_dir.clone(), policy: SelectionPolicy::FirstValid, runtime: None })?;
 /// let first = watcher.wait(Duration::from_secs(10))?.expect("the first answer is what is there");
 /// assert!(first.default_network().is_none());
 ///
@@ -54,14 +54,14 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[doc(alias = "inotify")]
 #[derive(Debug)]
 pub struct Watcher {
-    chooser: Chooser,
+    selector: NetworkSelector,
     armed: Armed,
     timer: TimerFd,
     /// Readable when either of the two is.
     either: Epoll,
     /// Since when something has changed that was not answered, and when it last did.
     unsettled: Option<Unsettled>,
-    told: Option<Chosen>,
+    told: Option<Selection>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +72,8 @@ struct Unsettled {
 
 impl Watcher {
     /// Begins to watch. The error is that the kernel gives no more watches; it names the limit.
-    pub fn new(chooser: Chooser) -> Result<Watcher, Error> {
-        let failed = |errno| Error::of_watch(&chooser.dir, errno);
+    pub fn new(selector: NetworkSelector) -> Result<Watcher, Error> {
+        let failed = |errno| Error::of_watch(&selector.dir, errno);
         let armed = Armed::new().map_err(failed)?;
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(failed)?;
@@ -83,14 +83,14 @@ impl Watcher {
         }
         let now = Instant::now();
         let unsettled = Some(Unsettled { since: now, due: now });
-        let watcher = Watcher { chooser, armed, timer, either, unsettled, told: None };
+        let watcher = Watcher { selector, armed, timer, either, unsettled, told: None };
         watcher.wake_after(Duration::ZERO)?;
         Ok(watcher)
     }
 
     /// Waits until the networks that are used, or the default among them, change, and returns what is chosen then;
     /// `None` if they did not in that time. The first call returns what is there.
-    pub fn wait(&mut self, timeout: Duration) -> Result<Option<Chosen>, Error> {
+    pub fn wait(&mut self, timeout: Duration) -> Result<Option<Selection>, Error> {
         let deadline = Deadline::after(timeout);
         loop {
             if let Some(chosen) = self.poll()? {
@@ -102,28 +102,28 @@ impl Watcher {
             let timeout = PollTimeout::try_from(deadline.poll_timeout_ms()).unwrap_or(PollTimeout::MAX);
             match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], timeout) {
                 Ok(_) | Err(Errno::EINTR) => {}
-                Err(errno) => return Err(Error::of_watch(&self.chooser.dir, errno)),
+                Err(errno) => return Err(Error::of_watch(&self.selector.dir, errno)),
             }
         }
     }
 
     /// Does what there is to do, without waiting for changes; returns as [`Watcher::wait`]. To be called whenever the file
     /// descriptor is readable, which it also is when a time is over. Where plugins are asked, it takes as long as they do.
-    pub fn poll(&mut self) -> Result<Option<Chosen>, Error> {
+    pub fn poll(&mut self) -> Result<Option<Selection>, Error> {
         self.listen()?;
         let Some(Unsettled { since, due }) = self.unsettled else { return self.rest() };
         let now = Instant::now();
-        let give_up = since + PATIENCE;
+        let give_up = since + TIMEOUT;
         if now < due || (self.armed.is_written() && now < give_up) {
             return self.again_at(if now < due { due } else { give_up }, now);
         }
-        let chosen = match self.arm().and_then(|()| self.chooser.choose()) {
+        let chosen = match self.arm().and_then(|()| self.selector.select()) {
             Ok(chosen) => chosen,
             Err(error) => return self.failed(error, now),
         };
         // What happened meanwhile may have been read in its middle.
         let is_disturbed = self.listen()?;
-        if now < give_up && (is_disturbed || self.chooser.is_open(&chosen, PATIENCE)) {
+        if now < give_up && (is_disturbed || self.selector.is_open(&chosen, TIMEOUT)) {
             return self.again_at(Instant::now() + QUIET, now);
         }
         self.armed.forget_writers();
@@ -139,8 +139,8 @@ impl Watcher {
     }
 
     /// It is tried again later, for nothing else may come that would wake anybody; what is chosen then is told in any case.
-    fn failed(&mut self, error: Error, now: Instant) -> Result<Option<Chosen>, Error> {
-        let due = now + PATIENCE;
+    fn failed(&mut self, error: Error, now: Instant) -> Result<Option<Selection>, Error> {
+        let due = now + TIMEOUT;
         self.told = None;
         self.unsettled = Some(Unsettled { since: due, due });
         self.again_at(due, now)?;
@@ -148,37 +148,37 @@ impl Watcher {
     }
 
     /// The last answer, with what was passed over when it was found.
-    pub fn last(&self) -> Option<&Chosen> {
+    pub fn last(&self) -> Option<&Selection> {
         self.told.as_ref()
     }
 
     /// Takes in what happened; whether anything did that counts.
     fn listen(&mut self) -> Result<bool, Error> {
-        let heard = self.armed.listen().map_err(|errno| Error::of_watch(&self.chooser.dir, errno))?;
+        let heard = self.armed.listen().map_err(|errno| Error::of_watch(&self.selector.dir, errno))?;
         if heard == Heard::Nothing {
             return Ok(false);
         }
         let now = Instant::now();
         let since = self.unsettled.map_or(now, |unsettled| unsettled.since);
         // Somebody who never stops changing things gets an answer too.
-        self.unsettled = Some(Unsettled { since, due: (now + QUIET).min(since + PATIENCE).max(now) });
+        self.unsettled = Some(Unsettled { since, due: (now + QUIET).min(since + TIMEOUT).max(now) });
         Ok(true)
     }
 
     fn arm(&mut self) -> Result<(), Error> {
-        let path = self.chooser.runtime.as_ref().map(|runtime| runtime.path.as_str());
+        let path = self.selector.runtime.as_ref().map(|runtime| runtime.path.as_str());
         let bins = path.unwrap_or_default().split(':').filter(|dir| !dir.is_empty());
-        self.armed.arm(&self.chooser.dir, bins).map_err(|errno| Error::of_watch(&self.chooser.dir, errno))
+        self.armed.arm(&self.selector.dir, bins).map_err(|errno| Error::of_watch(&self.selector.dir, errno))
     }
 
-    fn again_at(&mut self, due: Instant, now: Instant) -> Result<Option<Chosen>, Error> {
+    fn again_at(&mut self, due: Instant, now: Instant) -> Result<Option<Selection>, Error> {
         self.wake_after(due.saturating_duration_since(now))?;
         Ok(None)
     }
 
     /// Nothing is to be done until something happens.
-    fn rest(&self) -> Result<Option<Chosen>, Error> {
-        self.timer.unset().map_err(|errno| Error::of_watch(&self.chooser.dir, errno))?;
+    fn rest(&self) -> Result<Option<Selection>, Error> {
+        self.timer.unset().map_err(|errno| Error::of_watch(&self.selector.dir, errno))?;
         Ok(None)
     }
 
@@ -187,7 +187,7 @@ impl Watcher {
         let duration = TimeSpec::from_duration(duration.max(Duration::from_millis(1)));
         self.timer
             .set(Expiration::OneShot(duration), TimerSetTimeFlags::empty())
-            .map_err(|errno| Error::of_watch(&self.chooser.dir, errno))
+            .map_err(|errno| Error::of_watch(&self.selector.dir, errno))
     }
 }
 
@@ -198,14 +198,14 @@ impl AsFd for Watcher {
 }
 
 /// Whether a runtime would do the same: it does not matter to it what was passed over.
-fn is_same(one: &Chosen, other: &Chosen) -> bool {
+fn is_same(one: &Selection, other: &Selection) -> bool {
     (&one.networks, one.default) == (&other.networks, other.default)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Rule;
+    use crate::SelectionPolicy;
     use std::fs;
     use tempfile::TempDir;
 
@@ -213,11 +213,11 @@ mod tests {
 
     fn watcher(dir: &TempDir) -> Watcher {
         let dir = dir.path().join("net.d");
-        Watcher::new(Chooser { dir, rule: Rule::FirstValid, runtime: None }).unwrap()
+        Watcher::new(NetworkSelector { dir, policy: SelectionPolicy::FirstValid, runtime: None }).unwrap()
     }
 
     /// What a loop does that polls many: it looks only when the descriptor is readable.
-    fn next(watcher: &mut Watcher, patience: Duration) -> Option<Result<Chosen, Error>> {
+    fn next(watcher: &mut Watcher, patience: Duration) -> Option<Result<Selection, Error>> {
         let deadline = Deadline::after(patience);
         while !deadline.passed() {
             let timeout = PollTimeout::try_from(deadline.poll_timeout_ms()).unwrap();
@@ -234,7 +234,7 @@ mod tests {
     fn a_loop_that_polls_the_descriptor_is_told_all_and_woken_for_nothing_else() {
         let dir = TempDir::new().unwrap();
         let mut watcher = watcher(&dir);
-        let name = |said: Option<Result<Chosen, Error>>| {
+        let name = |said: Option<Result<Selection, Error>>| {
             let chosen = said.unwrap().unwrap();
             chosen.default_network().map(|network| network.list.name.clone())
         };
@@ -269,9 +269,9 @@ mod tests {
         let error = watcher.wait(LONG).unwrap_err().to_string();
         assert!(error.contains("net.d: cannot be listed") && error.contains("remedy"), "{error}");
         assert!(watcher.wait(LONG).is_err());
-        assert!(began.elapsed() >= PATIENCE, "it spins");
+        assert!(began.elapsed() >= TIMEOUT, "it spins");
         fs::remove_file(&path).unwrap();
         let chosen = watcher.wait(LONG).unwrap().unwrap();
-        assert_eq!(chosen, Chosen::default());
+        assert_eq!(chosen, Selection::default());
     }
 }

@@ -83,7 +83,7 @@ fn exchange(messages: &[Message], guard: Option<u32>, socket: &mut Socket, left_
     datagram.truncate(datagram.len() - left_out);
     let last = sequences.len().saturating_sub(1);
     let exchanged = socket.exchange(&datagram, &sequences[last..])?;
-    judge(messages, &sequences, &exchanged)
+    check_answers(messages, &sequences, &exchanged)
 }
 
 /// The datagram, and the sequence numbers of the opening message and of all others.
@@ -102,7 +102,7 @@ fn encode(all: &[Message], guard: Option<u32>, mut next_sequence: impl FnMut() -
 }
 
 /// The first refusal, in the words of the message that was refused; those that follow are often its consequences.
-fn judge(messages: &[Message], sequences: &[u32], exchanged: &Exchanged) -> Result<()> {
+fn check_answers(messages: &[Message], sequences: &[u32], exchanged: &Exchanged) -> Result<()> {
     let Some((sequence, refusal)) = exchanged.errors.first() else {
         return Ok(());
     };
@@ -116,13 +116,13 @@ fn judge(messages: &[Message], sequences: &[u32], exchanged: &Exchanged) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use cnikit_netlink::Refusal;
+    use cnikit_netlink::NetlinkError;
 
     use super::*;
-    use crate::frame::{Family, Frame};
+    use crate::layout::{TableFamily, TableLayout};
 
-    fn frame() -> Frame {
-        Frame { holds: vec!["c"], ..Frame::of(Family::Inet, "t") }
+    fn frame() -> TableLayout {
+        TableLayout { rule_chains: vec!["c"], ..TableLayout::of(TableFamily::Inet, "t") }
     }
 
     fn batch(guard: Option<u32>) -> Batch {
@@ -183,19 +183,19 @@ mod tests {
 
     #[test]
     fn the_first_refusal_is_told_in_the_words_of_its_message() {
-        let refusal = |errno| Refusal { errno, text: None };
+        let refusal = |errno| NetlinkError { errno, text: None };
         let errors = vec![(43, refusal(libc::ENOENT)), (42, refusal(libc::EINVAL))];
         let exchanged = Exchanged { errors, ..Exchanged::default() };
-        let error = judge(&batch(None).messages, &[41, 42, 43], &exchanged).unwrap_err();
+        let error = check_answers(&batch(None).messages, &[41, 42, 43], &exchanged).unwrap_err();
         assert_eq!(error.errno, libc::ENOENT);
         assert!(error.to_string().starts_with("delete rule \"`accept` from chain c of table inet t\": "), "{error}");
     }
 
     #[test]
     fn a_refusal_of_the_whole_is_told_as_such() {
-        let errors = vec![(41, Refusal { errno: libc::EPERM, text: None })];
+        let errors = vec![(41, NetlinkError { errno: libc::EPERM, text: None })];
         let exchanged = Exchanged { errors, ..Exchanged::default() };
-        let error = judge(&batch(None).messages, &[41, 42, 43], &exchanged).unwrap_err();
+        let error = check_answers(&batch(None).messages, &[41, 42, 43], &exchanged).unwrap_err();
         assert!(error.to_string().starts_with("change \"the ruleset\": Operation not permitted"), "{error}");
     }
 }

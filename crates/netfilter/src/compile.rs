@@ -9,8 +9,8 @@ use crate::expression::{
     TYPE_OF_DESTINATION,
 };
 use crate::field::{Field, filled_up, offset, port};
-use crate::frame::Family;
-use crate::rule::{Layer, Match, Protocol, Rule, Side, Verdict, Way};
+use crate::layout::TableFamily;
+use crate::rule::{Direction, L4Protocol, Layer, Match, Rule, Side, Verdict};
 use crate::{Error, Result};
 
 /// Where the source stands in an Ethernet frame, and how long it is.
@@ -42,13 +42,13 @@ const NARROW: u32 = 8;
 /// Matches of two families or two protocols in one rule, or of another family than the table's: such a rule could never
 /// match. A port of a connection without its protocol. A MAC or a bridge outside a table of bridges, where a packet need not
 /// have one; a name that no interface can have.
-pub(crate) fn compile(rule: &Rule, family: Family) -> Result<Vec<Expression>> {
+pub(crate) fn compile(rule: &Rule, family: TableFamily) -> Result<Vec<Expression>> {
     let refused = |why: &str| Err(Error::ours("add rule", format!("`{rule}`"), why));
     let mut expressions = Vec::new();
     let (mut of_family, mut of_protocol) = (None, None);
     let mut of_arp = false;
     for one in &rule.matches {
-        if one.needs_bridge() && family != Family::Bridge {
+        if one.needs_bridge() && family != TableFamily::Bridge {
             return refused("a table of family bridge alone sees the MAC and the bridge of every packet");
         }
         if let Some(needed) = one.family() {
@@ -74,14 +74,14 @@ pub(crate) fn compile(rule: &Rule, family: Family) -> Result<Vec<Expression>> {
                 expressions.extend(load(Load::Meta(PROTOCOL), vec![needed.number()], true));
             }
         }
-        if matches!(one, Match::AskedPort(_)) && of_protocol.is_none() {
+        if matches!(one, Match::OriginalDport(_)) && of_protocol.is_none() {
             return refused("a port is one of a protocol, which has to be said before it");
         }
         expressions.extend(look(one)?);
     }
-    if let Verdict::Redirect(to) = &rule.verdict {
+    if let Verdict::Dnat(to) = &rule.verdict {
         let needed = of_version(to.is_ipv4());
-        if of_family.is_some_and(|seen| seen != needed) || !possible(family, needed) || family == Family::Bridge {
+        if of_family.is_some_and(|seen| seen != needed) || !possible(family, needed) || family == TableFamily::Bridge {
             return refused("packets of this rule cannot be sent to an address of that family");
         }
     }
@@ -91,7 +91,7 @@ pub(crate) fn compile(rule: &Rule, family: Family) -> Result<Vec<Expression>> {
 
 impl Match {
     /// IPv4 or IPv6; `None`: it looks at nothing that only one of them has.
-    fn family(&self) -> Option<Family> {
+    fn family(&self) -> Option<TableFamily> {
         let address = match self {
             Match::Source(address) => *address,
             Match::SourceIn(network)
@@ -104,7 +104,7 @@ impl Match {
         Some(of_version(address.is_ipv4()))
     }
 
-    fn protocol(&self) -> Option<Protocol> {
+    fn protocol(&self) -> Option<L4Protocol> {
         match self {
             Match::Protocol(protocol) | Match::Port { protocol, .. } => Some(*protocol),
             _ => None,
@@ -113,7 +113,7 @@ impl Match {
 
     /// Whether it looks at what only frames have that cross a bridge.
     fn needs_bridge(&self) -> bool {
-        let bridge = |way: Way| matches!(way, Way::InBridge | Way::OutBridge);
+        let bridge = |way: Direction| matches!(way, Direction::InBridge | Direction::OutBridge);
         match self {
             Match::SourceMac(_) | Match::Arp => true,
             Match::Interface { way, .. } => bridge(*way),
@@ -129,7 +129,7 @@ impl Match {
     /// Whether it comes back from its expressions as what it is, and not as another match.
     fn is_readable(&self, of_arp: bool) -> bool {
         match self {
-            Match::Transport { is, number } => !is || Protocol::numbered(*number).is_none(),
+            Match::Transport { is, number } => !is || L4Protocol::numbered(*number).is_none(),
             Match::Bytes { layer: Layer::Network, offset, bytes } => {
                 (1..=MOST_BYTES).contains(&bytes.len()) && (of_arp || !ADDRESSES.contains(offset))
             }
@@ -142,26 +142,26 @@ impl Match {
     }
 }
 
-fn of_version(ipv4: bool) -> Family {
-    if ipv4 { Family::Ip } else { Family::Ip6 }
+fn of_version(ipv4: bool) -> TableFamily {
+    if ipv4 { TableFamily::Ip } else { TableFamily::Ip6 }
 }
 
 /// Whether a packet of this family comes by a table of that one.
-fn possible(table: Family, packet: Family) -> bool {
-    table == packet || matches!(table, Family::Inet | Family::Bridge)
+fn possible(table: TableFamily, packet: TableFamily) -> bool {
+    table == packet || matches!(table, TableFamily::Inet | TableFamily::Bridge)
 }
 
 /// What a table of several families needs before an address means anything.
-fn family_check(table: Family, packet: Family) -> Vec<Expression> {
+fn family_check(table: TableFamily, packet: TableFamily) -> Vec<Expression> {
     match table {
-        Family::Inet => load(Load::Meta(FAMILY), vec![packet.number()], true),
-        Family::Bridge => load(Load::Meta(ETHER_TYPE), ether_type(packet).to_vec(), true),
-        Family::Ip | Family::Ip6 => Vec::new(),
+        TableFamily::Inet => load(Load::Meta(FAMILY), vec![packet.number()], true),
+        TableFamily::Bridge => load(Load::Meta(ETHER_TYPE), ether_type(packet).to_vec(), true),
+        TableFamily::Ip | TableFamily::Ip6 => Vec::new(),
     }
 }
 
-fn ether_type(packet: Family) -> [u8; 2] {
-    if packet == Family::Ip { [0x08, 0x00] } else { [0x86, 0xdd] }
+fn ether_type(packet: TableFamily) -> [u8; 2] {
+    if packet == TableFamily::Ip { [0x08, 0x00] } else { [0x86, 0xdd] }
 }
 
 /// What a match looks at, but for the checks of family and protocol before it.
@@ -183,10 +183,10 @@ pub(crate) fn look(one: &Match) -> Result<Vec<Expression>> {
             load(Load::Payload { header, offset: *offset, length }, bytes.clone(), true)
         }
         Match::Port { side, is, port: number, .. } => load(port(*side), number.to_be_bytes().to_vec(), *is),
-        Match::ToHost => load(TYPE_OF_DESTINATION, LOCAL.to_ne_bytes().to_vec(), true),
+        Match::LocalDestination => load(TYPE_OF_DESTINATION, LOCAL.to_ne_bytes().to_vec(), true),
         Match::Established => masked(Load::Connection(STATE), ESTABLISHED, 0, false),
         Match::Redirected => masked(Load::Connection(STATUS), REDIRECTED, 0, false),
-        Match::AskedPort(port) => load(Load::Asked(ASKED_PORT), port.to_be_bytes().to_vec(), true),
+        Match::OriginalDport(port) => load(Load::Asked(ASKED_PORT), port.to_be_bytes().to_vec(), true),
         Match::Mark { mask: u32::MAX, is, value } => load(Load::Meta(MARK), value.to_ne_bytes().to_vec(), *is),
         Match::Mark { mask, is, value } => masked(Load::Meta(MARK), *mask, *value, *is),
         Match::Listed { fields, is, set } => {
@@ -245,7 +245,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
 fn verdict(verdict: &Verdict) -> Vec<Expression> {
     let (code, chain) = match verdict {
         Verdict::Masquerade => return vec![Expression::Masquerade],
-        Verdict::Redirect(to) => return redirect(to),
+        Verdict::Dnat(to) => return redirect(to),
         Verdict::Return => (expression::RETURN, None),
         Verdict::Jump(chain) => (expression::JUMP, Some(chain.clone())),
         Verdict::Goto(chain) => (expression::GOTO, Some(chain.clone())),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_comes_back(rule: &Rule, family: Family) {
+    fn assert_comes_back(rule: &Rule, family: TableFamily) {
         let expressions = compile(rule, family).unwrap();
         assert_eq!(decompile(&expressions, None, family).as_ref(), Some(rule));
     }
@@ -287,7 +287,7 @@ mod tests {
             for prefix in 0..=longest {
                 let network = IpNetwork::new(IpNetwork::new(address, prefix).unwrap().network(), prefix).unwrap();
                 let matches = vec![Match::Source(address), Match::DestinationNotIn(network)];
-                for family in [Family::Inet, Family::Bridge, matches[0].family().unwrap()] {
+                for family in [TableFamily::Inet, TableFamily::Bridge, matches[0].family().unwrap()] {
                     assert_comes_back(&rule(matches.clone(), Verdict::Masquerade), family);
                     assert_comes_back(
                         &rule(vec![Match::DestinationIn(network)], Verdict::Goto("there".into())),
@@ -303,9 +303,9 @@ mod tests {
         let (port, mac) = (Match::from("vethfifteen0123"), Match::SourceMac(Mac([2, 0, 0, 1, 2, 3])));
         let source = Match::Source("10.0.0.2".parse().unwrap());
         for matches in [vec![port.clone()], vec![mac.clone()], vec![port, mac, source.clone()]] {
-            assert_comes_back(&rule(matches, Verdict::Jump("there".into())), Family::Bridge);
+            assert_comes_back(&rule(matches, Verdict::Jump("there".into())), TableFamily::Bridge);
         }
-        assert_comes_back(&rule(vec![Match::from("eth0"), source], Verdict::Accept), Family::Inet);
+        assert_comes_back(&rule(vec![Match::from("eth0"), source], Verdict::Accept), TableFamily::Inet);
     }
 
     #[test]
@@ -313,9 +313,9 @@ mod tests {
         let accept = Expression::Verdict { code: expression::ACCEPT, chain: None };
         let wildcard =
             [Expression::Load(Load::Meta(FROM), REGISTER), Expression::Equal(b"veth".to_vec()), accept.clone()];
-        assert_eq!(decompile(&wildcard, None, Family::Bridge), None);
+        assert_eq!(decompile(&wildcard, None, TableFamily::Bridge), None);
         let destination = Expression::Load(Load::Payload { header: Header::Link, offset: 0, length: 6 }, REGISTER);
-        assert_eq!(decompile(&[destination, Expression::Equal(vec![2; 6]), accept], None, Family::Bridge), None);
+        assert_eq!(decompile(&[destination, Expression::Equal(vec![2; 6]), accept], None, TableFamily::Bridge), None);
     }
 
     #[test]
@@ -331,7 +331,7 @@ mod tests {
             vec![Match::Transport { is: false, number: 6 }],
             vec![source.clone(), not_255],
         ] {
-            assert_comes_back(&rule(matches, Verdict::Accept), Family::Bridge);
+            assert_comes_back(&rule(matches, Verdict::Accept), TableFamily::Bridge);
         }
         for (matches, why) in [
             (vec![network(8, &[2; 6])], "has a match of its own"),
@@ -341,7 +341,7 @@ mod tests {
             (vec![source.clone(), Match::Arp], "mixes families"),
             (vec![Match::Arp, source], "mixes families"),
         ] {
-            let error = compile(&rule(matches, Verdict::Drop), Family::Bridge).unwrap_err();
+            let error = compile(&rule(matches, Verdict::Drop), TableFamily::Bridge).unwrap_err();
             assert!(error.to_string().contains(why), "{error}");
         }
         let shown = rule(vec![Match::Arp, network(8, &[2, 0, 0xff])], Verdict::Drop).to_string();
@@ -351,43 +351,43 @@ mod tests {
     #[test]
     fn a_mac_outside_of_bridges_and_a_name_too_long_are_refused() {
         let mac = rule(vec![Match::SourceMac(Mac([2; 6]))], Verdict::Drop);
-        assert!(compile(&mac, Family::Bridge).is_ok());
-        assert!(compile(&mac, Family::Inet).unwrap_err().to_string().contains("family bridge alone"));
+        assert!(compile(&mac, TableFamily::Bridge).is_ok());
+        assert!(compile(&mac, TableFamily::Inet).unwrap_err().to_string().contains("family bridge alone"));
         for name in ["", "vethsixteen01234"] {
             let from = rule(vec![Match::from(name)], Verdict::Drop);
-            assert!(compile(&from, Family::Bridge).unwrap_err().to_string().contains("no interface"));
+            assert!(compile(&from, TableFamily::Bridge).unwrap_err().to_string().contains("no interface"));
         }
     }
 
     #[test]
     fn an_address_without_the_check_of_its_family_does_not_come_back() {
         let source = rule(vec![Match::Source("10.0.0.2".parse().unwrap())], Verdict::Accept);
-        let expressions = compile(&source, Family::Inet).unwrap();
-        assert_eq!(decompile(&expressions[2..], None, Family::Inet), None);
+        let expressions = compile(&source, TableFamily::Inet).unwrap();
+        assert_eq!(decompile(&expressions[2..], None, TableFamily::Inet), None);
         let other_check = [&[expressions[0].clone(), Expression::Equal(vec![10])], &expressions[2..]].concat();
-        assert_eq!(decompile(&other_check, None, Family::Inet), None);
+        assert_eq!(decompile(&other_check, None, TableFamily::Inet), None);
     }
 
     #[test]
     fn a_mask_that_is_no_prefix_does_not_come_back() {
         let network = rule(vec![Match::DestinationIn("10.0.0.0/12".parse().unwrap())], Verdict::Accept);
-        let mut expressions = compile(&network, Family::Ip).unwrap();
+        let mut expressions = compile(&network, TableFamily::Ip).unwrap();
         expressions[1] = Expression::Mask(vec![255, 15, 240, 0]);
-        assert_eq!(decompile(&expressions, None, Family::Ip), None);
+        assert_eq!(decompile(&expressions, None, TableFamily::Ip), None);
     }
 
     #[test]
     fn a_family_that_the_table_never_sees_is_refused() {
         let source = rule(vec![Match::Source("fd00::2".parse().unwrap())], Verdict::Accept);
-        assert!(compile(&source, Family::Ip).is_err());
-        assert!(compile(&source, Family::Ip6).is_ok());
+        assert!(compile(&source, TableFamily::Ip).is_err());
+        assert!(compile(&source, TableFamily::Ip6).is_ok());
     }
 
     /// What nft 1.0.6 has for `meta ibrname "br0" meta obrname != "br0" drop`: the kernel of a test may not know it.
     #[test]
     fn bridges_compile_as_nft_compiles_them() {
         let bridge = |way, is| Match::Interface { way, is, name: "br0".into() };
-        let within = rule(vec![bridge(Way::InBridge, true), bridge(Way::OutBridge, false)], Verdict::Drop);
+        let within = rule(vec![bridge(Direction::InBridge, true), bridge(Direction::OutBridge, false)], Verdict::Drop);
         assert_eq!(within.to_string(), r#"meta ibrname "br0" meta obrname != "br0" drop"#);
         let name = b"br0\0\0\0\0\0\0\0\0\0\0\0\0\0".to_vec();
         let expected = [
@@ -397,31 +397,31 @@ mod tests {
             Expression::NotEqual(name),
             Expression::Verdict { code: expression::DROP, chain: None },
         ];
-        assert_eq!(compile(&within, Family::Bridge).unwrap(), expected);
-        assert_comes_back(&within, Family::Bridge);
-        let fields = vec![Field::Interface(Way::InBridge), Field::Interface(Way::OutBridge)];
+        assert_eq!(compile(&within, TableFamily::Bridge).unwrap(), expected);
+        assert_comes_back(&within, TableFamily::Bridge);
+        let fields = vec![Field::Interface(Direction::InBridge), Field::Interface(Direction::OutBridge)];
         let pair = rule(vec![Match::Listed { fields, is: true, set: "s".into() }], Verdict::Drop);
         assert_eq!(pair.to_string(), "meta ibrname . meta obrname @s drop");
-        assert_comes_back(&pair, Family::Bridge);
+        assert_comes_back(&pair, TableFamily::Bridge);
         for one in [within, pair] {
-            assert!(compile(&one, Family::Inet).unwrap_err().to_string().contains("family bridge alone"));
+            assert!(compile(&one, TableFamily::Inet).unwrap_err().to_string().contains("family bridge alone"));
         }
     }
 
     #[test]
     fn protocols_and_destinations_that_never_meet_are_refused() {
-        let (tcp, udp) = (Match::to_port(Protocol::Tcp, 80), Match::to_port(Protocol::Udp, 80));
+        let (tcp, udp) = (Match::to_port(L4Protocol::Tcp, 80), Match::to_port(L4Protocol::Udp, 80));
         let both = rule(vec![tcp.clone(), udp], Verdict::Drop);
-        assert!(compile(&both, Family::Inet).unwrap_err().to_string().contains("mixes protocols"));
-        let asked = rule(vec![Match::AskedPort(80), Match::Protocol(Protocol::Tcp)], Verdict::Drop);
-        assert!(compile(&asked, Family::Inet).unwrap_err().to_string().contains("has to be said before"));
-        let to = |address: &str| Verdict::Redirect(address.parse().unwrap());
+        assert!(compile(&both, TableFamily::Inet).unwrap_err().to_string().contains("mixes protocols"));
+        let asked = rule(vec![Match::OriginalDport(80), Match::Protocol(L4Protocol::Tcp)], Verdict::Drop);
+        assert!(compile(&asked, TableFamily::Inet).unwrap_err().to_string().contains("has to be said before"));
+        let to = |address: &str| Verdict::Dnat(address.parse().unwrap());
         let from = Match::Source("10.0.0.2".parse().unwrap());
         for (family, matches, verdict) in [
-            (Family::Ip, vec![tcp.clone()], to("[fd00::2]:80")),
-            (Family::Ip6, vec![tcp.clone()], to("10.0.0.2:80")),
-            (Family::Inet, vec![from, tcp.clone()], to("[fd00::2]:80")),
-            (Family::Bridge, vec![tcp], to("10.0.0.2:80")),
+            (TableFamily::Ip, vec![tcp.clone()], to("[fd00::2]:80")),
+            (TableFamily::Ip6, vec![tcp.clone()], to("10.0.0.2:80")),
+            (TableFamily::Inet, vec![from, tcp.clone()], to("[fd00::2]:80")),
+            (TableFamily::Bridge, vec![tcp], to("10.0.0.2:80")),
         ] {
             assert!(compile(&rule(matches, verdict), family).unwrap_err().to_string().contains("of that family"));
         }

@@ -11,11 +11,11 @@ use crate::expression::{
     TYPE_OF_DESTINATION,
 };
 use crate::field::{Field, port};
-use crate::frame::Family;
-use crate::rule::{Layer, Match, Protocol, Rule, Side, Verdict, Way};
+use crate::layout::TableFamily;
+use crate::rule::{Direction, L4Protocol, Layer, Match, Rule, Side, Verdict};
 
 /// The rule that compiles to these expressions, if there is one.
-pub(crate) fn decompile(expressions: &[Expression], comment: Option<String>, family: Family) -> Option<Rule> {
+pub(crate) fn decompile(expressions: &[Expression], comment: Option<String>, family: TableFamily) -> Option<Rule> {
     let (mut matches, mut rest, mut protocol) = (Vec::new(), expressions, None);
     let mut of_arp = false;
     let verdict = loop {
@@ -61,7 +61,7 @@ pub(crate) fn read_verdict(expressions: &[Expression]) -> Option<Verdict> {
                 4 => IpAddr::V4(Ipv4Addr::from(padded::<4>(address)?)),
                 _ => IpAddr::V6(Ipv6Addr::from(padded::<16>(address)?)),
             };
-            Some(Verdict::Redirect(SocketAddr::new(address, u16::from_be_bytes(port.as_slice().try_into().ok()?))))
+            Some(Verdict::Dnat(SocketAddr::new(address, u16::from_be_bytes(port.as_slice().try_into().ok()?))))
         }
         [Expression::Verdict { code, chain }] => match *code {
             expression::RETURN => Some(Verdict::Return),
@@ -79,10 +79,10 @@ pub(crate) fn read_verdict(expressions: &[Expression]) -> Option<Verdict> {
 /// ports that of their protocol.
 pub(crate) fn read_match<'a>(
     rest: &'a [Expression],
-    protocol: &mut Option<Protocol>,
+    protocol: &mut Option<L4Protocol>,
 ) -> Option<(Option<Match>, &'a [Expression])> {
     if let [Expression::Load(Load::Meta(PROTOCOL), REGISTER), Expression::Equal(number), after @ ..] = rest
-        && let Some(checked) = Protocol::numbered(*number.first()?)
+        && let Some(checked) = L4Protocol::numbered(*number.first()?)
     {
         *protocol = Some(checked);
         let of_port = matches!(after, [load, next, ..] if port_of(load).is_some() && compared(next).is_some());
@@ -126,13 +126,14 @@ fn compared(compare: &Expression) -> Option<(&[u8], bool)> {
 /// What is loaded and compared as it is.
 fn plain(from: Load, compare: &Expression) -> Option<Match> {
     let (bytes, is) = compared(compare)?;
-    let way =
-        [Way::In, Way::Out, Way::InBridge, Way::OutBridge].into_iter().find(|way| Field::from(*way).load() == from);
+    let way = [Direction::In, Direction::Out, Direction::InBridge, Direction::OutBridge]
+        .into_iter()
+        .find(|way| Field::from(*way).load() == from);
     match from {
         _ if way.is_some() => Some(Match::Interface { way: way?, is, name: read_name(bytes)? }),
         Load::Meta(MARK) => Some(Match::Mark { mask: u32::MAX, is, value: number(bytes)? }),
-        Load::Asked(ASKED_PORT) => Some(Match::AskedPort(u16::from_be_bytes(bytes.try_into().ok()?))),
-        TYPE_OF_DESTINATION => Some(Match::ToHost),
+        Load::Asked(ASKED_PORT) => Some(Match::OriginalDport(u16::from_be_bytes(bytes.try_into().ok()?))),
+        TYPE_OF_DESTINATION => Some(Match::LocalDestination),
         Load::Meta(PROTOCOL) => Some(Match::Transport { is, number: *bytes.first()? }),
         Load::Payload { header: Header::Link, .. } => Some(Match::SourceMac(Mac(bytes.try_into().ok()?))),
         Load::Payload { header: Header::Transport, offset, .. } if is => {

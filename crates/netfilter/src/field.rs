@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::expression::{FROM, FROM_BRIDGE, Header, Load, MARK, PROTOCOL, TO, TO_BRIDGE};
-use crate::frame::Family;
-use crate::rule::{Protocol, Side, Way};
+use crate::layout::TableFamily;
+use crate::rule::{Direction, L4Protocol, Side};
 use crate::{Error, Result};
 
 /// How many bytes the kernel compares of the name of an interface, its terminating zero included.
@@ -24,7 +24,7 @@ pub enum Field {
     /// An IPv6 address.
     Ipv6(Side),
     /// The name of an interface.
-    Interface(Way),
+    Interface(Direction),
     /// The mark.
     Mark,
 }
@@ -55,7 +55,7 @@ pub enum KeyType {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Value {
     /// A transport protocol.
-    Protocol(Protocol),
+    Protocol(L4Protocol),
     /// A port.
     Port(u16),
     /// An address.
@@ -76,10 +76,10 @@ impl Field {
         Field::Ipv4(Side::Destination),
         Field::Ipv6(Side::Source),
         Field::Ipv6(Side::Destination),
-        Field::Interface(Way::In),
-        Field::Interface(Way::Out),
-        Field::Interface(Way::InBridge),
-        Field::Interface(Way::OutBridge),
+        Field::Interface(Direction::In),
+        Field::Interface(Direction::Out),
+        Field::Interface(Direction::InBridge),
+        Field::Interface(Direction::OutBridge),
         Field::Mark,
     ];
 
@@ -90,10 +90,10 @@ impl Field {
             Field::Port(side) => port(side),
             Field::Ipv4(side) => Load::Payload { header: Header::Network, offset: offset(true, side), length: 4 },
             Field::Ipv6(side) => Load::Payload { header: Header::Network, offset: offset(false, side), length: 16 },
-            Field::Interface(Way::In) => Load::Meta(FROM),
-            Field::Interface(Way::Out) => Load::Meta(TO),
-            Field::Interface(Way::InBridge) => Load::Meta(FROM_BRIDGE),
-            Field::Interface(Way::OutBridge) => Load::Meta(TO_BRIDGE),
+            Field::Interface(Direction::In) => Load::Meta(FROM),
+            Field::Interface(Direction::Out) => Load::Meta(TO),
+            Field::Interface(Direction::InBridge) => Load::Meta(FROM_BRIDGE),
+            Field::Interface(Direction::OutBridge) => Load::Meta(TO_BRIDGE),
             Field::Mark => Load::Meta(MARK),
         }
     }
@@ -111,17 +111,17 @@ impl Field {
     }
 
     /// The family that alone has it.
-    pub(crate) fn family(self) -> Option<Family> {
+    pub(crate) fn family(self) -> Option<TableFamily> {
         match self {
-            Field::Ipv4(_) => Some(Family::Ip),
-            Field::Ipv6(_) => Some(Family::Ip6),
+            Field::Ipv4(_) => Some(TableFamily::Ip),
+            Field::Ipv6(_) => Some(TableFamily::Ip6),
             _ => None,
         }
     }
 }
 
-impl From<Way> for Field {
-    fn from(way: Way) -> Field {
+impl From<Direction> for Field {
+    fn from(way: Direction) -> Field {
         Field::Interface(way)
     }
 }
@@ -232,10 +232,10 @@ impl fmt::Display for Field {
             Field::Ipv4(Side::Destination) => "ip daddr",
             Field::Ipv6(Side::Source) => "ip6 saddr",
             Field::Ipv6(Side::Destination) => "ip6 daddr",
-            Field::Interface(Way::In) => "iifname",
-            Field::Interface(Way::Out) => "oifname",
-            Field::Interface(Way::InBridge) => "meta ibrname",
-            Field::Interface(Way::OutBridge) => "meta obrname",
+            Field::Interface(Direction::In) => "iifname",
+            Field::Interface(Direction::Out) => "oifname",
+            Field::Interface(Direction::InBridge) => "meta ibrname",
+            Field::Interface(Direction::OutBridge) => "meta obrname",
             Field::Mark => "meta mark",
         })
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::attribute::{number, text, value};
-use crate::frame::Hook;
+use crate::layout::Hook;
 use crate::message::object::{CHAIN_HOOK, CHAIN_TYPE, CHAIN_USE, HOOK_NUMBER, HOOK_PRIORITY};
 
 /// What the kernel says of a chain; a regular one has no hook.

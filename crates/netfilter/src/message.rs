@@ -1,7 +1,7 @@
 //! The messages to netfilter: what is asked for, and what is changed.
 
 use crate::attribute::Attributes;
-use crate::frame::{Chain, Family, Frame};
+use crate::layout::{Chain, TableFamily, TableLayout};
 use crate::set::Set;
 use crate::{Result, userdata};
 
@@ -88,7 +88,7 @@ pub(crate) struct Body {
 }
 
 impl Message {
-    fn about(frame: &Frame, kind: u16, flags: u16, attributes: Attributes) -> Self {
+    fn about(frame: &TableLayout, kind: u16, flags: u16, attributes: Attributes) -> Self {
         let (operation, object) = ("read", frame.to_string());
         Self { kind, flags: flags | REQUEST, family: frame.family.number(), resource: 0, attributes, operation, object }
     }
@@ -104,7 +104,7 @@ impl Message {
     }
 
     fn about_flows(ipv4: bool, kind: u16, flags: u16, attributes: Attributes) -> Self {
-        let family = if ipv4 { Family::Ip } else { Family::Ip6 }.number();
+        let family = if ipv4 { TableFamily::Ip } else { TableFamily::Ip6 }.number();
         let (operation, object) = ("read", String::new());
         Self { kind, flags: flags | REQUEST, family, resource: 0, attributes, operation, object }
     }
@@ -114,46 +114,46 @@ impl Message {
     }
 
     /// Asks for the number of the ruleset, which each change raises.
-    pub(crate) fn generation(frame: &Frame) -> Self {
+    pub(crate) fn generation(frame: &TableLayout) -> Self {
         Self::about(frame, GET_GENERATION, 0, Attributes::new())
     }
 
     /// Asks for the table.
-    pub(crate) fn table(frame: &Frame) -> Self {
+    pub(crate) fn table(frame: &TableLayout) -> Self {
         Self::about(frame, GET_TABLE, 0, Attributes::new().text(1, frame.table))
     }
 
     /// Asks for one chain.
-    pub(crate) fn chain(frame: &Frame, chain: &str) -> Self {
+    pub(crate) fn chain(frame: &TableLayout, chain: &str) -> Self {
         Self::about(frame, GET_CHAIN, 0, Attributes::new().text(1, frame.table).text(3, chain))
             .told("read", place(frame, chain))
     }
 
     /// Asks for all chains of the family: the kernel does not choose among them by their table.
-    pub(crate) fn chains(frame: &Frame) -> Self {
+    pub(crate) fn chains(frame: &TableLayout) -> Self {
         Self::about(frame, GET_CHAIN, DUMP, Attributes::new()).told("read the chains of", frame.to_string())
     }
 
     /// Asks for all rules of one chain. Without table or chain there are none, and that is no error.
-    pub(crate) fn rules(frame: &Frame, chain: &str) -> Self {
+    pub(crate) fn rules(frame: &TableLayout, chain: &str) -> Self {
         Self::about(frame, GET_RULE, DUMP, Attributes::new().text(rule::TABLE, frame.table).text(rule::CHAIN, chain))
             .told("read the rules of", place(frame, chain))
     }
 
     /// Makes the table, or wakes it up if somebody made it dormant.
-    pub(crate) fn new_table(frame: &Frame) -> Result<Self> {
+    pub(crate) fn new_table(frame: &TableLayout) -> Result<Self> {
         let attributes = commented(Attributes::new().text(1, frame.table).number(2, 0), 6, frame.table_comment)?;
         Ok(Self::about(frame, NEW_TABLE, CREATE, attributes).told("add", frame.to_string()))
     }
 
     /// Removes a table with all that is in it.
-    pub(crate) fn delete_table(frame: &Frame) -> Self {
+    pub(crate) fn delete_table(frame: &TableLayout) -> Self {
         let attributes = Attributes::new().text(1, frame.table);
         Self::about(frame, DELETE_TABLE, 0, attributes).told("delete", frame.to_string())
     }
 
     /// Makes a chain.
-    pub(crate) fn new_chain(frame: &Frame, chain: &Chain) -> Result<Self> {
+    pub(crate) fn new_chain(frame: &TableLayout, chain: &Chain) -> Result<Self> {
         let mut attributes = Attributes::new().text(1, frame.table).text(3, chain.name);
         if let Some(hook) = chain.hook {
             let place = Attributes::new()
@@ -166,28 +166,28 @@ impl Message {
     }
 
     /// Makes a regular chain that must not be there yet (`EEXIST`).
-    pub(crate) fn new_own_chain(frame: &Frame, chain: &str) -> Self {
+    pub(crate) fn new_own_chain(frame: &TableLayout, chain: &str) -> Self {
         let attributes = Attributes::new().text(1, frame.table).text(3, chain);
         Self::about(frame, NEW_CHAIN, CREATE | EXCLUSIVE, attributes).told("add", place(frame, chain))
     }
 
     /// Removes a chain with its rules; while another rule leads to it, that is refused (`EBUSY`).
-    pub(crate) fn delete_chain(frame: &Frame, chain: &str) -> Self {
+    pub(crate) fn delete_chain(frame: &TableLayout, chain: &str) -> Self {
         let attributes = Attributes::new().text(1, frame.table).text(3, chain);
         Self::about(frame, DELETE_CHAIN, 0, attributes).told("delete", place(frame, chain))
     }
 
     /// Adds a rule behind all others of its chain.
-    pub(crate) fn append_rule(frame: &Frame, chain: &str, body: &Body, shown: &str) -> Self {
+    pub(crate) fn append_rule(frame: &TableLayout, chain: &str, body: &Body, shown: &str) -> Self {
         Self::new_rule(frame, CREATE | APPEND, chain, body, shown)
     }
 
     /// Adds a rule before all others of its chain.
-    pub(crate) fn prepend_rule(frame: &Frame, chain: &str, body: &Body, shown: &str) -> Self {
+    pub(crate) fn prepend_rule(frame: &TableLayout, chain: &str, body: &Body, shown: &str) -> Self {
         Self::new_rule(frame, CREATE, chain, body, shown)
     }
 
-    fn new_rule(frame: &Frame, flags: u16, chain: &str, body: &Body, shown: &str) -> Self {
+    fn new_rule(frame: &TableLayout, flags: u16, chain: &str, body: &Body, shown: &str) -> Self {
         let attributes = Attributes::new()
             .text(rule::TABLE, frame.table)
             .text(rule::CHAIN, chain)
@@ -201,7 +201,7 @@ impl Message {
     }
 
     /// Removes a rule by its handle, the number that no other rule of the table ever had.
-    pub(crate) fn delete_rule(frame: &Frame, chain: &str, handle: u64, shown: &str) -> Self {
+    pub(crate) fn delete_rule(frame: &TableLayout, chain: &str, handle: u64, shown: &str) -> Self {
         let attributes = Attributes::new()
             .text(rule::TABLE, frame.table)
             .text(rule::CHAIN, chain)
@@ -211,29 +211,29 @@ impl Message {
     }
 
     /// Asks for a set.
-    pub(crate) fn set(frame: &Frame, set: &Set) -> Self {
+    pub(crate) fn set(frame: &TableLayout, set: &Set) -> Self {
         Self::about(frame, GET_SET, 0, Attributes::new().text(1, frame.table).text(2, set.name))
             .told("read", set.shown(frame))
     }
 
     /// Makes a set; the number tells it from others of one transaction.
-    pub(crate) fn new_set(frame: &Frame, set: &Set, number: u32) -> Result<Self> {
+    pub(crate) fn new_set(frame: &TableLayout, set: &Set, number: u32) -> Result<Self> {
         Ok(Self::about(frame, NEW_SET, CREATE, set.attributes(frame, number)?).told("add", set.shown(frame)))
     }
 
     /// Asks for an element of a set.
-    pub(crate) fn element(frame: &Frame, element: Attributes, shown: String) -> Self {
+    pub(crate) fn element(frame: &TableLayout, element: Attributes, shown: String) -> Self {
         Self::about(frame, GET_ELEMENT, 0, element).told("read", shown)
     }
 
     /// Adds an element to a set. `new`: it must not be there yet (`EEXIST`).
-    pub(crate) fn new_element(frame: &Frame, new: bool, element: Attributes, shown: String) -> Self {
+    pub(crate) fn new_element(frame: &TableLayout, new: bool, element: Attributes, shown: String) -> Self {
         let flags = if new { CREATE | EXCLUSIVE } else { CREATE };
         Self::about(frame, NEW_ELEMENT, flags, element).told("add", shown)
     }
 
     /// Removes an element from a set.
-    pub(crate) fn delete_element(frame: &Frame, element: Attributes, shown: String) -> Self {
+    pub(crate) fn delete_element(frame: &TableLayout, element: Attributes, shown: String) -> Self {
         Self::about(frame, DELETE_ELEMENT, 0, element).told("delete", shown)
     }
 
@@ -260,7 +260,7 @@ impl Message {
     }
 
     /// Removes all rules of a chain.
-    pub(crate) fn flush_chain(frame: &Frame, chain: &str) -> Self {
+    pub(crate) fn flush_chain(frame: &TableLayout, chain: &str) -> Self {
         let attributes = Attributes::new().text(rule::TABLE, frame.table).text(rule::CHAIN, chain);
         Self::about(frame, DELETE_RULE, 0, attributes).told("delete the rules of", place(frame, chain))
     }
@@ -305,14 +305,14 @@ fn commented(attributes: Attributes, kind: u16, comment: Option<&str>) -> Result
 }
 
 /// `chain masq_checks of table inet x`.
-pub(crate) fn place(frame: &Frame, chain: &str) -> String {
+pub(crate) fn place(frame: &TableLayout, chain: &str) -> String {
     format!("chain {chain} of {frame}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Hook, HookKind, HookPoint};
+    use crate::layout::{Hook, HookKind, HookPoint};
     use crate::rule::{Match, Rule, Verdict};
     use crate::state::body;
 
@@ -333,8 +333,8 @@ mod tests {
         0100000006000100740000000600030070000000080007006e61740014000480080001000000000408000200fffffff9\
         08000c0000027800";
 
-    fn frame() -> Frame {
-        Frame { holds: vec!["c"], ..Frame::of(Family::Inet, "t") }
+    fn frame() -> TableLayout {
+        TableLayout { rule_chains: vec!["c"], ..TableLayout::of(TableFamily::Inet, "t") }
     }
 
     fn hex(bytes: &[u8]) -> String {

@@ -1,39 +1,39 @@
 //! The rules of a namespace, read and changed.
 
-mod asking;
-mod joint;
+mod batch;
 mod loopback;
+mod queries;
 mod refill;
 
-pub use joint::{Joined, Joint};
+pub use batch::{BatchOutcome, OwnersBatch};
 pub use loopback::{GuardedLink, Localnet};
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use cnikit_netlink::{Refusal, Socket};
+use cnikit_netlink::{NetlinkError, Socket};
 use cnikit_netns::Netns;
 
 use crate::attribute::number;
 use crate::batch::Batch;
 use crate::compile::compile;
-use crate::found::Found;
-use crate::frame::Frame;
 use crate::hook::FoundChain;
-use crate::looked::Looked;
+use crate::installed_rule::InstalledRule;
+use crate::layout::TableLayout;
 use crate::message::{HEADERS, Message, object, place};
-use crate::own::{Own, Rules, Wanted, exchange};
+use crate::owned_chain::{OwnedChain, Rules, Wanted, replacement_messages};
+use crate::owner_filter::{Label, OwnerFilter};
 use crate::set::{Element, Key};
+use crate::snapshot::Snapshot;
 use crate::state::{Standing, State};
-use crate::whose::{Label, Whose};
 use crate::{Error, Result};
 
 /// The protocol of the socket.
 #[doc(alias = "NETLINK_NETFILTER")]
 pub(crate) const NETFILTER: isize = 12;
 /// How long we try again when others change the ruleset between our look at it and our change.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How often we try again when something is not there, which may be for good.
 const TRIES: usize = 20;
 /// Of more keys than this it is left to the kernel to find out whether one is taken.
@@ -45,9 +45,9 @@ const QUESTIONS: usize = 250;
 
 /// The packet filter of one network namespace, as `nf_tables` has it.
 ///
-/// Rules are told apart by [`Whose`] they are; a prefix of their comments is the simplest way to say it. All changes of
+/// Rules are told apart by [`OwnerFilter`] they are; a prefix of their comments is the simplest way to say it. All changes of
 /// one call are one transaction; nobody ever sees half of it. Only where they are more than the kernel takes at once (some
-/// thousand rules) are they several: each is whole, and [`Looked::begun`] tells whoever undoes them.
+/// thousand rules) are they several: each is whole, and [`Snapshot::begun`] tells whoever undoes them.
 ///
 /// Only the chains of the frame are read, and only rules that are meant are removed. A removal has its price: whoever closes
 /// such a socket next waits 8 to 16 ms, until the kernel has freed the rules; so nothing is sent where nothing differs, and
@@ -113,7 +113,12 @@ impl Nftables {
     /// # Errors
     /// A rule whose comment does not begin with the prefix, for it would never be found again; a chain of the frame's
     /// that hangs elsewhere; a chain of the owner's in which somebody else's rules are; the kernel's refusals.
-    pub fn replace(&self, frame: &Frame, whose: impl Into<Whose>, rules: impl Into<Rules>) -> Result<Vec<Found>> {
+    pub fn replace(
+        &self,
+        frame: &TableLayout,
+        whose: impl Into<OwnerFilter>,
+        rules: impl Into<Rules>,
+    ) -> Result<Vec<InstalledRule>> {
         let mut before = Vec::new();
         self.replace_judged(frame, whose, rules, |looked| {
             before = looked.before().to_vec();
@@ -127,10 +132,10 @@ impl Nftables {
     /// many keys were taken for free and one is not.
     pub fn replace_judged<E: From<Error>>(
         &self,
-        frame: &Frame,
-        whose: impl Into<Whose>,
+        frame: &TableLayout,
+        whose: impl Into<OwnerFilter>,
         rules: impl Into<Rules>,
-        judge: impl FnMut(&Looked<'_>) -> std::result::Result<(), E>,
+        judge: impl FnMut(&Snapshot<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let whose = whose.into();
         self.set(frame, &whose, &Wanted::of(frame, &whose, &rules.into())?, judge)
@@ -140,7 +145,7 @@ impl Nftables {
     ///
     /// They come back byte for byte, those too that this crate has no words for, but behind all others of the chain.
     /// Only a rule with a set of its own (`tcp dport { 80, 443 }`) cannot: its set went when it did.
-    pub fn put_back(&self, frame: &Frame, whose: impl Into<Whose>, before: &[Found]) -> Result<()> {
+    pub fn put_back(&self, frame: &TableLayout, whose: impl Into<OwnerFilter>, before: &[InstalledRule]) -> Result<()> {
         if before.is_empty() {
             return self.release(frame, whose).map(drop);
         }
@@ -151,7 +156,7 @@ impl Nftables {
     /// stays, and is not made either; so does a chain that a rule of somebody else's is in or leads to.
     ///
     /// Where the frame has chains of the owner's and none of them stands, the rules of others are not looked at.
-    pub fn release(&self, frame: &Frame, whose: impl Into<Whose>) -> Result<usize> {
+    pub fn release(&self, frame: &TableLayout, whose: impl Into<OwnerFilter>) -> Result<usize> {
         if !frame.own.is_empty() && !self.stands(frame)? {
             return Ok(0);
         }
@@ -160,14 +165,24 @@ impl Nftables {
 
     /// Removes the rules that are meant, and the chains of their owners, unless `keep` holds of the text by which a rule
     /// was found: its comment, or the owner it names. Says how many.
-    pub fn sweep(&self, frame: &Frame, whose: impl Into<Whose>, keep: impl Fn(&str) -> bool) -> Result<usize> {
+    pub fn sweep(
+        &self,
+        frame: &TableLayout,
+        whose: impl Into<OwnerFilter>,
+        keep: impl Fn(&str) -> bool,
+    ) -> Result<usize> {
         self.remove(frame, &whose.into(), |found| !keep(found))
     }
 
     /// What of the frame and the rules is missing or different, each a sentence: wanted, found, where.
     ///
     /// A rule of this owner that is not among `rules` is named too. Rules of others are not looked at.
-    pub fn verify(&self, frame: &Frame, whose: impl Into<Whose>, rules: impl Into<Rules>) -> Result<Vec<String>> {
+    pub fn verify(
+        &self,
+        frame: &TableLayout,
+        whose: impl Into<OwnerFilter>,
+        rules: impl Into<Rules>,
+    ) -> Result<Vec<String>> {
         let (whose, rules) = (whose.into(), rules.into());
         // Whoever is not registered is looked for all the same: that he is not may be what is wrong.
         let state = self.state(frame, &whose, |_| Ok(false))?;
@@ -178,7 +193,7 @@ impl Nftables {
             for (place, held) in held.iter().enumerate() {
                 found.entry((held.expressions().to_vec(), held.comment())).or_default().push_back(place);
             }
-            let mut extra: Vec<Option<&Found>> = held.iter().map(Some).collect();
+            let mut extra: Vec<Option<&InstalledRule>> = held.iter().map(Some).collect();
             for rule in rules {
                 let wanted = (compile(rule, frame.family)?, rule.comment.as_deref());
                 match found.get_mut(&wanted).and_then(VecDeque::pop_front) {
@@ -199,14 +214,14 @@ impl Nftables {
 
     /// The rules that are meant in the chains that hold them, in their order. Without the table or a chain there are
     /// none.
-    pub fn rules(&self, frame: &Frame, whose: impl Into<Whose>) -> Result<Vec<Found>> {
+    pub fn rules(&self, frame: &TableLayout, whose: impl Into<OwnerFilter>) -> Result<Vec<InstalledRule>> {
         let whose = whose.into();
         Ok(self.held_by(frame, &whose)?.into_iter().flatten().collect())
     }
 
     /// Whether this owner may have rules: a chain that holds any is there, and no register that can be relied on denies it.
-    pub fn may_have(&self, frame: &Frame, whose: &Whose) -> Result<bool> {
-        Ok(self.has_any(frame, &frame.holds)? && !self.is_unregistered(&self.standing(frame)?, whose)?)
+    pub fn may_have(&self, frame: &TableLayout, whose: &OwnerFilter) -> Result<bool> {
+        Ok(self.has_any(frame, &frame.rule_chains)? && !self.is_unregistered(&self.standing(frame)?, whose)?)
     }
 
     /// The rules that have one of these keys in an index, whoever wrote them. They are looked at only where the set has one,
@@ -214,7 +229,7 @@ impl Nftables {
     ///
     /// # Errors
     /// The frame has no index of this name; the kernel's.
-    pub fn holders(&self, frame: &Frame, set: &str, keys: &[Key]) -> Result<Vec<Found>> {
+    pub fn holders(&self, frame: &TableLayout, set: &str, keys: &[Key]) -> Result<Vec<InstalledRule>> {
         let index = frame.index_of(set)?;
         if !self.has_any(frame, &frame.indexes[index].chains)? {
             return Ok(Vec::new());
@@ -230,7 +245,12 @@ impl Nftables {
     }
 
     /// The rules that have such a key in this index.
-    pub(crate) fn rules_with(&self, frame: &Frame, index: usize, wanted: impl Fn(&Key) -> bool) -> Result<Vec<Found>> {
+    pub(crate) fn rules_with(
+        &self,
+        frame: &TableLayout,
+        index: usize,
+        wanted: impl Fn(&Key) -> bool,
+    ) -> Result<Vec<InstalledRule>> {
         let index = &frame.indexes[index];
         let mut with = Vec::new();
         for chain in &index.chains {
@@ -240,7 +260,7 @@ impl Nftables {
         Ok(with)
     }
 
-    fn has_any(&self, frame: &Frame, chains: &[&str]) -> Result<bool> {
+    fn has_any(&self, frame: &TableLayout, chains: &[&str]) -> Result<bool> {
         for chain in chains {
             if self.has(frame, chain)? {
                 return Ok(true);
@@ -250,13 +270,13 @@ impl Nftables {
     }
 
     /// Whether any of the owner's chains of the frame is there, whoever made it.
-    pub fn stands(&self, frame: &Frame) -> Result<bool> {
+    pub fn stands(&self, frame: &TableLayout) -> Result<bool> {
         let own: Vec<&str> = frame.own.iter().map(|own| own.name.as_str()).collect();
         self.has_any(frame, &own)
     }
 
     /// How it is with the chains that the frame wants for this owner: names are made of identities, and two may read alike.
-    pub fn claim(&self, frame: &Frame, whose: impl Into<Whose>) -> Result<Claim> {
+    pub fn claim(&self, frame: &TableLayout, whose: impl Into<OwnerFilter>) -> Result<Claim> {
         let (whose, mut claim) = (whose.into(), Claim::Free);
         for own in frame.own.iter().filter(|own| !own.rules.is_empty()) {
             match self.own(frame, &own.name)? {
@@ -273,7 +293,7 @@ impl Nftables {
     ///
     /// # Errors
     /// As [`Nftables::replace`].
-    pub fn rehearse(&self, frame: &Frame, whose: impl Into<Whose>, rules: impl Into<Rules>) -> Result<()> {
+    pub fn rehearse(&self, frame: &TableLayout, whose: impl Into<OwnerFilter>, rules: impl Into<Rules>) -> Result<()> {
         let (whose, rules) = (whose.into(), rules.into());
         match self.change(
             frame,
@@ -292,10 +312,10 @@ impl Nftables {
 
     fn set<E: From<Error>>(
         &self,
-        frame: &Frame,
-        whose: &Whose,
+        frame: &TableLayout,
+        whose: &OwnerFilter,
         wanted: &Wanted,
-        mut judge: impl FnMut(&Looked<'_>) -> std::result::Result<(), E>,
+        mut judge: impl FnMut(&Snapshot<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let settled = self.settle_by_attempts(|nftables, attempt| {
             Ok((nftables.change(frame, whose, wanted, attempt, &mut judge)?, ()))
@@ -310,7 +330,7 @@ impl Nftables {
     }
 
     /// Removes those of the keys that no rule has.
-    fn forget_unused(&self, frame: &Frame, keys: &[Element]) -> Result<()> {
+    fn forget_unused(&self, frame: &TableLayout, keys: &[Element]) -> Result<()> {
         self.settle(|nftables| {
             let generation = nftables.generation(frame)?;
             let rules = nftables.held(frame, |_| true)?;
@@ -326,11 +346,11 @@ impl Nftables {
     /// rules yet are taken for free and not asked for one by one; if any is not, the kernel refuses all of it (`EEXIST`).
     fn change<E: From<Error>>(
         &self,
-        frame: &Frame,
-        whose: &Whose,
+        frame: &TableLayout,
+        whose: &OwnerFilter,
         wanted: &Wanted,
         attempt: Attempt,
-        mut judge: impl FnMut(&Looked<'_>) -> std::result::Result<(), E>,
+        mut judge: impl FnMut(&Snapshot<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<Batch, E> {
         let state = self.state(frame, whose, |state| self.is_unregistered(state, whose))?;
         let mut messages = state.repair()?;
@@ -340,13 +360,14 @@ impl Nftables {
         let hoping = attempt.first && guard.is_none() && many && state.held.iter().all(Vec::is_empty);
         let keys = if hoping { Keys::free(wanted) } else { self.keys(&state, whose, wanted, guard.is_some())? };
         let own = state.own.iter().filter(|own| !own.is_anothers(whose));
-        let before: Vec<Found> = state.held.iter().flatten().chain(own.flat_map(|own| &own.rules)).cloned().collect();
+        let before: Vec<InstalledRule> =
+            state.held.iter().flatten().chain(own.flat_map(|own| &own.rules)).cloned().collect();
         let begun = attempt.begun;
-        judge(&Looked { nftables: self, frame, whose, before: &before, taken: &keys.taken, begun })?;
+        judge(&Snapshot { nftables: self, frame, whose, before: &before, taken: &keys.taken, begun })?;
         messages.extend(state.own_changes(whose, wanted)?);
         let mut changes = Vec::new();
-        for ((chain, held), wanted) in frame.holds.iter().zip(&state.held).zip(&wanted.held) {
-            changes.extend(exchange(held, wanted, frame, chain));
+        for ((chain, held), wanted) in frame.rule_chains.iter().zip(&state.held).zip(&wanted.held) {
+            changes.extend(replacement_messages(held, wanted, frame, chain));
         }
         messages.extend(keys.additions(frame)?);
         messages.extend(changes);
@@ -360,7 +381,7 @@ impl Nftables {
     }
 
     /// What becomes of the keys of rules. `anew`: what stands of the indexes cannot be relied on.
-    fn keys(&self, state: &State<'_>, whose: &Whose, wanted: &Wanted, anew: bool) -> Result<Keys> {
+    fn keys(&self, state: &State<'_>, whose: &OwnerFilter, wanted: &Wanted, anew: bool) -> Result<Keys> {
         let frame = state.frame;
         let mut keys = Keys::free(wanted);
         if frame.indexes.is_empty() {
@@ -372,7 +393,7 @@ impl Nftables {
         gone.retain(|element| !wished.contains(element));
         if anew || !gone.is_empty() {
             let all = self.held(frame, |_| true)?;
-            let ours: HashSet<u64> = held.iter().map(Found::handle).collect();
+            let ours: HashSet<u64> = held.iter().map(InstalledRule::handle).collect();
             let others = Element::all_of(frame, all.iter().flatten().filter(|found| !ours.contains(&found.handle)));
             let of_others: HashSet<&Element> = others.iter().collect();
             keys.dropped = gone.into_iter().filter(|element| !of_others.contains(element)).collect();
@@ -384,7 +405,7 @@ impl Nftables {
         Ok(keys)
     }
 
-    fn standing_elements(&self, frame: &Frame, elements: &[Element]) -> Result<Vec<Element>> {
+    fn standing_elements(&self, frame: &TableLayout, elements: &[Element]) -> Result<Vec<Element>> {
         let there = self.has_elements(frame, elements)?;
         Ok(elements.iter().zip(there).filter(|(_, there)| *there).map(|(element, _)| element.clone()).collect())
     }
@@ -392,9 +413,9 @@ impl Nftables {
     /// The keys of an owner's rules that are in no set. By whichever of his names he is registered, he is found.
     fn unregistered<'a>(
         &self,
-        frame: &Frame,
-        whose: &Whose,
-        held: impl Iterator<Item = &'a Found>,
+        frame: &TableLayout,
+        whose: &OwnerFilter,
+        held: impl Iterator<Item = &'a InstalledRule>,
     ) -> Result<Vec<Element>> {
         let keys = Element::all_of(frame, held);
         let there = self.has_elements(frame, &keys)?;
@@ -408,7 +429,7 @@ impl Nftables {
     }
 
     /// Whether each is in its set.
-    fn has_elements(&self, frame: &Frame, elements: &[Element]) -> Result<Vec<bool>> {
+    fn has_elements(&self, frame: &TableLayout, elements: &[Element]) -> Result<Vec<bool>> {
         let mut there = Vec::new();
         for some in elements.chunks(QUESTIONS) {
             let questions = some.iter().map(|element| element.question(frame)).collect::<Result<Vec<_>>>()?;
@@ -417,7 +438,7 @@ impl Nftables {
         Ok(there)
     }
 
-    fn remove(&self, frame: &Frame, whose: &Whose, goes: impl Fn(&str) -> bool) -> Result<usize> {
+    fn remove(&self, frame: &TableLayout, whose: &OwnerFilter, goes: impl Fn(&str) -> bool) -> Result<usize> {
         let refilled = Cell::new(false);
         match self.remove_by(frame, whose, &goes, Some(&refilled)) {
             // Whatever the kernel has against such a transaction: one by one, rules can be removed.
@@ -429,14 +450,14 @@ impl Nftables {
     /// `refilled`: chains may be emptied and filled again, and whether one was to be is noted there.
     fn remove_by(
         &self,
-        frame: &Frame,
-        whose: &Whose,
+        frame: &TableLayout,
+        whose: &OwnerFilter,
         goes: impl Fn(&str) -> bool,
         refilled: Option<&Cell<bool>>,
     ) -> Result<usize> {
         let mut removed = 0;
         self.settle_by_attempts(|nftables, attempt| {
-            let meant = |found: &Found| whose.finds(&found.label()).is_some_and(&goes) && whose.means(found);
+            let meant = |found: &InstalledRule| whose.finds(&found.label()).is_some_and(&goes) && whose.means(found);
             let Going { rules: going, elements, guard, refills } =
                 nftables.going(frame, whose, meant, refilled.is_some())?;
             if let Some(refilled) = refilled {
@@ -460,9 +481,15 @@ impl Nftables {
     }
 
     /// The rules that go, and the keys that no rule has then. `refill`: chains may be emptied and filled again.
-    fn going(&self, frame: &Frame, whose: &Whose, meant: impl Fn(&Found) -> bool, refill: bool) -> Result<Going> {
+    fn going(
+        &self,
+        frame: &TableLayout,
+        whose: &OwnerFilter,
+        meant: impl Fn(&InstalledRule) -> bool,
+        refill: bool,
+    ) -> Result<Going> {
         if frame.indexes.is_empty() {
-            let going: Vec<Found> = self.held_by(frame, whose)?.into_iter().flatten().filter(meant).collect();
+            let going: Vec<InstalledRule> = self.held_by(frame, whose)?.into_iter().flatten().filter(meant).collect();
             return Ok(Going { rules: going, ..Going::default() });
         }
         let generation = match self.generation(frame) {
@@ -472,7 +499,7 @@ impl Nftables {
         };
         let held = self.held(frame, |_| true)?;
         let refills = if refill { self.refills(frame, &held, &meant) } else { Vec::new() };
-        let (going, rest): (Vec<Found>, Vec<Found>) = held.into_iter().flatten().partition(&meant);
+        let (going, rest): (Vec<InstalledRule>, Vec<InstalledRule>) = held.into_iter().flatten().partition(&meant);
         let kept: HashSet<Element> = Element::known_by(frame, whose, &rest).into_iter().collect();
         let mut elements = Element::known_by(frame, whose, &going);
         elements.retain(|element| !kept.contains(element));
@@ -482,9 +509,14 @@ impl Nftables {
     }
 
     /// The messages that remove the owner's chains: those of the frame, and those to which the rules that go lead.
-    fn chains_of(&self, frame: &Frame, whose: &Whose, mut leaving: Vec<Found>) -> Result<Vec<Message>> {
+    fn chains_of(
+        &self,
+        frame: &TableLayout,
+        whose: &OwnerFilter,
+        mut leaving: Vec<InstalledRule>,
+    ) -> Result<Vec<Message>> {
         let mut names: Vec<String> = frame.own.iter().map(|own| own.name.clone()).collect();
-        names.extend(leaving.iter().filter_map(Found::target).map(str::to_owned));
+        names.extend(leaving.iter().filter_map(InstalledRule::target).map(str::to_owned));
         let (mut messages, mut next) = (Vec::new(), 0);
         while let Some(name) = names.get(next).cloned() {
             next += 1;
@@ -494,7 +526,7 @@ impl Nftables {
             let own = self.own(frame, &name)?;
             if own.goes_with(&leaving, frame, whose) {
                 messages.push(Message::delete_chain(frame, &name));
-                names.extend(own.rules.iter().filter_map(Found::target).map(str::to_owned));
+                names.extend(own.rules.iter().filter_map(InstalledRule::target).map(str::to_owned));
                 leaving.extend(own.rules);
             }
         }
@@ -514,7 +546,7 @@ impl Nftables {
         &self,
         mut look: impl FnMut(&Self, Attempt) -> std::result::Result<(Batch, T), E>,
     ) -> std::result::Result<T, Failed<E>> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let (mut tries, mut attempt) = (0, Attempt { first: true, begun: false });
         loop {
             let looked = look(self, attempt).map_err(|error| Failed { error, begun: attempt.begun });
@@ -539,8 +571,8 @@ impl Nftables {
     /// What stands of the frame, the rules of this owner unless he has none, and his chains.
     fn state<'a>(
         &self,
-        frame: &'a Frame,
-        whose: &Whose,
+        frame: &'a TableLayout,
+        whose: &OwnerFilter,
         has_none: impl Fn(&State<'a>) -> Result<bool>,
     ) -> Result<State<'a>> {
         let state = self.standing(frame)?;
@@ -548,7 +580,7 @@ impl Nftables {
         // No rule leads to a chain that is not there.
         let none = !own.is_empty() && own.iter().all(|own| own.found.is_none());
         let held = if none || has_none(&state)? {
-            frame.holds.iter().map(|_| Vec::new()).collect()
+            frame.rule_chains.iter().map(|_| Vec::new()).collect()
         } else {
             self.held_by(frame, whose)?
         };
@@ -556,7 +588,7 @@ impl Nftables {
     }
 
     /// Whether the frame has an index of owners that can be relied on, and this one is not in it.
-    fn is_unregistered(&self, state: &State<'_>, whose: &Whose) -> Result<bool> {
+    fn is_unregistered(&self, state: &State<'_>, whose: &OwnerFilter) -> Result<bool> {
         let names: Vec<Element> = Element::names(state.frame, whose).collect();
         // Whoever changed the frame may have added rules too, of which the register knows nothing.
         if names.is_empty() || !state.repair()?.is_empty() {
@@ -566,7 +598,7 @@ impl Nftables {
     }
 
     /// What stands of the frame.
-    fn standing<'a>(&self, frame: &'a Frame) -> Result<State<'a>> {
+    fn standing<'a>(&self, frame: &'a TableLayout) -> Result<State<'a>> {
         let mut questions = vec![Message::generation(frame), Message::table(frame)];
         questions.extend(frame.chains.iter().map(|chain| Message::chain(frame, chain.name)));
         questions.extend(frame.indexes.iter().map(|index| Message::set(frame, &index.set)));
@@ -581,27 +613,27 @@ impl Nftables {
         }
         let sets = sets.iter().map(Option::is_some).collect();
         let fixed =
-            frame.fixed.iter().map(|(chain, _)| self.rules_of(frame, chain, |_| true)).collect::<Result<_>>()?;
+            frame.prologue.iter().map(|(chain, _)| self.rules_of(frame, chain, |_| true)).collect::<Result<_>>()?;
         Ok(State { frame, generation, table, chains, fixed, sets, held: Vec::new(), own: Vec::new() })
     }
 
     /// By chain that holds rules: those that are meant.
-    fn held_by(&self, frame: &Frame, whose: &Whose) -> Result<Vec<Vec<Found>>> {
+    fn held_by(&self, frame: &TableLayout, whose: &OwnerFilter) -> Result<Vec<Vec<InstalledRule>>> {
         let mut held = self.held(frame, |label| whose.finds(label).is_some())?;
         held.iter_mut().for_each(|rules| rules.retain(|found| whose.means(found)));
         Ok(held)
     }
 
     /// By chain that holds rules: those whose label is `wanted`.
-    fn held(&self, frame: &Frame, wanted: impl Fn(&Label<'_>) -> bool) -> Result<Vec<Vec<Found>>> {
-        frame.holds.iter().map(|chain| self.rules_of(frame, chain, &wanted)).collect()
+    fn held(&self, frame: &TableLayout, wanted: impl Fn(&Label<'_>) -> bool) -> Result<Vec<Vec<InstalledRule>>> {
+        frame.rule_chains.iter().map(|chain| self.rules_of(frame, chain, &wanted)).collect()
     }
 
     /// A chain of an owner's, if it is there, with its rules.
-    fn own(&self, frame: &Frame, name: &str) -> Result<Own> {
+    fn own(&self, frame: &TableLayout, name: &str) -> Result<OwnedChain> {
         let found = self.chain(frame, name)?;
         let rules = if found.is_some() { self.rules_of(frame, name, |_| true)? } else { Vec::new() };
-        Ok(Own { name: name.to_owned(), found, rules })
+        Ok(OwnedChain { name: name.to_owned(), found, rules })
     }
 }
 
@@ -617,7 +649,7 @@ struct Attempt {
 /// What goes when an owner's rules are removed.
 #[derive(Default)]
 struct Going {
-    rules: Vec<Found>,
+    rules: Vec<InstalledRule>,
     /// The keys that no rule has then.
     elements: Vec<Element>,
     /// Where others must not have changed anything: the number of the ruleset that was looked at.
@@ -658,7 +690,7 @@ impl Keys {
 
     /// The messages that add what is missing. What was free must still be (`EEXIST`); what was taken is there, as long as the
     /// ruleset is the one that was looked at.
-    fn additions(&self, frame: &Frame) -> Result<Vec<Message>> {
+    fn additions(&self, frame: &TableLayout) -> Result<Vec<Message>> {
         let taken: HashSet<&Element> = self.taken.iter().collect();
         let filled = self.filled.iter().map(|element| element.addition(frame, false));
         let missing = self.wanted.iter().filter(|element| !taken.contains(element));
@@ -677,7 +709,7 @@ fn lacking(error: Error) -> Error {
     if error.errno != libc::EINVAL {
         return error;
     }
-    Error::refused("use nf_tables for", error.object, &Refusal { errno: libc::EOPNOTSUPP, text: error.kernel })
+    Error::refused("use nf_tables for", error.object, &NetlinkError { errno: libc::EOPNOTSUPP, text: error.kernel })
 }
 
 /// Whether there is no `nf_tables` to be asked.

@@ -9,7 +9,7 @@ use ipnetwork::IpNetwork;
 use crate::Result;
 use crate::compile::compile;
 use crate::field::{Field, Joined};
-use crate::frame::Family;
+use crate::layout::TableFamily;
 
 /// A rule: all `matches` must hold, then the verdict falls.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,7 +29,7 @@ pub enum Match {
     /// It comes or leaves by the interface of this name, which need not be there yet, or by any other.
     Interface {
         /// Which one of those that it passes.
-        way: Way,
+        way: Direction,
         /// It is this one; false: any other.
         is: bool,
         /// At most 15 bytes.
@@ -52,14 +52,14 @@ pub enum Match {
     DestinationNotIn(IpNetwork),
     /// It is of this transport protocol.
     #[doc(alias = "l4proto")]
-    Protocol(Protocol),
+    Protocol(L4Protocol),
     /// It is of the transport protocol of this number, of which this crate knows no more, or of any other than this number.
     /// A packet whose headers cannot be followed to the transport protocol matches neither.
     #[doc(alias = "l4proto")]
     Transport {
         /// It is this one; false: any other.
         is: bool,
-        /// Its number in the header of IP. If it is one of a [`Protocol`], only `is: false` can be said.
+        /// Its number in the header of IP. If it is one of a [`L4Protocol`], only `is: false` can be said.
         number: u8,
     },
     /// It is an ARP packet. In a table of family bridge only.
@@ -77,7 +77,7 @@ pub enum Match {
     /// It is of this protocol, and has this port or any other.
     Port {
         /// The protocol.
-        protocol: Protocol,
+        protocol: L4Protocol,
         /// Which one of its two ports.
         side: Side,
         /// It is this one; false: any other.
@@ -87,7 +87,7 @@ pub enum Match {
     },
     /// It goes to an address of the host itself.
     #[doc(alias = "fib daddr type local")]
-    ToHost,
+    LocalDestination,
     /// It belongs to a connection that was let through before, or to one that such a connection asked for.
     #[doc(alias = "ct state established,related")]
     Established,
@@ -97,7 +97,7 @@ pub enum Match {
     /// It belongs to a connection that was begun with this port as its destination, wherever it goes by now. The protocol has
     /// to be said before.
     #[doc(alias = "ct original proto-dst")]
-    AskedPort(u16),
+    OriginalDport(u16),
     /// Its mark, under a mask, is this or anything else.
     #[doc(alias = "meta mark")]
     Mark {
@@ -130,7 +130,7 @@ pub enum Layer {
 
 /// One of the interfaces that a packet passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum Direction {
     /// The one by which it came. On a bridge that is the port.
     #[doc(alias = "iifname")]
     In,
@@ -156,7 +156,7 @@ pub enum Side {
 
 /// A transport protocol that has ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
+pub enum L4Protocol {
     /// RFC 9293.
     Tcp,
     /// RFC 768.
@@ -173,7 +173,7 @@ pub enum Verdict {
     Masquerade,
     /// It goes there instead. In a table of family inet nft(8) adds the family of the address.
     #[doc(alias = "dnat")]
-    Redirect(SocketAddr),
+    Dnat(SocketAddr),
     /// Back to the chain that jumped here; in a base chain, its policy.
     Return,
     /// On to another chain, and back here from its end.
@@ -194,7 +194,7 @@ impl Rule {
             Match::DestinationIn(to) if *to == IpNetwork::from(to.ip()) => Some(to.ip()),
             _ => None,
         };
-        let to = if let Verdict::Redirect(to) = &self.verdict { Some(to.ip()) } else { None };
+        let to = if let Verdict::Dnat(to) = &self.verdict { Some(to.ip()) } else { None };
         self.matches.iter().filter_map(one).chain(to)
     }
 
@@ -202,7 +202,7 @@ impl Rule {
     ///
     /// # Errors
     /// It could never match, or looks at what packets of that family need not have.
-    pub fn judge(&self, family: Family) -> Result<()> {
+    pub fn validate(&self, family: TableFamily) -> Result<()> {
         compile(self, family).map(drop)
     }
 }
@@ -211,12 +211,12 @@ impl Match {
     /// It came in by the interface of this name.
     #[doc(alias = "iifname")]
     pub fn from(name: impl Into<String>) -> Match {
-        Match::Interface { way: Way::In, is: true, name: name.into() }
+        Match::Interface { way: Direction::In, is: true, name: name.into() }
     }
 
     /// It goes to this port.
     #[doc(alias = "dport")]
-    pub fn to_port(protocol: Protocol, port: u16) -> Match {
+    pub fn to_port(protocol: L4Protocol, port: u16) -> Match {
         Match::Port { protocol, side: Side::Destination, is: true, port }
     }
 
@@ -226,38 +226,38 @@ impl Match {
     }
 }
 
-impl Protocol {
+impl L4Protocol {
     /// Every one.
-    pub const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+    pub const ALL: [L4Protocol; 3] = [L4Protocol::Tcp, L4Protocol::Udp, L4Protocol::Sctp];
 
     /// The one of this name, in any case.
-    pub fn named(name: &str) -> Option<Protocol> {
-        Protocol::ALL.into_iter().find(|one| one.to_string().eq_ignore_ascii_case(name))
+    pub fn named(name: &str) -> Option<L4Protocol> {
+        L4Protocol::ALL.into_iter().find(|one| one.to_string().eq_ignore_ascii_case(name))
     }
 
     /// The one of this number in the header of IP.
-    pub fn numbered(number: u8) -> Option<Protocol> {
-        Protocol::ALL.into_iter().find(|one| one.number() == number)
+    pub fn numbered(number: u8) -> Option<L4Protocol> {
+        L4Protocol::ALL.into_iter().find(|one| one.number() == number)
     }
 
     /// Its number in the header of IP.
     #[doc(alias = "IPPROTO_TCP")]
     pub fn number(self) -> u8 {
         match self {
-            Protocol::Tcp => 6,
-            Protocol::Udp => 17,
-            Protocol::Sctp => 132,
+            L4Protocol::Tcp => 6,
+            L4Protocol::Udp => 17,
+            L4Protocol::Sctp => 132,
         }
     }
 }
 
 /// As nft(8) and iptables(8) have it.
-impl fmt::Display for Protocol {
+impl fmt::Display for L4Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
+            L4Protocol::Tcp => "tcp",
+            L4Protocol::Udp => "udp",
+            L4Protocol::Sctp => "sctp",
         })
     }
 }
@@ -296,10 +296,10 @@ impl fmt::Display for Match {
             Match::Port { protocol, side, is, port } => {
                 write!(f, "{protocol} {} {}{port}", port_of(*side), unless(*is))
             }
-            Match::ToHost => f.write_str("fib daddr type local"),
+            Match::LocalDestination => f.write_str("fib daddr type local"),
             Match::Established => f.write_str("ct state established,related"),
             Match::Redirected => f.write_str("ct status dnat"),
-            Match::AskedPort(port) => write!(f, "ct original proto-dst {port}"),
+            Match::OriginalDport(port) => write!(f, "ct original proto-dst {port}"),
             Match::Mark { mask: u32::MAX, is, value } => write!(f, "meta mark {}0x{value:08x}", unless(*is)),
             Match::Mark { mask, is, value } => {
                 let compared = if *is { "==" } else { "!=" };
@@ -347,7 +347,7 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Verdict::Masquerade => f.write_str("masquerade"),
-            Verdict::Redirect(to) => write!(f, "dnat to {to}"),
+            Verdict::Dnat(to) => write!(f, "dnat to {to}"),
             Verdict::Return => f.write_str("return"),
             Verdict::Jump(chain) => write!(f, "jump {chain}"),
             Verdict::Goto(chain) => write!(f, "goto {chain}"),

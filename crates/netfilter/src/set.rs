@@ -4,11 +4,11 @@ use std::fmt;
 
 use crate::attribute::{Attributes, number};
 use crate::field::{Joined, KeyType, Value};
-use crate::found::Found;
-use crate::frame::Frame;
+use crate::installed_rule::InstalledRule;
+use crate::layout::TableLayout;
 use crate::message::{HEADERS, Message, object};
+use crate::owner_filter::{Label, OwnerFilter};
 use crate::rule::Rule;
-use crate::whose::{Label, Whose};
 use crate::{Error, Result, userdata};
 
 /// A named set of a table.
@@ -60,7 +60,7 @@ impl Index {
     }
 
     /// The key of a rule that was found.
-    pub(crate) fn key_of(&self, found: &Found) -> Option<Key> {
+    pub(crate) fn key_of(&self, found: &InstalledRule) -> Option<Key> {
         self.chains.contains(&found.chain()).then(|| self.key(found.rule(), &found.label())).flatten()
     }
 }
@@ -85,7 +85,7 @@ pub(crate) struct Element {
 
 impl Element {
     /// The keys of rules that were found, each once.
-    pub(crate) fn all_of<'a>(frame: &Frame, found: impl IntoIterator<Item = &'a Found>) -> Vec<Element> {
+    pub(crate) fn all_of<'a>(frame: &TableLayout, found: impl IntoIterator<Item = &'a InstalledRule>) -> Vec<Element> {
         let mut seen = std::collections::HashSet::new();
         let mut elements = Vec::new();
         for rule in found {
@@ -99,7 +99,7 @@ impl Element {
 
     /// The keys by which rules that were found may be registered: their own, and where they name no owner but are this one's
     /// all that he may be registered by. They may have named him until somebody saved and loaded them.
-    pub(crate) fn known_by(frame: &Frame, whose: &Whose, found: &[Found]) -> Vec<Element> {
+    pub(crate) fn known_by(frame: &TableLayout, whose: &OwnerFilter, found: &[InstalledRule]) -> Vec<Element> {
         let mut elements = Element::all_of(frame, found);
         if found.iter().any(|found| found.owner().is_none() && whose.is_of(found)) {
             let more: Vec<_> = Element::names(frame, whose).filter(|name| !elements.contains(name)).collect();
@@ -109,17 +109,17 @@ impl Element {
     }
 
     /// By what the frame's index of owners knows this one, if it has such an index.
-    pub(crate) fn names<'a>(frame: &Frame, whose: &'a Whose) -> impl Iterator<Item = Element> + use<'a> {
+    pub(crate) fn names<'a>(frame: &TableLayout, whose: &'a OwnerFilter) -> impl Iterator<Item = Element> + use<'a> {
         let index = frame.indexes.iter().position(|index| matches!(index.by, By::Owner));
         index.into_iter().flat_map(|index| whose.names().map(move |name| Element { index, key: hash(name) }))
     }
 
-    fn set<'a>(&self, frame: &'a Frame) -> Option<&'a Set> {
+    fn set<'a>(&self, frame: &'a TableLayout) -> Option<&'a Set> {
         frame.indexes.get(self.index).map(|index| &index.set)
     }
 
     /// The set and the element in it, as they go over the wire.
-    fn attributes(&self, frame: &Frame) -> Result<Attributes> {
+    fn attributes(&self, frame: &TableLayout) -> Result<Attributes> {
         let of_type = |set: &&Set| self.key.iter().map(Value::key_type).eq(set.key.iter().copied());
         let shown = || format!("element {} to {frame}", Joined(&self.key));
         let set = self.set(frame).filter(of_type);
@@ -134,22 +134,22 @@ impl Element {
     }
 
     /// The message that adds it. `new`: it must not be there yet (`EEXIST`).
-    pub(crate) fn addition(&self, frame: &Frame, new: bool) -> Result<Message> {
+    pub(crate) fn addition(&self, frame: &TableLayout, new: bool) -> Result<Message> {
         Ok(Message::new_element(frame, new, self.attributes(frame)?, self.shown(frame)))
     }
 
     /// The message that removes it; that it is gone is refused (`ENOENT`).
-    pub(crate) fn deletion(&self, frame: &Frame) -> Result<Message> {
+    pub(crate) fn deletion(&self, frame: &TableLayout) -> Result<Message> {
         Ok(Message::delete_element(frame, self.attributes(frame)?, self.shown(frame)))
     }
 
     /// Asks for it.
-    pub(crate) fn question(&self, frame: &Frame) -> Result<Message> {
+    pub(crate) fn question(&self, frame: &TableLayout) -> Result<Message> {
         Ok(Message::element(frame, self.attributes(frame)?, self.shown(frame)))
     }
 
     /// `element tcp . 80 of set s of table ip x`.
-    pub(crate) fn shown(&self, frame: &Frame) -> String {
+    pub(crate) fn shown(&self, frame: &TableLayout) -> String {
         let set = self.set(frame).map_or("?", |set| set.name);
         format!("element {} of set {set} of {frame}", Joined(&self.key))
     }
@@ -170,7 +170,7 @@ impl Set {
     }
 
     /// What the message says that makes it.
-    pub(crate) fn attributes(&self, frame: &Frame, number: u32) -> Result<Attributes> {
+    pub(crate) fn attributes(&self, frame: &TableLayout, number: u32) -> Result<Attributes> {
         let length = u32::try_from(self.key_length()).unwrap_or(u32::MAX);
         let order = match &self.key[..] {
             [one] if one.is_of_host() => userdata::Order::Host,
@@ -191,7 +191,7 @@ impl Set {
     ///
     /// # Errors
     /// Its keys are of another type.
-    pub(crate) fn refuse_other(&self, frame: &Frame, message: &[u8]) -> Result<()> {
+    pub(crate) fn refuse_other(&self, frame: &TableLayout, message: &[u8]) -> Result<()> {
         let found = message.get(HEADERS..).and_then(|list| number(list, object::SET_KEY_TYPE));
         if found == Some(self.key_type()) {
             return Ok(());
@@ -200,7 +200,7 @@ impl Set {
     }
 
     /// `set s of table ip x`.
-    pub(crate) fn shown(&self, frame: &Frame) -> String {
+    pub(crate) fn shown(&self, frame: &TableLayout) -> String {
         format!("set {} of {frame}", self.name)
     }
 }

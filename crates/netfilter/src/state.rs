@@ -3,13 +3,13 @@
 use crate::attribute::{Attributes, number};
 use crate::compile::{compile, look};
 use crate::expression::{self, Expression};
-use crate::found::Found;
-use crate::frame::{Chain, Frame, Hook};
 use crate::hook::{FoundChain, FoundHook};
+use crate::installed_rule::InstalledRule;
+use crate::layout::{Chain, Hook, TableLayout};
 use crate::message::{Body, HEADERS, Message, object, place};
-use crate::own::{Own, Wanted, exchange, same};
+use crate::owned_chain::{OwnedChain, Wanted, replacement_messages, same};
+use crate::owner_filter::OwnerFilter;
 use crate::rule::Rule;
-use crate::whose::Whose;
 use crate::{Error, Result, userdata};
 
 /// The table does nothing, by its owner's will.
@@ -19,20 +19,20 @@ const DORMANT: u32 = 1;
 /// A frame as the kernel has it.
 #[derive(Debug)]
 pub(crate) struct State<'a> {
-    pub(crate) frame: &'a Frame,
+    pub(crate) frame: &'a TableLayout,
     /// The number of the ruleset before anything below was read.
     pub(crate) generation: u32,
     pub(crate) table: Standing,
     /// In the frame's order; `None`: it is missing.
     pub(crate) chains: Vec<Option<FoundChain>>,
     /// The rules of the chains that begin with fixed ones, in the frame's order.
-    pub(crate) fixed: Vec<Vec<Found>>,
+    pub(crate) fixed: Vec<Vec<InstalledRule>>,
     /// By chain that holds rules, in the frame's order: our rules.
-    pub(crate) held: Vec<Vec<Found>>,
+    pub(crate) held: Vec<Vec<InstalledRule>>,
     /// In the frame's order: whether the set of the index is there.
     pub(crate) sets: Vec<bool>,
     /// The owner's chains, in the frame's order.
-    pub(crate) own: Vec<Own>,
+    pub(crate) own: Vec<OwnedChain>,
 }
 
 /// How it is with the table.
@@ -74,22 +74,25 @@ impl State<'_> {
         for (number, (index, _)) in (1..).zip(self.frame.indexes.iter().zip(&self.sets).filter(|(_, there)| !**there)) {
             messages.push(Message::new_set(self.frame, &index.set, number)?);
         }
-        for ((chain, rules), found) in self.frame.fixed.iter().zip(&self.fixed) {
+        for ((chain, rules), found) in self.frame.prologue.iter().zip(&self.fixed) {
             messages.extend(self.lead(chain, rules, found)?);
         }
         Ok(messages)
     }
 
     /// Has a chain begin with these rules. Where they stand in a wrong place they go, and what is not ours stays.
-    fn lead(&self, chain: &str, rules: &[Rule], found: &[Found]) -> Result<Vec<Message>> {
+    fn lead(&self, chain: &str, rules: &[Rule], found: &[InstalledRule]) -> Result<Vec<Message>> {
         let (wanted, instead) = (all(rules, self.frame)?, all(self.frame.instead_in(chain), self.frame)?);
-        let stands_in = |found: &Found| instead.iter().any(|instead| !wanted.contains(instead) && found.does(instead));
+        let stands_in = |found: &InstalledRule| {
+            instead.iter().any(|instead| !wanted.contains(instead) && found.same_expressions(instead))
+        };
         let past = self.past(chain, found)?;
         if leads(&wanted, found) && !found.iter().any(stands_in) {
             return Ok(past.iter().map(|found| found.deletion(self.frame)).collect());
         }
-        let goes = |found: &&Found| stands_in(found) || past.contains(found);
-        let misplaced = found.iter().filter(|found| wanted.iter().any(|wanted| found.does(wanted)) || goes(found));
+        let goes = |found: &&InstalledRule| stands_in(found) || past.contains(found);
+        let misplaced =
+            found.iter().filter(|found| wanted.iter().any(|wanted| found.same_expressions(wanted)) || goes(found));
         let removed = misplaced.map(|found| found.deletion(self.frame));
         // Each goes before all others, so that the last one added is the first.
         let added = rules.iter().rev().map(|rule| {
@@ -99,32 +102,34 @@ impl State<'_> {
     }
 
     /// What leads past the gates of a chain.
-    fn past<'f>(&self, chain: &str, found: &'f [Found]) -> Result<Vec<&'f Found>> {
+    fn past<'f>(&self, chain: &str, found: &'f [InstalledRule]) -> Result<Vec<&'f InstalledRule>> {
         let mut past = Vec::new();
         for gate in self.frame.gates.iter().filter(|gate| gate.from.contains(&chain)) {
             let by = look(&gate.by)?;
-            let leads = |found: &&Found| found.target().is_some_and(|to| gate.to.contains(&to)) && !found.looks(&by);
+            let leads = |found: &&InstalledRule| {
+                found.target().is_some_and(|to| gate.to.contains(&to)) && !found.contains_expressions(&by)
+            };
             past.extend(found.iter().filter(leads));
         }
         Ok(past)
     }
 
     /// The messages that make the owner's chains and fill them, in the frame's order.
-    pub(crate) fn own_changes(&self, whose: &Whose, wanted: &Wanted) -> Result<Vec<Message>> {
+    pub(crate) fn own_changes(&self, whose: &OwnerFilter, wanted: &Wanted) -> Result<Vec<Message>> {
         let pairs = || self.own.iter().zip(&wanted.own);
         let made = pairs().map(|(own, wanted)| own.creation(!wanted.is_empty(), self.frame, whose));
         let mut messages: Vec<_> = made.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
         // All are there before the first rule leads to one.
         for (own, wanted) in pairs().filter(|(_, wanted)| !wanted.is_empty()) {
-            messages.extend(exchange(&own.rules, wanted, self.frame, &own.name));
+            messages.extend(replacement_messages(&own.rules, wanted, self.frame, &own.name));
         }
         Ok(messages)
     }
 
     /// The messages that remove the owner's chains that are not wanted any more, once his rules do not lead there.
-    pub(crate) fn own_removals(&self, whose: &Whose, wanted: &Wanted) -> Vec<Message> {
+    pub(crate) fn own_removals(&self, whose: &OwnerFilter, wanted: &Wanted) -> Vec<Message> {
         let changed = self.held.iter().zip(&wanted.held).filter(|(held, wanted)| !same(held, wanted));
-        let mut leaving: Vec<Found> = changed.flat_map(|(held, _)| held).cloned().collect();
+        let mut leaving: Vec<InstalledRule> = changed.flat_map(|(held, _)| held).cloned().collect();
         let mut messages = Vec::new();
         for (own, _) in self.own.iter().zip(&wanted.own).filter(|(_, wanted)| wanted.is_empty()) {
             if own.goes_with(&leaving, self.frame, whose) {
@@ -144,11 +149,11 @@ impl State<'_> {
         }
         let chains = self.frame.chains.iter().zip(&self.chains);
         let mut drifts: Vec<_> = chains.filter_map(|(chain, found)| self.chain_drift(chain, found.as_ref())).collect();
-        for ((chain, rules), found) in self.frame.fixed.iter().zip(&self.fixed) {
+        for ((chain, rules), found) in self.frame.prologue.iter().zip(&self.fixed) {
             if !leads(&all(rules, self.frame)?, found) && !self.serves(chain, found)? {
                 drifts.push(self.lead_drift(chain, rules, found));
             }
-            let astray = |found: &&Found| {
+            let astray = |found: &&InstalledRule| {
                 let (target, place) = (found.target().unwrap_or_default(), place(self.frame, chain));
                 format!("rule `{found}` in {place} leads to {target} what is not for it")
             };
@@ -165,14 +170,14 @@ impl State<'_> {
     }
 
     /// Whether a chain begins with what serves as well as ours.
-    fn serves(&self, chain: &str, found: &[Found]) -> Result<bool> {
+    fn serves(&self, chain: &str, found: &[InstalledRule]) -> Result<bool> {
         let instead = all(self.frame.instead_in(chain), self.frame)?;
         Ok(!instead.is_empty() && leads(&instead, found))
     }
 
     /// Whether packets meet the indexes: nowhere does another program's way around them stand.
     pub(crate) fn looks_up(&self) -> Result<bool> {
-        for ((chain, _), found) in self.frame.fixed.iter().zip(&self.fixed) {
+        for ((chain, _), found) in self.frame.prologue.iter().zip(&self.fixed) {
             if self.serves(chain, found)? {
                 return Ok(false);
             }
@@ -190,7 +195,7 @@ impl State<'_> {
         })
     }
 
-    fn lead_drift(&self, chain: &str, rules: &[Rule], found: &[Found]) -> String {
+    fn lead_drift(&self, chain: &str, rules: &[Rule], found: &[InstalledRule]) -> String {
         let wanted = listed(rules.iter().map(ToString::to_string));
         let found = listed(found.iter().take(rules.len()).map(ToString::to_string));
         format!("{} begins with {found}, wanted {wanted}", place(self.frame, chain))
@@ -202,7 +207,12 @@ pub(crate) fn listed(rules: impl Iterator<Item = String>) -> String {
     if rules.is_empty() { "nothing".to_owned() } else { rules.join(", ") }
 }
 
-pub(crate) fn refuse_other_hook(frame: &Frame, chain: &str, hook: Option<Hook>, found: &FoundChain) -> Result<()> {
+pub(crate) fn refuse_other_hook(
+    frame: &TableLayout,
+    chain: &str,
+    hook: Option<Hook>,
+    found: &FoundChain,
+) -> Result<()> {
     let wanted = hook.map(FoundHook::from);
     if wanted == found.hook {
         return Ok(());
@@ -213,16 +223,16 @@ pub(crate) fn refuse_other_hook(frame: &Frame, chain: &str, hook: Option<Hook>, 
 }
 
 /// Whether a chain begins with what is wanted.
-fn leads(wanted: &[Vec<Expression>], found: &[Found]) -> bool {
-    wanted.len() <= found.len() && wanted.iter().zip(found).all(|(wanted, found)| found.does(wanted))
+fn leads(wanted: &[Vec<Expression>], found: &[InstalledRule]) -> bool {
+    wanted.len() <= found.len() && wanted.iter().zip(found).all(|(wanted, found)| found.same_expressions(wanted))
 }
 
-fn all(rules: &[Rule], frame: &Frame) -> Result<Vec<Vec<Expression>>> {
+fn all(rules: &[Rule], frame: &TableLayout) -> Result<Vec<Vec<Expression>>> {
     rules.iter().map(|rule| compile(rule, frame.family)).collect()
 }
 
 /// A rule as it goes over the wire, and whose it is.
-pub(crate) fn body(rule: &Rule, frame: &Frame, owner: Option<&str>) -> Result<Body> {
+pub(crate) fn body(rule: &Rule, frame: &TableLayout, owner: Option<&str>) -> Result<Body> {
     let expressions: Attributes = expression::encode(&compile(rule, frame.family)?);
     let userdata = userdata::of_rule(rule.comment.as_deref(), owner)?;
     Ok(Body { expressions, userdata })

@@ -9,24 +9,30 @@ use crate::flow::Entry;
 use crate::hook::FoundChain;
 use crate::message::{HEADERS, Message, rule};
 use crate::state::{Standing, body};
-use crate::translated::translated;
-use crate::{Family, Found, Frame, Result, Rule, Set, iptables};
+use crate::xtables_compat::iptables_rule;
+use crate::{InstalledRule, Result, Rule, Set, TableFamily, TableLayout, iptables};
 
 /// What a message of a dump says of a rule, if it stands in this chain.
-pub fn rule(message: &[u8], frame: &Frame, chain: &str) -> Option<Found> {
-    Found::read(message, frame, chain, |_| true)
+pub fn rule(message: &[u8], frame: &TableLayout, chain: &str) -> Option<InstalledRule> {
+    InstalledRule::read(message, frame, chain, |_| true)
 }
 
 /// The rule in words of iptables, as far as it has any: one that its programs wrote.
-pub fn of_iptables(found: &Found, frame: &Frame) -> iptables::Rule {
-    translated(found, frame.family)
+pub fn of_iptables(found: &InstalledRule, frame: &TableLayout) -> iptables::IptablesRule {
+    iptables_rule(found, frame.family)
 }
 
 /// A rule as a dump has it, whoever asked: what we would send, and the handle that the kernel adds to it.
 ///
 /// # Errors
 /// A rule that cannot be written.
-pub fn sent_back(written: &Rule, frame: &Frame, chain: &str, owner: Option<&str>, handle: u64) -> Result<Vec<u8>> {
+pub fn sent_back(
+    written: &Rule,
+    frame: &TableLayout,
+    chain: &str,
+    owner: Option<&str>,
+    handle: u64,
+) -> Result<Vec<u8>> {
     let message = Message::append_rule(frame, chain, &body(written, frame, owner)?, "");
     let handle = Attributes::new().bytes(rule::HANDLE, &handle.to_be_bytes());
     Ok([message.encode(1).as_slice(), handle.as_bytes()].concat())
@@ -36,7 +42,7 @@ pub fn sent_back(written: &Rule, frame: &Frame, chain: &str, owner: Option<&str>
 ///
 /// # Errors
 /// A rule that cannot be written.
-pub fn is(found: &Found, written: &Rule, frame: &Frame, owner: Option<&str>) -> Result<bool> {
+pub fn is(found: &InstalledRule, written: &Rule, frame: &TableLayout, owner: Option<&str>) -> Result<bool> {
     Ok(found.is(&body(written, frame, owner)?))
 }
 
@@ -63,5 +69,5 @@ pub fn forgetting(message: &[u8]) -> Option<Vec<u8>> {
 
 /// Whether the answer to a question for a set says that its keys are of the type that this one has.
 pub fn is_set(message: &[u8], set: &Set) -> bool {
-    set.refuse_other(&Frame::of(Family::Inet, "t"), message).is_ok()
+    set.refuse_other(&TableLayout::of(TableFamily::Inet, "t"), message).is_ok()
 }

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use cnikit_netfilter::Nftables;
-use cnikit_netfilter::iptables::{Chains, Changes, Error, IpVersion, Part, Programs, Rule, Ruleset, Table, Traces};
+use cnikit_netfilter::iptables::{
+    Chains, Changes, Error, InstalledChains, IpVersion, IptablesRule, Programs, ReadScope, Ruleset, Table,
+};
 use cnikit_netns::{Netns, make};
 use cnikit_process::{Deadline, Env, Program, run};
 
@@ -38,15 +40,15 @@ impl Host {
 const NAT: &str = "nat";
 const CHAIN: &str = "OWN-0123456789abcdef01234567";
 
-fn part(mention: &str) -> Part<'_> {
-    Part { table: NAT, mention, named: mention, beside: &[] }
+fn part(mention: &str) -> ReadScope<'_> {
+    ReadScope { table: NAT, mention, named: mention, beside: &[] }
 }
 
 /// What every one of these has to hold for.
 const HALVES: [&str; 2] = ["nft", "legacy"];
 
-fn rules() -> [Rule; 2] {
-    let from = || Rule::any().source("10.0.0.2".parse().unwrap());
+fn rules() -> [IptablesRule; 2] {
+    let from = || IptablesRule::any().source("10.0.0.2".parse().unwrap());
     let comment = r#"name: "n" id: "c\" if: "e'h""#;
     [
         from().destination("10.0.0.9/24".parse().unwrap()).commented(comment).jump("ACCEPT"),
@@ -61,8 +63,8 @@ fn own(table: &Table) -> usize {
     chains
 }
 
-fn jump() -> Rule {
-    Rule::any().source("10.0.0.2".parse().unwrap()).commented("name: \"n\" id: \"c\"").jump(CHAIN)
+fn jump() -> IptablesRule {
+    IptablesRule::any().source("10.0.0.2".parse().unwrap()).commented("name: \"n\" id: \"c\"").jump(CHAIN)
 }
 
 fn made() -> Changes {
@@ -92,7 +94,7 @@ fn read(host: &Host, programs: &Programs) -> Table {
 }
 
 /// Those that reach what stands here.
-fn reaching(version: IpVersion, chains: Chains) -> Result<Vec<(Programs, Traces)>, Error> {
+fn reaching(version: IpVersion, chains: Chains) -> Result<Vec<(Programs, InstalledChains)>, Error> {
     Programs::reaching(Nftables::if_any()?.as_ref(), version, NAT, chains)
 }
 
@@ -124,7 +126,7 @@ fn changes_are_made_together_or_not_at_all() {
         let host = Host::new();
         let programs = programs(&host, half);
         let mut changes = made();
-        changes.delete("POSTROUTING", &Rule::any().jump("NOBODY"));
+        changes.delete("POSTROUTING", &IptablesRule::any().jump("NOBODY"));
         let error = change(&host, &programs, &changes).unwrap_err();
         assert!(error.to_string().contains("-restore --noflush -w 5 --verbose: exit status "), "{half}: {error}");
         assert_eq!(own(&read(&host, &programs)), 0, "{half}");
@@ -233,7 +235,7 @@ fn many_writers_at_once_lose_nothing() {
         let programs = programs(&host, half);
         let write = |n: u8| {
             let (chain, mut changes) = (format!("OWN-{n:024x}"), Changes::default());
-            let from = Rule::any().source([10, 0, 0, n].into());
+            let from = IptablesRule::any().source([10, 0, 0, n].into());
             changes.new_chain(&chain);
             changes.append("POSTROUTING", &from.clone().jump(&chain));
             host.enter(|| Ruleset::open(programs.clone(), &part(&chain))?.change(|_| changes.clone())).unwrap();

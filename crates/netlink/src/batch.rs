@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::netlink::{Forgives, Request};
-use crate::{Change, Error, Netlink, NewAddress, Result, Route, VlanRange, neighbour, vlan};
+use crate::{Error, KernelRoute, LinkChange, Netlink, NewAddress, Result, VlanRange, neighbour, vlan};
 
 /// Changes that go to the kernel in one datagram, in order, each with its own acknowledgement.
 ///
@@ -29,12 +29,12 @@ impl Batch {
     }
 
     /// Changes a link's settings. See [`Netlink::change`].
-    pub fn set_link(&mut self, index: u32, change: &Change) {
+    pub fn set_link(&mut self, index: u32, change: &LinkChange) {
         self.requests.push(change.request(index));
     }
 
     /// Changes a link's settings; that there is no such link is success.
-    pub fn set_link_if_present(&mut self, index: u32, change: &Change) {
+    pub fn set_link_if_present(&mut self, index: u32, change: &LinkChange) {
         self.requests.push(Request { forgives: Forgives::Absent, ..change.request(index) });
     }
 
@@ -51,23 +51,23 @@ impl Batch {
     /// Adds a route; one to the same destination with the same priority is a refusal.
     ///
     /// If `route` mixes address families in a way that no message can say, [`Netlink::send`] sends nothing and says so.
-    pub fn add_route(&mut self, route: &Route) {
+    pub fn add_route(&mut self, route: &KernelRoute) {
         self.push(route.addition());
     }
 
     /// Adds a route, beside one to the same destination with the same priority that leads elsewhere; one that leads to the
     /// same gateway over the same link is a refusal. Of two such routes the newer wins (IPv4), or they share (IPv6).
-    pub fn add_route_beside(&mut self, route: &Route) {
+    pub fn add_route_beside(&mut self, route: &KernelRoute) {
         self.push(route.addition_beside());
     }
 
     /// Adds a route, in place of one to the same destination with the same priority.
-    pub fn replace_route(&mut self, route: &Route) {
+    pub fn replace_route(&mut self, route: &KernelRoute) {
         self.push(route.replacement());
     }
 
     /// Removes a route; that there is none is success.
-    pub fn delete_route(&mut self, route: &Route) {
+    pub fn delete_route(&mut self, route: &KernelRoute) {
         self.push(route.deletion().map(|request| Request { forgives: Forgives::Absent, ..request }));
     }
 

@@ -51,7 +51,7 @@ pub struct NewBridge {
     /// Its hardware address; otherwise the kernel rolls dice, and takes that of a port as long as nobody sets one.
     pub mac: Option<Mac>,
     /// In bytes, as long as the bridge has no port: then it takes the smallest MTU of its ports. Only a later change to
-    /// another value ([`crate::Change::mtu`]) stays.
+    /// another value ([`crate::LinkChange::mtu`]) stays.
     pub mtu: Option<u32>,
     /// Whether it filters by VLAN; otherwise it does not. A kernel built without this refuses it.
     pub vlan_filtering: Option<bool>,

@@ -7,8 +7,8 @@ use cnikit_process::Deadline;
 use netlink_packet_core::NLM_F_DUMP_INTR;
 use nix::errno::Errno;
 
-use crate::frame::{self, Frame, Refusal, frames};
-use crate::socket::{PATIENCE, lost};
+use crate::frame::{self, Frame, NetlinkError, frames};
+use crate::socket::{TIMEOUT, lost};
 use crate::{Error, Result, Socket};
 
 /// The first pause before a dump is tried again; it doubles up to [`LONGEST_PAUSE`].
@@ -22,13 +22,13 @@ const SEQUENCE: std::ops::Range<usize> = 8..12;
 pub(crate) enum Dumped<T> {
     Whole(T),
     /// It changed while it was read, was lost in part, or another one was under way.
-    Again(Refusal),
-    Refused(Refusal),
+    Again(NetlinkError),
+    Refused(NetlinkError),
 }
 
 impl<T> Dumped<T> {
     /// What was taken from it, or why there is nothing yet.
-    pub(crate) fn into_taken(self) -> std::result::Result<T, Refusal> {
+    pub(crate) fn into_taken(self) -> std::result::Result<T, NetlinkError> {
         match self {
             Self::Whole(taken) => Ok(taken),
             Self::Again(refusal) | Self::Refused(refusal) => Err(refusal),
@@ -52,7 +52,7 @@ impl Socket {
     /// Where the dump has to be read again, what was taken so far is given up for the default of `T`, and `take` meets the
     /// messages from the first one again.
     pub fn dump_into<T: Default>(&mut self, request: &[u8], mut take: impl FnMut(&mut T, &[u8])) -> Result<T> {
-        let deadline = Deadline::after(PATIENCE);
+        let deadline = Deadline::after(TIMEOUT);
         let failed = |source: io::Error| Error::new("dump", "", source);
         let mut pause = FIRST_PAUSE;
         loop {
@@ -97,7 +97,7 @@ pub(crate) struct Dump<T> {
     taken: T,
     interrupted: bool,
     /// Set when nothing more will come.
-    pub(crate) end: Option<std::result::Result<(), Refusal>>,
+    pub(crate) end: Option<std::result::Result<(), NetlinkError>>,
 }
 
 /// Takes a message by keeping it.
@@ -135,7 +135,7 @@ impl<T> Dump<T> {
                 Dumped::Again(refusal)
             }
             Some(Err(refusal)) => Dumped::Refused(refusal),
-            _ if self.interrupted => Dumped::Again(Refusal { errno: libc::EINTR, text: None }),
+            _ if self.interrupted => Dumped::Again(NetlinkError { errno: libc::EINTR, text: None }),
             _ => Dumped::Whole(self.taken),
         }
     }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_dump_marked_as_interrupted_anywhere_is_read_again() {
-        let again = Dumped::Again(Refusal { errno: libc::EINTR, text: None });
+        let again = Dumped::Again(NetlinkError { errno: libc::EINTR, text: None });
         assert_eq!(dumped(&[(16, NLM_F_DUMP_INTR, b"link"), (frame::DONE, 0, &[0; 4])]), again);
         assert_eq!(dumped(&[(16, 0, b"link"), (frame::DONE, NLM_F_DUMP_INTR, &[0; 4])]), again);
         assert_eq!(dumped(&[(frame::OVERRUN, 0, b""), (frame::DONE, 0, &[0; 4])]), again);
@@ -177,14 +177,14 @@ mod tests {
 
     #[test]
     fn a_dump_that_met_another_one_is_read_again() {
-        let busy = Refusal { errno: libc::EBUSY, text: None };
+        let busy = NetlinkError { errno: libc::EBUSY, text: None };
         assert_eq!(dumped(&[(frame::ERROR, 0, &code(libc::EBUSY))]), Dumped::Again(busy));
     }
 
     #[test]
     fn a_refusal_at_the_end_of_a_dump_is_told_with_its_text() {
         let body = [&code(libc::ENODEV)[..], &[9, 0, 1, 0], b"gone\0", &[0; 3]].concat();
-        let refused = Refusal { errno: libc::ENODEV, text: Some("gone".to_owned()) };
+        let refused = NetlinkError { errno: libc::ENODEV, text: Some("gone".to_owned()) };
         assert_eq!(dumped(&[(frame::DONE, NLM_F_ACK_TLVS, &body)]), Dumped::Refused(refused));
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 
 use nix::errno::Errno;
 
-use crate::Refusal;
+use crate::NetlinkError;
 
 /// A failed operation: the deed, its object, the kernel's error number and, if it gave one, its explanation.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Error {
     }
 
     /// The kernel's "no" to one message.
-    pub fn refused(operation: &str, object: impl Into<String>, refusal: &Refusal) -> Self {
+    pub fn refused(operation: &str, object: impl Into<String>, refusal: &NetlinkError) -> Self {
         let source = io::Error::from_raw_os_error(refusal.errno);
         Self { kernel: refusal.text.clone(), ..Self::new(operation, object, source) }
     }

@@ -8,8 +8,8 @@ use cnikit_process::Deadline;
 use netlink_packet_core::NLM_F_ACK;
 use nix::errno::Errno;
 
-use crate::frame::{self, Frame, Refusal, frames};
-use crate::socket::{PATIENCE, lost, timed_out};
+use crate::frame::{self, Frame, NetlinkError, frames};
+use crate::socket::{TIMEOUT, lost, timed_out};
 use crate::{Error, Result, Socket};
 
 /// What came back for one datagram.
@@ -18,7 +18,7 @@ pub struct Exchanged {
     /// The messages that are not acknowledgements, whole with their headers, in the order in which they came.
     pub messages: Vec<Vec<u8>>,
     /// The refusals, each with the sequence number of the message refused, in the order in which they came.
-    pub errors: Vec<(u32, Refusal)>,
+    pub errors: Vec<(u32, NetlinkError)>,
 }
 
 impl Socket {
@@ -44,7 +44,7 @@ impl Socket {
     }
 
     fn collect(&mut self, answers: &mut Answers) -> io::Result<()> {
-        let deadline = Deadline::after(PATIENCE);
+        let deadline = Deadline::after(TIMEOUT);
         while !answers.complete() {
             match self.receive(Deadline::after(Duration::ZERO)) {
                 Ok(size) => answers.take(self.port, &self.buffer[..size]),

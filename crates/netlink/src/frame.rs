@@ -61,7 +61,7 @@ pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 
 /// The kernel's refusal of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct NetlinkError {
     /// A positive error number of errno(3).
     pub errno: i32,
     /// The text of the extended acknowledgement, if the kernel gave one.
@@ -71,11 +71,11 @@ pub struct Refusal {
 
 impl Frame<'_> {
     /// What a message of type [`ERROR`] or [`DONE`] refuses; `None` if it says that all is well.
-    pub(crate) fn refusal(&self) -> Option<Refusal> {
+    pub(crate) fn refusal(&self) -> Option<NetlinkError> {
         let body = self.bytes.get(HEADER..)?;
         let code = parse_i32(body.get(..CODE)?).ok()?;
         let text = || attributes(self.explanation(body)?).find(|(kind, _)| *kind == TEXT).map(|(_, text)| words(text));
-        (code != 0).then(|| Refusal { errno: code.saturating_neg(), text: text() })
+        (code != 0).then(|| NetlinkError { errno: code.saturating_neg(), text: text() })
     }
 
     /// Where the attributes begin: behind the code, and in an [`ERROR`] behind the message (or only its header) that
@@ -132,10 +132,10 @@ mod tests {
             let bytes = message(16 + u32::try_from(body.len()).unwrap(), ERROR, flags, &body);
             frames(&bytes).next().unwrap().refusal()
         };
-        let with_text = Some(Refusal { errno: 17, text: Some("why?".to_owned()) });
+        let with_text = Some(NetlinkError { errno: 17, text: Some("why?".to_owned()) });
         assert_eq!(refused(NLM_F_ACK_TLVS | NLM_F_CAPPED, &message(40, 16, 0, b"")), with_text);
         assert_eq!(refused(NLM_F_ACK_TLVS, &message(20, 16, 0, b"body")), with_text);
-        assert_eq!(refused(NLM_F_CAPPED, &message(40, 16, 0, b"")), Some(Refusal { errno: 17, text: None }));
+        assert_eq!(refused(NLM_F_CAPPED, &message(40, 16, 0, b"")), Some(NetlinkError { errno: 17, text: None }));
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub enum Family {
 /// A route; one with several next hops is read as so many routes. See ip-route(8).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "rtmsg")]
-pub struct Route {
+pub struct KernelRoute {
     /// Where to; `0.0.0.0/0` and `::/0` are the default routes.
     pub dst: IpNetwork,
     /// The router; without one the destination is on the link. An IPv4 route may have an IPv6 gateway.
@@ -105,7 +105,7 @@ pub struct Route {
     pub kind: u8,
 }
 
-impl Route {
+impl KernelRoute {
     /// An ordinary route to `dst` in the main table, with all that is optional left to the kernel.
     pub fn to(dst: IpNetwork) -> Self {
         Self {
@@ -148,12 +148,12 @@ impl Netlink {
     ///
     /// A host may have a million of them: prefer [`Netlink::routes_of`] and [`Netlink::routes_to`].
     #[doc(alias = "RTM_GETROUTE")]
-    pub fn routes(&self, family: Family) -> Result<Vec<Route>> {
+    pub fn routes(&self, family: Family) -> Result<Vec<KernelRoute>> {
         self.list_routes(family, Vec::new(), "")
     }
 
     /// The routes, of both families and in all tables, that lead over a link. The kernel picks them.
-    pub fn routes_of(&self, index: u32) -> Result<Vec<Route>> {
+    pub fn routes_of(&self, index: u32) -> Result<Vec<KernelRoute>> {
         let object = format!("over link {index}");
         let mut routes = self.list_routes(Family::V4, vec![RouteAttribute::Oif(index)], &object)?;
         routes.extend(self.list_routes(Family::V6, vec![RouteAttribute::Oif(index)], &object)?);
@@ -164,7 +164,7 @@ impl Netlink {
     /// The routes to exactly this prefix in one table, with whatever metric and gateway.
     ///
     /// The kernel sends the whole table for this: it can look an address up, but not a prefix.
-    pub fn routes_to(&self, dst: IpNetwork, table: u32) -> Result<Vec<Route>> {
+    pub fn routes_to(&self, dst: IpNetwork, table: u32) -> Result<Vec<KernelRoute>> {
         let family = if dst.is_ipv4() { Family::V4 } else { Family::V6 };
         let listed = self.list_routes(family, vec![RouteAttribute::Table(table)], &format!("to {dst}"));
         let mut routes = match listed {
@@ -190,7 +190,7 @@ impl Netlink {
     ///
     /// One look-up, however many routes there are: if the address has a route of its own, this is it.
     #[doc(alias = "RTM_F_FIB_MATCH")]
-    pub fn route_for(&self, address: IpAddr) -> Result<Option<Route>> {
+    pub fn route_for(&self, address: IpAddr) -> Result<Option<KernelRoute>> {
         let message = RouteMessageBuilder::<IpAddr>::new().destination_prefix(address, host_prefix(address));
         let mut message = message.map_err(|error| Error::unreadable("look up route", "", &error.to_string()))?.build();
         message.header = RouteHeader {
@@ -210,17 +210,17 @@ impl Netlink {
 
     /// Adds a route; [`Error::exists`] if there is one to the same destination with the same priority.
     #[doc(alias = "RTM_NEWROUTE")]
-    pub fn add_route(&self, route: &Route) -> Result<()> {
+    pub fn add_route(&self, route: &KernelRoute) -> Result<()> {
         self.ask(route.addition()?).map(drop)
     }
 
     /// Removes a route; what is `None` in `route` does not matter. [`Error::is_absent`] if there is none.
     #[doc(alias = "RTM_DELROUTE")]
-    pub fn delete_route(&self, route: &Route) -> Result<()> {
+    pub fn delete_route(&self, route: &KernelRoute) -> Result<()> {
         self.ask(route.deletion()?).map(drop)
     }
 
-    fn list_routes(&self, family: Family, attributes: Vec<RouteAttribute>, object: &str) -> Result<Vec<Route>> {
+    fn list_routes(&self, family: Family, attributes: Vec<RouteAttribute>, object: &str) -> Result<Vec<KernelRoute>> {
         let mut message = RouteMessage::default();
         message.header.address_family = match family {
             Family::V4 => AddressFamily::Inet,
@@ -229,12 +229,12 @@ impl Netlink {
         message.attributes = attributes;
         let messages = self.dump(&RouteNetlinkMessage::GetRoute(message), "list routes", object)?;
         // A kernel without IPv6 answers a question for it with the routes of the families that it has.
-        let of_family = |route: &Route| route.dst.is_ipv4() == (family == Family::V4);
+        let of_family = |route: &KernelRoute| route.dst.is_ipv4() == (family == Family::V4);
         Ok(messages.iter().flat_map(|message| parse(message).unwrap_or_default()).filter(of_family).collect())
     }
 }
 
-impl Route {
+impl KernelRoute {
     pub(crate) fn addition(&self) -> Result<Request> {
         self.request("add route", NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewRoute, self.default_scope())
     }
@@ -333,7 +333,7 @@ fn host_prefix(address: IpAddr) -> u8 {
 }
 
 /// Reads an `RTM_NEWROUTE` message, a route for each next hop; `None` if it is something else.
-pub(crate) fn parse(message: &[u8]) -> Option<Vec<Route>> {
+pub(crate) fn parse(message: &[u8]) -> Option<Vec<KernelRoute>> {
     let body = message.get(HEADER..)?;
     let header = RouteHeader::parse(body).ok()?;
     let everywhere: IpAddr = match header.address_family {
@@ -341,14 +341,14 @@ pub(crate) fn parse(message: &[u8]) -> Option<Vec<Route>> {
         AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
         _ => return None,
     };
-    let mut route = Route {
+    let mut route = KernelRoute {
         table: header.table.into(),
         scope: Some(header.scope.into()),
         protocol: header.protocol.into(),
         onlink: header.flags.contains(RouteFlags::Onlink),
         dead: header.flags.intersects(RouteFlags::Dead | RouteFlags::Linkdown),
         kind: header.kind.into(),
-        ..Route::to(IpNetwork::new(everywhere, header.destination_prefix_length).ok()?)
+        ..KernelRoute::to(IpNetwork::new(everywhere, header.destination_prefix_length).ok()?)
     };
     let mut hops = None;
     for (kind, value) in attributes(body.get(ROUTE_HEADER..)?) {
@@ -360,7 +360,7 @@ pub(crate) fn parse(message: &[u8]) -> Option<Vec<Route>> {
     Some(hops.map_or_else(|| vec![route.clone()], |hops| route.each_way(hops)))
 }
 
-impl Route {
+impl KernelRoute {
     fn take(&mut self, kind: u16, value: &[u8]) {
         match kind {
             DST => {

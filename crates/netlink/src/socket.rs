@@ -11,12 +11,12 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
+use crate::deferred_close::DeferredClose;
 use crate::frame::frames;
-use crate::in_flight::InFlight;
 use crate::{Error, Result};
 
 /// How long an answer may take, all attempts at a dump included. The kernel answers at once; this is against hanging.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest datagram: the kernel builds dumps of up to 32 KiB, and nothing that it says of one thing comes near to that.
 /// More than twice as much would be memory that comes from the system, and goes back to it, at a price.
 const LONGEST: usize = 64 << 10;
@@ -37,7 +37,7 @@ pub struct Socket {
     /// Whether its end takes so long that nobody should wait for it.
     ends_slowly: bool,
     /// At its end, what outlives `inner`, and so stands behind it.
-    last: Option<InFlight>,
+    last: Option<DeferredClose>,
 }
 
 /// What [`Socket::listen`] heard.
@@ -171,7 +171,7 @@ impl Drop for Socket {
     /// Where the kernel cannot be left to end it, we wait.
     fn drop(&mut self) {
         if self.ends_slowly {
-            self.last = InFlight::of(self.inner.as_fd()).ok();
+            self.last = DeferredClose::of(self.inner.as_fd()).ok();
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::dump::{Dump, keep};
 use crate::exchange::Answers;
-use crate::{Address, Batch, Exchanged, Link, Neighbour, Refusal, Result, Route, VlanRange, route};
+use crate::{Address, Batch, Exchanged, KernelRoute, Link, Neighbour, NetlinkError, Result, VlanRange, route};
 
 /// What an `RTM_NEWLINK` message says.
 pub fn link(message: &[u8]) -> Option<Link> {
@@ -17,7 +17,7 @@ pub fn address(message: &[u8]) -> Option<Address> {
 }
 
 /// What an `RTM_NEWROUTE` message says, a route for each next hop.
-pub fn routes(message: &[u8]) -> Option<Vec<Route>> {
+pub fn routes(message: &[u8]) -> Option<Vec<KernelRoute>> {
     route::parse(message)
 }
 
@@ -50,7 +50,7 @@ pub fn answered(question: &[u8], awaited: &[u32], port: u32, datagram: &[u8]) ->
 
 /// What a datagram for this port and sequence number is of a dump: all its messages, or why it has to be read again or
 /// cannot be read; `None` if more is to come.
-pub fn dumped(port: u32, sequence: u32, datagram: &[u8]) -> Option<std::result::Result<Vec<Vec<u8>>, Refusal>> {
+pub fn dumped(port: u32, sequence: u32, datagram: &[u8]) -> Option<std::result::Result<Vec<Vec<u8>>, NetlinkError>> {
     let mut dump = Dump::default();
     dump.take_all((port, sequence), datagram, &mut keep);
     dump.end.is_some().then(|| dump.result().into_taken())

@@ -6,7 +6,7 @@ use crate::{Error, Netns};
 
 /// What was found at the path, all cases told apart: who cleans up must know a gone namespace from a wrong path.
 #[derive(Clone, Debug)]
-pub enum Found {
+pub enum NetnsLookup {
     /// A network namespace, not the calling thread's.
     Present(Netns),
     /// No path was given.
@@ -31,23 +31,23 @@ pub enum Found {
     Own(Netns),
 }
 
-/// Looks at `path` and says what it is; never fails, for not to know is an answer too ([`Found::Unknown`]).
-pub fn find(path: &str) -> Found {
+/// Looks at `path` and says what it is; never fails, for not to know is an answer too ([`NetnsLookup::Unknown`]).
+pub fn find(path: &str) -> NetnsLookup {
     if path.is_empty() {
-        return Found::Empty;
+        return NetnsLookup::Empty;
     }
     let not_one = |error: Error| {
         let (path, why) = (PathBuf::from(path), error.why());
-        if error.is_verdict() { Found::NotNetns { path, why } } else { Found::Unknown { path, why } }
+        if error.is_verdict() { NetnsLookup::NotNetns { path, why } } else { NetnsLookup::Unknown { path, why } }
     };
     let netns = match Netns::open(path) {
         Ok(netns) => netns,
-        Err(error) if error.is_absent() => return Found::Gone,
+        Err(error) if error.is_absent() => return NetnsLookup::Gone,
         Err(error) => return not_one(error),
     };
     match netns.is_own() {
-        Ok(true) => Found::Own(netns),
-        Ok(false) => Found::Present(netns),
+        Ok(true) => NetnsLookup::Own(netns),
+        Ok(false) => NetnsLookup::Present(netns),
         Err(error) => not_one(error),
     }
 }

@@ -18,7 +18,7 @@ use crate::{Error, Inside};
 
 /// What [`set`] did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum SysctlChange {
     /// The value was in effect; nothing was written.
     Already,
     /// It was written; before it, this was in effect.
@@ -34,7 +34,7 @@ pub fn read(_: &Inside, key: &str) -> Result<String, Error> {
 }
 
 /// Sees to it that `key` has `value`. A setting that is right already needs no right to write it.
-pub fn set(_: &Inside, key: &str, value: &str) -> Result<Change, Error> {
+pub fn set(_: &Inside, key: &str, value: &str) -> Result<SysctlChange, Error> {
     let path = path_of(key)?;
     let open = |flags| open_at(AT_FDCWD, &path, flags);
     let opened = open(OFlag::O_RDWR);
@@ -43,10 +43,10 @@ pub fn set(_: &Inside, key: &str, value: &str) -> Result<Change, Error> {
         Err(_) => read_of(key, open)?,
     };
     if same(&old, value) {
-        return Ok(Change::Already);
+        return Ok(SysctlChange::Already);
     }
     opened.and_then(|file| write(&file, value)).map_err(|source| cannot_set(key, value, source))?;
-    Ok(Change::From(old))
+    Ok(SysctlChange::From(old))
 }
 
 /// The settings of the namespace that the calling thread is in, by one descriptor of `/proc/sys/net`: for keys that somebody

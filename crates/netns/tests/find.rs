@@ -5,12 +5,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::process::{Child, Stdio};
 
-use cnikit_netns::{Found, Netns, find, make};
+use cnikit_netns::{Netns, NetnsLookup, find, make};
 use tempfile::tempdir;
 
 fn why(path: &str) -> String {
     match find(path) {
-        Found::NotNetns { path: named, why } => {
+        NetnsLookup::NotNetns { path: named, why } => {
             assert_eq!(named.as_os_str(), path);
             why
         }
@@ -26,12 +26,12 @@ fn sleeper() -> Child {
 #[test]
 fn no_path_is_empty_and_a_missing_one_is_gone() {
     let dir = tempdir().unwrap();
-    assert!(matches!(find(""), Found::Empty));
-    assert!(matches!(find(dir.path().join("missing").to_str().unwrap()), Found::Gone));
-    assert!(matches!(find(dir.path().join("missing/below").to_str().unwrap()), Found::Gone));
+    assert!(matches!(find(""), NetnsLookup::Empty));
+    assert!(matches!(find(dir.path().join("missing").to_str().unwrap()), NetnsLookup::Gone));
+    assert!(matches!(find(dir.path().join("missing/below").to_str().unwrap()), NetnsLookup::Gone));
     let link = dir.path().join("dangling");
     symlink("nowhere", &link).unwrap();
-    assert!(matches!(find(link.to_str().unwrap()), Found::Gone));
+    assert!(matches!(find(link.to_str().unwrap()), NetnsLookup::Gone));
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn a_namespace_is_present_also_behind_a_symbolic_link() {
     let netns = make::anonymous().unwrap();
     let link = dir.path().join("link");
     symlink(netns.path(), &link).unwrap();
-    let Found::Present(found) = find(link.to_str().unwrap()) else { panic!("not present") };
+    let NetnsLookup::Present(found) = find(link.to_str().unwrap()) else { panic!("not present") };
     assert_eq!(found.cookie().unwrap(), netns.cookie().unwrap());
     assert_eq!(found.path(), link);
 }
@@ -51,9 +51,9 @@ fn a_gone_namespace_is_told_apart_from_a_file() {
     let path = dir.path().join("ns");
     let text = path.to_str().unwrap();
     make::fresh(&path).unwrap();
-    assert!(matches!(find(text), Found::Present(_)));
+    assert!(matches!(find(text), NetnsLookup::Present(_)));
     make::remove(&path).unwrap();
-    assert!(matches!(find(text), Found::Gone));
+    assert!(matches!(find(text), NetnsLookup::Gone));
     File::create(&path).unwrap();
     assert!(why(text).contains("a file on a file system with magic 0x"), "{}", why(text));
     assert!(why(dir.path().to_str().unwrap()).contains("a directory"));
@@ -81,18 +81,18 @@ fn other_things_of_proc_are_not_network_namespaces() {
 
 #[test]
 fn the_threads_own_namespace_is_told_apart_by_whatever_path() {
-    assert!(matches!(find("/proc/self/ns/net"), Found::Own(_)));
-    assert!(matches!(find(&format!("/proc/{}/ns/net", std::process::id())), Found::Own(_)));
+    assert!(matches!(find("/proc/self/ns/net"), NetnsLookup::Own(_)));
+    assert!(matches!(find(&format!("/proc/{}/ns/net", std::process::id())), NetnsLookup::Own(_)));
     let netns = make::anonymous().unwrap();
     let path = netns.path().to_str().unwrap();
-    assert!(matches!(netns.enter(|_| find(path)).unwrap(), Found::Own(_)));
+    assert!(matches!(netns.enter(|_| find(path)).unwrap(), NetnsLookup::Own(_)));
 }
 
 #[test]
 fn the_namespace_of_an_ended_process_is_gone_reaped_or_not() {
     let mut child = sleeper();
     let path = format!("/proc/{}/ns/net", child.id());
-    assert!(matches!(find(&path), Found::Own(_)));
+    assert!(matches!(find(&path), NetnsLookup::Own(_)));
     child.kill().unwrap();
     nix::sys::wait::waitid(
         nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap())),
@@ -101,8 +101,8 @@ fn the_namespace_of_an_ended_process_is_gone_reaped_or_not() {
     .unwrap();
     let zombie = find(&path);
     child.wait().unwrap();
-    assert!(matches!(zombie, Found::Gone), "{zombie:?}");
-    assert!(matches!(find(&path), Found::Gone));
+    assert!(matches!(zombie, NetnsLookup::Gone), "{zombie:?}");
+    assert!(matches!(find(&path), NetnsLookup::Gone));
 }
 
 #[test]
@@ -156,5 +156,5 @@ fn a_namespace_is_not_called_gone_because_proc_is() {
     });
     let found = found.join().unwrap();
     make::remove(&path).unwrap();
-    assert!(matches!(found, Found::Unknown { why, .. } if why.contains("/proc")));
+    assert!(matches!(found, NetnsLookup::Unknown { why, .. } if why.contains("/proc")));
 }

@@ -1,6 +1,6 @@
 //! Settings are those of the namespace that the thread is in.
 
-use cnikit_netns::sysctl::{self, Change};
+use cnikit_netns::sysctl::{self, SysctlChange};
 use cnikit_netns::{Inside, boot_id, machine_id, make};
 
 const FORWARD: &str = "net/ipv4/ip_forward";
@@ -13,8 +13,8 @@ fn a_setting_is_read_written_once_and_only_in_its_namespace() {
         .enter(|inside| {
             let old = sysctl::read(inside, FORWARD).unwrap();
             let new = if old == "1" { "0" } else { "1" };
-            assert_eq!(sysctl::set(inside, FORWARD, new).unwrap(), Change::From(old));
-            assert_eq!(sysctl::set(inside, FORWARD, new).unwrap(), Change::Already);
+            assert_eq!(sysctl::set(inside, FORWARD, new).unwrap(), SysctlChange::From(old));
+            assert_eq!(sysctl::set(inside, FORWARD, new).unwrap(), SysctlChange::Already);
             assert_eq!(sysctl::read(inside, FORWARD).unwrap(), new);
         })
         .unwrap();
@@ -29,7 +29,7 @@ fn a_value_of_several_numbers_is_compared_as_numbers() {
             let key = "net/ipv4/ip_local_port_range";
             sysctl::set(inside, key, "20000 30000").unwrap();
             assert_eq!(sysctl::read(inside, key).unwrap(), "20000\t30000");
-            assert_eq!(sysctl::set(inside, key, "20000 30000").unwrap(), Change::Already);
+            assert_eq!(sysctl::set(inside, key, "20000 30000").unwrap(), SysctlChange::Already);
         })
         .unwrap();
 }
@@ -42,7 +42,7 @@ fn what_the_kernel_writes_out_is_the_same() {
             let (key, value) = ("net/ipv4/tcp_fastopen_key", "1-2-3-ABCD");
             sysctl::set(inside, key, value).unwrap();
             assert_eq!(sysctl::read(inside, key).unwrap(), "00000001-00000002-00000003-0000abcd");
-            assert_eq!(sysctl::set(inside, key, value).unwrap(), Change::Already);
+            assert_eq!(sysctl::set(inside, key, value).unwrap(), SysctlChange::Already);
         })
         .unwrap();
 }
@@ -59,7 +59,7 @@ fn a_long_value_is_read_and_written_whole() {
                 let value = ports.join(",");
                 sysctl::set(inside, key, &value).unwrap();
                 assert_eq!(sysctl::read(inside, key).unwrap(), value);
-                assert_eq!(sysctl::set(inside, key, &value).unwrap(), Change::Already);
+                assert_eq!(sysctl::set(inside, key, &value).unwrap(), SysctlChange::Already);
             }
         })
         .unwrap();

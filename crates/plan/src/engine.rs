@@ -3,76 +3,78 @@
 use cnikit_skel::{Error, Errors, Journal, Result, code, log};
 use cnikit_types::limit;
 
+use crate::context::{ApplyContext, GcContext, ReleaseContext};
 use crate::list::Plan;
 use crate::resource::{Drifts, Kind, Made, Resource};
-use crate::scene::{Remains, Scene, Stale};
 
 /// Refuses a plan before anything is touched: one that could not be undone, and one with something in its way.
-pub fn judge(plan: &Plan, kinds: &[Kind], scene: &Scene) -> Result<()> {
+pub fn preflight(plan: &Plan, kinds: &[Kind], context: &ApplyContext) -> Result<()> {
     listed(plan, kinds)?;
-    plan.iter().try_for_each(|resource| resource.judge(scene).map_err(|error| error.while_doing(resource)))
+    plan.iter().try_for_each(|resource| resource.preflight(context).map_err(|error| error.context(resource)))
 }
 
 /// Makes a plan true, resource by resource.
-pub fn apply(plan: &Plan, scene: &Scene, journal: &mut Journal) -> Result<Made> {
+pub fn apply(plan: &Plan, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
     let mut made = Made::nothing();
     for resource in plan.iter() {
-        let one = log::step(resource, || resource.ensure(scene, journal));
-        made.interfaces.extend(one.map_err(|error| error.while_doing(resource))?.interfaces);
+        let one = log::step(resource, || resource.ensure(context, journal));
+        made.interfaces.extend(one.map_err(|error| error.context(resource))?.interfaces);
     }
     Ok(made)
 }
 
 /// Compares plans with what is: one error that names every difference (code 102).
-pub fn verify(plans: &[&Plan], scene: &Scene) -> Result<()> {
+pub fn verify(plans: &[&Plan], context: &ApplyContext) -> Result<()> {
     let (mut drifts, mut errors) = (Drifts::default(), Errors::default());
     for resource in plans.iter().flat_map(|plan| plan.iter()) {
         let (kind, before) = (resource.kind(), drifts.texts().len());
-        let looked = log::step(format_args!("check {}: {resource}", kind.name), || resource.verify(scene, &mut drifts));
-        errors.note(looked.map_err(|error| error.while_doing(resource)));
+        let looked =
+            log::step(format_args!("check {}: {resource}", kind.name), || resource.verify(context, &mut drifts));
+        errors.note(looked.map_err(|error| error.context(resource)));
         for drift in &drifts.texts()[before..] {
             log::info(format_args!("drift of {}: {resource}: {drift}", kind.name));
         }
     }
     if !drifts.texts().is_empty() {
         let drifted = Error::new(code::DRIFT, limit::first(drifts.texts(), "; "));
-        errors.note(Err(drifted.remedy("something changed it after ADD: DEL and ADD make it anew")));
+        errors.note(Err(drifted.hint("something changed it after ADD: DEL and ADD make it anew")));
     }
     errors.finish()
 }
 
 /// Puts back what of plans others have flushed, each resource whatever failed before.
-pub fn restore(plans: &[&Plan], scene: &Scene, journal: &mut Journal) -> Result<()> {
-    let step = |resource: &dyn Resource| restore_one(resource, scene, journal);
+pub fn restore(plans: &[&Plan], context: &ApplyContext, journal: &mut Journal) -> Result<()> {
+    let step = |resource: &dyn Resource| restore_one(resource, context, journal);
     plans.iter().flat_map(|plan| plan.iter()).map(step).collect::<Errors>().finish()
 }
 
-pub(crate) fn restore_one(resource: &dyn Resource, scene: &Scene, journal: &mut Journal) -> Result<()> {
-    let put_back = log::step(format_args!("restore {resource}"), || resource.restore(scene, journal));
-    put_back.map_err(|error| error.while_doing(resource))
+pub(crate) fn restore_one(resource: &dyn Resource, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
+    let put_back = log::step(format_args!("restore {resource}"), || resource.restore(context, journal));
+    put_back.map_err(|error| error.context(resource))
 }
 
 /// Removes what belongs to one attachment, the kind listed last first, every kind whatever failed before.
-pub fn release(kinds: &[Kind], remains: &Remains) -> Errors {
-    let mut errors = begin_release(kinds, remains);
-    errors.note(remains.settle().finish());
+pub fn release(kinds: &[Kind], context: &ReleaseContext) -> Errors {
+    let mut errors = begin_release(kinds, context);
+    errors.note(context.run_deferred().finish());
     errors
 }
 
-/// As [`release`], but what a kind put off, and need not wait for, is still under way: [`Remains::settle`] waits for it.
-pub fn begin_release(kinds: &[Kind], remains: &Remains) -> Errors {
+/// As [`release`], but what a kind put off, and need not wait for, is still under way: [`ReleaseContext::run_deferred`] waits
+/// for it.
+pub fn begin_release(kinds: &[Kind], context: &ReleaseContext) -> Errors {
     let step = |kind: &Kind| {
-        let released = log::step(format_args!("release {}", kind.name), || (kind.release)(remains));
-        released.map_err(|error| error.while_doing(format_args!("release {}", kind.name)))
+        let released = log::step(format_args!("release {}", kind.name), || (kind.release)(context));
+        released.map_err(|error| error.context(format_args!("release {}", kind.name)))
     };
     kinds.iter().rev().map(step).collect()
 }
 
 /// Removes what belongs to no valid attachment, as [`release`] does.
-pub fn sweep(kinds: &[Kind], stale: &Stale) -> Errors {
+pub fn sweep(kinds: &[Kind], context: &GcContext) -> Errors {
     let step = |kind: &Kind| {
-        let swept = log::step(format_args!("sweep {}", kind.name), || (kind.sweep)(stale));
-        swept.map_err(|error| error.while_doing(format_args!("sweep {}", kind.name)))
+        let swept = log::step(format_args!("sweep {}", kind.name), || (kind.sweep)(context));
+        swept.map_err(|error| error.context(format_args!("sweep {}", kind.name)))
     };
     kinds.iter().rev().map(step).collect()
 }
@@ -109,11 +111,11 @@ mod tests {
             self.0
         }
 
-        fn ensure(&self, _: &Scene, _: &mut Journal) -> Result<Made> {
+        fn ensure(&self, _: &ApplyContext, _: &mut Journal) -> Result<Made> {
             Ok(Made::nothing())
         }
 
-        fn verify(&self, _: &Scene, _: &mut Drifts) -> Result<()> {
+        fn verify(&self, _: &ApplyContext, _: &mut Drifts) -> Result<()> {
             Ok(())
         }
     }

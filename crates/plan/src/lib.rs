@@ -7,14 +7,14 @@
 //! This crate knows no kind. It stands between the protocol (which must not know netlink) and the kinds.
 #![forbid(unsafe_code)]
 
+mod context;
 pub mod engine;
 mod list;
 mod resource;
-mod scene;
-mod together;
+mod restore_batch;
 
-pub use engine::{apply, begin_release, judge, release, restore, sweep, verify};
+pub use context::{ApplyContext, GcContext, ReleaseContext, may_be_there};
+pub use engine::{apply, begin_release, preflight, release, restore, sweep, verify};
 pub use list::Plan;
 pub use resource::{Drifts, Kind, Made, Resource};
-pub use scene::{Remains, Scene, Stale, may_be_there};
-pub use together::{Decide, MakeAll, Planned, Together, Wanted, restore_all};
+pub use restore_batch::{Decide, MakeAll, RestoreBatch, RestorePlan, Wanted, restore_all};

@@ -5,8 +5,8 @@ use std::fmt::{Debug, Display};
 use cnikit_skel::{Journal, Result};
 use cnikit_types::Interface;
 
-use crate::scene::{Remains, Scene, Stale};
-use crate::together::Together;
+use crate::context::{ApplyContext, GcContext, ReleaseContext};
+use crate::restore_batch::RestoreBatch;
 
 /// One thing wanted. Its `Display` is what a dry run prints and a log names.
 pub trait Resource: Display {
@@ -15,33 +15,33 @@ pub trait Resource: Display {
 
     /// Looks, before anything at all is made, whether something is in the way; changes nothing. What takes long to read is
     /// begun here, to be waited for when it is made.
-    fn judge(&self, _scene: &Scene) -> Result<()> {
+    fn preflight(&self, _context: &ApplyContext) -> Result<()> {
         Ok(())
     }
 
     /// Makes it true. What there is to undo is noted in the journal at the moment it is made, so that a half-made thing is
     /// not lost.
-    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made>;
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made>;
 
     /// Makes true again what others flush who do not know whose it is: rules. What stands already stays, and nothing else
     /// of the attachment is touched; most sorts of things are not flushed.
-    fn restore(&self, _scene: &Scene, _journal: &mut Journal) -> Result<()> {
+    fn restore(&self, _context: &ApplyContext, _journal: &mut Journal) -> Result<()> {
         Ok(())
     }
 
     /// Gathers what it would restore with what many attachments want, so that all of it is made at once. The answer is false
     /// where it is restored by itself.
-    fn join(&self, _scene: &Scene, _together: &mut Together) -> Result<bool> {
+    fn enqueue(&self, _context: &ApplyContext, _together: &mut RestoreBatch) -> Result<bool> {
         Ok(false)
     }
 
     /// What is left to do once that is as it was wanted. `made`: it was not so before.
-    fn joined(&self, _scene: &Scene, _made: bool, _journal: &mut Journal) -> Result<()> {
+    fn finish_batch(&self, _context: &ApplyContext, _made: bool, _journal: &mut Journal) -> Result<()> {
         Ok(())
     }
 
     /// Compares it with what is, and notes every difference. An error only for what cannot be looked at.
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()>;
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()>;
 }
 
 /// All things of one sort: how to find them by tag when nothing else is known.
@@ -50,9 +50,9 @@ pub struct Kind {
     /// What it is called; two kinds of one name are one.
     pub name: &'static str,
     /// Removes what belongs to one attachment. That it is gone already is success.
-    pub release: fn(&Remains) -> Result<()>,
+    pub release: fn(&ReleaseContext) -> Result<()>,
     /// Removes what belongs to this network and to no valid attachment.
-    pub sweep: fn(&Stale) -> Result<()>,
+    pub sweep: fn(&GcContext) -> Result<()>,
     /// It stays behind when the container's link goes, so the plugin has to list it.
     pub outlives_link: bool,
 }

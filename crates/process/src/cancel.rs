@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 ///
 /// It is a pipe whose end is closed, so that who waits in poll(2) hears it at once.
 #[derive(Clone, Debug)]
-pub struct Cancel(Arc<Ends>);
+pub struct CancellationToken(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
@@ -18,7 +18,7 @@ struct Ends {
     write: Mutex<Option<PipeWriter>>,
 }
 
-impl Cancel {
+impl CancellationToken {
     /// One that nobody has said yet. An error is the kernel's: no descriptor is left.
     pub fn new() -> io::Result<Self> {
         let (read, write) = io::pipe()?;
@@ -37,7 +37,7 @@ impl Cancel {
     }
 }
 
-impl AsFd for Cancel {
+impl AsFd for CancellationToken {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.read.as_fd()
     }

@@ -15,7 +15,7 @@ mod pipes;
 mod program;
 mod run;
 
-pub use cancel::Cancel;
+pub use cancel::CancellationToken;
 pub use deadline::Deadline;
 pub use env::{Env, find_program};
 pub use error::{Error, Stream};

@@ -11,7 +11,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::child::Child;
-use crate::{Cancel, Deadline, Program, Stream};
+use crate::{CancellationToken, Deadline, Program, Stream};
 
 /// How often to ask whether the child has ended, where no descriptor tells.
 const TICK: Duration = Duration::from_millis(5);
@@ -70,7 +70,12 @@ impl Pipes {
     /// Moves bytes both ways until the child ends, writes too much, or the deadline passes.
     ///
     /// The child's end is the end, not that of its streams: a daemon that it leaves behind may hold those for ever.
-    pub(crate) fn serve(&mut self, child: &Child, deadline: Deadline, cancel: Option<&Cancel>) -> io::Result<Stop> {
+    pub(crate) fn serve(
+        &mut self,
+        child: &Child,
+        deadline: Deadline,
+        cancel: Option<&CancellationToken>,
+    ) -> io::Result<Stop> {
         loop {
             // Asked before the last bytes are fetched, so that nothing can be written between the two.
             let ended = child.has_ended()?;
@@ -86,7 +91,7 @@ impl Pipes {
             if deadline.passed() {
                 return Ok(Stop::Late);
             }
-            if cancel.is_some_and(Cancel::is_cancelled) {
+            if cancel.is_some_and(CancellationToken::is_cancelled) {
                 return Ok(Stop::Cancelled);
             }
             self.wait(child, deadline, cancel)?;
@@ -94,7 +99,7 @@ impl Pipes {
     }
 
     /// Waits until there is something to move, the child has ended, the deadline passes or the caller gives up; see poll(2).
-    fn wait(&self, child: &Child, deadline: Deadline, cancel: Option<&Cancel>) -> io::Result<()> {
+    fn wait(&self, child: &Child, deadline: Deadline, cancel: Option<&CancellationToken>) -> io::Result<()> {
         let writable = self.stdin.file.iter().map(|file| PollFd::new(file.as_fd(), PollFlags::POLLOUT));
         let inflows = [&self.stdout, &self.stderr].into_iter().filter_map(|inflow| inflow.file.as_ref());
         let readable = inflows.map(AsFd::as_fd).chain(child.exit_notice.iter().map(AsFd::as_fd));

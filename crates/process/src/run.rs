@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::child::{Child, start};
 use crate::pipes::{Pipes, Stop};
-use crate::{Cancel, Deadline, Ended, Error, Program};
+use crate::{CancellationToken, Deadline, Ended, Error, Program};
 
 /// Starts the program, gives it its stdin, collects what it writes, and returns when it has ended, whatever its status.
 ///
@@ -17,7 +17,7 @@ pub fn run(program: &Program, deadline: Deadline) -> Result<Ended, Error> {
 }
 
 /// As [`run`], and ends the program and its group, as at the deadline, when the caller says so.
-pub fn run_while(program: &Program, deadline: Deadline, cancel: &Cancel) -> Result<Ended, Error> {
+pub fn run_while(program: &Program, deadline: Deadline, cancel: &CancellationToken) -> Result<Ended, Error> {
     if cancel.is_cancelled() {
         return Err(Error::Cancelled { program: program.path.clone(), stderr: Vec::new() });
     }
@@ -51,7 +51,7 @@ pub struct Running {
     limit: usize,
     grace: Duration,
     deadline: Deadline,
-    cancel: Option<Cancel>,
+    cancel: Option<CancellationToken>,
     begun: Instant,
     child: Child,
     pipes: Pipes,

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cnikit_process::{Cancel, Deadline, Ended, Env, Error, How, Program, Stream, run, run_while};
+use cnikit_process::{CancellationToken, Deadline, Ended, Env, Error, How, Program, Stream, run, run_while};
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::unistd::Pid;
@@ -114,7 +114,7 @@ fn a_caller_that_gives_up_is_heard_at_once_and_ends_a_program_and_what_it_starte
     let script = "trap 'echo tidied up >&2; exit 0' TERM; sleep 300 & echo $! >$CHILD; wait";
     let program =
         Program { env: Env::inherited(vec![("CHILD".into(), child.clone().into())]), grace: LONG, ..shell(script) };
-    let cancel = Cancel::new().unwrap();
+    let cancel = CancellationToken::new().unwrap();
     assert!(!cancel.is_cancelled());
     let begin = Instant::now();
     let error = thread::scope(|scope| {
@@ -136,7 +136,7 @@ fn a_caller_that_gives_up_is_heard_at_once_and_ends_a_program_and_what_it_starte
 
 #[test]
 fn a_program_that_nobody_cancels_comes_to_its_end() {
-    let ended = run_while(&shell("echo done"), Deadline::after(LONG), &Cancel::new().unwrap()).unwrap();
+    let ended = run_while(&shell("echo done"), Deadline::after(LONG), &CancellationToken::new().unwrap()).unwrap();
     assert_eq!((ended.how, ended.stdout.as_slice()), (How::Exit(0), b"done\n".as_slice()));
 }
 

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use cnikit_store::Directory;
 
+use crate::allocation::Taker;
 use crate::boot::Boot;
+use crate::error::{Error, ErrorKind};
 use crate::files::Files;
-use crate::ledger::{Beside, Ledger};
+use crate::ledger::{Ledger, StorePaths};
 use crate::owner::{Content, Owner};
 use crate::record::Record;
-use crate::refusal::{Kind, Refusal};
-use crate::request::{Allocation, Request};
-use crate::taker::Taker;
+use crate::request::{Allocation, AllocationRequest};
 
 /// How long others may hold the lock: a reading of tens of thousands of files takes a second, and many may queue.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// How long a look at the store's health waits for the lock: a busy store is a healthy one.
 const GLANCE: Duration = Duration::from_secs(2);
@@ -48,7 +48,7 @@ pub struct Health {
 
 impl Store {
     /// Allocates one address of each set, or none at all: what a failing call made is removed, by name.
-    pub fn acquire(&self, request: &Request) -> Result<Vec<Allocation>, Refusal> {
+    pub fn acquire(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, Error> {
         let wanted = request.assign()?;
         let (files, beside) = (Files::make(&self.directory()?, self.patience)?, self.beside());
         let mut taker = Taker { ledger: Ledger::open(&files, &beside)?, files: &files, request, made: Vec::new() };
@@ -63,7 +63,7 @@ impl Store {
     /// Frees all addresses that an attachment holds in this network; those that an old release noted under the container
     /// alone if there are no others. To hold none is success; but not while there is a file that the kernel does not let us
     /// read, for it may be this attachment's: that is an error, once all others are freed.
-    pub fn release(&self, owner: &Owner) -> Result<Vec<IpAddr>, Refusal> {
+    pub fn release(&self, owner: &Owner) -> Result<Vec<IpAddr>, Error> {
         let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(Vec::new()) };
         let beside = self.beside();
         let mut ledger = Ledger::open(&files, &beside)?;
@@ -75,14 +75,14 @@ impl Store {
         let unread = ledger.unread()?;
         let freed = free(&mut ledger, &held)?;
         let unknown = |error| {
-            let refusal = Refusal::from(error).within(format_args!("{owner} may hold one more address"));
-            refusal.remedy("DEL again once that file can be read, or remove it if its container is gone")
+            let refusal = Error::from(error).within(format_args!("{owner} may hold one more address"));
+            refusal.hint("DEL again once that file can be read, or remove it if its container is gone")
         };
         unread.map_or(Ok(freed), |error| Err(unknown(error)))
     }
 
     /// Frees these addresses, so far as the attachment still holds them.
-    pub fn give_back(&self, owner: &Owner, addresses: &[IpAddr]) -> Result<(), Refusal> {
+    pub fn give_back(&self, owner: &Owner, addresses: &[IpAddr]) -> Result<(), Error> {
         let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(()) };
         let beside = self.beside();
         let mut ledger = Ledger::open(&files, &beside)?;
@@ -92,10 +92,10 @@ impl Store {
     }
 
     /// Says whether an attachment still holds these addresses; with none given, whether it holds any.
-    pub fn confirm(&self, owner: &Owner, addresses: &[IpAddr]) -> Result<(), Refusal> {
+    pub fn confirm(&self, owner: &Owner, addresses: &[IpAddr]) -> Result<(), Error> {
         let none = || {
-            Refusal::new(Kind::Drift, format!("host-local: Failed to find address added by container ID: {owner}"))
-                .remedy(format!(
+            Error::new(ErrorKind::Drift, format!("host-local: Failed to find address added by container ID: {owner}"))
+                .hint(format!(
                     "its reservation in {} is gone: restart the container",
                     self.data_dir.join(&self.network).display()
                 ))
@@ -115,7 +115,7 @@ impl Store {
     /// Frees every address whose holder is not among the valid ones. One that an old release noted under a container
     /// alone stays while any attachment of that container is valid. What is no reservation always stays; a file that the
     /// kernel did not let us read stays too, and is an error once all others are freed.
-    pub fn sweep(&self, valid: &[Owner]) -> Result<Vec<IpAddr>, Refusal> {
+    pub fn sweep(&self, valid: &[Owner]) -> Result<Vec<IpAddr>, Error> {
         let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(Vec::new()) };
         let beside = self.beside();
         let mut ledger = Ledger::open(&files, &beside)?;
@@ -134,13 +134,13 @@ impl Store {
     }
 
     /// Says whether an address could be reserved, apart from whether any is free; and what is odd but stops nothing.
-    pub fn health(&self) -> Result<Health, Refusal> {
+    pub fn health(&self) -> Result<Health, Error> {
         let path = self.directory()?;
         Directory::probe_at(&path).map_err(|error| {
-            Refusal::from(error).within(format_args!("no reservation can be kept in {}", path.display()))
+            Error::from(error).within(format_args!("no reservation can be kept in {}", path.display()))
         })?;
         let files = match Files::find(&path, GLANCE) {
-            Err(busy) if busy.kind == Kind::Busy => None,
+            Err(busy) if busy.kind == ErrorKind::Busy => None,
             found => found?,
         };
         let Some(files) = files else { return Ok(Health::default()) };
@@ -151,10 +151,10 @@ impl Store {
         Ok(Health { unreadable, taken })
     }
 
-    pub(crate) fn directory(&self) -> Result<PathBuf, Refusal> {
+    pub(crate) fn directory(&self) -> Result<PathBuf, Error> {
         let name = &self.network;
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
-            return Err(Refusal::value(format!("the network's name {name:?} cannot be a directory's")));
+            return Err(Error::value(format!("the network's name {name:?} cannot be a directory's")));
         }
         Ok(self.data_dir.join(name))
     }
@@ -163,8 +163,8 @@ impl Store {
         self.data_dir.join(".idx")
     }
 
-    pub(crate) fn beside(&self) -> Beside {
-        Beside {
+    pub(crate) fn beside(&self) -> StorePaths {
+        StorePaths {
             network: self.network.clone(),
             indexes: Directory::make(self.indexes(), 0o700).ok(),
             garbage: self.data_dir.join(".aside").join(&self.network),
@@ -175,18 +175,18 @@ impl Store {
 }
 
 /// Frees what it can and then reports what it could not.
-pub(crate) fn free(ledger: &mut Ledger, records: &[Record]) -> Result<Vec<IpAddr>, Refusal> {
+pub(crate) fn free(ledger: &mut Ledger, records: &[Record]) -> Result<Vec<IpAddr>, Error> {
     let removed = ledger.remove(records);
     ledger.seal();
     let (freed, refused) = removed?;
     let texts: Vec<String> = refused.iter().skip(1).map(|refusal| format!("; {}", refusal.text)).collect();
     match refused.into_iter().next() {
         None => Ok(freed),
-        Some(first) => Err(Refusal { text: first.text.clone() + &texts.concat(), ..first }),
+        Some(first) => Err(Error { text: first.text.clone() + &texts.concat(), ..first }),
     }
 }
 
-fn drift(files: &Files, owner: &Owner, missing: &[IpAddr]) -> Refusal {
+fn drift(files: &Files, owner: &Owner, missing: &[IpAddr]) -> Error {
     let tell = |address: &IpAddr| {
         let found = match files.read(*address) {
             Ok(None) => "nobody's".to_owned(),
@@ -196,5 +196,5 @@ fn drift(files: &Files, owner: &Owner, missing: &[IpAddr]) -> Refusal {
         format!("{address}: wanted held by {owner}, found {found} ({})", files.path_of(*address).display())
     };
     let told: Vec<String> = missing.iter().map(tell).collect();
-    Refusal::new(Kind::Drift, told.join("; ")).remedy("restart the container: its address may be given to another one")
+    Error::new(ErrorKind::Drift, told.join("; ")).hint("restart the container: its address may be given to another one")
 }

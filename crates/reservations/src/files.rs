@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cnikit_store::{Directory, Error, Facts, Lock};
+use cnikit_store::{Directory, Error as StoreError, Facts, Lock};
 
+use crate::error::{Error, ErrorKind};
 use crate::owner::{Content, Owner};
-use crate::refusal::{Kind, Refusal};
 
 /// The file that everybody locks who changes anything.
 const LOCK: &str = "lock";
@@ -26,7 +26,7 @@ pub(crate) struct Files {
 
 impl Files {
     /// Opens and locks the directory, which is made if it is not there.
-    pub(crate) fn make(path: &Path, patience: Duration) -> Result<Files, Refusal> {
+    pub(crate) fn make(path: &Path, patience: Duration) -> Result<Files, Error> {
         for _ in 0..TRIES {
             if let Some(files) = Files::locked(Directory::make(path, 0o755)?, patience)? {
                 return Ok(files);
@@ -36,7 +36,7 @@ impl Files {
     }
 
     /// Opens and locks the directory; `None` if it is not there.
-    pub(crate) fn find(path: &Path, patience: Duration) -> Result<Option<Files>, Refusal> {
+    pub(crate) fn find(path: &Path, patience: Duration) -> Result<Option<Files>, Error> {
         for _ in 0..TRIES {
             let directory = match Directory::open(path) {
                 Err(error) if error.is_absent() => return Ok(None),
@@ -50,13 +50,13 @@ impl Files {
     }
 
     /// `None`: somebody removed the directory while the lock was waited for.
-    fn locked(directory: Directory, patience: Duration) -> Result<Option<Files>, Refusal> {
+    fn locked(directory: Directory, patience: Duration) -> Result<Option<Files>, Error> {
         let lock = match directory.lock(LOCK, 0o600, patience) {
             Err(_) if !directory.is_current()? => return Ok(None),
             Err(error) if error.is_deadline() => return Err(busy(&directory, patience)),
             Err(error) if error.is_garbage() => {
-                let remedy = "see who can write in this directory, and remove what is not a regular file";
-                return Err(Refusal::from(error).remedy(remedy));
+                let hint = "see who can write in this directory, and remove what is not a regular file";
+                return Err(Error::from(error).hint(hint));
             }
             lock => lock?,
         };
@@ -64,27 +64,27 @@ impl Files {
     }
 
     /// The addresses that have a file.
-    pub(crate) fn addresses(&self) -> Result<Vec<IpAddr>, Error> {
+    pub(crate) fn addresses(&self) -> Result<Vec<IpAddr>, StoreError> {
         addresses(&self.directory)
     }
 
     /// What an address's file says; `None` if there is none.
-    pub(crate) fn read(&self, address: IpAddr) -> Result<Option<(Content, Facts)>, Error> {
+    pub(crate) fn read(&self, address: IpAddr) -> Result<Option<(Content, Facts)>, StoreError> {
         read(&self.directory, address)
     }
 
     /// Reserves an address; `None` if it is taken.
-    pub(crate) fn create(&self, address: IpAddr, owner: &Owner) -> Result<Option<Facts>, Error> {
+    pub(crate) fn create(&self, address: IpAddr, owner: &Owner) -> Result<Option<Facts>, StoreError> {
         self.directory.create(&address.to_string(), owner.content().as_bytes(), 0o600)
     }
 
     /// Gives a reserved address to another owner.
-    pub(crate) fn renew(&self, address: IpAddr, owner: &Owner) -> Result<Option<Facts>, Error> {
+    pub(crate) fn renew(&self, address: IpAddr, owner: &Owner) -> Result<Option<Facts>, StoreError> {
         self.directory.renew(&address.to_string(), owner.content().as_bytes(), 0o600)
     }
 
     /// Frees an address.
-    pub(crate) fn remove(&self, address: IpAddr) -> Result<bool, Error> {
+    pub(crate) fn remove(&self, address: IpAddr) -> Result<bool, StoreError> {
         self.directory.remove(&address.to_string())
     }
 
@@ -95,7 +95,7 @@ impl Files {
     }
 
     /// Notes the address that the n-th set of ranges gave. What is not a regular file (a symbolic link, a FIFO) is removed.
-    pub(crate) fn set_last_reserved(&self, set: usize, address: IpAddr) -> Result<(), Error> {
+    pub(crate) fn set_last_reserved(&self, set: usize, address: IpAddr) -> Result<(), StoreError> {
         let (name, content) = (last_reserved_file(set), address.to_string());
         match self.directory.rewrite(&name, content.as_bytes(), 0o600) {
             Err(error) if error.is_garbage() => {
@@ -113,26 +113,26 @@ impl Files {
 }
 
 /// The addresses that have a file in a directory.
-pub(crate) fn addresses(directory: &Directory) -> Result<Vec<IpAddr>, Error> {
+pub(crate) fn addresses(directory: &Directory) -> Result<Vec<IpAddr>, StoreError> {
     let names = directory.list()?;
     Ok(names.iter().filter_map(|name| address_named(name.to_str()?)).collect())
 }
 
 /// What an address's file in a directory says; `None` if there is none.
-pub(crate) fn read(directory: &Directory, address: IpAddr) -> Result<Option<(Content, Facts)>, Error> {
+pub(crate) fn read(directory: &Directory, address: IpAddr) -> Result<Option<(Content, Facts)>, StoreError> {
     let read = directory.read(&address.to_string(), LONGEST)?;
     Ok(read.map(|(bytes, facts)| (Content::parse(&bytes), facts)))
 }
 
-fn busy(directory: &Directory, patience: Duration) -> Refusal {
+fn busy(directory: &Directory, patience: Duration) -> Error {
     let (seconds, path) = (patience.as_secs(), directory.resolved().join(LOCK));
-    Refusal::new(Kind::Busy, format!("others held the lock {} for {seconds} seconds", path.display()))
-        .remedy(format!("see with `fuser -v {}` who holds it, and try again", path.display()))
+    Error::new(ErrorKind::Busy, format!("others held the lock {} for {seconds} seconds", path.display()))
+        .hint(format!("see with `fuser -v {}` who holds it, and try again", path.display()))
 }
 
-fn vanishing(path: &Path) -> Refusal {
+fn vanishing(path: &Path) -> Error {
     let text = format!("{} was replaced again and again while its lock was waited for", path.display());
-    Refusal::new(Kind::Busy, text).remedy("find out who removes it")
+    Error::new(ErrorKind::Busy, text).hint("find out who removes it")
 }
 
 fn last_reserved_file(set: usize) -> String {

@@ -11,7 +11,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 
-use cnikit_store::{Directory, FileTime, Stamp};
+use cnikit_store::{ChangeStamp, Directory, FileTime};
 
 use crate::boot::Boot;
 use crate::record::{Record, SIZE, Slot, array, checksum};
@@ -24,7 +24,7 @@ pub(crate) struct State {
     /// Device and inode of the directory.
     pub(crate) directory: (u64, u64),
     /// The directory's stamp.
-    pub(crate) stamp: Stamp,
+    pub(crate) stamp: ChangeStamp,
 }
 
 /// The index of one network's directory, open.
@@ -81,7 +81,7 @@ impl Header {
         let state = State {
             boot: Boot::of(long(8), Some(long(24)).filter(|machine| *machine != 0)),
             directory: (number(40), number(48)),
-            stamp: Stamp { modified: time(56), changed: time(84) },
+            stamp: ChangeStamp { modified: time(56), changed: time(84) },
         };
         let header = Header { state, slots: short(72), used: short(76), unreadable: short(80) };
         (header.slots.is_power_of_two() && header.slots >= FEWEST && header.used < header.slots).then_some(header)
@@ -109,7 +109,7 @@ impl Index {
     pub(crate) fn build(place: &Directory, name: &str, state: State, records: &[Record]) -> io::Result<Index> {
         let count = u32::try_from(records.len()).map_err(io::Error::other)?;
         let slots = count.saturating_mul(3).next_power_of_two().max(FEWEST);
-        let unsealed = State { stamp: Stamp::default(), ..state };
+        let unsealed = State { stamp: ChangeStamp::default(), ..state };
         let unreadable = records.iter().filter(|record| record.unreadable).count() as u64;
         let unreadable = u32::try_from(unreadable).map_err(io::Error::other)?;
         let header = Header { state: unsealed, slots, used: count, unreadable };
@@ -122,7 +122,7 @@ impl Index {
     }
 
     /// Declares it complete for the state of the directory that bears this stamp.
-    pub(crate) fn seal(&mut self, stamp: Stamp) -> io::Result<()> {
+    pub(crate) fn seal(&mut self, stamp: ChangeStamp) -> io::Result<()> {
         self.header.state.stamp = stamp;
         self.file.write_all_at(&self.header.to_bytes(), 0)
     }
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     const MODIFIED: FileTime = FileTime { seconds: -9, nanoseconds: 8 };
-    const STAMP: Stamp = Stamp { modified: MODIFIED, changed: FileTime { seconds: 7, nanoseconds: 6 } };
+    const STAMP: ChangeStamp = ChangeStamp { modified: MODIFIED, changed: FileTime { seconds: 7, nanoseconds: 6 } };
 
     fn state(directory: &Directory) -> State {
         State { boot: Boot::of(1, Some(2)), directory: directory.identity(), stamp: STAMP }
@@ -381,8 +381,8 @@ mod tests {
         index.seal(STAMP).unwrap();
         assert_eq!(Index::open(&place, "net", &sealed).unwrap().unwrap().find(3).unwrap(), [record(3, 4)]);
         let others = [
-            State { stamp: Stamp { modified: FileTime { nanoseconds: 7, ..MODIFIED }, ..STAMP }, ..sealed },
-            State { stamp: Stamp { changed: FileTime { seconds: 7, nanoseconds: 7 }, ..STAMP }, ..sealed },
+            State { stamp: ChangeStamp { modified: FileTime { nanoseconds: 7, ..MODIFIED }, ..STAMP }, ..sealed },
+            State { stamp: ChangeStamp { changed: FileTime { seconds: 7, nanoseconds: 7 }, ..STAMP }, ..sealed },
             State { directory: (0, 0), ..sealed },
             State { boot: Boot::of(2, Some(2)), ..sealed },
         ];

@@ -7,18 +7,18 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use cnikit_store::{Directory, Error, Facts, Stamp};
+use cnikit_store::{ChangeStamp, Directory, Error as StoreError, Facts};
 
 use crate::boot::Boot;
+use crate::error::{Error, ErrorKind};
 use crate::files::Files;
 use crate::index::{Index, State};
 use crate::owner::{Content, Owner, number};
 use crate::record::Record;
-use crate::refusal::{Kind, Refusal};
 
 /// Where things beside the networks' directories are kept, in directories whose dot no network's name can have.
 #[derive(Debug)]
-pub(crate) struct Beside {
+pub(crate) struct StorePaths {
     /// The network's name: that of its index.
     pub(crate) network: String,
     /// The directory of indexes, if it could be made.
@@ -38,7 +38,7 @@ const ONE_BY_ONE: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Ledger<'a> {
     files: &'a Files,
-    beside: &'a Beside,
+    beside: &'a StorePaths,
     known: Known,
     changed: bool,
 }
@@ -95,7 +95,7 @@ impl Memory {
 }
 
 impl<'a> Ledger<'a> {
-    pub(crate) fn open(files: &'a Files, beside: &'a Beside) -> Result<Ledger<'a>, Refusal> {
+    pub(crate) fn open(files: &'a Files, beside: &'a StorePaths) -> Result<Ledger<'a>, Error> {
         let mut ledger = Ledger { files, beside, known: Known::Listed(Vec::new()), changed: false };
         match ledger.complete_index() {
             Some(index) => ledger.known = Known::Indexed(index),
@@ -105,7 +105,7 @@ impl<'a> Ledger<'a> {
     }
 
     /// The records of which the file still names this owner.
-    pub(crate) fn held_by(&mut self, owner: &Owner) -> Result<Vec<Record>, Refusal> {
+    pub(crate) fn held_by(&mut self, owner: &Owner) -> Result<Vec<Record>, Error> {
         if let Some(held) = self.confirmed(owner) {
             return Ok(held);
         }
@@ -114,7 +114,7 @@ impl<'a> Ledger<'a> {
     }
 
     /// All records.
-    pub(crate) fn all(&mut self) -> Result<Vec<Record>, Refusal> {
+    pub(crate) fn all(&mut self) -> Result<Vec<Record>, Error> {
         if let Known::Indexed(index) = &self.known {
             match index.all() {
                 Ok(all) => return Ok(all),
@@ -128,7 +128,7 @@ impl<'a> Ledger<'a> {
     }
 
     /// Those whose files cannot be read; costs nothing where there are none.
-    pub(crate) fn unreadable(&mut self) -> Result<Vec<IpAddr>, Refusal> {
+    pub(crate) fn unreadable(&mut self) -> Result<Vec<IpAddr>, Error> {
         if matches!(&self.known, Known::Indexed(index) if index.unreadable() == 0) {
             return Ok(Vec::new());
         }
@@ -136,19 +136,19 @@ impl<'a> Ledger<'a> {
     }
 
     /// Looks again at the files that could not be read: if one can be now, all are read anew.
-    pub(crate) fn look_again(&mut self) -> Result<(), Refusal> {
+    pub(crate) fn look_again(&mut self) -> Result<(), Error> {
         let told = |address: &IpAddr| matches!(self.files.read(*address), Ok(Some((Content::Of(_), _))));
         if self.unreadable()?.iter().any(told) { self.read_all() } else { Ok(()) }
     }
 
     /// Why a file cannot be read that may name anybody: the kernel does not let us. One with garbage in it names nobody.
-    pub(crate) fn unread(&mut self) -> Result<Option<Error>, Refusal> {
+    pub(crate) fn unread(&mut self) -> Result<Option<StoreError>, Error> {
         let refused = |address| self.files.read(address).err().filter(|error| !error.is_garbage());
         Ok(self.unreadable()?.into_iter().find_map(refused))
     }
 
     /// Reserves an address; `false` if it is taken.
-    pub(crate) fn create(&mut self, address: IpAddr, owner: &Owner) -> Result<bool, Refusal> {
+    pub(crate) fn create(&mut self, address: IpAddr, owner: &Owner) -> Result<bool, Error> {
         let Some(facts) = self.files.create(address, owner)? else { return Ok(false) };
         let noted = self.note(Record::new(owner.number(), address, facts));
         if let Err(refusal) = noted {
@@ -159,13 +159,13 @@ impl<'a> Ledger<'a> {
     }
 
     /// Frees an address that this call took: nobody else can have changed its file, for the lock is ours.
-    pub(crate) fn undo(&mut self, address: IpAddr, owner: &Owner) -> Result<(), Refusal> {
+    pub(crate) fn undo(&mut self, address: IpAddr, owner: &Owner) -> Result<(), Error> {
         self.files.remove(address)?;
         self.forget(owner.number(), address)
     }
 
     /// Gives an address to another owner, if its file is untouched since it was proven to be of an earlier boot.
-    pub(crate) fn take_over(&mut self, old: &Record, owner: &Owner) -> Result<bool, Refusal> {
+    pub(crate) fn take_over(&mut self, old: &Record, owner: &Owner) -> Result<bool, Error> {
         let found = self.files.directory.facts(&old.address.to_string())?;
         if !old.earlier_boot || !found.is_some_and(|facts| old.is_of(facts)) {
             return Ok(false);
@@ -177,19 +177,19 @@ impl<'a> Ledger<'a> {
                 self.note(Record::new(owner.number(), old.address, facts))?;
             }
             // The old file may be there or not: only the directory knows.
-            renewed => return self.read_all().and(renewed.map(|_| false).map_err(Refusal::from)),
+            renewed => return self.read_all().and(renewed.map(|_| false).map_err(Error::from)),
         }
         (self.beside.log)(&format!("{} was held before this boot; {owner} has it now", old.address));
         Ok(true)
     }
 
     /// Frees addresses: those that were freed, and why others could not be.
-    pub(crate) fn remove(&mut self, records: &[Record]) -> Result<(Vec<IpAddr>, Vec<Refusal>), Refusal> {
+    pub(crate) fn remove(&mut self, records: &[Record]) -> Result<(Vec<IpAddr>, Vec<Error>), Error> {
         let (mut gone, mut refused) = (Vec::new(), Vec::new());
         for record in records {
             match self.files.remove(record.address) {
                 Ok(_) => gone.push((record.owner, record.address)),
-                Err(error) => refused.push(Refusal::from(error)),
+                Err(error) => refused.push(Error::from(error)),
             }
         }
         let freed = gone.iter().map(|(_, address)| *address).collect();
@@ -209,7 +209,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    fn note(&mut self, record: Record) -> Result<(), Refusal> {
+    fn note(&mut self, record: Record) -> Result<(), Error> {
         self.changed = true;
         match &mut self.known {
             Known::Listed(all) => all.push(record),
@@ -222,12 +222,12 @@ impl<'a> Ledger<'a> {
         Ok(())
     }
 
-    fn forget(&mut self, owner: u64, address: IpAddr) -> Result<(), Refusal> {
+    fn forget(&mut self, owner: u64, address: IpAddr) -> Result<(), Error> {
         self.forget_all(vec![(owner, address)])
     }
 
     /// Takes records out of the index, one by one while they are few: a pass over the whole table costs more.
-    fn forget_all(&mut self, gone: Vec<(u64, IpAddr)>) -> Result<(), Refusal> {
+    fn forget_all(&mut self, gone: Vec<(u64, IpAddr)>) -> Result<(), Error> {
         if gone.is_empty() {
             return Ok(());
         }
@@ -280,10 +280,10 @@ impl<'a> Ledger<'a> {
     }
 
     /// Not even a fresh reading agrees with the files, so it is not known who holds what.
-    fn unsteady(&self) -> Refusal {
+    fn unsteady(&self) -> Error {
         let path = self.files.directory.resolved();
         let text = format!("the reservations in {} are not what they were a moment ago", path.display());
-        Refusal::new(Kind::Disk, text).remedy(
+        Error::new(ErrorKind::Disk, text).hint(
             "try again; if it stays so, see which file there cannot be read, or who changes them without the lock",
         )
     }
@@ -293,12 +293,12 @@ impl<'a> Ledger<'a> {
         Index::open(self.beside.indexes.as_ref()?, &self.beside.network, &state).ok()?
     }
 
-    fn state(&self, stamp: Stamp) -> Option<State> {
+    fn state(&self, stamp: ChangeStamp) -> Option<State> {
         Some(State { boot: self.beside.boot?, directory: self.files.directory.identity(), stamp })
     }
 
     /// Reads all files, sets garbage aside, and builds the index anew if one can be.
-    fn read_all(&mut self) -> Result<(), Refusal> {
+    fn read_all(&mut self) -> Result<(), Error> {
         let memory = self.memory();
         // Before the files are looked at, so that whoever changes them meanwhile without the lock leaves another stamp.
         let mut stamp = self.files.directory.stamp_anew().ok().flatten();
@@ -322,7 +322,7 @@ impl<'a> Ledger<'a> {
         Ok(())
     }
 
-    fn indexed(&self, stamp: Option<Stamp>, records: &[Record]) -> Option<Index> {
+    fn indexed(&self, stamp: Option<ChangeStamp>, records: &[Record]) -> Option<Index> {
         let (stamp, place) = (stamp?, self.beside.indexes.as_ref()?);
         let built = Index::build(place, &self.beside.network, self.state(stamp)?, records);
         let sealed = built.and_then(|mut index| index.seal(stamp).map(|()| index));

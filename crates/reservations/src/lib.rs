@@ -9,8 +9,10 @@
 //! for who looks after a node.
 #![forbid(unsafe_code)]
 
+mod allocation;
 mod allocator;
 mod boot;
+mod error;
 mod files;
 mod index;
 mod ledger;
@@ -18,16 +20,14 @@ mod owner;
 mod range;
 mod range_set;
 mod record;
-mod refusal;
 mod request;
 mod survey;
-mod taker;
 
-pub use allocator::{Health, PATIENCE, Store};
+pub use allocator::{Health, Store, TIMEOUT};
 pub use boot::Boot;
+pub use error::{Error, ErrorKind};
 pub use owner::Owner;
-pub use range::{Range, Written};
+pub use range::{Range, RangeConfig};
 pub use range_set::RangeSet;
-pub use refusal::{Kind, Refusal};
-pub use request::{Allocation, Request};
+pub use request::{Allocation, AllocationRequest};
 pub use survey::{Holder, Reservation};

@@ -6,11 +6,11 @@ use std::ops::RangeInclusive;
 
 use ipnetwork::IpNetwork;
 
-use crate::refusal::Refusal;
+use crate::error::Error;
 
 /// A range as it was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct RangeConfig {
     /// The subnet. It has to be there.
     pub subnet: Option<IpNetwork>,
     /// The first address; default: the one after the network's.
@@ -101,16 +101,16 @@ impl fmt::Display for Range {
     }
 }
 
-impl TryFrom<&Written> for Range {
-    type Error = Refusal;
+impl TryFrom<&RangeConfig> for Range {
+    type Error = Error;
 
-    fn try_from(written: &Written) -> Result<Range, Refusal> {
+    fn try_from(written: &RangeConfig) -> Result<Range, Error> {
         let subnet = checked(written.subnet)?;
         let (network, last) = (number(subnet.network()), number(subnet.broadcast()));
         let inside = |given: IpAddr| given.is_ipv4() == subnet.is_ipv4() && (network..=last).contains(&number(given));
         let outside = |what, given| {
-            Refusal::value(format!("{what} {given} not in network {subnet}"))
-                .remedy(format!("rangeStart and rangeEnd are addresses of {subnet}, the start first"))
+            Error::value(format!("{what} {given} not in network {subnet}"))
+                .hint(format!("rangeStart and rangeEnd are addresses of {subnet}, the start first"))
         };
         let start = match written.start {
             Some(start) if !inside(start) => return Err(outside("RangeStart", start)),
@@ -127,34 +127,33 @@ impl TryFrom<&Written> for Range {
         };
         if start > end {
             let (start, end) = (address(start, subnet.ip()), address(end, subnet.ip()));
-            return Err(Refusal::value(format!("RangeStart {start} is after the end of the range, {end}"))
-                .remedy("choose a smaller rangeStart, or state a rangeEnd"));
+            return Err(Error::value(format!("RangeStart {start} is after the end of the range, {end}"))
+                .hint("choose a smaller rangeStart, or state a rangeEnd"));
         }
         let gateway = written.gateway.unwrap_or_else(|| address(network + 1, subnet.ip()));
         Ok(Range { subnet, numbers: (start, end), gateway })
     }
 }
 
-fn checked(subnet: Option<IpNetwork>) -> Result<IpNetwork, Refusal> {
-    let subnet = subnet.ok_or_else(|| {
-        Refusal::value("IP <nil> not v4 nor v6").remedy("give every range a `subnet` like 10.1.2.0/24")
-    })?;
+fn checked(subnet: Option<IpNetwork>) -> Result<IpNetwork, Error> {
+    let subnet = subnet
+        .ok_or_else(|| Error::value("IP <nil> not v4 nor v6").hint("give every range a `subnet` like 10.1.2.0/24"))?;
     let longest = if subnet.is_ipv4() { 30 } else { 126 };
     if subnet.prefix() > longest {
-        return Err(Refusal::value(format!("Network {subnet} too small to allocate from"))
-            .remedy(format!("use a prefix of at most /{longest}")));
+        return Err(Error::value(format!("Network {subnet} too small to allocate from"))
+            .hint(format!("use a prefix of at most /{longest}")));
     }
     if matches!(subnet.ip(), IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()) {
-        return Err(Refusal::value("IPNet IP and Mask version mismatch")
-            .remedy(format!("write the IPv4 subnet {subnet} in IPv4's form")));
+        return Err(Error::value("IPNet IP and Mask version mismatch")
+            .hint(format!("write the IPv4 subnet {subnet} in IPv4's form")));
     }
     if subnet.ip() != subnet.network() {
-        return Err(Refusal::value(format!(
+        return Err(Error::value(format!(
             "Network has host bits set. For a subnet mask of length {} the network address is {}",
             subnet.prefix(),
             subnet.network()
         ))
-        .remedy(format!("write {}/{}", subnet.network(), subnet.prefix())));
+        .hint(format!("write {}/{}", subnet.network(), subnet.prefix())));
     }
     Ok(subnet)
 }
@@ -163,12 +162,12 @@ fn checked(subnet: Option<IpNetwork>) -> Result<IpNetwork, Refusal> {
 mod tests {
     use super::*;
 
-    pub(crate) fn written(subnet: &str, start: &str, end: &str, gateway: &str) -> Written {
+    pub(crate) fn written(subnet: &str, start: &str, end: &str, gateway: &str) -> RangeConfig {
         let ip = |text: &str| (!text.is_empty()).then(|| text.parse().unwrap());
-        Written { subnet: Some(subnet.parse().unwrap()), start: ip(start), end: ip(end), gateway: ip(gateway) }
+        RangeConfig { subnet: Some(subnet.parse().unwrap()), start: ip(start), end: ip(end), gateway: ip(gateway) }
     }
 
-    fn range(subnet: &str, start: &str, end: &str) -> Result<Range, Refusal> {
+    fn range(subnet: &str, start: &str, end: &str) -> Result<Range, Error> {
         Range::try_from(&written(subnet, start, end, ""))
     }
 
@@ -207,7 +206,7 @@ mod tests {
             refused("10.1.2.3/24", "", ""),
             "Network has host bits set. For a subnet mask of length 24 the network address is 10.1.2.0"
         );
-        assert_eq!(Range::try_from(&Written::default()).unwrap_err().text, "IP <nil> not v4 nor v6");
+        assert_eq!(Range::try_from(&RangeConfig::default()).unwrap_err().text, "IP <nil> not v4 nor v6");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use crate::range::{Range, Written, address, number};
-use crate::refusal::Refusal;
+use crate::error::Error;
+use crate::range::{Range, RangeConfig, address, number};
 
 /// Ranges of one family that do not overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,24 +21,24 @@ impl fmt::Display for RangeSet {
     }
 }
 
-impl TryFrom<&[Written]> for RangeSet {
-    type Error = Refusal;
+impl TryFrom<&[RangeConfig]> for RangeSet {
+    type Error = Error;
 
-    fn try_from(written: &[Written]) -> Result<RangeSet, Refusal> {
+    fn try_from(written: &[RangeConfig]) -> Result<RangeSet, Error> {
         if written.is_empty() {
-            return Err(Refusal::value("empty range set").remedy("remove the empty list, or put a range into it"));
+            return Err(Error::value("empty range set").hint("remove the empty list, or put a range into it"));
         }
-        let ranges = written.iter().map(Range::try_from).collect::<Result<Vec<Range>, Refusal>>()?;
+        let ranges = written.iter().map(Range::try_from).collect::<Result<Vec<Range>, Error>>()?;
         if ranges.iter().any(|range| range.is_ipv4() != ranges[0].is_ipv4()) {
-            return Err(Refusal::value("mixed address families")
-                .remedy("a set gives one address: put IPv4 and IPv6 ranges into sets of their own"));
+            return Err(Error::value("mixed address families")
+                .hint("a set gives one address: put IPv4 and IPv6 ranges into sets of their own"));
         }
         match overlapping(ranges.iter()) {
             None => Ok(RangeSet { ranges }),
             Some((one, other)) => {
                 let (one, other) = (&ranges[one], &ranges[other]);
-                Err(Refusal::value(format!("subnets {one} and {other} overlap"))
-                    .remedy("an address may be in one range only: make one of them smaller, or remove it"))
+                Err(Error::value(format!("subnets {one} and {other} overlap"))
+                    .hint("an address may be in one range only: make one of them smaller, or remove it"))
             }
         }
     }
@@ -115,9 +115,9 @@ impl RangeSet {
 mod tests {
     use super::*;
 
-    fn written(subnet: &str, start: &str, end: &str) -> Written {
+    fn written(subnet: &str, start: &str, end: &str) -> RangeConfig {
         let ip = |text: &str| (!text.is_empty()).then(|| text.parse().unwrap());
-        Written { subnet: Some(subnet.parse().unwrap()), start: ip(start), end: ip(end), gateway: None }
+        RangeConfig { subnet: Some(subnet.parse().unwrap()), start: ip(start), end: ip(end), gateway: None }
     }
 
     fn set() -> RangeSet {
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn sets_that_are_none_are_refused() {
-        let refused = |ranges: &[Written]| RangeSet::try_from(ranges).unwrap_err().text;
+        let refused = |ranges: &[RangeConfig]| RangeSet::try_from(ranges).unwrap_err().text;
         assert_eq!(refused(&[]), "empty range set");
         assert_eq!(
             refused(&[written("10.0.0.0/24", "", ""), written("2001:db8::/64", "", "")]),
@@ -161,7 +161,7 @@ mod tests {
         let contained =
             [written("10.0.0.0/16", "", ""), written("10.1.0.0/24", "", ""), written("10.0.9.0/24", "", "")];
         assert_eq!(refused(&contained), "subnets 10.0.0.1-10.0.255.254 and 10.0.9.1-10.0.9.254 overlap");
-        assert!(RangeSet::try_from(&contained[..]).unwrap_err().remedy.is_some());
+        assert!(RangeSet::try_from(&contained[..]).unwrap_err().hint.is_some());
         let apart = [written("10.0.0.0/24", "", "10.0.0.9"), written("10.0.0.0/24", "10.0.0.10", "")];
         assert!(RangeSet::try_from(&apart[..]).is_ok(), "one subnet twice, its ranges apart");
     }
@@ -178,11 +178,11 @@ mod tests {
     /// Pair by pair this took minutes.
     #[test]
     fn a_hundred_thousand_ranges_are_compared_at_once() {
-        let subnet = |n: u32| Written {
+        let subnet = |n: u32| RangeConfig {
             subnet: format!("{}/30", std::net::Ipv4Addr::from(n << 2)).parse().ok(),
-            ..Written::default()
+            ..RangeConfig::default()
         };
-        let many: Vec<Written> = (0..100_000).map(subnet).collect();
+        let many: Vec<RangeConfig> = (0..100_000).map(subnet).collect();
         let began = std::time::Instant::now();
         assert!(RangeSet::try_from(&many[..]).is_ok());
         assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use crate::error::Error;
 use crate::owner::Owner;
 use crate::range_set::RangeSet;
-use crate::refusal::Refusal;
 
 /// One address of each set, for one attachment.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct AllocationRequest {
     /// Who is to hold them.
     pub owner: Owner,
     /// The sets of ranges; not empty.
@@ -29,9 +29,9 @@ pub struct Allocation {
     pub gateway: IpAddr,
 }
 
-impl Request {
+impl AllocationRequest {
     /// Which wanted address each set is to give: known before anything is touched.
-    pub fn assign(&self) -> Result<Vec<Option<IpAddr>>, Refusal> {
+    pub fn assign(&self) -> Result<Vec<Option<IpAddr>>, Error> {
         let mut seen = HashSet::new();
         let wanted = self.wanted.iter().map(IpAddr::to_canonical);
         let mut pending: Vec<IpAddr> = wanted.filter(|wanted| seen.insert(*wanted)).collect();
@@ -47,7 +47,7 @@ impl Request {
     }
 
     /// What it would be given were nothing reserved, one a set; reads nothing.
-    pub fn example(&self) -> Result<Vec<Allocation>, Refusal> {
+    pub fn example(&self) -> Result<Vec<Allocation>, Error> {
         let gateways = self.gateways();
         let of_set = |(set, wanted): (&RangeSet, Option<IpAddr>)| {
             allocation(wanted.or_else(|| set.round(None).find(|ip| !gateways.contains(ip)))?, set)
@@ -60,24 +60,24 @@ impl Request {
         self.sets.iter().flat_map(RangeSet::gateways).collect()
     }
 
-    fn refuse_gateway(&self, wanted: Option<IpAddr>, set: &RangeSet) -> Result<(), Refusal> {
+    fn refuse_gateway(&self, wanted: Option<IpAddr>, set: &RangeSet) -> Result<(), Error> {
         match wanted.filter(|wanted| self.gateways().contains(wanted)) {
-            Some(wanted) => Err(Refusal::value(format!("requested ip {wanted} is subnet's gateway"))
-                .remedy(format!("request another address of {set}, or state another `gateway`"))),
+            Some(wanted) => Err(Error::value(format!("requested ip {wanted} is subnet's gateway"))
+                .hint(format!("request another address of {set}, or state another `gateway`"))),
             None => Ok(()),
         }
     }
 
-    fn left_over(&self, pending: &[IpAddr]) -> Refusal {
+    fn left_over(&self, pending: &[IpAddr]) -> Error {
         let addresses: Vec<String> = pending.iter().map(ToString::to_string).collect();
         let sets: Vec<String> = self.sets.iter().map(ToString::to_string).collect();
-        Refusal::value(format!("failed to allocate all requested IPs: {}", addresses.join(" ")))
-            .remedy(format!("each range set gives one address; request at most one of each of: {}", sets.join("; ")))
+        Error::value(format!("failed to allocate all requested IPs: {}", addresses.join(" ")))
+            .hint(format!("each range set gives one address; request at most one of each of: {}", sets.join("; ")))
     }
 }
 
 /// Says for which set an allocation failed.
-pub(crate) fn failed_for(set: usize, refusal: Refusal) -> Refusal {
+pub(crate) fn failed_for(set: usize, refusal: Error) -> Error {
     refusal.within(format_args!("failed to allocate for range {set}"))
 }
 
@@ -91,16 +91,16 @@ pub(crate) fn allocation(address: IpAddr, set: &RangeSet) -> Option<Allocation> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::range::Written;
+    use crate::range::RangeConfig;
 
     fn set(subnet: &str) -> RangeSet {
-        RangeSet::try_from(&[Written { subnet: subnet.parse().ok(), ..Written::default() }][..]).unwrap()
+        RangeSet::try_from(&[RangeConfig { subnet: subnet.parse().ok(), ..RangeConfig::default() }][..]).unwrap()
     }
 
-    fn assigned(wanted: &[&str]) -> Result<String, Refusal> {
+    fn assigned(wanted: &[&str]) -> Result<String, Error> {
         let wanted = wanted.iter().map(|ip| ip.parse().unwrap()).collect();
         let sets = vec![set("10.1.0.0/24"), set("2001:db8::/64"), set("10.2.0.0/24")];
-        let assigned = Request { owner: Owner::new("c", "eth0"), sets, wanted }.assign()?;
+        let assigned = AllocationRequest { owner: Owner::new("c", "eth0"), sets, wanted }.assign()?;
         let texts: Vec<String> = assigned.iter().map(|ip| ip.map_or("-".into(), |ip| ip.to_string())).collect();
         Ok(texts.join(" "))
     }
@@ -116,7 +116,8 @@ mod tests {
     #[test]
     fn half_a_million_wanted_addresses_are_told_apart_at_once() {
         let many: Vec<IpAddr> = (0..500_000).map(|n| std::net::Ipv4Addr::from(0x0a01_0000 + n).into()).collect();
-        let request = Request { owner: Owner::new("c", "eth0"), sets: vec![set("10.2.0.0/24")], wanted: many };
+        let request =
+            AllocationRequest { owner: Owner::new("c", "eth0"), sets: vec![set("10.2.0.0/24")], wanted: many };
         let began = std::time::Instant::now();
         assert!(request.assign().is_err());
         assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cnikit_store::{Directory, Error, Facts};
+use cnikit_store::{Directory, Error as StoreError, Facts};
 
 use crate::allocator::{Store, free};
+use crate::error::Error;
 use crate::files::{Files, addresses, read};
 use crate::ledger::{Ledger, Memory};
 use crate::owner::{Content, Owner};
-use crate::refusal::Refusal;
 
 /// What the file of one address says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub enum Holder {
 
 impl Store {
     /// Every reservation, by address. Each file is read once; nothing is locked, made or changed.
-    pub fn survey(&self) -> Result<Vec<Reservation>, Refusal> {
+    pub fn survey(&self) -> Result<Vec<Reservation>, Error> {
         let Some(directory) = Directory::open_if_any(self.directory()?)? else { return Ok(Vec::new()) };
         let indexes = Directory::open_if_any(self.indexes())?;
         let memory = Memory::of(&directory, indexes.as_ref(), &self.network, self.boot.as_ref());
@@ -55,7 +55,7 @@ impl Store {
     /// Frees those addresses whose reservation is dead by what `is_dead` says of it, under the network's lock: what changed
     /// since a [`Store::survey`] is judged as it is now. What a crash left without content is moved aside, which frees
     /// its address, whoever asks. Returns what was freed.
-    pub fn reclaim(&self, is_dead: impl Fn(&Reservation) -> bool) -> Result<Vec<Reservation>, Refusal> {
+    pub fn reclaim(&self, is_dead: impl Fn(&Reservation) -> bool) -> Result<Vec<Reservation>, Error> {
         let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(Vec::new()) };
         let lost: Vec<Reservation> = lost(&files)?;
         let beside = self.beside();
@@ -83,7 +83,7 @@ impl Store {
     }
 
     /// The networks that have a directory below `data_dir`, by name; none if that is not there.
-    pub fn networks(data_dir: &Path) -> Result<Vec<String>, Refusal> {
+    pub fn networks(data_dir: &Path) -> Result<Vec<String>, Error> {
         let Some(directory) = Directory::open_if_any(data_dir)? else { return Ok(Vec::new()) };
         let is_network = |name: &String| !name.starts_with('.') && data_dir.join(name).is_dir();
         let names = directory.list()?.into_iter().filter_map(|name| name.into_string().ok());
@@ -93,7 +93,7 @@ impl Store {
     }
 }
 
-fn lost(files: &Files) -> Result<Vec<Reservation>, Refusal> {
+fn lost(files: &Files) -> Result<Vec<Reservation>, Error> {
     let all = files.addresses()?;
     let found = all.into_iter().filter_map(|address| reservation(address, files.read(address), |_, _| false));
     Ok(found.filter(|found| found.holder == Holder::Lost).collect())
@@ -102,7 +102,7 @@ fn lost(files: &Files) -> Result<Vec<Reservation>, Refusal> {
 /// What a file turned out to say; `None` if it has gone.
 fn reservation(
     address: IpAddr,
-    read: Result<Option<(Content, Facts)>, Error>,
+    read: Result<Option<(Content, Facts)>, StoreError>,
     is_earlier: impl Fn(&Owner, Facts) -> bool,
 ) -> Option<Reservation> {
     let (holder, facts) = match read {

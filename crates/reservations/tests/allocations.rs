@@ -7,7 +7,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, symlink};
 
-use cnikit_reservations::{Kind, Owner};
+use cnikit_reservations::{ErrorKind, Owner};
 use scene::{Scene, part, set};
 
 fn ips(texts: &[&str]) -> Vec<IpAddr> {
@@ -38,14 +38,14 @@ fn addresses_are_given_in_turn_and_the_one_freed_last_is_the_last_to_come_again(
     assert_eq!(scene.add("c", &sets).unwrap(), "10.1.2.6/24");
     assert_eq!(scene.add("d", &sets).unwrap(), "10.1.2.4/24");
     let full = scene.add("e", &sets).unwrap_err();
-    assert_eq!(full.kind, Kind::Exhausted);
+    assert_eq!(full.kind, ErrorKind::Exhausted);
     let path = scene.dir().canonicalize().unwrap();
     let text = format!(
         "failed to allocate for range 0: no IP addresses available in range set: 10.1.2.4-10.1.2.6 (3 of 3 are taken; a file each in {})",
         path.display()
     );
     assert_eq!(full.text, text);
-    assert!(full.remedy.unwrap().contains("GC"));
+    assert!(full.hint.unwrap().contains("GC"));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn no_gateway_of_any_range_is_ever_given_away() {
     let sets = [part("10.1.2.0/24", "10.1.2.1", "10.1.2.2"), part("10.1.0.0/16", "10.1.0.1", "10.1.0.3")];
     assert_eq!(scene.add("a", &sets).unwrap(), "10.1.2.2/24 10.1.0.2/16");
     assert_eq!(scene.add("b", &sets[1..]).unwrap(), "10.1.0.3/16");
-    assert_eq!(scene.add("c", &sets[1..]).unwrap_err().kind, Kind::Exhausted);
+    assert_eq!(scene.add("c", &sets[1..]).unwrap_err().kind, ErrorKind::Exhausted);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn requested_addresses_are_given_exactly_or_refused() {
     let (scene, sets) = (Scene::new(), [set("10.1.2.0/24"), set("2001:db8::/64")]);
     assert_eq!(scene.want("a", &sets, &["2001:db8::9", "10.1.2.9"]).unwrap(), "10.1.2.9/24 2001:db8::9/64");
     let taken = scene.want("b", &sets, &["10.1.2.9"]).unwrap_err();
-    assert_eq!(taken.kind, Kind::Exhausted);
+    assert_eq!(taken.kind, ErrorKind::Exhausted);
     assert_eq!(
         taken.text,
         "failed to allocate for range 0: requested IP address 10.1.2.9 is not available in range set 10.1.2.1-10.1.2.254"
@@ -102,7 +102,7 @@ fn a_second_add_of_an_attachment_is_refused_and_its_address_stays() {
     scene.add("a", &sets[1..]).unwrap();
     for wanted in [&[][..], &["10.1.2.77"], &["2001:db8::2"]] {
         let refused = scene.want("a", &sets, wanted).unwrap_err();
-        assert_eq!(refused.kind, Kind::HoldsAlready, "{refused}");
+        assert_eq!(refused.kind, ErrorKind::HoldsAlready, "{refused}");
         let text =
             "failed to allocate for range 1: 2001:db8::2 has been allocated to a, duplicate allocation is not allowed";
         assert_eq!(refused.text, text);
@@ -128,7 +128,7 @@ fn what_old_releases_noted_under_the_container_alone_is_honoured() {
     let (scene, sets) = (Scene::new(), [set("10.1.2.0/24")]);
     scene.write("10.1.2.2", "old");
     scene.write("10.1.2.3", "old\n");
-    assert_eq!(scene.add("old", &sets).unwrap_err().kind, Kind::HoldsAlready);
+    assert_eq!(scene.add("old", &sets).unwrap_err().kind, ErrorKind::HoldsAlready);
     scene.store.confirm(&Owner::new("old", "eth0"), &ips(&["10.1.2.2"])).unwrap();
     assert_eq!(scene.store.sweep(&[Owner::new("old", "eth7")]).unwrap(), [] as [IpAddr; 0]);
     scene.write("10.1.2.9", "old\r\neth0");
@@ -149,13 +149,13 @@ fn only_what_is_named_is_given_back() {
 #[test]
 fn a_check_names_every_address_that_is_not_held_any_more() {
     let (scene, owner) = (Scene::new(), Owner::new("a", "eth0"));
-    assert_eq!(scene.store.confirm(&owner, &[]).unwrap_err().kind, Kind::Drift);
+    assert_eq!(scene.store.confirm(&owner, &[]).unwrap_err().kind, ErrorKind::Drift);
     scene.add("a", &[set("10.1.2.0/24"), set("2001:db8::/64")]).unwrap();
     scene.store.confirm(&owner, &[]).unwrap();
     scene.store.confirm(&owner, &ips(&["10.1.2.2", "2001:db8::2"])).unwrap();
     scene.write("10.1.2.2", "thief\r\neth0");
     let drift = scene.store.confirm(&owner, &ips(&["10.1.2.2", "2001:db8::2", "10.1.2.3"])).unwrap_err();
-    assert_eq!(drift.kind, Kind::Drift);
+    assert_eq!(drift.kind, ErrorKind::Drift);
     assert!(drift.text.contains("10.1.2.2: wanted held by a/eth0, found held by thief/eth0"), "{drift}");
     assert!(drift.text.contains("10.1.2.3: wanted held by a/eth0, found nobody's"), "{drift}");
     assert!(!drift.text.contains("2001"), "{drift}");
@@ -186,7 +186,7 @@ fn a_file_that_cannot_be_read_is_named_and_hinders_no_other_address() {
     fs::create_dir(scene.dir().join("10.1.2.3")).unwrap();
     symlink("/etc/passwd", scene.dir().join("10.1.2.4")).unwrap();
     assert_eq!(scene.add("a", &sets).unwrap(), "10.1.2.5/24");
-    assert_eq!(scene.add("b", &sets).unwrap_err().kind, Kind::Exhausted);
+    assert_eq!(scene.add("b", &sets).unwrap_err().kind, ErrorKind::Exhausted);
     let health = scene.store.health().unwrap();
     let mut names: Vec<String> = health.unreadable.iter().map(|path| path.display().to_string()).collect();
     names.sort();
@@ -208,7 +208,7 @@ fn an_attachment_with_the_longest_of_ids_is_found_again() {
         scene.add(&long, &sets).unwrap();
         let held = ips(&[&scene.reserved()[0]]);
         scene.store.confirm(&owner, &held).unwrap();
-        assert_eq!(scene.add(&long, &sets).unwrap_err().kind, Kind::HoldsAlready);
+        assert_eq!(scene.add(&long, &sets).unwrap_err().kind, ErrorKind::HoldsAlready);
         assert!(scene.store.health().unwrap().unreadable.is_empty());
         assert_eq!(scene.store.release(&owner).unwrap(), held);
         scene.add(&long, &sets).unwrap();
@@ -224,7 +224,7 @@ fn when_the_files_contradict_the_records_again_and_again_nobody_is_said_to_hold_
     // Its owner is known from when it was written, but longer than what is read of any file.
     scene.add(&owner.container, &[set("10.1.2.0/24")]).unwrap();
     for refused in [scene.store.release(&owner).unwrap_err(), scene.store.confirm(&owner, &[]).unwrap_err()] {
-        assert_eq!(refused.kind, Kind::Disk);
+        assert_eq!(refused.kind, ErrorKind::Disk);
         let path = scene.dir().canonicalize().unwrap();
         assert!(refused.text.contains(&path.display().to_string()), "{refused}");
     }
@@ -249,7 +249,7 @@ fn a_directory_behind_a_symbolic_link_works_like_any_other() {
     symlink(elsewhere.path(), scene.dir()).unwrap();
     assert_eq!(scene.add("a", &[set("10.1.2.0/24")]).unwrap(), "10.1.2.2/24");
     assert!(elsewhere.path().join("10.1.2.2").exists());
-    assert_eq!(scene.add("a", &[set("10.1.2.0/24")]).unwrap_err().kind, Kind::HoldsAlready);
+    assert_eq!(scene.add("a", &[set("10.1.2.0/24")]).unwrap_err().kind, ErrorKind::HoldsAlready);
     assert_eq!(scene.del("a"), 1);
     assert!(!elsewhere.path().join("10.1.2.2").exists());
 }
@@ -287,9 +287,9 @@ fn whoever_waits_for_the_lock_too_long_is_told_where_it_lies() {
     let held = cnikit_store::Directory::open(scene.dir()).unwrap();
     let _lock = held.lock("lock", 0o750, std::time::Duration::from_secs(1)).unwrap();
     let busy = scene.add("b", &[set("10.1.2.0/24")]).unwrap_err();
-    assert_eq!(busy.kind, Kind::Busy);
+    assert_eq!(busy.kind, ErrorKind::Busy);
     assert!(busy.text.contains("/net/lock"), "{busy}");
-    assert_eq!(scene.store.release(&Owner::new("a", "eth0")).unwrap_err().kind, Kind::Busy);
+    assert_eq!(scene.store.release(&Owner::new("a", "eth0")).unwrap_err().kind, ErrorKind::Busy);
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_name_that_leads_elsewhere_is_no_network() {
     let mut scene = Scene::new();
     for name in ["", ".", "..", "../x", "a/b", ".idx"] {
         scene.store.network = name.into();
-        assert_eq!(scene.add("a", &[set("10.1.2.0/24")]).unwrap_err().kind, Kind::Value, "{name:?}");
-        assert_eq!(scene.store.release(&Owner::new("a", "eth0")).unwrap_err().kind, Kind::Value, "{name:?}");
+        assert_eq!(scene.add("a", &[set("10.1.2.0/24")]).unwrap_err().kind, ErrorKind::Value, "{name:?}");
+        assert_eq!(scene.store.release(&Owner::new("a", "eth0")).unwrap_err().kind, ErrorKind::Value, "{name:?}");
     }
 }

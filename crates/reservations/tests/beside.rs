@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use cnikit_reservations::Kind;
+use cnikit_reservations::ErrorKind;
 use scene::{Scene, part};
 
 /// Where distributions install the reference.
@@ -67,7 +67,10 @@ fn six_hundred_random_operations_of_ours_and_of_the_reference_agree() {
         if dice.roll(5) < 3 {
             let given = if ours {
                 scene.add(&container, &sets).map_err(|refused| {
-                    assert!(matches!(refused.kind, Kind::HoldsAlready | Kind::Exhausted), "{context}: {refused}");
+                    assert!(
+                        matches!(refused.kind, ErrorKind::HoldsAlready | ErrorKind::Exhausted),
+                        "{context}: {refused}"
+                    );
                     refused.text
                 })
             } else {

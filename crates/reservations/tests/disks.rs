@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use cnikit_reservations::{Kind, Owner};
+use cnikit_reservations::{ErrorKind, Owner};
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
 use nix::time::ClockId;
@@ -55,9 +55,9 @@ fn on_a_full_disk_an_add_is_refused_clearly_and_nothing_is_half_written() {
                 }
                 assert!(given < 30);
             };
-            assert_eq!(refused.kind, Kind::Disk, "{inodes} inodes: {refused}");
+            assert_eq!(refused.kind, ErrorKind::Disk, "{inodes} inodes: {refused}");
             assert!(refused.text.contains("No space left on device"), "{refused}");
-            assert!(refused.remedy.as_ref().unwrap().contains("free space or inodes"), "{refused}");
+            assert!(refused.hint.as_ref().unwrap().contains("free space or inodes"), "{refused}");
             let files: Vec<String> =
                 entries(&dir).into_iter().filter(|name| name.contains("10.1") || name.contains(':')).collect();
             assert_eq!(files.len(), given * 2, "{inodes} inodes: {files:?}");
@@ -101,12 +101,12 @@ fn on_a_read_only_disk_every_change_is_refused_by_name_and_every_question_answer
             scene.store.sweep(&[]).unwrap_err(),
         ];
         for refused in refused {
-            assert_eq!(refused.kind, Kind::Disk);
+            assert_eq!(refused.kind, ErrorKind::Disk);
             assert!(refused.text.contains("Read-only file system") && refused.text.contains("/data/net"), "{refused}");
-            assert!(refused.remedy.unwrap().contains("writable"));
+            assert!(refused.hint.unwrap().contains("writable"));
         }
         scene.store.confirm(&owner, &["10.1.2.2".parse().unwrap()]).unwrap();
-        assert_eq!(scene.add("a", &sets).unwrap_err().kind, Kind::HoldsAlready);
+        assert_eq!(scene.add("a", &sets).unwrap_err().kind, ErrorKind::HoldsAlready);
         assert_eq!(scene.del("nobody"), 0);
     });
 }
@@ -200,7 +200,7 @@ fn a_reservation_that_the_kernel_does_not_let_us_read_fails_the_del_until_it_can
         mount(Some("/sys/kernel/uevent_seqnum"), &hidden, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
         for _ in 0..2 {
             let refused = scene.store.release(&Owner::new("a", "eth0")).unwrap_err();
-            assert_eq!(refused.kind, Kind::Disk, "{refused}");
+            assert_eq!(refused.kind, ErrorKind::Disk, "{refused}");
             assert!(
                 refused.text.contains("a/eth0 may hold one more address: read ") && refused.text.contains("10.1.2.2")
             );

@@ -6,7 +6,7 @@ mod scene;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use cnikit_reservations::{Kind, Owner};
+use cnikit_reservations::{ErrorKind, Owner};
 use scene::{BOOT, MACHINE, NEXT_BOOT, Scene, part, set};
 
 /// A store with `a`, `b` and `c` at .2, .3 and .4 and a complete index.
@@ -22,7 +22,7 @@ fn three() -> Scene {
 fn is_sound(scene: &Scene, state: &str) {
     let sets = [set("10.1.2.0/24")];
     for container in ["a", "b", "c"] {
-        assert_eq!(scene.add(container, &sets).unwrap_err().kind, Kind::HoldsAlready, "{state}: {container}");
+        assert_eq!(scene.add(container, &sets).unwrap_err().kind, ErrorKind::HoldsAlready, "{state}: {container}");
     }
     assert_eq!(scene.add("d", &sets).unwrap(), "10.1.2.5/24", "{state}");
     for container in ["a", "b", "c", "d"] {
@@ -49,7 +49,7 @@ fn a_reserved_address_that_the_index_does_not_know_is_found_by_everybody() {
     let scene = three();
     // The state between the file's appearance and the index's: its writer was killed.
     scene.write("10.1.2.9", "late\r\neth0");
-    assert_eq!(scene.add("late", &[set("10.1.2.0/24")]).unwrap_err().kind, Kind::HoldsAlready);
+    assert_eq!(scene.add("late", &[set("10.1.2.0/24")]).unwrap_err().kind, ErrorKind::HoldsAlready);
     assert_eq!(scene.del("late"), 1);
     is_sound(&scene, "late file");
 }
@@ -172,7 +172,7 @@ fn what_was_held_in_an_earlier_boot_comes_back_to_its_container() {
     let mut scene = three();
     scene.reboot(NEXT_BOOT, Some(MACHINE));
     assert_eq!(scene.add("b", &[set("10.1.2.0/24")]).unwrap(), "10.1.2.3/24");
-    assert_eq!(scene.add("b", &[set("10.1.2.0/24")]).unwrap_err().kind, Kind::HoldsAlready, "once");
+    assert_eq!(scene.add("b", &[set("10.1.2.0/24")]).unwrap_err().kind, ErrorKind::HoldsAlready, "once");
     assert_eq!(scene.add("d", &[set("10.1.2.0/24")]).unwrap(), "10.1.2.5/24", "while any is free, nobody else gets it");
     assert_eq!(scene.text("10.1.2.3"), "b\r\neth0");
     assert_eq!((scene.del("a"), scene.del("b"), scene.del("c"), scene.del("d")), (1, 1, 1, 1));
@@ -190,7 +190,7 @@ fn a_full_range_gives_what_was_held_in_an_earlier_boot_and_nothing_of_this_one()
     assert_eq!(scene.add("b", &sets).unwrap(), "10.1.2.3/24");
     let given: Vec<String> = ["n2", "n3"].iter().map(|name| scene.add(name, &sets).unwrap()).collect();
     assert_eq!(given, ["10.1.2.4/24", "10.1.2.2/24"], "in turn");
-    assert_eq!(scene.add("n4", &sets).unwrap_err().kind, Kind::Exhausted);
+    assert_eq!(scene.add("n4", &sets).unwrap_err().kind, ErrorKind::Exhausted);
     assert_eq!((scene.del("a"), scene.del("c")), (0, 0), "their late DEL frees nobody else's address");
     assert_eq!((scene.del("n1"), scene.del("n2"), scene.del("n3"), scene.del("b")), (1, 1, 1, 1));
 }
@@ -206,14 +206,14 @@ fn what_was_proven_and_then_changed_in_place_is_not_given_again() {
     // Somebody writes over it in this boot, without the lock and without a trace in the directory.
     scene.write("10.1.2.2", "live\r\neth0");
     assert_eq!(scene.add("new", &sets).unwrap(), "10.1.2.3/24");
-    assert_eq!(scene.add("newer", &sets).unwrap_err().kind, Kind::Exhausted);
+    assert_eq!(scene.add("newer", &sets).unwrap_err().kind, ErrorKind::Exhausted);
     assert_eq!(scene.text("10.1.2.2"), "live\r\neth0");
 }
 
 #[test]
 fn a_requested_address_that_was_held_in_an_earlier_boot_is_given() {
     let mut scene = three();
-    assert_eq!(scene.want("new", &[set("10.1.2.0/24")], &["10.1.2.3"]).unwrap_err().kind, Kind::Exhausted);
+    assert_eq!(scene.want("new", &[set("10.1.2.0/24")], &["10.1.2.3"]).unwrap_err().kind, ErrorKind::Exhausted);
     scene.reboot(NEXT_BOOT, Some(MACHINE));
     assert_eq!(scene.want("new", &[set("10.1.2.0/24")], &["10.1.2.3"]).unwrap(), "10.1.2.3/24");
     assert_eq!(scene.text("10.1.2.3"), "new\r\neth0");
@@ -229,7 +229,7 @@ fn newcomer_after(boot: (&str, Option<&str>), before: impl Fn(&mut Scene), after
     scene.reboot(boot.0, boot.1);
     after(&mut scene);
     let given = scene.add("new", &sets);
-    assert!(given.as_ref().map_or_else(|refused| refused.kind == Kind::Exhausted, |_| true), "{given:?}");
+    assert!(given.as_ref().map_or_else(|refused| refused.kind == ErrorKind::Exhausted, |_| true), "{given:?}");
     given.is_ok()
 }
 
@@ -269,12 +269,12 @@ fn what_strangers_made_is_known_once_it_was_seen_and_proven_in_the_boot_after() 
     let mut scene = Scene::new();
     let sets = [part("10.1.2.0/24", "10.1.2.2", "10.1.2.2")];
     scene.write("10.1.2.2", "a\r\neth0");
-    assert_eq!(scene.add("b", &sets).unwrap_err().kind, Kind::Exhausted, "seen");
+    assert_eq!(scene.add("b", &sets).unwrap_err().kind, ErrorKind::Exhausted, "seen");
     scene.reboot(NEXT_BOOT, Some(MACHINE));
     assert_eq!(scene.add("b", &sets).unwrap(), "10.1.2.2/24");
-    assert_eq!(scene.add("c", &sets).unwrap_err().kind, Kind::Exhausted, "it is of this boot now");
+    assert_eq!(scene.add("c", &sets).unwrap_err().kind, ErrorKind::Exhausted, "it is of this boot now");
     fs::remove_file(scene.index()).unwrap();
-    assert_eq!(scene.add("c", &sets).unwrap_err().kind, Kind::Exhausted, "without its index too");
+    assert_eq!(scene.add("c", &sets).unwrap_err().kind, ErrorKind::Exhausted, "without its index too");
 }
 
 #[test]

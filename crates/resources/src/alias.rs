@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use cnikit_netlink::{Link, Mac};
-use cnikit_plan::Stale;
-use cnikit_skel::Tag;
+use cnikit_plan::GcContext;
+use cnikit_skel::AttachmentId;
 use sha2::{Digest, Sha256};
 
 /// The kernel takes 255 bytes with the one that ends them (`IFALIASZ`).
@@ -16,7 +16,7 @@ pub(crate) const MARK: &str = "cnikit:";
 
 /// Whose a link is, as far as its alias tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum AliasOwner {
     /// This tag's.
     This,
     /// Another tag's.
@@ -27,13 +27,13 @@ pub enum Owner {
 
 /// The alias of a link of this tag.
 #[doc(alias = "ifalias")]
-pub fn of(tag: &Tag) -> String {
+pub fn of(tag: &AttachmentId) -> String {
     cut(format!("{} {tag}", mark_of(tag)), LONGEST)
 }
 
 /// The alias of the host end of a bridge's port: the tag, and the MAC of the container's end, which the container cannot change
 /// here.
-pub(crate) fn of_port(tag: &Tag, mac: Mac) -> String {
+pub(crate) fn of_port(tag: &AttachmentId, mac: Mac) -> String {
     let mac = format!(" {mac}");
     cut(format!("{} {tag}", mark_of(tag)), LONGEST - mac.len()) + &mac
 }
@@ -59,11 +59,11 @@ pub(crate) fn cut(mut text: String, longest: usize) -> String {
 }
 
 /// Does this link bear that tag?
-pub fn owner(link: &Link, tag: &Tag) -> Owner {
+pub fn owner(link: &Link, tag: &AttachmentId) -> AliasOwner {
     match link.alias.as_deref().and_then(mark) {
-        None => Owner::Unknown,
-        Some(found) if of(tag).starts_with(found) => Owner::This,
-        Some(_) => Owner::Another,
+        None => AliasOwner::Unknown,
+        Some(found) if of(tag).starts_with(found) => AliasOwner::This,
+        Some(_) => AliasOwner::Another,
     }
 }
 
@@ -75,8 +75,8 @@ pub struct Marks {
 
 impl Marks {
     /// Those of the network, and of its tags that are to stay.
-    pub fn of(stale: &Stale) -> Marks {
-        Marks { network: network_mark(&stale.network), valid: stale.tags().map(|tag| mark_of(&tag)).collect() }
+    pub fn of(context: &GcContext) -> Marks {
+        Marks { network: network_mark(&context.network), valid: context.tags().map(|tag| mark_of(&tag)).collect() }
     }
 
     /// Does this link bear a tag of the network that is not valid any more?
@@ -98,7 +98,7 @@ pub(crate) fn mark(alias: &str) -> Option<&str> {
 }
 
 /// The two hashes of a tag: what else than a link bears it.
-pub(crate) fn mark_of(tag: &Tag) -> String {
+pub(crate) fn mark_of(tag: &AttachmentId) -> String {
     format!("{}{}", network_mark(&tag.network), hex(&tag.hash()[..16]))
 }
 
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn an_alias_fits_the_kernel_and_keeps_both_hashes_whatever_the_names() {
-        let tag = Tag { network: "n".repeat(300), container: "c".into(), ifname: "eth0".into() };
+        let tag = AttachmentId { network: "n".repeat(300), container: "c".into(), ifname: "eth0".into() };
         let alias = of(&tag);
         assert_eq!(alias.len(), LONGEST);
         assert_eq!(mark(&alias).map(str::len), Some(56));
@@ -128,11 +128,11 @@ mod tests {
     fn the_alias_of_a_port_records_the_mac_of_the_other_end_whatever_the_names() {
         let mac = Mac([2, 0, 0, 0, 0, 7]);
         for network in ["n".to_owned(), "n".repeat(300)] {
-            let tag = Tag { network, container: "c".into(), ifname: "eth0".into() };
+            let tag = AttachmentId { network, container: "c".into(), ifname: "eth0".into() };
             let port = |alias| Link { alias: Some(alias), ..Link::default() };
             let ours = port(of_port(&tag, mac));
             assert!(ours.alias.as_ref().is_some_and(|alias| alias.len() <= LONGEST));
-            assert_eq!(owner(&ours, &tag), Owner::This);
+            assert_eq!(owner(&ours, &tag), AliasOwner::This);
             assert_eq!((recorded_mac(&ours), clear_text(&ours).map(|text| &text[..1])), (Some(mac), Some("n")));
             assert_eq!(recorded_mac(&port(of(&tag))), None, "an older version records none");
             assert_eq!(recorded_mac(&port(format!("somebody's {mac}"))), None);

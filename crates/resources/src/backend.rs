@@ -4,7 +4,7 @@ use std::fmt;
 
 use cnikit_skel::Result;
 
-use crate::iptables::Place;
+use crate::iptables::RuleTable;
 
 /// What rules are written with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Backend {
     }
 
     /// Whether this host can write such rules, for STATUS.
-    pub(crate) fn available(self, iptables: Place, nftables: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(crate) fn available(self, iptables: RuleTable, nftables: impl FnOnce() -> Result<()>) -> Result<()> {
         match self {
             Self::Automatic => iptables.usable()?.or_else(|_| nftables()),
             Self::Iptables => iptables.available(),

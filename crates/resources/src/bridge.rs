@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use cnikit_netlink::{Change, Link, Mac, Netlink, NewBridge};
+use cnikit_netlink::{Link, LinkChange, Mac, Netlink, NewBridge};
 use cnikit_netns::Inside;
-use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Error, Journal, Result, code, log};
 use cnikit_types::Interface;
 
 use crate::layer3::Detection;
-use crate::{quiet, random};
+use crate::{random, router_adverts};
 
 /// A bridge that all containers of a network share: made when it is not there, else adopted as it is; never removed.
 #[derive(Clone, Debug)]
@@ -54,12 +54,12 @@ impl Resource for Bridge {
         KIND
     }
 
-    fn judge(&self, scene: &Scene) -> Result<()> {
-        scene.host()?.find_link(&self.name)?.map_or(Ok(()), |link| self.is_one(&link))
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        context.host()?.find_link(&self.name)?.map_or(Ok(()), |link| self.is_one(&link))
     }
 
-    fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
-        let host = scene.host()?;
+    fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
+        let host = context.host()?;
         let found = host.find_recent_link(&self.name)?;
         let mtu = self.mtu.filter(|_| found.is_none());
         let link = found.map_or_else(|| self.create(host), Ok)?;
@@ -70,36 +70,36 @@ impl Resource for Bridge {
                 self.name
             ));
         }
-        quiet::shared(&link, self.detection)?;
-        let change = Change {
+        router_adverts::shared(&link, self.detection)?;
+        let change = LinkChange {
             mtu,
             up: (!link.up).then_some(true),
             promiscuous: (self.promiscuous && !link.promiscuous).then_some(true),
             link_local_learning: (self.guarded && link.link_local_learning == Some(true)).then_some(false),
-            ..Change::default()
+            ..LinkChange::default()
         };
-        if change != Change::default() {
+        if change != LinkChange::default() {
             host.change(link.index, &change)?;
         }
         Ok(Made::one(Interface { name: self.name.clone(), ..Interface::default() }))
     }
 
     /// Nothing but the option that macspoofchk depends on: after an upgrade, the bridge may have been made without it.
-    fn restore(&self, scene: &Scene, _journal: &mut Journal) -> Result<()> {
+    fn restore(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<()> {
         if !self.guarded {
             return Ok(());
         }
-        let host = scene.host()?;
+        let host = context.host()?;
         if let Some(link) = host.find_link(&self.name)?
             && link.link_local_learning == Some(true)
         {
-            host.change(link.index, &Change { link_local_learning: Some(false), ..Change::default() })?;
+            host.change(link.index, &LinkChange { link_local_learning: Some(false), ..LinkChange::default() })?;
         }
         Ok(())
     }
 
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let Some(link) = scene.host()?.find_link(&self.name)? else {
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let Some(link) = context.host()?.find_link(&self.name)? else {
             drifts.unless(false, || format!("bridge {}: wanted on the host, found none", self.name));
             return Ok(());
         };
@@ -116,17 +116,17 @@ impl Resource for Bridge {
                 self.name
             )
         });
-        drifts.extend(quiet::loud(&Inside::here(), &self.name, &quiet::ROUTES));
-        verify_recorded(scene, "bridge", &link, self.pinned, drifts);
+        drifts.extend(router_adverts::ra_drift(&Inside::here(), &self.name, &router_adverts::ROUTES));
+        verify_recorded(context, "bridge", &link, self.pinned, drifts);
         Ok(())
     }
 }
 
 /// Compares a link of the host that containers share with the record: it is there, and if its MAC is one that stays, with
 /// that.
-pub(crate) fn verify_recorded(scene: &Scene, what: &str, link: &Link, pinned: bool, drifts: &mut Drifts) {
+pub(crate) fn verify_recorded(context: &ApplyContext, what: &str, link: &Link, pinned: bool, drifts: &mut Drifts) {
     let name = &link.name;
-    let recorded = scene.record.interfaces.iter().find(|one| one.name == *name && one.sandbox.is_empty());
+    let recorded = context.record.interfaces.iter().find(|one| one.name == *name && one.sandbox.is_empty());
     drifts.unless(recorded.is_some(), || format!("{what} {name}: wanted in prevResult, found none"));
     if let Some(mac) = recorded.filter(|_| pinned).and_then(|one| one.mac.parse::<Mac>().ok()) {
         drifts.compare(format!("MAC of {name}"), mac, link.mac.unwrap_or(Mac([0; 6])));
@@ -158,15 +158,15 @@ impl Bridge {
     fn is_one(&self, link: &Link) -> Result<()> {
         if link.name != self.name {
             let text = format!("{:?} is an alternative name of {}", self.name, link.name);
-            return Err(Error::conflict(text).remedy(format!("set `bridge` to {:?}", link.name)));
+            return Err(Error::conflict(text).hint(format!("set `bridge` to {:?}", link.name)));
         }
         if link.kind.as_deref() == Some("bridge") {
             return self.filters(link);
         }
         let (name, kind) = (&self.name, link.kind.as_deref().unwrap_or("physical or loopback"));
-        Err(Error::conflict(format!("{name:?} already exists but is not a bridge: its kind is {kind}")).remedy(
-            format!("set `bridge` to another name, or remove that link with `ip link del {name}` if nobody needs it"),
-        ))
+        Err(Error::conflict(format!("{name:?} already exists but is not a bridge: its kind is {kind}")).hint(format!(
+            "set `bridge` to another name, or remove that link with `ip link del {name}` if nobody needs it"
+        )))
     }
 
     /// Without it, every frame would reach every port, whatever VLANs the ports are in.
@@ -175,7 +175,7 @@ impl Bridge {
         match (self.filtering, link.vlan_filtering, link.default_vlan) {
             (VlanFiltering::Any | VlanFiltering::IfMade, ..) | (_, Some(true), _) => Ok(()),
             (.., None) => Err(filters_none(name)),
-            (.., Some(_)) => Err(Error::conflict(format!("bridge {name} does not filter by VLAN")).remedy(format!(
+            (.., Some(_)) => Err(Error::conflict(format!("bridge {name} does not filter by VLAN")).hint(format!(
                 "`ip link set dev {name} type bridge vlan_filtering 1` if all who use it agree, or set `bridge` to another name"
             ))),
         }
@@ -185,7 +185,7 @@ impl Bridge {
 /// What is said of a bridge on a kernel that knows no VLANs.
 fn filters_none(bridge: &str) -> Error {
     let text = format!("bridge {bridge} cannot tell VLANs apart: this kernel lacks CONFIG_BRIDGE_VLAN_FILTERING");
-    Error::new(code::SYSTEM, text).remedy("boot a kernel that has it, or drop `vlan` and `vlanTrunk`")
+    Error::new(code::SYSTEM, text).hint("boot a kernel that has it, or drop `vlan` and `vlanTrunk`")
 }
 
 /// Random: two nodes that have a bridge of one name must not meet with one MAC.

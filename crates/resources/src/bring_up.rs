@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use cnikit_netlink::Change;
-use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_netlink::LinkChange;
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Journal, Result};
 
-use crate::quiet;
+use crate::router_adverts;
 
 /// The container's interface is up, with no address from us.
 #[derive(Clone, Debug)]
@@ -25,18 +25,20 @@ impl Resource for BringUp {
         KIND
     }
 
-    fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
+    fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
         if !self.slaac {
-            scene.netns.enter(|inside| quiet::quiet(inside, &self.ifname, &quiet::ALL))??;
+            context
+                .netns
+                .enter(|inside| router_adverts::ignore_router_adverts(inside, &self.ifname, &router_adverts::ALL))??;
         }
-        let container = scene.container()?;
+        let container = context.container()?;
         let link = container.link(&self.ifname)?;
-        container.change(link.index, &Change { up: Some(true), ..Change::default() })?;
+        container.change(link.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
         Ok(Made::nothing())
     }
 
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        if let Some(link) = scene.container()?.find_link(&self.ifname)? {
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        if let Some(link) = context.container()?.find_link(&self.ifname)? {
             drifts.unless(link.up, || format!("{}: wanted up, found down", self.ifname));
         }
         Ok(())

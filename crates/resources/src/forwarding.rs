@@ -3,7 +3,7 @@
 use std::fmt;
 
 use cnikit_netns::{Inside, sysctl};
-use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Error, Journal, Result};
 use ipnetwork::IpNetwork;
 
@@ -39,15 +39,15 @@ impl Resource for Forwarding {
         KIND
     }
 
-    fn ensure(&self, _scene: &Scene, _journal: &mut Journal) -> Result<Made> {
+    fn ensure(&self, _context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
         self.keys().try_for_each(|key| {
             let set = sysctl::set(&Inside::here(), key, "1").map(drop);
-            set.map_err(|error| Error::from(error).remedy(format!("set /proc/sys/{key} to 1, or make it writable")))
+            set.map_err(|error| Error::from(error).hint(format!("set /proc/sys/{key} to 1, or make it writable")))
         })?;
         Ok(Made::nothing())
     }
 
-    fn verify(&self, _scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+    fn verify(&self, _context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
         for key in self.keys() {
             drifts.compare(key, "1", &sysctl::read(&Inside::here(), key)?);
         }

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use cnikit_netlink::{Address, Batch, Change, Link, NewAddress};
+use cnikit_netlink::{Address, Batch, Link, LinkChange, NewAddress};
 use cnikit_netns::{Inside, sysctl};
-use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Error, Journal, Result};
 use ipnetwork::IpNetwork;
 
-use crate::taken_up;
+use crate::ipv6_ready;
 
 /// A link of the host has these addresses. They stay: other containers use them.
 #[derive(Clone, Debug)]
@@ -36,17 +36,17 @@ impl Resource for Gateway {
         KIND
     }
 
-    fn judge(&self, scene: &Scene) -> Result<()> {
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
         let own = self.addresses.iter().map(IpNetwork::ip);
         refuse_shared(&self.link, own, &self.containers)?;
-        let Some(link) = scene.host()?.find_recent_link(&self.link)? else { return Ok(()) };
-        let present = scene.host()?.addresses(link.index)?;
+        let Some(link) = context.host()?.find_recent_link(&self.link)? else { return Ok(()) };
+        let present = context.host()?.addresses(link.index)?;
         refuse_shared(&self.link, present.iter().map(|one| one.address.ip()), &self.containers)?;
         self.in_the_way(&self.missing(&present), &present).first().map_or(Ok(()), |other| self.refuse(other))
     }
 
-    fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
-        let host = scene.host()?;
+    fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
+        let host = context.host()?;
         let link = host.link(&self.link)?;
         let present = host.addresses(link.index)?;
         let missing = self.missing(&present);
@@ -64,13 +64,13 @@ impl Resource for Gateway {
             }
         }
         host.send(changes(&link, &missing))?;
-        taken_up::wait(host, &missing)?;
+        ipv6_ready::wait_ipv6_ready(host, &missing)?;
         Ok(Made::nothing())
     }
 
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let Some(link) = scene.host()?.find_recent_link(&self.link)? else { return Ok(()) };
-        let present = scene.host()?.addresses(link.index)?;
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let Some(link) = context.host()?.find_recent_link(&self.link)? else { return Ok(()) };
+        let present = context.host()?.addresses(link.index)?;
         let found: Vec<String> = present.iter().map(|one| one.address.to_string()).collect();
         drifts.extend(
             self.missing(&present)
@@ -104,7 +104,7 @@ impl Gateway {
         }
         let wanted: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         let (link, other, wanted) = (&self.link, other.address, wanted.join(", "));
-        Err(Error::conflict(format!("{link:?} already has an IP address different from {wanted}: {other}")).remedy(
+        Err(Error::conflict(format!("{link:?} already has an IP address different from {wanted}: {other}")).hint(
             format!("if no container needs it: `ip address del {other} dev {link}`, or set `forceAddress`; else give this network another bridge"),
         ))
     }
@@ -116,7 +116,7 @@ pub(crate) fn refuse_shared(link: &str, own: impl Iterator<Item = IpAddr>, conta
     for address in own {
         if containers.contains(&address) {
             return Err(Error::conflict(format!("the container cannot have {address}: it is the host's on {link}"))
-                .remedy("give the container another address, or the host another gateway"));
+                .hint("give the container another address, or the host another gateway"));
         }
     }
     Ok(())
@@ -130,7 +130,7 @@ fn changes(link: &Link, missing: &[IpNetwork]) -> Batch {
         batch.add_address_if_absent(link.index, &new);
     }
     if let Some(mac) = link.mac.filter(|mac| !mac.is_zero()) {
-        batch.set_link(link.index, &Change { mac: Some(mac), ..Change::default() });
+        batch.set_link(link.index, &LinkChange { mac: Some(mac), ..LinkChange::default() });
     }
     batch
 }

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-use cnikit_netfilter::{Family, HookPoint, Layer, Mac, Match, Protocol, Rule, Side, Verdict, Way};
-use cnikit_netlink::Change;
+use cnikit_netfilter::{Direction, HookPoint, L4Protocol, Layer, Mac, Match, Rule, Side, TableFamily, Verdict};
+use cnikit_netlink::LinkChange;
 use cnikit_netns::sysctl;
-use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
+use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource};
 use cnikit_skel::{Errors, Journal, Result};
 
 use crate::guard::{Content, GuardedPort, Sort};
@@ -45,7 +45,7 @@ const COMMENT: &str = "What containers may send under which address";
 const PORT: Sort = Sort {
     what: "IP spoof check",
     key: "ipspoofchk",
-    family: Family::Bridge,
+    family: TableFamily::Bridge,
     table: TABLE,
     table_comment: Some(COMMENT),
     base: &[("prerouting", HookPoint::Prerouting, -299), ("postrouting", HookPoint::Postrouting, 0)],
@@ -65,7 +65,7 @@ const PORT: Sort = Sort {
 const ROUTED: Sort = Sort {
     what: "IP spoof check",
     key: "ipspoofchk",
-    family: Family::Inet,
+    family: TableFamily::Inet,
     table: TABLE,
     table_comment: Some(COMMENT),
     base: &[("prerouting", HookPoint::Prerouting, -300)],
@@ -122,8 +122,8 @@ impl IpSpoofCheck {
         }
     }
 
-    fn put(&self, scene: &Scene, port: &str, mac: Mac, journal: &mut Journal) -> Result<()> {
-        self.sort().put(&scene.tag, &|chains| self.content(chains, port, mac), journal)
+    fn put(&self, context: &ApplyContext, port: &str, mac: Mac, journal: &mut Journal) -> Result<()> {
+        self.sort().put(&context.tag, &|chains| self.content(chains, port, mac), journal)
     }
 }
 
@@ -132,36 +132,36 @@ impl Resource for IpSpoofCheck {
         KIND
     }
 
-    fn judge(&self, _scene: &Scene) -> Result<()> {
+    fn preflight(&self, _context: &ApplyContext) -> Result<()> {
         available(self.is_port)
     }
 
-    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
-        let host = scene.host()?;
-        let port = veth::own_host_end(host, &scene.tag)?;
-        self.put(scene, &port.name, veth::mac(&scene.tag, self.mac), journal)?;
-        scene.netns.enter(|inside| {
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        let host = context.host()?;
+        let port = veth::own_host_end(host, &context.tag)?;
+        self.put(context, &port.name, veth::mac(&context.tag, self.mac), journal)?;
+        context.netns.enter(|inside| {
             for family in ["ipv4", "ipv6"] {
                 // A kernel without the family has no such setting, and then there are no redirects.
                 let _ = sysctl::set(inside, &format!("net/{family}/conf/{}/accept_redirects", self.ifname), "0");
             }
         })?;
-        host.change(port.index, &Change { up: Some(true), ..Change::default() })?;
+        host.change(port.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
         Ok(Made::nothing())
     }
 
-    fn restore(&self, scene: &Scene, journal: &mut Journal) -> Result<()> {
-        let Some(guarded) = GuardedPort::find(scene, self.mac)? else { return Ok(()) };
-        let put = |journal: &mut Journal| self.put(scene, &guarded.port.name, guarded.mac, journal);
-        guarded.refuse_unknown_mac(scene, put)?;
+    fn restore(&self, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
+        let Some(guarded) = GuardedPort::find(context, self.mac)? else { return Ok(()) };
+        let put = |journal: &mut Journal| self.put(context, &guarded.port.name, guarded.mac, journal);
+        guarded.refuse_unknown_mac(context, put)?;
         put(journal)
     }
 
     /// With the addresses and the MAC that the result of the whole chain records: where a later plugin has changed them, the
     /// rules of ADD are reported, and RESTORE makes those of the result.
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let Some(GuardedPort { port, mac, .. }) = GuardedPort::find(scene, self.mac)? else { return Ok(()) };
-        self.sort().verify(&scene.tag, &|chains| self.content(chains, &port.name, mac), drifts)
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let Some(GuardedPort { port, mac, .. }) = GuardedPort::find(context, self.mac)? else { return Ok(()) };
+        self.sort().verify(&context.tag, &|chains| self.content(chains, &port.name, mac), drifts)
     }
 }
 
@@ -178,12 +178,12 @@ pub fn available(is_port: bool) -> Result<()> {
     check.sort().available(&|chains| check.content(chains, "lo", Mac([2, 0, 0, 0, 0, 0])))
 }
 
-fn release(remains: &Remains) -> Result<()> {
-    [PORT.release(remains), ROUTED.release(remains)].into_iter().collect::<Errors>().finish()
+fn release(context: &ReleaseContext) -> Result<()> {
+    [PORT.release(context), ROUTED.release(context)].into_iter().collect::<Errors>().finish()
 }
 
-fn sweep(stale: &Stale) -> Result<()> {
-    [PORT.sweep(stale), ROUTED.sweep(stale)].into_iter().collect::<Errors>().finish()
+fn sweep(context: &GcContext) -> Result<()> {
+    [PORT.sweep(context), ROUTED.sweep(context)].into_iter().collect::<Errors>().finish()
 }
 
 fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
@@ -207,11 +207,11 @@ fn is_protocol(number: u8) -> Match {
 }
 
 fn udp_port(side: Side, port: u16) -> Match {
-    Match::Port { protocol: Protocol::Udp, side, is: true, port }
+    Match::Port { protocol: L4Protocol::Udp, side, is: true, port }
 }
 
 fn to_port(port: &str) -> Match {
-    Match::Interface { way: Way::Out, is: true, name: port.to_owned() }
+    Match::Interface { way: Direction::Out, is: true, name: port.to_owned() }
 }
 
 /// The link-local address that the kernel makes from a MAC (RFC 4291, appendix A).
@@ -372,10 +372,10 @@ mod tests {
         let addresses = ["10.0.0.2", "fd00::2"].map(|one| one.parse().unwrap());
         let port = of_port(&addresses, OURS, "veth0", ["main", "dad", "nd", "ext", "ext2"]);
         let routed = of_routed(&addresses, OURS, "veth0", "main");
-        for (content, family, chains) in [(port, Family::Bridge, 5), (routed, Family::Inet, 1)] {
+        for (content, family, chains) in [(port, TableFamily::Bridge, 5), (routed, TableFamily::Inet, 1)] {
             assert_eq!(content.own.len(), chains);
             for rule in content.base.iter().chain(&content.own).flatten() {
-                rule.judge(family).unwrap();
+                rule.validate(family).unwrap();
             }
             assert_eq!(content.own[0].last().map(|rule| &rule.verdict), Some(&Verdict::Drop));
         }

@@ -2,12 +2,13 @@
 
 use cnikit_netfilter::Nftables;
 use cnikit_netfilter::iptables::{
-    Chains, Changes, Changing, Error as Refused, IpVersion, Opening as Reading, Part, Programs, Ruleset, Table, Traces,
+    Chains, Changes, Changing, Error as Refused, InstalledChains, IpVersion, Opening as Reading, Programs, ReadScope,
+    Ruleset, Table,
 };
-use cnikit_plan::Remains;
+use cnikit_plan::ReleaseContext;
 use cnikit_skel::{Error, Errors, Result, log};
 
-use crate::alone::{self, Alone};
+use crate::lock_netns::{self, NetnsLock};
 
 /// What the name of every chain of ours holds, and of the reference's, and so every line about one.
 pub(crate) const OURS: &str = "CNI-";
@@ -20,7 +21,7 @@ pub(crate) type Opened = Vec<(IpVersion, Ruleset)>;
 
 /// Rules of one sort, and the table of iptables that they stand in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RuleTable {
     /// The table.
     pub(crate) table: &'static str,
     /// What the rules are, to people.
@@ -33,7 +34,7 @@ pub(crate) struct Place {
 
 /// The same while programs are reading it, or why they are not.
 pub(crate) struct Opening {
-    place: Place,
+    place: RuleTable,
     begun: Read<Vec<(IpVersion, Reading)>>,
 }
 
@@ -53,7 +54,7 @@ impl Opening {
 
 /// What an ADD reads first where others that change rules have to be kept away until it has changed its own.
 pub(crate) struct OpeningAlone {
-    alone: Alone,
+    alone: NetnsLock,
     reading: Opening,
 }
 
@@ -61,7 +62,7 @@ pub(crate) struct OpeningAlone {
 pub(crate) struct OpenedAlone {
     pub(crate) read: Opened,
     /// Held until the changes are made.
-    pub(crate) alone: Alone,
+    pub(crate) alone: NetnsLock,
 }
 
 impl OpeningAlone {
@@ -77,14 +78,14 @@ impl OpeningAlone {
     }
 }
 
-impl Place {
+impl RuleTable {
     /// Has read what stands, of all these versions at once; of lines only those that hold `mention`.
     pub(crate) fn begin_open(self, versions: impl Iterator<Item = IpVersion>, mention: &str) -> Opening {
         let begun = |version| Ok((version, Ruleset::begin_open(Programs::find(version)?, &self.part(mention))?));
         Opening { place: self, begun: versions.map(begun).collect() }
     }
 
-    /// As [`Place::begin_open`], with others kept away from now on.
+    /// As [`RuleTable::begin_open`], with others kept away from now on.
     pub(crate) fn begin_open_alone(
         self,
         versions: impl Iterator<Item = IpVersion>,
@@ -131,7 +132,7 @@ impl Place {
         nftables: Option<&Nftables>,
         meant: Chains,
         mut change: impl FnMut(Ruleset) -> Read<()>,
-    ) -> (Option<Alone>, Errors) {
+    ) -> (Option<NetnsLock>, Errors) {
         let (mut lock, mut errors) = (None, Errors::default());
         for version in IpVersion::ALL {
             let reached =
@@ -164,27 +165,27 @@ impl Place {
     pub(crate) fn release(
         self,
         kind: &'static str,
-        remains: &Remains,
+        context: &ReleaseContext,
         chain: String,
-        clearing: impl Fn(&Remains, &Table) -> Result<Changes> + 'static,
+        clearing: impl Fn(&ReleaseContext, &Table) -> Result<Changes> + 'static,
         then: impl FnOnce() + 'static,
     ) -> Result<()> {
         let (mut begun, mut unknown) = (Vec::new(), Errors::default());
         let begin = |ruleset: Ruleset| {
-            let changes = told(clearing(remains, ruleset.table()), &mut unknown);
+            let changes = told(clearing(context, ruleset.table()), &mut unknown);
             begun.extend(ruleset.begin(&changes)?);
             Ok(())
         };
-        let (alone, mut errors) = self.everywhere(remains.nftables()?, Chains::Named(&chain), begin);
+        let (alone, mut errors) = self.everywhere(context.nftables()?, Chains::Named(&chain), begin);
         if !begun.is_empty() {
-            let contended = alone.as_ref().is_some_and(Alone::waited);
-            let finish = move |remains: &Remains| {
+            let contended = alone.as_ref().is_some_and(NetnsLock::waited);
+            let finish = move |context: &ReleaseContext| {
                 let ended: Vec<Read<()>> = begun.into_iter().map(Changing::finish).collect();
                 drop(alone);
                 let ended = match ended.into_iter().collect() {
                     // Somebody else may have changed what was read before it could be changed.
                     Err(Refused::Failed { .. } | Refused::Unread { .. }) => {
-                        self.release_at_once(remains, &chain, clearing)
+                        self.release_at_once(context, &chain, clearing)
                     }
                     ended => ended.map_err(|error| self.explained(error)),
                 };
@@ -192,9 +193,9 @@ impl Place {
                 ended
             };
             if contended {
-                errors.note(finish(remains));
+                errors.note(finish(context));
             } else {
-                remains.later(kind, finish);
+                context.defer(kind, finish);
             }
         }
         Errors::from_iter([unknown.finish(), errors.finish()]).finish()
@@ -202,13 +203,13 @@ impl Place {
 
     fn release_at_once(
         self,
-        remains: &Remains,
+        context: &ReleaseContext,
         chain: &str,
-        clearing: impl Fn(&Remains, &Table) -> Result<Changes>,
+        clearing: impl Fn(&ReleaseContext, &Table) -> Result<Changes>,
     ) -> Result<()> {
         let mut unknown = Errors::default();
-        let change = |ruleset: Ruleset| ruleset.change(|table| told(clearing(remains, table), &mut unknown));
-        let (_alone, errors) = self.everywhere(remains.nftables()?, Chains::Named(chain), change);
+        let change = |ruleset: Ruleset| ruleset.change(|table| told(clearing(context, table), &mut unknown));
+        let (_alone, errors) = self.everywhere(context.nftables()?, Chains::Named(chain), change);
         Errors::from_iter([unknown.finish(), errors.finish()]).finish()
     }
 
@@ -216,7 +217,7 @@ impl Place {
     fn within(
         self,
         programs: Programs,
-        traces: Traces,
+        traces: InstalledChains,
         meant: Chains,
         mut change: impl FnMut(Ruleset) -> Read<()>,
     ) -> Read<()> {
@@ -234,16 +235,16 @@ impl Place {
         }
     }
 
-    fn part(self, mention: &str) -> Part<'_> {
+    fn part(self, mention: &str) -> ReadScope<'_> {
         // Who looks at every line, since what others do in shared chains matters too, does so in no chains of others.
         let named = if mention.is_empty() { OURS } else { mention };
-        Part { table: self.table, mention, named, beside: self.shared }
+        ReadScope { table: self.table, mention, named, beside: self.shared }
     }
 
     /// Keeps others that remove rules here away: of two attachments that share a chain, each would find the other's rules,
     /// remove its own, and leave the chain to the other.
-    pub(crate) fn alone(self) -> Result<Alone> {
-        alone::own(&format!("remove {}", self.what))
+    pub(crate) fn alone(self) -> Result<NetnsLock> {
+        lock_netns::own(&format!("remove {}", self.what))
     }
 
     /// Whether the programs are there and work. IPv6 may not be wanted.
@@ -265,8 +266,8 @@ impl Place {
 
     /// With what to do about it.
     pub(crate) fn explained(self, error: Refused) -> Error {
-        let Place { table, otherwise, .. } = self;
-        let remedy = match &error {
+        let RuleTable { table, otherwise, .. } = self;
+        let hint = match &error {
             Refused::Missing { .. } => Some(format!("install the package iptables, {otherwise}")),
             Refused::Failed { .. } | Refused::Process(_) => {
                 Some(format!("see on the node what `iptables -t {table} -S` says, {otherwise}"))
@@ -278,7 +279,7 @@ impl Place {
             Refused::Netlink(_) => None,
         };
         let told = Error::from(error);
-        remedy.into_iter().fold(told, Error::remedy)
+        hint.into_iter().fold(told, Error::hint)
     }
 }
 

@@ -3,18 +3,18 @@
 use std::fmt;
 
 use cnikit_netlink::{IpvlanMode, Link, UpperKind};
-use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Error, Journal, Result};
 
-use crate::alone;
-use crate::on_top::any_on;
-use crate::upper::{self, Upper};
+use crate::lock_netns;
+use crate::stacked::{self, StackedLink};
+use crate::stacked_links::any_on;
 
 /// An ipvlan.
 #[derive(Clone, Debug)]
 pub struct Ipvlan {
     /// The interface, and what it is on top of.
-    pub link: Upper,
+    pub link: StackedLink,
     /// Up to which layer it is the link below.
     pub mode: IpvlanMode,
 }
@@ -22,8 +22,8 @@ pub struct Ipvlan {
 /// ipvlans are found by what they bear, in the container's namespace.
 pub const KIND: Kind = Kind {
     name: "ipvlan",
-    release: |remains| upper::release(KIND.name, remains),
-    sweep: |stale| upper::sweep(KIND.name, stale),
+    release: |context| stacked::release(KIND.name, context),
+    sweep: |context| stacked::sweep(KIND.name, context),
     outlives_link: true,
 };
 
@@ -32,21 +32,21 @@ impl Resource for Ipvlan {
         KIND
     }
 
-    fn judge(&self, scene: &Scene) -> Result<()> {
-        let master = self.link.judge(scene)?;
-        self.judge_mode(&master, scene)
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        let master = self.link.preflight(context)?;
+        self.judge_mode(&master, context)
     }
 
     /// One at a time: of two with different modes each would find nobody, and the second switch the first.
-    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
         let master = &self.link.master;
-        let _alone = alone::of(&master.home(scene)?, "make ipvlans")?;
-        self.judge_mode(&master.find(scene)?, scene)?;
-        self.link.make(UpperKind::Ipvlan(self.mode), None, scene, journal)
+        let _alone = lock_netns::of(&master.home(context)?, "make ipvlans")?;
+        self.judge_mode(&master.find(context)?, context)?;
+        self.link.make(UpperKind::Ipvlan(self.mode), None, context, journal)
     }
 
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        if let Some(UpperKind::Ipvlan(mode)) = self.link.verify(KIND.name, scene, drifts)? {
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        if let Some(UpperKind::Ipvlan(mode)) = self.link.verify(KIND.name, context, drifts)? {
             drifts.compare(format!("mode of {}", self.link.ifname), self.mode, mode);
         }
         Ok(())
@@ -55,11 +55,11 @@ impl Resource for Ipvlan {
 
 impl Ipvlan {
     /// The kernel has one mode a master, and switches all that are on it to that of the last: none of them may be running.
-    fn judge_mode(&self, master: &Link, scene: &Scene) -> Result<()> {
+    fn judge_mode(&self, master: &Link, context: &ApplyContext) -> Result<()> {
         let (one, place) = match master.upper {
             // It is an ipvlan itself, beside which the new one comes to be.
             Some(UpperKind::Ipvlan(_)) => (master.clone(), self.link.master.place().to_owned()),
-            _ => match any_on(master, KIND.name, &self.link.master, scene)? {
+            _ => match any_on(master, KIND.name, &self.link.master, context)? {
                 Some(found) => found,
                 None => return Ok(()),
             },
@@ -71,7 +71,7 @@ impl Ipvlan {
                     format!("{name} bears ipvlans of mode {mode}, and one of mode {wanted} would switch them all");
                 let bears = one.alias.map_or_else(String::new, |alias| format!(", {alias}"));
                 let error = Error::conflict(text).detail(format!("one of them is {} {place}{bears}", one.name));
-                Err(error.remedy(format!("set `mode` to {mode}, or choose another `master`")))
+                Err(error.hint(format!("set `mode` to {mode}, or choose another `master`")))
             }
             _ => Ok(()),
         }

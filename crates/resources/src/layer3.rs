@@ -4,15 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
-use cnikit_netlink::{Address, Batch, Change, Link, MAIN_TABLE, Netlink, NewAddress, Route};
+use cnikit_netlink::{Address, Batch, KernelRoute, Link, LinkChange, MAIN_TABLE, Netlink, NewAddress};
 use cnikit_netns::{Inside, sysctl};
-use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_process::Deadline;
 use cnikit_skel::{Error, Journal, Result, log};
 use cnikit_types::{Ip, limit};
 use ipnetwork::IpNetwork;
 
-use crate::{quiet, taken_up, veth};
+use crate::{ipv6_ready, router_adverts, veth};
 
 /// The container's interface has these addresses and routes, and is up: one batch.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub struct Layer3 {
     /// Each address brings a route to its prefix, as usual.
     pub prefix_routes: bool,
     /// Routes, in the order in which they are made; each over this interface.
-    pub routes: Vec<Route>,
+    pub routes: Vec<KernelRoute>,
     /// Whether others on the segment may hold the same IPv6 address.
     pub detection: Detection,
     /// It may configure itself further from router advertisements, as the kernel does by default.
@@ -63,36 +63,36 @@ impl Resource for Layer3 {
         KIND
     }
 
-    fn judge(&self, _scene: &Scene) -> Result<()> {
+    fn preflight(&self, _context: &ApplyContext) -> Result<()> {
         let crooked = self.routes.iter().find(|route| route.dst.ip() != route.dst.network());
         crooked.map_or(Ok(()), |route| {
             let (dst, straight) = (route.dst, route.dst.network());
             Err(Error::config(format!("the route to {dst} has host bits: its network is {straight}/{}", dst.prefix()))
-                .remedy("correct `dst` of this route in the IPAM plugin's configuration"))
+                .hint("correct `dst` of this route in the IPAM plugin's configuration"))
         })
     }
 
-    fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
-        scene.netns.enter(|inside| self.settings(inside))??;
-        let container = scene.container()?;
+    fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
+        context.netns.enter(|inside| self.settings(inside))??;
+        let container = context.container()?;
         let link = container.link(&self.ifname)?;
         container.send(self.batch(link.index))?;
         if self.has_ipv6() {
-            self.settle(scene, &link)?;
+            self.wait_for_addresses(context, &link)?;
         }
         if veth::is_veth(&link) {
             // Until then the host's answers to the container's first packets would be lost.
-            veth::host_end_of(scene.host()?, &scene.netns, &link)?
-                .map_or(Ok(()), |end| veth::wait_running(scene.host()?, &end))?;
+            veth::host_end_of(context.host()?, &context.netns, &link)?
+                .map_or(Ok(()), |end| veth::wait_running(context.host()?, &end))?;
         }
         Ok(Made::nothing())
     }
 
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let container = scene.container()?;
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let container = context.container()?;
         let Some(link) = container.find_recent_link(&self.ifname)? else { return Ok(()) };
         drifts.unless(link.up, || format!("{}: wanted up, found down", self.ifname));
-        self.verify_addresses(&self.settled(scene, &link)?, may_pass(&link), drifts);
+        self.verify_addresses(&self.settled(context, &link)?, may_pass(&link), drifts);
         self.verify_routes(&container.routes_of(link.index)?, drifts);
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Layer3 {
     fn settings(&self, inside: &Inside) -> Result<()> {
         let ifname = &self.ifname;
         if !self.slaac {
-            quiet::quiet(inside, ifname, &quiet::ALL)?;
+            router_adverts::ignore_router_adverts(inside, ifname, &router_adverts::ALL)?;
         }
         if self.has_ipv6() {
             for link in ["lo", ifname] {
@@ -135,21 +135,21 @@ impl Layer3 {
             let new = NewAddress { address: *address, no_dad, no_prefix_route: !self.prefix_routes, scope: 0 };
             batch.add_address(index, &new);
         }
-        batch.set_link(index, &Change { up: Some(true), ..Change::default() });
+        batch.set_link(index, &LinkChange { up: Some(true), ..LinkChange::default() });
         // A container on two networks gets a default route from each.
         for route in &self.routes {
-            batch.add_route_beside(&Route { index: Some(index), ..route.clone() });
+            batch.add_route_beside(&KernelRoute { index: Some(index), ..route.clone() });
         }
         batch
     }
 
     /// Waits until IPv6 addresses can be used. While packets cannot pass they cannot, and nobody knows for how long.
-    fn settle(&self, scene: &Scene, link: &Link) -> Result<()> {
-        let container = scene.container()?;
+    fn wait_for_addresses(&self, context: &ApplyContext, link: &Link) -> Result<()> {
+        let container = context.container()?;
         let can_settle = may_pass(&container.link(&self.ifname)?)
             && (self.detection == Detection::Off || self.detect(container, link.index)?);
         if can_settle {
-            return taken_up::wait(container, &self.addresses);
+            return ipv6_ready::wait_ipv6_ready(container, &self.addresses);
         }
         log::info(format_args!("{} passes no packets yet: its addresses can be used when it does", self.ifname));
         Ok(())
@@ -170,13 +170,13 @@ impl Layer3 {
         };
         found.iter().filter(ours).find(|one| one.dad_failed).map_or(Ok(decided(&found)), |one| {
             Err(Error::conflict(format!("somebody else on the segment of {} has {}", self.ifname, one.address))
-                .remedy("duplicate address detection found it: give this network addresses of its own"))
+                .hint("duplicate address detection found it: give this network addresses of its own"))
         })
     }
 
     /// The addresses; those still under detection get a moment.
-    fn settled(&self, scene: &Scene, link: &Link) -> Result<Vec<Address>> {
-        let container = scene.container()?;
+    fn settled(&self, context: &ApplyContext, link: &Link) -> Result<Vec<Address>> {
+        let container = context.container()?;
         let found = container.addresses(link.index)?;
         let waits =
             |one: &Address| may_pass(link) && one.tentative && !one.dad_failed && self.addresses.contains(&one.address);
@@ -204,14 +204,17 @@ impl Layer3 {
     }
 
     /// The routes that the kernel makes with the addresses.
-    fn by_prefix(&self) -> Vec<Route> {
+    fn by_prefix(&self) -> Vec<KernelRoute> {
         let brought = self.addresses.iter().filter(|address| self.prefix_routes && !is_whole(**address));
-        brought.filter_map(|address| IpNetwork::new(address.network(), address.prefix()).ok()).map(Route::to).collect()
+        brought
+            .filter_map(|address| IpNetwork::new(address.network(), address.prefix()).ok())
+            .map(KernelRoute::to)
+            .collect()
     }
 
     /// A route counts as present in any table: plugins further on may have moved it.
-    fn verify_routes(&self, found: &[Route], drifts: &mut Drifts) {
-        let mut ways: HashMap<IpNetwork, Vec<&Route>> = HashMap::new();
+    fn verify_routes(&self, found: &[KernelRoute], drifts: &mut Drifts) {
+        let mut ways: HashMap<IpNetwork, Vec<&KernelRoute>> = HashMap::new();
         found.iter().for_each(|one| ways.entry(one.dst).or_default().push(one));
         for wanted in self.routes.iter().chain(&self.by_prefix()) {
             let near = ways.get(&wanted.dst).map(Vec::as_slice).unwrap_or_default();
@@ -237,14 +240,14 @@ fn is_whole(address: IpNetwork) -> bool {
 
 /// The routes of an answer as the kernel gets them: one without a gateway goes by that of the first address of its family
 /// that has one, unless its scope says that it needs none; a gateway outside every prefix is reached directly.
-pub fn routes(ips: &[Ip], routes: &[cnikit_types::Route]) -> Vec<Route> {
+pub fn routes(ips: &[Ip], routes: &[cnikit_types::Route]) -> Vec<KernelRoute> {
     let usual = |ipv4| ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == ipv4);
     let on_link = |gateway| ips.iter().any(|ip| ip.address.contains(gateway));
     let mut seen = HashSet::new();
     let kernels = |route: &cnikit_types::Route| {
         let needs_none = route.scope.is_some_and(|scope| scope >= SCOPE_LINK);
         let gateway = route.gw.or_else(|| usual(route.dst.is_ipv4()).filter(|_| !needs_none));
-        Route {
+        KernelRoute {
             gateway,
             onlink: gateway.is_some_and(|gateway| !on_link(gateway)),
             priority: route.priority,
@@ -252,7 +255,7 @@ pub fn routes(ips: &[Ip], routes: &[cnikit_types::Route]) -> Vec<Route> {
             advmss: route.advmss,
             table: route.table.unwrap_or(MAIN_TABLE),
             scope: route.scope,
-            ..Route::to(route.dst)
+            ..KernelRoute::to(route.dst)
         }
     };
     routes.iter().map(kernels).filter(|route| seen.insert(route.clone())).collect()
@@ -276,7 +279,7 @@ pub fn on_segment(ifname: &str, ips: &[Ip], given: &[cnikit_types::Route], detec
 pub const SCOPE_LINK: u8 = 253;
 
 /// What was said of the way to one destination holds; what was not said is not compared.
-fn is_satisfied(wanted: &Route, found: &Route) -> bool {
+fn is_satisfied(wanted: &KernelRoute, found: &KernelRoute) -> bool {
     let said = |wanted: Option<u32>, found: Option<u32>| wanted.is_none() || wanted == found;
     (wanted.gateway.is_none() || wanted.gateway == found.gateway)
         && (wanted.source.is_none() || wanted.source == found.source)
@@ -286,7 +289,7 @@ fn is_satisfied(wanted: &Route, found: &Route) -> bool {
         && (wanted.scope.is_none() || wanted.dst.is_ipv6() || wanted.scope == found.scope)
 }
 
-fn text(route: &Route) -> String {
+fn text(route: &KernelRoute) -> String {
     let mut text = route.dst.to_string();
     let mut say =
         |what: &str, value: Option<String>| value.iter().for_each(|value| text.extend([" ", what, " ", value]));

@@ -13,7 +13,7 @@
 //! | [`vlans`] | the VLANs of a bridge port | the link |
 //! | [`vlan_gateway`] | a link of the host into one VLAN of a bridge | all |
 //! | [`gateway`] | the gateway's addresses on a shared link of the host | all |
-//! | [`routed`] | the gateway's addresses and the way back on a link of the host's own | the link |
+//! | [`host_route`] | the gateway's addresses and the way back on a link of the host's own | the link |
 //! | [`forwarding`] | the host passes packets on | all |
 //! | [`spoof`] | a bridge port that takes frames of the container's MAC only | its attachment |
 //! | [`ip_spoof`] | a host's end that takes packets of the container's addresses only | its attachment |
@@ -25,46 +25,46 @@
 #![forbid(unsafe_code)]
 
 pub mod alias;
-mod alone;
-mod at_once;
 mod backend;
+mod batch_restore;
 pub mod bridge;
 pub mod bring_up;
+mod delete_links;
 pub mod firewall;
 pub mod forwarding;
 pub mod gateway;
 mod guard;
+pub mod host_route;
 pub mod ip_spoof;
 mod iptables;
+mod ipv6_ready;
 pub mod ipvlan;
 pub mod layer3;
-mod leaving;
-pub mod lent;
 pub mod link_settings;
+mod lock_netns;
 pub mod loopback;
 mod mac_holder;
 pub mod macvlan;
 pub mod masquerade;
 pub mod master;
-mod on_top;
 pub mod port;
 pub mod portmap;
-mod quiet;
 mod random;
 mod recorded;
-mod removal;
-pub mod routed;
+mod router_adverts;
 mod rules;
+pub mod saved_settings;
 pub mod spoof;
+pub mod stacked;
+mod stacked_links;
 pub mod sysctls;
-mod taken_up;
-pub mod upper;
+mod unclaimed;
 pub mod veth;
 pub mod vlan_gateway;
 pub mod vlans;
 
 pub use backend::Backend;
-pub use cnikit_netlink::{IpvlanMode, Mac, MacvlanMode, Route, UpperKind};
+pub use cnikit_netlink::{IpvlanMode, KernelRoute, Mac, MacvlanMode, UpperKind};
 
 /// Every kind, each of one file.
 pub const ALL: [cnikit_plan::Kind; 20] = [
@@ -79,7 +79,7 @@ pub const ALL: [cnikit_plan::Kind; 20] = [
     vlans::KIND,
     vlan_gateway::KIND,
     gateway::KIND,
-    routed::KIND,
+    host_route::KIND,
     forwarding::KIND,
     spoof::KIND,
     ip_spoof::KIND,

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use cnikit_netlink::{Change, Link, Mac, Netlink};
+use cnikit_netlink::{Link, LinkChange, Mac, Netlink};
 use cnikit_netns::Netns;
-use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
-use cnikit_skel::{Error, Errors, Journal, Result, Tag};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
+use cnikit_skel::{AttachmentId, Error, Errors, Journal, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::lent::{self, Lent};
 use crate::mac_holder::Behind;
+use crate::saved_settings::{self, Lent};
 
 /// The container's interface has these settings. It is lent: what they were before is kept, and given back.
 #[derive(Clone, Debug)]
@@ -18,15 +18,15 @@ pub struct LinkSettings {
     /// The interface.
     pub ifname: String,
     /// Its settings.
-    pub settings: Settings,
-    /// Where the settings from before are kept; see [`lent::kept_in`].
+    pub settings: LinkValues,
+    /// Where the settings from before are kept; see [`saved_settings::kept_in`].
     pub kept_in: PathBuf,
 }
 
 /// Some settings of a link: as they are wanted, or as they were. The names are those of the file they are kept in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Settings {
+pub struct LinkValues {
     /// Its hardware address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
@@ -47,8 +47,8 @@ pub struct Settings {
 /// The kind that these are of.
 pub const KIND: Kind = Kind {
     name: "link settings",
-    release: |remains| lent::release(remains, give_back),
-    sweep: |stale| lent::sweep(stale, give_back),
+    release: |context| saved_settings::release(context, give_back),
+    sweep: |context| saved_settings::sweep(context, give_back),
     outlives_link: true,
 };
 
@@ -58,45 +58,45 @@ impl Resource for LinkSettings {
     }
 
     /// The interface is there and can have this MTU, and what it had can be kept.
-    fn judge(&self, scene: &Scene) -> Result<()> {
-        let link = self.link(scene)?;
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        let link = self.link(context)?;
         let (wanted, _) = self.settings.differing(&link);
         let most = link.max_mtu.unwrap_or(u32::MAX);
         if let Some(mtu) = wanted.mtu.filter(|mtu| !(link.min_mtu..=most).contains(mtu)) {
             let text = format!("{} cannot have the MTU {mtu}: it takes {} to {most}", self.ifname, link.min_mtu);
-            return Err(Error::config(text).remedy("correct `mtu`"));
+            return Err(Error::config(text).hint("correct `mtu`"));
         }
         if let Some(mac) = wanted.mac
-            && let Some(behind) = Behind::find(scene.host()?, &scene.netns, &link)?
+            && let Some(behind) = Behind::find(context.host()?, &context.netns, &link)?
         {
             behind.refuse_held(mac)?;
         }
-        if wanted == Settings::default() { Ok(()) } else { lent::available(&self.kept_in) }
+        if wanted == LinkValues::default() { Ok(()) } else { saved_settings::available(&self.kept_in) }
     }
 
     /// All in one message, of which the kernel may refuse a part when it has done another.
-    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
-        let (container, link) = (scene.container()?, self.link(scene)?);
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        let (container, link) = (context.container()?, self.link(context)?);
         let (wanted, before) = self.settings.differing(&link);
-        if wanted == Settings::default() {
+        if wanted == LinkValues::default() {
             return Ok(Made::nothing());
         }
-        lent::keep(scene, &self.kept_in, journal, &Lent { link: before.clone(), ..Lent::default() })?;
+        saved_settings::record(context, &self.kept_in, journal, &Lent { link: before.clone(), ..Lent::default() })?;
         let behind = match wanted.mac {
-            Some(_) => Behind::find(scene.host()?, &scene.netns, &link)?,
+            Some(_) => Behind::find(context.host()?, &context.netns, &link)?,
             None => None,
         };
         let was = Was {
             container: container.clone(),
             link: link.clone(),
             before,
-            tag: scene.tag.clone(),
+            tag: context.tag.clone(),
             behind: behind.clone(),
         };
         let _ = journal.undo(&was, Was::put_back);
         container.change(link.index, &wanted.change())?;
         if let (Some(behind), Some(mac)) = (behind, wanted.mac) {
-            behind.record(&scene.tag, mac)?;
+            behind.record(&context.tag, mac)?;
             // Another attachment may have got the same MAC since it was compared. Of two that compare now, both may be refused.
             behind.refuse_held(mac)?;
         }
@@ -104,9 +104,9 @@ impl Resource for LinkSettings {
     }
 
     /// Where the record, which later plugins of the chain may have changed, says another MAC or MTU, that is as good.
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let (name, recorded) = (&self.ifname, scene.recorded());
-        let Some(link) = scene.container()?.find_recent_link(name)? else {
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let (name, recorded) = (&self.ifname, context.recorded());
+        let Some(link) = context.container()?.find_recent_link(name)? else {
             drifts.unless(false, || format!("interface {name}: wanted in the container, found none"));
             return Ok(());
         };
@@ -124,12 +124,12 @@ impl Resource for LinkSettings {
 }
 
 impl LinkSettings {
-    fn link(&self, scene: &Scene) -> Result<Link> {
+    fn link(&self, context: &ApplyContext) -> Result<Link> {
         let absent = || {
-            Error::conflict(format!("Cannot find container link {} in {}", self.ifname, scene.sandbox))
-                .remedy("a plugin that makes the interface has to come before this one in the list")
+            Error::conflict(format!("Cannot find container link {} in {}", self.ifname, context.sandbox))
+                .hint("a plugin that makes the interface has to come before this one in the list")
         };
-        scene.container()?.find_recent_link(&self.ifname)?.ok_or_else(absent)
+        context.container()?.find_recent_link(&self.ifname)?.ok_or_else(absent)
     }
 }
 
@@ -141,27 +141,27 @@ impl fmt::Display for LinkSettings {
     }
 }
 
-impl Settings {
+impl LinkValues {
     /// Those that a link has otherwise, and what it has instead.
-    fn differing(&self, link: &Link) -> (Settings, Settings) {
+    fn differing(&self, link: &Link) -> (LinkValues, LinkValues) {
         let mtu = self.mtu.filter(|mtu| *mtu != link.mtu);
         let mac = self.mac.filter(|mac| Some(*mac) != link.mac);
         let promisc = self.promisc.filter(|on| *on != link.promiscuous);
         let allmulti = self.allmulti.filter(|on| *on != link.all_multicast);
         let tx_queue_length = self.tx_queue_length.filter(|length| *length != link.tx_queue_length);
-        let found = Settings {
+        let found = LinkValues {
             mac: mac.and(link.mac),
             mtu: mtu.map(|_| link.mtu),
             promisc: promisc.map(|_| link.promiscuous),
             allmulti: allmulti.map(|_| link.all_multicast),
             tx_queue_length: tx_queue_length.map(|_| link.tx_queue_length),
         };
-        (Settings { mac, mtu, promisc, allmulti, tx_queue_length }, found)
+        (LinkValues { mac, mtu, promisc, allmulti, tx_queue_length }, found)
     }
 
     /// These, and where they say nothing the others.
-    pub(crate) fn or(&self, others: &Settings) -> Settings {
-        Settings {
+    pub(crate) fn or(&self, others: &LinkValues) -> LinkValues {
+        LinkValues {
             mac: self.mac.or(others.mac),
             mtu: self.mtu.or(others.mtu),
             promisc: self.promisc.or(others.promisc),
@@ -171,26 +171,26 @@ impl Settings {
     }
 
     /// Each that is said, alone.
-    fn each(&self) -> Vec<Settings> {
-        let none = Settings::default();
+    fn each(&self) -> Vec<LinkValues> {
+        let none = LinkValues::default();
         let all = [
-            Settings { mac: self.mac, ..none.clone() },
-            Settings { mtu: self.mtu, ..none.clone() },
-            Settings { promisc: self.promisc, ..none.clone() },
-            Settings { allmulti: self.allmulti, ..none.clone() },
-            Settings { tx_queue_length: self.tx_queue_length, ..none.clone() },
+            LinkValues { mac: self.mac, ..none.clone() },
+            LinkValues { mtu: self.mtu, ..none.clone() },
+            LinkValues { promisc: self.promisc, ..none.clone() },
+            LinkValues { allmulti: self.allmulti, ..none.clone() },
+            LinkValues { tx_queue_length: self.tx_queue_length, ..none.clone() },
         ];
         all.into_iter().filter(|one| *one != none).collect()
     }
 
-    fn change(&self) -> Change {
-        Change {
+    fn change(&self) -> LinkChange {
+        LinkChange {
             mac: self.mac,
             mtu: self.mtu,
             promiscuous: self.promisc,
             all_multicast: self.allmulti,
             tx_queue_length: self.tx_queue_length,
-            ..Change::default()
+            ..LinkChange::default()
         }
     }
 
@@ -213,8 +213,8 @@ impl Settings {
 struct Was {
     container: Netlink,
     link: Link,
-    before: Settings,
-    tag: Tag,
+    before: LinkValues,
+    tag: AttachmentId,
     behind: Option<Behind>,
 }
 
@@ -237,7 +237,7 @@ impl fmt::Display for Was {
 fn give_back(lent: &mut Lent, ifname: &str, netns: Option<&Netns>) -> Result<()> {
     let before = std::mem::take(&mut lent.link);
     let Some(netns) = netns else { return Ok(()) };
-    if before == Settings::default() {
+    if before == LinkValues::default() {
         return Ok(());
     }
     let container = Netlink::inside(netns)?;
@@ -253,14 +253,14 @@ fn give_back(lent: &mut Lent, ifname: &str, netns: Option<&Netns>) -> Result<()>
 }
 
 /// A link that is gone needs nothing, and a value that the kernel refuses by now holds back no other.
-fn put(netlink: &Netlink, ifname: &str, settings: &Settings) -> Result<()> {
+fn put(netlink: &Netlink, ifname: &str, settings: &LinkValues) -> Result<()> {
     let Some(link) = netlink.find_link(ifname)? else { return Ok(()) };
     let (changed, _) = settings.differing(&link);
-    if changed == Settings::default() {
+    if changed == LinkValues::default() {
         return Ok(());
     }
     match netlink.change(link.index, &changed.change()) {
-        Err(error) if lent::is_verdict(error.errno) => {
+        Err(error) if saved_settings::is_verdict(error.errno) => {
             changed.each().iter().map(|one| put_one(netlink, &link, one)).collect::<Errors>().finish()
         }
         Err(error) if !error.is_absent() => Err(error.into()),
@@ -268,11 +268,11 @@ fn put(netlink: &Netlink, ifname: &str, settings: &Settings) -> Result<()> {
     }
 }
 
-fn put_one(netlink: &Netlink, link: &Link, one: &Settings) -> Result<()> {
+fn put_one(netlink: &Netlink, link: &Link, one: &LinkValues) -> Result<()> {
     match netlink.change(link.index, &one.change()) {
-        Err(error) if lent::is_verdict(error.errno) => {
+        Err(error) if saved_settings::is_verdict(error.errno) => {
             let words: Vec<String> = one.words().into_iter().map(|(of, value)| format!("{of} {value}")).collect();
-            lent::give_up(error.during("give back", format!("{} to {}", words.join(", "), link.name)));
+            saved_settings::give_up(error.during("give back", format!("{} to {}", words.join(", "), link.name)));
             Ok(())
         }
         Err(error) if !error.is_absent() => Err(error.into()),

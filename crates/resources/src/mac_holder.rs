@@ -3,11 +3,11 @@
 //! The MAC of a container's end is recorded in the alias of the host end, where the container cannot change it. What the
 //! bridge learned is not read: it outlives the container that sent it.
 
-use cnikit_netlink::{Change, Link, Mac, Netlink};
+use cnikit_netlink::{Link, LinkChange, Mac, Netlink};
 use cnikit_netns::Netns;
-use cnikit_skel::{Error, Result, Tag};
+use cnikit_skel::{AttachmentId, Error, Result};
 
-use crate::alias::{self, Owner};
+use crate::alias::{self, AliasOwner};
 use crate::veth::{self, is_veth};
 
 /// Which ports of the bridge a requested MAC is compared with.
@@ -70,11 +70,11 @@ impl Behind {
     }
 
     /// Records the MAC of the interface in the port's alias, if it is the port of this attachment and records one.
-    pub(crate) fn record(&self, tag: &Tag, mac: Mac) -> Result<()> {
-        if alias::owner(&self.port, tag) != Owner::This || alias::recorded_mac(&self.port).is_none() {
+    pub(crate) fn record(&self, tag: &AttachmentId, mac: Mac) -> Result<()> {
+        if alias::owner(&self.port, tag) != AliasOwner::This || alias::recorded_mac(&self.port).is_none() {
             return Ok(());
         }
-        let change = Change { alias: Some(alias::of_port(tag, mac)), ..Change::default() };
+        let change = LinkChange { alias: Some(alias::of_port(tag, mac)), ..LinkChange::default() };
         match self.host.change(self.port.index, &change) {
             Err(error) if !error.is_absent() => Err(error.into()),
             _ => Ok(()),
@@ -106,5 +106,5 @@ fn holder(port: &Link, bridge: &str) -> String {
 
 fn refusal(mac: Mac, holder: &str) -> Error {
     Error::conflict(format!("the requested MAC {mac} is held by {holder}"))
-        .remedy("request another MAC, or none; if the holder is a container that is gone, DEL it")
+        .hint("request another MAC, or none; if the holder is a container that is gone, DEL it")
 }

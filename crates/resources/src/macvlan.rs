@@ -3,16 +3,16 @@
 use std::fmt;
 
 use cnikit_netlink::{Mac, MacvlanMode, UpperKind};
-use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Journal, Result};
 
-use crate::upper::{self, Upper};
+use crate::stacked::{self, StackedLink};
 
 /// A macvlan.
 #[derive(Clone, Debug)]
 pub struct Macvlan {
     /// The interface, and what it is on top of.
-    pub link: Upper,
+    pub link: StackedLink,
     /// Whom it hears.
     pub mode: MacvlanMode,
     /// How many broadcasts may wait for it; absent: the kernel's choice.
@@ -24,8 +24,8 @@ pub struct Macvlan {
 /// macvlans are found by what they bear, in the container's namespace.
 pub const KIND: Kind = Kind {
     name: "macvlan",
-    release: |remains| upper::release(KIND.name, remains),
-    sweep: |stale| upper::sweep(KIND.name, stale),
+    release: |context| stacked::release(KIND.name, context),
+    sweep: |context| stacked::sweep(KIND.name, context),
     outlives_link: true,
 };
 
@@ -34,17 +34,17 @@ impl Resource for Macvlan {
         KIND
     }
 
-    fn judge(&self, scene: &Scene) -> Result<()> {
-        self.link.judge(scene).map(drop)
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        self.link.preflight(context).map(drop)
     }
 
-    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
-        self.link.make(self.sort(), self.mac, scene, journal)
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        self.link.make(self.sort(), self.mac, context, journal)
     }
 
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
         let ifname = &self.link.ifname;
-        if let Some(UpperKind::Macvlan { mode, queue }) = self.link.verify(KIND.name, scene, drifts)? {
+        if let Some(UpperKind::Macvlan { mode, queue }) = self.link.verify(KIND.name, context, drifts)? {
             drifts.compare(format!("mode of {ifname}"), self.mode, mode);
             if let Some(length) = self.bcqueuelen {
                 drifts.compare(format!("bcqueuelen of {ifname}"), length, queue.unwrap_or_default());

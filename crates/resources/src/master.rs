@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use cnikit_netlink::{Family, Link, MAIN_TABLE, Netlink};
 use cnikit_netns::Netns;
-use cnikit_plan::{Drifts, Scene};
+use cnikit_plan::{ApplyContext, Drifts};
 use cnikit_skel::{Error, Result};
 use ipnetwork::IpNetwork;
 
-use crate::on_top::is_on;
+use crate::stacked_links::is_on;
 
 /// The link below, and how it is found: not before something is made of it, so that a DEL never looks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,17 +34,17 @@ pub enum Which {
 
 impl Master {
     /// The link itself, as it is now or was a moment ago.
-    pub(crate) fn find(&self, scene: &Scene) -> Result<Link> {
-        let netlink = if self.in_container { scene.container()? } else { scene.host()? };
+    pub(crate) fn find(&self, context: &ApplyContext) -> Result<Link> {
+        let netlink = if self.in_container { context.container()? } else { context.host()? };
         match &self.which {
             Which::Named(name) => self.named(netlink, name),
             Which::OfDefaultRoute => self.of_default_route(netlink),
             Which::OfPrevResult => {
                 let named: Vec<&String> =
-                    scene.record.interfaces.iter().map(|one| &one.name).filter(|name| !name.is_empty()).collect();
+                    context.record.interfaces.iter().map(|one| &one.name).filter(|name| !name.is_empty()).collect();
                 let [name] = named.as_slice() else {
                     let text = "chained master failure. PrevResult lacks a single named interface";
-                    return Err(Error::config(text).remedy("name one with `master`"));
+                    return Err(Error::config(text).hint("name one with `master`"));
                 };
                 self.named(netlink, name)
             }
@@ -54,7 +54,7 @@ impl Master {
     fn named(&self, netlink: &Netlink, name: &str) -> Result<Link> {
         netlink.find_recent_link(name)?.ok_or_else(|| {
             let text = format!("failed to lookup master {name:?}: there is no such link {}", self.place());
-            Error::conflict(text).remedy("make it, or set `master` to one that is there")
+            Error::conflict(text).hint("make it, or set `master` to one that is there")
         })
     }
 
@@ -69,7 +69,7 @@ impl Master {
             }
         }
         let text = format!("no default route interface found {}", self.place());
-        Err(Error::conflict(text).remedy("set `master`, or give it a default route"))
+        Err(Error::conflict(text).hint("set `master`, or give it a default route"))
     }
 
     /// Says whether it is there. What is in a container, or was made by the plugin before, only an ADD can tell.
@@ -83,10 +83,10 @@ impl Master {
     }
 
     /// Compares what a link is on top of with what was said; which it is that has the default route may change at any time.
-    pub(crate) fn verify(&self, scene: &Scene, upper: &Link, drifts: &mut Drifts) -> Result<()> {
+    pub(crate) fn verify(&self, context: &ApplyContext, upper: &Link, drifts: &mut Drifts) -> Result<()> {
         let Which::Named(name) = &self.which else { return Ok(()) };
-        let (container, place) = (scene.container()?, self.place());
-        let netlink = if self.in_container { container } else { scene.host()? };
+        let (container, place) = (context.container()?, self.place());
+        let netlink = if self.in_container { container } else { context.host()? };
         let Some(master) = netlink.find_recent_link(name)? else {
             drifts.unless(false, || format!("master of {}: wanted {name} {place}, found none", upper.name));
             return Ok(());
@@ -110,11 +110,11 @@ impl Master {
     }
 
     /// The namespace that it is in, opened anew.
-    pub(crate) fn home(&self, scene: &Scene) -> Result<Netns> {
+    pub(crate) fn home(&self, context: &ApplyContext) -> Result<Netns> {
         if !self.in_container {
             return Ok(Netns::own()?);
         }
-        Ok(Netns::open(format!("/proc/thread-self/fd/{}", scene.netns.as_fd().as_raw_fd()))?)
+        Ok(Netns::open(format!("/proc/thread-self/fd/{}", context.netns.as_fd().as_raw_fd()))?)
     }
 
     pub(crate) fn place(&self) -> &'static str {

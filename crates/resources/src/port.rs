@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use cnikit_netlink::{Batch, Change, Link};
-use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_netlink::{Batch, Link, LinkChange};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Journal, Result};
 
 use crate::gateway::refuse_shared;
@@ -34,27 +34,27 @@ impl Resource for ForwardingPort {
         KIND
     }
 
-    fn judge(&self, scene: &Scene) -> Result<()> {
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
         for name in &self.shared_links {
-            let Some(link) = scene.host()?.find_recent_link(name)? else { continue };
-            let present = scene.host()?.addresses(link.index)?;
+            let Some(link) = context.host()?.find_recent_link(name)? else { continue };
+            let present = context.host()?.addresses(link.index)?;
             refuse_shared(name, present.iter().map(|one| one.address.ip()), &self.addresses)?;
         }
         Ok(())
     }
 
-    fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
-        let host = scene.host()?;
-        let port = veth::own_host_end(host, &scene.tag)?;
+    fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
+        let host = context.host()?;
+        let port = veth::own_host_end(host, &context.tag)?;
         veth::wait_running(host, &port)?;
         if !self.addresses.is_empty() {
-            self.tell(scene)?;
+            self.tell(context)?;
         }
         Ok(Made::nothing())
     }
 
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        if let Some(port) = of(scene, &self.ifname)? {
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        if let Some(port) = of(context, &self.ifname)? {
             drifts.unless(port.running, || format!("bridge port {}: wanted up, found {}", port.name, port.operstate));
         }
         Ok(())
@@ -62,22 +62,22 @@ impl Resource for ForwardingPort {
 }
 
 impl ForwardingPort {
-    fn tell(&self, scene: &Scene) -> Result<()> {
-        let (host, container) = (scene.host()?, scene.container()?);
+    fn tell(&self, context: &ApplyContext) -> Result<()> {
+        let (host, container) = (context.host()?, context.container()?);
         let gateway = host.recent_link(&self.gateway)?;
         let mut batch = Batch::new();
         self.addresses.iter().for_each(|address| batch.delete_neighbour(gateway.index, *address));
         host.send(batch)?;
         // Saying the MAC again makes the kernel announce every address of the link, now that the port passes it on.
         let end = container.link(&self.ifname)?;
-        Ok(container.change(end.index, &Change { mac: end.mac, ..Change::default() })?)
+        Ok(container.change(end.index, &LinkChange { mac: end.mac, ..LinkChange::default() })?)
     }
 }
 
 /// The host's end of the pair whose other end the container has under this name.
-pub(crate) fn of(scene: &Scene, ifname: &str) -> Result<Option<Link>> {
-    match scene.container()?.find_recent_link(ifname)? {
-        Some(end) => veth::host_end_of(scene.host()?, &scene.netns, &end),
+pub(crate) fn of(context: &ApplyContext, ifname: &str) -> Result<Option<Link>> {
+    match context.container()?.find_recent_link(ifname)? {
+        Some(end) => veth::host_end_of(context.host()?, &context.netns, &end),
         None => Ok(None),
     }
 }

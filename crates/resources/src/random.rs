@@ -9,6 +9,6 @@ use cnikit_skel::{Error, Result};
 pub(crate) fn bytes<const N: usize>(what: &str) -> Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Error::from(io::Error::from(error)).while_doing(format_args!("no random bytes for {what}")))?;
+        .map_err(|error| Error::from(io::Error::from(error)).context(format_args!("no random bytes for {what}")))?;
     Ok(bytes)
 }

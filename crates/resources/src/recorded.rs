@@ -1,16 +1,16 @@
 //! What the record of an ADD says about the container's interface.
 
 use cnikit_netlink::{Link, Mac, Netlink};
-use cnikit_plan::{Drifts, Scene};
+use cnikit_plan::{ApplyContext, Drifts};
 use cnikit_skel::Result;
-use cnikit_types::{Answer, Interface};
+use cnikit_types::{CniResult, Interface};
 use ipnetwork::IpNetwork;
 
 /// Compares the container's interface with the record, which later plugins that changed something have brought up to date.
-pub(crate) fn verify(scene: &Scene, ifname: &str, mtu: Option<u32>, found: &Link, drifts: &mut Drifts) {
-    let Some(recorded) = scene.recorded() else {
+pub(crate) fn verify(context: &ApplyContext, ifname: &str, mtu: Option<u32>, found: &Link, drifts: &mut Drifts) {
+    let Some(recorded) = context.recorded() else {
         drifts.unless(false, || {
-            format!("Sandbox in prevResult: wanted {ifname} in {}, found no such interface", scene.sandbox)
+            format!("Sandbox in prevResult: wanted {ifname} in {}, found no such interface", context.sandbox)
         });
         return;
     };
@@ -24,7 +24,7 @@ pub(crate) fn verify(scene: &Scene, ifname: &str, mtu: Option<u32>, found: &Link
 }
 
 /// A record that lists addresses, of which the link has none, is the record of another link.
-pub(crate) fn has_address_of(record: Option<&Answer>, netlink: &Netlink, link: &Link) -> Result<bool> {
+pub(crate) fn has_address_of(record: Option<&CniResult>, netlink: &Netlink, link: &Link) -> Result<bool> {
     let recorded: Vec<IpNetwork> = record.into_iter().flat_map(|record| &record.ips).map(|ip| ip.address).collect();
     if recorded.is_empty() {
         return Ok(true);
@@ -33,7 +33,7 @@ pub(crate) fn has_address_of(record: Option<&Answer>, netlink: &Netlink, link: &
 }
 
 /// A record that lists interfaces, but none of the container's with this name and MAC, is the record of another link.
-pub(crate) fn has_mac_of(record: Option<&Answer>, ifname: &str, link: &Link) -> bool {
+pub(crate) fn has_mac_of(record: Option<&CniResult>, ifname: &str, link: &Link) -> bool {
     let mut recorded = record.into_iter().flat_map(|record| &record.interfaces).peekable();
     let is_link = |one: &Interface| {
         let mac = one.mac.parse::<Mac>();

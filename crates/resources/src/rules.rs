@@ -3,20 +3,20 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use cnikit_netfilter::{Error, Found, Frame, Looked, Nftables, Rules, Whose};
-use cnikit_plan::{Drifts, Resource, Scene};
+use cnikit_netfilter::{Error, InstalledRule, Nftables, OwnerFilter, Rules, Snapshot, TableLayout};
+use cnikit_plan::{ApplyContext, Drifts, Resource};
 use cnikit_skel::{Journal, Result};
 
 /// Makes these all the rules there are of an owner; the roll-back puts back what he had before, which may be a running
 /// container's. That is noted before the change, for the change may be made and its answer lost; and judged before it.
 pub(crate) fn replace<E: From<Error>>(
     nftables: &Nftables,
-    (frame, whose): (Frame, Whose),
+    (frame, whose): (TableLayout, OwnerFilter),
     rules: impl Into<Rules>,
-    mut judge: impl FnMut(&Looked<'_>) -> std::result::Result<(), E>,
+    mut judge: impl FnMut(&Snapshot<'_>) -> std::result::Result<(), E>,
     (what, journal): (&String, &mut Journal),
 ) -> std::result::Result<(), E> {
-    let (frame, before) = (Rc::new(frame), Rc::new(RefCell::new(None::<Vec<Found>>)));
+    let (frame, before) = (Rc::new(frame), Rc::new(RefCell::new(None::<Vec<InstalledRule>>)));
     let (place, owner, noted) = (Rc::clone(&frame), whose.clone(), Rc::clone(&before));
     let _ = journal.undo(what, move |_| match noted.take() {
         Some(before) => Nftables::here()?.put_back(&place, owner, &before),
@@ -36,12 +36,12 @@ pub(crate) fn replace<E: From<Error>>(
 }
 
 /// Makes rules anew where any is missing or different; where none is, not even the choice of a backend is made again.
-pub(crate) fn restore(rules: &impl Resource, scene: &Scene, journal: &mut Journal) -> Result<()> {
+pub(crate) fn restore(rules: &impl Resource, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
     let mut drifts = Drifts::default();
-    rules.verify(scene, &mut drifts)?;
+    rules.verify(context, &mut drifts)?;
     if drifts.texts().is_empty() {
         return Ok(());
     }
-    rules.judge(scene)?;
-    rules.ensure(scene, journal).map(drop)
+    rules.preflight(context)?;
+    rules.ensure(context, journal).map(drop)
 }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use cnikit_netfilter::{Family, HookPoint, Mac, Match, Rule, Verdict};
-use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
-use cnikit_skel::{Journal, Result, Tag};
+use cnikit_netfilter::{HookPoint, Mac, Match, Rule, TableFamily, Verdict};
+use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource};
+use cnikit_skel::{AttachmentId, Journal, Result};
 
 use crate::guard::{Content, GuardedPort, Sort};
 use crate::veth;
@@ -28,7 +28,7 @@ pub const KIND: Kind = Kind { name: "MAC spoof check", release, sweep, outlives_
 const SORT: Sort = Sort {
     what: "MAC spoof check",
     key: "macspoofchk",
-    family: Family::Bridge,
+    family: TableFamily::Bridge,
     table: "nat",
     table_comment: None,
     base: &[("PREROUTING", HookPoint::Prerouting, -300)],
@@ -43,33 +43,33 @@ impl Resource for SpoofCheck {
         KIND
     }
 
-    fn judge(&self, _scene: &Scene) -> Result<()> {
+    fn preflight(&self, _context: &ApplyContext) -> Result<()> {
         available()
     }
 
-    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
-        let port = veth::vacant(scene.host()?, &scene.tag)?;
-        put(&scene.tag, &port, veth::mac(&scene.tag, self.mac), journal)?;
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        let port = veth::free_host_name(context.host()?, &context.tag)?;
+        put(&context.tag, &port, veth::mac(&context.tag, self.mac), journal)?;
         Ok(Made::nothing())
     }
 
-    fn restore(&self, scene: &Scene, journal: &mut Journal) -> Result<()> {
-        let Some(guarded) = GuardedPort::find(scene, self.mac)? else { return Ok(()) };
-        let put = |journal: &mut Journal| put(&scene.tag, &guarded.port.name, guarded.mac, journal);
-        guarded.refuse_unknown_mac(scene, put)?;
+    fn restore(&self, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
+        let Some(guarded) = GuardedPort::find(context, self.mac)? else { return Ok(()) };
+        let put = |journal: &mut Journal| put(&context.tag, &guarded.port.name, guarded.mac, journal);
+        guarded.refuse_unknown_mac(context, put)?;
         put(journal)
     }
 
     /// The rules must match the MAC that the container is known to have been given. If a later plugin of the chain gave it
     /// another one, the result records that one, and the rules of ADD, which still allow the first, are reported.
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let Some(GuardedPort { port, mac, .. }) = GuardedPort::find(scene, self.mac)? else { return Ok(()) };
-        SORT.verify(&scene.tag, &|chains| content(chains, &port.name, mac), drifts)
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let Some(GuardedPort { port, mac, .. }) = GuardedPort::find(context, self.mac)? else { return Ok(()) };
+        SORT.verify(&context.tag, &|chains| content(chains, &port.name, mac), drifts)
     }
 }
 
 /// Has the port guarded; what is so already stays.
-fn put(tag: &Tag, port: &str, mac: Mac, journal: &mut Journal) -> Result<()> {
+fn put(tag: &AttachmentId, port: &str, mac: Mac, journal: &mut Journal) -> Result<()> {
     SORT.put(tag, &|chains| content(chains, port, mac), journal)
 }
 
@@ -95,12 +95,12 @@ impl fmt::Display for SpoofCheck {
     }
 }
 
-fn release(remains: &Remains) -> Result<()> {
-    SORT.release(remains)
+fn release(context: &ReleaseContext) -> Result<()> {
+    SORT.release(context)
 }
 
-fn sweep(stale: &Stale) -> Result<()> {
-    SORT.sweep(stale)
+fn sweep(context: &GcContext) -> Result<()> {
+    SORT.sweep(context)
 }
 
 /// Whether the kernel can check MACs, for STATUS.
@@ -114,8 +114,8 @@ mod tests {
     use crate::guard::{LONGEST_CHAIN, shortened};
     use cnikit_netfilter::LONGEST_COMMENT;
 
-    fn tag(network: &str, container: &str) -> Tag {
-        Tag { network: network.into(), container: container.into(), ifname: "eth0".into() }
+    fn tag(network: &str, container: &str) -> AttachmentId {
+        AttachmentId { network: network.into(), container: container.into(), ifname: "eth0".into() }
     }
 
     #[test]

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use cnikit_netns::sysctl::{Tree, same};
 use cnikit_netns::{Inside, Netns};
-use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Error, Errors, Journal, Result};
 
-use crate::lent::{self, Lent};
+use crate::saved_settings::{self, Lent};
 pub use allow_list::{LIST, available};
 
 /// Kernel settings of the container's namespace, set in this order. See sysctl(8).
@@ -37,8 +37,8 @@ pub struct Sysctl {
 /// The kind that these are of.
 pub const KIND: Kind = Kind {
     name: "sysctls",
-    release: |remains| lent::release(remains, give_back),
-    sweep: |stale| lent::sweep(stale, give_back),
+    release: |context| saved_settings::release(context, give_back),
+    sweep: |context| saved_settings::sweep(context, give_back),
     outlives_link: true,
 };
 
@@ -76,34 +76,34 @@ impl Resource for Sysctls {
     }
 
     /// All are allowed and there, and what they were can be kept.
-    fn judge(&self, scene: &Scene) -> Result<()> {
-        allow_list::judge(self.settings.iter().map(|one| one.written.as_str()))?;
-        let found = self.values(&scene.netns)?;
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        allow_list::check(self.settings.iter().map(|one| one.written.as_str()))?;
+        let found = self.values(&context.netns)?;
         if let Some((Sysctl { key, .. }, _)) =
-            self.settings.iter().zip(&found).find(|(_, found)| **found == Found::Absent)
+            self.settings.iter().zip(&found).find(|(_, found)| **found == Current::Absent)
         {
-            return Err(Error::config(format!("there is no sysctl {key} in {}", scene.sandbox))
-                .remedy("correct `sysctl`; some settings are there only on other kernels, or with a module loaded"));
+            return Err(Error::config(format!("there is no sysctl {key} in {}", context.sandbox))
+                .hint("correct `sysctl`; some settings are there only on other kernels, or with a module loaded"));
         }
         let changes = self.settings.iter().zip(&found).any(|(one, found)| found.would_change(&one.value));
-        self.kept_in.as_ref().filter(|_| changes).map_or(Ok(()), |dir| lent::available(dir))
+        self.kept_in.as_ref().filter(|_| changes).map_or(Ok(()), |dir| saved_settings::available(dir))
     }
 
-    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
-        let found = self.values(&scene.netns)?.into_iter().zip(&self.settings);
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        let found = self.values(&context.netns)?.into_iter().zip(&self.settings);
         let (mut was, mut changes) = (Vec::new(), false);
         for (found, Sysctl { key, value, .. }) in found {
             changes |= found.would_change(value);
-            if let Found::Is(old) = found {
+            if let Current::Is(old) = found {
                 was.push((key.clone(), old)); // one that is right already too: another may change it
             }
         }
         if let Some(dir) = self.kept_in.as_ref().filter(|_| changes) {
-            lent::keep(scene, dir, journal, &Lent { sysctls: was.clone(), ..Lent::default() })?;
+            saved_settings::record(context, dir, journal, &Lent { sysctls: was.clone(), ..Lent::default() })?;
         }
-        let was = Was { netns: scene.netns.clone(), was };
+        let was = Was { netns: context.netns.clone(), was };
         let _ = journal.undo(&was, Was::put_back);
-        scene.netns.enter(|inside| {
+        context.netns.enter(|inside| {
             let tree = Tree::open(inside)?;
             self.settings.iter().try_for_each(|one| tree.set(&one.key, &one.value))
         })??;
@@ -111,12 +111,12 @@ impl Resource for Sysctls {
     }
 
     /// By what they mean: the kernel writes a value in its own way.
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        for (found, Sysctl { key, value, .. }) in self.values(&scene.netns)?.iter().zip(&self.settings) {
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        for (found, Sysctl { key, value, .. }) in self.values(&context.netns)?.iter().zip(&self.settings) {
             match found {
-                Found::Absent => drifts.compare(key, value.as_str(), "none"),
-                Found::Is(found) if !same(found, value) => drifts.compare(key, value.as_str(), found),
-                Found::Is(_) | Found::Unreadable => {}
+                Current::Absent => drifts.compare(key, value.as_str(), "none"),
+                Current::Is(found) if !same(found, value) => drifts.compare(key, value.as_str(), found),
+                Current::Is(_) | Current::Unreadable => {}
             }
         }
         Ok(())
@@ -124,12 +124,12 @@ impl Resource for Sysctls {
 }
 
 impl Sysctls {
-    fn values(&self, netns: &Netns) -> Result<Vec<Found>> {
+    fn values(&self, netns: &Netns) -> Result<Vec<Current>> {
         let read = |inside: &Inside| {
             let tree = Tree::open(inside)?;
             let one = |one: &Sysctl| match tree.read(&one.key) {
-                Err(error) if error.is_absent() => Ok(Found::Absent),
-                read => Ok(read?.map_or(Found::Unreadable, Found::Is)),
+                Err(error) if error.is_absent() => Ok(Current::Absent),
+                read => Ok(read?.map_or(Current::Unreadable, Current::Is)),
             };
             self.settings.iter().map(one).collect::<Result<_, cnikit_netns::Error>>()
         };
@@ -139,7 +139,7 @@ impl Sysctls {
 
 /// What a setting is.
 #[derive(PartialEq)]
-enum Found {
+enum Current {
     /// The namespace has none of that name.
     Absent,
     /// Nobody can read it.
@@ -147,10 +147,10 @@ enum Found {
     Is(String),
 }
 
-impl Found {
+impl Current {
     /// Whether there is something to keep before this value is set.
     fn would_change(&self, value: &str) -> bool {
-        matches!(self, Found::Is(old) if !same(old, value))
+        matches!(self, Current::Is(old) if !same(old, value))
     }
 }
 
@@ -193,8 +193,8 @@ fn put(netns: &Netns, settings: &[(String, String)]) -> Result<()> {
     let work = |inside: &Inside| {
         let tree = Tree::open(inside)?;
         let one = |(key, value): &(String, String)| match tree.set(key, value) {
-            Err(error) if error.errno().is_some_and(lent::is_verdict) => {
-                lent::give_up(error);
+            Err(error) if error.errno().is_some_and(saved_settings::is_verdict) => {
+                saved_settings::give_up(error);
                 Ok(())
             }
             Err(error) if !error.is_absent() => Err(error.into()),

@@ -3,17 +3,17 @@
 use std::fmt;
 use std::time::Duration;
 
-use cnikit_netlink::{Change, Link, Mac, Netlink, NewVeth, Peer};
+use cnikit_netlink::{Link, LinkChange, Mac, Netlink, NewVeth, Peer};
 use cnikit_netns::{Inside, Netns};
-use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale};
+use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource};
 use cnikit_process::Deadline;
-use cnikit_skel::{Error, Found, Journal, Result, Tag};
+use cnikit_skel::{AttachmentId, Error, Journal, NetnsLookup, Result};
 use cnikit_types::Interface;
 
-use crate::alias::{self, Marks, Owner, hex};
+use crate::alias::{self, AliasOwner, Marks, hex};
+use crate::delete_links::{delete, delete_all};
 use crate::mac_holder::{Compared, refuse_held};
-use crate::removal::{delete, delete_all};
-use crate::{quiet, recorded};
+use crate::{recorded, router_adverts};
 
 /// A veth pair. The host's end is named by the tag, both MACs come from it and are set as the pair is made (so that nobody
 /// changes them afterwards); nothing is renamed, nothing moved.
@@ -56,56 +56,57 @@ pub const KIND: Kind = Kind { name: "veth", release, sweep, outlives_link: true 
 /// How many names a tag has, one after another, should a hash collide.
 const NAMES: usize = 4;
 /// As long as the reference waits.
-const PATIENCE: Duration = Duration::from_millis(2550);
+const TIMEOUT: Duration = Duration::from_millis(2550);
 
 impl Resource for Veth {
     fn kind(&self) -> Kind {
         KIND
     }
 
-    fn judge(&self, scene: &Scene) -> Result<()> {
-        vacant(scene.host()?, &scene.tag)?;
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        free_host_name(context.host()?, &context.tag)?;
         if let (Some(mac), HostEnd::Port { bridge, .. }) = (self.mac, &self.host) {
-            refuse_held(scene.host()?, bridge, mac, Compared::All)?;
+            refuse_held(context.host()?, bridge, mac, Compared::All)?;
         }
-        if scene.container()?.find_link(&self.ifname)?.is_none() {
+        if context.container()?.find_link(&self.ifname)?.is_none() {
             return Ok(());
         }
-        Err(Error::conflict(format!("container veth name {:?} already exists in {}", self.ifname, scene.sandbox))
-            .remedy("DEL the attachment that made it, or choose another CNI_IFNAME"))
+        Err(Error::conflict(format!("container veth name {:?} already exists in {}", self.ifname, context.sandbox))
+            .hint("DEL the attachment that made it, or choose another CNI_IFNAME"))
     }
 
-    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
-        let host = scene.host()?;
-        let wanted = self.pair(scene, vacant(host, &scene.tag)?)?;
-        let made = host.create_veth(&wanted).or_else(|error| not_made(host, &wanted.name, error))?;
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        let host = context.host()?;
+        let wanted = self.pair(context, free_host_name(host, &context.tag)?)?;
+        let made = host.create_veth(&wanted).or_else(|error| clean_up_failed_create(host, &wanted.name, error))?;
         let undo = HostLink { netlink: host.clone(), link: made.clone() };
         let _ = journal.undo(&undo, HostLink::delete);
-        quiet::quiet(&Inside::here(), &made.name, &quiet::ALL)?;
-        quiet::undetected(&Inside::here(), &made.name);
+        router_adverts::ignore_router_adverts(&Inside::here(), &made.name, &router_adverts::ALL)?;
+        router_adverts::disable_dad(&Inside::here(), &made.name);
         if self.host != HostEnd::Routed {
-            quiet::unrouted(&Inside::here(), &made.name);
+            router_adverts::disable_forwarding(&Inside::here(), &made.name);
         }
-        host.change(made.index, &self.settings(&scene.tag))?;
+        host.change(made.index, &self.settings(&context.tag))?;
         if let (Some(mac), HostEnd::Port { bridge, .. }) = (self.mac, &self.host) {
             refuse_held(host, bridge, mac, Compared::Before(&made))?;
         }
         let host_end = Interface { name: made.name, ..Interface::default() };
         let container_end =
-            Interface { name: self.ifname.clone(), sandbox: scene.sandbox.clone(), ..Interface::default() };
+            Interface { name: self.ifname.clone(), sandbox: context.sandbox.clone(), ..Interface::default() };
         Ok(Made { interfaces: vec![host_end, container_end] })
     }
 
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let Some(end) = scene.container()?.find_link(&self.ifname)? else {
-            drifts
-                .unless(false, || format!("interface {}: wanted a veth, found none in {}", self.ifname, scene.sandbox));
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let Some(end) = context.container()?.find_link(&self.ifname)? else {
+            drifts.unless(false, || {
+                format!("interface {}: wanted a veth, found none in {}", self.ifname, context.sandbox)
+            });
             return Ok(());
         };
         drifts.compare(format!("kind of {}", self.ifname), "veth", end.kind.as_deref().unwrap_or("none"));
-        recorded::verify(scene, &self.ifname, self.mtu, &end, drifts);
-        if let Some(host) = host_end_of(scene.host()?, &scene.netns, &end)? {
-            return self.verify_host(scene, &host, drifts);
+        recorded::verify(context, &self.ifname, self.mtu, &end, drifts);
+        if let Some(host) = host_end_of(context.host()?, &context.netns, &end)? {
+            return self.verify_host(context, &host, drifts);
         }
         drifts.unless(false, || format!("host end of {}: wanted in the host's namespace, found none", self.ifname));
         Ok(())
@@ -113,35 +114,36 @@ impl Resource for Veth {
 }
 
 impl Veth {
-    fn pair(&self, scene: &Scene, name: String) -> Result<NewVeth> {
+    fn pair(&self, context: &ApplyContext, name: String) -> Result<NewVeth> {
         let master = match &self.host {
-            HostEnd::Port { bridge, .. } => Some(scene.host()?.recent_link(bridge)?.index),
+            HostEnd::Port { bridge, .. } => Some(context.host()?.recent_link(bridge)?.index),
             HostEnd::Routed => None,
         };
-        let ([_, host], own) = (macs(&scene.tag), mac(&scene.tag, self.mac));
-        let peer = Peer { name: self.ifname.clone(), mac: Some(own), netns: scene.netns.clone() };
+        let ([_, host], own) = (macs(&context.tag), mac(&context.tag, self.mac));
+        let peer = Peer { name: self.ifname.clone(), mac: Some(own), netns: context.netns.clone() };
         Ok(NewVeth { name, mac: Some(host), mtu: self.mtu, queues: self.queues, master, peer })
     }
 
     /// What the kernel takes only once the link is there; up comes last, when advertisements are off.
-    fn settings(&self, tag: &Tag) -> Change {
+    fn settings(&self, tag: &AttachmentId) -> LinkChange {
         let (hairpin, isolated, alias) = match self.host {
             HostEnd::Port { hairpin, isolated, .. } => {
                 (Some(hairpin), Some(isolated), alias::of_port(tag, mac(tag, self.mac)))
             }
             HostEnd::Routed => (None, None, alias::of(tag)),
         };
-        Change { alias: Some(alias), up: (!self.shut).then_some(true), hairpin, isolated, ..Change::default() }
+        LinkChange { alias: Some(alias), up: (!self.shut).then_some(true), hairpin, isolated, ..LinkChange::default() }
     }
 
-    fn verify_host(&self, scene: &Scene, host: &Link, drifts: &mut Drifts) -> Result<()> {
+    fn verify_host(&self, context: &ApplyContext, host: &Link, drifts: &mut Drifts) -> Result<()> {
         let name = &host.name;
         // Other implementations write no alias; ours has lost its own.
-        let (owner, is_ours) = (alias::owner(host, &scene.tag), names(&scene.tag).contains(name));
-        drifts.unless(owner == Owner::This || owner == Owner::Unknown && !is_ours, || {
-            format!("{name}: wanted the host end of {}, found the alias {:?}", scene.tag, host.alias)
+        let (owner, is_ours) = (alias::owner(host, &context.tag), names(&context.tag).contains(name));
+        drifts.unless(owner == AliasOwner::This || owner == AliasOwner::Unknown && !is_ours, || {
+            format!("{name}: wanted the host end of {}, found the alias {:?}", context.tag, host.alias)
         });
-        if let Some(recorded) = scene.record.interfaces.iter().find(|one| one.sandbox.is_empty() && one.name == *name) {
+        if let Some(recorded) = context.record.interfaces.iter().find(|one| one.sandbox.is_empty() && one.name == *name)
+        {
             if let Ok(mac) = recorded.mac.parse::<Mac>() {
                 drifts.compare(format!("MAC of {name}"), mac, host.mac.unwrap_or(Mac([0; 6])));
             }
@@ -151,10 +153,10 @@ impl Veth {
         drifts.unless(host.up, || format!("{name}: wanted up, found down"));
         self.mtu.iter().for_each(|mtu| drifts.compare(format!("MTU of {name}"), *mtu, host.mtu));
         if is_ours {
-            drifts.extend(quiet::loud(&Inside::here(), name, &quiet::ALL));
+            drifts.extend(router_adverts::ra_drift(&Inside::here(), name, &router_adverts::ALL));
         }
         let HostEnd::Port { bridge, hairpin, isolated } = &self.host else { return Ok(()) };
-        let netlink = scene.host()?;
+        let netlink = context.host()?;
         let master = host.master.map(|index| netlink.find_recent_link_at(index)).transpose()?.flatten();
         drifts.compare(format!("bridge of {name}"), bridge.as_str(), master.as_ref().map_or("none", |link| &link.name));
         if let Some(port) = &host.port {
@@ -204,27 +206,27 @@ impl fmt::Display for HostLink {
 
 /// The names of a tag's host end, first choice first.
 #[doc(alias = "ifname")]
-pub fn names(tag: &Tag) -> [String; NAMES] {
+pub fn names(tag: &AttachmentId) -> [String; NAMES] {
     let hash = hex(&tag.hash());
     std::array::from_fn(|n| format!("veth{}", &hash[n * 11..(n + 1) * 11]))
 }
 
 /// The MACs of a tag: the container's end, the host's end. Both are locally administered; the host's starts with `fe`, so
 /// that a bridge which takes the lowest MAC of its ports never takes it.
-fn macs(tag: &Tag) -> [Mac; 2] {
+fn macs(tag: &AttachmentId) -> [Mac; 2] {
     let hash = tag.hash();
     let mac = |first: u8, at: usize| Mac([first, hash[at], hash[at + 1], hash[at + 2], hash[at + 3], hash[at + 4]]);
     [mac((hash[31] & 0xfc) | 0x02, 22), mac(0xfe, 27)]
 }
 
 /// The MAC of the container's end: the one that is asked for, or the tag's.
-pub(crate) fn mac(tag: &Tag, asked: Option<Mac>) -> Mac {
+pub(crate) fn mac(tag: &AttachmentId, asked: Option<Mac>) -> Mac {
     asked.unwrap_or(macs(tag)[0])
 }
 
 /// The error of a pair that could not be made. Unless the name was taken, the kernel may have made it all the same and its
 /// answer been lost: nothing else can have this name without an alias.
-fn not_made(host: &Netlink, name: &str, error: cnikit_netlink::Error) -> Result<Link> {
+fn clean_up_failed_create(host: &Netlink, name: &str, error: cnikit_netlink::Error) -> Result<Link> {
     if !error.exists()
         && let Some(link) = host.find_link(name)?.filter(|link| is_veth(link) && link.alias.is_none())
     {
@@ -234,14 +236,14 @@ fn not_made(host: &Netlink, name: &str, error: cnikit_netlink::Error) -> Result<
 }
 
 /// The first name of the tag that is not another tag's. Any other link under it is this attachment.
-pub(crate) fn vacant(host: &Netlink, tag: &Tag) -> Result<String> {
+pub(crate) fn free_host_name(host: &Netlink, tag: &AttachmentId) -> Result<String> {
     for name in names(tag) {
         match host.find_link(&name)? {
             None => return Ok(name),
-            Some(link) if alias::owner(&link, tag) == Owner::Another => {}
+            Some(link) if alias::owner(&link, tag) == AliasOwner::Another => {}
             Some(_) => {
                 return Err(Error::conflict(format!("{tag} is attached already: its host end {name} exists"))
-                    .remedy("DEL it before it is added again"));
+                    .hint("DEL it before it is added again"));
             }
         }
     }
@@ -249,10 +251,10 @@ pub(crate) fn vacant(host: &Netlink, tag: &Tag) -> Result<String> {
 }
 
 /// The host's end of this attachment's pair, by its name.
-pub fn host_end(host: &Netlink, tag: &Tag) -> Result<Option<Link>> {
+pub fn host_end(host: &Netlink, tag: &AttachmentId) -> Result<Option<Link>> {
     for name in names(tag) {
         let link = host.find_recent_link(&name)?.filter(is_veth);
-        if let Some(link) = link.filter(|link| alias::owner(link, tag) != Owner::Another) {
+        if let Some(link) = link.filter(|link| alias::owner(link, tag) != AliasOwner::Another) {
             return Ok(Some(link));
         }
     }
@@ -260,7 +262,7 @@ pub fn host_end(host: &Netlink, tag: &Tag) -> Result<Option<Link>> {
 }
 
 /// The host's end of a pair that was made a moment ago.
-pub(crate) fn own_host_end(host: &Netlink, tag: &Tag) -> Result<Link> {
+pub(crate) fn own_host_end(host: &Netlink, tag: &AttachmentId) -> Result<Link> {
     let gone = || Error::conflict(format!("the host end of {tag} is gone: somebody removed it"));
     host_end(host, tag)?.ok_or_else(gone)
 }
@@ -280,8 +282,8 @@ pub(crate) fn wait_running(host: &Netlink, end: &Link) -> Result<()> {
     if end.running {
         return Ok(());
     }
-    let running = host.wait_link(end.index, Deadline::after(PATIENCE), |link| link.running);
-    let late = |error| Error::from(error).while_doing(format_args!("host end {} does not come up", end.name));
+    let running = host.wait_link(end.index, Deadline::after(TIMEOUT), |link| link.running);
+    let late = |error| Error::from(error).context(format_args!("host end {} does not come up", end.name));
     running.map(drop).map_err(late)
 }
 
@@ -291,25 +293,25 @@ pub(crate) fn is_veth(link: &Link) -> bool {
 
 /// Removes the host's end by its name, whatever became of the namespace, and enters none; only if there is no such link
 /// (another implementation made it) is the container's end looked at.
-fn release(remains: &Remains) -> Result<()> {
-    let host = remains.host()?;
-    if let Some(link) = host_end(host, &remains.tag)? {
+fn release(context: &ReleaseContext) -> Result<()> {
+    let host = context.host()?;
+    if let Some(link) = host_end(host, &context.tag)? {
         return delete(host, &link);
     }
-    match &remains.netns {
-        Found::Present(netns) => release_unmarked(remains, host, netns),
+    match &context.netns {
+        NetnsLookup::Present(netns) => release_unmarked(context, host, netns),
         _ => Ok(()),
     }
 }
 
 /// Removes the container's end only if it is a veth whose other end is here and bears nobody's tag, and if it has the MAC
 /// that was recorded: the path may by now be another container's namespace.
-fn release_unmarked(remains: &Remains, host: &Netlink, netns: &Netns) -> Result<()> {
+fn release_unmarked(context: &ReleaseContext, host: &Netlink, netns: &Netns) -> Result<()> {
     let container = Netlink::inside(netns)?;
-    let Some(end) = container.find_link(&remains.tag.ifname)?.filter(is_veth) else { return Ok(()) };
+    let Some(end) = container.find_link(&context.tag.ifname)?.filter(is_veth) else { return Ok(()) };
     let Some(peer) = host_end_of(host, netns, &end)? else { return Ok(()) };
-    let unmarked = alias::owner(&peer, &remains.tag) == Owner::Unknown && !has_name_of_ours(&peer);
-    if unmarked && recorded::has_mac_of(remains.prev.as_ref(), &remains.tag.ifname, &end) {
+    let unmarked = alias::owner(&peer, &context.tag) == AliasOwner::Unknown && !has_name_of_ours(&peer);
+    if unmarked && recorded::has_mac_of(context.prev.as_ref(), &context.tag.ifname, &end) {
         delete(&container, &end)?;
     }
     Ok(())
@@ -321,8 +323,8 @@ fn has_name_of_ours(link: &Link) -> bool {
     digits.len() == 11 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
-fn sweep(stale: &Stale) -> Result<()> {
-    let (host, marks) = (stale.host()?, Marks::of(stale));
+fn sweep(context: &GcContext) -> Result<()> {
+    let (host, marks) = (context.host()?, Marks::of(context));
     let is_meant = |link: &Link| is_veth(link) && marks.is_stale(link);
     let links: Vec<Link> = host.links_of_kind("veth")?.into_iter().filter(is_meant).collect();
     delete_all(host, &links, is_meant)
@@ -334,7 +336,7 @@ mod tests {
 
     #[test]
     fn names_and_macs_are_the_tags_own_and_always_the_same() {
-        let tag = |ifname: &str| Tag { network: "n1".into(), container: "c1".into(), ifname: ifname.into() };
+        let tag = |ifname: &str| AttachmentId { network: "n1".into(), container: "c1".into(), ifname: ifname.into() };
         assert_eq!(names(&tag("eth0")), names(&tag("eth0")));
         assert_ne!(names(&tag("eth0"))[0], names(&tag("eth1"))[0]);
         assert!(names(&tag("eth0")).iter().all(|name| name.len() == 15));

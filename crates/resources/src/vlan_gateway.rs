@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-use cnikit_netlink::{Change, Link, Mac, Netlink, NewVeth, Peer, VlanRange};
+use cnikit_netlink::{Link, LinkChange, Mac, Netlink, NewVeth, Peer, VlanRange};
 use cnikit_netns::{Inside, Netns};
-use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Error, Journal, Result};
 use cnikit_types::Interface;
 
 use crate::bridge::{random_mac, verify_recorded};
 use crate::layer3::Detection;
 use crate::vlans::{Vlans, listed};
-use crate::{quiet, veth};
+use crate::{router_adverts, veth};
 
 /// A pair of links on the host: one end has the addresses of the gateway of a VLAN, the other is a port of the bridge in
 /// that VLAN. All containers of the VLAN share it: made when it is not there, else adopted; never removed.
@@ -40,8 +40,8 @@ impl Resource for VlanGateway {
         KIND
     }
 
-    fn judge(&self, scene: &Scene) -> Result<()> {
-        let host = scene.host()?;
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        let host = context.host()?;
         if let Some(gateway) = host.find_link(&self.name())? {
             return self.port_of(host, &gateway).map(drop);
         }
@@ -49,13 +49,13 @@ impl Resource for VlanGateway {
         other.map_or(Ok(()), |other| Err(self.strange(&other.name, "it leads elsewhere")))
     }
 
-    fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
-        let host = scene.host()?;
+    fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
+        let host = context.host()?;
         let bridge = host.link(&self.bridge)?;
         let gateway = host.find_link(&self.name())?.map_or_else(|| self.create(host, &bridge), Ok)?;
         let port = self.port_of(host, &gateway)?;
         if port.master.is_none() {
-            host.change(port.index, &Change { master: Some(bridge.index), ..Change::default() })?;
+            host.change(port.index, &LinkChange { master: Some(bridge.index), ..LinkChange::default() })?;
         }
         if !self.is_native_on(host, &port)? {
             Vlans::new(self.vlan, &[], self.keep_default).give(host, &port)?;
@@ -65,14 +65,14 @@ impl Resource for VlanGateway {
         Ok(Made::one(Interface { name: gateway.name, ..Interface::default() }))
     }
 
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let (host, name) = (scene.host()?, self.name());
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let (host, name) = (context.host()?, self.name());
         let Some(gateway) = host.find_link(&name)? else {
             drifts.unless(false, || format!("VLAN gateway {name}: wanted on the host, found none"));
             return Ok(());
         };
         drifts.unless(gateway.up, || format!("VLAN gateway {name}: wanted up, found down"));
-        verify_recorded(scene, "VLAN gateway", &gateway, true, drifts);
+        verify_recorded(context, "VLAN gateway", &gateway, true, drifts);
         match self.port_of(host, &gateway) {
             Ok(port) => {
                 self.verify_pair(&gateway, &port, drifts);
@@ -149,8 +149,8 @@ impl VlanGateway {
     }
 
     fn bring_up(&self, host: &Netlink, end: &Link) -> Result<()> {
-        quiet::shared(end, self.detection)?;
-        let change = Change { up: Some(true), ..Change::default() };
+        router_adverts::shared(end, self.detection)?;
+        let change = LinkChange { up: Some(true), ..LinkChange::default() };
         if end.up { Ok(()) } else { Ok(host.change(end.index, &change)?) }
     }
 
@@ -162,7 +162,7 @@ impl VlanGateway {
             return;
         }
         for end in [gateway, port] {
-            drifts.extend(quiet::loud(&Inside::here(), &end.name, &quiet::ROUTES));
+            drifts.extend(router_adverts::ra_drift(&Inside::here(), &end.name, &router_adverts::ROUTES));
         }
         drifts.unless(gateway.mtu == port.mtu, || {
             let (one, other) = (&gateway.name, &port.name);
@@ -201,7 +201,7 @@ impl VlanGateway {
     fn strange(&self, link: &str, why: impl fmt::Display) -> Error {
         let (bridge, vlan) = (&self.bridge, self.vlan);
         Error::conflict(format!("{link:?} already exists but is not the gateway of VLAN {vlan} on {bridge}: {why}"))
-            .remedy(format!(
+            .hint(format!(
                 "set `bridge` or `vlan` to another, or remove that link with `ip link del {link}` if nobody needs it"
             ))
     }

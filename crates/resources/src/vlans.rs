@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use cnikit_netlink::{Batch, Link, Netlink, VlanRange};
-use cnikit_plan::{Drifts, Kind, Made, Resource, Scene};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Journal, Result};
 
 use crate::{port, veth};
@@ -101,17 +101,17 @@ impl Resource for PortVlans {
         KIND
     }
 
-    fn ensure(&self, scene: &Scene, _journal: &mut Journal) -> Result<Made> {
-        let host = scene.host()?;
-        self.vlans.give(host, &veth::own_host_end(host, &scene.tag)?)?;
+    fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
+        let host = context.host()?;
+        self.vlans.give(host, &veth::own_host_end(host, &context.tag)?)?;
         Ok(Made::nothing())
     }
 
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let host = scene.host()?;
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let host = context.host()?;
         // That it is no port of the bridge any more is said where the pair is compared.
         let Some(bridge) = host.find_recent_link(&self.bridge)? else { return Ok(()) };
-        let port = port::of(scene, &self.ifname)?.filter(|port| port.master == Some(bridge.index));
+        let port = port::of(context, &self.ifname)?.filter(|port| port.master == Some(bridge.index));
         let Some(port) = port else { return Ok(()) };
         let (wanted, found) = (self.vlans.on(bridge.default_vlan), joined(host.vlans(port.index)?));
         drifts.compare(format!("VLANs of {}", port.name), listed(&wanted), listed(&found));

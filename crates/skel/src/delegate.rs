@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 
 use cnikit_invoke as invoke;
 use cnikit_process::Deadline;
-use cnikit_types::{Answer, CniError, NetConf, Value, Version, document};
+use cnikit_types::{CniError, CniResult, NetConf, Value, Version, document};
 
 use crate::error::{Error, Result, code};
 use crate::input::{Input, Stdin};
 use crate::journal::Journal;
 use crate::log;
 use crate::node;
-use crate::plugin::Outline;
+use crate::plugin::DryRunReport;
 use crate::registry::{Entry, Plugins};
 use crate::request::Call;
-use crate::tag::Tag;
+use crate::tag::AttachmentId;
 
 /// What the reference's host-local says where we say code 104.
 const DUPLICATE: &str = "duplicate allocation is not allowed";
@@ -68,7 +68,7 @@ impl Call {
     }
 
     /// As [`Call::delegate_with`], to ask it about another attachment, of which the runtime says nothing.
-    pub fn delegate_of(&self, tag: &Tag, conf: &NetConf) -> Result<Delegate> {
+    pub fn delegate_of(&self, tag: &AttachmentId, conf: &NetConf) -> Result<Delegate> {
         let (container_id, ifname) = (tag.container.clone(), tag.ifname.clone());
         let nothing = Input { netns: String::new(), args: String::new(), ..self.input.clone() };
         self.find_configured(conf, Input { container_id, ifname, ..nothing })
@@ -80,7 +80,7 @@ impl Call {
         let name = conf.plugin_type().unwrap_or_default();
         if name == self.plugin {
             return Err(Error::config(format!("{name} cannot delegate to itself"))
-                .remedy("name another plugin as the `type` of the delegate"));
+                .hint("name another plugin as the `type` of the delegate"));
         }
         self.find(name, Input { stdin: Stdin::Given(conf.to_vec()), ..input })
     }
@@ -90,7 +90,7 @@ impl Call {
             let missing = Error::environment("required env variables [CNI_PATH] missing");
             return Err(missing
                 .detail(format!("it is needed to find the plugin {name:?}"))
-                .remedy("set CNI_PATH to the directories with plugins, a colon between them"));
+                .hint("set CNI_PATH to the directories with plugins, a colon between them"));
         }
         let path = invoke::find(name, &input.path)?;
         judge_writable(&path, &input)?;
@@ -108,7 +108,7 @@ impl Delegate {
 
     /// Asks for addresses. Its DEL is journalled first, and struck out again when the ADD was refused because this
     /// attachment holds an address already: that one may be a running container's. An answer without addresses is an error.
-    pub fn add(&self, journal: &mut Journal) -> Result<Answer> {
+    pub fn add(&self, journal: &mut Journal) -> Result<CniResult> {
         let undo = if self.needs_link() {
             journal.undo(self, Delegate::del)
         } else {
@@ -119,7 +119,7 @@ impl Delegate {
             Err(error) if holds_already(&error) => {
                 journal.strike(undo);
                 return Err(Error { code: code::HOLDS_ALREADY, ..error }
-                    .remedy("this attachment exists already: DEL it before it is added again"));
+                    .hint("this attachment exists already: DEL it before it is added again"));
             }
             Err(error) => {
                 if error.code == code::INCOMPATIBLE_VERSION {
@@ -131,7 +131,7 @@ impl Delegate {
         let answer = self.read(&said)?;
         if answer.ips.is_empty() {
             let text = format!("IPAM plugin returned missing IP config: {self} answered ADD without an address");
-            return Err(Error::new(code::DELEGATE, text).remedy("give the IPAM plugin a range to take addresses from"));
+            return Err(Error::new(code::DELEGATE, text).hint("give the IPAM plugin a range to take addresses from"));
         }
         Ok(answer)
     }
@@ -139,7 +139,7 @@ impl Delegate {
     /// Asks it to attach the container. Its DEL is journalled first, for the specification wants a delegate that failed
     /// undone; and struck out again where it refused because something is there already, which may be a running
     /// container's, or before it did anything.
-    pub fn attach(&self, journal: &mut Journal) -> Result<Answer> {
+    pub fn attach(&self, journal: &mut Journal) -> Result<CniResult> {
         let undo = journal.undo(self, Delegate::del);
         let asked = self.ask("ADD");
         if asked.as_ref().is_err_and(|error| is_taken(error) || error.code == code::INCOMPATIBLE_VERSION) {
@@ -149,7 +149,7 @@ impl Delegate {
     }
 
     /// As [`Delegate::attach`], for an attachment that may be running: only an ADD that succeeded is undone.
-    pub fn attach_again(&self, journal: &mut Journal) -> Result<Answer> {
+    pub fn attach_again(&self, journal: &mut Journal) -> Result<CniResult> {
         let said = self.ask("ADD")?;
         let _undo = journal.undo(self, Delegate::del);
         self.read(&said)
@@ -176,16 +176,16 @@ impl Delegate {
     }
 
     /// Asks it for a dry run, if it lives in this program; another one may not know the verb, and do who knows what.
-    pub fn plan(&self) -> Option<Result<Outline>> {
+    pub fn plan(&self) -> Option<Result<DryRunReport>> {
         let How::Here(entry) = &self.how else { return None };
         Some(self.call(entry, "PLAN").and_then(|said| self.read_outline(&said)))
     }
 
-    fn read_outline(&self, said: &[u8]) -> Result<Outline> {
+    fn read_outline(&self, said: &[u8]) -> Result<DryRunReport> {
         let value = document::parse(said)?;
         let steps = value["plan"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let (_, example) = Answer::read(&value["example"], self.version)?;
-        Ok(Outline { steps: steps.map(str::to_owned).collect(), example })
+        let (_, example) = CniResult::read(&value["example"], self.version)?;
+        Ok(DryRunReport { steps: steps.map(str::to_owned).collect(), example })
     }
 
     /// Asks it whether it could serve an ADD.
@@ -223,7 +223,7 @@ impl Delegate {
             extra: traceparent.into_iter().collect(),
             caller: invoke::Caller::Plugin,
         };
-        let asked = invoke::ask(path, &environment, self.stdin(), Deadline::after(invoke::PATIENCE))?;
+        let asked = invoke::exec(path, &environment, self.stdin(), Deadline::after(invoke::TIMEOUT))?;
         Ok(asked.stdout)
     }
 
@@ -231,13 +231,13 @@ impl Delegate {
         self.input.stdin.so_far()
     }
 
-    fn read(&self, said: &[u8]) -> Result<Answer> {
+    fn read(&self, said: &[u8]) -> Result<CniResult> {
         let refused = |text: String| {
             Error::new(code::DELEGATE, format!("{self} answered ADD with what is no result: {text}"))
-                .remedy("this is a defect of that plugin: install another version of it, or report it with this text")
+                .hint("this is a defect of that plugin: install another version of it, or report it with this text")
         };
         let value = document::parse(said).map_err(|error| refused(error.to_string()))?;
-        let (_, answer) = Answer::read(&value, self.version).map_err(|error| refused(error.to_string()))?;
+        let (_, answer) = CniResult::read(&value, self.version).map_err(|error| refused(error.to_string()))?;
         Ok(answer)
     }
 }
@@ -256,7 +256,7 @@ fn judge_writable(plugin: &Path, input: &Input) -> Result<()> {
         return Ok(());
     }
     let text = format!("plugin {} is not run: {why}, and the node refuses such plugins", plugin.display());
-    Err(Error::new(code::DELEGATE, text).remedy(format!(
+    Err(Error::new(code::DELEGATE, text).hint(format!(
         "`chmod o-w {}` once its plugins are known to be the right ones, or take `refuseWritablePlugins` out of \
          /etc/cnikit/node.json",
         writable.display()

@@ -1,7 +1,7 @@
 //! What went wrong, why, and what to do about it.
 //!
 //! Like anyhow's, [`Error`] is no `std::error::Error` itself, so that `?` takes the error of every library. One table
-//! ([`Error::from`]) gives the CNI code, another the remedy; a library never chooses either.
+//! ([`Error::from`]) gives the CNI code, another the hint; a library never chooses either.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::fmt;
 use cnikit_invoke as invoke;
 use cnikit_types::{CniError, ReadError, Wrong, limit};
 
-use crate::remedy;
+use crate::hint;
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -42,13 +42,13 @@ pub struct Error {
     /// More of it: the other errors, a delegate's details.
     pub details: Vec<String>,
     /// What the reader can do about it.
-    pub remedy: Option<String>,
+    pub hint: Option<String>,
 }
 
 impl Error {
     /// An error with a code and a text.
     pub fn new(code: u32, msg: impl Into<String>) -> Error {
-        Error { code, msg: msg.into(), details: Vec::new(), remedy: None }
+        Error { code, msg: msg.into(), details: Vec::new(), hint: None }
     }
 
     /// A value in the configuration that cannot be served (code 7).
@@ -68,14 +68,14 @@ impl Error {
 
     /// The same error, saying what to do about it.
     #[must_use]
-    pub fn remedy(mut self, remedy: impl Into<String>) -> Error {
-        self.remedy = Some(remedy.into());
+    pub fn hint(mut self, hint: impl Into<String>) -> Error {
+        self.hint = Some(hint.into());
         self
     }
 
     /// The same error, its text led by what was being done.
     #[must_use]
-    pub fn while_doing(mut self, what: impl fmt::Display) -> Error {
+    pub fn context(mut self, what: impl fmt::Display) -> Error {
         self.msg = format!("{what}: {}", self.msg);
         self
     }
@@ -87,10 +87,10 @@ impl Error {
         self
     }
 
-    /// The error object: details and remedy joined into `details`.
+    /// The error object: details and hint joined into `details`.
     pub fn object(&self, version: &str) -> CniError {
-        let remedy = self.remedy.iter().map(|text| format!("remedy: {text}"));
-        let details: Vec<String> = self.details.iter().cloned().chain(remedy).collect();
+        let hint = self.hint.iter().map(|text| format!("remedy: {text}"));
+        let details: Vec<String> = self.details.iter().cloned().chain(hint).collect();
         CniError {
             cni_version: Some(version.to_owned()),
             code: self.code,
@@ -104,7 +104,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.msg)?;
         self.details.iter().try_for_each(|detail| write!(f, "; {detail}"))?;
-        self.remedy.iter().try_for_each(|remedy| write!(f, "; remedy: {remedy}"))
+        self.hint.iter().try_for_each(|hint| write!(f, "; remedy: {hint}"))
     }
 }
 
@@ -112,7 +112,7 @@ impl<E: StdError + 'static> From<E> for Error {
     fn from(error: E) -> Error {
         match causes(&error).find_map(|cause| cause.downcast_ref::<CniError>()) {
             Some(said) => Error { details: said.details.iter().cloned().collect(), ..Error::new(said.code, &said.msg) },
-            None => Error { remedy: remedy::of(&error), ..Error::new(code_of(&error), text(&error)) },
+            None => Error { hint: hint::of(&error), ..Error::new(code_of(&error), text(&error)) },
         }
     }
 }

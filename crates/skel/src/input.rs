@@ -108,7 +108,7 @@ impl Stdin {
         if self.so_far().len() as u64 > STDIN_LIMIT {
             let limit = STDIN_LIMIT >> 20;
             return Err(Error::new(code::DECODE, format!("the network config on stdin is longer than {limit} MiB"))
-                .remedy("a configuration has some kilobytes: look at what the runtime sends on stdin"));
+                .hint("a configuration has some kilobytes: look at what the runtime sends on stdin"));
         }
         Ok(self.so_far())
     }
@@ -124,7 +124,7 @@ fn from_process() -> Result<Vec<u8>> {
     let read = std::io::stdin().lock().take(STDIN_LIMIT + 1).read_to_end(&mut bytes);
     read.map_err(|error| {
         Error::new(code::IO, format!("error reading from stdin: {error}"))
-            .remedy("give the network's configuration to the plugin's stdin: a pipe, or a file that can be read")
+            .hint("give the network's configuration to the plugin's stdin: a pipe, or a file that can be read")
     })?;
     Ok(bytes)
 }

@@ -69,7 +69,7 @@ impl Journal {
     }
 
     /// The answer got out: nothing will be undone.
-    pub fn keep(mut self) {
+    pub fn commit(mut self) {
         self.entries.clear();
     }
 
@@ -81,8 +81,8 @@ impl Journal {
     /// The error of what was being done, once everything was undone; with what could not be.
     pub(crate) fn undone(self, error: Error) -> Error {
         let Err(left) = self.roll_back() else { return error };
-        let first = error.remedy.clone().map(|remedy| format!("; {remedy}")).unwrap_or_default();
-        error.detail(format!("not all could be undone: {left}")).remedy(format!("DEL removes what is left{first}"))
+        let first = error.hint.clone().map(|hint| format!("; {hint}")).unwrap_or_default();
+        error.detail(format!("not all could be undone: {left}")).hint(format!("DEL removes what is left{first}"))
     }
 
     fn unwind(&mut self) -> Result<()> {
@@ -94,7 +94,7 @@ impl Journal {
                 continue;
             }
             let undone = log::step(format_args!("undo {}", entry.what), || caught(entry.how));
-            errors.note(undone.map_err(|error| error.while_doing(format_args!("undo {}", entry.what))));
+            errors.note(undone.map_err(|error| error.context(format_args!("undo {}", entry.what))));
         }
         errors.finish()
     }
@@ -141,7 +141,7 @@ mod tests {
     fn a_kept_journal_undoes_nothing() {
         let (deeds, mut journal) = (Deeds::default(), Journal::default());
         let _undo = note(&mut journal, &deeds, "a");
-        journal.keep();
+        journal.commit();
         assert!(deeds.borrow().is_empty());
     }
 

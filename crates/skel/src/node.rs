@@ -102,7 +102,7 @@ fn read(path: &Path) -> Result<NodePolicy> {
         return Err(unusable(path, &format_args!("it is longer than {} KiB", LONGEST >> 10)));
     }
     serde_json::from_slice(&text).map_err(|error| {
-        unusable(path, &error).remedy("correct the file; docs/node.md lists its keys, and a node needs none of them")
+        unusable(path, &error).hint("correct the file; docs/node.md lists its keys, and a node needs none of them")
     })
 }
 
@@ -111,16 +111,12 @@ fn read(path: &Path) -> Result<NodePolicy> {
 fn trusted(path: &Path, metadata: &Metadata, may_be_sticky: bool) -> Result<()> {
     if metadata.uid() != 0 && !is_unmapped(metadata.uid()) {
         let why = format!("it belongs to user {}, not to root", metadata.uid());
-        return Err(
-            unusable(path, &why).remedy(format!("`chown root {}`, after a look at what it says", path.display()))
-        );
+        return Err(unusable(path, &why).hint(format!("`chown root {}`, after a look at what it says", path.display())));
     }
     let is_sticky = may_be_sticky && metadata.mode() & STICKY != 0;
     if metadata.mode() & 0o022 != 0 && !metadata.is_symlink() && !is_sticky {
         let why = "users other than root may write to it";
-        return Err(
-            unusable(path, &why).remedy(format!("`chmod go-w {}`, after a look at what it says", path.display()))
-        );
+        return Err(unusable(path, &why).hint(format!("`chmod go-w {}`, after a look at what it says", path.display())));
     }
     Ok(())
 }
@@ -135,5 +131,5 @@ fn is_unmapped(owner: u32) -> bool {
 
 fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::config(format!("the node's policy cannot be used: {}: {why}", path.display()))
-        .remedy("make it a regular file of root that nobody else may write to, or remove it")
+        .hint("make it a regular file of root that nobody else may write to, or remove it")
 }

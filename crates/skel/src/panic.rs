@@ -11,6 +11,6 @@ pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         let text = format!("panic: {}", said.unwrap_or("no message"));
-        Err(Error::new(code::DEFECT, text).remedy("this is a defect in the plugin: please report it with this text"))
+        Err(Error::new(code::DEFECT, text).hint("this is a defect in the plugin: please report it with this text"))
     })
 }

@@ -4,19 +4,19 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result, code};
 use crate::journal::Journal;
-use crate::listed::each_by_itself;
-use crate::request::{Add, Check, Del, Gc, Preview, Status};
+use crate::request::{Add, Check, Del, DryRun, Gc, Status};
+use crate::restore_batch::each_by_itself;
 use crate::sources::Sources;
-use cnikit_types::Answer;
+use cnikit_types::CniResult;
 
 /// What a dry run answers.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outline {
+pub struct DryRunReport {
     /// What ADD would carry out, in words and in order.
     pub steps: Vec<String>,
     /// The result that ADD might have, so that the plugin that asks for addresses, or the next one in a list, can go on from there:
     /// what came before, and of an IPAM plugin what it would give were nothing given yet.
-    pub example: Answer,
+    pub example: CniResult,
 }
 
 /// One CNI plugin: the configuration that it is, and what it does on each verb.
@@ -43,7 +43,7 @@ pub trait Plugin: DeserializeOwned {
 
     /// Attaches the container and says what it now has. Whatever is made is noted in the journal.
     /// [Specification](https://www.cni.dev/docs/spec/#add-add-container-to-network-or-apply-modifications).
-    fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer>;
+    fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult>;
 
     /// Removes what [`Plugin::add`] made, as far as it is there: the namespace, prevResult and half of the attachment may
     /// be gone, and being called twice is normal.
@@ -81,8 +81,8 @@ pub trait Plugin: DeserializeOwned {
     }
 
     /// What ADD would carry out, in words and in order; touches nothing, and needs no privilege.
-    fn plan(&self, _preview: &Preview) -> Result<Outline> {
+    fn plan(&self, _preview: &DryRun) -> Result<DryRunReport> {
         Err(Error::new(code::INVALID_ENVIRONMENT, "this plugin acts without a plan, so there is none to show")
-            .remedy("try an ADD in a network namespace of its own, and DEL it again"))
+            .hint("try an ADD in a network namespace of its own, and DEL it again"))
     }
 }

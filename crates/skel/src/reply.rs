@@ -2,16 +2,16 @@
 
 use std::io::{self, Write};
 
-use cnikit_types::{Answer, CniError, Version, limit, printable};
+use cnikit_types::{CniError, CniResult, Version, limit, printable};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result, code};
 use crate::input::Input;
-use crate::listed::LIST;
-use crate::plugin::Outline;
+use crate::plugin::DryRunReport;
+use crate::restore_batch::LIST;
 
 /// The document of an ADD, in the shape of the version that was asked for.
-pub(crate) fn result(answer: &Answer, version: Version) -> Vec<u8> {
+pub(crate) fn result(answer: &CniResult, version: Version) -> Vec<u8> {
     line(&answer.write(version))
 }
 
@@ -21,9 +21,9 @@ pub(crate) fn versions() -> Vec<u8> {
 }
 
 /// The document of a PLAN.
-pub(crate) fn plan(outline: &Outline) -> Vec<u8> {
+pub(crate) fn plan(outline: &DryRunReport) -> Vec<u8> {
     let mut document = json!({"plan": outline.steps});
-    if outline.example != Answer::default() {
+    if outline.example != CniResult::default() {
         document["example"] = outline.example.write(Version::NEWEST);
     }
     line(&document)
@@ -47,7 +47,7 @@ pub(crate) fn send(out: &mut dyn Write, document: &[u8]) -> Result<()> {
     let sent = out.write_all(document).and_then(|()| out.flush());
     sent.map_err(|error| {
         Error::new(code::IO, format!("the answer could not be written to stdout: {error}"))
-            .remedy("the runtime has to keep stdout open until the plugin ends")
+            .hint("the runtime has to keep stdout open until the plugin ends")
     })
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn refuse(out: &mut dyn Write, plugin: &str, input: &Input, version: 
     if let Ok(value) = serde_json::to_value(object(plugin, input, version, error))
         && let Err(broken) = send(out, &line(&value))
     {
-        lament(plugin, &broken.detail(error.to_string()));
+        print_to_stderr(plugin, &broken.detail(error.to_string()));
     }
 }
 
@@ -69,7 +69,7 @@ fn object(plugin: &str, input: &Input, version: &str, error: &Error) -> CniError
 }
 
 /// Says on stderr what cannot be said on stdout.
-pub(crate) fn lament(plugin: &str, error: &Error) {
+pub(crate) fn print_to_stderr(plugin: &str, error: &Error) {
     let _ = writeln!(io::stderr(), "{}", printable(&format!("{plugin}: {error}")));
 }
 

@@ -6,23 +6,23 @@
 
 use std::collections::HashSet;
 
-use cnikit_netns::{Found, Netns};
+use cnikit_netns::{Netns, NetnsLookup};
 use cnikit_types::document::Duplicate;
 use cnikit_types::{
-    Answer, Args, Interface, NetConf, Release, Version, check_container_id, check_ifname, check_network_name,
+    Args, CniResult, Interface, NetConf, Release, Version, check_container_id, check_ifname, check_network_name,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, code};
 use crate::input::Input;
-use crate::listed::{Listed, listed};
 use crate::log;
 use crate::node;
 use crate::plugin::Plugin;
 use crate::registry::Plugins;
+use crate::restore_batch::{RestoreEntry, listed};
 use crate::sources::{self, Origins};
-use crate::tag::Tag;
+use crate::tag::AttachmentId;
 
 /// What was asked.
 #[derive(Debug)]
@@ -42,9 +42,9 @@ pub enum Request {
     /// Put back the rules that somebody flushed. An extension too: `CNI_COMMAND=RESTORE`, with all that CHECK is given.
     Restore(Check),
     /// The same for many attachments of a network.
-    RestoreAll(Vec<Listed>),
+    RestoreAll(Vec<RestoreEntry>),
     /// What would ADD do? An extension: `CNI_COMMAND=PLAN`, which a plugin that does not know it refuses.
-    Plan(Preview),
+    Plan(DryRun),
 }
 
 /// What every verb carries.
@@ -68,9 +68,9 @@ pub struct Call {
 
 /// Which attachment ADD, CHECK, RESTORE and PLAN are about. Pure: nothing is open, so a plan cannot read the kernel.
 #[derive(Clone, Debug)]
-pub struct Attachment {
+pub struct AttachmentSpec {
     /// Whose state it is.
-    pub tag: Tag,
+    pub tag: AttachmentId,
     /// `CNI_NETNS` as it was given: the text that results carry.
     pub sandbox: String,
     /// The configuration.
@@ -83,7 +83,7 @@ pub struct Attachment {
     pub respelled: Vec<String>,
 }
 
-impl Attachment {
+impl AttachmentSpec {
     /// Is this the one interface of an answer that the attachment is about?
     pub fn is_own(&self, interface: &Interface) -> bool {
         let is_here = interface.sandbox == self.sandbox || self.respelled.contains(&interface.sandbox);
@@ -93,7 +93,7 @@ impl Attachment {
     /// Finds the other spellings of `sandbox`: those that lead to the same namespace. If no sandbox does, those that lead to no
     /// namespace at all: a plugin may name what exists only where it runs, and that is no other container's. An interface
     /// without a sandbox is the host's.
-    fn with_respelled(mut self, netns: &Netns, prev: Option<&Answer>) -> Attachment {
+    fn with_respelled(mut self, netns: &Netns, prev: Option<&CniResult>) -> AttachmentSpec {
         let interfaces = prev.into_iter().flat_map(|prev| &prev.interfaces);
         let own: Vec<&str> = interfaces
             .filter(|one| one.name == self.tag.ifname && !one.sandbox.is_empty())
@@ -102,9 +102,13 @@ impl Attachment {
         let (mut same, mut nowhere) = (Vec::new(), Vec::new());
         for sandbox in own.iter().filter(|sandbox| **sandbox != self.sandbox) {
             match cnikit_netns::find(sandbox) {
-                Found::Present(found) | Found::Own(found) if found.is(netns) => same.push((*sandbox).to_owned()),
-                Found::Present(_) | Found::Own(_) | Found::Unknown { .. } => {}
-                Found::Empty | Found::Gone | Found::NotNetns { .. } => nowhere.push((*sandbox).to_owned()),
+                NetnsLookup::Present(found) | NetnsLookup::Own(found) if found.is(netns) => {
+                    same.push((*sandbox).to_owned());
+                }
+                NetnsLookup::Present(_) | NetnsLookup::Own(_) | NetnsLookup::Unknown { .. } => {}
+                NetnsLookup::Empty | NetnsLookup::Gone | NetnsLookup::NotNetns { .. } => {
+                    nowhere.push((*sandbox).to_owned());
+                }
             }
         }
         let is_found = !same.is_empty() || own.contains(&self.sandbox.as_str());
@@ -119,11 +123,11 @@ pub struct Add {
     /// What every verb carries.
     pub call: Call,
     /// Which attachment.
-    pub attachment: Attachment,
+    pub attachment: AttachmentSpec,
     /// The container's namespace, open.
     pub netns: Netns,
     /// What the plugins before this one in the chain answered.
-    pub prev: Option<Answer>,
+    pub prev: Option<CniResult>,
 }
 
 /// A valid CHECK, or RESTORE.
@@ -132,11 +136,11 @@ pub struct Check {
     /// What every verb carries.
     pub call: Call,
     /// Which attachment.
-    pub attachment: Attachment,
+    pub attachment: AttachmentSpec,
     /// The container's namespace, open.
     pub netns: Netns,
     /// The answer of the whole chain's ADD.
-    pub prev: Answer,
+    pub prev: CniResult,
 }
 
 /// A DEL. All but the tag may be missing or of no use.
@@ -145,11 +149,11 @@ pub struct Del {
     /// What every verb carries.
     pub call: Call,
     /// Whose state is to go.
-    pub tag: Tag,
+    pub tag: AttachmentId,
     /// The container's namespace, or what was found in its place.
-    pub netns: Found,
+    pub netns: NetnsLookup,
     /// The answer of the whole chain's ADD, where it came and could be read.
-    pub prev: Option<Answer>,
+    pub prev: Option<CniResult>,
 }
 
 /// A valid GC.
@@ -160,7 +164,7 @@ pub struct Gc {
     /// The network whose attachments are listed.
     pub network: String,
     /// The attachments that are to stay.
-    pub valid: Valid,
+    pub valid: ValidAttachments,
 }
 
 /// A STATUS.
@@ -172,20 +176,20 @@ pub struct Status {
 
 /// A dry run.
 #[derive(Debug)]
-pub struct Preview {
+pub struct DryRun {
     /// What every verb carries.
     pub call: Call,
     /// Which attachment it would be.
-    pub attachment: Attachment,
+    pub attachment: AttachmentSpec,
     /// What the plugins before this one in the chain answered.
-    pub prev: Option<Answer>,
+    pub prev: Option<CniResult>,
 }
 
 /// The attachments of one network that GC must leave alone.
 #[derive(Clone, Debug, Default)]
-pub struct Valid(HashSet<(String, String)>);
+pub struct ValidAttachments(HashSet<(String, String)>);
 
-impl Valid {
+impl ValidAttachments {
     /// Is the attachment of this container and interface to stay?
     pub fn has(&self, container: &str, ifname: &str) -> bool {
         self.0.contains(&(container.to_owned(), ifname.to_owned()))
@@ -197,9 +201,9 @@ impl Valid {
     }
 }
 
-impl FromIterator<(String, String)> for Valid {
-    fn from_iter<T: IntoIterator<Item = (String, String)>>(pairs: T) -> Valid {
-        Valid(pairs.into_iter().collect())
+impl FromIterator<(String, String)> for ValidAttachments {
+    fn from_iter<T: IntoIterator<Item = (String, String)>>(pairs: T) -> ValidAttachments {
+        ValidAttachments(pairs.into_iter().collect())
     }
 }
 
@@ -255,7 +259,7 @@ struct ProtocolArgs {
 }
 
 /// Judges a call.
-pub(crate) fn judge<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins) -> Result<Request> {
+pub(crate) fn parse_request<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins) -> Result<Request> {
     if let Some(all) = listed::<P>(plugin, input, plugins)? {
         return Ok(Request::RestoreAll(all));
     }
@@ -267,12 +271,12 @@ pub(crate) fn judge<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins
     let verb = input.command.clone();
     if !["ADD", "DEL", "CHECK", "GC", "STATUS", "RESTORE", "PLAN"].contains(&verb.as_str()) {
         return Err(Error::environment(format!("unknown CNI_COMMAND: {verb}"))
-            .remedy("CNI_COMMAND is ADD, DEL, CHECK, GC, STATUS, VERSION, RESTORE or PLAN"));
+            .hint("CNI_COMMAND is ADD, DEL, CHECK, GC, STATUS, VERSION, RESTORE or PLAN"));
     }
     let version = version(&verb, &conf)?;
     if let Some(duplicate) = duplicates.first().filter(|_| refuses_duplicates(&verb)) {
         return Err(
-            Error::config(duplicate.to_string()).remedy("remove all but one of them: nobody can say which is meant")
+            Error::config(duplicate.to_string()).hint("remove all but one of them: nobody can say which is meant")
         );
     }
     let policy = node::policy(input)?;
@@ -283,7 +287,7 @@ pub(crate) fn judge<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins
     let args = arguments::<P>(&verb, &input.args)?;
     let mut call =
         Call { plugin: plugin.to_owned(), input: input.clone(), conf, version, args, plugins, origins: Vec::new() };
-    call.origins = sources::settle(&mut call.conf, &call.args, P::SOURCES);
+    call.origins = sources::resolve(&mut call.conf, &call.args, P::SOURCES);
     match verb.as_str() {
         "ADD" => call.add::<P>().map(Request::Add),
         "CHECK" => call.check::<P>().map(Request::Check),
@@ -303,13 +307,12 @@ fn variables(input: &Input) -> Result<()> {
             "CNI_CONTAINERID" if !input.container_id.is_empty() => {
                 let checked = check_container_id(&input.container_id);
                 let refused = |text| Error::environment(text).detail(input.container_id.clone());
-                checked
-                    .map_err(|text| refused(text).remedy("CNI_CONTAINERID has letters, digits, `_`, `.` and `-`"))?;
+                checked.map_err(|text| refused(text).hint("CNI_CONTAINERID has letters, digits, `_`, `.` and `-`"))?;
             }
             "CNI_IFNAME" if !input.ifname.is_empty() => {
                 let checked = check_ifname(&input.ifname);
                 let refused = |text| Error::environment(text).detail(input.ifname.clone());
-                checked.map_err(|text| refused(text).remedy("CNI_IFNAME is a name such as eth0, of 1 to 15 bytes"))?;
+                checked.map_err(|text| refused(text).hint("CNI_IFNAME is a name such as eth0, of 1 to 15 bytes"))?;
             }
             "CNI_NETNS" if !input.netns.is_empty() => {}
             name => missing.push(name),
@@ -319,7 +322,7 @@ fn variables(input: &Input) -> Result<()> {
         return Ok(());
     }
     Err(Error::environment(format!("required env variables [{}] missing", missing.join(",")))
-        .remedy("plugins are called by a container runtime; call this one without CNI_COMMAND to see how to try it"))
+        .hint("plugins are called by a container runtime; call this one without CNI_COMMAND to see how to try it"))
 }
 
 /// What can be done about a list that is too long.
@@ -329,25 +332,25 @@ const TOO_MUCH: &str = "the limits are far above what networks in use have: look
 fn configuration(input: &mut Input) -> Result<(NetConf, Vec<Duplicate>)> {
     let (conf, duplicates) = NetConf::parse_with_duplicates(input.stdin.read()?)
         .map_err(|error| Error::new(code::DECODE, format!("error unmarshall network config: {error}")))
-        .map_err(|error| error.remedy("give the plugin the network's configuration, one JSON object, on stdin"))?;
-    let nameless = || Error::config("missing network name").remedy("give the network a `name`");
+        .map_err(|error| error.hint("give the plugin the network's configuration, one JSON object, on stdin"))?;
+    let nameless = || Error::config("missing network name").hint("give the network a `name`");
     let name = match conf.get("name") {
         None => return Err(nameless()),
         Some(Value::String(name)) if name.is_empty() => return Err(nameless()),
         Some(Value::String(name)) => name.clone(),
         Some(other) => {
             let text = format!("error unmarshall network config: `name` is not a string but {other}");
-            return Err(Error::new(code::DECODE, text).remedy("write the network's `name` between quotes"));
+            return Err(Error::new(code::DECODE, text).hint("write the network's `name` between quotes"));
         }
     };
     check_network_name(&name).map_err(|text| {
         let refused = Error::config(text).detail(name.clone());
-        refused.remedy("a network's `name` begins with a letter or a digit, and has but those, `_`, `.` and `-`")
+        refused.hint("a network's `name` begins with a letter or a digit, and has but those, `_`, `.` and `-`")
     })?;
     log::network(&name);
     // What is there is taken away, however much else is said.
     if input.command != "DEL" {
-        conf.check_size().map_err(|error| Error::from(error).remedy(TOO_MUCH))?;
+        conf.check_size().map_err(|error| Error::from(error).hint(TOO_MUCH))?;
     }
     Ok((conf, duplicates))
 }
@@ -364,7 +367,7 @@ fn version(verb: &str, conf: &NetConf) -> Result<Version> {
         Some(Value::String(text)) => text,
         Some(other) => {
             let text = format!("decoding version from network config: `cniVersion` is not a string but {other}");
-            return Err(Error::new(code::DECODE, text).remedy("write `cniVersion` between quotes, such as \"1.1.0\""));
+            return Err(Error::new(code::DECODE, text).hint("write `cniVersion` between quotes, such as \"1.1.0\""));
         }
     };
     if let Some(floor) = floor(verb) {
@@ -374,23 +377,23 @@ fn version(verb: &str, conf: &NetConf) -> Result<Version> {
         let spoken: Vec<String> = Version::ALL.iter().map(|version| format!("{:?}", version.as_str())).collect();
         Error::new(code::INCOMPATIBLE_VERSION, "incompatible CNI versions")
             .detail(format!("config is \"{text}\", plugin supports [{}]", spoken.join(" ")))
-            .remedy("set `cniVersion` to one of these")
+            .hint("set `cniVersion` to one of these")
     })
 }
 
 fn allows(verb: &str, text: &str, floor: Version) -> Result<()> {
-    let misspelt = |text| Error::new(code::DECODE, text).remedy("`cniVersion` is three numbers, such as 1.1.0");
+    let misspelt = |text| Error::new(code::DECODE, text).hint("`cniVersion` is three numbers, such as 1.1.0");
     let parse = |text: &str| Release::parse(text).map_err(misspelt);
     let given = parse(if text.is_empty() { "0.1.0" } else { text })?;
     if given < parse(floor.as_str())? {
         let text = format!("config version does not allow {verb}");
         return Err(Error::new(code::INCOMPATIBLE_VERSION, text)
-            .remedy(format!("{verb} exists since version {floor}: raise `cniVersion`")));
+            .hint(format!("{verb} exists since version {floor}: raise `cniVersion`")));
     }
     if given > parse(Version::NEWEST.as_str())? {
         return Err(Error::new(code::INCOMPATIBLE_VERSION, format!("plugin version does not allow {verb}"))
             .detail(format!("config is \"{text}\", the newest that this plugin speaks is {}", Version::NEWEST))
-            .remedy(format!("set `cniVersion` to {} or older, or install a newer plugin", Version::NEWEST)));
+            .hint(format!("set `cniVersion` to {} or older, or install a newer plugin", Version::NEWEST)));
     }
     Ok(())
 }
@@ -399,17 +402,17 @@ fn allows(verb: &str, text: &str, floor: Version) -> Result<()> {
 fn arguments<P: Plugin>(verb: &str, text: &str) -> Result<Args> {
     let strict = P::KNOWN_ARGS.filter(|_| is_strict(verb));
     let Some(known) = strict else { return Ok(Args::parse(text).unwrap_or_default()) };
-    let refused = |text| Error::environment(text).remedy("CNI_ARGS is KEY=VALUE;KEY=VALUE");
+    let refused = |text| Error::environment(text).hint("CNI_ARGS is KEY=VALUE;KEY=VALUE");
     let args = Args::parse(text).map_err(refused)?;
     let passed_over = args.ignore_unknown();
     let passed_over =
-        passed_over.map_err(|text| Error::environment(text).remedy("set IgnoreUnknown in CNI_ARGS to 1 or 0"))?;
+        passed_over.map_err(|text| Error::environment(text).hint("set IgnoreUnknown in CNI_ARGS to 1 or 0"))?;
     let unknown = args.unknown(known);
     if unknown.is_empty() || passed_over {
         return Ok(args);
     }
     Err(Error::environment(format!("ARGS: unknown args {unknown:?}"))
-        .remedy(format!("this plugin knows {known:?}; add IgnoreUnknown=1 to CNI_ARGS to have others passed over")))
+        .hint(format!("this plugin knows {known:?}; add IgnoreUnknown=1 to CNI_ARGS to have others passed over")))
 }
 
 impl Call {
@@ -429,7 +432,7 @@ impl Call {
         let verb = &self.input.command;
         let prev = self.prev()?.ok_or_else(|| {
             let missing = Error::config("Required prevResult missing");
-            missing.remedy(format!(
+            missing.hint(format!(
                 "the runtime has to give {verb} the result of the ADD: if it has none, DEL and ADD again"
             ))
         })?;
@@ -443,7 +446,7 @@ impl Call {
             None
         });
         let netns = match cnikit_netns::find(&self.input.netns) {
-            Found::Own(netns) if self.input.netns_override => Found::Present(netns),
+            NetnsLookup::Own(netns) if self.input.netns_override => NetnsLookup::Present(netns),
             found => found,
         };
         Del { tag: self.tag(), netns, prev, call: self }
@@ -452,28 +455,28 @@ impl Call {
     fn gc(self) -> Result<Gc> {
         let listed = self.conf.valid_attachments()?.ok_or_else(|| {
             Error::config("required key `cni.dev/valid-attachments` missing")
-                .remedy("GC removes whatever is not listed; if really no attachment is valid, pass an empty list")
+                .hint("GC removes whatever is not listed; if really no attachment is valid, pass an empty list")
         })?;
         let valid = listed.into_iter().map(|attachment| (attachment.container_id, attachment.ifname)).collect();
         Ok(Gc { network: self.network().to_owned(), valid, call: self })
     }
 
-    fn preview(self) -> Result<Preview> {
+    fn preview(self) -> Result<DryRun> {
         let prev = self.prev()?;
-        Ok(Preview { attachment: self.attachment(), prev, call: self })
+        Ok(DryRun { attachment: self.attachment(), prev, call: self })
     }
 
     fn network(&self) -> &str {
         self.conf.name().unwrap_or_default()
     }
 
-    fn tag(&self) -> Tag {
+    fn tag(&self) -> AttachmentId {
         let Input { container_id, ifname, .. } = &self.input;
-        Tag { network: self.network().to_owned(), container: container_id.clone(), ifname: ifname.clone() }
+        AttachmentId { network: self.network().to_owned(), container: container_id.clone(), ifname: ifname.clone() }
     }
 
-    fn attachment(&self) -> Attachment {
-        Attachment {
+    fn attachment(&self) -> AttachmentSpec {
+        AttachmentSpec {
             tag: self.tag(),
             sandbox: self.input.netns.clone(),
             conf: self.conf.clone(),
@@ -483,16 +486,16 @@ impl Call {
         }
     }
 
-    pub(crate) fn prev(&self) -> Result<Option<Answer>> {
+    pub(crate) fn prev(&self) -> Result<Option<CniResult>> {
         let read = self.conf.get("prevResult").map(|value| {
-            let (version, answer) = Answer::read(value, self.version)?;
+            let (version, answer) = CniResult::read(value, self.version)?;
             answer.check_size().map(|()| (version, answer))
         });
         let read = read
             .transpose()
-            .map_err(|error| Error::from(error.under("prevResult")).while_doing("could not parse prevResult"))
+            .map_err(|error| Error::from(error.under("prevResult")).context("could not parse prevResult"))
             .map_err(|error| {
-                error.remedy("the runtime has to pass on the ADD's result as it was: DEL, then ADD again")
+                error.hint("the runtime has to pass on the ADD's result as it was: DEL, then ADD again")
             })?;
         Ok(read.map(|(_, answer)| answer))
     }
@@ -501,26 +504,26 @@ impl Call {
     fn sandbox<P: Plugin>(&self, something_was_made: bool) -> Result<Netns> {
         let path = &self.input.netns;
         match cnikit_netns::find(path) {
-            Found::Present(netns) => Ok(netns),
-            Found::Own(netns) if self.input.netns_override => Ok(netns),
-            Found::Own(_) => {
+            NetnsLookup::Present(netns) => Ok(netns),
+            NetnsLookup::Own(netns) if self.input.netns_override => Ok(netns),
+            NetnsLookup::Own(_) => {
                 Err(Error::new(code::INVALID_NETNS, "plugin's netns and netns from CNI_NETNS should not be the same")
                     .detail(path.clone())
-                    .remedy("pass the container's namespace; CNI_NETNS_OVERRIDE=1 if this is meant"))
+                    .hint("pass the container's namespace; CNI_NETNS_OVERRIDE=1 if this is meant"))
             }
             _ if !P::ENTERS_NETNS => Ok(Netns::nowhere(path)?),
-            Found::NotNetns { why, .. } => {
+            NetnsLookup::NotNetns { why, .. } => {
                 Err(Error::environment(format!("CNI_NETNS {path:?} is not a network namespace: {why}"))
-                    .remedy("set CNI_NETNS to the container's namespace, such as /run/netns/NAME or /proc/PID/ns/net"))
+                    .hint("set CNI_NETNS to the container's namespace, such as /run/netns/NAME or /proc/PID/ns/net"))
             }
-            Found::Unknown { why, .. } => {
+            NetnsLookup::Unknown { why, .. } => {
                 let text = format!("the network namespace CNI_NETNS {path:?} cannot be opened: {why}");
-                Err(Error::new(code::SYSTEM, text).remedy("try again once the cause is mended"))
+                Err(Error::new(code::SYSTEM, text).hint("try again once the cause is mended"))
             }
-            Found::Gone | Found::Empty => {
+            NetnsLookup::Gone | NetnsLookup::Empty => {
                 let code = if something_was_made { code::INVALID_ENVIRONMENT } else { code::UNKNOWN_CONTAINER };
                 Err(Error::new(code, format!("the network namespace CNI_NETNS {path:?} is gone"))
-                    .remedy("the container is gone, or the runtime did not make its namespace"))
+                    .hint("the container is gone, or the runtime did not make its namespace"))
             }
         }
     }

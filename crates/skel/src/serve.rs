@@ -7,13 +7,13 @@ use crate::about;
 use crate::error::Result;
 use crate::input::Input;
 use crate::journal::Journal;
-use crate::listed;
 use crate::log;
 use crate::panic::caught;
 use crate::plugin::Plugin;
 use crate::registry::{Plugins, Serve};
 use crate::reply;
-use crate::request::{Request, judge};
+use crate::request::{Request, parse_request};
+use crate::restore_batch;
 use cnikit_types::{NetConf, Version};
 
 /// The `main` of a plugin that is a binary of its own.
@@ -37,12 +37,12 @@ pub fn serve<P: Plugin>(name: &str, mut input: Input, plugins: Plugins, out: &mu
     let sent = answered.map(|document| reply::send(out, &document));
     match sent {
         Ok(Ok(())) => {
-            journal.keep();
+            journal.commit();
             return 0;
         }
         // Half a document may be out: a second one must not follow it.
-        Ok(Err(broken)) => reply::lament(name, &journal.undone(broken)),
-        Err(error) => reply::refuse(out, name, &input, &spoken(&input), &journal.undone(error)),
+        Ok(Err(broken)) => reply::print_to_stderr(name, &journal.undone(broken)),
+        Err(error) => reply::refuse(out, name, &input, &error_version(&input), &journal.undone(error)),
     }
     1
 }
@@ -50,14 +50,14 @@ pub fn serve<P: Plugin>(name: &str, mut input: Input, plugins: Plugins, out: &mu
 fn answer<P: Plugin>(name: &str, input: &mut Input, plugins: Plugins, journal: &mut Journal) -> Result<Vec<u8>> {
     let observed = input.clone();
     let judged_and_answered = || {
-        Ok(match judge::<P>(name, input, plugins)? {
+        Ok(match parse_request::<P>(name, input, plugins)? {
             Request::Add(add) => reply::result(&add.call.configured::<P>()?.add(&add, journal)?, add.call.version),
             Request::Check(check) => check.call.configured::<P>()?.check(&check).map(|()| Vec::new())?,
             Request::Del(del) => P::del(&del).map(|()| Vec::new())?,
             Request::Gc(gc) => P::gc(&gc).map(|()| Vec::new())?,
             Request::Status(status) => status.call.configured::<P>()?.status(&status).map(|()| Vec::new())?,
             Request::Restore(check) => check.call.configured::<P>()?.restore(&check, journal).map(|()| Vec::new())?,
-            Request::RestoreAll(all) => reply::restored(name, &listed::restore::<P>(all)),
+            Request::RestoreAll(all) => reply::restored(name, &restore_batch::restore::<P>(all)),
             Request::Plan(preview) => reply::plan(&preview.call.configured::<P>()?.plan(&preview)?),
             Request::Version => reply::versions(),
         })
@@ -67,7 +67,7 @@ fn answer<P: Plugin>(name: &str, input: &mut Input, plugins: Plugins, journal: &
 }
 
 /// The version an error object is written in: the configuration's if it is known, else the newest.
-fn spoken(input: &Input) -> String {
+fn error_version(input: &Input) -> String {
     let conf = NetConf::parse(input.stdin.so_far()).unwrap_or_default();
     let version = conf.text("cniVersion").and_then(Version::exact);
     version.unwrap_or(Version::NEWEST).to_string()

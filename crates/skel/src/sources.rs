@@ -9,7 +9,7 @@ use crate::error::Error;
 
 /// One place where a key may be said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum KeySource {
     /// `runtimeConfig.NAME`: a capability.
     Runtime(&'static str),
     /// `args.cni.NAME`.
@@ -24,13 +24,13 @@ pub enum Said {
 ///
 /// The winner is written under the key *before* the configuration is read, so that a value is a typed field and is
 /// checked once, wherever it came from.
-pub type Sources = &'static [(&'static str, &'static [Said])];
+pub type Sources = &'static [(&'static str, &'static [KeySource])];
 
 /// From which place each settled key has its value.
-pub(crate) type Origins = Vec<(&'static str, Said)>;
+pub(crate) type Origins = Vec<(&'static str, KeySource)>;
 
 /// Puts the winner of each key's sources under the key, and says which place it was. An empty text counts as not said.
-pub(crate) fn settle(conf: &mut NetConf, args: &Args, sources: Sources) -> Origins {
+pub(crate) fn resolve(conf: &mut NetConf, args: &Args, sources: Sources) -> Origins {
     let mut origins = Origins::new();
     for (key, places) in sources {
         let said = places.iter().find_map(|place| Some((*place, look(conf, args, key, *place)?)));
@@ -46,31 +46,31 @@ pub(crate) fn misread(error: ReadError, origins: &Origins) -> Error {
     let rest = |key: &str| error.path.strip_prefix(key).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
     let origin = origins.iter().find_map(|(key, place)| Some((place, rest(key)?)));
     match origin {
-        None | Some((Said::Key, _)) => error.into(),
-        Some((Said::CniArg(name), _)) => Error::environment(format!("CNI_ARGS {name}: {}", error.message))
-            .remedy(format!("correct {name} in CNI_ARGS")),
+        None | Some((KeySource::Key, _)) => error.into(),
+        Some((KeySource::CniArg(name), _)) => Error::environment(format!("CNI_ARGS {name}: {}", error.message))
+            .hint(format!("correct {name} in CNI_ARGS")),
         Some((place, rest)) => ReadError { path: format!("{place}{rest}"), ..error }.into(),
     }
 }
 
 /// As an error names the place.
-impl fmt::Display for Said {
+impl fmt::Display for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Said::Runtime(name) => write!(f, "runtimeConfig.{name}"),
-            Said::ArgsCni(name) => write!(f, "args.cni.{name}"),
-            Said::CniArg(name) => write!(f, "CNI_ARGS {name}"),
-            Said::Key => f.write_str("the key itself"),
+            KeySource::Runtime(name) => write!(f, "runtimeConfig.{name}"),
+            KeySource::ArgsCni(name) => write!(f, "args.cni.{name}"),
+            KeySource::CniArg(name) => write!(f, "CNI_ARGS {name}"),
+            KeySource::Key => f.write_str("the key itself"),
         }
     }
 }
 
-fn look(conf: &NetConf, args: &Args, key: &str, place: Said) -> Option<Value> {
+fn look(conf: &NetConf, args: &Args, key: &str, place: KeySource) -> Option<Value> {
     let said = match place {
-        Said::Runtime(name) => conf.at(&["runtimeConfig", name]).cloned(),
-        Said::ArgsCni(name) => conf.at(&["args", "cni", name]).cloned(),
-        Said::CniArg(name) => args.get(name).map(Value::from),
-        Said::Key => conf.get(key).cloned(),
+        KeySource::Runtime(name) => conf.at(&["runtimeConfig", name]).cloned(),
+        KeySource::ArgsCni(name) => conf.at(&["args", "cni", name]).cloned(),
+        KeySource::CniArg(name) => args.get(name).map(Value::from),
+        KeySource::Key => conf.get(key).cloned(),
     };
     said.filter(|value| value.as_str() != Some(""))
 }
@@ -79,11 +79,11 @@ fn look(conf: &NetConf, args: &Args, key: &str, place: Said) -> Option<Value> {
 mod tests {
     use super::*;
 
-    const MAC: Sources = &[("mac", &[Said::Runtime("mac"), Said::ArgsCni("mac"), Said::CniArg("MAC")])];
+    const MAC: Sources = &[("mac", &[KeySource::Runtime("mac"), KeySource::ArgsCni("mac"), KeySource::CniArg("MAC")])];
 
     fn winner(conf: &str, args: &str) -> Option<String> {
         let mut conf = NetConf::parse(conf.as_bytes()).unwrap();
-        settle(&mut conf, &Args::parse(args).unwrap(), MAC);
+        resolve(&mut conf, &Args::parse(args).unwrap(), MAC);
         conf.text("mac").map(str::to_owned)
     }
 
@@ -100,7 +100,7 @@ mod tests {
     fn an_error_names_the_place_where_the_value_was_said() {
         let place = |conf: &str, args: &str| {
             let mut conf = NetConf::parse(conf.as_bytes()).unwrap();
-            let origins = settle(&mut conf, &Args::parse(args).unwrap(), MAC);
+            let origins = resolve(&mut conf, &Args::parse(args).unwrap(), MAC);
             let error = misread(ReadError::value("no").under("mac"), &origins);
             (error.code, error.msg)
         };
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(place(r#"{"args":{"cni":{"mac":"x"}}}"#, "MAC=y"), (7, "args.cni.mac: no".into()));
         assert_eq!(place("{}", "MAC=y"), (4, "CNI_ARGS MAC: no".into()));
         assert_eq!(
-            misread(ReadError::value("no").under("machine"), &vec![("mac", Said::Runtime("mac"))]).msg,
+            misread(ReadError::value("no").under("machine"), &vec![("mac", KeySource::Runtime("mac"))]).msg,
             "machine: no"
         );
     }

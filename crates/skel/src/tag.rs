@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 /// Never an address, never a name alone: what is kept under this key can be found and removed when nothing else is
 /// known any more, and never belongs to two.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Tag {
+pub struct AttachmentId {
     /// The network's `name`.
     pub network: String,
     /// `CNI_CONTAINERID`.
@@ -18,7 +18,7 @@ pub struct Tag {
     pub ifname: String,
 }
 
-impl Tag {
+impl AttachmentId {
     /// 32 bytes that stand for this tag wherever the clear text is too long.
     pub fn hash(&self) -> [u8; 32] {
         let mut sha = Sha256::new();
@@ -31,7 +31,7 @@ impl Tag {
 }
 
 /// `NETWORK/CONTAINER/IFNAME`.
-impl fmt::Display for Tag {
+impl fmt::Display for AttachmentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.network, self.container, self.ifname)
     }
@@ -41,8 +41,8 @@ impl fmt::Display for Tag {
 mod tests {
     use super::*;
 
-    fn tag(network: &str, container: &str) -> Tag {
-        Tag { network: network.into(), container: container.into(), ifname: "eth0".into() }
+    fn tag(network: &str, container: &str) -> AttachmentId {
+        AttachmentId { network: network.into(), container: container.into(), ifname: "eth0".into() }
     }
 
     #[test]

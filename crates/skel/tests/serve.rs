@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cnikit_skel::input::Stdin;
 use cnikit_skel::{Add, Del, Error, Input, Journal, Plugin, Result, code, serve};
-use cnikit_types::Answer;
+use cnikit_types::CniResult;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ struct Moody {
 impl Plugin for Moody {
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["IP"]);
 
-    fn add(&self, _: &Add, journal: &mut Journal) -> Result<Answer> {
+    fn add(&self, _: &Add, journal: &mut Journal) -> Result<CniResult> {
         let _made = journal.undo(&"a thing", |_| {
             UNDONE.fetch_add(1, Ordering::Relaxed);
             Ok::<(), Error>(())
@@ -36,7 +36,7 @@ impl Plugin for Moody {
             let _panics = journal.undo(&"a mad thing", |_| -> Result<()> { panic!("undoing went mad") });
         }
         assert_eq!(self.mood, "", "the mood is bad");
-        Ok(Answer::default())
+        Ok(CniResult::default())
     }
 
     fn del(_: &Del) -> Result<()> {

@@ -73,7 +73,7 @@ impl Error {
     }
 
     /// What the reader can do about it, where that is known.
-    pub fn remedy(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<&'static str> {
         if self.is_full() {
             Some("the file system is full: free space or inodes on it")
         } else if self.is_read_only() {
@@ -100,7 +100,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.operation, self.path.display(), self.source)?;
-        self.remedy().map_or(Ok(()), |remedy| write!(f, " ({remedy})"))
+        self.hint().map_or(Ok(()), |hint| write!(f, " ({hint})"))
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_told_with_operation_path_cause_and_remedy() {
+    fn a_full_disk_is_told_with_operation_path_cause_and_hint() {
         let error = Error::new("write", "/var/x", Errno::ENOSPC);
         assert_eq!(
             error.to_string(),

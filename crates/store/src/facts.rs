@@ -2,7 +2,7 @@
 
 use nix::sys::stat::{FileStat, SFlag};
 
-use crate::Stamp;
+use crate::ChangeStamp;
 
 /// Which file it is and when it was last changed.
 ///
@@ -28,7 +28,7 @@ impl From<FileStat> for Facts {
         let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
         Facts {
             inode: stat.st_ino,
-            changed: Stamp::from(stat).changed.as_nanoseconds(),
+            changed: ChangeStamp::from(stat).changed.as_nanoseconds(),
             size: u64::try_from(stat.st_size).unwrap_or(0),
             regular: kind == SFlag::S_IFREG,
         }

@@ -14,20 +14,20 @@
 //! and goes with its process.
 #![forbid(unsafe_code)]
 
+mod change_stamp;
 mod directory;
-mod draft;
 mod error;
 mod facts;
 mod file;
 mod lock;
 mod private;
 mod replace;
-mod stamp;
+mod unnamed_file;
 
+pub use change_stamp::{ChangeStamp, FileTime};
 pub use directory::Directory;
 pub use error::Error;
 pub use facts::Facts;
 pub use file::read;
 pub use lock::{Lock, WeakLock};
 pub use private::PrivateDirectory;
-pub use stamp::{FileTime, Stamp};

@@ -13,7 +13,7 @@ use crate::lock::{EXCLUSIVE, wait};
 use crate::{Directory, Error};
 
 /// How long another writer of the same file is waited for.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// Until it is whole, no other user can open a temporary file, and so lock it.
 const PRIVATE: u32 = 0o600;
 
@@ -95,7 +95,7 @@ impl Directory {
         let name = format!(".{name}{UNFINISHED}");
         loop {
             let file = self.open_regular(&name, OFlag::O_RDWR | OFlag::O_CREAT, mode & PRIVATE)?;
-            let locked = wait(&file, EXCLUSIVE, Instant::now() + PATIENCE, None);
+            let locked = wait(&file, EXCLUSIVE, Instant::now() + TIMEOUT, None);
             locked.map_err(|source| self.error("lock", &name, source))?;
             if !self.is_named(&file, &name)? {
                 continue;

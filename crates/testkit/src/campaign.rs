@@ -14,11 +14,11 @@ use stage::{Played, Stage, Turn};
 
 use crate::crowd::{caught, each};
 use crate::subject::Subject;
-use crate::watch::Trace;
+use crate::watch::SyscallTrace;
 
 /// What a campaign tried, and what it found.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct CampaignReport {
     /// What was done to whom: `kill bridge ADD`.
     pub what: String,
     /// What was disturbed: `calls`.
@@ -52,20 +52,20 @@ const SHOWN: usize = 40;
 /// How many undisturbed calls are compared at most to find the usual one.
 const UNDISTURBED: usize = 7;
 
-impl fmt::Display for Report {
+impl fmt::Display for CampaignReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.line().fmt(f)
     }
 }
 
-impl Report {
-    pub(crate) fn new(what: String, unit: &'static str, of: usize) -> Report {
-        Report { what, unit, of, ..Report::default() }
+impl CampaignReport {
+    pub(crate) fn new(what: String, unit: &'static str, of: usize) -> CampaignReport {
+        CampaignReport { what, unit, of, ..CampaignReport::default() }
     }
 
     /// In one line; with the seed if chance had any part in it.
     pub fn line(&self) -> Line {
-        let Report { tried, of, .. } = *self;
+        let CampaignReport { tried, of, .. } = *self;
         let mut line = Line { tried, of, found: self.findings.len(), ..Line::new(&self.what, self.unit) };
         line.notes.push(format!("{} failed or died", self.failed));
         if self.starved > 0 {
@@ -78,14 +78,14 @@ impl Report {
     }
 
     /// Says it, and at once what was found: a campaign may go on for hours.
-    pub(crate) fn say(self) -> Report {
+    pub(crate) fn say(self) -> CampaignReport {
         self.line().say();
         self.findings.iter().take(SHOWN).for_each(|found| line::tell(&format!("  found: {found}")));
         self
     }
 
     /// Adds what another disturbed of the same.
-    pub(crate) fn add(&mut self, other: Report) {
+    pub(crate) fn add(&mut self, other: CampaignReport) {
         self.tried += other.tried;
         self.failed += other.failed;
         self.starved += other.starved;
@@ -95,7 +95,7 @@ impl Report {
 }
 
 /// Panics with what was found, if anything was.
-pub(crate) fn conclude(reports: Vec<Report>) -> Vec<Report> {
+pub(crate) fn conclude(reports: Vec<CampaignReport>) -> Vec<CampaignReport> {
     nothing_of(reports.iter().flat_map(|report| &report.findings));
     reports
 }
@@ -119,7 +119,7 @@ pub fn sample<T: Clone>(what: &str, all: Vec<T>, short: usize) -> Vec<T> {
 }
 
 /// The calls of an undisturbed verb: those that two of some runs make, or else the last ones'. And which cannot fail.
-pub(crate) fn usual(subject: &Subject, verb: Verb) -> (Trace, Vec<At>) {
+pub(crate) fn usual(subject: &Subject, verb: Verb) -> (SyscallTrace, Vec<At>) {
     let (mut stage, mut traces) = (Stage::new(subject, verb), Vec::new());
     loop {
         let (trace, sure) = stage.undisturbed(verb, &id(traces.len()));
@@ -139,10 +139,16 @@ fn id(n: usize) -> String {
 }
 
 /// Plays a choice of all scenes, which are of one verb, at most so many.
-pub(crate) fn play(mut report: Report, subject: &Subject, all: Vec<Scene>, most: usize, trace: &Trace) -> Report {
+pub(crate) fn play(
+    mut report: CampaignReport,
+    subject: &Subject,
+    all: Vec<Scene>,
+    most: usize,
+    trace: &SyscallTrace,
+) -> CampaignReport {
     let first = all.first().is_some_and(|scene| scene.verb == Verb::First);
     let scenes = sample(&report.what, all, if first { most.div_ceil(FEWER) } else { most });
-    let together = Mutex::new(Report::default());
+    let together = Mutex::new(CampaignReport::default());
     let batches: Vec<&[Scene]> = scenes.chunks(if first { 1 } else { BATCH }).collect();
     let worker = || Worker { subject, trace, stage: None, ids: 0 };
     each(WORKERS, &batches, worker, |worker, batch| {
@@ -160,20 +166,20 @@ pub(crate) fn play(mut report: Report, subject: &Subject, all: Vec<Scene>, most:
 /// Plays one batch after the other, on a host that is kept while nothing is found on it.
 struct Worker<'a> {
     subject: &'a Subject,
-    trace: &'a Trace,
+    trace: &'a SyscallTrace,
     stage: Option<Stage>,
     ids: usize,
 }
 
 impl Worker<'_> {
     /// All together; each alone where something was found, and where what came before on the same host led a call elsewhere.
-    fn batch(&mut self, scenes: &[Scene]) -> Report {
-        let (mut report, mut missed) = (Report::default(), Vec::new());
+    fn batch(&mut self, scenes: &[Scene]) -> CampaignReport {
+        let (mut report, mut missed) = (CampaignReport::default(), Vec::new());
         let Err(found) = caught(|| missed = self.together(scenes, &mut report)) else {
             missed.iter().for_each(|scene| self.alone(scene, &mut report));
             return report;
         };
-        report = Report::default();
+        report = CampaignReport::default();
         scenes.iter().for_each(|scene| self.alone(scene, &mut report));
         // What does not happen again, happened.
         if let ([], [first, ..], [.., last]) = (report.findings.as_slice(), scenes, scenes) {
@@ -182,7 +188,7 @@ impl Worker<'_> {
         report
     }
 
-    fn alone(&mut self, scene: &Scene, report: &mut Report) {
+    fn alone(&mut self, scene: &Scene, report: &mut CampaignReport) {
         let before = report.tried;
         self.stage = None;
         if let Err(found) = caught(|| drop(self.together(&[*scene], report))) {
@@ -193,7 +199,7 @@ impl Worker<'_> {
 
     /// All of them, then one look, then each container once more. A first ADD has a host of its own, and each try of it.
     /// Those that chance did not lead there.
-    fn together(&mut self, scenes: &[Scene], report: &mut Report) -> Vec<Scene> {
+    fn together(&mut self, scenes: &[Scene], report: &mut CampaignReport) -> Vec<Scene> {
         if let [scene @ Scene { verb: Verb::First, .. }] = scenes {
             self.is_reached(report, |worker| {
                 let stage = Stage::new(worker.subject, scene.verb);
@@ -224,7 +230,7 @@ impl Worker<'_> {
     }
 
     /// Whether the harm was done where it should be, at last.
-    fn is_reached(&mut self, report: &mut Report, mut play: impl FnMut(&mut Self) -> Played) -> bool {
+    fn is_reached(&mut self, report: &mut CampaignReport, mut play: impl FnMut(&mut Self) -> Played) -> bool {
         for _ in 0..TRIES {
             let played = play(self);
             if played.hit {
@@ -253,7 +259,8 @@ mod tests {
     #[test]
     fn a_line_names_the_seed_wherever_chance_had_a_part() {
         let line = |tried: usize, drawn: bool| {
-            let report = Report { tried, drawn, ..Report::new("SIGTERM somebody ADD".into(), "moments", 8) };
+            let report =
+                CampaignReport { tried, drawn, ..CampaignReport::new("SIGTERM somebody ADD".into(), "moments", 8) };
             report.to_string()
         };
         let seed = format!("CNIKIT_SEED={}", seed());

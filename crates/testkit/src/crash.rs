@@ -13,7 +13,7 @@ mod node;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use crate::campaign::{Report, TRIES, conclude, sample};
+use crate::campaign::{CampaignReport, TRIES, conclude, sample};
 use crate::crowd::{caught, each};
 use crate::subject::Subject;
 use disk::Written;
@@ -66,11 +66,12 @@ const WORKERS: usize = 6;
 /// The plugin keeps its files below the directory that [`Subject::at`] gives it, and its range, if it gives addresses, has few,
 /// four at least: it is filled each time. What a chained plugin changed is given back. Without `CNIKIT_CAMPAIGNS=whole` at most
 /// so many scenes a verb are tried, by chance.
-pub fn survives(subject: &Subject, most: usize) -> Vec<Report> {
+pub fn survives(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     let room = node::room(subject);
     let one = |verb: Verb| {
         let all = scenes(subject, verb);
-        let mut report = Report::new(format!("crash {} {}", subject.title, verb.command()), "crashes", all.len());
+        let mut report =
+            CampaignReport::new(format!("crash {} {}", subject.title, verb.command()), "crashes", all.len());
         let chosen = sample(&report.what, all, most);
         let together = Mutex::new(&mut report);
         each(
@@ -105,8 +106,8 @@ fn scenes(subject: &Subject, verb: Verb) -> Vec<Scene> {
 }
 
 /// Until its moment is reached, at last.
-fn play(subject: &Subject, room: usize, scene: &Scene) -> Report {
-    let mut report = Report::default();
+fn play(subject: &Subject, room: usize, scene: &Scene) -> CampaignReport {
+    let mut report = CampaignReport::default();
     let went = caught(|| {
         for _ in 0..TRIES {
             let node = Node::new(subject).until(scene.moment.verb, scene.moment.number);

@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 
-use crate::campaign::{At, Harm, Report, Scene, Verb, conclude, play, usual};
+use crate::campaign::{At, CampaignReport, Harm, Scene, Verb, conclude, play, usual};
 use crate::subject::Subject;
 
 /// A system call, and with what it may plausibly fail.
@@ -95,13 +95,13 @@ const OLD: &[Failing] = &[];
 /// CHECK agrees, or says what failed and leaves nothing; DEL and GC succeed and leave nothing, or can be repeated to success.
 ///
 /// Without `CNIKIT_CAMPAIGNS=whole` at most so many failures a verb are tried, by chance.
-pub fn at_every_call(subject: &Subject, most: usize) -> Vec<Report> {
+pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     let one = |verb: Verb| {
         let (trace, sure) = usual(subject, verb);
         let gone = verb.is_of_the_lost();
         let scenes = |at: At| errnos(at.2).iter().map(move |errno| Scene { verb, at, harm: Harm::Errno(*errno), gone });
         let all: Vec<Scene> = trace.calls().filter(|at| !sure.contains(at)).flat_map(scenes).collect();
-        let report = Report::new(format!("fault {} {verb}", subject.title), "failures", all.len());
+        let report = CampaignReport::new(format!("fault {} {verb}", subject.title), "failures", all.len());
         play(report, subject, all, most, &trace).say()
     };
     conclude(Verb::ALL.into_iter().map(one).collect())

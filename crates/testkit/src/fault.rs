@@ -4,18 +4,18 @@ use std::cell::Cell;
 use std::fmt;
 use std::path::Path;
 
-use cnikit::plan::{Drifts, Kind, Made, Plan, Resource, Scene};
+use cnikit::plan::{ApplyContext, Drifts, Kind, Made, Plan, Resource};
 use cnikit::types::NetConf;
 use cnikit::{
-    Addresses, Answer, Attachment, Chained, ChainedPlugin, Error, Input, Interface, InterfacePlugin, Journal, Plugin,
-    Plugins, Result, Source, Sources, code, input::Stdin, serve,
+    Addresses, AttachmentSpec, Chained, ChainedPlugin, CniResult, Error, Input, InterfacePlugin, InterfaceShape,
+    Journal, Plugin, Plugins, Result, Source, Sources, code, input::Stdin, serve,
 };
 use serde::Deserialize;
 
 use crate::campaign::{Line, nothing_of};
 use crate::crowd::caught;
 use crate::host::{Container, Host};
-use crate::snapshot::{HINTS, Snapshot};
+use crate::snapshot::{HINTS, HostSnapshot};
 use crate::subject::Subject;
 
 thread_local! {
@@ -38,7 +38,7 @@ impl<P: InterfacePlugin> InterfacePlugin for Faulty<P> {
     const SOURCES: Sources = P::SOURCES;
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
 
-    fn link(&self, at: &Attachment) -> Plan {
+    fn link(&self, at: &AttachmentSpec) -> Plan {
         let plan = self.0.link(at);
         LINK_STEPS.set(plan.len());
         with_faults(plan, 0)
@@ -52,7 +52,7 @@ impl<P: InterfacePlugin> InterfacePlugin for Faulty<P> {
         self.0.complete(addresses)
     }
 
-    fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
+    fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
         with_faults(self.0.layer3(at, addresses), LINK_STEPS.get() + 1)
     }
 }
@@ -62,11 +62,11 @@ impl<P: ChainedPlugin> ChainedPlugin for Faulty<P> {
     const SOURCES: Sources = P::SOURCES;
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
 
-    fn plan(&self, at: &Attachment, prev: &Answer) -> Result<Plan> {
+    fn plan(&self, at: &AttachmentSpec, prev: &CniResult) -> Result<Plan> {
         Ok(with_faults(self.0.plan(at, prev)?, 0))
     }
 
-    fn amend(&self, at: &Attachment, answer: &mut Answer) {
+    fn amend(&self, at: &AttachmentSpec, answer: &mut CniResult) {
         self.0.amend(at, answer);
     }
 }
@@ -96,11 +96,11 @@ impl Resource for Fault {
         Kind::goes_with_link("fault")
     }
 
-    fn ensure(&self, _scene: &Scene, _journal: &mut Journal) -> Result<Made> {
+    fn ensure(&self, _scene: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
         Err(Error::new(code::SYSTEM, "a fault put here by a test"))
     }
 
-    fn verify(&self, _scene: &Scene, _drifts: &mut Drifts) -> Result<()> {
+    fn verify(&self, _scene: &ApplyContext, _drifts: &mut Drifts) -> Result<()> {
         Ok(())
     }
 }
@@ -110,12 +110,12 @@ impl Resource for Stubborn {
         Kind::goes_with_link("stubborn thing")
     }
 
-    fn ensure(&self, _scene: &Scene, journal: &mut Journal) -> Result<Made> {
+    fn ensure(&self, _scene: &ApplyContext, journal: &mut Journal) -> Result<Made> {
         let _ = journal.undo(&"a stubborn thing", |_| Err(Error::new(code::SYSTEM, "it cannot be undone")));
         Ok(Made::nothing())
     }
 
-    fn verify(&self, _scene: &Scene, _drifts: &mut Drifts) -> Result<()> {
+    fn verify(&self, _scene: &ApplyContext, _drifts: &mut Drifts) -> Result<()> {
         Ok(())
     }
 }
@@ -138,7 +138,7 @@ impl fmt::Display for Stubborn {
 /// The plugin runs in this process, with its IPAM plugin from the list beside it. One line says how many faults and pairs of
 /// them were tried; nothing is tried after the first that leaves something.
 pub fn leaves_nothing<P: InterfacePlugin>(subject: &Subject, plugins: Plugins) -> usize {
-    tried::<Interface<Faulty<P>>>(subject, plugins)
+    tried::<InterfaceShape<Faulty<P>>>(subject, plugins)
 }
 
 /// The same of a plugin that changes what others made.
@@ -154,12 +154,12 @@ fn tried<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
     assert_eq!(call::<P>(&subject, &host, "ADD", "c-other", &running, plugins).0, 0, "the first ADD sets the stage");
     let (mut places, mut pairs) = (0, 0);
     let went = caught(|| {
-        Snapshot::at_rest(&host);
+        HostSnapshot::at_rest(&host);
         while fails_at::<P>(&subject, &host, places, plugins) {
             places += 1;
         }
         assert!(places > 1, "no step of the plan was reached");
-        let before = Snapshot::of(&host);
+        let before = HostSnapshot::of(&host);
         for (stubborn, place) in (0..places).flat_map(|place| (0..=place).map(move |stubborn| (stubborn, place))) {
             fails_twice::<P>(&subject, &host, &before, [stubborn, place], plugins);
             pairs += 1;
@@ -176,7 +176,7 @@ fn tried<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
 /// Whether there was such a step.
 fn fails_at<P: Plugin>(subject: &Subject, host: &Host, place: usize, plugins: Plugins) -> bool {
     let container = subject.container(host);
-    let (before, inside) = (Snapshot::of(host), Snapshot::inside(&container));
+    let (before, inside) = (HostSnapshot::of(host), HostSnapshot::inside(&container));
     let (exit, said) = with(Some(place), None, || call::<P>(subject, host, "ADD", "c-fault", &container, plugins));
     if exit == 0 {
         let (exit, said) = call::<P>(subject, host, "DEL", "c-fault", &container, plugins);
@@ -185,13 +185,13 @@ fn fails_at<P: Plugin>(subject: &Subject, host: &Host, place: usize, plugins: Pl
     }
     assert!(said.contains("a fault put here by a test"), "{said}");
     let when = format!("a fault before step {place}");
-    Snapshot::of(host).assert_unchanged_since(&before, &HINTS, &when);
-    Snapshot::inside(&container).assert_unchanged_since(&inside, &[], &when);
+    HostSnapshot::of(host).assert_unchanged_since(&before, &HINTS, &when);
+    HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], &when);
     true
 }
 
 /// A fault at the second place, and at the first something that the roll-back cannot undo.
-fn fails_twice<P: Plugin>(subject: &Subject, host: &Host, before: &Snapshot, places: [usize; 2], plugins: Plugins) {
+fn fails_twice<P: Plugin>(subject: &Subject, host: &Host, before: &HostSnapshot, places: [usize; 2], plugins: Plugins) {
     let ([stubborn, place], container) = (places, subject.container(host));
     let (exit, said) =
         with(Some(place), Some(stubborn), || call::<P>(subject, host, "ADD", "c-fault", &container, plugins));
@@ -199,7 +199,7 @@ fn fails_twice<P: Plugin>(subject: &Subject, host: &Host, before: &Snapshot, pla
     let (exit, said) = call::<P>(subject, host, "DEL", "c-fault", &container, plugins);
     assert_eq!(exit, 0, "DEL after two faults ({stubborn}, {place}): {said}");
     let when = format!("DEL after a fault before step {place} and a stubborn thing before step {stubborn}");
-    Snapshot::of(host).assert_unchanged_since(before, &HINTS, &when);
+    HostSnapshot::of(host).assert_unchanged_since(before, &HINTS, &when);
 }
 
 /// Calls the plugin in this process, on a thread that is on the host.

@@ -12,7 +12,7 @@ use cnikit_process::Deadline;
 use crate::{Host, cache};
 
 /// It reads a hundred files in Python, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A process that goes with the value.
 #[derive(Debug)]
@@ -69,13 +69,13 @@ impl Bus {
 
 /// A firewalld, whose rules are those of the host's namespace and whose files are in the host's directory.
 #[derive(Debug)]
-pub struct Firewalld {
+pub struct FirewalldDaemon {
     _daemon: Process,
 }
 
-impl Firewalld {
+impl FirewalldDaemon {
     /// One that has its name on the bus.
-    pub fn start(host: &Host, bus: &Bus) -> Firewalld {
+    pub fn start(host: &Host, bus: &Bus) -> FirewalldDaemon {
         let unpacked = cache().join("firewalld/usr");
         assert!(unpacked.is_dir(), "{} is missing: `scripts/test` unpacks it before its tests", unpacked.display());
         let (conf, log) = (host.dir().join("firewalld"), host.dir().join("firewalld.log"));
@@ -91,7 +91,7 @@ impl Firewalld {
         daemon.env("PYTHONPATH", unpacked.join("lib/python3/dist-packages"));
         daemon.env("PYTHONDONTWRITEBYTECODE", "1").env("DBUS_SYSTEM_BUS_ADDRESS", &bus.address);
         let mut daemon = Process(host.enter(|| daemon.spawn()).unwrap());
-        let deadline = Deadline::after(PATIENCE);
+        let deadline = Deadline::after(TIMEOUT);
         let mut asked =
             host.enter(|| cnikit_firewalld::Firewalld::connect(Some(&bus.address), deadline)).unwrap().unwrap();
         while !asked.is_running().unwrap() {
@@ -102,6 +102,6 @@ impl Firewalld {
             );
             assert!(deadline.pause(Duration::from_millis(20)), "firewalld does not begin");
         }
-        Firewalld { _daemon: daemon }
+        FirewalldDaemon { _daemon: daemon }
     }
 }

@@ -7,7 +7,7 @@ use crate::campaign;
 use crate::host::Container;
 use crate::life::SHARED;
 use crate::node::{Crowd, Node, Tally};
-use crate::snapshot::{HINTS, Snapshot};
+use crate::snapshot::{HINTS, HostSnapshot};
 use crate::subject::{Subject, addresses};
 
 /// Calls at once: as many as a node has at its worst.
@@ -50,7 +50,7 @@ impl Crowd {
 pub fn survives(subject: &Subject, count: usize) {
     let host = subject.host();
     let subject = subject.at(host.dir());
-    let before = Snapshot::of(&host);
+    let before = HostSnapshot::of(&host);
     let containers: Vec<Container> = (0..count).map(|_| subject.container(&host)).collect();
     let results = each(&containers, |n, container| subject.add(&host, &format!("c-{n}"), container));
     let addresses: Vec<&str> = results.iter().flat_map(addresses).collect();
@@ -60,7 +60,7 @@ pub fn survives(subject: &Subject, count: usize) {
         subject.check(&host, &format!("c-{n}"), container, &results[n]).ok();
     });
     each(&containers, |n, container| subject.del(&host, &format!("c-{n}"), container, &results[n]));
-    let left = Snapshot::of(&host).added_since(&before, &SHARED);
+    let left = HostSnapshot::of(&host).added_since(&before, &SHARED);
     assert!(left.is_empty(), "{count} at once left {left:#?}");
 }
 

@@ -31,7 +31,7 @@ pub struct Container {
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Nothing a test starts may take longer.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 impl Host {
     /// A fresh host with its loopback up.
@@ -204,7 +204,7 @@ fn run_in(
         limit: 64 << 20,
         grace: Duration::from_secs(1),
     };
-    let ended = netns.enter(|_| cnikit_process::run(&program, Deadline::after(PATIENCE))).unwrap();
+    let ended = netns.enter(|_| cnikit_process::run(&program, Deadline::after(TIMEOUT))).unwrap();
     let ended = ended.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let exit = match ended.how {
         How::Exit(status) => status,

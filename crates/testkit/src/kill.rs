@@ -8,21 +8,25 @@ use std::time::Duration;
 use nix::sys::resource::Resource;
 use nix::sys::signal::Signal;
 
-use crate::campaign::{Harm, Report, Scene, Verb, chance, conclude, play, usual};
+use crate::campaign::{CampaignReport, Harm, Scene, Verb, chance, conclude, play, usual};
 use crate::subject::Subject;
-use crate::watch::Trace;
+use crate::watch::SyscallTrace;
 
 /// `SIGKILL` before every system call of an ADD, of the first ADD on a host, of a DEL and of a GC: of the plugin and of
 /// every program that it starts; once with the namespace there afterwards, and once with it gone.
 ///
 /// With `CNIKIT_CAMPAIGNS=whole` it is an error if any system call of an undisturbed run is not reached. Without it at most
 /// so many of a verb are tried, by chance.
-pub fn at_every_call(subject: &Subject, most: usize) -> Vec<Report> {
-    conclude(tried_at_every_call(subject, most, Report::say))
+pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
+    conclude(tried_at_every_call(subject, most, CampaignReport::say))
 }
 
 /// [`at_every_call`], but what was found is returned; each report goes through `say` when it is complete.
-pub fn tried_at_every_call(subject: &Subject, most: usize, say: impl Fn(Report) -> Report) -> Vec<Report> {
+pub fn tried_at_every_call(
+    subject: &Subject,
+    most: usize,
+    say: impl Fn(CampaignReport) -> CampaignReport,
+) -> Vec<CampaignReport> {
     let mut reports = Vec::new();
     for verb in Verb::ALL {
         let (trace, _) = usual(subject, verb);
@@ -30,7 +34,7 @@ pub fn tried_at_every_call(subject: &Subject, most: usize, say: impl Fn(Report) 
         for gone in ways(verb) {
             let scene = |at| Scene { verb, at, harm: Harm::Signal(Signal::SIGKILL, Duration::ZERO), gone: *gone };
             let what = format!("kill {} {verb}{}", subject.title, if *gone { ", namespace gone" } else { "" });
-            let report = Report::new(what, "calls", trace.len());
+            let report = CampaignReport::new(what, "calls", trace.len());
             reports.push(say(play(report, subject, trace.calls().map(scene).collect(), most.div_ceil(2), &trace)));
         }
     }
@@ -43,7 +47,7 @@ fn ways(verb: Verb) -> &'static [bool] {
 }
 
 /// `SIGTERM` at so many random moments of ADD, DEL and GC: some time after a system call was let go on, anywhere.
-pub fn at_moments(subject: &Subject, moments: usize) -> Vec<Report> {
+pub fn at_moments(subject: &Subject, moments: usize) -> Vec<CampaignReport> {
     let mut chance = chance(&format!("SIGTERM {}", subject.title));
     let one = |(n, verb): (usize, Verb)| {
         let (trace, _) = usual(subject, verb);
@@ -57,7 +61,7 @@ pub fn at_moments(subject: &Subject, moments: usize) -> Vec<Report> {
             Scene { verb, at, harm: Harm::Signal(Signal::SIGTERM, after), gone }
         };
         let what = format!("SIGTERM {} {verb}", subject.title);
-        let report = Report { drawn: true, ..Report::new(what, "moments", count) };
+        let report = CampaignReport { drawn: true, ..CampaignReport::new(what, "moments", count) };
         play(report, subject, (0..count).map(scene).collect(), count, &trace).say()
     };
     conclude(Verb::ALL.into_iter().enumerate().map(one).collect())
@@ -77,7 +81,7 @@ const MEMORY_STEPS: u64 = 24;
 
 /// ADD, DEL and GC with too small a file size and with any memory from nothing up to enough; at most so many limits a verb.
 #[doc(alias = "prlimit")]
-pub fn for_want(subject: &Subject, most: usize) -> Vec<Report> {
+pub fn for_want(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     let sizes = SIZES.map(|bytes| (Resource::RLIMIT_FSIZE, bytes));
     let little = (1..=LITTLE_STEPS).map(|step| step << 17);
     let memory = little.chain((5..=MEMORY_STEPS).map(|step| step << 19));
@@ -89,15 +93,15 @@ pub fn for_want(subject: &Subject, most: usize) -> Vec<Report> {
             harm: Harm::Limit(*limit),
             gone: verb.is_of_the_lost() || n % 2 == 1,
         };
-        let report = Report::new(format!("{what} {} {verb}", subject.title), "limits", limits.len());
-        play(report, subject, limits.iter().enumerate().map(scene).collect(), most, &Trace::default()).say()
+        let report = CampaignReport::new(format!("{what} {} {verb}", subject.title), "limits", limits.len());
+        play(report, subject, limits.iter().enumerate().map(scene).collect(), most, &SyscallTrace::default()).say()
     };
     // Whichever are tried of the others: the first is too small for anything, the last for nothing.
     let ends = [limits[0], limits[limits.len() - 1]];
     let ends = one(Verb::Add, "first and last limit", &ends, ends.len());
     let reports = Verb::ALL.into_iter().map(|verb| one(verb, "limits", &limits, most));
-    let reports: Vec<Report> = reports.chain([ends]).collect();
-    let sum = |count: fn(&Report) -> usize| reports.iter().map(count).sum::<usize>();
+    let reports: Vec<CampaignReport> = reports.chain([ends]).collect();
+    let sum = |count: fn(&CampaignReport) -> usize| reports.iter().map(count).sum::<usize>();
     let (tried, failed) = (sum(|report| report.tried), sum(|report| report.failed));
     assert!(
         failed > 0 && failed < tried,

@@ -72,11 +72,11 @@ pub mod watch;
 
 pub use host::{Container, Host};
 pub use node::Tally;
-pub use snapshot::Snapshot;
-pub use subject::{Said, Subject};
+pub use snapshot::HostSnapshot;
+pub use subject::{CallOutput, Subject};
 
-/// Where `scripts/needs` keeps what it unpacks and does not install. Programs in it are run: a directory that another user owns or
-/// can write in is refused, as `scripts/needs` refuses it.
+/// Where `scripts/lib.sh` keeps what it unpacks and does not install. Programs in it are run: a directory that another user owns or
+/// can write in is refused, as `scripts/lib.sh` refuses it.
 #[expect(clippy::disallowed_methods, reason = "whoever keeps it elsewhere says so in the environment")]
 pub fn cache() -> PathBuf {
     let path = std::env::var_os("CNIKIT_CACHE").map_or_else(|| "/var/tmp/cnikit".into(), PathBuf::from);

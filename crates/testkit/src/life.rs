@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::campaign::{Line, nothing_of};
 use crate::crowd::caught;
 use crate::host::{Container, Host};
-use crate::snapshot::{HINTS, Snapshot};
+use crate::snapshot::{HINTS, HostSnapshot};
 use crate::subject::Subject;
 
 /// What is shared and stays after the last DEL: lines that hold one of these, see [`holds`](crate::snapshot::holds), may
@@ -75,17 +75,17 @@ pub fn leaves_no_trace(subject: &Subject) {
     let subject = subject.at(host.dir());
     // A loopback that was up once keeps its IPv4 address and queueing discipline for good: that is the kernel's doing.
     container.sh("ip link set lo up; ip link set lo down");
-    let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
+    let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&container));
     cycle(&subject, &host, &container);
-    let first = Snapshot::of(&host);
+    let first = HostSnapshot::of(&host);
     let left = first.added_since(&before, &SHARED);
     assert!(left.is_empty(), "{}: left on the host: {left:#?}", subject.plugin);
     let traced: Vec<String> =
         first.added_since(&before, &[]).into_iter().filter(|line| is_traced(line, "c-one")).collect();
     assert!(traced.is_empty(), "{}: left of the attachment: {traced:#?}", subject.plugin);
-    Snapshot::inside(&container).assert_unchanged_since(&inside, &[], "in the container after DEL");
+    HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], "in the container after DEL");
     cycle(&subject, &host, &container);
-    Snapshot::of(&host).assert_unchanged_since(&first, &HINTS, "after a second cycle");
+    HostSnapshot::of(&host).assert_unchanged_since(&first, &HINTS, "after a second cycle");
 }
 
 fn cycle(subject: &Subject, host: &Host, container: &Container) {
@@ -154,8 +154,8 @@ pub fn survives_poor_dels(subject: &Subject) {
     subject.call(&host, "DEL", "c-never", "", &[]).ok();
     for poor in &POOR {
         let container = subject.container(&host);
-        let before = Snapshot::of(&host);
-        let lent = subject.after.as_ref().map(|_| Snapshot::inside(&container));
+        let before = HostSnapshot::of(&host);
+        let lent = subject.after.as_ref().map(|_| HostSnapshot::inside(&container));
         let result = subject.add(&host, "c-poor", &container);
         let path = match poor.netns {
             Sandbox::Same => container.path(),
@@ -170,9 +170,9 @@ pub fn survives_poor_dels(subject: &Subject) {
             let said = subject.call(&host, "DEL", "c-poor", &path, &(poor.more)(&result));
             assert_eq!((said.exit, said.stdout.as_str()), (0, ""), "DEL {}: {}", poor.what, said.stderr);
         }
-        Snapshot::of(&host).assert_unchanged_since(&before, &HINTS, poor.what);
+        HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, poor.what);
         if let Some(lent) = lent {
-            Snapshot::inside(&container).assert_unchanged_since(&lent, &[], poor.what);
+            HostSnapshot::inside(&container).assert_unchanged_since(&lent, &[], poor.what);
         }
         let said = subject.check(&host, "c-other", &other, &running);
         assert_eq!(said.exit, 0, "DEL {} hurt another container: {}", poor.what, said.stdout);

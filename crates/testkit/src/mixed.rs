@@ -8,7 +8,7 @@ use crate::campaign::{Line, chance, nothing_of};
 use crate::crowd::meanwhile;
 use crate::host::{Container, Host};
 use crate::node::{Crowd, Node, Tally};
-use crate::snapshot::Snapshot;
+use crate::snapshot::HostSnapshot;
 use crate::subject::{Subject, attachments};
 
 /// Containers of a node on which calls are interleaved.
@@ -69,7 +69,7 @@ pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool
         node.add();
         node.del_oldest();
     }
-    let before = Snapshot::of(&host);
+    let before = HostSnapshot::of(&host);
     let (begins, other) = if ours_first { (ours, theirs) } else { (theirs, ours) };
     node.install(begins);
     (0..RUNNING).for_each(|_| node.add());
@@ -90,7 +90,7 @@ pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool
         node.install(ours);
         node.judge(true);
     }
-    let left = Snapshot::settled(&host, &before, but);
+    let left = HostSnapshot::settled(&host, &before, but);
     let whence = if ours_first { "from ours to theirs and back" } else { "from theirs to ours and back" };
     let what = format!("exchanged {} {whence}", subject.title);
     let found = left.map(|left| format!("{}: on the host, when all are gone: {left}", subject.title));

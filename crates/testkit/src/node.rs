@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use crate::campaign::{Line, nothing_of};
 use crate::crowd::meanwhile;
 use crate::host::{Container, Host};
-use crate::snapshot::Snapshot;
-use crate::subject::{Said, Subject, addresses, attachments};
+use crate::snapshot::HostSnapshot;
+use crate::subject::{CallOutput, Subject, addresses, attachments};
 use call::KILLED;
 
 /// How much was done, and what was found.
@@ -139,7 +139,7 @@ struct Slot {
     id: String,
     container: Container,
     /// How that was before a chained plugin changed what others had made in it.
-    inside: Option<Snapshot>,
+    inside: Option<HostSnapshot>,
     life: Life,
     /// How many names it had.
     names: usize,
@@ -157,7 +157,7 @@ pub(crate) struct Node {
     owners: Mutex<HashMap<String, String>>,
     /// How long each verb usually takes, in microseconds.
     usual: [AtomicU64; Verb::COUNT],
-    base: Snapshot,
+    base: HostSnapshot,
     tally: Mutex<Tally>,
 }
 
@@ -178,7 +178,7 @@ impl Node {
             slots: slots.into_iter().map(Mutex::new).collect(),
             owners: Mutex::default(),
             usual: [const { AtomicU64::new(FIRST) }; Verb::COUNT],
-            base: Snapshot::of(&host),
+            base: HostSnapshot::of(&host),
             tally: Mutex::default(),
             crowd: Crowd { by, ..crowd.clone() },
             host,
@@ -345,7 +345,7 @@ impl Node {
         netns: &str,
         more: &[(&'static str, Value)],
         chance: Option<&mut Rng>,
-    ) -> Said {
+    ) -> CallOutput {
         let usual = &self.usual[verb as usize];
         let killed = chance.and_then(|chance| {
             let end = usual.load(Ordering::Relaxed) * 5 / 4;
@@ -357,7 +357,8 @@ impl Node {
         let begin = Instant::now();
         let said = call::call(&by.bin.join(&by.plugin), &env, conf.to_string().as_bytes(), killed);
         let made = usize::from(said.is_ok());
-        let said = said.unwrap_or_else(|error| Said { exit: 1, stdout: error.to_string(), stderr: String::new() });
+        let said =
+            said.unwrap_or_else(|error| CallOutput { exit: 1, stdout: error.to_string(), stderr: String::new() });
         if killed.is_none() {
             let took = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
             usual.store((usual.load(Ordering::Relaxed) * 7 + took) / 8, Ordering::Relaxed);
@@ -391,7 +392,7 @@ impl Node {
 impl Slot {
     fn new(subject: &Subject, host: &Host, place: usize) -> Slot {
         let container = subject.container(host);
-        let inside = subject.after.as_ref().map(|_| Snapshot::inside(&container));
+        let inside = subject.after.as_ref().map(|_| HostSnapshot::inside(&container));
         Slot { id: name(place, 0), container, inside, life: Life::Without, names: 0, place }
     }
 
@@ -408,17 +409,17 @@ fn name(place: usize, names: usize) -> String {
 }
 
 /// Was it refused with code 11, and so is to be repeated?
-fn is_busy(said: &Said) -> bool {
+fn is_busy(said: &CallOutput) -> bool {
     said.exit == 1 && serde_json::from_str::<Value>(&said.stdout).is_ok_and(|error| error["code"] == code::TRY_AGAIN)
 }
 
 /// Was it ended before it was done, so that nobody knows what it did?
-fn is_unknown(said: &Said) -> bool {
+fn is_unknown(said: &CallOutput) -> bool {
     said.exit == KILLED || is_busy(said)
 }
 
 /// Is an ADD refused because the attachment is there, and for nothing else?
-fn refuses_again(said: &Said) -> bool {
+fn refuses_again(said: &CallOutput) -> bool {
     let error = serde_json::from_str::<Value>(&said.stdout).unwrap_or_default();
     let text = ["msg", "details"].map(|key| error[key].as_str().unwrap_or_default()).concat();
     said.exit == 1 && THERE.iter().any(|code| error["code"] == *code) && text.contains("already")
@@ -440,6 +441,6 @@ fn among(weighed: &[(u32, Verb)], chance: &mut Rng) -> Verb {
     found.unwrap().1
 }
 
-fn told(said: &Said) -> String {
+fn told(said: &CallOutput) -> String {
     format!("exit {}: {}{}", said.exit, said.stdout.trim(), said.stderr.trim())
 }

@@ -22,7 +22,7 @@ const NETWORK: &str = "<network>";
 /// One line a thing: links with alias and altnames, addresses, routes of all tables, rules, neighbours, queueing
 /// disciplines, bridge VLANs, the nftables and all four iptables rulesets, /proc/sys/net, files, mounts.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Snapshot(BTreeSet<String>);
+pub struct HostSnapshot(BTreeSet<String>);
 
 /// What is asked of a namespace, and what sed(1) does with each line of the answer, once its title leads it: counters, times
 /// and indexes are left out, and the link-local address and routes that the kernel gives to a link some time after it came
@@ -77,30 +77,30 @@ const SHOWN: usize = 12;
 /// Settings that count or measure rather than set.
 const MOVING: [&str; 4] = ["nf_conntrack_count", "route/flush", "fs_verity", "neigh/default/gc_"];
 
-impl Snapshot {
+impl HostSnapshot {
     /// Of a host: its namespace, what is below its directory, and the mounts that this process sees.
-    pub fn of(host: &Host) -> Snapshot {
+    pub fn of(host: &Host) -> HostSnapshot {
         let mut lines = namespace(host.netns());
         lines.extend(files(host.dir(), host.dir()));
         lines.extend(host.enter(mounts));
-        Snapshot(lines)
+        HostSnapshot(lines)
     }
 
     /// Of a container.
-    pub fn inside(container: &Container) -> Snapshot {
-        Snapshot(namespace(container.netns()))
+    pub fn inside(container: &Container) -> HostSnapshot {
+        HostSnapshot(namespace(container.netns()))
     }
 
     /// Lines that came, but for those that hold one of these texts, see [`holds`].
-    pub fn added_since(&self, before: &Snapshot, but: &[&str]) -> Vec<String> {
+    pub fn added_since(&self, before: &HostSnapshot, but: &[&str]) -> Vec<String> {
         self.0.difference(&before.0).filter(|line| !but.iter().any(|text| holds(line, text))).cloned().collect()
     }
 
     /// A host at which nothing changes any more: the kernel gives some routes to an address a while after it came.
-    pub(crate) fn at_rest(host: &Host) -> Snapshot {
-        let (deadline, mut last) = (Deadline::after(CLEARED), Snapshot::of(host));
+    pub(crate) fn at_rest(host: &Host) -> HostSnapshot {
+        let (deadline, mut last) = (Deadline::after(CLEARED), HostSnapshot::of(host));
         while deadline.pause(TICK) {
-            let next = Snapshot::of(host);
+            let next = HostSnapshot::of(host);
             if next == last {
                 return next;
             }
@@ -111,10 +111,10 @@ impl Snapshot {
 
     /// What came and what went on a host but for what these texts allow, once the kernel has cleared away what goes with
     /// its namespace; `None` if nothing did.
-    pub(crate) fn settled(host: &Host, before: &Snapshot, but: &[&str]) -> Option<String> {
+    pub(crate) fn settled(host: &Host, before: &HostSnapshot, but: &[&str]) -> Option<String> {
         let deadline = Deadline::after(CLEARED);
         loop {
-            let after = Snapshot::of(host);
+            let after = HostSnapshot::of(host);
             let (came, went) = (after.added_since(before, but), before.added_since(&after, but));
             if came.is_empty() && went.is_empty() {
                 return None;
@@ -126,7 +126,7 @@ impl Snapshot {
     }
 
     /// Panics unless nothing came and nothing went but for what these texts allow.
-    pub fn assert_unchanged_since(&self, before: &Snapshot, but: &[&str], when: &str) {
+    pub fn assert_unchanged_since(&self, before: &HostSnapshot, but: &[&str], when: &str) {
         let (came, went) = (self.added_since(before, but), before.added_since(self, but));
         assert!(came.is_empty() && went.is_empty(), "{when}: came {came:#?}, went {went:#?}");
     }

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_refused_with_a_remedy() {
+    fn a_damaged_file_is_refused_with_a_hint() {
         let dir = tempfile::tempdir().unwrap();
         let soak = soak(dir.path());
         for damaged in ["", "{\"seed\":", "[]"] {

@@ -56,7 +56,7 @@ fn filled(text: &str, netns: &str) -> String {
 
 /// What a call answered.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct CallOutput {
     /// The exit status; negative: a signal.
     pub exit: i32,
     /// Standard output.
@@ -65,7 +65,7 @@ pub struct Said {
     pub stderr: String,
 }
 
-impl Said {
+impl CallOutput {
     /// The one document on stdout.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
@@ -87,10 +87,10 @@ impl Said {
 }
 
 /// Of a program's end, as [`Host::run`] gives it.
-impl From<(i32, Vec<u8>, Vec<u8>)> for Said {
-    fn from((exit, stdout, stderr): (i32, Vec<u8>, Vec<u8>)) -> Said {
+impl From<(i32, Vec<u8>, Vec<u8>)> for CallOutput {
+    fn from((exit, stdout, stderr): (i32, Vec<u8>, Vec<u8>)) -> CallOutput {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Said { exit, stdout: text(stdout), stderr: text(stderr) }
+        CallOutput { exit, stdout: text(stdout), stderr: text(stderr) }
     }
 }
 
@@ -209,7 +209,7 @@ impl Subject {
     }
 
     /// One call, of the binary, as a runtime would make it.
-    pub fn call(&self, host: &Host, verb: &str, id: &str, netns: &str, more: &[(&str, Value)]) -> Said {
+    pub fn call(&self, host: &Host, verb: &str, id: &str, netns: &str, more: &[(&str, Value)]) -> CallOutput {
         let mut conf = self.conf_of(verb, netns);
         for (key, value) in more {
             conf[*key] = value.clone();
@@ -226,9 +226,9 @@ impl Subject {
         netns: &str,
         stdin: &[u8],
         more: &[(&str, &str)],
-    ) -> Said {
+    ) -> CallOutput {
         let env = self.environment(verb, id, netns, more);
-        Said::from(host.run(&self.bin.join(&self.plugin), &env, stdin))
+        CallOutput::from(host.run(&self.bin.join(&self.plugin), &env, stdin))
     }
 
     /// The variables of a call, with these on top.
@@ -263,7 +263,7 @@ impl Subject {
     }
 
     /// CHECK with the result of the ADD.
-    pub fn check(&self, host: &Host, id: &str, container: &Container, result: &Value) -> Said {
+    pub fn check(&self, host: &Host, id: &str, container: &Container, result: &Value) -> CallOutput {
         self.call(host, "CHECK", id, &container.path(), &[("prevResult", result.clone())])
     }
 }

@@ -32,10 +32,10 @@ use std::sync::Mutex;
 
 pub use ground::Ground;
 use play::{Replay, call, judge, with_keys};
-pub use scene::{Call, Scene, read};
+pub use scene::{RecordedCall, RecordedScene, read};
 use twist::Twist;
 
-use crate::campaign::{Report, chance, conclude, sample};
+use crate::campaign::{CampaignReport, chance, conclude, sample};
 use crate::crowd::{caught, each};
 use crate::subject::Subject;
 
@@ -52,18 +52,18 @@ const CUTS: usize = 75;
 ///
 /// The text of a request goes as it is; but the subject's keys, if it has any beside `cniVersion`, `name` and `type`, take the
 /// place of the recorded ones. Without `CNIKIT_CAMPAIGNS=whole` at most so many scenes of each kind are tried, by chance.
-pub fn survives(subject: &Subject, scenes: &[Scene], most: usize) -> Vec<Report> {
+pub fn survives(subject: &Subject, scenes: &[RecordedScene], most: usize) -> Vec<CampaignReport> {
     assert!(!scenes.is_empty(), "{}: there are no scenes", subject.title);
     let twisted = Twist::ALL.into_iter().map(|twist| twisted(subject, scenes, twist, most));
     let cut = std::iter::once_with(|| cut_short(subject, scenes, most * CUTS));
     conclude(twisted.chain(cut).collect())
 }
 
-fn twisted(subject: &Subject, scenes: &[Scene], twist: Twist, most: usize) -> Report {
+fn twisted(subject: &Subject, scenes: &[RecordedScene], twist: Twist, most: usize) -> CampaignReport {
     let what = format!("transcripts {} {}", format!("{twist:?}").to_lowercase(), subject.title);
-    let report = Report { drawn: twist.is_drawn(), ..Report::new(what, "scenes", scenes.len()) };
+    let report = CampaignReport { drawn: twist.is_drawn(), ..CampaignReport::new(what, "scenes", scenes.len()) };
     let killed = Mutex::new(0);
-    let mut report = campaign(report, scenes.iter().collect(), most, |scene: &Scene| {
+    let mut report = campaign(report, scenes.iter().collect(), most, |scene: &RecordedScene| {
         let mut replay = Replay::new(subject, twist);
         let about = format!("{} {twist:?} to {}", scene.name, subject.title);
         let played = caught(|| replay.play(scene, &mut chance(&about)));
@@ -77,7 +77,7 @@ fn twisted(subject: &Subject, scenes: &[Scene], twist: Twist, most: usize) -> Re
 }
 
 /// Every request that differs, without its end.
-fn cut_short(subject: &Subject, scenes: &[Scene], most: usize) -> Report {
+fn cut_short(subject: &Subject, scenes: &[RecordedScene], most: usize) -> CampaignReport {
     let (mut ground, mut seen, mut requests) = (Ground::of(subject), BTreeSet::new(), Vec::new());
     for (scene, call) in scenes.iter().flat_map(|scene| scene.calls.iter().map(move |call| (scene, call))) {
         if seen.insert((call.env["CNI_COMMAND"].clone(), call.stdin.clone())) {
@@ -87,7 +87,7 @@ fn cut_short(subject: &Subject, scenes: &[Scene], most: usize) -> Report {
     }
     let lengths = |request: usize| (0..requests[request].3.len()).map(move |length| (request, length));
     let all: Vec<_> = (0..requests.len()).flat_map(lengths).collect();
-    let report = Report::new(format!("transcripts cut short {}", subject.title), "lengths", all.len());
+    let report = CampaignReport::new(format!("transcripts cut short {}", subject.title), "lengths", all.len());
     let mut report = campaign(report, all, most, |(request, length)| {
         let (scene, sent, env, stdin) = &requests[request];
         let tried = caught(|| {
@@ -105,11 +105,11 @@ fn cut_short(subject: &Subject, scenes: &[Scene], most: usize) -> Report {
 
 /// Tries each of a choice of all, several at once: how many calls failed, and what was found.
 fn campaign<T: Clone + Sync>(
-    report: Report,
+    report: CampaignReport,
     all: Vec<T>,
     most: usize,
     attempt: impl Fn(T) -> (usize, Result<(), String>) + Sync,
-) -> Report {
+) -> CampaignReport {
     let chosen = sample(&report.what, all, most);
     let together = Mutex::new(report);
     each(
@@ -119,7 +119,7 @@ fn campaign<T: Clone + Sync>(
         |(), one| {
             let (failed, tried) = attempt(one.clone());
             let findings = tried.err().into_iter().collect();
-            together.lock().unwrap().add(Report { tried: 1, failed, findings, ..Report::default() });
+            together.lock().unwrap().add(CampaignReport { tried: 1, failed, findings, ..CampaignReport::default() });
         },
     );
     together.into_inner().unwrap()

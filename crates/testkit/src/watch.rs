@@ -28,11 +28,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::subject::Said;
+use crate::subject::CallOutput;
 
 /// A system call that is about to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct Syscall {
     /// Of which process: 0 is the program, 1 what it starts first.
     pub process: usize,
     /// Its number, by which `/proc` knows it.
@@ -47,7 +47,7 @@ pub struct Call {
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SyscallVerdict {
     /// It is made.
     GoOn,
     /// It is not made, and fails with this.
@@ -58,13 +58,13 @@ pub enum Verdict {
 
 /// All calls of a run, a list a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trace(Vec<Vec<i32>>);
+pub struct SyscallTrace(Vec<Vec<i32>>);
 
 /// What a program may use at most.
 pub type Limit = (Resource, u64);
 
 /// How long nobody moves before somebody who waits for another's end may go on; and then how long a run may last.
-const PATIENCE: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(300);
 const LONGEST: Duration = Duration::from_mins(1);
 
 /// How long nobody asks before it is looked whether somebody has ended for whom another is held.
@@ -87,7 +87,7 @@ const OLD_WAITS: [i64; 3] = [libc::SYS_poll, libc::SYS_select, libc::SYS_epoll_w
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_WAITS: [i64; 0] = [];
 
-impl Trace {
+impl SyscallTrace {
     /// Every call, process by process.
     pub fn calls(&self) -> impl Iterator<Item = (usize, usize, i32)> {
         let numbered = |(process, calls): (usize, &Vec<i32>)| {
@@ -112,13 +112,14 @@ impl Trace {
     }
 
     /// Was it the same up to here?
-    pub fn agrees_until(&self, other: &Trace, process: usize, place: usize) -> bool {
-        let until = |trace: &Trace| trace.0.get(process).and_then(|calls| calls.get(..=place)).map(<[i32]>::to_vec);
+    pub fn agrees_until(&self, other: &SyscallTrace, process: usize, place: usize) -> bool {
+        let until =
+            |trace: &SyscallTrace| trace.0.get(process).and_then(|calls| calls.get(..=place)).map(<[i32]>::to_vec);
         until(self).is_some_and(|calls| Some(calls) == until(other))
     }
 }
 
-impl fmt::Display for Trace {
+impl fmt::Display for SyscallTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts: Vec<String> = self.0.iter().map(|calls| calls.len().to_string()).collect();
         f.write_str(&counts.join(" + "))
@@ -131,8 +132,8 @@ pub fn run(
     env: &[(String, String)],
     stdin: &[u8],
     limits: &[Limit],
-    judge: impl FnMut(&Call) -> Verdict,
-) -> io::Result<(Said, Trace)> {
+    judge: impl FnMut(&Syscall) -> SyscallVerdict,
+) -> io::Result<(CallOutput, SyscallTrace)> {
     let launched = launch::launch(program, env, stdin)?;
     let mut watch = Watch {
         listener: launched.listener,
@@ -149,8 +150,8 @@ pub fn run(
         WaitStatus::Signaled(_, signal, _) => -(signal as i32),
         other => return Err(io::Error::other(format!("{other:?}"))),
     };
-    let said = Said { exit, stdout: launch::drain(launched.stdout)?, stderr: launch::drain(launched.stderr)? };
-    Ok((said, Trace(watch.processes.into_iter().map(|process| process.calls).collect())))
+    let said = CallOutput { exit, stdout: launch::drain(launched.stdout)?, stderr: launch::drain(launched.stderr)? };
+    Ok((said, SyscallTrace(watch.processes.into_iter().map(|process| process.calls).collect())))
 }
 
 struct Watch<'a, J> {
@@ -214,10 +215,10 @@ impl Process {
     }
 }
 
-impl<J: FnMut(&Call) -> Verdict> Watch<'_, J> {
+impl<J: FnMut(&Syscall) -> SyscallVerdict> Watch<'_, J> {
     /// Until nobody is left who could ask.
     fn serve(&mut self) -> io::Result<()> {
-        let (end, mut moved) = (Deadline::after(LONGEST), Deadline::after(PATIENCE));
+        let (end, mut moved) = (Deadline::after(LONGEST), Deadline::after(TIMEOUT));
         while let Some(asked) = self.wait(end)? {
             let before = self.held.len();
             let next = if asked { launch::receive(&self.listener)? } else { None };
@@ -230,7 +231,7 @@ impl<J: FnMut(&Call) -> Verdict> Watch<'_, J> {
                 }
             }
             if next.is_some() || self.held.len() < before {
-                moved = Deadline::after(PATIENCE);
+                moved = Deadline::after(TIMEOUT);
             } else if moved.passed() && !self.held.is_empty() {
                 let longest = self.held.remove(0);
                 self.decide(longest)?;
@@ -313,16 +314,16 @@ impl<J: FnMut(&Call) -> Verdict> Watch<'_, J> {
         }
         let args = notice.data.args;
         let pid = process.pid;
-        let call = process.place(number).map(|place| Call { process: index, pid, place, number, args });
-        let verdict = call.map_or(Verdict::GoOn, |call| (self.judge)(&call));
+        let call = process.place(number).map(|place| Syscall { process: index, pid, place, number, args });
+        let verdict = call.map_or(SyscallVerdict::GoOn, |call| (self.judge)(&call));
         self.carry_out(verdict, index, &notice)
     }
 
-    fn carry_out(&mut self, verdict: Verdict, process: usize, notice: &libc::seccomp_notif) -> io::Result<()> {
+    fn carry_out(&mut self, verdict: SyscallVerdict, process: usize, notice: &libc::seccomp_notif) -> io::Result<()> {
         match verdict {
-            Verdict::GoOn => launch::answer(&self.listener, notice, None),
-            Verdict::Fail(errno) => launch::answer(&self.listener, notice, Some(errno as i32)),
-            Verdict::Signal(signal) => {
+            SyscallVerdict::GoOn => launch::answer(&self.listener, notice, None),
+            SyscallVerdict::Fail(errno) => launch::answer(&self.listener, notice, Some(errno as i32)),
+            SyscallVerdict::Signal(signal) => {
                 match kill(self.processes[process].pid, signal) {
                     Ok(()) | Err(Errno::ESRCH) => {} // somebody else ended it meanwhile
                     Err(errno) => return Err(errno.into()),

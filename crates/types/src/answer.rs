@@ -10,11 +10,11 @@ use crate::{Dns, ReadError, Route, Version, address, compat, limit, member, rout
 
 /// What ADD made, and `prevResult` of later calls (specification, section 5).
 ///
-/// Always in the shape of the newest version; [`Answer::read`] and [`Answer::write`] convert. `extra` holds the members
+/// Always in the shape of the newest version; [`CniResult::read`] and [`CniResult::write`] convert. `extra` holds the members
 /// of foreign plugins that the specification does not know, here and in every part, so that they survive a chain.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[doc(alias = "Result")]
-pub struct Answer {
+pub struct CniResult {
     /// Interfaces made or found, on both sides.
     pub interfaces: Vec<Interface>,
     /// Addresses assigned.
@@ -75,12 +75,12 @@ impl Ip {
     }
 }
 
-impl Answer {
+impl CniResult {
     /// Reads a result of any version, converting it up; `null` is an empty one.
     ///
     /// The document's own `cniVersion` decides what shape it has, `fallback` if there is none or an empty one. The
     /// version comes back with the answer. A version that nobody published is [`Wrong::Value`](crate::Wrong::Value).
-    pub fn read(value: &Value, fallback: Version) -> Result<(Version, Answer), ReadError> {
+    pub fn read(value: &Value, fallback: Version) -> Result<(Version, CniResult), ReadError> {
         let version = version(value, fallback)?;
         Ok((version, compat::up(version, value)?))
     }

@@ -6,7 +6,7 @@ use crate::{NetConf, ReadError, read};
 
 /// One attachment that is still valid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
-pub struct Attachment {
+pub struct ValidAttachment {
     /// The container.
     #[serde(rename = "containerID")]
     pub container_id: String,
@@ -22,10 +22,10 @@ impl NetConf {
     ///
     /// Lists under both names add up: what either of them says is valid must stay. A `null` is an empty list: a runtime
     /// sends it when no container is left.
-    pub fn valid_attachments(&self) -> Result<Option<Vec<Attachment>>, ReadError> {
+    pub fn valid_attachments(&self) -> Result<Option<Vec<ValidAttachment>>, ReadError> {
         let said = KEYS.into_iter().filter_map(|key| Some((key, self.get(key)?)));
         let lists = said.map(|(key, list)| read(list).map_err(|error: ReadError| error.under(key)));
-        let lists: Vec<Vec<Attachment>> = lists.collect::<Result<_, _>>()?;
+        let lists: Vec<Vec<ValidAttachment>> = lists.collect::<Result<_, _>>()?;
         Ok(KEYS.into_iter().any(|key| self.has(key)).then(|| lists.concat()))
     }
 }

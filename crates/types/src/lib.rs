@@ -4,7 +4,7 @@
 //! last duplicate wins, unknown keys are ignored. *Writing is strict*: one shape per version, nothing in it that the
 //! version does not know, but for unknown keys of others, which are passed on as they came.
 //!
-//! There is one type for a result, [`Answer`], in the shape of the newest version. An older document is converted up when
+//! There is one type for a result, [`CniResult`], in the shape of the newest version. An older document is converted up when
 //! it is read and down when it is written, so nothing but the private `compat` module knows an old shape.
 //! Numbers and unknown keys travel as [`serde_json::Value`] with arbitrary precision: nothing is rounded on the way.
 //!
@@ -30,9 +30,9 @@ mod route;
 mod version;
 
 pub use address::{parse_cidr, parse_ip};
-pub use answer::{Answer, Interface, Ip};
+pub use answer::{CniResult, Interface, Ip};
 pub use args::Args;
-pub use attachment::Attachment;
+pub use attachment::ValidAttachment;
 pub use capability::{Bandwidth, Capabilities, IpRange, PortMapping, Protocol, RuntimeDns};
 pub use conf::{NetConf, ParseError};
 pub use dns::Dns;

@@ -1,6 +1,6 @@
 //! All plugins in one binary, called by the name of the plugin.
 
-use cnikit::{Chained, Delegating, Entry, Interface, Ipam};
+use cnikit::{Chained, Delegating, Entry, InterfaceShape, Ipam};
 use dlmalloc::GlobalDlmalloc;
 
 /// musl's own takes a page and a system call for each size of object; this one takes 64 KiB at once.
@@ -9,17 +9,17 @@ static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 
 /// Every plugin of this binary; each finds the others here before it looks for a program.
 static ALL: &[Entry] = &[
-    Entry::of::<Interface<bridge::Bridge>>("bridge"),
-    Entry::of::<Chained<firewall::Firewall>>("firewall"),
-    Entry::of::<Delegating<flannel::Flannel>>("flannel"),
-    Entry::of::<Ipam<host_local::HostLocal>>("host-local"),
-    Entry::of::<Interface<ipvlan::Ipvlan>>("ipvlan"),
-    Entry::of::<loopback::Loopback>("loopback"),
-    Entry::of::<Interface<macvlan::Macvlan>>("macvlan"),
-    Entry::of::<Chained<portmap::Portmap>>("portmap"),
-    Entry::of::<Interface<ptp::Ptp>>("ptp"),
-    Entry::of::<Ipam<static_ipam::Static>>("static"),
-    Entry::of::<Chained<tuning::Tuning>>("tuning"),
+    Entry::of::<InterfaceShape<bridge::BridgePlugin>>("bridge"),
+    Entry::of::<Chained<firewall::FirewallPlugin>>("firewall"),
+    Entry::of::<Delegating<flannel::FlannelPlugin>>("flannel"),
+    Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local"),
+    Entry::of::<InterfaceShape<ipvlan::IpvlanPlugin>>("ipvlan"),
+    Entry::of::<loopback::LoopbackPlugin>("loopback"),
+    Entry::of::<InterfaceShape<macvlan::MacvlanPlugin>>("macvlan"),
+    Entry::of::<Chained<portmap::PortmapPlugin>>("portmap"),
+    Entry::of::<InterfaceShape<ptp::PtpPlugin>>("ptp"),
+    Entry::of::<Ipam<static_ipam::StaticPlugin>>("static"),
+    Entry::of::<Chained<tuning::TuningPlugin>>("tuning"),
 ];
 
 fn main() -> std::process::ExitCode {

@@ -5,13 +5,13 @@ use cnikit::resources::Mac;
 use cnikit::resources::layer3::Detection;
 use serde::Deserialize;
 
-use crate::Bridge;
+use crate::BridgePlugin;
 use crate::vlans::{Trunk, Vlan};
 
 /// The keys as they are written.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Keys {
+pub struct BridgeKeys {
     /// The bridge. Default: `cni0`.
     pub bridge: String,
     /// The bridge has the gateway's addresses, and the host forwards. Only with an `ipam`. Default: false.
@@ -59,9 +59,9 @@ pub struct Keys {
     pub ipspoofchk: bool,
 }
 
-impl Default for Keys {
-    fn default() -> Keys {
-        Keys {
+impl Default for BridgeKeys {
+    fn default() -> BridgeKeys {
+        BridgeKeys {
             bridge: "cni0".into(),
             slaac: true,
             is_gateway: false,
@@ -88,10 +88,10 @@ impl Default for Keys {
     }
 }
 
-impl TryFrom<Keys> for Bridge {
+impl TryFrom<BridgeKeys> for BridgePlugin {
     type Error = String;
 
-    fn try_from(keys: Keys) -> Result<Bridge, String> {
+    fn try_from(keys: BridgeKeys) -> Result<BridgePlugin, String> {
         keys.names()?;
         if !keys.ipam.name.is_empty() && keys.disable_container_interface {
             return Err("cannot use IPAM when DisableContainerInterface flag is set: drop `ipam` or the flag".into());
@@ -100,11 +100,11 @@ impl TryFrom<Keys> for Bridge {
             return Err("cannot set hairpin mode and promiscuous mode at the same time: drop one of them".into());
         }
         keys.ipam.usable_for_spoof_check(keys.ipspoofchk)?;
-        Ok(Bridge(keys))
+        Ok(BridgePlugin(keys))
     }
 }
 
-impl Keys {
+impl BridgeKeys {
     pub(crate) fn has_gateway(&self) -> bool {
         self.is_gateway || self.is_default_gateway
     }

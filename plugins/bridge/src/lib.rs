@@ -2,13 +2,13 @@
 //!
 //! Each container has one end of a veth pair; the other is a port of the bridge, which is made when it is not there. With
 //! an `ipam` the container has addresses, the bridge may be its gateway, and what leaves the network may be masqueraded;
-//! without one it is layer 2 only. The keys are those of [`Keys`].
+//! without one it is layer 2 only. The keys are those of [`BridgeKeys`].
 #![forbid(unsafe_code)]
 
 mod keys;
 mod vlans;
 
-pub use keys::Keys;
+pub use keys::BridgeKeys;
 pub use vlans::{Trunk, Vlan};
 
 use std::net::IpAddr;
@@ -25,23 +25,24 @@ use cnikit::resources::spoof::{self, SpoofCheck};
 use cnikit::resources::veth::{self, HostEnd, Veth};
 use cnikit::resources::vlans::PortVlans;
 use cnikit::types::Route;
-use cnikit::{Addresses, Attachment, Error, HostState, InterfacePlugin, Result, Said, Sources};
+use cnikit::{Addresses, AttachmentSpec, Error, HostState, InterfacePlugin, KeySource, Result, Sources};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
 /// bridge's configuration, checked.
 #[derive(Debug, Deserialize)]
-#[serde(try_from = "Keys")]
-pub struct Bridge(Keys);
+#[serde(try_from = "BridgeKeys")]
+pub struct BridgePlugin(BridgeKeys);
 
-impl InterfacePlugin for Bridge {
+impl InterfacePlugin for BridgePlugin {
     const LINK: Kind = veth::KIND;
     const KINDS: &'static [Kind] = &[spoof::KIND, ip_spoof::KIND, masquerade::KIND];
-    const SOURCES: Sources = &[("mac", &[Said::Runtime("mac"), Said::ArgsCni("mac"), Said::CniArg("MAC")])];
+    const SOURCES: Sources =
+        &[("mac", &[KeySource::Runtime("mac"), KeySource::ArgsCni("mac"), KeySource::CniArg("MAC")])];
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["MAC"]);
 
-    fn link(&self, at: &Attachment) -> Plan {
-        let Bridge(keys) = self;
+    fn link(&self, at: &AttachmentSpec) -> Plan {
+        let BridgePlugin(keys) = self;
         let (bridge, ifname) = (keys.bridge.clone(), at.tag.ifname.clone());
         let host = HostEnd::Port { bridge: bridge.clone(), hairpin: keys.hairpin_mode, isolated: keys.port_isolation };
         let layer2 = keys.ipam.name.is_empty() && !keys.disable_container_interface;
@@ -68,11 +69,11 @@ impl InterfacePlugin for Bridge {
     }
 
     fn complete(&self, addresses: &mut Addresses) -> Result<()> {
-        let Bridge(keys) = self;
+        let BridgePlugin(keys) = self;
         keys.dns.replace(&mut addresses.dns);
         if keys.ipspoofchk && addresses.ips.is_empty() {
             let text = "ipspoofchk binds the container to its addresses, and the IPAM plugin gave none";
-            return Err(Error::config(text).remedy("drop `ipspoofchk`, or have the IPAM plugin give addresses"));
+            return Err(Error::config(text).hint("drop `ipspoofchk`, or have the IPAM plugin give addresses"));
         }
         if keys.has_gateway() {
             for ip in addresses.ips.iter_mut().filter(|ip| ip.gateway.is_none()) {
@@ -93,11 +94,11 @@ impl InterfacePlugin for Bridge {
         }
     }
 
-    fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
+    fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
         if addresses.is_empty() {
             return Plan::default();
         }
-        let Bridge(keys) = self;
+        let BridgePlugin(keys) = self;
         let (link, ifname, networks) = (keys.gateway_link(), at.tag.ifname.clone(), addresses.networks());
         let gateways = if keys.has_gateway() { gateways(addresses) } else { Vec::new() };
         let forwarding = Forwarding::of(&gateways);
@@ -144,9 +145,9 @@ impl InterfacePlugin for Bridge {
     }
 }
 
-impl Bridge {
+impl BridgePlugin {
     fn bridge(&self) -> cnikit::resources::bridge::Bridge {
-        let Bridge(keys) = self;
+        let BridgePlugin(keys) = self;
         cnikit::resources::bridge::Bridge {
             name: keys.bridge.clone(),
             mtu: keys.mtu.0,
@@ -170,7 +171,7 @@ fn first(network: IpNetwork) -> Result<IpAddr> {
         }
     };
     let none =
-        || Error::config(format!("{network} leaves no address for a gateway")).remedy("give the range a `gateway`");
+        || Error::config(format!("{network} leaves no address for a gateway")).hint("give the range a `gateway`");
     next.ok_or_else(none)
 }
 

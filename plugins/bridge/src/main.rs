@@ -1,5 +1,5 @@
 //! The plugin bridge as a binary of its own.
 
 fn main() -> std::process::ExitCode {
-    cnikit::main::<cnikit::Interface<bridge::Bridge>>()
+    cnikit::main::<cnikit::InterfaceShape<bridge::BridgePlugin>>()
 }

@@ -8,7 +8,7 @@ use cnikit::resources::vlans::Vlans;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-use crate::Keys;
+use crate::BridgeKeys;
 
 /// The VLANs that there are.
 const VLANS: RangeInclusive<i64> = 1..=4094;
@@ -29,12 +29,12 @@ impl<'de> Deserialize<'de> for Vlan {
 
 /// An element of `vlanTrunk`: the VLANs from `minID` to `maxID`, and the one of `id`; each may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "TrunkConfig")]
 pub struct Trunk(Vec<RangeInclusive<u16>>);
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Written {
+struct TrunkConfig {
     id: Option<i64>,
     #[serde(rename = "minID")]
     min: Option<i64>,
@@ -42,10 +42,10 @@ struct Written {
     max: Option<i64>,
 }
 
-impl TryFrom<Written> for Trunk {
+impl TryFrom<TrunkConfig> for Trunk {
     type Error = String;
 
-    fn try_from(Written { id, min, max }: Written) -> Result<Trunk, String> {
+    fn try_from(TrunkConfig { id, min, max }: TrunkConfig) -> Result<Trunk, String> {
         let one = |said: Option<i64>, key| said.map(|vlan| known(vlan, key)).transpose();
         let range = match (one(min, "minID")?, one(max, "maxID")?) {
             (Some(min), Some(max)) if min > max => {
@@ -71,7 +71,7 @@ fn in_range(vlan: i64) -> Option<u16> {
     u16::try_from(vlan).ok().filter(|_| VLANS.contains(&vlan))
 }
 
-impl Keys {
+impl BridgeKeys {
     /// The VLANs of the container's port, if any are said.
     pub(crate) fn vlans(&self) -> Option<Vlans> {
         let trunk: Vec<_> = self.vlan_trunk.iter().flatten().flat_map(|Trunk(ranges)| ranges).cloned().collect();

@@ -1,18 +1,18 @@
 //! The keys as they are written, and what is refused of them.
 
 use cnikit::keys::word;
-use cnikit::resources::firewall::{Backend, Settings};
+use cnikit::resources::firewall::{FirewallBackend, FirewallSettings};
 use serde::{Deserialize, Deserializer};
 
-use crate::{Firewall, Policy};
+use crate::{FirewallPlugin, Policy};
 
 /// The keys as they are written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Keys {
+pub struct FirewallKeys {
     /// What rules are written with; absent or empty, it is found out on the host.
     #[serde(deserialize_with = "backend")]
-    pub backend: Backend,
+    pub backend: FirewallBackend,
     /// The operator's chain, which comes before what containers are allowed: `CNI-ADMIN`.
     pub iptables_admin_chain_name: String,
     /// The zone of firewalld that containers' addresses become sources of: `trusted`.
@@ -47,9 +47,9 @@ const TAKEN: [&str; 14] = [
     "forward",
 ];
 
-fn backend<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Backend, D::Error> {
+fn backend<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FirewallBackend, D::Error> {
     let known = "without the key the host decides; \"firewalld\", \"iptables\" and \"nftables\"";
-    Ok(word(deserializer, Backend::named, "unknown backend", known)?.unwrap_or_default())
+    Ok(word(deserializer, FirewallBackend::named, "unknown backend", known)?.unwrap_or_default())
 }
 
 fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Policy, D::Error> {
@@ -68,10 +68,10 @@ impl Policy {
     }
 }
 
-impl TryFrom<Keys> for Firewall {
+impl TryFrom<FirewallKeys> for FirewallPlugin {
     type Error = String;
 
-    fn try_from(keys: Keys) -> Result<Firewall, String> {
+    fn try_from(keys: FirewallKeys) -> Result<FirewallPlugin, String> {
         let name = Some(keys.iptables_admin_chain_name).filter(|name| !name.is_empty());
         let admin_chain = name.unwrap_or_else(|| ADMIN_CHAIN.to_owned());
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -83,6 +83,9 @@ impl TryFrom<Keys> for Firewall {
             return Err(format!("iptablesAdminChainName {admin_chain:?} is taken for something else"));
         }
         let zone = Some(keys.firewalld_zone).filter(|zone| !zone.is_empty()).unwrap_or_else(|| ZONE.to_owned());
-        Ok(Firewall { settings: Settings { backend: keys.backend, admin_chain, zone }, policy: keys.ingress_policy })
+        Ok(FirewallPlugin {
+            settings: FirewallSettings { backend: keys.backend, admin_chain, zone },
+            policy: keys.ingress_policy,
+        })
     }
 }

@@ -1,22 +1,22 @@
 //! What containers send, and what answers it, passes the host; what is isolated does not.
 //!
-//! It stands behind the plugin that gave the container its addresses. The keys are those of [`Keys`].
+//! It stands behind the plugin that gave the container its addresses. The keys are those of [`FirewallKeys`].
 #![forbid(unsafe_code)]
 
 mod keys;
 
-pub use keys::Keys;
+pub use keys::FirewallKeys;
 
 use cnikit::plan::{Kind, Plan};
-use cnikit::resources::firewall::{self, Ingress, Settings};
-use cnikit::{Answer, Attachment, ChainedPlugin, Result, Status};
+use cnikit::resources::firewall::{self, FirewallSettings, Ingress};
+use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, Result, Status};
 use serde::Deserialize;
 
 /// firewall's configuration, checked.
 #[derive(Debug, Deserialize)]
-#[serde(try_from = "Keys")]
-pub struct Firewall {
-    settings: Settings,
+#[serde(try_from = "FirewallKeys")]
+pub struct FirewallPlugin {
+    settings: FirewallSettings,
     policy: Policy,
 }
 
@@ -33,10 +33,10 @@ pub enum Policy {
     Isolated,
 }
 
-impl ChainedPlugin for Firewall {
+impl ChainedPlugin for FirewallPlugin {
     const KINDS: &'static [Kind] = &[firewall::KIND];
 
-    fn plan(&self, _at: &Attachment, prev: &Answer) -> Result<Plan> {
+    fn plan(&self, _at: &AttachmentSpec, prev: &CniResult) -> Result<Plan> {
         let on_host = prev.interfaces.iter().filter(|one| one.sandbox.is_empty());
         let names = on_host.map(|one| one.name.clone()).filter(|name| !name.is_empty()).collect();
         let ingress = match self.policy {

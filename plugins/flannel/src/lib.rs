@@ -33,13 +33,13 @@ const DATA_DIR: &str = "/var/lib/cni/flannel";
 
 /// flannel's configuration.
 #[derive(Debug, Deserialize)]
-#[serde(try_from = "Keys")]
-pub struct Flannel(Keys);
+#[serde(try_from = "FlannelKeys")]
+pub struct FlannelPlugin(FlannelKeys);
 
 /// The keys as they are written.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Keys {
+pub struct FlannelKeys {
     /// What flanneld writes. Default: `/run/flannel/subnet.env`.
     pub subnet_file: String,
     /// Where configurations of the delegate wait for their DEL. Default: `/var/lib/cni/flannel`. Here only to be refused if it is
@@ -51,16 +51,21 @@ pub struct Keys {
     pub ipam: Map<String, Value>,
 }
 
-impl Default for Keys {
-    fn default() -> Keys {
-        Keys { subnet_file: SUBNET_FILE.into(), data_dir: DATA_DIR.into(), delegate: Map::new(), ipam: Map::new() }
+impl Default for FlannelKeys {
+    fn default() -> FlannelKeys {
+        FlannelKeys {
+            subnet_file: SUBNET_FILE.into(),
+            data_dir: DATA_DIR.into(),
+            delegate: Map::new(),
+            ipam: Map::new(),
+        }
     }
 }
 
-impl TryFrom<Keys> for Flannel {
+impl TryFrom<FlannelKeys> for FlannelPlugin {
     type Error = String;
 
-    fn try_from(keys: Keys) -> Result<Flannel, String> {
+    fn try_from(keys: FlannelKeys) -> Result<FlannelPlugin, String> {
         let delegate = NetConf(keys.delegate.clone());
         if delegate.get("type").is_some_and(|value| !value.is_string()) {
             return Err("'delegate' dictionary, if present, must have (string) 'type' field".into());
@@ -71,7 +76,7 @@ impl TryFrom<Keys> for Flannel {
             }
         }
         routes(&NetConf(keys.ipam.clone()))?;
-        Ok(Flannel(keys))
+        Ok(FlannelPlugin(keys))
     }
 }
 
@@ -82,13 +87,13 @@ fn routes(ipam: &NetConf) -> Result<Vec<Value>, String> {
     Ok(ipam.get("routes").and_then(Value::as_array).cloned().unwrap_or_default())
 }
 
-impl DelegatingPlugin for Flannel {
+impl DelegatingPlugin for FlannelPlugin {
     fn kept_in(conf: &NetConf) -> PathBuf {
         conf.text("dataDir").filter(|path| !path.is_empty()).unwrap_or(DATA_DIR).into()
     }
 
     fn config_for_delegate(&self, conf: &NetConf) -> Result<NetConf> {
-        let Flannel(keys) = self;
+        let FlannelPlugin(keys) = self;
         let env = SubnetEnv::read(&keys.subnet_file)?;
         let mut delegate = NetConf(keys.delegate.clone());
         set_absent(&mut delegate, "type", "bridge");
@@ -111,7 +116,7 @@ impl DelegatingPlugin for Flannel {
     }
 }
 
-impl Flannel {
+impl FlannelPlugin {
     fn ipam(&self, env: &SubnetEnv) -> Result<NetConf> {
         let mut ipam = NetConf(self.0.ipam.clone());
         let mut routes = routes(&ipam).map_err(cnikit::Error::config)?;
@@ -139,7 +144,7 @@ mod tests {
         std::fs::write(file.path(), env).map_err(|error| error.to_string())?;
         let mut conf = NetConf::parse(keys.to_string().as_bytes()).map_err(|error| error.to_string())?;
         conf.set("subnetFile", json!(file.path()));
-        let flannel: Flannel = conf.read().map_err(|error| error.to_string())?;
+        let flannel: FlannelPlugin = conf.read().map_err(|error| error.to_string())?;
         flannel.config_for_delegate(&conf).map(|conf| Value::Object(conf.0)).map_err(|error| error.to_string())
     }
 

@@ -26,20 +26,17 @@ impl SubnetEnv {
     /// Reads the file; that it is not there is code 11, for it comes with flanneld.
     pub(crate) fn read(path: &str) -> Result<SubnetEnv> {
         let told = |error: Error| {
-            error
-                .while_doing("failed to load flannel 'subnet.env' file")
-                .detail("Check the flannel pod log for this node")
+            error.context("failed to load flannel 'subnet.env' file").detail("Check the flannel pod log for this node")
         };
         let absent = format!(
             "flanneld has not written {path} yet: see that it runs on this node, and that `subnetFile` is where it writes"
         );
         let content = cnikit_store::read(path, LIMIT).map_err(|error| match error {
-            error if error.is_absent() => told(Error::new(code::TRY_AGAIN, error.to_string())).remedy(absent),
+            error if error.is_absent() => told(Error::new(code::TRY_AGAIN, error.to_string())).hint(absent),
             other => told(other.into()),
         })?;
-        let remedy = format!("flanneld writes {path}: see that it runs on this node, and restart it");
-        SubnetEnv::parse(&String::from_utf8_lossy(&content), path)
-            .map_err(|text| told(Error::config(text)).remedy(remedy))
+        let hint = format!("flanneld writes {path}: see that it runs on this node, and restart it");
+        SubnetEnv::parse(&String::from_utf8_lossy(&content), path).map_err(|text| told(Error::config(text)).hint(hint))
     }
 
     /// Lines of `KEY=VALUE`, the value perhaps in quotation marks; others are passed over, and of one key the last counts. An

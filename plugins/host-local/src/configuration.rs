@@ -8,7 +8,7 @@ use cnikit::{Error, Result, one_address_a_family};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
-use cnikit_reservations::{RangeSet, Written};
+use cnikit_reservations::{RangeConfig, RangeSet};
 
 use crate::refused::refused;
 use crate::text;
@@ -19,7 +19,7 @@ pub const DATA_DIR: &str = "/var/lib/cni/networks";
 /// The keys under `ipam`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct HostLocal {
+pub struct HostLocalPlugin {
     /// Under which directory each network has its own. Default: `/var/lib/cni/networks`.
     data_dir: String,
     /// A resolv.conf(5) whose content becomes the result's `dns`. Default: none.
@@ -70,16 +70,16 @@ pub(crate) struct Checked {
     pub(crate) resolv_conf: Option<String>,
 }
 
-impl From<KeysOfRange> for Written {
-    fn from(keys: KeysOfRange) -> Written {
-        Written { subnet: keys.subnet, start: keys.range_start, end: keys.range_end, gateway: keys.gateway }
+impl From<KeysOfRange> for RangeConfig {
+    fn from(keys: KeysOfRange) -> RangeConfig {
+        RangeConfig { subnet: keys.subnet, start: keys.range_start, end: keys.range_end, gateway: keys.gateway }
     }
 }
 
-impl HostLocal {
+impl HostLocalPlugin {
     pub(crate) fn checked(&self, conf: &NetConf, args: &Args, version: Version) -> Result<Checked> {
         let sets = self.sets(conf)?;
-        judge(&sets, version)?;
+        validate(&sets, version)?;
         Ok(Checked {
             sets,
             wanted: wanted(conf, args)?,
@@ -90,18 +90,17 @@ impl HostLocal {
 
     fn sets(&self, conf: &NetConf) -> Result<Vec<RangeSet>> {
         let (start, end, gateway) = (self.range_start, self.range_end, self.gateway);
-        let old = self.subnet.map(|subnet| vec![Written { subnet: Some(subnet), start, end, gateway }]);
-        let own = self.ranges.iter().map(|set| set.iter().cloned().map(Written::from).collect());
-        let written: Vec<Vec<Written>> = of_runtime(conf)?.into_iter().chain(old).chain(own).collect();
+        let old = self.subnet.map(|subnet| vec![RangeConfig { subnet: Some(subnet), start, end, gateway }]);
+        let own = self.ranges.iter().map(|set| set.iter().cloned().map(RangeConfig::from).collect());
+        let written: Vec<Vec<RangeConfig>> = of_runtime(conf)?.into_iter().chain(old).chain(own).collect();
         let too_many =
-            |error| Error::config(format!("ipam {error}")).remedy("an attachment is given an address of each set");
+            |error| Error::config(format!("ipam {error}")).hint("an attachment is given an address of each set");
         limit::count("range sets", written.len(), limit::RANGE_SETS).map_err(too_many)?;
         let ranges = written.iter().map(Vec::len).sum();
         limit::count("ranges", ranges, limit::RANGES)
-            .map_err(|error| Error::config(format!("ipam {error}")).remedy("join ranges that follow one another"))?;
+            .map_err(|error| Error::config(format!("ipam {error}")).hint("join ranges that follow one another"))?;
         let checked = written.iter().enumerate().map(|(n, set)| {
-            RangeSet::try_from(&set[..])
-                .map_err(|error| refused(error).while_doing(format_args!("invalid range set {n}")))
+            RangeSet::try_from(&set[..]).map_err(|error| refused(error).context(format_args!("invalid range set {n}")))
         });
         checked.collect()
     }
@@ -109,7 +108,7 @@ impl HostLocal {
 
 /// The sets of ranges that an ADD with this configuration takes its addresses from, for who looks after a node.
 pub fn ranges(conf: &NetConf) -> Result<Vec<RangeSet>> {
-    conf.read_at::<HostLocal>(&["ipam"])?.unwrap_or_default().sets(conf)
+    conf.read_at::<HostLocalPlugin>(&["ipam"])?.unwrap_or_default().sets(conf)
 }
 
 /// Where the networks' directories are; tolerant, for DEL and GC must not fail for a key that they do not need.
@@ -119,20 +118,20 @@ pub fn data_dir(conf: &NetConf) -> PathBuf {
 }
 
 /// What sets have to be together.
-fn judge(sets: &[RangeSet], version: Version) -> Result<()> {
+fn validate(sets: &[RangeSet], version: Version) -> Result<()> {
     if sets.is_empty() {
-        return Err(Error::config("no IP ranges specified").remedy("give `ipam` a `subnet`, or `ranges`"));
+        return Err(Error::config("no IP ranges specified").hint("give `ipam` a `subnet`, or `ranges`"));
     }
     one_address_a_family(version, sets.iter().map(RangeSet::is_ipv4))?;
     let Some((one, other)) = RangeSet::overlap(sets) else { return Ok(()) };
-    Err(Error::config(format!("range set {one} overlaps with {other}")).remedy(
+    Err(Error::config(format!("range set {one} overlaps with {other}")).hint(
         "an address may be in one set only; sets of runtimeConfig.ipRanges come first, then `subnet`, then `ranges`",
     ))
 }
 
 /// The capability `ipRanges`.
-fn of_runtime(conf: &NetConf) -> Result<Vec<Vec<Written>>> {
-    let written = |range: IpRange| Written {
+fn of_runtime(conf: &NetConf) -> Result<Vec<Vec<RangeConfig>>> {
+    let written = |range: IpRange| RangeConfig {
         subnet: range.subnet,
         start: range.range_start,
         end: range.range_end,
@@ -147,7 +146,7 @@ fn wanted(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>> {
     if let Some(text) = args.get("IP").filter(|text| !text.is_empty()) {
         let ip = text::wanted(text).map_err(|_| {
             let text = format!("ARGS: error parsing value of pair \"IP={text}\": invalid IP address {text}");
-            Error::environment(text).remedy("CNI_ARGS carries one address: IP=10.1.2.3")
+            Error::environment(text).hint("CNI_ARGS carries one address: IP=10.1.2.3")
         })?;
         all.push(ip);
     }
@@ -156,7 +155,7 @@ fn wanted(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>> {
         for (n, text) in texts.iter().enumerate() {
             let ip = text::wanted(text).map_err(|error| {
                 Error::config(format!("{}[{n}]: {error}", place.join(".")))
-                    .remedy("request an address like 10.1.2.3, or drop it from the list")
+                    .hint("request an address like 10.1.2.3, or drop it from the list")
             });
             all.push(ip?);
         }
@@ -172,7 +171,7 @@ mod tests {
 
     #[derive(Deserialize)]
     struct Conf {
-        ipam: HostLocal,
+        ipam: HostLocalPlugin,
     }
 
     /// Reads a configuration whose `ipam` has these members, and beside it these.

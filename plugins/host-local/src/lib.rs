@@ -66,4 +66,4 @@ mod refused;
 mod resolv_conf;
 mod text;
 
-pub use configuration::{DATA_DIR, HostLocal, data_dir, ranges};
+pub use configuration::{DATA_DIR, HostLocalPlugin, data_dir, ranges};

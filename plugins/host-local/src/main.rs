@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cnikit::main::<cnikit::Ipam<host_local::HostLocal>>()
+    cnikit::main::<cnikit::Ipam<host_local::HostLocalPlugin>>()
 }

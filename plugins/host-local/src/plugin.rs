@@ -5,23 +5,25 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use cnikit::types::{Args, Ip};
-use cnikit::{Addresses, Attachment, Check, Del, Gc, IpamPlugin, Journal, NetConf, Result, Status, Tag, log};
+use cnikit::{
+    Addresses, AttachmentId, AttachmentSpec, Check, Del, Gc, IpamPlugin, Journal, NetConf, Result, Status, log,
+};
 
-use cnikit_reservations::{Allocation, Boot, Health, Owner, PATIENCE, Request, Store};
+use cnikit_reservations::{Allocation, AllocationRequest, Boot, Health, Owner, Store, TIMEOUT};
 
-use crate::configuration::{Checked, HostLocal, data_dir};
+use crate::configuration::{Checked, HostLocalPlugin, data_dir};
 use crate::refused::refused;
 use crate::resolv_conf;
 
-impl IpamPlugin for HostLocal {
+impl IpamPlugin for HostLocalPlugin {
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["IP"]);
     const ENTERS_NETNS: bool = false;
 
-    fn acquire(&self, at: &Attachment, journal: &mut Journal) -> Result<Addresses> {
+    fn acquire(&self, at: &AttachmentSpec, journal: &mut Journal) -> Result<Addresses> {
         let Checked { sets, wanted, routes, resolv_conf } = self.checked(&at.conf, &at.args, at.version)?;
         let dns = resolv_conf.map(|path| resolv_conf::read(&path)).transpose()?.unwrap_or_default();
         let (store, owner) = (store(&at.conf, &at.tag.network), owner(&at.tag));
-        let given = store.acquire(&Request { owner: owner.clone(), sets, wanted }).map_err(refused)?;
+        let given = store.acquire(&AllocationRequest { owner: owner.clone(), sets, wanted }).map_err(refused)?;
         let held = Held { store, owner, addresses: given.iter().map(|one| one.address.ip()).collect() };
         let _kept_until_the_answer_is_out = journal.undo(&held, Held::give_back);
         Ok(Addresses { ips: given.into_iter().map(answered).collect(), routes, dns })
@@ -62,9 +64,9 @@ impl IpamPlugin for HostLocal {
         Ok(())
     }
 
-    fn preview(&self, at: &Attachment) -> Result<(Vec<String>, Addresses)> {
+    fn preview(&self, at: &AttachmentSpec) -> Result<(Vec<String>, Addresses)> {
         let Checked { sets, wanted, routes, .. } = self.checked(&at.conf, &at.args, at.version)?;
-        let request = Request { owner: owner(&at.tag), sets, wanted };
+        let request = AllocationRequest { owner: owner(&at.tag), sets, wanted };
         let assigned = request.assign().map_err(refused)?;
         let place = data_dir(&at.conf).join(&at.tag.network);
         let words = request.sets.iter().zip(assigned).map(|(set, wanted)| {
@@ -99,10 +101,10 @@ impl fmt::Display for Held {
 
 fn store(conf: &NetConf, network: &str) -> Store {
     let log = |text: &str| log::warn(text);
-    Store { data_dir: data_dir(conf), network: network.to_owned(), boot: Boot::now(), patience: PATIENCE, log }
+    Store { data_dir: data_dir(conf), network: network.to_owned(), boot: Boot::now(), patience: TIMEOUT, log }
 }
 
-fn owner(tag: &Tag) -> Owner {
+fn owner(tag: &AttachmentId) -> Owner {
     Owner::new(&tag.container, &tag.ifname)
 }
 

@@ -1,16 +1,16 @@
 //! What a refusal of the store is in CNI's words.
 
 use cnikit::{Error, code};
-use cnikit_reservations::{Kind, Refusal};
+use cnikit_reservations::ErrorKind;
 
 /// The table: which refusal has which code.
-pub(crate) fn refused(refusal: Refusal) -> Error {
-    let code = match refusal.kind {
-        Kind::Value => code::INVALID_CONFIG,
-        Kind::Exhausted | Kind::Busy => code::TRY_AGAIN,
-        Kind::HoldsAlready => code::HOLDS_ALREADY,
-        Kind::Drift => code::DRIFT,
-        Kind::Disk => code::SYSTEM,
+pub(crate) fn refused(error: cnikit_reservations::Error) -> Error {
+    let code = match error.kind {
+        ErrorKind::Value => code::INVALID_CONFIG,
+        ErrorKind::Exhausted | ErrorKind::Busy => code::TRY_AGAIN,
+        ErrorKind::HoldsAlready => code::HOLDS_ALREADY,
+        ErrorKind::Drift => code::DRIFT,
+        ErrorKind::Disk => code::SYSTEM,
     };
-    Error { remedy: refusal.remedy, ..Error::new(code, refusal.text) }
+    Error { hint: error.hint, ..Error::new(code, error.text) }
 }

@@ -9,8 +9,8 @@ const LIMIT: usize = 1 << 20;
 /// Reads the file that the configuration names.
 pub(crate) fn read(path: &str) -> Result<Dns> {
     let bytes = cnikit_store::read(path, LIMIT);
-    let bytes = bytes
-        .map_err(|error| Error::from(error).remedy("`resolvConf` names a file of this host; correct or remove it"));
+    let bytes =
+        bytes.map_err(|error| Error::from(error).hint("`resolvConf` names a file of this host; correct or remove it"));
     Ok(parse(&String::from_utf8_lossy(&bytes?)))
 }
 

@@ -2,33 +2,33 @@
 //!
 //! Nothing is made on the host, which itself does not reach the container over the master. In a chain, without a `master`,
 //! it is on top of the only interface that the plugins before it made, and without an `ipam` it has their addresses. The
-//! keys are those of [`Keys`].
+//! keys are those of [`IpvlanKeys`].
 #![forbid(unsafe_code)]
 
 use cnikit::keys::{self, DnsOverride, IpamType, Mtu, On};
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::master::{Master, Which};
-use cnikit::resources::upper::{self, Upper};
+use cnikit::resources::stacked::{self, StackedLink};
 use cnikit::resources::{IpvlanMode, UpperKind, ipvlan};
-use cnikit::{Addresses, Attachment, InterfacePlugin, NetConf, Result, Source};
+use cnikit::{Addresses, AttachmentSpec, InterfacePlugin, NetConf, Result, Source};
 use serde::{Deserialize, Deserializer};
 
 /// ipvlan's configuration.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub struct Ipvlan(Keys);
+pub struct IpvlanPlugin(IpvlanKeys);
 
 /// The keys as they are written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Keys {
+pub struct IpvlanKeys {
     /// The link below. Default: the only interface of what came before in the chain, else that which the default route leads
     /// over.
     pub master: String,
     /// The master is in the container, not on the host. Default: false.
     pub link_in_container: bool,
     /// `l2`, `l3` or `l3s`. Default, and empty: `l2`.
-    pub mode: Mode,
+    pub mode: ModeKey,
     /// In bytes, at most the master's. Default, and 0: the master's.
     pub mtu: Mtu,
     /// The container detects duplicate IPv6 addresses, and ADD waits for it. Default: true.
@@ -43,28 +43,28 @@ pub struct Keys {
 
 /// `mode`; empty is `l2`.
 #[derive(Clone, Copy, Debug)]
-pub struct Mode(pub IpvlanMode);
+pub struct ModeKey(pub IpvlanMode);
 
-impl Default for Mode {
-    fn default() -> Mode {
-        Mode(IpvlanMode::L2)
+impl Default for ModeKey {
+    fn default() -> ModeKey {
+        ModeKey(IpvlanMode::L2)
     }
 }
 
-impl<'de> Deserialize<'de> for Mode {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
+impl<'de> Deserialize<'de> for ModeKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ModeKey, D::Error> {
         let known = r#""l2", "l3" and "l3s""#;
         let mode = keys::word(deserializer, IpvlanMode::named, "unknown ipvlan mode", known)?;
-        Ok(mode.map_or_else(Mode::default, Mode))
+        Ok(mode.map_or_else(ModeKey::default, ModeKey))
     }
 }
 
-impl InterfacePlugin for Ipvlan {
+impl InterfacePlugin for IpvlanPlugin {
     const LINK: Kind = ipvlan::KIND;
 
-    fn link(&self, at: &Attachment) -> Plan {
+    fn link(&self, at: &AttachmentSpec) -> Plan {
         let (ifname, master) = (at.tag.ifname.clone(), self.master(at.conf.get("prevResult").is_some()));
-        let link = Upper { ifname, master, mtu: self.0.mtu.0, up: false };
+        let link = StackedLink { ifname, master, mtu: self.0.mtu.0, up: false };
         Plan::of(ipvlan::Ipvlan { link, mode: self.0.mode.0 })
     }
 
@@ -77,18 +77,18 @@ impl InterfacePlugin for Ipvlan {
         Ok(())
     }
 
-    fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
+    fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
         let (dad, slaac) = (self.0.enabledad.0, self.0.slaac.0);
-        upper::layer3(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, false)
+        stacked::layer3(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, false)
     }
 
     fn status(&self) -> Result<()> {
         // STATUS has no prevResult. Where the addresses are to come from one, so does the master.
-        upper::available(UpperKind::Ipvlan(self.0.mode.0), &self.master(self.0.ipam.name.is_empty()))
+        stacked::available(UpperKind::Ipvlan(self.0.mode.0), &self.master(self.0.ipam.name.is_empty()))
     }
 }
 
-impl Ipvlan {
+impl IpvlanPlugin {
     /// In a chain, what came before it is as good as a name.
     fn master(&self, is_chained: bool) -> Master {
         let master = keys::master(&self.0.master, self.0.link_in_container);

@@ -1,5 +1,5 @@
 //! The plugin ipvlan as a binary of its own.
 
 fn main() -> std::process::ExitCode {
-    cnikit::main::<cnikit::Interface<ipvlan::Ipvlan>>()
+    cnikit::main::<cnikit::InterfaceShape<ipvlan::IpvlanPlugin>>()
 }

@@ -5,39 +5,39 @@
 //! the container is up.
 #![forbid(unsafe_code)]
 
-use cnikit::plan::{Plan, Remains, Scene, apply, judge, release, verify};
+use cnikit::plan::{ApplyContext, Plan, ReleaseContext, apply, preflight, release, verify};
 use cnikit::resources::loopback::{self, Loopback as Lo};
-use cnikit::types::{Answer, Ip};
-use cnikit::{Add, Check, Del, Journal, Outline, Plugin, Preview, Result};
+use cnikit::types::{CniResult, Ip};
+use cnikit::{Add, Check, Del, DryRun, DryRunReport, Journal, Plugin, Result};
 use serde::Deserialize;
 
 /// loopback's configuration: it has no keys.
 #[derive(Debug, Deserialize)]
-pub struct Loopback {}
+pub struct LoopbackPlugin {}
 
-impl Plugin for Loopback {
-    fn add(&self, add: &Add, journal: &mut Journal) -> Result<Answer> {
-        let (plan, scene) = (Plan::of(Lo), Scene::from(add));
-        judge(&plan, &[loopback::KIND], &scene)?;
-        let mut made = apply(&plan, &scene, journal)?;
+impl Plugin for LoopbackPlugin {
+    fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
+        let (plan, context) = (Plan::of(Lo), ApplyContext::from(add));
+        preflight(&plan, &[loopback::KIND], &context)?;
+        let mut made = apply(&plan, &context, journal)?;
         if let Some(prev) = &add.prev {
             return Ok(prev.clone());
         }
         made.interfaces.iter_mut().for_each(|lo| lo.mac = "00:00:00:00:00:00".into());
         let ip = |address| Ip { interface: Some(0), ..Ip::new(address) };
-        let ips = loopback::first_addresses(&scene)?.into_iter().map(ip).collect();
-        Ok(Answer { interfaces: made.interfaces, ips, ..Answer::default() })
+        let ips = loopback::first_addresses(&context)?.into_iter().map(ip).collect();
+        Ok(CniResult { interfaces: made.interfaces, ips, ..CniResult::default() })
     }
 
     fn del(del: &Del) -> Result<()> {
-        release(&[loopback::KIND], &Remains::from(del)).finish()
+        release(&[loopback::KIND], &ReleaseContext::from(del)).finish()
     }
 
     fn check(&self, check: &Check) -> Result<()> {
-        verify(&[&Plan::of(Lo)], &Scene::from(check))
+        verify(&[&Plan::of(Lo)], &ApplyContext::from(check))
     }
 
-    fn plan(&self, _preview: &Preview) -> Result<Outline> {
-        Ok(Outline { steps: Plan::of(Lo).lines(), ..Outline::default() })
+    fn plan(&self, _preview: &DryRun) -> Result<DryRunReport> {
+        Ok(DryRunReport { steps: Plan::of(Lo).lines(), ..DryRunReport::default() })
     }
 }

@@ -1,5 +1,5 @@
 //! The plugin loopback as a binary of its own.
 
 fn main() -> std::process::ExitCode {
-    cnikit::main::<loopback::Loopback>()
+    cnikit::main::<loopback::LoopbackPlugin>()
 }

@@ -1,30 +1,30 @@
 //! A link of the container on top of one of the host: the container is in the master's network with a MAC of its own.
 //!
-//! Nothing is made on the host, which itself does not reach the container over the master. The keys are those of [`Keys`].
+//! Nothing is made on the host, which itself does not reach the container over the master. The keys are those of [`MacvlanKeys`].
 #![forbid(unsafe_code)]
 
 use cnikit::keys::{self, CountedMtu, DnsOverride, IpamType, On, usable};
 use cnikit::plan::{Kind, Plan};
-use cnikit::resources::upper::{self, Upper};
+use cnikit::resources::stacked::{self, StackedLink};
 use cnikit::resources::{Mac, MacvlanMode, macvlan};
-use cnikit::{Addresses, Attachment, InterfacePlugin, Result, Said, Sources};
+use cnikit::{Addresses, AttachmentSpec, InterfacePlugin, KeySource, Result, Sources};
 use serde::{Deserialize, Deserializer};
 
 /// macvlan's configuration, checked.
 #[derive(Debug, Deserialize)]
-#[serde(try_from = "Keys")]
-pub struct Macvlan(Keys);
+#[serde(try_from = "MacvlanKeys")]
+pub struct MacvlanPlugin(MacvlanKeys);
 
 /// The keys as they are written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Keys {
+pub struct MacvlanKeys {
     /// The link below. Default: that which the default route leads over.
     pub master: String,
     /// The master is in the container, not on the host. Default: false.
     pub link_in_container: bool,
     /// `bridge`, `private`, `vepa` or `passthru`. Default, and empty: `bridge`.
-    pub mode: Mode,
+    pub mode: MacvlanModeKey,
     /// In bytes, at most the master's. Default, and 0: the master's.
     pub mtu: CountedMtu,
     /// The container's MAC, also from `runtimeConfig.mac`, `MAC` in `CNI_ARGS` or `args.cni.mac`. Default: the kernel's choice.
@@ -44,40 +44,41 @@ pub struct Keys {
 
 /// `mode`; empty is `bridge`.
 #[derive(Clone, Copy, Debug)]
-pub struct Mode(pub MacvlanMode);
+pub struct MacvlanModeKey(pub MacvlanMode);
 
-impl Default for Mode {
-    fn default() -> Mode {
-        Mode(MacvlanMode::Bridge)
+impl Default for MacvlanModeKey {
+    fn default() -> MacvlanModeKey {
+        MacvlanModeKey(MacvlanMode::Bridge)
     }
 }
 
-impl<'de> Deserialize<'de> for Mode {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
+impl<'de> Deserialize<'de> for MacvlanModeKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<MacvlanModeKey, D::Error> {
         let known = r#""bridge", "private", "vepa" and "passthru""#;
         let mode = keys::word(deserializer, MacvlanMode::named, "unknown macvlan mode", known)?;
-        Ok(mode.map_or_else(Mode::default, Mode))
+        Ok(mode.map_or_else(MacvlanModeKey::default, MacvlanModeKey))
     }
 }
 
-impl TryFrom<Keys> for Macvlan {
+impl TryFrom<MacvlanKeys> for MacvlanPlugin {
     type Error = String;
 
-    fn try_from(keys: Keys) -> Result<Macvlan, String> {
+    fn try_from(keys: MacvlanKeys) -> Result<MacvlanPlugin, String> {
         usable(keys.mac)?;
         if let (Some(mac), MacvlanMode::Passthru) = (keys.mac, keys.mode.0) {
             return Err(format!("MAC {mac} with mode \"passthru\", in which the container has the master's"));
         }
-        Ok(Macvlan(keys))
+        Ok(MacvlanPlugin(keys))
     }
 }
 
-impl InterfacePlugin for Macvlan {
+impl InterfacePlugin for MacvlanPlugin {
     const LINK: Kind = macvlan::KIND;
-    const SOURCES: Sources = &[("mac", &[Said::Runtime("mac"), Said::CniArg("MAC"), Said::ArgsCni("mac"), Said::Key])];
+    const SOURCES: Sources =
+        &[("mac", &[KeySource::Runtime("mac"), KeySource::CniArg("MAC"), KeySource::ArgsCni("mac"), KeySource::Key])];
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["MAC"]);
 
-    fn link(&self, at: &Attachment) -> Plan {
+    fn link(&self, at: &AttachmentSpec) -> Plan {
         Plan::of(self.link_on_master(&at.tag.ifname))
     }
 
@@ -86,18 +87,18 @@ impl InterfacePlugin for Macvlan {
         Ok(())
     }
 
-    fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
+    fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
         let (dad, slaac) = (self.0.enabledad.0, self.0.slaac.0);
-        upper::layer3(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, self.up())
+        stacked::layer3(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, self.up())
     }
 
     fn status(&self) -> Result<()> {
         let link = self.link_on_master("");
-        upper::available(link.sort(), &link.link.master)
+        stacked::available(link.sort(), &link.link.master)
     }
 }
 
-impl Macvlan {
+impl MacvlanPlugin {
     /// Nothing has to be said to it before it is up.
     fn up(&self) -> bool {
         self.0.ipam.name.is_empty() && self.0.slaac.0
@@ -107,7 +108,7 @@ impl Macvlan {
         let keys = &self.0;
         let master = keys::master(&keys.master, keys.link_in_container);
         macvlan::Macvlan {
-            link: Upper { ifname: ifname.to_owned(), master, mtu: keys.mtu.0, up: self.up() },
+            link: StackedLink { ifname: ifname.to_owned(), master, mtu: keys.mtu.0, up: self.up() },
             mode: keys.mode.0,
             bcqueuelen: Some(keys.bcqueuelen).filter(|length| *length > 0),
             mac: keys.mac,

@@ -1,5 +1,5 @@
 //! The plugin macvlan as a binary of its own.
 
 fn main() -> std::process::ExitCode {
-    cnikit::main::<cnikit::Interface<macvlan::Macvlan>>()
+    cnikit::main::<cnikit::InterfaceShape<macvlan::MacvlanPlugin>>()
 }

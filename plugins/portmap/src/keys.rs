@@ -6,10 +6,10 @@ use std::net::IpAddr;
 
 use cnikit::keys::{On, word};
 use cnikit::resources::Backend;
-use cnikit::resources::portmap::{Mapping, Mark, Masquerades, Protocol, Taken};
+use cnikit::resources::portmap::{L4Protocol, Mapping, Mark, Masquerades, Taken};
 use serde::{Deserialize, Deserializer};
 
-use crate::Portmap;
+use crate::PortmapPlugin;
 
 /// The bit of the mark that is the reference's: 0x2000.
 const USUAL_BIT: u8 = 13;
@@ -17,7 +17,7 @@ const USUAL_BIT: u8 = 13;
 /// The keys as they are written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Keys {
+pub struct PortmapKeys {
     /// What the rules are written with: `iptables` or `nftables`. Default: what the conditions are written for, else iptables
     /// where it works, else nftables.
     pub backend: Option<String>,
@@ -67,16 +67,16 @@ fn taken<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Taken, D::Error> 
     Ok(word(deserializer, named, "unknown hostPortTaken", "refuse and firstWins")?.unwrap_or_default())
 }
 
-impl TryFrom<Keys> for Portmap {
+impl TryFrom<PortmapKeys> for PortmapPlugin {
     type Error = String;
 
-    fn try_from(keys: Keys) -> Result<Portmap, String> {
+    fn try_from(keys: PortmapKeys) -> Result<PortmapPlugin, String> {
         checked(keys).map_err(|why| format!("failed to parse config: {why}"))
     }
 }
 
 /// In the reference's order, so that of several mistakes the same one is named first.
-fn checked(keys: Keys) -> Result<Portmap, String> {
+fn checked(keys: PortmapKeys) -> Result<PortmapPlugin, String> {
     let mark = mark(&keys)?;
     let backend = backend(&keys)?;
     let mut mappings: Vec<Mapping> = Vec::new();
@@ -104,7 +104,15 @@ fn checked(keys: Keys) -> Result<Portmap, String> {
         mappings.iter().try_for_each(answered)?;
     }
     let (conditions_v4, conditions_v6) = (given(keys.conditions_v4), given(keys.conditions_v6));
-    Ok(Portmap { mappings, backend, masquerades, mark, conditions_v4, conditions_v6, taken: keys.host_port_taken })
+    Ok(PortmapPlugin {
+        mappings,
+        backend,
+        masquerades,
+        mark,
+        conditions_v4,
+        conditions_v6,
+        taken: keys.host_port_taken,
+    })
 }
 
 /// Refuses what nobody is answered on without `snat`.
@@ -123,7 +131,7 @@ fn given(conditions: Option<Vec<String>>) -> Vec<String> {
     conditions.filter(|texts| texts.first().is_some_and(|first| !first.is_empty())).unwrap_or_default()
 }
 
-fn mark(keys: &Keys) -> Result<Mark, String> {
+fn mark(keys: &PortmapKeys) -> Result<Mark, String> {
     match (&keys.external_set_mark_chain, keys.mark_masq_bit) {
         (Some(_), Some(_)) => Err("Cannot specify externalSetMarkChain and markMasqBit".to_owned()),
         (Some(chain), None) => Ok(Mark::Chain(chain.clone())),
@@ -136,7 +144,7 @@ fn mark(keys: &Keys) -> Result<Mark, String> {
 }
 
 /// The one that is named, or that the other keys are written for.
-fn backend(keys: &Keys) -> Result<Backend, String> {
+fn backend(keys: &PortmapKeys) -> Result<Backend, String> {
     let conditions = [("conditionsV4", &keys.conditions_v4), ("conditionsV6", &keys.conditions_v6)];
     let written_for = |iptables: bool| {
         let such = move |texts: &Vec<String>| {
@@ -173,7 +181,7 @@ fn mapping(keys: &MappingKeys) -> Result<Mapping, String> {
     let container_port = port(keys.container_port, "container")?;
     let host_port = port(keys.host_port, "host")?;
     let of = format!("of host port {host_port}");
-    let protocol = Protocol::named(&keys.protocol)
+    let protocol = L4Protocol::named(&keys.protocol)
         .ok_or_else(|| format!("unknown protocol {:?} {of}: tcp, udp and sctp are known", keys.protocol))?;
     let host_address = match keys.host_ip.as_str() {
         "" => None,

@@ -1,24 +1,24 @@
 //! Ports of the host that lead to ports of the container.
 //!
-//! It stands behind the plugin that makes the interface, and works on the host alone. The keys are those of [`Keys`].
+//! It stands behind the plugin that makes the interface, and works on the host alone. The keys are those of [`PortmapKeys`].
 #![forbid(unsafe_code)]
 
 mod keys;
 
-pub use keys::{Keys, MappingKeys};
+pub use keys::{MappingKeys, PortmapKeys};
 
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::Backend;
 use cnikit::resources::portmap::{self, Mapping, Mark, Masquerades, PortMap, PublishedPorts, Taken};
 use cnikit::types::limit;
-use cnikit::{Answer, Attachment, ChainedPlugin, Error, Result, Said, Sources, Status};
+use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, Error, KeySource, Result, Sources, Status};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
 /// portmap's configuration, checked.
 #[derive(Debug, Deserialize)]
-#[serde(try_from = "Keys")]
-pub struct Portmap {
+#[serde(try_from = "PortmapKeys")]
+pub struct PortmapPlugin {
     mappings: Vec<Mapping>,
     backend: Backend,
     masquerades: Masquerades,
@@ -28,11 +28,11 @@ pub struct Portmap {
     taken: Taken,
 }
 
-impl ChainedPlugin for Portmap {
+impl ChainedPlugin for PortmapPlugin {
     const KINDS: &'static [Kind] = &[portmap::KIND];
-    const SOURCES: Sources = &[("portMappings", &[Said::Runtime("portMappings")])];
+    const SOURCES: Sources = &[("portMappings", &[KeySource::Runtime("portMappings")])];
 
-    fn plan(&self, at: &Attachment, prev: &Answer) -> Result<Plan> {
+    fn plan(&self, at: &AttachmentSpec, prev: &CniResult) -> Result<Plan> {
         let addresses = addresses(at, prev);
         if self.mappings.is_empty() || addresses.is_empty() {
             return Ok(Plan::default());
@@ -50,7 +50,7 @@ impl ChainedPlugin for Portmap {
         let needed = map.rules_needed();
         limit::count("rules to write", needed, limit::PORT_RULES).map_err(|error| {
             let text = format!("portMappings for {} addresses: {error}", map.addresses.len());
-            Error::config(text).remedy("publish fewer ports, or give the container fewer addresses")
+            Error::config(text).hint("publish fewer ports, or give the container fewer addresses")
         })?;
         Ok(Plan::of(PublishedPorts::of(map)))
     }
@@ -61,7 +61,7 @@ impl ChainedPlugin for Portmap {
 }
 
 /// The addresses that are the interface's, or nobody's.
-fn addresses(at: &Attachment, prev: &Answer) -> Vec<IpNetwork> {
+fn addresses(at: &AttachmentSpec, prev: &CniResult) -> Vec<IpNetwork> {
     let own = |index: Option<i64>| {
         let interface = index.and_then(|index| prev.interfaces.get(usize::try_from(index).ok()?));
         interface.is_none_or(|one| one.name == at.tag.ifname && !one.sandbox.is_empty())

@@ -1,6 +1,6 @@
 //! A routed pair of links: the container sends everything to the gateway, which is an address of the host's own end.
 //!
-//! There is no bridge and no shared segment: the host has a route to each container. The keys are those of [`Ptp`]; `ipam`
+//! There is no bridge and no shared segment: the host has a route to each container. The keys are those of [`PtpPlugin`]; `ipam`
 //! is required. An address needs a gateway of its family.
 #![forbid(unsafe_code)]
 
@@ -8,27 +8,27 @@ use std::net::IpAddr;
 
 use cnikit::keys::{DnsOverride, IpamType, MasqueradeBackend, Mtu, Queues};
 use cnikit::plan::{Kind, Plan};
-use cnikit::resources::Route;
+use cnikit::resources::KernelRoute;
 use cnikit::resources::forwarding::Forwarding;
+use cnikit::resources::host_route::HostRoute;
 use cnikit::resources::ip_spoof::{self, IpSpoofCheck};
 use cnikit::resources::layer3::{self, Detection, Layer3, SCOPE_LINK};
 use cnikit::resources::masquerade::{self, Masquerade};
-use cnikit::resources::routed::Routed;
 use cnikit::resources::veth::{self, HostEnd, Veth};
 use cnikit::types::Ip;
-use cnikit::{Addresses, Attachment, Error, HostState, InterfacePlugin, Result};
+use cnikit::{Addresses, AttachmentSpec, Error, HostState, InterfacePlugin, Result};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
 /// ptp's configuration.
 #[derive(Debug, Deserialize)]
-#[serde(try_from = "Keys")]
-pub struct Ptp(Keys);
+#[serde(try_from = "PtpKeys")]
+pub struct PtpPlugin(PtpKeys);
 
 /// The keys as they are written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Keys {
+pub struct PtpKeys {
     /// Packets to the outside leave under the host's address. Default: false.
     pub ip_masq: bool,
     /// `iptables` or `nftables`. Default: `iptables` where it works, else `nftables`.
@@ -45,24 +45,24 @@ pub struct Keys {
     pub ipam: IpamType,
 }
 
-impl TryFrom<Keys> for Ptp {
+impl TryFrom<PtpKeys> for PtpPlugin {
     type Error = String;
 
-    fn try_from(keys: Keys) -> Result<Ptp, String> {
+    fn try_from(keys: PtpKeys) -> Result<PtpPlugin, String> {
         if keys.ipam.name.is_empty() {
             return Err("no plugin name provided: ptp routes addresses, so `ipam.type` must name who gives them".into());
         }
         keys.ipam.usable_for_spoof_check(keys.ipspoofchk)?;
-        Ok(Ptp(keys))
+        Ok(PtpPlugin(keys))
     }
 }
 
-impl InterfacePlugin for Ptp {
+impl InterfacePlugin for PtpPlugin {
     const LINK: Kind = veth::KIND;
     const KINDS: &'static [Kind] = &[ip_spoof::KIND, masquerade::KIND];
 
-    fn link(&self, at: &Attachment) -> Plan {
-        let (ifname, Keys { mtu, queues, ipspoofchk, .. }) = (at.tag.ifname.clone(), &self.0);
+    fn link(&self, at: &AttachmentSpec) -> Plan {
+        let (ifname, PtpKeys { mtu, queues, ipspoofchk, .. }) = (at.tag.ifname.clone(), &self.0);
         Plan::of(Veth { ifname, mac: None, mtu: mtu.0, queues: queues.0, host: HostEnd::Routed, shut: *ipspoofchk })
     }
 
@@ -71,7 +71,7 @@ impl InterfacePlugin for Ptp {
         let astray = addresses.ips.iter().find(|ip| ip.gateway.is_none_or(|gw| gw.is_ipv4() != ip.address.is_ipv4()));
         astray.map_or(Ok(()), |ip| {
             let text = format!("{} has no gateway of its family, and ptp routes everything by it", ip.address);
-            Err(Error::config(text).remedy("give the range of the IPAM plugin a `gateway`"))
+            Err(Error::config(text).hint("give the range of the IPAM plugin a `gateway`"))
         })
     }
 
@@ -79,13 +79,14 @@ impl InterfacePlugin for Ptp {
         HostState::Routes
     }
 
-    fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
+    fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
         let (ifname, networks) = (at.tag.ifname.clone(), addresses.networks());
         let given = layer3::routes(&addresses.ips, &addresses.routes).into_iter();
         // The gateways have a route of their own; any other router is asked for on the link, for its network is behind them.
         let own = |router| addresses.ips.iter().any(|ip| ip.gateway == Some(router));
-        let given = given.map(|route| Route { onlink: route.gateway.is_some_and(|router| !own(router)), ..route });
-        let mut routes: Vec<Route> = Vec::new();
+        let given =
+            given.map(|route| KernelRoute { onlink: route.gateway.is_some_and(|router| !own(router)), ..route });
+        let mut routes: Vec<KernelRoute> = Vec::new();
         for route in addresses.ips.iter().flat_map(by_gateway).chain(given) {
             if routes.iter().all(|one| (one.dst, one.table) != (route.dst, route.table)) {
                 routes.push(route);
@@ -102,7 +103,7 @@ impl InterfacePlugin for Ptp {
         Plan::default()
             .and_each(self.0.ipspoofchk.then_some(check))
             .and(Forwarding::of(&networks))
-            .and(Routed { ifname: ifname.clone(), gateways, addresses })
+            .and(HostRoute { ifname: ifname.clone(), gateways, addresses })
             .and_each(self.0.ip_masq.then(|| Masquerade::of(networks.clone(), self.0.ip_masq_backend.0)))
             .and(Layer3 {
                 ifname,
@@ -124,12 +125,13 @@ impl InterfacePlugin for Ptp {
 }
 
 /// The gateway is on the link; the rest of the network is behind it.
-fn by_gateway(ip: &Ip) -> Vec<Route> {
+fn by_gateway(ip: &Ip) -> Vec<KernelRoute> {
     let Some(gateway) = ip.gateway else { return Vec::new() };
     let (source, whole) = (Some(ip.address.ip()), if ip.address.is_ipv4() { 32 } else { 128 });
-    let on_link = Route { source, scope: gateway.is_ipv4().then_some(SCOPE_LINK), ..Route::to(gateway.into()) };
+    let on_link =
+        KernelRoute { source, scope: gateway.is_ipv4().then_some(SCOPE_LINK), ..KernelRoute::to(gateway.into()) };
     let network = IpNetwork::new(ip.address.network(), ip.address.prefix()).unwrap_or(ip.address);
-    let behind = Route { source, gateway: Some(gateway), ..Route::to(network) };
+    let behind = KernelRoute { source, gateway: Some(gateway), ..KernelRoute::to(network) };
     let mut routes = vec![on_link];
     routes.extend((ip.address.prefix() < whole).then_some(behind));
     routes

@@ -1,5 +1,5 @@
 //! The plugin ptp as a binary of its own.
 
 fn main() -> std::process::ExitCode {
-    cnikit::main::<cnikit::Interface<ptp::Ptp>>()
+    cnikit::main::<cnikit::InterfaceShape<ptp::PtpPlugin>>()
 }

@@ -1,6 +1,6 @@
 //! static gives each attachment the addresses that somebody wrote down: it chooses none, and keeps nothing.
 //!
-//! The keys under `ipam` are those of [`Static`]. Addresses may be said in three more places, of which the last that says any
+//! The keys under `ipam` are those of [`StaticPlugin`]. Addresses may be said in three more places, of which the last that says any
 //! has the word:
 //!
 //! 1. `addresses`, and after them those of `IP` in `CNI_ARGS`, which are *added*. One of either without a gateway gets the last
@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 use cnikit::types::{Args, Dns, Ip, Route, Version, parse_cidr, parse_ip};
 use cnikit::{
-    Addresses, Attachment, Check, Del, Error, Errors, IpamPlugin, Journal, NetConf, Result, Status, code,
+    Addresses, AttachmentSpec, Check, Del, Error, Errors, IpamPlugin, Journal, NetConf, Result, Status, code,
     one_address_a_family,
 };
 use ipnetwork::IpNetwork;
@@ -24,9 +24,9 @@ use serde::Deserialize;
 /// The keys under `ipam`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Static {
+pub struct StaticPlugin {
     /// What an attachment is given, unless the runtime says otherwise. Default: nothing.
-    addresses: Vec<Written>,
+    addresses: Vec<AddressConfig>,
     /// Routes for the result, passed on as they are. Default: none.
     routes: Vec<Route>,
     /// `dns` of the result, passed on as it is. Default: nothing is said.
@@ -53,17 +53,17 @@ impl TryFrom<String> for Cidr {
 /// One of `addresses` as it is written; it is judged where it counts.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Written {
+struct AddressConfig {
     /// With the length of its prefix: required.
     address: String,
     /// Of any network. Default: none.
     gateway: String,
 }
 
-impl TryFrom<&Written> for Ip {
+impl TryFrom<&AddressConfig> for Ip {
     type Error = String;
 
-    fn try_from(written: &Written) -> Result<Ip, String> {
+    fn try_from(written: &AddressConfig) -> Result<Ip, String> {
         let gateway = Some(&written.gateway)
             .filter(|text| !text.is_empty())
             .map(|text| ip(text, "invalid IP address"))
@@ -82,7 +82,7 @@ fn cidr(text: &str, expected: &str) -> Result<Ip, String> {
     parse_cidr(text).map(Ip::new).map_err(|_| format!("{expected}, got: '{text}'"))
 }
 
-impl Static {
+impl StaticPlugin {
     /// What an attachment is given, from all the places that have a say in it.
     fn given(&self, conf: &NetConf, args: &Args, version: Version) -> Result<Addresses> {
         let added = listed(args, "IP", |text| cidr(text, "the 'ip' field is expected to be in CIDR notation"))?;
@@ -113,7 +113,7 @@ impl Static {
             let (address, prefix) = (ip.address.ip(), ip.address.prefix());
             if !subnets.iter().any(|subnet| subnet.contains(address) && prefix >= subnet.prefix()) {
                 let text = format!("{source}: {} is in no subnet in which addresses may be requested", ip.address);
-                return Err(error(text).remedy("request another one, or add its subnet to `ipam.allowedSubnets`"));
+                return Err(error(text).hint("request another one, or add its subnet to `ipam.allowedSubnets`"));
             }
         }
         Ok(())
@@ -123,7 +123,7 @@ impl Static {
         let checked = self.addresses.iter().enumerate().map(|(n, written)| {
             let refused = |text| Error::config(format!("ipam.addresses[{n}]: {text}"));
             Ip::try_from(written)
-                .map_err(|text| refused(text).remedy("write it like 10.1.2.3/24, its gateway like 10.1.2.1"))
+                .map_err(|text| refused(text).hint("write it like 10.1.2.3/24, its gateway like 10.1.2.1"))
         });
         checked.collect()
     }
@@ -142,8 +142,7 @@ fn listed<T>(args: &Args, key: &str, read: impl Fn(&str) -> Result<T, String>) -
     let texts = args.get(key).filter(|text| !text.is_empty()).into_iter().flat_map(|text| text.split(','));
     let checked = texts.map(|text| {
         let refused = |text| Error::environment(format!("CNI_ARGS {key}: {text}"));
-        read(text.trim())
-            .map_err(|text| refused(text).remedy("CNI_ARGS has lists such as IP=10.1.2.3/24,2001:db8::3/64"))
+        read(text.trim()).map_err(|text| refused(text).hint("CNI_ARGS has lists such as IP=10.1.2.3/24,2001:db8::3/64"))
     });
     checked.collect()
 }
@@ -154,16 +153,16 @@ fn replacing(conf: &NetConf, place: &[&str]) -> Result<Vec<Ip>> {
     let checked = texts.iter().enumerate().map(|(n, text)| {
         let refused = |text| Error::config(format!("{}[{n}]: {text}", place.join(".")));
         cidr(text, "an entry in the 'ips' field is NOT in CIDR notation")
-            .map_err(|text| refused(text).remedy("the length of the prefix is part of each: 10.1.2.3/24"))
+            .map_err(|text| refused(text).hint("the length of the prefix is part of each: 10.1.2.3/24"))
     });
     checked.collect()
 }
 
-impl IpamPlugin for Static {
+impl IpamPlugin for StaticPlugin {
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["IP", "GATEWAY"]);
     const ENTERS_NETNS: bool = false;
 
-    fn acquire(&self, at: &Attachment, _journal: &mut Journal) -> Result<Addresses> {
+    fn acquire(&self, at: &AttachmentSpec, _journal: &mut Journal) -> Result<Addresses> {
         self.given(&at.conf, &at.args, at.version)
     }
 
@@ -176,9 +175,7 @@ impl IpamPlugin for Static {
         let at = &check.attachment;
         let wanted = self.given(&at.conf, &at.args, at.version)?.ips;
         let drifts: Errors = wanted.iter().map(|ip| recorded(ip, &check.prev.ips, &at.tag.ifname)).collect();
-        drifts
-            .finish()
-            .map_err(|error| error.remedy("the configuration was changed since the ADD: DEL, then ADD again"))
+        drifts.finish().map_err(|error| error.hint("the configuration was changed since the ADD: DEL, then ADD again"))
     }
 
     /// That the configuration can be served; it may say no address, for the runtime may.
@@ -186,7 +183,7 @@ impl IpamPlugin for Static {
         self.given(&status.call.conf, &Args::default(), status.call.version).map(drop)
     }
 
-    fn preview(&self, at: &Attachment) -> Result<(Vec<String>, Addresses)> {
+    fn preview(&self, at: &AttachmentSpec) -> Result<(Vec<String>, Addresses)> {
         let given = self.given(&at.conf, &at.args, at.version)?;
         let listed: Vec<String> = given.ips.iter().map(shown).collect();
         let what = if listed.is_empty() { "no address".into() } else { listed.join(" and ") };
@@ -219,7 +216,7 @@ mod tests {
     fn given(addresses: &str, beside: &str, args: &str) -> Result<String> {
         let conf = format!(r#"{{"ipam":{{"addresses":[{addresses}]}}{beside}}}"#);
         let conf = NetConf::parse(conf.as_bytes()).unwrap_or_default();
-        let keys: Static = conf.read_at(&["ipam"])?.unwrap_or_default();
+        let keys: StaticPlugin = conf.read_at(&["ipam"])?.unwrap_or_default();
         let given = keys.given(&conf, &Args::parse(args).unwrap_or_default(), Version::NEWEST)?;
         Ok(given.ips.iter().map(shown).collect::<Vec<_>>().join("; "))
     }
@@ -255,7 +252,7 @@ mod tests {
                 r#"{{"ipam":{{"addresses":[{ONE},{{"address":"fd00::5/64"}}],"allowedSubnets":["10.1.0.0/16"]}}{more}}}"#
             );
             let conf = NetConf::parse(conf.as_bytes()).unwrap();
-            let keys: Static = conf.read_at(&["ipam"])?.unwrap_or_default();
+            let keys: StaticPlugin = conf.read_at(&["ipam"])?.unwrap_or_default();
             keys.given(&conf, &Args::parse(args).unwrap(), Version::NEWEST)
         };
         for (more, args) in [
@@ -279,7 +276,7 @@ mod tests {
             assert!(error.code == code && error.msg.starts_with(says), "{error}");
         }
         let conf = NetConf::parse(br#"{"ipam":{"allowedSubnets":["10.0.0.0"]}}"#).unwrap();
-        let error = conf.read_at::<Static>(&["ipam"]).unwrap_err().to_string();
+        let error = conf.read_at::<StaticPlugin>(&["ipam"]).unwrap_err().to_string();
         assert!(error.contains("ipam.allowedSubnets[0]"), "{error}");
     }
 

@@ -1,5 +1,5 @@
 //! The plugin static as a binary of its own.
 
 fn main() -> std::process::ExitCode {
-    cnikit::main::<cnikit::Ipam<static_ipam::Static>>()
+    cnikit::main::<cnikit::Ipam<static_ipam::StaticPlugin>>()
 }

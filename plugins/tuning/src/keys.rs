@@ -4,16 +4,16 @@ use std::fmt;
 
 use cnikit::keys::{Mtu, usable};
 use cnikit::resources::Mac;
-use cnikit::resources::link_settings::Settings;
+use cnikit::resources::link_settings::LinkValues;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::Tuning;
+use crate::TuningPlugin;
 
 /// The keys as they are written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Keys {
+pub struct TuningKeys {
     /// Kernel settings below `net.` of the container's namespace. Default: none.
     pub sysctl: Values,
     /// DEL sets the sysctls back to what they were. Default: false, they stay.
@@ -32,13 +32,13 @@ pub struct Keys {
     /// Where the values from before are kept. Default: `/run/cni/tuning`.
     pub data_dir: String,
     /// What a runtime says of one attachment.
-    pub args: Args,
+    pub args: TuningArgs,
 }
 
 /// `args`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Args {
+pub struct TuningArgs {
     /// `args.cni`.
     pub cni: Cni,
 }
@@ -80,12 +80,12 @@ impl<'de> Deserialize<'de> for Values {
     }
 }
 
-impl TryFrom<Keys> for Tuning {
+impl TryFrom<TuningKeys> for TuningPlugin {
     type Error = String;
 
-    fn try_from(keys: Keys) -> Result<Tuning, String> {
+    fn try_from(keys: TuningKeys) -> Result<TuningPlugin, String> {
         let taken_away = keys.args.cni.mac.as_deref() == Some("");
-        let settings = Settings {
+        let settings = LinkValues {
             mac: keys.mac.filter(|_| !taken_away),
             mtu: keys.mtu.0,
             promisc: keys.promisc.then_some(true),
@@ -94,6 +94,6 @@ impl TryFrom<Keys> for Tuning {
         };
         usable(settings.mac)?;
         let (Values(sysctls), Values(overlaid)) = (keys.sysctl, keys.args.cni.sysctl);
-        Ok(Tuning { sysctls, overlaid, restores_sysctls: keys.restore_sysctls, settings })
+        Ok(TuningPlugin { sysctls, overlaid, restores_sysctls: keys.restore_sysctls, settings })
     }
 }

@@ -1,5 +1,5 @@
 //! The plugin tuning as a binary of its own.
 
 fn main() -> std::process::ExitCode {
-    cnikit::main::<cnikit::Chained<tuning::Tuning>>()
+    cnikit::main::<cnikit::Chained<tuning::TuningPlugin>>()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cnikit_testkit::Host;
 
-use super::{Found, Release, Row};
+use super::{Found, Row, UpstreamRelease};
 
 /// One difference between the reference and ours that is meant.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub struct Difference {
     /// In which rows: their ids, or what they begin with.
     pub rows: &'static [&'static str],
     /// With which releases of the reference.
-    pub releases: &'static [Release],
+    pub releases: &'static [UpstreamRelease],
     /// Lines that only theirs has; `*` stands for anything. Each has to occur.
     pub theirs: &'static [&'static str],
     /// Lines that only ours has.
@@ -31,9 +31,9 @@ pub struct Difference {
     pub why: &'static str,
 }
 
-const BOTH: &[Release] = &[Release::Packaged, Release::Newest];
-const NEWEST: &[Release] = &[Release::Newest];
-const PACKAGED: &[Release] = &[Release::Packaged];
+const BOTH: &[UpstreamRelease] = &[UpstreamRelease::Packaged, UpstreamRelease::Newest];
+const NEWEST: &[UpstreamRelease] = &[UpstreamRelease::Newest];
+const PACKAGED: &[UpstreamRelease] = &[UpstreamRelease::Packaged];
 
 /// What shows only where [`has_queues`].
 const QUEUES: &str = "queues";
@@ -862,17 +862,17 @@ pub const DIFFERENCES: &[Difference] = &[
 ];
 
 impl Difference {
-    fn is_about(&self, row: &Row, release: Release) -> bool {
+    fn is_about(&self, row: &Row, release: UpstreamRelease) -> bool {
         self.releases.contains(&release)
             && row.is_known_to(release)
             && self.rows.iter().any(|id| row.id.starts_with(id))
     }
 
     /// Whether it may occur: what a delegate of the newest release makes differs as it does alone.
-    fn excuses(&self, row: &Row, release: Release) -> bool {
+    fn excuses(&self, row: &Row, release: UpstreamRelease) -> bool {
         let of_delegate = |id: &str| self.rows.iter().any(|beginning| id.starts_with(beginning));
         self.is_about(row, release)
-            || self.releases.contains(&Release::Newest) && row.delegated().is_some_and(of_delegate)
+            || self.releases.contains(&UpstreamRelease::Newest) && row.delegated().is_some_and(of_delegate)
     }
 }
 
@@ -887,7 +887,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn note(&mut self, row: &Row, release: Release, found: Result<Found, String>, took: Duration) {
+    pub(super) fn note(&mut self, row: &Row, release: UpstreamRelease, found: Result<Found, String>, took: Duration) {
         self.times.push((took, row.id.clone()));
         let found = match found {
             Ok(found) => found,
@@ -917,7 +917,7 @@ impl Report {
     }
 
     /// Panics with all that is not as the list says.
-    pub(super) fn judge(mut self, rows: &[&Row], release: Release) {
+    pub(super) fn judge(mut self, rows: &[&Row], release: UpstreamRelease) {
         let shows = |one: &&Difference| one.id != QUEUES || has_queues();
         for one in DIFFERENCES.iter().filter(|one| rows.iter().any(|row| one.is_about(row, release))).filter(shows) {
             let missing =

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::Release;
+use super::UpstreamRelease;
 use crate::harmed::{INTERFACE, TOWARD, addressed, interface_of_others, on_bridge_of_others};
 use crate::{MASTER, dual_stack};
 
@@ -99,9 +99,9 @@ impl Row {
         Row { inside, ..self }
     }
 
-    pub(super) fn is_known_to(&self, release: Release) -> bool {
-        (!self.newest_only || release != Release::Packaged)
-            && (self.plugin == "flannel") == (release == Release::WithFlannel)
+    pub(super) fn is_known_to(&self, release: UpstreamRelease) -> bool {
+        (!self.newest_only || release != UpstreamRelease::Packaged)
+            && (self.plugin == "flannel") == (release == UpstreamRelease::WithFlannel)
     }
 
     /// What its delegate's row would be called: the delegate's differences are its own.

@@ -59,7 +59,7 @@ pub struct Containerd<'a> {
 
 /// What a pod is to be.
 #[derive(Clone, Debug)]
-pub struct Pod {
+pub struct PodSandbox {
     /// Its name, and its host name.
     pub name: String,
     /// The port of the node that leads to its port 80; 0 for none.
@@ -147,7 +147,7 @@ impl<'a> Containerd<'a> {
     }
 
     /// `RunPodSandbox`.
-    pub fn run(&self, pod: &Pod) -> Result<Sandbox, String> {
+    pub fn run(&self, pod: &PodSandbox) -> Result<Sandbox, String> {
         let config = self.config(pod);
         let said = self.call("RunPodSandbox", &Message::default().message(1, &config))?;
         let id = text(at(&said, &[1]));
@@ -155,8 +155,8 @@ impl<'a> Containerd<'a> {
         Ok(Sandbox { netns: self.netns(&id)?, id, addresses, config })
     }
 
-    fn config(&self, pod: &Pod) -> Message {
-        let Pod { name, host_port } = pod;
+    fn config(&self, pod: &PodSandbox) -> Message {
+        let PodSandbox { name, host_port } = pod;
         let (uid, logs) = (format!("{name}-{host_port}"), self.node.scratch().join("logs"));
         let metadata = Message::default().text(1, name).text(2, &uid).text(3, "cnikit");
         let port = Message::default().number(2, 80).number(3, u64::from(*host_port));

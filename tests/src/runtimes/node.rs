@@ -35,7 +35,7 @@ read -r _ || true
 pub const HINTS: [&str; 2] = ["file: cni/networks/<network>/last_reserved_ip.", "file: cni/networks/.idx/<network> = "];
 
 /// Nothing that is asked of a node may take longer.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A node that a runtime can be let loose on. All its processes end with it, and the mounts and namespaces with them.
 pub struct Node {
@@ -124,7 +124,7 @@ impl Node {
             limit: 64 << 20,
             grace: Duration::from_secs(1),
         };
-        let ended = cnikit_process::run(&nsenter, Deadline::after(PATIENCE));
+        let ended = cnikit_process::run(&nsenter, Deadline::after(TIMEOUT));
         let ended = ended.unwrap_or_else(|error| panic!("{program} {args:?}: {error}"));
         (ended.how, ended.stdout, ended.stderr)
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::installed;
-use crate::mixed::Release;
+use crate::mixed::UpstreamRelease;
 
 /// Whose plugins stand in a node's `/opt/cni/bin`, and nobody else's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Maker {
     /// Ours.
     Ours,
     /// The reference's: what fails with these too is the scene's fault.
-    Theirs(Release),
+    Theirs(UpstreamRelease),
 }
 
 impl Maker {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cnikit_testkit::{Host, Snapshot};
+use cnikit_testkit::{Host, HostSnapshot};
 use cnikit_tests::served::served;
 use cnikit_tests::way::{PROGRAMS, on_path, script, scripts};
 use cnikit_tests::{bin, flannel, installed, macvlan, traced};
@@ -172,7 +172,7 @@ fn cni_netns_is_a_network_namespace_and_not_the_hosts_own() {
         scene.host.sh(&format!(
             "mkfifo {dir}/fifo; touch {dir}/file; ln -s /proc/self/ns/net {dir}/link; mkdir {dir}/directory"
         ));
-        let before = Snapshot::of(&scene.host);
+        let before = HostSnapshot::of(&scene.host);
         let below = ["fifo", "file", "directory", "link", "gone"].map(|name| format!("{dir}/{name}"));
         let named = [
             "/dev/zero",
@@ -197,7 +197,11 @@ fn cni_netns_is_a_network_namespace_and_not_the_hosts_own() {
             let said = scene.call("DEL", &scene.conf(), &path);
             assert!(said.exit == 0 || said.json()["code"].is_u64(), "{plugin} DEL of {netns}: {said:?}");
         }
-        Snapshot::of(&scene.host).assert_unchanged_since(&before, &["directory: ", "conf/lo", "UP,LOOPBACK"], plugin);
+        HostSnapshot::of(&scene.host).assert_unchanged_since(
+            &before,
+            &["directory: ", "conf/lo", "UP,LOOPBACK"],
+            plugin,
+        );
     }
 }
 
@@ -304,7 +308,7 @@ fn a_plugin_that_another_user_runs_is_refused_by_the_kernel_and_changes_nothing(
         let stdin = open.path().join("stdin");
         std::fs::write(&stdin, scene.conf().to_string()).unwrap();
         scene.host.sh(&format!("chmod 644 {}", stdin.display()));
-        let (before, inside) = (Snapshot::of(&scene.host), Snapshot::inside(&scene.container));
+        let (before, inside) = (HostSnapshot::of(&scene.host), HostSnapshot::inside(&scene.container));
         for verb in ["ADD", "DEL", "GC"] {
             let call = format!(
                 "CNI_COMMAND={verb} CNI_CONTAINERID=c-one CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH={dir} {dir}/{plugin} <{dir}/stdin",
@@ -315,8 +319,8 @@ fn a_plugin_that_another_user_runs_is_refused_by_the_kernel_and_changes_nothing(
             assert!(succeeded || said.contains("\"code\""), "{plugin} {verb}: {said}");
             assert!(verb != "ADD" || succeeded == is_pure, "{plugin} {verb}: {said}");
         }
-        Snapshot::of(&scene.host).assert_unchanged_since(&before, &[], plugin);
-        Snapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], plugin);
+        HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], plugin);
+        HostSnapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], plugin);
     }
 }
 

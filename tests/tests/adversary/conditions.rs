@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cnikit_testkit::{Container, Host, Said, Subject};
+use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use cnikit_tests::subject;
 use cnikit_tests::way::{Way, on_path, script};
 use serde_json::json;
@@ -41,7 +41,7 @@ const NO_MATCHES: [(&str, &str); 29] = [
 ];
 
 /// Publishes a port under conditions.
-fn publish(host: &Host, container: &Container, portmap: &Subject, words: &[&str]) -> Said {
+fn publish(host: &Host, container: &Container, portmap: &Subject, words: &[&str]) -> CallOutput {
     let prev = json!({
         "cniVersion": "1.0.0",
         "interfaces": [{"name": "eth0", "sandbox": container.path()}],

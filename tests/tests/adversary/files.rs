@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cnikit_testkit::{Host, Said, Subject};
+use cnikit_testkit::{CallOutput, Host, Subject};
 use cnikit_tests::subject;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -27,7 +27,7 @@ fn host_local(dir: &Path) -> Subject {
 }
 
 /// An ADD of host-local with the log at this path.
-fn logging(host: &Host, plugin: &Subject, id: &str, log: &Path) -> Said {
+fn logging(host: &Host, plugin: &Subject, id: &str, log: &Path) -> CallOutput {
     let variables = [("CNI_LOG", "info"), ("CNI_LOG_FILE", log.to_str().unwrap())];
     plugin.call_raw(host, "ADD", id, "/run/netns/any", plugin.conf.to_string().as_bytes(), &variables)
 }
@@ -183,9 +183,9 @@ fn no_file_that_a_configuration_names_is_waited_for() {
     }
 }
 
-/// What `scripts/needs` uses as its cache, in a mount namespace with a `/var/tmp` of its own where another user was first.
+/// What `scripts/lib.sh` uses as its cache, in a mount namespace with a `/var/tmp` of its own where another user was first.
 fn cache_used(host: &Host, theirs: &str, variables: &str) -> String {
-    let needs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/needs");
+    let needs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/lib.sh");
     let home = host.dir().display();
     let inside = host.dir().join("inside");
     let line = format!(

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use cnikit_netns::Netns;
-use cnikit_testkit::{Host, Said, Subject};
+use cnikit_testkit::{CallOutput, Host, Subject};
 use cnikit_tests::attached::Attached;
 use cnikit_tests::way::{Way, on_path};
 use cnikit_tests::{bridge, references, subject};
@@ -53,7 +53,7 @@ impl Node {
         Attached::by(&self.bridge, &self.host, id)
     }
 
-    fn call(&self, portmap: &Subject, verb: &str, pod: &Attached) -> Said {
+    fn call(&self, portmap: &Subject, verb: &str, pod: &Attached) -> CallOutput {
         pod.call(portmap, &self.host, verb)
     }
 

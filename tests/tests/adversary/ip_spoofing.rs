@@ -420,11 +420,11 @@ mod routed {
 
 mod life_of_it {
     use super::*;
-    use bridge::Bridge;
+    use bridge::BridgePlugin;
     use cnikit::{Entry, Ipam};
-    use ptp::Ptp;
+    use ptp::PtpPlugin;
 
-    static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocal>>("host-local")];
+    static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
 
     fn both() -> [Subject; 2] {
         [bridge(true).called("bridge with ipspoofchk"), ptp(true).called("ptp with ipspoofchk")]
@@ -441,8 +441,8 @@ mod life_of_it {
     #[test]
     fn a_fault_before_any_step_leaves_nothing() {
         let [bridge, ptp] = both();
-        assert!(fault::leaves_nothing::<Bridge>(&bridge, BESIDE) > 0);
-        assert!(fault::leaves_nothing::<Ptp>(&ptp, BESIDE) > 0);
+        assert!(fault::leaves_nothing::<BridgePlugin>(&bridge, BESIDE) > 0);
+        assert!(fault::leaves_nothing::<PtpPlugin>(&ptp, BESIDE) > 0);
     }
 
     const fn on_host(line: &'static str, names: &'static str) -> Tampering {

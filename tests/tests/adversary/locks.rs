@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::veth;
-use cnikit::{Addresses, Attachment, Error, Input, Interface, InterfacePlugin, Sources, code, input::Stdin, serve};
-use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit::{
+    Addresses, AttachmentSpec, Error, Input, InterfacePlugin, InterfaceShape, Sources, code, input::Stdin, serve,
+};
+use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::way::script;
 use cnikit_tests::{bin, dual_stack, subject};
 use serde::Deserialize;
@@ -138,7 +140,7 @@ fn whatever_another_user_locks_delays_no_call() {
         let free = chain.lives(&host, "before");
         let state = host.dir().to_owned();
         fs::set_permissions(&state, Permissions::from_mode(0o755)).unwrap();
-        let before = Snapshot::of(&host);
+        let before = HostSnapshot::of(&host);
         let places = [Path::new("/run"), Path::new("/var/lib/cni"), &state, bin()];
         let held = while_another_user_holds_all(&host, mode, &places, || {
             let took = chain.lives(&host, mode);
@@ -146,7 +148,7 @@ fn whatever_another_user_locks_delays_no_call() {
         });
         assert!(held.contains("/proc/self/ns/net\n") && held.contains(&format!("{}\n", bin().display())), "{held}");
         assert!(!held.contains("/cnikit"), "{held}");
-        Snapshot::of(&host).assert_unchanged_since(&before, &cnikit_testkit::snapshot::HINTS, mode);
+        HostSnapshot::of(&host).assert_unchanged_since(&before, &cnikit_testkit::snapshot::HINTS, mode);
     }
 }
 
@@ -328,7 +330,7 @@ fn an_older_release_waits_for_this_one_and_is_not_waited_for() {
 /// A bridge whose rules cannot be removed now.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-struct Busy(bridge::Bridge);
+struct Busy(bridge::BridgePlugin);
 
 const BUSY: Kind = Kind {
     name: "rules",
@@ -340,14 +342,14 @@ const BUSY: Kind = Kind {
 impl InterfacePlugin for Busy {
     const LINK: Kind = veth::KIND;
     const KINDS: &'static [Kind] = &[BUSY];
-    const SOURCES: Sources = bridge::Bridge::SOURCES;
-    const KNOWN_ARGS: Option<&'static [&'static str]> = bridge::Bridge::KNOWN_ARGS;
+    const SOURCES: Sources = bridge::BridgePlugin::SOURCES;
+    const KNOWN_ARGS: Option<&'static [&'static str]> = bridge::BridgePlugin::KNOWN_ARGS;
 
-    fn link(&self, at: &Attachment) -> Plan {
+    fn link(&self, at: &AttachmentSpec) -> Plan {
         self.0.link(at)
     }
 
-    fn layer3(&self, at: &Attachment, addresses: &Addresses) -> Plan {
+    fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
         self.0.layer3(at, addresses)
     }
 }
@@ -359,7 +361,7 @@ fn gc_that_cannot_have_the_lock_leaves_link_address_and_rules() {
     let bridge = subject("bridge", json!({"ipam": dual_stack()})).at(host.dir());
     let bridge = bridge.with("cni.dev/valid-attachments", json!([]));
     bridge.add(&host, "c-one", &container);
-    let before = Snapshot::of(&host);
+    let before = HostSnapshot::of(&host);
     let input = Input {
         command: "GC".into(),
         path: bridge.bin.display().to_string(),
@@ -367,10 +369,10 @@ fn gc_that_cannot_have_the_lock_leaves_link_address_and_rules() {
         ..Input::default()
     };
     let mut said = Vec::new();
-    let exit = host.enter(|| serve::<Interface<Busy>>("bridge", input, &[], &mut said));
+    let exit = host.enter(|| serve::<InterfaceShape<Busy>>("bridge", input, &[], &mut said));
     let said: Value = serde_json::from_slice(&said).unwrap();
     assert_eq!((exit, &said["code"]), (1, &json!(code::TRY_AGAIN)), "{said}");
-    Snapshot::of(&host).assert_unchanged_since(&before, &[], "GC failed");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &[], "GC failed");
     bridge.call(&host, "GC", "", "", &[]).ok();
     assert_eq!(host.try_sh("ip -o link show type veth | grep .").1, "");
 }

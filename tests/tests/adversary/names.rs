@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use cnikit_testkit::life::SHARED;
-use cnikit_testkit::{Container, Host, Said, Snapshot, Subject};
+use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
 use cnikit_tests::harmed::{firewall, publishing};
 use cnikit_tests::served::served;
 use cnikit_tests::{bin, flannel, program};
@@ -53,7 +53,7 @@ impl Scene {
         assert!(!self.ran.exists(), "{when}: {}", std::fs::read_to_string(&self.ran).unwrap_or_default());
     }
 
-    pub(crate) fn call(&self, verb: &str, conf: &Value, more: &[(&str, &str)]) -> Said {
+    pub(crate) fn call(&self, verb: &str, conf: &Value, more: &[(&str, &str)]) -> CallOutput {
         let stdin = conf.to_string().into_bytes();
         self.subject.call_raw(&self.host, verb, "c-one", &self.container.path(), &stdin, more)
     }
@@ -77,7 +77,7 @@ impl Scene {
 
 /// It failed with one error object, and its text has no control character that a terminal would act upon.
 #[track_caller]
-pub(crate) fn refused(said: &Said, what: &str) {
+pub(crate) fn refused(said: &CallOutput, what: &str) {
     assert!(said.exit == 1 && !said.stderr.contains("panicked"), "{what}: {said:?}");
     assert!(said.json()["code"].as_u64().is_some_and(|code| code > 0), "{what}: {said:?}");
     assert!(!said.stdout.trim_end().contains(|c: char| c < ' ' && c != '\n'), "{what}: {said:?}");
@@ -90,7 +90,7 @@ const TYPES: [&str; 8] = ["../evil", "sub/evil", "./sub/evil", "/evil", ".", "..
 fn a_type_is_a_name_and_never_a_path_cve_2021_20206() {
     for plugin in rows::plugins(10) {
         let scene = Scene::with_evil(&served(plugin));
-        let (before, inside) = (Snapshot::of(&scene.host), Snapshot::inside(&scene.container));
+        let (before, inside) = (HostSnapshot::of(&scene.host), HostSnapshot::inside(&scene.container));
         let absolute = scene.host.dir().join("evil").display().to_string();
         for name in TYPES.into_iter().chain([absolute.as_str()]) {
             let mut conf = scene.conf();
@@ -105,8 +105,8 @@ fn a_type_is_a_name_and_never_a_path_cve_2021_20206() {
                 scene.assert_nothing_ran(&format!("{plugin} {verb} of {name:?}"));
             }
         }
-        Snapshot::of(&scene.host).assert_unchanged_since(&before, &["directory: flannel"], plugin);
-        Snapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], plugin);
+        HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &["directory: flannel"], plugin);
+        HostSnapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], plugin);
     }
 }
 
@@ -143,7 +143,7 @@ const NO_NAMES: [&str; 14] = [
 fn names_of_networks_and_ids_that_are_more_than_names_are_refused_by_every_plugin_on_every_verb() {
     for plugin in rows::plugins(12) {
         let scene = Scene::of(&served(plugin));
-        let before = Snapshot::of(&scene.host);
+        let before = HostSnapshot::of(&scene.host);
         for name in NO_NAMES {
             let mut named = scene.conf();
             named["name"] = json!(name);
@@ -159,7 +159,7 @@ fn names_of_networks_and_ids_that_are_more_than_names_are_refused_by_every_plugi
         }
         let bare = json!({"cniVersion": "1.1.0", "name": "../x", "type": plugin});
         refused(&scene.call("DEL", &bare, &[("CNI_NETNS", "")]), &format!("{plugin} DEL, bare"));
-        Snapshot::of(&scene.host).assert_unchanged_since(&before, &[], plugin);
+        HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], plugin);
     }
 }
 
@@ -167,14 +167,14 @@ fn names_of_networks_and_ids_that_are_more_than_names_are_refused_by_every_plugi
 fn what_is_no_name_of_an_interface_is_refused_by_every_plugin() {
     for plugin in rows::plugins(13) {
         let scene = Scene::of(&served(plugin));
-        let before = Snapshot::of(&scene.host);
+        let before = HostSnapshot::of(&scene.host);
         for name in ["eth%d", ".", "..", "\u{1b}[2Jx", "a\nb", "a b", "a/b", "a:b", "sixteen-bytes-xx", "\u{7f}x"] {
             for verb in ["ADD", "DEL"] {
                 let said = scene.call(verb, &scene.conf(), &[("CNI_IFNAME", name)]);
                 refused(&said, &format!("{plugin} {verb}, interface {name:?}"));
             }
         }
-        Snapshot::of(&scene.host).assert_unchanged_since(&before, &[], plugin);
+        HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], plugin);
     }
 }
 
@@ -183,14 +183,14 @@ fn what_is_no_name_of_an_interface_is_refused_by_every_plugin() {
 fn an_interface_is_not_called_all_default_or_lo() {
     for plugin in ["bridge", "ptp", "macvlan", "flannel"] {
         let scene = Scene::of(&served(plugin));
-        let (before, inside) = (Snapshot::of(&scene.host), Snapshot::inside(&scene.container));
+        let (before, inside) = (HostSnapshot::of(&scene.host), HostSnapshot::inside(&scene.container));
         for name in ["all", "default", "lo"] {
             let ifname = [("CNI_IFNAME", name)];
             refused(&scene.call("ADD", &scene.conf(), &ifname), &format!("{plugin} {name}"));
             scene.call("DEL", &scene.conf(), &ifname).ok();
-            Snapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], &format!("{plugin} {name}"));
+            HostSnapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], &format!("{plugin} {name}"));
         }
-        let left = Snapshot::of(&scene.host).added_since(&before, &SHARED);
+        let left = HostSnapshot::of(&scene.host).added_since(&before, &SHARED);
         assert!(left.is_empty(), "{plugin}: {left:#?}");
     }
 }
@@ -242,7 +242,7 @@ fn an_id_of_4001_bytes_is_served_and_leaves_nothing() {
         let more = rows::plugins(14).contains(&plugin).then(|| with_iptables(plugin));
         for subject in [served(plugin)].into_iter().chain(more) {
             let scene = Scene::of(&subject);
-            let before = Snapshot::of(&scene.host);
+            let before = HostSnapshot::of(&scene.host);
             let own = [("CNI_CONTAINERID", id.as_str())];
             let result = scene.call("ADD", &scene.conf(), &own).ok();
             let mut conf = scene.conf();
@@ -251,7 +251,7 @@ fn an_id_of_4001_bytes_is_served_and_leaves_nothing() {
             for _ in 0..2 {
                 scene.call("DEL", &conf, &own).ok();
             }
-            let left = Snapshot::of(&scene.host).added_since(&before, &SHARED);
+            let left = HostSnapshot::of(&scene.host).added_since(&before, &SHARED);
             assert!(left.is_empty(), "{plugin}: {left:#?}");
         }
     }
@@ -292,12 +292,12 @@ fn no_word_of_a_configuration_becomes_a_rule_of_its_own() {
                 _ => firewall(bin(), backend),
             };
             let scene = Scene::of(&subject.with(key, value.clone()));
-            let before = Snapshot::of(&scene.host);
+            let before = HostSnapshot::of(&scene.host);
             let said = scene.call("ADD", &scene.conf(), &[]);
             // A key of the other backend is passed over.
             if said.exit != 0 {
                 refused(&said, &format!("{plugin} {backend} {key}: {value}"));
-                Snapshot::of(&scene.host).assert_unchanged_since(
+                HostSnapshot::of(&scene.host).assert_unchanged_since(
                     &before,
                     &SHARED,
                     &format!("{plugin} {backend} {key}: {value}"),
@@ -322,7 +322,7 @@ fn hostile_args_of_kubernetes_and_very_many_change_nothing() {
     let pairs = format!("IgnoreUnknown=1{}", ";A=b".repeat(25_000));
     for plugin in rows::plugins_here(37) {
         let scene = Scene::of(&served(plugin));
-        let before = Snapshot::of(&scene.host);
+        let before = HostSnapshot::of(&scene.host);
         for args in [hostile, &many, &pairs] {
             let args = [("CNI_ARGS", args)];
             let result = scene.call("ADD", &scene.conf(), &args).ok();
@@ -331,7 +331,7 @@ fn hostile_args_of_kubernetes_and_very_many_change_nothing() {
             scene.call("CHECK", &conf, &args).ok();
             scene.call("DEL", &conf, &args).ok();
         }
-        let left = Snapshot::of(&scene.host).added_since(&before, &SHARED);
+        let left = HostSnapshot::of(&scene.host).added_since(&before, &SHARED);
         assert!(left.is_empty(), "{plugin}: {left:#?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cnikit_testkit::snapshot::HINTS;
-use cnikit_testkit::{Container, Host, Snapshot, Subject};
+use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::served::served;
 use serde_json::{Value, json};
 
@@ -16,8 +16,8 @@ struct Pair {
     victim: Container,
     attacker: Container,
     result: Value,
-    before: Snapshot,
-    inside: Snapshot,
+    before: HostSnapshot,
+    inside: HostSnapshot,
 }
 
 impl Pair {
@@ -41,7 +41,7 @@ impl Pair {
         let warm = subject.container(&host);
         let result = subject.add(&host, "c-warm", &warm);
         subject.del(&host, "c-warm", &warm, &result);
-        let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&victim));
+        let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&victim));
         let result = subject.add(&host, "c-attacker", &attacker);
         Pair { host, subject, victim, attacker, result, before, inside }
     }
@@ -64,8 +64,8 @@ impl Pair {
         assert!([0, 1].contains(&restore.exit) && !restore.stderr.contains("panicked"), "{what}: {restore:?}");
         self.subject.call(&self.host, "DEL", "c-attacker", &path, std::slice::from_ref(&prev)).ok();
         self.subject.call(&self.host, "DEL", "c-attacker", &path, &[]).ok();
-        Snapshot::inside(&self.victim).assert_unchanged_since(&self.inside, &[], what);
-        let now = Snapshot::of(&self.host);
+        HostSnapshot::inside(&self.victim).assert_unchanged_since(&self.inside, &[], what);
+        let now = HostSnapshot::of(&self.host);
         let went = self.before.added_since(&now, &HINTS);
         assert!(went.is_empty(), "{what}: went {went:#?}");
         let came: Vec<String> =
@@ -160,8 +160,8 @@ fn a_del_that_is_told_the_victims_namespace_touches_nothing_of_it() {
             pair.subject.call(&pair.host, "DEL", "c-attacker", &pair.victim.path(), &more).ok();
             pair.subject.call(&pair.host, "DEL", "c-nobody", &pair.victim.path(), &more).ok();
         }
-        Snapshot::inside(&pair.victim).assert_unchanged_since(&pair.inside, &[], plugin);
-        let now = Snapshot::of(&pair.host);
+        HostSnapshot::inside(&pair.victim).assert_unchanged_since(&pair.inside, &[], plugin);
+        let now = HostSnapshot::of(&pair.host);
         let went = pair.before.added_since(&now, &HINTS);
         assert!(went.is_empty(), "{plugin}: went {went:#?}");
     }

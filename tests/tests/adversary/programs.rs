@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-use cnikit_testkit::{Container, Host, Said, Subject};
+use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use cnikit_tests::way::{PROGRAMS, on_path, script};
 use cnikit_tests::{bin, bridge, installed, program, subject, traced};
 
@@ -12,7 +12,7 @@ use crate::actor::as_another_user;
 use serde_json::{Value, json};
 
 /// One call that is made with `directory` as the working directory.
-fn call_from(directory: &Path, subject: &Subject, host: &Host, verb: &str, netns: &str) -> Said {
+fn call_from(directory: &Path, subject: &Subject, host: &Host, verb: &str, netns: &str) -> CallOutput {
     let plugin = subject.bin.join(&subject.plugin);
     script(host.dir(), "from", &format!("cd {} && exec {}", directory.display(), plugin.display()));
     let moved = Subject { bin: host.dir().to_owned(), plugin: "from".into(), ..subject.clone() };
@@ -559,9 +559,9 @@ fn nothing_of_plugins_and_namespaces_is_obeyed_by_a_terminal() {
         "list --json",
         "show --json",
         "validate",
-        "config why",
+        "config explain",
         "validate --json",
-        "config why --json",
+        "config explain --json",
         "version sly",
         "version hostile",
         "status hostile",

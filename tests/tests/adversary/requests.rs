@@ -1,6 +1,6 @@
 //! MACs and addresses that a tenant asks for by runtimeConfig, `args` and `CNI_ARGS`.
 
-use cnikit_testkit::{Snapshot, Subject};
+use cnikit_testkit::{HostSnapshot, Subject};
 use cnikit_tests::served::served;
 use cnikit_tests::subject;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ fn assert_refused(scene: &Scene, ways: Vec<(Value, Option<String>)>, what: &str)
 fn a_requested_mac_is_no_groups_and_not_zero() {
     for plugin in rows::plugins(33) {
         let scene = Scene::of(&served(plugin));
-        let (before, inside) = (Snapshot::of(&scene.host), Snapshot::inside(&scene.container));
+        let (before, inside) = (HostSnapshot::of(&scene.host), HostSnapshot::inside(&scene.container));
         let mut conf = scene.conf();
         conf.as_object_mut().unwrap().remove("mac");
         for mac in [
@@ -43,8 +43,8 @@ fn a_requested_mac_is_no_groups_and_not_zero() {
             let ways = asking(&conf, ("mac", json!(mac)), &format!("MAC={mac}"));
             assert_refused(&scene, ways, &format!("{plugin} {mac}"));
         }
-        Snapshot::of(&scene.host).assert_unchanged_since(&before, &["leases"], plugin);
-        Snapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], plugin);
+        HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &["leases"], plugin);
+        HostSnapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], plugin);
     }
 }
 

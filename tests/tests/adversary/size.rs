@@ -5,7 +5,7 @@
 use std::fs;
 
 use cnikit::types::limit;
-use cnikit_testkit::{Container, Host, Said};
+use cnikit_testkit::{CallOutput, Container, Host};
 use cnikit_tests::installed;
 use cnikit_tests::way::script;
 use serde_json::{Value, json};
@@ -49,12 +49,12 @@ impl Node {
     }
 
     /// What one call answers, and the seconds of processor time that it took.
-    fn call(&self, plugin: &str, verb: &str, conf: &[u8]) -> (Said, f64) {
+    fn call(&self, plugin: &str, verb: &str, conf: &[u8]) -> (CallOutput, f64) {
         self.call_of("large", plugin, verb, conf)
     }
 
     /// The same for another container.
-    fn call_of(&self, container: &str, plugin: &str, verb: &str, conf: &[u8]) -> (Said, f64) {
+    fn call_of(&self, container: &str, plugin: &str, verb: &str, conf: &[u8]) -> (CallOutput, f64) {
         let dir = self.host.dir();
         fs::write(dir.join("conf"), conf).unwrap();
         let ifname = if plugin == "loopback" { "lo" } else { "eth0" };
@@ -69,12 +69,12 @@ impl Node {
         let told = self.host.sh(&line);
         let lines: Vec<&str> = told.lines().collect();
         let text = |name: &str| String::from_utf8_lossy(&fs::read(dir.join(name)).unwrap()).into_owned();
-        let said = Said { exit: lines[0].parse().unwrap(), stdout: text("out"), stderr: text("err") };
+        let said = CallOutput { exit: lines[0].parse().unwrap(), stdout: text("out"), stderr: text("err") };
         (said, lines[2].split_whitespace().map(seconds).sum())
     }
 
     /// One call with a document.
-    fn ask(&self, plugin: &str, verb: &str, conf: &Value) -> (Said, f64) {
+    fn ask(&self, plugin: &str, verb: &str, conf: &Value) -> (CallOutput, f64) {
         self.call(plugin, verb, conf.to_string().as_bytes())
     }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::Duration;
 
 use cnikit_testkit::life::SHARED;
-use cnikit_testkit::{Host, Snapshot};
+use cnikit_testkit::{Host, HostSnapshot};
 use cnikit_tests::scene::Scene;
 use cnikit_tests::served::served;
 use cnikit_tests::wrapped;
@@ -38,12 +38,12 @@ fn on_a_full_disk_an_add_is_undone_and_a_del_works() {
             mount(Some("tmpfs"), &disk, Some("tmpfs"), MsFlags::empty(), Some("size=128k")).unwrap();
             let result = subject.add(&host, "c-one", &one);
             host.try_sh(&format!("cat /dev/zero >{}/fill 2>/dev/null", disk.display()));
-            let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&two));
+            let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&two));
             let said = subject.call(&host, "ADD", "c-two", &two.path(), &[]);
             let (_, text) = said.refused();
             assert!(text.contains("No space left") || text.contains("is full"), "{plugin}: {text}");
-            Snapshot::inside(&two).assert_unchanged_since(&inside, &[], plugin);
-            let left = Snapshot::of(&host).added_since(&before, &SHARED);
+            HostSnapshot::inside(&two).assert_unchanged_since(&inside, &[], plugin);
+            let left = HostSnapshot::of(&host).added_since(&before, &SHARED);
             assert!(left.iter().all(|line| !line.contains("c-two") && !line.contains("veth")), "{plugin}: {left:#?}");
             subject.del(&host, "c-one", &one, &result);
             subject.call(&host, "DEL", "c-two", &two.path(), &[]).ok();

@@ -1,6 +1,6 @@
 //! A tenant chooses what runtimeConfig, `args` and `CNI_ARGS` say.
 
-use cnikit_testkit::{Container, Host, Said, Snapshot, Subject};
+use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
 use cnikit_tests::{MASTER, dual_stack, subject, written_down};
 use serde_json::{Value, json};
 
@@ -35,10 +35,10 @@ const KEPT: [&str; 4] =
 
 /// Adds a container, which has to fail and to leave nothing.
 fn refused(subject: &Subject, host: &Host, container: &Container) -> (u64, String) {
-    let (before, inside) = (Snapshot::of(host), Snapshot::inside(container));
+    let (before, inside) = (HostSnapshot::of(host), HostSnapshot::inside(container));
     let said = subject.call(host, "ADD", "c-tenant", &container.path(), &[]).refused();
-    Snapshot::of(host).assert_unchanged_since(&before, &KEPT, &said.1);
-    Snapshot::inside(container).assert_unchanged_since(&inside, &[], &said.1);
+    HostSnapshot::of(host).assert_unchanged_since(&before, &KEPT, &said.1);
+    HostSnapshot::inside(container).assert_unchanged_since(&inside, &[], &said.1);
     said
 }
 
@@ -76,7 +76,7 @@ mod requested_addresses {
         let without_addresses = subject("bridge", json!({"isDefaultGateway": true, "ipam": {"type": "static"}}));
         for subject in [gateway_bridge(), masquerading, without_addresses] {
             for place in PLACES {
-                let (before, inside) = (Snapshot::of(&host), Snapshot::inside(&container));
+                let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&container));
                 for addresses in [
                     &["8.8.8.9/8"][..],
                     &["2001:db8::9/16"],
@@ -92,8 +92,8 @@ mod requested_addresses {
                     assert!(text.contains("`ipam.allowedSubnets`"), "{place:?} {addresses:?}: {text}");
                 }
                 let what = format!("{place:?}");
-                Snapshot::of(&host).assert_unchanged_since(&before, &KEPT, &what);
-                Snapshot::inside(&container).assert_unchanged_since(&inside, &[], &what);
+                HostSnapshot::of(&host).assert_unchanged_since(&before, &KEPT, &what);
+                HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], &what);
             }
         }
     }
@@ -433,7 +433,8 @@ mod requested_macs {
             });
             let given = said.iter().filter(|one| one.exit == 0).count();
             assert_eq!(given, 1, "round {round}: {said:#?}");
-            let refused: Vec<_> = said.iter().filter(|one| one.exit != 0).map(cnikit_testkit::Said::refused).collect();
+            let refused: Vec<_> =
+                said.iter().filter(|one| one.exit != 0).map(cnikit_testkit::CallOutput::refused).collect();
             assert!(refused.iter().all(|(code, text)| *code == 101 && text.contains(" is held by ")), "{refused:#?}");
             let holder = said.iter().position(|one| one.exit == 0).unwrap();
             fixed.del(&host, &format!("c-{round}-{holder}"), &containers[holder], &said[holder].json());
@@ -445,7 +446,12 @@ mod requested_macs {
         requesting_mac(&subject("tuning", json!({"dataDir": host.dir().join("tuning")})), place, mac)
     }
 
-    fn tune(host: &Host, tuning: &Subject, verb: &str, (id, container, prev): (&str, &Container, &Value)) -> Said {
+    fn tune(
+        host: &Host,
+        tuning: &Subject,
+        verb: &str,
+        (id, container, prev): (&str, &Container, &Value),
+    ) -> CallOutput {
         tuning.call(host, verb, id, &container.path(), &[("prevResult", prev.clone())])
     }
 
@@ -456,7 +462,7 @@ mod requested_macs {
         let neighbour = layer2().add(&host, "c-one", &one);
         let own = layer2().add(&host, "c-two", &two);
         let end = own["interfaces"][1]["name"].as_str().unwrap();
-        let before = (Snapshot::of(&host), Snapshot::inside(&two));
+        let before = (HostSnapshot::of(&host), HostSnapshot::inside(&two));
         let held = [
             (mac_of(&neighbour, "cni0"), "bridge cni0".to_owned()),
             (mac_of(&neighbour, "eth0"), "testnet/c-one/eth0, by port veth".to_owned()),
@@ -470,8 +476,8 @@ mod requested_macs {
                 assert!(code == 101 && text.contains(&expected), "{place:?}: {code} {text}");
             }
         }
-        Snapshot::of(&host).assert_unchanged_since(&before.0, &[], "refused");
-        Snapshot::inside(&two).assert_unchanged_since(&before.1, &[], "refused");
+        HostSnapshot::of(&host).assert_unchanged_since(&before.0, &[], "refused");
+        HostSnapshot::inside(&two).assert_unchanged_since(&before.1, &[], "refused");
         // Another one is given, and its own former one may be requested again.
         for mac in [MAC, &mac_of(&own, "eth0")] {
             let tuning = tuning(&host, Place::RuntimeConfig, mac);
@@ -488,7 +494,7 @@ mod requested_macs {
         let first = layer2().add(&host, "c-one", &one);
         let second = layer2().add(&host, "c-two", &two);
         let own = mac_of(&first, "eth0");
-        let before = Snapshot::of(&host);
+        let before = HostSnapshot::of(&host);
         let tuned = tuning(&host, Place::RuntimeConfig, MAC);
         tune(&host, &tuned, "ADD", ("c-one", &one, &first)).ok();
         is_held(&host, MAC, "testnet/c-one/eth0, by port veth");
@@ -499,7 +505,7 @@ mod requested_macs {
         is_held(&host, MAC, "testnet/c-one/eth0, by port veth");
         one.sh(&format!("ip link set eth0 address {MAC}"));
         tune(&host, &tuned, "DEL", ("c-one", &one, &first)).ok();
-        Snapshot::of(&host).assert_unchanged_since(&before, &["tuning"], "the port's alias is as before");
+        HostSnapshot::of(&host).assert_unchanged_since(&before, &["tuning"], "the port's alias is as before");
         is_held(&host, &own, "testnet/c-one/eth0, by port veth");
         tune(&host, &tuned, "ADD", ("c-two", &two, &second)).ok();
     }
@@ -525,7 +531,7 @@ mod requested_macs {
         let results: Vec<Value> = containers.iter().enumerate().map(attached).collect();
         let tuned = tuning(&host, Place::RuntimeConfig, MAC);
         for round in 0..12 {
-            let said: Vec<Said> = thread::scope(|scope| {
+            let said: Vec<CallOutput> = thread::scope(|scope| {
                 let call = |n: usize| {
                     let (tuned, host, of) = (&tuned, &host, (&containers[n], &results[n]));
                     scope.spawn(move || tune(host, tuned, "ADD", (&format!("c-{n}"), of.0, of.1)))

@@ -9,7 +9,7 @@ mod stage;
 
 use std::process::ExitCode;
 
-use cnikit_tests::mixed::Release;
+use cnikit_tests::mixed::UpstreamRelease;
 use cnikit_tests::runtimes::{Edition, Maker, trials};
 use libtest_mimic::Arguments;
 
@@ -18,12 +18,27 @@ use stage::Subject;
 /// Who drives whose plugins, in which version of the specification, with rules by the default backend or by nftables.
 const SUBJECTS: [Subject; 7] = [
     Subject { edition: Edition::Packaged, version: "0.4.0", maker: Maker::Ours, backend: None },
-    Subject { edition: Edition::Packaged, version: "0.4.0", maker: Maker::Theirs(Release::Packaged), backend: None },
+    Subject {
+        edition: Edition::Packaged,
+        version: "0.4.0",
+        maker: Maker::Theirs(UpstreamRelease::Packaged),
+        backend: None,
+    },
     Subject { edition: Edition::Packaged, version: "1.0.0", maker: Maker::Ours, backend: None },
-    Subject { edition: Edition::Packaged, version: "1.0.0", maker: Maker::Theirs(Release::Packaged), backend: None },
+    Subject {
+        edition: Edition::Packaged,
+        version: "1.0.0",
+        maker: Maker::Theirs(UpstreamRelease::Packaged),
+        backend: None,
+    },
     Subject { edition: Edition::Newest, version: "1.1.0", maker: Maker::Ours, backend: None },
     Subject { edition: Edition::Newest, version: "1.1.0", maker: Maker::Ours, backend: Some("nftables") },
-    Subject { edition: Edition::Newest, version: "1.1.0", maker: Maker::Theirs(Release::Newest), backend: None },
+    Subject {
+        edition: Edition::Newest,
+        version: "1.1.0",
+        maker: Maker::Theirs(UpstreamRelease::Newest),
+        backend: None,
+    },
 ];
 
 fn main() -> ExitCode {

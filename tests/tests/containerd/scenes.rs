@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::thread;
 
-use cnikit_tests::runtimes::{Pod, Sandbox};
+use cnikit_tests::runtimes::{PodSandbox, Sandbox};
 
 use crate::libcni::{self, Verb};
 use crate::stage::{Scene, Stage, Subject};
@@ -78,7 +78,7 @@ fn the_namespace_is_gone(stage: &mut Stage) {
 /// No address is given to two, every one answers, and all go at once.
 fn twenty_at_once(stage: &mut Stage) {
     let cri = &stage.cri;
-    let run = |n: usize| cri.run(&Pod { name: format!("crowd-{n}"), host_port: 0 });
+    let run = |n: usize| cri.run(&PodSandbox { name: format!("crowd-{n}"), host_port: 0 });
     let pods: Vec<_> = thread::scope(|scope| {
         let runs: Vec<_> = (0..20).map(|n| scope.spawn(move || run(n))).collect();
         runs.into_iter().map(|run| run.join().unwrap()).collect()

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Instant;
 
-use cnikit_testkit::Snapshot;
+use cnikit_testkit::HostSnapshot;
 use cnikit_tests::runtimes::{
-    CONFLIST, Containerd, Edition, HINTS, Maker, Node, Pod, Sandbox, UNTIL_SERVED, network, with_backend,
+    CONFLIST, Containerd, Edition, HINTS, Maker, Node, PodSandbox, Sandbox, UNTIL_SERVED, network, with_backend,
 };
 
 /// Which containerd, which plugins, which version.
@@ -51,13 +51,13 @@ pub(crate) fn play(subject: Subject, scenes: &[Scene]) {
     let (mut stage, mut took) = (Stage { node: &node, cri, seen: Vec::new() }, Vec::new());
     let first = stage.run("first", 8080);
     stage.leave(&first);
-    let mut before = Snapshot::of(&node.host);
+    let mut before = HostSnapshot::of(&node.host);
     for scene in scenes {
         let begin = Instant::now();
         (scene.play)(&mut stage);
         took.push(format!("{} {:.1} s", scene.name, begin.elapsed().as_secs_f32()));
         stage.assert_left_alone(&before, scene);
-        before = Snapshot::of(&node.host);
+        before = HostSnapshot::of(&node.host);
     }
     println!("containerd {}, {subject}: {}", stage.cri.version(), took.join(", "));
 }
@@ -65,7 +65,7 @@ pub(crate) fn play(subject: Subject, scenes: &[Scene]) {
 impl Stage<'_> {
     /// Runs a pod with a port of the node, or 0 for none.
     pub(crate) fn run(&mut self, name: &str, host_port: u16) -> Sandbox {
-        let pod = self.cri.run(&Pod { name: name.into(), host_port });
+        let pod = self.cri.run(&PodSandbox { name: name.into(), host_port });
         let pod = pod.unwrap_or_else(|error| panic!("{name}: {error}\n{}", self.cri.said()));
         self.saw(&pod);
         pod
@@ -108,8 +108,8 @@ impl Stage<'_> {
     }
 
     /// After ours all is as it was before; after the reference's, nothing is left by which one of its pods is known.
-    fn assert_left_alone(&self, before: &Snapshot, scene: &Scene) {
-        let after = Snapshot::of(&self.node.host);
+    fn assert_left_alone(&self, before: &HostSnapshot, scene: &Scene) {
+        let after = HostSnapshot::of(&self.node.host);
         if self.node.maker.is_ours() {
             // Our libcni's directories, and the locks of networks, stay for the next call.
             let stays = ["directory: cni/cnikit", "file: cni/cnikit/locks/"];

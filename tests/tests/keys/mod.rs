@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cnikit::{Said, Sources};
+use cnikit::{KeySource, Sources};
 use serde::de::{
     self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
 };
@@ -34,9 +34,9 @@ pub(crate) fn of_plugin<T: DeserializeOwned>(sources: Sources, args: Option<&[&s
             key.path.strip_prefix(*name).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
         let moved: Vec<Key> = keys.extract_if(.., |key| of(key)).collect();
-        let place = |place: &Said| match place {
-            Said::Key => Some((*name).to_owned()),
-            Said::CniArg(_) => None,
+        let place = |place: &KeySource| match place {
+            KeySource::Key => Some((*name).to_owned()),
+            KeySource::CniArg(_) => None,
             elsewhere => Some(elsewhere.to_string()),
         };
         for Key { path, kind } in &moved {

@@ -79,10 +79,10 @@ fn no_flood_leaves_an_orphan_or_gives_an_address_twice() {
 }
 
 /// host-local is called in this process, for it is this very program under another name.
-static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocal>>("host-local")];
+static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
 
 fn a_fault_before_any_step_leaves_nothing() {
-    let tried = fault::leaves_nothing::<ipvlan::Ipvlan>(&ipvlan(), BESIDE);
+    let tried = fault::leaves_nothing::<ipvlan::IpvlanPlugin>(&ipvlan(), BESIDE);
     assert_eq!(tried, 4, "1 step of the link, 1 of layer 3, and the place behind each");
 }
 

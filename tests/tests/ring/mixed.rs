@@ -1,7 +1,7 @@
 //! The reference's plugins and ours on one node, in VLANs and on ipvlans.
 
 use cnikit_testkit::need::Need;
-use cnikit_tests::mixed::{Release, alike, ipvlans, vlans};
+use cnikit_tests::mixed::{UpstreamRelease, alike, ipvlans, vlans};
 
 use crate::test::{Test, test};
 
@@ -12,13 +12,13 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 fn vlans_are_like_the_packaged_ones() {
-    alike(Release::Packaged, &vlans());
+    alike(UpstreamRelease::Packaged, &vlans());
 }
 
 fn vlans_are_like_the_newest_ones() {
-    alike(Release::Newest, &vlans());
+    alike(UpstreamRelease::Newest, &vlans());
 }
 
 fn ipvlans_are_like_the_newest_ones() {
-    alike(Release::Newest, &ipvlans());
+    alike(UpstreamRelease::Newest, &ipvlans());
 }

@@ -12,15 +12,15 @@ fn the_default_network_is_named_and_why_no_other_file_is() {
     bench.file("00-torn.conflist", "{");
     bench.file("10-lo.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
     bench.file("20-later.conf", r#"{"cniVersion": "1.0.0", "name": "later", "type": "loopback"}"#);
-    let (said, _) = bench.says(0, "config why --runtime cri-dockerd");
+    let (said, _) = bench.says(0, "config explain --runtime cri-dockerd");
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].contains("10-lo.conf") && lines[0].ends_with("network lo is the default"), "{said}");
     assert!(lines[1].contains("00-torn.conflist") && lines[2].contains("20-later.conf"), "{said}");
-    let document = bench.json("config why --runtime kubelet");
+    let document = bench.json("config explain --runtime kubelet");
     assert_eq!(document["default"]["network"], "lo");
     assert_eq!(document["passedOver"].as_array().unwrap().len(), 2);
-    assert_eq!(bench.json("config why --runtime cri-o")["default"]["network"], "lo");
-    for containerd in ["config why", "config why --runtime containerd"] {
+    assert_eq!(bench.json("config explain --runtime cri-o")["default"]["network"], "lo");
+    for containerd in ["config explain", "config explain --runtime containerd"] {
         let (said, _) = bench.says(3, containerd);
         assert!(said.contains("no file can be the default") && said.contains("00-torn.conflist"), "{said}");
     }

@@ -68,7 +68,7 @@ fn help_is_shown_where_it_is_asked_for_and_what_is_not_understood_ends_with_1() 
         let (said, errors) = bench.says(0, line);
         assert!(said.contains("Usage: cnitool") && errors.is_empty(), "{line}: {said}");
     }
-    for command in ["add", "gc", "show", "ipam usage", "config why", "validate", "netns del", "init", "man"] {
+    for command in ["add", "gc", "show", "ipam usage", "config explain", "validate", "netns del", "init", "man"] {
         assert!(bench.says(0, &format!("{command} --help")).0.contains("Example:\n  cnitool "), "{command}");
     }
     assert!(bench.says(0, "--version").0.starts_with("cnitool cnikit-"));

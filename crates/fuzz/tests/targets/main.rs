@@ -14,7 +14,7 @@ use cnikit_testkit::campaign::{Line, chance};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// What any input may take of a processor, this being no release build.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 /// What takes longer may not take so many times as long for an input four times as long: what is compared each with each
 /// takes 16 times as long.
 const DISPROPORTION: u32 = 8;
@@ -57,7 +57,7 @@ fn huge(target: &Target) -> Result<(), Failed> {
     let (long, longer) = (huge::longest(target) / 4, huge::longest(target));
     for (small, large) in huge::inputs(target, long).iter().zip(huge::inputs(target, longer)) {
         let (before, after) = (attempt(target, small)?, attempt(target, &large)?);
-        if after > PATIENCE && after > before * DISPROPORTION {
+        if after > TIMEOUT && after > before * DISPROPORTION {
             return Err(format!("{before:?}, and four times as much took {after:?}: {}", shown(target, &large)).into());
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use super::Rule;
+use super::IptablesRule;
 
 /// A comment: `--verbose` has it repeated.
 pub(crate) const LAST: &str = "# all was read";
@@ -31,7 +31,7 @@ enum Change {
 pub(crate) enum Removal {
     Rule {
         chain: String,
-        rule: Rule,
+        rule: IptablesRule,
     },
     /// With its rules.
     Chain(String),
@@ -44,12 +44,12 @@ impl Changes {
     }
 
     /// Adds a rule behind all others of its chain.
-    pub fn append(&mut self, chain: &str, rule: &Rule) {
+    pub fn append(&mut self, chain: &str, rule: &IptablesRule) {
         self.0.push(Change::Addition(format!("-A {chain} {rule}")));
     }
 
     /// Adds rules before all others of their chain, in this order.
-    pub fn prepend<'a>(&mut self, chain: &str, rules: impl IntoIterator<Item = &'a Rule>) {
+    pub fn prepend<'a>(&mut self, chain: &str, rules: impl IntoIterator<Item = &'a IptablesRule>) {
         self.0.extend((1..).zip(rules).map(|(place, rule)| {
             let line = format!("-I {chain} {place} {rule}");
             Change::Insertion { chain: chain.to_owned(), line }
@@ -57,12 +57,12 @@ impl Changes {
     }
 
     /// Removes a rule; all fails if it is not there.
-    pub fn delete(&mut self, chain: &str, rule: &Rule) {
+    pub fn delete(&mut self, chain: &str, rule: &IptablesRule) {
         self.0.push(Change::Removal(Removal::Rule { chain: chain.to_owned(), rule: rule.clone() }));
     }
 
     /// Makes these all the rules of a chain that has those; all fails if it has not, and what it has beyond them stays.
-    pub fn refill(&mut self, chain: &str, had: &[Rule], has: &[Rule]) {
+    pub fn refill(&mut self, chain: &str, had: &[IptablesRule], has: &[IptablesRule]) {
         if let Some(more) = has.strip_prefix(had) {
             more.iter().for_each(|rule| self.append(chain, rule));
         } else {
@@ -72,7 +72,7 @@ impl Changes {
     }
 
     /// Looks for a rule and changes nothing; all fails if it is not there.
-    pub(crate) fn look_for(&mut self, chain: &str, rule: &Rule) {
+    pub(crate) fn look_for(&mut self, chain: &str, rule: &IptablesRule) {
         self.0.push(Change::Look(format!("-C {chain} {rule}")));
     }
 
@@ -141,7 +141,8 @@ mod tests {
 
     #[test]
     fn changes_are_one_input_in_their_order() {
-        let (mut changes, [one, two]) = (Changes::default(), ["ONE", "TWO"].map(|target| Rule::any().jump(target)));
+        let (mut changes, [one, two]) =
+            (Changes::default(), ["ONE", "TWO"].map(|target| IptablesRule::any().jump(target)));
         changes.new_chain("c");
         changes.prepend("c", [&one, &two]);
         changes.delete("POSTROUTING", &one);
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_goes_or_comes_before_others_is_no_mere_addition() {
-        let (rule, changed) = (Rule::any().jump("OWN"), |make: &dyn Fn(&mut Changes)| {
+        let (rule, changed) = (IptablesRule::any().jump("OWN"), |make: &dyn Fn(&mut Changes)| {
             let mut changes = Changes::default();
             make(&mut changes);
             changes.only_add()

@@ -13,22 +13,22 @@
 
 mod changes;
 mod error;
-mod part;
+mod installed_chains;
 mod programs;
+mod read_scope;
 mod rule;
 mod ruleset;
 mod standing;
 mod table;
-mod traces;
 
 pub use changes::Changes;
 pub use error::Error;
-pub use part::Part;
+pub use installed_chains::{Chains, InstalledChains};
 pub use programs::{Changing, IpVersion, Programs};
-pub use rule::Rule;
+pub use read_scope::ReadScope;
+pub use rule::IptablesRule;
 pub use ruleset::{Opening, Ruleset};
 pub use table::Table;
-pub use traces::{Chains, Traces};
 
 /// What the functions of this module return.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use cnikit_process::{Deadline, Env, Program, Running, begin, find_program};
 
 use super::changes::LAST;
+use super::installed_chains::{Chains, InstalledChains, Variant};
 use super::standing::{Listed, Standing};
-use super::traces::{Chains, Half, Traces};
-use super::{Changes, Error, Part, Result, Table};
+use super::{Changes, Error, ReadScope, Result, Table};
 use crate::Nftables;
 
 /// The variables of ours that they get, besides `PATH`: what iptables(8) documents for operators.
@@ -18,7 +18,7 @@ use crate::Nftables;
 /// `XTABLES_LIBDIR`, which xtables reads too, is not among them: it names the directory of libraries that are loaded as root.
 const PASSED_ON: &[&str] = &["XTABLES_LOCKFILE"];
 /// How long one of them may run; it waits for others that change rules ([`LOCK_WAIT`]).
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// What `iptables-save` says in place of a table that it does not understand.
 const INCOMPATIBLE: &str = "is incompatible";
 /// How long the legacy programs wait for their common lock, in seconds.
@@ -91,10 +91,10 @@ impl Programs {
         version: IpVersion,
         table: &'static str,
         meant: Chains,
-    ) -> Result<Vec<(Self, Traces)>> {
-        let mut found: Vec<(Self, Traces)> = Vec::new();
-        for half in [Half::NfTables, Half::Legacy] {
-            let Some(traces) = Traces::of(nftables, half, version, table, meant)? else { continue };
+    ) -> Result<Vec<(Self, InstalledChains)>> {
+        let mut found: Vec<(Self, InstalledChains)> = Vec::new();
+        for half in [Variant::NfTables, Variant::Legacy] {
+            let Some(traces) = InstalledChains::of(nftables, half, version, table, meant)? else { continue };
             let programs = Self::of_half(version, half);
             if found.iter().all(|(other, _)| *other != programs) {
                 found.push((programs, traces));
@@ -108,7 +108,7 @@ impl Programs {
         Self { version, pair: Ok(Pair { save, restore }) }
     }
 
-    fn of_half(version: IpVersion, half: Half) -> Self {
+    fn of_half(version: IpVersion, half: Variant) -> Self {
         let own = || Pair::named(&format!("{version}-{half}"));
         let pair = Pair::named(&version.to_string()).map_or_else(|_| own(), |chosen| chosen.or_of(half, own));
         Self { version, pair }
@@ -116,7 +116,7 @@ impl Programs {
 
     /// Whether they are surely those of `nf_tables`, and of no other half.
     pub(crate) fn are_of_nf_tables(&self) -> bool {
-        self.pair.as_ref().is_ok_and(|pair| pair.half() == Some(Half::NfTables))
+        self.pair.as_ref().is_ok_and(|pair| pair.half() == Some(Variant::NfTables))
     }
 
     /// What stands of a table, where these surely change what the kernel can tell of.
@@ -166,7 +166,7 @@ impl Pair {
     #[doc(alias = "iptables-wrappers")]
     fn or_of(
         self,
-        half: Half,
+        half: Variant,
         own: impl FnOnce() -> std::result::Result<Self, Absent>,
     ) -> std::result::Result<Self, Absent> {
         match self.half() {
@@ -177,10 +177,10 @@ impl Pair {
     }
 
     /// All programs of a half are names of one file, which bears the half's name; a script of the administrator's does not.
-    fn half(&self) -> Option<Half> {
+    fn half(&self) -> Option<Variant> {
         let file = self.save.canonicalize().ok()?;
         let name = file.file_name()?.to_string_lossy();
-        [Half::NfTables, Half::Legacy].into_iter().find(|half| name.contains(&format!("-{half}-")))
+        [Variant::NfTables, Variant::Legacy].into_iter().find(|half| name.contains(&format!("-{half}-")))
     }
 }
 
@@ -206,7 +206,7 @@ impl Started {
             limit: LONGEST,
             grace: Duration::from_secs(1),
         };
-        let running = begin(&program, Deadline::after(PATIENCE)).map_err(Error::Process)?;
+        let running = begin(&program, Deadline::after(TIMEOUT)).map_err(Error::Process)?;
         Ok(Self { running, program: format!("{} {}", path.display(), args.join(" ")) })
     }
 
@@ -228,7 +228,7 @@ pub(crate) struct Saving {
 
 impl Saving {
     /// Waits for it.
-    pub(crate) fn finish(self, part: &Part) -> Result<Table> {
+    pub(crate) fn finish(self, part: &ReadScope) -> Result<Table> {
         let (said, table) = (self.started.finish()?, part.table);
         let said = String::from_utf8_lossy(&said);
         // One that could not write what it had to say says nothing at all, and succeeds.
@@ -250,7 +250,7 @@ pub(crate) struct Listing {
 
 impl Listing {
     /// Waits for it. None if it did not list all of them: one may be gone by now, or hold what it does not understand.
-    pub(crate) fn finish(self, part: &Part) -> Option<Table> {
+    pub(crate) fn finish(self, part: &ReadScope) -> Option<Table> {
         let said = self.started.finish().ok()?;
         Table::read_some(&String::from_utf8_lossy(&said), self.listed, part.mention)
     }
@@ -294,8 +294,8 @@ mod tests {
     fn a_choice_that_tells_no_half_gives_way_to_programs_that_bear_its_name() {
         let script = pair(Path::new("/nowhere/iptables-save"));
         let (own, absent) = (pair(Path::new("/own/iptables-nft-save")), Absent("iptables-nft-save".into()));
-        assert_eq!(script.clone().or_of(Half::NfTables, || Ok(own.clone())), Ok(own));
-        assert_eq!(script.clone().or_of(Half::NfTables, || Err(absent)), Ok(script));
+        assert_eq!(script.clone().or_of(Variant::NfTables, || Ok(own.clone())), Ok(own));
+        assert_eq!(script.clone().or_of(Variant::NfTables, || Err(absent)), Ok(script));
     }
 
     #[test]
@@ -307,8 +307,10 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         let (chosen, own) = (pair(&link), pair(Path::new("/own/iptables-legacy-save")));
         let absent = || Absent("iptables-nft-save".into());
-        let (taken, left) =
-            (chosen.clone().or_of(Half::Legacy, || Ok(own)), chosen.clone().or_of(Half::NfTables, || Err(absent())));
+        let (taken, left) = (
+            chosen.clone().or_of(Variant::Legacy, || Ok(own)),
+            chosen.clone().or_of(Variant::NfTables, || Err(absent())),
+        );
         std::fs::remove_dir_all(&place).unwrap();
         assert_eq!(taken, Ok(chosen));
         assert_eq!(left, Err(absent()));

@@ -13,9 +13,9 @@ const LEADS_TO: &str = "--to-destination";
 /// Rules are equal if their words are. One that was read may hold words that nothing here writes; its addresses are
 /// written as they are here, whatever iptables-save made of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Rule(Vec<String>);
+pub struct IptablesRule(Vec<String>);
 
-impl Rule {
+impl IptablesRule {
     /// A rule that every packet matches and that does nothing yet.
     pub fn any() -> Self {
         Self::default()
@@ -57,7 +57,7 @@ impl Rule {
         self.protocol(protocol).word("-m").word(protocol).word("--dport").word(port.to_string())
     }
 
-    /// It goes to one of these ports: at most 15, behind [`Rule::protocol`].
+    /// It goes to one of these ports: at most 15, behind [`IptablesRule::protocol`].
     #[must_use]
     #[doc(alias = "multiport")]
     pub fn destination_ports(self, ports: &[u16]) -> Self {
@@ -249,7 +249,7 @@ fn written(network: IpNetwork) -> String {
 }
 
 /// As iptables-restore takes it.
-impl fmt::Display for Rule {
+impl fmt::Display for IptablesRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<String> = self.0.iter().map(|word| quoted(word)).collect();
         f.write_str(&words.join(" "))
@@ -275,20 +275,20 @@ mod tests {
 
     #[test]
     fn a_rule_is_written_as_iptables_save_would_write_it() {
-        let rule = Rule::any().source("10.0.0.2".parse().unwrap()).not_destination(network("224.0.0.0/4"));
+        let rule = IptablesRule::any().source("10.0.0.2".parse().unwrap()).not_destination(network("224.0.0.0/4"));
         let rule = rule.commented(r#"name: "n" \"#).jump("MASQUERADE");
         let expected = r#"-s 10.0.0.2/32 ! -d 224.0.0.0/4 -m comment --comment "name: \"n\" \\" -j MASQUERADE"#;
         assert_eq!(rule.to_string(), expected);
-        assert_eq!(Rule::any().destination(network("10.1.2.3/16")).to_string(), "-d 10.1.0.0/16");
-        assert_eq!(Rule::any().destination(network("::/0")), Rule::any());
+        assert_eq!(IptablesRule::any().destination(network("10.1.2.3/16")).to_string(), "-d 10.1.0.0/16");
+        assert_eq!(IptablesRule::any().destination(network("::/0")), IptablesRule::any());
     }
 
     #[test]
     fn the_parts_of_a_rule_are_found_again() {
-        let rule = Rule::any().source("fd00::2".parse().unwrap()).commented("-j").jump("OWN-x");
+        let rule = IptablesRule::any().source("fd00::2".parse().unwrap()).commented("-j").jump("OWN-x");
         assert_eq!(rule.source_address(), Some("fd00::2".parse().unwrap()));
         assert_eq!(rule.comment(), Some("-j"));
-        let words = |line: &str| Rule::read(line.split(' ').map(str::to_owned).collect());
+        let words = |line: &str| IptablesRule::read(line.split(' ').map(str::to_owned).collect());
         assert_eq!(words("! -s 10.0.0.2/32").source_address(), None);
         assert_eq!(words("-s 10.0.0.0/24").source_address(), None);
         assert_eq!(words("-s 10.0.0.0/24").source_network(), Some(network("10.0.0.0/24")));
@@ -300,10 +300,12 @@ mod tests {
     /// As iptables-save of 1.8.9 wrote them, of both halves.
     #[test]
     fn what_leads_to_a_port_is_written_and_read_as_iptables_save_writes_it() {
-        let read = |line: &str| Rule::read(line.split(' ').map(str::to_owned).collect());
+        let read = |line: &str| IptablesRule::read(line.split(' ').map(str::to_owned).collect());
         let to = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let led =
-            Rule::any().destination(network("127.0.0.2/32")).destination_port("udp", 53).lead_to(to("10.1.0.2:5353"));
+        let led = IptablesRule::any()
+            .destination(network("127.0.0.2/32"))
+            .destination_port("udp", 53)
+            .lead_to(to("10.1.0.2:5353"));
         let line = "-d 127.0.0.2/32 -p udp -m udp --dport 53 -j DNAT --to-destination 10.1.0.2:5353";
         assert_eq!((led.to_string().as_str(), &read(line)), (line, &led));
         assert_eq!(
@@ -312,35 +314,38 @@ mod tests {
         );
         assert_eq!(led.destination_address(), Some([127, 0, 0, 2].into()));
         let of_libc = read("-p tcp -m tcp --dport 80 -j DNAT --to-destination [::10.0.0.2]:80");
-        assert_eq!(of_libc, Rule::any().destination_port("tcp", 80).lead_to(to("[::a00:2]:80")));
-        let entry = Rule::any().protocol("sctp").destination_ports(&[1, 2, 65535]).jump("OWN-x");
+        assert_eq!(of_libc, IptablesRule::any().destination_port("tcp", 80).lead_to(to("[::a00:2]:80")));
+        let entry = IptablesRule::any().protocol("sctp").destination_ports(&[1, 2, 65535]).jump("OWN-x");
         assert_eq!(entry.to_string(), "-p sctp -m multiport --dports 1,2,65535 -j OWN-x");
         assert_eq!((entry.ports(), read("-m multiport --dports 1:3").ports()), (Some(vec![1, 2, 65535]), None));
         assert_eq!(
-            Rule::any().to_this_host().set_mark(1 << 31).to_string(),
+            IptablesRule::any().to_this_host().set_mark(1 << 31).to_string(),
             "-m addrtype --dst-type LOCAL -j MARK --set-xmark 0x80000000/0x80000000"
         );
-        assert_eq!(Rule::any().marked(0x20).to_string(), "-m mark --mark 0x20/0x20");
+        assert_eq!(IptablesRule::any().marked(0x20).to_string(), "-m mark --mark 0x20/0x20");
     }
 
     #[test]
     fn what_one_rule_says_beyond_another_is_told() {
-        let (plain, more) = (Rule::any().protocol("tcp").jump("OWN-x"), ["!", "-i", "lo"].map(str::to_owned));
-        assert_eq!(Rule::any().words(&more).protocol("tcp").jump("OWN-x").words_beyond(&plain), Some(more.to_vec()));
-        assert_eq!(plain.words_beyond(&Rule::any().protocol("udp")), None);
+        let (plain, more) = (IptablesRule::any().protocol("tcp").jump("OWN-x"), ["!", "-i", "lo"].map(str::to_owned));
+        assert_eq!(
+            IptablesRule::any().words(&more).protocol("tcp").jump("OWN-x").words_beyond(&plain),
+            Some(more.to_vec())
+        );
+        assert_eq!(plain.words_beyond(&IptablesRule::any().protocol("udp")), None);
     }
 
     /// As iptables-save of 1.8.9 wrote them.
     #[test]
     fn addresses_are_equal_however_iptables_writes_them() {
-        let read = |line: &str| Rule::read(line.split(' ').map(str::to_owned).collect());
+        let read = |line: &str| IptablesRule::read(line.split(' ').map(str::to_owned).collect());
         for (theirs, own) in [("::10.0.0.2", "::a00:2"), ("::0.1.0.0", "::1:0"), ("fd00:0:1::", "fd00:0:1::")] {
             let (address, whole) = (own.parse().unwrap(), network(&format!("{own}/128")));
             assert_eq!(
                 read(&format!("-s {theirs}/128 -d {theirs}/128")),
-                Rule::any().source(address).destination(whole)
+                IptablesRule::any().source(address).destination(whole)
             );
-            assert_eq!(read(&format!("! -d {theirs}/128")), Rule::any().not_destination(whole));
+            assert_eq!(read(&format!("! -d {theirs}/128")), IptablesRule::any().not_destination(whole));
         }
         for kept in ["-s 10.0.0.0/255.0.255.0", "-s fd00::1/ffff::ff", "-m comment --comment ::10.0.0.2/128", "-s"] {
             assert_eq!(read(kept).to_string(), kept);

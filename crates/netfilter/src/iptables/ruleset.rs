@@ -2,7 +2,7 @@
 
 use super::programs::{Listing, Saving};
 use super::standing::Standing;
-use super::{Changes, Changing, Error, Part, Programs, Result, Rule, Table, Traces};
+use super::{Changes, Changing, Error, InstalledChains, IptablesRule, Programs, ReadScope, Result, Table};
 
 /// How often it is tried again when somebody else changed what was read before it could be changed.
 const TRIES: usize = 3;
@@ -18,7 +18,7 @@ pub struct Ruleset {
     mention: String,
     named: String,
     beside: &'static [&'static str],
-    traces: Option<Traces>,
+    traces: Option<InstalledChains>,
     /// What stood before it was read.
     standing: Option<Standing>,
     read: Table,
@@ -53,12 +53,12 @@ impl Opening {
 
 impl Ruleset {
     /// Reads a table, of which only a part is of interest.
-    pub fn open(programs: Programs, part: &Part) -> Result<Self> {
+    pub fn open(programs: Programs, part: &ReadScope) -> Result<Self> {
         Self::begin_open(programs, part)?.finish()
     }
 
     /// Has a table read, and waits for nothing.
-    pub fn begin_open(programs: Programs, part: &Part) -> Result<Opening> {
+    pub fn begin_open(programs: Programs, part: &ReadScope) -> Result<Opening> {
         Self::new(programs, part, None).begin_read()
     }
 
@@ -71,7 +71,7 @@ impl Ruleset {
         if !self.programs.are_of_nf_tables() {
             return Ok(self);
         }
-        let traces = Traces::among(self.programs.version(), self.table, self.beside);
+        let traces = InstalledChains::among(self.programs.version(), self.table, self.beside);
         Self { traces: Some(traces), ..self }.with_nothing_hidden()
     }
 
@@ -79,18 +79,18 @@ impl Ruleset {
     ///
     /// # Errors
     /// [`Error::Hidden`] if it is, and still stands.
-    pub fn open_whole(programs: Programs, traces: Traces, part: &Part) -> Result<Self> {
+    pub fn open_whole(programs: Programs, traces: InstalledChains, part: &ReadScope) -> Result<Self> {
         Self::new(programs, part, Some(traces)).begin_read()?.finish()?.with_nothing_hidden()
     }
 
-    fn new(programs: Programs, part: &Part, traces: Option<Traces>) -> Self {
-        let Part { table, mention, named, beside } = *part;
+    fn new(programs: Programs, part: &ReadScope, traces: Option<InstalledChains>) -> Self {
+        let ReadScope { table, mention, named, beside } = *part;
         let (mention, named) = (mention.to_owned(), named.to_owned());
         Self { programs, table, mention, named, beside, traces, standing: None, read: Table::default() }
     }
 
-    fn part(&self) -> Part<'_> {
-        Part { table: self.table, mention: &self.mention, named: &self.named, beside: self.beside }
+    fn part(&self) -> ReadScope<'_> {
+        ReadScope { table: self.table, mention: &self.mention, named: &self.named, beside: self.beside }
     }
 
     fn begin_read(mut self) -> Result<Opening> {
@@ -139,7 +139,7 @@ impl Ruleset {
     }
 
     /// Whether the chain has all of these rules, as the program compares them: it may know other words for the same.
-    pub fn holds(&self, chain: &str, rules: &[Rule]) -> Result<bool> {
+    pub fn holds(&self, chain: &str, rules: &[IptablesRule]) -> Result<bool> {
         let mut looks = Changes::default();
         rules.iter().for_each(|rule| looks.look_for(chain, rule));
         match self.begin(&looks).and_then(|begun| begun.map_or(Ok(()), Changing::finish)) {
@@ -199,8 +199,8 @@ mod tests {
         let place = std::env::temp_dir().join(format!("cnikit-ruleset-{}", std::process::id()));
         std::fs::create_dir(&place).unwrap();
         let (programs, netns) = (that_only_read(&place), make::anonymous().unwrap());
-        let part = Part { table: "nat", mention: "", named: "", beside: &[] };
-        let rule = |port: u16| Rule::any().destination_port("tcp", port).jump("ACCEPT");
+        let part = ReadScope { table: "nat", mention: "", named: "", beside: &[] };
+        let rule = |port: u16| IptablesRule::any().destination_port("tcp", port).jump("ACCEPT");
         let shown = netns.enter(|_| {
             let found = Programs::find(IpVersion::V4).unwrap();
             let mut changes = Changes::default();

@@ -7,13 +7,13 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::changes::Removal;
-use super::traces::frame;
-use super::{Changes, IpVersion, Part, Rule, Table};
+use super::installed_chains::frame;
+use super::{Changes, IpVersion, IptablesRule, ReadScope, Table};
 use crate::Nftables;
 use crate::batch::Batch;
-use crate::found::Found;
-use crate::frame::Frame;
 use crate::hook::FoundChain;
+use crate::installed_rule::InstalledRule;
+use crate::layout::TableLayout;
 use crate::message::Message;
 
 /// How many rules the program may read in the time that it takes to ask for one chain more.
@@ -22,7 +22,7 @@ const A_CHAIN: usize = 20;
 /// What the kernel said before the programs were asked.
 pub(crate) struct Standing {
     nftables: Nftables,
-    frame: Frame,
+    frame: TableLayout,
     generation: u32,
     chains: Vec<(String, FoundChain)>,
 }
@@ -44,14 +44,14 @@ impl Standing {
     }
 
     /// The chains that are of interest, if to read these alone is less than to read the whole table.
-    pub(crate) fn worth_listing(&self, part: &Part) -> Option<Listed> {
+    pub(crate) fn worth_listing(&self, part: &ReadScope) -> Option<Listed> {
         let far = self.chains.iter().filter(|chain| !is_near(chain, part));
         let lines_of_others = far.fold(0, |lines: usize, (_, chain)| lines.saturating_add(chain.uses));
         self.near(part).filter(|near| lines_of_others > near.chains.len() * A_CHAIN)
     }
 
     /// The chains that are of interest, if there are any.
-    pub(crate) fn near(&self, part: &Part) -> Option<Listed> {
+    pub(crate) fn near(&self, part: &ReadScope) -> Option<Listed> {
         let near = self.chains.iter().filter(|chain| is_near(chain, part));
         let chains: Vec<String> = near.map(|(name, _)| name.clone()).collect();
         let all = self.chains.iter().map(|(name, _)| name.clone()).collect();
@@ -93,17 +93,17 @@ impl Standing {
     /// Those of all rules of a chain in their order, if they are as many as were read.
     fn handles(&self, read: &Table, chain: &str) -> Option<Vec<u64>> {
         let rules = self.nftables.rules_of(&self.frame, chain, |_| true).ok()?;
-        (rules.len() == read.length(chain)).then(|| rules.iter().map(Found::handle).collect())
+        (rules.len() == read.length(chain)).then(|| rules.iter().map(InstalledRule::handle).collect())
     }
 }
 
 /// By rule of a chain: its places, the first one first.
-fn by_rule<'a>(read: &'a Table, chain: &str) -> HashMap<&'a Rule, VecDeque<usize>> {
+fn by_rule<'a>(read: &'a Table, chain: &str) -> HashMap<&'a IptablesRule, VecDeque<usize>> {
     let mut places: HashMap<_, VecDeque<usize>> = HashMap::new();
     read.places(chain).for_each(|(place, rule)| places.entry(rule).or_default().push_back(place));
     places
 }
 
-fn is_near((name, chain): &(String, FoundChain), part: &Part) -> bool {
+fn is_near((name, chain): &(String, FoundChain), part: &ReadScope) -> bool {
     chain.hook.is_some() || part.is_near(name)
 }

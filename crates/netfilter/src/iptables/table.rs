@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::Rule;
+use super::IptablesRule;
 use super::standing::Listed;
 
 /// What was found of a table: its chains, and the rules that mention what was looked for.
@@ -11,16 +11,16 @@ pub struct Table {
     chains: Vec<String>,
     /// How many rules each chain has that has any, whatever they mention.
     lengths: Vec<(String, usize)>,
-    rules: Vec<Found>,
+    rules: Vec<FoundLine>,
 }
 
 /// A rule, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Found {
+struct FoundLine {
     chain: String,
     /// Counted among all rules of the chain, from 1.
     place: usize,
-    rule: Rule,
+    rule: IptablesRule,
 }
 
 impl Table {
@@ -66,7 +66,11 @@ impl Table {
     fn take(&mut self, rule: &str) {
         let place = self.lengths.last().map_or(0, |(_, length)| *length);
         let mut words = words(rule).into_iter();
-        self.rules.extend(words.next().map(|chain| Found { chain, place, rule: Rule::read(words.collect()) }));
+        self.rules.extend(words.next().map(|chain| FoundLine {
+            chain,
+            place,
+            rule: IptablesRule::read(words.collect()),
+        }));
     }
 
     /// The names of the chains.
@@ -90,17 +94,17 @@ impl Table {
     }
 
     /// The rules of a chain, in their order.
-    pub fn rules(&self, chain: &str) -> impl Iterator<Item = &Rule> {
+    pub fn rules(&self, chain: &str) -> impl Iterator<Item = &IptablesRule> {
         self.places(chain).map(|(_, rule)| rule)
     }
 
     /// The same, each with its place among all rules of the chain, from 1.
-    pub fn places(&self, chain: &str) -> impl Iterator<Item = (usize, &Rule)> {
+    pub fn places(&self, chain: &str) -> impl Iterator<Item = (usize, &IptablesRule)> {
         self.rules.iter().filter(move |found| found.chain == chain).map(|found| (found.place, &found.rule))
     }
 
     /// The rules that jump to a chain, each with the chain that it stands in.
-    pub fn jumps(&self, to: &str) -> impl Iterator<Item = (&str, &Rule)> {
+    pub fn jumps(&self, to: &str) -> impl Iterator<Item = (&str, &IptablesRule)> {
         let jumps = self.rules.iter().filter(move |found| found.rule.target() == Some(to));
         jumps.map(|found| (found.chain.as_str(), &found.rule))
     }
@@ -199,7 +203,8 @@ COMMIT
     fn chains_and_rules_that_mention_it_are_read_with_their_quotation_undone() {
         let table = Table::read(SAID, "nat", "OWN-abc").unwrap();
         assert_eq!(table.chains().collect::<Vec<_>>(), ["PREROUTING", "POSTROUTING", "OWN-abc", "KUBE-SVC"]);
-        let comments = |rules: Vec<&Rule>| rules.iter().filter_map(|rule| rule.comment()).collect::<Vec<_>>().join("|");
+        let comments =
+            |rules: Vec<&IptablesRule>| rules.iter().filter_map(|rule| rule.comment()).collect::<Vec<_>>().join("|");
         let jumps: Vec<_> = table.jumps("OWN-abc").map(|(_, rule)| rule).collect();
         assert_eq!(comments(jumps), r#"name: "n" id: "c1"|"#);
         assert_eq!(comments(table.rules("OWN-abc").collect()), "simple");
@@ -208,9 +213,9 @@ COMMIT
     #[test]
     fn a_line_break_in_a_comment_makes_no_rule_of_what_follows() {
         let table = Table::read(SAID, "nat", "").unwrap();
-        let sources: Vec<_> = table.rules("POSTROUTING").filter_map(Rule::source_address).collect();
+        let sources: Vec<_> = table.rules("POSTROUTING").filter_map(IptablesRule::source_address).collect();
         assert_eq!(sources.len(), 2);
-        let comments: Vec<_> = table.rules("KUBE-SVC").filter_map(Rule::comment).collect();
+        let comments: Vec<_> = table.rules("KUBE-SVC").filter_map(IptablesRule::comment).collect();
         assert_eq!(comments, [r#"it's \"odd\" ""#]);
     }
 
@@ -227,7 +232,7 @@ COMMIT
     fn every_rule_is_written_as_it_was_read() {
         let plain = SAID.replace("\\'", "'");
         let table = Table::read(SAID, "nat", "").unwrap();
-        for Found { chain, rule, .. } in &table.rules {
+        for FoundLine { chain, rule, .. } in &table.rules {
             assert!(plain.contains(&format!("-A {chain} {rule}\n")), "{rule}");
         }
         assert_eq!(table.rules.len(), 5);

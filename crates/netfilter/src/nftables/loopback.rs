@@ -28,9 +28,9 @@ use std::fmt::Write as _;
 use super::{Nftables, generation, lacking};
 use crate::batch::Batch;
 use crate::compile::compile;
-use crate::found::Found;
-use crate::frame::{Chain, Family, Frame, Hook, HookKind, HookPoint};
 use crate::hook::FoundChain;
+use crate::installed_rule::InstalledRule;
+use crate::layout::{Chain, Hook, HookKind, HookPoint, TableFamily, TableLayout};
 use crate::message::{HEADERS, Message, place};
 use crate::rule::{Match, Rule, Verdict};
 use crate::state::{Standing, body, refuse_other_hook};
@@ -66,15 +66,15 @@ pub enum Localnet {
 
 /// The table, with what concerns one link and one holder.
 struct State {
-    frame: Frame,
+    frame: TableLayout,
     generation: u32,
     table: Standing,
     base: Option<FoundChain>,
-    base_rules: Vec<Found>,
+    base_rules: Vec<InstalledRule>,
     link: Option<FoundChain>,
-    link_rules: Vec<Found>,
+    link_rules: Vec<InstalledRule>,
     holder: Option<FoundChain>,
-    holder_rules: Vec<Found>,
+    holder_rules: Vec<InstalledRule>,
 }
 
 impl Nftables {
@@ -218,7 +218,7 @@ impl State {
         // Each goes before all others, so the one that is added last is the first.
         for rule in missing.into_iter().chain([elsewhere()]) {
             let does = compile(&rule, self.frame.family)?;
-            let misplaced = self.base_rules.iter().filter(|found| found.does(&does));
+            let misplaced = self.base_rules.iter().filter(|found| found.same_expressions(&does));
             messages.extend(misplaced.map(|found| found.deletion(&self.frame)));
             messages.push(Message::prepend_rule(
                 &self.frame,
@@ -254,10 +254,10 @@ impl State {
     /// The messages that remove the holder; with its link, and with the table if there is no other link.
     fn removals(&self, with_link: bool, holder: &str) -> Vec<Message> {
         let delete_holder = Message::delete_chain(&self.frame, holder);
-        let Some(chain) = self.holder_rules.iter().find_map(Found::target).filter(|_| with_link) else {
+        let Some(chain) = self.holder_rules.iter().find_map(InstalledRule::target).filter(|_| with_link) else {
             return vec![delete_holder];
         };
-        let (own, others): (Vec<&Found>, Vec<&Found>) =
+        let (own, others): (Vec<&InstalledRule>, Vec<&InstalledRule>) =
             self.base_rules.iter().partition(|rule| rule.target() == Some(chain));
         if others.iter().all(|rule| rule.target().is_none()) {
             return vec![Message::delete_table(&self.frame)];
@@ -270,28 +270,29 @@ impl State {
 
     /// Whether nothing leads to the link's chain but the base chain and this holder.
     fn is_last(&self) -> bool {
-        let chain = self.holder_rules.iter().find_map(Found::target);
-        let leading = |rules: &[Found]| rules.iter().filter(|rule| chain.is_some() && rule.target() == chain).count();
+        let chain = self.holder_rules.iter().find_map(InstalledRule::target);
+        let leading =
+            |rules: &[InstalledRule]| rules.iter().filter(|rule| chain.is_some() && rule.target() == chain).count();
         let own = self.link_rules.len() + leading(&self.base_rules) + leading(&self.holder_rules);
         self.link.as_ref().is_some_and(|link| link.uses == own)
     }
 
     /// The setting's former value.
     fn before(&self) -> Option<String> {
-        let told = |rule: &Found| Some(rule.comment()?.strip_prefix(WAS)?.to_owned());
+        let told = |rule: &InstalledRule| Some(rule.comment()?.strip_prefix(WAS)?.to_owned());
         self.link_rules.iter().find_map(told)
     }
 
     fn begins_right(&self) -> Result<bool> {
         let first = compile(&elsewhere(), self.frame.family)?;
-        Ok(self.base_rules.first().is_some_and(|rule| rule.does(&first)))
+        Ok(self.base_rules.first().is_some_and(|rule| rule.same_expressions(&first)))
     }
 
     /// Whether the rule that leads to a link's chain has nothing of somebody else's before it.
     fn leads_to_link(&self, entry: &Rule) -> Result<bool> {
         let wanted = compile(entry, self.frame.family)?;
-        let is_of_links = |rule: &&Found| rule.target().and_then(link_of).is_some();
-        Ok(self.base_rules.iter().skip(1).take_while(is_of_links).any(|rule| rule.does(&wanted)))
+        let is_of_links = |rule: &&InstalledRule| rule.target().and_then(link_of).is_some();
+        Ok(self.base_rules.iter().skip(1).take_while(is_of_links).any(|rule| rule.same_expressions(&wanted)))
     }
 
     fn drifts(&self, link: &str, below: &[String], holder: &str) -> Result<Vec<String>> {
@@ -317,7 +318,7 @@ impl State {
             }
         }
         let drop = compile(&dropped(None), self.frame.family)?;
-        if !self.link_rules.first().is_some_and(|rule| rule.does(&drop)) {
+        if !self.link_rules.first().is_some_and(|rule| rule.same_expressions(&drop)) {
             drifts.push(format!("rule `drop` is missing from {}", place(&self.frame, &chain)));
         }
         if !self.holder_rules.iter().any(|rule| rule.target() == Some(&chain)) {
@@ -327,12 +328,12 @@ impl State {
     }
 }
 
-fn frame() -> Frame {
+fn frame() -> TableLayout {
     let hook = Hook { kind: HookKind::Filter, hook: HookPoint::Prerouting, priority: RAW };
-    Frame {
+    TableLayout {
         table_comment: Some("packets to 127.0.0.0/8 from links of containers"),
         chains: vec![Chain { name: BASE, comment: None, hook: Some(hook) }],
-        ..Frame::of(Family::Ip, "cnikit_loopback")
+        ..TableLayout::of(TableFamily::Ip, "cnikit_loopback")
     }
 }
 

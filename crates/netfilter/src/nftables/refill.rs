@@ -5,8 +5,8 @@
 //! transaction, in their order, so no packet meets the chain without them.
 
 use super::Nftables;
-use crate::found::Found;
-use crate::frame::Frame;
+use crate::installed_rule::InstalledRule;
+use crate::layout::TableLayout;
 use crate::message::Message;
 
 /// As many steps as the kernel may walk (about a fifth of a second).
@@ -23,12 +23,12 @@ impl Nftables {
     /// its handle. The socket must be allowed to send that much at once.
     pub(super) fn refills(
         &self,
-        frame: &Frame,
-        held: &[Vec<Found>],
-        meant: impl Fn(&Found) -> bool,
+        frame: &TableLayout,
+        held: &[Vec<InstalledRule>],
+        meant: impl Fn(&InstalledRule) -> bool,
     ) -> Vec<(&'static str, Vec<Message>)> {
         let mut refills = Vec::new();
-        for (chain, rules) in frame.holds.iter().zip(held) {
+        for (chain, rules) in frame.rule_chains.iter().zip(held) {
             let mut steps = 0;
             let mut staying = Vec::new();
             for (place, found) in rules.iter().enumerate() {

@@ -19,7 +19,7 @@ fn one(comment: &str) -> Vec<Rule> {
     vec![masquerade("10.0.0.2", "10.0.0.0/24", comment)]
 }
 
-fn texts(found: &[Found]) -> Vec<String> {
+fn texts(found: &[InstalledRule]) -> Vec<String> {
     found.iter().map(ToString::to_string).collect()
 }
 
@@ -31,7 +31,7 @@ fn replacing_gives_back_what_was_there_and_putting_back_restores_it() {
     assert_eq!(nftables.replace(&frame(), "aa-1", &old).unwrap(), []);
     let listing = host.listing();
     let before = nftables.replace(&frame(), "aa-1", &one("aa-1")).unwrap();
-    assert_eq!(before.iter().filter_map(Found::rule).cloned().collect::<Vec<_>>(), old);
+    assert_eq!(before.iter().filter_map(InstalledRule::rule).cloned().collect::<Vec<_>>(), old);
     assert_eq!(texts(&nftables.rules(&frame(), "aa-1").unwrap()), [one("aa-1")[0].to_string()]);
     nftables.put_back(&frame(), "aa-1", &before).unwrap();
     assert_eq!(host.listing(), listing);
@@ -43,11 +43,11 @@ fn what_was_there_is_handed_out_before_it_is_changed() {
     let host = Host::new();
     let (old, mut looks) = (one("aa-1, old"), 0);
     host.nftables().replace(&frame(), "aa-1", &old).unwrap();
-    let note = |looked: &Looked<'_>| {
+    let note = |looked: &Snapshot<'_>| {
         looks += 1;
         let found = looked.before();
         assert_eq!(found, host.nftables().rules(&frame(), "aa-1").unwrap(), "they still stand");
-        assert_eq!(found.iter().filter_map(Found::rule).cloned().collect::<Vec<_>>(), old);
+        assert_eq!(found.iter().filter_map(InstalledRule::rule).cloned().collect::<Vec<_>>(), old);
         Ok::<(), Error>(())
     };
     host.nftables().replace_judged(&frame(), "aa-1", &one("aa-1"), note).unwrap();
@@ -169,7 +169,7 @@ fn a_sweep_removes_what_is_not_kept_of_one_network_only() {
     }
     assert_eq!(nftables.sweep(&frame(), "aa", |comment| comment == "aa-2").unwrap(), 2);
     let left = nftables.rules(&frame(), "").unwrap();
-    assert_eq!(left.iter().filter_map(Found::comment).collect::<Vec<_>>(), ["aa-2", "bb-1"]);
+    assert_eq!(left.iter().filter_map(InstalledRule::comment).collect::<Vec<_>>(), ["aa-2", "bb-1"]);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_refused_rule_leaves_everything_as_it_was_and_is_named() {
     let host = Host::new();
     let hook = Hook { kind: HookKind::Filter, hook: HookPoint::Forward, priority: 0 };
     let chains = vec![Chain { name: "forward", comment: None, hook: Some(hook) }];
-    let filter = Frame { chains, holds: vec!["forward"], ..Frame::of(Family::Inet, "f") };
+    let filter = TableLayout { chains, rule_chains: vec!["forward"], ..TableLayout::of(TableFamily::Inet, "f") };
     // Masquerading is for chains of type nat.
     let error = host.nftables().replace(&filter, "aa-1", &one("aa-1")).unwrap_err();
     assert_eq!(error.errno, 95, "{error}");
@@ -258,7 +258,7 @@ fn what_is_missing_for_good_is_not_waited_for() {
 #[test]
 fn a_table_of_another_family_is_another_table() {
     let host = Host::new();
-    let ip = Frame { family: Family::Ip, fixed: vec![], ..frame() };
+    let ip = TableLayout { family: TableFamily::Ip, prologue: vec![], ..frame() };
     host.nftables().replace(&ip, "aa-1", &one("aa-1")).unwrap();
     assert_eq!(host.nftables().release(&frame(), "aa-1").unwrap(), 0);
     assert_eq!(host.nftables().release(&ip, "aa-1").unwrap(), 1);

@@ -43,7 +43,7 @@ fn port(rule: &Rule) -> Option<Key> {
     })
 }
 
-fn frame() -> Frame {
+fn frame() -> TableLayout {
     let chain = |name, hook: Option<(HookPoint, i32)>| {
         let hook = hook.map(|(hook, priority)| Hook { kind: HookKind::Nat, hook, priority });
         Chain { name, comment: None, hook }
@@ -53,7 +53,7 @@ fn frame() -> Frame {
     let set = |name, key, comment| Set { name, key, comment };
     let ports = set("used", vec![KeyType::Protocol, KeyType::Port], Some("Ports that rules are for"));
     let owners = set("owners", vec![KeyType::Mark, KeyType::Mark], None);
-    Frame {
+    TableLayout {
         table_comment: Some("Ports of a host"),
         chains: vec![
             chain("rules", None),
@@ -61,30 +61,30 @@ fn frame() -> Frame {
             chain("pre", Some((HookPoint::Prerouting, -100))),
             chain("post", Some((HookPoint::Postrouting, 100))),
         ],
-        fixed: vec![
-            ("pre", vec![rule(vec![Match::ToHost], Verdict::Jump("gate".into()))]),
+        prologue: vec![
+            ("pre", vec![rule(vec![Match::LocalDestination], Verdict::Jump("gate".into()))]),
             ("gate", vec![rule(vec![used], Verdict::Jump("rules".into()))]),
         ],
-        gates: vec![Gate { from: vec!["pre"], to: vec!["gate", "rules"], by: Match::ToHost }],
-        instead: vec![("gate", vec![rule(vec![], Verdict::Jump("rules".into()))])],
-        holds: vec!["rules", "post"],
+        gates: vec![Gate { from: vec!["pre"], to: vec!["gate", "rules"], by: Match::LocalDestination }],
+        accepted_prologues: vec![("gate", vec![rule(vec![], Verdict::Jump("rules".into()))])],
+        rule_chains: vec!["rules", "post"],
         indexes: vec![
             Index { set: ports, chains: vec!["rules"], by: By::Rule(port) },
             Index { set: owners, chains: vec!["rules"], by: By::Owner },
         ],
-        ..Frame::of(Family::Ip, "ports")
+        ..TableLayout::of(TableFamily::Ip, "ports")
     }
 }
 
-fn owned(number: usize) -> Whose {
-    Whose::Owned { owner: format!("n:{number:02}"), comment: Some(format!("c{number}")) }
+fn owned(number: usize) -> OwnerFilter {
+    OwnerFilter::Owned { owner: format!("n:{number:02}"), comment: Some(format!("c{number}")) }
 }
 
 /// A port of the host that leads to a container.
 fn published(number: usize, port: u16) -> Rule {
     let to = format!("10.0.0.{}:80", number + 1).parse().unwrap();
     let comment = Some(format!("c{number}"));
-    Rule { matches: vec![Match::to_port(Protocol::Tcp, port)], verdict: Verdict::Redirect(to), comment }
+    Rule { matches: vec![Match::to_port(L4Protocol::Tcp, port)], verdict: Verdict::Dnat(to), comment }
 }
 
 fn hairpin(number: usize) -> Rule {
@@ -99,15 +99,15 @@ fn rules(number: usize, port: u16) -> Rules {
 }
 
 #[track_caller]
-fn add(host: &Host, number: usize, port: u16) -> Vec<Found> {
+fn add(host: &Host, number: usize, port: u16) -> Vec<InstalledRule> {
     host.nftables().replace(&frame(), owned(number), rules(number, port)).unwrap()
 }
 
 #[track_caller]
 fn rivals(host: &Host, number: usize, port: u16) -> Vec<String> {
     let mut found = Vec::new();
-    let judge = |looked: &Looked<'_>| {
-        found = looked.rivals("used")?.iter().map(ToString::to_string).collect();
+    let judge = |looked: &Snapshot<'_>| {
+        found = looked.conflicting_rules("used")?.iter().map(ToString::to_string).collect();
         Err(Error::ours("stop", "here", "only asked"))
     };
     let stopped = host.nftables().replace_judged(&frame(), owned(number), rules(number, port), judge).unwrap_err();
@@ -147,8 +147,8 @@ fn sorted(bytes: &str) -> Vec<&str> {
 fn frame_rules_and_set_are_listed_like_nfts_own() {
     let (ours, theirs) = (Host::new(), Host::new());
     let second = Rule {
-        matches: vec![Match::to("192.0.2.1".parse().unwrap()), Match::to_port(Protocol::Udp, 53)],
-        verdict: Verdict::Redirect("10.0.0.2:5353".parse().unwrap()),
+        matches: vec![Match::to("192.0.2.1".parse().unwrap()), Match::to_port(L4Protocol::Udp, 53)],
+        verdict: Verdict::Dnat("10.0.0.2:5353".parse().unwrap()),
         comment: Some("c1".into()),
     };
     let wanted = Rules(vec![vec![published(1, 8080), second], vec![hairpin(1)]]);
@@ -184,7 +184,7 @@ fn keys_come_and_go_with_the_rules() {
     assert_eq!((used(&host), owners(&host)), (vec!["tcp . 81".to_owned()], 1));
     assert_eq!(host.nftables().release(&frame(), owned(1)).unwrap(), 0);
     assert_eq!(
-        host.nftables().sweep(&frame(), Whose::Owned { owner: "n:".into(), comment: None }, |_| false).unwrap(),
+        host.nftables().sweep(&frame(), OwnerFilter::Owned { owner: "n:".into(), comment: None }, |_| false).unwrap(),
         2
     );
     assert_eq!((used(&host), owners(&host)), (Vec::new(), 0));
@@ -297,8 +297,8 @@ fn one_taken_key_of_many_is_judged_before_anything_is_made() {
     let many =
         |ports: std::ops::Range<u16>| Rules(vec![ports.map(|port| published(2, port)).collect(), vec![hairpin(2)]]);
     let mut seen = Vec::new();
-    let mut judge = |looked: &Looked<'_>| {
-        let rivals = looked.rivals("used")?;
+    let mut judge = |looked: &Snapshot<'_>| {
+        let rivals = looked.conflicting_rules("used")?;
         seen.push(rivals.len());
         if rivals.is_empty() { Ok(()) } else { Err(Error::ours("take", "a key", "taken")) }
     };
@@ -321,8 +321,8 @@ fn whoever_takes_a_taken_key_meanwhile_is_judged_too() {
     let host = Host::new();
     add(&host, 1, 80);
     let mut seen = Vec::new();
-    let judge = |looked: &Looked<'_>| {
-        seen.push(looked.rivals("used")?.len());
+    let judge = |looked: &Snapshot<'_>| {
+        seen.push(looked.conflicting_rules("used")?.len());
         if seen.len() == 1 {
             add(&host, 2, 80);
         }
@@ -409,7 +409,7 @@ fn a_sweep_of_rules_that_were_saved_and_loaded_leaves_no_key() {
         let owner = format!("n:{number}");
         let comment = Some(format!("{owner} somebody"));
         let rules = [Rule { comment: comment.clone(), ..published(number, 80) }];
-        host.nftables().replace(&frame(), Whose::Owned { owner, comment }, &rules).unwrap();
+        host.nftables().replace(&frame(), OwnerFilter::Owned { owner, comment }, &rules).unwrap();
     }
     save_and_load(&host);
     assert_eq!(host.nftables().sweep(&frame(), "n:", |found| found.starts_with("n:2 ")).unwrap(), 1);
@@ -450,7 +450,7 @@ fn what_leads_past_a_gate_is_named_and_goes() {
 #[test]
 fn whoever_holds_a_key_is_found_without_a_change_whether_the_set_knows_or_not() {
     let host = Host::new();
-    let key = |port| vec![Value::Protocol(Protocol::Tcp), Value::Port(port)];
+    let key = |port| vec![Value::Protocol(L4Protocol::Tcp), Value::Port(port)];
     let holders = |ports: &[u16]| {
         let keys: Vec<Key> = ports.iter().map(|port| key(*port)).collect();
         let found = host.nftables().holders(&frame(), "used", &keys).unwrap();
@@ -471,7 +471,7 @@ fn whoever_holds_a_key_is_found_without_a_change_whether_the_set_knows_or_not() 
 #[test]
 fn of_rules_without_an_owner_those_are_meant_that_are_about_an_address() {
     let host = Host::new();
-    let meant = |address: &str| Whose::Attached {
+    let meant = |address: &str| OwnerFilter::Attached {
         owner: "n:01".into(),
         comment: "c1".into(),
         addresses: vec![address.parse().unwrap()],
@@ -543,8 +543,8 @@ fn a_crowd_publishes_and_withdraws_while_another_program_goes_its_own_way() {
 
 /// Makes what many want at once: what became of each.
 #[track_caller]
-fn made(host: &Host, wanted: &[(usize, Rules)]) -> Vec<Joined> {
-    let mut joint = Joint::default();
+fn made(host: &Host, wanted: &[(usize, Rules)]) -> Vec<BatchOutcome> {
+    let mut joint = OwnersBatch::default();
     for (number, rules) in wanted {
         joint.add(frame(), owned(*number), rules.clone(), Some("used")).unwrap();
     }
@@ -567,20 +567,20 @@ fn what_many_want_is_made_at_once_as_it_is_one_after_the_other_and_again_when_it
         (owner, Rules(vec![published, vec![hairpin(owner)]]))
     };
     let wanted: Vec<(usize, Rules)> = (10..100).map(all).collect();
-    assert_eq!(made(&host, &wanted), [Joined::Made; 90]);
+    assert_eq!(made(&host, &wanted), [BatchOutcome::Made; 90]);
     for (number, rules) in &wanted {
         other.nftables().replace(&frame(), owned(*number), rules.clone()).unwrap();
     }
     let handles = host.handles();
     assert_eq!(lines(&host), lines(&other));
-    assert_eq!(made(&host, &wanted), [Joined::Stood; 90]);
+    assert_eq!(made(&host, &wanted), [BatchOutcome::Stood; 90]);
     assert_eq!(host.handles(), handles, "what stands is left alone");
     // What is left of one is not enough, and the others stay; nobody's set has lost a key.
     host.nft("flush chain ip ports rules; flush set ip ports used");
-    assert_eq!(made(&host, &wanted[..40]), [Joined::Made; 40]);
+    assert_eq!(made(&host, &wanted[..40]), [BatchOutcome::Made; 40]);
     assert_eq!((used(&host).len(), owners(&host)), (400, 90));
     host.nft("delete table ip ports");
-    assert_eq!(made(&host, &wanted), [Joined::Made; 90]);
+    assert_eq!(made(&host, &wanted), [BatchOutcome::Made; 90]);
     assert_eq!(lines(&host), lines(&other));
 }
 
@@ -591,15 +591,15 @@ fn who_wants_what_another_has_or_wants_is_left_and_so_is_what_names_nobody() {
     add(&host, 2, 8082);
     let wanted = [(1, 8080), (3, 8082), (4, 8084), (5, 8084), (6, 8086), (2, 8082), (7, 8080)];
     let wanted = wanted.map(|(number, port)| (number, rules(number, port)));
-    let left = Joined::Left;
-    assert_eq!(made(&host, &wanted), [left, left, left, left, Joined::Made, left, left]);
+    let left = BatchOutcome::Left;
+    assert_eq!(made(&host, &wanted), [left, left, left, left, BatchOutcome::Made, left, left]);
     assert_well(&host, 2, 8082);
     assert_well(&host, 6, 8086);
     for number in [3, 4, 5, 7] {
         assert_eq!(host.nftables().rules(&frame(), owned(number)).unwrap(), []);
     }
-    assert_eq!(made(&host, &wanted[4..6]), [Joined::Stood; 2], "whoever has it may keep it");
-    let mut joint = Joint::default();
+    assert_eq!(made(&host, &wanted[4..6]), [BatchOutcome::Stood; 2], "whoever has it may keep it");
+    let mut joint = OwnersBatch::default();
     joint.add(frame(), owned(1), rules(1, 80), Some("used")).unwrap();
     let error = joint.add(frame(), owned(1), rules(1, 81), Some("used")).unwrap_err();
     assert!(error.to_string().contains("one owner wants two things"), "{error}");
@@ -609,12 +609,12 @@ fn who_wants_what_another_has_or_wants_is_left_and_so_is_what_names_nobody() {
 fn a_transaction_that_is_refused_leaves_all_of_it_and_no_other() {
     let host = Host::new();
     host.nft("add table ip ports; add chain ip ports pre { type filter hook prerouting priority 0; }");
-    let mut joint = Joint::default();
+    let mut joint = OwnersBatch::default();
     joint.add(frame(), owned(1), rules(1, 80), None).unwrap();
     joint
         .add(crate::scene::frame(), "aa-1", &[crate::scene::masquerade("10.0.0.2", "10.0.0.0/24", "aa-1")], None)
         .unwrap();
-    assert_eq!(host.nftables().make(joint), [Joined::Left, Joined::Made]);
+    assert_eq!(host.nftables().make(joint), [BatchOutcome::Left, BatchOutcome::Made]);
 }
 
 /// So many that they are several transactions.
@@ -655,7 +655,7 @@ fn two_with_many(host: &Host) -> [String; 2] {
 }
 
 fn handles_of(host: &Host, number: usize) -> Vec<u64> {
-    host.nftables().rules(&frame(), owned(number)).unwrap().iter().map(Found::handle).collect()
+    host.nftables().rules(&frame(), owned(number)).unwrap().iter().map(InstalledRule::handle).collect()
 }
 
 /// To find each rule that goes, the kernel would walk past all that stay: their chain is emptied and filled again.
@@ -693,7 +693,7 @@ fn of_several_transactions_of_which_one_is_refused_nothing_is_left_once_it_is_un
     let mut refused = many(2);
     refused.0[0].push(hairpin(2));
     let mut looked_at = 0;
-    let judge = |looked: &Looked<'_>| {
+    let judge = |looked: &Snapshot<'_>| {
         looked_at += 1;
         assert!(looked.before().is_empty() || looked.begun());
         Ok::<(), Error>(())
@@ -710,7 +710,7 @@ fn what_was_before_the_first_transaction_is_what_is_undone_to() {
     let host = Host::new();
     let (mut befores, mut meddled) = (Vec::new(), false);
     add(&host, 2, 80);
-    let judge = |looked: &Looked<'_>| {
+    let judge = |looked: &Snapshot<'_>| {
         befores.push((looked.begun(), looked.before().len()));
         if !std::mem::replace(&mut meddled, true) {
             // Added to the set after it was looked at.

@@ -30,14 +30,14 @@ fn a_frame_and_rules_of_ours_are_listed_like_nfts_own() {
 }
 
 /// A frame of one regular chain, to try expressions in.
-fn plain(family: Family) -> Frame {
+fn plain(family: TableFamily) -> TableLayout {
     let chain = |name| Chain { name, comment: None, hook: None };
     let chains = vec![chain("ours"), chain("other")];
-    Frame { chains, holds: vec!["ours"], ..Frame::of(family, "plain") }
+    TableLayout { chains, rule_chains: vec!["ours"], ..TableLayout::of(family, "plain") }
 }
 
 #[track_caller]
-fn assert_compiled_alike(family: Family, rules: &[Rule]) {
+fn assert_compiled_alike(family: TableFamily, rules: &[Rule]) {
     let (ours, theirs) = (Host::new(), Host::new());
     let frame = plain(family);
     ours.nftables().replace(&frame, "k", rules).unwrap();
@@ -67,15 +67,15 @@ fn each_prefix(address: &str, longest: u8) -> Vec<Rule> {
 
 #[test]
 fn every_ipv4_prefix_compiles_as_nft_compiles_it() {
-    assert_compiled_alike(Family::Inet, &each_prefix("198.51.173.231", 32));
-    assert_compiled_alike(Family::Ip, &each_prefix("198.51.173.231", 32));
+    assert_compiled_alike(TableFamily::Inet, &each_prefix("198.51.173.231", 32));
+    assert_compiled_alike(TableFamily::Ip, &each_prefix("198.51.173.231", 32));
 }
 
 #[test]
 fn every_ipv6_prefix_compiles_as_nft_compiles_it() {
     let address = "2001:db8:1234:5678:9abc:def1:2345:6789";
-    assert_compiled_alike(Family::Inet, &each_prefix(address, 128));
-    assert_compiled_alike(Family::Ip6, &each_prefix(address, 128));
+    assert_compiled_alike(TableFamily::Inet, &each_prefix(address, 128));
+    assert_compiled_alike(TableFamily::Ip6, &each_prefix(address, 128));
 }
 
 #[test]
@@ -83,10 +83,10 @@ fn every_verdict_compiles_as_nft_compiles_it_in_every_family() {
     let verdicts =
         [Verdict::Return, Verdict::Jump("other".into()), Verdict::Goto("other".into()), Verdict::Accept, Verdict::Drop];
     let sources = [Some("10.0.0.2"), Some("fd00::2"), None];
-    for family in [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge] {
+    for family in [TableFamily::Inet, TableFamily::Ip, TableFamily::Ip6, TableFamily::Bridge] {
         let possible = sources.iter().filter(|source| match (family, source) {
-            (Family::Ip, Some(source)) => source.contains('.'),
-            (Family::Ip6, Some(source)) => source.contains(':'),
+            (TableFamily::Ip, Some(source)) => source.contains('.'),
+            (TableFamily::Ip6, Some(source)) => source.contains(':'),
             _ => true,
         });
         let matches = possible.map(|source| source.iter().map(|one| Match::Source(one.parse().unwrap())).collect());
@@ -106,44 +106,48 @@ fn every_other_match_compiles_as_nft_compiles_it() {
     let mut all =
         vec![Match::Established, Match::Redirected, mark(u32::MAX, true, 0x2000), mark(u32::MAX, false, 0x2000)];
     all.extend([mark(0x2000, true, 0x2000), mark(0x2000, false, 0), mark(0x2000, true, 0)]);
-    for way in [Way::In, Way::Out] {
+    for way in [Direction::In, Direction::Out] {
         all.extend([interface(way, true), interface(way, false)]);
     }
-    for protocol in Protocol::ALL {
+    for protocol in L4Protocol::ALL {
         all.push(Match::Protocol(protocol));
         for side in [Side::Source, Side::Destination] {
             all.extend([port(protocol, side, true), port(protocol, side, false)]);
         }
     }
-    for family in [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge] {
-        let rules =
-            all.iter().filter(|one| family != Family::Bridge || !matches!(one, Match::Established | Match::Redirected));
+    for family in [TableFamily::Inet, TableFamily::Ip, TableFamily::Ip6, TableFamily::Bridge] {
+        let rules = all
+            .iter()
+            .filter(|one| family != TableFamily::Bridge || !matches!(one, Match::Established | Match::Redirected));
         assert_compiled_alike(family, &rules.map(|one| rule(vec![one.clone()], Verdict::Drop)).collect::<Vec<_>>());
     }
-    for family in [Family::Inet, Family::Ip, Family::Ip6] {
-        assert_compiled_alike(family, &[rule(vec![Match::ToHost], Verdict::Drop)]);
+    for family in [TableFamily::Inet, TableFamily::Ip, TableFamily::Ip6] {
+        assert_compiled_alike(family, &[rule(vec![Match::LocalDestination], Verdict::Drop)]);
     }
 }
 
 #[test]
 fn matches_that_stand_together_compile_as_nft_compiles_them() {
-    let (tcp, udp) = (Match::to_port(Protocol::Tcp, 80), Match::to_port(Protocol::Udp, 53));
-    let from = Match::Port { protocol: Protocol::Tcp, side: Side::Source, is: false, port: 1 };
+    let (tcp, udp) = (Match::to_port(L4Protocol::Tcp, 80), Match::to_port(L4Protocol::Udp, 53));
+    let from = Match::Port { protocol: L4Protocol::Tcp, side: Side::Source, is: false, port: 1 };
     let (v4, v6) = ("10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap());
-    let asked = Match::AskedPort(8080);
+    let asked = Match::OriginalDport(8080);
     let rules = [
         rule(vec![Match::from("eth0"), Match::to(v4), udp.clone()], Verdict::Drop),
         rule(vec![udp.clone(), Match::Source(v6)], Verdict::Drop),
         rule(vec![from.clone(), tcp.clone()], Verdict::Drop),
         rule(vec![Match::to(v4), Match::Established], Verdict::Accept),
-        rule(vec![Match::ToHost, Match::Source(v6), tcp.clone()], Verdict::Drop),
+        rule(vec![Match::LocalDestination, Match::Source(v6), tcp.clone()], Verdict::Drop),
         rule(vec![Match::Mark { mask: 1, is: true, value: 1 }, Match::Source(v4), tcp.clone()], Verdict::Drop),
-        rule(vec![Match::Protocol(Protocol::Sctp), asked.clone(), Match::to(v6)], Verdict::Drop),
-        rule(vec![Match::Redirected, Match::Protocol(Protocol::Udp), asked.clone(), Match::Source(v4)], Verdict::Drop),
+        rule(vec![Match::Protocol(L4Protocol::Sctp), asked.clone(), Match::to(v6)], Verdict::Drop),
+        rule(
+            vec![Match::Redirected, Match::Protocol(L4Protocol::Udp), asked.clone(), Match::Source(v4)],
+            Verdict::Drop,
+        ),
         rule(vec![from, asked, tcp], Verdict::Drop),
     ];
-    assert_compiled_alike(Family::Inet, &rules);
-    for (family, address, long) in [(Family::Ip, "10.3.7.1", 32), (Family::Ip6, "fd00:1:2:3:4:5:6:7", 128)] {
+    assert_compiled_alike(TableFamily::Inet, &rules);
+    for (family, address, long) in [(TableFamily::Ip, "10.3.7.1", 32), (TableFamily::Ip6, "fd00:1:2:3:4:5:6:7", 128)] {
         let address: IpAddr = address.parse().unwrap();
         let network = |prefix| ipnetwork::IpNetwork::new(address, prefix).unwrap();
         let within = |prefix| rule(vec![Match::SourceIn(network(prefix))], Verdict::Return);
@@ -159,11 +163,11 @@ fn matches_that_stand_together_compile_as_nft_compiles_them() {
 fn a_new_destination_compiles_as_nft_compiles_it() {
     let line = |family, to: &str, how: &str| {
         let (ours, theirs) = (Host::new(), Host::new());
-        let matches = vec![Match::to_port(Protocol::Tcp, 80)];
-        let written = rule(matches, Verdict::Redirect(to.parse().unwrap()));
+        let matches = vec![Match::to_port(L4Protocol::Tcp, 80)];
+        let written = rule(matches, Verdict::Dnat(to.parse().unwrap()));
         let hook = Hook { kind: HookKind::Nat, hook: HookPoint::Prerouting, priority: -100 };
         let chains = vec![Chain { name: "ours", comment: None, hook: Some(hook) }];
-        let frame = Frame { chains, holds: vec!["ours"], ..Frame::of(family, "plain") };
+        let frame = TableLayout { chains, rule_chains: vec!["ours"], ..TableLayout::of(family, "plain") };
         ours.nftables().replace(&frame, "k", std::slice::from_ref(&written)).unwrap();
         theirs.nft(&format!(
             "add table {family} plain
@@ -173,17 +177,17 @@ fn a_new_destination_compiles_as_nft_compiles_it() {
         assert_alike(&ours, &theirs);
         assert_eq!(ours.nftables().rules(&frame, "k").unwrap()[0].rule(), Some(&written));
     };
-    line(Family::Ip, "10.0.0.2:8080", "dnat to");
-    line(Family::Ip6, "[fd00::2]:8080", "dnat to");
-    line(Family::Inet, "10.0.0.2:8080", "dnat ip to");
-    line(Family::Inet, "[fd00::2]:8080", "dnat ip6 to");
+    line(TableFamily::Ip, "10.0.0.2:8080", "dnat to");
+    line(TableFamily::Ip6, "[fd00::2]:8080", "dnat to");
+    line(TableFamily::Inet, "10.0.0.2:8080", "dnat ip to");
+    line(TableFamily::Inet, "[fd00::2]:8080", "dnat ip6 to");
 }
 
 #[test]
 fn a_look_into_a_set_compiles_as_nft_compiles_it() {
     let fields = |fields: &[Field], set: &str, is| Match::Listed { fields: fields.to_vec(), is, set: set.into() };
     let (to, from) = (Side::Destination, Side::Source);
-    let (way_in, way_out) = (Field::Interface(Way::In), Field::Interface(Way::Out));
+    let (way_in, way_out) = (Field::Interface(Direction::In), Field::Interface(Direction::Out));
     let sets = [
         ("ports", vec![KeyType::Protocol, KeyType::Port], vec![Field::Protocol, Field::Port(to)]),
         ("v4", vec![KeyType::Ipv4], vec![Field::Ipv4(from)]),
@@ -205,7 +209,7 @@ fn a_look_into_a_set_compiles_as_nft_compiles_it() {
         by,
     };
     let indexes = sets.iter().map(|(name, key, _)| set(name, key)).collect();
-    let frame = Frame { indexes, ..plain(Family::Inet) };
+    let frame = TableLayout { indexes, ..plain(TableFamily::Inet) };
     let rules: Vec<_> = sets
         .iter()
         .flat_map(|(name, _, of)| [true, false].map(|is| rule(vec![fields(of, name, is)], Verdict::Drop)))
@@ -218,7 +222,7 @@ fn a_look_into_a_set_compiles_as_nft_compiles_it() {
     theirs.nft(&script);
     assert_alike(&ours, &theirs);
     let found = ours.nftables().rules(&frame, "k").unwrap();
-    assert_eq!(found.iter().filter_map(Found::rule).collect::<Vec<_>>(), rules.iter().collect::<Vec<_>>());
+    assert_eq!(found.iter().filter_map(InstalledRule::rule).collect::<Vec<_>>(), rules.iter().collect::<Vec<_>>());
 }
 
 #[test]

@@ -36,13 +36,13 @@ fn chains(name: &str, number: usize, wanted: bool) -> Vec<OwnChain> {
     vec![chain(name.to_owned(), through), chain(format!("{name}-mac"), checks)]
 }
 
-fn frame(own: Vec<OwnChain>) -> Frame {
+fn frame(own: Vec<OwnChain>) -> TableLayout {
     let hook = Hook { kind: HookKind::Filter, hook: HookPoint::Prerouting, priority: -300 };
     let chains = vec![Chain { name: "pre", comment: None, hook: Some(hook) }];
-    Frame { chains, holds: vec!["pre"], own, ..Frame::of(Family::Bridge, "nat") }
+    TableLayout { chains, rule_chains: vec!["pre"], own, ..TableLayout::of(TableFamily::Bridge, "nat") }
 }
 
-fn guard(number: usize) -> Frame {
+fn guard(number: usize) -> TableLayout {
     frame(chains(&format!("guard-{number}"), number, true))
 }
 
@@ -50,16 +50,16 @@ fn lead(number: usize) -> [Rule; 1] {
     [rule(vec![Match::from(format!("port{number}"))], Verdict::Jump(format!("guard-{number}")), number)]
 }
 
-fn owned(network: &str, number: usize) -> Whose {
-    Whose::Owned { owner: format!("{network}:{number:02}"), comment: Some(format!("guard {number}")) }
+fn owned(network: &str, number: usize) -> OwnerFilter {
+    OwnerFilter::Owned { owner: format!("{network}:{number:02}"), comment: Some(format!("guard {number}")) }
 }
 
-fn network(network: &str) -> Whose {
-    Whose::Owned { owner: format!("{network}:"), comment: None }
+fn network(network: &str) -> OwnerFilter {
+    OwnerFilter::Owned { owner: format!("{network}:"), comment: None }
 }
 
 #[track_caller]
-fn add(host: &Host, network: &str, number: usize) -> Vec<Found> {
+fn add(host: &Host, network: &str, number: usize) -> Vec<InstalledRule> {
     host.nftables().replace(&guard(number), owned(network, number), &lead(number)).unwrap()
 }
 
@@ -218,7 +218,7 @@ fn a_rehearsal_changes_nothing_and_says_what_would_be_refused() {
     }
     // Addresses are translated where packets are routed.
     let hook = Hook { kind: HookKind::Nat, hook: HookPoint::Prerouting, priority: -300 };
-    let impossible = Frame { chains: vec![Chain { name: "pre", comment: None, hook: Some(hook) }], ..guard(1) };
+    let impossible = TableLayout { chains: vec![Chain { name: "pre", comment: None, hook: Some(hook) }], ..guard(1) };
     let error = host.nftables().rehearse(&impossible, owned("n1", 1), &lead(1)).unwrap_err();
     assert!(error.to_string().starts_with("add \"chain pre of table bridge nat\": "), "{error}");
     assert!(error.is_absent() || error.unsupported(), "{error}");

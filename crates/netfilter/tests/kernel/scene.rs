@@ -2,17 +2,17 @@
 
 use cnikit_netfilter::*;
 
-pub(crate) fn frame() -> Frame {
+pub(crate) fn frame() -> TableLayout {
     let hook = Hook { kind: HookKind::Nat, hook: HookPoint::Postrouting, priority: 100 };
-    Frame {
+    TableLayout {
         table_comment: Some("Masquerading for plugins"),
         chains: vec![
             Chain { name: "masq_checks", comment: Some("Masquerade traffic from certain IPs"), hook: None },
             Chain { name: "postrouting", comment: None, hook: Some(hook) },
         ],
-        fixed: vec![("postrouting", fixed())],
-        holds: vec!["masq_checks"],
-        ..Frame::of(Family::Inet, "plugins_masquerade")
+        prologue: vec![("postrouting", fixed())],
+        rule_chains: vec!["masq_checks"],
+        ..TableLayout::of(TableFamily::Inet, "plugins_masquerade")
     }
 }
 

@@ -1,6 +1,6 @@
 //! Several changes in one system call.
 
-use cnikit_netlink::{Batch, Change, MAIN_TABLE, Route};
+use cnikit_netlink::{Batch, KernelRoute, LinkChange, MAIN_TABLE};
 
 use crate::scene::{address, inside, net, pair, up};
 
@@ -10,9 +10,9 @@ fn a_batch_is_carried_out_in_order() {
     let (near, far) = pair(&netns, &netlink);
     let mut batch = Batch::new();
     batch.set_link(far.index, &up());
-    batch.set_link(near.index, &Change { mtu: Some(1400), ..up() });
+    batch.set_link(near.index, &LinkChange { mtu: Some(1400), ..up() });
     batch.add_address(near.index, &address("10.1.0.2/24"));
-    let default = Route { gateway: Some("10.1.0.1".parse().unwrap()), ..Route::to(net("0.0.0.0/0")) };
+    let default = KernelRoute { gateway: Some("10.1.0.1".parse().unwrap()), ..KernelRoute::to(net("0.0.0.0/0")) };
     batch.add_route(&default);
     netlink.send(batch).unwrap();
     assert_eq!(netlink.link_at(near.index).unwrap().mtu, 1400);
@@ -27,7 +27,8 @@ fn the_first_refusal_is_the_error_and_what_follows_is_done_all_the_same() {
     let mut batch = Batch::new();
     batch.add_address(near.index, &address("10.1.0.2/24"));
     batch.add_address(near.index, &address("10.1.0.2/24"));
-    batch.add_route(&Route { gateway: Some("192.0.2.1".parse().unwrap()), ..Route::to(net("10.9.0.0/16")) });
+    batch
+        .add_route(&KernelRoute { gateway: Some("192.0.2.1".parse().unwrap()), ..KernelRoute::to(net("10.9.0.0/16")) });
     batch.add_address(near.index, &address("10.1.0.3/24"));
     let error = netlink.send(batch).unwrap_err();
     assert!(error.exists());
@@ -43,7 +44,7 @@ fn what_is_done_already_is_forgiven_where_that_was_asked_for() {
         let mut batch = Batch::new();
         batch.add_address_if_absent(near.index, &address("10.1.0.2/24"));
         batch.add_address_if_absent(near.index, &address("fd00::2/64"));
-        batch.delete_route(&Route { index: Some(near.index), ..Route::to(net("10.9.0.0/16")) });
+        batch.delete_route(&KernelRoute { index: Some(near.index), ..KernelRoute::to(net("10.9.0.0/16")) });
         batch.delete_neighbour(near.index, "10.1.0.7".parse().unwrap());
         netlink.send(batch).unwrap();
     }
@@ -56,7 +57,8 @@ fn what_is_done_already_is_forgiven_where_that_was_asked_for() {
 fn a_replaced_route_takes_the_place_of_the_old_one() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);
-    let gateway = |text: &str| Route { gateway: Some(text.parse().unwrap()), ..Route::to(net("10.9.0.0/16")) };
+    let gateway =
+        |text: &str| KernelRoute { gateway: Some(text.parse().unwrap()), ..KernelRoute::to(net("10.9.0.0/16")) };
     let mut batch = Batch::new();
     batch.set_link(near.index, &up());
     batch.add_address(near.index, &address("10.1.0.2/24"));
@@ -75,7 +77,7 @@ fn an_empty_batch_is_success_and_a_contradictory_one_sends_nothing() {
     netlink.send(Batch::new()).unwrap();
     let mut batch = Batch::new();
     batch.add_address(near.index, &address("10.1.0.2/24"));
-    batch.add_route(&Route { gateway: Some("10.1.0.1".parse().unwrap()), ..Route::to(net("fd09::/32")) });
+    batch.add_route(&KernelRoute { gateway: Some("10.1.0.1".parse().unwrap()), ..KernelRoute::to(net("fd09::/32")) });
     let error = netlink.send(batch).unwrap_err();
     assert!(error.to_string().starts_with("add route \"fd09::/32 via 10.1.0.1\""), "{error}");
     assert_eq!(netlink.addresses(near.index).unwrap(), []);

@@ -1,6 +1,6 @@
 //! Bridges and their ports.
 
-use cnikit_netlink::{Change, NewBridge, NewVeth};
+use cnikit_netlink::{LinkChange, NewBridge, NewVeth};
 
 use crate::scene::{inside, ip, pair, veth};
 
@@ -42,7 +42,7 @@ fn learning_from_link_local_groups_is_set_at_birth_and_later() {
     let made = netlink.create_bridge(&NewBridge { link_local_learning: Some(false), ..bridge("br0") }).unwrap();
     assert_eq!((made.link_local_learning, shown()), (Some(false), true));
     for (learning, up) in [(true, true), (false, false)] {
-        let change = Change { link_local_learning: Some(learning), up: Some(up), ..Change::default() };
+        let change = LinkChange { link_local_learning: Some(learning), up: Some(up), ..LinkChange::default() };
         netlink.change(made.index, &change).unwrap();
         let link = netlink.link("br0").unwrap();
         assert_eq!((link.link_local_learning, link.up, shown()), (Some(learning), up, !learning));
@@ -65,14 +65,14 @@ fn port_settings_go_in_one_message_after_the_master() {
     let bridge = netlink.create_bridge(&bridge("br0")).unwrap();
     let port = netlink.create_veth(&NewVeth { master: Some(bridge.index), ..veth("near", "far", &netns) });
     let port = port.unwrap().index;
-    let change = Change { hairpin: Some(true), isolated: Some(true), up: Some(true), ..Change::default() };
+    let change = LinkChange { hairpin: Some(true), isolated: Some(true), up: Some(true), ..LinkChange::default() };
     netlink.change(port, &change).unwrap();
     let link = netlink.link_at(port).unwrap();
     assert_eq!(link.port.map(|port| (port.hairpin, port.isolated)), Some((true, true)));
     assert!(link.up);
     let seen = ip(&netns, "-d link show near");
     assert!(seen.contains("hairpin on") && seen.contains("isolated on"), "{seen}");
-    netlink.change(port, &Change { hairpin: Some(false), ..Change::default() }).unwrap();
+    netlink.change(port, &LinkChange { hairpin: Some(false), ..LinkChange::default() }).unwrap();
     let link = netlink.link_at(port).unwrap();
     assert_eq!(link.port.map(|port| (port.hairpin, port.isolated)), Some((false, true)));
 }
@@ -82,7 +82,7 @@ fn port_settings_together_with_the_master_are_refused() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);
     let bridge = netlink.create_bridge(&bridge("br0")).unwrap();
-    let change = Change { hairpin: Some(true), master: Some(bridge.index), ..Change::default() };
+    let change = LinkChange { hairpin: Some(true), master: Some(bridge.index), ..LinkChange::default() };
     assert!(netlink.change(near.index, &change).unwrap_err().unsupported());
     assert_eq!(netlink.link_at(near.index).unwrap().master, None);
 }
@@ -92,10 +92,10 @@ fn a_port_is_put_in_and_taken_out() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);
     let bridge = netlink.create_bridge(&bridge("br0")).unwrap();
-    netlink.change(near.index, &Change { master: Some(bridge.index), ..Change::default() }).unwrap();
+    netlink.change(near.index, &LinkChange { master: Some(bridge.index), ..LinkChange::default() }).unwrap();
     let link = netlink.link_at(near.index).unwrap();
     assert_eq!((link.master, link.port.map(|port| port.hairpin)), (Some(bridge.index), Some(false)));
-    netlink.change(near.index, &Change { master: Some(0), ..Change::default() }).unwrap();
+    netlink.change(near.index, &LinkChange { master: Some(0), ..LinkChange::default() }).unwrap();
     let link = netlink.link_at(near.index).unwrap();
     assert_eq!((link.master, link.port), (None, None));
 }
@@ -105,7 +105,7 @@ fn only_a_change_makes_the_mtu_of_a_bridge_stay() {
     let (netns, netlink) = inside();
     let born = netlink.create_bridge(&NewBridge { mtu: Some(9000), ..bridge("born") }).unwrap().index;
     let changed = netlink.create_bridge(&bridge("changed")).unwrap().index;
-    netlink.change(changed, &Change { mtu: Some(9000), ..Change::default() }).unwrap();
+    netlink.change(changed, &LinkChange { mtu: Some(9000), ..LinkChange::default() }).unwrap();
     for (master, near, far) in [(born, "near1", "far1"), (changed, "near2", "far2")] {
         netlink.create_veth(&NewVeth { master: Some(master), ..veth(near, far, &netns) }).unwrap();
     }

@@ -1,6 +1,6 @@
 //! Finding, reading, changing and deleting links.
 
-use cnikit_netlink::{Change, Netlink, NewBridge};
+use cnikit_netlink::{LinkChange, Netlink, NewBridge};
 
 use crate::scene::{inside, ip, netns, pair, pair_up, up, veth};
 
@@ -93,7 +93,7 @@ fn links_are_listed_by_master() {
 fn all_settings_change_in_one_message() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);
-    let change = Change {
+    let change = LinkChange {
         up: Some(true),
         alias: Some("owned by nobody".to_owned()),
         mtu: Some(1400),
@@ -102,7 +102,7 @@ fn all_settings_change_in_one_message() {
         all_multicast: Some(true),
         tx_queue_length: Some(77),
         name: Some("renamed".to_owned()),
-        ..Change::default()
+        ..LinkChange::default()
     };
     netlink.change(near.index, &change).unwrap();
     let link = netlink.link("renamed").unwrap();
@@ -119,14 +119,14 @@ fn an_empty_change_changes_nothing() {
     let (netns, netlink) = inside();
     let (near, _) = pair_up(&netns, &netlink);
     let before = netlink.link_at(near.index).unwrap();
-    netlink.change(near.index, &Change::default()).unwrap();
+    netlink.change(near.index, &LinkChange::default()).unwrap();
     assert_eq!(netlink.link_at(near.index).unwrap(), before);
 }
 
 #[test]
 fn an_alias_of_254_bytes_is_kept_and_an_empty_one_removes_it() {
     let (_netns, netlink) = inside();
-    let alias = |text: String| Change { alias: Some(text), ..Change::default() };
+    let alias = |text: String| LinkChange { alias: Some(text), ..LinkChange::default() };
     netlink.change(1, &alias("x".repeat(254))).unwrap();
     assert_eq!(netlink.link_at(1).unwrap().alias.unwrap().len(), 254);
     netlink.change(1, &alias("x".repeat(255))).unwrap_err();
@@ -138,7 +138,7 @@ fn an_alias_of_254_bytes_is_kept_and_an_empty_one_removes_it() {
 fn the_error_of_a_change_names_the_link_and_quotes_the_kernel() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);
-    let error = netlink.change(near.index, &Change { mtu: Some(1_000_000), ..Change::default() }).unwrap_err();
+    let error = netlink.change(near.index, &LinkChange { mtu: Some(1_000_000), ..LinkChange::default() }).unwrap_err();
     assert_eq!(error.errno, libc::EINVAL);
     let text = "change link \"near\": Invalid argument (the kernel says: mtu greater than device maximum)";
     assert_eq!(error.to_string(), text);
@@ -172,7 +172,7 @@ fn a_group_of_links_goes_at_once() {
     let (near, far) = pair(&netns, &netlink);
     let other = netlink.create_bridge(&NewBridge { name: "br0".to_owned(), ..NewBridge::default() }).unwrap();
     assert_eq!((near.group, far.group, other.group), (0, 0, 0));
-    netlink.change(near.index, &Change { group: Some(7), ..Change::default() }).unwrap();
+    netlink.change(near.index, &LinkChange { group: Some(7), ..LinkChange::default() }).unwrap();
     assert_eq!((netlink.link("near").unwrap().group, netlink.link("br0").unwrap().group), (7, 0));
     assert!(netlink.delete_group(8).unwrap_err().is_absent());
     netlink.delete_group(7).unwrap();

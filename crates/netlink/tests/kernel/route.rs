@@ -1,6 +1,6 @@
 //! Routes.
 
-use cnikit_netlink::{Batch, Family, Link, MAIN_TABLE, Netlink, Route};
+use cnikit_netlink::{Batch, Family, KernelRoute, Link, MAIN_TABLE, Netlink};
 use cnikit_netns::Netns;
 
 use crate::scene::{address, inside, ip, net, pair_up, up};
@@ -17,8 +17,8 @@ fn routed() -> (Netns, Netlink, Link) {
 }
 
 #[expect(clippy::unwrap_used, reason = "a test whose scene cannot be set has failed")]
-fn via(dst: &str, gateway: &str, link: &Link) -> Route {
-    Route { gateway: Some(gateway.parse().unwrap()), index: Some(link.index), ..Route::to(net(dst)) }
+fn via(dst: &str, gateway: &str, link: &Link) -> KernelRoute {
+    KernelRoute { gateway: Some(gateway.parse().unwrap()), index: Some(link.index), ..KernelRoute::to(net(dst)) }
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn a_route_is_read_as_it_was_added() {
         ("0.0.0.0/0", "10.1.0.1", "10.1.0.2"),
         ("fd09::/32", "fd00::1", "fd00::2"),
     ] {
-        let wanted = Route {
+        let wanted = KernelRoute {
             source: Some(source.parse().unwrap()),
             scope: Some(0),
             priority: Some(77),
@@ -48,7 +48,7 @@ fn a_route_is_read_as_it_was_added() {
 #[test]
 fn a_route_without_gateway_is_of_the_link_unless_told() {
     let (netns, netlink, near) = routed();
-    netlink.add_route(&Route { index: Some(near.index), ..Route::to(net("10.9.0.0/16")) }).unwrap();
+    netlink.add_route(&KernelRoute { index: Some(near.index), ..KernelRoute::to(net("10.9.0.0/16")) }).unwrap();
     assert_eq!(netlink.routes_to(net("10.9.0.0/16"), MAIN_TABLE).unwrap()[0].scope, Some(253));
     assert_eq!(ip(&netns, "route show 10.9.0.0/16").trim(), "10.9.0.0/16 dev near scope link");
 }
@@ -61,7 +61,7 @@ fn a_gateway_off_the_link_is_refused_in_the_kernels_words_unless_onlink() {
     let text = "add route \"10.9.0.0/16 via 192.0.2.1 dev near\": Network is unreachable \
         (the kernel says: Nexthop has invalid gateway)";
     assert_eq!(error.to_string(), text);
-    netlink.add_route(&Route { onlink: true, ..route.clone() }).unwrap();
+    netlink.add_route(&KernelRoute { onlink: true, ..route.clone() }).unwrap();
     let found = netlink.routes_to(route.dst, MAIN_TABLE).unwrap();
     assert!(found[0].onlink, "{found:?}");
 }
@@ -99,8 +99,8 @@ fn a_second_like_route_exists_and_a_missing_one_is_absent() {
 #[test]
 fn a_deletion_takes_the_route_with_the_gateway_and_priority_that_are_said() {
     let (_netns, netlink, near) = routed();
-    let first = Route { priority: Some(10), ..via("10.9.0.0/16", "10.1.0.1", &near) };
-    let second = Route { priority: Some(20), ..via("10.9.0.0/16", "10.1.0.3", &near) };
+    let first = KernelRoute { priority: Some(10), ..via("10.9.0.0/16", "10.1.0.1", &near) };
+    let second = KernelRoute { priority: Some(20), ..via("10.9.0.0/16", "10.1.0.3", &near) };
     netlink.add_route(&first).unwrap();
     netlink.add_route(&second).unwrap();
     netlink.delete_route(&second).unwrap();
@@ -113,7 +113,7 @@ fn tables_with_large_numbers_are_read_and_an_empty_one_has_no_routes() {
     let (_netns, netlink, near) = routed();
     for (dst, gateway) in [("10.9.0.0/16", "10.1.0.1"), ("fd09::/32", "fd00::1")] {
         assert_eq!(netlink.routes_to(net(dst), 100_000).unwrap(), []);
-        netlink.add_route(&Route { table: 100_000, ..via(dst, gateway, &near) }).unwrap();
+        netlink.add_route(&KernelRoute { table: 100_000, ..via(dst, gateway, &near) }).unwrap();
         assert_eq!(netlink.routes_to(net(dst), 100_000).unwrap().len(), 1);
         assert_eq!(netlink.routes_to(net(dst), MAIN_TABLE).unwrap(), []);
         assert_eq!(
@@ -164,11 +164,11 @@ fn each_next_hop_of_a_multipath_route_is_read_as_a_route() {
 #[test]
 fn routes_of_other_kinds_are_added_and_read() {
     let (netns, netlink, _near) = routed();
-    netlink.add_route(&Route { kind: 7, ..Route::to(net("10.66.0.0/16")) }).unwrap();
+    netlink.add_route(&KernelRoute { kind: 7, ..KernelRoute::to(net("10.66.0.0/16")) }).unwrap();
     assert_eq!(ip(&netns, "route show type unreachable").trim(), "unreachable 10.66.0.0/16");
     assert_eq!(netlink.routes_to(net("10.66.0.0/16"), MAIN_TABLE).unwrap()[0].kind, 7);
     assert!(netlink.routes(Family::V6).unwrap().iter().all(|route| route.dst.is_ipv6()));
-    assert!(Route::to(net("::/0")).is_default() && !Route::to(net("10.0.0.0/8")).is_default());
+    assert!(KernelRoute::to(net("::/0")).is_default() && !KernelRoute::to(net("10.0.0.0/8")).is_default());
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn the_route_for_an_address_is_the_closest_one() {
         assert_eq!(netlink.route_for(address).unwrap(), None, "nothing leads to {address} yet");
         netlink.add_route(&via(wide, gateway, &near)).unwrap();
         assert_eq!(netlink.route_for(address).unwrap().unwrap().dst, net(wide));
-        netlink.add_route(&Route { index: Some(near.index), ..Route::to(net(own)) }).unwrap();
+        netlink.add_route(&KernelRoute { index: Some(near.index), ..KernelRoute::to(net(own)) }).unwrap();
         let found = netlink.route_for(address).unwrap().unwrap();
         assert_eq!((found.dst, found.index), (net(own), Some(near.index)));
     }

@@ -4,7 +4,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use cnikit_netlink::{Batch, Change, Link, Netlink, NewAddress, NewVeth, Peer};
+use cnikit_netlink::{Batch, Link, LinkChange, Netlink, NewAddress, NewVeth, Peer};
 use cnikit_netns::{Netns, make};
 use ipnetwork::IpNetwork;
 
@@ -39,8 +39,8 @@ pub(crate) fn pair_up(netns: &Netns, netlink: &Netlink) -> (Link, Link) {
     (near, far)
 }
 
-pub(crate) fn up() -> Change {
-    Change { up: Some(true), ..Change::default() }
+pub(crate) fn up() -> LinkChange {
+    LinkChange { up: Some(true), ..LinkChange::default() }
 }
 
 pub(crate) fn net(text: &str) -> IpNetwork {

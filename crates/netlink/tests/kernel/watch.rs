@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use cnikit_netlink::{Address, Batch, Change, Netlink, NewAddress};
+use cnikit_netlink::{Address, Batch, LinkChange, Netlink, NewAddress};
 use cnikit_process::Deadline;
 
 use crate::scene::{address, inside, net, pair, pair_up, up};
@@ -102,7 +102,7 @@ fn events_left_over_from_waiting_do_not_disturb_later_requests() {
     netlink
         .wait_link(near.index, soon(), |link| {
             for mtu in 1300..1400 {
-                other.change(far.index, &Change { mtu: Some(mtu), ..Change::default() }).unwrap();
+                other.change(far.index, &LinkChange { mtu: Some(mtu), ..LinkChange::default() }).unwrap();
             }
             link.mtu == 1500
         })
@@ -129,9 +129,11 @@ fn more_events_than_the_queue_holds_have_the_state_read_anew() {
         // The first reading comes before anything is listened to.
         if calls.replace(calls.get() + 1) == 1 {
             for number in 0..8000 {
-                other.change(far.index, &Change { mtu: Some(1300 + number % 100), ..Change::default() }).unwrap();
+                other
+                    .change(far.index, &LinkChange { mtu: Some(1300 + number % 100), ..LinkChange::default() })
+                    .unwrap();
             }
-            other.change(near.index, &Change { mtu: Some(1234), ..Change::default() }).unwrap();
+            other.change(near.index, &LinkChange { mtu: Some(1234), ..LinkChange::default() }).unwrap();
         }
         link.mtu == 1234
     };

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cnikit_reservations::{Allocation, Boot, Owner, RangeSet, Refusal, Request, Store, Written};
+use cnikit_reservations::{Allocation, AllocationRequest, Boot, Error, Owner, RangeConfig, RangeSet, Store};
 use tempfile::TempDir;
 
 pub(crate) const BOOT: &str = "11111111-1111-1111-1111-111111111111";
@@ -54,13 +54,13 @@ impl Scene {
         names
     }
 
-    pub(crate) fn add(&self, container: &str, sets: &[RangeSet]) -> Result<String, Refusal> {
+    pub(crate) fn add(&self, container: &str, sets: &[RangeSet]) -> Result<String, Error> {
         self.want(container, sets, &[])
     }
 
-    pub(crate) fn want(&self, container: &str, sets: &[RangeSet], wanted: &[&str]) -> Result<String, Refusal> {
+    pub(crate) fn want(&self, container: &str, sets: &[RangeSet], wanted: &[&str]) -> Result<String, Error> {
         let wanted = wanted.iter().map(|ip| ip.parse().unwrap()).collect();
-        let request = Request { owner: Owner::new(container, "eth0"), sets: sets.to_vec(), wanted };
+        let request = AllocationRequest { owner: Owner::new(container, "eth0"), sets: sets.to_vec(), wanted };
         self.store.acquire(&request).map(|given| texts(&given))
     }
 
@@ -89,6 +89,6 @@ pub(crate) fn set(subnet: &str) -> RangeSet {
 
 pub(crate) fn part(subnet: &str, start: &str, end: &str) -> RangeSet {
     let ip = |text: &str| (!text.is_empty()).then(|| text.parse().unwrap());
-    let written = Written { subnet: subnet.parse().ok(), start: ip(start), end: ip(end), gateway: None };
+    let written = RangeConfig { subnet: subnet.parse().ok(), start: ip(start), end: ip(end), gateway: None };
     RangeSet::try_from(&[written][..]).unwrap()
 }

@@ -7,18 +7,18 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use cnikit_firewalld::{Error as Refused, Firewalld};
-use cnikit_netfilter::{Chain, Family, Found, Frame, Match, Nftables, Rule, Verdict, Whose};
-use cnikit_plan::{Remains, Stale};
+use cnikit_netfilter::{Chain, InstalledRule, Match, Nftables, OwnerFilter, Rule, TableFamily, TableLayout, Verdict};
+use cnikit_plan::{GcContext, ReleaseContext};
 use cnikit_process::Deadline;
-use cnikit_skel::{Error, Journal, Result, Tag, code, log};
+use cnikit_skel::{AttachmentId, Error, Journal, Result, code, log};
 
-use super::{Backend, Firewall, iptables, rules_of};
+use super::{Firewall, FirewallBackend, iptables, rules_of};
 use crate::alias::{self, Marks};
 use crate::backend::Standing;
 use crate::rules::replace;
 
 /// How long all calls of a verb may take where firewalld is the one.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The same where nothing says that it is: a bus that is silent must cost nobody his DEL.
 const SHORT: Duration = Duration::from_secs(3);
 /// The reference's zone, for containers of its own.
@@ -34,21 +34,21 @@ type Source = (IpAddr, String);
 pub(super) struct Chosen(pub(super) Option<Firewalld>);
 
 /// Looks whether it is the one.
-pub(super) fn chosen(backend: Backend) -> Result<Chosen> {
+pub(super) fn chosen(backend: FirewallBackend) -> Result<Chosen> {
     looked_for(backend).map(Chosen)
 }
 
-fn looked_for(backend: Backend) -> Result<Option<Firewalld>> {
+fn looked_for(backend: FirewallBackend) -> Result<Option<Firewalld>> {
     match backend {
-        Backend::Iptables | Backend::Nftables => Ok(None),
-        Backend::Firewalld => match running(PATIENCE).map_err(told)? {
+        FirewallBackend::Iptables | FirewallBackend::Nftables => Ok(None),
+        FirewallBackend::Firewalld => match running(TIMEOUT).map_err(told)? {
             Some(firewalld) => Ok(Some(firewalld)),
             None => {
-                Err(Error::new(code::SYSTEM, "firewalld does not run").remedy("start it, or choose another `backend`"))
+                Err(Error::new(code::SYSTEM, "firewalld does not run").hint("start it, or choose another `backend`"))
             }
         },
-        Backend::Automatic => {
-            let found = running(SHORT).and_then(|found| found.map_or(Ok(None), |_| running(PATIENCE)));
+        FirewallBackend::Automatic => {
+            let found = running(SHORT).and_then(|found| found.map_or(Ok(None), |_| running(TIMEOUT)));
             Ok(found.unwrap_or_else(|error| {
                 log::warn(format_args!("not with firewalld: {error}"));
                 None
@@ -70,7 +70,7 @@ fn running(patience: Duration) -> std::result::Result<Option<Firewalld>, Refused
 pub(super) fn ensure(
     firewall: &Firewall,
     firewalld: &mut Firewalld,
-    (tag, journal): (&Tag, &mut Journal),
+    (tag, journal): (&AttachmentId, &mut Journal),
 ) -> Result<()> {
     let (zone, _alone, nftables) = (&firewall.settings.zone, iptables::alone()?, Nftables::if_any()?);
     let (own, others) = markers(nftables.as_ref(), |owner| owner == alias::mark_of(tag))?;
@@ -84,15 +84,15 @@ pub(super) fn ensure(
         missing.extend((!is).then_some(source));
     }
     let is_stale = |(address, of): &Source| of != zone || !firewall.addresses.contains(address);
-    let stale: Vec<Source> = had.into_iter().filter(is_stale).collect();
-    let leaving = stale.iter().map(|source| marker(tag, source, Verdict::Accept));
+    let context: Vec<Source> = had.into_iter().filter(is_stale).collect();
+    let leaving = context.iter().map(|source| marker(tag, source, Verdict::Accept));
     mark(nftables.as_ref(), &rules.iter().cloned().chain(leaving).collect::<Vec<_>>(), (tag, journal))?;
-    for source in stale.iter().filter(|source| !others.contains(source)) {
+    for source in context.iter().filter(|source| !others.contains(source)) {
         let ((address, of), (again, back)) = (source, source.clone());
         let _ = journal.undo(&format!("removal of source {address} of zone {of}"), move |_| add(&back, again));
         firewalld.remove_source(of, (*address).into()).map_err(told)?;
     }
-    if !stale.is_empty() {
+    if !context.is_empty() {
         mark(nftables.as_ref(), &rules, (tag, journal))?;
     }
     for (address, zone) in missing {
@@ -104,22 +104,22 @@ pub(super) fn ensure(
 }
 
 /// Makes these all the markers of a tag, where the kernel has nftables.
-fn mark(nftables: Option<&Nftables>, rules: &[Rule], (tag, journal): (&Tag, &mut Journal)) -> Result<()> {
+fn mark(nftables: Option<&Nftables>, rules: &[Rule], (tag, journal): (&AttachmentId, &mut Journal)) -> Result<()> {
     let Some(nftables) = nftables else { return Ok(()) };
     let what = rules_of(tag);
     replace(nftables, (frame(), whose(tag)), rules, |_| Ok::<(), cnikit_netfilter::Error>(()), (&what, journal))?;
     Ok(())
 }
 
-fn marker(tag: &Tag, (address, zone): &Source, verdict: Verdict) -> Rule {
+fn marker(tag: &AttachmentId, (address, zone): &Source, verdict: Verdict) -> Rule {
     let comment = Some(format!("{} {zone}", alias::mark_of(tag)));
     Rule { matches: vec![Match::Source(*address)], verdict, comment }
 }
 
 /// None where a zone has nothing to do with it.
-pub(super) fn verify(firewall: &Firewall, tag: &Tag) -> Result<Option<Standing>> {
+pub(super) fn verify(firewall: &Firewall, tag: &AttachmentId) -> Result<Option<Standing>> {
     let backend = firewall.settings.backend;
-    if matches!(backend, Backend::Iptables | Backend::Nftables) {
+    if matches!(backend, FirewallBackend::Iptables | FirewallBackend::Nftables) {
         return Ok(None);
     }
     let marked = match Nftables::if_any()? {
@@ -127,8 +127,8 @@ pub(super) fn verify(firewall: &Firewall, tag: &Tag) -> Result<Option<Standing>>
         None => false,
     };
     let zone = &firewall.settings.zone;
-    let sure = marked || backend == Backend::Firewalld;
-    let missing = match missing(firewall, if sure { PATIENCE } else { SHORT }) {
+    let sure = marked || backend == FirewallBackend::Firewalld;
+    let missing = match missing(firewall, if sure { TIMEOUT } else { SHORT }) {
         Ok(Some(missing)) => missing,
         Ok(None) if !sure => return Ok(None),
         Ok(None) => {
@@ -159,28 +159,28 @@ fn missing(firewall: &Firewall, patience: Duration) -> std::result::Result<Optio
 }
 
 /// What the reference made has no marker: of that goes what was recorded of this attachment, and nobody claims.
-pub(super) fn release(remains: &Remains) -> Result<()> {
-    let (nftables, own) = (remains.nftables()?, alias::mark_of(&remains.tag));
-    let member = |name: &str| remains.conf.text(name).unwrap_or_default();
+pub(super) fn release(context: &ReleaseContext) -> Result<()> {
+    let (nftables, own) = (context.nftables()?, alias::mark_of(&context.tag));
+    let member = |name: &str| context.conf.text(name).unwrap_or_default();
     let of_others = ["iptables", "nftables"].contains(&member("backend"));
-    let recorded = remains.prev.iter().filter(|_| !of_others).flat_map(|prev| &prev.ips).map(|ip| ip.address.ip());
+    let recorded = context.prev.iter().filter(|_| !of_others).flat_map(|prev| &prev.ips).map(|ip| ip.address.ip());
     let zone = Some(member("firewalldZone")).filter(|zone| !zone.is_empty()).unwrap_or(TRUSTED);
     let recorded = recorded.map(|address| (address, zone.to_owned())).collect();
-    let unmark = |nftables: &Nftables| nftables.release(&frame(), whose(&remains.tag)).map(drop);
+    let unmark = |nftables: &Nftables| nftables.release(&frame(), whose(&context.tag)).map(drop);
     clear(nftables, |owner| owner == own, (recorded, member("backend") == "firewalld"), unmark)
 }
 
 /// Removes what a tag has.
-pub(super) fn forget(tag: &Tag) -> Result<()> {
+pub(super) fn forget(tag: &AttachmentId) -> Result<()> {
     let (nftables, own) = (Nftables::if_any()?, alias::mark_of(tag));
     let unmark = |nftables: &Nftables| nftables.release(&frame(), whose(tag)).map(drop);
     clear(nftables.as_ref(), |owner| owner == own, (Vec::new(), false), unmark)
 }
 
-pub(super) fn sweep(stale: &Stale) -> Result<()> {
-    let Some(nftables) = stale.nftables()? else { return Ok(()) };
-    let (marks, network) = (Marks::of(stale), alias::network_mark(&stale.network));
-    let whose = Whose::Commented(network);
+pub(super) fn sweep(context: &GcContext) -> Result<()> {
+    let Some(nftables) = context.nftables()? else { return Ok(()) };
+    let (marks, network) = (Marks::of(context), alias::network_mark(&context.network));
+    let whose = OwnerFilter::Commented(network);
     let unmark = |nftables: &Nftables| nftables.sweep(&frame(), whose, |found| !marks.is_stale_text(found)).map(drop);
     clear(Some(nftables), |owner| marks.is_stale_text(owner), (Vec::new(), false), unmark)
 }
@@ -205,7 +205,7 @@ fn clear(
     let noted = |address: &IpAddr| own.iter().any(|marker| source(marker) == Some(*address));
     going.extend(recorded.into_iter().filter(|(address, _)| !noted(address)));
     going.retain(|source| !others.contains(source));
-    match give_up(&going, if sure { PATIENCE } else { SHORT }) {
+    match give_up(&going, if sure { TIMEOUT } else { SHORT }) {
         Err(error) if !sure => log::warn(format_args!("sources may be left in firewalld: {error}")),
         given_up => given_up.map_err(told)?,
     }
@@ -243,47 +243,50 @@ fn give_up(going: &[Source], patience: Duration) -> std::result::Result<(), Refu
 }
 
 fn remove(zone: &str, address: IpAddr) -> Result<()> {
-    let Some(mut firewalld) = running(PATIENCE).map_err(told)? else { return Ok(()) };
+    let Some(mut firewalld) = running(TIMEOUT).map_err(told)? else { return Ok(()) };
     firewalld.remove_source(zone, address.into()).map_err(told)
 }
 
 fn add(zone: &str, address: IpAddr) -> Result<()> {
-    let Some(mut firewalld) = running(PATIENCE).map_err(told)? else { return Ok(()) };
+    let Some(mut firewalld) = running(TIMEOUT).map_err(told)? else { return Ok(()) };
     firewalld.add_source(zone, address.into()).map_err(told)
 }
 
 /// The markers of those who are meant, and those of others.
-fn markers(nftables: Option<&Nftables>, is_meant: impl Fn(&str) -> bool) -> Result<(Vec<Found>, Vec<Found>)> {
-    let everybodys = Whose::Commented(alias::MARK.to_owned());
+fn markers(
+    nftables: Option<&Nftables>,
+    is_meant: impl Fn(&str) -> bool,
+) -> Result<(Vec<InstalledRule>, Vec<InstalledRule>)> {
+    let everybodys = OwnerFilter::Commented(alias::MARK.to_owned());
     let all = nftables.map_or(Ok(Vec::new()), |nftables| nftables.rules(&frame(), everybodys))?;
     Ok(all.into_iter().partition(|found| found.comment().and_then(alias::mark).is_some_and(&is_meant)))
 }
 
 /// Which sources markers claim.
-fn claims(markers: &[Found]) -> Vec<Source> {
+fn claims(markers: &[InstalledRule]) -> Vec<Source> {
     let claimed = markers.iter().filter(|found| found.rule().is_some_and(|rule| rule.verdict != OPERATORS));
-    let zone = |found: &Found| found.comment()?.split_once(' ').map(|(_, zone)| zone.to_owned());
+    let zone = |found: &InstalledRule| found.comment()?.split_once(' ').map(|(_, zone)| zone.to_owned());
     claimed.filter_map(|found| Some((source(found)?, zone(found)?))).collect()
 }
 
-fn source(marker: &Found) -> Option<IpAddr> {
+fn source(marker: &InstalledRule) -> Option<IpAddr> {
     match marker.rule()?.matches[..] {
         [Match::Source(address)] => Some(address),
         _ => None,
     }
 }
 
-fn whose(tag: &Tag) -> Whose {
-    Whose::Commented(alias::mark_of(tag))
+fn whose(tag: &AttachmentId) -> OwnerFilter {
+    OwnerFilter::Commented(alias::mark_of(tag))
 }
 
 /// No packet passes through it.
-fn frame() -> Frame {
-    Frame {
+fn frame() -> TableLayout {
+    TableLayout {
         table_comment: Some("Whose sources of zones of firewalld are"),
         chains: vec![Chain { name: OWNERS, comment: None, hook: None }],
-        holds: vec![OWNERS],
-        ..Frame::of(Family::Inet, "cni_firewalld")
+        rule_chains: vec![OWNERS],
+        ..TableLayout::of(TableFamily::Inet, "cni_firewalld")
     }
 }
 

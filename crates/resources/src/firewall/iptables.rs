@@ -13,21 +13,21 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use cnikit_netfilter::iptables::{Chains, Changes, Changing, Error as Refused, IpVersion, Ruleset, Table};
-use cnikit_netfilter::{Joined, Nftables};
-use cnikit_plan::{Remains, Stale, Together, Wanted};
-use cnikit_skel::{Error, Journal, Result, Tag};
+use cnikit_netfilter::{BatchOutcome, Nftables};
+use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch, Wanted};
+use cnikit_skel::{AttachmentId, Error, Journal, Result};
 
 use super::{Demand, Isolation, rules_of};
 use crate::alias::{self, Marks};
-use crate::alone::Alone;
-use crate::at_once;
 use crate::backend::Standing;
-use crate::iptables::{OURS, OpenedAlone, OpeningAlone, Place, Read};
+use crate::batch_restore;
+use crate::iptables::{OURS, OpenedAlone, OpeningAlone, Read, RuleTable};
+use crate::lock_netns::NetnsLock;
 use claims::{Claim, Claims, Going, is_ours};
 use edits::Edits;
 
 /// The rules, and what may be said instead.
-pub(super) const PLACE: Place = Place {
+pub(super) const PLACE: RuleTable = RuleTable {
     table: "filter",
     what: "firewall rules",
     shared: &["FORWARD", "CNI-FORWARD", "CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2"],
@@ -53,12 +53,12 @@ fn is_of(address: &IpAddr, version: IpVersion) -> bool {
 }
 
 /// Whether there can be rules for this bridge.
-pub(super) fn judge(isolation: Option<&Isolation>) -> Result<()> {
+pub(super) fn preflight(isolation: Option<&Isolation>) -> Result<()> {
     match isolation.filter(|isolation| isolation.bridge.ends_with('+')) {
         Some(Isolation { bridge, .. }) => {
             let text =
                 format!("iptables takes the name of the bridge {bridge:?} for that of every link that begins so");
-            Err(Error::config(text).remedy("give the bridge a name that does not end with +"))
+            Err(Error::config(text).hint("give the bridge a name that does not end with +"))
         }
         None => Ok(()),
     }
@@ -72,7 +72,11 @@ fn wanted(demand: &Demand, version: IpVersion) -> Vec<Claim> {
 }
 
 /// The programs for both versions run at once.
-pub(super) fn ensure(demand: &Demand, opened: OpenedAlone, (tag, journal): (&Tag, &mut Journal)) -> Result<()> {
+pub(super) fn ensure(
+    demand: &Demand,
+    opened: OpenedAlone,
+    (tag, journal): (&AttachmentId, &mut Journal),
+) -> Result<()> {
     let (OpenedAlone { read, alone: _alone }, mut begun, mut not_begun) = (opened, Vec::new(), Ok(()));
     for (version, ruleset) in read {
         let change = noted(wanted(demand, version), demand.admin_chain, version, (tag, journal));
@@ -97,8 +101,8 @@ pub(super) fn ensure(demand: &Demand, opened: OpenedAlone, (tag, journal): (&Tag
 }
 
 /// Gathers what [`ensure`] would make, where CHECK would find any fault.
-pub(super) fn join(demand: &Demand, tag: &Tag, together: &mut Together) -> Result<()> {
-    judge(demand.isolation)?;
+pub(super) fn enqueue(demand: &Demand, tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<()> {
+    preflight(demand.isolation)?;
     for version in versions(demand) {
         let (wanted, owner, admin) = (wanted(demand, version), alias::of(tag), demand.admin_chain.to_owned());
         let changes = move |table: &Table| {
@@ -107,13 +111,13 @@ pub(super) fn join(demand: &Demand, tag: &Tag, together: &mut Together) -> Resul
             Ok(if is_whole { Changes::default() } else { claims.become_of(&owner, &wanted, &admin, &[]).changes() })
         };
         let wanted = Wanted { changes: Box::new(changes), sole: Vec::new() };
-        together.add_changes(PLACE.what, version, make_all, wanted);
+        batch.add_changes(PLACE.what, version, make_all, wanted);
     }
     Ok(())
 }
 
-fn make_all(version: IpVersion, all: &[Wanted]) -> Vec<Joined> {
-    at_once::make(PLACE, Chains::Like(ALL_LINES, is_ours), version, all)
+fn make_all(version: IpVersion, all: &[Wanted]) -> Vec<BatchOutcome> {
+    batch_restore::make(PLACE, Chains::Like(ALL_LINES, is_ours), version, all)
 }
 
 fn again(version: IpVersion, change: impl Fn(&Table) -> Edits) -> Read<()> {
@@ -126,7 +130,7 @@ fn noted(
     wanted: Vec<Claim>,
     admin: &str,
     version: IpVersion,
-    (tag, journal): (&Tag, &mut Journal),
+    (tag, journal): (&AttachmentId, &mut Journal),
 ) -> impl Fn(&Table) -> Edits + use<> {
     let (owner, admin) = (alias::of(tag), admin.to_owned());
     let before = Rc::new(RefCell::new(None::<(Vec<Claim>, Vec<Claim>)>));
@@ -168,21 +172,21 @@ pub(super) fn verify(demand: &Demand) -> Result<Standing> {
 }
 
 /// What the reference made has no marker: of that goes what was recorded of this attachment, and nobody claims.
-pub(super) fn release(remains: &Remains) -> Result<()> {
-    let mark = alias::mark_of(&remains.tag);
-    let recorded: Vec<IpAddr> = remains.prev.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address.ip()).collect();
-    clear(remains.nftables()?, &Going { is: &|found| found == mark, also: &recorded, by_gc: false })
+pub(super) fn release(context: &ReleaseContext) -> Result<()> {
+    let mark = alias::mark_of(&context.tag);
+    let recorded: Vec<IpAddr> = context.prev.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address.ip()).collect();
+    clear(context.nftables()?, &Going { is: &|found| found == mark, also: &recorded, by_gc: false })
 }
 
 /// Removes what a tag has.
-pub(super) fn forget(tag: &Tag) -> Result<()> {
+pub(super) fn forget(tag: &AttachmentId) -> Result<()> {
     let (mark, nftables) = (alias::mark_of(tag), Nftables::if_any().map_err(Refused::from).map_err(explained)?);
     clear(nftables.as_ref(), &Going { is: &|found| found == mark, also: &[], by_gc: false })
 }
 
-pub(super) fn sweep(stale: &Stale) -> Result<()> {
-    let marks = Marks::of(stale);
-    clear(stale.nftables()?, &Going { is: &|found| marks.is_stale_text(found), also: &[], by_gc: true })
+pub(super) fn sweep(context: &GcContext) -> Result<()> {
+    let marks = Marks::of(context);
+    clear(context.nftables()?, &Going { is: &|found| marks.is_stale_text(found), also: &[], by_gc: true })
 }
 
 /// The programs that change one version are not waited for while the other one is read.
@@ -210,7 +214,7 @@ fn clear(nftables: Option<&Nftables>, going: &Going) -> Result<()> {
 }
 
 /// Keeps others away that change whose an address is.
-pub(super) fn alone() -> Result<Alone> {
+pub(super) fn alone() -> Result<NetnsLock> {
     PLACE.alone()
 }
 

@@ -9,8 +9,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use cnikit_netlink::Netlink;
-use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale, Together};
-use cnikit_skel::{Error, Errors, Journal, Result, Tag, log};
+use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource, RestoreBatch};
+use cnikit_skel::{AttachmentId, Error, Errors, Journal, Result, log};
 
 use crate::backend::Standing;
 use crate::iptables::OpeningAlone;
@@ -26,7 +26,7 @@ pub struct Firewall {
     /// Of the container, each once.
     addresses: Vec<IpAddr>,
     ingress: Ingress,
-    settings: Settings,
+    settings: FirewallSettings,
     /// What programs have been reading since it was judged.
     opening: Cell<Option<OpeningAlone>>,
     /// firewalld, if it was looked for.
@@ -35,9 +35,9 @@ pub struct Firewall {
 
 /// How, and with what.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct FirewallSettings {
     /// What rules are written with.
-    pub backend: Backend,
+    pub backend: FirewallBackend,
     /// The chain that is the operator's: it is made, comes first, and is never touched again.
     #[doc(alias = "iptablesAdminChainName")]
     pub admin_chain: String,
@@ -60,7 +60,7 @@ pub enum Ingress {
 
 /// What rules are written with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Backend {
+pub enum FirewallBackend {
     /// firewalld if it runs, else iptables, where a mixed or downgraded node looks for them, if its programs are there and
     /// work; else nftables.
     #[default]
@@ -99,7 +99,7 @@ const BRIDGES: [&str; 2] = ["bridge", "openvswitch"];
 
 impl Firewall {
     /// For these addresses of a container.
-    pub fn of(addresses: impl IntoIterator<Item = IpAddr>, ingress: Ingress, settings: Settings) -> Firewall {
+    pub fn of(addresses: impl IntoIterator<Item = IpAddr>, ingress: Ingress, settings: FirewallSettings) -> Firewall {
         let mut once: Vec<IpAddr> = Vec::new();
         for address in addresses {
             if !once.contains(&address) {
@@ -115,22 +115,22 @@ impl Firewall {
     }
 
     /// Has it made, and says with what: whether with a zone, and with which rules.
-    fn make(&self, scene: &Scene, journal: &mut Journal) -> Result<(bool, Option<Backend>)> {
-        let isolation = self.isolation(scene.host()?)?;
+    fn make(&self, context: &ApplyContext, journal: &mut Journal) -> Result<(bool, Option<FirewallBackend>)> {
+        let isolation = self.isolation(context.host()?)?;
         let opening = self.opening.take();
         let chosen = self.firewalld.take();
         let Chosen(zone) = chosen.map_or_else(|| firewalld::chosen(self.settings.backend), Ok)?;
         let demand = self.demand(isolation.as_ref(), zone.is_none());
         let mut written = (zone.is_some(), None);
         if !demand.is_empty() {
-            written.1 = Some(self.write(&demand, opening, &scene.tag, journal)?);
+            written.1 = Some(self.write(&demand, opening, &context.tag, journal)?);
         }
         if let Some(mut firewalld) = zone {
-            firewalld::ensure(self, &mut firewalld, (&scene.tag, journal))?;
+            firewalld::ensure(self, &mut firewalld, (&context.tag, journal))?;
             if demand.is_empty() {
                 // Of an ADD before firewalld ran, or of another policy.
-                iptables::forget(&scene.tag)?;
-                nftables::forget((&scene.tag, journal))?;
+                iptables::forget(&context.tag)?;
+                nftables::forget((&context.tag, journal))?;
             }
         }
         Ok(written)
@@ -141,14 +141,14 @@ impl Firewall {
         &self,
         demand: &Demand,
         opening: Option<OpeningAlone>,
-        tag: &Tag,
+        tag: &AttachmentId,
         journal: &mut Journal,
-    ) -> Result<Backend> {
+    ) -> Result<FirewallBackend> {
         let opening = || opening.map_or_else(|| iptables::begin_open(demand), Ok);
         let opened = match self.settings.backend {
-            Backend::Nftables => None,
-            Backend::Iptables => Some(opening()?.finish()?),
-            Backend::Automatic | Backend::Firewalld => match opening()?.finish_if_usable()? {
+            FirewallBackend::Nftables => None,
+            FirewallBackend::Iptables => Some(opening()?.finish()?),
+            FirewallBackend::Automatic | FirewallBackend::Firewalld => match opening()?.finish_if_usable()? {
                 Ok(opened) => Some(opened),
                 Err(unusable) => {
                     log::info(format_args!("firewall with nftables: {unusable}"));
@@ -157,37 +157,38 @@ impl Firewall {
             },
         };
         match opened {
-            Some(opened) => iptables::ensure(demand, opened, (tag, journal)).map(|()| Backend::Iptables),
-            None => nftables::ensure(demand, (tag, journal)).map(|()| Backend::Nftables),
+            Some(opened) => iptables::ensure(demand, opened, (tag, journal)).map(|()| FirewallBackend::Iptables),
+            None => nftables::ensure(demand, (tag, journal)).map(|()| FirewallBackend::Nftables),
         }
     }
 
     /// With what it is to be put right: where nobody says it and no zone has it, with what stands already.
-    fn standing(&self, scene: &Scene) -> Result<Backend> {
+    fn standing(&self, context: &ApplyContext) -> Result<FirewallBackend> {
         let chosen = self.settings.backend;
-        if chosen != Backend::Automatic || firewalld::verify(self, &scene.tag)?.is_some() {
+        if chosen != FirewallBackend::Automatic || firewalld::verify(self, &context.tag)?.is_some() {
             return Ok(chosen);
         }
-        let isolation = self.isolation(scene.host()?)?;
+        let isolation = self.isolation(context.host()?)?;
         let demand = self.demand(isolation.as_ref(), true);
-        if nftables::verify(&demand, &scene.tag).is_ok_and(|standing| standing.any) {
-            return Ok(Backend::Nftables);
+        if nftables::verify(&demand, &context.tag).is_ok_and(|standing| standing.any) {
+            return Ok(FirewallBackend::Nftables);
         }
-        Ok(if iptables::verify(&demand)?.any { Backend::Iptables } else { chosen })
+        Ok(if iptables::verify(&demand)?.any { FirewallBackend::Iptables } else { chosen })
     }
 
     /// Whether neither firewalld nor nftables is for what nobody chose.
-    fn is_by_iptables(&self, demand: &Demand, tag: &Tag) -> Result<bool> {
-        let by_zone = firewalld::verify(self, tag)?.is_some() || firewalld::chosen(Backend::Automatic)?.0.is_some();
+    fn is_by_iptables(&self, demand: &Demand, tag: &AttachmentId) -> Result<bool> {
+        let by_zone =
+            firewalld::verify(self, tag)?.is_some() || firewalld::chosen(FirewallBackend::Automatic)?.0.is_some();
         Ok(!by_zone && !nftables::verify(demand, tag).is_ok_and(|standing| standing.any))
     }
 
     /// What ADD chose may not be what it would choose today: whichever has something of this attachment is the one.
-    fn rules(&self, demand: &Demand, tag: &Tag) -> Result<Standing> {
+    fn rules(&self, demand: &Demand, tag: &AttachmentId) -> Result<Standing> {
         match self.settings.backend {
-            Backend::Iptables => return iptables::verify(demand),
-            Backend::Nftables => return nftables::verify(demand, tag),
-            Backend::Automatic | Backend::Firewalld => {}
+            FirewallBackend::Iptables => return iptables::verify(demand),
+            FirewallBackend::Nftables => return nftables::verify(demand, tag),
+            FirewallBackend::Automatic | FirewallBackend::Firewalld => {}
         }
         let nftables = nftables::verify(demand, tag);
         if nftables.as_ref().is_ok_and(|standing| standing.any) {
@@ -212,7 +213,7 @@ impl Firewall {
         let found = if names.is_empty() { "no link of the host".to_owned() } else { names.join(", ") };
         let text = format!("ingressPolicy {:?} needs a bridge, and prevResult has {found}", self.ingress.word());
         Err(Error::config(text)
-            .remedy("put firewall behind the plugin bridge in the network's list, or drop ingressPolicy"))
+            .hint("put firewall behind the plugin bridge in the network's list, or drop ingressPolicy"))
     }
 }
 
@@ -223,9 +224,9 @@ impl Demand<'_> {
     }
 }
 
-impl Backend {
+impl FirewallBackend {
     /// The one of this name in a configuration.
-    pub fn named(name: &str) -> Option<Backend> {
+    pub fn named(name: &str) -> Option<FirewallBackend> {
         [Self::Iptables, Self::Nftables, Self::Firewalld].into_iter().find(|one| one.to_string() == name)
     }
 }
@@ -254,78 +255,78 @@ impl Resource for Firewall {
         KIND
     }
 
-    fn judge(&self, scene: &Scene) -> Result<()> {
-        let isolation = self.isolation(scene.host()?)?;
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        let isolation = self.isolation(context.host()?)?;
         let chosen = firewalld::chosen(self.settings.backend)?;
         let demand = self.demand(isolation.as_ref(), chosen.0.is_none());
-        if self.settings.backend != Backend::Nftables && !demand.is_empty() {
-            iptables::judge(isolation.as_ref())?;
+        if self.settings.backend != FirewallBackend::Nftables && !demand.is_empty() {
+            iptables::preflight(isolation.as_ref())?;
             self.opening.set(Some(iptables::begin_open(&demand)?));
         }
         self.firewalld.set(Some(chosen));
         Ok(())
     }
 
-    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
-        self.make(scene, journal).map(|_| Made::nothing())
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        self.make(context, journal).map(|_| Made::nothing())
     }
 
     /// What another backend has of this attachment goes then: ADD may have chosen it, and nobody would look after it.
-    fn restore(&self, scene: &Scene, journal: &mut Journal) -> Result<()> {
+    fn restore(&self, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
         let mut drifts = Drifts::default();
-        self.verify(scene, &mut drifts)?;
+        self.verify(context, &mut drifts)?;
         if drifts.texts().is_empty() {
             return Ok(());
         }
-        let settings = Settings { backend: self.standing(scene)?, ..self.settings.clone() };
+        let settings = FirewallSettings { backend: self.standing(context)?, ..self.settings.clone() };
         let again = Firewall::of(self.addresses.iter().copied(), self.ingress.clone(), settings);
-        again.judge(scene)?;
-        let (zone, rules) = again.make(scene, journal)?;
+        again.preflight(context)?;
+        let (zone, rules) = again.make(context, journal)?;
         if !zone {
-            firewalld::forget(&scene.tag)?;
+            firewalld::forget(&context.tag)?;
         }
         match rules {
-            Some(Backend::Iptables) => nftables::forget((&scene.tag, journal)),
-            Some(Backend::Nftables) => iptables::forget(&scene.tag),
+            Some(FirewallBackend::Iptables) => nftables::forget((&context.tag, journal)),
+            Some(FirewallBackend::Nftables) => iptables::forget(&context.tag),
             _ => Ok(()),
         }
     }
 
     /// What firewalld has is put right by itself, and so is what stands otherwise than it would be made.
-    fn join(&self, scene: &Scene, together: &mut Together) -> Result<bool> {
-        let isolation = self.isolation(scene.host()?)?;
+    fn enqueue(&self, context: &ApplyContext, batch: &mut RestoreBatch) -> Result<bool> {
+        let isolation = self.isolation(context.host()?)?;
         let demand = self.demand(isolation.as_ref(), true);
         if demand.is_empty() {
             return Ok(false);
         }
         match self.settings.backend {
-            Backend::Nftables => return nftables::join(&demand, &scene.tag, together),
-            Backend::Automatic if !self.is_by_iptables(&demand, &scene.tag)? => return Ok(false),
-            Backend::Iptables | Backend::Automatic => {}
-            Backend::Firewalld => return Ok(false),
+            FirewallBackend::Nftables => return nftables::enqueue(&demand, &context.tag, batch),
+            FirewallBackend::Automatic if !self.is_by_iptables(&demand, &context.tag)? => return Ok(false),
+            FirewallBackend::Iptables | FirewallBackend::Automatic => {}
+            FirewallBackend::Firewalld => return Ok(false),
         }
-        iptables::join(&demand, &scene.tag, together).map(|()| true)
+        iptables::enqueue(&demand, &context.tag, batch).map(|()| true)
     }
 
-    fn joined(&self, scene: &Scene, made: bool, journal: &mut Journal) -> Result<()> {
+    fn finish_batch(&self, context: &ApplyContext, made: bool, journal: &mut Journal) -> Result<()> {
         if !made {
             return Ok(());
         }
-        firewalld::forget(&scene.tag)?;
+        firewalld::forget(&context.tag)?;
         match self.settings.backend {
-            Backend::Nftables => iptables::forget(&scene.tag),
-            _ => nftables::forget((&scene.tag, journal)),
+            FirewallBackend::Nftables => iptables::forget(&context.tag),
+            _ => nftables::forget((&context.tag, journal)),
         }
     }
 
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
-        let isolation = self.isolation(scene.host()?).unwrap_or_else(|error| {
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let isolation = self.isolation(context.host()?).unwrap_or_else(|error| {
             drifts.extend([format!("firewall: {error}")]);
             None
         });
-        let zone = firewalld::verify(self, &scene.tag)?;
+        let zone = firewalld::verify(self, &context.tag)?;
         let demand = self.demand(isolation.as_ref(), zone.is_none());
-        let rules = if demand.is_empty() { Standing::default() } else { self.rules(&demand, &scene.tag)? };
+        let rules = if demand.is_empty() { Standing::default() } else { self.rules(&demand, &context.tag)? };
         let found = zone.into_iter().chain([rules]).flat_map(|standing| standing.drifts);
         drifts.extend(found.into_iter().map(|text| format!("firewall: {text}")));
         Ok(())
@@ -347,7 +348,7 @@ impl fmt::Display for Firewall {
 }
 
 /// As a dry run says it.
-impl fmt::Display for Backend {
+impl fmt::Display for FirewallBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Automatic => "firewalld if it runs, iptables where it works, else nftables",
@@ -358,25 +359,25 @@ impl fmt::Display for Backend {
     }
 }
 
-fn release(remains: &Remains) -> Result<()> {
-    Errors::from_iter([firewalld::release(remains), nftables::release(remains), iptables::release(remains)]).finish()
+fn release(context: &ReleaseContext) -> Result<()> {
+    Errors::from_iter([firewalld::release(context), nftables::release(context), iptables::release(context)]).finish()
 }
 
-fn sweep(stale: &Stale) -> Result<()> {
-    Errors::from_iter([firewalld::sweep(stale), nftables::sweep(stale), iptables::sweep(stale)]).finish()
+fn sweep(context: &GcContext) -> Result<()> {
+    Errors::from_iter([firewalld::sweep(context), nftables::sweep(context), iptables::sweep(context)]).finish()
 }
 
 /// Whether this host can filter so, for STATUS.
-pub fn available(backend: Backend) -> Result<()> {
+pub fn available(backend: FirewallBackend) -> Result<()> {
     match backend {
-        Backend::Automatic => iptables::PLACE.usable()?.or_else(|_| nftables::available()),
-        Backend::Iptables => iptables::PLACE.available(),
-        Backend::Nftables => nftables::available(),
-        Backend::Firewalld => firewalld::chosen(backend).map(drop),
+        FirewallBackend::Automatic => iptables::PLACE.usable()?.or_else(|_| nftables::available()),
+        FirewallBackend::Iptables => iptables::PLACE.available(),
+        FirewallBackend::Nftables => nftables::available(),
+        FirewallBackend::Firewalld => firewalld::chosen(backend).map(drop),
     }
 }
 
 /// What an undo is about.
-fn rules_of(tag: &Tag) -> String {
+fn rules_of(tag: &AttachmentId) -> String {
     format!("firewall rules of {tag}")
 }

@@ -8,11 +8,11 @@
 //! that is isolated within, a table of that family has the same.
 
 use cnikit_netfilter::{
-    By, Chain, Error as Refused, Family, Field, Frame, Hook, HookKind, HookPoint, Index, Key, KeyType, LONGEST_COMMENT,
-    Match, Nftables, Rule, Set, Side, Value, Verdict, Way, Whose,
+    By, Chain, Direction, Error as Refused, Field, Hook, HookKind, HookPoint, Index, Key, KeyType, LONGEST_COMMENT,
+    Match, Nftables, OwnerFilter, Rule, Set, Side, TableFamily, TableLayout, Value, Verdict,
 };
-use cnikit_plan::{Remains, Stale, Together};
-use cnikit_skel::{Error, Journal, Result, Tag, log};
+use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch};
+use cnikit_skel::{AttachmentId, Error, Journal, Result, log};
 
 use super::{Demand, Isolation, rules_of};
 use crate::alias::{self, Marks, cut};
@@ -31,7 +31,7 @@ const BRIDGES: &str = "bridges";
 const LOOPS: &str = "loops";
 const ISOLATED: &str = "isolated";
 
-pub(super) fn ensure(demand: &Demand, (tag, journal): (&Tag, &mut Journal)) -> Result<()> {
+pub(super) fn ensure(demand: &Demand, (tag, journal): (&AttachmentId, &mut Journal)) -> Result<()> {
     let (nftables, what) = (Nftables::here()?, rules_of(tag));
     let (admins, operators) = admin(demand.admin_chain.to_owned());
     nftables.replace(&admins, operators.0, &operators.1).map_err(remedied)?;
@@ -51,21 +51,21 @@ pub(super) fn ensure(demand: &Demand, (tag, journal): (&Tag, &mut Journal)) -> R
 }
 
 /// Gathers what [`ensure`] would make; not where what is to go stands in the way.
-pub(super) fn join(demand: &Demand, tag: &Tag, together: &mut Together) -> Result<bool> {
+pub(super) fn enqueue(demand: &Demand, tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<bool> {
     let within = within(demand.isolation, tag);
     if within.is_none() && !Nftables::here()?.rules(&crossing(), whose(tag))?.is_empty() {
         return Ok(false);
     }
     let (admins, (operator, jump)) = admin(demand.admin_chain.to_owned());
-    together.add_rules(admins, operator, &jump, None)?;
-    together.add_rules(forward(), whose(tag), &rules(demand, tag), None)?;
+    batch.add_rules(admins, operator, &jump, None)?;
+    batch.add_rules(forward(), whose(tag), &rules(demand, tag), None)?;
     if let Some(within) = within {
-        together.add_rules(crossing(), whose(tag), &within, None)?;
+        batch.add_rules(crossing(), whose(tag), &within, None)?;
     }
     Ok(true)
 }
 
-pub(super) fn verify(demand: &Demand, tag: &Tag) -> Result<Standing> {
+pub(super) fn verify(demand: &Demand, tag: &AttachmentId) -> Result<Standing> {
     let (nftables, (admins, operators)) = (Nftables::here()?, admin(demand.admin_chain.to_owned()));
     let any = !nftables.rules(&forward(), whose(tag))?.is_empty();
     let mut drifts = nftables.verify(&forward(), whose(tag), &rules(demand, tag))?;
@@ -80,17 +80,21 @@ pub(super) fn verify(demand: &Demand, tag: &Tag) -> Result<Standing> {
     Ok(Standing { any, drifts, ..Standing::default() })
 }
 
-pub(super) fn release(remains: &Remains) -> Result<()> {
-    remains.nftables()?.map_or(Ok(()), |nftables| clear(nftables, &remains.tag))
+pub(super) fn release(context: &ReleaseContext) -> Result<()> {
+    context.nftables()?.map_or(Ok(()), |nftables| clear(nftables, &context.tag))
 }
 
 /// Removes what a tag has; the roll-back puts it back, for it may be a running container's.
-pub(super) fn forget((tag, journal): (&Tag, &mut Journal)) -> Result<()> {
+pub(super) fn forget((tag, journal): (&AttachmentId, &mut Journal)) -> Result<()> {
     let Some(nftables) = Nftables::if_any()? else { return Ok(()) };
     [crossing, forward].into_iter().try_for_each(|frame| give_up(&nftables, frame, (tag, journal)))
 }
 
-fn give_up(nftables: &Nftables, frame: fn() -> Frame, (tag, journal): (&Tag, &mut Journal)) -> Result<()> {
+fn give_up(
+    nftables: &Nftables,
+    frame: fn() -> TableLayout,
+    (tag, journal): (&AttachmentId, &mut Journal),
+) -> Result<()> {
     let (place, owner) = (frame(), whose(tag));
     let before = nftables.rules(&place, owner.clone())?;
     if before.is_empty() {
@@ -100,13 +104,13 @@ fn give_up(nftables: &Nftables, frame: fn() -> Frame, (tag, journal): (&Tag, &mu
     nftables.release(&place, whose(tag)).map(drop).map_err(remedied)
 }
 
-fn clear(nftables: &Nftables, tag: &Tag) -> Result<()> {
+fn clear(nftables: &Nftables, tag: &AttachmentId) -> Result<()> {
     Ok([crossing(), forward()].iter().try_for_each(|frame| nftables.release(frame, whose(tag)).map(drop))?)
 }
 
-pub(super) fn sweep(stale: &Stale) -> Result<()> {
-    let Some(nftables) = stale.nftables()? else { return Ok(()) };
-    let (marks, network) = (Marks::of(stale), Whose::Commented(alias::network_mark(&stale.network)));
+pub(super) fn sweep(context: &GcContext) -> Result<()> {
+    let Some(nftables) = context.nftables()? else { return Ok(()) };
+    let (marks, network) = (Marks::of(context), OwnerFilter::Commented(alias::network_mark(&context.network)));
     let keep = |comment: &str| !marks.is_stale_text(comment);
     [crossing(), forward()].iter().try_for_each(|frame| nftables.sweep(frame, network.clone(), keep).map(drop))?;
     Ok(())
@@ -114,36 +118,37 @@ pub(super) fn sweep(stale: &Stale) -> Result<()> {
 
 /// Whether the kernel has what it takes, tried with rules like those of an attachment, of which none will ever be.
 pub(super) fn available() -> Result<()> {
-    let nobody = Tag { network: String::new(), container: String::new(), ifname: String::new() };
+    let nobody = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
     let rules = [rule(vec![Match::Source([127, 0, 0, 1].into())], Verdict::Accept)];
     Nftables::here().and_then(|here| here.rehearse(&forward(), whose(&nobody), &rules)).map_err(remedied)
 }
 
 /// By the comment too: the owner is lost where somebody loads what `nft list ruleset` printed.
-fn whose(tag: &Tag) -> Whose {
-    Whose::Owned { owner: alias::mark_of(tag), comment: Some(words(tag)) }
+fn whose(tag: &AttachmentId) -> OwnerFilter {
+    OwnerFilter::Owned { owner: alias::mark_of(tag), comment: Some(words(tag)) }
 }
 
 /// What an attachment has in the chain of owners.
-fn rules(demand: &Demand, tag: &Tag) -> Vec<Rule> {
+fn rules(demand: &Demand, tag: &AttachmentId) -> Vec<Rule> {
     let addresses = demand
         .addresses
         .iter()
         .filter(|_| demand.accepts)
         .map(|address| (vec![Match::Source(*address)], Verdict::Accept));
-    let bridge = demand.isolation.map(|isolation| (through(isolation, [Way::In, Way::Out]), verdict(isolation)));
+    let bridge =
+        demand.isolation.map(|isolation| (through(isolation, [Direction::In, Direction::Out]), verdict(isolation)));
     let owned = |(matches, verdict)| Rule { matches, verdict, comment: Some(words(tag)) };
     addresses.chain(bridge).map(owned).collect()
 }
 
 /// The same for what crosses a bridge.
-fn within(isolation: Option<&Isolation>, tag: &Tag) -> Option<Vec<Rule>> {
+fn within(isolation: Option<&Isolation>, tag: &AttachmentId) -> Option<Vec<Rule>> {
     let isolation = isolation.filter(|isolation| isolation.within)?;
-    let matches = through(isolation, [Way::InBridge, Way::OutBridge]);
+    let matches = through(isolation, [Direction::InBridge, Direction::OutBridge]);
     Some(vec![Rule { matches, verdict: Verdict::Drop, comment: Some(words(tag)) }])
 }
 
-fn through(isolation: &Isolation, ways: [Way; 2]) -> Vec<Match> {
+fn through(isolation: &Isolation, ways: [Direction; 2]) -> Vec<Match> {
     ways.map(|way| Match::Interface { way, is: true, name: isolation.bridge.clone() }).to_vec()
 }
 
@@ -153,7 +158,7 @@ fn verdict(isolation: &Isolation) -> Verdict {
 }
 
 /// The mark, and what people read.
-fn words(tag: &Tag) -> String {
+fn words(tag: &AttachmentId) -> String {
     cut(alias::of(tag).replace('"', ""), LONGEST_COMMENT)
 }
 
@@ -166,8 +171,8 @@ fn listed(fields: &[Field], is: bool, set: &str) -> Match {
 }
 
 /// The table through which packets pass.
-fn forward() -> Frame {
-    let ways = [Field::Interface(Way::In), Field::Interface(Way::Out)];
+fn forward() -> TableLayout {
+    let ways = [Field::Interface(Direction::In), Field::Interface(Direction::Out)];
     let ends = [
         Field::Ipv4(Side::Source),
         Field::Ipv4(Side::Destination),
@@ -190,11 +195,11 @@ fn forward() -> Frame {
         accept(2, IPV6, None),
     ];
     let way = vec![KeyType::Interface, KeyType::Interface];
-    Frame {
+    TableLayout {
         table_comment: Some("What containers send and what answers them, and what is isolated"),
         chains: vec![chain(OWNERS, None), chain(ADMINS, None), chain(FORWARD, Some(0))],
-        fixed: vec![(FORWARD, fixed)],
-        holds: vec![OWNERS],
+        prologue: vec![(FORWARD, fixed)],
+        rule_chains: vec![OWNERS],
         indexes: vec![
             index(IPV4, vec![KeyType::Ipv4], By::Rule(ipv4)),
             index(IPV6, vec![KeyType::Ipv6], By::Rule(ipv6)),
@@ -203,37 +208,37 @@ fn forward() -> Frame {
             index(ISOLATED, way, By::Rule(closed_way)),
             index(OWNERS, vec![KeyType::Mark, KeyType::Mark], By::Owner),
         ],
-        ..Frame::of(Family::Inet, TABLE)
+        ..TableLayout::of(TableFamily::Inet, TABLE)
     }
 }
 
 /// The table of what crosses a bridge.
-fn crossing() -> Frame {
-    let ways = [Field::Interface(Way::InBridge), Field::Interface(Way::OutBridge)];
+fn crossing() -> TableLayout {
+    let ways = [Field::Interface(Direction::InBridge), Field::Interface(Direction::OutBridge)];
     let closed = rule(vec![listed(&ways, true, ISOLATED)], Verdict::Drop);
-    Frame {
+    TableLayout {
         table_comment: Some("Bridges whose containers are isolated from each other"),
         chains: vec![chain(OWNERS, None), chain(FORWARD, Some(-200))],
-        fixed: vec![(FORWARD, vec![closed])],
-        holds: vec![OWNERS],
+        prologue: vec![(FORWARD, vec![closed])],
+        rule_chains: vec![OWNERS],
         indexes: vec![
             index(ISOLATED, vec![KeyType::Interface, KeyType::Interface], By::Rule(closed_way)),
             index(OWNERS, vec![KeyType::Mark, KeyType::Mark], By::Owner),
         ],
-        ..Frame::of(Family::Bridge, TABLE)
+        ..TableLayout::of(TableFamily::Bridge, TABLE)
     }
 }
 
 /// The operator's chain, and the jump there, which is all networks' that name it.
-fn admin(name: String) -> (Frame, (Whose, [Rule; 1])) {
+fn admin(name: String) -> (TableLayout, (OwnerFilter, [Rule; 1])) {
     let owner = format!("operator:{name}");
     let jump = Rule { comment: Some(owner.clone()), ..rule(Vec::new(), Verdict::Jump(name.clone())) };
-    let frame = Frame {
+    let frame = TableLayout {
         chains: vec![chain(ADMINS, None), chain(name.leak(), None)], // one an attachment
-        holds: vec![ADMINS],
-        ..Frame::of(Family::Inet, TABLE)
+        rule_chains: vec![ADMINS],
+        ..TableLayout::of(TableFamily::Inet, TABLE)
     };
-    (frame, (Whose::Owned { comment: Some(owner.clone()), owner }, [jump]))
+    (frame, (OwnerFilter::Owned { comment: Some(owner.clone()), owner }, [jump]))
 }
 
 fn chain(name: &'static str, priority: Option<i32>) -> Chain {
@@ -280,6 +285,6 @@ fn is_lacking(error: &Refused) -> bool {
 }
 
 fn remedied(error: Refused) -> Error {
-    let remedy = "load nf_tables, nft_ct and nf_conntrack (CONFIG_NF_TABLES_INET, CONFIG_NFT_CT), or say `\"backend\": \"iptables\"`";
-    if is_lacking(&error) { Error::from(error).remedy(remedy) } else { error.into() }
+    let hint = "load nf_tables, nft_ct and nf_conntrack (CONFIG_NF_TABLES_INET, CONFIG_NFT_CT), or say `\"backend\": \"iptables\"`";
+    if is_lacking(&error) { Error::from(error).hint(hint) } else { error.into() }
 }

@@ -11,21 +11,21 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use cnikit_netfilter::iptables::{Chains, Changes, Error as Refused, IpVersion, Rule, Table};
-use cnikit_netfilter::{Joined, Nftables};
-use cnikit_plan::{Remains, Stale, Together, Wanted};
-use cnikit_skel::{Error, Journal, Result, Tag};
+use cnikit_netfilter::iptables::{Chains, Changes, Error as Refused, IpVersion, IptablesRule, Table};
+use cnikit_netfilter::{BatchOutcome, Nftables};
+use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch, Wanted};
+use cnikit_skel::{AttachmentId, Error, Journal, Result};
 use ipnetwork::IpNetwork;
 
 use super::{Masquerade, rules_of};
-use crate::at_once;
 use crate::backend::Standing;
-use crate::iptables::{OURS, Opened, Opening, Place};
-use crate::leaving;
+use crate::batch_restore;
+use crate::iptables::{OURS, Opened, Opening, RuleTable};
+use crate::unclaimed;
 use share::{Claim, ENTRY, Names, Share, is_chain};
 
 /// The rules, and what may be said instead.
-pub(super) const PLACE: Place = Place {
+pub(super) const PLACE: RuleTable = RuleTable {
     table: "nat",
     what: "masquerade rules",
     shared: &[],
@@ -33,7 +33,7 @@ pub(super) const PLACE: Place = Place {
 };
 
 /// Has read what stands, of all versions at once.
-pub(super) fn begin_open(masquerade: &Masquerade, tag: &Tag) -> Opening {
+pub(super) fn begin_open(masquerade: &Masquerade, tag: &AttachmentId) -> Opening {
     PLACE.begin_open(versions(masquerade), &Names::of(tag).chain)
 }
 
@@ -42,7 +42,7 @@ fn versions(masquerade: &Masquerade) -> impl Iterator<Item = IpVersion> + '_ {
     IpVersion::ALL.into_iter().filter(|version| !of_version(&masquerade.addresses, *version).is_empty())
 }
 
-pub(super) fn ensure(masquerade: &Masquerade, opened: Opened, tag: &Tag, journal: &mut Journal) -> Result<()> {
+pub(super) fn ensure(masquerade: &Masquerade, opened: Opened, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
     let names = Names::of(tag);
     for (version, ruleset) in opened {
         let addresses = of_version(&masquerade.addresses, version);
@@ -66,7 +66,7 @@ pub(super) fn ensure(masquerade: &Masquerade, opened: Opened, tag: &Tag, journal
 }
 
 /// Gathers what [`ensure`] would make, where CHECK would find any fault.
-pub(super) fn join(masquerade: &Masquerade, tag: &Tag, together: &mut Together) {
+pub(super) fn enqueue(masquerade: &Masquerade, tag: &AttachmentId, batch: &mut RestoreBatch) {
     for version in versions(masquerade) {
         let (names, addresses) = (Names::of(tag), of_version(&masquerade.addresses, version));
         let (own, wanted) = (own(&addresses), names.share(&addresses));
@@ -79,12 +79,12 @@ pub(super) fn join(masquerade: &Masquerade, tag: &Tag, together: &mut Together) 
         };
         // The interfaces of a container share a chain.
         let wanted = Wanted { changes: Box::new(changes), sole: vec![Names::of(tag).chain] };
-        together.add_changes(PLACE.what, version, make_all, wanted);
+        batch.add_changes(PLACE.what, version, make_all, wanted);
     }
 }
 
-fn make_all(version: IpVersion, all: &[Wanted]) -> Vec<Joined> {
-    at_once::make(PLACE, Chains::Like(OURS, is_chain), version, all)
+fn make_all(version: IpVersion, all: &[Wanted]) -> Vec<BatchOutcome> {
+    batch_restore::make(PLACE, Chains::Like(OURS, is_chain), version, all)
 }
 
 fn put_back(version: IpVersion, (names, own): &(Names, Vec<IpAddr>), before: &Share) -> Result<()> {
@@ -97,7 +97,7 @@ fn put_back(version: IpVersion, (names, own): &(Names, Vec<IpAddr>), before: &Sh
 
 /// What CHECK reads, in either half of iptables: nothing that stands may be missing from it, for what a program could not
 /// read is no drift.
-pub(super) fn verify(masquerade: &Masquerade, tag: &Tag) -> Result<Standing> {
+pub(super) fn verify(masquerade: &Masquerade, tag: &AttachmentId) -> Result<Standing> {
     let (names, nftables) = (Names::of(tag), Nftables::if_any().map_err(Refused::from).map_err(explained)?);
     let mut standing = Standing::default();
     for version in versions(masquerade) {
@@ -113,44 +113,46 @@ pub(super) fn verify(masquerade: &Masquerade, tag: &Tag) -> Result<Standing> {
     Ok(standing)
 }
 
-pub(super) fn release(remains: &Remains) -> Result<()> {
-    let names = Names::of(&remains.tag);
+pub(super) fn release(context: &ReleaseContext) -> Result<()> {
+    let names = Names::of(&context.tag);
     let chain = names.chain.clone();
-    let clearing = move |remains: &Remains, table: &Table| {
-        let going = leaving::of(remains, &names.unclaimed(table))?;
+    let clearing = move |context: &ReleaseContext, table: &Table| {
+        let going = unclaimed::attribute_unclaimed(context, &names.unclaimed(table))?;
         let found = names.released(table, |address| going.contains(&address));
         Ok(found.becomes(&Share::default(), table, &names.chain))
     };
-    PLACE.release(super::KIND.name, remains, chain, clearing, || ())
+    PLACE.release(super::KIND.name, context, chain, clearing, || ())
 }
 
-pub(super) fn sweep(stale: &Stale) -> Result<()> {
-    let valid: Vec<Names> = stale.tags().map(|tag| Names::of(&tag)).collect();
+pub(super) fn sweep(context: &GcContext) -> Result<()> {
+    let valid: Vec<Names> = context.tags().map(|tag| Names::of(&tag)).collect();
     let clear = |table: &Table| {
         let mut changes = Changes::default();
         for chain in table.chains().filter(|chain| is_chain(chain)) {
-            if let Some(found) = stale_share(table, chain, &stale.network, &valid) {
+            if let Some(found) = stale_share(table, chain, &context.network, &valid) {
                 changes.extend(found.becomes(&Share::default(), table, chain));
             }
         }
         changes
     };
     let (_alone, errors) =
-        PLACE.everywhere(stale.nftables()?, Chains::Like(OURS, is_chain), |ruleset| ruleset.change(clear));
+        PLACE.everywhere(context.nftables()?, Chains::Like(OURS, is_chain), |ruleset| ruleset.change(clear));
     errors.finish()
 }
 
 /// What of a chain belongs to this network and to no valid attachment; `None` is nothing.
 fn stale_share(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Option<Share> {
-    let of_network = |rule: &&Rule| Claim::of(rule).is_some_and(|claim| claim.is_of(network, chain));
-    let lives = |rule: &Rule| {
+    let of_network = |rule: &&IptablesRule| Claim::of(rule).is_some_and(|claim| claim.is_of(network, chain));
+    let lives = |rule: &IptablesRule| {
         let of = |names: &Names| [&names.entry, &names.rule].into_iter().any(|comment| rule.comment() == Some(comment));
         valid.iter().any(of)
     };
-    let stale = table.rules(chain).filter(of_network).filter(|rule| !lives(rule)).cloned();
-    let (rules, shared): (Vec<Rule>, Vec<Rule>) = stale.partition(|rule| Claim::of(rule).is_some_and(|it| it.named));
-    let sources: Vec<IpAddr> = rules.iter().filter_map(Rule::source_address).collect();
-    let goes = |jump: &&Rule| !lives(jump) || jump.source_address().is_some_and(|address| sources.contains(&address));
+    let context = table.rules(chain).filter(of_network).filter(|rule| !lives(rule)).cloned();
+    let (rules, shared): (Vec<IptablesRule>, Vec<IptablesRule>) =
+        context.partition(|rule| Claim::of(rule).is_some_and(|it| it.named));
+    let sources: Vec<IpAddr> = rules.iter().filter_map(IptablesRule::source_address).collect();
+    let goes =
+        |jump: &&IptablesRule| !lives(jump) || jump.source_address().is_some_and(|address| sources.contains(&address));
     let jumps = table.jumps(chain).filter(|(place, _)| *place == ENTRY).map(|(_, jump)| jump);
     let share = Share { jumps: jumps.filter(of_network).filter(goes).cloned().collect(), rules };
     (share != Share::default() || !shared.is_empty()).then_some(share)

@@ -6,8 +6,8 @@ mod nftables;
 use std::cell::Cell;
 use std::fmt;
 
-use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale, Together};
-use cnikit_skel::{Errors, Journal, Result, Tag, log};
+use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource, RestoreBatch};
+use cnikit_skel::{AttachmentId, Errors, Journal, Result, log};
 use ipnetwork::IpNetwork;
 
 use crate::backend::Backend;
@@ -33,15 +33,15 @@ impl Resource for Masquerade {
         KIND
     }
 
-    fn judge(&self, scene: &Scene) -> Result<()> {
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
         if self.backend != Backend::Nftables {
-            self.opening.set(Some(iptables::begin_open(self, &scene.tag)));
+            self.opening.set(Some(iptables::begin_open(self, &context.tag)));
         }
         Ok(())
     }
 
-    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
-        let tag = &scene.tag;
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        let tag = &context.tag;
         let opening = || self.opening.take().unwrap_or_else(|| iptables::begin_open(self, tag));
         let made = match self.backend {
             Backend::Nftables => nftables::ensure(self, tag, journal),
@@ -57,23 +57,23 @@ impl Resource for Masquerade {
         made.map(|()| Made::nothing())
     }
 
-    fn restore(&self, scene: &Scene, journal: &mut Journal) -> Result<()> {
-        rules::restore(self, scene, journal)
+    fn restore(&self, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
+        rules::restore(self, context, journal)
     }
 
-    fn join(&self, scene: &Scene, together: &mut Together) -> Result<bool> {
+    fn enqueue(&self, context: &ApplyContext, batch: &mut RestoreBatch) -> Result<bool> {
         match self.backend {
-            Backend::Nftables => nftables::join(self, &scene.tag, together)?,
-            Backend::Automatic if nftables::has_any(&scene.tag)? => return Ok(false),
-            Backend::Iptables | Backend::Automatic => iptables::join(self, &scene.tag, together),
+            Backend::Nftables => nftables::enqueue(self, &context.tag, batch)?,
+            Backend::Automatic if nftables::has_any(&context.tag)? => return Ok(false),
+            Backend::Iptables | Backend::Automatic => iptables::enqueue(self, &context.tag, batch),
         }
         Ok(true)
     }
 
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
         let standing = self.backend.standing(
-            || nftables::verify(self, &scene.tag),
-            || iptables::verify(self, &scene.tag),
+            || nftables::verify(self, &context.tag),
+            || iptables::verify(self, &context.tag),
             || Ok(iptables::PLACE.usable()?.is_ok()),
         )?;
         drifts.extend(standing.drifts.into_iter().map(|text| format!("masquerade: {text}")));
@@ -96,7 +96,7 @@ impl fmt::Display for Masquerade {
 }
 
 /// What an undo is about.
-fn rules_of(tag: &Tag) -> String {
+fn rules_of(tag: &AttachmentId) -> String {
     format!("masquerade rules of {tag}")
 }
 
@@ -105,12 +105,12 @@ fn network(address: IpNetwork) -> IpNetwork {
     IpNetwork::new(address.network(), address.prefix()).unwrap_or(address)
 }
 
-fn release(remains: &Remains) -> Result<()> {
-    Errors::from_iter([nftables::release(remains), iptables::release(remains)]).finish()
+fn release(context: &ReleaseContext) -> Result<()> {
+    Errors::from_iter([nftables::release(context), iptables::release(context)]).finish()
 }
 
-fn sweep(stale: &Stale) -> Result<()> {
-    Errors::from_iter([nftables::sweep(stale), iptables::sweep(stale)]).finish()
+fn sweep(context: &GcContext) -> Result<()> {
+    Errors::from_iter([nftables::sweep(context), iptables::sweep(context)]).finish()
 }
 
 /// Whether this host can masquerade so, for STATUS.

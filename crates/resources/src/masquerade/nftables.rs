@@ -1,10 +1,11 @@
 //! Masquerade in nftables, in the table that all masqueraded networks of a host share.
 
 use cnikit_netfilter::{
-    Chain, Family, Frame, Hook, HookKind, HookPoint, LONGEST_COMMENT, Match, Nftables, Rule, Verdict, Whose,
+    Chain, Hook, HookKind, HookPoint, LONGEST_COMMENT, Match, Nftables, OwnerFilter, Rule, TableFamily, TableLayout,
+    Verdict,
 };
-use cnikit_plan::{Remains, Stale, Together};
-use cnikit_skel::{Journal, Result, Tag, log};
+use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch};
+use cnikit_skel::{AttachmentId, Journal, Result, log};
 use ipnetwork::IpNetwork;
 use sha2::{Digest, Sha512};
 
@@ -16,28 +17,28 @@ use crate::rules::replace;
 const CHECKS: &str = "masq_checks";
 const POSTROUTING: &str = "postrouting";
 
-pub(super) fn ensure(masquerade: &Masquerade, tag: &Tag, journal: &mut Journal) -> Result<()> {
-    let (whose, rules) = (Whose::from(&prefix(tag)), rules(masquerade, tag));
+pub(super) fn ensure(masquerade: &Masquerade, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
+    let (whose, rules) = (OwnerFilter::from(&prefix(tag)), rules(masquerade, tag));
     replace(&Nftables::here()?, (frame(), whose), &rules, |_| Ok(()), (&rules_of(tag), journal))
 }
 
-pub(super) fn join(masquerade: &Masquerade, tag: &Tag, together: &mut Together) -> Result<()> {
-    together.add_rules(frame(), &prefix(tag), &rules(masquerade, tag), None)
+pub(super) fn enqueue(masquerade: &Masquerade, tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<()> {
+    batch.add_rules(frame(), &prefix(tag), &rules(masquerade, tag), None)
 }
 
 /// Whether a tag has anything here.
-pub(super) fn has_any(tag: &Tag) -> Result<bool> {
+pub(super) fn has_any(tag: &AttachmentId) -> Result<bool> {
     Ok(!Nftables::here()?.rules(&frame(), &prefix(tag))?.is_empty())
 }
 
-pub(super) fn verify(masquerade: &Masquerade, tag: &Tag) -> Result<Standing> {
+pub(super) fn verify(masquerade: &Masquerade, tag: &AttachmentId) -> Result<Standing> {
     let (nftables, prefix) = (Nftables::here()?, prefix(tag));
     let any = !nftables.rules(&frame(), &prefix)?.is_empty();
     let drifts = nftables.verify(&frame(), &prefix, &rules(masquerade, tag))?;
     Ok(Standing { any, drifts, ..Standing::default() })
 }
 
-fn rules(masquerade: &Masquerade, tag: &Tag) -> Vec<Rule> {
+fn rules(masquerade: &Masquerade, tag: &AttachmentId) -> Vec<Rule> {
     let rule = |address: &IpNetwork| Rule {
         matches: vec![Match::Source(address.ip()), Match::DestinationNotIn(network(*address))],
         verdict: Verdict::Masquerade,
@@ -47,11 +48,11 @@ fn rules(masquerade: &Masquerade, tag: &Tag) -> Vec<Rule> {
 }
 
 /// The table that all masqueraded networks of a host share.
-fn frame() -> Frame {
+fn frame() -> TableLayout {
     let multicast = |net: &str| net.parse().ok().map(|net| rule(vec![Match::DestinationIn(net)], Verdict::Return));
     let mut fixed: Vec<Rule> = ["224.0.0.0/4", "ff00::/8"].into_iter().filter_map(multicast).collect();
     fixed.push(rule(Vec::new(), Verdict::Goto(CHECKS.into())));
-    Frame {
+    TableLayout {
         table_comment: Some("Masquerading for plugins from github.com/containernetworking/plugins"),
         chains: vec![
             Chain {
@@ -65,9 +66,9 @@ fn frame() -> Frame {
                 hook: Some(Hook { kind: HookKind::Nat, hook: HookPoint::Postrouting, priority: 100 }),
             },
         ],
-        fixed: vec![(POSTROUTING, fixed)],
-        holds: vec![CHECKS],
-        ..Frame::of(Family::Inet, "cni_plugins_masquerade")
+        prologue: vec![(POSTROUTING, fixed)],
+        rule_chains: vec![CHECKS],
+        ..TableLayout::of(TableFamily::Inet, "cni_plugins_masquerade")
     }
 }
 
@@ -76,11 +77,11 @@ fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
 }
 
 /// By which all rules of one attachment begin: hashes of the network, and of interface and container.
-fn prefix(tag: &Tag) -> String {
+fn prefix(tag: &AttachmentId) -> String {
     format!("{}-{}", hash(&tag.network), hash(&format!("{}:{}", tag.ifname, tag.container)))
 }
 
-fn comment(tag: &Tag) -> String {
+fn comment(tag: &AttachmentId) -> String {
     let text = format!("{}, net: {}, if: {}, id: {}", prefix(tag), tag.network, tag.ifname, tag.container);
     cut(text.replace('"', ""), LONGEST_COMMENT)
 }
@@ -89,17 +90,17 @@ fn hash(text: &str) -> String {
     hex(&Sha512::digest(text.as_bytes())[..8])
 }
 
-pub(super) fn release(remains: &Remains) -> Result<()> {
-    let Some(nftables) = remains.nftables()? else { return Ok(()) };
-    removed(nftables.release(&frame(), &prefix(&remains.tag))?);
+pub(super) fn release(context: &ReleaseContext) -> Result<()> {
+    let Some(nftables) = context.nftables()? else { return Ok(()) };
+    removed(nftables.release(&frame(), &prefix(&context.tag))?);
     Ok(())
 }
 
-pub(super) fn sweep(stale: &Stale) -> Result<()> {
-    let Some(nftables) = stale.nftables()? else { return Ok(()) };
-    let valid: Vec<String> = stale.tags().map(|tag| prefix(&tag)).collect();
+pub(super) fn sweep(context: &GcContext) -> Result<()> {
+    let Some(nftables) = context.nftables()? else { return Ok(()) };
+    let valid: Vec<String> = context.tags().map(|tag| prefix(&tag)).collect();
     let keep = |comment: &str| valid.iter().any(|prefix| comment.starts_with(prefix));
-    removed(nftables.sweep(&frame(), &format!("{}-", hash(&stale.network)), keep)?);
+    removed(nftables.sweep(&frame(), &format!("{}-", hash(&context.network)), keep)?);
     Ok(())
 }
 
@@ -118,8 +119,8 @@ pub(super) fn available() -> Result<()> {
 mod tests {
     use super::*;
 
-    fn tag(network: &str, container: &str, ifname: &str) -> Tag {
-        Tag { network: network.into(), container: container.into(), ifname: ifname.into() }
+    fn tag(network: &str, container: &str, ifname: &str) -> AttachmentId {
+        AttachmentId { network: network.into(), container: container.into(), ifname: ifname.into() }
     }
 
     #[test]

@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use cnikit_netfilter::{GuardedLink, Localnet, Nftables};
 use cnikit_netlink::{Link, Netlink};
 use cnikit_netns::{Inside, sysctl};
-use cnikit_plan::{Drifts, Remains, Stale};
-use cnikit_skel::{Error, Errors, Journal, Result, Tag, log};
+use cnikit_plan::{Drifts, GcContext, ReleaseContext};
+use cnikit_skel::{AttachmentId, Error, Errors, Journal, Result, log};
 
 use super::{iptables, nftables};
 use crate::alias;
@@ -58,7 +58,7 @@ pub(super) struct HeldGuard {
 }
 
 impl HeldGuard {
-    pub(super) fn of(tag: &Tag) -> Result<HeldGuard> {
+    pub(super) fn of(tag: &AttachmentId) -> Result<HeldGuard> {
         let (holder, nftables) = (holder(tag), Nftables::if_any()?);
         let link = match &nftables {
             Some(nftables) => nftables.guarded_loopback(&holder)?,
@@ -86,7 +86,7 @@ pub(super) fn ensure(ingress: &Ingress, held: &HeldGuard, restores: bool) -> Res
         Err(Unguarded::Failed(error)) => return Err(error),
         Ok(()) => {}
     }
-    set(&key, "1").map_err(|error| error.remedy(format!("set /proc/sys/{key} to 1, or say `\"snat\": false`")))
+    set(&key, "1").map_err(|error| error.hint(format!("set /proc/sys/{key} to 1, or say `\"snat\": false`")))
 }
 
 /// Why there is no guard.
@@ -119,7 +119,7 @@ fn without(link: &str) -> Result<()> {
 }
 
 /// Notes that what [`ensure`] makes is given up again if the ADD fails; what the attachment had before stays.
-pub(super) fn note_undo(held: &HeldGuard, tag: &Tag, journal: &mut Journal) {
+pub(super) fn note_undo(held: &HeldGuard, tag: &AttachmentId, journal: &mut Journal) {
     if held.link.is_none() {
         let holder = held.holder.clone();
         let _ = journal.undo(&format!("the guard of 127.0.0.0/8 of {tag}"), move |_| release_holder(&holder));
@@ -127,7 +127,7 @@ pub(super) fn note_undo(held: &HeldGuard, tag: &Tag, journal: &mut Journal) {
 }
 
 /// What is missing of the guard and the setting.
-pub(super) fn verify(ingress: &Ingress, tag: &Tag, with_guard: bool, drifts: &mut Drifts) -> Result<()> {
+pub(super) fn verify(ingress: &Ingress, tag: &AttachmentId, with_guard: bool, drifts: &mut Drifts) -> Result<()> {
     let link = ingress.link.as_str();
     let Some(nftables) = Nftables::if_any()? else { return Ok(()) };
     let key = key(link);
@@ -150,15 +150,15 @@ pub(super) fn release_if_any(held: &HeldGuard) -> Result<()> {
     }
 }
 
-pub(super) fn release(remains: &Remains) -> Result<()> {
-    let Some(nftables) = remains.nftables()? else { return Ok(()) };
-    give_up(nftables, &holder(&remains.tag))
+pub(super) fn release(context: &ReleaseContext) -> Result<()> {
+    let Some(nftables) = context.nftables()? else { return Ok(()) };
+    give_up(nftables, &holder(&context.tag))
 }
 
-pub(super) fn sweep(stale: &Stale) -> Result<()> {
-    let Some(nftables) = stale.nftables()? else { return Ok(()) };
-    let valid: Vec<String> = stale.tags().map(|tag| holder(&tag)).collect();
-    let holders = nftables.loopback_holders(&named(&alias::network_mark(&stale.network)))?;
+pub(super) fn sweep(context: &GcContext) -> Result<()> {
+    let Some(nftables) = context.nftables()? else { return Ok(()) };
+    let valid: Vec<String> = context.tags().map(|tag| holder(&tag)).collect();
+    let holders = nftables.loopback_holders(&named(&alias::network_mark(&context.network)))?;
     let gone = holders.iter().filter(|holder| !valid.contains(holder));
     gone.map(|holder| give_up(nftables, holder)).collect::<Errors>().finish()
 }
@@ -233,7 +233,7 @@ fn key(link: &str) -> String {
 }
 
 /// The attachment's name among those that hold guards.
-fn holder(tag: &Tag) -> String {
+fn holder(tag: &AttachmentId) -> String {
     named(&alias::mark_of(tag))
 }
 

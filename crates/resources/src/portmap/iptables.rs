@@ -15,23 +15,25 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use cnikit_netfilter::iptables::{Chains, Changes, Changing, Error as Refused, IpVersion, Rule, Ruleset, Table};
-use cnikit_netfilter::{Flows, Joined, Nftables};
-use cnikit_plan::{Remains, Stale, Together, Wanted};
-use cnikit_skel::{Error, Journal, Result, Tag};
+use cnikit_netfilter::iptables::{
+    Chains, Changes, Changing, Error as Refused, IpVersion, IptablesRule, Ruleset, Table,
+};
+use cnikit_netfilter::{BatchOutcome, Flows, Nftables};
+use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch, Wanted};
+use cnikit_skel::{AttachmentId, Error, Journal, Result};
 
 use super::{Mark, PortMap, forget, rules_of};
-use crate::at_once;
 use crate::backend::{Loopback, Standing};
-use crate::iptables::{OURS, OpenedAlone, OpeningAlone, Place, Read};
-use crate::leaving;
+use crate::batch_restore;
+use crate::iptables::{OURS, OpenedAlone, OpeningAlone, Read, RuleTable};
+use crate::unclaimed;
 pub(super) use taken::standing as elsewhere;
 
 use share::{Names, Share, is_chain};
 use shared::Shared;
 
 /// The rules, and what may be said instead.
-pub(super) const PLACE: Place = Place {
+pub(super) const PLACE: RuleTable = RuleTable {
     table: "nat",
     what: "port mappings",
     shared: &["PREROUTING", "OUTPUT", "POSTROUTING", "CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-MASQ", "CNI-HOSTPORT-SETMARK"],
@@ -39,8 +41,8 @@ pub(super) const PLACE: Place = Place {
 };
 
 /// Refuses what could not be written, before anything is made or read.
-pub(super) fn judge(portmap: &PortMap) -> Result<()> {
-    versions(portmap).try_for_each(|version| conditions::judge(conditions::of(portmap, version), version))
+pub(super) fn preflight(portmap: &PortMap) -> Result<()> {
+    versions(portmap).try_for_each(|version| conditions::check(conditions::of(portmap, version), version))
 }
 
 /// Has read what stands, of all versions at once. Others that change rules here are kept away: of two that want one port,
@@ -55,7 +57,7 @@ fn versions(portmap: &PortMap) -> impl Iterator<Item = IpVersion> + '_ {
 }
 
 /// The programs for both versions run at once, and none before both are judged.
-pub(super) fn ensure(portmap: &PortMap, opened: OpenedAlone, tag: &Tag, journal: &mut Journal) -> Result<()> {
+pub(super) fn ensure(portmap: &PortMap, opened: OpenedAlone, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
     let OpenedAlone { read, alone: _alone } = opened;
     for (version, ruleset) in &read {
         in_the_way(portmap, *version, tag, ruleset.table())?;
@@ -80,7 +82,7 @@ pub(super) fn ensure(portmap: &PortMap, opened: OpenedAlone, tag: &Tag, journal:
 }
 
 /// What is changed is judged as it is by then.
-fn again(portmap: &PortMap, version: IpVersion, tag: &Tag, change: impl Fn(&Table) -> Changes) -> Result<()> {
+fn again(portmap: &PortMap, version: IpVersion, tag: &AttachmentId, change: impl Fn(&Table) -> Changes) -> Result<()> {
     let mut judged = Ok(());
     let decide = |table: &Table| {
         judged = in_the_way(portmap, version, tag, table);
@@ -91,7 +93,7 @@ fn again(portmap: &PortMap, version: IpVersion, tag: &Tag, change: impl Fn(&Tabl
 }
 
 /// Gathers what [`ensure`] would make; not where conditions may stand in other words than they were said in.
-pub(super) fn join(portmap: &PortMap, tag: &Tag, together: &mut Together) -> bool {
+pub(super) fn enqueue(portmap: &PortMap, tag: &AttachmentId, batch: &mut RestoreBatch) -> bool {
     if versions(portmap).any(|version| !conditions::of(portmap, version).is_empty()) {
         return false;
     }
@@ -101,26 +103,26 @@ pub(super) fn join(portmap: &PortMap, tag: &Tag, together: &mut Together) -> boo
         let sole = sole.chain([names.chain]).collect();
         let (map, tag) = (portmap.clone(), tag.clone());
         let changes = move |table: &Table| in_the_way(&map, version, &tag, table).map(|()| change(table).1);
-        together.add_changes(PLACE.what, version, make_all, Wanted { changes: Box::new(changes), sole });
+        batch.add_changes(PLACE.what, version, make_all, Wanted { changes: Box::new(changes), sole });
     }
     true
 }
 
-fn make_all(version: IpVersion, all: &[Wanted]) -> Vec<Joined> {
-    at_once::make(PLACE, Chains::Like(OURS, is_chain), version, all)
+fn make_all(version: IpVersion, all: &[Wanted]) -> Vec<BatchOutcome> {
+    batch_restore::make(PLACE, Chains::Like(OURS, is_chain), version, all)
 }
 
 /// Refuses what another container has, and a chain that is not there.
-fn in_the_way(portmap: &PortMap, version: IpVersion, tag: &Tag, table: &Table) -> Result<()> {
+fn in_the_way(portmap: &PortMap, version: IpVersion, tag: &AttachmentId, table: &Table) -> Result<()> {
     if let Mark::Chain(chain) = &portmap.mark
         && shared::is_jumped_to(portmap)
         && !table.has_chain(chain)
     {
         let text = format!("externalSetMarkChain: there is no chain {chain:?} in table {} of {version}", PLACE.table);
-        let remedy = "have whoever marks packets make it first, or leave externalSetMarkChain out";
-        return Err(Error::config(text).remedy(remedy));
+        let hint = "have whoever marks packets make it first, or leave externalSetMarkChain out";
+        return Err(Error::config(text).hint(hint));
     }
-    taken::judge(portmap, version, tag, table)
+    taken::refuse_taken(portmap, version, tag, table)
 }
 
 /// What has to change so that a tag has what it wants. Its undo is noted: what the tag had may be a running container's, so
@@ -128,7 +130,7 @@ fn in_the_way(portmap: &PortMap, version: IpVersion, tag: &Tag, table: &Table) -
 fn noted(
     portmap: &PortMap,
     version: IpVersion,
-    tag: &Tag,
+    tag: &AttachmentId,
     journal: &mut Journal,
 ) -> impl Fn(&Table) -> Changes + use<> {
     let (undone, change) = ((Names::of(tag), own(portmap, version)), changes(portmap, version, tag));
@@ -146,7 +148,7 @@ fn noted(
 }
 
 /// What a tag has in a table, and what has to change so that it has what it wants.
-fn changes(portmap: &PortMap, version: IpVersion, tag: &Tag) -> impl Fn(&Table) -> (Share, Changes) + use<> {
+fn changes(portmap: &PortMap, version: IpVersion, tag: &AttachmentId) -> impl Fn(&Table) -> (Share, Changes) + use<> {
     let (names, shared) = (Names::of(tag), Shared::of(portmap));
     let (own, wanted) = (own(portmap, version), Share::wanted(portmap, version, &names));
     move |table| {
@@ -167,7 +169,7 @@ fn put_back(version: IpVersion, (names, own): &(Names, Vec<IpAddr>), before: &Sh
 
 /// What CHECK reads, in either half of iptables: nothing that stands may be missing from it, for what a program could not
 /// read is no drift.
-pub(super) fn verify(portmap: &PortMap, tag: &Tag) -> Result<Standing> {
+pub(super) fn verify(portmap: &PortMap, tag: &AttachmentId) -> Result<Standing> {
     let (names, nftables) = (Names::of(tag), Nftables::if_any().map_err(Refused::from).map_err(explained)?);
     let mut standing = Standing::default();
     for version in versions(portmap) {
@@ -202,17 +204,17 @@ fn differences(portmap: &PortMap, version: IpVersion, names: &Names, ruleset: &R
 }
 
 /// The programs are started and not waited for: other kinds are released meanwhile.
-pub(super) fn release(remains: &Remains) -> Result<()> {
-    let names = Names::of(&remains.tag);
+pub(super) fn release(context: &ReleaseContext) -> Result<()> {
+    let names = Names::of(&context.tag);
     let (chain, flows) = (names.chain.clone(), Rc::new(RefCell::new(Vec::new())));
     let led = Rc::clone(&flows);
-    let clearing = move |remains: &Remains, table: &Table| {
-        let going = leaving::of(remains, &names.unclaimed(table))?;
+    let clearing = move |context: &ReleaseContext, table: &Table| {
+        let going = unclaimed::attribute_unclaimed(context, &names.unclaimed(table))?;
         let found = names.found(table, |address| going.contains(&address));
         led.borrow_mut().extend(found.rules().filter_map(flows_of));
         Ok(found.becomes(&Share::default(), table, &names.chain))
     };
-    PLACE.release(super::KIND.name, remains, chain, clearing, move || forget(&flows.take(), false))
+    PLACE.release(super::KIND.name, context, chain, clearing, move || forget(&flows.take(), false))
 }
 
 /// Where rules lead that the upstream plugin made, for IPv4. Of `nf_tables` the kernel is asked, of the legacy half its program.
@@ -229,17 +231,17 @@ pub(super) fn upstream_targets(nftables: &Nftables) -> Result<Vec<IpAddr>> {
 }
 
 /// The flows that a rule has led to a container.
-fn flows_of(rule: &Rule) -> Option<Flows> {
+fn flows_of(rule: &IptablesRule) -> Option<Flows> {
     Some(taken::said(rule)?.flows_to(rule.leads_to()?))
 }
 
-pub(super) fn sweep(stale: &Stale) -> Result<()> {
-    let valid: Vec<Names> = stale.tags().map(|tag| Names::of(&tag)).collect();
+pub(super) fn sweep(context: &GcContext) -> Result<()> {
+    let valid: Vec<Names> = context.tags().map(|tag| Names::of(&tag)).collect();
     let mut flows = Vec::new();
     let mut clear = |table: &Table| {
         let mut changes = Changes::default();
         for chain in table.chains().filter(|chain| is_chain(chain)) {
-            if let Some(gone) = Share::stale(table, chain, &stale.network, &valid) {
+            if let Some(gone) = Share::context(table, chain, &context.network, &valid) {
                 flows.extend(gone.rules().filter_map(flows_of));
                 changes.extend(gone.becomes(&Share::default(), table, chain));
             }
@@ -247,7 +249,7 @@ pub(super) fn sweep(stale: &Stale) -> Result<()> {
         changes
     };
     let (_alone, errors) =
-        PLACE.everywhere(stale.nftables()?, Chains::Like("CNI-DN-", is_chain), |ruleset| ruleset.change(&mut clear));
+        PLACE.everywhere(context.nftables()?, Chains::Like("CNI-DN-", is_chain), |ruleset| ruleset.change(&mut clear));
     forget(&flows, false);
     errors.finish()
 }

@@ -9,11 +9,11 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-pub use cnikit_netfilter::Protocol;
+pub use cnikit_netfilter::L4Protocol;
 use cnikit_netfilter::{Conntrack, Flows};
 use cnikit_netlink::Netlink;
-use cnikit_plan::{Drifts, Kind, Made, Remains, Resource, Scene, Stale, Together};
-use cnikit_skel::{Error, Errors, Journal, Result, Tag, log};
+use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource, RestoreBatch};
+use cnikit_skel::{AttachmentId, Error, Errors, Journal, Result, log};
 use ipnetwork::IpNetwork;
 
 use self::guard::{HeldGuard, Ingress};
@@ -52,7 +52,7 @@ pub struct Mapping {
     /// The container's port, not 0.
     pub container_port: u16,
     /// The protocol that both are of.
-    pub protocol: Protocol,
+    pub protocol: L4Protocol,
     /// The one address of the host that is meant; absent: every address of the host.
     #[doc(alias = "hostIP")]
     pub host_address: Option<IpAddr>,
@@ -106,7 +106,7 @@ impl Mapping {
     }
 
     /// The port of the host, and its protocol.
-    fn port(&self) -> (Protocol, u16) {
+    fn port(&self) -> (L4Protocol, u16) {
         (self.protocol, self.host_port)
     }
 
@@ -150,24 +150,24 @@ type Held = (Mapping, String);
 
 /// What one backend's rules are to be beside those of the other one. Of rules for one port in both, those are asked first whose
 /// table is the younger, whoever came first: so what leads elsewhere by the other's has none.
-struct Beside {
-    verify: fn(&PortMap, &Tag) -> Result<Standing>,
+struct OtherBackend {
+    verify: fn(&PortMap, &AttachmentId) -> Result<Standing>,
     /// What the other one leads elsewhere. No program is started to find that out.
-    elsewhere: fn(&PortMap, &Tag) -> Result<Vec<Held>>,
+    elsewhere: fn(&PortMap, &AttachmentId) -> Result<Vec<Held>>,
 }
 
-const IPTABLES: Beside = Beside { verify: iptables::verify, elsewhere: nftables::elsewhere };
-const NFTABLES: Beside = Beside { verify: nftables::verify, elsewhere: iptables::elsewhere };
+const IPTABLES: OtherBackend = OtherBackend { verify: iptables::verify, elsewhere: nftables::elsewhere };
+const NFTABLES: OtherBackend = OtherBackend { verify: nftables::verify, elsewhere: iptables::elsewhere };
 
-impl Beside {
+impl OtherBackend {
     /// The mappings that have rules; refuses those that lead elsewhere, unless the first wins.
-    fn beside(&self, map: &PortMap, tag: &Tag) -> Result<PortMap> {
+    fn beside(&self, map: &PortMap, tag: &AttachmentId) -> Result<PortMap> {
         let held = (self.elsewhere)(map, tag)?;
         held.iter().try_for_each(|(mapping, holder)| taken(map, mapping, holder))?;
         Ok(map.without(&held))
     }
 
-    fn standing(&self, map: &PortMap, tag: &Tag) -> Result<Standing> {
+    fn standing(&self, map: &PortMap, tag: &AttachmentId) -> Result<Standing> {
         let standing = (self.verify)(map, tag)?;
         if standing.drifts.is_empty() || map.taken == Taken::Refused {
             return Ok(standing);
@@ -187,31 +187,31 @@ impl Resource for PublishedPorts {
         KIND
     }
 
-    fn judge(&self, scene: &Scene) -> Result<()> {
-        self.refuse(scene)?;
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        self.refuse(context)?;
         if self.map.backend != Backend::Nftables {
             self.opening.set(Some(iptables::begin_open(&self.map)?));
         }
         Ok(())
     }
 
-    fn ensure(&self, scene: &Scene, journal: &mut Journal) -> Result<Made> {
-        let map = &self.written(&scene.tag, journal)?;
-        let held = HeldGuard::of(&scene.tag)?;
-        guard::note_undo(&held, &scene.tag, journal);
-        map.let_in(scene, &held, self.restores.get())?;
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        let map = &self.written(&context.tag, journal)?;
+        let held = HeldGuard::of(&context.tag)?;
+        guard::note_undo(&held, &context.tag, journal);
+        map.let_in(context, &held, self.restores.get())?;
         Ok(Made::nothing())
     }
 
-    fn restore(&self, scene: &Scene, journal: &mut Journal) -> Result<()> {
+    fn restore(&self, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
         self.restores.set(true);
-        rules::restore(self, scene, journal)
+        rules::restore(self, context, journal)
     }
 
     /// Not where a port leads elsewhere by the other backend: that is judged by itself.
-    fn join(&self, scene: &Scene, together: &mut Together) -> Result<bool> {
-        self.refuse(scene)?;
-        let (map, tag) = (&self.map, &scene.tag);
+    fn enqueue(&self, context: &ApplyContext, batch: &mut RestoreBatch) -> Result<bool> {
+        self.refuse(context)?;
+        let (map, tag) = (&self.map, &context.tag);
         let by_nftables = match map.backend {
             Backend::Automatic if nftables::has_any(map, tag)? => return Ok(false),
             backend => backend == Backend::Nftables,
@@ -220,28 +220,28 @@ impl Resource for PublishedPorts {
         if !(beside.elsewhere)(map, tag)?.is_empty() {
             return Ok(false);
         }
-        if by_nftables { nftables::join(map, tag, together) } else { Ok(iptables::join(map, tag, together)) }
+        if by_nftables { nftables::enqueue(map, tag, batch) } else { Ok(iptables::enqueue(map, tag, batch)) }
     }
 
-    fn joined(&self, scene: &Scene, made: bool, _journal: &mut Journal) -> Result<()> {
+    fn finish_batch(&self, context: &ApplyContext, made: bool, _journal: &mut Journal) -> Result<()> {
         let mut drifts = Drifts::default();
-        self.map.verify_localnet(scene, Loopback::Guarded, &mut drifts)?;
+        self.map.verify_localnet(context, Loopback::Guarded, &mut drifts)?;
         if made || !drifts.texts().is_empty() {
-            self.map.let_in(scene, &HeldGuard::of(&scene.tag)?, true)
+            self.map.let_in(context, &HeldGuard::of(&context.tag)?, true)
         } else {
             Ok(())
         }
     }
 
-    fn verify(&self, scene: &Scene, drifts: &mut Drifts) -> Result<()> {
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
         let standing = self.map.backend.standing(
-            || NFTABLES.standing(&self.map, &scene.tag),
-            || IPTABLES.standing(&self.map, &scene.tag),
+            || NFTABLES.standing(&self.map, &context.tag),
+            || IPTABLES.standing(&self.map, &context.tag),
             || Ok(iptables::PLACE.usable()?.is_ok()),
         )?;
         let loopback = standing.loopback;
         drifts.extend(standing.drifts.into_iter().map(|text| format!("port mappings: {text}")));
-        self.map.verify_localnet(scene, loopback, drifts)
+        self.map.verify_localnet(context, loopback, drifts)
     }
 }
 
@@ -253,13 +253,17 @@ impl PublishedPorts {
 
     /// Refuses mappings that must not or cannot be published. Every call that makes rules starts here: ADD and RESTORE of one
     /// attachment by `judge`, RESTORE of many by `join`.
-    fn refuse(&self, scene: &Scene) -> Result<()> {
-        self.map.refuse_targets(scene.host()?)?;
-        if self.map.backend == Backend::Nftables { nftables::judge(&self.map) } else { iptables::judge(&self.map) }
+    fn refuse(&self, context: &ApplyContext) -> Result<()> {
+        self.map.refuse_targets(context.host()?)?;
+        if self.map.backend == Backend::Nftables {
+            nftables::preflight(&self.map)
+        } else {
+            iptables::preflight(&self.map)
+        }
     }
 
     /// Has the rules made, and says of which mappings.
-    fn written(&self, tag: &Tag, journal: &mut Journal) -> Result<PortMap> {
+    fn written(&self, tag: &AttachmentId, journal: &mut Journal) -> Result<PortMap> {
         let map = &self.map;
         let opening = || self.opening.take().map_or_else(|| iptables::begin_open(map), Ok);
         let opened = match map.backend {
@@ -269,7 +273,7 @@ impl PublishedPorts {
                 Ok(opened) => Some(opened),
                 Err(unusable) => {
                     log::info(format_args!("port mappings with nftables: {unusable}"));
-                    nftables::judge(map)?;
+                    nftables::preflight(map)?;
                     None
                 }
             },
@@ -343,14 +347,14 @@ impl PortMap {
                 None => continue,
             };
             return Err(Error::conflict(format!("no port can lead to the address {address}: it is {why}"))
-                .remedy("give the container an address of its network that the host does not have"));
+                .hint("give the container an address of its network that the host does not have"));
         }
         Ok(())
     }
 
     /// Lets in whoever the rules mean: from the host's loopback, and in flows that went elsewhere before.
-    fn let_in(&self, scene: &Scene, held: &HeldGuard, restores: bool) -> Result<()> {
-        match self.localnet(scene.host()?)? {
+    fn let_in(&self, context: &ApplyContext, held: &HeldGuard, restores: bool) -> Result<()> {
+        match self.localnet(context.host()?)? {
             Some(ingress) => guard::ensure(&ingress, held, restores)?,
             None => guard::release_if_any(held)?,
         }
@@ -358,12 +362,12 @@ impl PortMap {
         Ok(())
     }
 
-    fn verify_localnet(&self, scene: &Scene, loopback: Loopback, drifts: &mut Drifts) -> Result<()> {
+    fn verify_localnet(&self, context: &ApplyContext, loopback: Loopback, drifts: &mut Drifts) -> Result<()> {
         if loopback == Loopback::Unpublished {
             return Ok(());
         }
-        match self.localnet(scene.host()?)? {
-            Some(ingress) => guard::verify(&ingress, &scene.tag, loopback == Loopback::Guarded, drifts),
+        match self.localnet(context.host()?)? {
+            Some(ingress) => guard::verify(&ingress, &context.tag, loopback == Loopback::Guarded, drifts),
             None => Ok(()),
         }
     }
@@ -380,7 +384,7 @@ impl PortMap {
 
     /// One that says nothing of anybody: to try rules with.
     fn tried(to: IpAddr) -> PortMap {
-        let mapping = Mapping { host_port: 1, container_port: 1, protocol: Protocol::Tcp, host_address: None };
+        let mapping = Mapping { host_port: 1, container_port: 1, protocol: L4Protocol::Tcp, host_address: None };
         PortMap {
             mappings: vec![mapping],
             addresses: vec![to.into()],
@@ -410,14 +414,14 @@ fn special_purpose(address: IpAddr) -> Option<&'static str> {
 }
 
 /// By port of the host: the mappings of that port.
-fn by_port<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> HashMap<(Protocol, u16), Vec<&'a Mapping>> {
+fn by_port<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> HashMap<(L4Protocol, u16), Vec<&'a Mapping>> {
     let mut ports: HashMap<_, Vec<&Mapping>> = HashMap::new();
     mappings.for_each(|mapping| ports.entry(mapping.port()).or_default().push(mapping));
     ports
 }
 
 /// What an undo is about.
-fn rules_of(tag: &Tag) -> String {
+fn rules_of(tag: &AttachmentId) -> String {
     format!("port mappings of {tag}")
 }
 
@@ -426,7 +430,7 @@ fn taken(map: &PortMap, mapping: &Mapping, holder: &str) -> Result<()> {
     let Mapping { protocol, host_port, .. } = mapping;
     let text = format!("{mapping}: {protocol} {host_port} of the host leads to {holder} already");
     match map.taken {
-        Taken::Refused => Err(Error::conflict(text).remedy(
+        Taken::Refused => Err(Error::conflict(text).hint(
             "choose another hostPort, or remove that container: if it is gone, a DEL or GC of it frees the port",
         )),
         Taken::FirstWins => {
@@ -456,16 +460,16 @@ fn forget(flows: &[Flows], live: bool) {
 /// Whether one who goes on sending is led to where nobody answers any more. A connection of TCP ends with whatever it led to,
 /// and whoever begins anew does so from another port; of SCTP both ends keep theirs.
 fn outlasts(protocol: u8) -> bool {
-    protocol != Protocol::Tcp.number()
+    protocol != L4Protocol::Tcp.number()
 }
 
-fn release(remains: &Remains) -> Result<()> {
+fn release(context: &ReleaseContext) -> Result<()> {
     // The rules go first: what the upstream plugin has published is what is left then.
-    Errors::from_iter([nftables::release(remains), iptables::release(remains), guard::release(remains)]).finish()
+    Errors::from_iter([nftables::release(context), iptables::release(context), guard::release(context)]).finish()
 }
 
-fn sweep(stale: &Stale) -> Result<()> {
-    Errors::from_iter([nftables::sweep(stale), iptables::sweep(stale), guard::sweep(stale)]).finish()
+fn sweep(context: &GcContext) -> Result<()> {
+    Errors::from_iter([nftables::sweep(context), iptables::sweep(context), guard::sweep(context)]).finish()
 }
 
 /// Whether this host can publish ports so, for STATUS.
@@ -493,7 +497,8 @@ mod tests {
 
     #[test]
     fn what_goes_on_from_the_same_port_is_forgotten() {
-        let outlasting = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].map(|protocol| outlasts(protocol.number()));
+        let outlasting =
+            [L4Protocol::Tcp, L4Protocol::Udp, L4Protocol::Sctp].map(|protocol| outlasts(protocol.number()));
         assert_eq!(outlasting, [false, true, true]);
     }
 }

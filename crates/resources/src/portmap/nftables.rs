@@ -10,17 +10,17 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use cnikit_netfilter::{
-    By, Chain, Family, Field, Flows, Found, Frame, Gate, Hook, HookKind, HookPoint, Index, Key, KeyType,
-    LONGEST_COMMENT, Looked, Match, Nftables, Rule, Rules, Set, Side, Value, Verdict, Whose,
+    By, Chain, Field, Flows, Gate, Hook, HookKind, HookPoint, Index, InstalledRule, Key, KeyType, LONGEST_COMMENT,
+    Match, Nftables, OwnerFilter, Rule, Rules, Set, Side, Snapshot, TableFamily, TableLayout, Value, Verdict,
 };
-use cnikit_plan::{Remains, Stale, Together};
-use cnikit_skel::{Error, Journal, Result, Tag, log};
+use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch};
+use cnikit_skel::{AttachmentId, Error, Journal, Result, log};
 use ipnetwork::IpNetwork;
 
 use super::{Held, Mapping, Masquerades, PortMap, by_port, forget, rules_of, taken};
 use crate::backend::{Loopback, Standing};
 use crate::rules::replace;
-use crate::{alias, leaving};
+use crate::{alias, unclaimed};
 
 /// The rules that lead to containers.
 const PORTS: &str = "hostports";
@@ -38,10 +38,10 @@ const OWNERS: &str = "hostports_owners";
 const REMEDY: &str = "say what is known and what packets to these ports can be like, or say `\"backend\": \"iptables\"` \
                       with conditions in its words";
 
-const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
+const FAMILIES: [TableFamily; 2] = [TableFamily::Ip, TableFamily::Ip6];
 
 /// Refuses what could not be written, before anything is made. Of all ports of one protocol and address one tells of all.
-pub(super) fn judge(map: &PortMap) -> Result<()> {
+pub(super) fn preflight(map: &PortMap) -> Result<()> {
     let mut seen = HashSet::new();
     let is_new = |mapping: &&Mapping| seen.insert((mapping.protocol, mapping.host_address));
     let mappings = map.mappings.iter().filter(is_new).cloned().collect();
@@ -49,18 +49,18 @@ pub(super) fn judge(map: &PortMap) -> Result<()> {
     targets(map).try_for_each(|(family, address)| {
         let (key, _) = asked(map, address);
         // All that could be wrong with them is what the configuration adds.
-        let refused = |error| Error::config(format!("{key}: {error}")).remedy(REMEDY);
-        rules(map, address, "")?.0.iter().flatten().try_for_each(|rule| rule.judge(family).map_err(refused))
+        let refused = |error| Error::config(format!("{key}: {error}")).hint(REMEDY);
+        rules(map, address, "")?.0.iter().flatten().try_for_each(|rule| rule.validate(family).map_err(refused))
     })
 }
 
-pub(super) fn ensure(map: &PortMap, tag: &Tag, journal: &mut Journal) -> Result<()> {
+pub(super) fn ensure(map: &PortMap, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
     let nftables = Nftables::here()?;
     targets(map).try_for_each(|(family, address)| {
         let (frame, whose) = (frame(family), whose(tag, vec![address]));
         let rules = rules(map, address, &comment(tag))?;
-        let judge = |looked: &Looked<'_>| {
-            let (rivals, own) = (looked.rivals(IN_USE)?, conditions(map, address)?);
+        let judge = |looked: &Snapshot<'_>| {
+            let (rivals, own) = (looked.conflicting_rules(IN_USE)?, conditions(map, address)?);
             let are_apart = |theirs: &[Match]| !own.is_empty() && !theirs.is_empty() && own != theirs;
             let mut held = held((map, address), tag, &rivals, are_apart);
             held.try_for_each(|(mapping, holder)| taken(map, mapping, &holder))
@@ -76,16 +76,16 @@ pub(super) fn ensure(map: &PortMap, tag: &Tag, journal: &mut Journal) -> Result<
 }
 
 /// Gathers what [`ensure`] would make. A port that anybody else has or wants is judged by itself.
-pub(super) fn join(map: &PortMap, tag: &Tag, together: &mut Together) -> Result<bool> {
+pub(super) fn enqueue(map: &PortMap, tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<bool> {
     for (family, address) in targets(map) {
         let (whose, rules) = (whose(tag, vec![address]), rules(map, address, &comment(tag))?);
-        together.add_rules(frame(family), whose, rules, Some(IN_USE))?;
+        batch.add_rules(frame(family), whose, rules, Some(IN_USE))?;
     }
     Ok(true)
 }
 
 /// Whether a tag has anything here.
-pub(super) fn has_any(map: &PortMap, tag: &Tag) -> Result<bool> {
+pub(super) fn has_any(map: &PortMap, tag: &AttachmentId) -> Result<bool> {
     let nftables = Nftables::here()?;
     for (family, address) in targets(map) {
         if !nftables.rules(&frame(family), whose(tag, vec![address]))?.is_empty() {
@@ -95,7 +95,7 @@ pub(super) fn has_any(map: &PortMap, tag: &Tag) -> Result<bool> {
     Ok(false)
 }
 
-pub(super) fn verify(map: &PortMap, tag: &Tag) -> Result<Standing> {
+pub(super) fn verify(map: &PortMap, tag: &AttachmentId) -> Result<Standing> {
     let nftables = Nftables::here()?;
     let mut standing = Standing::default();
     for (family, address) in targets(map) {
@@ -129,21 +129,22 @@ pub(super) fn verify(map: &PortMap, tag: &Tag) -> Result<Standing> {
 }
 
 /// By family, the address that connections are sent to.
-fn targets(map: &PortMap) -> impl Iterator<Item = (Family, IpAddr)> + '_ {
-    let of = |family| map.target(family == Family::Ip).map(|address| (family, address));
+fn targets(map: &PortMap) -> impl Iterator<Item = (TableFamily, IpAddr)> + '_ {
+    let of = |family| map.target(family == TableFamily::Ip).map(|address| (family, address));
     FAMILIES.into_iter().filter_map(of)
 }
 
 /// Where no mapping leads, an earlier ADD may have had one.
-fn unwanted(map: &PortMap, tag: &Tag) -> impl Iterator<Item = (Frame, Whose)> {
-    let addresses =
-        |family| map.addresses.iter().map(IpNetwork::ip).filter(move |one| one.is_ipv4() == (family == Family::Ip));
+fn unwanted(map: &PortMap, tag: &AttachmentId) -> impl Iterator<Item = (TableLayout, OwnerFilter)> {
+    let addresses = |family| {
+        map.addresses.iter().map(IpNetwork::ip).filter(move |one| one.is_ipv4() == (family == TableFamily::Ip))
+    };
     let without = FAMILIES.into_iter().filter(|family| targets(map).all(|(other, _)| other != *family));
     without.map(move |family| (frame(family), whose(tag, addresses(family).take(1).collect())))
 }
 
 /// What leads to other containers by rules that stand here, for whoever writes others: only the kernel is asked.
-pub(super) fn elsewhere(map: &PortMap, tag: &Tag) -> Result<Vec<Held>> {
+pub(super) fn elsewhere(map: &PortMap, tag: &AttachmentId) -> Result<Vec<Held>> {
     let Some(nftables) = Nftables::if_any()? else { return Ok(Vec::new()) };
     let mut elsewhere = Vec::new();
     for (family, address) in targets(map) {
@@ -159,7 +160,7 @@ pub(super) fn elsewhere(map: &PortMap, tag: &Tag) -> Result<Vec<Held>> {
 
 /// Where rules lead that the upstream plugin made, for IPv4: they name no owner.
 pub(super) fn upstream_targets(nftables: &Nftables) -> Result<Vec<IpAddr>> {
-    let found = nftables.rules(&frame(Family::Ip), Whose::Commented(String::new()))?;
+    let found = nftables.rules(&frame(TableFamily::Ip), OwnerFilter::Commented(String::new()))?;
     let leading = found.iter().filter(|found| found.owner().is_none()).filter_map(|found| said(found.rule()?));
     Ok(leading.map(|(_, to)| to.ip()).collect())
 }
@@ -168,8 +169,8 @@ pub(super) fn upstream_targets(nftables: &Nftables) -> Result<Vec<IpAddr>> {
 /// connections, and a container that is in two networks is the same one behind either.
 fn held<'a>(
     (map, address): (&'a PortMap, IpAddr),
-    tag: &Tag,
-    rivals: &'a [Found],
+    tag: &AttachmentId,
+    rivals: &'a [InstalledRule],
     are_apart: impl Fn(&[Match]) -> bool + 'a,
 ) -> impl Iterator<Item = (&'a Mapping, String)> {
     let own = comment(tag);
@@ -189,7 +190,7 @@ fn held<'a>(
 
 /// What a rule maps, and where it leads, if it does.
 fn said(rule: &Rule) -> Option<(Mapping, SocketAddr)> {
-    let (Verdict::Redirect(to), host_address) = (&rule.verdict, host_address(rule)) else { return None };
+    let (Verdict::Dnat(to), host_address) = (&rule.verdict, host_address(rule)) else { return None };
     match port(rule)?[..] {
         [Value::Protocol(protocol), Value::Port(host_port)] => {
             Some((Mapping { host_port, container_port: to.port(), protocol, host_address }, *to))
@@ -221,7 +222,7 @@ fn rules(map: &PortMap, address: IpAddr, comment: &str) -> Result<Rules> {
         let host = mapping.host_address.filter(|host| !host.is_unspecified()).map(Match::to);
         let port = Match::to_port(mapping.protocol, mapping.host_port);
         let matches = conditions.iter().cloned().chain(host).chain([port]).collect();
-        mapping.leads_to(address).map(|to| rule(matches, Verdict::Redirect(to)))
+        mapping.leads_to(address).map(|to| rule(matches, Verdict::Dnat(to)))
     };
     let led: Vec<Rule> = map.mappings.iter().filter_map(lead).collect();
     let back = |from: Vec<Match>| back(from, address, comment);
@@ -251,7 +252,7 @@ fn sources(map: &PortMap, address: IpAddr) -> Vec<Vec<Match>> {
     let (mut sources, mut seen) = (itself(address), HashSet::new());
     for mapping in map.mappings.iter().filter(|mapping| mapping.leads_to(address).is_some()) {
         if seen.insert((mapping.protocol, mapping.host_port)) {
-            let port = [Match::Redirected, Match::Protocol(mapping.protocol), Match::AskedPort(mapping.host_port)];
+            let port = [Match::Redirected, Match::Protocol(mapping.protocol), Match::OriginalDport(mapping.host_port)];
             sources.extend(from.iter().map(|network| port.iter().chain(network).cloned().collect()));
         }
     }
@@ -278,7 +279,7 @@ fn theirs(map: &PortMap, address: IpAddr, comment: &str) -> Vec<Rule> {
 /// What the configuration asks of packets beside their port.
 fn conditions(map: &PortMap, address: IpAddr) -> Result<Vec<Match>> {
     let (key, words) = asked(map, address);
-    Match::read(words).map_err(|why| Error::config(format!("{key}: {why}")).remedy(REMEDY))
+    Match::read(words).map_err(|why| Error::config(format!("{key}: {why}")).hint(REMEDY))
 }
 
 /// Key and words of it.
@@ -301,21 +302,22 @@ fn port(rule: &Rule) -> Option<Key> {
 }
 
 /// The table that all port mappings of a family share.
-fn frame(family: Family) -> Frame {
+fn frame(family: TableFamily) -> TableLayout {
     let rule = |matches, to: &str| Rule { matches, verdict: Verdict::Jump(to.to_owned()), comment: None };
     let chain = |name, hook| Chain { name, comment: None, hook };
     let nat = |hook, priority| Some(Hook { kind: HookKind::Nat, hook, priority });
     let fields = vec![Field::Protocol, Field::Port(Side::Destination)];
     let used = Match::Listed { fields, is: true, set: IN_USE.to_owned() };
-    let to_host = || vec![rule(vec![Match::ToHost], ALL)];
+    let to_host = || vec![rule(vec![Match::LocalDestination], ALL)];
     // The kernel lets nothing from ::1 leave the host: whoever listens there is reached.
-    let loopback = (family == Family::Ip6).then_some(Match::DestinationNotIn(IpAddr::from(Ipv6Addr::LOCALHOST).into()));
-    let from_host = vec![rule(loopback.iter().cloned().chain([Match::ToHost]).collect(), ALL)];
+    let loopback =
+        (family == TableFamily::Ip6).then_some(Match::DestinationNotIn(IpAddr::from(Ipv6Addr::LOCALHOST).into()));
+    let from_host = vec![rule(loopback.iter().cloned().chain([Match::LocalDestination]).collect(), ALL)];
     let instead = loopback.map(|_| ("output", to_host()));
     let chains = vec![PORTS, OLD_PORTS];
     let ports = Set { name: IN_USE, key: vec![KeyType::Protocol, KeyType::Port], comment: None };
     let owners = Set { name: OWNERS, key: vec![KeyType::Mark, KeyType::Mark], comment: None };
-    Frame {
+    TableLayout {
         table_comment: Some("CNI portmap plugin"),
         chains: vec![
             chain(PORTS, None),
@@ -325,45 +327,54 @@ fn frame(family: Family) -> Frame {
             chain("output", nat(HookPoint::Output, -100)),
             chain(MASQUERADING, nat(HookPoint::Postrouting, 100)),
         ],
-        fixed: vec![
+        prologue: vec![
             (ALL, vec![rule(vec![], OLD_PORTS), rule(vec![used], PORTS)]),
             ("prerouting", to_host()),
             ("output", from_host),
         ],
-        instead: instead.into_iter().chain([(ALL, vec![rule(vec![], OLD_PORTS), rule(vec![], PORTS)])]).collect(),
+        accepted_prologues: instead
+            .into_iter()
+            .chain([(ALL, vec![rule(vec![], OLD_PORTS), rule(vec![], PORTS)])])
+            .collect(),
         // Older versions of the reference had packets that are merely forwarded led to containers (CVE-2025-67499).
-        gates: vec![Gate { from: vec!["prerouting", "output"], to: vec![PORTS, OLD_PORTS, ALL], by: Match::ToHost }],
-        holds: vec![PORTS, MASQUERADING, OLD_PORTS],
+        gates: vec![Gate {
+            from: vec!["prerouting", "output"],
+            to: vec![PORTS, OLD_PORTS, ALL],
+            by: Match::LocalDestination,
+        }],
+        rule_chains: vec![PORTS, MASQUERADING, OLD_PORTS],
         indexes: vec![
             Index { set: ports, chains: chains.clone(), by: By::Rule(port) },
             Index { set: owners, chains, by: By::Owner },
         ],
-        ..Frame::of(family, "cni_hostport")
+        ..TableLayout::of(family, "cni_hostport")
     }
 }
 
 /// The rules of a tag: those that name it, and those of the reference, which name only the container, for its addresses.
-fn whose(tag: &Tag, addresses: Vec<IpAddr>) -> Whose {
-    Whose::Attached { owner: alias::mark_of(tag), comment: comment(tag), addresses }
+fn whose(tag: &AttachmentId, addresses: Vec<IpAddr>) -> OwnerFilter {
+    OwnerFilter::Attached { owner: alias::mark_of(tag), comment: comment(tag), addresses }
 }
 
 /// The reference's comment.
-fn comment(tag: &Tag) -> String {
+fn comment(tag: &AttachmentId) -> String {
     alias::cut(tag.container.clone(), LONGEST_COMMENT)
 }
 
-pub(super) fn release(remains: &Remains) -> Result<()> {
-    let Some(nftables) = remains.nftables()? else { return Ok(()) };
-    let (tag, flows) = (&remains.tag, RefCell::new(Vec::new()));
+pub(super) fn release(context: &ReleaseContext) -> Result<()> {
+    let Some(nftables) = context.nftables()? else { return Ok(()) };
+    let (tag, flows) = (&context.tag, RefCell::new(Vec::new()));
     for family in FAMILIES {
-        let (frame, named) = (frame(family), Whose::Owned { owner: alias::mark_of(tag), comment: Some(comment(tag)) });
+        let (frame, named) =
+            (frame(family), OwnerFilter::Owned { owner: alias::mark_of(tag), comment: Some(comment(tag)) });
         let found = nftables.rules(&frame, named)?;
         if found.is_empty() {
             continue;
         }
         let nobodys = found.iter().filter(|found| found.owner().is_none()).filter_map(target).collect::<Vec<_>>();
-        let going = leaving::of(remains, &nobodys)?;
-        let leads = |found: &&Found| found.owner().is_some() || target(found).is_some_and(|to| going.contains(&to));
+        let going = unclaimed::attribute_unclaimed(context, &nobodys)?;
+        let leads =
+            |found: &&InstalledRule| found.owner().is_some() || target(found).is_some_and(|to| going.contains(&to));
         flows.borrow_mut().extend(found.iter().filter(leads).filter_map(flows_of));
         removed(nftables.release(&frame, whose(tag, going))?);
     }
@@ -372,30 +383,30 @@ pub(super) fn release(remains: &Remains) -> Result<()> {
 }
 
 /// The container's address in a rule of its own.
-fn target(found: &Found) -> Option<IpAddr> {
+fn target(found: &InstalledRule) -> Option<IpAddr> {
     let rule = found.rule()?;
     match &rule.verdict {
-        Verdict::Redirect(to) => Some(to.ip()),
+        Verdict::Dnat(to) => Some(to.ip()),
         _ => host_address(rule),
     }
 }
 
 /// The flows that a rule has led to a container.
-fn flows_of(found: &Found) -> Option<Flows> {
+fn flows_of(found: &InstalledRule) -> Option<Flows> {
     said(found.rule()?).map(|(mapping, target)| mapping.flows_to(target))
 }
 
 /// Rules that name no network may be a running container's, whom the reference attached: they stay.
-pub(super) fn sweep(stale: &Stale) -> Result<()> {
-    let Some(nftables) = stale.nftables()? else { return Ok(()) };
-    let network = || Whose::Owned { owner: alias::network_mark(&stale.network), comment: None };
-    let valid: HashSet<String> = stale.tags().map(|tag| alias::mark_of(&tag)).collect();
+pub(super) fn sweep(context: &GcContext) -> Result<()> {
+    let Some(nftables) = context.nftables()? else { return Ok(()) };
+    let network = || OwnerFilter::Owned { owner: alias::network_mark(&context.network), comment: None };
+    let valid: HashSet<String> = context.tags().map(|tag| alias::mark_of(&tag)).collect();
     let keep = |owner: &str| valid.contains(owner);
     let mut flows = Vec::new();
     let swept = FAMILIES.into_iter().try_for_each(|family| {
         let found = nftables.rules(&frame(family), network())?;
-        let stale = found.iter().filter(|found| found.owner().is_some_and(|owner| !keep(owner)));
-        flows.extend(stale.filter_map(flows_of));
+        let context = found.iter().filter(|found| found.owner().is_some_and(|owner| !keep(owner)));
+        flows.extend(context.filter_map(flows_of));
         removed(nftables.sweep(&frame(family), network(), keep)?);
         Ok(())
     });
@@ -412,8 +423,8 @@ fn removed(count: usize) {
 /// Whether the kernel has what it takes: with rules like those of an attachment, of which none will ever be.
 pub(super) fn available() -> Result<()> {
     let nftables = Nftables::here()?;
-    let nobody = Tag { network: String::new(), container: String::new(), ifname: String::new() };
+    let nobody = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
     let to: IpAddr = Ipv4Addr::LOCALHOST.into();
     let map = PortMap::tried(to);
-    Ok(nftables.rehearse(&frame(Family::Ip), whose(&nobody, vec![to]), rules(&map, to, "")?)?)
+    Ok(nftables.rehearse(&frame(TableFamily::Ip), whose(&nobody, vec![to]), rules(&map, to, "")?)?)
 }

@@ -25,7 +25,7 @@ pub fn available() -> Result<()> {
 }
 
 /// All of these keys, as they are written, are allowed.
-pub(super) fn judge<'a>(keys: impl Iterator<Item = &'a str>) -> Result<()> {
+pub(super) fn check<'a>(keys: impl Iterator<Item = &'a str>) -> Result<()> {
     let mut keys = keys.peekable();
     if keys.peek().is_none() {
         return Ok(());
@@ -45,7 +45,7 @@ fn allowed(lines: &[(&str, Regex)], anchored: bool, key: &str) -> Result<()> {
     }
     let text = format!("Sysctl {key} is not allowed. Only the following sysctls are allowed: [{}]", told.join(" "));
     let part = if anchored { "the whole key" } else { "a part of the key" };
-    Err(Error::config(text).remedy(format!(
+    Err(Error::config(text).hint(format!(
         "each line of {LIST} is a regular expression that has to fit {part} as it is written; add one, or drop the key"
     )))
 }
@@ -60,7 +60,7 @@ fn lines(text: &str) -> Result<Vec<(&str, Regex)>> {
     let one = |line| {
         let refused = |error: regex_lite::Error| {
             let text = format!("{LIST} has a line that is no regular expression: {line:?}: {error}");
-            Error::new(code::SYSTEM, text).remedy("correct the line: until then no sysctl is allowed")
+            Error::new(code::SYSTEM, text).hint("correct the line: until then no sysctl is allowed")
         };
         // By itself first: no line may end the group that it is put into.
         let plain = Regex::new(line).map_err(refused)?;
@@ -74,7 +74,7 @@ fn lines(text: &str) -> Result<Vec<(&str, Regex)>> {
 fn read(list: &Path) -> Result<Option<String>> {
     let unreadable = |why: &dyn Display| {
         let text = format!("{} is there but cannot be read: {why}", list.display());
-        Error::new(code::SYSTEM, text).remedy("make it a text file that root can read: until then no sysctl is allowed")
+        Error::new(code::SYSTEM, text).hint("make it a text file that root can read: until then no sysctl is allowed")
     };
     match cnikit_store::read(list, LIMIT) {
         Err(error) if error.is_absent() => match is_absent(list) {

@@ -16,9 +16,9 @@ use super::why;
 use crate::crowd::meanwhile;
 use crate::host::{Container, Host};
 use crate::life::{SHARED, is_traced};
-use crate::snapshot::{HINTS, Snapshot, holds};
-use crate::subject::{Said, Subject, attachments};
-use crate::watch::{self, Call, Limit, Trace, Verdict};
+use crate::snapshot::{HINTS, HostSnapshot, holds};
+use crate::subject::{CallOutput, Subject, attachments};
+use crate::watch::{self, Limit, Syscall, SyscallTrace, SyscallVerdict};
 
 /// What becomes another error on its way through the C library: no stack, no thread, no memory.
 const TRANSLATED: [i64; 4] = [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap, libc::SYS_clone3];
@@ -48,10 +48,10 @@ struct Other {
 
 /// What was there before.
 struct Before {
-    host: Snapshot,
-    container: Snapshot,
+    host: HostSnapshot,
+    container: HostSnapshot,
     /// In the container of the attachment that runs all the while.
-    other: Option<Snapshot>,
+    other: Option<HostSnapshot>,
 }
 
 /// A scene as it is played: with a name, and a container that is its own if that one is going to vanish.
@@ -102,9 +102,9 @@ impl Stage {
 
     fn before(&self) -> &Before {
         self.before.get_or_init(|| Before {
-            host: Snapshot::of(&self.host),
-            container: Snapshot::inside(&self.container),
-            other: self.other.as_ref().map(|other| Snapshot::inside(&other.container)),
+            host: HostSnapshot::of(&self.host),
+            container: HostSnapshot::inside(&self.container),
+            other: self.other.as_ref().map(|other| HostSnapshot::inside(&other.container)),
         })
     }
 
@@ -126,8 +126,8 @@ impl Stage {
         verb: Verb,
         called: &Called,
         limits: &[Limit],
-        judge: impl FnMut(&Call) -> Verdict + Send,
-    ) -> (Said, Trace) {
+        judge: impl FnMut(&Syscall) -> SyscallVerdict + Send,
+    ) -> (CallOutput, SyscallTrace) {
         let path = if verb == Verb::PoorDel { String::new() } else { called.container.path() };
         let (mut conf, added) = (self.subject.conf_of(verb.command(), &path), self.prepare(verb, called));
         match verb {
@@ -141,12 +141,12 @@ impl Stage {
     }
 
     /// An undisturbed call: what it calls, and what of that cannot fail.
-    pub(super) fn undisturbed(&self, verb: Verb, id: &str) -> (Trace, Vec<At>) {
+    pub(super) fn undisturbed(&self, verb: Verb, id: &str) -> (SyscallTrace, Vec<At>) {
         let (valid, second, mut sure) = ([OTHER.to_owned()], self.second(verb), Vec::new());
         let called = Called { id, container: &self.container, second: second.as_ref(), valid: &valid };
-        let judge = |call: &Call| {
+        let judge = |call: &Syscall| {
             sure.extend((tells_of_a_start(call) || only_asks(call)).then(|| at(call)));
-            Verdict::GoOn
+            SyscallVerdict::GoOn
         };
         let (said, trace) = self.watched(verb, &called, &[], judge);
         said.ok();
@@ -157,8 +157,8 @@ impl Stage {
     /// Nothing came, nothing went, and the other attachment runs.
     pub(super) fn audit(&self) {
         let before = self.before();
-        Snapshot::inside(&self.container).assert_unchanged_since(&before.container, &[], "left in the container");
-        let after = Snapshot::of(&self.host);
+        HostSnapshot::inside(&self.container).assert_unchanged_since(&before.container, &[], "left in the container");
+        let after = HostSnapshot::of(&self.host);
         let (Some(Other { container, result }), Some(inside)) = (&self.other, &before.other) else {
             return audit_the_first(&before.host, &after);
         };
@@ -166,7 +166,7 @@ impl Stage {
             after.added_since(&before.host, &HINTS).into_iter().filter(|line| !is_chain(line)).collect();
         let went = before.host.added_since(&after, &HINTS);
         assert!(came.is_empty() && went.is_empty(), "left on the host: came {came:#?}, went {went:#?}");
-        Snapshot::inside(container).assert_unchanged_since(inside, &[], "in another container");
+        HostSnapshot::inside(container).assert_unchanged_since(inside, &[], "in another container");
         let check = self.subject.check(&self.host, OTHER, container, result);
         assert_eq!(check.exit, 0, "another attachment: {}", check.stdout);
     }
@@ -201,7 +201,7 @@ impl<'a> Turn<'a> {
     }
 
     /// The disturbed call, and what a runtime does next.
-    pub(super) fn play(&mut self, trace: &Trace) -> Played {
+    pub(super) fn play(&mut self, trace: &SyscallTrace) -> Played {
         let (stage, scene) = (self.stage, self.scene);
         let limits = if let Harm::Limit(limit) = scene.harm { vec![limit] } else { Vec::new() };
         let called =
@@ -226,13 +226,13 @@ impl<'a> Turn<'a> {
     }
 
     /// Did it die for want of the memory that it was refused?
-    fn is_starved(&self, said: &Said) -> bool {
+    fn is_starved(&self, said: &CallOutput) -> bool {
         let (process, place, number) = self.scene.at;
         let refused = matches!(self.scene.harm, Harm::Errno(_)) && process == 0 && MEMORY.contains(&number.into());
         refused && (said.exit == -(Signal::SIGABRT as i32) || place == 0 && said.exit < 0)
     }
 
-    fn afterwards(&self, said: &Said) {
+    fn afterwards(&self, said: &CallOutput) {
         match (self.scene.harm, self.scene.verb) {
             (Harm::Errno(errno), _) if !self.is_starved(said) => {
                 assert!(said.exit >= 0, "it died by signal {}: {said:?}", -said.exit);
@@ -244,7 +244,7 @@ impl<'a> Turn<'a> {
     }
 
     /// A call that failed itself has undone what it did, or can be repeated; one that succeeded did it.
-    fn after_errno(&self, errno: Errno, said: &Said) {
+    fn after_errno(&self, errno: Errno, said: &CallOutput) {
         match self.scene.verb {
             Verb::Add | Verb::First if said.exit == 0 => {
                 let check = self.stage.subject.check(&self.stage.host, &self.id, self.container(), &said.json());
@@ -262,7 +262,7 @@ impl<'a> Turn<'a> {
 
     /// What was tried, and in the kernel's words why it failed, unless the C library or another program puts it into its own.
     /// That stdout cannot be written to is said on stderr.
-    fn says_why(&self, errno: Errno, said: &Said) {
+    fn says_why(&self, errno: Errno, said: &CallOutput) {
         let text = if said.stdout.is_empty() { said.stderr.clone() } else { said.refused().1 };
         let (process, _, number) = self.scene.at;
         if process > 0 || TRANSLATED.contains(&number.into()) {
@@ -275,7 +275,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    fn repeat(&self, verb: &str, said: &Said) {
+    fn repeat(&self, verb: &str, said: &CallOutput) {
         let valid = if verb == "GC" { vec![("cni.dev/valid-attachments", attachments(&self.valid))] } else { vec![] };
         let second = self.second_of(verb);
         for id in [Some(&self.id), second.as_ref()].into_iter().flatten() {
@@ -304,7 +304,7 @@ impl<'a> Turn<'a> {
 }
 
 /// What is shared may have come, or half of it; nothing of the attachment.
-fn audit_the_first(before: &Snapshot, after: &Snapshot) {
+fn audit_the_first(before: &HostSnapshot, after: &HostSnapshot) {
     let mut left = after.added_since(before, &SHARED);
     left.extend(after.added_since(before, &[]).into_iter().filter(|line| is_of_one(line)));
     assert!(left.is_empty(), "left on the host: {left:#?}");
@@ -312,22 +312,27 @@ fn audit_the_first(before: &Snapshot, after: &Snapshot) {
 
 /// What becomes of a call; whatever is to happen after it was let go on, `later` does, or else it happens here, while there
 /// is still somebody to whom it can.
-fn verdict(scene: &Scene, call: &Call, sent: &AtomicBool, later: impl FnOnce(Pid, Signal, Duration)) -> Verdict {
+fn verdict(
+    scene: &Scene,
+    call: &Syscall,
+    sent: &AtomicBool,
+    later: impl FnOnce(Pid, Signal, Duration),
+) -> SyscallVerdict {
     let (process, place, _) = scene.at;
     match scene.harm {
         Harm::Signal(signal, after)
             if !after.is_zero() && (call.process, call.place) == (process, place + Scene::LAST) =>
         {
-            if sent.swap(true, Ordering::Relaxed) { Verdict::GoOn } else { Verdict::Signal(signal) }
+            if sent.swap(true, Ordering::Relaxed) { SyscallVerdict::GoOn } else { SyscallVerdict::Signal(signal) }
         }
-        _ if at(call) != scene.at => Verdict::GoOn,
-        Harm::Errno(errno) => Verdict::Fail(errno),
-        Harm::Signal(signal, Duration::ZERO) => Verdict::Signal(signal),
+        _ if at(call) != scene.at => SyscallVerdict::GoOn,
+        Harm::Errno(errno) => SyscallVerdict::Fail(errno),
+        Harm::Signal(signal, Duration::ZERO) => SyscallVerdict::Signal(signal),
         Harm::Signal(signal, after) => {
             later(call.pid, signal, after);
-            Verdict::GoOn
+            SyscallVerdict::GoOn
         }
-        Harm::Limit(_) => Verdict::GoOn,
+        Harm::Limit(_) => SyscallVerdict::GoOn,
     }
 }
 
@@ -339,7 +344,7 @@ fn send_later(pid: Pid, signal: Signal, after: Duration, sent: &AtomicBool) {
     }
 }
 
-fn at(call: &Call) -> At {
+fn at(call: &Syscall) -> At {
     (call.process, call.place, call.number)
 }
 
@@ -362,13 +367,13 @@ fn is_of_one(line: &str) -> bool {
 
 /// The standard library learns in these eight bytes whether its child became a program. If it does not learn it, it waits
 /// for the child's end, and the child for its stdin: no plugin can help that, and no socket of this kind fails so.
-fn tells_of_a_start(call: &Call) -> bool {
+fn tells_of_a_start(call: &Syscall) -> bool {
     i64::from(call.number) == libc::SYS_recvfrom && call.args[2] == 8
 }
 
 /// Of fcntl(2) only what makes a descriptor can fail for want of one. Other questions about an open file do not fail, and musl
 /// takes their -1 for an answer.
-fn only_asks(call: &Call) -> bool {
+fn only_asks(call: &Syscall) -> bool {
     let makes =
         [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC].iter().any(|command| u64::try_from(*command) == Ok(call.args[1]));
     i64::from(call.number) == libc::SYS_fcntl && !makes

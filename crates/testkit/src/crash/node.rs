@@ -12,9 +12,9 @@ use super::Order;
 use super::disk::{Change, Disk, Written, written};
 use super::loss::{Loss, lost};
 use crate::host::{Container, Host};
-use crate::snapshot::Snapshot;
-use crate::subject::{Said, Subject, addresses, attachments};
-use crate::watch::{self, Call, Verdict};
+use crate::snapshot::HostSnapshot;
+use crate::subject::{CallOutput, Subject, addresses, attachments};
+use crate::watch::{self, Syscall, SyscallVerdict};
 
 /// What is under way when the power goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Recorder<'_> {
         self.disk = disk;
     }
 
-    fn sees(&mut self, call: &Call) {
+    fn sees(&mut self, call: &Syscall) {
         self.look();
         // Who asks for something else has had his sync: until then the power takes what it was for.
         for sync in self.syncs.extract_if(.., |sync| sync.pid == call.pid) {
@@ -166,9 +166,9 @@ impl Node {
         let root = self.host.dir().to_owned();
         let (disk, changes) = (Disk::of(&root), &mut self.changes);
         let mut recorder = Recorder { disk, root, changes, moments: 0, syncs: Vec::new() };
-        let judge = |call: &Call| {
+        let judge = |call: &Syscall| {
             recorder.sees(call);
-            if recorder.moments >= until { Verdict::Signal(Signal::SIGKILL) } else { Verdict::GoOn }
+            if recorder.moments >= until { SyscallVerdict::Signal(Signal::SIGKILL) } else { SyscallVerdict::GoOn }
         };
         let (said, _) = self.host.enter(|| watch::run(&program, &env, stdin.as_bytes(), &[], judge)).unwrap();
         recorder.look();
@@ -209,13 +209,13 @@ impl Node {
 /// A container, and how it was before a chained plugin changed what others had made in it.
 struct Fresh {
     container: Container,
-    inside: Option<Snapshot>,
+    inside: Option<HostSnapshot>,
 }
 
 impl Fresh {
     fn of(subject: &Subject, host: &Host) -> Fresh {
         let container = subject.container(host);
-        Fresh { inside: subject.after.as_ref().map(|_| Snapshot::inside(&container)), container }
+        Fresh { inside: subject.after.as_ref().map(|_| HostSnapshot::inside(&container)), container }
     }
 }
 
@@ -258,7 +258,7 @@ impl<'a> After<'a> {
         self.checks();
     }
 
-    fn call(&mut self, verb: &str, id: &str, netns: &str, more: &[(&str, Value)]) -> Said {
+    fn call(&mut self, verb: &str, id: &str, netns: &str, more: &[(&str, Value)]) -> CallOutput {
         let mut conf = self.subject.conf_of(verb, netns);
         more.iter().for_each(|(key, value)| conf[*key] = value.clone());
         let env = [("CNI_LOG", "info")];
@@ -327,7 +327,11 @@ impl<'a> After<'a> {
             let said = self.call("DEL", &id, &container.path(), &[("prevResult", result)]);
             assert_eq!(said.exit, 0, "DEL of {id}: {}", said.stdout);
             if let Some(before) = inside {
-                Snapshot::inside(&container).assert_unchanged_since(&before, &[], &format!("in {id} after its DEL"));
+                HostSnapshot::inside(&container).assert_unchanged_since(
+                    &before,
+                    &[],
+                    &format!("in {id} after its DEL"),
+                );
             }
         }
     }
@@ -348,7 +352,7 @@ mod tests {
         let fd = u64::try_from(file.as_raw_fd()).unwrap();
         for number in [libc::SYS_fsync, libc::SYS_getpid] {
             let number = i32::try_from(number).unwrap();
-            recorder.sees(&Call { process: 0, pid: Pid::this(), place: 0, number, args: [fd, 0, 0, 0, 0, 0] });
+            recorder.sees(&Syscall { process: 0, pid: Pid::this(), place: 0, number, args: [fd, 0, 0, 0, 0, 0] });
         }
     }
 

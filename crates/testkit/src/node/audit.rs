@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Life, Node, Slot, Verb, told};
 use crate::crowd;
-use crate::snapshot::Snapshot;
+use crate::snapshot::HostSnapshot;
 use crate::subject::{addresses, attachments};
 
 /// So many containers are looked at together.
@@ -117,7 +117,7 @@ impl Node {
     /// Or what others made in it is as it was.
     fn is_empty(&self, slot: &Slot) {
         if let Some(before) = &slot.inside {
-            let after = Snapshot::inside(&slot.container);
+            let after = HostSnapshot::inside(&slot.container);
             let (came, went) = (after.added_since(before, &[]), before.added_since(&after, &[]));
             if !(came.is_empty() && went.is_empty()) {
                 self.find(format!("not given back in the namespace of {}: came {came:?}, went {went:?}", slot.id));
@@ -132,7 +132,7 @@ impl Node {
 
     /// What is on the host, once the kernel has cleared away what goes with its namespace.
     fn nothing_is_left(&self) {
-        if let Some(left) = Snapshot::settled(&self.host, &self.base, self.crowd.but) {
+        if let Some(left) = HostSnapshot::settled(&self.host, &self.base, self.crowd.but) {
             self.find(format!("on the host, when all are gone: {left}"));
         }
     }

@@ -11,12 +11,12 @@ use cnikit_process::Deadline;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::subject::Said;
+use crate::subject::CallOutput;
 
 /// No call may take longer, however many are under way.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// What `Said::exit` is of whoever was killed.
+/// What `CallOutput::exit` is of whoever was killed.
 pub(super) const KILLED: i32 = -9;
 
 /// Runs a plugin on the calling thread's host. After that long it is killed, if it has not ended: it alone, by its number, and
@@ -28,7 +28,7 @@ pub(super) fn call(
     env: &[(String, String)],
     stdin: &[u8],
     kill_after: Option<Duration>,
-) -> io::Result<Said> {
+) -> io::Result<CallOutput> {
     #[expect(clippy::disallowed_methods, reason = "whoever is killed must not take others of its group along")]
     let mut command = Command::new(program);
     command.envs(env.iter().map(|(key, value)| (key, value)));
@@ -46,13 +46,13 @@ pub(super) fn call(
     let said = child.wait_with_output()?;
     let exit = said.status.signal().map_or(said.status.code().unwrap_or_default(), |signal| -signal);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok(Said { exit, stdout: text(&said.stdout), stderr: text(&said.stderr) })
+    Ok(CallOutput { exit, stdout: text(&said.stdout), stderr: text(&said.stderr) })
 }
 
 /// Until it says something or ends.
 fn wait(child: &mut Child) -> io::Result<()> {
     let Some(stdout) = &child.stdout else { return Ok(()) };
-    let deadline = Deadline::after(PATIENCE);
+    let deadline = Deadline::after(TIMEOUT);
     loop {
         let timeout = PollTimeout::try_from(deadline.poll_timeout_ms()).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)], timeout) {
@@ -66,5 +66,5 @@ fn wait(child: &mut Child) -> io::Result<()> {
     let mut said = String::new();
     child.stderr.take().map_or(Ok(0), |mut stderr| stderr.read_to_string(&mut said))?;
     child.wait()?;
-    Err(io::Error::other(format!("it runs after {PATIENCE:?}: {said}")))
+    Err(io::Error::other(format!("it runs after {TIMEOUT:?}: {said}")))
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::scene::Call;
+use super::scene::RecordedCall;
 use crate::host::{Container, Host};
-use crate::snapshot::Snapshot;
+use crate::snapshot::HostSnapshot;
 use crate::subject::{After, Subject};
 
 /// A host for one scene, with what the placeholders stand for.
@@ -18,7 +18,7 @@ pub struct Ground {
     pub host: Host,
     /// Where they are.
     bin: PathBuf,
-    before: Snapshot,
+    before: HostSnapshot,
     /// The network of each bridge that the scene came to.
     bridges: BTreeMap<String, String>,
     /// Where the paths of namespaces are.
@@ -32,7 +32,7 @@ impl Ground {
     /// On a fresh host, with a directory of plugins.
     pub fn new(bin: &Path, host: Host) -> Ground {
         Ground {
-            before: Snapshot::of(&host),
+            before: HostSnapshot::of(&host),
             host,
             bin: bin.to_owned(),
             bridges: BTreeMap::new(),
@@ -49,7 +49,7 @@ impl Ground {
 
     /// What a runtime does before a call without being seen: Podman gives a removed network's bridge name to the next
     /// network, after it has removed the bridge itself.
-    pub fn make_way(&mut self, call: &Call) {
+    pub fn make_way(&mut self, call: &RecordedCall) {
         let conf = call.conf();
         let (Some(bridge), Some(network)) = (conf["bridge"].as_str(), conf["name"].as_str()) else { return };
         let before = self.bridges.insert(bridge.to_owned(), network.to_owned());
@@ -59,7 +59,7 @@ impl Ground {
     }
 
     /// The variables of a call, its namespace made if it is not there.
-    pub fn environment(&mut self, call: &Call) -> Vec<(String, String)> {
+    pub fn environment(&mut self, call: &RecordedCall) -> Vec<(String, String)> {
         if let Some(name) = call.namespace().filter(|name| !self.containers.contains_key(*name)) {
             let (container, path) = (self.host.container(), self.path(name));
             self.after.iter().for_each(|after| after.make(&self.host, &container));
@@ -72,7 +72,7 @@ impl Ground {
     }
 
     /// A chained plugin finds the interface that it is called for, whose name may be another one in each network.
-    fn stand(&self, call: &Call) {
+    fn stand(&self, call: &RecordedCall) {
         let container = call.namespace().and_then(|name| self.containers.get(name)).filter(|_| self.after.is_some());
         if let (Some(container), Some(ifname)) = (container, call.env.get("CNI_IFNAME").filter(|name| !name.is_empty()))
         {
@@ -105,7 +105,7 @@ impl Ground {
 
     /// What came since it was new.
     pub fn came(&self) -> Vec<String> {
-        Snapshot::of(&self.host).added_since(&self.before, &[])
+        HostSnapshot::of(&self.host).added_since(&self.before, &[])
     }
 
     fn path(&self, name: &str) -> PathBuf {

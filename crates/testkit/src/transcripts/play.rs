@@ -7,11 +7,11 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::ground::Ground;
-use super::scene::{Call, Scene};
+use super::scene::{RecordedCall, RecordedScene};
 use super::twist::{Lengths, Step, Twist, key};
 use crate::host::Host;
-use crate::subject::{Said, Subject};
-use crate::watch::{self, Verdict};
+use crate::subject::{CallOutput, Subject};
+use crate::watch::{self, SyscallVerdict};
 
 /// Keys of a subject's configuration that do not take the place of the recorded ones.
 const RECORDED: [&str; 3] = ["cniVersion", "name", "type"];
@@ -35,7 +35,7 @@ impl Replay<'_> {
     }
 
     /// All calls, then a DEL of each attachment by a runtime that lost track. Panics with what is wrong.
-    pub(super) fn play(&mut self, scene: &Scene, chance: &mut Rng) {
+    pub(super) fn play(&mut self, scene: &RecordedScene, chance: &mut Rng) {
         let lengths = if self.twist.kills() { rehearsed(scene, self.subject) } else { Lengths::new() };
         let steps = self.twist.of(scene, &lengths, chance);
         for (at, step) in steps.iter().enumerate() {
@@ -75,7 +75,7 @@ impl Replay<'_> {
     }
 
     /// CHECK needs the answer to an ADD; what else was sent stays as it was, to the letter, unless the subject has keys.
-    fn stdin(&self, call: &Call) -> String {
+    fn stdin(&self, call: &RecordedCall) -> String {
         let answer = self.answers.get(&call.attachment()).filter(|_| call.is("CHECK"));
         let stdin = with_keys(&call.stdin, self.subject);
         let Some(answer) = answer else { return stdin };
@@ -98,9 +98,9 @@ pub(super) fn with_keys(stdin: &str, subject: &Subject) -> String {
 }
 
 /// The scene as it was, on a host of its own, to see how long each call is.
-fn rehearsed(scene: &Scene, subject: &Subject) -> Lengths {
+fn rehearsed(scene: &RecordedScene, subject: &Subject) -> Lengths {
     let mut ground = Ground::of(subject);
-    let mut length = |call: &Call| {
+    let mut length = |call: &RecordedCall| {
         let (env, stdin, mut calls) = (ground.environment(call), ground.fill(&with_keys(&call.stdin, subject)), 0);
         killed_call(&ground.host, subject, &env, stdin.as_bytes(), usize::MAX, &mut calls);
         (key(call), calls)
@@ -108,8 +108,8 @@ fn rehearsed(scene: &Scene, subject: &Subject) -> Lengths {
     scene.calls.iter().map(&mut length).collect()
 }
 
-pub(super) fn call(host: &Host, subject: &Subject, env: &[(String, String)], stdin: &[u8]) -> Said {
-    Said::from(host.run(&subject.bin.join(&subject.plugin), env, stdin))
+pub(super) fn call(host: &Host, subject: &Subject, env: &[(String, String)], stdin: &[u8]) -> CallOutput {
+    CallOutput::from(host.run(&subject.bin.join(&subject.plugin), env, stdin))
 }
 
 /// Unless it ends before; after so many system calls.
@@ -120,17 +120,17 @@ fn killed_call(
     stdin: &[u8],
     at: usize,
     calls: &mut usize,
-) -> Said {
-    let judge = |call: &watch::Call| {
+) -> CallOutput {
+    let judge = |call: &watch::Syscall| {
         *calls += usize::from(call.process == 0);
-        if *calls > at && call.process == 0 { Verdict::Signal(Signal::SIGKILL) } else { Verdict::GoOn }
+        if *calls > at && call.process == 0 { SyscallVerdict::Signal(Signal::SIGKILL) } else { SyscallVerdict::GoOn }
     };
     let program = subject.bin.join(&subject.plugin);
     host.enter(|| watch::run(&program, env, stdin, &[], judge)).unwrap().0
 }
 
 /// What the specification knows: one result, nothing, or one error.
-pub(super) fn judge(call: &Call, said: &Said) {
+pub(super) fn judge(call: &RecordedCall, said: &CallOutput) {
     assert!(!said.stderr.contains("panicked") && !said.stdout.contains("panicked"), "{said:?}");
     match said.exit {
         0 if call.is("ADD") => assert!(said.json()["cniVersion"].is_string(), "{said:?}"),

@@ -11,7 +11,7 @@ use crate::snapshot::holds;
 
 /// One recorded call.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct RecordedCall {
     /// Its number in the scene.
     pub seq: u64,
     /// Who was called.
@@ -26,12 +26,12 @@ pub struct Call {
     pub answer: Value,
 }
 
-impl Call {
-    fn read(line: &str, place: &str) -> Call {
+impl RecordedCall {
+    fn read(line: &str, place: &str) -> RecordedCall {
         let mut value: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{place}: {error}"));
         let keys = ["seq", "plugin", "env", "stdin", "exit"];
         keys.iter().for_each(|key| assert!(!value[key].is_null(), "{place}: it has no {key}"));
-        Call {
+        RecordedCall {
             seq: value["seq"].as_u64().unwrap(),
             plugin: value["plugin"].as_str().unwrap().to_owned(),
             env: serde_json::from_value(value["env"].take()).unwrap(),
@@ -48,7 +48,7 @@ impl Call {
 
     /// The same with another verb.
     #[must_use]
-    pub fn with_verb(&self, verb: &str) -> Call {
+    pub fn with_verb(&self, verb: &str) -> RecordedCall {
         let mut other = self.clone();
         other.env.insert("CNI_COMMAND".into(), verb.into());
         other
@@ -56,8 +56,8 @@ impl Call {
 
     /// What a runtime that lost track sends: DEL, and no namespace.
     #[must_use]
-    pub fn lost(&self) -> Call {
-        let mut del = Call { exit: 0, ..self.with_verb("DEL") };
+    pub fn lost(&self) -> RecordedCall {
+        let mut del = RecordedCall { exit: 0, ..self.with_verb("DEL") };
         del.env.insert("CNI_NETNS".into(), String::new());
         del
     }
@@ -81,29 +81,31 @@ impl Call {
 
 /// The calls of one file.
 #[derive(Clone, Debug)]
-pub struct Scene {
+pub struct RecordedScene {
     /// The file's name.
     pub name: String,
     /// In the order in which they began.
-    pub calls: Vec<Call>,
+    pub calls: Vec<RecordedCall>,
 }
 
-impl Scene {
-    fn read(path: &Path) -> Scene {
+impl RecordedScene {
+    fn read(path: &Path) -> RecordedScene {
         let text = fs::read_to_string(path).unwrap();
         let lines = text.lines().enumerate();
-        let calls = lines.map(|(n, line)| Call::read(line, &format!("{}, line {}", path.display(), n + 1))).collect();
-        Scene { name: path.file_stem().unwrap().to_str().unwrap().to_owned(), calls }
+        let calls =
+            lines.map(|(n, line)| RecordedCall::read(line, &format!("{}, line {}", path.display(), n + 1))).collect();
+        RecordedScene { name: path.file_stem().unwrap().to_str().unwrap().to_owned(), calls }
     }
 
     /// What a runtime that lost track sends of each attachment. It was refused when it was recorded, if the last DEL was that the
     /// attachment had.
-    pub(super) fn lost(&self) -> impl Iterator<Item = Call> + '_ {
+    pub(super) fn lost(&self) -> impl Iterator<Item = RecordedCall> + '_ {
         self.calls.iter().filter(|call| call.is("ADD")).map(|add| {
-            let is_its =
-                |call: &&Call| call.is("DEL") && call.plugin == add.plugin && call.attachment() == add.attachment();
+            let is_its = |call: &&RecordedCall| {
+                call.is("DEL") && call.plugin == add.plugin && call.attachment() == add.attachment()
+            };
             let exit = self.calls.iter().rfind(is_its).map_or(0, |del| del.exit);
-            Call { exit, ..add.lost() }
+            RecordedCall { exit, ..add.lost() }
         })
     }
 
@@ -128,11 +130,11 @@ impl Scene {
 }
 
 /// All scenes of a directory, by name. Panics where a file is not of the form that [`transcripts`](super) describes.
-pub fn read(dir: &Path) -> Vec<Scene> {
+pub fn read(dir: &Path) -> Vec<RecordedScene> {
     let files = fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
     let files = files.map(|entry| entry.unwrap().path());
     let mut files: Vec<_> =
         files.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")).collect();
     files.sort();
-    files.iter().map(|path| Scene::read(path)).collect()
+    files.iter().map(|path| RecordedScene::read(path)).collect()
 }

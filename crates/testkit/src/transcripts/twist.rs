@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 
-use super::scene::{Call, Scene};
+use super::scene::{RecordedCall, RecordedScene};
 
 /// How many system calls the plugin itself makes in each undisturbed call, by attachment and verb.
 pub(super) type Lengths = BTreeMap<(String, String), usize>;
@@ -30,7 +30,7 @@ impl Twist {
     pub(super) const ALL: [Twist; 6] =
         [Twist::Replayed, Twist::Twice, Twist::Shuffled, Twist::Misplaced, Twist::Killed, Twist::Everything];
 
-    pub(super) fn of(self, scene: &Scene, lengths: &Lengths, chance: &mut Rng) -> Vec<Step> {
+    pub(super) fn of(self, scene: &RecordedScene, lengths: &Lengths, chance: &mut Rng) -> Vec<Step> {
         let mut calls = scene.calls.clone();
         if [Twist::Shuffled, Twist::Everything].contains(&self) {
             shuffle(&mut calls, chance);
@@ -51,7 +51,7 @@ impl Twist {
         self.kills() || self == Twist::Shuffled
     }
 
-    fn instead_of(self, call: &Call) -> Vec<Step> {
+    fn instead_of(self, call: &RecordedCall) -> Vec<Step> {
         let verbs: &[&str] = match (self, call.env["CNI_COMMAND"].as_str()) {
             (Twist::Misplaced | Twist::Everything, "ADD") => &["DEL", "ADD", "ADD", "CHECK"],
             (Twist::Misplaced | Twist::Everything, "DEL") => &["DEL", "CHECK"],
@@ -65,12 +65,12 @@ impl Twist {
 /// One call, and at which of its system calls it is killed.
 #[derive(Clone)]
 pub(super) struct Step {
-    pub(super) call: Call,
+    pub(super) call: RecordedCall,
     pub(super) killed_at: Option<usize>,
 }
 
 /// The calls of an attachment change places among each other.
-fn shuffle(calls: &mut [Call], chance: &mut Rng) {
+fn shuffle(calls: &mut [RecordedCall], chance: &mut Rng) {
     let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (place, call) in calls.iter().enumerate() {
         places.entry(call.attachment()).or_default().push(place);
@@ -91,6 +91,6 @@ fn killed(step: Step, lengths: &Lengths, chance: &mut Rng) -> Vec<Step> {
     if chance.bool() { vec![dies, step] } else { vec![dies] }
 }
 
-pub(super) fn key(call: &Call) -> (String, String) {
+pub(super) fn key(call: &RecordedCall) -> (String, String) {
     (call.attachment(), call.env["CNI_COMMAND"].clone())
 }

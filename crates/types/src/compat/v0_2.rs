@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::object::{Object, ROUTE, dns};
-use crate::{Answer, Dns, Ip, ReadError, Route, address, read};
+use crate::{CniResult, Dns, Ip, ReadError, Route, address, read};
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -36,9 +36,9 @@ struct Family {
 }
 
 /// Reads a document of this shape: IPv4 first.
-pub(super) fn up(value: &Value) -> Result<Answer, ReadError> {
+pub(super) fn up(value: &Value) -> Result<CniResult, ReadError> {
     let Document { ip4, ip6, dns, extra, .. } = read(value)?;
-    let mut answer = Answer { dns, extra, ..Answer::default() };
+    let mut answer = CniResult { dns, extra, ..CniResult::default() };
     for Family { ip, gateway, routes, extra } in [ip4, ip6].into_iter().flatten() {
         answer.ips.push(Ip { interface: None, address: ip, gateway, extra });
         answer.routes.extend(routes);
@@ -47,7 +47,7 @@ pub(super) fn up(value: &Value) -> Result<Answer, ReadError> {
 }
 
 /// Writes a document of this shape: the first address of each family with that family's routes.
-pub(super) fn down(answer: &Answer) -> Object {
+pub(super) fn down(answer: &CniResult) -> Object {
     Object::default()
         .with_some("ip4", family(answer, IpNetwork::is_ipv4))
         .with_some("ip6", family(answer, IpNetwork::is_ipv6))
@@ -55,7 +55,7 @@ pub(super) fn down(answer: &Answer) -> Object {
         .and(&answer.extra, &["cniVersion", "ip4", "ip6", "dns", "interfaces", "ips", "routes"])
 }
 
-fn family(answer: &Answer, is_of: fn(&IpNetwork) -> bool) -> Option<Object> {
+fn family(answer: &CniResult, is_of: fn(&IpNetwork) -> bool) -> Option<Object> {
     let ip = answer.ips.iter().find(|ip| is_of(&address::canonical(ip.address)))?;
     let routes: Vec<&Route> = answer.routes.iter().filter(|route| is_of(&address::canonical(route.dst))).collect();
     let object = Object::default()

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::object::{INTERFACE, Object, dns, route};
 use crate::member::is_key;
-use crate::{Answer, Dns, Interface, Ip, ReadError, Route, address::canonical, read};
+use crate::{CniResult, Dns, Interface, Ip, ReadError, Route, address::canonical, read};
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -35,12 +35,12 @@ struct OldInterface {
 }
 
 /// Reads a document of this shape.
-pub(super) fn up(value: &Value) -> Result<Answer, ReadError> {
+pub(super) fn up(value: &Value) -> Result<CniResult, ReadError> {
     let Document { interfaces, mut ips, routes, dns, extra, .. } = read(value)?;
     for ip in &mut ips {
         ip.extra.retain(|key, _| !is_key(key, "version"));
     }
-    Ok(Answer { interfaces: interfaces.into_iter().map(Interface::from).collect(), ips, routes, dns, extra })
+    Ok(CniResult { interfaces: interfaces.into_iter().map(Interface::from).collect(), ips, routes, dns, extra })
 }
 
 impl From<OldInterface> for Interface {
@@ -50,7 +50,7 @@ impl From<OldInterface> for Interface {
 }
 
 /// Writes a document of this shape.
-pub(super) fn down(answer: &Answer) -> Object {
+pub(super) fn down(answer: &CniResult) -> Object {
     Object::default()
         .with_list("interfaces", &answer.interfaces, interface)
         .with_list("ips", &answer.ips, ip)

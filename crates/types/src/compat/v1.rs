@@ -1,4 +1,4 @@
-//! The result of 1.0.0 and 1.1.0: the shape of [`Answer`] itself.
+//! The result of 1.0.0 and 1.1.0: the shape of [`CniResult`] itself.
 //!
 //! What 1.1.0 added to interfaces and routes is read and written in 1.0.0 too, as the reference does.
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::object::{INTERFACE, Object, dns, route};
-use crate::{Answer, Dns, Interface, Ip, ReadError, Route, address::canonical, read};
+use crate::{CniResult, Dns, Interface, Ip, ReadError, Route, address::canonical, read};
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -22,13 +22,13 @@ struct Document {
 }
 
 /// Reads a document of this shape.
-pub(super) fn up(value: &Value) -> Result<Answer, ReadError> {
+pub(super) fn up(value: &Value) -> Result<CniResult, ReadError> {
     let Document { interfaces, ips, routes, dns, extra, .. } = read(value)?;
-    Ok(Answer { interfaces, ips, routes, dns, extra })
+    Ok(CniResult { interfaces, ips, routes, dns, extra })
 }
 
 /// Writes a document of this shape.
-pub(super) fn down(answer: &Answer) -> Object {
+pub(super) fn down(answer: &CniResult) -> Object {
     Object::default()
         .with_list("interfaces", &answer.interfaces, interface)
         .with_list("ips", &answer.ips, ip)

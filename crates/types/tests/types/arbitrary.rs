@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use cnikit_types::{Answer, Dns, Interface, Ip, Map, Route, Value};
+use cnikit_types::{CniResult, Dns, Interface, Ip, Map, Route, Value};
 use ipnetwork::IpNetwork;
 use proptest::{
     collection::{vec, vec as list_of},
@@ -154,7 +154,7 @@ fn dns() -> impl Strategy<Value = Dns> {
 }
 
 /// Any result that a plugin may hold in memory.
-pub(crate) fn answer() -> impl Strategy<Value = Answer> {
+pub(crate) fn answer() -> impl Strategy<Value = CniResult> {
     (list_of(interface(), 0..4), list_of(address(), 0..5), list_of(route(), 0..5), dns(), extra())
-        .prop_map(|(interfaces, ips, routes, dns, extra)| Answer { interfaces, ips, routes, dns, extra })
+        .prop_map(|(interfaces, ips, routes, dns, extra)| CniResult { interfaces, ips, routes, dns, extra })
 }

@@ -1,6 +1,6 @@
 //! GC's list.
 
-use cnikit_types::{Attachment, NetConf, Wrong};
+use cnikit_types::{NetConf, ValidAttachment, Wrong};
 
 fn conf(text: &str) -> NetConf {
     NetConf::parse(text.as_bytes()).unwrap()
@@ -11,8 +11,8 @@ fn both_names_of_the_key_are_read_and_their_lists_add_up() {
     let new = r#""cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]"#;
     let old = r#""cni.dev/attachments":[{"containerID":"b","ifname":"eth1"}]"#;
     let of = |text: String| conf(&text).valid_attachments().unwrap().unwrap();
-    let a = Attachment { container_id: "a".into(), ifname: "eth0".into() };
-    let b = Attachment { container_id: "b".into(), ifname: "eth1".into() };
+    let a = ValidAttachment { container_id: "a".into(), ifname: "eth0".into() };
+    let b = ValidAttachment { container_id: "b".into(), ifname: "eth1".into() };
     assert_eq!(of(format!("{{{new}}}")), vec![a.clone()]);
     assert_eq!(of(format!("{{{old}}}")), std::slice::from_ref(&b));
     assert_eq!(of(format!("{{{old},{new}}}")), [a.clone(), b.clone()]);

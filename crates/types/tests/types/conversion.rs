@@ -1,18 +1,18 @@
 //! Conversions between every pair of versions, against what the contract says is kept.
 
-use cnikit_types::{Answer, Interface, Ip, Map, Route, Value, Version, document};
+use cnikit_types::{CniResult, Interface, Ip, Map, Route, Value, Version, document};
 use ipnetwork::IpNetwork;
 use proptest::prelude::*;
 
 use crate::arbitrary::{KEYS, answer, json, respell, spelling};
 
 /// What a document of `version` can say of `answer`.
-fn kept(version: Version, answer: &Answer) -> Answer {
+fn kept(version: Version, answer: &CniResult) -> CniResult {
     match version {
         Version::V0_1_0 | Version::V0_2_0 => kept_by_oldest(answer),
         Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => {
             let interfaces = answer.interfaces.iter().cloned().map(without_newest).collect();
-            Answer { interfaces, ..answer.clone() }
+            CniResult { interfaces, ..answer.clone() }
         }
         Version::V1_0_0 | Version::V1_1_0 => answer.clone(),
     }
@@ -22,8 +22,8 @@ fn without_newest(interface: Interface) -> Interface {
     Interface { mtu: None, socket_path: String::new(), pci_id: String::new(), ..interface }
 }
 
-fn kept_by_oldest(answer: &Answer) -> Answer {
-    let mut kept = Answer { dns: answer.dns.clone(), extra: answer.extra.clone(), ..Answer::default() };
+fn kept_by_oldest(answer: &CniResult) -> CniResult {
+    let mut kept = CniResult { dns: answer.dns.clone(), extra: answer.extra.clone(), ..CniResult::default() };
     for is_of in [IpNetwork::is_ipv4, IpNetwork::is_ipv6] {
         let Some(ip) = answer.ips.iter().find(|ip| is_of(&ip.address)) else { continue };
         kept.ips.push(Ip { interface: None, ..ip.clone() });
@@ -63,11 +63,11 @@ proptest! {
     #[test]
     fn every_pair_of_versions_keeps_what_both_can_say_unknown_members_and_big_numbers_included(answer in answer()) {
         for from in Version::ALL {
-            let (version, first) = Answer::read(&sent(&answer.write(from)), Version::NEWEST).unwrap();
+            let (version, first) = CniResult::read(&sent(&answer.write(from)), Version::NEWEST).unwrap();
             prop_assert_eq!(version, from);
             prop_assert_eq!(&first, &kept(from, &answer));
             for to in Version::ALL {
-                let second = Answer::read(&sent(&first.write(to)), Version::NEWEST).unwrap();
+                let second = CniResult::read(&sent(&first.write(to)), Version::NEWEST).unwrap();
                 prop_assert_eq!(second, (to, kept(to, &kept(from, &answer))), "{} to {}", from, to);
             }
         }
@@ -93,7 +93,7 @@ proptest! {
                 let known = |key: String| if KEYS.contains(&key.as_str()) { respell(&key, bits) } else { key };
                 *object = std::mem::take(object).into_iter().map(|(key, value)| (known(key), value)).collect();
             });
-            prop_assert_eq!(Answer::read(&document, Version::NEWEST).unwrap(), (version, kept(version, &answer)));
+            prop_assert_eq!(CniResult::read(&document, Version::NEWEST).unwrap(), (version, kept(version, &answer)));
         }
     }
 
@@ -106,7 +106,7 @@ proptest! {
             in_every_object(&mut document, &mut |object| {
                 object.extend(LATER.map(|key| (key.to_owned(), Value::Null)));
             });
-            let (_, mut read) = Answer::read(&document, version).unwrap();
+            let (_, mut read) = CniResult::read(&document, version).unwrap();
             forget_nulls(&mut read);
             let mut expected = answer.clone();
             forget_nulls(&mut expected);
@@ -127,7 +127,7 @@ proptest! {
         answer.routes.iter_mut().for_each(|route| route.extra.extend(hostile.clone()));
         answer.interfaces.iter_mut().for_each(|interface| interface.extra.extend(hostile.clone()));
         for version in Version::ALL {
-            let (_, mut read) = Answer::read(&answer.write(version), version).unwrap();
+            let (_, mut read) = CniResult::read(&answer.write(version), version).unwrap();
             forget_hostile(&mut read);
             prop_assert_eq!(read, kept(version, &clean));
         }
@@ -135,18 +135,18 @@ proptest! {
 
     #[test]
     fn what_was_read_from_anything_can_be_written_and_read_in_every_version(document in json(), fallback in 0..7_usize) {
-        let Ok((version, answer)) = Answer::read(&document, Version::ALL[fallback]) else { return Ok(()) };
-        let (_, again) = Answer::read(&answer.write(version), version).unwrap();
+        let Ok((version, answer)) = CniResult::read(&document, Version::ALL[fallback]) else { return Ok(()) };
+        let (_, again) = CniResult::read(&answer.write(version), version).unwrap();
         for to in Version::ALL {
             let written = answer.write(to);
             prop_assert_eq!(&again.write(to), &written);
-            prop_assert_eq!(Answer::read(&written, to).unwrap().1.write(to), written);
+            prop_assert_eq!(CniResult::read(&written, to).unwrap().1.write(to), written);
         }
     }
 }
 
 /// Applies `change` to the unknown members of every part.
-fn in_every_extra(answer: &mut Answer, change: impl Fn(&mut Map<String, Value>)) {
+fn in_every_extra(answer: &mut CniResult, change: impl Fn(&mut Map<String, Value>)) {
     change(&mut answer.extra);
     change(&mut answer.dns.extra);
     answer.ips.iter_mut().for_each(|ip| change(&mut ip.extra));
@@ -154,10 +154,10 @@ fn in_every_extra(answer: &mut Answer, change: impl Fn(&mut Map<String, Value>))
     answer.interfaces.iter_mut().for_each(|interface| change(&mut interface.extra));
 }
 
-fn forget_nulls(answer: &mut Answer) {
+fn forget_nulls(answer: &mut CniResult) {
     in_every_extra(answer, |extra| extra.retain(|_, value| !value.is_null()));
 }
 
-fn forget_hostile(answer: &mut Answer) {
+fn forget_hostile(answer: &mut CniResult) {
     in_every_extra(answer, |extra| extra.retain(|_, value| value != "hostile"));
 }

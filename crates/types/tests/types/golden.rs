@@ -1,6 +1,6 @@
 //! Documents of every shape, as files: what we write, and what the reference wrote.
 
-use cnikit_types::{Answer, Dns, Interface, Ip, Map, Route, Value, Version, document};
+use cnikit_types::{CniResult, Dns, Interface, Ip, Map, Route, Value, Version, document};
 use serde_json::json;
 
 fn golden(name: &str) -> Value {
@@ -20,7 +20,7 @@ fn foreign(place: &str) -> Map<String, Value> {
 }
 
 /// A result with everything in it that the newest version can say.
-fn full() -> Answer {
+fn full() -> CniResult {
     let bridge =
         Interface { name: "cni0".into(), mac: "02:00:00:00:00:01".into(), mtu: Some(1500), ..Interface::default() };
     let inside = Interface {
@@ -32,7 +32,7 @@ fn full() -> Answer {
         pci_id: "0000:03:00.1".into(),
         extra: foreign("interface"),
     };
-    Answer {
+    CniResult {
         interfaces: vec![bridge, inside],
         ips: vec![
             ip(Some(1), "fd00::5/64", Some("fd00::1")),
@@ -81,16 +81,16 @@ fn a_full_result_is_written_as_its_golden_file_in_every_version_keys_in_their_or
 fn a_full_result_of_any_version_is_read_up_and_written_again_unchanged() {
     for version in Version::ALL {
         let document = golden(&format!("full-{version}"));
-        let (own, answer) = Answer::read(&document, Version::V0_1_0).unwrap();
+        let (own, answer) = CniResult::read(&document, Version::V0_1_0).unwrap();
         assert_eq!((own, answer.write(version)), (version, document));
     }
-    assert_eq!(Answer::read(&golden("full-1.1.0"), Version::V0_1_0).unwrap().1, full());
+    assert_eq!(CniResult::read(&golden("full-1.1.0"), Version::V0_1_0).unwrap().1, full());
 }
 
 #[test]
 fn an_empty_result_is_written_as_its_golden_file_in_every_version() {
     for version in Version::ALL {
-        assert_eq!(Answer::default().write(version), golden(&format!("empty-{version}")), "{version}");
+        assert_eq!(CniResult::default().write(version), golden(&format!("empty-{version}")), "{version}");
     }
 }
 
@@ -98,14 +98,15 @@ fn an_empty_result_is_written_as_its_golden_file_in_every_version() {
 fn what_the_reference_wrote_is_read_and_written_with_not_a_member_more_or_less() {
     for version in &Version::ALL[..6] {
         let document = golden(&format!("reference-{version}"));
-        let (own, answer) = Answer::read(&document, Version::NEWEST).unwrap();
+        let (own, answer) = CniResult::read(&document, Version::NEWEST).unwrap();
         assert_eq!((own, answer.write(*version)), (*version, document));
     }
 }
 
 #[test]
 fn what_the_reference_wrote_in_the_versions_with_lists_is_one_and_the_same_result() {
-    let read = |version: &Version| Answer::read(&golden(&format!("reference-{version}")), Version::NEWEST).unwrap().1;
+    let read =
+        |version: &Version| CniResult::read(&golden(&format!("reference-{version}")), Version::NEWEST).unwrap().1;
     let newest = read(&Version::V1_0_0);
     assert_eq!((newest.interfaces.len(), newest.ips.len(), newest.routes.len()), (2, 3, 3));
     for version in &Version::ALL[2..5] {
@@ -115,7 +116,7 @@ fn what_the_reference_wrote_in_the_versions_with_lists_is_one_and_the_same_resul
 
 #[test]
 fn a_result_goes_down_to_the_oldest_shape_as_the_reference_brings_it_down() {
-    let (_, newest) = Answer::read(&golden("reference-1.0.0"), Version::NEWEST).unwrap();
+    let (_, newest) = CniResult::read(&golden("reference-1.0.0"), Version::NEWEST).unwrap();
     for version in &Version::ALL[..2] {
         assert_eq!(newest.write(*version), golden(&format!("reference-{version}")), "{version}");
     }
@@ -123,15 +124,15 @@ fn a_result_goes_down_to_the_oldest_shape_as_the_reference_brings_it_down() {
 
 #[test]
 fn a_result_without_addresses_says_no_more_than_dns_in_the_oldest_shape() {
-    let answer = Answer { ips: Vec::new(), extra: Map::new(), dns: Dns::default(), ..full() };
+    let answer = CniResult { ips: Vec::new(), extra: Map::new(), dns: Dns::default(), ..full() };
     assert_eq!(answer.write(Version::V0_2_0), golden("empty-0.2.0"));
 }
 
 #[test]
 fn a_null_result_is_empty_and_has_the_version_that_was_asked_for() {
-    assert_eq!(Answer::read(&Value::Null, Version::V0_4_0).unwrap(), (Version::V0_4_0, Answer::default()));
+    assert_eq!(CniResult::read(&Value::Null, Version::V0_4_0).unwrap(), (Version::V0_4_0, CniResult::default()));
     let unsaid = json!({"cniVersion": "", "ips": [{"version": "4", "address": "10.0.0.1/8"}]});
-    let (version, answer) = Answer::read(&unsaid, Version::V0_3_1).unwrap();
+    let (version, answer) = CniResult::read(&unsaid, Version::V0_3_1).unwrap();
     assert_eq!((version, answer.ips.len(), answer.ips[0].extra.len()), (Version::V0_3_1, 1, 0));
 }
 
@@ -155,7 +156,7 @@ fn a_result_that_is_none_is_told_by_place_and_kind() {
         (json!({"interfaces": {}}), "Type interfaces: expected a list, found an object"),
         (json!({"dns": {"search": "x"}}), "Type dns.search: expected a list, found the text \"x\""),
     ] {
-        let error = Answer::read(&document, Version::NEWEST).unwrap_err();
+        let error = CniResult::read(&document, Version::NEWEST).unwrap_err();
         assert_eq!(format!("{:?} {error}", error.what), expected);
     }
 }
@@ -163,10 +164,11 @@ fn a_result_that_is_none_is_told_by_place_and_kind() {
 #[test]
 fn a_mapped_address_is_the_ipv4_address_that_it_means() {
     let document = json!({"ips": [{"address": "::ffff:10.0.0.5/120", "gateway": "::ffff:10.0.0.1"}]});
-    let (_, answer) = Answer::read(&document, Version::V1_1_0).unwrap();
+    let (_, answer) = CniResult::read(&document, Version::V1_1_0).unwrap();
     let expected = json!({"version": "4", "address": "10.0.0.5/24", "gateway": "10.0.0.1"});
     assert_eq!(answer.write(Version::V0_4_0)["ips"][0], expected);
-    let by_hand = Answer { ips: vec![ip(None, "::ffff:10.0.0.5/120", Some("::ffff:10.0.0.1"))], ..Answer::default() };
+    let by_hand =
+        CniResult { ips: vec![ip(None, "::ffff:10.0.0.5/120", Some("::ffff:10.0.0.1"))], ..CniResult::default() };
     assert_eq!(by_hand.write(Version::V0_4_0)["ips"][0], expected);
     assert_eq!(by_hand.write(Version::V0_2_0)["ip4"], json!({"ip": "10.0.0.5/24", "gateway": "10.0.0.1"}));
 }
@@ -178,7 +180,7 @@ fn nothing_said_in_another_way_is_nothing_said() {
         "ips": [{"address": "10.0.0.5/8", "gateway": "", "interface": -1}],
         "routes": [{"dst": "10.0.0.0/8", "gw": "", "mtu": 0, "advmss": 0, "priority": 0, "table": 0, "scope": 0}],
     });
-    let (_, answer) = Answer::read(&document, Version::V1_1_0).unwrap();
+    let (_, answer) = CniResult::read(&document, Version::V1_1_0).unwrap();
     let expected = json!({
         "cniVersion": "1.1.0",
         "interfaces": [{"name": "eth0"}],

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use cnikit_netfilter::iptables::{Rule, Table};
+use cnikit_netfilter::iptables::{IptablesRule, Table};
 use cnikit_skel::log;
 use ipnetwork::IpNetwork;
 
@@ -42,11 +42,11 @@ pub(super) enum Claim {
 
 impl Claim {
     /// The rules that it takes, and their chains.
-    fn rules(&self) -> Vec<(&'static str, Rule)> {
+    fn rules(&self) -> Vec<(&'static str, IptablesRule)> {
         match self {
             Claim::Address(address) => {
-                let answers = Rule::any().destination(IpNetwork::from(*address)).established().jump("ACCEPT");
-                vec![(FORWARD, answers), (FORWARD, Rule::any().source(*address).jump("ACCEPT"))]
+                let answers = IptablesRule::any().destination(IpNetwork::from(*address)).established().jump("ACCEPT");
+                vec![(FORWARD, answers), (FORWARD, IptablesRule::any().source(*address).jump("ACCEPT"))]
             }
             Claim::Bridge(isolation) => {
                 let stage_1 = isolation.stage_1().into_iter().map(|rule| (STAGE_1, rule));
@@ -56,17 +56,17 @@ impl Claim {
     }
 
     /// What says whose it is.
-    fn marker(&self, owner: &str) -> Rule {
+    fn marker(&self, owner: &str) -> IptablesRule {
         let matches = match self {
-            Claim::Address(address) => Rule::any().source(*address),
-            Claim::Bridge(Isolation { bridge, within: false }) => Rule::any().from(bridge),
-            Claim::Bridge(Isolation { bridge, within: true }) => Rule::any().from(bridge).to(bridge),
+            Claim::Address(address) => IptablesRule::any().source(*address),
+            Claim::Bridge(Isolation { bridge, within: false }) => IptablesRule::any().from(bridge),
+            Claim::Bridge(Isolation { bridge, within: true }) => IptablesRule::any().from(bridge).to(bridge),
         };
         matches.commented(owner)
     }
 
     /// What a marker is about.
-    fn of(marker: &Rule) -> Option<Claim> {
+    fn of(marker: &IptablesRule) -> Option<Claim> {
         let of_bridge = |bridge: &str| {
             Claim::Bridge(Isolation { bridge: bridge.to_owned(), within: marker.to_interface().is_some() })
         };
@@ -89,15 +89,15 @@ enum About<'a> {
 }
 
 impl Isolation {
-    fn stage_1(&self) -> Vec<Rule> {
+    fn stage_1(&self) -> Vec<IptablesRule> {
         let policy = if self.within { "isolated" } else { "same-bridge" };
-        let (from, comment) = (Rule::any().from(&self.bridge), format!("{RULES} (ingressPolicy: {policy})"));
+        let (from, comment) = (IptablesRule::any().from(&self.bridge), format!("{RULES} (ingressPolicy: {policy})"));
         let within = self.within.then(|| from.clone().to(&self.bridge).commented(&comment).jump("DROP"));
         within.into_iter().chain([from.not_to(&self.bridge).commented(&comment).jump(STAGE_2)]).collect()
     }
 
-    fn stage_2(&self) -> Rule {
-        Rule::any().to(&self.bridge).commented(ISOLATION).jump("DROP")
+    fn stage_2(&self) -> IptablesRule {
+        IptablesRule::any().to(&self.bridge).commented(ISOLATION).jump("DROP")
     }
 }
 
@@ -116,14 +116,14 @@ pub(super) struct Claims<'a> {
 }
 
 struct Marker<'a> {
-    rule: &'a Rule,
+    rule: &'a IptablesRule,
     mark: &'a str,
     claim: Claim,
 }
 
 impl<'a> Claims<'a> {
     pub(super) fn of(table: &'a Table) -> Claims<'a> {
-        let read = |rule: &'a Rule| {
+        let read = |rule: &'a IptablesRule| {
             let (mark, claim) = (alias::mark(rule.comment()?)?, Claim::of(rule)?);
             Some(Marker { rule, mark, claim })
         };
@@ -147,7 +147,7 @@ impl<'a> Claims<'a> {
         wanted.iter().flat_map(Claim::rules).any(|(chain, rule)| self.has(chain, &rule))
     }
 
-    fn has(&self, chain: &str, rule: &Rule) -> bool {
+    fn has(&self, chain: &str, rule: &IptablesRule) -> bool {
         self.table.rules(chain).any(|found| found == rule)
     }
 
@@ -207,8 +207,8 @@ impl<'a> Claims<'a> {
         self.markers.iter().enumerate().for_each(|(place, marker)| {
             marked.entry(marker.claim.about()).or_insert(place);
         });
-        let accepts = |rule: &&Rule| rule.target() == Some("ACCEPT") && rule.comment().is_none();
-        let standing = self.table.rules(FORWARD).filter(accepts).filter_map(Rule::source_address);
+        let accepts = |rule: &&IptablesRule| rule.target() == Some("ACCEPT") && rule.comment().is_none();
+        let standing = self.table.rules(FORWARD).filter(accepts).filter_map(IptablesRule::source_address);
         let places: Vec<Option<usize>> =
             standing.map(|address| marked.get(&About::Address(address)).copied()).collect();
         let theirs = places.contains(&None);
@@ -250,7 +250,8 @@ impl<'a> Claims<'a> {
         let theirs = self.unclaimed(&ending.iter().flat_map(Claim::likes).collect::<Vec<_>>());
         let staying = others.iter().map(|marker| &marker.claim).chain(wanted).chain(stood).chain(&theirs);
         // Rules that stay, and those that have been removed: neither is removed for a claim.
-        let mut done: HashSet<(&str, Rule)> = staying.filter(|claim| about(claim)).flat_map(Claim::rules).collect();
+        let mut done: HashSet<(&str, IptablesRule)> =
+            staying.filter(|claim| about(claim)).flat_map(Claim::rules).collect();
         for (chain, rule) in ending.iter().flat_map(Claim::rules) {
             if done.insert((chain, rule.clone())) {
                 edits.gone(self.table, chain, &rule);
@@ -269,7 +270,7 @@ impl<'a> Claims<'a> {
             edits.chain(table, STAGE_2);
         }
         self.entry(isolates, &mut edits);
-        let overrides = Rule::any().commented(OVERRIDES).jump(admin);
+        let overrides = IptablesRule::any().commented(OVERRIDES).jump(admin);
         edits.first(table, FORWARD, vec![overrides], |rule| rule.comment() != Some(OVERRIDES));
         wanted.iter().for_each(|claim| self.rules_of(claim, &mut edits));
         if isolates {
@@ -282,10 +283,10 @@ impl<'a> Claims<'a> {
     /// What isolates comes before what accepts, and both before what others put there. Other releases of the reference have
     /// another comment.
     fn entry(&self, isolates: bool, edits: &mut Edits) {
-        let stage_1 = Rule::any().commented(ISOLATION).jump(STAGE_1);
-        let forward = Rule::any().commented(RULES).jump(FORWARD);
+        let stage_1 = IptablesRule::any().commented(ISOLATION).jump(STAGE_1);
+        let forward = IptablesRule::any().commented(RULES).jump(FORWARD);
         let standing = |to| self.table.rules(ENTRY).filter(move |rule| rule.target() == Some(to)).cloned();
-        let mut rules: Vec<Rule> = Vec::new();
+        let mut rules: Vec<IptablesRule> = Vec::new();
         let stages = standing(STAGE_1).chain(isolates.then_some(stage_1));
         for rule in stages.chain(standing(FORWARD)).chain([forward]) {
             if !rules.contains(&rule) {
@@ -321,12 +322,12 @@ impl Claim {
     }
 }
 
-fn returning() -> Rule {
-    Rule::any().commented(ISOLATION).jump("RETURN")
+fn returning() -> IptablesRule {
+    IptablesRule::any().commented(ISOLATION).jump("RETURN")
 }
 
 /// What it matches comes to no rule behind it.
-fn ends_stage(rule: &Rule) -> bool {
+fn ends_stage(rule: &IptablesRule) -> bool {
     matches!(rule.target(), Some("RETURN" | "ACCEPT"))
 }
 
@@ -349,8 +350,8 @@ mod tests {
         };
         let lines: String = standing.iter().map(line).collect();
         let said = format!("*filter\n:{FORWARD} - [0:0]\n:{OWNERS} - [0:0]\n{lines}COMMIT\n");
-        let (table, stale) = (Table::read(&said, "filter", "").unwrap(), format!("cnikit:{:016x}:{n:0>32}", 1));
-        let going = Going { is: &|mark| mark == stale, also: &[], by_gc: true };
+        let (table, context) = (Table::read(&said, "filter", "").unwrap(), format!("cnikit:{:016x}:{n:0>32}", 1));
+        let going = Going { is: &|mark| mark == context, also: &[], by_gc: true };
         Claims::of(&table).released(&going).drifts("filter").len()
     }
 

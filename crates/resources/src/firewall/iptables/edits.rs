@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use cnikit_netfilter::iptables::{Changes, Rule, Table};
+use cnikit_netfilter::iptables::{Changes, IptablesRule, Table};
 
 /// Differences of one table from what is wanted.
 #[derive(Debug, Default)]
@@ -11,7 +11,7 @@ pub(super) struct Edits {
     /// How many rules were looked for in the table.
     looked: usize,
     /// How often each rule is in a chain, once many were looked for.
-    counts: HashMap<&'static str, HashMap<Rule, usize>>,
+    counts: HashMap<&'static str, HashMap<IptablesRule, usize>>,
 }
 
 /// For as many rules a chain is read each time. For more its rules are counted once.
@@ -24,11 +24,11 @@ enum Edit {
     /// There is no chain of this name that somebody chose.
     AdminChain(String),
     /// These rules are not the first of a chain in this order; of them there are those, each as often as it stands.
-    First { chain: &'static str, rules: Vec<Rule>, found: Vec<Rule> },
+    First { chain: &'static str, rules: Vec<IptablesRule>, found: Vec<IptablesRule> },
     /// A rule is nowhere in a chain.
-    Last { chain: &'static str, rule: Rule },
+    Last { chain: &'static str, rule: IptablesRule },
     /// A rule is in a chain where it should not be.
-    Gone { chain: &'static str, rule: Rule },
+    Gone { chain: &'static str, rule: IptablesRule },
     /// A chain of which nothing is left.
     ChainGone(&'static str),
 }
@@ -54,10 +54,10 @@ impl Edits {
         &mut self,
         table: &Table,
         chain: &'static str,
-        rules: Vec<Rule>,
-        keeps: impl Fn(&Rule) -> bool,
+        rules: Vec<IptablesRule>,
+        keeps: impl Fn(&IptablesRule) -> bool,
     ) {
-        let found: Vec<Rule> = table.rules(chain).filter(|rule| rules.contains(rule)).cloned().collect();
+        let found: Vec<IptablesRule> = table.rules(chain).filter(|rule| rules.contains(rule)).cloned().collect();
         let reached = table.rules(chain).take_while(|rule| rules.contains(rule) || !keeps(rule));
         let right = reached.filter(|rule| rules.contains(rule)).eq(&rules) && found.len() == rules.len();
         if !right {
@@ -66,21 +66,21 @@ impl Edits {
     }
 
     /// The rule is to be somewhere in its chain.
-    pub(super) fn last(&mut self, table: &Table, chain: &'static str, rule: Rule) {
+    pub(super) fn last(&mut self, table: &Table, chain: &'static str, rule: IptablesRule) {
         if self.count(table, chain, &rule) == 0 {
             self.list.push(Edit::Last { chain, rule });
         }
     }
 
     /// The rule is to be nowhere in its chain.
-    pub(super) fn gone(&mut self, table: &Table, chain: &'static str, rule: &Rule) {
+    pub(super) fn gone(&mut self, table: &Table, chain: &'static str, rule: &IptablesRule) {
         for _ in 0..self.count(table, chain, rule) {
             self.list.push(Edit::Gone { chain, rule: rule.clone() });
         }
     }
 
     /// How often a rule is in a chain.
-    fn count(&mut self, table: &Table, chain: &'static str, rule: &Rule) -> usize {
+    fn count(&mut self, table: &Table, chain: &'static str, rule: &IptablesRule) -> usize {
         self.looked += 1;
         if self.looked <= FEW {
             return table.rules(chain).filter(|found| *found == rule).count();
@@ -127,11 +127,11 @@ impl Edits {
     /// Each difference, a sentence. A chain that is missing is said by the rules that it should have.
     pub(super) fn drifts(&self, place: &str) -> Vec<String> {
         let mut drifts = BTreeSet::new();
-        let missing = |chain, rule: &Rule| format!("rule `{rule}` is missing from chain {chain} of {place}");
+        let missing = |chain, rule: &IptablesRule| format!("rule `{rule}` is missing from chain {chain} of {place}");
         for edit in &self.list {
             match edit {
                 Edit::First { chain, rules, found } => {
-                    let absent: Vec<&Rule> = rules.iter().filter(|rule| !found.contains(rule)).collect();
+                    let absent: Vec<&IptablesRule> = rules.iter().filter(|rule| !found.contains(rule)).collect();
                     drifts.extend(absent.iter().map(|rule| missing(chain, rule)));
                     if absent.is_empty() {
                         let rules: Vec<String> = rules.iter().map(|rule| format!("`{rule}`")).collect();

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use cnikit_netfilter::iptables::{Changes, Rule, Table};
-use cnikit_skel::Tag;
+use cnikit_netfilter::iptables::{Changes, IptablesRule, Table};
+use cnikit_skel::AttachmentId;
 use ipnetwork::IpNetwork;
 use sha2::{Digest, Sha512};
 
@@ -29,7 +29,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    pub(super) fn of(tag: &Tag) -> Names {
+    pub(super) fn of(tag: &AttachmentId) -> Names {
         let ifname = tag.ifname.replace('\\', "\\\\").replace('"', "\\\"");
         let (entry, rule) = (comment(tag, ""), comment(tag, &format!(" if: \"{ifname}\"")));
         Names { chain: chain(&tag.network, &tag.container), entry, rule }
@@ -37,8 +37,9 @@ impl Names {
 
     /// What the attachment has when it has these addresses.
     pub(super) fn share(&self, addresses: &[IpNetwork]) -> Share {
-        let jump = |address: &IpNetwork| Rule::any().source(address.ip()).commented(&self.entry).jump(&self.chain);
-        let rules = |address: &IpNetwork| rules(&Rule::any().source(address.ip()), address, &self.rule);
+        let jump =
+            |address: &IpNetwork| IptablesRule::any().source(address.ip()).commented(&self.entry).jump(&self.chain);
+        let rules = |address: &IpNetwork| rules(&IptablesRule::any().source(address.ip()), address, &self.rule);
         Share { jumps: addresses.iter().map(jump).collect(), rules: addresses.iter().flat_map(rules).collect() }
     }
 
@@ -48,13 +49,14 @@ impl Names {
     /// names the address and one of them is there.
     pub(super) fn differences(&self, table: &Table, addresses: &[IpNetwork], place: &str) -> Vec<String> {
         let found = self.found(table, |own| addresses.iter().any(|address| address.ip() == own));
-        let theirs: Vec<&Rule> = table.rules(&self.chain).filter(|rule| rule.comment() == Some(&self.entry)).collect();
+        let theirs: Vec<&IptablesRule> =
+            table.rules(&self.chain).filter(|rule| rule.comment() == Some(&self.entry)).collect();
         let is_theirs = |address: &IpNetwork| {
             !theirs.is_empty() && found.rules.iter().all(|rule| rule.source_address() != Some(address.ip()))
         };
         let (by_theirs, by_own): (Vec<IpNetwork>, Vec<IpNetwork>) = addresses.iter().partition(|one| is_theirs(one));
         let wanted = Share { jumps: self.share(addresses).jumps, rules: self.share(&by_own).rules };
-        let shared = by_theirs.iter().flat_map(|address| rules(&Rule::any(), address, &self.entry));
+        let shared = by_theirs.iter().flat_map(|address| rules(&IptablesRule::any(), address, &self.entry));
         let missing = shared.filter(|rule| !theirs.contains(&rule)).map(|rule| missing(&rule, &self.chain, place));
         found.differences(&wanted, &self.chain, place).into_iter().chain(missing).collect()
     }
@@ -62,7 +64,7 @@ impl Names {
     /// What the attachment has in this table: its rules, the jumps for their addresses, and of the jumps that no rule
     /// claims, which are the reference's, those for addresses that are known to be its own.
     pub(super) fn found(&self, table: &Table, is_own: impl Fn(IpAddr) -> bool) -> Share {
-        let rules: Vec<Rule> =
+        let rules: Vec<IptablesRule> =
             table.rules(&self.chain).filter(|rule| rule.comment() == Some(&self.rule)).cloned().collect();
         let unclaimed = self.unclaimed(table);
         let goes = |address: IpAddr| {
@@ -78,7 +80,8 @@ impl Names {
     pub(super) fn released(&self, table: &Table, is_own: impl Fn(IpAddr) -> bool) -> Share {
         let found = self.found(table, is_own);
         let shared = named(table, &self.chain).any(|rule| rule.comment() != Some(&self.rule));
-        let going: Vec<IpAddr> = found.jumps.iter().chain(&found.rules).filter_map(Rule::source_address).collect();
+        let going: Vec<IpAddr> =
+            found.jumps.iter().chain(&found.rules).filter_map(IptablesRule::source_address).collect();
         let leads = |network| leads_any(network, &going, shared);
         let wide = self.jumps(table).filter(|jump| jump.source_network().is_some_and(leads));
         Share { jumps: found.jumps.iter().chain(wide).cloned().collect(), ..found }
@@ -86,13 +89,13 @@ impl Names {
 
     /// The addresses that jumps are for and no rule of an interface is.
     pub(super) fn unclaimed(&self, table: &Table) -> Vec<IpAddr> {
-        let claimed: Vec<IpAddr> = named(table, &self.chain).filter_map(Rule::source_address).collect();
-        let addresses = self.jumps(table).filter_map(Rule::source_address);
+        let claimed: Vec<IpAddr> = named(table, &self.chain).filter_map(IptablesRule::source_address).collect();
+        let addresses = self.jumps(table).filter_map(IptablesRule::source_address);
         addresses.filter(|address| !claimed.contains(address)).collect()
     }
 
-    fn jumps<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = &'a Rule> {
-        let own = |(place, jump): &(&str, &Rule)| *place == ENTRY && jump.comment() == Some(&self.entry);
+    fn jumps<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = &'a IptablesRule> {
+        let own = |(place, jump): &(&str, &IptablesRule)| *place == ENTRY && jump.comment() == Some(&self.entry);
         table.jumps(&self.chain).filter(own).map(|(_, jump)| jump)
     }
 }
@@ -101,9 +104,9 @@ impl Names {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
     /// From the chain that all packets come through.
-    pub(super) jumps: Vec<Rule>,
+    pub(super) jumps: Vec<IptablesRule>,
     /// In the container's chain.
-    pub(super) rules: Vec<Rule>,
+    pub(super) rules: Vec<IptablesRule>,
 }
 
 impl Share {
@@ -132,25 +135,26 @@ impl Share {
 
     /// Whether nothing else keeps the chain: no jump leads there, and no rule in it is another attachment's.
     fn is_all(&self, table: &Table, chain: &str) -> bool {
-        let foreign = |(place, jump): (&str, &Rule)| place != ENTRY || !self.jumps.contains(jump);
+        let foreign = |(place, jump): (&str, &IptablesRule)| place != ENTRY || !self.jumps.contains(jump);
         !table.jumps(chain).any(foreign) && named(table, chain).all(|rule| self.rules.contains(rule))
     }
 
     /// Rules of the reference's in a chain that others keep, and for which no jump is left: they would speak for addresses
     /// of the others.
-    fn orphans(&self, table: &Table, chain: &str) -> Vec<Rule> {
-        let claimed: Vec<IpAddr> = named(table, chain).filter_map(Rule::source_address).collect();
-        let stays = |jump: &Rule| {
+    fn orphans(&self, table: &Table, chain: &str) -> Vec<IptablesRule> {
+        let claimed: Vec<IpAddr> = named(table, chain).filter_map(IptablesRule::source_address).collect();
+        let stays = |jump: &IptablesRule| {
             !self.jumps.contains(jump) && jump.source_address().is_none_or(|address| !claimed.contains(&address))
         };
-        let kept = |rule: &Rule| table.jumps(chain).any(|(_, jump)| jump.comment() == rule.comment() && stays(jump));
-        let unnamed = |rule: &&Rule| Claim::of(rule).is_some_and(|claim| !claim.named);
+        let kept =
+            |rule: &IptablesRule| table.jumps(chain).any(|(_, jump)| jump.comment() == rule.comment() && stays(jump));
+        let unnamed = |rule: &&IptablesRule| Claim::of(rule).is_some_and(|claim| !claim.named);
         table.rules(chain).filter(unnamed).filter(|rule| !kept(rule)).cloned().collect()
     }
 
     /// Where this is not what was wanted, each a sentence.
     fn differences(&self, wanted: &Share, chain: &str, place: &str) -> Vec<String> {
-        let of = |found: &[Rule], wanted: &[Rule], chain: &str| {
+        let of = |found: &[IptablesRule], wanted: &[IptablesRule], chain: &str| {
             let missing = less(wanted, found).into_iter().map(|rule| missing(&rule, chain, place));
             let extra = less(found, wanted).into_iter();
             let extra = extra.map(|rule| format!("rule `{rule}` in chain {chain} of {place} is not wanted"));
@@ -169,7 +173,7 @@ pub(super) struct Claim<'a> {
 }
 
 impl<'a> Claim<'a> {
-    pub(super) fn of(rule: &'a Rule) -> Option<Claim<'a>> {
+    pub(super) fn of(rule: &'a IptablesRule) -> Option<Claim<'a>> {
         let (network, rest) = rule.comment()?.strip_prefix("name: \"")?.split_once("\" id: \"")?;
         let (container, rest) = rest.split_once('"')?;
         Some(Claim { network, container, named: rest.starts_with(" if: ") })
@@ -182,8 +186,8 @@ impl<'a> Claim<'a> {
 }
 
 /// The rules of a chain that name an interface.
-fn named<'a>(table: &'a Table, chain: &str) -> impl Iterator<Item = &'a Rule> {
-    let rules: Vec<&Rule> = table.rules(chain).collect();
+fn named<'a>(table: &'a Table, chain: &str) -> impl Iterator<Item = &'a IptablesRule> {
+    let rules: Vec<&IptablesRule> = table.rules(chain).collect();
     rules.into_iter().filter(|rule| Claim::of(rule).is_some_and(|claim| claim.named))
 }
 
@@ -195,13 +199,13 @@ fn leads_any(network: IpNetwork, going: &[IpAddr], shared: bool) -> bool {
 }
 
 /// What a container's chain holds for an address: rules that begin with `from`, and bear a comment.
-fn rules(from: &Rule, address: &IpNetwork, comment: &str) -> [Rule; 2] {
+fn rules(from: &IptablesRule, address: &IpNetwork, comment: &str) -> [IptablesRule; 2] {
     let inside = from.clone().destination(network(*address)).commented(comment).jump("ACCEPT");
     let outside = from.clone().not_destination(multicast(address)).commented(comment).jump("MASQUERADE");
     [inside, outside]
 }
 
-fn missing(rule: &Rule, chain: &str, place: &str) -> String {
+fn missing(rule: &IptablesRule, chain: &str, place: &str) -> String {
     format!("rule `{rule}` is missing from chain {chain} of {place}")
 }
 
@@ -216,7 +220,7 @@ pub(super) fn is_chain(name: &str) -> bool {
 }
 
 /// Cut, where it does not fit, in the name of the network, then in that of the container: both are in the chain's name.
-fn comment(tag: &Tag, end: &str) -> String {
+fn comment(tag: &AttachmentId, end: &str) -> String {
     let room = LONGEST_COMMENT.saturating_sub(r#"name: "" id: """#.len() + end.len());
     let container = &tag.container[..tag.container.len().min(room)];
     let network = &tag.network[..tag.network.len().min(room - container.len())];
@@ -230,9 +234,9 @@ fn multicast(address: &IpNetwork) -> IpNetwork {
 }
 
 /// Those of one list that the other does not have, each as often as it has it less often.
-fn less(one: &[Rule], other: &[Rule]) -> Vec<Rule> {
+fn less(one: &[IptablesRule], other: &[IptablesRule]) -> Vec<IptablesRule> {
     let mut rest = other.to_vec();
-    let missing = |rule: &&Rule| {
+    let missing = |rule: &&IptablesRule| {
         let place = rest.iter().position(|found| found == *rule);
         place.map(|place| rest.remove(place)).is_none()
     };
@@ -244,7 +248,7 @@ mod tests {
     use super::*;
 
     fn names(network: &str, container: &str, ifname: &str) -> Names {
-        Names::of(&Tag { network: network.into(), container: container.into(), ifname: ifname.into() })
+        Names::of(&AttachmentId { network: network.into(), container: container.into(), ifname: ifname.into() })
     }
 
     #[test]
@@ -269,12 +273,13 @@ mod tests {
 
     #[test]
     fn a_claim_is_of_the_network_that_it_names_or_that_the_chain_knows() {
-        let (network, jump) = ("n".repeat(250), |names: &Names| Rule::any().commented(&names.entry).jump(&names.chain));
+        let (network, jump) =
+            ("n".repeat(250), |names: &Names| IptablesRule::any().commented(&names.entry).jump(&names.chain));
         let (short, long) = (names("n", "c1", "eth0"), names(&network, "c1", "eth0"));
         let is_of = |names: &Names, network: &str| Claim::of(&jump(names)).unwrap().is_of(network, &names.chain);
         assert!(is_of(&short, "n") && !is_of(&short, "m") && !is_of(&long, "n"));
         assert!(is_of(&long, &network));
-        assert!(Claim::of(&Rule::any().commented("dnat name: \"n\" id: \"c1\"")).is_none());
+        assert!(Claim::of(&IptablesRule::any().commented("dnat name: \"n\" id: \"c1\"")).is_none());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use cnikit_netfilter::iptables::{Rule, Table};
+use cnikit_netfilter::iptables::{IptablesRule, Table};
 
 use crate::alias::mark;
 
@@ -16,7 +16,7 @@ pub(super) struct Piece {
     /// The comment of the two rules that it stands between; without, it is the reference's.
     pub(super) owner: Option<String>,
     /// Its rules, without those two.
-    pub(super) rules: Vec<Rule>,
+    pub(super) rules: Vec<IptablesRule>,
 }
 
 /// An entry: a protocol, and up to 15 ports of it.
@@ -29,7 +29,7 @@ impl Piece {
     }
 
     /// Those that rules are, in their order.
-    pub(super) fn of<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Vec<Piece> {
+    pub(super) fn of<'a>(rules: impl IntoIterator<Item = &'a IptablesRule>) -> Vec<Piece> {
         let (mut pieces, mut open) = (Vec::<Piece>::new(), None::<String>);
         for rule in rules {
             let found = marker(rule);
@@ -49,14 +49,14 @@ impl Piece {
     }
 
     /// As it stands in the chain.
-    pub(super) fn laid_out(&self) -> Vec<Rule> {
-        let edge = || self.owner.iter().map(|owner| Rule::any().commented(owner));
+    pub(super) fn laid_out(&self) -> Vec<IptablesRule> {
+        let edge = || self.owner.iter().map(|owner| IptablesRule::any().commented(owner));
         edge().chain(self.rules.iter().cloned()).chain(edge()).collect()
     }
 
     /// The same, taken apart by where it leads: what stands before a rule that leads somewhere belongs to it.
-    pub(super) fn by_address(&self) -> Vec<(Option<IpAddr>, Vec<Rule>)> {
-        let mut groups = Vec::<(Option<IpAddr>, Vec<Rule>)>::new();
+    pub(super) fn by_address(&self) -> Vec<(Option<IpAddr>, Vec<IptablesRule>)> {
+        let mut groups = Vec::<(Option<IpAddr>, Vec<IptablesRule>)>::new();
         let mut pending = Vec::new();
         for rule in &self.rules {
             pending.push(rule.clone());
@@ -76,13 +76,13 @@ impl Piece {
 }
 
 /// The mark of an owner, if it is a rule that does nothing but to bear one.
-fn marker(rule: &Rule) -> Option<&str> {
+fn marker(rule: &IptablesRule) -> Option<&str> {
     let comment = rule.comment().filter(|comment| mark(comment).is_some())?;
-    (*rule == Rule::any().commented(comment)).then_some(comment)
+    (*rule == IptablesRule::any().commented(comment)).then_some(comment)
 }
 
 /// The entries that lead to these rules: as the reference has them, by protocol, in the order of the rules.
-pub(super) fn entries(rules: &[Rule]) -> Vec<Ports> {
+pub(super) fn entries(rules: &[IptablesRule]) -> Vec<Ports> {
     let mapped = rules.iter().filter(|rule| rule.leads_to().is_some() || rule.target().is_none());
     ports(mapped.filter_map(|rule| Some((rule.protocol_name()?.to_owned(), rule.port()?))))
 }
@@ -129,12 +129,12 @@ mod tests {
         let table = table(&lines);
         let pieces = Piece::all(&table, "C");
         let seen = |piece: &Piece| {
-            let ports: Vec<u16> = piece.rules.iter().filter_map(Rule::port).collect();
+            let ports: Vec<u16> = piece.rules.iter().filter_map(IptablesRule::port).collect();
             (piece.owner.clone(), ports)
         };
         let wanted = [(None, vec![1]), (Some(owner("eth1")), vec![2]), (None, vec![3]), (Some(owner("eth2")), vec![4])];
         assert_eq!(pieces.iter().map(seen).collect::<Vec<_>>(), wanted);
-        let again: Vec<Rule> = pieces[..3].iter().flat_map(Piece::laid_out).collect();
+        let again: Vec<IptablesRule> = pieces[..3].iter().flat_map(Piece::laid_out).collect();
         assert_eq!(again, table.rules("C").take(5).cloned().collect::<Vec<_>>());
     }
 
@@ -155,10 +155,10 @@ mod tests {
 
     #[test]
     fn entries_are_those_of_the_reference_fifteen_ports_at_a_time() {
-        let rules: Vec<Rule> = (1..=31).map(|port| Rule::any().destination_port("udp", port)).collect();
+        let rules: Vec<IptablesRule> = (1..=31).map(|port| IptablesRule::any().destination_port("udp", port)).collect();
         let mut with_tcp = rules.clone();
-        with_tcp.insert(3, Rule::any().destination_port("tcp", 7).jump("CNI-HOSTPORT-SETMARK"));
-        with_tcp.insert(4, Rule::any().destination_port("tcp", 7).lead_to("10.0.0.1:80".parse().unwrap()));
+        with_tcp.insert(3, IptablesRule::any().destination_port("tcp", 7).jump("CNI-HOSTPORT-SETMARK"));
+        with_tcp.insert(4, IptablesRule::any().destination_port("tcp", 7).lead_to("10.0.0.1:80".parse().unwrap()));
         let sizes: Vec<_> = entries(&with_tcp).into_iter().map(|(name, ports)| (name, ports.len())).collect();
         let wanted = [("tcp", 1), ("udp", 15), ("udp", 15), ("udp", 1)].map(|(name, count)| (name.to_owned(), count));
         assert_eq!(sizes, wanted);

@@ -66,14 +66,14 @@ pub(super) fn of(portmap: &PortMap, version: IpVersion) -> &[String] {
 }
 
 /// Refuses words that do more than match, and what is not in words of iptables.
-pub(super) fn judge(words: &[String], version: IpVersion) -> Result<()> {
+pub(super) fn check(words: &[String], version: IpVersion) -> Result<()> {
     let key = match version {
         IpVersion::V4 => "conditionsV4",
         IpVersion::V6 => "conditionsV6",
     };
     let refused = |word: &String, why: &str| {
-        let remedy = "give matches alone, each word an element of its own: [\"!\", \"-i\", \"eth1\"]";
-        Err(Error::config(format!("{key}: {word:?} {why}")).remedy(remedy))
+        let hint = "give matches alone, each word an element of its own: [\"!\", \"-i\", \"eth1\"]";
+        Err(Error::config(format!("{key}: {word:?} {why}")).hint(hint))
     };
     if let Some(first) = words.first().filter(|first| !first.starts_with(['-', '!'])) {
         return refused(first, "begins no match of iptables");
@@ -99,9 +99,9 @@ pub(super) fn judge(words: &[String], version: IpVersion) -> Result<()> {
     match ends(words).iter().find(|value| !one(value)) {
         Some(value) => {
             let text = format!("{key}: {value:?} is neither an address nor a network of {}", family(version));
-            let remedy = "iptables makes several rules of a list or of a name: give one address or network, \
+            let hint = "iptables makes several rules of a list or of a name: give one address or network, \
                           for several a match that takes them, as iprange or set";
-            Err(Error::config(text).remedy(remedy))
+            Err(Error::config(text).hint(hint))
         }
         None => Ok(()),
     }
@@ -242,9 +242,9 @@ mod tests {
             "-m string --algo bm --string ---",
             "-m comment --comment -",
         ] {
-            assert_eq!(judge(&words(line), IpVersion::V4), Ok(()), "{line}");
+            assert_eq!(check(&words(line), IpVersion::V4), Ok(()), "{line}");
         }
-        assert_eq!(judge(&[], IpVersion::V4), Ok(()));
+        assert_eq!(check(&[], IpVersion::V4), Ok(()));
     }
 
     #[test]
@@ -285,11 +285,11 @@ mod tests {
             "-m recent --proto tcp",
             "-m recent --set --m=/tmp/x",
         ] {
-            let text = judge(&words(line), IpVersion::V6).unwrap_err().to_string();
+            let text = check(&words(line), IpVersion::V6).unwrap_err().to_string();
             assert!(text.contains("conditionsV6: \"-") && text.contains("is no match"), "{line}: {text}");
         }
         for word in ["", "-m\nCOMMIT", "-s\u{0}", "ip saddr 10.0.0.1"] {
-            assert!(judge(&[word.to_owned()], IpVersion::V4).is_err(), "{word:?}");
+            assert!(check(&[word.to_owned()], IpVersion::V4).is_err(), "{word:?}");
         }
     }
 
@@ -298,7 +298,7 @@ mod tests {
         for option in NO_MATCHES {
             for end in 2..=option.len() {
                 for word in [option[..end].to_owned(), format!("{}=x", &option[..end])] {
-                    let judged = judge(&words(&format!("-m mark --mark 1 {word}")), IpVersion::V4);
+                    let judged = check(&words(&format!("-m mark --mark 1 {word}")), IpVersion::V4);
                     assert!(judged.is_err(), "{word}");
                 }
             }
@@ -306,11 +306,11 @@ mod tests {
         for letter in (b'!'..=b'~').map(char::from) {
             let is_match = "sdiomf".contains(letter);
             assert_eq!(
-                judge(&[format!("-{letter}")], IpVersion::V4).is_ok(),
+                check(&[format!("-{letter}")], IpVersion::V4).is_ok(),
                 is_match || letter.is_ascii_digit() && !"46".contains(letter),
                 "-{letter}"
             );
-            let bundled = judge(&[format!("-f{letter}x")], IpVersion::V4);
+            let bundled = check(&[format!("-f{letter}x")], IpVersion::V4);
             assert!(bundled.is_err(), "-f{letter}x");
         }
     }
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn the_name_of_an_extension_is_no_path() {
         for line in ["-m /tmp/x", "-m../x", "--match=../x", "--mat ../x"] {
-            let text = judge(&words(line), IpVersion::V4).unwrap_err().to_string();
+            let text = check(&words(line), IpVersion::V4).unwrap_err().to_string();
             assert!(text.contains("names no extension"), "{line}: {text}");
         }
     }
@@ -334,12 +334,12 @@ mod tests {
             "--src node.example",
             "-s fd00::1",
         ] {
-            let error = judge(&words(line), IpVersion::V4).unwrap_err();
+            let error = check(&words(line), IpVersion::V4).unwrap_err();
             let text = error.to_string();
             assert!(text.contains("conditionsV4: ") && text.contains("neither an address nor"), "{line}: {text}");
             assert!(text.contains("iprange"), "{line}: {text}");
         }
-        assert_eq!(judge(&words("-s fd00::1"), IpVersion::V6), Ok(()));
+        assert_eq!(check(&words("-s fd00::1"), IpVersion::V6), Ok(()));
     }
 
     #[test]

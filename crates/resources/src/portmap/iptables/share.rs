@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use cnikit_netfilter::iptables::{Changes, IpVersion, Rule, Table};
-use cnikit_skel::Tag;
+use cnikit_netfilter::iptables::{Changes, IpVersion, IptablesRule, Table};
+use cnikit_skel::AttachmentId;
 use sha2::{Digest, Sha512};
 
 use super::super::{Mapping, Mark, Masquerades, PortMap};
@@ -32,7 +32,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    pub(super) fn of(tag: &Tag) -> Names {
+    pub(super) fn of(tag: &AttachmentId) -> Names {
         let owner = cut(format!("{} if: {}", mark_of(tag), tag.ifname), LONGEST_COMMENT);
         Names { chain: chain(&tag.network, &tag.container), entry: comment(tag), owner }
     }
@@ -56,14 +56,14 @@ pub(super) struct Share {
     /// Its block.
     pub(super) blocks: Vec<Piece>,
     /// Rules of its in no block, which the reference wrote.
-    pub(super) bare: Vec<Rule>,
+    pub(super) bare: Vec<IptablesRule>,
     /// What leads into the chain.
-    pub(super) entries: Vec<Rule>,
+    pub(super) entries: Vec<IptablesRule>,
 }
 
 impl Share {
     /// All rules in the container's chain.
-    pub(super) fn rules(&self) -> impl Iterator<Item = &Rule> {
+    pub(super) fn rules(&self) -> impl Iterator<Item = &IptablesRule> {
         self.blocks.iter().flat_map(|block| &block.rules).chain(&self.bare)
     }
 
@@ -77,7 +77,7 @@ impl Share {
         let mapped = portmap.mappings.iter().map(|mapping| (mapping.protocol.to_string(), mapping.host_port));
         let (before, behind) = conditions::as_saved(conditions::of(portmap, version));
         let entry = |(protocol, some): Ports| {
-            let entry = Rule::any().words(&before).protocol(&protocol).commented(&names.entry);
+            let entry = IptablesRule::any().words(&before).protocol(&protocol).commented(&names.entry);
             entry.destination_ports(&some).words(&behind).jump(&names.chain)
         };
         Share {
@@ -89,7 +89,7 @@ impl Share {
 
     /// What of a chain belongs to this network and to no valid attachment. What the reference wrote tells no interface: it is
     /// valid with its container.
-    pub(super) fn stale(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Option<Share> {
+    pub(super) fn context(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Option<Share> {
         let (prefix, of_valid) = (network_mark(network), valid.iter().any(|names| names.chain == chain));
         let of_network = entries_to(table, chain).iter().any(|entry| is_of(entry, network, chain));
         let gone = |owner: &str| {
@@ -108,14 +108,14 @@ impl Share {
         if *self == nothing && *wanted == nothing && !(there && is_left_over(table, chain)) {
             return changes;
         }
-        let had: Vec<Rule> = table.rules(chain).cloned().collect();
-        let has: Vec<Rule> = self.replaced(wanted, table, chain).iter().flat_map(Piece::laid_out).collect();
+        let had: Vec<IptablesRule> = table.rules(chain).cloned().collect();
+        let has: Vec<IptablesRule> = self.replaced(wanted, table, chain).iter().flat_map(Piece::laid_out).collect();
         less(&self.entries, &wanted.entries).iter().for_each(|entry| changes.delete(ENTRIES, entry));
         if !there && !has.is_empty() {
             changes.new_chain(chain);
         }
-        let own: HashSet<&Rule> = self.entries.iter().collect();
-        let foreign = |(place, jump): (&str, &Rule)| place != ENTRIES || !own.contains(jump);
+        let own: HashSet<&IptablesRule> = self.entries.iter().collect();
+        let foreign = |(place, jump): (&str, &IptablesRule)| place != ENTRIES || !own.contains(jump);
         if there && has.is_empty() && wanted.entries.is_empty() && !table.jumps(chain).any(foreign) {
             changes.delete_chain(chain);
         } else {
@@ -152,7 +152,7 @@ impl Share {
     /// Where this is not what was wanted, each a sentence. What the reference wrote is as good; entries may be known to be
     /// the wanted ones in other words.
     pub(super) fn differences(&self, wanted: &Share, entries_are: bool, chain: &str, place: &str) -> Vec<String> {
-        let of = |found: &[Rule], wanted: &[Rule], chain: &str| {
+        let of = |found: &[IptablesRule], wanted: &[IptablesRule], chain: &str| {
             let missing = less(wanted, found).into_iter();
             let missing = missing.map(|rule| format!("rule `{rule}` is missing from chain {chain} of {place}"));
             let extra = less(found, wanted).into_iter();
@@ -162,7 +162,7 @@ impl Share {
         let rules = |blocks: &[Piece]| blocks.iter().flat_map(|block| block.rules.clone()).collect::<Vec<_>>();
         let (wanted_rules, mut found) = (rules(&wanted.blocks), rules(&self.blocks));
         let by_reference = self.blocks.is_empty();
-        let told: Vec<Rule> =
+        let told: Vec<IptablesRule> =
             wanted_rules.into_iter().filter(|rule| !by_reference || rule.target().is_some()).collect();
         found.extend(self.bare.iter().cloned());
         let mut all = of(&found, &told, chain);
@@ -179,18 +179,19 @@ fn taken(table: &Table, chain: &str, is_own: impl Fn(&str) -> bool, goes: impl F
     let (blocks, rest): (Vec<Piece>, Vec<Piece>) =
         Piece::all(table, chain).into_iter().partition(|piece| piece.owner.as_deref().is_some_and(&is_own));
     let (others, bare): (Vec<Piece>, Vec<Piece>) = rest.into_iter().partition(|piece| piece.owner.is_some());
-    let groups: Vec<(Option<IpAddr>, Vec<Rule>)> = bare.iter().flat_map(Piece::by_address).collect();
-    let staying = |(address, _): &&(Option<IpAddr>, Vec<Rule>)| address.is_some_and(|address| !goes(address));
+    let groups: Vec<(Option<IpAddr>, Vec<IptablesRule>)> = bare.iter().flat_map(Piece::by_address).collect();
+    let staying = |(address, _): &&(Option<IpAddr>, Vec<IptablesRule>)| address.is_some_and(|address| !goes(address));
     let all_goes = others.is_empty() && !groups.iter().any(|group| staying(&group));
     let standing = entries_to(table, chain);
     if all_goes {
         let bare = groups.into_iter().flat_map(|(_, rules)| rules).collect();
         return Share { blocks, bare, entries: standing };
     }
-    let leaves = |(address, _): &&(Option<IpAddr>, Vec<Rule>)| address.is_some_and(&goes);
-    let own_bare: Vec<Vec<Rule>> = groups.iter().filter(leaves).map(|(_, rules)| rules.clone()).collect();
+    let leaves = |(address, _): &&(Option<IpAddr>, Vec<IptablesRule>)| address.is_some_and(&goes);
+    let own_bare: Vec<Vec<IptablesRule>> = groups.iter().filter(leaves).map(|(_, rules)| rules.clone()).collect();
     let others_bare = groups.iter().filter(staying).map(|(_, rules)| rules);
-    let of = |rules: Vec<&Vec<Rule>>| rules.into_iter().flat_map(|rules| entries(rules)).collect::<Vec<Ports>>();
+    let of =
+        |rules: Vec<&Vec<IptablesRule>>| rules.into_iter().flat_map(|rules| entries(rules)).collect::<Vec<Ports>>();
     let own = of(blocks.iter().map(|block| &block.rules).chain(&own_bare).collect());
     let staying = of(others.iter().map(|block| &block.rules).chain(others_bare).collect());
     // Of the reference's rules it cannot be told what else its entries list.
@@ -199,11 +200,11 @@ fn taken(table: &Table, chain: &str, is_own: impl Fn(&str) -> bool, goes: impl F
 }
 
 /// Of the entries that stand, those of one owner: what others have as well stays theirs.
-fn entries_of(standing: &[Rule], own: &[Ports], others: &[Ports], all_known: bool) -> Vec<Rule> {
+fn entries_of(standing: &[IptablesRule], own: &[Ports], others: &[Ports], all_known: bool) -> Vec<IptablesRule> {
     let own: HashSet<&Ports> = own.iter().collect();
     let mut of_others: HashMap<&Ports, usize> = HashMap::new();
     others.iter().for_each(|ports| *of_others.entry(ports).or_default() += 1);
-    let goes = |entry: &&Rule| {
+    let goes = |entry: &&IptablesRule| {
         let Some(ports) = ports_of(entry) else { return false };
         match of_others.get_mut(&ports).filter(|count| **count > 0) {
             Some(count) => {
@@ -216,12 +217,12 @@ fn entries_of(standing: &[Rule], own: &[Ports], others: &[Ports], all_known: boo
     standing.iter().filter(goes).cloned().collect()
 }
 
-fn ports_of(entry: &Rule) -> Option<Ports> {
+fn ports_of(entry: &IptablesRule) -> Option<Ports> {
     Some((entry.protocol_name()?.to_owned(), entry.ports()?))
 }
 
 /// What leads into a chain from where entries stand.
-pub(super) fn entries_to(table: &Table, chain: &str) -> Vec<Rule> {
+pub(super) fn entries_to(table: &Table, chain: &str) -> Vec<IptablesRule> {
     table.jumps(chain).filter(|(place, _)| *place == ENTRIES).map(|(_, entry)| entry.clone()).collect()
 }
 
@@ -231,14 +232,14 @@ fn is_left_over(table: &Table, chain: &str) -> bool {
 }
 
 /// From where connections have to be masqueraded.
-fn marks(portmap: &PortMap, version: IpVersion) -> Vec<Rule> {
+fn marks(portmap: &PortMap, version: IpVersion) -> Vec<IptablesRule> {
     match portmap.masquerades {
         Masquerades::Nothing => Vec::new(),
-        Masquerades::All => vec![Rule::any()],
+        Masquerades::All => vec![IptablesRule::any()],
         Masquerades::Hairpin => {
             let sources = portmap.networks(version == IpVersion::V4);
-            let sources = sources.into_iter().map(|network| Rule::any().source_in(network));
-            let loopback = (version == IpVersion::V4).then(|| Rule::any().source([127, 0, 0, 1].into()));
+            let sources = sources.into_iter().map(|network| IptablesRule::any().source_in(network));
+            let loopback = (version == IpVersion::V4).then(|| IptablesRule::any().source([127, 0, 0, 1].into()));
             sources.chain(loopback).collect()
         }
     }
@@ -246,19 +247,19 @@ fn marks(portmap: &PortMap, version: IpVersion) -> Vec<Rule> {
 
 /// One mapping's rules. One that is for the other family has a rule that does nothing: entries list its port too, and by
 /// its rules a block knows its entries.
-fn rules(mapping: &Mapping, target: IpAddr, marks: &[Rule], mark: &Mark) -> Vec<Rule> {
+fn rules(mapping: &Mapping, target: IpAddr, marks: &[IptablesRule], mark: &Mark) -> Vec<IptablesRule> {
     let (protocol, port) = (mapping.protocol.to_string(), mapping.host_port);
-    let Some(to) = mapping.leads_to(target) else { return vec![Rule::any().destination_port(&protocol, port)] };
-    let met = |rule: Rule| {
+    let Some(to) = mapping.leads_to(target) else { return vec![IptablesRule::any().destination_port(&protocol, port)] };
+    let met = |rule: IptablesRule| {
         let meant = mapping.host_address.filter(|address| !address.is_unspecified());
         meant.into_iter().fold(rule, |rule, address| rule.destination(address.into())).destination_port(&protocol, port)
     };
-    let marked = |source: &Rule| match mark {
+    let marked = |source: &IptablesRule| match mark {
         Mark::Chain(chain) => met(source.clone()).jump(chain),
         Mark::Bit(USUAL_BIT) => met(source.clone()).jump(SETMARK),
         Mark::Bit(bit) => met(source.clone()).set_mark(bits(*bit)),
     };
-    marks.iter().map(marked).chain([met(Rule::any()).lead_to(to)]).collect()
+    marks.iter().map(marked).chain([met(IptablesRule::any()).lead_to(to)]).collect()
 }
 
 fn chain(network: &str, container: &str) -> String {
@@ -266,10 +267,10 @@ fn chain(network: &str, container: &str) -> String {
 }
 
 /// Where rules lead that stand in no block.
-pub(super) fn upstream_targets<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Vec<IpAddr> {
+pub(super) fn upstream_targets<'a>(rules: impl IntoIterator<Item = &'a IptablesRule>) -> Vec<IpAddr> {
     let mut targets = Vec::new();
     for piece in Piece::of(rules).iter().filter(|piece| piece.owner.is_none()) {
-        targets.extend(piece.rules.iter().filter_map(Rule::leads_to).map(|to| to.ip()));
+        targets.extend(piece.rules.iter().filter_map(IptablesRule::leads_to).map(|to| to.ip()));
     }
     targets
 }
@@ -286,46 +287,46 @@ pub(super) fn is_chain(name: &str) -> bool {
 }
 
 /// As the reference has it, cut where it does not fit: it cuts one byte too late for the last of three dots.
-fn comment(tag: &Tag) -> String {
+fn comment(tag: &AttachmentId) -> String {
     let whole = format!(r#"dnat name: "{}" id: "{}""#, tag.network, tag.container);
     if whole.len() <= LONGEST_COMMENT { whole } else { format!("{}..", cut(whole, LONGEST_COMMENT - 2)) }
 }
 
 /// Whether an entry leads to this container, by whichever network: the chain's name tells where the comment is cut off.
-pub(super) fn leads_to(entry: &Rule, tag: &Tag) -> bool {
+pub(super) fn leads_to(entry: &IptablesRule, tag: &AttachmentId) -> bool {
     let networks = [Some(tag.network.as_str()), named(entry).map(|(network, _)| network)];
     networks.into_iter().flatten().any(|network| entry.target() == Some(&chain(network, &tag.container)))
 }
 
 /// The network and the container that an entry's comment names, as far as it does.
-pub(super) fn named(entry: &Rule) -> Option<(&str, &str)> {
+pub(super) fn named(entry: &IptablesRule) -> Option<(&str, &str)> {
     let (network, rest) = entry.comment()?.strip_prefix("dnat name: \"")?.split_once("\" id: \"")?;
     Some((network, rest.strip_suffix('"').unwrap_or(rest)))
 }
 
 /// Whether an entry to this chain is of that network: the chain's name tells where the comment is cut off.
-fn is_of(entry: &Rule, network: &str, of: &str) -> bool {
+fn is_of(entry: &IptablesRule, network: &str, of: &str) -> bool {
     named(entry).is_some_and(|(name, container)| name == network || chain(network, container) == of)
 }
 
 /// Those of one list that the other does not have, each as often as it has it less often.
-fn less(one: &[Rule], other: &[Rule]) -> Vec<Rule> {
+fn less(one: &[IptablesRule], other: &[IptablesRule]) -> Vec<IptablesRule> {
     let mut rest = Counted::of(other);
     one.iter().filter(|rule| !rest.take(rule)).cloned().collect()
 }
 
 /// How often each rule is there.
-struct Counted<'a>(HashMap<&'a Rule, usize>);
+struct Counted<'a>(HashMap<&'a IptablesRule, usize>);
 
 impl<'a> Counted<'a> {
-    fn of(rules: &'a [Rule]) -> Counted<'a> {
+    fn of(rules: &'a [IptablesRule]) -> Counted<'a> {
         let mut counted = HashMap::new();
         rules.iter().for_each(|rule| *counted.entry(rule).or_default() += 1);
         Counted(counted)
     }
 
     /// Takes it away once; whether it was there.
-    fn take(&mut self, rule: &Rule) -> bool {
+    fn take(&mut self, rule: &IptablesRule) -> bool {
         let left = self.0.get_mut(rule).filter(|count| **count > 0);
         left.is_some_and(|count| {
             *count -= 1;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Backend;
-use crate::portmap::{Protocol, Taken};
+use crate::portmap::{L4Protocol, Taken};
 
 pub(in super::super) fn portmap() -> PortMap {
     let mapping = |host_port, container_port, protocol, host: Option<&str>| Mapping {
@@ -11,10 +11,10 @@ pub(in super::super) fn portmap() -> PortMap {
     };
     PortMap {
         mappings: vec![
-            mapping(8080, 80, Protocol::Tcp, None),
-            mapping(8081, 81, Protocol::Udp, None),
-            mapping(8082, 82, Protocol::Tcp, Some("127.0.0.2")),
-            mapping(8083, 83, Protocol::Sctp, Some("fd00:1::1")),
+            mapping(8080, 80, L4Protocol::Tcp, None),
+            mapping(8081, 81, L4Protocol::Udp, None),
+            mapping(8082, 82, L4Protocol::Tcp, Some("127.0.0.2")),
+            mapping(8083, 83, L4Protocol::Sctp, Some("fd00:1::1")),
         ],
         addresses: ["10.1.0.2/24", "fd00:1::2/64"].map(|text| text.parse().unwrap()).to_vec(),
         masquerades: Masquerades::Hairpin,
@@ -27,7 +27,7 @@ pub(in super::super) fn portmap() -> PortMap {
 }
 
 pub(in super::super) fn names(network: &str, container: &str, ifname: &str) -> Names {
-    Names::of(&Tag { network: network.into(), container: container.into(), ifname: ifname.into() })
+    Names::of(&AttachmentId { network: network.into(), container: container.into(), ifname: ifname.into() })
 }
 
 /// The lines that make them, from nothing.
@@ -236,29 +236,29 @@ fn gc_takes_what_is_of_the_network_by_mark_or_by_the_chain_and_its_entries() {
         &Share::default().becomes(&Share::wanted(&theirs, IpVersion::V4, &other), &table(&ours), &own.chain),
     );
     let reference: Vec<String> = V4.lines().map(str::to_owned).collect();
-    let stale =
-        |lines: &[String], network: &str, valid: &[Names]| Share::stale(&table(lines), &own.chain, network, valid);
+    let context =
+        |lines: &[String], network: &str, valid: &[Names]| Share::context(&table(lines), &own.chain, network, valid);
     for lines in [&ours, &both, &reference] {
-        assert_eq!(stale(lines, "n-2", &[]), None);
-        let gone = stale(lines, "n-1", &[]).unwrap();
+        assert_eq!(context(lines, "n-2", &[]), None);
+        let gone = context(lines, "n-1", &[]).unwrap();
         let left = after(lines, &gone.becomes(&Share::default(), &table(lines), &own.chain));
         assert_eq!(left, [""; 0]);
     }
-    assert_eq!(stale(&reference, "n-1", std::slice::from_ref(&other)), None);
-    assert_eq!(stale(&ours, "n-1", std::slice::from_ref(&own)), None);
-    let gone = stale(&both, "n-1", std::slice::from_ref(&own)).unwrap();
+    assert_eq!(context(&reference, "n-1", std::slice::from_ref(&other)), None);
+    assert_eq!(context(&ours, "n-1", std::slice::from_ref(&own)), None);
+    let gone = context(&both, "n-1", std::slice::from_ref(&own)).unwrap();
     assert_eq!(after(&both, &gone.becomes(&Share::default(), &table(&both), &own.chain)), ours);
-    assert_eq!(stale(&["-N CNI-DN-6ac8013f2d24e893d59dd".to_owned()], "n-1", &[]), None);
+    assert_eq!(context(&["-N CNI-DN-6ac8013f2d24e893d59dd".to_owned()], "n-1", &[]), None);
 }
 
 #[test]
 fn a_comment_is_cut_as_the_reference_cuts_it() {
-    let long = comment(&Tag { network: "n".repeat(200), container: "c".repeat(100), ifname: "eth0".into() });
+    let long = comment(&AttachmentId { network: "n".repeat(200), container: "c".repeat(100), ifname: "eth0".into() });
     assert_eq!(long.len(), 255);
     assert!(long.starts_with(&format!("dnat name: \"{}\" id: \"ccc", "n".repeat(200))) && long.ends_with("ccc.."));
     let names = names(&"n".repeat(200), &"c".repeat(100), "eth0");
-    assert!(is_of(&Rule::any().commented(&names.entry), &"n".repeat(200), &names.chain));
+    assert!(is_of(&IptablesRule::any().commented(&names.entry), &"n".repeat(200), &names.chain));
     let cut_network = super::tests::names(&"n".repeat(250), "c1", "eth0");
-    assert!(!is_of(&Rule::any().commented(&cut_network.entry), "n", &cut_network.chain));
+    assert!(!is_of(&IptablesRule::any().commented(&cut_network.entry), "n", &cut_network.chain));
     assert!(is_chain(&names.chain) && !is_chain("CNI-HOSTPORT-DNAT") && !is_chain("CNI-7be53730afe4dc6eb2178d03"));
 }

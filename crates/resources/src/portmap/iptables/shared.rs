@@ -1,6 +1,6 @@
 //! The chains that all containers share, and how packets come there.
 
-use cnikit_netfilter::iptables::{Changes, Rule, Table};
+use cnikit_netfilter::iptables::{Changes, IptablesRule, Table};
 
 use super::super::{Mark, Masquerades, PortMap};
 
@@ -19,9 +19,9 @@ pub(super) struct Shared(Vec<Chain>);
 
 struct Chain {
     name: &'static str,
-    rules: Vec<Rule>,
+    rules: Vec<IptablesRule>,
     /// From chains that the kernel calls; of `POSTROUTING` from its first place, before whatever accepts there.
-    jumps: Vec<(&'static str, Rule)>,
+    jumps: Vec<(&'static str, IptablesRule)>,
 }
 
 const FIRST: &str = "POSTROUTING";
@@ -41,15 +41,15 @@ impl Shared {
         let mut chains = Vec::new();
         if let (Mark::Bit(bit), true) = (&portmap.mark, is_jumped_to(portmap)) {
             if *bit == USUAL_BIT {
-                let rule = Rule::any().commented("CNI portfwd masquerade mark").set_mark(bits(*bit));
+                let rule = IptablesRule::any().commented("CNI portfwd masquerade mark").set_mark(bits(*bit));
                 chains.push(Chain { name: SETMARK, rules: vec![rule], jumps: Vec::new() });
             }
-            let jump = Rule::any().commented("CNI portfwd requiring masquerade").jump(MASQ);
-            let rule = Rule::any().marked(bits(*bit)).jump("MASQUERADE");
+            let jump = IptablesRule::any().commented("CNI portfwd requiring masquerade").jump(MASQ);
+            let rule = IptablesRule::any().marked(bits(*bit)).jump("MASQUERADE");
             chains.push(Chain { name: MASQ, rules: vec![rule], jumps: vec![(FIRST, jump)] });
         }
         if !portmap.mappings.is_empty() {
-            let jump = Rule::any().to_this_host().jump(ENTRIES);
+            let jump = IptablesRule::any().to_this_host().jump(ENTRIES);
             let jumps = ["PREROUTING", "OUTPUT"].map(|place| (place, jump.clone())).to_vec();
             chains.push(Chain { name: ENTRIES, rules: Vec::new(), jumps });
         }
@@ -85,7 +85,7 @@ impl Chain {
 }
 
 /// A jump is there once, and where it has to be first, it is.
-fn misplaced<'a>(table: &Table, from: &'static str, jump: &'a Rule) -> Option<Fault<'a>> {
+fn misplaced<'a>(table: &Table, from: &'static str, jump: &'a IptablesRule) -> Option<Fault<'a>> {
     let found: Vec<usize> = table.places(from).filter(|(_, rule)| *rule == jump).map(|(place, _)| place).collect();
     let right = matches!(found[..], [at] if from != FIRST || at == 1);
     (!right).then_some(Fault::Jump { from, jump, times: found.len() })
@@ -94,11 +94,11 @@ fn misplaced<'a>(table: &Table, from: &'static str, jump: &'a Rule) -> Option<Fa
 /// Something that is not as a container needs it.
 enum Fault<'a> {
     NoChain(&'static str),
-    NoRule(&'static str, &'a Rule),
+    NoRule(&'static str, &'a IptablesRule),
     /// It is there so often: not at all, too often, or once behind what has to come after it.
     Jump {
         from: &'static str,
-        jump: &'a Rule,
+        jump: &'a IptablesRule,
         times: usize,
     },
 }

@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use cnikit_netfilter::iptables::{IpVersion, Rule, Table};
-use cnikit_netfilter::{Family, Frame, Nftables};
-use cnikit_skel::{Result, Tag};
+use cnikit_netfilter::iptables::{IpVersion, IptablesRule, Table};
+use cnikit_netfilter::{Nftables, TableFamily, TableLayout};
+use cnikit_skel::{AttachmentId, Result};
 
-use super::super::{Held, Mapping, PortMap, Protocol, by_port, taken};
+use super::super::{Held, L4Protocol, Mapping, PortMap, by_port, taken};
 use super::share::{is_chain, leads_to, named, upstream_targets as upstream_targets_in};
 use super::shared::ENTRIES;
 use super::{PLACE, conditions, own};
 
 /// Refuses mappings whose port leads elsewhere, or says that it goes on leading there.
-pub(super) fn judge(portmap: &PortMap, version: IpVersion, tag: &Tag, table: &Table) -> Result<()> {
+pub(super) fn refuse_taken(portmap: &PortMap, version: IpVersion, tag: &AttachmentId, table: &Table) -> Result<()> {
     let (before, behind) = conditions::as_saved(conditions::of(portmap, version));
     let conditions: Vec<String> = before.into_iter().chain(behind).collect();
     let rules = |chain: &str| Ok(table.rules(chain).cloned().collect());
@@ -23,15 +23,15 @@ pub(super) fn judge(portmap: &PortMap, version: IpVersion, tag: &Tag, table: &Ta
 
 /// What leads to other containers by rules that iptables' programs have in `nf_tables`, for whoever writes others: only the
 /// kernel is asked. What the legacy half has it tells nobody but its own programs.
-pub(in super::super) fn standing(portmap: &PortMap, tag: &Tag) -> Result<Vec<Held>> {
+pub(in super::super) fn standing(portmap: &PortMap, tag: &AttachmentId) -> Result<Vec<Held>> {
     let Some(nftables) = Nftables::if_any()? else { return Ok(Vec::new()) };
     let mut held = Vec::new();
     for version in super::versions(portmap) {
         let family = match version {
-            IpVersion::V4 => Family::Ip,
-            IpVersion::V6 => Family::Ip6,
+            IpVersion::V4 => TableFamily::Ip,
+            IpVersion::V6 => TableFamily::Ip6,
         };
-        let table = Frame::of(family, PLACE.table);
+        let table = TableLayout::of(family, PLACE.table);
         let rules = |chain: &str| Ok(nftables.rules_of_iptables(&table, chain)?);
         held.extend(elsewhere(portmap, version, tag, (conditions::of(portmap, version), rules))?);
     }
@@ -40,7 +40,7 @@ pub(in super::super) fn standing(portmap: &PortMap, tag: &Tag) -> Result<Vec<Hel
 
 /// Where rules lead that the upstream plugin made by iptables' programs in `nf_tables`, for IPv4.
 pub(in super::super) fn upstream_targets(nftables: &Nftables) -> Result<Vec<IpAddr>> {
-    let table = Frame::of(Family::Ip, PLACE.table);
+    let table = TableLayout::of(TableFamily::Ip, PLACE.table);
     let mut targets = Vec::new();
     let mut chains = Vec::new();
     for entry in nftables.rules_of_iptables(&table, ENTRIES)? {
@@ -58,14 +58,14 @@ pub(in super::super) fn upstream_targets(nftables: &Nftables) -> Result<Vec<IpAd
 fn elsewhere(
     portmap: &PortMap,
     version: IpVersion,
-    tag: &Tag,
-    (conditions, rules_of): (&[String], impl Fn(&str) -> Result<Vec<Rule>>),
+    tag: &AttachmentId,
+    (conditions, rules_of): (&[String], impl Fn(&str) -> Result<Vec<IptablesRule>>),
 ) -> Result<Vec<Held>> {
     let Some(target) = own(portmap, version).first().copied() else { return Ok(Vec::new()) };
     let wanted = by_port(portmap.mappings.iter().filter(|one| one.leads_to(target).is_some()));
     let (mut held, mut chains) = (Vec::new(), HashMap::new());
     for entry in rules_of(ENTRIES)?.iter().filter(|entry| !leads_to(entry, tag) && may_meet(entry, conditions)) {
-        let Some(protocol) = entry.protocol_name().and_then(Protocol::named) else { continue };
+        let Some(protocol) = entry.protocol_name().and_then(L4Protocol::named) else { continue };
         let listed = entry.ports().unwrap_or_default();
         let listed = listed.into_iter().filter_map(|port| wanted.get(&(protocol, port)));
         let listed: Vec<&Mapping> = listed.flatten().copied().collect();
@@ -91,25 +91,26 @@ fn elsewhere(
 }
 
 /// What the rules of a chain map, by port of the host.
-fn leads(rules: &[Rule]) -> HashMap<(Protocol, u16), Vec<Mapping>> {
+fn leads(rules: &[IptablesRule]) -> HashMap<(L4Protocol, u16), Vec<Mapping>> {
     let mut leads: HashMap<_, Vec<Mapping>> = HashMap::new();
     rules.iter().filter_map(said).for_each(|mapping| leads.entry(mapping.port()).or_default().push(mapping));
     leads
 }
 
-fn may_meet(entry: &Rule, conditions: &[String]) -> bool {
+fn may_meet(entry: &IptablesRule, conditions: &[String]) -> bool {
     let (Some(protocol), Some(ports)) = (entry.protocol_name(), entry.ports()) else { return true };
-    let plain = Rule::any().protocol(protocol).commented(entry.comment().unwrap_or_default()).destination_ports(&ports);
+    let plain =
+        IptablesRule::any().protocol(protocol).commented(entry.comment().unwrap_or_default()).destination_ports(&ports);
     let theirs = entry.words_beyond(&plain.jump(entry.target().unwrap_or_default())).unwrap_or_default();
     theirs.is_empty() || conditions.is_empty() || theirs == conditions
 }
 
 /// What a rule maps, if it does.
-pub(super) fn said(rule: &Rule) -> Option<Mapping> {
+pub(super) fn said(rule: &IptablesRule) -> Option<Mapping> {
     Some(Mapping {
         host_port: rule.port()?,
         container_port: rule.leads_to()?.port(),
-        protocol: Protocol::named(rule.protocol_name()?)?,
+        protocol: L4Protocol::named(rule.protocol_name()?)?,
         host_address: rule.destination_address(),
     })
 }

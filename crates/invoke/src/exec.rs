@@ -1,0 +1,164 @@
+//! One call of another plugin.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use cnikit_process::{self as process, CancellationToken, Deadline, Ended, Env, Program};
+use cnikit_types::{CniError, document, printable};
+
+use crate::Error;
+use crate::tail::tail;
+
+/// How long a plugin may take if nobody said otherwise: more than the 208 s that the reference's dhcp can need.
+pub const TIMEOUT: Duration = Duration::from_mins(4);
+
+/// What a plugin may write to stdout, and to stderr: results are a few kilobytes, logs may be long.
+const LIMIT: usize = 16 << 20;
+
+/// What it has to tidy up in, from `SIGTERM` to `SIGKILL`.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The protocol's parameters for this call. All are set, an empty one too, so that none of ours shines through.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// `CNI_COMMAND`.
+    pub command: String,
+    /// `CNI_CONTAINERID`.
+    pub container_id: String,
+    /// `CNI_NETNS`.
+    pub netns: String,
+    /// `CNI_IFNAME`.
+    pub ifname: String,
+    /// `CNI_ARGS`.
+    pub args: String,
+    /// `CNI_PATH`.
+    pub path: String,
+    /// Further names and values, set last.
+    pub extra: Vec<(String, String)>,
+    /// Who asks, which decides what else the plugin inherits from our own environment.
+    pub caller: Caller,
+}
+
+/// Who asks a plugin, and hands its own environment on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Caller {
+    /// A runtime: the plugin gets all of its environment, as libcni of the CNI project does it.
+    #[default]
+    Runtime,
+    /// Another plugin, which delegates: the same without `LD_PRELOAD` and `LD_AUDIT`.
+    Plugin,
+}
+
+/// Variables by which whoever sets them has code of theirs run in a program; see ld.so(8). Our plugins are linked statically and
+/// ignore them, and do not pass them on to a plugin that may not be.
+const LOADER: &[&str] = &["LD_PRELOAD", "LD_AUDIT"];
+
+/// What a plugin said that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginOutput {
+    /// Its answer, as it stands.
+    pub stdout: Vec<u8>,
+    /// Its log; it has been passed on to our stderr already.
+    pub stderr: Vec<u8>,
+}
+
+/// Runs `plugin` with these parameters and this configuration on stdin, and waits for its answer until the deadline.
+///
+/// Success is exit status 0, whatever it wrote. A status other than 0 with an error object on stdout is
+/// [`Error::Refused`]. If we die, the kernel kills it; see [`process::run()`] for what that asks of the calling thread.
+pub fn exec(plugin: &Path, environment: &Environment, stdin: &[u8], deadline: Deadline) -> Result<PluginOutput, Error> {
+    ask_by(plugin, environment, stdin, |program| process::run(program, deadline))
+}
+
+/// As [`exec()`], and ends the plugin with all that it started when the caller says so ([`Error::Cancelled`]).
+pub fn exec_cancellable(
+    plugin: &Path,
+    environment: &Environment,
+    stdin: &[u8],
+    deadline: Deadline,
+    cancel: &CancellationToken,
+) -> Result<PluginOutput, Error> {
+    ask_by(plugin, environment, stdin, |program| process::run_while(program, deadline, cancel))
+}
+
+fn ask_by(
+    plugin: &Path,
+    environment: &Environment,
+    stdin: &[u8],
+    run: impl FnOnce(&Program) -> Result<Ended, process::Error>,
+) -> Result<PluginOutput, Error> {
+    let program = Program {
+        path: plugin.to_owned(),
+        args: Vec::new(),
+        env: environment.env(),
+        stdin: stdin.to_owned(),
+        limit: LIMIT,
+        grace: GRACE,
+    };
+    let outcome = run(&program);
+    pass_on(outcome.as_ref().map_or_else(process::Error::stderr, |ended| &ended.stderr));
+    match outcome? {
+        ended if ended.how.is_success() => Ok(PluginOutput { stdout: ended.stdout, stderr: ended.stderr }),
+        ended => Err(refusal(plugin, &ended)),
+    }
+}
+
+impl Environment {
+    fn env(&self) -> Env {
+        let without = match self.caller {
+            Caller::Runtime => &[],
+            Caller::Plugin => LOADER,
+        };
+        Env::Inherited { without, set: self.variables() }
+    }
+
+    fn variables(&self) -> Vec<(OsString, OsString)> {
+        let own = [
+            ("CNI_COMMAND", &self.command),
+            ("CNI_CONTAINERID", &self.container_id),
+            ("CNI_NETNS", &self.netns),
+            ("CNI_IFNAME", &self.ifname),
+            ("CNI_ARGS", &self.args),
+            ("CNI_PATH", &self.path),
+        ];
+        let extra = self.extra.iter().map(|(name, value)| (name.as_str(), value));
+        own.into_iter().chain(extra).map(|(name, value)| (name.into(), value.into())).collect()
+    }
+}
+
+/// Our stderr may be a terminal, and the plugin's log may have names in it that others chose. A log that cannot be written is no
+/// reason to fail.
+fn pass_on(stderr: &[u8]) {
+    let _ = io::stderr().write_all(printable(&String::from_utf8_lossy(stderr)).as_bytes());
+}
+
+/// The plugin's own error if it wrote one, else what is known of its end.
+fn refusal(plugin: &Path, ended: &Ended) -> Error {
+    match error_object(&ended.stdout) {
+        Some(error) => Error::Refused(with_log(error, &tail(&ended.stderr))),
+        None => Error::Died {
+            plugin: plugin.to_owned(),
+            how: ended.how.to_string(),
+            stdout: tail(&ended.stdout),
+            stderr: tail(&ended.stderr),
+        },
+    }
+}
+
+/// An error object has a code or a message; a result that was written before the plugin died has neither.
+fn error_object(stdout: &[u8]) -> Option<CniError> {
+    let value = document::parse_plainly(stdout).ok()?;
+    let is_error = value.get("code").is_some() || value.get("msg").is_some();
+    is_error.then(|| serde_json::from_value(value).ok())?
+}
+
+fn with_log(error: CniError, log: &str) -> CniError {
+    let details = match (error.details.filter(|details| !details.is_empty()), log.is_empty()) {
+        (details, true) => details,
+        (None, false) => Some(format!("stderr: {log}")),
+        (Some(details), false) => Some(format!("{details}; stderr: {log}")),
+    };
+    CniError { details, ..error }
+}

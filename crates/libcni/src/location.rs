@@ -1,0 +1,174 @@
+//! Where in a text a key of its document stands.
+
+use std::fmt;
+
+use crate::splice::{items, key_end, key_of};
+
+/// A place in a file, as editors count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceLocation {
+    /// From 1.
+    pub line: u32,
+    /// From 1, in characters.
+    pub column: u32,
+}
+
+impl SourceLocation {
+    /// No file that is read is so long that its places do not fit.
+    fn new(line: usize, column: usize) -> SourceLocation {
+        let fit = |number| u32::try_from(number).unwrap_or(u32::MAX);
+        SourceLocation { line: fit(line), column: fit(column) }
+    }
+
+    /// The place of a byte of the text.
+    fn of(text: &str, offset: usize) -> SourceLocation {
+        let before = text.get(..offset).unwrap_or(text);
+        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        SourceLocation::new(before.matches('\n').count() + 1, before[start..].chars().count() + 1)
+    }
+
+    /// The place that `serde_json` names, whose columns count the bytes that it had read.
+    pub(crate) fn of_syntax(text: &str, error: &serde_json::Error) -> SourceLocation {
+        let line = text.split('\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+        let read = &line.as_bytes()[..error.column().min(line.len())];
+        let is_start = |byte: &&u8| **byte & 0b1100_0000 != 0b1000_0000;
+        SourceLocation::new(error.line().max(1), read.iter().filter(is_start).count().max(1))
+    }
+
+    /// The place of the key at the end of a path such as `plugins[0].ipam.subnet`; of the last part that is there.
+    ///
+    /// The text is a document that could be read. Of two members with one key the last one counts.
+    pub(crate) fn of_key(text: &str, path: &str) -> SourceLocation {
+        SourceLocation::of(text, offset_of(text, path))
+    }
+}
+
+impl fmt::Display for SourceLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// A member of an object, or an element of a list, that a path goes through.
+struct Member<'a> {
+    /// Where its key stands, or it itself.
+    key: usize,
+    value: usize,
+    /// What of the path is below it.
+    below: &'a str,
+}
+
+/// The offset of the last part of the path that is there.
+fn offset_of(text: &str, mut path: &str) -> usize {
+    let mut here = text.len() - text.trim_start_matches([' ', '\t', '\n', '\r']).len();
+    let mut value = here;
+    while !path.is_empty() {
+        let within = &text[value..];
+        let found = match within.bytes().next() {
+            Some(b'{') => member(within, path),
+            Some(b'[') => element(within, path),
+            _ => None,
+        };
+        let Some(found) = found else { break };
+        (here, value, path) = (value + found.key, value + found.value, found.below);
+    }
+    here
+}
+
+/// The member that the path goes through: the longest key that fits, of two the last.
+fn member<'a>(object: &str, path: &'a str) -> Option<Member<'a>> {
+    let fitting = items(object).into_iter().filter_map(|place| {
+        let (item, key) = (&object[place.clone()], place.start);
+        let name = key_of(item)?;
+        let value = place.end - item[key_end(item)?..].trim_start().len();
+        Some((name.len(), Member { key, value, below: below(path, &name)? }))
+    });
+    fitting.max_by_key(|(length, _)| *length).map(|(_, member)| member)
+}
+
+/// The element that the path names first: `[3]`.
+fn element<'a>(list: &str, path: &'a str) -> Option<Member<'a>> {
+    let (index, below) = path.strip_prefix('[')?.split_once(']')?;
+    let place = items(list).into_iter().nth(index.parse().ok()?)?;
+    Some(Member { key: place.start, value: place.start, below: below.strip_prefix('.').unwrap_or(below) })
+}
+
+/// What of a path is below `key`, if it goes through it.
+fn below<'a>(path: &'a str, key: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(key)?;
+    match rest.as_bytes().first() {
+        None | Some(b'[') => Some(rest),
+        Some(b'.') => Some(&rest[1..]),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"{
+  "name": "net", "é": {"x": 1, "y]": "\"}"},
+  "plugins": [
+    {"type": "a", "capabilities": {"io.kubernetes.cri": true}},
+    {"type": "b",
+     "ipam": {"ranges": [[{"subnet": "10.0.0.0/8"}, {}], []], "ranges\u0032": 0}, "type": "c"}
+  ]
+}
+"#;
+
+    #[test]
+    fn a_key_is_found_at_any_depth() {
+        let places = [
+            ("", 1, 1),
+            ("name", 2, 3),
+            ("é", 2, 18),
+            ("é.x", 2, 24),
+            ("é.y]", 2, 32),
+            ("plugins", 3, 3),
+            ("plugins[0]", 4, 5),
+            ("plugins[0].capabilities.io.kubernetes.cri", 4, 36),
+            ("plugins[1].ipam.ranges[0][0].subnet", 6, 28),
+            ("plugins[1].ipam.ranges[0][1]", 6, 53),
+            ("plugins[1].ipam.ranges[1]", 6, 58),
+            ("plugins[1].ipam.ranges2", 6, 63),
+        ];
+        for (path, line, column) in places {
+            assert_eq!(SourceLocation::of_key(TEXT, path), SourceLocation { line, column }, "{path}");
+        }
+    }
+
+    #[test]
+    fn of_two_members_with_one_key_the_last_counts() {
+        assert_eq!(SourceLocation::of_key(TEXT, "plugins[1].type"), SourceLocation { line: 6, column: 83 });
+    }
+
+    #[test]
+    fn what_is_not_there_is_where_it_would_be() {
+        for (path, line, column) in [
+            ("cniVersion", 1, 1),
+            ("plugins[7].type", 3, 3),
+            ("plugins[0].ipam.type", 4, 5),
+            ("name.x", 2, 3),
+            ("plugins[1].ipam.ranges[0][1].subnet", 6, 53),
+        ] {
+            assert_eq!(SourceLocation::of_key(TEXT, path), SourceLocation { line, column }, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_no_document_has_places_all_the_same() {
+        for text in ["", "{", "{\"", "{\"a\\", "[", "[1", "{\"a\"", "{\"a\":", "}", "{\"a\":}", "[,,]", "\u{feff}{}"] {
+            for path in ["a", "[2]", "a.b", "", "[x]", "[1].a"] {
+                SourceLocation::of_key(text, path);
+            }
+        }
+    }
+
+    #[test]
+    fn a_place_of_syntax_counts_characters() {
+        let text = "{\n  \"é\": x}";
+        let error = serde_json::from_str::<serde_json::Value>(text).unwrap_err();
+        assert_eq!(SourceLocation::of_syntax(text, &error), SourceLocation { line: 2, column: 8 });
+    }
+}

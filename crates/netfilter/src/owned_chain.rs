@@ -1,0 +1,204 @@
+//! A chain of one owner alone, as the kernel has it.
+
+use std::collections::HashSet;
+
+use crate::compile::compile;
+use crate::expression::Expression;
+use crate::hook::FoundChain;
+use crate::installed_rule::InstalledRule;
+use crate::layout::{OwnChain, TableLayout};
+use crate::message::{Body, Message, place};
+use crate::owner_filter::{Label, OwnerFilter};
+use crate::rule::Rule;
+use crate::set::Element;
+use crate::state::{body, listed, refuse_other_hook};
+use crate::{Error, Result};
+
+/// The chain of that name, if there is one, with all its rules.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedChain {
+    pub(crate) name: String,
+    pub(crate) found: Option<FoundChain>,
+    pub(crate) rules: Vec<InstalledRule>,
+}
+
+impl OwnedChain {
+    /// Whether it is somebody else's: a rule in it says so.
+    pub(crate) fn is_anothers(&self, whose: &OwnerFilter) -> bool {
+        self.rules.iter().any(|rule| whose.is_anothers(&rule.label()))
+    }
+
+    /// Whether it goes when these rules do: it is a regular chain and ours, and no other rule leads to it.
+    pub(crate) fn goes_with(&self, leaving: &[InstalledRule], frame: &TableLayout, whose: &OwnerFilter) -> bool {
+        let ours = |rule: &InstalledRule| whose.finds(&rule.label()).is_some();
+        let named = frame.own.iter().any(|own| own.name == self.name);
+        let leading = leaving.iter().filter(|rule| rule.target() == Some(&self.name)).count();
+        self.found.as_ref().is_some_and(|found| found.hook.is_none() && found.uses == self.rules.len() + leading)
+            && (named || self.rules.iter().any(ours))
+            && !self.is_anothers(whose)
+    }
+
+    /// The message that makes it, if it is wanted and not there.
+    ///
+    /// # Errors
+    /// It is somebody else's, or hangs at a hook.
+    pub(crate) fn creation(&self, wanted: bool, frame: &TableLayout, whose: &OwnerFilter) -> Result<Option<Message>> {
+        match &self.found {
+            _ if !wanted => Ok(None),
+            None => Ok(Some(Message::new_own_chain(frame, &self.name))),
+            Some(_) if self.is_anothers(whose) => {
+                Err(Error::ours("use", place(frame, &self.name), "the rules in it are somebody else's"))
+            }
+            Some(found) => refuse_other_hook(frame, &self.name, None, found).map(|()| None),
+        }
+    }
+
+    /// What is missing or different.
+    pub(crate) fn drift(&self, wanted: &OwnChain, frame: &TableLayout) -> Result<Option<String>> {
+        let place = place(frame, &wanted.name);
+        if wanted.rules.is_empty() {
+            return Ok(None);
+        }
+        if self.found.is_none() {
+            return Ok(Some(format!("{place} is missing")));
+        }
+        let compiled = wanted.rules.iter().map(|rule| compile(rule, frame.family)).collect::<Result<Vec<_>>>()?;
+        let alike = |(found, (rule, does)): (&InstalledRule, (&Rule, &Vec<Expression>))| {
+            found.serves(does, rule.comment.as_deref())
+        };
+        let same =
+            self.rules.len() == compiled.len() && self.rules.iter().zip(wanted.rules.iter().zip(&compiled)).all(alike);
+        let texts = || {
+            [listed(self.rules.iter().map(InstalledRule::to_string)), listed(wanted.rules.iter().map(Rule::to_string))]
+        };
+        Ok((!same).then(|| {
+            let [found, wanted] = texts();
+            format!("{place} holds {found}, wanted {wanted}")
+        }))
+    }
+}
+
+/// The rules of one owner, in the order of the chains that hold them ([`TableLayout::rule_chains`]); a list of rules alone is
+/// for the first of them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Rules(pub Vec<Vec<Rule>>);
+
+impl From<&[Rule]> for Rules {
+    fn from(rules: &[Rule]) -> Rules {
+        Rules(vec![rules.to_vec()])
+    }
+}
+
+impl From<&Vec<Rule>> for Rules {
+    fn from(rules: &Vec<Rule>) -> Rules {
+        Rules::from(rules.as_slice())
+    }
+}
+
+impl<const N: usize> From<&[Rule; N]> for Rules {
+    fn from(rules: &[Rule; N]) -> Rules {
+        Rules::from(rules.as_slice())
+    }
+}
+
+impl Rules {
+    /// Those of each chain that holds rules.
+    ///
+    /// # Errors
+    /// There are rules for more chains than the frame has.
+    pub(crate) fn by_chain<'a>(&'a self, frame: &'a TableLayout) -> Result<Vec<(&'static str, &'a [Rule])>> {
+        if self.0.len() > frame.rule_chains.len() {
+            return Err(Error::ours("add rules to", frame.to_string(), "it has no chain for some of them"));
+        }
+        let rules = self.0.iter().map(Vec::as_slice).chain(std::iter::repeat(&[] as &[Rule]));
+        Ok(frame.rule_chains.iter().copied().zip(rules).collect())
+    }
+}
+
+/// All rules that are to stand in a chain, as they go over the wire and as a person reads them.
+pub(crate) type Content = Vec<(Body, String)>;
+
+/// What a message has beside a rule's expressions and user data: headers, table and chain.
+const A_MESSAGE: usize = 96;
+
+/// All that an owner is to have.
+pub(crate) struct Wanted {
+    /// In the frame's chains that hold his rules, in the frame's order.
+    pub(crate) held: Vec<Content>,
+    /// In his own, in the frame's order; a chain without rules is not wanted.
+    pub(crate) own: Vec<Content>,
+    /// The keys of the rules that are held.
+    pub(crate) keys: Vec<Element>,
+}
+
+impl Wanted {
+    /// These rules, and those of the frame's.
+    ///
+    /// # Errors
+    /// A rule that would not be found again; one that cannot be written.
+    pub(crate) fn of(frame: &TableLayout, whose: &OwnerFilter, rules: &Rules) -> Result<Self> {
+        let content =
+            |chain: &str, rules: &[Rule]| rules.iter().map(|rule| addition(rule, frame, chain, whose)).collect();
+        let by_chain = rules.by_chain(frame)?;
+        let held = by_chain.iter().map(|(chain, rules)| content(chain, rules)).collect::<Result<_>>()?;
+        let own = frame.own.iter().map(|own| content(&own.name, &own.rules)).collect::<Result<_>>()?;
+        let (mut keys, mut seen) = (Vec::new(), HashSet::new());
+        for (chain, rule) in by_chain.iter().flat_map(|(chain, rules)| rules.iter().map(move |rule| (*chain, rule))) {
+            for (index, one) in frame.indexes.iter().enumerate().filter(|(_, one)| one.chains.contains(&chain)) {
+                let label = Label { comment: rule.comment.as_deref(), owner: whose.owner() };
+                let element = one.key(Some(rule), &label).map(|key| Element { index, key });
+                keys.extend(element.filter(|element| seen.insert(element.clone())));
+            }
+        }
+        Ok(Self { held, own, keys })
+    }
+
+    /// No rule at all.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.held.iter().chain(&self.own).all(Vec::is_empty)
+    }
+
+    /// In bytes, about what the messages that add the rules are.
+    pub(crate) fn size(&self) -> usize {
+        let body = |body: &Body| body.expressions.as_bytes().len() + body.userdata.len() + A_MESSAGE;
+        self.held.iter().chain(&self.own).flatten().map(|(rule, _)| body(rule)).sum()
+    }
+
+    /// What was found before, each rule in the chain it stood in.
+    pub(crate) fn again(frame: &TableLayout, before: &[InstalledRule]) -> Self {
+        let content = |chain: &str| {
+            let of_chain = before.iter().filter(|found| found.chain == chain);
+            of_chain.map(|found| (found.body.clone(), found.to_string())).collect()
+        };
+        let held = frame.rule_chains.iter().map(|chain| content(chain)).collect();
+        let own = frame.own.iter().map(|own| content(&own.name)).collect();
+        Self { held, own, keys: Element::all_of(frame, before) }
+    }
+}
+
+fn addition(rule: &Rule, frame: &TableLayout, chain: &str, whose: &OwnerFilter) -> Result<(Body, String)> {
+    let label = Label { comment: rule.comment.as_deref(), owner: whose.owner() };
+    if let (OwnerFilter::Commented(prefix), None) = (whose, whose.finds(&label)) {
+        let why = format!("its comment has to begin with \"{prefix}\", by which it is found again");
+        return Err(Error::ours("add rule", format!("`{rule}` to {}", place(frame, chain)), why));
+    }
+    Ok((body(rule, frame, whose.owner())?, rule.to_string()))
+}
+
+/// The messages that make these all the rules that there are of those found in a chain; none if they are the same.
+pub(crate) fn replacement_messages(
+    found: &[InstalledRule],
+    wanted: &Content,
+    frame: &TableLayout,
+    chain: &str,
+) -> Vec<Message> {
+    if same(found, wanted) {
+        return Vec::new();
+    }
+    let removed = found.iter().map(|found| found.deletion(frame));
+    removed.chain(wanted.iter().map(|(body, shown)| Message::append_rule(frame, chain, body, shown))).collect()
+}
+
+pub(crate) fn same(found: &[InstalledRule], wanted: &Content) -> bool {
+    found.len() == wanted.len() && found.iter().zip(wanted).all(|(found, (wanted, _))| found.is(wanted))
+}

@@ -1,0 +1,132 @@
+//! Settings of links.
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{BridgeBooleanOptionFlags, BridgeBooleanOptions, InfoBridge, InfoKind, LinkMessage};
+use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec};
+
+use crate::netlink::{Forgives, Request};
+use crate::{Mac, Netlink, Result};
+
+const NO_OPTION: BridgeBooleanOptionFlags = BridgeBooleanOptionFlags::empty();
+
+/// What is to be different about a link; `None` leaves a setting alone. All of it goes in one message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkChange {
+    /// Up or down.
+    #[doc(alias = "IFF_UP")]
+    pub up: Option<bool>,
+    /// A free text of at most 254 bytes; an empty one removes it. The kernel takes none for a link that is not there
+    /// yet, so it cannot be part of a creation.
+    #[doc(alias = "IFLA_IFALIAS")]
+    pub alias: Option<String>,
+    /// In bytes. That of a bridge follows its ports no longer, once it was changed.
+    pub mtu: Option<u32>,
+    /// The hardware address.
+    pub mac: Option<Mac>,
+    /// The number of the bridge, bond or VRF that it becomes a port of; 0 takes it out.
+    #[doc(alias = "IFLA_MASTER")]
+    pub master: Option<u32>,
+    /// Whether it takes all packets.
+    #[doc(alias = "IFF_PROMISC")]
+    pub promiscuous: Option<bool>,
+    /// Whether it takes the packets of all groups.
+    #[doc(alias = "IFF_ALLMULTI")]
+    pub all_multicast: Option<bool>,
+    /// How many packets its queue takes.
+    #[doc(alias = "IFLA_TXQLEN")]
+    pub tx_queue_length: Option<u32>,
+    /// Whether a packet may leave by the bridge's port that it came in by. The kernel refuses this
+    /// ([`crate::Error::unsupported`]) for a link that is no port *before* this message: `master` belongs in an earlier
+    /// one.
+    #[doc(alias = "IFLA_BRPORT_MODE")]
+    pub hairpin: Option<bool>,
+    /// Whether it speaks only to ports that are not isolated. Refused like `hairpin`.
+    #[doc(alias = "IFLA_BRPORT_ISOLATED")]
+    pub isolated: Option<bool>,
+    /// Of a bridge: whether it learns from frames to link-local groups. A kernel before 5.0 ignores this. Not together with
+    /// `hairpin` and `isolated`, which are settings of ports. See [`crate::Link::link_local_learning`].
+    #[doc(alias = "BR_BOOLOPT_NO_LL_LEARN")]
+    pub link_local_learning: Option<bool>,
+    /// The number of the group that it is in, by which it can be deleted together with others; 0 is none.
+    #[doc(alias = "IFLA_GROUP")]
+    pub group: Option<u32>,
+    /// The name.
+    pub name: Option<String>,
+}
+
+impl Netlink {
+    /// Changes a link's settings in one message.
+    ///
+    /// The kernel applies them one by one; when it refuses one, those before it stay.
+    #[doc(alias = "RTM_SETLINK")]
+    #[doc(alias = "RTM_NEWLINK")]
+    pub fn change(&self, index: u32, change: &LinkChange) -> Result<()> {
+        self.ask(change.request(index)).map(drop)
+    }
+}
+
+impl LinkChange {
+    pub(crate) fn request(&self, index: u32) -> Request {
+        let (operation, object) = ("change link", String::new());
+        let message = RouteNetlinkMessage::NewLink(self.message(index));
+        Request { message, flags: 0, operation, object, link: Some(index), forgives: Forgives::Nothing }
+    }
+
+    fn message(&self, index: u32) -> LinkMessage {
+        if let Some(learning) = self.link_local_learning {
+            let builder = LinkMessageBuilder::<LinkBridge>::new_with_info_kind(InfoKind::Bridge).index(index);
+            let options = BridgeBooleanOptions {
+                value: if learning { NO_OPTION } else { BridgeBooleanOptionFlags::NoLinkLocalLearn },
+                mask: BridgeBooleanOptionFlags::NoLinkLocalLearn,
+            };
+            return self.dress(builder.append_info_data(InfoBridge::MultiBoolOpt(options))).build();
+        }
+        if self.hairpin.is_none() && self.isolated.is_none() {
+            return self.dress(LinkUnspec::new_with_index(index)).build();
+        }
+        let mut builder = LinkBridgePort::new(index);
+        if let Some(hairpin) = self.hairpin {
+            builder = builder.hairpin(hairpin);
+        }
+        if let Some(isolated) = self.isolated {
+            builder = builder.isolated(isolated);
+        }
+        self.dress(builder).build()
+    }
+
+    fn dress<T>(&self, mut builder: LinkMessageBuilder<T>) -> LinkMessageBuilder<T> {
+        builder = match self.up {
+            Some(true) => builder.up(),
+            Some(false) => builder.down(),
+            None => builder,
+        };
+        if let Some(promiscuous) = self.promiscuous {
+            builder = builder.promiscuous(promiscuous);
+        }
+        if let Some(all_multicast) = self.all_multicast {
+            builder = builder.allmulticast(all_multicast);
+        }
+        if let Some(length) = self.tx_queue_length {
+            builder = builder.txqueuelen(length);
+        }
+        if let Some(alias) = &self.alias {
+            builder = builder.alias(alias);
+        }
+        if let Some(mtu) = self.mtu {
+            builder = builder.mtu(mtu);
+        }
+        if let Some(Mac(bytes)) = self.mac {
+            builder = builder.address(bytes.to_vec());
+        }
+        if let Some(master) = self.master {
+            builder = builder.controller(master);
+        }
+        if let Some(group) = self.group {
+            builder = builder.link_group(group);
+        }
+        if let Some(name) = &self.name {
+            builder = builder.name(name);
+        }
+        builder
+    }
+}

@@ -1,0 +1,190 @@
+//! Where kinds act: the sockets, whose state it is, what is known.
+
+use std::cell::{OnceCell, RefCell};
+use std::path::Path;
+
+use cnikit_netfilter::Nftables;
+use cnikit_netlink::Netlink;
+use cnikit_netns::Netns;
+use cnikit_skel::{Add, AttachmentId, Check, Del, Error, Errors, Gc, NetnsLookup, Result, ValidAttachments, code, log};
+use cnikit_types::{CniResult, Interface, NetConf};
+
+/// ADD and CHECK: everything is known.
+pub struct ApplyContext {
+    /// Whose state it is.
+    pub tag: AttachmentId,
+    /// The container's namespace.
+    pub netns: Netns,
+    /// `CNI_NETNS` as it was given.
+    pub sandbox: String,
+    /// What is recorded of it: on CHECK the answer of the whole chain, on ADD that of the plugins before this one.
+    pub record: CniResult,
+    host: OnceCell<Netlink>,
+    container: OnceCell<Netlink>,
+}
+
+impl ApplyContext {
+    /// The host's links: the namespace of this process. The socket is opened at the first use.
+    pub fn host(&self) -> Result<&Netlink> {
+        opened(&self.host, || Ok(Netlink::here()?))
+    }
+
+    /// The container's links, seen from here.
+    pub fn container(&self) -> Result<&Netlink> {
+        opened(&self.container, || Ok(Netlink::inside(&self.netns)?))
+    }
+
+    /// What is recorded of the container's interface.
+    pub fn recorded(&self) -> Option<&Interface> {
+        self.record.interfaces.iter().find(|one| one.name == self.tag.ifname && one.sandbox == self.sandbox)
+    }
+
+    fn of(tag: &AttachmentId, sandbox: &str, netns: &Netns, record: CniResult) -> ApplyContext {
+        let (host, container) = (OnceCell::new(), OnceCell::new());
+        ApplyContext { tag: tag.clone(), netns: netns.clone(), sandbox: sandbox.to_owned(), record, host, container }
+    }
+}
+
+impl From<&Add> for ApplyContext {
+    fn from(add: &Add) -> ApplyContext {
+        let record = add.prev.clone().unwrap_or_default();
+        ApplyContext::of(&add.attachment.tag, &add.attachment.sandbox, &add.netns, record)
+    }
+}
+
+impl From<&Check> for ApplyContext {
+    fn from(check: &Check) -> ApplyContext {
+        ApplyContext::of(&check.attachment.tag, &check.attachment.sandbox, &check.netns, check.prev.clone())
+    }
+}
+
+/// DEL: what is left, of which nothing but the tag is sure.
+pub struct ReleaseContext {
+    /// Whose state is to go.
+    pub tag: AttachmentId,
+    /// The container's namespace, or what was found in its place.
+    pub netns: NetnsLookup,
+    /// `CNI_NETNS` as it was given.
+    pub sandbox: String,
+    /// The answer of the ADD, where it came and could be read.
+    pub prev: Option<CniResult>,
+    /// The configuration of today, which may not be that of the ADD, nor valid.
+    pub conf: NetConf,
+    host: OnceCell<Netlink>,
+    filter: Filter,
+    rest: RefCell<Vec<Rest>>,
+}
+
+/// The host's packet filter, none where the kernel has no netfilter. Once opened it stays open: the kernel frees what was
+/// removed when such a socket is closed, which takes as long as the removal of a link, and is done meanwhile.
+type Filter = OnceCell<Option<Nftables>>;
+
+/// What is left to do of the kind of this name.
+type Rest = (&'static str, Box<dyn FnOnce(&ReleaseContext) -> Result<()>>);
+
+impl ReleaseContext {
+    /// The host's links.
+    pub fn host(&self) -> Result<&Netlink> {
+        opened(&self.host, || Ok(Netlink::here()?))
+    }
+
+    /// The host's packet filter, opened at the first use; none where the kernel has no netfilter.
+    pub fn nftables(&self) -> Result<Option<&Nftables>> {
+        filter(&self.filter)
+    }
+
+    /// Puts off what a kind has started and need not wait for yet, until other kinds have been released.
+    pub fn defer(&self, kind: &'static str, rest: impl FnOnce(&ReleaseContext) -> Result<()> + 'static) {
+        self.rest.borrow_mut().push((kind, Box::new(rest)));
+    }
+
+    /// Brings to its end what was put off, each whatever became of those before it.
+    pub fn run_deferred(&self) -> Errors {
+        let settled = |(kind, rest): Rest| {
+            let done = log::step(format_args!("release {kind}, the rest"), || rest(self));
+            done.map_err(|error| error.context(format_args!("release {kind}")))
+        };
+        self.rest.take().into_iter().map(settled).collect()
+    }
+
+    /// The container's links, if there is a namespace that is its own.
+    pub fn container(&self) -> Result<Option<Netlink>> {
+        match &self.netns {
+            NetnsLookup::Present(netns) => Ok(Some(Netlink::inside(netns)?)),
+            NetnsLookup::Unknown { path, why } => Err(may_be_there(path, why)),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl From<&Del> for ReleaseContext {
+    fn from(del: &Del) -> ReleaseContext {
+        ReleaseContext {
+            tag: del.tag.clone(),
+            netns: del.netns.clone(),
+            sandbox: del.call.input.netns.clone(),
+            prev: del.prev.clone(),
+            conf: del.call.conf.clone(),
+            host: OnceCell::new(),
+            filter: OnceCell::new(),
+            rest: RefCell::default(),
+        }
+    }
+}
+
+/// GC: whatever of this network is not valid.
+pub struct GcContext {
+    /// The network.
+    pub network: String,
+    /// What is to stay.
+    pub valid: ValidAttachments,
+    /// The configuration of today.
+    pub conf: NetConf,
+    host: OnceCell<Netlink>,
+    filter: Filter,
+}
+
+impl GcContext {
+    /// The host's links.
+    pub fn host(&self) -> Result<&Netlink> {
+        opened(&self.host, || Ok(Netlink::here()?))
+    }
+
+    /// The host's packet filter, opened at the first use; none where the kernel has no netfilter.
+    pub fn nftables(&self) -> Result<Option<&Nftables>> {
+        filter(&self.filter)
+    }
+
+    /// The tags that are to stay.
+    pub fn tags(&self) -> impl Iterator<Item = AttachmentId> {
+        self.valid.iter().map(|(container, ifname)| AttachmentId {
+            network: self.network.clone(),
+            container: container.to_owned(),
+            ifname: ifname.to_owned(),
+        })
+    }
+}
+
+impl From<&Gc> for GcContext {
+    fn from(gc: &Gc) -> GcContext {
+        let (network, valid, conf) = (gc.network.clone(), gc.valid.clone(), gc.call.conf.clone());
+        GcContext { network, valid, conf, host: OnceCell::new(), filter: OnceCell::new() }
+    }
+}
+
+/// Nobody can tell whether a namespace is at this path, so that what it has may still have to go.
+pub fn may_be_there(path: &Path, why: &str) -> Error {
+    let text = format!("the network namespace {} may be there, but cannot be opened: {why}", path.display());
+    Error::new(code::SYSTEM, text).hint("try again, or remove the namespace")
+}
+
+fn filter(cell: &Filter) -> Result<Option<&Nftables>> {
+    Ok(opened(cell, || Ok(Nftables::if_any()?))?.as_ref())
+}
+
+fn opened<T>(cell: &OnceCell<T>, open: impl FnOnce() -> Result<T>) -> Result<&T> {
+    if cell.get().is_none() {
+        let _ = cell.set(open()?);
+    }
+    Ok(cell.get_or_init(|| unreachable!("it was set a line above")))
+}

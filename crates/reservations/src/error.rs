@@ -1,0 +1,66 @@
+//! Why a call was not served, and what to do about it.
+
+use std::fmt;
+
+/// What sort of refusal it is; each asks for another answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// A value in the configuration or a request that cannot be served.
+    Value,
+    /// No address is free, or the wanted one is taken: it may be otherwise later.
+    Exhausted,
+    /// Others held the lock until the deadline.
+    Busy,
+    /// The owner holds an address already: nothing was allocated, nothing may be released.
+    HoldsAlready,
+    /// The owner does not hold what it should.
+    Drift,
+    /// A file could not be read or written.
+    Disk,
+}
+
+/// One refusal. Its text is complete; the hint comes apart, so that it stands where a reader looks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// The sort.
+    pub kind: ErrorKind,
+    /// What failed and why.
+    pub text: String,
+    /// What the reader can do about it.
+    pub hint: Option<String>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, text: impl Into<String>) -> Error {
+        Error { kind, text: text.into(), hint: None }
+    }
+
+    pub(crate) fn value(text: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Value, text)
+    }
+
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Error {
+        Error { hint: Some(hint.into()), ..self }
+    }
+
+    pub(crate) fn within(self, what: impl fmt::Display) -> Error {
+        Error { text: format!("{what}: {}", self.text), ..self }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)?;
+        self.hint.as_ref().map_or(Ok(()), |hint| write!(f, "; remedy: {hint}"))
+    }
+}
+
+impl From<cnikit_store::Error> for Error {
+    fn from(error: cnikit_store::Error) -> Error {
+        let kind = if error.is_deadline() { ErrorKind::Busy } else { ErrorKind::Disk };
+        let (operation, path) = (error.operation(), error.path().display());
+        let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        let hint = error.hint().map(str::to_owned);
+        Error { hint, ..Error::new(kind, format!("{operation} {path}: {cause}")) }
+    }
+}

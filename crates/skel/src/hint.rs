@@ -1,0 +1,101 @@
+//! What to do about an error of a library: the table from causes to sentences.
+
+use std::error::Error as StdError;
+use std::io;
+
+use cnikit_invoke as invoke;
+use cnikit_types::ReadError;
+use nix::errno::Errno;
+
+use crate::error::causes;
+
+/// The hint of the first cause that has one. A place that knows more says it with [`Error::hint`](crate::Error::hint).
+pub(crate) fn of(error: &(dyn StdError + 'static)) -> Option<String> {
+    causes(error).find_map(|cause| {
+        if let Some(delegate) = cause.downcast_ref::<invoke::Error>() {
+            return delegate.hint();
+        }
+        let known = if cause.is::<ReadError>() {
+            Some("correct this key of the network's configuration")
+        } else if cause.is::<serde_json::Error>() {
+            Some("correct the JSON where it breaks off")
+        } else {
+            cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error).and_then(of_errno)
+        };
+        known.map(str::to_owned)
+    })
+}
+
+/// errno(3), by what its reader can do.
+fn of_errno(raw: i32) -> Option<&'static str> {
+    Some(match Errno::from_raw(raw) {
+        Errno::EPERM | Errno::EACCES => "run it as root: CAP_NET_ADMIN and CAP_SYS_ADMIN are needed",
+        Errno::ENODEV | Errno::ENXIO | Errno::ENOENT | Errno::ESRCH => {
+            "something that is needed is not there, or was removed meanwhile: DEL, then ADD again"
+        }
+        Errno::EEXIST | Errno::EADDRINUSE => "something of that name or address exists: DEL what made it",
+        Errno::ENOSPC => "a file system or a table of the kernel is full: free space or inodes on it, then try again",
+        Errno::EROFS => "the file system is read-only: remount it, or name another directory in the configuration",
+        Errno::ENOBUFS | Errno::ENOMEM => "try again; the system is short of memory",
+        Errno::EMFILE | Errno::ENFILE => "try again; the system is short of file descriptors",
+        Errno::EAGAIN | Errno::EBUSY | Errno::EINTR | Errno::ETIMEDOUT => {
+            "try again; what is needed is in use, or the system is short of time"
+        }
+        Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT | Errno::ENOSYS => {
+            "this kernel lacks the feature: load its module, or leave the feature out of the configuration"
+        }
+        Errno::EINVAL | Errno::ERANGE | Errno::EADDRNOTAVAIL | Errno::ENETUNREACH | Errno::EHOSTUNREACH => {
+            "the kernel cannot serve this value: correct it in the network's configuration"
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An error of a library, whose cause is the kernel's.
+    #[derive(Debug)]
+    struct Failed(io::Error);
+
+    impl std::fmt::Display for Failed {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("cannot do it")
+        }
+    }
+
+    impl StdError for Failed {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn the_kernels_number_is_found_under_the_librarys_words() {
+        let said = |errno: Errno| of(&Failed(io::Error::from(errno))).unwrap_or_default();
+        for (errno, word) in [
+            (Errno::EPERM, "CAP_NET_ADMIN"),
+            (Errno::EACCES, "root"),
+            (Errno::ENODEV, "DEL, then ADD again"),
+            (Errno::EEXIST, "DEL what made it"),
+            (Errno::ENOSPC, "inodes"),
+            (Errno::EROFS, "read-only"),
+            (Errno::ENOMEM, "memory"),
+            (Errno::EBUSY, "try again"),
+            (Errno::EAFNOSUPPORT, "kernel lacks"),
+            (Errno::EINVAL, "correct it"),
+        ] {
+            assert!(said(errno).contains(word), "{errno}: {}", said(errno));
+        }
+        assert_eq!(said(Errno::EXDEV), "", "nothing is better than a guess");
+    }
+
+    #[test]
+    fn a_delegate_that_cannot_be_started_is_no_matter_of_what_the_kernel_lacks() {
+        let source = io::Error::from(Errno::ENOENT);
+        let hint = of(&invoke::Error::NotStarted { plugin: "/x".into(), source }).unwrap();
+        assert!(hint.contains("program for this machine"), "{hint}");
+        assert_eq!(of(&ReadError::value("x")).as_deref(), Some("correct this key of the network's configuration"));
+    }
+}

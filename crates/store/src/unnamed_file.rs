@@ -1,0 +1,201 @@
+//! New files that appear whole.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
+use nix::sys::stat::fstat;
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+
+use crate::{Directory, Error, Facts};
+
+/// A file with all its content, but no name yet in the directory where it is to be.
+pub(crate) struct UnnamedFile<'a> {
+    directory: &'a Directory,
+    file: File,
+    /// Where the file system knows no nameless files: the directory and the name where it waits.
+    waits: Option<(Directory, String)>,
+}
+
+impl Directory {
+    /// Makes a new file, whole from the first moment it can be seen; `None` if the name is taken, by whatever.
+    ///
+    /// The content is written to a file without a name (`O_TMPFILE`), which then is linked in: a kill in between leaves
+    /// nothing. On a file system without such files it waits under a dotted name in the *parent* directory, and never in
+    /// this one.
+    #[doc(alias = "O_TMPFILE")]
+    pub fn create(&self, name: &str, content: &[u8], mode: u32) -> Result<Option<Facts>, Error> {
+        if self.facts(name)?.is_some() {
+            return Ok(None);
+        }
+        UnnamedFile::new(self, name, content, mode)?.give(name)
+    }
+
+    /// As [`Directory::create`], and then the file is synced under its name, with what [`Directory::replace_and_sync`] says of
+    /// that. One that cannot be synced is removed again.
+    #[doc(alias = "fsync")]
+    pub fn create_and_sync(&self, name: &str, content: &[u8], mode: u32) -> Result<Option<Facts>, Error> {
+        if self.facts(name)?.is_some() {
+            return Ok(None);
+        }
+        let draft = UnnamedFile::new(self, name, content, mode)?;
+        let Some(facts) = draft.give(name)? else { return Ok(None) };
+        let synced = draft.file.sync_all().map_err(|source| self.error("sync", name, source));
+        synced.map(|()| Some(facts)).or_else(|error| self.remove(name).and(Err(error)))
+    }
+
+    /// Puts a new file in the place of the one of this name. The new one is there, nameless, before the old one goes, so
+    /// their inode numbers differ: whoever remembers the old file's cannot take the new one for it.
+    ///
+    /// A kill in between leaves no file of that name.
+    pub fn renew(&self, name: &str, content: &[u8], mode: u32) -> Result<Option<Facts>, Error> {
+        let draft = UnnamedFile::new(self, name, content, mode)?;
+        match self.remove(name) {
+            Ok(_) => draft.give(name),
+            Err(error) => draft.discard().and(Err(error)),
+        }
+    }
+
+    /// Says whether a new file of a few bytes could be made here, without making one that anybody can see.
+    pub fn probe(&self) -> Result<(), Error> {
+        UnnamedFile::new(self, "probe", b"probe", 0o600)?.discard()
+    }
+
+    /// The same of a directory that need not be there yet: then of the nearest above it.
+    pub fn probe_at(path: impl AsRef<Path>) -> Result<(), Error> {
+        Directory::nearest(path)?.probe()
+    }
+}
+
+impl<'a> UnnamedFile<'a> {
+    fn new(directory: &'a Directory, name: &str, content: &[u8], mode: u32) -> Result<UnnamedFile<'a>, Error> {
+        match directory.open_file(".", OFlag::O_TMPFILE | OFlag::O_RDWR, mode) {
+            Ok(file) => UnnamedFile { directory, file, waits: None }.filled(name, content),
+            Err(error) if knows_no_nameless(&error) => {
+                UnnamedFile::waiting(directory, name, mode)?.filled(name, content)
+            }
+            Err(error) => Err(error.during("create", directory.path().join(name))),
+        }
+    }
+
+    /// For a file system without nameless files. A mount's root has no parent on its own file system: there it waits inside.
+    fn waiting(directory: &'a Directory, name: &str, mode: u32) -> Result<UnnamedFile<'a>, Error> {
+        let above = directory.parent()?;
+        let (own, parent) = (directory.identity(), above.identity());
+        let place = if own.0 == parent.0 { above } else { directory.again()? };
+        let staged = place.stage(&format!("{}.{name}", own.1), mode)?;
+        Ok(UnnamedFile { directory, file: staged.file, waits: Some((place, staged.name)) })
+    }
+
+    fn filled(mut self, name: &str, content: &[u8]) -> Result<UnnamedFile<'a>, Error> {
+        match self.file.write_all(content) {
+            Ok(()) => Ok(self),
+            Err(source) => {
+                let error = self.directory.error("write", name, source);
+                self.discard().and(Err(error))
+            }
+        }
+    }
+
+    /// Gives it its name; `None` if that is taken. If it cannot be looked at, or goes on waiting under the other name too, the
+    /// name is taken from it again: nobody would know that it is there.
+    fn give(&self, name: &str) -> Result<Option<Facts>, Error> {
+        let linked = self.try_link(name);
+        // Before it is looked at: to lose a name is a change of the file.
+        let discarded = self.discard();
+        match linked {
+            Ok(()) => {}
+            Err(Errno::EEXIST) => return discarded.map(|()| None),
+            Err(errno) => return discarded.and(Err(self.directory.error("create", name, errno))),
+        }
+        let look = |()| fstat(&self.file).map_err(|errno| self.directory.error("look at", name, errno));
+        let looked = discarded.and_then(look).map(|stat| Some(stat.into()));
+        looked.or_else(|error| self.directory.remove(name).and(Err(error)))
+    }
+
+    fn try_link(&self, name: &str) -> nix::Result<()> {
+        use std::os::fd::AsRawFd;
+        if let Some((parent, waiting)) = &self.waits {
+            return linkat(parent, waiting.as_str(), self.directory, name, AtFlags::empty());
+        }
+        // By descriptor needs CAP_DAC_READ_SEARCH before Linux 6.10, by /proc needs /proc: most callers have both.
+        match linkat(&self.file, "", self.directory, name, AtFlags::AT_EMPTY_PATH) {
+            Err(Errno::ENOENT | Errno::EPERM) => {
+                let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                linkat(AT_FDCWD, path.as_str(), self.directory, name, AtFlags::AT_SYMLINK_FOLLOW)
+            }
+            done => done,
+        }
+    }
+
+    /// Lets go of the name under which it waited, if it did.
+    fn discard(&self) -> Result<(), Error> {
+        let Some((parent, waiting)) = &self.waits else { return Ok(()) };
+        match unlinkat(parent, waiting.as_str(), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(parent.error("remove", waiting, errno)),
+        }
+    }
+}
+
+/// What file systems say that know no nameless files; old kernels take the flag for an attempt to write a directory.
+fn knows_no_nameless(error: &Error) -> bool {
+    [Errno::EOPNOTSUPP, Errno::EISDIR, Errno::EINVAL].into_iter().any(|errno| error.is(errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn names(path: &std::path::Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_draft_that_waits_under_a_name_waits_in_the_parent_and_leaves_nothing_there() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
+        let draft = UnnamedFile::waiting(&directory, "a", 0o600).unwrap().filled("a", b"whole").unwrap();
+        let waiting = format!(".{}.a.new", directory.identity().1);
+        assert_eq!(names(above.path()), [waiting.as_str(), "d"]);
+        assert_eq!(names(directory.path()), [""; 0]);
+        let facts = draft.give("a").unwrap().unwrap();
+        assert_eq!(directory.facts("a").unwrap(), Some(facts), "nothing touched it since");
+        let second = UnnamedFile::waiting(&directory, "a", 0o600).unwrap().filled("a", b"second").unwrap();
+        assert!(second.give("a").unwrap().is_none(), "taken");
+        assert_eq!((names(above.path()), names(directory.path())), (vec!["d".into()], vec!["a".into()]));
+        assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"whole");
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_waiting_is_taken_over() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
+        drop(UnnamedFile::waiting(&directory, "a", 0o600).unwrap().filled("a", b"a long text, half wr").unwrap());
+        let draft = UnnamedFile::waiting(&directory, "a", 0o600).unwrap().filled("a", b"short").unwrap();
+        draft.give("a").unwrap();
+        assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"short");
+        assert_eq!(names(above.path()), ["d"]);
+    }
+
+    #[test]
+    fn a_finished_file_is_not_written_through_the_waiting_name_that_a_kill_left_to_it() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
+        let killed = UnnamedFile::waiting(&directory, "a", 0o600).unwrap().filled("a", b"somebody's").unwrap();
+        killed.try_link("a").unwrap();
+        drop(killed);
+        let next = UnnamedFile::waiting(&directory, "a", 0o600).unwrap();
+        assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"somebody's");
+        assert!(next.filled("a", b"another's").unwrap().give("a").unwrap().is_none(), "taken");
+        assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"somebody's");
+        assert_eq!(names(above.path()), ["d"]);
+    }
+}
