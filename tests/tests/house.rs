@@ -356,6 +356,34 @@ fn no_line_of_comment_is_wider_than_a_screen() {
     }
 }
 
+/// Every crate has its own error, as is the custom: `cnikit_netlink::Error`.
+const EACH_CRATES_OWN: [&str; 2] = ["Error", "Result"];
+
+/// The public types that a file declares, by their names.
+fn public_types(content: &str) -> impl Iterator<Item = &str> {
+    content.lines().filter_map(|line| {
+        let declared = line.trim_start().strip_prefix("pub ")?;
+        let (keyword, rest) = declared.split_once(' ')?;
+        let is_type = ["struct", "enum", "union", "trait", "type"].contains(&keyword);
+        is_type.then(|| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default())
+    })
+}
+
+#[test]
+fn no_two_public_types_share_a_name() {
+    let mut first_in: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for file in ["crates", "plugins", "tests/src"].map(sources).concat() {
+        for name in public_types(&read(&file)).filter(|name| !EACH_CRATES_OWN.contains(name)) {
+            if let Some(earlier) = first_in.insert(name.to_owned(), file.clone()) {
+                panic!("{name} is declared in {} and in {}", earlier.display(), file.display());
+            }
+        }
+    }
+    assert!(first_in.len() > 200, "only {} public types were found", first_in.len());
+    let declared = "pub struct A<T>;\n    pub trait B: C {\nstruct D;\npub(crate) enum E {}\npub fn f()";
+    assert_eq!(public_types(declared).collect::<Vec<_>>(), ["A", "B"]);
+}
+
 #[test]
 fn every_kind_of_resource_is_in_the_list() {
     let list = read("crates/resources/src/lib.rs");
