@@ -15,7 +15,7 @@ Usage:
   cnikit-bench paths --ours DIR
   cnikit-bench scenes
 
-measure plays every scene with all sides in turn, prints a row each, and writes bench.md, bench.svg and bench.csv into --out.
+measure plays every scene with all sides in turn, prints a row each, and writes bench.md and bench.csv into --out.
 profile says where ours spends the time of a scene, step by step.
 paths says how long a connection to a published port takes, to the first of a thousand and to the last.
 scenes lists the scenes.

@@ -3,7 +3,6 @@
 //! `scripts/bench` and `scripts/profile` start it; what is measured is the table in `scene.rs`, what is wanted of it stands
 //! below that. A ratio is only worth something within one run, and only with its spread: both are in every row.
 
-mod chart;
 mod command_line;
 mod figures;
 mod idle;
@@ -92,7 +91,6 @@ fn measure(asked: &Asked) -> Result<bool> {
         };
         write("bench.md", table::document(&rows, sides, &judgements, &machine))?;
         write("bench.csv", table::samples(&rows, sides))?;
-        write("bench.svg", chart::svg(&rows, "Times faster than the faster packaged reference"))?;
     }
     say(&format!("\n{}\n", table::targets(&judgements)))?;
     say(&format!("{machine}\n"))?;

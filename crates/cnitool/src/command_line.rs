@@ -101,7 +101,7 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  cnitool list --live")]
     List(List),
     /// Show all of a container's attachments: namespace, links, addresses, rules
-    #[command(after_help = "Example:\n  cnitool show c1 --svg >c1.svg")]
+    #[command(after_help = "Example:\n  cnitool show c1")]
     Show(Show),
     /// Addresses of host-local: who holds them, which are lost, and get those back
     #[command(subcommand, after_help = "Example:\n  cnitool ipam usage")]
@@ -224,12 +224,6 @@ pub(crate) struct List {
 pub(crate) struct Show {
     /// A container's id or the beginning of one, the path or name of its namespace, or one of its addresses
     pub(crate) id: String,
-    /// Draw it, as SVG
-    #[arg(long, conflicts_with_all = ["mermaid", "json"])]
-    pub(crate) svg: bool,
-    /// Draw it, in Mermaid's language
-    #[arg(long, conflicts_with = "json")]
-    pub(crate) mermaid: bool,
 }
 
 #[derive(Clone, Debug, Subcommand)]

@@ -7,7 +7,6 @@
 mod command_line;
 mod config;
 mod container;
-mod draw;
 mod environment;
 mod failure;
 mod init;

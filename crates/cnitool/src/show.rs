@@ -10,7 +10,6 @@ use cnikit_skel::AttachmentId;
 use serde_json::{Value, json};
 
 use crate::command_line::{Common, Show};
-use crate::draw;
 use crate::environment;
 use crate::failure::Result;
 use crate::list::{End, document, word};
@@ -58,12 +57,6 @@ pub(crate) fn show(common: &Common, out: Output, asked: &Show) -> Result {
     if out.json {
         let attachments: Vec<Value> = shown.iter().map(Shown::to_json).collect();
         return print_json(&json!({"attachments": attachments}));
-    }
-    if asked.svg {
-        return print(&draw::svg(&shown));
-    }
-    if asked.mermaid {
-        return print(&draw::mermaid(&shown));
     }
     print(&shown.iter().map(|one| one.tree().drawn(out)).collect::<String>())
 }

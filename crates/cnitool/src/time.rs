@@ -3,25 +3,13 @@
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A moment as RFC 3339 writes it, in UTC: `2026-11-21T21:28:10Z`.
-pub(crate) fn moment(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let (year, month, day) = date(seconds / 86_400);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
+/// The last second of the year 9999, which is the last that RFC 3339 can write.
+const LAST: Duration = Duration::from_secs(253_402_300_799);
 
-/// Year, month and day of so many days after the epoch. Counted in eras of 400 years that begin in March, so that the day
-/// that some years have more is the last one.
-fn date(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let (year, month) = (era * 400 + year_of_era, if month < 10 { month + 3 } else { month - 9 });
-    (year + u64::from(month <= 2), month, day)
+/// A time in UTC as RFC 3339 writes it: `2026-11-21T21:28:10Z`. A file may have any time; one that RFC 3339 cannot write is
+/// shown as the nearest that it can.
+pub(crate) fn moment(time: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(time.clamp(UNIX_EPOCH, UNIX_EPOCH + LAST)).to_string()
 }
 
 /// How long, in its two largest units: `3d4h`, `5m10s`, `0s`.
@@ -57,6 +45,8 @@ mod tests {
         for (seconds, text) in cases {
             assert_eq!(moment(UNIX_EPOCH + Duration::from_secs(seconds)), text);
         }
+        assert_eq!(moment(UNIX_EPOCH - Duration::from_secs(1)), "1970-01-01T00:00:00Z");
+        assert_eq!(moment(UNIX_EPOCH + LAST * 2), "9999-12-31T23:59:59Z");
     }
 
     #[test]

@@ -6,10 +6,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base64ct::{Base64, Encoding};
 use cnikit_types::{NetConf, check_plugin_name};
 use serde_json::{Map, Value, json};
 
-use crate::base64::{decode, encode};
 use crate::cache::named;
 use crate::{Attachment, NetworkList};
 
@@ -102,7 +102,7 @@ impl Entry {
         let members = [
             ("kind", Some(KIND.into())),
             ("containerId", Some(at.container_id.as_str().into())),
-            ("config", Some(self.config.as_deref().map(encode).into())),
+            ("config", Some(self.config.as_deref().map(Base64::encode_string).into())),
             ("ifName", Some(at.ifname.as_str().into())),
             ("networkName", Some(self.network.as_str().into())),
             ("netns", (!at.netns.is_empty()).then(|| at.netns.as_str().into())),
@@ -156,7 +156,7 @@ impl Entry {
             network: text("networkName"),
             at,
             // What is none stays as it is, so that whoever wants to use it is told.
-            config: conf.text("config").map(|text| decode(text).unwrap_or_else(|| text.into())),
+            config: conf.text("config").map(|text| Base64::decode_vec(text).unwrap_or_else(|_| text.into())),
             result: conf.get("result").cloned(),
             note: conf.get(OURS).map(CacheMetadata::read).unwrap_or_default(),
             marked: true,

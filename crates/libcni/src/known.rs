@@ -133,30 +133,10 @@ pub(crate) fn nearest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -
         return None;
     }
     let written = written.to_ascii_lowercase();
-    let near = names.map(|name| (slips(&written, &name.to_ascii_lowercase()), name));
+    let near = names.map(|name| (strsim::osa_distance(&written, &name.to_ascii_lowercase()), name));
     near.filter(|(slips, name)| *slips <= name.len().min(written.len()) / 3)
         .min_by_key(|(slips, _)| *slips)
         .map(|(_, name)| name)
-}
-
-/// How many letters are wrong, missing, too many, or turned around with their neighbour.
-#[doc(alias = "Damerau-Levenshtein")]
-fn slips(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    let mut rows: Vec<Vec<usize>> = vec![(0..=other.len()).collect()];
-    for i in 1..=one.len() {
-        let mut row = vec![i];
-        for j in 1..=other.len() {
-            let wrong = rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]);
-            let mut least = wrong.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1] {
-                least = least.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[one.len()][other.len()]
 }
 
 #[cfg(test)]
@@ -208,7 +188,11 @@ mod tests {
         for (one, other, count) in
             [("mtu", "mtu", 0), ("mut", "mtu", 1), ("", "abc", 3), ("bridge", "brdige", 1), ("ab", "cd", 2)]
         {
-            assert_eq!((slips(one, other), slips(other, one)), (count, count), "{one} {other}");
+            assert_eq!(
+                (strsim::osa_distance(one, other), strsim::osa_distance(other, one)),
+                (count, count),
+                "{one} {other}"
+            );
         }
     }
 }

@@ -22,7 +22,6 @@
 mod attachment;
 #[cfg(feature = "async")]
 mod background;
-mod base64;
 mod cache;
 mod cached;
 mod capability;

@@ -87,7 +87,7 @@ fn shells_and_man_are_told_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         for spelling in ["completions", "completion"] {
             let (script, _) = bench.says(0, &format!("{spelling} {shell}"));
-            assert!(["reclaim", "within-pid-namespace", "mermaid"].iter().all(|word| script.contains(word)), "{shell}");
+            assert!(["reclaim", "within-pid-namespace", "live"].iter().all(|word| script.contains(word)), "{shell}");
         }
     }
     let dir = bench.path("man1");

@@ -78,17 +78,6 @@ fn a_container_is_shown_from_its_namespace_to_the_rules_of_the_host() {
 }
 
 #[test]
-fn a_container_is_drawn() {
-    let bench = bench();
-    let (mermaid, _) = bench.says(0, "show c1 --mermaid");
-    assert!(mermaid.starts_with("flowchart LR\n") && mermaid.contains("---|pair|") && mermaid.contains("---|port|"));
-    let (svg, _) = bench.says(0, "show c1 --svg");
-    assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"), "{svg}");
-    assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
-    assert!(svg.contains(">address 10.94.0.") && svg.contains(">cni-t0 (bridge") && !svg.contains("\"\""), "{svg}");
-}
-
-#[test]
 fn usage_counts_by_range_and_names_each_holder() {
     let bench = bench();
     let (said, _) = bench.says(0, "ipam usage --network net");
