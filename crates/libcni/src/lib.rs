@@ -19,64 +19,38 @@
 //! `docs/runtime-authors.md` is the guide.
 #![forbid(unsafe_code)]
 
-mod attachment;
-#[cfg(feature = "async")]
-mod background;
-mod cache;
-mod cached;
-mod capability;
-mod chain;
-mod config_error;
-mod entry;
-mod error;
-mod executor;
-mod file;
-mod gc;
-mod inotify;
-mod known;
-mod list;
-mod load;
-mod location;
-mod lock;
-mod merged;
-mod networks;
-mod restore;
 mod runtime;
-mod select;
-mod slots;
-mod splice;
-mod subnets;
-mod summary;
-mod validate;
-mod watch;
+mod cache;
+mod config;
+mod error;
 
-pub use attachment::Attachment;
+pub use runtime::attachment::Attachment;
 #[cfg(feature = "async")]
-pub use background::Background;
+pub use runtime::background::Background;
 pub use cache::Cache;
-pub use cached::{CachedAttachment, State};
-pub use capability::Pod;
+pub use cache::record::{CachedAttachment, State};
+pub use runtime::capability::Pod;
 pub use cnikit_invoke::{Environment, Error as PluginError, PluginOutput};
 pub use cnikit_process::{CancellationToken, Deadline};
 pub use cnikit_types::{Bandwidth, IpRange, PortMapping, Protocol, RuntimeDns, ValidAttachment as Valid};
-pub use config_error::ConfigError;
-pub use entry::CacheMetadata;
+pub use config::error::ConfigError;
+pub use cache::entry::CacheMetadata;
 pub use error::{Error, ErrorContext, Failure, FailureKind};
-pub use executor::{Executor, Function, InProcess, PluginCall, ProgramExecutor};
-pub use known::PluginKeys;
-pub use list::{ListedPlugin, NetworkList};
-pub use load::{EXTENSIONS, NetworkFile, conf_files, list_from_file, load};
-pub use location::SourceLocation;
-pub use merged::{Merged, MergedInterface};
-pub use networks::{Network, Networks};
-pub use restore::Restored;
+pub use runtime::executor::{Executor, Function, InProcess, PluginCall, ProgramExecutor};
+pub use config::plugin_keys::PluginKeys;
+pub use config::list::{ListedPlugin, NetworkList};
+pub use config::load::{EXTENSIONS, NetworkFile, conf_files, list_from_file, load};
+pub use config::position::SourceLocation;
+pub use runtime::merged::{Merged, MergedInterface};
+pub use runtime::networks::{Network, Networks};
+pub use runtime::restore::Restored;
 pub use runtime::{PlannedSteps, Runtime, TraceContext, Warnings};
-pub use select::{NetworkSelector, Reason, Selection, SelectionPolicy, SkippedFile};
-pub use slots::Slots;
-pub use subnets::RoutedSubnet;
-pub use summary::AttachmentSummary;
-pub use validate::{Finding, Severity, Validator};
-pub use watch::Watcher;
+pub use config::select::{NetworkSelector, Reason, Selection, SelectionPolicy, SkippedFile};
+pub use runtime::limit::Slots;
+pub use config::subnets::RoutedSubnet;
+pub use cache::summary::AttachmentSummary;
+pub use config::validate::{Finding, Severity, Validator};
+pub use config::watch::Watcher;
 
 /// The page for authors of runtimes, so that its examples are run.
 #[cfg(all(doctest, feature = "async"))]

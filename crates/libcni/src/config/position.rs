@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::splice::{items, key_end, key_of};
+use crate::config::json_text::{items, key_end, key_of};
 
 /// A place in a file, as editors count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,8 +3,9 @@
 use cnikit_types::{NetConf, ReadError, Release, Version, check_network_name, is_key, limit};
 use serde_json::{Map, Value, json};
 
-use crate::splice::{elements, member, spliced};
-use crate::{Attachment, Error, load};
+use crate::config::json_text::{elements, member, spliced};
+use crate::{Attachment, Error};
+use crate::config::{load};
 
 /// Keys that only a runtime may set; in a file they would be taken for its word.
 pub(crate) const RESERVED: [&str; 4] =

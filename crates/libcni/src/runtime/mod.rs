@@ -1,5 +1,17 @@
 //! The verbs, over the plugins of a list.
 
+pub(crate) mod chain;
+pub(crate) mod executor;
+pub(crate) mod gc;
+pub(crate) mod restore;
+pub(crate) mod networks;
+pub(crate) mod merged;
+pub(crate) mod limit;
+pub(crate) mod capability;
+pub(crate) mod attachment;
+#[cfg(feature = "async")]
+pub(crate) mod background;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,10 +21,10 @@ use cnikit_types::Version;
 use serde_json::Value;
 
 use crate::cache::{Record, in_version_of};
-use crate::chain::{Chain, unspoken};
-use crate::entry::{CacheMetadata, recorded};
-use crate::lock::{Locks, Waiting};
-use crate::slots::{Slot, Slots};
+use crate::runtime::chain::{Chain, unspoken};
+use crate::cache::entry::{CacheMetadata, recorded};
+use crate::cache::lock::{Locks, Waiting};
+use crate::runtime::limit::{Slot, Slots};
 use crate::{
     Attachment, Cache, CachedAttachment, Error, ErrorContext, Executor, Failure, NetworkList, ProgramExecutor, State,
 };

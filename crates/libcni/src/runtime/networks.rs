@@ -195,7 +195,7 @@ impl Networks {
     }
 
     /// Checks what can be judged before anything is done, and takes the locks.
-    fn begin(&self, container: &Attachment) -> Result<crate::lock::Locks, Error> {
+    fn begin(&self, container: &Attachment) -> Result<crate::cache::lock::Locks, Error> {
         self.are_enough()?;
         for network in &self.networks {
             network.of(container).check_names(&network.list.name)?;

@@ -4,7 +4,7 @@ use cnikit_store::Directory;
 use cnikit_types::Version;
 
 use crate::cache::named;
-use crate::lock::{Locks, is_busy};
+use crate::cache::lock::{Locks, is_busy};
 use crate::runtime::OnFailure;
 use crate::{Attachment, CachedAttachment, Error, ErrorContext, NetworkList, Runtime, State, Valid, Warnings};
 

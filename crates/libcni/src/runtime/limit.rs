@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::Error;
-use crate::lock::Waiting;
+use crate::cache::lock::Waiting;
 
 /// Chains that wait for the kernel more than they compute: so many for each processor.
 const A_PROCESSOR: usize = 8;

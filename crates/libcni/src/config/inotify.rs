@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
-use crate::load::EXTENSIONS;
+use crate::config::load::EXTENSIONS;
 
 /// More symbolic links than this on the way to one file the kernel does not follow either; see `path_resolution(7)`.
 const MOST_LINKS: usize = 40;

@@ -1,12 +1,17 @@
 //! What ADD answered, kept until DEL, and what an ADD was about to do, noted until it has answered.
 
+pub(crate) mod entry;
+pub(crate) mod record;
+pub(crate) mod summary;
+pub(crate) mod lock;
+
 use std::path::{Path, PathBuf};
 
 use cnikit_store::Directory;
 use cnikit_types::{CniResult, Version};
 use serde_json::Value;
 
-use crate::entry::{CacheMetadata, Entry};
+use crate::cache::entry::{CacheMetadata, Entry};
 use crate::{Attachment, Error, NetworkList};
 
 /// The longest file that is read: a result is a few kilobytes.
