@@ -1,7 +1,7 @@
 //! Killed at every system call, at any moment, for want of memory: a DEL leaves nothing.
 
 use cnikit_testkit::campaign::at_most;
-use cnikit_testkit::watch::{self, SyscallVerdict};
+use cnikit_testkit::syscall_trace::{self, SyscallVerdict};
 use cnikit_testkit::{Container, Host, kill};
 use cnikit_tests::{bin, each_harmed, script, subject};
 use serde_json::json;
@@ -57,8 +57,9 @@ fn the_calls_of_an_undisturbed_run_are_those_that_strace_sees() {
         let known = [("COMMAND", "ADD"), ("CONTAINERID", "c-one"), ("NETNS", &netns), ("IFNAME", "lo"), ("PATH", &bin)];
         known.map(|(key, value)| (format!("CNI_{key}"), value.to_owned())).to_vec()
     };
-    let watched = host.enter(|| watch::run(&program, &env(&first), conf.as_bytes(), &[], |_| SyscallVerdict::GoOn));
-    let ours: Vec<String> = watched.unwrap().1.calls().map(|(_, _, number)| watch::name(number)).collect();
+    let watched =
+        host.enter(|| syscall_trace::run(&program, &env(&first), conf.as_bytes(), &[], |_| SyscallVerdict::GoOn));
+    let ours: Vec<String> = watched.unwrap().1.calls().map(|(_, _, number)| syscall_trace::name(number)).collect();
 
     let (input, output) = (host.dir().join("conf"), host.dir().join("calls"));
     std::fs::write(&input, conf).unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, PluginOutput, Runtime};
 use cnikit_testkit::Host;
-use cnikit_testkit::watch::{self, SyscallVerdict};
+use cnikit_testkit::syscall_trace::{self, SyscallVerdict};
 use serde_json::{Value, json};
 
 /// A host with the tool on it.
@@ -166,11 +166,12 @@ fn calls(attachments: u32, words: &str) -> usize {
     let tool = cnikit_tests::program("cnitool");
     fs::write(&script, format!("#!/bin/sh\nexec {} {flags} {words}\n", tool.display())).unwrap();
     fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
-    let (said, trace) = node.host.enter(|| watch::run(&script, &[], b"", &[], |_| SyscallVerdict::GoOn)).unwrap();
+    let (said, trace) =
+        node.host.enter(|| syscall_trace::run(&script, &[], b"", &[], |_| SyscallVerdict::GoOn)).unwrap();
     let lines = said.stdout.matches("c-").count();
     assert_eq!((said.exit, lines), (0, attachments as usize), "{words}: {said:?}");
     // What is built to be debugged asks before it closes a file whether that is open.
-    trace.calls().filter(|(_, _, number)| watch::name(*number) != "fcntl").count()
+    trace.calls().filter(|(_, _, number)| syscall_trace::name(*number) != "fcntl").count()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::Result;
-use crate::stage::{OURS, Side};
+use crate::scenes::stage::{OURS, Side};
 
 /// The text of `--help`.
 pub(crate) const HELP: &str = "\

@@ -1,20 +1,12 @@
 //! Measures CNI plugins side by side: the same calls, in namespaces of their own, every side in turn in every round.
 //!
-//! `scripts/bench` and `scripts/profile` start it; what is measured is the table in `scene.rs`, what is wanted of it stands
+//! `scripts/bench` and `scripts/profile` start it; what is measured is the table in `scenes/mod.rs`, what is wanted of it stands
 //! below that. A ratio is only worth something within one run, and only with its spread: both are in every row.
 
 mod command_line;
-mod figures;
-mod idle;
-mod measure;
-mod paths;
-mod profile;
-mod runtime;
-mod scene;
-mod spawn;
-mod stage;
-mod table;
-mod verdict;
+mod report;
+mod run;
+mod scenes;
 
 use std::fs;
 use std::io::{self, Write};
@@ -22,9 +14,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use command_line::{Asked, What};
-use measure::Row;
-use scene::{SCENES, Scene};
-use verdict::Judgement;
+use report::table;
+use report::verdict::{self, Judgement};
+use run::measure::{self, Row};
+use run::{idle, paths, profile};
+use scenes::{SCENES, Scene, runtime};
 
 /// A failure is for a person to read.
 pub(crate) type Result<T> = std::result::Result<T, String>;

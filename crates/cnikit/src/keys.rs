@@ -2,7 +2,7 @@
 
 use cnikit_resources::Backend;
 use cnikit_resources::Mac;
-use cnikit_resources::master::{Master, Which};
+use cnikit_resources::parent::{Master, Which};
 use cnikit_types::Dns;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};

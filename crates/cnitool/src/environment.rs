@@ -6,9 +6,9 @@ use std::sync::Arc;
 use cnikit_libcni::{Cache, Runtime};
 use serde_json::{Map, Value};
 
-use crate::command_line::Common;
+use crate::cli::Common;
 use crate::failure::Result;
-use crate::waiting::Waiting;
+use crate::output::progress::Waiting;
 
 /// A variable's text; empty is as good as unset.
 #[expect(clippy::disallowed_methods, reason = "cnitool's own environment is read here and nowhere else")]

@@ -4,32 +4,22 @@
 //! stdout. Errors are said once. All else is ours: what is attached and whether it lives, whose addresses are whose, which of
 //! them are lost, what an `add` would do, which configuration counts.
 
-mod command_line;
-mod config;
-mod container;
+mod cli;
+mod commands;
 mod environment;
 mod failure;
-mod init;
-mod ipam;
-mod list;
 mod namespace;
-mod netns;
 mod output;
 mod places;
-mod restore;
-mod rules;
 mod shell;
-mod show;
-mod time;
-mod verbs;
-mod waiting;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
-use command_line::{Command, CommandLine, Common, Config, Ipam};
+use cli::{Command, CommandLine, Common, Config, Ipam};
+use commands::{config, init, ipam, list, netns, restore, show, verbs};
 use dlmalloc::GlobalDlmalloc;
 use failure::{Failure, Result};
 use output::{Output, print, print_json, say};

@@ -7,7 +7,7 @@ use cnikit_libcni::{EXTENSIONS, NetworkList, conf_files, list_from_file};
 use cnikit_reservations::{Boot, RangeSet, Store, TIMEOUT};
 use cnikit_types::NetConf;
 
-use crate::command_line::Common;
+use crate::cli::Common;
 use crate::environment;
 use crate::failure::Result;
 use crate::output::say;

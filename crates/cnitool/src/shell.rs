@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::CommandFactory;
 
-use crate::command_line::CommandLine;
+use crate::cli::CommandLine;
 use crate::failure::{Failure, Result};
 use crate::output::{Output, print, print_as_it_is, print_json};
 

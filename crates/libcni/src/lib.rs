@@ -19,38 +19,38 @@
 //! `docs/runtime-authors.md` is the guide.
 #![forbid(unsafe_code)]
 
-mod runtime;
 mod cache;
 mod config;
 mod error;
+mod runtime;
 
-pub use runtime::attachment::Attachment;
-#[cfg(feature = "async")]
-pub use runtime::background::Background;
 pub use cache::Cache;
+pub use cache::entry::CacheMetadata;
 pub use cache::record::{CachedAttachment, State};
-pub use runtime::capability::Pod;
+pub use cache::summary::AttachmentSummary;
 pub use cnikit_invoke::{Environment, Error as PluginError, PluginOutput};
 pub use cnikit_process::{CancellationToken, Deadline};
 pub use cnikit_types::{Bandwidth, IpRange, PortMapping, Protocol, RuntimeDns, ValidAttachment as Valid};
 pub use config::error::ConfigError;
-pub use cache::entry::CacheMetadata;
-pub use error::{Error, ErrorContext, Failure, FailureKind};
-pub use runtime::executor::{Executor, Function, InProcess, PluginCall, ProgramExecutor};
-pub use config::plugin_keys::PluginKeys;
 pub use config::list::{ListedPlugin, NetworkList};
 pub use config::load::{EXTENSIONS, NetworkFile, conf_files, list_from_file, load};
+pub use config::plugin_keys::PluginKeys;
 pub use config::position::SourceLocation;
+pub use config::select::{NetworkSelector, Reason, Selection, SelectionPolicy, SkippedFile};
+pub use config::subnets::RoutedSubnet;
+pub use config::validate::{Finding, Severity, Validator};
+pub use config::watch::Watcher;
+pub use error::{Error, ErrorContext, Failure, FailureKind};
+pub use runtime::attachment::Attachment;
+#[cfg(feature = "async")]
+pub use runtime::background::Background;
+pub use runtime::capability::Pod;
+pub use runtime::executor::{Executor, Function, InProcess, PluginCall, ProgramExecutor};
+pub use runtime::limit::Slots;
 pub use runtime::merged::{Merged, MergedInterface};
 pub use runtime::networks::{Network, Networks};
 pub use runtime::restore::Restored;
 pub use runtime::{PlannedSteps, Runtime, TraceContext, Warnings};
-pub use config::select::{NetworkSelector, Reason, Selection, SelectionPolicy, SkippedFile};
-pub use runtime::limit::Slots;
-pub use config::subnets::RoutedSubnet;
-pub use cache::summary::AttachmentSummary;
-pub use config::validate::{Finding, Severity, Validator};
-pub use config::watch::Watcher;
 
 /// The page for authors of runtimes, so that its examples are run.
 #[cfg(all(doctest, feature = "async"))]

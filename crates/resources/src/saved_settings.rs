@@ -18,9 +18,9 @@ use cnikit_types::{NetConf, Value};
 use nix::errno::Errno;
 use serde::Deserialize;
 
-use crate::alias::hex;
-use crate::link_settings::LinkValues;
-use crate::recorded::has_mac_of;
+use crate::identity::alias::hex;
+use crate::identity::recorded::has_mac_of;
+use crate::link::link_settings::LinkValues;
 pub(crate) use owner::Owner;
 
 /// Where the reference keeps it: gone with a reboot, as all that it speaks of.

@@ -13,8 +13,8 @@ pub(crate) use scene::{At, Harm, Scene, Verb};
 use stage::{Played, Stage, Turn};
 
 use crate::crowd::{caught, each};
-use crate::subject::Subject;
-use crate::watch::SyscallTrace;
+use crate::env::subject::Subject;
+use crate::syscall_trace::SyscallTrace;
 
 /// What a campaign tried, and what it found.
 #[derive(Clone, Debug, Default)]

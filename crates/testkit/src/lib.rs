@@ -52,28 +52,19 @@ use std::path::{Path, PathBuf};
 
 pub mod alone;
 pub mod campaign;
-pub mod crash;
+mod checks;
 pub mod crowd;
-pub mod errno;
-pub mod fault;
-pub mod firewalld;
-pub mod flood;
-pub mod host;
-pub mod kill;
-pub mod life;
-pub mod mixed;
-pub mod need;
-mod node;
-pub mod snapshot;
-pub mod soak;
-pub mod subject;
+mod env;
+mod model_node;
+pub mod syscall_trace;
 pub mod transcripts;
-pub mod watch;
 
-pub use host::{Container, Host};
-pub use node::Tally;
-pub use snapshot::HostSnapshot;
-pub use subject::{CallOutput, Subject};
+pub use checks::{crash, errno, fault, flood, kill, life, mixed, soak};
+pub use env::host::{Container, Host};
+pub use env::snapshot::HostSnapshot;
+pub use env::subject::{CallOutput, Subject};
+pub use env::{firewalld, host, need, snapshot, subject};
+pub use model_node::Tally;
 
 /// Where `scripts/lib.sh` keeps what it unpacks and does not install. Programs in it are run: a directory that another user owns or
 /// can write in is refused, as `scripts/lib.sh` refuses it.

@@ -37,7 +37,7 @@ use twist::Twist;
 
 use crate::campaign::{CampaignReport, chance, conclude, sample};
 use crate::crowd::{caught, each};
-use crate::subject::Subject;
+use crate::env::subject::Subject;
 
 /// So many at once.
 const WORKERS: usize = 4;

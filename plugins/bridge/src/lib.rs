@@ -14,14 +14,14 @@ pub use vlans::{Trunk, Vlan};
 use std::net::IpAddr;
 
 use cnikit::plan::{Kind, Plan};
+use cnikit::resources::bridge_port::ForwardingPort;
 use cnikit::resources::bring_up::BringUp;
 use cnikit::resources::forwarding::Forwarding;
 use cnikit::resources::gateway::Gateway;
-use cnikit::resources::ip_spoof::{self, IpSpoofCheck};
+use cnikit::resources::ip_spoofing::{self, IpSpoofCheck};
 use cnikit::resources::layer3;
+use cnikit::resources::mac_spoofing::{self, SpoofCheck};
 use cnikit::resources::masquerade::{self, Masquerade};
-use cnikit::resources::port::ForwardingPort;
-use cnikit::resources::spoof::{self, SpoofCheck};
 use cnikit::resources::veth::{self, HostEnd, Veth};
 use cnikit::resources::vlans::PortVlans;
 use cnikit::types::Route;
@@ -36,7 +36,7 @@ pub struct BridgePlugin(BridgeKeys);
 
 impl InterfacePlugin for BridgePlugin {
     const LINK: Kind = veth::KIND;
-    const KINDS: &'static [Kind] = &[spoof::KIND, ip_spoof::KIND, masquerade::KIND];
+    const KINDS: &'static [Kind] = &[mac_spoofing::KIND, ip_spoofing::KIND, masquerade::KIND];
     const SOURCES: Sources =
         &[("mac", &[KeySource::Runtime("mac"), KeySource::ArgsCni("mac"), KeySource::CniArg("MAC")])];
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["MAC"]);
@@ -136,10 +136,10 @@ impl InterfacePlugin for BridgePlugin {
 
     fn status(&self) -> Result<()> {
         if self.0.macspoofchk {
-            spoof::available()?;
+            mac_spoofing::available()?;
         }
         if self.0.ipspoofchk {
-            ip_spoof::available(true)?;
+            ip_spoofing::available(true)?;
         }
         if self.0.ip_masq { masquerade::available(self.0.ip_masq_backend.0) } else { Ok(()) }
     }

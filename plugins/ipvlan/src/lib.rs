@@ -7,7 +7,7 @@
 
 use cnikit::keys::{self, DnsOverride, IpamType, Mtu, On};
 use cnikit::plan::{Kind, Plan};
-use cnikit::resources::master::{Master, Which};
+use cnikit::resources::parent::{Master, Which};
 use cnikit::resources::stacked::{self, StackedLink};
 use cnikit::resources::{IpvlanMode, UpperKind, ipvlan};
 use cnikit::{Addresses, AttachmentSpec, InterfacePlugin, NetConf, Result, Source};

@@ -11,7 +11,7 @@ use cnikit::plan::{Kind, Plan};
 use cnikit::resources::KernelRoute;
 use cnikit::resources::forwarding::Forwarding;
 use cnikit::resources::host_route::HostRoute;
-use cnikit::resources::ip_spoof::{self, IpSpoofCheck};
+use cnikit::resources::ip_spoofing::{self, IpSpoofCheck};
 use cnikit::resources::layer3::{self, Detection, Layer3, SCOPE_LINK};
 use cnikit::resources::masquerade::{self, Masquerade};
 use cnikit::resources::veth::{self, HostEnd, Veth};
@@ -59,7 +59,7 @@ impl TryFrom<PtpKeys> for PtpPlugin {
 
 impl InterfacePlugin for PtpPlugin {
     const LINK: Kind = veth::KIND;
-    const KINDS: &'static [Kind] = &[ip_spoof::KIND, masquerade::KIND];
+    const KINDS: &'static [Kind] = &[ip_spoofing::KIND, masquerade::KIND];
 
     fn link(&self, at: &AttachmentSpec) -> Plan {
         let (ifname, PtpKeys { mtu, queues, ipspoofchk, .. }) = (at.tag.ifname.clone(), &self.0);
@@ -118,7 +118,7 @@ impl InterfacePlugin for PtpPlugin {
 
     fn status(&self) -> Result<()> {
         if self.0.ipspoofchk {
-            ip_spoof::available(false)?;
+            ip_spoofing::available(false)?;
         }
         if self.0.ip_masq { masquerade::available(self.0.ip_masq_backend.0) } else { Ok(()) }
     }

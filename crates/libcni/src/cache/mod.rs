@@ -1,9 +1,9 @@
 //! What ADD answered, kept until DEL, and what an ADD was about to do, noted until it has answered.
 
 pub(crate) mod entry;
+pub(crate) mod lock;
 pub(crate) mod record;
 pub(crate) mod summary;
-pub(crate) mod lock;
 
 use std::path::{Path, PathBuf};
 

@@ -9,9 +9,9 @@ use cnikit_store::Directory;
 use cnikit_types::{CniResult, Version};
 use serde_json::Value;
 
-use crate::cache::{CacheFile, named, read};
 use crate::cache::entry::{CacheMetadata, Entry, recorded};
 use crate::cache::lock::is_busy;
+use crate::cache::{CacheFile, named, read};
 use crate::{Attachment, Cache, ConfigError, Error, NetworkList, Valid};
 
 /// How far an attachment has come.

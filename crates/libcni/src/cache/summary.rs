@@ -13,9 +13,9 @@ use ipnetwork::IpNetwork;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::cache::{LIMIT, named};
-use crate::cache::record::names_in;
 use crate::cache::entry::{CacheMetadata, Entry, KIND, is_whole};
+use crate::cache::record::names_in;
+use crate::cache::{LIMIT, named};
 use crate::{Cache, CachedAttachment, Error, State};
 
 /// One attachment at a glance; [`Cache::attachment`] tells all of it.

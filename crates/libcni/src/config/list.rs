@@ -4,8 +4,8 @@ use cnikit_types::{NetConf, ReadError, Release, Version, check_network_name, is_
 use serde_json::{Map, Value, json};
 
 use crate::config::json_text::{elements, member, spliced};
+use crate::config::load;
 use crate::{Attachment, Error};
-use crate::config::{load};
 
 /// Keys that only a runtime may set; in a file they would be taken for its word.
 pub(crate) const RESERVED: [&str; 4] =

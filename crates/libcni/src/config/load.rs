@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use cnikit_types::document::Duplicate;
 use cnikit_types::{NetConf, ParseError, ReadError, Value, limit};
 
+use crate::config::file;
 use crate::config::list::{flag, plugin_defects};
 use crate::{ConfigError, Error, NetworkList};
-use crate::config::{file};
 
 /// What a network's files end in: a list, and two names for one plugin.
 pub const EXTENSIONS: [&str; 3] = ["conflist", "conf", "json"];

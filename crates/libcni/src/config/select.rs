@@ -12,7 +12,7 @@ use crate::{ConfigError, Error, NetworkFile, Runtime, conf_files, list_from_file
 /// How runtimes choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SelectionPolicy {
-    /// The network of this name, as [`load()`](crate::config::load()) finds it: lists before single plugins.
+    /// The network of this name, as [`load()`](crate::load()) finds it: lists before single plugins.
     ByName(String),
     /// cri-dockerd's, and kubelet's before 1.24: all files in the order of their names, and the first valid one is the only
     /// network.

@@ -8,12 +8,12 @@ use cnikit_invoke as invoke;
 use cnikit_types::document::is_remark;
 use cnikit_types::{NetConf, ReadError, Value, code, is_key};
 
-use crate::runtime::chain::unspoken;
-use crate::config::plugin_keys::{COMMON, IPAM, LIST, PluginKeys, nearest};
 use crate::config::list::{RESERVED, flag};
 use crate::config::load::{Candidate, EXTENSIONS, append_file, beside};
+use crate::config::plugin_keys::{COMMON, IPAM, LIST, PluginKeys, nearest};
 use crate::config::select::asking;
 use crate::config::subnets::{self, Range, RoutedSubnet};
+use crate::runtime::chain::unspoken;
 use crate::{ConfigError, Error, FailureKind, NetworkList, Runtime, conf_files};
 
 /// Of one file so much is told at most: who has corrected that can ask again.
@@ -254,7 +254,13 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn unknown(&mut self, keys: &PluginKeys, plugin: &Placed, under: &str, unknown: Vec<crate::config::plugin_keys::Unknown>) {
+    fn unknown(
+        &mut self,
+        keys: &PluginKeys,
+        plugin: &Placed,
+        under: &str,
+        unknown: Vec<crate::config::plugin_keys::Unknown>,
+    ) {
         for unknown in unknown {
             let path = if under.is_empty() { unknown.path } else { format!("{under}.{}", unknown.path) };
             self.warn(

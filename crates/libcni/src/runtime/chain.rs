@@ -5,8 +5,8 @@ use cnikit_process::Deadline;
 use cnikit_types::{CniError, CniResult, Version, code, document};
 use serde_json::{Value, json};
 
-use crate::runtime::executor::PluginCall;
 use crate::config::list::or_first;
+use crate::runtime::executor::PluginCall;
 use crate::{Attachment, Error, Failure, FailureKind, NetworkList, Runtime, Valid};
 
 /// What a plugin that does not know VERSION answers to it: it is older than that.

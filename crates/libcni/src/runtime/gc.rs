@@ -3,8 +3,8 @@
 use cnikit_store::Directory;
 use cnikit_types::Version;
 
-use crate::cache::named;
 use crate::cache::lock::{Locks, is_busy};
+use crate::cache::named;
 use crate::runtime::OnFailure;
 use crate::{Attachment, CachedAttachment, Error, ErrorContext, NetworkList, Runtime, State, Valid, Warnings};
 

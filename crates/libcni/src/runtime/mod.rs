@@ -1,16 +1,16 @@
 //! The verbs, over the plugins of a list.
 
-pub(crate) mod chain;
-pub(crate) mod executor;
-pub(crate) mod gc;
-pub(crate) mod restore;
-pub(crate) mod networks;
-pub(crate) mod merged;
-pub(crate) mod limit;
-pub(crate) mod capability;
 pub(crate) mod attachment;
 #[cfg(feature = "async")]
 pub(crate) mod background;
+pub(crate) mod capability;
+pub(crate) mod chain;
+pub(crate) mod executor;
+pub(crate) mod gc;
+pub(crate) mod limit;
+pub(crate) mod merged;
+pub(crate) mod networks;
+pub(crate) mod restore;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,10 +20,10 @@ use cnikit_process::CancellationToken;
 use cnikit_types::Version;
 use serde_json::Value;
 
-use crate::cache::{Record, in_version_of};
-use crate::runtime::chain::{Chain, unspoken};
 use crate::cache::entry::{CacheMetadata, recorded};
 use crate::cache::lock::{Locks, Waiting};
+use crate::cache::{Record, in_version_of};
+use crate::runtime::chain::{Chain, unspoken};
 use crate::runtime::limit::{Slot, Slots};
 use crate::{
     Attachment, Cache, CachedAttachment, Error, ErrorContext, Executor, Failure, NetworkList, ProgramExecutor, State,

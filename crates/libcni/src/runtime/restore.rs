@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::cache::in_version_of;
-use crate::runtime::chain::Chain;
 use crate::cache::lock::Locks;
+use crate::runtime::chain::Chain;
 use crate::{
     Attachment, CachedAttachment, Error, ErrorContext, Failure, FailureKind, NetworkList, Runtime, State, Warnings,
 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
-use crate::watch::{self, Limit};
+use crate::syscall_trace::{self, Limit};
 
 /// What a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl fmt::Display for Scene {
         let (process, place, number) = self.at;
         write!(f, "{}, {}", self.verb, self.harm)?;
         if !matches!(self.harm, Harm::Limit(_)) {
-            write!(f, " at call {place} ({}) of process {process}", watch::name(number))?;
+            write!(f, " at call {place} ({}) of process {process}", syscall_trace::name(number))?;
         }
         f.write_str(if self.gone { ", then the namespace gone" } else { "" })
     }

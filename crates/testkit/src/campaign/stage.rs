@@ -13,12 +13,12 @@ use serde_json::Value;
 
 use super::scene::{At, Harm, Scene, Verb};
 use super::why;
+use crate::checks::life::{SHARED, is_traced};
 use crate::crowd::meanwhile;
-use crate::host::{Container, Host};
-use crate::life::{SHARED, is_traced};
-use crate::snapshot::{HINTS, HostSnapshot, holds};
-use crate::subject::{CallOutput, Subject, attachments};
-use crate::watch::{self, Limit, Syscall, SyscallTrace, SyscallVerdict};
+use crate::env::host::{Container, Host};
+use crate::env::snapshot::{HINTS, HostSnapshot, holds};
+use crate::env::subject::{CallOutput, Subject, attachments};
+use crate::syscall_trace::{self, Limit, Syscall, SyscallTrace, SyscallVerdict};
 
 /// What becomes another error on its way through the C library: no stack, no thread, no memory.
 const TRANSLATED: [i64; 4] = [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap, libc::SYS_clone3];
@@ -137,7 +137,7 @@ impl Stage {
         }
         let env = self.subject.environment(verb.command(), called.id, &path, &[]);
         let (program, stdin) = (self.subject.bin.join(&self.subject.plugin), conf.to_string());
-        self.host.enter(|| watch::run(&program, &env, stdin.as_bytes(), limits, judge)).unwrap()
+        self.host.enter(|| syscall_trace::run(&program, &env, stdin.as_bytes(), limits, judge)).unwrap()
     }
 
     /// An undisturbed call: what it calls, and what of that cannot fail.
@@ -340,7 +340,7 @@ fn verdict(
 fn send_later(pid: Pid, signal: Signal, after: Duration, sent: &AtomicBool) {
     Deadline::never().pause(after);
     if !sent.swap(true, Ordering::Relaxed) {
-        sent.store(watch::is_alive(pid) && kill(pid, signal).is_ok(), Ordering::Relaxed);
+        sent.store(syscall_trace::is_alive(pid) && kill(pid, signal).is_ok(), Ordering::Relaxed);
     }
 }
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::scene::RecordedCall;
-use crate::host::{Container, Host};
-use crate::snapshot::HostSnapshot;
-use crate::subject::{After, Subject};
+use crate::env::host::{Container, Host};
+use crate::env::snapshot::HostSnapshot;
+use crate::env::subject::{After, Subject};
 
 /// A host for one scene, with what the placeholders stand for.
 #[derive(Debug)]

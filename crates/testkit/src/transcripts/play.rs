@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::ground::Ground;
 use super::scene::{RecordedCall, RecordedScene};
 use super::twist::{Lengths, Step, Twist, key};
-use crate::host::Host;
-use crate::subject::{CallOutput, Subject};
-use crate::watch::{self, SyscallVerdict};
+use crate::env::host::Host;
+use crate::env::subject::{CallOutput, Subject};
+use crate::syscall_trace::{self, SyscallVerdict};
 
 /// Keys of a subject's configuration that do not take the place of the recorded ones.
 const RECORDED: [&str; 3] = ["cniVersion", "name", "type"];
@@ -121,12 +121,12 @@ fn killed_call(
     at: usize,
     calls: &mut usize,
 ) -> CallOutput {
-    let judge = |call: &watch::Syscall| {
+    let judge = |call: &syscall_trace::Syscall| {
         *calls += usize::from(call.process == 0);
         if *calls > at && call.process == 0 { SyscallVerdict::Signal(Signal::SIGKILL) } else { SyscallVerdict::GoOn }
     };
     let program = subject.bin.join(&subject.plugin);
-    host.enter(|| watch::run(&program, env, stdin, &[], judge)).unwrap().0
+    host.enter(|| syscall_trace::run(&program, env, stdin, &[], judge)).unwrap().0
 }
 
 /// What the specification knows: one result, nothing, or one error.

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::life::SHARED;
-use crate::snapshot::holds;
+use crate::checks::life::SHARED;
+use crate::env::snapshot::holds;
 
 /// One recorded call.
 #[derive(Clone, Debug)]

@@ -1,0 +1,185 @@
+//! The measurements as Markdown.
+
+use std::fmt::Write;
+
+use crate::report::figures::{Ratio, Verdict, median, quantile};
+use crate::report::verdict::{Judgement, disk, megabytes, short, target, verdict};
+use crate::run::measure::{Outcome, Row, Samples};
+use crate::scenes::stage::Side;
+
+/// The whole document. `machine` is a paragraph.
+pub(crate) fn document(rows: &[Row], sides: &[Side], judgements: &[Judgement], machine: &str) -> String {
+    let mut text = format!("# Side by side\n\n{machine}\n\n{LEGEND}\n\n{}", heading(sides));
+    let mut notes = Vec::new();
+    for row in rows {
+        let _ = writeln!(text, "{}", line(row, sides, &mut notes));
+    }
+    let notes: String = notes.iter().zip(1..).fold(String::new(), |text, (note, n)| text + &format!("{n}. {note}\n"));
+    format!("{text}\n{notes}\n## Sizes\n\n{}\n## Targets\n\n{}", sizes(sides), targets(judgements))
+}
+
+/// A row for somebody who waits for the next one.
+pub(crate) fn plain(row: &Row, sides: &[Side]) -> String {
+    let mut text = format!("{:44}", row.name);
+    for (outcome, side) in row.sides.iter().zip(sides) {
+        let cell = match outcome {
+            Outcome::Measured(samples) => times(samples),
+            Outcome::Absent(_) => "—".to_owned(),
+        };
+        let _ = write!(text, "  {} {cell:16}", side.name);
+    }
+    let faster = row.ratio().map(|ratio| compared(row, ratio).0.replace('*', "")).unwrap_or_default();
+    format!("{text}  {faster:24}  {} calls  {} MB\n", or_dash(calls(row)), memory(row))
+}
+
+/// Every single measurement, for whoever wants to judge them otherwise.
+pub(crate) fn samples(rows: &[Row], sides: &[Side]) -> String {
+    let mut text = "row,side,round,milliseconds,processor milliseconds,page faults\n".to_owned();
+    for (row, outcome, side) in rows.iter().flat_map(|row| row.sides.iter().zip(sides).map(move |(o, s)| (row, o, s))) {
+        let Outcome::Measured(samples) = outcome else { continue };
+        for (round, took) in samples.took.iter().enumerate() {
+            let (processor, faults) = (samples.processor[round], samples.faults[round]);
+            let _ = writeln!(text, "\"{}\",{},{round},{took:.3},{processor:.3},{faults}", row.name, side.name);
+        }
+    }
+    text
+}
+
+const LEGEND: &str = "Times are from the start of the process to its end, in milliseconds: median (95th percentile). \
+    *Faster by* is against the faster of the others, with the span in which 95 of 100 such measurements would lie; `~` where \
+    the machine was too noisy to judge, or the span is too wide. Memory is the largest resident set of a call, or of anything \
+    that it started, in MB: ours, and the least of the others'. System calls are those of one call of \
+    ours, with all that it starts; of several at once, their mean. In rows of cnitool each side's tool calls the plugins of that \
+    side; the reference's tool is its newest release's, whatever its plugins are. *Setup* is a program built on libcni that sets \
+    all containers up at once.";
+
+fn heading(sides: &[Side]) -> String {
+    let names: Vec<_> = sides.iter().map(|side| side.name.as_str()).collect();
+    let (names, lines) = (names.join(" | "), " ---: |".repeat(sides.len()));
+    format!("| row | {names} | faster by | target | calls | memory |\n| --- |{lines} ---: | --- | ---: | ---: |\n")
+}
+
+fn line(row: &Row, sides: &[Side], notes: &mut Vec<String>) -> String {
+    let mut line = format!("| {} |", row.name);
+    for (outcome, side) in row.sides.iter().zip(sides) {
+        let cell = match outcome {
+            Outcome::Measured(samples) => match &samples.complaint {
+                None => times(samples),
+                Some(why) => format!("{} [{}]", times(samples), note(notes, side, why)),
+            },
+            Outcome::Absent(why) => format!("— [{}]", note(notes, side, why)),
+        };
+        let _ = write!(line, " {cell} |");
+    }
+    let (faster, wanted) = row.ratio().map(|ratio| compared(row, ratio)).unwrap_or_default();
+    let _ = write!(line, " {faster} | {wanted} | {} | {} |", or_dash(calls(row)), memory(row));
+    line
+}
+
+/// The number of a note, which is written once.
+fn note(notes: &mut Vec<String>, side: &Side, why: &str) -> usize {
+    let note = format!("{}: {}", side.name, why.split_whitespace().collect::<Vec<_>>().join(" "));
+    let known = notes.iter().position(|known| *known == note);
+    1 + known.unwrap_or_else(|| {
+        notes.push(note);
+        notes.len() - 1
+    })
+}
+
+fn times(samples: &Samples) -> String {
+    format!("{} ({})", short(median(&samples.took)), short(quantile(&samples.took, 0.95)))
+}
+
+fn compared(row: &Row, ratio: Ratio) -> (String, String) {
+    let doubt = if row.is_noisy() || ratio.is_vague() { "~ " } else { "" };
+    let faster = format!("{doubt}**{}** ({} – {})", short(ratio.is), short(ratio.low), short(ratio.high));
+    let wanted =
+        target(&row.name).map(|target| format!("{}: {}", target.times, word(verdict(row, ratio, target.times))));
+    (faster, wanted.unwrap_or_default())
+}
+
+/// What a verdict is called.
+pub(crate) fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Met => "met",
+        Verdict::Missed => "**missed**",
+        Verdict::Unknown => "too noisy to judge",
+        Verdict::Unmeasured => "**not measured**",
+    }
+}
+
+/// The system calls of one of ours.
+fn calls(row: &Row) -> Option<String> {
+    row.samples(0)?.calls.map(|calls| calls.to_string())
+}
+
+/// The largest resident sets: ours, and the least of the others'.
+fn memory(row: &Row) -> String {
+    let peers = (1..row.sides.len()).filter_map(|side| row.samples(side)?.memory);
+    let words = [row.samples(0).and_then(|samples| samples.memory), peers.min()];
+    words.map(|kib| or_dash(kib.map(|kib| format!("{}.{}", kib / 1024, kib % 1024 * 10 / 1024)))).join(" / ")
+}
+
+fn or_dash(cell: Option<String>) -> String {
+    cell.unwrap_or_else(|| "—".to_owned())
+}
+
+fn sizes(sides: &[Side]) -> String {
+    let has = |side: &Side, name: &str| side.bin.join(name).exists();
+    let shared = |name: &str| sides.iter().all(|side| has(side, name));
+    let mut text = "| | plugins that all have | all plugins |\n| --- | ---: | ---: |\n".to_owned();
+    for side in sides {
+        let (common, all) = (disk(&side.bin, shared), disk(&side.bin, |_| true));
+        let _ = writeln!(text, "| {} | {} | {} |", side.name, megabytes(common), megabytes(all));
+    }
+    text
+}
+
+/// Met or missed; and what is surely only half of what it usually is.
+fn told(judgement: &Judgement) -> String {
+    format!("{}{}", word(judgement.verdict), if judgement.broken { ", **broken**" } else { "" })
+}
+
+/// The judgements as a table.
+pub(crate) fn targets(judgements: &[Judgement]) -> String {
+    let lines = judgements.iter().map(|one| {
+        format!("| {} | {} | {} | {} | {} |\n", one.what, one.wanted, one.is, short(one.reached), told(one))
+    });
+    format!("| | wanted | measured | of it | |\n| --- | --- | --- | ---: | --- |\n{}", lines.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::measure::Noise;
+
+    #[test]
+    fn who_does_not_do_it_is_named_once_below_with_the_reason() {
+        let sides = ["ours", "theirs"].map(|name| Side {
+            name: name.to_owned(),
+            bin: "/nowhere".into(),
+            tool: None,
+            only: None,
+        });
+        let (processor, faults) = (vec![0.5; 3], vec![7.0; 3]);
+        let samples = Samples {
+            took: vec![1.0, 2.0, 3.0],
+            processor,
+            faults,
+            memory: Some(2560),
+            calls: Some(107),
+            ..Samples::default()
+        };
+        let noise = Noise { unrest: 1.0, others: 0.0 };
+        let absent = || Outcome::Absent("no such verb".to_owned());
+        let row = Row { name: "bridge GC".to_owned(), sides: vec![Outcome::Measured(samples), absent()], noise };
+        let other = Row { name: "bridge STATUS".to_owned(), sides: vec![absent(), absent()], noise };
+        assert!(plain(&row, &sides).ends_with("  107 calls  2.5 / — MB\n"), "{}", plain(&row, &sides));
+        let rows = [row, other];
+        assert!(super::samples(&rows, &sides).ends_with("\n\"bridge GC\",ours,2,3.000,0.500,7\n"));
+        let text = document(&rows, &sides, &[], "A machine.");
+        assert!(text.contains("| bridge GC | 2.00 (2.90) | — [1] |  |  | 107 | 2.5 / — |\n"), "{text}");
+        assert!(text.contains("| bridge STATUS | — [2] | — [1] |"), "{text}");
+        assert!(text.contains("\n1. theirs: no such verb\n2. ours: no such verb\n"), "{text}");
+    }
+}

@@ -1,0 +1,324 @@
+//! The targets, and what the measurements say of each.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::report::figures::{Ratio, Verdict, median};
+use crate::run::idle;
+use crate::run::measure::{Outcome, Row};
+use crate::scenes::stage::{Side, WARM};
+use crate::scenes::{COMPARED, LACKING, LOG, LOG_OFF, MEMORY, SHARE, SIZE, TARGETS, THROUGH, Target};
+
+/// One target.
+#[derive(Debug)]
+pub(crate) struct Judgement {
+    pub(crate) what: String,
+    pub(crate) wanted: String,
+    pub(crate) is: String,
+    /// How many times what is wanted was reached: less than 1 is missed.
+    pub(crate) reached: f64,
+    pub(crate) verdict: Verdict,
+    /// Whether it is surely only half as good as it usually is: something broke.
+    pub(crate) broken: bool,
+}
+
+/// How much worse than usual is no accident.
+const HALF: f64 = 0.5;
+
+/// The target of a row for its ratio.
+pub(crate) fn target(row: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.row == row)
+}
+
+/// What can be said of a ratio at that noise.
+pub(crate) fn verdict(row: &Row, ratio: Ratio, target: f64) -> Verdict {
+    if row.is_noisy() { Verdict::Unknown } else { ratio.at_least(target) }
+}
+
+impl Judgement {
+    /// Of what should have been measured and was not.
+    fn unmeasured(what: impl Into<String>, wanted: impl Into<String>, why: &str) -> Judgement {
+        let is = why.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
+        let (what, wanted) = (what.into(), wanted.into());
+        Judgement { what, wanted, is, reached: 0.0, verdict: Verdict::Unmeasured, broken: true }
+    }
+
+    /// Whether it fails a run that asserts the targets.
+    pub(crate) fn is_missed(&self) -> bool {
+        matches!(self.verdict, Verdict::Missed | Verdict::Unmeasured)
+    }
+}
+
+/// Every target of these rows. What was not measured, for whatever reason, is one that was not met; and so is any call of ours
+/// that fails.
+pub(crate) fn judge(rows: &[Row], sides: &[Side]) -> Vec<Judgement> {
+    let speeds = rows.iter().filter_map(speed);
+    rows.iter()
+        .filter_map(failed)
+        .chain(speeds)
+        .chain(compared(rows))
+        .chain(THROUGH.iter().filter_map(|(without, through)| through_the_tool(rows, without, through)))
+        .chain(log_off(rows, idle::log_step()))
+        .chain(memory(rows))
+        .chain(sides.first().map(size))
+        .collect()
+}
+
+/// What ours said where it failed.
+fn failed(row: &Row) -> Option<Judgement> {
+    let why = match row.sides.first()? {
+        Outcome::Absent(why) => Some(why).filter(|why| *why != WARM && !why.contains(LACKING)),
+        Outcome::Measured(samples) => samples.complaint.as_ref(),
+    };
+    Some(Judgement::unmeasured(format!("{} of ours", row.name), "success", why?))
+}
+
+fn speed(row: &Row) -> Option<Judgement> {
+    let target = target(&row.name)?;
+    row.samples(0)?;
+    let wanted = format!("at least {} times faster", target.times);
+    let Some(ratio) = row.ratio() else {
+        return Some(Judgement::unmeasured(&row.name, wanted, "no peer does it"));
+    };
+    Some(Judgement {
+        what: row.name.clone(),
+        wanted,
+        is: format!("{} times ({} to {})", short(ratio.is), short(ratio.low), short(ratio.high)),
+        reached: ratio.is / target.times,
+        verdict: verdict(row, ratio, target.times),
+        broken: verdict(row, ratio, target.usual * HALF) == Verdict::Missed,
+    })
+}
+
+fn compared(rows: &[Row]) -> impl Iterator<Item = Judgement> {
+    let find = |name| rows.iter().find(|row| row.name == name);
+    COMPARED.iter().filter_map(move |(first, second, most)| compare(find(*first)?, find(*second)?, *most))
+}
+
+fn compare(first: &Row, second: &Row, most: f64) -> Option<Judgement> {
+    let ratio = Ratio::of(&second.samples(0)?.took, &first.samples(0)?.took);
+    let noisy = first.is_noisy() || second.is_noisy();
+    let at_most = |most| if noisy { Verdict::Unknown } else { ratio.at_most(most) };
+    Some(Judgement {
+        what: format!("{} against {}", second.name, first.name),
+        wanted: format!("at most {most} times ours"),
+        is: format!("{} times ({} to {})", short(ratio.is), short(ratio.low), short(ratio.high)),
+        reached: most / ratio.is,
+        verdict: at_most(most),
+        broken: at_most(most / HALF) == Verdict::Missed,
+    })
+}
+
+/// What of a command is not the plugin's, which was called in turn with it: the tool's start, and libcni.
+fn through_the_tool(rows: &[Row], without: &str, through: &str) -> Option<Judgement> {
+    let find = |name| rows.iter().find(|row| row.name == name);
+    let (without, through) = (find(without)?, find(through)?);
+    let ratio = Ratio::of(&without.samples(0)?.took, &through.samples(0)?.took);
+    let at_least = |least| verdict(through, ratio, least);
+    let share = 1.0 - ratio.is;
+    Some(Judgement {
+        what: format!("the share of tool and libcni in {}", through.name),
+        wanted: format!("at most {SHARE}"),
+        is: format!("{share:.2} ({:.2} to {:.2})", 1.0 - ratio.high, 1.0 - ratio.low),
+        reached: SHARE / share.max(0.01),
+        verdict: at_least(1.0 - SHARE),
+        broken: false, // how long a disk takes is its own affair
+    })
+}
+
+/// What the steps of a log take that is off, each that many nanoseconds. A log at debug writes a line a step, and a line is
+/// at least one system call.
+#[expect(clippy::cast_precision_loss, reason = "the calls of a process")]
+fn log_off(rows: &[Row], step: f64) -> Option<Judgement> {
+    let ours = |name| rows.iter().find(|row| row.name == name)?.samples(0);
+    let (off, debug) = (ours(LOG.0)?, ours(LOG.1)?);
+    let (what, wanted) = (format!("a log that is off, in {}", LOG.0), format!("at most {LOG_OFF} of it"));
+    let counted = debug.calls.zip(off.calls).and_then(|(debug, off)| debug.checked_sub(off));
+    let Some(steps) = counted.filter(|steps| *steps > 0 && step > 0.0) else {
+        let why = format!("{:?} calls with the log, {:?} without, {} ns a step", debug.calls, off.calls, short(step));
+        return Some(Judgement::unmeasured(what, wanted, &why));
+    };
+    let share = steps as f64 * step / (median(&off.took) * 1e6);
+    Some(Judgement {
+        what,
+        wanted,
+        is: format!("at most {steps} steps of {} ns, {share:.6} of it", short(step)),
+        reached: LOG_OFF / share,
+        broken: share > LOG_OFF / HALF,
+        verdict: if share <= LOG_OFF { Verdict::Met } else { Verdict::Missed },
+    })
+}
+
+/// The row in which our share of the least memory of a peer is the largest.
+fn memory(rows: &[Row]) -> Option<Judgement> {
+    let wanted = format!("at most {MEMORY} of a peer's");
+    if let Some(row) = rows.iter().find(|row| row.ratio().is_some() && share(row).is_none()) {
+        return Some(Judgement::unmeasured(format!("largest memory in {}", row.name), wanted, "nothing was weighed"));
+    }
+    let shares = rows.iter().filter_map(|row| Some((row, share(row)?)));
+    let (row, share) = shares.max_by(|(_, one), (_, other)| one.total_cmp(other))?;
+    Some(Judgement {
+        what: format!("largest memory, at worst in {}", row.name),
+        wanted,
+        is: format!("{share:.2}"),
+        reached: MEMORY / share,
+        broken: share > MEMORY / HALF,
+        verdict: if share <= MEMORY { Verdict::Met } else { Verdict::Missed },
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "kibibytes of a process")]
+fn share(row: &Row) -> Option<f64> {
+    let peers = (1..row.sides.len()).filter_map(|side| row.samples(side)?.memory);
+    Some(row.samples(0)?.memory? as f64 / peers.min()? as f64)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "the sizes of programs")]
+fn size(ours: &Side) -> Judgement {
+    let bytes = disk(&ours.bin, |_| true);
+    Judgement {
+        what: "all plugins on disk".to_owned(),
+        wanted: format!("at most {}", megabytes(SIZE)),
+        is: megabytes(bytes),
+        reached: SIZE as f64 / bytes.max(1) as f64,
+        broken: bytes as f64 > SIZE as f64 / HALF,
+        verdict: if bytes <= SIZE { Verdict::Met } else { Verdict::Missed },
+    }
+}
+
+/// The bytes of the files whose names are wanted, those with several names counted once.
+pub(crate) fn disk(dir: &Path, wanted: impl Fn(&str) -> bool) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| wanted(&entry.file_name().to_string_lossy()));
+    let files = named.filter_map(|entry| fs::metadata(entry.path()).ok()).filter(fs::Metadata::is_file);
+    files.map(|file| (file.ino(), file.len())).collect::<BTreeMap<_, _>>().values().sum()
+}
+
+/// Three figures.
+pub(crate) fn short(number: f64) -> String {
+    match number {
+        n if n < 10.0 => format!("{n:.2}"),
+        n if n < 100.0 => format!("{n:.1}"),
+        n => format!("{n:.0}"),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "the sizes of programs")]
+pub(crate) fn megabytes(bytes: u64) -> String {
+    format!("{:.2} MB", bytes as f64 / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::measure::{Noise, Outcome, Samples};
+    use crate::scenes::SCENES;
+
+    fn row(name: &str, unrest: f64, times: &[f64]) -> Row {
+        let one =
+            |ms: &f64| Outcome::Measured(Samples { took: vec![*ms; 5], memory: Some(1000), ..Samples::default() });
+        let noise = Noise { unrest, others: 0.0 };
+        Row { name: name.to_owned(), sides: times.iter().map(one).collect(), noise }
+    }
+
+    fn verdicts(rows: &[Row]) -> Vec<Verdict> {
+        judge(rows, &[]).into_iter().map(|judgement| judgement.verdict).collect()
+    }
+
+    #[test]
+    fn a_target_is_met_missed_or_lost_in_noise() {
+        let speed = |noise, ms| verdicts(&[row("bridge ADD", noise, &[ms, 12.0, 15.0])])[0];
+        assert_eq!(speed(1.0, 2.0), Verdict::Met);
+        assert_eq!(speed(1.0, 3.0), Verdict::Missed);
+        assert_eq!(speed(9.0, 2.0), Verdict::Unknown);
+    }
+
+    #[test]
+    fn half_of_what_is_usual_is_broken_unless_the_machine_was_noisy() {
+        let bridge = TARGETS.iter().find(|target| target.row == "bridge ADD").unwrap();
+        let broken = |noise, times: f64| judge(&[row("bridge ADD", noise, &[2.0, 2.0 * times])], &[])[0].broken;
+        assert!(broken(1.0, 0.4 * bridge.usual) && !broken(1.0, 0.6 * bridge.usual));
+        assert!(!broken(9.0, 0.4 * bridge.usual));
+    }
+
+    #[test]
+    fn every_target_is_a_row() {
+        let rows: Vec<String> =
+            SCENES.iter().flat_map(|scene| scene.rows.iter().map(|verb| crate::scenes::row(scene, *verb))).collect();
+        let together = SCENES.iter().filter_map(crate::scenes::row_together);
+        let rows: Vec<String> = rows.into_iter().chain(together).collect();
+        let wanted = TARGETS.iter().map(|target| target.row);
+        let compared = COMPARED.iter().flat_map(|(first, second, _)| [*first, *second]);
+        let through = THROUGH.iter().flat_map(|(without, through)| [*without, *through]);
+        for name in wanted.chain(compared).chain(through).chain([LOG.0, LOG.1]) {
+            assert!(rows.iter().any(|row| row == name), "{name} is no row");
+        }
+    }
+
+    #[test]
+    fn flatness_is_ours_alone() {
+        let flat = |full| {
+            let rows = [row(COMPARED[0].0, 1.0, &[1.0]), row(COMPARED[0].1, 1.0, &[full])];
+            compared(&rows).map(|judgement| judgement.verdict).collect::<Vec<_>>()
+        };
+        assert_eq!(flat(1.2), [Verdict::Met]);
+        assert_eq!(flat(1.8), [Verdict::Missed]);
+    }
+
+    #[test]
+    fn what_fails_of_ours_or_is_done_by_no_peer_is_a_target_missed() {
+        let absent = || Outcome::Absent("no such | verb".to_owned());
+        let of = |row: Row| -> Vec<Judgement> { judge(&[row], &[]).into_iter().filter(Judgement::is_missed).collect() };
+        for name in ["bridge GC", "bridge ADD"] {
+            let mut one = row(name, 1.0, &[2.0, 40.0]);
+            one.sides[0] = absent();
+            let judged = of(one);
+            assert!(judged.len() == 1 && judged[0].broken && judged[0].is == "no such \\| verb", "{judged:?}");
+        }
+        let mut one = row("cold bridge VERSION", 1.0, &[2.0, 40.0]);
+        one.sides[0] = Outcome::Absent(WARM.to_owned());
+        assert!(of(one).is_empty(), "that is the machine's");
+        let mut one = row("bridge ADD", 1.0, &[2.0, 40.0]);
+        one.sides[1] = absent();
+        assert_eq!(of(one)[0].is, "no peer does it");
+        let mut one = row("ptp DEL", 1.0, &[2.0, 4.0]);
+        let Outcome::Measured(samples) = &mut one.sides[0] else { panic!("it is measured") };
+        (samples.complaint, samples.memory) = (Some("it is still there".to_owned()), None);
+        let judged = of(one);
+        assert_eq!([&judged[0].is, &judged[1].is], ["it is still there", "nothing was weighed"]);
+    }
+
+    #[test]
+    fn a_log_that_is_off_is_to_be_a_thousandth_at_most() {
+        let mut rows = [row(LOG.0, 1.0, &[1.0]), row(LOG.1, 1.0, &[1.5])];
+        for (row, made) in rows.iter_mut().zip([200, 300]) {
+            let Outcome::Measured(samples) = &mut row.sides[0] else { panic!("it is measured") };
+            samples.calls = Some(made);
+        }
+        let verdict = |step| log_off(&rows, step).unwrap().verdict;
+        assert_eq!([9.0, 11.0, 0.0].map(verdict), [Verdict::Met, Verdict::Missed, Verdict::Unmeasured]);
+        assert!(log_off(&rows[..1], 1.0).is_none());
+        for calls in [None, Some(200)] {
+            let Outcome::Measured(samples) = &mut rows[1].sides[0] else { panic!("it is measured") };
+            samples.calls = calls;
+            assert_eq!(log_off(&rows, 9.0).unwrap().verdict, Verdict::Unmeasured);
+        }
+    }
+
+    #[test]
+    fn as_much_memory_as_a_peer_is_too_much() {
+        assert_eq!(verdicts(&[row("loopback ADD", 1.0, &[1.0, 1.0])]), [Verdict::Missed]);
+    }
+
+    #[test]
+    fn a_file_with_two_names_is_counted_once() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a"), "12345").unwrap();
+        fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
+        fs::write(dir.path().join("c"), "123").unwrap();
+        assert_eq!(disk(dir.path(), |_| true), 8);
+        assert_eq!(disk(dir.path(), |name| name == "c"), 3);
+    }
+}

@@ -1,0 +1,56 @@
+//! What is too small or too much the machine's own to show in a row.
+
+use std::hint::black_box;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cnikit_process::Deadline;
+use cnikit_skel::log;
+
+use crate::report::figures::median;
+
+/// What one step costs whose log is off, in nanoseconds, its own work not counted: the least of a few times, which is what is
+/// left where nothing else of the machine's is in it. Not above 0 where the step was optimised away.
+pub(crate) fn log_step() -> f64 {
+    const STEPS: u32 = 200_000;
+    const TIMES: usize = 5;
+    let timed = |work: &dyn Fn(u32) -> u32| {
+        let once = |_| {
+            let began = Instant::now();
+            (0..STEPS).for_each(|n| {
+                black_box(work(black_box(n)));
+            });
+            began.elapsed().as_secs_f64() * 1e9 / f64::from(STEPS)
+        };
+        (0..TIMES).map(once).fold(f64::INFINITY, f64::min)
+    };
+    let bare = timed(&|n| n);
+    let step = timed(&|n| log::step(format_args!("step {n}"), || Ok(n)).unwrap_or_default());
+    step - bare
+}
+
+/// How long a thread that slept takes to run once it is woken, in microseconds: half the time of many small calls is this,
+/// a machine's idle states and its host decide it, and a fixed piece of work does not show it.
+pub(crate) fn waking() -> f64 {
+    const TIMES: usize = 100;
+    let (wake, woken) = mpsc::channel::<Instant>();
+    let sleeper = thread::spawn(move || woken.iter().map(|sent| sent.elapsed().as_secs_f64() * 1e6).collect());
+    for _ in 0..TIMES {
+        Deadline::never().pause(Duration::from_millis(1)); // until it sleeps too
+        let _ = wake.send(Instant::now());
+    }
+    drop(wake);
+    let took: Vec<f64> = sleeper.join().unwrap_or_default();
+    median(&took)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_step_that_nobody_logs_is_cheap_and_a_sleeper_wakes() {
+        let step = super::log_step();
+        assert!(step > 0.0 && step < 10_000.0, "{step} ns");
+        assert!((0.1..1e6).contains(&super::waking()));
+    }
+}

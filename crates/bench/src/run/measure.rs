@@ -1,0 +1,307 @@
+//! Plays scenes, every side in turn in every round, so that whatever happens on the machine happens to all of them.
+
+use std::fs::{self, OpenOptions};
+use std::hint::black_box;
+use std::io::Write;
+use std::path::Path;
+use std::time::Instant;
+
+use crate::report::figures::{Ratio, median, quantile};
+use crate::run::spawn;
+use crate::scenes::stage::{Side, Stage, Step};
+use crate::scenes::{Scene, Verb, row, row_together};
+
+/// A line of the table.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    /// Ours first, then the peers, as the sides were given.
+    pub(crate) sides: Vec<Outcome>,
+    pub(crate) noise: Noise,
+}
+
+/// What else happened on the machine while a row was measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noise {
+    /// How far the times of a fixed piece of work lay apart: third quartile by first.
+    pub(crate) unrest: f64,
+    /// The processor time that others took, of all there was; the host of a virtual machine is one of them.
+    pub(crate) others: f64,
+}
+
+/// What a side did.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Measured(Samples),
+    /// It does not do that; why, in its own words.
+    Absent(String),
+}
+
+/// What one verb of one side cost, round by round.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    /// Milliseconds.
+    pub(crate) took: Vec<f64>,
+    /// Milliseconds of processor time.
+    pub(crate) processor: Vec<f64>,
+    /// Page faults that needed no disk.
+    pub(crate) faults: Vec<f64>,
+    /// The largest resident set of a call or of anything that it waited for, in KiB.
+    pub(crate) memory: Option<i64>,
+    /// System calls of one call and of all that it started; of several at once, their mean.
+    pub(crate) calls: Option<u64>,
+    /// The first failure of a DEL.
+    pub(crate) complaint: Option<String>,
+}
+
+/// Above this, nothing can be judged.
+pub(crate) const NOISY: Noise = Noise { unrest: 1.15, others: 0.15 };
+
+/// Where the tracer is, if it is installed.
+pub(crate) const STRACE: &str = "/usr/bin/strace";
+
+impl Row {
+    pub(crate) fn samples(&self, side: usize) -> Option<&Samples> {
+        match self.sides.get(side) {
+            Some(Outcome::Measured(samples)) => Some(samples),
+            _ => None,
+        }
+    }
+
+    /// Our time, and that of the fastest peer that does it at all: how many times ours goes into theirs.
+    pub(crate) fn ratio(&self) -> Option<Ratio> {
+        let ours = &self.samples(0)?.took;
+        let peers = (1..self.sides.len()).filter_map(|side| self.samples(side)).map(|peer| &peer.took);
+        let fastest = peers.min_by(|one, other| median(one).total_cmp(&median(other)))?;
+        Some(Ratio::of(fastest, ours))
+    }
+
+    pub(crate) fn is_noisy(&self) -> bool {
+        self.noise.unrest > NOISY.unrest || self.noise.others > NOISY.others
+    }
+}
+
+impl Samples {
+    /// What several verbs cost, round by round one after another; of their memory the largest.
+    fn together(all: &[&Samples]) -> Samples {
+        let rounds = all.iter().map(|one| one.took.len()).min().unwrap_or_default();
+        let sum = |of: fn(&Samples) -> &Vec<f64>| (0..rounds).map(|n| all.iter().map(|one| of(one)[n]).sum()).collect();
+        Samples {
+            took: sum(|one| &one.took),
+            processor: sum(|one| &one.processor),
+            faults: sum(|one| &one.faults),
+            memory: all.iter().filter_map(|one| one.memory).max(),
+            calls: all.iter().map(|one| one.calls).sum(),
+            complaint: all.iter().find_map(|one| one.complaint.clone()),
+        }
+    }
+
+    pub(crate) fn note(&mut self, step: &Step) {
+        self.took.push(step.took.as_secs_f64() * 1e3);
+        self.processor.push(step.runs.iter().map(|run| run.processor.as_secs_f64() * 1e3).sum());
+        self.faults.push(step.runs.iter().map(|run| f64::from(i32::try_from(run.faults.0).unwrap_or(i32::MAX))).sum());
+        self.complaint = self.complaint.take().or_else(|| step.complaint.clone());
+    }
+}
+
+/// One side in a scene: its stage until it fails, and what it cost so far.
+struct Player<'a> {
+    stage: Result<Stage<'a>, String>,
+    samples: Vec<(Verb, Samples)>,
+}
+
+impl<'a> Player<'a> {
+    fn new(side: &'a Side, scene: &'a Scene) -> Player<'a> {
+        let stage = Stage::new(side, scene).and_then(|mut stage| stage.first_round().map(|()| stage));
+        Player { stage, samples: scene.rows.iter().map(|verb| (*verb, Samples::default())).collect() }
+    }
+
+    fn round(&mut self) {
+        let Ok(stage) = &mut self.stage else { return };
+        match stage.round() {
+            Ok(steps) => steps.iter().for_each(|step| self.note(step)),
+            Err(error) => self.stage = Err(error),
+        }
+    }
+
+    fn note(&mut self, step: &Step) {
+        self.samples.iter_mut().filter(|(verb, _)| *verb == step.verb).for_each(|(_, samples)| samples.note(step));
+    }
+
+    /// A round through strace(1), where it is installed.
+    fn count(&mut self) {
+        if Path::new(STRACE).exists() {
+            self.through(&[STRACE, "-f", "-c", "-o"], |samples, texts| samples.calls = mean(texts));
+        }
+    }
+
+    /// A round through [`weigh`].
+    fn weigh(&mut self) {
+        let own = std::env::current_exe().unwrap_or_default();
+        let largest = |texts: &[String]| texts.iter().filter_map(|text| text.trim().parse().ok()).max();
+        self.through(&[&own.to_string_lossy(), "weigh"], |samples, texts| samples.memory = largest(texts));
+    }
+
+    /// A round in which the verbs that become rows run through a program, and what that wrote of each call of them.
+    fn through(&mut self, program: &[&str], heed: impl Fn(&mut Samples, &[String])) {
+        let Ok(stage) = &mut self.stage else { return };
+        for verb in stage.verbs() {
+            match self.samples.iter_mut().find(|(known, _)| known == verb) {
+                Some((_, samples)) => heed(samples, &stage.step_through(program, *verb).unwrap_or_default()),
+                None => drop(stage.step(*verb)), // what it does is needed by the next
+            }
+        }
+    }
+
+    /// All its verbs as if they were one.
+    fn together(&self) -> Outcome {
+        match &self.stage {
+            Err(error) => Outcome::Absent(error.clone()),
+            Ok(_) => Outcome::Measured(Samples::together(
+                &self.samples.iter().map(|(_, samples)| samples).collect::<Vec<_>>(),
+            )),
+        }
+    }
+
+    fn outcome(&mut self, verb: Verb) -> Outcome {
+        if let Err(error) = &self.stage {
+            return Outcome::Absent(error.clone());
+        }
+        let samples = self.samples.iter_mut().find(|(known, _)| *known == verb);
+        Outcome::Measured(samples.map(|(_, samples)| std::mem::take(samples)).unwrap_or_default())
+    }
+}
+
+/// Plays a scene for that many rounds; its rows.
+pub(crate) fn play(scene: &Scene, sides: &[Side], rounds: usize) -> Vec<Row> {
+    let mut players: Vec<_> = sides.iter().map(|side| Player::new(side, scene)).collect();
+    let (mut works, before) = (Vec::new(), Ticks::now());
+    for round in 0..rounds {
+        for turn in 0..players.len() {
+            works.push(fixed_work());
+            let next = (round + turn) % players.len();
+            players[next].round();
+        }
+    }
+    let unrest = quantile(&works, 0.75) / quantile(&works, 0.25);
+    let noise = Noise { unrest, others: Ticks::now().others_since(&before) };
+    for player in &mut players {
+        player.weigh();
+        player.count();
+    }
+    let together =
+        row_together(scene).map(|name| Row { name, sides: players.iter().map(Player::together).collect(), noise });
+    let mut sides = |verb| players.iter_mut().map(|player| player.outcome(verb)).collect();
+    let rows = scene.rows.iter().map(|verb| Row { name: row(scene, *verb), sides: sides(*verb), noise });
+    rows.chain(together).collect()
+}
+
+/// Runs a program with our streams for its own, and appends its largest resident set in KiB to a file; its exit status. The
+/// words are the file, the program, and its arguments.
+///
+/// The kernel counts what a process was before it became the program, which here shares the memory of whoever starts it:
+/// that has to be somebody small, and this process is one.
+pub(crate) fn weigh(words: &[String]) -> Result<i32, String> {
+    let [file, program @ ..] = words else { return Err("a file and a program are needed".to_owned()) };
+    let run = spawn::in_our_place(program).map_err(|error| format!("{}: {error}", program.join(" ")))?;
+    let mut file =
+        OpenOptions::new().append(true).create(true).open(file).map_err(|error| format!("{file}: {error}"))?;
+    file.write_all(format!("{}\n", run.memory).as_bytes()).map_err(|error| error.to_string())?;
+    Ok(run.status)
+}
+
+/// Processor time since the machine started, in ticks; see proc(5), `/proc/stat`, and getrusage(2).
+struct Ticks {
+    all: f64,
+    idle: f64,
+    ours: f64,
+}
+
+impl Ticks {
+    fn now() -> Ticks {
+        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let line = text.lines().next().unwrap_or_default();
+        let fields: Vec<f64> = line.split_whitespace().skip(1).take(8).filter_map(|field| field.parse().ok()).collect();
+        let idle = fields.get(3).copied().unwrap_or_default() + fields.get(4).copied().unwrap_or_default();
+        // What is shown of it is in hundredths of a second, whatever the kernel's own tick is.
+        Ticks { all: fields.iter().sum(), idle, ours: spawn::processor_time().as_secs_f64() * 100.0 }
+    }
+
+    /// The share of all processors that neither we nor our children had.
+    fn others_since(&self, before: &Ticks) -> f64 {
+        let busy = (self.all - self.idle) - (before.all - before.idle);
+        ((busy - (self.ours - before.ours)) / (self.all - before.all).max(1.0)).max(0.0)
+    }
+}
+
+/// How long the same computation takes, which nothing but the machine's own unrest can change, in milliseconds.
+fn fixed_work() -> f64 {
+    let began = Instant::now();
+    let sum = (0..1_000_000_u64).fold(0, |sum: u64, n| black_box(sum.wrapping_mul(31).wrapping_add(n)));
+    black_box(sum);
+    began.elapsed().as_secs_f64() * 1e3
+}
+
+/// The calls of each of these summaries, on average.
+fn mean(summaries: &[String]) -> Option<u64> {
+    let totals: Vec<u64> = summaries.iter().map(|text| total(text)).collect::<Option<_>>()?;
+    totals.iter().sum::<u64>().checked_div(u64::try_from(totals.len()).ok()?)
+}
+
+/// The number of calls in the last line of `strace -c`.
+fn total(text: &str) -> Option<u64> {
+    let line = text.lines().rfind(|line| line.ends_with(" total"))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_of_strace_is_read_with_and_without_errors() {
+        let head = "% time     seconds  usecs/call     calls    errors syscall\n";
+        assert_eq!(total(&format!("{head}100.00    0.002         19       107         3 total\n")), Some(107));
+        assert_eq!(total(&format!("{head}100.00    0.002         19       107           total\n")), Some(107));
+        assert_eq!(total(head), None);
+        let of = |calls: u32| format!("{head}100.00    0.002         19       {calls}           total\n");
+        assert_eq!([mean(&[of(100), of(104)]), mean(&[of(100), head.to_owned()]), mean(&[])], [Some(102), None, None]);
+    }
+
+    #[test]
+    fn together_is_the_sum_of_each_round_and_the_largest_memory() {
+        let samples = |took: [f64; 2], memory, calls| Samples {
+            took: took.to_vec(),
+            processor: vec![1.0; 2],
+            faults: vec![2.0; 2],
+            memory,
+            calls,
+            complaint: calls.map(|_| "it is still there".to_owned()),
+        };
+        let both = [samples([1.0, 2.0], Some(7), Some(100)), samples([10.0, 30.0], Some(9), None)];
+        let sum = Samples::together(&both.each_ref());
+        assert_eq!((sum.took, sum.processor, sum.faults), (vec![11.0, 32.0], vec![2.0; 2], vec![4.0; 2]));
+        assert_eq!((sum.memory, sum.calls), (Some(9), None), "a call that was not counted is not none");
+        assert_eq!(sum.complaint.as_deref(), Some("it is still there"));
+    }
+
+    #[test]
+    fn the_work_of_others_is_what_is_neither_idle_nor_ours() {
+        let before = Ticks { all: 1000.0, idle: 500.0, ours: 100.0 };
+        let after = Ticks { all: 1200.0, idle: 600.0, ours: 150.0 };
+        assert!((after.others_since(&before) - 0.25).abs() < 1e-9);
+        let now = Ticks::now();
+        assert!(now.all > now.idle && now.idle > 0.0, "/proc/stat is read");
+    }
+
+    #[test]
+    fn the_faster_peer_is_the_one_to_beat() {
+        let samples = |ms: f64| Outcome::Measured(Samples { took: vec![ms; 3], ..Samples::default() });
+        let noise = Noise { unrest: 1.0, others: 0.0 };
+        let row = |sides| Row { name: String::new(), sides, noise };
+        let ratio = row(vec![samples(2.0), samples(30.0), samples(10.0)]).ratio().unwrap();
+        assert!((ratio.is - 5.0).abs() < 1e-9);
+        assert_eq!(row(vec![samples(2.0), Outcome::Absent("no such verb".into())]).ratio(), None);
+        assert_eq!(row(vec![Outcome::Absent("not yet".into()), samples(2.0)]).ratio(), None);
+    }
+}

@@ -1,0 +1,665 @@
+//! What is measured, as a table: scenes with their verbs, and the targets of their rows.
+
+pub(crate) mod runtime;
+pub(crate) mod stage;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// What is called: a plugin by a verb of the specification, a side's cnitool by a command, or a program of this crate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Version,
+    Status,
+    Add,
+    Check,
+    Del,
+    Gc,
+    /// `cnitool add`: the chain of the scene.
+    Attach,
+    /// `cnitool del`.
+    Detach,
+    /// `cnitool status`.
+    Ready,
+    /// `cnitool list`.
+    List,
+    /// `cnitool ipam usage`.
+    Usage,
+    /// A plain read of every file that `cnitool list` reads: open, read, close.
+    ReadKept,
+    /// The same of those that `cnitool ipam usage` reads.
+    ReadAll,
+    /// A runtime built on libcni that sets all containers up at once, as many of them as it chooses.
+    Setup,
+    /// The same takes them down.
+    Remove,
+}
+
+use Verb::{
+    Add, Attach, Check, Del, Detach, Gc, List, ReadAll, ReadKept, Ready, Remove, Setup, Status, Usage, Version,
+};
+
+impl Verb {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Version => "VERSION",
+            Status => "STATUS",
+            Add => "ADD",
+            Check => "CHECK",
+            Del => "DEL",
+            Gc => "GC",
+            Attach => "cnitool add",
+            Detach => "cnitool del",
+            Ready => "cnitool status",
+            List => "cnitool list",
+            Usage => "cnitool ipam usage",
+            ReadKept => "kept results, a plain read",
+            ReadAll => "kept results and addresses, a plain read",
+            Setup => "setup",
+            Remove => "remove",
+        }
+    }
+
+    /// The words after the tool's name, the container's namespace as `NETNS`; `None` if it is no command of the tool's.
+    pub(crate) fn command(self) -> Option<&'static str> {
+        match self {
+            Attach => Some("add bench NETNS"),
+            Detach => Some("del bench NETNS"),
+            // The reference wants a namespace, and does not look at it.
+            Ready => Some("status bench NETNS"),
+            List => Some("list"),
+            Usage => Some("ipam usage"),
+            _ => None,
+        }
+    }
+
+    /// The words after this program's own name, the scene's directory as `DIR`; `None` if another program is called. Behind
+    /// those of a runtime come the plugins and the containers.
+    pub(crate) fn own_words(self) -> Option<&'static str> {
+        match self {
+            ReadKept => Some("read DIR/state/results"),
+            ReadAll => Some("read DIR/state/results DIR/leases/bench"),
+            Setup => Some("setup DIR"),
+            Remove => Some("remove DIR"),
+            _ => None,
+        }
+    }
+
+    /// Whether it says more the more there is.
+    pub(crate) fn is_talkative(self) -> bool {
+        matches!(self, List | Usage)
+    }
+
+    pub(crate) fn is_of_all_containers(self) -> bool {
+        matches!(self, Setup | Remove)
+    }
+
+    /// Whether it takes down what was added.
+    pub(crate) fn takes_down(self) -> bool {
+        matches!(self, Del | Detach | Remove)
+    }
+
+    /// Whether it is about one container; else one call is about the network.
+    pub(crate) fn is_of_a_container(self) -> bool {
+        matches!(self, Add | Check | Del | Attach | Detach)
+    }
+
+    pub(crate) fn takes_prev(self) -> bool {
+        matches!(self, Check | Del)
+    }
+
+    /// The oldest version of the specification that has it, as far as that matters: all speak the first of these.
+    pub(crate) fn spoken_since(self) -> &'static str {
+        if matches!(self, Status | Gc | Ready) { "1.1.0" } else { "1.0.0" }
+    }
+}
+
+/// Rules of a stranger's, which no packet of a scene meets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Foreign {
+    /// In a table of their own.
+    Nftables(u32),
+    /// In a chain of their own of table `nat`, which iptables-save(8) reads whole.
+    Iptables(u32),
+}
+
+/// What happens in one round, and around it.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    /// The beginning of its rows' names.
+    pub(crate) name: &'static str,
+    pub(crate) plugin: &'static str,
+    /// The configuration, in the version that its verbs need unless it says one; `DIR` in it is the side's directory.
+    pub(crate) conf: &'static str,
+    /// The configurations of what cnitool finds behind it in the chain.
+    pub(crate) then: &'static [&'static str],
+    /// How many ports the runtime asks for, from [`Scene::FIRST_PORT`] on.
+    pub(crate) ports: u16,
+    /// The verbs of a round, in order.
+    pub(crate) steps: &'static [Verb],
+    /// Those of them that become rows.
+    pub(crate) rows: &'static [Verb],
+    /// Whether these together become a row too.
+    pub(crate) together: bool,
+    /// How many containers, all called at once.
+    pub(crate) at_once: usize,
+    /// How many addresses are reserved beforehand.
+    pub(crate) reserved: u32,
+    /// Whether the results of their containers are kept, each with a namespace that lives.
+    pub(crate) kept: bool,
+    /// How many rules of a stranger's are there beforehand, and in whose tables.
+    pub(crate) foreign_rules: Foreign,
+    /// A shell line that prepares the host; `DIR` in it is the side's directory.
+    pub(crate) before: &'static str,
+    /// A shell line that makes, in each container, what the plugins before a chained one would have made.
+    pub(crate) inside: &'static str,
+    /// Set over the environment of every call; `DIR` in it is the side's directory.
+    pub(crate) env: &'static [(&'static str, &'static str)],
+    /// Whether the binary is dropped from the page cache before each step.
+    pub(crate) cold: bool,
+    /// A shell line that succeeds on the host, after this verb, where the side did what the scene is about.
+    pub(crate) proof: (Verb, &'static str),
+    /// Rounds of a whole run, and of a short one; a scene without the latter is left out there.
+    pub(crate) rounds: usize,
+    pub(crate) short: usize,
+    /// Waited after each step, so that nothing which the kernel puts off (freeing of links and rules) hits the next one.
+    pub(crate) pause: Duration,
+}
+
+impl Scene {
+    /// The host port that is asked for first.
+    pub(crate) const FIRST_PORT: u16 = 8_000;
+
+    /// What a runtime says of the ports, as `runtimeConfig` and as `CAP_ARGS`.
+    pub(crate) fn capabilities(&self) -> Option<Value> {
+        let one = |port| json!({"hostPort": port, "containerPort": 80, "protocol": "tcp"});
+        let ports: Vec<Value> = (0..self.ports).map(|n| one(Self::FIRST_PORT + n)).collect();
+        (self.ports > 0).then(|| json!({"portMappings": ports}))
+    }
+}
+
+const CALM: Duration = Duration::from_millis(30);
+const BRIEF: Duration = Duration::from_millis(2);
+
+const ONE: Scene = Scene {
+    name: "",
+    plugin: "bridge",
+    conf: "{}",
+    then: &[],
+    ports: 0,
+    steps: &[Add, Del],
+    rows: &[Add, Del],
+    together: false,
+    at_once: 1,
+    reserved: 0,
+    kept: false,
+    foreign_rules: Foreign::Nftables(0),
+    before: "true",
+    inside: ":",
+    env: &[],
+    cold: false,
+    proof: (Add, "true"),
+    rounds: 40,
+    short: 5,
+    pause: CALM,
+};
+
+macro_rules! ipam {
+    () => {
+        r#""ipam":{"type":"host-local","dataDir":"DIR/leases","ranges":[[{"subnet":"10.97.0.0/16"}]]}"#
+    };
+    (dual) => {
+        r#""ipam":{"type":"host-local","dataDir":"DIR/leases",
+           "ranges":[[{"subnet":"10.97.0.0/16"}],[{"subnet":"fd00:97::/64"}]]}"#
+    };
+}
+
+macro_rules! bridge {
+    ($more:literal, $ipam:expr) => {
+        concat!(r#"{"bridge":"bench0","isDefaultGateway":true,"#, $more, $ipam, "}")
+    };
+}
+
+const BRIDGE: &str = bridge!("", ipam!());
+const NFTABLES: Scene = Scene {
+    conf: bridge!(r#""ipMasq":true,"ipMasqBackend":"nftables","#, ipam!()),
+    proof: (Add, "nft list table inet cni_plugins_masquerade | grep -q masquerade"),
+    ..ONE
+};
+const HOST_LOCAL: Scene = Scene { plugin: "host-local", conf: concat!("{", ipam!(), "}"), pause: BRIEF, ..ONE };
+const STATIC: &str = r#"{"ipam":{"type":"static","addresses":[{"address":"10.97.0.5/16","gateway":"10.97.0.1"}]}}"#;
+/// A chain as `cnitool` sets it up. loopback behind a bridge hands on what it is given: both sides have it, and it is a process
+/// more, as portmap or tuning are.
+const CHAIN: Scene =
+    Scene { then: &[r#"{"type":"loopback"}"#], steps: &[Attach, Detach], rows: &[Attach, Detach], short: 3, ..ONE };
+const IPTABLES: Scene = Scene {
+    conf: bridge!(r#""ipMasq":true,"ipMasqBackend":"iptables","#, ipam!()),
+    proof: (Add, "iptables -t nat -S | grep -q -i -e '-j MASQUERADE'"),
+    ..ONE
+};
+const ALL_AT_ONCE: Scene = Scene { conf: BRIDGE, rounds: 12, short: 3, ..ONE };
+
+/// What a ground says where this kernel has no such links: nobody can do anything about it.
+pub(crate) const LACKING: &str = "this kernel lacks";
+
+/// A master with another link of the kind on it: what the kernel does for the first one it need not do again. It has the mode
+/// that ours and the others' get, which they would else switch.
+macro_rules! master {
+    ($kind:literal, $mode:literal) => {
+        concat!(
+            "ip link add master0 type veth peer name outer0; ip link set outer0 up; ip link set master0 up; ",
+            "ip link add link master0 name sibling0 type ",
+            $kind,
+            " mode ",
+            $mode,
+            " || { echo this kernel lacks ",
+            $kind,
+            " >&2; exit 1; }; ",
+            "ip link set sibling0 up"
+        )
+    };
+}
+
+/// What a plugin before it in the chain would have answered.
+macro_rules! chained {
+    ($($own:expr),*) => {
+        concat!(
+            "{",
+            $($own,)*
+            r#""prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"master0"}],
+               "ips":[{"address":"10.97.0.2/16","gateway":"10.97.0.1","interface":0}]}}"#
+        )
+    };
+}
+
+const MACVLAN: Scene = Scene {
+    plugin: "macvlan",
+    conf: concat!(r#"{"master":"master0","#, ipam!(), "}"),
+    before: master!("macvlan", "bridge"),
+    ..ONE
+};
+const IPVLAN: Scene = Scene {
+    plugin: "ipvlan",
+    conf: concat!(r#"{"master":"master0","#, ipam!(), "}"),
+    before: master!("ipvlan", "l2"),
+    ..ONE
+};
+
+macro_rules! tuning {
+    ($dir:literal) => {
+        concat!(
+            r#"{"dataDir":""#,
+            $dir,
+            r#"","mac":"0a:00:00:00:00:07","mtu":1400,"promisc":true,
+                "sysctl":{"net.ipv4.conf.eth0.arp_filter":"1"},"prevResult":{"cniVersion":"1.0.0"}}"#
+        )
+    };
+}
+
+/// What it keeps is below `/run` unless somebody says otherwise, and a sync waits for nothing there.
+const TUNING: Scene = Scene {
+    plugin: "tuning",
+    conf: tuning!("DIR/tuning"),
+    inside: "ip link add eth0 type veth peer name peer0",
+    steps: &[Add, Check, Del],
+    rows: &[Add, Check, Del],
+    proof: (Add, "test -e DIR/tuning/bench-0_eth0.json"),
+    pause: BRIEF,
+    ..ONE
+};
+
+/// The result of a bridge before it, and the bridge itself: a route to the container leads there.
+macro_rules! behind_a_bridge {
+    ($own:literal) => {
+        concat!(
+            "{",
+            $own,
+            r#","prevResult":{"cniVersion":"1.0.0",
+                "interfaces":[{"name":"bench0"},{"name":"eth0","sandbox":"/run/netns/bench"}],
+                "ips":[{"address":"10.97.0.2/16","gateway":"10.97.0.1","interface":1}]}}"#
+        )
+    };
+}
+
+const BRIDGED: &str = "ip link add bench0 type bridge; ip addr add 10.97.0.1/16 dev bench0; ip link set bench0 up";
+
+/// A rule that leads from the first port to the container, in whichever words a side puts it.
+macro_rules! leads {
+    (iptables) => {
+        "iptables -t nat -S | grep -q -e '--dport 8000 .*DNAT.*:80'"
+    };
+    (nftables) => {
+        "nft list table ip cni_hostport | grep -q 'dport 8000 .*dnat.*:80'"
+    };
+}
+
+const PUBLISHED_IPTABLES: Scene = Scene {
+    plugin: "portmap",
+    conf: behind_a_bridge!(r#""backend":"iptables","capabilities":{"portMappings":true}"#),
+    before: BRIDGED,
+    ports: 1,
+    together: true,
+    proof: (Add, leads!(iptables)),
+    rounds: 20,
+    short: 0,
+    ..ONE
+};
+const PUBLISHED_NFTABLES: Scene = Scene {
+    conf: behind_a_bridge!(r#""backend":"nftables","capabilities":{"portMappings":true}"#),
+    proof: (Add, leads!(nftables)),
+    ..PUBLISHED_IPTABLES
+};
+const FIREWALL: Scene = Scene {
+    plugin: "firewall",
+    conf: behind_a_bridge!(r#""backend":"iptables""#),
+    before: BRIDGED,
+    together: true,
+    proof: (Add, "iptables -S CNI-FORWARD | grep -q -e '-s 10.97.0.2/32 .*ACCEPT'"),
+    ..ONE
+};
+
+/// What `podman network create` writes, with the backends said where `$bridge`, `$portmap` and `$firewall` do.
+macro_rules! podman {
+    ($bridge:literal) => {
+        concat!(
+            r#"{"cniVersion":"0.4.0","bridge":"cni-podman1","isGateway":true,"ipMasq":true,"hairpinMode":true,
+                "capabilities":{"ips":true},"#,
+            $bridge,
+            r#""ipam":{"type":"host-local","dataDir":"DIR/leases","routes":[{"dst":"0.0.0.0/0"}],
+                "ranges":[[{"subnet":"10.89.0.0/24","gateway":"10.89.0.1"}]]}}"#
+        )
+    };
+}
+
+/// Podman's network, with a port published: what it has where nothing is said is iptables, as the reference's does.
+const PODMAN: Scene = Scene {
+    conf: podman!(""),
+    then: &[
+        r#"{"type":"portmap","capabilities":{"portMappings":true}}"#,
+        r#"{"type":"firewall","backend":""}"#,
+        r#"{"type":"tuning"}"#,
+    ],
+    ports: 1,
+    together: true,
+    proof: (Attach, leads!(iptables)),
+    rounds: 20,
+    short: 2,
+    ..CHAIN
+};
+
+/// Every scene, in the order of the table that is made of them.
+pub(crate) const SCENES: &[Scene] = &[
+    Scene { name: "bridge", steps: &[Version], rows: &[Version], pause: BRIEF, ..ONE },
+    Scene { name: "cold bridge", steps: &[Version], rows: &[Version], cold: true, rounds: 20, ..ONE },
+    Scene { name: "loopback", plugin: "loopback", pause: BRIEF, ..ONE },
+    Scene { name: "bridge", conf: BRIDGE, steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..ONE },
+    Scene {
+        name: "bridge, log at debug",
+        conf: BRIDGE,
+        env: &[("CNI_LOG", "debug"), ("CNI_LOG_FILE", "DIR/log")],
+        rows: &[Add],
+        rounds: 20,
+        short: 3,
+        ..ONE
+    },
+    Scene { name: "bridge, iptables", steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..IPTABLES },
+    Scene { name: "bridge, nftables", steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..NFTABLES },
+    Scene {
+        name: "bridge, dual stack",
+        conf: bridge!("", ipam!(dual)),
+        steps: &[Add, Check, Del],
+        rows: &[Add, Check, Del],
+        ..ONE
+    },
+    Scene { name: "ptp", plugin: "ptp", conf: concat!("{", ipam!(), "}"), ..ONE },
+    Scene { name: "ptp, dual stack", plugin: "ptp", conf: concat!("{", ipam!(dual), "}"), rounds: 8, short: 0, ..ONE },
+    Scene { name: "tuning", conf: tuning!("/run/DIR"), proof: (Add, "test -e /run/DIR/bench-0_eth0.json"), ..TUNING },
+    Scene { name: "tuning, record on a disk", rows: &[Add, Del], ..TUNING },
+    Scene { name: "portmap, iptables, 1 port", short: 3, ..PUBLISHED_IPTABLES },
+    Scene { name: "portmap, iptables, 10 ports", ports: 10, ..PUBLISHED_IPTABLES },
+    Scene { name: "portmap, iptables, 100 ports", ports: 100, rounds: 8, ..PUBLISHED_IPTABLES },
+    Scene { name: "portmap, nftables, 1 port", short: 3, ..PUBLISHED_NFTABLES },
+    Scene { name: "portmap, nftables, 10 ports", ports: 10, short: 2, ..PUBLISHED_NFTABLES },
+    Scene { name: "portmap, nftables, 100 ports", ports: 100, ..PUBLISHED_NFTABLES },
+    // In one table with iptables everybody reads what is there.
+    Scene {
+        name: "portmap, iptables, 10,000 foreign rules",
+        foreign_rules: Foreign::Iptables(10_000),
+        rounds: 8,
+        ..PUBLISHED_IPTABLES
+    },
+    Scene {
+        name: "portmap, iptables, 100,000 foreign rules",
+        foreign_rules: Foreign::Iptables(100_000),
+        rounds: 3,
+        ..PUBLISHED_IPTABLES
+    },
+    Scene {
+        name: "portmap, nftables, 10,000 foreign rules",
+        foreign_rules: Foreign::Nftables(10_000),
+        ..PUBLISHED_NFTABLES
+    },
+    Scene {
+        name: "portmap, nftables, 100,000 foreign rules",
+        foreign_rules: Foreign::Nftables(100_000),
+        ..PUBLISHED_NFTABLES
+    },
+    Scene { name: "firewall, iptables", rounds: 20, short: 3, ..FIREWALL },
+    // The reference has no such backend, and takes the word for that of iptables.
+    Scene {
+        name: "firewall, nftables",
+        conf: behind_a_bridge!(r#""backend":"nftables""#),
+        proof: (Add, "nft list table inet cni_firewall | grep -q 10.97.0.2"),
+        short: 3,
+        ..FIREWALL
+    },
+    Scene { name: "macvlan", ..MACVLAN },
+    Scene { name: "macvlan, chained", conf: chained!(r#""master":"master0","#, ipam!(), ","), ..MACVLAN },
+    Scene {
+        name: "macvlan, dual stack",
+        conf: concat!(r#"{"master":"master0","#, ipam!(dual), "}"),
+        rounds: 8,
+        short: 0,
+        ..MACVLAN
+    },
+    Scene { name: "macvlan, 64 at once", at_once: 64, rounds: 6, short: 0, ..MACVLAN },
+    Scene { name: "ipvlan", ..IPVLAN },
+    Scene { name: "ipvlan, chained", conf: chained!(), ..IPVLAN },
+    Scene { name: "host-local, empty", ..HOST_LOCAL },
+    Scene { name: "host-local, 1,000 taken", reserved: 1_000, rounds: 30, ..HOST_LOCAL },
+    Scene { name: "host-local, 10,000 taken", reserved: 10_000, rounds: 15, short: 0, ..HOST_LOCAL },
+    Scene { name: "host-local, 65,000 taken", reserved: 65_000, rounds: 8, short: 0, ..HOST_LOCAL },
+    Scene {
+        name: "flannel over bridge",
+        plugin: "flannel",
+        // The last release of the reference that had it speaks no newer version.
+        conf: r#"{"cniVersion":"0.4.0","subnetFile":"DIR/subnet.env","dataDir":"DIR/flannel","ipam":{"dataDir":"DIR/leases"},
+                  "delegate":{"bridge":"bench0","isDefaultGateway":true}}"#,
+        before: "printf 'FLANNEL_%s\n' NETWORK=10.96.0.0/15 SUBNET=10.97.0.1/16 MTU=1450 IPMASQ=true >DIR/subnet.env",
+        ..ONE
+    },
+    Scene { name: "static", plugin: "static", conf: STATIC, pause: BRIEF, ..ONE },
+    Scene { name: "bridge, 2 at once", at_once: 2, rounds: 20, short: 0, ..ALL_AT_ONCE },
+    Scene { name: "bridge, 16 at once", at_once: 16, short: 0, ..ALL_AT_ONCE },
+    Scene { name: "bridge, 64 at once", at_once: 64, short: 2, ..ALL_AT_ONCE },
+    Scene { name: "bridge, burst of 250", at_once: 250, rounds: 5, short: 0, ..ALL_AT_ONCE },
+    Scene { name: "bridge", conf: BRIDGE, steps: &[Status], rows: &[Status], pause: BRIEF, ..ONE },
+    Scene {
+        name: "bridge, 1,000 valid, 100 stale",
+        conf: BRIDGE,
+        steps: &[Add, Gc, Del],
+        rows: &[Gc],
+        at_once: 100,
+        reserved: 1_000,
+        proof: (Gc, "test $(ls DIR/leases/bench | grep -c '^10[.]') = 1000"),
+        rounds: 5,
+        short: 1,
+        ..ONE
+    },
+    Scene { name: "bridge, nftables, no foreign rule", rows: &[Add], rounds: 20, short: 3, ..NFTABLES },
+    Scene {
+        name: "bridge, nftables, 1,000 foreign rules",
+        foreign_rules: Foreign::Nftables(1_000),
+        rows: &[Add],
+        rounds: 20,
+        short: 3,
+        ..NFTABLES
+    },
+    Scene {
+        name: "bridge, nftables, 10,000 foreign rules",
+        foreign_rules: Foreign::Nftables(10_000),
+        rows: &[Add],
+        rounds: 20,
+        short: 0,
+        ..NFTABLES
+    },
+    Scene { name: "bridge and loopback", conf: BRIDGE, short: 0, ..CHAIN },
+    Scene { name: "bridge and loopback, iptables", conf: IPTABLES.conf, proof: (Attach, IPTABLES.proof.1), ..CHAIN },
+    Scene { name: "bridge and loopback, nftables", conf: NFTABLES.conf, proof: (Attach, NFTABLES.proof.1), ..CHAIN },
+    Scene { name: "Podman's network", ..PODMAN },
+    // The reference's has no firewall then.
+    Scene {
+        name: "Podman's network, nftables",
+        conf: podman!(r#""ipMasqBackend":"nftables","#),
+        then: &[
+            r#"{"type":"portmap","backend":"nftables","capabilities":{"portMappings":true}}"#,
+            r#"{"type":"firewall","backend":"nftables"}"#,
+            r#"{"type":"tuning"}"#,
+        ],
+        proof: (
+            Attach,
+            concat!(
+                leads!(nftables),
+                " && nft list table inet cni_firewall | grep -q 10.89.0 && ! iptables -S CNI-FORWARD"
+            ),
+        ),
+        ..PODMAN
+    },
+    // In turn through the tool and without it: what is between the two is the tool's and libcni's.
+    Scene {
+        name: "bridge alone",
+        conf: BRIDGE,
+        steps: &[Attach, Detach, Add, Del],
+        rows: &[Attach, Detach, Add, Del],
+        short: 2,
+        ..ONE
+    },
+    Scene { name: "bridge", conf: BRIDGE, steps: &[Ready], rows: &[Ready], pause: BRIEF, ..ONE },
+    Scene {
+        name: "1,000 attachments,",
+        conf: BRIDGE,
+        reserved: 1_000,
+        kept: true,
+        steps: &[List, Usage, ReadKept, ReadAll],
+        rows: &[List, Usage, ReadKept, ReadAll],
+        proof: (List, "test $(ls DIR/state/results | wc -l) = 1000"),
+        pause: BRIEF,
+        short: 3,
+        ..ONE
+    },
+    Scene {
+        name: "bridge, 100 at once",
+        at_once: 100,
+        steps: &[Attach, Detach],
+        rows: &[Attach, Detach],
+        short: 0,
+        ..ALL_AT_ONCE
+    },
+    Scene {
+        name: "bridge, 100 pods,",
+        at_once: 100,
+        steps: &[Setup, Remove],
+        rows: &[Setup, Remove],
+        short: 1,
+        ..ALL_AT_ONCE
+    },
+];
+
+/// What is wanted of a row.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) row: &'static str,
+    /// How many times faster than the better peer it has to be.
+    pub(crate) times: f64,
+    /// How many times it was at least, of all machines that it was measured on. At half of it something is broken, whatever was
+    /// wanted.
+    pub(crate) usual: f64,
+}
+
+const fn target(row: &'static str, times: f64, usual: f64) -> Target {
+    Target { row, times, usual }
+}
+
+/// Every row of which something is wanted.
+pub(crate) const TARGETS: &[Target] = &[
+    target("bridge VERSION", 4.0, 8.0),
+    target("bridge ADD", 5.0, 2.9),
+    target("bridge DEL", 1.2, 1.0),
+    target("bridge, iptables ADD", 4.0, 2.75),
+    target("bridge, iptables DEL", 3.0, 2.1),
+    target("bridge, nftables ADD", 20.0, 7.3),
+    target("bridge, nftables DEL", 3.0, 2.3),
+    target("ptp, dual stack ADD", 500.0, 47.0),
+    target("tuning ADD", 4.0, 3.0),
+    target("portmap, iptables, 1 port ADD and DEL", 5.0, 5.0),
+    target("portmap, iptables, 10 ports ADD and DEL", 5.0, 8.5),
+    target("portmap, iptables, 100 ports ADD and DEL", 5.0, 30.0),
+    target("portmap, nftables, 1 port ADD and DEL", 10.0, 7.0),
+    target("portmap, nftables, 10 ports ADD and DEL", 10.0, 5.0),
+    target("portmap, nftables, 100 ports ADD and DEL", 10.0, 5.0),
+    target("firewall, iptables ADD and DEL", 5.0, 2.2),
+    target("macvlan ADD", 5.0, 2.8),
+    target("macvlan, chained ADD", 5.0, 2.8),
+    target("ipvlan ADD", 5.0, 2.0),
+    target("ipvlan, chained ADD", 5.0, 2.0),
+    target("host-local, empty ADD", 4.0, 5.0),
+    target("host-local, 10,000 taken ADD", 100.0, 48.0),
+    target("host-local, 65,000 taken ADD", 500.0, 30.0),
+    target("flannel over bridge ADD", 5.0, 5.0),
+    target("static ADD", 4.0, 4.0),
+    target("bridge, 64 at once ADD", 5.0, 4.6),
+    target("bridge and loopback, iptables cnitool add", 5.0, 3.0),
+    target("bridge and loopback, nftables cnitool add", 5.0, 5.0),
+    target("Podman's network cnitool add and cnitool del", 8.0, 3.1),
+];
+
+/// Of these two rows of ours, the second may cost at most that many times the first.
+pub(crate) const COMPARED: &[(&str, &str, f64)] = &[
+    ("host-local, empty ADD", "host-local, 65,000 taken ADD", 1.5),
+    ("bridge DEL", "flannel over bridge DEL", 1.5),
+    ("portmap, nftables, 1 port ADD", "portmap, nftables, 100,000 foreign rules ADD", 1.5),
+    ("portmap, nftables, 1 port DEL", "portmap, nftables, 100,000 foreign rules DEL", 1.5),
+    ("1,000 attachments, kept results, a plain read", "1,000 attachments, cnitool list", 3.0),
+    ("1,000 attachments, kept results and addresses, a plain read", "1,000 attachments, cnitool ipam usage", 3.0),
+];
+
+/// A plugin called directly and through the tool: what is between them is the share of the tool and libcni.
+pub(crate) const THROUGH: [(&str, &str); 2] =
+    [("bridge alone ADD", "bridge alone cnitool add"), ("bridge alone DEL", "bridge alone cnitool del")];
+
+/// What that share may be. What is kept is on the disk before an ADD is answered, which the plugin does not wait for.
+pub(crate) const SHARE: f64 = 0.75;
+
+/// Without a log and with all of it.
+pub(crate) const LOG: (&str, &str) = ("bridge ADD", "bridge, log at debug ADD");
+
+/// What the steps of a log that is off may take of a call: what no measurement of the call would show.
+pub(crate) const LOG_OFF: f64 = 0.001;
+
+/// What our largest memory may be of the least of the peers'.
+pub(crate) const MEMORY: f64 = 0.5;
+
+/// What all our plugins may take of a disk, in bytes.
+pub(crate) const SIZE: u64 = 4 << 20;
+
+/// The row of all of a scene's verbs together, if it has one.
+pub(crate) fn row_together(scene: &Scene) -> Option<String> {
+    let verbs: Vec<&str> = scene.rows.iter().map(|verb| verb.name()).collect();
+    scene.together.then(|| format!("{} {}", scene.name, verbs.join(" and ")))
+}
+
+/// The row of a scene's verb.
+pub(crate) fn row(scene: &Scene, verb: Verb) -> String {
+    format!("{} {}", scene.name, verb.name())
+}

@@ -1,0 +1,12 @@
+//! One file for each command, or group of commands.
+
+pub(crate) mod config;
+pub(crate) mod container;
+pub(crate) mod init;
+pub(crate) mod ipam;
+pub(crate) mod list;
+pub(crate) mod netns;
+pub(crate) mod restore;
+pub(crate) mod rules;
+pub(crate) mod show;
+pub(crate) mod verbs;

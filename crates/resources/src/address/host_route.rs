@@ -1,0 +1,103 @@
+//! The gateway's addresses, and the way back, on the host's end of a pair of its own.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use cnikit_netlink::{Batch, KernelRoute, NewAddress};
+use cnikit_netns::{Inside, sysctl};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
+use cnikit_skel::{Error, Journal, Result};
+use ipnetwork::IpNetwork;
+
+use crate::address::gateway::refuse_shared;
+use crate::link::veth;
+
+/// The host's end of the pair has the gateways' addresses, and the host routes the container's addresses to it.
+#[derive(Clone, Debug)]
+pub struct HostRoute {
+    /// The container's end.
+    pub ifname: String,
+    /// Gateways, each once.
+    pub gateways: Vec<IpAddr>,
+    /// The container's addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// `RT_SCOPE_HOST`, as the reference has it.
+const SCOPE_HOST: u8 = 254;
+
+/// The kind that these are of.
+pub const KIND: Kind = Kind::goes_with_link("host route");
+
+impl Resource for HostRoute {
+    fn kind(&self) -> Kind {
+        KIND
+    }
+
+    /// A route to the same address over another link may be a running container's.
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        refuse_shared("the host end", self.gateways.iter().copied(), &self.addresses)?;
+        let host = context.host()?;
+        for address in &self.addresses {
+            let own = |route: &KernelRoute| route.dst == IpNetwork::from(*address);
+            let Some(route) = host.route_for(*address)?.filter(own) else { continue };
+            let link = route.index.and_then(|index| host.find_link_at(index).ok().flatten());
+            let name = link.as_ref().map_or("another link", |link| link.name.as_str());
+            return Err(Error::conflict(format!("the host routes {address} to {name} already")).hint(format!(
+                "DEL the attachment that has it; if there is none: `ip route del {address} dev {name}`"
+            )));
+        }
+        Ok(())
+    }
+
+    fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
+        let host = context.host()?;
+        let end = veth::own_host_end(host, &context.tag)?;
+        if self.gateways.iter().any(IpAddr::is_ipv6) {
+            sysctl::set(&Inside::here(), &format!("net/ipv6/conf/{}/disable_ipv6", end.name), "0")?;
+        }
+        let mut batch = Batch::new();
+        for gateway in &self.gateways {
+            let new = NewAddress { address: (*gateway).into(), no_dad: true, no_prefix_route: false, scope: 0 };
+            batch.add_address(end.index, &new);
+        }
+        self.routes().for_each(|route| batch.add_route(&KernelRoute { index: Some(end.index), ..route }));
+        host.send(batch)?;
+        Ok(Made::nothing())
+    }
+
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let host = context.host()?;
+        let Some(end) = context.container()?.find_recent_link(&self.ifname)? else { return Ok(()) };
+        let Some(end) = veth::host_end_of(host, &context.netns, &end)? else { return Ok(()) };
+        let (addresses, routes) = (host.addresses(end.index)?, host.routes_of(end.index)?);
+        for gateway in self.gateways.iter().map(|gateway| IpNetwork::from(*gateway)) {
+            drifts.unless(addresses.iter().any(|one| one.address == gateway), || {
+                let found: Vec<String> = addresses.iter().map(|one| one.address.to_string()).collect();
+                format!("gateway on {}: wanted {gateway}, found [{}]", end.name, found.join(" "))
+            });
+        }
+        for wanted in self.routes() {
+            drifts.unless(routes.iter().any(|one| one.dst == wanted.dst), || {
+                format!("host route to {}: wanted over {}, found none there", wanted.dst, end.name)
+            });
+        }
+        Ok(())
+    }
+}
+
+impl HostRoute {
+    fn routes(&self) -> impl Iterator<Item = KernelRoute> {
+        let scope = |address: &IpAddr| address.is_ipv4().then_some(SCOPE_HOST);
+        self.addresses
+            .iter()
+            .map(move |address| KernelRoute { scope: scope(address), ..KernelRoute::to((*address).into()) })
+    }
+}
+
+impl fmt::Display for HostRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts = |addresses: &[IpAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        write!(f, "on the host's end: gateway {}, route to {}", texts(&self.gateways), texts(&self.addresses))
+    }
+}

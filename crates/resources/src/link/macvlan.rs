@@ -1,0 +1,71 @@
+//! The container's interface on top of another, with a MAC of its own.
+
+use std::fmt;
+
+use cnikit_netlink::{Mac, MacvlanMode, UpperKind};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
+use cnikit_skel::{Journal, Result};
+
+use crate::link::stacked::{self, StackedLink};
+
+/// A macvlan.
+#[derive(Clone, Debug)]
+pub struct Macvlan {
+    /// The interface, and what it is on top of.
+    pub link: StackedLink,
+    /// Whom it hears.
+    pub mode: MacvlanMode,
+    /// How many broadcasts may wait for it; absent: the kernel's choice.
+    pub bcqueuelen: Option<u32>,
+    /// Its MAC; absent: the kernel's choice. Not from the tag: others on the segment may have the same tag on their node.
+    pub mac: Option<Mac>,
+}
+
+/// macvlans are found by what they bear, in the container's namespace.
+pub const KIND: Kind = Kind {
+    name: "macvlan",
+    release: |context| stacked::release(KIND.name, context),
+    sweep: |context| stacked::sweep(KIND.name, context),
+    outlives_link: true,
+};
+
+impl Resource for Macvlan {
+    fn kind(&self) -> Kind {
+        KIND
+    }
+
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        self.link.preflight(context).map(drop)
+    }
+
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        self.link.make(self.sort(), self.mac, context, journal)
+    }
+
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let ifname = &self.link.ifname;
+        if let Some(UpperKind::Macvlan { mode, queue }) = self.link.verify(KIND.name, context, drifts)? {
+            drifts.compare(format!("mode of {ifname}"), self.mode, mode);
+            if let Some(length) = self.bcqueuelen {
+                drifts.compare(format!("bcqueuelen of {ifname}"), length, queue.unwrap_or_default());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Macvlan {
+    /// As netlink says it.
+    pub fn sort(&self) -> UpperKind {
+        UpperKind::Macvlan { mode: self.mode, queue: self.bcqueuelen }
+    }
+}
+
+impl fmt::Display for Macvlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "macvlan {} in the container, mode {}", self.link.ifname, self.mode)?;
+        self.bcqueuelen.iter().try_for_each(|length| write!(f, ", bcqueuelen {length}"))?;
+        self.mac.iter().try_for_each(|mac| write!(f, ", mac {mac}"))?;
+        write!(f, "{}", self.link)
+    }
+}

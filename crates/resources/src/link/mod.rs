@@ -1,0 +1,18 @@
+//! Links: veth pairs, bridges and their ports, macvlan, ipvlan, VLANs, and the settings of a link.
+
+pub mod bridge;
+pub mod bridge_port;
+pub mod bring_up;
+pub(crate) mod delete_links;
+pub mod ipvlan;
+pub mod link_settings;
+pub mod loopback;
+pub(crate) mod mac_holder;
+pub mod macvlan;
+pub mod parent;
+pub(crate) mod random;
+pub mod stacked;
+pub(crate) mod stacked_links;
+pub mod veth;
+pub mod vlan_gateway;
+pub mod vlans;

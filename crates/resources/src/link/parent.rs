@@ -1,0 +1,142 @@
+//! The link that a container's interface is on top of.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd};
+
+use cnikit_netlink::{Family, Link, MAIN_TABLE, Netlink};
+use cnikit_netns::Netns;
+use cnikit_plan::{ApplyContext, Drifts};
+use cnikit_skel::{Error, Result};
+use ipnetwork::IpNetwork;
+
+use crate::link::stacked_links::is_on;
+
+/// The link below, and how it is found: not before something is made of it, so that a DEL never looks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Master {
+    /// Which it is.
+    pub which: Which,
+    /// It is in the container, not on the host.
+    pub in_container: bool,
+}
+
+/// Which link is the master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// That of this name, proper or alternative.
+    Named(String),
+    /// That which the default route leads over, of IPv4 or else of IPv6: of several the one of the lowest metric, of several
+    /// next hops the first; those whose link is down or without carrier come last.
+    OfDefaultRoute,
+    /// The only interface that the plugins before this one made.
+    OfPrevResult,
+}
+
+impl Master {
+    /// The link itself, as it is now or was a moment ago.
+    pub(crate) fn find(&self, context: &ApplyContext) -> Result<Link> {
+        let netlink = if self.in_container { context.container()? } else { context.host()? };
+        match &self.which {
+            Which::Named(name) => self.named(netlink, name),
+            Which::OfDefaultRoute => self.of_default_route(netlink),
+            Which::OfPrevResult => {
+                let named: Vec<&String> =
+                    context.record.interfaces.iter().map(|one| &one.name).filter(|name| !name.is_empty()).collect();
+                let [name] = named.as_slice() else {
+                    let text = "chained master failure. PrevResult lacks a single named interface";
+                    return Err(Error::config(text).hint("name one with `master`"));
+                };
+                self.named(netlink, name)
+            }
+        }
+    }
+
+    fn named(&self, netlink: &Netlink, name: &str) -> Result<Link> {
+        netlink.find_recent_link(name)?.ok_or_else(|| {
+            let text = format!("failed to lookup master {name:?}: there is no such link {}", self.place());
+            Error::conflict(text).hint("make it, or set `master` to one that is there")
+        })
+    }
+
+    fn of_default_route(&self, netlink: &Netlink) -> Result<Link> {
+        for family in [Family::V4, Family::V6] {
+            let mut routes = netlink.routes_to(everything(family), MAIN_TABLE)?;
+            routes.retain(|route| route.is_ordinary() && route.index.is_some());
+            // The first of those with the lowest metric: the sort is stable. Nothing gets out by what is dead.
+            routes.sort_by_key(|route| (route.dead, route.priority.unwrap_or_default()));
+            if let Some(index) = routes.first().and_then(|route| route.index) {
+                return Ok(netlink.link_at(index)?);
+            }
+        }
+        let text = format!("no default route interface found {}", self.place());
+        Err(Error::conflict(text).hint("set `master`, or give it a default route"))
+    }
+
+    /// Says whether it is there. What is in a container, or was made by the plugin before, only an ADD can tell.
+    pub(crate) fn available(&self, host: &Netlink) -> Result<()> {
+        match &self.which {
+            _ if self.in_container => Ok(()),
+            Which::Named(name) => self.named(host, name).map(drop),
+            Which::OfDefaultRoute => self.of_default_route(host).map(drop),
+            Which::OfPrevResult => Ok(()),
+        }
+    }
+
+    /// Compares what a link is on top of with what was said; which it is that has the default route may change at any time.
+    pub(crate) fn verify(&self, context: &ApplyContext, upper: &Link, drifts: &mut Drifts) -> Result<()> {
+        let Which::Named(name) = &self.which else { return Ok(()) };
+        let (container, place) = (context.container()?, self.place());
+        let netlink = if self.in_container { container } else { context.host()? };
+        let Some(master) = netlink.find_recent_link(name)? else {
+            drifts.unless(false, || format!("master of {}: wanted {name} {place}, found none", upper.name));
+            return Ok(());
+        };
+        let is_on = self.is_below(container, &master, upper)?;
+        drifts.unless(is_on, || format!("master of {}: wanted {name} {place}, found another link", upper.name));
+        Ok(())
+    }
+
+    /// Whether a link of the container is on this master: on a macvlan or an ipvlan the kernel puts no other of the kind, but
+    /// beside it, on what it is on itself.
+    fn is_below(&self, container: &Netlink, master: &Link, upper: &Link) -> Result<bool> {
+        let home = if self.in_container { None } else { Some(Netns::own()?) };
+        let lower = master.lower.filter(|_| master.kind == upper.kind);
+        match (lower, master.lower_netns) {
+            (None, _) => is_on(container, upper, master.index, home.as_ref()),
+            (Some(lower), None) => is_on(container, upper, lower, home.as_ref()),
+            // In a third namespace. Only seen from the same place has it the same number.
+            (lower, netns) => Ok(upper.lower == lower && (home.is_some() || upper.lower_netns == netns)),
+        }
+    }
+
+    /// The namespace that it is in, opened anew.
+    pub(crate) fn home(&self, context: &ApplyContext) -> Result<Netns> {
+        if !self.in_container {
+            return Ok(Netns::own()?);
+        }
+        Ok(Netns::open(format!("/proc/thread-self/fd/{}", context.netns.as_fd().as_raw_fd()))?)
+    }
+
+    pub(crate) fn place(&self) -> &'static str {
+        if self.in_container { "in the container" } else { "on the host" }
+    }
+}
+
+fn everything(family: Family) -> IpNetwork {
+    let none: std::net::IpAddr = match family {
+        Family::V4 => [0; 4].into(),
+        Family::V6 => [0; 16].into(),
+    };
+    IpNetwork::new(none, 0).unwrap_or_else(|_| none.into())
+}
+
+impl fmt::Display for Master {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.which {
+            Which::Named(name) => f.write_str(name),
+            Which::OfDefaultRoute => f.write_str("what has the default route"),
+            Which::OfPrevResult => f.write_str("what was made before"),
+        }?;
+        write!(f, " {}", self.place())
+    }
+}

@@ -1,0 +1,113 @@
+//! Every system call fails once.
+
+use nix::errno::Errno;
+
+use crate::campaign::{At, CampaignReport, Harm, Scene, Verb, conclude, play, usual};
+use crate::env::subject::Subject;
+
+/// A system call, and with what it may plausibly fail.
+type Failing = (i64, &'static [Errno]);
+
+const MEMORY: &[Errno] = &[Errno::ENOMEM];
+const LOOK: &[Errno] = &[Errno::EIO, Errno::ENOMEM, Errno::EPERM];
+const OPEN: &[Errno] = &[Errno::EIO, Errno::ENOMEM, Errno::EINTR, Errno::EPERM, Errno::EMFILE];
+const READ: &[Errno] = &[Errno::EIO, Errno::EINTR];
+const WRITE: &[Errno] = &[Errno::ENOSPC, Errno::EIO, Errno::EINTR, Errno::EROFS, Errno::EPERM];
+const REMOVE: &[Errno] = &[Errno::EROFS, Errno::EIO, Errno::EBUSY, Errno::EPERM];
+const SEND: &[Errno] = &[Errno::ENOBUFS, Errno::ENOMEM, Errno::EINTR, Errno::EAGAIN, Errno::EPERM];
+const WAIT: &[Errno] = &[Errno::EINTR, Errno::ENOMEM];
+const START: &[Errno] = &[Errno::EAGAIN, Errno::ENOMEM, Errno::EPERM];
+const DESCRIPTOR: &[Errno] = &[Errno::EMFILE, Errno::ENOMEM];
+
+/// What is not here cannot fail, or fails for a mistake of the caller's alone; or it does its work also when it fails, as
+/// close(2), while a call that fails here is not made.
+const FAILING: &[Failing] = &[
+    (libc::SYS_bind, &[Errno::ENOMEM, Errno::EPERM, Errno::EBUSY]),
+    (libc::SYS_clone, START),
+    (libc::SYS_clone3, START),
+    (libc::SYS_connect, &[Errno::ENOMEM, Errno::EPERM]),
+    (libc::SYS_dup, DESCRIPTOR),
+    (libc::SYS_execve, &[Errno::ENOMEM, Errno::EAGAIN, Errno::EIO, Errno::EPERM]),
+    (libc::SYS_fcntl, DESCRIPTOR),
+    (libc::SYS_fdatasync, WRITE),
+    (libc::SYS_flock, &[Errno::EINTR, Errno::EAGAIN, Errno::ENOLCK]),
+    (libc::SYS_fstat, LOOK),
+    (libc::SYS_fstatfs, LOOK),
+    (libc::SYS_fsync, WRITE),
+    (libc::SYS_ftruncate, WRITE),
+    (libc::SYS_getdents64, LOOK),
+    (libc::SYS_getrandom, &[Errno::EINTR]),
+    (libc::SYS_getsockname, &[Errno::ENOBUFS]),
+    (libc::SYS_getsockopt, &[Errno::ENOBUFS, Errno::EPERM]),
+    (libc::SYS_ioctl, &[Errno::EIO, Errno::EPERM]),
+    (libc::SYS_linkat, WRITE),
+    (libc::SYS_mkdirat, WRITE),
+    (libc::SYS_mmap, MEMORY),
+    (libc::SYS_mprotect, MEMORY),
+    (libc::SYS_mremap, MEMORY),
+    (libc::SYS_newfstatat, LOOK),
+    (libc::SYS_openat, OPEN),
+    (libc::SYS_pidfd_open, DESCRIPTOR),
+    (libc::SYS_pipe2, DESCRIPTOR),
+    (libc::SYS_ppoll, WAIT),
+    (libc::SYS_pread64, READ),
+    (libc::SYS_pwrite64, WRITE),
+    (libc::SYS_read, READ),
+    (libc::SYS_readlinkat, LOOK),
+    (libc::SYS_recvfrom, SEND),
+    (libc::SYS_recvmsg, SEND),
+    (libc::SYS_renameat, WRITE),
+    (libc::SYS_renameat2, WRITE),
+    (libc::SYS_sendmsg, SEND),
+    (libc::SYS_sendto, SEND),
+    (libc::SYS_setns, &[Errno::ENOMEM, Errno::EPERM]),
+    (libc::SYS_setsockopt, &[Errno::ENOMEM, Errno::EPERM, Errno::ENOBUFS]),
+    (libc::SYS_socket, &[Errno::EMFILE, Errno::ENOBUFS, Errno::EPERM]),
+    (libc::SYS_socketpair, DESCRIPTOR),
+    (libc::SYS_statx, LOOK),
+    (libc::SYS_unlinkat, REMOVE),
+    (libc::SYS_utimensat, WRITE),
+    (libc::SYS_wait4, &[Errno::EINTR]),
+    (libc::SYS_waitid, &[Errno::EINTR]),
+    (libc::SYS_write, WRITE),
+    (libc::SYS_writev, WRITE),
+];
+
+/// What only older processors have: musl and Go use them where glibc uses those above.
+#[cfg(target_arch = "x86_64")]
+const OLD: &[Failing] = &[
+    (libc::SYS_access, LOOK),
+    (libc::SYS_fork, START),
+    (libc::SYS_lstat, LOOK),
+    (libc::SYS_mkdir, WRITE),
+    (libc::SYS_open, OPEN),
+    (libc::SYS_poll, WAIT),
+    (libc::SYS_readlink, LOOK),
+    (libc::SYS_rename, WRITE),
+    (libc::SYS_rmdir, REMOVE),
+    (libc::SYS_stat, LOOK),
+    (libc::SYS_unlink, REMOVE),
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD: &[Failing] = &[];
+
+/// Every system call of ADD, DEL and GC fails, one at a time, with each error that it plausibly gives: ADD succeeds, and
+/// CHECK agrees, or says what failed and leaves nothing; DEL and GC succeed and leave nothing, or can be repeated to success.
+///
+/// Without `CNIKIT_CAMPAIGNS=whole` at most so many failures a verb are tried, by chance.
+pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
+    let one = |verb: Verb| {
+        let (trace, sure) = usual(subject, verb);
+        let gone = verb.is_of_the_lost();
+        let scenes = |at: At| errnos(at.2).iter().map(move |errno| Scene { verb, at, harm: Harm::Errno(*errno), gone });
+        let all: Vec<Scene> = trace.calls().filter(|at| !sure.contains(at)).flat_map(scenes).collect();
+        let report = CampaignReport::new(format!("fault {} {verb}", subject.title), "failures", all.len());
+        play(report, subject, all, most, &trace).say()
+    };
+    conclude(Verb::ALL.into_iter().map(one).collect())
+}
+
+fn errnos(number: i32) -> &'static [Errno] {
+    let row = FAILING.iter().chain(OLD).find(|(known, _)| *known == i64::from(number));
+    row.map_or(&[], |(_, errnos)| errnos)
+}

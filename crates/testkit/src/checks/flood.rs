@@ -1,0 +1,75 @@
+//! Many at once.
+
+use std::collections::BTreeSet;
+use std::thread;
+
+use crate::campaign;
+use crate::checks::life::SHARED;
+use crate::env::host::Container;
+use crate::env::snapshot::{HINTS, HostSnapshot};
+use crate::env::subject::{Subject, addresses};
+use crate::model_node::{Crowd, Node, Tally};
+
+/// Calls at once: as many as a node has at its worst.
+const WORKERS: usize = 64;
+/// Of a hundred calls, so many are killed.
+const KILLS: u32 = 12;
+/// Operations between two audits.
+pub(crate) const BATCH: usize = 2000;
+
+/// Calls of 64 workers at once on one network, as chance has it: ADD, DEL, CHECK, GC and STATUS, some killed at any moment and
+/// followed by what a runtime does, which is DEL, or by a runtime that knows nothing of them and leaves them to GC.
+///
+/// No address has two owners, CHECK of whoever runs passes, GC never takes him; an ADD of what is there is refused with code
+/// 101 or 104 ([`cnikit::code`]), and says "already"; and after each 2,000 operations, when all are deleted, the host is as it
+/// was before: no link, rule, route, setting or file is left.
+pub fn holds(subject: &Subject, operations: usize) -> Tally {
+    let what = format!("flood {}", subject.title);
+    let (mut chance, mut tally) = (campaign::chance(&what), Tally::default());
+    let crowd = Crowd::of(subject);
+    let mut node = Node::new(&crowd);
+    while tally.operations < operations {
+        let one = node.batch(&mut chance, (operations - tally.operations).min(BATCH));
+        if !one.found.is_empty() {
+            node = Node::new(&crowd);
+        }
+        tally.add(one);
+    }
+    tally.line(what, operations).by_chance().say();
+    tally.conclude()
+}
+
+impl Crowd {
+    /// 64 workers with a container each.
+    pub(crate) fn of(subject: &Subject) -> Crowd {
+        Crowd { by: vec![subject.clone()], workers: WORKERS, containers: 1, kills: KILLS, but: &HINTS }
+    }
+}
+
+/// So many ADDs at once, then as many DELs: every address is one container's, every CHECK passes, nothing is left.
+pub fn survives(subject: &Subject, count: usize) {
+    let host = subject.host();
+    let subject = subject.at(host.dir());
+    let before = HostSnapshot::of(&host);
+    let containers: Vec<Container> = (0..count).map(|_| subject.container(&host)).collect();
+    let results = each(&containers, |n, container| subject.add(&host, &format!("c-{n}"), container));
+    let addresses: Vec<&str> = results.iter().flat_map(addresses).collect();
+    let distinct: BTreeSet<&str> = addresses.iter().copied().collect();
+    assert_eq!(distinct.len(), addresses.len(), "an address was given twice: {addresses:?}");
+    each(&containers, |n, container| {
+        subject.check(&host, &format!("c-{n}"), container, &results[n]).ok();
+    });
+    each(&containers, |n, container| subject.del(&host, &format!("c-{n}"), container, &results[n]));
+    let left = HostSnapshot::of(&host).added_since(&before, &SHARED);
+    assert!(left.is_empty(), "{count} at once left {left:#?}");
+}
+
+/// Runs one thread a container; the outcomes in their order.
+fn each<T: Send>(containers: &[Container], work: impl Fn(usize, &Container) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> =
+            containers.iter().enumerate().map(|(n, container)| scope.spawn(move || work(n, container))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a call failed")).collect()
+    })
+}

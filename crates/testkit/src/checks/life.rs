@@ -1,0 +1,314 @@
+//! The life of an attachment, in good and in poor conditions.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::campaign::{Line, nothing_of};
+use crate::crowd::caught;
+use crate::env::host::{Container, Host};
+use crate::env::snapshot::{HINTS, HostSnapshot};
+use crate::env::subject::Subject;
+
+/// What is shared and stays after the last DEL: lines that hold one of these, see [`holds`](crate::env::snapshot::holds), may
+/// come with the first ADD.
+pub const SHARED: [&str; 44] = [
+    "cni0",                          // the bridge and whatever hangs on it
+    "net/ipv4/ip_forward",           // forwarding
+    "forwarding = 1",                // and what the kernel derives from it
+    "conf/all/accept_redirects",     //
+    "cni_plugins_masquerade",        // empty chains and their base rules
+    "masq_checks",                   //
+    "cni_hostport",                  // and those of port mappings
+    "nft: \t",                       //
+    "nft: }",                        //
+    "table bridge nat {",            // and that of the MAC spoof check
+    "table bridge cni_ipspoofchk {", // and those of the IP spoof check
+    "table inet cni_ipspoofchk {",
+    "table ip nat {",            // and those of iptables
+    "table ip6 nat {",           //
+    "*nat",                      //
+    ":PREROUTING ACCEPT",        //
+    ":INPUT ACCEPT",             //
+    ":OUTPUT ACCEPT",            //
+    ":POSTROUTING ACCEPT",       //
+    "tables: COMMIT",            //
+    "table ip filter {",         // of iptables
+    "table ip6 filter {",        //
+    "table inet cni_firewall {", //
+    "table bridge cni_firewall {",
+    "*filter",                  //
+    ":FORWARD ACCEPT",          //
+    ":CNI-FORWARD -",           // what all containers behind a firewall share
+    ":CNI-ADMIN -",             //
+    ":CNI-HOSTPORT-",           // and all with published ports; entries are a container's
+    "-j CNI-HOSTPORT-DNAT",     //
+    "-j CNI-HOSTPORT-MASQ",     //
+    "-A CNI-HOSTPORT-MASQ",     //
+    "-A CNI-HOSTPORT-SETMARK",  //
+    ":CNI-ISOLATION-STAGE-",    //
+    "rules\" -j CNI-FORWARD",   //
+    "overrides\" -j CNI-ADMIN", //
+    "-j CNI-ISOLATION-STAGE-1", //
+    "|isolated)\" -j RETURN",   //
+    "directory: flannel",       // where configurations of a delegate were kept
+    "directory: leases",        // and what host-local keeps for a network
+    "directory: tuning",        // and tuning for all of them
+    LOCK,
+    HINTS[0],
+    HINTS[1],
+];
+
+/// host-local's lock, which is the reference's too and is nobody's.
+const LOCK: &str = "file: leases/<network>/lock = \"\"";
+
+/// Is this line about one attachment, whatever else it holds? A host end's name is `veth` and digits; the word alone is the
+/// kind of a link, which a shared one may be too.
+pub(crate) fn is_traced(line: &str, id: &str) -> bool {
+    let mut after = line.split("veth").skip(1);
+    line.contains(id) || after.any(|rest| rest.starts_with(|c: char| c.is_ascii_hexdigit()))
+}
+
+/// ADD, CHECK, DEL leave nothing of the attachment, and a second cycle adds nothing even to what is shared.
+pub fn leaves_no_trace(subject: &Subject) {
+    let (host, container) = (subject.host(), subject.container(&Host::new()));
+    let subject = subject.at(host.dir());
+    // A loopback that was up once keeps its IPv4 address and queueing discipline for good: that is the kernel's doing.
+    container.sh("ip link set lo up; ip link set lo down");
+    let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&container));
+    cycle(&subject, &host, &container);
+    let first = HostSnapshot::of(&host);
+    let left = first.added_since(&before, &SHARED);
+    assert!(left.is_empty(), "{}: left on the host: {left:#?}", subject.plugin);
+    let traced: Vec<String> =
+        first.added_since(&before, &[]).into_iter().filter(|line| is_traced(line, "c-one")).collect();
+    assert!(traced.is_empty(), "{}: left of the attachment: {traced:#?}", subject.plugin);
+    HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], "in the container after DEL");
+    cycle(&subject, &host, &container);
+    HostSnapshot::of(&host).assert_unchanged_since(&first, &HINTS, "after a second cycle");
+}
+
+fn cycle(subject: &Subject, host: &Host, container: &Container) {
+    let result = subject.add(host, "c-one", container);
+    subject.check(host, "c-one", container, &result).ok();
+    subject.del(host, "c-one", container, &result);
+}
+
+/// A poor DEL: what it is called, what becomes of the namespace, and what the runtime still sends.
+struct Poor {
+    what: &'static str,
+    netns: Sandbox,
+    more: fn(&Value) -> Vec<(&'static str, Value)>,
+}
+
+/// What `CNI_NETNS` is by the time of the DEL.
+enum Sandbox {
+    Same,
+    Empty,
+    Gone,
+    AFile,
+    ADirectory,
+    AnothersContainer,
+    TheHosts,
+}
+
+const POOR: [Poor; 12] = [
+    Poor { what: "as it should be", netns: Sandbox::Same, more: |result| vec![("prevResult", result.clone())] },
+    Poor { what: "without prevResult", netns: Sandbox::Same, more: |_| vec![] },
+    Poor { what: "with an empty CNI_NETNS", netns: Sandbox::Empty, more: |_| vec![] },
+    Poor { what: "with the namespace gone", netns: Sandbox::Gone, more: |result| vec![("prevResult", result.clone())] },
+    Poor { what: "with a file for a namespace", netns: Sandbox::AFile, more: |_| vec![] },
+    Poor { what: "with a directory for a namespace", netns: Sandbox::ADirectory, more: |_| vec![] },
+    Poor { what: "with another container's namespace", netns: Sandbox::AnothersContainer, more: |_| vec![] },
+    Poor { what: "with the host's namespace", netns: Sandbox::TheHosts, more: |_| vec![] },
+    Poor {
+        what: "with garbage for prevResult",
+        netns: Sandbox::Same,
+        more: |_| vec![("prevResult", json!("garbage"))],
+    },
+    Poor {
+        what: "with a prevResult of no shape",
+        netns: Sandbox::Same,
+        more: |_| vec![("prevResult", json!({"ips": [{"address": 7}]}))],
+    },
+    Poor {
+        what: "with garbage for runtimeConfig",
+        netns: Sandbox::Empty,
+        more: |_| vec![("runtimeConfig", json!([1])), ("args", json!(5))],
+    },
+    Poor {
+        what: "with keys that became invalid",
+        netns: Sandbox::Same,
+        more: |_| vec![("mtu", json!("big")), ("ipMasq", json!(false)), ("isGateway", json!(0))],
+    },
+];
+
+/// DEL succeeds and leaves nothing of the attachment in every poor form, twice; also after nothing. Another container runs
+/// on all the while, even when its namespace is what `CNI_NETNS` names. What others made before a chained plugin is as it was.
+pub fn survives_poor_dels(subject: &Subject) {
+    let host = subject.host();
+    let subject = subject.at(host.dir());
+    let (other, file) = (subject.container(&host), host.dir().join("a file"));
+    std::fs::write(&file, "").unwrap();
+    let running = subject.add(&host, "c-other", &other);
+    subject.call(&host, "DEL", "c-never", "", &[]).ok();
+    for poor in &POOR {
+        let container = subject.container(&host);
+        let before = HostSnapshot::of(&host);
+        let lent = subject.after.as_ref().map(|_| HostSnapshot::inside(&container));
+        let result = subject.add(&host, "c-poor", &container);
+        let path = match poor.netns {
+            Sandbox::Same => container.path(),
+            Sandbox::Empty => String::new(),
+            Sandbox::Gone => format!("{}-that-is-gone", container.path()),
+            Sandbox::AFile => file.display().to_string(),
+            Sandbox::ADirectory => host.dir().display().to_string(),
+            Sandbox::AnothersContainer => other.path(),
+            Sandbox::TheHosts => "/proc/self/ns/net".into(),
+        };
+        for _ in 0..2 {
+            let said = subject.call(&host, "DEL", "c-poor", &path, &(poor.more)(&result));
+            assert_eq!((said.exit, said.stdout.as_str()), (0, ""), "DEL {}: {}", poor.what, said.stderr);
+        }
+        HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, poor.what);
+        if let Some(lent) = lent {
+            HostSnapshot::inside(&container).assert_unchanged_since(&lent, &[], poor.what);
+        }
+        let said = subject.check(&host, "c-other", &other, &running);
+        assert_eq!(said.exit, 0, "DEL {} hurt another container: {}", poor.what, said.stdout);
+    }
+    subject.del(&host, "c-other", &other, &running);
+}
+
+/// One way to tamper with what a plugin made, and a word that CHECK has to say about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tampering {
+    /// A shell line; `$HOSTEND` is the host's end, `$DIR` its directory, and it runs where [`Tampering::inside`] says.
+    pub line: &'static str,
+    /// In the container; else on the host.
+    pub inside: bool,
+    /// What the error has to name.
+    pub names: &'static str,
+}
+
+/// CHECK names each thing that was tampered with. Says in one line how many it was, and panics with those that it did not
+/// name.
+pub fn names_tampering(subject: &Subject, tamperings: &[Tampering]) {
+    let tampered = Tampered::by(subject, tamperings);
+    tampered.line(subject, tamperings).say();
+    nothing_of(&tampered.found);
+}
+
+/// What came of tampering with one thing after the other.
+#[derive(Default)]
+struct Tampered {
+    /// What CHECK logged each time.
+    logs: Vec<String>,
+    /// What it did not name, or named where nobody had tampered.
+    found: Vec<String>,
+}
+
+impl Tampered {
+    fn by(subject: &Subject, tamperings: &[Tampering]) -> Tampered {
+        let mut tampered = Tampered::default();
+        for tampering in tamperings {
+            match caught(|| named(subject, tampering)) {
+                Ok(log) => tampered.logs.push(log),
+                Err(found) => tampered.found.push(format!("{}: {found}", subject.title)),
+            }
+        }
+        tampered
+    }
+
+    fn line(&self, subject: &Subject, tamperings: &[Tampering]) -> Line {
+        let count = tamperings.len();
+        let what = format!("tamper {}", subject.title);
+        Line { tried: count, of: count, found: self.found.len(), ..Line::new(what, "things") }
+    }
+}
+
+/// What CHECK logs when something was tampered with, which it names.
+fn named(subject: &Subject, tampering: &Tampering) -> String {
+    let host = subject.host();
+    let subject = subject.at(host.dir());
+    let container = subject.container(&host);
+    let result = subject.add(&host, "c-one", &container);
+    subject.check(&host, "c-one", &container, &result).ok();
+    tamper(&host, &container, &result, tampering);
+    let said = subject.check(&host, "c-one", &container, &result);
+    assert_eq!(said.exit, 1, "{}: CHECK passes", tampering.line);
+    let (code, text) = said.refused();
+    assert!(text.contains(tampering.names), "{}: CHECK said {code}: {text}", tampering.line);
+    let log = logged(&subject, &host, &container, &result);
+    subject.del(&host, "c-one", &container, &result);
+    log
+}
+
+/// All that a CHECK logs, with `DIR` for the host's own directory.
+fn logged(subject: &Subject, host: &Host, container: &Container, result: &Value) -> String {
+    let conf = subject.with("prevResult", result.clone()).conf.to_string();
+    let env = [("CNI_LOG", "debug")];
+    subject
+        .call_raw(host, "CHECK", "c-one", &container.path(), conf.as_bytes(), &env)
+        .stderr
+        .replace(&host.dir().display().to_string(), "DIR")
+}
+
+/// What CHECK compares, resource by resource: `KIND: RESOURCE`, as its log says it.
+pub fn compared(subject: &Subject) -> BTreeSet<String> {
+    let host = subject.host();
+    let subject = subject.at(host.dir());
+    let container = subject.container(&host);
+    let result = subject.add(&host, "c-one", &container);
+    let log = logged(&subject, &host, &container, &result);
+    let compared = steps(&log, "step", "check ");
+    assert!(!compared.is_empty(), "CHECK of {} logs no resource: {log}", subject.title);
+    compared
+}
+
+/// As [`names_tampering`], and nothing that CHECK compares is forgotten: each resource of the plan is tampered with by one of
+/// these. So whoever adds a resource to a plan has to say here what CHECK says about it.
+pub fn names_tampering_of_all(subject: &Subject, tamperings: &[Tampering]) {
+    let (mut forgotten, mut tampered) = (compared(subject), Tampered::by(subject, tamperings));
+    let resources = forgotten.len();
+    for log in &tampered.logs {
+        let drifted = steps(log, "msg", "drift of ");
+        forgotten.retain(|resource| !drifted.iter().any(|drift| drift.starts_with(resource.as_str())));
+    }
+    let mut line = tampered.line(subject, tamperings);
+    line.notes.push(format!("{} of {resources} resources of the plan drifted", resources - forgotten.len()));
+    tampered.found.extend(forgotten.iter().map(|one| format!("{}: nobody tampers with {one}", subject.title)));
+    line.found = tampered.found.len();
+    line.say();
+    nothing_of(&tampered.found);
+}
+
+/// The values of a key in a log, those that begin with a word, without it.
+fn steps(log: &str, key: &str, word: &str) -> BTreeSet<String> {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter_map(|line| Some(line[key].as_str()?.strip_prefix(word)?.to_owned())).collect()
+}
+
+/// CHECK names all of these at once.
+pub fn names_all_at_once(subject: &Subject, tamperings: &[Tampering]) {
+    let host = subject.host();
+    let subject = subject.at(host.dir());
+    let container = subject.container(&host);
+    let result = subject.add(&host, "c-one", &container);
+    tamperings.iter().for_each(|tampering| tamper(&host, &container, &result, tampering));
+    let (_, text) = subject.check(&host, "c-one", &container, &result).refused();
+    for tampering in tamperings {
+        assert!(text.contains(tampering.names), "{} is not named: {text}", tampering.line);
+    }
+}
+
+fn tamper(host: &Host, container: &Container, result: &Value, tampering: &Tampering) {
+    let names = result["interfaces"].as_array().unwrap().iter().filter_map(|one| one["name"].as_str());
+    let end = names.rev().find(|name| name.starts_with("veth")).unwrap_or_default();
+    let line = tampering.line.replace("$HOSTEND", end).replace("$DIR", &host.dir().display().to_string());
+    if tampering.inside {
+        container.sh(&line)
+    } else {
+        host.sh(&line)
+    };
+}

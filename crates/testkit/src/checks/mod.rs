@@ -1,0 +1,10 @@
+//! What a plugin has to withstand: a whole life, floods, faults, kills, error numbers, crashes, and upstream beside it.
+
+pub mod crash;
+pub mod errno;
+pub mod fault;
+pub mod flood;
+pub mod kill;
+pub mod life;
+pub mod mixed;
+pub mod soak;

@@ -1,0 +1,227 @@
+//! The flood without an end: hours of it, interrupted and gone on with.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::campaign::line::put;
+use crate::campaign::{Line, seed};
+use crate::checks::flood::BATCH;
+use crate::env::subject::Subject;
+use crate::model_node::{Crowd, Node, Tally};
+
+/// What is flooded, how much of it, and where that is remembered.
+#[derive(Clone, Debug)]
+pub struct Soak {
+    /// Each subject, with how many of its batches of 2,000 operations make a round, on one host.
+    pub subjects: Vec<(Subject, usize)>,
+    /// How many operations there are to be, those of earlier runs included.
+    pub operations: usize,
+    /// How long this run may take; the batch under way is finished.
+    pub patience: Duration,
+    /// A file that is written after each batch. A run that finds it adds to what it says, if it is of the same plugins.
+    pub state: PathBuf,
+}
+
+/// What the file says.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct State {
+    /// What was flooded: see [`Soak::build`].
+    #[serde(default)]
+    build: String,
+    /// All choices of a batch follow from this, and from how many batches there were before it.
+    seed: u64,
+    batches: u64,
+    /// How long all runs took together.
+    seconds: f64,
+    tally: Tally,
+}
+
+impl Soak {
+    /// Floods each subject in turn, on a fresh host each time, until there were enough operations or the time is over.
+    /// Says how far it is after each batch. The outcome of all runs together.
+    ///
+    /// What earlier runs did with another build of the plugins, or with other configurations, is refused; and so is a batch
+    /// after which the plugins are not those that it began with, for somebody built or installed meanwhile.
+    pub fn run(&self) -> io::Result<Tally> {
+        let mut state = self.begun()?;
+        if let Some(text) = self.is_over(&state) {
+            put(&format!("soak: {text}\n"));
+        }
+        let (begin, before) = (Instant::now(), (state.tally.operations, state.seconds));
+        let round: Vec<&Subject> =
+            self.subjects.iter().flat_map(|(subject, batches)| vec![subject; *batches]).collect();
+        let mut standing = None;
+        while state.tally.operations < self.operations && begin.elapsed() < self.patience {
+            let subject = round[usize::try_from(state.batches).unwrap_or_default() % round.len()];
+            let node = match standing.take() {
+                Some((of, node)) if std::ptr::eq(of, subject) => node,
+                _ => Node::new(&Crowd::of(subject)),
+            };
+            let mut chance = Rng::with_seed(state.seed.wrapping_add(state.batches));
+            let one = node.batch(&mut chance, BATCH.min(self.operations - state.tally.operations));
+            one.found.iter().for_each(|found| put(&format!("\n{found}\n")));
+            self.is_still(&state.build)?;
+            standing = one.found.is_empty().then_some((subject, node));
+            state.tally.add(one);
+            state.batches += 1;
+            state.seconds = before.1 + begin.elapsed().as_secs_f64();
+            state.write(&self.state)?;
+            self.progress(&state, before.0, begin.elapsed());
+        }
+        Ok(self.end(state))
+    }
+
+    /// What there is to say instead of a run where earlier ones did all that there is to do.
+    pub fn over(&self) -> io::Result<Option<String>> {
+        Ok(self.is_over(&self.begun()?))
+    }
+
+    fn is_over(&self, state: &State) -> Option<String> {
+        let (done, wanted) = (state.tally.operations, self.operations);
+        let text = format!(
+            "nothing is left to do, for earlier runs made {done} of {wanted} operations: `--anew` forgets them and begins \
+             anew, more `--operations` go on"
+        );
+        (done >= wanted).then_some(text)
+    }
+
+    /// What earlier runs came to; nothing, and a new seed, where there was none.
+    fn begun(&self) -> io::Result<State> {
+        match State::read(&self.state)? {
+            None => Ok(State { build: self.build()?, seed: seed(), ..State::default() }),
+            Some(state) if state.build == self.build()? => Ok(state),
+            Some(_) => Err(io::Error::other(format!(
+                "it is of another build of the plugins, or of other configurations: {REMEDY}"
+            ))),
+        }
+    }
+
+    /// Fails if the plugins are not those any more that a batch began with.
+    fn is_still(&self, build: &str) -> io::Result<()> {
+        if self.build()? == build {
+            return Ok(());
+        }
+        Err(io::Error::other(
+            "somebody exchanged the plugins while they were flooded: this batch is not counted, and a run with those that \
+             were there before goes on without it",
+        ))
+    }
+
+    /// A number that another build of the plugins does not have, nor other configurations.
+    fn build(&self) -> io::Result<String> {
+        let mut hash = DefaultHasher::new();
+        for (subject, batches) in &self.subjects {
+            let Subject { bin, plugin: _, title, conf, env, after, ground, beside } = subject;
+            let after = after.as_ref().map(|after| (&after.made, after.result.to_string()));
+            (title, conf.to_string(), env, after, ground, beside, batches).hash(&mut hash);
+            for name in subject.programs() {
+                let path = bin.join(name);
+                let unread = |error| io::Error::other(format!("{}: {error}", path.display()));
+                fs::read(&path).map_err(unread)?.hash(&mut hash);
+            }
+        }
+        Ok(format!("{:016x}", hash.finish()))
+    }
+
+    /// Over what stood there, where somebody looks on; else a line each time.
+    fn progress(&self, state: &State, before: usize, took: Duration) {
+        let Tally { operations, kills, audits, found, .. } = &state.tally;
+        let each = took.as_secs_f64() / count(operations.saturating_sub(before).max(1));
+        let left = Duration::from_secs_f64(each * count(self.operations.saturating_sub(*operations)));
+        let percent = operations * 100 / self.operations.max(1);
+        let (start, end) = if io::stderr().is_terminal() { ("\r\x1b[K", "") } else { ("", "\n") };
+        put(&format!(
+            "{start}soak: {operations} of {} operations ({percent} %), {kills} killed, {audits} audits, {} found; {:.0} a second, {} left{end}",
+            self.operations,
+            found.len(),
+            1.0 / each,
+            hours(left),
+        ));
+    }
+
+    fn end(&self, state: State) -> Tally {
+        let State { seed, batches, seconds, tally, .. } = state;
+        let names: Vec<&str> = self.subjects.iter().map(|(subject, _)| subject.title.as_str()).collect();
+        let mut line: Line = tally.line(format!("soak {}", names.join(", ")), self.operations);
+        line.notes.push(format!("{batches} batches from seed {seed} in {}", hours(Duration::from_secs_f64(seconds))));
+        line.say();
+        tally
+    }
+}
+
+/// What helps where earlier runs cannot be gone on with.
+const REMEDY: &str = "`--anew` forgets it and begins anew, another `--state` keeps it";
+
+impl State {
+    fn read(path: &Path) -> io::Result<Option<State>> {
+        match fs::read(path) {
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(|error| io::Error::other(format!("it is damaged, {error}: {REMEDY}"))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whole, or not at all: whoever is stopped in the midst of it has the old one.
+    fn write(&self, path: &Path) -> io::Result<()> {
+        let new = path.with_extension("new");
+        fs::write(&new, serde_json::to_vec_pretty(self)?)?;
+        fs::rename(new, path)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nobody counts so far")]
+fn count(number: usize) -> f64 {
+    number as f64
+}
+
+fn hours(time: Duration) -> String {
+    let minutes = time.as_secs().div_ceil(60);
+    format!("{}:{:02} h", minutes / 60, minutes % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A soak of one plugin that nobody calls, in a directory.
+    fn soak(dir: &Path) -> Soak {
+        fs::write(dir.join("plugin"), "one build").unwrap();
+        let subject = Subject::new(dir, "plugin", json!({}));
+        Soak { subjects: vec![(subject, 1)], operations: 1, patience: Duration::ZERO, state: dir.join("soak.json") }
+    }
+
+    #[test]
+    fn plugins_that_were_exchanged_meanwhile_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let soak = soak(dir.path());
+        let state = soak.begun().unwrap();
+        soak.is_still(&state.build).unwrap();
+        fs::write(dir.path().join("plugin"), "another one").unwrap();
+        let refused = soak.is_still(&state.build).unwrap_err().to_string();
+        assert!(refused.contains("exchanged"), "{refused}");
+        state.write(&soak.state).unwrap();
+        let refused = soak.begun().unwrap_err().to_string();
+        assert!(refused.contains("another build") && refused.contains("--anew"), "{refused}");
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused_with_a_hint() {
+        let dir = tempfile::tempdir().unwrap();
+        let soak = soak(dir.path());
+        for damaged in ["", "{\"seed\":", "[]"] {
+            fs::write(&soak.state, damaged).unwrap();
+            let refused = soak.begun().unwrap_err().to_string();
+            assert!(refused.contains("damaged") && refused.contains("--anew"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Everything that a plugin could leave behind, as text that can be compared.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use cnikit_netns::Netns;
+use cnikit_process::{Deadline, Env, Program};
+use nix::fcntl::OFlag;
+
+use crate::env::host::{Container, Host};
+
+/// Files of host-local's for whose content no promise is made: where it looks first for a free address, and its index.
+pub const HINTS: [&str; 2] = ["file: leases/<network>/last_reserved_ip.", "file: leases/.idx/<network> = "];
+
+/// What stands for a network's name in a text that a line may hold.
+const NETWORK: &str = "<network>";
+
+/// One line a thing: links with alias and altnames, addresses, routes of all tables, rules, neighbours, queueing
+/// disciplines, bridge VLANs, the nftables and all four iptables rulesets, /proc/sys/net, files, mounts.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct HostSnapshot(BTreeSet<String>);
+
+/// What is asked of a namespace, and what sed(1) does with each line of the answer, once its title leads it: counters, times
+/// and indexes are left out, and the link-local address and routes that the kernel gives to a link some time after it came
+/// up. What nothing can be in is not asked, for each program that is started costs more than its answer.
+const QUESTIONS: [(&str, &str, &str); 11] = [
+    (
+        "link",
+        "ip -o -d link show",
+        "s/: [0-9]+: /: /; s/@if[0-9]+//; s/link-netns(id)? [^ ]+//; s/ (bridge_id|designated_root|designated_bridge) [^ ]+//g; s/ [a-z_]+_timer +[0-9.]+//g; s/,?(NO-CARRIER|LOWER_UP)//g; s/<,/</; s/ state [A-Z]+ / /",
+    ),
+    (
+        "address",
+        "ip -o -b - <<END\naddress show\nneigh show nud permanent\nEND",
+        "/inet6 fe80::/d; s/: [0-9]+: /: /; s/ (valid|preferred)_lft [^ ]+//g",
+    ),
+    ("IPv4", "ip -4 -b - <<END\nroute show table all\nrule show\nEND", "s/ linkdown//"),
+    (
+        "IPv6",
+        "ip -6 -b - <<END\nroute show table all\nrule show\nEND",
+        "/: (((local|anycast) )?fe80::|multicast ff00::)/d; s/ expires [0-9]+sec//; s/ linkdown//",
+    ),
+    ("qdisc", "tc qdisc show 2>/dev/null", "s/qdisc ([a-z_]+) [0-9a-f]+:/qdisc \\1/"),
+    ("vlan", "bridge vlan show 2>/dev/null", ""),
+    ("nft", "rules=$(nft --stateless list ruleset); printf '%s\\n' \"$rules\"", ""),
+    ("iptables", "case $rules in *'table ip '*) iptables-save 2>/dev/null ;; esac", RULESET),
+    ("ip6tables", "case $rules in *'table ip6 '*) ip6tables-save 2>/dev/null ;; esac", RULESET),
+    (
+        "legacy iptables",
+        "if read -r _ 2>/dev/null </proc/net/ip_tables_names; then iptables-legacy-save 2>/dev/null; fi",
+        RULESET,
+    ),
+    (
+        "legacy ip6tables",
+        "if read -r _ 2>/dev/null </proc/net/ip6_tables_names; then ip6tables-legacy-save 2>/dev/null; fi",
+        RULESET,
+    ),
+];
+
+/// No comments, which hold the time, and no counters.
+const RULESET: &str = "/^[^:]*: #/d; s/\\[[0-9:]+\\]//";
+
+/// What leads a title in a line of its own.
+const TITLE: &str = "== ";
+
+/// How long the kernel may take to clear away a namespace that nobody holds, and how often to look.
+const CLEARED: Duration = Duration::from_secs(10);
+const TICK: Duration = Duration::from_millis(100);
+
+/// How many lines of a host a finding shows.
+const SHOWN: usize = 12;
+
+/// Settings that count or measure rather than set.
+const MOVING: [&str; 4] = ["nf_conntrack_count", "route/flush", "fs_verity", "neigh/default/gc_"];
+
+impl HostSnapshot {
+    /// Of a host: its namespace, what is below its directory, and the mounts that this process sees.
+    pub fn of(host: &Host) -> HostSnapshot {
+        let mut lines = namespace(host.netns());
+        lines.extend(files(host.dir(), host.dir()));
+        lines.extend(host.enter(mounts));
+        HostSnapshot(lines)
+    }
+
+    /// Of a container.
+    pub fn inside(container: &Container) -> HostSnapshot {
+        HostSnapshot(namespace(container.netns()))
+    }
+
+    /// Lines that came, but for those that hold one of these texts, see [`holds`].
+    pub fn added_since(&self, before: &HostSnapshot, but: &[&str]) -> Vec<String> {
+        self.0.difference(&before.0).filter(|line| !but.iter().any(|text| holds(line, text))).cloned().collect()
+    }
+
+    /// A host at which nothing changes any more: the kernel gives some routes to an address a while after it came.
+    pub(crate) fn at_rest(host: &Host) -> HostSnapshot {
+        let (deadline, mut last) = (Deadline::after(CLEARED), HostSnapshot::of(host));
+        while deadline.pause(TICK) {
+            let next = HostSnapshot::of(host);
+            if next == last {
+                return next;
+            }
+            last = next;
+        }
+        panic!("the host does not come to rest within {CLEARED:?}")
+    }
+
+    /// What came and what went on a host but for what these texts allow, once the kernel has cleared away what goes with
+    /// its namespace; `None` if nothing did.
+    pub(crate) fn settled(host: &Host, before: &HostSnapshot, but: &[&str]) -> Option<String> {
+        let deadline = Deadline::after(CLEARED);
+        loop {
+            let after = HostSnapshot::of(host);
+            let (came, went) = (after.added_since(before, but), before.added_since(&after, but));
+            if came.is_empty() && went.is_empty() {
+                return None;
+            }
+            if !deadline.pause(TICK) {
+                return Some(format!("came {}, went {}", some(&came), some(&went)));
+            }
+        }
+    }
+
+    /// Panics unless nothing came and nothing went but for what these texts allow.
+    pub fn assert_unchanged_since(&self, before: &HostSnapshot, but: &[&str], when: &str) {
+        let (came, went) = (self.added_since(before, but), before.added_since(self, but));
+        assert!(came.is_empty() && went.is_empty(), "{when}: came {came:#?}, went {went:#?}");
+    }
+}
+
+/// Some of the lines, for a finding.
+fn some(lines: &[String]) -> String {
+    format!("{} ({})", lines.len(), lines[..SHOWN.min(lines.len())].join(" | "))
+}
+
+/// Does a line hold a text? In it `<network>` stands for any name of one network: of a directory or a file, not hidden.
+pub fn holds(line: &str, text: &str) -> bool {
+    let Some((before, after)) = text.split_once(NETWORK) else { return line.contains(text) };
+    line.match_indices(before).any(|(at, _)| {
+        let rest = &line[at + before.len()..];
+        let end = rest.find(['/', ' ']).unwrap_or(rest.len());
+        end > 0 && !rest.starts_with('.') && rest[end..].starts_with(after)
+    })
+}
+
+fn namespace(netns: &Netns) -> BTreeSet<String> {
+    let said = run(netns, &script());
+    let mut lines: BTreeSet<String> = said.lines().map(str::to_owned).collect();
+    netns.enter(|_| settings(Path::new("/proc/sys/net"), &mut lines)).unwrap();
+    lines
+}
+
+/// Asks everything, and leads each line of the answers to one sed(1), which knows by the title what to do.
+fn script() -> String {
+    let ask = |(title, question, _): &(&str, &str, &str)| format!("echo '{TITLE}{title}'; {question}");
+    let clean = |(title, _, clean): &(&str, &str, &str)| format!("/^{title}: /{{\n{clean}\n}}");
+    let (asked, cleaned): (Vec<_>, Vec<_>) = QUESTIONS.iter().map(|row| (ask(row), clean(row))).unzip();
+    let lead = format!("/^{TITLE}/{{ s///; h; d }}\n/^ *$/d; G; s/^(.*)\\n(.*)$/\\2: \\1/");
+    format!("{{\n{}\n}} | sed -E '{lead}\n{}\ns/ *$//'", asked.join("\n"), cleaned.join("\n"))
+}
+
+fn run(netns: &Netns, script: &str) -> String {
+    let program = Program {
+        path: "/bin/sh".into(),
+        args: vec!["-c".into(), script.into()],
+        env: Env::inherited(Vec::new()),
+        stdin: Vec::new(),
+        limit: 64 << 20,
+        grace: Duration::from_secs(1),
+    };
+    let ended = netns.enter(|_| cnikit_process::run(&program, Deadline::after(Duration::from_mins(1))));
+    String::from_utf8_lossy(&ended.unwrap().unwrap().stdout).into_owned()
+}
+
+/// Every setting that can be read. Unreadable and vanished ones are no trace.
+fn settings(dir: &Path, lines: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = path.to_string_lossy();
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            settings(&path, lines);
+        } else if !MOVING.iter().any(|moving| name.contains(moving)) {
+            lines.extend(fs::read_to_string(&path).ok().map(|value| format!("sysctl: {name} = {}", value.trim())));
+        }
+    }
+}
+
+fn files(dir: &Path, root: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut lines = BTreeSet::new();
+    for path in entries.map(|entry| entry.path()) {
+        let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        if let Ok(target) = fs::read_link(&path) {
+            lines.insert(format!("link: {name} to {}", target.display())); // and not whatever it leads to, read each time
+        } else if path.is_dir() {
+            lines.insert(format!("directory: {name}"));
+            lines.extend(files(&path, root));
+        } else if path.is_file() {
+            let content = read_regular(&path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            lines.insert(format!("file: {name} = {:?}", content.unwrap_or_default()));
+        } else {
+            lines.insert(format!("special file: {name}")); // opening a FIFO waits for a writer, and of a device does anything
+        }
+    }
+    lines
+}
+
+/// The content of a regular file. Something else may have taken its place since it was looked at: then the open neither waits nor
+/// follows a link.
+fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    let mut file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+    let mut content = Vec::new();
+    if file.metadata()?.is_file() {
+        file.read_to_end(&mut content)?;
+    }
+    Ok(content)
+}
+
+fn mounts() -> BTreeSet<String> {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    table.lines().map(|line| format!("mount: {line}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifo_a_socket_and_a_link_to_one_are_named_and_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "text").unwrap();
+        nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink(at("fifo"), at("link")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        let lines: Vec<String> = files(dir.path(), dir.path()).into_iter().collect();
+        let link = format!("link: link to {}", at("fifo").display());
+        let expected = ["file: file = \"text\"", &link, "special file: fifo", "special file: socket"];
+        assert_eq!(lines, expected);
+        // What is put there after it was looked at.
+        assert_eq!(read_regular(&at("fifo")).unwrap(), b"");
+        assert!(read_regular(&at("link")).is_err());
+    }
+
+    #[test]
+    fn a_hint_is_what_it_is_and_nothing_beside_it() {
+        let hint = |line: &str| HINTS.iter().any(|text| holds(line, text));
+        for line in ["file: leases/pods/last_reserved_ip.0 = \"10.0.0.2\"", "file: leases/.idx/pods = \"\\u{0}\""] {
+            assert!(hint(line), "{line}");
+        }
+        for line in [
+            "file: leases/.idx/.pods.new = \"\"",
+            "file: leases/.idx/pods/x = \"\"",
+            "file: leases/pods/10.0.0.2 = \"c-one\\r\\neth0\"",
+            "file: leases/.aside/pods/last_reserved_ip.0 = \"\"",
+            "directory: leases/.idx",
+        ] {
+            assert!(!hint(line), "{line}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! What is tested: a plugin with a configuration.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::env::host::{Container, Host};
+
+/// A plugin binary and the configuration it is tested with.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The directory of plugins: `CNI_PATH`.
+    pub bin: PathBuf,
+    /// The plugin's name in it.
+    pub plugin: String,
+    /// What campaigns call it: the plugin's name, unless [`Subject::called`] says more.
+    pub title: String,
+    /// The network configuration, without what a verb adds.
+    pub conf: Value,
+    /// Variables of every call, over those of the protocol.
+    pub env: Vec<(String, String)>,
+    /// Of a chained plugin: what it stands on.
+    pub after: Option<After>,
+    /// A shell line that makes on a fresh host what the plugin needs to be there, such as a master.
+    pub ground: &'static str,
+    /// A shell line that somebody else repeats on the host while a crowd is at work: it has to succeed, and to leave things as
+    /// they were. Empty: nobody is there.
+    pub beside: &'static str,
+}
+
+/// What the plugins before a chained one made in each container, and answered. See [`Subject::after`].
+#[derive(Clone, Debug)]
+pub struct After {
+    /// A shell line that makes it, inside.
+    pub made: String,
+    /// The result of their ADD, in the version of the configuration.
+    pub result: Value,
+}
+
+impl After {
+    /// Makes it in a container of this host.
+    pub(crate) fn make(&self, host: &Host, container: &Container) {
+        container.sh(&filled(&self.made, &container.path()).replace("$HOST", &host.path()));
+    }
+}
+
+/// A text with what is particular to a container: see [`Subject::after`].
+fn filled(text: &str, netns: &str) -> String {
+    // The descriptor, which `-that-is-gone` may follow.
+    let number = netns.rsplit('/').next().and_then(|name| name.split('-').next()?.parse::<u16>().ok()).unwrap_or(1);
+    text.replace("\"$NUMBER\"", &number.to_string())
+        .replace("$NUMBER", &number.to_string())
+        .replace("$PLACE", &format!("{}.{}", number / 256, number % 256))
+        .replace("$NETNS", netns)
+}
+
+/// What a call answered.
+#[derive(Clone, Debug)]
+pub struct CallOutput {
+    /// The exit status; negative: a signal.
+    pub exit: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl CallOutput {
+    /// The one document on stdout.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The answer of a call that has to succeed; null where it says nothing.
+    pub fn ok(self) -> Value {
+        assert_eq!(self.exit, 0, "{}{}", self.stdout, self.stderr);
+        if self.stdout.is_empty() { Value::Null } else { self.json() }
+    }
+
+    /// Code and all texts of a call that has to fail, with exactly one error object.
+    pub fn refused(&self) -> (u64, String) {
+        assert_eq!(self.exit, 1, "it should have failed: {self:?}");
+        let error = self.json();
+        let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
+        (error["code"].as_u64().unwrap(), format!("{}; {}", text("msg"), text("details")))
+    }
+}
+
+/// Of a program's end, as [`Host::run`] gives it.
+impl From<(i32, Vec<u8>, Vec<u8>)> for CallOutput {
+    fn from((exit, stdout, stderr): (i32, Vec<u8>, Vec<u8>)) -> CallOutput {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        CallOutput { exit, stdout: text(stdout), stderr: text(stderr) }
+    }
+}
+
+/// What a GC is told of these containers' attachments.
+pub(crate) fn attachments<T: AsRef<str>>(ids: impl IntoIterator<Item = T>) -> Value {
+    ids.into_iter().map(|id| json!({"containerID": id.as_ref(), "ifname": "eth0"})).collect()
+}
+
+/// The addresses of a result, without the lengths of their prefixes.
+pub(crate) fn addresses(result: &Value) -> impl Iterator<Item = &str> {
+    let ips = result["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["address"].as_str());
+    ips.map(|address| address.split('/').next().unwrap_or_default())
+}
+
+impl Subject {
+    /// A plugin of a directory with a configuration; `name`, `type` and `cniVersion` are filled in where they are absent.
+    pub fn new(bin: &Path, plugin: &str, mut conf: Value) -> Subject {
+        for (key, value) in [("cniVersion", "1.1.0"), ("name", "testnet"), ("type", plugin)] {
+            if conf.get(key).is_none() {
+                conf[key] = value.into();
+            }
+        }
+        let (bin, plugin) = (bin.to_owned(), plugin.to_owned());
+        Subject { bin, title: plugin.clone(), plugin, conf, env: Vec::new(), after: None, ground: ":", beside: "" }
+    }
+
+    /// The same, told from others of the same plugin by these words.
+    #[must_use]
+    pub fn called(&self, title: &str) -> Subject {
+        Subject { title: title.to_owned(), ..self.clone() }
+    }
+
+    /// The same, on hosts that were prepared by this shell line.
+    #[must_use]
+    pub fn on(&self, ground: &'static str) -> Subject {
+        Subject { ground, ..self.clone() }
+    }
+
+    /// The same, and somebody repeats this shell line while a crowd is at work: see [`Subject::beside`].
+    #[must_use]
+    pub fn beside(&self, beside: &'static str) -> Subject {
+        Subject { beside, ..self.clone() }
+    }
+
+    /// A fresh host with what the plugin needs to be there.
+    pub fn host(&self) -> Host {
+        let host = Host::new();
+        host.sh(self.ground);
+        host
+    }
+
+    /// The same with a key of the configuration changed.
+    #[must_use]
+    pub fn with(&self, key: &str, value: Value) -> Subject {
+        let mut changed = self.clone();
+        changed.conf[key] = value;
+        changed
+    }
+
+    /// The same behind other plugins of a chain: a shell line that makes in a container what they make there, and what they
+    /// answer.
+    ///
+    /// In both, and in the configuration, `$NETNS` is the container's path, `$NUMBER` a number that no other container has at
+    /// the time, from 3 on, which alone in quotation marks is a number in JSON too, and `$PLACE` the same as the last half of an
+    /// IPv4 address. In the line `$HOST` is the path of the host's namespace.
+    #[must_use]
+    pub fn after(&self, made: &str, result: Value) -> Subject {
+        Subject { after: Some(After { made: made.to_owned(), result }), ..self.clone() }
+    }
+
+    /// A container with what the plugin stands on.
+    pub fn container(&self, host: &Host) -> Container {
+        let container = host.container();
+        self.after.iter().for_each(|after| after.make(host, &container));
+        container
+    }
+
+    /// The configuration of a call, as the runtime puts it together: an ADD has what the plugins before answered.
+    pub(crate) fn conf_of(&self, verb: &str, netns: &str) -> Value {
+        let mut conf = self.conf.clone();
+        if let Some(after) = self.after.as_ref().filter(|_| verb == "ADD") {
+            conf["prevResult"] = after.result.clone();
+            conf["prevResult"]["cniVersion"] = conf["cniVersion"].clone();
+        }
+        serde_json::from_str(&filled(&conf.to_string(), netns)).unwrap()
+    }
+
+    /// The same with what it keeps under this directory: `$DIR` in its configuration stands for it, and there are the leases, if
+    /// its IPAM plugin is host-local.
+    #[must_use]
+    pub fn at(&self, dir: &Path) -> Subject {
+        let mut moved = self.clone();
+        let text = moved.conf.to_string().replace("$DIR", &dir.display().to_string());
+        moved.conf = serde_json::from_str(&text).unwrap();
+        if moved.conf["ipam"]["type"] == "host-local" {
+            moved.conf["ipam"]["dataDir"] = json!(dir.join("leases"));
+        }
+        moved
+    }
+
+    /// Where host-local keeps the network's reservations, if it is asked for any and was told a directory.
+    pub(crate) fn reservations(&self) -> Option<PathBuf> {
+        let dir = self.conf["ipam"]["dataDir"].as_str().filter(|_| self.conf["ipam"]["type"] == "host-local");
+        dir.map(|dir| Path::new(dir).join(self.network()))
+    }
+
+    /// The plugins that its calls run: itself, a delegate, and their IPAM plugin, as far as the configuration names them.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &str> {
+        let named = ["delegate", "ipam"].map(|key| self.conf[key]["type"].as_str());
+        std::iter::once(self.plugin.as_str()).chain(named.into_iter().flatten())
+    }
+
+    /// The name of the network.
+    pub fn network(&self) -> &str {
+        self.conf["name"].as_str().unwrap()
+    }
+
+    /// One call, of the binary, as a runtime would make it.
+    pub fn call(&self, host: &Host, verb: &str, id: &str, netns: &str, more: &[(&str, Value)]) -> CallOutput {
+        let mut conf = self.conf_of(verb, netns);
+        for (key, value) in more {
+            conf[*key] = value.clone();
+        }
+        self.call_raw(host, verb, id, netns, conf.to_string().as_bytes(), &[])
+    }
+
+    /// One call with these bytes on stdin and these variables on top.
+    pub fn call_raw(
+        &self,
+        host: &Host,
+        verb: &str,
+        id: &str,
+        netns: &str,
+        stdin: &[u8],
+        more: &[(&str, &str)],
+    ) -> CallOutput {
+        let env = self.environment(verb, id, netns, more);
+        CallOutput::from(host.run(&self.bin.join(&self.plugin), &env, stdin))
+    }
+
+    /// The variables of a call, with these on top.
+    pub(crate) fn environment(
+        &self,
+        verb: &str,
+        id: &str,
+        netns: &str,
+        more: &[(&str, &str)],
+    ) -> Vec<(String, String)> {
+        let path = self.bin.to_string_lossy();
+        let usual = [
+            ("CNI_COMMAND", verb),
+            ("CNI_CONTAINERID", id),
+            ("CNI_NETNS", netns),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_ARGS", ""),
+            ("CNI_PATH", &path),
+        ];
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        usual.iter().map(owned).chain(self.env.iter().cloned()).chain(more.iter().map(owned)).collect()
+    }
+
+    /// ADD, which has to succeed. The result.
+    pub fn add(&self, host: &Host, id: &str, container: &Container) -> Value {
+        self.call(host, "ADD", id, &container.path(), &[]).ok()
+    }
+
+    /// DEL with the result of the ADD, which has to succeed.
+    pub fn del(&self, host: &Host, id: &str, container: &Container, result: &Value) {
+        self.call(host, "DEL", id, &container.path(), &[("prevResult", result.clone())]).ok();
+    }
+
+    /// CHECK with the result of the ADD.
+    pub fn check(&self, host: &Host, id: &str, container: &Container, result: &Value) -> CallOutput {
+        self.call(host, "CHECK", id, &container.path(), &[("prevResult", result.clone())])
+    }
+}

@@ -1,0 +1,70 @@
+//! One call as a process of its own, which may be killed.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use cnikit_process::Deadline;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::env::subject::CallOutput;
+
+/// No call may take longer, however many are under way.
+const TIMEOUT: Duration = Duration::from_mins(2);
+
+/// What `CallOutput::exit` is of whoever was killed.
+pub(super) const KILLED: i32 = -9;
+
+/// Runs a plugin on the calling thread's host. After that long it is killed, if it has not ended: it alone, by its number, and
+/// what it started is left to end as it will.
+///
+/// Where `process` forks, this spawns, which costs the same however large we are (`posix_spawn(3)`).
+pub(super) fn call(
+    program: &Path,
+    env: &[(String, String)],
+    stdin: &[u8],
+    kill_after: Option<Duration>,
+) -> io::Result<CallOutput> {
+    #[expect(clippy::disallowed_methods, reason = "whoever is killed must not take others of its group along")]
+    let mut command = Command::new(program);
+    command.envs(env.iter().map(|(key, value)| (key, value)));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    // Whoever ends without having read all of it says why on stdout.
+    let _ = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(stdin));
+    match kill_after {
+        Some(after) => {
+            Deadline::never().pause(after);
+            child.kill()?;
+        }
+        None => wait(&mut child)?,
+    }
+    let said = child.wait_with_output()?;
+    let exit = said.status.signal().map_or(said.status.code().unwrap_or_default(), |signal| -signal);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok(CallOutput { exit, stdout: text(&said.stdout), stderr: text(&said.stderr) })
+}
+
+/// Until it says something or ends.
+fn wait(child: &mut Child) -> io::Result<()> {
+    let Some(stdout) = &child.stdout else { return Ok(()) };
+    let deadline = Deadline::after(TIMEOUT);
+    loop {
+        let timeout = PollTimeout::try_from(deadline.poll_timeout_ms()).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)], timeout) {
+            Ok(0) => break,
+            Ok(_) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    child.kill()?;
+    let mut said = String::new();
+    child.stderr.take().map_or(Ok(0), |mut stderr| stderr.read_to_string(&mut said))?;
+    child.wait()?;
+    Err(io::Error::other(format!("it runs after {TIMEOUT:?}: {said}")))
+}
