@@ -1,7 +1,7 @@
 //! A hash table in a file: which addresses an owner holds, without reading every file.
 //!
 //! It is a memory of the network's directory, never the truth. Its header says of which state of the directory it is the
-//! *whole* truth: directory, [change stamp](Stamp), boot. While the directory still has that stamp, an owner that is
+//! *whole* truth: directory, [change stamp](ChangeStamp), boot. While the directory still has that stamp, an owner that is
 //! not found here holds nothing. The stamp is written last ([`Index::seal`]), so an index whose writer was killed
 //! describes no state at all and is built anew.
 

@@ -58,7 +58,7 @@ pub(crate) fn disable_forwarding(inside: &Inside, port: &str) {
     let _ = sysctl::set(inside, &format!("net/ipv6/conf/{port}/forwarding"), "0");
 }
 
-/// Settings that are as [`quiet`] leaves them; each that is not, with its value.
+/// Settings that are as [`ignore_router_adverts`] leaves them; each that is not, with its value.
 pub(crate) fn ra_drift(inside: &Inside, link: &str, settings: &[&str]) -> Vec<String> {
     let on = |setting: &&str| {
         let value = sysctl::read(inside, &format!("net/ipv6/conf/{link}/{setting}")).ok()?;
