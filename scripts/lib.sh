@@ -235,6 +235,28 @@ build_reference_tool() {
     mv "$dir.new" "$dir"
 }
 
+# build_release COMMIT: the plugins and cnitool of a commit of this repository, under their names in $CACHE/release-COMMIT. A clone
+# without its history has not got that commit: then the tests that need it are reported as not run.
+build_release() {
+    local commit=$1 dir="$CACHE/release-$1" name
+    need_cache
+    [ -e "$dir/.complete" ] && return
+    if ! git -c safe.directory="$PWD" cat-file -e "$commit^{commit}" 2>/dev/null; then
+        echo "this clone has not got commit $commit: fetch the whole history to test the change of releases" >&2
+        return
+    fi
+    say "building: the plugins and cnitool of $commit"
+    rm -rf "$dir" "$dir.new"
+    mkdir -p "$dir.new/source"
+    git -c safe.directory="$PWD" archive "$commit" | tar -x -C "$dir.new/source"
+    (cd "$dir.new/source" && CARGO_PROFILE_DEV_DEBUG=0 cargo build --locked --target-dir "$dir.new/built" -p cni-plugins -p cnitool)
+    mv "$dir.new"/built/*/debug/{cni-plugins,cnitool} "$dir.new"
+    for name in $("$dir.new/cni-plugins" --list); do ln "$dir.new/cni-plugins" "$dir.new/$name"; done
+    rm -rf "$dir.new/source" "$dir.new/built"
+    touch "$dir.new/.complete"
+    mv "$dir.new" "$dir"
+}
+
 # Container runtimes that drive the plugins: those of this machine's release, and the newest containerd; what their tests call.
 need_runtimes() {
     need busybox busybox-static

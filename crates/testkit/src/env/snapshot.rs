@@ -111,7 +111,7 @@ impl HostSnapshot {
 
     /// What came and what went on a host but for what these texts allow, once the kernel has cleared away what goes with
     /// its namespace; `None` if nothing did.
-    pub(crate) fn settled(host: &Host, before: &HostSnapshot, but: &[&str]) -> Option<String> {
+    pub fn settled(host: &Host, before: &HostSnapshot, but: &[&str]) -> Option<String> {
         let deadline = Deadline::after(CLEARED);
         loop {
             let after = HostSnapshot::of(host);
