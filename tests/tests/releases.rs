@@ -127,7 +127,9 @@ impl Node {
             "nft" => vec![bridge("cni-r0", "nftables")],
             "legacy" => vec![bridge("cni-r1", "iptables")],
             "routed" => vec![json!({"type": "ptp", "ipMasq": true, "ipMasqBackend": "nftables", "ipam": ipam})],
-            _ => vec![json!({"type": "macvlan", "master": "master0", "enabledad": false, "ipam": ipam}), tuning.clone()],
+            _ => {
+                vec![json!({"type": "macvlan", "master": "master0", "enabledad": false, "ipam": ipam}), tuning.clone()]
+            }
         };
         match network {
             "nft" | "routed" => plugins.extend(chained("nftables").into_iter().chain([tuning])),
@@ -152,8 +154,13 @@ impl Node {
 
     /// A verb about one container, with what its ADD is given too.
     fn about(&self, by: Release, verb: &str, one: &Attached) -> (bool, String) {
-        let mappings = json!({"portMappings": [{"hostPort": 8000 + one.number, "containerPort": 80, "protocol": "tcp"}]});
-        self.try_tool(by, &format!("CAP_ARGS='{mappings}'"), &format!("{verb} {} {}", one.network, one.container.path()))
+        let mappings =
+            json!({"portMappings": [{"hostPort": 8000 + one.number, "containerPort": 80, "protocol": "tcp"}]});
+        self.try_tool(
+            by,
+            &format!("CAP_ARGS='{mappings}'"),
+            &format!("{verb} {} {}", one.network, one.container.path()),
+        )
     }
 
     fn add(&mut self, by: Release, network: &'static str, number: usize) {

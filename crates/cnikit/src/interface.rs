@@ -124,7 +124,10 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
         requested::check(at, plugin.host_state(), &addresses)?;
         let layer3 = plugin.layer3(at, &addresses);
         preflight(&layer3, &kinds, &context)?;
-        let made = early.map_or_else(|| apply(&link, &context, journal), Ok)?;
+        let made = match early {
+            Some(made) => made,
+            None => apply(&link, &context, journal)?,
+        };
         apply(&layer3, &context, journal)?;
         answer(at, before, &context, made, addresses)
     }

@@ -356,9 +356,10 @@ impl Nftables {
         let mut messages = state.repair()?;
         // Only what makes the frame must not meet somebody else who makes it too.
         let mut guard = (!messages.is_empty()).then_some(state.generation);
-        let many = (MANY + 1..TOO_MANY).contains(&wanted.keys.len());
-        let hoping = attempt.first && guard.is_none() && many && state.held.iter().all(Vec::is_empty);
-        let keys = if hoping { Keys::free(wanted) } else { self.keys(&state, whose, wanted, guard.is_some())? };
+        let keys = match KeyCheck::of(attempt, &state, wanted, guard.is_some()) {
+            KeyCheck::AssumeFree => Keys::free(wanted),
+            KeyCheck::Ask => self.keys(&state, whose, wanted, guard.is_some())?,
+        };
         let own = state.own.iter().filter(|own| !own.is_anothers(whose));
         let before: Vec<InstalledRule> =
             state.held.iter().flatten().chain(own.flat_map(|own| &own.rules)).cloned().collect();
@@ -667,6 +668,23 @@ struct Failed<E> {
 
 impl Attempt {
     const AGAIN: Attempt = Attempt { first: false, begun: false };
+}
+
+/// Whether the kernel is asked, before the transaction, which keys of an owner's rules other rules have.
+enum KeyCheck {
+    /// It refuses the transaction if a key is not free; the next attempt asks.
+    AssumeFree,
+    Ask,
+}
+
+impl KeyCheck {
+    /// Many keys of an owner who has no rules yet are nearly always free. `is_guarded`: the transaction is bound to the ruleset
+    /// that was read.
+    fn of(attempt: Attempt, state: &State, wanted: &Wanted, is_guarded: bool) -> Self {
+        let many = (MANY + 1..TOO_MANY).contains(&wanted.keys.len());
+        let is_new = state.held.iter().all(Vec::is_empty);
+        if attempt.first && !is_guarded && many && is_new { Self::AssumeFree } else { Self::Ask }
+    }
 }
 
 /// What becomes of the keys of rules when an owner's are replaced.

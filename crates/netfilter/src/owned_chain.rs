@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 
 use crate::compile::compile;
-use crate::expression::Expression;
 use crate::hook::FoundChain;
 use crate::installed_rule::InstalledRule;
 use crate::layout::{OwnChain, TableLayout};
@@ -62,19 +61,25 @@ impl OwnedChain {
         if self.found.is_none() {
             return Ok(Some(format!("{place} is missing")));
         }
-        let compiled = wanted.rules.iter().map(|rule| compile(rule, frame.family)).collect::<Result<Vec<_>>>()?;
-        let alike = |(found, (rule, does)): (&InstalledRule, (&Rule, &Vec<Expression>))| {
-            found.serves(does, rule.comment.as_deref())
-        };
-        let same =
-            self.rules.len() == compiled.len() && self.rules.iter().zip(wanted.rules.iter().zip(&compiled)).all(alike);
-        let texts = || {
-            [listed(self.rules.iter().map(InstalledRule::to_string)), listed(wanted.rules.iter().map(Rule::to_string))]
-        };
-        Ok((!same).then(|| {
-            let [found, wanted] = texts();
-            format!("{place} holds {found}, wanted {wanted}")
-        }))
+        if self.has_exactly(&wanted.rules, frame)? {
+            return Ok(None);
+        }
+        let found = listed(self.rules.iter().map(InstalledRule::to_string));
+        let wanted = listed(wanted.rules.iter().map(Rule::to_string));
+        Ok(Some(format!("{place} holds {found}, wanted {wanted}")))
+    }
+
+    /// Whether its rules are these, in this order, with these comments.
+    fn has_exactly(&self, wanted: &[Rule], frame: &TableLayout) -> Result<bool> {
+        if self.rules.len() != wanted.len() {
+            return Ok(false);
+        }
+        for (found, rule) in self.rules.iter().zip(wanted) {
+            if !found.serves(&compile(rule, frame.family)?, rule.comment.as_deref()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 

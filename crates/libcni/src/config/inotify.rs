@@ -127,11 +127,11 @@ impl Armed {
         let is_text = |name: &&OsString| is_named || is_configuration(name);
         if let Some(name) = event.name.as_ref().filter(|_| counts).filter(is_text) {
             let file = (event.wd, name.clone());
-            match event.mask {
-                mask if mask.contains(AddWatchFlags::IN_MODIFY) => self.written.insert(file),
-                mask if mask.intersects(AddWatchFlags::IN_ATTRIB) => false,
-                _ => self.written.remove(&file),
-            };
+            if event.mask.contains(AddWatchFlags::IN_MODIFY) {
+                self.written.insert(file);
+            } else if !event.mask.contains(AddWatchFlags::IN_ATTRIB) {
+                self.written.remove(&file);
+            }
         }
         counts
     }

@@ -375,20 +375,33 @@ impl Runtime {
     ) -> Result<Warnings, Error> {
         let record = self.cache.record(&list.name, at);
         let at = filled(at, &record);
-        let config = record.entry.as_ref().and_then(|entry| entry.config.as_deref());
-        let recorded = config.map(|config| recorded(config, &list.name)).transpose();
-        let unusable =
-            recorded.as_ref().err().map(|why| format!("done without the configuration that was kept: {why}"));
-        report.warnings.extend(unusable);
-        let recorded = recorded.unwrap_or_default();
-        let is_todays = recorded.as_ref().is_none_or(|recorded| recorded.plugins == list.plugins);
-        let list = recorded.as_ref().unwrap_or(list);
-        let result = record.entry.and_then(|entry| entry.result).filter(|_| list.is_since(Version::V0_4_0));
-        let kept = result.map(|result| in_version_of(list, result)).transpose();
+        let (config, result) = match record.entry {
+            Some(entry) => (entry.config, entry.result),
+            None => (None, None),
+        };
+        let mut as_added = None;
+        if let Some(config) = config {
+            match recorded(&config, &list.name) {
+                Ok(list) => as_added = Some(list),
+                Err(why) => {
+                    report.warnings.push(format!("done without the configuration that was kept: {why}"));
+                }
+            }
+        }
+        let is_todays = as_added.as_ref().is_none_or(|as_added| as_added.plugins == list.plugins);
+        let list = as_added.as_ref().unwrap_or(list);
         report.warnings.extend(record.damage);
-        report.warnings.extend(kept.as_ref().err().map(ToString::to_string));
+        let mut previous = None;
+        if let Some(result) = result
+            && list.is_since(Version::V0_4_0)
+        {
+            match in_version_of(list, result) {
+                Ok(result) => previous = Some(result),
+                Err(why) => report.warnings.push(why.to_string()),
+            }
+        }
         let _slot = self.slot()?;
-        let done = self.chain("DEL", list, &at).del(kept.unwrap_or_default().as_ref(), on_failure == OnFailure::Stop);
+        let done = self.chain("DEL", list, &at).del(previous.as_ref(), on_failure == OnFailure::Stop);
         done.map_err(|why| if is_todays { why } else { by_kept(why) })?;
         self.cache.forget(&list.name, &at)?;
         Ok(report)

@@ -117,12 +117,16 @@ impl RuleTable {
         let (mut rulesets, mut missing) = (Vec::new(), None);
         for (programs, traces) in Programs::reaching(nftables, version, self.table, meant)? {
             match Ruleset::open_whole(programs, traces, &self.part(meant.mention())) {
-                Ok(ruleset) => rulesets.extend(Some(ruleset).filter(|ruleset| meant.any_of(ruleset.table()))),
+                Ok(ruleset) if meant.any_of(ruleset.table()) => rulesets.push(ruleset),
+                Ok(_) => {}
                 Err(error @ Refused::Missing { .. }) => missing = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        missing.filter(|_| rulesets.is_empty()).map_or(Ok(rulesets), Err)
+        match missing {
+            Some(error) if rulesets.is_empty() => Err(error),
+            _ => Ok(rulesets),
+        }
     }
 
     /// Reads whatever stands in either half of iptables, of both versions, and hands it over to be changed; with it the lock

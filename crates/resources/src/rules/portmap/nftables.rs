@@ -63,7 +63,7 @@ pub(super) fn ensure(map: &PortMap, tag: &AttachmentId, journal: &mut Journal) -
         let judge = |looked: &Snapshot<'_>| {
             let (rivals, own) = (looked.conflicting_rules(IN_USE)?, conditions(map, address)?);
             let are_apart = |theirs: &[Match]| !own.is_empty() && !theirs.is_empty() && own != theirs;
-            let mut held = held((map, address), tag, &rivals, are_apart);
+            let mut held = held((map, address), tag, &rivals, are_apart).into_iter();
             held.try_for_each(|(mapping, holder)| taken(map, mapping, &holder))
         };
         replace(&nftables, (frame, whose), rules, judge, (&rules_of(tag), journal))
@@ -154,7 +154,7 @@ pub(super) fn elsewhere(map: &PortMap, tag: &AttachmentId) -> Result<Vec<Held>> 
         // Nobody can tell whether conditions in words of iptables are the same.
         let are_apart = |theirs: &[Match]| !theirs.is_empty() && !asked(map, address).1.is_empty();
         let held = held((map, address), tag, &found, are_apart);
-        elsewhere.extend(held.map(|(mapping, holder)| (mapping.clone(), format!("{holder} (nftables)"))));
+        elsewhere.extend(held.into_iter().map(|(mapping, holder)| (mapping.clone(), format!("{holder} (nftables)"))));
     }
     Ok(elsewhere)
 }
@@ -171,22 +171,29 @@ pub(super) fn upstream_targets(nftables: &Nftables) -> Result<Vec<IpAddr>> {
 fn held<'a>(
     (map, address): (&'a PortMap, IpAddr),
     tag: &AttachmentId,
-    rivals: &'a [InstalledRule],
-    are_apart: impl Fn(&[Match]) -> bool + 'a,
-) -> impl Iterator<Item = (&'a Mapping, String)> {
+    installed: &[InstalledRule],
+    are_apart: impl Fn(&[Match]) -> bool,
+) -> Vec<(&'a Mapping, String)> {
     let own = comment(tag);
-    let others = rivals.iter().filter(move |rival| rival.comment() != Some(&own));
-    let leading = others.filter_map(|rival| Some((rival, said(rival.rule()?)?.0)));
-    let near = leading.filter(move |(rival, _)| rival.rule().is_some_and(|rule| !are_apart(&conditions_of(rule))));
-    let led = by_port(map.mappings.iter().filter(move |mapping| mapping.leads_to(address).is_some()));
-    near.flat_map(move |(rival, theirs)| {
-        let holder = match rival.comment() {
+    let led = by_port(map.mappings.iter().filter(|mapping| mapping.leads_to(address).is_some()));
+    let mut held = Vec::new();
+    for installed in installed {
+        let Some(rule) = installed.rule() else { continue };
+        if installed.comment() == Some(&own) || are_apart(&conditions_of(rule)) {
+            continue;
+        }
+        let Some((theirs, _)) = said(rule) else { continue };
+        let holder = match installed.comment() {
             Some(container) => format!("container {container:?}"),
-            None => format!("`{rival}`"),
+            None => format!("`{installed}`"),
         };
-        let near = led.get(&theirs.port()).cloned().unwrap_or_default().into_iter();
-        near.filter(move |mapping| mapping.meets(&theirs)).map(move |mapping| (mapping, holder.clone()))
-    })
+        for mapping in led.get(&theirs.port()).into_iter().flatten() {
+            if mapping.meets(&theirs) {
+                held.push((*mapping, holder.clone()));
+            }
+        }
+    }
+    held
 }
 
 /// What a rule maps, and where it leads, if it does.
