@@ -69,6 +69,8 @@ fn syntax(text: &str, error: &serde_json::Error) -> (String, &'static str) {
         text if text.starts_with('\u{feff}') => {
             ("the file begins with a byte order mark".to_owned(), "save it as UTF-8 without one")
         }
+        // What is JSON, but more than is read.
+        _ if error.is_data() => (format!("the document {words}"), "make it smaller"),
         _ => (format!("not JSON: {words}"), "correct it at that place"),
     }
 }
