@@ -19,6 +19,24 @@ pub struct DryRunReport {
     pub example: CniResult,
 }
 
+/// The constants of a [`Plugin`] that the parsing of a request depends on. They are a value, so that the parser is compiled once
+/// and not once per plugin.
+#[derive(Clone, Copy)]
+pub(crate) struct Traits {
+    /// [`Plugin::SOURCES`].
+    pub(crate) sources: Sources,
+    /// [`Plugin::KNOWN_ARGS`].
+    pub(crate) known_args: Option<&'static [&'static str]>,
+    /// [`Plugin::ENTERS_NETNS`].
+    pub(crate) enters_netns: bool,
+}
+
+impl Traits {
+    pub(crate) const fn of<P: Plugin>() -> Traits {
+        Traits { sources: P::SOURCES, known_args: P::KNOWN_ARGS, enters_netns: P::ENTERS_NETNS }
+    }
+}
+
 /// One CNI plugin: the configuration that it is, and what it does on each verb.
 ///
 /// Two methods are required, [`Plugin::add`] and [`Plugin::del`]. A plugin *is* its configuration: ADD, CHECK, STATUS,
@@ -29,7 +47,7 @@ pub struct DryRunReport {
 /// field's type refuses becomes an error that names the key (code 6 for a wrong JSON type, 7 for a wrong value).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a plugin",
-    note = "implement `Plugin`, or one of the shapes and wrap it: `Interface<{Self}>` for an `InterfacePlugin`, `Chained<{Self}>` for a `ChainedPlugin`, `Ipam<{Self}>` for an `IpamPlugin`, `Delegating<{Self}>` for a `DelegatingPlugin`"
+    note = "implement `Plugin`, or one of the shapes and wrap it: `InterfaceShape<{Self}>` for an `InterfacePlugin`, `Chained<{Self}>` for a `ChainedPlugin`, `Ipam<{Self}>` for an `IpamPlugin`, `Delegating<{Self}>` for a `DelegatingPlugin`"
 )]
 pub trait Plugin: DeserializeOwned {
     /// Who else may say a key, and who has the last word.

@@ -18,7 +18,7 @@ use crate::error::{Error, Result, code};
 use crate::input::Input;
 use crate::log;
 use crate::node;
-use crate::plugin::Plugin;
+use crate::plugin::{Plugin, Traits};
 use crate::registry::Plugins;
 use crate::restore_batch::{RestoreEntry, listed};
 use crate::sources::{self, Origins};
@@ -258,9 +258,9 @@ struct ProtocolArgs {
     _cni: Map<String, Value>,
 }
 
-/// Judges a call.
-pub(crate) fn parse_request<P: Plugin>(plugin: &str, input: &mut Input, plugins: Plugins) -> Result<Request> {
-    if let Some(all) = listed::<P>(plugin, input, plugins)? {
+/// Parses and validates a call of a plugin with these constants.
+pub(crate) fn parse_request(traits: Traits, plugin: &str, input: &mut Input, plugins: Plugins) -> Result<Request> {
+    if let Some(all) = listed(traits, plugin, input, plugins)? {
         return Ok(Request::RestoreAll(all));
     }
     variables(input)?;
@@ -284,14 +284,14 @@ pub(crate) fn parse_request<P: Plugin>(plugin: &str, input: &mut Input, plugins:
     if is_strict(&verb) {
         conf.read::<Protocol>()?;
     }
-    let args = arguments::<P>(&verb, &input.args)?;
+    let args = arguments(traits.known_args, &verb, &input.args)?;
     let mut call =
         Call { plugin: plugin.to_owned(), input: input.clone(), conf, version, args, plugins, origins: Vec::new() };
-    call.origins = sources::resolve(&mut call.conf, &call.args, P::SOURCES);
+    call.origins = sources::resolve(&mut call.conf, &call.args, traits.sources);
     match verb.as_str() {
-        "ADD" => call.add::<P>().map(Request::Add),
-        "CHECK" => call.check::<P>().map(Request::Check),
-        "RESTORE" => call.check::<P>().map(Request::Restore),
+        "ADD" => call.add(traits).map(Request::Add),
+        "CHECK" => call.check(traits).map(Request::Check),
+        "RESTORE" => call.check(traits).map(Request::Restore),
         "DEL" => Ok(Request::Del(call.del())),
         "GC" => call.gc().map(Request::Gc),
         "STATUS" => Ok(Request::Status(Status { call })),
@@ -399,9 +399,11 @@ fn allows(verb: &str, text: &str, floor: Version) -> Result<()> {
 }
 
 /// A plugin that knows some `CNI_ARGS` refuses others on ADD and CHECK; nothing of them ever fails another verb.
-fn arguments<P: Plugin>(verb: &str, text: &str) -> Result<Args> {
-    let strict = P::KNOWN_ARGS.filter(|_| is_strict(verb));
-    let Some(known) = strict else { return Ok(Args::parse(text).unwrap_or_default()) };
+fn arguments(known: Option<&[&str]>, verb: &str, text: &str) -> Result<Args> {
+    let known = match known {
+        Some(known) if is_strict(verb) => known,
+        _ => return Ok(Args::parse(text).unwrap_or_default()),
+    };
     let refused = |text| Error::environment(text).hint("CNI_ARGS is KEY=VALUE;KEY=VALUE");
     let args = Args::parse(text).map_err(refused)?;
     let passed_over = args.ignore_unknown();
@@ -421,14 +423,14 @@ impl Call {
         self.conf.read().map_err(|error| sources::misread(error, &self.origins))
     }
 
-    fn add<P: Plugin>(self) -> Result<Add> {
+    fn add(self, traits: Traits) -> Result<Add> {
         let prev = self.prev()?;
-        let netns = self.sandbox::<P>(prev.is_some())?;
+        let netns = self.sandbox(traits, prev.is_some())?;
         let attachment = self.attachment().with_respelled(&netns, prev.as_ref());
         Ok(Add { attachment, netns, prev, call: self })
     }
 
-    fn check<P: Plugin>(self) -> Result<Check> {
+    fn check(self, traits: Traits) -> Result<Check> {
         let verb = &self.input.command;
         let prev = self.prev()?.ok_or_else(|| {
             let missing = Error::config("Required prevResult missing");
@@ -436,7 +438,7 @@ impl Call {
                 "the runtime has to give {verb} the result of the ADD: if it has none, DEL and ADD again"
             ))
         })?;
-        let netns = self.sandbox::<P>(true)?;
+        let netns = self.sandbox(traits, true)?;
         Ok(Check { attachment: self.attachment(), netns, prev, call: self })
     }
 
@@ -501,7 +503,7 @@ impl Call {
     }
 
     /// The container's namespace. Gone is code 3, "no DEL needed", unless plugins before this one made something.
-    fn sandbox<P: Plugin>(&self, something_was_made: bool) -> Result<Netns> {
+    fn sandbox(&self, traits: Traits, something_was_made: bool) -> Result<Netns> {
         let path = &self.input.netns;
         match cnikit_netns::find(path) {
             NetnsLookup::Present(netns) => Ok(netns),
@@ -511,7 +513,7 @@ impl Call {
                     .detail(path.clone())
                     .hint("pass the container's namespace; CNI_NETNS_OVERRIDE=1 if this is meant"))
             }
-            _ if !P::ENTERS_NETNS => Ok(Netns::nowhere(path)?),
+            _ if !traits.enters_netns => Ok(Netns::nowhere(path)?),
             NetnsLookup::NotNetns { why, .. } => {
                 Err(Error::environment(format!("CNI_NETNS {path:?} is not a network namespace: {why}"))
                     .hint("set CNI_NETNS to the container's namespace, such as /run/netns/NAME or /proc/PID/ns/net"))

@@ -11,7 +11,7 @@ use crate::input::{Input, Stdin};
 use crate::journal::Journal;
 use crate::node;
 use crate::panic::caught;
-use crate::plugin::Plugin;
+use crate::plugin::{Plugin, Traits};
 use crate::registry::Plugins;
 use crate::request::{Check, Request, parse_request};
 
@@ -42,7 +42,8 @@ struct Entry {
 const OF_EACH: [&str; 2] = ["prevResult", "runtimeConfig"];
 
 /// The attachments that a RESTORE is about; none if it has no list, and is about the one of the variables.
-pub(crate) fn listed<P: Plugin>(
+pub(crate) fn listed(
+    traits: Traits,
     plugin: &str,
     input: &mut Input,
     plugins: Plugins,
@@ -63,7 +64,8 @@ pub(crate) fn listed<P: Plugin>(
     counted.map_err(|error| Error::from(error.under(LIST)).hint("ask for some of these attachments at a time"))?;
     let each = |entry: Value| {
         let mut input = Input { stdin: Stdin::default(), ..input.clone() };
-        let asked = of_entry(&conf, &entry, &mut input).and_then(|()| parse_request::<P>(plugin, &mut input, plugins));
+        let asked =
+            of_entry(&conf, &entry, &mut input).and_then(|()| parse_request(traits, plugin, &mut input, plugins));
         let asked = asked.and_then(|request| match request {
             Request::Restore(check) => Ok(check),
             _ => Err(Error::new(code::DEFECT, "an attachment of the list became another call")),

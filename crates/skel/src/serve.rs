@@ -9,7 +9,7 @@ use crate::input::Input;
 use crate::journal::Journal;
 use crate::log;
 use crate::panic::caught;
-use crate::plugin::Plugin;
+use crate::plugin::{Plugin, Traits};
 use crate::registry::{Plugins, Serve};
 use crate::reply;
 use crate::request::{Request, parse_request};
@@ -50,7 +50,7 @@ pub fn serve<P: Plugin>(name: &str, mut input: Input, plugins: Plugins, out: &mu
 fn answer<P: Plugin>(name: &str, input: &mut Input, plugins: Plugins, journal: &mut Journal) -> Result<Vec<u8>> {
     let observed = input.clone();
     let judged_and_answered = || {
-        Ok(match parse_request::<P>(name, input, plugins)? {
+        Ok(match parse_request(Traits::of::<P>(), name, input, plugins)? {
             Request::Add(add) => reply::result(&add.call.configured::<P>()?.add(&add, journal)?, add.call.version),
             Request::Check(check) => check.call.configured::<P>()?.check(&check).map(|()| Vec::new())?,
             Request::Del(del) => P::del(&del).map(|()| Vec::new())?,
