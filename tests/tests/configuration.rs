@@ -436,7 +436,7 @@ fn ptp_refuses_what_it_cannot_serve_and_says_why() {
     assert!(refused(&[IPV4]).contains("10.77.0.2/24 has no gateway of its family"));
     assert!(refused(&["10.77.0.2/24 via fd00:77::1"]).contains("10.77.0.2/24 has no gateway of its family"));
     let half = refused(&["10.77.0.2/24 via 10.77.0.1", IPV6]);
-    assert!(half.contains("fd00:77::2/64 has no gateway of its family") && half.contains("remedy: "), "{half}");
+    assert!(half.contains("fd00:77::2/64 has no gateway of its family") && half.contains("hint: "), "{half}");
 }
 
 #[test]

@@ -160,7 +160,7 @@ impl Bad {
         assert_eq!((&skipped.file, defect.code, place), (&file.to_owned(), self.code, self.place), "{defect}");
         let text = defect.to_string();
         assert!(text.starts_with(&file.display().to_string()) && text.contains(self.says), "{text}");
-        assert!(!defect.hint.is_empty() && text.ends_with(&format!("; remedy: {}", defect.hint)), "{text}");
+        assert!(!defect.hint.is_empty() && text.ends_with(&format!("; hint: {}", defect.hint)), "{text}");
         assert!(!text.contains('\n'), "{text}");
         text
     }
@@ -697,14 +697,14 @@ fn every_finding_is_told_with_its_line_column_and_hint() {
     let text = found(&findings).replace(&format!("{}/", net_d.display()), "");
     let expected = [
         "warning: 10-pods.conflist:4:3: disablecheck: no key of a list",
-        "remedy: did you mean `disableCheck`?",
-        "warning: 10-pods.conflist:8:7: plugins[0].isGatway: no key of bridge; remedy: did you mean `isGateway`?",
-        "warning: 10-pods.conflist:10:48: plugins[0].vlanTrunk[1].mindID: no key of bridge; remedy: did you \
+        "hint: did you mean `disableCheck`?",
+        "warning: 10-pods.conflist:8:7: plugins[0].isGatway: no key of bridge; hint: did you mean `isGateway`?",
+        "warning: 10-pods.conflist:10:48: plugins[0].vlanTrunk[1].mindID: no key of bridge; hint: did you \
          mean `minID`?",
         "warning: 10-pods.conflist:11:37: plugins[0].capabilities.portMappings: bridge takes no such capability",
         "warning: 10-pods.conflist:12:51: plugins[0].ipam.ranges[0][0].subnet: 10.88.0.0/16 overlaps the host's \
          route to 10.88.4.128/25 over tun0",
-        "warning: 10-pods.conflist:12:77: plugins[0].ipam.ranges[0][0].gatway: no key of host-local; remedy: \
+        "warning: 10-pods.conflist:12:77: plugins[0].ipam.ranges[0][0].gatway: no key of host-local; hint: \
          did you mean `gateway`?",
         "error: 10-pods.conflist:14:6: plugins[1].type: failed to find plugin \"porttmap\"",
         "warning: 20-other.conflist:1:42: plugins: no plugin of the network takes the capability \"mac\"",
@@ -713,7 +713,7 @@ fn every_finding_is_told_with_its_line_column_and_hint() {
          \"pods\" in 10-pods.conflist",
         "warning: 20-other.conflist:2:68: plugins[0].ipam.subnet: 10.88.4.0/24 overlaps the host's route to \
          10.88.4.128/25 over tun0",
-        "error: 20-other.conflist:3:4: plugins[1].type: old does not speak version 1.1.0, but 0.4.0; remedy: set \
+        "error: 20-other.conflist:3:4: plugins[1].type: old does not speak version 1.1.0, but 0.4.0; hint: set \
          `cniVersion` to one of these",
         "warning: 30-pods.conf:1:1: plugins: no plugin of the network takes the capability \"mac\"",
         "warning: 30-pods.conf:1:25: name: network \"pods\" is also in 10-pods.conflist, which is found first",
@@ -749,7 +749,7 @@ fn foreign(file: &Path) {
 
 const UNFIT: [Unfit; 8] = [
     Unfit { what: "none", make: |_| {}, code: 7, says: "failed to find plugin \"p\" in path" },
-    Unfit { what: "no program", make: |file| put(file, "x"), code: 7, says: "p is not executable; remedy: chmod +x " },
+    Unfit { what: "no program", make: |file| put(file, "x"), code: 7, says: "p is not executable; hint: chmod +x " },
     Unfit { what: "a directory", make: |file| fs::create_dir(file).unwrap(), code: 7, says: "failed to find plugin" },
     Unfit { what: "of another machine", make: |file| foreign(file), code: 7, says: "cannot start" },
     Unfit { what: "dying", make: |file| script(file, "kill -SEGV $$"), code: 7, says: "signal 11" },

@@ -96,7 +96,7 @@ fn a_missing_plugin_strands_nothing_of_the_others_and_the_rest_is_done_when_it_i
         fs::remove_file(scene.path("bin/tail")).unwrap();
         let error = runtime.del(&list, &scene.at()).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("failed to find plugin \"tail\"") && text.contains("remedy: install it"), "{text}");
+        assert!(text.contains("failed to find plugin \"tail\"") && text.contains("hint: install it"), "{text}");
         assert_eq!((error.code(), error.failures().len()), (103, 1));
         assert_eq!(scene.leases("net"), [""; 0], "the address is free");
         assert_eq!(scene.state("results"), ["net-c1-eth0"], "to be tried again");
@@ -479,8 +479,8 @@ fn versions_that_a_plugin_lacks_are_told_together_and_a_status_keeps_its_code() 
     let text = error.to_string();
     assert_eq!(text.lines().count(), 4, "{text}");
     for part in [
-        "type=\"old\" name=\"net\" (2 of 5) failed (version): it does not speak version 1.1.0, but 0.1.0, 0.2.0; remedy: ",
-        "type=\"older\" name=\"net\" (3 of 5) failed (version): it does not speak version 1.1.0, but 0.1.0; remedy: ",
+        "type=\"old\" name=\"net\" (2 of 5) failed (version): it does not speak version 1.1.0, but 0.1.0, 0.2.0; hint: ",
+        "type=\"older\" name=\"net\" (3 of 5) failed (version): it does not speak version 1.1.0, but 0.1.0; hint: ",
         "type=\"silent\" name=\"net\" (4 of 5) failed (version): its answer cannot be read: ",
         "type=\"no\" name=\"net\" (5 of 5) failed (version): failed to find plugin \"no\"",
     ] {
@@ -514,15 +514,10 @@ const RESULT: &str = r#"{\"cniVersion\":\"1.1.0\"}"#;
 
 fn misbehaviours() -> Vec<Misbehaviour> {
     vec![
-        Misbehaviour {
-            script: None,
-            mode: 0,
-            code: 103,
-            says: &["failed to find plugin \"odd\"", "remedy: install it"],
-        },
-        Misbehaviour { mode: 0o644, ..does("#!/bin/sh\n", 103, &["bin/odd is not executable", "remedy: chmod +x"]) },
-        does("#!/no/such/interpreter\n", 103, &["cannot start plugin", "bin/odd", "interpreter", "remedy: "]),
-        does("\u{1}\u{2}no program", 103, &["cannot start plugin", "bin/odd", "remedy: "]),
+        Misbehaviour { script: None, mode: 0, code: 103, says: &["failed to find plugin \"odd\"", "hint: install it"] },
+        Misbehaviour { mode: 0o644, ..does("#!/bin/sh\n", 103, &["bin/odd is not executable", "hint: chmod +x"]) },
+        does("#!/no/such/interpreter\n", 103, &["cannot start plugin", "bin/odd", "interpreter", "hint: "]),
+        does("\u{1}\u{2}no program", 103, &["cannot start plugin", "bin/odd", "hint: "]),
         does("#!/bin/sh\ncat >/dev/null\n", 103, &["it succeeded, where ADD wants a result", "bin/odd said nothing"]),
         does("#!/bin/sh\necho hello\n", 103, &["its answer cannot be read: expected value", "bin/odd said \"hello\""]),
         does("#!/bin/sh\necho '[]'\n", 103, &["its answer cannot be read: ", "bin/odd said \"[]\""]),
@@ -541,7 +536,7 @@ fn misbehaviours() -> Vec<Misbehaviour> {
         does("#!/bin/sh\necho '{\"code\": 7, \"msg\": \"no\"}'; exit 3\n", 7, &["failed (add) on eth0: no (code 7)"]),
         does("#!/bin/sh\necho why >&2; exit 3\n", 103, &["exit status 3", "stderr: why"]),
         does("#!/bin/sh\nkill -SEGV $$\n", 103, &["signal 11 (SIGSEGV)", "bin/odd"]),
-        does("#!/bin/sh\nsleep 60\n", 103, &["did not finish in", "bin/odd", "remedy: find out"]),
+        does("#!/bin/sh\nsleep 60\n", 103, &["did not finish in", "bin/odd", "hint: find out"]),
     ]
 }
 
@@ -559,7 +554,7 @@ fn a_plugin_that_misbehaves_is_named_with_a_hint_and_loses_nothing() {
         assert!(odd.says.iter().all(|word| text.contains(word)), "{:?}: {text}", odd.says);
         assert_eq!(error.code(), odd.code, "{text}");
         assert!(text.contains("plugin type=\"odd\" name=\"net\" (2 of 2) failed (add) on eth0"), "{text}");
-        assert!(odd.code != 103 || text.contains("; remedy: "), "{text}");
+        assert!(odd.code != 103 || text.contains("; hint: "), "{text}");
         assert_eq!(scene.leases("net"), [""; 0], "{text}");
         assert!(!scene.host.sh("ip -o link").contains("veth"), "{text}");
         scene.plugin("odd", "");

@@ -64,7 +64,7 @@ fn refused(document: &Value) {
     assert!(error.code != 0 && error.code != code::DEFECT, "{document}");
     assert!(!error.msg.trim().is_empty(), "{document}");
     assert!(details.starts_with("fuzzed "), "{document}");
-    assert!(details.contains("remedy: "), "{document}");
+    assert!(details.contains("hint: "), "{document}");
     assert!(error.cni_version.as_deref().is_some_and(|text| !text.is_empty()), "{document}");
     assert!(error.cni_version.as_deref().and_then(Version::exact).is_some(), "{document}");
 }

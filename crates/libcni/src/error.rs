@@ -132,10 +132,10 @@ impl fmt::Display for Error {
             Self::NoConfigurations { dir } => write!(f, "no net configurations found in {}", dir.display()),
             Self::Configuration(defect) => defect.fmt(f),
             Self::Name(why) | Self::Cache(why) | Self::Watch(why) => f.write_str(why),
-            Self::Busy(why) => write!(f, "somebody else is at work: {why}; remedy: try again"),
-            Self::Cancelled => f.write_str("cancelled by the caller; remedy: DEL"),
+            Self::Busy(why) => write!(f, "somebody else is at work: {why}; hint: try again"),
+            Self::Cancelled => f.write_str("cancelled by the caller; hint: DEL"),
             Self::TooFew { found, wanted } => {
-                write!(f, "{found} networks are loaded, {wanted} are wanted; remedy: put their configurations in place")
+                write!(f, "{found} networks are loaded, {wanted} are wanted; hint: put their configurations in place")
             }
             Self::Several(all) => {
                 let lines: Vec<String> = all.iter().map(ToString::to_string).collect();
@@ -160,7 +160,7 @@ impl Error {
             Errno::ENOSPC => "raise fs.inotify.max_user_watches",
             _ => "restart whoever watches; until then read the directory again from time to time",
         };
-        Self::Watch(format!("{}: cannot be watched: {errno}; remedy: {hint}", dir.display()))
+        Self::Watch(format!("{}: cannot be watched: {errno}; hint: {hint}", dir.display()))
     }
 
     /// The code of the specification's error object for it: a plugin's own if one gave any, of several the first.
@@ -225,7 +225,7 @@ impl fmt::Display for Failure {
         }
         // Nobody has to know our own question.
         let hint = self.why.hint().filter(|_| self.verb != "PLAN");
-        hint.map_or(Ok(()), |hint| write!(f, "; remedy: {hint}"))?;
+        hint.map_or(Ok(()), |hint| write!(f, "; hint: {hint}"))?;
         self.code().map_or(Ok(()), |code| write!(f, " (code {code})"))
     }
 }

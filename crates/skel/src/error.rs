@@ -89,7 +89,7 @@ impl Error {
 
     /// The error object: details and hint joined into `details`.
     pub fn object(&self, version: &str) -> CniError {
-        let hint = self.hint.iter().map(|text| format!("remedy: {text}"));
+        let hint = self.hint.iter().map(|text| format!("hint: {text}"));
         let details: Vec<String> = self.details.iter().cloned().chain(hint).collect();
         CniError {
             cni_version: Some(version.to_owned()),
@@ -104,7 +104,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.msg)?;
         self.details.iter().try_for_each(|detail| write!(f, "; {detail}"))?;
-        self.hint.iter().try_for_each(|hint| write!(f, "; remedy: {hint}"))
+        self.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))
     }
 }
 

@@ -93,7 +93,7 @@ fn what_could_not_be_undone_is_told_with_the_error() {
     assert_eq!(add("stubborn", &mut out), (1, 1), "the rest is undone all the same");
     let said = String::from_utf8(out).unwrap();
     assert!(said.contains("not all could be undone: undo a stubborn thing: it stays"), "{said}");
-    assert!(said.contains("remedy: DEL removes what is left"), "{said}");
+    assert!(said.contains("hint: DEL removes what is left"), "{said}");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn refused(change: impl FnOnce(&mut Input)) -> (u64, String) {
 fn a_word_that_is_neither_true_nor_false_is_refused_even_if_there_is_nothing_to_ignore() {
     for args in ["IgnoreUnknown=yes", "IgnoreUnknown=", "IP=10.0.0.1;IgnoreUnknown=2"] {
         let (code, details) = refused(|input| input.args = args.into());
-        assert!(code == 4 && details.contains("remedy: set IgnoreUnknown"), "{args}: {code} {details}");
+        assert!(code == 4 && details.contains("hint: set IgnoreUnknown"), "{args}: {code} {details}");
     }
 }
 
@@ -145,7 +145,7 @@ fn every_refusal_of_a_call_says_what_to_do() {
     ];
     for (text, expected) in on_stdin {
         let (code, details) = refused(|input| input.stdin = stdin(text));
-        assert!(code == expected && details.contains("remedy: "), "{text}: {code} {details}");
+        assert!(code == expected && details.contains("hint: "), "{text}: {code} {details}");
     }
     let changes: [(&str, u64, Change); 9] = [
         ("unknown verb", 4, |input| input.command = "JUMP".into()),
@@ -163,13 +163,13 @@ fn every_refusal_of_a_call_says_what_to_do() {
     ];
     for (what, expected, change) in changes {
         let (code, details) = refused(change);
-        assert!(code == expected && details.contains("remedy: "), "{what}: {code} {details}");
+        assert!(code == expected && details.contains("hint: "), "{what}: {code} {details}");
     }
     let newer = |input: &mut Input| {
         input.command = "CHECK".into();
         input.stdin = stdin(r#"{"name":"n","cniVersion":"9.0.0"}"#);
     };
-    assert!(refused(newer).1.contains("remedy: set `cniVersion` to 1.1.0 or older"));
+    assert!(refused(newer).1.contains("hint: set `cniVersion` to 1.1.0 or older"));
 }
 
 /// A reader that goes away after so many bytes.

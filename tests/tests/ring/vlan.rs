@@ -137,7 +137,7 @@ fn a_bridge_without_filtering_is_refused_with_what_would_change_it() {
     host.sh("ip link add cni0 type bridge");
     let subject = bridge(json!({"vlanTrunk": [{"id": 7}]}));
     let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
-    let (_, command) = text.split_once("remedy: `").unwrap();
+    let (_, command) = text.split_once("hint: `").unwrap();
     assert_eq!(
         (code, command.split('`').next()),
         (101, Some("ip link set dev cni0 type bridge vlan_filtering 1")),

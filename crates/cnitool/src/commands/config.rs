@@ -108,7 +108,7 @@ fn finding(finding: &Finding) -> Value {
         "key": defect.key,
         "code": defect.code,
         "why": defect.why,
-        "remedy": defect.hint,
+        "hint": defect.hint,
     })
 }
 

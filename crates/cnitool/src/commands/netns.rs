@@ -57,7 +57,7 @@ fn del(common: &Common, out: Output, path: &Path, (force, dry_run): (bool, bool)
     let there: Vec<String> = known.iter().filter(|kept| is_at(kept, path)).map(name_of).collect();
     if !there.is_empty() && !force {
         let text = format!("{}: attached there: {}", path.display(), there.join(", "));
-        return Err(format!("{text}; remedy: `cnitool del` them first, or give --force").into());
+        return Err(format!("{text}; hint: `cnitool del` them first, or give --force").into());
     }
     if !dry_run {
         if !out.json {

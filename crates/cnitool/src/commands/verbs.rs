@@ -252,7 +252,7 @@ fn verdict(one: &Known, look: &Look, living: Option<&NetnsScan>, asked: &cli::Gc
         State::Adding => return (true, "it is being added".to_owned()),
         State::Unreadable => {
             let why = kept.broken.concat();
-            return (true, format!("{}: {why}, which proves nothing; remedy: del, or gc --all", kept.file.display()));
+            return (true, format!("{}: {why}, which proves nothing; hint: del, or gc --all", kept.file.display()));
         }
         State::Attached | State::Interrupted => {}
     }

@@ -97,7 +97,7 @@ fn a_file_that_cannot_be_read_takes_no_living_container_down_and_is_told_of() {
     for arguments in ["gc one --dry-run", "gc one"] {
         let (_, errors) = bench.says(0, arguments);
         assert!(errors.starts_with("keeping one/cnitool-") && errors.contains("which proves nothing"), "{errors}");
-        assert!(errors.contains(file.to_str().unwrap()) && errors.contains("remedy: "), "{errors}");
+        assert!(errors.contains(file.to_str().unwrap()) && errors.contains("hint: "), "{errors}");
     }
     assert_eq!(bench.calls(), ["GC first"]);
     let valid = json(&bench.stdin("first", "GC"))["cni.dev/valid-attachments"].clone();

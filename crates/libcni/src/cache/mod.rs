@@ -161,7 +161,7 @@ impl Cache {
 
     fn garbage(&self, name: &str, why: &str) -> String {
         let file = self.results().join(name);
-        format!("kept result {}: {why}; remedy: DEL, which does without it and sets the file aside", file.display())
+        format!("kept result {}: {why}; hint: DEL, which does without it and sets the file aside", file.display())
     }
 
     /// Where the reference has its files.

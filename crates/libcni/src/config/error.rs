@@ -90,7 +90,7 @@ impl fmt::Display for ConfigError {
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
         }
-        write!(f, "{}; remedy: {}", self.why, self.hint)
+        write!(f, "{}; hint: {}", self.why, self.hint)
     }
 }
 

@@ -330,7 +330,7 @@ mod tests {
         let found = load(dir.path(), "good").unwrap();
         assert!(found.warnings.len() == 1 && found.warnings[0].contains("00.conflist"), "{:?}", found.warnings);
         let error = load(dir.path(), "wrong").unwrap_err().to_string();
-        assert!(error.contains("10.conflist:1:19: plugins: no plugins in list; remedy: "), "{error}");
+        assert!(error.contains("10.conflist:1:19: plugins: no plugins in list; hint: "), "{error}");
         let error = load(dir.path(), "none").unwrap_err().to_string();
         assert!(
             error.starts_with("no net configuration with name \"none\"") && error.contains("00.conflist"),
