@@ -32,8 +32,6 @@ fn the_same_plugins_are_as_fast_as_each_other() {
     let memory = &cells(&table, "host-local, empty ADD")[7];
     let (ours, theirs) = memory.split_once(" / ").unwrap();
     assert!([ours, theirs].iter().all(|megabytes| megabytes.parse::<f64>().unwrap() > 2.0), "{memory}");
-    let picture = std::fs::read_to_string(out.path().join("bench.svg")).unwrap();
-    assert_eq!(picture.matches("class=\"target\"").count(), 1, "{picture}");
 }
 
 #[test]

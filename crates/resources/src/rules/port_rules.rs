@@ -63,7 +63,7 @@ impl Sort {
         let guard = self.guard(&nftables, tag, content, &[Claim::Free, Claim::This])?;
         let what = format!("{} of {tag}", self.what);
         replace(&nftables, (guard.frame, self.whose(tag)), guard.lead, |_| Ok(()), (&what, journal))
-            .map_err(|error| self.remedied(error))
+            .map_err(|error| self.with_hint(error))
     }
 
     /// Reports what is missing or different.
@@ -123,7 +123,7 @@ impl Sort {
         let nobody = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
         let guard = self.named(&nobody, &hex(&nobody.hash()[..16]), content);
         let tried = Nftables::here().and_then(|here| here.rehearse(&guard.frame, self.whose(&nobody), guard.lead));
-        tried.map_err(|error| self.remedied(error))
+        tried.map_err(|error| self.with_hint(error))
     }
 
     /// Under the first id with which it is so. Identities of two attachments may read alike when they are joined.
@@ -210,7 +210,7 @@ impl Sort {
         }
     }
 
-    fn remedied(&self, error: cnikit_netfilter::Error) -> Error {
+    fn with_hint(&self, error: cnikit_netfilter::Error) -> Error {
         let lacking = error.unsupported() || error.is_absent();
         if lacking { Error::from(error).hint(self.lacking) } else { error.into() }
     }

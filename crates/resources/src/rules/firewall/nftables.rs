@@ -34,10 +34,10 @@ const ISOLATED: &str = "isolated";
 pub(super) fn ensure(demand: &Demand, (tag, journal): (&AttachmentId, &mut Journal)) -> Result<()> {
     let (nftables, what) = (Nftables::here()?, rules_of(tag));
     let (admins, operators) = admin(demand.admin_chain.to_owned());
-    nftables.replace(&admins, operators.0, &operators.1).map_err(remedied)?;
+    nftables.replace(&admins, operators.0, &operators.1).map_err(with_hint)?;
     let rules = rules(demand, tag);
     replace(&nftables, (forward(), whose(tag)), &rules, |_| Ok::<(), Refused>(()), (&what, journal))
-        .map_err(remedied)?;
+        .map_err(with_hint)?;
     let Some(within) = within(demand.isolation, tag) else {
         return give_up(&nftables, crossing, (tag, journal));
     };
@@ -46,7 +46,7 @@ pub(super) fn ensure(demand: &Demand, (tag, journal): (&AttachmentId, &mut Journ
             log::warn(format_args!("containers of one bridge are isolated by br_netfilter alone: {error}"));
             Ok(())
         }
-        made => made.map_err(remedied),
+        made => made.map_err(with_hint),
     }
 }
 
@@ -101,7 +101,7 @@ fn give_up(
         return Ok(());
     }
     let _ = journal.undo(&rules_of(tag), move |_| Nftables::here()?.put_back(&frame(), owner, &before));
-    nftables.release(&place, whose(tag)).map(drop).map_err(remedied)
+    nftables.release(&place, whose(tag)).map(drop).map_err(with_hint)
 }
 
 fn clear(nftables: &Nftables, tag: &AttachmentId) -> Result<()> {
@@ -120,7 +120,7 @@ pub(super) fn sweep(context: &GcContext) -> Result<()> {
 pub(super) fn available() -> Result<()> {
     let nobody = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
     let rules = [rule(vec![Match::Source([127, 0, 0, 1].into())], Verdict::Accept)];
-    Nftables::here().and_then(|here| here.rehearse(&forward(), whose(&nobody), &rules)).map_err(remedied)
+    Nftables::here().and_then(|here| here.rehearse(&forward(), whose(&nobody), &rules)).map_err(with_hint)
 }
 
 /// By the comment too: the owner is lost where somebody loads what `nft list ruleset` printed.
@@ -284,7 +284,7 @@ fn is_lacking(error: &Refused) -> bool {
     error.unsupported() || error.is_absent()
 }
 
-fn remedied(error: Refused) -> Error {
+fn with_hint(error: Refused) -> Error {
     let hint = "load nf_tables, nft_ct and nf_conntrack (CONFIG_NF_TABLES_INET, CONFIG_NFT_CT), or say `\"backend\": \"iptables\"`";
     if is_lacking(&error) { Error::from(error).hint(hint) } else { error.into() }
 }
