@@ -1,10 +1,11 @@
-//! The zones of firewalld, asked and changed over D-Bus.
+//! Read and change the sources of firewalld's zones over D-Bus.
 //!
-//! [`Firewalld`] is a connection to the system's bus, and what firewalld can be told there about the sources of its zones.
+//! [`Firewalld`] is a connection to the system bus with the calls that plugins need: which zone has an address, and add or
+//! remove one.
 //!
-//! *Design.* A handful of calls with texts in them, each awaited: a client of our own takes two hundred lines for that, waits
-//! no longer than its deadline whoever is silent, and needs neither an async runtime nor a library of C. It never has the bus
-//! start firewalld: whether it runs is the operator's choice.
+//! Design decision: a small blocking client of our own. A handful of calls with text arguments takes two hundred lines,
+//! never waits longer than its deadline, and needs neither an async runtime nor a C library. It never makes the bus start
+//! firewalld: whether firewalld runs is the operator's choice.
 
 mod address;
 mod bus;

@@ -1,9 +1,18 @@
-//! Find another plugin and ask it: names, `CNI_PATH`, request, answer or error.
+//! Find another CNI plugin and execute it, as sections 2 and 4 of the specification describe.
 //!
-//! A name is a name and never a path, and it is found on `CNI_PATH` only: a configuration cannot choose what root runs.
-//! An error is told apart as finely as it can be known: the plugin refused (its own code and words are kept), it died
-//! without a word, it could not be started, it did not finish in time. What it wrote to stderr goes to our stderr, and
-//! its last lines into the error.
+//! Parts, in reading order:
+//!
+//! - [`find()`]: from a plugin's type to its file, on `CNI_PATH`.
+//! - [`Environment`]: the variables of the protocol.
+//! - [`exec()`]: starts the plugin, and returns its output or an [`Error`].
+//!
+//! Design decision: a plugin's type is a name and never a path, and it is looked up on `CNI_PATH` only, so a network's
+//! configuration cannot choose which program root runs. A relative directory of `CNI_PATH` is used only if nobody but root
+//! and the caller can write there.
+//!
+//! An [`Error`] tells apart whether the plugin refused (its own code and message are kept), died, could not be started, or
+//! did not finish in time. What the plugin writes to stderr is passed on to our stderr, and its last lines are part of the
+//! error.
 
 mod error;
 mod exec;

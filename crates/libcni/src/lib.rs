@@ -1,20 +1,22 @@
-//! The runtime side of CNI: network lists, chains of plugins, results kept between ADD and DEL.
+//! The runtime side of CNI: load network lists, run their plugins, and cache results between ADD and DEL.
 //!
-//! [`load()`] finds a [`NetworkList`] by its name, a [`Runtime`] carries out every verb of an [`Attachment`] with it,
-//! and its [`Cache`] keeps what ADD answered, in the place and the form in which the reference keeps it, so that either
-//! can delete what the other added. [`Networks`] is all that one container gets: many networks, each with its
-//! interface, and one result.
+//! Parts, in reading order:
 //!
-//! A [`NetworkSelector`] says which networks of a directory a runtime uses, as containerd, CRI-O or cri-dockerd choose them, a
-//! [`Watcher`] when that changes, and a [`Validator`] what is wrong there. What is wrong in a file is a [`ConfigError`]:
-//! line, column, key, hint.
+//! - [`load()`] and [`NetworkList`]: a network's configuration, found by name.
+//! - [`Attachment`]: container, namespace, interface, arguments and capabilities of a call.
+//! - [`Runtime`]: runs each verb for an attachment.
+//! - [`Cache`]: what ADD returned, in the place and form of upstream's libcni, so that either can delete what the other
+//!   added.
+//! - [`Networks`]: several networks of one container, with one [`Merged`] result.
+//! - [`NetworkSelector`], [`Watcher`], [`Validator`]: which networks of a directory a runtime uses, when that changes, and
+//!   what is wrong there.
 //!
-//! What differs from the reference on purpose: A plugin reads its configuration as it stands in the file, byte for
-//! byte. A file that cannot be read is passed over with a warning unless it is the one that is wanted. DEL goes on
-//! after a plugin failed, so that one broken plugin strands nothing of the others, goes by what ADD was given, and what
-//! is kept stays until all have succeeded. What an ADD is about to do is noted before its first plugin runs, so that a
-//! runtime that is killed leaks nothing. One container is worked on by one caller at a time, and GC has its network for
-//! itself.
+//! Design decision: an attachment is recorded before its first plugin runs, and the record stays until every plugin's DEL
+//! has succeeded. So a runtime that is killed leaks nothing, and a failing plugin does not stop the DEL of the others.
+//!
+//! Other differences from upstream's libcni: a plugin gets its configuration byte for byte as the file has it. A file that
+//! cannot be read is skipped with a warning, unless it is the one that is asked for. One caller at a time works on a
+//! container; GC works on its network alone.
 //!
 //! `docs/runtime-authors.md` is the guide.
 #![forbid(unsafe_code)]

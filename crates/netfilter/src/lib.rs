@@ -1,12 +1,17 @@
-//! Rules as values; `nf_tables` over netlink, and [`iptables`] by its programs.
+//! Packet filter rules as values: nftables over netlink, [`iptables`] by its programs, and connection tracking.
 //!
-//! A [`TableLayout`] says which table and chains are shared with everybody who adds rules there, a [`Rule`] what is ours, and
-//! [`Nftables`] makes it so in one atomic transaction. No `nft` is started: the messages are built here, a few hundred
-//! bytes that the kernel takes in 50 microseconds, where the program takes milliseconds. What they say is what nft(8)
-//! would have said, expression by expression, so that its listing shows our rules like its own, and either can remove
-//! what the other made.
+//! Parts, in reading order:
 //!
-//! What rules have decided of a flow outlives them; [`Conntrack`] has the kernel forget it.
+//! - [`Rule`], its [`Match`]es and its [`Verdict`]: a rule in the terms of nft(8).
+//! - [`TableLayout`]: the table, chains and sets that rules are added to, and that are shared with other owners.
+//! - [`OwnerFilter`]: which installed rules belong to an owner.
+//! - [`Nftables`]: reads rules, and replaces an owner's rules in one transaction.
+//! - [`iptables`]: the same for the programs iptables-save and iptables-restore.
+//! - [`Conntrack`]: deletes flows that outlive the rules that created them.
+//!
+//! Design decision: no `nft` program is started. The netlink messages are built here, expression by expression as nft(8)
+//! builds them, so `nft list ruleset` shows our rules like its own and either can remove what the other made. A transaction
+//! takes 50 microseconds, the program milliseconds.
 
 mod attribute;
 mod batch;

@@ -1,11 +1,16 @@
-//! Open, make, enter and recognise a network namespace; sysctl, which needs to be inside.
+//! Open, create, enter and identify Linux network namespaces, and read and write the sysctls inside them.
 //!
-//! [`Netns::enter`] lets work run inside; no other thread of the process is ever in the wrong place for it, and the calling
-//! one is where it was when that returns or panics. What must run inside takes an [`Inside`], which only a thread that is
-//! there can hold.
+//! Parts, in reading order:
 //!
-//! A namespace has no name. Its path may be dangling, or meanwhile lead to another one, and its inode number is given
-//! to a newcomer at once; what tells one from another until the next boot ([`boot_id`]) is [`Netns::cookie`].
+//! - [`Netns`]: an open namespace, with its identity; [`find()`] opens one by path and tells apart what can be wrong with
+//!   the path.
+//! - [`Netns::enter`] and [`Inside`]: run code inside a namespace. Only code that runs inside has an [`Inside`].
+//! - [`sysctl`]: settings below `/proc/sys`, which need an [`Inside`]. See proc_sys_net(5).
+//! - [`NetnsScan`]: which namespaces are still in use by any process of the machine.
+//!
+//! Design decision: a namespace is identified by its cookie ([`Netns::cookie`], `SO_NETNS_COOKIE`) and the boot
+//! ([`boot_id`]), never by its path or inode number. A path can lead to another namespace later, and the kernel reuses
+//! inode numbers at once.
 
 mod boot;
 mod error;

@@ -1,10 +1,15 @@
-//! What is wanted, and what carries it out.
+//! What an attachment needs, as data, and the engine that makes it, compares it and removes it.
 //!
-//! A [`Plan`] is a list of [`Resource`]s, values that say one thing each; the [`engine`] makes them true, compares them with
-//! what is, or says them in words. DEL and GC do not look at plans: by then the configuration may have changed, so they
-//! walk the plugin's [`Kind`]s and find everything by tag.
+//! Parts, in reading order:
 //!
-//! This crate knows no kind. It stands between the protocol (which must not know netlink) and the kinds.
+//! - [`Resource`]: one thing that an attachment needs. It can be made, compared, restored and described.
+//! - [`Plan`]: resources in the order in which they are made.
+//! - [`engine`]: applies, verifies, restores and releases.
+//! - [`Kind`]: the type of a resource, with the functions that remove it by tag.
+//! - [`ApplyContext`], [`ReleaseContext`], [`GcContext`]: the sockets and facts that a verb gives to resources and kinds.
+//!
+//! Design decision: ADD, CHECK and PLAN use plans; DEL and GC use kinds. By the time of a DEL the configuration may have
+//! changed or be gone, so everything is found by the attachment's tag.
 #![forbid(unsafe_code)]
 
 mod context;

@@ -1,8 +1,15 @@
-//! Run a program to a deadline, bounded, gone when we are gone. The only `Command`, the only waiting ([`Deadline`]).
+//! Run a program with a deadline and a limit on its output.
 //!
-//! Whatever happens, [`run()`] comes back soon after its deadline, and then the program has ended and is reaped. Its output
-//! is bounded, so that it cannot fill our memory; it is in a process group of its own, so that a deadline ends what it
-//! started as well; and the kernel kills it when the thread that runs it dies, a `SIGKILL` included.
+//! Parts, in reading order:
+//!
+//! - [`run()`]: starts a program, waits until it ends or the deadline passes, and returns its output.
+//! - [`Deadline`]: a point in time, and the only sleep of the workspace.
+//! - [`Env`]: the environment of a program. It has no default: each caller decides what a program inherits.
+//! - [`CancellationToken`]: lets another thread end the wait.
+//!
+//! Design decision: a started program never outlives us. It is in a process group of its own, which a deadline kills as a
+//! whole, and the kernel kills it when the thread that started it ends (`PR_SET_PDEATHSIG`, prctl(2)), also after a
+//! `SIGKILL`.
 
 mod cancel;
 mod child;

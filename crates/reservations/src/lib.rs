@@ -1,12 +1,16 @@
-//! Addresses reserved in files, one a file, in a directory that other programs share.
+//! Addresses that are reserved in files, in a directory that other programs share: that of upstream's host-local.
 //!
-//! The directory is the reference's host-local's: a file an address, in it who holds it; `last_reserved_ip.N`; `lock`. All
-//! that is true stands there, and whoever takes the lock may change it. Beside it lies an index, which knows who holds what
-//! without reading every file: ADD and DEL cost the same with none and with 65,000 reserved. It is believed only while it
-//! is known to be complete, and a hit only if the file agrees; lost, torn or outrun by others, it is made anew.
+//! Parts, in reading order:
 //!
-//! [`Store`] is the door: `acquire`, `release`, `give_back`, `confirm`, `sweep`, `health` for a plugin; `survey` and `reclaim`
-//! for who looks after a node.
+//! - [`Store`]: reserve and release addresses: `acquire`, `release`, `give_back`, `confirm`, `sweep`, `health` for a
+//!   plugin, `survey` and `reclaim` for tools.
+//! - [`RangeConfig`] and the range sets made from it: which addresses a network has.
+//! - [`Error`]: why an address could not be reserved, with a hint.
+//!
+//! Design decision: the files are the truth, one per address with its owner as content, and any program that holds the lock
+//! may change them. An index beside the directory makes ADD and DEL take the same time with no and with 65,000
+//! reservations. It is used only if the directory has not changed since the index was written, and an entry only if its
+//! file agrees; otherwise the index is rebuilt.
 #![forbid(unsafe_code)]
 
 mod allocation;

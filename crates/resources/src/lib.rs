@@ -1,27 +1,34 @@
 //! The kinds of kernel state that plugins make, one file each.
 //!
-//! | file | what | kept by |
+//! | kind | what it is | removed with |
 //! |---|---|---|
-//! | [`veth`] | a pair of links, one end on the host | its attachment |
-//! | [`macvlan`] | the container's interface on top of another, with a MAC of its own | its attachment |
-//! | [`ipvlan`] | the same with the MAC of the other | its attachment |
-//! | [`bridge`] | a bridge on the host | all |
-//! | [`layer3`] | addresses and routes of the container's end | the link |
-//! | [`loopback`] | the container's own loopback, up | lent |
-//! | [`bridge_port`] | a bridge port that forwards, neighbours that know | the link |
-//! | [`bring_up`] | the container's end of a layer-2 attachment, up | the link |
+//! | [`veth`] | a veth pair, one end on the host | the attachment |
+//! | [`macvlan`] | a macvlan link in the container | the attachment |
+//! | [`ipvlan`] | an ipvlan link in the container | the attachment |
+//! | [`bridge`] | a bridge on the host | never: it is shared |
+//! | [`layer3`] | addresses and routes of the container's interface | the link |
+//! | [`loopback`] | the container's `lo`, up | saved settings |
+//! | [`bridge_port`] | a bridge port in forwarding state, and announcements to neighbours | the link |
+//! | [`bring_up`] | the container's interface without addresses, up | the link |
 //! | [`vlans`] | the VLANs of a bridge port | the link |
-//! | [`vlan_gateway`] | a link of the host into one VLAN of a bridge | all |
-//! | [`gateway`] | the gateway's addresses on a shared link of the host | all |
-//! | [`host_route`] | the gateway's addresses and the way back on a link of the host's own | the link |
-//! | [`forwarding`] | the host passes packets on | all |
-//! | [`mac_spoofing`] | a bridge port that takes frames of the container's MAC only | its attachment |
-//! | [`ip_spoofing`] | a host's end that takes packets of the container's addresses only | its attachment |
-//! | [`sysctls`] | settings below `net/` of the container's namespace | lent, where it is asked for |
-//! | [`link_settings`] | MAC, MTU, flags and queue of the container's interface | lent |
-//! | [`masquerade`] | what leaves the network leaves under the host's address | its attachment |
-//! | [`firewall`] | what the container sends, and what answers it, passes the host | its attachment |
-//! | [`portmap`] | ports of the host lead to the container | its attachment |
+//! | [`vlan_gateway`] | a link of the host in one VLAN of a bridge | never: it is shared |
+//! | [`gateway`] | gateway addresses on a shared link of the host | never: they are shared |
+//! | [`host_route`] | gateway addresses and routes on a host end | the link |
+//! | [`forwarding`] | IP forwarding of the host | never: it is shared |
+//! | [`mac_spoofing`] | rules that pass only frames with the container's MAC | the attachment |
+//! | [`ip_spoofing`] | rules that pass only packets with the container's addresses | the attachment |
+//! | [`sysctls`] | sysctls below `net/` in the container's namespace | saved settings, where configured |
+//! | [`link_settings`] | MAC, MTU, flags and queue length of the container's interface | saved settings |
+//! | [`masquerade`] | SNAT of what leaves the network | the attachment |
+//! | [`firewall`] | rules that accept the container's traffic | the attachment |
+//! | [`portmap`] | DNAT of host ports to the container | the attachment |
+//!
+//! Parts, in reading order: `link`, `address`, `sysctls`, [`saved_settings`], `identity` (which attachment a link belongs
+//! to), `rules`.
+//!
+//! Design decision: names of host ends and MACs are hashes of the attachment's tag, and the alias of a link and the
+//! comments of rules hold the tag. So DEL and GC find everything without the configuration, and never touch what belongs to
+//! another attachment.
 #![forbid(unsafe_code)]
 
 mod address;

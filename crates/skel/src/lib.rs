@@ -1,10 +1,17 @@
-//! The CNI protocol, so that a plugin need not know it.
+//! The CNI protocol for plugins: sections 2, 4 and 5 of the specification.
 //!
-//! A plugin is a type that implements [`Plugin`]; [`main`] does the rest: environment and stdin become a typed request
-//! ([`request`]), everything that can be judged is judged before anything is touched, what is made is noted in a
-//! [`Journal`] so that any failure undoes it, and exactly one JSON document leaves on stdout ([`reply`]).
+//! Parts, in reading order:
 //!
-//! The straight line of a call is [`serve()`]: read that first.
+//! - [`serve()`]: the path of a call, from the environment to the exit status.
+//! - [`request`]: environment and stdin as a typed, validated request.
+//! - [`Plugin`]: what a plugin implements; [`main`] is its `main` function.
+//! - [`Journal`]: the steps that undo what a call has made.
+//! - [`delegate`]: other plugins that a plugin runs, such as its IPAM plugin.
+//! - [`reply`]: the one JSON document on stdout; [`error`]: errors and their codes.
+//!
+//! Design decision: a plugin is a type whose fields are its configuration. A value of it exists only if the configuration
+//! is valid, so the methods of a verb have no invalid input to handle. DEL and GC get the type alone, because the
+//! configuration may be invalid by then.
 #![forbid(unsafe_code)]
 
 pub mod about;
