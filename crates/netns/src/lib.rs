@@ -5,7 +5,7 @@
 //! - [`Netns`]: an open namespace, with its identity; [`find()`] opens one by path and tells apart what can be wrong with
 //!   the path.
 //! - [`Netns::enter`] and [`Inside`]: run code inside a namespace. Only code that runs inside has an [`Inside`].
-//! - [`sysctl`]: settings below `/proc/sys`, which need an [`Inside`]. See proc_sys_net(5).
+//! - [`sysctl`]: settings below `/proc/sys`, which need an [`Inside`]..
 //! - [`NetnsScan`]: which namespaces are still in use by any process of the machine.
 //!
 //! Design decision: a namespace is identified by its cookie ([`Netns::cookie`], `SO_NETNS_COOKIE`) and the boot
