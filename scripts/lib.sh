@@ -249,6 +249,7 @@ build_release() {
     rm -rf "$dir" "$dir.new"
     mkdir -p "$dir.new/source"
     git -c safe.directory="$PWD" archive "$commit" | tar -x -C "$dir.new/source"
+    cp rust-toolchain.toml "$dir.new/source" # older commits have none
     (cd "$dir.new/source" && CARGO_PROFILE_DEV_DEBUG=0 cargo build --locked --target-dir "$dir.new/built" -p cni-plugins -p cnitool)
     mv "$dir.new"/built/*/debug/{cni-plugins,cnitool} "$dir.new"
     for name in $("$dir.new/cni-plugins" --list); do ln "$dir.new/cni-plugins" "$dir.new/$name"; done
