@@ -601,17 +601,28 @@ fn the_other_half_of_iptables_serves_too_and_is_cleared_whichever_is_chosen_by_t
     assert!(!left.contains("CNI-DN-") && left.contains("CNI-HOSTPORT-DNAT"), "{left}");
 }
 
-/// Somebody else's who writes all the time, a rule each time; the file says how often he has.
-const OTHERS: &str = r"
+/// How many rules another program adds at most. A table that it made ever larger would make each change slower than the one
+/// before, the longer the test takes.
+const OTHERS_MOST: usize = 300;
+
+/// Another program that changes the table all the time: it adds rules, and then replaces one of them. The file says how often.
+fn others(dir: &Path) -> String {
+    format!(
+        r#"
+cd {}
 iptables -t nat -N OTHERS
 n=0
 while [ -e go ]; do
     n=$((n + 1))
-    printf '*nat\n-A OTHERS -s 10.9.%d.%d/32 -j RETURN\nCOMMIT\n' $((n / 256)) $((n % 256)) |
+    if [ $n -le {OTHERS_MOST} ]; then change='-A OTHERS'; else change='-R OTHERS 1'; fi
+    printf '*nat\n%s -s 10.9.%d.%d/32 -j RETURN\nCOMMIT\n' "$change" $((n / 256 % 256)) $((n % 256)) |
         iptables-restore --noflush || exit 1
     echo $n >count
 done
-";
+"#,
+        dir.display()
+    )
+}
 
 #[test]
 fn sixty_four_at_once_beside_another_who_writes_are_each_there_once_and_leave_nothing() {
@@ -625,7 +636,7 @@ fn sixty_four_at_once_beside_another_who_writes_are_each_there_once_and_leave_no
     std::fs::write(&go, "").unwrap();
     let many: Vec<(Subject, Attached)> = (0..64).map(|n| one_of_many(&node, n, &pod)).collect();
     let (added, there, deleted) = thread::scope(|scope| {
-        let others = scope.spawn(|| node.host.try_sh(&format!("cd {}; {OTHERS}", node.host.dir().display())));
+        let others = scope.spawn(|| node.host.try_sh(&others(node.host.dir())));
         let told = (at_once(&node, "ADD", &many), rules(), at_once(&node, "DEL", &many));
         std::fs::remove_file(&go).unwrap();
         let (written, said) = others.join().unwrap();
@@ -642,8 +653,8 @@ fn sixty_four_at_once_beside_another_who_writes_are_each_there_once_and_leave_no
     assert_eq!(often(&there), often(&before), "{there}");
     assert_eq!(rules(), before);
     let count: usize = std::fs::read_to_string(count).unwrap().trim().parse().unwrap();
-    let others = node.host.sh("iptables -t nat -S OTHERS").lines().filter(|line| line.starts_with("-A")).count();
-    assert!(count > 1 && others == count, "{others} of {count} rules of others");
+    let theirs = node.host.sh("iptables -t nat -S OTHERS").lines().filter(|line| line.starts_with("-A")).count();
+    assert!(count > 1 && theirs == count.min(OTHERS_MOST), "{theirs} rules of another program after {count} changes");
 }
 
 /// A container that nobody needs to make: portmap works on the host alone.
