@@ -24,4 +24,4 @@ pub use error::Error;
 pub use exec::{Caller, Environment, PluginOutput, TIMEOUT, exec, exec_cancellable};
 pub use find::find;
 pub use tail::tail;
-pub use trust::{absolute_path, parts_on_the_way, writable_by_anyone};
+pub use trust::{absolute_path, is_writable_by_others, parts_on_the_way, writable_by_anyone};

@@ -38,8 +38,8 @@ fn absolute_entry(entry: &str) -> String {
     }
 }
 
-/// What decides where an absolute path leads: each directory and each symbolic link on the way from the root, those on the way
-/// of a link's target included, and the end.
+/// Lists the directories and symbolic links that decide where an absolute path leads, from the root to its end. Those on the
+/// way of a link's target are included.
 pub fn parts_on_the_way(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut at = PathBuf::from("/");
     let mut parts = vec![at.clone()];
@@ -97,9 +97,14 @@ fn distrust(metadata: &Metadata, may_be_sticky: bool) -> Option<String> {
     if metadata.uid() != 0 && metadata.uid() != geteuid().as_raw() {
         return Some(format!("belongs to user {}", metadata.uid()));
     }
+    is_writable_by_others(metadata, may_be_sticky).then(|| "can be written by other users".to_owned())
+}
+
+/// Whether a group or any user may write to a file or directory. The mode of a symbolic link means nothing. `may_be_sticky`: a
+/// sticky directory does not count, because nobody but an entry's owner can replace the entry.
+pub fn is_writable_by_others(metadata: &Metadata, may_be_sticky: bool) -> bool {
     let is_sticky = may_be_sticky && metadata.mode() & STICKY != 0;
-    let is_writable = metadata.mode() & WRITE_BY_OTHERS != 0 && !metadata.is_symlink();
-    (is_writable && !is_sticky).then(|| "can be written by other users".to_owned())
+    metadata.mode() & WRITE_BY_OTHERS != 0 && !metadata.is_symlink() && !is_sticky
 }
 
 /// The first of these that any user may write to: the plugin's file, its directory, and, where the file is a symbolic link, the

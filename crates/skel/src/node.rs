@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use cnikit_invoke::parts_on_the_way;
+use cnikit_invoke::{is_writable_by_others, parts_on_the_way};
 use cnikit_types::NetConf;
 use nix::fcntl::OFlag;
 use serde::Deserialize;
@@ -25,9 +25,6 @@ const FILE: &str = "/etc/cnikit/node.json";
 const OVERFLOW_UID: &str = "/proc/sys/kernel/overflowuid";
 /// The users that this user namespace has numbers for.
 const UID_MAP: &str = "/proc/self/uid_map";
-
-/// Mode bit of a directory in which only the owner of an entry can remove or rename it.
-const STICKY: u32 = 0o1000;
 
 /// A longer file is refused.
 const LONGEST: u64 = 64 << 10;
@@ -113,8 +110,7 @@ fn trusted(path: &Path, metadata: &Metadata, may_be_sticky: bool) -> Result<()> 
         let why = format!("it belongs to user {}, not to root", metadata.uid());
         return Err(unusable(path, &why).hint(format!("`chown root {}`, after a look at what it says", path.display())));
     }
-    let is_sticky = may_be_sticky && metadata.mode() & STICKY != 0;
-    if metadata.mode() & 0o022 != 0 && !metadata.is_symlink() && !is_sticky {
+    if is_writable_by_others(metadata, may_be_sticky) {
         let why = "users other than root may write to it";
         return Err(unusable(path, &why).hint(format!("`chmod go-w {}`, after a look at what it says", path.display())));
     }
@@ -122,7 +118,7 @@ fn trusted(path: &Path, metadata: &Metadata, may_be_sticky: bool) -> Result<()> 
 }
 
 /// Whether this process is in a user namespace and the owner is a user that it has no number for, as root of the host is for
-/// rootless Podman..
+/// rootless Podman.
 fn is_unmapped(owner: u32) -> bool {
     let [Ok(overflow), Ok(map)] = [OVERFLOW_UID, UID_MAP].map(std::fs::read_to_string) else { return false };
     let is_initial = map.split_whitespace().eq(["0", "0", "4294967295"]);
