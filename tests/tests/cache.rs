@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, Networks, PluginOutput, Runtime, State, Valid};
+use cnikit_libcni::{
+    Attachment, Cache, InProcess, NetworkList, Networks, PluginOutput, Runtime, State, ValidAttachment,
+};
 use cnikit_process::Deadline;
 use cnikit_tests::scene::{ANSWER, Scene};
 use nix::errno::Errno;
@@ -112,7 +114,7 @@ fn every_byte_flipped_in_a_file_of_the_reference_blocks_no_del_and_leaves_nothin
 fn a_gc_leaves_what_cannot_be_read_while_it_may_be_a_valid_containers() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let runtime = quick(dir.path());
-    let valid = |ifname: &str| Valid { container_id: "c1".to_owned(), ifname: ifname.to_owned() };
+    let valid = |ifname: &str| ValidAttachment { container_id: "c1".to_owned(), ifname: ifname.to_owned() };
     for (ifname, others) in [("eth0", "eth0"), ("my-if", "eth0")] {
         runtime.add(&list(), &at().on(ifname)).unwrap();
         let file = dir.path().join(format!("results/net-c1-{ifname}"));

@@ -5,7 +5,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cnikit_libcni::{CancellationToken, Deadline, Error, Runtime, State, TraceContext, Valid};
+use cnikit_libcni::{CancellationToken, Deadline, Error, Runtime, State, TraceContext, ValidAttachment};
 use cnikit_testkit::HostSnapshot;
 use cnikit_tests::program;
 use cnikit_tests::scene::{ANSWER, PASS, Scene};
@@ -17,8 +17,8 @@ const COUNTED: [&str; 2] = ["last_reserved_ip.", ".idx"];
 /// What a DEL answers that cannot be done.
 const NO: &str = r#"DEL) echo '{"cniVersion": "1.1.0", "code": 11, "msg": "not now"}'; exit 1 ;;"#;
 
-fn valid(container_id: &str) -> Valid {
-    Valid { container_id: container_id.to_owned(), ifname: "eth0".to_owned() }
+fn valid(container_id: &str) -> ValidAttachment {
+    ValidAttachment { container_id: container_id.to_owned(), ifname: "eth0".to_owned() }
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn a_container_is_worked_on_by_one_a_gc_by_none_beside_it_and_others_are_not_wai
         scope.spawn(|| add(&b, "three"));
     });
     assert_eq!(scene.calls(), ["ADD slow", "ADD slow", "DONE", "DONE"]);
-    let all: Vec<Valid> = ["one", "two", "four"].map(valid).into();
+    let all: Vec<ValidAttachment> = ["one", "two", "four"].map(valid).into();
     thread::scope(|scope| {
         scope.spawn(|| add(&a, "four"));
         scene.until_called("ADD slow");
@@ -378,7 +378,7 @@ fn many_containers_at_once_with_gc_among_them_leave_nothing_and_lose_nothing() {
     let scene = Scene::new();
     let (list, runtime) = (scene.list("net", &json!([scene.bridge()])), scene.runtime());
     let containers: Vec<_> = (0..24).map(|_| scene.host.container()).collect();
-    let all: Vec<Valid> = (0..containers.len()).map(|n| valid(&format!("c{n}"))).collect();
+    let all: Vec<ValidAttachment> = (0..containers.len()).map(|n| valid(&format!("c{n}"))).collect();
     scene.host.enter(|| {
         thread::scope(|threads| {
             for (n, container) in containers.iter().enumerate() {

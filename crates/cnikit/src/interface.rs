@@ -7,7 +7,7 @@ use cnikit_plan::{
 use cnikit_skel::{
     Add, AttachmentSpec, Check, Del, DryRun, DryRunReport, Errors, Gc, Journal, Plugin, Result, Sources, Status,
 };
-use cnikit_types::{CniResult, Interface as Listed, Ip, NetConf};
+use cnikit_types::{CniResult, Interface, Ip, NetConf};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -222,7 +222,7 @@ fn example_result(at: &AttachmentSpec, mut answer: CniResult, addresses: Address
     if !at.sandbox.is_empty() {
         index = i64::try_from(answer.interfaces.len()).ok();
         let (name, sandbox) = (at.tag.ifname.clone(), at.sandbox.clone());
-        answer.interfaces.push(Listed { name, sandbox, ..Listed::default() });
+        answer.interfaces.push(Interface { name, sandbox, ..Interface::default() });
     }
     with_addresses(answer, addresses, index)
 }
@@ -301,9 +301,9 @@ fn with_addresses(mut answer: CniResult, addresses: Addresses, index: Option<i64
     answer
 }
 
-fn read_back(interface: Listed, context: &ApplyContext) -> Result<Listed> {
+fn read_back(interface: Interface, context: &ApplyContext) -> Result<Interface> {
     let netlink = if interface.sandbox.is_empty() { context.host()? } else { context.container()? };
     let link = netlink.recent_link(&interface.name)?;
     let mac = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
-    Ok(Listed { mac, mtu: Some(link.mtu), ..interface })
+    Ok(Interface { mac, mtu: Some(link.mtu), ..interface })
 }

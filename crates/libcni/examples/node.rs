@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::io::{Write, stdout};
 
-use cnikit_libcni::{Cache, Runtime, Valid, load};
+use cnikit_libcni::{Cache, Runtime, ValidAttachment, load};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().collect();
@@ -16,8 +16,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         writeln!(stdout(), "{container} {ifname} {:?} {} s", kept.addresses(), kept.age().as_secs())?;
         kept.broken.iter().try_for_each(|what| writeln!(stdout(), "  {what}"))?;
     }
-    let valid = |id: &String| Valid { container_id: id.clone(), ifname: "eth0".to_owned() };
-    let valid: Vec<Valid> = living.iter().map(valid).collect();
+    let valid = |id: &String| ValidAttachment { container_id: id.clone(), ifname: "eth0".to_owned() };
+    let valid: Vec<ValidAttachment> = living.iter().map(valid).collect();
     let report = runtime.gc(&load(conf.as_ref(), network)?, &valid)?;
     report.warnings.iter().try_for_each(|warning| writeln!(stdout(), "{warning}"))?;
     Ok(())

@@ -32,7 +32,7 @@ pub use cache::record::{CachedAttachment, State};
 pub use cache::summary::AttachmentSummary;
 pub use cnikit_invoke::{Environment, Error as PluginError, PluginOutput};
 pub use cnikit_process::{CancellationToken, Deadline};
-pub use cnikit_types::{Bandwidth, IpRange, PortMapping, Protocol, RuntimeDns, ValidAttachment as Valid};
+pub use cnikit_types::{Bandwidth, IpRange, PortMapping, Protocol, RuntimeDns, ValidAttachment};
 pub use config::error::ConfigError;
 pub use config::list::{ListedPlugin, NetworkList};
 pub use config::load::{EXTENSIONS, NetworkFile, conf_files, list_from_file, load};

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use cnikit::plan::{ApplyContext, Plan, ReleaseContext, apply, preflight, release, verify};
-use cnikit::resources::loopback::{self, Loopback as Lo};
+use cnikit::resources::loopback::{self, Loopback};
 use cnikit::types::{CniResult, Ip};
 use cnikit::{Add, Check, Del, DryRun, DryRunReport, Journal, Plugin, Result};
 use serde::Deserialize;
@@ -17,7 +17,7 @@ pub struct LoopbackPlugin {}
 
 impl Plugin for LoopbackPlugin {
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
-        let (plan, context) = (Plan::of(Lo), ApplyContext::from(add));
+        let (plan, context) = (Plan::of(Loopback), ApplyContext::from(add));
         preflight(&plan, &[loopback::KIND], &context)?;
         let mut made = apply(&plan, &context, journal)?;
         if let Some(prev) = &add.prev {
@@ -34,10 +34,10 @@ impl Plugin for LoopbackPlugin {
     }
 
     fn check(&self, check: &Check) -> Result<()> {
-        verify(&[&Plan::of(Lo)], &ApplyContext::from(check))
+        verify(&[&Plan::of(Loopback)], &ApplyContext::from(check))
     }
 
     fn plan(&self, _preview: &DryRun) -> Result<DryRunReport> {
-        Ok(DryRunReport { steps: Plan::of(Lo).lines(), ..DryRunReport::default() })
+        Ok(DryRunReport { steps: Plan::of(Loopback).lines(), ..DryRunReport::default() })
     }
 }

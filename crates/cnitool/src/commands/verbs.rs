@@ -3,7 +3,7 @@
 //! Those that the reference's tool has write to stdout what it writes: ADD its result, the others nothing, unless a document
 //! is asked for.
 
-use cnikit_libcni::{Attachment, CachedAttachment, NetworkList, PlannedSteps, Runtime, State, Valid, load};
+use cnikit_libcni::{Attachment, CachedAttachment, NetworkList, PlannedSteps, Runtime, State, ValidAttachment, load};
 use cnikit_netns::{NetnsScan, NetnsStatus};
 use cnikit_reservations::Holder;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ impl Network {
     /// As [`Network::of`]; as it was added, if its configuration is not to be had any more.
     fn of_added(common: &Common, asked: &cli::Attachment) -> Result<Network> {
         let at = place(common, asked)?;
-        let is_it = |whose: &Valid| (&whose.container_id, &whose.ifname) == (&at.container_id, &at.ifname);
+        let is_it = |whose: &ValidAttachment| (&whose.container_id, &whose.ifname) == (&at.container_id, &at.ifname);
         Network::with(list_or_kept(common, &asked.network, is_it)?, common, at)
     }
 
@@ -60,7 +60,7 @@ fn list(common: &Common, network: &str) -> Result<NetworkList> {
 }
 
 /// The same; where no file has one that can be used, the one with which an attachment that is wanted was added.
-fn list_or_kept(common: &Common, network: &str, is_wanted: impl Fn(&Valid) -> bool) -> Result<NetworkList> {
+fn list_or_kept(common: &Common, network: &str, is_wanted: impl Fn(&ValidAttachment) -> bool) -> Result<NetworkList> {
     list(common, network).or_else(|why| {
         let known = environment::cache(common).attachments().unwrap_or_default();
         let mut wanted = known.iter().filter(|kept| kept.whose(network).is_some_and(|whose| is_wanted(&whose)));
@@ -188,15 +188,16 @@ pub(crate) fn gc(common: &Common, out: Output, asked: &cli::Gc) -> Result {
     if asked.dry_run {
         return out.finish(document, Vec::new());
     }
-    let valid = |verdict: &Verdict| Valid { container_id: verdict.container.clone(), ifname: verdict.ifname.clone() };
-    let valid: Vec<Valid> = verdicts.iter().filter(|verdict| verdict.keep).map(valid).collect();
+    let valid =
+        |verdict: &Verdict| ValidAttachment { container_id: verdict.container.clone(), ifname: verdict.ifname.clone() };
+    let valid: Vec<ValidAttachment> = verdicts.iter().filter(|verdict| verdict.keep).map(valid).collect();
     let done = runtime.gc(&list, &valid).map(|report| warn(&report.warnings));
     out.finish(document, done.err().map(Failure::from).into_iter().collect())
 }
 
 /// What is kept of the network, as far as it tells whose it is.
 struct Known {
-    whose: Valid,
+    whose: ValidAttachment,
     kept: CachedAttachment,
     /// Why the path no longer leads to the namespace.
     lost: Option<String>,

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cnikit_netns::{NetnsLookup as Namespace, find};
+use cnikit_netns::{NetnsLookup, find};
 use cnikit_store::Directory;
 use cnikit_types::{CniResult, Version};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::cache::entry::{CacheMetadata, Entry, recorded};
 use crate::cache::lock::is_busy;
 use crate::cache::{CacheFile, named, read};
-use crate::{Attachment, Cache, ConfigError, Error, NetworkList, Valid};
+use crate::{Attachment, Cache, ConfigError, Error, NetworkList, ValidAttachment};
 
 /// How far an attachment has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ fn cached_attachment(entry: Entry, state: State, written: SystemTime, file: Path
 impl CachedAttachment {
     /// Container and interface, if it is an attachment of this network. Of a file that cannot be read its name tells, which may
     /// be another network's where names have dashes: enough to find whom to ask about, no proof of anything.
-    pub fn whose(&self, network: &str) -> Option<Valid> {
+    pub fn whose(&self, network: &str) -> Option<ValidAttachment> {
         let (container_id, ifname) = match self.state {
             State::Unreadable => {
                 let name = self.file.file_name()?.to_str()?;
@@ -150,7 +150,7 @@ impl CachedAttachment {
             _ if self.network == network => (&*self.at.container_id, &*self.at.ifname),
             _ => return None,
         };
-        Some(Valid { container_id: container_id.to_owned(), ifname: ifname.to_owned() })
+        Some(ValidAttachment { container_id: container_id.to_owned(), ifname: ifname.to_owned() })
     }
 
     /// The addresses of the result, such as `10.1.0.2/24`.
@@ -194,14 +194,14 @@ impl CachedAttachment {
             return Some("it is of another boot: its namespace is gone".to_owned());
         }
         match find(path) {
-            Namespace::Gone => Some(format!("its namespace {path} is gone")),
-            Namespace::NotNetns { why, .. } => Some(format!("its namespace {path} is none any more: {why}")),
-            Namespace::Own(_) => Some(format!("its namespace {path} is the host's own")),
-            Namespace::Present(netns) => match (self.note.netns_cookie, netns.cookie()) {
+            NetnsLookup::Gone => Some(format!("its namespace {path} is gone")),
+            NetnsLookup::NotNetns { why, .. } => Some(format!("its namespace {path} is none any more: {why}")),
+            NetnsLookup::Own(_) => Some(format!("its namespace {path} is the host's own")),
+            NetnsLookup::Present(netns) => match (self.note.netns_cookie, netns.cookie()) {
                 (Some(then), Ok(now)) if then != now => Some(format!("{path} leads to another namespace now")),
                 _ => None,
             },
-            Namespace::Empty | Namespace::Unknown { .. } => None,
+            NetnsLookup::Empty | NetnsLookup::Unknown { .. } => None,
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::config::list::or_first;
 use crate::runtime::executor::PluginCall;
-use crate::{Attachment, Error, Failure, FailureKind, NetworkList, Runtime, Valid};
+use crate::{Attachment, Error, Failure, FailureKind, NetworkList, Runtime, ValidAttachment};
 
 /// What a plugin that does not know VERSION answers to it: it is older than that.
 const BEFORE_VERSION: &str = "unknown CNI_COMMAND: VERSION";
@@ -68,7 +68,7 @@ impl Chain<'_> {
     }
 
     /// Tells one plugin which attachments are valid, in both spellings of the key.
-    pub(crate) fn collect(&self, place: usize, valid: &[Valid]) -> Result<(), Failure> {
+    pub(crate) fn collect(&self, place: usize, valid: &[ValidAttachment]) -> Result<(), Failure> {
         let listed: Vec<Value> =
             valid.iter().map(|one| json!({"containerID": one.container_id, "ifname": one.ifname})).collect();
         let text = Value::Array(listed).to_string();

@@ -6,7 +6,9 @@ use cnikit_types::Version;
 use crate::cache::lock::{Locks, is_busy};
 use crate::cache::named;
 use crate::runtime::OnFailure;
-use crate::{Attachment, CachedAttachment, Error, ErrorContext, NetworkList, Runtime, State, Valid, Warnings};
+use crate::{
+    Attachment, CachedAttachment, Error, ErrorContext, NetworkList, Runtime, State, ValidAttachment, Warnings,
+};
 
 impl Runtime {
     /// Removes what is left of attachments of this network that are not `valid`: those that the cache knows, also those whose
@@ -14,7 +16,7 @@ impl Runtime {
     ///
     /// Nobody adds or deletes anything in the network meanwhile. Whatever fails, the rest is done, and all failures are told
     /// together; a DEL that failed is tried again by the next GC. A list with `disableGC` is left alone.
-    pub fn gc(&self, list: &NetworkList, valid: &[Valid]) -> Result<Warnings, Error> {
+    pub fn gc(&self, list: &NetworkList, valid: &[ValidAttachment]) -> Result<Warnings, Error> {
         let mut report = Warnings::default();
         if list.disable_gc {
             return Ok(report);
@@ -52,7 +54,7 @@ impl Runtime {
     }
 
     /// Tells the plugins what is valid; their failures.
-    fn collect(&self, list: &NetworkList, valid: &[Valid]) -> Vec<ErrorContext> {
+    fn collect(&self, list: &NetworkList, valid: &[ValidAttachment]) -> Vec<ErrorContext> {
         if !list.is_since(Version::V1_1_0) {
             return Vec::new();
         }
@@ -84,12 +86,12 @@ impl Runtime {
 /// of a container that has any valid attachment.
 fn stale<'k>(
     list: &NetworkList,
-    valid: &[Valid],
+    valid: &[ValidAttachment],
     kept: &'k CachedAttachment,
 ) -> Option<(Attachment, &'k CachedAttachment)> {
     let whose = kept.whose(&list.name)?;
     let name = kept.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let is_valid = |one: &Valid| match kept.state {
+    let is_valid = |one: &ValidAttachment| match kept.state {
         // Its name may be cut in more ways than one.
         State::Unreadable => name.starts_with(&named(&list.name, &one.container_id, "")),
         _ => *one == whose,
@@ -97,6 +99,6 @@ fn stale<'k>(
     if valid.iter().any(is_valid) {
         return None;
     }
-    let Valid { container_id, ifname } = whose;
+    let ValidAttachment { container_id, ifname } = whose;
     Some((Attachment { container_id, ifname, ..kept.at_now() }, kept))
 }

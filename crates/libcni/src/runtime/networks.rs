@@ -7,7 +7,9 @@ use cnikit_types::Version;
 use serde_json::{Value, json};
 
 use crate::runtime::OnFailure;
-use crate::{Attachment, CachedAttachment, Error, ErrorContext, Merged, NetworkList, Runtime, State, Valid, Warnings};
+use crate::{
+    Attachment, CachedAttachment, Error, ErrorContext, Merged, NetworkList, Runtime, State, ValidAttachment, Warnings,
+};
 
 /// The name that runtimes give the network of the container's own loopback.
 const LOOPBACK: &str = "cni-loopback";
@@ -177,11 +179,11 @@ impl Networks {
         let known = self.runtime.cache.attachments()?;
         let (mut report, mut failed) = (Warnings::default(), Vec::new());
         for network in &self.networks {
-            let valid = |container_id: &str, ifname: &str| Valid {
+            let valid = |container_id: &str, ifname: &str| ValidAttachment {
                 container_id: container_id.to_owned(),
                 ifname: ifname.to_owned(),
             };
-            let mut all: Vec<Valid> = containers.iter().map(|id| valid(id, &network.ifname)).collect();
+            let mut all: Vec<ValidAttachment> = containers.iter().map(|id| valid(id, &network.ifname)).collect();
             let known = known.iter().filter_map(|kept| kept.whose(&network.list.name));
             all.extend(known.filter(|known| containers.contains(&&*known.container_id)));
             all.sort();
