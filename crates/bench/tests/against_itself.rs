@@ -10,7 +10,8 @@ const REFERENCE: &str = "/usr/lib/cni";
 fn bench(out: &Path, scene: &[&str]) -> Output {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_cnikit-bench"));
     bench.args(["measure", "--ours", REFERENCE, "--peer", &format!("itself={REFERENCE}"), "--out"]);
-    bench.arg(out).args(scene).output().unwrap()
+    // It leaves what its scenes wrote, because a removal would disturb the next measurement.
+    bench.arg(out).args(scene).env("TMPDIR", out).output().unwrap()
 }
 
 /// The cells of a row of the table.

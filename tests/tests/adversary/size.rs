@@ -6,8 +6,8 @@ use std::fs;
 
 use cnikit::types::limit;
 use cnikit_testkit::{CallOutput, Container, Host};
-use cnikit_tests::installed;
 use cnikit_tests::way::script;
+use cnikit_tests::{NAMES, installed};
 use serde_json::{Value, json};
 
 /// A little less than what stdin may have.
@@ -18,20 +18,6 @@ const ANY: f64 = 5.0;
 const ANY_WITHIN: f64 = 4.0;
 /// Seconds for as many port mappings as are served.
 const PORTS: f64 = 8.0;
-/// All of them.
-const PLUGINS: [&str; 11] = [
-    "bridge",
-    "firewall",
-    "flannel",
-    "host-local",
-    "ipvlan",
-    "loopback",
-    "macvlan",
-    "portmap",
-    "ptp",
-    "static",
-    "tuning",
-];
 const BACKENDS: [&str; 2] = ["nftables", "iptables"];
 
 struct Node {
@@ -366,7 +352,7 @@ fn more_values_than_are_served_are_refused_at_once_by_every_plugin() {
         r#"{{"cniVersion":"1.1.0","name":"large","type":"any","x":[{nested}{}]}}"#,
         format!(",{nested}").repeat(MOST / 201)
     );
-    for plugin in PLUGINS {
+    for plugin in NAMES {
         for verb in ["ADD", "DEL"] {
             let (said, took) = node.call(plugin, verb, conf.as_bytes());
             let (code, text) = said.refused();

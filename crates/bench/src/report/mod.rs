@@ -1,4 +1,4 @@
-//! What is made of the figures: statistics, verdicts, tables.
+//! The report of a run: statistics, verdicts, tables.
 
 pub(crate) mod figures;
 pub(crate) mod table;

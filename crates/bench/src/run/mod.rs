@@ -1,4 +1,4 @@
-//! Calls that are measured: how they are started, and what is taken of them.
+//! One run: starting the calls and measuring them.
 
 pub(crate) mod idle;
 pub(crate) mod measure;

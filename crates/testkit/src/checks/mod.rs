@@ -1,4 +1,4 @@
-//! What a plugin has to withstand: a whole life, floods, faults, kills, error numbers, crashes, and upstream beside it.
+//! The checks of a plugin: a whole life, floods, faults, kills, error numbers, crashes, and upstream beside it.
 
 pub mod crash;
 pub mod errno;

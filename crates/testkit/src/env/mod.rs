@@ -1,4 +1,4 @@
-//! Where tests run: hosts and containers of their own, the plugins under test, what is on a host, and what a kernel lacks.
+//! The environment of a test: hosts and containers of its own, plugins under test, snapshots, and features of the kernel.
 
 pub mod firewalld;
 pub mod host;

@@ -97,6 +97,6 @@ pub(super) fn route(route: &Route) -> Value {
 /// The members of a route.
 pub(super) const ROUTE: [&str; 7] = ["dst", "gw", "mtu", "advmss", "priority", "table", "scope"];
 
-/// The members of an interface in the newest shape. An older shape knows fewer, but writes no foreign member under the other
-/// names: there anything may stand, which a later version would take for the member itself.
+/// The members of an interface in the newest shape. An older shape has fewer of them, but it writes no foreign member under the
+/// other names either: a reader of a newer version would take it for the member itself.
 pub(super) const INTERFACE: [&str; 6] = ["name", "mac", "mtu", "sandbox", "socketPath", "pciID"];

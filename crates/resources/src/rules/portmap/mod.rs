@@ -252,7 +252,7 @@ impl PublishedPorts {
     }
 
     /// Refuses mappings that must not or cannot be published. Every call that makes rules starts here: ADD and RESTORE of one
-    /// attachment by `judge`, RESTORE of many by `join`.
+    /// attachment by `preflight`, RESTORE of many by `enqueue`.
     fn refuse(&self, context: &ApplyContext) -> Result<()> {
         self.map.refuse_targets(context.host()?)?;
         if self.map.backend == Backend::Nftables {
@@ -398,8 +398,8 @@ impl PortMap {
     }
 }
 
-/// Why a container cannot be reached by this address, if so: not by its own unicast address of the network, but by one that is
-/// link-local, or that stands for a group, for all hosts or for none. Kubernetes refuses the same as endpoints of a service.
+/// Why no port may lead to this address, if so: it is link-local, multicast, broadcast, unspecified or IPv4-mapped. Kubernetes
+/// refuses the same as endpoints of a service.
 fn special_purpose(address: IpAddr) -> Option<&'static str> {
     if address.is_unspecified() || address.is_multicast() {
         return Some("no container's");

@@ -335,7 +335,7 @@ fn ends_stage(rule: &IptablesRule) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use nix::time::{ClockId, clock_gettime};
+    use cnikit_testkit::alone::processor_time;
 
     use super::*;
 
@@ -381,15 +381,10 @@ mod tests {
         let said = format!("*filter\n:{FORWARD} - [0:0]\n:{OWNERS} - [0:0]\n{all}COMMIT\n");
         let table = Table::read(&said, "filter", "").unwrap();
         let own = format!("cnikit:{:016x}:{:032x}", 1, 5);
-        let begun = on_processor();
+        let begun = processor_time();
         let edits = Claims::of(&table).released(&Going { is: &|mark| mark == own, also: &[], by_gc: false });
         assert_eq!(edits.drifts("filter").len(), 3, "{edits:?}");
-        let took = on_processor().saturating_sub(begun);
+        let took = processor_time().saturating_sub(begun);
         assert!(took < Duration::from_secs(10), "{took:?}");
-    }
-
-    /// How long this thread has run.
-    fn on_processor() -> Duration {
-        clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
     }
 }
