@@ -42,7 +42,8 @@ struct Chain {
 impl Chain {
     /// ADD of all, each with what the one before it answered, as a runtime does it.
     fn add(plugin: &str, release: UpstreamRelease, nexts: &[(&str, Value)]) -> Chain {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let before = HostSnapshot::of(&host);
         let mut plugins = vec![first(plugin, release).at(host.dir())];
         plugins.extend(nexts.iter().map(|(plugin, keys)| next(plugin, release, keys.clone(), &host)));

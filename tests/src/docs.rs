@@ -78,7 +78,8 @@ impl Example {
     /// Adds, checks and deletes it twice, as a runtime would: the gateways answer, and the second time leaves nothing that
     /// the first did not.
     pub fn try_out(&self) {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         if let Some(master) = self.master() {
             host.sh(&format!(
                 "ip link add {master} type veth peer name wire0; ip link set {master} up; ip link set wire0 up"

@@ -91,7 +91,8 @@ struct Node<'a> {
 
 impl Node<'_> {
     fn new(row: &Row, release: UpstreamRelease) -> Node<'_> {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         host.sh(row.on_host);
         container.sh(row.inside);
         for (name, text) in [("resolv.conf", rows::RESOLV_CONF), ("subnet.env", rows::SUBNET_ENV)] {
@@ -126,7 +127,9 @@ impl Node<'_> {
 
     /// The plugin in a mount namespace of its own, in which reading that reservation fails, as it does in a bad sector.
     fn blinded(&self, bin: &Path) -> PathBuf {
-        let (dir, file, plugin) = (self.host.dir().join("blind"), self.reservation(), bin.join(self.row.plugin));
+        let dir = self.host.dir().join("blind");
+        let file = self.reservation();
+        let plugin = bin.join(self.row.plugin);
         let bad = "/sys/devices/virtual/net/lo/speed";
         let line = format!("mount --bind {bad} {} && exec {}", file.display(), plugin.display());
         std::fs::create_dir_all(&dir).unwrap();
@@ -222,13 +225,15 @@ fn play(row: &Row, release: UpstreamRelease) -> Result<Found, String> {
     if !row.unreadable.is_empty() {
         return play_unread(row, release);
     }
-    let (theirs, ours) = (Node::new(row, release), Node::new(row, release));
+    let theirs = Node::new(row, release);
+    let ours = Node::new(row, release);
     let added = theirs.add(Who::Theirs)?;
     let added_ours = match ours.add(Who::Ours) {
         Ok(added) => added,
         Err(refusal) => return Ok(Found { ours: BTreeSet::from([refusal]), ..Found::default() }),
     };
-    let (seen, seen_ours) = (theirs.seen(&added), ours.seen(&added_ours));
+    let seen = theirs.seen(&added);
+    let seen_ours = ours.seen(&added_ours);
     let mut found = Found {
         theirs: seen.difference(&seen_ours).cloned().collect(),
         ours: seen_ours.difference(&seen).cloned().collect(),
@@ -316,7 +321,8 @@ const AT_ONCE: usize = 2;
 pub fn alike(release: UpstreamRelease, rows: &[Row]) {
     let rows: Vec<&Row> = rows.iter().filter(|row| row.is_known_to(release)).collect();
     assert!(!rows.is_empty(), "no row is known to {release:?}");
-    let (next, report) = (AtomicUsize::new(0), Mutex::new(differences::Report::default()));
+    let next = AtomicUsize::new(0);
+    let report = Mutex::new(differences::Report::default());
     thread::scope(|scope| {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         for _ in 0..AT_ONCE * processors {

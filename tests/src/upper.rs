@@ -35,7 +35,8 @@ impl Lan {
     /// With a master that bears nothing.
     #[expect(clippy::new_without_default, reason = "it makes links")]
     pub fn new() -> Lan {
-        let (host, outer) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let outer = Host::new().container();
         host.sh(&format!("ip link add master0 type veth peer name outer0 netns {}", outer.path()));
         outer.sh("echo 0 > /proc/sys/net/ipv6/conf/outer0/accept_dad; ip address add 10.77.0.1/24 dev outer0; \
                   ip address add fd00:77::1/64 dev outer0 nodad; ip link set outer0 up");
@@ -65,10 +66,11 @@ fn stranger(host: &Host, subject: &Subject, container: &Container, name: &str) {
 /// Somebody has the address that the container would get: ADD is refused and all is as it was, unless it is not to look.
 pub fn a_taken_address_is_refused_unless_nobody_is_to_look(subject: &Subject) {
     for looks in [true, false] {
-        let (lan, container) = (Lan::new(), Host::new().container());
+        let lan = Lan::new();
+        let container = Host::new().container();
         lan.outer.sh("ip address add fd00:77::2/64 dev outer0 nodad");
-        let (subject, before) =
-            (subject.with("enabledad", json!(looks)).at(lan.host.dir()), HostSnapshot::of(&lan.host));
+        let subject = subject.with("enabledad", json!(looks)).at(lan.host.dir());
+        let before = HostSnapshot::of(&lan.host);
         let said = subject.call(&lan.host, "ADD", "c-one", &container.path(), &[]);
         if !looks {
             said.ok();
@@ -89,7 +91,8 @@ pub fn a_taken_address_is_refused_unless_nobody_is_to_look(subject: &Subject) {
 pub fn without_carrier_nothing_is_waited_for(subject: &Subject) {
     let subject = subject.with("enabledad", json!(true));
     for unplugged in ["ip link set outer0 down", "ip link set master0 down", "ip link set master0 state dormant"] {
-        let (host, subject) = (subject.on(MASTER).host(), subject.clone());
+        let host = subject.on(MASTER).host();
+        let subject = subject.clone();
         host.sh(unplugged);
         let subject = subject.at(host.dir());
         let adds = || {
@@ -113,7 +116,8 @@ pub fn a_del_does_not_look_for_the_master(subject: &Subject) {
         json!({"prevResult": several}),
     ];
     for keys in later {
-        let (host, container) = (subject.host(), Host::new().container());
+        let host = subject.host();
+        let container = Host::new().container();
         let subject = subject.at(host.dir());
         subject.add(&host, "c-one", &container);
         host.sh("ip link set master0 name renamed0");
@@ -128,7 +132,8 @@ pub fn a_del_does_not_look_for_the_master(subject: &Subject) {
 
 /// Not even for a moment: what is made there and moved would be announced.
 pub fn nothing_of_it_is_ever_seen_on_the_host(subject: &Subject) {
-    let (host, container) = (subject.host(), Host::new().container());
+    let host = subject.host();
+    let container = Host::new().container();
     let subject = subject.at(host.dir());
     // It listens once it has seen the first of these, and until it has seen the last.
     let watched = "mkfifo told; timeout 60 ip -o monitor link >told & exec 3<told; while read -r link <&3; do echo \"$link\"; \
@@ -152,9 +157,11 @@ pub fn nothing_of_it_is_ever_seen_on_the_host(subject: &Subject) {
 
 /// Kernels before 6.15 look for the name there too.
 pub fn the_host_may_have_a_link_of_the_same_name(subject: &Subject) {
-    let (host, container) = (subject.host(), Host::new().container());
+    let host = subject.host();
+    let container = Host::new().container();
     host.sh("ip link add eth0 type bridge");
-    let (subject, before) = (subject.at(host.dir()), HostSnapshot::of(&host));
+    let subject = subject.at(host.dir());
+    let before = HostSnapshot::of(&host);
     let result = subject.add(&host, "c-one", &container);
     subject.check(&host, "c-one", &container, &result).ok();
     let taken = subject.call(&host, "ADD", "c-two", &container.path(), &[]).refused();
@@ -179,7 +186,8 @@ pub fn what_strangers_have_on_the_master_stays(subject: &Subject) {
         (marked("another", "c-one"), true),
         ("ip link set eth0 group 7".to_owned(), true),
     ];
-    let (host, reused) = (subject.host(), Host::new().container());
+    let host = subject.host();
+    let reused = Host::new().container();
     let subject = subject.at(host.dir());
     // What is shared comes with the first, and so does the record of one whose path is another's by now.
     let mut record = subject.add(&host, "c-one", &reused);
@@ -239,7 +247,9 @@ pub fn gc_removes_what_is_in_a_named_namespace_and_not_valid(subject: &Subject) 
     for (file, subject) in [("conf", &subject), ("conf-of-another", &another), ("gc", &valid)] {
         std::fs::write(host.dir().join(file), subject.conf.to_string()).unwrap();
     }
-    let (bin, dir, plugin) = (subject.bin.display(), host.dir().display(), &subject.plugin);
+    let bin = subject.bin.display();
+    let dir = host.dir().display();
+    let plugin = &subject.plugin;
     let kind = if plugin == "ipvlan" { "ipvlan mode l2" } else { plugin };
     let set = format!("export bin='{bin}' dir='{dir}' plugin='{plugin}' kind='{kind}'");
     let said = host.sh(&format!("{set}; {NAMED}"));

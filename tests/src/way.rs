@@ -40,7 +40,8 @@ impl Way {
 
     /// A directory in which `iptables` is of this half.
     pub fn directory(self) -> TempDir {
-        let (dir, file) = (tempfile::tempdir().unwrap(), format!("/usr/sbin/xtables-{}-multi", self.half()));
+        let dir = tempfile::tempdir().unwrap();
+        let file = format!("/usr/sbin/xtables-{}-multi", self.half());
         PROGRAMS.iter().for_each(|name| symlink(&file, dir.path().join(name)).unwrap());
         dir
     }
@@ -77,7 +78,8 @@ pub fn scripts(dir: &Path, name: &str, line: &str) {
 
 /// A directory with all programs, each of which notes its name in a file before it does what it has to: both are below `dir`.
 pub fn noting(dir: &Path) -> (PathBuf, PathBuf) {
-    let (programs, log) = (dir.join("programs"), dir.join("started"));
+    let programs = dir.join("programs");
+    let log = dir.join("started");
     fs::create_dir(&programs).unwrap();
     for name in PROGRAMS {
         scripts(&programs, name, &format!("echo {name} >>{}; exec /usr/sbin/{name} \"$@\"", log.display()));

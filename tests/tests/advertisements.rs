@@ -49,7 +49,8 @@ fn advertise(from: &Container, stop: &AtomicBool, sent: &AtomicU32) {
 /// Does `work` while somebody on the segment floods it, and says how many advertisements that were.
 fn flooded_by<T>(from: &Container, work: impl FnOnce() -> T) -> (T, u32) {
     from.sh("ip -6 address add fe80::bad/64 dev eth0 nodad");
-    let (stop, sent) = (AtomicBool::new(false), AtomicU32::new(0));
+    let stop = AtomicBool::new(false);
+    let sent = AtomicU32::new(0);
     let done = thread::scope(|scope| {
         let flood = scope.spawn(|| advertise(from, &stop, &sent));
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
@@ -74,7 +75,9 @@ const UNTIL_HEARD: &str =
 fn adds_under_a_flood(host: &Host, ipam: &Value, count: usize) {
     let subject = subject("bridge", json!({"isGateway": true, "ipam": ipam})).at(host.dir());
     let layer2 = self::subject("bridge", json!({"name": "layer2"}));
-    let (neighbour, witness, deaf) = (host.container(), host.container(), host.container());
+    let neighbour = host.container();
+    let witness = host.container();
+    let deaf = host.container();
     layer2.add(host, "c-neighbour", &neighbour);
     layer2.add(host, "c-witness", &witness);
     layer2.with("slaac", json!(false)).add(host, "c-deaf", &deaf);
@@ -111,7 +114,8 @@ fn the_host_hears_no_advertisement_of_its_own_containers() {
     let bridge = subject("bridge", json!({"ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}}));
     let ptp = subject("ptp", json!({"ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}}));
     for subject in [bridge, ptp] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         subject.at(host.dir()).add(&host, "c-one", &container);
         let ((), _) = flooded_by(&container, || drop(host.sh("sleep 0.5")));
         heard_nothing(&host.sh(HEARD), &subject.plugin);

@@ -33,7 +33,8 @@ fn configured(scene: &Scene) {
 
 /// An example's call on the host of the scene.
 fn example(scene: &Scene, name: &str, rest: &str) -> String {
-    let (example, dir) = (program("examples").join(name), scene.host.dir().display());
+    let example = program("examples").join(name);
+    let dir = scene.host.dir().display();
     scene.host.sh(&format!("{} {} {dir}/net.d {dir}/state {rest}", example.display(), bin().display()))
 }
 

@@ -229,7 +229,8 @@ fn documents() -> Vec<Bad> {
 }
 
 fn nested(open: &[u8], close: &[u8]) -> Vec<u8> {
-    let (open, close) = (open.repeat(100_000), close.repeat(100_000));
+    let open = open.repeat(100_000);
+    let close = close.repeat(100_000);
     [br#"{"name":"n","x":"#.as_slice(), &open, b"1", &close, b"}"].concat()
 }
 
@@ -322,7 +323,8 @@ fn names() -> Vec<Bad> {
 /// What `CNI_NETNS` may lead to.
 fn sandboxes(scene: &Scene) -> Vec<Bad> {
     let prev = ("/prevResult", scene.prev());
-    let (file, dir) = (scene.file.display().to_string(), scene.host.dir().display().to_string());
+    let file = scene.file.display().to_string();
+    let dir = scene.host.dir().display().to_string();
     let gone = format!("{dir}/gone");
     let own = "plugin's netns and netns from CNI_NETNS should not be the same";
     let add = |code, says: &str, netns: &str| bad(MAIN, "ADD", NONE, code, says).env("CNI_NETNS", netns);
@@ -649,7 +651,8 @@ fn values_of_portmap() -> Vec<Bad> {
         mapping[key] = value;
         one("/runtimeConfig/portMappings", json!([mapping]), says)
     };
-    let (bit, chain) = (("/markMasqBit", json!(5)), ("/externalSetMarkChain", json!("X")));
+    let bit = ("/markMasqBit", json!(5));
+    let chain = ("/externalSetMarkChain", json!("X"));
     let for_iptables = ("/conditionsV4", json!(["-s", "10.0.0.0/8"]));
     let for_nftables = ("/conditionsV6", json!(["ip6 saddr fd00::/8"]));
     let backend = |name: &str| ("/backend", json!(name));
@@ -757,7 +760,8 @@ fn values_of_flannel() -> Vec<Bad> {
 #[test]
 fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_nothing() {
     let scene = Scene::new();
-    let (before, inside) = (HostSnapshot::of(&scene.host), HostSnapshot::inside(&scene.container));
+    let before = HostSnapshot::of(&scene.host);
+    let inside = HostSnapshot::inside(&scene.container);
     let values = [
         values(),
         values_of_host_local(),
@@ -793,7 +797,8 @@ fn judge(plugin: &str, bad: &Bad, said: &CallOutput) -> Result<(), String> {
         "cniVersion",
     )?;
     check(error["code"] == bad.code, &format!("the code is not {}", bad.code))?;
-    let (msg, details) = (error["msg"].as_str().unwrap(), error["details"].as_str().unwrap());
+    let msg = error["msg"].as_str().unwrap();
+    let details = error["details"].as_str().unwrap();
     check(format!("{msg}; {details}").contains(&bad.says), &format!("{:?} is not said", bad.says))?;
     check(context(plugin, bad).iter().all(|one| details.contains(one)), "the details do not tell whose call it was")
 }
@@ -1039,7 +1044,8 @@ fn a_type_with_a_path_in_it_is_never_run() {
     let scene = Scene::new();
     let dir = scene.host.dir();
     // Where `../x` would lead from the directory of plugins.
-    let (plugins, ran) = (dir.join("plugins"), dir.join("ran"));
+    let plugins = dir.join("plugins");
+    let ran = dir.join("ran");
     std::fs::create_dir(&plugins).unwrap();
     scene.host.sh(&format!(
         "printf '#!/bin/sh\ntouch {}\n' >{2}/x; chmod +x {2}/x; mkdir {1}/a; cp {2}/x {1}/a/b",

@@ -268,7 +268,9 @@ fn what_stands_in_a_directorys_place_refuses_an_add_with_a_hint_and_no_del() {
 #[test]
 fn a_read_only_directory_refuses_an_add_before_any_plugin_and_lets_a_del_do_all_but_forget() {
     let scene = Scene::new();
-    let (list, runtime, state) = (scene.list("net", &json!([scene.bridge()])), scene.runtime(), scene.path("state"));
+    let list = scene.list("net", &json!([scene.bridge()]));
+    let runtime = scene.runtime();
+    let state = scene.path("state");
     fs::create_dir(&state).unwrap();
     mounted(&scene, || {
         mount(Some(&state), &state, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
@@ -299,7 +301,8 @@ fn a_full_disk_refuses_an_add_before_any_plugin_and_loses_nothing_when_it_fills_
         &format!("ADD) cat /dev/zero >$dir/state/full 2>/dev/null; {} ;;", &ANSWER[5..ANSWER.len() - 3]),
     );
     let list = scene.list("net", &json!([scene.bridge(), {"type": "fills"}]));
-    let (runtime, state) = (scene.runtime(), scene.path("state"));
+    let runtime = scene.runtime();
+    let state = scene.path("state");
     fs::create_dir(&state).unwrap();
     mounted(&scene, || {
         mount(Some("tmpfs"), &state, Some("tmpfs"), MsFlags::empty(), Some("size=256k")).unwrap();

@@ -56,7 +56,8 @@ fn several_in_one_chain_are_no_difference_either() {
 
 /// Links as the kernel makes them, with what somebody may have there already; of queues it makes one for each processor.
 fn by_hand(bridge: bool) -> BTreeSet<String> {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     host.sh(if bridge { "ip link add cni0 type bridge" } else { ":" });
     host.sh(&format!(
         "ip link add veth00000000 numrxqueues 2 numtxqueues 2 type veth peer name eth0 numrxqueues 2 numtxqueues 2 netns {}",
@@ -67,7 +68,8 @@ fn by_hand(bridge: bool) -> BTreeSet<String> {
 
 /// All that can be seen of an attachment, beside what anybody's links show.
 fn made(plugin: &str) -> BTreeSet<String> {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let keys = json!({"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": "iptables", "mtu": 1400, "ipam": dual_stack()});
     subject(plugin, keys).at(host.dir()).add(&host, "c-one", &container);
     let by_hand = by_hand(plugin == "bridge");

@@ -41,7 +41,8 @@ fn addresses(texts: &[&str]) -> Addresses {
 /// Both plans of a plugin for these addresses, and what becomes of the addresses.
 fn made<P: InterfacePlugin>(keys: Value, mut addresses: Addresses) -> Result<(Vec<String>, Addresses), String> {
     let conf = conf(keys);
-    let (plugin, at) = (conf.read::<P>().map_err(|error| error.to_string())?, attachment(&conf));
+    let plugin = conf.read::<P>().map_err(|error| error.to_string())?;
+    let at = attachment(&conf);
     let mut lines = plugin.link(&at).lines();
     plugin.complete(&mut addresses).map_err(|error| error.to_string())?;
     lines.extend(plugin.layer3(&at, &addresses).lines());
@@ -112,7 +113,8 @@ fn every_key_of_bridge_that_layer_3_adds_is_seen_in_the_plan() {
     let with = |keys: Value| bridge3(keys, &[IPV4])[2..].to_vec();
     assert_eq!(with(json!({})), [ADDRESSED, TOLD]);
     assert_eq!(with(json!({"slaac": false})), [ADDRESSED, TOLD], "an address given is the only one");
-    let (gateway, forwarding) = ("gateway on cni0: 10.77.0.1/24", "forwarding on the host: IPv4");
+    let gateway = "gateway on cni0: 10.77.0.1/24";
+    let forwarding = "forwarding on the host: IPv4";
     assert_eq!(with(json!({"isGateway": true})), [gateway, forwarding, ADDRESSED, TOLD]);
     let forced = format!("{gateway}, in place of any other");
     assert_eq!(with(json!({"isGateway": true, "forceAddress": true})), [&forced, forwarding, ADDRESSED, TOLD]);
@@ -132,7 +134,8 @@ fn every_key_of_bridge_that_layer_3_adds_is_seen_in_the_plan() {
 #[test]
 fn vlans_are_seen_in_the_plan() {
     let with = |keys: Value| bridge(keys, &[])[..3].to_vec();
-    let (filtering, port) = (format!("{BRIDGE}, filtering by VLAN"), "the port of bridge cni0 in VLAN");
+    let filtering = format!("{BRIDGE}, filtering by VLAN");
+    let port = "the port of bridge cni0 in VLAN";
     let seen = |keys: Value, vlans: &str| assert_eq!(with(keys), [&filtering, PAIR, &format!("{port} {vlans}")]);
     seen(json!({"vlan": 100}), "100 untagged");
     seen(json!({"vlan": 100, "preserveDefaultVlan": true}), "100 untagged, beside the bridge's default");

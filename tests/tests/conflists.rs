@@ -250,7 +250,8 @@ impl Watched {
 #[test]
 fn the_directory_may_come_and_go_with_all_that_leads_to_it() {
     let mut watched = Watched::new(|_| {}, None);
-    let (net_d, file) = (watched.path("net.d"), watched.path("net.d/10-a.conflist"));
+    let net_d = watched.path("net.d");
+    let file = watched.path("net.d/10-a.conflist");
     for _ in 0..3 {
         fs::create_dir(&net_d).unwrap();
         watched.is_silent();
@@ -265,7 +266,8 @@ fn the_directory_may_come_and_go_with_all_that_leads_to_it() {
     watched.says(Some("b"));
     fs::rename(&net_d, watched.path("away/again")).unwrap();
     watched.says(None);
-    let (deep, dir) = (watched.path("x/y/net.d"), watched.dir.path().to_owned());
+    let deep = watched.path("x/y/net.d");
+    let dir = watched.dir.path().to_owned();
     let mut deeper =
         Watched { dir: watched.dir, watcher: Watcher::new(selector(&deep, SelectionPolicy::FirstValid)).unwrap() };
     deeper.says(None);
@@ -280,7 +282,9 @@ fn the_directory_may_come_and_go_with_all_that_leads_to_it() {
 fn files_that_come_change_and_go_are_seen_and_one_answer_is_given_to_many_changes() {
     let mut watched = Watched::new(|dir| fs::create_dir(dir.join("net.d")).unwrap(), None);
     let file = |name: &str| watched.dir.path().join("net.d").join(name);
-    let (early, late, draft) = (file("10-a.conflist"), file("20-b.conflist"), file(".10-a.tmp"));
+    let early = file("10-a.conflist");
+    let late = file("20-b.conflist");
+    let draft = file(".10-a.tmp");
     put(&late, list("b"));
     put(&early, list("a"));
     watched.says(Some("a"));
@@ -498,7 +502,8 @@ fn while_others_write_without_end_there_is_an_answer_all_the_same() {
         put(&dir.join("net.d/10-a.conflist"), list("a"));
     };
     let mut watched = Watched::new(make, Some("a"));
-    let (file, stop) = (watched.path("net.d/log"), AtomicBool::new(false));
+    let file = watched.path("net.d/log");
+    let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
@@ -544,7 +549,8 @@ fn single(name: &str) -> String {
 #[test]
 fn whatever_is_done_to_the_directory_the_last_answer_is_what_is_there() {
     let what = "a watched directory, disturbed";
-    let (mut rng, mut line) = (chance(what), Line::new(what, "disturbances").by_chance());
+    let mut rng = chance(what);
+    let mut line = Line::new(what, "disturbances").by_chance();
     let make = |dir: &Path| {
         fs::create_dir(dir.join("v1")).unwrap();
         symlink("v1", dir.join("net.d")).unwrap();
@@ -607,10 +613,12 @@ fn known() -> Vec<PluginKeys> {
         plugin: plugin.to_owned(),
         keys: keys.into_iter().map(|key| key.path).collect(),
     };
-    let (bridge, bridge_args) =
-        (InterfaceShape::<bridge::BridgePlugin>::SOURCES, InterfaceShape::<bridge::BridgePlugin>::KNOWN_ARGS);
-    let (ptp, ptp_args) = (InterfaceShape::<ptp::PtpPlugin>::SOURCES, InterfaceShape::<ptp::PtpPlugin>::KNOWN_ARGS);
-    let (tuning, tuning_args) = (Chained::<tuning::TuningPlugin>::SOURCES, Chained::<tuning::TuningPlugin>::KNOWN_ARGS);
+    let bridge = InterfaceShape::<bridge::BridgePlugin>::SOURCES;
+    let bridge_args = InterfaceShape::<bridge::BridgePlugin>::KNOWN_ARGS;
+    let ptp = InterfaceShape::<ptp::PtpPlugin>::SOURCES;
+    let ptp_args = InterfaceShape::<ptp::PtpPlugin>::KNOWN_ARGS;
+    let tuning = Chained::<tuning::TuningPlugin>::SOURCES;
+    let tuning_args = Chained::<tuning::TuningPlugin>::KNOWN_ARGS;
     let args = <host_local::HostLocalPlugin as IpamPlugin>::KNOWN_ARGS;
     let more = ["runtimeConfig.ipRanges", "runtimeConfig.ips", "args.cni.ips"].map(keys::Key::elsewhere);
     vec![
@@ -670,7 +678,8 @@ const OTHER: &str = r#"{"cniVersion": "1.1.0", "name": "other", "plugins": [
 #[test]
 fn every_finding_is_told_with_its_line_column_and_hint() {
     let dir = TempDir::new().unwrap();
-    let (net_d, bin) = (dir.path().join("net.d"), dir.path().join("bin"));
+    let net_d = dir.path().join("net.d");
+    let bin = dir.path().join("bin");
     fs::create_dir(&net_d).unwrap();
     fs::create_dir(&bin).unwrap();
     for (name, text) in [
@@ -772,7 +781,8 @@ const UNFIT: [Unfit; 8] = [
 fn a_plugin_that_cannot_serve_is_found_be_it_the_ipam_plugin() {
     for unfit in UNFIT {
         let dir = TempDir::new().unwrap();
-        let (net_d, bin) = (dir.path().join("net.d"), dir.path().join("bin"));
+        let net_d = dir.path().join("net.d");
+        let bin = dir.path().join("bin");
         fs::create_dir(&net_d).unwrap();
         fs::create_dir(&bin).unwrap();
         (unfit.make)(&bin.join("p"));
@@ -789,7 +799,8 @@ fn a_plugin_that_cannot_serve_is_found_be_it_the_ipam_plugin() {
             let validator = Validator { dir: net_d.clone(), runtime, ..Validator::default() };
             let findings = validator.validate().unwrap();
             let [finding] = &findings[..] else { panic!("{}: {}", unfit.what, found(&findings)) };
-            let (text, defect) = (finding.to_string(), &finding.defect);
+            let text = finding.to_string();
+            let defect = &finding.defect;
             assert_eq!(
                 (finding.severity, defect.code, defect.key.as_str()),
                 (Severity::Error, unfit.code, key),

@@ -54,7 +54,8 @@ const ANSWER: &str =
 
 #[test]
 fn the_delegate_is_handed_what_the_runtime_says_and_its_answer_is_passed_on() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let subject = over_script(&host, &format!("echo $CNI_ARGS >$0.args; {ANSWER}"));
     let of_runtime = [("runtimeConfig", json!({"mac": "x"})), ("args", json!({"cni": {"ips": []}}))];
     let env = [("CNI_ARGS", "K8S_POD_NAME=p;ANY=thing")];
@@ -87,7 +88,8 @@ fn a_delegate_of_the_same_binary_is_no_process_of_its_own() {
     for (apart, processes) in [(false, 1), (true, 3)] {
         let plugins = Subject { bin: if apart { cnikit_tests::apart() } else { bin() }.to_owned(), ..subject.clone() };
         let (dir, calls) = traced(&plugins, "execve,clone,clone3,fork,vfork");
-        let (traced, container) = (Subject { bin: dir.path().to_owned(), ..plugins }, host.container());
+        let traced = Subject { bin: dir.path().to_owned(), ..plugins };
+        let container = host.container();
         let result = traced.add(&host, "c-one", &container);
         // A call that strace shows in two lines ends in the second: `<... execve resumed>) = 0`.
         let is_done = |call: &&String| call.contains("execve") && call.ends_with("= 0");
@@ -99,11 +101,13 @@ fn a_delegate_of_the_same_binary_is_no_process_of_its_own() {
 
 #[test]
 fn what_is_kept_goes_only_after_a_del_that_succeeded() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let fails = r#"if [ $CNI_COMMAND = DEL ] && [ -e $0.broken ]; then echo '{"code":11,"msg":"not yet"}'; exit 1; fi"#;
     let subject = over_script(&host, &format!("{fails}\n{ANSWER}"));
     subject.add(&host, "c-one", &container);
-    let (broken, all) = (subject.bin.join("mine.broken"), kept(&host));
+    let broken = subject.bin.join("mine.broken");
+    let all = kept(&host);
     fs::write(&broken, "").unwrap();
     for _ in 0..2 {
         let (code, text) = subject.call(&host, "DEL", "c-one", "", &[]).refused();
@@ -120,12 +124,14 @@ fn a_delegate_that_failed_is_asked_to_delete_unless_something_else_may_be_there(
     let failing =
         |code: u32| format!("[ $CNI_COMMAND != ADD ] || {{ echo '{{\"code\":{code},\"msg\":\"no\"}}'; exit 1; }}");
     for (code, verbs) in [(999, vec!["ADD c-one eth0", "DEL c-one eth0"]), (101, vec!["ADD c-one eth0"])] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let subject = over_script(&host, &failing(code));
         assert_eq!(subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused().0, u64::from(code));
         assert_eq!((called(&subject), kept(&host)), (verbs.into_iter().map(str::to_owned).collect(), Vec::new()));
     }
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let always = over_script(&host, "echo '{\"code\":999,\"msg\":\"no\"}'; exit 1");
     let (_, text) = always.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     assert!(text.contains("not all could be undone"), "{text}");
@@ -156,7 +162,8 @@ fn an_attachment_that_is_added_again_goes_on_running_and_keeps_what_del_needs() 
     let subject = flannel().at(host.dir());
     let container = host.container();
     let result = subject.add(&host, "c-one", &container);
-    let (before, content) = (HostSnapshot::of(&host), fs::read(host.dir().join("flannel/c-one")).unwrap());
+    let before = HostSnapshot::of(&host);
+    let content = fs::read(host.dir().join("flannel/c-one")).unwrap();
     let again = |subject: &Subject| {
         undisturbed(&container, "10.77.0.1", || subject.call(&host, "ADD", "c-one", &container.path(), &[]))
     };
@@ -177,7 +184,8 @@ fn del_and_check_work_from_what_was_kept_whatever_flanneld_says_by_then() {
     let file = host.dir().join("subnet.env");
     fs::write(&file, subnet_env(["10.77.3.1/24", "fd00:77:0:3::1/64"], 1400)).unwrap();
     let subject = flannel().with("subnetFile", json!(file)).at(host.dir());
-    let (before, container) = (HostSnapshot::of(&host), host.container());
+    let before = HostSnapshot::of(&host);
+    let container = host.container();
     let result = subject.add(&host, "c-one", &container);
     fs::write(&file, subnet_env(["10.77.4.1/24", "fd00:77:0:4::1/64"], 1300)).unwrap();
     subject.check(&host, "c-one", &container, &result).ok();
@@ -190,7 +198,8 @@ fn del_and_check_work_from_what_was_kept_whatever_flanneld_says_by_then() {
 
 #[test]
 fn a_file_that_flanneld_has_not_written_yet_is_told_with_its_place() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let file = host.dir().join("not/here.env");
     let subject = flannel().with("subnetFile", json!(file)).at(host.dir());
     let told = |said: &CallOutput, code: u64| {
@@ -224,7 +233,8 @@ fn gc_deletes_what_is_not_valid_and_nothing_else() {
     let containers = [(); 4].map(|()| host.container());
     let result = subject.add(&host, "c-kept", &containers[0]);
     let others = other.add(&host, "c-stale", &containers[1]);
-    let (before, all) = (HostSnapshot::of(&host), kept(&host));
+    let before = HostSnapshot::of(&host);
+    let all = kept(&host);
     subject.add(&host, "c-stale", &containers[2]);
     subject.add(&host, "c-worse", &containers[3]);
     let file = host.dir().join("flannel/c-worse");
@@ -247,7 +257,8 @@ fn gc_deletes_what_is_not_valid_and_nothing_else() {
 
 #[test]
 fn gc_forgets_nothing_and_has_the_delegate_look_for_itself() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let env = host.dir().join("subnet.env");
     fs::write(&env, subnet_env(["10.77.3.1/24", "fd00:77:0:3::1/64"], 1400)).unwrap();
     let subject = over_script(&host, ANSWER).with("subnetFile", json!(env));
@@ -273,7 +284,8 @@ fn gc_forgets_nothing_and_has_the_delegate_look_for_itself() {
 
 #[test]
 fn a_kill_while_it_is_added_again_loses_neither_configuration() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let script = format!("grep -o '\"mine\":.' $0.stdin >>$0.mine; [ ! -e $0.kills ] || kill -9 $PPID\n{ANSWER}");
     let subject = over_script(&host, &script);
     let other = subject.with("delegate", json!({"type": "mine", "mine": 8}));
@@ -350,7 +362,9 @@ fn what_one_kept_the_other_can_delete_by() {
 #[test]
 fn what_the_reference_kept_of_a_running_interface_is_not_taken_for_that_of_another() {
     let host = Host::new();
-    let (subject, before, container) = (flannel().at(host.dir()), HostSnapshot::of(&host), host.container());
+    let subject = flannel().at(host.dir());
+    let before = HostSnapshot::of(&host);
+    let container = host.container();
     let result = subject.add(&host, "c-one", &container);
     unmark(&host.dir().join("flannel/c-one"));
     let of_eth1 = |verb: &str, path: &str| {
@@ -389,7 +403,8 @@ fn both(host: &Host, reference: &Path) -> PathBuf {
 
 #[test]
 fn nobody_delegates_to_itself() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let subject = flannel().with("delegate", json!({"type": "flannel"})).at(host.dir());
     let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     assert!(code == 7 && text.contains("flannel cannot delegate to itself"), "{code}: {text}");

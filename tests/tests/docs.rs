@@ -101,7 +101,8 @@ fn documented() -> Vec<Documented> {
 }
 
 fn of_interface<P: InterfacePlugin + Debug>(name: &'static str, base: Value) -> Documented {
-    let (sources, args) = (InterfaceShape::<P>::SOURCES, InterfaceShape::<P>::KNOWN_ARGS);
+    let sources = InterfaceShape::<P>::SOURCES;
+    let args = InterfaceShape::<P>::KNOWN_ARGS;
     Documented { name, keys: keys::of_plugin::<P>(sources, args), read: shown::<P>, base, under: "" }
 }
 
@@ -255,7 +256,8 @@ fn a_default_is_what_a_key_that_is_absent_means() {
     let host = Host::new();
     for plugin in documented() {
         for row in plugin.rows() {
-            let (path, place) = (plugin.path(&row.key), format!("docs/{}.md, {}", plugin.name, row.key));
+            let path = plugin.path(&row.key);
+            let place = format!("docs/{}.md, {}", plugin.name, row.key);
             let absent = with(&plugin.base, &path, None);
             match row.default.as_str() {
                 "–" => {}
@@ -380,12 +382,14 @@ fn every_link_of_a_page_leads_somewhere() {
 
 #[test]
 fn what_the_readme_says_was_measured_is_what_the_evidence_says() {
-    let (readme, evidence) = (page("README.md").text, page("docs/evidence.md").text);
+    let readme = page("README.md").text;
+    let evidence = page("docs/evidence.md").text;
     let block = |text: &str, name: &str| {
         let after = text.split_once(&format!("<!-- begin {name} -->\n")).unwrap().1;
         after.split_once(&format!("<!-- end {name} -->")).unwrap().0.to_owned()
     };
-    let (said, measured) = (block(&readme, "targets"), block(&evidence, "bench"));
+    let said = block(&readme, "targets");
+    let measured = block(&evidence, "bench");
     let rows: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
     assert!(rows.len() > 10, "{} lines are between the marks of README.md", rows.len());
     rows.iter().for_each(|row| assert!(measured.lines().any(|line| line == *row), "not in docs/evidence.md: {row}"));

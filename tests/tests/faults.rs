@@ -22,7 +22,8 @@ each_harmed!(faults);
 /// goes with the mount namespace of the test program. The rest of `/var/lib` is seen there as it is.
 #[test]
 fn what_a_plugin_keeps_in_var_lib_goes_with_the_test_program() {
-    let (host, needs) = (Host::new(), concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/lib.sh"));
+    let host = Host::new();
+    let needs = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/lib.sh");
     let others = "ls -A /var/lib | grep -vx cnikit";
     let name = format!("netns-of-test-{}", std::process::id());
     let line = format!(

@@ -46,7 +46,8 @@ impl<'a> Net<'a> {
     /// The network of this number, from 77 on, with these keys of firewall.
     fn new(host: &'a Host, way: Way, number: u8, keys: Value) -> Net<'a> {
         let programs = way.directory();
-        let (name, bridge) = (format!("testnet-{number}"), format!("cni{}", number - 77));
+        let name = format!("testnet-{number}");
+        let bridge = format!("cni{}", number - 77);
         let ranges = json!([[{"subnet": format!("10.{number}.0.0/24")}], [{"subnet": format!("fd00:{number}::/64")}]]);
         let ipam = json!({"type": "host-local", "ranges": ranges});
         let bridge = subject("bridge", json!({"name": name, "bridge": bridge, "isDefaultGateway": true, "ipam": ipam}));
@@ -170,7 +171,8 @@ fn world_that_knows(host: &Host) -> Container {
 fn a_container_reaches_the_world_through_a_host_that_drops_and_the_world_only_answers() {
     for way in WAYS {
         let host = Host::new();
-        let (net, world) = (Net::new(&host, way, 77, json!({})), world_that_knows(&host));
+        let net = Net::new(&host, way, 77, json!({}));
+        let world = world_that_knows(&host);
         net.policy("DROP");
         let container = host.container();
         let result = net.bridge.add(&host, "c-one", &container);
@@ -202,9 +204,11 @@ fn two_bridges_are_cut_off_from_each_other_and_from_nobody_else() {
             let host = Host::new();
             let _world = world_that_knows(&host);
             let net = |number, word| Net::new(&host, way, number, json!({"ingressPolicy": word}));
-            let (one, two) = (net(77, first), net(78, second));
+            let one = net(77, first);
+            let two = net(78, second);
             one.policy(policy);
-            let (from, to) = (one.attach("c-one"), two.attach("c-two"));
+            let from = one.attach("c-one");
+            let to = two.attach("c-two");
             let what = format!("{way:?} {policy} {first} {second}");
             for (from, to) in [(&from, &to), (&to, &from)] {
                 let passes = if cut {
@@ -253,8 +257,10 @@ fn two_networks_may_each_have_an_operators_chain() {
     for way in WAYS {
         let host = Host::new();
         let net = |number, chain| Net::new(&host, way, number, json!({"iptablesAdminChainName": chain}));
-        let (one, two) = (net(77, "ONE"), net(78, "TWO"));
-        let (first, second) = (one.attach("c-one"), two.attach("c-two"));
+        let one = net(77, "ONE");
+        let two = net(78, "TWO");
+        let first = one.attach("c-one");
+        let second = two.attach("c-two");
         let rules = one.told();
         let third = one.attach("c-three");
         for (net, attached) in [(&one, &first), (&two, &second), (&one, &third)] {
@@ -295,7 +301,8 @@ fn a_bridges_rules_go_with_its_last_container() {
     for way in WAYS {
         let host = Host::new();
         let net = |number, word| Net::new(&host, way, number, json!({"ingressPolicy": word}));
-        let (one, two) = (net(77, "isolated"), net(78, "same-bridge"));
+        let one = net(77, "isolated");
+        let two = net(78, "same-bridge");
         let [a, b] = [one.attach("c-a"), one.attach("c-b")];
         let c = two.attach("c-c");
         one.detach(&a);
@@ -347,7 +354,8 @@ fn what_others_put_before_it_is_named_and_the_next_add_puts_the_order_right() {
         let _world = world_that_knows(&host);
         let net = Net::new(&host, way, 77, json!({"ingressPolicy": "same-bridge"}));
         let other = Net::new(&host, way, 78, json!({"ingressPolicy": "same-bridge"}));
-        let (one, two) = (net.attach("c-one"), other.attach("c-two"));
+        let one = net.attach("c-one");
+        let two = other.attach("c-two");
         net.iptables("-I FORWARD -i cni0 -o world -j DROP");
         net.iptables("-I FORWARD -i cni0 -o cni1 -j ACCEPT");
         net.iptables("-I FORWARD -i cni1 -o cni0 -j ACCEPT");
@@ -428,7 +436,8 @@ fn gc_removes_what_is_of_the_network_and_not_valid() {
     for way in WAYS {
         let host = Host::new();
         let net = |number| Net::new(&host, way, number, json!({"ingressPolicy": "isolated"}));
-        let (one, two) = (net(77), net(78));
+        let one = net(77);
+        let two = net(78);
         let (kept, stale, foreign) = (one.attach("c-kept"), one.attach("c-stale"), two.attach("c-stale"));
         for _ in 0..2 {
             one.gc(json!([{"containerID": "c-kept", "ifname": "eth0"}]));
@@ -872,8 +881,10 @@ fn with_firewalld_bridges_are_cut_off_by_rules_beside_it() {
     let host = Host::new();
     let (bus, running) = with_firewalld(&host);
     let net = |number| Net::new(&host, IptablesNft, number, json!({"ingressPolicy": "same-bridge"})).on_bus(&bus, "");
-    let (one, two) = (net(77), net(78));
-    let (from, to) = (one.attach("c-one"), two.attach("c-two"));
+    let one = net(77);
+    let two = net(78);
+    let from = one.attach("c-one");
+    let to = two.attach("c-two");
     assert!(are_sources(&host, &bus, "trusted", &from) && are_sources(&host, &bus, "trusted", &to));
     assert!(!reaches(&from.container, &to.addresses()), "{}", one.rules());
     assert!(!one.rules().contains("ACCEPT\n-A"), "{}", one.rules());
@@ -931,7 +942,9 @@ fn a_bus_that_cannot_be_used_keeps_nobody_who_never_used_it_from_check_and_del()
 fn a_table_that_iptables_cannot_read_keeps_no_container_from_its_end() {
     let host = Host::new();
     let [iptables, nftables] = [(IptablesNft, 77), (Nftables, 78)].map(|(way, n)| Net::new(&host, way, n, json!({})));
-    let (one, two, stale) = (iptables.attach("c-one"), nftables.attach("c-two"), nftables.attach("c-stale"));
+    let one = iptables.attach("c-one");
+    let two = nftables.attach("c-two");
+    let stale = nftables.attach("c-stale");
     make_incompatible(&host);
     nftables.gc(json!([{"containerID": "c-two", "ifname": "eth0"}]));
     assert!(!nftables.names(&stale) && nftables.names(&two), "{}", nftables.rules());
@@ -945,8 +958,10 @@ fn a_table_that_iptables_cannot_read_keeps_no_container_from_its_end() {
 fn an_add_that_fails_waits_for_all_that_it_has_begun() {
     let host = Host::new();
     let net = Net::new(&host, IptablesNft, 77, json!({}));
-    let (container, dir) = (host.container(), tempfile::tempdir().unwrap());
-    let (dir, log) = (dir.path(), host.dir().join("log"));
+    let container = host.container();
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let log = host.dir().join("log");
     PROGRAMS.iter().for_each(|one| script(dir, one, &format!("exec /usr/sbin/{one} \"$@\"")));
     let note = |name: &str, before: &str, word: &str| {
         let line = format!("{before} echo {word} >> {}; exec /usr/sbin/{name} \"$@\"", log.display());
@@ -992,7 +1007,8 @@ fn a_zone_that_changes_takes_the_sources_along() {
     let host = Host::new();
     let (bus, _running) = with_firewalld(&host);
     let net = |zone| Net::new(&host, Nftables, 77, json!({"firewalldZone": zone})).on_bus(&bus, "firewalld");
-    let (trusted, internal) = (net("trusted"), net("internal"));
+    let trusted = net("trusted");
+    let internal = net("internal");
     let one = trusted.attach("c-one");
     let prev = ("prevResult", one.result.clone());
     internal.firewall.call(&host, "ADD", "c-one", &one.container.path(), &[prev]).ok();
@@ -1031,7 +1047,9 @@ fn a_del_that_is_killed_before_firewalld_did_its_work_leaves_that_to_the_next() 
 fn rules_that_were_saved_and_loaded_are_found_again() {
     let host = Host::new();
     let net = Net::new(&host, Nftables, 77, json!({"ingressPolicy": "isolated"}));
-    let (one, two, stale) = (net.attach("c-one"), net.attach("c-two"), net.attach("c-stale"));
+    let one = net.attach("c-one");
+    let two = net.attach("c-two");
+    let stale = net.attach("c-stale");
     let file = host.dir().join("saved");
     host.sh(&format!("nft list ruleset > {0} && nft flush ruleset && nft -f {0}", file.display()));
     let sorted = || {

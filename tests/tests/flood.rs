@@ -78,7 +78,8 @@ fn a_plugin_that_gives_an_address_twice_is_found() {
 #[test]
 fn a_soak_that_was_stopped_is_gone_on_with_to_its_end_and_only_with_the_same_plugins() {
     let (host, plugin) = (Host::new(), installed().join("host-local"));
-    let (bin, state) = (host.dir().join("bin"), host.dir().join("soak.json"));
+    let bin = host.dir().join("bin");
+    let state = host.dir().join("soak.json");
     // Not by us: what another thread starts meanwhile would hold the file open for writing, and it could not be executed.
     host.sh(&format!("mkdir '{0}' && cp '{1}' '{0}'", bin.display(), plugin.display()));
     let soak = |patience| Soak {

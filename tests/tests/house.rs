@@ -194,7 +194,9 @@ fn listed(opening: &str) -> BTreeSet<String> {
 
 /// Pieces of an SPDX expression between a word, brackets being of one piece.
 fn pieces<'a>(expression: &'a str, word: &str) -> Vec<&'a str> {
-    let (mut depth, mut start, mut found) = (0, 0, Vec::new());
+    let mut depth = 0;
+    let mut start = 0;
+    let mut found = Vec::new();
     for (at, letter) in expression.char_indices() {
         depth += i32::from(letter == '(') - i32::from(letter == ')');
         if depth == 0 && at >= start && expression[at..].starts_with(word) {
@@ -214,7 +216,8 @@ fn is_permissive(expression: &str, allowed: &BTreeSet<String>) -> bool {
     {
         return is_permissive(inside, allowed);
     }
-    let (either, all) = (pieces(&expression, " OR "), pieces(&expression, " AND "));
+    let either = pieces(&expression, " OR ");
+    let all = pieces(&expression, " AND ");
     match (either.len(), all.len()) {
         (1, 1) => allowed.contains(expression.as_str()),
         (1, _) => all.iter().all(|piece| is_permissive(piece, allowed)),
@@ -262,7 +265,8 @@ fn licences_are_judged_as_spdx_means_them() {
 /// Names of everything that is built into a package, at any depth.
 fn tree(id: &str) -> BTreeSet<String> {
     let nodes = list(&metadata()["resolve"]["nodes"]);
-    let (mut seen, mut next) = (BTreeSet::new(), vec![id.to_owned()]);
+    let mut seen = BTreeSet::new();
+    let mut next = vec![id.to_owned()];
     while let Some(id) = next.pop() {
         if !seen.insert(id.clone()) {
             continue;
@@ -436,12 +440,15 @@ fn the_readmes_network_works_as_pasted() {
 
 /// Two containers on a pasted network, with nothing changed but where the leases are.
 fn two_containers_talk(mut network: Value) {
-    let (host, alice, bob) = (Host::new(), Host::new().container(), Host::new().container());
+    let host = Host::new();
+    let alice = Host::new().container();
+    let bob = Host::new().container();
     network["plugins"][0]["ipam"]["dataDir"] = json!(host.dir().join("leases"));
     std::fs::write(host.dir().join("10-cnikit.conflist"), network.to_string()).unwrap();
     let name = text(&network["name"]);
     let tool = |verb: &str, path: String| {
-        let (dir, bin) = (host.dir().display(), cnikit_tests::bin().display());
+        let dir = host.dir().display();
+        let bin = cnikit_tests::bin().display();
         let tool = cnikit_tests::program("cnitool");
         let env = format!("CNI_PATH={bin} NETCONFPATH={dir} CNI_CACHE_DIR={dir}/cache");
         host.sh(&format!("{env} {} {verb} {name} {path}", tool.display()))

@@ -146,7 +146,8 @@ fn a_second_installation_changes_nothing_but_the_inode() {
     let what = |node: &Node| -> Vec<_> {
         node.files().into_iter().map(|(path, (_, mode, _, content))| (path, mode, content)).collect()
     };
-    let (first, said) = (what(&node), node.install());
+    let first = what(&node);
+    let said = node.install();
     assert!(what(&node) == first, "a file came, went or changed");
     assert!(!said.contains("kept"), "{said}");
 }
@@ -198,7 +199,8 @@ fn an_installation_that_was_killed_half_way_is_completed_by_the_next() {
 #[test]
 fn a_full_disk_leaves_what_was_there() {
     let node = Node::new();
-    let (plugins, script) = (node.plugins(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install"));
+    let plugins = node.plugins();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install");
     let built = cnikit_tests::program("cni-plugins");
     let line = format!(
         "mount -t tmpfs -o size=512k none '{plugins}' && echo old >'{plugins}/bridge' && ! CNIKIT_BUILT='{built}' '{script}' \
@@ -215,7 +217,8 @@ fn a_full_disk_leaves_what_was_there() {
 
 /// Executes a plugin over and over, as a busy node does, until it is told to stop: how often, and each failure.
 fn executes(plugin: &Path, stop: &AtomicBool) -> (usize, Vec<String>) {
-    let (mut times, mut failures) = (0, Vec::new());
+    let mut times = 0;
+    let mut failures = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let mut call = Command::new(plugin);
         call.env_clear().env("CNI_COMMAND", "VERSION").stdin(Stdio::null());
@@ -232,7 +235,8 @@ fn a_node_that_executes_a_plugin_all_the_while_never_sees_a_half() {
     let node = Node::new();
     // Not a script: that is opened a second time, by its interpreter.
     fs::copy("/usr/lib/cni/bridge", node.plugins().join("bridge")).expect("the packaged reference is installed");
-    let (stop, plugin) = (AtomicBool::new(false), node.plugins().join("bridge"));
+    let stop = AtomicBool::new(false);
+    let plugin = node.plugins().join("bridge");
     let (times, failures) = thread::scope(|scope| {
         let busy = scope.spawn(|| executes(&plugin, &stop));
         for round in 0..134 {
@@ -286,7 +290,8 @@ fn what_is_installed_tells_nothing_of_where_it_was_built() {
 /// What the plugins would be built for on an ARM machine with these standard libraries, and `rustup` as this shell script.
 fn release_target(there: &[&str], rustup: &str) -> (String, String) {
     let place = tempfile::tempdir().unwrap();
-    let (root, needs) = (place.path().display(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/lib.sh"));
+    let root = place.path().display();
+    let needs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/lib.sh");
     for target in there {
         fs::create_dir_all(place.path().join(target)).unwrap();
         fs::write(place.path().join(target).join("libstd-1.rlib"), "").unwrap();
@@ -305,7 +310,8 @@ fn release_target(there: &[&str], rustup: &str) -> (String, String) {
 
 #[test]
 fn plugins_are_built_with_musl_where_it_is_to_be_had_and_else_with_a_word_for_the_host() {
-    let (host, musl) = ("aarch64-unknown-linux-gnu", "aarch64-unknown-linux-musl");
+    let host = "aarch64-unknown-linux-gnu";
+    let musl = "aarch64-unknown-linux-musl";
     let fetches = "[ \"$*\" = 'target add aarch64-unknown-linux-musl' ] && mkdir $3 && touch $3/libstd-2.rlib";
     assert_eq!(release_target(&[host, musl], "exit 1"), (musl.into(), String::new()));
     assert_eq!(release_target(&[host], fetches), (musl.into(), String::new()));
@@ -317,7 +323,8 @@ fn plugins_are_built_with_musl_where_it_is_to_be_had_and_else_with_a_word_for_th
 /// Opened for reading, a pipe would wait for somebody who writes; the C library that is installed has constants of its own.
 #[test]
 fn what_is_installed_judges_a_pipe_without_opening_it() {
-    let (host, loopback) = (Host::new(), Subject::new(cnikit_tests::installed(), "loopback", json!({})));
+    let host = Host::new();
+    let loopback = Subject::new(cnikit_tests::installed(), "loopback", json!({}));
     let pipe = host.dir().join("pipe").display().to_string();
     host.sh(&format!("mkfifo {pipe}"));
     let begin = Instant::now();

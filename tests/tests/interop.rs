@@ -65,7 +65,8 @@ impl Node {
 
     fn call(&self, tool: Tool, words: &str) -> ToolOutput {
         let program = if tool == Ours { program("cnitool") } else { reference_tool() };
-        let (dir, plugins) = (self.dir().display(), self.plugins.display());
+        let dir = self.dir().display();
+        let plugins = self.plugins.display();
         let set = self.env.iter().fold(String::new(), |set, (name, text)| set + &format!("export {name}='{text}'\n"));
         let script = format!(
             "set -e\nDIR='{dir}'\n{SETTLE}export NETCONFPATH='{dir}/net.d' CNI_PATH='{plugins}'\n{set}status=0\n\

@@ -49,8 +49,11 @@ each_harmed!(kills);
 /// How many calls there are to try is what others count too.
 #[test]
 fn the_calls_of_an_undisturbed_run_are_those_that_strace_sees() {
-    let (host, program) = (Host::new(), bin().join("loopback"));
-    let (first, second, conf) = (host.container(), host.container(), subject("loopback", json!({})).conf.to_string());
+    let host = Host::new();
+    let program = bin().join("loopback");
+    let first = host.container();
+    let second = host.container();
+    let conf = subject("loopback", json!({})).conf.to_string();
     let env = |container: &Container| {
         let netns = container.path();
         let bin = bin().display().to_string();
@@ -61,7 +64,8 @@ fn the_calls_of_an_undisturbed_run_are_those_that_strace_sees() {
         host.enter(|| syscall_trace::run(&program, &env(&first), conf.as_bytes(), &[], |_| SyscallVerdict::GoOn));
     let ours: Vec<String> = watched.unwrap().1.calls().map(|(_, _, number)| syscall_trace::name(number)).collect();
 
-    let (input, output) = (host.dir().join("conf"), host.dir().join("calls"));
+    let input = host.dir().join("conf");
+    let output = host.dir().join("calls");
     std::fs::write(&input, conf).unwrap();
     let set: Vec<String> = env(&second).iter().map(|(key, value)| format!("{key}={value}")).collect();
     let line = format!("setarch -R strace -f -o {} {} <{}", output.display(), program.display(), input.display());

@@ -249,7 +249,8 @@ fn check_of_firewall_names_every_difference_at_once() {
 
 #[test]
 fn check_asks_the_ipam_plugin_too() {
-    let (host, subject) = (Host::new(), bridge());
+    let host = Host::new();
+    let subject = bridge();
     let subject = subject.at(host.dir());
     let container = host.container();
     let result = subject.add(&host, "c-one", &container);

@@ -55,7 +55,8 @@ const TESTS: &[Test] = &[
 ];
 
 fn main() -> ExitCode {
-    let (here, arguments) = (Here::new(false), libtest_mimic::Arguments::from_args());
+    let here = Here::new(false);
+    let arguments = libtest_mimic::Arguments::from_args();
     let conclusion = libtest_mimic::run(&arguments, TESTS.iter().map(|test| test.trial(&here)).collect());
     if let Some(line) = here.not_run() {
         println!("{line}\n");
@@ -151,7 +152,8 @@ fn check_names_each_thing_that_was_tampered_with_and_none_is_forgotten() {
 
 /// Two containers; whether they reach each other. Each reaches the outer host, and is reached from there.
 fn two(lan: &Lan, subject: &Subject) -> bool {
-    let (one, two) = (lan.add(subject, "c-one"), lan.add(subject, "c-two"));
+    let one = lan.add(subject, "c-one");
+    let two = lan.add(subject, "c-two");
     for address in FIRST.iter().chain(&SECOND) {
         lan.outer.sh(&ping(address));
     }
@@ -172,12 +174,14 @@ fn containers_reach_the_outer_host_at_once_and_each_other_as_the_mode_says() {
 }
 
 fn passthru_takes_the_master_for_one_container() {
-    let (lan, subject) = (Lan::new(), macvlan().with("mode", json!("passthru")));
+    let lan = Lan::new();
+    let subject = macvlan().with("mode", json!("passthru"));
     let one = lan.add(&subject, "c-one");
     GATEWAYS.iter().for_each(|address| drop(one.sh(&ping(address))));
     let mac = lan.host.sh("ip -o link show master0 2>/dev/null | sed 's/.*ether //; s/ .*//'");
     assert!(one.sh("ip -o link show eth0").contains(mac.trim()), "it has the master's MAC");
-    let (two, before) = (lan.host.container(), HostSnapshot::of(&lan.host));
+    let two = lan.host.container();
+    let before = HostSnapshot::of(&lan.host);
     let said = subject.at(lan.host.dir()).call(&lan.host, "ADD", "c-two", &two.path(), &[]);
     let (code, text) = said.refused();
     assert!(code == 100 && text.contains("one alone with `passthru`"), "{code} {text}");
@@ -206,7 +210,8 @@ fn nothing_of_it_is_ever_seen_on_the_host() {
 
 /// The kernel puts the new one beside it.
 fn a_master_may_be_a_macvlan_itself() {
-    let (host, container) = (on_master().host(), Host::new().container());
+    let host = on_master().host();
+    let container = Host::new().container();
     host.sh("ip link add link master0 name over0 type macvlan mode bridge; ip link set over0 up");
     let inner = format!("ip link add link master0 name inner0 netns {} type macvlan mode bridge", container.path());
     host.sh(&inner);
@@ -231,7 +236,8 @@ fn the_host_may_have_a_link_of_the_same_name() {
 }
 
 fn a_result_lists_the_containers_interface_and_keeps_what_came_before() {
-    let (host, container) = (on_master().host(), Host::new().container());
+    let host = on_master().host();
+    let container = Host::new().container();
     let before = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "master0"}], "ips": [{"address": "10.9.9.9/24", "interface": 0}]});
     let subject = on_master().at(host.dir());
     let said = subject.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", before)]).ok();
@@ -255,8 +261,8 @@ fn the_mac_is_that_of_the_source_with_the_last_word() {
         if count > 3 {
             conf["runtimeConfig"] = json!({"mac": MACS[0]});
         }
-        let (args, container) =
-            (if count > 2 { format!("IgnoreUnknown=1;MAC={}", MACS[1]) } else { String::new() }, host.container());
+        let args = if count > 2 { format!("IgnoreUnknown=1;MAC={}", MACS[1]) } else { String::new() };
+        let container = host.container();
         let env = [("CNI_ARGS", args.as_str())];
         let id = format!("c-{count}");
         let result = on_master().call_raw(&host, "ADD", &id, &container.path(), conf.to_string().as_bytes(), &env).ok();
@@ -268,9 +274,11 @@ fn the_mac_is_that_of_the_source_with_the_last_word() {
 
 /// An ADD that is refused, with nothing left.
 fn refused(ground: &'static str, subject: &Subject) -> (u64, String) {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     host.sh(ground);
-    let (before, subject) = (HostSnapshot::of(&host), subject.at(host.dir()));
+    let before = HostSnapshot::of(&host);
+    let subject = subject.at(host.dir());
     let said = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     HostSnapshot::of(&host).assert_unchanged_since(&before, &cnikit_testkit::life::SHARED, "after the refusal");
     assert_eq!(container.sh("ip -o link").lines().count(), 1, "nothing is in the container");
@@ -304,7 +312,8 @@ fn what_cannot_be_is_refused_before_anything_is_made() {
         let said = refused(ground, &v4(keys.clone()));
         assert!(said.0 == code && said.1.contains(says), "{keys}: {said:?}");
     }
-    let (host, container) = (on_master().host(), Host::new().container());
+    let host = on_master().host();
+    let container = Host::new().container();
     container.sh("ip link add eth0 type bridge");
     let said = on_master().at(host.dir()).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     assert!(said.0 == 101 && said.1.contains("interface \"eth0\" already exists in"), "{said:?}");
@@ -331,7 +340,8 @@ fn the_master_is_that_of_the_default_route() {
         ("ip route add default via 10.0.1.1 table 7; ip route add default dev up2", "up2"),
     ];
     for (routes, master) in table {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         host.sh(&format!("{LINKS} {routes}"));
         let subject = subject("macvlan", json!({}));
         let result = subject.add(&host, "c-one", &container);
@@ -347,7 +357,8 @@ fn the_master_is_that_of_the_default_route() {
 }
 
 fn add_waits_until_nobody_else_is_found_to_have_the_address() {
-    let (lan, container) = (Lan::new(), Host::new().container());
+    let lan = Lan::new();
+    let container = Host::new().container();
     let subject = macvlan().with("enabledad", json!(true)).at(lan.host.dir());
     subject.add(&lan.host, "c-one", &container);
     assert_eq!(container.sh("ip -6 address show scope global tentative").trim(), "");
@@ -364,7 +375,8 @@ fn a_master_without_carrier_costs_no_waiting() {
 
 fn a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting() {
     let adds = || {
-        let (lan, container) = (Lan::new(), Host::new().container());
+        let lan = Lan::new();
+        let container = Host::new().container();
         let subject = macvlan().with("enabledad", json!(true)).at(lan.host.dir());
         container.sh("echo 60 >/proc/sys/net/ipv6/conf/default/dad_transmits");
         thread::scope(|scope| {
@@ -380,7 +392,8 @@ fn a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting() {
 
 /// Somebody has the address that the kernel makes of the MAC.
 fn addresses_of_others_on_the_link_are_not_judged() {
-    let (lan, container) = (Lan::new(), Host::new().container());
+    let lan = Lan::new();
+    let container = Host::new().container();
     lan.outer.sh("ip address add fe80::800:ff:fe00:7/64 dev outer0 nodad");
     let subject = macvlan().with("enabledad", json!(true)).with("mac", json!("0a:00:00:00:00:07")).at(lan.host.dir());
     subject.add(&lan.host, "c-one", &container);
@@ -390,7 +403,8 @@ fn addresses_of_others_on_the_link_are_not_judged() {
 
 fn router_advertisements_are_those_of_the_wire_and_can_be_refused() {
     let heard = |slaac: bool, ipam: bool| {
-        let (host, container) = (on_master().host(), Host::new().container());
+        let host = on_master().host();
+        let container = Host::new().container();
         let subject = if ipam { on_master() } else { layer2() }.with("slaac", json!(slaac)).at(host.dir());
         let result = subject.add(&host, "c-one", &container);
         subject.check(&host, "c-one", &container, &result).ok();
@@ -411,7 +425,8 @@ fn what_strangers_have_on_the_master_stays() {
 
 /// Links that nobody marked: only that of the attachment's name and recorded MAC is what the reference made for it.
 fn a_link_that_is_not_the_attachments_stays() {
-    let (host, container) = (on_master().host(), Host::new().container());
+    let host = on_master().host();
+    let container = Host::new().container();
     let made = |mac: &str| {
         let line = format!("ip link add link master0 name eth0 address {mac} netns {} type macvlan", container.path());
         host.sh(&line);

@@ -124,7 +124,9 @@ fn check_names_each_thing_that_was_tampered_with() {
 
 #[test]
 fn without_a_word_it_is_iptables_under_the_names_of_the_reference() {
-    let (host, container, dir) = (Host::new(), Host::new().container(), IptablesNft.directory());
+    let host = Host::new();
+    let container = Host::new().container();
+    let dir = IptablesNft.directory();
     let subject = on_path(&bridge().with("name", json!("n1")).at(host.dir()), dir.path());
     subject.add(&host, "c1", &container);
     let rules = host.sh("iptables-nft -t nat -S");
@@ -143,7 +145,8 @@ fn without_a_word_it_is_iptables_under_the_names_of_the_reference() {
 #[test]
 fn add_again_changes_nothing_and_puts_right_what_is_stale() {
     each(&HALVES, |way, subject| {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let subject = subject.at(host.dir());
         let result = subject.add(&host, "c-one", &container);
         let before = lines(way, &host);
@@ -204,7 +207,9 @@ fn dels_of_two_interfaces_at_once_leave_no_chain_to_each_other() {
             let (container, _) = two_interfaces(&host, &eth0, &eth1);
             std::thread::scope(|scope| {
                 for ifname in ["eth0", "eth1"] {
-                    let (subject, host, path) = (&eth0, &host, container.path());
+                    let subject = &eth0;
+                    let host = &host;
+                    let path = container.path();
                     scope.spawn(move || call(subject, host, "DEL", ("c-two", ifname), &path, None).ok());
                 }
             });
@@ -215,7 +220,8 @@ fn dels_of_two_interfaces_at_once_leave_no_chain_to_each_other() {
 
 #[test]
 fn a_mishap_of_iptables_is_an_error_and_changes_no_backend() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let healthy = bridge().at(host.dir());
     let with = |line: &str| {
         let dir = tempfile::tempdir().unwrap();
@@ -242,7 +248,9 @@ fn a_mishap_of_iptables_is_an_error_and_changes_no_backend() {
 /// iptables-nft-save leaves out what it could not read, and succeeds.
 #[test]
 fn what_iptables_does_not_show_and_still_stands_is_no_drift() {
-    let (host, container, dir) = (Host::new(), Host::new().container(), tempfile::tempdir().unwrap());
+    let host = Host::new();
+    let container = Host::new().container();
+    let dir = tempfile::tempdir().unwrap();
     let healthy = bridge().at(host.dir());
     let result = healthy.add(&host, "c-one", &container);
     scripts(dir.path(), "iptables-save", "exec /usr/sbin/iptables-save \"$@\" | sed -e /CNI-/d");
@@ -262,7 +270,8 @@ fn check_finds_the_half_that_add_wrote_whichever_is_chosen_by_then() {
     let [nft, legacy] = HALVES.map(Way::directory);
     for [before, after] in [[&nft, &legacy], [&legacy, &nft]] {
         for backend in [Value::Null, json!("iptables")] {
-            let (host, container) = (Host::new(), Host::new().container());
+            let host = Host::new();
+            let container = Host::new().container();
             let subject = bridge().with("ipMasqBackend", backend).at(host.dir());
             let result = on_path(&subject, before.path()).add(&host, "c-one", &container);
             on_path(&subject, after.path()).check(&host, "c-one", &container, &result).ok();
@@ -372,7 +381,8 @@ fn check_takes_the_references_rules_for_good_and_names_each_that_was_tampered_wi
     for (reference, (plugin, way, known, other)) in references().iter().flat_map(|bin| parts.map(|part| (bin, part))) {
         let dir = way.directory();
         for tampering in known.iter().chain([&other]) {
-            let (host, container) = (Host::new(), Host::new().container());
+            let host = Host::new();
+            let container = Host::new().container();
             let ours = on_path(&understood(plugin, way).at(host.dir()), dir.path());
             let theirs = Subject { bin: reference.clone(), ..ours.clone() };
             let result = theirs.add(&host, "c-one", &container);
@@ -483,7 +493,9 @@ fn rules_of_others_are_left_to_the_letter() {
                 .map(str::to_owned)
                 .collect::<Vec<_>>()
         };
-        let (before, subject, container) = (table(), subject.at(host.dir()), host.container());
+        let before = table();
+        let subject = subject.at(host.dir());
+        let container = host.container();
         let result = subject.add(&host, "c-one", &container);
         subject.check(&host, "c-one", &container, &result).ok();
         let left = |line: &String| !line.contains("if: ") && !line.contains(r#""name: \"testnet\" id"#);
@@ -590,7 +602,8 @@ fn a_link_goes_while_the_programs_run_but_where_others_wait_for_them() {
 #[test]
 fn ten_thousand_rules_of_others_are_no_burden() {
     for way in HALVES {
-        let (host, dir) = (Host::new(), way.directory());
+        let host = Host::new();
+        let dir = way.directory();
         let half = way.half();
         host.sh(&format!(
             "{{ echo '*nat'; seq 10000 | sed 's,.*,-A POSTROUTING -s 10.9.0.1/32 -p tcp -m tcp --dport & -m comment --comment \"rule \\\\\"&\\\\\"\" -j ACCEPT,'; echo COMMIT; }} | sed 's/dport [0-9]*\\([0-9]\\{{4\\}}\\)/dport 1\\1/' | iptables-{half}-restore"
@@ -630,7 +643,8 @@ fn without_programs(host: &Host, subject: &Subject) -> Subject {
 #[test]
 fn without_iptables_and_nft_it_is_nftables_unless_iptables_was_said() {
     for subject in [bridge(), ptp()] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let _world = world(&host);
         let bare = without_programs(&host, &subject.at(host.dir()));
         let said = bare.with("ipMasqBackend", json!("iptables"));
@@ -652,7 +666,8 @@ fn without_iptables_and_nft_it_is_nftables_unless_iptables_was_said() {
 
 #[test]
 fn del_without_the_programs_that_wrote_the_rules_succeeds() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let subject = bridge().at(host.dir());
     let result = subject.add(&host, "c-one", &container);
     without_programs(&host, &subject).del(&host, "c-one", &container, &result);
@@ -663,7 +678,8 @@ fn del_without_the_programs_that_wrote_the_rules_succeeds() {
 
 #[test]
 fn a_network_of_ipv4_needs_no_ip6tables() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let subject = without_programs(&host, &bridge().at(host.dir()));
     let dir = host.dir().join("copied");
     fs::create_dir(&dir).unwrap();
@@ -684,7 +700,8 @@ fn a_network_of_ipv4_needs_no_ip6tables() {
 
 #[test]
 fn a_poor_path_does_not_hide_iptables() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let subject = Subject { env: vec![("PATH".into(), String::new())], ..bridge().at(host.dir()) };
     let result = subject.add(&host, "c-one", &container);
     assert!(IptablesNft.rules(&host, "nat").contains("c-one"));
@@ -694,7 +711,8 @@ fn a_poor_path_does_not_hide_iptables() {
 
 #[test]
 fn an_iptables_that_does_not_work_is_not_chosen_and_refused_where_it_was_said() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let dir = tempfile::tempdir().unwrap();
     PROGRAMS
         .iter()
@@ -717,7 +735,8 @@ fn an_iptables_that_does_not_work_is_not_chosen_and_refused_where_it_was_said() 
 
 #[test]
 fn a_table_that_iptables_does_not_understand_is_left_to_whoever_wrote_it() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     host.sh("nft 'add table ip nat; add chain ip nat theirs; add rule ip nat theirs ct state new accept'");
     let subject = bridge().at(host.dir());
     let (_, text) =
@@ -759,7 +778,8 @@ fn del_removes_either_backends_rules_whatever_is_configured_by_then() {
             json!({"ipMasqBackend": "nftables"}),
             json!({"ipMasqBackend": 7}),
         ] {
-            let (host, container) = (Host::new(), Host::new().container());
+            let host = Host::new();
+            let container = Host::new().container();
             let subject = on_path(&ptp().with("ipMasqBackend", json!(way.backend())).at(host.dir()), dir.path());
             subject.add(&host, "c-one", &container);
             let (key, value) = later.as_object().unwrap().iter().next().unwrap();

@@ -111,7 +111,8 @@ fn live_side_by_side(release: UpstreamRelease, plugin: &str, ours_first: bool) {
     let ours = subject(plugin, keys).at(host.dir());
     let theirs = Subject { bin: release.bin(), ..ours.clone() };
     let [old, new] = if ours_first { [&ours, &theirs] } else { [&theirs, &ours] };
-    let (one, two) = (host.container(), host.container());
+    let one = host.container();
+    let two = host.container();
     let before = HostSnapshot::of(&host);
     let first = old.add(&host, "c-one", &one);
     one.sh(UNTIL_DETECTED);
@@ -228,7 +229,8 @@ fn plugins_are_exchanged_under_running_containers_and_back() {
     thread::scope(|scope| {
         for (release, ours) in all_shared().into_iter().filter(|(_, ours)| ours.plugin != "host-local") {
             scope.spawn(move || {
-                let (first, second) = (bin(), release.bin());
+                let first = bin();
+                let second = release.bin();
                 let ours = if ours.after.is_some() { connected(&ours) } else { ours };
                 exchanged(&ours, first, &second, true, stays(&ours));
                 exchanged(&ours, first, &second, false, stays(&ours));

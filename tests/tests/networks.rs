@@ -176,7 +176,8 @@ impl Wake for Unpark {
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let (mut future, waker) = (pin!(future), Waker::from(Arc::new(Unpark(thread::current()))));
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(done) => return done,
@@ -190,11 +191,13 @@ fn any_call_is_a_future_and_one_that_is_dropped_ends_its_plugin() {
     let scene = Scene::new();
     scene.plugin("one", ANSWER);
     scene.plugin("slow", "ADD) echo $$ >$dir/pid; exec sleep 63 ;;");
-    let (quick, at) = (scene.list("quick", &json!([{"type": "one"}])), scene.at());
+    let quick = scene.list("quick", &json!([{"type": "one"}]));
+    let at = scene.at();
     let added = scene.runtime().in_background(move |runtime| runtime.add(&quick, &at)).unwrap();
     let result: Value = block_on(added).unwrap();
     assert_eq!(result["ips"][0]["address"], "10.9.0.2/24");
-    let (slow, at) = (scene.list("slow", &json!([{"type": "slow"}])), scene.at());
+    let slow = scene.list("slow", &json!([{"type": "slow"}]));
+    let at = scene.at();
     let dropped = scene.runtime().in_background(move |runtime| runtime.add(&slow, &at)).unwrap();
     scene.until_called("ADD slow");
     let deadline = Deadline::after(std::time::Duration::from_secs(20));

@@ -52,7 +52,8 @@ fn play(maker: Maker) {
     node.write(CONFLIST, &network("1.0.0").to_string());
     node.write("/etc/containers/containers.conf", &file("/etc/containers/containers.conf"));
     node.write("/etc/containers/containers.conf.d/beside.conf", BESIDE);
-    let (mut took, mut scenes) = (Vec::new(), SCENES.to_vec());
+    let mut took = Vec::new();
+    let mut scenes = SCENES.to_vec();
     if maker.is_ours() {
         // The packaged reference knows no other backend than iptables.
         node.write("/etc/cni/net.d/20-nft.conflist", &by_nftables().to_string());
@@ -78,7 +79,8 @@ impl Podman {
 
     /// Runs a container with busybox, and what it says.
     fn run(&self, flags: &str, command: &str) -> String {
-        let (cgroup, rootfs) = (self.node.cgroup(), self.node.rootfs());
+        let cgroup = self.node.cgroup();
+        let rootfs = self.node.rootfs();
         self.sh(&format!("run --cgroup-parent {cgroup} {flags} --rootfs {rootfs}:O {command}"))
     }
 

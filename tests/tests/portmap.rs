@@ -42,7 +42,8 @@ impl Node {
         // Where the kernel shows bridged packets to the packet filter (br_netfilter), a connection to oneself goes back out of
         // the port by which it came.
         let bridge = bridge().with("hairpinMode", json!(true)).with("ipMasqBackend", json!("nftables"));
-        let (world, bridge) = (world(&host), bridge.with("cniVersion", json!(version)).at(host.dir()));
+        let world = world(&host);
+        let bridge = bridge.with("cniVersion", json!(version)).at(host.dir());
         for [network, gateway] in [["10.77.0.0/24", "192.0.2.1"], ["fd00:77::/64", "2001:db8:9::1"]] {
             world.sh(&format!("ip route add {network} via {gateway}"));
         }
@@ -160,7 +161,8 @@ fn each(work: impl Fn(&str, &Node)) {
 #[test]
 fn a_published_port_is_reached_from_everywhere() {
     each(|backend, node| {
-        let (pod, other) = (node.pod("c-one"), node.pod("c-two"));
+        let pod = node.pod("c-one");
+        let other = node.pod("c-two");
         serves(pod.container.netns(), 80, "pod");
         node.publish(&web(backend), &pod);
         for family in 0..2 {
@@ -187,7 +189,8 @@ fn a_published_port_is_reached_from_everywhere() {
 #[test]
 fn connections_that_are_not_to_the_host_go_where_they_were_meant_to() {
     each(|backend, node| {
-        let (pod, other) = (node.pod("c-one"), node.pod("c-two"));
+        let pod = node.pod("c-one");
+        let other = node.pod("c-two");
         serves(pod.container.netns(), 80, "pod");
         serves(other.container.netns(), 8080, "other");
         serves(node.world.netns(), 8080, "world");
@@ -207,7 +210,8 @@ fn connections_that_are_not_to_the_host_go_where_they_were_meant_to() {
 #[test]
 fn one_address_of_the_host_and_datagrams_and_nobody_masqueraded() {
     each(|backend, node| {
-        let (pod, other) = (node.pod("c-one"), node.pod("c-two"));
+        let pod = node.pod("c-one");
+        let other = node.pod("c-two");
         serves(pod.container.netns(), 80, "pod");
         answers(pod.container.netns(), 53, "pod");
         let at = |address: &str, port: u16| json!({"hostPort": port, "containerPort": 80, "protocol": "TCP", "hostIP": address});
@@ -247,7 +251,8 @@ NFT";
 #[test]
 fn rules_of_others_stay_and_work_beside_ours() {
     each(|backend, node| {
-        let (pod, other) = (node.pod("c-one"), node.pod("c-two"));
+        let pod = node.pod("c-one");
+        let other = node.pod("c-two");
         serves(pod.container.netns(), 80, "pod");
         serves(other.container.netns(), 8080, "other");
         node.host.sh(SERVICES);
@@ -265,7 +270,8 @@ fn rules_of_others_stay_and_work_beside_ours() {
 #[test]
 fn a_port_that_leads_to_another_container_is_refused_or_goes_on_leading_there() {
     each(|backend, node| {
-        let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+        let one = node.pod("c-one");
+        let two = node.pod("c-two");
         serves(one.container.netns(), 80, "one");
         serves(two.container.netns(), 80, "two");
         node.publish(&web(backend), &one);
@@ -332,7 +338,8 @@ fn a_container_in_two_networks_keeps_in_one_what_it_loses_in_the_other() {
             let mappings = [mapping(port, 80, "tcp"), mapping(8089, 80, "tcp")];
             portmap(backend, &mappings).with("name", json!(name))
         };
-        let (first, second) = (named("n1", 8080), named("n2", 8081));
+        let first = named("n1", 8080);
+        let second = named("n2", 8081);
         node.publish(&first, &pod);
         // A port that leads to the container already leads to nobody else.
         node.publish(&second, &pod);
@@ -356,7 +363,8 @@ fn a_container_in_two_networks_keeps_in_one_what_it_loses_in_the_other() {
 #[test]
 fn conditions_are_the_containers_own() {
     each(|backend, node| {
-        let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+        let one = node.pod("c-one");
+        let two = node.pod("c-two");
         serves(one.container.netns(), 80, "one");
         serves(two.container.netns(), 80, "two");
         let words = |text: &[&str], other: &[&str]| if backend == "nftables" { json!(text) } else { json!(other) };
@@ -382,7 +390,8 @@ fn conditions_are_the_containers_own() {
 #[test]
 fn datagrams_of_one_who_goes_on_sending_follow_the_port() {
     each(|backend, node| {
-        let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+        let one = node.pod("c-one");
+        let two = node.pod("c-two");
         answers(one.container.netns(), 53, "one");
         answers(two.container.netns(), 53, "two");
         let dns = portmap(backend, &[mapping(5353, 53, "udp")]);
@@ -583,7 +592,8 @@ fn no_program_is_started_for_nftables_and_at_most_two_a_family_for_iptables() {
 
 #[test]
 fn the_other_half_of_iptables_serves_too_and_is_cleared_whichever_is_chosen_by_then() {
-    let (node, [nft, legacy]) = (Node::new(), Way::HALVES.map(Way::directory));
+    let node = Node::new();
+    let [nft, legacy] = Way::HALVES.map(Way::directory);
     let pod = node.pod("c-one");
     serves(pod.container.netns(), 80, "pod");
     let [chosen, other] = [&legacy, &nft].map(|dir| on_path(&web("iptables"), dir.path()));
@@ -632,7 +642,8 @@ fn sixty_four_at_once_beside_another_who_writes_are_each_there_once_and_leave_no
     node.call(&web("iptables"), "DEL", &pod).ok();
     let rules = || node.host.sh("for of in iptables ip6tables; do $of-save -t nat | grep '^-A.*CNI-'; done");
     let before = rules();
-    let (go, count) = (node.host.dir().join("go"), node.host.dir().join("count"));
+    let go = node.host.dir().join("go");
+    let count = node.host.dir().join("count");
     std::fs::write(&go, "").unwrap();
     let many: Vec<(Subject, Attached)> = (0..64).map(|n| one_of_many(&node, n, &pod)).collect();
     let (added, there, deleted) = thread::scope(|scope| {
@@ -683,7 +694,8 @@ NFT"#;
 #[test]
 fn what_older_versions_of_the_reference_led_astray_is_left_alone_once_we_came() {
     let node = Node::new();
-    let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+    let one = node.pod("c-one");
+    let two = node.pod("c-two");
     serves(one.container.netns(), 80, "one");
     serves(two.container.netns(), 80, "two");
     serves(two.container.netns(), 8001, "other");
@@ -713,12 +725,14 @@ fn who_came_by_the_rule_of_a_service_is_seen_under_the_own_address() {
         let mut node = Node::new();
         // Behind a link each, answers to neighbours come back by the host too.
         node.bridge = ptp().with("ipMasqBackend", json!("nftables")).at(node.host.dir());
-        let (pod, other) = (node.pod("c-one"), node.pod("c-two"));
+        let pod = node.pod("c-one");
+        let other = node.pod("c-two");
         serves(other.container.netns(), 8080, "other");
         node.host.sh(SERVICES);
         node.world.sh("ip route add 10.96.0.0/24 via 192.0.2.1");
         let published = portmap(backend, &[mapping(8090, 8080, "tcp")]);
-        let (one, world) = (pod.container.netns(), node.world.netns());
+        let one = pod.container.netns();
+        let world = node.world.netns();
         node.publish(&published, &other);
         assert_eq!(reaches(one, "10.96.0.10", 8080, "other"), FIRST[0], "{backend}");
         assert_ne!(reaches(one, UPLINK[0], 8090, "other"), FIRST[0], "{backend}: a neighbour");
@@ -734,7 +748,8 @@ fn who_came_by_the_rule_of_a_service_is_seen_under_the_own_address() {
 fn a_container_of_the_references_is_checked_and_taken_over_after_an_add_of_ours() {
     let [_, newest] = references();
     let node = Node::speaking("1.0.0");
-    let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+    let one = node.pod("c-one");
+    let two = node.pod("c-two");
     let conf = |port| portmap("nftables", &[mapping(port, 80, "tcp")]).with("cniVersion", json!("1.0.0"));
     node.call(&Subject { bin: newest, ..conf(8001) }, "ADD", &one).ok();
     let rules = || node.ruleset().lines().filter(|line| line.contains("comment \"c-one\"")).count();
@@ -851,7 +866,8 @@ fn a_jump_behind_others_or_twice_is_named_and_put_right_by_at_most_two_programs_
 #[test]
 fn datagrams_of_one_who_goes_on_sending_are_led_nowhere_after_a_gc() {
     each(|backend, node| {
-        let (stale, valid) = (node.pod("c-one"), node.pod("c-two"));
+        let stale = node.pod("c-one");
+        let valid = node.pod("c-two");
         answers(stale.container.netns(), 53, "stale");
         answers(valid.container.netns(), 53, "valid");
         let dns = |port| portmap(backend, &[mapping(port, 53, "udp")]);
@@ -897,7 +913,8 @@ fn whoever_comes_from_any_address_of_the_container_is_masqueraded() {
 fn a_port_that_leads_to_another_container_by_the_other_backend_is_refused_or_left_to_it() {
     for (first, second) in [("iptables", "nftables"), ("nftables", "iptables")] {
         let node = Node::new();
-        let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+        let one = node.pod("c-one");
+        let two = node.pod("c-two");
         serves(one.container.netns(), 80, "one");
         serves(two.container.netns(), 80, "two");
         node.publish(&web(first), &one);

@@ -217,7 +217,8 @@ impl Node {
 /// Twenty containers of one release are taken over by the other, which deletes half of them and adds others, and then by the
 /// first again, which deletes all. The host is then as it was when both had used each network once.
 fn node(earlier_first: bool) {
-    let (earlier, tool) = (earlier(), program("cnitool"));
+    let earlier = earlier();
+    let tool = program("cnitool");
     let old = Release { plugins: &earlier, tool: &earlier.join("cnitool"), is_earlier: true };
     let new = Release { plugins: bin(), tool: &tool, is_earlier: false };
     let (begins, other) = if earlier_first { (old, new) } else { (new, old) };

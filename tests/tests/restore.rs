@@ -61,7 +61,8 @@ impl Node {
 
     /// Whether the tool succeeds, and what it says.
     fn tool(&self, env: &str, cache: &str, line: &str) -> (bool, String) {
-        let (dir, bin) = (self.host.dir().display(), cnikit_tests::bin().display());
+        let dir = self.host.dir().display();
+        let bin = cnikit_tests::bin().display();
         let flags = format!("--conf-dir {dir}/net.d --cache-dir {dir}/{cache} --plugin-path {bin}");
         let tool = cnikit_tests::program("cnitool");
         self.host.try_sh(&format!("{} {env} {} {flags} {line}", self.env, tool.display()))
@@ -97,7 +98,8 @@ impl Node {
 fn what_was_flushed_of_many_is_put_back_by_one_call_a_plugin_with_either_backend() {
     for backend in [json!("nftables"), json!("iptables"), Value::Null] {
         let node = Node::new(Host::new(), String::new(), &backend, &isolated(&backend));
-        let (rules, links) = (node.rules(), node.host.sh("ip -o link"));
+        let rules = node.rules();
+        let links = node.host.sh("ip -o link");
         assert_eq!(node.restored(), ["bridge", "portmap", "firewall"], "{backend}");
         assert_eq!(node.rules(), rules, "{backend}: what stands stays");
         node.host.sh("nft flush ruleset");
@@ -116,7 +118,8 @@ fn what_is_missing_of_one_is_put_back_beside_what_stands_of_the_others() {
     for table in ["ip cni_hostport", "ip6 cni_hostport", "inet cni_plugins_masquerade", "inet cni_firewall"] {
         let found = node.host.sh(&format!("nft --handle list table {table}"));
         // Each chain loses the rules of one container, whichever that is.
-        let (mut chain, mut seen) = (String::new(), Vec::new());
+        let mut chain = String::new();
+        let mut seen = Vec::new();
         for line in found.lines().map(str::trim) {
             if let Some(name) = line.strip_prefix("chain ") {
                 chain = name.split(' ').next().unwrap().to_owned();
@@ -212,7 +215,8 @@ fn the_unit_of_the_docs_restores_whenever_firewalld_has_reloaded() {
     let (node, _running) = with_firewalld();
     let docs = include_str!("../../docs/cnitool.md");
     let line = docs.lines().find_map(|line| line.strip_prefix("ExecStart=/bin/sh -c '")?.strip_suffix('\''));
-    let (dir, bin) = (node.host.dir().display(), cnikit_tests::bin().display());
+    let dir = node.host.dir().display();
+    let bin = cnikit_tests::bin().display();
     let flags = format!("--conf-dir {dir}/net.d --cache-dir {dir}/cache --plugin-path {bin}");
     let tool =
         format!("{} {flags} restore; echo restored >>{dir}/restored", cnikit_tests::program("cnitool").display());

@@ -26,7 +26,9 @@ fn every_verb_goes_to_every_plugin_in_its_order_with_what_is_its_own() {
     let scene = Scene::new();
     scene.plugin("tail", &format!("{PASS}\nVERSION) echo '{{\"supportedVersions\": [\"1.1.0\"]}}' ;;"));
     let tail = json!({"type": "tail", "capabilities": {"mac": true}});
-    let (list, at, runtime) = (scene.list("net", &json!([scene.bridge(), tail])), scene.at(), scene.runtime());
+    let list = scene.list("net", &json!([scene.bridge(), tail]));
+    let at = scene.at();
+    let runtime = scene.runtime();
     let at = at.with_mac("02:00:00:00:00:07").with_capability("other", true).with_arg("IgnoreUnknown", "1");
     scene.host.enter(|| {
         assert_eq!(runtime.validate(&list).unwrap(), ["mac"]);
@@ -74,7 +76,8 @@ fn a_failed_add_can_be_undone_at_once_and_leaves_nothing() {
 #[test]
 fn a_second_add_that_fails_takes_nothing_from_the_container_that_runs() {
     let scene = Scene::new();
-    let (list, runtime) = (scene.list("net", &json!([scene.bridge()])), scene.runtime());
+    let list = scene.list("net", &json!([scene.bridge()]));
+    let runtime = scene.runtime();
     scene.host.enter(|| {
         runtime.add_with_rollback(&list, &scene.at()).unwrap();
         runtime.add_with_rollback(&list, &scene.at()).unwrap_err();
@@ -111,7 +114,8 @@ fn a_missing_plugin_strands_nothing_of_the_others_and_the_rest_is_done_when_it_i
 fn a_del_of_names_that_nothing_can_be_kept_under_reaches_the_plugins_and_an_add_does_not() {
     let scene = Scene::new();
     scene.plugin("one", ANSWER);
-    let (list, runtime) = (scene.list("net", &json!([{"type": "one"}])), scene.runtime());
+    let list = scene.list("net", &json!([{"type": "one"}]));
+    let runtime = scene.runtime();
     for id in ["../../up", "a/b", "", &"c".repeat(300), "line\nbreak"] {
         let at = cnikit_libcni::Attachment::new(id, "");
         runtime.del(&list, &at).unwrap();
@@ -144,7 +148,8 @@ fn all_failures_of_a_del_are_told_and_a_strict_one_stops_at_the_first() {
 #[test]
 fn a_del_goes_by_the_configuration_of_its_add_whatever_became_of_the_file() {
     let scene = Scene::new();
-    let (then, runtime) = (scene.list("net", &json!([scene.bridge()])), scene.runtime());
+    let then = scene.list("net", &json!([scene.bridge()]));
+    let runtime = scene.runtime();
     scene.plugin("other", ANSWER);
     let now = scene.list("net", &json!([{"type": "other"}]));
     scene.host.enter(|| {
@@ -213,7 +218,8 @@ fn what_a_killed_add_has_made_is_removed_by_an_add_with_another_configuration() 
     let scene = Scene::new();
     killed_in_the_midst(&scene);
     scene.plugin("other", ANSWER);
-    let (today, runtime) = (scene.list("net", &json!([{"type": "other"}])), scene.runtime().at_most(1));
+    let today = scene.list("net", &json!([{"type": "other"}]));
+    let runtime = scene.runtime().at_most(1);
     scene.plugin("slow", &format!("{ANSWER}\n{NO}"));
     let noted = runtime.cache.attachments().unwrap().remove(0);
     let error = scene.host.enter(|| runtime.add(&today, &noted.at).unwrap_err());
@@ -242,7 +248,8 @@ fn what_a_killed_add_has_made_is_removed_by_gc() {
 fn done_or_killed(scene: &Scene, verb: &str, after: Duration) -> bool {
     let dir = scene.host.dir().display();
     let env = format!("NETCONFPATH={dir}/net.d CNI_CACHE_DIR={dir}/state CNI_PATH={}", scene.runtime().path);
-    let (tool, netns) = (program("cnitool"), scene.container.path());
+    let tool = program("cnitool");
+    let netns = scene.container.path();
     let line = format!("{env} timeout -s KILL {} {} {verb} net {netns}", after.as_secs_f64(), tool.display());
     scene.host.try_sh(&line).0
 }
@@ -255,12 +262,15 @@ fn killed_at_any_moment(before: Option<&str>, verb: &str) {
     fs::create_dir(scene.path("net.d")).unwrap();
     fs::write(scene.path("net.d/net.conflist"), list.to_string()).unwrap();
     let list = scene.list("net", &list["plugins"]);
-    let (mut seed, mut killed, patience) = (fastrand::Rng::new(), 0, Duration::from_mins(5));
+    let mut seed = fastrand::Rng::new();
+    let mut killed = 0;
+    let patience = Duration::from_mins(5);
     // The shortest that a whole one took, so that the moments are spread over it.
     let mut whole = patience;
     for round in 0..30 {
         assert!(before.is_none_or(|before| done_or_killed(&scene, before, patience)));
-        let (begun, moment) = (Instant::now(), if round < 2 { patience } else { whole.mul_f64(seed.f64()) });
+        let begun = Instant::now();
+        let moment = if round < 2 { patience } else { whole.mul_f64(seed.f64()) };
         if done_or_killed(&scene, verb, moment) {
             whole = whole.min(begun.elapsed());
         } else {
@@ -290,7 +300,8 @@ fn a_runtime_that_is_killed_at_any_moment_of_a_del_leaks_nothing() {
 #[test]
 fn gc_takes_what_is_not_valid_and_leaves_the_rest_and_a_list_that_forbids_it() {
     let scene = Scene::new();
-    let (list, runtime) = (scene.list("net", &json!([scene.bridge()])), scene.runtime());
+    let list = scene.list("net", &json!([scene.bridge()]));
+    let runtime = scene.runtime();
     let other = scene.host.container();
     let lives = cnikit_libcni::Attachment::new("lives", other.path());
     let mut forbidding = list.clone();
@@ -337,7 +348,8 @@ fn gc_goes_on_over_failures_and_does_not_give_a_path_that_leads_to_another_names
 fn a_container_is_worked_on_by_one_a_gc_by_none_beside_it_and_others_are_not_waited_for() {
     let scene = Scene::new();
     scene.plugin("slow", r#"ADD) sleep 0.4; echo '{"cniVersion": "1.1.0"}'; echo DONE >>$dir/calls ;;"#);
-    let (a, b) = (scene.list("a", &json!([{"type": "slow"}])), scene.list("b", &json!([{"type": "slow"}])));
+    let a = scene.list("a", &json!([{"type": "slow"}]));
+    let b = scene.list("b", &json!([{"type": "slow"}]));
     let runtime = scene.runtime().at_most(64);
     let add = |list, id: &str| drop(runtime.add(list, &cnikit_libcni::Attachment::new(id, "/ns")).unwrap());
     thread::scope(|scope| {
@@ -376,14 +388,16 @@ fn a_container_is_worked_on_by_one_a_gc_by_none_beside_it_and_others_are_not_wai
 #[test]
 fn many_containers_at_once_with_gc_among_them_leave_nothing_and_lose_nothing() {
     let scene = Scene::new();
-    let (list, runtime) = (scene.list("net", &json!([scene.bridge()])), scene.runtime());
+    let list = scene.list("net", &json!([scene.bridge()]));
+    let runtime = scene.runtime();
     let containers: Vec<_> = (0..24).map(|_| scene.host.container()).collect();
     let all: Vec<ValidAttachment> = (0..containers.len()).map(|n| valid(&format!("c{n}"))).collect();
     scene.host.enter(|| {
         thread::scope(|threads| {
             for (n, container) in containers.iter().enumerate() {
                 // A runtime for each, as if it were a process of its own: only the files are common.
-                let (list, runtime) = (&list, Runtime::new(runtime.path.clone(), runtime.cache.clone()));
+                let list = &list;
+                let runtime = Runtime::new(runtime.path.clone(), runtime.cache.clone());
                 let home = scene.host.netns().clone();
                 threads.spawn(move || {
                     let at = cnikit_libcni::Attachment::new(format!("c{n}"), container.path());
@@ -411,8 +425,8 @@ fn who_waits_too_long_is_told_for_whom_and_that_it_may_try_again() {
     scene.plugin("slow", "ADD) sleep 60 ;;");
     let list = scene.list("net", &json!([{"type": "slow"}]));
     let cancel = CancellationToken::new().unwrap();
-    let (first, second) =
-        (scene.runtime().cancelled_by(&cancel), Runtime { waiting: Duration::from_millis(200), ..scene.runtime() });
+    let first = scene.runtime().cancelled_by(&cancel);
+    let second = Runtime { waiting: Duration::from_millis(200), ..scene.runtime() };
     thread::scope(|scope| {
         scope.spawn(|| first.add(&list, &scene.at()).unwrap_err());
         scene.until_called("ADD slow");
@@ -471,7 +485,8 @@ fn versions_that_a_plugin_lacks_are_told_together_and_a_status_keeps_its_code() 
     scene.plugin("older", r#"*) echo '{"code": 4, "msg": "unknown CNI_COMMAND: VERSION"}'; exit 1 ;;"#);
     scene.plugin("silent", "VERSION) ;;");
     let plugins = json!([{"type": "loopback"}, {"type": "old"}, {"type": "older"}, {"type": "silent"}, {"type": "no"}]);
-    let (list, runtime) = (scene.list("net", &plugins), scene.runtime());
+    let list = scene.list("net", &plugins);
+    let runtime = scene.runtime();
     assert_eq!(runtime.versions("old").unwrap(), ["0.1.0", "0.2.0"]);
     assert_eq!(runtime.versions("older").unwrap(), ["0.1.0"]);
     assert!(runtime.versions("loopback").unwrap().contains(&"1.1.0".to_owned()));

@@ -68,7 +68,8 @@ mod life_of_it {
 
     #[test]
     fn a_second_add_is_refused_and_takes_nothing_from_the_first() {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let subject = layer2();
         let result = subject.add(&host, "c-one", &container);
         let before = HostSnapshot::of(&host);
@@ -81,7 +82,8 @@ mod life_of_it {
 
     #[test]
     fn what_an_earlier_life_left_is_replaced() {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let subject = layer2();
         subject.add(&host, "c-one", &container);
         container.sh("ip link del eth0");
@@ -101,7 +103,8 @@ mod life_of_it {
     #[test]
     fn a_failed_add_puts_back_what_stood_there() {
         let host = Host::new();
-        let (container, subject) = (host.container(), layer2());
+        let container = host.container();
+        let subject = layer2();
         subject.add(&host, "c-one", &container);
         container.sh("ip link del eth0");
         let before = ruleset(&host);
@@ -159,7 +162,8 @@ mod check {
 
     #[test]
     fn a_base_chain_that_hangs_elsewhere_is_named_and_refused() {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let subject = layer2();
         let result = subject.add(&host, "c-one", &container);
         let elsewhere =
@@ -177,7 +181,8 @@ mod check {
 
     #[test]
     fn a_container_that_a_later_plugin_silenced_is_named() {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let subject = layer2();
         let mut result = subject.add(&host, "c-one", &container);
         container.sh("ip link set eth0 address 02:00:00:00:00:09");
@@ -209,8 +214,9 @@ mod traffic {
     impl Pair {
         fn new(macspoofchk: bool) -> Pair {
             let host = Host::new();
-            let (one, two, subject) =
-                (host.container(), host.container(), layer2().with("macspoofchk", json!(macspoofchk)));
+            let one = host.container();
+            let two = host.container();
+            let subject = layer2().with("macspoofchk", json!(macspoofchk));
             let result = subject.add(&host, "c-one", &one);
             subject.add(&host, "c-two", &two);
             for (container, end) in [(&one, 1), (&two, 2)] {
@@ -306,7 +312,8 @@ mod beside_the_reference {
     fn what_it_wrote_we_remove_and_it_what_we_wrote() {
         for (ours, theirs) in pairs() {
             for (id, (adds, dels)) in IDS.iter().flat_map(|id| [(id, (&ours, &theirs)), (id, (&theirs, &ours))]) {
-                let (host, container) = (Host::new(), Host::new().container());
+                let host = Host::new();
+                let container = Host::new().container();
                 let result = adds.add(&host, id, &container);
                 assert_eq!(guards(&host), 1);
                 dels.del(&host, id, &container, &result);
@@ -319,9 +326,11 @@ mod beside_the_reference {
     fn what_we_write_it_would_have_written_but_for_the_owner_that_is_not_shown() {
         for (ours, theirs) in pairs() {
             let listing = |subject: &Subject| {
-                let (host, container) = (Host::new(), Host::new().container());
+                let host = Host::new();
+                let container = Host::new().container();
                 let result = subject.add(&host, IDS[1], &container);
-                let (end, mac) = (&result["interfaces"][1]["name"], &result["interfaces"][2]["mac"]);
+                let end = &result["interfaces"][1]["name"];
+                let mac = &result["interfaces"][2]["mac"];
                 let json = host.sh("nft -j list ruleset");
                 let neutral =
                     |text: String| text.replace(end.as_str().unwrap(), "PORT").replace(mac.as_str().unwrap(), "MAC");
@@ -342,7 +351,8 @@ mod beside_the_reference {
     #[test]
     fn check_of_what_it_made_finds_nothing_missing() {
         for (ours, theirs) in pairs() {
-            let (host, container) = (Host::new(), Host::new().container());
+            let host = Host::new();
+            let container = Host::new().container();
             let result = theirs.add(&host, "c-one", &container);
             let said = ours.check(&host, "c-one", &container, &result).stdout;
             assert!(!said.contains("macspoofchk:"), "{said}");
@@ -357,7 +367,8 @@ mod beside_the_reference {
         for (ours, theirs) in pairs() {
             let host = Host::new();
             let [one, two] = [host.container(), host.container()];
-            let (mine, its) = (ours.add(&host, "c-one", &one), theirs.add(&host, "c-two", &two));
+            let mine = ours.add(&host, "c-one", &one);
+            let its = theirs.add(&host, "c-two", &two);
             assert_eq!(guards(&host), 2);
             ours.del(&host, "c-one", &one, &mine);
             let left = ruleset(&host);
@@ -403,7 +414,8 @@ mod gc {
     #[test]
     fn what_is_stale_of_one_network_goes_with_its_chains_and_nothing_else() {
         let host = Host::new();
-        let (mine, other) = (layer2(), layer2().with("name", json!("other")));
+        let mine = layer2();
+        let other = layer2().with("name", json!("other"));
         let containers: Vec<_> = (0..5).map(|_| host.container()).collect();
         for (n, id) in ["c-kept", "c-stale", "c-gone"].iter().enumerate() {
             mine.add(&host, id, &containers[n]);
@@ -426,7 +438,8 @@ mod gc {
     #[test]
     fn two_networks_with_one_id_are_told_apart_by_what_is_beside_the_comment() {
         let host = Host::new();
-        let (mine, other) = (layer2(), layer2().with("name", json!("other")));
+        let mine = layer2();
+        let other = layer2().with("name", json!("other"));
         let [one, two] = [host.container(), host.container()];
         mine.add(&host, "c-same", &one);
         let result = other.add(&host, "c-same", &two);
@@ -447,7 +460,8 @@ mod gc {
     #[test]
     fn what_was_tampered_with_goes_too_and_a_strangers_rule_stays() {
         let host = Host::new();
-        let (subject, container) = (layer2(), host.container());
+        let subject = layer2();
+        let container = host.container();
         for chain in ["cni-br-iface-c-one-eth0", "cni-br-iface-c-one-eth0-mac"] {
             for goes in [true, false] {
                 let result = subject.add(&host, "c-one", &container);
@@ -475,7 +489,8 @@ mod names {
     #[test]
     fn ids_that_read_alike_when_joined_have_chains_of_their_own() {
         let host = Host::new();
-        let (subject, containers) = (layer2(), [host.container(), host.container()]);
+        let subject = layer2();
+        let containers = [host.container(), host.container()];
         let verb = |verb: &str, n: usize, more: &[(&str, Value)]| {
             let (id, ifname) = [("a", "b-c"), ("a-b", "c")][n];
             let mut conf = subject.conf.clone();
@@ -498,7 +513,9 @@ mod names {
     fn an_id_of_any_length_is_served() {
         let host = Host::new();
         for length in [64, 116, 117, 233, 234, 255, 700] {
-            let (subject, id, container) = (layer2(), "c".repeat(length), host.container());
+            let subject = layer2();
+            let id = "c".repeat(length);
+            let container = host.container();
             let result = subject.add(&host, &id, &container);
             assert_eq!(guards(&host), 1, "{length}");
             subject.check(&host, &id, &container, &result).ok();
@@ -546,7 +563,8 @@ fn cling(subject: &Subject, host: &Host, verb: &str, container: &Container) {
 #[test]
 fn a_port_is_shut_before_its_check_goes() {
     for verb in ["DEL", "GC"] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let subject = layer2().with("cni.dev/valid-attachments", json!([]));
         subject.add(&host, "c-one", &container);
         let tag = AttachmentId { network: "testnet".into(), container: "c-one".into(), ifname: "eth0".into() };
@@ -582,7 +600,8 @@ fn fastest_add_within(most: Duration, subject: &Subject, host: &Host) -> Duratio
 
 #[test]
 fn an_add_costs_the_same_beside_ten_thousand_rules_of_others() {
-    let (host, subject) = (Host::new(), layer2());
+    let host = Host::new();
+    let subject = layer2();
     let alone = fastest_add(&subject, &host);
     let many = |head: &str, rule: &str| {
         let line = |n| format!("add rule {rule} ether saddr 02:00:00:00:{:02x}:{:02x} accept\n", n / 256, n % 256);

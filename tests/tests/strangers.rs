@@ -36,14 +36,16 @@ struct Running<'a> {
 
 impl<'a> Running<'a> {
     fn on(host: &'a Host, subject: &Subject) -> Running<'a> {
-        let (subject, container) = (subject.at(host.dir()), host.container());
+        let subject = subject.at(host.dir());
+        let container = host.container();
         let result = subject.add(host, "c-running", &container);
         Running { subject, host, container, result }
     }
 
     /// Its traffic goes on through `work`, and afterwards nothing has changed but for lines with these texts.
     fn goes_on<T>(&self, but: &[&str], when: &str, work: impl FnOnce() -> T) -> T {
-        let (before, inside) = (HostSnapshot::of(self.host), HostSnapshot::inside(&self.container));
+        let before = HostSnapshot::of(self.host);
+        let inside = HostSnapshot::inside(&self.container);
         let done = undisturbed(&self.container, GATEWAYS[0], work);
         self.container.sh(&ping(GATEWAYS[1]));
         HostSnapshot::of(self.host).assert_unchanged_since(&before, but, when);
@@ -54,7 +56,8 @@ impl<'a> Running<'a> {
 
 /// Nothing of it happened: the error says these things, and host and container are as they were.
 fn refused(host: &Host, container: &Container, but: &[&str], says: &[&str], add: impl FnOnce() -> (u64, String)) {
-    let (before, inside) = (HostSnapshot::of(host), HostSnapshot::inside(container));
+    let before = HostSnapshot::of(host);
+    let inside = HostSnapshot::inside(container);
     let (_, text) = add();
     says.iter().for_each(|what| assert!(text.contains(what), "{what:?} is not said: {text}"));
     HostSnapshot::of(host).assert_unchanged_since(&before, but, &text);
@@ -68,7 +71,8 @@ fn add(subject: &Subject, host: &Host, id: &str, container: &Container) -> (u64,
 #[test]
 fn a_taken_interface_name_is_refused_before_anything_is_made() {
     for subject in [bridge(), ptp(), subject("bridge", json!({}))] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let subject = subject.at(host.dir());
         container.sh("ip link add eth0 type veth peer name other && ip address add 10.9.0.1/24 dev eth0");
         let says = ["container veth name \"eth0\" already exists"];
@@ -124,7 +128,8 @@ fn ptp_refuses_an_address_that_somebodys_route_of_either_family_holds() {
     for (add_route, held) in
         [("ip route add 10.77.0.2 dev theirs", "10.77.0.2"), ("ip route add fd00:77::2 dev theirs", "fd00:77::2")]
     {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         host.sh("ip link add theirs type veth peer name peer && ip link set theirs up && ip link set peer up");
         host.sh(add_route);
         let subject = ptp().at(host.dir());
@@ -138,7 +143,8 @@ fn ptp_refuses_an_address_that_somebodys_route_of_either_family_holds() {
 #[test]
 fn a_link_that_is_no_bridge_is_refused_under_the_bridges_name_and_left_as_it_is() {
     for subject in [bridge(), subject("bridge", json!({"promiscMode": true}))] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         host.sh("ip link add cni0 type veth peer name peer");
         let subject = subject.at(host.dir());
         let says = ["\"cni0\" already exists but is not a bridge: its kind is veth", "ip link del cni0"];
@@ -151,7 +157,8 @@ fn a_bridge_with_another_address_is_refused_naming_both_and_the_command() {
     for (theirs, ours) in
         [("10.66.0.1/16", "10.77.0.1/24"), ("10.77.0.9/24", "10.77.0.1/24"), ("fd00:77::9/64", "fd00:77::1/64")]
     {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         host.sh(&format!(
             "ip link add cni0 type bridge && ip address add {theirs} dev cni0 nodad && ip link set cni0 up"
         ));
@@ -169,7 +176,8 @@ fn a_bridge_with_another_address_is_refused_naming_both_and_the_command() {
 
 #[test]
 fn an_ipv6_network_of_its_own_may_stay_on_the_bridge() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     host.sh("ip link add cni0 type bridge && ip address add fd00:66::1/64 dev cni0 nodad && ip link set cni0 up");
     bridge().at(host.dir()).add(&host, "c-one", &container);
     assert!(host.sh("ip address show dev cni0").contains("fd00:66::1/64"));
@@ -194,7 +202,8 @@ fn del_that_is_given_another_containers_namespace_leaves_that_one_running() {
 #[test]
 fn del_removes_the_rules_of_a_network_whose_masquerade_was_switched_off_meanwhile() {
     for subject in [bridge(), ptp()] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let subject = subject.with("ipMasqBackend", json!("nftables")).at(host.dir());
         let result = subject.add(&host, "c-one", &container);
         assert!(host.sh("nft list ruleset").contains("id: c-one"));
@@ -243,11 +252,14 @@ fn understood_by_both() -> [Subject; 3] {
 
 /// ADD by one, DEL by the other, its host-local as well: nothing of the attachment is left.
 fn is_deleted_by_the_other(subject: &Subject, plugins: Maker, ipam: Maker, with_result: bool) {
-    let (host, container) = (Host::new(), Host::new().container());
-    let (adds, deletes) = (directory(plugins, ipam), directory(plugins.other(), ipam.other()));
+    let host = Host::new();
+    let container = Host::new().container();
+    let adds = directory(plugins, ipam);
+    let deletes = directory(plugins.other(), ipam.other());
     let adding = Subject { bin: adds.path().into(), ..subject.at(host.dir()) };
     let deleting = Subject { bin: deletes.path().into(), ..adding.clone() };
-    let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&container));
+    let before = HostSnapshot::of(&host);
+    let inside = HostSnapshot::inside(&container);
     let result = adding.add(&host, "c-one", &container);
     assert_ne!(HostSnapshot::inside(&container), inside);
     let result = if with_result { vec![("prevResult", result)] } else { Vec::new() };
@@ -275,7 +287,8 @@ fn what_the_reference_made_we_delete_without_trace_and_it_what_we_made() {
 #[test]
 fn loopback_goes_down_whoever_brought_it_up() {
     for maker in [We, TheReference] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let adding = Subject { bin: maker.directory().into(), ..subject("loopback", json!({"cniVersion": "1.0.0"})) };
         let result = adding.add(&host, "c-one", &container);
         container.sh(&ping("127.0.0.1"));
@@ -314,11 +327,13 @@ fn del_that_is_given_the_namespace_of_what_the_reference_made_leaves_that_runnin
 #[test]
 fn after_a_reboot_del_frees_the_address_and_the_container_can_be_added_again() {
     for subject in [bridge(), ptp()] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let subject = subject.at(host.dir());
         let result = subject.add(&host, "c-one", &container);
         let gone = format!("{}-that-is-gone", container.path());
-        let (rebooted, container) = (Host::new(), Host::new().container());
+        let rebooted = Host::new();
+        let container = Host::new().container();
         let lease = host.dir().join("leases/testnet/10.77.0.2");
         assert!(lease.exists());
         subject.call(&rebooted, "DEL", "c-one", &gone, &[("prevResult", result)]).ok();
@@ -335,7 +350,9 @@ fn a_bridge_that_the_reference_left_without_ports_is_taken_over_and_keeps_its_ma
     let host = Host::new();
     let [_, layer2, _] = understood_by_both();
     let theirs = Subject { bin: TheReference.directory().into(), ..layer2 }.with("name", json!("theirs"));
-    let (before, one, two) = (host.container(), host.container(), host.container());
+    let before = host.container();
+    let one = host.container();
+    let two = host.container();
     let result = theirs.add(&host, "c-before", &before);
     theirs.del(&host, "c-before", &before, &result);
     let subject = bridge().at(host.dir());
@@ -374,7 +391,8 @@ fn tag() -> AttachmentId {
 fn a_link_of_another_attachment_under_our_name_makes_the_next_name_be_used() {
     let [first, second, ..] = veth::names(&tag());
     for subject in [bridge(), ptp()] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let other = alias::of(&AttachmentId { container: "c-other".into(), ..tag() });
         host.sh(&format!("ip link add {first} type veth peer name peer && ip link set {first} alias '{other}'"));
         let subject = subject.at(host.dir());
@@ -393,7 +411,8 @@ fn a_link_of_another_attachment_under_our_name_makes_the_next_name_be_used() {
 #[test]
 fn a_link_under_our_name_that_bears_no_tag_is_refused_on_add() {
     let [first, ..] = veth::names(&tag());
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     host.sh(&format!("ip link add {first} type veth peer name peer"));
     let subject = bridge().at(host.dir());
     refused(&host, &container, &[], &["attached already", &first], || add(&subject, &host, "c-one", &container));
@@ -401,7 +420,9 @@ fn a_link_under_our_name_that_bears_no_tag_is_refused_on_add() {
 
 #[test]
 fn del_takes_no_pair_whose_numbers_alone_agree() {
-    let (host, third, [a, b]) = (Host::new(), Host::new(), [(); 2].map(|()| Host::new().container()));
+    let host = Host::new();
+    let third = Host::new();
+    let [a, b] = [(); 2].map(|()| Host::new().container());
     for (from, name, to) in [(&host, "vb", &b), (&third, "va", &a)] {
         from.sh(&format!("ip link add {name} index 100 type veth peer name eth0 index 7 netns {}", to.path()));
     }
@@ -413,7 +434,8 @@ fn del_takes_no_pair_whose_numbers_alone_agree() {
 
 #[test]
 fn del_takes_no_pair_of_ours_whose_tag_is_still_to_come() {
-    let (host, running) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let running = Host::new().container();
     let subject = bridge().at(host.dir());
     subject.add(&host, "c-running", &running);
     host.sh("for link in $(ip -o link show type veth | sed 's/^[0-9]*: //; s/@.*//'); do ip link set dev $link alias ''; done");
@@ -436,7 +458,8 @@ fn an_address_of_the_administrators_beside_the_gateways_is_in_nobodys_way() {
 
 #[test]
 fn a_bridge_is_not_called_by_an_alternative_name() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     host.sh("ip link add br0 type bridge && ip link property add dev br0 altname uplink");
     let (code, text) = add(&bridge().at(host.dir()).with("bridge", "uplink".into()), &host, "c-one", &container);
     assert!(code == 101 && text.contains("alternative name of br0"), "{code} {text}");
@@ -444,7 +467,8 @@ fn a_bridge_is_not_called_by_an_alternative_name() {
 
 #[test]
 fn check_passes_after_a_later_plugin_changed_what_was_not_said() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let subject = bridge().at(host.dir());
     let result = subject.add(&host, "c-one", &container);
     container.sh("sysctl -qw net.ipv6.conf.eth0.accept_ra=2 && ip link set dev eth0 mtu 1400");
@@ -519,7 +543,8 @@ impl Neighbours<'_> {
     fn come(&self) {
         std::fs::write(self.host.dir().join("iptables"), IN_IPTABLES).unwrap();
         std::fs::write(self.host.dir().join("nftables"), IN_NFTABLES).unwrap();
-        let (half, dir) = (self.way.half(), self.host.dir().display());
+        let half = self.way.half();
+        let dir = self.host.dir().display();
         self.host.sh(&format!(
             "for of in iptables ip6tables; do $of-{half}-restore -c <{dir}/iptables || exit; done; nft -f {dir}/nftables"
         ));
@@ -544,7 +569,8 @@ impl Neighbours<'_> {
 
     /// An ADD whose answer nobody can be given is undone when all of it is made.
     fn fail(&self, subject: &Subject, container: &Container) {
-        let (dir, plugin) = (tempfile::tempdir().unwrap(), subject.bin.join(&subject.plugin));
+        let dir = tempfile::tempdir().unwrap();
+        let plugin = subject.bin.join(&subject.plugin);
         script(dir.path(), &subject.plugin, &format!("exec {} >/dev/full", plugin.display()));
         let lost = Subject { bin: dir.path().to_owned(), ..subject.clone() };
         assert_ne!(lost.call(self.host, "ADD", "c-lost", &container.path(), &[]).exit, 0);
@@ -553,7 +579,8 @@ impl Neighbours<'_> {
 
 /// Nobody's rule is touched, made anew or moved before another, in his own tables and in ours, whatever it says.
 fn rules_of_others_are_as_they_were(subject: &Subject, way: Way) {
-    let (host, programs) = (subject.host(), way.directory());
+    let host = subject.host();
+    let programs = way.directory();
     let subject = on_path(&subject.at(host.dir()), programs.path());
     let neighbours = Neighbours { host: &host, way };
     neighbours.come();

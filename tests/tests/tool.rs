@@ -34,7 +34,8 @@ impl Node {
 
     /// Whether it succeeds, and what it says: to stdout if it does, else to stderr.
     fn try_tool(&self, line: &str) -> (bool, String) {
-        let (dir, bin) = (self.host.dir().display(), cnikit_tests::bin().display());
+        let dir = self.host.dir().display();
+        let bin = cnikit_tests::bin().display();
         let tool = cnikit_tests::program("cnitool");
         let flags = format!("--conf-dir {dir}/net.d --cache-dir {dir}/cache --plugin-path {bin}");
         self.host.try_sh(&format!("{} {flags} {line}", tool.display()))
@@ -74,7 +75,8 @@ fn what_init_writes_our_plugins_take() {
         node.init(plugin);
         assert!(node.tool("validate").ends_with("nothing is wrong\n"), "{plugin}");
         assert!(node.tool("config explain").contains("network pods is the default"), "{plugin}");
-        let (alice, bob) = (node.host.container(), node.host.container());
+        let alice = node.host.container();
+        let bob = node.host.container();
         let plan = node.json(&format!("plan pods {}", alice.path()));
         assert!(plan["plugins"][0]["steps"].as_array().unwrap().len() > 3, "{plugin}: {plan}");
         for container in [&alice, &bob] {
@@ -145,7 +147,8 @@ fn what_our_plugins_make_is_shown() {
 /// How many system calls the tool makes on a host with so many attachments and their addresses.
 fn calls(attachments: u32, words: &str) -> usize {
     let node = Node::new();
-    let (dir, leases) = (node.host.dir(), node.host.dir().join("leases"));
+    let dir = node.host.dir();
+    let leases = node.host.dir().join("leases");
     fs::create_dir_all(dir.join("net.d")).unwrap();
     fs::create_dir_all(leases.join("pods")).unwrap();
     let plugin = json!({"type": "bridge", "ipam": {"type": "host-local", "dataDir": leases, "subnet": "10.94.0.0/16"}});
@@ -161,7 +164,8 @@ fn calls(attachments: u32, words: &str) -> usize {
         runtime.add(&list, &Attachment::new(format!("c-{n}"), container.path())).unwrap();
         fs::write(leases.join(format!("pods/10.94.1.{n}")), format!("c-{n}\r\neth0")).unwrap();
     }
-    let (script, dir) = (dir.join("script"), dir.display());
+    let script = dir.join("script");
+    let dir = dir.display();
     let flags = format!("--conf-dir {dir}/net.d --cache-dir {dir}/cache");
     let tool = cnikit_tests::program("cnitool");
     fs::write(&script, format!("#!/bin/sh\nexec {} {flags} {words}\n", tool.display())).unwrap();
@@ -178,8 +182,10 @@ fn calls(attachments: u32, words: &str) -> usize {
 fn who_looks_through_thousands_asks_the_kernel_as_little_as_can_be() {
     // Opened, looked at, read, closed: each file. One look at each namespace.
     for (words, each) in [("list", 5), ("ipam usage", 9)] {
-        let (few, many) = (calls(20, words), calls(220, words));
-        let (asked, most) = (many - few, 200 * each);
+        let few = calls(20, words);
+        let many = calls(220, words);
+        let asked = many - few;
+        let most = 200 * each;
         // Besides, what lists directories and memory takes as these grow.
         assert!(asked <= most + 40, "{words}: {asked} system calls for 200 attachments more; {most} were enough");
     }
@@ -198,7 +204,8 @@ fn rules_that_were_flushed_are_restored_and_nothing_else_is_touched() {
         for container in &containers {
             node.tool(&format!("add pods {}", container.path()));
         }
-        let (whole, links) = (node.rules(), node.host.sh("ip -o link"));
+        let whole = node.rules();
+        let links = node.host.sh("ip -o link");
         node.tool("restore");
         assert_eq!(node.rules(), whole, "{backend}: what stands stays");
         node.host.sh(flush);

@@ -25,7 +25,8 @@ fn everybody_talks_at_once(subject: &Subject) {
     let host = Host::new();
     let _world = world(&host);
     let subject = subject.at(host.dir());
-    let (one, two) = (host.container(), host.container());
+    let one = host.container();
+    let two = host.container();
     subject.add(&host, "c-one", &one);
     GATEWAYS.iter().chain(&WORLD).for_each(|address| drop(one.sh(&ping(address))));
     subject.add(&host, "c-two", &two);
@@ -50,7 +51,8 @@ fn one_family_alone_is_enough() {
     for (n, (subnet, all)) in [("10.77.0.0/24", "0.0.0.0/0"), ("fd00:77::/64", "::/0")].into_iter().enumerate() {
         let ipam = json!({"type": "host-local", "subnet": subnet, "routes": [{"dst": all}]});
         for subject in [bridge(), ptp()] {
-            let (host, container) = (Host::new(), Host::new().container());
+            let host = Host::new();
+            let container = Host::new().container();
             let _world = world(&host);
             subject.with("ipam", ipam.clone()).at(host.dir()).add(&host, "c-one", &container);
             [GATEWAYS[n], WORLD[n]].iter().for_each(|address| drop(container.sh(&ping(address))));
@@ -64,7 +66,8 @@ const WITHOUT_IPV6: &str = "cd /proc/sys/net/ipv6/conf; for all in all default l
 #[test]
 fn ipv6_is_switched_on_where_an_address_of_it_is_given() {
     for subject in [bridge(), ptp()] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         host.sh(WITHOUT_IPV6);
         container.sh(WITHOUT_IPV6);
         let subject = subject.at(host.dir());
@@ -78,7 +81,8 @@ fn ipv6_is_switched_on_where_an_address_of_it_is_given() {
 
 #[test]
 fn a_bridge_is_the_gateway_of_several_subnets() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let ranges = json!([[{"subnet": "10.77.0.0/24"}], [{"subnet": "10.78.0.0/24"}], [{"subnet": "fd00:77::/64"}]]);
     let subject = bridge().with("ipam", json!({"type": "host-local", "ranges": ranges})).at(host.dir());
     let result = subject.add(&host, "c-one", &container);
@@ -90,7 +94,8 @@ fn a_bridge_is_the_gateway_of_several_subnets() {
 
 #[test]
 fn ptp_serves_whole_addresses_with_a_gateway_that_is_in_no_network() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let _world = world(&host);
     let plugins = tempfile::tempdir().unwrap();
     symlink(bin().join("ptp"), plugins.path().join("ptp")).unwrap();
@@ -151,7 +156,8 @@ fn a_container_reaches_itself_by_an_address_that_the_host_maps_to_it() {
 
 /// How many ARP requests a container that asks for an absent neighbour hears itself.
 fn own_requests_heard(hairpin: bool) -> u64 {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     bridge().with("hairpinMode", json!(hairpin)).at(host.dir()).add(&host, "c-one", &container);
     container.sh("nft 'add table arp heard; add chain arp heard in { type filter hook input priority 0; }; add rule arp heard in counter'");
     is_out_of_reach(&container, "10.77.0.99");
@@ -170,7 +176,9 @@ fn isolated_containers_reach_all_but_each_other() {
     let host = Host::new();
     let isolated = bridge().with("portIsolation", json!(true)).at(host.dir());
     let open = isolated.with("portIsolation", json!(false));
-    let (one, two, third) = (host.container(), host.container(), host.container());
+    let one = host.container();
+    let two = host.container();
+    let third = host.container();
     isolated.add(&host, "c-one", &one);
     isolated.add(&host, "c-two", &two);
     open.add(&host, "c-third", &third);
@@ -183,7 +191,9 @@ fn isolated_containers_reach_all_but_each_other() {
 
 #[test]
 fn without_ipam_a_bridge_carries_what_the_containers_agree_on() {
-    let (host, one, two) = (Host::new(), Host::new().container(), Host::new().container());
+    let host = Host::new();
+    let one = Host::new().container();
+    let two = Host::new().container();
     let layer2 = subject("bridge", json!({"bridge": "l2"}));
     for (id, container, end) in [("c-one", &one, 1), ("c-two", &two, 2)] {
         let result = layer2.add(&host, id, container);
@@ -209,7 +219,9 @@ const HARDENED: &str =
 fn the_first_ping_reaches_an_address_that_moved_to_another_container() {
     let host = Host::new();
     let subject = bridge().at(host.dir());
-    let (neighbour, before, after) = (host.container(), host.container(), host.container());
+    let neighbour = host.container();
+    let before = host.container();
+    let after = host.container();
     add_at(&subject, &host, "c-neighbour", &neighbour, SECOND);
     let result = add_at(&subject, &host, "c-before", &before, FIRST);
     FIRST.iter().for_each(|address| drop((neighbour.sh(&ping(address)), host.sh(&ping(address)))));
@@ -232,7 +244,8 @@ fn the_first_ping_reaches_an_address_that_moved_to_another_container() {
 fn the_first_ping_reaches_an_address_that_moved_to_another_pair_of_ptp() {
     let host = Host::new();
     let subject = ptp().at(host.dir());
-    let (before, after) = (host.container(), host.container());
+    let before = host.container();
+    let after = host.container();
     let result = add_at(&subject, &host, "c-before", &before, FIRST);
     FIRST.iter().for_each(|address| drop(host.sh(&ping(address))));
     subject.del(&host, "c-before", &before, &result);
@@ -244,13 +257,16 @@ fn the_first_ping_reaches_an_address_that_moved_to_another_pair_of_ptp() {
 fn with_enabledad_an_address_that_a_neighbour_has_is_refused_by_name_and_nothing_is_left() {
     let host = Host::new();
     let subject = bridge().with("enabledad", json!(true)).with("hairpinMode", json!(true)).at(host.dir());
-    let (other, neighbour, container) = (host.container(), host.container(), host.container());
+    let other = host.container();
+    let neighbour = host.container();
+    let container = host.container();
     subject.add(&host, "c-other", &other);
     self::subject("bridge", json!({"name": "by-hand"})).add(&host, "c-neighbour", &neighbour);
     neighbour.sh("ip address add fd00:77::3/64 dev eth0 nodad");
     host.sh(UNTIL_DETECTED);
     assert!(neighbour.reaches("fd00:77::1"));
-    let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&container));
+    let before = HostSnapshot::of(&host);
+    let inside = HostSnapshot::inside(&container);
     let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     assert!(code == 101 && text.contains("fd00:77::3"), "{code} {text}");
     HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, "a duplicate address");
@@ -265,7 +281,8 @@ const SLOW_DETECTION: &str = "echo 60 >/proc/sys/net/ipv6/conf/default/dad_trans
 #[test]
 fn a_dual_stack_add_does_not_wait_for_duplicate_address_detection() {
     for subject in [bridge(), ptp()] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let subject = subject.at(host.dir());
         // Here detection takes a minute.
         host.sh(SLOW_DETECTION);

@@ -149,7 +149,8 @@ impl Replay<'_> {
         assert_ne!(expected, Some(false), "{about}");
         if call.is("ADD") {
             let answer = said.json();
-            let (ours, theirs) = (self.what_matters(&answer), self.what_matters(&call.answer));
+            let ours = self.what_matters(&answer);
+            let theirs = self.what_matters(&call.answer);
             assert!(call.exit != 0 || ours == theirs, "{about}: ours {ours}, the reference's {theirs}");
             self.attached.retain(|(add, _)| !is_same(add, call));
             self.attached.push((call.clone(), answer));

@@ -95,8 +95,10 @@ fn the_containers_interface_is_found_in_the_result_however_its_sandbox_is_writte
     let other = scene.host.container();
     let path = scene.container.path();
     let respelled = path.replace("/proc/", "/proc/./self/../");
-    let (other, not_there) = (other.path(), "netns");
-    let (old, new) = ("0a:00:00:00:00:01", "0a:00:00:00:00:07");
+    let other = other.path();
+    let not_there = "netns";
+    let old = "0a:00:00:00:00:01";
+    let new = "0a:00:00:00:00:07";
     for (sandboxes, macs) in [
         (vec![path.as_str()], vec![new]),
         (vec![respelled.as_str()], vec![new]),
@@ -184,7 +186,8 @@ fn what_the_kernel_refuses_leaves_nothing_of_what_it_had_taken() {
 #[test]
 fn a_value_that_the_kernel_takes_no_longer_is_left_and_all_others_are_given_back() {
     let scene = Scene::new();
-    let (range, first) = ("net.ipv4.ip_local_port_range", "net.ipv4.ip_unprivileged_port_start");
+    let range = "net.ipv4.ip_local_port_range";
+    let first = "net.ipv4.ip_unprivileged_port_start";
     let sysctl = json!({"net.core.somaxconn": "100", range: "50000 60000", "net.ipv4.tcp_syn_retries": "1"});
     let keys = json!({"mtu": 1400, "mac": "0a:00:00:00:00:07", "promisc": true, "txQLen": 7,
         "sysctl": sysctl, "restoreSysctls": true});
@@ -212,7 +215,8 @@ fn a_long_value_is_compared_and_given_back_whole() {
     let ports = |first: u32| (0..300).map(|n| (first + 2 * n).to_string()).collect::<Vec<_>>().join(",");
     scene.container.sh(&format!("sysctl -qw {key}={}", ports(30001)));
     let keys = json!({"sysctl": {key: ports(20001)}, "restoreSysctls": true});
-    let (subject, path) = (scene.tuning(keys.clone()), scene.container.path());
+    let subject = scene.tuning(keys.clone());
+    let path = scene.container.path();
     let result = subject.add(&scene.host, "c-one", &scene.container);
     assert_eq!(scene.sysctl(key), ports(20001));
     subject.call(&scene.host, "CHECK", "c-one", &path, &[("prevResult", result)]).ok();
@@ -280,7 +284,8 @@ fn everything_is_judged_before_the_first_write() {
 #[test]
 fn sysctls_are_set_in_the_order_of_the_document_and_stay_unless_they_are_to_go_back() {
     let scene = Scene::new();
-    let (all, one) = ("net.ipv6.conf.all.forwarding", "net.ipv6.conf.eth0.forwarding");
+    let all = "net.ipv6.conf.all.forwarding";
+    let one = "net.ipv6.conf.eth0.forwarding";
     for (first, second, found) in [((all, "1"), (one, "0"), "0"), ((one, "0"), (all, "1"), "1")] {
         let keys = format!(r#"{{"{}":"{}","{}":"{}"}}"#, first.0, first.1, second.0, second.1);
         let sysctl: Value = serde_json::from_str(&keys).unwrap();
@@ -365,8 +370,10 @@ fn who_says_a_key_last_is_heard() {
 fn gc_gives_back_what_is_not_valid_in_containers_that_live() {
     let scene = Scene::new();
     let keys = json!({"mtu": 1400, "sysctl": {"net.core.somaxconn": "100"}, "restoreSysctls": true});
-    let (subject, other) = (scene.tuning(keys.clone()), scene.tuning(keys.clone()).with("name", json!("othernet")));
-    let (valid, another) = (subject.container(&scene.host), subject.container(&scene.host));
+    let subject = scene.tuning(keys.clone());
+    let other = scene.tuning(keys.clone()).with("name", json!("othernet"));
+    let valid = subject.container(&scene.host);
+    let another = subject.container(&scene.host);
     scene.add(keys);
     subject.add(&scene.host, "c-valid", &valid);
     other.add(&scene.host, "c-other", &another);
@@ -385,7 +392,8 @@ fn gc_gives_back_what_is_not_valid_in_containers_that_live() {
 /// The name of its file is the same, but the namespace is another: what the first had is not given to the second.
 #[test]
 fn the_next_life_of_a_container_gets_its_own_values_back() {
-    let (scene, keys) = (Scene::new(), json!({"mac": "0a:00:00:00:00:07", "mtu": 1400}));
+    let scene = Scene::new();
+    let keys = json!({"mac": "0a:00:00:00:00:07", "mtu": 1400});
     let former = scene.host.container();
     former.sh("ip link add eth0 address 0a:00:00:00:00:99 mtu 1450 type veth peer name peer0");
     scene.tuning(keys.clone()).add(&scene.host, "c-one", &former);
@@ -445,7 +453,8 @@ fn what_the_reference_kept_is_old_only_in_the_life_that_it_was_kept_in() {
 
 #[test]
 fn a_file_that_is_damaged_holds_no_del_up() {
-    let (scene, keys) = (Scene::new(), json!({"mtu": 1400}));
+    let scene = Scene::new();
+    let keys = json!({"mtu": 1400});
     for damage in ["", "{", "[]", "{\"mtu\":\"big\"}", "{\"cnikit\":{}}"] {
         scene.add(keys.clone());
         fs::write(scene.host.dir().join("tuning/c-one_eth0.json"), damage).unwrap();
@@ -480,7 +489,8 @@ fn the_record_lasts_before_anything_is_changed_and_the_link_takes_all_at_once() 
 
 /// The plugin on a node with this list; its `/etc` is seen by nobody else.
 fn on_a_node_with(scene: &Scene, list: &str) -> Subject {
-    let (dir, real) = (scene.host.dir().join("node"), bin().join("tuning"));
+    let dir = scene.host.dir().join("node");
+    let real = bin().join("tuning");
     fs::create_dir_all(&dir).unwrap();
     fs::write(dir.join("prepare"), format!("mkdir -p /etc/cni/tuning; cd /etc/cni/tuning; {list}")).unwrap();
     let line = format!("mount -t tmpfs node /etc && sh {} && exec {}", dir.join("prepare").display(), real.display());
@@ -493,7 +503,8 @@ fn on_a_node_with(scene: &Scene, list: &str) -> Subject {
 
 #[test]
 fn the_nodes_list_is_the_only_one_who_says_what_is_allowed() {
-    let (not_allowed, closed) = ("is not allowed. Only the following sysctls are allowed: [", "no sysctl is allowed");
+    let not_allowed = "is not allowed. Only the following sysctls are allowed: [";
+    let closed = "no sysctl is allowed";
     let both = r"printf '^net\\.ipv4\\.conf\\.IFNAME\\.[a-z_]*$\nnet.core.*\n' >allowlist.conf";
     let cases: [(&str, Option<&str>); 10] = [
         (both, None),
@@ -509,7 +520,8 @@ fn the_nodes_list_is_the_only_one_who_says_what_is_allowed() {
     ];
     for (list, refusal) in cases {
         let scene = Scene::new();
-        let (subject, path) = (on_a_node_with(&scene, list), scene.container.path());
+        let subject = on_a_node_with(&scene, list);
+        let path = scene.container.path();
         // No configuration opens what the node has closed.
         let more = [("allowlist", json!([".*"])), ("unanchored", json!(true))];
         let said = subject.call(&scene.host, "ADD", "c-one", &path, &more);
@@ -524,7 +536,8 @@ fn the_nodes_list_is_the_only_one_who_says_what_is_allowed() {
                 let (_, text) = said.refused();
                 assert!(text.contains(says), "{list}: {text}");
                 scene.assert_given_back(list);
-                let (exit, is_broken) = (status.exit, says == closed);
+                let exit = status.exit;
+                let is_broken = says == closed;
                 assert!(if is_broken { status.refused().0 == 50 } else { exit == 0 }, "{list}");
             }
         }

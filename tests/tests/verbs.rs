@@ -115,7 +115,8 @@ fn gc_without_a_list_is_an_error_and_removes_nothing() {
 fn gc_goes_on_after_an_error_and_reports_it() {
     for subject in [bridge(), ptp()] {
         let host = Host::new();
-        let (mut subject, container) = (subject.at(host.dir()), host.container());
+        let mut subject = subject.at(host.dir());
+        let container = host.container();
         let before = HostSnapshot::of(&host);
         subject.add(&host, "c-stale", &container);
         let without_ipam = Directory::with(&[]);
@@ -193,7 +194,8 @@ fn status_is_50_where_the_configuration_has_no_address_that_can_be() {
 
 #[test]
 fn check_of_static_names_each_address_that_the_record_lacks() {
-    let (host, subject) = (Host::new(), written());
+    let host = Host::new();
+    let subject = written();
     let container = host.container();
     let result = subject.add(&host, "c-one", &container);
     subject.check(&host, "c-one", &container, &result).ok();
@@ -212,7 +214,8 @@ fn a_full_range_is_still_ready() {
     let host = Host::new();
     let full = json!({"type": "host-local", "subnet": "10.77.0.0/30"});
     let subject = subject("bridge", json!({"isGateway": true, "ipam": full})).at(host.dir());
-    let (one, two) = (host.container(), host.container());
+    let one = host.container();
+    let two = host.container();
     let result = subject.add(&host, "c-one", &one);
     let before = HostSnapshot::of(&host);
     let (code, text) = subject.call(&host, "ADD", "c-two", &two.path(), &[]).refused();
@@ -559,7 +562,8 @@ fn the_references_own_ipam_plugins_serve_ours() {
             let conf = json!({"cniVersion": "1.0.0", "isGateway": true, "ipMasq": true, "ipam": ipam});
             let mut subject = subject(plugin, conf).at(host.dir());
             subject.bin = dir.link_ours(plugin);
-            let (before, container) = (HostSnapshot::of(&host), host.container());
+            let before = HostSnapshot::of(&host);
+            let container = host.container();
             let result = subject.add(&host, "c-one", &container);
             assert_eq!(result["ips"][0]["address"], "10.79.0.2/24", "{plugin} {name}");
             assert!(container.reaches("10.79.0.1"), "{plugin} {name}");
@@ -642,9 +646,11 @@ fn an_attachment_that_is_added_again_is_refused_and_goes_on_running() {
         let host = Host::new();
         let mut subject = subject.at(host.dir()).with("cniVersion", json!("1.0.0"));
         subject.bin = bin.to_owned();
-        let (container, fresh) = (host.container(), host.container());
+        let container = host.container();
+        let fresh = host.container();
         let result = subject.add(&host, "c-one", &container);
-        let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&fresh));
+        let before = HostSnapshot::of(&host);
+        let inside = HostSnapshot::inside(&fresh);
         for again in [&container, &fresh] {
             subject.call(&host, "ADD", "c-one", &again.path(), &[]).refused();
         }
@@ -670,7 +676,8 @@ fn a_pair_has_one_queue_each_way_unless_more_are_said() {
     let kernels =
         |host: &Host| queues(&host.sh("ip link add probe type veth && ip -d -j link show probe && ip link del probe"));
     for subject in [bridge(), ptp()] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let expected = [(json!(null), vec![(json!(1), json!(1))]), (json!(3), vec![(json!(3), json!(3))])];
         for (said, expected) in expected.into_iter().chain([(json!(0), kernels(&host))]) {
             let subject = subject.with("queues", said).at(host.dir());

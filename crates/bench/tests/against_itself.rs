@@ -59,7 +59,8 @@ fn calls_at_once_are_counted_too() {
 
 #[test]
 fn a_directory_without_plugins_is_an_error() {
-    let (out, nothing) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let out = tempfile::tempdir().unwrap();
+    let nothing = tempfile::tempdir().unwrap();
     let peer = format!("nobody={}", nothing.path().display());
     let ended = bench(out.path(), &["--exact", "bridge", "--rounds", "1", "--peer", &peer]);
     assert_eq!(ended.status.code(), Some(2));

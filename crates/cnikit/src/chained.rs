@@ -86,8 +86,9 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
             Error::config("Required prevResult missing")
                 .hint("this plugin changes what others made: put it behind them in the network's list")
         };
-        let (at, context, mut answer) =
-            (&add.attachment, ApplyContext::from(add), add.prev.clone().ok_or_else(missing)?);
+        let at = &add.attachment;
+        let context = ApplyContext::from(add);
+        let mut answer = add.prev.clone().ok_or_else(missing)?;
         let plan = plugin.plan(at, &answer)?;
         preflight(&plan, P::KINDS, &context)?;
         answer.interfaces.extend(apply(&plan, &context, journal)?.interfaces);

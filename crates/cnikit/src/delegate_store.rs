@@ -76,7 +76,8 @@ impl DelegateStore {
         let content = marked(tag, conf);
         for name in names(tag) {
             if directory.create(&name, &content, 0o600)?.is_some() {
-                let (container, ifname) = (tag.container.clone(), Some(tag.ifname.clone()));
+                let container = tag.container.clone();
+                let ifname = Some(tag.ifname.clone());
                 return Ok(Saved { directory: self.path.clone(), name, container, ifname, conf: conf.clone() });
             }
         }
@@ -117,7 +118,8 @@ impl DelegateStore {
             }
         };
         let said = |key| conf.at(&[OURS, key]).and_then(Value::as_str).map(str::to_owned);
-        let (container, ifname) = (said("containerID").unwrap_or_else(|| name.to_owned()), said("ifname"));
+        let container = said("containerID").unwrap_or_else(|| name.to_owned());
+        let ifname = said("ifname");
         conf.0.shift_remove(OURS);
         let is_ours = conf.name() == Some(&self.network);
         let saved = Saved { directory: self.path.clone(), name: name.to_owned(), container, ifname, conf };
@@ -214,7 +216,8 @@ mod tests {
         let first = fs::read(dir.path().join("flannel/c1")).unwrap();
         assert_eq!(NetConf::parse(&first).unwrap().get("mtu"), Some(&json!(1400)));
         for (mtu, (network, ifname)) in (1400..).zip(all) {
-            let (kept, tag) = (kept(&dir, network), tag(network, ifname));
+            let kept = kept(&dir, network);
+            let tag = tag(network, ifname);
             let found = only(kept.find(&tag));
             assert_eq!((found.tag(), &found.conf), (Some(tag.clone()), &conf(network, mtu)));
             kept.save(&tag, &conf(network, 9000)).unwrap();
@@ -239,7 +242,8 @@ mod tests {
         fs::create_dir(dir.path().join("flannel")).unwrap();
         let file = dir.path().join("flannel/c1");
         fs::write(&file, conf("one", 1400).to_vec()).unwrap();
-        let (kept_one, eth1) = (kept(&dir, "one"), tag("one", "eth1"));
+        let kept_one = kept(&dir, "one");
+        let eth1 = tag("one", "eth1");
         assert!(kept(&dir, "two").find(&tag("two", "eth0")).unwrap().is_empty());
         let found = only(kept_one.find(&eth1));
         assert_eq!((found.tag(), &found.conf), (None, &conf("one", 1400)));
@@ -258,7 +262,8 @@ mod tests {
         fs::create_dir(dir.path().join("flannel")).unwrap();
         fs::write(dir.path().join("flannel/c1"), "{\"name\":\"one\",").unwrap();
         fs::create_dir(dir.path().join("flannel/c2")).unwrap();
-        let (kept, eth0) = (kept(&dir, "one"), tag("one", "eth0"));
+        let kept = kept(&dir, "one");
+        let eth0 = tag("one", "eth0");
         assert!(kept.find(&eth0).unwrap().is_empty() && kept.all().unwrap().is_empty());
         for more in 1..=2 {
             kept.save(&eth0, &conf("one", 1400)).unwrap();

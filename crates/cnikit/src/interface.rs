@@ -112,11 +112,14 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
 
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
         let InterfaceShape(plugin) = self;
-        let (at, context, kinds) = (&add.attachment, ApplyContext::from(add), kinds::<P>());
+        let at = &add.attachment;
+        let context = ApplyContext::from(add);
+        let kinds = kinds::<P>();
         let link = plugin.link(at);
         preflight(&link, &kinds, &context)?;
         let from = P::source(&at.conf);
-        let (source, mut before) = (from.find(&add.call)?, add.prev.clone().unwrap_or_default());
+        let source = from.find(&add.call)?;
+        let mut before = add.prev.clone().unwrap_or_default();
         let early = if source.needs_link() { Some(apply(&link, &context, journal)?) } else { None };
         let mut addresses =
             if from == Source::PrevResult { taken_over(&mut before) } else { source.addresses(journal)? };
@@ -156,7 +159,8 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
 
     fn check(&self, check: &Check) -> Result<()> {
         let InterfaceShape(plugin) = self;
-        let (at, context) = (&check.attachment, ApplyContext::from(check));
+        let at = &check.attachment;
+        let context = ApplyContext::from(check);
         let mut errors = Errors::default();
         errors.note(P::source(&at.conf).find(&check.call).and_then(|source| source.check()));
         let (addresses, completed) = recorded(plugin, check);
@@ -202,7 +206,8 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
     fn plan(&self, preview: &DryRun) -> Result<DryRunReport> {
         let InterfaceShape(plugin) = self;
         let at = &preview.attachment;
-        let (link, mut steps) = (plugin.link(at).lines(), Vec::new());
+        let link = plugin.link(at).lines();
+        let mut steps = Vec::new();
         let source = P::source(&at.conf);
         let found = source.find(&preview.call)?;
         let mut before = preview.prev.clone().unwrap_or_default();
@@ -221,7 +226,8 @@ fn example_result(at: &AttachmentSpec, mut answer: CniResult, addresses: Address
     let mut index = None;
     if !at.sandbox.is_empty() {
         index = i64::try_from(answer.interfaces.len()).ok();
-        let (name, sandbox) = (at.tag.ifname.clone(), at.sandbox.clone());
+        let name = at.tag.ifname.clone();
+        let sandbox = at.sandbox.clone();
         answer.interfaces.push(Interface { name, sandbox, ..Interface::default() });
     }
     with_addresses(answer, addresses, index)
@@ -229,7 +235,8 @@ fn example_result(at: &AttachmentSpec, mut answer: CniResult, addresses: Address
 
 /// The two plans as they were carried out.
 fn as_attached<P: InterfacePlugin>(plugin: &P, asked: &Check) -> Result<[Plan; 2]> {
-    let (at, (addresses, completed)) = (&asked.attachment, recorded(plugin, asked));
+    let at = &asked.attachment;
+    let (addresses, completed) = recorded(plugin, asked);
     completed?;
     Ok([plugin.link(at), plugin.layer3(at, &addresses)])
 }

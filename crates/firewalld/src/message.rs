@@ -114,7 +114,9 @@ pub(crate) struct Reply {
 pub(crate) fn length(header: &[u8]) -> Option<usize> {
     let header = header.get(..HEADER)?;
     let mut read = Read { bytes: header, place: 4, big: big(header[0])? };
-    let (body, _serial, fields) = (read.number()? as usize, read.number()?, read.number()? as usize);
+    let body = read.number()? as usize;
+    let _serial = read.number()?;
+    let fields = read.number()? as usize;
     let length = HEADER.checked_add(fields)?.checked_next_multiple_of(8)?.checked_add(body)?;
     (header[3] == VERSION && length <= LONGEST).then_some(length)
 }
@@ -148,7 +150,9 @@ fn read(message: &[u8]) -> Option<(u8, Option<u32>, std::result::Result<Value, R
     let body = body - read.number()? as usize;
     read.place += 4;
     let end = read.number()? as usize + HEADER;
-    let (mut to, mut name, mut signature) = (None, None, "");
+    let mut to = None;
+    let mut name = None;
+    let mut signature = "";
     while read.place < end {
         read.align(8);
         let field = read.byte()?;
@@ -229,7 +233,10 @@ mod tests {
     #[test]
     fn a_call_has_its_fields_and_arguments_at_their_places() {
         let arguments = ["trusted", "10.0.0.2/32"];
-        let (destination, path, interface, member) = ("org.a", "/a", "org.a.b", "m");
+        let destination = "org.a";
+        let path = "/a";
+        let interface = "org.a.b";
+        let member = "m";
         let call = Call { destination, path, interface, member, arguments: &arguments }.encode(7);
         let mut expected = b"l\x01\x02\x01\x20\0\0\0\x07\0\0\0\x4f\0\0\0".to_vec();
         expected.extend(b"\x01\x01o\0\x02\0\0\0/a\0\0\0\0\0\0\x06\x01s\0\x05\0\0\0org.a\0\0\0");

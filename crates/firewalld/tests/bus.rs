@@ -59,7 +59,8 @@ fn what_another_zone_has_stays_there_and_is_named() {
     let host = Host::new();
     let bus = firewalld::Bus::start(&host);
     let _running = firewalld::FirewalldDaemon::start(&host, &bus);
-    let (mut firewalld, network) = (connect(&bus.address), net("10.0.0.2/32"));
+    let mut firewalld = connect(&bus.address);
+    let network = net("10.0.0.2/32");
     firewalld.add_source("internal", network).unwrap();
     let error = refused(
         firewalld.add_source("trusted", network),
@@ -107,7 +108,8 @@ fn a_firewalld_that_is_gone_is_said_to_be_and_not_started() {
 fn a_bus_that_goes_away_is_an_error_and_then_none() {
     let host = Host::new();
     let bus = firewalld::Bus::start(&host);
-    let (mut firewalld, address) = (connect(&bus.address), bus.address.clone());
+    let mut firewalld = connect(&bus.address);
+    let address = bus.address.clone();
     drop(bus);
     refused(firewalld.is_running(), &["ask whether firewalld runs"]);
     // The file is there still, and nobody listens.

@@ -18,7 +18,8 @@ pub(crate) fn run(data: &[u8]) {
     let listed = cache.attachments().expect("the directory can be listed");
     assert_eq!(listed.len(), 1, "one file is one attachment, whatever is in it");
     assert!(listed[0].state != State::Unreadable || !listed[0].broken.is_empty(), "it says what is wrong");
-    let (whole, glance) = (listed[0].glimpse(), cache.list().expect("the directory can be listed"));
+    let whole = listed[0].glimpse();
+    let glance = cache.list().expect("the directory can be listed");
     let said = |one: &AttachmentSummary| {
         let named = [&one.network, &one.container_id, &one.ifname, &one.netns].map(String::clone);
         (named, one.state, one.note.clone())

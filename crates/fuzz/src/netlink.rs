@@ -158,7 +158,8 @@ fn link(index: u32, wanted: &LinkChange) {
 }
 
 fn vlans(port: u32, range: VlanRange) {
-    let (mut added, mut removed) = (Batch::new(), Batch::new());
+    let mut added = Batch::new();
+    let mut removed = Batch::new();
     added.add_vlans(port, &[range]);
     removed.delete_vlans(port, range);
     for batch in [added, removed] {
@@ -172,7 +173,8 @@ fn vlans(port: u32, range: VlanRange) {
 }
 
 fn a_route(bytes: &mut Unstructured<'_>) -> Result<KernelRoute> {
-    let (gateway, source) = (bytes.arbitrary()?, bytes.arbitrary()?);
+    let gateway = bytes.arbitrary()?;
+    let source = bytes.arbitrary()?;
     Ok(KernelRoute {
         gateway: if gateway { Some(ip(bytes)?) } else { None },
         source: if source { Some(ip(bytes)?) } else { None },

@@ -71,7 +71,8 @@ pub(crate) fn sent(data: &[u8]) {
 
 fn sent_once(bytes: &mut Unstructured<'_>) -> Result<()> {
     let frame = frame(*bytes.choose(&FAMILIES)?);
-    let (rule, handle) = (a_rule(bytes)?, bytes.arbitrary()?);
+    let rule = a_rule(bytes)?;
+    let handle = bytes.arbitrary()?;
     let owner: Option<String> = bytes.arbitrary()?;
     let Ok(message) = wire::sent_back(&rule, &frame, CHAIN, owner.as_deref(), handle) else { return Ok(()) };
     let found = wire::rule(&message, &frame, CHAIN).expect("what we write is a rule");
@@ -97,7 +98,8 @@ fn as_found(rule: &Rule) -> Rule {
         Match::DestinationNotIn(to) => Match::DestinationNotIn(network(to)),
         other => other.clone(),
     };
-    let (mut matches, mut checked) = (Vec::new(), None);
+    let mut matches = Vec::new();
+    let mut checked = None;
     for (place, found) in rule.matches.iter().enumerate() {
         let next = rule.matches[place + 1..].iter().find(|next| !is_checked(next, found));
         match found {
@@ -145,7 +147,8 @@ fn a_match(bytes: &mut Unstructured<'_>) -> Result<Match> {
         6 => Match::DestinationNotIn(network(bytes)?),
         7 => Match::Protocol(*bytes.choose(&L4Protocol::ALL)?),
         8 => {
-            let (protocol, side) = (*bytes.choose(&L4Protocol::ALL)?, *bytes.choose(&SIDES)?);
+            let protocol = *bytes.choose(&L4Protocol::ALL)?;
+            let side = *bytes.choose(&SIDES)?;
             Match::Port { protocol, side, is, port: bytes.arbitrary()? }
         }
         9 => bytes
@@ -167,7 +170,8 @@ fn a_match(bytes: &mut Unstructured<'_>) -> Result<Match> {
 }
 
 fn a_field(bytes: &mut Unstructured<'_>) -> Result<Field> {
-    let (side, way) = (*bytes.choose(&SIDES)?, *bytes.choose(&WAYS)?);
+    let side = *bytes.choose(&SIDES)?;
+    let way = *bytes.choose(&WAYS)?;
     let all =
         [Field::Protocol, Field::Port(side), Field::Ipv4(side), Field::Ipv6(side), Field::Interface(way), Field::Mark];
     Ok(*bytes.choose(&all)?)

@@ -38,7 +38,8 @@ fn written(conf: &NetConf) -> String {
     let subnets: Vec<String> = list("ranges").map(|set| network(&set[0]["subnet"])).collect();
     assert!(!networks.is_empty() && !subnets.is_empty(), "{conf:?}");
     let mtu = conf.get("mtu").and_then(Value::as_u64).and_then(|mtu| u32::try_from(mtu).ok());
-    let (mtu, masquerades) = (mtu.expect("it is an MTU"), conf.get("ipMasq") == Some(&Value::Bool(false)));
+    let mtu = mtu.expect("it is an MTU");
+    let masquerades = conf.get("ipMasq") == Some(&Value::Bool(false));
     let [networks, subnets] = [networks, subnets].map(|list| list.join(","));
     format!("FLANNEL_NETWORK={networks}\nFLANNEL_SUBNET={subnets}\nFLANNEL_MTU={mtu}\nFLANNEL_IPMASQ={masquerades}\n")
 }

@@ -26,7 +26,9 @@ pub fn find(name: &str, path: &str) -> Result<PathBuf, Error> {
     }
     // An empty part would mean the working directory, which nobody chose.
     let directories: Vec<&str> = path.split(':').filter(|part| !part.is_empty()).collect();
-    let (mut unusable, mut untrusted, mut untold) = (Vec::new(), Vec::new(), None);
+    let mut unusable = Vec::new();
+    let mut untrusted = Vec::new();
+    let mut untold = None;
     for file in directories.iter().map(|directory| Path::new(directory).join(name)) {
         match file.metadata() {
             Ok(metadata) if is_executable(&metadata) && file.is_absolute() => return Ok(file),

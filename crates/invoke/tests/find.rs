@@ -21,7 +21,8 @@ fn text(dir: &TempDir) -> String {
 
 #[test]
 fn the_first_directory_that_has_it_wins() {
-    let (one, two) = (tempdir().unwrap(), tempdir().unwrap());
+    let one = tempdir().unwrap();
+    let two = tempdir().unwrap();
     let second = put(&two, "ipam", 0o755);
     let path = format!("/no/such:{}:{}", text(&one), text(&two));
     assert_eq!(find("ipam", &path).unwrap(), second);
@@ -31,7 +32,8 @@ fn the_first_directory_that_has_it_wins() {
 
 #[test]
 fn what_cannot_be_executed_hides_nothing_and_is_named_if_it_is_all_there_is() {
-    let (one, two) = (tempdir().unwrap(), tempdir().unwrap());
+    let one = tempdir().unwrap();
+    let two = tempdir().unwrap();
     let file = put(&one, "ipam", 0o644);
     let path = format!("{}:{}", text(&one), text(&two));
     let error = find("ipam", &path).unwrap_err();
@@ -47,7 +49,8 @@ fn what_cannot_be_executed_hides_nothing_and_is_named_if_it_is_all_there_is() {
 
 #[test]
 fn directories_and_dangling_links_are_passed_over_and_good_links_followed() {
-    let (one, two) = (tempdir().unwrap(), tempdir().unwrap());
+    let one = tempdir().unwrap();
+    let two = tempdir().unwrap();
     let path = format!("{}:{}", text(&one), text(&two));
     fs::create_dir(one.path().join("folder")).unwrap();
     symlink("nowhere", one.path().join("dangling")).unwrap();
@@ -64,7 +67,8 @@ fn directories_and_dangling_links_are_passed_over_and_good_links_followed() {
 
 #[test]
 fn that_the_kernel_could_not_tell_is_not_said_to_be_absence() {
-    let (one, two) = (tempdir().unwrap(), tempdir().unwrap());
+    let one = tempdir().unwrap();
+    let two = tempdir().unwrap();
     symlink("ipam", one.path().join("ipam")).unwrap();
     let path = format!("{}:{}", text(&one), text(&two));
     let error = find("ipam", &path).unwrap_err().to_string();

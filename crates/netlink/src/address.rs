@@ -97,7 +97,8 @@ impl Netlink {
     #[doc(alias = "RTM_DELADDR")]
     pub fn delete_address(&self, index: u32, address: IpNetwork) -> Result<()> {
         let message = RouteNetlinkMessage::DelAddress(message(index, address));
-        let (operation, object) = ("delete address", format!("{address} from"));
+        let operation = "delete address";
+        let object = format!("{address} from");
         let request = Request { message, flags: 0, operation, object, link: Some(index), forgives: Forgives::Nothing };
         self.ask(request).map(drop)
     }

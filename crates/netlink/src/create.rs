@@ -150,14 +150,17 @@ mod tests {
 
     /// What older kernels make of a request: they do not see that an echo is wanted.
     fn unechoed(message: LinkMessage) -> Request {
-        let (operation, object) = ("create", String::new());
-        let (message, flags) = (RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL);
+        let operation = "create";
+        let object = String::new();
+        let message = RouteNetlinkMessage::NewLink(message);
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
         Request { message, flags, operation, object, link: None, forgives: Forgives::Nothing }
     }
 
     #[test]
     fn a_link_that_the_kernel_did_not_echo_is_read() {
-        let (here, there) = (cnikit_netns::make::anonymous().unwrap(), cnikit_netns::make::anonymous().unwrap());
+        let here = cnikit_netns::make::anonymous().unwrap();
+        let there = cnikit_netns::make::anonymous().unwrap();
         let netlink = Netlink::inside(&here).unwrap();
         let bridge = |name: &str| NewBridge { name: name.to_owned(), mtu: Some(1400), ..NewBridge::default() };
         let peer = Peer { name: "far".to_owned(), mac: None, netns: there };

@@ -54,7 +54,8 @@ pub(crate) fn frames(datagram: &[u8]) -> impl Iterator<Item = Frame<'_>> {
 pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(bytes).map_while(|attribute| {
         let attribute = attribute.ok()?;
-        let (kind, length) = (attribute.kind(), usize::from(attribute.length()));
+        let kind = attribute.kind();
+        let length = usize::from(attribute.length());
         Some((kind, &attribute.into_inner()[4..length]))
     })
 }

@@ -217,7 +217,8 @@ impl Netlink {
         message.attributes.push(LinkAttribute::Other(netns_id));
         message.attributes.push(without_statistics());
         let message = RouteNetlinkMessage::GetLink(message);
-        let (operation, object) = ("find link", format!("number {index} of namespace {netns}"));
+        let operation = "find link";
+        let object = format!("number {index} of namespace {netns}");
         let request =
             Request { message, flags: 0, operation, object: object.clone(), link: None, forgives: Forgives::Nothing };
         match self.ask(request) {
@@ -244,7 +245,8 @@ impl Netlink {
     #[doc(alias = "RTM_DELLINK")]
     pub fn delete_link(&self, index: u32) -> Result<()> {
         let message = RouteNetlinkMessage::DelLink(LinkUnspec::new_with_index(index).build());
-        let (operation, object) = ("delete link", String::new());
+        let operation = "delete link";
+        let object = String::new();
         let request = Request { message, flags: 0, operation, object, link: Some(index), forgives: Forgives::Nothing };
         self.ask(request).map(drop)
     }
@@ -255,7 +257,8 @@ impl Netlink {
     pub fn delete_group(&self, group: u32) -> Result<()> {
         let message =
             RouteNetlinkMessage::DelLink(LinkMessageBuilder::<LinkUnspec>::default().link_group(group).build());
-        let (operation, object) = ("delete links of group", group.to_string());
+        let operation = "delete links of group";
+        let object = group.to_string();
         let request = Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing };
         self.ask(request).map(drop)
     }
@@ -264,7 +267,9 @@ impl Netlink {
         message.attributes.push(without_statistics());
         let message = RouteNetlinkMessage::GetLink(message);
         let operation = "find link";
-        let (flags, link, forgives) = (0, None, Forgives::Nothing);
+        let flags = 0;
+        let link = None;
+        let forgives = Forgives::Nothing;
         let answers = self.ask(Request { message, flags, operation, object: object.to_owned(), link, forgives })?;
         let unreadable = || Error::unreadable(operation, object, "the kernel's answer is no link");
         let link = answers.iter().find_map(|message| Link::parse(message)).ok_or_else(unreadable)?;

@@ -67,7 +67,8 @@ impl Netlink {
 
 impl LinkChange {
     pub(crate) fn request(&self, index: u32) -> Request {
-        let (operation, object) = ("change link", String::new());
+        let operation = "change link";
+        let object = String::new();
         let message = RouteNetlinkMessage::NewLink(self.message(index));
         Request { message, flags: 0, operation, object, link: Some(index), forgives: Forgives::Nothing }
     }

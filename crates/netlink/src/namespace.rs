@@ -25,7 +25,8 @@ impl Netlink {
     #[doc(alias = "RTM_GETNSID")]
     #[doc(alias = "nsid")]
     pub fn namespace_id(&self, netns: &Netns) -> Result<Option<i32>> {
-        let (operation, object) = ("find the number of namespace", netns.path().to_string_lossy().into_owned());
+        let operation = "find the number of namespace";
+        let object = netns.path().to_string_lossy().into_owned();
         let unreadable = Error::unreadable(operation, object.clone(), "the kernel's answer holds no number");
         let mut message = NsidMessage::default();
         message.attributes.push(NsidAttribute::Fd(netns.as_fd().as_raw_fd().cast_unsigned()));

@@ -199,7 +199,8 @@ impl Netlink {
             flags: RouteFlags::FibMatch,
             ..RouteHeader::default()
         };
-        let (message, object) = (RouteNetlinkMessage::GetRoute(message), format!("to {address}"));
+        let message = RouteNetlinkMessage::GetRoute(message);
+        let object = format!("to {address}");
         let operation = "look up route";
         match self.ask(Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing }) {
             // Nothing leads there, or a blackhole does.
@@ -261,7 +262,8 @@ impl KernelRoute {
         let object = self.describe();
         let scope = self.scope.map_or(scope, RouteScope::from);
         let message = self.message(scope).map_err(|why| Error::unreadable(operation, &object, &why))?;
-        let (message, link) = (wrap(message), self.index);
+        let message = wrap(message);
+        let link = self.index;
         Ok(Request { message, flags, operation, object, link, forgives: Forgives::Nothing })
     }
 
@@ -394,7 +396,8 @@ impl KernelRoute {
         while let [a, b, flags, _weight, ..] = *rest {
             let length = usize::from(u16::from_ne_bytes([a, b]));
             let Some(hop) = rest.get(..length).filter(|hop| hop.len() >= NEXT_HOP_HEADER) else { break };
-            let (onlink, dead) = (flags & ONLINK != 0, flags & DEAD != 0);
+            let onlink = flags & ONLINK != 0;
+            let dead = flags & DEAD != 0;
             let mut route = Self { onlink, dead, index: parse_u32(&hop[4..8]).ok(), ..self.clone() };
             attributes(&hop[NEXT_HOP_HEADER..]).for_each(|(kind, value)| route.take(kind, value));
             routes.push(route);

@@ -138,7 +138,8 @@ impl Netlink {
         let object = format!("{}{}", upper.name, place.unwrap_or_default());
         let link = Some(upper.lower).filter(|lower| *lower > 0);
         let object = if link.is_some() { format!("{object} on") } else { object };
-        let (message, flags) = (RouteNetlinkMessage::NewLink(upper.message()), NLM_F_CREATE | NLM_F_EXCL);
+        let message = RouteNetlinkMessage::NewLink(upper.message());
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
         let operation = match upper.upper {
             UpperKind::Macvlan { .. } => "create macvlan",
             UpperKind::Ipvlan(_) => "create ipvlan",

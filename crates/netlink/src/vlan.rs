@@ -121,7 +121,9 @@ fn question(port: u32) -> Vec<u8> {
     let length = u32::try_from(HEADER + VLAN_HEADER).unwrap_or_default();
     let flags = NLM_F_REQUEST | NLM_F_DUMP;
     let family = [u8::try_from(libc::AF_BRIDGE).unwrap_or_default(), 0, 0, 0];
-    let (kind, flags, port) = (GETVLAN.to_ne_bytes(), flags.to_ne_bytes(), port.to_ne_bytes());
+    let kind = GETVLAN.to_ne_bytes();
+    let flags = flags.to_ne_bytes();
+    let port = port.to_ne_bytes();
     [&length.to_ne_bytes()[..], &kind, &flags, &[0; 8], &family, &port].concat()
 }
 
@@ -141,7 +143,8 @@ impl VlanRange {
         flags.set(BridgeVlanInfoFlags::Pvid, self.pvid);
         flags.set(BridgeVlanInfoFlags::Untagged, self.untagged);
         let info = move |more, vid| BridgeVlanInfo { flags: flags | more, vid };
-        let (begin, end) = (BridgeVlanInfoFlags::RangeBegin, BridgeVlanInfoFlags::RangeEnd);
+        let begin = BridgeVlanInfoFlags::RangeBegin;
+        let end = BridgeVlanInfoFlags::RangeEnd;
         if self.last == self.first {
             return vec![info(BridgeVlanInfoFlags::empty(), self.first)];
         }
@@ -158,8 +161,8 @@ impl VlanRange {
         let find = |wanted| attributes(entry).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
         let BridgeVlanInfo { flags, vid } = find(ENTRY_INFO)?.try_into().ok()?;
         let last = find(ENTRY_RANGE).and_then(|last| parse_u16(last).ok()).unwrap_or(vid);
-        let (pvid, untagged) =
-            (flags.contains(BridgeVlanInfoFlags::Pvid), flags.contains(BridgeVlanInfoFlags::Untagged));
+        let pvid = flags.contains(BridgeVlanInfoFlags::Pvid);
+        let untagged = flags.contains(BridgeVlanInfoFlags::Untagged);
         Some(VlanRange { first: vid, last, pvid, untagged }).filter(|range| range.is_one())
     }
 }
@@ -172,7 +175,8 @@ mod tests {
     #[test]
     fn a_range_that_ends_before_it_begins_is_refused_and_never_read() {
         let backwards = VlanRange::tagged(20, 10);
-        let (mut added, mut removed) = (Batch::new(), Batch::new());
+        let mut added = Batch::new();
+        let mut removed = Batch::new();
         added.add_vlans(3, &[VlanRange::native(1), backwards]);
         removed.delete_vlans(3, backwards);
         for batch in [added, removed] {

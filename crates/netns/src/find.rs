@@ -37,7 +37,8 @@ pub fn find(path: &str) -> NetnsLookup {
         return NetnsLookup::Empty;
     }
     let not_one = |error: Error| {
-        let (path, why) = (PathBuf::from(path), error.why());
+        let path = PathBuf::from(path);
+        let why = error.why();
         if error.is_verdict() { NetnsLookup::NotNetns { path, why } } else { NetnsLookup::Unknown { path, why } }
     };
     let netns = match Netns::open(path) {

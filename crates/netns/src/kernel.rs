@@ -46,7 +46,9 @@ const NSFS_HANDLE: i32 = 0xf1;
 pub(crate) fn bears(any: BorrowedFd<'_>, inode: u32, cookie: u64) -> io::Result<bool> {
     let namespace_type = libc::CLONE_NEWNET.cast_unsigned();
     let mut handle = Handle { bytes: 16, kind: NSFS_HANDLE, id: cookie, namespace_type, inode };
-    let (call, place, flags) = (libc::SYS_open_by_handle_at, any.as_raw_fd(), libc::O_RDONLY | libc::O_CLOEXEC);
+    let call = libc::SYS_open_by_handle_at;
+    let place = any.as_raw_fd();
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: the handle is live, of the kernel's layout, and its length is the one that it says.
     let result = unsafe { libc::syscall(call, place, ptr::from_mut(&mut handle), flags) };
     match i32::try_from(result).ok().filter(|number| *number >= 0) {

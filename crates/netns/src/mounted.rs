@@ -29,7 +29,8 @@ pub fn of_processes() -> io::Result<Vec<PathBuf>> {
 pub(crate) fn mounts(table: &str) -> impl Iterator<Item = (&str, String)> {
     table.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(3);
-        let (name, point) = (fields.next()?, fields.next()?);
+        let name = fields.next()?;
+        let point = fields.next()?;
         name.starts_with("net:[").then(|| (name, unescaped(point)))
     })
 }

@@ -280,7 +280,8 @@ mod tests {
 
     #[test]
     fn no_symbolic_link_is_followed_and_no_key_leads_out() {
-        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("secret"), "1\n").unwrap();
         fs::create_dir_all(dir.path().join("ipv4/conf/eth0.7")).unwrap();
         fs::write(dir.path().join("ipv4/conf/eth0.7/arp_notify"), "0\n").unwrap();

@@ -24,7 +24,8 @@ fn the_only_thread_goes_itself_and_comes_back() {
 }
 
 fn beside_another_thread_a_third_one_goes() {
-    let (netns, own) = (make::anonymous().unwrap(), gettid());
+    let netns = make::anonymous().unwrap();
+    let own = gettid();
     thread::scope(|scope| {
         let (done, wait) = std::sync::mpsc::channel::<()>();
         scope.spawn(move || wait.recv());
@@ -35,7 +36,8 @@ fn beside_another_thread_a_third_one_goes() {
 }
 
 fn one_within_another_comes_back_to_where_it_came_from() {
-    let (outer, inner) = (make::anonymous().unwrap(), make::anonymous().unwrap());
+    let outer = make::anonymous().unwrap();
+    let inner = make::anonymous().unwrap();
     let work = || {
         assert_eq!(inner.enter(|_| (inner.is_own().unwrap(), gettid())).unwrap(), (true, gettid()));
         outer.is_own().unwrap()

@@ -42,7 +42,8 @@ fn one_is_found_as_long_as_a_file_a_mount_or_a_socket_holds_it() {
 #[test]
 fn ones_own_is_alive_and_what_cannot_be_seen_is_said() {
     let own = Netns::own().unwrap().cookie().unwrap();
-    let (narrow, wide) = (look(Scope::PidNamespace), look(Scope::Machine));
+    let narrow = look(Scope::PidNamespace);
+    let wide = look(Scope::Machine);
     assert_eq!((narrow.fate(own), wide.fate(own)), (NetnsStatus::Lives, NetnsStatus::Lives));
     let first = fs::read_link("/proc/self/ns/pid").unwrap().to_str() == Some("pid:[4026531836]");
     let says = wide.unseen().any(|what| what.contains("PID namespace"));
@@ -52,7 +53,8 @@ fn ones_own_is_alive_and_what_cannot_be_seen_is_said() {
 /// What others close or end between two looks at it, is nothing unseen.
 #[test]
 fn what_comes_and_goes_meanwhile_hides_nothing() {
-    let (before, over) = (unseen(), AtomicBool::new(false));
+    let before = unseen();
+    let over = AtomicBool::new(false);
     let looked = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Relaxed) {

@@ -39,7 +39,8 @@ fn what_the_kernel_writes_out_is_the_same() {
     let netns = make::anonymous().unwrap();
     netns
         .enter(|inside| {
-            let (key, value) = ("net/ipv4/tcp_fastopen_key", "1-2-3-ABCD");
+            let key = "net/ipv4/tcp_fastopen_key";
+            let value = "1-2-3-ABCD";
             sysctl::set(inside, key, value).unwrap();
             assert_eq!(sysctl::read(inside, key).unwrap(), "00000001-00000002-00000003-0000abcd");
             assert_eq!(sysctl::set(inside, key, value).unwrap(), SysctlChange::Already);

@@ -29,7 +29,8 @@ pub fn run_while(program: &Program, deadline: Deadline, cancel: &CancellationTok
 /// [`Running::finish`], as [`run`] does. Meanwhile the caller is free, and the program may wait for more, or for room to
 /// write.
 pub fn begin(program: &Program, deadline: Deadline) -> Result<Running, Error> {
-    let (path, begun) = (program.path.clone(), Instant::now());
+    let path = program.path.clone();
+    let begun = Instant::now();
     let not_started = |source| Error::NotStarted { program: program.path.clone(), source };
     let (child, mut pipes) = start(program, deadline).map_err(not_started)?;
     let given = pipes.give();
@@ -62,7 +63,8 @@ impl Running {
     pub fn finish(mut self) -> Result<Ended, Error> {
         let stop = self.converse();
         let ended = stop.and_then(|stop| Ok((stop, self.child.reap()?)));
-        let (program, limit) = (self.path.clone(), self.limit);
+        let program = self.path.clone();
+        let limit = self.limit;
         let (stop, how) = ended.map_err(|source| self.lost(source))?;
         let Pipes { stdout, stderr, .. } = self.pipes;
         let stderr = stderr.bytes;

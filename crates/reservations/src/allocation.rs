@@ -142,7 +142,8 @@ impl Taker<'_> {
     fn exhausted(&self, set: &RangeSet, gateways: &HashSet<IpAddr>, records: &[Record]) -> Error {
         let taken = records.iter().filter(|record| set.contains(record.address)).count();
         let gateways: Vec<IpAddr> = gateways.iter().copied().collect();
-        let (size, path) = (set.size(&gateways), self.files.directory.resolved());
+        let size = set.size(&gateways);
+        let path = self.files.directory.resolved();
         let text = format!(
             "no IP addresses available in range set: {set} ({taken} of {size} are taken; a file each in {})",
             path.display()

@@ -50,7 +50,8 @@ impl Store {
     /// Allocates one address of each set, or none at all: what a failing call made is removed, by name.
     pub fn acquire(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, Error> {
         let wanted = request.assign()?;
-        let (files, beside) = (Files::make(&self.directory()?, self.patience)?, self.beside());
+        let files = Files::make(&self.directory()?, self.patience)?;
+        let beside = self.beside();
         let mut taker = Taker { ledger: Ledger::open(&files, &beside)?, files: &files, request, made: Vec::new() };
         let done = taker.take(&wanted);
         if done.is_err() {
@@ -121,7 +122,8 @@ impl Store {
         let mut ledger = Ledger::open(&files, &beside)?;
         let valid: HashSet<Owner> = valid.iter().flat_map(|owner| [owner.clone(), owner.bare()]).collect();
         let numbers: HashSet<u64> = valid.iter().map(Owner::number).collect();
-        let (mut stale, mut unread) = (Vec::new(), None);
+        let mut stale = Vec::new();
+        let mut unread = None;
         for record in ledger.all()?.into_iter().filter(|record| record.unreadable || !numbers.contains(&record.owner)) {
             match files.read(record.address) {
                 Ok(Some((Content::Of(owner), _))) if !valid.contains(&owner) => stale.push(record),

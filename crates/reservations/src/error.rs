@@ -58,7 +58,8 @@ impl fmt::Display for Error {
 impl From<cnikit_store::Error> for Error {
     fn from(error: cnikit_store::Error) -> Error {
         let kind = if error.is_deadline() { ErrorKind::Busy } else { ErrorKind::Disk };
-        let (operation, path) = (error.operation(), error.path().display());
+        let operation = error.operation();
+        let path = error.path().display();
         let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
         let hint = error.hint().map(str::to_owned);
         Error { hint, ..Error::new(kind, format!("{operation} {path}: {cause}")) }

@@ -96,7 +96,8 @@ impl Files {
 
     /// Notes the address that the n-th set of ranges gave. What is not a regular file (a symbolic link, a FIFO) is removed.
     pub(crate) fn set_last_reserved(&self, set: usize, address: IpAddr) -> Result<(), StoreError> {
-        let (name, content) = (last_reserved_file(set), address.to_string());
+        let name = last_reserved_file(set);
+        let content = address.to_string();
         match self.directory.rewrite(&name, content.as_bytes(), 0o600) {
             Err(error) if error.is_garbage() => {
                 self.directory.remove(&name)?;
@@ -125,7 +126,8 @@ pub(crate) fn read(directory: &Directory, address: IpAddr) -> Result<Option<(Con
 }
 
 fn busy(directory: &Directory, patience: Duration) -> Error {
-    let (seconds, path) = (patience.as_secs(), directory.resolved().join(LOCK));
+    let seconds = patience.as_secs();
+    let path = directory.resolved().join(LOCK);
     Error::new(ErrorKind::Busy, format!("others held the lock {} for {seconds} seconds", path.display()))
         .hint(format!("see with `fuser -v {}` who holds it, and try again", path.display()))
 }

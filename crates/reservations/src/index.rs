@@ -321,7 +321,8 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let place = Directory::open(temporary.path()).unwrap();
         let mut index = Index::build(&place, "net", state(&place), &[]).unwrap();
-        let (mut model, mut seed) = (HashMap::<u64, u32>::new(), 7_u64);
+        let mut model = HashMap::<u64, u32>::new();
+        let mut seed = 7_u64;
         for step in 0..10_000_u32 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             // Few homes, so that chains collide, wrap round the end and run through removed slots.

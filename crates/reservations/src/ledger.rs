@@ -185,7 +185,8 @@ impl<'a> Ledger<'a> {
 
     /// Frees addresses: those that were freed, and why others could not be.
     pub(crate) fn remove(&mut self, records: &[Record]) -> Result<(Vec<IpAddr>, Vec<Error>), Error> {
-        let (mut gone, mut refused) = (Vec::new(), Vec::new());
+        let mut gone = Vec::new();
+        let mut refused = Vec::new();
         for record in records {
             match self.files.remove(record.address) {
                 Ok(_) => gone.push((record.owner, record.address)),
@@ -302,7 +303,8 @@ impl<'a> Ledger<'a> {
         let memory = self.memory();
         // Before the files are looked at, so that whoever changes them meanwhile without the lock leaves another stamp.
         let mut stamp = self.files.directory.stamp_anew().ok().flatten();
-        let (mut records, mut garbage) = (Vec::new(), Vec::new());
+        let mut records = Vec::new();
+        let mut garbage = Vec::new();
         for address in self.files.addresses()? {
             match self.examine(address, &memory) {
                 Seen::Gone => {}
@@ -323,7 +325,8 @@ impl<'a> Ledger<'a> {
     }
 
     fn indexed(&self, stamp: Option<ChangeStamp>, records: &[Record]) -> Option<Index> {
-        let (stamp, place) = (stamp?, self.beside.indexes.as_ref()?);
+        let stamp = stamp?;
+        let place = self.beside.indexes.as_ref()?;
         let built = Index::build(place, &self.beside.network, self.state(stamp)?, records);
         let sealed = built.and_then(|mut index| index.seal(stamp).map(|()| index));
         sealed.map_err(|error| (self.beside.log)(&format!("the index cannot be written: {error}"))).ok()

@@ -106,7 +106,8 @@ impl TryFrom<&RangeConfig> for Range {
 
     fn try_from(written: &RangeConfig) -> Result<Range, Error> {
         let subnet = checked(written.subnet)?;
-        let (network, last) = (number(subnet.network()), number(subnet.broadcast()));
+        let network = number(subnet.network());
+        let last = number(subnet.broadcast());
         let inside = |given: IpAddr| given.is_ipv4() == subnet.is_ipv4() && (network..=last).contains(&number(given));
         let outside = |what, given| {
             Error::value(format!("{what} {given} not in network {subnet}"))
@@ -126,7 +127,8 @@ impl TryFrom<&RangeConfig> for Range {
             None => last,
         };
         if start > end {
-            let (start, end) = (address(start, subnet.ip()), address(end, subnet.ip()));
+            let start = address(start, subnet.ip());
+            let end = address(end, subnet.ip());
             return Err(Error::value(format!("RangeStart {start} is after the end of the range, {end}"))
                 .hint("choose a smaller rangeStart, or state a rangeEnd"));
         }

@@ -36,7 +36,8 @@ impl TryFrom<&[RangeConfig]> for RangeSet {
         match overlapping(ranges.iter()) {
             None => Ok(RangeSet { ranges }),
             Some((one, other)) => {
-                let (one, other) = (&ranges[one], &ranges[other]);
+                let one = &ranges[one];
+                let other = &ranges[other];
                 Err(Error::value(format!("subnets {one} and {other} overlap"))
                     .hint("an address may be in one range only: make one of them smaller, or remove it"))
             }
@@ -49,7 +50,8 @@ fn overlapping<'a>(ranges: impl Iterator<Item = &'a Range>) -> Option<(usize, us
     let mut sorted: Vec<(usize, &Range)> = ranges.enumerate().collect();
     sorted.sort_by_key(|(_, range)| (range.is_ipv4(), *range.numbers().start()));
     let pair = sorted.windows(2).find(|pair| pair[0].1.overlaps(pair[1].1))?;
-    let (one, other) = (pair[0].0, pair[1].0);
+    let one = pair[0].0;
+    let other = pair[1].0;
     Some((one.min(other), one.max(other)))
 }
 

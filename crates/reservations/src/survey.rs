@@ -60,7 +60,8 @@ impl Store {
         let lost: Vec<Reservation> = lost(&files)?;
         let beside = self.beside();
         let mut ledger = Ledger::open(&files, &beside)?;
-        let (mut dead, mut freed) = (Vec::new(), Vec::new());
+        let mut dead = Vec::new();
+        let mut freed = Vec::new();
         for record in ledger.all()? {
             let is_earlier = |_: &Owner, facts| record.earlier_boot && record.is_of(facts);
             let found = reservation(record.address, files.read(record.address), is_earlier);

@@ -31,7 +31,8 @@ fn the_files_are_those_that_other_releases_know() {
 
 #[test]
 fn addresses_are_given_in_turn_and_the_one_freed_last_is_the_last_to_come_again() {
-    let (scene, sets) = (Scene::new(), [part("10.1.2.0/24", "10.1.2.4", "10.1.2.6")]);
+    let scene = Scene::new();
+    let sets = [part("10.1.2.0/24", "10.1.2.4", "10.1.2.6")];
     assert_eq!(scene.add("a", &sets).unwrap(), "10.1.2.4/24");
     assert_eq!(scene.del("a"), 1);
     assert_eq!(scene.add("b", &sets).unwrap(), "10.1.2.5/24");
@@ -59,7 +60,8 @@ fn no_gateway_of_any_range_is_ever_given_away() {
 
 #[test]
 fn an_ipv6_range_of_any_size_is_served_at_once_and_skips_what_is_taken() {
-    let (scene, sets) = (Scene::new(), [set("2001:db8::/32")]);
+    let scene = Scene::new();
+    let sets = [set("2001:db8::/32")];
     for n in 2..1500_u32 {
         scene.write(&std::net::Ipv6Addr::from(0x2001_0db8_u128 << 96 | u128::from(n)).to_string(), "x\r\neth0");
     }
@@ -70,7 +72,8 @@ fn an_ipv6_range_of_any_size_is_served_at_once_and_skips_what_is_taken() {
 
 #[test]
 fn requested_addresses_are_given_exactly_or_refused() {
-    let (scene, sets) = (Scene::new(), [set("10.1.2.0/24"), set("2001:db8::/64")]);
+    let scene = Scene::new();
+    let sets = [set("10.1.2.0/24"), set("2001:db8::/64")];
     assert_eq!(scene.want("a", &sets, &["2001:db8::9", "10.1.2.9"]).unwrap(), "10.1.2.9/24 2001:db8::9/64");
     let taken = scene.want("b", &sets, &["10.1.2.9"]).unwrap_err();
     assert_eq!(taken.kind, ErrorKind::Exhausted);
@@ -85,7 +88,8 @@ fn requested_addresses_are_given_exactly_or_refused() {
 #[test]
 fn a_failing_add_takes_back_what_it_took_and_nothing_else() {
     let scene = Scene::new();
-    let (first, second) = (part("10.1.0.0/24", "", "10.1.0.9"), part("10.2.0.0/24", "10.2.0.2", "10.2.0.2"));
+    let first = part("10.1.0.0/24", "", "10.1.0.9");
+    let second = part("10.2.0.0/24", "10.2.0.2", "10.2.0.2");
     scene.add("other", std::slice::from_ref(&second)).unwrap();
     // The same attachment holds an address from another configuration of the network.
     scene.add("a", &[set("10.3.0.0/24")]).unwrap();
@@ -98,7 +102,8 @@ fn a_failing_add_takes_back_what_it_took_and_nothing_else() {
 
 #[test]
 fn a_second_add_of_an_attachment_is_refused_and_its_address_stays() {
-    let (scene, sets) = (Scene::new(), [set("10.1.2.0/24"), set("2001:db8::/64")]);
+    let scene = Scene::new();
+    let sets = [set("10.1.2.0/24"), set("2001:db8::/64")];
     scene.add("a", &sets[1..]).unwrap();
     for wanted in [&[][..], &["10.1.2.77"], &["2001:db8::2"]] {
         let refused = scene.want("a", &sets, wanted).unwrap_err();
@@ -113,7 +118,8 @@ fn a_second_add_of_an_attachment_is_refused_and_its_address_stays() {
 
 #[test]
 fn a_del_frees_all_that_the_attachment_holds_and_succeeds_when_there_is_nothing() {
-    let (scene, sets) = (Scene::new(), [set("10.1.2.0/24"), set("2001:db8::/64")]);
+    let scene = Scene::new();
+    let sets = [set("10.1.2.0/24"), set("2001:db8::/64")];
     assert_eq!(scene.del("a"), 0, "no directory");
     assert!(!scene.dir().exists(), "and none is made");
     scene.add("a", &sets).unwrap();
@@ -125,7 +131,8 @@ fn a_del_frees_all_that_the_attachment_holds_and_succeeds_when_there_is_nothing(
 
 #[test]
 fn what_old_releases_noted_under_the_container_alone_is_honoured() {
-    let (scene, sets) = (Scene::new(), [set("10.1.2.0/24")]);
+    let scene = Scene::new();
+    let sets = [set("10.1.2.0/24")];
     scene.write("10.1.2.2", "old");
     scene.write("10.1.2.3", "old\n");
     assert_eq!(scene.add("old", &sets).unwrap_err().kind, ErrorKind::HoldsAlready);
@@ -138,7 +145,8 @@ fn what_old_releases_noted_under_the_container_alone_is_honoured() {
 
 #[test]
 fn only_what_is_named_is_given_back() {
-    let (scene, owner) = (Scene::new(), Owner::new("a", "eth0"));
+    let scene = Scene::new();
+    let owner = Owner::new("a", "eth0");
     scene.add("a", &[set("10.1.2.0/24")]).unwrap();
     scene.add("a", &[set("10.3.0.0/24")]).unwrap();
     scene.add("b", &[set("10.3.0.0/24")]).unwrap();
@@ -148,7 +156,8 @@ fn only_what_is_named_is_given_back() {
 
 #[test]
 fn a_check_names_every_address_that_is_not_held_any_more() {
-    let (scene, owner) = (Scene::new(), Owner::new("a", "eth0"));
+    let scene = Scene::new();
+    let owner = Owner::new("a", "eth0");
     assert_eq!(scene.store.confirm(&owner, &[]).unwrap_err().kind, ErrorKind::Drift);
     scene.add("a", &[set("10.1.2.0/24"), set("2001:db8::/64")]).unwrap();
     scene.store.confirm(&owner, &[]).unwrap();
@@ -163,7 +172,8 @@ fn a_check_names_every_address_that_is_not_held_any_more() {
 
 #[test]
 fn a_sweep_frees_what_no_valid_attachment_holds_and_leaves_what_it_does_not_know() {
-    let (scene, sets) = (Scene::new(), [set("10.1.2.0/24")]);
+    let scene = Scene::new();
+    let sets = [set("10.1.2.0/24")];
     for container in ["a", "b", "c"] {
         scene.add(container, &sets).unwrap();
     }
@@ -181,7 +191,8 @@ fn a_sweep_frees_what_no_valid_attachment_holds_and_leaves_what_it_does_not_know
 
 #[test]
 fn a_file_that_cannot_be_read_is_named_and_hinders_no_other_address() {
-    let (scene, sets) = (Scene::new(), [part("10.1.2.0/24", "", "10.1.2.5")]);
+    let scene = Scene::new();
+    let sets = [part("10.1.2.0/24", "", "10.1.2.5")];
     scene.write("10.1.2.2", "what is this?");
     fs::create_dir(scene.dir().join("10.1.2.3")).unwrap();
     symlink("/etc/passwd", scene.dir().join("10.1.2.4")).unwrap();
@@ -199,7 +210,8 @@ fn a_file_that_cannot_be_read_is_named_and_hinders_no_other_address() {
 
 #[test]
 fn an_attachment_with_the_longest_of_ids_is_found_again() {
-    let (mut scene, sets) = (Scene::new(), [set("10.1.2.0/24")]);
+    let mut scene = Scene::new();
+    let sets = [set("10.1.2.0/24")];
     let long = "x".repeat(100_000);
     let owner = Owner::new(long.as_str(), "eth0");
     // Without a boot no index is believed.
@@ -220,7 +232,8 @@ fn an_attachment_with_the_longest_of_ids_is_found_again() {
 
 #[test]
 fn when_the_files_contradict_the_records_again_and_again_nobody_is_said_to_hold_nothing() {
-    let (scene, owner) = (Scene::new(), Owner::new("x".repeat(300_000), "eth0"));
+    let scene = Scene::new();
+    let owner = Owner::new("x".repeat(300_000), "eth0");
     // Its owner is known from when it was written, but longer than what is read of any file.
     scene.add(&owner.container, &[set("10.1.2.0/24")]).unwrap();
     for refused in [scene.store.release(&owner).unwrap_err(), scene.store.confirm(&owner, &[]).unwrap_err()] {
@@ -234,7 +247,8 @@ fn when_the_files_contradict_the_records_again_and_again_nobody_is_said_to_hold_
 
 #[test]
 fn a_full_range_is_healthy() {
-    let (scene, sets) = (Scene::new(), [part("10.1.2.0/24", "10.1.2.2", "10.1.2.3")]);
+    let scene = Scene::new();
+    let sets = [part("10.1.2.0/24", "10.1.2.2", "10.1.2.3")];
     scene.store.health().unwrap();
     assert!(!scene.dir().exists(), "looking makes nothing");
     scene.add("a", &sets).unwrap();
@@ -265,7 +279,8 @@ fn await_waiter(path: &std::path::Path) {
 
 #[test]
 fn a_directory_that_is_removed_under_a_waiting_add_is_made_again() {
-    let (scene, sets) = (Scene::new(), [set("10.1.2.0/24")]);
+    let scene = Scene::new();
+    let sets = [set("10.1.2.0/24")];
     scene.add("a", &sets).unwrap();
     let held = cnikit_store::Directory::open(scene.dir()).unwrap();
     let lock = held.lock("lock", 0o750, std::time::Duration::from_secs(1)).unwrap();

@@ -58,8 +58,10 @@ impl Dice {
 fn six_hundred_random_operations_of_ours_and_of_the_reference_agree() {
     let scene = Scene::new();
     let sets = [part("10.1.2.0/24", "10.1.2.2", "10.1.2.31")];
-    let (mut held, mut dice) = (HashMap::<String, String>::new(), Dice(42));
-    let (mut seconds, mut full) = (0, 0);
+    let mut held = HashMap::<String, String>::new();
+    let mut dice = Dice(42);
+    let mut seconds = 0;
+    let mut full = 0;
     for step in 0..600 {
         let container = format!("c{}", dice.roll(60));
         let ours = dice.roll(2) == 0;
@@ -112,7 +114,8 @@ fn many_of_ours_and_of_the_reference_at_once_share_out_the_range() {
     let scene = Scene::new();
     let sets = [part("10.1.2.0/24", "10.1.2.2", "10.1.2.31")];
     std::thread::scope(|scope| {
-        let (scene, sets) = (&scene, &sets);
+        let scene = &scene;
+        let sets = &sets;
         let adds: Vec<_> = (0..30)
             .map(|n| {
                 scope.spawn(move || match n % 2 {

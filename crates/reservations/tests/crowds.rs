@@ -14,7 +14,8 @@ fn sixty_four_at_once_are_given_sixty_four_addresses() {
     let scene = Scene::new();
     let sets = [part("10.1.2.0/24", "10.1.2.2", "10.1.2.65"), set("2001:db8::/64")];
     std::thread::scope(|scope| {
-        let (scene, sets) = (&scene, &sets);
+        let scene = &scene;
+        let sets = &sets;
         let adds: Vec<_> = (0..64).map(|n| scope.spawn(move || scene.add(&format!("c{n}"), sets).unwrap())).collect();
         let given: HashSet<String> = adds.into_iter().map(|add| add.join().unwrap()).collect();
         assert_eq!(given.len(), 64);
@@ -31,7 +32,8 @@ fn sixty_four_at_once_are_given_sixty_four_addresses() {
 /// The quickest of many ADDs and DELs.
 fn pace(scene: &Scene) -> (Duration, Duration) {
     let sets = [part("10.0.0.0/16", "10.0.0.2", "10.0.255.254")];
-    let (mut adds, mut dels) = (Vec::new(), Vec::new());
+    let mut adds = Vec::new();
+    let mut dels = Vec::new();
     for n in 0..60 {
         let name = format!("probe{n}");
         let began = Instant::now();

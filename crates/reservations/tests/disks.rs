@@ -91,7 +91,8 @@ fn with_no_block_left_an_add_is_refused_and_a_del_is_not() {
 #[test]
 fn on_a_read_only_disk_every_change_is_refused_by_name_and_every_question_answered() {
     on_tmpfs("size=1m", |scene| {
-        let (sets, owner) = ([set("10.1.2.0/24")], Owner::new("a", "eth0"));
+        let sets = [set("10.1.2.0/24")];
+        let owner = Owner::new("a", "eth0");
         scene.add("a", &sets).unwrap();
         read_only(scene.place.path());
         let refused = [
@@ -136,7 +137,8 @@ fn evidence(scene: &Scene) -> String {
     let mtime = (directory.mtime(), directory.mtime_nsec());
     let ctime = (directory.ctime(), directory.ctime_nsec());
     let clock = |id| nix::time::clock_gettime(id).map(|time| (time.tv_sec(), time.tv_nsec()));
-    let (fine, coarse) = (clock(ClockId::CLOCK_REALTIME), clock(ClockId::CLOCK_REALTIME_COARSE));
+    let fine = clock(ClockId::CLOCK_REALTIME);
+    let coarse = clock(ClockId::CLOCK_REALTIME_COARSE);
     let index = fs::read(scene.place.path().join("data/.idx/net")).map(|bytes| bytes[..bytes.len().min(128)].to_vec());
     format!("mtime {mtime:?}, ctime {ctime:?}, clock {fine:?}, coarse clock {coarse:?}, index {index:?}")
 }

@@ -242,7 +242,9 @@ fn on_any_doubt_an_address_stays() {
             scene.write(address, format!("{owner}\r\neth0"));
         }
     };
-    let (same, next, stranger) = ((BOOT, Some(MACHINE)), (NEXT_BOOT, Some(MACHINE)), (NEXT_BOOT, Some(BOOT)));
+    let same = (BOOT, Some(MACHINE));
+    let next = (NEXT_BOOT, Some(MACHINE));
+    let stranger = (NEXT_BOOT, Some(BOOT));
     assert!(newcomer_after(next, nothing, nothing), "the proof");
     assert!(!newcomer_after(same, nothing, nothing), "the same boot");
     assert!(!newcomer_after(stranger, nothing, nothing), "another machine's");

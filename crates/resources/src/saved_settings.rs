@@ -329,7 +329,9 @@ mod tests {
 
     fn lent(tag: &AttachmentId, mtu: u32) -> Lent {
         let AttachmentId { network, container, ifname } = tag.clone();
-        let (boot, cookie, netns) = ("b".into(), Some(u64::MAX), "/run/netns/x".into());
+        let boot = "b".into();
+        let cookie = Some(u64::MAX);
+        let netns = "/run/netns/x".into();
         let owner = Owner { network, container, ifname, boot, cookie, netns, sysctls: Vec::new() };
         let link = LinkValues { mtu: Some(mtu), ..LinkValues::default() };
         Lent { link, sysctls: vec![("net/a".into(), "1\t2".into())], owner: Some(owner) }
@@ -343,7 +345,8 @@ mod tests {
     #[test]
     fn a_kind_with_nothing_to_give_back_writes_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let (directory, own) = (Directory::open(dir.path()).unwrap(), tag("n", "c", "eth0"));
+        let directory = Directory::open(dir.path()).unwrap();
+        let own = tag("n", "c", "eth0");
         let kept = lent(&own, 1500);
         write(&directory, "a", &kept);
         let facts = directory.facts("a").unwrap();
@@ -360,7 +363,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_the_reference_finds_its_own_keys() {
         let dir = tempfile::tempdir().unwrap();
-        let (directory, own) = (Directory::open(dir.path()).unwrap(), tag("n", "c", "eth0"));
+        let directory = Directory::open(dir.path()).unwrap();
+        let own = tag("n", "c", "eth0");
         let kept = lent(&own, 1500);
         write(&directory, &names(&own)[0], &kept);
         assert_eq!(own_place(&directory, &own).unwrap(), Some(("c_eth0.json".into(), Some(kept))));
@@ -372,7 +376,8 @@ mod tests {
     fn networks_that_share_the_references_name_have_a_file_each() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
-        let (one, two) = (tag("n", "a_b", "c"), tag("n", "a", "b_c"));
+        let one = tag("n", "a_b", "c");
+        let two = tag("n", "a", "b_c");
         write(&directory, &own_place(&directory, &one).unwrap().unwrap().0, &lent(&one, 1500));
         let (name, found) = own_place(&directory, &two).unwrap().unwrap();
         assert!(name.starts_with("a_b_c.") && name.len() == "a_b_c..json".len() + 32 && found.is_none(), "{name}");
@@ -386,7 +391,8 @@ mod tests {
     #[test]
     fn a_file_of_the_references_is_taken_over_and_garbage_is_not() {
         let dir = tempfile::tempdir().unwrap();
-        let (directory, own) = (Directory::open(dir.path()).unwrap(), tag("n", "c", "eth0"));
+        let directory = Directory::open(dir.path()).unwrap();
+        let own = tag("n", "c", "eth0");
         let theirs = "{\n \"mac\": \"0a:00:00:00:00:07\",\n \"promisc\": false,\n \"txQLen\": 1000\n}";
         std::fs::write(dir.path().join("c_eth0.json"), theirs).unwrap();
         let (name, found) = own_place(&directory, &own).unwrap().unwrap();

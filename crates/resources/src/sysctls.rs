@@ -91,7 +91,8 @@ impl Resource for Sysctls {
 
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
         let found = self.values(&context.netns)?.into_iter().zip(&self.settings);
-        let (mut was, mut changes) = (Vec::new(), false);
+        let mut was = Vec::new();
+        let mut changes = false;
         for (found, Sysctl { key, value, .. }) in found {
             changes |= found.would_change(value);
             if let Current::Is(old) = found {

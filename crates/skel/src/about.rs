@@ -35,8 +35,8 @@ pub(crate) fn by_hand(name: &str) -> ExitCode {
 /// A binary of many plugins that was called by none of their names: `--list` names them, a line each.
 pub(crate) fn of_many(plugins: Plugins) -> ExitCode {
     let names: Vec<&str> = plugins.iter().map(|entry| entry.name).collect();
-    let (list, how) =
-        (names.join("\n"), "Call it by a plugin's name (a hard link), or name the plugin as the first argument.");
+    let list = names.join("\n");
+    let how = "Call it by a plugin's name (a hard link), or name the plugin as the first argument.";
     let written = if asked(["--list", "-l"]) {
         writeln!(std::io::stdout(), "{list}")
     } else if asked(["--version", "-V"]) {

@@ -69,7 +69,8 @@ impl Call {
 
     /// As [`Call::delegate_with`], to ask it about another attachment, of which the runtime says nothing.
     pub fn delegate_of(&self, tag: &AttachmentId, conf: &NetConf) -> Result<Delegate> {
-        let (container_id, ifname) = (tag.container.clone(), tag.ifname.clone());
+        let container_id = tag.container.clone();
+        let ifname = tag.ifname.clone();
         let nothing = Input { netns: String::new(), args: String::new(), ..self.input.clone() };
         self.find_configured(conf, Input { container_id, ifname, ..nothing })
     }

@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn what_was_made_last_is_undone_first_even_when_the_journal_is_only_dropped() {
-        let (deeds, mut journal) = (Deeds::default(), Journal::default());
+        let deeds = Deeds::default();
+        let mut journal = Journal::default();
         let _ = (note(&mut journal, &deeds, "a"), note(&mut journal, &deeds, "b"));
         drop(journal);
         assert_eq!(*deeds.borrow(), ["b", "a"]);
@@ -139,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_kept_journal_undoes_nothing() {
-        let (deeds, mut journal) = (Deeds::default(), Journal::default());
+        let deeds = Deeds::default();
+        let mut journal = Journal::default();
         let _undo = note(&mut journal, &deeds, "a");
         journal.commit();
         assert!(deeds.borrow().is_empty());
@@ -147,7 +149,8 @@ mod tests {
 
     #[test]
     fn a_struck_entry_is_not_undone() {
-        let (deeds, mut journal) = (Deeds::default(), Journal::default());
+        let deeds = Deeds::default();
+        let mut journal = Journal::default();
         let struck = note(&mut journal, &deeds, "a");
         let _undo = note(&mut journal, &deeds, "b");
         journal.strike(struck);
@@ -157,7 +160,8 @@ mod tests {
 
     #[test]
     fn an_undo_that_panics_is_an_error_of_its_own_entry() {
-        let (deeds, mut journal) = (Deeds::default(), Journal::default());
+        let deeds = Deeds::default();
+        let mut journal = Journal::default();
         let _undo = note(&mut journal, &deeds, "a");
         let _undo = journal.undo(&"mad", |_| -> Result<()> { panic!("out of bounds") });
         let _undo = note(&mut journal, &deeds, "b");
@@ -168,7 +172,8 @@ mod tests {
 
     #[test]
     fn a_failed_undo_stops_no_other_but_the_one_that_hangs_on_it() {
-        let (deeds, mut journal) = (Deeds::default(), Journal::default());
+        let deeds = Deeds::default();
+        let mut journal = Journal::default();
         let _undo = note(&mut journal, &deeds, "a");
         let freed = Rc::clone(&deeds);
         let _undo = journal.undo_if_clean(&"address", move |_| {

@@ -62,7 +62,8 @@ pub(crate) fn refuse(out: &mut dyn Write, plugin: &str, input: &Input, version: 
 
 /// The error object, with the call that it is about.
 fn object(plugin: &str, input: &Input, version: &str, error: &Error) -> CniError {
-    let (mut object, context) = (error.object(version), context(plugin, input));
+    let mut object = error.object(version);
+    let context = context(plugin, input);
     let details = object.details.map_or(context.clone(), |details| format!("{context}; {details}"));
     object.details = Some(limit::shortened(details));
     object

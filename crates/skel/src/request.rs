@@ -99,7 +99,8 @@ impl AttachmentSpec {
             .filter(|one| one.name == self.tag.ifname && !one.sandbox.is_empty())
             .map(|one| one.sandbox.as_str())
             .collect();
-        let (mut same, mut nowhere) = (Vec::new(), Vec::new());
+        let mut same = Vec::new();
+        let mut nowhere = Vec::new();
         for sandbox in own.iter().filter(|sandbox| **sandbox != self.sandbox) {
             match cnikit_netns::find(sandbox) {
                 NetnsLookup::Present(found) | NetnsLookup::Own(found) if found.is(netns) => {

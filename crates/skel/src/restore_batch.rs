@@ -93,7 +93,8 @@ fn of_entry(conf: &NetConf, entry: &Value, input: &mut Input) -> Result<()> {
 
 /// Has the plugin put back what each is about: what became of it, in the order of the list.
 pub(crate) fn restore<P: Plugin>(all: Vec<RestoreEntry>) -> Vec<(Input, Result<()>)> {
-    let (mut told, mut asked) = (Vec::new(), Vec::new());
+    let mut told = Vec::new();
+    let mut asked = Vec::new();
     for RestoreEntry { input, asked: check } in all {
         let configured = check.and_then(|check| Ok((check.call.configured::<P>()?, check)));
         told.push((input, configured.as_ref().map(drop).map_err(Clone::clone)));

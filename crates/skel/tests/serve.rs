@@ -112,7 +112,8 @@ type Change = fn(&mut Input);
 
 /// The code and the details of the error of a call that is refused before the plugin is asked.
 fn refused(change: impl FnOnce(&mut Input)) -> (u64, String) {
-    let (mut asked, mut out) = (input("bad"), Vec::new());
+    let mut asked = input("bad");
+    let mut out = Vec::new();
     change(&mut asked);
     assert_eq!(serve::<Moody>("moody", asked, &[], &mut out), 1);
     let error: Value = serde_json::from_slice(&out).unwrap_or_default();

@@ -83,7 +83,8 @@ impl<'a> UnnamedFile<'a> {
     /// For a file system without nameless files. A mount's root has no parent on its own file system: there it waits inside.
     fn waiting(directory: &'a Directory, name: &str, mode: u32) -> Result<UnnamedFile<'a>, Error> {
         let above = directory.parent()?;
-        let (own, parent) = (directory.identity(), above.identity());
+        let own = directory.identity();
+        let parent = above.identity();
         let place = if own.0 == parent.0 { above } else { directory.again()? };
         let staged = place.stage(&format!("{}.{name}", own.1), mode)?;
         Ok(UnnamedFile { directory, file: staged.file, waits: Some((place, staged.name)) })

@@ -148,7 +148,9 @@ fn no_name_leads_out_of_the_directory() {
 #[test]
 fn a_directory_is_resolved_once() {
     let place = tempfile::tempdir().unwrap();
-    let (one, two, link) = (place.path().join("one"), place.path().join("two"), place.path().join("link"));
+    let one = place.path().join("one");
+    let two = place.path().join("two");
+    let link = place.path().join("link");
     fs::create_dir(&one).unwrap();
     fs::create_dir(&two).unwrap();
     symlink(&one, &link).unwrap();
@@ -207,7 +209,8 @@ fn a_shared_lock_is_held_beside_others_and_excludes_who_wants_it_alone() {
 fn a_waiter_whose_caller_gives_up_waits_no_longer() {
     let (_place, directory) = fresh();
     let _lock = directory.lock("lock", 0o600, LONG).unwrap();
-    let (began, asked) = (Instant::now(), std::cell::Cell::new(0));
+    let began = Instant::now();
+    let asked = std::cell::Cell::new(0);
     let given_up = || {
         asked.set(asked.get() + 1);
         asked.get() > 2

@@ -120,7 +120,8 @@ pub fn sample<T: Clone>(what: &str, all: Vec<T>, short: usize) -> Vec<T> {
 
 /// The calls of an undisturbed verb: those that two of some runs make, or else the last ones'. And which cannot fail.
 pub(crate) fn usual(subject: &Subject, verb: Verb) -> (SyscallTrace, Vec<At>) {
-    let (mut stage, mut traces) = (Stage::new(subject, verb), Vec::new());
+    let mut stage = Stage::new(subject, verb);
+    let mut traces = Vec::new();
     loop {
         let (trace, sure) = stage.undisturbed(verb, &id(traces.len()));
         if traces.contains(&trace) || traces.len() == UNDISTURBED {
@@ -174,7 +175,8 @@ struct Worker<'a> {
 impl Worker<'_> {
     /// All together; each alone where something was found, and where what came before on the same host led a call elsewhere.
     fn batch(&mut self, scenes: &[Scene]) -> CampaignReport {
-        let (mut report, mut missed) = (CampaignReport::default(), Vec::new());
+        let mut report = CampaignReport::default();
+        let mut missed = Vec::new();
         let Err(found) = caught(|| missed = self.together(scenes, &mut report)) else {
             missed.iter().for_each(|scene| self.alone(scene, &mut report));
             return report;
@@ -211,7 +213,8 @@ impl Worker<'_> {
             return Vec::new();
         }
         let stage = self.stage.take().unwrap_or_else(|| Stage::new(self.subject, scenes[0].verb));
-        let (mut turns, mut missed) = (Vec::new(), Vec::new());
+        let mut turns = Vec::new();
+        let mut missed = Vec::new();
         stage.while_another_talks(|| {
             for scene in scenes {
                 let reached = self.is_reached(report, |worker| {

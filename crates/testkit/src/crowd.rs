@@ -63,7 +63,8 @@ mod tests {
 
     #[test]
     fn each_is_taken_once_and_a_panic_says_its_text() {
-        let (items, taken) = ((0..100).collect::<Vec<usize>>(), Mutex::new(Vec::new()));
+        let items = (0..100).collect::<Vec<usize>>();
+        let taken = Mutex::new(Vec::new());
         let tools = AtomicUsize::new(0);
         each(7, &items, || tools.fetch_add(1, Ordering::Relaxed), |_, item| taken.lock().unwrap().push(*item));
         let mut taken = taken.into_inner().unwrap();

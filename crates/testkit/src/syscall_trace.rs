@@ -218,7 +218,8 @@ impl Process {
 impl<J: FnMut(&Syscall) -> SyscallVerdict> Watch<'_, J> {
     /// Until nobody is left who could ask.
     fn serve(&mut self) -> io::Result<()> {
-        let (end, mut moved) = (Deadline::after(LONGEST), Deadline::after(TIMEOUT));
+        let end = Deadline::after(LONGEST);
+        let mut moved = Deadline::after(TIMEOUT);
         while let Some(asked) = self.wait(end)? {
             let before = self.held.len();
             let next = if asked { launch::receive(&self.listener)? } else { None };

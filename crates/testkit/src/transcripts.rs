@@ -78,7 +78,9 @@ fn twisted(subject: &Subject, scenes: &[RecordedScene], twist: Twist, most: usiz
 
 /// Every request that differs, without its end.
 fn cut_short(subject: &Subject, scenes: &[RecordedScene], most: usize) -> CampaignReport {
-    let (mut ground, mut seen, mut requests) = (Ground::of(subject), BTreeSet::new(), Vec::new());
+    let mut ground = Ground::of(subject);
+    let mut seen = BTreeSet::new();
+    let mut requests = Vec::new();
     for (scene, call) in scenes.iter().flat_map(|scene| scene.calls.iter().map(move |call| (scene, call))) {
         if seen.insert((call.env["CNI_COMMAND"].clone(), call.stdin.clone())) {
             let env = ground.environment(call);

@@ -64,7 +64,8 @@ pub fn check_text(text: &[u8]) -> Result<(), ReadError> {
 
 /// The values in a text that is JSON: each is the first of a list or an object, or behind a comma.
 fn values(text: &[u8]) -> usize {
-    let (mut count, mut bytes) = (0, text.iter());
+    let mut count = 0;
+    let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
         match byte {
             b'[' | b'{' | b',' => count += 1,
@@ -98,7 +99,8 @@ pub fn shortened(text: String) -> String {
     if text.len() <= ERROR {
         return text;
     }
-    let (head, tail) = (text.floor_char_boundary(ERROR / 2), text.ceil_char_boundary(text.len() - ERROR / 4));
+    let head = text.floor_char_boundary(ERROR / 2);
+    let tail = text.ceil_char_boundary(text.len() - ERROR / 4);
     format!("{} … ({} bytes are left out) … {}", &text[..head], tail - head, &text[tail..])
 }
 

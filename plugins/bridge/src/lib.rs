@@ -43,7 +43,8 @@ impl InterfacePlugin for BridgePlugin {
 
     fn link(&self, at: &AttachmentSpec) -> Plan {
         let BridgePlugin(keys) = self;
-        let (bridge, ifname) = (keys.bridge.clone(), at.tag.ifname.clone());
+        let bridge = keys.bridge.clone();
+        let ifname = at.tag.ifname.clone();
         let host = HostEnd::Port { bridge: bridge.clone(), hairpin: keys.hairpin_mode, isolated: keys.port_isolation };
         let layer2 = keys.ipam.name.is_empty() && !keys.disable_container_interface;
         Plan::of(self.bridge())
@@ -99,7 +100,9 @@ impl InterfacePlugin for BridgePlugin {
             return Plan::default();
         }
         let BridgePlugin(keys) = self;
-        let (link, ifname, networks) = (keys.gateway_link(), at.tag.ifname.clone(), addresses.networks());
+        let link = keys.gateway_link();
+        let ifname = at.tag.ifname.clone();
+        let networks = addresses.networks();
         let gateways = if keys.has_gateway() { gateways(addresses) } else { Vec::new() };
         let forwarding = Forwarding::of(&gateways);
         let containers: Vec<IpAddr> = networks.iter().map(IpNetwork::ip).collect();

@@ -91,7 +91,8 @@ impl BridgeKeys {
     /// The gateway's own link into the container's VLAN: the bridge itself is in none of them but its default.
     pub(crate) fn vlan_gateway(&self) -> Option<VlanGateway> {
         let vlan = self.vlan.0.filter(|_| self.has_gateway() && !self.ipam.name.is_empty())?;
-        let (bridge, keep_default) = (self.bridge.clone(), self.preserve_default_vlan);
+        let bridge = self.bridge.clone();
+        let keep_default = self.preserve_default_vlan;
         Some(VlanGateway { bridge, vlan, keep_default, detection: self.detection() })
     }
 
@@ -103,7 +104,8 @@ impl BridgeKeys {
 
     /// A name of two parts may be too long where each is not.
     pub(crate) fn check_gateway_link(&self) -> Result<(), String> {
-        let (name, bridge) = (self.gateway_link(), &self.bridge);
+        let name = self.gateway_link();
+        let bridge = &self.bridge;
         let refused = |error| {
             format!(
                 "the link of the gateway would be called {name:?}: {error}: give `bridge` a name shorter than {bridge:?}"

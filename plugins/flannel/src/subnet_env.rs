@@ -48,8 +48,10 @@ impl SubnetEnv {
         let said = |key: &str| last(key).filter(|value| !value.is_empty());
         let each =
             |keys: [&str; 2]| keys.into_iter().filter_map(said).flat_map(|list| list.split(',')).map(masked).collect();
-        let (networks, subnets): (Result<Vec<_>, String>, Result<Vec<_>, String>) = (each(NETWORKS), each(SUBNETS));
-        let (mut networks, subnets) = (networks?, subnets?);
+        let networks: Result<Vec<_>, String> = each(NETWORKS);
+        let subnets: Result<Vec<_>, String> = each(SUBNETS);
+        let mut networks = networks?;
+        let subnets = subnets?;
         let missing =
             [NETWORKS, SUBNETS].into_iter().filter(|keys| keys.iter().all(|key| said(key).is_none())).flatten();
         let missing: Vec<&str> = missing.chain([MTU, IP_MASQ].into_iter().filter(|key| said(key).is_none())).collect();

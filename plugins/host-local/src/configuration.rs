@@ -89,7 +89,9 @@ impl HostLocalPlugin {
     }
 
     fn sets(&self, conf: &NetConf) -> Result<Vec<RangeSet>> {
-        let (start, end, gateway) = (self.range_start, self.range_end, self.gateway);
+        let start = self.range_start;
+        let end = self.range_end;
+        let gateway = self.gateway;
         let old = self.subnet.map(|subnet| vec![RangeConfig { subnet: Some(subnet), start, end, gateway }]);
         let own = self.ranges.iter().map(|set| set.iter().cloned().map(RangeConfig::from).collect());
         let written: Vec<Vec<RangeConfig>> = of_runtime(conf)?.into_iter().chain(old).chain(own).collect();

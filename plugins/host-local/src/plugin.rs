@@ -22,7 +22,8 @@ impl IpamPlugin for HostLocalPlugin {
     fn acquire(&self, at: &AttachmentSpec, journal: &mut Journal) -> Result<Addresses> {
         let Checked { sets, wanted, routes, resolv_conf } = self.checked(&at.conf, &at.args, at.version)?;
         let dns = resolv_conf.map(|path| resolv_conf::read(&path)).transpose()?.unwrap_or_default();
-        let (store, owner) = (store(&at.conf, &at.tag.network), owner(&at.tag));
+        let store = store(&at.conf, &at.tag.network);
+        let owner = owner(&at.tag);
         let given = store.acquire(&AllocationRequest { owner: owner.clone(), sets, wanted }).map_err(refused)?;
         let held = Held { store, owner, addresses: given.iter().map(|one| one.address.ip()).collect() };
         let _kept_until_the_answer_is_out = journal.undo(&held, Held::give_back);

@@ -63,7 +63,8 @@ impl InterfacePlugin for IpvlanPlugin {
     const LINK: Kind = ipvlan::KIND;
 
     fn link(&self, at: &AttachmentSpec) -> Plan {
-        let (ifname, master) = (at.tag.ifname.clone(), self.master(at.conf.get("prevResult").is_some()));
+        let ifname = at.tag.ifname.clone();
+        let master = self.master(at.conf.get("prevResult").is_some());
         let link = StackedLink { ifname, master, mtu: self.0.mtu.0, up: false };
         Plan::of(ipvlan::Ipvlan { link, mode: self.0.mode.0 })
     }
@@ -78,7 +79,8 @@ impl InterfacePlugin for IpvlanPlugin {
     }
 
     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
-        let (dad, slaac) = (self.0.enabledad.0, self.0.slaac.0);
+        let dad = self.0.enabledad.0;
+        let slaac = self.0.slaac.0;
         stacked::layer3(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, false)
     }
 

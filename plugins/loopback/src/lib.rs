@@ -17,7 +17,8 @@ pub struct LoopbackPlugin {}
 
 impl Plugin for LoopbackPlugin {
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
-        let (plan, context) = (Plan::of(Loopback), ApplyContext::from(add));
+        let plan = Plan::of(Loopback);
+        let context = ApplyContext::from(add);
         preflight(&plan, &[loopback::KIND], &context)?;
         let mut made = apply(&plan, &context, journal)?;
         if let Some(prev) = &add.prev {

@@ -88,7 +88,8 @@ impl InterfacePlugin for MacvlanPlugin {
     }
 
     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
-        let (dad, slaac) = (self.0.enabledad.0, self.0.slaac.0);
+        let dad = self.0.enabledad.0;
+        let slaac = self.0.slaac.0;
         stacked::layer3(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, self.up())
     }
 

@@ -103,7 +103,8 @@ fn checked(keys: PortmapKeys) -> Result<PortmapPlugin, String> {
     if masquerades == Masquerades::Nothing {
         mappings.iter().try_for_each(answered)?;
     }
-    let (conditions_v4, conditions_v6) = (given(keys.conditions_v4), given(keys.conditions_v6));
+    let conditions_v4 = given(keys.conditions_v4);
+    let conditions_v6 = given(keys.conditions_v6);
     Ok(PortmapPlugin {
         mappings,
         backend,

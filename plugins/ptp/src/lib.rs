@@ -62,7 +62,8 @@ impl InterfacePlugin for PtpPlugin {
     const KINDS: &'static [Kind] = &[ip_spoofing::KIND, masquerade::KIND];
 
     fn link(&self, at: &AttachmentSpec) -> Plan {
-        let (ifname, PtpKeys { mtu, queues, ipspoofchk, .. }) = (at.tag.ifname.clone(), &self.0);
+        let ifname = at.tag.ifname.clone();
+        let PtpKeys { mtu, queues, ipspoofchk, .. } = &self.0;
         Plan::of(Veth { ifname, mac: None, mtu: mtu.0, queues: queues.0, host: HostEnd::Routed, shut: *ipspoofchk })
     }
 
@@ -80,7 +81,8 @@ impl InterfacePlugin for PtpPlugin {
     }
 
     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
-        let (ifname, networks) = (at.tag.ifname.clone(), addresses.networks());
+        let ifname = at.tag.ifname.clone();
+        let networks = addresses.networks();
         let given = layer3::routes(&addresses.ips, &addresses.routes).into_iter();
         // The gateways have a route of their own; any other router is asked for on the link, for its network is behind them.
         let own = |router| addresses.ips.iter().any(|ip| ip.gateway == Some(router));
@@ -127,7 +129,8 @@ impl InterfacePlugin for PtpPlugin {
 /// The gateway is on the link; the rest of the network is behind it.
 fn by_gateway(ip: &Ip) -> Vec<KernelRoute> {
     let Some(gateway) = ip.gateway else { return Vec::new() };
-    let (source, whole) = (Some(ip.address.ip()), if ip.address.is_ipv4() { 32 } else { 128 });
+    let source = Some(ip.address.ip());
+    let whole = if ip.address.is_ipv4() { 32 } else { 128 };
     let on_link =
         KernelRoute { source, scope: gateway.is_ipv4().then_some(SCOPE_LINK), ..KernelRoute::to(gateway.into()) };
     let network = IpNetwork::new(ip.address.network(), ip.address.prefix()).unwrap_or(ip.address);

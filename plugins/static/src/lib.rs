@@ -110,7 +110,8 @@ impl StaticPlugin {
         let subnets: Vec<IpNetwork> =
             self.allowed_subnets.iter().map(|Cidr(subnet)| *subnet).chain(configured).collect();
         for ip in requested {
-            let (address, prefix) = (ip.address.ip(), ip.address.prefix());
+            let address = ip.address.ip();
+            let prefix = ip.address.prefix();
             if !subnets.iter().any(|subnet| subnet.contains(address) && prefix >= subnet.prefix()) {
                 let text = format!("{source}: {} is in no subnet in which addresses may be requested", ip.address);
                 return Err(error(text).hint("request another one, or add its subnet to `ipam.allowedSubnets`"));

@@ -93,7 +93,8 @@ impl TryFrom<TuningKeys> for TuningPlugin {
             tx_queue_length: keys.tx_q_len,
         };
         usable(settings.mac)?;
-        let (Values(sysctls), Values(overlaid)) = (keys.sysctl, keys.args.cni.sysctl);
+        let Values(sysctls) = keys.sysctl;
+        let Values(overlaid) = keys.args.cni.sysctl;
         Ok(TuningPlugin { sysctls, overlaid, restores_sysctls: keys.restore_sysctls, settings })
     }
 }

@@ -39,7 +39,8 @@ impl ChainedPlugin for TuningPlugin {
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["MAC"]);
 
     fn plan(&self, at: &AttachmentSpec, _prev: &CniResult) -> Result<Plan> {
-        let (ifname, kept_in) = (at.tag.ifname.clone(), saved_settings::kept_in(&at.conf));
+        let ifname = at.tag.ifname.clone();
+        let kept_in = saved_settings::kept_in(&at.conf);
         let settings = overlaid(read(&self.sysctls, &ifname)?, read(&self.overlaid, &ifname)?);
         let sysctls = Sysctls { settings, kept_in: self.restores_sysctls.then(|| kept_in.clone()) };
         let link = LinkSettings { ifname, settings: self.settings.clone(), kept_in };

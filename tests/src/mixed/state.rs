@@ -80,7 +80,8 @@ const LATE: [&str; 3] = ["LOWER_UP", "NO-CARRIER", "M-DOWN"];
 impl Names {
     /// Reads them from the kernel. MACs in `keeps`, the text of the configuration, were chosen by somebody, and stay.
     pub fn of(host: &Host, container: &Container, keeps: &str) -> Names {
-        let (on_host, inside) = (links_of(&host.sh("ip -d -j link")), links_of(&container.sh("ip -d -j link")));
+        let on_host = links_of(&host.sh("ip -d -j link"));
+        let inside = links_of(&container.sh("ip -d -j link"));
         let end = inside.iter().find(|link| link["ifname"] == "eth0").and_then(|link| end_of(link, &on_host));
         let mut words =
             vec![(container.path(), "$SANDBOX".to_owned()), (host.dir().display().to_string(), "$DIR".to_owned())];

@@ -100,7 +100,8 @@ impl<'a> Containerd<'a> {
 
     /// Starts it, and waits until it would take pods.
     pub fn start_again(&mut self) {
-        let (path, log) = (self.edition.bin(), self.log());
+        let path = self.edition.bin();
+        let log = self.log();
         let line = format!(
             "PATH={}:$PATH; ulimit -c 0; setsid containerd >>{} 2>&1 </dev/null & echo $!",
             path.display(),
@@ -157,7 +158,8 @@ impl<'a> Containerd<'a> {
 
     fn config(&self, pod: &PodSandbox) -> Message {
         let PodSandbox { name, host_port } = pod;
-        let (uid, logs) = (format!("{name}-{host_port}"), self.node.scratch().join("logs"));
+        let uid = format!("{name}-{host_port}");
+        let logs = self.node.scratch().join("logs");
         let metadata = Message::default().text(1, name).text(2, &uid).text(3, "cnikit");
         let port = Message::default().number(2, 80).number(3, u64::from(*host_port));
         let linux = Message::default().text(1, &self.node.cgroup());
@@ -169,7 +171,8 @@ impl<'a> Containerd<'a> {
     /// Whether a pod is ready, and its addresses.
     pub fn status(&self, id: &str) -> Result<(bool, Vec<String>), String> {
         let said = self.call("PodSandboxStatus", &Message::default().text(1, id))?;
-        let (status, network) = (at(&said, &[1]), at(&said, &[1, 5]));
+        let status = at(&said, &[1]);
+        let network = at(&said, &[1, 5]);
         let more = all(network, 2).into_iter().map(|ip| at(ip, &[1]));
         let addresses = [at(network, &[1])].into_iter().chain(more).map(text).filter(|address| !address.is_empty());
         Ok((number(status, 3) == 0, addresses.collect()))

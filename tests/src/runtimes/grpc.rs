@@ -63,7 +63,8 @@ pub(super) fn fields(mut message: &[u8]) -> Vec<Field<'_>> {
 }
 
 fn take(message: &mut &[u8]) -> u64 {
-    let (mut value, mut shift) = (0, 0);
+    let mut value = 0;
+    let mut shift = 0;
     loop {
         let byte = *message.split_off_first().expect("a number ends before its message");
         value |= u64::from(byte & 0x7f) << shift;

@@ -52,13 +52,15 @@ pub struct Node {
 impl Node {
     /// A node with these plugins, and no configuration.
     pub fn new(maker: Maker) -> Node {
-        let (host, scratch) = (Host::new(), tempfile::tempdir().unwrap());
+        let host = Host::new();
+        let scratch = tempfile::tempdir().unwrap();
         image::rootfs(&scratch.path().join("rootfs"));
         let mut unshare = Command::new("unshare");
         unshare.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", INIT]);
         unshare.env("DIR", host.dir()).env("BIN", maker.bin()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut first = host.enter(|| unshare.spawn()).expect("unshare can be started");
-        let (held, stdout) = (first.stdin.take(), first.stdout.take().unwrap());
+        let held = first.stdin.take();
+        let stdout = first.stdout.take().unwrap();
         let mut said = String::new();
         BufReader::new(stdout).read_line(&mut said).unwrap();
         let node = Node { host, maker, scratch, first, held };

@@ -7,7 +7,8 @@ use libtest_mimic::{Arguments, Trial};
 /// Runs scenes by name. Runtimes want the machine's own root: where we are root of a user namespace alone, none is run, and
 /// that is said in the words that `scripts/test` looks for.
 pub fn trials<F: Fn() + Send + 'static>(arguments: &Arguments, scenes: Vec<(String, F)>) -> ExitCode {
-    let (is_root, count) = (is_root(), scenes.len());
+    let is_root = is_root();
+    let count = scenes.len();
     let trial = |(name, play): (String, F)| {
         Trial::test(name, move || {
             play();

@@ -162,7 +162,8 @@ fn frames_are_sent_as_they_are_and_heard() {
     one.sh("ip link set eth0 address 02:00:00:00:00:01; ip link set eth0 up");
     one.sh("ip address add 10.5.0.1/24 dev eth0; ip -6 address add fd05::1/64 dev eth0 nodad");
     let [here, there] = [mac("02:00:00:00:00:01"), mac("02:00:00:00:00:02")];
-    let (ear, own) = (Ear::of(two.netns()), Ear::of(one.netns()));
+    let ear = Ear::of(two.netns());
+    let own = Ear::of(one.netns());
     let nobody = ([0; 6], "10.5.0.2");
     send(
         &one,

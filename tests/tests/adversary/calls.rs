@@ -44,8 +44,10 @@ fn assert_only_stdio(log: &Path, who: &str) {
 #[test]
 fn a_program_that_a_plugin_starts_inherits_stdin_stdout_and_stderr_alone() {
     for plugin in rows::plugins(14) {
-        let (host, log) = (Host::new(), tempfile::tempdir().unwrap());
-        let (programs, log) = (host.dir().to_owned(), log.path().join("log"));
+        let host = Host::new();
+        let log = tempfile::tempdir().unwrap();
+        let programs = host.dir().to_owned();
+        let log = log.path().join("log");
         for name in PROGRAMS {
             scripts(&programs, name, &format!("{}; exec /usr/sbin/{name} \"$@\"", noting(&log)));
         }
@@ -56,7 +58,8 @@ fn a_program_that_a_plugin_starts_inherits_stdin_stdout_and_stderr_alone() {
     }
     for subject in [served("bridge"), served("ptp"), macvlan(), flannel()] {
         let mut scene = Scene::of(&subject);
-        let (dir, log) = (scene.host.dir().to_owned(), scene.host.dir().join("log"));
+        let dir = scene.host.dir().to_owned();
+        let log = scene.host.dir().join("log");
         foreign(&dir, &log);
         let mut conf = scene.conf();
         if subject.plugin == "flannel" {
@@ -308,7 +311,8 @@ fn a_plugin_that_another_user_runs_is_refused_by_the_kernel_and_changes_nothing(
         let stdin = open.path().join("stdin");
         std::fs::write(&stdin, scene.conf().to_string()).unwrap();
         scene.host.sh(&format!("chmod 644 {}", stdin.display()));
-        let (before, inside) = (HostSnapshot::of(&scene.host), HostSnapshot::inside(&scene.container));
+        let before = HostSnapshot::of(&scene.host);
+        let inside = HostSnapshot::inside(&scene.container);
         for verb in ["ADD", "DEL", "GC"] {
             let call = format!(
                 "CNI_COMMAND={verb} CNI_CONTAINERID=c-one CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH={dir} {dir}/{plugin} <{dir}/stdin",

@@ -66,8 +66,10 @@ fn restore_unloaded(host: &Host, half: Way, words: &str) -> (bool, String) {
 
 #[test]
 fn no_condition_names_a_program_that_is_started() {
-    let (host, container) = (Host::new(), Host::new().container());
-    let (program, ran) = (host.dir().join("program"), host.dir().join("ran"));
+    let host = Host::new();
+    let container = Host::new().container();
+    let program = host.dir().join("program");
+    let ran = host.dir().join("ran");
     script(host.dir(), "program", &format!("echo \"$@\" >> {}", ran.display()));
     let path = program.display().to_string();
     let mut forms: Vec<Vec<String>> = Vec::new();
@@ -101,7 +103,8 @@ fn no_condition_names_a_program_that_is_started() {
 /// it would be without.
 #[test]
 fn nothing_that_is_refused_is_a_match() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let long = NO_MATCHES.iter().map(|(option, _)| format!("--{option}"));
     let short = NO_MATCHES.iter().filter(|(_, letter)| !letter.is_empty()).map(|(_, letter)| format!("-{letter}"));
     let forms: Vec<String> = long.chain(short).collect();
@@ -119,7 +122,8 @@ fn nothing_that_is_refused_is_a_match() {
         }
         let table = format!("T() {{ iptables-{half} -t nat \"$@\" </dev/null 2>/dev/null; }}");
         let (_, said) = host.try_sh(&format!("{table}\n{}\ntrue", lines.join("\n")));
-        let (mut form, mut rules) = ("", 0);
+        let mut form = "";
+        let mut rules = 0;
         for line in said.lines() {
             form = line.strip_prefix("? ").unwrap_or(form);
             let Some(rule) = line.strip_prefix("-A X") else { continue };
@@ -136,7 +140,8 @@ fn nothing_that_is_refused_is_a_match() {
 /// No option of any extension that is installed is taken for one of iptables' own.
 #[test]
 fn every_option_of_every_match_is_taken() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let list = "ls /usr/lib/*/xtables";
     let mut tried = 0;
     for file in host.sh(list).lines() {

@@ -34,7 +34,8 @@ fn logging(host: &Host, plugin: &Subject, id: &str, log: &Path) -> CallOutput {
 
 #[test]
 fn a_log_is_a_regular_file_of_ours_or_stderr_gets_the_lines_and_the_reason() {
-    let (host, place) = (Host::new(), open_to_all());
+    let host = Host::new();
+    let place = open_to_all();
     let plugin = host_local(&host.dir().join("leases"));
     let victim = place.path().join("victim");
     fs::write(&victim, "as it was\n").unwrap();
@@ -68,12 +69,15 @@ fn a_log_is_a_regular_file_of_ours_or_stderr_gets_the_lines_and_the_reason() {
 
 #[test]
 fn nothing_is_open_to_others_whatever_the_umask_is() {
-    let (host, place) = (Host::new(), open_to_all());
+    let host = Host::new();
+    let place = open_to_all();
     let plugin = host_local(&host.dir().join("leases"));
-    let (log, conf) = (place.path().join("log"), place.path().join("conf"));
+    let log = place.path().join("log");
+    let conf = place.path().join("conf");
     fs::write(&conf, plugin.conf.to_string()).unwrap();
     let call = "CNI_COMMAND=ADD CNI_CONTAINERID=c-one CNI_NETNS=/run/netns/any CNI_IFNAME=eth0";
-    let (bin, log_name) = (plugin.bin.display(), log.display());
+    let bin = plugin.bin.display();
+    let log_name = log.display();
     let line = format!("umask 0; {call} CNI_PATH={bin} CNI_LOG=info CNI_LOG_FILE={log_name} {bin}/host-local");
     host.sh(&format!("{line} <{}", conf.display()));
     let found = fs::metadata(&log).unwrap();
@@ -83,7 +87,8 @@ fn nothing_is_open_to_others_whatever_the_umask_is() {
     assert_eq!(host.sh(&format!("find {} -perm /022 -o -type f -perm /077", leases.display())), "");
     let network = json!({"cniVersion": "1.1.0", "name": "testnet", "plugins": [plugin.conf]});
     fs::write(host.dir().join("net.conflist"), network.to_string()).unwrap();
-    let (tool, dir) = (cnikit_tests::program("cnitool"), host.dir().display());
+    let tool = cnikit_tests::program("cnitool");
+    let dir = host.dir().display();
     let line = format!("umask 0; NETCONFPATH={dir} CNI_CACHE_DIR={dir}/cache CNI_PATH={bin} {}", tool.display());
     host.sh(&format!("ip netns add any; {line} add testnet /run/netns/any; find {dir}/cache | grep -q results/"));
     assert_eq!(
@@ -103,7 +108,8 @@ const SPOILS: [(&str, &str); 4] = [
 #[test]
 fn no_fifo_and_no_link_in_a_data_directory_is_opened() {
     for (what, make) in SPOILS {
-        let (host, place) = (Host::new(), tempfile::tempdir().unwrap());
+        let host = Host::new();
+        let place = tempfile::tempdir().unwrap();
         let plugin = host_local(place.path());
         let network = place.path().join("testnet");
         let spoil = |name: &str| {
@@ -140,7 +146,8 @@ fn no_fifo_and_no_link_in_a_data_directory_is_opened() {
 /// What the upstream plugins made can be opened by others until this host-local has locked it once.
 #[test]
 fn a_lock_of_the_upstream_host_local_is_closed_to_others() {
-    let (host, place) = (Host::new(), tempfile::tempdir().unwrap());
+    let host = Host::new();
+    let place = tempfile::tempdir().unwrap();
     let plugin = host_local(place.path());
     let theirs = Subject { bin: cnikit_tests::references()[1].clone(), ..plugin.clone() };
     theirs.call(&host, "ADD", "c-one", "/run/netns/any", &[]).ok();
@@ -154,7 +161,8 @@ fn a_lock_of_the_upstream_host_local_is_closed_to_others() {
 /// Files that a configuration names and that another program writes: none is waited for.
 #[test]
 fn no_file_that_a_configuration_names_is_waited_for() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let fifo = host.dir().join("fifo");
     host.sh(&format!("mkfifo {}", fifo.display()));
     let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24", "resolvConf": fifo, "dataDir": "$DIR/leases"});
@@ -174,7 +182,8 @@ fn no_file_that_a_configuration_names_is_waited_for() {
     let cache = host.dir().join("cache");
     fs::create_dir_all(cache.join("results")).unwrap();
     host.sh(&format!("mkfifo {}/results/net-c-one-eth0", cache.display()));
-    let (tool, dir) = (cnikit_tests::program("cnitool"), host.dir().display());
+    let tool = cnikit_tests::program("cnitool");
+    let dir = host.dir().display();
     let began = Instant::now();
     for line in ["list", "add net /run/netns/none", "config validate"] {
         let command = format!("NETCONFPATH={dir} CNI_CACHE_DIR={dir}/cache {} {line}", tool.display());

@@ -123,7 +123,8 @@ fn is_published(host: &Host) -> bool {
 #[test]
 fn a_container_does_not_reach_the_hosts_loopback_by_a_published_port() {
     for way in Way::ALL {
-        let (node, programs) = (Node::new(), way.directory());
+        let node = Node::new();
+        let programs = way.directory();
         let portmap = on_path(&portmap(way.backend()), programs.path());
         let pod = node.pod("c-one");
         serves(pod.container.netns());
@@ -157,7 +158,8 @@ fn a_container_does_not_reach_the_hosts_loopback_by_a_published_port() {
 fn the_last_port_of_a_link_takes_guard_and_setting_away() {
     for (first, second) in [("nftables", "iptables"), ("iptables", "nftables")] {
         let node = Node::new();
-        let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+        let one = node.pod("c-one");
+        let two = node.pod("c-two");
         let other = portmap(second).with(
             "runtimeConfig",
             json!({"portMappings": [{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}]}),
@@ -186,7 +188,8 @@ fn the_last_port_of_a_link_takes_guard_and_setting_away() {
 #[test]
 fn a_setting_of_somebody_elses_stays() {
     for backend in ["nftables", "iptables"] {
-        let (node, portmap) = (Node::new(), portmap(backend));
+        let node = Node::new();
+        let portmap = portmap(backend);
         let pod = node.pod("c-one");
         node.host.sh(&format!("echo 1 > /proc/sys/net/ipv4/conf/{LINK}/route_localnet"));
         node.call(&portmap, "ADD", &pod).ok();
@@ -201,8 +204,10 @@ fn a_setting_of_somebody_elses_stays() {
 fn a_port_that_the_upstream_plugin_published_keeps_the_setting() {
     for bin in references() {
         for backend in ["iptables", "nftables"] {
-            let (node, own) = (Node::new(), portmap(backend));
-            let (one, two) = (node.pod("c-one"), node.pod("c-two"));
+            let node = Node::new();
+            let own = portmap(backend);
+            let one = node.pod("c-one");
+            let two = node.pod("c-two");
             let theirs = Subject {
                 bin: bin.clone(),
                 ..portmap(backend).with(
@@ -302,8 +307,10 @@ fn no_port_leads_to_an_address_of_the_hosts_own_or_to_one_that_no_container_has(
 fn a_restore_of_many_makes_no_port_lead_to_an_address_of_the_hosts_own() {
     for backend in ["iptables", "nftables"] {
         let node = Node::new();
-        let (right, mut wrong) = (node.pod("c-right"), node.pod("c-wrong"));
-        let (portmap, before) = (leading_to_service(backend), rules_and_settings(&node.host));
+        let right = node.pod("c-right");
+        let mut wrong = node.pod("c-wrong");
+        let portmap = leading_to_service(backend);
+        let before = rules_and_settings(&node.host);
         for address in ["127.0.0.1/8", "10.66.0.1/24", "169.254.169.254/32", "fd66::1/64"] {
             wrong.prev["ips"] = json!([{"address": address, "interface": 2}]);
             let entry = |pod: &Attached, port: u16| {

@@ -135,7 +135,8 @@ mod gateway {
     fn arp_cannot_tell_the_victim_that_the_attacker_is_the_gateway() {
         for ipspoofchk in [true, false] {
             let scene = Scene::of(&bridge(ipspoofchk));
-            let (own, other) = (scene.own.mac, scene.of_victim.mac);
+            let own = scene.own.mac;
+            let other = scene.of_victim.mac;
             let nobody = ([0; 6], scene.of_victim.ipv4.as_str());
             let packet = |what, packet| scene.to_victim(what, ARP, packet);
             let tagged = |what, tags: &[(u16, u16)], last: &str| {
@@ -166,7 +167,8 @@ mod gateway {
     fn neighbour_discovery_cannot_either() {
         for ipspoofchk in [true, false] {
             let scene = Scene::of(&bridge(ipspoofchk));
-            let (own, victim) = (&scene.own, &scene.of_victim);
+            let own = &scene.own;
+            let victim = &scene.of_victim;
             let message = |what, from: &str, kind, body: Vec<u8>| {
                 scene.to_victim(what, IPV6, icmpv6(from, &victim.ipv6, kind, &body))
             };
@@ -220,7 +222,8 @@ mod gateway {
 fn packets_under_anothers_address_are_dropped_and_those_of_other_protocols() {
     for ipspoofchk in [true, false] {
         let scene = Scene::of(&bridge(ipspoofchk));
-        let (own, victim) = (&scene.own, &scene.of_victim);
+        let own = &scene.own;
+        let victim = &scene.of_victim;
         let v4 =
             |what, from: &str| scene.to_victim(what, IPV4, udp4((from, 5000), (&victim.ipv4, 5001), what.as_bytes()));
         let v6 = |what, from: &str| scene.to_victim(what, IPV6, icmpv6(from, &victim.ipv6, 128, what.as_bytes()));
@@ -258,10 +261,12 @@ fn packets_under_anothers_address_are_dropped_and_those_of_other_protocols() {
 fn nobody_poses_as_a_router_or_as_a_dhcp_server() {
     for ipspoofchk in [true, false] {
         let scene = Scene::of(&bridge(ipspoofchk));
-        let (own, victim) = (&scene.own, &scene.of_victim);
+        let own = &scene.own;
+        let victim = &scene.of_victim;
         let from_router = |lifetime| icmpv6(&own.link_local, &victim.ipv6, ROUTER, &advertisement(lifetime));
         let padding = [58, 0, 1, 4, 0, 0, 0, 0];
-        let (plain, hidden) = (from_router(1), from_router(2));
+        let plain = from_router(1);
+        let hidden = from_router(2);
         let hidden = behind(&hidden, 60, &padding, &hidden[40..]);
         // The header of the message is in the second fragment (RFC 7113).
         let whole = from_router(3);
@@ -355,7 +360,8 @@ fn nobody_poses_as_a_multicast_router() {
 fn a_port_with_the_key_gets_no_redirects() {
     for ipspoofchk in [true, false] {
         let scene = Scene::of(&bridge(ipspoofchk));
-        let (open, victim) = (scene.host.container(), &scene.of_victim);
+        let open = scene.host.container();
+        let victim = &scene.of_victim;
         let result = subject("bridge", json!({"name": "open"})).add(&scene.host, "c-open", &open);
         let from = mac(result["interfaces"][2]["mac"].as_str().unwrap());
         let redirect = icmpv6("fe80::1", &victim.ipv6, REDIRECT, &[&[0; 4][..], &[0xfd; 32]].concat());
@@ -398,7 +404,8 @@ mod routed {
             scene.host.sh("for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $f; done");
             let end = scene.attacker.sh("ip route get 192.0.2.1 >/dev/null; ip neigh flush all; ping -n -q -c 1 -W 5 10.77.0.1 >/dev/null; ip neigh show 10.77.0.1");
             let gateway = mac(end.split_whitespace().skip_while(|word| *word != "lladdr").nth(1).unwrap());
-            let (own, victim) = (&scene.own, &scene.of_victim);
+            let own = &scene.own;
+            let victim = &scene.of_victim;
             let v4 = |what, from: &str| {
                 sent(what, gateway, own.mac, IPV4, udp4((from, 5000), (&victim.ipv4, 5001), what.as_bytes()))
             };
@@ -474,7 +481,8 @@ mod life_of_it {
     #[test]
     fn restore_puts_back_what_was_flushed_and_gc_takes_what_is_stale() {
         for subject in both() {
-            let (host, container) = (Host::new(), Host::new().container());
+            let host = Host::new();
+            let container = Host::new().container();
             let subject = subject.at(host.dir());
             let result = subject.add(&host, "c-one", &container);
             let rules = || host.sh("nft list ruleset");
@@ -528,7 +536,8 @@ mod life_of_it {
         for (ipam, why) in
             [(json!({}), "needs the container's addresses"), (json!({"type": "dhcp"}), "cannot be used with dhcp")]
         {
-            let (host, container) = (Host::new(), Host::new().container());
+            let host = Host::new();
+            let container = Host::new().container();
             let subject = bridge(true).with("ipam", ipam);
             let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
             assert!(code == 7 && text.contains(why), "{code} {text}");

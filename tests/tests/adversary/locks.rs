@@ -95,7 +95,8 @@ impl Chain {
 /// is done. What they hold.
 fn while_another_user_holds_all(host: &Host, mode: &str, places: &[&Path], work: impl FnOnce()) -> String {
     let shared = open_to_all();
-    let (dir, places) = (shared.path().display(), places.iter().map(|place| place.display().to_string()));
+    let dir = shared.path().display();
+    let places = places.iter().map(|place| place.display().to_string());
     let places: Vec<String> = places.collect();
     let line = format!(
         "cd {dir}
@@ -186,7 +187,8 @@ fn logging(chain: Chain, log: &Path) -> Chain {
 
 #[test]
 fn where_run_cannot_be_written_the_lock_file_is_elsewhere_and_serialises() {
-    let (host, state) = (Host::new(), tempfile::tempdir().unwrap());
+    let host = Host::new();
+    let state = tempfile::tempdir().unwrap();
     let plugins = seeing(&format!("mount -t tmpfs -o ro none /run; mount --bind {} /var/lib", state.path().display()));
     let log = host.dir().join("log");
     let chain = logging(Chain::at(host.dir()).run_by(plugins.path()), &log);
@@ -200,7 +202,8 @@ fn where_run_cannot_be_written_the_lock_file_is_elsewhere_and_serialises() {
     // A call waits for whoever has locked that file.
     let container = host.container();
     let prev = chain.bridge.add(&host, "c-one", &container);
-    let (ended, held) = (host.dir().join("ended"), host.dir().join("held"));
+    let ended = host.dir().join("ended");
+    let held = host.dir().join("held");
     thread::scope(|scope| {
         // flock(1) lives as long as it holds the lock: `/proc/locks` shows no others that it excludes.
         let inode = fs::metadata(&file).unwrap().ino();
@@ -273,7 +276,9 @@ fn a_directory_that_another_user_made_or_may_write_is_not_believed() {
         ),
     ];
     for (name, spoil, why) in ways {
-        let (host, run, state) = (Host::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let host = Host::new();
+        let run = tempfile::tempdir().unwrap();
+        let state = tempfile::tempdir().unwrap();
         fs::create_dir(run.path().join("cnikit")).unwrap();
         spoil(&run.path().join("cnikit"));
         let [at, lib] = [&run, &state].map(|dir| dir.path().display().to_string());
@@ -357,7 +362,8 @@ impl InterfacePlugin for Busy {
 /// Whoever has the lock for too long, a rule is never left without its link and its address: the next GC finds all of it.
 #[test]
 fn gc_that_cannot_have_the_lock_leaves_link_address_and_rules() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let bridge = subject("bridge", json!({"ipam": dual_stack()})).at(host.dir());
     let bridge = bridge.with("cni.dev/valid-attachments", json!([]));
     bridge.add(&host, "c-one", &container);
@@ -380,8 +386,10 @@ fn gc_that_cannot_have_the_lock_leaves_link_address_and_rules() {
 /// Nor do installations at the same time get in each other's way: each waits for the one before.
 #[test]
 fn an_installation_waits_for_no_other_user() {
-    let (host, dir) = (Host::new(), open_to_all());
-    let (bin, tool) = (dir.path().join("bin"), dir.path().join("tool"));
+    let host = Host::new();
+    let dir = open_to_all();
+    let bin = dir.path().join("bin");
+    let tool = dir.path().join("tool");
     [&bin, &tool].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install");
     let built = cnikit_tests::program("cnitool");

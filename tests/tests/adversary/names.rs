@@ -24,7 +24,8 @@ impl Scene {
     pub(crate) fn of(subject: &Subject) -> Scene {
         let host = subject.host();
         let container = subject.container(&host);
-        let (subject, ran) = (subject.at(host.dir()), host.dir().join("ran"));
+        let subject = subject.at(host.dir());
+        let ran = host.dir().join("ran");
         Scene { host, container, subject, ran }
     }
 
@@ -90,7 +91,8 @@ const TYPES: [&str; 8] = ["../evil", "sub/evil", "./sub/evil", "/evil", ".", "..
 fn a_type_is_a_name_and_never_a_path_cve_2021_20206() {
     for plugin in rows::plugins(10) {
         let scene = Scene::with_evil(&served(plugin));
-        let (before, inside) = (HostSnapshot::of(&scene.host), HostSnapshot::inside(&scene.container));
+        let before = HostSnapshot::of(&scene.host);
+        let inside = HostSnapshot::inside(&scene.container);
         let absolute = scene.host.dir().join("evil").display().to_string();
         for name in TYPES.into_iter().chain([absolute.as_str()]) {
             let mut conf = scene.conf();
@@ -183,7 +185,8 @@ fn what_is_no_name_of_an_interface_is_refused_by_every_plugin() {
 fn an_interface_is_not_called_all_default_or_lo() {
     for plugin in ["bridge", "ptp", "macvlan", "flannel"] {
         let scene = Scene::of(&served(plugin));
-        let (before, inside) = (HostSnapshot::of(&scene.host), HostSnapshot::inside(&scene.container));
+        let before = HostSnapshot::of(&scene.host);
+        let inside = HostSnapshot::inside(&scene.container);
         for name in ["all", "default", "lo"] {
             let ifname = [("CNI_IFNAME", name)];
             refused(&scene.call("ADD", &scene.conf(), &ifname), &format!("{plugin} {name}"));

@@ -41,7 +41,8 @@ impl Pair {
         let warm = subject.container(&host);
         let result = subject.add(&host, "c-warm", &warm);
         subject.del(&host, "c-warm", &warm, &result);
-        let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&victim));
+        let before = HostSnapshot::of(&host);
+        let inside = HostSnapshot::inside(&victim);
         let result = subject.add(&host, "c-attacker", &attacker);
         Pair { host, subject, victim, attacker, result, before, inside }
     }
@@ -83,7 +84,8 @@ fn a_nested_pair_with_the_victims_indexes_harms_nobody() {
         let outer = pair
             .victim
             .sh("ip -o link show eth0 | sed -n 's/.*eth0@if\\([0-9]*\\):.*/\\1/p; s/.*eth0@[a-z]*\\([0-9]*\\):.*/7/p'");
-        let (inner, outer) = (inner.trim(), outer.lines().next().unwrap_or("7").trim().to_owned());
+        let inner = inner.trim();
+        let outer = outer.lines().next().unwrap_or("7").trim().to_owned();
         let nested = pair.host.container();
         pair.attacker.sh("ip link del eth0");
         pair.attacker.sh(&format!(

@@ -47,8 +47,10 @@ const HOSTILE: [(&str, &str); 7] = [
 
 #[test]
 fn iptables_gets_path_and_its_lock_file_and_nothing_else_of_the_callers_environment() {
-    let (host, container) = (Host::new(), Host::new().container());
-    let (programs, log) = (host.dir().join("programs"), host.dir().join("env"));
+    let host = Host::new();
+    let container = Host::new().container();
+    let programs = host.dir().join("programs");
+    let log = host.dir().join("env");
     fs::create_dir(&programs).unwrap();
     for name in PROGRAMS {
         let line = format!("{NOTE}{}; exec /usr/sbin/{name} \"$@\"", log.display());
@@ -75,7 +77,8 @@ fn iptables_gets_path_and_its_lock_file_and_nothing_else_of_the_callers_environm
 /// Row 18: an attacker who owns the working directory of a runtime has put programs of iptables there.
 #[test]
 fn relative_entries_of_path_are_ignored_for_iptables() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let evil = host.dir().join("evil");
     fs::create_dir(&evil).unwrap();
     PROGRAMS.iter().for_each(|name| script(&evil, name, "touch $0.ran; exit 1"));
@@ -93,7 +96,8 @@ fn relative_entries_of_path_are_ignored_for_iptables() {
 /// dynamic loader run code.
 #[test]
 fn a_delegated_plugin_gets_the_callers_environment_without_ld_preload_and_ld_audit() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let log = host.dir().join("env");
     let plugins = host.dir().join("plugins");
     fs::create_dir(&plugins).unwrap();
@@ -136,7 +140,8 @@ type Attack<'a> = &'a dyn Fn(&Path);
 /// V9, row 17: root runs what an attacker put into the working directory of a runtime whose `CNI_PATH` has a relative entry.
 #[test]
 fn a_relative_directory_of_plugins_that_another_user_can_change_is_not_used() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let open = host.dir().join("open");
     let plugins = open.join("plugins");
     fs::create_dir_all(&plugins).unwrap();
@@ -186,7 +191,8 @@ fn a_relative_directory_of_plugins_that_another_user_can_change_is_not_used() {
 /// The same where a link belongs to root and so does its target, and another user can exchange what is between them.
 #[test]
 fn a_relative_directory_of_plugins_that_a_link_leads_to_is_not_used_if_another_user_can_change_the_way() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let plugins = host.dir().join("plugins");
     fs::create_dir_all(&plugins).unwrap();
     ipam_of_others(&plugins);
@@ -217,7 +223,8 @@ fn a_relative_directory_of_plugins_that_a_link_leads_to_is_not_used_if_another_u
 /// An operator's own `CNI_PATH=./bin` goes on working: cnitool makes it absolute, also for what plugins delegate to.
 #[test]
 fn cnitool_makes_relative_directories_of_plugins_absolute() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let here = host.dir().join("here");
     let plugins = here.join("bin");
     fs::create_dir_all(&plugins).unwrap();
@@ -242,7 +249,8 @@ fn cnitool_makes_relative_directories_of_plugins_absolute() {
 /// A directory of plugins that any user may write to is the rule on some mounts: a warning, and a refusal where the node says so.
 #[test]
 fn plugins_that_any_user_may_write_to_are_reported_and_refused_where_the_node_says_so() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let plugins = host.dir().join("plugins");
     fs::create_dir(&plugins).unwrap();
     ipam_of_others(&plugins);
@@ -282,7 +290,8 @@ fn tenants_args() -> Value {
 
 #[test]
 fn the_node_shuts_out_what_tenants_write_into_args() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let plugins = host.dir().join("plugins");
     fs::create_dir(&plugins).unwrap();
     ipam_of_others(&plugins);
@@ -331,7 +340,8 @@ fn the_node_shuts_out_what_tenants_write_into_args() {
 /// What a network list, a runtime or a tenant says never counts.
 #[test]
 fn nobody_but_root_says_what_the_node_wants() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let ours = subject("bridge", json!({"bridge": "cni0", "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}}));
     let mut ours = ours.at(host.dir()).with("ignoreArgs", json!(false)).with("args", tenants_args());
     ours.env = [("NODE_POLICY", "/dev/null"), ("HOME", "/nowhere"), ("XDG_CONFIG_HOME", "/nowhere")]
@@ -374,7 +384,8 @@ struct PolicyNode {
 
 impl PolicyNode {
     fn new() -> PolicyNode {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let keys = json!({"bridge": "cni0", "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}});
         let ours = subject("bridge", keys).at(host.dir());
         PolicyNode { host, container, ours }
@@ -486,7 +497,8 @@ fn a_policy_that_a_link_leads_to_is_not_believed_if_another_user_can_change_the_
 /// The policy costs one system call where there is none.
 #[test]
 fn a_node_without_a_policy_pays_one_open() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let ours = subject("bridge", json!({"bridge": "cni0", "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}}));
     let ours = ours.at(host.dir());
     let (directory, calls) = traced(&ours, "%file");
@@ -508,7 +520,8 @@ fn is_harmless(text: &str) -> bool {
 /// V11, row 45: plugins and namespaces choose texts that cnitool shows to an operator.
 #[test]
 fn nothing_of_plugins_and_namespaces_is_obeyed_by_a_terminal() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let plugins = host.dir().join("bin");
     fs::create_dir(&plugins).unwrap();
     let error =
@@ -589,7 +602,8 @@ fn nothing_of_plugins_and_namespaces_is_obeyed_by_a_terminal() {
 /// What a delegated plugin logs reaches the runtime's log, or a terminal, through us.
 #[test]
 fn nothing_of_a_delegated_plugins_log_is_obeyed_by_a_terminal() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let plugins = host.dir().join("plugins");
     fs::create_dir(&plugins).unwrap();
     fs::write(plugins.join("stderr"), format!("{TERMINAL} log\nnext line\n")).unwrap();
@@ -604,7 +618,8 @@ fn nothing_of_a_delegated_plugins_log_is_obeyed_by_a_terminal() {
 /// the path of the namespace, which is in `/proc` of a process that has all capabilities.
 #[test]
 fn three_capabilities_are_all_that_plugins_need_with_nftables() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let restricted = host.dir().join("restricted");
     fs::create_dir(&restricted).unwrap();
     for name in ["bridge", "portmap", "firewall"] {
@@ -646,7 +661,9 @@ fn installed_binaries_are_static_and_position_independent() {
     };
     assert_eq!((&file[..4], file[4]), (b"\x7fELF".as_slice(), 2), "ELF of 64 bits");
     assert_eq!(number(16, 2), u64::from(ET_DYN), "it is linked to a fixed address");
-    let (table, size, count) = (number(32, 8), number(54, 2), number(56, 2));
+    let table = number(32, 8);
+    let size = number(54, 2);
+    let count = number(56, 2);
     for header in 0..count {
         let at = usize::try_from(table + header * size).unwrap();
         assert_ne!(number(at, 4), u64::from(PT_INTERP), "it needs a dynamic loader");

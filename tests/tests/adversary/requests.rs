@@ -28,7 +28,8 @@ fn assert_refused(scene: &Scene, ways: Vec<(Value, Option<String>)>, what: &str)
 fn a_requested_mac_is_no_groups_and_not_zero() {
     for plugin in rows::plugins(33) {
         let scene = Scene::of(&served(plugin));
-        let (before, inside) = (HostSnapshot::of(&scene.host), HostSnapshot::inside(&scene.container));
+        let before = HostSnapshot::of(&scene.host);
+        let inside = HostSnapshot::inside(&scene.container);
         let mut conf = scene.conf();
         conf.as_object_mut().unwrap().remove("mac");
         for mac in [

@@ -548,7 +548,8 @@ fn a_restore_of_many_large_configurations_is_refused() {
 fn no_lock_is_held_while_input_is_read() {
     let node = Node::new();
     let conf = node.published("iptables", 3);
-    let (dir, bin) = (node.host.dir(), installed());
+    let dir = node.host.dir();
+    let bin = installed();
     fs::write(dir.join("conf"), conf.to_string()).unwrap();
     let variables =
         format!("CNI_COMMAND=ADD CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH={}", node.container.path(), bin.display());

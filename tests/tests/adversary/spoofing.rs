@@ -49,7 +49,8 @@ mod restore {
     fn restore_lets_no_mac_in_that_the_container_gave_itself() {
         let other = "02:00:00:00:66:66";
         for version in ["0.2.0", "1.0.0"] {
-            let (host, container) = (Host::new(), Host::new().container());
+            let host = Host::new();
+            let container = Host::new().container();
             let subject = subject("bridge", json!({"macspoofchk": true, "cniVersion": version}));
             let result = subject.add(&host, "c-one", &container);
             let own = container.sh("ip -o link show eth0 | grep -o 'ether [^ ]*'").trim()[6..].to_owned();
@@ -80,7 +81,8 @@ mod restore {
         let swap = "ip link set eth0 down; ip link set eth0 name eth9; ip link set eth9 up";
         let with_other = "ip link set net1 down; ip link set net1 name eth0; ip link set eth0 up";
         for renaming in [swap.to_owned(), format!("{swap}; {with_other}")] {
-            let (host, container) = (Host::new(), Host::new().container());
+            let host = Host::new();
+            let container = Host::new().container();
             let guarded = subject("bridge", json!({"macspoofchk": true, "ipspoofchk": true, "ipam": written_down()}));
             let other = subject("bridge", json!({"name": "other", "bridge": "cni1"}));
             let result = guarded.add(&host, "c-one", &container);
@@ -104,7 +106,8 @@ mod restore {
 
     #[test]
     fn restore_takes_a_requested_mac_where_the_result_records_none() {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let keys = json!({"macspoofchk": true, "cniVersion": "0.2.0", "runtimeConfig": {"mac": "02:00:00:00:00:07"}});
         let subject = subject("bridge", keys);
         let result = subject.add(&host, "c-one", &container);
@@ -116,7 +119,8 @@ mod restore {
     /// tuning changed the MAC after bridge; the result of the whole chain records the change.
     #[test]
     fn restore_takes_the_mac_that_a_later_plugin_has_recorded() {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         let subject = subject("bridge", json!({"macspoofchk": true, "cniVersion": "1.0.0"}));
         let mut result = subject.add(&host, "c-one", &container);
         let first = mac_of(&result);
@@ -163,7 +167,8 @@ mod link_local_groups {
             let macs = [0, 1, 2].map(|n| mac(&mac_of(&results[n])));
             let [neighbour, victim, attacker] = containers;
             let call = |verb: &'static str| -> Call {
-                let (subject, result) = (subject.clone(), results[1].clone());
+                let subject = subject.clone();
+                let result = results[1].clone();
                 Box::new(move |host, victim| {
                     subject.call(host, verb, "c-1", &victim.path(), &[("prevResult", result.clone())]).stdout
                 })
@@ -219,7 +224,8 @@ mod link_local_groups {
     /// A bridge of others that no network with macspoofchk uses keeps its setting.
     #[test]
     fn an_adopted_bridge_is_left_alone_without_macspoofchk() {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         host.sh("ip link add cni0 type bridge");
         let option = || host.sh("ip -d link show cni0 | grep -o 'no_linklocal_learn [01]'").trim().to_owned();
         subject("bridge", json!({})).add(&host, "c-one", &container);

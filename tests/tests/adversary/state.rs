@@ -38,7 +38,8 @@ fn on_a_full_disk_an_add_is_undone_and_a_del_works() {
             mount(Some("tmpfs"), &disk, Some("tmpfs"), MsFlags::empty(), Some("size=128k")).unwrap();
             let result = subject.add(&host, "c-one", &one);
             host.try_sh(&format!("cat /dev/zero >{}/fill 2>/dev/null", disk.display()));
-            let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&two));
+            let before = HostSnapshot::of(&host);
+            let inside = HostSnapshot::inside(&two);
             let said = subject.call(&host, "ADD", "c-two", &two.path(), &[]);
             let (_, text) = said.refused();
             assert!(text.contains("No space left") || text.contains("is full"), "{plugin}: {text}");
@@ -97,7 +98,9 @@ fn what_is_kept_is_not_followed_elsewhere_and_nobody_waits_for_a_fifo() {
         }
         let told = std::thread::scope(|scope| {
             let (send, receive) = std::sync::mpsc::channel();
-            let (runtime, list, scene) = (&runtime, &list, &scene);
+            let runtime = &runtime;
+            let list = &list;
+            let scene = &scene;
             scope.spawn(move || {
                 let said = scene.host.enter(|| format!("{:?}", runtime.del(list, &scene.at())));
                 let _ = send.send(said);

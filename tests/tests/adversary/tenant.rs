@@ -35,7 +35,8 @@ const KEPT: [&str; 4] =
 
 /// Adds a container, which has to fail and to leave nothing.
 fn refused(subject: &Subject, host: &Host, container: &Container) -> (u64, String) {
-    let (before, inside) = (HostSnapshot::of(host), HostSnapshot::inside(container));
+    let before = HostSnapshot::of(host);
+    let inside = HostSnapshot::inside(container);
     let said = subject.call(host, "ADD", "c-tenant", &container.path(), &[]).refused();
     HostSnapshot::of(host).assert_unchanged_since(&before, &KEPT, &said.1);
     HostSnapshot::inside(container).assert_unchanged_since(&inside, &[], &said.1);
@@ -76,7 +77,8 @@ mod requested_addresses {
         let without_addresses = subject("bridge", json!({"isDefaultGateway": true, "ipam": {"type": "static"}}));
         for subject in [gateway_bridge(), masquerading, without_addresses] {
             for place in PLACES {
-                let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&container));
+                let before = HostSnapshot::of(&host);
+                let inside = HostSnapshot::inside(&container);
                 for addresses in [
                     &["8.8.8.9/8"][..],
                     &["2001:db8::9/16"],
@@ -259,7 +261,8 @@ mod the_hosts_own_addresses {
         let own = with_args(&subject, "IP=10.77.0.1/24;GATEWAY=10.77.0.1");
         names(&refused(&own, &host, &host.container()), "10.77.0.1", "the host end");
         // Nor that of another container's host end.
-        let (running, args) = (host.container(), "IP=10.77.0.9/24;GATEWAY=10.77.0.1");
+        let running = host.container();
+        let args = "IP=10.77.0.9/24;GATEWAY=10.77.0.1";
         with_args(&subject, args).add(&host, "c-running", &running);
         let other = with_args(&subject, "IP=10.77.0.1/24;GATEWAY=10.77.0.2");
         let (code, text) = refused(&other, &host, &host.container());
@@ -340,7 +343,8 @@ mod requested_macs {
     #[test]
     fn the_mac_of_a_running_container_is_given_to_no_other() {
         let host = Host::new();
-        let (one, two) = (host.container(), host.container());
+        let one = host.container();
+        let two = host.container();
         let result = layer2().add(&host, "c-one", &one);
         requesting_mac(&layer2(), Place::RuntimeConfig, MAC).add(&host, "c-two", &two);
         is_held(&host, &mac_of(&result, "eth0"), "testnet/c-one/eth0, by port veth");
@@ -379,7 +383,8 @@ mod requested_macs {
     fn a_container_that_restarts_with_its_fixed_mac_is_served() {
         let host = Host::new();
         let fixed = requesting_mac(&layer2().with("macspoofchk", json!(true)), Place::RuntimeConfig, MAC);
-        let (first, beside) = (host.container(), host.container());
+        let first = host.container();
+        let beside = host.container();
         let neighbour = layer2().add(&host, "c-neighbour", &beside);
         let port = neighbour["interfaces"][1]["name"].as_str().unwrap();
         let result = fixed.add(&host, "c-first", &first);
@@ -425,7 +430,10 @@ mod requested_macs {
             let containers: Vec<Container> = (0..6).map(|_| host.container()).collect();
             let said: Vec<_> = thread::scope(|scope| {
                 let call = |(n, container): (usize, &Container)| {
-                    let (fixed, host, path, id) = (&fixed, &host, container.path(), format!("c-{round}-{n}"));
+                    let fixed = &fixed;
+                    let host = &host;
+                    let path = container.path();
+                    let id = format!("c-{round}-{n}");
                     scope.spawn(move || fixed.call(host, "ADD", &id, &path, &[]))
                 };
                 let running: Vec<_> = containers.iter().enumerate().map(call).collect();
@@ -458,7 +466,8 @@ mod requested_macs {
     #[test]
     fn tuning_gives_no_container_a_mac_that_something_else_on_its_bridge_holds() {
         let host = Host::new();
-        let (one, two) = (host.container(), host.container());
+        let one = host.container();
+        let two = host.container();
         let neighbour = layer2().add(&host, "c-one", &one);
         let own = layer2().add(&host, "c-two", &two);
         let end = own["interfaces"][1]["name"].as_str().unwrap();
@@ -490,7 +499,8 @@ mod requested_macs {
     #[test]
     fn the_mac_that_tuning_gave_a_container_is_given_to_no_other() {
         let host = Host::new();
-        let (one, two) = (host.container(), host.container());
+        let one = host.container();
+        let two = host.container();
         let first = layer2().add(&host, "c-one", &one);
         let second = layer2().add(&host, "c-two", &two);
         let own = mac_of(&first, "eth0");
@@ -514,7 +524,8 @@ mod requested_macs {
     #[test]
     fn tuning_compares_no_mac_where_the_host_end_is_no_port_of_a_bridge() {
         let host = Host::new();
-        let (one, two) = (host.container(), host.container());
+        let one = host.container();
+        let two = host.container();
         let ptp = subject("ptp", json!({"ipam": dual_stack()})).at(host.dir());
         let first = ptp.add(&host, "c-one", &one);
         let second = ptp.add(&host, "c-two", &two);
@@ -533,7 +544,9 @@ mod requested_macs {
         for round in 0..12 {
             let said: Vec<CallOutput> = thread::scope(|scope| {
                 let call = |n: usize| {
-                    let (tuned, host, of) = (&tuned, &host, (&containers[n], &results[n]));
+                    let tuned = &tuned;
+                    let host = &host;
+                    let of = (&containers[n], &results[n]);
                     scope.spawn(move || tune(host, tuned, "ADD", (&format!("c-{n}"), of.0, of.1)))
                 };
                 let running: Vec<_> = (0..containers.len()).map(call).collect();

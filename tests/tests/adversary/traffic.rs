@@ -94,7 +94,8 @@ fn a_port_published_on_127_0_0_1_is_not_reached_from_outside() {
                 }
             }
         }
-        let (ear, control) = (Ear::of(pod.netns()), Ear::of(pod.netns()));
+        let ear = Ear::of(pod.netns());
+        let control = Ear::of(pod.netns());
         let own = mac_of(&node.world.sh("ip -br link show uplink"));
         for to in ["127.0.0.1", "127.1.2.3"] {
             let frame = |port| ethernet(BROADCAST, own, &[], IPV4, &udp4(("192.0.2.2", 7777), (to, port), b"raw"));

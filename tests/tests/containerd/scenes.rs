@@ -34,9 +34,11 @@ const fn scene(name: &'static str, play: fn(&mut Stage)) -> Scene {
 
 /// Over both families; the port of the one is served to the node, to the other, and to itself.
 fn two_pods_talk(stage: &mut Stage) {
-    let (one, two) = (stage.run("one", 8080), stage.run("two", 0));
+    let one = stage.run("one", 8080);
+    let two = stage.run("two", 0);
     stage.node.assert_made_by_its_maker();
-    let (in_one, in_two) = (stage.serve(&one), stage.serve(&two));
+    let in_one = stage.serve(&one);
+    let in_two = stage.serve(&two);
     stage.assert_reaches(&in_one, &two);
     stage.assert_reaches(&in_two, &one);
     stage.assert_served(8080);
@@ -51,7 +53,8 @@ fn two_pods_talk(stage: &mut Stage) {
 
 /// While nobody looks after them the pods go on; afterwards they are what they were, and there is room for more.
 fn containerd_is_killed(stage: &mut Stage) {
-    let (one, two) = (stage.run("one", 8080), stage.run("two", 0));
+    let one = stage.run("one", 8080);
+    let two = stage.run("two", 0);
     let in_one = stage.serve(&one);
     stage.cri.kill();
     assert!(stage.cri.is_ready().is_err(), "containerd answers though it was killed");

@@ -48,7 +48,8 @@ pub(crate) fn play(subject: Subject, scenes: &[Scene]) {
     let list = subject.backend.map_or(list.clone(), |backend| with_backend(list, backend));
     node.write(CONFLIST, &list.to_string());
     let cri = Containerd::start(&node, subject.edition);
-    let (mut stage, mut took) = (Stage { node: &node, cri, seen: Vec::new() }, Vec::new());
+    let mut stage = Stage { node: &node, cri, seen: Vec::new() };
+    let mut took = Vec::new();
     let first = stage.run("first", 8080);
     stage.leave(&first);
     let mut before = HostSnapshot::of(&node.host);

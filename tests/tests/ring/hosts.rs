@@ -22,10 +22,11 @@ fn mac(host: u8) -> String {
 /// What flanneld does with its VXLAN backend, and no more: a device that learns nothing, the file, and of each other host a
 /// neighbour of either family, the address behind its MAC, and routes to its subnets.
 fn flanneld(host: &Host, own: u8, other: u8) {
-    let (mac, others) = (mac(own), mac(other));
+    let own_mac = mac(own);
+    let others = mac(other);
     host.sh(&format!(
         "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
-         ip link add flannel.1 address {mac} mtu {TUNNEL} type vxlan id 1 dstport 8472 local 192.0.2.{own} nolearning
+         ip link add flannel.1 address {own_mac} mtu {TUNNEL} type vxlan id 1 dstport 8472 local 192.0.2.{own} nolearning
          ip address add 10.77.{own}.0/32 dev flannel.1 && ip address add fd00:77:0:{own}::/128 dev flannel.1 nodad
          ip link set flannel.1 up
          ip neigh add 10.77.{other}.0 lladdr {others} dev flannel.1 nud permanent

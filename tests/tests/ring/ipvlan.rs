@@ -120,7 +120,8 @@ fn containers_reach_each_other_and_outside_as_the_mode_says() {
         ipam["routes"] = json!([{"dst": "0.0.0.0/0", "scope": 253}, {"dst": "::/0", "scope": 253}]);
         let subject = ipvlan().with("mode", json!(mode)).at(host.dir());
         let subject = if mode == "l2" { subject } else { subject.with("ipam", ipam).at(host.dir()) };
-        let (one, two) = (host.container(), host.container());
+        let one = host.container();
+        let two = host.container();
         subject.add(&host, "c-one", &one);
         subject.add(&host, "c-two", &two);
         SECOND.iter().for_each(|address| drop(one.sh(&ping(address))));
@@ -172,7 +173,8 @@ fn what_cannot_be_is_refused_before_anything_is_made() {
         (json!({"master": "lo"}), 100, "create ipvlan"),
     ];
     for (keys, code, says) in table {
-        let (host, container) = (subject("ipvlan", json!({})).on(MASTER).host(), Host::new().container());
+        let host = subject("ipvlan", json!({})).on(MASTER).host();
+        let container = Host::new().container();
         let said = subject("ipvlan", keys.clone()).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
         assert!(said.0 == code && said.1.contains(says), "{keys}: {said:?}");
         assert_eq!(container.sh("ip -o link").lines().count(), 1, "{keys}");
@@ -185,7 +187,8 @@ fn another_mode_than_that_of_the_running_ones_is_refused() {
     let with = |mode: &str| subject("ipvlan", json!({"master": "master0", "mode": mode}));
     let made = |netns: &str| format!("ip link add link master0 name over0 {netns} type ipvlan mode l2");
     for inside in [false, true] {
-        let (host, container) = (with("l2").on(MASTER).host(), Host::new().container());
+        let host = with("l2").on(MASTER).host();
+        let container = Host::new().container();
         host.sh(&made(&if inside { format!("netns {}", container.path()) } else { String::new() }));
         let said = with("l3").call(&host, "ADD", "c-one", &container.path(), &[]).refused();
         assert!(said.0 == 101 && said.1.contains("master0 bears ipvlans of mode l2, and one of mode l3"), "{said:?}");
@@ -198,10 +201,13 @@ fn another_mode_than_that_of_the_running_ones_is_refused() {
     let process =
         "mkfifo $dir/told; unshare --net sh -c \"echo >$dir/told; exec sleep 60\" & where=$!; read -r _ <$dir/told";
     for (place, name) in [(mounted, "in /run/netns/other"), (process, "in /proc/")] {
-        let (host, container) = (with("l2").on(MASTER).host(), Host::new().container());
+        let host = with("l2").on(MASTER).host();
+        let container = Host::new().container();
         let subject = with("l3s").at(host.dir());
         std::fs::write(host.dir().join("conf"), subject.conf.to_string()).unwrap();
-        let (bin, dir, path) = (subject.bin.display(), host.dir().display(), container.path());
+        let bin = subject.bin.display();
+        let dir = host.dir().display();
+        let path = container.path();
         let set = format!("export bin='{bin}' dir='{dir}' CNI_CONTAINERID=c-one CNI_IFNAME=eth0 CNI_NETNS={path}");
         let call = "CNI_COMMAND=ADD CNI_PATH=$bin $bin/ipvlan <$dir/conf || true";
         let gone = "kill ${!:-} 2>/dev/null || ip netns del other";
@@ -242,7 +248,8 @@ fn two_at_once_with_different_modes_do_not_switch_each_other() {
         let conf = subject("ipvlan", json!({"master": "master0", "mode": mode})).conf;
         std::fs::write(host.dir().join(mode), conf.to_string()).unwrap();
     }
-    let (bin, dir) = (cnikit_tests::bin().display(), host.dir().display());
+    let bin = cnikit_tests::bin().display();
+    let dir = host.dir().display();
     let lock = host.lock_file();
     let said = host.sh(&format!("export bin='{bin}' dir='{dir}' lock='{}'; {AT_ONCE}", lock.display()));
     let lines: Vec<String> = said.lines().map(|line| line.replace(' ', "")).collect();
@@ -251,7 +258,8 @@ fn two_at_once_with_different_modes_do_not_switch_each_other() {
 
 /// The kernel puts the new one beside it.
 fn a_master_may_be_an_ipvlan_itself() {
-    let (host, container) = (subject("ipvlan", json!({})).on(MASTER).host(), Host::new().container());
+    let host = subject("ipvlan", json!({})).on(MASTER).host();
+    let container = Host::new().container();
     host.sh("ip link add link master0 name over0 type ipvlan mode l2; ip link set over0 up");
     let on = |master: &str| ipvlan().with("master", json!(master)).at(host.dir());
     let said = on("over0").with("mode", json!("l3")).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
@@ -305,7 +313,9 @@ fn status_fails_while_the_master_is_missing() {
 }
 
 fn macvlan_and_ipvlan_exclude_each_other_on_a_master() {
-    let (host, one, two) = (Host::new(), Host::new().container(), Host::new().container());
+    let host = Host::new();
+    let one = Host::new().container();
+    let two = Host::new().container();
     host.sh("ip link add dummy0 type dummy && ip link set dummy0 up");
     let on = |plugin| subject(plugin, json!({"master": "dummy0"}));
     on("macvlan").add(&host, "c-one", &one);
@@ -315,7 +325,8 @@ fn macvlan_and_ipvlan_exclude_each_other_on_a_master() {
 
 /// One that nobody marked has the recorded MAC in any case, as all on its master.
 fn a_link_that_is_not_the_attachments_stays() {
-    let (host, container) = (subject("ipvlan", json!({})).on(MASTER).host(), Host::new().container());
+    let host = subject("ipvlan", json!({})).on(MASTER).host();
+    let container = Host::new().container();
     host.sh(&format!("ip link add link master0 name eth0 netns {} type ipvlan mode l2", container.path()));
     // It complains of names in /run/netns that somebody is about to mount a namespace on.
     let mac = container.sh("ip -o link show eth0 2>/dev/null | sed 's/.*ether //; s/ .*//'");
@@ -333,10 +344,11 @@ fn a_link_that_is_not_the_attachments_stays() {
 }
 
 fn a_kernel_without_it_is_named() {
-    let (host, container) = (subject("ipvlan", json!({})).on(MASTER).host(), Host::new().container());
+    let host = subject("ipvlan", json!({})).on(MASTER).host();
+    let container = Host::new().container();
     let alone = subject("ipvlan", json!({"master": "master0"}));
-    let (add, status) =
-        (alone.call(&host, "ADD", "c-one", &container.path(), &[]), alone.call(&host, "STATUS", "", "", &[]));
+    let add = alone.call(&host, "ADD", "c-one", &container.path(), &[]);
+    let status = alone.call(&host, "STATUS", "", "", &[]);
     if Need::IPVLAN.unmet().is_none() {
         add.ok();
         status.ok();

@@ -46,7 +46,8 @@ struct Seen {
 impl Test {
     /// As the harness wants it.
     pub(crate) fn trial(self, here: &Here) -> Trial {
-        let (here, module) = (here.clone(), self.module.trim_start_matches("ring::"));
+        let here = here.clone();
+        let module = self.module.trim_start_matches("ring::");
         Trial::ignorable_test(format!("{module}::{}", self.name), move || here.run(self))
     }
 }

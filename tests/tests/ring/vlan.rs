@@ -68,7 +68,8 @@ fn a_vlan_is_served_or_the_kernel_is_named() {
     for existing in
         [None, Some("ip link add cni0 type bridge"), Some("ip link add cni0 type bridge && ip link set cni0 up")]
     {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         existing.map(|line| host.sh(line));
         let before = state(&host);
         let said = bridge(json!({"vlan": 100})).call(&host, "ADD", "c-one", &container.path(), &[]);
@@ -133,7 +134,8 @@ fn every_configuration_is_seen_on_the_port() {
 }
 
 fn a_bridge_without_filtering_is_refused_with_what_would_change_it() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     host.sh("ip link add cni0 type bridge");
     let subject = bridge(json!({"vlanTrunk": [{"id": 7}]}));
     let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
@@ -153,11 +155,13 @@ fn attachments_to_vlans_leave_no_trace() {
 
 /// Nobody can read the answer. What is shared was there; the address that was taken is given back.
 fn an_add_that_fails_at_its_end_leaves_nothing_of_its_own() {
-    let (host, container) = (Host::new(), Host::new().container());
+    let host = Host::new();
+    let container = Host::new().container();
     let trunk = json!([{"minID": 7, "maxID": 9}]);
     let subject = routed().with("vlanTrunk", trunk).at(host.dir());
     subject.add(&host, "c-other", &host.container());
-    let (conf, plugins) = (host.dir().join("conf"), subject.bin.display());
+    let conf = host.dir().join("conf");
+    let plugins = subject.bin.display();
     std::fs::write(&conf, subject.conf.to_string()).unwrap();
     let before = state(&host);
     let (succeeded, said) = host.try_sh(&format!(
@@ -272,8 +276,10 @@ fn is_out_of_reach(from: &Container, number: u8) {
 
 fn containers_of_one_vlan_reach_each_other_and_no_other() {
     let host = Host::new();
-    let (one, two) = (neighbour(&host, json!({"vlan": 100}), 11), neighbour(&host, json!({"vlan": 100}), 12));
-    let (other, default) = (neighbour(&host, json!({"vlan": 200}), 13), neighbour(&host, json!({}), 14));
+    let one = neighbour(&host, json!({"vlan": 100}), 11);
+    let two = neighbour(&host, json!({"vlan": 100}), 12);
+    let other = neighbour(&host, json!({"vlan": 200}), 13);
+    let default = neighbour(&host, json!({}), 14);
     reach(&one, 12);
     reach(&two, 11);
     is_out_of_reach(&one, 13);
@@ -363,7 +369,8 @@ fn a_gateway_that_is_there_is_adopted() {
         (format!("{FILTERING}; {pair} cni0~100; ip link set cni0~100 master cni0"), "cni0~100"),
         (format!("{pair} cni0~100; ip link set cni0~100 up; ip link set cni0.100 up"), "cni0~100"),
     ] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         host.sh(&lines);
         let subject = routed().at(host.dir());
         let result = subject.add(&host, "c-one", &container);
@@ -390,7 +397,8 @@ fn a_link_of_somebody_elses_is_no_gateway() {
             "alternative name",
         ),
     ] {
-        let (host, container) = (Host::new(), Host::new().container());
+        let host = Host::new();
+        let container = Host::new().container();
         host.sh(&lines);
         let before = state(&host);
         let (code, text) = routed().at(host.dir()).call(&host, "ADD", "c-one", &container.path(), &[]).refused();

@@ -71,7 +71,8 @@ pub(crate) fn quantile(sample: &[f64], share: f64) -> f64 {
 )]
 fn at(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len().saturating_sub(1)) as f64;
-    let (below, part) = (place as usize, place.fract());
+    let below = place as usize;
+    let part = place.fract();
     match (sorted.get(below), sorted.get(below + 1)) {
         (Some(low), Some(high)) => low + part * (high - low),
         (Some(only), None) => *only,

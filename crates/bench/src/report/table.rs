@@ -38,7 +38,8 @@ pub(crate) fn samples(rows: &[Row], sides: &[Side]) -> String {
     for (row, outcome, side) in rows.iter().flat_map(|row| row.sides.iter().zip(sides).map(move |(o, s)| (row, o, s))) {
         let Outcome::Measured(samples) = outcome else { continue };
         for (round, took) in samples.took.iter().enumerate() {
-            let (processor, faults) = (samples.processor[round], samples.faults[round]);
+            let processor = samples.processor[round];
+            let faults = samples.faults[round];
             let _ = writeln!(text, "\"{}\",{},{round},{took:.3},{processor:.3},{faults}", row.name, side.name);
         }
     }
@@ -55,7 +56,8 @@ const LEGEND: &str = "Times are from the start of the process to its end, in mil
 
 fn heading(sides: &[Side]) -> String {
     let names: Vec<_> = sides.iter().map(|side| side.name.as_str()).collect();
-    let (names, lines) = (names.join(" | "), " ---: |".repeat(sides.len()));
+    let names = names.join(" | ");
+    let lines = " ---: |".repeat(sides.len());
     format!("| row | {names} | faster by | target | calls | memory |\n| --- |{lines} ---: | --- | ---: | ---: |\n")
 }
 
@@ -129,7 +131,8 @@ fn sizes(sides: &[Side]) -> String {
     let shared = |name: &str| sides.iter().all(|side| has(side, name));
     let mut text = "| | plugins that all have | all plugins |\n| --- | ---: | ---: |\n".to_owned();
     for side in sides {
-        let (common, all) = (disk(&side.bin, shared), disk(&side.bin, |_| true));
+        let common = disk(&side.bin, shared);
+        let all = disk(&side.bin, |_| true);
         let _ = writeln!(text, "| {} | {} | {} |", side.name, megabytes(common), megabytes(all));
     }
     text
@@ -161,7 +164,8 @@ mod tests {
             tool: None,
             only: None,
         });
-        let (processor, faults) = (vec![0.5; 3], vec![7.0; 3]);
+        let processor = vec![0.5; 3];
+        let faults = vec![7.0; 3];
         let samples = Samples {
             took: vec![1.0, 2.0, 3.0],
             processor,

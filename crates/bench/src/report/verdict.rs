@@ -41,7 +41,8 @@ impl Judgement {
     /// Of what should have been measured and was not.
     fn unmeasured(what: impl Into<String>, wanted: impl Into<String>, why: &str) -> Judgement {
         let is = why.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
-        let (what, wanted) = (what.into(), wanted.into());
+        let what = what.into();
+        let wanted = wanted.into();
         Judgement { what, wanted, is, reached: 0.0, verdict: Verdict::Unmeasured, broken: true }
     }
 
@@ -114,7 +115,8 @@ fn compare(first: &Row, second: &Row, most: f64) -> Option<Judgement> {
 /// What of a command is not the plugin's, which was called in turn with it: the tool's start, and libcni.
 fn through_the_tool(rows: &[Row], without: &str, through: &str) -> Option<Judgement> {
     let find = |name| rows.iter().find(|row| row.name == name);
-    let (without, through) = (find(without)?, find(through)?);
+    let without = find(without)?;
+    let through = find(through)?;
     let ratio = Ratio::of(&without.samples(0)?.took, &through.samples(0)?.took);
     let at_least = |least| verdict(through, ratio, least);
     let share = 1.0 - ratio.is;
@@ -133,8 +135,10 @@ fn through_the_tool(rows: &[Row], without: &str, through: &str) -> Option<Judgem
 #[expect(clippy::cast_precision_loss, reason = "the calls of a process")]
 fn log_off(rows: &[Row], step: f64) -> Option<Judgement> {
     let ours = |name| rows.iter().find(|row| row.name == name)?.samples(0);
-    let (off, debug) = (ours(LOG.0)?, ours(LOG.1)?);
-    let (what, wanted) = (format!("a log that is off, in {}", LOG.0), format!("at most {LOG_OFF} of it"));
+    let off = ours(LOG.0)?;
+    let debug = ours(LOG.1)?;
+    let what = format!("a log that is off, in {}", LOG.0);
+    let wanted = format!("at most {LOG_OFF} of it");
     let counted = debug.calls.zip(off.calls).and_then(|(debug, off)| debug.checked_sub(off));
     let Some(steps) = counted.filter(|steps| *steps > 0 && step > 0.0) else {
         let why = format!("{:?} calls with the log, {:?} without, {} ns a step", debug.calls, off.calls, short(step));

@@ -175,7 +175,8 @@ impl<'a> Player<'a> {
 /// Plays a scene for that many rounds; its rows.
 pub(crate) fn play(scene: &Scene, sides: &[Side], rounds: usize) -> Vec<Row> {
     let mut players: Vec<_> = sides.iter().map(|side| Player::new(side, scene)).collect();
-    let (mut works, before) = (Vec::new(), Ticks::now());
+    let mut works = Vec::new();
+    let before = Ticks::now();
     for round in 0..rounds {
         for turn in 0..players.len() {
             works.push(fixed_work());

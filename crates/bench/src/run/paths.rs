@@ -87,7 +87,9 @@ fn port(n: u16) -> u16 {
 
 impl Node {
     fn new() -> Result<Node> {
-        let (host, outside, containers) = (netns()?, netns()?, netns()?);
+        let host = netns()?;
+        let outside = netns()?;
+        let containers = netns()?;
         let links = format!(
             "ip link add pods0 type veth peer name eth0 netns {}; ip link add outer0 type veth peer name eth0 netns {}; \
              ip addr add 10.97.0.1/16 dev pods0; ip addr add {HOST}/24 dev outer0; \

@@ -125,7 +125,8 @@ pub(crate) fn in_our_place(words: &[String]) -> io::Result<Run> {
         pair.push(value);
         Ok(CString::new(pair.as_encoded_bytes())?)
     });
-    let (streams, env) = (PosixSpawnFileActions::init()?, env.collect::<io::Result<Vec<_>>>()?);
+    let streams = PosixSpawnFileActions::init()?;
+    let env = env.collect::<io::Result<Vec<_>>>()?;
     let pid = posix_spawn(path.as_c_str(), &streams, &attributes()?, &argv, &env)?;
     reap(pid)
 }
@@ -147,7 +148,8 @@ fn used(by: libc::c_int) -> Duration {
 
 /// Waits for a child's end; see wait4(2).
 fn reap(child: Pid) -> io::Result<Run> {
-    let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
+    let mut status = 0;
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: both pointers lead to values of the right type that live here; zeroes are a valid `rusage`.
     let (pid, usage) = unsafe {
         let pid = libc::wait4(child.as_raw(), &raw mut status, 0, usage.as_mut_ptr());

@@ -85,7 +85,8 @@ impl<'a> Stage<'a> {
         let containers = (0..scene.at_once).map(container).collect::<Result<_>>()?;
         let dir = Builder::new().disable_cleanup(true).tempdir();
         let dir = dir.map_err(|error| format!("a temporary directory: {error}"))?;
-        let (env, through) = (Vec::new(), Vec::new());
+        let env = Vec::new();
+        let through = Vec::new();
         let stage = Stage { side, scene, host: netns()?, containers, dir, env, through };
         stage.sh("ip link set lo up", "")?;
         stage.sh(&stage.placed(scene.before), "").map_err(lacking)?;
@@ -265,8 +266,8 @@ impl<'a> Stage<'a> {
         let then =
             self.scene.then.iter().map(|text| serde_json::from_str(text).map_err(|error| format!("{text}: {error}")));
         let plugins: Vec<Value> = std::iter::once(Ok(first.into())).chain(then).collect::<Result<_>>()?;
-        let (dir, list) =
-            (self.dir().join("net.d"), json!({"cniVersion": version, "name": "bench", "plugins": plugins}));
+        let dir = self.dir().join("net.d");
+        let list = json!({"cniVersion": version, "name": "bench", "plugins": plugins});
         let written = fs::create_dir_all(&dir).and_then(|()| fs::write(dir.join("bench.conflist"), list.to_string()));
         written.map_err(|error| format!("{}: {error}", dir.display()))
     }
@@ -274,7 +275,8 @@ impl<'a> Stage<'a> {
     fn conf(&self, verb: Verb, container: &Container) -> Result<Map<String, Value>> {
         let text = self.placed(self.scene.conf);
         let mut conf: Map<String, Value> = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
-        let (version, name) = (verb.spoken_since(), "bench");
+        let version = verb.spoken_since();
+        let name = "bench";
         conf.extend([("name".to_owned(), name.into()), ("type".to_owned(), self.scene.plugin.into())]);
         conf.entry("cniVersion").or_insert(version.into());
         conf.extend(self.scene.capabilities().map(|asked| ("runtimeConfig".to_owned(), asked)));
@@ -294,7 +296,8 @@ impl<'a> Stage<'a> {
 
     /// Reservations as the reference's host-local leaves them.
     fn reserve(&self) -> std::io::Result<()> {
-        let (dir, address) = (self.leases(), |n| reserved(n).to_string());
+        let dir = self.leases();
+        let address = |n| reserved(n).to_string();
         fs::create_dir_all(&dir)?;
         for n in 0..self.scene.reserved {
             fs::write(dir.join(address(n)), format!("{}\r\neth0", owner(n)))?;

@@ -59,7 +59,8 @@ fn grown(seed: &[u8], from: usize, to: usize, length: usize) -> [Vec<u8>; 3] {
 
 /// The text with the digits of each address, and of each number, made of `n`.
 fn renumbered(content: &str, n: usize) -> String {
-    let (high, low) = ((n >> 6) & 0xff, (n << 2) & 0xff);
+    let high = (n >> 6) & 0xff;
+    let low = (n << 2) & 0xff;
     let top = n >> 14;
     content
         .replace("10.", &format!("{}.", 10 + top))
@@ -69,7 +70,10 @@ fn renumbered(content: &str, n: usize) -> String {
 
 /// Where lists and objects begin and end, texts apart.
 fn brackets(text: &[u8]) -> Vec<(usize, usize)> {
-    let (mut open, mut found, mut quoted, mut escaped) = (Vec::new(), Vec::new(), false, false);
+    let mut open = Vec::new();
+    let mut found = Vec::new();
+    let mut quoted = false;
+    let mut escaped = false;
     for (at, byte) in text.iter().enumerate() {
         match byte {
             _ if escaped => escaped = false,

@@ -40,9 +40,11 @@ fn corpus(target: &Target) -> Result<(), Failed> {
 
 fn mutations(target: &Target) -> Result<(), Failed> {
     let what = format!("fuzz {}", target.name);
-    let (seeds, mut rng) = (target.seeds(), chance(&what));
+    let seeds = target.seeds();
+    let mut rng = chance(&what);
     let until = Instant::now() + Duration::from_secs(seconds());
-    let (mut line, mut survived) = (Line::new(what, "mutations").by_chance(), Ok(Duration::ZERO));
+    let mut line = Line::new(what, "mutations").by_chance();
+    let mut survived = Ok(Duration::ZERO);
     while survived.is_ok() && Instant::now() < until {
         survived = attempt(target, &mutate(&seeds, target.words, &mut rng));
         line.tried += 1;
@@ -54,9 +56,11 @@ fn mutations(target: &Target) -> Result<(), Failed> {
 }
 
 fn huge(target: &Target) -> Result<(), Failed> {
-    let (long, longer) = (huge::longest(target) / 4, huge::longest(target));
+    let long = huge::longest(target) / 4;
+    let longer = huge::longest(target);
     for (small, large) in huge::inputs(target, long).iter().zip(huge::inputs(target, longer)) {
-        let (before, after) = (attempt(target, small)?, attempt(target, &large)?);
+        let before = attempt(target, small)?;
+        let after = attempt(target, &large)?;
         if after > TIMEOUT && after > before * DISPROPORTION {
             return Err(format!("{before:?}, and four times as much took {after:?}: {}", shown(target, &large)).into());
         }
@@ -73,7 +77,8 @@ fn seconds() -> u64 {
 
 /// One input, and what it took of a processor: a promise that was broken is an error that shows the input.
 fn attempt(target: &Target, input: &[u8]) -> Result<Duration, Failed> {
-    let (run, began) = (target.run, processor_time());
+    let run = target.run;
+    let began = processor_time();
     catch_unwind(|| run(input)).map_err(|_| shown(target, input))?;
     Ok(processor_time().saturating_sub(began))
 }

@@ -15,7 +15,8 @@ fn addresses_are_read_as_they_were_added() {
 
     let addresses = netlink.addresses(near.index).unwrap();
     assert_eq!(addresses.len(), 2, "{addresses:?}");
-    let (v4, v6) = (&addresses[0], &addresses[1]);
+    let v4 = &addresses[0];
+    let v6 = &addresses[1];
     assert_eq!((v4.address, v4.broadcast), (net("10.1.0.2/24"), Some("10.1.0.255".parse().unwrap())));
     assert_eq!((v4.scope, v4.permanent, v4.no_dad, v4.no_prefix_route), (0, true, false, false));
     assert_eq!((v6.address, v6.broadcast), (net("fd00::2/64"), None));

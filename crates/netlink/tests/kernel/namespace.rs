@@ -8,7 +8,8 @@ use crate::scene::{inside, netns, veth};
 #[test]
 fn the_number_of_a_namespace_is_the_one_that_links_into_it_bear() {
     let (_here_netns, here) = inside();
-    let (first, second) = (netns(), netns());
+    let first = netns();
+    let second = netns();
     let to_first = here.create_veth(&veth("veth1", "eth0", &first)).unwrap();
     let to_second = here.create_veth(&veth("veth2", "eth0", &second)).unwrap();
 
@@ -31,7 +32,8 @@ fn read_by_its_number() {
     let (_here_netns, here) = inside();
     let there = netns();
     let near = here.create_veth(&veth("near", "far", &there)).unwrap();
-    let (number, index) = (near.lower_netns.unwrap(), near.lower.unwrap());
+    let number = near.lower_netns.unwrap();
+    let index = near.lower.unwrap();
     let far = here.find_link_in(number, index).unwrap().unwrap();
     assert_eq!((far.name.as_str(), far.lower, far.index), ("far", Some(near.index), index));
     assert_eq!(here.find_link_in(number, 4711).unwrap(), None);

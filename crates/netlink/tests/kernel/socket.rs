@@ -65,7 +65,8 @@ fn a_question_that_asks_for_no_acknowledgement_is_done_with_its_answer_or_its_re
 #[test]
 fn what_nobody_waited_for_is_not_taken_for_the_next_answer() {
     let mut socket = Socket::inside(&netns(), ROUTE).unwrap();
-    let (first, second) = (socket.next_sequence(), socket.next_sequence());
+    let first = socket.next_sequence();
+    let second = socket.next_sequence();
     assert_eq!(socket.exchange(&get_link(REQUEST_ACK, first, 1), &[]).unwrap().messages.len(), 0);
     let exchanged = socket.exchange(&get_link(REQUEST_ACK, second, 99), &[second]).unwrap();
     assert_eq!((exchanged.messages.len(), exchanged.errors.len()), (0, 1));
@@ -124,7 +125,9 @@ fn is_interrupted_without_retries(netns: &Netns) -> bool {
 }
 
 fn get_addresses() -> Vec<u8> {
-    let (length, kind, flags) = (24_u32.to_ne_bytes(), RTM_GETADDR.to_ne_bytes(), REQUEST_DUMP.to_ne_bytes());
+    let length = 24_u32.to_ne_bytes();
+    let kind = RTM_GETADDR.to_ne_bytes();
+    let flags = REQUEST_DUMP.to_ne_bytes();
     [&length[..], &kind, &flags, &[0; 8], &[AF_INET6, 0, 0, 0], &[0; 4]].concat()
 }
 
@@ -141,7 +144,8 @@ fn a_dump_that_changes_underway_is_read_again_until_it_is_whole() {
         batch.add_address(near.index, &NewAddress { no_dad: true, ..address(&format!("fd00::{number:x}/128")) });
     }
     netlink.send(batch).unwrap();
-    let (done, deadline) = (AtomicBool::new(false), Deadline::after(Duration::from_mins(1)));
+    let done = AtomicBool::new(false);
+    let deadline = Deadline::after(Duration::from_mins(1));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let netlink = Netlink::inside(&netns).unwrap();

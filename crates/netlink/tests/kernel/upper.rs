@@ -10,10 +10,13 @@ const MACVLAN: UpperKind = UpperKind::Macvlan { mode: MacvlanMode::Private, queu
 #[test]
 fn one_is_made_in_another_namespace_by_one_message() {
     for upper in [MACVLAN, UpperKind::Ipvlan(IpvlanMode::L3s)] {
-        let ((here, netlink), (there, container)) = (inside(), inside());
+        let (here, netlink) = inside();
+        let (there, container) = inside();
         let (near, _) = pair_up(&here, &netlink);
         let mac = matches!(upper, UpperKind::Macvlan { .. }).then(|| "0a:00:00:00:00:07".parse().unwrap());
-        let (name, netns, lower) = ("eth0".to_owned(), Some(there.clone()), near.index);
+        let name = "eth0".to_owned();
+        let netns = Some(there.clone());
+        let lower = near.index;
         let wanted = NewUpper { name, index: None, lower, netns, mac, mtu: Some(1400), group: 7, up: true, upper };
         if !netlink.knows_upper(upper).unwrap() {
             assert!(netlink.create_upper(&wanted).unwrap_err().unsupported());
@@ -39,9 +42,13 @@ fn one_is_made_in_another_namespace_by_one_message() {
 #[test]
 fn one_with_a_number_of_its_own_may_be_called_as_one_here_is() {
     for upper in [MACVLAN, UpperKind::Ipvlan(IpvlanMode::L2)] {
-        let ((here, netlink), (there, container)) = (inside(), inside());
+        let (here, netlink) = inside();
+        let (there, container) = inside();
         let (near, _) = pair_up(&here, &netlink);
-        let (name, index, lower, netns) = (near.name.clone(), Some(0x2000_0007), near.index, Some(there));
+        let name = near.name.clone();
+        let index = Some(0x2000_0007);
+        let lower = near.index;
+        let netns = Some(there);
         let wanted = NewUpper { name, index, lower, netns, mac: None, mtu: None, group: 0, up: false, upper };
         if netlink.knows_upper(upper).unwrap() {
             netlink.create_upper(&wanted).unwrap();
@@ -67,7 +74,8 @@ fn one_on_top_of_a_loopback_is_at_odds_with_it_and_is_no_question_of_the_kernel(
         upper,
     };
     for upper in [MACVLAN, UpperKind::Ipvlan(IpvlanMode::L2)] {
-        let (knows, error) = (netlink.knows_upper(upper).unwrap(), netlink.create_upper(&on_lo(upper)).unwrap_err());
+        let knows = netlink.knows_upper(upper).unwrap();
+        let error = netlink.create_upper(&on_lo(upper)).unwrap_err();
         assert_eq!((error.is_at_odds(), error.unsupported()), (knows, !knows), "{error}");
         assert_eq!(netlink.links().unwrap().len(), 1, "asking makes nothing");
     }

@@ -10,7 +10,8 @@ fn a_pair_is_made_across_namespaces_in_one_message() {
     let (there_netns, there) = inside();
     ip(&here_netns, "link add br0 type bridge");
     let bridge = here.link("br0").unwrap();
-    let (near_mac, far_mac): (Mac, Mac) = ("0a:00:00:00:00:01".parse().unwrap(), "0a:00:00:00:00:02".parse().unwrap());
+    let near_mac: Mac = "0a:00:00:00:00:01".parse().unwrap();
+    let far_mac: Mac = "0a:00:00:00:00:02".parse().unwrap();
     let mut veth = NewVeth {
         mac: Some(near_mac),
         mtu: Some(1400),

@@ -78,7 +78,8 @@ fn an_address_that_a_neighbour_has_is_seen_to_fail() {
     let (netns, here) = inside();
     let (other, there) = inside();
     here.create_veth(&crate::scene::veth("near", "far", &other)).unwrap();
-    let (near, far) = (here.link("near").unwrap().index, there.link("far").unwrap().index);
+    let near = here.link("near").unwrap().index;
+    let far = there.link("far").unwrap().index;
     there.add_address(far, &NewAddress { no_dad: true, ..address("fd00::2/64") }).unwrap();
     there.change(far, &up()).unwrap();
     here.change(near, &up()).unwrap();

@@ -103,7 +103,9 @@ impl Gateway {
             return Ok(());
         }
         let wanted: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        let (link, other, wanted) = (&self.link, other.address, wanted.join(", "));
+        let link = &self.link;
+        let other = other.address;
+        let wanted = wanted.join(", ");
         Err(Error::conflict(format!("{link:?} already has an IP address different from {wanted}: {other}")).hint(
             format!("if no container needs it: `ip address del {other} dev {link}`, or set `forceAddress`; else give this network another bridge"),
         ))

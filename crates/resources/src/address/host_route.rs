@@ -70,7 +70,8 @@ impl Resource for HostRoute {
         let host = context.host()?;
         let Some(end) = context.container()?.find_recent_link(&self.ifname)? else { return Ok(()) };
         let Some(end) = veth::host_end_of(host, &context.netns, &end)? else { return Ok(()) };
-        let (addresses, routes) = (host.addresses(end.index)?, host.routes_of(end.index)?);
+        let addresses = host.addresses(end.index)?;
+        let routes = host.routes_of(end.index)?;
         for gateway in self.gateways.iter().map(|gateway| IpNetwork::from(*gateway)) {
             drifts.unless(addresses.iter().any(|one| one.address == gateway), || {
                 let found: Vec<String> = addresses.iter().map(|one| one.address.to_string()).collect();

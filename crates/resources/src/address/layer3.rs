@@ -67,7 +67,8 @@ impl Resource for Layer3 {
     fn preflight(&self, _context: &ApplyContext) -> Result<()> {
         let crooked = self.routes.iter().find(|route| route.dst.ip() != route.dst.network());
         crooked.map_or(Ok(()), |route| {
-            let (dst, straight) = (route.dst, route.dst.network());
+            let dst = route.dst;
+            let straight = route.dst.network();
             Err(Error::config(format!("the route to {dst} has host bits: its network is {straight}/{}", dst.prefix()))
                 .hint("correct `dst` of this route in the IPAM plugin's configuration"))
         })

@@ -164,7 +164,8 @@ impl Bridge {
         if link.kind.as_deref() == Some("bridge") {
             return self.filters(link);
         }
-        let (name, kind) = (&self.name, link.kind.as_deref().unwrap_or("physical or loopback"));
+        let name = &self.name;
+        let kind = link.kind.as_deref().unwrap_or("physical or loopback");
         Err(Error::conflict(format!("{name:?} already exists but is not a bridge: its kind is {kind}")).hint(format!(
             "set `bridge` to another name, or remove that link with `ip link del {name}` if nobody needs it"
         )))

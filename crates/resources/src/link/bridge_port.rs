@@ -63,7 +63,8 @@ impl Resource for ForwardingPort {
 
 impl ForwardingPort {
     fn tell(&self, context: &ApplyContext) -> Result<()> {
-        let (host, container) = (context.host()?, context.container()?);
+        let host = context.host()?;
+        let container = context.container()?;
         let gateway = host.recent_link(&self.gateway)?;
         let mut batch = Batch::new();
         self.addresses.iter().for_each(|address| batch.delete_neighbour(gateway.index, *address));

@@ -66,7 +66,8 @@ impl Ipvlan {
         };
         match one.upper {
             Some(UpperKind::Ipvlan(mode)) if mode != self.mode => {
-                let (name, wanted) = (&master.name, self.mode);
+                let name = &master.name;
+                let wanted = self.mode;
                 let text =
                     format!("{name} bears ipvlans of mode {mode}, and one of mode {wanted} would switch them all");
                 let bears = one.alias.map_or_else(String::new, |alias| format!(", {alias}"));

@@ -76,7 +76,8 @@ impl Resource for LinkSettings {
 
     /// All in one message, of which the kernel may refuse a part when it has done another.
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
-        let (container, link) = (context.container()?, self.link(context)?);
+        let container = context.container()?;
+        let link = self.link(context)?;
         let (wanted, before) = self.settings.differing(&link);
         if wanted == LinkValues::default() {
             return Ok(Made::nothing());
@@ -105,12 +106,14 @@ impl Resource for LinkSettings {
 
     /// Where the record, which later plugins of the chain may have changed, says another MAC or MTU, that is as good.
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
-        let (name, recorded) = (&self.ifname, context.recorded());
+        let name = &self.ifname;
+        let recorded = context.recorded();
         let Some(link) = context.container()?.find_recent_link(name)? else {
             drifts.unless(false, || format!("interface {name}: wanted in the container, found none"));
             return Ok(());
         };
-        let (mac, mtu) = (recorded.and_then(|one| one.mac.parse().ok()), recorded.and_then(|one| one.mtu));
+        let mac = recorded.and_then(|one| one.mac.parse().ok());
+        let mtu = recorded.and_then(|one| one.mtu);
         let (mut wanted, found) = self.settings.differing(&link);
         wanted.mac = wanted.mac.filter(|_| link.mac != mac);
         wanted.mtu = wanted.mtu.filter(|_| Some(link.mtu) != mtu);
@@ -136,7 +139,8 @@ impl LinkSettings {
 impl fmt::Display for LinkSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<String> = self.settings.words().into_iter().map(|(of, value)| format!("{of} {value}")).collect();
-        let (ifname, kept_in) = (&self.ifname, self.kept_in.display());
+        let ifname = &self.ifname;
+        let kept_in = self.kept_in.display();
         write!(f, "{ifname} in the container with {}; what it had is kept in {kept_in}", words.join(", "))
     }
 }

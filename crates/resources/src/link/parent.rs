@@ -85,7 +85,8 @@ impl Master {
     /// Compares what a link is on top of with what was said; which it is that has the default route may change at any time.
     pub(crate) fn verify(&self, context: &ApplyContext, upper: &Link, drifts: &mut Drifts) -> Result<()> {
         let Which::Named(name) = &self.which else { return Ok(()) };
-        let (container, place) = (context.container()?, self.place());
+        let container = context.container()?;
+        let place = self.place();
         let netlink = if self.in_container { container } else { context.host()? };
         let Some(master) = netlink.find_recent_link(name)? else {
             drifts.unless(false, || format!("master of {}: wanted {name} {place}, found none", upper.name));

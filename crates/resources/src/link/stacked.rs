@@ -31,7 +31,8 @@ pub struct StackedLink {
 impl StackedLink {
     /// Looks whether the master, which it returns, is there and bears that MTU, and the name is free.
     pub(crate) fn preflight(&self, context: &ApplyContext) -> Result<Link> {
-        let (sandbox, master) = (&context.sandbox, self.master.find(context)?);
+        let sandbox = &context.sandbox;
+        let master = self.master.find(context)?;
         if let Some(mtu) = self.mtu.filter(|mtu| *mtu > master.mtu) {
             let text = format!("invalid MTU {mtu}, must be [0, master MTU({})]", master.mtu);
             return Err(Error::config(text).hint(format!("lower `mtu`, or raise that of {}", master.name)));
@@ -51,14 +52,18 @@ impl StackedLink {
         context: &ApplyContext,
         journal: &mut Journal,
     ) -> Result<Made> {
-        let (master, container) = (self.master.find(context)?, context.container()?);
+        let master = self.master.find(context)?;
+        let container = context.container()?;
         // In the host's namespace the request names the container's, for the other way round old kernels make it here and
         // move it.
         let (netlink, netns) =
             if self.master.in_container { (container, None) } else { (context.host()?, Some(context.netns.clone())) };
-        let (tag, name, kind) = (&context.tag, self.ifname.clone(), name(sort));
+        let tag = &context.tag;
+        let name = self.ifname.clone();
+        let kind = kind_name(sort);
         let StackedLink { mtu, up, .. } = *self;
-        let (lower, group) = (master.index, group_of(tag));
+        let lower = master.index;
+        let group = group_of(tag);
         let wanted = NewUpper { name, index: None, lower, netns, mac, mtu, group, up, upper: sort };
         let own = OwnLink { container: container.clone(), kind, tag: tag.clone() };
         create(netlink, &wanted, &own)
@@ -104,7 +109,7 @@ impl fmt::Display for StackedLink {
     }
 }
 
-fn name(sort: UpperKind) -> &'static str {
+fn kind_name(sort: UpperKind) -> &'static str {
     match sort {
         UpperKind::Macvlan { .. } => "macvlan",
         UpperKind::Ipvlan(_) => "ipvlan",
@@ -168,7 +173,7 @@ fn unknown(kind: &str) -> Error {
 /// Says whether this kernel could make such a link, and whether its master is there.
 pub fn available(sort: UpperKind, master: &Master) -> Result<()> {
     let host = Netlink::here()?;
-    if host.knows_upper(sort)? { master.available(&host) } else { Err(unknown(name(sort))) }
+    if host.knows_upper(sort)? { master.available(&host) } else { Err(unknown(kind_name(sort))) }
 }
 
 /// Layer 3 of an interface on its master's wire; one without addresses is brought up, unless it `is_up` from the first moment.
@@ -226,7 +231,8 @@ fn owner(link: &Link, tag: &AttachmentId) -> AliasOwner {
 /// ipvlans of a master have one MAC: of them an address that was recorded has to tell.
 pub(crate) fn release(kind: &str, context: &ReleaseContext) -> Result<()> {
     let Some(container) = context.container()? else { return Ok(()) };
-    let (tag, record) = (&context.tag, context.prev.as_ref());
+    let tag = &context.tag;
+    let record = context.prev.as_ref();
     let is_recorded = |link: &Link| -> Result<bool> {
         let shares_mac = matches!(link.upper, Some(UpperKind::Ipvlan(_)));
         let has_both = link.name == tag.ifname && recorded::has_mac_of(record, &tag.ifname, link);

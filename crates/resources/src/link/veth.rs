@@ -120,7 +120,8 @@ impl Veth {
             HostEnd::Port { bridge, .. } => Some(context.host()?.recent_link(bridge)?.index),
             HostEnd::Routed => None,
         };
-        let ([_, host], own) = (macs(&context.tag), mac(&context.tag, self.mac));
+        let [_, host] = macs(&context.tag);
+        let own = mac(&context.tag, self.mac);
         let peer = Peer { name: self.ifname.clone(), mac: Some(own), netns: context.netns.clone() };
         Ok(NewVeth { name, mac: Some(host), mtu: self.mtu, queues: self.queues, master, peer })
     }
@@ -139,7 +140,8 @@ impl Veth {
     fn verify_host(&self, context: &ApplyContext, host: &Link, drifts: &mut Drifts) -> Result<()> {
         let name = &host.name;
         // Other implementations write no alias; ours has lost its own.
-        let (owner, is_ours) = (alias::owner(host, &context.tag), names(&context.tag).contains(name));
+        let owner = alias::owner(host, &context.tag);
+        let is_ours = names(&context.tag).contains(name);
         drifts.unless(owner == AliasOwner::This || owner == AliasOwner::Unknown && !is_ours, || {
             format!("{name}: wanted the host end of {}, found the alias {:?}", context.tag, host.alias)
         });
@@ -325,7 +327,8 @@ fn has_name_of_ours(link: &Link) -> bool {
 }
 
 fn sweep(context: &GcContext) -> Result<()> {
-    let (host, marks) = (context.host()?, Marks::of(context));
+    let host = context.host()?;
+    let marks = Marks::of(context);
     let is_meant = |link: &Link| is_veth(link) && marks.is_stale(link);
     let links: Vec<Link> = host.links_of_kind("veth")?.into_iter().filter(is_meant).collect();
     delete_all(host, &links, is_meant)

@@ -67,7 +67,8 @@ impl Resource for VlanGateway {
     }
 
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
-        let (host, name) = (context.host()?, self.name());
+        let host = context.host()?;
+        let name = self.name();
         let Some(gateway) = host.find_link(&name)? else {
             drifts.unless(false, || format!("VLAN gateway {name}: wanted on the host, found none"));
             return Ok(());
@@ -102,7 +103,8 @@ impl VlanGateway {
         let Mac([_, rest @ ..]) = random_mac()?;
         let mac = Mac([0xfe, rest[0], rest[1], rest[2], rest[3], rest[4]]);
         let peer = Peer { name: self.name(), mac: None, netns: Netns::own()? };
-        let (name, mtu) = (self.port_name(), Some(bridge.mtu));
+        let name = self.port_name();
+        let mtu = Some(bridge.mtu);
         match host.create_veth(&NewVeth {
             name,
             mac: Some(mac),
@@ -166,13 +168,15 @@ impl VlanGateway {
             drifts.extend(router_adverts::ra_drift(&Inside::here(), &end.name, &router_adverts::ROUTES));
         }
         drifts.unless(gateway.mtu == port.mtu, || {
-            let (one, other) = (&gateway.name, &port.name);
+            let one = &gateway.name;
+            let other = &port.name;
             format!("MTU of {one} and {other}: wanted the same, found {} and {}", gateway.mtu, port.mtu)
         });
     }
 
     fn verify_port(&self, host: &Netlink, port: &Link, drifts: &mut Drifts) -> Result<()> {
-        let (name, bridge) = (&port.name, &self.bridge);
+        let name = &port.name;
+        let bridge = &self.bridge;
         drifts.unless(port.up, || format!("{name}: wanted up, found down"));
         if port.master.is_none() {
             drifts.unless(false, || format!("bridge of {name}: wanted {bridge}, found none"));
@@ -200,7 +204,8 @@ impl VlanGateway {
     }
 
     fn strange(&self, link: &str, why: impl fmt::Display) -> Error {
-        let (bridge, vlan) = (&self.bridge, self.vlan);
+        let bridge = &self.bridge;
+        let vlan = self.vlan;
         Error::conflict(format!("{link:?} already exists but is not the gateway of VLAN {vlan} on {bridge}: {why}"))
             .hint(format!(
                 "set `bridge` or `vlan` to another, or remove that link with `ip link del {link}` if nobody needs it"

@@ -23,7 +23,8 @@ impl Vlans {
     /// port in, whose frames then leave it untagged.
     pub fn new(native: u16, trunk: &[RangeInclusive<u16>], keep_default: bool) -> Vlans {
         let around = |range: &RangeInclusive<u16>| {
-            let (first, last) = (*range.start(), *range.end());
+            let first = *range.start();
+            let last = *range.end();
             [(first, last.min(native.saturating_sub(1))), (first.max(native.saturating_add(1)), last)]
         };
         let parts = trunk.iter().flat_map(around).filter(|(first, last)| first <= last);
@@ -113,7 +114,8 @@ impl Resource for PortVlans {
         let Some(bridge) = host.find_recent_link(&self.bridge)? else { return Ok(()) };
         let port = bridge_port::of(context, &self.ifname)?.filter(|port| port.master == Some(bridge.index));
         let Some(port) = port else { return Ok(()) };
-        let (wanted, found) = (self.vlans.on(bridge.default_vlan), joined(host.vlans(port.index)?));
+        let wanted = self.vlans.on(bridge.default_vlan);
+        let found = joined(host.vlans(port.index)?);
         drifts.compare(format!("VLANs of {}", port.name), listed(&wanted), listed(&found));
         Ok(())
     }

@@ -24,7 +24,9 @@ pub(crate) struct Owner {
 impl Owner {
     pub(super) fn of(context: &ApplyContext) -> Result<Owner> {
         let AttachmentId { network, container, ifname } = context.tag.clone();
-        let (boot, cookie, netns) = (boot_id()?, cookie(&context.netns)?, context.sandbox.clone());
+        let boot = boot_id()?;
+        let cookie = cookie(&context.netns)?;
+        let netns = context.sandbox.clone();
         Ok(Owner { network, container, ifname, boot, cookie, netns, sysctls: Vec::new() })
     }
 
@@ -114,8 +116,10 @@ mod tests {
 
     #[test]
     fn without_a_cookie_only_the_runtimes_word_is_taken_and_never_for_the_own_namespace() {
-        let (own, other) = (Netns::own().unwrap(), cnikit_netns::make::anonymous().unwrap());
-        let (present, here) = (NetnsLookup::Present(other), NetnsLookup::Own(own.clone()));
+        let own = Netns::own().unwrap();
+        let other = cnikit_netns::make::anonymous().unwrap();
+        let present = NetnsLookup::Present(other);
+        let here = NetnsLookup::Own(own.clone());
         for (given, recorded, is_found) in [
             (&present, &NetnsLookup::Gone, true),
             (&here, &NetnsLookup::Gone, false),

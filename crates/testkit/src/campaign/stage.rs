@@ -129,20 +129,24 @@ impl Stage {
         judge: impl FnMut(&Syscall) -> SyscallVerdict + Send,
     ) -> (CallOutput, SyscallTrace) {
         let path = if verb == Verb::PoorDel { String::new() } else { called.container.path() };
-        let (mut conf, added) = (self.subject.conf_of(verb.command(), &path), self.prepare(verb, called));
+        let mut conf = self.subject.conf_of(verb.command(), &path);
+        let added = self.prepare(verb, called);
         match verb {
             Verb::Del => conf["prevResult"] = added,
             Verb::Gc => conf["cni.dev/valid-attachments"] = attachments(called.valid),
             _ => {}
         }
         let env = self.subject.environment(verb.command(), called.id, &path, &[]);
-        let (program, stdin) = (self.subject.bin.join(&self.subject.plugin), conf.to_string());
+        let program = self.subject.bin.join(&self.subject.plugin);
+        let stdin = conf.to_string();
         self.host.enter(|| syscall_trace::run(&program, &env, stdin.as_bytes(), limits, judge)).unwrap()
     }
 
     /// An undisturbed call: what it calls, and what of that cannot fail.
     pub(super) fn undisturbed(&self, verb: Verb, id: &str) -> (SyscallTrace, Vec<At>) {
-        let (valid, second, mut sure) = ([OTHER.to_owned()], self.second(verb), Vec::new());
+        let valid = [OTHER.to_owned()];
+        let second = self.second(verb);
+        let mut sure = Vec::new();
         let called = Called { id, container: &self.container, second: second.as_ref(), valid: &valid };
         let judge = |call: &Syscall| {
             sure.extend((tells_of_a_start(call) || only_asks(call)).then(|| at(call)));
@@ -202,7 +206,8 @@ impl<'a> Turn<'a> {
 
     /// The disturbed call, and what a runtime does next.
     pub(super) fn play(&mut self, trace: &SyscallTrace) -> Played {
-        let (stage, scene) = (self.stage, self.scene);
+        let stage = self.stage;
+        let scene = self.scene;
         let limits = if let Harm::Limit(limit) = scene.harm { vec![limit] } else { Vec::new() };
         let called =
             Called { id: &self.id, container: self.container(), second: self.second.as_ref(), valid: &self.valid };

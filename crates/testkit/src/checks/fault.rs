@@ -152,7 +152,8 @@ fn tried<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
     subject.bin = beside_us(&host, plugins);
     let running = subject.container(&host);
     assert_eq!(call::<P>(&subject, &host, "ADD", "c-other", &running, plugins).0, 0, "the first ADD sets the stage");
-    let (mut places, mut pairs) = (0, 0);
+    let mut places = 0;
+    let mut pairs = 0;
     let went = caught(|| {
         HostSnapshot::at_rest(&host);
         while fails_at::<P>(&subject, &host, places, plugins) {
@@ -166,7 +167,8 @@ fn tried<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
         }
     });
     let found: Vec<String> = went.err().into_iter().collect();
-    let (what, tried) = (format!("steps {}", subject.title), places + pairs + found.len());
+    let what = format!("steps {}", subject.title);
+    let tried = places + pairs + found.len();
     let of = places + places * (places + 1) / 2;
     Line { tried, of: of.max(tried), found: found.len(), ..Line::new(what, "faults") }.say();
     nothing_of(&found);
@@ -176,7 +178,8 @@ fn tried<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
 /// Whether there was such a step.
 fn fails_at<P: Plugin>(subject: &Subject, host: &Host, place: usize, plugins: Plugins) -> bool {
     let container = subject.container(host);
-    let (before, inside) = (HostSnapshot::of(host), HostSnapshot::inside(&container));
+    let before = HostSnapshot::of(host);
+    let inside = HostSnapshot::inside(&container);
     let (exit, said) = with(Some(place), None, || call::<P>(subject, host, "ADD", "c-fault", &container, plugins));
     if exit == 0 {
         let (exit, said) = call::<P>(subject, host, "DEL", "c-fault", &container, plugins);
@@ -192,7 +195,8 @@ fn fails_at<P: Plugin>(subject: &Subject, host: &Host, place: usize, plugins: Pl
 
 /// A fault at the second place, and at the first something that the roll-back cannot undo.
 fn fails_twice<P: Plugin>(subject: &Subject, host: &Host, before: &HostSnapshot, places: [usize; 2], plugins: Plugins) {
-    let ([stubborn, place], container) = (places, subject.container(host));
+    let [stubborn, place] = places;
+    let container = subject.container(host);
     let (exit, said) =
         with(Some(place), Some(stubborn), || call::<P>(subject, host, "ADD", "c-fault", &container, plugins));
     assert_eq!(exit, 1, "{said}");
@@ -220,7 +224,8 @@ fn call<P: Plugin>(
         stdin: Stdin::Given(subject.conf_of(verb, &container.path()).to_string().into_bytes()),
         ..Input::default()
     };
-    let (fault, stubborn) = (FAULT.get(), STUBBORN.get());
+    let fault = FAULT.get();
+    let stubborn = STUBBORN.get();
     host.enter(|| {
         FAULT.set(fault);
         STUBBORN.set(stubborn);

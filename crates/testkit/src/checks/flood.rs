@@ -25,7 +25,8 @@ pub(crate) const BATCH: usize = 2000;
 /// was before: no link, rule, route, setting or file is left.
 pub fn holds(subject: &Subject, operations: usize) -> Tally {
     let what = format!("flood {}", subject.title);
-    let (mut chance, mut tally) = (campaign::chance(&what), Tally::default());
+    let mut chance = campaign::chance(&what);
+    let mut tally = Tally::default();
     let crowd = Crowd::of(subject);
     let mut node = Node::new(&crowd);
     while tally.operations < operations {

@@ -102,7 +102,8 @@ pub fn for_want(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     let reports = Verb::ALL.into_iter().map(|verb| one(verb, "limits", &limits, most));
     let reports: Vec<CampaignReport> = reports.chain([ends]).collect();
     let sum = |count: fn(&CampaignReport) -> usize| reports.iter().map(count).sum::<usize>();
-    let (tried, failed) = (sum(|report| report.tried), sum(|report| report.failed));
+    let tried = sum(|report| report.tried);
+    let failed = sum(|report| report.failed);
     assert!(
         failed > 0 && failed < tried,
         "of {tried} limits {failed} were too small: they limit nothing, or leave nothing"

@@ -71,11 +71,13 @@ pub(crate) fn is_traced(line: &str, id: &str) -> bool {
 
 /// ADD, CHECK, DEL leave nothing of the attachment, and a second cycle adds nothing even to what is shared.
 pub fn leaves_no_trace(subject: &Subject) {
-    let (host, container) = (subject.host(), subject.container(&Host::new()));
+    let host = subject.host();
+    let container = subject.container(&Host::new());
     let subject = subject.at(host.dir());
     // A loopback that was up once keeps its IPv4 address and queueing discipline for good: that is the kernel's doing.
     container.sh("ip link set lo up; ip link set lo down");
-    let (before, inside) = (HostSnapshot::of(&host), HostSnapshot::inside(&container));
+    let before = HostSnapshot::of(&host);
+    let inside = HostSnapshot::inside(&container);
     cycle(&subject, &host, &container);
     let first = HostSnapshot::of(&host);
     let left = first.added_since(&before, &SHARED);
@@ -148,7 +150,8 @@ const POOR: [Poor; 12] = [
 pub fn survives_poor_dels(subject: &Subject) {
     let host = subject.host();
     let subject = subject.at(host.dir());
-    let (other, file) = (subject.container(&host), host.dir().join("a file"));
+    let other = subject.container(&host);
+    let file = host.dir().join("a file");
     std::fs::write(&file, "").unwrap();
     let running = subject.add(&host, "c-other", &other);
     subject.call(&host, "DEL", "c-never", "", &[]).ok();
@@ -269,7 +272,8 @@ pub fn compared(subject: &Subject) -> BTreeSet<String> {
 /// As [`names_tampering`], and nothing that CHECK compares is forgotten: each resource of the plan is tampered with by one of
 /// these. So whoever adds a resource to a plan has to say here what CHECK says about it.
 pub fn names_tampering_of_all(subject: &Subject, tamperings: &[Tampering]) {
-    let (mut forgotten, mut tampered) = (compared(subject), Tampered::by(subject, tamperings));
+    let mut forgotten = compared(subject);
+    let mut tampered = Tampered::by(subject, tamperings);
     let resources = forgotten.len();
     for log in &tampered.logs {
         let drifted = steps(log, "msg", "drift of ");

@@ -26,7 +26,8 @@ pub fn interleaved(ours: &Subject, theirs: &Path, operations: usize, but: &'stat
     let what = format!("interleaved {}", ours.title);
     let by = vec![ours.clone(), Subject { bin: theirs.to_owned(), ..ours.clone() }];
     let crowd = Crowd { by, workers: 1, containers: CONTAINERS, kills: 0, but };
-    let (mut chance, mut tally) = (chance(&what), Tally::default());
+    let mut chance = chance(&what);
+    let mut tally = Tally::default();
     while tally.operations < operations {
         tally.add(Node::new(&crowd).batch(&mut chance, (operations - tally.operations).min(BATCH)));
     }
@@ -56,7 +57,8 @@ struct Installed<'a> {
 /// `but` is as with [`interleaved`]. Of both directories the plugin itself, its delegate and its IPAM plugin are taken; `ours`
 /// are there first, or are not.
 pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool, but: &[&str]) {
-    let (host, bin) = (subject.host(), tempfile::tempdir().unwrap());
+    let host = subject.host();
+    let bin = tempfile::tempdir().unwrap();
     let mut node = Installed {
         subject: Subject { bin: bin.path().to_owned(), ..subject.at(host.dir()) },
         host: &host,
@@ -73,7 +75,8 @@ pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool
     let (begins, other) = if ours_first { (ours, theirs) } else { (theirs, ours) };
     node.install(begins);
     (0..RUNNING).for_each(|_| node.add());
-    let (exchanges, mut done) = ([other, begins], 0);
+    let exchanges = [other, begins];
+    let mut done = 0;
     for next in exchanges {
         node.talk_while(|node| {
             node.install(next);
@@ -104,14 +107,16 @@ impl Installed<'_> {
     /// file open for writing, and it could not be executed.
     fn install(&self, from: &Path) {
         for name in self.subject.programs() {
-            let (from, to) = (from.join(name), self.subject.bin.join(name));
+            let from = from.join(name);
+            let to = self.subject.bin.join(name);
             self.host.sh(&format!("cp '{0}' '{1}.new' && mv -f '{1}.new' '{1}'", from.display(), to.display()));
         }
     }
 
     fn add(&mut self) {
         self.names += 1;
-        let (id, container) = (format!("c-run-{}", self.names), self.subject.container(self.host));
+        let id = format!("c-run-{}", self.names);
+        let container = self.subject.container(self.host);
         let result = self.subject.add(self.host, &id, &container);
         self.running.push((id, container, result));
     }
@@ -147,7 +152,8 @@ impl Installed<'_> {
 
     /// Each container talks to its gateway all the while, without a loss.
     fn talk_while(&self, work: impl FnOnce(&Self)) {
-        let (mut talks, title) = (Vec::new(), &self.subject.title);
+        let mut talks = Vec::new();
+        let title = &self.subject.title;
         for (id, container, result) in &self.running {
             let gateway = gateway(result);
             container.sh(&format!("ping -n -q -c 1 -W 5 {gateway}"));

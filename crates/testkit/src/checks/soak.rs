@@ -53,7 +53,8 @@ impl Soak {
         if let Some(text) = self.is_over(&state) {
             put(&format!("soak: {text}\n"));
         }
-        let (begin, before) = (Instant::now(), (state.tally.operations, state.seconds));
+        let begin = Instant::now();
+        let before = (state.tally.operations, state.seconds);
         let round: Vec<&Subject> =
             self.subjects.iter().flat_map(|(subject, batches)| vec![subject; *batches]).collect();
         let mut standing = None;
@@ -83,7 +84,8 @@ impl Soak {
     }
 
     fn is_over(&self, state: &State) -> Option<String> {
-        let (done, wanted) = (state.tally.operations, self.operations);
+        let done = state.tally.operations;
+        let wanted = self.operations;
         let text = format!(
             "nothing is left to do, for earlier runs made {done} of {wanted} operations: `--anew` forgets them and begins \
              anew, more `--operations` go on"

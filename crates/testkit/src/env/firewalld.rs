@@ -78,7 +78,8 @@ impl FirewalldDaemon {
     pub fn start(host: &Host, bus: &Bus) -> FirewalldDaemon {
         let unpacked = cache().join("firewalld/usr");
         assert!(unpacked.is_dir(), "{} is missing: `scripts/test` unpacks it before its tests", unpacked.display());
-        let (conf, log) = (host.dir().join("firewalld"), host.dir().join("firewalld.log"));
+        let conf = host.dir().join("firewalld");
+        let log = host.dir().join("firewalld.log");
         // It makes the second one itself, and of two that begin at once one dies of that.
         [&conf, Path::new("/run/firewalld")].into_iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
         fs::write(conf.join("firewalld.conf"), "DefaultZone=public\nFirewallBackend=nftables\n").unwrap();

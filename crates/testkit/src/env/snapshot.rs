@@ -98,7 +98,8 @@ impl HostSnapshot {
 
     /// A host at which nothing changes any more: the kernel gives some routes to an address a while after it came.
     pub(crate) fn at_rest(host: &Host) -> HostSnapshot {
-        let (deadline, mut last) = (Deadline::after(CLEARED), HostSnapshot::of(host));
+        let deadline = Deadline::after(CLEARED);
+        let mut last = HostSnapshot::of(host);
         while deadline.pause(TICK) {
             let next = HostSnapshot::of(host);
             if next == last {
@@ -115,7 +116,8 @@ impl HostSnapshot {
         let deadline = Deadline::after(CLEARED);
         loop {
             let after = HostSnapshot::of(host);
-            let (came, went) = (after.added_since(before, but), before.added_since(&after, but));
+            let came = after.added_since(before, but);
+            let went = before.added_since(&after, but);
             if came.is_empty() && went.is_empty() {
                 return None;
             }
@@ -127,7 +129,8 @@ impl HostSnapshot {
 
     /// Panics unless nothing came and nothing went but for what these texts allow.
     pub fn assert_unchanged_since(&self, before: &HostSnapshot, but: &[&str], when: &str) {
-        let (came, went) = (self.added_since(before, but), before.added_since(self, but));
+        let came = self.added_since(before, but);
+        let went = before.added_since(self, but);
         assert!(came.is_empty() && went.is_empty(), "{when}: came {came:#?}, went {went:#?}");
     }
 }

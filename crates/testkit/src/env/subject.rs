@@ -113,7 +113,8 @@ impl Subject {
                 conf[key] = value.into();
             }
         }
-        let (bin, plugin) = (bin.to_owned(), plugin.to_owned());
+        let bin = bin.to_owned();
+        let plugin = plugin.to_owned();
         Subject { bin, title: plugin.clone(), plugin, conf, env: Vec::new(), after: None, ground: ":", beside: "" }
     }
 

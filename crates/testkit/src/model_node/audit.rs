@@ -118,7 +118,8 @@ impl Node {
     fn is_empty(&self, slot: &Slot) {
         if let Some(before) = &slot.inside {
             let after = HostSnapshot::inside(&slot.container);
-            let (came, went) = (after.added_since(before, &[]), before.added_since(&after, &[]));
+            let came = after.added_since(before, &[]);
+            let went = before.added_since(&after, &[]);
             if !(came.is_empty() && went.is_empty()) {
                 self.find(format!("not given back in the namespace of {}: came {came:?}, went {went:?}", slot.id));
             }

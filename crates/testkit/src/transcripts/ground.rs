@@ -61,7 +61,8 @@ impl Ground {
     /// The variables of a call, its namespace made if it is not there.
     pub fn environment(&mut self, call: &RecordedCall) -> Vec<(String, String)> {
         if let Some(name) = call.namespace().filter(|name| !self.containers.contains_key(*name)) {
-            let (container, path) = (self.host.container(), self.path(name));
+            let container = self.host.container();
+            let path = self.path(name);
             self.after.iter().for_each(|after| after.make(&self.host, &container));
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::os::unix::fs::symlink(container.path(), path).unwrap();

@@ -55,7 +55,8 @@ impl Replay<'_> {
         if self.twist == Twist::Replayed {
             self.ground.make_way(&step.call);
         }
-        let (env, stdin) = (self.ground.environment(&step.call), self.ground.fill(&self.stdin(&step.call)));
+        let env = self.ground.environment(&step.call);
+        let stdin = self.ground.fill(&self.stdin(&step.call));
         let said = match step.killed_at {
             Some(at) => killed_call(&self.ground.host, self.subject, &env, stdin.as_bytes(), at, &mut 0),
             None => call(&self.ground.host, self.subject, &env, stdin.as_bytes()),
@@ -101,7 +102,9 @@ pub(super) fn with_keys(stdin: &str, subject: &Subject) -> String {
 fn rehearsed(scene: &RecordedScene, subject: &Subject) -> Lengths {
     let mut ground = Ground::of(subject);
     let mut length = |call: &RecordedCall| {
-        let (env, stdin, mut calls) = (ground.environment(call), ground.fill(&with_keys(&call.stdin, subject)), 0);
+        let env = ground.environment(call);
+        let stdin = ground.fill(&with_keys(&call.stdin, subject));
+        let mut calls = 0;
         killed_call(&ground.host, subject, &env, stdin.as_bytes(), usize::MAX, &mut calls);
         (key(call), calls)
     };
@@ -137,7 +140,8 @@ pub(super) fn judge(call: &RecordedCall, said: &CallOutput) {
         0 if call.is("VERSION") => assert!(said.json()["supportedVersions"].is_array(), "{said:?}"),
         0 => assert_eq!(said.stdout, "", "{said:?}"),
         1 => {
-            let (error, codes) = (said.json(), [1..12, 50..52, 100..1000]);
+            let error = said.json();
+            let codes = [1..12, 50..52, 100..1000];
             let known = error["code"].as_u64().is_some_and(|code| codes.iter().any(|range| range.contains(&code)));
             assert!(known && error["msg"].as_str().is_some_and(|text| !text.is_empty()), "{said:?}");
         }

@@ -120,7 +120,8 @@ impl RecordedScene {
 
     /// What there is of any container among what came. Shared things stay: the bridges, empty chains, forwarding.
     pub fn left(&self, came: Vec<String>) -> Vec<String> {
-        let (bridges, containers) = (self.bridges(), self.containers());
+        let bridges = self.bridges();
+        let containers = self.containers();
         let shared = |line: &String| {
             SHARED.iter().any(|text| holds(line, text)) || bridges.iter().any(|name| line.contains(name))
         };

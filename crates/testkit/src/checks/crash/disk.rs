@@ -110,7 +110,8 @@ impl Disk {
         let paths: BTreeSet<&PathBuf> = self.0.keys().chain(before.0.keys()).collect();
         let mut changes = Vec::new();
         for path in paths {
-            let (was, is) = (before.get(path), self.get(path));
+            let was = before.get(path);
+            let is = self.get(path);
             let mut note = |what| changes.push(Change { path: path.clone(), what, durable: false, removed: false });
             let same = was.map(|entry| entry.inode) == is.map(|entry| entry.inode);
             if !same {

@@ -162,9 +162,11 @@ impl Node {
         let mut conf = self.subject.conf_of(verb, &container.path());
         more.iter().for_each(|(key, value)| conf[*key] = value.clone());
         let env = self.subject.environment(verb, id, &container.path(), &[]);
-        let (program, stdin) = (self.subject.bin.join(&self.subject.plugin), conf.to_string());
+        let program = self.subject.bin.join(&self.subject.plugin);
+        let stdin = conf.to_string();
         let root = self.host.dir().to_owned();
-        let (disk, changes) = (Disk::of(&root), &mut self.changes);
+        let disk = Disk::of(&root);
+        let changes = &mut self.changes;
         let mut recorder = Recorder { disk, root, changes, moments: 0, syncs: Vec::new() };
         let judge = |call: &Syscall| {
             recorder.sees(call);
@@ -360,7 +362,8 @@ mod tests {
     #[test]
     fn a_sync_of_a_new_file_is_none_of_a_removed_one_that_had_its_inode_number() {
         let place = tempfile::tempdir().unwrap();
-        let (root, away) = (place.path().join("root"), place.path().join("away"));
+        let root = place.path().join("root");
+        let away = place.path().join("away");
         fs::create_dir(&root).unwrap();
         let mut changes = Vec::new();
         let disk = Disk::of(&root);
