@@ -41,7 +41,10 @@ impl Firewalld {
         Ok(Bus::connect(address.unwrap_or(SYSTEM_BUS), deadline)?.map(|bus| Self { bus }))
     }
 
-    /// Whether firewalld runs. It is not started for that, nor by anything else here.
+    /// Whether firewalld runs. It is not started by this, nor by any other function here.
+    ///
+    /// # Errors
+    /// The bus does not answer before the deadline or closes the connection, or its answer cannot be parsed.
     pub fn is_running(&mut self) -> Result<bool> {
         match self.bus.ask("GetNameOwner", &[NAME]) {
             Ok(_) => Ok(true),

@@ -64,15 +64,22 @@ pub struct PluginOutput {
     pub stderr: Vec<u8>,
 }
 
-/// Runs `plugin` with these parameters and this configuration on stdin, and waits for its answer until the deadline.
+/// Runs `plugin` with these parameters and this configuration on stdin, and waits until it ends or the deadline passes.
 ///
-/// Success is exit status 0, whatever it wrote. A status other than 0 with an error object on stdout is
-/// [`Error::Refused`]. If we die, the kernel kills it; see [`process::run()`] for what that asks of the calling thread.
+/// Exit status 0 is success, whatever the plugin wrote. If this process dies, the kernel kills the plugin; see
+/// [`process::run()`] for the requirement on the calling thread.
+///
+/// # Errors
+/// [`Error::Refused`] for another exit status with an error object on stdout, [`Error::Died`] without one,
+/// [`Error::NotStarted`] if execve(2) fails, [`Error::Deadline`] if the plugin was ended at the deadline.
 pub fn exec(plugin: &Path, environment: &Environment, stdin: &[u8], deadline: Deadline) -> Result<PluginOutput, Error> {
     ask_by(plugin, environment, stdin, |program| process::run(program, deadline))
 }
 
-/// As [`exec()`], and ends the plugin with all that it started when the caller says so ([`Error::Cancelled`]).
+/// As [`exec()`], and ends the plugin with all that it started when `cancel` is cancelled.
+///
+/// # Errors
+/// As [`exec()`], and [`Error::Cancelled`].
 pub fn exec_cancellable(
     plugin: &Path,
     environment: &Environment,

@@ -10,15 +10,18 @@ use cnikit_types::check_plugin_name;
 use crate::Error;
 use crate::trust::trusted_directory;
 
-/// The first executable file `<directory>/<name>` over the directories of `path`, a `CNI_PATH`; symbolic links are followed.
+/// The first executable file `<directory>/<name>` in the directories of `path`, a `CNI_PATH`; symbolic links are followed.
 ///
-/// Anything but a plain name is refused before any directory is looked at. Unlike the reference, a file that is not
-/// executable hides none in a later directory; if that is all there is, the error names it. So it does with a file of
-/// which the kernel did not tell whether it is there.
+/// Unlike upstream's, the search goes on after a file that is not executable.
 ///
 /// A relative directory is used only if no other user can change what it leads to: the working directory may be an attacker's.
-/// Its plugin is then returned by an absolute path. A runtime that was given a relative directory by its operator makes it
-/// absolute first ([`absolute_path`](crate::absolute_path)).
+/// Its plugin is returned with an absolute path. A runtime whose operator configured a relative directory makes it absolute
+/// first ([`absolute_path`](crate::absolute_path)).
+///
+/// # Errors
+/// [`Error::Name`] if `name` is not a plain name; no directory is searched then. [`Error::NotStarted`] if there is no plugin
+/// and the kernel refused to say whether one file exists. [`Error::NotFound`] otherwise; it names files that are not
+/// executable, and those that a relative path leads to and other users can change.
 #[doc(alias = "CNI_PATH")]
 pub fn find(name: &str, path: &str) -> Result<PathBuf, Error> {
     if let Err(why) = check_plugin_name(name) {

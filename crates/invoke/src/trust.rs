@@ -40,6 +40,9 @@ fn absolute_entry(entry: &str) -> String {
 
 /// Lists the directories and symbolic links that decide where an absolute path leads, from the root to its end. Those on the
 /// way of a link's target are included.
+///
+/// # Errors
+/// lstat(2) or readlink(2) of a part fails, or there are more than 40 links (`ELOOP`).
 pub fn parts_on_the_way(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut at = PathBuf::from("/");
     let mut parts = vec![at.clone()];

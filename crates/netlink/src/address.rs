@@ -76,7 +76,10 @@ impl From<IpNetwork> for NewAddress {
 }
 
 impl Netlink {
-    /// The addresses of a link, IPv4 first. The kernel picks them; absence of the link is an error.
+    /// The addresses of a link, IPv4 first. The kernel filters them.
+    ///
+    /// # Errors
+    /// There is no such link ([`crate::Error::is_absent`]), or the dump fails, see [`Socket::dump`](crate::Socket::dump).
     #[doc(alias = "RTM_GETADDR")]
     pub fn addresses(&self, index: u32) -> Result<Vec<Address>> {
         let mut message = AddressMessage::default();
@@ -87,13 +90,20 @@ impl Netlink {
         Ok(messages.iter().filter_map(|message| Address::parse(message)).filter(ours).collect())
     }
 
-    /// Adds an address; [`crate::Error::exists`] if the link has it.
+    /// Adds an address to a link.
+    ///
+    /// # Errors
+    /// The kernel refuses it: the link has it already ([`crate::Error::exists`]), there is no such link
+    /// ([`crate::Error::is_absent`]), or IPv6 is disabled on it.
     #[doc(alias = "RTM_NEWADDR")]
     pub fn add_address(&self, index: u32, address: &NewAddress) -> Result<()> {
         self.ask(address.request(index)).map(drop)
     }
 
-    /// Removes an address; [`crate::Error::is_absent`] if the link has it not.
+    /// Removes an address from a link.
+    ///
+    /// # Errors
+    /// The link does not have it or does not exist ([`crate::Error::is_absent`]), or the kernel refuses it otherwise.
     #[doc(alias = "RTM_DELADDR")]
     pub fn delete_address(&self, index: u32, address: IpNetwork) -> Result<()> {
         let message = RouteNetlinkMessage::DelAddress(message(index, address));

@@ -107,7 +107,11 @@ impl Batch {
 }
 
 impl Netlink {
-    /// Sends a batch. The error is the first refusal, in the words of the change that was refused.
+    /// Sends a batch.
+    ///
+    /// # Errors
+    /// The first change that the kernel refuses, or that cannot be expressed in a message; in the latter case nothing is sent.
+    /// The error names that change; all other changes of a sent batch are in effect.
     pub fn send(&self, batch: Batch) -> Result<()> {
         self.carry_out(&batch.into_requests()?).map(drop)
     }

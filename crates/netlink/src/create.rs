@@ -61,10 +61,14 @@ pub struct NewBridge {
 }
 
 impl Netlink {
-    /// Makes a pair of links in one message, the far end in its namespace and under its name from the first moment.
+    /// Creates a veth pair in one message; the peer is in its namespace and has its name from the first moment.
     ///
-    /// Returns the end here as it was when it was new; most kernels do not tell its [`Link::port`] then.
-    /// [`Error::exists`](crate::Error::exists) means that either name is taken; the kernel does not say which.
+    /// Returns the end here as it was when it was new; most kernels do not report its [`Link::port`] then.
+    ///
+    /// # Errors
+    /// Either name is taken ([`Error::exists`](crate::Error::exists); the kernel does not say which), the master does not
+    /// exist, the kernel has no veth ([`Error::unsupported`](crate::Error::unsupported)), or `CAP_NET_ADMIN` is missing in
+    /// either namespace.
     #[doc(alias = "veth")]
     pub fn create_veth(&self, veth: &NewVeth) -> Result<Link> {
         let object = format!("{} with peer {} in {}", veth.name, veth.peer.name, veth.peer.netns.path().display());
@@ -73,9 +77,11 @@ impl Netlink {
         Ok(Link { master: veth.master, ..link })
     }
 
-    /// Makes a bridge, which is down at first, and returns it.
+    /// Creates a bridge, which is down at first, and returns it.
     ///
-    /// [`Error::exists`](crate::Error::exists) means that its name is taken.
+    /// # Errors
+    /// Its name is taken ([`Error::exists`](crate::Error::exists)), the kernel has no bridges
+    /// ([`Error::unsupported`](crate::Error::unsupported)) or refuses a setting, or `CAP_NET_ADMIN` is missing.
     pub fn create_bridge(&self, bridge: &NewBridge) -> Result<Link> {
         self.create("create bridge", bridge.name.clone(), bridge.message(), &bridge.name)
     }

@@ -37,20 +37,27 @@ impl<T> Dumped<T> {
 }
 
 impl Socket {
-    /// Sends a dump request and returns all its messages, whole with their headers.
+    /// Sends a dump request and returns all its messages with their headers.
     ///
-    /// `request` is one message with `NLM_F_DUMP`; its sequence number is replaced. A dump that the kernel marks as
-    /// interrupted (`NLM_F_DUMP_INTR`), that was lost in part or that met another one (`EBUSY`) is read again, with
-    /// growing pauses, for 10 seconds at most: what this returns is whole and consistent.
+    /// `request` is one message with `NLM_F_DUMP`; its sequence number is replaced. A dump that the kernel marks as interrupted
+    /// (`NLM_F_DUMP_INTR`), that was lost in part or that met another one (`EBUSY`) is repeated, with growing pauses, for at
+    /// most 10 seconds: the returned messages are complete and consistent.
+    ///
+    /// # Errors
+    /// The kernel refuses the request, the dump was still interrupted after 10 seconds, or send(2) or recv(2) fails or times
+    /// out.
     #[doc(alias = "NLM_F_DUMP_INTR")]
     pub fn dump(&mut self, request: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.dump_into(request, keep)
     }
 
-    /// [`Socket::dump`] of what is too much to be kept whole: each message is handed to `take` as it comes in.
+    /// As [`Socket::dump`], for a dump that is too large to be collected: each message is passed to `take` as it arrives.
     ///
-    /// Where the dump has to be read again, what was taken so far is given up for the default of `T`, and `take` meets the
-    /// messages from the first one again.
+    /// Where the dump has to be repeated, the value so far is replaced by the default of `T`, and `take` gets the messages from
+    /// the first one again.
+    ///
+    /// # Errors
+    /// As [`Socket::dump`].
     pub fn dump_into<T: Default>(&mut self, request: &[u8], mut take: impl FnMut(&mut T, &[u8])) -> Result<T> {
         let deadline = Deadline::after(TIMEOUT);
         let failed = |source: io::Error| Error::new("dump", "", source);

@@ -22,15 +22,17 @@ pub struct Exchanged {
 }
 
 impl Socket {
-    /// Sends ONE datagram, which holds one or many messages, and collects the answers until each sequence number in
-    /// `awaited` has been acknowledged or refused, or answered.
+    /// Sends ONE datagram of one or many messages, and collects the answers until each sequence number in `awaited` has been
+    /// acknowledged, refused or answered.
     ///
-    /// Headers and sequence numbers are the caller's. A message that carries `NLM_F_ACK` is awaited until it is
-    /// acknowledged; one that does not, which has to be a question for one thing, until that comes. The kernel works the
-    /// messages off in order. When it refused one and left out the acknowledgements of others, as `nf_tables` may when it
-    /// gives a transaction up, this returns without them.
+    /// Headers and sequence numbers are the caller's. A message with `NLM_F_ACK` is awaited until it is acknowledged; one
+    /// without it, which has to be a request for one object, until that object arrives. The kernel processes the messages in
+    /// order. When it refused one and left out the acknowledgements of others, as `nf_tables` may when it aborts a transaction,
+    /// this returns without them.
     ///
-    /// Refusals are no error of this function: they are in [`Exchanged::errors`].
+    /// # Errors
+    /// send(2) or recv(2) fails, or no answer arrives in time. A refusal by the kernel is not an error of this function: it is
+    /// in [`Exchanged::errors`].
     pub fn exchange(&mut self, datagram: &[u8], awaited: &[u32]) -> Result<Exchanged> {
         self.try_exchange(datagram, awaited).map_err(|source| Error::new("exchange netlink messages", "", source))
     }

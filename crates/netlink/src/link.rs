@@ -146,46 +146,70 @@ pub struct Port {
 }
 
 impl Netlink {
-    /// The link with this name, proper or alternative; its absence is an error. See [`Error::is_absent`].
+    /// The link with this name or alternative name.
+    ///
+    /// # Errors
+    /// There is no such link ([`Error::is_absent`]), or the kernel cannot be asked.
     #[doc(alias = "RTM_GETLINK")]
     pub fn link(&self, name: &str) -> Result<Link> {
         self.read_link(by_name(name), name)
     }
 
-    /// The link with this name, proper or alternative, if there is one.
+    /// The link with this name or alternative name; `None` if there is none.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked, or its answer cannot be parsed.
     pub fn find_link(&self, name: &str) -> Result<Option<Link>> {
         absent_is_none(self.link(name))
     }
 
-    /// The link with this number; its absence is an error. See [`Error::is_absent`].
+    /// The link with this index.
+    ///
+    /// # Errors
+    /// There is no such link ([`Error::is_absent`]), or the kernel cannot be asked.
     pub fn link_at(&self, index: u32) -> Result<Link> {
         self.read_link(LinkUnspec::new_with_index(index).build(), &format!("number {index}"))
     }
 
-    /// The link with this number, if there is one.
+    /// The link with this index; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`Netlink::find_link`].
     pub fn find_link_at(&self, index: u32) -> Result<Option<Link>> {
         absent_is_none(self.link_at(index))
     }
 
-    /// As [`Netlink::find_link`], content with what was read last, unless this handle has changed any link since: for what
-    /// a call has looked at already. What others changed meanwhile is not seen.
+    /// As [`Netlink::find_link`], but returns the link as it was last read, unless this handle has changed any link since.
+    /// Changes by other programs are not seen.
+    ///
+    /// # Errors
+    /// As [`Netlink::find_link`].
     pub fn find_recent_link(&self, name: &str) -> Result<Option<Link>> {
         let known = self.remembered(|link| link.name == name);
         known.map_or_else(|| self.find_link(name), |link| Ok(Some(link)))
     }
 
-    /// As [`Netlink::link`], content with what was read last; see [`Netlink::find_recent_link`].
+    /// As [`Netlink::link`], but returns the link as it was last read; see [`Netlink::find_recent_link`].
+    ///
+    /// # Errors
+    /// As [`Netlink::link`].
     pub fn recent_link(&self, name: &str) -> Result<Link> {
         self.remembered(|link| link.name == name).map_or_else(|| self.link(name), Ok)
     }
 
-    /// As [`Netlink::find_link_at`], content with what was read last; see [`Netlink::find_recent_link`].
+    /// As [`Netlink::find_link_at`], but returns the link as it was last read; see [`Netlink::find_recent_link`].
+    ///
+    /// # Errors
+    /// As [`Netlink::find_link`].
     pub fn find_recent_link_at(&self, index: u32) -> Result<Option<Link>> {
         let known = self.remembered(|link| link.index == index);
         known.map_or_else(|| self.find_link_at(index), |link| Ok(Some(link)))
     }
 
-    /// All links of a kind, such as `veth`. The kernel picks them.
+    /// All links of a kind, such as `veth`. The kernel filters them.
+    ///
+    /// # Errors
+    /// The dump fails, see [`Socket::dump`](crate::Socket::dump).
     pub fn links_of_kind(&self, kind: &str) -> Result<Vec<Link>> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::from(kind))]));
@@ -196,7 +220,10 @@ impl Netlink {
         Ok(messages.iter().filter_map(|message| Link::parse(message)).filter(of_kind).collect())
     }
 
-    /// The links whose master has this number: the ports of a bridge. The kernel picks them.
+    /// The links whose master has this index: the ports of a bridge. The kernel filters them.
+    ///
+    /// # Errors
+    /// The dump fails, see [`Socket::dump`](crate::Socket::dump).
     #[doc(alias = "IFLA_MASTER")]
     pub fn links_of_master(&self, master: u32) -> Result<Vec<Link>> {
         let mut message = LinkMessage::default();
@@ -208,8 +235,11 @@ impl Netlink {
         Ok(messages.iter().filter_map(|message| Link::parse(message)).filter(of_master).collect())
     }
 
-    /// The link with this number in another namespace, by the number that this one has for it, see [`Link::lower_netns`].
-    /// `None` if there is no such link, or no process and no mount holds the namespace any more.
+    /// The link with this index in another namespace, which is named by the id that this namespace has for it, see
+    /// [`Link::lower_netns`]. `None` if there is no such link, or the namespace is no longer held by a process or a mount.
+    ///
+    /// # Errors
+    /// The kernel refuses the request otherwise, or its answer cannot be parsed.
     #[doc(alias = "IFLA_TARGET_NETNSID")]
     pub fn find_link_in(&self, netns: i32, index: u32) -> Result<Option<Link>> {
         let mut message = LinkUnspec::new_with_index(index).build();
@@ -232,6 +262,9 @@ impl Netlink {
     }
 
     /// All links of the namespace.
+    ///
+    /// # Errors
+    /// The dump fails, see [`Socket::dump`](crate::Socket::dump).
     pub fn links(&self) -> Result<Vec<Link>> {
         let mut message = LinkMessage::default();
         message.attributes.push(without_statistics());
@@ -239,9 +272,12 @@ impl Netlink {
         Ok(messages.iter().filter_map(|message| Link::parse(message)).collect())
     }
 
-    /// Deletes a link, and with a veth its peer; its absence is an error. See [`Error::is_absent`].
+    /// Deletes a link, and the peer of a veth with it.
     ///
-    /// The kernel returns when all traces of it are gone, which takes it 10 to 30 ms.
+    /// The kernel returns when all traces of it are gone, which takes 10 to 30 ms.
+    ///
+    /// # Errors
+    /// There is no such link ([`Error::is_absent`]), or the kernel refuses it, as it does for `lo`.
     #[doc(alias = "RTM_DELLINK")]
     pub fn delete_link(&self, index: u32) -> Result<()> {
         let message = RouteNetlinkMessage::DelLink(LinkUnspec::new_with_index(index).build());
@@ -251,8 +287,11 @@ impl Netlink {
         self.ask(request).map(drop)
     }
 
-    /// Deletes all links of a group, whosever they are, with the peers of veths; that there is none is an error. See
-    /// [`Error::is_absent`]. It takes the kernel hardly longer than one link does.
+    /// Deletes all links of a group, whoever made them, with the peers of veths. It hardly takes the kernel longer than one
+    /// link.
+    ///
+    /// # Errors
+    /// There is no link in the group ([`Error::is_absent`]), or the kernel refuses it.
     #[doc(alias = "IFLA_GROUP")]
     pub fn delete_group(&self, group: u32) -> Result<()> {
         let message =

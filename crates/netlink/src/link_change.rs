@@ -57,7 +57,10 @@ pub struct LinkChange {
 impl Netlink {
     /// Changes a link's settings in one message.
     ///
-    /// The kernel applies them one by one; when it refuses one, those before it stay.
+    /// The kernel applies them one by one.
+    ///
+    /// # Errors
+    /// There is no such link ([`crate::Error::is_absent`]), or the kernel refuses a setting: those before it stay in effect.
     #[doc(alias = "RTM_SETLINK")]
     #[doc(alias = "RTM_NEWLINK")]
     pub fn change(&self, index: u32, change: &LinkChange) -> Result<()> {

@@ -17,11 +17,14 @@ const NSID: u16 = 1;
 const NAMESPACE_HEADER: usize = 4;
 
 impl Netlink {
-    /// The number that the namespace of this socket has for `netns`, by which [`crate::Link::lower_netns`] speaks of it.
+    /// The id that the namespace of this socket has for `netns`, which [`crate::Link::lower_netns`] refers to.
     ///
-    /// `None` if it has none yet: the kernel gives it when it first describes a link here that leads there, so read the
-    /// link before you ask. It lasts as long as both namespaces. Each counts for itself, and usually has no number for
-    /// itself. See ip-netns(8), `list-id`.
+    /// `None` if it has none yet: the kernel assigns it when it first describes a link here that leads there, so read the link
+    /// before. It lasts as long as both namespaces. Each namespace has ids of its own, and usually none for itself. See
+    /// ip-netns(8), `list-id`.
+    ///
+    /// # Errors
+    /// The kernel refuses the request, or its answer has no id.
     #[doc(alias = "RTM_GETNSID")]
     #[doc(alias = "nsid")]
     pub fn namespace_id(&self, netns: &Netns) -> Result<Option<i32>> {

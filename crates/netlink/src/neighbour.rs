@@ -35,7 +35,10 @@ pub struct Neighbour {
 }
 
 impl Netlink {
-    /// The neighbours on a link. The kernel picks them.
+    /// The neighbours on a link. The kernel filters them.
+    ///
+    /// # Errors
+    /// There is no such link ([`crate::Error::is_absent`]), or the dump fails, see [`Socket::dump`](crate::Socket::dump).
     #[doc(alias = "RTM_GETNEIGH")]
     pub fn neighbours(&self, index: u32) -> Result<Vec<Neighbour>> {
         let mut message = NeighbourMessage::default();
@@ -46,7 +49,10 @@ impl Netlink {
         Ok(messages.iter().filter_map(|message| Neighbour::parse(message)).filter(ours).collect())
     }
 
-    /// Forgets a neighbour; that it is not known, or that the link is gone, is success.
+    /// Removes a neighbour.
+    ///
+    /// # Errors
+    /// The kernel refuses it. A neighbour or a link that does not exist is not an error.
     #[doc(alias = "RTM_DELNEIGH")]
     pub fn delete_neighbour(&self, index: u32, address: IpAddr) -> Result<()> {
         self.ask(deletion(index, address)).map(drop)

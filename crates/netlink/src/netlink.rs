@@ -27,12 +27,18 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// The namespace of the calling thread.
+    /// Opens a handle on the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// As [`Socket::here`].
     pub fn here() -> Result<Self> {
         Socket::here(ROUTE).map(Self::over)
     }
 
-    /// The namespace `netns`.
+    /// Opens a handle on the namespace `netns`.
+    ///
+    /// # Errors
+    /// As [`Socket::inside`].
     pub fn inside(netns: &Netns) -> Result<Self> {
         Socket::inside(netns, ROUTE).map(Self::over)
     }

@@ -147,12 +147,18 @@ impl Netlink {
     /// All routes of a family, in all tables.
     ///
     /// A host may have a million of them: prefer [`Netlink::routes_of`] and [`Netlink::routes_to`].
+    ///
+    /// # Errors
+    /// The dump fails, see [`Socket::dump`](crate::Socket::dump).
     #[doc(alias = "RTM_GETROUTE")]
     pub fn routes(&self, family: Family) -> Result<Vec<KernelRoute>> {
         self.list_routes(family, Vec::new(), "")
     }
 
-    /// The routes, of both families and in all tables, that lead over a link. The kernel picks them.
+    /// The routes of both families and all tables that lead over a link. The kernel filters them.
+    ///
+    /// # Errors
+    /// As [`Netlink::routes`].
     pub fn routes_of(&self, index: u32) -> Result<Vec<KernelRoute>> {
         let object = format!("over link {index}");
         let mut routes = self.list_routes(Family::V4, vec![RouteAttribute::Oif(index)], &object)?;
@@ -161,9 +167,12 @@ impl Netlink {
         Ok(routes)
     }
 
-    /// The routes to exactly this prefix in one table, with whatever metric and gateway.
+    /// The routes to exactly this prefix in one table, with any metric and gateway.
     ///
-    /// The kernel sends the whole table for this: it can look an address up, but not a prefix.
+    /// The kernel sends the whole table for this: it can look up an address, but not a prefix.
+    ///
+    /// # Errors
+    /// As [`Netlink::routes`]. A table that does not exist is not an error.
     pub fn routes_to(&self, dst: IpNetwork, table: u32) -> Result<Vec<KernelRoute>> {
         let family = if dst.is_ipv4() { Family::V4 } else { Family::V6 };
         let listed = self.list_routes(family, vec![RouteAttribute::Table(table)], &format!("to {dst}"));
@@ -176,9 +185,12 @@ impl Netlink {
         Ok(routes)
     }
 
-    /// What the host takes as its own: its addresses of a family, and whole networks as `127.0.0.0/8`.
+    /// The destinations that the host accepts as its own: its addresses of a family, and whole networks such as `127.0.0.0/8`.
     ///
-    /// It is what `fib daddr type local` of nft(8) and `--dst-type LOCAL` of iptables(8) go by.
+    /// `fib daddr type local` of nft(8) and `--dst-type LOCAL` of iptables(8) match the same.
+    ///
+    /// # Errors
+    /// As [`Netlink::routes`].
     #[doc(alias = "RTN_LOCAL")]
     pub fn own_networks(&self, family: Family) -> Result<Vec<IpNetwork>> {
         let routes = self.list_routes(family, vec![RouteAttribute::Table(LOCAL_TABLE)], "to the host itself")?;
@@ -186,9 +198,12 @@ impl Netlink {
         Ok(own.map(|route| route.dst).collect())
     }
 
-    /// The route that packets to this address would take, `dst` being its prefix; `None` if there is none.
+    /// The route that packets to this address would take, with its prefix as `dst`; `None` if there is none.
     ///
-    /// One look-up, however many routes there are: if the address has a route of its own, this is it.
+    /// It is one look-up, however many routes there are: if the address has a route of its own, it is this one.
+    ///
+    /// # Errors
+    /// The kernel refuses the request for another reason than that the address is unreachable.
     #[doc(alias = "RTM_F_FIB_MATCH")]
     pub fn route_for(&self, address: IpAddr) -> Result<Option<KernelRoute>> {
         let message = RouteMessageBuilder::<IpAddr>::new().destination_prefix(address, host_prefix(address));
@@ -209,13 +224,20 @@ impl Netlink {
         }
     }
 
-    /// Adds a route; [`Error::exists`] if there is one to the same destination with the same priority.
+    /// Adds a route.
+    ///
+    /// # Errors
+    /// There is one to the same destination with the same priority ([`Error::exists`]), its link does not exist or its gateway
+    /// is not reachable, or `route` mixes address families in a way that no message can express.
     #[doc(alias = "RTM_NEWROUTE")]
     pub fn add_route(&self, route: &KernelRoute) -> Result<()> {
         self.ask(route.addition()?).map(drop)
     }
 
-    /// Removes a route; what is `None` in `route` does not matter. [`Error::is_absent`] if there is none.
+    /// Removes a route; fields that are `None` in `route` match any value.
+    ///
+    /// # Errors
+    /// There is no such route ([`Error::is_absent`]), or `route` mixes address families in a way that no message can express.
     #[doc(alias = "RTM_DELROUTE")]
     pub fn delete_route(&self, route: &KernelRoute) -> Result<()> {
         self.ask(route.deletion()?).map(drop)

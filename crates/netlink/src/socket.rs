@@ -52,12 +52,19 @@ pub(crate) enum Heard {
 
 impl Socket {
     /// Opens a socket in the namespace of the calling thread, for `NETLINK_ROUTE` (0), `NETLINK_NETFILTER` (12), …
+    ///
+    /// # Errors
+    /// socket(2), bind(2) or setsockopt(2) fails: no descriptor is left, or the kernel lacks the protocol
+    /// ([`Error::unsupported`]).
     #[doc(alias = "NETLINK_ROUTE")]
     pub fn here(protocol: isize) -> Result<Self> {
         open(protocol).map_err(|source| Error::new("open a netlink socket", "", source))
     }
 
-    /// Opens a socket inside `netns`, which is entered for this alone, as [`Netns::enter`] does it.
+    /// Opens a socket inside `netns`, which is entered only for this, as [`Netns::enter`] does.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, or as [`Socket::here`].
     pub fn inside(netns: &Netns, protocol: isize) -> Result<Self> {
         let failed = |source: io::Error| Error::new("open a netlink socket in", netns.path().to_string_lossy(), source);
         let outside = |error: cnikit_netns::Error| match error.errno() {
@@ -111,7 +118,10 @@ impl Socket {
         while self.receive(now).map_or_else(|error| lost(&error), |_| true) {}
     }
 
-    /// How many bytes one datagram may have (`SO_SNDBUF`, less what the kernel keeps of it for itself).
+    /// The size limit of one datagram in bytes (`SO_SNDBUF`).
+    ///
+    /// # Errors
+    /// getsockopt(2) fails.
     #[doc(alias = "SO_SNDBUF")]
     pub fn send_buffer(&self) -> io::Result<usize> {
         Ok(getsockopt(&self.inner, sockopt::SndBuf)?)

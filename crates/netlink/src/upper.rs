@@ -125,12 +125,13 @@ impl fmt::Display for IpvlanMode {
 }
 
 impl Netlink {
-    /// Makes a link on top of another in one message, in its namespace and under its name from the first moment.
+    /// Creates a link on top of another in one message; it is in its namespace and has its name from the first moment.
     ///
-    /// [`Error::exists`](crate::Error::exists) means that its name is taken there, or here (see [`NewUpper::index`]);
-    /// [`unsupported`](crate::Error::unsupported)
-    /// that this kernel knows no such links. The kernel does not echo a link that is made in another namespace: it can be
-    /// read there.
+    /// The kernel does not echo a link that is made in another namespace: it can be read there.
+    ///
+    /// # Errors
+    /// Its name is taken there, or here (see [`NewUpper::index`]; [`Error::exists`](crate::Error::exists)), the lower link does
+    /// not exist or cannot have such links, or this kernel has none ([`Error::unsupported`](crate::Error::unsupported)).
     #[doc(alias = "macvlan")]
     #[doc(alias = "ipvlan")]
     pub fn create_upper(&self, upper: &NewUpper) -> Result<()> {
@@ -147,8 +148,11 @@ impl Netlink {
         self.ask(Request { message, flags, operation, object, link, forgives: Forgives::Nothing }).map(drop)
     }
 
-    /// Whether this kernel knows links of this sort; loads its module. It is asked for one on top of nothing, which it refuses,
-    /// the one way or the other.
+    /// Whether this kernel has links of this kind; it loads the module. The kernel is asked for one on top of no link, which it
+    /// refuses in either case, with different errors.
+    ///
+    /// # Errors
+    /// The kernel refuses the request for another reason, such as a missing `CAP_NET_ADMIN`.
     pub fn knows_upper(&self, upper: UpperKind) -> Result<bool> {
         let name = "cnikit-probe".to_owned();
         let nowhere =

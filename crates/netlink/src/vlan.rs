@@ -72,10 +72,12 @@ impl fmt::Display for VlanRange {
 }
 
 impl Netlink {
-    /// The VLANs of a bridge port, ascending, neighbours that are alike in one. The kernel picks the port.
+    /// The VLANs of a bridge port in ascending order; neighbouring ones with the same flags are one range. The kernel filters
+    /// by port.
     ///
-    /// Linux 5.6 or newer; an older kernel, and one built without `CONFIG_BRIDGE_VLAN_FILTERING`, has no such question
-    /// ([`crate::Error::unsupported`]).
+    /// # Errors
+    /// [`crate::Error::unsupported`] if the kernel is older than Linux 5.6 or built without `CONFIG_BRIDGE_VLAN_FILTERING`.
+    /// Otherwise as [`Socket::dump`](crate::Socket::dump).
     #[doc(alias = "RTM_GETVLAN")]
     pub fn vlans(&self, port: u32) -> Result<Vec<VlanRange>> {
         let request = question(port);

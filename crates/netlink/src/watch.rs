@@ -22,21 +22,26 @@ struct Subject {
 }
 
 impl Netlink {
-    /// Waits until `ready` is content with the link, by the kernel's events, and returns it as it is then.
+    /// Waits for the kernel's events until `ready` accepts the link, and returns it as it is then.
     ///
-    /// After the deadline the error's number is `ETIMEDOUT` and its object tells the last state; a link that goes
-    /// away is an error at once. See [`Error::is_absent`]. The kernel does not announce that the alias of a link that
-    /// is down changed.
+    /// The kernel does not announce that the alias of a link that is down changed.
+    ///
+    /// # Errors
+    /// At the deadline, with `ETIMEDOUT` ([`Error::timed_out`](crate::Error::timed_out)) and the last state in the text; at
+    /// once if the link is deleted ([`Error::is_absent`](crate::Error::is_absent)) or its socket fails.
     #[doc(alias = "RTNLGRP_LINK")]
     pub fn wait_link(&self, index: u32, deadline: Deadline, ready: impl Fn(&Link) -> bool) -> Result<Link> {
         let subject = Subject { operation: "wait for link", groups: &[LINK_EVENTS], index };
         self.watch(&subject, deadline, || self.link_at(index), ready, describe_link)
     }
 
-    /// Waits until `ready` is content with the addresses of a link and returns them as they are then.
+    /// Waits until `ready` accepts the addresses of a link, and returns them as they are then.
     ///
-    /// Wakes up for IPv6 only, whose addresses take time to be usable, and when the link itself changes, which `ready` may read.
-    /// After the deadline the error's number is `ETIMEDOUT` and its object tells the last state.
+    /// It wakes up for IPv6 addresses only, which take time to be usable, and when the link itself changes, which `ready` may
+    /// read.
+    ///
+    /// # Errors
+    /// As [`Netlink::wait_link`].
     #[doc(alias = "RTNLGRP_IPV6_IFADDR")]
     #[doc(alias = "DAD")]
     pub fn wait_addresses(

@@ -7,7 +7,10 @@ use crate::sysctl::value_in;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The kernel's name for this boot, a UUID; another one after every reboot. See random(4).
+/// The kernel's id of this boot, a UUID that changes with every boot. See random(4).
+///
+/// # Errors
+/// `/proc/sys/kernel/random/boot_id` cannot be opened or read, for example because `/proc` is not mounted.
 pub fn boot_id() -> Result<String, Error> {
     File::open(BOOT_ID).and_then(|file| value_in(&file)).map_err(|source| Error::new("read", BOOT_ID, source))
 }

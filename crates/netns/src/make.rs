@@ -13,7 +13,11 @@ use nix::sched::CloneFlags;
 use crate::visit::{HERE, on_a_thread};
 use crate::{Error, Netns};
 
-/// Makes a namespace and mounts it on `path`, a new file, as `ip netns add` does. It lives until [`remove`].
+/// Creates a namespace and mounts it on `path`, a new file, as `ip netns add` does. It exists until [`remove`].
+///
+/// # Errors
+/// `path` exists or cannot be created, unshare(2) or mount(2) fails (both need `CAP_SYS_ADMIN`), or the kernel refuses a
+/// thread. The file is removed then.
 #[doc(alias = "ip netns add")]
 pub fn fresh(path: &Path) -> Result<Netns, Error> {
     let failed = |source| Error::new("make the network namespace", path.display().to_string(), source);
@@ -29,9 +33,12 @@ pub fn fresh(path: &Path) -> Result<Netns, Error> {
     }
 }
 
-/// Makes a namespace that has no name and ends with the last clone of what is returned.
+/// Creates a namespace without a name, which ends with the last clone of the returned value.
 ///
 /// Its path is `/proc/PID/fd/N`, by which programs that we start find it as well.
+///
+/// # Errors
+/// unshare(2) fails (it needs `CAP_SYS_ADMIN`), or the kernel refuses a thread or a descriptor.
 #[doc(alias = "unshare")]
 pub fn anonymous() -> Result<Netns, Error> {
     let made = on_a_thread(|| leave_for_a_new_one().and_then(|()| File::open(HERE)));
@@ -40,9 +47,12 @@ pub fn anonymous() -> Result<Netns, Error> {
     Ok(Netns::held(file.into(), path))
 }
 
-/// Removes what [`fresh`] or `ip netns add` made. The namespace itself lives on while anything else holds it.
+/// Removes the file and the mount that [`fresh`] or `ip netns add` made. The namespace itself exists as long as anything else
+/// holds it.
 ///
-/// A file that has content and is no mount is not ours: an error, and it stays.
+/// # Errors
+/// `path` does not exist, or umount(2) or unlink(2) fails. A file that has content and is not a mount point is not a
+/// namespace's: it is an error, and the file stays.
 #[doc(alias = "ip netns delete")]
 pub fn remove(path: &Path) -> Result<(), Error> {
     unmount(path)

@@ -5,14 +5,20 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// Where network namespaces are mounted, as runtimes and `ip netns` do it, in the order of the mounts. See
-/// `proc_pid_mountinfo(5)`. What another mount covers is listed too: there something else is found.
+/// The paths on which network namespaces are mounted, as runtimes and `ip netns` do it, in the order of the mounts. See
+/// `proc_pid_mountinfo(5)`. A path that another mount covers is listed too, although something else is found there.
+///
+/// # Errors
+/// `/proc/self/mountinfo` cannot be read.
 pub fn mounted() -> io::Result<Vec<PathBuf>> {
     Ok(mounts(&std::fs::read_to_string("/proc/self/mountinfo")?).map(|(_, point)| point.into()).collect())
 }
 
-/// A way to each namespace that a process is in, as `/proc` shows them, but our own. Processes that nobody shows us, or that end
-/// meanwhile, are passed over. See `proc_pid_ns(5)`.
+/// One path in `/proc` for each network namespace that a process is in, except our own. Processes that are hidden from us, or
+/// that end meanwhile, are skipped. See `proc_pid_ns(5)`.
+///
+/// # Errors
+/// `/proc` or the link to the calling thread's namespace cannot be read.
 pub fn of_processes() -> io::Result<Vec<PathBuf>> {
     let mut seen = BTreeSet::from([fs::read_link("/proc/thread-self/ns/net")?]);
     let mut ways = Vec::new();

@@ -26,8 +26,12 @@ pub struct Netns {
 impl Netns {
     /// Opens the namespace at `path`, a bind mount like those of `ip netns` or a `/proc/PID/ns/net`.
     ///
-    /// Anything else is an error: a plain file, a directory, a namespace of another type. What it is, is judged before
-    /// it is opened, so that no pipe blocks and no device notices. See [`crate::find()`] for telling these apart.
+    /// The type of the file is checked before it is opened, so that a pipe does not block and no device is disturbed.
+    /// [`crate::find()`] tells the errors apart.
+    ///
+    /// # Errors
+    /// There is no file at `path` ([`Error::is_absent`]), it may not be opened, or it is something else: a plain file, a
+    /// directory, a namespace of another type.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let failed = |source: io::Error| Error::new("open the network namespace", path.display().to_string(), source);
@@ -39,12 +43,17 @@ impl Netns {
     }
 
     /// The namespace that the calling thread is in.
+    ///
+    /// # Errors
+    /// As [`Netns::open`]: `/proc` is not mounted, or no descriptor is left.
     pub fn own() -> Result<Self, Error> {
         Self::open(format!("/proc/self/task/{}/ns/net", nix::unistd::gettid()))
     }
 
-    /// Stands for the namespace at a path that nobody is going to enter, whatever is there: to enter it all the same is
-    /// an error of the kernel's.
+    /// A value that stands for the namespace at a path that will not be entered, whatever is there. To enter it is an error.
+    ///
+    /// # Errors
+    /// `/dev/null` cannot be opened.
     pub fn nowhere(path: impl AsRef<Path>) -> Result<Self, Error> {
         let failed = |source: io::Error| Error::new("open", "/dev/null".to_owned(), source);
         let file = File::open("/dev/null").map_err(failed)?;
@@ -72,7 +81,10 @@ impl Netns {
 
     /// Whether this is the namespace that the calling thread is in.
     ///
-    /// Device and inode number are proof here, since both namespaces are alive while they are compared.
+    /// Device and inode number are proof here, because both namespaces exist while they are compared.
+    ///
+    /// # Errors
+    /// fstat(2) fails, or the link to the calling thread's namespace in `/proc` cannot be read.
     pub fn is_own(&self) -> Result<bool, Error> {
         let failed =
             |errno: nix::Error| Error::new("identify the network namespace", self.path.display().to_string(), errno);
@@ -81,9 +93,12 @@ impl Netns {
         Ok((this.st_dev, this.st_ino) == (own.dev(), own.ino()))
     }
 
-    /// The kernel's number for this namespace, never given twice between two boots (`SO_NETNS_COOKIE`, Linux 5.14).
+    /// The kernel's number of this namespace, which is unique until the next boot (`SO_NETNS_COOKIE`, Linux 5.14).
     ///
-    /// With [`crate::boot_id`] it recognises a namespace, which neither path nor inode number does.
+    /// With [`crate::boot_id`] it identifies a namespace; neither its path nor its inode number does.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered ([`Netns::enter`]), or the kernel has no cookies.
     #[doc(alias = "SO_NETNS_COOKIE")]
     pub fn cookie(&self) -> Result<u64, Error> {
         self.enter(|_| kernel::cookie_here())?.map_err(|source| {
@@ -91,8 +106,11 @@ impl Netns {
         })
     }
 
-    /// The number that [`Netns::cookie`] gives, and else device and inode number, where the kernel has no cookies (before Linux
-    /// 5.14): a name that no other namespace has while this value lives.
+    /// The number that [`Netns::cookie`] returns, or device and inode number where the kernel has no cookies (before Linux
+    /// 5.14): a name that no other namespace has while this value exists.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, or it cannot be identified. A kernel without cookies is not an error.
     pub fn name_while_held(&self) -> Result<String, Error> {
         // The calling thread need not go where it is.
         let cookie = if self.is_own()? {
@@ -117,20 +135,25 @@ impl Netns {
         }
     }
 
-    /// Since when it has been held without a break, by a bind mount, an open file or whatever else: nanoseconds since the epoch,
-    /// modulo 2^64. Its inode on nsfs is made when it is first
-    /// held, and goes with the last who holds it.
+    /// Since when the namespace has been held without a break, by a bind mount, an open file or anything else: nanoseconds
+    /// since the epoch, modulo 2^64. Its inode on nsfs is made when it is first held, and freed when it is no longer held.
+    ///
+    /// # Errors
+    /// fstat(2) fails.
     pub fn held_since(&self) -> Result<u64, Error> {
         let failed = |errno| Error::new("look at the network namespace", self.path.display().to_string(), errno);
         let found = fstat(&self.file).map_err(failed)?;
         Ok(found.st_ctime.wrapping_mul(1_000_000_000).wrapping_add(found.st_ctime_nsec).cast_unsigned())
     }
 
-    /// Lets `work` run inside, and returns what it returned. See setns(2).
+    /// Runs `work` inside the namespace and returns what it returned. See setns(2).
     ///
-    /// Where other threads run, a new one enters, works and dies; where the calling thread is the only one of its process,
-    /// it goes itself, and is back when this returns. A panic inside goes on in the caller, outside. An error is about the
-    /// way in: `work` has not run then.
+    /// If the process has other threads, a new thread enters, runs `work` and ends; if the calling thread is the only one, it
+    /// enters itself and is back when this returns. A panic of `work` continues in the caller, outside.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered: setns(2) fails (it needs `CAP_SYS_ADMIN`), or no thread can be started. `work` has not
+    /// run then.
     #[doc(alias = "setns")]
     pub fn enter<T: Send>(&self, work: impl FnOnce(&Inside) -> T + Send) -> Result<T, Error> {
         visit(&*self.file, work)

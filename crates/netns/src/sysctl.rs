@@ -27,13 +27,19 @@ pub enum SysctlChange {
 
 /// The value of `key`, without the line end.
 ///
-/// An absent setting ([`Error::is_absent`]) is an error like any other: whether that is well, the caller knows.
+/// # Errors
+/// A key that is not a path below `net/`, a setting that does not exist ([`Error::is_absent`]), and whatever open(2) or read(2)
+/// returns.
 pub fn read(_: &Inside, key: &str) -> Result<String, Error> {
     let path = path_of(key)?;
     read_of(key, |flags| open_at(AT_FDCWD, &path, flags))
 }
 
-/// Sees to it that `key` has `value`. A setting that is right already needs no right to write it.
+/// Gives `key` the value `value`. A setting that already has it needs no permission to write.
+///
+/// # Errors
+/// As [`read`], and a file that cannot be written: the kernel refuses the value (`EINVAL`), or `/proc/sys` is mounted read-only
+/// (`EROFS`).
 pub fn set(_: &Inside, key: &str, value: &str) -> Result<SysctlChange, Error> {
     let path = path_of(key)?;
     let open = |flags| open_at(AT_FDCWD, &path, flags);
@@ -61,14 +67,21 @@ pub struct Tree<'a> {
 const NET: &str = "/proc/sys/net";
 
 impl<'a> Tree<'a> {
-    /// Opens it.
+    /// Opens `/proc/sys/net` of the namespace that the calling thread is in.
+    ///
+    /// # Errors
+    /// `/proc` is not mounted, or no descriptor is left.
     pub fn open(_: &'a Inside) -> Result<Tree<'a>, Error> {
         let opened = openat(AT_FDCWD, NET, OFlag::O_PATH | STEP, Mode::empty());
         Ok(Tree { net: opened.map_err(|errno| Error::new("open", NET, errno))?, inside: PhantomData })
     }
 
-    /// The value of `key`; `None` if it is there and has none that anybody could read: it can be written alone, as
+    /// The value of `key`; `None` if the setting exists and has no value that can be read: it can only be written, as
     /// `net/ipv4/route/flush`, or was never written, as `stable_secret`.
+    ///
+    /// # Errors
+    /// A key that is not below `net/` or that leads through a symbolic link, a setting that does not exist
+    /// ([`Error::is_absent`]), and whatever openat(2) or read(2) returns.
     pub fn read(&self, key: &str) -> Result<Option<String>, Error> {
         path_of(key)?;
         let read = || read_of(key, |flags| self.open_below(key, flags));
@@ -83,7 +96,11 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Sees to it that `key` has `value`. A setting that is right already needs no right to write it.
+    /// Gives `key` the value `value`. A setting that already has it needs no permission to write.
+    ///
+    /// # Errors
+    /// As [`Tree::read`], and a file that cannot be written: the kernel refuses the value (`EINVAL`), or `/proc/sys` is mounted
+    /// read-only (`EROFS`).
     pub fn set(&self, key: &str, value: &str) -> Result<(), Error> {
         path_of(key)?;
         // One walk, where it can be read and written.

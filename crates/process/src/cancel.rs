@@ -19,7 +19,10 @@ struct Ends {
 }
 
 impl CancellationToken {
-    /// One that nobody has said yet. An error is the kernel's: no descriptor is left.
+    /// A token that is not cancelled yet.
+    ///
+    /// # Errors
+    /// pipe(2) fails because no descriptor is left.
     pub fn new() -> io::Result<Self> {
         let (read, write) = io::pipe()?;
         Ok(Self(Arc::new(Ends { read, write: Mutex::new(Some(write)) })))

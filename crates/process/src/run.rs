@@ -8,15 +8,23 @@ use crate::child::{Child, start};
 use crate::pipes::{Pipes, Stop};
 use crate::{CancellationToken, Deadline, Ended, Error, Program};
 
-/// Starts the program, gives it its stdin, collects what it writes, and returns when it has ended, whatever its status.
+/// Starts the program, writes its stdin, collects its output, and returns when it has ended, whatever its exit status.
 ///
-/// At the deadline its process group gets `SIGTERM`, then, after [`Program::grace`], `SIGKILL`. A file that is being
-/// written (`ETXTBSY`) is tried again for up to two seconds within the deadline. Call it from a thread that stays.
+/// At the deadline its process group gets `SIGTERM`, then, after [`Program::grace`], `SIGKILL`. A file that is being written
+/// (`ETXTBSY`) is tried again for up to two seconds within the deadline. Call it from a thread that does not end before the
+/// program.
+///
+/// # Errors
+/// [`Error::NotStarted`] if execve(2) or fork(2) fails, [`Error::Deadline`] and [`Error::TooMuch`] if the program was ended
+/// because of the time or of the size of its output, and [`Error::Lost`] if the kernel refuses to let us poll or wait for it.
 pub fn run(program: &Program, deadline: Deadline) -> Result<Ended, Error> {
     begin(program, deadline)?.finish()
 }
 
-/// As [`run`], and ends the program and its group, as at the deadline, when the caller says so.
+/// As [`run`], and ends the program and its group, as at the deadline, when `cancel` is cancelled.
+///
+/// # Errors
+/// As [`run`], and [`Error::Cancelled`] if it was cancelled, before the start or while the program ran.
 pub fn run_while(program: &Program, deadline: Deadline, cancel: &CancellationToken) -> Result<Ended, Error> {
     if cancel.is_cancelled() {
         return Err(Error::Cancelled { program: program.path.clone(), stderr: Vec::new() });
@@ -25,9 +33,12 @@ pub fn run_while(program: &Program, deadline: Deadline, cancel: &CancellationTok
     Running { cancel: Some(cancel.clone()), ..running }.finish()
 }
 
-/// Starts the program and gives it of its stdin what it takes at once (64 KiB, see pipe(7)), to be served and waited for by
-/// [`Running::finish`], as [`run`] does. Meanwhile the caller is free, and the program may wait for more, or for room to
-/// write.
+/// Starts the program and writes as much of its stdin as fits into the pipe at once (64 KiB, see pipe(7)). [`Running::finish`]
+/// writes the rest and waits, as [`run`] does. Meanwhile the caller can do something else; the program may block until then.
+///
+/// # Errors
+/// [`Error::NotStarted`] if execve(2) or fork(2) fails, [`Error::Lost`] if its stdin cannot be written; the program is killed
+/// then.
 pub fn begin(program: &Program, deadline: Deadline) -> Result<Running, Error> {
     let path = program.path.clone();
     let begun = Instant::now();
@@ -59,7 +70,10 @@ pub struct Running {
 }
 
 impl Running {
-    /// Serves and collects it until it has ended, to the deadline that it was started with.
+    /// Writes the rest of its stdin and collects its output until it has ended or its deadline has passed.
+    ///
+    /// # Errors
+    /// As [`run`], except [`Error::NotStarted`]; [`Error::Cancelled`] if it was begun with a token.
     pub fn finish(mut self) -> Result<Ended, Error> {
         let stop = self.converse();
         let ended = stop.and_then(|stop| Ok((stop, self.child.reap()?)));

@@ -47,7 +47,12 @@ pub struct Health {
 }
 
 impl Store {
-    /// Allocates one address of each set, or none at all: what a failing call made is removed, by name.
+    /// Allocates one address of each set, or none at all: what a failing call made is removed.
+    ///
+    /// # Errors
+    /// The [`ErrorKind`] says which: an address is requested that no set has (`Value`), none is free or the requested one is
+    /// taken (`Exhausted`), the attachment holds an address already (`HoldsAlready`), the lock is not free in time (`Busy`), or
+    /// a file or directory cannot be read or written (`Disk`).
     pub fn acquire(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, Error> {
         let wanted = request.assign()?;
         let files = Files::make(&self.directory()?, self.patience)?;
@@ -61,9 +66,12 @@ impl Store {
         done
     }
 
-    /// Frees all addresses that an attachment holds in this network; those that an old release noted under the container
-    /// alone if there are no others. To hold none is success; but not while there is a file that the kernel does not let us
-    /// read, for it may be this attachment's: that is an error, once all others are freed.
+    /// Frees all addresses that an attachment holds in this network, or, if it holds none, those that an old release recorded
+    /// under the container alone. Returns the freed addresses; to hold none is success.
+    ///
+    /// # Errors
+    /// The lock is not free in time (`Busy`), or a file cannot be read or removed (`Disk`). A file that cannot be read may be
+    /// this attachment's, so it is an error, once all others are freed.
     pub fn release(&self, owner: &Owner) -> Result<Vec<IpAddr>, Error> {
         let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(Vec::new()) };
         let beside = self.beside();
@@ -82,7 +90,10 @@ impl Store {
         unread.map_or(Ok(freed), |error| Err(unknown(error)))
     }
 
-    /// Frees these addresses, so far as the attachment still holds them.
+    /// Frees those of these addresses that the attachment still holds.
+    ///
+    /// # Errors
+    /// As [`Store::release`].
     pub fn give_back(&self, owner: &Owner, addresses: &[IpAddr]) -> Result<(), Error> {
         let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(()) };
         let beside = self.beside();
@@ -92,7 +103,10 @@ impl Store {
         free(&mut ledger, &held).map(drop)
     }
 
-    /// Says whether an attachment still holds these addresses; with none given, whether it holds any.
+    /// Checks that an attachment still holds these addresses; with an empty list, that it holds any.
+    ///
+    /// # Errors
+    /// It does not (`Drift`), or as [`Store::release`].
     pub fn confirm(&self, owner: &Owner, addresses: &[IpAddr]) -> Result<(), Error> {
         let none = || {
             Error::new(ErrorKind::Drift, format!("host-local: Failed to find address added by container ID: {owner}"))
@@ -113,9 +127,11 @@ impl Store {
         if missing.is_empty() { Ok(()) } else { Err(drift(&files, owner, &missing)) }
     }
 
-    /// Frees every address whose holder is not among the valid ones. One that an old release noted under a container
-    /// alone stays while any attachment of that container is valid. What is no reservation always stays; a file that the
-    /// kernel did not let us read stays too, and is an error once all others are freed.
+    /// Frees every address whose owner is not in `valid`, and returns them. One that an old release recorded under a container
+    /// alone stays while any attachment of that container is valid. Files that are not reservations always stay.
+    ///
+    /// # Errors
+    /// As [`Store::release`]. A file that the kernel does not let us read stays, and is an error once all others are freed.
     pub fn sweep(&self, valid: &[Owner]) -> Result<Vec<IpAddr>, Error> {
         let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(Vec::new()) };
         let beside = self.beside();
@@ -135,7 +151,12 @@ impl Store {
         unread.map_or(Ok(freed), |error| Err(error.into()))
     }
 
-    /// Says whether an address could be reserved, apart from whether any is free; and what is odd but stops nothing.
+    /// Checks that an address could be reserved, apart from whether any is free; returns what is wrong but does not prevent
+    /// that.
+    ///
+    /// # Errors
+    /// No file can be created in the directory or its nearest existing parent, or a file cannot be read (`Disk`). A lock that
+    /// another process holds is not an error.
     pub fn health(&self) -> Result<Health, Error> {
         let path = self.directory()?;
         Directory::probe_at(&path).map_err(|error| {

@@ -30,7 +30,10 @@ pub struct Allocation {
 }
 
 impl AllocationRequest {
-    /// Which wanted address each set is to give: known before anything is touched.
+    /// Which requested address each set has to give, determined before any file is read.
+    ///
+    /// # Errors
+    /// A requested address is a gateway, no set contains it, or the set already gives another requested one (all `Value`).
     pub fn assign(&self) -> Result<Vec<Option<IpAddr>>, Error> {
         let mut seen = HashSet::new();
         let wanted = self.wanted.iter().map(IpAddr::to_canonical);
@@ -46,7 +49,10 @@ impl AllocationRequest {
         if pending.is_empty() { Ok(assigned) } else { Err(self.left_over(&pending)) }
     }
 
-    /// What it would be given were nothing reserved, one a set; reads nothing.
+    /// The addresses that would be allocated if none were reserved, one per set; reads no file.
+    ///
+    /// # Errors
+    /// As [`AllocationRequest::assign`].
     pub fn example(&self) -> Result<Vec<Allocation>, Error> {
         let gateways = self.gateways();
         let of_set = |(set, wanted): (&RangeSet, Option<IpAddr>)| {

@@ -38,7 +38,11 @@ pub enum Holder {
 }
 
 impl Store {
-    /// Every reservation, by address. Each file is read once; nothing is locked, made or changed.
+    /// Every reservation, sorted by address. Each file is read once; nothing is locked, made or changed.
+    ///
+    /// # Errors
+    /// The directory of the network or of the indexes cannot be opened or listed (`Disk`). A single file that cannot be read is
+    /// in the list.
     pub fn survey(&self) -> Result<Vec<Reservation>, Error> {
         let Some(directory) = Directory::open_if_any(self.directory()?)? else { return Ok(Vec::new()) };
         let indexes = Directory::open_if_any(self.indexes())?;
@@ -52,9 +56,12 @@ impl Store {
         Ok(found)
     }
 
-    /// Frees those addresses whose reservation is dead by what `is_dead` says of it, under the network's lock: what changed
-    /// since a [`Store::survey`] is judged as it is now. What a crash left without content is moved aside, which frees
-    /// its address, whoever asks. Returns what was freed.
+    /// Frees the addresses whose reservation is dead according to `is_dead`, under the network's lock: reservations that
+    /// changed since a [`Store::survey`] are passed to it as they are now. A file that a crash left without content is moved
+    /// aside in any case, which frees its address. Returns the freed reservations.
+    ///
+    /// # Errors
+    /// As [`Store::release`].
     pub fn reclaim(&self, is_dead: impl Fn(&Reservation) -> bool) -> Result<Vec<Reservation>, Error> {
         let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(Vec::new()) };
         let lost: Vec<Reservation> = lost(&files)?;
@@ -83,7 +90,10 @@ impl Store {
         self.data_dir.join(&self.network).join(address.to_string())
     }
 
-    /// The networks that have a directory below `data_dir`, by name; none if that is not there.
+    /// The names of the networks that have a directory below `data_dir`, sorted; empty if that does not exist.
+    ///
+    /// # Errors
+    /// `data_dir` cannot be opened or listed (`Disk`).
     pub fn networks(data_dir: &Path) -> Result<Vec<String>, Error> {
         let Some(directory) = Directory::open_if_any(data_dir)? else { return Ok(Vec::new()) };
         let is_network = |name: &String| !name.starts_with('.') && data_dir.join(name).is_dir();

@@ -47,15 +47,22 @@ enum How {
 const NEED_NO_LINK: [&str; 2] = ["host-local", "static"];
 
 impl Call {
-    /// Finds a plugin on `CNI_PATH` (code 103 if it is not there, 4 without a `CNI_PATH`).
+    /// Finds a plugin on `CNI_PATH`.
+    ///
+    /// # Errors
+    /// `CNI_PATH` is empty (code 4), the name is not a plain name (code 7), or there is no such plugin, or the node's policy
+    /// refuses it because any user may write to it (both code 103).
     pub fn delegate(&self, name: &str) -> Result<Delegate> {
         self.find(name, self.input.clone())
     }
 
-    /// Finds the plugin that a configuration of its own names in `type`, to ask it about this call's attachment.
+    /// Finds the plugin that is the `type` of a delegate's configuration, to be called for this call's attachment.
     ///
-    /// It gets that configuration with what the runtime says anew in every call: `cniVersion`, and a `prevResult` that can be
-    /// read.
+    /// It gets that configuration with the keys that the runtime sends anew in every call: `cniVersion`, and a `prevResult`
+    /// that can be parsed.
+    ///
+    /// # Errors
+    /// As [`Call::delegate`], and `type` names the calling plugin itself (code 7).
     pub fn delegate_with(&self, conf: &NetConf) -> Result<Delegate> {
         let mut conf = conf.clone();
         let prev = self.conf.get("prevResult").filter(|_| self.prev().is_ok());
@@ -67,7 +74,10 @@ impl Call {
         self.find_configured(&conf, self.input.clone())
     }
 
-    /// As [`Call::delegate_with`], to ask it about another attachment, of which the runtime says nothing.
+    /// As [`Call::delegate_with`], to be called for another attachment, whose `CNI_NETNS` and `CNI_ARGS` are not known.
+    ///
+    /// # Errors
+    /// As [`Call::delegate_with`].
     pub fn delegate_of(&self, tag: &AttachmentId, conf: &NetConf) -> Result<Delegate> {
         let container_id = tag.container.clone();
         let ifname = tag.ifname.clone();
@@ -107,8 +117,12 @@ impl Delegate {
         !NEED_NO_LINK.contains(&self.name.as_str())
     }
 
-    /// Asks for addresses. Its DEL is journalled first, and struck out again when the ADD was refused because this
-    /// attachment holds an address already: that one may be a running container's. An answer without addresses is an error.
+    /// Requests addresses. Its DEL is put in the journal first, and removed from it if the ADD was refused because this
+    /// attachment already holds an address: that may be a running container's.
+    ///
+    /// # Errors
+    /// The delegate's own error (its code and message), code 103 if it died, could not be started or returned an unreadable
+    /// result or no address, and code 104 if this attachment holds an address already.
     pub fn add(&self, journal: &mut Journal) -> Result<CniResult> {
         let undo = if self.needs_link() {
             journal.undo(self, Delegate::del)
@@ -137,9 +151,13 @@ impl Delegate {
         Ok(answer)
     }
 
-    /// Asks it to attach the container. Its DEL is journalled first, for the specification wants a delegate that failed
-    /// undone; and struck out again where it refused because something is there already, which may be a running
+    /// Attaches the container with the delegate. Its DEL is put in the journal first, because the specification wants a failed
+    /// delegate undone; and removed from it if the delegate refused because something exists already, which may be a running
     /// container's, or before it did anything.
+    ///
+    /// # Errors
+    /// The delegate's own error (its code and message), and code 103 if it died, could not be started or returned an unreadable
+    /// result.
     pub fn attach(&self, journal: &mut Journal) -> Result<CniResult> {
         let undo = journal.undo(self, Delegate::del);
         let asked = self.ask("ADD");
@@ -150,28 +168,43 @@ impl Delegate {
     }
 
     /// As [`Delegate::attach`], for an attachment that may be running: only an ADD that succeeded is undone.
+    ///
+    /// # Errors
+    /// As [`Delegate::attach`].
     pub fn attach_again(&self, journal: &mut Journal) -> Result<CniResult> {
         let said = self.ask("ADD")?;
         let _undo = journal.undo(self, Delegate::del);
         self.read(&said)
     }
 
-    /// Asks it to release what it keeps for this attachment.
+    /// Calls its DEL for this attachment.
+    ///
+    /// # Errors
+    /// The delegate's own error (its code and message), and code 103 if it died or could not be started.
     pub fn del(&self) -> Result<()> {
         self.ask("DEL").map(drop)
     }
 
-    /// Asks it whether all is as it was.
+    /// Calls its CHECK for this attachment.
+    ///
+    /// # Errors
+    /// As [`Delegate::del`].
     pub fn check(&self) -> Result<()> {
         self.ask("CHECK").map(drop)
     }
 
-    /// Asks it to put back its rules.
+    /// Calls its RESTORE for this attachment.
+    ///
+    /// # Errors
+    /// As [`Delegate::del`].
     pub fn restore(&self) -> Result<()> {
         self.ask("RESTORE").map(drop)
     }
 
-    /// Asks it to remove what is not valid.
+    /// Calls its GC for this network.
+    ///
+    /// # Errors
+    /// As [`Delegate::del`].
     pub fn gc(&self) -> Result<()> {
         self.ask("GC").map(drop)
     }
@@ -189,7 +222,10 @@ impl Delegate {
         Ok(DryRunReport { steps: steps.map(str::to_owned).collect(), example })
     }
 
-    /// Asks it whether it could serve an ADD.
+    /// Calls its STATUS: whether it could serve an ADD.
+    ///
+    /// # Errors
+    /// As [`Delegate::del`].
     pub fn status(&self) -> Result<()> {
         self.ask("STATUS").map(drop)
     }

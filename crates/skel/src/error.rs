@@ -170,6 +170,9 @@ impl Errors {
     }
 
     /// One error that reports all; the code is the first one's.
+    ///
+    /// # Errors
+    /// There is at least one error: the first one, with its code, and the others in its details.
     pub fn finish(self) -> Result<()> {
         let mut errors = self.0.into_iter();
         match errors.next() {

@@ -73,7 +73,10 @@ impl Journal {
         self.entries.clear();
     }
 
-    /// Undoes everything, newest first, and reports what could not be undone. A panic stops no other entry either.
+    /// Runs all undo steps, newest first. A step that fails or panics does not stop the others.
+    ///
+    /// # Errors
+    /// The steps that failed, as one error.
     pub fn roll_back(mut self) -> Result<()> {
         self.unwind()
     }

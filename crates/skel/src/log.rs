@@ -62,7 +62,10 @@ pub(crate) fn network(name: &str) {
     });
 }
 
-/// Runs one step; at `debug` a line says what it was, how long it took and how it ended.
+/// Runs one step; at the level `debug` it logs the step, its duration and its outcome.
+///
+/// # Errors
+/// The error of `work`, unchanged.
 pub fn step<T>(what: impl Display, work: impl FnOnce() -> Result<T>) -> Result<T> {
     if listens(Level::Debug) { timed(Level::Debug, &what.to_string(), work) } else { work() }
 }

@@ -59,35 +59,53 @@ pub trait Plugin: DeserializeOwned {
     /// `CNI_NETNS` on ADD and CHECK but the host's own; to enter it then fails.
     const ENTERS_NETNS: bool = true;
 
-    /// Attaches the container and says what it now has. Whatever is made is noted in the journal.
+    /// Attaches the container and returns the result. Everything that is made gets an undo step in the journal.
     /// [Specification](https://www.cni.dev/docs/spec/#add-add-container-to-network-or-apply-modifications).
+    ///
+    /// # Errors
+    /// Anything that prevents the attachment. The journal is rolled back before the error is reported.
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult>;
 
-    /// Removes what [`Plugin::add`] made, as far as it is there: the namespace, prevResult and half of the attachment may
-    /// be gone, and being called twice is normal.
+    /// Removes what [`Plugin::add`] made, as far as it exists: the namespace, prevResult and half of the attachment may be
+    /// gone, and being called twice is normal.
     /// [Specification](https://www.cni.dev/docs/spec/#del-remove-container-from-network-or-un-apply-modifications).
+    ///
+    /// # Errors
+    /// Something could not be removed. Its absence is not an error.
     fn del(del: &Del) -> Result<()>;
 
-    /// Compares what should be there with what is, and names every difference.
+    /// Compares the expected state with the actual state and names every difference.
     /// [Specification](https://www.cni.dev/docs/spec/#check-check-containers-networking-is-as-expected).
+    ///
+    /// # Errors
+    /// There is a difference (code 102), or the state could not be read.
     fn check(&self, _check: &Check) -> Result<()> {
         Ok(())
     }
 
-    /// Removes what belongs to attachments of this network that are no longer valid.
+    /// Removes the resources of attachments of this network that are no longer valid.
     /// [Specification](https://www.cni.dev/docs/spec/#gc-clean-up-any-stale-resources).
+    ///
+    /// # Errors
+    /// Something could not be removed; the rest is removed all the same.
     fn gc(_gc: &Gc) -> Result<()> {
         Ok(())
     }
 
-    /// Says whether an ADD could be served.
+    /// Checks whether an ADD could be served.
     /// [Specification](https://www.cni.dev/docs/spec/#status-check-plugin-status).
+    ///
+    /// # Errors
+    /// An ADD would fail: code 50, or 51 if running containers may have lost connectivity too.
     fn status(&self, _status: &Status) -> Result<()> {
         Ok(())
     }
 
-    /// Puts back what others flush who do not know whose it is: rules of the packet filter. Links, addresses and routes are
-    /// left as they are, and a plugin that makes no rules has nothing to do. What stands already stays.
+    /// Makes again the packet filter rules that another program flushed. Links, addresses and routes are left as they are, and
+    /// a plugin without rules has nothing to do. Rules that exist stay.
+    ///
+    /// # Errors
+    /// A rule could not be made. The journal is rolled back then.
     fn restore(&self, _restore: &Check, _journal: &mut Journal) -> Result<()> {
         Ok(())
     }
@@ -98,7 +116,10 @@ pub trait Plugin: DeserializeOwned {
         all.iter().map(|(plugin, check)| each_by_itself(|journal| plugin.restore(check, journal))).collect()
     }
 
-    /// What ADD would carry out, in words and in order; touches nothing, and needs no privilege.
+    /// The steps that ADD would take, as text and in order; it changes nothing and needs no privilege.
+    ///
+    /// # Errors
+    /// The plugin has no dry run (code 4), or its ADD would refuse the configuration or the request.
     fn plan(&self, _preview: &DryRun) -> Result<DryRunReport> {
         Err(Error::new(code::INVALID_ENVIRONMENT, "this plugin acts without a plan, so there is none to show")
             .hint("try an ADD in a network namespace of its own, and DEL it again"))

@@ -108,7 +108,10 @@ pub(crate) fn restore<P: Plugin>(all: Vec<RestoreEntry>) -> Vec<(Input, Result<(
     told
 }
 
-/// Does one thing of several: what fails is undone, and stops none of the others.
+/// Runs one of several independent tasks with a journal of its own: if it fails it is undone, and the others are not affected.
+///
+/// # Errors
+/// The error of `work`, or its panic as an error, with the steps of the roll-back that failed.
 pub fn each_by_itself(work: impl FnOnce(&mut Journal) -> Result<()>) -> Result<()> {
     let mut journal = Journal::default();
     match caught(|| work(&mut journal)) {

@@ -66,13 +66,20 @@ impl From<FileStat> for ChangeStamp {
 
 impl Directory {
     /// The current stamp.
+    ///
+    /// # Errors
+    /// fstat(2) fails.
     pub fn stamp(&self) -> Result<ChangeStamp, Error> {
         fstat(self).map(ChangeStamp::from).map_err(|errno| self.error("look at", "", errno))
     }
 
     /// Sets a stamp that the directory never had before and that no later change leaves, even if the clock is set back.
     ///
-    /// `None`: this file system does not store nanoseconds, or no time before 1970, so its stamps prove nothing.
+    /// `None` means that this file system does not store nanoseconds, or no time before 1970, so its stamps prove nothing.
+    ///
+    /// # Errors
+    /// futimens(2) fails, which it does if the directory belongs to another user or is read-only, or the kernel has no random
+    /// bytes.
     #[doc(alias = "utimensat")]
     pub fn stamp_anew(&self) -> Result<Option<ChangeStamp>, Error> {
         let wanted = FileTime::before_1970().map_err(|source| self.error("stamp", "", source))?;

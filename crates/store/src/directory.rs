@@ -45,7 +45,11 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// Opens a directory that is there; symbolic links on the way and at the end are followed, now and once.
+    /// Opens an existing directory; symbolic links on the way and at the end are followed, now and once.
+    ///
+    /// # Errors
+    /// open(2) fails: the path does not exist ([`Error::is_absent`]), it is not a directory ([`Error::is_misplaced`]), or it
+    /// may not be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Directory, Error> {
         Directory::open_at(AT_FDCWD, path.as_ref(), path.as_ref().to_owned())
     }
@@ -61,7 +65,10 @@ impl Directory {
         open_directory(self, Path::new(name), path, OFlag::O_NOFOLLOW)
     }
 
-    /// Opens a directory; it and its parents are made with this mode where they are not there.
+    /// Opens a directory; it and its parents are created with this mode if they do not exist.
+    ///
+    /// # Errors
+    /// As [`Directory::open`], and mkdir(2) fails: the file system is full or read-only, or a parent is not a directory.
     #[doc(alias = "mkdir")]
     pub fn make(path: impl AsRef<Path>, mode: u32) -> Result<Directory, Error> {
         match Directory::open(&path) {
@@ -74,7 +81,10 @@ impl Directory {
         }
     }
 
-    /// Opens a directory, if it is there.
+    /// Opens a directory; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// As [`Directory::open`], except a path that does not exist.
     pub fn open_if_any(path: impl AsRef<Path>) -> Result<Option<Directory>, Error> {
         match Directory::open(path) {
             Err(error) if error.is_absent() => Ok(None),
@@ -82,7 +92,10 @@ impl Directory {
         }
     }
 
-    /// Opens a directory, or the nearest one above it that is there: where it would be made.
+    /// Opens a directory, or its nearest parent that exists: where it would be created.
+    ///
+    /// # Errors
+    /// As [`Directory::open`], except a path that does not exist.
     pub fn nearest(path: impl AsRef<Path>) -> Result<Directory, Error> {
         let path = path.as_ref();
         let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -102,7 +115,10 @@ impl Directory {
         self.path.canonicalize().unwrap_or_else(|_| self.path.clone())
     }
 
-    /// Does the path still lead here? Not if the directory was removed, or another one put in its place.
+    /// Whether the path still leads to this directory. It does not if the directory was removed or replaced.
+    ///
+    /// # Errors
+    /// stat(2) of the path fails with anything but `ENOENT`.
     pub fn is_current(&self) -> Result<bool, Error> {
         match stat(&self.path) {
             Ok(found) => Ok(identity_of(&found) == self.identity),
@@ -122,13 +138,19 @@ impl Directory {
         fstatfs(self).is_ok_and(|found| LOCAL.contains(&found.filesystem_type()))
     }
 
-    /// What the file system says about a file, a symbolic link not followed; `None` if there is none.
+    /// What the file system says about a file, without following a symbolic link; `None` if there is no such file.
+    ///
+    /// # Errors
+    /// A `name` that is not a single name (EINVAL), or fstatat(2) fails.
     pub fn facts(&self, name: &str) -> Result<Option<Facts>, Error> {
         Ok(self.stat(name)?.map(Facts::from))
     }
 
-    /// Reads a regular file of at most `limit` bytes; `None` if there is none. Anything else under the name
-    /// [is garbage](Error::is_garbage): a link, a directory, a longer file.
+    /// Reads a regular file of at most `limit` bytes; `None` if there is none.
+    ///
+    /// # Errors
+    /// A `name` that is not a single name (EINVAL), a symbolic link, a directory or a longer file ([`Error::is_garbage`]), and
+    /// whatever openat(2) or pread(2) returns.
     pub fn read(&self, name: &str, limit: usize) -> Result<Option<(Vec<u8>, Facts)>, Error> {
         let file = match self.open_file(name, OFlag::O_RDONLY, 0) {
             Err(error) if error.is_absent() => return Ok(None),
@@ -144,7 +166,11 @@ impl Directory {
         Ok(Some((content, facts)))
     }
 
-    /// Opens a file to read and write its parts; `None` if there is none.
+    /// Opens a file to read and write parts of it; `None` if there is none.
+    ///
+    /// # Errors
+    /// A `name` that is not a single name (EINVAL), anything but a regular file ([`Error::is_garbage`]), and whatever openat(2)
+    /// returns.
     pub fn open_parts(&self, name: &str) -> Result<Option<File>, Error> {
         match self.open_regular(name, OFlag::O_RDWR, 0) {
             Ok(file) => Ok(Some(file)),
@@ -153,8 +179,11 @@ impl Directory {
         }
     }
 
-    /// Writes a file in place, made if it is not there. For a hint of a few bytes: a kill in the middle can leave new text
-    /// with the end of a longer old one.
+    /// Writes a file in place and creates it if it does not exist. It is for a hint of a few bytes: a kill in the middle can
+    /// leave new text with the end of a longer old one.
+    ///
+    /// # Errors
+    /// As [`Directory::open_parts`], and a file system that is full or read-only.
     pub fn rewrite(&self, name: &str, content: &[u8], mode: u32) -> Result<(), Error> {
         let file = self.open_regular(name, OFlag::O_WRONLY | OFlag::O_CREAT, mode)?;
         let write = || {
@@ -165,7 +194,10 @@ impl Directory {
         write().map_err(|source| self.error("write", name, source))
     }
 
-    /// Removes a file; says whether it was there.
+    /// Removes a file; returns whether it existed.
+    ///
+    /// # Errors
+    /// A `name` that is not a single name (EINVAL), or unlinkat(2) fails with anything but `ENOENT`, as for a directory.
     #[doc(alias = "unlink")]
     pub fn remove(&self, name: &str) -> Result<bool, Error> {
         self.checked(name)?;
@@ -176,7 +208,10 @@ impl Directory {
         }
     }
 
-    /// The names of all entries, in no order.
+    /// The names of all entries, in no particular order.
+    ///
+    /// # Errors
+    /// openat(2) or getdents(2) fails.
     #[doc(alias = "getdents")]
     pub fn list(&self) -> Result<Vec<OsString>, Error> {
         let failed = |errno| self.error("list", "", errno);
@@ -187,8 +222,12 @@ impl Directory {
         Ok(names.map(OsString::from_vec).collect())
     }
 
-    /// Moves garbage out of the way, into another directory, where it takes the place of an older one of its name. Across
-    /// file systems it is copied.
+    /// Moves garbage into another directory, where it replaces an older file of the same name. It is copied to another file
+    /// system.
+    ///
+    /// # Errors
+    /// A `name` that is not a single name (EINVAL), or renameat(2) fails. Between file systems, anything but a regular file of
+    /// at most 1 MiB, and what [`Directory::replace`] returns.
     #[doc(alias = "quarantine")]
     pub fn set_aside(&self, name: &str, to: &Directory) -> Result<(), Error> {
         self.checked(name)?;

@@ -9,8 +9,11 @@ use nix::fcntl::OFlag;
 
 use crate::Error;
 
-/// Reads a regular file of at most `limit` bytes; symbolic links are followed, and nobody is waited for. Anything else under
-/// the path [is garbage](Error::is_garbage).
+/// Reads a regular file of at most `limit` bytes. Symbolic links are followed; a pipe does not block.
+///
+/// # Errors
+/// open(2), fstat(2) or read(2) fails, or the path leads to a longer file or to anything but a regular file
+/// ([`Error::is_garbage`]).
 pub fn read(path: impl AsRef<Path>, limit: usize) -> Result<Vec<u8>, Error> {
     let path = path.as_ref();
     let failed = |operation| move |source: io::Error| Error::new(operation, path, source);

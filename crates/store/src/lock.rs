@@ -48,16 +48,23 @@ impl WeakLock {
 }
 
 impl Directory {
-    /// Takes the exclusive lock on the file `name`, which is made with this mode if it is not there; waits for it no longer
-    /// than `patience`.
+    /// Takes the exclusive lock on the file `name`, which is created with this mode if it does not exist, and waits at most
+    /// `patience` for it.
     ///
-    /// Should another process remove the file meanwhile, the lock on what is then under the name is taken. A file of ours that
+    /// If another process removes the file meanwhile, the lock is taken on the file that then has the name. A file of ours that
     /// other users can open, and so lock, is closed to them.
+    ///
+    /// # Errors
+    /// The lock is not free within `patience` ([`Error::is_deadline`]), `name` is not a single name or not a regular file, or
+    /// openat(2) fails.
     pub fn lock(&self, name: &str, mode: u32, patience: Duration) -> Result<Lock, Error> {
         self.take(name, mode, EXCLUSIVE, patience, None)
     }
 
-    /// As [`Directory::lock`], given up as soon as the caller says so, within a few hundredths of a second.
+    /// As [`Directory::lock`], but gives up within 20 ms after `given_up` returns true.
+    ///
+    /// # Errors
+    /// As [`Directory::lock`]. Giving up is reported as a deadline.
     pub fn lock_while(
         &self,
         name: &str,
@@ -68,7 +75,11 @@ impl Directory {
         self.take(name, mode, EXCLUSIVE, patience, Some(given_up))
     }
 
-    /// As [`Directory::lock_while`], but beside others that share it; whoever locks the file waits for all of them.
+    /// As [`Directory::lock_while`], but takes a shared lock: many can hold it at once, and an exclusive lock waits for all of
+    /// them.
+    ///
+    /// # Errors
+    /// As [`Directory::lock_while`].
     pub fn share_while(
         &self,
         name: &str,

@@ -21,8 +21,12 @@ pub struct PrivateDirectory {
 }
 
 impl PrivateDirectory {
-    /// Opens the directory that the names `below` lead to, from `base` on. Each is made with mode 0700 where it is not there.
-    /// Symbolic links are followed in `base`, which has to be there, and nowhere below it.
+    /// Opens the directory that the names `below` lead to from `base`, and creates each with mode 0700 if it does not exist.
+    /// Symbolic links are followed in `base`, which has to exist, and nowhere below it.
+    ///
+    /// # Errors
+    /// `base` does not exist, openat(2) or mkdirat(2) fails, or a directory below `base` belongs to another user or can be
+    /// written by one.
     pub fn make(base: impl AsRef<Path>, below: &[&str]) -> Result<PrivateDirectory, Error> {
         let owner = geteuid();
         let mut directory = Directory::open(base)?;
@@ -32,8 +36,11 @@ impl PrivateDirectory {
         Ok(PrivateDirectory { directory, owner })
     }
 
-    /// Takes the exclusive lock on the file `name`, which is made with mode 0600 if it is not there; waits for it no longer than
-    /// `patience`. A file that another user owns, could open, or has a second name for is refused.
+    /// Takes the exclusive lock on the file `name`, which is created with mode 0600 if it does not exist, and waits at most
+    /// `patience`.
+    ///
+    /// # Errors
+    /// As [`Directory::lock`], and a file that another user owns or could open, or that has a second name.
     pub fn lock(&self, name: &str, patience: Duration) -> Result<Lock, Error> {
         if let Some(found) = self.directory.stat(name)? {
             self.verify_file(name, &found)?;
@@ -41,7 +48,11 @@ impl PrivateDirectory {
         self.directory.lock(name, 0o600, patience)
     }
 
-    /// Removes a lock file; the caller holds the lock. A process that waits for it notices, and makes another file.
+    /// Removes a lock file; returns whether it existed. The caller holds the lock. A process that waits for it notices, and
+    /// creates another file.
+    ///
+    /// # Errors
+    /// As [`Directory::remove`].
     pub fn remove(&self, name: &str) -> Result<bool, Error> {
         self.directory.remove(name)
     }

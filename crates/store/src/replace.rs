@@ -28,9 +28,15 @@ pub(crate) struct Staged {
 }
 
 impl Directory {
-    /// Gives a file new content; a reader sees the old or the new, whole. A temporary `.NAME.new` is renamed over it.
+    /// Gives a file new content atomically: a reader sees the old or the new content. A temporary file `.NAME.new` is renamed
+    /// over it.
     ///
     /// A power cut may bring the old content back, or none: see [`Directory::replace_durably`].
+    ///
+    /// # Errors
+    /// A `name` that is not a single name (EINVAL), another writer that holds the temporary file for a minute
+    /// ([`Error::is_deadline`]), and a write or rename that fails: a full or read-only file system, or a directory of that
+    /// name. The temporary file is removed then.
     #[doc(alias = "rename")]
     pub fn replace(&self, name: &str, content: &[u8], mode: u32) -> Result<(), Error> {
         let staged = self.stage(name, mode)?;
@@ -38,8 +44,11 @@ impl Directory {
         self.put_in_place(&staged, name)
     }
 
-    /// As [`Directory::replace`], and what it returned from survives a power cut: the file is synced before it gets its
-    /// name, the directory after.
+    /// As [`Directory::replace`], and survives a power cut once it has returned: the file is synced before it gets its name,
+    /// the directory after.
+    ///
+    /// # Errors
+    /// As [`Directory::replace`], and fsync(2) fails; if that of the directory fails, the new content is in place.
     #[doc(alias = "fsync")]
     pub fn replace_durably(&self, name: &str, content: &[u8], mode: u32) -> Result<(), Error> {
         let staged = self.stage(name, mode)?;
@@ -49,9 +58,12 @@ impl Directory {
         self.settle()
     }
 
-    /// As [`Directory::replace`], and then the file is synced under its name: one wait for the disk in place of two. A power cut
-    /// after it returned takes nothing: ext4, XFS and Btrfs write the name along with the file. One before that may leave the
-    /// name with less than the content, so a reader has to know a file that is not whole.
+    /// As [`Directory::replace`], and syncs the file under its name: one wait for the disk instead of two. It survives a power
+    /// cut once it has returned, because ext4, XFS and Btrfs write the name along with the file. A power cut before that may
+    /// leave the name with less than the content, so a reader has to recognise an incomplete file.
+    ///
+    /// # Errors
+    /// As [`Directory::replace`], and fsync(2) fails; the new content is in place then.
     #[doc(alias = "fsync")]
     pub fn replace_and_sync(&self, name: &str, content: &[u8], mode: u32) -> Result<(), Error> {
         let staged = self.stage(name, mode)?;
@@ -60,7 +72,10 @@ impl Directory {
         staged.file.sync_all().map_err(|source| self.error("sync", name, source))
     }
 
-    /// Removes a file, and lets a power cut not bring it back; says whether it was there.
+    /// Removes a file so that a power cut does not bring it back; returns whether it existed.
+    ///
+    /// # Errors
+    /// As [`Directory::remove`], and fsync(2) of the directory fails.
     pub fn remove_durably(&self, name: &str) -> Result<bool, Error> {
         let was_there = self.remove(name)?;
         self.settle()?;
@@ -68,13 +83,19 @@ impl Directory {
     }
 
     /// Removes temporary files whose writers were killed. Those that are being written are left alone.
+    ///
+    /// # Errors
+    /// The directory cannot be listed, or a temporary file cannot be opened or removed. The first error ends it.
     pub fn discard_unfinished(&self) -> Result<(), Error> {
         let names = self.list()?;
         let mut unfinished = names.iter().filter_map(|name| name.to_str()).filter(|name| is_unfinished(name));
         unfinished.try_for_each(|name| self.discard(name))
     }
 
-    /// The same of the one file that was to become `name`.
+    /// Removes the temporary file of `name` if its writer was killed, as [`Directory::discard_unfinished`] does.
+    ///
+    /// # Errors
+    /// The temporary file cannot be opened or removed. Its absence is not an error.
     pub fn discard_unfinished_of(&self, name: &str) -> Result<(), Error> {
         self.discard(&format!(".{name}{UNFINISHED}"))
     }

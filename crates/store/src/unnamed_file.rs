@@ -20,11 +20,15 @@ pub(crate) struct UnnamedFile<'a> {
 }
 
 impl Directory {
-    /// Makes a new file, whole from the first moment it can be seen; `None` if the name is taken, by whatever.
+    /// Creates a file that is complete from the first moment it can be seen; `None` if the name is taken.
     ///
-    /// The content is written to a file without a name (`O_TMPFILE`), which then is linked in: a kill in between leaves
-    /// nothing. On a file system without such files it waits under a dotted name in the *parent* directory, and never in
-    /// this one.
+    /// The content is written to a file without a name (`O_TMPFILE`), which is then linked into the directory: a kill in
+    /// between leaves nothing. On a file system without such files it waits under a dotted name in the *parent* directory,
+    /// never in this one.
+    ///
+    /// # Errors
+    /// A `name` that is not a single name (EINVAL), or open(2), write(2) or linkat(2) fails: the file system is full or
+    /// read-only, or the directory may not be written. No file is left then.
     #[doc(alias = "O_TMPFILE")]
     pub fn create(&self, name: &str, content: &[u8], mode: u32) -> Result<Option<Facts>, Error> {
         if self.facts(name)?.is_some() {
@@ -33,8 +37,10 @@ impl Directory {
         UnnamedFile::new(self, name, content, mode)?.give(name)
     }
 
-    /// As [`Directory::create`], and then the file is synced under its name, with what [`Directory::replace_and_sync`] says of
-    /// that. One that cannot be synced is removed again.
+    /// As [`Directory::create`], and syncs the file under its name, with the guarantee of [`Directory::replace_and_sync`].
+    ///
+    /// # Errors
+    /// As [`Directory::create`], and fsync(2) fails; the file is removed then.
     #[doc(alias = "fsync")]
     pub fn create_and_sync(&self, name: &str, content: &[u8], mode: u32) -> Result<Option<Facts>, Error> {
         if self.facts(name)?.is_some() {
@@ -46,10 +52,13 @@ impl Directory {
         synced.map(|()| Some(facts)).or_else(|error| self.remove(name).and(Err(error)))
     }
 
-    /// Puts a new file in the place of the one of this name. The new one is there, nameless, before the old one goes, so
-    /// their inode numbers differ: whoever remembers the old file's cannot take the new one for it.
+    /// Replaces the file of this name by a new one. The new one exists, without a name, before the old one is removed, so their
+    /// inode numbers differ and a program that remembers the old number notices.
     ///
     /// A kill in between leaves no file of that name.
+    ///
+    /// # Errors
+    /// As [`Directory::create`] and [`Directory::remove`]. If only the last step fails, the old file is gone.
     pub fn renew(&self, name: &str, content: &[u8], mode: u32) -> Result<Option<Facts>, Error> {
         let draft = UnnamedFile::new(self, name, content, mode)?;
         match self.remove(name) {
@@ -58,12 +67,18 @@ impl Directory {
         }
     }
 
-    /// Says whether a new file of a few bytes could be made here, without making one that anybody can see.
+    /// Checks that a small file could be created here, without creating one that is visible.
+    ///
+    /// # Errors
+    /// As [`Directory::create`].
     pub fn probe(&self) -> Result<(), Error> {
         UnnamedFile::new(self, "probe", b"probe", 0o600)?.discard()
     }
 
-    /// The same of a directory that need not be there yet: then of the nearest above it.
+    /// As [`Directory::probe`], of a directory that may not exist yet: then of its nearest parent that exists.
+    ///
+    /// # Errors
+    /// As [`Directory::nearest`] and [`Directory::probe`].
     pub fn probe_at(path: impl AsRef<Path>) -> Result<(), Error> {
         Directory::nearest(path)?.probe()
     }

@@ -8,9 +8,13 @@ use serde::{Deserialize, Deserializer, de::Error};
 /// An IPv4-mapped prefix of this many bits is the mapping itself.
 const MAPPED: u8 = 96;
 
-/// Reads an address with its prefix length, `10.1.0.5/16`; host bits stay.
+/// Parses an address with its prefix length, such as `10.1.0.5/16`; host bits are kept.
 ///
-/// An IPv4-mapped IPv6 address becomes the IPv4 address that it means. The error is a sentence for people.
+/// An IPv4-mapped IPv6 address becomes the IPv4 address that it stands for.
+///
+/// # Errors
+/// A text without a prefix length, with an address that does not parse or with a prefix longer than the family has. The error
+/// is a sentence that quotes the text.
 #[doc(alias = "CIDR")]
 pub fn parse_cidr(text: &str) -> Result<IpNetwork, String> {
     network(text).ok_or_else(|| format!("{text:?} is not an address with a prefix length, such as 10.1.0.5/16"))
@@ -29,7 +33,10 @@ pub(crate) fn canonical(network: IpNetwork) -> IpNetwork {
     mapped.and_then(|prefix| IpNetwork::new(network.ip().to_canonical(), prefix).ok()).unwrap_or(network)
 }
 
-/// Reads an address without a prefix length. An IPv4-mapped IPv6 address becomes the IPv4 address that it means.
+/// Parses an address without a prefix length. An IPv4-mapped IPv6 address becomes the IPv4 address that it stands for.
+///
+/// # Errors
+/// A text that is not an IP address. The error is a sentence that quotes the text.
 pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
     let address: IpAddr = text.parse().map_err(|_| format!("{text:?} is not an IP address"))?;
     Ok(address.to_canonical())

@@ -76,10 +76,14 @@ impl Ip {
 }
 
 impl CniResult {
-    /// Reads a result of any version, converting it up; `null` is an empty one.
+    /// Reads a result of any version and converts it to the newest; `null` is an empty result.
     ///
-    /// The document's own `cniVersion` decides what shape it has, `fallback` if there is none or an empty one. The
-    /// version comes back with the answer. A version that nobody published is [`Wrong::Value`](crate::Wrong::Value).
+    /// The document's own `cniVersion` decides which shape it has, `fallback` if that key is missing or empty. The version is
+    /// returned with the result.
+    ///
+    /// # Errors
+    /// A `cniVersion` that was never published ([`Wrong::Value`](crate::Wrong::Value)) or that is not a text, and a key of the
+    /// result with the wrong type or an invalid value. The error's path names the key.
     pub fn read(value: &Value, fallback: Version) -> Result<(Version, CniResult), ReadError> {
         let version = version(value, fallback)?;
         Ok((version, compat::up(version, value)?))

@@ -11,7 +11,11 @@ pub struct Args(Vec<(String, String)>);
 const IGNORE_UNKNOWN: &str = "IgnoreUnknown";
 
 impl Args {
-    /// Reads the text of the variable; an empty one has no pairs. Every piece must hold exactly one `=`.
+    /// Parses the text of the variable; an empty text has no pairs. Every piece must contain exactly one `=`; the last of
+    /// several pairs with one key counts.
+    ///
+    /// # Errors
+    /// The first piece that does not have exactly one `=`.
     pub fn parse(text: &str) -> Result<Args, String> {
         let pieces = text.split(';').filter(|_| !text.is_empty());
         let pairs = pieces.map(|piece| pair(piece).ok_or_else(|| format!("ARGS: invalid pair {piece:?}")));
@@ -28,7 +32,10 @@ impl Args {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// Whether the caller asks to put up with unknown keys: `1`, `0`, `true` or `false`, in any case.
+    /// Whether the caller wants unknown keys to be ignored: `1`, `0`, `true` or `false`, in any case of letters.
+    ///
+    /// # Errors
+    /// Any other value of `IgnoreUnknown`.
     pub fn ignore_unknown(&self) -> Result<bool, String> {
         match self.get(IGNORE_UNKNOWN).map(str::to_ascii_lowercase).as_deref() {
             Some("1" | "true") => Ok(true),

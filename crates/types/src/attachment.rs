@@ -18,10 +18,13 @@ pub struct ValidAttachment {
 const KEYS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
 impl NetConf {
-    /// The attachments that GC must leave alone; `None` if nobody said, which is not the same as none being valid.
+    /// The attachments that GC must leave alone; `None` if neither key is present, which is not the same as an empty list.
     ///
-    /// Lists under both names add up: what either of them says is valid must stay. A `null` is an empty list: a runtime
-    /// sends it when no container is left.
+    /// Both keys' lists are joined: an attachment that is in either is valid. A `null` is an empty list: a runtime sends it
+    /// when no container is left.
+    ///
+    /// # Errors
+    /// A list or a member of it has the wrong type or lacks a key. The error's path names it.
     pub fn valid_attachments(&self) -> Result<Option<Vec<ValidAttachment>>, ReadError> {
         let said = KEYS.into_iter().filter_map(|key| Some((key, self.get(key)?)));
         let lists = said.map(|(key, list)| read(list).map_err(|error: ReadError| error.under(key)));

@@ -121,18 +121,27 @@ impl NetConf {
 
 impl Capabilities<'_> {
     /// `mac`: the hardware address for the container's interface.
+    ///
+    /// # Errors
+    /// The value is not a text.
     pub fn mac(self) -> Result<Option<String>, ReadError> {
         self.text("mac")
     }
 
     /// `ips`: addresses for the container, with or without a prefix length.
+    ///
+    /// # Errors
+    /// The value is not a list of texts.
     pub fn ips(self) -> Result<Vec<String>, ReadError> {
         self.read("ips").map(Option::unwrap_or_default)
     }
 
-    /// `ipRanges`: sets of ranges, one address out of each set.
+    /// `ipRanges`: sets of ranges; an attachment gets one address of each set.
     ///
-    /// A flat list, as containerd sends it, is one set a family, IPv4 first.
+    /// A flat list, as containerd sends it, is read as one set per family, IPv4 first.
+    ///
+    /// # Errors
+    /// The value is not a list of ranges or of lists of them, or an address or a subnet in it does not parse.
     pub fn ip_ranges(self) -> Result<Vec<Vec<IpRange>>, ReadError> {
         match self.read::<Value>("ipRanges")? {
             Some(Value::Array(flat)) if flat.first().is_some_and(Value::is_object) => {
@@ -142,27 +151,42 @@ impl Capabilities<'_> {
         }
     }
 
-    /// `portMappings`: ports of the host that lead into the container.
+    /// `portMappings`: ports of the host that are forwarded to the container.
+    ///
+    /// # Errors
+    /// The value is not a list of mappings, a port is not a number from 0 to 65535, or a protocol or a `hostIP` does not parse.
     pub fn port_mappings(self) -> Result<Vec<PortMapping>, ReadError> {
         self.read("portMappings").map(Option::unwrap_or_default)
     }
 
-    /// `bandwidth`: limits of traffic.
+    /// `bandwidth`: limits of the traffic.
+    ///
+    /// # Errors
+    /// The value is not an object, or a limit in it is not a number that fits in 64 bits.
     pub fn bandwidth(self) -> Result<Option<Bandwidth>, ReadError> {
         self.read("bandwidth")
     }
 
-    /// `dns`: how the container is to resolve names.
+    /// `dns`: how the container resolves names.
+    ///
+    /// # Errors
+    /// The value is not an object of lists of texts.
     pub fn dns(self) -> Result<Option<RuntimeDns>, ReadError> {
         self.read("dns")
     }
 
     /// `infinibandGUID`: the GUID for the container's InfiniBand interface.
+    ///
+    /// # Errors
+    /// The value is not a text.
     pub fn infiniband_guid(self) -> Result<Option<String>, ReadError> {
         self.text("infinibandGUID")
     }
 
-    /// `aliases`: further names of the container. Where they are listed by network, those of this one.
+    /// `aliases`: further names of the container. Where they are listed per network, those of this network.
+    ///
+    /// # Errors
+    /// The value is neither a list of texts nor an object of such lists.
     pub fn aliases(self) -> Result<Vec<String>, ReadError> {
         let Some(Value::Object(networks)) = self.read::<Value>("aliases")? else {
             return self.read("aliases").map(Option::unwrap_or_default);
@@ -175,11 +199,17 @@ impl Capabilities<'_> {
     }
 
     /// `cgroupPath`: the container's control group.
+    ///
+    /// # Errors
+    /// The value is not a text.
     pub fn cgroup_path(self) -> Result<Option<String>, ReadError> {
         self.text("cgroupPath")
     }
 
     /// `deviceID`: the device, usually a PCI address.
+    ///
+    /// # Errors
+    /// The value is not a text.
     pub fn device_id(self) -> Result<Option<String>, ReadError> {
         self.text("deviceID")
     }

@@ -25,13 +25,20 @@ pub enum ParseError {
 }
 
 impl NetConf {
-    /// Reads a configuration from JSON text, by the rules of [`document::parse`]. The document `null` is an empty object.
+    /// Parses a configuration from JSON text, by the rules of [`document::parse`]. The document `null` is an empty object.
+    ///
+    /// # Errors
+    /// [`ParseError::Json`] if the text is not JSON or exceeds a limit of [`document::parse`], [`ParseError::NotAnObject`] if
+    /// it is JSON of another type.
     pub fn parse(stdin: &[u8]) -> Result<NetConf, ParseError> {
         NetConf::of(document::parse(stdin).map_err(ParseError::Json)?)
     }
 
-    /// As [`NetConf::parse`], and lists the keys that one object has more than once: most likely a mistake of the person who
-    /// wrote it. What only a program writes is not searched: `prevResult`, and the keys that begin with `cni.dev/`.
+    /// As [`NetConf::parse`], and lists the keys that one object has more than once, which most likely is a mistake of the
+    /// author. Keys that only programs write are not searched: `prevResult`, and the keys that begin with `cni.dev/`.
+    ///
+    /// # Errors
+    /// As [`NetConf::parse`]. A duplicate key is not an error.
     pub fn parse_with_duplicates(stdin: &[u8]) -> Result<(NetConf, Vec<Duplicate>), ParseError> {
         let is_of_programs = |key: &str| member::is_key(key, "prevResult") || key.starts_with("cni.dev/");
         let (value, duplicates) = document::parse_with_duplicates(stdin, is_of_programs).map_err(ParseError::Json)?;
@@ -90,11 +97,17 @@ impl NetConf {
     }
 
     /// Reads the whole configuration as a `T`, see [`read()`](crate::read()).
+    ///
+    /// # Errors
+    /// As [`read()`](crate::read()).
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, ReadError> {
         read::read_object(&self.0)
     }
 
-    /// Reads what stands at the end of `path` as a `T`; `None` if nothing does. The error's path begins with this one.
+    /// Reads the value at the end of `path` as a `T`; `None` if there is no such value.
+    ///
+    /// # Errors
+    /// As [`read()`](crate::read()). The error's path begins with `path`.
     pub fn read_at<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Option<T>, ReadError> {
         let below = |error| path.iter().rev().fold(error, |error: ReadError, key| error.under(key));
         self.at(path).map(read::read).transpose().map_err(below)

@@ -12,12 +12,15 @@ use crate::member::gathered;
 /// How `serde_json` hands over a number that no machine type holds: as an object with this one key.
 pub(crate) const NUMBER: &str = "$serde_json::private::Number";
 
-/// Reads one JSON document.
+/// Parses one JSON document.
 ///
-/// Of several members with exactly the same key the last wins and stands where it was written last, so that the order
-/// still tells which of two spellings came later; objects under one key are merged member by member, and a later `null`
-/// keeps the earlier value. Numbers keep their text. Bytes that are not UTF-8 become U+FFFD. A byte order mark, trailing
-/// text, nesting deeper than 128, and more values than [are served](crate::limit::VALUES) are errors.
+/// Of several members with exactly the same key the last one wins, and its position is the last one's, so that the order still
+/// tells which of two spellings came later; objects under one key are merged member by member, and a later `null` keeps the
+/// earlier value. Numbers keep their text. Bytes that are not UTF-8 become U+FFFD.
+///
+/// # Errors
+/// Text that is not JSON, an empty text, a byte order mark, trailing text, nesting deeper than 128, and more than
+/// [`limit::VALUES`] values. The error has line and column.
 pub fn parse(bytes: &[u8]) -> Result<Value, serde_json::Error> {
     read(bytes, None, |_| true)
 }
@@ -44,7 +47,10 @@ pub struct Duplicate {
 const MOST_DUPLICATES: usize = 20;
 
 /// As [`parse`], and lists the first 20 duplicate keys, in the order of the document. Members of the document itself whose key
-/// is `ignored` are not searched. Remarks are not listed: keys that begin with `_` or `//`, as people write comments in JSON.
+/// is `ignored` are not searched. Keys that begin with `_` or `//` are not listed: people write comments in JSON with them.
+///
+/// # Errors
+/// As [`parse`]. A duplicate key is not an error.
 pub fn parse_with_duplicates(
     bytes: &[u8],
     ignored: fn(&str) -> bool,

@@ -30,7 +30,7 @@ pub const ERROR: usize = 16 << 10;
 /// Differences or further errors that one error names; of others it says how many there are.
 pub const NAMED: usize = 100;
 
-/// Judges the size of each list and object in a document.
+/// Checks the size of each list and object in a document.
 ///
 /// # Errors
 /// The first one that has more than [`MEMBERS`] members.
@@ -51,10 +51,10 @@ pub(crate) fn check_object(object: &Map<String, Value>) -> Result<(), ReadError>
     object.iter().try_for_each(|(key, value)| check(value).map_err(|error| error.under(key)))
 }
 
-/// Judges how many values a document has, by its text alone: before any memory is taken for them.
+/// Counts the values of a document in its text, before any memory is allocated for them.
 ///
 /// # Errors
-/// It has more than [`VALUES`].
+/// The document has more than [`VALUES`] values.
 pub fn check_text(text: &[u8]) -> Result<(), ReadError> {
     if text.len() <= VALUES || values(text) <= VALUES {
         return Ok(());
@@ -86,7 +86,10 @@ fn values(text: &[u8]) -> usize {
     count
 }
 
-/// Judges one number: `has 5000 routes, and at most 4096 are served`.
+/// Checks one number.
+///
+/// # Errors
+/// `found` is greater than `most`: `has 5000 routes, and at most 4096 are served`.
 pub fn count(what: &str, found: usize, most: usize) -> Result<(), ReadError> {
     if found <= most {
         return Ok(());

@@ -5,6 +5,9 @@
 const LONGEST_IFNAME: usize = 15;
 
 /// Checks a container id: letters, digits, `_`, `.`, `-`, and a letter or digit first; of any length.
+///
+/// # Errors
+/// An empty id, or one with another character.
 pub fn check_container_id(id: &str) -> Result<(), String> {
     match id {
         "" => Err("missing container ID".into()),
@@ -13,7 +16,10 @@ pub fn check_container_id(id: &str) -> Result<(), String> {
     }
 }
 
-/// Checks the name of a network, for which the same holds as for a container id.
+/// Checks the name of a network: the rules are those of a container id.
+///
+/// # Errors
+/// An empty name, or one with another character.
 pub fn check_network_name(name: &str) -> Result<(), String> {
     match name {
         "" => Err("missing network name".into()),
@@ -22,7 +28,11 @@ pub fn check_network_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// Checks the name of an interface: what the kernel would refuse, and `%` too, which it takes for a template.
+/// Checks the name of an interface.
+///
+/// # Errors
+/// A name that the kernel refuses: an empty one, one longer than 15 bytes, `.`, `..`, and one with `/`, `:` or white space. And
+/// one with `%`, which the kernel would take for a template, or with a control character.
 pub fn check_ifname(name: &str) -> Result<(), String> {
     match name {
         "" => Err("interface name is empty".into()),
@@ -38,7 +48,10 @@ pub fn check_ifname(name: &str) -> Result<(), String> {
     }
 }
 
-/// Checks the name of a plugin, `type`: the name of a file, never a path.
+/// Checks the name of a plugin, `type`: the name of a file, never a path. The rules are those of a container id.
+///
+/// # Errors
+/// An empty name, or one with another character, such as `/`.
 pub fn check_plugin_name(name: &str) -> Result<(), String> {
     match name {
         "" => Err("no plugin name provided".into()),

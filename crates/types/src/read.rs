@@ -28,6 +28,10 @@ pub(crate) const REST: &str = "*";
 /// - [`Value`], `Map<String, Value>` and `Number` receive everything unchanged, numbers of any size too.
 ///
 /// `serde(flatten)`, `serde(untagged)` and internally tagged enums work, but match keys exactly: serde buffers for them.
+///
+/// # Errors
+/// The first member that has another JSON type than `T` expects ([`Wrong::Type`]), that has an invalid value, or that `T`
+/// requires and the document lacks ([`Wrong::Value`]). [`ReadError::path`] names it.
 pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, ReadError> {
     T::deserialize(Reader::root(Node::from(value)))
 }

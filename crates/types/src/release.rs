@@ -15,7 +15,10 @@ pub struct Release {
 }
 
 impl Release {
-    /// Reads one to three integers between dots; the empty text is 0.1.0. The error names the part that is not an integer.
+    /// Parses one to three integers between dots; the empty text is 0.1.0.
+    ///
+    /// # Errors
+    /// More than three parts, or a part that is not an integer. The error names the part.
     pub fn parse(text: &str) -> Result<Release, String> {
         if text.is_empty() {
             return Ok(Release { major: 0, minor: 1, micro: 0 });
