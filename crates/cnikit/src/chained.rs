@@ -59,13 +59,21 @@ pub trait ChainedPlugin: DeserializeOwned {
     /// As [`Plugin::KNOWN_ARGS`].
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
 
-    /// What is wanted: pure. `prev` is what the plugins before it answered, on CHECK the answer of the whole chain.
+    /// The plan of this attachment; computed without I/O. `prev` is the result of the plugins before it, on CHECK the result of
+    /// the whole chain.
+    ///
+    /// # Errors
+    /// The configuration cannot be applied to this attachment, for example because `prev` lacks an interface or an address that
+    /// it needs.
     fn plan(&self, at: &AttachmentSpec, prev: &CniResult) -> Result<Plan>;
 
     /// Brings the answer of the plugins before it up to date.
     fn amend(&self, _at: &AttachmentSpec, _answer: &mut CniResult) {}
 
-    /// Says whether an ADD could be served. An error has code 50, whatever it has here, but for 51.
+    /// Checks whether an ADD could be served.
+    ///
+    /// # Errors
+    /// It could not. The error is reported with code 50 whatever its code is, except 51.
     fn status(&self, _status: &Status) -> Result<()> {
         Ok(())
     }

@@ -58,8 +58,11 @@ pub trait DelegatingPlugin: DeserializeOwned {
     /// The directory in which configurations wait for their DEL, whatever else of this one is wrong or gone.
     fn kept_in(conf: &NetConf) -> PathBuf;
 
-    /// The delegate's configuration, with its `type` and the network's `name`, made of what this plugin was given. Changes
-    /// nothing.
+    /// The delegate's configuration, with its `type` and the network's `name`, built from this plugin's configuration. It
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// A file or a key that it is built from is missing or invalid.
     fn config_for_delegate(&self, conf: &NetConf) -> Result<NetConf>;
 }
 

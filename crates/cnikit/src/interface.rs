@@ -80,8 +80,11 @@ pub trait InterfacePlugin: DeserializeOwned {
         Source::configured(conf)
     }
 
-    /// Judges what the source gave, and fills in gateways and routes; the answer will show it. Called again on CHECK, with
-    /// what was recorded.
+    /// Validates the addresses of the IPAM plugin, and fills in gateways and routes, which the result will contain. On CHECK it
+    /// is called with the recorded addresses.
+    ///
+    /// # Errors
+    /// The addresses cannot be used, for example because a family lacks a gateway.
     fn complete(&self, _addresses: &mut Addresses) -> Result<()> {
         Ok(())
     }
@@ -95,7 +98,10 @@ pub trait InterfacePlugin: DeserializeOwned {
     /// What gives the link its layer 3. Pure.
     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan;
 
-    /// Says whether an ADD could be served, the IPAM plugin apart. An error has code 50, whatever it has here, but for 51.
+    /// Checks whether an ADD could be served, apart from the IPAM plugin, which has a STATUS of its own.
+    ///
+    /// # Errors
+    /// It could not. The error is reported with code 50 whatever its code is, except 51.
     fn status(&self) -> Result<()> {
         Ok(())
     }

@@ -19,34 +19,57 @@ pub trait IpamPlugin: DeserializeOwned {
     /// As [`Plugin::ENTERS_NETNS`].
     const ENTERS_NETNS: bool = true;
 
-    /// Takes addresses for an attachment.
+    /// Allocates addresses for an attachment. What is allocated gets an undo step in the journal.
+    ///
+    /// # Errors
+    /// No address can be allocated.
     fn acquire(&self, at: &AttachmentSpec, journal: &mut Journal) -> Result<Addresses>;
 
-    /// Gives back what the attachment holds. That it holds nothing is success.
+    /// Releases the addresses of an attachment. To hold none is success.
+    ///
+    /// # Errors
+    /// An address could not be released.
     fn release(del: &Del) -> Result<()>;
 
-    /// Says whether the attachment still holds what it was given.
+    /// Checks that the attachment still holds the addresses that it was given.
+    ///
+    /// # Errors
+    /// It does not (code 102), or that cannot be determined.
     fn confirm(&self, _check: &Check) -> Result<()> {
         Ok(())
     }
 
-    /// Gives back what attachments hold that are no longer valid.
+    /// Releases the addresses of attachments that are no longer valid.
+    ///
+    /// # Errors
+    /// An address could not be released; the others are released all the same.
     fn sweep(_gc: &Gc) -> Result<()> {
         Ok(())
     }
 
-    /// Says whether addresses could be given. An error has code 50, whatever it has here, but for 51.
+    /// Checks whether addresses could be allocated.
+    ///
+    /// # Errors
+    /// They could not. The error is reported with code 50 whatever its code is, except 51.
     fn status(&self, _status: &Status) -> Result<()> {
         Ok(())
     }
 
-    /// What [`IpamPlugin::acquire`] would do, in words, and what it would give were nothing given yet. Touches nothing.
+    /// The steps of [`IpamPlugin::acquire`] as text, and the addresses that it would allocate if none were allocated yet. It
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// The request would be refused.
     fn preview(&self, at: &AttachmentSpec) -> Result<(Vec<String>, Addresses)> {
         Ok((vec![format!("addresses for {}", at.tag)], Addresses::default()))
     }
 }
 
-/// Refuses what a result of this version cannot say: before 0.3.0 it has one address a family. Of each address: is it IPv4?
+/// Checks that a result of this version can contain the addresses: before 0.3.0 it has one address per family. The iterator
+/// says for each address whether it is IPv4.
+///
+/// # Errors
+/// There are two addresses of one family, and `version` is older than 0.3.0.
 pub fn one_address_a_family(version: Version, are_ipv4: impl Iterator<Item = bool>) -> Result<()> {
     let (ipv4, ipv6): (Vec<bool>, Vec<bool>) = are_ipv4.partition(|is_ipv4| *is_ipv4);
     if version >= Version::V0_3_0 || ipv4.len().max(ipv6.len()) <= 1 {

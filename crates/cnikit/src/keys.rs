@@ -49,8 +49,11 @@ impl Default for On {
     }
 }
 
-/// Reads a word: `None` if it is empty, for whatever is usual; any other has to be `named`. To people, `unknown`
-/// says that it is not, and `known` which there are.
+/// Deserializes a word; an empty one is `None` and means the default. `named` maps a word to its value; `unknown` and `known`
+/// are used in the error: what is wrong with the word, and which words there are.
+///
+/// # Errors
+/// The value is not a text, or `named` does not know the word.
 pub fn word<'de, D: Deserializer<'de>, W>(
     deserializer: D,
     named: fn(&str) -> Option<W>,
@@ -70,7 +73,10 @@ pub fn master(name: &str, in_container: bool) -> Master {
     Master { which, in_container }
 }
 
-/// Says why no interface can have this MAC, if none can.
+/// Checks that an interface can have this MAC; `None` passes.
+///
+/// # Errors
+/// The MAC is zero or a multicast address.
 pub fn usable(mac: Option<Mac>) -> Result<(), String> {
     let unusable = mac.filter(|mac| mac.is_zero() || mac.is_multicast());
     unusable.map_or(Ok(()), |mac| Err(format!("{mac} cannot be the MAC of an interface: it is a group's or zero")))

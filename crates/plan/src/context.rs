@@ -24,12 +24,18 @@ pub struct ApplyContext {
 }
 
 impl ApplyContext {
-    /// The host's links: the namespace of this process. The socket is opened at the first use.
+    /// A netlink handle on the host: the namespace of this process. The socket is opened at the first use.
+    ///
+    /// # Errors
+    /// The socket cannot be opened, see [`Netlink::here`].
     pub fn host(&self) -> Result<&Netlink> {
         opened(&self.host, || Ok(Netlink::here()?))
     }
 
-    /// The container's links, seen from here.
+    /// A netlink handle on the container's namespace.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered or the socket not be opened, see [`Netlink::inside`].
     pub fn container(&self) -> Result<&Netlink> {
         opened(&self.container, || Ok(Netlink::inside(&self.netns)?))
     }
@@ -83,12 +89,18 @@ type Filter = OnceCell<Option<Nftables>>;
 type Rest = (&'static str, Box<dyn FnOnce(&ReleaseContext) -> Result<()>>);
 
 impl ReleaseContext {
-    /// The host's links.
+    /// A netlink handle on the host. The socket is opened at the first use.
+    ///
+    /// # Errors
+    /// The socket cannot be opened, see [`Netlink::here`].
     pub fn host(&self) -> Result<&Netlink> {
         opened(&self.host, || Ok(Netlink::here()?))
     }
 
-    /// The host's packet filter, opened at the first use; none where the kernel has no netfilter.
+    /// The host's packet filter, opened at the first use; `None` if the kernel has no netfilter.
+    ///
+    /// # Errors
+    /// The socket cannot be opened for another reason.
     pub fn nftables(&self) -> Result<Option<&Nftables>> {
         filter(&self.filter)
     }
@@ -107,7 +119,10 @@ impl ReleaseContext {
         self.rest.take().into_iter().map(settled).collect()
     }
 
-    /// The container's links, if there is a namespace that is its own.
+    /// A netlink handle on the container's namespace; `None` if it does not exist or is not the container's own.
+    ///
+    /// # Errors
+    /// The namespace may exist but cannot be opened ([`may_be_there`]), or the socket cannot be opened.
     pub fn container(&self) -> Result<Option<Netlink>> {
         match &self.netns {
             NetnsLookup::Present(netns) => Ok(Some(Netlink::inside(netns)?)),
@@ -145,12 +160,18 @@ pub struct GcContext {
 }
 
 impl GcContext {
-    /// The host's links.
+    /// A netlink handle on the host. The socket is opened at the first use.
+    ///
+    /// # Errors
+    /// The socket cannot be opened, see [`Netlink::here`].
     pub fn host(&self) -> Result<&Netlink> {
         opened(&self.host, || Ok(Netlink::here()?))
     }
 
-    /// The host's packet filter, opened at the first use; none where the kernel has no netfilter.
+    /// The host's packet filter, opened at the first use; `None` if the kernel has no netfilter.
+    ///
+    /// # Errors
+    /// The socket cannot be opened for another reason.
     pub fn nftables(&self) -> Result<Option<&Nftables>> {
         filter(&self.filter)
     }

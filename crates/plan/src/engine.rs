@@ -7,13 +7,21 @@ use crate::context::{ApplyContext, GcContext, ReleaseContext};
 use crate::list::Plan;
 use crate::resource::{Drifts, Kind, Made, Resource};
 
-/// Refuses a plan before anything is touched: one that could not be undone, and one with something in its way.
+/// Checks a plan before anything is changed.
+///
+/// # Errors
+/// A resource's kind is not in `kinds`, so it could not be undone, or the preflight of a resource finds something in its way.
+/// The error names the resource.
 pub fn preflight(plan: &Plan, kinds: &[Kind], context: &ApplyContext) -> Result<()> {
     listed(plan, kinds)?;
     plan.iter().try_for_each(|resource| resource.preflight(context).map_err(|error| error.context(resource)))
 }
 
-/// Makes a plan true, resource by resource.
+/// Makes the resources of a plan, one after another.
+///
+/// # Errors
+/// The first resource that could not be made; the error names it. The journal has the undo steps of those before it, and of its
+/// own half.
 pub fn apply(plan: &Plan, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
     let mut made = Made::nothing();
     for resource in plan.iter() {
@@ -23,7 +31,10 @@ pub fn apply(plan: &Plan, context: &ApplyContext, journal: &mut Journal) -> Resu
     Ok(made)
 }
 
-/// Compares plans with what is: one error that names every difference (code 102).
+/// Compares the resources of plans with the actual state.
+///
+/// # Errors
+/// One error that names every difference (code 102), and every resource that could not be read.
 pub fn verify(plans: &[&Plan], context: &ApplyContext) -> Result<()> {
     let (mut drifts, mut errors) = (Drifts::default(), Errors::default());
     for resource in plans.iter().flat_map(|plan| plan.iter()) {
@@ -42,7 +53,10 @@ pub fn verify(plans: &[&Plan], context: &ApplyContext) -> Result<()> {
     errors.finish()
 }
 
-/// Puts back what of plans others have flushed, each resource whatever failed before.
+/// Makes again the resources of plans that another program flushed, each one whatever failed before.
+///
+/// # Errors
+/// One error with everything that failed.
 pub fn restore(plans: &[&Plan], context: &ApplyContext, journal: &mut Journal) -> Result<()> {
     let step = |resource: &dyn Resource| restore_one(resource, context, journal);
     plans.iter().flat_map(|plan| plan.iter()).map(step).collect::<Errors>().finish()

@@ -13,34 +13,52 @@ pub trait Resource: Display {
     /// The sort of thing it is.
     fn kind(&self) -> Kind;
 
-    /// Looks, before anything at all is made, whether something is in the way; changes nothing. What takes long to read is
-    /// begun here, to be waited for when it is made.
+    /// Checks, before anything is made, whether something is in the way; changes nothing. What takes long to read is started
+    /// here, and awaited when the resource is made.
+    ///
+    /// # Errors
+    /// Something is in the way, such as a link of another owner, or it cannot be read.
     fn preflight(&self, _context: &ApplyContext) -> Result<()> {
         Ok(())
     }
 
-    /// Makes it true. What there is to undo is noted in the journal at the moment it is made, so that a half-made thing is
-    /// not lost.
+    /// Makes the resource. Its undo step is put in the journal at the moment it is made, so that a half-made resource is not
+    /// lost.
+    ///
+    /// # Errors
+    /// It could not be made. The journal undoes what was made.
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made>;
 
-    /// Makes true again what others flush who do not know whose it is: rules. What stands already stays, and nothing else
-    /// of the attachment is touched; most sorts of things are not flushed.
+    /// Makes the resource again if other programs flush it without knowing its owner: rules. What exists stays, and nothing
+    /// else of the attachment is changed; most kinds of resources are not flushed.
+    ///
+    /// # Errors
+    /// It could not be made. The journal undoes what was made.
     fn restore(&self, _context: &ApplyContext, _journal: &mut Journal) -> Result<()> {
         Ok(())
     }
 
-    /// Gathers what it would restore with what many attachments want, so that all of it is made at once. The answer is false
-    /// where it is restored by itself.
+    /// Adds what it would restore to a batch of many attachments, so that all of it is made at once. Returns false if the
+    /// resource is restored by itself.
+    ///
+    /// # Errors
+    /// It could not be added: the resource is reported as failed, and the others are restored all the same.
     fn enqueue(&self, _context: &ApplyContext, _together: &mut RestoreBatch) -> Result<bool> {
         Ok(false)
     }
 
-    /// What is left to do once that is as it was wanted. `made`: it was not so before.
+    /// Does what remains once the batch has been made. `made`: the batch changed something of this resource.
+    ///
+    /// # Errors
+    /// It could not be done. The journal undoes what was made.
     fn finish_batch(&self, _context: &ApplyContext, _made: bool, _journal: &mut Journal) -> Result<()> {
         Ok(())
     }
 
-    /// Compares it with what is, and notes every difference. An error only for what cannot be looked at.
+    /// Compares the resource with the actual state, and adds every difference to `drifts`.
+    ///
+    /// # Errors
+    /// The actual state cannot be read. A difference is not an error.
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()>;
 }
 

@@ -52,7 +52,10 @@ pub fn kept_in(conf: &NetConf) -> PathBuf {
     conf.text("dataDir").filter(|path| !path.is_empty()).unwrap_or(USUAL).into()
 }
 
-/// Whether something could be kept there: STATUS asks, and ADD before it writes anything.
+/// Checks that a file could be created in `dir`: STATUS asks, and ADD before it writes anything.
+///
+/// # Errors
+/// It could not, see [`Directory::probe_at`].
 pub fn available(dir: &Path) -> Result<()> {
     Ok(Directory::probe_at(dir)?)
 }

@@ -48,9 +48,13 @@ const BY_LINK: [&str; 2] = ["conf", "neigh"];
 const IFNAME: &str = "IFNAME";
 
 impl Sysctl {
-    /// A setting as it is written: with dots or slashes, the first `IFNAME` for the name of the interface.
+    /// Parses a setting as configurations have it: with dots or slashes, the first `IFNAME` standing for the name of the
+    /// interface.
     ///
-    /// What stands between `conf` or `neigh` and the last word is the name of a link, whatever dots it has.
+    /// The part between `conf` or `neigh` and the last word is the name of a link, whatever dots it has.
+    ///
+    /// # Errors
+    /// A key that does not begin with `net.`, and a key or value with a line end or a zero byte.
     pub fn read(written: &str, value: &str, ifname: &str) -> Result<Sysctl, String> {
         let parts: Vec<&str> = written.split(['.', '/']).filter(|part| !part.is_empty()).collect();
         let parts: Vec<String> = match &parts[..] {

@@ -5,7 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// Does something, and says with what it panicked.
+/// Runs `work` and catches its panic.
+///
+/// # Errors
+/// The message of the panic.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| said(panic.as_ref()))
 }

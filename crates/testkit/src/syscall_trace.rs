@@ -126,7 +126,10 @@ impl fmt::Display for SyscallTrace {
     }
 }
 
-/// Runs a program on the calling thread's host to its end, and asks `judge` about each call.
+/// Runs a program on the calling thread's host to its end, and asks `judge` about each system call.
+///
+/// # Errors
+/// The program cannot be started, the seccomp listener fails, or it cannot be waited for.
 pub fn run(
     program: &Path,
     env: &[(String, String)],

@@ -108,7 +108,10 @@ impl HostLocalPlugin {
     }
 }
 
-/// The sets of ranges that an ADD with this configuration takes its addresses from, for who looks after a node.
+/// The range sets that an ADD with this configuration allocates from, for tools that inspect a node.
+///
+/// # Errors
+/// A key below `ipam` has the wrong type, or a range is invalid.
 pub fn ranges(conf: &NetConf) -> Result<Vec<RangeSet>> {
     conf.read_at::<HostLocalPlugin>(&["ipam"])?.unwrap_or_default().sets(conf)
 }

@@ -130,7 +130,10 @@ impl<'a> Containerd<'a> {
         grpc::call(self.node, SOCKET, &format!("runtime.v1.RuntimeService/{method}"), message)
     }
 
-    /// Runtime and network are ready, or why not. With version 1.1.0 this asks the plugins' STATUS.
+    /// Checks that runtime and network are ready. With version 1.1.0 this calls the plugins' STATUS.
+    ///
+    /// # Errors
+    /// The first condition that is not met, with its message; or the call failed.
     pub fn is_ready(&self) -> Result<(), String> {
         let said = self.call("Status", &Message::default())?;
         let conditions = all(at(&said, &[1]), 1);
@@ -147,7 +150,10 @@ impl<'a> Containerd<'a> {
         text(at(&self.call("Version", &Message::default()).unwrap(), &[3]))
     }
 
-    /// `RunPodSandbox`.
+    /// Calls `RunPodSandbox` and returns the sandbox with its addresses.
+    ///
+    /// # Errors
+    /// The message of the call that containerd refused or did not answer.
     pub fn run(&self, pod: &PodSandbox) -> Result<Sandbox, String> {
         let config = self.config(pod);
         let said = self.call("RunPodSandbox", &Message::default().message(1, &config))?;
@@ -169,6 +175,9 @@ impl<'a> Containerd<'a> {
     }
 
     /// Whether a pod is ready, and its addresses.
+    ///
+    /// # Errors
+    /// The message of the call that containerd refused or did not answer.
     pub fn status(&self, id: &str) -> Result<(bool, Vec<String>), String> {
         let said = self.call("PodSandboxStatus", &Message::default().text(1, id))?;
         let status = at(&said, &[1]);
@@ -187,7 +196,10 @@ impl<'a> Containerd<'a> {
         path.map(str::to_owned).ok_or_else(|| format!("{id} has no network namespace: {info}"))
     }
 
-    /// Creates and starts a container in a pod: its id.
+    /// Creates and starts a container in a pod; returns its id.
+    ///
+    /// # Errors
+    /// The message of the call that containerd refused or did not answer.
     pub fn container(&self, pod: &Sandbox, command: &[&str]) -> Result<String, String> {
         let image = Message::default().text(1, IMAGE);
         let container = Message::default().message(1, &Message::default().text(1, "one")).message(2, &image);
@@ -199,19 +211,28 @@ impl<'a> Containerd<'a> {
         Ok(id)
     }
 
-    /// Runs a command in a container: whether it succeeded, and all it said.
+    /// Runs a command in a container; returns whether it succeeded, and its stdout and stderr.
+    ///
+    /// # Errors
+    /// The message of the call that containerd refused or did not answer. A command that fails is not an error.
     pub fn exec(&self, container: &str, command: &[&str]) -> Result<(bool, String), String> {
         let request = command.iter().fold(Message::default().text(1, container), |request, word| request.text(2, word));
         let said = self.call("ExecSync", &request.number(3, 20))?;
         Ok((number(&said, 3) == 0, text(at(&said, &[1])) + &text(at(&said, &[2]))))
     }
 
-    /// `StopPodSandbox`.
+    /// Calls `StopPodSandbox`.
+    ///
+    /// # Errors
+    /// The message of the call that containerd refused or did not answer.
     pub fn stop(&self, id: &str) -> Result<(), String> {
         self.call("StopPodSandbox", &Message::default().text(1, id)).map(drop)
     }
 
-    /// `RemovePodSandbox`.
+    /// Calls `RemovePodSandbox`.
+    ///
+    /// # Errors
+    /// The message of the call that containerd refused or did not answer.
     pub fn remove(&self, id: &str) -> Result<(), String> {
         self.call("RemovePodSandbox", &Message::default().text(1, id)).map(drop)
     }

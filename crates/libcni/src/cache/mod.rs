@@ -62,7 +62,10 @@ impl Cache {
         Ok(()) // garbage too makes room
     }
 
-    /// The kept result in the version of the list; `None` if nothing is kept for this attachment.
+    /// The cached result in the version of the list; `None` if there is none for this attachment.
+    ///
+    /// # Errors
+    /// [`Error::Cache`] if the file cannot be read, is damaged, or has a result that the version of the list cannot express.
     pub fn result(&self, list: &NetworkList, at: &Attachment) -> Result<Option<Value>, Error> {
         let name = file_name(&list.name, at);
         match read(&self.results(), &name)? {

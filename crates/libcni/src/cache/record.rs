@@ -51,14 +51,19 @@ pub struct CachedAttachment {
 }
 
 impl Cache {
-    /// Every attachment, by the name of its file: those that are attached, then those whose ADD has not succeeded.
+    /// Every attachment, by the name of its file: first those that are attached, then those whose ADD has not succeeded.
     ///
-    /// An error is one of the directories; what is wrong with a single file stands in its [`CachedAttachment::broken`].
+    /// # Errors
+    /// [`Error::Cache`] if one of the directories cannot be listed. A single damaged file is not an error:
+    /// [`CachedAttachment::broken`] says what is wrong with it.
     pub fn attachments(&self) -> Result<Vec<CachedAttachment>, Error> {
         self.all_named(|_| true)
     }
 
-    /// Those of one container, as far as their files can be read.
+    /// The attachments of one container, as far as their files can be read.
+    ///
+    /// # Errors
+    /// As [`Cache::attachments`].
     pub fn attachments_of(&self, container_id: &str) -> Result<Vec<CachedAttachment>, Error> {
         let part = format!("-{container_id}-");
         let all = self.all_named(|name| name.to_str().is_some_and(|name| name.contains(&part)))?;
@@ -164,6 +169,9 @@ impl CachedAttachment {
     }
 
     /// The network as it was when the attachment was added.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] if the file has no configuration, or one that cannot be parsed.
     pub fn list(&self) -> Result<NetworkList, Error> {
         let hint = "put the network's configuration into the runtime's directory; DEL goes by that";
         let failed = |why: &str| Error::from(ConfigError::of_file(&self.file, why, hint));

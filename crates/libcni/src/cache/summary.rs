@@ -105,8 +105,11 @@ struct Noted<'f> {
 }
 
 impl Cache {
-    /// Every attachment at a glance, in the order of [`Cache::attachments`]. That a namespace is gone or a configuration cannot
-    /// be used is not looked at.
+    /// Summaries of all attachments, in the order of [`Cache::attachments`]. Whether a namespace still exists or a
+    /// configuration can be used is not checked.
+    ///
+    /// # Errors
+    /// As [`Cache::attachments`].
     pub fn list(&self) -> Result<Vec<AttachmentSummary>, Error> {
         let mut all = self.glimpses(&self.results(), State::Attached)?;
         let begun = self.glimpses(&self.intents(), State::Interrupted)?;

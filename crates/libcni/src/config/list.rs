@@ -48,8 +48,11 @@ pub struct ListedPlugin {
 }
 
 impl NetworkList {
-    /// Reads a list, or a stand-alone plugin as a list of one, from its text. No plugins are added to those that stand
-    /// in it.
+    /// Parses a list, or a stand-alone plugin as a list of one, from its text. No plugins from other files are added to it.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] with key, line and column of what cannot be used: text that is not JSON, a missing or invalid
+    /// key, or more plugins than the limit.
     #[doc(alias = "NetworkConfFromBytes")]
     #[doc(alias = "ConfListFromBytes")]
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {

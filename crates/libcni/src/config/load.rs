@@ -51,6 +51,10 @@ pub struct NetworkFile {
 /// assert!(list.warnings[0].contains("05-torn.conflist:1:40: the document ends in its middle"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Errors
+/// [`Error::NoConfigurations`] if the directory has no such file or does not exist, [`Error::NoNetwork`] if none of its files
+/// has that network, and [`Error::Configuration`] if the network's own file cannot be used or the directory cannot be listed.
 #[doc(alias = "NETCONFPATH")]
 #[doc(alias = "LoadNetworkConf")]
 #[doc(alias = "LoadConfList")]
@@ -107,6 +111,9 @@ fn first(
 /// assert_eq!((defect.key.as_str(), place.line, place.column, defect.code), ("type", 1, 39, 6));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Errors
+/// The file cannot be read, or its content cannot be used; the error has key, line and column of the latter.
 #[doc(alias = "NetworkConfFromFile")]
 #[doc(alias = "ConfListFromFile")]
 #[doc(alias = "ConfListFromConf")]
@@ -156,10 +163,13 @@ pub(crate) fn append_file(list: &mut NetworkList, file: &Path) -> Result<Candida
     Ok(found)
 }
 
-/// The files of a directory with one of these extensions, in the order of their names; none without a directory.
+/// The files of a directory with one of these extensions, sorted by name; empty if the directory does not exist.
 ///
-/// What is there under such a name and can never be read, such as a directory or a link to nothing, is among them, so
-/// that whoever reads them can say so.
+/// Entries of such a name that can never be read, such as a directory or a dangling link, are included, so that the caller can
+/// report them.
+///
+/// # Errors
+/// The directory cannot be listed.
 #[doc(alias = "ConfFiles")]
 pub fn conf_files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, ConfigError> {
     let entries = match fs::read_dir(dir) {

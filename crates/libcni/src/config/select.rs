@@ -110,8 +110,11 @@ impl Selection {
 }
 
 impl NetworkSelector {
-    /// Reads the directory and chooses. A file that cannot be used is an entry of the answer; the only error is that
-    /// the directory cannot be listed. One that is not there has no networks.
+    /// Reads the directory and selects networks. A file that cannot be used is part of the result; a directory that does not
+    /// exist has no networks.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] if the directory cannot be listed.
     #[doc(alias = "getDefaultCNINetwork")]
     pub fn select(&self) -> Result<Selection, Error> {
         match &self.policy {

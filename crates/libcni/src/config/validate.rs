@@ -95,8 +95,10 @@ struct Seen {
 }
 
 impl Validator {
-    /// Looks, and returns what was found, in the order of the files and of their lines. The only error is that the
-    /// directory cannot be listed.
+    /// Validates the directory, and returns the findings in the order of the files and of their lines.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] if the directory cannot be listed.
     pub fn validate(&self) -> Result<Vec<Finding>, Error> {
         let mut look = Look { validator: self, files: Vec::new(), told: BTreeMap::new(), findings: Vec::new() };
         let mut networks = Vec::new();

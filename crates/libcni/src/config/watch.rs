@@ -71,7 +71,10 @@ struct Unsettled {
 }
 
 impl Watcher {
-    /// Begins to watch. The error is that the kernel gives no more watches; it names the limit.
+    /// Begins to watch the directory of `selector`.
+    ///
+    /// # Errors
+    /// [`Error::Watch`] if the kernel gives no inotify instance, timer or epoll instance; the text names the limit.
     pub fn new(selector: NetworkSelector) -> Result<Watcher, Error> {
         let failed = |errno| Error::of_watch(&selector.dir, errno);
         let armed = Armed::new().map_err(failed)?;
@@ -88,8 +91,11 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Waits until the networks that are used, or the default among them, change, and returns what is chosen then;
-    /// `None` if they did not in that time. The first call returns what is there.
+    /// Waits until the networks that are used, or the default among them, change, and returns the new selection; `None` if they
+    /// did not change in that time. The first call returns the present selection.
+    ///
+    /// # Errors
+    /// As [`Watcher::poll`].
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<Selection>, Error> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -107,8 +113,12 @@ impl Watcher {
         }
     }
 
-    /// Does what there is to do, without waiting for changes; returns as [`Watcher::wait`]. To be called whenever the file
-    /// descriptor is readable, which it also is when a time is over. Where plugins are asked, it takes as long as they do.
+    /// As [`Watcher::wait`], without waiting for changes. Call it whenever the file descriptor is readable, which it also is
+    /// when a timer has expired. Where plugins are called, it takes as long as they do.
+    ///
+    /// # Errors
+    /// [`Error::Watch`] if a directory cannot be watched, and [`Error::Configuration`] if it cannot be listed. The watch
+    /// continues: call it again.
     pub fn poll(&mut self) -> Result<Option<Selection>, Error> {
         self.listen()?;
         let Some(Unsettled { since, due }) = self.unsettled else { return self.rest() };

@@ -31,9 +31,12 @@ struct Shared<T> {
 }
 
 impl Runtime {
-    /// Lets `work` run with this runtime on a thread of its own. An error is the kernel's: no thread or no descriptor is left.
+    /// Runs `work` with this runtime on a new thread.
     ///
-    /// The runtime that `work` is given is cancelled by the future, and by nothing else.
+    /// The runtime that `work` gets is cancelled by the future, and by nothing else.
+    ///
+    /// # Errors
+    /// No thread or no descriptor is left.
     pub fn in_background<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Runtime) -> T + Send + 'static,

@@ -12,10 +12,17 @@ use cnikit_types::CniError;
 /// Finds plugins and asks them.
 #[doc(alias = "Exec")]
 pub trait Executor: fmt::Debug + Send + Sync {
-    /// From a plugin's type to its file, over the directories of `path`, a `CNI_PATH`.
+    /// Finds the file of a plugin in the directories of `path`, a `CNI_PATH`.
+    ///
+    /// # Errors
+    /// As [`cnikit_invoke::find()`]: `plugin` is not a plain name, or no directory has such an executable file.
     fn find(&self, plugin: &str, path: &str) -> Result<PathBuf, Error>;
 
-    /// Asks what was found, and comes back soon after the deadline, or when the caller gives up.
+    /// Calls the plugin, and returns soon after the deadline at the latest, or when the caller gives up.
+    ///
+    /// # Errors
+    /// As [`cnikit_invoke::exec()`]: the plugin refused, died, could not be started, was not done at the deadline, or was
+    /// cancelled.
     fn exec(&self, plugin: &Path, call: &PluginCall<'_>) -> Result<PluginOutput, Error>;
 }
 

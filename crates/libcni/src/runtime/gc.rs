@@ -11,11 +11,15 @@ use crate::{
 };
 
 impl Runtime {
-    /// Removes what is left of attachments of this network that are not `valid`: those that the cache knows, also those whose
-    /// ADD did not come to its end, by a DEL with what was recorded; all others by the plugins' GC, since version 1.1.0.
+    /// Removes the attachments of this network that are not `valid`: those in the cache, including those whose ADD was
+    /// interrupted, by a DEL with the recorded configuration; all others by the plugins' GC, since version 1.1.0.
     ///
-    /// Nobody adds or deletes anything in the network meanwhile. Whatever fails, the rest is done, and all failures are told
-    /// together; a DEL that failed is tried again by the next GC. A list with `disableGC` is left alone.
+    /// Nothing is added or deleted in the network meanwhile. A DEL that failed is repeated by the next GC. A list with
+    /// `disableGC` is left alone.
+    ///
+    /// # Errors
+    /// [`Error::Busy`], [`Error::Cancelled`] or [`Error::Cache`] if the network's lock cannot be taken; nothing is done then.
+    /// [`Error::Several`] with everything that failed; the rest is done all the same.
     pub fn gc(&self, list: &NetworkList, valid: &[ValidAttachment]) -> Result<Warnings, Error> {
         let mut report = Warnings::default();
         if list.disable_gc {

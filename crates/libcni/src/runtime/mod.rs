@@ -128,12 +128,16 @@ impl Runtime {
         Self { cancel: Some(cancel.clone()), ..self }
     }
 
-    /// Sets the attachment up: each plugin in order, its result given to the next. Returns the last result, and keeps it.
+    /// Runs ADD: each plugin in order, its result passed to the next. Returns and caches the last result.
     ///
-    /// Names, the room for the result and the plugins' files are checked before the first plugin runs; then what is to be
-    /// done is noted, so that a runtime that is killed leaks nothing. If an earlier ADD with another configuration has not come
-    /// to its end, what that made is deleted first. After a failure nothing is undone: DEL is the caller's to send
-    /// (specification, section 2, "ADD"), and until then the note stands.
+    /// Names, the space for the result and the plugins' files are checked before the first plugin runs; then the intent is
+    /// recorded, so that a runtime that is killed leaks nothing. If an earlier ADD with another configuration was interrupted,
+    /// its remains are deleted first. After a failure nothing is undone: the caller sends the DEL (specification, section 2,
+    /// "ADD"), and until then the intent stays.
+    ///
+    /// # Errors
+    /// [`Error::Name`] for a name that the specification does not allow, [`Error::Busy`] and [`Error::Cancelled`] while waiting
+    /// for locks, [`Error::Cache`] if the attachment cannot be recorded, and [`Error::Plugins`] for the plugin that failed.
     pub fn add(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
         at.check_names(&list.name)?;
         let _locks = self.lock(&[&list.name], at)?;
@@ -142,14 +146,22 @@ impl Runtime {
 
     /// As [`Runtime::add`], and after a failure sends DEL to the whole list, as a runtime has to, before it returns.
     ///
-    /// Not if the attachment was there before: then a container lives on what DEL would take.
+    /// It does not if the attachment existed before: DEL would take down a running container's.
+    ///
+    /// # Errors
+    /// As [`Runtime::add`]; [`Error::Several`] if the DEL fails too.
     pub fn add_with_rollback(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
         at.check_names(&list.name)?;
         let _locks = self.lock(&[&list.name], at)?;
         self.add_or_undo_held(list, at)
     }
 
-    /// Compares the attachment with the kept result: each plugin in order, up to the first that finds a difference.
+    /// Compares the attachment with the cached result: each plugin in order, up to the first that finds a difference.
+    ///
+    /// # Errors
+    /// [`Error::Plugins`] for the first plugin that finds a difference or fails, [`Error::NoCheck`] before version 0.4.0,
+    /// [`Error::Cache`] if the cached result cannot be read, and [`Error::Busy`] or [`Error::Cancelled`] while waiting for
+    /// locks.
     pub fn check(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
         if !list.is_checked()? {
             return Ok(());
@@ -158,24 +170,34 @@ impl Runtime {
         self.check_held(list, at)
     }
 
-    /// Takes the attachment down: each plugin, the last one first, whatever failed before. What is kept is forgotten when
-    /// all have succeeded, so that DEL can be tried again.
+    /// Runs DEL: each plugin, the last one first, also after a failure. The cached attachment is removed when all have
+    /// succeeded, so that DEL can be repeated.
     ///
-    /// It is done with the configuration, arguments and capabilities that ADD was given, as far as they were kept; with
-    /// those of the caller otherwise. A kept result that cannot be read is no reason to leave anything standing: the plugins
-    /// are asked without it, and the file is set aside.
+    /// The configuration, arguments and capabilities are those that ADD was given, as far as they are cached, otherwise the
+    /// caller's. A cached result that cannot be read stops no DEL: the plugins are called without it, and the file is set
+    /// aside.
+    ///
+    /// # Errors
+    /// [`Error::Plugins`] with every plugin that failed, [`Error::Cache`] if the cached attachment cannot be removed, and
+    /// [`Error::Busy`] or [`Error::Cancelled`] while waiting for locks.
     pub fn del(&self, list: &NetworkList, at: &Attachment) -> Result<Warnings, Error> {
         self.del_locked(list, at, OnFailure::GoOn)
     }
 
-    /// As [`Runtime::del`], but stops at the first plugin that fails, as the specification has it (section 2, "DEL"): plugins
-    /// before it in the list may count on what it did not remove.
+    /// As [`Runtime::del`], but stops at the first plugin that fails, as the specification says (section 2, "DEL"): plugins
+    /// before it in the list may depend on what it did not remove.
+    ///
+    /// # Errors
+    /// As [`Runtime::del`].
     pub fn del_fail_fast(&self, list: &NetworkList, at: &Attachment) -> Result<Warnings, Error> {
         self.del_locked(list, at, OnFailure::Stop)
     }
 
-    /// As [`Runtime::del`], of an attachment out of [`Cache::attachments`], for which no configuration is needed but the
-    /// kept one. A path that no longer leads to its namespace is not given to the plugins.
+    /// As [`Runtime::del`], of an attachment from [`Cache::attachments`]: only the cached configuration is needed. A path that
+    /// no longer leads to its namespace is not passed to the plugins.
+    ///
+    /// # Errors
+    /// As [`Runtime::del`] and [`CachedAttachment::list`].
     pub fn del_kept(&self, kept: &CachedAttachment) -> Result<Warnings, Error> {
         let list = kept.list()?;
         self.del(&list, &kept.at_now())
@@ -200,8 +222,11 @@ impl Runtime {
         all
     }
 
-    /// Asks each plugin in order whether an ADD could be served, up to the first that says no (code 50 or 51). Versions before
-    /// 1.1.0 have no such question: that is success.
+    /// Runs STATUS: whether an ADD could be served. Versions before 1.1.0 have no STATUS, which is success.
+    ///
+    /// # Errors
+    /// [`Error::Plugins`] for the first plugin that could not serve an ADD (code 50 or 51) or that failed, and [`Error::Busy`]
+    /// or [`Error::Cancelled`] while waiting for a free slot.
     pub fn status(&self, list: &NetworkList) -> Result<(), Error> {
         if !list.is_since(Version::V1_1_0) {
             return Ok(());
@@ -212,7 +237,10 @@ impl Runtime {
         chain.places().try_for_each(|place| Ok(chain.status(place)?))
     }
 
-    /// The versions that a plugin speaks.
+    /// The versions that a plugin supports.
+    ///
+    /// # Errors
+    /// [`Error::Plugins`] if it cannot be found or started, or if its reply cannot be parsed.
     pub fn versions(&self, plugin: &str) -> Result<Vec<String>, Error> {
         let failed = |why| Failure {
             verb: "VERSION",
@@ -226,8 +254,11 @@ impl Runtime {
         Ok(self.ask_versions(plugin).map_err(failed)?)
     }
 
-    /// Whether all plugins are there and speak the list's version; returns the capabilities that any of them declares, each
-    /// once. All that is wrong is told together.
+    /// Checks that all plugins exist and support the list's version; returns the capabilities that any of them declares, each
+    /// once.
+    ///
+    /// # Errors
+    /// [`Error::Plugins`] with every plugin that is missing, does not reply or does not support the version.
     #[doc(alias = "ValidateNetworkList")]
     pub fn validate(&self, list: &NetworkList) -> Result<Vec<String>, Error> {
         let nobody = Attachment::default();

@@ -79,15 +79,23 @@ impl Networks {
         self
     }
 
-    /// Whether as many networks are there as are wanted, and each could serve an ADD (code 50 or 51 if not).
+    /// Checks that as many networks are loaded as are required, and that each could serve an ADD.
+    ///
+    /// # Errors
+    /// [`Error::TooFew`], and as [`Runtime::status`] for the first network that could not (code 50 or 51).
     pub fn status(&self) -> Result<(), Error> {
         self.are_enough()?;
         self.networks.iter().try_for_each(|network| self.runtime.status(&network.list))
     }
 
-    /// Sets a container up on all networks, one after another. `container` says all but the interface.
+    /// Attaches a container to all networks, one after another. `container` has everything but the interface.
     ///
-    /// If one fails, those before it are taken down again: the container has all of them or none. Not what it had before.
+    /// If one fails, those before it are detached again, except those that were attached before: the container has all new
+    /// networks or none.
+    ///
+    /// # Errors
+    /// [`Error::TooFew`], [`Error::Name`], [`Error::Busy`] and [`Error::Cancelled`] before any plugin runs. [`Error::Several`]
+    /// with the network that failed, and with whatever failed while undoing.
     pub fn setup(&self, container: &Attachment) -> Result<Merged, Error> {
         let _locks = self.begin(container)?;
         let new = self.new_of(container);
@@ -106,9 +114,12 @@ impl Networks {
 
     /// As [`Networks::setup`], all networks at once.
     ///
-    /// It is against the specification, which wants one operation at a time for a container (section 3, "Lifecycle &
-    /// ordering"): plugins that write the same routes, sysctls or files of one container may fail or undo each other's work.
-    /// Choose it only for plugins that you know.
+    /// The specification wants one operation at a time for a container (section 3, "Lifecycle & ordering"): plugins that write
+    /// the same routes, sysctls or files of one container may fail or undo each other's work. Choose it only for plugins that
+    /// you know.
+    ///
+    /// # Errors
+    /// As [`Networks::setup`], with every network that failed.
     pub fn setup_at_once(&self, container: &Attachment) -> Result<Merged, Error> {
         let _locks = self.begin(container)?;
         let new = self.new_of(container);
@@ -136,8 +147,12 @@ impl Networks {
         self.networks.iter().filter(is_new).collect()
     }
 
-    /// Compares the container with what was kept, network by network, up to the first difference. One whose version has no
-    /// CHECK is passed over.
+    /// Compares the container with the cached results, network by network, up to the first difference. A network whose version
+    /// has no CHECK is skipped.
+    ///
+    /// # Errors
+    /// [`Error::Several`] with the first network that differs or fails, and [`Error::Busy`] or [`Error::Cancelled`] while
+    /// waiting for locks.
     pub fn check(&self, container: &Attachment) -> Result<(), Error> {
         let _locks = self.runtime.lock_if_possible(&self.names(), container, &mut Warnings::default())?;
         let mut checked = self.networks.iter().filter(|network| network.list.is_checked().unwrap_or(false));
@@ -147,8 +162,11 @@ impl Networks {
         })
     }
 
-    /// Takes a container down on all networks, the last one first, whatever fails; also on those that are no longer loaded,
-    /// but of which the cache knows. All failures are told together.
+    /// Detaches a container from all networks, the last one first, also after a failure; also from networks that are no longer
+    /// loaded but that are in the cache.
+    ///
+    /// # Errors
+    /// [`Error::Several`] with everything that failed, and [`Error::Busy`] or [`Error::Cancelled`] while waiting for locks.
     pub fn remove(&self, container: &Attachment) -> Result<Warnings, Error> {
         let mut report = Warnings::default();
         let known = self.runtime.cache.attachments_of(&container.container_id).unwrap_or_default();
@@ -173,8 +191,11 @@ impl Networks {
         Error::of(failed).map(|()| report)
     }
 
-    /// GC of each network, where these containers are the valid ones: each with the interface that it gets today, and with
-    /// those that the cache knows of it. All failures are told together.
+    /// Runs GC on each network, where these containers are the valid ones: each with the interface that it has today, and with
+    /// those in the cache.
+    ///
+    /// # Errors
+    /// [`Error::Cache`] if the cache cannot be listed; nothing is removed then. [`Error::Several`] with everything that failed.
     pub fn gc(&self, containers: &[&str]) -> Result<Warnings, Error> {
         let known = self.runtime.cache.attachments()?;
         let (mut report, mut failed) = (Warnings::default(), Vec::new());

@@ -69,10 +69,15 @@ struct ToldOfOne {
 }
 
 impl Runtime {
-    /// Has each plugin of a kept attachment put back its rules, as after `nft flush ruleset` or `firewall-cmd --reload`; no
-    /// link is touched. An extension: a plugin that does not know it is a warning, and the others are asked all the same.
+    /// Lets each plugin of a cached attachment make its rules again, as after `nft flush ruleset` or `firewall-cmd --reload`;
+    /// links are not changed. It is an extension: a plugin that does not know it is a warning, and the others are called all
+    /// the same.
     ///
-    /// Nothing is done for an attachment that is not kept any more, or whose namespace is gone.
+    /// Nothing is done for an attachment that is no longer cached, or whose namespace is gone.
+    ///
+    /// # Errors
+    /// [`Error::Plugins`] with every plugin that failed, [`Error::Configuration`] if the cached configuration cannot be used,
+    /// and [`Error::Busy`] or [`Error::Cancelled`] while waiting for locks.
     pub fn restore(&self, kept: &CachedAttachment) -> Result<Warnings, Error> {
         let Restored { report, outcome } = self.restore_by_itself(kept, &Left::All);
         outcome.map(|()| report)

@@ -57,7 +57,10 @@ impl fmt::Display for Loopback {
     }
 }
 
-/// The first IPv4 and the first IPv6 address of `lo`: the kernel gives them when it comes up.
+/// The first IPv4 and the first IPv6 address of `lo`, which the kernel assigns when the link goes up.
+///
+/// # Errors
+/// The container's namespace or its `lo` cannot be read.
 pub fn first_addresses(context: &ApplyContext) -> Result<Vec<IpNetwork>> {
     let link = context.container()?.link(NAME)?;
     let all = addresses(context, &link)?;

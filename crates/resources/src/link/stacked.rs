@@ -170,7 +170,10 @@ fn unknown(kind: &str) -> Error {
     error.hint(format!("`modprobe {kind}`, or boot a kernel that has it"))
 }
 
-/// Says whether this kernel could make such a link, and whether its master is there.
+/// Checks that this kernel can make such a link, and that its master exists.
+///
+/// # Errors
+/// The kernel lacks the kind of link, the master does not exist, or either cannot be determined.
 pub fn available(sort: UpperKind, master: &Master) -> Result<()> {
     let host = Netlink::here()?;
     if host.knows_upper(sort)? { master.available(&host) } else { Err(unknown(kind_name(sort))) }

@@ -253,7 +253,10 @@ pub(crate) fn free_host_name(host: &Netlink, tag: &AttachmentId) -> Result<Strin
     Err(Error::conflict(format!("all names of the host end of {tag} are taken by other attachments")))
 }
 
-/// The host's end of this attachment's pair, by its name.
+/// The host end of this attachment's veth pair, found by its name; `None` if there is none.
+///
+/// # Errors
+/// The kernel cannot be asked.
 pub fn host_end(host: &Netlink, tag: &AttachmentId) -> Result<Option<Link>> {
     for name in names(tag) {
         let link = host.find_recent_link(&name)?.filter(is_veth);

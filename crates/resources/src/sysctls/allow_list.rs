@@ -19,7 +19,10 @@ const LIMIT: usize = 1 << 20;
 /// Of the lines, as many as a refusal tells.
 const TOLD: usize = 8;
 
-/// Whether the list can be read, which STATUS asks.
+/// Checks that the list can be read, for STATUS. A list that does not exist is not an error.
+///
+/// # Errors
+/// The file cannot be read or is too long, or a line of it is not a regular expression.
 pub fn available() -> Result<()> {
     read(Path::new(LIST))?.map_or(Ok(()), |text| lines(&text).map(drop))
 }

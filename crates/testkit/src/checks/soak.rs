@@ -43,11 +43,12 @@ struct State {
 }
 
 impl Soak {
-    /// Floods each subject in turn, on a fresh host each time, until there were enough operations or the time is over.
-    /// Says how far it is after each batch. The outcome of all runs together.
+    /// Floods each subject in turn, on a fresh host each time, until there were enough operations or the time is over. Prints
+    /// the progress after each batch. Returns the outcome of all runs together.
     ///
-    /// What earlier runs did with another build of the plugins, or with other configurations, is refused; and so is a batch
-    /// after which the plugins are not those that it began with, for somebody built or installed meanwhile.
+    /// # Errors
+    /// The state of earlier runs cannot be read or written, or is that of another build of the plugins or of other
+    /// configurations; or the plugins were replaced during a batch, which is not counted then.
     pub fn run(&self) -> io::Result<Tally> {
         let mut state = self.begun()?;
         if let Some(text) = self.is_over(&state) {
@@ -78,7 +79,10 @@ impl Soak {
         Ok(self.end(state))
     }
 
-    /// What there is to say instead of a run where earlier ones did all that there is to do.
+    /// A text to print instead of a run, if earlier runs did all that there is to do.
+    ///
+    /// # Errors
+    /// The state of earlier runs cannot be read, or is that of another build of the plugins or of other configurations.
     pub fn over(&self) -> io::Result<Option<String>> {
         Ok(self.is_over(&self.begun()?))
     }
