@@ -21,38 +21,40 @@
 //! `docs/runtime-authors.md` is the guide.
 #![forbid(unsafe_code)]
 
+mod attachment;
 mod cache;
 mod config;
+mod directory;
 mod error;
 mod runtime;
 
-pub use cache::Cache;
+pub use attachment::Attachment;
+pub use attachment::capability::Pod;
 pub use cache::entry::CacheMetadata;
 pub use cache::record::{CachedAttachment, State};
+pub use cache::results::Cache;
 pub use cache::summary::AttachmentSummary;
 pub use cnikit_invoke::{Environment, Error as PluginError, PluginOutput};
 pub use cnikit_process::{CancellationToken, Deadline};
 pub use cnikit_types::{Bandwidth, IpRange, PortMapping, Protocol, RuntimeDns, ValidAttachment};
-pub use config::error::ConfigError;
 pub use config::list::{ListedPlugin, NetworkList};
 pub use config::load::{EXTENSIONS, NetworkFile, conf_files, list_from_file, load};
-pub use config::plugin_keys::PluginKeys;
-pub use config::position::SourceLocation;
-pub use config::select::{NetworkSelector, Reason, Selection, SelectionPolicy, SkippedFile};
-pub use config::subnets::RoutedSubnet;
-pub use config::validate::{Finding, Severity, Validator};
-pub use config::watch::Watcher;
+pub use directory::plugin_keys::PluginKeys;
+pub use directory::select::{NetworkSelector, Reason, Selection, SelectionPolicy, SkippedFile};
+pub use directory::subnets::RoutedSubnet;
+pub use directory::validate::{Finding, Severity, Validator};
+pub use directory::watch::Watcher;
+pub use error::config_error::{ConfigError, SourceLocation};
 pub use error::{Error, ErrorContext, Failure, FailureKind};
-pub use runtime::attachment::Attachment;
 #[cfg(feature = "async")]
 pub use runtime::background::Background;
-pub use runtime::capability::Pod;
 pub use runtime::executor::{Executor, Function, InProcess, PluginCall, ProgramExecutor};
+pub use runtime::handle::{Runtime, TraceContext, Warnings};
 pub use runtime::limit::Slots;
 pub use runtime::merged::{Merged, MergedInterface};
 pub use runtime::networks::{Network, Networks};
 pub use runtime::restore::Restored;
-pub use runtime::{PlannedSteps, Runtime, TraceContext, Warnings};
+pub use runtime::verbs::PlannedSteps;
 
 /// The page for authors of runtimes, so that its examples are run.
 #[cfg(all(doctest, feature = "async"))]

@@ -10,7 +10,7 @@ use base64ct::{Base64, Encoding};
 use cnikit_types::{NetConf, check_plugin_name};
 use serde_json::{Map, Value, json};
 
-use crate::cache::named;
+use crate::cache::file_name;
 use crate::{Attachment, NetworkList};
 
 /// The mark of the form that a file is in.
@@ -122,7 +122,7 @@ impl Entry {
     pub(crate) fn of_file(bytes: &[u8], name: &str) -> Result<Self, String> {
         let entry = Self::read(bytes)?;
         let said = [&entry.network, &entry.at.container_id, &entry.at.ifname];
-        let own = named(&entry.network, &entry.at.container_id, &entry.at.ifname);
+        let own = file_name::from_parts(&entry.network, &entry.at.container_id, &entry.at.ifname);
         if own == name || said.iter().any(|said| said.is_empty()) {
             return Ok(entry);
         }

@@ -10,8 +10,9 @@ use cnikit_types::{CniResult, Version};
 use serde_json::Value;
 
 use crate::cache::entry::{CacheMetadata, Entry, recorded};
+use crate::cache::file_name;
 use crate::cache::lock::is_busy;
-use crate::cache::{CacheFile, named, read};
+use crate::cache::results::{CacheFile, read};
 use crate::{Attachment, Cache, ConfigError, Error, NetworkList, ValidAttachment};
 
 /// How far an attachment has come.
@@ -83,7 +84,7 @@ impl Cache {
 
     /// One attachment, if anything is known of it.
     pub fn attachment(&self, network: &str, container_id: &str, ifname: &str) -> Option<CachedAttachment> {
-        let name = OsString::from(named(network, container_id, ifname));
+        let name = OsString::from(file_name::from_parts(network, container_id, ifname));
         let kept = self.look(&self.results(), &name).or_else(|| self.look(&self.intents(), &name))?;
         Some(kept).filter(|kept| kept.network.is_empty() || kept.network == network)
     }

@@ -14,8 +14,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::cache::entry::{CacheMetadata, Entry, KIND, is_whole};
+use crate::cache::file_name;
 use crate::cache::record::names_in;
-use crate::cache::{LIMIT, named};
+use crate::cache::results::LIMIT;
 use crate::{Cache, CachedAttachment, Error, State};
 
 /// One attachment at a glance; [`Cache::attachment`] tells all of it.
@@ -162,7 +163,7 @@ fn glimpse_of(directory: &Directory, name: &OsString) -> Option<AttachmentSummar
 fn quickly(bytes: &[u8], name: &str, written: SystemTime) -> Option<AttachmentSummary> {
     // Looked through as text once, not string by string.
     let found: EntryFields<'_> = serde_json::from_str(str::from_utf8(bytes).ok()?).ok()?;
-    let own = named(found.network, found.container_id, found.ifname);
+    let own = file_name::from_parts(found.network, found.container_id, found.ifname);
     if own != name || found.kind != KIND || (found.cnikit.is_some() && !is_whole(bytes)) {
         return None;
     }

@@ -4,7 +4,6 @@ use cnikit_types::{NetConf, ReadError, Release, Version, check_network_name, is_
 use serde_json::{Map, Value, json};
 
 use crate::config::json_text::{elements, member, spliced};
-use crate::config::load;
 use crate::{Attachment, Error};
 
 /// Keys that only a runtime may set; in a file they would be taken for its word.
@@ -48,17 +47,6 @@ pub struct ListedPlugin {
 }
 
 impl NetworkList {
-    /// Parses a list, or a stand-alone plugin as a list of one, from its text. No plugins from other files are added to it.
-    ///
-    /// # Errors
-    /// [`Error::Configuration`] with key, line and column of what cannot be used: text that is not JSON, a missing or invalid
-    /// key, or more plugins than the limit.
-    #[doc(alias = "NetworkConfFromBytes")]
-    #[doc(alias = "ConfListFromBytes")]
-    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        Ok(load::parse(bytes)?)
-    }
-
     /// Reads the document of a `.conflist`. Keys of the list are matched exactly, those of a plugin in any case.
     pub(crate) fn read(document: &Map<String, Value>, bytes: Vec<u8>) -> Result<Self, ReadError> {
         let name = match document.get("name") {

@@ -126,12 +126,20 @@ pub fn list_from_file(file: &Path) -> Result<NetworkList, ConfigError> {
     }
 }
 
-/// A list, or a stand-alone plugin as a list of one, that did not come from a file.
-pub(crate) fn parse(bytes: &[u8]) -> Result<NetworkList, ConfigError> {
-    let found = Candidate::of(Path::new(""), bytes.to_vec())?;
-    let is_list = found.conf.0.contains_key("plugins") || found.conf.plugin_type().is_none();
-    let list = if is_list { found.inlined() } else { found.single() }?;
-    if list.plugins.is_empty() { Err(found.without_plugins()) } else { Ok(list) }
+impl NetworkList {
+    /// Parses a list, or a stand-alone plugin as a list of one, from its text. No plugins from other files are added to it.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] with key, line and column of what cannot be used: text that is not JSON, a missing or invalid
+    /// key, or more plugins than the limit.
+    #[doc(alias = "NetworkConfFromBytes")]
+    #[doc(alias = "ConfListFromBytes")]
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        let found = Candidate::of(Path::new(""), bytes.to_vec())?;
+        let is_list = found.conf.0.contains_key("plugins") || found.conf.plugin_type().is_none();
+        let list = if is_list { found.inlined() } else { found.single() }?;
+        if list.plugins.is_empty() { Err(found.without_plugins().into()) } else { Ok(list) }
+    }
 }
 
 fn list(dir: &Path, found: &Candidate) -> Result<NetworkList, ConfigError> {

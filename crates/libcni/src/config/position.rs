@@ -1,52 +1,34 @@
 //! Where in a text a key of its document stands.
 
-use std::fmt;
-
+use crate::SourceLocation;
 use crate::config::json_text::{items, key_end, key_of};
 
-/// A place in a file, as editors count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SourceLocation {
-    /// From 1.
-    pub line: u32,
-    /// From 1, in characters.
-    pub column: u32,
+/// A file whose positions do not fit is larger than any that is read.
+fn location(line: usize, column: usize) -> SourceLocation {
+    let fit = |number| u32::try_from(number).unwrap_or(u32::MAX);
+    SourceLocation { line: fit(line), column: fit(column) }
 }
 
-impl SourceLocation {
-    /// No file that is read is so long that its places do not fit.
-    fn new(line: usize, column: usize) -> SourceLocation {
-        let fit = |number| u32::try_from(number).unwrap_or(u32::MAX);
-        SourceLocation { line: fit(line), column: fit(column) }
-    }
-
-    /// The place of a byte of the text.
-    fn of(text: &str, offset: usize) -> SourceLocation {
-        let before = text.get(..offset).unwrap_or(text);
-        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        SourceLocation::new(before.matches('\n').count() + 1, before[start..].chars().count() + 1)
-    }
-
-    /// The place that `serde_json` names, whose columns count the bytes that it had read.
-    pub(crate) fn of_syntax(text: &str, error: &serde_json::Error) -> SourceLocation {
-        let line = text.split('\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
-        let read = &line.as_bytes()[..error.column().min(line.len())];
-        let is_start = |byte: &&u8| **byte & 0b1100_0000 != 0b1000_0000;
-        SourceLocation::new(error.line().max(1), read.iter().filter(is_start).count().max(1))
-    }
-
-    /// The place of the key at the end of a path such as `plugins[0].ipam.subnet`; of the last part that is there.
-    ///
-    /// The text is a document that could be read. Of two members with one key the last one counts.
-    pub(crate) fn of_key(text: &str, path: &str) -> SourceLocation {
-        SourceLocation::of(text, offset_of(text, path))
-    }
+/// The position of a byte of the text.
+fn of_offset(text: &str, offset: usize) -> SourceLocation {
+    let before = text.get(..offset).unwrap_or(text);
+    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    location(before.matches('\n').count() + 1, before[start..].chars().count() + 1)
 }
 
-impl fmt::Display for SourceLocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.line, self.column)
-    }
+/// The position that `serde_json` reports, whose columns count bytes.
+pub(crate) fn of_syntax(text: &str, error: &serde_json::Error) -> SourceLocation {
+    let line = text.split('\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+    let read = &line.as_bytes()[..error.column().min(line.len())];
+    let is_start = |byte: &&u8| **byte & 0b1100_0000 != 0b1000_0000;
+    location(error.line().max(1), read.iter().filter(is_start).count().max(1))
+}
+
+/// The position of the key at the end of a path such as `plugins[0].ipam.subnet`; of the last part that exists.
+///
+/// The text is a document that could be read. Of two members with one key the last one counts.
+pub(crate) fn of_key(text: &str, path: &str) -> SourceLocation {
+    of_offset(text, offset_of(text, path))
 }
 
 /// A member of an object, or an element of a list, that a path goes through.
@@ -134,13 +116,13 @@ mod tests {
             ("plugins[1].ipam.ranges2", 6, 63),
         ];
         for (path, line, column) in places {
-            assert_eq!(SourceLocation::of_key(TEXT, path), SourceLocation { line, column }, "{path}");
+            assert_eq!(of_key(TEXT, path), SourceLocation { line, column }, "{path}");
         }
     }
 
     #[test]
     fn of_two_members_with_one_key_the_last_counts() {
-        assert_eq!(SourceLocation::of_key(TEXT, "plugins[1].type"), SourceLocation { line: 6, column: 83 });
+        assert_eq!(of_key(TEXT, "plugins[1].type"), SourceLocation { line: 6, column: 83 });
     }
 
     #[test]
@@ -152,7 +134,7 @@ mod tests {
             ("name.x", 2, 3),
             ("plugins[1].ipam.ranges[0][1].subnet", 6, 53),
         ] {
-            assert_eq!(SourceLocation::of_key(TEXT, path), SourceLocation { line, column }, "{path}");
+            assert_eq!(of_key(TEXT, path), SourceLocation { line, column }, "{path}");
         }
     }
 
@@ -160,7 +142,7 @@ mod tests {
     fn a_text_that_is_no_document_has_places_all_the_same() {
         for text in ["", "{", "{\"", "{\"a\\", "[", "[1", "{\"a\"", "{\"a\":", "}", "{\"a\":}", "[,,]", "\u{feff}{}"] {
             for path in ["a", "[2]", "a.b", "", "[x]", "[1].a"] {
-                SourceLocation::of_key(text, path);
+                of_key(text, path);
             }
         }
     }
@@ -169,6 +151,6 @@ mod tests {
     fn a_place_of_syntax_counts_characters() {
         let text = "{\n  \"é\": x}";
         let error = serde_json::from_str::<serde_json::Value>(text).unwrap_err();
-        assert_eq!(SourceLocation::of_syntax(text, &error), SourceLocation { line: 2, column: 8 });
+        assert_eq!(of_syntax(text, &error), SourceLocation { line: 2, column: 8 });
     }
 }

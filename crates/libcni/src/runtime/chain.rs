@@ -151,6 +151,10 @@ impl Chain<'_> {
 }
 
 impl Runtime {
+    pub(crate) fn chain<'a>(&'a self, verb: &'static str, list: &'a NetworkList, at: &'a Attachment) -> Chain<'a> {
+        Chain { runtime: self, list, at, verb }
+    }
+
     /// Finds a plugin and asks it.
     fn ask(&self, plugin: &str, environment: &Environment, stdin: &[u8]) -> Result<PluginOutput, Refusal> {
         let file = self.executor.find(plugin, &self.plugin_path())?;

@@ -3,9 +3,9 @@
 use cnikit_store::Directory;
 use cnikit_types::Version;
 
+use crate::cache::file_name;
 use crate::cache::lock::{Locks, is_busy};
-use crate::cache::named;
-use crate::runtime::OnFailure;
+use crate::runtime::verbs::OnFailure;
 use crate::{
     Attachment, CachedAttachment, Error, ErrorContext, NetworkList, Runtime, State, ValidAttachment, Warnings,
 };
@@ -97,7 +97,7 @@ fn stale<'k>(
     let name = kept.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_valid = |one: &ValidAttachment| match kept.state {
         // Its name may be cut in more ways than one.
-        State::Unreadable => name.starts_with(&named(&list.name, &one.container_id, "")),
+        State::Unreadable => name.starts_with(&file_name::from_parts(&list.name, &one.container_id, "")),
         _ => *one == whose,
     };
     if valid.iter().any(is_valid) {

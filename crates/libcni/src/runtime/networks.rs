@@ -6,7 +6,7 @@ use std::thread::{self, ScopedJoinHandle};
 use cnikit_types::Version;
 use serde_json::{Value, json};
 
-use crate::runtime::OnFailure;
+use crate::runtime::verbs::OnFailure;
 use crate::{
     Attachment, CachedAttachment, Error, ErrorContext, Merged, NetworkList, Runtime, State, ValidAttachment, Warnings,
 };

@@ -10,8 +10,8 @@ use cnikit_types::CniError;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::cache::in_version_of;
 use crate::cache::lock::Locks;
+use crate::cache::results::in_version_of;
 use crate::runtime::chain::Chain;
 use crate::{
     Attachment, CachedAttachment, Error, ErrorContext, Failure, FailureKind, NetworkList, Runtime, State, Warnings,

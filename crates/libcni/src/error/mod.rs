@@ -1,5 +1,7 @@
 //! Why a network could not be set up, checked or taken down.
 
+pub(crate) mod config_error;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,7 @@
 //! One container on one network by one interface.
 
+pub(crate) mod capability;
+
 use cnikit_types::{check_container_id, check_ifname, check_network_name};
 use serde_json::{Map, Value};
 

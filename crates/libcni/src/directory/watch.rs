@@ -10,7 +10,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-use crate::config::inotify::{Armed, Heard};
+use crate::directory::inotify::{Armed, Heard};
 use crate::{Error, NetworkSelector, Selection};
 
 /// For so long nothing may happen before the directory is read: who installs several files does it in one go.

@@ -10,9 +10,9 @@ use cnikit_types::{NetConf, ReadError, Value, code, is_key};
 
 use crate::config::list::{RESERVED, flag};
 use crate::config::load::{Candidate, EXTENSIONS, append_file, beside};
-use crate::config::plugin_keys::{COMMON, IPAM, LIST, PluginKeys, nearest};
-use crate::config::select::asking;
-use crate::config::subnets::{self, Range, RoutedSubnet};
+use crate::directory::plugin_keys::{COMMON, IPAM, LIST, PluginKeys, nearest};
+use crate::directory::select::asking;
+use crate::directory::subnets::{self, Range, RoutedSubnet};
 use crate::runtime::chain::unspoken;
 use crate::{ConfigError, Error, FailureKind, NetworkList, Runtime, conf_files};
 
@@ -261,7 +261,7 @@ impl<'a> Look<'a> {
         keys: &PluginKeys,
         plugin: &Placed,
         under: &str,
-        unknown: Vec<crate::config::plugin_keys::Unknown>,
+        unknown: Vec<crate::directory::plugin_keys::Unknown>,
     ) {
         for unknown in unknown {
             let path = if under.is_empty() { unknown.path } else { format!("{under}.{}", unknown.path) };
