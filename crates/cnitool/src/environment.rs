@@ -1,50 +1,61 @@
-//! What the environment says, each variable with its default and its grammar; a flag goes before it.
+//! The environment variables of the tool, each with its default and its syntax. An option takes precedence.
 
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use cnikit_libcni::{Cache, Runtime};
 use serde_json::{Map, Value};
 
-use crate::cli::Common;
 use crate::failure::Result;
-use crate::output::progress::Waiting;
+use crate::options::{Common, When};
+use crate::output::format::Output;
+use crate::output::plugin_progress::ProgressExecutor;
 
-/// A variable's text; empty is as good as unset.
+/// The value of a variable. An empty one counts as unset.
 #[expect(clippy::disallowed_methods, reason = "cnitool's own environment is read here and nowhere else")]
 fn variable(name: &str) -> Option<String> {
     let text = std::env::var_os(name)?.to_string_lossy().into_owned();
-    Some(text).filter(|text| !text.is_empty())
+    if text.is_empty() { None } else { Some(text) }
 }
 
-/// Where configurations are.
+/// The directory of configurations.
 pub(crate) fn configurations(common: &Common) -> PathBuf {
-    let said = common.conf_dir.clone().or_else(|| variable("NETCONFPATH").map(PathBuf::from));
-    said.unwrap_or_else(|| "/etc/cni/net.d".into())
+    if let Some(dir) = &common.conf_dir {
+        return dir.clone();
+    }
+    variable("NETCONFPATH").unwrap_or_else(|| "/etc/cni/net.d".to_owned()).into()
 }
 
-/// Where kept results are; the reference has no variable for it.
+/// The cache of results. Upstream has no variable for it.
 pub(crate) fn cache(common: &Common) -> Cache {
-    let said = common.cache_dir.clone().or_else(|| variable("CNI_CACHE_DIR").map(PathBuf::from));
-    Cache::below(&said.unwrap_or_else(|| "/var/lib/cni".into()))
+    if let Some(dir) = &common.cache_dir {
+        return Cache::below(dir);
+    }
+    Cache::below(variable("CNI_CACHE_DIR").unwrap_or_else(|| "/var/lib/cni".to_owned()).as_ref())
 }
 
-/// Where plugins and kept results are. The reference has no default for the former.
+/// The runtime with the directories of plugins, which have no default upstream, and the cache.
 pub(crate) fn runtime(common: &Common) -> Runtime {
     let path = common.plugin_path.clone().or_else(|| variable("CNI_PATH"));
     let runtime = Runtime::new(path.unwrap_or_else(|| "/opt/cni/bin".to_owned()), cache(common));
-    Runtime { executor: Arc::new(Waiting::default()), ..runtime }
+    Runtime { executor: Arc::new(ProgressExecutor::default()), ..runtime }
 }
 
-/// The interface's name. An empty one counts as not given.
+/// The name of the interface. An empty one counts as not given.
 pub(crate) fn ifname(common: &Common) -> String {
-    let said = common.ifname.clone().filter(|name| !name.is_empty());
-    said.or_else(|| variable("CNI_IFNAME")).unwrap_or_else(|| "eth0".to_owned())
+    match &common.ifname {
+        Some(name) if !name.is_empty() => name.clone(),
+        _ => variable("CNI_IFNAME").unwrap_or_else(|| "eth0".to_owned()),
+    }
 }
 
 /// `CNI_ARGS`.
 pub(crate) fn args() -> Result<Vec<(String, String)>> {
-    Ok(variable("CNI_ARGS").map_or(Ok(Vec::new()), |text| pairs(&text))?)
+    match variable("CNI_ARGS") {
+        Some(text) => Ok(pairs(&text)?),
+        None => Ok(Vec::new()),
+    }
 }
 
 /// `CAP_ARGS`.
@@ -53,20 +64,32 @@ pub(crate) fn capabilities() -> Result<Map<String, Value>> {
     Ok(serde_json::from_str(&text).map_err(|error| format!("CAP_ARGS is not a JSON object: {error}"))?)
 }
 
-/// Whether a terminal may be coloured.
-pub(crate) fn wants_colour() -> bool {
-    variable("NO_COLOR").is_none() && variable("TERM").is_none_or(|term| term != "dumb")
+/// The format of output: `--color` and the terminal, `NO_COLOR` and `TERM` decide on colours.
+pub(crate) fn output(common: &Common) -> Output {
+    let colour = match common.color {
+        When::Always => true,
+        When::Never => false,
+        When::Auto => {
+            io::stdout().is_terminal()
+                && variable("NO_COLOR").is_none()
+                && variable("TERM").is_none_or(|term| term != "dumb")
+        }
+    };
+    Output { json: common.json, colour }
 }
 
-/// Pairs joined by semicolons, each with one equals sign and something on either side of it.
+/// Pairs separated by semicolons, each a key and a value with one equals sign between them.
 fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
-    let pair = |piece: &str| match piece.split_once('=') {
-        Some((key, value)) if !key.is_empty() && !value.is_empty() && !value.contains('=') => {
-            Ok((key.to_owned(), value.to_owned()))
+    let mut pairs = Vec::new();
+    for piece in text.split(';') {
+        match piece.split_once('=') {
+            Some((key, value)) if !key.is_empty() && !value.is_empty() && !value.contains('=') => {
+                pairs.push((key.to_owned(), value.to_owned()));
+            }
+            _ => return Err(format!("invalid CNI_ARGS pair \"{piece}\"")),
         }
-        _ => Err(format!("invalid CNI_ARGS pair \"{piece}\"")),
-    };
-    text.split(';').map(pair).collect()
+    }
+    Ok(pairs)
 }
 
 #[cfg(test)]
@@ -80,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_is_no_pair_is_named() {
+    fn an_invalid_pair_is_named() {
         for (text, piece) in [("a=1;", ""), ("a=", "a="), ("=1", "=1"), ("a=1;b", "b"), ("a=b=c", "a=b=c")] {
             assert_eq!(pairs(text).unwrap_err(), format!("invalid CNI_ARGS pair \"{piece}\""));
         }

@@ -9,20 +9,22 @@ mod commands;
 mod environment;
 mod failure;
 mod namespace;
+mod options;
 mod output;
 mod places;
-mod shell;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
-use cli::{Command, CommandLine, Common, Config, Ipam};
-use commands::{config, init, ipam, list, netns, restore, show, verbs};
+use cli::{Command, CommandLine, Config, Ipam};
+use commands::{config, init, ipam, list, netns, restore, shell, show, verbs};
 use dlmalloc::GlobalDlmalloc;
 use failure::{Failure, Result};
-use output::{Output, print, print_json, say};
+use options::Common;
+use output::format::Output;
+use output::print::{print, print_json, print_to_stderr};
 
 /// As the plugins': musl's own makes a list of thousands take half as long again.
 #[global_allocator]
@@ -37,13 +39,13 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => fail(Output::of(&common), &failure),
+        Err(failure) => fail(environment::output(&common), &failure),
     }
 }
 
 fn fail(out: Output, failure: &Failure) -> ExitCode {
     if !failure.text.is_empty() {
-        say(&format!("Error: {}", failure.text.replace('\n', "\n       ")));
+        print_to_stderr(&format!("Error: {}", failure.text.replace('\n', "\n       ")));
         if out.json {
             // That stdout is gone too is nothing that could be told.
             let _ = print_json(&failure.to_json());
@@ -53,7 +55,7 @@ fn fail(out: Output, failure: &Failure) -> ExitCode {
 }
 
 fn run(line: &CommandLine) -> Result {
-    let (common, out) = (&line.common, Output::of(&line.common));
+    let (common, out) = (&line.common, environment::output(&line.common));
     let Some(command) = &line.command else { return print(&CommandLine::command().render_help().to_string()) };
     match command {
         Command::Add(asked) => verbs::add(common, asked),

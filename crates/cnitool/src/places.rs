@@ -7,10 +7,10 @@ use cnikit_libcni::{EXTENSIONS, NetworkList, conf_files, list_from_file};
 use cnikit_reservations::{Boot, RangeSet, Store, TIMEOUT};
 use cnikit_types::NetConf;
 
-use crate::cli::Common;
 use crate::environment;
 use crate::failure::Result;
-use crate::output::say;
+use crate::options::Common;
+use crate::output::print::print_to_stderr;
 
 /// One network's reservations.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) fn places(common: &Common, network: Option<&str>, more: &[PathBuf]) -
 }
 
 fn store(data_dir: PathBuf, network: String) -> Store {
-    let log = |text: &str| say(&format!("Warning: {text}"));
+    let log = |text: &str| print_to_stderr(&format!("Warning: {text}"));
     Store { data_dir, network, boot: Boot::now(), patience: TIMEOUT, log }
 }
 
@@ -57,7 +57,7 @@ fn configured(common: &Common) -> BTreeMap<(PathBuf, String), Vec<RangeSet>> {
             let known = found.entry((host_local::data_dir(&conf), list.name.clone())).or_default();
             match host_local::ranges(&conf) {
                 Ok(sets) => known.extend(sets),
-                Err(error) => say(&format!("Warning: ranges of network {}: {error}", list.name)),
+                Err(error) => print_to_stderr(&format!("Warning: ranges of network {}: {error}", list.name)),
             }
         }
     }

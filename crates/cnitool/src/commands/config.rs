@@ -8,10 +8,13 @@ use cnikit_libcni::{
 use cnikit_netlink::{Family, Netlink};
 use serde_json::{Value, json};
 
-use crate::cli::{Chooses, Common};
+use crate::cli::Chooses;
 use crate::environment;
 use crate::failure::{Failure, Result};
-use crate::output::{Output, Tone, print, print_json};
+use crate::options::Common;
+use crate::output::format::Output;
+use crate::output::print::{print, print_json};
+use crate::output::text::Tone;
 
 /// The pages of our plugins. Their tables of keys are held to the plugins themselves by the tests. Not flannel's: which keys and
 /// capabilities its delegate takes, nobody knows.

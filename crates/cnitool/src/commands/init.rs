@@ -14,10 +14,12 @@ use cnikit_types::{Version, check_ifname, check_network_name, parse_cidr};
 use ipnetwork::IpNetwork;
 use serde_json::{Map, Value, json};
 
-use crate::cli::{Common, Init, Main};
+use crate::cli::{Init, Main};
 use crate::environment;
 use crate::failure::{Failure, Result};
-use crate::output::{Output, indented, print, print_json, say, tell};
+use crate::options::Common;
+use crate::output::format::Output;
+use crate::output::print::{indented, print, print_json, print_to_stderr, write_to_stderr};
 
 /// A network as it was asked for, checked.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ impl Questions {
             return Ok(proposed.to_owned());
         }
         let failed = |error: io::Error| Failure::new(format!("terminal: {error}"));
-        tell(&format!("{question} [{proposed}]: ")).map_err(failed)?;
+        write_to_stderr(&format!("{question} [{proposed}]: ")).map_err(failed)?;
         let mut answer = String::new();
         if io::stdin().lock().read_line(&mut answer).map_err(failed)? == 0 {
             return Err("the questions were not answered: nothing is written".into());
@@ -73,7 +75,7 @@ pub(crate) fn init(common: &Common, out: Output, asked: &Init) -> Result {
     }
     if to_stdout || asked.dry_run {
         if asked.dry_run && !to_stdout {
-            say(&format!("would write {}:", file.display()));
+            print_to_stderr(&format!("would write {}:", file.display()));
         }
         return print(&text);
     }

@@ -12,14 +12,18 @@ use cnikit_netns::{NetnsScan, NetnsStatus};
 use cnikit_reservations::{Holder, Owner, Range, RangeSet, Reservation};
 use serde_json::{Value, json};
 
-use crate::cli::{Common, Leaks, Reclaim, Sight, Usage, Where};
+use crate::cli::{Leaks, Reclaim, Sight, Usage, Where};
 use crate::commands::show::is_tagged;
 use crate::commands::verbs::look;
 use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::namespace::Look;
+use crate::options::Common;
+use crate::output::format::Output;
+use crate::output::print::{print, print_json};
+use crate::output::table::Cell;
+use crate::output::text::Tone;
 use crate::output::time::{age, ago, moment};
-use crate::output::{Cell, Output, Tone, print, print_json};
 use crate::places::{Location, places};
 
 /// File times are as coarse as the kernel's tick.

@@ -7,12 +7,17 @@ use cnikit_netlink::{Link, Netlink};
 use cnikit_netns::Netns;
 use serde_json::{Value, json};
 
-use crate::cli::{Common, List};
+use crate::cli::List;
 use crate::environment;
 use crate::failure::Result;
 use crate::namespace::{Look, Standing};
+use crate::options::Common;
+use crate::output::format::Output;
+use crate::output::print::print_json;
+use crate::output::progress::Progress;
+use crate::output::table::Cell;
+use crate::output::text::Tone;
 use crate::output::time::{age, moment};
-use crate::output::{Cell, Output, Progress, Tone, print_json};
 
 /// How the container's end of an attachment is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +66,7 @@ pub(crate) fn list(common: &Common, out: Output, asked: &List) -> Result {
             _ => End::Unasked,
         };
         told.push((kept, standing, link));
-        progress.at(done, all.len());
+        progress.count(done, all.len());
     }
     progress.end();
     if out.json {

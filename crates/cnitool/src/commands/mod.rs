@@ -8,5 +8,6 @@ pub(crate) mod list;
 pub(crate) mod netns;
 pub(crate) mod restore;
 pub(crate) mod rules;
+pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod verbs;

@@ -7,11 +7,15 @@ use cnikit_libcni::AttachmentSummary;
 use cnikit_netns::make;
 use serde_json::{Value, json};
 
-use crate::cli::{Common, Netns};
+use crate::cli::Netns;
 use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::namespace::{Look, Standing};
-use crate::output::{Cell, Output, Tone, print, print_json, say};
+use crate::options::Common;
+use crate::output::format::Output;
+use crate::output::print::{print, print_json, print_to_stderr};
+use crate::output::table::Cell;
+use crate::output::text::Tone;
 
 /// Where names are.
 const NAMES: &str = "/run/netns";
@@ -61,7 +65,7 @@ fn del(common: &Common, out: Output, path: &Path, (force, dry_run): (bool, bool)
     }
     if !dry_run {
         if !out.json {
-            say(&format!("removing {}", path.display()));
+            print_to_stderr(&format!("removing {}", path.display()));
         }
         make::remove(path)?;
     }

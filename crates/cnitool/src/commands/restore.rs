@@ -3,11 +3,12 @@
 use cnikit_libcni::{CachedAttachment, Error, ErrorContext, State};
 use serde_json::{Value, json};
 
-use crate::cli::{Common, Restore};
-use crate::commands::verbs::warn;
+use crate::cli::Restore;
 use crate::environment;
 use crate::failure::Result;
-use crate::output::{Output, say};
+use crate::options::Common;
+use crate::output::format::Output;
+use crate::output::print::{print_to_stderr, warn};
 
 /// Has the plugins of every attachment that lives put back their rules. What stands stays, and no link is touched.
 pub(crate) fn restore(common: &Common, out: Output, asked: &Restore) -> Result {
@@ -18,8 +19,8 @@ pub(crate) fn restore(common: &Common, out: Output, asked: &Restore) -> Result {
         all.iter().partition(|kept| reason(kept).is_none());
     if !out.json {
         let verb = if asked.dry_run { "would restore" } else { "restoring" };
-        going.iter().for_each(|kept| say(&format!("{verb} {}", name(kept))));
-        skipped.iter().for_each(|kept| say(&format!("passing over {}: {}", name(kept), why_not(kept))));
+        going.iter().for_each(|kept| print_to_stderr(&format!("{verb} {}", name(kept))));
+        skipped.iter().for_each(|kept| print_to_stderr(&format!("passing over {}: {}", name(kept), why_not(kept))));
     }
     let mut failed = Vec::new();
     if !asked.dry_run {

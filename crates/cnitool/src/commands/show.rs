@@ -9,14 +9,17 @@ use cnikit_resources::alias;
 use cnikit_skel::AttachmentId;
 use serde_json::{Value, json};
 
-use crate::cli::{Common, Show};
+use crate::cli::Show;
 use crate::commands::list::{End, document, word};
 use crate::commands::rules::Rules;
 use crate::environment;
 use crate::failure::Result;
 use crate::namespace::{Look, Standing};
+use crate::options::Common;
+use crate::output::format::Output;
+use crate::output::print::{print, print_json, print_to_stderr};
 use crate::output::time::age;
-use crate::output::{Output, Tone, print, print_json, say};
+use crate::output::tree::Branch;
 
 /// One attachment and what stands of it.
 #[derive(Debug)]
@@ -41,19 +44,12 @@ pub(crate) struct Inside {
     pub(crate) routes: Vec<String>,
 }
 
-/// One line of a tree, and what hangs on it.
-#[derive(Clone, Debug)]
-struct Branch {
-    text: String,
-    below: Vec<Branch>,
-}
-
 pub(crate) fn show(common: &Common, out: Output, asked: &Show) -> Result {
     let found = wanted(environment::cache(common).attachments()?, &asked.id)?;
     let (host, look) = (Host::look()?, Look::new());
     let mut rules = Rules::default();
     let shown: Vec<Shown> = found.into_iter().map(|kept| host.shown(kept, &look, &mut rules)).collect();
-    rules.missing().for_each(|why| say(&format!("Warning: {why}")));
+    rules.missing().for_each(|why| print_to_stderr(&format!("Warning: {why}")));
     if out.json {
         let attachments: Vec<Value> = shown.iter().map(Shown::to_json).collect();
         return print_json(&json!({"attachments": attachments}));
@@ -224,39 +220,4 @@ pub(crate) fn described(link: &Link) -> String {
     let kind = link.kind.as_deref().unwrap_or("device");
     let mac = link.mac.map(|mac| format!(" {mac}")).unwrap_or_default();
     format!("{} ({kind}{mac} mtu {}, {})", link.name, link.mtu, if link.up { "up" } else { "down" })
-}
-
-impl Branch {
-    fn over(text: impl Into<String>, below: impl IntoIterator<Item = String>) -> Branch {
-        let leaves = below.into_iter().map(|text| Branch { text, below: Vec::new() });
-        Branch { text: text.into(), below: leaves.collect() }
-    }
-
-    fn drawn(&self, out: Output) -> String {
-        let mut lines = vec![out.paint(&self.text, Tone::Head) + "\n"];
-        self.draw_below("", &mut lines);
-        lines.concat()
-    }
-
-    fn draw_below(&self, indent: &str, lines: &mut Vec<String>) {
-        for (at, branch) in self.below.iter().enumerate() {
-            let is_last = at + 1 == self.below.len();
-            let (edge, more) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-            lines.push(format!("{indent}{edge}{}\n", branch.text));
-            branch.draw_below(&format!("{indent}{more}"), lines);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tree_is_drawn_with_its_edges() {
-        let tree = Branch { text: "a".into(), below: vec![Branch::over("b", ["c".into()]), Branch::over("d", [])] };
-        let mut lines = Vec::new();
-        tree.draw_below("", &mut lines);
-        assert_eq!(lines.concat(), "├─ b\n│  └─ c\n└─ d\n");
-    }
 }

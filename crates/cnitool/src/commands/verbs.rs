@@ -8,12 +8,15 @@ use cnikit_netns::{NetnsScan, NetnsStatus};
 use cnikit_reservations::Holder;
 use serde_json::{Value, json};
 
-use crate::cli::{self, Common, Sight};
+use crate::cli::{self, Sight};
 use crate::commands::container;
 use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::namespace::Look;
-use crate::output::{Output, Progress, indented, print, print_json, say};
+use crate::options::Common;
+use crate::output::format::Output;
+use crate::output::print::{indented, print, print_json, print_to_stderr, warn};
+use crate::output::progress::Progress;
 use crate::places::places;
 
 /// A list, an attachment, and who carries out what is wanted of them.
@@ -79,10 +82,6 @@ fn place(common: &Common, asked: &cli::Attachment) -> Result<Attachment> {
     let here = std::env::current_dir().map_err(|error| format!("working directory: {error}"))?;
     let netns = container::absolute(&asked.netns, &here).to_string_lossy().into_owned();
     Ok(Attachment::new(container::id_of(&netns), netns).on(environment::ifname(common)))
-}
-
-pub(crate) fn warn(warnings: &[String]) {
-    warnings.iter().for_each(|warning| say(&format!("Warning: {warning}")));
 }
 
 pub(crate) fn add(common: &Common, asked: &cli::Attachment) -> Result {
@@ -183,7 +182,7 @@ pub(crate) fn gc(common: &Common, out: Output, asked: &cli::Gc) -> Result {
     let document = json!({"network": list.name, "dryRun": asked.dry_run, "attachments": told});
     if !out.json {
         // Stdout stays as the reference leaves it.
-        verdicts.iter().for_each(|verdict| say(&verdict.words(asked.dry_run, &list.name)));
+        verdicts.iter().for_each(|verdict| print_to_stderr(&verdict.words(asked.dry_run, &list.name)));
     }
     if asked.dry_run {
         return out.finish(document, Vec::new());
@@ -235,7 +234,7 @@ fn living(known: &[Known], asked: &cli::Gc) -> Option<NetnsScan> {
 /// All living namespaces, which takes as long as there are processes.
 pub(crate) fn look(sight: Sight) -> NetnsScan {
     let mut progress = Progress::of("looking for living namespaces");
-    let living = NetnsScan::look(sight.scope(), |done, of| progress.at(done, of));
+    let living = NetnsScan::look(sight.scope(), |done, of| progress.count(done, of));
     progress.end();
     living
 }

@@ -1,50 +1,73 @@
-//! Plugins are started, and whoever sits at a terminal is told which one is waited for.
+//! Progress of work that takes longer than a second, on a terminal.
 
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
-use std::time::Instant;
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
 
-use cnikit_libcni::{Executor, PluginCall, PluginError, PluginOutput, ProgramExecutor};
+use crate::output::print::write_to_stderr_unescaped;
+use crate::output::text::escaped;
 
-use crate::output::{PACE, Progress};
+/// Work that takes no longer shows no progress.
+const SILENCE: Duration = Duration::from_secs(1);
+/// The time between two updates.
+pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
+/// To the start of the line, which is erased; see `console_codes(4)`.
+const ERASE_LINE: &str = "\r\x1b[K";
 
-/// As [`ProgramExecutor`]; the second after which something is said is that of all calls together.
-#[derive(Debug, Default)]
-pub(crate) struct Waiting {
-    begun: OnceLock<Instant>,
-    calls: AtomicUsize,
+/// A line on stderr that shows how far the work is. It is shown on a terminal only.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    what: String,
+    began: Instant,
+    shown: Option<Instant>,
+    is_terminal: bool,
 }
 
-impl Executor for Waiting {
-    fn find(&self, plugin: &str, path: &str) -> Result<PathBuf, PluginError> {
-        ProgramExecutor.find(plugin, path)
+impl Progress {
+    pub(crate) fn of(what: &str) -> Progress {
+        Progress::since(Instant::now(), what.to_owned())
     }
 
-    fn exec(&self, plugin: &Path, call: &PluginCall<'_>) -> Result<PluginOutput, PluginError> {
-        let name = plugin.file_name().unwrap_or_default().to_string_lossy();
-        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        let what = format!("waiting for {name} ({}, call {number})", call.environment.command);
-        let mut progress = Progress::since(*self.begun.get_or_init(Instant::now), what);
-        if !progress.is_seen() {
-            return ProgramExecutor.exec(plugin, call);
+    /// Of work that began earlier.
+    pub(crate) fn since(began: Instant, what: String) -> Progress {
+        Progress { what, began, shown: None, is_terminal: io::stderr().is_terminal() }
+    }
+
+    /// Whether stderr is a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.is_terminal
+    }
+
+    /// Shows a count.
+    pub(crate) fn count(&mut self, done: usize, of: usize) {
+        if self.is_due() {
+            self.show(&format!("{done} of {of}"));
         }
-        progress.goes_on();
-        let (answered, answer) = channel::<()>();
-        thread::scope(|scope| {
-            // Without a thread nothing is said.
-            let _ = thread::Builder::new().spawn_scoped(scope, move || {
-                while answer.recv_timeout(PACE) == Err(RecvTimeoutError::Timeout) {
-                    progress.goes_on();
-                }
-                progress.end();
-            });
-            // Here, for the kernel ends a plugin with the thread that started it.
-            let said = ProgramExecutor.exec(plugin, call);
-            drop(answered);
-            said
-        })
+    }
+
+    /// Shows the time since the work began.
+    pub(crate) fn elapsed(&mut self) {
+        if self.is_due() {
+            self.show(&format!("{} s", self.began.elapsed().as_secs()));
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        let is_time = match self.shown {
+            Some(shown) => shown.elapsed() > INTERVAL,
+            None => self.began.elapsed() > SILENCE,
+        };
+        self.is_terminal && is_time
+    }
+
+    fn show(&mut self, how_far: &str) {
+        let _ = write_to_stderr_unescaped(&format!("{ERASE_LINE}{}: {how_far}", escaped(&self.what)));
+        self.shown = Some(Instant::now());
+    }
+
+    /// Erases the line.
+    pub(crate) fn end(self) {
+        if self.shown.is_some() {
+            let _ = write_to_stderr_unescaped(ERASE_LINE);
+        }
     }
 }

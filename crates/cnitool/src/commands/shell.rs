@@ -7,13 +7,14 @@ use clap::CommandFactory;
 
 use crate::cli::CommandLine;
 use crate::failure::{Failure, Result};
-use crate::output::{Output, print, print_as_it_is, print_json};
+use crate::output::format::Output;
+use crate::output::print::{print, print_json, print_unescaped};
 
 /// The completions of a shell, on stdout.
 pub(crate) fn completions(shell: clap_complete::Shell) -> Result {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut CommandLine::command(), "cnitool", &mut script);
-    print_as_it_is(&String::from_utf8_lossy(&script))
+    print_unescaped(&String::from_utf8_lossy(&script))
 }
 
 /// A page for the tool and one for each command, in a directory.
