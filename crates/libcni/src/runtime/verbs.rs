@@ -90,8 +90,8 @@ impl Runtime {
         self.del_locked(list, at, OnFailure::Stop)
     }
 
-    /// As [`Runtime::del`], of an attachment from [`Cache::attachments`](crate::Cache::attachments): only the cached configuration is needed. A path that
-    /// no longer leads to its namespace is not passed to the plugins.
+    /// As [`Runtime::del`], of an attachment from [`Cache::attachments`](crate::Cache::attachments): only the cached
+    /// configuration is needed. A path that no longer leads to its namespace is not passed to the plugins.
     ///
     /// # Errors
     /// As [`Runtime::del`] and [`CachedAttachment::list`].
