@@ -36,6 +36,24 @@ const ROWS: [(&str, u8); 19] = [
 /// Nobody knows these but tests.
 const DEV: u8 = 8;
 
+/// Crates that other projects can use: the first page of each has an example.
+const PUBLIC: [&str; 14] = [
+    "cnikit",
+    "firewalld",
+    "invoke",
+    "libcni",
+    "netlink",
+    "netns",
+    "plan",
+    "process",
+    "reservations",
+    "resources",
+    "skel",
+    "store",
+    "testkit",
+    "types",
+];
+
 /// What may stand at the top.
 const TOP: [&str; 20] = [
     ".cargo",
@@ -329,6 +347,16 @@ fn every_package_takes_the_lints_of_the_workspace() {
     for folder in ours().keys() {
         let manifest = read(format!("{folder}/Cargo.toml"));
         assert!(manifest.contains("[lints]\nworkspace = true\n"), "{folder} does not");
+    }
+}
+
+/// An example that rustdoc compiles, and runs unless it needs privileges.
+#[test]
+fn the_first_page_of_a_public_crate_has_an_example() {
+    let opens_example = |line: &str| ["//! ```", "//! ```no_run", "//! ```rust,no_run"].contains(&line);
+    for name in PUBLIC {
+        let page = read(format!("crates/{name}/src/lib.rs"));
+        assert!(page.lines().any(opens_example), "crates/{name}/src/lib.rs: its first page has no example");
     }
 }
 

@@ -1,31 +1,31 @@
-//! Write a CNI plugin by saying what is particular to it.
+//! Write a CNI plugin as a type that describes what it makes.
 //!
-//! A plugin is a type: its fields are its configuration, and it implements [`Plugin`] or one of the shapes. This one changes
-//! nothing, yet it speaks all verbs and all versions of CNI, checks what it is given, passes on the result of the plugins
-//! before it, rolls back, logs, and explains itself when called by hand:
+//! A plugin is a type: its fields are its configuration, and it implements [`Plugin`] or one of the shapes. The plugin below
+//! changes nothing, yet it supports all verbs and all versions of CNI, validates its input, passes on the result of the
+//! plugins before it, rolls back, logs, and prints a description of itself when it is run by hand:
 //!
-//! ```rust,no_run
+//! ```
 #![doc = include_str!("../examples/hello.rs")]
 //! ```
 //!
-//! Two methods are required; every other verb has a sound default. What a verb guarantees is not an `Option`: an [`Add`] has
-//! an open network namespace that is not the plugin's own, a [`Check`] has a result to compare with, while a [`Del`] says
-//! what was found in the namespace's place.
+//! Two methods are required; every other verb has a default. The arguments of a verb have what the verb guarantees: an
+//! [`Add`] has an open network namespace that is not the plugin's own, a [`Check`] has a result to compare with, and a
+//! [`Del`] says what was found at the namespace's path.
 //!
 //! # The shapes
 //!
-//! Most plugins describe rather than act. They implement a shape, and a transparent newtype makes that a [`Plugin`]:
+//! Most plugins implement a shape, and a transparent newtype makes that a [`Plugin`]:
 //!
-//! | shape | you write | you are given |
+//! | shape | you write | you get |
 //! |---|---|---|
 //! | [`InterfacePlugin`] in [`InterfaceShape`] | the plan of the link and of its layer 3 | ADD, CHECK, DEL, GC, STATUS, the dry run, roll-back, addresses from the IPAM plugin |
-//! | [`ChainedPlugin`] in [`Chained`] | the plan of what changes about an interface that others made | ADD, CHECK, DEL, GC, STATUS, the dry run, roll-back, the result passed on |
-//! | [`IpamPlugin`] in [`Ipam`] | take, give back | the protocol |
-//! | [`DelegatingPlugin`] in [`Delegating`] | another plugin's configuration, and where it waits for DEL | the delegate's answers, for all verbs |
+//! | [`ChainedPlugin`] in [`Chained`] | the plan of the changes to an interface that another plugin made | ADD, CHECK, DEL, GC, STATUS, the dry run, roll-back, the result passed on |
+//! | [`IpamPlugin`] in [`Ipam`] | allocate and release addresses | the protocol |
+//! | [`DelegatingPlugin`] in [`Delegating`] | another plugin's configuration, and where it is stored for DEL | the delegate's results, for all verbs |
 //!
-//! A plan is a list of [`resources`]; each knows how to make itself true, how to be compared with what is, and its kind
-//! knows how to find what is left of it by [`AttachmentId`] when nothing else is known. Where yours needs a thing that is not
-//! there, write a [`Resource`](plan::Resource) of your own: two methods, and a [`Kind`](plan::Kind) if it outlives the link.
+//! A plan is a list of [`resources`]. Each can be made and compared with the actual state, and its kind removes it for an
+//! [`AttachmentId`] when nothing else is known. For a resource that does not exist yet, write a
+//! [`Resource`](plan::Resource) of your own: two methods, and a [`Kind`](plan::Kind) if it outlives the link.
 #![forbid(unsafe_code)]
 
 mod addresses;

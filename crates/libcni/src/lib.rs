@@ -19,6 +19,35 @@
 //! container; GC works on its network alone.
 //!
 //! `docs/runtime-authors.md` is the guide.
+//!
+//! # Example
+//!
+//! Attach a container to a network and detach it again. Programs in `/opt/cni/bin` would be called without the executor,
+//! which replaces the plugin by a function:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, Runtime};
+//!
+//! # let state = tempfile::tempdir()?;
+//! let list = NetworkList::parse(br#"{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "mine"}]}"#)?;
+//! let mine = InProcess::default().with_served("mine", |call, stdout| {
+//!     if call.environment.command == "ADD" {
+//!         stdout.extend(br#"{"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.5/24"}]}"#);
+//!     }
+//!     0
+//! });
+//! let runtime = Runtime { executor: Arc::new(mine), ..Runtime::new("/opt/cni/bin", Cache::below(state.path())) };
+//!
+//! let attachment = Attachment::new("container-1", "/run/netns/container-1");
+//! let result = runtime.add(&list, &attachment)?;
+//! assert_eq!(result["ips"][0]["address"], "10.1.0.5/24");
+//! assert_eq!(runtime.cache.attachments()?.len(), 1);
+//! runtime.del(&list, &attachment)?;
+//! assert!(runtime.cache.attachments()?.is_empty());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod attachment;

@@ -1,11 +1,33 @@
-//! Netlink: one blocking socket a namespace, typed nouns, the kernel's own words in errors.
+//! Read and change links, addresses, routes and neighbours over netlink.
 //!
-//! [`Netlink`] is a handle on one namespace; its methods read and change [`Link`]s, [`Address`]es, [`KernelRoute`]s and
-//! [`Neighbour`]s. A [`Batch`] sends several changes at once. [`Socket`] is the transport below, for other protocols.
+//! Parts, in reading order:
 //!
-//! *Design.* Messages are built with the types of rtnetlink and netlink-packet-route, and sent by a socket of our own:
-//! a program that waits for each answer gains nothing from an asynchronous one. Dumps are filtered by the kernel, and
-//! read again when they changed underway. What the kernel explains in an extended acknowledgement is in [`Error`].
+//! - [`Netlink`]: a handle on one namespace. Its methods read and change [`Link`]s, [`Address`]es, [`KernelRoute`]s and
+//!   [`Neighbour`]s.
+//! - [`Batch`]: several changes in one message.
+//! - [`Error`]: the operation, its object, and the kernel's error number and explanation (extended acknowledgement).
+//! - [`Socket`]: the transport below, for other netlink protocols.
+//!
+//! Design decision: a blocking socket of our own per namespace, with the message types of rtnetlink and netlink-packet-route.
+//! A program that waits for each answer gains nothing from an asynchronous socket. Dumps are filtered by the kernel, and
+//! repeated when they changed while they were read.
+//!
+//! # Example
+//!
+//! Read links and addresses, which needs no privilege:
+//!
+//! ```
+//! use cnikit_netlink::Netlink;
+//!
+//! let host = Netlink::here()?;
+//! let loopback = host.link("lo")?;
+//! for address in host.addresses(loopback.index)? {
+//!     println!("{} has {}", loopback.name, address.address);
+//! }
+//! assert!(host.find_link("nosuchlink0")?.is_none());
+//! assert!(host.link("nosuchlink0").unwrap_err().is_absent());
+//! # Ok::<(), cnikit_netlink::Error>(())
+//! ```
 
 mod address;
 mod batch;

@@ -11,6 +11,25 @@
 //! Design decision: a namespace is identified by its cookie ([`Netns::cookie`], `SO_NETNS_COOKIE`) and the boot
 //! ([`boot_id`]), never by its path or inode number. A path can lead to another namespace later, and the kernel reuses
 //! inode numbers at once.
+//!
+//! # Example
+//!
+//! Read a sysctl inside a namespace, if it exists:
+//!
+//! ```
+//! use cnikit_netns::{NetnsLookup, find, sysctl};
+//!
+//! match find("/run/netns/blue") {
+//!     NetnsLookup::Present(netns) => {
+//!         let forwarding = netns.enter(|inside| sysctl::read(inside, "net/ipv4/ip_forward"))??;
+//!         println!("net.ipv4.ip_forward = {forwarding}");
+//!     }
+//!     NetnsLookup::Gone => println!("there is no such namespace"),
+//!     other => println!("it cannot be used: {other:?}"),
+//! }
+//! assert!(matches!(find("/proc/self/ns/mnt"), NetnsLookup::NotNetns { .. }));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod boot;
 mod error;

@@ -10,6 +10,52 @@
 //!
 //! Design decision: ADD, CHECK and PLAN use plans; DEL and GC use kinds. By the time of a DEL the configuration may have
 //! changed or be gone, so everything is found by the attachment's tag.
+//!
+//! # Example
+//!
+//! A resource of one's own, and the plan that has it:
+//!
+//! ```
+//! use std::fmt;
+//!
+//! use cnikit_netlink::LinkChange;
+//! use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Plan, Resource};
+//! use cnikit_skel::{Journal, Result};
+//!
+//! /// The length of the transmit queue of the container's interface.
+//! struct QueueLength {
+//!     ifname: String,
+//!     packets: u32,
+//! }
+//!
+//! impl Resource for QueueLength {
+//!     fn kind(&self) -> Kind {
+//!         Kind::goes_with_link("queue length")
+//!     }
+//!
+//!     fn ensure(&self, context: &ApplyContext, _: &mut Journal) -> Result<Made> {
+//!         let container = context.container()?;
+//!         let index = container.link(&self.ifname)?.index;
+//!         container.change(index, &LinkChange { tx_queue_length: Some(self.packets), ..LinkChange::default() })?;
+//!         Ok(Made::nothing())
+//!     }
+//!
+//!     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+//!         let found = context.container()?.link(&self.ifname)?.tx_queue_length;
+//!         drifts.compare("the queue length", self.packets, found);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! impl fmt::Display for QueueLength {
+//!     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+//!         write!(f, "queue length of {}: {}", self.ifname, self.packets)
+//!     }
+//! }
+//!
+//! let plan = Plan::of(QueueLength { ifname: "eth0".to_owned(), packets: 500 });
+//! assert_eq!(plan.lines(), ["queue length of eth0: 500"]);
+//! ```
 #![forbid(unsafe_code)]
 
 mod context;

@@ -10,6 +10,29 @@
 //! Design decision: a started program never outlives us. It is in a process group of its own, which a deadline kills as a
 //! whole, and the kernel kills it when the thread that started it ends (`PR_SET_PDEATHSIG`, prctl(2)), also after a
 //! `SIGKILL`.
+//!
+//! # Example
+//!
+//! Run a program with a clean environment for at most five seconds:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use cnikit_process::{Deadline, Env, Program, find_program, run};
+//!
+//! let sort = Program {
+//!     path: find_program("sort").ok_or("there is no sort")?,
+//!     args: vec!["-n".into()],
+//!     env: Env::Clean(&[]),
+//!     stdin: b"10\n9\n".to_vec(),
+//!     limit: 1 << 20,
+//!     grace: Duration::from_secs(1),
+//! };
+//! let ended = run(&sort, Deadline::after(Duration::from_secs(5)))?;
+//! assert!(ended.how.is_success());
+//! assert_eq!(ended.stdout, b"9\n10\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod cancel;
 mod child;

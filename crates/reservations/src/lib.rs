@@ -11,6 +11,35 @@
 //! may change them. An index beside the directory makes ADD and DEL take the same time with no and with 65,000
 //! reservations. It is used only if the directory has not changed since the index was written, and an entry only if its
 //! file agrees; otherwise the index is rebuilt.
+//!
+//! # Example
+//!
+//! Reserve an address, and release it:
+//!
+//! ```
+//! use cnikit_reservations::{AllocationRequest, Owner, RangeConfig, RangeSet, Store, TIMEOUT};
+//!
+//! # let dir = tempfile::tempdir().unwrap();
+//! let store = Store {
+//!     data_dir: dir.path().to_owned(),
+//!     network: "pods".to_owned(),
+//!     boot: None,
+//!     patience: TIMEOUT,
+//!     log: |warning| eprintln!("{warning}"),
+//! };
+//! let range = RangeConfig { subnet: "10.1.0.0/24".parse().ok(), ..RangeConfig::default() };
+//! let owner = Owner::new("container-1", "eth0");
+//! let request = AllocationRequest {
+//!     owner: owner.clone(),
+//!     sets: vec![RangeSet::try_from(&[range][..])?],
+//!     wanted: Vec::new(),
+//! };
+//! let allocations = store.acquire(&request)?;
+//! assert_eq!(allocations[0].address.to_string(), "10.1.0.2/24", "10.1.0.1 is the gateway");
+//! assert!(dir.path().join("pods/10.1.0.2").exists());
+//! assert_eq!(store.release(&owner)?, [allocations[0].address.ip()]);
+//! # Ok::<(), cnikit_reservations::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod allocation;

@@ -29,6 +29,21 @@
 //! Design decision: names of host ends and MACs are hashes of the attachment's tag, and the alias of a link and the
 //! comments of rules hold the tag. So DEL and GC find everything without the configuration, and never touch what belongs to
 //! another attachment.
+//!
+//! # Example
+//!
+//! The plan of a container's interface with a veth pair on a bridge; a plan is data, and [`cnikit_plan::apply`] makes it:
+//!
+//! ```
+//! use cnikit_plan::Plan;
+//! use cnikit_resources::veth::{HostEnd, Veth};
+//!
+//! let port = HostEnd::Port { bridge: "cni0".to_owned(), hairpin: false, isolated: false };
+//! let veth =
+//!     Veth { ifname: "eth0".to_owned(), mac: None, mtu: Some(1400), queues: None, host: port, shut: false };
+//! let plan = Plan::of(veth);
+//! assert_eq!(plan.lines(), ["veth pair: eth0 in the container, mtu 1400, the other end a port of bridge cni0"]);
+//! ```
 #![forbid(unsafe_code)]
 
 mod address;

@@ -12,6 +12,44 @@
 //! Design decision: a plugin is a type whose fields are its configuration. A value of it exists only if the configuration
 //! is valid, so the methods of a verb have no invalid input to handle. DEL and GC get the type alone, because the
 //! configuration may be invalid by then.
+//!
+//! # Example
+//!
+//! A plugin that passes on the result of the plugins before it, called in this process:
+//!
+//! ```
+//! use cnikit_skel::input::Stdin;
+//! use cnikit_skel::request::{Add, Del};
+//! use cnikit_skel::{Input, Journal, Plugin, Result, serve};
+//! use cnikit_types::CniResult;
+//!
+//! #[derive(serde::Deserialize)]
+//! struct PassOn {}
+//!
+//! impl Plugin for PassOn {
+//!     fn add(&self, add: &Add, _: &mut Journal) -> Result<CniResult> {
+//!         Ok(add.prev.clone().unwrap_or_default())
+//!     }
+//!
+//!     fn del(_: &Del) -> Result<()> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let input = Input {
+//!     command: "DEL".to_owned(),
+//!     container_id: "container-1".to_owned(),
+//!     ifname: "eth0".to_owned(),
+//!     path: "/opt/cni/bin".to_owned(),
+//!     stdin: Stdin::Given(br#"{"cniVersion": "1.1.0", "name": "pods", "type": "pass-on"}"#.to_vec()),
+//!     ..Input::default()
+//! };
+//! let mut stdout = Vec::new();
+//! assert_eq!(serve::<PassOn>("pass-on", input, &[], &mut stdout), 0);
+//! assert!(stdout.is_empty(), "DEL has no result");
+//! ```
+//!
+//! A plugin's program is `fn main() -> ExitCode { cnikit_skel::main::<PassOn>() }`.
 #![forbid(unsafe_code)]
 
 pub mod about;

@@ -1,17 +1,38 @@
 //! Locked, atomic small files.
 //!
-//! A [`Directory`] is resolved once, a symbolic link included, and pinned by a descriptor; every later operation is relative
-//! to that descriptor, so nobody can swap the directory under a caller that holds its lock.
+//! A [`Directory`] is resolved once, symbolic links included, and held open; every later operation is relative to that
+//! descriptor, so another process cannot replace the directory while a caller holds its lock.
 //!
-//! The decision this crate is built on: **a file that others may read is never seen half-written.** A new file is written
-//! without a name and linked in when it is whole ([`Directory::create`]); that the name is taken is the kernel's answer, not
-//! a look beforehand. A file that changes is written under another name and renamed ([`Directory::replace`]). The one
-//! exception is [`Directory::rewrite`], for hints of a few bytes that their readers check anyway, because it is twenty times
-//! as fast.
+//! Design decision: a file that others may read is never seen half-written. A new file is written without a name and linked
+//! into the directory when it is complete ([`Directory::create`]); whether the name is taken is decided by the kernel at that
+//! moment. A file that changes is written under another name and renamed ([`Directory::replace`]). The one exception is
+//! [`Directory::rewrite`], for hints of a few bytes that their readers check anyway, because it is twenty times as fast.
 //!
-//! Every state that a kill at any instruction can leave is one that the next caller gets over: a file without a name goes
-//! with its descriptor, a temporary file is locked while it lives and taken over when it is not, and a lock is the kernel's
-//! and goes with its process.
+//! The next caller can handle every state that a kill at any instruction leaves: a file without a name is deleted with its
+//! descriptor, a temporary file is locked while it is written and taken over when it is not, and the kernel releases a lock
+//! when its process ends.
+//!
+//! # Example
+//!
+//! Replace a file under a lock, so that readers see the old or the new content:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use cnikit_store::Directory;
+//!
+//! # let base = tempfile::tempdir()?;
+//! # let path = base.path().join("state");
+//! let directory = Directory::make(&path, 0o700)?;
+//! let lock = directory.lock("lock", 0o600, Duration::from_secs(10))?;
+//! directory.replace("settings.json", b"{}", 0o600)?;
+//! drop(lock);
+//!
+//! let (content, facts) = directory.read("settings.json", 1 << 20)?.ok_or("there is no such file")?;
+//! assert_eq!((content.as_slice(), facts.size), (&b"{}"[..], 2));
+//! assert!(directory.read("../settings.json", 1 << 20).is_err(), "no name leads out of the directory");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod change_stamp;

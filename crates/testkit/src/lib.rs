@@ -1,8 +1,8 @@
-//! Tests for CNI plugins, ours and anybody's: a plugin, a configuration, one line a property.
+//! Tests for CNI plugins of any author: a plugin, a configuration, one line per property.
 //!
-//! Everything happens in network namespaces that the kit makes itself and that go away with the test, killed or not; there
-//! is no mock of the kernel. A [`Subject`] is a plugin binary with a configuration; each function takes one and panics with
-//! what it found:
+//! Every test runs in network namespaces that the kit creates and that end with the test, even if it is killed; the kernel is
+//! not mocked. A [`Subject`] is a plugin binary with a configuration; each function takes one and panics if the property does
+//! not hold:
 //!
 //! | | holds if |
 //! |---|---|
@@ -24,10 +24,14 @@
 //! | [`transcripts::survives`] | what a runtime sent, as it was, cut short, twice, out of order, killed in between: nothing is left |
 //! | [`errno::at_every_call`] | any system call fails once: ADD succeeds or leaves nothing, DEL and GC can be repeated |
 //!
-//! Whatever tries much says in one line what it tried, of how much, and what survived (see [`campaign::Line`]). Those of
-//! [`kill`], [`errno`], [`crash`] and [`transcripts`] are campaigns: there is more to try than one run has time for, so each
-//! tries a part that chance chooses, and `CNIKIT_CAMPAIGNS=whole` tries everything. `CNIKIT_SEED`, which a line names wherever
-//! chance had a part, repeats the choice.
+//! A test with many cases prints one line: how many cases there are, how many were tried and how many survived (see
+//! [`campaign::Line`]). Those of [`kill`], [`errno`], [`crash`] and [`transcripts`] are campaigns: they have more cases than one
+//! run has time for, so each tries a random part, and `CNIKIT_CAMPAIGNS=whole` tries everything. `CNIKIT_SEED`, which the line
+//! names if the choice was random, repeats the choice.
+//!
+//! # Example
+//!
+//! It makes network namespaces, so it needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`:
 //!
 //! ```no_run
 //! use cnikit_testkit::{Subject, errno, kill, life, transcripts};

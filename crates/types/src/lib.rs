@@ -1,14 +1,32 @@
-//! The words of the CNI specification: configuration, result, error codes, versions and the conversions between them.
+//! The data types of the CNI specification: configuration, result, error codes, versions and the conversions between them.
 //!
-//! Two rules hold throughout. *Reading is tolerant*, as runtimes need it: keys match in any case, `null` is absent, the
-//! last duplicate wins, unknown keys are ignored. *Writing is strict*: one shape per version, nothing in it that the
-//! version does not know, but for unknown keys of others, which are passed on as they came.
+//! Reading is tolerant, as runtimes need it: keys match in any case, `null` is absent, the last duplicate wins, unknown keys
+//! are ignored. Writing is strict: one shape per version, without keys that the version does not have, except unknown keys of
+//! other programs, which are passed on unchanged.
 //!
 //! There is one type for a result, [`CniResult`], in the shape of the newest version. An older document is converted up when
-//! it is read and down when it is written, so nothing but the private `compat` module knows an old shape.
-//! Numbers and unknown keys travel as [`serde_json::Value`] with arbitrary precision: nothing is rounded on the way.
+//! it is read and down when it is written, so only the private `compat` module knows the old shapes.
+//! Numbers and unknown keys are [`serde_json::Value`]s with arbitrary precision, so nothing is rounded.
 //!
-//! This crate does no input or output and knows nothing of the operating system.
+//! This crate does no input or output and makes no system calls.
+//!
+//! # Example
+//!
+//! Read a configuration, and convert a result of an old version:
+//!
+//! ```
+//! use cnikit_types::{CniResult, NetConf, Version};
+//!
+//! let conf = NetConf::parse(br#"{"cniVersion": "1.1.0", "name": "pods", "type": "bridge", "MTU": 1400}"#)?;
+//! assert_eq!(conf.name(), Some("pods"));
+//! assert_eq!(conf.read_at::<u32>(&["mtu"])?, Some(1400));
+//!
+//! let old = br#"{"cniVersion": "0.2.0", "ip4": {"ip": "10.1.0.5/16", "gateway": "10.1.0.1"}}"#;
+//! let (version, result) = CniResult::read(&cnikit_types::document::parse(old)?, Version::NEWEST)?;
+//! assert_eq!(version, Version::V0_2_0);
+//! assert_eq!(result.write(Version::NEWEST)["ips"][0]["address"], "10.1.0.5/16");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod address;
 mod answer;
