@@ -38,7 +38,7 @@ use crate::source::unavailable;
 ///
 ///     fn plan(&self, at: &AttachmentSpec, _prev: &CniResult) -> Result<Plan> {
 ///         let settings = LinkValues { mtu: self.mtu.0, ..LinkValues::default() };
-///         Ok(Plan::of(LinkSettings { ifname: at.tag.ifname.clone(), settings, kept_in: saved_settings::kept_in(&at.conf) }))
+///         Ok(Plan::of(LinkSettings { ifname: at.tag.ifname.clone(), settings, data_dir: saved_settings::data_dir(&at.conf) }))
 ///     }
 ///
 ///     fn amend(&self, at: &AttachmentSpec, answer: &mut CniResult) {

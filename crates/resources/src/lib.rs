@@ -6,9 +6,9 @@
 //! | [`macvlan`] | a macvlan link in the container | the attachment |
 //! | [`ipvlan`] | an ipvlan link in the container | the attachment |
 //! | [`bridge`] | a bridge on the host | never: it is shared |
+//! | [`bridge_port`] | a bridge port in forwarding state, and announcements to neighbours | the link |
 //! | [`layer3`] | addresses and routes of the container's interface | the link |
 //! | [`loopback`] | the container's `lo`, up | saved settings |
-//! | [`bridge_port`] | a bridge port in forwarding state, and announcements to neighbours | the link |
 //! | [`bring_up`] | the container's interface without addresses, up | the link |
 //! | [`vlans`] | the VLANs of a bridge port | the link |
 //! | [`vlan_gateway`] | a link of the host in one VLAN of a bridge | never: it is shared |
@@ -19,16 +19,15 @@
 //! | [`ip_spoofing`] | rules that pass only packets with the container's addresses | the attachment |
 //! | [`sysctls`] | sysctls below `net/` in the container's namespace | saved settings, where configured |
 //! | [`link_settings`] | MAC, MTU, flags and queue length of the container's interface | saved settings |
-//! | [`masquerade`] | SNAT of what leaves the network | the attachment |
+//! | [`masquerade`] | SNAT of the container's traffic to other networks | the attachment |
 //! | [`firewall`] | rules that accept the container's traffic | the attachment |
 //! | [`portmap`] | DNAT of host ports to the container | the attachment |
 //!
-//! Parts, in reading order: `link`, `address`, `sysctls`, [`saved_settings`], `identity` (which attachment a link belongs
-//! to), `rules`.
+//! Parts, each of which uses only those before it: `identity` (the attachment that a link belongs to), [`saved_settings`],
+//! [`sysctls`], `link`, `address`, `rules`.
 //!
-//! Design decision: names of host ends and MACs are hashes of the attachment's tag, and the alias of a link and the
-//! comments of rules hold the tag. So DEL and GC find everything without the configuration, and never touch what belongs to
-//! another attachment.
+//! Design decision: names of host ends and MACs are hashes of the attachment's tag, and the alias of a link and the comments of
+//! rules contain the tag. So DEL and GC find everything without the configuration, and never touch resources of another attachment.
 //!
 //! # Example
 //!
@@ -53,16 +52,16 @@ mod rules;
 pub mod saved_settings;
 pub mod sysctls;
 
-pub use address::{forwarding, gateway, host_route, layer3};
+pub use address::{bridge_port, forwarding, gateway, host_route, layer3};
 pub use cnikit_netlink::{IpvlanMode, KernelRoute, Mac, MacvlanMode, UpperKind};
 pub use identity::alias;
 pub use link::{
-    bridge, bridge_port, bring_up, ipvlan, link_settings, loopback, macvlan, parent, stacked, veth, vlan_gateway, vlans,
+    bridge, bring_up, ipvlan, link_settings, loopback, macvlan, parent, stacked, veth, vlan_gateway, vlans,
 };
 pub use rules::backend::Backend;
 pub use rules::{firewall, ip_spoofing, mac_spoofing, masquerade, portmap};
 
-/// Every kind, each of one file.
+/// Every kind. Each has a file of its own.
 pub const ALL: [cnikit_plan::Kind; 20] = [
     veth::KIND,
     macvlan::KIND,

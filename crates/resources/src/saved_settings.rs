@@ -1,84 +1,87 @@
-//! What was there before an attachment changed it, kept until it is given back.
+//! Settings that a plugin replaced, stored in a file until DEL or GC restores them.
 //!
-//! The file is the reference's, `CONTAINER_IFNAME.json` in `dataDir`, with one member more: so either can give back what the
-//! other changed. That member says whose it is and of which namespace, and holds what the reference keeps nothing of.
-//! A file is there, whole and synced, before anything is changed.
+//! The file is that of upstream's tuning plugin, `CONTAINER_IFNAME.json` in `dataDir`, with one more member. So each of the two
+//! plugins can restore what the other one changed. The member names the attachment and its namespace, and holds the values of
+//! sysctls, which upstream does not store. The file is complete and synced before anything is changed.
 
+mod link_values;
 mod owner;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use cnikit_netlink::Link;
 use cnikit_netns::Netns;
 use cnikit_plan::{ApplyContext, GcContext, ReleaseContext};
 use cnikit_skel::{AttachmentId, Error, Errors, Journal, NetnsLookup, Result, log};
-use cnikit_store::{Directory, Facts};
+use cnikit_store::Directory;
 use cnikit_types::{NetConf, Value};
 use nix::errno::Errno;
 use serde::Deserialize;
 
 use crate::identity::alias::hex;
 use crate::identity::recorded::has_mac_of;
-use crate::link::link_settings::LinkValues;
+pub use link_values::LinkValues;
 pub(crate) use owner::Owner;
 
-/// Where the reference keeps it: gone with a reboot, as all that it speaks of.
-const USUAL: &str = "/run/cni/tuning";
-/// The member that is not the reference's.
+/// Upstream's directory for these files. A reboot empties it, and the links and namespaces that they describe are gone then too.
+const DEFAULT_DIR: &str = "/run/cni/tuning";
+/// The member that upstream's files do not have.
 const MEMBER: &str = "cnikit";
-/// A name may be as long before its end is added; the kernel takes 255 bytes, and a temporary file needs some.
+/// The longest file name without its ending, in bytes. The kernel takes 255, and a temporary file needs some of them.
 const LONGEST: usize = 200;
-/// More than a configuration could fill.
+/// The largest file that is read, in bytes. No configuration fills so much.
 const LIMIT: usize = 16 << 20;
-/// Of a file.
+/// The mode of a file.
 const MODE: u32 = 0o600;
-/// How often a place is looked for: others who look for one at the same time take it once.
+/// How often [`record`] chooses a file. Another process that chooses at the same time can take each name only once.
 const TRIES: usize = 8;
 
-/// What one attachment changed, with the values from before.
+/// The values from before one attachment changed them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Lent {
-    /// Of the link.
+pub(crate) struct SavedSettings {
+    /// Values of the link.
     pub(crate) link: LinkValues,
     /// Settings below `net/`, in the order in which they were changed.
     pub(crate) sysctls: Vec<(String, String)>,
-    /// None: the reference kept it.
+    /// The attachment and its namespace. None in a file that upstream wrote.
     pub(crate) owner: Option<Owner>,
 }
 
-/// Where a plugin keeps what it has to give back: `dataDir`. DEL and GC read no more of the configuration.
-pub fn kept_in(conf: &NetConf) -> PathBuf {
-    conf.text("dataDir").filter(|path| !path.is_empty()).unwrap_or(USUAL).into()
+/// The directory of the files: `dataDir`. DEL and GC read nothing else of the configuration.
+pub fn data_dir(conf: &NetConf) -> PathBuf {
+    match conf.text("dataDir") {
+        None | Some("") => DEFAULT_DIR.into(),
+        Some(path) => path.into(),
+    }
 }
 
-/// Checks that a file could be created in `dir`: STATUS asks, and ADD before it writes anything.
+/// Checks that a file could be created in `dir`. STATUS calls this, and ADD before it changes anything.
 ///
 /// # Errors
-/// It could not, see [`Directory::probe_at`].
+/// A file could not be created, see [`Directory::probe_at`].
 pub fn available(dir: &Path) -> Result<()> {
     Ok(Directory::probe_at(dir)?)
 }
 
-/// Adds to what is kept of this attachment, before the change. What is kept already is older, and stays.
-pub(crate) fn record(context: &ApplyContext, dir: &Path, journal: &mut Journal, before: &Lent) -> Result<()> {
+/// Stores `before`, before anything is changed. Values that the attachment has stored already are older, and are not replaced.
+pub(crate) fn record(context: &ApplyContext, dir: &Path, journal: &mut Journal, before: &SavedSettings) -> Result<()> {
     let directory = Directory::make(dir, 0o700)?;
     let owner = Owner::of(context)?;
     for _ in 0..TRIES {
-        let Some((name, found)) = own_place(&directory, &context.tag)? else { break };
-        let older = match &found {
-            Some(lent) => is_older(lent, context, &owner, || directory.facts(&name))?,
-            None => false,
+        let Some((name, found)) = choose_file(&directory, &context.tag)? else { break };
+        let stored = match &found {
+            Some(saved) if is_of_this_life(saved, context, &owner, &directory, &name)? => saved.clone(),
+            _ => SavedSettings::default(),
         };
-        let content = before.under(found.as_ref().filter(|_| older), &owner).content()?;
-        let put_back = PutBack { dir: dir.to_owned(), name: name.clone(), before: found };
-        if put_back.before.is_some() {
-            // While what it speaks of may still be changed, DEL needs it.
-            let _ = journal.undo_if_clean(&put_back, PutBack::put);
+        let content = before.added_to(stored, &owner).content()?;
+        let previous = PreviousFile { dir: dir.to_owned(), name: name.clone(), before: found };
+        if previous.before.is_some() {
+            // As long as the settings of the earlier file may still be changed, DEL needs that file.
+            let _ = journal.undo_if_clean(&previous, PreviousFile::put_back);
             return Ok(directory.replace_and_sync(&name, &content, MODE)?);
         }
         if directory.create_and_sync(&name, &content, MODE)?.is_some() {
-            let _ = journal.undo_if_clean(&put_back, PutBack::put);
+            let _ = journal.undo_if_clean(&previous, PreviousFile::put_back);
             return Ok(());
         }
     }
@@ -86,126 +89,142 @@ pub(crate) fn record(context: &ApplyContext, dir: &Path, journal: &mut Journal, 
     Err(Error::conflict(text).hint("remove what stands there under the names of this container"))
 }
 
-/// Kept earlier in the same namespace. What the reference kept does not say of which: it has to be younger than the namespace,
-/// for a container that is started again keeps its id, and the interface has to be the one of the record, as DEL asks too.
-fn is_older(
-    lent: &Lent,
+/// Whether the values were stored earlier for the same namespace.
+///
+/// A file of upstream does not name the namespace. It has to be younger than the namespace, because a container that is started
+/// again keeps its id, and the interface has to be the one of the record, as for DEL.
+fn is_of_this_life(
+    saved: &SavedSettings,
     context: &ApplyContext,
     owner: &Owner,
-    facts: impl FnOnce() -> Result<Option<Facts>, cnikit_store::Error>,
+    directory: &Directory,
+    name: &str,
 ) -> Result<bool> {
-    if let Some(kept) = &lent.owner {
-        return Ok(kept.is_same(owner));
+    if let Some(stored) = &saved.owner {
+        return Ok(stored.is_same(owner));
     }
     let since = context.netns.held_since()?;
-    if facts()?.is_none_or(|facts| facts.changed < since) {
-        return Ok(false);
+    match directory.facts(name)? {
+        Some(facts) if facts.changed >= since => {}
+        _ => return Ok(false),
     }
     let link = context.container()?.find_recent_link(&context.tag.ifname)?;
     Ok(link.is_some_and(|link| has_mac_of(Some(&context.record), &context.tag.ifname, &link)))
 }
 
-/// A file as it was before this ADD.
+/// A file as it was before this ADD, for the journal.
 #[derive(Clone)]
-struct PutBack {
+struct PreviousFile {
     dir: PathBuf,
     name: String,
-    before: Option<Lent>,
+    before: Option<SavedSettings>,
 }
 
-impl PutBack {
-    fn put(&self) -> Result<()> {
+impl PreviousFile {
+    fn put_back(&self) -> Result<()> {
         let directory = Directory::open(&self.dir)?;
         directory.discard_unfinished_of(&self.name)?;
         match &self.before {
-            Some(lent) => Ok(directory.replace(&self.name, &lent.content()?, MODE)?),
-            None => Ok(directory.remove(&self.name).map(drop)?),
+            Some(saved) => directory.replace(&self.name, &saved.content()?, MODE)?,
+            None => {
+                directory.remove(&self.name)?;
+            }
         }
+        Ok(())
     }
 }
 
-impl fmt::Display for PutBack {
+impl fmt::Display for PreviousFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "old values in {}", self.dir.join(&self.name).display())
     }
 }
 
-/// The attachment's own file; else the first name that is free, or the reference's, which does not say whose it is. Garbage is
-/// left to DEL.
-fn own_place(directory: &Directory, tag: &AttachmentId) -> Result<Option<(String, Option<Lent>)>> {
+/// The name of the file for an attachment, and its content: the attachment's own file if there is one, otherwise the first name
+/// that is free or has a file of upstream, which does not name its owner. Damaged files are left to DEL.
+fn choose_file(directory: &Directory, tag: &AttachmentId) -> Result<Option<(String, Option<SavedSettings>)>> {
     let mut free = None;
     for name in names(tag) {
         match read(directory, &name)? {
-            Stands::Kept(lent) if lent.is_of(tag) => return Ok(Some((name, Some(*lent)))),
-            Stands::Kept(lent) if lent.owner.is_none() => free = free.or(Some((name, Some(*lent)))),
-            Stands::Nothing => free = free.or(Some((name, None))),
-            Stands::Kept(_) | Stands::Garbage => {}
+            StoredFile::Valid(saved) if saved.is_of(tag) => return Ok(Some((name, Some(*saved)))),
+            StoredFile::Valid(saved) if saved.owner.is_none() => free = free.or(Some((name, Some(*saved)))),
+            StoredFile::Absent => free = free.or(Some((name, None))),
+            StoredFile::Valid(_) | StoredFile::Damaged => {}
         }
     }
     Ok(free)
 }
 
-/// The names of an attachment's file, first choice first: the reference's name does not tell networks apart.
+/// The names that an attachment's file may have, first choice first. The first is upstream's, which is the same for two networks.
 fn names(tag: &AttachmentId) -> [String; 2] {
     let hash = hex(&tag.hash()[..16]);
-    let clear = format!("{}_{}", tag.container, tag.ifname);
-    let clear = if clear.len() > LONGEST { hash.clone() } else { clear };
+    let mut clear = format!("{}_{}", tag.container, tag.ifname);
+    if clear.len() > LONGEST {
+        clear.clone_from(&hash);
+    }
     [format!("{clear}.json"), format!("{clear}.{hash}.json")]
 }
 
-/// What stands under a name.
+/// What is found under a name.
 #[derive(Debug, PartialEq)]
-enum Stands {
-    Nothing,
-    /// What nobody understands.
-    Garbage,
-    Kept(Box<Lent>),
+enum StoredFile {
+    Absent,
+    /// It is not a file, or its content cannot be parsed.
+    Damaged,
+    Valid(Box<SavedSettings>),
 }
 
-fn read(directory: &Directory, name: &str) -> Result<Stands> {
-    let content = match directory.read(name, LIMIT) {
+fn read(directory: &Directory, name: &str) -> Result<StoredFile> {
+    let found = match directory.read(name, LIMIT) {
         Err(error) if error.is_garbage() => {
             log::warn(format_args!("{error}: nothing is given back by it"));
-            return Ok(Stands::Garbage);
+            return Ok(StoredFile::Damaged);
         }
-        read => read?,
+        found => found?,
     };
-    let Some((content, _)) = content else { return Ok(Stands::Nothing) };
-    Ok(Lent::parse(&content).map_or_else(
-        |error| {
+    let Some((content, _)) = found else { return Ok(StoredFile::Absent) };
+    match SavedSettings::parse(&content) {
+        Ok(saved) => Ok(StoredFile::Valid(Box::new(saved))),
+        Err(error) => {
             let path = directory.path().join(name);
             log::warn(format_args!("{} is damaged, nothing is given back by it: {error}", path.display()));
-            Stands::Garbage
-        },
-        |lent| Stands::Kept(Box::new(lent)),
-    ))
+            Ok(StoredFile::Damaged)
+        }
+    }
 }
 
-impl Lent {
-    fn parse(content: &[u8]) -> Result<Lent, serde_json::Error> {
+impl SavedSettings {
+    fn parse(content: &[u8]) -> Result<SavedSettings, serde_json::Error> {
         let whole: Value = serde_json::from_slice(content)?;
-        let mut owner = whole.get(MEMBER).map(Owner::deserialize).transpose()?;
-        let sysctls = owner.as_mut().map(|owner| std::mem::take(&mut owner.sysctls)).unwrap_or_default();
-        Ok(Lent { link: LinkValues::deserialize(whole)?, sysctls, owner })
+        let mut saved = SavedSettings::default();
+        if let Some(member) = whole.get(MEMBER) {
+            let mut owner = Owner::deserialize(member)?;
+            saved.sysctls = std::mem::take(&mut owner.sysctls);
+            saved.owner = Some(owner);
+        }
+        saved.link = LinkValues::deserialize(whole)?;
+        Ok(saved)
     }
 
     fn content(&self) -> Result<Vec<u8>> {
-        let owner = self.owner.clone().map(|owner| Owner { sysctls: self.sysctls.clone(), ..owner });
         let mut whole = serde_json::to_value(&self.link)?;
-        if let Some(owner) = owner {
-            whole[MEMBER] = serde_json::to_value(owner)?;
+        if let Some(owner) = &self.owner {
+            whole[MEMBER] = serde_json::to_value(Owner { sysctls: self.sysctls.clone(), ..owner.clone() })?;
         }
         Ok(whole.to_string().into_bytes())
     }
 
-    /// What is kept already, with what is new in this.
-    fn under(&self, kept: Option<&Lent>, owner: &Owner) -> Lent {
-        let mut lent = kept.cloned().unwrap_or_default();
-        lent.owner = Some(owner.clone());
-        lent.link = lent.link.or(&self.link);
-        let is_new = |key: &String| kept.is_none_or(|kept| kept.sysctls.iter().all(|(known, _)| known != key));
-        lent.sysctls.extend(self.sysctls.iter().filter(|(key, _)| is_new(key)).cloned());
-        lent
+    /// `stored`, with those values of `self` that it does not have.
+    fn added_to(&self, mut stored: SavedSettings, owner: &Owner) -> SavedSettings {
+        let older = stored.sysctls.len();
+        for (key, value) in &self.sysctls {
+            if stored.sysctls[..older].iter().all(|(known, _)| known != key) {
+                stored.sysctls.push((key.clone(), value.clone()));
+            }
+        }
+        stored.link = stored.link.or(&self.link);
+        stored.owner = Some(owner.clone());
+        stored
     }
 
     fn is_of(&self, tag: &AttachmentId) -> bool {
@@ -217,104 +236,119 @@ impl Lent {
     }
 }
 
-/// How a kind gives back its part: takes it out of what is kept, and writes it where it was, if there still is a namespace.
-pub(crate) type GiveBack = fn(&mut Lent, ifname: &str, netns: Option<&Netns>) -> Result<()>;
+/// Restores the values of one kind: takes them out of the saved settings, and writes them into the namespace if it still exists.
+pub(crate) type RestoreValues = fn(&mut SavedSettings, ifname: &str, netns: Option<&Netns>) -> Result<()>;
 
-/// What the kernel says of a value that it does not take, and would say until the namespace is gone: one that the link below
-/// does not carry any more, an address that another link has by now. A permission that is missing may be had again.
-const VERDICTS: [Errno; 6] = [
+/// Errors by which the kernel refuses the value itself, and will as long as the namespace exists: the link below does not support
+/// the value any more, or another link has the address. `EPERM` is not one of them, because the permission may be granted later.
+const VALUE_REFUSED: [Errno; 6] = [
     Errno::EINVAL,
     Errno::ERANGE,
     Errno::EOPNOTSUPP,
     Errno::EADDRINUSE,
     Errno::EADDRNOTAVAIL,
-    Errno::EBUSY, // of drivers that change no MAC of a link that is up
+    Errno::EBUSY, // of drivers that cannot change the MAC of a link that is up
 ];
 
-/// Whether the kernel has refused the value itself: to try again would hold DEL up for ever.
-pub(crate) fn is_verdict(errno: i32) -> bool {
-    VERDICTS.contains(&Errno::from_raw(errno))
+/// Whether the kernel refused the value itself. If DEL tried it again, it would never succeed.
+pub(crate) fn is_value_refused(errno: i32) -> bool {
+    VALUE_REFUSED.contains(&Errno::from_raw(errno))
 }
 
-/// Says which value is not given back, and why.
-pub(crate) fn give_up(why: impl fmt::Display) {
+/// Logs that a value is not restored, and why.
+pub(crate) fn warn_not_restored(why: impl fmt::Display) {
     log::warn(format_args!("{why}: an old value that is not given back"));
 }
 
-/// Gives back what belongs to one attachment.
-pub(crate) fn release(context: &ReleaseContext, give_back: GiveBack) -> Result<()> {
-    let Some(directory) = Directory::open_if_any(kept_in(&context.conf))? else { return Ok(()) };
-    let one = |name: &String| {
-        directory.discard_unfinished_of(name)?;
-        let lent = match read(&directory, name)? {
-            Stands::Nothing => return Ok(()),
-            Stands::Garbage => return remove_garbage(&directory, name),
-            Stands::Kept(lent) => *lent,
-        };
-        let netns = match &lent.owner {
-            Some(owner) if owner.is(&context.tag) => owner.namespace(&context.netns)?,
-            Some(_) => return Ok(()),
-            None => unmarked(context)?,
-        };
-        restore_values(&directory, name, lent, &context.tag.ifname, netns.as_ref(), give_back)
-    };
-    names(&context.tag).iter().map(one).collect::<Errors>().finish()
+/// Restores the values of one attachment.
+pub(crate) fn release(context: &ReleaseContext, restore: RestoreValues) -> Result<()> {
+    let Some(directory) = Directory::open_if_any(data_dir(&context.conf))? else { return Ok(()) };
+    let mut errors = Errors::default();
+    for name in names(&context.tag) {
+        errors.note(release_file(context, &directory, &name, restore));
+    }
+    errors.finish()
 }
 
-/// Something else than a file is none of ours, and stays.
-fn remove_garbage(directory: &Directory, name: &str) -> Result<()> {
+fn release_file(context: &ReleaseContext, directory: &Directory, name: &str, restore: RestoreValues) -> Result<()> {
+    directory.discard_unfinished_of(name)?;
+    let saved = match read(directory, name)? {
+        StoredFile::Absent => return Ok(()),
+        StoredFile::Damaged => return remove_damaged(directory, name),
+        StoredFile::Valid(saved) => *saved,
+    };
+    let netns = match &saved.owner {
+        Some(owner) if owner.is(&context.tag) => owner.namespace(&context.netns)?,
+        Some(_) => return Ok(()),
+        None => namespace_of_upstream(context)?,
+    };
+    restore_values(directory, name, saved, &context.tag.ifname, netns.as_ref(), restore)
+}
+
+/// Removes a damaged file. Anything that is not a file was not made by a plugin, and stays.
+fn remove_damaged(directory: &Directory, name: &str) -> Result<()> {
     if directory.facts(name)?.is_some_and(|facts| facts.regular) {
         directory.remove(name)?;
     }
     Ok(())
 }
 
-/// Gives back what belongs to this network and to no valid attachment. The reference's files name no network.
-pub(crate) fn sweep(context: &GcContext, give_back: GiveBack) -> Result<()> {
-    let Some(directory) = Directory::open_if_any(kept_in(&context.conf))? else { return Ok(()) };
+/// Restores the values of every attachment of this network that is not valid any more. Upstream's files do not name the network,
+/// so they are left to DEL.
+pub(crate) fn sweep(context: &GcContext, restore: RestoreValues) -> Result<()> {
+    let Some(directory) = Directory::open_if_any(data_dir(&context.conf))? else { return Ok(()) };
     directory.discard_unfinished()?;
-    let names = directory.list()?.into_iter().filter_map(|name| name.into_string().ok());
-    let one = |name: String| {
-        let Stands::Kept(lent) = read(&directory, &name)? else { return Ok(()) };
-        let Some(owner) = lent.owner.clone().filter(|owner| owner.network == context.network) else { return Ok(()) };
-        if context.valid.has(&owner.container, &owner.ifname) {
-            return Ok(());
+    let mut errors = Errors::default();
+    for name in directory.list()? {
+        if let Ok(name) = name.into_string()
+            && name.strip_suffix(".json").is_some()
+        {
+            errors.note(sweep_file(context, &directory, &name, restore));
         }
-        if owner.is_doubtful()? {
-            return Ok(()); // DEL is told which namespace it is
-        }
-        let netns = owner.namespace(&NetnsLookup::Empty)?;
-        restore_values(&directory, &name, *lent, &owner.ifname, netns.as_ref(), give_back)
-    };
-    names.filter(|name| name.strip_suffix(".json").is_some()).map(one).collect::<Errors>().finish()
+    }
+    errors.finish()
 }
 
-/// The reference does not say of which namespace its file speaks: the interface has to be the one of the record.
-fn unmarked(context: &ReleaseContext) -> Result<Option<Netns>> {
+fn sweep_file(context: &GcContext, directory: &Directory, name: &str, restore: RestoreValues) -> Result<()> {
+    let StoredFile::Valid(saved) = read(directory, name)? else { return Ok(()) };
+    let Some(owner) = saved.owner.clone() else { return Ok(()) };
+    if owner.network != context.network || context.valid.has(&owner.container, &owner.ifname) {
+        return Ok(());
+    }
+    if owner.is_doubtful()? {
+        return Ok(()); // DEL is told which namespace it is
+    }
+    let netns = owner.namespace(&NetnsLookup::Empty)?;
+    restore_values(directory, name, *saved, &owner.ifname, netns.as_ref(), restore)
+}
+
+/// The namespace that a file of upstream is about. It does not name it, so the interface has to be the one of the record.
+fn namespace_of_upstream(context: &ReleaseContext) -> Result<Option<Netns>> {
     let (NetnsLookup::Present(netns), Some(container)) = (&context.netns, context.container()?) else {
         return Ok(None);
     };
-    let link = container.find_link(&context.tag.ifname)?;
-    let is_it = |link: &Link| has_mac_of(context.prev.as_ref(), &context.tag.ifname, link);
-    Ok(link.filter(is_it).map(|_| netns.clone()))
+    match container.find_link(&context.tag.ifname)? {
+        Some(link) if has_mac_of(context.prev.as_ref(), &context.tag.ifname, &link) => Ok(Some(netns.clone())),
+        _ => Ok(None),
+    }
 }
 
 fn restore_values(
     directory: &Directory,
     name: &str,
-    mut lent: Lent,
+    mut saved: SavedSettings,
     ifname: &str,
     netns: Option<&Netns>,
-    give_back: GiveBack,
+    restore: RestoreValues,
 ) -> Result<()> {
-    let before = lent.clone();
-    give_back(&mut lent, ifname, netns)?;
-    if lent.is_empty() {
+    let before = saved.clone();
+    restore(&mut saved, ifname, netns)?;
+    if saved.is_empty() {
         directory.remove(name)?;
-    } else if lent != before {
-        let content = lent.content()?;
+    } else if saved != before {
+        let content = saved.content()?;
         match directory.replace(name, &content, MODE) {
-            // It is shorter than it was: in its place it needs no space.
+            // It is shorter than it was, so it can be rewritten in place without more space.
             Err(error) if error.is_full() => directory.rewrite(name, &content, MODE)?,
             replaced => replaced?,
         }
@@ -330,81 +364,84 @@ mod tests {
         AttachmentId { network: network.into(), container: container.into(), ifname: ifname.into() }
     }
 
-    fn lent(tag: &AttachmentId, mtu: u32) -> Lent {
+    fn saved(tag: &AttachmentId, mtu: u32) -> SavedSettings {
         let AttachmentId { network, container, ifname } = tag.clone();
         let boot = "b".into();
         let cookie = Some(u64::MAX);
         let netns = "/run/netns/x".into();
         let owner = Owner { network, container, ifname, boot, cookie, netns, sysctls: Vec::new() };
         let link = LinkValues { mtu: Some(mtu), ..LinkValues::default() };
-        Lent { link, sysctls: vec![("net/a".into(), "1\t2".into())], owner: Some(owner) }
+        SavedSettings { link, sysctls: vec![("net/a".into(), "1\t2".into())], owner: Some(owner) }
     }
 
-    fn write(directory: &Directory, name: &str, lent: &Lent) {
-        directory.replace(name, &lent.content().unwrap(), MODE).unwrap();
+    fn write(directory: &Directory, name: &str, saved: &SavedSettings) {
+        directory.replace(name, &saved.content().unwrap(), MODE).unwrap();
     }
 
     /// A full disk is no reason to write what has not changed; what has changed is shorter.
     #[test]
-    fn a_kind_with_nothing_to_give_back_writes_nothing() {
+    fn a_kind_with_nothing_to_restore_writes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
         let own = tag("n", "c", "eth0");
-        let kept = lent(&own, 1500);
-        write(&directory, "a", &kept);
+        let stored = saved(&own, 1500);
+        write(&directory, "a", &stored);
         let facts = directory.facts("a").unwrap();
-        restore_values(&directory, "a", kept.clone(), "eth0", None, |_, _, _| Ok(())).unwrap();
+        restore_values(&directory, "a", stored.clone(), "eth0", None, |_, _, _| Ok(())).unwrap();
         assert_eq!(directory.facts("a").unwrap(), facts);
-        let taken = |lent: &mut Lent, _: &str, _: Option<&Netns>| {
-            lent.sysctls.clear();
+        let taken = |saved: &mut SavedSettings, _: &str, _: Option<&Netns>| {
+            saved.sysctls.clear();
             Ok(())
         };
-        restore_values(&directory, "a", kept.clone(), "eth0", None, taken).unwrap();
-        assert_eq!(read(&directory, "a").unwrap(), Stands::Kept(Box::new(Lent { sysctls: Vec::new(), ..kept })));
+        restore_values(&directory, "a", stored.clone(), "eth0", None, taken).unwrap();
+        assert_eq!(
+            read(&directory, "a").unwrap(),
+            StoredFile::Valid(Box::new(SavedSettings { sysctls: Vec::new(), ..stored }))
+        );
     }
 
     #[test]
-    fn what_is_written_is_read_and_the_reference_finds_its_own_keys() {
+    fn what_is_written_is_read_and_upstream_finds_its_own_keys() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
         let own = tag("n", "c", "eth0");
-        let kept = lent(&own, 1500);
-        write(&directory, &names(&own)[0], &kept);
-        assert_eq!(own_place(&directory, &own).unwrap(), Some(("c_eth0.json".into(), Some(kept))));
+        let stored = saved(&own, 1500);
+        write(&directory, &names(&own)[0], &stored);
+        assert_eq!(choose_file(&directory, &own).unwrap(), Some(("c_eth0.json".into(), Some(stored))));
         let text = std::fs::read_to_string(dir.path().join("c_eth0.json")).unwrap();
         assert!(text.starts_with(r#"{"mtu":1500,"cnikit":{"network":"n","#), "{text}");
     }
 
     #[test]
-    fn networks_that_share_the_references_name_have_a_file_each() {
+    fn networks_that_share_upstreams_name_have_a_file_each() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
         let one = tag("n", "a_b", "c");
         let two = tag("n", "a", "b_c");
-        write(&directory, &own_place(&directory, &one).unwrap().unwrap().0, &lent(&one, 1500));
-        let (name, found) = own_place(&directory, &two).unwrap().unwrap();
+        write(&directory, &choose_file(&directory, &one).unwrap().unwrap().0, &saved(&one, 1500));
+        let (name, found) = choose_file(&directory, &two).unwrap().unwrap();
         assert!(name.starts_with("a_b_c.") && name.len() == "a_b_c..json".len() + 32 && found.is_none(), "{name}");
-        write(&directory, &name, &lent(&two, 1400));
+        write(&directory, &name, &saved(&two, 1400));
         for (tag, mtu) in [(&one, 1500), (&two, 1400)] {
-            let (_, found) = own_place(&directory, tag).unwrap().unwrap();
+            let (_, found) = choose_file(&directory, tag).unwrap().unwrap();
             assert_eq!(found.unwrap().link.mtu, Some(mtu));
         }
     }
 
     #[test]
-    fn a_file_of_the_references_is_taken_over_and_garbage_is_not() {
+    fn a_file_of_upstream_is_adopted_and_a_damaged_one_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
         let own = tag("n", "c", "eth0");
         let theirs = "{\n \"mac\": \"0a:00:00:00:00:07\",\n \"promisc\": false,\n \"txQLen\": 1000\n}";
         std::fs::write(dir.path().join("c_eth0.json"), theirs).unwrap();
-        let (name, found) = own_place(&directory, &own).unwrap().unwrap();
+        let (name, found) = choose_file(&directory, &own).unwrap().unwrap();
         let link = found.unwrap().link;
         assert_eq!((name.as_str(), link.promisc, link.tx_queue_length), ("c_eth0.json", Some(false), Some(1000)));
         std::fs::write(dir.path().join("c_eth0.json"), &theirs[..20]).unwrap();
-        assert_eq!(own_place(&directory, &own).unwrap(), Some((names(&own)[1].clone(), None)));
+        assert_eq!(choose_file(&directory, &own).unwrap(), Some((names(&own)[1].clone(), None)));
         std::fs::create_dir(dir.path().join(&names(&own)[1])).unwrap();
-        assert_eq!(own_place(&directory, &own).unwrap(), None);
+        assert_eq!(choose_file(&directory, &own).unwrap(), None);
     }
 
     #[test]

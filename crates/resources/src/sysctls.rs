@@ -1,4 +1,4 @@
-//! Settings below `net/` of the container's namespace.
+//! Sysctls below `net/` in the container's network namespace.
 
 mod allow_list;
 
@@ -10,51 +10,51 @@ use cnikit_netns::{Inside, Netns};
 use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Error, Errors, Journal, Result};
 
-use crate::saved_settings::{self, Lent};
+use crate::saved_settings::{self, SavedSettings};
 pub use allow_list::{LIST, available};
 
-/// Kernel settings of the container's namespace, set in this order. See sysctl(8).
+/// Sysctls of the container's network namespace. See sysctl(8).
 #[derive(Clone, Debug)]
 #[doc(alias = "sysctl")]
 pub struct Sysctls {
     /// In the order in which they are set.
     pub settings: Vec<Sysctl>,
-    /// Where the values from before are kept, to be given back; absent: DEL leaves the settings as they are.
-    pub kept_in: Option<PathBuf>,
+    /// The directory in which the values from before are stored, so that DEL restores them; see [`saved_settings::data_dir`].
+    /// Absent: DEL leaves the settings as they are.
+    pub data_dir: Option<PathBuf>,
 }
 
-/// One setting.
+/// One sysctl.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sysctl {
-    /// The key as somebody wrote it: what the list of those that are allowed speaks of.
+    /// The key as it is written in the configuration. The list of allowed sysctls is matched against it.
     pub written: String,
     /// The key as a path, `net/ipv4/conf/eth0/arp_notify`.
     pub key: String,
-    /// Its value.
+    /// The value.
     pub value: String,
 }
 
-/// The kind that these are of.
+/// The kind of [`Sysctls`].
 pub const KIND: Kind = Kind {
     name: "sysctls",
-    release: |context| saved_settings::release(context, give_back),
-    sweep: |context| saved_settings::sweep(context, give_back),
+    release: |context| saved_settings::release(context, restore_values),
+    sweep: |context| saved_settings::sweep(context, restore_values),
     outlives_link: true,
 };
 
-/// Below these stand links by their names, each with settings.
+/// Directories that have one directory per link, by its name.
 const BY_LINK: [&str; 2] = ["conf", "neigh"];
-/// What stands for the name of the container's interface.
+/// The placeholder for the name of the container's interface.
 const IFNAME: &str = "IFNAME";
 
 impl Sysctl {
-    /// Parses a setting as configurations have it: with dots or slashes, the first `IFNAME` standing for the name of the
-    /// interface.
+    /// Parses a key with dots or slashes. The first `IFNAME` is replaced by the name of the interface.
     ///
-    /// The part between `conf` or `neigh` and the last word is the name of a link, whatever dots it has.
+    /// The part between `conf` or `neigh` and the last word is the name of a link, which may have dots.
     ///
     /// # Errors
-    /// A key that does not begin with `net.`, and a key or value with a line end or a zero byte.
+    /// The key does not begin with `net.`, or the key or the value has a line end or a zero byte.
     pub fn read(written: &str, value: &str, ifname: &str) -> Result<Sysctl, String> {
         let parts: Vec<&str> = written.split(['.', '/']).filter(|part| !part.is_empty()).collect();
         let parts: Vec<String> = match &parts[..] {
@@ -79,18 +79,21 @@ impl Resource for Sysctls {
         KIND
     }
 
-    /// All are allowed and there, and what they were can be kept.
+    /// Checks that all sysctls are allowed and exist, and that the values from before could be stored.
     fn preflight(&self, context: &ApplyContext) -> Result<()> {
         allow_list::check(self.settings.iter().map(|one| one.written.as_str()))?;
-        let found = self.values(&context.netns)?;
-        if let Some((Sysctl { key, .. }, _)) =
-            self.settings.iter().zip(&found).find(|(_, found)| **found == Current::Absent)
-        {
-            return Err(Error::config(format!("there is no sysctl {key} in {}", context.sandbox))
-                .hint("correct `sysctl`; some settings are there only on other kernels, or with a module loaded"));
+        let mut changes = false;
+        for (Sysctl { key, value, .. }, found) in self.settings.iter().zip(self.values(&context.netns)?) {
+            if found == Current::Absent {
+                return Err(Error::config(format!("there is no sysctl {key} in {}", context.sandbox))
+                    .hint("correct `sysctl`; some settings are there only on other kernels, or with a module loaded"));
+            }
+            changes |= found.would_change(value);
         }
-        let changes = self.settings.iter().zip(&found).any(|(one, found)| found.would_change(&one.value));
-        self.kept_in.as_ref().filter(|_| changes).map_or(Ok(()), |dir| saved_settings::available(dir))
+        match &self.data_dir {
+            Some(dir) if changes => saved_settings::available(dir),
+            _ => Ok(()),
+        }
     }
 
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
@@ -100,14 +103,15 @@ impl Resource for Sysctls {
         for (found, Sysctl { key, value, .. }) in found {
             changes |= found.would_change(value);
             if let Current::Is(old) = found {
-                was.push((key.clone(), old)); // one that is right already too: another may change it
+                was.push((key.clone(), old)); // one that has the value already too, because another sysctl may change it
             }
         }
-        if let Some(dir) = self.kept_in.as_ref().filter(|_| changes) {
-            saved_settings::record(context, dir, journal, &Lent { sysctls: was.clone(), ..Lent::default() })?;
+        if changes && let Some(dir) = &self.data_dir {
+            let before = SavedSettings { sysctls: was.clone(), ..SavedSettings::default() };
+            saved_settings::record(context, dir, journal, &before)?;
         }
-        let was = Was { netns: context.netns.clone(), was };
-        let _ = journal.undo(&was, Was::put_back);
+        let old = OldValues { netns: context.netns.clone(), values: was };
+        let _ = journal.undo(&old, OldValues::put_back);
         context.netns.enter(|inside| {
             let tree = Tree::open(inside)?;
             self.settings.iter().try_for_each(|one| tree.set(&one.key, &one.value))
@@ -115,7 +119,7 @@ impl Resource for Sysctls {
         Ok(Made::nothing())
     }
 
-    /// By what they mean: the kernel writes a value in its own way.
+    /// Compares the values by their meaning, because the kernel formats a value in its own way.
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
         for (found, Sysctl { key, value, .. }) in self.values(&context.netns)?.iter().zip(&self.settings) {
             match found {
@@ -130,30 +134,36 @@ impl Resource for Sysctls {
 
 impl Sysctls {
     fn values(&self, netns: &Netns) -> Result<Vec<Current>> {
-        let read = |inside: &Inside| {
-            let tree = Tree::open(inside)?;
-            let one = |one: &Sysctl| match tree.read(&one.key) {
-                Err(error) if error.is_absent() => Ok(Current::Absent),
-                read => Ok(read?.map_or(Current::Unreadable, Current::Is)),
-            };
-            self.settings.iter().map(one).collect::<Result<_, cnikit_netns::Error>>()
-        };
-        Ok(netns.enter(read)??)
+        Ok(netns.enter(|inside| self.read_all(inside))??)
+    }
+
+    fn read_all(&self, inside: &Inside) -> Result<Vec<Current>, cnikit_netns::Error> {
+        let tree = Tree::open(inside)?;
+        let mut values = Vec::with_capacity(self.settings.len());
+        for Sysctl { key, .. } in &self.settings {
+            values.push(match tree.read(key) {
+                Ok(Some(value)) => Current::Is(value),
+                Ok(None) => Current::Unreadable,
+                Err(error) if error.is_absent() => Current::Absent,
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(values)
     }
 }
 
-/// What a setting is.
+/// The current value of a sysctl.
 #[derive(PartialEq)]
 enum Current {
-    /// The namespace has none of that name.
+    /// There is no sysctl of this name in the namespace.
     Absent,
-    /// Nobody can read it.
+    /// It can only be written.
     Unreadable,
     Is(String),
 }
 
 impl Current {
-    /// Whether there is something to keep before this value is set.
+    /// Whether setting `value` replaces another one.
     fn would_change(&self, value: &str) -> bool {
         matches!(self, Current::Is(old) if !same(old, value))
     }
@@ -163,51 +173,62 @@ impl fmt::Display for Sysctls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let each: Vec<String> = self.settings.iter().map(|one| format!("{} = {}", one.key, one.value)).collect();
         write!(f, "in the container {}", each.join(", "))?;
-        self.kept_in.iter().try_for_each(|dir| write!(f, "; what they were is kept in {}", dir.display()))
+        match &self.data_dir {
+            Some(dir) => write!(f, "; what they were is kept in {}", dir.display()),
+            None => Ok(()),
+        }
     }
 }
 
-/// Settings as this ADD found them.
+/// The values that this ADD replaced, for the journal.
 #[derive(Clone)]
-struct Was {
+struct OldValues {
     netns: Netns,
-    was: Vec<(String, String)>,
+    values: Vec<(String, String)>,
 }
 
-impl Was {
+impl OldValues {
     fn put_back(&self) -> Result<()> {
-        put(&self.netns, &self.was)
+        put(&self.netns, &self.values)
     }
 }
 
-impl fmt::Display for Was {
+impl fmt::Display for OldValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys: Vec<&str> = self.was.iter().map(|(key, _)| key.as_str()).collect();
+        let keys: Vec<&str> = self.values.iter().map(|(key, _)| key.as_str()).collect();
         write!(f, "{}", keys.join(", "))
     }
 }
 
-fn give_back(lent: &mut Lent, _ifname: &str, netns: Option<&Netns>) -> Result<()> {
-    let before = std::mem::take(&mut lent.sysctls);
-    netns.filter(|_| !before.is_empty()).map_or(Ok(()), |netns| put(netns, &before))
+fn restore_values(saved: &mut SavedSettings, _ifname: &str, netns: Option<&Netns>) -> Result<()> {
+    let before = std::mem::take(&mut saved.sysctls);
+    match netns {
+        Some(netns) if !before.is_empty() => put(netns, &before),
+        _ => Ok(()),
+    }
 }
 
-/// What was changed last goes back first, for one setting may change another; one that is gone needs nothing,
-/// and one whose old value the kernel refuses by now stays.
+/// Sets the sysctls in reverse order, because one may change another. A sysctl that no longer exists is skipped, and so is a value
+/// that the kernel refuses by now.
 fn put(netns: &Netns, settings: &[(String, String)]) -> Result<()> {
-    let work = |inside: &Inside| {
-        let tree = Tree::open(inside)?;
-        let one = |(key, value): &(String, String)| match tree.set(key, value) {
-            Err(error) if error.errno().is_some_and(saved_settings::is_verdict) => {
-                saved_settings::give_up(error);
-                Ok(())
+    netns.enter(|inside| put_all(inside, settings))?
+}
+
+fn put_all(inside: &Inside, settings: &[(String, String)]) -> Result<()> {
+    let tree = Tree::open(inside)?;
+    let mut errors = Errors::default();
+    for (key, value) in settings.iter().rev() {
+        match tree.set(key, value) {
+            Err(error) if error.errno().is_some_and(saved_settings::is_value_refused) => {
+                saved_settings::warn_not_restored(error);
             }
-            Err(error) if !error.is_absent() => Err(error.into()),
-            _ => Ok(()),
-        };
-        settings.iter().rev().map(one).collect::<Errors>().finish()
-    };
-    netns.enter(work)?
+            Err(error) if !error.is_absent() => {
+                errors.note(Err(error));
+            }
+            _ => {}
+        }
+    }
+    errors.finish()
 }
 
 #[cfg(test)]
@@ -215,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_as_the_reference_reads_it_and_dots_in_a_links_name_are_its_own() {
+    fn a_key_is_parsed_as_upstream_does_and_a_links_name_may_have_dots() {
         let key = |written: &str, ifname: &str| Sysctl::read(written, "1", ifname).map(|one| one.key);
         for (written, ifname, path) in [
             ("net.ipv4.ip_forward", "eth0", "net/ipv4/ip_forward"),
@@ -234,7 +255,7 @@ mod tests {
         }
         for written in ["kernel.domainname", "../net.core.somaxconn", "", "net", "net.", "netx.core", "IFNAME.a"] {
             match key(written, "net") {
-                // All dots part words: what leads upwards is nothing, and stays below.
+                // Every dot is a separator, so `..` is dropped and cannot lead upwards.
                 Ok(path) => assert!(path.starts_with("net/") && !path.contains(".."), "{written}: {path}"),
                 Err(refused) => assert!(refused.starts_with("invalid net sysctl key: "), "{refused}"),
             }

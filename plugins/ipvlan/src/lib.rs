@@ -7,6 +7,7 @@
 
 use cnikit::keys::{self, DnsOverride, IpamType, Mtu, On};
 use cnikit::plan::{Kind, Plan};
+use cnikit::resources::layer3;
 use cnikit::resources::parent::{Master, Which};
 use cnikit::resources::stacked::{self, StackedLink};
 use cnikit::resources::{IpvlanMode, UpperKind, ipvlan};
@@ -81,7 +82,7 @@ impl InterfacePlugin for IpvlanPlugin {
     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
         let dad = self.0.enabledad.0;
         let slaac = self.0.slaac.0;
-        stacked::layer3(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, false)
+        layer3::on_master(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, false)
     }
 
     fn status(&self) -> Result<()> {

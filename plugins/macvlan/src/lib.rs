@@ -5,6 +5,7 @@
 
 use cnikit::keys::{self, CountedMtu, DnsOverride, IpamType, On, usable};
 use cnikit::plan::{Kind, Plan};
+use cnikit::resources::layer3;
 use cnikit::resources::stacked::{self, StackedLink};
 use cnikit::resources::{Mac, MacvlanMode, macvlan};
 use cnikit::{Addresses, AttachmentSpec, InterfacePlugin, KeySource, Result, Sources};
@@ -90,12 +91,12 @@ impl InterfacePlugin for MacvlanPlugin {
     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
         let dad = self.0.enabledad.0;
         let slaac = self.0.slaac.0;
-        stacked::layer3(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, self.up())
+        layer3::on_master(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, self.up())
     }
 
     fn status(&self) -> Result<()> {
         let link = self.link_on_master("");
-        stacked::available(link.sort(), &link.link.master)
+        stacked::available(link.upper_kind(), &link.link.master)
     }
 }
 

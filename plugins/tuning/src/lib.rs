@@ -40,10 +40,10 @@ impl ChainedPlugin for TuningPlugin {
 
     fn plan(&self, at: &AttachmentSpec, _prev: &CniResult) -> Result<Plan> {
         let ifname = at.tag.ifname.clone();
-        let kept_in = saved_settings::kept_in(&at.conf);
+        let data_dir = saved_settings::data_dir(&at.conf);
         let settings = overlaid(read(&self.sysctls, &ifname)?, read(&self.overlaid, &ifname)?);
-        let sysctls = Sysctls { settings, kept_in: self.restores_sysctls.then(|| kept_in.clone()) };
-        let link = LinkSettings { ifname, settings: self.settings.clone(), kept_in };
+        let sysctls = Sysctls { settings, data_dir: self.restores_sysctls.then(|| data_dir.clone()) };
+        let link = LinkSettings { ifname, settings: self.settings.clone(), data_dir };
         Ok(Plan::default()
             .and_each((!sysctls.settings.is_empty()).then_some(sysctls))
             .and_each((link.settings != LinkValues::default()).then_some(link)))
@@ -61,7 +61,7 @@ impl ChainedPlugin for TuningPlugin {
 
     fn status(&self, status: &Status) -> Result<()> {
         if self.restores_sysctls || self.settings != LinkValues::default() {
-            saved_settings::available(&saved_settings::kept_in(&status.call.conf))?;
+            saved_settings::available(&saved_settings::data_dir(&status.call.conf))?;
         }
         if self.sysctls.is_empty() && self.overlaid.is_empty() { Ok(()) } else { sysctls::available() }
     }

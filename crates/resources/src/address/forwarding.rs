@@ -1,4 +1,4 @@
-//! The host passes packets on.
+//! IP forwarding of the host.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Error, Journal, Result};
 use ipnetwork::IpNetwork;
 
-/// Forwarding is on for these families. Never switched off: the whole host shares it.
+/// Forwarding is on for these families. It is never switched off, because the whole host shares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "ip_forward")]
 pub struct Forwarding {
@@ -21,17 +21,25 @@ const IPV4: &str = "net/ipv4/ip_forward";
 const IPV6: &str = "net/ipv6/conf/all/forwarding";
 
 impl Forwarding {
-    /// For the families of these addresses.
+    /// Forwarding for the families of these addresses.
     pub fn of(networks: &[IpNetwork]) -> Forwarding {
         Forwarding { ipv4: networks.iter().any(IpNetwork::is_ipv4), ipv6: networks.iter().any(IpNetwork::is_ipv6) }
     }
 
-    fn keys(&self) -> impl Iterator<Item = &'static str> {
-        [(self.ipv4, IPV4), (self.ipv6, IPV6)].into_iter().filter_map(|(wanted, key)| wanted.then_some(key))
+    /// The keys of the sysctls.
+    fn keys(&self) -> Vec<&'static str> {
+        let mut keys = Vec::new();
+        if self.ipv4 {
+            keys.push(IPV4);
+        }
+        if self.ipv6 {
+            keys.push(IPV6);
+        }
+        keys
     }
 }
 
-/// The kind that these are of.
+/// The kind of [`Forwarding`].
 pub const KIND: Kind = Kind::shared("forwarding");
 
 impl Resource for Forwarding {
@@ -40,10 +48,11 @@ impl Resource for Forwarding {
     }
 
     fn ensure(&self, _context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
-        self.keys().try_for_each(|key| {
-            let set = sysctl::set(&Inside::here(), key, "1").map(drop);
-            set.map_err(|error| Error::from(error).hint(format!("set /proc/sys/{key} to 1, or make it writable")))
-        })?;
+        for key in self.keys() {
+            if let Err(error) = sysctl::set(&Inside::here(), key, "1") {
+                return Err(Error::from(error).hint(format!("set /proc/sys/{key} to 1, or make it writable")));
+            }
+        }
         Ok(Made::nothing())
     }
 
@@ -57,8 +66,11 @@ impl Resource for Forwarding {
 
 impl fmt::Display for Forwarding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let families = [(self.ipv4, "IPv4"), (self.ipv6, "IPv6")];
-        let named: Vec<&str> = families.iter().filter_map(|(wanted, name)| wanted.then_some(*name)).collect();
-        write!(f, "forwarding on the host: {}", named.join(" and "))
+        f.write_str(match (self.ipv4, self.ipv6) {
+            (true, true) => "forwarding on the host: IPv4 and IPv6",
+            (true, false) => "forwarding on the host: IPv4",
+            (false, true) => "forwarding on the host: IPv6",
+            (false, false) => "forwarding on the host: ",
+        })
     }
 }

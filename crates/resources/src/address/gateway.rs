@@ -1,4 +1,4 @@
-//! The gateway's addresses on a link of the host that containers share.
+//! Gateway addresses on a link of the host that containers share.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,23 +12,23 @@ use ipnetwork::IpNetwork;
 
 use crate::address::ipv6_ready;
 
-/// A link of the host has these addresses. They stay: other containers use them.
+/// A link of the host has these addresses. They are never removed, because other containers use them.
 #[derive(Clone, Debug)]
 pub struct Gateway {
     /// The link.
     pub link: String,
-    /// The addresses, with the prefixes of the containers'.
+    /// The addresses, with the prefixes of the containers' addresses.
     pub addresses: Vec<IpNetwork>,
-    /// An address that is in the way is removed; else it is an error.
+    /// An address in the way is removed. Otherwise it is an error.
     pub force: bool,
-    /// The addresses of the container that they are for: none of the link's own.
+    /// The container's addresses. None of them may be an address of the link.
     pub containers: Vec<IpAddr>,
 }
 
-/// `RT_SCOPE_UNIVERSE`: link-local addresses are in nobody's way.
+/// `RT_SCOPE_UNIVERSE`. Link-local addresses are never in the way.
 const GLOBAL: u8 = 0;
 
-/// The kind that these are of.
+/// The kind of [`Gateway`].
 pub const KIND: Kind = Kind::shared("gateway");
 
 impl Resource for Gateway {
@@ -42,7 +42,10 @@ impl Resource for Gateway {
         let Some(link) = context.host()?.find_recent_link(&self.link)? else { return Ok(()) };
         let present = context.host()?.addresses(link.index)?;
         refuse_shared(&self.link, present.iter().map(|one| one.address.ip()), &self.containers)?;
-        self.in_the_way(&self.missing(&present), &present).first().map_or(Ok(()), |other| self.refuse(other))
+        match self.in_the_way(&self.missing(&present), &present).first() {
+            Some(other) => self.refuse_unless_forced(other),
+            None => Ok(()),
+        }
     }
 
     fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
@@ -57,10 +60,10 @@ impl Resource for Gateway {
             sysctl::set(&Inside::here(), &format!("net/ipv6/conf/{}/disable_ipv6", self.link), "0")?;
         }
         for other in self.in_the_way(&missing, &present) {
-            self.refuse(other)?;
+            self.refuse_unless_forced(other)?;
             match host.delete_address(link.index, other.address) {
                 Err(error) if !error.is_absent() => return Err(error.into()),
-                _ => {} // gone, or removed by another ADD meanwhile
+                _ => {} // deleted, now or by another ADD
             }
         }
         host.send(changes(&link, &missing))?;
@@ -72,11 +75,9 @@ impl Resource for Gateway {
         let Some(link) = context.host()?.find_recent_link(&self.link)? else { return Ok(()) };
         let present = context.host()?.addresses(link.index)?;
         let found: Vec<String> = present.iter().map(|one| one.address.to_string()).collect();
-        drifts.extend(
-            self.missing(&present)
-                .iter()
-                .map(|address| format!("gateway on {}: wanted {address}, found [{}]", self.link, found.join(" "))),
-        );
+        for address in self.missing(&present) {
+            drifts.unless(false, || format!("gateway on {}: wanted {address}, found [{}]", self.link, found.join(" ")));
+        }
         Ok(())
     }
 }
@@ -87,18 +88,20 @@ impl Gateway {
         self.addresses.iter().copied().filter(is_missing).collect()
     }
 
-    /// What stands where missing addresses are to go: of IPv4 any other address, of IPv6 one in an overlapping network, for
-    /// networks of IPv6 live side by side on a link. Where nothing is missing nothing is in the way.
+    /// The present addresses that are in the way of missing ones: for IPv4 any other address, for IPv6 an address in an overlapping
+    /// network, because a link may have several IPv6 networks.
     fn in_the_way<'a>(&self, missing: &[IpNetwork], present: &'a [Address]) -> Vec<&'a Address> {
-        let clashes = |one: &&Address| {
-            let mut rivals = missing.iter().filter(|wanted| wanted.is_ipv4() == one.address.is_ipv4());
-            let rivalled = rivals.any(|wanted| one.address.is_ipv4() || overlap(*wanted, one.address));
-            one.scope == GLOBAL && rivalled && !self.addresses.contains(&one.address)
-        };
-        present.iter().filter(clashes).collect()
+        let mut in_the_way = Vec::new();
+        for one in present {
+            let is_other = one.scope == GLOBAL && !self.addresses.contains(&one.address);
+            if is_other && missing.iter().any(|wanted| excludes(*wanted, one.address)) {
+                in_the_way.push(one);
+            }
+        }
+        in_the_way
     }
 
-    fn refuse(&self, other: &Address) -> Result<()> {
+    fn refuse_unless_forced(&self, other: &Address) -> Result<()> {
         if self.force {
             return Ok(());
         }
@@ -112,7 +115,7 @@ impl Gateway {
     }
 }
 
-/// Refuses to give a container an address that a link of the host has, or will have, in the same segment.
+/// Refuses an address for a container if a link of the host in the same segment has it, or will have it.
 pub(crate) fn refuse_shared(link: &str, own: impl Iterator<Item = IpAddr>, containers: &[IpAddr]) -> Result<()> {
     let containers: HashSet<IpAddr> = containers.iter().copied().collect();
     for address in own {
@@ -124,21 +127,29 @@ pub(crate) fn refuse_shared(link: &str, own: impl Iterator<Item = IpAddr>, conta
     Ok(())
 }
 
-/// New addresses, and the link's own MAC made its own to keep: containers remember it as the gateway's.
+/// Adds the addresses, and sets the link's MAC to what it is, so that it does not change with the ports: containers have it in
+/// their neighbour tables as the gateway's.
 fn changes(link: &Link, missing: &[IpNetwork]) -> Batch {
     let mut batch = Batch::new();
     for address in missing {
         let new = NewAddress { address: *address, no_dad: true, no_prefix_route: false, scope: GLOBAL };
         batch.add_address_if_absent(link.index, &new);
     }
-    if let Some(mac) = link.mac.filter(|mac| !mac.is_zero()) {
+    if let Some(mac) = link.mac
+        && !mac.is_zero()
+    {
         batch.set_link(link.index, &LinkChange { mac: Some(mac), ..LinkChange::default() });
     }
     batch
 }
 
-fn overlap(one: IpNetwork, other: IpNetwork) -> bool {
-    one.contains(other.network()) || other.contains(one.network())
+/// Whether a link with the present address cannot have the wanted one too.
+fn excludes(wanted: IpNetwork, present: IpNetwork) -> bool {
+    match (wanted.is_ipv4(), present.is_ipv4()) {
+        (true, true) => true,
+        (false, false) => wanted.contains(present.network()) || present.contains(wanted.network()),
+        _ => false,
+    }
 }
 
 impl fmt::Display for Gateway {

@@ -1,4 +1,4 @@
-//! The gateway's addresses, and the way back, on the host's end of a pair of its own.
+//! Gateway addresses on the host end of a veth pair, and the host's routes to the container.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,23 +10,23 @@ use cnikit_skel::{Error, Journal, Result};
 use ipnetwork::IpNetwork;
 
 use crate::address::gateway::refuse_shared;
-use crate::link::veth;
+use crate::link::veth_ends;
 
-/// The host's end of the pair has the gateways' addresses, and the host routes the container's addresses to it.
+/// The host end has the gateways' addresses, and the host routes the container's addresses to it.
 #[derive(Clone, Debug)]
 pub struct HostRoute {
-    /// The container's end.
+    /// The container's interface.
     pub ifname: String,
-    /// Gateways, each once.
+    /// The gateways, without duplicates.
     pub gateways: Vec<IpAddr>,
     /// The container's addresses.
     pub addresses: Vec<IpAddr>,
 }
 
-/// `RT_SCOPE_HOST`, as the reference has it.
+/// `RT_SCOPE_HOST`, the same as upstream's.
 const SCOPE_HOST: u8 = 254;
 
-/// The kind that these are of.
+/// The kind of [`HostRoute`].
 pub const KIND: Kind = Kind::goes_with_link("host route");
 
 impl Resource for HostRoute {
@@ -34,13 +34,15 @@ impl Resource for HostRoute {
         KIND
     }
 
-    /// A route to the same address over another link may be a running container's.
+    /// Refuses an address that the host routes to another link, because it may be a running container's.
     fn preflight(&self, context: &ApplyContext) -> Result<()> {
         refuse_shared("the host end", self.gateways.iter().copied(), &self.addresses)?;
         let host = context.host()?;
         for address in &self.addresses {
-            let own = |route: &KernelRoute| route.dst == IpNetwork::from(*address);
-            let Some(route) = host.route_for(*address)?.filter(own) else { continue };
+            let Some(route) = host.route_for(*address)? else { continue };
+            if route.dst != IpNetwork::from(*address) {
+                continue;
+            }
             let link = route.index.and_then(|index| host.find_link_at(index).ok().flatten());
             let name = link.as_ref().map_or("another link", |link| link.name.as_str());
             return Err(Error::conflict(format!("the host routes {address} to {name} already")).hint(format!(
@@ -52,7 +54,7 @@ impl Resource for HostRoute {
 
     fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
         let host = context.host()?;
-        let end = veth::own_host_end(host, &context.tag)?;
+        let end = veth_ends::own_host_end(host, &context.tag)?;
         if self.gateways.iter().any(IpAddr::is_ipv6) {
             sysctl::set(&Inside::here(), &format!("net/ipv6/conf/{}/disable_ipv6", end.name), "0")?;
         }
@@ -61,18 +63,20 @@ impl Resource for HostRoute {
             let new = NewAddress { address: (*gateway).into(), no_dad: true, no_prefix_route: false, scope: 0 };
             batch.add_address(end.index, &new);
         }
-        self.routes().for_each(|route| batch.add_route(&KernelRoute { index: Some(end.index), ..route }));
+        for route in self.routes() {
+            batch.add_route(&KernelRoute { index: Some(end.index), ..route });
+        }
         host.send(batch)?;
         Ok(Made::nothing())
     }
 
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
         let host = context.host()?;
-        let Some(end) = context.container()?.find_recent_link(&self.ifname)? else { return Ok(()) };
-        let Some(end) = veth::host_end_of(host, &context.netns, &end)? else { return Ok(()) };
+        let Some(end) = veth_ends::host_end_of_interface(context, &self.ifname)? else { return Ok(()) };
         let addresses = host.addresses(end.index)?;
         let routes = host.routes_of(end.index)?;
-        for gateway in self.gateways.iter().map(|gateway| IpNetwork::from(*gateway)) {
+        for gateway in &self.gateways {
+            let gateway = IpNetwork::from(*gateway);
             drifts.unless(addresses.iter().any(|one| one.address == gateway), || {
                 let found: Vec<String> = addresses.iter().map(|one| one.address.to_string()).collect();
                 format!("gateway on {}: wanted {gateway}, found [{}]", end.name, found.join(" "))
@@ -88,11 +92,13 @@ impl Resource for HostRoute {
 }
 
 impl HostRoute {
-    fn routes(&self) -> impl Iterator<Item = KernelRoute> {
-        let scope = |address: &IpAddr| address.is_ipv4().then_some(SCOPE_HOST);
-        self.addresses
-            .iter()
-            .map(move |address| KernelRoute { scope: scope(address), ..KernelRoute::to((*address).into()) })
+    fn routes(&self) -> Vec<KernelRoute> {
+        let mut routes = Vec::new();
+        for address in &self.addresses {
+            let scope = address.is_ipv4().then_some(SCOPE_HOST);
+            routes.push(KernelRoute { scope, ..KernelRoute::to((*address).into()) });
+        }
+        routes
     }
 }
 

@@ -1,4 +1,4 @@
-//! IPv6 addresses that a link has, but that the kernel does not answer for yet.
+//! Waiting until the kernel answers for new IPv6 addresses.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,16 +13,16 @@ const LOCAL_TABLE: u32 = 255;
 const TIMEOUT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Waits until the kernel has taken these addresses up, usually not at all.
+/// Waits until the kernel answers for these addresses. Usually it does already.
 ///
-/// Even without duplicate address detection it joins an address's multicast group in a queue of its own, whenever that gets
-/// the kernel's one lock for all links; on a busy node that takes a while, and whoever asks for the address meanwhile asks
-/// again a second later. The local route comes last and can be seen.
+/// Even without duplicate address detection the kernel joins an address's multicast group later, in a work queue that needs the
+/// lock for all links. On a busy node that takes a while, and a neighbour that solicits the address meanwhile repeats that only
+/// after a second. The kernel adds the local route as the last step, so the route is polled.
 #[doc(alias = "addrconf_dad_work")]
 pub(crate) fn wait_ipv6_ready(netlink: &Netlink, addresses: &[IpNetwork]) -> Result<()> {
     let deadline = Deadline::after(TIMEOUT);
     for address in addresses.iter().filter(|address| address.is_ipv6()) {
-        // Past the deadline nothing is lost but the second.
+        // After the deadline the ADD goes on: a neighbour then only waits for that second.
         while !is_local(netlink, address.ip())? && deadline.pause(PAUSE) {}
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Addresses and routes of the container's end.
+//! Addresses and routes of the container's interface.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -6,57 +6,43 @@ use std::time::Duration;
 
 use cnikit_netlink::{Address, Batch, KernelRoute, Link, LinkChange, MAIN_TABLE, Netlink, NewAddress};
 use cnikit_netns::{Inside, sysctl};
-use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Plan, Resource};
 use cnikit_process::Deadline;
 use cnikit_skel::{Error, Journal, Result, log};
 use cnikit_types::{Ip, limit};
 use ipnetwork::IpNetwork;
 
-use crate::address::{ipv6_ready, router_adverts};
-use crate::link::veth;
+use crate::address::ipv6_ready;
+use crate::link::bring_up::BringUp;
+use crate::link::ipv6_settings;
+pub use crate::link::ipv6_settings::Detection;
+use crate::link::veth_ends;
 
-/// The container's interface has these addresses and routes, and is up: one batch.
+/// The container's interface has these addresses and routes, and is up. All of it is made in one batch.
 #[derive(Clone, Debug)]
 pub struct Layer3 {
     /// The interface.
     pub ifname: String,
-    /// Its addresses.
+    /// The addresses.
     pub addresses: Vec<IpNetwork>,
-    /// Each address brings a route to its prefix, as usual.
+    /// The kernel adds a route to the prefix of each address, as usual.
     pub prefix_routes: bool,
-    /// Routes, in the order in which they are made; each over this interface.
+    /// The routes, in the order in which they are made; each over this interface.
     pub routes: Vec<KernelRoute>,
-    /// Whether others on the segment may hold the same IPv6 address.
+    /// Duplicate address detection for the IPv6 addresses.
     pub detection: Detection,
-    /// It may configure itself further from router advertisements, as the kernel does by default.
+    /// The interface may get more addresses and routes from router advertisements, as the kernel does by default.
     pub slaac: bool,
-    /// The segment is told of the addresses when the interface comes up (IPv4 and IPv6).
+    /// The addresses are announced in the segment when the interface comes up (IPv4 and IPv6).
     pub announce: bool,
 }
 
-/// Duplicate address detection (RFC 4862).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(alias = "DAD")]
-pub enum Detection {
-    /// The segment is ours, and the IPAM plugin's word counts: addresses are usable at once.
-    Off,
-    /// Detect, and wait for the outcome.
-    Full,
-}
-
-impl Detection {
-    /// [`Detection::Full`] if it is wished, else none.
-    pub fn wished(wish: bool) -> Detection {
-        if wish { Detection::Full } else { Detection::Off }
-    }
-}
-
-/// As long as the reference waits. The kernel needs one to two seconds.
+/// How long ADD waits for duplicate address detection, as long as upstream. The kernel needs one to two seconds.
 const DETECTION: Duration = Duration::from_secs(5);
-/// How long CHECK waits for what settles by itself.
+/// How long CHECK waits for addresses that are under detection.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// The kind that these are of.
+/// The kind of [`Layer3`].
 pub const KIND: Kind = Kind::goes_with_link("layer 3");
 
 impl Resource for Layer3 {
@@ -65,13 +51,14 @@ impl Resource for Layer3 {
     }
 
     fn preflight(&self, _context: &ApplyContext) -> Result<()> {
-        let crooked = self.routes.iter().find(|route| route.dst.ip() != route.dst.network());
-        crooked.map_or(Ok(()), |route| {
-            let dst = route.dst;
-            let straight = route.dst.network();
-            Err(Error::config(format!("the route to {dst} has host bits: its network is {straight}/{}", dst.prefix()))
-                .hint("correct `dst` of this route in the IPAM plugin's configuration"))
-        })
+        for KernelRoute { dst, .. } in &self.routes {
+            let network = dst.network();
+            if dst.ip() != network {
+                let text = format!("the route to {dst} has host bits: its network is {network}/{}", dst.prefix());
+                return Err(Error::config(text).hint("correct `dst` of this route in the IPAM plugin's configuration"));
+            }
+        }
+        Ok(())
     }
 
     fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
@@ -82,10 +69,11 @@ impl Resource for Layer3 {
         if self.has_ipv6() {
             self.wait_for_addresses(context, &link)?;
         }
-        if veth::is_veth(&link) {
+        if veth_ends::is_veth(&link)
+            && let Some(end) = veth_ends::host_end_of(context.host()?, &context.netns, &link)?
+        {
             // Until then the host's answers to the container's first packets would be lost.
-            veth::host_end_of(context.host()?, &context.netns, &link)?
-                .map_or(Ok(()), |end| veth::wait_running(context.host()?, &end))?;
+            veth_ends::wait_running(context.host()?, &end)?;
         }
         Ok(Made::nothing())
     }
@@ -105,11 +93,11 @@ impl Layer3 {
         self.addresses.iter().any(IpNetwork::is_ipv6)
     }
 
-    /// What has to be said in the container's /proc/sys before the interface comes up.
+    /// Sets the sysctls of the interface that have to be set before it comes up.
     fn settings(&self, inside: &Inside) -> Result<()> {
         let ifname = &self.ifname;
         if !self.slaac {
-            router_adverts::ignore_router_adverts(inside, ifname, &router_adverts::ALL)?;
+            ipv6_settings::ignore_router_adverts(inside, ifname, &ipv6_settings::ALL)?;
         }
         if self.has_ipv6() {
             for link in ["lo", ifname] {
@@ -117,19 +105,22 @@ impl Layer3 {
             }
             sysctl::set(inside, &format!("net/ipv6/conf/{ifname}/keep_addr_on_down"), "1")?;
         }
-        let detect = if self.detection == Detection::Full { "1" } else { "0" };
-        let mut wishes = vec![("ipv6", "accept_dad", detect)];
-        wishes.extend((self.detection == Detection::Full).then_some(("ipv6", "enhanced_dad", "1")));
-        wishes.extend(self.announce.then_some(("ipv4", "arp_notify", "1")));
-        wishes.extend(self.announce.then_some(("ipv6", "ndisc_notify", "1")));
-        for (family, setting, value) in wishes {
-            // A kernel without the family has none of them, and then nobody needs them.
+        let mut settings = Vec::new();
+        match self.detection {
+            Detection::Off => settings.push(("ipv6", "accept_dad", "0")),
+            Detection::Full => settings.extend([("ipv6", "accept_dad", "1"), ("ipv6", "enhanced_dad", "1")]),
+        }
+        if self.announce {
+            settings.extend([("ipv4", "arp_notify", "1"), ("ipv6", "ndisc_notify", "1")]);
+        }
+        for (family, setting, value) in settings {
+            // A kernel without the family does not have these settings, and does not need them.
             let _ = sysctl::set(inside, &format!("net/{family}/conf/{ifname}/{setting}"), value);
         }
         Ok(())
     }
 
-    /// Addresses while the link is down, so that coming up announces them; then routes.
+    /// Adds the addresses while the link is down, so that the kernel announces them when it comes up; then the routes.
     fn batch(&self, index: u32) -> Batch {
         let mut batch = Batch::new();
         for address in &self.addresses {
@@ -138,55 +129,64 @@ impl Layer3 {
             batch.add_address(index, &new);
         }
         batch.set_link(index, &LinkChange { up: Some(true), ..LinkChange::default() });
-        // A container on two networks gets a default route from each.
+        // A container on two networks gets a default route from each of them.
         for route in &self.routes {
             batch.add_route_beside(&KernelRoute { index: Some(index), ..route.clone() });
         }
         batch
     }
 
-    /// Waits until IPv6 addresses can be used. While packets cannot pass they cannot, and nobody knows for how long.
+    /// Waits until the IPv6 addresses can be used. If packets cannot pass yet, they cannot be used, for an unknown time: then ADD
+    /// does not wait.
     fn wait_for_addresses(&self, context: &ApplyContext, link: &Link) -> Result<()> {
         let container = context.container()?;
-        let can_settle = may_pass(&container.link(&self.ifname)?)
+        let is_decided = may_pass(&container.link(&self.ifname)?)
             && (self.detection == Detection::Off || self.detect(container, link.index)?);
-        if can_settle {
+        if is_decided {
             return ipv6_ready::wait_ipv6_ready(container, &self.addresses);
         }
         log::info(format_args!("{} passes no packets yet: its addresses can be used when it does", self.ifname));
         Ok(())
     }
 
-    /// Waits for the outcome of detection, which comes as an event; not for longer than packets may pass. Says whether there
-    /// was one.
+    /// Waits for the outcome of duplicate address detection, as long as packets may pass. Returns whether there was an outcome.
     fn detect(&self, container: &Netlink, index: u32) -> Result<bool> {
-        let ours = |one: &&Address| self.addresses.contains(&one.address);
-        let decided = |found: &[Address]| {
-            found.iter().filter(ours).any(|one| one.dad_failed) || found.iter().filter(ours).all(|one| !one.tentative)
-        };
-        let passes = || container.link_at(index).map(|link| may_pass(&link));
-        let ready = |found: &[Address]| decided(found) || passes().is_ok_and(|passes| !passes);
-        let found = match container.wait_addresses(index, Deadline::after(DETECTION), ready) {
+        let cannot_pass = || container.link_at(index).is_ok_and(|link| !may_pass(&link));
+        let is_over = |found: &[Address]| self.is_decided(found) || cannot_pass();
+        let found = match container.wait_addresses(index, Deadline::after(DETECTION), is_over) {
             Err(error) if error.timed_out() && !container.link_at(index)?.running => return Ok(false),
             found => found?,
         };
-        found.iter().filter(ours).find(|one| one.dad_failed).map_or(Ok(decided(&found)), |one| {
-            Err(Error::conflict(format!("somebody else on the segment of {} has {}", self.ifname, one.address))
-                .hint("duplicate address detection found it: give this network addresses of its own"))
-        })
+        if let Some(one) = found.iter().find(|one| one.dad_failed && self.addresses.contains(&one.address)) {
+            let text = format!("somebody else on the segment of {} has {}", self.ifname, one.address);
+            return Err(Error::conflict(text)
+                .hint("duplicate address detection found it: give this network addresses of its own"));
+        }
+        Ok(self.is_decided(&found))
     }
 
-    /// The addresses; those still under detection get a moment.
+    /// Whether detection has failed for one of our addresses, or is finished for all of them.
+    fn is_decided(&self, found: &[Address]) -> bool {
+        let mut all_usable = true;
+        for one in found.iter().filter(|one| self.addresses.contains(&one.address)) {
+            if one.dad_failed {
+                return true;
+            }
+            all_usable &= !one.tentative;
+        }
+        all_usable
+    }
+
+    /// The addresses of the link. Waits a moment for those that are still under detection.
     fn settled(&self, context: &ApplyContext, link: &Link) -> Result<Vec<Address>> {
         let container = context.container()?;
         let found = container.addresses(link.index)?;
-        let waits =
-            |one: &Address| may_pass(link) && one.tentative && !one.dad_failed && self.addresses.contains(&one.address);
-        if !found.iter().any(waits) {
+        let is_waiting = |one: &Address| one.tentative && !one.dad_failed && self.addresses.contains(&one.address);
+        if !may_pass(link) || !found.iter().any(is_waiting) {
             return Ok(found);
         }
-        let settled = |found: &[Address]| !found.iter().any(waits);
-        Ok(container.wait_addresses(link.index, Deadline::after(SETTLING), settled).unwrap_or(found))
+        let is_settled = |now: &[Address]| !now.iter().any(is_waiting);
+        Ok(container.wait_addresses(link.index, Deadline::after(SETTLING), is_settled).unwrap_or(found))
     }
 
     fn verify_addresses(&self, found: &[Address], passes: bool, drifts: &mut Drifts) {
@@ -205,67 +205,92 @@ impl Layer3 {
         }
     }
 
-    /// The routes that the kernel makes with the addresses.
+    /// The routes that the kernel adds for the prefixes of the addresses.
     fn by_prefix(&self) -> Vec<KernelRoute> {
-        let brought = self.addresses.iter().filter(|address| self.prefix_routes && !is_whole(**address));
-        brought
-            .filter_map(|address| IpNetwork::new(address.network(), address.prefix()).ok())
-            .map(KernelRoute::to)
-            .collect()
+        let mut routes = Vec::new();
+        if !self.prefix_routes {
+            return routes;
+        }
+        for address in &self.addresses {
+            if !is_single_address(*address)
+                && let Ok(network) = IpNetwork::new(address.network(), address.prefix())
+            {
+                routes.push(KernelRoute::to(network));
+            }
+        }
+        routes
     }
 
-    /// A route counts as present in any table: plugins further on may have moved it.
+    /// A route may be in any table, because a later plugin of the chain may have moved it.
     fn verify_routes(&self, found: &[KernelRoute], drifts: &mut Drifts) {
-        let mut ways: HashMap<IpNetwork, Vec<&KernelRoute>> = HashMap::new();
-        found.iter().for_each(|one| ways.entry(one.dst).or_default().push(one));
+        let mut by_destination: HashMap<IpNetwork, Vec<&KernelRoute>> = HashMap::new();
+        for one in found {
+            by_destination.entry(one.dst).or_default().push(one);
+        }
         for wanted in self.routes.iter().chain(&self.by_prefix()) {
-            let near = ways.get(&wanted.dst).map(Vec::as_slice).unwrap_or_default();
-            drifts.unless(near.iter().any(|one| is_satisfied(wanted, one)), || {
-                let near: Vec<String> = near.iter().copied().map(text).collect();
-                format!("route of {}: wanted {}, found [{}]", self.ifname, text(wanted), limit::first(&near, ", "))
+            let candidates = by_destination.get(&wanted.dst).map(Vec::as_slice).unwrap_or_default();
+            drifts.unless(candidates.iter().any(|one| is_satisfied(wanted, one)), || {
+                let texts: Vec<String> = candidates.iter().copied().map(text).collect();
+                format!("route of {}: wanted {}, found [{}]", self.ifname, text(wanted), limit::first(&texts, ", "))
             });
         }
     }
 }
 
-/// Whether packets pass, or will in a moment: there is somebody at the other end, and nobody has yet to let the link in (802.1X)
-/// or is testing it.
+/// Whether packets pass, or will in a moment: the link has a carrier, and is not waiting for authentication (802.1X) or under test.
 #[doc(alias = "IF_OPER_DORMANT")]
 fn may_pass(link: &Link) -> bool {
     link.carrier && !["DORMANT", "TESTING"].contains(&&*link.operstate)
 }
 
-/// An address of a network of its own: there is no route to make.
-fn is_whole(address: IpNetwork) -> bool {
+/// Whether a prefix has only one address, so that the kernel adds no route for it.
+fn is_single_address(address: IpNetwork) -> bool {
     address.prefix() == if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// The routes of an answer as the kernel gets them: one without a gateway goes by that of the first address of its family
-/// that has one, unless its scope says that it needs none; a gateway outside every prefix is reached directly.
+/// The routes of a CNI result as the kernel takes them, without duplicates.
+///
+/// A route without a gateway gets that of the first address of its family that has one, unless its scope needs none. A gateway
+/// outside of every prefix is reached directly over the link.
 pub fn routes(ips: &[Ip], routes: &[cnikit_types::Route]) -> Vec<KernelRoute> {
-    let usual = |ipv4| ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == ipv4);
-    let on_link = |gateway| ips.iter().any(|ip| ip.address.contains(gateway));
     let mut seen = HashSet::new();
-    let kernels = |route: &cnikit_types::Route| {
-        let needs_none = route.scope.is_some_and(|scope| scope >= SCOPE_LINK);
-        let gateway = route.gw.or_else(|| usual(route.dst.is_ipv4()).filter(|_| !needs_none));
-        KernelRoute {
-            gateway,
-            onlink: gateway.is_some_and(|gateway| !on_link(gateway)),
-            priority: route.priority,
-            mtu: route.mtu,
-            advmss: route.advmss,
-            table: route.table.unwrap_or(MAIN_TABLE),
-            scope: route.scope,
-            ..KernelRoute::to(route.dst)
+    let mut all = Vec::new();
+    for route in routes {
+        let kernels = kernel_route(ips, route);
+        if seen.insert(kernels.clone()) {
+            all.push(kernels);
         }
-    };
-    routes.iter().map(kernels).filter(|route| seen.insert(route.clone())).collect()
+    }
+    all
 }
 
-/// The layer 3 of an interface on a segment with others, who are told of it; none without addresses.
+fn kernel_route(ips: &[Ip], route: &cnikit_types::Route) -> KernelRoute {
+    let needs_gateway = route.scope.is_none_or(|scope| scope < SCOPE_LINK);
+    let gateway = match route.gw {
+        None if needs_gateway => {
+            ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == route.dst.is_ipv4())
+        }
+        own => own,
+    };
+    let onlink = gateway.is_some_and(|gateway| !ips.iter().any(|ip| ip.address.contains(gateway)));
+    KernelRoute {
+        gateway,
+        onlink,
+        priority: route.priority,
+        mtu: route.mtu,
+        advmss: route.advmss,
+        table: route.table.unwrap_or(MAIN_TABLE),
+        scope: route.scope,
+        ..KernelRoute::to(route.dst)
+    }
+}
+
+/// The layer 3 of an interface on a segment with other hosts, to which the addresses are announced; `None` without addresses.
 pub fn on_segment(ifname: &str, ips: &[Ip], given: &[cnikit_types::Route], detection: Detection) -> Option<Layer3> {
-    let layer3 = Layer3 {
+    if ips.is_empty() {
+        return None;
+    }
+    Some(Layer3 {
         ifname: ifname.to_owned(),
         addresses: ips.iter().map(|ip| ip.address).collect(),
         prefix_routes: true,
@@ -273,35 +298,56 @@ pub fn on_segment(ifname: &str, ips: &[Ip], given: &[cnikit_types::Route], detec
         detection,
         slaac: false,
         announce: true,
-    };
-    (!ips.is_empty()).then_some(layer3)
+    })
 }
 
-/// `RT_SCOPE_LINK`: on the link itself.
+/// The second plan of a macvlan or ipvlan. An interface without addresses is only set up, unless it `is_up` already.
+pub fn on_master(
+    ifname: &str,
+    ips: &[Ip],
+    routes: &[cnikit_types::Route],
+    dad: bool,
+    slaac: bool,
+    is_up: bool,
+) -> Plan {
+    match on_segment(ifname, ips, routes, Detection::wished(dad)) {
+        Some(layer3) => Plan::of(Layer3 { slaac, ..layer3 }),
+        None if is_up => Plan::default(),
+        None => Plan::of(BringUp { ifname: ifname.to_owned(), slaac }),
+    }
+}
+
+/// `RT_SCOPE_LINK`: the destination is on the link itself.
 pub const SCOPE_LINK: u8 = 253;
 
-/// What was said of the way to one destination holds; what was not said is not compared.
+/// Whether a route has every property that the wanted one has. Properties that the wanted one lacks are not compared.
 fn is_satisfied(wanted: &KernelRoute, found: &KernelRoute) -> bool {
-    let said = |wanted: Option<u32>, found: Option<u32>| wanted.is_none() || wanted == found;
+    let has = |wanted: Option<u32>, found: Option<u32>| wanted.is_none() || wanted == found;
     (wanted.gateway.is_none() || wanted.gateway == found.gateway)
         && (wanted.source.is_none() || wanted.source == found.source)
-        && said(wanted.priority, found.priority)
-        && said(wanted.mtu, found.mtu)
-        && said(wanted.advmss, found.advmss)
+        && has(wanted.priority, found.priority)
+        && has(wanted.mtu, found.mtu)
+        && has(wanted.advmss, found.advmss)
         && (wanted.scope.is_none() || wanted.dst.is_ipv6() || wanted.scope == found.scope)
 }
 
+/// A route as `ip route` prints it.
 fn text(route: &KernelRoute) -> String {
+    let properties = [
+        ("via", route.gateway.map(|gateway| gateway.to_string())),
+        ("src", route.source.map(|source| source.to_string())),
+        ("metric", route.priority.map(|value| value.to_string())),
+        ("mtu", route.mtu.map(|value| value.to_string())),
+        ("advmss", route.advmss.map(|value| value.to_string())),
+        ("scope", route.scope.map(|value| value.to_string())),
+        ("table", (route.table != MAIN_TABLE).then(|| route.table.to_string())),
+    ];
     let mut text = route.dst.to_string();
-    let mut say =
-        |what: &str, value: Option<String>| value.iter().for_each(|value| text.extend([" ", what, " ", value]));
-    say("via", route.gateway.map(|gateway| gateway.to_string()));
-    say("src", route.source.map(|source| source.to_string()));
-    say("metric", route.priority.map(|value| value.to_string()));
-    say("mtu", route.mtu.map(|value| value.to_string()));
-    say("advmss", route.advmss.map(|value| value.to_string()));
-    say("scope", route.scope.map(|value| value.to_string()));
-    say("table", (route.table != MAIN_TABLE).then(|| route.table.to_string()));
+    for (name, value) in properties {
+        if let Some(value) = value {
+            text.extend([" ", name, " ", &value]);
+        }
+    }
     text
 }
 

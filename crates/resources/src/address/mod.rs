@@ -1,8 +1,8 @@
-//! Addresses and routes: those of the container, those of the host for it, and what the kernel does with them.
+//! Addresses and routes of the container, and those of the host for it.
 
+pub mod bridge_port;
 pub mod forwarding;
 pub mod gateway;
 pub mod host_route;
 pub(crate) mod ipv6_ready;
 pub mod layer3;
-pub(crate) mod router_adverts;

@@ -1,6 +1,6 @@
-//! Whose link a link on the host is.
+//! The alias of a link, which names its attachment.
 //!
-//! A link bears its tag in its alias: two hashes first, that can be compared, then as much clear text as fits, for people.
+//! The alias has two hashes, which are compared, and then as much of the tag in clear text as fits, for people.
 
 use std::collections::BTreeSet;
 
@@ -9,19 +9,19 @@ use cnikit_plan::GcContext;
 use cnikit_skel::AttachmentId;
 use sha2::{Digest, Sha256};
 
-/// The kernel takes 255 bytes with the one that ends them (`IFALIASZ`).
+/// The longest alias in bytes. The kernel takes 255 with the terminating zero (`IFALIASZ`).
 const LONGEST: usize = 254;
-/// What all marks begin with.
+/// The prefix of all marks.
 pub(crate) const MARK: &str = "cnikit:";
 
-/// Whose a link is, as far as its alias tells.
+/// The attachment that a link belongs to, according to its alias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AliasOwner {
     /// This tag's.
     This,
     /// Another tag's.
     Another,
-    /// It bears no tag: nobody's, or made by somebody who does not write any.
+    /// The alias has no tag: the link is of no attachment, or of an implementation that writes no alias.
     Unknown,
 }
 
@@ -31,34 +31,34 @@ pub fn of(tag: &AttachmentId) -> String {
     cut(format!("{} {tag}", mark_of(tag)), LONGEST)
 }
 
-/// The alias of the host end of a bridge's port: the tag, and the MAC of the container's end, which the container cannot change
-/// here.
+/// The alias of a host end that is a bridge port: the tag, and the MAC of the container's end. The container cannot change it
+/// there.
 pub(crate) fn of_port(tag: &AttachmentId, mac: Mac) -> String {
     let mac = format!(" {mac}");
     cut(format!("{} {tag}", mark_of(tag)), LONGEST - mac.len()) + &mac
 }
 
-/// The MAC that the alias of a port records for the other end, if it is an alias of ours and records one.
+/// The MAC that the alias of a port records for the other end.
 pub(crate) fn recorded_mac(port: &Link) -> Option<Mac> {
     let alias = port.alias.as_deref()?;
     mark(alias)?;
     alias.rsplit(' ').next()?.parse().ok()
 }
 
-/// What the alias says for people: network, container and interface, as far as they fit.
+/// The clear text of the alias: network, container and interface, as far as they fit.
 pub(crate) fn clear_text(port: &Link) -> Option<&str> {
     let alias = port.alias.as_deref()?;
     mark(alias)?;
     alias.split(' ').nth(1)
 }
 
-/// The beginning of a text that is longer than so many bytes, without half a letter at its end.
+/// Cuts a text to at most so many bytes, at the end of a character.
 pub(crate) fn cut(mut text: String, longest: usize) -> String {
     text.truncate(text.floor_char_boundary(longest));
     text
 }
 
-/// Does this link bear that tag?
+/// Compares the alias of a link with a tag.
 pub fn owner(link: &Link, tag: &AttachmentId) -> AliasOwner {
     match link.alias.as_deref().and_then(mark) {
         None => AliasOwner::Unknown,
@@ -67,42 +67,45 @@ pub fn owner(link: &Link, tag: &AttachmentId) -> AliasOwner {
     }
 }
 
-/// The marks by which GC tells what is stale of a network.
+/// The marks of a network and of its valid attachments, by which GC finds stale links and rules.
 pub struct Marks {
     network: String,
     valid: BTreeSet<String>,
 }
 
 impl Marks {
-    /// Those of the network, and of its tags that are to stay.
+    /// The marks for this GC.
     pub fn of(context: &GcContext) -> Marks {
-        Marks { network: network_mark(&context.network), valid: context.tags().map(|tag| mark_of(&tag)).collect() }
+        let valid = context.tags().map(|tag| mark_of(&tag)).collect();
+        Marks { network: network_mark(&context.network), valid }
     }
 
-    /// Does this link bear a tag of the network that is not valid any more?
+    /// Whether the alias of this link has a tag of the network that is not valid any more.
     pub fn is_stale(&self, link: &Link) -> bool {
         link.alias.as_deref().is_some_and(|alias| self.is_stale_text(alias))
     }
 
-    /// Does this text, which something else bears than a link, begin with such a tag?
+    /// Whether this text, such as the comment of a rule, begins with such a tag.
     pub(crate) fn is_stale_text(&self, text: &str) -> bool {
-        let found = mark(text).filter(|mark| mark.starts_with(&self.network));
-        found.is_some_and(|found| !self.valid.contains(found))
+        match mark(text) {
+            Some(mark) => mark.starts_with(&self.network) && !self.valid.contains(mark),
+            None => false,
+        }
     }
 }
 
-/// The two hashes, if it is one of our aliases.
+/// The two hashes of an alias, if a plugin of this project wrote it.
 pub(crate) fn mark(alias: &str) -> Option<&str> {
     let mark = alias.split(' ').next()?;
     (mark.starts_with(MARK) && mark.len() == MARK.len() + 17 + 32).then_some(mark)
 }
 
-/// The two hashes of a tag: what else than a link bears it.
+/// The two hashes of a tag.
 pub(crate) fn mark_of(tag: &AttachmentId) -> String {
     format!("{}{}", network_mark(&tag.network), hex(&tag.hash()[..16]))
 }
 
-/// What the marks of all tags of a network begin with.
+/// The prefix of the marks of all tags of a network.
 pub(crate) fn network_mark(network: &str) -> String {
     format!("{MARK}{}:", hex(&Sha256::digest(network.as_bytes())[..8]))
 }

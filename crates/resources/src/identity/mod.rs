@@ -1,4 +1,4 @@
-//! Which attachment a link belongs to, and what ADD recorded of it.
+//! The attachment that a link belongs to: the alias, and the record of the ADD.
 
 pub mod alias;
 pub(crate) mod recorded;

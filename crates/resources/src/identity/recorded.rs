@@ -1,12 +1,13 @@
-//! What the record of an ADD says about the container's interface.
+//! Comparisons of links with the record of an ADD: its result, which CHECK and DEL are given as prevResult.
 
 use cnikit_netlink::{Link, Mac, Netlink};
 use cnikit_plan::{ApplyContext, Drifts};
 use cnikit_skel::Result;
-use cnikit_types::{CniResult, Interface};
+use cnikit_types::CniResult;
 use ipnetwork::IpNetwork;
 
-/// Compares the container's interface with the record, which later plugins that changed something have brought up to date.
+/// Compares the MAC and the MTU of the container's interface with the record. A later plugin of the chain that changed one of them
+/// has changed the record too.
 pub(crate) fn verify(context: &ApplyContext, ifname: &str, mtu: Option<u32>, found: &Link, drifts: &mut Drifts) {
     let Some(recorded) = context.recorded() else {
         drifts.unless(false, || {
@@ -17,13 +18,27 @@ pub(crate) fn verify(context: &ApplyContext, ifname: &str, mtu: Option<u32>, fou
     if let Ok(mac) = recorded.mac.parse::<Mac>() {
         drifts.compare(format!("MAC of {ifname}"), mac, found.mac.unwrap_or(Mac([0; 6])));
     }
-    // A plugin further on that changes the MTU may say so in the record; if nobody said any, it does not have to.
-    if let Some(mtu) = mtu.map(|mtu| recorded.mtu.unwrap_or(mtu)) {
-        drifts.compare(format!("MTU of {ifname}"), mtu, found.mtu);
+    // Without a configured MTU the record's is not compared either: a later plugin may have changed it without recording it.
+    if let Some(configured) = mtu {
+        drifts.compare(format!("MTU of {ifname}"), recorded.mtu.unwrap_or(configured), found.mtu);
     }
 }
 
-/// A record that lists addresses, of which the link has none, is the record of another link.
+/// Compares a link of the host that containers share with the record. Its MAC is compared if it is `pinned`.
+pub(crate) fn verify_shared(context: &ApplyContext, what: &str, link: &Link, pinned: bool, drifts: &mut Drifts) {
+    let name = &link.name;
+    let recorded = context.record.interfaces.iter().find(|one| one.name == *name && one.sandbox.is_empty());
+    let Some(recorded) = recorded else {
+        drifts.unless(false, || format!("{what} {name}: wanted in prevResult, found none"));
+        return;
+    };
+    if pinned && let Ok(mac) = recorded.mac.parse::<Mac>() {
+        drifts.compare(format!("MAC of {name}"), mac, link.mac.unwrap_or(Mac([0; 6])));
+    }
+}
+
+/// Whether the link has an address of the record. A record that lists addresses, none of which the link has, is the record of
+/// another link; a record without addresses tells nothing.
 pub(crate) fn has_address_of(record: Option<&CniResult>, netlink: &Netlink, link: &Link) -> Result<bool> {
     let recorded: Vec<IpNetwork> = record.into_iter().flat_map(|record| &record.ips).map(|ip| ip.address).collect();
     if recorded.is_empty() {
@@ -32,12 +47,21 @@ pub(crate) fn has_address_of(record: Option<&CniResult>, netlink: &Netlink, link
     Ok(netlink.addresses(link.index)?.iter().any(|one| recorded.contains(&one.address)))
 }
 
-/// A record that lists interfaces, but none of the container's with this name and MAC, is the record of another link.
+/// Whether the record lists an interface of the container with this name and MAC. A record that lists interfaces, but not this one,
+/// is the record of another link; a record without interfaces tells nothing.
 pub(crate) fn has_mac_of(record: Option<&CniResult>, ifname: &str, link: &Link) -> bool {
-    let mut recorded = record.into_iter().flat_map(|record| &record.interfaces).peekable();
-    let is_link = |one: &Interface| {
-        let mac = one.mac.parse::<Mac>();
-        one.name == ifname && !one.sandbox.is_empty() && mac.is_ok_and(|mac| link.mac == Some(mac))
-    };
-    recorded.peek().is_none() || recorded.any(is_link)
+    let Some(record) = record else { return true };
+    if record.interfaces.is_empty() {
+        return true;
+    }
+    for interface in &record.interfaces {
+        if interface.name == ifname
+            && !interface.sandbox.is_empty()
+            && let Ok(mac) = interface.mac.parse::<Mac>()
+            && link.mac == Some(mac)
+        {
+            return true;
+        }
+    }
+    false
 }

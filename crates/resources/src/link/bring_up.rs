@@ -1,4 +1,4 @@
-//! The container's end of a layer-2 attachment, up.
+//! The container's interface of a layer-2 attachment, up.
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use cnikit_netlink::LinkChange;
 use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Journal, Result};
 
-use crate::address::router_adverts;
+use crate::link::ipv6_settings;
 
-/// The container's interface is up, with no address from us.
+/// The container's interface is up, without addresses from the plugin.
 #[derive(Clone, Debug)]
 pub struct BringUp {
     /// The interface.
     pub ifname: String,
-    /// It may configure itself from router advertisements, as the kernel does by default.
+    /// The interface may configure itself from router advertisements, as the kernel does by default.
     pub slaac: bool,
 }
 
-/// The kind that these are of.
+/// The kind of [`BringUp`].
 pub const KIND: Kind = Kind::goes_with_link("interface up");
 
 impl Resource for BringUp {
@@ -29,7 +29,7 @@ impl Resource for BringUp {
         if !self.slaac {
             context
                 .netns
-                .enter(|inside| router_adverts::ignore_router_adverts(inside, &self.ifname, &router_adverts::ALL))??;
+                .enter(|inside| ipv6_settings::ignore_router_adverts(inside, &self.ifname, &ipv6_settings::ALL))??;
         }
         let container = context.container()?;
         let link = container.link(&self.ifname)?;

@@ -1,4 +1,4 @@
-//! The removal of links, one or many.
+//! Deleting links, one or many.
 
 use std::collections::BTreeSet;
 
@@ -7,45 +7,53 @@ use cnikit_skel::{Errors, Result};
 
 use crate::link::random;
 
-/// How many links go at once: meanwhile nobody else on the host can change any, for about 2 ms a link.
+/// How many links are deleted at once. Meanwhile no other process on the host can change a link, for about 2 ms per link.
 const AT_ONCE: usize = 64;
 
-/// Deletes a link; that somebody else was faster is success.
+/// Deletes a link. A link that is gone already is success.
 pub(crate) fn delete(netlink: &Netlink, link: &Link) -> Result<()> {
     absent_is_done(netlink.delete_link(link.index))
 }
 
-/// Deletes links, many at once, of which each `is_meant`: the kernel waits as long for one link as for a group of them.
+/// Deletes those of the links for which `is_meant` is true, many at once: the kernel waits as long for one link as for a group.
 ///
-/// To be deleted together, links have to be in one group. They are put into one by a number that was rolled a moment ago;
-/// then all links are read again, and only if nobody else's is in it is the group deleted. What is left then, and is still
-/// meant, goes one by one.
-/// Somebody else's link could go with them if it was given just this number of 32 bits in the moment between the reading
-/// and the removal.
+/// To be deleted together, links have to be in one group. They are put into a group with a random number. Then all links are read
+/// again, and the group is deleted only if no other link is in it. Links that remain after that, and for which `is_meant` is still
+/// true, are deleted one by one.
+/// Another link could be deleted with the group only if another program gave it the same 32-bit number between that reading and the
+/// deletion.
 #[doc(alias = "IFLA_GROUP")]
 pub(crate) fn delete_all(netlink: &Netlink, links: &[Link], is_meant: impl Fn(&Link) -> bool) -> Result<()> {
-    let batch = |chunk: &[Link]| match chunk {
-        [] => Ok(()),
-        [one] => delete(netlink, one),
-        chunk => delete_group(netlink, chunk, random_group()?, &is_meant),
-    };
-    links.chunks(AT_ONCE).map(batch).collect::<Errors>().finish()
+    let mut errors = Errors::default();
+    for chunk in links.chunks(AT_ONCE) {
+        errors.note(match chunk {
+            [one] => delete(netlink, one),
+            chunk => random_group().and_then(|group| delete_group(netlink, chunk, group, &is_meant)),
+        });
+    }
+    errors.finish()
 }
 
 fn delete_group(netlink: &Netlink, links: &[Link], group: u32, is_meant: impl Fn(&Link) -> bool) -> Result<()> {
     let mut batch = Batch::new();
     let change = LinkChange { group: Some(group), ..LinkChange::default() };
-    links.iter().for_each(|link| batch.set_link_if_present(link.index, &change));
+    for link in links {
+        batch.set_link_if_present(link.index, &change);
+    }
     netlink.send(batch)?;
     let ours: BTreeSet<u32> = links.iter().map(|link| link.index).collect();
-    let goes = |link: &Link| ours.contains(&link.index) && is_meant(link);
-    if netlink.links()?.iter().filter(|link| link.group == group).all(goes) {
+    let is_to_go = |link: &Link| ours.contains(&link.index) && is_meant(link);
+    if netlink.links()?.iter().filter(|link| link.group == group).all(is_to_go) {
         absent_is_done(netlink.delete_group(group))?;
     }
-    netlink.links()?.iter().filter(|link| goes(link)).map(|link| delete(netlink, link)).collect::<Errors>().finish()
+    let mut errors = Errors::default();
+    for link in netlink.links()?.iter().filter(|link| is_to_go(link)) {
+        errors.note(delete(netlink, link));
+    }
+    errors.finish()
 }
 
-/// Any but 0, which is that of all links that are in none.
+/// The number of a group. It is not 0, which is the default group of all links.
 fn random_group() -> Result<u32> {
     let number = u32::from_ne_bytes(random::bytes("a group")?);
     Ok(number.max(1))
@@ -70,7 +78,7 @@ mod tests {
 
     const GROUP: u32 = 0x6b69_7431;
 
-    /// The names that are left, of three links in the group and a fourth that is in none.
+    /// Deletes the group, and returns the names of the links that remain: of three in the group, and a fourth in no group.
     fn left(is_meant: impl Fn(&Link) -> bool + Send, meant: &[&str]) -> Vec<String> {
         let work = move |_: &Inside| {
             let host = Netlink::here().unwrap();
@@ -87,14 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn a_group_goes_at_once_and_nothing_else() {
+    fn a_group_is_deleted_at_once_and_nothing_else() {
         assert_eq!(left(|_| true, &["one", "two", "three"]), ["four"]);
         assert_eq!(left(|_| true, &["three"]), ["one", "two", "four"]);
     }
 
-    /// Of each link of a group it is asked whether it is meant, of one that goes alone it is not.
+    /// `is_meant` is called for each link of a group, and not for one that is deleted alone.
     #[test]
-    fn links_go_by_groups_of_sixty_four() {
+    fn links_are_deleted_in_groups_of_sixty_four() {
         let work = |_: &Inside| {
             let host = Netlink::here().unwrap();
             let made = |n: usize| {
@@ -110,25 +118,25 @@ mod tests {
             delete_all(&host, &links, is_meant).unwrap();
             let groups = asked.into_inner();
             assert_eq!(groups.values().map(BTreeSet::len).collect::<Vec<_>>(), [64], "{groups:?}");
-            assert!(!groups.contains_key(&0), "that of all links that are in none");
+            assert!(!groups.contains_key(&0), "0 is the default group of all links");
             assert_eq!(host.links().unwrap().len(), 1, "only lo is left");
         };
         cnikit_netns::make::anonymous().unwrap().enter(work).unwrap();
     }
 
     #[test]
-    fn a_stranger_in_the_group_stays_and_ours_go_all_the_same() {
+    fn another_link_in_the_group_stays_and_ours_are_deleted_all_the_same() {
         assert_eq!(left(|_| true, &["one", "two"]), ["three", "four"]);
         assert_eq!(left(|link| link.name != "three", &["one"]), ["two", "three", "four"]);
     }
 
     #[test]
-    fn what_is_no_longer_meant_stays() {
+    fn a_link_that_is_no_longer_meant_stays() {
         assert_eq!(left(|link| link.name == "one", &["one", "two"]), ["two", "three", "four"]);
     }
 
     #[test]
-    fn what_somebody_takes_out_of_the_group_at_the_last_moment_goes_all_the_same() {
+    fn a_link_that_leaves_the_group_at_the_last_moment_is_deleted_all_the_same() {
         let meddled = |link: &Link| {
             let other = LinkChange { group: Some(0), ..LinkChange::default() };
             link.group != GROUP || link.name != "one" || Netlink::here().unwrap().change(link.index, &other).is_ok()

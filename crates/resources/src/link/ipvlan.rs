@@ -1,4 +1,4 @@
-//! The container's interface on top of another, with the MAC of that.
+//! An ipvlan: an interface of the container on top of another link, with that link's MAC.
 
 use std::fmt;
 
@@ -13,13 +13,13 @@ use crate::rules::lock_netns;
 /// An ipvlan.
 #[derive(Clone, Debug)]
 pub struct Ipvlan {
-    /// The interface, and what it is on top of.
+    /// The interface and its master.
     pub link: StackedLink,
-    /// Up to which layer it is the link below.
+    /// The mode, which all ipvlans of a master share.
     pub mode: IpvlanMode,
 }
 
-/// ipvlans are found by what they bear, in the container's namespace.
+/// ipvlans are found by their alias or group, in the container's namespace.
 pub const KIND: Kind = Kind {
     name: "ipvlan",
     release: |context| stacked::release(KIND.name, context),
@@ -34,14 +34,15 @@ impl Resource for Ipvlan {
 
     fn preflight(&self, context: &ApplyContext) -> Result<()> {
         let master = self.link.preflight(context)?;
-        self.judge_mode(&master, context)
+        self.check_mode(&master, context)
     }
 
-    /// One at a time: of two with different modes each would find nobody, and the second switch the first.
+    /// Holds the lock of the master's namespace. Without it, two ADDs with different modes would both find no ipvlan, and the
+    /// second would switch the mode of the first.
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
         let master = &self.link.master;
-        let _alone = lock_netns::of(&master.home(context)?, "make ipvlans")?;
-        self.judge_mode(&master.find(context)?, context)?;
+        let _lock = lock_netns::of(&master.home(context)?, "make ipvlans")?;
+        self.check_mode(&master.find(context)?, context)?;
         self.link.make(UpperKind::Ipvlan(self.mode), None, context, journal)
     }
 
@@ -54,28 +55,27 @@ impl Resource for Ipvlan {
 }
 
 impl Ipvlan {
-    /// The kernel has one mode a master, and switches all that are on it to that of the last: none of them may be running.
-    fn judge_mode(&self, master: &Link, context: &ApplyContext) -> Result<()> {
+    /// Refuses a mode that differs from that of the ipvlans on the master. The kernel has one mode per master, and making an ipvlan
+    /// with another mode would switch all of them, running containers' included.
+    fn check_mode(&self, master: &Link, context: &ApplyContext) -> Result<()> {
         let (one, place) = match master.upper {
-            // It is an ipvlan itself, beside which the new one comes to be.
+            // The master is an ipvlan itself. The kernel puts the new one on the same link as that one.
             Some(UpperKind::Ipvlan(_)) => (master.clone(), self.link.master.place().to_owned()),
             _ => match any_on(master, KIND.name, &self.link.master, context)? {
                 Some(found) => found,
                 None => return Ok(()),
             },
         };
-        match one.upper {
-            Some(UpperKind::Ipvlan(mode)) if mode != self.mode => {
-                let name = &master.name;
-                let wanted = self.mode;
-                let text =
-                    format!("{name} bears ipvlans of mode {mode}, and one of mode {wanted} would switch them all");
-                let bears = one.alias.map_or_else(String::new, |alias| format!(", {alias}"));
-                let error = Error::conflict(text).detail(format!("one of them is {} {place}{bears}", one.name));
-                Err(error.hint(format!("set `mode` to {mode}, or choose another `master`")))
-            }
-            _ => Ok(()),
+        let Some(UpperKind::Ipvlan(mode)) = one.upper else { return Ok(()) };
+        if mode == self.mode {
+            return Ok(());
         }
+        let name = &master.name;
+        let wanted = self.mode;
+        let text = format!("{name} bears ipvlans of mode {mode}, and one of mode {wanted} would switch them all");
+        let alias = one.alias.map_or_else(String::new, |alias| format!(", {alias}"));
+        let error = Error::conflict(text).detail(format!("one of them is {} {place}{alias}", one.name));
+        Err(error.hint(format!("set `mode` to {mode}, or choose another `master`")))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The container's own loopback interface.
+//! The container's loopback interface.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,14 +9,14 @@ use cnikit_skel::{Error, Journal, Result};
 use cnikit_types::Interface;
 use ipnetwork::IpNetwork;
 
-/// `lo` is up. It is lent: the kernel made it, and every namespace has one.
+/// `lo` is up. The kernel made it, so it is never removed.
 #[derive(Clone, Copy, Debug)]
 pub struct Loopback;
 
-/// `lo` goes down again when the container has nothing else that is up.
+/// DEL sets `lo` down if no other link of the container is up.
 pub const KIND: Kind = Kind { name: "loopback", release, sweep: |_: &GcContext| Ok(()), outlives_link: true };
 
-/// The name that the kernel gives it.
+/// The name of the loopback interface.
 pub const NAME: &str = "lo";
 
 impl Resource for Loopback {
@@ -26,19 +26,18 @@ impl Resource for Loopback {
 
     fn preflight(&self, context: &ApplyContext) -> Result<()> {
         let link = context.container()?.link(NAME)?;
-        let stranger = addresses(context, &link)?.into_iter().find(|address| !address.ip().is_loopback());
-        stranger.map_or(Ok(()), |address| {
-            Err(Error::conflict(format!("loopback interface found with non-loopback address \"{}\"", address.ip()))
-                .hint(format!("remove it: `ip address del {address} dev lo` in {}", context.sandbox)))
-        })
+        let other = addresses(context, &link)?.into_iter().find(|address| !address.ip().is_loopback());
+        let Some(address) = other else { return Ok(()) };
+        Err(Error::conflict(format!("loopback interface found with non-loopback address \"{}\"", address.ip()))
+            .hint(format!("remove it: `ip address del {address} dev lo` in {}", context.sandbox)))
     }
 
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
         let container = context.container()?;
         let link = container.link(NAME)?;
         if !link.up {
-            let lent = Lent(container.clone(), link.index);
-            let _ = journal.undo(&lent, |Lent(netlink, index)| netlink.change(*index, &to(false)));
+            let lo = SetUp { netlink: container.clone(), index: link.index };
+            let _ = journal.undo(&lo, |lo| lo.netlink.change(lo.index, &to(false)));
             container.change(link.index, &to(true))?;
         }
         Ok(Made::one(Interface { name: NAME.into(), sandbox: context.sandbox.clone(), ..Interface::default() }))
@@ -74,11 +73,14 @@ fn addresses(context: &ApplyContext, link: &Link) -> Result<Vec<IpNetwork>> {
     Ok(found.into_iter().map(|one| one.address).filter(|address| !is_link_local(address.ip())).collect())
 }
 
-/// A link of the container, for giving back.
+/// `lo`, which this ADD set up, for the journal.
 #[derive(Clone)]
-struct Lent(Netlink, u32);
+struct SetUp {
+    netlink: Netlink,
+    index: u32,
+}
 
-impl fmt::Display for Lent {
+impl fmt::Display for SetUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(NAME)
     }
@@ -88,11 +90,15 @@ fn to(up: bool) -> LinkChange {
     LinkChange { up: Some(up), ..LinkChange::default() }
 }
 
-/// Whatever else the container still has may talk over `lo`, so it goes down last.
+/// Sets `lo` down, unless another link of the container is up: its programs may still use `lo`.
 fn release(context: &ReleaseContext) -> Result<()> {
     let Some(container) = context.container()? else { return Ok(()) };
     let links = container.links()?;
-    let in_use = links.iter().any(|link| link.name != NAME && link.up);
-    let lo = links.iter().find(|link| link.name == NAME && link.up && !in_use);
-    lo.map_or(Ok(()), |lo| Ok(container.change(lo.index, &to(false))?))
+    if links.iter().any(|link| link.name != NAME && link.up) {
+        return Ok(());
+    }
+    if let Some(lo) = links.iter().find(|link| link.name == NAME && link.up) {
+        container.change(lo.index, &to(false))?;
+    }
+    Ok(())
 }

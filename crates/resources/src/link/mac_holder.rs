@@ -1,16 +1,16 @@
-//! Who holds a MAC on a bridge: the bridge itself, one of its ports, or the container's end of another attachment.
+//! Finds the holder of a MAC on a bridge: the bridge itself, one of its ports, or the container's end of another attachment.
 //!
-//! The MAC of a container's end is recorded in the alias of the host end, where the container cannot change it. What the
-//! bridge learned is not read: it outlives the container that sent it.
+//! The MAC of a container's end is recorded in the alias of the host end, where the container cannot change it. The bridge's
+//! forwarding database is not read, because its entries remain after the container is gone.
 
 use cnikit_netlink::{Link, LinkChange, Mac, Netlink};
 use cnikit_netns::Netns;
 use cnikit_skel::{AttachmentId, Error, Result};
 
 use crate::identity::alias::{self, AliasOwner};
-use crate::link::veth::{self, is_veth};
+use crate::link::veth_ends::{self, is_veth};
 
-/// Which ports of the bridge a requested MAC is compared with.
+/// The ports of the bridge that a requested MAC is compared with.
 #[derive(Clone, Copy)]
 pub(crate) enum Compared<'a> {
     /// All of them.
@@ -54,14 +54,16 @@ pub(crate) struct Behind {
 }
 
 impl Behind {
-    /// The port that an interface of a container is behind; `None` if it is no veth, or its other end is no port of a bridge.
+    /// The port that an interface of a container is behind; `None` if it is not a veth, or its host end is not a port of a bridge.
     pub(crate) fn find(host: &Netlink, netns: &Netns, interface: &Link) -> Result<Option<Behind>> {
-        let Some(port) = veth::host_end_of(host, netns, interface)? else { return Ok(None) };
+        let Some(port) = veth_ends::host_end_of(host, netns, interface)? else { return Ok(None) };
         let Some(master) = port.master else { return Ok(None) };
-        let Some(bridge) = host.find_link_at(master)?.filter(|link| link.kind.as_deref() == Some("bridge")) else {
-            return Ok(None);
-        };
-        Ok(Some(Behind { host: host.clone(), port, bridge: bridge.name }))
+        match host.find_link_at(master)? {
+            Some(link) if link.kind.as_deref() == Some("bridge") => {
+                Ok(Some(Behind { host: host.clone(), port, bridge: link.name }))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Refuses a MAC that something else on the bridge holds.
@@ -82,9 +84,12 @@ impl Behind {
     }
 }
 
-/// Whether the other end of a port is there and has this MAC, by the record; where there is none, as it is now.
+/// Whether the other end of a port exists and has this MAC: the recorded one, or the current one if none is recorded.
 fn is_peer_mac(host: &Netlink, port: &Link, mac: Mac) -> Result<bool> {
-    let Some(index) = port.lower.filter(|_| is_veth(port)) else { return Ok(false) };
+    if !is_veth(port) {
+        return Ok(false);
+    }
+    let Some(index) = port.lower else { return Ok(false) };
     let recorded = alias::recorded_mac(port);
     if recorded.is_some_and(|recorded| recorded != mac) {
         return Ok(false);
@@ -96,7 +101,7 @@ fn is_peer_mac(host: &Netlink, port: &Link, mac: Mac) -> Result<bool> {
     Ok(peer.is_some_and(|peer| recorded.or(peer.mac) == Some(mac)))
 }
 
-/// The attachment that a port belongs to, or the port.
+/// Names the attachment that a port belongs to, or the port.
 fn holder(port: &Link, bridge: &str) -> String {
     match alias::clear_text(port) {
         Some(attachment) => format!("{attachment}, by port {} of bridge {bridge}", port.name),

@@ -1,4 +1,4 @@
-//! The container's interface on top of another, with a MAC of its own.
+//! A macvlan: an interface of the container on top of another link, with a MAC of its own.
 
 use std::fmt;
 
@@ -11,17 +11,18 @@ use crate::link::stacked::{self, StackedLink};
 /// A macvlan.
 #[derive(Clone, Debug)]
 pub struct Macvlan {
-    /// The interface, and what it is on top of.
+    /// The interface and its master.
     pub link: StackedLink,
-    /// Whom it hears.
+    /// The mode: which of the other macvlans on the master it exchanges frames with.
     pub mode: MacvlanMode,
-    /// How many broadcasts may wait for it; absent: the kernel's choice.
+    /// The length of its broadcast queue; absent: the kernel's choice.
     pub bcqueuelen: Option<u32>,
-    /// Its MAC; absent: the kernel's choice. Not from the tag: others on the segment may have the same tag on their node.
+    /// The MAC; absent: the kernel's choice. It is not made from the tag, because another node on the segment may have the same
+    /// tag.
     pub mac: Option<Mac>,
 }
 
-/// macvlans are found by what they bear, in the container's namespace.
+/// macvlans are found by their alias or group, in the container's namespace.
 pub const KIND: Kind = Kind {
     name: "macvlan",
     release: |context| stacked::release(KIND.name, context),
@@ -39,7 +40,7 @@ impl Resource for Macvlan {
     }
 
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
-        self.link.make(self.sort(), self.mac, context, journal)
+        self.link.make(self.upper_kind(), self.mac, context, journal)
     }
 
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
@@ -55,8 +56,8 @@ impl Resource for Macvlan {
 }
 
 impl Macvlan {
-    /// As netlink says it.
-    pub fn sort(&self) -> UpperKind {
+    /// The kind of link, as netlink takes it.
+    pub fn upper_kind(&self) -> UpperKind {
         UpperKind::Macvlan { mode: self.mode, queue: self.bcqueuelen }
     }
 }
@@ -64,8 +65,12 @@ impl Macvlan {
 impl fmt::Display for Macvlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "macvlan {} in the container, mode {}", self.link.ifname, self.mode)?;
-        self.bcqueuelen.iter().try_for_each(|length| write!(f, ", bcqueuelen {length}"))?;
-        self.mac.iter().try_for_each(|mac| write!(f, ", mac {mac}"))?;
+        if let Some(length) = self.bcqueuelen {
+            write!(f, ", bcqueuelen {length}")?;
+        }
+        if let Some(mac) = self.mac {
+            write!(f, ", mac {mac}")?;
+        }
         write!(f, "{}", self.link)
     }
 }

@@ -1,9 +1,9 @@
 //! Links: veth pairs, bridges and their ports, macvlan, ipvlan, VLANs, and the settings of a link.
 
 pub mod bridge;
-pub mod bridge_port;
 pub mod bring_up;
 pub(crate) mod delete_links;
+pub(crate) mod ipv6_settings;
 pub mod ipvlan;
 pub mod link_settings;
 pub mod loopback;
@@ -14,5 +14,6 @@ pub(crate) mod random;
 pub mod stacked;
 pub(crate) mod stacked_links;
 pub mod veth;
+pub(crate) mod veth_ends;
 pub mod vlan_gateway;
 pub mod vlans;

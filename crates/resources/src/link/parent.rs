@@ -1,4 +1,4 @@
-//! The link that a container's interface is on top of.
+//! The master: the link that a container's interface is on top of.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,14 +7,13 @@ use cnikit_netlink::{Family, Link, MAIN_TABLE, Netlink};
 use cnikit_netns::Netns;
 use cnikit_plan::{ApplyContext, Drifts};
 use cnikit_skel::{Error, Result};
+use cnikit_types::CniResult;
 use ipnetwork::IpNetwork;
 
-use crate::link::stacked_links::is_on;
-
-/// The link below, and how it is found: not before something is made of it, so that a DEL never looks for it.
+/// How the master is found. It is looked up when something is made on it, so that DEL never needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Master {
-    /// Which it is.
+    /// Which link it is.
     pub which: Which,
     /// It is in the container, not on the host.
     pub in_container: bool,
@@ -23,31 +22,23 @@ pub struct Master {
 /// Which link is the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// That of this name, proper or alternative.
+    /// The link of this name or alternative name.
     Named(String),
-    /// That which the default route leads over, of IPv4 or else of IPv6: of several the one of the lowest metric, of several
-    /// next hops the first; those whose link is down or without carrier come last.
+    /// The link of the default route, of IPv4 or else of IPv6. Of several routes it is that of the lowest metric, of several next
+    /// hops the first. Routes over links that are down or without carrier come last.
     OfDefaultRoute,
     /// The only interface that the plugins before this one made.
     OfPrevResult,
 }
 
 impl Master {
-    /// The link itself, as it is now or was a moment ago.
+    /// Finds the link, as it is now or was a moment ago.
     pub(crate) fn find(&self, context: &ApplyContext) -> Result<Link> {
         let netlink = if self.in_container { context.container()? } else { context.host()? };
         match &self.which {
             Which::Named(name) => self.named(netlink, name),
             Which::OfDefaultRoute => self.of_default_route(netlink),
-            Which::OfPrevResult => {
-                let named: Vec<&String> =
-                    context.record.interfaces.iter().map(|one| &one.name).filter(|name| !name.is_empty()).collect();
-                let [name] = named.as_slice() else {
-                    let text = "chained master failure. PrevResult lacks a single named interface";
-                    return Err(Error::config(text).hint("name one with `master`"));
-                };
-                self.named(netlink, name)
-            }
+            Which::OfPrevResult => self.named(netlink, only_interface(&context.record)?),
         }
     }
 
@@ -62,7 +53,7 @@ impl Master {
         for family in [Family::V4, Family::V6] {
             let mut routes = netlink.routes_to(everything(family), MAIN_TABLE)?;
             routes.retain(|route| route.is_ordinary() && route.index.is_some());
-            // The first of those with the lowest metric: the sort is stable. Nothing gets out by what is dead.
+            // The sort is stable: of routes with the same metric the first one stays first. Dead routes come last.
             routes.sort_by_key(|route| (route.dead, route.priority.unwrap_or_default()));
             if let Some(index) = routes.first().and_then(|route| route.index) {
                 return Ok(netlink.link_at(index)?);
@@ -72,7 +63,8 @@ impl Master {
         Err(Error::conflict(text).hint("set `master`, or give it a default route"))
     }
 
-    /// Says whether it is there. What is in a container, or was made by the plugin before, only an ADD can tell.
+    /// Checks that the master exists, for STATUS. A master in a container, or one that an earlier plugin makes, is known to ADD
+    /// only.
     pub(crate) fn available(&self, host: &Netlink) -> Result<()> {
         match &self.which {
             _ if self.in_container => Ok(()),
@@ -82,7 +74,8 @@ impl Master {
         }
     }
 
-    /// Compares what a link is on top of with what was said; which it is that has the default route may change at any time.
+    /// Compares the master of a link with the configured one. The link of the default route may change at any time, so it is not
+    /// compared.
     pub(crate) fn verify(&self, context: &ApplyContext, upper: &Link, drifts: &mut Drifts) -> Result<()> {
         let Which::Named(name) = &self.which else { return Ok(()) };
         let container = context.container()?;
@@ -97,20 +90,20 @@ impl Master {
         Ok(())
     }
 
-    /// Whether a link of the container is on this master: on a macvlan or an ipvlan the kernel puts no other of the kind, but
-    /// beside it, on what it is on itself.
+    /// Whether a link of the container is on this master. If the master is a macvlan or an ipvlan itself, the kernel puts another
+    /// one of the kind not on it, but on its own master.
     fn is_below(&self, container: &Netlink, master: &Link, upper: &Link) -> Result<bool> {
         let home = if self.in_container { None } else { Some(Netns::own()?) };
         let lower = master.lower.filter(|_| master.kind == upper.kind);
         match (lower, master.lower_netns) {
             (None, _) => is_on(container, upper, master.index, home.as_ref()),
             (Some(lower), None) => is_on(container, upper, lower, home.as_ref()),
-            // In a third namespace. Only seen from the same place has it the same number.
+            // The master's own master is in a third namespace. Ids of namespaces are compared as seen from one namespace only.
             (lower, netns) => Ok(upper.lower == lower && (home.is_some() || upper.lower_netns == netns)),
         }
     }
 
-    /// The namespace that it is in, opened anew.
+    /// The namespace of the master, opened anew.
     pub(crate) fn home(&self, context: &ApplyContext) -> Result<Netns> {
         if !self.in_container {
             return Ok(Netns::own()?);
@@ -123,6 +116,31 @@ impl Master {
     }
 }
 
+/// The name of the only interface in a result.
+fn only_interface(record: &CniResult) -> Result<&str> {
+    let named: Vec<&str> =
+        record.interfaces.iter().map(|one| one.name.as_str()).filter(|name| !name.is_empty()).collect();
+    let [name] = named[..] else {
+        let text = "chained master failure. PrevResult lacks a single named interface";
+        return Err(Error::config(text).hint("name one with `master`"));
+    };
+    Ok(name)
+}
+
+/// Whether a link of the namespace of `place` is on the link with the number `lower` in `home`. `None` is the namespace of `place`
+/// itself. The number alone is not enough, because every namespace counts its links from 1.
+pub(crate) fn is_on(place: &Netlink, link: &Link, lower: u32, home: Option<&Netns>) -> Result<bool> {
+    if link.lower != Some(lower) {
+        return Ok(false);
+    }
+    match (home, link.lower_netns) {
+        (None, id) => Ok(id.is_none()),
+        (Some(_), None) => Ok(false),
+        (Some(home), id) => Ok(place.namespace_id(home)? == id),
+    }
+}
+
+/// The destination of a default route.
 fn everything(family: Family) -> IpNetwork {
     let none: std::net::IpAddr = match family {
         Family::V4 => [0; 4].into(),

@@ -1,61 +1,69 @@
-//! Which links are on top of another, wherever they are.
+//! Finding the links that are on top of another, in every namespace.
+
+use std::path::PathBuf;
 
 use cnikit_netlink::{Link, Netlink};
 use cnikit_netns::{Netns, NetnsLookup, find, mounted, of_processes};
 use cnikit_plan::ApplyContext;
 use cnikit_skel::{Error, Result};
 
-use crate::link::parent::Master;
+use crate::link::parent::{Master, is_on};
 
-/// Whether a link of the namespace `place` is on that of this number in `home`, `None` being `place` itself. The number alone is
-/// no proof, for numbers are alike in all namespaces.
-pub(crate) fn is_on(place: &Netlink, link: &Link, lower: u32, home: Option<&Netns>) -> Result<bool> {
-    Ok(link.lower == Some(lower)
-        && match (home, link.lower_netns) {
-            (None, id) => id.is_none(),
-            (Some(_), None) => false,
-            (Some(home), id) => place.namespace_id(home)? == id,
-        })
+/// The links of a kind on top of one link.
+struct Stacked<'a> {
+    kind: &'a str,
+    lower: u32,
 }
 
-/// One of the links of a kind that are on a master, the first that is found, and where: on the host, in the container, in the
-/// namespaces that are mounted somewhere, and in those of processes. What is in any other, nothing leads to.
+/// The first link of a kind that is found on a master, and where it is. The host is searched, then the container, the namespaces
+/// that are mounted, and those of processes. There is no path to any other namespace.
 pub(crate) fn any_on(
     link: &Link,
     kind: &str,
     master: &Master,
     context: &ApplyContext,
 ) -> Result<Option<(Link, String)>> {
-    let look = |place: &Netlink, home: Option<&Netns>| -> Result<Option<Link>> {
-        for one in place.links_of_kind(kind)? {
-            if is_on(place, &one, link.index, home)? {
-                return Ok(Some(one));
-            }
-        }
-        Ok(None)
-    };
+    let wanted = Stacked { kind, lower: link.index };
     let container = format!("in {}", context.netns.path().display());
     let mut places = [(context.host()?, "on the host".to_owned()), (context.container()?, container)];
     if master.in_container {
         places.reverse();
     }
     let [(here, near), (there, far)] = places;
-    if let Some(found) = look(here, None)? {
+    if let Some(found) = wanted.first_in(here, None)? {
         return Ok(Some((found, near)));
     }
     let home = &master.home(context)?;
-    if let Some(found) = look(there, Some(home))? {
+    if let Some(found) = wanted.first_in(there, Some(home))? {
         return Ok(Some((found, far)));
     }
-    let failed = |error| Error::from(error).context("look for network namespaces");
     for list in [mounted, of_processes] {
-        for path in list().map_err(failed)? {
-            // What cannot be entered, or is gone by now, has no say.
-            let NetnsLookup::Present(netns) = find(&path.to_string_lossy()) else { continue };
-            if let Some(found) = look(&Netlink::inside(&netns)?, Some(home))? {
-                return Ok(Some((found, format!("in {}", path.display()))));
-            }
+        let paths = list().map_err(|error| Error::from(error).context("look for network namespaces"))?;
+        if let Some(found) = wanted.first_among(paths, home)? {
+            return Ok(Some(found));
         }
     }
     Ok(None)
+}
+
+impl Stacked<'_> {
+    fn first_among(&self, paths: Vec<PathBuf>, home: &Netns) -> Result<Option<(Link, String)>> {
+        for path in paths {
+            // A namespace that cannot be entered, or is gone by now, is skipped.
+            let NetnsLookup::Present(netns) = find(&path.to_string_lossy()) else { continue };
+            if let Some(found) = self.first_in(&Netlink::inside(&netns)?, Some(home))? {
+                return Ok(Some((found, format!("in {}", path.display()))));
+            }
+        }
+        Ok(None)
+    }
+
+    fn first_in(&self, place: &Netlink, home: Option<&Netns>) -> Result<Option<Link>> {
+        for one in place.links_of_kind(self.kind)? {
+            if is_on(place, &one, self.lower, home)? {
+                return Ok(Some(one));
+            }
+        }
+        Ok(None)
+    }
 }

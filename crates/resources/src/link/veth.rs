@@ -1,23 +1,24 @@
-//! A pair of links: one end in the container, one on the host.
+//! A veth pair: one end in the container, one on the host.
 
 use std::fmt;
-use std::time::Duration;
 
 use cnikit_netlink::{Link, LinkChange, Mac, Netlink, NewVeth, Peer};
 use cnikit_netns::{Inside, Netns};
 use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource};
-use cnikit_process::Deadline;
 use cnikit_skel::{AttachmentId, Error, Journal, NetnsLookup, Result};
 use cnikit_types::Interface;
 
-use crate::address::router_adverts;
-use crate::identity::alias::{self, AliasOwner, Marks, hex};
+use crate::identity::alias::{self, AliasOwner, Marks};
 use crate::identity::recorded;
 use crate::link::delete_links::{delete, delete_all};
+use crate::link::ipv6_settings;
 use crate::link::mac_holder::{Compared, refuse_held};
+use crate::link::veth_ends::macs;
+pub use crate::link::veth_ends::{host_end, names};
+pub(crate) use crate::link::veth_ends::{host_end_of, is_veth, mac, own_host_end};
 
-/// A veth pair. The host's end is named by the tag, both MACs come from it and are set as the pair is made (so that nobody
-/// changes them afterwards); nothing is renamed, nothing moved.
+/// A veth pair. The name of the host end and both MACs are made from the tag. The MACs are set as the pair is made, so that no
+/// other program changes them; nothing is renamed or moved.
 #[derive(Clone, Debug)]
 pub struct Veth {
     /// The container's end.
@@ -26,16 +27,16 @@ pub struct Veth {
     pub mac: Option<Mac>,
     /// Of both ends, in bytes; absent: the kernel's choice.
     pub mtu: Option<u32>,
-    /// How many queues each end has, each way; absent: the kernel's choice. One is all that a veth uses unless more are
-    /// asked for, and what is made beside it for each processor costs time, on a large machine more than all else.
+    /// The number of queues of each end, in each direction; absent: the kernel's choice. A veth uses one unless more are
+    /// configured. Making one per processor takes time, on a large machine more than all other steps.
     pub queues: Option<u32>,
-    /// What the host's end is part of.
+    /// What the host end is part of.
     pub host: HostEnd,
-    /// The host's end is left down, so that the container cannot send, until [`crate::ip_spoofing`] brings it up.
+    /// The host end is left down, so that the container cannot send, until [`crate::ip_spoofing`] brings it up.
     pub shut: bool,
 }
 
-/// What the host's end of a veth is part of.
+/// What the host end of a veth pair is part of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEnd {
     /// Nothing: packets are routed to it.
@@ -44,20 +45,15 @@ pub enum HostEnd {
     Port {
         /// Its name.
         bridge: String,
-        /// What comes out of the port may go back into it.
+        /// Frames may leave by the port that they came in by.
         hairpin: bool,
         /// It exchanges nothing with other isolated ports.
         isolated: bool,
     },
 }
 
-/// Pairs are found by name and alias of the host's end.
+/// Pairs are found by the name and the alias of the host end.
 pub const KIND: Kind = Kind { name: "veth", release, sweep, outlives_link: true };
-
-/// How many names a tag has, one after another, should a hash collide.
-const NAMES: usize = 4;
-/// As long as the reference waits.
-const TIMEOUT: Duration = Duration::from_millis(2550);
 
 impl Resource for Veth {
     fn kind(&self) -> Kind {
@@ -82,10 +78,10 @@ impl Resource for Veth {
         let made = host.create_veth(&wanted).or_else(|error| clean_up_failed_create(host, &wanted.name, error))?;
         let undo = HostLink { netlink: host.clone(), link: made.clone() };
         let _ = journal.undo(&undo, HostLink::delete);
-        router_adverts::ignore_router_adverts(&Inside::here(), &made.name, &router_adverts::ALL)?;
-        router_adverts::disable_dad(&Inside::here(), &made.name);
+        ipv6_settings::ignore_router_adverts(&Inside::here(), &made.name, &ipv6_settings::ALL)?;
+        ipv6_settings::disable_dad(&Inside::here(), &made.name);
         if self.host != HostEnd::Routed {
-            router_adverts::disable_forwarding(&Inside::here(), &made.name);
+            ipv6_settings::disable_forwarding(&Inside::here(), &made.name);
         }
         host.change(made.index, &self.settings(&context.tag))?;
         if let (Some(mac), HostEnd::Port { bridge, .. }) = (self.mac, &self.host) {
@@ -126,20 +122,24 @@ impl Veth {
         Ok(NewVeth { name, mac: Some(host), mtu: self.mtu, queues: self.queues, master, peer })
     }
 
-    /// What the kernel takes only once the link is there; up comes last, when advertisements are off.
+    /// The settings that the kernel takes only once the link exists. The link is set up last, when router advertisements are off.
     fn settings(&self, tag: &AttachmentId) -> LinkChange {
-        let (hairpin, isolated, alias) = match self.host {
-            HostEnd::Port { hairpin, isolated, .. } => {
-                (Some(hairpin), Some(isolated), alias::of_port(tag, mac(tag, self.mac)))
-            }
-            HostEnd::Routed => (None, None, alias::of(tag)),
-        };
-        LinkChange { alias: Some(alias), up: (!self.shut).then_some(true), hairpin, isolated, ..LinkChange::default() }
+        let up = (!self.shut).then_some(true);
+        match self.host {
+            HostEnd::Routed => LinkChange { alias: Some(alias::of(tag)), up, ..LinkChange::default() },
+            HostEnd::Port { hairpin, isolated, .. } => LinkChange {
+                alias: Some(alias::of_port(tag, mac(tag, self.mac))),
+                up,
+                hairpin: Some(hairpin),
+                isolated: Some(isolated),
+                ..LinkChange::default()
+            },
+        }
     }
 
     fn verify_host(&self, context: &ApplyContext, host: &Link, drifts: &mut Drifts) -> Result<()> {
         let name = &host.name;
-        // Other implementations write no alias; ours has lost its own.
+        // Other implementations write no alias. A link with a name of ours has lost its alias.
         let owner = alias::owner(host, &context.tag);
         let is_ours = names(&context.tag).contains(name);
         drifts.unless(owner == AliasOwner::This || owner == AliasOwner::Unknown && !is_ours, || {
@@ -154,13 +154,18 @@ impl Veth {
             drifts.unless(false, || format!("host end of {}: {name} is not in prevResult", self.ifname));
         }
         drifts.unless(host.up, || format!("{name}: wanted up, found down"));
-        self.mtu.iter().for_each(|mtu| drifts.compare(format!("MTU of {name}"), *mtu, host.mtu));
+        if let Some(mtu) = self.mtu {
+            drifts.compare(format!("MTU of {name}"), mtu, host.mtu);
+        }
         if is_ours {
-            drifts.extend(router_adverts::ra_drift(&Inside::here(), name, &router_adverts::ALL));
+            drifts.extend(ipv6_settings::ra_drift(&Inside::here(), name, &ipv6_settings::ALL));
         }
         let HostEnd::Port { bridge, hairpin, isolated } = &self.host else { return Ok(()) };
         let netlink = context.host()?;
-        let master = host.master.map(|index| netlink.find_recent_link_at(index)).transpose()?.flatten();
+        let master = match host.master {
+            Some(index) => netlink.find_recent_link_at(index)?,
+            None => None,
+        };
         drifts.compare(format!("bridge of {name}"), bridge.as_str(), master.as_ref().map_or("none", |link| &link.name));
         if let Some(port) = &host.port {
             drifts.compare(format!("hairpin of {name}"), *hairpin, port.hairpin);
@@ -173,9 +178,17 @@ impl Veth {
 impl fmt::Display for Veth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "veth pair: {} in the container", self.ifname)?;
-        self.mac.iter().try_for_each(|mac| write!(f, ", mac {mac}"))?;
-        self.mtu.iter().try_for_each(|mtu| write!(f, ", mtu {mtu}"))?;
-        self.queues.iter().filter(|count| **count != 1).try_for_each(|count| write!(f, ", {count} queues"))?;
+        if let Some(mac) = self.mac {
+            write!(f, ", mac {mac}")?;
+        }
+        if let Some(mtu) = self.mtu {
+            write!(f, ", mtu {mtu}")?;
+        }
+        if let Some(count) = self.queues
+            && count != 1
+        {
+            write!(f, ", {count} queues")?;
+        }
         f.write_str(if self.shut { ", shut until it is guarded" } else { "" })?;
         match &self.host {
             HostEnd::Routed => f.write_str(", the other end routed on the host"),
@@ -188,7 +201,7 @@ impl fmt::Display for Veth {
     }
 }
 
-/// A link of the host, for undoing.
+/// A host end that this ADD made, for the journal.
 #[derive(Clone)]
 struct HostLink {
     netlink: Netlink,
@@ -207,38 +220,20 @@ impl fmt::Display for HostLink {
     }
 }
 
-/// The names of a tag's host end, first choice first.
-#[doc(alias = "ifname")]
-pub fn names(tag: &AttachmentId) -> [String; NAMES] {
-    let hash = hex(&tag.hash());
-    std::array::from_fn(|n| format!("veth{}", &hash[n * 11..(n + 1) * 11]))
-}
-
-/// The MACs of a tag: the container's end, the host's end. Both are locally administered; the host's starts with `fe`, so
-/// that a bridge which takes the lowest MAC of its ports never takes it.
-fn macs(tag: &AttachmentId) -> [Mac; 2] {
-    let hash = tag.hash();
-    let mac = |first: u8, at: usize| Mac([first, hash[at], hash[at + 1], hash[at + 2], hash[at + 3], hash[at + 4]]);
-    [mac((hash[31] & 0xfc) | 0x02, 22), mac(0xfe, 27)]
-}
-
-/// The MAC of the container's end: the one that is asked for, or the tag's.
-pub(crate) fn mac(tag: &AttachmentId, asked: Option<Mac>) -> Mac {
-    asked.unwrap_or(macs(tag)[0])
-}
-
-/// The error of a pair that could not be made. Unless the name was taken, the kernel may have made it all the same and its
-/// answer been lost: nothing else can have this name without an alias.
+/// The error of a pair that could not be made. Unless the name was taken, the kernel may have made the pair and its answer was
+/// lost. Then it is deleted: nothing else can have this name without an alias.
 fn clean_up_failed_create(host: &Netlink, name: &str, error: cnikit_netlink::Error) -> Result<Link> {
     if !error.exists()
-        && let Some(link) = host.find_link(name)?.filter(|link| is_veth(link) && link.alias.is_none())
+        && let Some(link) = host.find_link(name)?
+        && is_veth(&link)
+        && link.alias.is_none()
     {
         delete(host, &link)?;
     }
     Err(error.into())
 }
 
-/// The first name of the tag that is not another tag's. Any other link under it is this attachment.
+/// The first name of the tag that no link of another tag has. Any other link of that name is this attachment's.
 pub(crate) fn free_host_name(host: &Netlink, tag: &AttachmentId) -> Result<String> {
     for name in names(tag) {
         match host.find_link(&name)? {
@@ -253,52 +248,8 @@ pub(crate) fn free_host_name(host: &Netlink, tag: &AttachmentId) -> Result<Strin
     Err(Error::conflict(format!("all names of the host end of {tag} are taken by other attachments")))
 }
 
-/// The host end of this attachment's veth pair, found by its name; `None` if there is none.
-///
-/// # Errors
-/// The kernel cannot be asked.
-pub fn host_end(host: &Netlink, tag: &AttachmentId) -> Result<Option<Link>> {
-    for name in names(tag) {
-        let link = host.find_recent_link(&name)?.filter(is_veth);
-        if let Some(link) = link.filter(|link| alias::owner(link, tag) != AliasOwner::Another) {
-            return Ok(Some(link));
-        }
-    }
-    Ok(None)
-}
-
-/// The host's end of a pair that was made a moment ago.
-pub(crate) fn own_host_end(host: &Netlink, tag: &AttachmentId) -> Result<Link> {
-    let gone = || Error::conflict(format!("the host end of {tag} is gone: somebody removed it"));
-    host_end(host, tag)?.ok_or_else(gone)
-}
-
-/// The other end of a veth of the container, if it is in the host's namespace: each end names the other, by number *and* by
-/// namespace, for numbers are alike in all.
-pub(crate) fn host_end_of(host: &Netlink, netns: &Netns, end: &Link) -> Result<Option<Link>> {
-    let Some(index) = end.lower else { return Ok(None) };
-    // Read before the namespace's number is asked for: the kernel gives it one when it first describes a link into it.
-    let Some(peer) = host.find_recent_link_at(index)?.filter(is_veth) else { return Ok(None) };
-    let id = host.namespace_id(netns)?;
-    Ok(Some(peer).filter(|peer| peer.lower == Some(end.index) && id.is_some() && peer.lower_netns == id))
-}
-
-/// Waits until the host's end passes packets on: a moment after the container's end came up, when the kernel gets to it.
-pub(crate) fn wait_running(host: &Netlink, end: &Link) -> Result<()> {
-    if end.running {
-        return Ok(());
-    }
-    let running = host.wait_link(end.index, Deadline::after(TIMEOUT), |link| link.running);
-    let late = |error| Error::from(error).context(format_args!("host end {} does not come up", end.name));
-    running.map(drop).map_err(late)
-}
-
-pub(crate) fn is_veth(link: &Link) -> bool {
-    link.kind.as_deref() == Some("veth")
-}
-
-/// Removes the host's end by its name, whatever became of the namespace, and enters none; only if there is no such link
-/// (another implementation made it) is the container's end looked at.
+/// Removes the host end by its name, without entering the container's namespace, which may be gone. Only if there is no such link,
+/// because another implementation made the pair, the container's end is inspected.
 fn release(context: &ReleaseContext) -> Result<()> {
     let host = context.host()?;
     if let Some(link) = host_end(host, &context.tag)? {
@@ -310,11 +261,14 @@ fn release(context: &ReleaseContext) -> Result<()> {
     }
 }
 
-/// Removes the container's end only if it is a veth whose other end is here and bears nobody's tag, and if it has the MAC
-/// that was recorded: the path may by now be another container's namespace.
+/// Removes the container's end only if it is a veth whose host end has no tag, and if it has the recorded MAC. By now the path may
+/// be another container's namespace.
 fn release_unmarked(context: &ReleaseContext, host: &Netlink, netns: &Netns) -> Result<()> {
     let container = Netlink::inside(netns)?;
-    let Some(end) = container.find_link(&context.tag.ifname)?.filter(is_veth) else { return Ok(()) };
+    let Some(end) = container.find_link(&context.tag.ifname)? else { return Ok(()) };
+    if !is_veth(&end) {
+        return Ok(());
+    }
     let Some(peer) = host_end_of(host, netns, &end)? else { return Ok(()) };
     let unmarked = alias::owner(&peer, &context.tag) == AliasOwner::Unknown && !has_name_of_ours(&peer);
     if unmarked && recorded::has_mac_of(context.prev.as_ref(), &context.tag.ifname, &end) {
@@ -323,7 +277,7 @@ fn release_unmarked(context: &ReleaseContext, host: &Netlink, netns: &Netns) -> 
     Ok(())
 }
 
-/// Made by us, even if its alias is still to come: an ADD may be at work on it this moment.
+/// Whether a link has a name as our host ends have. An ADD that is still running may not have written its alias yet.
 fn has_name_of_ours(link: &Link) -> bool {
     let digits = link.name.strip_prefix("veth").unwrap_or_default();
     digits.len() == 11 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
@@ -335,19 +289,4 @@ fn sweep(context: &GcContext) -> Result<()> {
     let is_meant = |link: &Link| is_veth(link) && marks.is_stale(link);
     let links: Vec<Link> = host.links_of_kind("veth")?.into_iter().filter(is_meant).collect();
     delete_all(host, &links, is_meant)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_and_macs_are_the_tags_own_and_always_the_same() {
-        let tag = |ifname: &str| AttachmentId { network: "n1".into(), container: "c1".into(), ifname: ifname.into() };
-        assert_eq!(names(&tag("eth0")), names(&tag("eth0")));
-        assert_ne!(names(&tag("eth0"))[0], names(&tag("eth1"))[0]);
-        assert!(names(&tag("eth0")).iter().all(|name| name.len() == 15));
-        let [container, host] = macs(&tag("eth0"));
-        assert!(container.0[0] & 3 == 2 && host.0[0] == 0xfe && container != host);
-    }
 }

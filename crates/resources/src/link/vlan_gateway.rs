@@ -1,4 +1,4 @@
-//! The gateway's link into one VLAN of a bridge.
+//! The host's link into one VLAN of a bridge, for the addresses of the gateway.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Error, Journal, Result};
 use cnikit_types::Interface;
 
-use crate::address::layer3::Detection;
-use crate::address::router_adverts;
-use crate::link::bridge::{random_mac, verify_recorded};
-use crate::link::veth;
+use crate::identity::recorded::verify_shared;
+use crate::link::ipv6_settings::{self, Detection};
+use crate::link::random;
+use crate::link::veth_ends::{is_veth, wait_running};
 use crate::link::vlans::{Vlans, listed};
 
-/// A pair of links on the host: one end has the addresses of the gateway of a VLAN, the other is a port of the bridge in
-/// that VLAN. All containers of the VLAN share it: made when it is not there, else adopted; never removed.
+/// A veth pair on the host: one end has the addresses of a VLAN's gateway, the other is a port of the bridge in that VLAN. All
+/// containers of the VLAN share it. If it exists it is adopted, otherwise it is made; it is never removed.
 #[derive(Clone, Debug)]
 pub struct VlanGateway {
     /// The bridge.
@@ -24,16 +24,16 @@ pub struct VlanGateway {
     pub vlan: u16,
     /// The port stays in the bridge's default VLAN too.
     pub keep_default: bool,
-    /// Whether others in the VLAN may hold one of its IPv6 addresses; a link that is adopted keeps its own setting.
+    /// Duplicate address detection for its IPv6 addresses. An adopted link keeps its own setting.
     pub detection: Detection,
 }
 
-/// The name of the link that has the addresses, as the reference calls it.
+/// The name of the link that has the addresses, the same as upstream's.
 pub fn name(bridge: &str, vlan: u16) -> String {
     format!("{bridge}.{vlan}")
 }
 
-/// The kind that these are of.
+/// The kind of [`VlanGateway`].
 pub const KIND: Kind = Kind::shared("VLAN gateway");
 
 impl Resource for VlanGateway {
@@ -46,23 +46,29 @@ impl Resource for VlanGateway {
         if let Some(gateway) = host.find_link(&self.name())? {
             return self.port_of(host, &gateway).map(drop);
         }
-        let other = host.find_link(&self.port_name())?;
-        other.map_or(Ok(()), |other| Err(self.strange(&other.name, "it leads elsewhere")))
+        match host.find_link(&self.port_name())? {
+            Some(other) => Err(self.not_the_gateway(&other.name, "it leads elsewhere")),
+            None => Ok(()),
+        }
     }
 
     fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
         let host = context.host()?;
         let bridge = host.link(&self.bridge)?;
-        let gateway = host.find_link(&self.name())?.map_or_else(|| self.create(host, &bridge), Ok)?;
+        let gateway = match host.find_link(&self.name())? {
+            Some(gateway) => gateway,
+            None => self.create(host, &bridge)?,
+        };
         let port = self.port_of(host, &gateway)?;
         if port.master.is_none() {
             host.change(port.index, &LinkChange { master: Some(bridge.index), ..LinkChange::default() })?;
         }
         if !self.is_native_on(host, &port)? {
-            Vlans::new(self.vlan, &[], self.keep_default).give(host, &port)?;
+            Vlans::new(self.vlan, &[], self.keep_default).set_on(host, &port)?;
         }
-        [&port, &gateway].into_iter().try_for_each(|end| self.bring_up(host, end))?;
-        veth::wait_running(host, &port)?;
+        self.bring_up(host, &port)?;
+        self.bring_up(host, &gateway)?;
+        wait_running(host, &port)?;
         Ok(Made::one(Interface { name: gateway.name, ..Interface::default() }))
     }
 
@@ -74,7 +80,7 @@ impl Resource for VlanGateway {
             return Ok(());
         };
         drifts.unless(gateway.up, || format!("VLAN gateway {name}: wanted up, found down"));
-        verify_recorded(context, "VLAN gateway", &gateway, true, drifts);
+        verify_shared(context, "VLAN gateway", &gateway, true, drifts);
         match self.port_of(host, &gateway) {
             Ok(port) => {
                 self.verify_pair(&gateway, &port, drifts);
@@ -91,81 +97,90 @@ impl VlanGateway {
         name(&self.bridge, self.vlan)
     }
 
-    /// Of the end in the bridge, as long as the other's, so that it is a name wherever that is one; it marks a pair as ours
-    /// from the first moment.
+    /// The name of the end in the bridge. It is as long as that of the other end, so that it is valid whenever the other is. It
+    /// marks the pair as ours from the moment it is made.
     fn port_name(&self) -> String {
         format!("{}~{}", self.bridge, self.vlan)
     }
 
-    /// Makes the pair, its port in the bridge. The end that has the addresses has a MAC of the kernel's choice; the port's
-    /// starts with `fe`, so that a bridge which takes the lowest of its ports never takes it.
+    /// Makes the pair, with its port in the bridge. The end that has the addresses has a MAC of the kernel's choice. The port's MAC
+    /// starts with `fe`, so that a bridge which takes the lowest MAC of its ports never takes it.
     fn create(&self, host: &Netlink, bridge: &Link) -> Result<Link> {
-        let Mac([_, rest @ ..]) = random_mac()?;
-        let mac = Mac([0xfe, rest[0], rest[1], rest[2], rest[3], rest[4]]);
-        let peer = Peer { name: self.name(), mac: None, netns: Netns::own()? };
-        let name = self.port_name();
-        let mtu = Some(bridge.mtu);
-        match host.create_veth(&NewVeth {
-            name,
-            mac: Some(mac),
-            mtu,
+        let Mac(mut mac) = random::mac()?;
+        mac[0] = 0xfe;
+        let wanted = NewVeth {
+            name: self.port_name(),
+            mac: Some(Mac(mac)),
+            mtu: Some(bridge.mtu),
             queues: Some(1),
             master: Some(bridge.index),
-            peer,
-        }) {
-            // Another ADD was faster, and its pair is as good; or one of the names is taken for something else.
+            peer: Peer { name: self.name(), mac: None, netns: Netns::own()? },
+        };
+        match host.create_veth(&wanted) {
+            Ok(_) => Ok(host.link(&self.name())?),
+            // Another ADD was faster and made the same pair, or another link has one of the names.
             Err(error) if error.exists() => host.find_link(&self.name())?.ok_or_else(|| error.into()),
-            made => made.map(|_| host.link(&self.name()))?.map_err(Into::into),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// The other end of a link that has the gateway's name, if this is the gateway: ours, complete or not, or one that
-    /// leads into this VLAN of this bridge, whoever made it. Anything else is somebody's, and not touched.
+    /// The bridge port of a link that has the gateway's name, if that link is the gateway: a pair of ours, complete or not, or one
+    /// that any program made and that leads into this VLAN of this bridge. Any other link is refused and not touched.
     fn port_of(&self, host: &Netlink, gateway: &Link) -> Result<Link> {
         if gateway.name != self.name() {
-            return Err(self.strange(&gateway.name, format!("{:?} is an alternative name of it", self.name())));
+            return Err(self.not_the_gateway(&gateway.name, format!("{:?} is an alternative name of it", self.name())));
         }
         let Some(port) = other_end(host, gateway)? else {
-            return Err(self.strange(&gateway.name, "it is no veth whose other end is here too"));
+            return Err(self.not_the_gateway(&gateway.name, "it is no veth whose other end is here too"));
         };
         let is_ours = port.name == self.port_name();
-        let Some(master) = port.master.map(|index| host.find_link_at(index)).transpose()?.flatten() else {
-            let unless_ours =
-                || self.strange(&gateway.name, format!("its other end {} is a port of nothing", port.name));
-            return Some(port.clone()).filter(|_| is_ours).ok_or_else(unless_ours);
+        let master = match port.master {
+            Some(index) => host.find_link_at(index)?,
+            None => None,
         };
-        if master.name != self.bridge {
-            return Err(
-                self.strange(&gateway.name, format!("its other end {} is a port of {}", port.name, master.name))
-            );
+        match master {
+            None if is_ours => return Ok(port),
+            None => {
+                let why = format!("its other end {} is a port of nothing", port.name);
+                return Err(self.not_the_gateway(&gateway.name, why));
+            }
+            Some(master) if master.name != self.bridge => {
+                let why = format!("its other end {} is a port of {}", port.name, master.name);
+                return Err(self.not_the_gateway(&gateway.name, why));
+            }
+            Some(_) => {}
         }
         if is_ours || self.is_native_on(host, &port)? {
             return Ok(port);
         }
         let found = listed(&host.vlans(port.index)?);
-        Err(self.strange(&gateway.name, format!("its other end {} is in VLANs {found}", port.name)))
+        Err(self.not_the_gateway(&gateway.name, format!("its other end {} is in VLANs {found}", port.name)))
     }
 
     fn is_native_on(&self, host: &Netlink, port: &Link) -> Result<bool> {
-        let vlans = if port.master.is_some() { host.vlans(port.index)? } else { Vec::new() };
-        Ok(vlans.contains(&VlanRange::native(self.vlan)))
+        if port.master.is_none() {
+            return Ok(false);
+        }
+        Ok(host.vlans(port.index)?.contains(&VlanRange::native(self.vlan)))
     }
 
     fn bring_up(&self, host: &Netlink, end: &Link) -> Result<()> {
-        router_adverts::shared(end, self.detection)?;
-        let change = LinkChange { up: Some(true), ..LinkChange::default() };
-        if end.up { Ok(()) } else { Ok(host.change(end.index, &change)?) }
+        ipv6_settings::configure_shared(end, self.detection)?;
+        if !end.up {
+            host.change(end.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
+        }
+        Ok(())
     }
 
-    /// What can be said of a pair of ours. One of somebody else's is as it was made until an ADD of ours comes by: that is
-    /// no drift. The MTU was the bridge's when the pair was made, and the bridge's follows its ports since: only the ends are
-    /// compared, with each other.
+    /// Compares a pair that a plugin of this project made. A pair of another program is as that made it until our next ADD, which
+    /// is not a drift. The MTUs of the two ends are compared with each other only: they were the bridge's when the pair was made,
+    /// and since then the bridge's has followed its ports.
     fn verify_pair(&self, gateway: &Link, port: &Link, drifts: &mut Drifts) {
         if port.name != self.port_name() {
             return;
         }
         for end in [gateway, port] {
-            drifts.extend(router_adverts::ra_drift(&Inside::here(), &end.name, &router_adverts::ROUTES));
+            drifts.extend(ipv6_settings::ra_drift(&Inside::here(), &end.name, &ipv6_settings::ROUTES));
         }
         drifts.unless(gateway.mtu == port.mtu, || {
             let one = &gateway.name;
@@ -192,8 +207,8 @@ impl VlanGateway {
         Ok(())
     }
 
-    /// The pair is shared with networks that keep the bridge's default VLAN on its port and with those that do not: it may
-    /// be there or not. In any other VLAN the gateway would be a neighbour of those whom it is to be kept from.
+    /// Compares the other VLANs of the port. It may be in the bridge's default VLAN or not, because networks with and without that
+    /// VLAN share the pair. In any other VLAN the gateway could be reached by containers that it has to be separated from.
     fn verify_no_other(&self, host: &Netlink, port: &str, found: &[VlanRange], drifts: &mut Drifts) -> Result<()> {
         let default = host.find_link(&self.bridge)?.and_then(|bridge| bridge.default_vlan);
         let fine = Vlans::new(self.vlan, &[], true).on(default);
@@ -203,7 +218,7 @@ impl VlanGateway {
         Ok(())
     }
 
-    fn strange(&self, link: &str, why: impl fmt::Display) -> Error {
+    fn not_the_gateway(&self, link: &str, why: impl fmt::Display) -> Error {
         let bridge = &self.bridge;
         let vlan = self.vlan;
         Error::conflict(format!("{link:?} already exists but is not the gateway of VLAN {vlan} on {bridge}: {why}"))
@@ -215,8 +230,14 @@ impl VlanGateway {
 
 /// The other end of a veth, if both are in this namespace.
 fn other_end(host: &Netlink, end: &Link) -> Result<Option<Link>> {
-    let Some(index) = end.lower.filter(|_| veth::is_veth(end) && end.lower_netns.is_none()) else { return Ok(None) };
-    Ok(host.find_link_at(index)?.filter(|other| veth::is_veth(other) && other.lower == Some(end.index)))
+    if !is_veth(end) || end.lower_netns.is_some() {
+        return Ok(None);
+    }
+    let Some(index) = end.lower else { return Ok(None) };
+    match host.find_link_at(index)? {
+        Some(other) if is_veth(&other) && other.lower == Some(end.index) => Ok(Some(other)),
+        _ => Ok(None),
+    }
 }
 
 impl fmt::Display for VlanGateway {

@@ -7,9 +7,9 @@ use cnikit_netlink::{Batch, Link, Netlink, VlanRange};
 use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Journal, Result};
 
-use crate::link::{bridge_port, veth};
+use crate::link::veth_ends;
 
-/// The VLANs that a bridge port is in, on a bridge that filters by VLAN.
+/// The VLANs of a bridge port, on a bridge that filters by VLAN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vlans {
     native: u16,
@@ -18,23 +18,26 @@ pub struct Vlans {
 }
 
 impl Vlans {
-    /// Untagged frames are in `native`; those of the trunk, in any order, twice or not, are tagged. The native VLAN stays
-    /// native if it stands in the trunk too. With `keep_default` the port also stays in the VLAN that the bridge puts every
-    /// port in, whose frames then leave it untagged.
+    /// Untagged frames belong to `native`. Frames of the trunk's VLANs are tagged; its ranges may be in any order and overlap, and
+    /// the native VLAN stays native if the trunk contains it. With `keep_default` the port also stays in the bridge's default VLAN,
+    /// whose frames leave it untagged.
     pub fn new(native: u16, trunk: &[RangeInclusive<u16>], keep_default: bool) -> Vlans {
-        let around = |range: &RangeInclusive<u16>| {
-            let first = *range.start();
-            let last = *range.end();
-            [(first, last.min(native.saturating_sub(1))), (first.max(native.saturating_add(1)), last)]
-        };
-        let parts = trunk.iter().flat_map(around).filter(|(first, last)| first <= last);
-        let tagged = joined(parts.map(|(first, last)| VlanRange::tagged(first, last)).collect());
-        Vlans { native, tagged, keep_default }
+        let mut tagged = Vec::new();
+        for range in trunk {
+            // The parts of the range below and above the native VLAN.
+            let below = *range.start()..=(*range.end()).min(native.saturating_sub(1));
+            let above = (*range.start()).max(native.saturating_add(1))..=*range.end();
+            for part in [below, above] {
+                if !part.is_empty() {
+                    tagged.push(VlanRange::tagged(*part.start(), *part.end()));
+                }
+            }
+        }
+        Vlans { native, tagged: joined(tagged), keep_default }
     }
 
-    /// Gives them to a port: two messages, however many there are. The kernel may take a moment over each VLAN, but for
-    /// those that the port is not in.
-    pub(crate) fn give(&self, host: &Netlink, port: &Link) -> Result<()> {
+    /// Puts a port into these VLANs, with two messages. The kernel needs a moment for each VLAN that the port was in.
+    pub(crate) fn set_on(&self, host: &Netlink, port: &Link) -> Result<()> {
         let mut batch = Batch::new();
         if !self.keep_default {
             batch.delete_vlans(port.index, VlanRange::ALL);
@@ -43,18 +46,26 @@ impl Vlans {
         Ok(host.send(batch)?)
     }
 
-    /// What a port has to have on a bridge whose ports are in this VLAN by default.
+    /// The VLANs that a port has to be in, on a bridge with this default VLAN.
     pub(crate) fn on(&self, default: Option<u16>) -> Vec<VlanRange> {
-        let is_said =
-            |vlan| vlan == self.native || self.tagged.iter().any(|one| (one.first..=one.last).contains(&vlan));
-        let default = default.filter(|vlan| self.keep_default && *vlan != 0 && !is_said(*vlan));
-        let kept = default.map(|vlan| VlanRange { untagged: true, ..VlanRange::tagged(vlan, vlan) });
-        let native = VlanRange::native(self.native);
-        joined(self.tagged.iter().copied().chain([native]).chain(kept).collect())
+        let mut vlans = self.tagged.clone();
+        vlans.push(VlanRange::native(self.native));
+        if let Some(vlan) = default
+            && self.keep_default
+            && vlan != 0
+            && !self.contains(vlan)
+        {
+            vlans.push(VlanRange { untagged: true, ..VlanRange::tagged(vlan, vlan) });
+        }
+        joined(vlans)
+    }
+
+    fn contains(&self, vlan: u16) -> bool {
+        vlan == self.native || self.tagged.iter().any(|range| (range.first..=range.last).contains(&vlan))
     }
 }
 
-/// In order, and what is alike and side by side in one.
+/// Sorts the ranges, and joins adjacent ones that are alike.
 fn joined(mut ranges: Vec<VlanRange>) -> Vec<VlanRange> {
     ranges.sort_unstable();
     let mut joined: Vec<VlanRange> = Vec::with_capacity(ranges.len());
@@ -83,10 +94,10 @@ impl fmt::Display for Vlans {
     }
 }
 
-/// The host's end of the pair is in these VLANs of its bridge, and in no other.
+/// The host end is in these VLANs of its bridge, and in no other.
 #[derive(Clone, Debug)]
 pub struct PortVlans {
-    /// The container's end.
+    /// The container's interface.
     pub ifname: String,
     /// The bridge.
     pub bridge: String,
@@ -94,7 +105,7 @@ pub struct PortVlans {
     pub vlans: Vlans,
 }
 
-/// The kind that these are of.
+/// The kind of [`PortVlans`].
 pub const KIND: Kind = Kind::goes_with_link("VLANs of the port");
 
 impl Resource for PortVlans {
@@ -104,16 +115,18 @@ impl Resource for PortVlans {
 
     fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
         let host = context.host()?;
-        self.vlans.give(host, &veth::own_host_end(host, &context.tag)?)?;
+        self.vlans.set_on(host, &veth_ends::own_host_end(host, &context.tag)?)?;
         Ok(Made::nothing())
     }
 
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
         let host = context.host()?;
-        // That it is no port of the bridge any more is said where the pair is compared.
+        // If the host end is not a port of the bridge any more, the comparison of the pair reports that.
         let Some(bridge) = host.find_recent_link(&self.bridge)? else { return Ok(()) };
-        let port = bridge_port::of(context, &self.ifname)?.filter(|port| port.master == Some(bridge.index));
-        let Some(port) = port else { return Ok(()) };
+        let Some(port) = veth_ends::host_end_of_interface(context, &self.ifname)? else { return Ok(()) };
+        if port.master != Some(bridge.index) {
+            return Ok(());
+        }
         let wanted = self.vlans.on(bridge.default_vlan);
         let found = joined(host.vlans(port.index)?);
         drifts.compare(format!("VLANs of {}", port.name), listed(&wanted), listed(&found));
@@ -147,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_vlan_is_kept_untagged_unless_more_is_said_of_it() {
+    fn the_default_vlan_is_kept_untagged_unless_it_is_configured_otherwise() {
         assert_eq!(on(&Vlans::new(100, &[2..=3], true), 1), "[1 untagged, 2-3, 100 PVID untagged]");
         assert_eq!(on(&Vlans::new(100, &[], true), 0), "[100 PVID untagged]");
         assert_eq!(on(&Vlans::new(100, &[], true), 100), "[100 PVID untagged]");
@@ -156,9 +169,9 @@ mod tests {
     }
 
     #[test]
-    fn they_are_said_in_words() {
-        let said = Vlans::new(100, &[5..=5, 200..=210], true).to_string();
-        assert_eq!(said, "100 untagged, 5, 200-210 tagged, beside the bridge's default");
+    fn they_are_printed_for_people() {
+        let text = Vlans::new(100, &[5..=5, 200..=210], true).to_string();
+        assert_eq!(text, "100 untagged, 5, 200-210 tagged, beside the bridge's default");
         assert_eq!(Vlans::new(7, &[], false).to_string(), "7 untagged");
     }
 }

@@ -1,4 +1,4 @@
-//! Whose a record is, and of which namespace it speaks.
+//! The attachment that saved settings belong to, and the namespace that they came from.
 
 use cnikit_netns::{Netns, boot_id};
 use cnikit_plan::{ApplyContext, may_be_there};
@@ -6,14 +6,15 @@ use cnikit_skel::{AttachmentId, NetnsLookup, Result};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-/// Whose it is, and where.
+/// The attachment and its namespace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Owner {
     pub(super) network: String,
     pub(super) container: String,
     pub(super) ifname: String,
-    /// Boot and cookie recognise the namespace; kernels before 5.14 give none.
+    /// The boot id. Boot id and cookie together identify the namespace.
     pub(super) boot: String,
+    /// The namespace's cookie; None on kernels before 5.14.
     pub(super) cookie: Option<u64>,
     /// `CNI_NETNS` of the ADD.
     pub(super) netns: String,
@@ -38,22 +39,27 @@ impl Owner {
         (&self.network, &self.container, &self.ifname) == (&tag.network, &tag.container, &tag.ifname)
     }
 
-    /// Is it the same attachment in the same namespace? Without a cookie the path has to serve.
+    /// Whether both are the same attachment in the same namespace. Without cookies the paths are compared.
     pub(super) fn is_same(&self, other: &Owner) -> bool {
         let of = |one: &Owner| one.cookie.ok_or_else(|| one.netns.clone());
         (&self.boot, of(self)) == (&other.boot, of(other))
     }
 
-    /// The namespace, if it still is: at the path that DEL was given, or at that of the ADD. That nobody could tell is an
-    /// error: what it has may still be given back.
+    /// The namespace if it still exists, at the path that DEL was given or at the path of the ADD. It is an error if that cannot be
+    /// determined, because a later DEL may still restore the values.
     pub(super) fn namespace(&self, given: &NetnsLookup) -> Result<Option<Netns>> {
-        if boot_id()? == self.boot { self.among(given, &self.found()) } else { Ok(None) }
+        if boot_id()? != self.boot {
+            return Ok(None);
+        }
+        self.among(given, &self.found())
     }
 
-    /// Something is at the path of the ADD, and nothing says whether it is the same.
+    /// Whether there is a namespace at the path of the ADD, but no cookie to tell whether it is the same one.
     pub(super) fn is_doubtful(&self) -> Result<bool> {
-        let is_there = || matches!(self.found(), NetnsLookup::Present(_) | NetnsLookup::Own(_));
-        Ok(self.cookie.is_none() && boot_id()? == self.boot && is_there())
+        if self.cookie.is_some() || boot_id()? != self.boot {
+            return Ok(false);
+        }
+        Ok(matches!(self.found(), NetnsLookup::Present(_) | NetnsLookup::Own(_)))
     }
 
     fn found(&self) -> NetnsLookup {
@@ -70,7 +76,8 @@ impl Owner {
             }
         }
         match (self.cookie, given, recorded) {
-            // The runtime's word. A path may lead to another by now, and to the host's own, by a number given to a second process.
+            // Without a cookie only the path that the runtime gave DEL counts. The path of the ADD may lead to another namespace by
+            // now, even to the host's own if the kernel gave the PID to another process.
             (None, NetnsLookup::Present(netns), _) => Ok(Some(netns.clone())),
             (_, NetnsLookup::Unknown { path, why }, _) | (_, _, NetnsLookup::Unknown { path, why }) => {
                 Err(may_be_there(path, why))
@@ -80,7 +87,7 @@ impl Owner {
     }
 }
 
-/// None where the kernel knows none.
+/// The namespace's cookie; None if the kernel has no cookies.
 fn cookie(netns: &Netns) -> Result<Option<u64>> {
     match netns.cookie() {
         Err(error) if error.errno() == Some(Errno::ENOPROTOOPT as i32) => Ok(None),
@@ -98,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_cannot_be_looked_at_is_not_taken_for_one_that_is_gone() {
+    fn a_namespace_that_cannot_be_opened_is_not_treated_as_gone() {
         let unknown = NetnsLookup::Unknown { path: "/run/netns/x".into(), why: "Too many open files".into() };
         for cookie in [Some(1), None] {
             for (given, recorded) in
@@ -115,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_cookie_only_the_runtimes_word_is_taken_and_never_for_the_own_namespace() {
+    fn without_a_cookie_only_the_path_of_the_del_counts_and_never_for_the_own_namespace() {
         let own = Netns::own().unwrap();
         let other = cnikit_netns::make::anonymous().unwrap();
         let present = NetnsLookup::Present(other);

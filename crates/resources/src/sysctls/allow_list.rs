@@ -1,4 +1,4 @@
-//! The list of the sysctls that networks may set: the node's word, not a network's.
+//! The node's list of the sysctls that networks may set.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -7,27 +7,30 @@ use std::{fs, io};
 use cnikit_skel::{Error, Result, code};
 use regex_lite::Regex;
 
-/// Where it stands, as with the reference. Absent, everything is allowed.
+/// The path of the list, the same as upstream's. Without a list every sysctl is allowed.
 pub const LIST: &str = "/etc/cni/tuning/allowlist.conf";
 
-/// The line by which a list is read as the reference reads it: a key is allowed if a line fits any part of it.
+/// A line that selects upstream's matching: a key is allowed if a regular expression matches any part of it.
 const UNANCHORED: &str = "#unanchored";
-/// What a line begins with that allows nothing: no key has it.
+/// The first character of a comment. No key contains it.
 const COMMENT: char = '#';
-/// More than anybody would read.
+/// The largest list that is read, in bytes.
 const LIMIT: usize = 1 << 20;
-/// Of the lines, as many as a refusal tells.
-const TOLD: usize = 8;
+/// How many lines an error lists.
+const LISTED: usize = 8;
 
 /// Checks that the list can be read, for STATUS. A list that does not exist is not an error.
 ///
 /// # Errors
 /// The file cannot be read or is too long, or a line of it is not a regular expression.
 pub fn available() -> Result<()> {
-    read(Path::new(LIST))?.map_or(Ok(()), |text| lines(&text).map(drop))
+    if let Some(text) = read(Path::new(LIST))? {
+        lines(&text)?;
+    }
+    Ok(())
 }
 
-/// All of these keys, as they are written, are allowed.
+/// Checks that all of these keys, as they are written, are allowed.
 pub(super) fn check<'a>(keys: impl Iterator<Item = &'a str>) -> Result<()> {
     let mut keys = keys.peekable();
     if keys.peek().is_none() {
@@ -42,11 +45,11 @@ fn allowed(lines: &[(&str, Regex)], anchored: bool, key: &str) -> Result<()> {
     if lines.iter().any(|(_, line)| line.is_match(key)) {
         return Ok(());
     }
-    let mut told: Vec<String> = lines.iter().take(TOLD).map(|(text, _)| text.chars().take(80).collect()).collect();
-    if lines.len() > TOLD {
-        told.push(format!("and {} more", lines.len() - TOLD));
+    let mut listed: Vec<String> = lines.iter().take(LISTED).map(|(text, _)| text.chars().take(80).collect()).collect();
+    if lines.len() > LISTED {
+        listed.push(format!("and {} more", lines.len() - LISTED));
     }
-    let text = format!("Sysctl {key} is not allowed. Only the following sysctls are allowed: [{}]", told.join(" "));
+    let text = format!("Sysctl {key} is not allowed. Only the following sysctls are allowed: [{}]", listed.join(" "));
     let part = if anchored { "the whole key" } else { "a part of the key" };
     Err(Error::config(text).hint(format!(
         "each line of {LIST} is a regular expression that has to fit {part} as it is written; add one, or drop the key"
@@ -57,41 +60,48 @@ fn is_anchored(text: &str) -> bool {
     text.lines().all(|line| line.trim() != UNANCHORED)
 }
 
-/// Each line that allows something, with what it fits.
+/// Each line that is not a comment, with its regular expression.
 fn lines(text: &str) -> Result<Vec<(&str, Regex)>> {
     let anchored = is_anchored(text);
-    let one = |line| {
-        let refused = |error: regex_lite::Error| {
-            let text = format!("{LIST} has a line that is no regular expression: {line:?}: {error}");
-            Error::new(code::SYSTEM, text).hint("correct the line: until then no sysctl is allowed")
-        };
-        // By itself first: no line may end the group that it is put into.
-        let plain = Regex::new(line).map_err(refused)?;
-        let whole = if anchored { Regex::new(&format!(r"\A(?:{line})\z")).map_err(refused)? } else { plain };
-        Ok((line, whole))
-    };
-    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(COMMENT)).map(one).collect()
+    let mut lines = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if !line.is_empty() && !line.starts_with(COMMENT) {
+            lines.push((line, expression(line, anchored)?));
+        }
+    }
+    Ok(lines)
 }
 
-/// The list, if there is one. What is there and cannot be read allows nothing.
-fn read(list: &Path) -> Result<Option<String>> {
-    let unreadable = |why: &dyn Display| {
-        let text = format!("{} is there but cannot be read: {why}", list.display());
-        Error::new(code::SYSTEM, text).hint("make it a text file that root can read: until then no sysctl is allowed")
+fn expression(line: &str, anchored: bool) -> Result<Regex> {
+    let refused = |error: regex_lite::Error| {
+        let text = format!("{LIST} has a line that is no regular expression: {line:?}: {error}");
+        Error::new(code::SYSTEM, text).hint("correct the line: until then no sysctl is allowed")
     };
+    // The line is compiled alone first, because as `a)|(.*` it would close the group that it is put into.
+    let unanchored = Regex::new(line).map_err(refused)?;
+    if anchored { Regex::new(&format!(r"\A(?:{line})\z")).map_err(refused) } else { Ok(unanchored) }
+}
+
+/// The list if there is one. A list that exists and cannot be read is an error, so that it allows nothing.
+fn read(list: &Path) -> Result<Option<String>> {
     match cnikit_store::read(list, LIMIT) {
         Err(error) if error.is_absent() => match is_absent(list) {
             Ok(true) => Ok(None),
-            Ok(false) => Err(unreadable(&error)),
-            Err(unknown) => Err(unreadable(&format_args!("look at {}: {unknown}", list.display()))),
+            Ok(false) => Err(unreadable(list, &error)),
+            Err(unknown) => Err(unreadable(list, &format_args!("look at {}: {unknown}", list.display()))),
         },
-        Err(error) => Err(unreadable(&error)),
-        Ok(content) => String::from_utf8(content).map(Some).map_err(|error| unreadable(&error)),
+        Err(error) => Err(unreadable(list, &error)),
+        Ok(content) => String::from_utf8(content).map(Some).map_err(|error| unreadable(list, &error)),
     }
 }
 
-/// What is there of its path is directories, down to where there is nothing: no link, of the list or of a directory above it,
-/// leads nowhere.
+fn unreadable(list: &Path, why: &dyn Display) -> Error {
+    let text = format!("{} is there but cannot be read: {why}", list.display());
+    Error::new(code::SYSTEM, text).hint("make it a text file that root can read: until then no sysctl is allowed")
+}
+
+/// Whether the list really does not exist: the part of its path that exists consists of directories, and neither the list nor a
+/// directory above it is a dangling symbolic link.
 fn is_absent(list: &Path) -> io::Result<bool> {
     for above in list.ancestors() {
         if present(fs::symlink_metadata(above))?.is_some() {
@@ -102,11 +112,11 @@ fn is_absent(list: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// `None` where nothing is; an error where that cannot be told.
-fn present(looked: io::Result<fs::Metadata>) -> io::Result<Option<fs::Metadata>> {
-    match looked {
+/// `None` if there is no such file; an error if that cannot be determined.
+fn present(metadata: io::Result<fs::Metadata>) -> io::Result<Option<fs::Metadata>> {
+    match metadata {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
-        looked => looked.map(Some),
+        metadata => metadata.map(Some),
     }
 }
 
@@ -119,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_fits_the_whole_key_as_it_is_written() {
+    fn a_line_matches_the_whole_key_as_it_is_written() {
         let list =
             "\n  ^net\\.ipv4\\.conf\\.[a-z0-9]+\\.arp_notify$  \nnet.core.so|net/core/.*\n# net.ipv4.ip_forward\n";
         for (key, is_allowed) in [
@@ -139,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_list_itself_can_ask_to_be_read_as_the_reference_reads_it() {
+    fn only_the_list_itself_can_select_upstreams_matching() {
         assert!(allows("net.core.so\n#unanchored", "net.core.somaxconn"));
         assert!(!allows("net.core.so\n# unanchored", "net.core.somaxconn"));
         assert!(!allows("net.core.so\n#unanchored", "net.ipv4.ip_forward"));
@@ -163,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_and_cannot_be_read_allows_nothing() {
+    fn a_list_that_cannot_be_read_allows_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for absent in ["absent", "absent/list"] {

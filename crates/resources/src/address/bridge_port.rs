@@ -1,20 +1,20 @@
-//! A bridge port that forwards, and neighbours that know who is there now.
+//! A bridge port in forwarding state, and the announcement of the container's addresses to its neighbours.
 
 use std::fmt;
 use std::net::IpAddr;
 
-use cnikit_netlink::{Batch, Link, LinkChange};
+use cnikit_netlink::{Batch, LinkChange};
 use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Journal, Result};
 
 use crate::address::gateway::refuse_shared;
-use crate::link::veth;
+use crate::link::veth_ends;
 
-/// The host's end of the pair forwards; what the host remembered of who had these addresses is forgotten, and the segment
-/// is told who has them now.
+/// The host end is in forwarding state. The host's neighbour entries for the container's addresses are deleted, and the addresses
+/// are announced in the segment.
 #[derive(Clone, Debug)]
 pub struct ForwardingPort {
-    /// The container's end.
+    /// The container's interface.
     pub ifname: String,
     /// The bridge.
     pub bridge: String,
@@ -26,7 +26,7 @@ pub struct ForwardingPort {
     pub shared_links: Vec<String>,
 }
 
-/// The kind that these are of.
+/// The kind of [`ForwardingPort`].
 pub const KIND: Kind = Kind::goes_with_link("forwarding port");
 
 impl Resource for ForwardingPort {
@@ -45,16 +45,16 @@ impl Resource for ForwardingPort {
 
     fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
         let host = context.host()?;
-        let port = veth::own_host_end(host, &context.tag)?;
-        veth::wait_running(host, &port)?;
+        let port = veth_ends::own_host_end(host, &context.tag)?;
+        veth_ends::wait_running(host, &port)?;
         if !self.addresses.is_empty() {
-            self.tell(context)?;
+            self.announce(context)?;
         }
         Ok(Made::nothing())
     }
 
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
-        if let Some(port) = of(context, &self.ifname)? {
+        if let Some(port) = veth_ends::host_end_of_interface(context, &self.ifname)? {
             drifts.unless(port.running, || format!("bridge port {}: wanted up, found {}", port.name, port.operstate));
         }
         Ok(())
@@ -62,31 +62,28 @@ impl Resource for ForwardingPort {
 }
 
 impl ForwardingPort {
-    fn tell(&self, context: &ApplyContext) -> Result<()> {
+    fn announce(&self, context: &ApplyContext) -> Result<()> {
         let host = context.host()?;
         let container = context.container()?;
         let gateway = host.recent_link(&self.gateway)?;
         let mut batch = Batch::new();
-        self.addresses.iter().for_each(|address| batch.delete_neighbour(gateway.index, *address));
+        for address in &self.addresses {
+            batch.delete_neighbour(gateway.index, *address);
+        }
         host.send(batch)?;
-        // Saying the MAC again makes the kernel announce every address of the link, now that the port passes it on.
+        // Setting the same MAC makes the kernel announce every address of the link, now that the port forwards the announcement.
         let end = container.link(&self.ifname)?;
         Ok(container.change(end.index, &LinkChange { mac: end.mac, ..LinkChange::default() })?)
-    }
-}
-
-/// The host's end of the pair whose other end the container has under this name.
-pub(crate) fn of(context: &ApplyContext, ifname: &str) -> Result<Option<Link>> {
-    match context.container()?.find_recent_link(ifname)? {
-        Some(end) => veth::host_end_of(context.host()?, &context.netns, &end),
-        None => Ok(None),
     }
 }
 
 impl fmt::Display for ForwardingPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the port of bridge {} forwards", self.bridge)?;
+        if self.addresses.is_empty() {
+            return Ok(());
+        }
         let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        if addresses.is_empty() { Ok(()) } else { write!(f, ", neighbours are told of {}", addresses.join(", ")) }
+        write!(f, ", neighbours are told of {}", addresses.join(", "))
     }
 }
