@@ -1,49 +1,64 @@
-//! The layer 3 of one attachment.
+//! The addresses, routes and DNS of one attachment.
 
 use std::net::IpAddr;
 
 use cnikit_types::{CniResult, Dns, Interface, Ip, Route};
 use ipnetwork::IpNetwork;
 
-/// What an IPAM plugin gave, or a record says, about one interface: addresses, routes, DNS.
+/// Addresses, routes and DNS of one interface, from an IPAM plugin or a prevResult.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Addresses {
     /// Addresses with their gateways.
     pub ips: Vec<Ip>,
-    /// Routes, as they will stand in the answer.
+    /// Routes, as they will be in the result.
     pub routes: Vec<Route>,
-    /// DNS, as it will stand in the answer.
+    /// DNS, as it will be in the result.
     pub dns: Dns,
 }
 
 impl Addresses {
-    /// No layer 3.
+    /// Whether there are no addresses.
     pub fn is_empty(&self) -> bool {
         self.ips.is_empty()
     }
 
-    /// Just the addresses, with their prefixes.
+    /// The addresses with their prefixes.
     pub fn networks(&self) -> Vec<IpNetwork> {
         self.ips.iter().map(|ip| ip.address).collect()
     }
 
-    /// What the record of a chain says about one interface of the container: the addresses tied to it or to none, and the
-    /// routes that can be its own.
+    /// The part of a chain's result that is about one interface of the container: the addresses of that interface or of none, and
+    /// the routes that can be its own.
     pub fn recorded(record: &CniResult, is_ours: impl Fn(&Interface) -> bool) -> Addresses {
-        let owner = |ip: &Ip| ip.interface.and_then(|index| record.interfaces.get(usize::try_from(index).ok()?));
-        let (ips, others): (Vec<Ip>, Vec<Ip>) =
-            record.ips.iter().cloned().partition(|ip| ip.interface.is_none() || owner(ip).is_some_and(&is_ours));
-        let reaches =
-            |gateway: IpAddr| ips.iter().any(|ip| ip.gateway == Some(gateway) || ip.address.contains(gateway));
-        let own = |route: &&Route| others.is_empty() || route.gw.is_some_and(reaches);
-        let routes = record.routes.iter().filter(own).cloned().collect();
+        let mut ips = Vec::new();
+        let mut has_others = false;
+        for ip in &record.ips {
+            if ip.interface.is_none() || interface_of(record, ip).is_some_and(&is_ours) {
+                ips.push(ip.clone());
+            } else {
+                has_others = true;
+            }
+        }
+        let mut routes = record.routes.clone();
+        if has_others {
+            routes.retain(|route| route.gw.is_some_and(|gateway| reaches(&ips, gateway)));
+        }
         Addresses { ips, routes, dns: record.dns.clone() }
     }
 }
 
+fn interface_of<'a>(record: &'a CniResult, ip: &Ip) -> Option<&'a Interface> {
+    record.interfaces.get(usize::try_from(ip.interface?).ok()?)
+}
+
+/// Whether an interface with these addresses can reach the gateway.
+fn reaches(ips: &[Ip], gateway: IpAddr) -> bool {
+    ips.iter().any(|ip| ip.gateway == Some(gateway) || ip.address.contains(gateway))
+}
+
 impl From<CniResult> for Addresses {
-    fn from(answer: CniResult) -> Addresses {
-        Addresses { ips: answer.ips, routes: answer.routes, dns: answer.dns }
+    fn from(result: CniResult) -> Addresses {
+        Addresses { ips: result.ips, routes: result.routes, dns: result.dns }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The shape of a plugin that changes what the plugins before it in a chain have made.
+//! The shape of a chained plugin, which changes an interface that an earlier plugin of the chain made.
 
 use cnikit_plan::{
     ApplyContext, GcContext, Kind, Plan, ReleaseContext, apply, preflight, release, restore, restore_all, sweep, verify,
@@ -12,13 +12,13 @@ use serde::de::DeserializeOwned;
 
 use crate::source::unavailable;
 
-/// A plugin that stands behind others in a chain: its configuration, and what that wants of what they made.
+/// A chained plugin: the type is its configuration, the methods are its plan.
 ///
-/// Required are the plan and its kinds. ADD passes on the result of the plugins before it, amended where the plan changes
-/// what it says; CHECK, DEL, GC, STATUS and the dry run follow. DEL and GC walk the kinds: by then neither the configuration
-/// nor prevResult may be there.
+/// The plan and its kinds are required. ADD returns the result of the plugins before it, amended where the plan changes something;
+/// CHECK, DEL, GC, STATUS and the dry run are derived from them. DEL and GC use the kinds alone, because the configuration and
+/// prevResult may be missing by then.
 ///
-/// The whole of a plugin that sets the MTU of the container's interface, gives it back, and says so in the result:
+/// A complete plugin that sets the MTU of the container's interface, restores it on DEL, and amends the result:
 ///
 /// ```rust,no_run
 /// use cnikit::plan::{Kind, Plan};
@@ -41,9 +41,10 @@ use crate::source::unavailable;
 ///         Ok(Plan::of(LinkSettings { ifname: at.tag.ifname.clone(), settings, data_dir: saved_settings::data_dir(&at.conf) }))
 ///     }
 ///
-///     fn amend(&self, at: &AttachmentSpec, answer: &mut CniResult) {
-///         let own = answer.interfaces.iter_mut().filter(|one| at.is_own(one));
-///         own.for_each(|one| one.mtu = self.mtu.0.or(one.mtu));
+///     fn amend(&self, at: &AttachmentSpec, result: &mut CniResult) {
+///         for own in result.interfaces.iter_mut().filter(|one| at.is_own(one)) {
+///             own.mtu = self.mtu.0.or(own.mtu);
+///         }
 ///     }
 /// }
 ///
@@ -52,7 +53,7 @@ use crate::source::unavailable;
 /// }
 /// ```
 pub trait ChainedPlugin: DeserializeOwned {
-    /// Every kind in the plan that outlives the link, the one that is released last first.
+    /// Every kind in the plan that outlives the link, in the reverse order of their release.
     const KINDS: &'static [Kind];
     /// As [`Plugin::SOURCES`].
     const SOURCES: Sources = &[];
@@ -67,8 +68,8 @@ pub trait ChainedPlugin: DeserializeOwned {
     /// it needs.
     fn plan(&self, at: &AttachmentSpec, prev: &CniResult) -> Result<Plan>;
 
-    /// Brings the answer of the plugins before it up to date.
-    fn amend(&self, _at: &AttachmentSpec, _answer: &mut CniResult) {}
+    /// Changes the result of the plugins before it to what the plan makes.
+    fn amend(&self, _at: &AttachmentSpec, _result: &mut CniResult) {}
 
     /// Checks whether an ADD could be served.
     ///
@@ -90,18 +91,17 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
 
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
         let Chained(plugin) = self;
-        let missing = || {
-            Error::config("Required prevResult missing")
-                .hint("this plugin changes what others made: put it behind them in the network's list")
-        };
         let at = &add.attachment;
         let context = ApplyContext::from(add);
-        let mut answer = add.prev.clone().ok_or_else(missing)?;
-        let plan = plugin.plan(at, &answer)?;
+        let Some(mut result) = add.prev.clone() else {
+            return Err(Error::config("Required prevResult missing")
+                .hint("this plugin changes what others made: put it behind them in the network's list"));
+        };
+        let plan = plugin.plan(at, &result)?;
         preflight(&plan, P::KINDS, &context)?;
-        answer.interfaces.extend(apply(&plan, &context, journal)?.interfaces);
-        plugin.amend(at, &mut answer);
-        Ok(answer)
+        result.interfaces.extend(apply(&plan, &context, journal)?.interfaces);
+        plugin.amend(at, &mut result);
+        Ok(result)
     }
 
     fn del(del: &Del) -> Result<()> {
@@ -119,10 +119,12 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
     }
 
     fn restore_all(all: Vec<(Self, Check)>) -> Vec<Result<()>> {
-        let planned = |(Chained(plugin), asked): (Self, Check)| {
-            Ok((vec![plugin.plan(&asked.attachment, &asked.prev)?], ApplyContext::from(&asked)))
-        };
-        restore_all(all.into_iter().map(planned).collect())
+        let mut planned = Vec::with_capacity(all.len());
+        for (Chained(plugin), asked) in all {
+            let plan = plugin.plan(&asked.attachment, &asked.prev);
+            planned.push(plan.map(|plan| (vec![plan], ApplyContext::from(&asked))));
+        }
+        restore_all(planned)
     }
 
     fn gc(gc: &Gc) -> Result<()> {
@@ -133,14 +135,14 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
         self.0.status(status).map_err(unavailable)
     }
 
-    /// Without a prevResult, as a person may ask, nothing was made before.
-    fn plan(&self, preview: &DryRun) -> Result<DryRunReport> {
-        let mut example = preview.prev.clone().unwrap_or_default();
-        let mut steps = self.0.plan(&preview.attachment, &example)?.lines();
+    /// Without a prevResult, as when a person calls the plugin, the result before it is empty.
+    fn plan(&self, dry_run: &DryRun) -> Result<DryRunReport> {
+        let mut example = dry_run.prev.clone().unwrap_or_default();
+        let mut steps = self.0.plan(&dry_run.attachment, &example)?.lines();
         if steps.is_empty() {
             steps.push("nothing, for nothing is asked for".to_owned());
         }
-        self.0.amend(&preview.attachment, &mut example);
+        self.0.amend(&dry_run.attachment, &mut example);
         Ok(DryRunReport { steps, example })
     }
 }

@@ -1,4 +1,4 @@
-//! Configurations of delegates, kept in files until their DEL.
+//! Configurations of delegates, stored in files until the delegate's DEL.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,69 +8,84 @@ use cnikit_store::Directory;
 use cnikit_types::{NetConf, Value};
 use serde_json::json;
 
-/// More than any stdin that is taken.
+/// The largest file that is read, in bytes: more than the largest stdin.
 const LIMIT: usize = 16 << 20;
 
-/// Of a name, so that temporary files can be called after it.
+/// The longest name of a file, in bytes. The names of temporary files are made from it and are longer.
 const LONGEST: usize = 200;
 
-/// The member that says whose a file is. The reference's delegating plugins pass over it, and so do their delegates.
-const OURS: &str = "cnikit";
+/// The member that names the attachment of a file. Upstream's delegating plugins and their delegates ignore it.
+const MEMBER: &str = "cnikit";
 
-/// A directory of configurations, one file each.
+/// A directory of configurations, one per file.
 ///
-/// The reference calls a file by the container's id alone, and finds none that is called otherwise. So we call it so too, and
-/// say in it which attachment it is; where that name is another's, as with two networks of one container, it is called by a
-/// hash of the tag. An attachment has two files while it is added again with another configuration, and after a kill then.
+/// Upstream names a file after the container's id alone. The same name is used here, so that upstream finds the file, and the file
+/// names its attachment. If another attachment has that name already, such as a second network of the container, the file is named
+/// after a hash of the tag. An attachment has two files while it is added again with another configuration, and after a kill
+/// in that moment.
 #[derive(Debug)]
 pub(crate) struct DelegateStore {
     path: PathBuf,
     network: String,
 }
 
-/// One configuration that is kept.
+/// One stored configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Saved {
     directory: PathBuf,
     name: String,
     container: String,
-    /// The reference does not say it.
+    /// None in a file that upstream wrote.
     ifname: Option<String>,
-    /// What the delegate was given.
+    /// The delegate's configuration.
     pub(crate) conf: NetConf,
 }
 
 impl DelegateStore {
-    /// Those of a network, in this directory, which need not be there.
+    /// The configurations of a network, in this directory, which may not exist yet.
     pub(crate) fn new(path: PathBuf, network: &str) -> DelegateStore {
         DelegateStore { path, network: network.to_owned() }
     }
 
-    /// What is kept of an attachment: the files that say so, else one that does not say whose it is and can be its.
+    /// The configurations of an attachment: the files that name it, otherwise one that names no attachment and can belong to it.
     pub(crate) fn find(&self, tag: &AttachmentId) -> Result<Vec<Saved>> {
         let Some(directory) = Directory::open_if_any(&self.path)? else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         for name in names(tag) {
-            found.extend(self.read(&directory, &name)?.filter(|saved| saved.can_be_of(tag)));
+            if let Some(saved) = self.read(&directory, &name)?
+                && saved.can_be_of(tag)
+            {
+                found.push(saved);
+            }
         }
-        if found.iter().any(Saved::says_whose) {
-            found.retain(Saved::says_whose);
+        if found.iter().any(Saved::names_attachment) {
+            found.retain(Saved::names_attachment);
         }
         Ok(found)
     }
 
-    /// Every one of the network; one that the kernel does not let us read hides no other.
+    /// Every configuration of the network. A file that cannot be read is an error of its own and hides no other.
     pub(crate) fn all(&self) -> Result<Vec<Result<Saved>>> {
         let Some(directory) = Directory::open_if_any(&self.path)? else { return Ok(Vec::new()) };
         directory.discard_unfinished()?;
-        let names = directory.list()?.into_iter().map(|name| name.to_string_lossy().into_owned());
-        let names = names.filter(|name| !name.starts_with('.'));
-        Ok(names.filter_map(|name| self.read(&directory, &name).transpose()).collect())
+        let mut all = Vec::new();
+        for name in directory.list()? {
+            let name = name.to_string_lossy();
+            if name.starts_with('.') {
+                continue;
+            }
+            match self.read(&directory, &name) {
+                Ok(Some(saved)) => all.push(Ok(saved)),
+                Ok(None) => {}
+                Err(error) => all.push(Err(error)),
+            }
+        }
+        Ok(all)
     }
 
-    /// Keeps a configuration of an attachment, beside what else is kept of it.
+    /// Stores a configuration of an attachment, in addition to those that are stored already.
     ///
-    /// Nothing is synced: a power cut ends every container, and an address that it held is known to be of an earlier boot.
+    /// The file is not synced. A power cut ends every container, and their addresses are recognised as those of an earlier boot.
     pub(crate) fn save(&self, tag: &AttachmentId, conf: &NetConf) -> Result<Saved> {
         let directory = Directory::make(&self.path, 0o700)?;
         let content = marked(tag, conf);
@@ -85,70 +100,84 @@ impl DelegateStore {
             .hint("DEL the attachment; if that does not help, remove the files of this container there"))
     }
 
-    /// Keeps this configuration alone, of those that say that they are the attachment's; at every moment it is there.
-    pub(crate) fn remove(&self, tag: &AttachmentId, conf: &NetConf) -> Result<()> {
-        let mut own = self.find(tag)?.into_iter().filter(Saved::says_whose);
-        if let Some(first) = own.next().filter(|first| first.conf != *conf) {
+    /// Removes all other configurations that name the attachment. This configuration is stored at every moment.
+    pub(crate) fn remove_others(&self, tag: &AttachmentId, conf: &NetConf) -> Result<()> {
+        let mut own = self.find(tag)?.into_iter().filter(Saved::names_attachment);
+        if let Some(first) = own.next()
+            && first.conf != *conf
+        {
             Directory::open(&self.path)?.replace(&first.name, &marked(tag, conf), 0o600)?;
         }
-        own.try_for_each(|other| other.remove())
+        for other in own {
+            other.remove()?;
+        }
+        Ok(())
     }
 
-    /// Whether one could be kept.
+    /// Checks that a configuration could be stored.
     pub(crate) fn probe(&self) -> Result<()> {
         let path = self.path.display();
         let what = format_args!("no configuration can be kept in {path}");
         Directory::probe_at(&self.path).map_err(|error| Error::from(error).context(what))
     }
 
-    /// What a file says, if it is of this network. One that cannot be understood is passed over, and nothing done about it:
-    /// nobody can say whose it is.
+    /// The configuration in a file, if it belongs to this network. A file that cannot be parsed is logged and skipped, because its
+    /// attachment is unknown.
     fn read(&self, directory: &Directory, name: &str) -> Result<Option<Saved>> {
-        let read = match directory.read(name, LIMIT) {
-            Err(error) if error.is_garbage() => Some(Err(error.to_string())),
-            read => read?.map(|(content, _)| NetConf::parse(&content).map_err(|error| error.to_string())),
+        let parsed = match directory.read(name, LIMIT) {
+            Ok(None) => return Ok(None),
+            Ok(Some((content, _))) => NetConf::parse(&content).map_err(|error| error.to_string()),
+            Err(error) if error.is_garbage() => Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         };
-        let mut conf = match read {
-            None => return Ok(None),
-            Some(Ok(conf)) => conf,
-            Some(Err(why)) => {
+        let mut conf = match parsed {
+            Ok(conf) => conf,
+            Err(why) => {
                 let path = self.path.join(name);
                 log::warn(format_args!("{} is passed over, for it is no configuration: {why}", path.display()));
                 return Ok(None);
             }
         };
-        let said = |key| conf.at(&[OURS, key]).and_then(Value::as_str).map(str::to_owned);
-        let container = said("containerID").unwrap_or_else(|| name.to_owned());
-        let ifname = said("ifname");
-        conf.0.shift_remove(OURS);
-        let is_ours = conf.name() == Some(&self.network);
-        let saved = Saved { directory: self.path.clone(), name: name.to_owned(), container, ifname, conf };
-        Ok(Some(saved).filter(|_| is_ours))
+        if conf.name() != Some(&self.network) {
+            return Ok(None);
+        }
+        let member = |key| conf.at(&[MEMBER, key]).and_then(Value::as_str).map(str::to_owned);
+        let container = member("containerID").unwrap_or_else(|| name.to_owned());
+        let ifname = member("ifname");
+        conf.0.shift_remove(MEMBER);
+        Ok(Some(Saved { directory: self.path.clone(), name: name.to_owned(), container, ifname, conf }))
     }
 }
 
 /// The content of a file.
 fn marked(tag: &AttachmentId, conf: &NetConf) -> Vec<u8> {
     let mut marked = conf.clone();
-    marked.set(OURS, json!({"containerID": tag.container, "ifname": tag.ifname}));
+    marked.set(MEMBER, json!({"containerID": tag.container, "ifname": tag.ifname}));
     marked.to_vec()
 }
 
-/// The names that the file of an attachment may have, the first that is free first. No container's id has a colon.
-fn names(tag: &AttachmentId) -> impl Iterator<Item = String> {
-    let hashed = |mark: &str| tag.hash().first_chunk().map(|half| format!("{mark}{:032x}", u128::from_be_bytes(*half)));
-    [Some(tag.container.clone()), hashed(":"), hashed("::")].into_iter().flatten().filter(|name| name.len() <= LONGEST)
+/// The names that the file of an attachment may have, first choice first. A container's id has no colon.
+fn names(tag: &AttachmentId) -> Vec<String> {
+    let mut names = Vec::new();
+    if tag.container.len() <= LONGEST {
+        names.push(tag.container.clone());
+    }
+    let [half @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = tag.hash();
+    let hash = format!("{:032x}", u128::from_be_bytes(half));
+    names.push(format!(":{hash}"));
+    names.push(format!("::{hash}"));
+    names
 }
 
 impl Saved {
-    /// Whose it is; of one that does not say the interface, `None`.
+    /// The attachment; `None` if the file does not name the interface.
     pub(crate) fn tag(&self) -> Option<AttachmentId> {
         let network = self.conf.name().unwrap_or_default().to_owned();
         Some(AttachmentId { network, container: self.container.clone(), ifname: self.ifname.clone()? })
     }
 
-    /// Is it ours, and not the reference's?
-    pub(crate) fn says_whose(&self) -> bool {
+    /// Whether the file names its attachment. Upstream's files do not.
+    pub(crate) fn names_attachment(&self) -> bool {
         self.ifname.is_some()
     }
 
@@ -156,14 +185,17 @@ impl Saved {
         self.container == tag.container && self.ifname.as_ref().is_none_or(|ifname| *ifname == tag.ifname)
     }
 
-    /// Is it, or may it be, of an attachment that is to stay?
+    /// Whether it belongs, or may belong, to a valid attachment.
     pub(crate) fn is_valid(&self, valid: &ValidAttachments) -> bool {
-        let is_it =
-            |(container, ifname)| container == self.container && self.ifname.as_ref().is_none_or(|own| own == ifname);
-        valid.iter().any(is_it)
+        for (container, ifname) in valid.iter() {
+            if container == self.container && self.ifname.as_ref().is_none_or(|own| own == ifname) {
+                return true;
+            }
+        }
+        false
     }
 
-    /// There is nothing left to delete by it. That it is gone already is as good.
+    /// Removes the file. A file that is gone already is success.
     pub(crate) fn remove(&self) -> Result<()> {
         match Directory::open(&self.directory).and_then(|directory| directory.remove(&self.name)) {
             Err(error) if !error.is_absent() => Err(error.into()),
@@ -192,7 +224,7 @@ mod tests {
         NetConf::parse(json!({"name": network, "type": "bridge", "mtu": mtu}).to_string().as_bytes()).unwrap()
     }
 
-    fn kept(dir: &tempfile::TempDir, network: &str) -> DelegateStore {
+    fn store(dir: &tempfile::TempDir, network: &str) -> DelegateStore {
         DelegateStore::new(dir.path().join("flannel"), network)
     }
 
@@ -206,29 +238,29 @@ mod tests {
     }
 
     #[test]
-    fn each_attachment_of_a_container_has_its_own_and_one_the_name_that_the_reference_looks_for() {
+    fn each_attachment_of_a_container_has_its_own_file_and_one_the_name_that_upstream_looks_for() {
         let dir = tempfile::tempdir().unwrap();
         let all = [("one", "eth0"), ("one", "eth1"), ("two", "eth0")];
-        assert!(kept(&dir, "one").find(&tag("one", "eth0")).unwrap().is_empty(), "not even the directory is there");
+        assert!(store(&dir, "one").find(&tag("one", "eth0")).unwrap().is_empty(), "not even the directory is there");
         for (mtu, (network, ifname)) in (1400..).zip(all) {
-            kept(&dir, network).save(&tag(network, ifname), &conf(network, mtu)).unwrap();
+            store(&dir, network).save(&tag(network, ifname), &conf(network, mtu)).unwrap();
         }
         let first = fs::read(dir.path().join("flannel/c1")).unwrap();
         assert_eq!(NetConf::parse(&first).unwrap().get("mtu"), Some(&json!(1400)));
         for (mtu, (network, ifname)) in (1400..).zip(all) {
-            let kept = kept(&dir, network);
+            let stored = store(&dir, network);
             let tag = tag(network, ifname);
-            let found = only(kept.find(&tag));
+            let found = only(stored.find(&tag));
             assert_eq!((found.tag(), &found.conf), (Some(tag.clone()), &conf(network, mtu)));
-            kept.save(&tag, &conf(network, 9000)).unwrap();
-            assert_eq!((kept.find(&tag).unwrap().len(), files(&dir)), (2, 4), "the one before stays");
-            kept.remove(&tag, &conf(network, 9000)).unwrap();
-            let settled = only(kept.find(&tag));
-            assert_eq!((settled.name, settled.conf), (found.name, conf(network, 9000)), "where the reference looks");
+            stored.save(&tag, &conf(network, 9000)).unwrap();
+            assert_eq!((stored.find(&tag).unwrap().len(), files(&dir)), (2, 4), "the one before stays");
+            stored.remove_others(&tag, &conf(network, 9000)).unwrap();
+            let left = only(stored.find(&tag));
+            assert_eq!((left.name, left.conf), (found.name, conf(network, 9000)), "where upstream looks");
         }
-        assert_eq!((kept(&dir, "one").all().unwrap().len(), kept(&dir, "two").all().unwrap().len()), (2, 1));
-        assert!(kept(&dir, "one").find(&tag("one", "eth2")).unwrap().is_empty());
-        for saved in kept(&dir, "one").all().unwrap() {
+        assert_eq!((store(&dir, "one").all().unwrap().len(), store(&dir, "two").all().unwrap().len()), (2, 1));
+        assert!(store(&dir, "one").find(&tag("one", "eth2")).unwrap().is_empty());
+        for saved in store(&dir, "one").all().unwrap() {
             let saved = saved.unwrap();
             saved.remove().unwrap();
             saved.remove().unwrap();
@@ -237,41 +269,41 @@ mod tests {
     }
 
     #[test]
-    fn what_the_reference_kept_is_anybodys_of_its_container_and_network_and_replaced_by_nobody() {
+    fn a_file_of_upstream_can_be_any_attachments_of_its_container_and_network_and_is_never_replaced() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("flannel")).unwrap();
         let file = dir.path().join("flannel/c1");
         fs::write(&file, conf("one", 1400).to_vec()).unwrap();
-        let kept_one = kept(&dir, "one");
+        let in_one = store(&dir, "one");
         let eth1 = tag("one", "eth1");
-        assert!(kept(&dir, "two").find(&tag("two", "eth0")).unwrap().is_empty());
-        let found = only(kept_one.find(&eth1));
+        assert!(store(&dir, "two").find(&tag("two", "eth0")).unwrap().is_empty());
+        let found = only(in_one.find(&eth1));
         assert_eq!((found.tag(), &found.conf), (None, &conf("one", 1400)));
         let valid =
             |container: &str| [(container.to_owned(), "eth0".to_owned())].into_iter().collect::<ValidAttachments>();
         assert!(found.is_valid(&valid("c1")) && !found.is_valid(&valid("c2")));
-        kept_one.save(&eth1, &conf("one", 9000)).unwrap();
-        kept_one.remove(&eth1, &conf("one", 9000)).unwrap();
+        in_one.save(&eth1, &conf("one", 9000)).unwrap();
+        in_one.remove_others(&eth1, &conf("one", 9000)).unwrap();
         assert_eq!(fs::read(&file).unwrap(), conf("one", 1400).to_vec());
-        assert_eq!(only(kept_one.find(&eth1)).conf, conf("one", 9000), "what says whose it is counts alone");
+        assert_eq!(only(in_one.find(&eth1)).conf, conf("one", 9000), "a file that names its attachment counts alone");
     }
 
     #[test]
-    fn what_cannot_be_understood_is_passed_over_and_stands_in_nobodys_way() {
+    fn a_file_that_cannot_be_parsed_is_skipped_and_is_not_in_the_way() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("flannel")).unwrap();
         fs::write(dir.path().join("flannel/c1"), "{\"name\":\"one\",").unwrap();
         fs::create_dir(dir.path().join("flannel/c2")).unwrap();
-        let kept = kept(&dir, "one");
+        let stored = store(&dir, "one");
         let eth0 = tag("one", "eth0");
-        assert!(kept.find(&eth0).unwrap().is_empty() && kept.all().unwrap().is_empty());
+        assert!(stored.find(&eth0).unwrap().is_empty() && stored.all().unwrap().is_empty());
         for more in 1..=2 {
-            kept.save(&eth0, &conf("one", 1400)).unwrap();
-            assert_eq!((kept.find(&eth0).unwrap().len(), files(&dir)), (more, 2 + more));
+            stored.save(&eth0, &conf("one", 1400)).unwrap();
+            assert_eq!((stored.find(&eth0).unwrap().len(), files(&dir)), (more, 2 + more));
         }
-        assert!(kept.save(&eth0, &conf("one", 1400)).unwrap_err().msg.contains("one/c1/eth0"), "all names are taken");
+        assert!(stored.save(&eth0, &conf("one", 1400)).unwrap_err().msg.contains("one/c1/eth0"), "all names are taken");
         let long = AttachmentId { container: "c".repeat(300), ..eth0 };
-        kept.save(&long, &conf("one", 1500)).unwrap();
-        assert_eq!(only(kept.find(&long)).tag(), Some(long));
+        stored.save(&long, &conf("one", 1500)).unwrap();
+        assert_eq!(only(stored.find(&long)).tag(), Some(long));
     }
 }

@@ -1,4 +1,4 @@
-//! The shape of a plugin that has another one do the work.
+//! The shape of a delegating plugin, which makes the configuration of another plugin and runs that.
 
 use std::path::PathBuf;
 
@@ -15,12 +15,12 @@ use serde_json::json;
 use crate::delegate_store::{DelegateStore, Saved};
 use crate::source::unavailable;
 
-/// A plugin that makes the configuration of another one, the delegate, and hands it every verb.
+/// A plugin that makes the configuration of another one, the delegate, and runs the delegate for every verb.
 ///
-/// What ADD handed over is kept until the delegate's DEL has succeeded, for by then it could not be made again: DEL, CHECK
-/// and GC work from it. The delegate's answers and errors are passed on as they are.
+/// The configuration that ADD made is stored until the delegate's DEL has succeeded, because it may be impossible to make it again
+/// by then. DEL, CHECK and GC use the stored one. The delegate's results and errors are returned unchanged.
 ///
-/// The whole of a plugin that puts every container of a network on one bridge, whatever else the network says:
+/// A complete plugin that attaches every container of a network to one bridge:
 ///
 /// ```rust,no_run
 /// use cnikit::types::NetConf;
@@ -33,7 +33,7 @@ use crate::source::unavailable;
 /// }
 ///
 /// impl DelegatingPlugin for Site {
-///     fn kept_in(_: &NetConf) -> std::path::PathBuf {
+///     fn data_dir(_: &NetConf) -> std::path::PathBuf {
 ///         "/var/lib/cni/site".into()
 ///     }
 ///
@@ -55,8 +55,8 @@ pub trait DelegatingPlugin: DeserializeOwned {
     /// As [`Plugin::KNOWN_ARGS`].
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
 
-    /// The directory in which configurations wait for their DEL, whatever else of this one is wrong or gone.
-    fn kept_in(conf: &NetConf) -> PathBuf;
+    /// The directory of the stored configurations. The rest of `conf` may be invalid or missing.
+    fn data_dir(conf: &NetConf) -> PathBuf;
 
     /// The delegate's configuration, with its `type` and the network's `name`, built from this plugin's configuration. It
     /// changes nothing.
@@ -79,41 +79,39 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
         let tag = &add.attachment.tag;
         let conf = self.0.config_for_delegate(&add.call.conf)?;
         let delegate = add.call.delegate_with(&conf)?;
-        let kept = kept::<P>(&add.call.conf, &tag.network);
-        let before = kept.find(tag)?;
-        let known = before.iter().any(|saved| saved.says_whose() && saved.conf == conf);
-        let saved = (!known).then(|| kept.save(tag, &conf)).transpose()?;
-        let undo = saved.map(|saved| journal.undo_if_clean(&saved, Saved::remove));
+        let store = store::<P>(&add.call.conf, &tag.network);
+        let before = store.find(tag)?;
+        let mut undo = None;
+        if !before.iter().any(|saved| saved.names_attachment() && saved.conf == conf) {
+            undo = Some(journal.undo_if_clean(&store.save(tag, &conf)?, Saved::remove));
+        }
         if before.is_empty() {
             let attached = delegate.attach(journal);
-            // What was kept before a power cut may be lost, and not all that the delegate had. DEL needs this to reach it.
-            if attached.as_ref().is_err_and(holds_already) {
-                undo.into_iter().for_each(|undo| journal.strike(undo));
+            // A power cut may have lost the stored configuration, but not all state of the delegate. Then DEL needs the new one.
+            if attached.as_ref().is_err_and(holds_already)
+                && let Some(undo) = undo
+            {
+                journal.strike(undo);
             }
             return attached;
         }
-        // It may be running. Nothing of it is touched, unless the delegate finds that it is not. Until then DEL has both.
-        let answer = delegate.attach_again(journal)?;
-        kept.remove(tag, &conf)?;
-        Ok(answer)
+        // The attachment may be running. It is not changed unless the delegate finds that it is not. Until then DEL has both
+        // configurations.
+        let result = delegate.attach_again(journal)?;
+        store.remove_others(tag, &conf)?;
+        Ok(result)
     }
 
     fn del(del: &Del) -> Result<()> {
-        let kept = kept::<P>(&del.call.conf, &del.tag.network);
-        let found = kept.find(&del.tag)?;
+        let found = store::<P>(&del.call.conf, &del.tag.network).find(&del.tag)?;
         if found.is_empty() {
             log::info(format_args!("no configuration of {} is kept: nothing is left to delete", del.tag));
         }
-        let delete = |saved: Saved| {
-            let stays = !saved.says_whose() && may_be_anothers(del)?;
-            del.call.delegate_with(&saved.conf)?.del()?;
-            if stays {
-                log::info(format_args!("{saved} stays, for {} is gone and another interface runs", del.tag));
-                return Ok(());
-            }
-            saved.remove()
-        };
-        found.into_iter().map(delete).collect::<Errors>().finish()
+        let mut errors = Errors::default();
+        for saved in found {
+            errors.note(delete(del, &saved));
+        }
+        errors.finish()
     }
 
     fn check(&self, check: &Check) -> Result<()> {
@@ -124,16 +122,16 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
         attached::<P>(asked)?.restore()
     }
 
-    /// Files may be lost, and one of the reference's does not say enough: so the delegate looks for itself, too.
+    /// Files may be lost, and those of upstream do not name the interface. So the delegate gets the GC of the network too.
     fn gc(gc: &Gc) -> Result<()> {
-        let kept = kept::<P>(&gc.call.conf, &gc.network).all()?;
+        let all = store::<P>(&gc.call.conf, &gc.network).all()?;
         let mut delegates: Vec<NetConf> = made_now::<P>(&gc.call.conf).into_iter().collect();
         let mut errors = Errors::default();
-        for saved in kept {
+        for saved in all {
             errors.note(saved.and_then(|saved| sweep(gc, &saved, &mut delegates)));
         }
         for conf in delegates {
-            errors.note(look_for_itself(gc, conf));
+            errors.note(pass_on_gc(gc, conf));
         }
         errors.finish()
     }
@@ -141,52 +139,73 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
     fn status(&self, status: &Status) -> Result<()> {
         let conf = &status.call.conf;
         let of_delegate = self.0.config_for_delegate(conf).map_err(unavailable)?;
-        kept::<P>(conf, conf.name().unwrap_or_default()).probe().map_err(unavailable)?;
+        store::<P>(conf, conf.name().unwrap_or_default()).probe().map_err(unavailable)?;
         status.call.delegate_with(&of_delegate).map_err(unavailable)?.status()
     }
 
-    fn plan(&self, preview: &DryRun) -> Result<DryRunReport> {
-        let conf = self.0.config_for_delegate(&preview.call.conf)?;
-        let delegate = preview.call.delegate_with(&conf)?;
+    fn plan(&self, dry_run: &DryRun) -> Result<DryRunReport> {
+        let conf = self.0.config_for_delegate(&dry_run.call.conf)?;
+        let delegate = dry_run.call.delegate_with(&conf)?;
         let mut steps = vec![format!("hand to {delegate}: {}", String::from_utf8_lossy(&conf.to_vec()))];
-        let planned = delegate.plan().transpose()?.unwrap_or_default();
-        steps.extend(planned.steps.iter().map(|step| format!("{delegate}: {step}")));
+        let planned = match delegate.plan() {
+            Some(planned) => planned?,
+            None => DryRunReport::default(),
+        };
+        for step in &planned.steps {
+            steps.push(format!("{delegate}: {step}"));
+        }
         Ok(DryRunReport { steps, example: planned.example })
     }
 }
 
-/// The delegate that attached the container, with the configuration that it was handed.
+/// The delegate that attached the container, with the configuration that it was given.
 fn attached<P: DelegatingPlugin>(check: &Check) -> Result<Delegate> {
     let tag = &check.attachment.tag;
-    let saved = kept::<P>(&check.call.conf, &tag.network).find(tag)?.into_iter().next().ok_or_else(|| {
-        let missing =
-            format!("the configuration that ADD kept of {tag} is gone, and DEL can delete nothing without it");
-        Error::new(code::DRIFT, missing)
-            .hint("DEL, then ADD again; what the delegate made may have to be removed by hand")
-    })?;
-    check.call.delegate_with(&saved.conf)
+    if let Some(saved) = store::<P>(&check.call.conf, &tag.network).find(tag)?.first() {
+        return check.call.delegate_with(&saved.conf);
+    }
+    let missing = format!("the configuration that ADD kept of {tag} is gone, and DEL can delete nothing without it");
+    Err(Error::new(code::DRIFT, missing)
+        .hint("DEL, then ADD again; what the delegate made may have to be removed by hand"))
 }
 
-fn kept<P: DelegatingPlugin>(conf: &NetConf, network: &str) -> DelegateStore {
-    DelegateStore::new(P::kept_in(conf), network)
+fn store<P: DelegatingPlugin>(conf: &NetConf, network: &str) -> DelegateStore {
+    DelegateStore::new(P::data_dir(conf), network)
 }
 
-/// What the reference kept does not say the interface. Where this one is gone and another one runs, it may be that one's, whose
-/// DEL will need it.
+/// Has the delegate delete an attachment, and removes its configuration.
+fn delete(del: &Del, saved: &Saved) -> Result<()> {
+    let stays = !saved.names_attachment() && may_be_anothers(del)?;
+    del.call.delegate_with(&saved.conf)?.del()?;
+    if stays {
+        log::info(format_args!("{saved} stays, for {} is gone and another interface runs", del.tag));
+        return Ok(());
+    }
+    saved.remove()
+}
+
+/// Whether a configuration that upstream stored may belong to another interface of the container: upstream does not name the
+/// interface, this one is gone, and another one is up. The DEL of that one will need the configuration.
 fn may_be_anothers(del: &Del) -> Result<bool> {
     let Some(container) = ReleaseContext::from(del).container()? else { return Ok(false) };
     let links = container.links()?;
     Ok(links.iter().all(|link| link.name != del.tag.ifname) && links.iter().any(|link| link.up && link.name != "lo"))
 }
 
-/// The delegate's configuration, where there is enough to make it: GC goes on without.
+/// The delegate's configuration, if it can be made. Otherwise GC goes on with the stored ones.
 fn made_now<P: DelegatingPlugin>(conf: &NetConf) -> Option<NetConf> {
     let made = conf.read::<P>().map_err(Error::from).and_then(|plugin| plugin.config_for_delegate(conf));
-    made.inspect_err(|why| log::info(format_args!("the delegate is asked only for what is kept: {why}"))).ok()
+    match made {
+        Ok(made) => Some(made),
+        Err(why) => {
+            log::info(format_args!("the delegate is asked only for what is kept: {why}"));
+            None
+        }
+    }
 }
 
-/// Deletes an attachment unless it is valid. Where nobody knows which interface it was, it can only be left to the delegate,
-/// which may do nothing on GC: so the file stays.
+/// Deletes an attachment unless it is valid. If the file does not name the interface, the attachment can only be left to the
+/// delegate's GC, which may do nothing; so the file stays.
 fn sweep(gc: &Gc, saved: &Saved, delegates: &mut Vec<NetConf>) -> Result<()> {
     if saved.is_valid(&gc.valid) {
         return Ok(());
@@ -202,8 +221,8 @@ fn sweep(gc: &Gc, saved: &Saved, delegates: &mut Vec<NetConf>) -> Result<()> {
     Ok(())
 }
 
-/// Hands a delegate the GC of the network.
-fn look_for_itself(gc: &Gc, mut conf: NetConf) -> Result<()> {
+/// Runs the delegate for the GC of the network.
+fn pass_on_gc(gc: &Gc, mut conf: NetConf) -> Result<()> {
     let valid = gc.valid.iter().map(|(container, ifname)| json!({"containerID": container, "ifname": ifname}));
     conf.set("cni.dev/valid-attachments", valid.collect());
     gc.call.delegate_with(&conf)?.gc()

@@ -1,4 +1,4 @@
-//! The shape of a plugin that makes an interface in the container.
+//! The shape of an interface plugin, which makes an interface in the container.
 
 use cnikit_plan::{
     ApplyContext, GcContext, Kind, Made, Plan, ReleaseContext, apply, begin_release, preflight, restore, restore_all,
@@ -13,16 +13,15 @@ use serde::de::DeserializeOwned;
 
 use crate::addresses::Addresses;
 use crate::requested::{self, HostState};
-use crate::source::{FoundDelegate, Source, taken_over, unavailable};
+use crate::source::{FoundDelegate, Source, take_addresses, unavailable};
 
-/// A plugin that makes an interface: its configuration, and what that configuration wants.
+/// An interface plugin: the type is its configuration, the methods are its plans.
 ///
-/// Required are the plan of the link and the kind of the link. The addresses come from the configured IPAM plugin, and the
-/// answer, CHECK, DEL, GC, STATUS and the dry run follow. A link is made directly where and as it will be; `link` cannot
-/// fail, for what may be wrong was refused when the configuration was read.
+/// The plan of the link and the kind of the link are required. The addresses come from the configured IPAM plugin; the result,
+/// CHECK, DEL, GC, STATUS and the dry run are derived from the plans. A link is made in its final namespace and with its final
+/// name. `link` cannot fail, because an invalid configuration was refused when it was read.
 ///
-/// The whole of a plugin that gives a container one end of a veth pair, addresses from its IPAM plugin and routes by their
-/// gateways:
+/// A complete plugin that gives a container one end of a veth pair, addresses from its IPAM plugin, and routes by their gateways:
 ///
 /// ```rust,no_run
 /// use cnikit::plan::{Kind, Plan};
@@ -63,7 +62,7 @@ use crate::source::{FoundDelegate, Source, taken_over, unavailable};
 /// }
 /// ```
 pub trait InterfacePlugin: DeserializeOwned {
-    /// The kind of the link itself. It is released after every other kind, and its address after it.
+    /// The kind of the link itself. It is released after every other kind, and its addresses after it.
     const LINK: Kind;
     /// Every other kind in the plans that outlives the link.
     const KINDS: &'static [Kind] = &[];
@@ -72,10 +71,10 @@ pub trait InterfacePlugin: DeserializeOwned {
     /// As [`Plugin::KNOWN_ARGS`].
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
 
-    /// What makes the link. Pure.
+    /// The plan of the link. It reads and changes nothing.
     fn link(&self, at: &AttachmentSpec) -> Plan;
 
-    /// From where the addresses come.
+    /// The source of the addresses.
     fn source(conf: &NetConf) -> Source {
         Source::configured(conf)
     }
@@ -89,13 +88,13 @@ pub trait InterfacePlugin: DeserializeOwned {
         Ok(())
     }
 
-    /// What the host gets because of the addresses. For those that `runtimeConfig`, `args` or `CNI_ARGS` request, it gets that
-    /// only in a subnet that the network's configuration names; else ADD is refused.
+    /// The state that the host gets because of the addresses. If `runtimeConfig`, `args` or `CNI_ARGS` request an address, the
+    /// network's configuration has to name its subnet, otherwise ADD is refused.
     fn host_state(&self) -> HostState {
         HostState::Nothing
     }
 
-    /// What gives the link its layer 3. Pure.
+    /// The plan of addresses and routes. It reads and changes nothing.
     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan;
 
     /// Checks whether an ADD could be served, apart from the IPAM plugin, which has a STATUS of its own.
@@ -127,8 +126,10 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
         let source = from.find(&add.call)?;
         let mut before = add.prev.clone().unwrap_or_default();
         let early = if source.needs_link() { Some(apply(&link, &context, journal)?) } else { None };
-        let mut addresses =
-            if from == Source::PrevResult { taken_over(&mut before) } else { source.addresses(journal)? };
+        let mut addresses = match from {
+            Source::PrevResult => take_addresses(&mut before),
+            Source::Ipam(_) | Source::Nowhere => source.addresses(journal)?,
+        };
         plugin.complete(&mut addresses)?;
         requested::check(at, plugin.host_state(), &addresses)?;
         let layer3 = plugin.layer3(at, &addresses);
@@ -138,26 +139,28 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
             None => apply(&link, &context, journal)?,
         };
         apply(&layer3, &context, journal)?;
-        answer(at, before, &context, made, addresses)
+        result(at, before, &context, made, addresses)
     }
 
     fn del(del: &Del) -> Result<()> {
         let context = ReleaseContext::from(del);
         let mut errors = begin_release(P::KINDS, &context);
-        let link = || begin_release(&[P::LINK], &context).finish();
-        let source = P::source(&del.call.conf).find(&del.call);
-        match source {
-            // A lease is released over the link, so the link goes last.
+        let release_link = || begin_release(&[P::LINK], &context).finish();
+        match P::source(&del.call.conf).find(&del.call) {
+            // A DHCP lease is released over the link, so the link is released last.
             Ok(source) if source.needs_link() => {
                 errors.note(context.run_deferred().finish());
                 errors.note(source.del());
-                errors.note(link());
+                errors.note(release_link());
             }
-            // While the link may still carry the address, nobody else must get it.
+            // As long as the link may still have the address, no other attachment must get it.
             source => {
-                let gone = link();
+                let released = release_link();
                 errors.note(context.run_deferred().finish());
-                errors.note(gone.and_then(|()| source?.del()));
+                match released {
+                    Ok(()) => errors.note(source.and_then(|source| source.del())),
+                    Err(error) => errors.note(Err(error)),
+                };
             }
         }
         errors.finish()
@@ -181,23 +184,25 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
     }
 
     fn restore_all(all: Vec<(Self, Check)>) -> Vec<Result<()>> {
-        let planned = |(InterfaceShape(plugin), asked): (Self, Check)| {
-            Ok((as_attached(&plugin, &asked)?.into(), ApplyContext::from(&asked)))
-        };
-        restore_all(all.into_iter().map(planned).collect())
+        let mut planned = Vec::with_capacity(all.len());
+        for (InterfaceShape(plugin), asked) in all {
+            let plans = as_attached(&plugin, &asked);
+            planned.push(plans.map(|plans| (plans.into(), ApplyContext::from(&asked))));
+        }
+        restore_all(planned)
     }
 
     fn gc(gc: &Gc) -> Result<()> {
         let context = GcContext::from(gc);
         let mut errors = sweep(P::KINDS, &context);
         if errors.any_to_try_again() {
-            // Rules without their link and their address would be left. All of it is there for the next GC.
+            // Otherwise rules would remain without their link and their address. The next GC still finds all of them.
             return errors.finish();
         }
         let source = P::source(&gc.call.conf).find(&gc.call);
-        let gone = errors.note(sweep(&[P::LINK], &context).finish());
-        // A stale link that could not be removed still carries its address.
-        if gone || source.as_ref().is_ok_and(FoundDelegate::needs_link) {
+        let released = errors.note(sweep(&[P::LINK], &context).finish());
+        // A stale link that could not be removed still has its address.
+        if released || source.as_ref().is_ok_and(FoundDelegate::needs_link) {
             errors.note(source.and_then(|source| source.gc()));
         }
         errors.finish()
@@ -209,15 +214,15 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
         source.status()
     }
 
-    fn plan(&self, preview: &DryRun) -> Result<DryRunReport> {
+    fn plan(&self, dry_run: &DryRun) -> Result<DryRunReport> {
         let InterfaceShape(plugin) = self;
-        let at = &preview.attachment;
+        let at = &dry_run.attachment;
         let link = plugin.link(at).lines();
         let mut steps = Vec::new();
         let source = P::source(&at.conf);
-        let found = source.find(&preview.call)?;
-        let mut before = preview.prev.clone().unwrap_or_default();
-        let (given, mut addresses) = preview_addresses(&source, &found, &mut before)?;
+        let found = source.find(&dry_run.call)?;
+        let mut before = dry_run.prev.clone().unwrap_or_default();
+        let (given, mut addresses) = example_addresses(&source, &found, &mut before)?;
         steps.extend(if found.needs_link() { [link, given] } else { [given, link] }.concat());
         plugin.complete(&mut addresses)?;
         requested::check(at, plugin.host_state(), &addresses)?;
@@ -226,20 +231,20 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
     }
 }
 
-/// The result that ADD might have: what came before, then the container's interface, whose MAC nobody knows yet, and its addresses.
-/// Without `CNI_NETNS` the addresses are those of no interface, for one without a sandbox would be the host's.
-fn example_result(at: &AttachmentSpec, mut answer: CniResult, addresses: Addresses) -> CniResult {
+/// The result that ADD might have: that of the plugins before it, then the container's interface, whose MAC is not known yet, and
+/// its addresses. Without `CNI_NETNS` the addresses belong to no interface, because an interface without a sandbox is the host's.
+fn example_result(at: &AttachmentSpec, mut result: CniResult, addresses: Addresses) -> CniResult {
     let mut index = None;
     if !at.sandbox.is_empty() {
-        index = i64::try_from(answer.interfaces.len()).ok();
+        index = i64::try_from(result.interfaces.len()).ok();
         let name = at.tag.ifname.clone();
         let sandbox = at.sandbox.clone();
-        answer.interfaces.push(Interface { name, sandbox, ..Interface::default() });
+        result.interfaces.push(Interface { name, sandbox, ..Interface::default() });
     }
-    with_addresses(answer, addresses, index)
+    with_addresses(result, addresses, index)
 }
 
-/// The two plans as they were carried out.
+/// The two plans that ADD applied.
 fn as_attached<P: InterfacePlugin>(plugin: &P, asked: &Check) -> Result<[Plan; 2]> {
     let at = &asked.attachment;
     let (addresses, completed) = recorded(plugin, asked);
@@ -247,73 +252,80 @@ fn as_attached<P: InterfacePlugin>(plugin: &P, asked: &Check) -> Result<[Plan; 2
     Ok([plugin.link(at), plugin.layer3(at, &addresses)])
 }
 
-/// The addresses of the ADD, and whether they could be completed as they were then.
+/// The recorded addresses, and whether [`InterfacePlugin::complete`] accepted them.
 fn recorded<P: InterfacePlugin>(plugin: &P, check: &Check) -> (Addresses, Result<()>) {
     let mut addresses = Addresses::recorded(&check.prev, |interface| check.attachment.is_own(interface));
     let completed = plugin.complete(&mut addresses);
     (addresses, completed)
 }
 
-/// The link first, so that it is released last.
+/// All kinds. The link is the first one, so that it is released last.
 fn kinds<P: InterfacePlugin>() -> Vec<Kind> {
     [&[P::LINK], P::KINDS].concat()
 }
 
-/// In what words a dry run says from where the addresses come, and what stands for them: what the IPAM plugin would give
-/// next if it lives in this program, else an address of nobody's.
-fn preview_addresses(
+/// The steps and the addresses that a dry run shows: those that the IPAM plugin would allocate next if it is part of this binary,
+/// otherwise an address for documentation.
+fn example_addresses(
     source: &Source,
     found: &FoundDelegate,
     before: &mut CniResult,
 ) -> Result<(Vec<String>, Addresses)> {
     let name = match source {
         Source::Ipam(name) => name,
-        Source::PrevResult => return Ok((Vec::new(), taken_over(before))),
+        Source::PrevResult => return Ok((Vec::new(), take_addresses(before))),
         Source::Nowhere => return Ok((Vec::new(), Addresses::default())),
     };
-    let (steps, addresses) = match found.preview() {
-        Some(outline) => outline?,
-        None => (vec![format!("addresses from {name}")], example()),
+    let (planned, addresses) = match found.plan() {
+        Some(planned) => planned?,
+        None => (vec![format!("addresses from {name}")], documentation_address()),
     };
-    let stand_ins: Vec<String> = addresses.networks().iter().map(ToString::to_string).collect();
-    let mut steps: Vec<String> = steps.into_iter().map(|step| format!("{name}: {step}")).collect();
-    steps.push(format!("from here on with {}, as an example", stand_ins.join(" and ")));
+    let mut steps: Vec<String> = planned.into_iter().map(|step| format!("{name}: {step}")).collect();
+    let examples: Vec<String> = addresses.networks().iter().map(ToString::to_string).collect();
+    steps.push(format!("from here on with {}, as an example", examples.join(" and ")));
     Ok((steps, addresses))
 }
 
-/// An address that a dry run shows in place of one that only ADD would get (RFC 5737).
-fn example() -> Addresses {
-    let stand_in = |address| Ip { gateway: "192.0.2.1".parse().ok(), ..Ip::new(address) };
-    Addresses { ips: "192.0.2.2/24".parse().map(stand_in).into_iter().collect(), ..Addresses::default() }
+/// An address for documentation (RFC 5737). A dry run shows it in place of one that only ADD would get.
+fn documentation_address() -> Addresses {
+    let mut addresses = Addresses::default();
+    if let Ok(address) = "192.0.2.2/24".parse() {
+        addresses.ips.push(Ip { gateway: "192.0.2.1".parse().ok(), ..Ip::new(address) });
+    }
+    addresses
 }
 
-/// What came before in the chain, then what was made, its MACs and MTUs read back once; every address tied to our end.
-fn answer(
+/// The result of the plugins before this one, then the interfaces that were made, with the MACs and MTUs that the kernel reports,
+/// and the addresses, which belong to the container's interface.
+fn result(
     at: &AttachmentSpec,
-    mut answer: CniResult,
+    mut result: CniResult,
     context: &ApplyContext,
     made: Made,
     addresses: Addresses,
 ) -> Result<CniResult> {
-    let before = answer.interfaces.len();
+    let before = result.interfaces.len();
     for interface in made.interfaces {
-        answer.interfaces.push(read_back(interface, context)?);
+        result.interfaces.push(read_back(interface, context)?);
     }
-    let ours = answer.interfaces[before..].iter().position(|one| at.is_own(one));
-    let index = ours.and_then(|place| i64::try_from(before + place).ok());
-    Ok(with_addresses(answer, addresses, index))
+    let own = result.interfaces[before..].iter().position(|one| at.is_own(one));
+    let index = own.and_then(|own| i64::try_from(before + own).ok());
+    Ok(with_addresses(result, addresses, index))
 }
 
-/// The answer with these addresses of the interface with this index.
-fn with_addresses(mut answer: CniResult, addresses: Addresses, index: Option<i64>) -> CniResult {
-    answer.ips.extend(addresses.ips.into_iter().map(|ip| Ip { interface: index, ..ip }));
-    answer.routes.extend(addresses.routes);
+/// The result with these addresses of the interface with this index.
+fn with_addresses(mut result: CniResult, addresses: Addresses, index: Option<i64>) -> CniResult {
+    for ip in addresses.ips {
+        result.ips.push(Ip { interface: index, ..ip });
+    }
+    result.routes.extend(addresses.routes);
     if !addresses.dns.is_empty() {
-        answer.dns = addresses.dns;
+        result.dns = addresses.dns;
     }
-    answer
+    result
 }
 
+/// The interface with its MAC and MTU as the kernel reports them.
 fn read_back(interface: Interface, context: &ApplyContext) -> Result<Interface> {
     let netlink = if interface.sandbox.is_empty() { context.host()? } else { context.container()? };
     let link = netlink.recent_link(&interface.name)?;

@@ -1,4 +1,4 @@
-//! The shape of a plugin that gives addresses.
+//! The shape of an IPAM plugin, which allocates addresses.
 
 use cnikit_skel::{Add, AttachmentSpec, Check, Del, DryRun, DryRunReport, Error, Gc, Journal, Plugin, Result, Status};
 use cnikit_types::{CniResult, Version};
@@ -8,10 +8,10 @@ use serde::de::DeserializeOwned;
 use crate::addresses::Addresses;
 use crate::source::unavailable;
 
-/// A plugin that gives addresses: the configuration under `ipam`, and how it takes and gives back.
+/// An IPAM plugin: the type is the configuration under `ipam`, the methods allocate and release addresses.
 ///
-/// An ADD that is refused must have kept nothing: what was taken is noted in the journal by name, so that a roll-back never
-/// frees what an earlier ADD of the same attachment holds. Where that is why it is refused, the code is
+/// An ADD that is refused must not leave an allocation. The journal records each allocated address, so that a roll-back never
+/// releases an address that an earlier ADD of the same attachment holds. If that is the reason for the refusal, the code is
 /// [`cnikit_skel::code::HOLDS_ALREADY`].
 pub trait IpamPlugin: DeserializeOwned {
     /// As [`Plugin::KNOWN_ARGS`].
@@ -71,8 +71,12 @@ pub trait IpamPlugin: DeserializeOwned {
 /// # Errors
 /// There are two addresses of one family, and `version` is older than 0.3.0.
 pub fn one_address_a_family(version: Version, are_ipv4: impl Iterator<Item = bool>) -> Result<()> {
-    let (ipv4, ipv6): (Vec<bool>, Vec<bool>) = are_ipv4.partition(|is_ipv4| *is_ipv4);
-    if version >= Version::V0_3_0 || ipv4.len().max(ipv6.len()) <= 1 {
+    let mut ipv4 = 0;
+    let mut ipv6 = 0;
+    for is_ipv4 in are_ipv4 {
+        *(if is_ipv4 { &mut ipv4 } else { &mut ipv6 }) += 1;
+    }
+    if version >= Version::V0_3_0 || ipv4.max(ipv6) <= 1 {
         return Ok(());
     }
     Err(Error::config(format!("CNI version {version} does not support more than 1 address per family"))
@@ -109,8 +113,8 @@ impl<P: IpamPlugin> Plugin for Ipam<P> {
         self.ipam.status(status).map_err(unavailable)
     }
 
-    fn plan(&self, preview: &DryRun) -> Result<DryRunReport> {
-        let (steps, example) = self.ipam.preview(&preview.attachment)?;
+    fn plan(&self, dry_run: &DryRun) -> Result<DryRunReport> {
+        let (steps, example) = self.ipam.preview(&dry_run.attachment)?;
         Ok(DryRunReport { steps, example: example.into() })
     }
 }

@@ -1,17 +1,16 @@
-//! Keys that several plugins have.
+//! Keys of configurations that several plugins have in common.
 
-use cnikit_resources::Backend;
-use cnikit_resources::Mac;
 use cnikit_resources::parent::{Master, Which};
+use cnikit_resources::{Backend, Mac};
 use cnikit_types::Dns;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-/// `mtu`, in bytes. Absent, 0 or less is the kernel's choice, as configurations rely on.
+/// `mtu`, in bytes. Absent, 0 or less is the kernel's choice; existing configurations rely on that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mtu(pub Option<u32>);
 
-/// A veth's largest (`ETH_MAX_MTU`).
+/// The largest MTU of a veth (`ETH_MAX_MTU`).
 const LARGEST: i64 = 65535;
 
 impl<'de> Deserialize<'de> for Mtu {
@@ -20,11 +19,15 @@ impl<'de> Deserialize<'de> for Mtu {
         if bytes > LARGEST {
             return Err(D::Error::custom(format!("an MTU of {bytes} is more than a link can have ({LARGEST})")));
         }
-        Ok(Mtu(u32::try_from(bytes).ok().filter(|bytes| *bytes > 0)))
+        Ok(Mtu(u32::try_from(bytes).ok().and_then(nonzero)))
     }
 }
 
-/// `mtu` where less than 0 is refused.
+fn nonzero(number: u32) -> Option<u32> {
+    (number != 0).then_some(number)
+}
+
+/// `mtu` of plugins that refuse a negative one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CountedMtu(pub Option<u32>);
 
@@ -32,13 +35,13 @@ impl<'de> Deserialize<'de> for CountedMtu {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CountedMtu, D::Error> {
         let bytes = i64::deserialize(deserializer)?;
         match u32::try_from(bytes) {
-            Ok(bytes) => Ok(CountedMtu(Some(bytes).filter(|bytes| *bytes > 0))),
+            Ok(bytes) => Ok(CountedMtu(nonzero(bytes))),
             Err(_) => Err(D::Error::custom(format!("invalid MTU {bytes}, must be [0, master MTU]"))),
         }
     }
 }
 
-/// A switch that is on unless somebody says otherwise.
+/// A boolean key whose default is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct On(pub bool);
@@ -67,7 +70,7 @@ pub fn word<'de, D: Deserializer<'de>, W>(
     named(&word).map(Some).ok_or_else(|| D::Error::custom(format!("{unknown}: {word:?}: {known} are known")))
 }
 
-/// The `master` of an interface: that of this name, else that of the default route.
+/// The `master` of an interface: the link of this name, or that of the default route if there is no name.
 pub fn master(name: &str, in_container: bool) -> Master {
     let which = if name.is_empty() { Which::OfDefaultRoute } else { Which::Named(name.to_owned()) };
     Master { which, in_container }
@@ -78,11 +81,15 @@ pub fn master(name: &str, in_container: bool) -> Master {
 /// # Errors
 /// The MAC is zero or a multicast address.
 pub fn usable(mac: Option<Mac>) -> Result<(), String> {
-    let unusable = mac.filter(|mac| mac.is_zero() || mac.is_multicast());
-    unusable.map_or(Ok(()), |mac| Err(format!("{mac} cannot be the MAC of an interface: it is a group's or zero")))
+    match mac {
+        Some(mac) if mac.is_zero() || mac.is_multicast() => {
+            Err(format!("{mac} cannot be the MAC of an interface: it is a group's or zero"))
+        }
+        _ => Ok(()),
+    }
 }
 
-/// `queues` of a pair of links, each way. Absent is 1, 0 is the kernel's choice.
+/// `queues` of each end of a veth pair, in each direction. Absent is 1, 0 is the kernel's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queues(pub Option<u32>);
 
@@ -92,20 +99,20 @@ impl Default for Queues {
     }
 }
 
-/// The kernel makes no link with more.
+/// The largest number of queues that the kernel accepts.
 const MOST: i64 = 4096;
 
 impl<'de> Deserialize<'de> for Queues {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Queues, D::Error> {
         let count = i64::deserialize(deserializer)?;
-        let counted = u32::try_from(count).ok().filter(|_| count <= MOST);
-        let counted =
-            counted.ok_or_else(|| D::Error::custom(format!("{count} queues (must be between 0 and {MOST})")))?;
-        Ok(Queues(Some(counted).filter(|count| *count > 0)))
+        match u32::try_from(count) {
+            Ok(queues) if count <= MOST => Ok(Queues(nonzero(queues))),
+            _ => Err(D::Error::custom(format!("{count} queues (must be between 0 and {MOST})"))),
+        }
     }
 }
 
-/// `dns`: replaces the IPAM plugin's as a whole if anything is said; an empty list is something, an empty domain is not.
+/// `dns`, which replaces the IPAM plugin's as a whole if it has any member. An empty list counts, an empty domain does not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DnsOverride {
@@ -116,29 +123,23 @@ pub struct DnsOverride {
 }
 
 impl DnsOverride {
-    /// Puts what is said, if anything, in place of `dns`.
+    /// Replaces `dns` if the configuration has any member.
     pub fn replace(&self, dns: &mut Dns) {
-        if let Some(said) = self.said() {
-            *dns = said;
-        }
-    }
-
-    fn said(&self) -> Option<Dns> {
         let DnsOverride { nameservers, domain, search, options } = self.clone();
-        let said = nameservers.is_some() || !domain.is_empty() || search.is_some() || options.is_some();
-        let list = Option::unwrap_or_default;
-        let dns = Dns {
-            nameservers: list(nameservers),
+        if nameservers.is_none() && domain.is_empty() && search.is_none() && options.is_none() {
+            return;
+        }
+        *dns = Dns {
+            nameservers: nameservers.unwrap_or_default(),
             domain,
-            search: list(search),
-            options: list(options),
+            search: search.unwrap_or_default(),
+            options: options.unwrap_or_default(),
             ..Dns::default()
         };
-        said.then_some(dns)
     }
 }
 
-/// `ipMasqBackend`: what rules are written with. Absent, it is found out on the host.
+/// `ipMasqBackend`: the packet filter of the rules. Absent, it is detected on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MasqueradeBackend(pub Backend);
 
@@ -155,17 +156,17 @@ impl<'de> Deserialize<'de> for MasqueradeBackend {
     }
 }
 
-/// `ipam`, of which a main plugin reads the type alone.
+/// `ipam`, of which an interface plugin reads only the type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct IpamType {
-    /// The IPAM plugin; empty: none.
+    /// The name of the IPAM plugin; empty: none.
     #[serde(rename = "type")]
     pub name: String,
 }
 
 impl IpamType {
-    /// Judges the key `ipspoofchk`: it needs addresses, from a plugin that does not have to send over the link for them.
+    /// Validates the key `ipspoofchk`, which needs addresses from an IPAM plugin that does not send over the link.
     ///
     /// # Errors
     /// There is no IPAM plugin, or it is dhcp.

@@ -1,7 +1,7 @@
-//! Requested addresses: those that `runtimeConfig`, `args` and `CNI_ARGS` name, which tenants may be able to write.
+//! Requested addresses: those of `runtimeConfig`, `args` and `CNI_ARGS`, which tenants may be able to write.
 //!
-//! The host gets a route, a rule or a gateway address for such an address only in a subnet that the network's configuration
-//! names, which is the operator's. It is read out of `ipam` in the same way whatever the IPAM plugin is.
+//! The host gets a route, a rule or a gateway address for such an address only if the network's configuration, which the operator
+//! writes, names its subnet. The subnets are read from `ipam` in the same way for every IPAM plugin.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use ipnetwork::IpNetwork;
 
 use crate::addresses::Addresses;
 
-/// What the host gets because of the addresses of an attachment.
+/// The state that the host gets because of the addresses of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostState {
     /// Nothing.
@@ -29,22 +29,23 @@ pub enum HostState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Subnet {
     network: IpNetwork,
-    /// Its gateway; absent: any address of the subnet may be it.
+    /// The gateway; absent: any address of the subnet may be the gateway.
     gateway: Option<IpAddr>,
 }
 
 /// How many subnets an error lists.
 const LISTED: usize = 8;
 
-/// What was requested, and where.
+/// The requested addresses, gateways and ranges.
 #[derive(Default)]
 struct Requested {
+    /// Each address with the place that requested it.
     addresses: HashMap<IpAddr, KeySource>,
     gateways: HashSet<IpAddr>,
     ranges: Vec<IpNetwork>,
 }
 
-/// Refuses an address that was requested unless the configuration names a subnet for what the host would get.
+/// Refuses a requested address for which the host would get state, unless the configuration names its subnet.
 pub(crate) fn check(at: &AttachmentSpec, state: HostState, addresses: &Addresses) -> Result<()> {
     if state == HostState::Nothing {
         return Ok(());
@@ -64,15 +65,15 @@ pub(crate) fn check(at: &AttachmentSpec, state: HostState, addresses: &Addresses
 }
 
 fn refusal(ip: &Ip, source: KeySource, state: HostState, subnets: &[Subnet]) -> Error {
-    let wanted = match ip.gateway.filter(|_| state != HostState::Rules) {
-        Some(gateway) => format!("{} with gateway {gateway}", ip.address),
-        None => ip.address.to_string(),
+    let wanted = match ip.gateway {
+        Some(gateway) if state != HostState::Rules => format!("{} with gateway {gateway}", ip.address),
+        _ => ip.address.to_string(),
     };
-    let named: Vec<String> = subnets.iter().take(LISTED).map(ToString::to_string).collect();
+    let listed: Vec<String> = subnets.iter().take(LISTED).map(ToString::to_string).collect();
     let named = match subnets.len().saturating_sub(LISTED) {
-        _ if named.is_empty() => "no subnet".to_owned(),
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
+        _ if listed.is_empty() => "no subnet".to_owned(),
+        0 => listed.join(", "),
+        more => format!("{} and {more} more", listed.join(", ")),
     };
     let text = format!("{source}: {wanted} was requested, but the network's configuration names {named}");
     let error = match source {
@@ -87,7 +88,7 @@ fn refusal(ip: &Ip, source: KeySource, state: HostState, subnets: &[Subnet]) -> 
 }
 
 impl Requested {
-    /// Where the address or its gateway was requested, if it was.
+    /// The place that requested the address or its gateway; `None` if neither was requested.
     fn source(&self, ip: &Ip) -> Option<KeySource> {
         let address = ip.address.ip();
         if let Some(source) = self.addresses.get(&address) {
@@ -100,7 +101,7 @@ impl Requested {
     }
 }
 
-/// All that was requested. What cannot be read is refused by the IPAM plugin whose key it is.
+/// Everything that was requested. Values that cannot be parsed are left to the IPAM plugin, which refuses them.
 fn requested(conf: &NetConf, args: &Args) -> Requested {
     let mut all = Requested::default();
     for (path, source) in [
@@ -123,7 +124,7 @@ fn requested(conf: &NetConf, args: &Args) -> Requested {
     all
 }
 
-/// Reads an address with or without the length of a prefix.
+/// Parses an address with or without a prefix length.
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     match parse_cidr(text) {
@@ -135,20 +136,26 @@ fn address(text: &str) -> Option<IpAddr> {
 /// The subnets that the network's configuration names under `ipam`: those of `allowedSubnets`, of host-local's ranges, and of
 /// static's addresses.
 ///
-/// For host-local the sets of `runtimeConfig.ipRanges` count too, of a family of which `ipam` names no subnet: there the
-/// operator has left the choice to the runtime, which takes them from the node's own configuration.
+/// For host-local the sets of `runtimeConfig.ipRanges` count too, if `ipam` names no subnet of their family. Then the operator has
+/// left the choice to the runtime, which takes the sets from the node's own configuration.
 fn subnets(conf: &NetConf) -> Vec<Subnet> {
     let Some(Value::Object(ipam)) = conf.get("ipam") else { return Vec::new() };
     let ipam = NetConf(ipam.clone());
     let mut all: Vec<Subnet> = Vec::new();
     for text in texts(ipam.get("allowedSubnets")) {
-        all.extend(parse_cidr(text).ok().map(|subnet| Subnet { network: network(subnet), gateway: None }));
+        if let Ok(subnet) = parse_cidr(text) {
+            all.push(Subnet { network: network(subnet), gateway: None });
+        }
     }
     all.extend(subnet(&ipam, "subnet"));
     for set in list(ipam.get("ranges")) {
-        all.extend(list(Some(set)).iter().filter_map(|range| subnet(&object(range)?, "subnet")));
+        for range in list(Some(set)) {
+            all.extend(subnet_of_object(range, "subnet"));
+        }
     }
-    all.extend(list(ipam.get("addresses")).iter().filter_map(|address| subnet(&object(address)?, "address")));
+    for address in list(ipam.get("addresses")) {
+        all.extend(subnet_of_object(address, "address"));
+    }
     if ipam.text("type") == Some("host-local") {
         let configured = all.clone();
         for range in conf.capabilities().ip_ranges().unwrap_or_default().into_iter().flatten() {
@@ -161,7 +168,7 @@ fn subnets(conf: &NetConf) -> Vec<Subnet> {
     all
 }
 
-/// The subnet of an object that names it under this key, perhaps with a `gateway` beside it.
+/// The subnet under this key of an object, with the `gateway` of the object if it has one.
 fn subnet(conf: &NetConf, key: &str) -> Option<Subnet> {
     let subnet = parse_cidr(conf.text(key)?).ok()?;
     let gateway = conf.text("gateway").and_then(|text| parse_ip(text).ok());
@@ -176,20 +183,21 @@ fn texts(value: Option<&Value>) -> impl Iterator<Item = &str> {
     list(value).iter().filter_map(Value::as_str)
 }
 
-fn object(value: &Value) -> Option<NetConf> {
-    value.as_object().cloned().map(NetConf)
+fn subnet_of_object(value: &Value, key: &str) -> Option<Subnet> {
+    let Value::Object(members) = value else { return None };
+    subnet(&NetConf(members.clone()), key)
 }
 
-/// The network of an address, without the bits of the host.
+/// The network of an address, without the host bits.
 fn network(address: IpNetwork) -> IpNetwork {
     IpNetwork::new(address.network(), address.prefix()).unwrap_or(address)
 }
 
 impl Subnet {
-    /// Whether the host may get what this address brings with it.
+    /// Whether the host may get the state for this address.
     ///
-    /// On a shared link the gateway has the prefix of the address, so that has to be the subnet's: with any other, whoever
-    /// comes first would decide over the prefix of the link, and keep all others out.
+    /// On a shared link the gateway has the prefix of the address, so that has to be the subnet's. With any other prefix, the first
+    /// container would determine the prefix of the link, and every other container would be refused.
     fn allows(&self, ip: &Ip, state: HostState) -> bool {
         let wanted = network(ip.address);
         let inside = self.network.contains(wanted.ip()) && wanted.prefix() >= self.network.prefix();
@@ -208,7 +216,10 @@ impl Subnet {
 impl std::fmt::Display for Subnet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.network)?;
-        self.gateway.iter().try_for_each(|gateway| write!(f, " with gateway {gateway}"))
+        match self.gateway {
+            Some(gateway) => write!(f, " with gateway {gateway}"),
+            None => Ok(()),
+        }
     }
 }
 

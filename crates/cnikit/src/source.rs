@@ -1,24 +1,24 @@
-//! From where an attachment has its addresses.
+//! The source of an attachment's addresses.
 
 use cnikit_skel::{Call, Delegate, Error, Journal, Result, code};
 use cnikit_types::{CniResult, NetConf, Value};
 
 use crate::addresses::Addresses;
 
-/// From where an attachment has its addresses: a value, so that a plan can be shown without asking anybody.
+/// The source of an attachment's addresses. It is a value, so that a plan can be shown without running a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// An IPAM plugin of this name.
+    /// The IPAM plugin of this name.
     Ipam(String),
-    /// What the plugins before this one in the chain gave, if anything: it becomes this interface's.
+    /// The result of the plugins before this one in the chain. Its addresses become this interface's.
     PrevResult,
-    /// It has none: layer 2 only.
+    /// No addresses: layer 2 only.
     Nowhere,
 }
 
 impl Source {
-    /// What the configuration's `ipam.type` says; absent or empty is layer 2. One that is no text names no plugin that could
-    /// be found: DEL does all it can without, and then says that an address may be kept.
+    /// The source by the configuration's `ipam.type`. Absent or empty is layer 2 only. A value that is not a text names a plugin
+    /// that cannot be found: DEL does everything else, and then reports that.
     pub fn configured(conf: &NetConf) -> Source {
         match conf.at(&["ipam", "type"]) {
             None => Source::Nowhere,
@@ -28,13 +28,13 @@ impl Source {
         }
     }
 
-    /// The same, but what came before in the chain serves where nothing is configured.
+    /// The same source, or the result of the plugins before this one if no IPAM plugin is configured.
     #[must_use]
     pub fn or_prev_result(self) -> Source {
         if self == Source::Nowhere { Source::PrevResult } else { self }
     }
 
-    /// Looks the plugin up, before anything is made.
+    /// Finds the plugin, before anything is made.
     pub(crate) fn find(&self, call: &Call) -> Result<FoundDelegate> {
         match self {
             Source::Ipam(name) => Ok(FoundDelegate(Some(call.delegate(name)?))),
@@ -43,54 +43,63 @@ impl Source {
     }
 }
 
-/// What an interface takes over of what came before it in a chain: all its addresses, routes and DNS, of which the record
-/// keeps none.
-pub(crate) fn taken_over(before: &mut CniResult) -> Addresses {
+/// Takes all addresses, routes and DNS out of the result of the plugins before this one.
+pub(crate) fn take_addresses(before: &mut CniResult) -> Addresses {
     use std::mem::take;
     Addresses { ips: take(&mut before.ips), routes: take(&mut before.routes), dns: take(&mut before.dns) }
 }
 
-/// A source, found.
+/// The IPAM plugin of a source, found; `None` if the source has none.
 pub(crate) struct FoundDelegate(Option<Delegate>);
 
 impl FoundDelegate {
-    /// Must the link be there before addresses are asked for, and still be there when they are given back?
+    /// Whether the link has to exist when addresses are allocated and when they are released.
     pub(crate) fn needs_link(&self) -> bool {
         self.0.as_ref().is_some_and(Delegate::needs_link)
     }
 
-    /// What an IPAM plugin gives; nothing without one.
+    /// Runs the IPAM plugin's ADD. Without a plugin there are no addresses.
     pub(crate) fn addresses(&self, journal: &mut Journal) -> Result<Addresses> {
         let Some(ipam) = &self.0 else { return Ok(Addresses::default()) };
-        let answer = ipam.add(journal)?;
-        answer.check_size().map_err(|error| Error::from(error.under("result of the IPAM plugin")))?;
-        Ok(Addresses::from(answer))
+        let result = ipam.add(journal)?;
+        if let Err(error) = result.check_size() {
+            return Err(error.under("result of the IPAM plugin").into());
+        }
+        Ok(Addresses::from(result))
     }
 
-    /// What the plugin would do and give, if it lives in this program: no other is asked for what it may not know.
-    pub(crate) fn preview(&self) -> Option<Result<(Vec<String>, Addresses)>> {
-        let outline = self.0.as_ref()?.plan()?;
-        Some(outline.map(|outline| (outline.steps, Addresses::from(outline.example))))
+    /// The steps and the example addresses of the plugin's dry run, if it is part of this binary. Any other plugin may not know the
+    /// verb.
+    pub(crate) fn plan(&self) -> Option<Result<(Vec<String>, Addresses)>> {
+        let report = self.0.as_ref()?.plan()?;
+        Some(report.map(|report| (report.steps, Addresses::from(report.example))))
     }
 
     pub(crate) fn del(&self) -> Result<()> {
-        self.0.as_ref().map_or(Ok(()), Delegate::del)
+        self.run(Delegate::del)
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        self.0.as_ref().map_or(Ok(()), Delegate::check)
+        self.run(Delegate::check)
     }
 
     pub(crate) fn gc(&self) -> Result<()> {
-        self.0.as_ref().map_or(Ok(()), Delegate::gc)
+        self.run(Delegate::gc)
     }
 
     pub(crate) fn status(&self) -> Result<()> {
-        self.0.as_ref().map_or(Ok(()), Delegate::status)
+        self.run(Delegate::status)
+    }
+
+    fn run(&self, verb: fn(&Delegate) -> Result<()>) -> Result<()> {
+        match &self.0 {
+            Some(delegate) => verb(delegate),
+            None => Ok(()),
+        }
     }
 }
 
-/// An ADD could not be served: that is what STATUS is for (code 50, or 51 if somebody knows that it is worse).
+/// The error as STATUS reports it: with code 50, or 51 if it has that already.
 pub(crate) fn unavailable(error: Error) -> Error {
     let code = if error.code == code::LIMITED { code::LIMITED } else { code::UNAVAILABLE };
     Error { code, ..error }

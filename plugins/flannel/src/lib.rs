@@ -43,7 +43,7 @@ pub struct FlannelKeys {
     /// What flanneld writes. Default: `/run/flannel/subnet.env`.
     pub subnet_file: String,
     /// Where configurations of the delegate wait for their DEL. Default: `/var/lib/cni/flannel`. Here only to be refused if it is
-    /// no text: DEL and GC, which may have no more than this key, read it by [`DelegatingPlugin::kept_in`], as all verbs do.
+    /// no text: DEL and GC, which may have no more than this key, read it by [`DelegatingPlugin::data_dir`], as all verbs do.
     pub data_dir: String,
     /// What the delegate's configuration is made from. Default: a bridge.
     pub delegate: Map<String, Value>,
@@ -88,7 +88,7 @@ fn routes(ipam: &NetConf) -> Result<Vec<Value>, String> {
 }
 
 impl DelegatingPlugin for FlannelPlugin {
-    fn kept_in(conf: &NetConf) -> PathBuf {
+    fn data_dir(conf: &NetConf) -> PathBuf {
         conf.text("dataDir").filter(|path| !path.is_empty()).unwrap_or(DATA_DIR).into()
     }
 
