@@ -141,6 +141,35 @@ fn an_add_finds_room_where_garbage_was_which_is_set_aside() {
     }
 }
 
+/// A file as a later release could write it: another version, and a checksum that fits (FNV-1a of 64 bits).
+fn of_a_later_release(text: &str) -> String {
+    let (summed, _) = text.rsplit_once(",\"sum\":").unwrap();
+    let summed = summed.replace(r#""version":1,"#, r#""version":2,"#);
+    let add = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let sum = summed.bytes().fold(0xcbf2_9ce4_8422_2325, add);
+    format!("{summed},\"sum\":\"{sum:016x}\"}}}}")
+}
+
+/// A node that goes back to this release can have such files.
+#[test]
+fn a_file_of_a_later_release_refuses_add_and_check_and_is_set_aside_by_del() {
+    let dir = TempDir::new().unwrap();
+    let runtime = quick(dir.path());
+    runtime.add(&list(), &at()).unwrap();
+    let later = of_a_later_release(&fs::read_to_string(dir.path().join(FILE)).unwrap());
+    let why = format!("read {}: it has version 2 of its format", dir.path().join(FILE).display());
+    fs::write(dir.path().join(FILE), &later).unwrap();
+    let check = runtime.check(&list(), &at()).unwrap_err();
+    for error in [check, runtime.add_with_rollback(&list(), &at()).unwrap_err()] {
+        let text = error.to_string();
+        assert!(text.contains(&why) && text.contains("a later release wrote it"), "{text}");
+    }
+    assert_eq!(fs::read_to_string(dir.path().join(FILE)).unwrap(), later, "nothing is taken down");
+    assert_eq!(runtime.cache.list().unwrap()[0].state, State::Unreadable);
+    assert!(runtime.cache.attachments().unwrap()[0].broken[0].contains(&why));
+    survives(dir.path(), later.as_bytes(), false, "of a later release");
+}
+
 /// As the reference's libcni writes it.
 const THEIRS: &str = r#"{"kind":"cniCacheV1","containerId":"c1","config":"CONFIG","ifName":"eth0","networkName":"net","netns":"/run/netns/c1","cniArgs":[["IgnoreUnknown","1"]],"capabilityArgs":{"mac":"02:00:00:00:00:01"},"result":{"cniVersion":"1.1.0","dns":{},"interfaces":[{"name":"eth0","sandbox":"/run/netns/c1"}],"ips":[{"address":"10.9.0.2/24","interface":0}]}}"#;
 

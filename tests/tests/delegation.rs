@@ -119,6 +119,26 @@ fn what_is_kept_goes_only_after_a_del_that_succeeded() {
     assert!(code == 103 && text.contains("failed to find plugin \"mine\"") && kept(&host) == all, "{code} {text}");
 }
 
+/// A node that goes back to this release can have such files.
+#[test]
+fn a_file_of_a_later_release_refuses_add_and_check_and_a_del_passes_over_it() {
+    let host = Host::new();
+    let container = Host::new().container();
+    let subject = over_script(&host, ANSWER);
+    let result = subject.add(&host, "c-one", &container);
+    let file = host.dir().join("flannel/c-one");
+    let later = fs::read_to_string(&file).unwrap().replace(r#""version":1,"#, r#""version":2,"#);
+    fs::write(&file, &later).unwrap();
+    for (verb, keys) in [("ADD", vec![]), ("CHECK", vec![("prevResult", result)])] {
+        let (code, text) = subject.call(&host, verb, "c-one", &container.path(), &keys).refused();
+        let why = format!("read {}: it has version 2 of its format", file.display());
+        assert!(code == 100 && text.contains(&why) && text.contains("a later release wrote it"), "{code} {text}");
+    }
+    subject.call(&host, "DEL", "c-one", "", &[]).ok();
+    assert_eq!(called(&subject), ["ADD c-one eth0"], "nobody knows what the delegate was given");
+    assert_eq!(fs::read_to_string(&file).unwrap(), later);
+}
+
 #[test]
 fn a_delegate_that_failed_is_asked_to_delete_unless_something_else_may_be_there() {
     let failing =

@@ -13,7 +13,7 @@ use cnikit_testkit::mixed::exchanged;
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::harmed::{connected, crowded_firewall, masquerading, spoof_checking_bridge};
-use cnikit_tests::{MASTER_OF_MACVLANS, bin, macvlan, program};
+use cnikit_tests::{MASTER_OF_MACVLANS, bin, flannel, macvlan, program};
 use libtest_mimic::{Arguments, Completion, Trial};
 use serde_json::{Value, json};
 
@@ -58,7 +58,7 @@ fn tests() -> Vec<Test> {
 /// What both releases can be asked for. portmap is not among them: the earlier release has no guard of the host's loopback, and
 /// CHECK by this one says so until RESTORE has made it. [`Node`] has its ports.
 fn subjects() -> Vec<Subject> {
-    let mut subjects = vec![macvlan(), spoof_checking_bridge()];
+    let mut subjects = vec![macvlan(), spoof_checking_bridge(), flannel()];
     for backend in ["nftables", "iptables"] {
         subjects.extend(["bridge", "ptp"].map(|plugin| masquerading(plugin, backend)));
         subjects.push(connected(&crowded_firewall(bin(), backend).beside("")));

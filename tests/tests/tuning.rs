@@ -464,6 +464,23 @@ fn a_file_that_is_damaged_holds_no_del_up() {
     }
 }
 
+/// A node that goes back to this release can have such files.
+#[test]
+fn a_file_of_a_later_release_refuses_an_add_and_holds_no_del_up() {
+    let scene = Scene::new();
+    let keys = json!({"mtu": 1400});
+    scene.add(keys.clone());
+    let file = scene.host.dir().join("tuning/c-one_eth0.json");
+    let later = fs::read_to_string(&file).unwrap().replace(r#""version":1,"#, r#""version":2,"#);
+    fs::write(&file, &later).unwrap();
+    let (code, text) = scene.refused(json!({"mtu": 1300}));
+    let why = format!("read {}: it has version 2 of its format", file.display());
+    assert!(code == 100 && text.contains(&why) && text.contains("a later release wrote it"), "{code} {text}");
+    assert!(scene.link().contains("mtu 1400 ") && fs::read_to_string(&file).unwrap() == later, "nothing is changed");
+    scene.del(keys);
+    assert_eq!(scene.kept(), [""; 0]);
+}
+
 /// The record is written, named and synced before the first change; the link is changed by one message.
 #[test]
 fn the_record_lasts_before_anything_is_changed_and_the_link_takes_all_at_once() {

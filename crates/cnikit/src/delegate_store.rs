@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use cnikit_skel::{AttachmentId, Error, Result, ValidAttachments, log};
-use cnikit_store::Directory;
+use cnikit_store::{Directory, check_version};
 use cnikit_types::{NetConf, Value};
 use serde_json::json;
 
@@ -16,6 +16,10 @@ const LONGEST: usize = 200;
 
 /// The member that names the attachment of a file. Upstream's delegating plugins and their delegates ignore it.
 const MEMBER: &str = "cnikit";
+
+/// The version of the format that is written, and the newest that is read. It is in the member; a file without it has version 1.
+/// Every later version has the network's `name`, and `containerID` and `ifname` in the member, too.
+const FORMAT: u64 = 1;
 
 /// A directory of configurations, one per file.
 ///
@@ -37,6 +41,8 @@ pub(crate) struct Saved {
     container: String,
     /// None in a file that upstream wrote.
     ifname: Option<String>,
+    /// The version of the format. If it is above [`FORMAT`], a later release wrote the file, and only its owner is known.
+    version: u64,
     /// The delegate's configuration.
     pub(crate) conf: NetConf,
 }
@@ -48,7 +54,23 @@ impl DelegateStore {
     }
 
     /// The configurations of an attachment: the files that name it, otherwise one that names no attachment and can belong to it.
+    /// A file of a later release is an error.
     pub(crate) fn find(&self, tag: &AttachmentId) -> Result<Vec<Saved>> {
+        let found = self.find_any_version(tag)?;
+        for saved in &found {
+            check_version(saved.path(), saved.version, FORMAT)?;
+        }
+        Ok(found)
+    }
+
+    /// As [`DelegateStore::find`], for a DEL: a file of a later release is logged and skipped.
+    pub(crate) fn find_readable(&self, tag: &AttachmentId) -> Result<Vec<Saved>> {
+        let mut found = self.find_any_version(tag)?;
+        found.retain(Saved::is_readable);
+        Ok(found)
+    }
+
+    fn find_any_version(&self, tag: &AttachmentId) -> Result<Vec<Saved>> {
         let Some(directory) = Directory::open_if_any(&self.path)? else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         for name in names(tag) {
@@ -64,7 +86,8 @@ impl DelegateStore {
         Ok(found)
     }
 
-    /// Every configuration of the network. A file that cannot be read is an error of its own and hides no other.
+    /// Every configuration of the network. A file that cannot be read is an error of its own and hides no other. A file of a
+    /// later release is logged and skipped.
     pub(crate) fn all(&self) -> Result<Vec<Result<Saved>>> {
         let Some(directory) = Directory::open_if_any(&self.path)? else { return Ok(Vec::new()) };
         directory.discard_unfinished()?;
@@ -75,8 +98,8 @@ impl DelegateStore {
                 continue;
             }
             match self.read(&directory, &name) {
-                Ok(Some(saved)) => all.push(Ok(saved)),
-                Ok(None) => {}
+                Ok(Some(saved)) if saved.is_readable() => all.push(Ok(saved)),
+                Ok(_) => {}
                 Err(error) => all.push(Err(error)),
             }
         }
@@ -93,7 +116,8 @@ impl DelegateStore {
             if directory.create(&name, &content, 0o600)?.is_some() {
                 let container = tag.container.clone();
                 let ifname = Some(tag.ifname.clone());
-                return Ok(Saved { directory: self.path.clone(), name, container, ifname, conf: conf.clone() });
+                let directory = self.path.clone();
+                return Ok(Saved { directory, name, container, ifname, version: FORMAT, conf: conf.clone() });
             }
         }
         Err(Error::conflict(format!("the files for {tag} in {} are taken", self.path.display()))
@@ -144,15 +168,24 @@ impl DelegateStore {
         let member = |key| conf.at(&[MEMBER, key]).and_then(Value::as_str).map(str::to_owned);
         let container = member("containerID").unwrap_or_else(|| name.to_owned());
         let ifname = member("ifname");
+        let version = match conf.at(&[MEMBER, "version"]).map(Value::as_u64) {
+            None => FORMAT,
+            Some(Some(version)) => version,
+            Some(None) => {
+                let path = self.path.join(name);
+                log::warn(format_args!("{} is passed over: its version is not a number", path.display()));
+                return Ok(None);
+            }
+        };
         conf.0.shift_remove(MEMBER);
-        Ok(Some(Saved { directory: self.path.clone(), name: name.to_owned(), container, ifname, conf }))
+        Ok(Some(Saved { directory: self.path.clone(), name: name.to_owned(), container, ifname, version, conf }))
     }
 }
 
 /// The content of a file.
 fn marked(tag: &AttachmentId, conf: &NetConf) -> Vec<u8> {
     let mut marked = conf.clone();
-    marked.set(MEMBER, json!({"containerID": tag.container, "ifname": tag.ifname}));
+    marked.set(MEMBER, json!({"version": FORMAT, "containerID": tag.container, "ifname": tag.ifname}));
     marked.to_vec()
 }
 
@@ -181,6 +214,21 @@ impl Saved {
         self.ifname.is_some()
     }
 
+    fn path(&self) -> PathBuf {
+        self.directory.join(&self.name)
+    }
+
+    /// Whether this release can read the file. If it cannot, the reason is logged.
+    fn is_readable(&self) -> bool {
+        match check_version(self.path(), self.version, FORMAT) {
+            Ok(()) => true,
+            Err(newer) => {
+                log::warn(format_args!("{newer}: it is passed over"));
+                false
+            }
+        }
+    }
+
     fn can_be_of(&self, tag: &AttachmentId) -> bool {
         self.container == tag.container && self.ifname.as_ref().is_none_or(|ifname| *ifname == tag.ifname)
     }
@@ -206,7 +254,7 @@ impl Saved {
 
 impl fmt::Display for Saved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "configuration kept in {}", self.directory.join(&self.name).display())
+        write!(f, "configuration kept in {}", self.path().display())
     }
 }
 
@@ -286,6 +334,23 @@ mod tests {
         in_one.remove_others(&eth1, &conf("one", 9000)).unwrap();
         assert_eq!(fs::read(&file).unwrap(), conf("one", 1400).to_vec());
         assert_eq!(only(in_one.find(&eth1)).conf, conf("one", 9000), "a file that names its attachment counts alone");
+    }
+
+    #[test]
+    fn a_file_without_a_version_is_read_and_one_of_a_later_version_is_refused_or_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir, "one");
+        let eth0 = tag("one", "eth0");
+        store.save(&eth0, &conf("one", 1400)).unwrap();
+        let file = dir.path().join("flannel/c1");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace(r#""version":1,"#, "")).unwrap();
+        assert_eq!(only(store.find(&eth0)).conf, conf("one", 1400));
+        fs::write(&file, text.replace(r#""version":1,"#, r#""version":2,"#)).unwrap();
+        let error = store.find(&eth0).unwrap_err().to_string();
+        assert!(error.contains(file.to_str().unwrap()) && error.contains("version 2"), "{error}");
+        assert!(store.find_readable(&eth0).unwrap().is_empty() && store.all().unwrap().is_empty());
+        assert!(store.find(&tag("one", "eth1")).unwrap().is_empty(), "it is another attachment's");
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
     }
 
     fn del(del: &Del) -> Result<()> {
-        let found = store::<P>(&del.call.conf, &del.tag.network).find(&del.tag)?;
+        let found = store::<P>(&del.call.conf, &del.tag.network).find_readable(&del.tag)?;
         if found.is_empty() {
             log::info(format_args!("no configuration of {} is kept: nothing is left to delete", del.tag));
         }

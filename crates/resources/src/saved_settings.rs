@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use cnikit_netns::Netns;
 use cnikit_plan::{ApplyContext, GcContext, ReleaseContext};
 use cnikit_skel::{AttachmentId, Error, Errors, Journal, NetnsLookup, Result, log};
-use cnikit_store::Directory;
-use cnikit_types::{NetConf, Value};
+use cnikit_store::{Directory, check_version};
+use cnikit_types::{Map, NetConf, Value};
 use nix::errno::Errno;
 use serde::Deserialize;
 
@@ -27,6 +27,11 @@ pub(crate) use owner::Owner;
 const DEFAULT_DIR: &str = "/run/cni/tuning";
 /// The member that upstream's files do not have.
 const MEMBER: &str = "cnikit";
+/// The key of the format's version in that member. A file without it has version 1.
+const VERSION: &str = "version";
+/// The version of the format that is written, and the newest that is read. Every later version has `network`, `container` and
+/// `ifname` in the member, too, so that this release knows the owner.
+const FORMAT: u64 = 1;
 /// The longest file name without its ending, in bytes. The kernel takes 255, and a temporary file needs some of them.
 const LONGEST: usize = 200;
 /// The largest file that is read, in bytes. No configuration fills so much.
@@ -142,6 +147,9 @@ impl fmt::Display for PreviousFile {
 
 /// The name of the file for an attachment, and its content: the attachment's own file if there is one, otherwise the first name
 /// that is free or has a file of upstream, which does not name its owner. Damaged files are left to DEL.
+///
+/// # Errors
+/// The attachment's own file has a version that this release cannot read.
 fn choose_file(directory: &Directory, tag: &AttachmentId) -> Result<Option<(String, Option<SavedSettings>)>> {
     let mut free = None;
     for name in names(tag) {
@@ -149,7 +157,10 @@ fn choose_file(directory: &Directory, tag: &AttachmentId) -> Result<Option<(Stri
             StoredFile::Valid(saved) if saved.is_of(tag) => return Ok(Some((name, Some(*saved)))),
             StoredFile::Valid(saved) if saved.owner.is_none() => free = free.or(Some((name, Some(*saved)))),
             StoredFile::Absent => free = free.or(Some((name, None))),
-            StoredFile::Valid(_) | StoredFile::Damaged => {}
+            StoredFile::Newer { version, owner } if owner.as_ref().is_none_or(|owner| owner == tag) => {
+                check_version(directory.path().join(&name), version, FORMAT)?;
+            }
+            StoredFile::Valid(_) | StoredFile::Newer { .. } | StoredFile::Damaged => {}
         }
     }
     Ok(free)
@@ -171,6 +182,12 @@ enum StoredFile {
     Absent,
     /// It is not a file, or its content cannot be parsed.
     Damaged,
+    /// A later release wrote it.
+    Newer {
+        version: u64,
+        /// The attachment, if the file names it.
+        owner: Option<AttachmentId>,
+    },
     Valid(Box<SavedSettings>),
 }
 
@@ -183,8 +200,8 @@ fn read(directory: &Directory, name: &str) -> Result<StoredFile> {
         found => found?,
     };
     let Some((content, _)) = found else { return Ok(StoredFile::Absent) };
-    match SavedSettings::parse(&content) {
-        Ok(saved) => Ok(StoredFile::Valid(Box::new(saved))),
+    match parse(&content) {
+        Ok(parsed) => Ok(parsed),
         Err(error) => {
             let path = directory.path().join(name);
             log::warn(format_args!("{} is damaged, nothing is given back by it: {error}", path.display()));
@@ -193,9 +210,33 @@ fn read(directory: &Directory, name: &str) -> Result<StoredFile> {
     }
 }
 
+/// Parses a file. The version is checked first, because only the owner can be read from a file of a later version.
+fn parse(content: &[u8]) -> Result<StoredFile, serde_json::Error> {
+    let whole: Value = serde_json::from_slice(content)?;
+    if let Some(version) = whole.get(MEMBER).and_then(|member| member.get(VERSION)) {
+        let version = u64::deserialize(version)?;
+        if version > FORMAT {
+            return Ok(StoredFile::Newer { version, owner: owner_of_newer(&whole[MEMBER]) });
+        }
+    }
+    Ok(StoredFile::Valid(Box::new(SavedSettings::parse(whole)?)))
+}
+
+/// The attachment that a file of a later version names.
+fn owner_of_newer(member: &Value) -> Option<AttachmentId> {
+    let text = |key: &str| member.get(key).and_then(Value::as_str).map(str::to_owned);
+    Some(AttachmentId { network: text("network")?, container: text("container")?, ifname: text("ifname")? })
+}
+
+/// Logs that DEL or GC restores nothing from a file of a later version.
+fn warn_of_newer(directory: &Directory, name: &str, version: u64) {
+    if let Err(newer) = check_version(directory.path().join(name), version, FORMAT) {
+        log::warn(format_args!("{newer}: nothing is given back by it"));
+    }
+}
+
 impl SavedSettings {
-    fn parse(content: &[u8]) -> Result<SavedSettings, serde_json::Error> {
-        let whole: Value = serde_json::from_slice(content)?;
+    fn parse(whole: Value) -> Result<SavedSettings, serde_json::Error> {
         let mut saved = SavedSettings::default();
         if let Some(member) = whole.get(MEMBER) {
             let mut owner = Owner::deserialize(member)?;
@@ -209,7 +250,12 @@ impl SavedSettings {
     fn content(&self) -> Result<Vec<u8>> {
         let mut whole = serde_json::to_value(&self.link)?;
         if let Some(owner) = &self.owner {
-            whole[MEMBER] = serde_json::to_value(Owner { sysctls: self.sysctls.clone(), ..owner.clone() })?;
+            let mut member = Map::from_iter([(VERSION.to_owned(), FORMAT.into())]);
+            let owner = serde_json::to_value(Owner { sysctls: self.sysctls.clone(), ..owner.clone() })?;
+            if let Value::Object(owner) = owner {
+                member.extend(owner);
+            }
+            whole[MEMBER] = Value::Object(member);
         }
         Ok(whole.to_string().into_bytes())
     }
@@ -275,6 +321,11 @@ fn release_file(context: &ReleaseContext, directory: &Directory, name: &str, res
     let saved = match read(directory, name)? {
         StoredFile::Absent => return Ok(()),
         StoredFile::Damaged => return remove_damaged(directory, name),
+        StoredFile::Newer { owner: Some(owner), .. } if owner != context.tag => return Ok(()),
+        StoredFile::Newer { version, .. } => {
+            warn_of_newer(directory, name, version);
+            return remove_damaged(directory, name);
+        }
         StoredFile::Valid(saved) => *saved,
     };
     let netns = match &saved.owner {
@@ -310,7 +361,14 @@ pub(crate) fn sweep(context: &GcContext, restore: RestoreValues) -> Result<()> {
 }
 
 fn sweep_file(context: &GcContext, directory: &Directory, name: &str, restore: RestoreValues) -> Result<()> {
-    let StoredFile::Valid(saved) = read(directory, name)? else { return Ok(()) };
+    let saved = match read(directory, name)? {
+        StoredFile::Valid(saved) => saved,
+        StoredFile::Newer { version, .. } => {
+            warn_of_newer(directory, name, version);
+            return Ok(());
+        }
+        StoredFile::Absent | StoredFile::Damaged => return Ok(()),
+    };
     let Some(owner) = saved.owner.clone() else { return Ok(()) };
     if owner.network != context.network || context.valid.has(&owner.container, &owner.ifname) {
         return Ok(());
@@ -409,7 +467,7 @@ mod tests {
         write(&directory, &names(&own)[0], &stored);
         assert_eq!(choose_file(&directory, &own).unwrap(), Some(("c_eth0.json".into(), Some(stored))));
         let text = std::fs::read_to_string(dir.path().join("c_eth0.json")).unwrap();
-        assert!(text.starts_with(r#"{"mtu":1500,"cnikit":{"network":"n","#), "{text}");
+        assert!(text.starts_with(r#"{"mtu":1500,"cnikit":{"version":1,"network":"n","#), "{text}");
     }
 
     #[test]
@@ -442,6 +500,26 @@ mod tests {
         assert_eq!(choose_file(&directory, &own).unwrap(), Some((names(&own)[1].clone(), None)));
         std::fs::create_dir(dir.path().join(&names(&own)[1])).unwrap();
         assert_eq!(choose_file(&directory, &own).unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_without_a_version_is_read_and_one_of_a_later_version_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path()).unwrap();
+        let own = tag("n", "c", "eth0");
+        let before = saved(&own, 1500);
+        let text = String::from_utf8(before.content().unwrap()).unwrap();
+        let path = dir.path().join("c_eth0.json");
+        std::fs::write(&path, text.replace(r#""version":1,"#, "")).unwrap();
+        assert_eq!(choose_file(&directory, &own).unwrap(), Some(("c_eth0.json".into(), Some(before))));
+        let later = text.replace(r#""version":1,"#, r#""version":2,"cookies":[],"#).replace("1500", "\"1500\"");
+        std::fs::write(&path, &later).unwrap();
+        let error = choose_file(&directory, &own).unwrap_err().to_string();
+        assert!(error.contains(path.to_str().unwrap()) && error.contains("version 2"), "{error}");
+        let other = tag("other", "c", "eth0");
+        assert_eq!(choose_file(&directory, &other).unwrap(), Some((names(&other)[1].clone(), None)), "it is another's");
+        std::fs::write(&path, r#"{"cnikit":{"version":"2"}}"#).unwrap();
+        assert_eq!(read(&directory, "c_eth0.json").unwrap(), StoredFile::Damaged);
     }
 
     #[test]

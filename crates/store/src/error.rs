@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+use crate::version::NewerVersion;
+
 /// One failed operation on one path.
 ///
 /// The text says what can be done where the cause is the machine's and not the caller's: a full or a read-only file system,
@@ -72,6 +74,12 @@ impl Error {
         self.source.kind() == io::ErrorKind::InvalidData || self.is(Errno::ELOOP) || self.is(Errno::ENXIO)
     }
 
+    /// A later release wrote the file, in a format that this one does not know. See [`check_version`](crate::check_version).
+    pub fn is_newer_version(&self) -> bool {
+        let Some(source) = self.source.get_ref() else { return false };
+        source.is::<NewerVersion>()
+    }
+
     /// What the reader can do about it, where that is known.
     pub fn hint(&self) -> Option<&'static str> {
         if self.is_full() {
@@ -82,6 +90,8 @@ impl Error {
             Some("something else stands where the directory should be: move it away")
         } else if self.is_deadline() {
             Some("see with `fuser` or `lsof` who holds the lock, and try again")
+        } else if self.is_newer_version() {
+            Some("a later release wrote it: install that release again, or remove the file when its container is gone")
         } else {
             None
         }

@@ -44,6 +44,7 @@ mod lock;
 mod private;
 mod replace;
 mod unnamed_file;
+mod version;
 
 pub use change_stamp::{ChangeStamp, FileTime};
 pub use directory::Directory;
@@ -52,3 +53,4 @@ pub use facts::Facts;
 pub use file::read;
 pub use lock::{Lock, WeakLock};
 pub use private::PrivateDirectory;
+pub use version::check_version;

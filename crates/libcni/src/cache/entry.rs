@@ -22,6 +22,10 @@ const MARKS: [&str; 4] = ["kind", "containerId", "networkName", "config"];
 /// The member that only we write.
 const OURS: &str = "cnikit";
 
+/// The version of our member and of the file, which is written and is the newest that is read. Releases that wrote none wrote
+/// version 1. Each later version ends with the checksum too.
+pub(crate) const FORMAT: u64 = 1;
+
 /// What stands before the checksum.
 const SUM: &str = ",\"sum\":\"";
 
@@ -35,6 +39,8 @@ pub(crate) struct Entry {
     pub(crate) note: CacheMetadata,
     /// Whether it bears the mark of its form; a file from before 2019 is a bare result and says nothing else.
     pub(crate) marked: bool,
+    /// The version of the format. If it is above [`FORMAT`], a later release wrote the file, and nothing else of it is read.
+    pub(crate) version: u64,
 }
 
 /// Where and when an entry was written; the reference says none of it.
@@ -74,6 +80,7 @@ impl CacheMetadata {
     fn members(&self) -> Value {
         let seconds = self.time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map(|since| since.as_secs());
         let members = [
+            ("version", Some(FORMAT.into())),
             ("time", seconds.map(Value::from)),
             ("bootId", self.boot_id.as_deref().map(Value::from)),
             ("netnsCookie", self.netns_cookie.map(Value::from)),
@@ -92,6 +99,7 @@ impl Entry {
             result: result.cloned(),
             note: note.clone(),
             marked: true,
+            version: FORMAT,
         }
     }
 
@@ -112,9 +120,7 @@ impl Entry {
             (OURS, Some(self.note.members())),
         ];
         let text = object(members).to_string();
-        let open = &text[..text.len() - "}}".len()];
-        // A member that says nothing has no comma to go on after.
-        let summed = if open.ends_with('{') { format!("{open}\"\":0") } else { open.to_owned() };
+        let summed = &text[..text.len() - "}}".len()];
         format!("{summed}{SUM}{:016x}\"}}}}", sum(summed.as_bytes())).into_bytes()
     }
 
@@ -137,12 +143,19 @@ impl Entry {
         if conf.get(OURS).is_some() && !is_whole(bytes) {
             return Err("it does not agree with its own checksum".to_owned());
         }
+        let version = match conf.at(&[OURS, "version"]) {
+            Some(version) => version.as_u64().ok_or("its version is not a number")?,
+            None => FORMAT,
+        };
+        if version > FORMAT {
+            return Ok(Self { version, ..Self::default() });
+        }
         if conf.text("kind") != Some(KIND) {
             if let Some(mark) = MARKS.iter().find(|mark| conf.get(mark).is_some()) {
                 return Err(format!("it has `{mark}`, and its `kind` is not {KIND}"));
             }
             // Before 2019 the file was the result itself.
-            return Ok(Self { result: Some(Value::Object(conf.0)), ..Self::default() });
+            return Ok(Self { result: Some(Value::Object(conf.0)), version, ..Self::default() });
         }
         let text = |key: &str| conf.text(key).unwrap_or_default().to_owned();
         let at = Attachment {
@@ -160,6 +173,7 @@ impl Entry {
             result: conf.get("result").cloned(),
             note: conf.get(OURS).map(CacheMetadata::read).unwrap_or_default(),
             marked: true,
+            version,
         })
     }
 
@@ -228,6 +242,7 @@ mod tests {
                 netns_cookie: Some(7),
             },
             marked: true,
+            version: FORMAT,
         }
     }
 
@@ -236,6 +251,25 @@ mod tests {
         for entry in [entry(), Entry { note: CacheMetadata::default(), ..entry() }] {
             assert_eq!(Entry::read(&entry.to_bytes()).unwrap(), entry);
         }
+    }
+
+    /// The text of an entry with another text in the place of its version, and a checksum that fits.
+    fn with_version(entry: &Entry, version: &str) -> Vec<u8> {
+        let text = String::from_utf8(entry.to_bytes()).unwrap();
+        let (summed, _) = text.rsplit_once(SUM).unwrap();
+        let summed = summed.replace(r#""version":1,"#, version);
+        format!("{summed}{SUM}{:016x}\"}}}}", sum(summed.as_bytes())).into_bytes()
+    }
+
+    #[test]
+    fn an_entry_without_a_version_is_read_and_of_a_later_version_the_version_alone() {
+        assert_eq!(Entry::read(&with_version(&entry(), "")).unwrap(), entry());
+        let later = Entry::of_file(&with_version(&entry(), r#""version":2,"#), "any").unwrap();
+        assert_eq!(later, Entry { version: 2, ..Entry::default() });
+        assert_eq!(
+            Entry::read(&with_version(&entry(), r#""version":"2","#)).unwrap_err(),
+            "its version is not a number"
+        );
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Cache {
         };
         match found {
             CacheFile::Nothing => None,
-            CacheFile::Garbage(why) => Some(unreadable(why)),
+            CacheFile::Garbage(why) | CacheFile::Newer(why) => Some(unreadable(why)),
             CacheFile::Entry(entry) if !entry.marked => {
                 let why = "a bare result, as runtimes kept them before 2019: it does not say whose".to_owned();
                 Some(CachedAttachment { result: entry.result, ..unreadable(why) })

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use cnikit_store::Directory;
+use cnikit_store::{Directory, check_version};
 use cnikit_types::{CniResult, Version};
 use serde_json::Value;
 
-use crate::cache::entry::{CacheMetadata, Entry};
+use crate::cache::entry::{CacheMetadata, Entry, FORMAT};
 use crate::cache::file_name;
 use crate::{Attachment, Error, NetworkList};
 
@@ -48,11 +48,16 @@ impl Cache {
         }
         Directory::make(self.results(), 0o700)?.probe()?;
         for dir in [self.results(), self.intents()] {
-            if matches!(read(&dir, &name)?, CacheFile::Entry(entry) if !entry.is_of(&list.name, at)) {
-                return Err(Error::Cache(format!("{} is another attachment's", dir.join(name).display())));
+            match read(&dir, &name)? {
+                CacheFile::Entry(entry) if !entry.is_of(&list.name, at) => {
+                    return Err(Error::Cache(format!("{} is another attachment's", dir.join(name).display())));
+                }
+                CacheFile::Newer(why) => return Err(Error::Cache(why)),
+                // Garbage too makes room.
+                CacheFile::Entry(_) | CacheFile::Garbage(_) | CacheFile::Nothing => {}
             }
         }
-        Ok(()) // garbage too makes room
+        Ok(())
     }
 
     /// The cached result in the version of the list; `None` if there is none for this attachment.
@@ -66,6 +71,7 @@ impl Cache {
                 entry.result.map(|result| in_version_of(list, result)).transpose()
             }
             CacheFile::Garbage(why) => Err(Error::Cache(self.garbage(&name, &why))),
+            CacheFile::Newer(why) => Err(Error::Cache(why)),
             CacheFile::Entry(_) | CacheFile::Nothing => Ok(None),
         }
     }
@@ -79,6 +85,7 @@ impl Cache {
             match read(&dir, &name) {
                 Ok(CacheFile::Entry(entry)) if entry.is_of(network, at) => record.entry = record.entry.or(Some(*entry)),
                 Ok(CacheFile::Garbage(why)) => record.damage.push(format!("{}: {why}", dir.join(&name).display())),
+                Ok(CacheFile::Newer(why)) => record.damage.push(why),
                 Ok(CacheFile::Entry(_) | CacheFile::Nothing) => {}
                 Err(error) => record.damage.push(error.to_string()),
             }
@@ -116,7 +123,7 @@ impl Cache {
         let name = file_name::of(&list.name, at);
         let content = Entry::new(list, at, note, Some(result)).to_bytes();
         let directory = Directory::make(self.results(), 0o700)?;
-        if matches!(read_in(&directory, &name), Ok(CacheFile::Garbage(_))) {
+        if matches!(read_in(&directory, &name), Ok(CacheFile::Garbage(_) | CacheFile::Newer(_))) {
             self.set_aside(&directory, &name)?;
         }
         directory.replace_and_sync(&name, &content, 0o600)?;
@@ -138,7 +145,7 @@ impl Cache {
                 opened => opened?,
             };
             match read_in(&directory, &name)? {
-                CacheFile::Garbage(_) => self.set_aside(&directory, &name)?,
+                CacheFile::Garbage(_) | CacheFile::Newer(_) => self.set_aside(&directory, &name)?,
                 CacheFile::Entry(entry) if entry.is_of(network, at) => {
                     directory.remove_durably(&name)?;
                 }
@@ -179,6 +186,8 @@ impl Cache {
 pub(crate) enum CacheFile {
     Nothing,
     Garbage(String),
+    /// A later release wrote it: the file, its version and what to do.
+    Newer(String),
     Entry(Box<Entry>),
 }
 
@@ -197,7 +206,14 @@ fn read_in(directory: &Directory, name: &str) -> Result<CacheFile, Error> {
     match directory.read(name, LIMIT) {
         Ok(None) => Ok(CacheFile::Nothing),
         Ok(Some((bytes, _))) => {
-            Ok(Entry::of_file(&bytes, name).map_or_else(CacheFile::Garbage, |entry| CacheFile::Entry(Box::new(entry))))
+            let entry = match Entry::of_file(&bytes, name) {
+                Ok(entry) => entry,
+                Err(why) => return Ok(CacheFile::Garbage(why)),
+            };
+            match check_version(directory.path().join(name), entry.version, FORMAT) {
+                Ok(()) => Ok(CacheFile::Entry(Box::new(entry))),
+                Err(newer) => Ok(CacheFile::Newer(newer.to_string())),
+            }
         }
         Err(error) if error.is_garbage() => Ok(CacheFile::Garbage(error.to_string())),
         Err(error) => Err(error.into()),

@@ -13,7 +13,7 @@ use ipnetwork::IpNetwork;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::cache::entry::{CacheMetadata, Entry, KIND, is_whole};
+use crate::cache::entry::{CacheMetadata, Entry, FORMAT, KIND, is_whole};
 use crate::cache::file_name;
 use crate::cache::record::names_in;
 use crate::cache::results::LIMIT;
@@ -100,6 +100,7 @@ struct Address<'f> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Noted<'f> {
+    version: Option<u64>,
     time: Option<u64>,
     boot_id: Option<&'f str>,
     netns_cookie: Option<u64>,
@@ -165,6 +166,9 @@ fn quickly(bytes: &[u8], name: &str, written: SystemTime) -> Option<AttachmentSu
     let found: EntryFields<'_> = serde_json::from_str(str::from_utf8(bytes).ok()?).ok()?;
     let own = file_name::from_parts(found.network, found.container_id, found.ifname);
     if own != name || found.kind != KIND || (found.cnikit.is_some() && !is_whole(bytes)) {
+        return None;
+    }
+    if found.cnikit.as_ref().and_then(|noted| noted.version).is_some_and(|version| version > FORMAT) {
         return None;
     }
     let (mut addresses, mut mac) = (Vec::new(), None);
