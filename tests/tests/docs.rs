@@ -383,7 +383,7 @@ fn every_link_of_a_page_leads_somewhere() {
 #[test]
 fn what_the_readme_says_was_measured_is_what_the_evidence_says() {
     let readme = page("README.md").text;
-    let evidence = page("docs/evidence.md").text;
+    let evidence = page("docs/benchmarks.md").text;
     let block = |text: &str, name: &str| {
         let after = text.split_once(&format!("<!-- begin {name} -->\n")).unwrap().1;
         after.split_once(&format!("<!-- end {name} -->")).unwrap().0.to_owned()
@@ -392,7 +392,7 @@ fn what_the_readme_says_was_measured_is_what_the_evidence_says() {
     let measured = block(&evidence, "bench");
     let rows: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
     assert!(rows.len() > 10, "{} lines are between the marks of README.md", rows.len());
-    rows.iter().for_each(|row| assert!(measured.lines().any(|line| line == *row), "not in docs/evidence.md: {row}"));
+    rows.iter().for_each(|row| assert!(measured.lines().any(|line| line == *row), "not in docs/benchmarks.md: {row}"));
 }
 
 /// Where the links of a text lead, but for those out into the world.
