@@ -381,15 +381,15 @@ fn every_link_of_a_page_leads_somewhere() {
 }
 
 #[test]
-fn what_the_readme_says_was_measured_is_what_the_evidence_says() {
+fn what_the_readme_says_was_measured_is_what_the_benchmarks_say() {
     let readme = page("README.md").text;
-    let evidence = page("docs/benchmarks.md").text;
+    let benchmarks = page("docs/benchmarks.md").text;
     let block = |text: &str, name: &str| {
         let after = text.split_once(&format!("<!-- begin {name} -->\n")).unwrap().1;
         after.split_once(&format!("<!-- end {name} -->")).unwrap().0.to_owned()
     };
     let said = block(&readme, "targets");
-    let measured = block(&evidence, "bench");
+    let measured = block(&benchmarks, "bench");
     let rows: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
     assert!(rows.len() > 10, "{} lines are between the marks of README.md", rows.len());
     rows.iter().for_each(|row| assert!(measured.lines().any(|line| line == *row), "not in docs/benchmarks.md: {row}"));
