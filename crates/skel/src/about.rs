@@ -1,4 +1,4 @@
-//! What a plugin says to a person who calls it by hand.
+//! The texts for a person who runs a plugin by hand.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,21 +6,21 @@ use std::process::ExitCode;
 
 use cnikit_types::Version;
 
-use crate::registry::Plugins;
+use crate::entry::Plugins;
 
 /// The version of cnikit.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The name this process was called by: the file name of its first argument.
+/// The name that this process was run by: the file name of its first argument.
 pub fn own_name() -> String {
     let called = std::env::args_os().next().unwrap_or_default();
     Path::new(&called).file_name().unwrap_or(&called).to_string_lossy().into_owned()
 }
 
-/// No `CNI_COMMAND`: `--help`, `--version`, or what it is and how to try it.
+/// Prints the help or the version of a plugin that was run without `CNI_COMMAND`.
 ///
-/// `--help` and `--version` answer on stdout, as a person's tools do; without either the text goes to stderr, for a
-/// runtime may be reading stdout.
+/// `--help` and `--version` print to stdout, as other tools do. Without either the help goes to stderr, because a runtime may be
+/// reading stdout.
 pub(crate) fn by_hand(name: &str) -> ExitCode {
     let written = if asked(["--version", "-V"]) {
         writeln!(std::io::stdout(), "{}", line(name))
@@ -32,7 +32,7 @@ pub(crate) fn by_hand(name: &str) -> ExitCode {
     ExitCode::from(u8::from(written.is_err()))
 }
 
-/// A binary of many plugins that was called by none of their names: `--list` names them, a line each.
+/// Prints the help of a binary of many plugins, or with `--list` their names, one per line.
 pub(crate) fn of_many(plugins: Plugins) -> ExitCode {
     let names: Vec<&str> = plugins.iter().map(|entry| entry.name).collect();
     let list = names.join("\n");

@@ -1,30 +1,30 @@
-//! Asking another plugin: an IPAM plugin, or any that a plugin hands part of its work to.
+//! Delegates: plugins that a plugin runs, such as its IPAM plugin.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use cnikit_invoke as invoke;
 use cnikit_process::Deadline;
-use cnikit_types::{CniError, CniResult, NetConf, Value, Version, document};
+use cnikit_types::{CniError, CniResult, NetConf, Version, document};
 
+use crate::entry::{Entry, Plugins};
 use crate::error::{Error, Result, code};
 use crate::input::{Input, Stdin};
 use crate::journal::Journal;
 use crate::log;
 use crate::node;
 use crate::plugin::DryRunReport;
-use crate::registry::{Entry, Plugins};
 use crate::request::Call;
 use crate::tag::AttachmentId;
 
-/// What the reference's host-local says where we say code 104.
+/// The error of upstream's host-local for an attachment that holds an address already. It has no code of its own, as ours (104).
 const DUPLICATE: &str = "duplicate allocation is not allowed";
 
-/// Another plugin, found, and ready to be asked with what this call was given.
+/// A plugin that was found, with the input for it.
 ///
-/// A plugin that is this very file (same device and inode) is called in this process, with a journal and an error object of
-/// its own; any other is executed. It gets the same environment but for `CNI_COMMAND`, and the same stdin, byte for byte, unless
-/// it has a configuration of its own.
+/// A plugin that is this very file (same device and inode) is called in this process, with a journal and an error object of its
+/// own; any other is executed. It gets the same environment except for `CNI_COMMAND`, and the same stdin, byte for byte, unless it
+/// has a configuration of its own.
 #[derive(Clone, Debug)]
 pub struct Delegate {
     name: String,
@@ -36,14 +36,16 @@ pub struct Delegate {
 
 #[derive(Clone, Debug)]
 enum How {
+    /// Called in this process.
     Here(&'static Entry),
+    /// Executed.
     There(PathBuf),
 }
 
-/// IPAM plugins that keep an address by the attachment's name and never touch the container's link.
+/// IPAM plugins that allocate addresses without the container's link.
 ///
-/// Their address is allocated before the link is made and freed only when it is gone; any other (dhcp) talks over the link
-/// and so needs it there both times.
+/// Their address is allocated before the link is made and released only when the link is gone. Any other plugin, such as dhcp,
+/// sends packets over the link, and so needs it both times.
 const NEED_NO_LINK: [&str; 2] = ["host-local", "static"];
 
 impl Call {
@@ -65,11 +67,13 @@ impl Call {
     /// As [`Call::delegate`], and `type` names the calling plugin itself (code 7).
     pub fn delegate_with(&self, conf: &NetConf) -> Result<Delegate> {
         let mut conf = conf.clone();
-        let prev = self.conf.get("prevResult").filter(|_| self.prev().is_ok());
-        for (key, said) in [("cniVersion", self.conf.get("cniVersion")), ("prevResult", prev)] {
-            if let Some(said) = said {
-                conf.set(key, said.clone());
-            }
+        if let Some(version) = self.conf.get("cniVersion") {
+            conf.set("cniVersion", version.clone());
+        }
+        if let Some(prev) = self.conf.get("prevResult")
+            && self.prev().is_ok()
+        {
+            conf.set("prevResult", prev.clone());
         }
         self.find_configured(&conf, self.input.clone())
     }
@@ -81,13 +85,14 @@ impl Call {
     pub fn delegate_of(&self, tag: &AttachmentId, conf: &NetConf) -> Result<Delegate> {
         let container_id = tag.container.clone();
         let ifname = tag.ifname.clone();
-        let nothing = Input { netns: String::new(), args: String::new(), ..self.input.clone() };
-        self.find_configured(conf, Input { container_id, ifname, ..nothing })
+        let netns = String::new();
+        let args = String::new();
+        self.find_configured(conf, Input { container_id, netns, ifname, args, ..self.input.clone() })
     }
 
     fn find_configured(&self, conf: &NetConf, input: Input) -> Result<Delegate> {
         let mut conf = conf.clone();
-        node::shut_out_kept(&input, &mut conf);
+        node::remove_stored_tenants_args(&input, &mut conf);
         let name = conf.plugin_type().unwrap_or_default();
         if name == self.plugin {
             return Err(Error::config(format!("{name} cannot delegate to itself"))
@@ -104,15 +109,17 @@ impl Call {
                 .hint("set CNI_PATH to the directories with plugins, a colon between them"));
         }
         let path = invoke::find(name, &input.path)?;
-        judge_writable(&path, &input)?;
-        let here = self.plugins.iter().find(|entry| entry.name == name).filter(|_| is_this_very_file(&path));
-        let how = here.map_or(How::There(path), How::Here);
+        check_not_writable(&path, &input)?;
+        let how = match self.plugins.iter().find(|entry| entry.name == name) {
+            Some(entry) if is_this_very_file(&path) => How::Here(entry),
+            _ => How::There(path),
+        };
         Ok(Delegate { name: name.to_owned(), how, input, plugins: self.plugins, version: self.version })
     }
 }
 
 impl Delegate {
-    /// Must the container's link be there when this plugin is asked?
+    /// Whether the container's link has to exist when this plugin is run.
     pub fn needs_link(&self) -> bool {
         !NEED_NO_LINK.contains(&self.name.as_str())
     }
@@ -129,8 +136,8 @@ impl Delegate {
         } else {
             journal.undo_if_clean(self, Delegate::del)
         };
-        let said = match self.ask("ADD") {
-            Ok(said) => said,
+        let document = match self.run("ADD") {
+            Ok(document) => document,
             Err(error) if holds_already(&error) => {
                 journal.strike(undo);
                 return Err(Error { code: code::HOLDS_ALREADY, ..error }
@@ -138,17 +145,17 @@ impl Delegate {
             }
             Err(error) => {
                 if error.code == code::INCOMPATIBLE_VERSION {
-                    journal.strike(undo); // it refused before it did anything, and would refuse the DEL too
+                    journal.strike(undo); // it refused before it changed anything, and would refuse the DEL too
                 }
                 return Err(error);
             }
         };
-        let answer = self.read(&said)?;
-        if answer.ips.is_empty() {
+        let result = self.read(&document)?;
+        if result.ips.is_empty() {
             let text = format!("IPAM plugin returned missing IP config: {self} answered ADD without an address");
             return Err(Error::new(code::DELEGATE, text).hint("give the IPAM plugin a range to take addresses from"));
         }
-        Ok(answer)
+        Ok(result)
     }
 
     /// Attaches the container with the delegate. Its DEL is put in the journal first, because the specification wants a failed
@@ -160,11 +167,15 @@ impl Delegate {
     /// result.
     pub fn attach(&self, journal: &mut Journal) -> Result<CniResult> {
         let undo = journal.undo(self, Delegate::del);
-        let asked = self.ask("ADD");
-        if asked.as_ref().is_err_and(|error| is_taken(error) || error.code == code::INCOMPATIBLE_VERSION) {
-            journal.strike(undo);
+        match self.run("ADD") {
+            Ok(document) => self.read(&document),
+            Err(error) => {
+                if is_taken(&error) || error.code == code::INCOMPATIBLE_VERSION {
+                    journal.strike(undo);
+                }
+                Err(error)
+            }
         }
-        self.read(&asked?)
     }
 
     /// As [`Delegate::attach`], for an attachment that may be running: only an ADD that succeeded is undone.
@@ -172,9 +183,9 @@ impl Delegate {
     /// # Errors
     /// As [`Delegate::attach`].
     pub fn attach_again(&self, journal: &mut Journal) -> Result<CniResult> {
-        let said = self.ask("ADD")?;
+        let document = self.run("ADD")?;
         let _undo = journal.undo(self, Delegate::del);
-        self.read(&said)
+        self.read(&document)
     }
 
     /// Calls its DEL for this attachment.
@@ -182,7 +193,7 @@ impl Delegate {
     /// # Errors
     /// The delegate's own error (its code and message), and code 103 if it died or could not be started.
     pub fn del(&self) -> Result<()> {
-        self.ask("DEL").map(drop)
+        self.run("DEL").map(drop)
     }
 
     /// Calls its CHECK for this attachment.
@@ -190,7 +201,7 @@ impl Delegate {
     /// # Errors
     /// As [`Delegate::del`].
     pub fn check(&self) -> Result<()> {
-        self.ask("CHECK").map(drop)
+        self.run("CHECK").map(drop)
     }
 
     /// Calls its RESTORE for this attachment.
@@ -198,7 +209,7 @@ impl Delegate {
     /// # Errors
     /// As [`Delegate::del`].
     pub fn restore(&self) -> Result<()> {
-        self.ask("RESTORE").map(drop)
+        self.run("RESTORE").map(drop)
     }
 
     /// Calls its GC for this network.
@@ -206,20 +217,23 @@ impl Delegate {
     /// # Errors
     /// As [`Delegate::del`].
     pub fn gc(&self) -> Result<()> {
-        self.ask("GC").map(drop)
+        self.run("GC").map(drop)
     }
 
     /// Asks it for a dry run, if it lives in this program; another one may not know the verb, and do who knows what.
     pub fn plan(&self) -> Option<Result<DryRunReport>> {
         let How::Here(entry) = &self.how else { return None };
-        Some(self.call(entry, "PLAN").and_then(|said| self.read_outline(&said)))
+        Some(self.call(entry, "PLAN").and_then(|document| self.read_report(&document)))
     }
 
-    fn read_outline(&self, said: &[u8]) -> Result<DryRunReport> {
-        let value = document::parse(said)?;
-        let steps = value["plan"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    fn read_report(&self, bytes: &[u8]) -> Result<DryRunReport> {
+        let value = document::parse(bytes)?;
+        let mut steps = Vec::new();
+        for step in value["plan"].as_array().into_iter().flatten() {
+            steps.extend(step.as_str().map(str::to_owned));
+        }
         let (_, example) = CniResult::read(&value["example"], self.version)?;
-        Ok(DryRunReport { steps: steps.map(str::to_owned).collect(), example })
+        Ok(DryRunReport { steps, example })
     }
 
     /// Calls its STATUS: whether it could serve an ADD.
@@ -227,10 +241,10 @@ impl Delegate {
     /// # Errors
     /// As [`Delegate::del`].
     pub fn status(&self) -> Result<()> {
-        self.ask("STATUS").map(drop)
+        self.run("STATUS").map(drop)
     }
 
-    fn ask(&self, verb: &str) -> Result<Vec<u8>> {
+    fn run(&self, verb: &str) -> Result<Vec<u8>> {
         log::step(format_args!("{self} {verb}"), || match &self.how {
             How::Here(entry) => self.call(entry, verb),
             How::There(path) => self.execute(path, verb),
@@ -238,18 +252,21 @@ impl Delegate {
     }
 
     fn call(&self, entry: &Entry, verb: &str) -> Result<Vec<u8>> {
-        let mut said = Vec::new();
+        let mut document = Vec::new();
         let mut input = Input { command: verb.to_owned(), ..self.input.clone() };
         input.observe.traceparent = log::traceparent();
-        match (entry.serve)(entry.name, input, self.plugins, &mut said) {
-            0 => Ok(said),
-            _ => Err(serde_json::from_slice::<CniError>(&said)?.into()),
+        match (entry.serve)(entry.name, input, self.plugins, &mut document) {
+            0 => Ok(document),
+            _ => Err(serde_json::from_slice::<CniError>(&document)?.into()),
         }
     }
 
     fn execute(&self, path: &Path, verb: &str) -> Result<Vec<u8>> {
         let Input { container_id, netns, ifname, args, path: cni_path, .. } = self.input.clone();
-        let traceparent = log::traceparent().map(|value| ("TRACEPARENT".to_owned(), value));
+        let mut extra = Vec::new();
+        if let Some(value) = log::traceparent() {
+            extra.push(("TRACEPARENT".to_owned(), value));
+        }
         let environment = invoke::Environment {
             command: verb.to_owned(),
             container_id,
@@ -257,38 +274,35 @@ impl Delegate {
             ifname,
             args,
             path: cni_path,
-            extra: traceparent.into_iter().collect(),
+            extra,
             caller: invoke::Caller::Plugin,
         };
-        let asked = invoke::exec(path, &environment, self.stdin(), Deadline::after(invoke::TIMEOUT))?;
-        Ok(asked.stdout)
+        let stdin = self.input.stdin.so_far();
+        let output = invoke::exec(path, &environment, stdin, Deadline::after(invoke::TIMEOUT))?;
+        Ok(output.stdout)
     }
 
-    fn stdin(&self) -> &[u8] {
-        self.input.stdin.so_far()
-    }
-
-    fn read(&self, said: &[u8]) -> Result<CniResult> {
+    fn read(&self, document: &[u8]) -> Result<CniResult> {
         let refused = |text: String| {
             Error::new(code::DELEGATE, format!("{self} answered ADD with what is no result: {text}"))
                 .hint("this is a defect of that plugin: install another version of it, or report it with this text")
         };
-        let value = document::parse(said).map_err(|error| refused(error.to_string()))?;
-        let (_, answer) = CniResult::read(&value, self.version).map_err(|error| refused(error.to_string()))?;
-        Ok(answer)
+        let value = document::parse(document).map_err(|error| refused(error.to_string()))?;
+        let (_, result) = CniResult::read(&value, self.version).map_err(|error| refused(error.to_string()))?;
+        Ok(result)
     }
 }
 
-/// A plugin that any user may replace: the node's policy decides whether it runs. Without one it is a warning, since on some mounts
-/// every file has such a mode.
-fn judge_writable(plugin: &Path, input: &Input) -> Result<()> {
-    let refused = input.node.is_some_and(|policy| policy.refuse_writable_plugins);
-    if !refused && !log::is_on() {
+/// Refuses a plugin that any user may replace, if the node's policy says so. Otherwise it is logged as a warning, because on some
+/// mounts every file has such a mode.
+fn check_not_writable(plugin: &Path, input: &Input) -> Result<()> {
+    let is_refused = input.node.is_some_and(|policy| policy.refuse_writable_plugins);
+    if !is_refused && !log::is_on() {
         return Ok(());
     }
     let Some(writable) = invoke::writable_by_anyone(plugin) else { return Ok(()) };
     let why = format!("any user may write to {}", writable.display());
-    if !refused {
+    if !is_refused {
         log::warn(format_args!("plugin {}: {why}", plugin.display()));
         return Ok(());
     }
@@ -307,7 +321,7 @@ impl fmt::Display for Delegate {
     }
 }
 
-/// Whether a delegate refused an ADD because it has something of this very attachment already, in our words or the reference's.
+/// Whether a delegate refused an ADD because this attachment holds something already, by our code or upstream's message.
 pub fn holds_already(error: &Error) -> bool {
     error.code == code::HOLDS_ALREADY || error.msg.contains(DUPLICATE)
 }
@@ -316,7 +330,7 @@ fn is_taken(error: &Error) -> bool {
     error.code == code::CONFLICT || holds_already(error)
 }
 
-/// Same device and inode as the file this process was started from: hard links and symbolic links count, a copy does not.
+/// Whether a path has the device and inode of this process's program: hard links and symbolic links do, a copy does not.
 fn is_this_very_file(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let identity = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino())).ok();

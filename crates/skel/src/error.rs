@@ -1,7 +1,7 @@
-//! What went wrong, why, and what to do about it.
+//! Errors, their codes and the table that gives an error its code.
 //!
-//! Like anyhow's, [`Error`] is no `std::error::Error` itself, so that `?` takes the error of every library. One table
-//! ([`Error::from`]) gives the CNI code, another the hint; a library never chooses either.
+//! Like anyhow's, [`Error`] does not implement `std::error::Error`, so that `?` converts the error of every library. One table
+//! ([`Error::from`]) gives the CNI code, another the hint; a library chooses neither.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::fmt;
 use cnikit_invoke as invoke;
 use cnikit_types::{CniError, ReadError, Wrong, limit};
 
-use crate::hint;
+use crate::hint::{self, causes};
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -89,8 +89,10 @@ impl Error {
 
     /// The error object: details and hint joined into `details`.
     pub fn object(&self, version: &str) -> CniError {
-        let hint = self.hint.iter().map(|text| format!("hint: {text}"));
-        let details: Vec<String> = self.details.iter().cloned().chain(hint).collect();
+        let mut details = self.details.clone();
+        if let Some(hint) = &self.hint {
+            details.push(format!("hint: {hint}"));
+        }
         CniError {
             cni_version: Some(version.to_owned()),
             code: self.code,
@@ -103,21 +105,28 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.msg)?;
-        self.details.iter().try_for_each(|detail| write!(f, "; {detail}"))?;
-        self.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))
+        for detail in &self.details {
+            write!(f, "; {detail}")?;
+        }
+        match &self.hint {
+            Some(hint) => write!(f, "; hint: {hint}"),
+            None => Ok(()),
+        }
     }
 }
 
 impl<E: StdError + 'static> From<E> for Error {
     fn from(error: E) -> Error {
         match causes(&error).find_map(|cause| cause.downcast_ref::<CniError>()) {
-            Some(said) => Error { details: said.details.iter().cloned().collect(), ..Error::new(said.code, &said.msg) },
+            Some(object) => {
+                Error { details: object.details.iter().cloned().collect(), ..Error::new(object.code, &object.msg) }
+            }
             None => Error { hint: hint::of(&error), ..Error::new(code_of(&error), text(&error)) },
         }
     }
 }
 
-/// The table: which error of a library has which code.
+/// The code of a library's error.
 fn code_of(error: &(dyn StdError + 'static)) -> u32 {
     causes(error).find_map(known).unwrap_or(code::SYSTEM)
 }
@@ -129,24 +138,23 @@ fn known(cause: &(dyn StdError + 'static)) -> Option<u32> {
     if cause.is::<serde_json::Error>() {
         return Some(code::DECODE);
     }
-    cause.downcast_ref::<invoke::Error>().map(|error| match error {
-        invoke::Error::Name { .. } => code::INVALID_CONFIG,
-        _ => code::DELEGATE,
-    })
+    match cause.downcast_ref::<invoke::Error>()? {
+        invoke::Error::Name { .. } => Some(code::INVALID_CONFIG),
+        _ => Some(code::DELEGATE),
+    }
 }
 
-/// The error and all that led to it.
-pub(crate) fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    std::iter::successors(Some(error), |&error: &&'a (dyn StdError + 'static)| error.source())
-}
-
-/// The error's text with those of its causes whose words, without the number after them, it does not have already.
+/// The text of an error and of its causes. A cause is left out if the text has its words already, apart from the error number.
 fn text(error: &(dyn StdError + 'static)) -> String {
-    causes(error).skip(1).fold(error.to_string(), |said, cause| {
+    let mut text = error.to_string();
+    for cause in causes(error).skip(1) {
         let cause = cause.to_string();
         let words = cause.split_once(" (os error ").map_or(cause.as_str(), |(words, _)| words);
-        if said.contains(words) { said } else { format!("{said}: {cause}") }
-    })
+        if !text.contains(words) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// The errors of steps of which every one has to run, whatever failed before it.
@@ -154,9 +162,15 @@ fn text(error: &(dyn StdError + 'static)) -> String {
 pub struct Errors(Vec<Error>);
 
 impl Errors {
-    /// Notes the outcome of one step; says whether it succeeded.
+    /// Adds the error of one step if it failed; returns whether it succeeded.
     pub fn note<E: Into<Error>>(&mut self, step: Result<(), E>) -> bool {
-        step.map_err(|error| self.0.push(error.into())).is_ok()
+        match step {
+            Ok(()) => true,
+            Err(error) => {
+                self.0.push(error.into());
+                false
+            }
+        }
     }
 
     /// Nothing failed so far.
@@ -175,26 +189,24 @@ impl Errors {
     /// There is at least one error: the first one, with its code, and the others in its details.
     pub fn finish(self) -> Result<()> {
         let mut errors = self.0.into_iter();
-        match errors.next() {
-            None => Ok(()),
-            Some(first) => {
-                let named = errors.by_ref().take(limit::NAMED);
-                let all = named.fold(first, |first, next| first.detail(format!("also: {next}")));
-                match errors.count() {
-                    0 => Err(all),
-                    more => Err(all.detail(format!("and {more} more errors"))),
-                }
-            }
+        let Some(mut all) = errors.next() else { return Ok(()) };
+        for error in errors.by_ref().take(limit::NAMED) {
+            all = all.detail(format!("also: {error}"));
+        }
+        match errors.count() {
+            0 => Err(all),
+            more => Err(all.detail(format!("and {more} more errors"))),
         }
     }
 }
 
 impl FromIterator<Result<()>> for Errors {
     fn from_iter<T: IntoIterator<Item = Result<()>>>(steps: T) -> Errors {
-        steps.into_iter().fold(Errors::default(), |mut errors, step| {
+        let mut errors = Errors::default();
+        for step in steps {
             errors.note(step);
-            errors
-        })
+        }
+        errors
     }
 }
 

@@ -1,4 +1,4 @@
-//! What to do about an error of a library: the table from causes to sentences.
+//! The table of hints: what to do about an error of a library.
 
 use std::error::Error as StdError;
 use std::io;
@@ -7,26 +7,31 @@ use cnikit_invoke as invoke;
 use cnikit_types::ReadError;
 use nix::errno::Errno;
 
-use crate::error::causes;
-
-/// The hint of the first cause that has one. A place that knows more says it with [`Error::hint`](crate::Error::hint).
+/// The hint of the first cause that has one. Code that knows more sets its own with [`Error::hint`](crate::Error::hint).
 pub(crate) fn of(error: &(dyn StdError + 'static)) -> Option<String> {
-    causes(error).find_map(|cause| {
-        if let Some(delegate) = cause.downcast_ref::<invoke::Error>() {
-            return delegate.hint();
-        }
-        let known = if cause.is::<ReadError>() {
-            Some("correct this key of the network's configuration")
-        } else if cause.is::<serde_json::Error>() {
-            Some("correct the JSON where it breaks off")
-        } else {
-            cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error).and_then(of_errno)
-        };
-        known.map(str::to_owned)
-    })
+    causes(error).find_map(of_cause)
 }
 
-/// errno(3), by what its reader can do.
+fn of_cause(cause: &(dyn StdError + 'static)) -> Option<String> {
+    if let Some(delegate) = cause.downcast_ref::<invoke::Error>() {
+        return delegate.hint();
+    }
+    if cause.is::<ReadError>() {
+        return Some("correct this key of the network's configuration".to_owned());
+    }
+    if cause.is::<serde_json::Error>() {
+        return Some("correct the JSON where it breaks off".to_owned());
+    }
+    let errno = cause.downcast_ref::<io::Error>()?.raw_os_error()?;
+    of_errno(errno).map(str::to_owned)
+}
+
+/// The error and its causes.
+pub(crate) fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error: &&'a (dyn StdError + 'static)| error.source())
+}
+
+/// The hint for an error number, see errno(3).
 fn of_errno(raw: i32) -> Option<&'static str> {
     Some(match Errno::from_raw(raw) {
         Errno::EPERM | Errno::EACCES => "run it as root: CAP_NET_ADMIN and CAP_SYS_ADMIN are needed",

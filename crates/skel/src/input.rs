@@ -1,4 +1,4 @@
-//! What a call was given: environment and stdin, as values.
+//! The input of a call, environment and stdin, as values.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use cnikit_types::limit;
 
 use crate::error::{Error, Result, code};
-use crate::node::NodePolicy;
+use crate::policy::NodePolicy;
 
-/// More than this on stdin is refused: no configuration is that long, and a plugin must not eat the node's memory.
+/// A longer stdin is refused, in bytes. No configuration is that long, and a plugin must not use up the node's memory.
 pub const STDIN_LIMIT: u64 = limit::STDIN;
 
-/// Environment and stdin as values, so that a delegate in this process and a test are called just as a process is.
+/// Environment and stdin as values, so that a delegate in this process and a test are called like a process.
 #[derive(Clone, Debug, Default)]
 pub struct Input {
     /// `CNI_COMMAND`.
@@ -28,25 +28,25 @@ pub struct Input {
     pub path: String,
     /// `CNI_NETNS_OVERRIDE` is `1` or `true`: `CNI_NETNS` may be the plugin's own namespace.
     pub netns_override: bool,
-    /// How much is logged, and where.
+    /// The logging of this call.
     pub observe: Observe,
     /// The configuration.
     pub stdin: Stdin,
-    /// The node's policy, once it was read.
+    /// The node's policy, once it has been read.
     pub node: Option<NodePolicy>,
 }
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, Default)]
 pub enum Stdin {
-    /// The process's standard input, read when it is needed: VERSION never reads it.
+    /// The process's standard input, read when it is needed. VERSION never reads it.
     #[default]
     Process,
     /// These bytes.
     Given(Vec<u8>),
 }
 
-/// What the operator wants to see of a call.
+/// The logging that the operator configured.
 #[derive(Clone, Debug, Default)]
 pub struct Observe {
     /// `CNI_LOG`: off unless it is `info` or `debug`.
@@ -63,9 +63,9 @@ pub enum Level {
     /// Nothing, at no cost.
     #[default]
     Off,
-    /// One line a call.
+    /// One line per call.
     Info,
-    /// And one a step.
+    /// One line per call and per step.
     Debug,
 }
 
@@ -94,13 +94,18 @@ impl Observe {
             "debug" => Level::Debug,
             _ => Level::Off,
         };
-        let given = |name| Some(variable(name)).filter(|text| !text.is_empty());
-        Observe { level, file: given("CNI_LOG_FILE").map(PathBuf::from), traceparent: given("TRACEPARENT") }
+        let file = variable("CNI_LOG_FILE");
+        let traceparent = variable("TRACEPARENT");
+        Observe {
+            level,
+            file: (!file.is_empty()).then(|| file.into()),
+            traceparent: (!traceparent.is_empty()).then_some(traceparent),
+        }
     }
 }
 
 impl Stdin {
-    /// All of it, read at the first call (code 5 if it cannot be read, 6 if it is longer than [`STDIN_LIMIT`]).
+    /// Reads all of it, once (code 5 if it cannot be read, 6 if it is longer than [`STDIN_LIMIT`]).
     pub(crate) fn read(&mut self) -> Result<&[u8]> {
         if matches!(self, Stdin::Process) {
             *self = Stdin::Given(from_process()?);
@@ -121,15 +126,14 @@ impl Stdin {
 
 fn from_process() -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let read = std::io::stdin().lock().take(STDIN_LIMIT + 1).read_to_end(&mut bytes);
-    read.map_err(|error| {
-        Error::new(code::IO, format!("error reading from stdin: {error}"))
-            .hint("give the network's configuration to the plugin's stdin: a pipe, or a file that can be read")
-    })?;
-    Ok(bytes)
+    match std::io::stdin().lock().take(STDIN_LIMIT + 1).read_to_end(&mut bytes) {
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(Error::new(code::IO, format!("error reading from stdin: {error}"))
+            .hint("give the network's configuration to the plugin's stdin: a pipe, or a file that can be read")),
+    }
 }
 
-/// Unset and empty are alike.
+/// The value of a variable. An unset one is like an empty one.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
 fn variable(name: &str) -> String {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What has to be undone unless the answer got out.
+//! The journal: the steps that undo a call unless its result has been written.
 
 use std::fmt::Display;
 
@@ -6,18 +6,18 @@ use crate::error::{Error, Errors, Result};
 use crate::log;
 use crate::panic::caught;
 
-/// What a call has made so far, newest last.
+/// The undo steps of a call, newest last.
 ///
-/// A resource notes how to undo a thing *before or at the moment* it makes it. When the call fails the journal is rolled
-/// back, newest first; when the answer has been written and flushed it is kept, and nothing is undone. A journal that is
-/// merely dropped rolls back too: a panic leaves nothing behind.
+/// A resource adds an undo step *before or at the moment* it makes something. If the call fails the journal is rolled back, newest
+/// first. When the result has been written and flushed the journal is committed, and nothing is undone. A journal that is dropped
+/// rolls back too, so that a panic leaves nothing.
 #[derive(Default)]
 pub struct Journal {
     entries: Vec<Entry>,
     next: usize,
 }
 
-/// One entry of a journal, so that it can be struck out again.
+/// The handle of an entry, to strike it out again.
 #[derive(Debug)]
 #[must_use = "an entry that is never struck out needs no handle: drop it on purpose"]
 pub struct Undo(usize);
@@ -30,7 +30,7 @@ struct Entry {
 }
 
 impl Journal {
-    /// Notes how to undo `thing`, of which a clone is kept; its `Display` is the log's text.
+    /// Adds an undo step for `thing`, of which the journal has a clone. The log prints its `Display`.
     pub fn undo<T, E>(&mut self, thing: &T, how: impl FnOnce(&T) -> Result<(), E> + 'static) -> Undo
     where
         T: Clone + Display + 'static,
@@ -39,9 +39,9 @@ impl Journal {
         self.note(thing, how, false)
     }
 
-    /// As [`Journal::undo`], but passed over, and left for DEL, if anything newer could not be undone.
+    /// As [`Journal::undo`], but the step is skipped, and left for DEL, if a newer step failed.
     ///
-    /// An address is freed so: while the link that carries it may still be there, nobody else must get it.
+    /// An address is released like this: as long as its link may exist, no other attachment must get it.
     pub fn undo_if_clean<T, E>(&mut self, thing: &T, how: impl FnOnce(&T) -> Result<(), E> + 'static) -> Undo
     where
         T: Clone + Display + 'static,
@@ -55,20 +55,20 @@ impl Journal {
         T: Clone + Display + 'static,
         E: Into<Error>,
     {
-        let kept = thing.clone();
+        let copy = thing.clone();
         self.next += 1;
-        let how = Box::new(move || how(&kept).map_err(Into::into));
+        let how = Box::new(move || how(&copy).map_err(Into::into));
         self.entries.push(Entry { id: self.next, what: thing.to_string(), how, only_if_clean });
         Undo(self.next)
     }
 
-    /// Takes an entry out: there is nothing of ours to undo there.
+    /// Removes an entry, because there is nothing to undo.
     #[expect(clippy::needless_pass_by_value, reason = "an entry can be struck out once")]
     pub fn strike(&mut self, undo: Undo) {
         self.entries.retain(|entry| entry.id != undo.0);
     }
 
-    /// The answer got out: nothing will be undone.
+    /// Drops all undo steps, once the result has been written.
     pub fn commit(mut self) {
         self.entries.clear();
     }
@@ -81,11 +81,14 @@ impl Journal {
         self.unwind()
     }
 
-    /// The error of what was being done, once everything was undone; with what could not be.
-    pub(crate) fn undone(self, error: Error) -> Error {
+    /// Rolls back, and returns the error that caused it, with the steps that failed as a detail.
+    pub(crate) fn roll_back_for(self, error: Error) -> Error {
         let Err(left) = self.roll_back() else { return error };
-        let first = error.hint.clone().map(|hint| format!("; {hint}")).unwrap_or_default();
-        error.detail(format!("not all could be undone: {left}")).hint(format!("DEL removes what is left{first}"))
+        let hint = match &error.hint {
+            Some(hint) => format!("DEL removes what is left; {hint}"),
+            None => "DEL removes what is left".to_owned(),
+        };
+        error.detail(format!("not all could be undone: {left}")).hint(hint)
     }
 
     fn unwind(&mut self) -> Result<()> {
@@ -108,6 +111,21 @@ impl Drop for Journal {
         if let Err(error) = self.unwind() {
             log::warn(format_args!("roll-back: {error}"));
         }
+    }
+}
+
+/// Runs one of several independent tasks with a journal of its own: if it fails it is undone, and the others are not affected.
+///
+/// # Errors
+/// The error of `work`, or its panic as an error, with the steps of the roll-back that failed.
+pub fn each_by_itself(work: impl FnOnce(&mut Journal) -> Result<()>) -> Result<()> {
+    let mut journal = Journal::default();
+    match caught(|| work(&mut journal)) {
+        Ok(()) => {
+            journal.commit();
+            Ok(())
+        }
+        Err(error) => Err(journal.roll_back_for(error)),
     }
 }
 

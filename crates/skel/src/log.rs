@@ -1,9 +1,9 @@
-//! One structured line a call and one a step, where the operator asked for it.
+//! Structured logging, if the operator configured it.
 //!
-//! `CNI_LOG=info` gives a line a call, `debug` one a step as well, each a JSON object with its duration, on stderr or at
-//! the end of `CNI_LOG_FILE`. That has to be a regular file of this user or of root; if something else is there, stderr gets
-//! the lines and the reason. `TRACEPARENT` is continued: a call is a span of its own, and delegates become its children.
-//! Off is the default, and then a step costs one look at a thread-local.
+//! `CNI_LOG=info` logs one line per call, `debug` one per step as well. Each line is a JSON object with a duration, on stderr or at
+//! the end of `CNI_LOG_FILE`. That has to be a regular file of this user or of root; otherwise stderr gets the lines and the
+//! reason. `TRACEPARENT` is continued: a call is a span of its own, and delegates are its children. The default is off, and then a
+//! step only reads a thread-local.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -24,22 +24,22 @@ use crate::error::Result;
 use crate::input::{Input, Level};
 
 thread_local! {
-    /// The calls under way on this thread: a delegate in this process is one within another. It is empty when the thread
-    /// ends, its memory given back with the last call; to announce a destructor would cost every plugin more than all its
-    /// looks at this.
+    /// The calls in progress on this thread: a delegate in this process is a call within another one. The list is empty when the
+    /// thread ends, and its memory is released with the last call. Registering a destructor would cost every plugin more time than
+    /// all its reads of this.
     static CALLS: RefCell<ManuallyDrop<Vec<Context>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 struct Context {
     level: Level,
     file: Option<PathBuf>,
-    /// Whether it was said why stderr gets what is for the file.
+    /// Whether it has been logged why stderr is used instead of the file.
     gave_reason: bool,
     fields: Map<String, Value>,
     traceparent: Option<String>,
 }
 
-/// Runs one call, and logs it if that was asked for.
+/// Runs one call, and logs it if logging is on.
 pub(crate) fn call<T>(plugin: &str, input: &Input, work: impl FnOnce() -> Result<T>) -> Result<T> {
     if input.observe.level == Level::Off && input.observe.traceparent.is_none() {
         return work();
@@ -53,7 +53,7 @@ pub(crate) fn call<T>(plugin: &str, input: &Input, work: impl FnOnce() -> Result
     done
 }
 
-/// Names the network of the call under way, once it is known.
+/// Adds the network's name to the call in progress, once it is known.
 pub(crate) fn network(name: &str) {
     CALLS.with_borrow_mut(|calls| {
         if let Some(context) = calls.last_mut() {
@@ -70,26 +70,26 @@ pub fn step<T>(what: impl Display, work: impl FnOnce() -> Result<T>) -> Result<T
     if listens(Level::Debug) { timed(Level::Debug, &what.to_string(), work) } else { work() }
 }
 
-/// Something that went wrong and stops nothing.
+/// Logs a failure that does not fail the call.
 pub fn warn(what: impl Display) {
     if listens(Level::Info) {
         line("warn", &[("msg", what.to_string().into())]);
     }
 }
 
-/// Something worth knowing.
+/// Logs an event.
 pub fn info(what: impl Display) {
     if listens(Level::Info) {
         line("info", &[("msg", what.to_string().into())]);
     }
 }
 
-/// The trace context for whoever this call starts.
+/// The trace context for delegates of this call.
 pub(crate) fn traceparent() -> Option<String> {
     CALLS.with_borrow(|calls| calls.last().and_then(|context| context.traceparent.clone()))
 }
 
-/// Whether anybody reads what [`warn`] and [`info`] say.
+/// Whether [`warn`] and [`info`] log anything.
 pub(crate) fn is_on() -> bool {
     listens(Level::Info)
 }
@@ -103,8 +103,13 @@ fn timed<T>(level: Level, what: &str, work: impl FnOnce() -> Result<T>) -> Resul
     let done = work();
     if listens(level) {
         let mut fields = vec![("step", what.into()), ("ms", milliseconds(began).into())];
-        fields.extend(done.as_ref().err().map(|error| ("error", Value::from(error.to_string()))));
-        line(if done.is_ok() { name(level) } else { "error" }, &fields);
+        match &done {
+            Ok(_) => line(name(level), &fields),
+            Err(error) => {
+                fields.push(("error", error.to_string().into()));
+                line("error", &fields);
+            }
+        }
     }
     done
 }
@@ -124,18 +129,25 @@ fn line(level: &str, more: &[(&str, Value)]) {
         return;
     };
     // A log that cannot be written must not make a call fail.
-    let _ = match file.map(|path| (open(&path), path)) {
-        Some((Ok(mut file), _)) => file.write_all(text.as_bytes()),
-        Some((Err(error), path)) => {
-            let reason = reason_for_stderr(&path, &error).unwrap_or_default();
-            io::stderr().write_all((reason + &text).as_bytes())
-        }
+    let _ = match file {
+        Some(path) => write_to_file(&path, &text),
         None => io::stderr().write_all(text.as_bytes()),
     };
 }
 
-/// Opens a log to append to it. It may be in a directory where other users can write: no symbolic link is followed, no FIFO
-/// waited for, and nothing is written that belongs to another user or has another name.
+/// Appends a line to the file, or writes it to stderr with the reason if the file cannot be opened.
+fn write_to_file(path: &Path, text: &str) -> io::Result<()> {
+    match open(path) {
+        Ok(mut file) => file.write_all(text.as_bytes()),
+        Err(error) => {
+            let reason = reason_for_stderr(path, &error).unwrap_or_default();
+            io::stderr().write_all((reason + text).as_bytes())
+        }
+    }
+}
+
+/// Opens a log to append to it. It may be in a directory where other users can write. So symbolic links are not followed, opening a
+/// FIFO does not wait, and a file that belongs to another user or has another name is refused.
 fn open(path: &Path) -> io::Result<File> {
     let refused = |text| io::Error::new(io::ErrorKind::InvalidInput, text);
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
@@ -158,7 +170,7 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Why lines come to stderr, as a line: once, delegates in this process included.
+/// The line that says why stderr is used. It is written once, for a call and its delegates in this process.
 fn reason_for_stderr(path: &Path, error: &io::Error) -> Option<String> {
     CALLS.with_borrow_mut(|calls| {
         if std::mem::replace(&mut calls.first_mut()?.gave_reason, true) {
@@ -173,8 +185,13 @@ fn reason_for_stderr(path: &Path, error: &io::Error) -> Option<String> {
 impl Context {
     fn of(plugin: &str, input: &Input) -> Context {
         let mut fields = Map::new();
-        let known = [("plugin", plugin), ("verb", &input.command), ("container", &input.container_id)];
-        for (key, value) in known.into_iter().chain([("ifname", input.ifname.as_str())]) {
+        let known = [
+            ("plugin", plugin),
+            ("verb", &input.command),
+            ("container", &input.container_id),
+            ("ifname", &input.ifname),
+        ];
+        for (key, value) in known {
             if !value.is_empty() {
                 fields.insert(key.into(), value.into());
             }
@@ -182,8 +199,9 @@ impl Context {
         let parent = input.observe.traceparent.as_deref();
         let traceparent = parent.and_then(child_span);
         if let (Some([_, parent]), Some([trace, span])) = (parent.and_then(ids), traceparent.as_deref().and_then(ids)) {
-            let spans = [("trace_id", trace), ("span_id", span), ("parent_id", parent)];
-            fields.extend(spans.map(|(key, value)| (key.to_owned(), value.into())));
+            fields.insert("trace_id".into(), trace.into());
+            fields.insert("span_id".into(), span.into());
+            fields.insert("parent_id".into(), parent.into());
         }
         let file = input.observe.file.clone();
         Context { level: input.observe.level, file, gave_reason: false, fields, traceparent }
@@ -195,12 +213,14 @@ impl Context {
         object.insert("time".into(), time.into());
         object.insert("level".into(), level.into());
         object.extend(self.fields.clone());
-        object.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        for (key, value) in more {
+            object.insert((*key).to_owned(), value.clone());
+        }
         format!("{}\n", printable(&Value::Object(object).to_string()))
     }
 }
 
-/// The same trace with a span id of our own (W3C Trace Context: `00-TRACE-SPAN-FLAGS`).
+/// The same trace with a span id for this call (W3C Trace Context: `00-TRACE-SPAN-FLAGS`).
 fn child_span(parent: &str) -> Option<String> {
     let [trace, span] = ids(parent)?;
     let flags = parent.rsplit('-').next()?;
@@ -210,11 +230,12 @@ fn child_span(parent: &str) -> Option<String> {
     Some(format!("00-{trace}-{own:016x}-{flags}"))
 }
 
+/// The trace id and the span id.
 fn ids(traceparent: &str) -> Option<[&str; 2]> {
     let parts: Vec<&str> = traceparent.split('-').collect();
     let [version, trace, span, _flags] = parts[..] else { return None };
-    let hex = |text: &str, length| text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (hex(version, 2) && hex(trace, 32) && hex(span, 16)).then_some([trace, span])
+    let is_hex = |text: &str, length| text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (is_hex(version, 2) && is_hex(trace, 32) && is_hex(span, 16)).then_some([trace, span])
 }
 
 #[cfg(test)]

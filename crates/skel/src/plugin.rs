@@ -3,9 +3,8 @@
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result, code};
-use crate::journal::Journal;
+use crate::journal::{Journal, each_by_itself};
 use crate::request::{Add, Check, Del, DryRun, Gc, Status};
-use crate::restore_batch::each_by_itself;
 use crate::sources::Sources;
 use cnikit_types::CniResult;
 
@@ -17,24 +16,6 @@ pub struct DryRunReport {
     /// The result that ADD might have, so that the plugin that asks for addresses, or the next one in a list, can go on from there:
     /// what came before, and of an IPAM plugin what it would give were nothing given yet.
     pub example: CniResult,
-}
-
-/// The constants of a [`Plugin`] that the parsing of a request depends on. They are a value, so that the parser is compiled once
-/// and not once per plugin.
-#[derive(Clone, Copy)]
-pub(crate) struct Traits {
-    /// [`Plugin::SOURCES`].
-    pub(crate) sources: Sources,
-    /// [`Plugin::KNOWN_ARGS`].
-    pub(crate) known_args: Option<&'static [&'static str]>,
-    /// [`Plugin::ENTERS_NETNS`].
-    pub(crate) enters_netns: bool,
-}
-
-impl Traits {
-    pub(crate) const fn of<P: Plugin>() -> Traits {
-        Traits { sources: P::SOURCES, known_args: P::KNOWN_ARGS, enters_netns: P::ENTERS_NETNS }
-    }
 }
 
 /// One CNI plugin: the configuration that it is, and what it does on each verb.

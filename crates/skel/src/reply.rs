@@ -1,4 +1,4 @@
-//! The one JSON document that leaves on stdout.
+//! The one JSON document on stdout.
 
 use std::io::{self, Write};
 
@@ -10,9 +10,9 @@ use crate::input::Input;
 use crate::plugin::DryRunReport;
 use crate::restore_batch::LIST;
 
-/// The document of an ADD, in the shape of the version that was asked for.
-pub(crate) fn result(answer: &CniResult, version: Version) -> Vec<u8> {
-    line(&answer.write(version))
+/// The document of an ADD, in the shape of the configuration's version.
+pub(crate) fn result(result: &CniResult, version: Version) -> Vec<u8> {
+    line(&result.write(version))
 }
 
 /// The document of a VERSION.
@@ -21,28 +21,29 @@ pub(crate) fn versions() -> Vec<u8> {
 }
 
 /// The document of a PLAN.
-pub(crate) fn plan(outline: &DryRunReport) -> Vec<u8> {
-    let mut document = json!({"plan": outline.steps});
-    if outline.example != CniResult::default() {
-        document["example"] = outline.example.write(Version::NEWEST);
+pub(crate) fn plan(report: &DryRunReport) -> Vec<u8> {
+    let mut document = json!({"plan": report.steps});
+    if report.example != CniResult::default() {
+        document["example"] = report.example.write(Version::NEWEST);
     }
     line(&document)
 }
 
-/// The document of a RESTORE of many: each attachment of the list, with the error object where it failed.
+/// The document of a RESTORE of many attachments: each of them, with the error object if it failed.
 pub(crate) fn restored(plugin: &str, all: &[(Input, Result<()>)]) -> Vec<u8> {
     let version = Version::NEWEST.as_str();
-    let each = |(input, outcome): &(Input, Result<()>)| {
+    let mut list = Vec::with_capacity(all.len());
+    for (input, outcome) in all {
         let mut one = json!({"containerID": input.container_id, "ifname": input.ifname});
         if let Err(error) = outcome {
             one["error"] = json!(object(plugin, input, version, error));
         }
-        one
-    };
-    line(&json!({"cniVersion": version, LIST: all.iter().map(each).collect::<Vec<_>>()}))
+        list.push(one);
+    }
+    line(&json!({"cniVersion": version, LIST: list}))
 }
 
-/// Writes and flushes: only then has an answer got out.
+/// Writes a document and flushes stdout.
 pub(crate) fn send(out: &mut dyn Write, document: &[u8]) -> Result<()> {
     let sent = out.write_all(document).and_then(|()| out.flush());
     sent.map_err(|error| {
@@ -51,7 +52,7 @@ pub(crate) fn send(out: &mut dyn Write, document: &[u8]) -> Result<()> {
     })
 }
 
-/// Writes the error object; to stderr, in words, if it cannot be written either.
+/// Writes the error object. If that fails, the error is written to stderr as text.
 pub(crate) fn refuse(out: &mut dyn Write, plugin: &str, input: &Input, version: &str, error: &Error) {
     if let Ok(value) = serde_json::to_value(object(plugin, input, version, error))
         && let Err(broken) = send(out, &line(&value))
@@ -60,26 +61,34 @@ pub(crate) fn refuse(out: &mut dyn Write, plugin: &str, input: &Input, version: 
     }
 }
 
-/// The error object, with the call that it is about.
+/// The error object, with the call in its details.
 fn object(plugin: &str, input: &Input, version: &str, error: &Error) -> CniError {
     let mut object = error.object(version);
     let context = context(plugin, input);
-    let details = object.details.map_or(context.clone(), |details| format!("{context}; {details}"));
+    let details = match object.details {
+        Some(details) => format!("{context}; {details}"),
+        None => context,
+    };
     object.details = Some(limit::shortened(details));
     object
 }
 
-/// Says on stderr what cannot be said on stdout.
+/// Writes an error to stderr if it cannot be written to stdout.
 pub(crate) fn print_to_stderr(plugin: &str, error: &Error) {
     let _ = writeln!(io::stderr(), "{}", printable(&format!("{plugin}: {error}")));
 }
 
-/// Which call this is: plugin, verb, network, container, interface, as far as they are known.
+/// The call: plugin, verb, network, container, interface, as far as they are known.
 fn context(plugin: &str, input: &Input) -> String {
     let network = crate::request::network_name(input);
     let known = [("network", network.as_str()), ("container", &input.container_id), ("interface", &input.ifname)];
-    let said = known.iter().filter(|(_, value)| !value.is_empty()).map(|(what, value)| format!(", {what} {value}"));
-    format!("{plugin} {}{}", input.command, said.collect::<String>())
+    let mut text = format!("{plugin} {}", input.command);
+    for (what, value) in known {
+        if !value.is_empty() {
+            text.extend([", ", what, " ", value]);
+        }
+    }
+    text
 }
 
 fn line(document: &Value) -> Vec<u8> {

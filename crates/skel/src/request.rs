@@ -1,81 +1,91 @@
 //! Environment and stdin become a typed request.
 //!
-//! Everything that can be judged is judged here, before a plugin is asked anything: the variables, the names, the version,
-//! whether `CNI_NETNS` is a network namespace and not the plugin's own. What a verb guarantees is not an `Option`. The
-//! order of the checks, their codes and their first words are those that runtimes and people know.
+//! Everything that can be validated is validated here, before a plugin runs: the variables, the names, the version, and whether
+//! `CNI_NETNS` is a network namespace and not the plugin's own. A value that a verb guarantees is not an `Option`. The order of the
+//! checks, their codes and the beginnings of their messages are upstream's.
 
 use std::collections::HashSet;
 
 use cnikit_netns::{Netns, NetnsLookup};
 use cnikit_types::document::Duplicate;
 use cnikit_types::{
-    Args, CniResult, Interface, NetConf, Release, Version, check_container_id, check_ifname, check_network_name,
+    Args, CniResult, Interface, NetConf, ReadError, Release, Version, check_container_id, check_ifname,
+    check_network_name,
 };
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::entry::Plugins;
 use crate::error::{Error, Result, code};
 use crate::input::Input;
 use crate::log;
 use crate::node;
-use crate::plugin::{Plugin, Traits};
-use crate::registry::Plugins;
-use crate::restore_batch::{RestoreEntry, listed};
 use crate::sources::{self, Origins};
 use crate::tag::AttachmentId;
+use crate::traits::Traits;
 
-/// What was asked.
+/// A valid request.
 #[derive(Debug)]
 pub enum Request {
     /// Attach a container.
     Add(Add),
     /// Detach it.
     Del(Del),
-    /// Compare.
+    /// Compare the attachment with what ADD made.
     Check(Check),
-    /// Remove what is not valid.
+    /// Remove the attachments that are not valid.
     Gc(Gc),
-    /// Could an ADD be served?
+    /// Check whether an ADD could be served.
     Status(Status),
-    /// Which versions are spoken?
+    /// Print the supported versions.
     Version,
-    /// Put back the rules that somebody flushed. An extension too: `CNI_COMMAND=RESTORE`, with all that CHECK is given.
+    /// Make the rules again that another program flushed. An extension, `CNI_COMMAND=RESTORE`, with the same input as CHECK.
     Restore(Check),
-    /// The same for many attachments of a network.
+    /// RESTORE of many attachments of a network.
     RestoreAll(Vec<RestoreEntry>),
-    /// What would ADD do? An extension: `CNI_COMMAND=PLAN`, which a plugin that does not know it refuses.
+    /// Report what ADD would do. An extension, `CNI_COMMAND=PLAN`. Plugins that do not support it refuse it.
     Plan(DryRun),
 }
 
-/// What every verb carries.
+/// One attachment of a RESTORE of many. It is validated alone: an invalid one does not fail the others.
+#[derive(Debug)]
+pub struct RestoreEntry {
+    /// The input of a RESTORE of this attachment alone.
+    pub input: Input,
+    /// The request, or why it is refused.
+    pub asked: Result<Check>,
+}
+
+/// The part of a request that every verb has.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The plugin's name, for texts.
     pub plugin: String,
-    /// Environment and stdin as they came.
+    /// Environment and stdin, unchanged.
     pub input: Input,
-    /// The configuration, each key that may be said elsewhere settled.
+    /// The configuration. Keys that may be set in other places are resolved.
     pub conf: NetConf,
-    /// The version that is spoken.
+    /// The version of the configuration and of the result.
     pub version: Version,
-    /// `CNI_ARGS`; empty if it could not be read and the verb or the plugin does not insist.
+    /// `CNI_ARGS`; empty if it is invalid and the verb or the plugin accepts that.
     pub args: Args,
     /// The plugins of this binary.
     pub plugins: Plugins,
-    /// Where the settled keys have their values from.
+    /// The places that the resolved keys have their values from.
     pub(crate) origins: Origins,
 }
 
-/// Which attachment ADD, CHECK, RESTORE and PLAN are about. Pure: nothing is open, so a plan cannot read the kernel.
+/// The attachment of an ADD, CHECK, RESTORE or PLAN. Nothing in it is open, so a plan cannot read the kernel's state.
 #[derive(Clone, Debug)]
 pub struct AttachmentSpec {
-    /// Whose state it is.
+    /// The identity of the attachment.
     pub tag: AttachmentId,
-    /// `CNI_NETNS` as it was given: the text that results carry.
+    /// `CNI_NETNS` unchanged, which results have as `sandbox`.
     pub sandbox: String,
     /// The configuration.
     pub conf: NetConf,
-    /// The version that is spoken.
+    /// The version of the configuration and of the result.
     pub version: Version,
     /// `CNI_ARGS`.
     pub args: Args,
@@ -84,36 +94,35 @@ pub struct AttachmentSpec {
 }
 
 impl AttachmentSpec {
-    /// Is this the one interface of an answer that the attachment is about?
+    /// Whether this interface of a result is the attachment's.
     pub fn is_own(&self, interface: &Interface) -> bool {
         let is_here = interface.sandbox == self.sandbox || self.respelled.contains(&interface.sandbox);
         interface.name == self.tag.ifname && is_here
     }
 
-    /// Finds the other spellings of `sandbox`: those that lead to the same namespace. If no sandbox does, those that lead to no
-    /// namespace at all: a plugin may name what exists only where it runs, and that is no other container's. An interface
-    /// without a sandbox is the host's.
+    /// Finds the other spellings of `sandbox`: the paths to the same namespace. If there are none, the paths that lead to no
+    /// namespace at all are used: a plugin may report a path that exists only in its mount namespace, which is not another
+    /// container's. An interface without a sandbox is the host's.
     fn with_respelled(mut self, netns: &Netns, prev: Option<&CniResult>) -> AttachmentSpec {
-        let interfaces = prev.into_iter().flat_map(|prev| &prev.interfaces);
-        let own: Vec<&str> = interfaces
-            .filter(|one| one.name == self.tag.ifname && !one.sandbox.is_empty())
-            .map(|one| one.sandbox.as_str())
-            .collect();
+        let mut is_listed = false;
         let mut same = Vec::new();
         let mut nowhere = Vec::new();
-        for sandbox in own.iter().filter(|sandbox| **sandbox != self.sandbox) {
+        for interface in prev.into_iter().flat_map(|prev| &prev.interfaces) {
+            let sandbox = &interface.sandbox;
+            if interface.name != self.tag.ifname || sandbox.is_empty() {
+                continue;
+            }
+            if *sandbox == self.sandbox {
+                is_listed = true;
+                continue;
+            }
             match cnikit_netns::find(sandbox) {
-                NetnsLookup::Present(found) | NetnsLookup::Own(found) if found.is(netns) => {
-                    same.push((*sandbox).to_owned());
-                }
+                NetnsLookup::Present(found) | NetnsLookup::Own(found) if found.is(netns) => same.push(sandbox.clone()),
                 NetnsLookup::Present(_) | NetnsLookup::Own(_) | NetnsLookup::Unknown { .. } => {}
-                NetnsLookup::Empty | NetnsLookup::Gone | NetnsLookup::NotNetns { .. } => {
-                    nowhere.push((*sandbox).to_owned());
-                }
+                NetnsLookup::Empty | NetnsLookup::Gone | NetnsLookup::NotNetns { .. } => nowhere.push(sandbox.clone()),
             }
         }
-        let is_found = !same.is_empty() || own.contains(&self.sandbox.as_str());
-        self.respelled = if is_found { same } else { nowhere };
+        self.respelled = if is_listed || !same.is_empty() { same } else { nowhere };
         self
     }
 }
@@ -121,68 +130,68 @@ impl AttachmentSpec {
 /// A valid ADD.
 #[derive(Debug)]
 pub struct Add {
-    /// What every verb carries.
+    /// The part that every verb has.
     pub call: Call,
-    /// Which attachment.
+    /// The attachment.
     pub attachment: AttachmentSpec,
     /// The container's namespace, open.
     pub netns: Netns,
-    /// What the plugins before this one in the chain answered.
+    /// The result of the plugins before this one in the chain.
     pub prev: Option<CniResult>,
 }
 
 /// A valid CHECK, or RESTORE.
 #[derive(Debug)]
 pub struct Check {
-    /// What every verb carries.
+    /// The part that every verb has.
     pub call: Call,
-    /// Which attachment.
+    /// The attachment.
     pub attachment: AttachmentSpec,
     /// The container's namespace, open.
     pub netns: Netns,
-    /// The answer of the whole chain's ADD.
+    /// The result of the whole chain's ADD.
     pub prev: CniResult,
 }
 
-/// A DEL. All but the tag may be missing or of no use.
+/// A DEL. Everything except the tag may be missing or useless.
 #[derive(Debug)]
 pub struct Del {
-    /// What every verb carries.
+    /// The part that every verb has.
     pub call: Call,
-    /// Whose state is to go.
+    /// The identity of the attachment.
     pub tag: AttachmentId,
     /// The container's namespace, or what was found in its place.
     pub netns: NetnsLookup,
-    /// The answer of the whole chain's ADD, where it came and could be read.
+    /// The result of the whole chain's ADD, if it is there and can be parsed.
     pub prev: Option<CniResult>,
 }
 
 /// A valid GC.
 #[derive(Debug)]
 pub struct Gc {
-    /// What every verb carries.
+    /// The part that every verb has.
     pub call: Call,
     /// The network whose attachments are listed.
     pub network: String,
-    /// The attachments that are to stay.
+    /// The attachments that GC must leave alone.
     pub valid: ValidAttachments,
 }
 
 /// A STATUS.
 #[derive(Debug)]
 pub struct Status {
-    /// What every verb carries.
+    /// The part that every verb has.
     pub call: Call,
 }
 
 /// A dry run.
 #[derive(Debug)]
 pub struct DryRun {
-    /// What every verb carries.
+    /// The part that every verb has.
     pub call: Call,
-    /// Which attachment it would be.
+    /// The attachment that ADD would make.
     pub attachment: AttachmentSpec,
-    /// What the plugins before this one in the chain answered.
+    /// The result of the plugins before this one in the chain.
     pub prev: Option<CniResult>,
 }
 
@@ -191,12 +200,12 @@ pub struct DryRun {
 pub struct ValidAttachments(HashSet<(String, String)>);
 
 impl ValidAttachments {
-    /// Is the attachment of this container and interface to stay?
+    /// Whether the attachment of this container and interface is valid.
     pub fn has(&self, container: &str, ifname: &str) -> bool {
         self.0.contains(&(container.to_owned(), ifname.to_owned()))
     }
 
-    /// Container and interface of each.
+    /// The container and the interface of each attachment.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(container, ifname)| (container.as_str(), ifname.as_str()))
     }
@@ -208,7 +217,7 @@ impl FromIterator<(String, String)> for ValidAttachments {
     }
 }
 
-/// Which variables a verb insists on, in the order in which they are reported.
+/// The variables that a verb requires, in the order in which they are reported.
 fn required(verb: &str) -> &'static [&'static str] {
     match verb {
         "ADD" | "CHECK" | "RESTORE" => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"],
@@ -217,8 +226,8 @@ fn required(verb: &str) -> &'static [&'static str] {
     }
 }
 
-/// The oldest version whose runtimes may ask this.
-fn floor(verb: &str) -> Option<Version> {
+/// The oldest version that has the verb.
+fn oldest_version(verb: &str) -> Option<Version> {
     match verb {
         "CHECK" => Some(Version::V0_4_0),
         "GC" | "STATUS" => Some(Version::V1_1_0),
@@ -226,18 +235,17 @@ fn floor(verb: &str) -> Option<Version> {
     }
 }
 
-/// Does the verb insist on everything that it was given? What is there is taken away whatever else is wrong.
+/// Whether the verb refuses invalid input. DEL and GC remove what exists even if some of the input is invalid.
 fn is_strict(verb: &str) -> bool {
     ["ADD", "CHECK", "RESTORE", "PLAN"].contains(&verb)
 }
 
-/// Does the verb refuse a key that an object has more than once? Not where something runs already: it is removed, or put back,
-/// as it was made.
+/// Whether the verb refuses an object that has a key more than once. Verbs for an existing attachment do not.
 fn refuses_duplicates(verb: &str) -> bool {
     ["ADD", "CHECK", "PLAN", "STATUS"].contains(&verb)
 }
 
-/// The keys that are the protocol's own, read for their JSON types alone: what a plugin makes of them is its affair.
+/// The keys of the protocol. Only their JSON types are validated here.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Protocol {
@@ -251,7 +259,7 @@ struct Protocol {
     _runtime_config: Map<String, Value>,
 }
 
-/// The part of `args` that has a shape.
+/// The part of `args` that has a fixed type.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ProtocolArgs {
@@ -259,33 +267,32 @@ struct ProtocolArgs {
     _cni: Map<String, Value>,
 }
 
-/// Parses and validates a call of a plugin with these constants.
-pub(crate) fn parse_request(traits: Traits, plugin: &str, input: &mut Input, plugins: Plugins) -> Result<Request> {
-    if let Some(all) = listed(traits, plugin, input, plugins)? {
-        return Ok(Request::RestoreAll(all));
-    }
-    variables(input)?;
+/// Parses and validates a call of a plugin with these constants, except for a RESTORE of many attachments.
+pub(crate) fn parse(traits: Traits, plugin: &str, input: &mut Input, plugins: Plugins) -> Result<Request> {
+    check_variables(input)?;
     if input.command == "VERSION" {
         return Ok(Request::Version);
     }
-    let (mut conf, duplicates) = configuration(input)?;
+    let (mut conf, duplicates) = parse_configuration(input)?;
     let verb = input.command.clone();
     if !["ADD", "DEL", "CHECK", "GC", "STATUS", "RESTORE", "PLAN"].contains(&verb.as_str()) {
         return Err(Error::environment(format!("unknown CNI_COMMAND: {verb}"))
             .hint("CNI_COMMAND is ADD, DEL, CHECK, GC, STATUS, VERSION, RESTORE or PLAN"));
     }
-    let version = version(&verb, &conf)?;
-    if let Some(duplicate) = duplicates.first().filter(|_| refuses_duplicates(&verb)) {
+    let version = parse_version(&verb, &conf)?;
+    if refuses_duplicates(&verb)
+        && let Some(duplicate) = duplicates.first()
+    {
         return Err(
             Error::config(duplicate.to_string()).hint("remove all but one of them: nobody can say which is meant")
         );
     }
     let policy = node::policy(input)?;
-    node::shut_out_tenants(policy, &mut conf, input);
+    node::remove_tenants_args(policy, &mut conf, input);
     if is_strict(&verb) {
         conf.read::<Protocol>()?;
     }
-    let args = arguments(traits.known_args, &verb, &input.args)?;
+    let args = parse_arguments(traits.known_args, &verb, &input.args)?;
     let mut call =
         Call { plugin: plugin.to_owned(), input: input.clone(), conf, version, args, plugins, origins: Vec::new() };
     call.origins = sources::resolve(&mut call.conf, &call.args, traits.sources);
@@ -296,24 +303,28 @@ pub(crate) fn parse_request(traits: Traits, plugin: &str, input: &mut Input, plu
         "DEL" => Ok(Request::Del(call.del())),
         "GC" => call.gc().map(Request::Gc),
         "STATUS" => Ok(Request::Status(Status { call })),
-        _ => call.preview().map(Request::Plan),
+        _ => call.dry_run().map(Request::Plan),
     }
 }
 
-/// Those that the verb needs are there and well formed; the others are not looked at.
-fn variables(input: &Input) -> Result<()> {
+/// Checks that the variables that the verb requires are set and valid. The others are not validated.
+fn check_variables(input: &Input) -> Result<()> {
     let mut missing = Vec::new();
     for name in required(&input.command) {
         match *name {
             "CNI_CONTAINERID" if !input.container_id.is_empty() => {
-                let checked = check_container_id(&input.container_id);
-                let refused = |text| Error::environment(text).detail(input.container_id.clone());
-                checked.map_err(|text| refused(text).hint("CNI_CONTAINERID has letters, digits, `_`, `.` and `-`"))?;
+                if let Err(text) = check_container_id(&input.container_id) {
+                    return Err(Error::environment(text)
+                        .detail(input.container_id.clone())
+                        .hint("CNI_CONTAINERID has letters, digits, `_`, `.` and `-`"));
+                }
             }
             "CNI_IFNAME" if !input.ifname.is_empty() => {
-                let checked = check_ifname(&input.ifname);
-                let refused = |text| Error::environment(text).detail(input.ifname.clone());
-                checked.map_err(|text| refused(text).hint("CNI_IFNAME is a name such as eth0, of 1 to 15 bytes"))?;
+                if let Err(text) = check_ifname(&input.ifname) {
+                    return Err(Error::environment(text)
+                        .detail(input.ifname.clone())
+                        .hint("CNI_IFNAME is a name such as eth0, of 1 to 15 bytes"));
+                }
             }
             "CNI_NETNS" if !input.netns.is_empty() => {}
             name => missing.push(name),
@@ -326,11 +337,11 @@ fn variables(input: &Input) -> Result<()> {
         .hint("plugins are called by a container runtime; call this one without CNI_COMMAND to see how to try it"))
 }
 
-/// What can be done about a list that is too long.
+/// The hint for a list that is too long.
 const TOO_MUCH: &str = "the limits are far above what networks in use have: look at what makes this configuration";
 
-/// The configuration, and the keys that it has more than once.
-fn configuration(input: &mut Input) -> Result<(NetConf, Vec<Duplicate>)> {
+/// Parses the configuration. Returns the keys that it has more than once, too.
+fn parse_configuration(input: &mut Input) -> Result<(NetConf, Vec<Duplicate>)> {
     let (conf, duplicates) = NetConf::parse_with_duplicates(input.stdin.read()?)
         .map_err(|error| Error::new(code::DECODE, format!("error unmarshall network config: {error}")))
         .map_err(|error| error.hint("give the plugin the network's configuration, one JSON object, on stdin"))?;
@@ -344,25 +355,27 @@ fn configuration(input: &mut Input) -> Result<(NetConf, Vec<Duplicate>)> {
             return Err(Error::new(code::DECODE, text).hint("write the network's `name` between quotes"));
         }
     };
-    check_network_name(&name).map_err(|text| {
-        let refused = Error::config(text).detail(name.clone());
-        refused.hint("a network's `name` begins with a letter or a digit, and has but those, `_`, `.` and `-`")
-    })?;
+    if let Err(text) = check_network_name(&name) {
+        return Err(Error::config(text)
+            .detail(name.clone())
+            .hint("a network's `name` begins with a letter or a digit, and has but those, `_`, `.` and `-`"));
+    }
     log::network(&name);
-    // What is there is taken away, however much else is said.
+    // DEL removes what exists, however large the configuration is.
     if input.command != "DEL" {
         conf.check_size().map_err(|error| Error::from(error).hint(TOO_MUCH))?;
     }
     Ok((conf, duplicates))
 }
 
-/// The name of the network, as far as stdin tells it.
+/// The name of the network, if stdin has one.
 pub(crate) fn network_name(input: &Input) -> String {
-    NetConf::parse(input.stdin.so_far()).ok().and_then(|conf| conf.name().map(str::to_owned)).unwrap_or_default()
+    let conf = NetConf::parse(input.stdin.so_far()).unwrap_or_default();
+    conf.name().unwrap_or_default().to_owned()
 }
 
-/// The version of the configuration must be one that exists, to the letter, and old enough or new enough for the verb.
-fn version(verb: &str, conf: &NetConf) -> Result<Version> {
+/// Parses the configuration's version. It has to be one of the supported versions, spelled exactly, and has to have the verb.
+fn parse_version(verb: &str, conf: &NetConf) -> Result<Version> {
     let text = match conf.get("cniVersion") {
         None => "",
         Some(Value::String(text)) => text,
@@ -371,25 +384,26 @@ fn version(verb: &str, conf: &NetConf) -> Result<Version> {
             return Err(Error::new(code::DECODE, text).hint("write `cniVersion` between quotes, such as \"1.1.0\""));
         }
     };
-    if let Some(floor) = floor(verb) {
-        allows(verb, text, floor)?;
+    if let Some(oldest) = oldest_version(verb) {
+        check_verb(verb, text, oldest)?;
     }
     Version::exact(text).ok_or_else(|| {
-        let spoken: Vec<String> = Version::ALL.iter().map(|version| format!("{:?}", version.as_str())).collect();
+        let supported: Vec<String> = Version::ALL.iter().map(|version| format!("{:?}", version.as_str())).collect();
         Error::new(code::INCOMPATIBLE_VERSION, "incompatible CNI versions")
-            .detail(format!("config is \"{text}\", plugin supports [{}]", spoken.join(" ")))
+            .detail(format!("config is \"{text}\", plugin supports [{}]", supported.join(" ")))
             .hint("set `cniVersion` to one of these")
     })
 }
 
-fn allows(verb: &str, text: &str, floor: Version) -> Result<()> {
+/// Checks that a version has the verb.
+fn check_verb(verb: &str, text: &str, oldest: Version) -> Result<()> {
     let misspelt = |text| Error::new(code::DECODE, text).hint("`cniVersion` is three numbers, such as 1.1.0");
     let parse = |text: &str| Release::parse(text).map_err(misspelt);
     let given = parse(if text.is_empty() { "0.1.0" } else { text })?;
-    if given < parse(floor.as_str())? {
+    if given < parse(oldest.as_str())? {
         let text = format!("config version does not allow {verb}");
         return Err(Error::new(code::INCOMPATIBLE_VERSION, text)
-            .hint(format!("{verb} exists since version {floor}: raise `cniVersion`")));
+            .hint(format!("{verb} exists since version {oldest}: raise `cniVersion`")));
     }
     if given > parse(Version::NEWEST.as_str())? {
         return Err(Error::new(code::INCOMPATIBLE_VERSION, format!("plugin version does not allow {verb}"))
@@ -399,19 +413,20 @@ fn allows(verb: &str, text: &str, floor: Version) -> Result<()> {
     Ok(())
 }
 
-/// A plugin that knows some `CNI_ARGS` refuses others on ADD and CHECK; nothing of them ever fails another verb.
-fn arguments(known: Option<&[&str]>, verb: &str, text: &str) -> Result<Args> {
+/// Parses `CNI_ARGS`. A plugin that lists the ones it knows refuses others on ADD and CHECK; they never fail another verb.
+fn parse_arguments(known: Option<&[&str]>, verb: &str, text: &str) -> Result<Args> {
     let known = match known {
         Some(known) if is_strict(verb) => known,
         _ => return Ok(Args::parse(text).unwrap_or_default()),
     };
     let refused = |text| Error::environment(text).hint("CNI_ARGS is KEY=VALUE;KEY=VALUE");
     let args = Args::parse(text).map_err(refused)?;
-    let passed_over = args.ignore_unknown();
-    let passed_over =
-        passed_over.map_err(|text| Error::environment(text).hint("set IgnoreUnknown in CNI_ARGS to 1 or 0"))?;
+    let ignores_unknown = match args.ignore_unknown() {
+        Ok(ignores_unknown) => ignores_unknown,
+        Err(text) => return Err(Error::environment(text).hint("set IgnoreUnknown in CNI_ARGS to 1 or 0")),
+    };
     let unknown = args.unknown(known);
-    if unknown.is_empty() || passed_over {
+    if unknown.is_empty() || ignores_unknown {
         return Ok(args);
     }
     Err(Error::environment(format!("ARGS: unknown args {unknown:?}"))
@@ -419,8 +434,8 @@ fn arguments(known: Option<&[&str]>, verb: &str, text: &str) -> Result<Args> {
 }
 
 impl Call {
-    /// The plugin that the configuration is.
-    pub(crate) fn configured<P: Plugin>(&self) -> Result<P> {
+    /// Parses the configuration into the plugin's type.
+    pub(crate) fn configured<P: DeserializeOwned>(&self) -> Result<P> {
         self.conf.read().map_err(|error| sources::misread(error, &self.origins))
     }
 
@@ -433,12 +448,11 @@ impl Call {
 
     fn check(self, traits: Traits) -> Result<Check> {
         let verb = &self.input.command;
-        let prev = self.prev()?.ok_or_else(|| {
-            let missing = Error::config("Required prevResult missing");
-            missing.hint(format!(
+        let Some(prev) = self.prev()? else {
+            return Err(Error::config("Required prevResult missing").hint(format!(
                 "the runtime has to give {verb} the result of the ADD: if it has none, DEL and ADD again"
-            ))
-        })?;
+            )));
+        };
         let netns = self.sandbox(traits, true)?;
         Ok(Check { attachment: self.attachment(), netns, prev, call: self })
     }
@@ -456,15 +470,15 @@ impl Call {
     }
 
     fn gc(self) -> Result<Gc> {
-        let listed = self.conf.valid_attachments()?.ok_or_else(|| {
-            Error::config("required key `cni.dev/valid-attachments` missing")
-                .hint("GC removes whatever is not listed; if really no attachment is valid, pass an empty list")
-        })?;
+        let Some(listed) = self.conf.valid_attachments()? else {
+            return Err(Error::config("required key `cni.dev/valid-attachments` missing")
+                .hint("GC removes whatever is not listed; if really no attachment is valid, pass an empty list"));
+        };
         let valid = listed.into_iter().map(|attachment| (attachment.container_id, attachment.ifname)).collect();
         Ok(Gc { network: self.network().to_owned(), valid, call: self })
     }
 
-    fn preview(self) -> Result<DryRun> {
+    fn dry_run(self) -> Result<DryRun> {
         let prev = self.prev()?;
         Ok(DryRun { attachment: self.attachment(), prev, call: self })
     }
@@ -490,20 +504,22 @@ impl Call {
     }
 
     pub(crate) fn prev(&self) -> Result<Option<CniResult>> {
-        let read = self.conf.get("prevResult").map(|value| {
-            let (version, answer) = CniResult::read(value, self.version)?;
-            answer.check_size().map(|()| (version, answer))
-        });
-        let read = read
-            .transpose()
-            .map_err(|error| Error::from(error.under("prevResult")).context("could not parse prevResult"))
-            .map_err(|error| {
-                error.hint("the runtime has to pass on the ADD's result as it was: DEL, then ADD again")
-            })?;
-        Ok(read.map(|(_, answer)| answer))
+        let Some(value) = self.conf.get("prevResult") else { return Ok(None) };
+        match self.parse_prev(value) {
+            Ok(prev) => Ok(Some(prev)),
+            Err(error) => Err(Error::from(error.under("prevResult"))
+                .context("could not parse prevResult")
+                .hint("the runtime has to pass on the ADD's result as it was: DEL, then ADD again")),
+        }
     }
 
-    /// The container's namespace. Gone is code 3, "no DEL needed", unless plugins before this one made something.
+    fn parse_prev(&self, value: &Value) -> Result<CniResult, ReadError> {
+        let (_, prev) = CniResult::read(value, self.version)?;
+        prev.check_size()?;
+        Ok(prev)
+    }
+
+    /// The container's namespace. If it is gone the code is 3, "no DEL needed", unless the plugins before this one made something.
     fn sandbox(&self, traits: Traits, something_was_made: bool) -> Result<Netns> {
         let path = &self.input.netns;
         match cnikit_netns::find(path) {

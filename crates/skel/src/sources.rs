@@ -1,4 +1,4 @@
-//! Who may say the value of a key, and who has the last word.
+//! The places where a key may be set, and their precedence.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::error::Error;
 
-/// One place where a key may be said.
+/// One place where a key may be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySource {
     /// `runtimeConfig.NAME`: a capability.
@@ -16,35 +16,38 @@ pub enum KeySource {
     ArgsCni(&'static str),
     /// `NAME=…` in `CNI_ARGS`.
     CniArg(&'static str),
-    /// The key itself, at the top of the configuration. Where it is not listed it is not read.
+    /// The key itself, at the top of the configuration. If it is not listed it is not read.
     Key,
 }
 
-/// For each key that may be said elsewhere: the places, the one with the last word first.
+/// For each key that may be set in other places: the places, the one with the highest precedence first.
 ///
-/// The winner is written under the key *before* the configuration is read, so that a value is a typed field and is
-/// checked once, wherever it came from.
+/// The value is written under the key *before* the configuration is parsed, so that it is a typed field and validated once, from
+/// whatever place it comes.
 pub type Sources = &'static [(&'static str, &'static [KeySource])];
 
-/// From which place each settled key has its value.
+/// The place that each resolved key has its value from.
 pub(crate) type Origins = Vec<(&'static str, KeySource)>;
 
-/// Puts the winner of each key's sources under the key, and says which place it was. An empty text counts as not said.
+/// Writes the value of the place with the highest precedence under each key, and returns those places. An empty text counts as
+/// absent.
 pub(crate) fn resolve(conf: &mut NetConf, args: &Args, sources: Sources) -> Origins {
     let mut origins = Origins::new();
     for (key, places) in sources {
-        let said = places.iter().find_map(|place| Some((*place, look(conf, args, key, *place)?)));
-        let (place, value) = said.map_or((None, Value::Null), |(place, value)| (Some(place), value));
-        conf.set(key, value);
-        origins.extend(place.map(|place| (*key, place)));
+        match places.iter().find_map(|place| Some((*place, look(conf, args, key, *place)?))) {
+            Some((place, value)) => {
+                conf.set(key, value);
+                origins.push((*key, place));
+            }
+            None => conf.set(key, Value::Null),
+        }
     }
     origins
 }
 
-/// The error of a configuration, told of the place where the value was said rather than of the key it was put under.
+/// The error of a configuration. It names the place that the value came from instead of the key that it was written under.
 pub(crate) fn misread(error: ReadError, origins: &Origins) -> Error {
-    let rest = |key: &str| error.path.strip_prefix(key).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
-    let origin = origins.iter().find_map(|(key, place)| Some((place, rest(key)?)));
+    let origin = origins.iter().find_map(|(key, place)| Some((place, path_below(&error.path, key)?)));
     match origin {
         None | Some((KeySource::Key, _)) => error.into(),
         Some((KeySource::CniArg(name), _)) => Error::environment(format!("CNI_ARGS {name}: {}", error.message))
@@ -53,7 +56,13 @@ pub(crate) fn misread(error: ReadError, origins: &Origins) -> Error {
     }
 }
 
-/// As an error names the place.
+/// The rest of a path below a key, such as `[0].dst`; `None` if the path is not below it.
+fn path_below<'a>(path: &'a str, key: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(key)?;
+    (rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)
+}
+
+/// The place as an error names it.
 impl fmt::Display for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -66,13 +75,16 @@ impl fmt::Display for KeySource {
 }
 
 fn look(conf: &NetConf, args: &Args, key: &str, place: KeySource) -> Option<Value> {
-    let said = match place {
+    let value = match place {
         KeySource::Runtime(name) => conf.at(&["runtimeConfig", name]).cloned(),
         KeySource::ArgsCni(name) => conf.at(&["args", "cni", name]).cloned(),
         KeySource::CniArg(name) => args.get(name).map(Value::from),
         KeySource::Key => conf.get(key).cloned(),
-    };
-    said.filter(|value| value.as_str() != Some(""))
+    }?;
+    if value.as_str() == Some("") {
+        return None;
+    }
+    Some(value)
 }
 
 #[cfg(test)]

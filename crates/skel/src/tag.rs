@@ -1,13 +1,13 @@
-//! Whose state something is.
+//! The identity of an attachment.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// The key of all state: which network, which container, which interface.
+/// The identity of an attachment: network, container and interface. All state is stored under it.
 ///
-/// Never an address, never a name alone: what is kept under this key can be found and removed when nothing else is
-/// known any more, and never belongs to two.
+/// It is never an address, and never a name alone. So state can be found and removed when nothing else is known any more, and never
+/// belongs to two attachments.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttachmentId {
     /// The network's `name`.
@@ -19,12 +19,12 @@ pub struct AttachmentId {
 }
 
 impl AttachmentId {
-    /// 32 bytes that stand for this tag wherever the clear text is too long.
+    /// The hash of the tag, 32 bytes, which is used where the clear text is too long.
     pub fn hash(&self) -> [u8; 32] {
         let mut sha = Sha256::new();
         for part in [&self.network, &self.container, &self.ifname] {
             sha.update(part.as_bytes());
-            sha.update([0]); // none of the three can hold one, so two tags never run together
+            sha.update([0]); // none of the three parts can contain a zero byte, so two tags never have the same input
         }
         sha.finalize().into()
     }
