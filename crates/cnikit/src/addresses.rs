@@ -27,8 +27,8 @@ impl Addresses {
         self.ips.iter().map(|ip| ip.address).collect()
     }
 
-    /// The part of a chain's result that is about one interface of the container: the addresses of that interface or of none, and
-    /// the routes that can be its own.
+    /// The addresses and routes of one interface of the container in the result of a chain: addresses of this interface or of
+    /// none, and the routes that can be its own.
     pub fn recorded(record: &CniResult, is_ours: impl Fn(&Interface) -> bool) -> Addresses {
         let mut ips = Vec::new();
         let mut has_others = false;

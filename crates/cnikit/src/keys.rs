@@ -123,7 +123,7 @@ pub struct DnsOverride {
 }
 
 impl DnsOverride {
-    /// Replaces `dns` if the configuration has any member.
+    /// Replaces `dns` by the configured value, if there is one.
     pub fn replace(&self, dns: &mut Dns) {
         let DnsOverride { nameservers, domain, search, options } = self.clone();
         if nameservers.is_none() && domain.is_empty() && search.is_none() && options.is_none() {

@@ -17,8 +17,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// The source by the configuration's `ipam.type`. Absent or empty is layer 2 only. A value that is not a text names a plugin
-    /// that cannot be found: DEL does everything else, and then reports that.
+    /// The source in the configuration's `ipam.type`; absent or empty is layer 2. One that is not a text names no plugin: DEL
+    /// does all it can without it, and then reports that an address may remain reserved.
     pub fn configured(conf: &NetConf) -> Source {
         match conf.at(&["ipam", "type"]) {
             None => Source::Nowhere,
@@ -28,7 +28,7 @@ impl Source {
         }
     }
 
-    /// The same source, or the result of the plugins before this one if no IPAM plugin is configured.
+    /// The same, but the result of the plugins before it is used if nothing is configured.
     #[must_use]
     pub fn or_prev_result(self) -> Source {
         if self == Source::Nowhere { Source::PrevResult } else { self }

@@ -61,7 +61,7 @@ impl Error {
         self.is_named("NameHasNoOwner") || self.is_named("ServiceUnknown")
     }
 
-    /// Whether it was waited for in vain.
+    /// Whether the deadline passed before an answer came.
     pub fn timed_out(&self) -> bool {
         matches!(&self.cause, Cause::Socket(error) if error.kind() == io::ErrorKind::TimedOut)
     }

@@ -69,7 +69,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What to do about it, in a sentence; `None` if the plugin itself has said.
+    /// What to do about it, in a sentence; `None` if the plugin's own error says it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Name { .. } => "name a plugin on CNI_PATH in `type`, by a plain name".into(),

@@ -3,7 +3,7 @@
 /// How much of it goes into an error, in bytes.
 const KEPT: usize = 2000;
 
-/// The last lines as text, whatever bytes they are; empty if there is nothing but white space.
+/// The last lines as text, for any bytes; empty if there is only white space.
 pub fn tail(bytes: &[u8]) -> String {
     let bytes = bytes.trim_ascii();
     let Some(start) = bytes.len().checked_sub(KEPT + 1) else {

@@ -18,7 +18,7 @@ const STICKY: u32 = 0o1000;
 /// As many symbolic links as the kernel follows in one path.
 const MOST_LINKS: usize = 40;
 
-/// A `CNI_PATH` whose relative directories were made absolute, from the working directory of now. Empty entries stay empty.
+/// Makes the relative directories of a `CNI_PATH` absolute, from the present working directory. Empty entries stay empty.
 ///
 /// For a runtime: the plugins that it starts trust no relative directory of another user.
 #[doc(alias = "CNI_PATH")]
@@ -103,8 +103,8 @@ fn distrust(metadata: &Metadata, may_be_sticky: bool) -> Option<String> {
     is_writable_by_others(metadata, may_be_sticky).then(|| "can be written by other users".to_owned())
 }
 
-/// Whether a group or any user may write to a file or directory. The mode of a symbolic link means nothing. `may_be_sticky`: a
-/// sticky directory does not count, because nobody but an entry's owner can replace the entry.
+/// Whether the group or any user may write to a file or directory. The mode of a symbolic link is ignored. `may_be_sticky`: a
+/// sticky directory does not count, because only an entry's owner can replace the entry.
 pub fn is_writable_by_others(metadata: &Metadata, may_be_sticky: bool) -> bool {
     let is_sticky = may_be_sticky && metadata.mode() & STICKY != 0;
     metadata.mode() & WRITE_BY_OTHERS != 0 && !metadata.is_symlink() && !is_sticky

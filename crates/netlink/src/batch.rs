@@ -18,7 +18,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty one, which is sent without a system call.
+    /// An empty batch, which is sent without a system call.
     pub fn new() -> Self {
         Self::default()
     }
@@ -33,50 +33,51 @@ impl Batch {
         self.requests.push(change.request(index));
     }
 
-    /// Changes a link's settings; that there is no such link is success.
+    /// Changes a link's settings; a link that does not exist is not an error.
     pub fn set_link_if_present(&mut self, index: u32, change: &LinkChange) {
         self.requests.push(Request { forgives: Forgives::Absent, ..change.request(index) });
     }
 
-    /// Adds an address; one that is there already is a refusal.
+    /// Adds an address; an address that exists already is an error.
     pub fn add_address(&mut self, index: u32, address: &NewAddress) {
         self.requests.push(address.request(index));
     }
 
-    /// Adds an address unless it is there already, whatever its flags.
+    /// Adds an address unless it exists already, with any flags.
     pub fn add_address_if_absent(&mut self, index: u32, address: &NewAddress) {
         self.requests.push(Request { forgives: Forgives::Present, ..address.request(index) });
     }
 
-    /// Adds a route; one to the same destination with the same priority is a refusal.
+    /// Adds a route; an existing route to the same destination with the same priority is an error.
     ///
     /// If `route` mixes address families in a way that no message can say, [`Netlink::send`] sends nothing and says so.
     pub fn add_route(&mut self, route: &KernelRoute) {
         self.push(route.addition());
     }
 
-    /// Adds a route, beside one to the same destination with the same priority that leads elsewhere; one that leads to the
-    /// same gateway over the same link is a refusal. Of two such routes the newer wins (IPv4), or they share (IPv6).
+    /// Adds a route, in addition to one to the same destination with the same priority that leads elsewhere; an existing route
+    /// by the same gateway and link is an error. Of two such routes the newer one is used (IPv4), or they share the traffic
+    /// (IPv6).
     pub fn add_route_beside(&mut self, route: &KernelRoute) {
         self.push(route.addition_beside());
     }
 
-    /// Adds a route, in place of one to the same destination with the same priority.
+    /// Adds a route, and replaces one to the same destination with the same priority.
     pub fn replace_route(&mut self, route: &KernelRoute) {
         self.push(route.replacement());
     }
 
-    /// Removes a route; that there is none is success.
+    /// Removes a route; a route that does not exist is not an error.
     pub fn delete_route(&mut self, route: &KernelRoute) {
         self.push(route.deletion().map(|request| Request { forgives: Forgives::Absent, ..request }));
     }
 
-    /// Forgets a neighbour; that it is not known is success.
+    /// Removes a neighbour; a neighbour that does not exist is not an error.
     pub fn delete_neighbour(&mut self, index: u32, address: IpAddr) {
         self.requests.push(neighbour::deletion(index, address));
     }
 
-    /// Puts a bridge port into all of these VLANs, in one message; one that it is in already is changed to what is said here.
+    /// Adds a bridge port to all of these VLANs, in one message; the flags of a VLAN that it is in already are changed.
     ///
     /// The kernel takes them one by one: with a refusal, those before it stay.
     #[doc(alias = "IFLA_BRIDGE_VLAN_INFO")]
@@ -84,8 +85,8 @@ impl Batch {
         self.push(vlan::addition(port, ranges));
     }
 
-    /// Takes a bridge port out of all VLANs from the first to the last of a range, however it is in them, in one message;
-    /// that it is not in some or any of them is success.
+    /// Removes a bridge port from all VLANs of a range, whatever the flags, in one message; VLANs that it is not in are not an
+    /// error.
     pub fn delete_vlans(&mut self, port: u32, range: VlanRange) {
         self.push(vlan::deletion(port, range));
     }

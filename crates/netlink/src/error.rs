@@ -32,13 +32,13 @@ impl Error {
         Self { operation: operation.to_owned(), object: object.into(), errno, kernel: None, source }
     }
 
-    /// The kernel's "no" to one message.
+    /// The kernel's refusal of one message.
     pub fn refused(operation: &str, object: impl Into<String>, refusal: &NetlinkError) -> Self {
         let source = io::Error::from_raw_os_error(refusal.errno);
         Self { kernel: refusal.text.clone(), ..Self::new(operation, object, source) }
     }
 
-    /// A "no" of our own, for which the kernel was not asked.
+    /// An error of our own, for which the kernel was not asked.
     pub fn ours(operation: &str, object: impl Into<String>, why: impl Into<String>) -> Self {
         Self::new(operation, object, io::Error::new(io::ErrorKind::InvalidInput, why.into()))
     }
@@ -48,38 +48,38 @@ impl Error {
         Self::new(operation, object, io::Error::new(io::ErrorKind::InvalidData, why.to_owned()))
     }
 
-    /// The same trouble, told in the words of whoever knows what the exchange was for.
+    /// The same error, with another operation and object: those of the caller.
     #[must_use]
     pub fn during(self, operation: &str, object: impl Into<String>) -> Self {
         Self { operation: operation.to_owned(), object: object.into(), ..self }
     }
 
-    /// Whether the object, or what it hangs on, is not there: `ENODEV`, `ENOENT`, `ESRCH` or `ENXIO`.
+    /// Whether the object, or the link that it belongs to, does not exist: `ENODEV`, `ENOENT`, `ESRCH` or `ENXIO`.
     ///
     /// A missing address is `EADDRNOTAVAIL` and counts too.
     pub fn is_absent(&self) -> bool {
         [libc::ENODEV, libc::ENOENT, libc::ESRCH, libc::ENXIO, libc::EADDRNOTAVAIL].contains(&self.errno)
     }
 
-    /// Whether there is one already: `EEXIST`.
+    /// Whether the object exists already: `EEXIST`.
     #[doc(alias = "EEXIST")]
     pub fn exists(&self) -> bool {
         self.errno == libc::EEXIST
     }
 
-    /// Whether it does not go with what is there: `EINVAL` or `EBUSY`.
+    /// Whether the change conflicts with the present state: `EINVAL` or `EBUSY`.
     #[doc(alias = "EBUSY")]
     pub fn is_at_odds(&self) -> bool {
         [libc::EINVAL, libc::EBUSY].contains(&self.errno)
     }
 
-    /// Whether it was waited for in vain: `ETIMEDOUT`.
+    /// Whether the deadline passed: `ETIMEDOUT`.
     #[doc(alias = "ETIMEDOUT")]
     pub fn timed_out(&self) -> bool {
         self.errno == libc::ETIMEDOUT
     }
 
-    /// Whether this kernel, or this kind of object, has no such thing: `EOPNOTSUPP`, or no such protocol or family.
+    /// Whether this kernel, or this kind of object, does not support it: `EOPNOTSUPP`, or no such protocol or family.
     #[doc(alias = "EOPNOTSUPP")]
     pub fn unsupported(&self) -> bool {
         [libc::EOPNOTSUPP, libc::EPROTONOSUPPORT, libc::EAFNOSUPPORT].contains(&self.errno)

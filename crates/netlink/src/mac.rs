@@ -14,12 +14,12 @@ pub struct Mac(pub [u8; 6]);
 pub struct NotAMac(String);
 
 impl Mac {
-    /// Whether it addresses a group, broadcast included. The kernel refuses to give a link such an address.
+    /// Whether it is a multicast or broadcast address. The kernel refuses such an address for a link.
     pub fn is_multicast(self) -> bool {
         self.0[0] & 1 == 1
     }
 
-    /// Whether it is `00:00:00:00:00:00`, which the kernel refuses for all but loopback.
+    /// Whether it is `00:00:00:00:00:00`, which the kernel refuses for all links except loopback.
     pub fn is_zero(self) -> bool {
         self.0 == [0; 6]
     }

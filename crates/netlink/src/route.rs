@@ -106,7 +106,7 @@ pub struct KernelRoute {
 }
 
 impl KernelRoute {
-    /// An ordinary route to `dst` in the main table, with all that is optional left to the kernel.
+    /// A unicast route to `dst` in the main table; the kernel chooses everything else.
     pub fn to(dst: IpNetwork) -> Self {
         Self {
             dst,
@@ -125,13 +125,13 @@ impl KernelRoute {
         }
     }
 
-    /// Whether it leads packets on, by the main table: local, broadcast and multicast routes are the kernel's own.
+    /// Whether it is a unicast route of the main table; local, broadcast and multicast routes are the kernel's own.
     pub fn is_ordinary(&self) -> bool {
         self.table == MAIN_TABLE && self.kind == UNICAST
     }
 
-    /// Whether packets end with the host itself, or go to a group or everybody on a link: the kernel's own routes. The table does
-    /// not tell: of an IPv4 route that was looked up the kernel may name the main one.
+    /// Whether it is a local, broadcast, anycast or multicast route: the kernel's own routes. The table does not tell: of an
+    /// IPv4 route that was looked up the kernel may name the main one.
     #[doc(alias = "RTN_LOCAL")]
     pub fn is_of_host(&self) -> bool {
         [LOCAL, BROADCAST, ANYCAST, MULTICAST].contains(&self.kind)

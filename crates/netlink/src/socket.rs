@@ -74,15 +74,15 @@ impl Socket {
         netns.enter(|_| open(protocol)).map_err(outside)?.map_err(failed)
     }
 
-    /// The same, whose end is left to the kernel: that of a socket of netfilter waits until rules that anybody removed are
-    /// freed, 8 to 16 ms. What was asked of it is done by then, and nothing depends on when it ends.
+    /// The same socket, closed later by the kernel: closing a netfilter socket waits until rules that any process removed are
+    /// freed, 8 to 16 ms. All answers have arrived by then, so nothing depends on when it is closed.
     #[must_use]
     pub fn ending_slowly(mut self) -> Self {
         self.ends_slowly = true;
         self
     }
 
-    /// A sequence number for the next message; never 0, which events carry.
+    /// The sequence number for the next message; never 0, which events have.
     pub fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1).max(1);
         self.sequence
@@ -127,7 +127,7 @@ impl Socket {
         Ok(getsockopt(&self.inner, sockopt::SndBuf)?)
     }
 
-    /// Has the socket send datagrams of so many bytes; `false` where the kernel does not allow it, as in a user namespace.
+    /// Raises the size limit of a datagram to this many bytes; `false` if the kernel does not allow it, as in a user namespace.
     pub fn allow(&mut self, bytes: usize) -> bool {
         // Beside the datagram the kernel keeps some bytes for itself.
         let wanted = bytes + 4_096;

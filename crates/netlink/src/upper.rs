@@ -99,14 +99,14 @@ const IPVLAN_MODES: [(IpvlanMode, &str, u16); 3] =
     [(IpvlanMode::L2, "l2", 0), (IpvlanMode::L3, "l3", 1), (IpvlanMode::L3s, "l3s", 2)];
 
 impl MacvlanMode {
-    /// The mode that ip(8) calls so.
+    /// The mode with this name in ip(8).
     pub fn named(word: &str) -> Option<Self> {
         MACVLAN_MODES.iter().find(|(_, name, _)| *name == word).map(|(mode, ..)| *mode)
     }
 }
 
 impl IpvlanMode {
-    /// The mode that ip(8) calls so.
+    /// The mode with this name in ip(8).
     pub fn named(word: &str) -> Option<Self> {
         IPVLAN_MODES.iter().find(|(_, name, _)| *name == word).map(|(mode, ..)| *mode)
     }

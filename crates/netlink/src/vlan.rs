@@ -42,17 +42,17 @@ impl VlanRange {
     /// Every VLAN that there is, tagged.
     pub const ALL: VlanRange = VlanRange { first: 1, last: 4094, pvid: false, untagged: false };
 
-    /// Just one, which untagged frames are in, both ways.
+    /// One VLAN for untagged frames, in both directions.
     pub fn native(vlan: u16) -> VlanRange {
         VlanRange { first: vlan, last: vlan, pvid: true, untagged: true }
     }
 
-    /// These, which are tagged both ways.
+    /// A range of VLANs for tagged frames, in both directions.
     pub fn tagged(first: u16, last: u16) -> VlanRange {
         VlanRange { first, last, pvid: false, untagged: false }
     }
 
-    /// Whether the other begins in this one or right behind it and is treated alike, so that both can be said as one.
+    /// Whether `other` overlaps or follows this range and has the same flags, so that both can be one range.
     pub fn continues_in(&self, other: &VlanRange) -> bool {
         let alike = (self.pvid, self.untagged) == (other.pvid, other.untagged);
         alike && !self.pvid && (self.first..=self.last.saturating_add(1)).contains(&other.first)

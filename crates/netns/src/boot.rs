@@ -15,7 +15,7 @@ pub fn boot_id() -> Result<String, Error> {
     File::open(BOOT_ID).and_then(|file| value_in(&file)).map_err(|source| Error::new("read", BOOT_ID, source))
 }
 
-/// The name of this installation, 32 hexadecimal digits, if it has got one yet. See machine-id(5).
+/// The id of this installation, 32 hexadecimal digits; `None` if it has none yet. See machine-id(5).
 pub fn machine_id() -> Option<String> {
     let text = fs::read_to_string("/etc/machine-id").ok()?;
     let id = text.trim();

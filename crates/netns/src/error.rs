@@ -21,13 +21,14 @@ impl Error {
         Self::new(operation, object, io::Error::new(io::ErrorKind::InvalidInput, why))
     }
 
-    /// Whether the object is not there (`ENOENT`): a gone namespace, a setting that this kernel or link has not got.
+    /// Whether the object does not exist (`ENOENT`): a namespace that is gone, a setting that this kernel or link does not
+    /// have.
     #[doc(alias = "ENOENT")]
     pub fn is_absent(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
 
-    /// The kernel's error number, if it was the kernel that refused; see errno(3).
+    /// The kernel's error number, if the kernel returned the error; see errno(3).
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }

@@ -31,7 +31,7 @@ pub enum NetnsLookup {
     Own(Netns),
 }
 
-/// Looks at `path` and says what it is; never fails, for not to know is an answer too ([`NetnsLookup::Unknown`]).
+/// Finds out what is at `path`. It never fails: that it cannot be determined is a result too ([`NetnsLookup::Unknown`]).
 pub fn find(path: &str) -> NetnsLookup {
     if path.is_empty() {
         return NetnsLookup::Empty;

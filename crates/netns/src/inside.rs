@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 pub struct Inside(PhantomData<*const ()>);
 
 impl Inside {
-    /// The namespace that this thread is in already, wherever that is.
+    /// The namespace that this thread is in already.
     pub fn here() -> Self {
         Self(PhantomData)
     }

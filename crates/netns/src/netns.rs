@@ -64,12 +64,12 @@ impl Netns {
         Self { file: Arc::new(file), path }
     }
 
-    /// The path by which it was found; by now it may lead elsewhere.
+    /// The path by which it was opened; by now it may lead elsewhere.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether both are the same namespace; `false` if the kernel does not tell.
+    /// Whether both are the same namespace; `false` if fstat(2) fails.
     ///
     /// Device and inode number are proof here, since both namespaces are alive while they are compared.
     pub fn is(&self, other: &Netns) -> bool {

@@ -65,7 +65,7 @@ struct Seen {
 }
 
 impl NetnsScan {
-    /// Looks through all processes. `each` is told how many of how many are done.
+    /// Scans all processes. `each` is called with the number of processes done and their total.
     pub fn look(scope: Scope, mut each: impl FnMut(usize, usize)) -> NetnsScan {
         let mut living = NetnsScan::look_once(scope, &mut each);
         for _ in 1..LOOKS {
@@ -93,7 +93,7 @@ impl NetnsScan {
         living
     }
 
-    /// What became of the namespace with this cookie; see [`Netns::cookie`].
+    /// Whether the namespace with this cookie still exists; see [`Netns::cookie`].
     pub fn fate(&self, cookie: u64) -> NetnsStatus {
         if self.cookies.contains(&cookie) {
             return NetnsStatus::Lives;
@@ -108,7 +108,7 @@ impl NetnsScan {
         self.unseen.first().map_or(NetnsStatus::Dead, |unseen| NetnsStatus::Unknown(unseen.clone()))
     }
 
-    /// What could not be looked at, each in a sentence.
+    /// What could not be scanned, one sentence each.
     pub fn unseen(&self) -> impl Iterator<Item = &str> {
         self.unseen.iter().chain(self.covered.values()).map(String::as_str)
     }

@@ -40,7 +40,7 @@ impl ApplyContext {
         opened(&self.container, || Ok(Netlink::inside(&self.netns)?))
     }
 
-    /// What is recorded of the container's interface.
+    /// The container's interface in the recorded result.
     pub fn recorded(&self) -> Option<&Interface> {
         self.record.interfaces.iter().find(|one| one.name == self.tag.ifname && one.sandbox == self.sandbox)
     }
@@ -105,12 +105,12 @@ impl ReleaseContext {
         filter(&self.filter)
     }
 
-    /// Puts off what a kind has started and need not wait for yet, until other kinds have been released.
+    /// Defers work that a kind has started and need not await yet, until other kinds have been released.
     pub fn defer(&self, kind: &'static str, rest: impl FnOnce(&ReleaseContext) -> Result<()> + 'static) {
         self.rest.borrow_mut().push((kind, Box::new(rest)));
     }
 
-    /// Brings to its end what was put off, each whatever became of those before it.
+    /// Completes the deferred work, each piece whatever the outcome of those before it.
     pub fn run_deferred(&self) -> Errors {
         let settled = |(kind, rest): Rest| {
             let done = log::step(format_args!("release {kind}, the rest"), || rest(self));
@@ -176,7 +176,7 @@ impl GcContext {
         filter(&self.filter)
     }
 
-    /// The tags that are to stay.
+    /// The tags of the valid attachments.
     pub fn tags(&self) -> impl Iterator<Item = AttachmentId> {
         self.valid.iter().map(|(container, ifname)| AttachmentId {
             network: self.network.clone(),
@@ -193,7 +193,7 @@ impl From<&Gc> for GcContext {
     }
 }
 
-/// Nobody can tell whether a namespace is at this path, so that what it has may still have to go.
+/// The error that a namespace may exist at this path but cannot be opened, so that its resources may still have to be removed.
 pub fn may_be_there(path: &Path, why: &str) -> Error {
     let text = format!("the network namespace {} may be there, but cannot be opened: {why}", path.display());
     Error::new(code::SYSTEM, text).hint("try again, or remove the namespace")

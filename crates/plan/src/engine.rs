@@ -67,15 +67,14 @@ pub(crate) fn restore_one(resource: &dyn Resource, context: &ApplyContext, journ
     put_back.map_err(|error| error.context(resource))
 }
 
-/// Removes what belongs to one attachment, the kind listed last first, every kind whatever failed before.
+/// Removes the resources of one attachment, the last kind first, every kind whatever failed before.
 pub fn release(kinds: &[Kind], context: &ReleaseContext) -> Errors {
     let mut errors = begin_release(kinds, context);
     errors.note(context.run_deferred().finish());
     errors
 }
 
-/// As [`release`], but what a kind put off, and need not wait for, is still under way: [`ReleaseContext::run_deferred`] waits
-/// for it.
+/// As [`release`], but without the deferred work of the kinds, which [`ReleaseContext::run_deferred`] completes.
 pub fn begin_release(kinds: &[Kind], context: &ReleaseContext) -> Errors {
     let step = |kind: &Kind| {
         let released = log::step(format_args!("release {}", kind.name), || (kind.release)(context));
@@ -84,7 +83,7 @@ pub fn begin_release(kinds: &[Kind], context: &ReleaseContext) -> Errors {
     kinds.iter().rev().map(step).collect()
 }
 
-/// Removes what belongs to no valid attachment, as [`release`] does.
+/// Removes the resources of attachments that are not valid, as [`release`] does.
 pub fn sweep(kinds: &[Kind], context: &GcContext) -> Errors {
     let step = |kind: &Kind| {
         let swept = log::step(format_args!("sweep {}", kind.name), || (kind.sweep)(context));

@@ -10,25 +10,25 @@ use crate::resource::Resource;
 pub struct Plan(Vec<Box<dyn Resource>>);
 
 impl Plan {
-    /// A plan of one.
+    /// A plan of one resource.
     pub fn of(resource: impl Resource + 'static) -> Plan {
         Plan::default().and(resource)
     }
 
-    /// And then this.
+    /// The same plan with one more resource at the end.
     #[must_use]
     pub fn and(mut self, resource: impl Resource + 'static) -> Plan {
         self.0.push(Box::new(resource));
         self
     }
 
-    /// And then each of these: a list, or an `Option`.
+    /// The same plan with each of these resources at the end: a list, or an `Option`.
     #[must_use]
     pub fn and_each<R: Resource + 'static>(self, resources: impl IntoIterator<Item = R>) -> Plan {
         resources.into_iter().fold(self, Plan::and)
     }
 
-    /// The same plan with one more resource before the one at this place; at the end if there are not so many.
+    /// The same plan with one more resource at this index; at the end if the plan is shorter.
     #[must_use]
     pub fn with_at(mut self, place: usize, resource: impl Resource + 'static) -> Plan {
         self.0.insert(place.min(self.0.len()), Box::new(resource));
@@ -40,17 +40,17 @@ impl Plan {
         self.0.iter().map(AsRef::as_ref)
     }
 
-    /// How many there are.
+    /// The number of resources.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Nothing is wanted.
+    /// Whether there are no resources.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each resource in words.
+    /// Each resource as text.
     pub fn lines(&self) -> Vec<String> {
         self.iter().map(ToString::to_string).collect()
     }

@@ -76,12 +76,12 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// A kind that needs no removing: it goes with the container's link.
+    /// A kind that need not be removed: it is removed with the container's link.
     pub const fn goes_with_link(name: &'static str) -> Kind {
         Kind { name, release: |_| Ok(()), sweep: |_| Ok(()), outlives_link: false }
     }
 
-    /// A kind that stays: it is shared with other attachments, which may use it by now.
+    /// A kind that is not removed: it is shared with other attachments, which may use it by now.
     pub const fn shared(name: &'static str) -> Kind {
         Kind::goes_with_link(name)
     }
@@ -107,12 +107,12 @@ pub struct Made {
 }
 
 impl Made {
-    /// Nothing that the answer lists.
+    /// No interface for the result.
     pub fn nothing() -> Made {
         Made::default()
     }
 
-    /// One interface.
+    /// One interface for the result.
     pub fn one(interface: Interface) -> Made {
         Made { interfaces: vec![interface] }
     }
@@ -123,7 +123,7 @@ impl Made {
 pub struct Drifts(Vec<String>);
 
 impl Drifts {
-    /// Compares two values of one thing.
+    /// Compares two values, and adds a difference.
     #[expect(clippy::needless_pass_by_value, reason = "callers compare values they have just looked up")]
     pub fn compare<T: PartialEq + Display>(&mut self, of: impl Display, wanted: T, found: T) {
         if wanted != found {
@@ -131,19 +131,19 @@ impl Drifts {
         }
     }
 
-    /// Notes the text unless it holds.
+    /// Adds the text as a difference unless `holds`.
     pub fn unless(&mut self, holds: bool, text: impl FnOnce() -> String) {
         if !holds {
             self.0.push(text());
         }
     }
 
-    /// Notes what somebody else found.
+    /// Adds differences that were found elsewhere.
     pub fn extend(&mut self, texts: impl IntoIterator<Item = String>) {
         self.0.extend(texts);
     }
 
-    /// Each difference, a sentence.
+    /// The differences, one sentence each.
     pub fn texts(&self) -> &[String] {
         &self.0
     }

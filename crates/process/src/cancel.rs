@@ -28,12 +28,12 @@ impl CancellationToken {
         Ok(Self(Arc::new(Ends { read, write: Mutex::new(Some(write)) })))
     }
 
-    /// Says it.
+    /// Cancels everything that waits with this token.
     pub fn cancel(&self) {
         self.0.write.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Whether it was said.
+    /// Whether the token is cancelled.
     pub fn is_cancelled(&self) -> bool {
         let mut ends = [PollFd::new(self.as_fd(), PollFlags::empty())];
         poll(&mut ends, PollTimeout::ZERO).is_ok_and(|count| count > 0)

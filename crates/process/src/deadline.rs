@@ -10,27 +10,27 @@ use std::time::{Duration, Instant};
 pub struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// That long from now; zero has passed at once. What lies beyond the clock's end is [`Deadline::never`].
+    /// A deadline this long from now; zero has passed at once. One beyond the end of the clock is [`Deadline::never`].
     pub fn after(duration: Duration) -> Self {
         Self(Instant::now().checked_add(duration))
     }
 
-    /// Waits for ever.
+    /// A deadline that never passes.
     pub fn never() -> Self {
         Self(None)
     }
 
-    /// The time that is left, zero when it has passed, `None` when it never will.
+    /// The time that is left: zero when the deadline has passed, `None` if it never will.
     pub fn remaining(&self) -> Option<Duration> {
         self.0.map(|end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether the moment is over.
+    /// Whether the deadline has passed.
     pub fn passed(&self) -> bool {
         self.remaining().is_some_and(|left| left.is_zero())
     }
 
-    /// Sleeps for `duration`, at most until the deadline; whether there is time left for another try.
+    /// Sleeps for `duration`, at most until the deadline; returns whether there is time left for another attempt.
     #[doc(alias = "sleep")]
     #[expect(clippy::disallowed_methods, reason = "this is the room")]
     pub fn pause(&self, duration: Duration) -> bool {
@@ -45,7 +45,7 @@ impl Deadline {
         i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
     }
 
-    /// This deadline, or that long from now if that is sooner.
+    /// This deadline, or one this long from now if that is sooner.
     #[must_use]
     pub fn at_most(&self, duration: Duration) -> Self {
         match self.remaining() {

@@ -26,7 +26,7 @@ pub enum Env {
 }
 
 impl Env {
-    /// All our variables, with these set over them.
+    /// All variables of this process, overridden by `set`.
     pub fn inherited(set: Vec<(OsString, OsString)>) -> Self {
         Self::Inherited { without: &[], set }
     }
@@ -47,7 +47,7 @@ impl Env {
     }
 }
 
-/// The first executable file of this name in the absolute directories of `PATH`, then in the usual ones.
+/// The first executable file of this name in the absolute directories of `PATH`, then in the standard directories.
 ///
 /// Relative and empty entries of `PATH` are ignored: they would run, as root, a program of whoever owns the working directory.
 #[doc(alias = "which")]

@@ -52,7 +52,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the program had written to stderr before it was ended; empty if it was not started or is not known.
+    /// What the program had written to stderr before it was ended; empty if it was not started, or if its output was lost.
     pub fn stderr(&self) -> &[u8] {
         match self {
             Self::Deadline { stderr, .. } | Self::Cancelled { stderr, .. } | Self::TooMuch { stderr, .. } => stderr,

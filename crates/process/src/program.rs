@@ -48,7 +48,7 @@ pub enum How {
 }
 
 impl How {
-    /// Exit status 0.
+    /// Whether the exit status is 0.
     pub fn is_success(self) -> bool {
         self == Self::Exit(0)
     }

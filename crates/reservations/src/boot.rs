@@ -28,12 +28,12 @@ impl PartialEq for Boot {
 impl Eq for Boot {}
 
 impl Boot {
-    /// From the texts of random(4)'s boot id and machine-id(5); `None` without a boot id, and then no index is believed.
+    /// From the texts of the boot id (random(4)) and of machine-id(5); `None` without a boot id, and then no index is used.
     pub fn new(boot_id: &str, machine_id: Option<&str>) -> Option<Boot> {
         Some(Boot::of(hex(boot_id)?, machine_id.and_then(hex)))
     }
 
-    /// This one; see random(4) and machine-id(5).
+    /// The present boot; see random(4) and machine-id(5).
     pub fn now() -> Option<Boot> {
         Some(Boot { id: hex(&cnikit_netns::boot_id().ok()?)?, machine: Machine::This })
     }

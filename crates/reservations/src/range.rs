@@ -51,7 +51,7 @@ impl Range {
         self.subnet
     }
 
-    /// The gateway; never given away.
+    /// The gateway, which is never allocated.
     pub fn gateway(&self) -> IpAddr {
         self.gateway
     }
@@ -66,12 +66,12 @@ impl Range {
         address(self.numbers.1, self.subnet.ip())
     }
 
-    /// Is the address between start and end, both included?
+    /// Whether the address is between start and end, both included.
     pub fn contains(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.is_ipv4() && self.numbers().contains(&number(address))
     }
 
-    /// How many addresses it can give away: all but these gateways.
+    /// The number of addresses that can be allocated: all except these gateways.
     pub fn size(&self, gateways: &[IpAddr]) -> u128 {
         let all = (self.numbers.1 - self.numbers.0).saturating_add(1);
         let mut reserved: Vec<&IpAddr> = gateways.iter().filter(|gateway| self.contains(**gateway)).collect();
@@ -80,7 +80,7 @@ impl Range {
         all - reserved.len() as u128
     }
 
-    /// Do both hold one same address?
+    /// Whether both have an address in common.
     pub fn overlaps(&self, other: &Range) -> bool {
         self.is_ipv4() == other.is_ipv4() && self.numbers.0 <= other.numbers.1 && other.numbers.0 <= self.numbers.1
     }

@@ -56,22 +56,22 @@ fn overlapping<'a>(ranges: impl Iterator<Item = &'a Range>) -> Option<(usize, us
 }
 
 impl RangeSet {
-    /// The range that an address is of.
+    /// The range that contains the address.
     pub fn range_of(&self, address: IpAddr) -> Option<&Range> {
         self.ranges.iter().find(|range| range.contains(address))
     }
 
-    /// Is the address in one of the ranges?
+    /// Whether one of the ranges contains the address.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.range_of(address).is_some()
     }
 
-    /// Is it IPv4's?
+    /// Whether its addresses are IPv4.
     pub fn is_ipv4(&self) -> bool {
         self.ranges[0].is_ipv4()
     }
 
-    /// The places of two sets that hold one same address, the earlier one first.
+    /// The indexes of two sets that have an address in common, the lower one first.
     pub fn overlap(sets: &[RangeSet]) -> Option<(usize, usize)> {
         let (one, other) = overlapping(sets.iter().flat_map(|set| &set.ranges))?;
         let mut owners = sets.iter().enumerate().flat_map(|(n, set)| set.ranges.iter().map(move |_| n));
@@ -89,7 +89,7 @@ impl RangeSet {
         &self.ranges
     }
 
-    /// How many addresses it can give away.
+    /// The number of addresses that can be allocated.
     pub fn size(&self, gateways: &[IpAddr]) -> u128 {
         self.ranges.iter().map(|range| range.size(gateways)).fold(0, u128::saturating_add)
     }

@@ -85,7 +85,7 @@ impl Store {
         Ok(freed)
     }
 
-    /// The file of an address, for people.
+    /// The path of an address's file, for messages.
     pub fn path_of(&self, address: IpAddr) -> PathBuf {
         self.data_dir.join(&self.network).join(address.to_string())
     }

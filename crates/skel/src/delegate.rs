@@ -220,7 +220,7 @@ impl Delegate {
         self.run("GC").map(drop)
     }
 
-    /// Asks it for a dry run, if it lives in this program; another one may not know the verb, and do who knows what.
+    /// Calls its PLAN if it is in this binary; another program may not know the verb, and could do anything.
     pub fn plan(&self) -> Option<Result<DryRunReport>> {
         let How::Here(entry) = &self.how else { return None };
         Some(self.call(entry, "PLAN").and_then(|document| self.read_report(&document)))

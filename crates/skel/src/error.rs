@@ -51,29 +51,29 @@ impl Error {
         Error { code, msg: msg.into(), details: Vec::new(), hint: None }
     }
 
-    /// A value in the configuration that cannot be served (code 7).
+    /// An error about a value of the configuration (code 7).
     pub fn config(msg: impl Into<String>) -> Error {
         Error::new(code::INVALID_CONFIG, msg)
     }
 
-    /// A `CNI_*` variable that is missing or bad (code 4).
+    /// An error about a `CNI_*` variable that is missing or invalid (code 4).
     pub fn environment(msg: impl Into<String>) -> Error {
         Error::new(code::INVALID_ENVIRONMENT, msg)
     }
 
-    /// Something that belongs to somebody else is in the way (code 101).
+    /// An error about an object of another owner that is in the way (code 101).
     pub fn conflict(msg: impl Into<String>) -> Error {
         Error::new(code::CONFLICT, msg)
     }
 
-    /// The same error, saying what to do about it.
+    /// The same error, with a hint: what to do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Error {
         self.hint = Some(hint.into());
         self
     }
 
-    /// The same error, its text led by what was being done.
+    /// The same error, with what was being done in front of its text.
     #[must_use]
     pub fn context(mut self, what: impl fmt::Display) -> Error {
         self.msg = format!("{what}: {}", self.msg);
@@ -173,12 +173,12 @@ impl Errors {
         }
     }
 
-    /// Nothing failed so far.
+    /// Whether there is no error so far.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Something could not be done now, and can be later ([`code::TRY_AGAIN`]): another process held a lock, for example.
+    /// Whether an error is temporary ([`code::TRY_AGAIN`]): another process held a lock, for example.
     pub fn any_to_try_again(&self) -> bool {
         self.0.iter().any(|error| error.code == code::TRY_AGAIN)
     }

@@ -70,7 +70,7 @@ pub enum Level {
 }
 
 impl Input {
-    /// The call that this process was started for.
+    /// The input of the call that this process was started for, from its environment.
     pub fn of_process() -> Input {
         Input {
             command: variable("CNI_COMMAND"),

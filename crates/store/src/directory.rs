@@ -110,7 +110,7 @@ impl Directory {
         &self.path
     }
 
-    /// The path without symbolic links, for people; as it was given if that cannot be told any more.
+    /// The path without symbolic links, for messages; as it was given if it cannot be resolved any more.
     pub fn resolved(&self) -> PathBuf {
         self.path.canonicalize().unwrap_or_else(|_| self.path.clone())
     }
@@ -127,12 +127,12 @@ impl Directory {
         }
     }
 
-    /// Device and inode number: which directory it is, however it was reached.
+    /// Device and inode number, which identify the directory whatever its path.
     pub fn identity(&self) -> (u64, u64) {
         self.identity
     }
 
-    /// Is it on a file system that only this machine can have mounted? `false` where that is not known for certain.
+    /// Whether it is on a file system that only this machine can have mounted; `false` if that is not certain.
     #[doc(alias = "statfs")]
     pub fn is_local(&self) -> bool {
         fstatfs(self).is_ok_and(|found| LOCAL.contains(&found.filesystem_type()))

@@ -24,63 +24,65 @@ impl Error {
         Error { operation, path: path.into(), source: source.into() }
     }
 
-    /// What was tried: a verb.
+    /// The operation that failed, a verb.
     pub fn operation(&self) -> &'static str {
         self.operation
     }
 
-    /// On which path.
+    /// The path on which it failed.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file or directory is not there (ENOENT).
+    /// Whether the file or directory does not exist (ENOENT).
     pub fn is_absent(&self) -> bool {
         self.is(Errno::ENOENT)
     }
 
-    /// No space, no inodes or no quota is left (ENOSPC, EDQUOT, EFBIG).
+    /// Whether no space, no inodes or no quota is left (ENOSPC, EDQUOT, EFBIG).
     #[doc(alias = "ENOSPC")]
     pub fn is_full(&self) -> bool {
         [Errno::ENOSPC, Errno::EDQUOT, Errno::EFBIG].into_iter().any(|errno| self.is(errno))
     }
 
-    /// The file system is mounted read-only (EROFS).
+    /// Whether the file system is mounted read-only (EROFS).
     #[doc(alias = "EROFS")]
     pub fn is_read_only(&self) -> bool {
         self.is(Errno::EROFS)
     }
 
-    /// Something else stands where a directory should be (ENOTDIR; a link to nothing is EEXIST, one to itself ELOOP): nothing
-    /// can be kept there.
+    /// Whether something else is where a directory should be (ENOTDIR; a dangling link is EEXIST, a link to itself ELOOP), so
+    /// that no file can be stored there.
     pub fn is_misplaced(&self) -> bool {
         let is_any = |all: &[Errno]| all.iter().any(|errno| self.is(*errno));
         self.operation.ends_with("directory") && is_any(&[Errno::ENOTDIR, Errno::EEXIST, Errno::ELOOP])
     }
 
-    /// Somebody else held a lock until the deadline.
+    /// Whether another process held the lock until the deadline.
     pub fn is_deadline(&self) -> bool {
         self.source.kind() == io::ErrorKind::TimedOut
     }
 
-    /// This process or the machine has no descriptors or memory left (EMFILE, ENFILE, ENOMEM): it says nothing about the path.
+    /// Whether this process or the machine has no descriptors or memory left (EMFILE, ENFILE, ENOMEM). The path is not the
+    /// cause then.
     #[doc(alias = "EMFILE")]
     pub fn is_shortage(&self) -> bool {
         [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM].into_iter().any(|errno| self.is(errno))
     }
 
-    /// The entry is there but not what was looked for: no regular file (a link is ELOOP, a socket ENXIO), or too long.
+    /// Whether the entry exists but is not a regular file (a link is ELOOP, a socket ENXIO) or is too long.
     pub fn is_garbage(&self) -> bool {
         self.source.kind() == io::ErrorKind::InvalidData || self.is(Errno::ELOOP) || self.is(Errno::ENXIO)
     }
 
-    /// A later release wrote the file, in a format that this one does not know. See [`check_version`](crate::check_version).
+    /// Whether a later release wrote the file, in a format that this one cannot read. See
+    /// [`check_version`](crate::check_version).
     pub fn is_newer_version(&self) -> bool {
         let Some(source) = self.source.get_ref() else { return false };
         source.is::<NewerVersion>()
     }
 
-    /// What the reader can do about it, where that is known.
+    /// What to do about it, where that is known.
     pub fn hint(&self) -> Option<&'static str> {
         if self.is_full() {
             Some("the file system is full: free space or inodes on it")

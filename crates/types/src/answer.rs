@@ -69,7 +69,7 @@ pub struct Ip {
 }
 
 impl Ip {
-    /// An address of which nothing else is known.
+    /// An address without interface and gateway.
     pub fn new(address: IpNetwork) -> Ip {
         Ip { interface: None, address, gateway: None, extra: Map::new() }
     }
@@ -100,7 +100,7 @@ impl CniResult {
         })
     }
 
-    /// The result as a document of `version`, which drops what that version cannot say.
+    /// The result as a document of `version`, without what that version cannot express.
     ///
     /// It never fails: 0.1.0 and 0.2.0 keep one address a family, and without any say no more than `dns`.
     pub fn write(&self, version: Version) -> Value {

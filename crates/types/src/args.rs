@@ -27,7 +27,7 @@ impl Args {
         Ok(Args(pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()))
     }
 
-    /// The value of `key`, whose letters count as they are.
+    /// The value of `key`, which is case-sensitive.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }

@@ -113,7 +113,7 @@ pub struct RuntimeDns {
 pub struct Capabilities<'a>(&'a NetConf);
 
 impl NetConf {
-    /// What the runtime asks of this attachment.
+    /// The capability arguments of this attachment, `runtimeConfig`.
     pub fn capabilities(&self) -> Capabilities<'_> {
         Capabilities(self)
     }

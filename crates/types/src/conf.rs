@@ -53,12 +53,12 @@ impl NetConf {
         }
     }
 
-    /// What stands under `key`, in any spelling; the last of several.
+    /// The value of `key`, in any case of letters; the last of several.
     pub fn get(&self, key: &str) -> Option<&Value> {
         find(&self.0, &[key])
     }
 
-    /// What stands at the end of `path`, a key a level. Objects that one key names in several spellings count as merged.
+    /// The value at the end of `path`, one key per level. Objects that one key names in several spellings count as merged.
     pub fn at(&self, path: &[&str]) -> Option<&Value> {
         find(&self.0, path)
     }
@@ -71,7 +71,7 @@ impl NetConf {
         limit::check_object(&self.0)
     }
 
-    /// The text under `key`, if there is one and it is a text.
+    /// The value of `key` if it is a text.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.get(key)?.as_str()
     }
@@ -81,17 +81,17 @@ impl NetConf {
         self.0.keys().any(|own| member::is_key(own, key))
     }
 
-    /// Puts `value` under `key`, in place of every spelling of it.
+    /// Sets `key` to `value` and removes every other spelling of the key.
     pub fn set(&mut self, key: &str, value: Value) {
         put(&mut self.0, key, value);
     }
 
-    /// Puts `value` at the end of `path`, making the objects on the way; an empty path changes nothing.
+    /// Sets the end of `path` to `value`, and creates the objects on the way; an empty path changes nothing.
     pub fn set_at(&mut self, path: &[&str], value: Value) {
         put_at(&mut self.0, path, value);
     }
 
-    /// Removes what is at the end of `path`, in every spelling of its keys. Whether there was anything but `null`.
+    /// Removes the end of `path`, in every spelling of its keys. Returns whether there was a value other than `null`.
     pub fn remove_at(&mut self, path: &[&str]) -> bool {
         remove_at(&mut self.0, path)
     }
@@ -123,12 +123,12 @@ impl NetConf {
         self.text("type")
     }
 
-    /// `ipam.type`, the plugin that manages addresses; `None` if it is empty too, as in the `"ipam": {}` of some senders.
+    /// The value of `ipam.type`; `None` if it is missing or empty, as in the `"ipam": {}` of some senders.
     pub fn ipam_type(&self) -> Option<&str> {
         self.at(&["ipam", "type"])?.as_str().filter(|text| !text.is_empty())
     }
 
-    /// The configuration as compact JSON, as it goes to another plugin's stdin.
+    /// The configuration as compact JSON, for another plugin's stdin.
     pub fn to_vec(&self) -> Vec<u8> {
         Value::Object(self.0.clone()).to_string().into_bytes()
     }

@@ -21,7 +21,7 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// Whether nothing is said.
+    /// Whether all its lists and texts are empty.
     pub fn is_empty(&self) -> bool {
         *self == Dns::default()
     }

@@ -73,7 +73,7 @@ fn read(
     Ok(value)
 }
 
-/// Whether a key is a remark: what people write in a document that has no comments.
+/// Whether a key is a comment: it begins with `_` or `//`.
 pub fn is_remark(key: &str) -> bool {
     key.starts_with('_') || key.starts_with("//")
 }

@@ -97,7 +97,8 @@ pub fn count(what: &str, found: usize, most: usize) -> Result<(), ReadError> {
     Err(ReadError::value(format!("has {found} {what}, and at most {most} are served")))
 }
 
-/// A text of at most [`ERROR`] bytes: a longer one loses its middle, for an error begins with what failed and ends with why.
+/// Shortens a text to at most [`ERROR`] bytes. It removes the middle, because an error begins with what failed and ends with
+/// why.
 pub fn shortened(text: String) -> String {
     if text.len() <= ERROR {
         return text;
@@ -107,7 +108,7 @@ pub fn shortened(text: String) -> String {
     format!("{} … ({} bytes are left out) … {}", &text[..head], tail - head, &text[tail..])
 }
 
-/// The first [`NAMED`] of these texts, and how many there are beyond them.
+/// Joins the first [`NAMED`] of these texts, and adds how many more there are.
 pub fn first(texts: &[String], separator: &str) -> String {
     let named = texts[..texts.len().min(NAMED)].join(separator);
     match texts.len() - texts.len().min(NAMED) {

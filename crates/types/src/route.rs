@@ -39,7 +39,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// A route with nothing said but where to.
+    /// A route with only a destination.
     pub fn to(dst: IpNetwork) -> Route {
         Route { dst, gw: None, mtu: None, advmss: None, priority: None, table: None, scope: None, extra: Map::new() }
     }

@@ -51,7 +51,7 @@ impl Version {
         }
     }
 
-    /// The version that is spelt exactly so; the empty text is 0.1.0.
+    /// The version with exactly this spelling; the empty text is 0.1.0.
     ///
     /// Support is a question of spelling, not of numbers: `1.1` is none of ours, although it compares equal to 1.1.0
     /// as a [`Release`](crate::Release).

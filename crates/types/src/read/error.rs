@@ -35,7 +35,7 @@ impl ReadError {
         ReadError { path: String::new(), what: Wrong::Type, message: message.into() }
     }
 
-    /// The same error, seen from an object that holds the value under `key`.
+    /// The same error, with `key` in front of its path: the value is in an object.
     #[must_use]
     pub fn under(mut self, key: &str) -> ReadError {
         let separator = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
@@ -43,7 +43,7 @@ impl ReadError {
         self
     }
 
-    /// The same error, seen from a list that holds the value at `index`.
+    /// The same error, with `[index]` in front of its path: the value is in a list.
     #[must_use]
     pub fn at(self, index: usize) -> ReadError {
         self.under(&format!("[{index}]"))
