@@ -204,7 +204,7 @@ fn check_names_each_rule_of_iptables_that_was_tampered_with() {
 fn no_kind_of_resource_is_forgotten() {
     let compared = tampered().into_iter().flat_map(|(subject, _)| life::compared(&subject)).collect::<Vec<_>>();
     let is_compared = |kind: &str| compared.iter().any(|one| one.split(": ").next() == Some(kind));
-    let kinds = cnikit_resources::ALL.iter().map(|kind| kind.name);
+    let kinds = cnikit_resources::ALL.iter().chain(&cnikit::rules::ALL).map(|kind| kind.name);
     let elsewhere = [IN_THE_RING, ON_A_MASTER].concat();
     let forgotten: Vec<&str> = kinds.filter(|kind| !is_compared(kind) && !elsewhere.contains(kind)).collect();
     assert!(forgotten.is_empty(), "nobody tampers with these kinds: {forgotten:?}");

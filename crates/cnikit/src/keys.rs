@@ -1,7 +1,8 @@
 //! Keys of configurations that several plugins have in common.
 
+use cnikit_resources::Mac;
 use cnikit_resources::parent::{Master, Which};
-use cnikit_resources::{Backend, Mac};
+use cnikit_rules::Backend;
 use cnikit_types::Dns;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};

@@ -23,8 +23,8 @@
 //! | [`IpamPlugin`] in [`Ipam`] | allocate and release addresses | the protocol |
 //! | [`DelegatingPlugin`] in [`Delegating`] | another plugin's configuration, and where it is stored for DEL | the delegate's results, for all verbs |
 //!
-//! A plan is a list of [`resources`]. Each can be made and compared with the actual state, and its kind removes it for an
-//! [`AttachmentId`] when nothing else is known. For a resource that does not exist yet, write a
+//! A plan is a list of [`resources`] and [`rules`]. Each can be made and compared with the actual state, and its kind removes it
+//! for an [`AttachmentId`] when nothing else is known. For a resource that does not exist yet, write a
 //! [`Resource`](plan::Resource) of your own: two methods, and a [`Kind`](plan::Kind) if it outlives the link.
 #![forbid(unsafe_code)]
 
@@ -42,6 +42,7 @@ pub use addresses::Addresses;
 pub use chained::{Chained, ChainedPlugin};
 pub use cnikit_plan as plan;
 pub use cnikit_resources as resources;
+pub use cnikit_rules as rules;
 pub use cnikit_skel::{
     Add, AttachmentId, AttachmentSpec, Call, Check, Del, Delegate, DryRun, DryRunReport, Entry, Error, Errors, Gc,
     Input, Journal, KeySource, NetnsLookup, Plugin, Plugins, Request, Result, Sources, Status, ValidAttachments, about,

@@ -1,7 +1,7 @@
 //! Further matches of a rule, in words of nft(8) and of iptables(8), as people write them into a configuration.
 
-use cnikit_netfilter::Match;
-use cnikit_netfilter::iptables::{Changes, IptablesRule, Table};
+use cnikit_iptables::{Changes, IptablesRule, Table};
+use cnikit_nftables::Match;
 
 const CHAIN: &str = "OWN";
 /// Longer lists are read and no more: each text costs a word of the rule.

@@ -1,6 +1,6 @@
 //! What `iptables-save` says.
 
-use cnikit_netfilter::iptables::{Changes, IptablesRule, Table};
+use cnikit_iptables::{Changes, IptablesRule, Table};
 
 /// Longer ones are read and no more: what follows compares each with each.
 const LONG: usize = 64 << 10;

@@ -3,10 +3,9 @@
 use std::net::SocketAddr;
 
 use arbitrary::{Result, Unstructured};
-
-use cnikit_netfilter::{
+use cnikit_nftables::{
     Direction, Field, InstalledRule, KeyType, L4Protocol, Layer, Mac, Match, Rule, Set, Side, TableFamily, TableLayout,
-    Verdict, wire,
+    Verdict, testing,
 };
 use ipnetwork::IpNetwork;
 
@@ -22,29 +21,29 @@ const CHAIN: &str = "c";
 /// A rule's user data are no longer; what is read of them is less.
 const HEADERS: usize = 20;
 
-fn frame(family: TableFamily) -> TableLayout {
+fn layout(family: TableFamily) -> TableLayout {
     TableLayout { rule_chains: vec![CHAIN], ..TableLayout::of(family, "t") }
 }
 
 /// A message as the kernel might send it, read as everything that it could be.
 pub(crate) fn replies(message: &[u8]) {
     let set = Set { name: "s", key: vec![KeyType::Protocol, KeyType::Port], comment: None };
-    wire::is_set(message, &set);
-    if let Some((hook, _)) = wire::chain(message) {
+    testing::is_set(message, &set);
+    if let Some((hook, _)) = testing::chain(message) {
         assert!(hook.is_none_or(|hook| hook.contains("hook")));
     }
-    wire::works(message);
+    testing::works(message);
     for family in FAMILIES {
-        let frame = frame(family);
-        if let Some(found) = wire::rule(message, &frame, CHAIN) {
-            rule(&found, &frame, message.len());
-            let _ = wire::of_iptables(&found, &frame);
+        let layout = layout(family);
+        if let Some(found) = testing::rule(message, &layout, CHAIN) {
+            rule(&found, &layout, message.len());
+            let _ = cnikit_iptables::iptables_rule(&found, family);
         }
     }
 }
 
 /// A rule that somebody wrote: it can be shown, and where there are words for it, they mean the same rule.
-fn rule(found: &InstalledRule, frame: &TableLayout, length: usize) {
+fn rule(found: &InstalledRule, layout: &TableLayout, length: usize) {
     assert_eq!(found.chain(), CHAIN);
     assert!(!found.to_string().is_empty());
     // What is not UTF-8 is replaced, by three bytes each.
@@ -52,14 +51,14 @@ fn rule(found: &InstalledRule, frame: &TableLayout, length: usize) {
     assert!(text <= 3 * length.saturating_sub(HEADERS));
     let Some(meant) = found.rule() else { return };
     assert_eq!(meant.comment.as_deref(), found.comment());
-    let Ok(message) = wire::sent_back(meant, frame, CHAIN, found.owner(), found.handle()) else {
+    let Ok(message) = testing::sent_back(meant, layout, CHAIN, found.owner(), found.handle()) else {
         let quiet =
             |text: &str| text.len() <= 128 && !text.contains(|letter: char| letter == '"' || letter.is_control());
         let short = |text: &str| text.len() <= 123;
         assert!(!found.comment().is_none_or(quiet) || !found.owner().is_none_or(short), "{found} can be written");
         return;
     };
-    let again = wire::rule(&message, frame, CHAIN).expect("what we write is a rule");
+    let again = testing::rule(&message, layout, CHAIN).expect("what we write is a rule");
     assert_eq!((again.rule(), again.comment(), again.owner()), (Some(meant), found.comment(), found.owner()));
     assert_eq!((again.handle(), again.to_string()), (found.handle(), found.to_string()));
 }
@@ -70,19 +69,23 @@ pub(crate) fn sent(data: &[u8]) {
 }
 
 fn sent_once(bytes: &mut Unstructured<'_>) -> Result<()> {
-    let frame = frame(*bytes.choose(&FAMILIES)?);
+    let layout = layout(*bytes.choose(&FAMILIES)?);
     let rule = a_rule(bytes)?;
     let handle = bytes.arbitrary()?;
     let owner: Option<String> = bytes.arbitrary()?;
-    let Ok(message) = wire::sent_back(&rule, &frame, CHAIN, owner.as_deref(), handle) else { return Ok(()) };
-    let found = wire::rule(&message, &frame, CHAIN).expect("what we write is a rule");
+    let Ok(message) = testing::sent_back(&rule, &layout, CHAIN, owner.as_deref(), handle) else { return Ok(()) };
+    let found = testing::rule(&message, &layout, CHAIN).expect("what we write is a rule");
     assert_eq!((found.handle(), found.comment(), found.owner()), (handle, rule.comment.as_deref(), owner.as_deref()));
-    assert_eq!(wire::is(&found, &rule, &frame, owner.as_deref()).ok(), Some(true), "{rule}");
+    assert_eq!(testing::is(&found, &rule, &layout, owner.as_deref()).ok(), Some(true), "{rule}");
     assert_eq!(found.rule(), Some(&as_found(&rule)), "{rule}");
     assert_eq!(found.to_string(), as_found(&rule).to_string());
-    let other = wire::rule(&message, &frame, "d");
+    let other = testing::rule(&message, &layout, "d");
     assert!(other.is_none(), "a rule of one chain is none of another");
-    assert_eq!(wire::is(&found, &rule, &frame, Some("other")).ok(), Some(owner.as_deref() == Some("other")), "{rule}");
+    assert_eq!(
+        testing::is(&found, &rule, &layout, Some("other")).ok(),
+        Some(owner.as_deref() == Some("other")),
+        "{rule}"
+    );
     Ok(())
 }
 

@@ -7,6 +7,7 @@
 //! - [`Batch`]: several changes in one message.
 //! - [`Error`]: the operation, its object, and the kernel's error number and explanation (extended acknowledgement).
 //! - [`Socket`]: the transport below, for other netlink protocols.
+//! - [`nfnetlink`] and [`attribute`]: the messages of netfilter.
 //!
 //! Design decision: a blocking socket of our own per namespace, with the message types of rtnetlink and netlink-packet-route.
 //! A program that waits for each answer gains nothing from an asynchronous socket. Dumps are filtered by the kernel, and
@@ -30,6 +31,7 @@
 //! ```
 
 mod address;
+pub mod attribute;
 mod batch;
 mod create;
 mod deferred_close;
@@ -43,6 +45,7 @@ mod mac;
 mod namespace;
 mod neighbour;
 mod netlink;
+pub mod nfnetlink;
 mod route;
 mod socket;
 mod upper;

@@ -3,11 +3,12 @@
 use std::cell::{OnceCell, RefCell};
 use std::path::Path;
 
-use cnikit_netfilter::Nftables;
 use cnikit_netlink::Netlink;
 use cnikit_netns::Netns;
 use cnikit_skel::{Add, AttachmentId, Check, Del, Error, Errors, Gc, NetnsLookup, Result, ValidAttachments, code, log};
 use cnikit_types::{CniResult, Interface, NetConf};
+
+use crate::shared::Shared;
 
 /// ADD and CHECK: everything is known.
 pub struct ApplyContext {
@@ -77,13 +78,9 @@ pub struct ReleaseContext {
     /// The configuration of today, which may not be that of the ADD, nor valid.
     pub conf: NetConf,
     host: OnceCell<Netlink>,
-    filter: Filter,
+    shared: Shared,
     rest: RefCell<Vec<Rest>>,
 }
-
-/// The host's packet filter, none where the kernel has no netfilter. Once opened it stays open: the kernel frees what was
-/// removed when such a socket is closed, which takes as long as the removal of a link, and is done meanwhile.
-type Filter = OnceCell<Option<Nftables>>;
 
 /// What is left to do of the kind of this name.
 type Rest = (&'static str, Box<dyn FnOnce(&ReleaseContext) -> Result<()>>);
@@ -97,12 +94,9 @@ impl ReleaseContext {
         opened(&self.host, || Ok(Netlink::here()?))
     }
 
-    /// The host's packet filter, opened at the first use; `None` if the kernel has no netfilter.
-    ///
-    /// # Errors
-    /// The socket cannot be opened for another reason.
-    pub fn nftables(&self) -> Result<Option<&Nftables>> {
-        filter(&self.filter)
+    /// What several kinds use, such as a socket; see [`Shared::get`].
+    pub fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// Defers work that a kind has started and need not await yet, until other kinds have been released.
@@ -141,7 +135,7 @@ impl From<&Del> for ReleaseContext {
             prev: del.prev.clone(),
             conf: del.call.conf.clone(),
             host: OnceCell::new(),
-            filter: OnceCell::new(),
+            shared: Shared::default(),
             rest: RefCell::default(),
         }
     }
@@ -156,7 +150,7 @@ pub struct GcContext {
     /// The configuration of today.
     pub conf: NetConf,
     host: OnceCell<Netlink>,
-    filter: Filter,
+    shared: Shared,
 }
 
 impl GcContext {
@@ -168,12 +162,9 @@ impl GcContext {
         opened(&self.host, || Ok(Netlink::here()?))
     }
 
-    /// The host's packet filter, opened at the first use; `None` if the kernel has no netfilter.
-    ///
-    /// # Errors
-    /// The socket cannot be opened for another reason.
-    pub fn nftables(&self) -> Result<Option<&Nftables>> {
-        filter(&self.filter)
+    /// What several kinds use, such as a socket; see [`Shared::get`].
+    pub fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// The tags of the valid attachments.
@@ -189,7 +180,7 @@ impl GcContext {
 impl From<&Gc> for GcContext {
     fn from(gc: &Gc) -> GcContext {
         let (network, valid, conf) = (gc.network.clone(), gc.valid.clone(), gc.call.conf.clone());
-        GcContext { network, valid, conf, host: OnceCell::new(), filter: OnceCell::new() }
+        GcContext { network, valid, conf, host: OnceCell::new(), shared: Shared::default() }
     }
 }
 
@@ -197,10 +188,6 @@ impl From<&Gc> for GcContext {
 pub fn may_be_there(path: &Path, why: &str) -> Error {
     let text = format!("the network namespace {} may be there, but cannot be opened: {why}", path.display());
     Error::new(code::SYSTEM, text).hint("try again, or remove the namespace")
-}
-
-fn filter(cell: &Filter) -> Result<Option<&Nftables>> {
-    Ok(opened(cell, || Ok(Nftables::if_any()?))?.as_ref())
 }
 
 fn opened<T>(cell: &OnceCell<T>, open: impl FnOnce() -> Result<T>) -> Result<&T> {

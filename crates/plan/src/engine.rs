@@ -53,20 +53,6 @@ pub fn verify(plans: &[&Plan], context: &ApplyContext) -> Result<()> {
     errors.finish()
 }
 
-/// Makes again the resources of plans that another program flushed, each one whatever failed before.
-///
-/// # Errors
-/// One error with everything that failed.
-pub fn restore(plans: &[&Plan], context: &ApplyContext, journal: &mut Journal) -> Result<()> {
-    let step = |resource: &dyn Resource| restore_one(resource, context, journal);
-    plans.iter().flat_map(|plan| plan.iter()).map(step).collect::<Errors>().finish()
-}
-
-pub(crate) fn restore_one(resource: &dyn Resource, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
-    let put_back = log::step(format_args!("restore {resource}"), || resource.restore(context, journal));
-    put_back.map_err(|error| error.context(resource))
-}
-
 /// Removes the resources of one attachment, the last kind first, every kind whatever failed before.
 pub fn release(kinds: &[Kind], context: &ReleaseContext) -> Errors {
     let mut errors = begin_release(kinds, context);

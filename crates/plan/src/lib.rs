@@ -62,10 +62,14 @@ mod context;
 pub mod engine;
 mod list;
 mod resource;
+mod restore;
 mod restore_batch;
+mod shared;
 
 pub use context::{ApplyContext, GcContext, ReleaseContext, may_be_there};
-pub use engine::{apply, begin_release, preflight, release, restore, sweep, verify};
+pub use engine::{apply, begin_release, preflight, release, sweep, verify};
 pub use list::Plan;
 pub use resource::{Drifts, Kind, Made, Resource};
-pub use restore_batch::{Decide, MakeAll, RestoreBatch, RestorePlan, Wanted, restore_all};
+pub use restore::{RestorePlan, restore, restore_all};
+pub use restore_batch::{BatchPart, RestoreBatch, RestoreOutcome};
+pub use shared::Shared;

@@ -1,153 +1,120 @@
-//! Many attachments restored at once.
+//! What many attachments want, gathered to be made at once.
 
-use std::ops::Range;
+use std::any::Any;
 
-use cnikit_netfilter::iptables::{Changes, IpVersion, Table};
-use cnikit_netfilter::{BatchOutcome, Nftables, OwnerFilter, OwnersBatch, Rules, TableLayout};
-use cnikit_skel::{Errors, Journal, Result, each_by_itself, log};
+use cnikit_skel::Result;
 
-use crate::context::ApplyContext;
-use crate::engine::restore_one;
-use crate::list::Plan;
-use crate::resource::Resource;
-
-/// What many attachments want of the packet filter, gathered to be made at once.
+/// What many attachments want, gathered in parts, each of which makes what was added to it in a few steps.
 #[derive(Default)]
 pub struct RestoreBatch {
-    nftables: OwnersBatch,
-    tables: Vec<Tables>,
-    wishes: Vec<Wish>,
+    parts: Vec<Part>,
+    /// Of each wish: its part, and its place among the wishes of that part.
+    wishes: Vec<(usize, usize)>,
 }
 
-/// Where the outcome of a wish comes from.
-enum Wish {
-    Nftables(usize),
-    /// Which table, and which of its changes.
-    Iptables(usize, usize),
+struct Part {
+    made_by: Box<dyn BatchPart>,
+    wishes: usize,
 }
 
-/// What is wanted of one table of iptables.
-struct Tables {
-    what: &'static str,
-    version: IpVersion,
-    make: MakeAll,
-    all: Vec<Wanted>,
+/// A way to make what many attachments want, such as one transaction of nftables. Its wishes are added by [`RestoreBatch::add`].
+pub trait BatchPart: Any {
+    /// Makes what was added. The outcomes are in the order of the wishes; a wish without one is taken for [`RestoreOutcome::Left`].
+    fn make(self: Box<Self>) -> Vec<RestoreOutcome>;
 }
 
-/// What one attachment wants of a table of iptables.
-pub struct Wanted {
-    /// What has to change in the table as it stands; none where it is as it is wanted.
-    pub changes: Decide,
-    /// What it must not share with anybody who is made with it.
-    pub sole: Vec<String>,
+/// What became of one wish.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RestoreOutcome {
+    /// There is what is wanted already.
+    Unchanged,
+    /// It was made.
+    Made,
+    /// It was not made: the resource is restored by itself, which may tell why.
+    #[default]
+    Left,
 }
-
-/// Looks at a table and says what has to change.
-pub type Decide = Box<dyn Fn(&Table) -> Result<Changes>>;
-
-/// Makes what many want of a table, and says what became of each.
-pub type MakeAll = fn(IpVersion, &[Wanted]) -> Vec<BatchOutcome>;
 
 impl RestoreBatch {
-    /// What one owner wants of a frame of nftables; see [`OwnersBatch::add`].
-    pub fn add_rules(
-        &mut self,
-        frame: TableLayout,
-        whose: impl Into<OwnerFilter>,
-        rules: impl Into<Rules>,
-        sole: Option<&str>,
-    ) -> Result<()> {
-        self.nftables.add(frame, whose, rules, sole)?;
-        self.wishes.push(Wish::Nftables(self.nftables.wishes() - 1));
+    /// Adds one wish to the part of this type.
+    ///
+    /// # Errors
+    /// Those of `add`: then there is no wish.
+    pub fn add<P: BatchPart + Default>(&mut self, add: impl FnOnce(&mut P) -> Result<()>) -> Result<()> {
+        let known = self.parts.iter().position(|part| (&*part.made_by as &dyn Any).is::<P>());
+        let place = known.unwrap_or_else(|| {
+            self.parts.push(Part { made_by: Box::new(P::default()), wishes: 0 });
+            self.parts.len() - 1
+        });
+        let part = &mut self.parts[place];
+        if let Some(made_by) = (&mut *part.made_by as &mut dyn Any).downcast_mut::<P>() {
+            add(made_by)?;
+            self.wishes.push((place, part.wishes));
+            part.wishes += 1;
+        }
         Ok(())
     }
 
-    /// What one attachment wants of a table of iptables. `what` are its rules, of which each sort has its own way to be made.
-    pub fn add_changes(&mut self, what: &'static str, version: IpVersion, make: MakeAll, wanted: Wanted) {
-        let of = |tables: &Tables| (tables.what, tables.version) == (what, version);
-        let table = self.tables.iter().position(of).unwrap_or(self.tables.len());
-        if table == self.tables.len() {
-            self.tables.push(Tables { what, version, make, all: Vec::new() });
-        }
-        let all = &mut self.tables[table].all;
-        all.push(wanted);
-        self.wishes.push(Wish::Iptables(table, all.len() - 1));
+    /// How many wishes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.wishes.len()
     }
 
-    /// What became of each wish.
-    fn make(self) -> Vec<BatchOutcome> {
-        let rules = self.nftables.wishes();
-        let ruled = log::step(format_args!("restore {rules} at once with nftables"), || {
-            Ok(if rules > 0 { Nftables::here()?.make(self.nftables) } else { Vec::new() })
-        });
-        let ruled = ruled.unwrap_or_else(|_| vec![BatchOutcome::Left; rules]);
-        let of_table = |Tables { what, version, make, all }: &Tables| {
-            let step = format_args!("restore {what} of {} at once with {version}", all.len());
-            log::step(step, || Ok(make(*version, all))).unwrap_or_default()
-        };
-        let changed: Vec<Vec<BatchOutcome>> = self.tables.iter().map(of_table).collect();
-        let outcome = |wish| match wish {
-            Wish::Nftables(place) => ruled[place],
-            Wish::Iptables(table, place) => changed[table][place],
-        };
-        self.wishes.into_iter().map(outcome).collect()
+    /// Makes all parts; what became of each wish, in their order.
+    pub(crate) fn make(self) -> Vec<RestoreOutcome> {
+        let made: Vec<Vec<RestoreOutcome>> = self.parts.into_iter().map(|part| part.made_by.make()).collect();
+        let outcome = |(part, place): &(usize, usize)| made[*part].get(*place).copied().unwrap_or_default();
+        self.wishes.iter().map(outcome).collect()
     }
 }
 
-/// The plans of one attachment and where they act, or why there are none.
-pub type RestorePlan = Result<(Vec<Plan>, ApplyContext)>;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// By resource: where its outcomes stand; none if it is restored by itself.
-type Gathered = Vec<Option<Range<usize>>>;
+    #[derive(Default)]
+    struct Even(Vec<u32>);
 
-/// As [`restore`](crate::restore) for many attachments, each with its plans: what became of each, in their order.
-///
-/// What can be made at once is; whatever that leaves is restored by itself, so that one attachment's misfortune keeps no
-/// other down, and is said of the one.
-pub fn restore_all(all: Vec<RestorePlan>) -> Vec<Result<()>> {
-    let mut batch = RestoreBatch::default();
-    let gathered: Vec<Gathered> = all.iter().map(|planned| gather(planned, &mut batch)).collect();
-    let outcomes = batch.make();
-    let one = |(planned, gathered): (RestorePlan, Gathered)| {
-        let (plans, context) = planned?;
-        each_by_itself(|journal| {
-            let outcomes = gathered.into_iter().map(|places| places.map(|places| &outcomes[places]));
-            let rest = resources(&plans).zip(outcomes);
-            rest.map(|(resource, outcomes)| finish_one(resource, outcomes, &context, journal))
-                .collect::<Errors>()
-                .finish()
-        })
-    };
-    all.into_iter().zip(gathered).map(one).collect()
-}
+    #[derive(Default)]
+    struct Silent;
 
-fn resources(plans: &[Plan]) -> impl Iterator<Item = &dyn Resource> {
-    plans.iter().flat_map(Plan::iter)
-}
-
-fn gather(planned: &RestorePlan, batch: &mut RestoreBatch) -> Gathered {
-    let Ok((plans, context)) = planned else { return Vec::new() };
-    let one = |resource: &dyn Resource| {
-        let before = batch.wishes.len();
-        // What cannot be gathered says by itself why.
-        let joins = resource.enqueue(context, batch).unwrap_or_default();
-        joins.then_some(before..batch.wishes.len())
-    };
-    resources(plans).map(one).collect()
-}
-
-/// What is left to do for a resource.
-fn finish_one(
-    resource: &dyn Resource,
-    outcomes: Option<&[BatchOutcome]>,
-    context: &ApplyContext,
-    journal: &mut Journal,
-) -> Result<()> {
-    match outcomes {
-        Some(all) if !all.contains(&BatchOutcome::Left) => {
-            let left = resource.finish_batch(context, all.contains(&BatchOutcome::Made), journal);
-            left.map_err(|error| error.context(resource))
+    impl BatchPart for Even {
+        fn make(self: Box<Self>) -> Vec<RestoreOutcome> {
+            let outcome = |n: &u32| if n.is_multiple_of(2) { RestoreOutcome::Made } else { RestoreOutcome::Unchanged };
+            self.0.iter().map(outcome).collect()
         }
-        _ => restore_one(resource, context, journal),
+    }
+
+    impl BatchPart for Silent {
+        fn make(self: Box<Self>) -> Vec<RestoreOutcome> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn outcomes_come_back_in_the_order_of_the_wishes_whatever_part_they_are_of() {
+        let mut batch = RestoreBatch::default();
+        let mut add = |n| {
+            batch.add(|even: &mut Even| {
+                even.0.push(n);
+                Ok(())
+            })
+        };
+        add(1).unwrap();
+        add(2).unwrap();
+        batch.add(|_: &mut Silent| Ok(())).unwrap();
+        let refused = batch.add(|_: &mut Even| Err(cnikit_skel::Error::new(1, "no")));
+        assert!(refused.is_err());
+        batch
+            .add(|even: &mut Even| {
+                even.0.push(4);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(batch.len(), 4);
+        assert_eq!(
+            batch.make(),
+            [RestoreOutcome::Unchanged, RestoreOutcome::Made, RestoreOutcome::Left, RestoreOutcome::Made]
+        );
     }
 }

@@ -15,16 +15,12 @@
 //! | [`gateway`] | gateway addresses on a shared link of the host | never: they are shared |
 //! | [`host_route`] | gateway addresses and routes on a host end | the link |
 //! | [`forwarding`] | IP forwarding of the host | never: it is shared |
-//! | [`mac_spoofing`] | rules that pass only frames with the container's MAC | the attachment |
-//! | [`ip_spoofing`] | rules that pass only packets with the container's addresses | the attachment |
 //! | [`sysctls`] | sysctls below `net/` in the container's namespace | saved settings, where configured |
 //! | [`link_settings`] | MAC, MTU, flags and queue length of the container's interface | saved settings |
-//! | [`masquerade`] | SNAT of the container's traffic to other networks | the attachment |
-//! | [`firewall`] | rules that accept the container's traffic | the attachment |
-//! | [`portmap`] | DNAT of host ports to the container | the attachment |
 //!
 //! Parts, each of which uses only those before it: `identity` (the attachment that a link belongs to), [`saved_settings`],
-//! [`sysctls`], `link`, `address`, `rules`.
+//! [`sysctls`], [`lock_netns`], `link`, `address`. Rules of the packet filter are in the
+//! crate `cnikit-rules`.
 //!
 //! Design decision: names of host ends and MACs are hashes of the attachment's tag, and the alias of a link and the comments of
 //! rules contain the tag. So DEL and GC find everything without the configuration, and never touch resources of another attachment.
@@ -48,7 +44,7 @@
 mod address;
 mod identity;
 mod link;
-mod rules;
+pub mod lock_netns;
 pub mod saved_settings;
 pub mod sysctls;
 
@@ -58,11 +54,9 @@ pub use identity::alias;
 pub use link::{
     bridge, bring_up, ipvlan, link_settings, loopback, macvlan, parent, stacked, veth, vlan_gateway, vlans,
 };
-pub use rules::backend::Backend;
-pub use rules::{firewall, ip_spoofing, mac_spoofing, masquerade, portmap};
 
 /// Every kind. Each has a file of its own.
-pub const ALL: [cnikit_plan::Kind; 20] = [
+pub const ALL: [cnikit_plan::Kind; 15] = [
     veth::KIND,
     macvlan::KIND,
     ipvlan::KIND,
@@ -76,11 +70,6 @@ pub const ALL: [cnikit_plan::Kind; 20] = [
     gateway::KIND,
     host_route::KIND,
     forwarding::KIND,
-    mac_spoofing::KIND,
-    ip_spoofing::KIND,
     sysctls::KIND,
     link_settings::KIND,
-    masquerade::KIND,
-    firewall::KIND,
-    portmap::KIND,
 ];

@@ -1,7 +1,7 @@
 //! The keys as they are written, and what is refused of them.
 
 use cnikit::keys::word;
-use cnikit::resources::firewall::{FirewallBackend, FirewallSettings};
+use cnikit::rules::firewall::{FirewallBackend, FirewallSettings};
 use serde::{Deserialize, Deserializer};
 
 use crate::{FirewallPlugin, Policy};

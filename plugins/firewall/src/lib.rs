@@ -8,7 +8,7 @@ mod keys;
 pub use keys::FirewallKeys;
 
 use cnikit::plan::{Kind, Plan};
-use cnikit::resources::firewall::{self, FirewallSettings, Ingress};
+use cnikit::rules::firewall::{self, FirewallSettings, Ingress};
 use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, Result, Status};
 use serde::Deserialize;
 

@@ -5,8 +5,8 @@ use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 
 use cnikit::keys::{On, word};
-use cnikit::resources::Backend;
-use cnikit::resources::portmap::{L4Protocol, Mapping, Mark, Masquerades, Taken};
+use cnikit::rules::Backend;
+use cnikit::rules::portmap::{L4Protocol, Mapping, Mark, Masquerades, Taken};
 use serde::{Deserialize, Deserializer};
 
 use crate::PortmapPlugin;

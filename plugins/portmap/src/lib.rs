@@ -8,8 +8,8 @@ mod keys;
 pub use keys::{MappingKeys, PortmapKeys};
 
 use cnikit::plan::{Kind, Plan};
-use cnikit::resources::Backend;
-use cnikit::resources::portmap::{self, Mapping, Mark, Masquerades, PortMap, PublishedPorts, Taken};
+use cnikit::rules::Backend;
+use cnikit::rules::portmap::{self, Mapping, Mark, Masquerades, PortMap, PublishedPorts, Taken};
 use cnikit::types::limit;
 use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, Error, KeySource, Result, Sources, Status};
 use ipnetwork::IpNetwork;

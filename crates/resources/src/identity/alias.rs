@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 /// The longest alias in bytes. The kernel takes 255 with the terminating zero (`IFALIASZ`).
 const LONGEST: usize = 254;
 /// The prefix of all marks.
-pub(crate) const MARK: &str = "cnikit:";
+pub const MARK: &str = "cnikit:";
 
 /// The attachment that a link belongs to, according to its alias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,27 +33,27 @@ pub fn of(tag: &AttachmentId) -> String {
 
 /// The alias of a host end that is a bridge port: the tag, and the MAC of the container's end. The container cannot change it
 /// there.
-pub(crate) fn of_port(tag: &AttachmentId, mac: Mac) -> String {
+pub fn of_port(tag: &AttachmentId, mac: Mac) -> String {
     let mac = format!(" {mac}");
     cut(format!("{} {tag}", mark_of(tag)), LONGEST - mac.len()) + &mac
 }
 
 /// The MAC that the alias of a port records for the other end.
-pub(crate) fn recorded_mac(port: &Link) -> Option<Mac> {
+pub fn recorded_mac(port: &Link) -> Option<Mac> {
     let alias = port.alias.as_deref()?;
     mark(alias)?;
     alias.rsplit(' ').next()?.parse().ok()
 }
 
 /// The clear text of the alias: network, container and interface, as far as they fit.
-pub(crate) fn clear_text(port: &Link) -> Option<&str> {
+pub fn clear_text(port: &Link) -> Option<&str> {
     let alias = port.alias.as_deref()?;
     mark(alias)?;
     alias.split(' ').nth(1)
 }
 
 /// Cuts a text to at most so many bytes, at the end of a character.
-pub(crate) fn cut(mut text: String, longest: usize) -> String {
+pub fn cut(mut text: String, longest: usize) -> String {
     text.truncate(text.floor_char_boundary(longest));
     text
 }
@@ -86,7 +86,7 @@ impl Marks {
     }
 
     /// Whether this text, such as the comment of a rule, begins with such a tag.
-    pub(crate) fn is_stale_text(&self, text: &str) -> bool {
+    pub fn is_stale_text(&self, text: &str) -> bool {
         match mark(text) {
             Some(mark) => mark.starts_with(&self.network) && !self.valid.contains(mark),
             None => false,
@@ -95,22 +95,23 @@ impl Marks {
 }
 
 /// The two hashes of an alias, if a plugin of this project wrote it.
-pub(crate) fn mark(alias: &str) -> Option<&str> {
+pub fn mark(alias: &str) -> Option<&str> {
     let mark = alias.split(' ').next()?;
     (mark.starts_with(MARK) && mark.len() == MARK.len() + 17 + 32).then_some(mark)
 }
 
 /// The two hashes of a tag.
-pub(crate) fn mark_of(tag: &AttachmentId) -> String {
+pub fn mark_of(tag: &AttachmentId) -> String {
     format!("{}{}", network_mark(&tag.network), hex(&tag.hash()[..16]))
 }
 
 /// The prefix of the marks of all tags of a network.
-pub(crate) fn network_mark(network: &str) -> String {
+pub fn network_mark(network: &str) -> String {
     format!("{MARK}{}:", hex(&Sha256::digest(network.as_bytes())[..8]))
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
+/// Bytes as lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }

@@ -8,7 +8,7 @@ use cnikit_skel::{Error, Journal, Result};
 
 use crate::link::stacked::{self, StackedLink};
 use crate::link::stacked_links::any_on;
-use crate::rules::lock_netns;
+use crate::lock_netns;
 
 /// An ipvlan.
 #[derive(Clone, Debug)]

@@ -14,8 +14,7 @@ use crate::link::delete_links::{delete, delete_all};
 use crate::link::ipv6_settings;
 use crate::link::mac_holder::{Compared, refuse_held};
 use crate::link::veth_ends::macs;
-pub use crate::link::veth_ends::{host_end, names};
-pub(crate) use crate::link::veth_ends::{host_end_of, is_veth, mac, own_host_end};
+pub use crate::link::veth_ends::{host_end, host_end_of, is_veth, mac, names, own_host_end};
 
 /// A veth pair. The name of the host end and both MACs are made from the tag. The MACs are set as the pair is made, so that no
 /// other program changes them; nothing is renamed or moved.
@@ -32,7 +31,7 @@ pub struct Veth {
     pub queues: Option<u32>,
     /// What the host end is part of.
     pub host: HostEnd,
-    /// The host end is left down, so that the container cannot send, until [`crate::ip_spoofing`] brings it up.
+    /// The host end is left down, so that the container cannot send, until the IP spoof check brings it up.
     pub shut: bool,
 }
 
@@ -234,7 +233,7 @@ fn clean_up_failed_create(host: &Netlink, name: &str, error: cnikit_netlink::Err
 }
 
 /// The first name of the tag that no link of another tag has. Any other link of that name is this attachment's.
-pub(crate) fn free_host_name(host: &Netlink, tag: &AttachmentId) -> Result<String> {
+pub fn free_host_name(host: &Netlink, tag: &AttachmentId) -> Result<String> {
     for name in names(tag) {
         match host.find_link(&name)? {
             None => return Ok(name),

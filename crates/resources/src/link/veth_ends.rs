@@ -31,7 +31,7 @@ pub(crate) fn macs(tag: &AttachmentId) -> [Mac; 2] {
 }
 
 /// The MAC of the container's end: the requested one, or the tag's.
-pub(crate) fn mac(tag: &AttachmentId, requested: Option<Mac>) -> Mac {
+pub fn mac(tag: &AttachmentId, requested: Option<Mac>) -> Mac {
     requested.unwrap_or(macs(tag)[0])
 }
 
@@ -52,7 +52,7 @@ pub fn host_end(host: &Netlink, tag: &AttachmentId) -> Result<Option<Link>> {
 }
 
 /// The host end of a pair that was made a moment ago.
-pub(crate) fn own_host_end(host: &Netlink, tag: &AttachmentId) -> Result<Link> {
+pub fn own_host_end(host: &Netlink, tag: &AttachmentId) -> Result<Link> {
     match host_end(host, tag)? {
         Some(link) => Ok(link),
         None => Err(Error::conflict(format!("the host end of {tag} is gone: somebody removed it"))),
@@ -62,7 +62,7 @@ pub(crate) fn own_host_end(host: &Netlink, tag: &AttachmentId) -> Result<Link> {
 /// The host end of a veth of the container, if it is in the host's namespace.
 ///
 /// Each end names the other by number *and* by namespace, because every namespace counts its links from 1.
-pub(crate) fn host_end_of(host: &Netlink, netns: &Netns, end: &Link) -> Result<Option<Link>> {
+pub fn host_end_of(host: &Netlink, netns: &Netns, end: &Link) -> Result<Option<Link>> {
     let Some(index) = end.lower else { return Ok(None) };
     // The link is read before the id of the namespace: the kernel assigns that id when it first describes a link into the
     // namespace.
@@ -94,7 +94,8 @@ pub(crate) fn wait_running(host: &Netlink, end: &Link) -> Result<()> {
     }
 }
 
-pub(crate) fn is_veth(link: &Link) -> bool {
+/// Whether the kernel reports that a link is an end of a veth pair.
+pub fn is_veth(link: &Link) -> bool {
     link.kind.as_deref() == Some("veth")
 }
 

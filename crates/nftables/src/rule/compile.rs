@@ -1,0 +1,438 @@
+//! From a rule to expressions, the very ones that nft(8) would have written.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnetwork::IpNetwork;
+
+use crate::rule::key::{filled_up, offset, port};
+use crate::rule::types::{Direction, Field, L4Protocol, Layer, Match, Rule, Side, TableFamily, Verdict};
+use crate::wire::expression::{
+    self, ASKED_PORT, ETHER_TYPE, Expression, FAMILY, Header, Load, MARK, PROTOCOL, REGISTER, STATE, STATUS,
+    TYPE_OF_DESTINATION,
+};
+use crate::{Error, Result};
+
+/// Where the source stands in an Ethernet frame, and how long it is.
+const SOURCE_MAC: Load = Load::Payload { header: Header::Link, offset: 6, length: 6 };
+/// `RTN_LOCAL` of rtnetlink(7).
+const LOCAL: u32 = 2;
+/// The bits of a connection's state: established, related.
+#[doc(alias = "NF_CT_STATE_BIT")]
+const ESTABLISHED: u32 = 2 | 4;
+/// The bit of a connection's status: its destination was replaced.
+#[doc(alias = "IPS_DST_NAT")]
+const REDIRECTED: u32 = 1 << 5;
+/// `EtherType` of ARP.
+#[doc(alias = "ETH_P_ARP")]
+pub(crate) const ARP: [u8; 2] = [0x08, 0x06];
+/// What a register takes.
+const MOST_BYTES: usize = 16;
+/// The offsets of the addresses of IPv4 and IPv6.
+const ADDRESSES: [u32; 4] = [8, 12, 16, 24];
+/// The second register, 16 bytes behind the first.
+const SECOND: u32 = REGISTER + 1;
+/// The number of the first register where registers are 4 bytes wide; that is where the first of 16 bytes begins.
+#[doc(alias = "NFT_REG32_00")]
+const NARROW: u32 = 8;
+
+impl Rule {
+    /// Validates the rule for a table of this family.
+    ///
+    /// # Errors
+    /// It could never match, or looks at what packets of that family need not have.
+    pub fn validate(&self, family: TableFamily) -> Result<()> {
+        compile(self, family).map(drop)
+    }
+}
+
+/// The expressions of a rule in a table of this family.
+///
+/// # Errors
+/// Matches of two families or two protocols in one rule, or of another family than the table's: such a rule could never
+/// match. A port of a connection without its protocol. A MAC or a bridge outside a table of bridges, where a packet need not
+/// have one; a name that no interface can have.
+pub(crate) fn compile(rule: &Rule, family: TableFamily) -> Result<Vec<Expression>> {
+    let refused = |why: &str| Err(Error::ours("add rule", format!("`{rule}`"), why));
+    let mut expressions = Vec::new();
+    let (mut of_family, mut of_protocol) = (None, None);
+    let mut of_arp = false;
+    for one in &rule.matches {
+        if one.needs_bridge() && family != TableFamily::Bridge {
+            return refused("a table of family bridge alone sees the MAC and the bridge of every packet");
+        }
+        if let Some(needed) = one.family() {
+            if of_family.is_some_and(|seen| seen != needed) || !possible(family, needed) {
+                return refused("it mixes families and would never match");
+            }
+            if of_family.replace(needed).is_none() {
+                expressions.extend(family_check(family, needed));
+            }
+        }
+        of_arp = of_arp || *one == Match::Arp;
+        if of_arp && of_family.is_some() {
+            return refused("it mixes families and would never match");
+        }
+        if !one.is_readable(of_arp) {
+            return refused("what it looks at has a match of its own");
+        }
+        if let Some(needed) = one.protocol() {
+            if of_protocol.is_some_and(|seen| seen != needed) {
+                return refused("it mixes protocols and would never match");
+            }
+            if of_protocol.replace(needed).is_none() {
+                expressions.extend(load(Load::Meta(PROTOCOL), vec![needed.number()], true));
+            }
+        }
+        if matches!(one, Match::OriginalDport(_)) && of_protocol.is_none() {
+            return refused("a port is one of a protocol, which has to be said before it");
+        }
+        expressions.extend(look(one)?);
+    }
+    if let Verdict::Dnat(to) = &rule.verdict {
+        let needed = of_version(to.is_ipv4());
+        if of_family.is_some_and(|seen| seen != needed) || !possible(family, needed) || family == TableFamily::Bridge {
+            return refused("packets of this rule cannot be sent to an address of that family");
+        }
+    }
+    expressions.extend(verdict(&rule.verdict));
+    Ok(expressions)
+}
+
+impl Match {
+    /// IPv4 or IPv6; `None`: it looks at nothing that only one of them has.
+    fn family(&self) -> Option<TableFamily> {
+        let address = match self {
+            Match::Source(address) => *address,
+            Match::SourceIn(network)
+            | Match::SourceNotIn(network)
+            | Match::DestinationIn(network)
+            | Match::DestinationNotIn(network) => network.ip(),
+            Match::Listed { fields, .. } => return fields.iter().find_map(|field| field.family()),
+            _ => return None,
+        };
+        Some(of_version(address.is_ipv4()))
+    }
+
+    fn protocol(&self) -> Option<L4Protocol> {
+        match self {
+            Match::Protocol(protocol) | Match::Port { protocol, .. } => Some(*protocol),
+            _ => None,
+        }
+    }
+
+    /// Whether it looks at what only frames have that cross a bridge.
+    fn needs_bridge(&self) -> bool {
+        let bridge = |way: Direction| matches!(way, Direction::InBridge | Direction::OutBridge);
+        match self {
+            Match::SourceMac(_) | Match::Arp => true,
+            Match::Interface { way, .. } => bridge(*way),
+            Match::Listed { fields, .. } => {
+                fields.iter().any(|field| matches!(field, Field::Interface(way) if bridge(*way)))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Match {
+    /// Whether it comes back from its expressions as what it is, and not as another match.
+    fn is_readable(&self, of_arp: bool) -> bool {
+        match self {
+            Match::Transport { is, number } => !is || L4Protocol::numbered(*number).is_none(),
+            Match::Bytes { layer: Layer::Network, offset, bytes } => {
+                (1..=MOST_BYTES).contains(&bytes.len()) && (of_arp || !ADDRESSES.contains(offset))
+            }
+            Match::Bytes { layer: Layer::Transport, offset, bytes } => {
+                let is_port = bytes.len() == 2 && (*offset == 0 || *offset == 2);
+                (1..=MOST_BYTES).contains(&bytes.len()) && !is_port
+            }
+            _ => true,
+        }
+    }
+}
+
+fn of_version(ipv4: bool) -> TableFamily {
+    if ipv4 { TableFamily::Ip } else { TableFamily::Ip6 }
+}
+
+/// Whether a packet of this family comes by a table of that one.
+fn possible(table: TableFamily, packet: TableFamily) -> bool {
+    table == packet || matches!(table, TableFamily::Inet | TableFamily::Bridge)
+}
+
+/// What a table of several families needs before an address means anything.
+fn family_check(table: TableFamily, packet: TableFamily) -> Vec<Expression> {
+    match table {
+        TableFamily::Inet => load(Load::Meta(FAMILY), vec![packet.number()], true),
+        TableFamily::Bridge => load(Load::Meta(ETHER_TYPE), ether_type(packet).to_vec(), true),
+        TableFamily::Ip | TableFamily::Ip6 => Vec::new(),
+    }
+}
+
+fn ether_type(packet: TableFamily) -> [u8; 2] {
+    if packet == TableFamily::Ip { [0x08, 0x00] } else { [0x86, 0xdd] }
+}
+
+/// What a match looks at, but for the checks of family and protocol before it.
+pub(crate) fn look(one: &Match) -> Result<Vec<Expression>> {
+    Ok(match one {
+        Match::Interface { way, is, name } => load(Field::from(*way).load(), filled_up(name)?.to_vec(), *is),
+        Match::SourceMac(mac) => load(SOURCE_MAC, mac.0.to_vec(), true),
+        Match::Source(address) => address_in(Side::Source, IpNetwork::from(*address), true),
+        Match::SourceIn(network) => address_in(Side::Source, *network, true),
+        Match::SourceNotIn(network) => address_in(Side::Source, *network, false),
+        Match::DestinationIn(network) => address_in(Side::Destination, *network, true),
+        Match::DestinationNotIn(network) => address_in(Side::Destination, *network, false),
+        Match::Protocol(_) => Vec::new(),
+        Match::Transport { is, number } => load(Load::Meta(PROTOCOL), vec![*number], *is),
+        Match::Arp => load(Load::Meta(ETHER_TYPE), ARP.to_vec(), true),
+        Match::Bytes { layer, offset, bytes } => {
+            let header = if *layer == Layer::Network { Header::Network } else { Header::Transport };
+            let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            load(Load::Payload { header, offset: *offset, length }, bytes.clone(), true)
+        }
+        Match::Port { side, is, port: number, .. } => load(port(*side), number.to_be_bytes().to_vec(), *is),
+        Match::LocalDestination => load(TYPE_OF_DESTINATION, LOCAL.to_ne_bytes().to_vec(), true),
+        Match::Established => masked(Load::Connection(STATE), ESTABLISHED, 0, false),
+        Match::Redirected => masked(Load::Connection(STATUS), REDIRECTED, 0, false),
+        Match::OriginalDport(port) => load(Load::Asked(ASKED_PORT), port.to_be_bytes().to_vec(), true),
+        Match::Mark { mask: u32::MAX, is, value } => load(Load::Meta(MARK), value.to_ne_bytes().to_vec(), *is),
+        Match::Mark { mask, is, value } => masked(Load::Meta(MARK), *mask, *value, *is),
+        Match::Listed { fields, is, set } => {
+            let (set, inside) = (set.clone(), *is);
+            joined(fields).chain([Expression::Lookup { set, inside }]).collect()
+        }
+    })
+}
+
+/// Loads bytes and compares them.
+fn load(from: Load, bytes: Vec<u8>, is: bool) -> Vec<Expression> {
+    vec![Expression::Load(from, REGISTER), compare(bytes, is)]
+}
+
+fn compare(bytes: Vec<u8>, is: bool) -> Expression {
+    if is { Expression::Equal(bytes) } else { Expression::NotEqual(bytes) }
+}
+
+/// Loads a number and compares some of its bits.
+fn masked(from: Load, mask: u32, value: u32, is: bool) -> Vec<Expression> {
+    let mask = Expression::Mask(mask.to_ne_bytes().to_vec());
+    vec![Expression::Load(from, REGISTER), mask, compare(value.to_ne_bytes().to_vec(), is)]
+}
+
+/// Loads one field behind the other, each from a register of its own on: the first of 4 bytes that is still free.
+pub(crate) fn joined(fields: &[Field]) -> impl Iterator<Item = Expression> {
+    let mut slot = 0;
+    fields.iter().map(move |field| {
+        let register = if slot % 4 == 0 { REGISTER + slot / 4 } else { NARROW + slot };
+        slot += if field.key_type().length() > 4 { 4 } else { 1 };
+        Expression::Load(field.load(), register)
+    })
+}
+
+/// Loads an address and compares it: whole, or as many bytes as the prefix fills, or whole under a mask.
+fn address_in(side: Side, network: IpNetwork, is: bool) -> Vec<Expression> {
+    let (address, mask) = (octets(network.network()), octets(network.mask()));
+    let (header, offset) = (Header::Network, offset(network.is_ipv4(), side));
+    let bytes = usize::from(network.prefix() / 8);
+    if network.prefix().is_multiple_of(8) && bytes > 0 {
+        let length = u32::from(network.prefix() / 8);
+        return load(Load::Payload { header, offset, length }, address[..bytes].to_vec(), is);
+    }
+    let length = if network.is_ipv4() { 4 } else { 16 };
+    let whole = Load::Payload { header, offset, length };
+    vec![Expression::Load(whole, REGISTER), Expression::Mask(mask), compare(address, is)]
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+fn verdict(verdict: &Verdict) -> Vec<Expression> {
+    let (code, chain) = match verdict {
+        Verdict::Masquerade => return vec![Expression::Masquerade],
+        Verdict::Dnat(to) => return redirect(to),
+        Verdict::Return => (expression::RETURN, None),
+        Verdict::Jump(chain) => (expression::JUMP, Some(chain.clone())),
+        Verdict::Goto(chain) => (expression::GOTO, Some(chain.clone())),
+        Verdict::Accept => (expression::ACCEPT, None),
+        Verdict::Drop => (expression::DROP, None),
+    };
+    vec![Expression::Verdict { code, chain }]
+}
+
+fn redirect(to: &SocketAddr) -> Vec<Expression> {
+    vec![
+        Expression::Value(REGISTER, octets(to.ip())),
+        Expression::Value(SECOND, to.port().to_be_bytes().to_vec()),
+        Expression::Destination(of_version(to.is_ipv4()).number().into()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::decompile::decompile;
+    use crate::wire::expression::FROM;
+    use cnikit_netlink::Mac;
+
+    fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
+        Rule { matches, verdict, comment: None }
+    }
+
+    #[track_caller]
+    fn assert_comes_back(rule: &Rule, family: TableFamily) {
+        let expressions = compile(rule, family).unwrap();
+        assert_eq!(decompile(&expressions, None, family).as_ref(), Some(rule));
+    }
+
+    #[test]
+    fn a_rule_comes_back_from_its_expressions() {
+        for (address, longest) in [("10.1.2.3", 32), ("fd00:1:2:3:4:5:6:7", 128)] {
+            let address: IpAddr = address.parse().unwrap();
+            for prefix in 0..=longest {
+                let network = IpNetwork::new(IpNetwork::new(address, prefix).unwrap().network(), prefix).unwrap();
+                let matches = vec![Match::Source(address), Match::DestinationNotIn(network)];
+                for family in [TableFamily::Inet, TableFamily::Bridge, matches[0].family().unwrap()] {
+                    assert_comes_back(&rule(matches.clone(), Verdict::Masquerade), family);
+                    assert_comes_back(
+                        &rule(vec![Match::DestinationIn(network)], Verdict::Goto("there".into())),
+                        family,
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_port_and_a_mac_come_back_beside_addresses_too() {
+        let (port, mac) = (Match::from("vethfifteen0123"), Match::SourceMac(Mac([2, 0, 0, 1, 2, 3])));
+        let source = Match::Source("10.0.0.2".parse().unwrap());
+        for matches in [vec![port.clone()], vec![mac.clone()], vec![port, mac, source.clone()]] {
+            assert_comes_back(&rule(matches, Verdict::Jump("there".into())), TableFamily::Bridge);
+        }
+        assert_comes_back(&rule(vec![Match::from("eth0"), source], Verdict::Accept), TableFamily::Inet);
+    }
+
+    #[test]
+    fn half_a_name_and_other_bytes_of_a_frame_do_not_come_back() {
+        let accept = Expression::Verdict { code: expression::ACCEPT, chain: None };
+        let wildcard =
+            [Expression::Load(Load::Meta(FROM), REGISTER), Expression::Equal(b"veth".to_vec()), accept.clone()];
+        assert_eq!(decompile(&wildcard, None, TableFamily::Bridge), None);
+        let destination = Expression::Load(Load::Payload { header: Header::Link, offset: 0, length: 6 }, REGISTER);
+        assert_eq!(decompile(&[destination, Expression::Equal(vec![2; 6]), accept], None, TableFamily::Bridge), None);
+    }
+
+    #[test]
+    fn bytes_of_arp_and_of_transport_headers_come_back_and_nothing_that_has_a_match_of_its_own() {
+        let network = |offset, bytes: &[u8]| Match::Bytes { layer: Layer::Network, offset, bytes: bytes.to_vec() };
+        let transport = |offset, bytes: &[u8]| Match::Bytes { layer: Layer::Transport, offset, bytes: bytes.to_vec() };
+        let source = Match::Source("fd00::2".parse().unwrap());
+        let not_255 = Match::Transport { is: false, number: 255 };
+        for matches in [
+            vec![Match::Arp, network(0, &[0, 1, 8, 0, 6, 4]), network(8, &[2; 10]), network(24, &[10, 0, 0, 2])],
+            vec![network(4, &[0, 24, 58, 255]), transport(0, &[135]), transport(8, &[7; 16])],
+            vec![source.clone(), Match::Transport { is: true, number: 58 }, transport(24, &[1, 1])],
+            vec![Match::Transport { is: false, number: 6 }],
+            vec![source.clone(), not_255],
+        ] {
+            assert_comes_back(&rule(matches, Verdict::Accept), TableFamily::Bridge);
+        }
+        for (matches, why) in [
+            (vec![network(8, &[2; 6])], "has a match of its own"),
+            (vec![network(4, &[]), source.clone()], "has a match of its own"),
+            (vec![transport(2, &[0, 53])], "has a match of its own"),
+            (vec![Match::Transport { is: true, number: 6 }], "has a match of its own"),
+            (vec![source.clone(), Match::Arp], "mixes families"),
+            (vec![Match::Arp, source], "mixes families"),
+        ] {
+            let error = compile(&rule(matches, Verdict::Drop), TableFamily::Bridge).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+        }
+        let shown = rule(vec![Match::Arp, network(8, &[2, 0, 0xff])], Verdict::Drop).to_string();
+        assert_eq!(shown, "meta protocol arp @nh,64,24 0x0200ff drop");
+    }
+
+    #[test]
+    fn a_mac_outside_of_bridges_and_a_name_too_long_are_refused() {
+        let mac = rule(vec![Match::SourceMac(Mac([2; 6]))], Verdict::Drop);
+        assert!(compile(&mac, TableFamily::Bridge).is_ok());
+        assert!(compile(&mac, TableFamily::Inet).unwrap_err().to_string().contains("family bridge alone"));
+        for name in ["", "vethsixteen01234"] {
+            let from = rule(vec![Match::from(name)], Verdict::Drop);
+            assert!(compile(&from, TableFamily::Bridge).unwrap_err().to_string().contains("no interface"));
+        }
+    }
+
+    #[test]
+    fn an_address_without_the_check_of_its_family_does_not_come_back() {
+        let source = rule(vec![Match::Source("10.0.0.2".parse().unwrap())], Verdict::Accept);
+        let expressions = compile(&source, TableFamily::Inet).unwrap();
+        assert_eq!(decompile(&expressions[2..], None, TableFamily::Inet), None);
+        let other_check = [&[expressions[0].clone(), Expression::Equal(vec![10])], &expressions[2..]].concat();
+        assert_eq!(decompile(&other_check, None, TableFamily::Inet), None);
+    }
+
+    #[test]
+    fn a_mask_that_is_no_prefix_does_not_come_back() {
+        let network = rule(vec![Match::DestinationIn("10.0.0.0/12".parse().unwrap())], Verdict::Accept);
+        let mut expressions = compile(&network, TableFamily::Ip).unwrap();
+        expressions[1] = Expression::Mask(vec![255, 15, 240, 0]);
+        assert_eq!(decompile(&expressions, None, TableFamily::Ip), None);
+    }
+
+    #[test]
+    fn a_family_that_the_table_never_sees_is_refused() {
+        let source = rule(vec![Match::Source("fd00::2".parse().unwrap())], Verdict::Accept);
+        assert!(compile(&source, TableFamily::Ip).is_err());
+        assert!(compile(&source, TableFamily::Ip6).is_ok());
+    }
+
+    /// What nft 1.0.6 has for `meta ibrname "br0" meta obrname != "br0" drop`: the kernel of a test may not know it.
+    #[test]
+    fn bridges_compile_as_nft_compiles_them() {
+        let bridge = |way, is| Match::Interface { way, is, name: "br0".into() };
+        let within = rule(vec![bridge(Direction::InBridge, true), bridge(Direction::OutBridge, false)], Verdict::Drop);
+        assert_eq!(within.to_string(), r#"meta ibrname "br0" meta obrname != "br0" drop"#);
+        let name = b"br0\0\0\0\0\0\0\0\0\0\0\0\0\0".to_vec();
+        let expected = [
+            Expression::Load(Load::Meta(17), REGISTER),
+            Expression::Equal(name.clone()),
+            Expression::Load(Load::Meta(18), REGISTER),
+            Expression::NotEqual(name),
+            Expression::Verdict { code: expression::DROP, chain: None },
+        ];
+        assert_eq!(compile(&within, TableFamily::Bridge).unwrap(), expected);
+        assert_comes_back(&within, TableFamily::Bridge);
+        let fields = vec![Field::Interface(Direction::InBridge), Field::Interface(Direction::OutBridge)];
+        let pair = rule(vec![Match::Listed { fields, is: true, set: "s".into() }], Verdict::Drop);
+        assert_eq!(pair.to_string(), "meta ibrname . meta obrname @s drop");
+        assert_comes_back(&pair, TableFamily::Bridge);
+        for one in [within, pair] {
+            assert!(compile(&one, TableFamily::Inet).unwrap_err().to_string().contains("family bridge alone"));
+        }
+    }
+
+    #[test]
+    fn protocols_and_destinations_that_never_meet_are_refused() {
+        let (tcp, udp) = (Match::to_port(L4Protocol::Tcp, 80), Match::to_port(L4Protocol::Udp, 80));
+        let both = rule(vec![tcp.clone(), udp], Verdict::Drop);
+        assert!(compile(&both, TableFamily::Inet).unwrap_err().to_string().contains("mixes protocols"));
+        let asked = rule(vec![Match::OriginalDport(80), Match::Protocol(L4Protocol::Tcp)], Verdict::Drop);
+        assert!(compile(&asked, TableFamily::Inet).unwrap_err().to_string().contains("has to be said before"));
+        let to = |address: &str| Verdict::Dnat(address.parse().unwrap());
+        let from = Match::Source("10.0.0.2".parse().unwrap());
+        for (family, matches, verdict) in [
+            (TableFamily::Ip, vec![tcp.clone()], to("[fd00::2]:80")),
+            (TableFamily::Ip6, vec![tcp.clone()], to("10.0.0.2:80")),
+            (TableFamily::Inet, vec![from, tcp.clone()], to("[fd00::2]:80")),
+            (TableFamily::Bridge, vec![tcp], to("10.0.0.2:80")),
+        ] {
+            assert!(compile(&rule(matches, verdict), family).unwrap_err().to_string().contains("of that family"));
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The rules of one owner replaced by others.
+
+use std::collections::HashSet;
+
+use super::attempts::Attempts;
+use super::nftables::Nftables;
+use crate::Result;
+use crate::ruleset::element::Element;
+use crate::ruleset::installed_rule::InstalledRule;
+use crate::ruleset::keys::Keys;
+use crate::ruleset::layout::TableLayout;
+use crate::ruleset::owned_chain::{Rules, Wanted, replacement_messages};
+use crate::ruleset::owner_filter::OwnerFilter;
+use crate::ruleset::snapshot::Snapshot;
+use crate::ruleset::table_state::TableState;
+use crate::wire::batch::Batch;
+
+/// For more keys than this, the kernel finds out whether one of them has a rule already.
+const MANY: usize = 16;
+/// For more keys than this it never does: those before a refusal may have been added by then.
+const TOO_MANY: usize = 1_000;
+
+/// The replacement of the rules of one owner, made by [`Nftables::begin_replace`]: read, decide and commit until it
+/// is done. Another program may change the ruleset between reading and committing: then both are done again.
+///
+/// ```no_run
+/// # use cnikit_nftables::{Nftables, Result, Rule, TableLayout};
+/// # fn replace(nftables: &Nftables, layout: &TableLayout, rules: &[Rule]) -> Result<()> {
+/// let mut replacement = nftables.begin_replace(layout, "owner", rules)?;
+/// while !replacement.is_done() {
+///     let snapshot = replacement.read()?;
+///     println!("{} rules are replaced", snapshot.before().len());
+///     replacement.commit(snapshot)?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Replacement<'a> {
+    nftables: &'a Nftables,
+    layout: &'a TableLayout,
+    filter: OwnerFilter,
+    wanted: Wanted,
+    attempts: Attempts,
+    is_done: bool,
+}
+
+impl Nftables {
+    /// Makes `rules`, and the content of the owner's chains, all the rules of this owner, and returns those that it had
+    /// before, for [`Nftables::put_back`].
+    ///
+    /// The table is made or completed first. New rules are added behind those of other owners; if the same rules exist already,
+    /// in this order, nothing is changed. If the layout has chains of this owner and none of them exists, no rule can lead to
+    /// them, and the rules of other owners are not read.
+    ///
+    /// # Errors
+    /// A rule whose comment does not begin with the prefix, since it would never be found again; a chain of the layout that has
+    /// another hook; a chain of the owner that has rules of another one; the kernel's refusals.
+    pub fn replace(
+        &self,
+        layout: &TableLayout,
+        filter: impl Into<OwnerFilter>,
+        rules: impl Into<Rules>,
+    ) -> Result<Vec<InstalledRule>> {
+        self.begin_replace(layout, filter, rules)?.carry_out()
+    }
+
+    /// The steps of [`Nftables::replace`] one by one, for a caller that inspects what there is before it is changed.
+    ///
+    /// # Errors
+    /// A rule whose comment does not begin with the prefix; a rule that cannot be encoded.
+    pub fn begin_replace<'a>(
+        &'a self,
+        layout: &'a TableLayout,
+        filter: impl Into<OwnerFilter>,
+        rules: impl Into<Rules>,
+    ) -> Result<Replacement<'a>> {
+        let filter = filter.into();
+        let wanted = Wanted::of(layout, &filter, &rules.into())?;
+        Ok(Replacement::new(self, layout, filter, wanted))
+    }
+
+    /// Makes `before`, which [`Nftables::replace`] returned, all the rules of this owner.
+    ///
+    /// They come back byte for byte, also those that this crate cannot read, but behind all others of the chain. Only a rule
+    /// with an anonymous set (`tcp dport { 80, 443 }`) cannot be put back: its set was deleted with it.
+    ///
+    /// # Errors
+    /// The kernel's refusals.
+    pub fn put_back(
+        &self,
+        layout: &TableLayout,
+        filter: impl Into<OwnerFilter>,
+        before: &[InstalledRule],
+    ) -> Result<()> {
+        if before.is_empty() {
+            return self.release(layout, filter).map(drop);
+        }
+        let wanted = Wanted::again(layout, before);
+        Replacement::new(self, layout, filter.into(), wanted).carry_out().map(drop)
+    }
+
+    /// Where the shared part of the layout is incomplete, has the kernel make all that [`Nftables::replace`] would, and abort
+    /// before it takes effect: the answer is whether it could be made. Nothing is changed.
+    ///
+    /// # Errors
+    /// As [`Nftables::replace`].
+    pub fn rehearse(
+        &self,
+        layout: &TableLayout,
+        filter: impl Into<OwnerFilter>,
+        rules: impl Into<Rules>,
+    ) -> Result<()> {
+        let replacement = self.begin_replace(layout, filter, rules)?;
+        let batch = replacement.batch(replacement.snapshot(Some(KeyCheck::Ask))?)?;
+        if batch.guard.is_none() {
+            return Ok(());
+        }
+        // That another program makes the table meanwhile does not matter.
+        Batch { guard: None, ..batch }.rehearse(&mut self.socket.borrow_mut())
+    }
+
+    /// Removes those of the keys that no rule has.
+    fn forget_unused(&self, layout: &TableLayout, keys: &[Element]) -> Result<()> {
+        let mut attempts = Attempts::new();
+        loop {
+            let generation = self.generation(layout)?;
+            let rules = self.held(layout, |_| true)?;
+            let used: HashSet<Element> = Element::all_of(layout, rules.iter().flatten()).into_iter().collect();
+            let unused: Vec<Element> = keys.iter().filter(|key| !used.contains(key)).cloned().collect();
+            let mut messages = Vec::new();
+            for key in self.existing_elements(layout, &unused)? {
+                messages.push(key.deletion(layout)?);
+            }
+            if attempts.send(self, &Batch { guard: Some(generation), messages, ..Batch::default() })? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl<'a> Replacement<'a> {
+    fn new(nftables: &'a Nftables, layout: &'a TableLayout, filter: OwnerFilter, wanted: Wanted) -> Self {
+        Self { nftables, layout, filter, wanted, attempts: Attempts::new(), is_done: false }
+    }
+
+    /// Whether the rules are as they are wanted.
+    pub fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// Whether some transactions of an attempt were carried out before one was refused.
+    pub fn has_begun(&self) -> bool {
+        self.attempts.begun
+    }
+
+    /// The table that the rules are in.
+    pub fn layout(&self) -> &'a TableLayout {
+        self.layout
+    }
+
+    /// The owner of the rules.
+    pub fn filter(&self) -> &OwnerFilter {
+        &self.filter
+    }
+
+    /// Reads what there is. The caller may inspect it before it commits the change; if it refuses, it calls
+    /// [`Replacement::abandon`].
+    ///
+    /// # Errors
+    /// A chain of the layout that has another hook; the kernel's refusals.
+    pub fn read(&self) -> Result<Snapshot<'a>> {
+        self.snapshot(None).inspect_err(|_| self.abandon())
+    }
+
+    /// Changes what differs, in one transaction if a socket has room for it. Where nothing differs, nothing is sent.
+    ///
+    /// # Errors
+    /// A chain of the owner that has rules of another one; the kernel's refusals.
+    pub fn commit(&mut self, snapshot: Snapshot<'a>) -> Result<()> {
+        let batch = self.batch(snapshot).inspect_err(|_| self.abandon())?;
+        let sent = self.attempts.send(self.nftables, &batch);
+        self.is_done = sent.inspect_err(|_| self.abandon())?;
+        Ok(())
+    }
+
+    /// Removes the keys that transactions of a change left which will not be completed. Rules that were made are removed by
+    /// [`Nftables::put_back`]; keys without rules would stay for ever.
+    pub fn abandon(&self) {
+        if self.attempts.begun {
+            let _ = self.nftables.forget_unused(self.layout, &self.wanted.keys);
+        }
+    }
+
+    /// For a caller that inspects nothing: the rules that there were before.
+    fn carry_out(mut self) -> Result<Vec<InstalledRule>> {
+        loop {
+            let snapshot = self.read()?;
+            let before = snapshot.before.clone();
+            self.commit(snapshot)?;
+            if self.is_done {
+                return Ok(before);
+            }
+        }
+    }
+
+    fn snapshot(&self, check: Option<KeyCheck>) -> Result<Snapshot<'a>> {
+        let (nftables, filter) = (self.nftables, &self.filter);
+        let state = nftables.state(self.layout, filter, |state| nftables.is_unregistered(state, filter))?;
+        let repair = state.repair()?;
+        let is_guarded = !repair.is_empty();
+        let check = check.unwrap_or_else(|| KeyCheck::of(self.attempts.is_first(), &state, &self.wanted, is_guarded));
+        let keys = match check {
+            KeyCheck::AssumeFree => Keys::free(&self.wanted),
+            KeyCheck::Ask => nftables.keys_of(&state, filter, &self.wanted, is_guarded)?,
+        };
+        let mut before = state.held.concat();
+        for own in &state.own {
+            if !own.is_anothers(filter) {
+                before.extend_from_slice(&own.rules);
+            }
+        }
+        Ok(Snapshot { nftables, filter: filter.clone(), state, repair, keys, before, begun: self.attempts.begun })
+    }
+
+    /// The messages of the change: chains, then keys, then rules that lead there; what nothing leads to any more at last.
+    fn batch(&self, snapshot: Snapshot<'a>) -> Result<Batch> {
+        let Snapshot { state, keys, repair, .. } = snapshot;
+        let is_incomplete = !repair.is_empty();
+        let mut messages = repair;
+        messages.extend(state.own_changes(&self.filter, &self.wanted)?);
+        messages.extend(keys.additions(self.layout)?);
+        for ((chain, held), wanted) in self.layout.rule_chains.iter().zip(&state.held).zip(&self.wanted.held) {
+            messages.extend(replacement_messages(held, wanted, self.layout, chain));
+        }
+        for element in &keys.dropped {
+            messages.push(element.deletion(self.layout)?);
+        }
+        messages.extend(state.own_removals(&self.filter, &self.wanted));
+        // Another program must not make the table meanwhile. Nor may it add a rule with a key that is deleted, or with one
+        // that another rule has: that rule was not inspected.
+        let is_guarded = is_incomplete || !keys.dropped.is_empty() || !keys.taken.is_empty();
+        Ok(Batch { guard: is_guarded.then_some(state.generation), messages, ..Batch::default() })
+    }
+}
+
+/// Whether the kernel is asked, before the transaction, which keys of an owner's rules other rules have.
+enum KeyCheck {
+    /// It refuses the transaction if a key is not free; the next attempt asks.
+    AssumeFree,
+    Ask,
+}
+
+impl KeyCheck {
+    /// Many keys of an owner who has no rules yet are nearly always free. `is_guarded`: the transaction is bound to the ruleset
+    /// that was read.
+    fn of(is_first: bool, state: &TableState, wanted: &Wanted, is_guarded: bool) -> Self {
+        let many = (MANY + 1..TOO_MANY).contains(&wanted.keys.len());
+        let is_new = state.held.iter().all(Vec::is_empty);
+        if is_first && !is_guarded && many && is_new { Self::AssumeFree } else { Self::Ask }
+    }
+}

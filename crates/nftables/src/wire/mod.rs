@@ -1,0 +1,6 @@
+//! What goes over the wire: expressions of rules, user data, transactions.
+
+pub(crate) mod attribute;
+pub(crate) mod batch;
+pub(crate) mod expression;
+pub(crate) mod userdata;

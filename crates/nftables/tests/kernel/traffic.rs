@@ -1,0 +1,35 @@
+//! Packets: what the rules are for.
+
+use crate::net::Net;
+use crate::scene::{frame, masquerade};
+
+#[test]
+fn a_container_reaches_who_knows_only_the_host_while_its_rules_stand() {
+    let net = Net::new();
+    let rules = [masquerade("10.0.0.2", "10.0.0.0/24", "aa-1"), masquerade("fd00::2", "fd00::/64", "aa-1")];
+    assert!(!reaches(&net, "192.0.2.2") && !reaches(&net, "2001:db8::2"));
+    let nftables = net.host.nftables();
+    nftables.replace(&frame(), "aa-1", &rules).unwrap();
+    assert!(reaches(&net, "192.0.2.2") && reaches(&net, "2001:db8::2"));
+    nftables.release(&frame(), "aa-1").unwrap();
+    assert!(!reaches(&net, "192.0.2.2") && !reaches(&net, "2001:db8::2"));
+}
+
+#[test]
+fn a_rule_for_one_address_masquerades_no_other() {
+    let net = Net::new();
+    net.host.nftables().replace(&frame(), "aa-1", &[masquerade("10.0.0.3", "10.0.0.0/24", "aa-1")]).unwrap();
+    assert!(!reaches(&net, "192.0.2.2"));
+}
+
+#[test]
+fn traffic_inside_the_network_keeps_its_source() {
+    let net = Net::new();
+    // With this network the machine outside counts as inside, and answers nobody that it has no route to.
+    net.host.nftables().replace(&frame(), "aa-1", &[masquerade("10.0.0.2", "192.0.2.0/24", "aa-1")]).unwrap();
+    assert!(!reaches(&net, "192.0.2.2"));
+}
+
+fn reaches(net: &Net, address: &str) -> bool {
+    net.container.run("ping", &["-c", "1", "-W", "1", address]).status.success()
+}

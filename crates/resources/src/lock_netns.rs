@@ -1,0 +1,150 @@
+//! One of our processes at a time changes what all attachments of a network namespace share.
+//!
+//! The lock is a file of ours, for the namespace's cookie, in a directory that no other user can change or read. It is not the
+//! namespace's own file, which is world-readable: any process could hold a lock on that for ever.
+//!
+//! | where this process can have a lock file | what serialises it |
+//! |---|---|
+//! | `/run/cnikit/locks` | the lock file |
+//! | there not, since `/run` is read-only, or another user's | the lock file in `/var/lib/cnikit/locks` |
+//! | nowhere: a chroot, a user namespace without directories of its own | the namespace's own file, waited for at most two seconds |
+//!
+//! The last is what releases without lock files use. It is taken beside the lock file too, if it is free at once, so that a plugin
+//! of such a release waits for this one while a node is upgraded. Nothing depends on it: who holds it delays nobody for longer.
+//! What then still holds is that a table is read again if a change to it fails, and that the kernel refuses changes to an older
+//! state of nftables.
+//!
+//! A mount namespace with a `/run` of its own has lock files of its own. Processes in two of them that work on one network
+//! namespace are serialised by that namespace's own file alone.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use cnikit_netns::Netns;
+use cnikit_skel::{Error, Result, code, log};
+use cnikit_store::{Error as Failed, Lock, PrivateDirectory, WeakLock};
+
+/// How long another process is waited for.
+const TIMEOUT: Duration = Duration::from_mins(1);
+/// The same where any user can make it wait.
+const WEAK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Where lock files are: a directory that there is, and what we make below it. The first that can be used counts.
+const PLACES: [(&str, &[&str]); 2] = [("/run", &["cnikit", "locks"]), ("/var/lib", &["cnikit", "locks"])];
+
+/// The lock on a network namespace, until it is dropped. It is made by [`own`] and [`of`], of nothing else.
+#[derive(Debug)]
+#[doc(alias = "flock")]
+pub struct NetnsLock {
+    lock: Option<FileLock>,
+    _weak: Option<WeakLock>,
+}
+
+#[derive(Debug)]
+struct FileLock {
+    lock: Lock,
+    /// Removed with the lock: where it is, and its name.
+    temporary: Option<(PrivateDirectory, String)>,
+}
+
+impl NetnsLock {
+    /// Whether another process had it first, so that more may be waiting for it now.
+    pub fn waited(&self) -> bool {
+        self.lock.as_ref().is_some_and(|held| held.lock.waited())
+    }
+}
+
+impl Drop for FileLock {
+    /// While the lock is still held: a process that waits for it sees that the file has gone, and makes another.
+    fn drop(&mut self) {
+        if let Some((directory, name)) = &self.temporary {
+            // A file that stays is used by the next process.
+            let _ = directory.remove(name);
+        }
+    }
+}
+
+/// Locks the namespace that the calling thread is in. `others` says what is not done meanwhile, for people.
+pub fn own(others: &str) -> Result<NetnsLock> {
+    take(&Netns::own()?, others, Keep::File)
+}
+
+/// Locks a namespace, which has to be opened for this alone. If it is not the calling thread's own, the file goes with the lock: a
+/// host has few namespaces of its own, and any number of containers.
+pub fn of(netns: &Netns, others: &str) -> Result<NetnsLock> {
+    let keep = if netns.is_own()? { Keep::File } else { Keep::Nothing };
+    take(netns, others, keep)
+}
+
+/// What remains when the lock is dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    /// Where many processes wait, a file that goes would wake all of them each time.
+    File,
+    Nothing,
+}
+
+fn take(netns: &Netns, others: &str, keep: Keep) -> Result<NetnsLock> {
+    let failed = |error: &dyn fmt::Display| {
+        let text = format!("this network namespace could not be locked against others that {others}: {error}");
+        Error::new(code::TRY_AGAIN, text).hint("try again")
+    };
+    let name = format!("netns-{}", netns.name_while_held()?);
+    let lock = lock_file(&PLACES, &name, keep).map_err(|error| failed(&error))?;
+    let timeout = if lock.is_some() { Duration::ZERO } else { WEAK_TIMEOUT };
+    let opened = netns.as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
+    let weak = WeakLock::take(opened, timeout);
+    if lock.is_none() && weak.is_none() {
+        log::warn(format_args!(
+            "this network namespace is not locked against others that {others}: one of them is held"
+        ));
+    }
+    Ok(NetnsLock { lock, _weak: weak })
+}
+
+/// The lock on the file of this name, in the first place where there can be one; `None` if there is no such place.
+fn lock_file(places: &[(&str, &[&str])], name: &str, keep: Keep) -> std::result::Result<Option<FileLock>, Failed> {
+    for (base, below) in places {
+        let locked = PrivateDirectory::make(base, below).and_then(|directory| {
+            let lock = directory.lock(name, TIMEOUT)?;
+            Ok((lock, directory))
+        });
+        match locked {
+            Ok((lock, directory)) => {
+                let temporary = (keep == Keep::Nothing).then(|| (directory, name.to_owned()));
+                return Ok(Some(FileLock { lock, temporary }));
+            }
+            // Whoever waited for this lock until now, or has no memory, must not take another one.
+            Err(error) if error.is_deadline() || error.is_shortage() => return Err(error),
+            Err(error) => log::warn(format_args!("no lock file: {error}")),
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_first_place_that_can_be_used_counts_and_the_file_goes_only_with_a_lock_that_says_so() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let [one_path, two_path] = [&one, &two].map(|dir| dir.path().to_str().unwrap());
+        let places: [(&str, &[&str]); 2] = [(one_path, &["cnikit", "locks"]), (two_path, &["cnikit", "locks"])];
+        let [first, second] = [&one, &two].map(|dir| dir.path().join("cnikit/locks/netns-7"));
+        for (keep, stays) in [(Keep::Nothing, false), (Keep::File, true)] {
+            let held = lock_file(&places, "netns-7", keep).unwrap().unwrap();
+            assert!(first.exists() && !second.exists());
+            drop(held);
+            assert_eq!(first.exists(), stays);
+        }
+        fs::remove_file(&first).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &first).unwrap();
+        let held = lock_file(&places, "netns-7", Keep::File).unwrap();
+        assert!(held.is_some() && second.exists());
+        fs::remove_dir_all(two.path()).unwrap();
+        assert!(lock_file(&places, "netns-7", Keep::File).unwrap().is_none());
+    }
+}

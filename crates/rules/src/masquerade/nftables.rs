@@ -1,0 +1,138 @@
+//! Masquerade in nftables, in the table that all masqueraded networks of a host share.
+
+use cnikit_nftables::{
+    Chain, Hook, HookKind, HookPoint, LONGEST_COMMENT, Match, Nftables, OwnerFilter, Rule, TableFamily, TableLayout,
+    Verdict,
+};
+use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch};
+use cnikit_resources::alias::{cut, hex};
+use cnikit_skel::{AttachmentId, Journal, Result, log};
+use ipnetwork::IpNetwork;
+use sha2::{Digest, Sha512};
+
+use super::{Masquerade, network, rules_of};
+use crate::backend::{Comparison, replace, shared_nftables};
+use crate::batch_restore::add_nftables;
+
+const CHECKS: &str = "masq_checks";
+const POSTROUTING: &str = "postrouting";
+
+pub(super) fn ensure(masquerade: &Masquerade, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
+    let filter = OwnerFilter::from(&prefix(tag));
+    Ok(replace(&Nftables::here()?, (&layout(), filter), &rules(masquerade, tag), (&rules_of(tag), journal))?)
+}
+
+pub(super) fn enqueue(masquerade: &Masquerade, tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<()> {
+    add_nftables(batch, layout(), &prefix(tag), &rules(masquerade, tag), None)
+}
+
+/// Whether a tag has anything here.
+pub(super) fn has_any(tag: &AttachmentId) -> Result<bool> {
+    Ok(!Nftables::here()?.rules(&layout(), &prefix(tag))?.is_empty())
+}
+
+pub(super) fn verify(masquerade: &Masquerade, tag: &AttachmentId) -> Result<Comparison> {
+    let nftables = Nftables::here()?;
+    let prefix = prefix(tag);
+    let any = !nftables.rules(&layout(), &prefix)?.is_empty();
+    let drifts = nftables.verify(&layout(), &prefix, &rules(masquerade, tag))?;
+    Ok(Comparison { any, drifts, ..Comparison::default() })
+}
+
+fn rules(masquerade: &Masquerade, tag: &AttachmentId) -> Vec<Rule> {
+    let rule = |address: &IpNetwork| Rule {
+        matches: vec![Match::Source(address.ip()), Match::DestinationNotIn(network(*address))],
+        verdict: Verdict::Masquerade,
+        comment: Some(comment(tag)),
+    };
+    masquerade.addresses.iter().map(rule).collect()
+}
+
+/// The table that all masqueraded networks of a host share.
+fn layout() -> TableLayout {
+    let multicast = |net: &str| net.parse().ok().map(|net| rule(vec![Match::DestinationIn(net)], Verdict::Return));
+    let mut fixed: Vec<Rule> = ["224.0.0.0/4", "ff00::/8"].into_iter().filter_map(multicast).collect();
+    fixed.push(rule(Vec::new(), Verdict::Goto(CHECKS.into())));
+    TableLayout {
+        table_comment: Some("Masquerading for plugins from github.com/containernetworking/plugins"),
+        chains: vec![
+            Chain {
+                name: CHECKS,
+                comment: Some("Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet"),
+                hook: None,
+            },
+            Chain {
+                name: POSTROUTING,
+                comment: None,
+                hook: Some(Hook { kind: HookKind::Nat, hook: HookPoint::Postrouting, priority: 100 }),
+            },
+        ],
+        prologue: vec![(POSTROUTING, fixed)],
+        rule_chains: vec![CHECKS],
+        ..TableLayout::of(TableFamily::Inet, "cni_plugins_masquerade")
+    }
+}
+
+fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
+    Rule { matches, verdict, comment: None }
+}
+
+/// By which all rules of one attachment begin: hashes of the network, and of interface and container.
+fn prefix(tag: &AttachmentId) -> String {
+    format!("{}-{}", hash(&tag.network), hash(&format!("{}:{}", tag.ifname, tag.container)))
+}
+
+fn comment(tag: &AttachmentId) -> String {
+    let text = format!("{}, net: {}, if: {}, id: {}", prefix(tag), tag.network, tag.ifname, tag.container);
+    cut(text.replace('"', ""), LONGEST_COMMENT)
+}
+
+fn hash(text: &str) -> String {
+    hex(&Sha512::digest(text.as_bytes())[..8])
+}
+
+pub(super) fn release(context: &ReleaseContext) -> Result<()> {
+    let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
+    removed(nftables.release(&layout(), &prefix(&context.tag))?);
+    Ok(())
+}
+
+pub(super) fn sweep(context: &GcContext) -> Result<()> {
+    let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
+    let valid: Vec<String> = context.tags().map(|tag| prefix(&tag)).collect();
+    let keep = |comment: &str| valid.iter().any(|prefix| comment.starts_with(prefix));
+    removed(nftables.sweep(&layout(), &format!("{}-", hash(&context.network)), keep)?);
+    Ok(())
+}
+
+fn removed(count: usize) {
+    if count > 0 {
+        log::info(format_args!("removed {count} masquerade rules"));
+    }
+}
+
+/// Whether the kernel has what it takes.
+pub(super) fn available() -> Result<()> {
+    Ok(Nftables::here()?.verify(&layout(), "-", &[]).map(drop)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tag(network: &str, container: &str, ifname: &str) -> AttachmentId {
+        AttachmentId { network: network.into(), container: container.into(), ifname: ifname.into() }
+    }
+
+    #[test]
+    fn comments_are_the_references_to_the_letter() {
+        assert_eq!(prefix(&tag("unit-test", "one", "eth0")), "6fd94d501e58f0aa-287fc69eff0574a2");
+        let expected = "43d91f8451058a70-f4d01f2ef4b92245, net: n1, if: eth0, id: c1";
+        assert_eq!(comment(&tag("n1", "c1", "eth0")), expected);
+    }
+
+    #[test]
+    fn a_comment_never_outgrows_the_kernel() {
+        assert_eq!(comment(&tag(&"n".repeat(200), "c1", "eth0")).len(), LONGEST_COMMENT);
+    }
+}

@@ -1,0 +1,265 @@
+use super::*;
+use crate::backend::Backend;
+use crate::portmap::L4Protocol;
+use crate::portmap::Taken;
+
+pub(in super::super) fn portmap() -> PortMap {
+    let mapping = |host_port, container_port, protocol, host: Option<&str>| Mapping {
+        host_port,
+        container_port,
+        protocol,
+        host_address: host.map(|text| text.parse().unwrap()),
+    };
+    PortMap {
+        mappings: vec![
+            mapping(8080, 80, L4Protocol::Tcp, None),
+            mapping(8081, 81, L4Protocol::Udp, None),
+            mapping(8082, 82, L4Protocol::Tcp, Some("127.0.0.2")),
+            mapping(8083, 83, L4Protocol::Sctp, Some("fd00:1::1")),
+        ],
+        addresses: ["10.1.0.2/24", "fd00:1::2/64"].map(|text| text.parse().unwrap()).to_vec(),
+        masquerades: Masquerades::Hairpin,
+        mark: Mark::Bit(USUAL_BIT),
+        conditions_v4: ["-s", "10.9.0.0/16", "!", "-i", "eth9"].map(str::to_owned).to_vec(),
+        conditions_v6: Vec::new(),
+        backend: Backend::Iptables,
+        taken: Taken::Refused,
+    }
+}
+
+pub(in super::super) fn names(network: &str, container: &str, ifname: &str) -> Names {
+    Names::of(&AttachmentId { network: network.into(), container: container.into(), ifname: ifname.into() })
+}
+
+/// The lines that make them, from nothing.
+fn made(share: &Share, names: &Names) -> Vec<String> {
+    let changes = Share::default().becomes(share, &Table::default(), &names.chain).to_string();
+    changes.lines().map(str::to_owned).collect()
+}
+
+/// A table with what these lines say, as if iptables-save said it.
+fn table(lines: &[String]) -> Table {
+    let chains = lines.iter().filter_map(|line| Some(format!(":{} - [0:0]\n", line.strip_prefix("-N ")?)));
+    let rules = lines.iter().filter(|line| line.starts_with("-A ")).map(|line| format!("{line}\n"));
+    let said: String = chains.chain([format!(":{ENTRIES} - [0:0]\n")]).chain(rules).collect();
+    Table::read(&format!("*nat\n{said}COMMIT\n"), "nat", "").unwrap()
+}
+
+/// As the reference's portmap 1.9.1 wrote it, by iptables-save 1.8.9, in its order; the two rules with the mark are ours.
+const V4: &str = r#"-N CNI-DN-6ac8013f2d24e893d59dd
+-A CNI-DN-6ac8013f2d24e893d59dd -s 10.1.0.0/24 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-6ac8013f2d24e893d59dd -s 127.0.0.1/32 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-6ac8013f2d24e893d59dd -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.1.0.2:80
+-A CNI-DN-6ac8013f2d24e893d59dd -s 10.1.0.0/24 -p udp -m udp --dport 8081 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-6ac8013f2d24e893d59dd -s 127.0.0.1/32 -p udp -m udp --dport 8081 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-6ac8013f2d24e893d59dd -p udp -m udp --dport 8081 -j DNAT --to-destination 10.1.0.2:81
+-A CNI-DN-6ac8013f2d24e893d59dd -s 10.1.0.0/24 -d 127.0.0.2/32 -p tcp -m tcp --dport 8082 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-6ac8013f2d24e893d59dd -s 127.0.0.1/32 -d 127.0.0.2/32 -p tcp -m tcp --dport 8082 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-6ac8013f2d24e893d59dd -d 127.0.0.2/32 -p tcp -m tcp --dport 8082 -j DNAT --to-destination 10.1.0.2:82
+-A CNI-HOSTPORT-DNAT -s 10.9.0.0/16 ! -i eth9 -p sctp -m comment --comment "dnat name: \"n-1\" id: \"c1\"" -m multiport --dports 8083 -j CNI-DN-6ac8013f2d24e893d59dd
+-A CNI-HOSTPORT-DNAT -s 10.9.0.0/16 ! -i eth9 -p tcp -m comment --comment "dnat name: \"n-1\" id: \"c1\"" -m multiport --dports 8080,8082 -j CNI-DN-6ac8013f2d24e893d59dd
+-A CNI-HOSTPORT-DNAT -s 10.9.0.0/16 ! -i eth9 -p udp -m comment --comment "dnat name: \"n-1\" id: \"c1\"" -m multiport --dports 8081 -j CNI-DN-6ac8013f2d24e893d59dd"#;
+
+const V6: &str = r#"-N CNI-DN-6ac8013f2d24e893d59dd
+-A CNI-DN-6ac8013f2d24e893d59dd -s fd00:1::/64 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-6ac8013f2d24e893d59dd -p tcp -m tcp --dport 8080 -j DNAT --to-destination "[fd00:1::2]:80"
+-A CNI-DN-6ac8013f2d24e893d59dd -s fd00:1::/64 -p udp -m udp --dport 8081 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-6ac8013f2d24e893d59dd -p udp -m udp --dport 8081 -j DNAT --to-destination "[fd00:1::2]:81"
+-A CNI-DN-6ac8013f2d24e893d59dd -s fd00:1::/64 -d fd00:1::1/128 -p sctp -m sctp --dport 8083 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-6ac8013f2d24e893d59dd -d fd00:1::1/128 -p sctp -m sctp --dport 8083 -j DNAT --to-destination "[fd00:1::2]:83"
+-A CNI-HOSTPORT-DNAT -p sctp -m comment --comment "dnat name: \"n-1\" id: \"c1\"" -m multiport --dports 8083 -j CNI-DN-6ac8013f2d24e893d59dd
+-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"n-1\" id: \"c1\"" -m multiport --dports 8080,8082 -j CNI-DN-6ac8013f2d24e893d59dd
+-A CNI-HOSTPORT-DNAT -p udp -m comment --comment "dnat name: \"n-1\" id: \"c1\"" -m multiport --dports 8081 -j CNI-DN-6ac8013f2d24e893d59dd"#;
+
+#[test]
+fn what_is_made_is_the_references_to_the_letter_but_for_the_marks_of_the_interface() {
+    let names = names("n-1", "c1", "eth0");
+    for (version, theirs, skipped) in
+        [(IpVersion::V4, V4, "sctp --dport 8083"), (IpVersion::V6, V6, "tcp --dport 8082")]
+    {
+        let made = made(&Share::wanted(&portmap(), version, &names), &names);
+        let (ours, same): (Vec<&String>, Vec<&String>) = made
+            .iter()
+            .partition(|line| line.contains(&names.owner) || line.starts_with("-A CNI-DN") && !line.contains(" -j "));
+        assert_eq!(same, theirs.lines().collect::<Vec<_>>());
+        assert_eq!(ours.len(), 3);
+        assert!(ours[1].ends_with(skipped), "{ours:?}");
+    }
+}
+
+#[test]
+fn another_mark_or_none_or_everybodys_changes_only_how_the_source_is_marked() {
+    let of = |portmap: PortMap| {
+        let names = names("n-1", "c1", "eth0");
+        let share = Share::wanted(&portmap, IpVersion::V4, &names);
+        let rules: Vec<String> = share.blocks[0].rules.iter().take(3).map(ToString::to_string).collect();
+        rules
+    };
+    let last = "-p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.1.0.2:80";
+    let bit = of(PortMap { mark: Mark::Bit(5), ..portmap() });
+    assert_eq!(bit[0], "-s 10.1.0.0/24 -p tcp -m tcp --dport 8080 -j MARK --set-xmark 0x20/0x20");
+    let chain = of(PortMap { mark: Mark::Chain("KUBE-MARK-MASQ".into()), ..portmap() });
+    assert_eq!(chain[1], "-s 127.0.0.1/32 -p tcp -m tcp --dport 8080 -j KUBE-MARK-MASQ");
+    let all = of(PortMap { masquerades: Masquerades::All, ..portmap() });
+    assert_eq!(all[..2], ["-p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK", last]);
+    assert_eq!(of(PortMap { masquerades: Masquerades::Nothing, ..portmap() })[0], last);
+}
+
+#[test]
+fn what_is_there_needs_no_change_and_goes_as_a_whole() {
+    let names = names("n-1", "c1", "eth0");
+    let wanted = Share::wanted(&portmap(), IpVersion::V4, &names);
+    let table = table(&made(&wanted, &names));
+    let found = names.found(&table, |_| false);
+    assert_eq!(found, wanted);
+    assert!(found.becomes(&wanted, &table, &names.chain).is_empty());
+    assert_eq!(found.differences(&wanted, false, &names.chain, "here"), [""; 0]);
+    let gone = found.becomes(&Share::default(), &table, &names.chain).to_string();
+    let entries = gone.lines().filter(|line| line.starts_with("-D CNI-HOSTPORT-DNAT")).count();
+    assert_eq!((entries, gone.lines().count()), (3, 5), "{gone}");
+    assert!(gone.ends_with("-F CNI-DN-6ac8013f2d24e893d59dd\n-X CNI-DN-6ac8013f2d24e893d59dd\n"), "{gone}");
+}
+
+/// The same for another interface and address, with other ports.
+fn second() -> (Names, PortMap) {
+    let mut other = portmap();
+    other.mappings.iter_mut().for_each(|one| one.host_port += 1000);
+    other.addresses = vec!["10.1.0.3/24".parse().unwrap()];
+    (names("n-1", "c1", "eth1"), other)
+}
+
+/// What these changes leave of a table.
+fn after(lines: &[String], changes: &Changes) -> Vec<String> {
+    let mut left = lines.to_vec();
+    for line in changes.to_string().lines() {
+        if let Some(rule) = line.strip_prefix("-D ") {
+            let place = left.iter().position(|one| one.strip_prefix("-A ") == Some(rule)).expect("it is there");
+            left.remove(place);
+        } else if let Some(chain) = line.strip_prefix("-F ") {
+            left.retain(|one| !one.starts_with(&format!("-A {chain} ")));
+        } else if let Some(chain) = line.strip_prefix("-X ") {
+            left.retain(|one| *one != format!("-N {chain}"));
+        } else {
+            left.push(line.to_owned());
+        }
+    }
+    left.sort_by_key(|line| (!line.starts_with("-N"), line.starts_with("-A CNI-HOSTPORT")));
+    left
+}
+
+#[test]
+fn of_two_interfaces_in_one_chain_each_goes_alone() {
+    let (first, (second, other)) = (names("n-1", "c1", "eth0"), second());
+    let one = Share::wanted(&portmap(), IpVersion::V4, &first);
+    let two = Share::wanted(&other, IpVersion::V4, &second);
+    let alone = made(&one, &first);
+    let both = after(&alone, &Share::default().becomes(&two, &table(&alone), &second.chain));
+    assert_eq!(second.found(&table(&both), |_| false), two);
+    assert_eq!(first.found(&table(&both), |_| false), one);
+    let left = after(&both, &two.becomes(&Share::default(), &table(&both), &second.chain));
+    assert_eq!(left, alone);
+    let left = after(&both, &one.becomes(&Share::default(), &table(&both), &first.chain));
+    assert_eq!(left, made(&two, &second));
+}
+
+#[test]
+fn a_changed_mapping_takes_the_place_of_the_old_one_and_comes_back() {
+    let names = names("n-1", "c1", "eth0");
+    let (before, (_, other)) = (Share::wanted(&portmap(), IpVersion::V4, &names), second());
+    let wanted = Share::wanted(&other, IpVersion::V4, &names);
+    let lines = made(&before, &names);
+    let changed = after(&lines, &before.becomes(&wanted, &table(&lines), &names.chain));
+    assert_eq!(changed, made(&wanted, &names));
+    let found = names.found(&table(&changed), |_| false);
+    assert_eq!(after(&changed, &found.becomes(&before, &table(&changed), &names.chain)), lines);
+}
+
+#[test]
+fn the_references_rules_are_as_good_and_taken_over_by_an_add() {
+    let names = names("n-1", "c1", "eth0");
+    let (lines, wanted) =
+        (V4.lines().map(str::to_owned).collect::<Vec<_>>(), Share::wanted(&portmap(), IpVersion::V4, &names));
+    let own = |address: IpAddr| address == IpAddr::from([10, 1, 0, 2]);
+    let found = names.found(&table(&lines), own);
+    assert_eq!(found.differences(&wanted, false, &names.chain, "here"), [""; 0]);
+    let taken_over = after(&lines, &found.becomes(&wanted, &table(&lines), &names.chain));
+    assert_eq!(taken_over, made(&wanted, &names));
+    let again = names.found(&table(&taken_over), own);
+    let put_back = after(&taken_over, &again.becomes(&found, &table(&taken_over), &names.chain));
+    assert_eq!(put_back, lines);
+    // To another address they are somebody else's.
+    let found = names.found(&table(&lines), |_| false);
+    assert_eq!(found, Share::default());
+    assert_eq!(names.unclaimed(&table(&lines)), [IpAddr::from([10, 1, 0, 2]); 1]);
+}
+
+#[test]
+fn each_thing_that_is_not_as_it_was_made_is_named() {
+    let names = names("n-1", "c1", "eth0");
+    let wanted = Share::wanted(&portmap(), IpVersion::V4, &names);
+    let lines = made(&wanted, &names);
+    let said = |lines: &[String]| {
+        names.found(&table(lines), |_| false).differences(&wanted, false, &names.chain, "here").join("; ")
+    };
+    for place in (1..lines.len()).filter(|place| !lines[*place].contains(&names.owner)) {
+        let mut less = lines.clone();
+        let gone = less.remove(place);
+        let (chain, rule) = gone[3..].split_once(' ').unwrap();
+        assert_eq!(said(&less), format!("rule `{rule}` is missing from chain {chain} of here"));
+    }
+    let mut other = lines.clone();
+    other.swap(2, 4);
+    assert!(said(&other).contains("in another order"), "{}", said(&other));
+    let mut more = lines.clone();
+    more.insert(3, format!("-A {} -j RETURN", names.chain));
+    assert!(said(&more).contains("rule `-j RETURN` in chain CNI-DN-6ac8013f2d24e893d59dd of here is not wanted"));
+}
+
+#[test]
+fn what_a_killed_reference_left_goes_with_a_del() {
+    let names = names("n-1", "c1", "eth0");
+    let lines: Vec<String> = V4.lines().map(str::to_owned).collect();
+    let chain = "-F CNI-DN-6ac8013f2d24e893d59dd\n-X CNI-DN-6ac8013f2d24e893d59dd\n";
+    for (kept, entries) in [(0..1, 0), (0..2, 0), (10..13, 3)] {
+        let left: Vec<String> = lines[..1].iter().chain(&lines[kept]).cloned().collect();
+        let table = table(&left);
+        let gone = names.found(&table, |_| false).becomes(&Share::default(), &table, &names.chain).to_string();
+        assert!(gone.ends_with(chain) && gone.lines().count() == entries + 2, "{gone}");
+    }
+}
+
+#[test]
+fn gc_takes_what_is_of_the_network_by_mark_or_by_the_chain_and_its_entries() {
+    let (own, (other, theirs)) = (names("n-1", "c1", "eth0"), second());
+    let ours = made(&Share::wanted(&portmap(), IpVersion::V4, &own), &own);
+    let both = after(
+        &ours,
+        &Share::default().becomes(&Share::wanted(&theirs, IpVersion::V4, &other), &table(&ours), &own.chain),
+    );
+    let reference: Vec<String> = V4.lines().map(str::to_owned).collect();
+    let context =
+        |lines: &[String], network: &str, valid: &[Names]| Share::context(&table(lines), &own.chain, network, valid);
+    for lines in [&ours, &both, &reference] {
+        assert_eq!(context(lines, "n-2", &[]), None);
+        let gone = context(lines, "n-1", &[]).unwrap();
+        let left = after(lines, &gone.becomes(&Share::default(), &table(lines), &own.chain));
+        assert_eq!(left, [""; 0]);
+    }
+    assert_eq!(context(&reference, "n-1", std::slice::from_ref(&other)), None);
+    assert_eq!(context(&ours, "n-1", std::slice::from_ref(&own)), None);
+    let gone = context(&both, "n-1", std::slice::from_ref(&own)).unwrap();
+    assert_eq!(after(&both, &gone.becomes(&Share::default(), &table(&both), &own.chain)), ours);
+    assert_eq!(context(&["-N CNI-DN-6ac8013f2d24e893d59dd".to_owned()], "n-1", &[]), None);
+}
+
+#[test]
+fn a_comment_is_cut_as_the_reference_cuts_it() {
+    let long = comment(&AttachmentId { network: "n".repeat(200), container: "c".repeat(100), ifname: "eth0".into() });
+    assert_eq!(long.len(), 255);
+    assert!(long.starts_with(&format!("dnat name: \"{}\" id: \"ccc", "n".repeat(200))) && long.ends_with("ccc.."));
+    let names = names(&"n".repeat(200), &"c".repeat(100), "eth0");
+    assert!(is_of(&IptablesRule::any().commented(&names.entry), &"n".repeat(200), &names.chain));
+    let cut_network = super::tests::names(&"n".repeat(250), "c1", "eth0");
+    assert!(!is_of(&IptablesRule::any().commented(&cut_network.entry), "n", &cut_network.chain));
+    assert!(is_chain(&names.chain) && !is_chain("CNI-HOSTPORT-DNAT") && !is_chain("CNI-7be53730afe4dc6eb2178d03"));
+}
