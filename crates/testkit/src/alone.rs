@@ -23,7 +23,7 @@ pub fn in_own_process(name: &str, work: impl FnOnce()) {
     assert!(output.status.success() && text.contains("1 passed"), "{name}: {text}");
 }
 
-/// How long the calling thread has run on a processor, the kernel's work for it included: a busy machine changes that little.
+/// The processor time of the calling thread, user and system. The load of the machine hardly changes it.
 pub fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }

@@ -63,7 +63,7 @@ impl CampaignReport {
         CampaignReport { what, unit, of, ..CampaignReport::default() }
     }
 
-    /// In one line; with the seed if chance had any part in it.
+    /// The result as one line; with the seed if there was a random choice.
     pub fn line(&self) -> Line {
         let CampaignReport { tried, of, .. } = *self;
         let mut line = Line { tried, of, found: self.findings.len(), ..Line::new(&self.what, self.unit) };

@@ -19,7 +19,8 @@ fn said(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
-/// Does something with each of many, by so many workers: who is ready takes the next one. Each worker has a tool of its own.
+/// Calls `work` for each item, with this many workers: a worker that is free takes the next item. Each worker has a tool of its
+/// own.
 pub fn each<T: Sync, Tool>(
     workers: usize,
     items: &[T],
@@ -36,8 +37,8 @@ pub fn each<T: Sync, Tool>(
     thread::scope(|scope| (0..workers.min(items.len())).for_each(|_| drop(scope.spawn(worker))));
 }
 
-/// Does something while others go on and on with what is theirs; their last time ends after it. Panics as it panicked, or else
-/// as the first of them did.
+/// Runs `work` while the others repeat theirs; their last repetition ends after it. Panics with its panic, or else with the
+/// first of theirs.
 pub fn meanwhile<T>(others: Vec<impl Fn() + Send>, work: impl FnOnce() -> T) -> T {
     let done = &AtomicBool::new(false);
     let (worked, went) = thread::scope(|scope| {

@@ -88,7 +88,7 @@ const OLD_WAITS: [i64; 3] = [libc::SYS_poll, libc::SYS_select, libc::SYS_epoll_w
 const OLD_WAITS: [i64; 0] = [];
 
 impl SyscallTrace {
-    /// Every call, process by process.
+    /// Every system call, process by process.
     pub fn calls(&self) -> impl Iterator<Item = (usize, usize, i32)> {
         let numbered = |(process, calls): (usize, &Vec<i32>)| {
             calls.iter().copied().enumerate().map(move |(place, number)| (process, place, number)).collect::<Vec<_>>()
@@ -96,17 +96,17 @@ impl SyscallTrace {
         self.0.iter().enumerate().flat_map(numbered)
     }
 
-    /// How many calls there were.
+    /// The number of system calls.
     pub fn len(&self) -> usize {
         self.0.iter().map(Vec::len).sum()
     }
 
-    /// Was there none?
+    /// Whether there was no system call.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The call at a place.
+    /// The system call at an index.
     pub fn at(&self, process: usize, place: usize) -> Option<i32> {
         self.0.get(process)?.get(place).copied()
     }

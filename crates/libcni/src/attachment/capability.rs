@@ -20,20 +20,20 @@ pub struct Pod {
 }
 
 impl Attachment {
-    /// Of a container, by its id and the path of its namespace. The interface is `eth0`; [`Networks`](crate::Networks) gives
-    /// each network its own.
+    /// An attachment of a container, by its id and the path of its namespace. The interface is `eth0`;
+    /// [`Networks`](crate::Networks) gives each network its own.
     pub fn new(container_id: impl Into<String>, netns: impl Into<String>) -> Self {
         let ifname = "eth0".to_owned();
         Self { container_id: container_id.into(), netns: netns.into(), ifname, ..Self::default() }
     }
 
-    /// With another interface.
+    /// The same attachment with another interface.
     #[must_use]
     pub fn on(self, ifname: impl Into<String>) -> Self {
         Self { ifname: ifname.into(), ..self }
     }
 
-    /// With one more of `CNI_ARGS`, behind the others; in place of an earlier one of its key.
+    /// The same attachment with one more pair of `CNI_ARGS` at the end; an earlier pair with the same key is removed.
     #[must_use]
     pub fn with_arg(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         let key = key.into();
@@ -42,7 +42,8 @@ impl Attachment {
         self
     }
 
-    /// With the arguments of a pod, and the one that lets a plugin pass over those that it does not know.
+    /// The same attachment with the arguments of a pod, and `IgnoreUnknown`, by which a plugin ignores the arguments that it
+    /// does not know.
     #[must_use]
     pub fn with_pod(self, pod: &Pod) -> Self {
         self.with_arg("IgnoreUnknown", "1")
@@ -52,27 +53,27 @@ impl Attachment {
             .with_arg("K8S_POD_UID", &pod.uid)
     }
 
-    /// With any capability, by its name; a plugin is given it if its configuration declares it.
+    /// The same attachment with a capability, by its name; it is passed to the plugins whose configuration declares it.
     #[must_use]
     pub fn with_capability(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.capabilities.insert(name.into(), value.into());
         self
     }
 
-    /// `portMappings`: ports of the host that lead into the container.
+    /// `portMappings`: ports of the host that are forwarded to the container.
     #[must_use]
     pub fn with_port_mappings(self, ports: &[PortMapping]) -> Self {
         self.with_capability("portMappings", ports.iter().map(port_mapping).collect::<Vec<Value>>())
     }
 
-    /// `ipRanges`: sets of ranges, one address out of each set.
+    /// `ipRanges`: sets of ranges; the attachment gets one address of each set.
     #[must_use]
     pub fn with_ip_ranges(self, sets: &[Vec<IpRange>]) -> Self {
         let set = |ranges: &Vec<IpRange>| ranges.iter().map(ip_range).collect::<Vec<Value>>().into();
         self.with_capability("ipRanges", sets.iter().map(set).collect::<Vec<Value>>())
     }
 
-    /// `bandwidth`: limits of traffic.
+    /// `bandwidth`: limits of the traffic.
     #[must_use]
     pub fn with_bandwidth(self, limits: &Bandwidth) -> Self {
         let value = json!({
@@ -82,7 +83,7 @@ impl Attachment {
         self.with_capability("bandwidth", value)
     }
 
-    /// `dns`: how the container is to resolve names.
+    /// `dns`: how the container resolves names.
     #[must_use]
     pub fn with_dns(self, dns: &RuntimeDns) -> Self {
         let value = json!({"servers": dns.servers, "searches": dns.searches, "options": dns.options});

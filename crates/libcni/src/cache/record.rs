@@ -82,7 +82,7 @@ impl Cache {
         Ok([look(self.results(), done), begun].concat())
     }
 
-    /// One attachment, if anything is known of it.
+    /// One attachment; `None` if there is no file of it.
     pub fn attachment(&self, network: &str, container_id: &str, ifname: &str) -> Option<CachedAttachment> {
         let name = OsString::from(file_name::from_parts(network, container_id, ifname));
         let kept = self.look(&self.results(), &name).or_else(|| self.look(&self.intents(), &name))?;
@@ -145,8 +145,8 @@ fn cached_attachment(entry: Entry, state: State, written: SystemTime, file: Path
 }
 
 impl CachedAttachment {
-    /// Container and interface, if it is an attachment of this network. Of a file that cannot be read its name tells, which may
-    /// be another network's where names have dashes: enough to find whom to ask about, no proof of anything.
+    /// Container and interface, if it is an attachment of this network. For a file that cannot be read they are taken from its
+    /// name, which can be another network's if names contain dashes: enough to decide whom to ask, but not a proof.
     pub fn whose(&self, network: &str) -> Option<ValidAttachment> {
         let (container_id, ifname) = match self.state {
             State::Unreadable => {
@@ -164,7 +164,7 @@ impl CachedAttachment {
         self.answer().into_iter().flat_map(|answer| answer.ips).map(|ip| ip.address.to_string()).collect()
     }
 
-    /// The result in the newest version's form, if there is one that can be read.
+    /// The result in the form of the newest version, if there is one and it can be read.
     pub fn answer(&self) -> Option<CniResult> {
         CniResult::read(self.result.as_ref()?, Version::NEWEST).ok().map(|(_, answer)| answer)
     }
@@ -189,12 +189,12 @@ impl CachedAttachment {
         at
     }
 
-    /// How long ago its file was written, as far as the clock tells.
+    /// How long ago its file was written, according to the clock.
     pub fn age(&self) -> Duration {
         self.note.age(self.written)
     }
 
-    /// Why the path of its namespace no longer leads to it; `None` if it does, or nothing says that it does not.
+    /// Why the path of its namespace no longer leads to it; `None` if it does, or if that cannot be determined.
     pub fn lost_namespace(&self) -> Option<String> {
         let path = &self.at.netns;
         if let (Some(then), Ok(now)) = (&self.note.boot_id, cnikit_netns::boot_id())

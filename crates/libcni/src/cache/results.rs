@@ -33,7 +33,7 @@ pub(crate) struct Record {
 }
 
 impl Cache {
-    /// Below `dir`, which is `/var/lib/cni` for nearly everybody; it is made when the first result is kept.
+    /// A cache below `dir`, usually `/var/lib/cni`; it is created when the first result is cached.
     pub fn below(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }

@@ -157,7 +157,7 @@ impl Watcher {
         Err(error)
     }
 
-    /// The last answer, with what was passed over when it was found.
+    /// The last selection, with the files that were skipped.
     pub fn last(&self) -> Option<&Selection> {
         self.told.as_ref()
     }

@@ -35,7 +35,7 @@ pub struct SourceLocation {
 }
 
 impl ConfigError {
-    /// Whether the file ends before its document does: a program may still be writing it.
+    /// Whether the file ends in the middle of its document: a program may still be writing it.
     pub fn is_cut_short(&self) -> bool {
         self.why == EMPTY || self.why.starts_with(CUT)
     }

@@ -185,7 +185,7 @@ impl Error {
         self.code() == code::TRY_AGAIN
     }
 
-    /// All plugins' failures, wherever they stand.
+    /// The failures of all plugins, at any depth.
     pub fn failures(&self) -> Vec<&Failure> {
         match self {
             Self::Plugins(failures) => failures.iter().collect(),

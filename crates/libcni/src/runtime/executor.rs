@@ -68,7 +68,7 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// The same with one more plugin, by its `type`.
+    /// The same executor with one more plugin, by its `type`.
     #[must_use]
     pub fn with(
         mut self,
@@ -79,7 +79,7 @@ impl InProcess {
         self
     }
 
-    /// The same with one more plugin that answers as a process does: it writes its document, and returns its exit status.
+    /// The same executor with one more plugin that works like a process: it writes its document, and returns its exit status.
     ///
     /// So a plugin of this SDK is called, by its `serve`.
     #[must_use]

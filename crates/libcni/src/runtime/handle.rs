@@ -81,13 +81,13 @@ impl Runtime {
         absolute_path(&self.path)
     }
 
-    /// The same, with at most so many chains at once in this process, over all its clones; at least one.
+    /// The same runtime with at most this many chains at once in this process, over all its clones; at least one.
     #[must_use]
     pub fn at_most(self, chains: usize) -> Self {
         Self { slots: Slots::new(chains), ..self }
     }
 
-    /// The same, until the caller says that it wants no more.
+    /// The same runtime, which stops when `cancel` is cancelled.
     #[must_use]
     pub fn cancelled_by(self, cancel: &CancellationToken) -> Self {
         Self { cancel: Some(cancel.clone()), ..self }

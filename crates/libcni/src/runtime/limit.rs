@@ -28,7 +28,7 @@ struct Free {
 pub(crate) struct Slot(Arc<Free>);
 
 impl Slots {
-    /// So many, at least one.
+    /// This many slots, at least one.
     pub fn new(count: usize) -> Self {
         Self(Arc::new(Free { count: Mutex::new(count.max(1)), more: Condvar::new() }))
     }

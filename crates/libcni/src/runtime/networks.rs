@@ -38,38 +38,39 @@ pub struct Network {
 }
 
 impl Networks {
-    /// None yet. At least one is wanted besides the loopback, and their interfaces are `eth0`, `eth1` and so on.
+    /// No networks yet. At least one is required besides the loopback, and the interfaces are `eth0`, `eth1` and so on.
     pub fn new(runtime: Runtime) -> Self {
         Self { runtime, networks: Vec::new(), prefix: "eth".to_owned(), least: 1 }
     }
 
-    /// The interfaces of the networks that follow begin so.
+    /// The prefix of the interfaces of the networks that follow.
     #[must_use]
     pub fn prefix(self, prefix: &str) -> Self {
         Self { prefix: prefix.to_owned(), ..self }
     }
 
-    /// So many are wanted besides the loopback before a container is set up.
+    /// Requires this many networks besides the loopback before a container is set up.
     #[must_use]
     pub fn at_least(self, count: usize) -> Self {
         Self { least: count, ..self }
     }
 
-    /// One more, with the next interface.
+    /// Adds a network, with the next interface.
     #[must_use]
     pub fn with(self, list: NetworkList) -> Self {
         let ifname = format!("{}{}", self.prefix, self.besides_loopback());
         self.with_as(list, &ifname)
     }
 
-    /// One more, with this interface.
+    /// Adds a network, with this interface.
     #[must_use]
     pub fn with_as(mut self, list: NetworkList, ifname: &str) -> Self {
         self.networks.push(Network { list, ifname: ifname.to_owned() });
         self
     }
 
-    /// The container's `lo`, set up before all others; in a version that every loopback plugin speaks and CHECK knows.
+    /// Adds the container's `lo`, set up before all others; in a version that every loopback plugin supports and that has
+    /// CHECK.
     #[must_use]
     pub fn with_loopback(mut self) -> Self {
         let conf = json!({"cniVersion": Version::V0_4_0.as_str(), "name": LOOPBACK, "plugins": [{"type": "loopback"}]});

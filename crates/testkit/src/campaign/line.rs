@@ -34,20 +34,20 @@ pub struct Line {
 }
 
 impl Line {
-    /// Nothing tried yet.
+    /// A campaign of which nothing has been tried yet.
     pub fn new(what: impl Into<String>, unit: impl Into<String>) -> Line {
         Line { what: what.into(), unit: unit.into(), ..Line::default() }
     }
 
-    /// Notes how the same choice is made again: see [`chance`].
+    /// Adds the seed that repeats the random choice: see [`chance`].
     #[must_use]
     pub fn by_chance(mut self) -> Line {
         self.notes.push(format!("CNIKIT_SEED={}", seed()));
         self
     }
 
-    /// Says it on standard error, where no test harness keeps it back, and appends it to the file that `CNIKIT_EVIDENCE`
-    /// names: from the root, for cargo starts a test in another directory than it was started in itself.
+    /// Prints the line to standard error, which no test harness captures, and appends it to the file that `CNIKIT_EVIDENCE`
+    /// names, from the root, because cargo starts a test in another directory than its own.
     pub fn say(&self) {
         tell(&self.to_string());
         if let Some(path) = std::env::var_os("CNIKIT_EVIDENCE") {
@@ -79,13 +79,12 @@ pub(crate) fn put(text: &str) {
     io::stderr().write_all(text.as_bytes()).expect("standard error can be written to");
 }
 
-/// Is everything to be tried that there is? So it is where `CNIKIT_CAMPAIGNS` is `whole`.
+/// Whether all cases are to be tried: `CNIKIT_CAMPAIGNS` is `whole`.
 pub fn is_whole() -> bool {
     at_most(0) == usize::MAX
 }
 
-/// How many are tried at most where the short form tries so many: the number that `CNIKIT_CAMPAIGNS` says, or all of them
-/// where it says `whole`.
+/// How many cases are tried at most: the number in `CNIKIT_CAMPAIGNS`, all of them if it is `whole`, `short` otherwise.
 pub fn at_most(short: usize) -> usize {
     match std::env::var("CNIKIT_CAMPAIGNS").as_deref() {
         Err(_) => short,
@@ -94,7 +93,7 @@ pub fn at_most(short: usize) -> usize {
     }
 }
 
-/// What all choices of this process come from: `CNIKIT_SEED`, or another number each time.
+/// The seed of all random choices of this process: `CNIKIT_SEED`, or a new number each time.
 pub fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| match std::env::var("CNIKIT_SEED") {
@@ -103,7 +102,7 @@ pub fn seed() -> u64 {
     })
 }
 
-/// The source of the choices of one campaign: the same for the same [`seed`] and name, whatever else runs meanwhile.
+/// The random source of one campaign: the same for the same [`seed`] and name, whatever else runs meanwhile.
 pub fn chance(what: &str) -> Rng {
     let mut hash = DefaultHasher::new();
     (seed(), what).hash(&mut hash);

@@ -141,7 +141,7 @@ pub fn leaves_nothing<P: InterfacePlugin>(subject: &Subject, plugins: Plugins) -
     tried::<InterfaceShape<Faulty<P>>>(subject, plugins)
 }
 
-/// The same of a plugin that changes what others made.
+/// As [`leaves_nothing`], for a plugin that changes what other plugins made.
 pub fn changes_nothing<P: ChainedPlugin>(subject: &Subject) -> usize {
     tried::<Chained<Faulty<P>>>(subject, &[])
 }

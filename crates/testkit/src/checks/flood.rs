@@ -47,7 +47,8 @@ impl Crowd {
     }
 }
 
-/// So many ADDs at once, then as many DELs: every address is one container's, every CHECK passes, nothing is left.
+/// Runs this many ADDs at once, then as many DELs: every address belongs to one container, every CHECK passes, and nothing is
+/// left.
 pub fn survives(subject: &Subject, count: usize) {
     let host = subject.host();
     let subject = subject.at(host.dir());

@@ -21,7 +21,7 @@ pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     conclude(tried_at_every_call(subject, most, CampaignReport::say))
 }
 
-/// [`at_every_call`], but what was found is returned; each report goes through `say` when it is complete.
+/// As [`at_every_call`], but returns the reports; each is passed to `say` when it is complete.
 pub fn tried_at_every_call(
     subject: &Subject,
     most: usize,
@@ -46,7 +46,7 @@ fn ways(verb: Verb) -> &'static [bool] {
     if verb.is_of_the_lost() { &[true] } else { &[false, true] }
 }
 
-/// `SIGTERM` at so many random moments of ADD, DEL and GC: some time after a system call was let go on, anywhere.
+/// Sends `SIGTERM` at this many random moments of ADD, DEL and GC.
 pub fn at_moments(subject: &Subject, moments: usize) -> Vec<CampaignReport> {
     let mut chance = chance(&format!("SIGTERM {}", subject.title));
     let one = |(n, verb): (usize, Verb)| {
@@ -79,7 +79,8 @@ const LITTLE_STEPS: u64 = 16;
 /// Memory above that, in steps of half a megabyte, that does not suffice to go on, or does suffice.
 const MEMORY_STEPS: u64 = 24;
 
-/// ADD, DEL and GC with too small a file size and with any memory from nothing up to enough; at most so many limits a verb.
+/// Runs ADD, DEL and GC with a limit on the file size and with every amount of memory from none to enough; at most this many
+/// limits per verb.
 #[doc(alias = "prlimit")]
 pub fn for_want(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     let sizes = SIZES.map(|bytes| (Resource::RLIMIT_FSIZE, bytes));

@@ -69,7 +69,7 @@ pub(crate) fn is_traced(line: &str, id: &str) -> bool {
     line.contains(id) || after.any(|rest| rest.starts_with(|c: char| c.is_ascii_hexdigit()))
 }
 
-/// ADD, CHECK, DEL leave nothing of the attachment, and a second cycle adds nothing even to what is shared.
+/// Runs ADD, CHECK and DEL: nothing of the attachment is left, and a second cycle adds nothing, not even to what is shared.
 pub fn leaves_no_trace(subject: &Subject) {
     let host = subject.host();
     let container = subject.container(&Host::new());
@@ -257,7 +257,7 @@ fn logged(subject: &Subject, host: &Host, container: &Container, result: &Value)
         .replace(&host.dir().display().to_string(), "DIR")
 }
 
-/// What CHECK compares, resource by resource: `KIND: RESOURCE`, as its log says it.
+/// The resources that CHECK compares, as its log names them: `KIND: RESOURCE`.
 pub fn compared(subject: &Subject) -> BTreeSet<String> {
     let host = subject.host();
     let subject = subject.at(host.dir());
@@ -293,7 +293,7 @@ fn steps(log: &str, key: &str, word: &str) -> BTreeSet<String> {
     lines.filter_map(|line| Some(line[key].as_str()?.strip_prefix(word)?.to_owned())).collect()
 }
 
-/// CHECK names all of these at once.
+/// Tampers with all of these at once, and expects CHECK to name all of them.
 pub fn names_all_at_once(subject: &Subject, tamperings: &[Tampering]) {
     let host = subject.host();
     let subject = subject.at(host.dir());

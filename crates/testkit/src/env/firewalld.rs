@@ -35,12 +35,12 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// One that listens in the host's directory.
+    /// Starts a bus that listens in the host's directory.
     pub fn start(host: &Host) -> Bus {
         Bus::listening(host, &format!("unix:path={}", host.dir().join("bus").display()))
     }
 
-    /// One that listens at this address.
+    /// Starts a bus that listens at this address.
     pub fn listening(host: &Host, address: &str) -> Bus {
         let file = host.dir().join("bus.conf");
         fs::write(
@@ -74,7 +74,7 @@ pub struct FirewalldDaemon {
 }
 
 impl FirewalldDaemon {
-    /// One that has its name on the bus.
+    /// Starts a firewalld that has its name on the bus.
     pub fn start(host: &Host, bus: &Bus) -> FirewalldDaemon {
         let unpacked = cache().join("firewalld/usr");
         assert!(unpacked.is_dir(), "{} is missing: `scripts/test` unpacks it before its tests", unpacked.display());

@@ -34,14 +34,14 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 impl Host {
-    /// A fresh host with its loopback up.
+    /// Creates a host with its loopback up.
     pub fn new() -> Host {
         let host = Host { netns: cnikit_netns::make::anonymous().unwrap(), dir: tempfile::tempdir().unwrap() };
         host.sh("ip link set lo up");
         host
     }
 
-    /// A fresh container.
+    /// Creates a container.
     pub fn container(&self) -> Container {
         Container { netns: cnikit_netns::make::anonymous().unwrap() }
     }
@@ -61,7 +61,8 @@ impl Host {
         &self.netns
     }
 
-    /// The file that our plugins lock while they change what all attachments on this host share; made if it is not there.
+    /// The file that our plugins lock while they change objects shared by all attachments of this host; it is created if it
+    /// does not exist.
     pub fn lock_file(&self) -> PathBuf {
         let dir = Path::new("/run/cnikit/locks");
         DirBuilder::new().recursive(true).mode(0o700).create(dir).unwrap();
@@ -70,7 +71,7 @@ impl Host {
         path
     }
 
-    /// Runs something on a thread that is on this host.
+    /// Runs `work` on a thread that is on this host.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.netns.enter(|_| work()).unwrap()
     }
@@ -116,17 +117,17 @@ impl Host {
         })
     }
 
-    /// Runs a shell line on this host; it has to succeed. Its output.
+    /// Runs a shell line on this host, which has to succeed. Returns its output.
     pub fn sh(&self, line: &str) -> String {
         shell(&self.netns, line)
     }
 
-    /// Runs a shell line on this host: whether it succeeded, and all it said.
+    /// Runs a shell line on this host; returns whether it succeeded, and its stdout and stderr.
     pub fn try_sh(&self, line: &str) -> (bool, String) {
         try_shell(&self.netns, line)
     }
 
-    /// Runs a program on this host with these variables and this input.
+    /// Runs a program on this host with these variables and this stdin.
     pub fn run(&self, program: &Path, env: &[(String, String)], stdin: &[u8]) -> (i32, Vec<u8>, Vec<u8>) {
         run_in(&self.netns, program, &[], env, stdin)
     }
@@ -139,7 +140,7 @@ impl Default for Host {
 }
 
 impl Container {
-    /// A path to its namespace that any process on this machine can open, as long as the value lives.
+    /// A path to its namespace that any process of this machine can open, as long as the value exists.
     pub fn path(&self) -> String {
         path_of(&self.netns)
     }
@@ -149,17 +150,17 @@ impl Container {
         &self.netns
     }
 
-    /// Runs a shell line in this container; it has to succeed. Its output.
+    /// Runs a shell line in this container, which has to succeed. Returns its output.
     pub fn sh(&self, line: &str) -> String {
         shell(&self.netns, line)
     }
 
-    /// Runs a shell line in this container: whether it succeeded, and all it said.
+    /// Runs a shell line in this container; returns whether it succeeded, and its stdout and stderr.
     pub fn try_sh(&self, line: &str) -> (bool, String) {
         try_shell(&self.netns, line)
     }
 
-    /// Does an address answer a ping from here?
+    /// Whether an address answers a ping from this container.
     pub fn reaches(&self, address: &str) -> bool {
         self.try_sh(&format!("ping -n -q -c 3 -i 0.2 -W 2 -w 5 {address}")).0
     }

@@ -105,7 +105,7 @@ impl Need {
         self.name
     }
 
-    /// Why this kernel does not meet it: what was tried and what came of it. `None`: it does.
+    /// Why this kernel does not meet the need: what was tried and the outcome; `None` if it does.
     pub fn unmet(&self) -> Option<String> {
         let (succeeded, said) = Host::new().try_sh(self.attempt);
         let met = succeeded && said.contains(self.shows);

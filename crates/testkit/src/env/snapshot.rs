@@ -78,7 +78,7 @@ const SHOWN: usize = 12;
 const MOVING: [&str; 4] = ["nf_conntrack_count", "route/flush", "fs_verity", "neigh/default/gc_"];
 
 impl HostSnapshot {
-    /// Of a host: its namespace, what is below its directory, and the mounts that this process sees.
+    /// A snapshot of a host: its namespace, the files below its directory, and the mounts that this process sees.
     pub fn of(host: &Host) -> HostSnapshot {
         let mut lines = namespace(host.netns());
         lines.extend(files(host.dir(), host.dir()));
@@ -86,12 +86,12 @@ impl HostSnapshot {
         HostSnapshot(lines)
     }
 
-    /// Of a container.
+    /// A snapshot of a container.
     pub fn inside(container: &Container) -> HostSnapshot {
         HostSnapshot(namespace(container.netns()))
     }
 
-    /// Lines that came, but for those that hold one of these texts, see [`holds`].
+    /// The lines that were added, except those that contain one of these texts, see [`holds`].
     pub fn added_since(&self, before: &HostSnapshot, but: &[&str]) -> Vec<String> {
         self.0.difference(&before.0).filter(|line| !but.iter().any(|text| holds(line, text))).cloned().collect()
     }
@@ -127,7 +127,7 @@ impl HostSnapshot {
         }
     }
 
-    /// Panics unless nothing came and nothing went but for what these texts allow.
+    /// Panics if a line was added or removed, except those that contain one of these texts.
     pub fn assert_unchanged_since(&self, before: &HostSnapshot, but: &[&str], when: &str) {
         let came = self.added_since(before, but);
         let went = before.added_since(self, but);

@@ -66,18 +66,18 @@ pub struct CallOutput {
 }
 
 impl CallOutput {
-    /// The one document on stdout.
+    /// The one JSON document on stdout.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The answer of a call that has to succeed; null where it says nothing.
+    /// The result of a call that has to succeed; null if stdout is empty.
     pub fn ok(self) -> Value {
         assert_eq!(self.exit, 0, "{}{}", self.stdout, self.stderr);
         if self.stdout.is_empty() { Value::Null } else { self.json() }
     }
 
-    /// Code and all texts of a call that has to fail, with exactly one error object.
+    /// Code and texts of a call that has to fail with exactly one error object.
     pub fn refused(&self) -> (u64, String) {
         assert_eq!(self.exit, 1, "it should have failed: {self:?}");
         let error = self.json();
@@ -106,7 +106,7 @@ pub(crate) fn addresses(result: &Value) -> impl Iterator<Item = &str> {
 }
 
 impl Subject {
-    /// A plugin of a directory with a configuration; `name`, `type` and `cniVersion` are filled in where they are absent.
+    /// A plugin in a directory with a configuration; `name`, `type` and `cniVersion` are added if they are absent.
     pub fn new(bin: &Path, plugin: &str, mut conf: Value) -> Subject {
         for (key, value) in [("cniVersion", "1.1.0"), ("name", "testnet"), ("type", plugin)] {
             if conf.get(key).is_none() {
@@ -118,32 +118,32 @@ impl Subject {
         Subject { bin, title: plugin.clone(), plugin, conf, env: Vec::new(), after: None, ground: ":", beside: "" }
     }
 
-    /// The same, told from others of the same plugin by these words.
+    /// The same subject with another title, for campaigns.
     #[must_use]
     pub fn called(&self, title: &str) -> Subject {
         Subject { title: title.to_owned(), ..self.clone() }
     }
 
-    /// The same, on hosts that were prepared by this shell line.
+    /// The same subject, on hosts that this shell line prepares.
     #[must_use]
     pub fn on(&self, ground: &'static str) -> Subject {
         Subject { ground, ..self.clone() }
     }
 
-    /// The same, and somebody repeats this shell line while a crowd is at work: see [`Subject::beside`].
+    /// The same subject, with a shell line that another process repeats while a crowd is at work: see [`Subject::beside`].
     #[must_use]
     pub fn beside(&self, beside: &'static str) -> Subject {
         Subject { beside, ..self.clone() }
     }
 
-    /// A fresh host with what the plugin needs to be there.
+    /// Creates a host with everything that the plugin needs.
     pub fn host(&self) -> Host {
         let host = Host::new();
         host.sh(self.ground);
         host
     }
 
-    /// The same with a key of the configuration changed.
+    /// The same subject with one key of the configuration changed.
     #[must_use]
     pub fn with(&self, key: &str, value: Value) -> Subject {
         let mut changed = self.clone();
@@ -162,7 +162,7 @@ impl Subject {
         Subject { after: Some(After { made: made.to_owned(), result }), ..self.clone() }
     }
 
-    /// A container with what the plugin stands on.
+    /// Creates a container with everything that the plugin needs, such as the interface that an earlier plugin makes.
     pub fn container(&self, host: &Host) -> Container {
         let container = host.container();
         self.after.iter().for_each(|after| after.make(host, &container));
@@ -209,7 +209,7 @@ impl Subject {
         self.conf["name"].as_str().unwrap()
     }
 
-    /// One call, of the binary, as a runtime would make it.
+    /// Calls the binary once, as a runtime does.
     pub fn call(&self, host: &Host, verb: &str, id: &str, netns: &str, more: &[(&str, Value)]) -> CallOutput {
         let mut conf = self.conf_of(verb, netns);
         for (key, value) in more {
@@ -218,7 +218,7 @@ impl Subject {
         self.call_raw(host, verb, id, netns, conf.to_string().as_bytes(), &[])
     }
 
-    /// One call with these bytes on stdin and these variables on top.
+    /// Calls the binary once with these bytes on stdin and these additional variables.
     pub fn call_raw(
         &self,
         host: &Host,
@@ -253,17 +253,17 @@ impl Subject {
         usual.iter().map(owned).chain(self.env.iter().cloned()).chain(more.iter().map(owned)).collect()
     }
 
-    /// ADD, which has to succeed. The result.
+    /// Runs ADD, which has to succeed, and returns the result.
     pub fn add(&self, host: &Host, id: &str, container: &Container) -> Value {
         self.call(host, "ADD", id, &container.path(), &[]).ok()
     }
 
-    /// DEL with the result of the ADD, which has to succeed.
+    /// Runs DEL with the result of the ADD, which has to succeed.
     pub fn del(&self, host: &Host, id: &str, container: &Container, result: &Value) {
         self.call(host, "DEL", id, &container.path(), &[("prevResult", result.clone())]).ok();
     }
 
-    /// CHECK with the result of the ADD.
+    /// Runs CHECK with the result of the ADD.
     pub fn check(&self, host: &Host, id: &str, container: &Container, result: &Value) -> CallOutput {
         self.call(host, "CHECK", id, &container.path(), &[("prevResult", result.clone())])
     }

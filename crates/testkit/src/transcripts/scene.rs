@@ -41,12 +41,12 @@ impl RecordedCall {
         }
     }
 
-    /// Is it of this verb?
+    /// Whether it is a call of this verb.
     pub fn is(&self, verb: &str) -> bool {
         self.env["CNI_COMMAND"] == verb
     }
 
-    /// The same with another verb.
+    /// The same call with another verb.
     #[must_use]
     pub fn with_verb(&self, verb: &str) -> RecordedCall {
         let mut other = self.clone();
@@ -54,7 +54,7 @@ impl RecordedCall {
         other
     }
 
-    /// What a runtime that lost track sends: DEL, and no namespace.
+    /// The call of a runtime that lost its state: DEL, without a namespace.
     #[must_use]
     pub fn lost(&self) -> RecordedCall {
         let mut del = RecordedCall { exit: 0, ..self.with_verb("DEL") };
@@ -62,12 +62,12 @@ impl RecordedCall {
         del
     }
 
-    /// What was on its stdin.
+    /// The configuration on its stdin.
     pub fn conf(&self) -> Value {
         serde_json::from_str(&self.stdin).unwrap()
     }
 
-    /// What tells attachments apart.
+    /// The identity of its attachment.
     pub fn attachment(&self) -> String {
         [&self.env["CNI_CONTAINERID"], &self.env["CNI_IFNAME"], self.conf()["name"].as_str().unwrap_or_default()]
             .join(" ")
