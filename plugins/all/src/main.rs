@@ -3,11 +3,11 @@
 use cnikit::{Chained, Delegating, Entry, InterfaceShape, Ipam};
 use dlmalloc::GlobalDlmalloc;
 
-/// musl's own takes a page and a system call for each size of object; this one takes 64 KiB at once.
+/// musl's allocator takes a page, by a system call, for each size of object; this one takes 64 KiB at once.
 #[global_allocator]
 static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 
-/// Every plugin of this binary; each finds the others here before it looks for a program.
+/// Every plugin of this binary. Each of them calls the others in this process.
 static ALL: &[Entry] = &[
     Entry::of::<InterfaceShape<bridge::BridgePlugin>>("bridge"),
     Entry::of::<Chained<firewall::FirewallPlugin>>("firewall"),

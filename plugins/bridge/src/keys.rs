@@ -1,14 +1,21 @@
-//! The keys as they are written, and what is refused of them.
+//! The keys of the configuration, and their validation.
 
 use cnikit::keys::{DnsOverride, IpamType, MasqueradeBackend, Mtu, Queues, usable};
 use cnikit::resources::Mac;
+use cnikit::resources::bridge::VlanFiltering;
 use cnikit::resources::layer3::Detection;
+use cnikit::resources::vlan_gateway::{self, VlanGateway};
+use cnikit::resources::vlans::Vlans;
+use cnikit::types::check_ifname;
 use serde::Deserialize;
 
 use crate::BridgePlugin;
 use crate::vlans::{Trunk, Vlan};
 
-/// The keys as they are written.
+/// The native VLAN of a port that has a trunk but no `vlan`, the same as upstream's.
+const NATIVE_OF_TRUNK: u16 = 1;
+
+/// The keys of the configuration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BridgeKeys {
@@ -16,21 +23,21 @@ pub struct BridgeKeys {
     pub bridge: String,
     /// The bridge has the gateway's addresses, and the host forwards. Only with an `ipam`. Default: false.
     pub is_gateway: bool,
-    /// As `isGateway`, and the container's default routes go there. Default: false.
+    /// As `isGateway`, and the container has default routes by the gateway. Default: false.
     pub is_default_gateway: bool,
-    /// An address of the bridge that is in the way is removed. Default: false, it is an error.
+    /// Another address of the bridge is removed. Default: false, it is an error.
     pub force_address: bool,
-    /// What leaves the network leaves under the host's address. Only with an `ipam`. Default: false.
+    /// Masquerade (SNAT) the container's traffic to other networks. Only with an `ipam`. Default: false.
     pub ip_masq: bool,
     /// `iptables` or `nftables`. Default: `iptables` where it works, else `nftables`.
     pub ip_masq_backend: MasqueradeBackend,
-    /// Of both ends and of a bridge that is made, in bytes. Default, and 0: the kernel's choice.
+    /// The MTU of both ends, and of a bridge that is made, in bytes. Default, and 0: the kernel's choice.
     pub mtu: Mtu,
-    /// Of each end, each way; 0 is the kernel's choice. Default: 1.
+    /// The number of queues of each end, in each direction; 0 is the kernel's choice. Default: 1.
     pub queues: Queues,
-    /// What comes out of the container's port may go back into it. Default: false.
+    /// Frames may leave by the port that they came in by. Default: false.
     pub hairpin_mode: bool,
-    /// The bridge receives every frame. Default: false, and then it is left as it is.
+    /// The bridge is in promiscuous mode. Default: false, and then its mode is not changed.
     pub promisc_mode: bool,
     /// The port exchanges nothing with other isolated ports. Default: false.
     pub port_isolation: bool,
@@ -44,18 +51,18 @@ pub struct BridgeKeys {
     pub mac: Option<Mac>,
     /// Replaces the IPAM plugin's DNS as a whole. Default: nothing is replaced.
     pub dns: DnsOverride,
-    /// Who gives addresses. Default: nobody.
+    /// The IPAM plugin. Default: none.
     pub ipam: IpamType,
-    /// The VLAN of the container's untagged frames. Default, and 0: that which the bridge puts every port in.
+    /// The VLAN of the container's untagged frames. Default, and 0: the bridge's default VLAN.
     pub vlan: Vlan,
     /// The VLANs of its tagged frames. Default: none.
     pub vlan_trunk: Option<Vec<Trunk>>,
     /// With either of these, the port stays in the bridge's default VLAN too. Default: false.
     pub preserve_default_vlan: bool,
-    /// What the container sends under another MAC than its own is dropped. Default: false.
+    /// Frames that the container sends with another MAC than its own are dropped. Default: false.
     pub macspoofchk: bool,
-    /// What the container sends under another IP address than its own is dropped, and what could make others believe that it
-    /// has one. Needs an `ipam`. Default: false.
+    /// Packets that the container sends with another IP address than its own are dropped, and so are neighbour announcements of
+    /// other addresses. Needs an `ipam`. Default: false.
     pub ipspoofchk: bool,
 }
 
@@ -92,7 +99,7 @@ impl TryFrom<BridgeKeys> for BridgePlugin {
     type Error = String;
 
     fn try_from(keys: BridgeKeys) -> Result<BridgePlugin, String> {
-        keys.names()?;
+        keys.check_names()?;
         if !keys.ipam.name.is_empty() && keys.disable_container_interface {
             return Err("cannot use IPAM when DisableContainerInterface flag is set: drop `ipam` or the flag".into());
         }
@@ -113,9 +120,63 @@ impl BridgeKeys {
         Detection::wished(self.enabledad)
     }
 
-    fn names(&self) -> Result<(), String> {
-        cnikit::types::check_ifname(&self.bridge).map_err(|error| format!("`bridge` {:?}: {error}", self.bridge))?;
+    fn check_names(&self) -> Result<(), String> {
+        check_ifname(&self.bridge).map_err(|error| format!("`bridge` {:?}: {error}", self.bridge))?;
         self.check_gateway_link()?;
         usable(self.mac)
+    }
+
+    /// The VLANs of the container's port, if any are configured.
+    pub(crate) fn vlans(&self) -> Option<Vlans> {
+        let mut trunk = Vec::new();
+        for Trunk(ranges) in self.vlan_trunk.iter().flatten() {
+            trunk.extend(ranges.iter().cloned());
+        }
+        let native = match self.vlan.0 {
+            Some(vlan) => vlan,
+            None if trunk.is_empty() => return None,
+            None => NATIVE_OF_TRUNK,
+        };
+        Some(Vlans::new(native, &trunk, self.preserve_default_vlan))
+    }
+
+    /// The VLAN filtering that the bridge needs. A trunk without VLANs requires none of a bridge that exists already.
+    pub(crate) fn filtering(&self) -> VlanFiltering {
+        match (self.vlans(), &self.vlan_trunk) {
+            (Some(_), _) => VlanFiltering::Required,
+            (None, Some(_)) => VlanFiltering::IfMade,
+            (None, None) => VlanFiltering::Any,
+        }
+    }
+
+    /// The gateway's link into the container's VLAN. The bridge itself is only in its default VLAN.
+    pub(crate) fn vlan_gateway(&self) -> Option<VlanGateway> {
+        if !self.has_gateway() || self.ipam.name.is_empty() {
+            return None;
+        }
+        let vlan = self.vlan.0?;
+        let bridge = self.bridge.clone();
+        let keep_default = self.preserve_default_vlan;
+        Some(VlanGateway { bridge, vlan, keep_default, detection: self.detection() })
+    }
+
+    /// The link by which the host is in the container's segment.
+    pub(crate) fn gateway_link(&self) -> String {
+        match self.vlan_gateway() {
+            Some(gateway) => vlan_gateway::name(&self.bridge, gateway.vlan),
+            None => self.bridge.clone(),
+        }
+    }
+
+    /// Validates the name of the gateway's link, which is longer than that of the bridge.
+    fn check_gateway_link(&self) -> Result<(), String> {
+        let name = self.gateway_link();
+        match check_ifname(&name) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(format!(
+                "the link of the gateway would be called {name:?}: {error}: give `bridge` a name shorter than {:?}",
+                self.bridge
+            )),
+        }
     }
 }

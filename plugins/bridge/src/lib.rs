@@ -1,8 +1,8 @@
-//! Containers on a bridge of the host.
+//! Attaches containers to a bridge of the host.
 //!
-//! Each container has one end of a veth pair; the other is a port of the bridge, which is made when it is not there. With
-//! an `ipam` the container has addresses, the bridge may be its gateway, and what leaves the network may be masqueraded;
-//! without one it is layer 2 only. The keys are those of [`BridgeKeys`].
+//! Each container has one end of a veth pair; the other is a port of the bridge, which is made if it does not exist. With an `ipam`
+//! the container has addresses, the bridge may be its gateway, and its traffic to other networks may be masqueraded. Without one
+//! the attachment is layer 2 only. The keys are those of [`BridgeKeys`].
 #![forbid(unsafe_code)]
 
 mod keys;
@@ -14,6 +14,7 @@ pub use vlans::{Trunk, Vlan};
 use std::net::IpAddr;
 
 use cnikit::plan::{Kind, Plan};
+use cnikit::resources::bridge::Bridge;
 use cnikit::resources::bridge_port::ForwardingPort;
 use cnikit::resources::bring_up::BringUp;
 use cnikit::resources::forwarding::Forwarding;
@@ -29,7 +30,7 @@ use cnikit::{Addresses, AttachmentSpec, Error, HostState, InterfacePlugin, KeySo
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
-/// bridge's configuration, checked.
+/// bridge's configuration, validated.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "BridgeKeys")]
 pub struct BridgePlugin(BridgeKeys);
@@ -106,13 +107,13 @@ impl InterfacePlugin for BridgePlugin {
         let gateways = if keys.has_gateway() { gateways(addresses) } else { Vec::new() };
         let forwarding = Forwarding::of(&gateways);
         let containers: Vec<IpAddr> = networks.iter().map(IpNetwork::ip).collect();
-        let mut shared_links = vec![keys.bridge.clone()];
+        // The links of the host in the segment, except the gateway's own, which `Gateway` checks.
+        let mut shared_links = Vec::new();
         if link != keys.bridge {
-            shared_links.push(link.clone());
+            shared_links.push(keys.bridge.clone());
         }
-        // The gateway looks at its own link.
-        if !gateways.is_empty() {
-            shared_links.retain(|one| *one != link);
+        if gateways.is_empty() {
+            shared_links.push(link.clone());
         }
         let gateway = Gateway {
             link: link.clone(),
@@ -121,12 +122,12 @@ impl InterfacePlugin for BridgePlugin {
             containers: containers.clone(),
         };
         let check =
-            || IpSpoofCheck { ifname: ifname.clone(), mac: keys.mac, addresses: containers.clone(), is_port: true };
+            IpSpoofCheck { ifname: ifname.clone(), mac: keys.mac, addresses: containers.clone(), is_port: true };
         Plan::default()
-            .and_each(keys.ipspoofchk.then(check))
+            .and_each(keys.ipspoofchk.then_some(check))
             .and_each((!gateway.addresses.is_empty()).then_some(gateway))
             .and_each((forwarding.ipv4 || forwarding.ipv6).then_some(forwarding))
-            .and_each(keys.ip_masq.then(|| Masquerade::of(networks.clone(), keys.ip_masq_backend.0)))
+            .and_each(keys.ip_masq.then(|| Masquerade::of(networks, keys.ip_masq_backend.0)))
             .and_each(layer3::on_segment(&ifname, &addresses.ips, &addresses.routes, keys.detection()))
             .and(ForwardingPort {
                 ifname,
@@ -149,9 +150,9 @@ impl InterfacePlugin for BridgePlugin {
 }
 
 impl BridgePlugin {
-    fn bridge(&self) -> cnikit::resources::bridge::Bridge {
+    fn bridge(&self) -> Bridge {
         let BridgePlugin(keys) = self;
-        cnikit::resources::bridge::Bridge {
+        Bridge {
             name: keys.bridge.clone(),
             mtu: keys.mtu.0,
             promiscuous: keys.promisc_mode,
@@ -163,39 +164,51 @@ impl BridgePlugin {
     }
 }
 
-/// The first address after the network's own: the gateway that is not said.
+/// The first address of a network after its own, which is the default of a gateway.
 fn first(network: IpNetwork) -> Result<IpAddr> {
     let next = match network {
-        IpNetwork::V4(network) => {
-            u32::from(network.network()).checked_add(1).map(|bits| std::net::Ipv4Addr::from(bits).into())
+        IpNetwork::V4(ipv4) => {
+            u32::from(ipv4.network()).checked_add(1).map(|bits| std::net::Ipv4Addr::from(bits).into())
         }
-        IpNetwork::V6(network) => {
-            u128::from(network.network()).checked_add(1).map(|bits| std::net::Ipv6Addr::from(bits).into())
+        IpNetwork::V6(ipv6) => {
+            u128::from(ipv6.network()).checked_add(1).map(|bits| std::net::Ipv6Addr::from(bits).into())
         }
     };
-    let none =
-        || Error::config(format!("{network} leaves no address for a gateway")).hint("give the range a `gateway`");
-    next.ok_or_else(none)
+    match next {
+        Some(address) => Ok(address),
+        None => {
+            Err(Error::config(format!("{network} leaves no address for a gateway")).hint("give the range a `gateway`"))
+        }
+    }
 }
 
-/// The gateways with the prefixes of the addresses they serve, each once.
+/// The gateways with the prefixes of the addresses, without duplicates.
 fn gateways(addresses: &Addresses) -> Vec<IpNetwork> {
     let mut gateways = Vec::new();
     for ip in &addresses.ips {
-        let gateway = ip.gateway.and_then(|gateway| IpNetwork::new(gateway, ip.address.prefix()).ok());
-        gateways.extend(gateway.filter(|gateway| !gateways.contains(gateway)));
+        if let Some(gateway) = ip.gateway
+            && let Ok(network) = IpNetwork::new(gateway, ip.address.prefix())
+            && !gateways.contains(&network)
+        {
+            gateways.push(network);
+        }
     }
     gateways
 }
 
-/// A default route for each family of the addresses that has none, by its first gateway.
+/// A default route by the first gateway of each family that has a gateway and no default route.
 fn missing_defaults(addresses: &Addresses) -> Vec<Route> {
-    let is_default = |route: &Route, ipv4| route.dst.prefix() == 0 && route.dst.is_ipv4() == ipv4;
-    let missing = |ipv4: &bool| !addresses.routes.iter().any(|route| is_default(route, *ipv4));
-    let route = |ipv4: bool| {
-        let gateway = addresses.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == ipv4)?;
-        let dst = IpNetwork::new(if ipv4 { [0, 0, 0, 0].into() } else { [0; 16].into() }, 0).ok()?;
-        Some(Route { gw: Some(gateway), ..Route::to(dst) })
-    };
-    [true, false].into_iter().filter(missing).filter_map(route).collect()
+    let mut missing = Vec::new();
+    for everything in [IpNetwork::new([0; 4].into(), 0), IpNetwork::new([0; 16].into(), 0)] {
+        let Ok(dst) = everything else { continue };
+        let ipv4 = dst.is_ipv4();
+        if addresses.routes.iter().any(|route| route.dst.prefix() == 0 && route.dst.is_ipv4() == ipv4) {
+            continue;
+        }
+        let mut gateways = addresses.ips.iter().filter_map(|ip| ip.gateway);
+        if let Some(gateway) = gateways.find(|gateway| gateway.is_ipv4() == ipv4) {
+            missing.push(Route { gw: Some(gateway), ..Route::to(dst) });
+        }
+    }
+    missing
 }

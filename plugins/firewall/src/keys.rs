@@ -1,4 +1,4 @@
-//! The keys as they are written, and what is refused of them.
+//! The keys of the configuration, and their validation.
 
 use cnikit::keys::word;
 use cnikit::rules::firewall::{FirewallBackend, FirewallSettings};
@@ -6,30 +6,30 @@ use serde::{Deserialize, Deserializer};
 
 use crate::{FirewallPlugin, Policy};
 
-/// The keys as they are written.
+/// The keys of the configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct FirewallKeys {
-    /// What rules are written with; absent or empty, it is found out on the host.
+    /// The packet filter of the rules; absent or empty, it is detected on the host.
     #[serde(deserialize_with = "backend")]
     pub backend: FirewallBackend,
-    /// The operator's chain, which comes before what containers are allowed: `CNI-ADMIN`.
+    /// The operator's chain, which is evaluated before the rules of containers. Default: `CNI-ADMIN`.
     pub iptables_admin_chain_name: String,
-    /// The zone of firewalld that containers' addresses become sources of: `trusted`.
+    /// The zone of firewalld that has the containers' addresses as sources. Default: `trusted`.
     pub firewalld_zone: String,
-    /// Who may reach the containers of a bridge: `open`, `same-bridge` or `isolated`.
+    /// Which other containers may reach the containers of a bridge: `open`, `same-bridge` or `isolated`.
     #[serde(deserialize_with = "policy")]
     pub ingress_policy: Policy,
 }
 
-/// The reference's.
+/// The default of `iptablesAdminChainName`, the same as upstream's.
 const ADMIN_CHAIN: &str = "CNI-ADMIN";
-/// The reference's too.
+/// The default of `firewalldZone`, the same as upstream's.
 const ZONE: &str = "trusted";
 /// The longest name of a chain that iptables takes, in bytes.
 #[doc(alias = "XT_EXTENSION_MAXNAMELEN")]
 const LONGEST_CHAIN: usize = 28;
-/// They have another meaning, or are made here for something else.
+/// Names that have another meaning, or that this plugin uses for other chains.
 const TAKEN: [&str; 14] = [
     "INPUT",
     "FORWARD",
@@ -68,12 +68,15 @@ impl Policy {
     }
 }
 
+fn non_empty_or(text: String, default: &str) -> String {
+    if text.is_empty() { default.to_owned() } else { text }
+}
+
 impl TryFrom<FirewallKeys> for FirewallPlugin {
     type Error = String;
 
     fn try_from(keys: FirewallKeys) -> Result<FirewallPlugin, String> {
-        let name = Some(keys.iptables_admin_chain_name).filter(|name| !name.is_empty());
-        let admin_chain = name.unwrap_or_else(|| ADMIN_CHAIN.to_owned());
+        let admin_chain = non_empty_or(keys.iptables_admin_chain_name, ADMIN_CHAIN);
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if admin_chain.len() > LONGEST_CHAIN || admin_chain.starts_with('-') || !admin_chain.bytes().all(is_name) {
             let what = format!("letters, digits, -, _ and ., at most {LONGEST_CHAIN} of them, and no - first");
@@ -82,7 +85,7 @@ impl TryFrom<FirewallKeys> for FirewallPlugin {
         if TAKEN.contains(&admin_chain.as_str()) {
             return Err(format!("iptablesAdminChainName {admin_chain:?} is taken for something else"));
         }
-        let zone = Some(keys.firewalld_zone).filter(|zone| !zone.is_empty()).unwrap_or_else(|| ZONE.to_owned());
+        let zone = non_empty_or(keys.firewalld_zone, ZONE);
         Ok(FirewallPlugin {
             settings: FirewallSettings { backend: keys.backend, admin_chain, zone },
             policy: keys.ingress_policy,

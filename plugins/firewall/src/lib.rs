@@ -1,6 +1,6 @@
-//! What containers send, and what answers it, passes the host; what is isolated does not.
+//! Accepts the forwarded traffic of containers and the replies to it, and isolates bridges and containers from each other.
 //!
-//! It stands behind the plugin that gave the container its addresses. The keys are those of [`FirewallKeys`].
+//! A chained plugin, which comes after the plugin that assigned the addresses. The keys are those of [`FirewallKeys`].
 #![forbid(unsafe_code)]
 
 mod keys;
@@ -12,7 +12,7 @@ use cnikit::rules::firewall::{self, FirewallSettings, Ingress};
 use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, Result, Status};
 use serde::Deserialize;
 
-/// firewall's configuration, checked.
+/// firewall's configuration, validated.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "FirewallKeys")]
 pub struct FirewallPlugin {
@@ -20,16 +20,16 @@ pub struct FirewallPlugin {
     policy: Policy,
 }
 
-/// Who may reach the containers of a bridge.
+/// Which other containers may reach the containers of a bridge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "ingressPolicy")]
 pub enum Policy {
-    /// Whoever the host lets.
+    /// All that the host's other rules allow.
     #[default]
     Open,
-    /// No other bridge that says so too.
+    /// Not those of other bridges with this policy.
     SameBridge,
-    /// Nor any other container of the bridge.
+    /// Not those of other bridges, and not those of the same bridge.
     Isolated,
 }
 
@@ -37,8 +37,12 @@ impl ChainedPlugin for FirewallPlugin {
     const KINDS: &'static [Kind] = &[firewall::KIND];
 
     fn plan(&self, _at: &AttachmentSpec, prev: &CniResult) -> Result<Plan> {
-        let on_host = prev.interfaces.iter().filter(|one| one.sandbox.is_empty());
-        let names = on_host.map(|one| one.name.clone()).filter(|name| !name.is_empty()).collect();
+        let mut names = Vec::new();
+        for interface in &prev.interfaces {
+            if interface.sandbox.is_empty() && !interface.name.is_empty() {
+                names.push(interface.name.clone());
+            }
+        }
         let ingress = match self.policy {
             Policy::Open => Ingress::Open,
             Policy::SameBridge => Ingress::SameBridge(names),

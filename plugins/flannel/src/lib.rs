@@ -1,20 +1,20 @@
-//! flannel has another plugin, bridge unless something else is said, give the container what flanneld assigned to this host.
+//! Attaches containers to flannel's network, by a delegate, which is bridge unless another plugin is configured.
 //!
-//! flanneld writes the host's subnet, the networks of all hosts and the MTU of its tunnel into a file. Of that, and of
-//! `delegate` and `ipam`, this plugin makes the configuration of the delegate:
+//! flanneld writes the host's subnet, the networks of all hosts and the MTU of its tunnel into a file. From that file, `delegate`
+//! and `ipam`, this plugin makes the configuration of the delegate:
 //!
 //! | key | value |
 //! |---|---|
 //! | `name` | the network's |
-//! | `type` | `bridge`, unless `delegate` says another |
-//! | `mtu` | `FLANNEL_MTU`, unless `delegate` says another |
-//! | `ipMasq` | whether flanneld does not masquerade (`FLANNEL_IPMASQ`), unless `delegate` says so or so |
-//! | `isGateway` | true if it is a bridge, unless `delegate` says otherwise |
+//! | `type` | `bridge`, unless `delegate` has it |
+//! | `mtu` | `FLANNEL_MTU`, unless `delegate` has it |
+//! | `ipMasq` | whether flanneld does not masquerade (`FLANNEL_IPMASQ`), unless `delegate` has it |
+//! | `isGateway` | true if the delegate is bridge, unless `delegate` has it |
 //! | `runtimeConfig` | this plugin's, in place of the one in `delegate` |
-//! | `args` | this plugin's, unless `delegate` has some |
-//! | `ipam` | this plugin's: its `type` is `host-local` unless it says another, its `ranges` are the host's subnets, and to its `routes` come those to the networks |
+//! | `args` | this plugin's, unless `delegate` has it |
+//! | `ipam` | this plugin's: its `type` is `host-local` if it has none, its `ranges` are the host's subnets, and routes to the networks are added to its `routes` |
 //!
-//! All else of `delegate` stays as it is. The delegate gets the environment of this call, `CNI_ARGS` included.
+//! The other keys of `delegate` are passed on unchanged. The delegate gets the environment of this call, `CNI_ARGS` included.
 #![forbid(unsafe_code)]
 
 mod subnet_env;
@@ -36,18 +36,19 @@ const DATA_DIR: &str = "/var/lib/cni/flannel";
 #[serde(try_from = "FlannelKeys")]
 pub struct FlannelPlugin(FlannelKeys);
 
-/// The keys as they are written.
+/// The keys of the configuration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct FlannelKeys {
-    /// What flanneld writes. Default: `/run/flannel/subnet.env`.
+    /// The file that flanneld writes. Default: `/run/flannel/subnet.env`.
     pub subnet_file: String,
-    /// Where configurations of the delegate wait for their DEL. Default: `/var/lib/cni/flannel`. Here only to be refused if it is
-    /// no text: DEL and GC, which may have no more than this key, read it by [`DelegatingPlugin::data_dir`], as all verbs do.
+    /// The directory in which configurations of the delegate are stored until its DEL. Default: `/var/lib/cni/flannel`. The field
+    /// only refuses a value that is not a text: all verbs read the key by [`DelegatingPlugin::data_dir`], because DEL and GC may
+    /// have no other valid key.
     pub data_dir: String,
-    /// What the delegate's configuration is made from. Default: a bridge.
+    /// The base of the delegate's configuration. Default: a bridge.
     pub delegate: Map<String, Value>,
-    /// What its `ipam` is made from. Default: host-local.
+    /// The base of its `ipam`. Default: host-local.
     pub ipam: Map<String, Value>,
 }
 
@@ -80,16 +81,20 @@ impl TryFrom<FlannelKeys> for FlannelPlugin {
     }
 }
 
-/// The routes of `ipam`, as they are written; each has to be one.
+/// The routes of `ipam`, unchanged but validated.
 fn routes(ipam: &NetConf) -> Result<Vec<Value>, String> {
-    let checked = ipam.read_at::<Vec<Route>>(&["routes"]);
-    checked.map_err(|error| format!("failed to parse ipam.routes: {error}"))?;
+    if let Err(error) = ipam.read_at::<Vec<Route>>(&["routes"]) {
+        return Err(format!("failed to parse ipam.routes: {error}"));
+    }
     Ok(ipam.get("routes").and_then(Value::as_array).cloned().unwrap_or_default())
 }
 
 impl DelegatingPlugin for FlannelPlugin {
     fn data_dir(conf: &NetConf) -> PathBuf {
-        conf.text("dataDir").filter(|path| !path.is_empty()).unwrap_or(DATA_DIR).into()
+        match conf.text("dataDir") {
+            None | Some("") => DATA_DIR.into(),
+            Some(path) => path.into(),
+        }
     }
 
     fn config_for_delegate(&self, conf: &NetConf) -> Result<NetConf> {
@@ -120,7 +125,9 @@ impl FlannelPlugin {
     fn ipam(&self, env: &SubnetEnv) -> Result<NetConf> {
         let mut ipam = NetConf(self.0.ipam.clone());
         let mut routes = routes(&ipam).map_err(cnikit::Error::config)?;
-        routes.extend(env.networks.iter().map(|network| json!({"dst": network})));
+        for network in &env.networks {
+            routes.push(json!({"dst": network}));
+        }
         set_absent(&mut ipam, "type", "host-local");
         ipam.set("ranges", env.subnets.iter().map(|subnet| json!([{"subnet": subnet}])).collect());
         ipam.set("routes", routes.into());
@@ -138,7 +145,7 @@ fn set_absent(conf: &mut NetConf, key: &str, value: impl Into<Value>) {
 mod tests {
     use super::*;
 
-    /// What becomes of a configuration beside a file.
+    /// The delegate's configuration for this file and these keys.
     fn handed_over(env: &str, keys: &Value) -> Result<Value, String> {
         let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
         std::fs::write(file.path(), env).map_err(|error| error.to_string())?;
@@ -164,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_delegate_says_of_itself_stands() {
+    fn keys_of_the_delegate_are_not_replaced() {
         let keys = |delegate: Value| json!({"name": "n1", "delegate": delegate});
         let said = json!({"IsGateway": false, "ipmasq": false, "MTU": 1300, "type": "bridge"});
         let conf = handed_over(ENV, &keys(said.clone())).unwrap_or_default();
@@ -177,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flannel_sets_itself_may_not_be_said() {
+    fn keys_that_flannel_sets_are_refused() {
         let refused = |keys: Value| handed_over(ENV, &keys).unwrap_err();
         let of_delegate = |delegate: Value| refused(json!({"name": "n", "delegate": delegate}));
         assert!(of_delegate(json!({"type": 5})).contains("must have (string) 'type' field"));

@@ -1,68 +1,94 @@
-//! The file in which flanneld says what this host has.
+//! The file that flanneld writes for this host.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use cnikit::types::parse_cidr;
 use cnikit::{Error, Result, code};
 use ipnetwork::IpNetwork;
 
-/// flanneld writes some hundred bytes.
+/// The largest file that is read, in bytes. flanneld writes some hundred bytes.
 const LIMIT: usize = 1 << 20;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, PartialEq)]
 pub(crate) struct SubnetEnv {
-    /// The networks of all hosts: IPv4, then IPv6, each once.
+    /// The networks of all hosts: IPv4, then IPv6, without duplicates.
     pub(crate) networks: Vec<IpNetwork>,
-    /// What is this host's: IPv4, then IPv6.
+    /// The subnets of this host: IPv4, then IPv6.
     pub(crate) subnets: Vec<IpNetwork>,
-    /// What fits into the tunnel, in bytes.
+    /// The MTU of the tunnel, in bytes.
     pub(crate) mtu: u32,
-    /// Does flanneld masquerade?
+    /// Whether flanneld masquerades.
     pub(crate) ip_masq: bool,
 }
 
 impl SubnetEnv {
-    /// Reads the file; that it is not there is code 11, for it comes with flanneld.
+    /// Reads the file. If it does not exist the code is 11, because flanneld will write it.
     pub(crate) fn read(path: &str) -> Result<SubnetEnv> {
-        let told = |error: Error| {
-            error.context("failed to load flannel 'subnet.env' file").detail("Check the flannel pod log for this node")
-        };
-        let absent = format!(
-            "flanneld has not written {path} yet: see that it runs on this node, and that `subnetFile` is where it writes"
-        );
-        let content = cnikit_store::read(path, LIMIT).map_err(|error| match error {
-            error if error.is_absent() => told(Error::new(code::TRY_AGAIN, error.to_string())).hint(absent),
-            other => told(other.into()),
-        })?;
-        let hint = format!("flanneld writes {path}: see that it runs on this node, and restart it");
-        SubnetEnv::parse(&String::from_utf8_lossy(&content), path).map_err(|text| told(Error::config(text)).hint(hint))
+        match cnikit_store::read(path, LIMIT) {
+            Ok(content) => match SubnetEnv::parse(&String::from_utf8_lossy(&content), path) {
+                Ok(env) => Ok(env),
+                Err(text) => Err(not_loaded(Error::config(text))
+                    .hint(format!("flanneld writes {path}: see that it runs on this node, and restart it"))),
+            },
+            Err(error) if error.is_absent() => {
+                Err(not_loaded(Error::new(code::TRY_AGAIN, error.to_string())).hint(format!(
+                    "flanneld has not written {path} yet: see that it runs on this node, and that `subnetFile` is where \
+                     it writes"
+                )))
+            }
+            Err(error) => Err(not_loaded(error.into())),
+        }
     }
 
-    /// Lines of `KEY=VALUE`, the value perhaps in quotation marks; others are passed over, and of one key the last counts. An
-    /// empty value is none.
+    /// Parses lines of `KEY=VALUE`, whose value may be in quotation marks. Other lines are skipped. Of several lines with one key
+    /// the last counts. An empty value counts as absent.
     fn parse(text: &str, path: &str) -> Result<SubnetEnv, String> {
-        let pairs = text.lines().filter_map(|line| line.split_once('='));
-        let pairs: Vec<(&str, &str)> = pairs.map(|(key, value)| (key.trim(), bare(value))).collect();
-        let last = |key: &str| pairs.iter().rfind(|(name, _)| *name == key).map(|(_, value)| *value);
-        let said = |key: &str| last(key).filter(|value| !value.is_empty());
-        let each =
-            |keys: [&str; 2]| keys.into_iter().filter_map(said).flat_map(|list| list.split(',')).map(masked).collect();
-        let networks: Result<Vec<_>, String> = each(NETWORKS);
-        let subnets: Result<Vec<_>, String> = each(SUBNETS);
-        let mut networks = networks?;
-        let subnets = subnets?;
-        let missing =
-            [NETWORKS, SUBNETS].into_iter().filter(|keys| keys.iter().all(|key| said(key).is_none())).flatten();
-        let missing: Vec<&str> = missing.chain([MTU, IP_MASQ].into_iter().filter(|key| said(key).is_none())).collect();
-        let (Some(mtu), Some(ip_masq), []) = (said(MTU), said(IP_MASQ), &missing[..]) else {
+        let mut values = HashMap::new();
+        for line in text.lines() {
+            if let Some((key, value)) = line.split_once('=') {
+                values.insert(key.trim(), bare(value));
+            }
+        }
+        values.retain(|_, value| !value.is_empty());
+        let mut networks = listed(&values, NETWORKS)?;
+        let subnets = listed(&values, SUBNETS)?;
+        let mut missing = Vec::new();
+        for keys in [NETWORKS, SUBNETS] {
+            if keys.iter().all(|key| !values.contains_key(key)) {
+                missing.extend(keys);
+            }
+        }
+        for key in [MTU, IP_MASQ] {
+            if !values.contains_key(key) {
+                missing.push(key);
+            }
+        }
+        let (Some(mtu), Some(ip_masq), []) = (values.get(MTU), values.get(IP_MASQ), &missing[..]) else {
             return Err(format!("{path} is missing {}", missing.join(", ")));
         };
         let mtu = mtu.parse().map_err(|error| format!("{MTU} is {mtu:?}: {error}"))?;
         let mut seen = HashSet::new();
         networks.retain(|network| seen.insert(*network));
-        Ok(SubnetEnv { networks, subnets, mtu, ip_masq: ip_masq == "true" })
+        Ok(SubnetEnv { networks, subnets, mtu, ip_masq: *ip_masq == "true" })
     }
+}
+
+fn not_loaded(error: Error) -> Error {
+    error.context("failed to load flannel 'subnet.env' file").detail("Check the flannel pod log for this node")
+}
+
+/// The networks that these keys list, with a comma between them.
+fn listed(values: &HashMap<&str, &str>, keys: [&str; 2]) -> Result<Vec<IpNetwork>, String> {
+    let mut networks = Vec::new();
+    for key in keys {
+        if let Some(list) = values.get(key) {
+            for text in list.split(',') {
+                networks.push(masked(text)?);
+            }
+        }
+    }
+    Ok(networks)
 }
 
 const NETWORKS: [&str; 2] = ["FLANNEL_NETWORK", "FLANNEL_IPV6_NETWORK"];
@@ -72,12 +98,16 @@ const IP_MASQ: &str = "FLANNEL_IPMASQ";
 
 /// A value without blanks and quotation marks around it.
 fn bare(value: &str) -> &str {
-    let value = value.trim();
-    let quoted = ['"', '\''].into_iter().find_map(|mark| value.strip_prefix(mark)?.strip_suffix(mark));
-    quoted.unwrap_or(value).trim()
+    let trimmed = value.trim();
+    for mark in ['"', '\''] {
+        if let Some(quoted) = trimmed.strip_prefix(mark).and_then(|rest| rest.strip_suffix(mark)) {
+            return quoted.trim();
+        }
+    }
+    trimmed
 }
 
-/// A network, whatever host bits it is written with.
+/// A network without its host bits.
 fn masked(text: &str) -> Result<IpNetwork, String> {
     let written = parse_cidr(text.trim()).map_err(|_| format!("invalid CIDR address: {}", text.trim()))?;
     Ok(IpNetwork::new(written.network(), written.prefix()).unwrap_or(written))

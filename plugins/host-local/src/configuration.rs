@@ -1,4 +1,4 @@
-//! The configuration: as it is written, and checked.
+//! The configuration, and its validation.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,29 +13,28 @@ use cnikit_reservations::{RangeConfig, RangeSet};
 use crate::refused::refused;
 use crate::text;
 
-/// Where the networks' directories are if nobody says otherwise.
+/// The default of `dataDir`, in which each network has a directory.
 pub const DATA_DIR: &str = "/var/lib/cni/networks";
 
 /// The keys under `ipam`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostLocalPlugin {
-    /// Under which directory each network has its own. Default: `/var/lib/cni/networks`.
+    /// The directory in which each network has its own. Default: `/var/lib/cni/networks`.
     data_dir: String,
     /// A resolv.conf(5) whose content becomes the result's `dns`. Default: none.
     resolv_conf: String,
-    /// Routes for the result, passed on as they are.
+    /// Routes for the result, unchanged.
     routes: Vec<Route>,
-    /// Lists of ranges; an attachment is given one address of each list.
+    /// Lists of ranges. An attachment gets one address of each list.
     ranges: Vec<Vec<KeysOfRange>>,
-    /// One range, in the old way: it is a list of its own, before those of `ranges`. Without it the three keys below mean
-    /// nothing.
+    /// One range, in the old form: it is a list of its own, before those of `ranges`. Without it the three keys below are ignored.
     #[serde(deserialize_with = "text::subnet")]
     subnet: Option<IpNetwork>,
-    /// The first address of `subnet` to be given.
+    /// The first address of `subnet` that is allocated.
     #[serde(deserialize_with = "text::address")]
     range_start: Option<IpAddr>,
-    /// The last one.
+    /// The last address of `subnet` that is allocated.
     #[serde(deserialize_with = "text::address")]
     range_end: Option<IpAddr>,
     /// The gateway of `subnet`.
@@ -57,16 +56,16 @@ struct KeysOfRange {
     gateway: Option<IpAddr>,
 }
 
-/// The whole configuration, from all the places that have a say in it, checked.
+/// The validated configuration, from `ipam`, `runtimeConfig`, `args` and `CNI_ARGS`.
 #[derive(Clone, Debug)]
 pub(crate) struct Checked {
-    /// The sets of ranges: those of `runtimeConfig.ipRanges` first. Their order gives files their number.
+    /// The range sets, those of `runtimeConfig.ipRanges` first. Their order gives the files `last_reserved_ip.N` their numbers.
     pub(crate) sets: Vec<RangeSet>,
     /// Requested addresses, from `CNI_ARGS`, `args.cni.ips` and `runtimeConfig.ips` together.
     pub(crate) wanted: Vec<IpAddr>,
     /// Routes for the result.
     pub(crate) routes: Vec<Route>,
-    /// Where the result's `dns` comes from.
+    /// The resolv.conf(5) for the result's `dns`.
     pub(crate) resolv_conf: Option<String>,
 }
 
@@ -84,27 +83,38 @@ impl HostLocalPlugin {
             sets,
             wanted: wanted(conf, args)?,
             routes: self.routes.clone(),
-            resolv_conf: Some(self.resolv_conf.clone()).filter(|path| !path.is_empty()),
+            resolv_conf: (!self.resolv_conf.is_empty()).then(|| self.resolv_conf.clone()),
         })
     }
 
     fn sets(&self, conf: &NetConf) -> Result<Vec<RangeSet>> {
-        let start = self.range_start;
-        let end = self.range_end;
-        let gateway = self.gateway;
-        let old = self.subnet.map(|subnet| vec![RangeConfig { subnet: Some(subnet), start, end, gateway }]);
-        let own = self.ranges.iter().map(|set| set.iter().cloned().map(RangeConfig::from).collect());
-        let written: Vec<Vec<RangeConfig>> = of_runtime(conf)?.into_iter().chain(old).chain(own).collect();
-        let too_many =
-            |error| Error::config(format!("ipam {error}")).hint("an attachment is given an address of each set");
-        limit::count("range sets", written.len(), limit::RANGE_SETS).map_err(too_many)?;
-        let ranges = written.iter().map(Vec::len).sum();
-        limit::count("ranges", ranges, limit::RANGES)
-            .map_err(|error| Error::config(format!("ipam {error}")).hint("join ranges that follow one another"))?;
-        let checked = written.iter().enumerate().map(|(n, set)| {
-            RangeSet::try_from(&set[..]).map_err(|error| refused(error).context(format_args!("invalid range set {n}")))
-        });
-        checked.collect()
+        let mut configured = of_runtime(conf)?;
+        if self.subnet.is_some() {
+            configured.push(vec![RangeConfig {
+                subnet: self.subnet,
+                start: self.range_start,
+                end: self.range_end,
+                gateway: self.gateway,
+            }]);
+        }
+        for set in &self.ranges {
+            configured.push(set.iter().cloned().map(RangeConfig::from).collect());
+        }
+        if let Err(error) = limit::count("range sets", configured.len(), limit::RANGE_SETS) {
+            return Err(Error::config(format!("ipam {error}")).hint("an attachment is given an address of each set"));
+        }
+        let ranges = configured.iter().map(Vec::len).sum();
+        if let Err(error) = limit::count("ranges", ranges, limit::RANGES) {
+            return Err(Error::config(format!("ipam {error}")).hint("join ranges that follow one another"));
+        }
+        let mut sets = Vec::with_capacity(configured.len());
+        for (n, set) in configured.iter().enumerate() {
+            match RangeSet::try_from(&set[..]) {
+                Ok(set) => sets.push(set),
+                Err(error) => return Err(refused(error).context(format_args!("invalid range set {n}"))),
+            }
+        }
+        Ok(sets)
     }
 }
 
@@ -116,13 +126,15 @@ pub fn ranges(conf: &NetConf) -> Result<Vec<RangeSet>> {
     conf.read_at::<HostLocalPlugin>(&["ipam"])?.unwrap_or_default().sets(conf)
 }
 
-/// Where the networks' directories are; tolerant, for DEL and GC must not fail for a key that they do not need.
+/// The directory of the networks' directories. An invalid value is ignored, because DEL and GC must not fail because of the key.
 pub fn data_dir(conf: &NetConf) -> PathBuf {
-    let said = conf.at(&["ipam", "dataDir"]).and_then(Value::as_str).filter(|path| !path.is_empty());
-    said.unwrap_or(DATA_DIR).into()
+    match conf.at(&["ipam", "dataDir"]) {
+        Some(Value::String(path)) if !path.is_empty() => path.into(),
+        _ => DATA_DIR.into(),
+    }
 }
 
-/// What sets have to be together.
+/// Validates the sets together.
 fn validate(sets: &[RangeSet], version: Version) -> Result<()> {
     if sets.is_empty() {
         return Err(Error::config("no IP ranges specified").hint("give `ipam` a `subnet`, or `ranges`"));
@@ -136,33 +148,39 @@ fn validate(sets: &[RangeSet], version: Version) -> Result<()> {
 
 /// The capability `ipRanges`.
 fn of_runtime(conf: &NetConf) -> Result<Vec<Vec<RangeConfig>>> {
-    let written = |range: IpRange| RangeConfig {
-        subnet: range.subnet,
-        start: range.range_start,
-        end: range.range_end,
-        gateway: range.gateway,
-    };
-    let sets = conf.capabilities().ip_ranges()?;
-    Ok(sets.into_iter().map(|set| set.into_iter().map(written).collect()).collect())
+    let mut sets = Vec::new();
+    for set in conf.capabilities().ip_ranges()? {
+        sets.push(set.iter().map(range_config).collect());
+    }
+    Ok(sets)
 }
 
+fn range_config(range: &IpRange) -> RangeConfig {
+    RangeConfig { subnet: range.subnet, start: range.range_start, end: range.range_end, gateway: range.gateway }
+}
+
+/// The requested addresses.
 fn wanted(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>> {
     let mut all = Vec::new();
-    if let Some(text) = args.get("IP").filter(|text| !text.is_empty()) {
-        let ip = text::wanted(text).map_err(|_| {
-            let text = format!("ARGS: error parsing value of pair \"IP={text}\": invalid IP address {text}");
-            Error::environment(text).hint("CNI_ARGS carries one address: IP=10.1.2.3")
-        })?;
+    if let Some(text) = args.get("IP")
+        && !text.is_empty()
+    {
+        let Ok(ip) = text::wanted(text) else {
+            let refused = format!("ARGS: error parsing value of pair \"IP={text}\": invalid IP address {text}");
+            return Err(Error::environment(refused).hint("CNI_ARGS carries one address: IP=10.1.2.3"));
+        };
         all.push(ip);
     }
     for place in [["args", "cni", "ips"].as_slice(), &["runtimeConfig", "ips"]] {
         let texts: Vec<String> = conf.read_at(place)?.unwrap_or_default();
         for (n, text) in texts.iter().enumerate() {
-            let ip = text::wanted(text).map_err(|error| {
-                Error::config(format!("{}[{n}]: {error}", place.join(".")))
-                    .hint("request an address like 10.1.2.3, or drop it from the list")
-            });
-            all.push(ip?);
+            match text::wanted(text) {
+                Ok(ip) => all.push(ip),
+                Err(error) => {
+                    return Err(Error::config(format!("{}[{n}]: {error}", place.join(".")))
+                        .hint("request an address like 10.1.2.3, or drop it from the list"));
+                }
+            }
         }
     }
     Ok(all)

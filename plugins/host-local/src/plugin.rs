@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Write;
 use std::net::IpAddr;
 
-use cnikit::types::{Args, Ip};
+use cnikit::types::{Args, Dns, Ip};
 use cnikit::{
     Addresses, AttachmentId, AttachmentSpec, Check, Del, Gc, IpamPlugin, Journal, NetConf, Result, Status, log,
 };
@@ -21,13 +21,16 @@ impl IpamPlugin for HostLocalPlugin {
 
     fn acquire(&self, at: &AttachmentSpec, journal: &mut Journal) -> Result<Addresses> {
         let Checked { sets, wanted, routes, resolv_conf } = self.checked(&at.conf, &at.args, at.version)?;
-        let dns = resolv_conf.map(|path| resolv_conf::read(&path)).transpose()?.unwrap_or_default();
+        let dns = match resolv_conf {
+            Some(path) => resolv_conf::read(&path)?,
+            None => Dns::default(),
+        };
         let store = store(&at.conf, &at.tag.network);
         let owner = owner(&at.tag);
-        let given = store.acquire(&AllocationRequest { owner: owner.clone(), sets, wanted }).map_err(refused)?;
-        let held = Held { store, owner, addresses: given.iter().map(|one| one.address.ip()).collect() };
-        let _kept_until_the_answer_is_out = journal.undo(&held, Held::give_back);
-        Ok(Addresses { ips: given.into_iter().map(answered).collect(), routes, dns })
+        let allocated = store.acquire(&AllocationRequest { owner: owner.clone(), sets, wanted }).map_err(refused)?;
+        let addresses = allocated.iter().map(|one| one.address.ip()).collect();
+        let _ = journal.undo(&Allocated { store, owner, addresses }, Allocated::release);
+        Ok(Addresses { ips: allocated.into_iter().map(ip).collect(), routes, dns })
     }
 
     fn release(del: &Del) -> Result<()> {
@@ -36,12 +39,12 @@ impl IpamPlugin for HostLocalPlugin {
         Ok(())
     }
 
-    /// The record's addresses that lie in the configured ranges must be held; others may be anybody's.
+    /// Checks that the record's addresses in the configured ranges are reserved. Other addresses may come from another plugin.
     fn confirm(&self, check: &Check) -> Result<()> {
         let at = &check.attachment;
         let sets = self.checked(&at.conf, &at.args, at.version)?.sets;
-        let recorded = check.prev.ips.iter().map(|ip| ip.address.ip());
-        let recorded: Vec<IpAddr> = recorded.filter(|ip| sets.iter().any(|set| set.contains(*ip))).collect();
+        let mut recorded: Vec<IpAddr> = check.prev.ips.iter().map(|ip| ip.address.ip()).collect();
+        recorded.retain(|ip| sets.iter().any(|set| set.contains(*ip)));
         store(&at.conf, &at.tag.network).confirm(&owner(&at.tag), &recorded).map_err(refused)
     }
 
@@ -52,7 +55,8 @@ impl IpamPlugin for HostLocalPlugin {
         Ok(())
     }
 
-    /// A full range is no failure: ordinary DELs cure it, while a runtime that takes this node for broken evicts what runs.
+    /// A full range is not an error: the next DELs free addresses, while a runtime may evict the containers of a node that fails
+    /// STATUS.
     fn status(&self, status: &Status) -> Result<()> {
         let conf = &status.call.conf;
         let sets = self.checked(conf, &Args::default(), status.call.version)?.sets;
@@ -61,7 +65,7 @@ impl IpamPlugin for HostLocalPlugin {
             let taken = health.taken.iter().filter(|address| set.contains(**address)).count();
             log::info(format_args!("{taken} addresses of {set} are taken"));
         }
-        tell_unreadable(&health);
+        print_unreadable(&health);
         Ok(())
     }
 
@@ -70,31 +74,32 @@ impl IpamPlugin for HostLocalPlugin {
         let request = AllocationRequest { owner: owner(&at.tag), sets, wanted };
         let assigned = request.assign().map_err(refused)?;
         let place = data_dir(&at.conf).join(&at.tag.network);
-        let words = request.sets.iter().zip(assigned).map(|(set, wanted)| {
+        let mut steps = Vec::new();
+        for (set, wanted) in request.sets.iter().zip(assigned) {
             let which = wanted.map_or("the next free address".to_owned(), |wanted| wanted.to_string());
-            format!("reserve {which} of {set} for {} in {}", request.owner, place.display())
-        });
+            steps.push(format!("reserve {which} of {set} for {} in {}", request.owner, place.display()));
+        }
         let example = request.example().map_err(refused)?;
-        let addresses = Addresses { ips: example.into_iter().map(answered).collect(), routes, ..Addresses::default() };
-        Ok((words.collect(), addresses))
+        let addresses = Addresses { ips: example.into_iter().map(ip).collect(), routes, ..Addresses::default() };
+        Ok((steps, addresses))
     }
 }
 
-/// What one ADD allocated, for the journal.
+/// The addresses that one ADD allocated, for the journal.
 #[derive(Clone)]
-struct Held {
+struct Allocated {
     store: Store,
     owner: Owner,
     addresses: Vec<IpAddr>,
 }
 
-impl Held {
-    fn give_back(&self) -> Result<()> {
+impl Allocated {
+    fn release(&self) -> Result<()> {
         self.store.give_back(&self.owner, &self.addresses).map_err(refused)
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for Allocated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "reservation of {} for {}", listed(&self.addresses), self.owner)
     }
@@ -109,8 +114,8 @@ fn owner(tag: &AttachmentId) -> Owner {
     Owner::new(&tag.container, &tag.ifname)
 }
 
-fn answered(given: Allocation) -> Ip {
-    Ip { gateway: Some(given.gateway), ..Ip::new(given.address) }
+fn ip(allocated: Allocation) -> Ip {
+    Ip { gateway: Some(allocated.gateway), ..Ip::new(allocated.address) }
 }
 
 fn listed(addresses: &[IpAddr]) -> String {
@@ -118,14 +123,14 @@ fn listed(addresses: &[IpAddr]) -> String {
     if texts.is_empty() { "nothing".into() } else { texts.join(" ") }
 }
 
-/// Says on stderr what STATUS, which answers with an error or with nothing, has no other place for.
-fn tell_unreadable(health: &Health) {
+/// Prints to stderr what STATUS cannot report on stdout, because its only document is an error.
+fn print_unreadable(health: &Health) {
     for path in &health.unreadable {
         let text = format!(
             "{} names no container and its address counts as taken: remove it if it is garbage",
             path.display()
         );
-        // Nobody may be listening.
+        // stderr may be closed.
         let _ = writeln!(std::io::stderr(), "host-local: {text}");
     }
 }

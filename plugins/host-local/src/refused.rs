@@ -1,9 +1,9 @@
-//! What a refusal of the store is in CNI's words.
+//! Converts errors of the reservations into errors of CNI.
 
 use cnikit::{Error, code};
 use cnikit_reservations::ErrorKind;
 
-/// The table: which refusal has which code.
+/// The error with its code.
 pub(crate) fn refused(error: cnikit_reservations::Error) -> Error {
     let code = match error.kind {
         ErrorKind::Value => code::INVALID_CONFIG,

@@ -3,19 +3,19 @@
 use cnikit::types::Dns;
 use cnikit::{Error, Result};
 
-/// More than any resolver reads.
+/// The largest file that is read, in bytes.
 const LIMIT: usize = 1 << 20;
 
 /// Reads the file that the configuration names.
 pub(crate) fn read(path: &str) -> Result<Dns> {
-    let bytes = cnikit_store::read(path, LIMIT);
-    let bytes =
-        bytes.map_err(|error| Error::from(error).hint("`resolvConf` names a file of this host; correct or remove it"));
-    Ok(parse(&String::from_utf8_lossy(&bytes?)))
+    match cnikit_store::read(path, LIMIT) {
+        Ok(bytes) => Ok(parse(&String::from_utf8_lossy(&bytes))),
+        Err(error) => Err(Error::from(error).hint("`resolvConf` names a file of this host; correct or remove it")),
+    }
 }
 
-/// Every `nameserver` counts by its first value, the last `domain` wins, and all values of every `search` and `options`
-/// add up. Comments are whole lines; nothing is judged.
+/// Parses the file: the first value of every `nameserver`, the last `domain`, and all values of every `search` and `options`.
+/// Comments are whole lines. The values are not validated.
 fn parse(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {
@@ -24,8 +24,14 @@ fn parse(text: &str) -> Dns {
         match key.as_str() {
             "nameserver" => dns.nameservers.push(first),
             "domain" => dns.domain = first,
-            "search" => dns.search.extend([first].into_iter().chain(words)),
-            "options" => dns.options.extend([first].into_iter().chain(words)),
+            "search" => {
+                dns.search.push(first);
+                dns.search.extend(words);
+            }
+            "options" => {
+                dns.options.push(first);
+                dns.options.extend(words);
+            }
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Addresses as configurations spell them, read as strictly as users of the reference know it.
+//! Parses the addresses of configurations, as strictly as upstream.
 
 use std::net::IpAddr;
 
@@ -6,38 +6,48 @@ use ipnetwork::IpNetwork;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-/// Reads an address; IPv4 mapped into IPv6 is IPv4.
+/// Parses an address; IPv4 mapped into IPv6 is IPv4.
 pub(crate) fn ip(text: &str) -> Result<IpAddr, String> {
-    text.parse().map(|ip: IpAddr| ip.to_canonical()).map_err(|_| format!("invalid IP address: {text}"))
+    match text.parse::<IpAddr>() {
+        Ok(ip) => Ok(ip.to_canonical()),
+        Err(_) => Err(format!("invalid IP address: {text}")),
+    }
 }
 
-/// Reads an address that may carry a prefix, which says nothing here: the range's does.
+/// Parses a requested address. It may have a prefix, which is ignored: that of the range is used.
 pub(crate) fn wanted(text: &str) -> Result<IpAddr, String> {
     if text.is_empty() {
         return Err("cannot understand ip: IP <nil> not v4 nor v6".into());
     }
-    let bare = text.split_once('/').map_or(text, |(ip, _)| ip);
-    let canonical = if bare == text { ip(bare)? } else { cidr(text)?.ip().to_canonical() };
-    Ok(canonical)
+    if text.contains('/') { Ok(cidr(text)?.ip().to_canonical()) } else { ip(text) }
 }
 
-/// Reads a subnet. It has a prefix; its host bits, and IPv4 mapped into IPv6, are judged later.
+/// Parses a subnet, which has a prefix. Its host bits, and IPv4 mapped into IPv6, are validated later.
 pub(crate) fn cidr(text: &str) -> Result<IpNetwork, String> {
-    let parts = text.split_once('/').filter(|(_, prefix)| prefix.bytes().all(|digit| digit.is_ascii_digit()));
-    let network = parts.and_then(|(ip, prefix)| IpNetwork::new(ip.parse().ok()?, prefix.parse().ok()?).ok());
-    network.ok_or_else(|| format!("invalid CIDR address: {text}"))
+    if let Some((address, prefix)) = text.split_once('/')
+        && prefix.bytes().all(|digit| digit.is_ascii_digit())
+        && let (Ok(address), Ok(prefix)) = (address.parse(), prefix.parse())
+        && let Ok(network) = IpNetwork::new(address, prefix)
+    {
+        return Ok(network);
+    }
+    Err(format!("invalid CIDR address: {text}"))
 }
 
-/// For `deserialize_with`: a subnet; unlike with addresses the empty text is not "absent".
+/// For `deserialize_with`: a subnet. An empty text is invalid, not absent.
 pub(crate) fn subnet<'de, D: Deserializer<'de>>(from: D) -> Result<Option<IpNetwork>, D::Error> {
-    let text = Option::<String>::deserialize(from)?;
-    text.map(|text| cidr(&text)).transpose().map_err(D::Error::custom)
+    match Option::<String>::deserialize(from)? {
+        Some(text) => cidr(&text).map(Some).map_err(D::Error::custom),
+        None => Ok(None),
+    }
 }
 
-/// For `deserialize_with`: an address; the empty text is "absent".
+/// For `deserialize_with`: an address. An empty text counts as absent.
 pub(crate) fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<IpAddr>, D::Error> {
-    let text = Option::<String>::deserialize(from)?.filter(|text| !text.is_empty());
-    text.map(|text| ip(&text)).transpose().map_err(D::Error::custom)
+    match Option::<String>::deserialize(from)? {
+        Some(text) if !text.is_empty() => ip(&text).map(Some).map_err(D::Error::custom),
+        _ => Ok(None),
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! A link of the container on top of one of the host: the container is in the master's network with the master's MAC.
+//! Makes an ipvlan on a link of the host: the container is in the master's network with the master's MAC.
 //!
-//! Nothing is made on the host, which itself does not reach the container over the master. In a chain, without a `master`,
-//! it is on top of the only interface that the plugins before it made, and without an `ipam` it has their addresses. The
-//! keys are those of [`IpvlanKeys`].
+//! Nothing is made on the host, which cannot reach the container over the master. In a chain, without a `master`, the master is the
+//! only interface that the plugins before it made, and without an `ipam` the ipvlan has their addresses. The keys are those of
+//! [`IpvlanKeys`].
 #![forbid(unsafe_code)]
 
 use cnikit::keys::{self, DnsOverride, IpamType, Mtu, On};
@@ -19,26 +19,25 @@ use serde::{Deserialize, Deserializer};
 #[serde(transparent)]
 pub struct IpvlanPlugin(IpvlanKeys);
 
-/// The keys as they are written.
+/// The keys of the configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct IpvlanKeys {
-    /// The link below. Default: the only interface of what came before in the chain, else that which the default route leads
-    /// over.
+    /// The link below. Default: in a chain the only interface of the plugins before it, otherwise the link of the default route.
     pub master: String,
     /// The master is in the container, not on the host. Default: false.
     pub link_in_container: bool,
     /// `l2`, `l3` or `l3s`. Default, and empty: `l2`.
     pub mode: ModeKey,
-    /// In bytes, at most the master's. Default, and 0: the master's.
+    /// The MTU in bytes, at most the master's. Default, and 0: the master's.
     pub mtu: Mtu,
     /// The container detects duplicate IPv6 addresses, and ADD waits for it. Default: true.
     pub enabledad: On,
-    /// The container may configure itself further from router advertisements. Default: true.
+    /// The container may also configure itself from router advertisements. Default: true.
     pub slaac: On,
     /// Replaces the IPAM plugin's DNS as a whole. Default: nothing is replaced.
     pub dns: DnsOverride,
-    /// Who gives addresses. Default: what came before in the chain, if anything did.
+    /// The IPAM plugin. Default: in a chain the result of the plugins before it, otherwise none.
     pub ipam: IpamType,
 }
 
@@ -86,16 +85,18 @@ impl InterfacePlugin for IpvlanPlugin {
     }
 
     fn status(&self) -> Result<()> {
-        // STATUS has no prevResult. Where the addresses are to come from one, so does the master.
+        // STATUS has no prevResult. If the addresses come from it on ADD, so does the master.
         stacked::available(UpperKind::Ipvlan(self.0.mode.0), &self.master(self.0.ipam.name.is_empty()))
     }
 }
 
 impl IpvlanPlugin {
-    /// In a chain, what came before it is as good as a name.
+    /// The configured master; in a chain without one, the interface of the plugins before it.
     fn master(&self, is_chained: bool) -> Master {
         let master = keys::master(&self.0.master, self.0.link_in_container);
-        let of_prev_result = is_chained && master.which == Which::OfDefaultRoute;
-        if of_prev_result { Master { which: Which::OfPrevResult, ..master } } else { master }
+        if is_chained && master.which == Which::OfDefaultRoute {
+            return Master { which: Which::OfPrevResult, ..master };
+        }
+        master
     }
 }

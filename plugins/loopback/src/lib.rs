@@ -1,8 +1,8 @@
-//! The container's own loopback interface, up.
+//! Sets the container's loopback interface up.
 //!
-//! The interface is always `lo`, whatever `CNI_IFNAME` says; the kernel gives it `127.0.0.1/8` and `::1/128`. There are no keys.
-//! ADD reports it, or passes on the result of the plugins before it in the chain; DEL takes `lo` down once nothing else in
-//! the container is up.
+//! The interface is always `lo`, whatever `CNI_IFNAME` is; the kernel assigns `127.0.0.1/8` and `::1/128` to it. There are no keys.
+//! ADD reports `lo`, or passes on the result of the plugins before it in the chain. DEL sets `lo` down once no other link of the
+//! container is up.
 #![forbid(unsafe_code)]
 
 use cnikit::plan::{ApplyContext, Plan, ReleaseContext, apply, preflight, release, verify};
@@ -24,9 +24,13 @@ impl Plugin for LoopbackPlugin {
         if let Some(prev) = &add.prev {
             return Ok(prev.clone());
         }
-        made.interfaces.iter_mut().for_each(|lo| lo.mac = "00:00:00:00:00:00".into());
-        let ip = |address| Ip { interface: Some(0), ..Ip::new(address) };
-        let ips = loopback::first_addresses(&context)?.into_iter().map(ip).collect();
+        for lo in &mut made.interfaces {
+            lo.mac = "00:00:00:00:00:00".into();
+        }
+        let mut ips = Vec::new();
+        for address in loopback::first_addresses(&context)? {
+            ips.push(Ip { interface: Some(0), ..Ip::new(address) });
+        }
         Ok(CniResult { interfaces: made.interfaces, ips, ..CniResult::default() })
     }
 
@@ -38,7 +42,7 @@ impl Plugin for LoopbackPlugin {
         verify(&[&Plan::of(Loopback)], &ApplyContext::from(check))
     }
 
-    fn plan(&self, _preview: &DryRun) -> Result<DryRunReport> {
+    fn plan(&self, _dry_run: &DryRun) -> Result<DryRunReport> {
         Ok(DryRunReport { steps: Plan::of(Loopback).lines(), ..DryRunReport::default() })
     }
 }

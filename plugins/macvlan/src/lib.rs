@@ -1,6 +1,6 @@
-//! A link of the container on top of one of the host: the container is in the master's network with a MAC of its own.
+//! Makes a macvlan on a link of the host: the container is in the master's network with a MAC of its own.
 //!
-//! Nothing is made on the host, which itself does not reach the container over the master. The keys are those of [`MacvlanKeys`].
+//! Nothing is made on the host, which cannot reach the container over the master. The keys are those of [`MacvlanKeys`].
 #![forbid(unsafe_code)]
 
 use cnikit::keys::{self, CountedMtu, DnsOverride, IpamType, On, usable};
@@ -11,35 +11,35 @@ use cnikit::resources::{Mac, MacvlanMode, macvlan};
 use cnikit::{Addresses, AttachmentSpec, InterfacePlugin, KeySource, Result, Sources};
 use serde::{Deserialize, Deserializer};
 
-/// macvlan's configuration, checked.
+/// macvlan's configuration, validated.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "MacvlanKeys")]
 pub struct MacvlanPlugin(MacvlanKeys);
 
-/// The keys as they are written.
+/// The keys of the configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct MacvlanKeys {
-    /// The link below. Default: that which the default route leads over.
+    /// The link below. Default: the link of the default route.
     pub master: String,
     /// The master is in the container, not on the host. Default: false.
     pub link_in_container: bool,
     /// `bridge`, `private`, `vepa` or `passthru`. Default, and empty: `bridge`.
     pub mode: MacvlanModeKey,
-    /// In bytes, at most the master's. Default, and 0: the master's.
+    /// The MTU in bytes, at most the master's. Default, and 0: the master's.
     pub mtu: CountedMtu,
     /// The container's MAC, also from `runtimeConfig.mac`, `MAC` in `CNI_ARGS` or `args.cni.mac`. Default: the kernel's choice.
     /// None with `passthru`.
     pub mac: Option<Mac>,
-    /// How many broadcasts may wait for the container. Default, and 0: the kernel's choice.
+    /// The length of the queue of broadcasts. Default, and 0: the kernel's choice.
     pub bcqueuelen: u32,
     /// The container detects duplicate IPv6 addresses, and ADD waits for it. Default: true.
     pub enabledad: On,
-    /// The container may configure itself further from router advertisements. Default: true.
+    /// The container may also configure itself from router advertisements. Default: true.
     pub slaac: On,
     /// Replaces the IPAM plugin's DNS as a whole. Default: nothing is replaced.
     pub dns: DnsOverride,
-    /// Who gives addresses. Default: nobody.
+    /// The IPAM plugin. Default: none.
     pub ipam: IpamType,
 }
 
@@ -101,7 +101,7 @@ impl InterfacePlugin for MacvlanPlugin {
 }
 
 impl MacvlanPlugin {
-    /// Nothing has to be said to it before it is up.
+    /// Whether the link is made up, because nothing has to be configured before.
     fn up(&self) -> bool {
         self.0.ipam.name.is_empty() && self.0.slaac.0
     }
@@ -112,7 +112,7 @@ impl MacvlanPlugin {
         macvlan::Macvlan {
             link: StackedLink { ifname: ifname.to_owned(), master, mtu: keys.mtu.0, up: self.up() },
             mode: keys.mode.0,
-            bcqueuelen: Some(keys.bcqueuelen).filter(|length| *length > 0),
+            bcqueuelen: (keys.bcqueuelen > 0).then_some(keys.bcqueuelen),
             mac: keys.mac,
         }
     }

@@ -1,4 +1,4 @@
-//! The keys as they are written, and what is refused of them.
+//! The keys of the configuration, and their validation.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,35 +11,35 @@ use serde::{Deserialize, Deserializer};
 
 use crate::PortmapPlugin;
 
-/// The bit of the mark that is the reference's: 0x2000.
+/// The default bit of the mark, the same as upstream's: 0x2000.
 const USUAL_BIT: u8 = 13;
 
-/// The keys as they are written.
+/// The keys of the configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PortmapKeys {
-    /// What the rules are written with: `iptables` or `nftables`. Default: what the conditions are written for, else iptables
-    /// where it works, else nftables.
+    /// The packet filter of the rules: `iptables` or `nftables`. Default: that of the conditions, otherwise iptables where it
+    /// works, otherwise nftables.
     pub backend: Option<String>,
-    /// The container's own connections to its published ports, and those of the host's loopback, leave under the host's
-    /// address. Default: true.
+    /// Masquerade the container's connections to its own published ports, and those from the host's loopback addresses. Default:
+    /// true.
     pub snat: On,
-    /// Those of everybody do. Default: false.
+    /// Masquerade all connections to published ports. Default: false.
     pub masq_all: bool,
-    /// iptables: the bit of the mark that says what is to be masqueraded, 0 to 31. Default: 13.
+    /// iptables: the bit of the mark of connections that are masqueraded, 0 to 31. Default: 13.
     pub mark_masq_bit: Option<i64>,
-    /// iptables: a chain of somebody else's that sets such a mark. Default: none.
+    /// iptables: a chain of another program that sets such a mark. Default: none.
     pub external_set_mark_chain: Option<String>,
-    /// Further matches for IPv4, in the words of the backend. Default: none.
+    /// More conditions for IPv4, in the syntax of the backend. Default: none.
     #[serde(rename = "conditionsV4")]
     pub conditions_v4: Option<Vec<String>>,
     /// The same for IPv6.
     #[serde(rename = "conditionsV6")]
     pub conditions_v6: Option<Vec<String>>,
-    /// What happens when a port of the host leads to another container: `refuse` or `firstWins`. Default: `refuse`.
+    /// What happens if a port of the host is published for another container: `refuse` or `firstWins`. Default: `refuse`.
     #[serde(deserialize_with = "taken")]
     pub host_port_taken: Taken,
-    /// The ports: what a runtime says as the capability `portMappings`. Default: none.
+    /// The ports, from the capability `portMappings` of a runtime. Default: none.
     pub port_mappings: Option<Vec<MappingKeys>>,
 }
 
@@ -53,30 +53,33 @@ pub struct MappingKeys {
     pub container_port: i64,
     /// `tcp`, `udp` or `sctp`, in any case.
     pub protocol: String,
-    /// The one address of the host that is meant. Default: every address; `0.0.0.0` and `::` are every one of their family.
+    /// An address of the host. Default: every address; `0.0.0.0` and `::` are every address of their family.
     #[serde(rename = "hostIP")]
     pub host_ip: String,
 }
 
 fn taken<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Taken, D::Error> {
-    let named = |name: &str| match name {
+    Ok(word(deserializer, taken_named, "unknown hostPortTaken", "refuse and firstWins")?.unwrap_or_default())
+}
+
+fn taken_named(name: &str) -> Option<Taken> {
+    match name {
         "refuse" => Some(Taken::Refused),
         "firstWins" => Some(Taken::FirstWins),
         _ => None,
-    };
-    Ok(word(deserializer, named, "unknown hostPortTaken", "refuse and firstWins")?.unwrap_or_default())
+    }
 }
 
 impl TryFrom<PortmapKeys> for PortmapPlugin {
     type Error = String;
 
     fn try_from(keys: PortmapKeys) -> Result<PortmapPlugin, String> {
-        checked(keys).map_err(|why| format!("failed to parse config: {why}"))
+        validated(keys).map_err(|why| format!("failed to parse config: {why}"))
     }
 }
 
-/// In the reference's order, so that of several mistakes the same one is named first.
-fn checked(keys: PortmapKeys) -> Result<PortmapPlugin, String> {
+/// Validates the keys in upstream's order, so that of several errors the same one is reported.
+fn validated(keys: PortmapKeys) -> Result<PortmapPlugin, String> {
     let mark = mark(&keys)?;
     let backend = backend(&keys)?;
     let mut mappings: Vec<Mapping> = Vec::new();
@@ -101,10 +104,12 @@ fn checked(keys: PortmapKeys) -> Result<PortmapPlugin, String> {
         (true, true) => Masquerades::All,
     };
     if masquerades == Masquerades::Nothing {
-        mappings.iter().try_for_each(answered)?;
+        for mapping in &mappings {
+            refuse_loopback(mapping)?;
+        }
     }
-    let conditions_v4 = given(keys.conditions_v4);
-    let conditions_v6 = given(keys.conditions_v6);
+    let conditions_v4 = non_empty(keys.conditions_v4);
+    let conditions_v6 = non_empty(keys.conditions_v6);
     Ok(PortmapPlugin {
         mappings,
         backend,
@@ -116,20 +121,24 @@ fn checked(keys: PortmapKeys) -> Result<PortmapPlugin, String> {
     })
 }
 
-/// Refuses what nobody is answered on without `snat`.
-fn answered(mapping: &Mapping) -> Result<(), String> {
-    let loopback = mapping.host_address.filter(IpAddr::is_loopback);
-    loopback.map_or(Ok(()), |address| {
-        let of = format!("hostIP {address} of host port {}", mapping.host_port);
-        Err(format!(
-            "{of}: without snat the kernel lets nothing from 127.0.0.1 leave the host; leave snat out, or hostIP"
-        ))
-    })
+/// Refuses a loopback address of the host, on which a port gets no replies without `snat`.
+fn refuse_loopback(mapping: &Mapping) -> Result<(), String> {
+    match mapping.host_address {
+        Some(address) if address.is_loopback() => Err(format!(
+            "hostIP {address} of host port {}: without snat the kernel lets nothing from 127.0.0.1 leave the host; leave \
+             snat out, or hostIP",
+            mapping.host_port
+        )),
+        _ => Ok(()),
+    }
 }
 
-/// A list whose first text is empty says nothing.
-fn given(conditions: Option<Vec<String>>) -> Vec<String> {
-    conditions.filter(|texts| texts.first().is_some_and(|first| !first.is_empty())).unwrap_or_default()
+/// The conditions. A list whose first text is empty has none.
+fn non_empty(conditions: Option<Vec<String>>) -> Vec<String> {
+    match conditions {
+        Some(texts) if texts.first().is_some_and(|first| !first.is_empty()) => texts,
+        _ => Vec::new(),
+    }
 }
 
 fn mark(keys: &PortmapKeys) -> Result<Mark, String> {
@@ -137,48 +146,58 @@ fn mark(keys: &PortmapKeys) -> Result<Mark, String> {
         (Some(_), Some(_)) => Err("Cannot specify externalSetMarkChain and markMasqBit".to_owned()),
         (Some(chain), None) => Ok(Mark::Chain(chain.clone())),
         (None, None) => Ok(Mark::Bit(USUAL_BIT)),
-        (None, Some(bit)) => {
-            let fits = u8::try_from(bit).ok().filter(|bit| *bit < 32);
-            fits.map(Mark::Bit).ok_or_else(|| "MasqMarkBit must be between 0 and 31".to_owned())
-        }
+        (None, Some(bit)) => match u8::try_from(bit) {
+            Ok(bit) if bit < 32 => Ok(Mark::Bit(bit)),
+            _ => Err("MasqMarkBit must be between 0 and 31".to_owned()),
+        },
     }
 }
 
-/// The one that is named, or that the other keys are written for.
+/// The configured backend, or the one whose syntax the other keys have.
 fn backend(keys: &PortmapKeys) -> Result<Backend, String> {
-    let conditions = [("conditionsV4", &keys.conditions_v4), ("conditionsV6", &keys.conditions_v6)];
-    let written_for = |iptables: bool| {
-        let such = move |texts: &Vec<String>| {
-            let first = texts.first().filter(|first| !first.is_empty());
-            first.is_some_and(|first| first.starts_with(['-', '!']) == iptables)
-        };
-        conditions.iter().filter(move |(_, texts)| texts.as_ref().is_some_and(such)).map(|(key, _)| *key)
-    };
-    let chain = keys.external_set_mark_chain.iter().map(|_| "externalSetMarkChain");
-    let for_iptables: Vec<&str> = chain.chain(written_for(true)).collect();
-    let for_nftables: Vec<&str> = written_for(false).collect();
-    let refused = |asked: &str, other: &str, keys: &[&str]| {
-        let keys = keys.join(" ");
-        Err(format!("{asked} backend was requested but configuration contains {other}-specific options [{keys}]"))
-    };
+    let mut for_iptables = Vec::new();
+    let mut for_nftables = Vec::new();
+    if keys.external_set_mark_chain.is_some() {
+        for_iptables.push("externalSetMarkChain");
+    }
+    for (key, conditions) in [("conditionsV4", &keys.conditions_v4), ("conditionsV6", &keys.conditions_v6)] {
+        match conditions.iter().flatten().next() {
+            None => {}
+            Some(first) if first.is_empty() => {}
+            Some(first) if first.starts_with(['-', '!']) => for_iptables.push(key),
+            Some(_) => for_nftables.push(key),
+        }
+    }
     match keys.backend.as_deref() {
-        Some(asked) if asked != "iptables" && !for_iptables.is_empty() => refused(asked, "iptables", &for_iptables),
-        Some(asked) if asked != "nftables" && !for_nftables.is_empty() => refused(asked, "nftables", &for_nftables),
+        Some(backend) if backend != "iptables" && !for_iptables.is_empty() => {
+            Err(other_backends_keys(backend, "iptables", &for_iptables))
+        }
+        Some(backend) if backend != "nftables" && !for_nftables.is_empty() => {
+            Err(other_backends_keys(backend, "nftables", &for_nftables))
+        }
         Some("iptables") => Ok(Backend::Iptables),
         Some("nftables") => Ok(Backend::Nftables),
         Some(other) => Err(format!("unrecognized backend {other:?}: iptables and nftables are known")),
         None if for_nftables.is_empty() && for_iptables.is_empty() => Ok(Backend::Automatic),
         None if for_nftables.is_empty() => Ok(Backend::Iptables),
         None if for_iptables.is_empty() => Ok(Backend::Nftables),
-        None => refused("iptables", "nftables", &for_nftables),
+        None => Err(other_backends_keys("iptables", "nftables", &for_nftables)),
+    }
+}
+
+fn other_backends_keys(backend: &str, other: &str, keys: &[&str]) -> String {
+    let keys = keys.join(" ");
+    format!("{backend} backend was requested but configuration contains {other}-specific options [{keys}]")
+}
+
+fn port(number: i64, what: &str) -> Result<u16, String> {
+    match u16::try_from(number) {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("Invalid {what} port number: {number}")),
     }
 }
 
 fn mapping(keys: &MappingKeys) -> Result<Mapping, String> {
-    let port = |number: i64, what: &str| {
-        let fits = u16::try_from(number).ok().filter(|port| *port > 0);
-        fits.ok_or_else(|| format!("Invalid {what} port number: {number}"))
-    };
     let container_port = port(keys.container_port, "container")?;
     let host_port = port(keys.host_port, "host")?;
     let of = format!("of host port {host_port}");

@@ -1,6 +1,7 @@
-//! Ports of the host that lead to ports of the container.
+//! Publishes ports of the container on the host (DNAT).
 //!
-//! It stands behind the plugin that makes the interface, and works on the host alone. The keys are those of [`PortmapKeys`].
+//! A chained plugin, which comes after the plugin that makes the interface and works on the host alone. The keys are those of
+//! [`PortmapKeys`].
 #![forbid(unsafe_code)]
 
 mod keys;
@@ -15,7 +16,7 @@ use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, Error, KeySource, Result,
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
-/// portmap's configuration, checked.
+/// portmap's configuration, validated.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "PortmapKeys")]
 pub struct PortmapPlugin {
@@ -48,10 +49,10 @@ impl ChainedPlugin for PortmapPlugin {
             taken: self.taken,
         };
         let needed = map.rules_needed();
-        limit::count("rules to write", needed, limit::PORT_RULES).map_err(|error| {
+        if let Err(error) = limit::count("rules to write", needed, limit::PORT_RULES) {
             let text = format!("portMappings for {} addresses: {error}", map.addresses.len());
-            Error::config(text).hint("publish fewer ports, or give the container fewer addresses")
-        })?;
+            return Err(Error::config(text).hint("publish fewer ports, or give the container fewer addresses"));
+        }
         Ok(Plan::of(PublishedPorts::of(map)))
     }
 
@@ -60,11 +61,14 @@ impl ChainedPlugin for PortmapPlugin {
     }
 }
 
-/// The addresses that are the interface's, or nobody's.
+/// The addresses of the attachment's interface, and those of no interface.
 fn addresses(at: &AttachmentSpec, prev: &CniResult) -> Vec<IpNetwork> {
-    let own = |index: Option<i64>| {
-        let interface = index.and_then(|index| prev.interfaces.get(usize::try_from(index).ok()?));
-        interface.is_none_or(|one| one.name == at.tag.ifname && !one.sandbox.is_empty())
-    };
-    prev.ips.iter().filter(|ip| own(ip.interface)).map(|ip| ip.address).collect()
+    let mut addresses = Vec::new();
+    for ip in &prev.ips {
+        let interface = ip.interface.and_then(|index| prev.interfaces.get(usize::try_from(index).ok()?));
+        if interface.is_none_or(|one| one.name == at.tag.ifname && !one.sandbox.is_empty()) {
+            addresses.push(ip.address);
+        }
+    }
+    addresses
 }

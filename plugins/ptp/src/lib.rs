@@ -1,7 +1,7 @@
-//! A routed pair of links: the container sends everything to the gateway, which is an address of the host's own end.
+//! Makes one routed veth pair per container: the container sends every packet to the gateway, which is an address of the host end.
 //!
-//! There is no bridge and no shared segment: the host has a route to each container. The keys are those of [`PtpPlugin`]; `ipam`
-//! is required. An address needs a gateway of its family.
+//! There is no bridge and no shared segment: the host has a route to each container. The keys are those of [`PtpKeys`]; `ipam` is
+//! required. Every address needs a gateway of its family.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
@@ -25,23 +25,23 @@ use serde::Deserialize;
 #[serde(try_from = "PtpKeys")]
 pub struct PtpPlugin(PtpKeys);
 
-/// The keys as they are written.
+/// The keys of the configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PtpKeys {
-    /// Packets to the outside leave under the host's address. Default: false.
+    /// Masquerade (SNAT) the container's traffic to other networks. Default: false.
     pub ip_masq: bool,
     /// `iptables` or `nftables`. Default: `iptables` where it works, else `nftables`.
     pub ip_masq_backend: MasqueradeBackend,
-    /// Of both ends, in bytes. Default, and 0: the kernel's choice.
+    /// The MTU of both ends, in bytes. Default, and 0: the kernel's choice.
     pub mtu: Mtu,
-    /// Of each end, each way; 0 is the kernel's choice. Default: 1.
+    /// The number of queues of each end, in each direction; 0 is the kernel's choice. Default: 1.
     pub queues: Queues,
-    /// Packets that the container sends under another address than its own are dropped. Default: false.
+    /// Packets that the container sends with another address than its own are dropped. Default: false.
     pub ipspoofchk: bool,
     /// Replaces the IPAM plugin's DNS as a whole. Default: nothing is replaced.
     pub dns: DnsOverride,
-    /// Who gives addresses: required.
+    /// The IPAM plugin: required.
     pub ipam: IpamType,
 }
 
@@ -69,11 +69,13 @@ impl InterfacePlugin for PtpPlugin {
 
     fn complete(&self, addresses: &mut Addresses) -> Result<()> {
         self.0.dns.replace(&mut addresses.dns);
-        let astray = addresses.ips.iter().find(|ip| ip.gateway.is_none_or(|gw| gw.is_ipv4() != ip.address.is_ipv4()));
-        astray.map_or(Ok(()), |ip| {
-            let text = format!("{} has no gateway of its family, and ptp routes everything by it", ip.address);
-            Err(Error::config(text).hint("give the range of the IPAM plugin a `gateway`"))
-        })
+        for ip in &addresses.ips {
+            if ip.gateway.is_none_or(|gateway| gateway.is_ipv4() != ip.address.is_ipv4()) {
+                let text = format!("{} has no gateway of its family, and ptp routes everything by it", ip.address);
+                return Err(Error::config(text).hint("give the range of the IPAM plugin a `gateway`"));
+            }
+        }
+        Ok(())
     }
 
     fn host_state(&self) -> HostState {
@@ -83,29 +85,19 @@ impl InterfacePlugin for PtpPlugin {
     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
         let ifname = at.tag.ifname.clone();
         let networks = addresses.networks();
-        let given = layer3::routes(&addresses.ips, &addresses.routes).into_iter();
-        // The gateways have a route of their own; any other router is asked for on the link, for its network is behind them.
-        let own = |router| addresses.ips.iter().any(|ip| ip.gateway == Some(router));
-        let given =
-            given.map(|route| KernelRoute { onlink: route.gateway.is_some_and(|router| !own(router)), ..route });
-        let mut routes: Vec<KernelRoute> = Vec::new();
-        for route in addresses.ips.iter().flat_map(by_gateway).chain(given) {
-            if routes.iter().all(|one| (one.dst, one.table) != (route.dst, route.table)) {
-                routes.push(route);
-            }
-        }
+        let routes = routes(addresses);
         let mut gateways: Vec<IpAddr> = Vec::new();
         for gateway in addresses.ips.iter().filter_map(|ip| ip.gateway) {
             if !gateways.contains(&gateway) {
                 gateways.push(gateway);
             }
         }
-        let addresses: Vec<IpAddr> = networks.iter().map(IpNetwork::ip).collect();
-        let check = IpSpoofCheck { ifname: ifname.clone(), mac: None, addresses: addresses.clone(), is_port: false };
+        let own: Vec<IpAddr> = networks.iter().map(IpNetwork::ip).collect();
+        let check = IpSpoofCheck { ifname: ifname.clone(), mac: None, addresses: own.clone(), is_port: false };
         Plan::default()
             .and_each(self.0.ipspoofchk.then_some(check))
             .and(Forwarding::of(&networks))
-            .and(HostRoute { ifname: ifname.clone(), gateways, addresses })
+            .and(HostRoute { ifname: ifname.clone(), gateways, addresses: own })
             .and_each(self.0.ip_masq.then(|| Masquerade::of(networks.clone(), self.0.ip_masq_backend.0)))
             .and(Layer3 {
                 ifname,
@@ -126,7 +118,27 @@ impl InterfacePlugin for PtpPlugin {
     }
 }
 
-/// The gateway is on the link; the rest of the network is behind it.
+/// The routes of the container: those by the gateways first, then those of the result. There is one route per destination and
+/// table.
+fn routes(addresses: &Addresses) -> Vec<KernelRoute> {
+    let mut all: Vec<KernelRoute> = addresses.ips.iter().flat_map(by_gateway).collect();
+    for route in layer3::routes(&addresses.ips, &addresses.routes) {
+        // A gateway of an address has a route of its own. Any other router is marked `onlink`, because its network is behind the
+        // gateway.
+        let is_own = |router: IpAddr| addresses.ips.iter().any(|ip| ip.gateway == Some(router));
+        let onlink = route.gateway.is_some_and(|router| !is_own(router));
+        all.push(KernelRoute { onlink, ..route });
+    }
+    let mut routes: Vec<KernelRoute> = Vec::new();
+    for route in all {
+        if routes.iter().all(|one| (one.dst, one.table) != (route.dst, route.table)) {
+            routes.push(route);
+        }
+    }
+    routes
+}
+
+/// The routes for one address: the gateway is on the link, and the rest of the network is behind it.
 fn by_gateway(ip: &Ip) -> Vec<KernelRoute> {
     let Some(gateway) = ip.gateway else { return Vec::new() };
     let source = Some(ip.address.ip());
@@ -134,8 +146,9 @@ fn by_gateway(ip: &Ip) -> Vec<KernelRoute> {
     let on_link =
         KernelRoute { source, scope: gateway.is_ipv4().then_some(SCOPE_LINK), ..KernelRoute::to(gateway.into()) };
     let network = IpNetwork::new(ip.address.network(), ip.address.prefix()).unwrap_or(ip.address);
-    let behind = KernelRoute { source, gateway: Some(gateway), ..KernelRoute::to(network) };
     let mut routes = vec![on_link];
-    routes.extend((ip.address.prefix() < whole).then_some(behind));
+    if ip.address.prefix() < whole {
+        routes.push(KernelRoute { source, gateway: Some(gateway), ..KernelRoute::to(network) });
+    }
     routes
 }

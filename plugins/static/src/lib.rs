@@ -1,14 +1,14 @@
-//! static gives each attachment the addresses that somebody wrote down: it chooses none, and keeps nothing.
+//! Assigns the configured addresses. It allocates none and stores nothing.
 //!
-//! The keys under `ipam` are those of [`StaticPlugin`]. Addresses may be said in three more places, of which the last that says any
-//! has the word:
+//! The keys under `ipam` are those of [`StaticPlugin`]. Addresses may come from three more places. The last of these that has any
+//! is used:
 //!
-//! 1. `addresses`, and after them those of `IP` in `CNI_ARGS`, which are *added*. One of either without a gateway gets the last
-//!    of `GATEWAY` in `CNI_ARGS` that lies in its network.
+//! 1. `addresses`, and after them those of `IP` in `CNI_ARGS`, which are *added*. An address without a gateway gets the last one of
+//!    `GATEWAY` in `CNI_ARGS` that is in its network.
 //! 2. `args.cni.ips`, in place of all these.
 //! 3. `runtimeConfig.ips`, the capability `ips`, in place of all.
 //!
-//! Nothing is reserved: whoever writes an address down twice gives it to two. So DEL and GC have nothing to do.
+//! Nothing is reserved: an address that is configured twice is assigned twice. So DEL and GC have nothing to do.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
@@ -25,14 +25,14 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct StaticPlugin {
-    /// What an attachment is given, unless the runtime says otherwise. Default: nothing.
+    /// The addresses of an attachment, unless the runtime sends others. Default: none.
     addresses: Vec<AddressConfig>,
-    /// Routes for the result, passed on as they are. Default: none.
+    /// Routes for the result, unchanged. Default: none.
     routes: Vec<Route>,
-    /// `dns` of the result, passed on as it is. Default: nothing is said.
+    /// `dns` of the result, unchanged. Default: none.
     dns: Dns,
-    /// Subnets in which addresses may be requested by `runtimeConfig`, `args` and `CNI_ARGS`, beside those of `addresses`.
-    /// Default: any, as far as this plugin is concerned.
+    /// Subnets in which addresses may be requested by `runtimeConfig`, `args` and `CNI_ARGS`, in addition to those of `addresses`.
+    /// Default: this plugin allows any.
     #[serde(rename = "allowedSubnets")]
     allowed_subnets: Vec<Cidr>,
 }
@@ -50,13 +50,13 @@ impl TryFrom<String> for Cidr {
     }
 }
 
-/// One of `addresses` as it is written; it is judged where it counts.
+/// One of `addresses`. It is validated only if it is used.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct AddressConfig {
-    /// With the length of its prefix: required.
+    /// An address with its prefix length: required.
     address: String,
-    /// Of any network. Default: none.
+    /// An address of any network. Default: none.
     gateway: String,
 }
 
@@ -64,51 +64,56 @@ impl TryFrom<&AddressConfig> for Ip {
     type Error = String;
 
     fn try_from(written: &AddressConfig) -> Result<Ip, String> {
-        let gateway = Some(&written.gateway)
-            .filter(|text| !text.is_empty())
-            .map(|text| ip(text, "invalid IP address"))
-            .transpose()?;
+        let gateway = match written.gateway.as_str() {
+            "" => None,
+            text => Some(ip(text, "invalid IP address")?),
+        };
         Ok(Ip { gateway, ..cidr(&written.address, "the 'address' field is expected to be in CIDR notation")? })
     }
 }
 
-/// An address, or in these words why it is none.
+/// Parses an address; `invalid` is the error.
 fn ip(text: &str, invalid: &str) -> Result<IpAddr, String> {
     parse_ip(text).map_err(|_| format!("{invalid}: {text}"))
 }
 
-/// An address with the length of its prefix, or in these words why it is none.
+/// Parses an address with its prefix length; `expected` is the error.
 fn cidr(text: &str, expected: &str) -> Result<Ip, String> {
     parse_cidr(text).map(Ip::new).map_err(|_| format!("{expected}, got: '{text}'"))
 }
 
 impl StaticPlugin {
-    /// What an attachment is given, from all the places that have a say in it.
-    fn given(&self, conf: &NetConf, args: &Args, version: Version) -> Result<Addresses> {
+    /// The addresses of an attachment, from all places.
+    fn addresses(&self, conf: &NetConf, args: &Args, version: Version) -> Result<Addresses> {
         let added = listed(args, "IP", |text| cidr(text, "the 'ip' field is expected to be in CIDR notation"))?;
         self.check_requested(&added, "CNI_ARGS IP", Error::environment)?;
         let gateways = listed(args, "GATEWAY", |text| ip(text, "invalid gateway address"))?;
-        let [of_args, of_runtime] =
-            [replacing(conf, &["args", "cni", "ips"])?, replacing(conf, &["runtimeConfig", "ips"])?];
+        let of_args = requested(conf, &["args", "cni", "ips"])?;
+        let of_runtime = requested(conf, &["runtimeConfig", "ips"])?;
         self.check_requested(&of_args, "args.cni.ips", Error::config)?;
         self.check_requested(&of_runtime, "runtimeConfig.ips", Error::config)?;
-        let said_last = [of_runtime, of_args].into_iter().find(|ips| !ips.is_empty());
-        let ips = match said_last {
-            Some(ips) => ips,
-            None => routed([self.configured()?, added].concat(), &gateways),
+        let ips = if !of_runtime.is_empty() {
+            of_runtime
+        } else if !of_args.is_empty() {
+            of_args
+        } else {
+            with_gateways([self.configured()?, added].concat(), &gateways)
         };
         one_address_a_family(version, ips.iter().map(|ip| ip.address.is_ipv4()))?;
         Ok(Addresses { ips, routes: self.routes.clone(), dns: self.dns.clone() })
     }
 
-    /// Refuses what was requested outside the subnets that are named, if `allowedSubnets` names any.
+    /// Refuses a requested address outside of the configured subnets, if there is `allowedSubnets`.
     fn check_requested(&self, requested: &[Ip], source: &str, error: fn(String) -> Error) -> Result<()> {
         if self.allowed_subnets.is_empty() {
             return Ok(());
         }
-        let configured = self.addresses.iter().filter_map(|written| parse_cidr(&written.address).ok());
-        let subnets: Vec<IpNetwork> =
-            self.allowed_subnets.iter().map(|Cidr(subnet)| *subnet).chain(configured).collect();
+        let mut subnets: Vec<IpNetwork> = self.allowed_subnets.iter().map(|Cidr(subnet)| *subnet).collect();
+        for configured in &self.addresses {
+            if let Ok(subnet) = parse_cidr(&configured.address) {
+                subnets.push(subnet);
+            }
+        }
         for ip in requested {
             let address = ip.address.ip();
             let prefix = ip.address.prefix();
@@ -121,42 +126,61 @@ impl StaticPlugin {
     }
 
     fn configured(&self) -> Result<Vec<Ip>> {
-        let checked = self.addresses.iter().enumerate().map(|(n, written)| {
-            let refused = |text| Error::config(format!("ipam.addresses[{n}]: {text}"));
-            Ip::try_from(written)
-                .map_err(|text| refused(text).hint("write it like 10.1.2.3/24, its gateway like 10.1.2.1"))
-        });
-        checked.collect()
+        let mut ips = Vec::with_capacity(self.addresses.len());
+        for (n, written) in self.addresses.iter().enumerate() {
+            match Ip::try_from(written) {
+                Ok(ip) => ips.push(ip),
+                Err(text) => {
+                    return Err(Error::config(format!("ipam.addresses[{n}]: {text}"))
+                        .hint("write it like 10.1.2.3/24, its gateway like 10.1.2.1"));
+                }
+            }
+        }
+        Ok(ips)
     }
 }
 
-/// Those without a gateway get the last of these that lies in their network.
-fn routed(mut ips: Vec<Ip>, gateways: &[IpAddr]) -> Vec<Ip> {
+/// Gives each address without a gateway the last of these that is in its network.
+fn with_gateways(mut ips: Vec<Ip>, gateways: &[IpAddr]) -> Vec<Ip> {
     for ip in ips.iter_mut().filter(|ip| ip.gateway.is_none()) {
         ip.gateway = gateways.iter().rfind(|gateway| ip.address.contains(**gateway)).copied();
     }
     ips
 }
 
-/// The list of a key of `CNI_ARGS`, a comma between any two; an empty text is an empty list.
-fn listed<T>(args: &Args, key: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>> {
-    let texts = args.get(key).filter(|text| !text.is_empty()).into_iter().flat_map(|text| text.split(','));
-    let checked = texts.map(|text| {
-        let refused = |text| Error::environment(format!("CNI_ARGS {key}: {text}"));
-        read(text.trim()).map_err(|text| refused(text).hint("CNI_ARGS has lists such as IP=10.1.2.3/24,2001:db8::3/64"))
-    });
-    checked.collect()
+/// The list under a key of `CNI_ARGS`, with a comma between two elements. An empty text is an empty list.
+fn listed<T>(args: &Args, key: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    let Some(texts) = args.get(key) else { return Ok(list) };
+    if texts.is_empty() {
+        return Ok(list);
+    }
+    for text in texts.split(',') {
+        match parse(text.trim()) {
+            Ok(one) => list.push(one),
+            Err(why) => {
+                return Err(Error::environment(format!("CNI_ARGS {key}: {why}"))
+                    .hint("CNI_ARGS has lists such as IP=10.1.2.3/24,2001:db8::3/64"));
+            }
+        }
+    }
+    Ok(list)
 }
 
-/// The addresses of a list that counts in place of all that is said elsewhere, unless it is empty.
-fn replacing(conf: &NetConf, place: &[&str]) -> Result<Vec<Ip>> {
+/// The addresses of a list that replaces all others unless it is empty.
+fn requested(conf: &NetConf, place: &[&str]) -> Result<Vec<Ip>> {
     let texts: Vec<String> = conf.read_at(place)?.unwrap_or_default();
-    let checked = texts.iter().enumerate().map(|(n, text)| {
-        let refused = |text| Error::config(format!("{}[{n}]: {text}", place.join(".")));
-        cidr(text, "an entry in the 'ips' field is NOT in CIDR notation")
-            .map_err(|text| refused(text).hint("the length of the prefix is part of each: 10.1.2.3/24"))
-    });
-    checked.collect()
+    let mut ips = Vec::with_capacity(texts.len());
+    for (n, text) in texts.iter().enumerate() {
+        match cidr(text, "an entry in the 'ips' field is NOT in CIDR notation") {
+            Ok(ip) => ips.push(ip),
+            Err(why) => {
+                return Err(Error::config(format!("{}[{n}]: {why}", place.join(".")))
+                    .hint("the length of the prefix is part of each: 10.1.2.3/24"));
+            }
+        }
+    }
+    Ok(ips)
 }
 
 impl IpamPlugin for StaticPlugin {
@@ -164,49 +188,55 @@ impl IpamPlugin for StaticPlugin {
     const ENTERS_NETNS: bool = false;
 
     fn acquire(&self, at: &AttachmentSpec, _journal: &mut Journal) -> Result<Addresses> {
-        self.given(&at.conf, &at.args, at.version)
+        self.addresses(&at.conf, &at.args, at.version)
     }
 
     fn release(_del: &Del) -> Result<()> {
         Ok(())
     }
 
-    /// Each address is in the record, with its prefix and, where one is said, its gateway.
+    /// Checks that each address is in the record, with its prefix and, if it has one, its gateway.
     fn confirm(&self, check: &Check) -> Result<()> {
         let at = &check.attachment;
-        let wanted = self.given(&at.conf, &at.args, at.version)?.ips;
-        let drifts: Errors = wanted.iter().map(|ip| recorded(ip, &check.prev.ips, &at.tag.ifname)).collect();
+        let mut drifts = Errors::default();
+        for ip in self.addresses(&at.conf, &at.args, at.version)?.ips {
+            drifts.note(check_recorded(&ip, &check.prev.ips, &at.tag.ifname));
+        }
         drifts.finish().map_err(|error| error.hint("the configuration was changed since the ADD: DEL, then ADD again"))
     }
 
-    /// That the configuration can be served; it may say no address, for the runtime may.
+    /// Checks that the configuration is valid. It may have no address, because the runtime may send one.
     fn status(&self, status: &Status) -> Result<()> {
-        self.given(&status.call.conf, &Args::default(), status.call.version).map(drop)
+        self.addresses(&status.call.conf, &Args::default(), status.call.version).map(drop)
     }
 
     fn preview(&self, at: &AttachmentSpec) -> Result<(Vec<String>, Addresses)> {
-        let given = self.given(&at.conf, &at.args, at.version)?;
-        let listed: Vec<String> = given.ips.iter().map(shown).collect();
-        let what = if listed.is_empty() { "no address".into() } else { listed.join(" and ") };
-        Ok((vec![format!("give {what} to {}", at.tag)], given))
+        let addresses = self.addresses(&at.conf, &at.args, at.version)?;
+        let texts: Vec<String> = addresses.ips.iter().map(shown).collect();
+        let what = if texts.is_empty() { "no address".into() } else { texts.join(" and ") };
+        Ok((vec![format!("give {what} to {}", at.tag)], addresses))
     }
 }
 
-/// Is the address in the record?
-fn recorded(wanted: &Ip, record: &[Ip], ifname: &str) -> Result<()> {
-    let found = record.iter().filter(|ip| ip.address.ip() == wanted.address.ip());
-    let is_so = |ip: &Ip| ip.address == wanted.address && (wanted.gateway.is_none() || ip.gateway == wanted.gateway);
-    if found.clone().any(is_so) {
-        return Ok(());
+/// Checks that the address is in the record.
+fn check_recorded(wanted: &Ip, record: &[Ip], ifname: &str) -> Result<()> {
+    let mut first = None;
+    for ip in record.iter().filter(|ip| ip.address.ip() == wanted.address.ip()) {
+        if ip.address == wanted.address && (wanted.gateway.is_none() || ip.gateway == wanted.gateway) {
+            return Ok(());
+        }
+        first = first.or(Some(ip));
     }
-    let found = found.map(shown).next().unwrap_or_else(|| "none".into());
+    let found = first.map_or("none".into(), shown);
     let failed = format!("static: Failed to match addr {} on interface {ifname}", wanted.address.ip());
     Err(Error::new(code::DRIFT, format!("{failed}: wanted {}, found {found}", shown(wanted))))
 }
 
 fn shown(ip: &Ip) -> String {
-    let gateway = ip.gateway.map(|gateway| format!(" with gateway {gateway}")).unwrap_or_default();
-    format!("{}{gateway}", ip.address)
+    match ip.gateway {
+        Some(gateway) => format!("{} with gateway {gateway}", ip.address),
+        None => ip.address.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -218,7 +248,7 @@ mod tests {
         let conf = format!(r#"{{"ipam":{{"addresses":[{addresses}]}}{beside}}}"#);
         let conf = NetConf::parse(conf.as_bytes()).unwrap_or_default();
         let keys: StaticPlugin = conf.read_at(&["ipam"])?.unwrap_or_default();
-        let given = keys.given(&conf, &Args::parse(args).unwrap_or_default(), Version::NEWEST)?;
+        let given = keys.addresses(&conf, &Args::parse(args).unwrap_or_default(), Version::NEWEST)?;
         Ok(given.ips.iter().map(shown).collect::<Vec<_>>().join("; "))
     }
 
@@ -254,7 +284,7 @@ mod tests {
             );
             let conf = NetConf::parse(conf.as_bytes()).unwrap();
             let keys: StaticPlugin = conf.read_at(&["ipam"])?.unwrap_or_default();
-            keys.given(&conf, &Args::parse(args).unwrap(), Version::NEWEST)
+            keys.addresses(&conf, &Args::parse(args).unwrap(), Version::NEWEST)
         };
         for (more, args) in [
             ("", ""),
@@ -288,19 +318,19 @@ mod tests {
             ..Ip::new(parse_cidr(text).unwrap_or_else(|text| panic!("{text}")))
         };
         let record = [of("10.0.0.4/24", ""), of("10.0.0.5/24", "10.0.0.1")];
-        assert_eq!(recorded(&of("10.0.0.5/24", ""), &record, "eth0"), Ok(()));
-        assert_eq!(recorded(&of("10.0.0.5/24", "10.0.0.1"), &record, "eth0"), Ok(()));
+        assert_eq!(check_recorded(&of("10.0.0.5/24", ""), &record, "eth0"), Ok(()));
+        assert_eq!(check_recorded(&of("10.0.0.5/24", "10.0.0.1"), &record, "eth0"), Ok(()));
         for (address, gateway, found) in [
             ("10.0.0.5/24", "10.0.0.2", "10.0.0.5/24 with gateway 10.0.0.1"),
             ("10.0.0.4/24", "10.0.0.2", "10.0.0.4/24"),
             ("10.0.0.5/16", "", "10.0.0.5/24 with gateway 10.0.0.1"),
             ("10.0.0.6/24", "", "none"),
         ] {
-            let said = recorded(&of(address, gateway), &record, "eth0").unwrap_err();
+            let error = check_recorded(&of(address, gateway), &record, "eth0").unwrap_err();
             let ends = format!("found {found}");
             assert!(
-                said.code == code::DRIFT && said.msg.contains("on interface eth0") && said.msg.ends_with(&ends),
-                "{said}"
+                error.code == code::DRIFT && error.msg.contains("on interface eth0") && error.msg.ends_with(&ends),
+                "{error}"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The keys as they are written, and what is refused of them.
+//! The keys of the configuration, and their validation.
 
 use std::fmt;
 
@@ -10,28 +10,28 @@ use serde::{Deserialize, Deserializer};
 
 use crate::TuningPlugin;
 
-/// The keys as they are written.
+/// The keys of the configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct TuningKeys {
-    /// Kernel settings below `net.` of the container's namespace. Default: none.
+    /// Sysctls below `net.` in the container's network namespace. Default: none.
     pub sysctl: Values,
-    /// DEL sets the sysctls back to what they were. Default: false, they stay.
+    /// DEL restores the sysctls. Default: false, they stay.
     pub restore_sysctls: bool,
-    /// The interface's hardware address. Default: it stays.
+    /// The MAC of the interface. Default: it is not changed.
     pub mac: Option<Mac>,
-    /// The interface takes all packets. Default: false, and then it is left as it is.
+    /// The interface is in promiscuous mode. Default: false, and then its mode is not changed.
     pub promisc: bool,
-    /// Of the interface, in bytes. Default, and 0: it stays.
+    /// The MTU of the interface, in bytes. Default, and 0: it is not changed.
     pub mtu: Mtu,
-    /// How many packets the interface's queue takes. Default: it stays.
+    /// The length of the interface's transmit queue, in packets. Default: it is not changed.
     #[serde(rename = "txQLen")]
     pub tx_q_len: Option<u32>,
-    /// The interface takes the packets of all groups. Default: it stays.
+    /// The interface is in all-multicast mode. Default: it is not changed.
     pub allmulti: Option<bool>,
-    /// Where the values from before are kept. Default: `/run/cni/tuning`.
+    /// The directory in which the values from before are stored. Default: `/run/cni/tuning`.
     pub data_dir: String,
-    /// What a runtime says of one attachment.
+    /// The settings of one attachment, from the runtime.
     pub args: TuningArgs,
 }
 
@@ -43,13 +43,13 @@ pub struct TuningArgs {
     pub cni: Cni,
 }
 
-/// What is read here of `args.cni`: what no table of precedence can say.
+/// The keys of `args.cni` whose precedence [`Sources`](cnikit::Sources) cannot express.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Cni {
-    /// Laid over `sysctl`, key by key.
+    /// Replaces `sysctl`, key by key.
     pub sysctl: Values,
-    /// An empty one takes the MAC away that was said elsewhere.
+    /// An empty text removes the MAC of the other places.
     pub mac: Option<String>,
 }
 
@@ -71,7 +71,9 @@ impl<'de> Deserialize<'de> for Values {
             fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Values, A::Error> {
                 let mut values = Vec::new();
                 while let Some((key, value)) = members.next_entry::<String, Option<String>>()? {
-                    values.extend(value.map(|value| (key, value)));
+                    if let Some(value) = value {
+                        values.push((key, value));
+                    }
                 }
                 Ok(Values(values))
             }
@@ -84,9 +86,9 @@ impl TryFrom<TuningKeys> for TuningPlugin {
     type Error = String;
 
     fn try_from(keys: TuningKeys) -> Result<TuningPlugin, String> {
-        let taken_away = keys.args.cni.mac.as_deref() == Some("");
+        let removes_mac = keys.args.cni.mac.as_deref() == Some("");
         let settings = LinkValues {
-            mac: keys.mac.filter(|_| !taken_away),
+            mac: if removes_mac { None } else { keys.mac },
             mtu: keys.mtu.0,
             promisc: keys.promisc.then_some(true),
             allmulti: keys.allmulti,
@@ -94,7 +96,7 @@ impl TryFrom<TuningKeys> for TuningPlugin {
         };
         usable(settings.mac)?;
         let Values(sysctls) = keys.sysctl;
-        let Values(overlaid) = keys.args.cni.sysctl;
-        Ok(TuningPlugin { sysctls, overlaid, restores_sysctls: keys.restore_sysctls, settings })
+        let Values(overriding) = keys.args.cni.sysctl;
+        Ok(TuningPlugin { sysctls, overriding, restores_sysctls: keys.restore_sysctls, settings })
     }
 }

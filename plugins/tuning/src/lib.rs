@@ -1,7 +1,7 @@
-//! Settings of an interface that others made, and of the container's kernel.
+//! Changes settings of the container's interface and sysctls of its network namespace.
 //!
-//! It stands behind the plugin that makes the interface. What the interface was set to before is kept in a file, and given
-//! back by DEL and GC; of sysctls only where `restoreSysctls` asks for it. The keys are those of [`TuningKeys`].
+//! A chained plugin, which comes after the plugin that makes the interface. The settings from before are stored in a file, and DEL
+//! and GC restore them; sysctls only with `restoreSysctls`. The keys are those of [`TuningKeys`].
 #![forbid(unsafe_code)]
 
 mod keys;
@@ -15,14 +15,14 @@ use cnikit::resources::sysctls::{self, Sysctl, Sysctls};
 use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, Error, KeySource, Result, Sources, Status};
 use serde::Deserialize;
 
-/// tuning's configuration, checked.
+/// tuning's configuration, validated.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "TuningKeys")]
 pub struct TuningPlugin {
-    /// Keys as they are written, with their values, in the order in which they are set.
+    /// The sysctls with their values, in the order in which they are set.
     sysctls: Vec<(String, String)>,
-    /// Those of `args.cni`.
-    overlaid: Vec<(String, String)>,
+    /// The sysctls of `args.cni`.
+    overriding: Vec<(String, String)>,
     restores_sysctls: bool,
     settings: LinkValues,
 }
@@ -41,7 +41,7 @@ impl ChainedPlugin for TuningPlugin {
     fn plan(&self, at: &AttachmentSpec, _prev: &CniResult) -> Result<Plan> {
         let ifname = at.tag.ifname.clone();
         let data_dir = saved_settings::data_dir(&at.conf);
-        let settings = overlaid(read(&self.sysctls, &ifname)?, read(&self.overlaid, &ifname)?);
+        let settings = merged(read(&self.sysctls, &ifname)?, read(&self.overriding, &ifname)?);
         let sysctls = Sysctls { settings, data_dir: self.restores_sysctls.then(|| data_dir.clone()) };
         let link = LinkSettings { ifname, settings: self.settings.clone(), data_dir };
         Ok(Plan::default()
@@ -49,9 +49,9 @@ impl ChainedPlugin for TuningPlugin {
             .and_each((link.settings != LinkValues::default()).then_some(link)))
     }
 
-    fn amend(&self, at: &AttachmentSpec, answer: &mut CniResult) {
+    fn amend(&self, at: &AttachmentSpec, result: &mut CniResult) {
         let LinkValues { mac, mtu, .. } = self.settings;
-        for own in answer.interfaces.iter_mut().filter(|one| at.is_own(one)) {
+        for own in result.interfaces.iter_mut().filter(|one| at.is_own(one)) {
             if let Some(mac) = mac {
                 own.mac = mac.to_string();
             }
@@ -63,16 +63,18 @@ impl ChainedPlugin for TuningPlugin {
         if self.restores_sysctls || self.settings != LinkValues::default() {
             saved_settings::available(&saved_settings::data_dir(&status.call.conf))?;
         }
-        if self.sysctls.is_empty() && self.overlaid.is_empty() { Ok(()) } else { sysctls::available() }
+        if self.sysctls.is_empty() && self.overriding.is_empty() { Ok(()) } else { sysctls::available() }
     }
 }
 
-/// Each once: of two values for one setting, nobody could say which is meant.
+/// Parses the sysctls. A sysctl with two values is refused.
 fn read(sysctls: &[(String, String)], ifname: &str) -> Result<Vec<Sysctl>> {
     let mut settings: Vec<Sysctl> = Vec::new();
     for (written, value) in sysctls {
-        let one = Sysctl::read(written, value, ifname);
-        let one = one.map_err(|text| Error::config(text).hint("correct this key of `sysctl`"))?;
+        let one = match Sysctl::read(written, value, ifname) {
+            Ok(one) => one,
+            Err(text) => return Err(Error::config(text).hint("correct this key of `sysctl`")),
+        };
         if let Some(other) = settings.iter().find(|other| other.key == one.key) {
             let text = format!("duplicated sysctl keys are not allowed: {:?} and {written:?}", other.written);
             return Err(Error::config(text).hint(format!("drop one of them: both are {}", one.key)));
@@ -82,8 +84,8 @@ fn read(sysctls: &[(String, String)], ifname: &str) -> Result<Vec<Sysctl>> {
     Ok(settings)
 }
 
-/// The others take the place of those for the same settings, however they are written, or come behind them.
-fn overlaid(mut settings: Vec<Sysctl>, others: Vec<Sysctl>) -> Vec<Sysctl> {
+/// Replaces the values of sysctls that the others have too, and appends the rest.
+fn merged(mut settings: Vec<Sysctl>, others: Vec<Sysctl>) -> Vec<Sysctl> {
     for other in others {
         match settings.iter_mut().find(|one| one.key == other.key) {
             Some(one) => *one = other,
