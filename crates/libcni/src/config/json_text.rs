@@ -1,100 +1,115 @@
-//! A JSON object as it stands in a file, with members taken out and others put behind: what is left alone keeps its bytes.
+//! A JSON object as text: where its members are, and the same text with some of them replaced. All other bytes stay as they are.
 
+use std::fmt;
 use std::ops::Range;
 
-/// Where the items of the outermost object or list stand, without the white space around them. The text is JSON.
-pub(crate) fn items(text: &str) -> Vec<Range<usize>> {
-    let (mut found, mut depth, mut begun) = (Vec::new(), 0, 0);
-    let (mut quoted, mut escaped) = (false, false);
-    let mut end = |from: usize, to: usize| {
-        let item = text[from..to].trim();
-        let start = from + text[from..to].len() - text[from..to].trim_start().len();
-        if !item.is_empty() {
-            found.push(start..start + item.len());
-        }
-    };
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            _ if quoted => {}
-            b'{' | b'[' => {
-                depth += 1;
-                begun = if depth == 1 { at + 1 } else { begun };
-            }
-            b'}' | b']' => {
-                depth -= 1;
-                if depth == 0 {
-                    end(begun, at);
-                }
-                if depth <= 0 {
-                    break;
-                }
-            }
-            b',' if depth == 1 => {
-                end(begun, at);
-                begun = at + 1;
-            }
-            _ => {}
-        }
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// One member of an object.
+pub(crate) struct Member<'t> {
+    pub(crate) key: String,
+    /// The value as it is written.
+    pub(crate) value: &'t str,
+    /// Where key and value are in the object's text: from the key's opening quote to the end of the value.
+    pub(crate) range: Range<usize>,
+}
+
+/// The keys and values of an object in their order, with all of several that have the same key.
+struct Entries<'t>(Vec<(String, &'t RawValue)>);
+
+impl<'t> Deserialize<'t> for Entries<'t> {
+    fn deserialize<D: Deserializer<'t>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(EntriesVisitor)
     }
-    found
 }
 
-/// The texts of a list's items.
+struct EntriesVisitor;
+
+impl<'t> Visitor<'t> for EntriesVisitor {
+    type Value = Entries<'t>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Entries<'t>, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Entries(entries))
+    }
+}
+
+/// The members of an object in their order; none if the text is not a JSON object.
+pub(crate) fn members(object: &str) -> Vec<Member<'_>> {
+    let Ok(Entries(entries)) = serde_json::from_str(object) else { return Vec::new() };
+    let mut members = Vec::new();
+    let mut end = 0;
+    for (key, raw) in entries {
+        let value = raw.get();
+        // Before the key there is only a brace or a comma, and white space.
+        let start = end + object[end..].find('"').unwrap_or_default();
+        end = offset(object, value) + value.len();
+        members.push(Member { key, value, range: start..end });
+    }
+    members
+}
+
+/// The elements of a list as they are written; none if the text is not a JSON list.
 pub(crate) fn elements(list: &str) -> Vec<&str> {
-    items(list).into_iter().map(|place| &list[place]).collect()
+    let elements: Vec<&RawValue> = serde_json::from_str(list).unwrap_or_default();
+    elements.into_iter().map(RawValue::get).collect()
 }
 
-/// The text that stands under a key, spelt exactly so; the last of several.
-pub(crate) fn member<'a>(object: &'a str, key: &str) -> Option<&'a str> {
-    let found = items(object).into_iter().rev().map(|place| &object[place]);
-    found.filter(|item| key_of(item).as_deref() == Some(key)).find_map(|item| Some(item[key_end(item)?..].trim_start()))
+/// The value under a key, spelt exactly so; the last of several.
+pub(crate) fn value<'t>(object: &'t str, key: &str) -> Option<&'t str> {
+    members(object).into_iter().rev().find(|member| member.key == key).map(|member| member.value)
 }
 
-/// The object without the members of some keys, however they are spelt, and with others behind.
-pub(crate) fn spliced(object: &str, without: impl Fn(&str) -> bool, more: &[(&str, String)]) -> String {
-    let places = items(object);
-    if places.is_empty() && more.is_empty() {
+/// Where a part of a text begins in it.
+pub(crate) fn offset(text: &str, part: &str) -> usize {
+    part.as_ptr().addr().saturating_sub(text.as_ptr().addr())
+}
+
+/// The object without the members whose key `is_removed`, and with `more` after the others.
+pub(crate) fn spliced(object: &str, is_removed: impl Fn(&str) -> bool, more: &[(&str, String)]) -> String {
+    let members = members(object);
+    if members.is_empty() && more.is_empty() {
         return object.to_owned();
     }
-    let (mut text, mut kept, mut before) = (String::new(), 0, None::<Range<usize>>);
-    text.push_str(&object[..places.first().map_or(object.find('{').map_or(0, |at| at + 1), |first| first.start)]);
-    for place in &places {
-        let item = &object[place.clone()];
-        if !key_of(item).is_some_and(|key| without(&key)) {
-            // Its comma, and the white space around that, as they stand before it.
-            text.push_str(before.filter(|_| kept > 0).map_or("", |before| &object[before.end..place.start]));
-            text.push_str(item);
-            kept += 1;
+    let head = match members.first() {
+        Some(first) => first.range.start,
+        None => object.find('{').map_or(0, |brace| brace + 1),
+    };
+    let tail = match members.last() {
+        Some(last) => last.range.end,
+        None => object.rfind('}').unwrap_or(0),
+    };
+    let mut text = object[..head].to_owned();
+    let mut is_first = true;
+    let mut previous_end = head;
+    for member in &members {
+        if !is_removed(&member.key) {
+            if !is_first {
+                // The comma before it, with the white space around that.
+                text.push_str(&object[previous_end..member.range.start]);
+            }
+            text.push_str(&object[member.range.clone()]);
+            is_first = false;
         }
-        before = Some(place.clone());
+        previous_end = member.range.end;
     }
     for (key, value) in more {
-        let comma = if kept > 0 { "," } else { "" };
-        text.extend([comma, "\"", key, "\":", value]);
-        kept += 1;
+        if !is_first {
+            text.push(',');
+        }
+        text.extend(["\"", key, "\":", value]);
+        is_first = false;
     }
-    text.push_str(&object[places.last().map_or(object.rfind('}').unwrap_or(0), |last| last.end)..]);
+    text.push_str(&object[tail..]);
     text
-}
-
-/// Behind the colon of a member.
-pub(crate) fn key_end(item: &str) -> Option<usize> {
-    let mut escaped = false;
-    let close = item.bytes().enumerate().skip(1).find(|(_, byte)| {
-        let is_end = *byte == b'"' && !escaped;
-        escaped = *byte == b'\\' && !escaped;
-        is_end
-    });
-    let close = close?.0;
-    Some(close + 1 + item[close + 1..].find(':')? + 1)
-}
-
-pub(crate) fn key_of(item: &str) -> Option<String> {
-    let (quoted, _) = item[..key_end(item)?].rsplit_once(':')?;
-    serde_json::from_str(quoted.trim_end()).ok()
 }
 
 #[cfg(test)]
@@ -104,7 +119,7 @@ mod tests {
     const ODD: &str = "{ \"a\" : [1, {\"b\": \",}\"} ],\n\t\"q\\\"u\":\"\\\\\" , \"\\u0063\":1.50e+400,\"d\":{ } }";
 
     #[test]
-    fn what_nobody_touches_keeps_its_bytes() {
+    fn an_object_without_changes_keeps_its_bytes() {
         assert_eq!(spliced(ODD, |_| false, &[]), ODD);
         for empty in ["{}", "{ }", "\n{\n}\n"] {
             assert_eq!(spliced(empty, |_| true, &[]), empty);
@@ -112,26 +127,36 @@ mod tests {
     }
 
     #[test]
-    fn members_go_and_come_with_their_commas() {
+    fn members_are_removed_and_added_with_their_commas() {
         let cases = [
             ("a", "{ \"q\\\"u\":\"\\\\\" , \"\\u0063\":1.50e+400,\"d\":{ },\"x\":1 }"),
             ("c", "{ \"a\" : [1, {\"b\": \",}\"} ],\n\t\"q\\\"u\":\"\\\\\",\"d\":{ },\"x\":1 }"),
             ("d", "{ \"a\" : [1, {\"b\": \",}\"} ],\n\t\"q\\\"u\":\"\\\\\" , \"\\u0063\":1.50e+400,\"x\":1 }"),
         ];
-        for (key, left) in cases {
-            assert_eq!(spliced(ODD, |found| found == key, &[("x", "1".to_owned())]), left, "{key}");
+        for (key, expected) in cases {
+            assert_eq!(spliced(ODD, |found| found == key, &[("x", "1".to_owned())]), expected, "{key}");
         }
         assert_eq!(spliced(ODD, |_| true, &[("x", "1".into()), ("y", "2".into())]), "{ \"x\":1,\"y\":2 }");
         assert_eq!(spliced("{ }", |_| true, &[("x", "1".into())]), "{\"x\":1}");
     }
 
     #[test]
-    fn a_member_and_the_elements_of_a_list_are_found_as_they_stand() {
-        assert_eq!(member(ODD, "a"), Some("[1, {\"b\": \",}\"} ]"));
-        assert_eq!(member(ODD, "q\"u"), Some("\"\\\\\""));
-        assert_eq!(member(r#"{"a": 1, "a": 2}"#, "a"), Some("2"));
-        assert_eq!(member(ODD, "A"), None);
+    fn values_and_elements_are_found_as_they_are_written() {
+        assert_eq!(value(ODD, "a"), Some("[1, {\"b\": \",}\"} ]"));
+        assert_eq!(value(ODD, "q\"u"), Some("\"\\\\\""));
+        assert_eq!(value(r#"{"a": 1, "a": 2}"#, "a"), Some("2"));
+        assert_eq!(value(ODD, "A"), None);
         assert_eq!(elements("[1, {\"b\": \",}\"} ]"), ["1", "{\"b\": \",}\"}"]);
         assert_eq!(elements(" [ ] "), [""; 0]);
+    }
+
+    #[test]
+    fn a_member_is_found_at_its_key_also_among_several_of_that_key() {
+        let object = " {\"a\" :\t1 , \"a\":\"\\\"\", \"\\\"\\\\\": {}}";
+        let found: Vec<&str> = members(object).into_iter().map(|member| &object[member.range]).collect();
+        assert_eq!(found, ["\"a\" :\t1", "\"a\":\"\\\"\"", "\"\\\"\\\\\": {}"]);
+        for text in ["", "[1]", "{\"a\":}", "{\"a\": 1} x", "{\"a\": 1", "1"] {
+            assert!(members(text).is_empty(), "{text}");
+        }
     }
 }

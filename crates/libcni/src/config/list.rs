@@ -3,7 +3,7 @@
 use cnikit_types::{NetConf, ReadError, Release, Version, check_network_name, is_key, limit};
 use serde_json::{Map, Value, json};
 
-use crate::config::json_text::{elements, member, spliced};
+use crate::config::json_text::{elements, spliced, value};
 use crate::{Attachment, Error};
 
 /// Keys that only a runtime may set; in a file they would be taken for its word.
@@ -107,7 +107,7 @@ impl NetworkList {
     fn inline(&mut self, plugins: &[Value]) -> Result<(), ReadError> {
         limit::count("plugins", plugins.len(), limit::PLUGINS).map_err(|error| error.under("plugins"))?;
         let document = String::from_utf8_lossy(&self.bytes).into_owned();
-        let texts = member(&document, "plugins").map(elements).filter(|texts| texts.len() == plugins.len());
+        let texts = value(&document, "plugins").map(elements).filter(|texts| texts.len() == plugins.len());
         for (at, plugin) in plugins.iter().enumerate() {
             let text = texts.as_ref().map_or_else(|| plugin.to_string(), |texts| texts[at].to_owned());
             self.append(plugin, &text).map_err(|error| error.at(at).under("plugins"))?;

@@ -1,7 +1,7 @@
-//! Where in a text a key of its document stands.
+//! Where in a configuration file a key is, or what is not JSON.
 
 use crate::SourceLocation;
-use crate::config::json_text::{items, key_end, key_of};
+use crate::config::json_text::{elements, members, offset};
 
 /// A file whose positions do not fit is larger than any that is read.
 fn location(line: usize, column: usize) -> SourceLocation {
@@ -31,52 +31,55 @@ pub(crate) fn of_key(text: &str, path: &str) -> SourceLocation {
     of_offset(text, offset_of(text, path))
 }
 
-/// A member of an object, or an element of a list, that a path goes through.
-struct Member<'a> {
-    /// Where its key stands, or it itself.
-    key: usize,
-    value: usize,
-    /// What of the path is below it.
-    below: &'a str,
+/// The first part of a path: a member of an object, or an element of a list.
+struct Part<'t, 'p> {
+    /// The offset of the member's key, or of the element itself.
+    offset: usize,
+    value: &'t str,
+    /// The rest of the path.
+    rest: &'p str,
 }
 
-/// The offset of the last part of the path that is there.
-fn offset_of(text: &str, mut path: &str) -> usize {
-    let mut here = text.len() - text.trim_start_matches([' ', '\t', '\n', '\r']).len();
-    let mut value = here;
-    while !path.is_empty() {
-        let within = &text[value..];
-        let found = match within.bytes().next() {
-            Some(b'{') => member(within, path),
-            Some(b'[') => element(within, path),
-            _ => None,
-        };
-        let Some(found) = found else { break };
-        (here, value, path) = (value + found.key, value + found.value, found.below);
+/// The offset of the last part of the path that exists.
+fn offset_of(text: &str, path: &str) -> usize {
+    const WHITE_SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
+    let mut value = text.trim_start_matches(WHITE_SPACE).trim_end_matches(WHITE_SPACE);
+    let mut here = offset(text, value);
+    let mut rest = path;
+    while !rest.is_empty() {
+        let found = if value.starts_with('{') { member(value, rest) } else { element(value, rest) };
+        let Some(part) = found else { break };
+        here = offset(text, value) + part.offset;
+        value = part.value;
+        rest = part.rest;
     }
     here
 }
 
-/// The member that the path goes through: the longest key that fits, of two the last.
-fn member<'a>(object: &str, path: &'a str) -> Option<Member<'a>> {
-    let fitting = items(object).into_iter().filter_map(|place| {
-        let (item, key) = (&object[place.clone()], place.start);
-        let name = key_of(item)?;
-        let value = place.end - item[key_end(item)?..].trim_start().len();
-        Some((name.len(), Member { key, value, below: below(path, &name)? }))
-    });
-    fitting.max_by_key(|(length, _)| *length).map(|(_, member)| member)
+/// The member that the path goes through: the one with the longest key that matches, of several with that key the last.
+fn member<'t, 'p>(object: &'t str, path: &'p str) -> Option<Part<'t, 'p>> {
+    let mut longest = 0;
+    let mut found = None;
+    for member in members(object) {
+        let Some(rest) = below(path, &member.key) else { continue };
+        if member.key.len() >= longest {
+            longest = member.key.len();
+            found = Some(Part { offset: member.range.start, value: member.value, rest });
+        }
+    }
+    found
 }
 
-/// The element that the path names first: `[3]`.
-fn element<'a>(list: &str, path: &'a str) -> Option<Member<'a>> {
-    let (index, below) = path.strip_prefix('[')?.split_once(']')?;
-    let place = items(list).into_iter().nth(index.parse().ok()?)?;
-    Some(Member { key: place.start, value: place.start, below: below.strip_prefix('.').unwrap_or(below) })
+/// The element that the path names first, such as `[3]`.
+fn element<'t, 'p>(list: &'t str, path: &'p str) -> Option<Part<'t, 'p>> {
+    let (index, rest) = path.strip_prefix('[')?.split_once(']')?;
+    let index: usize = index.parse().ok()?;
+    let value = *elements(list).get(index)?;
+    Some(Part { offset: offset(list, value), value, rest: rest.strip_prefix('.').unwrap_or(rest) })
 }
 
-/// What of a path is below `key`, if it goes through it.
-fn below<'a>(path: &'a str, key: &str) -> Option<&'a str> {
+/// The rest of a path after `key`, if the path goes through it.
+fn below<'p>(path: &'p str, key: &str) -> Option<&'p str> {
     let rest = path.strip_prefix(key)?;
     match rest.as_bytes().first() {
         None | Some(b'[') => Some(rest),
