@@ -1,4 +1,4 @@
-//! Attaches a container to its loopback and to any number of networks.
+//! Attaches a container to its loopback and to any number of networks, and prints its interfaces.
 //!
 //!     attach BIN CONF STATE NETNS NETWORK...
 
@@ -14,8 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for name in names {
         networks = networks.with(load(conf.as_ref(), name)?);
     }
-    for joined in networks.setup(&Attachment::new("web-1", netns))?.interfaces {
-        writeln!(stdout(), "{} {} {:?}", joined.network, joined.interface.name, joined.ips)?;
+    for merged in networks.setup(&Attachment::new("web-1", netns))?.interfaces {
+        writeln!(stdout(), "{} {} {:?}", merged.network, merged.interface.name, merged.ips)?;
     }
     Ok(())
 }

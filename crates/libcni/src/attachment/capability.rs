@@ -1,11 +1,11 @@
-//! What a runtime asks of an attachment: capabilities in the specification's spelling, and the arguments of a pod.
+//! Sets capabilities in the specification's form, and the arguments of a pod.
 
 use cnikit_types::{Bandwidth, IpRange, PortMapping, RuntimeDns};
 use serde_json::{Map, Value, json};
 
 use crate::Attachment;
 
-/// The pod that a container belongs to, as Kubernetes' plugins are told in `CNI_ARGS`.
+/// The pod of a container, as Kubernetes passes it to plugins in `CNI_ARGS`.
 #[doc(alias = "K8S_POD_NAME")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
@@ -20,20 +20,19 @@ pub struct Pod {
 }
 
 impl Attachment {
-    /// An attachment of a container, by its id and the path of its namespace. The interface is `eth0`;
+    /// The attachment of a container, by its id and the path of its namespace. The interface is `eth0`;
     /// [`Networks`](crate::Networks) gives each network its own.
     pub fn new(container_id: impl Into<String>, netns: impl Into<String>) -> Self {
-        let ifname = "eth0".to_owned();
-        Self { container_id: container_id.into(), netns: netns.into(), ifname, ..Self::default() }
+        Self { container_id: container_id.into(), netns: netns.into(), ifname: "eth0".to_owned(), ..Self::default() }
     }
 
-    /// The same attachment with another interface.
+    /// Sets the interface.
     #[must_use]
     pub fn on(self, ifname: impl Into<String>) -> Self {
         Self { ifname: ifname.into(), ..self }
     }
 
-    /// The same attachment with one more pair of `CNI_ARGS` at the end; an earlier pair with the same key is removed.
+    /// Adds one of `CNI_ARGS` at the end. An earlier one with its key is removed.
     #[must_use]
     pub fn with_arg(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         let key = key.into();
@@ -42,8 +41,7 @@ impl Attachment {
         self
     }
 
-    /// The same attachment with the arguments of a pod, and `IgnoreUnknown`, by which a plugin ignores the arguments that it
-    /// does not know.
+    /// Adds the arguments of a pod, and the one that lets a plugin ignore those that it does not know.
     #[must_use]
     pub fn with_pod(self, pod: &Pod) -> Self {
         self.with_arg("IgnoreUnknown", "1")
@@ -53,27 +51,27 @@ impl Attachment {
             .with_arg("K8S_POD_UID", &pod.uid)
     }
 
-    /// The same attachment with a capability, by its name; it is passed to the plugins whose configuration declares it.
+    /// Sets a capability by its name; a plugin gets it if its configuration declares it.
     #[must_use]
     pub fn with_capability(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.capabilities.insert(name.into(), value.into());
         self
     }
 
-    /// `portMappings`: ports of the host that are forwarded to the container.
+    /// Sets `portMappings`: ports of the host that are forwarded to the container.
     #[must_use]
     pub fn with_port_mappings(self, ports: &[PortMapping]) -> Self {
         self.with_capability("portMappings", ports.iter().map(port_mapping).collect::<Vec<Value>>())
     }
 
-    /// `ipRanges`: sets of ranges; the attachment gets one address of each set.
+    /// Sets `ipRanges`: sets of ranges, one address from each set.
     #[must_use]
     pub fn with_ip_ranges(self, sets: &[Vec<IpRange>]) -> Self {
         let set = |ranges: &Vec<IpRange>| ranges.iter().map(ip_range).collect::<Vec<Value>>().into();
         self.with_capability("ipRanges", sets.iter().map(set).collect::<Vec<Value>>())
     }
 
-    /// `bandwidth`: limits of the traffic.
+    /// Sets `bandwidth`: limits of traffic.
     #[must_use]
     pub fn with_bandwidth(self, limits: &Bandwidth) -> Self {
         let value = json!({
@@ -83,50 +81,50 @@ impl Attachment {
         self.with_capability("bandwidth", value)
     }
 
-    /// `dns`: how the container resolves names.
+    /// Sets `dns`: how the container resolves names.
     #[must_use]
     pub fn with_dns(self, dns: &RuntimeDns) -> Self {
         let value = json!({"servers": dns.servers, "searches": dns.searches, "options": dns.options});
         self.with_capability("dns", value)
     }
 
-    /// `ips`: addresses for the container, with or without a prefix length.
+    /// Sets `ips`: addresses for the container, with or without a prefix length.
     #[must_use]
     pub fn with_ips(self, ips: &[&str]) -> Self {
         self.with_capability("ips", ips.to_vec())
     }
 
-    /// `mac`: the hardware address for the container's interface.
+    /// Sets `mac`: the hardware address of the container's interface.
     #[must_use]
     pub fn with_mac(self, mac: &str) -> Self {
         self.with_capability("mac", mac)
     }
 
-    /// `infinibandGUID`.
+    /// Sets `infinibandGUID`.
     #[must_use]
     pub fn with_infiniband_guid(self, guid: &str) -> Self {
         self.with_capability("infinibandGUID", guid)
     }
 
-    /// `deviceID`: the device, usually a PCI address.
+    /// Sets `deviceID`: the device, usually a PCI address.
     #[must_use]
     pub fn with_device_id(self, device: &str) -> Self {
         self.with_capability("deviceID", device)
     }
 
-    /// `aliases`: further names of the container.
+    /// Sets `aliases`: other names of the container.
     #[must_use]
     pub fn with_aliases(self, names: &[&str]) -> Self {
         self.with_capability("aliases", names.to_vec())
     }
 
-    /// `cgroupPath`: the container's control group.
+    /// Sets `cgroupPath`: the container's control group.
     #[must_use]
     pub fn with_cgroup_path(self, path: &str) -> Self {
         self.with_capability("cgroupPath", path)
     }
 
-    /// `io.kubernetes.cri.pod-annotations`.
+    /// Sets `io.kubernetes.cri.pod-annotations`.
     #[must_use]
     pub fn with_pod_annotations(self, annotations: &[(&str, &str)]) -> Self {
         let members = annotations.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value)));
@@ -151,8 +149,13 @@ fn ip_range(range: &IpRange) -> Value {
         ("rangeEnd", range.range_end.map(|ip| ip.to_string())),
         ("gateway", range.gateway.map(|ip| ip.to_string())),
     ];
-    let said = members.into_iter().filter_map(|(key, text)| Some((key.to_owned(), Value::from(text?))));
-    Value::Object(said.collect())
+    let mut object = Map::new();
+    for (key, member) in members {
+        if let Some(text) = member {
+            object.insert(key.to_owned(), text.into());
+        }
+    }
+    Value::Object(object)
 }
 
 #[cfg(test)]
@@ -161,7 +164,7 @@ mod tests {
     use cnikit_types::{NetConf, Protocol, parse_cidr};
 
     #[test]
-    fn what_is_set_is_what_a_plugin_reads() {
+    fn a_plugin_reads_the_values_that_were_set() {
         let ports = [PortMapping {
             host_port: 8080,
             container_port: 80,
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_told_in_five_arguments_of_which_each_key_comes_once() {
+    fn a_pod_has_five_arguments_with_each_key_once() {
         let pod = Pod { namespace: "n".into(), name: "p".into(), infra_container_id: "c".into(), uid: "u".into() };
         let at = Attachment::new("c", "").with_arg("K8S_POD_NAME", "old").with_pod(&pod);
         assert_eq!(

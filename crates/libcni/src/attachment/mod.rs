@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::Error;
 
-/// Whom a call is about, and what the caller wants to tell the plugins.
+/// The container of a call, and the parameters for its plugins.
 #[doc(alias = "RuntimeConf")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attachment {
@@ -19,7 +19,7 @@ pub struct Attachment {
     pub ifname: String,
     /// `CNI_ARGS`, in their order.
     pub args: Vec<(String, String)>,
-    /// Values by capability; a plugin is given those that its configuration declares.
+    /// Values by capability; a plugin gets those that its configuration declares.
     pub capabilities: Map<String, Value>,
 }
 
@@ -30,18 +30,20 @@ impl Attachment {
         pairs.join(";")
     }
 
-    /// The three names as the specification wants them (section "Parameters"), and arguments that can be told apart.
+    /// Checks the three names by the specification (section "Parameters"), and that no argument has a separator in it.
     pub(crate) fn check_names(&self, network: &str) -> Result<(), Error> {
-        let said = |name: &str, checked: Result<(), String>| {
-            checked.map_err(|why| Error::Name(if name.is_empty() { why } else { format!("{why}: {name:?}") }))
-        };
-        said(&self.container_id, check_container_id(&self.container_id))?;
-        said(network, check_network_name(network))?;
-        said(&self.ifname, check_ifname(&self.ifname))?;
-        let is_pair = |(key, value): &&(String, String)| !key.contains(['=', ';']) && !value.contains(['=', ';']);
-        match self.args.iter().find(|pair| !is_pair(pair)) {
-            Some((key, value)) => Err(Error::Name(format!("CNI_ARGS cannot hold '=' or ';': {key:?}, {value:?}"))),
-            None => Ok(()),
+        check_container_id(&self.container_id).map_err(|why| name_error(&self.container_id, why))?;
+        check_network_name(network).map_err(|why| name_error(network, why))?;
+        check_ifname(&self.ifname).map_err(|why| name_error(&self.ifname, why))?;
+        for (key, value) in &self.args {
+            if key.contains(['=', ';']) || value.contains(['=', ';']) {
+                return Err(Error::Name(format!("CNI_ARGS cannot hold '=' or ';': {key:?}, {value:?}")));
+            }
         }
+        Ok(())
     }
+}
+
+fn name_error(name: &str, why: String) -> Error {
+    Error::Name(if name.is_empty() { why } else { format!("{why}: {name:?}") })
 }

@@ -1,10 +1,11 @@
-//! Who may be at work at the same time: nobody else for a container, and GC of a network alone on it.
+//! Locks: one call at a time works on a container, and GC works on a network alone.
 //!
-//! The specification asks for both (section 3, "Lifecycle & ordering"). The locks are flock(2)'s on files in `cnikit/locks`, so
-//! every runtime that is built on this crate takes part, and a killed one lets go; the reference takes none.
+//! The specification asks for both (section 3, "Lifecycle & ordering"). The locks are flock(2) locks on files in `cnikit/locks`: they
+//! work between all runtimes that are built on this crate, and the kernel releases those of a killed process. Upstream's libcni
+//! takes no locks.
 //!
-//! The order is the same everywhere, so that nobody waits in a ring: networks by their names, then the container. Whoever
-//! holds a container waits for nobody.
+//! The order is always the same, so that there is no deadlock: networks by name, then the container. A call that holds a
+//! container waits for no other lock.
 
 use std::time::{Duration, Instant};
 
@@ -12,90 +13,102 @@ use cnikit_store::{Directory, Lock};
 
 use crate::{Attachment, Cache, Error};
 
-/// What one call holds. It goes with the value, or with the process.
+/// The locks that one call holds until this value is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    container: Option<OfContainer>,
+    container: Option<ContainerLock>,
     _networks: Vec<Lock>,
 }
 
-/// The lock of a container, whose file goes with it: there is one for each container that ever was.
+/// The lock of a container. Its file is removed with it, because there is one per container.
 #[derive(Debug)]
-struct OfContainer {
+struct ContainerLock {
     directory: Directory,
     name: String,
     _lock: Lock,
 }
 
-/// For how long, and until whom.
+/// How long a call waits.
 #[derive(Clone, Copy)]
 pub(crate) struct Waiting<'a> {
     pub(crate) until: Instant,
-    /// Whether the caller has given up.
-    pub(crate) given_up: &'a (dyn Fn() -> bool + Sync),
+    /// Whether the caller has cancelled.
+    pub(crate) is_cancelled: &'a (dyn Fn() -> bool + Sync),
 }
 
 impl Waiting<'_> {
+    /// The time that is left.
     pub(crate) fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
+    }
+
+    fn lock(&self, directory: &Directory, name: &str) -> Result<Lock, Error> {
+        directory.lock_while(name, 0o600, self.left(), self.is_cancelled).map_err(lock_error)
+    }
+
+    fn share(&self, directory: &Directory, name: &str) -> Result<Lock, Error> {
+        directory.share_while(name, 0o600, self.left(), self.is_cancelled).map_err(lock_error)
     }
 }
 
 impl Locks {
-    /// For the work on one container in some networks.
+    /// The locks for work on one container in some networks.
     pub(crate) fn of_attachment(
         cache: &Cache,
         networks: &[&str],
-        at: &Attachment,
+        attachment: &Attachment,
         waiting: Waiting<'_>,
     ) -> Result<Self, Error> {
         let directory = Directory::make(cache.locks(), 0o700)?;
         let mut names = networks.to_vec();
         names.sort_unstable();
         names.dedup();
-        let networks: Result<Vec<Lock>, Error> = names.iter().map(|name| beside(&directory, name, waiting)).collect();
-        let networks = networks?;
-        let container = OfContainer::take(directory, &at.container_id, waiting)?;
-        Ok(Self { container: Some(container), _networks: networks })
+        let mut shared = Vec::new();
+        for name in names {
+            shared.push(share_network(&directory, name, waiting)?);
+        }
+        let container = ContainerLock::take(directory, &attachment.container_id, waiting)?;
+        Ok(Self { container: Some(container), _networks: shared })
     }
 
-    /// For the GC of a network: until it is let go, nobody begins anything there.
+    /// The locks for the GC of a network: no other call begins there until they are released.
     pub(crate) fn of_network(cache: &Cache, network: &str, waiting: Waiting<'_>) -> Result<Self, Error> {
         let directory = Directory::make(cache.locks(), 0o700)?;
-        let turn = taken(directory.lock_while(&turn_of(network), 0o600, waiting.left(), waiting.given_up))?;
-        let gate = taken(directory.lock_while(&gate_of(network), 0o600, waiting.left(), waiting.given_up))?;
+        let turn = waiting.lock(&directory, &turn_file(network))?;
+        let gate = waiting.lock(&directory, &gate_file(network))?;
         Ok(Self { container: None, _networks: vec![turn, gate] })
     }
 
-    /// For a container besides, while a network is held.
-    pub(crate) fn container(cache: &Cache, at: &Attachment, waiting: Waiting<'_>) -> Result<Self, Error> {
+    /// The lock for a container, while its network is held.
+    pub(crate) fn container(cache: &Cache, attachment: &Attachment, waiting: Waiting<'_>) -> Result<Self, Error> {
         let directory = Directory::make(cache.locks(), 0o700)?;
-        let container = OfContainer::take(directory, &at.container_id, waiting)?;
+        let container = ContainerLock::take(directory, &attachment.container_id, waiting)?;
         Ok(Self { container: Some(container), _networks: Vec::new() })
     }
 }
 
-impl OfContainer {
-    fn take(directory: Directory, id: &str, waiting: Waiting<'_>) -> Result<Self, Error> {
-        let name = name_of(id);
-        let lock = taken(directory.lock_while(&name, 0o600, waiting.left(), waiting.given_up))?;
+impl ContainerLock {
+    fn take(directory: Directory, container_id: &str, waiting: Waiting<'_>) -> Result<Self, Error> {
+        let name = container_file(container_id);
+        let lock = waiting.lock(&directory, &name)?;
         Ok(Self { directory, name, _lock: lock })
     }
 }
 
 impl Drop for Locks {
-    /// While the lock is still held: whoever waits for it sees that its file has gone, and makes another.
+    /// Removes the container's file while the lock is still held: a waiting call then finds that its file is gone, and makes
+    /// another.
     fn drop(&mut self) {
         if let Some(held) = &self.container {
-            // A file that stays is taken over by the next one.
+            // A file that cannot be removed is used by the next call.
             let _ = held.directory.remove(&held.name);
         }
     }
 }
 
-/// Whether somebody is at work on a container.
+/// Whether another call works on a container. The lock file of a killed one is removed.
 pub(crate) fn is_busy(cache: &Cache, container_id: &str) -> bool {
-    let name = name_of(container_id);
+    let name = container_file(container_id);
     let Ok(directory) = Directory::open(cache.locks()) else { return false };
     let Ok(Some(_)) = directory.facts(&name) else { return false };
     match directory.lock(&name, 0o600, Duration::ZERO) {
@@ -108,28 +121,28 @@ pub(crate) fn is_busy(cache: &Cache, container_id: &str) -> bool {
     }
 }
 
-/// Waits behind a GC that waits, and then beside all others.
-fn beside(directory: &Directory, network: &str, waiting: Waiting<'_>) -> Result<Lock, Error> {
-    let turn = taken(directory.lock_while(&turn_of(network), 0o600, waiting.left(), waiting.given_up))?;
-    let gate = taken(directory.share_while(&gate_of(network), 0o600, waiting.left(), waiting.given_up));
+/// Shares a network with all calls except GC. A GC that is waiting goes first: it holds the turn.
+fn share_network(directory: &Directory, network: &str, waiting: Waiting<'_>) -> Result<Lock, Error> {
+    let turn = waiting.lock(directory, &turn_file(network))?;
+    let gate = waiting.share(directory, &gate_file(network));
     drop(turn);
     gate
 }
 
-fn taken(lock: Result<Lock, cnikit_store::Error>) -> Result<Lock, Error> {
-    lock.map_err(|error| if error.is_deadline() { Error::Busy(error.to_string()) } else { error.into() })
+fn lock_error(error: cnikit_store::Error) -> Error {
+    if error.is_deadline() { Error::Busy(error.to_string()) } else { error.into() }
 }
 
-// One letter and a dash, so that what fits into the name of a result fits here.
+// The prefixes are short, so that every name that fits into the name of a result fits here.
 
-fn name_of(container_id: &str) -> String {
+fn container_file(container_id: &str) -> String {
     format!("c-{container_id}")
 }
 
-fn gate_of(network: &str) -> String {
+fn gate_file(network: &str) -> String {
     format!("n-{network}")
 }
 
-fn turn_of(network: &str) -> String {
+fn turn_file(network: &str) -> String {
     format!("t-{network}")
 }

@@ -1,4 +1,4 @@
-//! Everything that is known of the attachments of a node, without asking a plugin.
+//! The cached attachments of a node, with their state and what is wrong with them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,40 +15,40 @@ use crate::cache::lock::is_busy;
 use crate::cache::results::{CacheFile, read};
 use crate::{Attachment, Cache, ConfigError, Error, NetworkList, ValidAttachment};
 
-/// How far an attachment has come.
+/// The state of a cached attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Its ADD succeeded, and no DEL has.
     Attached,
-    /// Somebody is at work on its container, and its ADD has not succeeded.
+    /// A call works on its container, and its ADD has not succeeded.
     Adding,
-    /// Its ADD failed or was killed, and no DEL has been: some of it may stand.
+    /// Its ADD failed or was killed, and no DEL has been: parts of it may exist.
     Interrupted,
-    /// Its file says nothing that can be trusted; of the attachment no more is known than the file's name.
+    /// Its file is damaged; only the file's name is known.
     Unreadable,
 }
 
-/// One attachment, as the cache has it.
+/// One attachment in the cache.
 #[derive(Clone, Debug)]
 pub struct CachedAttachment {
-    /// The network's name; empty if the file does not say.
+    /// The network's name; empty if the file does not have it.
     pub network: String,
-    /// Container, interface, path of the namespace, and what the plugins were given; empty as far as the file does not say.
+    /// Container, interface, path of the namespace, arguments and capabilities; empty as far as the file does not have them.
     pub at: Attachment,
-    /// How far it has come.
+    /// Its state.
     pub state: State,
-    /// What the last plugin answered, in the version in which it did.
+    /// The result of the last plugin, in the version in which it was returned.
     pub result: Option<Value>,
-    /// The configuration with which it was added, as a [`NetworkList`] reads it.
+    /// The configuration with which it was added; see [`CachedAttachment::list`].
     pub config: Option<Vec<u8>>,
-    /// When, in which boot, in which namespace; empty in a file of another runtime.
-    pub note: CacheMetadata,
+    /// When, in which boot, in which namespace it was added; empty in a file of another runtime.
+    pub metadata: CacheMetadata,
     /// When its file was last written.
     pub written: SystemTime,
     /// Its file.
     pub file: PathBuf,
-    /// What is wrong with it, each in a sentence: a damaged file, a namespace that is gone, a configuration that is none.
-    pub broken: Vec<String>,
+    /// What is wrong with it, each in a sentence: a damaged file, a namespace that is gone, an invalid configuration.
+    pub problems: Vec<String>,
 }
 
 impl Cache {
@@ -56,7 +56,7 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::Cache`] if one of the directories cannot be listed. A single damaged file is not an error:
-    /// [`CachedAttachment::broken`] says what is wrong with it.
+    /// [`CachedAttachment::problems`] says what is wrong with it.
     pub fn attachments(&self) -> Result<Vec<CachedAttachment>, Error> {
         self.all_named(|_| true)
     }
@@ -67,86 +67,99 @@ impl Cache {
     /// As [`Cache::attachments`].
     pub fn attachments_of(&self, container_id: &str) -> Result<Vec<CachedAttachment>, Error> {
         let part = format!("-{container_id}-");
-        let all = self.all_named(|name| name.to_str().is_some_and(|name| name.contains(&part)))?;
-        Ok(all.into_iter().filter(|kept| kept.at.container_id == container_id).collect())
+        let mut found = self.all_named(|name| name.to_str().is_some_and(|name| name.contains(&part)))?;
+        found.retain(|cached| cached.at.container_id == container_id);
+        Ok(found)
     }
 
     fn all_named(&self, is_wanted: impl Fn(&OsString) -> bool) -> Result<Vec<CachedAttachment>, Error> {
-        let done = names(&self.results())?;
-        let is_only_begun = |name: &OsString| done.binary_search(name).is_err();
-        let begun: Vec<OsString> = names(&self.intents())?.into_iter().filter(is_only_begun).collect();
-        let look = |dir: PathBuf, names: Vec<OsString>| -> Vec<CachedAttachment> {
-            names.iter().filter(|name| is_wanted(name)).filter_map(|name| self.look(&dir, name)).collect()
-        };
-        let begun = look(self.intents(), begun);
-        Ok([look(self.results(), done), begun].concat())
+        let results = names(&self.results())?;
+        let mut intents = names(&self.intents())?;
+        intents.retain(|name| results.binary_search(name).is_err());
+        let mut found = Vec::new();
+        for (dir, names) in [(self.results(), &results), (self.intents(), &intents)] {
+            for name in names {
+                if is_wanted(name)
+                    && let Some(cached) = self.read_attachment(&dir, name)
+                {
+                    found.push(cached);
+                }
+            }
+        }
+        Ok(found)
     }
 
-    /// One attachment; `None` if there is no file of it.
+    /// One attachment, if it is in the cache.
     pub fn attachment(&self, network: &str, container_id: &str, ifname: &str) -> Option<CachedAttachment> {
         let name = OsString::from(file_name::from_parts(network, container_id, ifname));
-        let kept = self.look(&self.results(), &name).or_else(|| self.look(&self.intents(), &name))?;
-        Some(kept).filter(|kept| kept.network.is_empty() || kept.network == network)
+        let from_results = self.read_attachment(&self.results(), &name);
+        let cached = from_results.or_else(|| self.read_attachment(&self.intents(), &name))?;
+        if cached.network.is_empty() || cached.network == network { Some(cached) } else { None }
     }
 
-    /// How far an ADD has come whose result is not kept.
-    pub(crate) fn state_of_begun(&self, container_id: &str) -> State {
+    /// The state of an ADD that has an intent and no result.
+    pub(crate) fn state_of_intent(&self, container_id: &str) -> State {
         if is_busy(self, container_id) { State::Adding } else { State::Interrupted }
     }
 
-    /// What a file says; `None` if it has gone.
-    fn look(&self, dir: &Path, name: &OsString) -> Option<CachedAttachment> {
-        let (file, begun) = (dir.join(name), dir == self.intents());
+    /// The attachment in a file; `None` if the file is gone.
+    fn read_attachment(&self, dir: &Path, name: &OsString) -> Option<CachedAttachment> {
+        let file = dir.join(name);
         let written = file.symlink_metadata().and_then(|found| found.modified()).unwrap_or(UNIX_EPOCH);
         let found = match name.to_str() {
-            Some(text) => read(dir, text).unwrap_or_else(|error| CacheFile::Garbage(error.to_string())),
-            None => CacheFile::Garbage("its name is not UTF-8".to_owned()),
+            Some(text) => read(dir, text).unwrap_or_else(|error| CacheFile::Damaged(error.to_string())),
+            None => CacheFile::Damaged("its name is not UTF-8".to_owned()),
         };
-        let unreadable = |why: String| CachedAttachment {
-            network: String::new(),
-            at: Attachment::default(),
-            state: State::Unreadable,
-            result: None,
-            config: None,
-            note: CacheMetadata::default(),
-            written,
-            file: file.clone(),
-            broken: vec![why],
+        let entry = match found {
+            CacheFile::Missing => return None,
+            CacheFile::Damaged(why) | CacheFile::Newer(why) => return Some(unreadable(file, written, why)),
+            CacheFile::Entry(entry) => *entry,
         };
-        match found {
-            CacheFile::Nothing => None,
-            CacheFile::Garbage(why) | CacheFile::Newer(why) => Some(unreadable(why)),
-            CacheFile::Entry(entry) if !entry.marked => {
-                let why = "a bare result, as runtimes kept them before 2019: it does not say whose".to_owned();
-                Some(CachedAttachment { result: entry.result, ..unreadable(why) })
-            }
-            CacheFile::Entry(entry) => {
-                let state = if begun { self.state_of_begun(&entry.at.container_id) } else { State::Attached };
-                Some(cached_attachment(*entry, state, written, file.clone()))
-            }
+        if !entry.has_kind {
+            let why = "a bare result, as runtimes kept them before 2019: it does not say whose".to_owned();
+            return Some(CachedAttachment { result: entry.result, ..unreadable(file, written, why) });
         }
+        let state = if dir == self.intents() { self.state_of_intent(&entry.at.container_id) } else { State::Attached };
+        Some(readable(entry, state, file, written))
     }
 }
 
-fn cached_attachment(entry: Entry, state: State, written: SystemTime, file: PathBuf) -> CachedAttachment {
-    let Entry { network, at, config, result, note, .. } = entry;
-    let mut kept = CachedAttachment { network, at, state, result, config, note, written, file, broken: Vec::new() };
+/// The attachment of a file that cannot be read.
+fn unreadable(file: PathBuf, written: SystemTime, why: String) -> CachedAttachment {
+    CachedAttachment {
+        network: String::new(),
+        at: Attachment::default(),
+        state: State::Unreadable,
+        result: None,
+        config: None,
+        metadata: CacheMetadata::default(),
+        written,
+        file,
+        problems: vec![why],
+    }
+}
+
+/// The attachment of a file that was read, with its problems.
+fn readable(entry: Entry, state: State, file: PathBuf, written: SystemTime) -> CachedAttachment {
+    let Entry { network, at, config, result, metadata, .. } = entry;
+    let mut cached =
+        CachedAttachment { network, at, state, result, config, metadata, written, file, problems: Vec::new() };
     if state == State::Interrupted {
-        kept.broken.push("its ADD has not come to its end: DEL removes what it made".to_owned());
+        cached.problems.push("its ADD has not come to its end: DEL removes what it made".to_owned());
     }
-    if state == State::Attached && kept.answer().is_none() {
-        kept.broken.push("it has no result that can be read".to_owned());
+    if state == State::Attached && cached.cni_result().is_none() {
+        cached.problems.push("it has no result that can be read".to_owned());
     }
-    if let Err(error) = kept.list() {
-        kept.broken.push(format!("its configuration cannot be used: {error}"));
+    if let Err(error) = cached.list() {
+        cached.problems.push(format!("its configuration cannot be used: {error}"));
     }
-    kept.broken.extend(kept.lost_namespace());
-    kept
+    cached.problems.extend(cached.lost_namespace());
+    cached
 }
 
 impl CachedAttachment {
-    /// Container and interface, if it is an attachment of this network. For a file that cannot be read they are taken from its
-    /// name, which can be another network's if names contain dashes: enough to decide whom to ask, but not a proof.
+    /// Container and interface, if it is an attachment of this network. If the file cannot be read they are from its name, which
+    /// may be another network's if names have dashes.
     pub fn whose(&self, network: &str) -> Option<ValidAttachment> {
         let (container_id, ifname) = match self.state {
             State::Unreadable => {
@@ -161,15 +174,18 @@ impl CachedAttachment {
 
     /// The addresses of the result, such as `10.1.0.2/24`.
     pub fn addresses(&self) -> Vec<String> {
-        self.answer().into_iter().flat_map(|answer| answer.ips).map(|ip| ip.address.to_string()).collect()
+        addresses_of(self.cni_result().as_ref())
     }
 
-    /// The result in the form of the newest version, if there is one and it can be read.
-    pub fn answer(&self) -> Option<CniResult> {
-        CniResult::read(self.result.as_ref()?, Version::NEWEST).ok().map(|(_, answer)| answer)
+    /// The result converted to the newest version; `None` if there is none, or it cannot be parsed.
+    pub fn cni_result(&self) -> Option<CniResult> {
+        match CniResult::read(self.result.as_ref()?, Version::NEWEST) {
+            Ok((_, result)) => Some(result),
+            Err(_) => None,
+        }
     }
 
-    /// The network as it was when the attachment was added.
+    /// The network list with which it was added.
     ///
     /// # Errors
     /// [`Error::Configuration`] if the file has no configuration, or one that cannot be parsed.
@@ -180,24 +196,24 @@ impl CachedAttachment {
         recorded(bytes, &self.network).map_err(|why| failed(&why))
     }
 
-    /// Whom a DEL is about now: without the path of a namespace that is gone, for it may lead to another container's.
-    pub(crate) fn at_now(&self) -> Attachment {
-        let mut at = self.at.clone();
+    /// The attachment for a DEL: without the path of a namespace that is gone, because it may now be another container's.
+    pub(crate) fn for_del(&self) -> Attachment {
+        let mut attachment = self.at.clone();
         if self.lost_namespace().is_some() {
-            at.netns.clear();
+            attachment.netns.clear();
         }
-        at
+        attachment
     }
 
-    /// How long ago its file was written, according to the clock.
+    /// The time since its ADD, or since its file was written.
     pub fn age(&self) -> Duration {
-        self.note.age(self.written)
+        self.metadata.age(self.written)
     }
 
-    /// Why the path of its namespace no longer leads to it; `None` if it does, or if that cannot be determined.
+    /// Why the path of its namespace no longer leads to it; `None` if it does, or if that is not known.
     pub fn lost_namespace(&self) -> Option<String> {
         let path = &self.at.netns;
-        if let (Some(then), Ok(now)) = (&self.note.boot_id, cnikit_netns::boot_id())
+        if let (Some(then), Ok(now)) = (&self.metadata.boot_id, cnikit_netns::boot_id())
             && *then != now
         {
             return Some("it is of another boot: its namespace is gone".to_owned());
@@ -206,7 +222,7 @@ impl CachedAttachment {
             NetnsLookup::Gone => Some(format!("its namespace {path} is gone")),
             NetnsLookup::NotNetns { why, .. } => Some(format!("its namespace {path} is none any more: {why}")),
             NetnsLookup::Own(_) => Some(format!("its namespace {path} is the host's own")),
-            NetnsLookup::Present(netns) => match (self.note.netns_cookie, netns.cookie()) {
+            NetnsLookup::Present(netns) => match (self.metadata.netns_cookie, netns.cookie()) {
                 (Some(then), Ok(now)) if then != now => Some(format!("{path} leads to another namespace now")),
                 _ => None,
             },
@@ -215,12 +231,21 @@ impl CachedAttachment {
     }
 }
 
-/// The files of a directory but for temporary ones, by name; none if it is not there.
-fn names(dir: &Path) -> Result<Vec<OsString>, Error> {
-    Directory::open_if_any(dir)?.map_or(Ok(Vec::new()), |directory| names_in(&directory))
+/// The addresses of a result, such as `10.1.0.2/24`.
+pub(crate) fn addresses_of(result: Option<&CniResult>) -> Vec<String> {
+    let ips = result.map(|result| result.ips.as_slice()).unwrap_or_default();
+    ips.iter().map(|ip| ip.address.to_string()).collect()
 }
 
-/// The same of an open one.
+/// The files of a directory without temporary ones, by name; empty if the directory does not exist.
+fn names(dir: &Path) -> Result<Vec<OsString>, Error> {
+    match Directory::open_if_any(dir)? {
+        Some(directory) => names_in(&directory),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// The same for an open directory.
 pub(crate) fn names_in(directory: &Directory) -> Result<Vec<OsString>, Error> {
     let mut names = directory.list()?;
     names.retain(|name| !name.as_encoded_bytes().starts_with(b"."));

@@ -1,4 +1,4 @@
-//! What ADD answered, kept until DEL, and what an ADD was about to do, noted until it has answered.
+//! The directory of cached results, and beside it the intents of ADDs that are not finished.
 
 use std::path::{Path, PathBuf};
 
@@ -13,48 +13,48 @@ use crate::{Attachment, Error, NetworkList};
 /// The longest file that is read: a result is a few kilobytes.
 pub(crate) const LIMIT: usize = 16 << 20;
 
-/// The directory of kept results: one file an attachment, named `<network>-<container id>-<ifname>`.
+/// The cache of results: one file per attachment, named `<network>-<container id>-<ifname>`.
 ///
-/// Place, names and content are the reference's, in `results/`. Unlike its own files these appear whole and survive a power
-/// cut. What the reference does not know lies beside, in `cnikit/`: in `intents/` what an ADD is about to do, in `aside/`
-/// what was found damaged, in `locks/` who is at work.
+/// Directory, names and content are upstream's, in `results/`. Unlike upstream's, these files are replaced atomically and
+/// survive a power cut. What upstream does not have is in `cnikit/`: `intents/` has the ADDs that are not finished, `aside/` has
+/// damaged files, `locks/` has lock files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
     dir: PathBuf,
 }
 
-/// What is known of one attachment before a verb that is to take it down.
+/// The cached data of one attachment, for its DEL.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// What ADD kept, or had begun to do; `None` if nothing is known, or nothing that can be trusted.
+    /// The cached attachment, or the intent of its ADD; `None` if there is neither, or neither can be trusted.
     pub(crate) entry: Option<Entry>,
     /// What is wrong with the files, each in a sentence.
     pub(crate) damage: Vec<String>,
 }
 
 impl Cache {
-    /// A cache below `dir`, usually `/var/lib/cni`; it is created when the first result is cached.
+    /// The cache below `dir`, which is usually `/var/lib/cni`. It is created with the first result.
     pub fn below(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
-    /// Refuses an attachment whose result could not be kept: asked before anything is set up.
+    /// Refuses an attachment whose result could not be cached; called before any plugin.
     ///
-    /// Names with dashes can meet in one file name (`a-b` and `c`, `a` and `b-c`); the first one stays.
-    pub(crate) fn check_room(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
-        let name = file_name::of(&list.name, at);
+    /// Names with dashes can give the same file name (`a-b` and `c`, `a` and `b-c`); the first attachment keeps it.
+    pub(crate) fn check_space(&self, list: &NetworkList, attachment: &Attachment) -> Result<(), Error> {
+        let name = file_name::of(&list.name, attachment);
         if name.len() > file_name::LONGEST {
             return Err(Error::Cache(format!("network, container id and interface are too long together: \"{name}\"")));
         }
         Directory::make(self.results(), 0o700)?.probe()?;
         for dir in [self.results(), self.intents()] {
             match read(&dir, &name)? {
-                CacheFile::Entry(entry) if !entry.is_of(&list.name, at) => {
+                CacheFile::Entry(entry) if !entry.is_of(&list.name, attachment) => {
                     return Err(Error::Cache(format!("{} is another attachment's", dir.join(name).display())));
                 }
                 CacheFile::Newer(why) => return Err(Error::Cache(why)),
-                // Garbage too makes room.
-                CacheFile::Entry(_) | CacheFile::Garbage(_) | CacheFile::Nothing => {}
+                // A damaged file will be set aside.
+                CacheFile::Entry(_) | CacheFile::Damaged(_) | CacheFile::Missing => {}
             }
         }
         Ok(())
@@ -64,94 +64,105 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::Cache`] if the file cannot be read, is damaged, or has a result that the version of the list cannot express.
-    pub fn result(&self, list: &NetworkList, at: &Attachment) -> Result<Option<Value>, Error> {
-        let name = file_name::of(&list.name, at);
+    pub fn result(&self, list: &NetworkList, attachment: &Attachment) -> Result<Option<Value>, Error> {
+        let name = file_name::of(&list.name, attachment);
         match read(&self.results(), &name)? {
-            CacheFile::Entry(entry) if entry.is_of(&list.name, at) => {
-                entry.result.map(|result| in_version_of(list, result)).transpose()
-            }
-            CacheFile::Garbage(why) => Err(Error::Cache(self.garbage(&name, &why))),
+            CacheFile::Entry(entry) if entry.is_of(&list.name, attachment) => match entry.result {
+                Some(result) => Ok(Some(in_version_of(list, result)?)),
+                None => Ok(None),
+            },
+            CacheFile::Damaged(why) => Err(Error::Cache(self.damaged(&name, &why))),
             CacheFile::Newer(why) => Err(Error::Cache(why)),
-            CacheFile::Entry(_) | CacheFile::Nothing => Ok(None),
+            CacheFile::Entry(_) | CacheFile::Missing => Ok(None),
         }
     }
 
-    /// What is known of an attachment, for a DEL: the kept result, else the intent. Whatever is wrong is told, and is no
-    /// error.
-    pub(crate) fn record(&self, network: &str, at: &Attachment) -> Record {
-        let name = file_name::of(network, at);
+    /// What is cached of an attachment, for its DEL: the result, otherwise the intent. Damage is reported, and is not an error.
+    pub(crate) fn record(&self, network: &str, attachment: &Attachment) -> Record {
+        let name = file_name::of(network, attachment);
         let mut record = Record::default();
         for dir in [self.results(), self.intents()] {
             match read(&dir, &name) {
-                Ok(CacheFile::Entry(entry)) if entry.is_of(network, at) => record.entry = record.entry.or(Some(*entry)),
-                Ok(CacheFile::Garbage(why)) => record.damage.push(format!("{}: {why}", dir.join(&name).display())),
+                Ok(CacheFile::Entry(entry)) if entry.is_of(network, attachment) => {
+                    if record.entry.is_none() {
+                        record.entry = Some(*entry);
+                    }
+                }
+                Ok(CacheFile::Damaged(why)) => record.damage.push(format!("{}: {why}", dir.join(&name).display())),
                 Ok(CacheFile::Newer(why)) => record.damage.push(why),
-                Ok(CacheFile::Entry(_) | CacheFile::Nothing) => {}
+                Ok(CacheFile::Entry(_) | CacheFile::Missing) => {}
                 Err(error) => record.damage.push(error.to_string()),
             }
         }
         record
     }
 
-    /// Notes what an ADD is about to do. It outlives the runtime; it is not synced, which would take as long as the ADD: what
-    /// the kernel had goes with the power too, and a file that lost its content still tells a DEL or GC by its name.
-    pub(crate) fn begin(&self, list: &NetworkList, at: &Attachment, note: &CacheMetadata) -> Result<(), Error> {
-        let content = Entry::new(list, at, note, None).to_bytes();
+    /// Records the intent of an ADD, which survives the runtime. It is not synced, because that would take as long as the ADD: a
+    /// power cut also removes what the ADD made in the kernel, and a file that lost its content still tells a DEL or GC by its
+    /// name.
+    pub(crate) fn begin(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        metadata: &CacheMetadata,
+    ) -> Result<(), Error> {
+        let content = Entry::new(list, attachment, metadata, None).to_bytes();
         let directory = Directory::make(self.intents(), 0o700)?;
-        Ok(directory.replace(&file_name::of(&list.name, at), &content, 0o600)?)
+        Ok(directory.replace(&file_name::of(&list.name, attachment), &content, 0o600)?)
     }
 
-    /// Whether an ADD of this attachment was begun and neither succeeded nor was withdrawn.
-    pub(crate) fn has_begun(&self, list: &NetworkList, at: &Attachment) -> bool {
-        self.intents().join(file_name::of(&list.name, at)).exists()
+    /// Whether there is an intent of an ADD that neither succeeded nor was withdrawn.
+    pub(crate) fn has_begun(&self, list: &NetworkList, attachment: &Attachment) -> bool {
+        self.intents().join(file_name::of(&list.name, attachment)).exists()
     }
 
-    /// Takes back what an ADD was about to do, for it did nothing that a DEL would have to undo.
-    pub(crate) fn withdraw(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
-        Directory::open(self.intents())?.remove_durably(&file_name::of(&list.name, at))?;
+    /// Removes the intent of an ADD that made nothing a DEL would have to undo.
+    pub(crate) fn withdraw(&self, list: &NetworkList, attachment: &Attachment) -> Result<(), Error> {
+        Directory::open(self.intents())?.remove_durably(&file_name::of(&list.name, attachment))?;
         Ok(())
     }
 
-    /// Keeps the result of an ADD that succeeded, in place of its intent.
+    /// Writes the result of an ADD that succeeded, and removes its intent.
     pub(crate) fn save(
         &self,
         list: &NetworkList,
-        at: &Attachment,
-        note: &CacheMetadata,
+        attachment: &Attachment,
+        metadata: &CacheMetadata,
         result: &Value,
     ) -> Result<(), Error> {
-        let name = file_name::of(&list.name, at);
-        let content = Entry::new(list, at, note, Some(result)).to_bytes();
+        let name = file_name::of(&list.name, attachment);
+        let content = Entry::new(list, attachment, metadata, Some(result)).to_bytes();
         let directory = Directory::make(self.results(), 0o700)?;
-        if matches!(read_in(&directory, &name), Ok(CacheFile::Garbage(_) | CacheFile::Newer(_))) {
+        if matches!(read_in(&directory, &name), Ok(CacheFile::Damaged(_) | CacheFile::Newer(_))) {
             self.set_aside(&directory, &name)?;
         }
         directory.replace_and_sync(&name, &content, 0o600)?;
-        // Should it come back after a power cut, the result beside it says more.
+        // If a power cut brings the intent back, the result is read before it.
         Directory::open(self.intents())?.remove(&name)?;
         Ok(())
     }
 
-    /// Forgets the attachment, when it is gone. What cannot be read is nobody's: it is set aside.
-    pub(crate) fn forget(&self, network: &str, at: &Attachment) -> Result<(), Error> {
-        let name = file_name::of(network, at);
+    /// Removes an attachment from the cache. A damaged file is set aside.
+    pub(crate) fn forget(&self, network: &str, attachment: &Attachment) -> Result<(), Error> {
+        let name = file_name::of(network, attachment);
         if !file_name::is_valid(&name) {
             return Ok(());
         }
         for dir in [self.intents(), self.results()] {
             let directory = match Directory::open(dir) {
-                // Where no directory is, nothing is kept.
+                Ok(directory) => directory,
+                // Without a directory nothing is cached.
                 Err(error) if error.is_absent() || error.is_misplaced() => continue,
-                opened => opened?,
+                Err(error) => return Err(error.into()),
             };
             match read_in(&directory, &name)? {
-                CacheFile::Garbage(_) | CacheFile::Newer(_) => self.set_aside(&directory, &name)?,
-                CacheFile::Entry(entry) if entry.is_of(network, at) => {
+                CacheFile::Damaged(_) | CacheFile::Newer(_) => self.set_aside(&directory, &name)?,
+                CacheFile::Entry(entry) if entry.is_of(network, attachment) => {
                     directory.remove_durably(&name)?;
                 }
-                CacheFile::Entry(_) | CacheFile::Nothing => {}
+                CacheFile::Entry(_) | CacheFile::Missing => {}
             }
-            // A runtime that was killed while it wrote may have left that.
+            // A runtime that was killed while it wrote may have left a temporary file.
             directory.discard_unfinished_of(&name)?;
         }
         Ok(())
@@ -162,12 +173,12 @@ impl Cache {
         Ok(from.set_aside(name, &aside)?)
     }
 
-    fn garbage(&self, name: &str, why: &str) -> String {
+    fn damaged(&self, name: &str, why: &str) -> String {
         let file = self.results().join(name);
         format!("kept result {}: {why}; hint: DEL, which does without it and sets the file aside", file.display())
     }
 
-    /// Where the reference has its files.
+    /// The directory that upstream has too.
     pub(crate) fn results(&self) -> PathBuf {
         self.dir.join("results")
     }
@@ -181,52 +192,52 @@ impl Cache {
     }
 }
 
-/// What a file is.
+/// The file of an attachment.
 #[derive(Debug)]
 pub(crate) enum CacheFile {
-    Nothing,
-    Garbage(String),
+    Missing,
+    /// It cannot be trusted; the reason.
+    Damaged(String),
     /// A later release wrote it: the file, its version and what to do.
     Newer(String),
     Entry(Box<Entry>),
 }
 
-/// Reads a file of a directory of entries. An error is the file system's; what cannot be a file's name is none's.
+/// Reads a cache file. An error is the file system's; a name that no file can have is missing.
 pub(crate) fn read(dir: &Path, name: &str) -> Result<CacheFile, Error> {
     if !file_name::is_valid(name) {
-        return Ok(CacheFile::Nothing);
+        return Ok(CacheFile::Missing);
     }
     match Directory::open_if_any(dir)? {
         Some(directory) => read_in(&directory, name),
-        None => Ok(CacheFile::Nothing),
+        None => Ok(CacheFile::Missing),
     }
 }
 
 fn read_in(directory: &Directory, name: &str) -> Result<CacheFile, Error> {
-    match directory.read(name, LIMIT) {
-        Ok(None) => Ok(CacheFile::Nothing),
-        Ok(Some((bytes, _))) => {
-            let entry = match Entry::of_file(&bytes, name) {
-                Ok(entry) => entry,
-                Err(why) => return Ok(CacheFile::Garbage(why)),
-            };
-            match check_version(directory.path().join(name), entry.version, FORMAT) {
-                Ok(()) => Ok(CacheFile::Entry(Box::new(entry))),
-                Err(newer) => Ok(CacheFile::Newer(newer.to_string())),
-            }
-        }
-        Err(error) if error.is_garbage() => Ok(CacheFile::Garbage(error.to_string())),
-        Err(error) => Err(error.into()),
+    let bytes = match directory.read(name, LIMIT) {
+        Ok(None) => return Ok(CacheFile::Missing),
+        Ok(Some((bytes, _))) => bytes,
+        Err(error) if error.is_garbage() => return Ok(CacheFile::Damaged(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    let entry = match Entry::of_file(&bytes, name) {
+        Ok(entry) => entry,
+        Err(why) => return Ok(CacheFile::Damaged(why)),
+    };
+    match check_version(directory.path().join(name), entry.version, FORMAT) {
+        Ok(()) => Ok(CacheFile::Entry(Box::new(entry))),
+        Err(newer) => Ok(CacheFile::Newer(newer.to_string())),
     }
 }
 
-/// A result as it is, if it is in the list's version already; else converted.
+/// A result in the version of the list. It is returned as it is if it has that version already.
 pub(crate) fn in_version_of(list: &NetworkList, result: Value) -> Result<Value, Error> {
     let wanted = Version::exact(&list.version).unwrap_or(Version::NEWEST);
-    let (version, answer) = CniResult::read(&result, wanted).map_err(|error| {
+    let (version, parsed) = CniResult::read(&result, wanted).map_err(|error| {
         Error::Cache(format!("failed to convert cached result to config version \"{}\": {error}", list.version))
     })?;
-    Ok(if version == wanted { result } else { answer.write(wanted) })
+    Ok(if version == wanted { result } else { parsed.write(wanted) })
 }
 
 #[cfg(test)]
@@ -237,10 +248,10 @@ mod tests {
     use serde_json::json;
     use tempfile::TempDir;
 
-    fn keep(cache: &Cache, list: &NetworkList, at: &Attachment) {
-        cache.check_room(list, at).unwrap();
-        cache.begin(list, at, &CacheMetadata::now("")).unwrap();
-        cache.save(list, at, &CacheMetadata::now(""), &result()).unwrap();
+    fn save(cache: &Cache, list: &NetworkList, attachment: &Attachment) {
+        cache.check_space(list, attachment).unwrap();
+        cache.begin(list, attachment, &CacheMetadata::now("")).unwrap();
+        cache.save(list, attachment, &CacheMetadata::now(""), &result()).unwrap();
     }
 
     fn list(name: &str, version: &str) -> NetworkList {
@@ -249,8 +260,7 @@ mod tests {
     }
 
     fn at(container_id: &str) -> Attachment {
-        let (netns, ifname) = ("/ns".to_owned(), "eth0".to_owned());
-        Attachment { container_id: container_id.to_owned(), netns, ifname, ..Attachment::default() }
+        Attachment::new(container_id, "/ns")
     }
 
     fn result() -> Value {
@@ -258,11 +268,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_back_until_it_is_forgotten() {
+    fn a_result_is_read_until_its_attachment_is_removed() {
         let dir = TempDir::new().unwrap();
-        let (cache, list, at) = (Cache::below(dir.path()), list("net", "1.0.0"), at("c1"));
+        let cache = Cache::below(dir.path());
+        let list = list("net", "1.0.0");
+        let at = at("c1");
         assert_eq!(cache.result(&list, &at).unwrap(), None);
-        keep(&cache, &list, &at);
+        save(&cache, &list, &at);
         assert_eq!(cache.result(&list, &at).unwrap(), Some(result()));
         cache.forget("net", &at).unwrap();
         cache.forget("net", &at).unwrap();
@@ -271,16 +283,16 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_result_is_read_in_the_version_of_the_configuration() {
+    fn a_cached_result_is_read_in_the_version_of_the_configuration() {
         let dir = TempDir::new().unwrap();
         let cache = Cache::below(dir.path());
-        keep(&cache, &list("net", "1.0.0"), &at("c1"));
+        save(&cache, &list("net", "1.0.0"), &at("c1"));
         let read = cache.result(&list("net", "0.4.0"), &at("c1")).unwrap().unwrap();
         assert_eq!((&read["cniVersion"], &read["ips"][0]["version"]), (&json!("0.4.0"), &json!("4")));
     }
 
     #[test]
-    fn the_old_form_of_a_bare_result_is_read() {
+    fn a_bare_result_is_read() {
         let dir = TempDir::new().unwrap();
         fs::create_dir(dir.path().join("results")).unwrap();
         fs::write(dir.path().join("results/net-c1-eth0"), result().to_string()).unwrap();
@@ -289,36 +301,40 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_whose_file_name_is_anothers_is_refused_and_harms_it_not() {
+    fn an_attachment_with_the_file_name_of_another_is_refused_and_changes_nothing() {
         let dir = TempDir::new().unwrap();
         let cache = Cache::below(dir.path());
-        keep(&cache, &list("a-b", "1.0.0"), &at("c"));
-        let (other, other_at) = (list("a", "1.0.0"), at("b-c"));
-        assert!(cache.check_room(&other, &other_at).unwrap_err().to_string().contains("another attachment's"));
+        save(&cache, &list("a-b", "1.0.0"), &at("c"));
+        let other = list("a", "1.0.0");
+        let other_at = at("b-c");
+        assert!(cache.check_space(&other, &other_at).unwrap_err().to_string().contains("another attachment's"));
         assert_eq!(cache.result(&other, &other_at).unwrap(), None);
         cache.forget("a", &other_at).unwrap();
         assert_eq!(cache.result(&list("a-b", "1.0.0"), &at("c")).unwrap(), Some(result()));
-        cache.check_room(&list("a-b", "1.0.0"), &at("c")).unwrap();
+        cache.check_space(&list("a-b", "1.0.0"), &at("c")).unwrap();
     }
 
     #[test]
-    fn names_that_do_not_fit_one_file_name_are_refused_and_the_longest_that_do_are_kept() {
+    fn names_that_are_too_long_for_a_file_name_are_refused() {
         let dir = TempDir::new().unwrap();
-        let (cache, list) = (Cache::below(dir.path()), list("n", "1.0.0"));
+        let cache = Cache::below(dir.path());
+        let list = list("n", "1.0.0");
         let longest = at(&"c".repeat(file_name::LONGEST - "n--eth0".len()));
-        keep(&cache, &list, &longest);
+        save(&cache, &list, &longest);
         let longer = at(&format!("{}c", longest.container_id));
-        assert!(cache.check_room(&list, &longer).unwrap_err().to_string().contains("too long"));
+        assert!(cache.check_space(&list, &longer).unwrap_err().to_string().contains("too long"));
     }
 
     #[test]
-    fn garbage_makes_room_and_is_forgotten_with_the_attachment() {
+    fn a_damaged_file_blocks_no_add_and_is_removed_with_the_attachment() {
         let dir = TempDir::new().unwrap();
         fs::create_dir(dir.path().join("results")).unwrap();
         fs::write(dir.path().join("results/net-c1-eth0"), "\0\0").unwrap();
-        let (cache, list, at) = (Cache::below(dir.path()), list("net", "1.0.0"), at("c1"));
+        let cache = Cache::below(dir.path());
+        let list = list("net", "1.0.0");
+        let at = at("c1");
         assert!(cache.result(&list, &at).is_err());
-        cache.check_room(&list, &at).unwrap();
+        cache.check_space(&list, &at).unwrap();
         cache.forget("net", &at).unwrap();
         assert_eq!(cache.result(&list, &at).unwrap(), None);
     }

@@ -1,4 +1,4 @@
-//! Reads a file that anybody may have put there, without ever waiting for it.
+//! Reads a configuration file without waiting for another program.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
@@ -9,40 +9,49 @@ use nix::fcntl::OFlag;
 
 use crate::ConfigError;
 
-/// More than this no plugin would read on stdin.
+/// The largest file that is read: no plugin reads a longer configuration on stdin.
 const LIMIT: u64 = 16 << 20;
 
-/// All of a regular file; symbolic links are followed.
-///
-/// Whatever else stands under the name is refused unread: opening a FIFO would wait for its writer, and a device may do
-/// anything.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
-    let wrong = |why: String, hint: &str| Err(ConfigError::of_file(path, why, hint));
-    let opened =
-        fs::metadata(path).and_then(|found| if found.is_file() { open(path) } else { Ok((found.file_type(), None)) });
-    let file = match opened {
-        Ok((_, Some(file))) => file,
-        Ok((kind, None)) => {
-            return wrong(format!("is {}, not a file", word(kind)), "remove it, or give it another name");
-        }
-        Err(error) => return Err(absent(path, &error)),
-    };
-    let mut bytes = Vec::new();
-    match file.take(LIMIT + 1).read_to_end(&mut bytes) {
-        Err(error) => wrong(format!("cannot be read: {error}"), "see what the kernel says about its disk (dmesg)"),
-        Ok(_) if bytes.len() as u64 > LIMIT => wrong(
-            format!("is larger than {} MiB: no plugin would read so long a configuration", LIMIT >> 20),
-            "remove it, or give it another name",
-        ),
-        Ok(_) => Ok(bytes),
-    }
+/// What is under a name.
+enum Opened {
+    File(File),
+    Other(FileType),
 }
 
-/// The file itself if it is a regular one: it may have become another between the look and the opening.
-fn open(path: &Path) -> io::Result<(FileType, Option<File>)> {
+/// The content of a regular file; symbolic links are followed.
+///
+/// Anything else is refused without opening it: opening a FIFO would wait for its writer, and opening a device may have any
+/// effect.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    let file = match open(path) {
+        Ok(Opened::File(file)) => file,
+        Ok(Opened::Other(kind)) => {
+            let message = format!("is {}, not a file", word(kind));
+            return Err(ConfigError::of_file(path, message, "remove it, or give it another name"));
+        }
+        Err(error) => return Err(not_opened(path, &error)),
+    };
+    let mut bytes = Vec::new();
+    if let Err(error) = file.take(LIMIT + 1).read_to_end(&mut bytes) {
+        let hint = "see what the kernel says about its disk (dmesg)";
+        return Err(ConfigError::of_file(path, format!("cannot be read: {error}"), hint));
+    }
+    if bytes.len() as u64 > LIMIT {
+        let message = format!("is larger than {} MiB: no plugin would read so long a configuration", LIMIT >> 20);
+        return Err(ConfigError::of_file(path, message, "remove it, or give it another name"));
+    }
+    Ok(bytes)
+}
+
+/// Opens a regular file. Its type is checked before and after, because the name may have been replaced meanwhile.
+fn open(path: &Path) -> io::Result<Opened> {
+    let before = fs::metadata(path)?;
+    if !before.is_file() {
+        return Ok(Opened::Other(before.file_type()));
+    }
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let kind = file.metadata()?.file_type();
-    Ok((kind, kind.is_file().then_some(file)))
+    Ok(if kind.is_file() { Opened::File(file) } else { Opened::Other(kind) })
 }
 
 fn word(kind: FileType) -> &'static str {
@@ -55,17 +64,17 @@ fn word(kind: FileType) -> &'static str {
 }
 
 /// Why it could not be opened.
-fn absent(path: &Path, error: &io::Error) -> ConfigError {
-    let wrong = |why: String, hint: &str| ConfigError::of_file(path, why, hint);
+fn not_opened(path: &Path, error: &io::Error) -> ConfigError {
     match (error.kind(), fs::read_link(path)) {
-        (io::ErrorKind::NotFound, Ok(target)) => wrong(
-            format!("is a link to {}, which is not there", target.display()),
-            "make what it leads to, or remove it",
-        ),
-        (io::ErrorKind::NotFound, Err(_)) => wrong("is not there any more".to_owned(), "try again"),
-        (io::ErrorKind::PermissionDenied, _) => {
-            wrong(format!("cannot be read: {error}"), "let whoever runs this read it, as chmod and chown do")
+        (io::ErrorKind::NotFound, Ok(target)) => {
+            let message = format!("is a link to {}, which is not there", target.display());
+            ConfigError::of_file(path, message, "make what it leads to, or remove it")
         }
-        _ => wrong(format!("cannot be read: {error}"), "remove it, or put a file there"),
+        (io::ErrorKind::NotFound, Err(_)) => ConfigError::of_file(path, "is not there any more", "try again"),
+        (io::ErrorKind::PermissionDenied, _) => {
+            let hint = "let whoever runs this read it, as chmod and chown do";
+            ConfigError::of_file(path, format!("cannot be read: {error}"), hint)
+        }
+        _ => ConfigError::of_file(path, format!("cannot be read: {error}"), "remove it, or put a file there"),
     }
 }

@@ -1,23 +1,23 @@
-//! From files to lists, and from a network's name to its list.
+//! Loads network lists: by the name of a file, or by the name of the network.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use cnikit_types::document::Duplicate;
-use cnikit_types::{NetConf, ParseError, ReadError, Value, limit};
+use cnikit_types::{Map, NetConf, ParseError, ReadError, Value, limit};
 
 use crate::config::file;
-use crate::config::list::{flag, plugin_defects};
+use crate::config::list::{flag, plugin_errors};
 use crate::{ConfigError, Error, NetworkList};
 
-/// What a network's files end in: a list, and two names for one plugin.
+/// The extensions of configuration files: of a list, and two for a single plugin.
 pub const EXTENSIONS: [&str; 3] = ["conflist", "conf", "json"];
 
-/// A file as far as it must be read to know whether it is the one.
+/// A configuration file that was parsed, but not yet read as a network.
 pub(crate) struct Candidate {
     pub(crate) path: PathBuf,
-    /// What places are counted in.
+    /// The text in which lines and columns are counted.
     pub(crate) text: String,
     bytes: Vec<u8>,
     pub(crate) conf: NetConf,
@@ -25,21 +25,20 @@ pub(crate) struct Candidate {
     pub(crate) duplicates: Vec<Duplicate>,
 }
 
-/// A list, and the file that it stands in.
+/// A network list and its file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetworkFile {
-    /// The file that has the network's name.
+    /// The file.
     pub file: PathBuf,
-    /// What it says.
+    /// The network list in it.
     pub list: NetworkList,
 }
 
-/// Finds the network `name` in a directory, `/etc/cni/net.d` or the like.
+/// Loads the network `name` from a directory such as `/etc/cni/net.d`.
 ///
-/// All `.conflist` files are looked through first, in the order of their names, then `.conf` and `.json` together,
-/// which hold one plugin each. A file that cannot be read is passed over, which is a warning; what is wrong in the
-/// wanted one is an error. To a list, the plugins in `<dir>/<name>/*.conf` are added unless `loadOnlyInlinedPlugins` is
-/// set.
+/// All `.conflist` files are searched first, in the order of their names, then `.conf` and `.json` together, which have one
+/// plugin each. A file that cannot be read is skipped with a warning, unless it is the network's own. The plugins in
+/// `<dir>/<name>/*.conf` are added to a list unless `loadOnlyInlinedPlugins` is set.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -60,11 +59,13 @@ pub struct NetworkFile {
 #[doc(alias = "LoadConfList")]
 pub fn load(dir: &Path, name: &str) -> Result<NetworkList, Error> {
     let (mut network, skipped) = find(dir, name)?;
-    network.list.warnings.extend(skipped.into_iter().map(|defect| format!("passed over: {defect}")));
+    for error in skipped {
+        network.list.warnings.push(format!("passed over: {error}"));
+    }
     Ok(network.list)
 }
 
-/// As [`load()`], with its file, and the files that were passed over apart.
+/// As [`load()`]; returns the file too, and why other files were skipped.
 pub(crate) fn find(dir: &Path, name: &str) -> Result<(NetworkFile, Vec<ConfigError>), Error> {
     let mut skipped = Vec::new();
     let is_list = |found: &Candidate| found.conf.0.get("name").and_then(Value::as_str) == Some(name);
@@ -82,7 +83,7 @@ pub(crate) fn find(dir: &Path, name: &str) -> Result<(NetworkFile, Vec<ConfigErr
     Err(Error::NoNetwork { name: name.to_owned(), dir: dir.to_owned(), skipped })
 }
 
-/// The first file that is wanted; those that cannot be read are noted.
+/// The first file that `is_wanted`. Files that cannot be read are added to `skipped`.
 fn first(
     files: &[PathBuf],
     skipped: &mut Vec<ConfigError>,
@@ -92,23 +93,23 @@ fn first(
         match Candidate::read(path) {
             Ok(found) if is_wanted(&found) => return Some(found),
             Ok(_) => {}
-            Err(defect) => skipped.push(defect),
+            Err(error) => skipped.push(error),
         }
     }
     None
 }
 
-/// The network in one file: a list if it ends in `.conflist`, else one plugin, which becomes a list of one.
+/// Loads the network in one file: a list if its name ends in `.conflist`, otherwise one plugin, which becomes a list of one.
 ///
-/// To a list, the plugins in the directory beside it that has the network's name are added, as [`load()`] does.
+/// The plugins in the directory of the network's name are added to a list, as by [`load()`].
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// let file = dir.path().join("10-lo.conf");
 /// std::fs::write(&file, r#"{"cniVersion": "1.1.0", "name": "lo", "type": 5}"#)?;
-/// let defect = cnikit_libcni::list_from_file(&file).unwrap_err();
-/// let place = defect.place.unwrap();
-/// assert_eq!((defect.key.as_str(), place.line, place.column, defect.code), ("type", 1, 39, 6));
+/// let error = cnikit_libcni::list_from_file(&file).unwrap_err();
+/// let location = error.location.unwrap();
+/// assert_eq!((error.key.as_str(), location.line, location.column, error.code), ("type", 1, 39, 6));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -144,30 +145,34 @@ impl NetworkList {
 
 fn list(dir: &Path, found: &Candidate) -> Result<NetworkList, ConfigError> {
     let mut list = found.inlined()?;
-    if !flag(&found.conf.0, "loadOnlyInlinedPlugins").map_err(|error| found.defect(error))? {
-        append_beside(&mut list, dir)?;
+    if !flag(&found.conf.0, "loadOnlyInlinedPlugins").map_err(|error| found.error(error))? {
+        append_all(&mut list, dir)?;
     }
     if list.plugins.is_empty() { Err(found.without_plugins()) } else { Ok(list) }
 }
 
-/// Adds the plugins that stand in the directory of the network's name.
-fn append_beside(list: &mut NetworkList, dir: &Path) -> Result<(), ConfigError> {
-    let files = beside(list, dir)?;
-    limit::count("plugins", list.plugins.len() + files.len(), limit::PLUGINS).map_err(|error| {
-        ConfigError::of_file(&dir.join(&list.name), error.to_string(), "make it several networks, or remove plugins")
-    })?;
-    files.iter().try_for_each(|path| append_file(list, path).map(drop))
+/// Adds the plugins in the directory of the network's name.
+fn append_all(list: &mut NetworkList, dir: &Path) -> Result<(), ConfigError> {
+    let files = plugin_files(list, dir)?;
+    if let Err(error) = limit::count("plugins", list.plugins.len() + files.len(), limit::PLUGINS) {
+        let hint = "make it several networks, or remove plugins";
+        return Err(ConfigError::of_file(&dir.join(&list.name), error.to_string(), hint));
+    }
+    for file in &files {
+        append_file(list, file)?;
+    }
+    Ok(())
 }
 
-/// The files of plugins that stand in the directory of the network's name.
-pub(crate) fn beside(list: &NetworkList, dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+/// The files of plugins in the directory of the network's name.
+pub(crate) fn plugin_files(list: &NetworkList, dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     conf_files(&dir.join(&list.name), &["conf"])
 }
 
-/// Adds the plugin that stands in a file.
+/// Adds the plugin in a file.
 pub(crate) fn append_file(list: &mut NetworkList, file: &Path) -> Result<Candidate, ConfigError> {
     let found = Candidate::read(file)?;
-    list.append(&Value::Object(found.conf.0.clone()), &found.text).map_err(|error| found.defect(error))?;
+    list.append(&Value::Object(found.conf.0.clone()), &found.text).map_err(|error| found.error(error))?;
     Ok(found)
 }
 
@@ -180,15 +185,22 @@ pub(crate) fn append_file(list: &mut NetworkList, file: &Path) -> Result<Candida
 /// The directory cannot be listed.
 #[doc(alias = "ConfFiles")]
 pub fn conf_files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, ConfigError> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.and_then(Iterator::collect::<io::Result<Vec<_>>>),
+    let not_listed = |error: io::Error| {
+        let hint = "this has to be a directory that can be read";
+        ConfigError::of_file(dir, format!("cannot be listed: {error}"), hint)
     };
-    let hint = "this has to be a directory that can be read";
-    let entries = entries.map_err(|error| ConfigError::of_file(dir, format!("cannot be listed: {error}"), hint))?;
-    let has_extension =
-        |path: &PathBuf| path.extension().is_some_and(|end| extensions.iter().any(|known| end == *known));
-    let mut paths: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).filter(has_extension).collect();
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(not_listed(error)),
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(not_listed)?.path();
+        if path.extension().is_some_and(|end| extensions.iter().any(|known| end == *known)) {
+            paths.push(path);
+        }
+    }
     paths.sort();
     Ok(paths)
 }
@@ -214,57 +226,64 @@ impl Candidate {
         self.path.extension().is_some_and(|end| end == EXTENSIONS[0])
     }
 
-    /// The list with the plugins that stand in its own document.
+    /// The list with the plugins in its own document.
     pub(crate) fn inlined(&self) -> Result<NetworkList, ConfigError> {
-        NetworkList::read(&self.conf.0, self.bytes.clone()).map_err(|error| self.defect(error))
+        NetworkList::read(&self.conf.0, self.bytes.clone()).map_err(|error| self.error(error))
     }
 
-    /// The one plugin as a list.
+    /// The single plugin as a list.
     pub(crate) fn single(&self) -> Result<NetworkList, ConfigError> {
-        let is_list = self.conf.get("plugins").is_some() && self.conf.plugin_type().is_none();
-        let told = |mut defect: ConfigError| {
-            if is_list && defect.key == "type" {
-                "this is a list: rename the file to end in .conflist".clone_into(&mut defect.hint);
-            }
-            defect
-        };
-        NetworkList::of_one(&self.conf, &self.text).map_err(|error| told(self.defect(error)))
+        NetworkList::of_one(&self.conf, &self.text).map_err(|error| self.single_error(error))
     }
 
-    /// What keeps the file from being a network, at most so much: to find a place reads the text up to there. The first is the one
-    /// with which it is refused.
-    pub(crate) fn defects(&self, refused: ConfigError, most: usize) -> Vec<ConfigError> {
-        let errors = if self.is_list() {
-            NetworkList::defects(&self.conf.0)
-        } else {
-            // The keys of a single plugin are matched in any case.
-            let own = |key: &str| Some((key.to_owned(), self.conf.get(key)?.clone()));
-            let of_list = ["name", "cniVersion"].iter().filter_map(|key| own(key)).collect();
-            let mut errors = NetworkList::defects(&of_list);
-            errors.extend(plugin_defects(&Value::Object(self.conf.0.clone())));
-            errors
-        };
-        let mut all = vec![refused];
+    /// The error about a single plugin. If the file is a list instead, the hint says so.
+    fn single_error(&self, error: ReadError) -> ConfigError {
+        let mut error = self.error(error);
+        let is_list = self.conf.get("plugins").is_some() && self.conf.plugin_type().is_none();
+        if is_list && error.key == "type" {
+            "this is a list: rename the file to end in .conflist".clone_into(&mut error.hint);
+        }
+        error
+    }
+
+    /// Everything that makes the file invalid: `first`, with which it is refused, then at most `most` others. There is a limit
+    /// because the text is searched for the position of each.
+    pub(crate) fn errors(&self, first: ConfigError, most: usize) -> Vec<ConfigError> {
+        let errors = if self.is_list() { NetworkList::errors(&self.conf.0) } else { self.plugin_errors() };
+        let mut all = vec![first];
         for error in errors.into_iter().take(most) {
             if !all.iter().any(|other| other.key == error.path) {
-                all.push(self.defect(error));
+                all.push(self.error(error));
             }
         }
         all
     }
 
-    /// What is wrong in this file.
-    pub(crate) fn defect(&self, error: ReadError) -> ConfigError {
+    /// Everything that makes the file invalid as a single plugin. Its keys are matched in any case.
+    fn plugin_errors(&self) -> Vec<ReadError> {
+        let mut of_list = Map::new();
+        for key in ["name", "cniVersion"] {
+            if let Some(value) = self.conf.get(key) {
+                of_list.insert(key.to_owned(), value.clone());
+            }
+        }
+        let mut errors = NetworkList::errors(&of_list);
+        errors.extend(plugin_errors(&Value::Object(self.conf.0.clone())));
+        errors
+    }
+
+    /// An error about this file.
+    pub(crate) fn error(&self, error: ReadError) -> ConfigError {
         let hint = hint(&error);
         ConfigError::of_key(&self.path, &self.text, error, hint)
     }
 
     pub(crate) fn without_plugins(&self) -> ConfigError {
-        self.defect(ReadError::value("no plugin configs found").under("plugins"))
+        self.error(ReadError::value("no plugin configs found").under("plugins"))
     }
 }
 
-/// What to do about a key, by its last part or that of what holds it.
+/// What to do about a key, by the last name in its path that is listed here.
 const HINTS: [(&str, &str); 9] = [
     ("name", "give the network a name of letters, digits, `_`, `.` and `-`, a letter or digit first"),
     ("type", "name the plugin's file on CNI_PATH"),
@@ -307,21 +326,21 @@ mod tests {
     }
 
     #[test]
-    fn more_plugins_than_are_run_are_no_list_wherever_they_are() {
+    fn the_limit_of_plugins_counts_those_of_other_files() {
         let names: Vec<String> = (0..limit::PLUGINS).map(|n| format!("net/{n}.conf")).collect();
         let text = list("net", "inside");
-        let mut files: Vec<(&str, &str)> = names.iter().map(|name| (&**name, r#"{"type": "beside"}"#)).collect();
+        let mut files: Vec<(&str, &str)> = names.iter().map(|name| (&**name, r#"{"type": "other"}"#)).collect();
         files.push(("a.conflist", &text));
         let found = dir(&files);
         let file = found.path().join("a.conflist");
-        let defect = list_from_file(&file).unwrap_err();
-        assert!(defect.to_string().contains("has 257 plugins, and at most 256 are served"), "{defect}");
+        let error = list_from_file(&file).unwrap_err();
+        assert!(error.to_string().contains("has 257 plugins, and at most 256 are served"), "{error}");
         fs::remove_file(found.path().join(&names[0])).unwrap();
         assert_eq!(list_from_file(&file).unwrap().plugins.len(), limit::PLUGINS);
     }
 
     #[test]
-    fn the_first_list_of_the_name_wins_over_later_ones_and_over_single_files() {
+    fn the_first_list_of_the_name_comes_before_later_ones_and_single_plugins() {
         let single = r#"{"name": "net", "type": "single"}"#;
         let (late, early) = (list("net", "late"), list("net", "early"));
         let dir = dir(&[("00.conf", single), ("20.conflist", &late), ("10.conflist", &early), ("05.txt", "x")]);
@@ -341,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_stops_only_those_who_want_it() {
+    fn a_broken_file_is_an_error_only_for_its_own_network() {
         let wrong = r#"{"name": "wrong", "plugins": []}"#;
         let good = list("good", "t");
         let dir = dir(&[("00.conflist", "{"), ("10.conflist", wrong), ("20.conflist", &good)]);
@@ -357,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn plugins_beside_the_list_are_added_in_their_files_order_unless_it_forbids() {
+    fn plugins_of_other_files_are_added_in_order_unless_the_list_forbids_it() {
         let siblings = [("net/20.conf", r#"{"type": "c"}"#), ("net/10.conf", r#"{"type": "b"}"#)];
         let inline = list("net", "a");
         let forbidding = inline.replace(r#""plugins""#, r#""loadOnlyInlinedPlugins": true, "plugins""#);
@@ -373,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_in_a_file_for_one_plugin_is_told_apart() {
+    fn a_list_in_a_file_for_a_single_plugin_is_recognized() {
         let dir = dir(&[("10.conf", &list("net", "a"))]);
         let error = load(dir.path(), "net").unwrap_err().to_string();
         assert!(error.contains("missing 'type'") && error.contains(".conflist"), "{error}");

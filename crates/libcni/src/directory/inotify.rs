@@ -1,4 +1,4 @@
-//! Which directories have to be watched so that nothing is missed, and what happened in them.
+//! The inotify watches of a directory of configurations: every directory in which a change can change a configuration.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -11,14 +11,14 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 
 use crate::config::load::EXTENSIONS;
 
-/// More symbolic links than this on the way to one file the kernel does not follow either; see `path_resolution(7)`.
+/// The kernel follows no more symbolic links in one path; see `path_resolution(7)`.
 const MOST_LINKS: usize = 40;
 
-/// A directory that is watched for two reasons is watched for both.
+/// Adds to the events of a directory that is already watched.
 #[doc(alias = "IN_MASK_ADD")]
 const MASK_ADD: AddWatchFlags = AddWatchFlags::from_bits_retain(libc::IN_MASK_ADD);
 
-/// Names that come and go, and the directory itself.
+/// Events of names in a directory, and of the directory itself.
 const NAMES: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_DELETE)
     .union(AddWatchFlags::IN_MOVE)
@@ -27,139 +27,144 @@ const NAMES: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_ONLYDIR)
     .union(MASK_ADD);
 
-/// And what files say: their text, and who may read them.
-const TEXTS: AddWatchFlags =
+/// The same, and events of the content and the permissions of files.
+const CONTENT: AddWatchFlags =
     NAMES.union(AddWatchFlags::IN_MODIFY).union(AddWatchFlags::IN_CLOSE_WRITE).union(AddWatchFlags::IN_ATTRIB);
 
-/// The names in one directory that matter.
+/// The names in a watched directory that matter.
 #[derive(Debug)]
 enum Interest {
     All,
-    These(BTreeSet<OsString>),
+    Names(BTreeSet<OsString>),
 }
 
-/// What came of listening.
+/// Whether events were read that matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    Nothing,
-    Something,
+pub(crate) enum Events {
+    None,
+    Some,
 }
 
 /// The watches.
 #[derive(Debug)]
-pub(crate) struct Armed {
+pub(crate) struct Watches {
     inotify: Inotify,
     watches: BTreeMap<WatchDescriptor, Interest>,
-    /// Configurations that were written to and not closed since.
-    written: BTreeSet<(WatchDescriptor, OsString)>,
+    /// Configuration files that were written and not closed since.
+    open_files: BTreeSet<(WatchDescriptor, OsString)>,
 }
 
-impl Armed {
-    pub(crate) fn new() -> Result<Armed, Errno> {
+impl Watches {
+    pub(crate) fn new() -> Result<Watches, Errno> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        Ok(Armed { inotify, watches: BTreeMap::new(), written: BTreeSet::new() })
+        Ok(Watches { inotify, watches: BTreeMap::new(), open_files: BTreeSet::new() })
     }
 
-    /// Watches the directory of configurations, those below it, the plugins' directories, and every directory in which
-    /// a name stands that leads to any of them or to a file that is linked. What is no longer on the way is left.
+    /// Watches the directory of configurations, its subdirectories, the directories of plugins, and every directory on the path to
+    /// any of them or to the target of a link. Watches that are no longer needed are removed.
     ///
-    /// Each directory is watched before the next name is looked up in it, so nothing changes unseen.
-    pub(crate) fn arm<'a>(&mut self, dir: &Path, bins: impl Iterator<Item = &'a str>) -> Result<(), Errno> {
-        let mut way = Way { inotify: &self.inotify, watches: BTreeMap::new() };
-        for bin in bins {
-            if let Some(found) = way.follow(Path::new(bin), NAMES)? {
-                way.watch(&found, NAMES | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_CLOSE_WRITE, None)?;
+    /// Each directory is watched before the next name is looked up in it, so no change is missed.
+    pub(crate) fn update<'a>(&mut self, dir: &Path, plugin_dirs: impl Iterator<Item = &'a str>) -> Result<(), Errno> {
+        let mut update = Update { inotify: &self.inotify, watches: BTreeMap::new() };
+        for plugin_dir in plugin_dirs {
+            if let Some(found) = update.follow(Path::new(plugin_dir), NAMES)? {
+                update.watch(&found, NAMES | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_CLOSE_WRITE, None)?;
             }
         }
-        if let Some(found) = way.follow(dir, NAMES)? {
-            way.watch(&found, TEXTS, None)?;
-            way.below(&found)?;
+        if let Some(found) = update.follow(dir, NAMES)? {
+            update.watch(&found, CONTENT, None)?;
+            update.watch_below(&found)?;
         }
-        let watches = way.watches;
-        for watch in self.watches.keys().filter(|watch| !watches.contains_key(watch)) {
-            // It is gone by itself if its directory is.
-            let _ = self.inotify.rm_watch(*watch);
+        let watches = update.watches;
+        for watch in self.watches.keys() {
+            if !watches.contains_key(watch) {
+                // This fails if the kernel has removed it with its directory.
+                let _ = self.inotify.rm_watch(*watch);
+            }
         }
         self.watches = watches;
-        self.written.retain(|(watch, _)| self.watches.contains_key(watch));
+        self.open_files.retain(|(watch, _)| self.watches.contains_key(watch));
         Ok(())
     }
 
-    /// Reads what happened since the last time.
-    pub(crate) fn listen(&mut self) -> Result<Heard, Errno> {
-        let mut heard = Heard::Nothing;
+    /// Reads all events since the last time.
+    pub(crate) fn read(&mut self) -> Result<Events, Errno> {
+        let mut read = Events::None;
         loop {
             match self.inotify.read_events() {
                 Ok(events) => {
-                    // Each has to be taken, whatever the one before it was.
-                    let counted = events.iter().filter(|event| self.take(event)).count();
-                    heard = if counted > 0 { Heard::Something } else { heard };
+                    for event in &events {
+                        if self.handle(event) {
+                            read = Events::Some;
+                        }
+                    }
                 }
-                Err(Errno::EAGAIN) => return Ok(heard),
+                Err(Errno::EAGAIN) => return Ok(read),
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno),
             }
         }
     }
 
-    /// Whether somebody is writing a configuration.
-    pub(crate) fn is_written(&self) -> bool {
-        !self.written.is_empty()
+    /// Whether a configuration file is being written.
+    pub(crate) fn is_file_open(&self) -> bool {
+        !self.open_files.is_empty()
     }
 
-    /// Nobody is waited for any longer.
-    pub(crate) fn forget_writers(&mut self) {
-        self.written.clear();
+    /// Waits no longer for files that are being written.
+    pub(crate) fn forget_open_files(&mut self) {
+        self.open_files.clear();
     }
 
-    /// Whether it counts.
-    fn take(&mut self, event: &InotifyEvent) -> bool {
+    /// Handles one event; returns whether it matters.
+    fn handle(&mut self, event: &InotifyEvent) -> bool {
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
-            self.written.clear();
+            self.open_files.clear();
             return true;
         }
-        let (counts, is_named) = match (self.watches.get(&event.wd), &event.name) {
-            // One of those that were left.
-            (None, _) => (false, false),
-            (Some(Interest::These(names)), Some(name)) => (names.contains(name), true),
-            _ => (true, false),
+        // An event may be of a watch that was removed meanwhile.
+        let Some(interest) = self.watches.get(&event.wd) else { return false };
+        let Some(name) = &event.name else { return true };
+        let is_configuration = match interest {
+            Interest::Names(names) if !names.contains(name) => return false,
+            Interest::Names(_) => true,
+            Interest::All => has_extension(name),
         };
-        let is_text = |name: &&OsString| is_named || is_configuration(name);
-        if let Some(name) = event.name.as_ref().filter(|_| counts).filter(is_text) {
+        if is_configuration {
             let file = (event.wd, name.clone());
             if event.mask.contains(AddWatchFlags::IN_MODIFY) {
-                self.written.insert(file);
+                self.open_files.insert(file);
             } else if !event.mask.contains(AddWatchFlags::IN_ATTRIB) {
-                self.written.remove(&file);
+                self.open_files.remove(&file);
             }
         }
-        counts
+        true
     }
 }
 
-impl AsFd for Armed {
+impl AsFd for Watches {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }
 }
 
-fn is_configuration(name: &OsStr) -> bool {
+fn has_extension(name: &OsStr) -> bool {
     Path::new(name).extension().is_some_and(|end| EXTENSIONS.iter().any(|known| end == *known))
 }
 
-/// The watches that are being set.
-struct Way<'a> {
+/// An update of the watches.
+struct Update<'a> {
     inotify: &'a Inotify,
     watches: BTreeMap<WatchDescriptor, Interest>,
 }
 
-impl Way<'_> {
-    /// Walks a path as the kernel does, watching the directory of each name; returns where it ends, if all of it is
-    /// there.
+impl Update<'_> {
+    /// Resolves a path as the kernel does, and watches the directory of each name; returns where it leads, if all of it exists.
     fn follow(&mut self, path: &Path, last: AddWatchFlags) -> Result<Option<PathBuf>, Errno> {
         let Ok(path) = std::path::absolute(path) else { return Ok(None) };
         let mut ahead = names(&path);
-        let (mut here, mut links) = (PathBuf::from("/"), 0);
+        let mut here = PathBuf::from("/");
+        let mut links = 0;
         while let Some(name) = ahead.pop_front() {
             if name == ".." {
                 here.pop();
@@ -180,40 +185,41 @@ impl Way<'_> {
             if target.is_absolute() {
                 here = PathBuf::from("/");
             }
-            let behind = std::mem::replace(&mut ahead, names(&target));
-            ahead.extend(behind);
+            let rest = std::mem::replace(&mut ahead, names(&target));
+            ahead.extend(rest);
         }
         Ok(Some(here))
     }
 
-    /// What stands in the directory of configurations and is not itself a file: links to files, directories of plugins.
-    fn below(&mut self, dir: &Path) -> Result<(), Errno> {
+    /// Watches the targets of links in the directory of configurations, and its subdirectories, which have plugins.
+    fn watch_below(&mut self, dir: &Path) -> Result<(), Errno> {
         let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
         for entry in entries.flatten() {
             let path = entry.path();
             match entry.file_type() {
-                Ok(kind) if kind.is_symlink() => {
-                    if let Some(found) = self.follow(&path, TEXTS)?.filter(|found| found.is_dir()) {
-                        self.watch(&found, TEXTS, None)?;
-                    }
-                }
-                Ok(kind) if kind.is_dir() => self.watch(&path, TEXTS, None)?,
+                Ok(kind) if kind.is_symlink() => match self.follow(&path, CONTENT)? {
+                    Some(target) if target.is_dir() => self.watch(&target, CONTENT, None)?,
+                    _ => {}
+                },
+                Ok(kind) if kind.is_dir() => self.watch(&path, CONTENT, None)?,
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Watches one name in a directory, or all. One that is gone, or may not be read, is none to be watched.
+    /// Watches one name in a directory, or all names. A directory that does not exist or cannot be read is skipped.
     fn watch(&mut self, dir: &Path, mask: AddWatchFlags, name: Option<&OsStr>) -> Result<(), Errno> {
         let watch = match self.inotify.add_watch(dir, mask) {
             Ok(watch) => watch,
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ELOOP) => return Ok(()),
             Err(errno) => return Err(errno),
         };
-        let interest = self.watches.entry(watch).or_insert_with(|| Interest::These(BTreeSet::new()));
+        let interest = self.watches.entry(watch).or_insert_with(|| Interest::Names(BTreeSet::new()));
         match (interest, name) {
-            (Interest::These(names), Some(name)) => drop(names.insert(name.to_owned())),
+            (Interest::Names(names), Some(name)) => {
+                names.insert(name.to_owned());
+            }
             (interest, None) => *interest = Interest::All,
             (Interest::All, Some(_)) => {}
         }
@@ -221,12 +227,15 @@ impl Way<'_> {
     }
 }
 
-/// The names of a path; those that lead nowhere else are left out.
+/// The names of a path, with `..` and without `.`.
 fn names(path: &Path) -> VecDeque<OsString> {
-    let name = |component: Component<'_>| match component {
-        Component::Normal(name) => Some(name.to_owned()),
-        Component::ParentDir => Some(OsString::from("..")),
-        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
-    };
-    path.components().filter_map(name).collect()
+    let mut names = VecDeque::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => names.push_back(name.to_owned()),
+            Component::ParentDir => names.push_back(OsString::from("..")),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    names
 }

@@ -1,4 +1,4 @@
-//! Which keys a plugin takes, and what somebody meant who wrote another.
+//! The keys of plugins: which keys of a configuration are unknown, and which known key was probably meant.
 
 use cnikit_types::document::is_remark;
 use cnikit_types::{Map, Value, is_key};
@@ -8,41 +8,41 @@ use cnikit_types::{Map, Value, is_key};
 pub struct PluginKeys {
     /// Its `type`.
     pub plugin: String,
-    /// Paths from the plugin's own object, of an IPAM plugin from `ipam`: names with dots between them, `[]` after each
-    /// for a list, as in `ranges[][].subnet`. What nothing is listed below may hold anything. `runtimeConfig.NAME` is a
-    /// capability that it takes; what else is said elsewhere than in files, such as `CNI_ARGS NAME`, is passed over.
+    /// Paths in the plugin's object, for an IPAM plugin in `ipam`: names separated by dots, with `[]` after each that is a list, as
+    /// in `ranges[][].subnet`. An object without any known path below it may have any keys. `runtimeConfig.NAME` is a capability.
+    /// Paths of values that are not in files, such as `CNI_ARGS NAME`, are ignored.
     pub keys: Vec<String>,
 }
 
-/// What every plugin may have, be it its own or the runtime's.
+/// The keys that every plugin may have.
 pub(crate) const COMMON: [&str; 6] = ["cniVersion", "name", "type", "capabilities", "args", "ipam"];
-/// What an IPAM plugin has beside its own.
+/// The keys that every IPAM plugin may have.
 pub(crate) const IPAM: [&str; 1] = ["type"];
-/// What a list has.
+/// The keys of a list.
 pub(crate) const LIST: [&str; 7] =
     ["cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "plugins"];
 
-/// The capabilities' keys.
+/// The prefix of the paths of capabilities.
 const CAPABILITY: &str = "runtimeConfig.";
 
-/// A key that nobody takes.
+/// An unknown key.
 pub(crate) struct Unknown {
-    /// Its path from where the search began.
+    /// Its path in the object that was searched.
     pub(crate) path: String,
-    /// A key that is taken and may have been meant; a path if it stands elsewhere.
+    /// The key that was probably meant; a path if it belongs to another object.
     pub(crate) meant: Option<String>,
 }
 
 impl PluginKeys {
-    /// The keys of the object that no path names, at any depth; `common` are allowed at its top. At most `most`.
+    /// The unknown keys of an object, at any depth, at most `most`. `common` keys are known at its top.
     pub(crate) fn unknown(&self, object: &Map<String, Value>, common: &[&str], most: usize) -> Vec<Unknown> {
-        let keys = self.keys.iter().map(String::as_str).filter(|key| is_written(key)).collect();
+        let keys = self.keys.iter().map(String::as_str).filter(|key| is_in_files(key)).collect();
         let mut search = Search { keys, common, most, found: Vec::new() };
         search.object("", "", object);
         search.found
     }
 
-    /// The capabilities that it takes.
+    /// The capabilities that it supports.
     pub(crate) fn capabilities(&self) -> impl Iterator<Item = &str> {
         self.keys.iter().filter_map(|key| key.strip_prefix(CAPABILITY)).filter(|name| !name.contains('.'))
     }
@@ -56,49 +56,49 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// `place` is where the object stands in the document, `level` the same as the keys write it.
-    fn object(&mut self, place: &str, level: &str, object: &Map<String, Value>) {
+    /// Searches an object. `path` is its path in the document, `level` the same in the form of the known paths.
+    fn object(&mut self, path: &str, level: &str, object: &Map<String, Value>) {
         let known = self.known(level);
         for (name, value) in object {
             if self.found.len() == self.most {
                 return;
             }
-            let place = joined(place, name);
+            let path = joined(path, name);
             match known.iter().find(|known| is_key(name, known)) {
-                Some(known) => self.below(&place, &joined(level, known), value),
+                Some(known) => self.value(&path, &joined(level, known), value),
                 None if is_remark(name) || known.is_empty() => {}
                 None => {
-                    let meant = nearest(name, known.iter().copied()).map(str::to_owned);
-                    self.found.push(Unknown { path: place, meant: meant.or_else(|| self.elsewhere(name)) });
+                    let near = nearest(name, known.iter().copied());
+                    let meant = near.map(str::to_owned).or_else(|| self.elsewhere(name));
+                    self.found.push(Unknown { path, meant });
                 }
             }
         }
     }
 
-    fn below(&mut self, place: &str, level: &str, value: &Value) {
+    fn value(&mut self, path: &str, level: &str, value: &Value) {
         match value {
-            Value::Object(object) if !self.known(level).is_empty() => self.object(place, level, object),
+            Value::Object(object) if !self.known(level).is_empty() => self.object(path, level, object),
             Value::Array(list) => {
                 let level = format!("{level}[]");
                 if self.keys.iter().any(|key| key.starts_with(&level)) {
-                    list.iter()
-                        .enumerate()
-                        .for_each(|(index, value)| self.below(&format!("{place}[{index}]"), &level, value));
+                    for (index, element) in list.iter().enumerate() {
+                        self.value(&format!("{path}[{index}]"), &level, element);
+                    }
                 }
             }
             _ => {}
         }
     }
 
-    /// The names that are taken in the objects of a level.
+    /// The known names in the objects of a level.
     fn known(&self, level: &str) -> Vec<&'a str> {
-        let name = |key: &&'a str| -> Option<&'a str> {
-            let below = if level.is_empty() { key } else { key.strip_prefix(level)?.strip_prefix('.')? };
-            below.split(['.', '[']).next()
-        };
         let mut names: Vec<&'a str> = Vec::new();
-        for name in self.keys.iter().filter_map(name) {
-            if !names.contains(&name) {
+        for key in &self.keys {
+            let below = if level.is_empty() { Some(*key) } else { below(key, level) };
+            if let Some(name) = below.and_then(|below| below.split(['.', '[']).next())
+                && !names.contains(&name)
+            {
                 names.push(name);
             }
         }
@@ -108,35 +108,45 @@ impl<'a> Search<'a> {
         names
     }
 
-    /// A key of this name on another level.
+    /// The known path of a key with this name in another object.
     fn elsewhere(&self, name: &str) -> Option<String> {
-        let is_it = |key: &&&str| key.rsplit('.').next().is_some_and(|last| is_key(name, last));
-        self.keys.iter().find(is_it).map(|key| (*key).to_owned())
+        let has_name = |key: &&str| key.rsplit('.').next().is_some_and(|last| is_key(name, last));
+        self.keys.iter().copied().find(has_name).map(str::to_owned)
     }
 }
 
-/// Whether it is said in a file: what a runtime says is none of its keys, and in `args` anybody may have some.
-fn is_written(key: &str) -> bool {
+/// The part of a path below a level.
+fn below<'a>(key: &'a str, level: &str) -> Option<&'a str> {
+    key.strip_prefix(level)?.strip_prefix('.')
+}
+
+/// Whether a key is in files: some are only in what the runtime passes, and those in `args` are for several plugins.
+fn is_in_files(key: &str) -> bool {
     !["runtimeConfig.", "args.", "CNI_ARGS "].iter().any(|elsewhere| key.starts_with(elsewhere))
 }
 
-fn joined(place: &str, name: &str) -> String {
-    if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") }
+fn joined(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// Longer than any key: what is so long is no slip of the fingers.
+/// Longer than any known key: a name of this length is not searched for.
 const LONGEST: usize = 40;
 
-/// The name that is meant by `written`, if it is not far from one: a slip in every three letters at most.
+/// The known name that is nearest to `written`, if at most every third letter differs.
 pub(crate) fn nearest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if written.len() > LONGEST {
         return None;
     }
     let written = written.to_ascii_lowercase();
-    let near = names.map(|name| (strsim::osa_distance(&written, &name.to_ascii_lowercase()), name));
-    near.filter(|(slips, name)| *slips <= name.len().min(written.len()) / 3)
-        .min_by_key(|(slips, _)| *slips)
-        .map(|(_, name)| name)
+    let mut nearest: Option<(usize, &str)> = None;
+    for name in names {
+        let distance = strsim::osa_distance(&written, &name.to_ascii_lowercase());
+        let is_near = distance <= name.len().min(written.len()) / 3;
+        if is_near && nearest.is_none_or(|(least, _)| distance < least) {
+            nearest = Some((distance, name));
+        }
+    }
+    nearest.map(|(_, name)| name)
 }
 
 #[cfg(test)]
@@ -152,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_is_told_with_what_was_meant() {
+    fn an_unknown_key_is_found_with_the_key_that_was_meant() {
         let cases = [
             (r#"{"isGatway": true}"#, "isGatway", Some("isGateway")),
             (r#"{"isgatewya": true}"#, "isgatewya", Some("isGateway")),
@@ -168,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_in_any_case_remarks_and_what_holds_anything_are_no_slips() {
+    fn keys_in_any_case_remarks_and_objects_with_any_keys_are_known() {
         for text in [
             r#"{"MTU": 1, "_remark": 1, "//": 2}"#,
             r#"{"dns": {"x": 1}, "ipam": {"y": [{}]}, "mtu": [{"z": 1}]}"#,
@@ -179,12 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_told_than_were_asked_for() {
+    fn at_most_the_given_number_is_found() {
         assert_eq!(unknown(r#"{"a": 1, "b": 1, "c": 1, "d": 1}"#).len(), 3);
     }
 
     #[test]
-    fn slips_are_counted() {
+    fn differences_are_counted() {
         for (one, other, count) in
             [("mtu", "mtu", 0), ("mut", "mtu", 1), ("", "abc", 3), ("bridge", "brdige", 1), ("ab", "cd", 2)]
         {

@@ -1,31 +1,29 @@
-//! Which networks of a directory a runtime uses, and which of them is the default.
+//! Selects the networks of a directory that a runtime uses, and the default among them.
 
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::config::load::EXTENSIONS;
-use crate::config::load::find;
+use crate::config::load::{EXTENSIONS, find};
 use crate::{ConfigError, Error, NetworkFile, Runtime, conf_files, list_from_file};
 
-/// How runtimes choose.
+/// How a runtime selects networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SelectionPolicy {
     /// The network of this name, as [`load()`](crate::load()) finds it: lists before single plugins.
     ByName(String),
-    /// cri-dockerd's, and kubelet's before 1.24: all files in the order of their names, and the first valid one is the only
-    /// network.
+    /// As cri-dockerd does, and kubelet before 1.24: the first valid file in the order of their names is the only network.
     FirstValid,
-    /// CRI-O's: the same, but every valid network is used, the first of each name; the default is the first of all,
-    /// or that of the name that is given, wherever it stands (`cni_default_network`).
+    /// As CRI-O does: every valid network is used, the first of each name. The default is the first of all, or the network with
+    /// the given name (`cni_default_network`).
     FirstOfEachName(Option<String>),
-    /// containerd's: the first so many files, 0 being all, in the order of their names (`max_conf_num`). The plugins
-    /// are not asked, and one file that cannot be used is the end of all.
+    /// As containerd does: this number of files, in the order of their names; 0 for all (`max_conf_num`). Plugins are not called.
+    /// If one file cannot be used, none is.
     FirstFiles(usize),
 }
 
-/// Chooses among the networks of a directory.
+/// Selects among the networks of a directory.
 ///
 /// ```
 /// use cnikit_libcni::{NetworkSelector, Reason, SelectionPolicy};
@@ -37,35 +35,35 @@ pub enum SelectionPolicy {
 /// std::fs::write(dir.path().join("00-torn.conf"), "{")?;
 ///
 /// let selector = NetworkSelector { dir: dir.path().to_owned(), policy: SelectionPolicy::FirstValid, runtime: None };
-/// let chosen = selector.select()?;
-/// assert_eq!(chosen.default_network().unwrap().list.name, "a");
-/// assert!(matches!(chosen.skipped[0].why, Reason::Defect(_)));
-/// let why = chosen.skipped[1].to_string();
-/// assert!(why.ends_with("20-b.conflist: comes after 10-a.conflist, which is the default"));
+/// let selection = selector.select()?;
+/// assert_eq!(selection.default_network().unwrap().list.name, "a");
+/// assert!(matches!(selection.skipped[0].reason, Reason::Invalid(_)));
+/// let skipped = selection.skipped[1].to_string();
+/// assert!(skipped.ends_with("20-b.conflist: comes after 10-a.conflist, which is the default"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct NetworkSelector {
-    /// Where the configurations are.
+    /// The directory of configurations.
     pub dir: PathBuf,
-    /// Which of them count.
+    /// How networks are selected.
     pub policy: SelectionPolicy,
-    /// Whom the plugins of a network have to satisfy ([`Runtime::validate`]); `None`: nobody is asked. [`SelectionPolicy::ByName`]
-    /// and [`SelectionPolicy::FirstFiles`] never ask. No plugin is given more than ten seconds to name its versions.
+    /// The runtime that validates the plugins of each network ([`Runtime::validate`]); with `None` no plugin is called.
+    /// [`SelectionPolicy::ByName`] and [`SelectionPolicy::FirstFiles`] never call plugins. No plugin gets more than ten seconds.
     pub runtime: Option<Runtime>,
 }
 
-/// How long a plugin may take to name its versions: it touches nothing for that.
+/// How long a plugin may take for VERSION, which changes nothing.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What was chosen, and what was not.
+/// The networks that were selected, and the files that were not.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selection {
     /// The networks that are used.
     pub networks: Vec<NetworkFile>,
-    /// Which of them is the default; `None` if none is, or if the one that has to be is not there.
+    /// The index of the default; `None` if there is none, or if the network that has to be the default does not exist.
     pub default: Option<usize>,
-    /// Every other file that was looked at, in the order in which that was done.
+    /// Every other file, in the order in which they were read.
     pub skipped: Vec<SkippedFile>,
 }
 
@@ -75,22 +73,22 @@ pub struct SkippedFile {
     /// The file.
     pub file: PathBuf,
     /// Why it is not used.
-    pub why: Reason,
+    pub reason: Reason,
 }
 
 /// Why a file is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Something is wrong with it.
-    Defect(ConfigError),
-    /// Plugins are missing or do not speak its version: the failures in words.
+    /// It cannot be read, or is not a valid configuration.
+    Invalid(ConfigError),
+    /// Plugins are missing or do not support its version: the failures as text.
     Plugins(String),
-    /// Its network has the name of that in this file, which comes before it.
+    /// An earlier file, this one, has a network with the same name.
     SameName(PathBuf),
-    /// The rule was satisfied by this file, which comes before it.
-    Behind(PathBuf),
-    /// It could be used, but for this file, one that cannot be used; the rule wants all or none.
-    Beside(PathBuf),
+    /// Earlier files were enough for the policy; this is the last of them.
+    NotNeeded(PathBuf),
+    /// It is valid, but the policy wants all files or none, and this one is not valid.
+    OtherInvalid(PathBuf),
 }
 
 impl Selection {
@@ -99,13 +97,13 @@ impl Selection {
         self.networks.get(self.default?)
     }
 
-    /// The first network that may be the default is it.
+    /// With the first network that may be the default.
     fn with_default(self, may_be: impl Fn(&NetworkFile) -> bool) -> Selection {
         Selection { default: self.networks.iter().position(may_be), ..self }
     }
 
-    fn pass_over(&mut self, file: &Path, why: Reason) {
-        self.skipped.push(SkippedFile { file: file.to_owned(), why });
+    fn skip(&mut self, file: &Path, reason: Reason) {
+        self.skipped.push(SkippedFile { file: file.to_owned(), reason });
     }
 }
 
@@ -126,131 +124,145 @@ impl NetworkSelector {
     }
 
     fn by_name(&self, name: &str) -> Result<Selection, Error> {
-        let mut chosen = Selection::default();
-        let skipped = match find(&self.dir, name) {
+        let mut selection = Selection::default();
+        let errors = match find(&self.dir, name) {
             Ok((network, skipped)) => {
-                chosen.networks.push(network);
+                selection.networks.push(network);
                 skipped
             }
             Err(Error::NoConfigurations { .. }) => Vec::new(),
             Err(Error::NoNetwork { skipped, .. }) => skipped,
-            Err(Error::Configuration(defect)) if defect.file != self.dir => vec![*defect],
+            Err(Error::Configuration(error)) if error.file != self.dir => vec![*error],
             Err(error) => return Err(error),
         };
-        for defect in skipped {
-            chosen.pass_over(&defect.file.clone(), Reason::Defect(defect));
+        for error in errors {
+            selection.skip(&error.file.clone(), Reason::Invalid(error));
         }
-        Ok(chosen.with_default(|_| true))
+        Ok(selection.with_default(|_| true))
     }
 
     fn first_valid(&self) -> Result<Selection, Error> {
-        let (mut chosen, runtime) = (Selection::default(), self.asking());
+        let mut selection = Selection::default();
+        let runtime = self.validating_runtime();
         for file in conf_files(&self.dir, &EXTENSIONS)? {
-            let default = chosen.networks.first().map(|network| network.file.clone());
-            // Behind the default nobody is asked: it would change nothing.
-            match (usable(&file, runtime.as_ref().filter(|_| default.is_none())), default) {
-                (Err(why), _) => chosen.pass_over(&file, why),
-                (Ok(network), None) => chosen.networks.push(network),
-                (Ok(_), Some(first)) => chosen.pass_over(&file, Reason::Behind(first)),
+            let first = selection.networks.first().map(|network| network.file.clone());
+            // After the first valid network no plugin is called: the result would not matter.
+            let validating = if first.is_none() { runtime.as_ref() } else { None };
+            match (usable(&file, validating), first) {
+                (Err(reason), _) => selection.skip(&file, reason),
+                (Ok(network), None) => selection.networks.push(network),
+                (Ok(_), Some(first)) => selection.skip(&file, Reason::NotNeeded(first)),
             }
         }
-        Ok(chosen.with_default(|_| true))
+        Ok(selection.with_default(|_| true))
     }
 
     fn first_of_each_name(&self, default: Option<&str>) -> Result<Selection, Error> {
-        let (mut chosen, runtime) = (Selection::default(), self.asking());
+        let mut selection = Selection::default();
+        let runtime = self.validating_runtime();
         for file in conf_files(&self.dir, &EXTENSIONS)? {
             let network = match usable(&file, runtime.as_ref()) {
                 Ok(network) => network,
-                Err(why) => {
-                    chosen.pass_over(&file, why);
+                Err(reason) => {
+                    selection.skip(&file, reason);
                     continue;
                 }
             };
-            match chosen.networks.iter().find(|first| first.list.name == network.list.name) {
-                Some(first) => chosen.pass_over(&file, Reason::SameName(first.file.clone())),
-                None => chosen.networks.push(network),
+            match selection.networks.iter().find(|first| first.list.name == network.list.name) {
+                Some(first) => selection.skip(&file, Reason::SameName(first.file.clone())),
+                None => selection.networks.push(network),
             }
         }
-        Ok(chosen.with_default(|network| default.is_none_or(|name| network.list.name == name)))
+        Ok(selection.with_default(|network| default.is_none_or(|name| network.list.name == name)))
     }
 
     fn first_files(&self, most: usize) -> Result<Selection, Error> {
-        let mut chosen = Selection::default();
+        let mut selection = Selection::default();
+        let mut invalid = None;
         for file in conf_files(&self.dir, &EXTENSIONS)? {
-            let last = chosen.networks.last().map(|network| network.file.clone());
-            match last.filter(|_| most != 0 && chosen.networks.len() == most) {
-                Some(last) => chosen.pass_over(&file, Reason::Behind(last)),
-                None => match usable(&file, None) {
-                    Ok(network) => chosen.networks.push(network),
-                    Err(why) => {
-                        chosen.pass_over(&file, why);
-                        break;
-                    }
-                },
+            if let Some(last) = selection.networks.last()
+                && selection.networks.len() == most
+            {
+                let last = last.file.clone();
+                selection.skip(&file, Reason::NotNeeded(last));
+                continue;
+            }
+            match usable(&file, None) {
+                Ok(network) => selection.networks.push(network),
+                Err(reason) => {
+                    selection.skip(&file, reason);
+                    invalid = Some(file);
+                    break;
+                }
             }
         }
-        let bad = chosen.skipped.iter().find(|file| matches!(file.why, Reason::Defect(_)));
-        if let Some(bad) = bad.map(|bad| bad.file.clone()) {
-            let good: Vec<NetworkFile> = chosen.networks.drain(..).collect();
-            good.iter().for_each(|network| chosen.pass_over(&network.file, Reason::Beside(bad.clone())));
+        if let Some(invalid) = invalid {
+            for network in std::mem::take(&mut selection.networks) {
+                selection.skip(&network.file, Reason::OtherInvalid(invalid.clone()));
+            }
         }
-        Ok(chosen.with_default(|_| true))
+        Ok(selection.with_default(|_| true))
     }
 
-    /// Whether a file that would count, were it whole, ends before its document does and was written to so lately that
-    /// somebody may still be at it.
-    pub(crate) fn is_open(&self, chosen: &Selection, lately: Duration) -> bool {
-        let behind = chosen
-            .default_network()
-            .filter(|_| self.policy == SelectionPolicy::FirstValid)
-            .map(|network| &network.file);
-        let counts = |file: &SkippedFile| behind.is_none_or(|first| file.file < *first);
-        let is_cut = |file: &SkippedFile| match &file.why {
-            Reason::Defect(defect) => defect.is_cut_short() && is_written_within(&defect.file, lately),
-            _ => false,
-        };
-        chosen.skipped.iter().any(|file| counts(file) && is_cut(file))
+    /// Whether a file that could change the selection ends before its document does and was written so recently that a program
+    /// may still be writing it.
+    pub(crate) fn is_incomplete(&self, selection: &Selection, recent: Duration) -> bool {
+        let mut first = None;
+        if self.policy == SelectionPolicy::FirstValid {
+            first = selection.default_network();
+        }
+        for skipped in &selection.skipped {
+            let Reason::Invalid(error) = &skipped.reason else { continue };
+            let counts = first.is_none_or(|first| skipped.file < first.file);
+            if counts && error.is_cut_short() && is_written_within(&error.file, recent) {
+                return true;
+            }
+        }
+        false
     }
 
-    fn asking(&self) -> Option<Runtime> {
-        self.runtime.as_ref().map(asking)
+    fn validating_runtime(&self) -> Option<Runtime> {
+        self.runtime.as_ref().map(for_version)
     }
 }
 
-/// The same, for a question that touches nothing.
-pub(crate) fn asking(runtime: &Runtime) -> Runtime {
-    Runtime { patience: runtime.patience.min(TIMEOUT), ..runtime.clone() }
+/// The runtime with a shorter timeout, for VERSION.
+pub(crate) fn for_version(runtime: &Runtime) -> Runtime {
+    Runtime { timeout: runtime.timeout.min(TIMEOUT), ..runtime.clone() }
 }
 
-/// A time in the future, which a clock that was set leaves, counts as just now.
-fn is_written_within(file: &Path, lately: Duration) -> bool {
+/// A time in the future, after the clock was set back, counts as now.
+fn is_written_within(file: &Path, recent: Duration) -> bool {
     let modified = fs::metadata(file).and_then(|found| found.modified());
-    modified.is_ok_and(|modified| modified.elapsed().unwrap_or_default() < lately)
+    modified.is_ok_and(|modified| modified.elapsed().unwrap_or_default() < recent)
 }
 
-/// The network in a file, if nothing speaks against using it.
+/// The network in a file, if it is valid, and its plugins are if there is a runtime.
 fn usable(file: &Path, runtime: Option<&Runtime>) -> Result<NetworkFile, Reason> {
-    let list = list_from_file(file).map_err(Reason::Defect)?;
-    match runtime.map(|runtime| runtime.validate(&list)) {
-        Some(Err(failures)) => Err(Reason::Plugins(failures.to_string())),
-        None | Some(Ok(_)) => Ok(NetworkFile { file: file.to_owned(), list }),
+    let list = list_from_file(file).map_err(Reason::Invalid)?;
+    if let Some(runtime) = runtime
+        && let Err(failures) = runtime.validate(&list)
+    {
+        return Err(Reason::Plugins(failures.to_string()));
     }
+    Ok(NetworkFile { file: file.to_owned(), list })
 }
 
 impl fmt::Display for SkippedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let said = match &self.why {
-            Reason::Defect(defect) => return defect.fmt(f),
+        let reason = match &self.reason {
+            Reason::Invalid(error) => return error.fmt(f),
             Reason::Plugins(failures) => failures.clone(),
             Reason::SameName(first) => {
                 format!("its network has the name of that in {}, which comes first", name(first))
             }
-            Reason::Behind(first) => format!("comes after {}, which is the default", name(first)),
-            Reason::Beside(bad) => format!("is not used because {} cannot be: correct or remove that", name(bad)),
+            Reason::NotNeeded(first) => format!("comes after {}, which is the default", name(first)),
+            Reason::OtherInvalid(invalid) => {
+                format!("is not used because {} cannot be: correct or remove that", name(invalid))
+            }
         };
-        write!(f, "{}: {said}", self.file.display())
+        write!(f, "{}: {reason}", self.file.display())
     }
 }
 
@@ -270,24 +282,28 @@ mod tests {
         format!(r#"{{"cniVersion": "1.1.0", "name": "{name}", "plugins": [{{"type": "t"}}]}}"#)
     }
 
-    /// The files of the networks, that of the default, and what was passed over.
-    fn chosen(dir: &TempDir, rule: SelectionPolicy) -> (Vec<String>, Option<String>, Vec<String>) {
-        let chosen = NetworkSelector { dir: dir.path().to_owned(), policy: rule, runtime: None }.select().unwrap();
+    /// The names of the files of the networks, of the default, and of the skipped files.
+    struct Names {
+        networks: Vec<String>,
+        default: Option<String>,
+        skipped: Vec<String>,
+    }
+
+    fn select(dir: &TempDir, policy: SelectionPolicy) -> Names {
+        let selector = NetworkSelector { dir: dir.path().to_owned(), policy, runtime: None };
+        let selection = selector.select().unwrap();
         let name = |file: &Path| file.file_name().unwrap().to_str().unwrap().to_owned();
-        (
-            chosen.networks.iter().map(|network| name(&network.file)).collect(),
-            chosen.default_network().map(|network| name(&network.file)),
-            chosen.skipped.iter().map(|file| name(&file.file)).collect(),
-        )
+        Names {
+            networks: selection.networks.iter().map(|network| name(&network.file)).collect(),
+            default: selection.default_network().map(|network| name(&network.file)),
+            skipped: selection.skipped.iter().map(|file| name(&file.file)).collect(),
+        }
     }
 
-    fn texts(files: &[&str]) -> Vec<String> {
-        files.iter().map(|file| (*file).to_owned()).collect()
-    }
-
-    /// A torn file, a network, another in a file of its own, the first once more, a third one.
+    /// An incomplete file, a list, a single plugin, a list with the name of the first, a third list, and another file.
     fn five() -> TempDir {
-        let (a, c) = (list("a"), list("c"));
+        let a = list("a");
+        let c = list("c");
         dir(&[
             ("00-torn.conflist", "{"),
             ("10-a.conflist", &a),
@@ -299,74 +315,83 @@ mod tests {
     }
 
     #[test]
-    fn kubelet_takes_the_first_valid_file_of_all_kinds_together() {
-        let (networks, default, skipped) = chosen(&five(), SelectionPolicy::FirstValid);
-        assert_eq!((networks, default.as_deref()), (texts(&["10-a.conflist"]), Some("10-a.conflist")));
-        assert_eq!(skipped, ["00-torn.conflist", "20-b.json", "30-a.conflist", "40-c.conflist"]);
+    fn kubelet_uses_the_first_valid_file_of_any_kind() {
+        let names = select(&five(), SelectionPolicy::FirstValid);
+        assert_eq!(names.networks, ["10-a.conflist"]);
+        assert_eq!(names.default.as_deref(), Some("10-a.conflist"));
+        assert_eq!(names.skipped, ["00-torn.conflist", "20-b.json", "30-a.conflist", "40-c.conflist"]);
     }
 
     #[test]
     fn by_name_a_list_comes_before_a_single_plugin() {
         let early = r#"{"name": "a", "type": "single"}"#;
         let dir = dir(&[("00-a.conf", early), ("10-a.conflist", &list("a")), ("05-torn.conflist", "")]);
-        let (networks, _, skipped) = chosen(&dir, SelectionPolicy::ByName("a".into()));
-        assert_eq!((networks, skipped), (texts(&["10-a.conflist"]), texts(&["05-torn.conflist"])));
-        let (networks, default, skipped) = chosen(&dir, SelectionPolicy::ByName("none".into()));
-        assert_eq!((networks, default, skipped), (texts(&[]), None, texts(&["05-torn.conflist"])));
+        let names = select(&dir, SelectionPolicy::ByName("a".into()));
+        assert_eq!(names.networks, ["10-a.conflist"]);
+        assert_eq!(names.skipped, ["05-torn.conflist"]);
+        let none = select(&dir, SelectionPolicy::ByName("none".into()));
+        assert_eq!(none.networks, [""; 0]);
+        assert_eq!(none.default, None);
+        assert_eq!(none.skipped, ["05-torn.conflist"]);
     }
 
     #[test]
-    fn crio_takes_the_first_of_each_name_and_the_default_where_it_stands() {
-        let all = texts(&["10-a.conflist", "20-b.json", "40-c.conflist"]);
-        let (networks, default, skipped) = chosen(&five(), SelectionPolicy::FirstOfEachName(None));
-        assert_eq!((networks, default.as_deref()), (all.clone(), Some("10-a.conflist")));
-        assert_eq!(skipped, ["00-torn.conflist", "30-a.conflist"]);
-        let (networks, default, _) = chosen(&five(), SelectionPolicy::FirstOfEachName(Some("c".into())));
-        assert_eq!((networks, default.as_deref()), (all.clone(), Some("40-c.conflist")));
-        let (networks, default, _) = chosen(&five(), SelectionPolicy::FirstOfEachName(Some("not-yet".into())));
-        assert_eq!((networks, default), (all, None));
+    fn crio_uses_the_first_network_of_each_name_and_any_of_them_may_be_the_default() {
+        let all = ["10-a.conflist", "20-b.json", "40-c.conflist"];
+        let names = select(&five(), SelectionPolicy::FirstOfEachName(None));
+        assert_eq!(names.networks, all);
+        assert_eq!(names.default.as_deref(), Some("10-a.conflist"));
+        assert_eq!(names.skipped, ["00-torn.conflist", "30-a.conflist"]);
+        for (name, default) in [("c", Some("40-c.conflist")), ("not-yet", None)] {
+            let names = select(&five(), SelectionPolicy::FirstOfEachName(Some(name.into())));
+            assert_eq!(names.networks, all, "{name}");
+            assert_eq!(names.default.as_deref(), default, "{name}");
+        }
     }
 
     #[test]
-    fn containerd_takes_the_first_files_and_none_beside_a_bad_one() {
+    fn containerd_uses_the_first_files_and_none_if_one_of_them_is_invalid() {
         let dir = five();
-        let (networks, default, skipped) = chosen(&dir, SelectionPolicy::FirstFiles(1));
-        assert_eq!((networks, default, skipped), (texts(&[]), None, texts(&["00-torn.conflist"])));
+        let first = select(&dir, SelectionPolicy::FirstFiles(1));
+        assert_eq!(first.networks, [""; 0]);
+        assert_eq!(first.default, None);
+        assert_eq!(first.skipped, ["00-torn.conflist"]);
         fs::rename(dir.path().join("00-torn.conflist"), dir.path().join("25-torn.conflist")).unwrap();
-        let (networks, _, skipped) = chosen(&dir, SelectionPolicy::FirstFiles(2));
-        assert_eq!(networks, ["10-a.conflist", "20-b.json"]);
-        assert_eq!(skipped, ["25-torn.conflist", "30-a.conflist", "40-c.conflist"]);
-        let (networks, _, skipped) = chosen(&dir, SelectionPolicy::FirstFiles(0));
-        assert_eq!(networks, texts(&[]));
-        assert_eq!(skipped, ["25-torn.conflist", "10-a.conflist", "20-b.json"]);
+        let two = select(&dir, SelectionPolicy::FirstFiles(2));
+        assert_eq!(two.networks, ["10-a.conflist", "20-b.json"]);
+        assert_eq!(two.skipped, ["25-torn.conflist", "30-a.conflist", "40-c.conflist"]);
+        let all = select(&dir, SelectionPolicy::FirstFiles(0));
+        assert_eq!(all.networks, [""; 0]);
+        assert_eq!(all.skipped, ["25-torn.conflist", "10-a.conflist", "20-b.json"]);
     }
 
     #[test]
-    fn a_plugin_that_is_not_there_is_a_reason_where_plugins_are_asked() {
-        let (dir, bin) = (five(), TempDir::new().unwrap());
+    fn a_missing_plugin_is_a_reason_if_plugins_are_validated() {
+        let dir = five();
+        let bin = TempDir::new().unwrap();
         let runtime = Some(Runtime::new(bin.path().to_str().unwrap(), Cache::below(bin.path())));
-        let chosen = NetworkSelector { dir: dir.path().to_owned(), policy: SelectionPolicy::FirstValid, runtime }
+        let selection = NetworkSelector { dir: dir.path().to_owned(), policy: SelectionPolicy::FirstValid, runtime }
             .select()
             .unwrap();
-        assert!(chosen.networks.is_empty() && chosen.skipped.len() == 5, "{chosen:?}");
-        let said = chosen.skipped[1].to_string();
+        assert!(selection.networks.is_empty() && selection.skipped.len() == 5, "{selection:?}");
+        let text = selection.skipped[1].to_string();
         let words = "10-a.conflist: plugin type=\"t\" name=\"a\" (1 of 1) failed (version): failed to find";
-        assert!(said.contains(words), "{said}");
+        assert!(text.contains(words), "{text}");
     }
 
     #[test]
-    fn a_directory_that_is_not_there_has_no_networks_and_a_file_in_its_place_is_an_error() {
+    fn a_missing_directory_has_no_networks_and_a_file_instead_of_it_is_an_error() {
         let dir = dir(&[("file", "")]);
-        for rule in [
+        for policy in [
             SelectionPolicy::FirstValid,
             SelectionPolicy::ByName("a".into()),
             SelectionPolicy::FirstOfEachName(None),
             SelectionPolicy::FirstFiles(0),
         ] {
             let selector =
-                |name: &str| NetworkSelector { dir: dir.path().join(name), policy: rule.clone(), runtime: None };
+                |name: &str| NetworkSelector { dir: dir.path().join(name), policy: policy.clone(), runtime: None };
             assert_eq!(selector("none").select().unwrap(), Selection::default());
-            assert!(matches!(selector("file").select().unwrap_err(), Error::Configuration(_)), "{rule:?}");
+            assert!(matches!(selector("file").select().unwrap_err(), Error::Configuration(_)), "{policy:?}");
         }
     }
 }

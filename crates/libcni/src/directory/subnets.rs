@@ -1,4 +1,4 @@
-//! Which addresses the networks give, and where two could give the same.
+//! The addresses that networks assign, and where two of them overlap or overlap a route of the host.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,16 +9,16 @@ use ipnetwork::IpNetwork;
 /// A route of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutedSubnet {
-    /// Where it leads to.
+    /// Its destination.
     pub network: IpNetwork,
-    /// The name of the link over which it leads.
+    /// The name of its link.
     pub device: String,
 }
 
-/// Addresses that a network gives.
+/// Addresses that a network assigns.
 #[derive(Clone, Debug)]
 pub(crate) struct Range {
-    /// Where it is written, from the plugin's object.
+    /// Its key in the plugin's object.
     pub(crate) key: String,
     pub(crate) subnet: IpNetwork,
     first: Number,
@@ -36,19 +36,25 @@ fn number(address: IpAddr) -> Number {
 }
 
 impl Range {
-    /// One of an object with `subnet`, `rangeStart` and `rangeEnd`; what cannot be read is for the plugin to refuse.
+    /// The range of an object with `subnet`, `rangeStart` and `rangeEnd`; `None` if the subnet is invalid, which the plugin will
+    /// report.
     fn of(conf: &NetConf, key: String) -> Option<Range> {
         let subnet = parse_cidr(conf.text("subnet")?).ok()?;
-        let end =
-            |key: &str, else_: IpAddr| number(conf.text(key).and_then(|text| parse_ip(text).ok()).unwrap_or(else_));
-        let (first, last) = (end("rangeStart", subnet.network()), end("rangeEnd", subnet.broadcast()));
-        Some(Range { key, subnet, first, last })
+        let address = |key: &str| parse_ip(conf.text(key)?).ok();
+        Some(Range {
+            key,
+            subnet,
+            first: number(address("rangeStart").unwrap_or(subnet.network())),
+            last: number(address("rangeEnd").unwrap_or(subnet.broadcast())),
+        })
     }
 
-    /// Whether the subnet, all of it, and what the route leads to have an address in common.
-    fn meets(&self, route: &RoutedSubnet) -> bool {
-        let (first, last) = (number(self.subnet.network()), number(self.subnet.broadcast()));
-        first <= number(route.network.broadcast()) && number(route.network.network()) <= last
+    /// Whether the whole subnet and the route's destination have an address in common.
+    fn overlaps(&self, route: &RoutedSubnet) -> bool {
+        let subnet = &self.subnet;
+        let destination = &route.network;
+        number(subnet.network()) <= number(destination.broadcast())
+            && number(destination.network()) <= number(subnet.broadcast())
     }
 }
 
@@ -56,63 +62,93 @@ impl Range {
 pub(crate) fn ranges(plugin: &NetConf) -> Vec<Range> {
     let Some(Value::Object(ipam)) = plugin.get("ipam") else { return Vec::new() };
     let ipam = NetConf(ipam.clone());
-    let mut found: Vec<Range> = Range::of(&ipam, "ipam.subnet".to_owned()).into_iter().collect();
-    let list = |key: &str| ipam.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    for (outer, set) in list("ranges").iter().enumerate() {
+    let mut found: Vec<Range> = Vec::new();
+    found.extend(Range::of(&ipam, "ipam.subnet".to_owned()));
+    for (outer, set) in list(&ipam, "ranges").iter().enumerate() {
         for (inner, range) in set.as_array().into_iter().flatten().enumerate() {
-            let Value::Object(range) = range else { continue };
-            found.extend(Range::of(&NetConf(range.clone()), format!("ipam.ranges[{outer}][{inner}].subnet")));
+            if let Value::Object(range) = range {
+                let key = format!("ipam.ranges[{outer}][{inner}].subnet");
+                found.extend(Range::of(&NetConf(range.clone()), key));
+            }
         }
     }
-    for (index, address) in list("addresses").iter().enumerate() {
-        let Value::Object(address) = address else { continue };
-        let Some(subnet) = NetConf(address.clone()).text("address").and_then(|text| parse_cidr(text).ok()) else {
-            continue;
-        };
-        let (first, key) = (number(subnet.ip()), format!("ipam.addresses[{index}].address"));
-        found.push(Range { key, subnet, first, last: first });
+    for (index, entry) in list(&ipam, "addresses").iter().enumerate() {
+        if let Value::Object(entry) = entry
+            && let Some(text) = NetConf(entry.clone()).text("address")
+            && let Ok(subnet) = parse_cidr(text)
+        {
+            let address = number(subnet.ip());
+            found.push(Range {
+                key: format!("ipam.addresses[{index}].address"),
+                subnet,
+                first: address,
+                last: address,
+            });
+        }
     }
     found
 }
 
-/// The links over which a network's own routes lead: its bridge, its master.
+fn list<'c>(conf: &'c NetConf, key: &str) -> &'c [Value] {
+    conf.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The links of a network's own routes: its bridge, its master.
 pub(crate) fn own_links(plugin: &NetConf) -> Vec<String> {
-    let default = (plugin.plugin_type() == Some("bridge")).then_some("cni0");
-    let bridge = plugin.text("bridge").filter(|name| !name.is_empty()).or(default);
-    bridge.into_iter().chain(plugin.text("master")).map(str::to_owned).collect()
+    let mut links = Vec::new();
+    match plugin.text("bridge") {
+        Some(name) if !name.is_empty() => links.push(name.to_owned()),
+        _ if plugin.plugin_type() == Some("bridge") => links.push("cni0".to_owned()),
+        _ => {}
+    }
+    if let Some(master) = plugin.text("master") {
+        links.push(master.to_owned());
+    }
+    links
 }
 
-/// The first route of somebody else that has an address of the range. Routes to everything, and to one container, are
-/// none.
-pub(crate) fn met<'r>(range: &Range, routes: &'r [RoutedSubnet], own: &BTreeSet<String>) -> Option<&'r RoutedSubnet> {
-    let is_single = |network: &IpNetwork| network.prefix() == if network.is_ipv4() { 32 } else { 128 };
-    let mut others = routes.iter().filter(|route| !own.contains(&route.device));
-    others.find(|route| route.network.prefix() > 0 && !is_single(&route.network) && range.meets(route))
+/// The first route that overlaps the range and is not on one of the networks' `own` links. Default routes and routes to a single
+/// address do not count.
+pub(crate) fn overlapping_route<'r>(
+    range: &Range,
+    routes: &'r [RoutedSubnet],
+    own: &BTreeSet<String>,
+) -> Option<&'r RoutedSubnet> {
+    routes.iter().find(|route| {
+        let single = if route.network.is_ipv4() { 32 } else { 128 };
+        let prefix = route.network.prefix();
+        !own.contains(&route.device) && prefix > 0 && prefix != single && range.overlaps(route)
+    })
 }
 
-/// Pairs of ranges of different networks that could give one address: to each, the index of one that begins no later.
+/// Pairs of ranges of different networks that overlap: for each range, the index of one that begins at the same address or
+/// earlier.
 ///
 /// Each range comes with the number of its network.
 pub(crate) fn overlaps(ranges: &[(usize, &Range)]) -> Vec<(usize, usize)> {
     let mut order: Vec<usize> = (0..ranges.len()).collect();
     order.sort_by_key(|index| ranges[*index].1.first);
-    // The range that reaches farthest of all, and the one that does of all other networks'.
-    let (mut far, mut other): (Option<usize>, Option<usize>) = (None, None);
-    let mut found = Vec::new();
     let network = |index: usize| ranges[index].0;
-    let reaches = |one: usize, two: Option<usize>| two.is_none_or(|two| ranges[one].1.last > ranges[two].1.last);
+    let last = |index: usize| ranges[index].1.last;
+    // Of the ranges so far, the one with the highest last address, and that of all networks except the network of the first.
+    let mut farthest: Option<usize> = None;
+    let mut farthest_other: Option<usize> = None;
+    let mut found = Vec::new();
     for index in order {
-        let rival = if far.is_some_and(|far| network(far) != network(index)) { far } else { other };
-        if let Some(rival) = rival.filter(|rival| ranges[*rival].1.last >= ranges[index].1.first) {
+        let is_same_network = farthest.is_some_and(|farthest| network(farthest) == network(index));
+        let rival = if is_same_network { farthest_other } else { farthest };
+        if let Some(rival) = rival
+            && last(rival) >= ranges[index].1.first
+        {
             found.push((index, rival));
         }
-        if reaches(index, far) {
-            if far.is_some_and(|far| network(far) != network(index)) {
-                other = far;
+        if farthest.is_none_or(|farthest| last(index) > last(farthest)) {
+            if !is_same_network {
+                farthest_other = farthest;
             }
-            far = Some(index);
-        } else if far.is_some_and(|far| network(far) != network(index)) && reaches(index, other) {
-            other = Some(index);
+            farthest = Some(index);
+        } else if !is_same_network && farthest_other.is_none_or(|other| last(index) > last(other)) {
+            farthest_other = Some(index);
         }
     }
     found
@@ -131,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_read_where_host_local_and_static_have_them() {
+    fn the_ranges_of_host_local_and_static_are_read() {
         let text = r#"{"subnet": "10.0.0.0/24", "ranges": [[{"subnet": "10.1.0.0/24"}, {"Subnet": "fd00::/64"}], [{}]],
             "addresses": [{"address": "10.2.0.7/24"}, {"address": "x"}]}"#;
         let keys: Vec<String> = of(text).into_iter().map(|range| range.key).collect();
@@ -150,7 +186,7 @@ mod tests {
         };
         let [wide, narrow, far, six] = ["10.0.0.0/8", "10.3.0.0/16", "11.0.0.0/8", "::/0"].map(subnet);
         assert_eq!(pairs(&[(0, wide.clone()), (1, narrow.clone()), (2, far.clone()), (3, six)]), [(1, 0)]);
-        // Its own wider range does not hide the other's.
+        // A wider range of its own network does not hide that of the other.
         let own = [(0, subnet("10.0.0.0/9")), (1, wide.clone()), (1, narrow.clone()), (1, far)];
         assert_eq!(pairs(&own).into_iter().collect::<BTreeSet<_>>(), BTreeSet::from([(1, 0), (2, 0)]));
         assert_eq!(pairs(&[(0, wide), (0, narrow)]), []);
@@ -164,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_of_somebody_else_is_met_and_none_of_the_networks_own() {
+    fn another_route_overlaps_and_the_networks_own_does_not() {
         let route =
             |network: &str, device: &str| RoutedSubnet { network: network.parse().unwrap(), device: device.into() };
         let own = BTreeSet::from(["cni0".to_owned()]);
@@ -175,7 +211,11 @@ mod tests {
             (vec![route("10.88.0.0/16", "cni0"), route("0.0.0.0/0", "eth0"), route("10.88.0.7/32", "veth1")], None),
             (vec![route("10.89.0.0/16", "tun0"), route("::/1", "tun0")], None),
         ] {
-            assert_eq!(met(&range, &routes, &own).map(|route| route.device.as_str()), found, "{routes:?}");
+            assert_eq!(
+                overlapping_route(&range, &routes, &own).map(|route| route.device.as_str()),
+                found,
+                "{routes:?}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is wrong, or looks wrong, with the configurations of a directory, before anything is set up with them.
+//! Validates the configurations of a directory before they are used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,39 +9,39 @@ use cnikit_types::document::is_remark;
 use cnikit_types::{NetConf, ReadError, Value, code, is_key};
 
 use crate::config::list::{RESERVED, flag};
-use crate::config::load::{Candidate, EXTENSIONS, append_file, beside};
-use crate::directory::plugin_keys::{COMMON, IPAM, LIST, PluginKeys, nearest};
-use crate::directory::select::asking;
+use crate::config::load::{Candidate, EXTENSIONS, append_file, plugin_files};
+use crate::directory::plugin_keys::{COMMON, IPAM, LIST, PluginKeys, Unknown, nearest};
+use crate::directory::select::for_version;
 use crate::directory::subnets::{self, Range, RoutedSubnet};
-use crate::runtime::chain::unspoken;
-use crate::{ConfigError, Error, FailureKind, NetworkList, Runtime, conf_files};
+use crate::runtime::chain::unsupported;
+use crate::{ConfigError, Error, FailureKind, NetworkList, Runtime, SourceLocation, conf_files};
 
-/// Of one file so much is told at most: who has corrected that can ask again.
+/// The most findings in one file: after correcting them the user validates again.
 const MOST: usize = 20;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The network can be used, but perhaps not as it is meant.
+    /// The network can be used, but perhaps not as intended.
     Warning,
     /// The network cannot be used.
     Error,
 }
 
-/// Something that is wrong, or looks wrong.
+/// An error or a warning about a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// Where it is, what, and what to do.
-    pub defect: ConfigError,
+    /// File, position, cause and hint.
+    pub error: ConfigError,
 }
 
-/// Looks through a directory of configurations: everything that can be told without setting anything up.
+/// Validates a directory of configurations without changing anything.
 ///
-/// Told are files that cannot be read or used; keys that no plugin takes, with the one that may have been meant;
-/// plugins, IPAM plugins too, that are not found or do not speak the version; capabilities that nobody takes; two
-/// networks with one name; addresses that two networks give, or to which the host has another route.
+/// Findings are: files that cannot be read or used; unknown keys, with the key that was probably meant; plugins, IPAM plugins too,
+/// that are not found or do not support the version; capabilities that no plugin supports; two networks with the same name;
+/// addresses that two networks assign, or to which the host has another route.
 ///
 /// ```
 /// use cnikit_libcni::{PluginKeys, Severity, Validator};
@@ -64,34 +64,35 @@ pub struct Finding {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Validator {
-    /// Where the configurations are.
+    /// The directory of configurations.
     pub dir: PathBuf,
-    /// Who looks for the plugins and asks them for their versions, ten seconds each at most; `None`: nobody does.
+    /// The runtime that finds plugins and runs their VERSION, at most ten seconds each; with `None` plugins are not checked.
     pub runtime: Option<Runtime>,
-    /// The keys of plugins; the keys of any other plugin are not judged.
+    /// The keys of plugins; the keys of other plugins are not checked.
     pub plugins: Vec<PluginKeys>,
-    /// Capabilities of which the caller will give values: each network should declare them.
+    /// The capabilities that the caller will set: each network should declare them.
     pub capabilities: Vec<String>,
-    /// The routes that the host has.
+    /// The routes of the host.
     pub routes: Vec<RoutedSubnet>,
 }
 
-/// A plugin's object, and where it stands.
-struct Placed {
-    /// The number of its file.
+/// A plugin's object, with its position.
+struct PluginObject {
+    /// The index of its file.
     file: usize,
-    /// Its path in the file; empty if it is all of it.
+    /// Its path in the file; empty if the plugin is the whole document.
     path: String,
     conf: NetConf,
 }
 
 /// A network, as far as it could be read.
-struct Seen {
+struct Network {
+    /// The index of its file.
     file: usize,
     name: String,
-    /// As it was negotiated; `None` if the network cannot be used.
+    /// The version in which its plugins are called; `None` if the network cannot be used.
     version: Option<String>,
-    plugins: Vec<Placed>,
+    plugins: Vec<PluginObject>,
 }
 
 impl Validator {
@@ -100,113 +101,124 @@ impl Validator {
     /// # Errors
     /// [`Error::Configuration`] if the directory cannot be listed.
     pub fn validate(&self) -> Result<Vec<Finding>, Error> {
-        let mut look = Look { validator: self, files: Vec::new(), told: BTreeMap::new(), findings: Vec::new() };
+        let mut validation =
+            Validation { validator: self, files: Vec::new(), counts: BTreeMap::new(), findings: Vec::new() };
         let mut networks = Vec::new();
         for path in conf_files(&self.dir, &EXTENSIONS)? {
-            networks.extend(look.network(&path)?);
+            networks.extend(validation.network(&path)?);
         }
-        look.names(&networks);
-        let (mut asked, runtime) = (Asked::new(), self.runtime.as_ref().map(asking));
+        validation.names(&networks);
+        let runtime = self.runtime.as_ref().map(for_version);
+        let mut versions = VersionCache::new();
         for network in &networks {
-            look.keys(network);
-            look.capabilities(network);
+            validation.keys(network);
+            validation.capabilities(network);
             if let Some(runtime) = &runtime {
-                look.plugins(network, runtime, &mut asked);
+                validation.plugins(network, runtime, &mut versions);
             }
         }
-        look.addresses(&networks);
-        look.findings.sort_by(|one, other| order(one).cmp(&order(other)));
-        Ok(look.findings)
+        validation.addresses(&networks);
+        validation.findings.sort_by(|one, other| position(one).cmp(&position(other)));
+        Ok(validation.findings)
     }
 
-    fn keys_of(&self, plugin: &str) -> Option<&PluginKeys> {
+    fn keys_of(&self, plugin: Option<&str>) -> Option<&PluginKeys> {
+        let plugin = plugin?;
         self.plugins.iter().find(|keys| keys.plugin == plugin)
     }
 }
 
-fn order(finding: &Finding) -> (&Path, Option<crate::SourceLocation>) {
-    (&finding.defect.file, finding.defect.place)
+fn position(finding: &Finding) -> (&Path, Option<SourceLocation>) {
+    (&finding.error.file, finding.error.location)
 }
 
-/// The versions of each plugin that was asked.
-type Asked = BTreeMap<String, Result<Vec<String>, FailureKind>>;
+/// The versions that each plugin supports, so that it is called once.
+type VersionCache = BTreeMap<String, Result<Vec<String>, FailureKind>>;
 
-struct Look<'a> {
+struct Validation<'a> {
     validator: &'a Validator,
     files: Vec<Candidate>,
-    /// How much was told of each file.
-    told: BTreeMap<PathBuf, usize>,
+    /// The number of findings of each file.
+    counts: BTreeMap<PathBuf, usize>,
     findings: Vec<Finding>,
 }
 
-impl<'a> Look<'a> {
-    /// Reads one file; `None` if there is no network in it to be looked at.
-    fn network(&mut self, path: &Path) -> Result<Option<Seen>, Error> {
+impl<'a> Validation<'a> {
+    /// Reads one file; `None` if there is no network in it to be checked.
+    fn network(&mut self, path: &Path) -> Result<Option<Network>, Error> {
         let found = match Candidate::read(path) {
             Ok(found) => found,
-            Err(defect) => {
-                self.tell(Severity::Error, defect);
+            Err(error) => {
+                self.add(Severity::Error, error);
                 return Ok(None);
             }
         };
         let file = self.files.len();
         let mut read = if found.is_list() { found.inlined() } else { found.single() };
-        let mut plugins = placed(&found, file);
+        let mut plugins = plugin_objects(&found, file);
         let is_alone = !found.is_list() || flag(&found.conf.0, "loadOnlyInlinedPlugins").unwrap_or_default();
+        let name = found.conf.name().unwrap_or_default().to_owned();
         self.files.push(found);
-        if let (Ok(list), false) = (&mut read, is_alone) {
-            plugins.extend(self.beside(list)?);
+        if let Ok(list) = &mut read
+            && !is_alone
+        {
+            plugins.extend(self.plugins_of_other_files(list)?);
         }
-        let name = self.files[file].conf.name().unwrap_or_default().to_owned();
         let version = match read {
             Ok(_) if plugins.is_empty() => {
-                self.tell(Severity::Error, self.files[file].without_plugins());
+                self.add(Severity::Error, self.files[file].without_plugins());
                 None
             }
             Ok(list) => Some(list.version),
-            Err(defect) => {
-                let defects = self.files[file].defects(defect, MOST);
-                defects.into_iter().for_each(|defect| self.tell(Severity::Error, defect));
+            Err(error) => {
+                for error in self.files[file].errors(error, MOST) {
+                    self.add(Severity::Error, error);
+                }
                 None
             }
         };
-        let own = std::iter::once(file).chain(plugins.iter().map(|plugin| plugin.file)).collect::<BTreeSet<usize>>();
-        own.into_iter().for_each(|file| self.duplicates(file));
-        Ok(Some(Seen { file, name, version, plugins }))
+        let mut files = BTreeSet::from([file]);
+        files.extend(plugins.iter().map(|plugin| plugin.file));
+        for file in files {
+            self.duplicates(file);
+        }
+        Ok(Some(Network { file, name, version, plugins }))
     }
 
-    /// Keys that one object has more than once: our plugins refuse their own. Runtimes take the last, also of a list's keys.
+    /// Keys that one object has more than once: our plugins refuse their own. Runtimes use the last, also of a list's keys.
     fn duplicates(&mut self, file: usize) {
         for duplicate in self.files[file].duplicates.clone() {
             let found = &self.files[file];
-            let is_plugins = !found.is_list() || duplicate.object.starts_with("plugins[");
-            let why = "is given more than once";
-            let error = ReadError::value(why).under(&duplicate.key);
-            let error = if duplicate.object.is_empty() { error } else { error.under(&duplicate.object) };
-            let defect = ConfigError::of_key(&found.path, &found.text, error, "remove all but one of them");
-            self.tell(if is_plugins { Severity::Error } else { Severity::Warning }, defect);
+            let is_of_plugin = !found.is_list() || duplicate.object.starts_with("plugins[");
+            let mut error = ReadError::value("is given more than once").under(&duplicate.key);
+            if !duplicate.object.is_empty() {
+                error = error.under(&duplicate.object);
+            }
+            let error = ConfigError::of_key(&found.path, &found.text, error, "remove all but one of them");
+            self.add(if is_of_plugin { Severity::Error } else { Severity::Warning }, error);
         }
     }
 
-    /// The plugins in the directory of the network's name.
-    fn beside(&mut self, list: &mut NetworkList) -> Result<Vec<Placed>, Error> {
+    /// Adds the plugins in the directory of the network's name to the list.
+    fn plugins_of_other_files(&mut self, list: &mut NetworkList) -> Result<Vec<PluginObject>, Error> {
         let mut plugins = Vec::new();
-        for path in beside(list, &self.validator.dir)? {
+        for path in plugin_files(list, &self.validator.dir)? {
             match append_file(list, &path) {
                 Ok(found) => {
-                    plugins.push(Placed { file: self.files.len(), path: String::new(), conf: found.conf.clone() });
+                    let conf = found.conf.clone();
+                    plugins.push(PluginObject { file: self.files.len(), path: String::new(), conf });
                     self.files.push(found);
                 }
-                Err(defect) => self.tell(Severity::Error, defect),
+                Err(error) => self.add(Severity::Error, error),
             }
         }
         Ok(plugins)
     }
 
-    /// Two networks with one name: of a second nobody who looks for a name knows.
-    fn names(&mut self, networks: &[Seen]) {
+    /// Two networks with the same name: the second is not found by its name.
+    fn names(&mut self, networks: &[Network]) {
         // Lists are found before single plugins.
-        let mut order: Vec<&Seen> = networks.iter().filter(|network| network.version.is_some()).collect();
+        let mut order: Vec<&Network> = networks.iter().filter(|network| network.version.is_some()).collect();
         order.sort_by_key(|network| !self.files[network.file].is_list());
         let mut first: BTreeMap<&str, usize> = BTreeMap::new();
         for network in order {
@@ -214,27 +226,21 @@ impl<'a> Look<'a> {
                 first.insert(&network.name, network.file);
                 continue;
             };
-            let why = format!(
-                "network \"{}\" is also in {}, which is found first",
-                network.name,
-                self.files[earlier].path.display()
-            );
-            self.warn(network.file, "name", why, "remove one of the files, or give its network another name");
+            let earlier = self.files[earlier].path.display();
+            let message = format!("network \"{}\" is also in {earlier}, which is found first", network.name);
+            self.warn(network.file, "name", message, "remove one of the files, or give its network another name");
         }
     }
 
-    fn keys(&mut self, network: &Seen) {
+    fn keys(&mut self, network: &Network) {
         if self.files[network.file].is_list() {
             let names: Vec<String> = self.files[network.file].conf.0.keys().cloned().collect();
-            for name in names.iter().filter(|name| !LIST.contains(&name.as_str()) && !is_remark(name)).take(MOST) {
-                let meant = LIST.iter().find(|known| is_key(name, known)).copied();
-                let meant = meant.or_else(|| nearest(name, LIST.into_iter()));
-                self.warn(
-                    network.file,
-                    name,
-                    "no key of a list, whose keys are matched letter by letter".to_owned(),
-                    &mean(meant),
-                );
+            let is_unknown = |name: &&String| !LIST.contains(&name.as_str()) && !is_remark(name);
+            for name in names.iter().filter(is_unknown).take(MOST) {
+                let in_another_case = LIST.iter().find(|known| is_key(name, known)).copied();
+                let meant = in_another_case.or_else(|| nearest(name, LIST.into_iter()));
+                let message = "no key of a list, whose keys are matched letter by letter".to_owned();
+                self.warn(network.file, name, message, &meant_hint(meant));
             }
         }
         for plugin in &network.plugins {
@@ -242,188 +248,201 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn keys_of_plugin(&mut self, plugin: &Placed) {
-        for key in plugin.conf.0.keys().filter(|key| RESERVED.iter().any(|name| is_key(key, name))).take(MOST) {
-            self.warn(plugin.file, &plugin.at(key), "only a runtime sets it: it is left out".to_owned(), "remove it");
+    fn keys_of_plugin(&mut self, plugin: &PluginObject) {
+        let is_reserved = |key: &&String| RESERVED.iter().any(|name| is_key(key, name));
+        for key in plugin.conf.0.keys().filter(is_reserved).take(MOST) {
+            let message = "only a runtime sets it: it is left out".to_owned();
+            self.warn(plugin.file, &plugin.at(key), message, "remove it");
         }
-        if let Some(keys) = self.known(plugin.conf.plugin_type()) {
+        if let Some(keys) = self.validator.keys_of(plugin.conf.plugin_type()) {
             let common = [&COMMON[..], &RESERVED].concat();
-            self.unknown(keys, plugin, "", keys.unknown(&plugin.conf.0, &common, MOST));
+            for unknown in keys.unknown(&plugin.conf.0, &common, MOST) {
+                self.unknown_key(keys, plugin, &unknown.path, &unknown);
+            }
         }
-        if let (Some(keys), Some(Value::Object(ipam))) = (self.known(plugin.conf.ipam_type()), plugin.conf.get("ipam"))
+        if let Some(keys) = self.validator.keys_of(plugin.conf.ipam_type())
+            && let Some(Value::Object(ipam)) = plugin.conf.get("ipam")
         {
-            self.unknown(keys, plugin, "ipam", keys.unknown(ipam, &IPAM, MOST));
+            for unknown in keys.unknown(ipam, &IPAM, MOST) {
+                self.unknown_key(keys, plugin, &format!("ipam.{}", unknown.path), &unknown);
+            }
         }
     }
 
-    fn unknown(
-        &mut self,
-        keys: &PluginKeys,
-        plugin: &Placed,
-        under: &str,
-        unknown: Vec<crate::directory::plugin_keys::Unknown>,
-    ) {
-        for unknown in unknown {
-            let path = if under.is_empty() { unknown.path } else { format!("{under}.{}", unknown.path) };
-            self.warn(
-                plugin.file,
-                &plugin.at(&path),
-                format!("no key of {}", keys.plugin),
-                &mean(unknown.meant.as_deref()),
-            );
-        }
+    fn unknown_key(&mut self, keys: &PluginKeys, plugin: &PluginObject, path: &str, unknown: &Unknown) {
+        let message = format!("no key of {}", keys.plugin);
+        self.warn(plugin.file, &plugin.at(path), message, &meant_hint(unknown.meant.as_deref()));
     }
 
-    fn known(&self, plugin: Option<&str>) -> Option<&'a PluginKeys> {
-        self.validator.keys_of(plugin?)
-    }
-
-    /// Capabilities that are declared for a plugin that takes them not, and those that nobody declares.
-    fn capabilities(&mut self, network: &Seen) {
+    /// Capabilities that a plugin declares and does not support, and those that no plugin declares.
+    fn capabilities(&mut self, network: &Network) {
         let mut declared = BTreeSet::new();
         for plugin in &network.plugins {
             let Some(Value::Object(capabilities)) = plugin.conf.get("capabilities") else { continue };
-            let names: Vec<&String> =
-                capabilities.iter().filter(|(_, on)| **on == Value::Bool(true)).map(|(name, _)| name).collect();
-            declared.extend(names.iter().map(|name| (*name).clone()));
-            let Some(own) = self.known(plugin.conf.plugin_type()) else { continue };
-            let ipam = match plugin.conf.ipam_type().map(|ipam| self.known(Some(ipam))) {
-                // Nobody knows what that takes.
-                Some(None) => continue,
-                ipam => ipam.flatten(),
-            };
-            let taken: Vec<&str> =
-                own.capabilities().chain(ipam.into_iter().flat_map(PluginKeys::capabilities)).collect();
-            for name in names.into_iter().filter(|name| !taken.contains(&name.as_str())).take(MOST) {
-                let meant = nearest(name, taken.iter().copied());
-                let why = format!("{} takes no such capability", own.plugin);
-                self.warn(plugin.file, &plugin.at(&format!("capabilities.{name}")), why, &mean(meant));
+            let mut names = Vec::new();
+            for (name, value) in capabilities {
+                if *value == Value::Bool(true) {
+                    names.push(name);
+                    declared.insert(name.clone());
+                }
             }
+            self.unsupported_capabilities(plugin, &names);
         }
-        for name in self.validator.capabilities.iter().filter(|name| !declared.contains(*name)) {
-            let why = format!("no plugin of the network takes the capability \"{name}\", which will be given");
-            let hint = format!("add \"capabilities\": {{\"{name}\": true}} to the plugin that is to have it");
-            self.warn(network.file, "plugins", why, &hint);
+        for name in &self.validator.capabilities {
+            if !declared.contains(name) {
+                let message = format!("no plugin of the network takes the capability \"{name}\", which will be given");
+                let hint = format!("add \"capabilities\": {{\"{name}\": true}} to the plugin that is to have it");
+                self.warn(network.file, "plugins", message, &hint);
+            }
         }
     }
 
-    /// Plugins that are not found, cannot be run, or do not speak the version.
-    fn plugins(&mut self, network: &Seen, runtime: &Runtime, asked: &mut Asked) {
+    /// Those of the declared capabilities that neither the plugin nor its IPAM plugin supports.
+    fn unsupported_capabilities(&mut self, plugin: &PluginObject, declared: &[&String]) {
+        let Some(own) = self.validator.keys_of(plugin.conf.plugin_type()) else { return };
+        let mut supported: Vec<&str> = own.capabilities().collect();
+        if let Some(ipam_type) = plugin.conf.ipam_type() {
+            // The capabilities of an unknown IPAM plugin are unknown.
+            let Some(ipam) = self.validator.keys_of(Some(ipam_type)) else { return };
+            supported.extend(ipam.capabilities());
+        }
+        for name in declared.iter().filter(|name| !supported.contains(&name.as_str())).take(MOST) {
+            let meant = nearest(name, supported.iter().copied());
+            let message = format!("{} takes no such capability", own.plugin);
+            self.warn(plugin.file, &plugin.at(&format!("capabilities.{name}")), message, &meant_hint(meant));
+        }
+    }
+
+    /// Plugins that are not found, cannot be run, or do not support the version.
+    fn plugins(&mut self, network: &Network, runtime: &Runtime, versions: &mut VersionCache) {
         for plugin in &network.plugins {
-            let types = [("type", plugin.conf.plugin_type()), ("ipam.type", plugin.conf.ipam_type())];
-            for (key, name) in types.into_iter().filter_map(|(key, name)| Some((key, name?))) {
-                if self.is_told_enough(plugin.file) {
+            for (key, plugin_type) in [("type", plugin.conf.plugin_type()), ("ipam.type", plugin.conf.ipam_type())] {
+                let Some(name) = plugin_type else { continue };
+                if self.is_full(plugin.file) {
                     continue;
                 }
-                let spoken = asked.entry(name.to_owned()).or_insert_with(|| runtime.ask_versions(name));
-                let Some((code, why, hint)) = refusal(name, network.version.as_deref(), spoken) else { continue };
+                let supported = versions.entry(name.to_owned()).or_insert_with(|| runtime.supported_versions(name));
+                let Some(refusal) = refusal(name, network.version.as_deref(), supported) else { continue };
                 let found = &self.files[plugin.file];
-                let defect =
-                    ConfigError::of_key(&found.path, &found.text, ReadError::value(why).under(&plugin.at(key)), hint);
-                self.tell(Severity::Error, ConfigError { code, ..defect });
+                let error = ReadError::value(refusal.message).under(&plugin.at(key));
+                let error = ConfigError::of_key(&found.path, &found.text, error, refusal.hint);
+                self.add(Severity::Error, ConfigError { code: refusal.code, ..error });
             }
         }
     }
 
-    /// Addresses that two networks give, or that the host has a route to.
-    fn addresses(&mut self, networks: &[Seen]) {
-        let usable = || networks.iter().enumerate().filter(|(_, network)| network.version.is_some());
-        // Where two networks overlap, that is said of them.
-        let own: BTreeSet<String> = usable()
-            .flat_map(|(_, network)| &network.plugins)
-            .flat_map(|plugin| subnets::own_links(&plugin.conf))
-            .collect();
-        let mut all: Vec<(usize, &Placed, Range)> = Vec::new();
-        for (number, network) in usable() {
-            for plugin in &network.plugins {
-                for range in subnets::ranges(&plugin.conf) {
-                    if let Some(route) = subnets::met(&range, &self.validator.routes, &own) {
-                        let why = format!(
-                            "{} overlaps the host's route to {} over {}",
-                            range.subnet, route.network, route.device
-                        );
-                        self.warn(
-                            plugin.file,
-                            &plugin.at(&range.key),
-                            why,
-                            "give the network addresses that are nobody else's",
-                        );
-                    }
-                    all.push((number, plugin, range));
+    /// Addresses that two networks assign, or that the host has a route to.
+    fn addresses(&mut self, networks: &[Network]) {
+        let mut usable: Vec<(usize, &PluginObject)> = Vec::new();
+        for (number, network) in networks.iter().enumerate() {
+            if network.version.is_some() {
+                usable.extend(network.plugins.iter().map(|plugin| (number, plugin)));
+            }
+        }
+        // Routes on the links of any network do not count: overlapping networks are found below.
+        let own: BTreeSet<String> = usable.iter().flat_map(|(_, plugin)| subnets::own_links(&plugin.conf)).collect();
+        let mut all: Vec<(usize, &PluginObject, Range)> = Vec::new();
+        for (number, plugin) in usable {
+            for range in subnets::ranges(&plugin.conf) {
+                if let Some(route) = subnets::overlapping_route(&range, &self.validator.routes, &own) {
+                    let RoutedSubnet { network, device } = route;
+                    let message = format!("{} overlaps the host's route to {network} over {device}", range.subnet);
+                    let hint = "give the network addresses that are nobody else's";
+                    self.warn(plugin.file, &plugin.at(&range.key), message, hint);
                 }
+                all.push((number, plugin, range));
             }
         }
         let ranges: Vec<(usize, &Range)> = all.iter().map(|(number, _, range)| (*number, range)).collect();
         for (one, other) in subnets::overlaps(&ranges) {
-            let ((_, plugin, range), (network, there, rival)) = (&all[one], &all[other]);
-            let (name, file) = (&networks[*network].name, &self.files[there.file].path);
-            let why = format!("{} overlaps {} of network \"{name}\" in {}", range.subnet, rival.subnet, file.display());
-            self.warn(plugin.file, &plugin.at(&range.key), why, "give each network addresses of its own");
+            let (_, plugin, range) = &all[one];
+            let (network, rival_plugin, rival) = &all[other];
+            let name = &networks[*network].name;
+            let file = self.files[rival_plugin.file].path.display();
+            let message = format!("{} overlaps {} of network \"{name}\" in {file}", range.subnet, rival.subnet);
+            self.warn(plugin.file, &plugin.at(&range.key), message, "give each network addresses of its own");
         }
     }
 
-    fn warn(&mut self, file: usize, key: &str, why: String, hint: &str) {
-        if !self.is_told_enough(file) {
+    fn warn(&mut self, file: usize, key: &str, message: String, hint: &str) {
+        if !self.is_full(file) {
             let found = &self.files[file];
-            let defect = ConfigError::of_key(&found.path, &found.text, ReadError::value(why).under(key), hint);
-            self.tell(Severity::Warning, defect);
+            let error = ConfigError::of_key(&found.path, &found.text, ReadError::value(message).under(key), hint);
+            self.add(Severity::Warning, error);
         }
     }
 
-    fn is_told_enough(&self, file: usize) -> bool {
-        self.told.get(&self.files[file].path).is_some_and(|told| *told >= MOST)
+    /// Whether a file has as many findings as are reported.
+    fn is_full(&self, file: usize) -> bool {
+        self.counts.get(&self.files[file].path).is_some_and(|count| *count >= MOST)
     }
 
-    fn tell(&mut self, severity: Severity, defect: ConfigError) {
-        let told = self.told.entry(defect.file.clone()).or_default();
-        *told += 1;
-        if *told <= MOST {
-            self.findings.push(Finding { severity, defect });
+    fn add(&mut self, severity: Severity, error: ConfigError) {
+        let count = self.counts.entry(error.file.clone()).or_default();
+        *count += 1;
+        if *count <= MOST {
+            self.findings.push(Finding { severity, error });
         }
     }
 }
 
-impl Placed {
+impl PluginObject {
+    /// The path of a key in the file.
     fn at(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 }
 
 /// The plugins of a document.
-fn placed(found: &Candidate, file: usize) -> Vec<Placed> {
+fn plugin_objects(found: &Candidate, file: usize) -> Vec<PluginObject> {
     if !found.is_list() {
-        let conf = found.conf.clone();
-        return vec![Placed { file, path: String::new(), conf }];
+        return vec![PluginObject { file, path: String::new(), conf: found.conf.clone() }];
     }
-    let plugins = found.conf.0.get("plugins").and_then(Value::as_array).into_iter().flatten().enumerate();
-    let objects = plugins.filter_map(|(index, plugin)| Some((index, plugin.as_object()?.clone())));
-    objects.map(|(index, plugin)| Placed { file, path: format!("plugins[{index}]"), conf: NetConf(plugin) }).collect()
+    let mut objects = Vec::new();
+    let plugins = found.conf.0.get("plugins").and_then(Value::as_array);
+    for (index, plugin) in plugins.into_iter().flatten().enumerate() {
+        if let Value::Object(members) = plugin {
+            objects.push(PluginObject { file, path: format!("plugins[{index}]"), conf: NetConf(members.clone()) });
+        }
+    }
+    objects
 }
 
-fn mean(meant: Option<&str>) -> String {
-    meant.map_or_else(|| "remove it, or correct its name".to_owned(), |meant| format!("did you mean `{meant}`?"))
+fn meant_hint(meant: Option<&str>) -> String {
+    match meant {
+        Some(key) => format!("did you mean `{key}`?"),
+        None => "remove it, or correct its name".to_owned(),
+    }
 }
 
-/// Why a plugin cannot serve a version, or any if none is known: code, cause and hint.
-fn refusal(
-    plugin: &str,
-    version: Option<&str>,
-    spoken: &Result<Vec<String>, FailureKind>,
-) -> Option<(u32, String, String)> {
-    let lacking = spoken.as_ref().ok().map(|spoken| version.and_then(|version| unspoken(version, spoken)));
-    let why = match (spoken, &lacking) {
-        (Err(why), _) => why,
-        (Ok(_), lacking) => lacking.as_ref()?.as_ref()?,
-    };
-    let (code, text) = match why {
-        FailureKind::NotDone(error) => match &**error {
+/// Why a plugin cannot be used.
+struct Refusal {
+    code: u32,
+    message: String,
+    hint: String,
+}
+
+/// Why a plugin cannot serve a version; without a version, why it cannot be called at all.
+fn refusal(plugin: &str, version: Option<&str>, supported: &Result<Vec<String>, FailureKind>) -> Option<Refusal> {
+    match supported {
+        Err(kind) => Some(refusal_of(plugin, kind)),
+        Ok(supported) => Some(refusal_of(plugin, &unsupported(version?, supported)?)),
+    }
+}
+
+fn refusal_of(plugin: &str, kind: &FailureKind) -> Refusal {
+    let (code, message) = match kind {
+        FailureKind::Call(error) => match &**error {
             invoke::Error::Refused(refused) => (refused.code, error.to_string()),
             _ => (code::INVALID_CONFIG, error.to_string()),
         },
-        FailureKind::Garbled(text) => (code::DECODE, format!("{plugin}'s answer to VERSION cannot be read: {text}")),
-        FailureKind::Unspoken(text) => (code::INCOMPATIBLE_VERSION, format!("{plugin} {text}")),
+        FailureKind::InvalidOutput(text) => {
+            (code::DECODE, format!("{plugin}'s answer to VERSION cannot be read: {text}"))
+        }
+        FailureKind::UnsupportedVersion(text) => (code::INCOMPATIBLE_VERSION, format!("{plugin} {text}")),
     };
-    Some((code, text, why.hint().unwrap_or_else(|| format!("find out what is wrong with {plugin}"))))
+    let hint = kind.hint().unwrap_or_else(|| format!("find out what is wrong with {plugin}"));
+    Refusal { code, message, hint }
 }
 
 impl fmt::Display for Severity {
@@ -438,6 +457,6 @@ impl fmt::Display for Severity {
 /// `error: FILE:LINE:COLUMN: KEY: what is wrong; hint: what to do`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.severity, self.defect)
+        write!(f, "{}: {}", self.severity, self.error)
     }
 }

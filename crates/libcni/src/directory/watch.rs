@@ -1,4 +1,4 @@
-//! Tells when the networks that a runtime uses change.
+//! Reports changes of the networks that a runtime uses.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -10,30 +10,29 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-use crate::directory::inotify::{Armed, Heard};
+use crate::directory::inotify::{Events, Watches};
 use crate::{Error, NetworkSelector, Selection};
 
-/// For so long nothing may happen before the directory is read: who installs several files does it in one go.
+/// The directory is read when nothing has changed for this time, because several files are usually installed together.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// How long a file that is being written is waited for. A writer that takes longer is taken at its word.
+/// How long to wait for a file that is being written. After that it is read as it is.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Watches the directory of a [`NetworkSelector`], and tells what it chooses whenever that changes.
+/// Watches the directory of a [`NetworkSelector`], and returns the new selection whenever it changes.
 ///
-/// It starts no thread. Either [`Watcher::wait`] blocks, or its file descriptor ([`AsFd`]) is polled: whenever that is
-/// readable, [`Watcher::poll`] does what there is to do. The first answer is what is there.
+/// It starts no thread. Either [`Watcher::wait`] blocks, or the caller polls the file descriptor ([`AsFd`]) and calls
+/// [`Watcher::poll`] whenever it is readable. The first selection is the present one.
 ///
-/// The directory may be missing, come, go and come again; it, its files and every directory on the way to them may be
-/// symbolic links that are turned elsewhere, as Kubernetes does with `..data` in a mounted `ConfigMap`. Changes that
-/// follow each other within 100 ms are one. A file that somebody holds open and writes, or that ends before its
-/// document does, is waited for, at most 3 s, so that half of a configuration neither counts nor lets another network
-/// take its place. Where the plugins are asked ([`NetworkSelector::runtime`]), their directories are watched too: a network can
-/// be used as soon as its plugins are there.
+/// The directory may be created, removed and replaced; it, its files and every directory on their paths may be symbolic links
+/// whose targets change, such as Kubernetes' `..data` in a mounted `ConfigMap`. Changes within 100 ms of each other are one
+/// change. A file that a program is writing, or that ends before its document does, is waited for, at most 3 s, so that half of a
+/// configuration is not used, and no other network in its place. If plugins are validated ([`NetworkSelector::runtime`]), their
+/// directories are watched too: a network can be used as soon as its plugins exist.
 ///
-/// An error, such as that the directory cannot be listed, is not the end: it is tried again when something changes, and
-/// after 3 s. What inotify(7) does not see is not seen: changes that another machine makes on a network file system, and
-/// what is mounted over a directory.
+/// After an error, for example because the directory cannot be listed, the watch continues: it is tried again after the next
+/// change, and after 3 s. inotify(7) does not report changes by other machines on a network file system, and file systems that are
+/// mounted over a directory.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,7 +40,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// # let dir = tempfile::tempdir()?;
 /// let conf_dir = dir.path().join("net.d");
 /// let mut watcher = Watcher::new(NetworkSelector { dir: conf_dir.clone(), policy: SelectionPolicy::FirstValid, runtime: None })?;
-/// let first = watcher.wait(Duration::from_secs(10))?.expect("the first answer is what is there");
+/// let first = watcher.wait(Duration::from_secs(10))?.expect("the first selection is the present one");
 /// assert!(first.default_network().is_none());
 ///
 /// std::fs::create_dir(&conf_dir)?;
@@ -55,18 +54,20 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Watcher {
     selector: NetworkSelector,
-    armed: Armed,
+    watches: Watches,
     timer: TimerFd,
-    /// Readable when either of the two is.
+    /// Readable when the watches or the timer are.
     either: Epoll,
-    /// Since when something has changed that was not answered, and when it last did.
-    unsettled: Option<Unsettled>,
-    told: Option<Selection>,
+    /// Changes after which the directory was not yet read.
+    pending: Option<Pending>,
+    last: Option<Selection>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Unsettled {
+struct Pending {
+    /// The time of the first change.
     since: Instant,
+    /// When the directory is read if nothing else changes.
     due: Instant,
 }
 
@@ -77,17 +78,17 @@ impl Watcher {
     /// [`Error::Watch`] if the kernel gives no inotify instance, timer or epoll instance; the text names the limit.
     pub fn new(selector: NetworkSelector) -> Result<Watcher, Error> {
         let failed = |errno| Error::of_watch(&selector.dir, errno);
-        let armed = Armed::new().map_err(failed)?;
+        let watches = Watches::new().map_err(failed)?;
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(failed)?;
         let either = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
-        for fd in [armed.as_fd(), timer.as_fd()] {
+        for fd in [watches.as_fd(), timer.as_fd()] {
             either.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(failed)?;
         }
         let now = Instant::now();
-        let unsettled = Some(Unsettled { since: now, due: now });
-        let watcher = Watcher { selector, armed, timer, either, unsettled, told: None };
-        watcher.wake_after(Duration::ZERO)?;
+        let pending = Some(Pending { since: now, due: now });
+        let watcher = Watcher { selector, watches, timer, either, pending, last: None };
+        watcher.set_timer(Duration::ZERO)?;
         Ok(watcher)
     }
 
@@ -99,8 +100,8 @@ impl Watcher {
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<Selection>, Error> {
         let deadline = Deadline::after(timeout);
         loop {
-            if let Some(chosen) = self.poll()? {
-                return Ok(Some(chosen));
+            if let Some(selection) = self.poll()? {
+                return Ok(Some(selection));
             }
             if deadline.passed() {
                 return Ok(None);
@@ -120,84 +121,93 @@ impl Watcher {
     /// [`Error::Watch`] if a directory cannot be watched, and [`Error::Configuration`] if it cannot be listed. The watch
     /// continues: call it again.
     pub fn poll(&mut self) -> Result<Option<Selection>, Error> {
-        self.listen()?;
-        let Some(Unsettled { since, due }) = self.unsettled else { return self.rest() };
+        self.read_events()?;
+        let Some(Pending { since, due }) = self.pending else {
+            self.stop_timer()?;
+            return Ok(None);
+        };
         let now = Instant::now();
         let give_up = since + TIMEOUT;
-        if now < due || (self.armed.is_written() && now < give_up) {
-            return self.again_at(if now < due { due } else { give_up }, now);
+        if now < due {
+            self.wake_at(due, now)?;
+            return Ok(None);
         }
-        let chosen = match self.arm().and_then(|()| self.selector.select()) {
-            Ok(chosen) => chosen,
-            Err(error) => return self.failed(error, now),
+        if self.watches.is_file_open() && now < give_up {
+            self.wake_at(give_up, now)?;
+            return Ok(None);
+        }
+        let selection = match self.update_watches().and_then(|()| self.selector.select()) {
+            Ok(selection) => selection,
+            Err(error) => return self.retry(error, now),
         };
-        // What happened meanwhile may have been read in its middle.
-        let is_disturbed = self.listen()?;
-        if now < give_up && (is_disturbed || self.selector.is_open(&chosen, TIMEOUT)) {
-            return self.again_at(Instant::now() + QUIET, now);
+        // A file that changed meanwhile may have been read half-written.
+        let is_changed = self.read_events()?;
+        if now < give_up && (is_changed || self.selector.is_incomplete(&selection, TIMEOUT)) {
+            self.wake_at(Instant::now() + QUIET, now)?;
+            return Ok(None);
         }
-        self.armed.forget_writers();
-        self.unsettled = is_disturbed.then(|| Unsettled { since: now, due: now + QUIET });
-        if is_disturbed {
-            self.again_at(now + QUIET, now)?
+        self.watches.forget_open_files();
+        if is_changed {
+            self.pending = Some(Pending { since: now, due: now + QUIET });
+            self.wake_at(now + QUIET, now)?;
         } else {
-            self.rest()?
-        };
-        let is_new = self.told.as_ref().is_none_or(|told| !is_same(told, &chosen));
-        self.told = Some(chosen.clone());
-        Ok(is_new.then_some(chosen))
+            self.pending = None;
+            self.stop_timer()?;
+        }
+        let is_new = self.last.as_ref().is_none_or(|last| !is_same(last, &selection));
+        self.last = Some(selection.clone());
+        Ok(if is_new { Some(selection) } else { None })
     }
 
-    /// It is tried again later, for nothing else may come that would wake anybody; what is chosen then is told in any case.
-    fn failed(&mut self, error: Error, now: Instant) -> Result<Option<Selection>, Error> {
+    /// Tries again later, because there may be no further change. The next selection is returned in any case.
+    fn retry(&mut self, error: Error, now: Instant) -> Result<Option<Selection>, Error> {
         let due = now + TIMEOUT;
-        self.told = None;
-        self.unsettled = Some(Unsettled { since: due, due });
-        self.again_at(due, now)?;
+        self.last = None;
+        self.pending = Some(Pending { since: due, due });
+        self.wake_at(due, now)?;
         Err(error)
     }
 
     /// The last selection, with the files that were skipped.
     pub fn last(&self) -> Option<&Selection> {
-        self.told.as_ref()
+        self.last.as_ref()
     }
 
-    /// Takes in what happened; whether anything did that counts.
-    fn listen(&mut self) -> Result<bool, Error> {
-        let heard = self.armed.listen().map_err(|errno| Error::of_watch(&self.selector.dir, errno))?;
-        if heard == Heard::Nothing {
+    /// Reads the events; returns whether any matters.
+    fn read_events(&mut self) -> Result<bool, Error> {
+        if self.watches.read().map_err(|errno| self.error(errno))? == Events::None {
             return Ok(false);
         }
         let now = Instant::now();
-        let since = self.unsettled.map_or(now, |unsettled| unsettled.since);
-        // Somebody who never stops changing things gets an answer too.
-        self.unsettled = Some(Unsettled { since, due: (now + QUIET).min(since + TIMEOUT).max(now) });
+        let since = self.pending.map_or(now, |pending| pending.since);
+        // The directory is read after the timeout even if it changes all the time.
+        self.pending = Some(Pending { since, due: (now + QUIET).min(since + TIMEOUT).max(now) });
         Ok(true)
     }
 
-    fn arm(&mut self) -> Result<(), Error> {
-        let path = self.selector.runtime.as_ref().map(|runtime| runtime.path.as_str());
-        let bins = path.unwrap_or_default().split(':').filter(|dir| !dir.is_empty());
-        self.armed.arm(&self.selector.dir, bins).map_err(|errno| Error::of_watch(&self.selector.dir, errno))
+    fn update_watches(&mut self) -> Result<(), Error> {
+        let path = self.selector.runtime.as_ref().map(|runtime| runtime.path.as_str()).unwrap_or_default();
+        let plugin_dirs = path.split(':').filter(|dir| !dir.is_empty());
+        self.watches.update(&self.selector.dir, plugin_dirs).map_err(|errno| Error::of_watch(&self.selector.dir, errno))
     }
 
-    fn again_at(&mut self, due: Instant, now: Instant) -> Result<Option<Selection>, Error> {
-        self.wake_after(due.saturating_duration_since(now))?;
-        Ok(None)
+    /// Makes the file descriptor readable at this time.
+    fn wake_at(&self, due: Instant, now: Instant) -> Result<(), Error> {
+        self.set_timer(due.saturating_duration_since(now))
     }
 
-    /// Nothing is to be done until something happens.
-    fn rest(&self) -> Result<Option<Selection>, Error> {
-        self.timer.unset().map_err(|errno| Error::of_watch(&self.selector.dir, errno))?;
-        Ok(None)
+    fn stop_timer(&self) -> Result<(), Error> {
+        self.timer.unset().map_err(|errno| self.error(errno))
     }
 
-    fn wake_after(&self, duration: Duration) -> Result<(), Error> {
-        // Zero would never come.
+    fn set_timer(&self, duration: Duration) -> Result<(), Error> {
+        // A duration of zero would stop the timer.
         let duration = TimeSpec::from_duration(duration.max(Duration::from_millis(1)));
-        self.timer
-            .set(Expiration::OneShot(duration), TimerSetTimeFlags::empty())
-            .map_err(|errno| Error::of_watch(&self.selector.dir, errno))
+        self.timer.set(Expiration::OneShot(duration), TimerSetTimeFlags::empty()).map_err(|errno| self.error(errno))
+    }
+
+    fn error(&self, errno: Errno) -> Error {
+        Error::of_watch(&self.selector.dir, errno)
     }
 }
 
@@ -207,9 +217,9 @@ impl AsFd for Watcher {
     }
 }
 
-/// Whether a runtime would do the same: it does not matter to it what was passed over.
+/// Whether the used networks and the default are the same. Skipped files do not matter.
 fn is_same(one: &Selection, other: &Selection) -> bool {
-    (&one.networks, one.default) == (&other.networks, other.default)
+    one.networks == other.networks && one.default == other.default
 }
 
 #[cfg(test)]
@@ -226,34 +236,33 @@ mod tests {
         Watcher::new(NetworkSelector { dir, policy: SelectionPolicy::FirstValid, runtime: None }).unwrap()
     }
 
-    /// What a loop does that polls many: it looks only when the descriptor is readable.
-    fn next(watcher: &mut Watcher, patience: Duration) -> Option<Result<Selection, Error>> {
-        let deadline = Deadline::after(patience);
+    /// As a caller that polls many descriptors: it calls the watcher only when its descriptor is readable.
+    fn next(watcher: &mut Watcher, timeout: Duration) -> Option<Selection> {
+        let deadline = Deadline::after(timeout);
         while !deadline.passed() {
-            let timeout = PollTimeout::try_from(deadline.poll_timeout_ms()).unwrap();
-            if poll(&mut [PollFd::new(watcher.as_fd(), PollFlags::POLLIN)], timeout).unwrap() > 0
-                && let Some(said) = watcher.poll().transpose()
+            let left = PollTimeout::try_from(deadline.poll_timeout_ms()).unwrap();
+            if poll(&mut [PollFd::new(watcher.as_fd(), PollFlags::POLLIN)], left).unwrap() > 0
+                && let Some(selection) = watcher.poll().unwrap()
             {
-                return Some(said);
+                return Some(selection);
             }
         }
         None
     }
 
     #[test]
-    fn a_loop_that_polls_the_descriptor_is_told_all_and_woken_for_nothing_else() {
+    fn the_descriptor_is_readable_after_changes_and_only_then() {
         let dir = TempDir::new().unwrap();
         let mut watcher = watcher(&dir);
-        let name = |said: Option<Result<Selection, Error>>| {
-            let chosen = said.unwrap().unwrap();
-            chosen.default_network().map(|network| network.list.name.clone())
+        let name = |selection: Option<Selection>| {
+            selection.unwrap().default_network().map(|network| network.list.name.clone())
         };
         assert_eq!(name(next(&mut watcher, LONG)), None);
         fs::create_dir(dir.path().join("net.d")).unwrap();
         fs::write(dir.path().join("net.d/a.conf"), r#"{"name": "a", "type": "t"}"#).unwrap();
         assert_eq!(name(next(&mut watcher, LONG)).as_deref(), Some("a"));
         assert!(next(&mut watcher, QUIET * 3).is_none());
-        // Others may do something in the directories above, which wakes it now and then; it is not awake for ever.
+        // Other programs may change the directories above, so it may be readable now and then, but not for ever.
         let rests = |watcher: &mut Watcher| {
             assert!(watcher.poll().unwrap().is_none());
             poll(&mut [PollFd::new(watcher.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 0
@@ -262,15 +271,15 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_limits_are_named_with_the_switch_that_raises_them() {
-        for (errno, switch) in [(Errno::EMFILE, "max_user_instances"), (Errno::ENOSPC, "max_user_watches")] {
+    fn an_error_names_the_sysctl_of_the_limit() {
+        for (errno, sysctl) in [(Errno::EMFILE, "max_user_instances"), (Errno::ENOSPC, "max_user_watches")] {
             let error = Error::of_watch("/etc/cni/net.d".as_ref(), errno).to_string();
-            assert!(error.starts_with("/etc/cni/net.d: cannot be watched: ") && error.contains(switch), "{error}");
+            assert!(error.starts_with("/etc/cni/net.d: cannot be watched: ") && error.contains(sysctl), "{error}");
         }
     }
 
     #[test]
-    fn after_an_error_it_goes_on_and_tells_what_is_there() {
+    fn after_an_error_the_watch_continues() {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("net.d");
         fs::write(&path, "no directory").unwrap();
@@ -281,7 +290,7 @@ mod tests {
         assert!(watcher.wait(LONG).is_err());
         assert!(began.elapsed() >= TIMEOUT, "it spins");
         fs::remove_file(&path).unwrap();
-        let chosen = watcher.wait(LONG).unwrap().unwrap();
-        assert_eq!(chosen, Selection::default());
+        let selection = watcher.wait(LONG).unwrap().unwrap();
+        assert_eq!(selection, Selection::default());
     }
 }

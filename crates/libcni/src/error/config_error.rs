@@ -3,24 +3,25 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// The file ends before its document does: how the message begins, or is.
+/// The message about a file without content.
 pub(crate) const EMPTY: &str = "the file is empty";
+/// How the message about a file begins that ends before its document does.
 pub(crate) const CUT: &str = "the document ends in its middle";
 
-/// What is wrong with a file: which, where in it, why, and what to do about it.
+/// What is wrong with a configuration file: the file, the position in it, the cause, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The file; empty for a document that came as bytes.
+    /// The file; empty for a document that is not from a file.
     pub file: PathBuf,
-    /// Where in it; `None` if it is the file itself that is wrong.
-    pub place: Option<SourceLocation>,
-    /// The key, such as `plugins[0].ipam.subnet`; empty if it is no single one.
+    /// The position in the file; `None` if the file itself cannot be used.
+    pub location: Option<SourceLocation>,
+    /// The key, such as `plugins[0].ipam.subnet`; empty if the error is not about a single key.
     pub key: String,
-    /// The code of the specification: 5 if the file cannot be read, 6 if it is no JSON or a value has a wrong type, 7
-    /// if a value cannot be.
+    /// The specification's error code: 5 if the file cannot be read, 6 if it is not JSON or a value has the wrong type, 7 if a
+    /// value is invalid.
     pub code: u32,
     /// What is wrong, in a sentence.
-    pub why: String,
+    pub message: String,
     /// What to do, in a sentence.
     pub hint: String,
 }
@@ -37,26 +38,27 @@ pub struct SourceLocation {
 impl ConfigError {
     /// Whether the file ends in the middle of its document: a program may still be writing it.
     pub fn is_cut_short(&self) -> bool {
-        self.why == EMPTY || self.why.starts_with(CUT)
+        self.message == EMPTY || self.message.starts_with(CUT)
     }
 }
 
 /// `FILE:LINE:COLUMN: KEY: what is wrong; hint: what to do`, each part as far as it is known.
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.file.as_os_str().is_empty() {
+        let has_file = !self.file.as_os_str().is_empty();
+        if has_file {
             write!(f, "{}:", self.file.display())?;
         }
-        if let Some(place) = self.place {
-            write!(f, "{place}:")?;
+        if let Some(location) = self.location {
+            write!(f, "{location}:")?;
         }
-        if !self.file.as_os_str().is_empty() || self.place.is_some() {
+        if has_file || self.location.is_some() {
             f.write_str(" ")?;
         }
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
         }
-        write!(f, "{}; hint: {}", self.why, self.hint)
+        write!(f, "{}; hint: {}", self.message, self.hint)
     }
 }
 

@@ -1,112 +1,115 @@
-//! Why a network could not be set up, checked or taken down.
+//! Errors of the runtime side, and failures of plugins.
 
 pub(crate) mod config_error;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use cnikit_types::code;
 use nix::errno::Errno;
 
 use crate::ConfigError;
 
-use cnikit_types::code;
+/// The code of a plugin that is missing, could not be started, died, or did not reply: it gave no code of its own.
+const PLUGIN_FAILED: u32 = 103;
 
-/// A plugin that is missing, could not be started, died, or did not answer: it gave no code of its own.
-const NOT_DONE: u32 = 103;
-
-/// What went wrong on the runtime's side, or in the plugins.
+/// What went wrong on the runtime side, or in the plugins.
 #[derive(Debug)]
 pub enum Error {
-    /// No file of the directory has a network of that name.
+    /// No file of the directory has a network with that name.
     NoNetwork {
-        /// The name that was looked for.
+        /// The name.
         name: String,
         /// The directory.
         dir: PathBuf,
-        /// Files that could not be read: it may be one of these.
+        /// Files that could not be read: the network may be in one of them.
         skipped: Vec<ConfigError>,
     },
-    /// The directory has no file of a network, or is not there.
+    /// The directory has no configuration file, or does not exist.
     NoConfigurations {
         /// The directory.
         dir: PathBuf,
     },
-    /// The wanted configuration cannot be used, or the directory not be listed.
+    /// The configuration cannot be used, or the directory cannot be listed.
     Configuration(Box<ConfigError>),
-    /// The directory cannot be watched: what the kernel said, and the hint.
+    /// The directory cannot be watched: the kernel's error, and a hint.
     Watch(String),
-    /// A container id, network name or interface name breaks the specification's rule.
+    /// A container id, network name or interface name that the specification does not allow.
     Name(String),
-    /// The configuration's version has no CHECK: it exists since 0.4.0.
+    /// The configuration's version has no CHECK; 0.4.0 and later have.
     NoCheck {
         /// The version of the configuration.
         version: String,
     },
-    /// The result could not be kept, read or forgotten.
+    /// The cached result could not be written, read or removed.
     Cache(String),
-    /// Plugins failed: one, or on DEL all that did, in the order in which they were asked.
+    /// Plugins failed: one, or on DEL all that did, in the order in which they were called.
     Plugins(Vec<Failure>),
-    /// Somebody else was at work on the container or the network until the deadline.
+    /// Another call held the container or the network until the deadline.
     Busy(String),
-    /// The caller has given up.
+    /// The caller cancelled the call.
     Cancelled,
-    /// Fewer networks are there than were asked for.
+    /// Fewer networks are loaded than are required.
     TooFew {
-        /// How many there are.
+        /// How many are loaded.
         found: usize,
-        /// How many are wanted.
+        /// How many are required.
         wanted: usize,
     },
-    /// Several failures, each told with what it is about, in the order in which they came.
+    /// Several errors, each with its context, in the order in which they occurred.
     Several(Vec<ErrorContext>),
 }
 
-/// A failure and what it is about.
+/// An error and its context.
 #[derive(Debug)]
 pub struct ErrorContext {
     /// What was being done, such as `failed to delete stale attachment c1 eth0`.
     pub what: String,
     /// Why it failed.
-    pub why: Error,
+    pub error: Error,
 }
 
-/// One plugin's failure, and where in the list it stands.
+/// The failure of one plugin, and its position in the list.
 #[derive(Debug)]
 pub struct Failure {
     /// `ADD`, `CHECK`, `DEL`, `GC`, `STATUS`, `VERSION`, `RESTORE` or `PLAN`.
     pub verb: &'static str,
     /// The network's name.
     pub network: Box<str>,
-    /// The interface; empty where the verb is about none.
+    /// The interface; empty for a verb without an attachment.
     pub ifname: Box<str>,
     /// The plugin's type.
     pub plugin: String,
-    /// Its place in the list, from 1.
+    /// Its position in the list, from 1.
     pub position: usize,
     /// How many plugins the list has.
     pub of: usize,
-    /// What happened.
-    pub why: FailureKind,
+    /// How it failed.
+    pub kind: FailureKind,
 }
 
 /// How a plugin failed.
 #[derive(Debug)]
 pub enum FailureKind {
-    /// It could not be found, did not answer, or refused.
-    NotDone(Box<cnikit_invoke::Error>),
-    /// It succeeded, but its answer cannot be read: why, with its file and the end of what it said.
-    Garbled(String),
-    /// It `does not speak` the version of the configuration: which one that is, and what it speaks.
-    Unspoken(String),
+    /// It could not be found or started, did not reply, or returned an error.
+    Call(Box<cnikit_invoke::Error>),
+    /// It succeeded, but its output cannot be parsed: the reason, the plugin's file, and the end of the output.
+    InvalidOutput(String),
+    /// It does not support the version of the configuration: the rest of a sentence with that version and those it supports.
+    UnsupportedVersion(String),
 }
 
 impl FailureKind {
-    /// What to do about it, in a sentence; `None` if the plugin itself has said.
+    /// What to do about it, in a sentence; `None` if the plugin's own error says it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::NotDone(error) => error.hint(),
-            Self::Garbled(_) => Some("see whether that program is a CNI plugin; if it is, report this".to_owned()),
-            Self::Unspoken(_) => Some("set `cniVersion` to one of these, or install a newer plugin".to_owned()),
+            Self::Call(error) => error.hint(),
+            Self::InvalidOutput(_) => {
+                Some("see whether that program is a CNI plugin; if it is, report this".to_owned())
+            }
+            Self::UnsupportedVersion(_) => {
+                Some("set `cniVersion` to one of these, or install a newer plugin".to_owned())
+            }
         }
     }
 }
@@ -114,12 +117,12 @@ impl FailureKind {
 impl Failure {
     /// The plugin's own error code, if it gave one.
     pub fn code(&self) -> Option<u32> {
-        match &self.why {
-            FailureKind::NotDone(error) => match &**error {
+        match &self.kind {
+            FailureKind::Call(error) => match &**error {
                 cnikit_invoke::Error::Refused(error) => Some(error.code),
                 _ => None,
             },
-            FailureKind::Garbled(_) | FailureKind::Unspoken(_) => None,
+            FailureKind::InvalidOutput(_) | FailureKind::UnsupportedVersion(_) => None,
         }
     }
 }
@@ -129,29 +132,37 @@ impl fmt::Display for Error {
         match self {
             Self::NoNetwork { name, dir, skipped } => {
                 write!(f, "no net configuration with name \"{name}\" in {}", dir.display())?;
-                skipped.iter().try_for_each(|file| write!(f, "; passed over: {file}"))
+                for file in skipped {
+                    write!(f, "; passed over: {file}")?;
+                }
+                Ok(())
             }
             Self::NoConfigurations { dir } => write!(f, "no net configurations found in {}", dir.display()),
-            Self::Configuration(defect) => defect.fmt(f),
+            Self::Configuration(error) => error.fmt(f),
             Self::Name(why) | Self::Cache(why) | Self::Watch(why) => f.write_str(why),
             Self::Busy(why) => write!(f, "somebody else is at work: {why}; hint: try again"),
             Self::Cancelled => f.write_str("cancelled by the caller; hint: DEL"),
             Self::TooFew { found, wanted } => {
                 write!(f, "{found} networks are loaded, {wanted} are wanted; hint: put their configurations in place")
             }
-            Self::Several(all) => {
-                let lines: Vec<String> = all.iter().map(ToString::to_string).collect();
-                f.write_str(&lines.join("\n"))
-            }
+            Self::Several(errors) => write_lines(f, errors),
             Self::NoCheck { version } => {
                 write!(f, "configuration version \"{version}\" does not support the CHECK command (0.4.0 and later do)")
             }
-            Self::Plugins(failures) => {
-                let lines: Vec<String> = failures.iter().map(ToString::to_string).collect();
-                f.write_str(&lines.join("\n"))
-            }
+            Self::Plugins(failures) => write_lines(f, failures),
         }
     }
+}
+
+/// Writes each on a line of its own.
+fn write_lines(f: &mut fmt::Formatter<'_>, all: &[impl fmt::Display]) -> fmt::Result {
+    for (index, one) in all.iter().enumerate() {
+        if index > 0 {
+            f.write_str("\n")?;
+        }
+        one.fmt(f)?;
+    }
+    Ok(())
 }
 
 impl Error {
@@ -165,70 +176,83 @@ impl Error {
         Self::Watch(format!("{}: cannot be watched: {errno}; hint: {hint}", dir.display()))
     }
 
-    /// The code of the specification's error object for it: a plugin's own if one gave any, of several the first.
+    /// The code for the specification's error object: a plugin's own if it gave one, of several errors that of the first.
     pub fn code(&self) -> u32 {
         match self {
             Self::NoNetwork { .. } | Self::NoConfigurations { .. } => code::INVALID_CONFIG,
-            Self::Configuration(defect) => defect.code,
+            Self::Configuration(error) => error.code,
             Self::Name(_) => code::INVALID_ENVIRONMENT,
             Self::NoCheck { .. } => code::INCOMPATIBLE_VERSION,
             Self::Cache(_) | Self::Watch(_) => code::IO,
-            Self::Plugins(failures) => failures.first().map_or(NOT_DONE, |failure| failure.code().unwrap_or(NOT_DONE)),
+            Self::Plugins(failures) => failures.first().and_then(Failure::code).unwrap_or(PLUGIN_FAILED),
             Self::Busy(_) | Self::Cancelled => code::TRY_AGAIN,
             Self::TooFew { .. } => code::UNAVAILABLE,
-            Self::Several(all) => all.first().map_or(NOT_DONE, |told| told.why.code()),
+            Self::Several(errors) => errors.first().map_or(PLUGIN_FAILED, |first| first.error.code()),
         }
     }
 
-    /// Whether the same call may succeed when it is repeated later (code 11).
+    /// Whether the same call may succeed later (code 11).
     pub fn is_retryable(&self) -> bool {
         self.code() == code::TRY_AGAIN
     }
 
-    /// The failures of all plugins, at any depth.
+    /// The failures of all plugins, also those inside [`Error::Several`].
     pub fn failures(&self) -> Vec<&Failure> {
         match self {
             Self::Plugins(failures) => failures.iter().collect(),
-            Self::Several(all) => all.iter().flat_map(|told| told.why.failures()).collect(),
+            Self::Several(errors) => errors.iter().flat_map(|one| one.error.failures()).collect(),
             _ => Vec::new(),
         }
     }
 
-    /// One error of several; `Ok` if there are none, and the error itself if there is but one that says what it is about.
-    pub(crate) fn of(mut all: Vec<ErrorContext>) -> Result<(), Self> {
-        match all.len() {
+    /// Several errors as one; `Ok` if there are none. A single one without context is returned as it is.
+    pub(crate) fn of(mut errors: Vec<ErrorContext>) -> Result<(), Self> {
+        match errors.len() {
             0 => Ok(()),
-            1 if all[0].what.is_empty() => Err(all.remove(0).why),
-            _ => Err(Self::Several(all)),
+            1 if errors[0].what.is_empty() => Err(errors.remove(0).error),
+            _ => Err(Self::Several(errors)),
         }
+    }
+}
+
+impl From<Error> for ErrorContext {
+    /// Without context.
+    fn from(error: Error) -> Self {
+        Self { what: String::new(), error }
     }
 }
 
 impl fmt::Display for ErrorContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.what.is_empty() { write!(f, "{}", self.why) } else { write!(f, "{}: {}", self.what, self.why) }
+        if self.what.is_empty() { self.error.fmt(f) } else { write!(f, "{}: {}", self.what, self.error) }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = if self.verb == "DEL" { "delete".to_owned() } else { self.verb.to_lowercase() };
-        let (plugin, network) = (&self.plugin, &self.network);
-        write!(f, "plugin type=\"{plugin}\" name=\"{network}\" ({} of {}) failed ({verb})", self.position, self.of)?;
+        let Self { plugin, network, position, of, .. } = self;
+        write!(f, "plugin type=\"{plugin}\" name=\"{network}\" ({position} of {of}) failed ({verb})")?;
         if self.ifname.is_empty() {
             f.write_str(": ")?;
         } else {
             write!(f, " on {}: ", self.ifname)?;
         }
-        match &self.why {
-            FailureKind::NotDone(error) => write!(f, "{error}")?,
-            FailureKind::Garbled(text) => write!(f, "its answer cannot be read: {text}")?,
-            FailureKind::Unspoken(text) => write!(f, "it {text}")?,
+        match &self.kind {
+            FailureKind::Call(error) => write!(f, "{error}")?,
+            FailureKind::InvalidOutput(text) => write!(f, "its answer cannot be read: {text}")?,
+            FailureKind::UnsupportedVersion(text) => write!(f, "it {text}")?,
         }
-        // Nobody has to know our own question.
-        let hint = self.why.hint().filter(|_| self.verb != "PLAN");
-        hint.map_or(Ok(()), |hint| write!(f, "; hint: {hint}"))?;
-        self.code().map_or(Ok(()), |code| write!(f, " (code {code})"))
+        // A plugin need not know PLAN, which is ours.
+        if self.verb != "PLAN"
+            && let Some(hint) = self.kind.hint()
+        {
+            write!(f, "; hint: {hint}")?;
+        }
+        match self.code() {
+            Some(code) => write!(f, " (code {code})"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -236,8 +260,8 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Plugins(failures) => failures.first().map(|failure| failure as _),
-            Self::Configuration(defect) => Some(&**defect),
-            Self::Several(all) => all.first().map(|told| &told.why as _),
+            Self::Configuration(error) => Some(&**error),
+            Self::Several(errors) => errors.first().map(|first| &first.error as _),
             _ => None,
         }
     }
@@ -245,9 +269,9 @@ impl std::error::Error for Error {
 
 impl std::error::Error for Failure {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.why {
-            FailureKind::NotDone(error) => Some(&**error),
-            FailureKind::Garbled(_) | FailureKind::Unspoken(_) => None,
+        match &self.kind {
+            FailureKind::Call(error) => Some(&**error),
+            FailureKind::InvalidOutput(_) | FailureKind::UnsupportedVersion(_) => None,
         }
     }
 }
@@ -259,8 +283,8 @@ impl From<Failure> for Error {
 }
 
 impl From<ConfigError> for Error {
-    fn from(defect: ConfigError) -> Self {
-        Self::Configuration(Box::new(defect))
+    fn from(error: ConfigError) -> Self {
+        Self::Configuration(Box::new(error))
     }
 }
 

@@ -1,7 +1,7 @@
-//! Any call as a future, for programs that wait for many things at once.
+//! Runs any call as a future, for asynchronous programs.
 //!
-//! Each call has a thread of its own, and belongs to no runtime of futures: whichever polls it is woken when it is done. A
-//! thread costs little beside the processes that the call starts, and the kernel ends those when it goes.
+//! Each call has a thread of its own and needs no particular async runtime. A thread costs little in comparison with the
+//! processes that the call starts, and the kernel kills those when the thread ends.
 
 use std::future::Future;
 use std::io;
@@ -15,8 +15,8 @@ use cnikit_process::CancellationToken;
 
 use crate::Runtime;
 
-/// A call that is under way. Dropped before its end, it is cancelled: a plugin that runs is ended with all that it started,
-/// no other is started, and the note that ADD has made tells the next DEL or GC what to remove.
+/// A running call. If it is dropped before its end, it is cancelled: a running plugin is ended with all that it started,
+/// no other is started, and the intent that ADD has recorded tells the next DEL or GC what to remove.
 #[derive(Debug)]
 #[must_use = "dropped, it is cancelled"]
 pub struct Background<T> {
@@ -44,14 +44,16 @@ impl Runtime {
         let cancel = CancellationToken::new()?;
         let runtime = self.clone().cancelled_by(&cancel);
         let shared = Arc::new(Mutex::new(Shared { done: None, waker: None }));
-        let told = Arc::clone(&shared);
+        let result = Arc::clone(&shared);
         thread::Builder::new().name("cni".to_owned()).spawn(move || {
             let done = panic::catch_unwind(AssertUnwindSafe(|| work(&runtime)));
-            let mut shared = locked(&told);
+            let mut shared = locked(&result);
             shared.done = Some(done);
             let waker = shared.waker.take();
-            drop(shared); // whoever is woken may ask at once
-            waker.into_iter().for_each(Waker::wake);
+            drop(shared); // the woken task may poll at once
+            if let Some(waker) = waker {
+                waker.wake();
+            }
         })?;
         Ok(Background { shared, cancel })
     }
@@ -71,7 +73,7 @@ impl<T> Future for Background<T> {
 }
 
 impl<T> Drop for Background<T> {
-    /// After its end nobody listens.
+    /// Cancels the call; after its end this has no effect.
     fn drop(&mut self) {
         self.cancel.cancel();
     }

@@ -1,4 +1,4 @@
-//! How a plugin is found and asked: by starting its program, or in this process.
+//! Finds and calls plugins: as programs, or as functions in this process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use cnikit_invoke::{Environment, Error, PluginOutput, exec, exec_cancellable, fi
 use cnikit_process::{CancellationToken, Deadline};
 use cnikit_types::CniError;
 
-/// Finds plugins and asks them.
+/// Finds and calls plugins.
 #[doc(alias = "Exec")]
 pub trait Executor: fmt::Debug + Send + Sync {
     /// Finds the file of a plugin in the directories of `path`, a `CNI_PATH`.
@@ -35,11 +35,11 @@ pub struct PluginCall<'a> {
     pub stdin: &'a [u8],
     /// When the plugin is ended.
     pub deadline: Deadline,
-    /// The caller's word that it wants no more.
+    /// With this token the caller cancels the call.
     pub cancel: Option<&'a CancellationToken>,
 }
 
-/// Starts programs, as the protocol says.
+/// Calls plugins as programs, as the specification says.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProgramExecutor;
 
@@ -56,19 +56,19 @@ impl Executor for ProgramExecutor {
     }
 }
 
-/// A plugin that is a function: the call, and its answer or error.
+/// A plugin that is a function: it takes the call, and returns output or an error.
 pub type Function = dyn Fn(&PluginCall<'_>) -> Result<PluginOutput, Error> + Send + Sync;
 
-/// Asks some plugins in this process, and starts programs for all others.
+/// Calls some plugins in this process, and all others as programs.
 ///
-/// Where a function is, no program is looked for. It is not ended at a deadline: nothing can end a function.
+/// A function takes precedence over a program with the same name. It is not ended at a deadline: nothing can end a function.
 #[derive(Clone, Default)]
 pub struct InProcess {
     plugins: BTreeMap<String, Arc<Function>>,
 }
 
 impl InProcess {
-    /// The same executor with one more plugin, by its `type`.
+    /// Adds a plugin by its `type`.
     #[must_use]
     pub fn with(
         mut self,
@@ -79,9 +79,8 @@ impl InProcess {
         self
     }
 
-    /// The same executor with one more plugin that works like a process: it writes its document, and returns its exit status.
-    ///
-    /// So a plugin of this SDK is called, by its `serve`.
+    /// Adds a plugin that behaves as a process does: it writes its document, and returns its exit status. The `serve` of a plugin
+    /// of this SDK is such a function.
     #[must_use]
     pub fn with_served(
         self,
@@ -93,7 +92,7 @@ impl InProcess {
             let mut stdout = Vec::new();
             match serve(call, &mut stdout) {
                 0 => Ok(PluginOutput { stdout, stderr: Vec::new() }),
-                status => Err(refusal(&name, status, &stdout)),
+                status => Err(plugin_error(&name, status, &stdout)),
             }
         })
     }
@@ -103,8 +102,8 @@ impl InProcess {
     }
 }
 
-/// The error object, if it wrote one.
-fn refusal(plugin: &str, status: u8, stdout: &[u8]) -> Error {
+/// The error of a plugin that failed: its error object, if it wrote one.
+fn plugin_error(plugin: &str, status: u8, stdout: &[u8]) -> Error {
     match serde_json::from_slice::<CniError>(stdout) {
         Ok(error) => Error::Refused(error),
         Err(_) => Error::Died {
@@ -124,11 +123,14 @@ impl fmt::Debug for InProcess {
 
 impl Executor for InProcess {
     fn find(&self, plugin: &str, path: &str) -> Result<PathBuf, Error> {
-        // A program that is found has a directory before its name, so the two are never taken for each other.
+        // The path of a program has a directory, so it is never the same as the name of a function.
         if self.plugins.contains_key(plugin) { Ok(plugin.into()) } else { ProgramExecutor.find(plugin, path) }
     }
 
     fn exec(&self, plugin: &Path, call: &PluginCall<'_>) -> Result<PluginOutput, Error> {
-        self.function(plugin).map_or_else(|| ProgramExecutor.exec(plugin, call), |function| function(call))
+        match self.function(plugin) {
+            Some(function) => function(call),
+            None => ProgramExecutor.exec(plugin, call),
+        }
     }
 }

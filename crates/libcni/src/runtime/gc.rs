@@ -1,4 +1,4 @@
-//! GC: what the cache knows and is not valid is deleted, then the plugins are told what is.
+//! GC: deletes the cached attachments that are not valid, then passes the valid ones to the plugins.
 
 use cnikit_store::Directory;
 use cnikit_types::Version;
@@ -25,84 +25,94 @@ impl Runtime {
         if list.disable_gc {
             return Ok(report);
         }
-        let _locks = self.waited(|waiting| Locks::of_network(&self.cache, &list.name, waiting))?;
-        let mut failed = Vec::new();
+        let _locks = self.wait(|waiting| Locks::of_network(&self.cache, &list.name, waiting))?;
+        let mut errors = Vec::new();
         match self.cache.attachments() {
             Ok(all) => {
-                for (at, kept) in all.iter().filter_map(|kept| stale(list, valid, kept)) {
-                    if let Err(why) = self.remove_stale(list, &at, kept, &mut report) {
+                for cached in &all {
+                    let Some(at) = stale(list, valid, cached) else { continue };
+                    if let Err(error) = self.remove_stale(list, &at, cached, &mut report) {
                         let what = format!("failed to delete stale attachment {} {}", at.container_id, at.ifname);
-                        failed.push(ErrorContext { what, why });
+                        errors.push(ErrorContext { what, error });
                     }
                 }
             }
-            Err(why) => failed.push(ErrorContext { what: "failed to list attachments".to_owned(), why }),
+            Err(error) => errors.push(ErrorContext { what: "failed to list attachments".to_owned(), error }),
         }
-        failed.extend(self.collect(list, valid));
-        self.tidy(&mut report);
-        Error::of(failed).map(|()| report)
+        errors.extend(self.collect(list, valid));
+        self.remove_leftovers(&mut report);
+        Error::of(errors)?;
+        Ok(report)
     }
 
     fn remove_stale(
         &self,
         list: &NetworkList,
         at: &Attachment,
-        kept: &CachedAttachment,
+        cached: &CachedAttachment,
         report: &mut Warnings,
     ) -> Result<(), Error> {
-        let _locks = self.waited(|waiting| Locks::container(&self.cache, at, waiting))?;
-        let recorded = kept.list().ok();
-        let done = self.del_held(recorded.as_ref().unwrap_or(list), at, OnFailure::GoOn, Warnings::default())?;
+        let _locks = self.wait(|waiting| Locks::container(&self.cache, at, waiting))?;
+        let recorded = cached.list().ok();
+        let used = recorded.as_ref().unwrap_or(list);
+        let done = self.del_locked(used, at, OnFailure::Continue, Warnings::default())?;
         report.warnings.extend(done.warnings);
         Ok(())
     }
 
-    /// Tells the plugins what is valid; their failures.
+    /// Runs GC of the plugins; returns their failures.
     fn collect(&self, list: &NetworkList, valid: &[ValidAttachment]) -> Vec<ErrorContext> {
         if !list.is_since(Version::V1_1_0) {
             return Vec::new();
         }
-        let nobody = Attachment::default();
-        let chain = self.chain("GC", list, &nobody);
-        let failed = |place: usize| chain.collect(place, valid).err();
-        let told = |why: crate::Failure| ErrorContext { what: String::new(), why: why.into() };
-        match self.slot() {
-            Ok(_slot) => chain.places().filter_map(failed).map(told).collect(),
-            Err(why) => vec![ErrorContext { what: "failed to ask the plugins".to_owned(), why }],
+        let _slot = match self.slot() {
+            Ok(slot) => slot,
+            Err(error) => return vec![ErrorContext { what: "failed to ask the plugins".to_owned(), error }],
+        };
+        let none = Attachment::default();
+        let chain = self.chain("GC", list, &none);
+        let mut errors = Vec::new();
+        for index in chain.indices() {
+            if let Err(failure) = chain.collect(index, valid) {
+                errors.push(Error::from(failure).into());
+            }
         }
+        errors
     }
 
-    /// Removes what killed runtimes left: temporary files, and locks that nobody holds.
-    fn tidy(&self, report: &mut Warnings) {
+    /// Removes what killed runtimes left: temporary files, and lock files of containers.
+    fn remove_leftovers(&self, report: &mut Warnings) {
         for dir in [self.cache.results(), self.cache.intents()] {
-            let tidied = Directory::open(&dir).and_then(|directory| directory.discard_unfinished());
-            report.warnings.extend(tidied.err().filter(|error| !error.is_absent()).map(|error| error.to_string()));
+            match Directory::open(&dir).and_then(|directory| directory.discard_unfinished()) {
+                Err(error) if !error.is_absent() => report.warnings.push(error.to_string()),
+                _ => {}
+            }
         }
         let names = Directory::open(self.cache.locks()).and_then(|directory| directory.list()).unwrap_or_default();
-        let containers = names.iter().filter_map(|name| name.to_str()?.strip_prefix("c-"));
-        for id in containers {
-            is_busy(&self.cache, id); // which removes one that nobody holds
+        for name in &names {
+            if let Some(container_id) = name.to_str().and_then(|name| name.strip_prefix("c-")) {
+                // This removes the file if no call holds the lock.
+                is_busy(&self.cache, container_id);
+            }
         }
     }
 }
 
-/// An attachment of this network that is not valid: whom a DEL is about. A file that cannot be read stays while it may be one
-/// of a container that has any valid attachment.
-fn stale<'k>(
-    list: &NetworkList,
-    valid: &[ValidAttachment],
-    kept: &'k CachedAttachment,
-) -> Option<(Attachment, &'k CachedAttachment)> {
-    let whose = kept.whose(&list.name)?;
-    let name = kept.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let is_valid = |one: &ValidAttachment| match kept.state {
-        // Its name may be cut in more ways than one.
-        State::Unreadable => name.starts_with(&file_name::from_parts(&list.name, &one.container_id, "")),
-        _ => *one == whose,
-    };
-    if valid.iter().any(is_valid) {
-        return None;
+/// The attachment for a DEL, if this cached one is of the network and not valid. A file that cannot be read is valid as long as it
+/// may be one of a container that has any valid attachment.
+fn stale(list: &NetworkList, valid: &[ValidAttachment], cached: &CachedAttachment) -> Option<Attachment> {
+    let whose = cached.whose(&list.name)?;
+    let name = cached.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    for one in valid {
+        let is_same = match cached.state {
+            // There may be several ways to split its name.
+            State::Unreadable => name.starts_with(&file_name::from_parts(&list.name, &one.container_id, "")),
+            _ => *one == whose,
+        };
+        if is_same {
+            return None;
+        }
     }
     let ValidAttachment { container_id, ifname } = whose;
-    Some((Attachment { container_id, ifname, ..kept.at_now() }, kept))
+    Some(Attachment { container_id, ifname, ..cached.for_del() })
 }

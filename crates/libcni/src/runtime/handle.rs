@@ -1,4 +1,4 @@
-//! The runtime: where plugins and cached results are, how long to wait, and what a call holds while it runs.
+//! The runtime: where plugins and cached results are, how long calls take and wait, and their locks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,44 +10,44 @@ use crate::cache::lock::{Locks, Waiting};
 use crate::runtime::limit::{Slot, Slots};
 use crate::{Attachment, Cache, Error, Executor, ProgramExecutor};
 
-/// Carries out what a caller wants of a network.
+/// Runs the plugins of networks.
 ///
-/// Any number of threads and processes may do so at once: who is at work on one container waits for the others there, and
-/// GC of a network has it for itself. Clones are cheap, and share the bound of [`Runtime::at_most`].
+/// Any number of threads and processes may do so at the same time: calls for one container run one after another, and GC of a
+/// network runs alone. Clones are cheap, and share the limit of [`Runtime::at_most`].
 #[derive(Clone, Debug)]
 pub struct Runtime {
-    /// `CNI_PATH`: where plugins are found. Relative directories are those of the working directory when a verb is called: plugins
-    /// are given absolute ones.
+    /// `CNI_PATH`: the directories of plugins. Relative ones are those of the working directory when a verb is called; plugins get
+    /// absolute ones.
     pub path: String,
-    /// Where results are kept.
+    /// The cache of results.
     pub cache: Cache,
-    /// How long one plugin may take; four minutes if nobody says otherwise. Then it is ended with all that it started.
-    pub patience: Duration,
-    /// How long to wait for others who are at work on the container or the network; four minutes too.
+    /// How long one plugin may take; four minutes by default. Then it is ended with all that it started.
+    pub timeout: Duration,
+    /// How long to wait for other calls that hold the container or the network; four minutes by default.
     pub waiting: Duration,
-    /// The trace that the plugins go on with; `None` leaves them what our own environment says.
+    /// The trace that the plugins continue; with `None` they get the variables of our own environment.
     pub trace: Option<TraceContext>,
-    /// How plugins are asked.
+    /// How plugins are called.
     pub executor: Arc<dyn Executor>,
-    /// The caller's word that it wants no more: a plugin that runs is ended, no other is started.
+    /// With this token the caller cancels a call: a running plugin is ended, no other is started.
     pub cancel: Option<CancellationToken>,
-    /// How many chains may run at once; by default eight for each processor.
+    /// How many plugin lists may run at the same time; eight per processor by default.
     pub slots: Slots,
 }
 
-/// Where a call stands in a distributed trace (W3C Trace Context).
+/// The position of a call in a distributed trace (W3C Trace Context).
 #[doc(alias = "TRACEPARENT")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceContext {
     /// `TRACEPARENT`.
     pub parent: String,
-    /// `TRACESTATE`; set empty if it is, so that no other trace's shines through.
+    /// `TRACESTATE`; an empty one is set too, so that plugins do not get another trace's.
     pub state: String,
     /// `BAGGAGE`, likewise.
     pub baggage: String,
 }
 
-/// What went well, and what somebody should look at all the same.
+/// The warnings of a call that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Warnings {
     /// Damaged files, locks that could not be taken, each in a sentence.
@@ -56,18 +56,18 @@ pub struct Warnings {
 
 impl TraceContext {
     pub(crate) fn variables(&self) -> [(String, String); 3] {
-        let named = [("TRACEPARENT", &self.parent), ("TRACESTATE", &self.state), ("BAGGAGE", &self.baggage)];
-        named.map(|(name, value)| (name.to_owned(), value.clone()))
+        let variables = [("TRACEPARENT", &self.parent), ("TRACESTATE", &self.state), ("BAGGAGE", &self.baggage)];
+        variables.map(|(name, value)| (name.to_owned(), value.clone()))
     }
 }
 
 impl Runtime {
-    /// With programs as plugins, the usual patience, and as many chains at once as suit this machine.
+    /// A runtime with programs as plugins, and with the default timeouts and limit.
     pub fn new(path: impl Into<String>, cache: Cache) -> Self {
         Self {
             path: path.into(),
             cache,
-            patience: TIMEOUT,
+            timeout: TIMEOUT,
             waiting: TIMEOUT,
             trace: None,
             executor: Arc::new(ProgramExecutor),
@@ -76,37 +76,37 @@ impl Runtime {
         }
     }
 
-    /// `CNI_PATH` as plugins are given it: absolute.
+    /// `CNI_PATH` with absolute directories.
     pub(crate) fn plugin_path(&self) -> String {
         absolute_path(&self.path)
     }
 
-    /// The same runtime with at most this many chains at once in this process, over all its clones; at least one.
+    /// Sets how many plugin lists may run at the same time in this process, in all clones together; at least one.
     #[must_use]
     pub fn at_most(self, chains: usize) -> Self {
         Self { slots: Slots::new(chains), ..self }
     }
 
-    /// The same runtime, which stops when `cancel` is cancelled.
+    /// Sets the token with which the caller cancels calls.
     #[must_use]
     pub fn cancelled_by(self, cancel: &CancellationToken) -> Self {
         Self { cancel: Some(cancel.clone()), ..self }
     }
 
-    /// Waits until nobody else is at work on the container or clears up in one of the networks.
-    pub(crate) fn lock(&self, networks: &[&str], at: &Attachment) -> Result<Locks, Error> {
-        self.waited(|waiting| Locks::of_attachment(&self.cache, networks, at, waiting))
+    /// Waits until no other call holds the container, and no GC runs in one of the networks.
+    pub(crate) fn lock(&self, networks: &[&str], attachment: &Attachment) -> Result<Locks, Error> {
+        self.wait(|waiting| Locks::of_attachment(&self.cache, networks, attachment, waiting))
     }
 
-    /// As [`Runtime::lock`], for what compares or takes down: where a lock cannot even be made (the file system is
-    /// read-only or full, the name is none), that is a warning, for nothing may be stranded by it.
+    /// As [`Runtime::lock`], for CHECK and DEL: if a lock cannot be made (the file system is read-only or full, the name is
+    /// invalid), that is a warning, because nothing must be left behind for it.
     pub(crate) fn lock_if_possible(
         &self,
         networks: &[&str],
-        at: &Attachment,
+        attachment: &Attachment,
         report: &mut Warnings,
     ) -> Result<Locks, Error> {
-        match self.lock(networks, at) {
+        match self.lock(networks, attachment) {
             Err(Error::Cache(why)) => {
                 report.warnings.push(format!("done without a lock: {why}"));
                 Ok(Locks::default())
@@ -115,21 +115,21 @@ impl Runtime {
         }
     }
 
-    /// Does what waits, no longer than this runtime has patience, and not when the caller has given up.
-    pub(crate) fn waited<T>(&self, work: impl FnOnce(Waiting<'_>) -> Result<T, Error>) -> Result<T, Error> {
-        let given_up = || self.cancel.as_ref().is_some_and(CancellationToken::is_cancelled);
-        if given_up() {
+    /// Runs `work`, which waits no longer than this runtime does, and not after a cancellation.
+    pub(crate) fn wait<T>(&self, work: impl FnOnce(Waiting<'_>) -> Result<T, Error>) -> Result<T, Error> {
+        let is_cancelled = || self.cancel.as_ref().is_some_and(CancellationToken::is_cancelled);
+        if is_cancelled() {
             return Err(Error::Cancelled);
         }
         let until = Instant::now() + self.waiting;
-        work(Waiting { until, given_up: &given_up }).map_err(|error| match error {
-            Error::Busy(_) if given_up() => Error::Cancelled,
-            other => other,
-        })
+        match work(Waiting { until, is_cancelled: &is_cancelled }) {
+            Err(Error::Busy(_)) if is_cancelled() => Err(Error::Cancelled),
+            done => done,
+        }
     }
 
-    /// A place among the chains that may run at once.
+    /// Waits for the permission to run one plugin list.
     pub(crate) fn slot(&self) -> Result<Slot, Error> {
-        self.waited(|waiting| self.slots.take(waiting))
+        self.wait(|waiting| self.slots.take(waiting))
     }
 }

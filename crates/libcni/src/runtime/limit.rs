@@ -1,4 +1,4 @@
-//! How many chains run at once in this process.
+//! Limits how many plugin lists run at the same time in this process.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::Error;
 use crate::cache::lock::Waiting;
 
-/// Chains that wait for the kernel more than they compute: so many for each processor.
-const A_PROCESSOR: usize = 8;
+/// Lists per processor: plugins wait for the kernel more than they compute.
+const PER_PROCESSOR: usize = 8;
 
-/// How often a waiter asks whether its caller has given up.
+/// How often a waiting call checks whether it was cancelled.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How many chains may run at once in this process. Clones share the bound.
+/// How many plugin lists may run at the same time in this process. Clones share the limit.
 #[derive(Clone, Debug)]
 pub struct Slots(Arc<Free>);
 
@@ -23,26 +23,26 @@ struct Free {
     more: Condvar,
 }
 
-/// The right to run one chain. It goes back with the value.
+/// The permission to run one plugin list, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Slot(Arc<Free>);
 
 impl Slots {
-    /// This many slots, at least one.
+    /// A limit of `count`, at least one.
     pub fn new(count: usize) -> Self {
         Self(Arc::new(Free { count: Mutex::new(count.max(1)), more: Condvar::new() }))
     }
 
-    /// As many as suit this machine.
+    /// The default limit: eight per processor.
     pub(crate) fn of_machine() -> Self {
-        Self::new(A_PROCESSOR * thread::available_parallelism().map_or(1, usize::from))
+        Self::new(PER_PROCESSOR * thread::available_parallelism().map_or(1, usize::from))
     }
 
     pub(crate) fn take(&self, waiting: Waiting<'_>) -> Result<Slot, Error> {
         let mut count = self.0.count.lock().unwrap_or_else(PoisonError::into_inner);
         while *count == 0 {
             let left = waiting.left();
-            if left.is_zero() || (waiting.given_up)() {
+            if left.is_zero() || (waiting.is_cancelled)() {
                 return Err(Error::Busy("as many chains as may run at once do so".to_owned()));
             }
             count = self.0.more.wait_timeout(count, left.min(TICK)).unwrap_or_else(PoisonError::into_inner).0;

@@ -1,18 +1,18 @@
-//! One result out of those of several networks.
+//! Merges the results of several networks.
 
 use cnikit_types::{CniResult, Dns, Interface, Ip, Route, Version};
 use serde_json::Value;
 
-/// What a container has after its networks were set up.
+/// The interfaces, addresses, routes and DNS settings of a container after its ADDs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Merged {
-    /// Its interfaces and those beside them on the host, in the order of the networks.
+    /// Its interfaces, and those on the host, in the order of the networks.
     pub interfaces: Vec<MergedInterface>,
     /// The routes of all networks.
     pub routes: Vec<Route>,
-    /// How names are resolved, network by network, where one says so.
+    /// The DNS settings of each network that has any.
     pub dns: Vec<(String, Dns)>,
-    /// Each network's own result as its last plugin gave it.
+    /// Each network's own result as its last plugin returned it.
     pub results: Vec<(String, Value)>,
 }
 
@@ -21,41 +21,51 @@ pub struct Merged {
 pub struct MergedInterface {
     /// The network.
     pub network: String,
-    /// The interface, as the result has it; `sandbox` is empty on the host.
+    /// The interface, as in the result; `sandbox` is empty on the host.
     pub interface: Interface,
     /// Its addresses.
     pub ips: Vec<Ip>,
 }
 
 impl Merged {
-    /// The interface of this name in the container.
+    /// The interface with this name in the container.
     pub fn interface(&self, name: &str) -> Option<&MergedInterface> {
         self.interfaces.iter().find(|one| one.interface.name == name && !one.interface.sandbox.is_empty())
     }
 
-    /// Adds a network's result. An address that names no interface is the network's own in the container, also where its
-    /// index leads nowhere: it was assigned, whatever the index says.
+    /// Adds a network's result. An address without an interface, or with an index that does not exist, is added to the network's
+    /// own interface in the container: it was assigned, whatever the index is.
     pub(crate) fn join(&mut self, network: &str, ifname: &str, netns: &str, result: Value) {
-        let answer = CniResult::read(&result, Version::NEWEST).map(|(_, answer)| answer).unwrap_or_default();
-        let named = |interface| MergedInterface { network: network.to_owned(), interface, ips: Vec::new() };
-        let mut joined: Vec<MergedInterface> = answer.interfaces.into_iter().map(named).collect();
-        let is_own = |one: &MergedInterface| one.interface.name == ifname && !one.interface.sandbox.is_empty();
-        for ip in answer.ips {
-            let index = ip.interface.and_then(|index| usize::try_from(index).ok()).filter(|at| *at < joined.len());
-            let at = index.or_else(|| joined.iter().position(is_own)).unwrap_or_else(|| {
-                let (name, sandbox) = (ifname.to_owned(), netns.to_owned());
-                joined.push(named(Interface { name, sandbox, ..Interface::default() }));
-                joined.len() - 1
-            });
+        let parsed = CniResult::read(&result, Version::NEWEST).map(|(_, parsed)| parsed).unwrap_or_default();
+        let mut joined = Vec::new();
+        for interface in parsed.interfaces {
+            joined.push(MergedInterface { network: network.to_owned(), interface, ips: Vec::new() });
+        }
+        for ip in parsed.ips {
+            let at = match ip.interface.and_then(|index| usize::try_from(index).ok()) {
+                Some(index) if index < joined.len() => index,
+                _ => own_interface(&mut joined, network, ifname, netns),
+            };
             joined[at].ips.push(ip);
         }
         self.interfaces.extend(joined);
-        self.routes.extend(answer.routes);
-        if answer.dns != Dns::default() {
-            self.dns.push((network.to_owned(), answer.dns));
+        self.routes.extend(parsed.routes);
+        if parsed.dns != Dns::default() {
+            self.dns.push((network.to_owned(), parsed.dns));
         }
         self.results.push((network.to_owned(), result));
     }
+}
+
+/// The index of the network's own interface in the container, which is added if the result does not have it.
+fn own_interface(joined: &mut Vec<MergedInterface>, network: &str, ifname: &str, netns: &str) -> usize {
+    let is_own = |one: &MergedInterface| one.interface.name == ifname && !one.interface.sandbox.is_empty();
+    if let Some(index) = joined.iter().position(is_own) {
+        return index;
+    }
+    let interface = Interface { name: ifname.to_owned(), sandbox: netns.to_owned(), ..Interface::default() };
+    joined.push(MergedInterface { network: network.to_owned(), interface, ips: Vec::new() });
+    joined.len() - 1
 }
 
 #[cfg(test)]
@@ -64,7 +74,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn two_networks_with_the_same_names_keep_what_is_theirs_and_no_index_is_too_odd() {
+    fn networks_with_the_same_names_are_kept_apart_and_any_index_is_accepted() {
         let result = |last: i64| {
             json!({"cniVersion": "1.0.0",
                 "interfaces": [{"name": "cni0"}, {"name": "eth0", "sandbox": "/ns", "mac": "02:00:00:00:00:01"}],

@@ -1,4 +1,4 @@
-//! Several networks of one container, one after another, all of them or none.
+//! The networks of one container: attached one after another, all of them or none.
 
 use std::panic;
 use std::thread::{self, ScopedJoinHandle};
@@ -6,71 +6,71 @@ use std::thread::{self, ScopedJoinHandle};
 use cnikit_types::Version;
 use serde_json::{Value, json};
 
+use crate::cache::lock::Locks;
 use crate::runtime::verbs::OnFailure;
 use crate::{
     Attachment, CachedAttachment, Error, ErrorContext, Merged, NetworkList, Runtime, State, ValidAttachment, Warnings,
 };
 
-/// The name that runtimes give the network of the container's own loopback.
+/// The name of the loopback's network in upstream's runtimes.
 const LOOPBACK: &str = "cni-loopback";
 
 /// The networks that every container of a runtime gets, each with its interface.
 #[doc(alias = "go-cni")]
 #[derive(Clone, Debug)]
 pub struct Networks {
-    /// Who carries it out.
+    /// The runtime that runs the plugins.
     pub runtime: Runtime,
-    /// In the order in which they are set up.
+    /// In the order of ADD.
     pub networks: Vec<Network>,
-    /// What the names of interfaces begin with.
+    /// The prefix of the names of interfaces.
     pub prefix: String,
-    /// How many networks are wanted besides the loopback.
+    /// How many networks are required besides the loopback.
     pub least: usize,
 }
 
-/// One of them.
+/// One network, with the name of its interface.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
     /// The network.
     pub list: NetworkList,
-    /// The interface that the container gets.
+    /// The interface in the container.
     pub ifname: String,
 }
 
 impl Networks {
-    /// No networks yet. At least one is required besides the loopback, and the interfaces are `eth0`, `eth1` and so on.
+    /// Without networks. At least one is required besides the loopback, and their interfaces are `eth0`, `eth1` and so on.
     pub fn new(runtime: Runtime) -> Self {
         Self { runtime, networks: Vec::new(), prefix: "eth".to_owned(), least: 1 }
     }
 
-    /// The prefix of the interfaces of the networks that follow.
+    /// Sets the prefix of the interfaces of networks that are added later.
     #[must_use]
     pub fn prefix(self, prefix: &str) -> Self {
         Self { prefix: prefix.to_owned(), ..self }
     }
 
-    /// Requires this many networks besides the loopback before a container is set up.
+    /// Sets how many networks are required besides the loopback before a container is attached.
     #[must_use]
     pub fn at_least(self, count: usize) -> Self {
         Self { least: count, ..self }
     }
 
-    /// Adds a network, with the next interface.
+    /// Adds a network with the next interface.
     #[must_use]
     pub fn with(self, list: NetworkList) -> Self {
-        let ifname = format!("{}{}", self.prefix, self.besides_loopback());
+        let ifname = format!("{}{}", self.prefix, self.count());
         self.with_as(list, &ifname)
     }
 
-    /// Adds a network, with this interface.
+    /// Adds a network with this interface.
     #[must_use]
     pub fn with_as(mut self, list: NetworkList, ifname: &str) -> Self {
         self.networks.push(Network { list, ifname: ifname.to_owned() });
         self
     }
 
-    /// Adds the container's `lo`, set up before all others; in a version that every loopback plugin supports and that has
-    /// CHECK.
+    /// Adds the container's `lo` before all others, in a version that every loopback plugin supports and that has CHECK.
     #[must_use]
     pub fn with_loopback(mut self) -> Self {
         let conf = json!({"cniVersion": Version::V0_4_0.as_str(), "name": LOOPBACK, "plugins": [{"type": "loopback"}]});
@@ -85,8 +85,11 @@ impl Networks {
     /// # Errors
     /// [`Error::TooFew`], and as [`Runtime::status`] for the first network that could not (code 50 or 51).
     pub fn status(&self) -> Result<(), Error> {
-        self.are_enough()?;
-        self.networks.iter().try_for_each(|network| self.runtime.status(&network.list))
+        self.check_count()?;
+        for network in &self.networks {
+            self.runtime.status(&network.list)?;
+        }
+        Ok(())
     }
 
     /// Attaches a container to all networks, one after another. `container` has everything but the interface.
@@ -99,15 +102,18 @@ impl Networks {
     /// with the network that failed, and with whatever failed while undoing.
     pub fn setup(&self, container: &Attachment) -> Result<Merged, Error> {
         let _locks = self.begin(container)?;
-        let new = self.new_of(container);
+        let new = self.new_networks(container);
         let mut merged = Merged::default();
-        for (at, network) in self.networks.iter().enumerate() {
-            match self.runtime.add_or_undo_held(&network.list, &network.of(container)) {
-                Ok(result) => merged.join(&network.list.name, &network.ifname, &container.netns, result),
-                Err(why) => {
-                    let done = self.networks[..at].iter().filter(|network| new.contains(network)).collect();
-                    return Err(self.undone(container, done, vec![network.told(why)]));
+        let mut done = Vec::new();
+        for network in &self.networks {
+            match self.runtime.add_or_undo_locked(&network.list, &network.of(container)) {
+                Ok(result) => {
+                    merged.join(&network.list.name, &network.ifname, &container.netns, result);
+                    if new.contains(&network) {
+                        done.push(network);
+                    }
                 }
+                Err(error) => return Err(self.undo(container, done, vec![network.error(error)])),
             }
         }
         Ok(merged)
@@ -123,28 +129,32 @@ impl Networks {
     /// As [`Networks::setup`], with every network that failed.
     pub fn setup_at_once(&self, container: &Attachment) -> Result<Merged, Error> {
         let _locks = self.begin(container)?;
-        let new = self.new_of(container);
-        let add = |network: &Network| self.runtime.add_or_undo_held(&network.list, &network.of(container));
+        let new = self.new_networks(container);
+        let add = |network: &Network| self.runtime.add_or_undo_locked(&network.list, &network.of(container));
         let results: Vec<thread::Result<Result<Value, Error>>> = thread::scope(|scope| {
             let running: Vec<_> = self.networks.iter().map(|network| scope.spawn(move || add(network))).collect();
             running.into_iter().map(ScopedJoinHandle::join).collect()
         });
-        let (mut merged, mut done, mut failed) = (Merged::default(), Vec::new(), Vec::new());
+        let mut merged = Merged::default();
+        let mut done = Vec::new();
+        let mut errors = Vec::new();
         for (network, result) in self.networks.iter().zip(results) {
             match result.unwrap_or_else(|panic| panic::resume_unwind(panic)) {
                 Ok(result) => {
-                    done.extend(new.contains(&network).then_some(network));
                     merged.join(&network.list.name, &network.ifname, &container.netns, result);
+                    if new.contains(&network) {
+                        done.push(network);
+                    }
                 }
-                Err(why) => failed.push(network.told(why)),
+                Err(error) => errors.push(network.error(error)),
             }
         }
-        if failed.is_empty() { Ok(merged) } else { Err(self.undone(container, done, failed)) }
+        if errors.is_empty() { Ok(merged) } else { Err(self.undo(container, done, errors)) }
     }
 
-    /// The networks that the container is not on yet.
-    fn new_of(&self, container: &Attachment) -> Vec<&Network> {
-        let is_new = |network: &&Network| !self.runtime.was_there(&network.list, &network.of(container));
+    /// The networks to which the container is not attached yet.
+    fn new_networks(&self, container: &Attachment) -> Vec<&Network> {
+        let is_new = |network: &&Network| !self.runtime.is_attached(&network.list, &network.of(container));
         self.networks.iter().filter(is_new).collect()
     }
 
@@ -156,11 +166,15 @@ impl Networks {
     /// waiting for locks.
     pub fn check(&self, container: &Attachment) -> Result<(), Error> {
         let _locks = self.runtime.lock_if_possible(&self.names(), container, &mut Warnings::default())?;
-        let mut checked = self.networks.iter().filter(|network| network.list.is_checked().unwrap_or(false));
-        checked.try_for_each(|network| {
-            let checked = self.runtime.check_held(&network.list, &network.of(container));
-            checked.map_err(|why| Error::Several(vec![network.told(why)]))
-        })
+        for network in &self.networks {
+            if !network.list.is_checked().unwrap_or(false) {
+                continue;
+            }
+            if let Err(error) = self.runtime.check_locked(&network.list, &network.of(container)) {
+                return Err(Error::Several(vec![network.error(error)]));
+            }
+        }
+        Ok(())
     }
 
     /// Detaches a container from all networks, the last one first, also after a failure; also from networks that are no longer
@@ -170,26 +184,31 @@ impl Networks {
     /// [`Error::Several`] with everything that failed, and [`Error::Busy`] or [`Error::Cancelled`] while waiting for locks.
     pub fn remove(&self, container: &Attachment) -> Result<Warnings, Error> {
         let mut report = Warnings::default();
-        let known = self.runtime.cache.attachments_of(&container.container_id).unwrap_or_default();
-        let others: Vec<&CachedAttachment> = known.iter().filter(|kept| self.is_other(kept)).collect();
+        let mut others = self.runtime.cache.attachments_of(&container.container_id).unwrap_or_default();
+        others.retain(|cached| self.is_other(cached));
         let mut names = self.names();
-        names.extend(others.iter().map(|kept| kept.network.as_str()));
+        names.extend(others.iter().map(|cached| cached.network.as_str()));
         let _locks = self.runtime.lock_if_possible(&names, container, &mut report)?;
-        let mut failed = Vec::new();
-        let mut note = |name: &str, ifname: &str, done: Result<Warnings, Error>| match done {
-            Ok(done) => report.warnings.extend(done.warnings),
-            Err(why) => failed.push(ErrorContext { what: about(name, ifname), why }),
-        };
-        let del =
-            |list: &NetworkList, at: &Attachment| self.runtime.del_held(list, at, OnFailure::GoOn, Warnings::default());
-        for kept in others {
-            let at = Attachment { netns: container.netns.clone(), ..kept.at.clone() };
-            note(&kept.network, &at.ifname, kept.list().and_then(|list| del(&list, &at)));
+        let mut errors = Vec::new();
+        for cached in &others {
+            let at = Attachment { netns: container.netns.clone(), ..cached.at.clone() };
+            match cached.list().and_then(|list| self.del(&list, &at)) {
+                Ok(done) => report.warnings.extend(done.warnings),
+                Err(error) => errors.push(context(&cached.network, &at.ifname, error)),
+            }
         }
         for network in self.networks.iter().rev() {
-            note(&network.list.name, &network.ifname, del(&network.list, &network.of(container)));
+            match self.del(&network.list, &network.of(container)) {
+                Ok(done) => report.warnings.extend(done.warnings),
+                Err(error) => errors.push(network.error(error)),
+            }
         }
-        Error::of(failed).map(|()| report)
+        Error::of(errors)?;
+        Ok(report)
+    }
+
+    fn del(&self, list: &NetworkList, at: &Attachment) -> Result<Warnings, Error> {
+        self.runtime.del_locked(list, at, OnFailure::Continue, Warnings::default())
     }
 
     /// Runs GC on each network, where these containers are the valid ones: each with the interface that it has today, and with
@@ -198,52 +217,46 @@ impl Networks {
     /// # Errors
     /// [`Error::Cache`] if the cache cannot be listed; nothing is removed then. [`Error::Several`] with everything that failed.
     pub fn gc(&self, containers: &[&str]) -> Result<Warnings, Error> {
-        let known = self.runtime.cache.attachments()?;
-        let (mut report, mut failed) = (Warnings::default(), Vec::new());
+        let cached = self.runtime.cache.attachments()?;
+        let mut report = Warnings::default();
+        let mut errors = Vec::new();
         for network in &self.networks {
-            let valid = |container_id: &str, ifname: &str| ValidAttachment {
-                container_id: container_id.to_owned(),
-                ifname: ifname.to_owned(),
-            };
-            let mut all: Vec<ValidAttachment> = containers.iter().map(|id| valid(id, &network.ifname)).collect();
-            let known = known.iter().filter_map(|kept| kept.whose(&network.list.name));
-            all.extend(known.filter(|known| containers.contains(&&*known.container_id)));
-            all.sort();
-            all.dedup();
-            match self.runtime.gc(&network.list, &all) {
+            match self.runtime.gc(&network.list, &valid(network, containers, &cached)) {
                 Ok(done) => report.warnings.extend(done.warnings),
-                Err(why) => failed.push(network.told(why)),
+                Err(error) => errors.push(network.error(error)),
             }
         }
-        Error::of(failed).map(|()| report)
+        Error::of(errors)?;
+        Ok(report)
     }
 
-    /// Checks what can be judged before anything is done, and takes the locks.
-    fn begin(&self, container: &Attachment) -> Result<crate::cache::lock::Locks, Error> {
-        self.are_enough()?;
+    /// Makes the checks that need no plugin, and takes the locks.
+    fn begin(&self, container: &Attachment) -> Result<Locks, Error> {
+        self.check_count()?;
         for network in &self.networks {
             network.of(container).check_names(&network.list.name)?;
         }
         self.runtime.lock(&self.names(), container)
     }
 
-    /// Takes down again what was set up, and adds what fails at that.
-    fn undone(&self, container: &Attachment, done: Vec<&Network>, mut failed: Vec<ErrorContext>) -> Error {
+    /// Detaches the container from these networks, and adds the errors of that.
+    fn undo(&self, container: &Attachment, done: Vec<&Network>, mut errors: Vec<ErrorContext>) -> Error {
         let undoing = Runtime { cancel: None, ..self.runtime.clone() };
         for network in done.into_iter().rev() {
-            let undone = undoing.del_held(&network.list, &network.of(container), OnFailure::GoOn, Warnings::default());
-            failed
-                .extend(undone.err().map(|why| ErrorContext { what: format!("and undoing {}", network.what()), why }));
+            let at = network.of(container);
+            if let Err(error) = undoing.del_locked(&network.list, &at, OnFailure::Continue, Warnings::default()) {
+                errors.push(ErrorContext { what: format!("and undoing {}", network.what()), error });
+            }
         }
-        Error::Several(failed)
+        Error::Several(errors)
     }
 
-    fn are_enough(&self) -> Result<(), Error> {
-        let found = self.besides_loopback();
+    fn check_count(&self) -> Result<(), Error> {
+        let found = self.count();
         if found < self.least { Err(Error::TooFew { found, wanted: self.least }) } else { Ok(()) }
     }
 
-    fn besides_loopback(&self) -> usize {
+    fn count(&self) -> usize {
         self.networks.iter().filter(|network| network.list.name != LOOPBACK).count()
     }
 
@@ -251,10 +264,10 @@ impl Networks {
         self.networks.iter().map(|network| network.list.name.as_str()).collect()
     }
 
-    /// Whether none of these networks would take it down.
-    fn is_other(&self, kept: &CachedAttachment) -> bool {
-        let is_own = |network: &Network| network.list.name == kept.network && network.ifname == kept.at.ifname;
-        kept.state != State::Unreadable && !self.networks.iter().any(is_own)
+    /// Whether it is in the cache, and none of these networks has it.
+    fn is_other(&self, cached: &CachedAttachment) -> bool {
+        let is_own = |network: &Network| network.list.name == cached.network && network.ifname == cached.at.ifname;
+        cached.state != State::Unreadable && !self.networks.iter().any(is_own)
     }
 }
 
@@ -264,15 +277,33 @@ impl Network {
     }
 
     fn what(&self) -> String {
-        about(&self.list.name, &self.ifname)
+        format!("network {}, {}", self.list.name, self.ifname)
     }
 
-    fn told(&self, why: Error) -> ErrorContext {
-        ErrorContext { what: self.what(), why }
+    fn error(&self, error: Error) -> ErrorContext {
+        context(&self.list.name, &self.ifname, error)
     }
 }
 
-/// Of which network, and which interface of it, something is told.
-fn about(network: &str, ifname: &str) -> String {
-    format!("network {network}, {ifname}")
+/// The valid attachments of a network: each container with today's interface, and with those in the cache.
+fn valid(network: &Network, containers: &[&str], cached: &[CachedAttachment]) -> Vec<ValidAttachment> {
+    let mut all = Vec::new();
+    for id in containers {
+        all.push(ValidAttachment { container_id: (*id).to_owned(), ifname: network.ifname.clone() });
+    }
+    for known in cached {
+        if let Some(whose) = known.whose(&network.list.name)
+            && containers.contains(&whose.container_id.as_str())
+        {
+            all.push(whose);
+        }
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// An error of one network and interface.
+fn context(network: &str, ifname: &str, error: Error) -> ErrorContext {
+    ErrorContext { what: format!("network {network}, {ifname}"), error }
 }

@@ -1,11 +1,11 @@
-//! RESTORE: rules that somebody has flushed are put back.
+//! RESTORE: makes the rules of attachments again that another program has flushed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use cnikit_invoke::Error as Refusal;
+use cnikit_invoke::Error as PluginError;
 use cnikit_types::CniError;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,51 +17,57 @@ use crate::{
     Attachment, CachedAttachment, Error, ErrorContext, Failure, FailureKind, NetworkList, Runtime, State, Warnings,
 };
 
-/// How a plugin that does not know the verb refuses it.
+/// How the error of a plugin begins that does not know the verb.
 const UNKNOWN: &str = "unknown CNI_COMMAND";
-/// Where the attachments are listed, and in the answer what became of them.
+/// The key of the attachments in the configuration, and in the reply of their outcomes.
 const LIST: &str = "cni.dev/attachments";
-/// The most that a plugin is handed at once: it opens the namespaces of all, and may have 1,024 files open.
+/// The most attachments in one call: the plugin opens the namespaces of all, and may have 1,024 files open.
 const MOST: usize = 250;
-/// How many networks, or attachments by themselves, are at work at once: iptables has one lock for all.
-const AT_ONCE: usize = 8;
+/// How many networks, or single attachments, are restored at the same time: there is one lock for all of iptables.
+const WORKERS: usize = 8;
 
-/// What became of one attachment of many.
+/// The outcome for one attachment of many.
 #[derive(Debug)]
 pub struct Restored {
-    /// What somebody should look at, whatever the outcome.
+    /// Warnings, also in case of an error.
     pub report: Warnings,
-    /// Whether all is put back.
+    /// Whether all its plugins succeeded.
     pub outcome: Result<(), Error>,
 }
 
-/// An attachment as it is kept now, with the result of its ADD.
-type Given = (Attachment, Option<Value>);
+/// An attachment in a call for many.
+struct Prepared {
+    /// Its index among the attachments of the call.
+    index: usize,
+    attachment: Attachment,
+    /// The result of its ADD, in the version of the list.
+    result: Option<Value>,
+}
 
-/// One attachment on its way.
+/// What a call for many did for one attachment.
 #[derive(Default)]
-struct Course {
+struct Attempt {
     report: Warnings,
-    failed: Vec<Failure>,
-    left: Left,
+    failures: Vec<Failure>,
+    remaining: Remaining,
 }
 
-/// Which plugins have to be asked about an attachment by itself.
-enum Left {
+/// The plugins that still have to be called for an attachment alone.
+enum Remaining {
     All,
-    /// Those at these places of the list.
-    At(Vec<usize>),
+    /// Those with these indices in the list.
+    Only(Vec<usize>),
 }
 
-/// What a plugin says of the attachments that it was handed.
+/// A plugin's reply to a call for many.
 #[derive(Deserialize)]
 struct RestoreReply {
     #[serde(rename = "cni.dev/attachments")]
-    attachments: Vec<ToldOfOne>,
+    attachments: Vec<AttachmentReply>,
 }
 
 #[derive(Deserialize)]
-struct ToldOfOne {
+struct AttachmentReply {
     #[serde(rename = "containerID")]
     container_id: String,
     ifname: String,
@@ -78,213 +84,299 @@ impl Runtime {
     /// # Errors
     /// [`Error::Plugins`] with every plugin that failed, [`Error::Configuration`] if the cached configuration cannot be used,
     /// and [`Error::Busy`] or [`Error::Cancelled`] while waiting for locks.
-    pub fn restore(&self, kept: &CachedAttachment) -> Result<Warnings, Error> {
-        let Restored { report, outcome } = self.restore_by_itself(kept, &Left::All);
-        outcome.map(|()| report)
+    pub fn restore(&self, cached: &CachedAttachment) -> Result<Warnings, Error> {
+        let Restored { report, outcome } = self.restore_one(cached, &Remaining::All);
+        outcome?;
+        Ok(report)
     }
 
-    /// [`Runtime::restore`] of many: what became of each, in their order. Each plugin of a network is handed all attachments
-    /// that were added with one configuration, and asked about one after the other where it does not know how.
+    /// As [`Runtime::restore`], for many attachments; returns the outcomes in their order. Each plugin of a network is called once
+    /// for all attachments that were added with one configuration. A plugin that does not know such a list is called for one
+    /// attachment after another.
     ///
-    /// Nobody adds or deletes anything in a network while its plugins are handed a list.
+    /// No other call adds or deletes anything in a network while its plugins are called with a list.
     pub fn restore_all(&self, all: &[&CachedAttachment]) -> Vec<Restored> {
-        let mut groups: Vec<Vec<usize>> = Vec::new();
-        for (at, kept) in all.iter().enumerate() {
-            let alike = |first: &CachedAttachment| (&first.network, &first.config) == (&kept.network, &kept.config);
-            match groups.iter_mut().find(|group| group.len() < MOST && alike(all[group[0]])) {
-                Some(group) => group.push(at),
-                None => groups.push(vec![at]),
-            }
-        }
-        // Lists of one network would wait for each other.
-        groups.sort_by_key(|group| &all[group[0]].network);
+        let groups = groups(all);
+        // The groups of one network run one after another: they would wait for each other's lock.
         let networks: Vec<&[Vec<usize>]> =
             groups.chunk_by(|one, other| all[one[0]].network == all[other[0]].network).collect();
-        let of_network = |groups: &&[Vec<usize>]| {
-            let together =
-                |group: &Vec<usize>| self.restore_together(&group.iter().map(|at| all[*at]).collect::<Vec<_>>());
-            groups.iter().flat_map(together).collect::<Vec<_>>()
-        };
-        let courses = each_at_once(&networks, of_network).into_iter().flatten();
-        let mut courses: Vec<(usize, Course)> = groups.iter().flatten().copied().zip(courses).collect();
-        courses.sort_by_key(|(at, _)| *at);
-        let rest = |(at, course): &(usize, Course)| {
-            (!course.left.is_nothing()).then(|| self.restore_by_itself(all[*at], &course.left))
-        };
-        let rest = each_at_once(&courses, rest);
-        courses.into_iter().zip(rest).map(|((_, course), rest)| course.end(rest)).collect()
-    }
-
-    /// Hands each plugin all of these, which were added with one configuration.
-    fn restore_together(&self, all: &[&CachedAttachment]) -> Vec<Course> {
-        let courses = if all.len() > 1 { self.hand_out(all) } else { Ok(Vec::new()) };
-        match courses {
-            Ok(courses) if !courses.is_empty() => courses,
-            // What failed here fails again, in words, for each by itself.
-            _ => all.iter().map(|_| Course { left: Left::All, ..Course::default() }).collect(),
+        let batches = in_parallel(&networks, |groups| self.restore_groups(all, groups));
+        let mut indexed: Vec<(usize, Attempt)> = batches.into_iter().flatten().collect();
+        indexed.sort_by_key(|(index, _)| *index);
+        let remaining = in_parallel(&indexed, |one| self.restore_remaining(all[one.0], &one.1));
+        let mut outcomes = Vec::new();
+        for ((_, attempt), rest) in indexed.into_iter().zip(remaining) {
+            outcomes.push(attempt.finish(rest));
         }
+        outcomes
     }
 
-    fn hand_out(&self, all: &[&CachedAttachment]) -> Result<Vec<Course>, Error> {
-        let (list, nobody) = (all[0].list()?, Attachment::default());
-        let _locks = self.waited(|waiting| Locks::of_network(&self.cache, &list.name, waiting))?;
-        let (mut courses, mut standing): (Vec<Course>, Vec<(usize, Given)>) = Default::default();
-        for (at, kept) in all.iter().enumerate() {
-            courses.push(Course::default());
-            match self.standing(kept) {
-                Some(now) if now.config == kept.config => standing.push((at, given(&list, kept, now)?)),
-                Some(_) => courses[at].left = Left::All,
+    /// Restores groups one after another; returns the attempt for each attachment, with its index.
+    fn restore_groups(&self, all: &[&CachedAttachment], groups: &[Vec<usize>]) -> Vec<(usize, Attempt)> {
+        let mut attempts = Vec::new();
+        for group in groups {
+            let members: Vec<&CachedAttachment> = group.iter().map(|index| all[*index]).collect();
+            attempts.extend(group.iter().copied().zip(self.restore_group(&members)));
+        }
+        attempts
+    }
+
+    /// Calls each plugin once for all of these, which were added with one configuration.
+    fn restore_group(&self, all: &[&CachedAttachment]) -> Vec<Attempt> {
+        if all.len() > 1
+            && let Ok(attempts) = self.restore_batch(all)
+        {
+            return attempts;
+        }
+        // An error is repeated for each of them, and reported then.
+        all.iter().map(|_| Attempt { remaining: Remaining::All, ..Attempt::default() }).collect()
+    }
+
+    fn restore_batch(&self, all: &[&CachedAttachment]) -> Result<Vec<Attempt>, Error> {
+        let list = all[0].list()?;
+        let _locks = self.wait(|waiting| Locks::of_network(&self.cache, &list.name, waiting))?;
+        let mut attempts = Vec::new();
+        let mut prepared = Vec::new();
+        for (index, cached) in all.iter().enumerate() {
+            let mut attempt = Attempt::default();
+            match self.restorable(cached) {
+                Some(now) if now.config == cached.config => prepared.push(prepare(index, &list, cached, now)?),
+                Some(_) => attempt.remaining = Remaining::All,
                 None => {}
             }
+            attempts.push(attempt);
         }
         let _slot = self.slot()?;
-        let chain = self.chain("RESTORE", &list, &nobody);
-        for place in chain.places() {
-            match chain.hand(place, standing.iter().map(|(_, given)| given)) {
-                Err(failure) if is_unknown(&failure) => courses[0].report.warnings.push(unknown(&chain, place)),
-                told => share(&told.unwrap_or_default(), (&chain, place), &standing, &mut courses),
-            }
+        let none = Attachment::default();
+        let chain = self.chain("RESTORE", &list, &none);
+        for index in chain.indices() {
+            let replies = match chain.restore_list(index, &prepared) {
+                Ok(replies) => replies,
+                Err(failure) if is_unknown(&failure) => {
+                    attempts[0].report.warnings.push(unknown(&chain, index));
+                    continue;
+                }
+                Err(_) => Vec::new(),
+            };
+            record(&chain, index, &replies, &prepared, &mut attempts);
         }
-        Ok(courses)
+        Ok(attempts)
     }
 
-    /// The same attachment as it is kept now; none if there is nothing to put back for it.
-    fn standing(&self, kept: &CachedAttachment) -> Option<CachedAttachment> {
-        // A DEL may have come between.
-        let now = self.cache.attachment(&kept.network, &kept.at.container_id, &kept.at.ifname);
-        now.filter(|now| now.state == State::Attached && now.lost_namespace().is_none())
+    /// The attachment as it is cached now; `None` if there is nothing to restore. A DEL may have been since it was read.
+    fn restorable(&self, cached: &CachedAttachment) -> Option<CachedAttachment> {
+        let now = self.cache.attachment(&cached.network, &cached.at.container_id, &cached.at.ifname)?;
+        if now.state == State::Attached && now.lost_namespace().is_none() { Some(now) } else { None }
     }
 
-    /// Asks the plugins at these places, or all of them, about one attachment.
-    fn restore_by_itself(&self, kept: &CachedAttachment, left: &Left) -> Restored {
+    /// Calls the plugins that remain after a call for many.
+    fn restore_remaining(&self, cached: &CachedAttachment, attempt: &Attempt) -> Option<Restored> {
+        if attempt.remaining.is_empty() {
+            return None;
+        }
+        Some(self.restore_one(cached, &attempt.remaining))
+    }
+
+    /// Calls these plugins for one attachment.
+    fn restore_one(&self, cached: &CachedAttachment, remaining: &Remaining) -> Restored {
         let mut report = Warnings::default();
-        let outcome = self.ask_each(kept, left, &mut report);
+        let outcome = self.restore_plugins(cached, remaining, &mut report);
         Restored { report, outcome }
     }
 
-    fn ask_each(&self, kept: &CachedAttachment, left: &Left, report: &mut Warnings) -> Result<(), Error> {
-        let _locks = self.lock_if_possible(&[&kept.network], &kept.at, report)?;
-        let Some(now) = self.standing(kept) else { return Ok(()) };
+    fn restore_plugins(
+        &self,
+        cached: &CachedAttachment,
+        remaining: &Remaining,
+        report: &mut Warnings,
+    ) -> Result<(), Error> {
+        let _locks = self.lock_if_possible(&[&cached.network], &cached.at, report)?;
+        let Some(now) = self.restorable(cached) else { return Ok(()) };
         let list = now.list()?;
-        let is_as_read = now.config == kept.config;
-        let (at, result) = given(&list, kept, now)?;
+        let is_unchanged = now.config == cached.config;
+        let Prepared { attachment, result, .. } = prepare(0, &list, cached, now)?;
         let _slot = self.slot()?;
-        let is_asked = |place: &usize| match left {
-            Left::At(places) if is_as_read => places.contains(place),
-            _ => true,
-        };
-        let (chain, mut failed) = (self.chain("RESTORE", &list, &at), Vec::new());
-        for place in chain.places().filter(is_asked) {
-            match chain.exec(place, result.as_ref()) {
-                Err(failure) if is_unknown(&failure) => report.warnings.push(unknown(&chain, place)),
-                told => failed.extend(told.err()),
+        let chain = self.chain("RESTORE", &list, &attachment);
+        let mut failures = Vec::new();
+        for index in chain.indices() {
+            // Indices are those of the configuration that was read.
+            if is_unchanged && !remaining.contains(index) {
+                continue;
+            }
+            match chain.exec(index, result.as_ref()) {
+                Ok(_) => {}
+                Err(failure) if is_unknown(&failure) => report.warnings.push(unknown(&chain, index)),
+                Err(failure) => failures.push(failure),
             }
         }
-        if failed.is_empty() { Ok(()) } else { Err(Error::Plugins(failed)) }
+        if failures.is_empty() { Ok(()) } else { Err(Error::Plugins(failures)) }
     }
 }
 
 impl Chain<'_> {
-    /// Hands one plugin all of these; what it says became of each.
-    fn hand<'g>(&self, place: usize, all: impl Iterator<Item = &'g Given>) -> Result<Vec<ToldOfOne>, Failure> {
-        let plugin = &self.list.plugins[place];
-        let one = |(at, result): &Given| {
-            let said = [("prevResult", result.clone()), ("runtimeConfig", plugin.runtime_config(at))];
-            let mut one =
-                json!({"containerID": at.container_id, "ifname": at.ifname, "netns": at.netns, "args": at.args_text()});
-            said.into_iter().for_each(|(key, value)| value.into_iter().for_each(|value| one[key] = value));
-            one
-        };
-        let listed = Value::Array(all.map(one).collect()).to_string();
-        let said = self.ask_with(place, &plugin.stdin_with(self.list, &[(LIST, listed)]))?;
-        Ok(serde_json::from_slice(&said).map_or_else(|_| Vec::new(), |answer: RestoreReply| answer.attachments))
+    /// Calls one plugin for all of these; returns its reply about each. A reply in another form counts as empty.
+    fn restore_list(&self, index: usize, all: &[Prepared]) -> Result<Vec<AttachmentReply>, Failure> {
+        let plugin = &self.list.plugins[index];
+        let mut listed = Vec::new();
+        for Prepared { attachment, result, .. } in all {
+            let mut one = json!({
+                "containerID": attachment.container_id,
+                "ifname": attachment.ifname,
+                "netns": attachment.netns,
+                "args": attachment.args_text(),
+            });
+            if let Some(result) = result {
+                one["prevResult"] = result.clone();
+            }
+            if let Some(config) = plugin.runtime_config(attachment) {
+                one["runtimeConfig"] = config;
+            }
+            listed.push(one);
+        }
+        let stdin = plugin.stdin_with(self.list, &[(LIST, Value::Array(listed).to_string())]);
+        let stdout = self.exec_with(index, &stdin)?;
+        match serde_json::from_slice::<RestoreReply>(&stdout) {
+            Ok(reply) => Ok(reply.attachments),
+            Err(_) => Ok(Vec::new()),
+        }
     }
 }
 
-/// Notes what became of each of those that were handed out. Whoever is not told of is asked about by itself: of a plugin that
-/// does not know the list, or failed, that is everybody.
-fn share(told: &[ToldOfOne], (chain, place): (&Chain<'_>, usize), all: &[(usize, Given)], courses: &mut [Course]) {
-    let told: HashMap<(&str, &str), _> =
-        told.iter().map(|one| ((&*one.container_id, &*one.ifname), one.error.as_ref())).collect();
-    for (course, (at, _)) in all {
-        let course = &mut courses[*course];
-        match told.get(&(&*at.container_id, &*at.ifname)) {
+/// Groups attachments that were added to one network with one configuration, sorted by network.
+fn groups(all: &[&CachedAttachment]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (index, cached) in all.iter().enumerate() {
+        let is_alike = |group: &Vec<usize>| {
+            let first = all[group[0]];
+            group.len() < MOST && first.network == cached.network && first.config == cached.config
+        };
+        match groups.iter().position(is_alike) {
+            Some(at) => groups[at].push(index),
+            None => groups.push(vec![index]),
+        }
+    }
+    groups.sort_by_key(|group| &all[group[0]].network);
+    groups
+}
+
+/// Records the replies of one plugin. It is called again for each attachment that is not in its reply: for all of them, if it does
+/// not know the list or failed.
+fn record(
+    chain: &Chain<'_>,
+    index: usize,
+    replies: &[AttachmentReply],
+    prepared: &[Prepared],
+    attempts: &mut [Attempt],
+) {
+    let mut by_name: HashMap<(&str, &str), Option<&CniError>> = HashMap::new();
+    for reply in replies {
+        by_name.insert((&reply.container_id, &reply.ifname), reply.error.as_ref());
+    }
+    for Prepared { index: of_attachment, attachment, .. } in prepared {
+        let attempt = &mut attempts[*of_attachment];
+        match by_name.get(&(&*attachment.container_id, &*attachment.ifname)) {
             Some(None) => {}
             Some(Some(error)) => {
-                let why = FailureKind::NotDone(Box::new(Refusal::Refused((*error).clone())));
-                course.failed.push(Failure { ifname: at.ifname.as_str().into(), ..chain.failure(place, why) });
+                let kind = FailureKind::Call(Box::new(PluginError::Refused((*error).clone())));
+                let failure = chain.failure(index, kind);
+                attempt.failures.push(Failure { ifname: attachment.ifname.as_str().into(), ..failure });
             }
-            None => course.left.add(place),
+            None => attempt.remaining.add(index),
         }
     }
 }
 
-impl Course {
-    /// What became of it, with what its plugins said when they were asked about it by itself.
-    fn end(self, rest: Option<Restored>) -> Restored {
-        let Self { mut report, mut failed, .. } = self;
-        let outcome = rest.map_or(Ok(()), |rest| {
+impl Attempt {
+    /// The outcome, with that of the plugins that were called for the attachment alone.
+    fn finish(self, rest: Option<Restored>) -> Restored {
+        let Self { mut report, mut failures, .. } = self;
+        let mut other = None;
+        if let Some(rest) = rest {
             report.warnings.extend(rest.report.warnings);
-            rest.outcome
-        });
-        let outcome = match outcome {
-            Err(Error::Plugins(more)) => {
-                failed.extend(more);
-                Ok(())
+            match rest.outcome {
+                Ok(()) => {}
+                Err(Error::Plugins(more)) => failures.extend(more),
+                Err(error) => other = Some(error),
             }
-            told => told,
-        };
-        failed.sort_by_key(|failure| failure.position);
-        let failed = (!failed.is_empty()).then_some(Error::Plugins(failed));
-        let told = |why| ErrorContext { what: String::new(), why };
-        Restored { report, outcome: Error::of(failed.into_iter().chain(outcome.err()).map(told).collect()) }
+        }
+        failures.sort_by_key(|failure| failure.position);
+        let mut errors: Vec<ErrorContext> = Vec::new();
+        if !failures.is_empty() {
+            errors.push(Error::Plugins(failures).into());
+        }
+        if let Some(error) = other {
+            errors.push(error.into());
+        }
+        Restored { report, outcome: Error::of(errors) }
     }
 }
 
-impl Default for Left {
+impl Default for Remaining {
     fn default() -> Self {
-        Self::At(Vec::new())
+        Self::Only(Vec::new())
     }
 }
 
-impl Left {
-    fn add(&mut self, place: usize) {
-        if let Self::At(places) = self {
-            places.push(place);
+impl Remaining {
+    fn add(&mut self, index: usize) {
+        if let Self::Only(indices) = self {
+            indices.push(index);
         }
     }
 
-    fn is_nothing(&self) -> bool {
-        matches!(self, Self::At(places) if places.is_empty())
+    fn contains(&self, index: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(indices) => indices.contains(&index),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Only(indices) if indices.is_empty())
     }
 }
 
-/// Whom plugins are asked about, and the result of its ADD.
-fn given(list: &NetworkList, kept: &CachedAttachment, now: CachedAttachment) -> Result<Given, Error> {
-    let result = now.result.map(|result| in_version_of(list, result)).transpose()?;
-    Ok((Attachment { netns: kept.at.netns.clone(), ..now.at }, result))
+/// The attachment of a call: as it is cached `now`, with the path of the namespace that was read.
+fn prepare(
+    index: usize,
+    list: &NetworkList,
+    cached: &CachedAttachment,
+    now: CachedAttachment,
+) -> Result<Prepared, Error> {
+    let result = match now.result {
+        Some(result) => Some(in_version_of(list, result)?),
+        None => None,
+    };
+    Ok(Prepared { index, attachment: Attachment { netns: cached.at.netns.clone(), ..now.at }, result })
 }
 
 fn is_unknown(failure: &Failure) -> bool {
-    let is_refusal = |error: &Refusal| matches!(error, Refusal::Refused(error) if error.msg.starts_with(UNKNOWN));
-    matches!(&failure.why, FailureKind::NotDone(error) if is_refusal(error))
+    let FailureKind::Call(error) = &failure.kind else { return false };
+    matches!(&**error, PluginError::Refused(error) if error.msg.starts_with(UNKNOWN))
 }
 
-fn unknown(chain: &Chain<'_>, place: usize) -> String {
-    format!("{} of network {} does not know RESTORE", chain.plugin(place), chain.list.name)
+fn unknown(chain: &Chain<'_>, index: usize) -> String {
+    format!("{} of network {} does not know RESTORE", chain.plugin(index), chain.list.name)
 }
 
-/// What came of each, in their order, some of them at once.
-fn each_at_once<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+/// What `work` returns for each, in their order. Some run at the same time.
+fn in_parallel<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
     let worker = || {
-        while let Some((at, one)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|at| Some((at, all.get(at)?))) {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(one) = all.get(index) else { return };
             let outcome = work(one);
-            done.lock().unwrap_or_else(PoisonError::into_inner).push((at, outcome));
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((index, outcome));
         }
     };
-    thread::scope(|scope| (0..AT_ONCE.min(all.len())).for_each(|_| drop(scope.spawn(worker))));
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, outcome)| outcome).collect()
+    thread::scope(|scope| {
+        for _ in 0..WORKERS.min(all.len()) {
+            scope.spawn(worker);
+        }
+    });
+    let mut indexed = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    indexed.sort_by_key(|(index, _)| *index);
+    indexed.into_iter().map(|(_, outcome)| outcome).collect()
 }

@@ -3,24 +3,24 @@
 use cnikit_types::Version;
 use serde_json::Value;
 
-use crate::cache::entry::{CacheMetadata, recorded};
+use crate::cache::entry::{CacheMetadata, Entry, recorded};
 use crate::cache::results::{Record, in_version_of};
-use crate::runtime::chain::unspoken;
+use crate::runtime::chain::unsupported;
 use crate::{Attachment, CachedAttachment, Error, ErrorContext, Failure, NetworkList, Runtime, State, Warnings};
 
-/// What one plugin of a list would do.
+/// The steps that one plugin of a list would take.
 #[derive(Debug)]
 pub struct PlannedSteps {
     /// The plugin's type.
     pub plugin: String,
-    /// Its steps in words, or why it does not say.
+    /// Its steps, each in words, or why it does not report them.
     pub steps: Result<Vec<String>, Failure>,
 }
 
-/// What a DEL does after a plugin has failed.
+/// Whether a DEL continues after a plugin has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnFailure {
-    GoOn,
+    Continue,
     Stop,
 }
 
@@ -38,7 +38,7 @@ impl Runtime {
     pub fn add(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
         at.check_names(&list.name)?;
         let _locks = self.lock(&[&list.name], at)?;
-        self.add_held(list, at, self.was_there(list, at))
+        self.add_locked(list, at, self.is_attached(list, at))
     }
 
     /// As [`Runtime::add`], and after a failure sends DEL to the whole list, as a runtime has to, before it returns.
@@ -50,7 +50,7 @@ impl Runtime {
     pub fn add_with_rollback(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
         at.check_names(&list.name)?;
         let _locks = self.lock(&[&list.name], at)?;
-        self.add_or_undo_held(list, at)
+        self.add_or_undo_locked(list, at)
     }
 
     /// Compares the attachment with the cached result: each plugin in order, up to the first that finds a difference.
@@ -64,7 +64,7 @@ impl Runtime {
             return Ok(());
         }
         let _locks = self.lock_if_possible(&[&list.name], at, &mut Warnings::default())?;
-        self.check_held(list, at)
+        self.check_locked(list, at)
     }
 
     /// Runs DEL: each plugin, the last one first, also after a failure. The cached attachment is removed when all have
@@ -78,7 +78,7 @@ impl Runtime {
     /// [`Error::Plugins`] with every plugin that failed, [`Error::Cache`] if the cached attachment cannot be removed, and
     /// [`Error::Busy`] or [`Error::Cancelled`] while waiting for locks.
     pub fn del(&self, list: &NetworkList, at: &Attachment) -> Result<Warnings, Error> {
-        self.del_locked(list, at, OnFailure::GoOn)
+        self.lock_and_del(list, at, OnFailure::Continue)
     }
 
     /// As [`Runtime::del`], but stops at the first plugin that fails, as the specification says (section 2, "DEL"): plugins
@@ -87,7 +87,7 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::del`].
     pub fn del_fail_fast(&self, list: &NetworkList, at: &Attachment) -> Result<Warnings, Error> {
-        self.del_locked(list, at, OnFailure::Stop)
+        self.lock_and_del(list, at, OnFailure::Stop)
     }
 
     /// As [`Runtime::del`], of an attachment from [`Cache::attachments`](crate::Cache::attachments): only the cached
@@ -95,26 +95,28 @@ impl Runtime {
     ///
     /// # Errors
     /// As [`Runtime::del`] and [`CachedAttachment::list`].
-    pub fn del_kept(&self, kept: &CachedAttachment) -> Result<Warnings, Error> {
-        let list = kept.list()?;
-        self.del(&list, &kept.at_now())
+    pub fn del_cached(&self, cached: &CachedAttachment) -> Result<Warnings, Error> {
+        let list = cached.list()?;
+        self.del(&list, &cached.for_del())
     }
 
-    /// What an ADD would do, in each plugin's words; nothing is touched. An extension: a plugin that does not know it
-    /// refuses, and the others are asked all the same. Each is given the result that those before it might have, as far as
-    /// they say.
+    /// Runs PLAN: the steps of an ADD, as each plugin describes them; nothing is changed. It is an extension: a plugin that does
+    /// not know it fails, and the others are called all the same. Each gets the result that those before it might return, as
+    /// far as they report one.
     #[doc(alias = "dry run")]
     pub fn plan(&self, list: &NetworkList, at: &Attachment) -> Vec<PlannedSteps> {
         let chain = self.chain("PLAN", list, at);
         let mut previous: Option<Value> = None;
         let mut all = Vec::new();
-        for place in chain.places() {
-            let said = chain.exec(place, previous.as_ref());
-            if let Some(example) = said.as_ref().ok().and_then(|said| chain.example(said)) {
+        for index in chain.indices() {
+            let reply = chain.exec(index, previous.as_ref());
+            if let Ok(stdout) = &reply
+                && let Some(example) = chain.example(stdout)
+            {
                 previous = Some(example);
             }
-            let steps = said.and_then(|said| chain.steps(place, &said));
-            all.push(PlannedSteps { plugin: chain.plugin(place).to_owned(), steps });
+            let steps = reply.and_then(|stdout| chain.steps(index, &stdout));
+            all.push(PlannedSteps { plugin: chain.plugin(index).to_owned(), steps });
         }
         all
     }
@@ -129,9 +131,12 @@ impl Runtime {
             return Ok(());
         }
         let _slot = self.slot()?;
-        let nobody = Attachment::default();
-        let chain = self.chain("STATUS", list, &nobody);
-        chain.places().try_for_each(|place| Ok(chain.status(place)?))
+        let none = Attachment::default();
+        let chain = self.chain("STATUS", list, &none);
+        for index in chain.indices() {
+            chain.status(index)?;
+        }
+        Ok(())
     }
 
     /// The versions that a plugin supports.
@@ -139,16 +144,18 @@ impl Runtime {
     /// # Errors
     /// [`Error::Plugins`] if it cannot be found or started, or if its reply cannot be parsed.
     pub fn versions(&self, plugin: &str) -> Result<Vec<String>, Error> {
-        let failed = |why| Failure {
-            verb: "VERSION",
-            plugin: plugin.to_owned(),
-            network: "".into(),
-            ifname: "".into(),
-            position: 1,
-            of: 1,
-            why,
-        };
-        Ok(self.ask_versions(plugin).map_err(failed)?)
+        match self.supported_versions(plugin) {
+            Ok(versions) => Ok(versions),
+            Err(kind) => Err(Error::from(Failure {
+                verb: "VERSION",
+                plugin: plugin.to_owned(),
+                network: "".into(),
+                ifname: "".into(),
+                position: 1,
+                of: 1,
+                kind,
+            })),
+        }
     }
 
     /// Checks that all plugins exist and support the list's version; returns the capabilities that any of them declares, each
@@ -158,14 +165,19 @@ impl Runtime {
     /// [`Error::Plugins`] with every plugin that is missing, does not reply or does not support the version.
     #[doc(alias = "ValidateNetworkList")]
     pub fn validate(&self, list: &NetworkList) -> Result<Vec<String>, Error> {
-        let nobody = Attachment::default();
-        let chain = self.chain("VERSION", list, &nobody);
-        let failed = |place: usize| {
-            let spoken = self.ask_versions(chain.plugin(place));
-            let why = spoken.map_or_else(Some, |spoken| unspoken(&list.version, &spoken))?;
-            Some(chain.failure(place, why))
-        };
-        let failures: Vec<Failure> = chain.places().filter_map(failed).collect();
+        let none = Attachment::default();
+        let chain = self.chain("VERSION", list, &none);
+        let mut failures = Vec::new();
+        for index in chain.indices() {
+            match self.supported_versions(chain.plugin(index)) {
+                Ok(supported) => {
+                    if let Some(kind) = unsupported(&list.version, &supported) {
+                        failures.push(chain.failure(index, kind));
+                    }
+                }
+                Err(kind) => failures.push(chain.failure(index, kind)),
+            }
+        }
         if !failures.is_empty() {
             return Err(Error::Plugins(failures));
         }
@@ -175,23 +187,25 @@ impl Runtime {
         Ok(all)
     }
 
-    fn add_held(&self, list: &NetworkList, at: &Attachment, was_there: bool) -> Result<Value, Error> {
-        self.cache.check_room(list, at)?;
+    fn add_locked(&self, list: &NetworkList, at: &Attachment, was_attached: bool) -> Result<Value, Error> {
+        self.cache.check_space(list, at)?;
         let chain = self.chain("ADD", list, at);
-        chain.places().try_for_each(|place| chain.is_installed(place))?;
-        if !was_there {
-            self.clear_interrupted(list, at)?;
+        for index in chain.indices() {
+            chain.check_installed(index)?;
+        }
+        if !was_attached {
+            self.del_interrupted(list, at)?;
         }
         let _slot = self.slot()?;
-        let note = CacheMetadata::now(&at.netns);
-        self.cache.begin(list, at, &note)?;
+        let metadata = CacheMetadata::now(&at.netns);
+        self.cache.begin(list, at, &metadata)?;
         match chain.add() {
             Ok(result) => {
-                self.cache.save(list, at, &note, &result)?;
+                self.cache.save(list, at, &metadata, &result)?;
                 Ok(result)
             }
             Err(failure) => {
-                if was_there || failure.is_of_nothing() {
+                if was_attached || failure.is_of_nothing() {
                     self.cache.withdraw(list, at)?;
                 }
                 Err(failure.into())
@@ -199,113 +213,120 @@ impl Runtime {
         }
     }
 
-    /// What is noted of an ADD that did not come to its end would be forgotten when another configuration is noted.
-    fn clear_interrupted(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
-        let noted = self.cache.attachment(&list.name, &at.container_id, &at.ifname);
-        let is_another = |noted: &CachedAttachment| {
-            noted.state != State::Attached && noted.config.as_ref() != Some(&list.recorded())
+    /// Runs DEL for an interrupted ADD with another configuration, whose intent would be replaced by that of the new ADD.
+    fn del_interrupted(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
+        let Some(cached) = self.cache.attachment(&list.name, &at.container_id, &at.ifname) else { return Ok(()) };
+        if cached.state == State::Attached || cached.config.as_ref() == Some(&list.recorded()) {
+            return Ok(());
+        }
+        let Ok(recorded) = cached.list() else { return Ok(()) };
+        match self.del_locked(&recorded, &cached.for_del(), OnFailure::Continue, Warnings::default()) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let what = "an earlier ADD of it was interrupted, and what that made cannot be deleted".to_owned();
+                Err(Error::Several(vec![ErrorContext { what, error }]))
+            }
+        }
+    }
+
+    /// ADD, and DEL if it fails, while the container is locked.
+    pub(crate) fn add_or_undo_locked(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
+        let was_attached = self.is_attached(list, at);
+        let failed = match self.add_locked(list, at, was_attached) {
+            Ok(result) => return Ok(result),
+            Err(failed) => failed,
         };
-        let Some(noted) = noted.filter(is_another) else { return Ok(()) };
-        let Ok(before) = noted.list() else { return Ok(()) };
-        let cleared = self.del_held(&before, &noted.at_now(), OnFailure::GoOn, Warnings::default());
-        cleared.map(drop).map_err(|why| {
-            let what = "an earlier ADD of it was interrupted, and what that made cannot be deleted".to_owned();
-            Error::Several(vec![ErrorContext { what, why }])
-        })
-    }
-
-    pub(crate) fn add_or_undo_held(&self, list: &NetworkList, at: &Attachment) -> Result<Value, Error> {
-        let was_there = self.was_there(list, at);
-        self.add_held(list, at, was_there).map_err(|failed| {
-            // Without a note nothing was begun.
-            if was_there || !self.cache.has_begun(list, at) {
-                return failed;
+        // Without an intent no plugin was called.
+        if was_attached || !self.cache.has_begun(list, at) {
+            return Err(failed);
+        }
+        let undoing = Self { cancel: None, ..self.clone() };
+        match undoing.del_locked(list, at, OnFailure::Continue, Warnings::default()) {
+            Ok(_) => Err(failed),
+            Err(error) => {
+                let undo = ErrorContext { what: "and undoing it failed".to_owned(), error };
+                Err(Error::Several(vec![failed.into(), undo]))
             }
-            let undoing = Self { cancel: None, ..self.clone() };
-            match undoing.del_held(list, at, OnFailure::GoOn, Warnings::default()) {
-                Ok(_) => failed,
-                Err(left) => {
-                    let failed = ErrorContext { what: String::new(), why: failed };
-                    Error::Several(vec![failed, ErrorContext { what: "and undoing it failed".to_owned(), why: left }])
-                }
-            }
-        })
+        }
     }
 
-    /// Whether a result of this attachment is kept already.
-    pub(crate) fn was_there(&self, list: &NetworkList, at: &Attachment) -> bool {
-        self.cache.result(list, at).is_ok_and(|kept| kept.is_some())
+    /// Whether this attachment has a cached result.
+    pub(crate) fn is_attached(&self, list: &NetworkList, at: &Attachment) -> bool {
+        self.cache.result(list, at).is_ok_and(|cached| cached.is_some())
     }
 
-    pub(crate) fn check_held(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
-        let kept = self.cache.result(list, at)?;
+    /// CHECK, while the container is locked.
+    pub(crate) fn check_locked(&self, list: &NetworkList, at: &Attachment) -> Result<(), Error> {
+        let cached = self.cache.result(list, at)?;
         let _slot = self.slot()?;
         let chain = self.chain("CHECK", list, at);
-        chain.places().try_for_each(|place| Ok(chain.exec(place, kept.as_ref()).map(drop)?))
+        for index in chain.indices() {
+            chain.exec(index, cached.as_ref())?;
+        }
+        Ok(())
     }
 
-    fn del_locked(&self, list: &NetworkList, at: &Attachment, on_failure: OnFailure) -> Result<Warnings, Error> {
+    fn lock_and_del(&self, list: &NetworkList, at: &Attachment, on_failure: OnFailure) -> Result<Warnings, Error> {
         let mut report = Warnings::default();
         let _locks = self.lock_if_possible(&[&list.name], at, &mut report)?;
-        self.del_held(list, at, on_failure, report)
+        self.del_locked(list, at, on_failure, report)
     }
 
-    pub(crate) fn del_held(
+    /// DEL, while the container is locked. The recorded configuration is used instead of `list` if there is one.
+    pub(crate) fn del_locked(
         &self,
         list: &NetworkList,
         at: &Attachment,
         on_failure: OnFailure,
         mut report: Warnings,
     ) -> Result<Warnings, Error> {
-        let record = self.cache.record(&list.name, at);
-        let at = filled(at, &record);
-        let (config, result) = match record.entry {
-            Some(entry) => (entry.config, entry.result),
-            None => (None, None),
-        };
+        let Record { entry, damage } = self.cache.record(&list.name, at);
+        let Entry { at: cached, config, result, .. } = entry.unwrap_or_default();
+        let at = with_cached_parameters(at, cached);
         let mut as_added = None;
         if let Some(config) = config {
             match recorded(&config, &list.name) {
-                Ok(list) => as_added = Some(list),
+                Ok(recorded) => as_added = Some(recorded),
                 Err(why) => {
                     report.warnings.push(format!("done without the configuration that was kept: {why}"));
                 }
             }
         }
-        let is_todays = as_added.as_ref().is_none_or(|as_added| as_added.plugins == list.plugins);
-        let list = as_added.as_ref().unwrap_or(list);
-        report.warnings.extend(record.damage);
+        report.warnings.extend(damage);
+        let used = as_added.as_ref().unwrap_or(list);
         let mut previous = None;
         if let Some(result) = result
-            && list.is_since(Version::V0_4_0)
+            && used.is_since(Version::V0_4_0)
         {
-            match in_version_of(list, result) {
-                Ok(result) => previous = Some(result),
-                Err(why) => report.warnings.push(why.to_string()),
+            match in_version_of(used, result) {
+                Ok(converted) => previous = Some(converted),
+                Err(error) => report.warnings.push(error.to_string()),
             }
         }
         let _slot = self.slot()?;
-        let done = self.chain("DEL", list, &at).del(previous.as_ref(), on_failure == OnFailure::Stop);
-        done.map_err(|why| if is_todays { why } else { by_kept(why) })?;
-        self.cache.forget(&list.name, &at)?;
+        let done = self.chain("DEL", used, &at).del(previous.as_ref(), on_failure == OnFailure::Stop);
+        match done {
+            Ok(()) => {}
+            Err(error) if used.plugins == list.plugins => return Err(error),
+            Err(error) => {
+                // The plugins in the error are those of the recorded configuration.
+                let what = "by the configuration of its ADD, which is not today's".to_owned();
+                return Err(Error::Several(vec![ErrorContext { what, error }]));
+            }
+        }
+        self.cache.forget(&used.name, &at)?;
         Ok(report)
     }
 }
 
-/// Somebody who knows today's configuration only would not know the plugins that are named.
-fn by_kept(why: Error) -> Error {
-    Error::Several(vec![ErrorContext { what: "by the configuration of its ADD, which is not today's".to_owned(), why }])
-}
-
-/// The attachment with the arguments and capabilities of its ADD, where the caller says none.
-fn filled(at: &Attachment, record: &Record) -> Attachment {
-    let Some(entry) = &record.entry else { return at.clone() };
+/// The attachment with the arguments and capabilities of its ADD, if the caller gives none.
+fn with_cached_parameters(at: &Attachment, cached: Attachment) -> Attachment {
     let mut filled = at.clone();
     if filled.args.is_empty() {
-        filled.args.clone_from(&entry.at.args);
+        filled.args = cached.args;
     }
     if filled.capabilities.is_empty() {
-        filled.capabilities.clone_from(&entry.at.capabilities);
+        filled.capabilities = cached.capabilities;
     }
     filled
 }
