@@ -63,7 +63,7 @@ impl Scene {
     /// A runtime with the scripts and our plugins.
     pub fn runtime(&self) -> Runtime {
         let path = format!("{}:{}", self.path("bin").display(), crate::bin().display());
-        Runtime { patience: Duration::from_secs(30), ..Runtime::new(path, Cache::below(&self.path("state"))) }
+        Runtime { timeout: Duration::from_secs(30), ..Runtime::new(path, Cache::below(&self.path("state"))) }
     }
 
     /// A list of these plugins.

@@ -183,7 +183,7 @@ fn what_the_reference_kept_is_listed_and_deleted_with_all_that_it_says() {
     fs::write(scene.path("state").join(FILE), THEIRS.replace("CONFIG", config)).unwrap();
     let kept = scene.runtime().cache.attachment("net", "c1", "eth0").unwrap();
     assert_eq!((kept.state, kept.addresses()), (State::Attached, vec!["10.9.0.2/24".to_owned()]));
-    assert_eq!(kept.broken, ["its namespace /run/netns/c1 is gone"]);
+    assert_eq!(kept.problems, ["its namespace /run/netns/c1 is gone"]);
     assert_eq!(kept.at, at());
     scene.runtime().del(&kept.list().unwrap(), &Attachment::new("c1", "")).unwrap();
     let read: Value = serde_json::from_str(&scene.stdin("one", "DEL")).unwrap();
@@ -206,7 +206,7 @@ fn what_podman_kept_is_whole_and_a_gc_of_its_network_takes_it_down() {
     fs::create_dir_all(scene.path("state/results")).unwrap();
     fs::write(scene.path("state/results/net-d63784afbc07-eth0"), PODMANS).unwrap();
     let kept = scene.runtime().cache.attachments_of("d63784afbc07").unwrap().remove(0);
-    assert_eq!((kept.state, kept.broken.len(), kept.addresses()), (State::Attached, 0, vec!["10.9.0.2/24".to_owned()]));
+    assert_eq!((kept.state, kept.problems.len(), kept.addresses()), (State::Attached, 0, vec!["10.9.0.2/24".to_owned()]));
     scene.runtime().gc(&kept.list().unwrap(), &[]).unwrap();
     assert_eq!(scene.calls(), ["DEL one"], "a list of 0.4.0 knows no GC");
     let read: Value = serde_json::from_str(&scene.stdin("one", "DEL")).unwrap();
@@ -349,7 +349,7 @@ fn a_full_disk_refuses_an_add_before_any_plugin_and_loses_nothing_when_it_fills_
         runtime.add(&list, &scene.at()).unwrap_err();
         let kept = runtime.cache.attachments().unwrap().remove(0);
         assert_eq!((kept.state, scene.leases("net").len()), (State::Interrupted, 2), "{kept:?}");
-        runtime.del_kept(&kept).unwrap();
+        runtime.del_cached(&kept).unwrap();
         fs::remove_file(state.join("full")).unwrap();
         assert_eq!(runtime.cache.attachments().unwrap().len(), 0);
     });

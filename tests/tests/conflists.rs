@@ -155,8 +155,8 @@ impl Bad {
     fn told(&self, file: &Path, chosen: &Selection) -> String {
         assert_eq!(chosen.default_network().unwrap().list.name, "good", "{}", self.what);
         let [skipped] = &chosen.skipped[..] else { panic!("{}: {:?}", self.what, chosen.skipped) };
-        let Reason::Defect(defect) = &skipped.why else { panic!("{}: {skipped}", self.what) };
-        let place = defect.place.map(|place| (place.line, place.column));
+        let Reason::Invalid(defect) = &skipped.reason else { panic!("{}: {skipped}", self.what) };
+        let place = defect.location.map(|place| (place.line, place.column));
         assert_eq!((&skipped.file, defect.code, place), (&file.to_owned(), self.code, self.place), "{defect}");
         let text = defect.to_string();
         assert!(text.starts_with(&file.display().to_string()) && text.contains(self.says), "{text}");
@@ -399,7 +399,7 @@ fn a_writer_that_stops_half_way_is_taken_at_its_word_in_the_end() {
     watched.says(Some("b"));
     let took = began.elapsed();
     assert!(took >= Duration::from_secs(2), "{took:?}");
-    assert!(matches!(&watched.watcher.last().unwrap().skipped[0].why, Reason::Defect(defect) if defect.is_cut_short()));
+    assert!(matches!(&watched.watcher.last().unwrap().skipped[0].reason, Reason::Invalid(defect) if defect.is_cut_short()));
 }
 
 #[test]
@@ -733,7 +733,7 @@ fn every_finding_is_told_with_its_line_column_and_hint() {
     }
     assert_eq!(findings.len(), expected.len() - 1, "{text}");
     let is_error = |finding: &&Finding| finding.severity == Severity::Error;
-    let codes: Vec<u32> = findings.iter().filter(is_error).map(|finding| finding.defect.code).collect();
+    let codes: Vec<u32> = findings.iter().filter(is_error).map(|finding| finding.error.code).collect();
     assert_eq!(codes, [7, 1, 6]);
 }
 
@@ -794,13 +794,13 @@ fn a_plugin_that_cannot_serve_is_found_be_it_the_ipam_plugin() {
                 format!(r#"{{"cniVersion": "1.1.0", "name": "a", "plugins": [{plugins}]}}"#),
             );
             // The good one has to answer in that, and the hanging one is waited for so long.
-            let patience = Duration::from_secs(if unfit.what == "hanging" { 3 } else { 30 });
-            let runtime = Some(Runtime { patience, ..Runtime::new(bin.to_str().unwrap(), Cache::below(dir.path())) });
+            let timeout = Duration::from_secs(if unfit.what == "hanging" { 3 } else { 30 });
+            let runtime = Some(Runtime { timeout, ..Runtime::new(bin.to_str().unwrap(), Cache::below(dir.path())) });
             let validator = Validator { dir: net_d.clone(), runtime, ..Validator::default() };
             let findings = validator.validate().unwrap();
             let [finding] = &findings[..] else { panic!("{}: {}", unfit.what, found(&findings)) };
             let text = finding.to_string();
-            let defect = &finding.defect;
+            let defect = &finding.error;
             assert_eq!(
                 (finding.severity, defect.code, defect.key.as_str()),
                 (Severity::Error, unfit.code, key),

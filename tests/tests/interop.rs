@@ -197,13 +197,13 @@ fn our_libcni_knows_what_theirs_added_and_takes_it_down_by_what_was_kept() {
     node.configure("10-net.conflist", &json!({"cniVersion": "1.1.0", "name": "net", "plugins": [node.bridge()]}));
     node.done(Theirs, "add");
     let kept = node.cache().attachments().unwrap().remove(0);
-    assert_eq!((kept.state, &kept.broken[..], &*kept.network), (State::Attached, &[][..], "net"));
+    assert_eq!((kept.state, &kept.problems[..], &*kept.network), (State::Attached, &[][..], "net"));
     assert_eq!(kept.addresses(), ["10.91.0.2/24"]);
     assert_eq!(kept.at.capabilities["mac"], "02:00:00:00:91:0a");
     let runtime = Runtime::new(node.plugins.display().to_string(), node.cache());
     node.host.enter(|| {
         runtime.check(&kept.list().unwrap(), &kept.at).unwrap();
-        runtime.del_kept(&kept).unwrap();
+        runtime.del_cached(&kept).unwrap();
     });
     assert!(node.is_empty());
 }

@@ -82,7 +82,7 @@ fn a_second_add_that_fails_takes_nothing_from_the_container_that_runs() {
         runtime.add_with_rollback(&list, &scene.at()).unwrap();
         runtime.add_with_rollback(&list, &scene.at()).unwrap_err();
         runtime.check(&list, &scene.at()).unwrap();
-        assert_eq!(runtime.cache.attachments().unwrap()[0].broken, [""; 0]);
+        assert_eq!(runtime.cache.attachments().unwrap()[0].problems, [""; 0]);
         runtime.del(&list, &scene.at()).unwrap();
     });
     scene.assert_clean("net");
@@ -171,9 +171,9 @@ fn a_del_goes_by_the_configuration_of_its_add_whatever_became_of_the_file() {
     scene.host.enter(|| {
         runtime.add(&then, &scene.at()).unwrap();
         let kept = runtime.cache.attachments_of("c1").unwrap().remove(0);
-        assert_eq!((kept.state, kept.addresses().len(), &kept.broken[..]), (State::Attached, 2, &[][..]));
-        assert!(kept.note.netns_cookie.is_some() && kept.age() < Duration::from_mins(1));
-        runtime.del_kept(&kept).unwrap();
+        assert_eq!((kept.state, kept.addresses().len(), &kept.problems[..]), (State::Attached, 2, &[][..]));
+        assert!(kept.metadata.netns_cookie.is_some() && kept.age() < Duration::from_mins(1));
+        runtime.del_cached(&kept).unwrap();
     });
     scene.assert_clean("net");
 }
@@ -205,7 +205,7 @@ fn what_a_killed_add_has_made_is_seen_and_removed_by_del() {
     killed_in_the_midst(&scene);
     let kept = scene.runtime().cache.attachments().unwrap().remove(0);
     assert_eq!((kept.state, &*kept.network), (State::Interrupted, "net"), "{kept:?}");
-    assert!(kept.broken[0].contains("DEL removes"), "{kept:?}");
+    assert!(kept.problems[0].contains("DEL removes"), "{kept:?}");
     // The file of the configuration is of no importance any more.
     scene.plugin("other", "");
     let today = scene.list("net", &json!([{"type": "other"}]));
@@ -279,7 +279,7 @@ fn killed_at_any_moment(before: Option<&str>, verb: &str) {
         let known = scene.runtime().cache.attachments().unwrap();
         assert!(known.len() <= 1, "{known:?}");
         scene.host.enter(|| match known.first().filter(|_| round % 2 == 0) {
-            Some(kept) => drop(scene.runtime().del_kept(kept).unwrap()),
+            Some(kept) => drop(scene.runtime().del_cached(kept).unwrap()),
             None => drop(scene.runtime().gc(&list, &[]).unwrap()),
         });
         scene.assert_clean("net");
@@ -333,7 +333,7 @@ fn gc_goes_on_over_failures_and_does_not_give_a_path_that_leads_to_another_names
     runtime.add(&list, &at).unwrap();
     let other = scene.host.container();
     scene.host.sh(&format!("ln -sfn {} {}", other.path(), path.display()));
-    assert!(runtime.cache.attachments().unwrap()[0].broken[0].contains("another namespace"));
+    assert!(runtime.cache.attachments().unwrap()[0].problems[0].contains("another namespace"));
     scene.calls();
     let error = runtime.gc(&list, &[]).unwrap_err();
     assert_eq!(scene.calls(), ["DEL two", "DEL one", "GC one", "GC two"]);
@@ -560,7 +560,7 @@ fn a_plugin_that_misbehaves_is_named_with_a_hint_and_loses_nothing() {
     for odd in misbehaviours() {
         let scene = Scene::new();
         let list = scene.list("net", &json!([scene.bridge(), {"type": "odd"}]));
-        let runtime = Runtime { patience: Duration::from_secs(2), ..scene.runtime() };
+        let runtime = Runtime { timeout: Duration::from_secs(2), ..scene.runtime() };
         if let Some(script) = odd.script {
             scene.file("odd", script, odd.mode);
         }

@@ -60,7 +60,7 @@ fn chosen(dir: &Path, loaded: Option<&NetworkList>) {
         assert_eq!(told, all);
         for file in &chosen.skipped {
             assert!(!file.to_string().contains('\n'), "{file}");
-            if let Reason::Defect(defect) = &file.why {
+            if let Reason::Invalid(defect) = &file.reason {
                 says_where(dir, defect);
             }
         }
@@ -77,13 +77,13 @@ fn validated(dir: &Path) {
     let findings = validator.validate().expect("the directory can be listed");
     assert!(findings.len() <= 3 * 20, "{} findings", findings.len());
     for finding in &findings {
-        says_where(dir, &finding.defect);
+        says_where(dir, &finding.error);
     }
     let files = conf_files(dir, &["conflist", "conf"]).expect("the directory can be listed");
     let all_load = files.iter().all(|file| list_from_file(file).is_ok());
     // A key that stands twice is refused by plugins, not by who loads the list.
     let is_loaded =
-        |finding: &Finding| finding.severity == Severity::Warning || finding.defect.why == "is given more than once";
+        |finding: &Finding| finding.severity == Severity::Warning || finding.error.message == "is given more than once";
     assert_eq!(all_load, findings.iter().all(is_loaded), "{findings:?}");
 }
 
@@ -91,10 +91,10 @@ fn validated(dir: &Path) {
 fn says_where(dir: &Path, defect: &ConfigError) {
     let text = fs::read(&defect.file).expect("the file is one that was written");
     let text = String::from_utf8_lossy(&text);
-    let place = defect.place.expect("only a text can be wrong here");
+    let place = defect.location.expect("only a text can be wrong here");
     let line = text.split('\n').nth(place.line as usize - 1).expect("the line is there");
     assert!((1..=line.chars().count() + 1).contains(&(place.column as usize)), "{defect}");
-    assert!(defect.file.starts_with(dir) && !defect.why.is_empty() && !defect.hint.is_empty(), "{defect}");
+    assert!(defect.file.starts_with(dir) && !defect.message.is_empty() && !defect.hint.is_empty(), "{defect}");
 }
 
 /// Whether any of its plugins stands in the document itself.

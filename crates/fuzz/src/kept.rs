@@ -17,12 +17,12 @@ pub(crate) fn run(data: &[u8]) {
     let cache = Cache::below(dir.path());
     let listed = cache.attachments().expect("the directory can be listed");
     assert_eq!(listed.len(), 1, "one file is one attachment, whatever is in it");
-    assert!(listed[0].state != State::Unreadable || !listed[0].broken.is_empty(), "it says what is wrong");
-    let whole = listed[0].glimpse();
+    assert!(listed[0].state != State::Unreadable || !listed[0].problems.is_empty(), "it says what is wrong");
+    let whole = listed[0].summary();
     let glance = cache.list().expect("the directory can be listed");
     let said = |one: &AttachmentSummary| {
         let named = [&one.network, &one.container_id, &one.ifname, &one.netns].map(String::clone);
-        (named, one.state, one.note.clone())
+        (named, one.state, one.metadata.clone())
     };
     assert_eq!(glance.iter().map(said).collect::<Vec<_>>(), [said(&whole)], "a glance sees what is there");
     let list = network(&dir, version);

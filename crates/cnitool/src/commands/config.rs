@@ -102,15 +102,15 @@ fn line(out: Output, finding: &Finding) -> String {
 }
 
 fn finding(finding: &Finding) -> Value {
-    let defect = &finding.defect;
+    let defect = &finding.error;
     json!({
         "severity": if finding.severity == Severity::Error { "error" } else { "warning" },
         "file": defect.file.display().to_string(),
-        "line": defect.place.map(|place| place.line),
-        "column": defect.place.map(|place| place.column),
+        "line": defect.location.map(|place| place.line),
+        "column": defect.location.map(|place| place.column),
         "key": defect.key,
         "code": defect.code,
-        "why": defect.why,
+        "why": defect.message,
         "hint": defect.hint,
     })
 }

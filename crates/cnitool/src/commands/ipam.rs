@@ -121,8 +121,8 @@ impl Evidence {
         let Some(kept) = found_at.ok().map(|at| &self.kept[at]) else {
             return (Verdict::Suspected, "nothing is kept of its attachment, which proves nothing".to_owned());
         };
-        let standing = self.look.at(&kept.netns, &kept.note);
-        match (&self.thorough, kept.note.netns_cookie, self.look.is_of_now(&kept.note)) {
+        let standing = self.look.at(&kept.netns, &kept.metadata);
+        match (&self.thorough, kept.metadata.netns_cookie, self.look.is_of_now(&kept.metadata)) {
             (Some(thorough), Some(cookie), Some(true)) => {
                 match self.cache.attachment(network, &owner.container, ifname) {
                     Some(kept) => thorough.judge(network, &kept, cookie, found),
@@ -169,7 +169,7 @@ impl Thorough {
 
     /// The host's end of the attachment: a pair goes with the namespace of either end, so the other one lives.
     fn link_of(&self, network: &str, kept: &CachedAttachment) -> Option<&str> {
-        let interfaces = kept.answer().map(|answer| answer.interfaces).unwrap_or_default();
+        let interfaces = kept.cni_result().map(|answer| answer.interfaces).unwrap_or_default();
         let named = |link: &Link| {
             let is_it = |one: &cnikit_types::Interface| {
                 let same_mac = link.mac.is_some_and(|mac| one.mac.eq_ignore_ascii_case(&mac.to_string()));

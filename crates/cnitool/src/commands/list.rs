@@ -59,7 +59,7 @@ pub(crate) fn list(common: &Common, out: Output, asked: &List) -> Result {
     let mut progress = Progress::of("looking into namespaces");
     let mut told: Vec<(&AttachmentSummary, Standing, End)> = Vec::new();
     for (done, kept) in all.iter().enumerate() {
-        let standing = look.at(&kept.netns, &kept.note);
+        let standing = look.at(&kept.netns, &kept.metadata);
         let link = match &mut links {
             Some(links) if standing == Standing::There => links.of(kept),
             Some(_) if standing.is_lost() => End::Gone,
@@ -102,7 +102,7 @@ impl Links {
             Ok(found) => found,
             Err(why) => return End::Unknown(why.clone()),
         };
-        if kept.note.netns_cookie.is_some_and(|then| cookie.is_some_and(|now| now != then)) {
+        if kept.metadata.netns_cookie.is_some_and(|then| cookie.is_some_and(|now| now != then)) {
             return End::Elsewhere;
         }
         let recorded = kept.mac.as_ref().map(|mac| mac.to_ascii_lowercase());
@@ -159,9 +159,9 @@ pub(crate) fn document(kept: &AttachmentSummary, standing: Standing, link: &End)
         "container": kept.container_id,
         "ifname": kept.ifname,
         "addresses": kept.addresses,
-        "since": moment(kept.note.time.unwrap_or(kept.written)),
+        "since": moment(kept.metadata.time.unwrap_or(kept.written)),
         "ageSeconds": kept.age().as_secs(),
-        "netns": {"path": kept.netns, "cookie": kept.note.netns_cookie, "state": standing.word()},
+        "netns": {"path": kept.netns, "cookie": kept.metadata.netns_cookie, "state": standing.word()},
         "link": is_asked.then(|| link.word()),
         "state": word(kept.state).0,
         "file": kept.file.display().to_string(),

@@ -26,7 +26,7 @@ pub(crate) fn restore(common: &Common, out: Output, asked: &Restore) -> Result {
     if !asked.dry_run {
         for (kept, done) in going.iter().zip(runtime.restore_all(&going)) {
             warn(&done.report.warnings);
-            let told = |why| Error::Several(vec![ErrorContext { what: name(kept), why }]).into();
+            let told = |why| Error::Several(vec![ErrorContext { what: name(kept), error: why }]).into();
             failed.extend(done.outcome.err().map(told));
         }
     }
@@ -40,7 +40,7 @@ fn reason(kept: &CachedAttachment) -> Option<String> {
         State::Attached => kept.lost_namespace(),
         State::Adding => Some("it is being added".to_owned()),
         State::Interrupted => Some("its ADD has not come to its end".to_owned()),
-        State::Unreadable => Some(kept.broken.concat()),
+        State::Unreadable => Some(kept.problems.concat()),
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Rules {
 impl Rules {
     /// Those that name this attachment's container or one of its addresses.
     pub(crate) fn of(&mut self, kept: &CachedAttachment) -> Vec<String> {
-        let ips = kept.answer().map(|answer| answer.ips).unwrap_or_default();
+        let ips = kept.cni_result().map(|answer| answer.ips).unwrap_or_default();
         let mut words: Vec<String> = ips.iter().map(|ip| ip.address.ip().to_string()).collect();
         words.push(kept.at.container_id.clone());
         if self.lines.is_none() {

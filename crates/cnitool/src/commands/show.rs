@@ -61,7 +61,7 @@ pub(crate) fn show(common: &Common, out: Output, asked: &Show) -> Result {
 fn wanted(all: Vec<CachedAttachment>, id: &str) -> Result<Vec<CachedAttachment>> {
     let address: Option<IpAddr> = id.parse().ok();
     let has_address = |kept: &CachedAttachment| {
-        let ips = kept.answer().map(|answer| answer.ips).unwrap_or_default();
+        let ips = kept.cni_result().map(|answer| answer.ips).unwrap_or_default();
         address.is_some_and(|address| ips.iter().any(|ip| ip.address.ip() == address))
     };
     let in_namespace = |kept: &CachedAttachment| kept.at.netns == id || kept.at.netns.rsplit('/').next() == Some(id);
@@ -94,7 +94,7 @@ impl Host {
     }
 
     fn shown(&self, kept: CachedAttachment, look: &Look, rules: &mut Rules) -> Shown {
-        let standing = look.at(&kept.at.netns, &kept.note);
+        let standing = look.at(&kept.at.netns, &kept.metadata);
         let inside = if standing == Standing::There { inside(&kept) } else { None };
         let (inside, peer) = inside.map_or((None, None), |(inside, peer)| (Some(inside), peer));
         let peer = peer.and_then(|index| self.at(index)).or_else(|| self.tagged(&kept)).cloned();
@@ -149,7 +149,7 @@ impl Shown {
     /// The same for a program.
     fn to_json(&self) -> Value {
         let link = self.inside.as_ref().map_or(End::Gone, |inside| if inside.link.up { End::Up } else { End::Down });
-        let mut document = document(&self.kept.glimpse(), self.standing, &link);
+        let mut document = document(&self.kept.summary(), self.standing, &link);
         document["interface"] = self.inside.as_ref().map_or(Value::Null, |inside| {
             json!({
                 "name": inside.link.name,
@@ -168,7 +168,7 @@ impl Shown {
             |(bridge, addresses)| json!({"name": bridge.name, "addresses": addresses, "up": bridge.up}),
         );
         document["rules"] = self.rules.clone().into();
-        document["problems"] = self.kept.broken.clone().into();
+        document["problems"] = self.kept.problems.clone().into();
         document
     }
 
@@ -186,8 +186,8 @@ impl Shown {
             below.push(Branch::over("rules", self.rules.iter().cloned()));
         }
         below.push(Branch::over("kept", [kept.file.display().to_string()]));
-        if !kept.broken.is_empty() {
-            below.push(Branch::over("problems", kept.broken.iter().cloned()));
+        if !kept.problems.is_empty() {
+            below.push(Branch::over("problems", kept.problems.iter().cloned()));
         }
         Branch { text: title, below }
     }

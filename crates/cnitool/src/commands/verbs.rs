@@ -224,7 +224,7 @@ fn verdicts(common: &Common, list: &NetworkList, runtime: &Runtime, asked: &cli:
 
 /// The living namespaces, if there is anybody whom only they can judge.
 fn living(known: &[Known], asked: &cli::Gc) -> Option<NetnsScan> {
-    let is_in_doubt = |one: &Known| one.kept.note.netns_cookie.is_some() && one.lost.is_some();
+    let is_in_doubt = |one: &Known| one.kept.metadata.netns_cookie.is_some() && one.lost.is_some();
     if asked.all || !known.iter().any(is_in_doubt) {
         return None;
     }
@@ -251,7 +251,7 @@ fn verdict(one: &Known, look: &Look, living: Option<&NetnsScan>, asked: &cli::Gc
     match kept.state {
         State::Adding => return (true, "it is being added".to_owned()),
         State::Unreadable => {
-            let why = kept.broken.concat();
+            let why = kept.problems.concat();
             return (true, format!("{}: {why}, which proves nothing; hint: del, or gc --all", kept.file.display()));
         }
         State::Attached | State::Interrupted => {}
@@ -261,7 +261,7 @@ fn verdict(one: &Known, look: &Look, living: Option<&NetnsScan>, asked: &cli::Gc
             if kept.at.netns.is_empty() { "nothing says where its namespace is" } else { "its namespace lives" };
         return (true, lives.to_owned());
     };
-    let (Some(living), Some(cookie), Some(true)) = (living, kept.note.netns_cookie, look.is_of_now(&kept.note)) else {
+    let (Some(living), Some(cookie), Some(true)) = (living, kept.metadata.netns_cookie, look.is_of_now(&kept.metadata)) else {
         return (false, lost);
     };
     match living.fate(cookie) {

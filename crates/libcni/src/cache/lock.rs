@@ -1,8 +1,8 @@
 //! Locks: one call at a time works on a container, and GC works on a network alone.
 //!
-//! The specification asks for both (section 3, "Lifecycle & ordering"). The locks are flock(2) locks on files in `cnikit/locks`: they
-//! work between all runtimes that are built on this crate, and the kernel releases those of a killed process. Upstream's libcni
-//! takes no locks.
+//! The specification asks for both (section 3, "Lifecycle & ordering"). The locks are flock(2) locks on files in `cnikit/locks`.
+//! They work between all runtimes that are built on this crate, and the kernel releases those of a killed process. Upstream's
+//! libcni takes no locks.
 //!
 //! The order is always the same, so that there is no deadlock: networks by name, then the container. A call that holds a
 //! container waits for no other lock.

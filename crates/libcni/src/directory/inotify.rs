@@ -49,7 +49,7 @@ pub(crate) enum Events {
 #[derive(Debug)]
 pub(crate) struct Watches {
     inotify: Inotify,
-    watches: BTreeMap<WatchDescriptor, Interest>,
+    directories: BTreeMap<WatchDescriptor, Interest>,
     /// Configuration files that were written and not closed since.
     open_files: BTreeSet<(WatchDescriptor, OsString)>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Watches {
 impl Watches {
     pub(crate) fn new() -> Result<Watches, Errno> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        Ok(Watches { inotify, watches: BTreeMap::new(), open_files: BTreeSet::new() })
+        Ok(Watches { inotify, directories: BTreeMap::new(), open_files: BTreeSet::new() })
     }
 
     /// Watches the directory of configurations, its subdirectories, the directories of plugins, and every directory on the path to
@@ -65,7 +65,7 @@ impl Watches {
     ///
     /// Each directory is watched before the next name is looked up in it, so no change is missed.
     pub(crate) fn update<'a>(&mut self, dir: &Path, plugin_dirs: impl Iterator<Item = &'a str>) -> Result<(), Errno> {
-        let mut update = Update { inotify: &self.inotify, watches: BTreeMap::new() };
+        let mut update = Update { inotify: &self.inotify, directories: BTreeMap::new() };
         for plugin_dir in plugin_dirs {
             if let Some(found) = update.follow(Path::new(plugin_dir), NAMES)? {
                 update.watch(&found, NAMES | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_CLOSE_WRITE, None)?;
@@ -75,15 +75,15 @@ impl Watches {
             update.watch(&found, CONTENT, None)?;
             update.watch_below(&found)?;
         }
-        let watches = update.watches;
-        for watch in self.watches.keys() {
-            if !watches.contains_key(watch) {
+        let directories = update.directories;
+        for watch in self.directories.keys() {
+            if !directories.contains_key(watch) {
                 // This fails if the kernel has removed it with its directory.
                 let _ = self.inotify.rm_watch(*watch);
             }
         }
-        self.watches = watches;
-        self.open_files.retain(|(watch, _)| self.watches.contains_key(watch));
+        self.directories = directories;
+        self.open_files.retain(|(watch, _)| self.directories.contains_key(watch));
         Ok(())
     }
 
@@ -123,7 +123,7 @@ impl Watches {
             return true;
         }
         // An event may be of a watch that was removed meanwhile.
-        let Some(interest) = self.watches.get(&event.wd) else { return false };
+        let Some(interest) = self.directories.get(&event.wd) else { return false };
         let Some(name) = &event.name else { return true };
         let is_configuration = match interest {
             Interest::Names(names) if !names.contains(name) => return false,
@@ -155,7 +155,7 @@ fn has_extension(name: &OsStr) -> bool {
 /// An update of the watches.
 struct Update<'a> {
     inotify: &'a Inotify,
-    watches: BTreeMap<WatchDescriptor, Interest>,
+    directories: BTreeMap<WatchDescriptor, Interest>,
 }
 
 impl Update<'_> {
@@ -215,7 +215,7 @@ impl Update<'_> {
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ELOOP) => return Ok(()),
             Err(errno) => return Err(errno),
         };
-        let interest = self.watches.entry(watch).or_insert_with(|| Interest::Names(BTreeSet::new()));
+        let interest = self.directories.entry(watch).or_insert_with(|| Interest::Names(BTreeSet::new()));
         match (interest, name) {
             (Interest::Names(names), Some(name)) => {
                 names.insert(name.to_owned());

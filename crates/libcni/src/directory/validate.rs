@@ -143,7 +143,7 @@ struct Validation<'a> {
     findings: Vec<Finding>,
 }
 
-impl<'a> Validation<'a> {
+impl Validation<'_> {
     /// Reads one file; `None` if there is no network in it to be checked.
     fn network(&mut self, path: &Path) -> Result<Option<Network>, Error> {
         let found = match Candidate::read(path) {
