@@ -166,7 +166,7 @@ fn a_file_of_a_later_release_refuses_add_and_check_and_is_set_aside_by_del() {
     }
     assert_eq!(fs::read_to_string(dir.path().join(FILE)).unwrap(), later, "nothing is taken down");
     assert_eq!(runtime.cache.list().unwrap()[0].state, State::Unreadable);
-    assert!(runtime.cache.attachments().unwrap()[0].broken[0].contains(&why));
+    assert!(runtime.cache.attachments().unwrap()[0].problems[0].contains(&why));
     survives(dir.path(), later.as_bytes(), false, "of a later release");
 }
 
