@@ -206,7 +206,10 @@ fn what_podman_kept_is_whole_and_a_gc_of_its_network_takes_it_down() {
     fs::create_dir_all(scene.path("state/results")).unwrap();
     fs::write(scene.path("state/results/net-d63784afbc07-eth0"), PODMANS).unwrap();
     let kept = scene.runtime().cache.attachments_of("d63784afbc07").unwrap().remove(0);
-    assert_eq!((kept.state, kept.problems.len(), kept.addresses()), (State::Attached, 0, vec!["10.9.0.2/24".to_owned()]));
+    assert_eq!(
+        (kept.state, kept.problems.len(), kept.addresses()),
+        (State::Attached, 0, vec!["10.9.0.2/24".to_owned()])
+    );
     scene.runtime().gc(&kept.list().unwrap(), &[]).unwrap();
     assert_eq!(scene.calls(), ["DEL one"], "a list of 0.4.0 knows no GC");
     let read: Value = serde_json::from_str(&scene.stdin("one", "DEL")).unwrap();

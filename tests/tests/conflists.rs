@@ -399,7 +399,9 @@ fn a_writer_that_stops_half_way_is_taken_at_its_word_in_the_end() {
     watched.says(Some("b"));
     let took = began.elapsed();
     assert!(took >= Duration::from_secs(2), "{took:?}");
-    assert!(matches!(&watched.watcher.last().unwrap().skipped[0].reason, Reason::Invalid(defect) if defect.is_cut_short()));
+    assert!(
+        matches!(&watched.watcher.last().unwrap().skipped[0].reason, Reason::Invalid(defect) if defect.is_cut_short())
+    );
 }
 
 #[test]

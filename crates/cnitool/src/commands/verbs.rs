@@ -261,7 +261,8 @@ fn verdict(one: &Known, look: &Look, living: Option<&NetnsScan>, asked: &cli::Gc
             if kept.at.netns.is_empty() { "nothing says where its namespace is" } else { "its namespace lives" };
         return (true, lives.to_owned());
     };
-    let (Some(living), Some(cookie), Some(true)) = (living, kept.metadata.netns_cookie, look.is_of_now(&kept.metadata)) else {
+    let (Some(living), Some(cookie), Some(true)) = (living, kept.metadata.netns_cookie, look.is_of_now(&kept.metadata))
+    else {
         return (false, lost);
     };
     match living.fate(cookie) {

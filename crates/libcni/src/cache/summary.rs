@@ -1,6 +1,6 @@
 //! Summaries of all cached attachments: each file is read once, and only the members that a summary has are parsed.
 //!
-//! A second parser for the files is there because of `cnitool list`: see `docs/adr/0018-summaries-of-the-cache.md`.
+//! A second parser for the files is there because of `cnitool list`: see `docs/adr/0019-summaries-of-the-cache.md`.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
