@@ -64,13 +64,20 @@ impl Drop for FileLock {
     }
 }
 
-/// Locks the namespace that the calling thread is in. `others` says what is not done meanwhile, for people.
+/// Locks the namespace that the calling thread is in. `others` completes "others that ..." in messages.
+///
+/// # Errors
+/// Another process held the lock for a minute (code 11), or the namespace cannot be identified. That there can be no lock file
+/// is not an error: the call goes on, and its log says so.
 pub fn own(others: &str) -> Result<NetnsLock> {
     take(&Netns::own()?, others, Keep::File)
 }
 
-/// Locks a namespace, which has to be opened for this alone. If it is not the calling thread's own, the file goes with the lock: a
-/// host has few namespaces of its own, and any number of containers.
+/// Locks a namespace, which has to be opened only for this. If it is not the calling thread's own, the file is removed with the
+/// lock: a host has few namespaces of its own, and any number of containers.
+///
+/// # Errors
+/// As [`own`].
 pub fn of(netns: &Netns, others: &str) -> Result<NetnsLock> {
     let keep = if netns.is_own()? { Keep::File } else { Keep::Nothing };
     take(netns, others, keep)

@@ -233,6 +233,10 @@ fn clean_up_failed_create(host: &Netlink, name: &str, error: cnikit_netlink::Err
 }
 
 /// The first name of the tag that no link of another tag has. Any other link of that name is this attachment's.
+///
+/// # Errors
+/// A link of this attachment exists already, all names of the tag belong to other attachments (both code 101), or the kernel
+/// cannot be asked.
 pub fn free_host_name(host: &Netlink, tag: &AttachmentId) -> Result<String> {
     for name in names(tag) {
         match host.find_link(&name)? {

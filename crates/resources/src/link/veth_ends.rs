@@ -51,7 +51,10 @@ pub fn host_end(host: &Netlink, tag: &AttachmentId) -> Result<Option<Link>> {
     Ok(None)
 }
 
-/// The host end of a pair that was made a moment ago.
+/// The host end of a pair that this call has made.
+///
+/// # Errors
+/// It does not exist any more (code 101), or the kernel cannot be asked.
 pub fn own_host_end(host: &Netlink, tag: &AttachmentId) -> Result<Link> {
     match host_end(host, tag)? {
         Some(link) => Ok(link),
@@ -62,6 +65,9 @@ pub fn own_host_end(host: &Netlink, tag: &AttachmentId) -> Result<Link> {
 /// The host end of a veth of the container, if it is in the host's namespace.
 ///
 /// Each end names the other by number *and* by namespace, because every namespace counts its links from 1.
+///
+/// # Errors
+/// The kernel cannot be asked. A peer that is elsewhere, or that is not a veth, is not an error.
 pub fn host_end_of(host: &Netlink, netns: &Netns, end: &Link) -> Result<Option<Link>> {
     let Some(index) = end.lower else { return Ok(None) };
     // The link is read before the id of the namespace: the kernel assigns that id when it first describes a link into the
