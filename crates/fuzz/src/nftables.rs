@@ -155,7 +155,7 @@ fn a_match(bytes: &mut Unstructured<'_>) -> Result<Match> {
             Match::Port { protocol, side, is, port: bytes.arbitrary()? }
         }
         9 => bytes
-            .choose(&[Match::LocalDestination, Match::Established, Match::Redirected, Match::OriginalDport(80)])?
+            .choose(&[Match::LocalDestination, Match::Established, Match::CtStatusDnat, Match::OriginalDport(80)])?
             .clone(),
         12 => Match::Arp,
         13 => Match::Transport { is, number: bytes.arbitrary()? },
@@ -167,7 +167,7 @@ fn a_match(bytes: &mut Unstructured<'_>) -> Result<Match> {
         _ => {
             let count = bytes.int_in_range(1..=3)?;
             let fields = (0..count).map(|_| a_field(bytes)).collect::<Result<_>>()?;
-            Match::Listed { fields, is, set: text(bytes)? }
+            Match::InSet { fields, is, set: text(bytes)? }
         }
     })
 }

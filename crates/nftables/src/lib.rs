@@ -24,17 +24,17 @@ pub mod expression {
 }
 
 pub use cnikit_netlink::{Error, Mac, Result};
-pub use rule::set::{By, Index, Key, Set};
+pub use rule::set::{Index, IndexBy, Key, Set};
 pub use rule::types::{Direction, Field, KeyType, L4Protocol, Layer, Match, Rule, Side, TableFamily, Value, Verdict};
 pub use ruleset::hook::InstalledChain;
 pub use ruleset::installed_rule::InstalledRule;
-pub use ruleset::layout::{Chain, Gate, Hook, HookKind, HookPoint, OwnChain, TableLayout};
-pub use ruleset::loopback::{GuardedLink, Localnet};
+pub use ruleset::layout::{Chain, Hook, HookKind, HookPoint, JumpCondition, OwnChain, TableLayout};
+pub use ruleset::loopback::{GuardedLink, RouteLocalnet};
 pub use ruleset::nftables::Nftables;
 pub use ruleset::owned_chain::Rules;
 pub use ruleset::owner_filter::OwnerFilter;
 pub use ruleset::owners_batch::{BatchOutcome, OwnersBatch};
-pub use ruleset::queries::Claim;
+pub use ruleset::queries::ChainOwner;
 pub use ruleset::removal::Deletion;
 pub use ruleset::replacement::Replacement;
 pub use ruleset::snapshot::Snapshot;

@@ -33,18 +33,18 @@ pub(crate) fn add_nftables(
 
 impl BatchPart for NftablesBatch {
     fn make(self: Box<Self>) -> Vec<RestoreOutcome> {
-        let wishes = self.0.wishes();
+        let wishes = self.0.requests();
         let step = format_args!("restore {wishes} at once with nftables");
-        let made = log::step(step, || Ok(Nftables::here()?.make(self.0))).unwrap_or_default();
+        let made = log::step(step, || Ok(Nftables::here()?.apply_batch(self.0))).unwrap_or_default();
         made.into_iter().map(outcome).collect()
     }
 }
 
 fn outcome(of: BatchOutcome) -> RestoreOutcome {
     match of {
-        BatchOutcome::Stood => RestoreOutcome::Unchanged,
+        BatchOutcome::Unchanged => RestoreOutcome::Unchanged,
         BatchOutcome::Made => RestoreOutcome::Made,
-        BatchOutcome::Left => RestoreOutcome::Left,
+        BatchOutcome::Skipped => RestoreOutcome::Left,
     }
 }
 

@@ -4,7 +4,7 @@
 
 use cnikit_netlink::{Batch, Link, LinkChange, Netlink};
 use cnikit_nftables::{
-    Chain, Claim, Hook, HookKind, HookPoint, LONGEST_COMMENT, Mac, Nftables, OwnChain, OwnerFilter, Rule, Rules,
+    Chain, ChainOwner, Hook, HookKind, HookPoint, LONGEST_COMMENT, Mac, Nftables, OwnChain, OwnerFilter, Rule, Rules,
     TableFamily, TableLayout,
 };
 use cnikit_plan::{ApplyContext, Drifts, GcContext, ReleaseContext};
@@ -60,7 +60,7 @@ impl Sort {
         journal: &mut Journal,
     ) -> Result<()> {
         let nftables = Nftables::here()?;
-        let guard = self.guard(&nftables, tag, content, &[Claim::Free, Claim::This])?;
+        let guard = self.guard(&nftables, tag, content, &[ChainOwner::NoChain, ChainOwner::This])?;
         let what = format!("{} of {tag}", self.what);
         replace(&nftables, (&guard.layout, self.filter(tag)), guard.lead, (&what, journal))
             .map_err(|error| self.with_hint(error))
@@ -75,7 +75,7 @@ impl Sort {
     ) -> Result<()> {
         let nftables = Nftables::here()?;
         let claimed = |claim| self.guard(&nftables, tag, content, &[claim]);
-        let guard = claimed(Claim::This).or_else(|_| claimed(Claim::Free))?;
+        let guard = claimed(ChainOwner::This).or_else(|_| claimed(ChainOwner::NoChain))?;
         let found = nftables.verify(&guard.layout, self.filter(tag), guard.lead)?;
         drifts.extend(found.into_iter().map(|text| format!("{}: {text}", self.key)));
         Ok(())
@@ -88,7 +88,7 @@ impl Sort {
         let layout = self.nothing(tag);
         // Of checks that we alone make, all chains come and go in one transaction: it is enough to ask for the first.
         let first = self.layout(layout.own.iter().take(if self.hashed { 1 } else { layout.own.len() }).cloned());
-        if nftables.stands(&first)? {
+        if nftables.has_own_chains(&first)? {
             let host = context.host()?;
             shut(host, veth::host_end(host, tag)?.as_ref())?;
             self.log_removed(nftables.release(&layout, self.filter(tag))?);
@@ -133,11 +133,11 @@ impl Sort {
         nftables: &Nftables,
         tag: &AttachmentId,
         content: &dyn Fn(&[String]) -> Content,
-        claims: &[Claim],
+        claims: &[ChainOwner],
     ) -> Result<Guard> {
         for id in self.ids(tag) {
             let guard = self.named(tag, &id, content);
-            if claims.contains(&nftables.claim(&guard.layout, self.filter(tag))?) {
+            if claims.contains(&nftables.chain_owner(&guard.layout, self.filter(tag))?) {
                 return Ok(guard);
             }
         }

@@ -107,7 +107,7 @@ impl Match {
             | Match::SourceNotIn(network)
             | Match::DestinationIn(network)
             | Match::DestinationNotIn(network) => network.ip(),
-            Match::Listed { fields, .. } => return fields.iter().find_map(|field| field.family()),
+            Match::InSet { fields, .. } => return fields.iter().find_map(|field| field.family()),
             _ => return None,
         };
         Some(of_version(address.is_ipv4()))
@@ -126,7 +126,7 @@ impl Match {
         match self {
             Match::SourceMac(_) | Match::Arp => true,
             Match::Interface { way, .. } => bridge(*way),
-            Match::Listed { fields, .. } => {
+            Match::InSet { fields, .. } => {
                 fields.iter().any(|field| matches!(field, Field::Interface(way) if bridge(*way)))
             }
             _ => false,
@@ -194,11 +194,11 @@ pub(crate) fn look(one: &Match) -> Result<Vec<Expression>> {
         Match::Port { side, is, port: number, .. } => load(port(*side), number.to_be_bytes().to_vec(), *is),
         Match::LocalDestination => load(TYPE_OF_DESTINATION, LOCAL.to_ne_bytes().to_vec(), true),
         Match::Established => masked(Load::Connection(STATE), ESTABLISHED, 0, false),
-        Match::Redirected => masked(Load::Connection(STATUS), REDIRECTED, 0, false),
+        Match::CtStatusDnat => masked(Load::Connection(STATUS), REDIRECTED, 0, false),
         Match::OriginalDport(port) => load(Load::Asked(ASKED_PORT), port.to_be_bytes().to_vec(), true),
         Match::Mark { mask: u32::MAX, is, value } => load(Load::Meta(MARK), value.to_ne_bytes().to_vec(), *is),
         Match::Mark { mask, is, value } => masked(Load::Meta(MARK), *mask, *value, *is),
-        Match::Listed { fields, is, set } => {
+        Match::InSet { fields, is, set } => {
             let (set, inside) = (set.clone(), *is);
             joined(fields).chain([Expression::Lookup { set, inside }]).collect()
         }
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(compile(&within, TableFamily::Bridge).unwrap(), expected);
         assert_comes_back(&within, TableFamily::Bridge);
         let fields = vec![Field::Interface(Direction::InBridge), Field::Interface(Direction::OutBridge)];
-        let pair = rule(vec![Match::Listed { fields, is: true, set: "s".into() }], Verdict::Drop);
+        let pair = rule(vec![Match::InSet { fields, is: true, set: "s".into() }], Verdict::Drop);
         assert_eq!(pair.to_string(), "meta ibrname . meta obrname @s drop");
         assert_comes_back(&pair, TableFamily::Bridge);
         for one in [within, pair] {

@@ -152,7 +152,7 @@ fn masked(from: Load, mask: &[u8], compare: &Expression) -> Option<Match> {
     let (bytes, is) = compared(compare)?;
     match from {
         Load::Connection(STATE) => Some(Match::Established),
-        Load::Connection(STATUS) => Some(Match::Redirected),
+        Load::Connection(STATUS) => Some(Match::CtStatusDnat),
         Load::Meta(MARK) => Some(Match::Mark { mask: number(mask)?, is, value: number(bytes)? }),
         Load::Payload { offset, length, .. } => address(offset, length, prefix(mask)?, bytes, is),
         _ => None,
@@ -167,7 +167,7 @@ fn listed(rest: &[Expression]) -> Option<(Match, &[Expression])> {
             Expression::Load(from, _) => fields.push(Field::ALL.into_iter().find(|field| field.load() == *from)?),
             Expression::Lookup { set, inside } => {
                 let same = joined(&fields).eq(rest[..place].iter().cloned());
-                let one = Match::Listed { fields, is: *inside, set: set.clone() };
+                let one = Match::InSet { fields, is: *inside, set: set.clone() };
                 return same.then_some((one, &rest[place + 1..]));
             }
             _ => return None,

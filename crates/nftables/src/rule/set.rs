@@ -34,12 +34,12 @@ pub struct Index {
     /// Which of the chains that hold rules.
     pub chains: Vec<&'static str>,
     /// What the key of a rule is.
-    pub by: By,
+    pub by: IndexBy,
 }
 
 /// What the key of a rule is.
 #[derive(Clone, Copy, Debug)]
-pub enum By {
+pub enum IndexBy {
     /// What the rule itself says, if it does.
     Rule(fn(&Rule) -> Option<Key>),
     /// A hash of the first word of its owner, or of its comment if it names none, in two marks. Who has neither in the set has
@@ -52,8 +52,8 @@ impl Index {
     /// The key of a rule that bears this label.
     pub(crate) fn key(&self, rule: Option<&Rule>, label: &Label<'_>) -> Option<Key> {
         match self.by {
-            By::Rule(key) => rule.and_then(key),
-            By::Owner => label.owner.or(label.comment).map(hash),
+            IndexBy::Rule(key) => rule.and_then(key),
+            IndexBy::Owner => label.owner.or(label.comment).map(hash),
         }
     }
 }

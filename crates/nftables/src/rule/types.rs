@@ -88,7 +88,7 @@ pub enum Match {
     Established,
     /// It belongs to a connection that a rule has sent elsewhere.
     #[doc(alias = "ct status dnat")]
-    Redirected,
+    CtStatusDnat,
     /// It belongs to a connection that was begun with this port as its destination, wherever it goes by now. The protocol has
     /// to be said before.
     #[doc(alias = "ct original proto-dst")]
@@ -104,7 +104,7 @@ pub enum Match {
         value: u32,
     },
     /// These together are in a named set of the table, or are not.
-    Listed {
+    InSet {
         /// In the order of the set's key.
         fields: Vec<Field>,
         /// They are in the set; false: they are not.
@@ -371,14 +371,14 @@ impl fmt::Display for Match {
             }
             Match::LocalDestination => f.write_str("fib daddr type local"),
             Match::Established => f.write_str("ct state established,related"),
-            Match::Redirected => f.write_str("ct status dnat"),
+            Match::CtStatusDnat => f.write_str("ct status dnat"),
             Match::OriginalDport(port) => write!(f, "ct original proto-dst {port}"),
             Match::Mark { mask: u32::MAX, is, value } => write!(f, "meta mark {}0x{value:08x}", unless(*is)),
             Match::Mark { mask, is, value } => {
                 let compared = if *is { "==" } else { "!=" };
                 write!(f, "meta mark & 0x{mask:08x} {compared} 0x{value:08x}")
             }
-            Match::Listed { fields, is, set } => write!(f, "{} {}@{set}", Joined(fields), unless(*is)),
+            Match::InSet { fields, is, set } => write!(f, "{} {}@{set}", Joined(fields), unless(*is)),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use cnikit_netlink::attribute::{Attributes, number};
 use cnikit_netlink::nfnetlink::{HEADERS, NetfilterMessage};
 
-use crate::rule::set::{By, Index, Key, Set, hash};
+use crate::rule::set::{Index, IndexBy, Key, Set, hash};
 use crate::rule::types::{Joined, Value};
 use crate::ruleset::installed_rule::InstalledRule;
 use crate::ruleset::layout::TableLayout;
@@ -49,7 +49,7 @@ impl Element {
 
     /// By what the layout's index of owners knows this one, if it has such an index.
     pub(crate) fn names<'a>(layout: &TableLayout, filter: &'a OwnerFilter) -> impl Iterator<Item = Element> + use<'a> {
-        let index = layout.indexes.iter().position(|index| matches!(index.by, By::Owner));
+        let index = layout.indexes.iter().position(|index| matches!(index.by, IndexBy::Owner));
         index.into_iter().flat_map(|index| filter.names().map(move |name| Element { index, key: hash(name) }))
     }
 

@@ -25,7 +25,7 @@ pub struct TableLayout {
     /// By chain: what another program has it begin with instead, which serves as well. Where ours is put, it goes.
     pub accepted_prologues: Vec<(&'static str, Vec<Rule>)>,
     /// What leads past the fixed rules, and goes.
-    pub gates: Vec<Gate>,
+    pub jump_conditions: Vec<JumpCondition>,
     /// The chains our rules live in.
     pub rule_chains: Vec<&'static str>,
     /// Sets that have a key of each rule that these chains hold.
@@ -37,13 +37,13 @@ pub struct TableLayout {
 /// From some chains, which begin with fixed rules, only packets that match come to others: a rule that leads there and does
 /// not look for it goes, whoever wrote it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Gate {
+pub struct JumpCondition {
     /// Chains that begin with fixed rules.
     pub from: Vec<&'static str>,
     /// Where such a rule leads.
     pub to: Vec<&'static str>,
     /// What it has to look for.
-    pub by: Match,
+    pub required: Match,
 }
 
 /// A regular chain of one owner alone: it comes and goes with the rules that lead to it.
@@ -112,7 +112,7 @@ impl TableLayout {
             chains: Vec::new(),
             prologue: Vec::new(),
             accepted_prologues: Vec::new(),
-            gates: Vec::new(),
+            jump_conditions: Vec::new(),
             rule_chains: Vec::new(),
             indexes: Vec::new(),
             own: Vec::new(),

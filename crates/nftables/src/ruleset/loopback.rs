@@ -60,9 +60,9 @@ pub struct GuardedLink {
 
 /// What [`Nftables::release_loopback`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Localnet {
+pub enum RouteLocalnet {
     /// No holder is left: the setting gets its former value. The answer is whether the guard may go.
-    GivenBack,
+    Restore,
     /// A new holder came in between: the setting is needed again.
     SetAgain,
 }
@@ -124,7 +124,7 @@ impl Nftables {
     pub fn release_loopback<E: From<Error>>(
         &self,
         holder: &str,
-        mut setting: impl FnMut(&GuardedLink, Localnet) -> std::result::Result<bool, E>,
+        mut setting: impl FnMut(&GuardedLink, RouteLocalnet) -> std::result::Result<bool, E>,
     ) -> std::result::Result<bool, E> {
         let Some(name) = self.guarded_loopback(holder)? else {
             return Ok(self.delete_holder(holder)?);
@@ -136,9 +136,9 @@ impl Nftables {
             let link = GuardedLink { name: name.clone(), before: state.before() };
             let is_last = state.is_last();
             if is_last && !given_back {
-                given_back = setting(&link, Localnet::GivenBack)?;
+                given_back = setting(&link, RouteLocalnet::Restore)?;
             } else if !is_last && given_back && state.link.is_some() {
-                setting(&link, Localnet::SetAgain)?;
+                setting(&link, RouteLocalnet::SetAgain)?;
                 given_back = false;
             }
             let messages =
@@ -165,7 +165,7 @@ impl Nftables {
     }
 
     /// The holders whose names begin so.
-    pub fn loopback_holders(&self, prefix: &str) -> Result<Vec<String>> {
+    pub fn loopback_guards(&self, prefix: &str) -> Result<Vec<String>> {
         let chains = self.chains(&layout())?;
         Ok(chains.into_iter().map(|(name, _)| name).filter(|name| name.starts_with(prefix)).collect())
     }
@@ -443,14 +443,14 @@ mod tests {
                     Ok::<_, Error>(may_go)
                 })
             };
-            let last = |name: &str, was: &str| (name.to_owned(), Some(was.to_owned()), Localnet::GivenBack);
+            let last = |name: &str, was: &str| (name.to_owned(), Some(was.to_owned()), RouteLocalnet::Restore);
             assert!(!release("cnikit-a", true).unwrap());
             guard("cni0", "cnikit-a", "0");
             guard("cni0", "cnikit-b", "1");
             guard("a\"b", "cnikit-c", "1");
             guard("cni0", "cnikit-a", "1");
             assert_eq!(nftables.guarded_loopback("cnikit-c").unwrap().as_deref(), Some("a\"b"));
-            assert_eq!(nftables.loopback_holders("cnikit-").unwrap().len(), 3);
+            assert_eq!(nftables.loopback_guards("cnikit-").unwrap().len(), 3);
             assert!(release("cnikit-a", true).unwrap());
             assert_eq!(asked.take(), [], "another one holds it");
             assert!(release("cnikit-b", true).unwrap());

@@ -32,12 +32,12 @@ pub struct OwnersBatch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BatchOutcome {
     /// It stood as it is wanted.
-    Stood,
+    Unchanged,
     /// It was made so, or others of its transaction were.
     Made,
     /// It was not made, for it cannot be, or meets what others have or want: by itself it shows why.
     #[default]
-    Left,
+    Skipped,
 }
 
 /// What is wanted of one frame.
@@ -57,7 +57,7 @@ struct Owner {
 
 impl OwnersBatch {
     /// How many wishes were added.
-    pub fn wishes(&self) -> usize {
+    pub fn requests(&self) -> usize {
         self.wishes.len()
     }
 
@@ -103,8 +103,8 @@ impl OwnersBatch {
 
 impl Nftables {
     /// Makes what was gathered; what became of each wish. A transaction that is refused leaves all that it was about.
-    pub fn make(&self, joint: OwnersBatch) -> Vec<BatchOutcome> {
-        let mut outcomes = vec![BatchOutcome::Left; joint.owners];
+    pub fn apply_batch(&self, joint: OwnersBatch) -> Vec<BatchOutcome> {
+        let mut outcomes = vec![BatchOutcome::Skipped; joint.owners];
         for part in joint.parts {
             for some in part.transactions() {
                 for (place, outcome) in self.make_some(&part, some).unwrap_or_default() {
@@ -143,7 +143,7 @@ impl Nftables {
             wanted.extend(&owner.wanted.keys);
         }
         if changes.is_empty() && some.iter().all(|owner| owner.wanted.is_nothing()) {
-            return Ok((Batch::default(), all_are(BatchOutcome::Stood)));
+            return Ok((Batch::default(), all_are(BatchOutcome::Unchanged)));
         }
         let mut messages = state.repair()?;
         let anew = !messages.is_empty();
@@ -161,7 +161,7 @@ impl Nftables {
         messages.extend(changes);
         let gone = self.existing_elements(layout, &gone)?;
         messages.extend(gone.iter().map(|element| element.deletion(layout)).collect::<Result<Vec<_>>>()?);
-        let outcome = if messages.is_empty() { BatchOutcome::Stood } else { BatchOutcome::Made };
+        let outcome = if messages.is_empty() { BatchOutcome::Unchanged } else { BatchOutcome::Made };
         Ok((Batch { guard: Some(state.generation), messages, ..Batch::default() }, all_are(outcome)))
     }
 }
@@ -181,8 +181,8 @@ impl TableBatch {
             |layout: &TableLayout| layout.indexes.iter().map(|index: &Index| index.set.name).collect::<Vec<_>>();
         (own.family, own.table, &own.chains, &own.rule_chains)
             == (layout.family, layout.table, &layout.chains, &layout.rule_chains)
-            && (&own.prologue, &own.accepted_prologues, &own.gates)
-                == (&layout.prologue, &layout.accepted_prologues, &layout.gates)
+            && (&own.prologue, &own.accepted_prologues, &own.jump_conditions)
+                == (&layout.prologue, &layout.accepted_prologues, &layout.jump_conditions)
             && names(own) == names(layout)
     }
 

@@ -25,13 +25,13 @@ const QUESTIONS: usize = 250;
 
 /// Whose the chains of a name are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Claim {
+pub enum ChainOwner {
     /// There are none.
-    Free,
+    NoChain,
     /// The owner's that was asked for, or they are empty.
     This,
     /// Somebody else's.
-    Another,
+    Other,
 }
 
 impl Nftables {
@@ -81,7 +81,7 @@ impl Nftables {
     }
 
     /// Whether this owner may have rules: a chain that holds any is there, and no register that can be relied on denies it.
-    pub fn may_have(&self, layout: &TableLayout, filter: &OwnerFilter) -> Result<bool> {
+    pub fn may_have_rules(&self, layout: &TableLayout, filter: &OwnerFilter) -> Result<bool> {
         Ok(self.has_any(layout, &layout.rule_chains)? && !self.is_unregistered(&self.table_state(layout)?, filter)?)
     }
 
@@ -90,7 +90,7 @@ impl Nftables {
     ///
     /// # Errors
     /// The frame has no index of this name; the kernel's.
-    pub fn holders(&self, layout: &TableLayout, set: &str, keys: &[Key]) -> Result<Vec<InstalledRule>> {
+    pub fn rules_with_keys(&self, layout: &TableLayout, set: &str, keys: &[Key]) -> Result<Vec<InstalledRule>> {
         let index = layout.index_of(set)?;
         if !self.has_any(layout, &layout.indexes[index].chains)? {
             return Ok(Vec::new());
@@ -131,18 +131,18 @@ impl Nftables {
     }
 
     /// Whether any of the owner's chains of the frame is there, whoever made it.
-    pub fn stands(&self, layout: &TableLayout) -> Result<bool> {
+    pub fn has_own_chains(&self, layout: &TableLayout) -> Result<bool> {
         let own: Vec<&str> = layout.own.iter().map(|own| own.name.as_str()).collect();
         self.has_any(layout, &own)
     }
 
     /// How it is with the chains that the frame wants for this owner: names are made of identities, and two may read alike.
-    pub fn claim(&self, layout: &TableLayout, filter: impl Into<OwnerFilter>) -> Result<Claim> {
-        let (filter, mut claim) = (filter.into(), Claim::Free);
+    pub fn chain_owner(&self, layout: &TableLayout, filter: impl Into<OwnerFilter>) -> Result<ChainOwner> {
+        let (filter, mut claim) = (filter.into(), ChainOwner::NoChain);
         for own in layout.own.iter().filter(|own| !own.rules.is_empty()) {
             match self.own(layout, &own.name)? {
-                own if own.is_anothers(&filter) => return Ok(Claim::Another),
-                own if own.found.is_some() => claim = Claim::This,
+                own if own.is_anothers(&filter) => return Ok(ChainOwner::Other),
+                own if own.found.is_some() => claim = ChainOwner::This,
                 _ => {}
             }
         }

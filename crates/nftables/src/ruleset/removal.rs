@@ -54,7 +54,7 @@ impl Nftables {
     ///
     /// Where the frame has chains of the owner's and none of them stands, the rules of others are not looked at.
     pub fn release(&self, layout: &TableLayout, filter: impl Into<OwnerFilter>) -> Result<usize> {
-        if !layout.own.is_empty() && !self.stands(layout)? {
+        if !layout.own.is_empty() && !self.has_own_chains(layout)? {
             return Ok(0);
         }
         self.remove(layout, &filter.into(), |_| true)

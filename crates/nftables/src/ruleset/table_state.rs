@@ -105,11 +105,11 @@ impl TableState<'_> {
         removed.map(Ok).chain(added).collect()
     }
 
-    /// What leads past the gates of a chain.
+    /// The rules of a chain that violate one of its jump conditions.
     fn past<'f>(&self, chain: &str, found: &'f [InstalledRule]) -> Result<Vec<&'f InstalledRule>> {
         let mut past = Vec::new();
-        for gate in self.layout.gates.iter().filter(|gate| gate.from.contains(&chain)) {
-            let by = look(&gate.by)?;
+        for gate in self.layout.jump_conditions.iter().filter(|gate| gate.from.contains(&chain)) {
+            let by = look(&gate.required)?;
             let leads = |found: &&InstalledRule| {
                 found.target().is_some_and(|to| gate.to.contains(&to)) && !found.contains_expressions(&by)
             };

@@ -50,7 +50,7 @@ fn frame() -> TableLayout {
         Chain { name, comment: None, hook }
     };
     let fields = vec![Field::Protocol, Field::Port(Side::Destination)];
-    let used = Match::Listed { fields, is: true, set: "used".into() };
+    let used = Match::InSet { fields, is: true, set: "used".into() };
     let set = |name, key, comment| Set { name, key, comment };
     let ports = set("used", vec![KeyType::Protocol, KeyType::Port], Some("Ports that rules are for"));
     let owners = set("owners", vec![KeyType::Mark, KeyType::Mark], None);
@@ -66,12 +66,16 @@ fn frame() -> TableLayout {
             ("pre", vec![rule(vec![Match::LocalDestination], Verdict::Jump("gate".into()))]),
             ("gate", vec![rule(vec![used], Verdict::Jump("rules".into()))]),
         ],
-        gates: vec![Gate { from: vec!["pre"], to: vec!["gate", "rules"], by: Match::LocalDestination }],
+        jump_conditions: vec![JumpCondition {
+            from: vec!["pre"],
+            to: vec!["gate", "rules"],
+            required: Match::LocalDestination,
+        }],
         accepted_prologues: vec![("gate", vec![rule(vec![], Verdict::Jump("rules".into()))])],
         rule_chains: vec!["rules", "post"],
         indexes: vec![
-            Index { set: ports, chains: vec!["rules"], by: By::Rule(port) },
-            Index { set: owners, chains: vec!["rules"], by: By::Owner },
+            Index { set: ports, chains: vec!["rules"], by: IndexBy::Rule(port) },
+            Index { set: owners, chains: vec!["rules"], by: IndexBy::Owner },
         ],
         ..TableLayout::of(TableFamily::Ip, "ports")
     }
@@ -454,7 +458,7 @@ fn whoever_holds_a_key_is_found_without_a_change_whether_the_set_knows_or_not() 
     let key = |port| vec![Value::Protocol(L4Protocol::Tcp), Value::Port(port)];
     let holders = |ports: &[u16]| {
         let keys: Vec<Key> = ports.iter().map(|port| key(*port)).collect();
-        let found = host.nftables().holders(&frame(), "used", &keys).unwrap();
+        let found = host.nftables().rules_with_keys(&frame(), "used", &keys).unwrap();
         found.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(holders(&[80]), [""; 0]);
@@ -465,7 +469,7 @@ fn whoever_holds_a_key_is_found_without_a_change_whether_the_set_knows_or_not() 
     assert_eq!(holders(&[82]), [""; 0]);
     host.nft(&format!("{OTHERS}\n add rule ip ports rules {}", published(3, 82)));
     assert_eq!(holders(&[82]), [published(3, 82).to_string()]);
-    assert!(host.nftables().holders(&frame(), "unknown", &[]).is_err());
+    assert!(host.nftables().rules_with_keys(&frame(), "unknown", &[]).is_err());
 }
 
 /// What the comment says is said of two containers' networks: the address tells which is meant.
@@ -549,7 +553,7 @@ fn made(host: &Host, wanted: &[(usize, Rules)]) -> Vec<BatchOutcome> {
     for (number, rules) in wanted {
         joint.add(frame(), owned(*number), rules.clone(), Some("used")).unwrap();
     }
-    host.nftables().make(joint)
+    host.nftables().apply_batch(joint)
 }
 
 fn lines(host: &Host) -> Vec<String> {
@@ -574,7 +578,7 @@ fn what_many_want_is_made_at_once_as_it_is_one_after_the_other_and_again_when_it
     }
     let handles = host.handles();
     assert_eq!(lines(&host), lines(&other));
-    assert_eq!(made(&host, &wanted), [BatchOutcome::Stood; 90]);
+    assert_eq!(made(&host, &wanted), [BatchOutcome::Unchanged; 90]);
     assert_eq!(host.handles(), handles, "what stands is left alone");
     // What is left of one is not enough, and the others stay; nobody's set has lost a key.
     host.nft("flush chain ip ports rules; flush set ip ports used");
@@ -592,14 +596,14 @@ fn who_wants_what_another_has_or_wants_is_left_and_so_is_what_names_nobody() {
     add(&host, 2, 8082);
     let wanted = [(1, 8080), (3, 8082), (4, 8084), (5, 8084), (6, 8086), (2, 8082), (7, 8080)];
     let wanted = wanted.map(|(number, port)| (number, rules(number, port)));
-    let left = BatchOutcome::Left;
+    let left = BatchOutcome::Skipped;
     assert_eq!(made(&host, &wanted), [left, left, left, left, BatchOutcome::Made, left, left]);
     assert_well(&host, 2, 8082);
     assert_well(&host, 6, 8086);
     for number in [3, 4, 5, 7] {
         assert_eq!(host.nftables().rules(&frame(), owned(number)).unwrap(), []);
     }
-    assert_eq!(made(&host, &wanted[4..6]), [BatchOutcome::Stood; 2], "whoever has it may keep it");
+    assert_eq!(made(&host, &wanted[4..6]), [BatchOutcome::Unchanged; 2], "whoever has it may keep it");
     let mut joint = OwnersBatch::default();
     joint.add(frame(), owned(1), rules(1, 80), Some("used")).unwrap();
     let error = joint.add(frame(), owned(1), rules(1, 81), Some("used")).unwrap_err();
@@ -615,7 +619,7 @@ fn a_transaction_that_is_refused_leaves_all_of_it_and_no_other() {
     joint
         .add(crate::scene::frame(), "aa-1", &[crate::scene::masquerade("10.0.0.2", "10.0.0.0/24", "aa-1")], None)
         .unwrap();
-    assert_eq!(host.nftables().make(joint), [BatchOutcome::Left, BatchOutcome::Made]);
+    assert_eq!(host.nftables().apply_batch(joint), [BatchOutcome::Skipped, BatchOutcome::Made]);
 }
 
 /// So many that they are several transactions.

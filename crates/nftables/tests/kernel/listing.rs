@@ -104,7 +104,7 @@ fn every_other_match_compiles_as_nft_compiles_it() {
     let port = |protocol, side, is| Match::Port { protocol, side, is, port: 8080 };
     let mark = |mask, is, value| Match::Mark { mask, is, value };
     let mut all =
-        vec![Match::Established, Match::Redirected, mark(u32::MAX, true, 0x2000), mark(u32::MAX, false, 0x2000)];
+        vec![Match::Established, Match::CtStatusDnat, mark(u32::MAX, true, 0x2000), mark(u32::MAX, false, 0x2000)];
     all.extend([mark(0x2000, true, 0x2000), mark(0x2000, false, 0), mark(0x2000, true, 0)]);
     for way in [Direction::In, Direction::Out] {
         all.extend([interface(way, true), interface(way, false)]);
@@ -118,7 +118,7 @@ fn every_other_match_compiles_as_nft_compiles_it() {
     for family in [TableFamily::Inet, TableFamily::Ip, TableFamily::Ip6, TableFamily::Bridge] {
         let rules = all
             .iter()
-            .filter(|one| family != TableFamily::Bridge || !matches!(one, Match::Established | Match::Redirected));
+            .filter(|one| family != TableFamily::Bridge || !matches!(one, Match::Established | Match::CtStatusDnat));
         assert_compiled_alike(family, &rules.map(|one| rule(vec![one.clone()], Verdict::Drop)).collect::<Vec<_>>());
     }
     for family in [TableFamily::Inet, TableFamily::Ip, TableFamily::Ip6] {
@@ -141,7 +141,7 @@ fn matches_that_stand_together_compile_as_nft_compiles_them() {
         rule(vec![Match::Mark { mask: 1, is: true, value: 1 }, Match::Source(v4), tcp.clone()], Verdict::Drop),
         rule(vec![Match::Protocol(L4Protocol::Sctp), asked.clone(), Match::to(v6)], Verdict::Drop),
         rule(
-            vec![Match::Redirected, Match::Protocol(L4Protocol::Udp), asked.clone(), Match::Source(v4)],
+            vec![Match::CtStatusDnat, Match::Protocol(L4Protocol::Udp), asked.clone(), Match::Source(v4)],
             Verdict::Drop,
         ),
         rule(vec![from, asked, tcp], Verdict::Drop),
@@ -185,7 +185,7 @@ fn a_new_destination_compiles_as_nft_compiles_it() {
 
 #[test]
 fn a_look_into_a_set_compiles_as_nft_compiles_it() {
-    let fields = |fields: &[Field], set: &str, is| Match::Listed { fields: fields.to_vec(), is, set: set.into() };
+    let fields = |fields: &[Field], set: &str, is| Match::InSet { fields: fields.to_vec(), is, set: set.into() };
     let (to, from) = (Side::Destination, Side::Source);
     let (way_in, way_out) = (Field::Interface(Direction::In), Field::Interface(Direction::Out));
     let sets = [
@@ -202,7 +202,7 @@ fn a_look_into_a_set_compiles_as_nft_compiles_it() {
         ),
     ];
     let (ours, theirs) = (Host::new(), Host::new());
-    let by = By::Rule(|_| None);
+    let by = IndexBy::Rule(|_| None);
     let set = |name, key: &Vec<KeyType>| Index {
         set: Set { name, key: key.clone(), comment: None },
         chains: vec!["ours"],

@@ -141,9 +141,9 @@ fn a_rule_that_names_another_owner_stays_whatever_its_comment() {
     add(&host, "n1", 1);
     let handles = host.handles();
     let nftables = host.nftables();
-    assert_eq!(nftables.claim(&guard(1), owned("n2", 1)).unwrap(), Claim::Another);
-    assert_eq!(nftables.claim(&guard(1), owned("n1", 1)).unwrap(), Claim::This);
-    assert_eq!(nftables.claim(&guard(2), owned("n1", 2)).unwrap(), Claim::Free);
+    assert_eq!(nftables.chain_owner(&guard(1), owned("n2", 1)).unwrap(), ChainOwner::Other);
+    assert_eq!(nftables.chain_owner(&guard(1), owned("n1", 1)).unwrap(), ChainOwner::This);
+    assert_eq!(nftables.chain_owner(&guard(2), owned("n1", 2)).unwrap(), ChainOwner::NoChain);
     let error = nftables.replace(&guard(1), owned("n2", 1), &lead(1)).unwrap_err();
     assert!(error.to_string().contains("the rules in it are somebody else's"), "{error}");
     assert_eq!(nftables.release(&guard(1), owned("n2", 1)).unwrap(), 0);

@@ -8,8 +8,8 @@
 //! that is isolated within, a table of that family has the same.
 
 use cnikit_nftables::{
-    By, Chain, Direction, Error as Refused, Field, Hook, HookKind, HookPoint, Index, Key, KeyType, LONGEST_COMMENT,
-    Match, Nftables, OwnerFilter, Rule, Set, Side, TableFamily, TableLayout, Value, Verdict,
+    Chain, Direction, Error as Refused, Field, Hook, HookKind, HookPoint, Index, IndexBy, Key, KeyType,
+    LONGEST_COMMENT, Match, Nftables, OwnerFilter, Rule, Set, Side, TableFamily, TableLayout, Value, Verdict,
 };
 use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch};
 use cnikit_resources::alias::{self, Marks, cut};
@@ -170,7 +170,7 @@ fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
 }
 
 fn listed(fields: &[Field], is: bool, set: &str) -> Match {
-    Match::Listed { fields: fields.to_vec(), is, set: set.to_owned() }
+    Match::InSet { fields: fields.to_vec(), is, set: set.to_owned() }
 }
 
 /// The table through which packets pass.
@@ -204,12 +204,12 @@ fn forward() -> TableLayout {
         prologue: vec![(FORWARD, fixed)],
         rule_chains: vec![OWNERS],
         indexes: vec![
-            index(IPV4, vec![KeyType::Ipv4], By::Rule(ipv4)),
-            index(IPV6, vec![KeyType::Ipv6], By::Rule(ipv6)),
-            index(BRIDGES, vec![KeyType::Interface], By::Rule(bridge)),
-            index(LOOPS, way.clone(), By::Rule(way_through)),
-            index(ISOLATED, way, By::Rule(closed_way)),
-            index(OWNERS, vec![KeyType::Mark, KeyType::Mark], By::Owner),
+            index(IPV4, vec![KeyType::Ipv4], IndexBy::Rule(ipv4)),
+            index(IPV6, vec![KeyType::Ipv6], IndexBy::Rule(ipv6)),
+            index(BRIDGES, vec![KeyType::Interface], IndexBy::Rule(bridge)),
+            index(LOOPS, way.clone(), IndexBy::Rule(way_through)),
+            index(ISOLATED, way, IndexBy::Rule(closed_way)),
+            index(OWNERS, vec![KeyType::Mark, KeyType::Mark], IndexBy::Owner),
         ],
         ..TableLayout::of(TableFamily::Inet, TABLE)
     }
@@ -225,8 +225,8 @@ fn crossing() -> TableLayout {
         prologue: vec![(FORWARD, vec![closed])],
         rule_chains: vec![OWNERS],
         indexes: vec![
-            index(ISOLATED, vec![KeyType::Interface, KeyType::Interface], By::Rule(closed_way)),
-            index(OWNERS, vec![KeyType::Mark, KeyType::Mark], By::Owner),
+            index(ISOLATED, vec![KeyType::Interface, KeyType::Interface], IndexBy::Rule(closed_way)),
+            index(OWNERS, vec![KeyType::Mark, KeyType::Mark], IndexBy::Owner),
         ],
         ..TableLayout::of(TableFamily::Bridge, TABLE)
     }
@@ -249,7 +249,7 @@ fn chain(name: &'static str, priority: Option<i32>) -> Chain {
     Chain { name, comment: None, hook }
 }
 
-fn index(name: &'static str, key: Vec<KeyType>, by: By) -> Index {
+fn index(name: &'static str, key: Vec<KeyType>, by: IndexBy) -> Index {
     Index { set: Set { name, key, comment: None }, chains: vec![OWNERS], by }
 }
 

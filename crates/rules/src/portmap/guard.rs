@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use cnikit_netlink::{Link, Netlink};
 use cnikit_netns::{Inside, sysctl};
-use cnikit_nftables::{GuardedLink, Localnet, Nftables};
+use cnikit_nftables::{GuardedLink, Nftables, RouteLocalnet};
 use cnikit_plan::{Drifts, GcContext, ReleaseContext};
 use cnikit_resources::alias;
 use cnikit_resources::veth::is_veth;
@@ -159,7 +159,7 @@ pub(super) fn release(context: &ReleaseContext) -> Result<()> {
 pub(super) fn sweep(context: &GcContext) -> Result<()> {
     let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
     let valid: Vec<String> = context.tags().map(|tag| holder(&tag)).collect();
-    let holders = nftables.loopback_holders(&named(&alias::network_mark(&context.network)))?;
+    let holders = nftables.loopback_guards(&named(&alias::network_mark(&context.network)))?;
     let gone = holders.iter().filter(|holder| !valid.contains(holder));
     gone.map(|holder| give_up(&nftables, holder)).collect::<Errors>().finish()
 }
@@ -173,8 +173,8 @@ fn release_holder(holder: &str) -> Result<()> {
 
 fn give_up(nftables: &Nftables, holder: &str) -> Result<()> {
     let released = nftables.release_loopback(holder, |link, setting| match setting {
-        Localnet::SetAgain => set(&key(&link.name), "1").map(|()| true),
-        Localnet::GivenBack => give_back(nftables, link),
+        RouteLocalnet::SetAgain => set(&key(&link.name), "1").map(|()| true),
+        RouteLocalnet::Restore => give_back(nftables, link),
     });
     released.map(drop)
 }

@@ -11,8 +11,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use cnikit_conntrack::Flows;
 use cnikit_nftables::{
-    By, Chain, Field, Gate, Hook, HookKind, HookPoint, Index, InstalledRule, Key, KeyType, LONGEST_COMMENT, Match,
-    Nftables, OwnerFilter, Rule, Rules, Set, Side, Snapshot, TableFamily, TableLayout, Value, Verdict,
+    Chain, Field, Hook, HookKind, HookPoint, Index, IndexBy, InstalledRule, JumpCondition, Key, KeyType,
+    LONGEST_COMMENT, Match, Nftables, OwnerFilter, Rule, Rules, Set, Side, Snapshot, TableFamily, TableLayout, Value,
+    Verdict,
 };
 use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch};
 use cnikit_resources::alias;
@@ -73,7 +74,7 @@ pub(super) fn ensure(map: &PortMap, tag: &AttachmentId, journal: &mut Journal) -
         }
     }
     for (layout, filter) in unwanted(map, tag) {
-        if nftables.may_have(&layout, &filter)? && !nftables.rules(&layout, filter.clone())?.is_empty() {
+        if nftables.may_have_rules(&layout, &filter)? && !nftables.rules(&layout, filter.clone())?.is_empty() {
             replace(&nftables, (&layout, filter), Rules::default(), (&what, journal))?;
         }
     }
@@ -165,7 +166,7 @@ pub(super) fn elsewhere(map: &PortMap, tag: &AttachmentId) -> Result<Vec<Held>> 
     let mut elsewhere = Vec::new();
     for (family, address) in targets(map) {
         let led = map.mappings.iter().filter(|mapping| mapping.leads_to(address).is_some());
-        let found = nftables.holders(&layout(family), IN_USE, &led.map(key).collect::<Vec<_>>())?;
+        let found = nftables.rules_with_keys(&layout(family), IN_USE, &led.map(key).collect::<Vec<_>>())?;
         // Nobody can tell whether conditions in words of iptables are the same.
         let are_apart = |theirs: &[Match]| !theirs.is_empty() && !asked(map, address).1.is_empty();
         let held = held((map, address), tag, &found, are_apart);
@@ -275,7 +276,8 @@ fn sources(map: &PortMap, address: IpAddr) -> Vec<Vec<Match>> {
     let (mut sources, mut seen) = (itself(address), HashSet::new());
     for mapping in map.mappings.iter().filter(|mapping| mapping.leads_to(address).is_some()) {
         if seen.insert((mapping.protocol, mapping.host_port)) {
-            let port = [Match::Redirected, Match::Protocol(mapping.protocol), Match::OriginalDport(mapping.host_port)];
+            let port =
+                [Match::CtStatusDnat, Match::Protocol(mapping.protocol), Match::OriginalDport(mapping.host_port)];
             sources.extend(from.iter().map(|network| port.iter().chain(network).cloned().collect()));
         }
     }
@@ -330,7 +332,7 @@ fn layout(family: TableFamily) -> TableLayout {
     let chain = |name, hook| Chain { name, comment: None, hook };
     let nat = |hook, priority| Some(Hook { kind: HookKind::Nat, hook, priority });
     let fields = vec![Field::Protocol, Field::Port(Side::Destination)];
-    let used = Match::Listed { fields, is: true, set: IN_USE.to_owned() };
+    let used = Match::InSet { fields, is: true, set: IN_USE.to_owned() };
     let to_host = || vec![rule(vec![Match::LocalDestination], ALL)];
     // The kernel lets nothing from ::1 leave the host: whoever listens there is reached.
     let loopback =
@@ -360,15 +362,15 @@ fn layout(family: TableFamily) -> TableLayout {
             .chain([(ALL, vec![rule(vec![], OLD_PORTS), rule(vec![], PORTS)])])
             .collect(),
         // Older versions of the reference had packets that are merely forwarded led to containers (CVE-2025-67499).
-        gates: vec![Gate {
+        jump_conditions: vec![JumpCondition {
             from: vec!["prerouting", "output"],
             to: vec![PORTS, OLD_PORTS, ALL],
-            by: Match::LocalDestination,
+            required: Match::LocalDestination,
         }],
         rule_chains: vec![PORTS, MASQUERADING, OLD_PORTS],
         indexes: vec![
-            Index { set: ports, chains: chains.clone(), by: By::Rule(port) },
-            Index { set: owners, chains, by: By::Owner },
+            Index { set: ports, chains: chains.clone(), by: IndexBy::Rule(port) },
+            Index { set: owners, chains, by: IndexBy::Owner },
         ],
         ..TableLayout::of(family, "cni_hostport")
     }
