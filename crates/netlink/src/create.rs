@@ -95,9 +95,14 @@ impl Netlink {
     /// Carries out a request that makes a link, and returns that as the kernel echoed it; kernels before 6.2 echo no
     /// new link, so there it is read.
     fn created(&self, request: Request, name: &str) -> Result<Link> {
-        let answers = self.ask(request)?;
-        let echoed = answers.iter().filter_map(|message| Link::parse(message)).find(|link| link.name == name);
-        echoed.map_or_else(|| self.link(name), Ok)
+        for message in self.ask(request)? {
+            if let Some(link) = Link::parse(&message)
+                && link.name == name
+            {
+                return Ok(link);
+            }
+        }
+        self.link(name)
     }
 }
 
@@ -117,8 +122,11 @@ impl NewVeth {
     }
 
     fn end<T>(&self, builder: LinkMessageBuilder<T>, mac: Option<Mac>) -> LinkMessageBuilder<T> {
-        let queues = self.queues.into_iter().flat_map(|count| [NumTxQueues(count), NumRxQueues(count)]);
-        queues.fold(dressed(builder, mac, self.mtu), LinkMessageBuilder::append_extra_attribute)
+        let mut builder = dressed(builder, mac, self.mtu);
+        if let Some(count) = self.queues {
+            builder = builder.append_extra_attribute(NumTxQueues(count)).append_extra_attribute(NumRxQueues(count));
+        }
+        builder
     }
 }
 

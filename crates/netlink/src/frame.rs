@@ -47,6 +47,16 @@ pub(crate) fn frames(datagram: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     })
 }
 
+/// The value of the first attribute of a type in `bytes`.
+pub(crate) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    for (kind, value) in attributes(bytes) {
+        if kind == wanted {
+            return Some(value);
+        }
+    }
+    None
+}
+
 /// The attributes in `bytes`, flags removed from their types.
 ///
 /// Attributes are read one by one instead of as whole typed messages: what a newer kernel adds or changes
@@ -75,7 +85,7 @@ impl Frame<'_> {
     pub(crate) fn refusal(&self) -> Option<NetlinkError> {
         let body = self.bytes.get(HEADER..)?;
         let code = parse_i32(body.get(..CODE)?).ok()?;
-        let text = || attributes(self.explanation(body)?).find(|(kind, _)| *kind == TEXT).map(|(_, text)| words(text));
+        let text = || attribute(self.explanation(body)?, TEXT).map(words);
         (code != 0).then(|| NetlinkError { errno: code.saturating_neg(), text: text() })
     }
 

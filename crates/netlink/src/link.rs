@@ -1,19 +1,14 @@
-//! Network interfaces: what there is.
+//! Network interfaces, as the kernel describes them.
 
-use netlink_packet_core::{DefaultNla, parse_i32, parse_u16, parse_u32};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{
-    InfoKind, LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkInfo, LinkMessage, State,
-};
-use rtnetlink::{LinkMessageBuilder, LinkUnspec};
+use netlink_packet_core::{parse_i32, parse_u16, parse_u32};
+use netlink_packet_route::link::{LinkFlags, LinkHeader, State};
 
-use crate::frame::{HEADER, attributes, words};
-use crate::netlink::{Forgives, Request};
-use crate::{Error, Mac, Netlink, Result, UpperKind};
+use crate::frame::{HEADER, attribute, attributes, words};
+use crate::{Mac, UpperKind};
 
 // The attributes that are read here, from `linux/if_link.h`.
 const ADDRESS: u16 = 1;
-const IFNAME: u16 = 3;
+pub(crate) const IFNAME: u16 = 3;
 const MTU: u16 = 4;
 const LINK: u16 = 5;
 const MASTER: u16 = 10;
@@ -24,11 +19,10 @@ const IFALIAS: u16 = 20;
 const PROMISCUITY: u16 = 30;
 const GROUP: u16 = 27;
 const LINK_NETNSID: u16 = 37;
-const TARGET_NETNSID: u16 = 46;
 const MIN_MTU: u16 = 50;
 const MAX_MTU: u16 = 51;
 const PROP_LIST: u16 = 52;
-const ALT_IFNAME: u16 = 53;
+pub(crate) const ALT_IFNAME: u16 = 53;
 const INFO_KIND: u16 = 1;
 const INFO_DATA: u16 = 2;
 const INFO_SLAVE_KIND: u16 = 4;
@@ -44,8 +38,6 @@ const BRPORT_ISOLATED: u16 = 33;
 
 /// Length of an `ifinfomsg`.
 const LINK_HEADER: usize = 16;
-/// The longest name proper; longer ones are alternative names.
-const LONGEST_NAME: usize = 15;
 
 /// A network interface, as the kernel describes it. See ip-link(8).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -145,200 +137,6 @@ pub struct Port {
     pub state: u8,
 }
 
-impl Netlink {
-    /// The link with this name or alternative name.
-    ///
-    /// # Errors
-    /// There is no such link ([`Error::is_absent`]), or the kernel cannot be asked.
-    #[doc(alias = "RTM_GETLINK")]
-    pub fn link(&self, name: &str) -> Result<Link> {
-        self.read_link(by_name(name), name)
-    }
-
-    /// The link with this name or alternative name; `None` if there is none.
-    ///
-    /// # Errors
-    /// The kernel cannot be asked, or its answer cannot be parsed.
-    pub fn find_link(&self, name: &str) -> Result<Option<Link>> {
-        absent_is_none(self.link(name))
-    }
-
-    /// The link with this index.
-    ///
-    /// # Errors
-    /// There is no such link ([`Error::is_absent`]), or the kernel cannot be asked.
-    pub fn link_at(&self, index: u32) -> Result<Link> {
-        self.read_link(LinkUnspec::new_with_index(index).build(), &format!("number {index}"))
-    }
-
-    /// The link with this index; `None` if there is none.
-    ///
-    /// # Errors
-    /// As [`Netlink::find_link`].
-    pub fn find_link_at(&self, index: u32) -> Result<Option<Link>> {
-        absent_is_none(self.link_at(index))
-    }
-
-    /// As [`Netlink::find_link`], but returns the link as it was last read, unless this handle has changed any link since.
-    /// Changes by other programs are not seen.
-    ///
-    /// # Errors
-    /// As [`Netlink::find_link`].
-    pub fn find_recent_link(&self, name: &str) -> Result<Option<Link>> {
-        let known = self.remembered(|link| link.name == name);
-        known.map_or_else(|| self.find_link(name), |link| Ok(Some(link)))
-    }
-
-    /// As [`Netlink::link`], but returns the link as it was last read; see [`Netlink::find_recent_link`].
-    ///
-    /// # Errors
-    /// As [`Netlink::link`].
-    pub fn recent_link(&self, name: &str) -> Result<Link> {
-        self.remembered(|link| link.name == name).map_or_else(|| self.link(name), Ok)
-    }
-
-    /// As [`Netlink::find_link_at`], but returns the link as it was last read; see [`Netlink::find_recent_link`].
-    ///
-    /// # Errors
-    /// As [`Netlink::find_link`].
-    pub fn find_recent_link_at(&self, index: u32) -> Result<Option<Link>> {
-        let known = self.remembered(|link| link.index == index);
-        known.map_or_else(|| self.find_link_at(index), |link| Ok(Some(link)))
-    }
-
-    /// All links of a kind, such as `veth`. The kernel filters them.
-    ///
-    /// # Errors
-    /// The dump fails, see [`Socket::dump`](crate::Socket::dump).
-    pub fn links_of_kind(&self, kind: &str) -> Result<Vec<Link>> {
-        let mut message = LinkMessage::default();
-        message.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::from(kind))]));
-        message.attributes.push(without_statistics());
-        let messages = self.dump(&RouteNetlinkMessage::GetLink(message), "list links", kind)?;
-        // A kernel that does not know the kind (its module is not loaded) sends all links.
-        let of_kind = |link: &Link| link.kind.as_deref() == Some(kind);
-        Ok(messages.iter().filter_map(|message| Link::parse(message)).filter(of_kind).collect())
-    }
-
-    /// The links whose master has this index: the ports of a bridge. The kernel filters them.
-    ///
-    /// # Errors
-    /// The dump fails, see [`Socket::dump`](crate::Socket::dump).
-    #[doc(alias = "IFLA_MASTER")]
-    pub fn links_of_master(&self, master: u32) -> Result<Vec<Link>> {
-        let mut message = LinkMessage::default();
-        message.attributes.push(LinkAttribute::Controller(master));
-        message.attributes.push(without_statistics());
-        let object = format!("of master number {master}");
-        let messages = self.dump(&RouteNetlinkMessage::GetLink(message), "list links", &object)?;
-        let of_master = |link: &Link| link.master == Some(master);
-        Ok(messages.iter().filter_map(|message| Link::parse(message)).filter(of_master).collect())
-    }
-
-    /// The link with this index in another namespace, which is named by the id that this namespace has for it, see
-    /// [`Link::lower_netns`]. `None` if there is no such link, or the namespace is no longer held by a process or a mount.
-    ///
-    /// # Errors
-    /// The kernel refuses the request otherwise, or its answer cannot be parsed.
-    #[doc(alias = "IFLA_TARGET_NETNSID")]
-    pub fn find_link_in(&self, netns: i32, index: u32) -> Result<Option<Link>> {
-        let mut message = LinkUnspec::new_with_index(index).build();
-        let netns_id = DefaultNla::new(TARGET_NETNSID, netns.to_ne_bytes().to_vec());
-        message.attributes.push(LinkAttribute::Other(netns_id));
-        message.attributes.push(without_statistics());
-        let message = RouteNetlinkMessage::GetLink(message);
-        let operation = "find link";
-        let object = format!("number {index} of namespace {netns}");
-        let request =
-            Request { message, flags: 0, operation, object: object.clone(), link: None, forgives: Forgives::Nothing };
-        match self.ask(request) {
-            // The kernel has no EINVAL here but for a number that stands for no living namespace.
-            Err(error) if error.is_absent() || error.errno == libc::EINVAL => Ok(None),
-            answers => {
-                let unreadable = || Error::unreadable(operation, object, "the kernel's answer is no link");
-                answers?.iter().find_map(|message| Link::parse(message)).ok_or_else(unreadable).map(Some)
-            }
-        }
-    }
-
-    /// All links of the namespace.
-    ///
-    /// # Errors
-    /// The dump fails, see [`Socket::dump`](crate::Socket::dump).
-    pub fn links(&self) -> Result<Vec<Link>> {
-        let mut message = LinkMessage::default();
-        message.attributes.push(without_statistics());
-        let messages = self.dump(&RouteNetlinkMessage::GetLink(message), "list links", "")?;
-        Ok(messages.iter().filter_map(|message| Link::parse(message)).collect())
-    }
-
-    /// Deletes a link, and the peer of a veth with it.
-    ///
-    /// The kernel returns when all traces of it are gone, which takes 10 to 30 ms.
-    ///
-    /// # Errors
-    /// There is no such link ([`Error::is_absent`]), or the kernel refuses it, as it does for `lo`.
-    #[doc(alias = "RTM_DELLINK")]
-    pub fn delete_link(&self, index: u32) -> Result<()> {
-        let message = RouteNetlinkMessage::DelLink(LinkUnspec::new_with_index(index).build());
-        let operation = "delete link";
-        let object = String::new();
-        let request = Request { message, flags: 0, operation, object, link: Some(index), forgives: Forgives::Nothing };
-        self.ask(request).map(drop)
-    }
-
-    /// Deletes all links of a group, whoever made them, with the peers of veths. It hardly takes the kernel longer than one
-    /// link.
-    ///
-    /// # Errors
-    /// There is no link in the group ([`Error::is_absent`]), or the kernel refuses it.
-    #[doc(alias = "IFLA_GROUP")]
-    pub fn delete_group(&self, group: u32) -> Result<()> {
-        let message =
-            RouteNetlinkMessage::DelLink(LinkMessageBuilder::<LinkUnspec>::default().link_group(group).build());
-        let operation = "delete links of group";
-        let object = group.to_string();
-        let request = Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing };
-        self.ask(request).map(drop)
-    }
-
-    fn read_link(&self, mut message: LinkMessage, object: &str) -> Result<Link> {
-        message.attributes.push(without_statistics());
-        let message = RouteNetlinkMessage::GetLink(message);
-        let operation = "find link";
-        let flags = 0;
-        let link = None;
-        let forgives = Forgives::Nothing;
-        let answers = self.ask(Request { message, flags, operation, object: object.to_owned(), link, forgives })?;
-        let unreadable = || Error::unreadable(operation, object, "the kernel's answer is no link");
-        let link = answers.iter().find_map(|message| Link::parse(message)).ok_or_else(unreadable)?;
-        self.remember(&link);
-        Ok(link)
-    }
-}
-
-fn absent_is_none(found: Result<Link>) -> Result<Option<Link>> {
-    match found {
-        Ok(link) => Ok(Some(link)),
-        Err(error) if error.is_absent() => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// The kernel looks for both sorts of names under either attribute; only their longest lengths differ.
-fn by_name(name: &str) -> LinkMessage {
-    let kind = if name.len() > LONGEST_NAME { ALT_IFNAME } else { IFNAME };
-    let text = [name.as_bytes(), &[0]].concat();
-    let mut message = LinkMessage::default();
-    message.attributes.push(LinkAttribute::Other(DefaultNla::new(kind, text)));
-    message
-}
-
-/// Counters are half of what the kernel says about a link, and nobody here reads them.
-fn without_statistics() -> LinkAttribute {
-    LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
-}
-
 impl Link {
     /// Reads an `RTM_NEWLINK` message; `None` if it is something else.
     pub(crate) fn parse(message: &[u8]) -> Option<Self> {
@@ -379,8 +177,12 @@ impl Link {
             GROUP => self.group = parse_u32(value).unwrap_or_default(),
             LINK_NETNSID => self.lower_netns = parse_i32(value).ok(),
             PROP_LIST => {
-                let names = attributes(value).filter(|(kind, _)| *kind == ALT_IFNAME);
-                self.altnames = names.map(|(_, name)| words(name)).collect();
+                self.altnames.clear();
+                for (property, name) in attributes(value) {
+                    if property == ALT_IFNAME {
+                        self.altnames.push(words(name));
+                    }
+                }
             }
             LINKINFO => self.take_info(value),
             _ => {}
@@ -389,14 +191,14 @@ impl Link {
 
     /// Reads what is particular to the kind of link, and to that of its master.
     fn take_info(&mut self, info: &[u8]) {
-        let find = |wanted| value(info, wanted);
+        let find = |wanted| attribute(info, wanted);
         self.kind = find(INFO_KIND).map(words);
         let data = find(INFO_DATA).unwrap_or_default();
         self.upper = self.kind.as_deref().and_then(|kind| UpperKind::parse(kind, data));
         if self.kind.as_deref() == Some("bridge") {
             self.vlan_filtering = flag(data, BR_VLAN_FILTERING);
-            self.default_vlan = value(data, BR_VLAN_DEFAULT_PVID).and_then(|vlan| parse_u16(vlan).ok());
-            self.link_local_learning = value(data, BR_MULTI_BOOLOPT).and_then(link_local_learning);
+            self.default_vlan = attribute(data, BR_VLAN_DEFAULT_PVID).and_then(|vlan| parse_u16(vlan).ok());
+            self.link_local_learning = attribute(data, BR_MULTI_BOOLOPT).and_then(link_local_learning);
         }
         if find(INFO_SLAVE_KIND).is_some_and(|kind| words(kind) == "bridge") {
             self.port = find(INFO_SLAVE_DATA).map(Port::parse);
@@ -422,12 +224,8 @@ impl Port {
     }
 }
 
-pub(crate) fn value(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
-}
-
 fn byte(bytes: &[u8], wanted: u16) -> Option<u8> {
-    value(bytes, wanted).and_then(|value| value.first().copied())
+    attribute(bytes, wanted).and_then(|value| value.first().copied())
 }
 
 fn flag(bytes: &[u8], wanted: u16) -> Option<bool> {

@@ -7,7 +7,7 @@ use netlink_packet_core::parse_i32;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 
-use crate::frame::{HEADER, attributes};
+use crate::frame::{HEADER, attribute};
 use crate::netlink::{Forgives, Request};
 use crate::{Error, Netlink, Result};
 
@@ -43,6 +43,6 @@ impl Netlink {
 
 /// Reads an `RTM_NEWNSID` message.
 fn number(message: &[u8]) -> Option<i32> {
-    let (_, value) = attributes(message.get(HEADER + NAMESPACE_HEADER..)?).find(|(kind, _)| *kind == NSID)?;
+    let value = attribute(message.get(HEADER + NAMESPACE_HEADER..)?, NSID)?;
     parse_i32(value).ok()
 }

@@ -6,7 +6,7 @@ use netlink_packet_core::parse_ip;
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourHeader, NeighbourMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::frame::{HEADER, attributes};
+use crate::frame::{HEADER, attribute};
 use crate::netlink::{Forgives, Request};
 use crate::{Mac, Netlink, Result};
 
@@ -79,10 +79,7 @@ impl Neighbour {
     pub(crate) fn parse(message: &[u8]) -> Option<Self> {
         let body = message.get(HEADER..)?;
         let header = NeighbourHeader::parse(body).ok()?;
-        let find = |wanted| {
-            let mut attributes = attributes(body.get(NEIGHBOUR_HEADER..).unwrap_or_default());
-            attributes.find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
-        };
+        let find = |wanted| attribute(body.get(NEIGHBOUR_HEADER..).unwrap_or_default(), wanted);
         Some(Self {
             index: header.ifindex,
             address: parse_ip(find(DST)?).ok()?,

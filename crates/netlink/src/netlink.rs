@@ -1,4 +1,4 @@
-//! The handle on one namespace, and how requests are carried out.
+//! The handle on one namespace, which carries out requests.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -52,7 +52,7 @@ impl Netlink {
         work(&mut self.socket.borrow_mut())
     }
 
-    /// Carries out one request and returns what came back beside an acknowledgement.
+    /// Carries out one request and returns the messages of the answer, without the acknowledgement.
     pub(crate) fn ask(&self, request: Request) -> Result<Vec<Vec<u8>>> {
         self.carry_out(&[request])
     }
@@ -63,16 +63,19 @@ impl Netlink {
         if requests.iter().any(|request| changes_links(&request.message)) {
             self.recent.borrow_mut().clear();
         }
-        let (exchanged, sequences) = self.with_socket(|socket| {
-            let sequences: Vec<u32> = requests.iter().map(|_| socket.next_sequence()).collect();
-            let datagram: Vec<u8> =
-                requests.iter().zip(&sequences).flat_map(|(request, number)| request.pack(*number)).collect();
-            (socket.exchange(&datagram, &sequences), sequences)
-        });
-        let exchanged = exchanged.map_err(|error| error.during(first.operation, &first.object))?;
+        let mut sequences = Vec::with_capacity(requests.len());
+        let mut datagram = Vec::new();
+        for request in requests {
+            let sequence = self.with_socket(Socket::next_sequence);
+            datagram.extend(request.pack(sequence));
+            sequences.push(sequence);
+        }
+        let exchanged = self
+            .with_socket(|socket| socket.exchange(&datagram, &sequences))
+            .map_err(|error| error.during(first.operation, &first.object))?;
         for (sequence, refusal) in exchanged.errors {
-            let request = sequences.iter().position(|number| *number == sequence).map(|at| &requests[at]);
-            let Some(request) = request else { continue };
+            let Some(at) = sequences.iter().position(|number| *number == sequence) else { continue };
+            let request = &requests[at];
             let error = Error::refused(request.operation, &request.object, &refusal);
             if !request.forgives.covers(&error) {
                 return Err(self.name_the_link(error, request.link));
@@ -95,10 +98,13 @@ impl Netlink {
         self.recent.borrow().iter().find(|link| is_it(link)).cloned()
     }
 
-    /// Says which link the refused request was about; by name, if there still is a link with this number.
+    /// Adds the link of the refused request to the error: its name, or its number if it does not exist any more.
     fn name_the_link(&self, error: Error, link: Option<u32>) -> Error {
         let Some(index) = link else { return error };
-        let name = self.find_link_at(index).ok().flatten().map_or_else(|| format!("link {index}"), |link| link.name);
+        let name = match self.find_link_at(index) {
+            Ok(Some(link)) => link.name,
+            _ => format!("link {index}"),
+        };
         let object = [error.object.as_str(), name.as_str()].join(" ").trim().to_owned();
         let operation = error.operation.clone();
         error.during(&operation, &object)
@@ -111,7 +117,7 @@ impl Netlink {
     }
 }
 
-/// One message to the kernel, and how to speak of it when it is refused.
+/// One message to the kernel, and the texts for the error if it is refused.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) message: RouteNetlinkMessage,
@@ -124,7 +130,7 @@ pub(crate) struct Request {
     pub(crate) forgives: Forgives,
 }
 
-/// The refusals that mean that there was nothing to do.
+/// The refusals that count as success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forgives {
     Nothing,
@@ -149,7 +155,8 @@ impl Request {
     }
 }
 
-/// What is asked of the kernel is answered or refused; to have that acknowledged as well is one more message to read.
+/// Whether a request only reads. It is answered or refused, so it needs no acknowledgement, which would be one more message to
+/// read.
 fn is_question(message: &RouteNetlinkMessage) -> bool {
     use RouteNetlinkMessage::{GetLink, GetNsId, GetRoute};
     matches!(message, GetLink(_) | GetNsId(_) | GetRoute(_))

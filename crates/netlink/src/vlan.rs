@@ -8,7 +8,7 @@ use netlink_packet_route::link::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::frame::{HEADER, attributes};
+use crate::frame::{HEADER, attribute, attributes};
 use crate::netlink::{Forgives, Request};
 use crate::{Error, Netlink, Result};
 
@@ -160,7 +160,7 @@ impl VlanRange {
     }
 
     fn parse(entry: &[u8]) -> Option<VlanRange> {
-        let find = |wanted| attributes(entry).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+        let find = |wanted| attribute(entry, wanted);
         let BridgeVlanInfo { flags, vid } = find(ENTRY_INFO)?.try_into().ok()?;
         let last = find(ENTRY_RANGE).and_then(|last| parse_u16(last).ok()).unwrap_or(vid);
         let pvid = flags.contains(BridgeVlanInfoFlags::Pvid);

@@ -44,6 +44,7 @@ mod kernel;
 mod pipes;
 mod program;
 mod run;
+mod start;
 
 pub use cancel::CancellationToken;
 pub use deadline::Deadline;

@@ -1,4 +1,4 @@
-//! The three streams of a child, all served at once: whoever writes first and reads then, on either side, waits for nobody.
+//! The three streams of a child. All are served at once, so that neither side blocks, in whatever order it reads and writes.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::child::Child;
 use crate::{CancellationToken, Deadline, Program, Stream};
 
-/// How often to ask whether the child has ended, where no descriptor tells.
+/// How often to check whether the child has ended, if there is no descriptor for that.
 const TICK: Duration = Duration::from_millis(5);
 
 /// Why [`Pipes::serve`] came back.
@@ -23,9 +23,9 @@ pub(crate) enum Stop {
     Ended,
     /// The deadline has passed.
     Late,
-    /// The caller wants no more.
+    /// The caller cancelled it.
     Cancelled,
-    /// It wrote more than it may.
+    /// Its output exceeds the limit.
     TooMuch(Stream),
 }
 
@@ -36,14 +36,14 @@ pub(crate) struct Pipes {
     pub(crate) stderr: Inflow,
 }
 
-/// What the child is yet to be given.
+/// The rest of the child's input.
 struct Outflow {
     file: Option<File>,
     bytes: Vec<u8>,
     written: usize,
 }
 
-/// What the child has written.
+/// The output of the child so far.
 pub(crate) struct Inflow {
     file: Option<File>,
     pub(crate) bytes: Vec<u8>,
@@ -62,14 +62,14 @@ impl Pipes {
         })
     }
 
-    /// Gives the child of its stdin what it takes at once.
+    /// Writes as much of stdin as fits into the pipe.
     pub(crate) fn give(&mut self) -> io::Result<()> {
         self.stdin.push()
     }
 
     /// Moves bytes both ways until the child ends, writes too much, or the deadline passes.
     ///
-    /// The child's end is the end, not that of its streams: a daemon that it leaves behind may hold those for ever.
+    /// It ends when the child ends, not when the streams are closed: a daemon that the child leaves may hold those for ever.
     pub(crate) fn serve(
         &mut self,
         child: &Child,
@@ -77,7 +77,7 @@ impl Pipes {
         cancel: Option<&CancellationToken>,
     ) -> io::Result<Stop> {
         loop {
-            // Asked before the last bytes are fetched, so that nothing can be written between the two.
+            // Checked before the last bytes are read, so that nothing can be written between the two.
             let ended = child.has_ended()?;
             self.stdin.push()?;
             for (inflow, stream) in [(&mut self.stdout, Stream::Stdout), (&mut self.stderr, Stream::Stderr)] {
@@ -100,12 +100,21 @@ impl Pipes {
 
     /// Waits until there is something to move, the child has ended, the deadline passes or the caller gives up; see poll(2).
     fn wait(&self, child: &Child, deadline: Deadline, cancel: Option<&CancellationToken>) -> io::Result<()> {
-        let writable = self.stdin.file.iter().map(|file| PollFd::new(file.as_fd(), PollFlags::POLLOUT));
-        let inflows = [&self.stdout, &self.stderr].into_iter().filter_map(|inflow| inflow.file.as_ref());
-        let readable = inflows.map(AsFd::as_fd).chain(child.exit_notice.iter().map(AsFd::as_fd));
-        let readable = readable.map(|file| PollFd::new(file, PollFlags::POLLIN));
-        let cancelled = cancel.map(|cancel| PollFd::new(cancel.as_fd(), PollFlags::empty()));
-        let mut all: Vec<PollFd<'_>> = writable.chain(readable).chain(cancelled).collect();
+        let mut all: Vec<PollFd<'_>> = Vec::new();
+        if let Some(stdin) = &self.stdin.file {
+            all.push(PollFd::new(stdin.as_fd(), PollFlags::POLLOUT));
+        }
+        for inflow in [&self.stdout, &self.stderr] {
+            if let Some(file) = &inflow.file {
+                all.push(PollFd::new(file.as_fd(), PollFlags::POLLIN));
+            }
+        }
+        if let Some(exit_notice) = &child.exit_notice {
+            all.push(PollFd::new(exit_notice.as_fd(), PollFlags::POLLIN));
+        }
+        if let Some(cancel) = cancel {
+            all.push(PollFd::new(cancel.as_fd(), PollFlags::empty()));
+        }
         let until = if child.exit_notice.is_some() { deadline } else { deadline.at_most(TICK) };
         let timeout = PollTimeout::try_from(until.poll_timeout_ms()).unwrap_or(PollTimeout::MAX);
         match poll(&mut all, timeout) {
@@ -114,7 +123,7 @@ impl Pipes {
         }
     }
 
-    /// Closes the ends that we read from: who goes on writing gets `SIGPIPE`.
+    /// Closes stdout and stderr. A process that goes on writing gets `SIGPIPE`.
     pub(crate) fn stop_listening(&mut self) {
         self.stdout.file = None;
         self.stderr.file = None;
@@ -140,10 +149,10 @@ impl Outflow {
 }
 
 impl Inflow {
-    /// Reads what is there; whether that is more than it may be.
+    /// Reads what is there. Returns whether the output exceeds the limit.
     fn pull(&mut self) -> io::Result<bool> {
         let Some(file) = &mut self.file else { return Ok(false) };
-        // One byte more than it may be is enough to know, and no more is ever held.
+        // One byte more than the limit is enough to detect that, and no more is stored.
         let room = (self.limit - self.bytes.len()).saturating_add(1);
         match file.take(room as u64).read_to_end(&mut self.bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -157,7 +166,7 @@ impl Inflow {
     }
 }
 
-/// Our end of a pipe, made so that it never lets us wait. The child's end is another description and stays as it is.
+/// Our end of a pipe, set to `O_NONBLOCK`. The child's end is another file description and is not changed.
 fn unblocked(end: Option<OwnedFd>) -> io::Result<Option<File>> {
     let Some(end) = end else { return Ok(None) };
     fcntl(&end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -167,7 +176,7 @@ fn unblocked(end: Option<OwnedFd>) -> io::Result<Option<File>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::child::start;
+    use crate::start::start;
     use crate::{Env, How};
 
     #[test]

@@ -1,12 +1,15 @@
-//! The life of a child, from its start to its end.
+//! Running a program, from its start to its end.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::child::{Child, start};
+use nix::sys::signal::Signal;
+
+use crate::child::Child;
 use crate::pipes::{Pipes, Stop};
-use crate::{CancellationToken, Deadline, Ended, Error, Program};
+use crate::start::start;
+use crate::{CancellationToken, Deadline, Ended, Error, How, Program};
 
 /// Starts the program, writes its stdin, collects its output, and returns when it has ended, whatever its exit status.
 ///
@@ -75,11 +78,10 @@ impl Running {
     /// # Errors
     /// As [`run`], except [`Error::NotStarted`]; [`Error::Cancelled`] if it was begun with a token.
     pub fn finish(mut self) -> Result<Ended, Error> {
-        let stop = self.converse();
-        let ended = stop.and_then(|stop| Ok((stop, self.child.reap()?)));
-        let program = self.path.clone();
-        let limit = self.limit;
+        let ended = self.serve().and_then(|stop| Ok((stop, self.child.reap()?)));
         let (stop, how) = ended.map_err(|source| self.lost(source))?;
+        let program = self.path;
+        let limit = self.limit;
         let Pipes { stdout, stderr, .. } = self.pipes;
         let stderr = stderr.bytes;
         match stop {
@@ -90,19 +92,29 @@ impl Running {
         }
     }
 
-    /// Serves the child until it ends or has to be ended; when this returns, it runs no more.
-    fn converse(&mut self) -> io::Result<Stop> {
+    /// Serves the child until it ends or has to be ended. When this returns, it does not run any more.
+    fn serve(&mut self) -> io::Result<Stop> {
         let stop = self.pipes.serve(&self.child, self.deadline, self.cancel.as_ref());
         match stop {
             Ok(Stop::Ended) => {}
-            Ok(Stop::Late | Stop::Cancelled) => drop(self.child.end(&mut self.pipes, self.grace)?),
+            Ok(Stop::Late | Stop::Cancelled) => drop(self.end()?),
             Ok(Stop::TooMuch(_)) => {
                 self.pipes.stop_listening();
-                self.child.end(&mut self.pipes, self.grace)?;
+                self.end()?;
             }
             Err(_) => drop(self.child.kill()?),
         }
         stop
+    }
+
+    /// Ends the child and its group: with `SIGTERM`, then, after the grace period, with `SIGKILL`. Meanwhile its output is still
+    /// read.
+    #[doc(alias = "SIGTERM")]
+    fn end(&mut self) -> io::Result<How> {
+        self.child.signal(Signal::SIGTERM);
+        // The child is killed after that, whether it ended or not.
+        let _ = self.pipes.serve(&self.child, Deadline::after(self.grace), None);
+        self.child.kill()
     }
 
     fn lost(&self, source: io::Error) -> Error {

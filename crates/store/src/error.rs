@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use crate::version::NewerVersion;
-
 /// One failed operation on one path.
 ///
 /// The text says what can be done where the cause is the machine's and not the caller's: a full or a read-only file system,
@@ -121,6 +119,25 @@ impl std::error::Error for Error {
         Some(&self.source)
     }
 }
+
+/// Why a file cannot be read that a later release wrote.
+#[derive(Debug)]
+pub(crate) struct NewerVersion {
+    pub(crate) found: u64,
+    pub(crate) newest: u64,
+}
+
+impl fmt::Display for NewerVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "it has version {} of its format, and this release reads no version above {}",
+            self.found, self.newest
+        )
+    }
+}
+
+impl std::error::Error for NewerVersion {}
 
 #[cfg(test)]
 mod tests {

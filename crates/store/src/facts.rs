@@ -1,8 +1,8 @@
-//! What the file system says about a file.
+//! The identity and the state of a file.
 
 use nix::sys::stat::{FileStat, SFlag};
 
-use crate::ChangeStamp;
+use crate::FileTime;
 
 /// Which file it is and when it was last changed.
 ///
@@ -19,7 +19,7 @@ pub struct Facts {
     pub changed: u64,
     /// Bytes.
     pub size: u64,
-    /// Is it a regular file?
+    /// Whether it is a regular file.
     pub regular: bool,
 }
 
@@ -28,7 +28,7 @@ impl From<FileStat> for Facts {
         let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
         Facts {
             inode: stat.st_ino,
-            changed: ChangeStamp::from(stat).changed.as_nanoseconds(),
+            changed: FileTime::changed(&stat).as_nanoseconds(),
             size: u64::try_from(stat.st_size).unwrap_or(0),
             regular: kind == SFlag::S_IFREG,
         }

@@ -1,29 +1,10 @@
 //! Versions of the formats of stored files.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use crate::Error;
-
-/// Why a file cannot be read that a later release wrote.
-#[derive(Debug)]
-pub(crate) struct NewerVersion {
-    found: u64,
-    newest: u64,
-}
-
-impl fmt::Display for NewerVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "it has version {} of its format, and this release reads no version above {}",
-            self.found, self.newest
-        )
-    }
-}
-
-impl std::error::Error for NewerVersion {}
+use crate::error::NewerVersion;
 
 /// Checks that this release can read a stored file: `found` is the version in the file, `newest` the one that this release
 /// writes. The caller reads the version before anything else in the file.

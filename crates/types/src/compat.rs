@@ -15,10 +15,42 @@ mod v1;
 
 use serde_json::Value;
 
-use crate::{CniResult, ReadError, Version};
+use crate::{CniResult, ReadError, Version, member};
 
-/// Reads a document of `version` as an answer.
-pub(crate) fn up(version: Version, value: &Value) -> Result<CniResult, ReadError> {
+impl CniResult {
+    /// Reads a result of any version and converts it to the newest; `null` is an empty result.
+    ///
+    /// The document's own `cniVersion` decides which shape it has, `fallback` if that key is missing or empty. The version is
+    /// returned with the result.
+    ///
+    /// # Errors
+    /// A `cniVersion` that was never published ([`Wrong::Value`](crate::Wrong::Value)) or that is not a text, and a key of the
+    /// result with the wrong type or an invalid value. The error's path names the key.
+    pub fn read(value: &Value, fallback: Version) -> Result<(Version, CniResult), ReadError> {
+        let version = version(value, fallback)?;
+        Ok((version, up(version, value)?))
+    }
+
+    /// The result as a document of `version`, without what that version cannot express.
+    ///
+    /// It never fails: 0.1.0 and 0.2.0 keep one address a family, and without any say no more than `dns`.
+    pub fn write(&self, version: Version) -> Value {
+        down(version, self)
+    }
+}
+
+fn version(value: &Value, fallback: Version) -> Result<Version, ReadError> {
+    let own = value.as_object().and_then(|object| member::lookup(object, "cniVersion"));
+    let Some((key, own)) = own else { return Ok(fallback) };
+    let text = own.as_str().ok_or_else(|| ReadError::wrong_type("expected a text such as \"1.1.0\"").under(key))?;
+    if text.is_empty() {
+        return Ok(fallback);
+    }
+    Version::exact(text).ok_or_else(|| ReadError::value(format!("unsupported CNI result version {text:?}")).under(key))
+}
+
+/// Reads a document of `version` as a result.
+fn up(version: Version, value: &Value) -> Result<CniResult, ReadError> {
     match version {
         Version::V0_1_0 | Version::V0_2_0 => v0_2::up(value),
         Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => v0_4::up(value),
@@ -26,12 +58,12 @@ pub(crate) fn up(version: Version, value: &Value) -> Result<CniResult, ReadError
     }
 }
 
-/// Writes an answer as a document of `version`.
-pub(crate) fn down(version: Version, answer: &CniResult) -> Value {
+/// Writes a result as a document of `version`.
+fn down(version: Version, result: &CniResult) -> Value {
     let object = match version {
-        Version::V0_1_0 | Version::V0_2_0 => v0_2::down(answer),
-        Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => v0_4::down(answer),
-        Version::V1_0_0 | Version::V1_1_0 => v1::down(answer),
+        Version::V0_1_0 | Version::V0_2_0 => v0_2::down(result),
+        Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => v0_4::down(result),
+        Version::V1_0_0 | Version::V1_1_0 => v1::down(result),
     };
     object.dated(version)
 }

@@ -8,9 +8,7 @@ use serde_json::{Map, Number, Value};
 
 use crate::limit;
 use crate::member::gathered;
-
-/// How `serde_json` hands over a number that no machine type holds: as an object with this one key.
-pub(crate) const NUMBER: &str = "$serde_json::private::Number";
+use crate::number::NUMBER;
 
 /// Parses one JSON document.
 ///

@@ -29,7 +29,6 @@
 //! ```
 
 mod address;
-mod answer;
 mod args;
 mod attachment;
 mod capability;
@@ -41,14 +40,15 @@ mod error;
 pub mod limit;
 mod member;
 mod names;
+mod number;
 mod printable;
 mod read;
 mod release;
+mod result;
 mod route;
 mod version;
 
 pub use address::{parse_cidr, parse_ip};
-pub use answer::{CniResult, Interface, Ip};
 pub use args::Args;
 pub use attachment::ValidAttachment;
 pub use capability::{Bandwidth, Capabilities, IpRange, PortMapping, Protocol, RuntimeDns};
@@ -60,6 +60,7 @@ pub use names::{check_container_id, check_ifname, check_network_name, check_plug
 pub use printable::printable;
 pub use read::{ReadError, Wrong, read};
 pub use release::Release;
+pub use result::{CniResult, Interface, Ip};
 pub use route::Route;
 pub use serde_json::{Map, Value};
 pub use version::Version;

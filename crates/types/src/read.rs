@@ -1,7 +1,6 @@
 //! From a [`Value`] to a type, tolerantly: a deserializer with an error that says where and what kind of wrong.
 
 mod error;
-mod members;
 mod node;
 mod reader;
 

@@ -1,20 +1,16 @@
 //! The deserializer.
 
-use std::iter;
+use std::{borrow::Cow, iter};
 
 use serde::{
     Deserializer,
-    de::{Error, IntoDeserializer, Visitor, value},
+    de::{DeserializeSeed, Error, IntoDeserializer, MapAccess, SeqAccess, Visitor, value},
     forward_to_deserialize_any,
 };
-use serde_json::{Number, Value};
+use serde_json::{Map, Number, Value};
 
-use super::{
-    ReadError,
-    members::{Elements, Members},
-    node::Node,
-};
-use crate::document::NUMBER;
+use super::{REST, ReadError, node::Node};
+use crate::{member, number::NUMBER};
 
 /// Reads one node; it lends nothing to the type read, so it may stand on a merged copy as well as on the document.
 pub(super) struct Reader<'a> {
@@ -213,4 +209,93 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 
 fn is_integer(text: &str) -> bool {
     text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The elements of a list, each error with its index.
+struct Elements<'a> {
+    list: iter::Enumerate<std::slice::Iter<'a, Value>>,
+}
+
+impl<'a> Elements<'a> {
+    fn of(list: &'a [Value]) -> Elements<'a> {
+        Elements { list: list.iter().enumerate() }
+    }
+}
+
+impl<'de> SeqAccess<'de> for Elements<'_> {
+    type Error = ReadError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, ReadError> {
+        let Some((index, value)) = self.list.next() else { return Ok(None) };
+        seed.deserialize(Reader::inner(value)).map(Some).map_err(|error| error.at(index))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.list.len())
+    }
+}
+
+/// One member on its way into a type: the name that the type knows, the key that the document has.
+struct Member<'a> {
+    name: &'a str,
+    key: &'a str,
+    value: Cow<'a, Value>,
+}
+
+/// The members of an object, each error with its key.
+struct Members<'a> {
+    left: std::vec::IntoIter<Member<'a>>,
+    current: Option<Member<'a>>,
+}
+
+impl<'a> Members<'a> {
+    fn new(members: Vec<Member<'a>>) -> Members<'a> {
+        Members { left: members.into_iter(), current: None }
+    }
+
+    fn none() -> Members<'a> {
+        Members::new(Vec::new())
+    }
+
+    /// Every member under its own key.
+    fn all(object: &'a Map<String, Value>) -> Members<'a> {
+        Members::new(object.iter().map(|(key, value)| Member { name: key, key, value: Cow::Borrowed(value) }).collect())
+    }
+
+    /// The members that the fields of a struct name, in any case; and the others, if it asks for them.
+    fn of(object: &'a Map<String, Value>, fields: &'static [&'static str]) -> Members<'a> {
+        let mut members = Vec::new();
+        for field in fields.iter().filter(|field| **field != REST) {
+            if let Some((key, value)) = member::lookup(object, field) {
+                members.push(Member { name: field, key, value });
+            }
+        }
+        if fields.contains(&REST) {
+            members.push(Member { name: REST, key: REST, value: rest(object, fields) });
+        }
+        Members::new(members)
+    }
+}
+
+/// The members that no field names.
+fn rest<'a>(object: &Map<String, Value>, fields: &[&str]) -> Cow<'a, Value> {
+    let mut others = object.clone();
+    others.retain(|key, _| !fields.iter().any(|field| *field != REST && member::is_key(key, field)));
+    Cow::Owned(Value::Object(others))
+}
+
+impl<'de> MapAccess<'de> for Members<'_> {
+    type Error = ReadError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, ReadError> {
+        self.current = self.left.next();
+        let Some(member) = &self.current else { return Ok(None) };
+        let name = IntoDeserializer::<ReadError>::into_deserializer(member.name);
+        seed.deserialize(name).map(Some).map_err(|error| error.under(member.key))
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ReadError> {
+        let member = self.current.take().ok_or_else(|| ReadError::value("a value was asked for before its key"))?;
+        seed.deserialize(Reader::inner(&member.value)).map_err(|error| error.under(member.key))
+    }
 }

@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::{Dns, ReadError, Route, Version, address, compat, limit, member, route};
+use crate::{Dns, ReadError, Route, address, limit, route};
 
 /// What ADD made, and `prevResult` of later calls (specification, section 5).
 ///
@@ -76,44 +76,15 @@ impl Ip {
 }
 
 impl CniResult {
-    /// Reads a result of any version and converts it to the newest; `null` is an empty result.
-    ///
-    /// The document's own `cniVersion` decides which shape it has, `fallback` if that key is missing or empty. The version is
-    /// returned with the result.
-    ///
-    /// # Errors
-    /// A `cniVersion` that was never published ([`Wrong::Value`](crate::Wrong::Value)) or that is not a text, and a key of the
-    /// result with the wrong type or an invalid value. The error's path names the key.
-    pub fn read(value: &Value, fallback: Version) -> Result<(Version, CniResult), ReadError> {
-        let version = version(value, fallback)?;
-        Ok((version, compat::up(version, value)?))
-    }
-
-    /// Judges how many interfaces, addresses and routes it has.
+    /// Checks how many interfaces, addresses and routes it has.
     ///
     /// # Errors
     /// The first list that has more than [`limit::RESULT`].
     pub fn check_size(&self) -> Result<(), ReadError> {
         let lists = [("interfaces", self.interfaces.len()), ("ips", self.ips.len()), ("routes", self.routes.len())];
-        lists.into_iter().try_for_each(|(key, found)| {
-            limit::count("entries", found, limit::RESULT).map_err(|error| error.under(key))
-        })
+        for (key, found) in lists {
+            limit::count("entries", found, limit::RESULT).map_err(|error| error.under(key))?;
+        }
+        Ok(())
     }
-
-    /// The result as a document of `version`, without what that version cannot express.
-    ///
-    /// It never fails: 0.1.0 and 0.2.0 keep one address a family, and without any say no more than `dns`.
-    pub fn write(&self, version: Version) -> Value {
-        compat::down(version, self)
-    }
-}
-
-fn version(value: &Value, fallback: Version) -> Result<Version, ReadError> {
-    let own = value.as_object().and_then(|object| member::lookup(object, "cniVersion"));
-    let Some((key, own)) = own else { return Ok(fallback) };
-    let text = own.as_str().ok_or_else(|| ReadError::wrong_type("expected a text such as \"1.1.0\"").under(key))?;
-    if text.is_empty() {
-        return Ok(fallback);
-    }
-    Version::exact(text).ok_or_else(|| ReadError::value(format!("unsupported CNI result version {text:?}")).under(key))
 }

@@ -1,0 +1,223 @@
+//! Finding and deleting links.
+
+use netlink_packet_core::DefaultNla;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkInfo, LinkMessage};
+use rtnetlink::{LinkMessageBuilder, LinkUnspec};
+
+use crate::link::{ALT_IFNAME, IFNAME};
+use crate::netlink::{Forgives, Request};
+use crate::{Error, Link, Netlink, Result};
+
+/// `IFLA_TARGET_NETNSID` of `linux/if_link.h`.
+const TARGET_NETNSID: u16 = 46;
+/// The longest name proper; longer ones are alternative names.
+const LONGEST_NAME: usize = 15;
+
+impl Netlink {
+    /// The link with this name or alternative name.
+    ///
+    /// # Errors
+    /// There is no such link ([`Error::is_absent`]), or the kernel cannot be asked.
+    #[doc(alias = "RTM_GETLINK")]
+    pub fn link(&self, name: &str) -> Result<Link> {
+        self.read_link(by_name(name), name)
+    }
+
+    /// The link with this name or alternative name; `None` if there is none.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked, or its answer cannot be parsed.
+    pub fn find_link(&self, name: &str) -> Result<Option<Link>> {
+        absent_is_none(self.link(name))
+    }
+
+    /// The link with this index.
+    ///
+    /// # Errors
+    /// There is no such link ([`Error::is_absent`]), or the kernel cannot be asked.
+    pub fn link_at(&self, index: u32) -> Result<Link> {
+        self.read_link(LinkUnspec::new_with_index(index).build(), &format!("number {index}"))
+    }
+
+    /// The link with this index; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`Netlink::find_link`].
+    pub fn find_link_at(&self, index: u32) -> Result<Option<Link>> {
+        absent_is_none(self.link_at(index))
+    }
+
+    /// As [`Netlink::find_link`], but returns the link as it was last read, unless this handle has changed any link since.
+    /// Changes by other programs are not seen.
+    ///
+    /// # Errors
+    /// As [`Netlink::find_link`].
+    pub fn find_recent_link(&self, name: &str) -> Result<Option<Link>> {
+        match self.remembered(|link| link.name == name) {
+            Some(link) => Ok(Some(link)),
+            None => self.find_link(name),
+        }
+    }
+
+    /// As [`Netlink::link`], but returns the link as it was last read; see [`Netlink::find_recent_link`].
+    ///
+    /// # Errors
+    /// As [`Netlink::link`].
+    pub fn recent_link(&self, name: &str) -> Result<Link> {
+        match self.remembered(|link| link.name == name) {
+            Some(link) => Ok(link),
+            None => self.link(name),
+        }
+    }
+
+    /// As [`Netlink::find_link_at`], but returns the link as it was last read; see [`Netlink::find_recent_link`].
+    ///
+    /// # Errors
+    /// As [`Netlink::find_link`].
+    pub fn find_recent_link_at(&self, index: u32) -> Result<Option<Link>> {
+        match self.remembered(|link| link.index == index) {
+            Some(link) => Ok(Some(link)),
+            None => self.find_link_at(index),
+        }
+    }
+
+    /// All links of a kind, such as `veth`. The kernel filters them.
+    ///
+    /// # Errors
+    /// The dump fails, see [`Socket::dump`](crate::Socket::dump).
+    pub fn links_of_kind(&self, kind: &str) -> Result<Vec<Link>> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::from(kind))]));
+        message.attributes.push(without_statistics());
+        let messages = self.dump(&RouteNetlinkMessage::GetLink(message), "list links", kind)?;
+        // A kernel that does not know the kind (its module is not loaded) sends all links.
+        let of_kind = |link: &Link| link.kind.as_deref() == Some(kind);
+        Ok(messages.iter().filter_map(|message| Link::parse(message)).filter(of_kind).collect())
+    }
+
+    /// The links whose master has this index: the ports of a bridge. The kernel filters them.
+    ///
+    /// # Errors
+    /// The dump fails, see [`Socket::dump`](crate::Socket::dump).
+    #[doc(alias = "IFLA_MASTER")]
+    pub fn links_of_master(&self, master: u32) -> Result<Vec<Link>> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::Controller(master));
+        message.attributes.push(without_statistics());
+        let object = format!("of master number {master}");
+        let messages = self.dump(&RouteNetlinkMessage::GetLink(message), "list links", &object)?;
+        let of_master = |link: &Link| link.master == Some(master);
+        Ok(messages.iter().filter_map(|message| Link::parse(message)).filter(of_master).collect())
+    }
+
+    /// The link with this index in another namespace, which is named by the id that this namespace has for it, see
+    /// [`Link::lower_netns`]. `None` if there is no such link, or the namespace is no longer held by a process or a mount.
+    ///
+    /// # Errors
+    /// The kernel refuses the request otherwise, or its answer cannot be parsed.
+    #[doc(alias = "IFLA_TARGET_NETNSID")]
+    pub fn find_link_in(&self, netns: i32, index: u32) -> Result<Option<Link>> {
+        let mut message = LinkUnspec::new_with_index(index).build();
+        let netns_id = DefaultNla::new(TARGET_NETNSID, netns.to_ne_bytes().to_vec());
+        message.attributes.push(LinkAttribute::Other(netns_id));
+        message.attributes.push(without_statistics());
+        let message = RouteNetlinkMessage::GetLink(message);
+        let operation = "find link";
+        let object = format!("number {index} of namespace {netns}");
+        let request =
+            Request { message, flags: 0, operation, object: object.clone(), link: None, forgives: Forgives::Nothing };
+        let answers = match self.ask(request) {
+            Ok(answers) => answers,
+            // Here EINVAL means only that the id belongs to no existing namespace.
+            Err(error) if error.is_absent() || error.errno == libc::EINVAL => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        match answers.iter().find_map(|message| Link::parse(message)) {
+            Some(link) => Ok(Some(link)),
+            None => Err(Error::unreadable(operation, object, "the kernel's answer is no link")),
+        }
+    }
+
+    /// All links of the namespace.
+    ///
+    /// # Errors
+    /// The dump fails, see [`Socket::dump`](crate::Socket::dump).
+    pub fn links(&self) -> Result<Vec<Link>> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(without_statistics());
+        let messages = self.dump(&RouteNetlinkMessage::GetLink(message), "list links", "")?;
+        Ok(messages.iter().filter_map(|message| Link::parse(message)).collect())
+    }
+
+    /// Deletes a link, and the peer of a veth with it.
+    ///
+    /// The kernel returns when all traces of it are gone, which takes 10 to 30 ms.
+    ///
+    /// # Errors
+    /// There is no such link ([`Error::is_absent`]), or the kernel refuses it, as it does for `lo`.
+    #[doc(alias = "RTM_DELLINK")]
+    pub fn delete_link(&self, index: u32) -> Result<()> {
+        let message = RouteNetlinkMessage::DelLink(LinkUnspec::new_with_index(index).build());
+        let operation = "delete link";
+        let object = String::new();
+        let request = Request { message, flags: 0, operation, object, link: Some(index), forgives: Forgives::Nothing };
+        self.ask(request).map(drop)
+    }
+
+    /// Deletes all links of a group, whoever made them, with the peers of veths. It hardly takes the kernel longer than one
+    /// link.
+    ///
+    /// # Errors
+    /// There is no link in the group ([`Error::is_absent`]), or the kernel refuses it.
+    #[doc(alias = "IFLA_GROUP")]
+    pub fn delete_group(&self, group: u32) -> Result<()> {
+        let message =
+            RouteNetlinkMessage::DelLink(LinkMessageBuilder::<LinkUnspec>::default().link_group(group).build());
+        let operation = "delete links of group";
+        let object = group.to_string();
+        let request = Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing };
+        self.ask(request).map(drop)
+    }
+
+    fn read_link(&self, mut message: LinkMessage, object: &str) -> Result<Link> {
+        message.attributes.push(without_statistics());
+        let message = RouteNetlinkMessage::GetLink(message);
+        let operation = "find link";
+        let answers = self.ask(Request {
+            message,
+            flags: 0,
+            operation,
+            object: object.to_owned(),
+            link: None,
+            forgives: Forgives::Nothing,
+        })?;
+        let Some(link) = answers.iter().find_map(|message| Link::parse(message)) else {
+            return Err(Error::unreadable(operation, object, "the kernel's answer is no link"));
+        };
+        self.remember(&link);
+        Ok(link)
+    }
+}
+
+fn absent_is_none(found: Result<Link>) -> Result<Option<Link>> {
+    match found {
+        Ok(link) => Ok(Some(link)),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The kernel finds a link by either kind of name under either attribute. The attributes differ in their largest lengths.
+fn by_name(name: &str) -> LinkMessage {
+    let kind = if name.len() > LONGEST_NAME { ALT_IFNAME } else { IFNAME };
+    let text = [name.as_bytes(), &[0]].concat();
+    let mut message = LinkMessage::default();
+    message.attributes.push(LinkAttribute::Other(DefaultNla::new(kind, text)));
+    message
+}
+
+/// Leaves out the counters, which are half of a link's message and not used here.
+fn without_statistics() -> LinkAttribute {
+    LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
+}
