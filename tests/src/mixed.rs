@@ -335,7 +335,7 @@ pub fn alike(release: UpstreamRelease, rows: &[Row]) {
             });
         }
     });
-    report.into_inner().unwrap().judge(&rows, release);
+    report.into_inner().unwrap().assert_as_listed(&rows, release);
 }
 
 /// Without markers of whose rules of the firewall are: they do nothing, and the reference, which does not know them, leaves them

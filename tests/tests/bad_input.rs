@@ -776,7 +776,9 @@ fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_
     for bad in table.flatten() {
         for plugin in bad.plugins {
             let said = scene.call(plugin, &bad);
-            wrong.extend(judge(plugin, &bad, &said).err().map(|why| format!("{}: {why}: {said:?}", bad.what(plugin))));
+            wrong.extend(
+                check_refusal(plugin, &bad, &said).err().map(|why| format!("{}: {why}: {said:?}", bad.what(plugin))),
+            );
         }
     }
     assert!(wrong.is_empty(), "{} wrong answers:\n{}", wrong.len(), wrong.join("\n"));
@@ -785,7 +787,7 @@ fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_
 }
 
 /// One document and nothing else, with the keys of an error object, and in its details whose call it was.
-fn judge(plugin: &str, bad: &Bad, said: &CallOutput) -> Result<(), String> {
+fn check_refusal(plugin: &str, bad: &Bad, said: &CallOutput) -> Result<(), String> {
     let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
     check(said.exit == 1, "the exit status is not 1")?;
     check(said.stderr.is_empty(), "it speaks on stderr")?;
@@ -811,7 +813,7 @@ fn context(plugin: &str, bad: &Bad) -> Vec<String> {
     };
     let early = ["required env", "invalid characters in containerID", "interface name"];
     let network = match &bad.stdin {
-        // The variables are judged before stdin is read.
+        // The variables are validated before stdin is read.
         _ if bad.code == 4 && early.iter().any(|says| bad.says.starts_with(says)) => None,
         Stdin::With(changes) if changes.iter().any(|(pointer, _)| pointer == "/name") => None,
         Stdin::With(_) => Some("network badnet".to_owned()),

@@ -257,9 +257,9 @@ fn read_only(dir: &Path, on: bool) {
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | if on { MsFlags::MS_RDONLY } else { MsFlags::empty() };
     // What is open for writing keeps a mount from being read-only, and whoever another test starts has until its exec what we
     // had open when it was forked.
-    let patience = Deadline::after(Duration::from_secs(30));
+    let deadline = Deadline::after(Duration::from_secs(30));
     while let Err(error) = mount(None::<&str>, dir, None::<&str>, flags, None::<&str>) {
-        assert!(error == Errno::EBUSY && patience.pause(Duration::from_millis(5)), "{}: {error}", dir.display());
+        assert!(error == Errno::EBUSY && deadline.pause(Duration::from_millis(5)), "{}: {error}", dir.display());
     }
 }
 

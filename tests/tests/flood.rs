@@ -82,10 +82,10 @@ fn a_soak_that_was_stopped_is_gone_on_with_to_its_end_and_only_with_the_same_plu
     let state = host.dir().join("soak.json");
     // Not by us: what another thread starts meanwhile would hold the file open for writing, and it could not be executed.
     host.sh(&format!("mkdir '{0}' && cp '{1}' '{0}'", bin.display(), plugin.display()));
-    let soak = |patience| Soak {
+    let soak = |time_limit| Soak {
         subjects: vec![(Subject::new(&bin, "host-local", json!({"ipam": dual_stack()})), 1)],
         operations: 4000,
-        patience,
+        time_limit,
         state: state.clone(),
     };
     let kept = || std::fs::read_to_string(&state).unwrap();

@@ -259,7 +259,7 @@ fn every_licence_in_the_tree_is_permissive() {
 }
 
 #[test]
-fn licences_are_judged_as_spdx_means_them() {
+fn licence_expressions_have_the_meaning_of_spdx() {
     let allowed = ["MIT", "Apache-2.0", "Unicode-3.0"].map(str::to_owned).into();
     for good in [
         "MIT",

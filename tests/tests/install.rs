@@ -322,7 +322,7 @@ fn plugins_are_built_with_musl_where_it_is_to_be_had_and_else_with_a_word_for_th
 
 /// Opened for reading, a pipe would wait for somebody who writes; the C library that is installed has constants of its own.
 #[test]
-fn what_is_installed_judges_a_pipe_without_opening_it() {
+fn installed_plugins_refuse_a_pipe_without_opening_it() {
     let host = Host::new();
     let loopback = Subject::new(cnikit_tests::installed(), "loopback", json!({}));
     let pipe = host.dir().join("pipe").display().to_string();

@@ -43,7 +43,7 @@ const TESTS: &[Test] = &[
     test!(a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look needs Need::MACVLAN),
     test!(a_master_without_carrier_costs_no_waiting needs Need::MACVLAN),
     test!(a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting needs Need::MACVLAN),
-    test!(addresses_of_others_on_the_link_are_not_judged needs Need::MACVLAN),
+    test!(addresses_of_other_containers_on_the_link_are_not_compared needs Need::MACVLAN),
     test!(a_del_does_not_look_for_the_master needs Need::MACVLAN),
     test!(tuning_gives_back_what_the_master_still_carries needs Need::MACVLAN),
     test!(what_the_master_does_not_carry_leaves_nothing_of_what_tuning_changed needs Need::MACVLAN),
@@ -391,7 +391,7 @@ fn a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting() {
 }
 
 /// Somebody has the address that the kernel makes of the MAC.
-fn addresses_of_others_on_the_link_are_not_judged() {
+fn addresses_of_other_containers_on_the_link_are_not_compared() {
     let lan = Lan::new();
     let container = Host::new().container();
     lan.outer.sh("ip address add fe80::800:ff:fe00:7/64 dev outer0 nodad");

@@ -264,13 +264,13 @@ fn killed_at_any_moment(before: Option<&str>, verb: &str) {
     let list = scene.list("net", &list["plugins"]);
     let mut seed = fastrand::Rng::new();
     let mut killed = 0;
-    let patience = Duration::from_mins(5);
+    let timeout = Duration::from_mins(5);
     // The shortest that a whole one took, so that the moments are spread over it.
-    let mut whole = patience;
+    let mut whole = timeout;
     for round in 0..30 {
-        assert!(before.is_none_or(|before| done_or_killed(&scene, before, patience)));
+        assert!(before.is_none_or(|before| done_or_killed(&scene, before, timeout)));
         let begun = Instant::now();
-        let moment = if round < 2 { patience } else { whole.mul_f64(seed.f64()) };
+        let moment = if round < 2 { timeout } else { whole.mul_f64(seed.f64()) };
         if done_or_killed(&scene, verb, moment) {
             whole = whole.min(begun.elapsed());
         } else {

@@ -9,15 +9,19 @@ use cnikit_tests::flooded;
 const USAGE: &str = "soak [--operations NUMBER] [--for MINUTES] --state FILE";
 
 fn main() -> ExitCode {
-    let mut soak =
-        Soak { subjects: Vec::new(), operations: 1_000_000, patience: Duration::MAX, state: std::path::PathBuf::new() };
+    let mut soak = Soak {
+        subjects: Vec::new(),
+        operations: 1_000_000,
+        time_limit: Duration::MAX,
+        state: std::path::PathBuf::new(),
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().unwrap_or_else(|| panic!("{word} wants a value: {USAGE}"));
         let number = || value.parse::<u32>().unwrap_or_else(|error| panic!("{word} {value}: {error}: {USAGE}"));
         match word.as_str() {
             "--operations" => soak.operations = number() as usize,
-            "--for" => soak.patience = Duration::from_mins(number().into()),
+            "--for" => soak.time_limit = Duration::from_mins(number().into()),
             "--state" => soak.state = value.into(),
             _ => panic!("{word}: {USAGE}"),
         }

@@ -134,11 +134,11 @@ impl Replay<'_> {
         let times = if call.is("DEL") && self.variation == Variation::DelsTwice { 2 } else { 1 };
         for _ in 0..times {
             let said = self.say(call);
-            self.judge(call, &said);
+            self.assert_expected(call, &said);
         }
     }
 
-    fn judge(&mut self, call: &RecordedCall, said: &CallOutput) {
+    fn assert_expected(&mut self, call: &RecordedCall, said: &CallOutput) {
         let expected = self.expects(call);
         let about = format!("{}, call {}: {said:?}", self.title(), call.seq);
         if said.exit != 0 {

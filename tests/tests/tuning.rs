@@ -241,7 +241,7 @@ fn what_stands_in_the_way_of_a_record_is_nobodys_and_stays() {
 
 /// What can be refused before anything is written, last in a list of what could be.
 #[test]
-fn everything_is_judged_before_the_first_write() {
+fn everything_is_validated_before_the_first_write() {
     let scene = Scene::new();
     let sysctl = |key: &str| json!({"sysctl": {"net.core.somaxconn": "100", key: "1"}, "mtu": 1400});
     let not_there = "there is no sysctl net/";

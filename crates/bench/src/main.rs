@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use command_line::{Asked, What};
 use report::table;
-use report::verdict::{self, Judgement};
+use report::verdict::{self, TargetResult};
 use run::measure::{self, Row};
 use run::{idle, paths, profile};
 use scenes::{SCENES, Scene, runtime};
@@ -76,20 +76,20 @@ fn measure(asked: &Asked) -> Result<bool> {
     if rows.is_empty() {
         return Err("no scene has that name; cnikit-bench scenes lists them".to_owned());
     }
-    let judgements = verdict::judge(&rows, sides);
+    let results = verdict::evaluate(&rows, sides);
     let machine = machine(&rows);
     if let Some(out) = &asked.out {
         let write = |name: &str, text: String| {
             let file = out.join(name);
             fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))
         };
-        write("bench.md", table::document(&rows, sides, &judgements, &machine))?;
+        write("bench.md", table::document(&rows, sides, &results, &machine))?;
         write("bench.csv", table::samples(&rows, sides))?;
     }
-    say(&format!("\n{}\n", table::targets(&judgements)))?;
+    say(&format!("\n{}\n", table::targets(&results)))?;
     say(&format!("{machine}\n"))?;
-    let missed = asked.assert && judgements.iter().any(Judgement::is_missed);
-    let broken = asked.guard && judgements.iter().any(|one| one.broken);
+    let missed = asked.assert && results.iter().any(TargetResult::is_missed);
+    let broken = asked.guard && results.iter().any(|one| one.broken);
     Ok(!missed && !broken)
 }
 

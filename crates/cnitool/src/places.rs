@@ -42,7 +42,7 @@ pub(crate) fn places(common: &Common, network: Option<&str>, more: &[PathBuf]) -
 
 fn store(data_dir: PathBuf, network: String) -> Store {
     let log = |text: &str| print_to_stderr(&format!("Warning: {text}"));
-    Store { data_dir, network, boot: Boot::now(), patience: TIMEOUT, log }
+    Store { data_dir, network, boot: Boot::now(), timeout: TIMEOUT, log }
 }
 
 /// The ranges of all configurations, by directory and network.

@@ -180,8 +180,8 @@ fn stream(address: &Address, deadline: Deadline) -> io::Result<UnixStream> {
     let stream = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     loop {
         left(deadline)?;
-        let patience = deadline.at_most(AT_ONCE).poll_timeout_ms().max(1);
-        setsockopt(&stream, sockopt::SendTimeout, &TimeVal::milliseconds(patience.into()))?;
+        let timeout = deadline.at_most(AT_ONCE).poll_timeout_ms().max(1);
+        setsockopt(&stream, sockopt::SendTimeout, &TimeVal::milliseconds(timeout.into()))?;
         match connect(stream.as_raw_fd(), &address).map_err(io::Error::from) {
             Err(error) if passing(&error) => {}
             connected => return connected.map(|()| UnixStream::from(stream)),

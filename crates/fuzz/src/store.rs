@@ -41,7 +41,7 @@ impl World {
             data_dir: self.dir.path().to_owned(),
             network: "net".into(),
             boot: Boot::new(&format!("{:032x}", self.boot), Some(MACHINE)),
-            patience: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
             log: |_| {},
         }
     }

@@ -36,9 +36,9 @@ impl Netns {
         let path = path.as_ref();
         let failed = |source: io::Error| Error::new("open the network namespace", path.display().to_string(), source);
         let place = locate(path).map_err(failed)?;
-        judge_file_system(&place).map_err(failed)?;
+        check_file_system(&place).map_err(failed)?;
         let file = reopen(&place).map_err(failed)?;
-        judge_type(file.as_fd()).map_err(failed)?;
+        check_type(file.as_fd()).map_err(failed)?;
         Ok(Self::held(file.into(), path.to_owned()))
     }
 
@@ -175,7 +175,7 @@ fn locate(path: &Path) -> io::Result<File> {
 }
 
 /// Refuses what is not on nsfs, by its magic, without having opened it for reading.
-fn judge_file_system(place: &File) -> io::Result<()> {
+fn check_file_system(place: &File) -> io::Result<()> {
     let magic = fstatfs(place)?.filesystem_type();
     if magic == NSFS_MAGIC {
         return Ok(());
@@ -193,7 +193,7 @@ fn reopen(place: &File) -> io::Result<File> {
 }
 
 /// Refuses a namespace of another type than network.
-fn judge_type(file: BorrowedFd<'_>) -> io::Result<()> {
+fn check_type(file: BorrowedFd<'_>) -> io::Result<()> {
     match kernel::namespace_type(file)? {
         libc::CLONE_NEWNET => Ok(()),
         other => Err(not_one(&format!("it is a namespace of another type: {}", type_name(other)))),

@@ -67,30 +67,30 @@ struct Seen {
 impl NetnsScan {
     /// Scans all processes. `each` is called with the number of processes done and their total.
     pub fn look(scope: Scope, mut each: impl FnMut(usize, usize)) -> NetnsScan {
-        let mut living = NetnsScan::look_once(scope, &mut each);
+        let mut scan = NetnsScan::look_once(scope, &mut each);
         for _ in 1..LOOKS {
-            if !living.fleeting {
+            if !scan.fleeting {
                 break;
             }
-            living = NetnsScan::look_once(scope, &mut each);
+            scan = NetnsScan::look_once(scope, &mut each);
         }
-        living
+        scan
     }
 
     fn look_once(scope: Scope, each: &mut impl FnMut(usize, usize)) -> NetnsScan {
-        let mut living = NetnsScan::default();
-        living.judge_view(scope);
+        let mut scan = NetnsScan::default();
+        scan.check_proc(scope);
         let mut seen = Seen::default();
-        let processes = living.list(Path::new("/proc")).unwrap_or_default();
+        let processes = scan.list(Path::new("/proc")).unwrap_or_default();
         let processes: Vec<PathBuf> = processes.into_iter().filter(|path| number(path).is_some()).collect();
         for (done, process) in processes.iter().enumerate() {
-            living.look_at(process, &mut seen);
+            scan.look_at(process, &mut seen);
             each(done, processes.len());
         }
         for (name, ways) in &seen.ways {
-            living.open(name, ways);
+            scan.open(name, ways);
         }
-        living
+        scan
     }
 
     /// Whether the namespace with this cookie still exists; see [`Netns::cookie`].
@@ -114,7 +114,7 @@ impl NetnsScan {
     }
 
     /// Whether this `/proc` shows every process that counts.
-    fn judge_view(&mut self, scope: Scope) {
+    fn check_proc(&mut self, scope: Scope) {
         match fs::read_link("/proc/self/ns/pid") {
             Ok(found) if scope == Scope::PidNamespace || found.to_str() == Some(FIRST_PID_NAMESPACE) => {}
             Ok(_) => self.miss("this is a PID namespace: processes outside it are not seen".to_owned()),

@@ -61,7 +61,7 @@ fn a_gone_namespace_is_told_apart_from_a_file() {
 }
 
 #[test]
-fn a_pipe_and_a_terminal_are_judged_without_being_opened() {
+fn a_pipe_and_a_terminal_are_refused_without_being_opened() {
     let dir = tempdir().unwrap();
     let pipe = dir.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

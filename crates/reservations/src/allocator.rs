@@ -1,4 +1,4 @@
-//! Takes and gives back the addresses of one network.
+//! Allocates and releases the addresses of one network.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cnikit_store::Directory;
 
-use crate::allocation::Taker;
+use crate::allocation::Allocator;
 use crate::boot::Boot;
 use crate::error::{Error, ErrorKind};
 use crate::files::Files;
@@ -16,11 +16,11 @@ use crate::owner::{Content, Owner};
 use crate::record::Record;
 use crate::request::{Allocation, AllocationRequest};
 
-/// How long others may hold the lock: a reading of tens of thousands of files takes a second, and many may queue.
+/// How long the lock is waited for: reading tens of thousands of files takes a second, and many processes may wait.
 pub const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How long a look at the store's health waits for the lock: a busy store is a healthy one.
-const GLANCE: Duration = Duration::from_secs(2);
+/// How long [`Store::health`] waits for the lock. A store that is in use counts as healthy.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The allocations of one network, in the directory `<data_dir>/<network>`.
 #[derive(Clone, Debug)]
@@ -29,15 +29,15 @@ pub struct Store {
     pub data_dir: PathBuf,
     /// The network's name.
     pub network: String,
-    /// This boot, if it is known; without it no index is believed.
+    /// This boot, if it is known; without it no index is used.
     pub boot: Option<Boot>,
     /// How long the lock is waited for.
-    pub patience: Duration,
-    /// Who hears of what is odd but stops nothing.
+    pub timeout: Duration,
+    /// Logs events that do not fail a call.
     pub log: fn(&str),
 }
 
-/// How a network's store is.
+/// The state of a network's store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     /// Files whose content names no owner. Their addresses count as taken.
@@ -55,15 +55,16 @@ impl Store {
     /// a file or directory cannot be read or written (`Disk`).
     pub fn acquire(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, Error> {
         let wanted = request.assign()?;
-        let files = Files::make(&self.directory()?, self.patience)?;
+        let files = Files::make(&self.directory()?, self.timeout)?;
         let beside = self.beside();
-        let mut taker = Taker { ledger: Ledger::open(&files, &beside)?, files: &files, request, made: Vec::new() };
-        let done = taker.take(&wanted);
-        if done.is_err() {
-            taker.put_back(self.log);
+        let mut allocator =
+            Allocator { ledger: Ledger::open(&files, &beside)?, files: &files, request, made: Vec::new() };
+        let allocated = allocator.allocate(&wanted);
+        if allocated.is_err() {
+            allocator.roll_back(self.log);
         }
-        taker.ledger.seal();
-        done
+        allocator.ledger.seal();
+        allocated
     }
 
     /// Frees all addresses that an attachment holds in this network, or, if it holds none, those that an old release recorded
@@ -73,7 +74,7 @@ impl Store {
     /// The lock is not free in time (`Busy`), or a file cannot be read or removed (`Disk`). A file that cannot be read may be
     /// this attachment's, so it is an error, once all others are freed.
     pub fn release(&self, owner: &Owner) -> Result<Vec<IpAddr>, Error> {
-        let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(Vec::new()) };
+        let Some(files) = Files::find(&self.directory()?, self.timeout)? else { return Ok(Vec::new()) };
         let beside = self.beside();
         let mut ledger = Ledger::open(&files, &beside)?;
         ledger.look_again()?;
@@ -83,11 +84,12 @@ impl Store {
         };
         let unread = ledger.unread()?;
         let freed = free(&mut ledger, &held)?;
-        let unknown = |error| {
-            let refusal = Error::from(error).within(format_args!("{owner} may hold one more address"));
-            refusal.hint("DEL again once that file can be read, or remove it if its container is gone")
-        };
-        unread.map_or(Ok(freed), |error| Err(unknown(error)))
+        match unread {
+            None => Ok(freed),
+            Some(error) => Err(Error::from(error)
+                .within(format_args!("{owner} may hold one more address"))
+                .hint("DEL again once that file can be read, or remove it if its container is gone")),
+        }
     }
 
     /// Frees those of these addresses that the attachment still holds.
@@ -95,7 +97,7 @@ impl Store {
     /// # Errors
     /// As [`Store::release`].
     pub fn give_back(&self, owner: &Owner, addresses: &[IpAddr]) -> Result<(), Error> {
-        let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(()) };
+        let Some(files) = Files::find(&self.directory()?, self.timeout)? else { return Ok(()) };
         let beside = self.beside();
         let mut ledger = Ledger::open(&files, &beside)?;
         let mut held = ledger.held_by(owner)?;
@@ -108,22 +110,17 @@ impl Store {
     /// # Errors
     /// It does not (`Drift`), or as [`Store::release`].
     pub fn confirm(&self, owner: &Owner, addresses: &[IpAddr]) -> Result<(), Error> {
-        let none = || {
-            Error::new(ErrorKind::Drift, format!("host-local: Failed to find address added by container ID: {owner}"))
-                .hint(format!(
-                    "its reservation in {} is gone: restart the container",
-                    self.data_dir.join(&self.network).display()
-                ))
+        let Some(files) = Files::find(&self.directory()?, self.timeout)? else {
+            return Err(self.holds_none(owner));
         };
-        let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Err(none()) };
         let beside = self.beside();
         let mut ledger = Ledger::open(&files, &beside)?;
         let held = [ledger.held_by(owner)?, ledger.held_by(&owner.bare())?].concat();
         if held.is_empty() {
-            return Err(none());
+            return Err(self.holds_none(owner));
         }
-        let is_held = |address: &&IpAddr| held.iter().any(|record| record.address == **address);
-        let missing: Vec<IpAddr> = addresses.iter().filter(|address| !is_held(address)).copied().collect();
+        let mut missing = addresses.to_vec();
+        missing.retain(|address| held.iter().all(|record| record.address != *address));
         if missing.is_empty() { Ok(()) } else { Err(drift(&files, owner, &missing)) }
     }
 
@@ -133,22 +130,25 @@ impl Store {
     /// # Errors
     /// As [`Store::release`]. A file that the kernel does not let us read stays, and is an error once all others are freed.
     pub fn sweep(&self, valid: &[Owner]) -> Result<Vec<IpAddr>, Error> {
-        let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(Vec::new()) };
+        let Some(files) = Files::find(&self.directory()?, self.timeout)? else { return Ok(Vec::new()) };
         let beside = self.beside();
         let mut ledger = Ledger::open(&files, &beside)?;
-        let valid: HashSet<Owner> = valid.iter().flat_map(|owner| [owner.clone(), owner.bare()]).collect();
-        let numbers: HashSet<u64> = valid.iter().map(Owner::number).collect();
+        let owners: HashSet<Owner> = valid.iter().flat_map(|owner| [owner.clone(), owner.bare()]).collect();
+        let numbers: HashSet<u64> = owners.iter().map(Owner::number).collect();
         let mut stale = Vec::new();
         let mut unread = None;
         for record in ledger.all()?.into_iter().filter(|record| record.unreadable || !numbers.contains(&record.owner)) {
             match files.read(record.address) {
-                Ok(Some((Content::Of(owner), _))) if !valid.contains(&owner) => stale.push(record),
+                Ok(Some((Content::Of(owner), _))) if !owners.contains(&owner) => stale.push(record),
                 Err(error) if !error.is_garbage() => unread = Some(error),
                 _ => {}
             }
         }
         let freed = free(&mut ledger, &stale)?;
-        unread.map_or(Ok(freed), |error| Err(error.into()))
+        match unread {
+            None => Ok(freed),
+            Some(error) => Err(error.into()),
+        }
     }
 
     /// Checks that an address could be reserved, apart from whether any is free; returns what is wrong but does not prevent
@@ -159,19 +159,26 @@ impl Store {
     /// another process holds is not an error.
     pub fn health(&self) -> Result<Health, Error> {
         let path = self.directory()?;
-        Directory::probe_at(&path).map_err(|error| {
-            Error::from(error).within(format_args!("no reservation can be kept in {}", path.display()))
-        })?;
-        let files = match Files::find(&path, GLANCE) {
-            Err(busy) if busy.kind == ErrorKind::Busy => None,
-            found => found?,
+        if let Err(error) = Directory::probe_at(&path) {
+            return Err(Error::from(error).within(format_args!("no reservation can be kept in {}", path.display())));
+        }
+        let files = match Files::find(&path, HEALTH_TIMEOUT) {
+            Ok(Some(files)) => files,
+            Ok(None) => return Ok(Health::default()),
+            Err(error) if error.kind == ErrorKind::Busy => return Ok(Health::default()),
+            Err(error) => return Err(error),
         };
-        let Some(files) = files else { return Ok(Health::default()) };
         let beside = self.beside();
         let mut ledger = Ledger::open(&files, &beside)?;
         let unreadable = ledger.unreadable()?.into_iter().map(|address| files.path_of(address)).collect();
         let taken = ledger.all()?.iter().map(|record| record.address).collect();
         Ok(Health { unreadable, taken })
+    }
+
+    fn holds_none(&self, owner: &Owner) -> Error {
+        let path = self.data_dir.join(&self.network);
+        Error::new(ErrorKind::Drift, format!("host-local: Failed to find address added by container ID: {owner}"))
+            .hint(format!("its reservation in {} is gone: restart the container", path.display()))
     }
 
     pub(crate) fn directory(&self) -> Result<PathBuf, Error> {
@@ -197,27 +204,30 @@ impl Store {
     }
 }
 
-/// Frees what it can and then reports what it could not.
+/// Frees the records' addresses. All are tried before an error is returned.
 pub(crate) fn free(ledger: &mut Ledger, records: &[Record]) -> Result<Vec<IpAddr>, Error> {
     let removed = ledger.remove(records);
     ledger.seal();
     let (freed, refused) = removed?;
-    let texts: Vec<String> = refused.iter().skip(1).map(|refusal| format!("; {}", refusal.text)).collect();
-    match refused.into_iter().next() {
-        None => Ok(freed),
-        Some(first) => Err(Error { text: first.text.clone() + &texts.concat(), ..first }),
+    let mut errors = refused.into_iter();
+    let Some(mut error) = errors.next() else { return Ok(freed) };
+    for other in errors {
+        error.text = format!("{}; {}", error.text, other.text);
     }
+    Err(error)
 }
 
 fn drift(files: &Files, owner: &Owner, missing: &[IpAddr]) -> Error {
-    let tell = |address: &IpAddr| {
+    let mut texts = Vec::new();
+    for address in missing {
         let found = match files.read(*address) {
             Ok(None) => "nobody's".to_owned(),
             Ok(Some((Content::Of(other), _))) => format!("held by {other}"),
             _ => "not readable".to_owned(),
         };
-        format!("{address}: wanted held by {owner}, found {found} ({})", files.path_of(*address).display())
-    };
-    let told: Vec<String> = missing.iter().map(tell).collect();
-    Error::new(ErrorKind::Drift, told.join("; ")).hint("restart the container: its address may be given to another one")
+        let path = files.path_of(*address);
+        texts.push(format!("{address}: wanted held by {owner}, found {found} ({})", path.display()));
+    }
+    Error::new(ErrorKind::Drift, texts.join("; "))
+        .hint("restart the container: its address may be given to another one")
 }

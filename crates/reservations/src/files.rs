@@ -1,4 +1,4 @@
-//! The files of one network's directory: names and contents exactly as other releases of host-local know them.
+//! The files of one network's directory. Names and contents are those of upstream's host-local.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use cnikit_store::{Directory, Error as StoreError, Facts, Lock};
 use crate::error::{Error, ErrorKind};
 use crate::owner::{Content, Owner};
 
-/// The file that everybody locks who changes anything.
+/// The file that every process locks before it changes anything.
 const LOCK: &str = "lock";
-/// More than any owner's text needs: an environment variable, in which a container's id comes, has up to 128 KiB.
+/// The largest file that is read, in bytes. A container's id comes in an environment variable, which has at most 128 KiB.
 const LONGEST: usize = 256 << 10;
 
-/// So often may somebody remove the directory while its lock is waited for.
+/// How often another program may remove the directory while its lock is waited for.
 const TRIES: usize = 100;
 
 /// The directory of one network, locked.
@@ -25,35 +25,35 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Opens and locks the directory, which is made if it is not there.
-    pub(crate) fn make(path: &Path, patience: Duration) -> Result<Files, Error> {
+    /// Opens and locks the directory, which is made if it does not exist.
+    pub(crate) fn make(path: &Path, timeout: Duration) -> Result<Files, Error> {
         for _ in 0..TRIES {
-            if let Some(files) = Files::locked(Directory::make(path, 0o755)?, patience)? {
+            if let Some(files) = Files::locked(Directory::make(path, 0o755)?, timeout)? {
                 return Ok(files);
             }
         }
         Err(vanishing(path))
     }
 
-    /// Opens and locks the directory; `None` if it is not there.
-    pub(crate) fn find(path: &Path, patience: Duration) -> Result<Option<Files>, Error> {
+    /// Opens and locks the directory; `None` if it does not exist.
+    pub(crate) fn find(path: &Path, timeout: Duration) -> Result<Option<Files>, Error> {
         for _ in 0..TRIES {
             let directory = match Directory::open(path) {
                 Err(error) if error.is_absent() => return Ok(None),
                 opened => opened?,
             };
-            if let Some(files) = Files::locked(directory, patience)? {
+            if let Some(files) = Files::locked(directory, timeout)? {
                 return Ok(Some(files));
             }
         }
         Err(vanishing(path))
     }
 
-    /// `None`: somebody removed the directory while the lock was waited for.
-    fn locked(directory: Directory, patience: Duration) -> Result<Option<Files>, Error> {
-        let lock = match directory.lock(LOCK, 0o600, patience) {
+    /// Locks the directory. `None` if another program removed it while the lock was waited for.
+    fn locked(directory: Directory, timeout: Duration) -> Result<Option<Files>, Error> {
+        let lock = match directory.lock(LOCK, 0o600, timeout) {
             Err(_) if !directory.is_current()? => return Ok(None),
-            Err(error) if error.is_deadline() => return Err(busy(&directory, patience)),
+            Err(error) if error.is_deadline() => return Err(busy(&directory, timeout)),
             Err(error) if error.is_garbage() => {
                 let hint = "see who can write in this directory, and remove what is not a regular file";
                 return Err(Error::from(error).hint(hint));
@@ -68,12 +68,12 @@ impl Files {
         addresses(&self.directory)
     }
 
-    /// What an address's file says; `None` if there is none.
+    /// The content of an address's file; `None` if there is none.
     pub(crate) fn read(&self, address: IpAddr) -> Result<Option<(Content, Facts)>, StoreError> {
         read(&self.directory, address)
     }
 
-    /// Reserves an address; `None` if it is taken.
+    /// Reserves an address; `None` if it is reserved already.
     pub(crate) fn create(&self, address: IpAddr, owner: &Owner) -> Result<Option<Facts>, StoreError> {
         self.directory.create(&address.to_string(), owner.content().as_bytes(), 0o600)
     }
@@ -88,13 +88,13 @@ impl Files {
         self.directory.remove(&address.to_string())
     }
 
-    /// The address that the n-th set of ranges gave last; anything that is none counts as nothing.
+    /// The last address that the n-th set of ranges allocated; `None` if the file is missing or invalid.
     pub(crate) fn last_reserved(&self, set: usize) -> Option<IpAddr> {
         let (bytes, _) = self.directory.read(&last_reserved_file(set), LONGEST).ok()??;
         str::from_utf8(&bytes).ok()?.trim().parse().ok()
     }
 
-    /// Notes the address that the n-th set of ranges gave. What is not a regular file (a symbolic link, a FIFO) is removed.
+    /// Records the last address that the n-th set of ranges allocated. Anything that is not a regular file is replaced.
     pub(crate) fn set_last_reserved(&self, set: usize, address: IpAddr) -> Result<(), StoreError> {
         let name = last_reserved_file(set);
         let content = address.to_string();
@@ -119,14 +119,16 @@ pub(crate) fn addresses(directory: &Directory) -> Result<Vec<IpAddr>, StoreError
     Ok(names.iter().filter_map(|name| address_named(name.to_str()?)).collect())
 }
 
-/// What an address's file in a directory says; `None` if there is none.
+/// The content of an address's file in a directory; `None` if there is none.
 pub(crate) fn read(directory: &Directory, address: IpAddr) -> Result<Option<(Content, Facts)>, StoreError> {
-    let read = directory.read(&address.to_string(), LONGEST)?;
-    Ok(read.map(|(bytes, facts)| (Content::parse(&bytes), facts)))
+    match directory.read(&address.to_string(), LONGEST)? {
+        Some((bytes, facts)) => Ok(Some((Content::parse(&bytes), facts))),
+        None => Ok(None),
+    }
 }
 
-fn busy(directory: &Directory, patience: Duration) -> Error {
-    let seconds = patience.as_secs();
+fn busy(directory: &Directory, timeout: Duration) -> Error {
+    let seconds = timeout.as_secs();
     let path = directory.resolved().join(LOCK);
     Error::new(ErrorKind::Busy, format!("others held the lock {} for {seconds} seconds", path.display()))
         .hint(format!("see with `fuser -v {}` who holds it, and try again", path.display()))

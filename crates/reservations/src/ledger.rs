@@ -1,8 +1,8 @@
-//! Who holds what: from the index while it is complete, else from the files themselves.
+//! The owners of the addresses, from the index while it is complete, otherwise from the files.
 //!
-//! All here happens under the network's lock. A hit in the index is checked against the file; a miss is believed only while
-//! the directory bears the stamp that the index was sealed with. Anything that does not fit, or an index that cannot be read
-//! or written, costs one reading of the directory and never an answer.
+//! The network's lock is held all the time. A record in the index is checked against its file. A missing record is trusted only
+//! while the directory has the stamp that the index was sealed with. If they differ, or the index cannot be read or written, the
+//! directory is read once; the result is never wrong.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::index::{Index, State};
 use crate::owner::{Content, Owner, number};
 use crate::record::Record;
 
-/// Where things beside the networks' directories are kept, in directories whose dot no network's name can have.
+/// The paths outside of the networks' directories. Their names begin with a dot, which no network's name can.
 #[derive(Debug)]
 pub(crate) struct StorePaths {
     /// The network's name: that of its index.
@@ -27,11 +27,11 @@ pub(crate) struct StorePaths {
     pub(crate) garbage: std::path::PathBuf,
     /// This boot, if it is known.
     pub(crate) boot: Option<Boot>,
-    /// Who hears of what is odd but stops nothing.
+    /// Logs events that do not fail a call.
     pub(crate) log: fn(&str),
 }
 
-/// As many records are taken out of the index one by one.
+/// How many records are removed from the index one by one, at most.
 const ONE_BY_ONE: usize = 64;
 
 /// The reservations of one network.
@@ -45,25 +45,25 @@ pub(crate) struct Ledger<'a> {
 
 #[derive(Debug)]
 enum Known {
-    /// By a complete index.
+    /// A complete index.
     Indexed(Index),
-    /// By having read all files: there is no index that could be trusted, or none can be written.
+    /// All files were read, because there is no index that can be trusted, and none can be written.
     Listed(Vec<Record>),
 }
 
-/// What an older index tells about files that are still the same.
+/// The records of an older index, for files that have not changed.
 #[derive(Default)]
 pub(crate) struct Memory {
     records: HashMap<IpAddr, Record>,
-    /// It is of this boot and was last complete at this time of the file system, in nanoseconds. A file that was last changed
-    /// before, and is still as it was recorded, need not be read again.
+    /// The index is of this boot and was last complete at this time of the file system, in nanoseconds. A file that was last
+    /// changed before, and still has the recorded facts, is not read again.
     complete_at: Option<u64>,
-    /// It is of an earlier boot, so what has not changed since was there before this one.
+    /// The index is of an earlier boot, so files that have not changed since are older than this boot.
     earlier_boot: bool,
 }
 
 impl Memory {
-    /// What the index of a network's directory remembers, of whatever state it is.
+    /// The records of the index of a network's directory, even if it is not complete.
     pub(crate) fn of(files: &Directory, indexes: Option<&Directory>, network: &str, boot: Option<&Boot>) -> Memory {
         let remains = indexes.and_then(|place| Index::remains(place, network));
         let (Some((state, records)), Some(boot)) = (remains, boot) else { return Memory::default() };
@@ -77,20 +77,22 @@ impl Memory {
         Memory { records, complete_at, earlier_boot }
     }
 
-    /// The record of an address, if it proves that the file with these facts has not been changed since. One that was last changed
-    /// in the tick in which the index was completed, or later, may have been replaced within that tick: that proves nothing.
+    /// The record of an address, if it proves that the file with these facts has not been changed since. A file that was last
+    /// changed in the clock tick in which the index was completed, or later, may have been replaced within that tick, so its record
+    /// proves nothing.
     fn untouched(&self, address: IpAddr, facts: Facts) -> Option<&Record> {
         let record = self.records.get(&address)?;
         let is_older = self.complete_at.is_some_and(|complete_at| record.changed < complete_at);
         (!record.unreadable && is_older && record.is_of(facts)).then_some(record)
     }
 
-    /// Whether it proves that this owner's file was there before this boot.
+    /// Whether the record proves that this owner's file is older than this boot.
     pub(crate) fn is_of_earlier_boot(&self, address: IpAddr, owner: &Owner, facts: Facts) -> bool {
-        let known = self.records.get(&address).filter(|record| !record.unreadable && record.is_of(facts));
-        known.is_some_and(|record| {
-            (self.complete_at.is_some() && record.earlier_boot) || (self.earlier_boot && record.owner == owner.number())
-        })
+        let Some(record) = self.records.get(&address) else { return false };
+        if record.unreadable || !record.is_of(facts) {
+            return false;
+        }
+        (self.complete_at.is_some() && record.earlier_boot) || (self.earlier_boot && record.owner == owner.number())
     }
 }
 
@@ -104,7 +106,7 @@ impl<'a> Ledger<'a> {
         Ok(ledger)
     }
 
-    /// The records of which the file still names this owner.
+    /// The records whose files still name this owner.
     pub(crate) fn held_by(&mut self, owner: &Owner) -> Result<Vec<Record>, Error> {
         if let Some(held) = self.confirmed(owner) {
             return Ok(held);
@@ -127,7 +129,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Those whose files cannot be read; costs nothing where there are none.
+    /// The addresses whose files cannot be read. This is cheap if there are none.
     pub(crate) fn unreadable(&mut self) -> Result<Vec<IpAddr>, Error> {
         if matches!(&self.known, Known::Indexed(index) if index.unreadable() == 0) {
             return Ok(Vec::new());
@@ -135,30 +137,38 @@ impl<'a> Ledger<'a> {
         Ok(self.all()?.iter().filter(|record| record.unreadable).map(|record| record.address).collect())
     }
 
-    /// Looks again at the files that could not be read: if one can be now, all are read anew.
+    /// Tries again to read the files that could not be read. If one can be read now, all files are read again.
     pub(crate) fn look_again(&mut self) -> Result<(), Error> {
-        let told = |address: &IpAddr| matches!(self.files.read(*address), Ok(Some((Content::Of(_), _))));
-        if self.unreadable()?.iter().any(told) { self.read_all() } else { Ok(()) }
+        for address in self.unreadable()? {
+            if let Ok(Some((Content::Of(_), _))) = self.files.read(address) {
+                return self.read_all();
+            }
+        }
+        Ok(())
     }
 
-    /// Why a file cannot be read that may name anybody: the kernel does not let us. One with garbage in it names nobody.
+    /// The error of a file that the kernel refuses to let us read, and that may name any owner. A file of garbage names no owner.
     pub(crate) fn unread(&mut self) -> Result<Option<StoreError>, Error> {
-        let refused = |address| self.files.read(address).err().filter(|error| !error.is_garbage());
-        Ok(self.unreadable()?.into_iter().find_map(refused))
+        for address in self.unreadable()? {
+            match self.files.read(address) {
+                Err(error) if !error.is_garbage() => return Ok(Some(error)),
+                _ => {}
+            }
+        }
+        Ok(None)
     }
 
-    /// Reserves an address; `false` if it is taken.
+    /// Reserves an address; `false` if it is reserved already.
     pub(crate) fn create(&mut self, address: IpAddr, owner: &Owner) -> Result<bool, Error> {
         let Some(facts) = self.files.create(address, owner)? else { return Ok(false) };
-        let noted = self.note(Record::new(owner.number(), address, facts));
-        if let Err(refusal) = noted {
+        if let Err(refusal) = self.note(Record::new(owner.number(), address, facts)) {
             self.files.remove(address)?;
             return Err(refusal);
         }
         Ok(true)
     }
 
-    /// Frees an address that this call took: nobody else can have changed its file, for the lock is ours.
+    /// Frees an address that this call reserved. No other process can have changed its file, because the lock is held.
     pub(crate) fn undo(&mut self, address: IpAddr, owner: &Owner) -> Result<(), Error> {
         self.files.remove(address)?;
         self.forget(owner.number(), address)
@@ -176,14 +186,21 @@ impl<'a> Ledger<'a> {
                 self.forget(old.owner, old.address)?;
                 self.note(Record::new(owner.number(), old.address, facts))?;
             }
-            // The old file may be there or not: only the directory knows.
-            renewed => return self.read_all().and(renewed.map(|_| false).map_err(Error::from)),
+            // The old file may exist or not, so the directory is read again.
+            Ok(None) => {
+                self.read_all()?;
+                return Ok(false);
+            }
+            Err(error) => {
+                self.read_all()?;
+                return Err(error.into());
+            }
         }
         (self.beside.log)(&format!("{} was held before this boot; {owner} has it now", old.address));
         Ok(true)
     }
 
-    /// Frees addresses: those that were freed, and why others could not be.
+    /// Frees addresses. Returns those that were freed, and the errors of the others.
     pub(crate) fn remove(&mut self, records: &[Record]) -> Result<(Vec<IpAddr>, Vec<Error>), Error> {
         let mut gone = Vec::new();
         let mut refused = Vec::new();
@@ -193,19 +210,19 @@ impl<'a> Ledger<'a> {
                 Err(error) => refused.push(Error::from(error)),
             }
         }
-        let freed = gone.iter().map(|(_, address)| *address).collect();
+        let freed = gone.iter().map(|held| held.1).collect();
         self.forget_all(gone)?;
         Ok((freed, refused))
     }
 
-    /// Declares the index complete for the directory as it now is. One that cannot be written is left unsealed.
+    /// Marks the index as complete for the current directory. If it cannot be written it stays unsealed.
     pub(crate) fn seal(&mut self) {
         let Known::Indexed(index) = &mut self.known else { return };
         if !self.changed {
             return;
         }
         if let Ok(Some(stamp)) = self.files.directory.stamp_anew() {
-            // It not being written costs the next caller a look at all files, no more.
+            // If it cannot be written, the next caller only has to read all files.
             let _ = index.seal(stamp);
         }
     }
@@ -227,7 +244,7 @@ impl<'a> Ledger<'a> {
         self.forget_all(vec![(owner, address)])
     }
 
-    /// Takes records out of the index, one by one while they are few: a pass over the whole table costs more.
+    /// Removes records from the index, one by one if they are few, because a pass over the whole table takes longer.
     fn forget_all(&mut self, gone: Vec<(u64, IpAddr)>) -> Result<(), Error> {
         if gone.is_empty() {
             return Ok(());
@@ -256,11 +273,16 @@ impl<'a> Ledger<'a> {
         let (Known::Indexed(index), Some(place)) = (&self.known, &self.beside.indexes) else { return false };
         let Ok(mut records) = index.all() else { return false };
         records.push(record);
-        let built = Index::build(place, &self.beside.network, index.state(), &records);
-        built.map(|index| self.known = Known::Indexed(index)).is_ok()
+        match Index::build(place, &self.beside.network, index.state(), &records) {
+            Ok(larger) => {
+                self.known = Known::Indexed(larger);
+                true
+            }
+            Err(_) => false,
+        }
     }
 
-    /// `None`: a record's file does not say what the index says.
+    /// The records of this owner, checked against their files; `None` if a file differs from its record.
     fn confirmed(&self, owner: &Owner) -> Option<Vec<Record>> {
         let found = match &self.known {
             Known::Indexed(index) => index.find(owner.number()).ok()?,
@@ -280,7 +302,7 @@ impl<'a> Ledger<'a> {
         Some(held)
     }
 
-    /// Not even a fresh reading agrees with the files, so it is not known who holds what.
+    /// The error if even records that were just read differ from the files, so that the owners are unknown.
     fn unsteady(&self) -> Error {
         let path = self.files.directory.resolved();
         let text = format!("the reservations in {} are not what they were a moment ago", path.display());
@@ -298,10 +320,11 @@ impl<'a> Ledger<'a> {
         Some(State { boot: self.beside.boot?, directory: self.files.directory.identity(), stamp })
     }
 
-    /// Reads all files, sets garbage aside, and builds the index anew if one can be.
+    /// Reads all files, moves garbage aside, and builds the index again if possible.
     fn read_all(&mut self) -> Result<(), Error> {
         let memory = self.memory();
-        // Before the files are looked at, so that whoever changes them meanwhile without the lock leaves another stamp.
+        // The stamp is set before the files are read, so that a program that changes them meanwhile without the lock changes it
+        // too.
         let mut stamp = self.files.directory.stamp_anew().ok().flatten();
         let mut records = Vec::new();
         let mut garbage = Vec::new();
@@ -313,7 +336,11 @@ impl<'a> Ledger<'a> {
             }
         }
         if !garbage.is_empty() {
-            records.extend(garbage.into_iter().filter_map(|address| self.set_aside(address)));
+            for address in garbage {
+                if let Some(record) = self.set_aside(address) {
+                    records.push(record);
+                }
+            }
             stamp = self.files.directory.stamp_anew().ok().flatten();
         }
         self.known = match self.indexed(stamp, &records) {
@@ -327,9 +354,14 @@ impl<'a> Ledger<'a> {
     fn indexed(&self, stamp: Option<ChangeStamp>, records: &[Record]) -> Option<Index> {
         let stamp = stamp?;
         let place = self.beside.indexes.as_ref()?;
-        let built = Index::build(place, &self.beside.network, self.state(stamp)?, records);
-        let sealed = built.and_then(|mut index| index.seal(stamp).map(|()| index));
-        sealed.map_err(|error| (self.beside.log)(&format!("the index cannot be written: {error}"))).ok()
+        let state = self.state(stamp)?;
+        match Index::build(place, &self.beside.network, state, records).and_then(|index| sealed(index, stamp)) {
+            Ok(index) => Some(index),
+            Err(error) => {
+                (self.beside.log)(&format!("the index cannot be written: {error}"));
+                None
+            }
+        }
     }
 
     fn memory(&self) -> Memory {
@@ -360,7 +392,7 @@ impl<'a> Ledger<'a> {
         Seen::Taken(nameless(address))
     }
 
-    /// Moves the file of an address out of the way, which frees the address; else it counts as taken.
+    /// Moves the file of an address aside, which frees the address. If that fails the address counts as reserved.
     fn set_aside(&self, address: IpAddr) -> Option<Record> {
         let to = Directory::make(&self.beside.garbage, 0o700);
         match to.and_then(|to| self.files.directory.set_aside(&address.to_string(), &to)) {
@@ -380,7 +412,12 @@ impl<'a> Ledger<'a> {
     }
 }
 
-/// What was found under an address's name.
+fn sealed(mut index: Index, stamp: ChangeStamp) -> std::io::Result<Index> {
+    index.seal(stamp)?;
+    Ok(index)
+}
+
+/// The state of an address's file.
 enum Seen {
     Gone,
     Garbage,

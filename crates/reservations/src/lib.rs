@@ -24,7 +24,7 @@
 //!     data_dir: dir.path().to_owned(),
 //!     network: "pods".to_owned(),
 //!     boot: None,
-//!     patience: TIMEOUT,
+//!     timeout: TIMEOUT,
 //!     log: |warning| eprintln!("{warning}"),
 //! };
 //! let range = RangeConfig { subnet: "10.1.0.0/24".parse().ok(), ..RangeConfig::default() };

@@ -1,4 +1,4 @@
-//! A set of ranges gives each attachment one address.
+//! Sets of ranges. An attachment gets one address of each set.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -45,7 +45,8 @@ impl TryFrom<&[RangeConfig]> for RangeSet {
     }
 }
 
-/// The places of two ranges that hold one same address. If any two do, two neighbours do that begin one after the other.
+/// The indexes of two ranges that overlap. If any two ranges overlap, so do two that are adjacent when sorted by their first
+/// address.
 fn overlapping<'a>(ranges: impl Iterator<Item = &'a Range>) -> Option<(usize, usize)> {
     let mut sorted: Vec<(usize, &Range)> = ranges.enumerate().collect();
     sorted.sort_by_key(|(_, range)| (range.is_ipv4(), *range.numbers().start()));
@@ -74,9 +75,11 @@ impl RangeSet {
     /// The indexes of two sets that have an address in common, the lower one first.
     pub fn overlap(sets: &[RangeSet]) -> Option<(usize, usize)> {
         let (one, other) = overlapping(sets.iter().flat_map(|set| &set.ranges))?;
-        let mut owners = sets.iter().enumerate().flat_map(|(n, set)| set.ranges.iter().map(move |_| n));
-        let one_owner = owners.nth(one)?;
-        Some((one_owner, owners.nth(other - one - 1)?))
+        let mut set_of_range = Vec::new();
+        for (n, set) in sets.iter().enumerate() {
+            set_of_range.extend(set.ranges.iter().map(|_| n));
+        }
+        Some((*set_of_range.get(one)?, *set_of_range.get(other)?))
     }
 
     /// The gateways of its ranges.
@@ -94,22 +97,28 @@ impl RangeSet {
         self.ranges.iter().map(|range| range.size(gateways)).fold(0, u128::saturating_add)
     }
 
-    /// Every address once, in the order in which they are tried: from the one after the last that was given, round to that
-    /// one itself; from the beginning where none was given, or none of this set.
+    /// Every address once, in the order in which they are tried: from the one after the last allocated address, round to that
+    /// address itself. It starts at the first address if none was allocated, or the last one is not in this set.
     pub(crate) fn round(&self, last: Option<IpAddr>) -> impl Iterator<Item = IpAddr> {
         let like = self.ranges[0].start();
         self.stretches(last).into_iter().flatten().map(move |number| address(number, like))
     }
 
     fn stretches(&self, last: Option<IpAddr>) -> Vec<RangeInclusive<u128>> {
-        let found =
-            last.and_then(|last| Some((self.ranges.iter().position(|range| range.contains(last))?, number(last))));
-        let Some((at, last)) = found else { return self.ranges.iter().map(Range::numbers).collect() };
+        let Some(last) = last else { return self.ranges.iter().map(Range::numbers).collect() };
+        let Some(at) = self.ranges.iter().position(|range| range.contains(last)) else {
+            return self.ranges.iter().map(Range::numbers).collect();
+        };
         let own = self.ranges[at].numbers();
-        // The walk ends before the number after the last one could overflow: `last` is the end then.
-        let after = last.checked_add(1).map(|next| next..=*own.end());
-        let others = self.ranges[at + 1..].iter().chain(&self.ranges[..at]).map(Range::numbers);
-        after.into_iter().chain(others).chain([*own.start()..=last]).collect()
+        let last = number(last);
+        let mut stretches = Vec::with_capacity(self.ranges.len() + 1);
+        // The last address of all has no next one.
+        if let Some(next) = last.checked_add(1) {
+            stretches.push(next..=*own.end());
+        }
+        stretches.extend(self.ranges[at + 1..].iter().chain(&self.ranges[..at]).map(Range::numbers));
+        stretches.push(*own.start()..=last);
+        stretches
     }
 }
 

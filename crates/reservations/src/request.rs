@@ -1,4 +1,4 @@
-//! What an ADD asks for.
+//! The request of an ADD.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -12,15 +12,15 @@ use crate::range_set::RangeSet;
 /// One address of each set, for one attachment.
 #[derive(Clone, Debug)]
 pub struct AllocationRequest {
-    /// Who is to hold them.
+    /// The attachment that gets the addresses.
     pub owner: Owner,
     /// The sets of ranges; not empty.
     pub sets: Vec<RangeSet>,
-    /// Addresses that are wanted, first come first served; each must be in a set of its own.
+    /// Requested addresses, in order; each must be in a set of its own.
     pub wanted: Vec<IpAddr>,
 }
 
-/// One address that was given.
+/// One allocated address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// The address with the length of its subnet's prefix.
@@ -36,13 +36,13 @@ impl AllocationRequest {
     /// A requested address is a gateway, no set contains it, or the set already gives another requested one (all `Value`).
     pub fn assign(&self) -> Result<Vec<Option<IpAddr>>, Error> {
         let mut seen = HashSet::new();
-        let wanted = self.wanted.iter().map(IpAddr::to_canonical);
-        let mut pending: Vec<IpAddr> = wanted.filter(|wanted| seen.insert(*wanted)).collect();
-        let assigned = self.sets.iter().map(|set| {
+        let mut pending: Vec<IpAddr> = self.wanted.iter().map(IpAddr::to_canonical).collect();
+        pending.retain(|wanted| seen.insert(*wanted));
+        let mut assigned = Vec::with_capacity(self.sets.len());
+        for set in &self.sets {
             let found = pending.iter().position(|wanted| set.contains(*wanted));
-            found.map(|at| pending.remove(at))
-        });
-        let assigned: Vec<Option<IpAddr>> = assigned.collect();
+            assigned.push(found.map(|at| pending.remove(at)));
+        }
         for (n, (set, wanted)) in self.sets.iter().zip(&assigned).enumerate() {
             self.refuse_gateway(*wanted, set).map_err(|refusal| failed_for(n, refusal))?;
         }
@@ -55,22 +55,29 @@ impl AllocationRequest {
     /// As [`AllocationRequest::assign`].
     pub fn example(&self) -> Result<Vec<Allocation>, Error> {
         let gateways = self.gateways();
-        let of_set = |(set, wanted): (&RangeSet, Option<IpAddr>)| {
-            allocation(wanted.or_else(|| set.round(None).find(|ip| !gateways.contains(ip)))?, set)
-        };
-        Ok(self.sets.iter().zip(self.assign()?).filter_map(of_set).collect())
+        let mut example = Vec::new();
+        for (set, wanted) in self.sets.iter().zip(self.assign()?) {
+            if let Some(address) = wanted.or_else(|| set.round(None).find(|ip| !gateways.contains(ip)))
+                && let Some(one) = allocation(address, set)
+            {
+                example.push(one);
+            }
+        }
+        Ok(example)
     }
 
-    /// The gateways of all sets: none of them is ever given away, in whatever range it lies.
+    /// The gateways of all sets. None of them is ever allocated, in whatever range it is.
     pub(crate) fn gateways(&self) -> HashSet<IpAddr> {
         self.sets.iter().flat_map(RangeSet::gateways).collect()
     }
 
     fn refuse_gateway(&self, wanted: Option<IpAddr>, set: &RangeSet) -> Result<(), Error> {
-        match wanted.filter(|wanted| self.gateways().contains(wanted)) {
-            Some(wanted) => Err(Error::value(format!("requested ip {wanted} is subnet's gateway"))
-                .hint(format!("request another address of {set}, or state another `gateway`"))),
-            None => Ok(()),
+        match wanted {
+            Some(wanted) if self.gateways().contains(&wanted) => {
+                Err(Error::value(format!("requested ip {wanted} is subnet's gateway"))
+                    .hint(format!("request another address of {set}, or state another `gateway`")))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -82,12 +89,12 @@ impl AllocationRequest {
     }
 }
 
-/// Says for which set an allocation failed.
+/// Adds the set to the error of an allocation.
 pub(crate) fn failed_for(set: usize, refusal: Error) -> Error {
     refusal.within(format_args!("failed to allocate for range {set}"))
 }
 
-/// An address of a set with the prefix and the gateway of its range; none if it lies in no range.
+/// An address of a set with the prefix and the gateway of its range; `None` if it is in no range.
 pub(crate) fn allocation(address: IpAddr, set: &RangeSet) -> Option<Allocation> {
     let range = set.range_of(address)?;
     let address = IpNetwork::new(address, range.subnet().prefix()).ok()?;

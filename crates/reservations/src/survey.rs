@@ -1,4 +1,4 @@
-//! Who holds what, for people; and what nobody can hold any more, freed.
+//! Lists the reservations, for people, and frees those of containers that are gone.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,27 +13,27 @@ use crate::files::{Files, addresses, read};
 use crate::ledger::{Ledger, Memory};
 use crate::owner::{Content, Owner};
 
-/// What the file of one address says.
+/// The content of one address's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     /// The address.
     pub address: IpAddr,
-    /// Whose it is.
+    /// The owner.
     pub holder: Holder,
-    /// When the file was last changed: when the address was given.
+    /// When the file was last changed, which is when the address was allocated.
     pub since: Option<SystemTime>,
-    /// Proven by the index: it was there before this boot, so no container of now holds it.
+    /// Whether the index proves that the file is older than this boot, so that no running container holds the address.
     pub earlier_boot: bool,
 }
 
-/// Whose an address is.
+/// The owner of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// An attachment's.
+    /// An attachment.
     Of(Owner),
-    /// Nobody's: the file is empty or of NULs, as a crash leaves it.
+    /// No owner: the file is empty or of NULs, as after a crash.
     Lost,
-    /// Not to be told, with the reason; the address counts as taken.
+    /// Unknown, with the reason; the address counts as allocated.
     Unreadable(String),
 }
 
@@ -50,9 +50,11 @@ impl Store {
         let mut found: Vec<Reservation> = Vec::new();
         for address in addresses(&directory)? {
             let is_earlier = |owner: &Owner, facts| memory.is_of_earlier_boot(address, owner, facts);
-            found.extend(reservation(address, read(&directory, address), is_earlier));
+            if let Some(one) = reservation(address, read(&directory, address), is_earlier) {
+                found.push(one);
+            }
         }
-        found.sort_by_key(|found| found.address);
+        found.sort_by_key(|one| one.address);
         Ok(found)
     }
 
@@ -63,8 +65,8 @@ impl Store {
     /// # Errors
     /// As [`Store::release`].
     pub fn reclaim(&self, is_dead: impl Fn(&Reservation) -> bool) -> Result<Vec<Reservation>, Error> {
-        let Some(files) = Files::find(&self.directory()?, self.patience)? else { return Ok(Vec::new()) };
-        let lost: Vec<Reservation> = lost(&files)?;
+        let Some(files) = Files::find(&self.directory()?, self.timeout)? else { return Ok(Vec::new()) };
+        let without_content = lost(&files)?;
         let beside = self.beside();
         let mut ledger = Ledger::open(&files, &beside)?;
         let mut dead = Vec::new();
@@ -72,7 +74,10 @@ impl Store {
         for record in ledger.all()? {
             let is_earlier = |_: &Owner, facts| record.earlier_boot && record.is_of(facts);
             let found = reservation(record.address, files.read(record.address), is_earlier);
-            if let Some(found) = found.filter(|found| matches!(found.holder, Holder::Of(_)) && is_dead(found)) {
+            if let Some(found) = found
+                && matches!(found.holder, Holder::Of(_))
+                && is_dead(&found)
+            {
                 dead.push(record);
                 freed.push(found);
             }
@@ -80,7 +85,11 @@ impl Store {
         let gone: BTreeSet<IpAddr> = free(&mut ledger, &dead)?.into_iter().collect();
         freed.retain(|found| gone.contains(&found.address));
         let left: BTreeSet<IpAddr> = files.addresses()?.into_iter().collect();
-        freed.extend(lost.into_iter().filter(|found| !left.contains(&found.address)));
+        for one in without_content {
+            if !left.contains(&one.address) {
+                freed.push(one);
+            }
+        }
         freed.sort_by_key(|found| found.address);
         Ok(freed)
     }
@@ -96,21 +105,33 @@ impl Store {
     /// `data_dir` cannot be opened or listed (`Disk`).
     pub fn networks(data_dir: &Path) -> Result<Vec<String>, Error> {
         let Some(directory) = Directory::open_if_any(data_dir)? else { return Ok(Vec::new()) };
-        let is_network = |name: &String| !name.starts_with('.') && data_dir.join(name).is_dir();
-        let names = directory.list()?.into_iter().filter_map(|name| name.into_string().ok());
-        let mut names: Vec<String> = names.filter(is_network).collect();
-        names.sort();
-        Ok(names)
+        let mut networks = Vec::new();
+        for name in directory.list()? {
+            if let Ok(name) = name.into_string()
+                && !name.starts_with('.')
+                && data_dir.join(&name).is_dir()
+            {
+                networks.push(name);
+            }
+        }
+        networks.sort();
+        Ok(networks)
     }
 }
 
+/// The reservations whose files a crash left without content.
 fn lost(files: &Files) -> Result<Vec<Reservation>, Error> {
-    let all = files.addresses()?;
-    let found = all.into_iter().filter_map(|address| reservation(address, files.read(address), |_, _| false));
-    Ok(found.filter(|found| found.holder == Holder::Lost).collect())
+    let mut lost = Vec::new();
+    for address in files.addresses()? {
+        match reservation(address, files.read(address), |_, _| false) {
+            Some(found) if found.holder == Holder::Lost => lost.push(found),
+            _ => {}
+        }
+    }
+    Ok(lost)
 }
 
-/// What a file turned out to say; `None` if it has gone.
+/// The reservation in a file that was read; `None` if the file is gone.
 fn reservation(
     address: IpAddr,
     read: Result<Option<(Content, Facts)>, StoreError>,

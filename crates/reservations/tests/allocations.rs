@@ -298,7 +298,7 @@ fn a_directory_that_is_removed_under_a_waiting_add_is_made_again() {
 fn whoever_waits_for_the_lock_too_long_is_told_where_it_lies() {
     let mut scene = Scene::new();
     scene.add("a", &[set("10.1.2.0/24")]).unwrap();
-    scene.store.patience = std::time::Duration::from_millis(50);
+    scene.store.timeout = std::time::Duration::from_millis(50);
     let held = cnikit_store::Directory::open(scene.dir()).unwrap();
     let _lock = held.lock("lock", 0o750, std::time::Duration::from_secs(1)).unwrap();
     let busy = scene.add("b", &[set("10.1.2.0/24")]).unwrap_err();

@@ -39,26 +39,26 @@ pub struct WeakLock {
 }
 
 impl WeakLock {
-    /// Takes it if it is free, or becomes free within `patience`, which therefore must be short; `None` if not.
-    pub fn take(opened: OwnedFd, patience: Duration) -> Option<WeakLock> {
+    /// Takes it if it is free, or becomes free within `timeout`, which therefore must be short; `None` if not.
+    pub fn take(opened: OwnedFd, timeout: Duration) -> Option<WeakLock> {
         let file = File::from(opened);
-        wait(&file, EXCLUSIVE, Instant::now() + patience, None).ok()?;
+        wait(&file, EXCLUSIVE, Instant::now() + timeout, None).ok()?;
         Some(WeakLock { _file: file })
     }
 }
 
 impl Directory {
     /// Takes the exclusive lock on the file `name`, which is created with this mode if it does not exist, and waits at most
-    /// `patience` for it.
+    /// `timeout` for it.
     ///
     /// If another process removes the file meanwhile, the lock is taken on the file that then has the name. A file of ours that
     /// other users can open, and so lock, is closed to them.
     ///
     /// # Errors
-    /// The lock is not free within `patience` ([`Error::is_deadline`]), `name` is not a single name or not a regular file, or
+    /// The lock is not free within `timeout` ([`Error::is_deadline`]), `name` is not a single name or not a regular file, or
     /// openat(2) fails.
-    pub fn lock(&self, name: &str, mode: u32, patience: Duration) -> Result<Lock, Error> {
-        self.take(name, mode, EXCLUSIVE, patience, None)
+    pub fn lock(&self, name: &str, mode: u32, timeout: Duration) -> Result<Lock, Error> {
+        self.take(name, mode, EXCLUSIVE, timeout, None)
     }
 
     /// As [`Directory::lock`], but gives up within 20 ms after `given_up` returns true.
@@ -69,10 +69,10 @@ impl Directory {
         &self,
         name: &str,
         mode: u32,
-        patience: Duration,
+        timeout: Duration,
         given_up: &dyn Fn() -> bool,
     ) -> Result<Lock, Error> {
-        self.take(name, mode, EXCLUSIVE, patience, Some(given_up))
+        self.take(name, mode, EXCLUSIVE, timeout, Some(given_up))
     }
 
     /// As [`Directory::lock_while`], but takes a shared lock: many can hold it at once, and an exclusive lock waits for all of
@@ -84,10 +84,10 @@ impl Directory {
         &self,
         name: &str,
         mode: u32,
-        patience: Duration,
+        timeout: Duration,
         given_up: &dyn Fn() -> bool,
     ) -> Result<Lock, Error> {
-        self.take(name, mode, SHARED, patience, Some(given_up))
+        self.take(name, mode, SHARED, timeout, Some(given_up))
     }
 
     fn take(
@@ -95,10 +95,10 @@ impl Directory {
         name: &str,
         mode: u32,
         way: Way,
-        patience: Duration,
+        timeout: Duration,
         given_up: Option<&dyn Fn() -> bool>,
     ) -> Result<Lock, Error> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         loop {
             let file = self.open_regular(name, OFlag::O_RDONLY | OFlag::O_CREAT, mode)?;
             close_to_others(&file);

@@ -37,15 +37,15 @@ impl PrivateDirectory {
     }
 
     /// Takes the exclusive lock on the file `name`, which is created with mode 0600 if it does not exist, and waits at most
-    /// `patience`.
+    /// `timeout`.
     ///
     /// # Errors
     /// As [`Directory::lock`], and a file that another user owns or could open, or that has a second name.
-    pub fn lock(&self, name: &str, patience: Duration) -> Result<Lock, Error> {
+    pub fn lock(&self, name: &str, timeout: Duration) -> Result<Lock, Error> {
         if let Some(found) = self.directory.stat(name)? {
             self.verify_file(name, &found)?;
         }
-        self.directory.lock(name, 0o600, patience)
+        self.directory.lock(name, 0o600, timeout)
     }
 
     /// Removes a lock file; returns whether it existed. The caller holds the lock. A process that waits for it notices, and

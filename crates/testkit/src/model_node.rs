@@ -66,7 +66,7 @@ impl Tally {
 /// Who carries calls out, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Crowd {
-    /// The plugin that is judged first. Others do what every release of every plugin can: ADD, CHECK, and DEL with all that
+    /// The plugin that is tested. Others do what every release of every plugin can: ADD, CHECK, and DEL with all that
     /// a runtime knows.
     pub(crate) by: Vec<Subject>,
     /// Calls at once.

@@ -6,7 +6,7 @@
 //!
 //! What is left to chance in a program with threads and children is taken away, so that two runs make the same calls in the
 //! same order: whoever started a thread goes on when that has ended, and who waits for a child waits in front of the call
-//! that waits. Where that would be for ever (a child that waits for its parent), it ends after its patience. And who sleeps
+//! that waits. Where that would be for ever (a child that waits for its parent), it ends after its timeout. And who sleeps
 //! and then asks again what he asked before is counted once, however often he has to ask.
 
 mod launch;
@@ -126,7 +126,7 @@ impl fmt::Display for SyscallTrace {
     }
 }
 
-/// Runs a program on the calling thread's host to its end, and asks `judge` about each system call.
+/// Runs a program on the calling thread's host to its end, and asks `decide` about each system call.
 ///
 /// # Errors
 /// The program cannot be started, the seccomp listener fails, or it cannot be waited for.
@@ -135,7 +135,7 @@ pub fn run(
     env: &[(String, String)],
     stdin: &[u8],
     limits: &[Limit],
-    judge: impl FnMut(&Syscall) -> SyscallVerdict,
+    decide: impl FnMut(&Syscall) -> SyscallVerdict,
 ) -> io::Result<(CallOutput, SyscallTrace)> {
     let launched = launch::launch(program, env, stdin)?;
     let mut watch = Watch {
@@ -145,7 +145,7 @@ pub fn run(
         threads: Vec::new(),
         processes: Vec::new(),
         held: Vec::new(),
-        judge,
+        decide,
     };
     watch.serve()?;
     let exit = match waitpid(launched.pid, None)? {
@@ -164,7 +164,7 @@ struct Watch<'a, J> {
     threads: Vec<Thread>,
     processes: Vec<Process>,
     held: Vec<libc::seccomp_notif>,
-    judge: J,
+    decide: J,
 }
 
 /// Somebody who asks.
@@ -319,7 +319,7 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Watch<'_, J> {
         let args = notice.data.args;
         let pid = process.pid;
         let call = process.place(number).map(|place| Syscall { process: index, pid, place, number, args });
-        let verdict = call.map_or(SyscallVerdict::GoOn, |call| (self.judge)(&call));
+        let verdict = call.map_or(SyscallVerdict::GoOn, |call| (self.decide)(&call));
         self.carry_out(verdict, index, &notice)
     }
 

@@ -31,7 +31,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 pub use ground::Ground;
-use play::{Replay, call, judge, with_keys};
+use play::{Replay, assert_conforms, call, with_keys};
 pub use scene::{RecordedCall, RecordedScene, read};
 use twist::Twist;
 
@@ -94,7 +94,7 @@ fn cut_short(subject: &Subject, scenes: &[RecordedScene], most: usize) -> Campai
         let (scene, sent, env, stdin) = &requests[request];
         let tried = caught(|| {
             let said = call(&ground.host, subject, env, &stdin[..length]);
-            judge(sent, &said);
+            assert_conforms(sent, &said);
             assert!(said.exit == 1 || sent.is("VERSION"), "{said:?}");
         });
         let about = || format!("{}: {}, call {}, its first {length} bytes", subject.title, scene.name, sent.seq);

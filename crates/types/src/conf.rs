@@ -63,7 +63,7 @@ impl NetConf {
         find(&self.0, path)
     }
 
-    /// Judges the size of each list and object in it.
+    /// Checks the size of each list and object in it.
     ///
     /// # Errors
     /// The first one that has more than [`limit::MEMBERS`] members.

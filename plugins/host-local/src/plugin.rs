@@ -107,7 +107,7 @@ impl fmt::Display for Allocated {
 
 fn store(conf: &NetConf, network: &str) -> Store {
     let log = |text: &str| log::warn(text);
-    Store { data_dir: data_dir(conf), network: network.to_owned(), boot: Boot::now(), patience: TIMEOUT, log }
+    Store { data_dir: data_dir(conf), network: network.to_owned(), boot: Boot::now(), timeout: TIMEOUT, log }
 }
 
 fn owner(tag: &AttachmentId) -> Owner {

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runtime_says_replaces_the_rest_which_is_not_judged() {
+    fn addresses_of_the_runtime_replace_the_others_which_are_not_validated() {
         let args = r#","args":{"cni":{"ips":["10.10.0.2/24"]}}"#;
         let both = format!(r#"{args},"RuntimeConfig":{{"IPs":["10.10.0.1/24"]}}"#);
         for wrong in [ONE, r#"{"address":"replaced","gateway":"too"}"#] {

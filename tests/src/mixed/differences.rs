@@ -917,7 +917,7 @@ impl Report {
     }
 
     /// Panics with all that is not as the list says.
-    pub(super) fn judge(mut self, rows: &[&Row], release: UpstreamRelease) {
+    pub(super) fn assert_as_listed(mut self, rows: &[&Row], release: UpstreamRelease) {
         let shows = |one: &&Difference| one.id != QUEUES || has_queues();
         for one in DIFFERENCES.iter().filter(|one| rows.iter().any(|row| one.is_about(row, release))).filter(shows) {
             let missing =

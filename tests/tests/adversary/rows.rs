@@ -260,7 +260,7 @@ pub(crate) const ROWS: [Row; 54] = [
         "tuning: `kernel.core_pattern` in five spellings",
         By(&[
             "calls::tuning_takes_no_name_of_a_setting_that_leads_out_of_net",
-            "tuning/everything_is_judged_before_the_first_write",
+            "tuning/everything_is_validated_before_the_first_write",
         ]),
     ),
     row(

@@ -218,7 +218,7 @@ fn another_mode_than_that_of_the_running_ones_is_refused() {
 }
 
 /// Two ADDs at once, each for a container of its own, on a master that bears nothing, while somebody holds the lock under which
-/// the last look is taken: both have judged by then. Then as many as there are, of two modes, as chance has it.
+/// the last look is taken: both have checked by then. Then as many as there are, of two modes, as chance has it.
 const AT_ONCE: &str = r#"unshare --mount sh -euc '
     all="one two a1 a2 a3 b1 b2 b3"
     for name in $all; do ip netns add $name; done

@@ -18,7 +18,7 @@ pub(crate) enum Verdict {
     Missed,
     /// The spread reaches over the target: the machine was too noisy, or the rounds too few.
     Unknown,
-    /// There is nothing to judge by. Where a target is asserted, that fails it too.
+    /// There is no measurement. Where a target is asserted, that fails it too.
     Unmeasured,
 }
 

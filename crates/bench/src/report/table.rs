@@ -3,19 +3,19 @@
 use std::fmt::Write;
 
 use crate::report::figures::{Ratio, Verdict, median, quantile};
-use crate::report::verdict::{Judgement, disk, megabytes, short, target, verdict};
+use crate::report::verdict::{TargetResult, disk, megabytes, short, target, verdict};
 use crate::run::measure::{Outcome, Row, Samples};
 use crate::scenes::stage::Side;
 
 /// The whole document. `machine` is a paragraph.
-pub(crate) fn document(rows: &[Row], sides: &[Side], judgements: &[Judgement], machine: &str) -> String {
+pub(crate) fn document(rows: &[Row], sides: &[Side], results: &[TargetResult], machine: &str) -> String {
     let mut text = format!("# Side by side\n\n{machine}\n\n{LEGEND}\n\n{}", heading(sides));
     let mut notes = Vec::new();
     for row in rows {
         let _ = writeln!(text, "{}", line(row, sides, &mut notes));
     }
     let notes: String = notes.iter().zip(1..).fold(String::new(), |text, (note, n)| text + &format!("{n}. {note}\n"));
-    format!("{text}\n{notes}\n## Sizes\n\n{}\n## Targets\n\n{}", sizes(sides), targets(judgements))
+    format!("{text}\n{notes}\n## Sizes\n\n{}\n## Targets\n\n{}", sizes(sides), targets(results))
 }
 
 /// A row for somebody who waits for the next one.
@@ -32,7 +32,7 @@ pub(crate) fn plain(row: &Row, sides: &[Side]) -> String {
     format!("{text}  {faster:24}  {} calls  {} MB\n", or_dash(calls(row)), memory(row))
 }
 
-/// Every single measurement, for whoever wants to judge them otherwise.
+/// Every single measurement, for other evaluations.
 pub(crate) fn samples(rows: &[Row], sides: &[Side]) -> String {
     let mut text = "row,side,round,milliseconds,processor milliseconds,page faults\n".to_owned();
     for (row, outcome, side) in rows.iter().flat_map(|row| row.sides.iter().zip(sides).map(move |(o, s)| (row, o, s))) {
@@ -139,13 +139,13 @@ fn sizes(sides: &[Side]) -> String {
 }
 
 /// Met or missed; and what is surely only half of what it usually is.
-fn told(judgement: &Judgement) -> String {
-    format!("{}{}", word(judgement.verdict), if judgement.broken { ", **broken**" } else { "" })
+fn told(result: &TargetResult) -> String {
+    format!("{}{}", word(result.verdict), if result.broken { ", **broken**" } else { "" })
 }
 
-/// The judgements as a table.
-pub(crate) fn targets(judgements: &[Judgement]) -> String {
-    let lines = judgements.iter().map(|one| {
+/// The results as a table.
+pub(crate) fn targets(results: &[TargetResult]) -> String {
+    let lines = results.iter().map(|one| {
         format!("| {} | {} | {} | {} | {} |\n", one.what, one.wanted, one.is, short(one.reached), told(one))
     });
     format!("| | wanted | measured | of it | |\n| --- | --- | --- | ---: | --- |\n{}", lines.collect::<String>())

@@ -13,7 +13,7 @@ use crate::scenes::{COMPARED, LACKING, LOG, LOG_OFF, MEMORY, SHARE, SIZE, TARGET
 
 /// One target.
 #[derive(Debug)]
-pub(crate) struct Judgement {
+pub(crate) struct TargetResult {
     pub(crate) what: String,
     pub(crate) wanted: String,
     pub(crate) is: String,
@@ -37,13 +37,13 @@ pub(crate) fn verdict(row: &Row, ratio: Ratio, target: f64) -> Verdict {
     if row.is_noisy() { Verdict::Unknown } else { ratio.at_least(target) }
 }
 
-impl Judgement {
+impl TargetResult {
     /// Of what should have been measured and was not.
-    fn unmeasured(what: impl Into<String>, wanted: impl Into<String>, why: &str) -> Judgement {
+    fn unmeasured(what: impl Into<String>, wanted: impl Into<String>, why: &str) -> TargetResult {
         let is = why.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
         let what = what.into();
         let wanted = wanted.into();
-        Judgement { what, wanted, is, reached: 0.0, verdict: Verdict::Unmeasured, broken: true }
+        TargetResult { what, wanted, is, reached: 0.0, verdict: Verdict::Unmeasured, broken: true }
     }
 
     /// Whether it fails a run that asserts the targets.
@@ -54,7 +54,7 @@ impl Judgement {
 
 /// Every target of these rows. What was not measured, for whatever reason, is one that was not met; and so is any call of ours
 /// that fails.
-pub(crate) fn judge(rows: &[Row], sides: &[Side]) -> Vec<Judgement> {
+pub(crate) fn evaluate(rows: &[Row], sides: &[Side]) -> Vec<TargetResult> {
     let speeds = rows.iter().filter_map(speed);
     rows.iter()
         .filter_map(failed)
@@ -68,22 +68,22 @@ pub(crate) fn judge(rows: &[Row], sides: &[Side]) -> Vec<Judgement> {
 }
 
 /// What ours said where it failed.
-fn failed(row: &Row) -> Option<Judgement> {
+fn failed(row: &Row) -> Option<TargetResult> {
     let why = match row.sides.first()? {
         Outcome::Absent(why) => Some(why).filter(|why| *why != WARM && !why.contains(LACKING)),
         Outcome::Measured(samples) => samples.complaint.as_ref(),
     };
-    Some(Judgement::unmeasured(format!("{} of ours", row.name), "success", why?))
+    Some(TargetResult::unmeasured(format!("{} of ours", row.name), "success", why?))
 }
 
-fn speed(row: &Row) -> Option<Judgement> {
+fn speed(row: &Row) -> Option<TargetResult> {
     let target = target(&row.name)?;
     row.samples(0)?;
     let wanted = format!("at least {} times faster", target.times);
     let Some(ratio) = row.ratio() else {
-        return Some(Judgement::unmeasured(&row.name, wanted, "no peer does it"));
+        return Some(TargetResult::unmeasured(&row.name, wanted, "no peer does it"));
     };
-    Some(Judgement {
+    Some(TargetResult {
         what: row.name.clone(),
         wanted,
         is: format!("{} times ({} to {})", short(ratio.is), short(ratio.low), short(ratio.high)),
@@ -93,16 +93,16 @@ fn speed(row: &Row) -> Option<Judgement> {
     })
 }
 
-fn compared(rows: &[Row]) -> impl Iterator<Item = Judgement> {
+fn compared(rows: &[Row]) -> impl Iterator<Item = TargetResult> {
     let find = |name| rows.iter().find(|row| row.name == name);
     COMPARED.iter().filter_map(move |(first, second, most)| compare(find(*first)?, find(*second)?, *most))
 }
 
-fn compare(first: &Row, second: &Row, most: f64) -> Option<Judgement> {
+fn compare(first: &Row, second: &Row, most: f64) -> Option<TargetResult> {
     let ratio = Ratio::of(&second.samples(0)?.took, &first.samples(0)?.took);
     let noisy = first.is_noisy() || second.is_noisy();
     let at_most = |most| if noisy { Verdict::Unknown } else { ratio.at_most(most) };
-    Some(Judgement {
+    Some(TargetResult {
         what: format!("{} against {}", second.name, first.name),
         wanted: format!("at most {most} times ours"),
         is: format!("{} times ({} to {})", short(ratio.is), short(ratio.low), short(ratio.high)),
@@ -113,14 +113,14 @@ fn compare(first: &Row, second: &Row, most: f64) -> Option<Judgement> {
 }
 
 /// What of a command is not the plugin's, which was called in turn with it: the tool's start, and libcni.
-fn through_the_tool(rows: &[Row], without: &str, through: &str) -> Option<Judgement> {
+fn through_the_tool(rows: &[Row], without: &str, through: &str) -> Option<TargetResult> {
     let find = |name| rows.iter().find(|row| row.name == name);
     let without = find(without)?;
     let through = find(through)?;
     let ratio = Ratio::of(&without.samples(0)?.took, &through.samples(0)?.took);
     let at_least = |least| verdict(through, ratio, least);
     let share = 1.0 - ratio.is;
-    Some(Judgement {
+    Some(TargetResult {
         what: format!("the share of tool and libcni in {}", through.name),
         wanted: format!("at most {SHARE}"),
         is: format!("{share:.2} ({:.2} to {:.2})", 1.0 - ratio.high, 1.0 - ratio.low),
@@ -133,7 +133,7 @@ fn through_the_tool(rows: &[Row], without: &str, through: &str) -> Option<Judgem
 /// What the steps of a log take that is off, each that many nanoseconds. A log at debug writes a line a step, and a line is
 /// at least one system call.
 #[expect(clippy::cast_precision_loss, reason = "the calls of a process")]
-fn log_off(rows: &[Row], step: f64) -> Option<Judgement> {
+fn log_off(rows: &[Row], step: f64) -> Option<TargetResult> {
     let ours = |name| rows.iter().find(|row| row.name == name)?.samples(0);
     let off = ours(LOG.0)?;
     let debug = ours(LOG.1)?;
@@ -142,10 +142,10 @@ fn log_off(rows: &[Row], step: f64) -> Option<Judgement> {
     let counted = debug.calls.zip(off.calls).and_then(|(debug, off)| debug.checked_sub(off));
     let Some(steps) = counted.filter(|steps| *steps > 0 && step > 0.0) else {
         let why = format!("{:?} calls with the log, {:?} without, {} ns a step", debug.calls, off.calls, short(step));
-        return Some(Judgement::unmeasured(what, wanted, &why));
+        return Some(TargetResult::unmeasured(what, wanted, &why));
     };
     let share = steps as f64 * step / (median(&off.took) * 1e6);
-    Some(Judgement {
+    Some(TargetResult {
         what,
         wanted,
         is: format!("at most {steps} steps of {} ns, {share:.6} of it", short(step)),
@@ -156,14 +156,18 @@ fn log_off(rows: &[Row], step: f64) -> Option<Judgement> {
 }
 
 /// The row in which our share of the least memory of a peer is the largest.
-fn memory(rows: &[Row]) -> Option<Judgement> {
+fn memory(rows: &[Row]) -> Option<TargetResult> {
     let wanted = format!("at most {MEMORY} of a peer's");
     if let Some(row) = rows.iter().find(|row| row.ratio().is_some() && share(row).is_none()) {
-        return Some(Judgement::unmeasured(format!("largest memory in {}", row.name), wanted, "nothing was weighed"));
+        return Some(TargetResult::unmeasured(
+            format!("largest memory in {}", row.name),
+            wanted,
+            "nothing was weighed",
+        ));
     }
     let shares = rows.iter().filter_map(|row| Some((row, share(row)?)));
     let (row, share) = shares.max_by(|(_, one), (_, other)| one.total_cmp(other))?;
-    Some(Judgement {
+    Some(TargetResult {
         what: format!("largest memory, at worst in {}", row.name),
         wanted,
         is: format!("{share:.2}"),
@@ -180,9 +184,9 @@ fn share(row: &Row) -> Option<f64> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "the sizes of programs")]
-fn size(ours: &Side) -> Judgement {
+fn size(ours: &Side) -> TargetResult {
     let bytes = disk(&ours.bin, |_| true);
-    Judgement {
+    TargetResult {
         what: "all plugins on disk".to_owned(),
         wanted: format!("at most {}", megabytes(SIZE)),
         is: megabytes(bytes),
@@ -228,7 +232,7 @@ mod tests {
     }
 
     fn verdicts(rows: &[Row]) -> Vec<Verdict> {
-        judge(rows, &[]).into_iter().map(|judgement| judgement.verdict).collect()
+        evaluate(rows, &[]).into_iter().map(|result| result.verdict).collect()
     }
 
     #[test]
@@ -242,7 +246,7 @@ mod tests {
     #[test]
     fn half_of_what_is_usual_is_broken_unless_the_machine_was_noisy() {
         let bridge = TARGETS.iter().find(|target| target.row == "bridge ADD").unwrap();
-        let broken = |noise, times: f64| judge(&[row("bridge ADD", noise, &[2.0, 2.0 * times])], &[])[0].broken;
+        let broken = |noise, times: f64| evaluate(&[row("bridge ADD", noise, &[2.0, 2.0 * times])], &[])[0].broken;
         assert!(broken(1.0, 0.4 * bridge.usual) && !broken(1.0, 0.6 * bridge.usual));
         assert!(!broken(9.0, 0.4 * bridge.usual));
     }
@@ -265,7 +269,7 @@ mod tests {
     fn flatness_is_ours_alone() {
         let flat = |full| {
             let rows = [row(COMPARED[0].0, 1.0, &[1.0]), row(COMPARED[0].1, 1.0, &[full])];
-            compared(&rows).map(|judgement| judgement.verdict).collect::<Vec<_>>()
+            compared(&rows).map(|result| result.verdict).collect::<Vec<_>>()
         };
         assert_eq!(flat(1.2), [Verdict::Met]);
         assert_eq!(flat(1.8), [Verdict::Missed]);
@@ -274,12 +278,14 @@ mod tests {
     #[test]
     fn what_fails_of_ours_or_is_done_by_no_peer_is_a_target_missed() {
         let absent = || Outcome::Absent("no such | verb".to_owned());
-        let of = |row: Row| -> Vec<Judgement> { judge(&[row], &[]).into_iter().filter(Judgement::is_missed).collect() };
+        let of = |row: Row| -> Vec<TargetResult> {
+            evaluate(&[row], &[]).into_iter().filter(TargetResult::is_missed).collect()
+        };
         for name in ["bridge GC", "bridge ADD"] {
             let mut one = row(name, 1.0, &[2.0, 40.0]);
             one.sides[0] = absent();
-            let judged = of(one);
-            assert!(judged.len() == 1 && judged[0].broken && judged[0].is == "no such \\| verb", "{judged:?}");
+            let missed = of(one);
+            assert!(missed.len() == 1 && missed[0].broken && missed[0].is == "no such \\| verb", "{missed:?}");
         }
         let mut one = row("cold bridge VERSION", 1.0, &[2.0, 40.0]);
         one.sides[0] = Outcome::Absent(WARM.to_owned());
@@ -290,8 +296,8 @@ mod tests {
         let mut one = row("ptp DEL", 1.0, &[2.0, 4.0]);
         let Outcome::Measured(samples) = &mut one.sides[0] else { panic!("it is measured") };
         (samples.complaint, samples.memory) = (Some("it is still there".to_owned()), None);
-        let judged = of(one);
-        assert_eq!([&judged[0].is, &judged[1].is], ["it is still there", "nothing was weighed"]);
+        let missed = of(one);
+        assert_eq!([&missed[0].is, &missed[1].is], ["it is still there", "nothing was weighed"]);
     }
 
     #[test]

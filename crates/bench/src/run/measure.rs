@@ -54,7 +54,7 @@ pub(crate) struct Samples {
     pub(crate) complaint: Option<String>,
 }
 
-/// Above this, nothing can be judged.
+/// Above this, no verdict is possible.
 pub(crate) const NOISY: Noise = Noise { unrest: 1.15, others: 0.15 };
 
 /// Where the tracer is, if it is installed.

@@ -75,7 +75,7 @@ impl Scene {
 
 pub(crate) fn store_in(data_dir: PathBuf) -> Store {
     let boot = Boot::new(BOOT, Some(MACHINE));
-    Store { data_dir, network: "net".into(), boot, patience: Duration::from_secs(20), log: |_| {} }
+    Store { data_dir, network: "net".into(), boot, timeout: Duration::from_secs(20), log: |_| {} }
 }
 
 pub(crate) fn texts(given: &[Allocation]) -> String {

@@ -126,7 +126,7 @@ impl Stage {
         verb: Verb,
         called: &Called,
         limits: &[Limit],
-        judge: impl FnMut(&Syscall) -> SyscallVerdict + Send,
+        decide: impl FnMut(&Syscall) -> SyscallVerdict + Send,
     ) -> (CallOutput, SyscallTrace) {
         let path = if verb == Verb::PoorDel { String::new() } else { called.container.path() };
         let mut conf = self.subject.conf_of(verb.command(), &path);
@@ -139,7 +139,7 @@ impl Stage {
         let env = self.subject.environment(verb.command(), called.id, &path, &[]);
         let program = self.subject.bin.join(&self.subject.plugin);
         let stdin = conf.to_string();
-        self.host.enter(|| syscall_trace::run(&program, &env, stdin.as_bytes(), limits, judge)).unwrap()
+        self.host.enter(|| syscall_trace::run(&program, &env, stdin.as_bytes(), limits, decide)).unwrap()
     }
 
     /// An undisturbed call: what it calls, and what of that cannot fail.
@@ -148,11 +148,11 @@ impl Stage {
         let second = self.second(verb);
         let mut sure = Vec::new();
         let called = Called { id, container: &self.container, second: second.as_ref(), valid: &valid };
-        let judge = |call: &Syscall| {
+        let decide = |call: &Syscall| {
             sure.extend((tells_of_a_start(call) || only_asks(call)).then(|| at(call)));
             SyscallVerdict::GoOn
         };
-        let (said, trace) = self.watched(verb, &called, &[], judge);
+        let (said, trace) = self.watched(verb, &called, &[], decide);
         said.ok();
         self.subject.call(&self.host, "DEL", id, &self.container.path(), &[]).ok();
         (trace, sure)

@@ -17,7 +17,7 @@ const CONTAINERS: usize = 12;
 const BATCH: usize = 150;
 
 /// Calls one after the other on one network and in one directory of reservations, each by one of the two as chance has it:
-/// ADD, CHECK and DEL by either; GC, STATUS, and whatever a runtime tells only half of, by ours, which are judged.
+/// ADD, CHECK and DEL by either; GC, STATUS, and whatever a runtime tells only half of, by ours, which are tested.
 ///
 /// Nothing is ever refused but an ADD of what is there; no address has two owners; and after each 150 operations, when all
 /// are deleted, the host is as it was before, but for lines that hold one of these texts, as those of
@@ -80,7 +80,7 @@ pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool
     for next in exchanges {
         node.talk_while(|node| {
             node.install(next);
-            node.judge(next == ours);
+            node.assert_running(next == ours);
         });
         node.turn_over();
         done += 1;
@@ -91,7 +91,7 @@ pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool
     // Theirs leave what they do not know, whose rules there were, to the next of ours.
     if subject.after.is_some() {
         node.install(ours);
-        node.judge(true);
+        node.assert_running(true);
     }
     let left = HostSnapshot::settled(&host, &before, but);
     let whence = if ours_first { "from ours to theirs and back" } else { "from theirs to ours and back" };
@@ -127,8 +127,8 @@ impl Installed<'_> {
         self.gone.push(container);
     }
 
-    /// By the plugins that are there now.
-    fn judge(&self, ours: bool) {
+    /// Runs the installed plugins' CHECK for every attachment, after a GC if the plugins are ours.
+    fn assert_running(&self, ours: bool) {
         if ours {
             let valid = attachments(self.running.iter().map(|(id, ..)| id));
             let more = [("cni.dev/valid-attachments", valid), ("cniVersion", json!("1.1.0"))];

@@ -23,7 +23,7 @@ pub struct Soak {
     /// How many operations there are to be, those of earlier runs included.
     pub operations: usize,
     /// How long this run may take; the batch under way is finished.
-    pub patience: Duration,
+    pub time_limit: Duration,
     /// A file that is written after each batch. A run that finds it adds to what it says, if it is of the same plugins.
     pub state: PathBuf,
 }
@@ -59,7 +59,7 @@ impl Soak {
         let round: Vec<&Subject> =
             self.subjects.iter().flat_map(|(subject, batches)| vec![subject; *batches]).collect();
         let mut standing = None;
-        while state.tally.operations < self.operations && begin.elapsed() < self.patience {
+        while state.tally.operations < self.operations && begin.elapsed() < self.time_limit {
             let subject = round[usize::try_from(state.batches).unwrap_or_default() % round.len()];
             let node = match standing.take() {
                 Some((of, node)) if std::ptr::eq(of, subject) => node,
@@ -203,7 +203,7 @@ mod tests {
     fn soak(dir: &Path) -> Soak {
         fs::write(dir.join("plugin"), "one build").unwrap();
         let subject = Subject::new(dir, "plugin", json!({}));
-        Soak { subjects: vec![(subject, 1)], operations: 1, patience: Duration::ZERO, state: dir.join("soak.json") }
+        Soak { subjects: vec![(subject, 1)], operations: 1, time_limit: Duration::ZERO, state: dir.join("soak.json") }
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Replay<'_> {
             assert!(said.stdout.is_empty() || is_one_document(&said.stdout), "{said:?}");
             return;
         }
-        judge(&step.call, &said);
+        assert_conforms(&step.call, &said);
         let has_to = self.twist == Twist::Replayed && step.call.plugin == self.subject.plugin && step.call.exit == 0;
         assert!(!has_to || said.exit == 0, "call {} succeeded when it was recorded: {said:?}", step.call.seq);
         if step.call.is("ADD") && said.exit == 0 {
@@ -124,16 +124,16 @@ fn killed_call(
     at: usize,
     calls: &mut usize,
 ) -> CallOutput {
-    let judge = |call: &syscall_trace::Syscall| {
+    let decide = |call: &syscall_trace::Syscall| {
         *calls += usize::from(call.process == 0);
         if *calls > at && call.process == 0 { SyscallVerdict::Signal(Signal::SIGKILL) } else { SyscallVerdict::GoOn }
     };
     let program = subject.bin.join(&subject.plugin);
-    host.enter(|| syscall_trace::run(&program, env, stdin, &[], judge)).unwrap().0
+    host.enter(|| syscall_trace::run(&program, env, stdin, &[], decide)).unwrap().0
 }
 
-/// What the specification knows: one result, nothing, or one error.
-pub(super) fn judge(call: &RecordedCall, said: &CallOutput) {
+/// Checks that the output is one that the specification allows: one result, nothing, or one error.
+pub(super) fn assert_conforms(call: &RecordedCall, said: &CallOutput) {
     assert!(!said.stderr.contains("panicked") && !said.stdout.contains("panicked"), "{said:?}");
     match said.exit {
         0 if call.is("ADD") => assert!(said.json()["cniVersion"].is_string(), "{said:?}"),

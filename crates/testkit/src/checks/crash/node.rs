@@ -168,11 +168,11 @@ impl Node {
         let disk = Disk::of(&root);
         let changes = &mut self.changes;
         let mut recorder = Recorder { disk, root, changes, moments: 0, syncs: Vec::new() };
-        let judge = |call: &Syscall| {
+        let decide = |call: &Syscall| {
             recorder.sees(call);
             if recorder.moments >= until { SyscallVerdict::Signal(Signal::SIGKILL) } else { SyscallVerdict::GoOn }
         };
-        let (said, _) = self.host.enter(|| syscall_trace::run(&program, &env, stdin.as_bytes(), &[], judge)).unwrap();
+        let (said, _) = self.host.enter(|| syscall_trace::run(&program, &env, stdin.as_bytes(), &[], decide)).unwrap();
         recorder.look();
         self.moments = recorder.moments;
         said.exit
