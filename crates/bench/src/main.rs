@@ -4,9 +4,11 @@
 //! below that. A ratio is only worth something within one run, and only with its spread: both are in every row.
 
 mod command_line;
+mod figures;
 mod report;
 mod run;
 mod scenes;
+mod spawn;
 
 use std::fs;
 use std::io::{self, Write};
@@ -120,7 +122,7 @@ fn machine(rows: &[Row]) -> String {
         first("/proc/sys/kernel/osrelease"),
         model.trim_start_matches(|letter: char| letter.is_whitespace() || letter == ':'),
         first("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
-        verdict::short(idle::waking()),
+        figures::short(idle::waking()),
         (measure::NOISY.unrest - 1.0) * 100.0,
         measure::NOISY.others * 100.0,
         rows.len() - noisy,

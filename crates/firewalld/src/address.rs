@@ -21,13 +21,19 @@ pub(crate) fn addresses(list: &str) -> Vec<Address> {
 }
 
 fn address(text: &str) -> Option<Address> {
-    let pairs = text.strip_prefix("unix:")?.split(',');
-    pairs.filter_map(|pair| pair.split_once('=')).find_map(|(key, value)| match (key, unescaped(value)?) {
-        (_, value) if value.is_empty() || value.contains(&0) => None,
-        ("path", value) => Some(Address::Path(OsString::from_vec(value).into())),
-        ("abstract", value) => Some(Address::Abstract(value)),
-        _ => None,
-    })
+    for pair in text.strip_prefix("unix:")?.split(',') {
+        let Some((key, escaped)) = pair.split_once('=') else { continue };
+        let Some(value) = unescaped(escaped) else { continue };
+        if value.is_empty() || value.contains(&0) {
+            continue;
+        }
+        match key {
+            "path" => return Some(Address::Path(OsString::from_vec(value).into())),
+            "abstract" => return Some(Address::Abstract(value)),
+            _ => {}
+        }
+    }
+    None
 }
 
 /// The bytes of a value: what is not a letter, a digit or one of a few marks stands there as `%` and two digits.

@@ -82,20 +82,21 @@ impl Bus {
         }
     }
 
-    /// Says who we are, and is given a name, without which nobody is called.
+    /// Authenticates, and gets a name on the bus, without which no method can be called.
     fn introduce(&mut self) -> Result<()> {
-        let mut told = || {
-            self.send(AUTHENTICATION).map_err(Cause::Socket)?;
-            for expected in ["DATA", "OK"] {
-                let line = self.line()?;
-                if line.split(' ').next() != Some(expected) {
-                    return Err(Cause::Unreadable(format!("it answered {line:?} to the question whether it knows us")));
-                }
-            }
-            self.send(b"BEGIN\r\n").map_err(Cause::Socket)
-        };
-        told().map_err(|cause| Error::new("introduce ourselves", cause))?;
+        self.authenticate().map_err(|cause| Error::new("introduce ourselves", cause))?;
         self.ask("Hello", &[]).map(drop)
+    }
+
+    fn authenticate(&mut self) -> std::result::Result<(), Cause> {
+        self.send(AUTHENTICATION).map_err(Cause::Socket)?;
+        for expected in ["DATA", "OK"] {
+            let line = self.line()?;
+            if line.split(' ').next() != Some(expected) {
+                return Err(Cause::Unreadable(format!("it answered {line:?} to the question whether it knows us")));
+            }
+        }
+        self.send(b"BEGIN\r\n").map_err(Cause::Socket)
     }
 
     fn line(&mut self) -> std::result::Result<String, Cause> {

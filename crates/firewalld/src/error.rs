@@ -80,8 +80,12 @@ impl Error {
     fn hint(&self) -> Option<String> {
         match &self.cause {
             Cause::Refused { name, message } => {
-                let fits = |(word, _): &&(&str, &str)| name.ends_with(word) || message.starts_with(word);
-                HINTS.iter().find(fits).map(|(_, hint)| (*hint).to_owned())
+                for (word, hint) in HINTS {
+                    if name.ends_with(word) || message.starts_with(word) {
+                        return Some(hint.to_owned());
+                    }
+                }
+                None
             }
             Cause::Socket(error) if error.kind() == io::ErrorKind::TimedOut => {
                 Some("see whether firewalld and the bus do anything else, and try again".to_owned())

@@ -127,7 +127,10 @@ fn not_found(
     for why in untrusted {
         write!(f, ": {why}")?;
     }
-    unusable.first().map_or(Ok(()), |file| write!(f, ": {} is not executable", file.display()))
+    match unusable.first() {
+        Some(file) => write!(f, ": {} is not executable", file.display()),
+        None => Ok(()),
+    }
 }
 
 fn not_started(f: &mut fmt::Formatter<'_>, plugin: &Path, source: &io::Error) -> fmt::Result {

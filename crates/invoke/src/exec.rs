@@ -130,13 +130,19 @@ impl Environment {
             ("CNI_ARGS", &self.args),
             ("CNI_PATH", &self.path),
         ];
-        let extra = self.extra.iter().map(|(name, value)| (name.as_str(), value));
-        own.into_iter().chain(extra).map(|(name, value)| (name.into(), value.into())).collect()
+        let mut variables: Vec<(OsString, OsString)> = Vec::new();
+        for (name, value) in own {
+            variables.push((name.into(), value.into()));
+        }
+        for (name, value) in &self.extra {
+            variables.push((name.into(), value.into()));
+        }
+        variables
     }
 }
 
-/// Our stderr may be a terminal, and the plugin's log may have names in it that others chose. A log that cannot be written is no
-/// reason to fail.
+/// Writes the plugin's stderr to ours, which may be a terminal, while its log may contain names that a tenant chose. A log that
+/// cannot be written is not an error.
 fn pass_on(stderr: &[u8]) {
     let _ = io::stderr().write_all(printable(&String::from_utf8_lossy(stderr)).as_bytes());
 }

@@ -13,8 +13,8 @@ use crate::{Error, KernelRoute, LinkChange, Netlink, NewAddress, Result, VlanRan
 #[must_use = "nothing is sent before Netlink::send"]
 pub struct Batch {
     requests: Vec<Request>,
-    /// The first change that no message can say; then nothing is sent.
-    unspeakable: Option<Error>,
+    /// The first change that cannot be expressed in a message. Then nothing is sent.
+    invalid: Option<Error>,
 }
 
 impl Batch {
@@ -25,7 +25,7 @@ impl Batch {
 
     /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
-        self.requests.is_empty() && self.unspeakable.is_none()
+        self.requests.is_empty() && self.invalid.is_none()
     }
 
     /// Changes a link's settings. See [`Netlink::change`].
@@ -94,15 +94,19 @@ impl Batch {
     /// All requests.
     ///
     /// # Errors
-    /// The first change that no message can say.
+    /// The first change that cannot be expressed in a message.
     pub(crate) fn into_requests(self) -> Result<Vec<Request>> {
-        self.unspeakable.map_or(Ok(self.requests), Err)
+        match self.invalid {
+            Some(error) => Err(error),
+            None => Ok(self.requests),
+        }
     }
 
     fn push(&mut self, request: Result<Request>) {
         match request {
             Ok(request) => self.requests.push(request),
-            Err(error) => self.unspeakable = self.unspeakable.take().or(Some(error)),
+            Err(error) if self.invalid.is_none() => self.invalid = Some(error),
+            Err(_) => {}
         }
     }
 }

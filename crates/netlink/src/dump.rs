@@ -1,4 +1,4 @@
-//! Dumps, which are read again until they are whole.
+//! Dumps, which are repeated until they are complete.
 
 use std::io;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::{Error, Result, Socket};
 /// The first pause before a dump is tried again; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// Where the sequence number stands in a message.
+/// The position of the sequence number in a message.
 const SEQUENCE: std::ops::Range<usize> = 8..12;
 
 /// How one attempt at a dump ended.
@@ -27,7 +27,7 @@ pub(crate) enum Dumped<T> {
 }
 
 impl<T> Dumped<T> {
-    /// What was taken from it, or why there is nothing yet.
+    /// The value of a complete dump, or the error of any other.
     pub(crate) fn into_taken(self) -> std::result::Result<T, NetlinkError> {
         match self {
             Self::Whole(taken) => Ok(taken),
@@ -90,7 +90,10 @@ impl Socket {
         while dump.end.is_none() {
             match self.receive(deadline) {
                 Ok(size) => self.missed |= dump.take_all((self.port, sequence), &self.buffer[..size], take),
-                Err(error) if lost(&error) => (self.missed, dump.interrupted) = (true, true),
+                Err(error) if lost(&error) => {
+                    self.missed = true;
+                    dump.interrupted = true;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -98,22 +101,22 @@ impl Socket {
     }
 }
 
-/// A dump, as it comes in.
+/// A dump that is being received.
 #[derive(Default)]
 pub(crate) struct Dump<T> {
     taken: T,
     interrupted: bool,
-    /// Set when nothing more will come.
+    /// Set when the dump has ended.
     pub(crate) end: Option<std::result::Result<(), NetlinkError>>,
 }
 
-/// Takes a message by keeping it.
+/// Stores a message.
 pub(crate) fn keep(messages: &mut Vec<Vec<u8>>, message: &[u8]) {
     messages.push(message.to_vec());
 }
 
 impl<T> Dump<T> {
-    /// Takes the messages for this port and sequence number; whether there were others.
+    /// Takes the messages for this port and sequence number. Returns whether there were others.
     pub(crate) fn take_all(&mut self, ours: (u32, u32), datagram: &[u8], take: &mut impl FnMut(&mut T, &[u8])) -> bool {
         let mut others = false;
         for frame in frames(datagram) {
@@ -129,7 +132,12 @@ impl<T> Dump<T> {
     fn take(&mut self, frame: &Frame<'_>, take: &mut impl FnMut(&mut T, &[u8])) {
         self.interrupted |= frame.flags & NLM_F_DUMP_INTR != 0;
         match frame.kind {
-            frame::ERROR | frame::DONE => self.end = Some(frame.refusal().map_or(Ok(()), Err)),
+            frame::ERROR | frame::DONE => {
+                self.end = Some(match frame.refusal() {
+                    Some(refusal) => Err(refusal),
+                    None => Ok(()),
+                });
+            }
             frame::OVERRUN => self.interrupted = true,
             frame::NOOP => {}
             _ => take(&mut self.taken, frame.bytes),

@@ -42,7 +42,8 @@ impl Socket {
         self.send(datagram)?;
         let result = self.collect(&mut answers);
         self.missed |= answers.missed || answers.lost;
-        result.map(|()| answers.exchanged)
+        result?;
+        Ok(answers.exchanged)
     }
 
     fn collect(&mut self, answers: &mut Answers) -> io::Result<()> {
@@ -61,14 +62,14 @@ impl Socket {
     }
 }
 
-/// The answers to one datagram, as they come in.
+/// The answers to one datagram that have arrived so far.
 pub(crate) struct Answers {
     /// Our messages, and whether each asked for an acknowledgement.
     ours: BTreeMap<u32, bool>,
     open: Vec<u32>,
     /// Answers may have been lost.
     lost: bool,
-    /// Messages came that are no answers.
+    /// Messages arrived that are not answers.
     missed: bool,
     pub(crate) exchanged: Exchanged,
 }
@@ -85,9 +86,9 @@ impl Answers {
 
     pub(crate) fn take(&mut self, port: u32, datagram: &[u8]) {
         for frame in frames(datagram) {
-            match self.ours.get(&frame.sequence).filter(|_| frame.port == port) {
-                Some(acknowledged) => self.take_one(&frame, *acknowledged),
-                None => self.missed = true,
+            match self.ours.get(&frame.sequence) {
+                Some(acknowledged) if frame.port == port => self.take_one(&frame, *acknowledged),
+                _ => self.missed = true,
             }
         }
     }
@@ -96,7 +97,9 @@ impl Answers {
         match frame.kind {
             frame::ERROR => {
                 self.done(frame.sequence);
-                self.exchanged.errors.extend(frame.refusal().map(|refusal| (frame.sequence, refusal)));
+                if let Some(refusal) = frame.refusal() {
+                    self.exchanged.errors.push((frame.sequence, refusal));
+                }
             }
             frame::OVERRUN => self.lost = true,
             frame::NOOP | frame::DONE => {}

@@ -41,7 +41,10 @@ impl FromStr for Mac {
 
 /// Two bytes of a word of four digits; of any other, nothing that could be read.
 fn halves(word: &str) -> Vec<&str> {
-    word.split_at_checked(2).map_or_else(|| vec![word], |(first, second)| vec![first, second])
+    match word.split_at_checked(2) {
+        Some((first, second)) => vec![first, second],
+        None => vec![word],
+    }
 }
 
 /// One byte; `from_str_radix` alone would take a sign too.

@@ -322,21 +322,31 @@ impl KernelRoute {
             builder = builder.onlink();
         }
         let mut message = builder.build();
-        message.attributes.extend(self.metrics());
+        let metrics = self.metrics();
+        if !metrics.is_empty() {
+            message.attributes.push(RouteAttribute::Metrics(metrics));
+        }
         Ok(message)
     }
 
-    fn metrics(&self) -> Option<RouteAttribute> {
-        let mtu = self.mtu.map(RouteMetric::Mtu);
-        let metrics: Vec<RouteMetric> = mtu.into_iter().chain(self.advmss.map(RouteMetric::Advmss)).collect();
-        (!metrics.is_empty()).then_some(RouteAttribute::Metrics(metrics))
+    fn metrics(&self) -> Vec<RouteMetric> {
+        let mut metrics = Vec::new();
+        if let Some(mtu) = self.mtu {
+            metrics.push(RouteMetric::Mtu(mtu));
+        }
+        if let Some(advmss) = self.advmss {
+            metrics.push(RouteMetric::Advmss(advmss));
+        }
+        metrics
     }
 
     /// In the words of ip(8), up to where the link's name follows.
     fn describe(&self) -> String {
         let mut text = self.dst.to_string();
         let mut add = |word: &str, value: Option<String>| {
-            text.extend(value.map(|value| format!(" {word} {value}")));
+            if let Some(value) = value {
+                text.extend([" ", word, " ", &value]);
+            }
         };
         add("via", self.gateway.map(|gateway| gateway.to_string()));
         add("src", self.source.map(|source| source.to_string()));

@@ -115,7 +115,12 @@ impl Socket {
     pub(crate) fn drain(&mut self) {
         self.missed = false;
         let now = Deadline::after(Duration::ZERO);
-        while self.receive(now).map_or_else(|error| lost(&error), |_| true) {}
+        loop {
+            match self.receive(now) {
+                Err(error) if !lost(&error) => return,
+                _ => {}
+            }
+        }
     }
 
     /// The size limit of one datagram in bytes (`SO_SNDBUF`).

@@ -154,9 +154,16 @@ impl VlanRange {
     }
 
     /// Reads the entries of an `RTM_NEWVLAN` message.
-    pub(crate) fn parse_all(message: &[u8]) -> impl Iterator<Item = VlanRange> {
-        let entries = attributes(message.get(HEADER + VLAN_HEADER..).unwrap_or_default());
-        entries.filter(|(kind, _)| *kind == ENTRY).filter_map(|(_, entry)| VlanRange::parse(entry))
+    pub(crate) fn parse_all(message: &[u8]) -> Vec<VlanRange> {
+        let mut ranges = Vec::new();
+        for (kind, entry) in attributes(message.get(HEADER + VLAN_HEADER..).unwrap_or_default()) {
+            if kind == ENTRY
+                && let Some(range) = VlanRange::parse(entry)
+            {
+                ranges.push(range);
+            }
+        }
+        ranges
     }
 
     fn parse(entry: &[u8]) -> Option<VlanRange> {
@@ -165,7 +172,8 @@ impl VlanRange {
         let last = find(ENTRY_RANGE).and_then(|last| parse_u16(last).ok()).unwrap_or(vid);
         let pvid = flags.contains(BridgeVlanInfoFlags::Pvid);
         let untagged = flags.contains(BridgeVlanInfoFlags::Untagged);
-        Some(VlanRange { first: vid, last, pvid, untagged }).filter(|range| range.is_one())
+        let range = VlanRange { first: vid, last, pvid, untagged };
+        range.is_one().then_some(range)
     }
 }
 

@@ -28,7 +28,7 @@ pub fn neighbour(message: &[u8]) -> Option<Neighbour> {
 
 /// What an `RTM_NEWVLAN` message says.
 pub fn vlans(message: &[u8]) -> Vec<VlanRange> {
-    VlanRange::parse_all(message).collect()
+    VlanRange::parse_all(message)
 }
 
 /// The messages that a batch would be sent as, numbered from 1.

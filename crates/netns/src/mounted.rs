@@ -44,7 +44,11 @@ pub(crate) fn mounts(table: &str) -> impl Iterator<Item = (&str, String)> {
 /// A path as `proc_pid_mountinfo(5)` writes it: space, tab, newline and backslash as three octal digits.
 fn unescaped(text: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    escapes.iter().fold(text.to_owned(), |text, (escape, plain)| text.replace(escape, plain))
+    let mut plain = text.to_owned();
+    for (escape, character) in escapes {
+        plain = plain.replace(escape, character);
+    }
+    plain
 }
 
 #[cfg(test)]

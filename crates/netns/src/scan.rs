@@ -168,7 +168,9 @@ impl NetnsScan {
         let path = process.join("mountinfo");
         let read = fs::read_to_string(&path).map_err(|error| ended(error, libc::EINVAL));
         let Some(text) = self.told(&path, read) else { return false };
-        mounts(&text).for_each(|(name, point)| seen.add(name, way_to(process, &point)));
+        for (name, point) in mounts(&text) {
+            seen.add(name, way_to(process, &point));
+        }
         true
     }
 
@@ -177,8 +179,9 @@ impl NetnsScan {
         let (Some(pid), Some(fd)) = (number(process), number(file)) else { return };
         // A number that is another file's by now: the socket was closed.
         let cookie = kernel::cookie_of_socket(pid, fd).map_err(|error| ended(error, libc::ENOTSOCK));
-        let cookie = self.told(file, cookie);
-        self.cookies.extend(cookie);
+        if let Some(cookie) = self.told(file, cookie) {
+            self.cookies.insert(cookie);
+        }
     }
 
     /// Opens a namespace by the first way that still leads there, and notes its cookie.

@@ -110,7 +110,10 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.operation, self.path.display(), self.source)?;
-        self.hint().map_or(Ok(()), |hint| write!(f, " ({hint})"))
+        match self.hint() {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
     }
 }
 

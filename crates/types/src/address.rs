@@ -23,14 +23,19 @@ pub fn parse_cidr(text: &str) -> Result<IpNetwork, String> {
 fn network(text: &str) -> Option<IpNetwork> {
     let (address, prefix) = text.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
-    let prefix: u8 = prefix.bytes().all(|byte| byte.is_ascii_digit()).then(|| prefix.parse().ok()).flatten()?;
-    IpNetwork::new(address, prefix).ok().map(canonical)
+    if !prefix.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    IpNetwork::new(address, prefix.parse().ok()?).ok().map(canonical)
 }
 
 /// The IPv4 network that an IPv4-mapped one means; any other as it is.
 pub(crate) fn canonical(network: IpNetwork) -> IpNetwork {
-    let mapped = network.prefix().checked_sub(MAPPED).filter(|_| network.ip().to_canonical().is_ipv4());
-    mapped.and_then(|prefix| IpNetwork::new(network.ip().to_canonical(), prefix).ok()).unwrap_or(network)
+    let address = network.ip().to_canonical();
+    match network.prefix().checked_sub(MAPPED) {
+        Some(prefix) if address.is_ipv4() => IpNetwork::new(address, prefix).unwrap_or(network),
+        _ => network,
+    }
 }
 
 /// Parses an address without a prefix length. An IPv4-mapped IPv6 address becomes the IPv4 address that it stands for.
@@ -55,5 +60,8 @@ pub(crate) fn optional_cidr<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
 /// For `deserialize_with`: an address, where the empty text is none, as Go reads it.
 pub(crate) fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    (!text.is_empty()).then(|| parse_ip(&text)).transpose().map_err(D::Error::custom)
+    if text.is_empty() {
+        return Ok(None);
+    }
+    parse_ip(&text).map(Some).map_err(D::Error::custom)
 }

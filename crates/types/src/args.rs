@@ -17,19 +17,35 @@ impl Args {
     /// # Errors
     /// The first piece that does not have exactly one `=`.
     pub fn parse(text: &str) -> Result<Args, String> {
-        let pieces = text.split(';').filter(|_| !text.is_empty());
-        let pairs = pieces.map(|piece| pair(piece).ok_or_else(|| format!("ARGS: invalid pair {piece:?}")));
-        let mut pairs = pairs.collect::<Result<Vec<_>, _>>()?;
+        let mut args = Args::default();
+        if text.is_empty() {
+            return Ok(args);
+        }
+        let mut pairs = Vec::new();
+        for piece in text.split(';') {
+            match pair(piece) {
+                Some(pair) => pairs.push(pair),
+                None => return Err(format!("ARGS: invalid pair {piece:?}")),
+            }
+        }
         let mut later = HashSet::new();
-        pairs.reverse();
-        pairs.retain(|(key, _)| later.insert(*key));
-        pairs.reverse();
-        Ok(Args(pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()))
+        for (key, value) in pairs.into_iter().rev() {
+            if later.insert(key) {
+                args.0.push((key.to_owned(), value.to_owned()));
+            }
+        }
+        args.0.reverse();
+        Ok(args)
     }
 
     /// The value of `key`, which is case-sensitive.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+        for (name, value) in &self.0 {
+            if name == key {
+                return Some(value);
+            }
+        }
+        None
     }
 
     /// Whether the caller wants unknown keys to be ignored: `1`, `0`, `true` or `false`, in any case of letters.
@@ -46,11 +62,19 @@ impl Args {
 
     /// The pairs whose keys are not among `known`, as they were given.
     pub fn unknown(&self, known: &[&str]) -> Vec<String> {
-        let is_unknown = |key: &String| key != IGNORE_UNKNOWN && !known.contains(&key.as_str());
-        self.0.iter().filter(|(key, _)| is_unknown(key)).map(|(key, value)| format!("{key}={value}")).collect()
+        let mut unknown = Vec::new();
+        for (key, value) in &self.0 {
+            if key != IGNORE_UNKNOWN && !known.contains(&key.as_str()) {
+                unknown.push(format!("{key}={value}"));
+            }
+        }
+        unknown
     }
 }
 
 fn pair(piece: &str) -> Option<(&str, &str)> {
-    piece.split_once('=').filter(|(_, value)| !value.contains('='))
+    match piece.split_once('=') {
+        Some((_, value)) if value.contains('=') => None,
+        pair => pair,
+    }
 }

@@ -1,4 +1,4 @@
-//! What GC is told.
+//! The valid attachments of a GC.
 
 use serde::Deserialize;
 
@@ -14,7 +14,7 @@ pub struct ValidAttachment {
     pub ifname: String,
 }
 
-/// Where the list stands: the name of today's specification, then the one that 1.1.0 was published with.
+/// The keys of the list: that of today's specification, then the one that 1.1.0 was published with.
 const KEYS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
 impl NetConf {
@@ -26,9 +26,13 @@ impl NetConf {
     /// # Errors
     /// A list or a member of it has the wrong type or lacks a key. The error's path names it.
     pub fn valid_attachments(&self) -> Result<Option<Vec<ValidAttachment>>, ReadError> {
-        let said = KEYS.into_iter().filter_map(|key| Some((key, self.get(key)?)));
-        let lists = said.map(|(key, list)| read(list).map_err(|error: ReadError| error.under(key)));
-        let lists: Vec<Vec<ValidAttachment>> = lists.collect::<Result<_, _>>()?;
-        Ok(KEYS.into_iter().any(|key| self.has(key)).then(|| lists.concat()))
+        let mut valid: Vec<ValidAttachment> = Vec::new();
+        for key in KEYS {
+            if let Some(list) = self.get(key) {
+                let listed: Vec<ValidAttachment> = read(list).map_err(|error: ReadError| error.under(key))?;
+                valid.extend(listed);
+            }
+        }
+        Ok(KEYS.into_iter().any(|key| self.has(key)).then_some(valid))
     }
 }

@@ -192,10 +192,10 @@ impl Capabilities<'_> {
             return self.read("aliases").map(Option::unwrap_or_default);
         };
         let name = self.0.name().unwrap_or_default();
-        let names = networks.get(name).filter(|names| !names.is_null()).map(read).transpose();
-        names
-            .map(Option::unwrap_or_default)
-            .map_err(|error: ReadError| error.under(name).under("runtimeConfig.aliases"))
+        match networks.get(name) {
+            None | Some(Value::Null) => Ok(Vec::new()),
+            Some(names) => read(names).map_err(|error: ReadError| error.under(name).under("runtimeConfig.aliases")),
+        }
     }
 
     /// `cgroupPath`: the container's control group.

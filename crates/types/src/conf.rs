@@ -109,8 +109,11 @@ impl NetConf {
     /// # Errors
     /// As [`read()`](crate::read()). The error's path begins with `path`.
     pub fn read_at<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Option<T>, ReadError> {
-        let below = |error| path.iter().rev().fold(error, |error: ReadError, key| error.under(key));
-        self.at(path).map(read::read).transpose().map_err(below)
+        let Some(value) = self.at(path) else { return Ok(None) };
+        match read::read(value) {
+            Ok(read) => Ok(Some(read)),
+            Err(error) => Err(path.iter().rev().fold(error, |error: ReadError, key| error.under(key))),
+        }
     }
 
     /// The network's `name`.

@@ -38,7 +38,10 @@ pub fn check(document: &Value) -> Result<(), ReadError> {
     match document {
         Value::Array(list) => {
             count("entries", list.len(), MEMBERS)?;
-            (0..).zip(list).try_for_each(|(index, value)| check(value).map_err(|error| error.at(index)))
+            for (index, value) in list.iter().enumerate() {
+                check(value).map_err(|error| error.at(index))?;
+            }
+            Ok(())
         }
         Value::Object(object) => check_object(object),
         _ => Ok(()),
@@ -48,7 +51,10 @@ pub fn check(document: &Value) -> Result<(), ReadError> {
 /// [`check`] of an object.
 pub(crate) fn check_object(object: &Map<String, Value>) -> Result<(), ReadError> {
     count("members", object.len(), MEMBERS)?;
-    object.iter().try_for_each(|(key, value)| check(value).map_err(|error| error.under(key)))
+    for (key, value) in object {
+        check(value).map_err(|error| error.under(key))?;
+    }
+    Ok(())
 }
 
 /// Counts the values of a document in its text, before any memory is allocated for them.

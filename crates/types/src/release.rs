@@ -27,7 +27,10 @@ impl Release {
         if parts.len() > 3 {
             return Err(format!("invalid version {text:?}: too many parts"));
         }
-        let number = |index: usize, name| parts.get(index).map_or(Ok(0), |part| integer(name, part));
+        let number = |index: usize, name| match parts.get(index) {
+            Some(part) => integer(name, part),
+            None => Ok(0),
+        };
         Ok(Release { major: number(0, "major")?, minor: number(1, "minor")?, micro: number(2, "micro")? })
     }
 }

@@ -1,5 +1,4 @@
-//! The report of a run: statistics, verdicts, tables.
+//! The report of a run: verdicts and tables.
 
-pub(crate) mod figures;
 pub(crate) mod table;
 pub(crate) mod verdict;

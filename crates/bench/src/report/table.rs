@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::report::figures::{Ratio, Verdict, median, quantile};
-use crate::report::verdict::{TargetResult, disk, megabytes, short, target, verdict};
+use crate::figures::{Ratio, Verdict, median, quantile, short};
+use crate::report::verdict::{TargetResult, disk, megabytes, target, verdict};
 use crate::run::measure::{Outcome, Row, Samples};
 use crate::scenes::stage::Side;
 

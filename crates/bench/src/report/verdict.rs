@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::report::figures::{Ratio, Verdict, median};
+use crate::figures::{Ratio, Verdict, median, short};
 use crate::run::idle;
 use crate::run::measure::{Outcome, Row};
 use crate::scenes::stage::{Side, WARM};
@@ -202,15 +202,6 @@ pub(crate) fn disk(dir: &Path, wanted: impl Fn(&str) -> bool) -> u64 {
     let named = entries.filter(|entry| wanted(&entry.file_name().to_string_lossy()));
     let files = named.filter_map(|entry| fs::metadata(entry.path()).ok()).filter(fs::Metadata::is_file);
     files.map(|file| (file.ino(), file.len())).collect::<BTreeMap<_, _>>().values().sum()
-}
-
-/// Three figures.
-pub(crate) fn short(number: f64) -> String {
-    match number {
-        n if n < 10.0 => format!("{n:.2}"),
-        n if n < 100.0 => format!("{n:.1}"),
-        n => format!("{n:.0}"),
-    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "the sizes of programs")]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cnikit_process::Deadline;
 use cnikit_skel::log;
 
-use crate::report::figures::median;
+use crate::figures::median;
 
 /// What one step costs whose log is off, in nanoseconds, its own work not counted: the least of a few times, which is what is
 /// left where nothing else of the machine's is in it. Not above 0 where the step was optimised away.

@@ -6,10 +6,10 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use crate::report::figures::{Ratio, median, quantile};
-use crate::run::spawn;
+use crate::figures::{Ratio, median, quantile};
 use crate::scenes::stage::{Side, Stage, Step};
 use crate::scenes::{Scene, Verb, row, row_together};
+use crate::spawn;
 
 /// A line of the table.
 #[derive(Debug)]

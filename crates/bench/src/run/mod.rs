@@ -1,7 +1,6 @@
-//! One run: starting the calls and measuring them.
+//! One run: the calls and their measurements.
 
 pub(crate) mod idle;
 pub(crate) mod measure;
 pub(crate) mod paths;
 pub(crate) mod profile;
-pub(crate) mod spawn;

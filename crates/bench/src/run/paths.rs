@@ -11,10 +11,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 
 use crate::Result;
-use crate::report::figures::{Ratio, median};
-use crate::report::verdict::short;
-use crate::run::spawn::Ready;
+use crate::figures::{Ratio, median, short};
 use crate::scenes::stage::{PATH, netns, path, shell};
+use crate::spawn::Ready;
 
 /// How many containers, each with a port of the host's.
 const CONTAINERS: u16 = 1_000;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use crate::Result;
-use crate::report::figures::median;
+use crate::figures::median;
 use crate::run::measure::{STRACE, Samples};
 use crate::scenes::stage::{Side, Stage};
 use crate::scenes::{Scene, Verb};

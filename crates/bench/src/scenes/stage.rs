@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 use tempfile::{Builder, TempDir};
 
 use crate::Result;
-use crate::run::spawn::{self, Ready, Run};
 use crate::scenes::runtime;
 use crate::scenes::{Foreign, LACKING, Scene, Verb};
+use crate::spawn::{self, Ready, Run};
 
 /// Plugins to be measured.
 #[derive(Clone, Debug)]

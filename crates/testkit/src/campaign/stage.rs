@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use super::scene::{At, Harm, Scene, Verb};
 use super::why;
-use crate::checks::life::{SHARED, is_traced};
 use crate::crowd::meanwhile;
 use crate::env::host::{Container, Host};
+use crate::env::shared_state::{SHARED, is_traced};
 use crate::env::snapshot::{HINTS, HostSnapshot, holds};
 use crate::env::subject::{CallOutput, Subject, attachments};
 use crate::syscall_trace::{self, Limit, Syscall, SyscallTrace, SyscallVerdict};

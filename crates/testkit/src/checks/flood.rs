@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::thread;
 
 use crate::campaign;
-use crate::checks::life::SHARED;
 use crate::env::host::Container;
+use crate::env::shared_state::SHARED;
 use crate::env::snapshot::{HINTS, HostSnapshot};
 use crate::env::subject::{Subject, addresses};
 use crate::model_node::{Crowd, Node, Tally};

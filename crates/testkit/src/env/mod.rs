@@ -3,5 +3,6 @@
 pub mod firewalld;
 pub mod host;
 pub mod need;
+pub(crate) mod shared_state;
 pub mod snapshot;
 pub mod subject;

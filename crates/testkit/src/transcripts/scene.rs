@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::checks::life::SHARED;
+use crate::env::shared_state::SHARED;
 use crate::env::snapshot::holds;
 
 /// One recorded call.

@@ -98,6 +98,15 @@ impl Dice {
     }
 }
 
+/// A number with three digits.
+pub(crate) fn short(number: f64) -> String {
+    match number {
+        n if n < 10.0 => format!("{n:.2}"),
+        n if n < 100.0 => format!("{n:.1}"),
+        n => format!("{n:.0}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
