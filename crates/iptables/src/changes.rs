@@ -1,12 +1,12 @@
-//! What is to be different, as `iptables-restore --noflush` takes it.
+//! Changes of one table, as `iptables-restore --noflush` reads them.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use crate::rule::IptablesRule;
 
-/// A comment: `--verbose` has it repeated.
-pub(crate) const LAST: &str = "# all was read";
+/// The last line of the input, a comment. With `--verbose` the program prints it, which shows that it read its input to the end.
+pub(crate) const END_MARKER: &str = "# all was read";
 
 /// Changes of one table, which are made together or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,93 +16,94 @@ pub struct Changes(Vec<Change>);
 enum Change {
     Removal(Removal),
     NewChain(String),
-    /// A rule before others of this chain.
-    Insertion {
+    /// `-I`: a rule before the others of its chain.
+    Insert {
         chain: String,
         line: String,
     },
-    /// A rule behind all others of its chain.
-    Addition(String),
-    Look(String),
+    /// `-A`: a rule behind all others of its chain.
+    Append(String),
+    /// `-C`: fails if there is no such rule.
+    Check(String),
 }
 
-/// What makes a table smaller.
+/// A change that makes a table smaller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Removal {
     Rule {
         chain: String,
         rule: IptablesRule,
     },
-    /// With its rules.
+    /// A chain with its rules.
     Chain(String),
 }
 
 impl Changes {
-    /// Makes a chain; all fails if there is one of that name.
+    /// Creates a chain. All changes fail if there is one of that name.
     pub fn new_chain(&mut self, name: &str) {
         self.0.push(Change::NewChain(name.to_owned()));
     }
 
-    /// Adds a rule behind all others of its chain.
+    /// Appends a rule to a chain.
     pub fn append(&mut self, chain: &str, rule: &IptablesRule) {
-        self.0.push(Change::Addition(format!("-A {chain} {rule}")));
+        self.0.push(Change::Append(format!("-A {chain} {rule}")));
     }
 
-    /// Adds rules before all others of their chain, in this order.
+    /// Inserts rules, in this order, before all others of a chain.
     pub fn prepend<'a>(&mut self, chain: &str, rules: impl IntoIterator<Item = &'a IptablesRule>) {
-        self.0.extend((1..).zip(rules).map(|(place, rule)| {
-            let line = format!("-I {chain} {place} {rule}");
-            Change::Insertion { chain: chain.to_owned(), line }
-        }));
+        for (number, rule) in (1..).zip(rules) {
+            let line = format!("-I {chain} {number} {rule}");
+            self.0.push(Change::Insert { chain: chain.to_owned(), line });
+        }
     }
 
-    /// Removes a rule; all fails if it is not there.
+    /// Deletes a rule. All changes fail if the chain does not have it.
     pub fn delete(&mut self, chain: &str, rule: &IptablesRule) {
         self.0.push(Change::Removal(Removal::Rule { chain: chain.to_owned(), rule: rule.clone() }));
     }
 
-    /// Makes these all the rules of a chain that has those; all fails if it has not, and what it has beyond them stays.
-    pub fn refill(&mut self, chain: &str, had: &[IptablesRule], has: &[IptablesRule]) {
-        if let Some(more) = has.strip_prefix(had) {
+    /// Replaces the rules `before` of a chain by `after`. All changes fail if the chain does not have `before`; its other rules
+    /// stay.
+    pub fn replace_rules(&mut self, chain: &str, before: &[IptablesRule], after: &[IptablesRule]) {
+        if let Some(more) = after.strip_prefix(before) {
             more.iter().for_each(|rule| self.append(chain, rule));
-        } else {
-            had.iter().for_each(|rule| self.delete(chain, rule));
-            has.iter().for_each(|rule| self.append(chain, rule));
+            return;
         }
+        before.iter().for_each(|rule| self.delete(chain, rule));
+        after.iter().for_each(|rule| self.append(chain, rule));
     }
 
-    /// Looks for a rule and changes nothing; all fails if it is not there.
-    pub(crate) fn look_for(&mut self, chain: &str, rule: &IptablesRule) {
-        self.0.push(Change::Look(format!("-C {chain} {rule}")));
+    /// Checks that a chain has a rule, and changes nothing. All changes fail if it does not.
+    pub(crate) fn check(&mut self, chain: &str, rule: &IptablesRule) {
+        self.0.push(Change::Check(format!("-C {chain} {rule}")));
     }
 
-    /// Removes a chain with its rules; all fails if it is not there, or if a rule jumps to it.
+    /// Deletes a chain with its rules. All changes fail if there is no such chain, or if a rule jumps to it.
     pub fn delete_chain(&mut self, name: &str) {
         self.0.push(Change::Removal(Removal::Chain(name.to_owned())));
     }
 
-    /// And these, after them.
+    /// Adds further changes, which are made after these.
     pub fn extend(&mut self, more: Changes) {
         self.0.extend(more.0);
     }
 
-    /// Nothing is to be different.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// These, if all that they do is to remove.
+    /// The changes, if all of them are removals.
     pub(crate) fn removals(&self) -> Option<Vec<&Removal>> {
-        fn removal(change: &Change) -> Option<&Removal> {
-            match change {
-                Change::Removal(removal) => Some(removal),
-                _ => None,
-            }
+        let mut removals = Vec::new();
+        for change in &self.0 {
+            let Change::Removal(removal) = change else { return None };
+            removals.push(removal);
         }
-        self.0.iter().map(removal).collect()
+        Some(removals)
     }
 
-    /// Whether these make chains, fill those, and add rules behind all others, and do nothing else.
+    /// Whether the changes only create chains, fill the new chains, and append rules.
     pub fn only_add(&self) -> bool {
         let mut new = HashSet::new();
         for change in &self.0 {
@@ -111,27 +112,30 @@ impl Changes {
             }
         }
         self.0.iter().all(|change| match change {
-            Change::NewChain(_) | Change::Addition(_) => true,
-            Change::Insertion { chain, .. } => new.contains(chain),
-            Change::Removal(_) | Change::Look(_) => false,
+            Change::NewChain(_) | Change::Append(_) => true,
+            Change::Insert { chain, .. } => new.contains(chain),
+            Change::Removal(_) | Change::Check(_) => false,
         })
     }
 
-    /// With a comment as its last line, which shows whether it was read to its end.
+    /// The whole input of `iptables-restore`.
     pub(crate) fn input(&self, table: &str) -> Vec<u8> {
-        format!("*{table}\n{self}COMMIT\n{LAST}\n").into_bytes()
+        format!("*{table}\n{self}COMMIT\n{END_MARKER}\n").into_bytes()
     }
 }
 
-/// A line a change; a chain that goes is emptied first.
+/// One line per change; a chain is flushed before it is deleted.
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|change| match change {
-            Change::Insertion { line, .. } | Change::Addition(line) | Change::Look(line) => writeln!(f, "{line}"),
-            Change::NewChain(name) => writeln!(f, "-N {name}"),
-            Change::Removal(Removal::Rule { chain, rule }) => writeln!(f, "-D {chain} {rule}"),
-            Change::Removal(Removal::Chain(name)) => writeln!(f, "-F {name}\n-X {name}"),
-        })
+        for change in &self.0 {
+            match change {
+                Change::Insert { line, .. } | Change::Append(line) | Change::Check(line) => writeln!(f, "{line}")?,
+                Change::NewChain(name) => writeln!(f, "-N {name}")?,
+                Change::Removal(Removal::Rule { chain, rule }) => writeln!(f, "-D {chain} {rule}")?,
+                Change::Removal(Removal::Chain(name)) => writeln!(f, "-F {name}\n-X {name}")?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -146,8 +150,8 @@ mod tests {
         changes.new_chain("c");
         changes.prepend("c", [&one, &two]);
         changes.delete("POSTROUTING", &one);
-        changes.refill("e", std::slice::from_ref(&one), &[one.clone(), two.clone()]);
-        changes.refill("f", &[one.clone(), two.clone()], std::slice::from_ref(&two));
+        changes.replace_rules("e", std::slice::from_ref(&one), &[one.clone(), two.clone()]);
+        changes.replace_rules("f", &[one.clone(), two.clone()], std::slice::from_ref(&two));
         changes.delete_chain("d");
         let refilled = "-A e -j TWO\n-D f -j ONE\n-D f -j TWO\n-A f -j TWO\n";
         let expected = format!(

@@ -1,57 +1,60 @@
-//! Why iptables could not be asked, or did not do it.
+//! Errors of the programs of iptables.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use cnikit_process::How;
 
-/// What is wrong with the programs of iptables, or with what they were to do.
+/// What the functions of this crate return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a program of iptables could not be run, or did not do what it was started for.
 #[derive(Debug)]
 pub enum Error {
-    /// It is not installed: no file of this name is where programs are.
+    /// The program is not installed.
     Missing {
         /// The name of the program.
         program: String,
     },
-    /// It was started, or was to be, and did not come to its own end.
+    /// The program could not be started, or was killed at its deadline.
     Process(cnikit_process::Error),
-    /// It said no.
+    /// The program failed.
     Failed {
         /// The file, with its arguments.
         program: String,
         /// Its exit status.
         how: How,
-        /// What it wrote to stderr.
-        said: String,
+        /// What it wrote to stderr, on one line.
+        stderr: String,
     },
-    /// It does not understand what somebody else put into the table, and will not touch it.
+    /// Another program has added rules that iptables cannot express, so that iptables does not print the table.
     Incompatible {
         /// The file.
         program: PathBuf,
         /// The table.
         table: &'static str,
     },
-    /// It showed less than what stands there, and took that for no failure.
+    /// The program succeeded, but did not print a chain that the kernel has.
     Hidden {
         /// The table.
         table: &'static str,
-        /// The chain that it did not show, or without its rules.
+        /// The chain that was not printed, or was printed without its rules.
         chain: String,
     },
-    /// It could not read what it was to do, and took that for the end of it.
+    /// The program succeeded before it had read all of its input or printed all of its output.
     Unread {
         /// The file, with its arguments.
         program: String,
     },
-    /// `nf_tables` could not be asked what stands there.
+    /// The kernel could not be asked for the state of `nf_tables`.
     Netlink(cnikit_netlink::Error),
 }
 
-/// What the programs exit with when they could not get hold of something that they may get the next time.
+/// The exit status of the programs for a resource that may be available the next time (`RESOURCE_PROBLEM` of xtables).
 const RESOURCE_PROBLEM: i32 = 4;
 
 impl Error {
-    /// It cannot be used here at all: a fact of this host, and no mishap that may be over the next time.
+    /// Whether the error is a property of this host, so that it makes no sense to try again.
     pub fn is_lasting(&self) -> bool {
         match self {
             Self::Missing { .. } | Self::Incompatible { .. } => true,
@@ -68,7 +71,7 @@ impl fmt::Display for Error {
         match self {
             Self::Missing { program } => write!(f, "there is no {program} on this machine"),
             Self::Process(error) => write!(f, "{error}"),
-            Self::Failed { program, how, said } => write!(f, "{program}: {how}: {said}"),
+            Self::Failed { program, how, stderr } => write!(f, "{program}: {how}: {stderr}"),
             Self::Incompatible { program, table } => {
                 let program = program.display();
                 write!(f, "{program} does not show its table {table}: something in it was not made by iptables")

@@ -1,25 +1,25 @@
-//! What stands of iptables in the kernel, asked of the kernel: no program is started for it.
+//! Which chains of iptables the kernel has. No program is started to find that out.
 
 use cnikit_nftables::{Nftables, TableFamily, TableLayout};
 
-use crate::Result;
+use crate::error::Result;
 use crate::table::Table;
 use crate::variant::{IpVersion, Variant};
 
-/// Which chains of a table are meant.
+/// Which chains of a table a caller looks for.
 #[derive(Clone, Copy, Debug)]
 pub enum Chains<'a> {
-    /// The one of this name.
+    /// The chain of this name.
     Named(&'a str),
-    /// The one of the first name, whose table is read for all that holds the second.
+    /// The chain of the first name. All lines of its table that contain the second text are read.
     Among(&'a str, &'a str),
-    /// Those whose names hold this text and are of this kind.
+    /// The chains whose names contain this text and for which the function returns true.
     Like(&'a str, fn(&str) -> bool),
 }
 
 impl<'a> Chains<'a> {
-    /// What every line about them holds.
-    pub fn mention(self) -> &'a str {
+    /// The text that every line about these chains contains.
+    pub fn line_text(self) -> &'a str {
         match self {
             Self::Named(text) | Self::Among(_, text) | Self::Like(text, _) => text,
         }
@@ -34,89 +34,110 @@ impl<'a> Chains<'a> {
     }
 }
 
-/// Chains of one table that stand in `nf_tables`, as the kernel says: its programs leave out what they could not read, and
-/// take that for no failure.
+/// Chains of one table that `nf_tables` has, as the kernel reports them: `iptables-save` omits chains that it could not read, and
+/// succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstalledChains {
     version: IpVersion,
     table: &'static str,
-    chains: Vec<String>,
+    names: Vec<String>,
 }
 
 impl InstalledChains {
-    /// What stands in one half of the calling thread's namespace; none if nothing does. The legacy half tells no more than
-    /// whether the table was ever used.
+    /// The chains of one variant in the namespace of the calling thread, or `None` if there are none. The kernel does not report
+    /// chains of the legacy variant: there the list is empty, and `None` means that the table was never used.
     pub(crate) fn of(
         nftables: Option<&Nftables>,
-        half: Variant,
+        variant: Variant,
         version: IpVersion,
         table: &'static str,
-        meant: Chains,
+        chains: Chains,
     ) -> Result<Option<Self>> {
-        let chains = match half {
-            Variant::Legacy if !in_legacy(version, table) => return Ok(None),
-            Variant::Legacy => Vec::new(),
-            Variant::NfTables => match in_nf_tables(nftables, version, table, meant)? {
-                chains if chains.is_empty() => return Ok(None),
-                chains => chains,
-            },
+        let names = match variant {
+            Variant::Legacy => {
+                if !is_used_in_legacy(version, table) {
+                    return Ok(None);
+                }
+                Vec::new()
+            }
+            Variant::NfTables => {
+                let Some(nftables) = nftables else { return Ok(None) };
+                let names = names_in_nf_tables(nftables, &layout(version, table), chains)?;
+                if names.is_empty() {
+                    return Ok(None);
+                }
+                names
+            }
         };
-        Ok(Some(Self { version, table, chains }))
+        Ok(Some(Self { version, table, names }))
     }
 
-    /// These, as far as they stand.
-    pub(crate) fn among(version: IpVersion, table: &'static str, chains: &[&str]) -> Self {
-        Self { version, table, chains: chains.iter().map(|&chain| chain.to_owned()).collect() }
+    /// The chains of these names. They need not exist.
+    pub(crate) fn named(version: IpVersion, table: &'static str, chains: &[&str]) -> Self {
+        Self { version, table, names: chains.iter().map(|&chain| chain.to_owned()).collect() }
     }
 
-    /// Those that still stand and are not in what the program showed, or without their rules; none if all are shown.
-    pub(crate) fn hidden_from(&self, shown: &Table) -> Result<Option<Self>> {
-        let bare = |chain: &&String| !shown.shows_rules_of(chain);
-        let (mut chains, table) = (Vec::new(), layout(self.version, self.table));
-        for chain in self.chains.iter().filter(bare) {
+    /// Those that the kernel still has and `printed` lacks, or has without their rules; `None` if there are none.
+    pub(crate) fn hidden_from(&self, printed: &Table) -> Result<Option<Self>> {
+        let layout = layout(self.version, self.table);
+        let mut names = Vec::new();
+        for chain in &self.names {
+            if printed.has_rules(chain) {
+                continue;
+            }
             let Some(nftables) = Nftables::if_any()? else { return Ok(None) };
-            let without_rules = shown.has_chain(chain);
-            if if without_rules { nftables.has_rules(&table, chain)? } else { nftables.has(&table, chain)? } {
-                chains.push(chain.clone());
+            let is_hidden = if printed.has_chain(chain) {
+                nftables.has_rules(&layout, chain)?
+            } else {
+                nftables.has(&layout, chain)?
+            };
+            if is_hidden {
+                names.push(chain.clone());
             }
         }
-        Ok((!chains.is_empty()).then(|| Self { chains, ..self.clone() }))
+        if names.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Self { names, ..self.clone() }))
     }
 
-    /// One of them, to name it.
+    /// The name of one of them, for messages.
     pub(crate) fn first(&self) -> String {
-        self.chains.first().cloned().unwrap_or_default()
+        self.names.first().cloned().unwrap_or_default()
     }
 }
 
-/// Without the file the kernel has no such half, or no table of it was ever used.
+/// Whether the legacy variant has this table. Without the file the kernel has no such variant, or no table of it was ever used.
 #[doc(alias = "ip_tables_names")]
-fn in_legacy(version: IpVersion, table: &str) -> bool {
-    let name = match version {
+fn is_used_in_legacy(version: IpVersion, table: &str) -> bool {
+    let file = match version {
         IpVersion::V4 => "ip_tables_names",
         IpVersion::V6 => "ip6_tables_names",
     };
-    let names = std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
-    names.lines().any(|line| line == table)
+    let tables = std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+    tables.lines().any(|line| line == table)
 }
 
-fn in_nf_tables(
-    nftables: Option<&Nftables>,
-    version: IpVersion,
-    table: &'static str,
-    meant: Chains,
-) -> cnikit_netlink::Result<Vec<String>> {
-    let (table, Some(nftables)) = (layout(version, table), nftables) else { return Ok(Vec::new()) };
-    Ok(match meant {
-        Chains::Named(name) | Chains::Among(name, _) if nftables.has(&table, name)? => vec![name.to_owned()],
-        Chains::Named(_) | Chains::Among(..) => Vec::new(),
-        Chains::Like(_, is_such) => {
-            nftables.chains(&table)?.into_iter().map(|(name, _)| name).filter(|name| is_such(name)).collect()
+fn names_in_nf_tables(nftables: &Nftables, table: &TableLayout, chains: Chains) -> cnikit_netlink::Result<Vec<String>> {
+    let mut names = Vec::new();
+    match chains {
+        Chains::Named(name) | Chains::Among(name, _) => {
+            if nftables.has(table, name)? {
+                names.push(name.to_owned());
+            }
         }
-    })
+        Chains::Like(_, is_such) => {
+            for (name, _) in nftables.chains(table)? {
+                if is_such(&name) {
+                    names.push(name);
+                }
+            }
+        }
+    }
+    Ok(names)
 }
 
-/// A table of iptables in `nf_tables`, of which only the name is needed.
+/// A table of iptables in `nf_tables`, by its name alone.
 pub(crate) fn layout(version: IpVersion, table: &'static str) -> TableLayout {
     let family = match version {
         IpVersion::V4 => TableFamily::Ip,

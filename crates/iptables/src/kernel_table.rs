@@ -1,8 +1,8 @@
-//! A table of iptables' own as it stands in `nf_tables`: what of it is worth reading, and removals without a program.
+//! A table of iptables as `nf_tables` has it: which chains are worth reading, and removals without a program.
 //!
-//! What its rules say there is between iptables' programs and the kernel. But nobody needs to understand a rule to count
-//! those of a chain, or to remove the third of them, when it is known by the program's words that the third is meant and
-//! that nobody has changed anything since.
+//! How a rule is written in `nf_tables` is known to the programs of iptables and the kernel alone. But a rule need not be
+//! understood to count the rules of a chain, or to delete the third of them, if the program has printed which rule is the third and
+//! nothing has changed since.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,15 +10,15 @@ use cnikit_nftables::{Deletion, InstalledChain, InstalledRule, Nftables, TableLa
 
 use crate::changes::{Changes, Removal};
 use crate::installed_chains::layout;
-use crate::read_scope::{Listed, ReadScope};
+use crate::read_scope::{ListedChains, ReadScope};
 use crate::rule::IptablesRule;
 use crate::table::Table;
 use crate::variant::IpVersion;
 
-/// How many rules the program may read in the time that it takes to ask for one chain more.
-const A_CHAIN: usize = 20;
+/// How many rules the program can read in the time that one more chain takes.
+const RULES_PER_CHAIN: usize = 20;
 
-/// What the kernel said before the programs were asked.
+/// The state of a table in the kernel, read before a program was started.
 pub(crate) struct KernelTable {
     nftables: Nftables,
     layout: TableLayout,
@@ -27,8 +27,8 @@ pub(crate) struct KernelTable {
 }
 
 impl KernelTable {
-    /// None where the kernel cannot tell: what is wrong with it the programs will say.
-    pub(crate) fn look(version: IpVersion, table: &'static str) -> Option<Self> {
+    /// Reads the chains of a table; `None` if that fails. The programs will report the reason.
+    pub(crate) fn read(version: IpVersion, table: &'static str) -> Option<Self> {
         let nftables = Nftables::if_any().ok()??;
         let layout = layout(version, table);
         let generation = nftables.generation(&layout).ok()?;
@@ -36,67 +36,83 @@ impl KernelTable {
         Some(Self { nftables, layout, generation, chains })
     }
 
-    /// The chains that are of interest, if to read these alone is less than to read the whole table.
-    pub(crate) fn worth_listing(&self, part: &ReadScope) -> Option<Listed> {
-        let far = self.chains.iter().filter(|chain| !is_near(chain, part));
-        let lines_of_others = far.fold(0, |lines: usize, (_, chain)| lines.saturating_add(chain.uses()));
-        self.near(part).filter(|near| lines_of_others > near.chains.len() * A_CHAIN)
+    /// The chains in scope, if it is faster to read these alone than the whole table.
+    pub(crate) fn worth_listing(&self, scope: &ReadScope) -> Option<ListedChains> {
+        let mut rules_out_of_scope: usize = 0;
+        for (name, chain) in &self.chains {
+            if !is_in_scope(name, chain, scope) {
+                rules_out_of_scope = rules_out_of_scope.saturating_add(chain.uses());
+            }
+        }
+        let listed = self.chains_in_scope(scope)?;
+        if rules_out_of_scope > listed.names.len() * RULES_PER_CHAIN { Some(listed) } else { None }
     }
 
-    /// The chains that are of interest, if there are any.
-    pub(crate) fn near(&self, part: &ReadScope) -> Option<Listed> {
-        let near = self.chains.iter().filter(|chain| is_near(chain, part));
-        let chains: Vec<String> = near.map(|(name, _)| name.clone()).collect();
-        let all = self.chains.iter().map(|(name, _)| name.clone()).collect();
-        (!chains.is_empty()).then_some(Listed { chains, all })
+    /// The chains in scope, if there are any.
+    pub(crate) fn chains_in_scope(&self, scope: &ReadScope) -> Option<ListedChains> {
+        let mut names = Vec::new();
+        let mut all = Vec::new();
+        for (name, chain) in &self.chains {
+            if is_in_scope(name, chain, scope) {
+                names.push(name.clone());
+            }
+            all.push(name.clone());
+        }
+        if names.is_empty() { None } else { Some(ListedChains { names, all }) }
     }
 
-    /// Makes the changes, if they only remove, and if nobody has changed anything since; whether they are made.
+    /// Makes the changes, if all are removals and the table has not changed since it was read. Returns whether they are made.
     ///
-    /// The program would make them as well, and take ten times as long: at its end it waits for the kernel to free what it
-    /// has removed.
+    /// The program could make them too, in ten times the time: before it exits it waits until the kernel has freed the removed
+    /// rules.
     pub(crate) fn remove(&self, read: &Table, changes: &Changes) -> bool {
         let Some(removals) = changes.removals() else { return false };
         let Some(deletions) = self.deletions(read, &removals) else { return false };
         self.nftables.delete(&self.layout, self.generation, &deletions).is_ok()
     }
 
-    /// None where what was read is not what stands.
+    /// The removals by the handles of rules; `None` if the kernel has other rules than were read.
     fn deletions(&self, read: &Table, removals: &[&Removal]) -> Option<Vec<Deletion>> {
         let mut deletions = Vec::new();
-        let mut places = HashMap::new();
-        let mut handles = HashMap::new();
+        let mut numbers_by_chain = HashMap::new();
+        let mut handles_by_chain = HashMap::new();
         for removal in removals {
-            deletions.push(match removal {
+            let deletion = match removal {
                 Removal::Chain(name) => Deletion::Chain(name.clone()),
                 Removal::Rule { chain, rule } => {
-                    let of_chain = places.entry(chain).or_insert_with(|| by_rule(read, chain));
-                    let place = of_chain.get_mut(rule)?.pop_front()?;
-                    if !handles.contains_key(chain) {
-                        handles.insert(chain, self.handles(read, chain)?);
+                    let numbers = numbers_by_chain.entry(chain).or_insert_with(|| numbers_by_rule(read, chain));
+                    let number = numbers.get_mut(rule)?.pop_front()?;
+                    if !handles_by_chain.contains_key(chain) {
+                        handles_by_chain.insert(chain, self.handles(read, chain)?);
                     }
-                    let handle = *handles[chain].get(place - 1)?;
+                    let handle = *handles_by_chain[chain].get(number - 1)?;
                     Deletion::Rule { chain: chain.clone(), handle, shown: rule.to_string() }
                 }
-            });
+            };
+            deletions.push(deletion);
         }
         Some(deletions)
     }
 
-    /// Those of all rules of a chain in their order, if they are as many as were read.
+    /// The handles of all rules of a chain in their order; `None` if the kernel has more or fewer rules than were read.
     fn handles(&self, read: &Table, chain: &str) -> Option<Vec<u64>> {
         let rules = self.nftables.chain_rules(&self.layout, chain).ok()?;
-        (rules.len() == read.length(chain)).then(|| rules.iter().map(InstalledRule::handle).collect())
+        if rules.len() != read.length(chain) {
+            return None;
+        }
+        Some(rules.iter().map(InstalledRule::handle).collect())
     }
 }
 
-/// By rule of a chain: its places, the first one first.
-fn by_rule<'a>(read: &'a Table, chain: &str) -> HashMap<&'a IptablesRule, VecDeque<usize>> {
-    let mut places: HashMap<_, VecDeque<usize>> = HashMap::new();
-    read.places(chain).for_each(|(place, rule)| places.entry(rule).or_default().push_back(place));
-    places
+/// The numbers that each rule of a chain has, in ascending order.
+fn numbers_by_rule<'a>(read: &'a Table, chain: &str) -> HashMap<&'a IptablesRule, VecDeque<usize>> {
+    let mut numbers: HashMap<_, VecDeque<usize>> = HashMap::new();
+    for (number, rule) in read.numbered_rules(chain) {
+        numbers.entry(rule).or_default().push_back(number);
+    }
+    numbers
 }
 
-fn is_near((name, chain): &(String, InstalledChain), part: &ReadScope) -> bool {
-    chain.is_base() || part.is_near(name)
+fn is_in_scope(name: &str, chain: &InstalledChain, scope: &ReadScope) -> bool {
+    chain.is_base() || scope.includes(name)
 }

@@ -1,4 +1,4 @@
-//! Which programs there are, and running them.
+//! The programs of iptables: find and run them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,75 +7,79 @@ use std::time::Duration;
 use cnikit_nftables::Nftables;
 use cnikit_process::{Deadline, Env, Program, Running, begin, find_program};
 
-use crate::changes::{Changes, LAST};
+use crate::changes::{Changes, END_MARKER};
+use crate::error::{Error, Result};
 use crate::installed_chains::{Chains, InstalledChains};
 use crate::kernel_table::KernelTable;
-use crate::read_scope::{Listed, ReadScope};
+use crate::read_scope::{ListedChains, ReadScope};
 use crate::table::Table;
 use crate::variant::{IpVersion, Variant};
-use crate::{Error, Result};
 
-/// The variables of ours that they get, besides `PATH`: what iptables(8) documents for operators.
+/// The variables of our environment that the programs get, besides `PATH`: those that iptables(8) documents for operators.
 ///
 /// `XTABLES_LIBDIR`, which xtables reads too, is not among them: it names the directory of libraries that are loaded as root.
 const PASSED_ON: &[&str] = &["XTABLES_LOCKFILE"];
-/// How long one of them may run; it waits for others that change rules ([`LOCK_WAIT`]).
+/// How long a program may run; it waits for other programs that change rules ([`LOCK_WAIT`]).
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// What `iptables-save` says in place of a table that it does not understand.
+/// The text that `iptables-save` prints in place of a table that it cannot express.
 const INCOMPATIBLE: &str = "is incompatible";
 /// How long the legacy programs wait for their common lock, in seconds.
 #[doc(alias = "xtables.lock")]
 const LOCK_WAIT: &str = "5";
-/// The most that a table may be, in bytes of text: more than a million rules.
-const LONGEST: usize = 256 << 20;
+/// The most that a program may print, in bytes: more than a million rules.
+const MAX_OUTPUT: usize = 256 << 20;
 
-/// The pair of programs that reads and changes tables.
+/// The pair of programs that reads and changes the tables of one version of IP.
 ///
-/// It may be known by name alone, where what stands needs a program that is not installed: that is said by whatever would
-/// run it, as [`Error::Missing`].
+/// If the kernel has rules of a variant whose programs are not installed, only the names of the programs are known. Then every
+/// function that would run one of them returns [`Error::Missing`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
     version: IpVersion,
-    pair: std::result::Result<Pair, Absent>,
+    pair: std::result::Result<Pair, MissingProgram>,
 }
 
-/// Where they are.
+/// The files of the two programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pair {
     save: PathBuf,
     restore: PathBuf,
 }
 
-/// The name of one that is nowhere.
+/// The name of a program that is not installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Absent(String);
+struct MissingProgram(String);
 
 impl Programs {
-    /// Those that the administrator chose: `iptables-save` and `iptables-restore` on `PATH`, or where they usually are.
+    /// Finds the programs that the administrator chose: `iptables-save` and `iptables-restore` on `PATH`, or in the usual
+    /// directories.
     ///
     /// # Errors
-    /// [`Error::Missing`] if one of them is not there.
+    /// [`Error::Missing`] if one of them is not installed.
     pub fn find(version: IpVersion) -> Result<Self> {
-        Ok(Self { version, pair: Ok(Pair::named(&version.to_string())?) })
+        Ok(Self { version, pair: Ok(Pair::find(&version.to_string())?) })
     }
 
-    /// Those that reach what stands of these chains, in either half of iptables: none, one or two, each with what stands.
+    /// The programs that read the installed chains among `chains`, with those chains: none, one or two pairs, since each variant
+    /// has its own.
     ///
-    /// The legacy half tells only whether the table was ever used. No program is started to find that out: `nftables` is
-    /// asked, none where the kernel has no netfilter. Where those of one half are missing, the other half is reached all the
-    /// same.
+    /// No program is started. `nftables` is asked instead; it is `None` if the kernel has no netfilter. Of the legacy variant only
+    /// whether the table was ever used is known. The programs of a variant may be missing; that does not hide the other variant.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`] if the kernel cannot be asked.
     pub fn reaching(
         nftables: Option<&Nftables>,
         version: IpVersion,
         table: &'static str,
-        meant: Chains,
+        chains: Chains,
     ) -> Result<Vec<(Self, InstalledChains)>> {
         let mut found: Vec<(Self, InstalledChains)> = Vec::new();
-        for half in [Variant::NfTables, Variant::Legacy] {
-            let Some(traces) = InstalledChains::of(nftables, half, version, table, meant)? else { continue };
-            let programs = Self::of_half(version, half);
+        for variant in Variant::ALL {
+            let Some(installed) = InstalledChains::of(nftables, variant, version, table, chains)? else { continue };
+            let programs = Self::for_variant(version, variant);
             if found.iter().all(|(other, _)| *other != programs) {
-                found.push((programs, traces));
+                found.push((programs, installed));
             }
         }
         Ok(found)
@@ -86,40 +90,50 @@ impl Programs {
         Self { version, pair: Ok(Pair { save, restore }) }
     }
 
-    fn of_half(version: IpVersion, half: Variant) -> Self {
-        let own = || Pair::named(&format!("{version}-{half}"));
-        let pair = Pair::named(&version.to_string()).map_or_else(|_| own(), |chosen| chosen.or_of(half, own));
+    fn for_variant(version: IpVersion, variant: Variant) -> Self {
+        let find_named = || Pair::find(&format!("{version}-{variant}"));
+        let pair = match Pair::find(&version.to_string()) {
+            Ok(chosen) => chosen.or_named(variant, find_named),
+            Err(_) => find_named(),
+        };
         Self { version, pair }
     }
 
-    /// Whether they are surely those of `nf_tables`, and of no other half.
+    /// Whether these are surely the programs of the variant in `nf_tables`.
     pub(crate) fn are_of_nf_tables(&self) -> bool {
-        self.pair.as_ref().is_ok_and(|pair| pair.half() == Some(Variant::NfTables))
+        self.pair.as_ref().is_ok_and(|pair| pair.variant() == Some(Variant::NfTables))
     }
 
-    /// What stands of a table, where these surely change what the kernel can tell of.
+    /// The table as the kernel has it, if these programs surely change `nf_tables`.
     pub(crate) fn kernel_table(&self, table: &'static str) -> Option<KernelTable> {
-        self.are_of_nf_tables().then(|| KernelTable::look(self.version, table)).flatten()
+        if !self.are_of_nf_tables() {
+            return None;
+        }
+        KernelTable::read(self.version, table)
     }
 
-    /// Has the whole table read.
-    pub(crate) fn begin_read(&self, table: &'static str) -> Result<Saving> {
+    /// Starts printing the whole table.
+    pub(crate) fn begin_save(&self, table: &'static str) -> Result<Saving> {
         let save = self.pair()?.save.clone();
-        Ok(Saving { started: Started::new(&save, &["-t", table], Vec::new())?, save })
+        Ok(Saving { started: RunningProgram::start(&save, &["-t", table], Vec::new())?, save })
     }
 
-    /// Has some chains listed, which the program does among changes: here there are none.
-    pub(crate) fn begin_list(&self, table: &str, listed: Listed) -> Result<Listing> {
+    /// Starts printing some chains. `iptables-restore` does that with `-S` among its changes; here there are no changes.
+    pub(crate) fn begin_list(&self, table: &str, listed: ListedChains) -> Result<Listing> {
         let mut input = format!("*{table}\n");
-        listed.chains.iter().for_each(|chain| input.extend(["-S ", chain, "\n"]));
+        for chain in &listed.names {
+            input.extend(["-S ", chain, "\n"]);
+        }
         input.push_str("COMMIT\n");
-        Ok(Listing { started: Started::new(&self.pair()?.restore, &["--noflush"], input.into_bytes())?, listed })
+        let restore = &self.pair()?.restore;
+        Ok(Listing { started: RunningProgram::start(restore, &["--noflush"], input.into_bytes())?, listed })
     }
 
+    /// Starts making changes.
     pub(crate) fn begin(&self, table: &str, changes: &Changes) -> Result<Changing> {
-        let restore = &self.pair()?.restore;
-        Started::new(restore, &["--noflush", "-w", LOCK_WAIT, "--verbose"], changes.input(table))
-            .map(|started| Changing(Some(started)))
+        let args = ["--noflush", "-w", LOCK_WAIT, "--verbose"];
+        let started = RunningProgram::start(&self.pair()?.restore, &args, changes.input(table))?;
+        Ok(Changing(Some(started)))
     }
 
     pub(crate) fn version(&self) -> IpVersion {
@@ -127,136 +141,140 @@ impl Programs {
     }
 
     fn pair(&self) -> Result<&Pair> {
-        self.pair.as_ref().map_err(|absent| absent.clone().into())
+        self.pair.as_ref().map_err(|missing| missing.clone().into())
     }
 }
 
 impl Pair {
-    fn named(name: &str) -> std::result::Result<Self, Absent> {
-        let find = |program: String| find_program(&program).ok_or(Absent(program));
+    fn find(name: &str) -> std::result::Result<Self, MissingProgram> {
+        let find = |program: String| find_program(&program).ok_or(MissingProgram(program));
         Ok(Self { save: find(format!("{name}-save"))?, restore: find(format!("{name}-restore"))? })
     }
 
-    /// These, which the administrator chose, if they are surely for this half; else those that bear its name. These too
-    /// where there are no such ones and nothing tells that these are for the other half.
+    /// The programs for a variant: these, which the administrator chose, if they are surely of that variant; otherwise the programs
+    /// with the variant in their names. If there are none, these again, unless they are surely of the other variant.
     ///
-    /// A script may choose anew each time it runs, and lead elsewhere than to what stands.
+    /// A script may choose anew each time it runs, and another variant than the one whose rules are installed.
     #[doc(alias = "iptables-wrappers")]
-    fn or_of(
+    fn or_named(
         self,
-        half: Variant,
-        own: impl FnOnce() -> std::result::Result<Self, Absent>,
-    ) -> std::result::Result<Self, Absent> {
-        match self.half() {
-            Some(its) if its == half => Ok(self),
-            Some(_) => own(),
-            None => own().or(Ok(self)),
+        variant: Variant,
+        find_named: impl FnOnce() -> std::result::Result<Self, MissingProgram>,
+    ) -> std::result::Result<Self, MissingProgram> {
+        match self.variant() {
+            Some(own) if own == variant => Ok(self),
+            Some(_) => find_named(),
+            None => find_named().or(Ok(self)),
         }
     }
 
-    /// All programs of a half are names of one file, which bears the half's name; a script of the administrator's does not.
-    fn half(&self) -> Option<Variant> {
+    /// All programs of a variant are links to one file with the variant in its name; a script of the administrator is not.
+    fn variant(&self) -> Option<Variant> {
         let file = self.save.canonicalize().ok()?;
         let name = file.file_name()?.to_string_lossy();
-        [Variant::NfTables, Variant::Legacy].into_iter().find(|half| name.contains(&format!("-{half}-")))
+        Variant::ALL.into_iter().find(|variant| name.contains(&format!("-{variant}-")))
     }
 }
 
-impl From<Absent> for Error {
-    fn from(Absent(program): Absent) -> Self {
+impl From<MissingProgram> for Error {
+    fn from(MissingProgram(program): MissingProgram) -> Self {
         Self::Missing { program }
     }
 }
 
-/// A program at work, and how to speak of it.
-struct Started {
+/// A program that runs, and its command line for messages.
+struct RunningProgram {
     running: Running,
-    program: String,
+    command: String,
 }
 
-impl Started {
-    fn new(path: &Path, args: &[&str], stdin: Vec<u8>) -> Result<Self> {
+impl RunningProgram {
+    fn start(path: &Path, args: &[&str], stdin: Vec<u8>) -> Result<Self> {
         let program = Program {
             path: path.to_owned(),
             args: args.iter().map(OsString::from).collect(),
             env: Env::Clean(PASSED_ON),
             stdin,
-            limit: LONGEST,
+            limit: MAX_OUTPUT,
             grace: Duration::from_secs(1),
         };
         let running = begin(&program, Deadline::after(TIMEOUT)).map_err(Error::Process)?;
-        Ok(Self { running, program: format!("{} {}", path.display(), args.join(" ")) })
+        Ok(Self { running, command: format!("{} {}", path.display(), args.join(" ")) })
     }
 
-    /// Waits for its end; its stdout.
+    /// Waits until the program exits, and returns its stdout.
     fn finish(self) -> Result<Vec<u8>> {
         let ended = self.running.finish().map_err(Error::Process)?;
         if ended.how.is_success() {
             return Ok(ended.stdout);
         }
-        Err(Error::Failed { program: self.program, how: ended.how, said: one_line(&ended.stderr) })
+        Err(Error::Failed { program: self.command, how: ended.how, stderr: one_line(&ended.stderr) })
     }
 }
 
-/// A table that a program is reading.
+/// A table that `iptables-save` is printing.
 pub(crate) struct Saving {
-    started: Started,
+    started: RunningProgram,
     save: PathBuf,
 }
 
 impl Saving {
-    /// Waits for it.
-    pub(crate) fn finish(self, part: &ReadScope) -> Result<Table> {
-        let (said, table) = (self.started.finish()?, part.table);
-        let said = String::from_utf8_lossy(&said);
-        // One that could not write what it had to say says nothing at all, and succeeds.
-        let why = || {
-            if said.contains(INCOMPATIBLE) {
-                return Error::Incompatible { program: self.save.clone(), table };
-            }
-            Error::Unread { program: format!("{} -t {table}", self.save.display()) }
-        };
-        Table::read(&said, table, part.mention).ok_or_else(why)
+    /// Waits until the table is printed.
+    pub(crate) fn finish(self, scope: &ReadScope) -> Result<Table> {
+        let table = scope.table;
+        let stdout = self.started.finish()?;
+        let output = String::from_utf8_lossy(&stdout);
+        if let Some(read) = Table::read(&output, table, scope.line_text) {
+            return Ok(read);
+        }
+        if output.contains(INCOMPATIBLE) {
+            return Err(Error::Incompatible { program: self.save, table });
+        }
+        // A program that cannot write its output prints nothing at all, and succeeds.
+        Err(Error::Unread { program: format!("{} -t {table}", self.save.display()) })
     }
 }
 
-/// Chains that a program is listing.
+/// Chains that `iptables-restore` is printing.
 pub(crate) struct Listing {
-    started: Started,
-    listed: Listed,
+    started: RunningProgram,
+    listed: ListedChains,
 }
 
 impl Listing {
-    /// Waits for it. None if it did not list all of them: one may be gone by now, or hold what it does not understand.
-    pub(crate) fn finish(self, part: &ReadScope) -> Option<Table> {
-        let said = self.started.finish().ok()?;
-        Table::read_some(&String::from_utf8_lossy(&said), self.listed, part.mention)
+    /// Waits until the chains are printed. Returns `None` if not all of them are: another program may have removed one meanwhile,
+    /// or have added rules to it that iptables cannot express.
+    pub(crate) fn finish(self, scope: &ReadScope) -> Option<Table> {
+        let stdout = self.started.finish().ok()?;
+        Table::read_listed(&String::from_utf8_lossy(&stdout), self.listed, scope.line_text)
     }
 }
 
-/// Changes that a program is making, or that are made.
-#[must_use = "whether they were made tells Changing::finish alone"]
-pub struct Changing(Option<Started>);
+/// Changes that a program is making, or that are made already.
+#[must_use = "only Changing::finish returns whether the changes were made"]
+pub struct Changing(Option<RunningProgram>);
 
 impl Changing {
-    /// Those that no program was needed for.
+    /// Changes that were made without a program.
     pub(crate) const MADE: Self = Self(None);
 
-    /// Waits until they are made, or refused as a whole.
+    /// Waits until the changes are made.
     ///
     /// # Errors
-    /// [`Error::Unread`] where the program succeeded before it had read them.
+    /// [`Error::Failed`] if the program refused them; then none of them is made. [`Error::Unread`] if the program succeeded before
+    /// it had read all of them. [`Error::Process`] if it did not exit in time.
     pub fn finish(self) -> Result<()> {
         let Some(started) = self.0 else { return Ok(()) };
-        let program = started.program.clone();
-        let said = started.finish()?;
-        if String::from_utf8_lossy(&said).contains(LAST) { Ok(()) } else { Err(Error::Unread { program }) }
+        let program = started.command.clone();
+        let stdout = started.finish()?;
+        if String::from_utf8_lossy(&stdout).contains(END_MARKER) { Ok(()) } else { Err(Error::Unread { program }) }
     }
 }
 
-fn one_line(said: &[u8]) -> String {
-    let said = String::from_utf8_lossy(said);
-    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+/// The lines of an output that are not empty, separated by `; `.
+fn one_line(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines.join("; ")
 }
 
@@ -271,9 +289,9 @@ mod tests {
     #[test]
     fn a_choice_that_tells_no_half_gives_way_to_programs_that_bear_its_name() {
         let script = pair(Path::new("/nowhere/iptables-save"));
-        let (own, absent) = (pair(Path::new("/own/iptables-nft-save")), Absent("iptables-nft-save".into()));
-        assert_eq!(script.clone().or_of(Variant::NfTables, || Ok(own.clone())), Ok(own));
-        assert_eq!(script.clone().or_of(Variant::NfTables, || Err(absent)), Ok(script));
+        let (own, absent) = (pair(Path::new("/own/iptables-nft-save")), MissingProgram("iptables-nft-save".into()));
+        assert_eq!(script.clone().or_named(Variant::NfTables, || Ok(own.clone())), Ok(own));
+        assert_eq!(script.clone().or_named(Variant::NfTables, || Err(absent)), Ok(script));
     }
 
     #[test]
@@ -284,10 +302,10 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         let (chosen, own) = (pair(&link), pair(Path::new("/own/iptables-legacy-save")));
-        let absent = || Absent("iptables-nft-save".into());
+        let absent = || MissingProgram("iptables-nft-save".into());
         let (taken, left) = (
-            chosen.clone().or_of(Variant::Legacy, || Ok(own)),
-            chosen.clone().or_of(Variant::NfTables, || Err(absent())),
+            chosen.clone().or_named(Variant::Legacy, || Ok(own)),
+            chosen.clone().or_named(Variant::NfTables, || Err(absent())),
         );
         std::fs::remove_dir_all(&place).unwrap();
         assert_eq!(taken, Ok(chosen));
@@ -305,9 +323,9 @@ mod tests {
 
     #[test]
     fn programs_that_are_nowhere_say_so_when_they_are_to_run() {
-        let programs = Programs { version: IpVersion::V4, pair: Pair::named("cnikit-no-such") };
+        let programs = Programs { version: IpVersion::V4, pair: Pair::find("cnikit-no-such") };
         let missing = |error| matches!(error, Error::Missing { program } if program == "cnikit-no-such-save");
-        assert!(missing(programs.begin_read("nat").err().unwrap()));
+        assert!(missing(programs.begin_save("nat").err().unwrap()));
         assert!(missing(programs.begin("nat", &Changes::default()).err().unwrap()));
     }
 }

@@ -1,28 +1,28 @@
-//! Which part of a table is of interest.
+//! The part of a table that a caller reads.
 
-/// A part of one table: lines that hold some text, in some chains.
+/// The part of one table that a caller reads: lines with some text, in some chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadScope<'a> {
     /// The table.
     pub table: &'static str,
-    /// What every line of interest holds.
-    pub mention: &'a str,
-    /// What the names of the chains hold that are of interest, beside those that packets come to first.
-    pub named: &'a str,
-    /// And these chains.
-    pub beside: &'static [&'static str],
+    /// The text that lines contain. Rules on other lines are only counted.
+    pub line_text: &'a str,
+    /// The text that the names of the caller's own chains contain. Base chains are always read.
+    pub chain_text: &'a str,
+    /// Chains that are read in addition, by name.
+    pub shared_chains: &'static [&'static str],
 }
 
 impl ReadScope<'_> {
-    /// Whether a chain is of interest that packets do not come to first.
-    pub(crate) fn is_near(&self, chain: &str) -> bool {
-        chain.contains(self.named) || self.beside.contains(&chain)
+    /// Whether a chain that is not a base chain is to be read.
+    pub(crate) fn includes(&self, chain: &str) -> bool {
+        chain.contains(self.chain_text) || self.shared_chains.contains(&chain)
     }
 }
 
-/// Chains that the programs are to list.
-pub(crate) struct Listed {
-    pub(crate) chains: Vec<String>,
-    /// With those that they are not to list.
+/// The chains that a program is to print.
+pub(crate) struct ListedChains {
+    pub(crate) names: Vec<String>,
+    /// All chains of the table, those included that are not to be printed.
     pub(crate) all: Vec<String>,
 }

@@ -1,141 +1,141 @@
-//! A rule in the words of iptables(8).
+//! A rule, in the words of iptables(8).
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnetwork::IpNetwork;
 
-/// Before where a packet goes instead.
-const LEADS_TO: &str = "--to-destination";
+/// The option of the target `DNAT` before its address and port.
+const TO_DESTINATION: &str = "--to-destination";
 
-/// A rule: the words that iptables-save writes behind `-A CHAIN`, in its order, which is that of the functions here.
+/// A rule: the words that iptables-save prints behind `-A CHAIN`. Call the functions in the order in which it prints them.
 ///
-/// Rules are equal if their words are. One that was read may hold words that nothing here writes; its addresses are
-/// written as they are here, whatever iptables-save made of them.
+/// Rules are equal if their words are equal. A rule that was read may have words that no function here adds. Its addresses are
+/// written as they are here, not as iptables-save prints them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct IptablesRule(Vec<String>);
 
 impl IptablesRule {
-    /// A rule that every packet matches and that does nothing yet.
+    /// A rule without matches and target.
     pub fn any() -> Self {
         Self::default()
     }
 
-    /// The packet comes from this address.
+    /// `-s`: match the source address.
     #[must_use]
     pub fn source(self, address: IpAddr) -> Self {
-        self.word("-s").word(written(address.into()))
+        self.word("-s").word(network_text(address.into()))
     }
 
-    /// The packet comes from this network. The host part of the address does not count; all addresses are no condition.
+    /// `-s`: match the source network, without the host bits of the address. A prefix of length 0 adds no match.
     #[must_use]
     pub fn source_in(self, network: IpNetwork) -> Self {
-        if network.prefix() == 0 { self } else { self.word("-s").word(written(network)) }
+        if network.prefix() == 0 { self } else { self.word("-s").word(network_text(network)) }
     }
 
-    /// It goes into this network. The host part of the address does not count; all addresses are no condition.
+    /// `-d`: match the destination network, without the host bits of the address. A prefix of length 0 adds no match.
     #[must_use]
     pub fn destination(self, network: IpNetwork) -> Self {
-        if network.prefix() == 0 { self } else { self.word("-d").word(written(network)) }
+        if network.prefix() == 0 { self } else { self.word("-d").word(network_text(network)) }
     }
 
-    /// It goes elsewhere.
+    /// `! -d`: match all other destinations.
     #[must_use]
     pub fn not_destination(self, network: IpNetwork) -> Self {
-        self.word("!").word("-d").word(written(network))
+        self.word("!").word("-d").word(network_text(network))
     }
 
-    /// It is of this protocol.
+    /// `-p`: match the transport protocol.
     #[must_use]
     pub fn protocol(self, name: &str) -> Self {
         self.word("-p").word(name)
     }
 
-    /// It goes to this port of a protocol that has ports.
+    /// `-p`, `-m` and `--dport`: match the destination port of a protocol that has ports.
     #[must_use]
     pub fn destination_port(self, protocol: &str, port: u16) -> Self {
         self.protocol(protocol).word("-m").word(protocol).word("--dport").word(port.to_string())
     }
 
-    /// It goes to one of these ports: at most 15, behind [`IptablesRule::protocol`].
+    /// `-m multiport --dports`: match one of at most 15 destination ports. [`IptablesRule::protocol`] must be called before.
     #[must_use]
     #[doc(alias = "multiport")]
     pub fn destination_ports(self, ports: &[u16]) -> Self {
         let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
-        ["-m", "multiport", "--dports", &ports.join(",")].into_iter().fold(self, Self::word)
+        self.all(["-m", "multiport", "--dports", &ports.join(",")])
     }
 
-    /// It goes to an address of this host.
+    /// `-m addrtype --dst-type LOCAL`: match destinations that are addresses of this host.
     #[must_use]
     #[doc(alias = "addrtype")]
     pub fn to_this_host(self) -> Self {
-        ["-m", "addrtype", "--dst-type", "LOCAL"].into_iter().fold(self, Self::word)
+        self.all(["-m", "addrtype", "--dst-type", "LOCAL"])
     }
 
-    /// It bears all of these bits in its mark.
+    /// `-m mark`: match packets in whose mark all of these bits are set.
     #[must_use]
     pub fn marked(self, bits: u32) -> Self {
-        ["-m", "mark", "--mark", &masked(bits)].into_iter().fold(self, Self::word)
+        self.all(["-m", "mark", "--mark", &masked(bits)])
     }
 
-    /// These words, as they are: matches, or what iptables takes for some.
+    /// Further words as they are.
     #[must_use]
     pub fn words(self, words: &[String]) -> Self {
         words.iter().fold(self, Self::word)
     }
 
-    /// By which the rule is found again: at most 255 bytes, no line break.
+    /// `-m comment --comment`: at most 255 bytes, without line breaks.
     #[must_use]
     #[doc(alias = "XT_MAX_COMMENT_LEN")]
     pub fn commented(self, comment: &str) -> Self {
-        ["-m", "comment", "--comment", comment].into_iter().fold(self, Self::word)
+        self.all(["-m", "comment", "--comment", comment])
     }
 
-    /// What happens then: a chain, or a target such as `ACCEPT`.
+    /// `-j`: jump to a chain, or to a target without options such as `ACCEPT`.
     #[must_use]
     pub fn jump(self, target: &str) -> Self {
         self.word("-j").word(target)
     }
 
-    /// It bears these bits in its mark from then on, and goes on.
+    /// `-j MARK --set-xmark`: set these bits of the packet's mark.
     #[must_use]
     pub fn set_mark(self, bits: u32) -> Self {
-        ["-j", "MARK", "--set-xmark", &masked(bits)].into_iter().fold(self, Self::word)
+        self.all(["-j", "MARK", "--set-xmark", &masked(bits)])
     }
 
-    /// It goes there instead.
+    /// `-j DNAT --to-destination`: change the destination to this address and port.
     #[must_use]
     #[doc(alias = "DNAT")]
-    pub fn lead_to(self, address: SocketAddr) -> Self {
-        ["-j", "DNAT", LEADS_TO, &address.to_string()].into_iter().fold(self, Self::word)
+    pub fn dnat_to(self, address: SocketAddr) -> Self {
+        self.all(["-j", "DNAT", TO_DESTINATION, &address.to_string()])
     }
 
-    /// Where it leads to, if it is to one address and port.
-    pub fn leads_to(&self) -> Option<SocketAddr> {
-        self.behind(LEADS_TO)?.parse().ok()
+    /// The new destination of the target `DNAT`, if it is one address and port.
+    pub fn dnat_target(&self) -> Option<SocketAddr> {
+        self.value_of(TO_DESTINATION)?.parse().ok()
     }
 
-    /// The name of its protocol.
+    /// The name of the protocol that the rule matches.
     pub fn protocol_name(&self) -> Option<&str> {
-        self.behind("-p")
+        self.value_of("-p")
     }
 
-    /// The one port that it is for.
+    /// The destination port of `--dport`, if it is one port.
     pub fn port(&self) -> Option<u16> {
-        self.behind("--dport")?.parse().ok()
+        self.value_of("--dport")?.parse().ok()
     }
 
-    /// The ports that it is for, if it names them one by one.
+    /// The destination ports of `--dports`, if none of them is a range.
     pub fn ports(&self) -> Option<Vec<u16>> {
-        self.behind("--dports")?.split(',').map(|port| port.parse().ok()).collect()
+        self.value_of("--dports")?.split(',').map(|port| port.parse().ok()).collect()
     }
 
-    /// The one address that a packet has to go to.
+    /// The destination that the rule matches, if it is a single address.
     pub fn destination_address(&self) -> Option<IpAddr> {
-        self.network_behind("-d").filter(is_one_address).map(|network| network.ip())
+        single_address(self.network_of("-d")?)
     }
 
-    /// The words of the rule that this one does not have, if it has no other words than the rule.
+    /// The words that this rule has in addition to those of `other`; `None` if it lacks a word of `other`.
     pub fn words_beyond(&self, other: &Self) -> Option<Vec<String>> {
         let mut rest = self.0.clone();
         for word in &other.0 {
@@ -144,53 +144,64 @@ impl IptablesRule {
         Some(rest)
     }
 
-    /// The one address that a packet has to come from.
+    /// The source that the rule matches, if it is a single address.
     pub fn source_address(&self) -> Option<IpAddr> {
-        self.source_network().filter(is_one_address).map(|network| network.ip())
+        single_address(self.source_network()?)
     }
 
-    /// The addresses that a packet has to come from one of: a network, or a single one.
+    /// The source that the rule matches.
     pub fn source_network(&self) -> Option<IpNetwork> {
-        self.network_behind("-s")
+        self.network_of("-s")
     }
 
-    /// Its comment.
+    /// The comment.
     pub fn comment(&self) -> Option<&str> {
-        self.behind("--comment")
+        self.value_of("--comment")
     }
 
-    /// Where it jumps to.
+    /// The chain or target of `-j` or `-g`.
     pub fn target(&self) -> Option<&str> {
-        self.behind("-j").or_else(|| self.behind("-g"))
+        self.value_of("-j").or_else(|| self.value_of("-g"))
     }
 
-    /// Of words of iptables-save's. It writes the C library's `::10.0.0.2` for what is `::a00:2` here; both delete the rule.
+    /// A rule of words that iptables-save printed. It prints `::10.0.0.2` where Rust prints `::a00:2`; both delete the rule.
     pub(crate) fn read(mut words: Vec<String>) -> Self {
-        for place in 1..words.len() {
-            let as_here = match words[place - 1].as_str() {
-                "-s" | "-d" => words[place].parse::<IpNetwork>().ok().map(|network| network.to_string()),
-                LEADS_TO => words[place].parse::<SocketAddr>().ok().map(|address| address.to_string()),
+        for at in 1..words.len() {
+            let normalized = match words[at - 1].as_str() {
+                "-s" | "-d" => words[at].parse::<IpNetwork>().ok().map(|network| network.to_string()),
+                TO_DESTINATION => words[at].parse::<SocketAddr>().ok().map(|address| address.to_string()),
                 _ => None,
             };
-            words[place] = as_here.unwrap_or_else(|| std::mem::take(&mut words[place]));
+            if let Some(word) = normalized {
+                words[at] = word;
+            }
         }
         Self(words)
     }
 
-    /// Where an option stands; what a comment says is none.
-    fn place_of(&self, option: &str) -> Option<usize> {
-        let told = |place: usize| place.checked_sub(1).is_some_and(|before| self.0[before] == "--comment");
-        (0..self.0.len()).find(|place| self.0[*place] == option && !told(*place))
+    /// The index of an option. The text of a comment is not an option.
+    fn index_of(&self, option: &str) -> Option<usize> {
+        let mut previous = "";
+        for (index, word) in self.0.iter().enumerate() {
+            if word == option && previous != "--comment" {
+                return Some(index);
+            }
+            previous = word;
+        }
+        None
     }
 
-    fn behind(&self, option: &str) -> Option<&str> {
-        self.0.get(self.place_of(option)? + 1).map(String::as_str)
+    fn value_of(&self, option: &str) -> Option<&str> {
+        self.0.get(self.index_of(option)? + 1).map(String::as_str)
     }
 
-    fn network_behind(&self, option: &str) -> Option<IpNetwork> {
-        let place = self.place_of(option)?;
-        let negated = place.checked_sub(1).is_some_and(|before| self.0[before] == "!");
-        self.0.get(place + 1).filter(|_| !negated)?.parse().ok()
+    /// The network behind an option that is not negated.
+    fn network_of(&self, option: &str) -> Option<IpNetwork> {
+        let index = self.index_of(option)?;
+        if index > 0 && self.0[index - 1] == "!" {
+            return None;
+        }
+        self.0.get(index + 1)?.parse().ok()
     }
 
     fn word(mut self, word: impl Into<String>) -> Self {
@@ -198,57 +209,63 @@ impl IptablesRule {
         self
     }
 
-    /// The packet came in by this interface.
+    fn all<const N: usize>(self, words: [&str; N]) -> Self {
+        words.into_iter().fold(self, Self::word)
+    }
+
+    /// `-i`: match the interface by which the packet came in.
     #[must_use]
     #[doc(alias = "in-interface")]
     pub fn from(self, interface: &str) -> Self {
         self.word("-i").word(interface)
     }
 
-    /// It goes out by this interface.
+    /// `-o`: match the interface by which the packet is sent.
     #[must_use]
     #[doc(alias = "out-interface")]
     pub fn to(self, interface: &str) -> Self {
         self.word("-o").word(interface)
     }
 
-    /// It goes out by another interface.
+    /// `! -o`: match all other outgoing interfaces.
     #[must_use]
     pub fn not_to(self, interface: &str) -> Self {
         self.word("!").to(interface)
     }
 
-    /// It belongs to a connection that is there already, or to one that such a one brought about.
+    /// `-m conntrack --ctstate RELATED,ESTABLISHED`: match packets of known connections, and of connections related to those.
     #[must_use]
     #[doc(alias = "ctstate")]
     pub fn established(self) -> Self {
-        ["-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED"].into_iter().fold(self, Self::word)
+        self.all(["-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED"])
     }
 
-    /// The interface that a packet has to come in by.
+    /// The interface of `-i`.
     pub fn from_interface(&self) -> Option<&str> {
-        self.behind("-i")
+        self.value_of("-i")
     }
 
-    /// The interface that it has to go out by, or by any but which.
+    /// The interface of `-o`, negated or not.
     pub fn to_interface(&self) -> Option<&str> {
-        self.behind("-o")
+        self.value_of("-o")
     }
 }
 
-fn is_one_address(network: &IpNetwork) -> bool {
-    network.prefix() == if network.is_ipv4() { 32 } else { 128 }
+/// The address of a network that is a single address.
+fn single_address(network: IpNetwork) -> Option<IpAddr> {
+    let length = if network.is_ipv4() { 32 } else { 128 };
+    if network.prefix() == length { Some(network.ip()) } else { None }
 }
 
 fn masked(bits: u32) -> String {
     format!("{bits:#x}/{bits:#x}")
 }
 
-fn written(network: IpNetwork) -> String {
+fn network_text(network: IpNetwork) -> String {
     format!("{}/{}", network.network(), network.prefix())
 }
 
-/// As iptables-restore takes it.
+/// The rule as iptables-restore reads it.
 impl fmt::Display for IptablesRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<String> = self.0.iter().map(|word| quoted(word)).collect();
@@ -256,10 +273,10 @@ impl fmt::Display for IptablesRule {
     }
 }
 
-/// One word of a line: in quotation marks unless it is plain.
+/// One word of a line, in quotation marks if it has other than plain characters.
 fn quoted(word: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:,+=!".contains(&byte);
-    if !word.is_empty() && word.bytes().all(plain) {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:,+=!".contains(&byte);
+    if !word.is_empty() && word.bytes().all(is_plain) {
         return word.to_owned();
     }
     format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
@@ -305,16 +322,16 @@ mod tests {
         let led = IptablesRule::any()
             .destination(network("127.0.0.2/32"))
             .destination_port("udp", 53)
-            .lead_to(to("10.1.0.2:5353"));
+            .dnat_to(to("10.1.0.2:5353"));
         let line = "-d 127.0.0.2/32 -p udp -m udp --dport 53 -j DNAT --to-destination 10.1.0.2:5353";
         assert_eq!((led.to_string().as_str(), &read(line)), (line, &led));
         assert_eq!(
-            (led.protocol_name(), led.port(), led.leads_to()),
+            (led.protocol_name(), led.port(), led.dnat_target()),
             (Some("udp"), Some(53), Some(to("10.1.0.2:5353")))
         );
         assert_eq!(led.destination_address(), Some([127, 0, 0, 2].into()));
         let of_libc = read("-p tcp -m tcp --dport 80 -j DNAT --to-destination [::10.0.0.2]:80");
-        assert_eq!(of_libc, IptablesRule::any().destination_port("tcp", 80).lead_to(to("[::a00:2]:80")));
+        assert_eq!(of_libc, IptablesRule::any().destination_port("tcp", 80).dnat_to(to("[::a00:2]:80")));
         let entry = IptablesRule::any().protocol("sctp").destination_ports(&[1, 2, 65535]).jump("OWN-x");
         assert_eq!(entry.to_string(), "-p sctp -m multiport --dports 1,2,65535 -j OWN-x");
         assert_eq!((entry.ports(), read("-m multiport --dports 1:3").ports()), (Some(vec![1, 2, 65535]), None));

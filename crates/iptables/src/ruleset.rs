@@ -1,147 +1,179 @@
-//! One table, read and changed.
+//! One table: read it and change it.
 
 use crate::changes::Changes;
+use crate::error::{Error, Result};
 use crate::installed_chains::InstalledChains;
 use crate::kernel_table::KernelTable;
 use crate::programs::{Changing, Listing, Programs, Saving};
 use crate::read_scope::ReadScope;
 use crate::rule::IptablesRule;
 use crate::table::Table;
-use crate::{Error, Result};
 
-/// How often it is tried again when somebody else changed what was read before it could be changed.
+/// How often a table is read and a change tried, if another program changes the table in between.
 const TRIES: usize = 3;
 
 /// One table of iptables, as it was read a moment ago.
 ///
-/// Reading and changing are two programs, and others may come between them; then the change fails as a whole, the table
-/// is read again and the difference computed anew. What is only added cannot be told apart from its like by the program:
-/// whoever adds has to look whether it is there.
+/// One program reads and another one changes, and other programs may change the table between the two. Then the change fails as a
+/// whole; the table is read again and the difference is computed anew. But iptables adds a rule a second time without an error: a
+/// caller that adds rules must check whether the table has them.
 pub struct Ruleset {
     programs: Programs,
     table: &'static str,
-    mention: String,
-    named: String,
-    beside: &'static [&'static str],
-    traces: Option<InstalledChains>,
-    /// What stood before it was read.
-    standing: Option<KernelTable>,
+    line_text: String,
+    chain_text: String,
+    shared_chains: &'static [&'static str],
+    /// Chains that must not be missing from what the programs print.
+    installed: Option<InstalledChains>,
+    /// The table as the kernel had it before it was read.
+    kernel_table: Option<KernelTable>,
     read: Table,
 }
 
-/// A table that is being read. To drop it gives it up: nothing was to be changed, and the program ends with the caller's
-/// thread.
-#[must_use = "what was read tells Opening::finish alone"]
+/// A table that is being read. If it is dropped, the read is given up and the program ends with the thread of the caller.
+#[must_use = "only Opening::finish returns the table"]
 pub struct Opening {
     ruleset: Ruleset,
     reading: Reading,
 }
 
 enum Reading {
-    Whole(Saving),
-    Some(Listing),
+    WholeTable(Saving),
+    Chains(Listing),
 }
 
 impl Opening {
-    /// Waits until it is read.
+    /// Waits until the table is read.
+    ///
+    /// # Errors
+    /// As [`Ruleset::open`].
     pub fn finish(self) -> Result<Ruleset> {
         let Self { mut ruleset, reading } = self;
-        let read = match reading {
-            Reading::Whole(saving) => Some(ruleset.or_near(saving.finish(&ruleset.part()))?),
-            Reading::Some(listing) => listing.finish(&ruleset.part()),
+        ruleset.read = match reading {
+            Reading::WholeTable(saving) => {
+                let saved = saving.finish(&ruleset.scope());
+                ruleset.or_chains_in_scope(saved)?
+            }
+            Reading::Chains(listing) => match listing.finish(&ruleset.scope()) {
+                Some(listed) => listed,
+                None => return ruleset.read_whole(),
+            },
         };
-        let Some(read) = read else { return ruleset.read_whole() };
-        ruleset.read = read;
         Ok(ruleset)
     }
 }
 
 impl Ruleset {
-    /// Reads a table, of which only a part is of interest.
-    pub fn open(programs: Programs, part: &ReadScope) -> Result<Self> {
-        Self::begin_open(programs, part)?.finish()
-    }
-
-    /// Has a table read, and waits for nothing.
-    pub fn begin_open(programs: Programs, part: &ReadScope) -> Result<Opening> {
-        Self::new(programs, part, None).begin_read()
-    }
-
-    /// Reads again, if the program that the administrator chose has left out rules of the chains that are of interest beside our
-    /// own, as one that lacks memory does without a word: what is added only where it is missing would be there twice.
+    /// Reads a part of a table.
     ///
     /// # Errors
-    /// [`Error::Hidden`] if they are left out again and again.
-    pub fn with_rules_beside(self) -> Result<Self> {
+    /// [`Error::Missing`] if the programs are not installed, [`Error::Failed`] or [`Error::Process`] if they fail,
+    /// [`Error::Incompatible`] if chains in scope have rules that iptables cannot express.
+    pub fn open(programs: Programs, scope: &ReadScope) -> Result<Self> {
+        Self::begin_open(programs, scope)?.finish()
+    }
+
+    /// Starts reading a part of a table, and does not wait.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if the programs are not installed, [`Error::Process`] if they cannot be started.
+    pub fn begin_open(programs: Programs, scope: &ReadScope) -> Result<Opening> {
+        Self::new(programs, scope, None).begin_read()
+    }
+
+    /// Reads the table again, if rules of the shared chains were not printed: a program that lacks memory omits them and succeeds.
+    /// Then a rule that is only added where it is missing would be added twice.
+    ///
+    /// # Errors
+    /// [`Error::Hidden`] if rules are omitted each time.
+    pub fn with_shared_chains(self) -> Result<Self> {
         if !self.programs.are_of_nf_tables() {
             return Ok(self);
         }
-        let traces = InstalledChains::among(self.programs.version(), self.table, self.beside);
-        Self { traces: Some(traces), ..self }.with_nothing_hidden()
+        let installed = InstalledChains::named(self.programs.version(), self.table, self.shared_chains);
+        Self { installed: Some(installed), ..self }.with_installed_chains()
     }
 
-    /// As [`Ruleset::open`] where it is known what stands: none of it may be missing from what the programs show.
+    /// Reads a table of which it is known what chains are installed. None of them may be missing from what the programs print.
     ///
     /// # Errors
-    /// [`Error::Hidden`] if it is, and still stands.
-    pub fn open_whole(programs: Programs, traces: InstalledChains, part: &ReadScope) -> Result<Self> {
-        Self::new(programs, part, Some(traces)).begin_read()?.finish()?.with_nothing_hidden()
+    /// As [`Ruleset::open`], and [`Error::Hidden`] if a chain is missing each time, but still installed.
+    pub fn open_whole(programs: Programs, installed: InstalledChains, scope: &ReadScope) -> Result<Self> {
+        Self::new(programs, scope, Some(installed)).begin_read()?.finish()?.with_installed_chains()
     }
 
-    fn new(programs: Programs, part: &ReadScope, traces: Option<InstalledChains>) -> Self {
-        let ReadScope { table, mention, named, beside } = *part;
-        let (mention, named) = (mention.to_owned(), named.to_owned());
-        Self { programs, table, mention, named, beside, traces, standing: None, read: Table::default() }
+    fn new(programs: Programs, scope: &ReadScope, installed: Option<InstalledChains>) -> Self {
+        Self {
+            programs,
+            table: scope.table,
+            line_text: scope.line_text.to_owned(),
+            chain_text: scope.chain_text.to_owned(),
+            shared_chains: scope.shared_chains,
+            installed,
+            kernel_table: None,
+            read: Table::default(),
+        }
     }
 
-    fn part(&self) -> ReadScope<'_> {
-        ReadScope { table: self.table, mention: &self.mention, named: &self.named, beside: self.beside }
+    fn scope(&self) -> ReadScope<'_> {
+        ReadScope {
+            table: self.table,
+            line_text: &self.line_text,
+            chain_text: &self.chain_text,
+            shared_chains: self.shared_chains,
+        }
     }
 
     fn begin_read(mut self) -> Result<Opening> {
-        self.standing = self.programs.kernel_table(self.table);
-        let listed = self.standing.as_ref().and_then(|standing| standing.worth_listing(&self.part()));
+        self.kernel_table = self.programs.kernel_table(self.table);
+        let listed = self.kernel_table.as_ref().and_then(|table| table.worth_listing(&self.scope()));
         let reading = match listed {
-            Some(listed) => Reading::Some(self.programs.begin_list(self.table, listed)?),
-            None => Reading::Whole(self.programs.begin_read(self.table)?),
+            Some(listed) => Reading::Chains(self.programs.begin_list(self.table, listed)?),
+            None => Reading::WholeTable(self.programs.begin_save(self.table)?),
         };
         Ok(Opening { ruleset: self, reading })
     }
 
-    /// Reads the table again, as a whole: another program has changed it.
+    /// Reads the table again, since another program has changed it.
     ///
     /// # Errors
     /// As [`Ruleset::open`] and [`Ruleset::open_whole`].
     pub fn read_again(self) -> Result<Self> {
-        self.read_whole()?.with_nothing_hidden()
+        self.read_whole()?.with_installed_chains()
     }
 
     fn read_whole(mut self) -> Result<Self> {
-        self.standing = self.programs.kernel_table(self.table);
-        self.read = self.or_near(self.programs.begin_read(self.table)?.finish(&self.part()))?;
+        self.kernel_table = self.programs.kernel_table(self.table);
+        let saved = self.programs.begin_save(self.table)?.finish(&self.scope());
+        self.read = self.or_chains_in_scope(saved)?;
         Ok(self)
     }
 
-    /// What others have put into chains of their own, that the program does not understand it, is no matter.
-    fn or_near(&self, told: Result<Table>) -> Result<Table> {
-        let listed = || self.standing.as_ref()?.near(&self.part());
-        let near = || self.programs.begin_list(self.table, listed()?).ok()?.finish(&self.part());
-        match told {
-            Err(error @ Error::Incompatible { .. }) => near().ok_or(error),
-            told => told,
+    /// The saved table, or the chains in scope alone if other chains have rules that iptables cannot express.
+    fn or_chains_in_scope(&self, saved: Result<Table>) -> Result<Table> {
+        match saved {
+            Err(error @ Error::Incompatible { .. }) => self.read_chains_in_scope().ok_or(error),
+            saved => saved,
         }
     }
 
-    /// Others may remove a chain and make it anew while the program reads, so that it looks hidden: whoever is, stays so.
-    fn with_nothing_hidden(mut self) -> Result<Self> {
-        let mut hidden = self.traces.clone();
+    fn read_chains_in_scope(&self) -> Option<Table> {
+        let listed = self.kernel_table.as_ref()?.chains_in_scope(&self.scope())?;
+        self.programs.begin_list(self.table, listed).ok()?.finish(&self.scope())
+    }
+
+    /// Reads again as long as installed chains are missing from what was read. While a program reads, other programs may delete a
+    /// chain and create it again, so that it is missing once; a chain that a program cannot print is missing each time.
+    fn with_installed_chains(mut self) -> Result<Self> {
+        let mut unseen = self.installed.clone();
         for left in (0..TRIES).rev() {
-            hidden = hidden.map_or(Ok(None), |traces| traces.hidden_from(&self.read))?;
-            match &hidden {
-                None => break,
-                Some(traces) if left == 0 => return Err(Error::Hidden { table: self.table, chain: traces.first() }),
-                Some(_) => self = self.read_whole()?,
+            let Some(installed) = unseen else { return Ok(self) };
+            let Some(hidden) = installed.hidden_from(&self.read)? else { return Ok(self) };
+            if left == 0 {
+                return Err(Error::Hidden { table: self.table, chain: hidden.first() });
             }
+            self = self.read_whole()?;
+            unseen = Some(hidden);
         }
         Ok(self)
     }
@@ -151,38 +183,56 @@ impl Ruleset {
         &self.read
     }
 
-    /// Whether the chain has all of these rules, as the program compares them: it may know other words for the same.
-    pub fn holds(&self, chain: &str, rules: &[IptablesRule]) -> Result<bool> {
-        let mut looks = Changes::default();
-        rules.iter().for_each(|rule| looks.look_for(chain, rule));
-        match self.begin(&looks).and_then(|begun| begun.map_or(Ok(()), Changing::finish)) {
+    /// Whether the chain has all of these rules, as the program compares them: one rule can be written in several ways.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if the program is not installed, [`Error::Process`] or [`Error::Failed`] if it fails otherwise than by
+    /// not finding a rule.
+    pub fn has_all(&self, chain: &str, rules: &[IptablesRule]) -> Result<bool> {
+        let mut checks = Changes::default();
+        rules.iter().for_each(|rule| checks.check(chain, rule));
+        match self.make(&checks) {
+            Ok(()) => Ok(true),
             Err(error @ Error::Failed { .. }) if error.is_lasting() => Ok(false),
-            told => told.map(|()| true),
+            Err(error) => Err(error),
         }
     }
 
-    /// Has changes begun that were decided by the table as it was read, and waits for nothing. They are made or refused as a
-    /// whole, the latter also where somebody else came between; none is begun where nothing is to be different.
+    /// Starts making changes that the caller has computed from [`Ruleset::table`], and does not wait; `None` if there are no
+    /// changes. They are made or refused as a whole. They are refused too if another program has changed the table in between.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if the program is not installed, [`Error::Process`] if it cannot be started.
     pub fn begin(&self, changes: &Changes) -> Result<Option<Changing>> {
         if changes.is_empty() {
             return Ok(None);
         }
-        let removes = |standing: &KernelTable| standing.remove(&self.read, changes);
-        if self.standing.as_ref().is_some_and(removes) {
+        if let Some(kernel_table) = &self.kernel_table
+            && kernel_table.remove(&self.read, changes)
+        {
             return Ok(Some(Changing::MADE));
         }
         self.programs.begin(self.table, changes).map(Some)
     }
 
-    /// Makes the changes that `decide` wants of the table as it is, and none where it wants none.
+    fn make(&self, changes: &Changes) -> Result<()> {
+        match self.begin(changes)? {
+            Some(changing) => changing.finish(),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the changes that `decide` computes from the table. If another program has changed the table, it is read again and
+    /// `decide` is called again.
+    ///
+    /// # Errors
+    /// As [`Ruleset::begin`], [`Changing::finish`] and [`Ruleset::read_again`].
     pub fn change(mut self, mut decide: impl FnMut(&Table) -> Changes) -> Result<()> {
         for left in (0..TRIES).rev() {
             let changes = decide(&self.read);
-            match self.begin(&changes).and_then(|begun| begun.map_or(Ok(()), Changing::finish)) {
+            match self.make(&changes) {
                 Ok(()) => break,
-                Err(Error::Failed { .. } | Error::Unread { .. }) if left > 0 => {
-                    self = self.read_again()?;
-                }
+                Err(Error::Failed { .. } | Error::Unread { .. }) if left > 0 => self = self.read_again()?,
                 Err(error) => return Err(error),
             }
         }
@@ -212,7 +262,7 @@ mod tests {
         let place = std::env::temp_dir().join(format!("cnikit-ruleset-{}", std::process::id()));
         std::fs::create_dir(&place).unwrap();
         let (programs, netns) = (that_only_read(&place), make::anonymous().unwrap());
-        let part = ReadScope { table: "nat", mention: "", named: "", beside: &[] };
+        let part = ReadScope { table: "nat", line_text: "", chain_text: "", shared_chains: &[] };
         let rule = |port: u16| IptablesRule::any().destination_port("tcp", port).jump("ACCEPT");
         let shown = netns.enter(|_| {
             let found = Programs::find(IpVersion::V4).unwrap();

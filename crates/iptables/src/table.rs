@@ -1,58 +1,57 @@
-//! What the programs of iptables say of one table.
+//! A table, parsed from the output of the programs.
 
 use std::collections::HashSet;
 
-use crate::read_scope::Listed;
+use crate::read_scope::ListedChains;
 use crate::rule::IptablesRule;
 
-/// What was found of a table: its chains, and the rules that mention what was looked for.
+/// One table as it was read: its chains, and the rules on lines with the text that the caller asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     chains: Vec<String>,
-    /// How many rules each chain has that has any, whatever they mention.
+    /// The number of rules of each chain that has any, those without the text included.
     lengths: Vec<(String, usize)>,
-    rules: Vec<FoundLine>,
+    rules: Vec<TableRule>,
 }
 
-/// A rule, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct FoundLine {
+struct TableRule {
     chain: String,
-    /// Counted among all rules of the chain, from 1.
-    place: usize,
+    /// The number among all rules of the chain, from 1.
+    number: usize,
     rule: IptablesRule,
 }
 
 impl Table {
-    /// Reads the output of `iptables-save -t NAME`, of which only rules that hold `mention` are looked at more closely.
+    /// Parses the output of `iptables-save -t NAME`. Only rules on lines that contain `line_text` are parsed.
     ///
-    /// `None` if it does not show the table: that is how it says that there is something in it that it does not
-    /// understand.
-    pub fn read(said: &str, name: &str, mention: &str) -> Option<Self> {
-        let header = |line| matches!(line, Line::Table(shown) if shown == name);
-        lines(said).map(Line::of).any(header).then(|| Self::of(said, mention))
+    /// Returns `None` if the output does not contain the table: `iptables-save` omits a table with rules that it cannot express.
+    pub fn read(output: &str, name: &str, line_text: &str) -> Option<Self> {
+        let is_header = |line| matches!(line, Line::Table(printed) if printed == name);
+        if !lines(output).map(Line::of).any(is_header) {
+            return None;
+        }
+        Some(Self::parse(output, line_text))
     }
 
-    /// Reads what `-S CHAIN` says of each of some chains; `None` if one of them is not shown.
-    pub(crate) fn read_some(said: &str, listed: Listed, mention: &str) -> Option<Self> {
-        let shown = Self::of(said, mention);
-        let names: HashSet<&str> = shown.chains().collect();
-        let whole = listed.chains.iter().all(|chain| names.contains(chain.as_str()));
-        whole.then_some(Self { chains: listed.all, ..shown })
+    /// Parses the output of several `-S CHAIN`; `None` if one of the chains is missing from it.
+    pub(crate) fn read_listed(output: &str, listed: ListedChains, line_text: &str) -> Option<Self> {
+        let table = Self::parse(output, line_text);
+        let printed: HashSet<&str> = table.chains().collect();
+        if !listed.names.iter().all(|chain| printed.contains(chain.as_str())) {
+            return None;
+        }
+        Some(Self { chains: listed.all, ..table })
     }
 
-    fn of(said: &str, mention: &str) -> Self {
+    fn parse(output: &str, line_text: &str) -> Self {
         let mut table = Self::default();
-        for line in lines(said) {
+        for line in lines(output) {
             match Line::of(line) {
                 Line::Rule(rule) => {
-                    let chain = rule.split(' ').next().unwrap_or_default();
-                    match table.lengths.last_mut() {
-                        Some((last, length)) if last == chain => *length += 1,
-                        _ => table.lengths.push((chain.to_owned(), 1)),
-                    }
-                    if line.contains(mention) {
-                        table.take(rule);
+                    let number = table.count_rule(rule.split(' ').next().unwrap_or_default());
+                    if line.contains(line_text) {
+                        table.push_rule(number, rule);
                     }
                 }
                 Line::Chain(chain) => table.chains.push(chain.to_owned()),
@@ -62,15 +61,23 @@ impl Table {
         table
     }
 
-    /// Takes the rule that was counted last.
-    fn take(&mut self, rule: &str) {
-        let place = self.lengths.last().map_or(0, |(_, length)| *length);
-        let mut words = words(rule).into_iter();
-        self.rules.extend(words.next().map(|chain| FoundLine {
-            chain,
-            place,
-            rule: IptablesRule::read(words.collect()),
-        }));
+    /// Counts one more rule of a chain, and returns its number.
+    fn count_rule(&mut self, chain: &str) -> usize {
+        if let Some((last, length)) = self.lengths.last_mut()
+            && last == chain
+        {
+            *length += 1;
+            return *length;
+        }
+        self.lengths.push((chain.to_owned(), 1));
+        1
+    }
+
+    fn push_rule(&mut self, number: usize, line: &str) {
+        let mut words = words(line).into_iter();
+        if let Some(chain) = words.next() {
+            self.rules.push(TableRule { chain, number, rule: IptablesRule::read(words.collect()) });
+        }
     }
 
     /// The names of the chains.
@@ -83,40 +90,40 @@ impl Table {
         self.chains().any(|chain| chain == name)
     }
 
-    /// Whether any rule of a chain was shown, also one that does not mention what was looked for.
-    pub(crate) fn shows_rules_of(&self, chain: &str) -> bool {
+    /// Whether a chain has rules, those without the text included.
+    pub(crate) fn has_rules(&self, chain: &str) -> bool {
         self.length(chain) > 0
     }
 
-    /// How many rules a chain has, also such that do not mention what was looked for.
+    /// The number of rules of a chain, those without the text included.
     pub(crate) fn length(&self, chain: &str) -> usize {
         self.lengths.iter().find(|(name, _)| name == chain).map_or(0, |(_, length)| *length)
     }
 
     /// The rules of a chain, in their order.
     pub fn rules(&self, chain: &str) -> impl Iterator<Item = &IptablesRule> {
-        self.places(chain).map(|(_, rule)| rule)
+        self.numbered_rules(chain).map(|(_, rule)| rule)
     }
 
-    /// The same, each with its place among all rules of the chain, from 1.
-    pub fn places(&self, chain: &str) -> impl Iterator<Item = (usize, &IptablesRule)> {
-        self.rules.iter().filter(move |found| found.chain == chain).map(|found| (found.place, &found.rule))
+    /// The rules of a chain, each with its number among all rules of the chain, from 1, as `iptables -L --line-numbers` prints it.
+    pub fn numbered_rules(&self, chain: &str) -> impl Iterator<Item = (usize, &IptablesRule)> {
+        self.rules.iter().filter(move |found| found.chain == chain).map(|found| (found.number, &found.rule))
     }
 
-    /// The rules that jump to a chain, each with the chain that it stands in.
+    /// The rules that jump to a chain, each with the chain that it is in.
     pub fn jumps(&self, to: &str) -> impl Iterator<Item = (&str, &IptablesRule)> {
         let jumps = self.rules.iter().filter(move |found| found.rule.target() == Some(to));
         jumps.map(|found| (found.chain.as_str(), &found.rule))
     }
 }
 
-/// A line of what they say.
+/// A line of the output.
 enum Line<'a> {
     /// The name of the table that follows.
     Table(&'a str),
     /// The name of a chain.
     Chain(&'a str),
-    /// A rule, behind the chain it stands in.
+    /// The chain of a rule, and the rule.
     Rule(&'a str),
     Other,
 }
@@ -129,51 +136,76 @@ impl<'a> Line<'a> {
         if let Some(table) = line.strip_prefix('*') {
             return Line::Table(table);
         }
-        // In a whole table, among chains that were asked for: one that packets come to first, any other.
-        let chain = [":", "-P ", "-N "].into_iter().find_map(|begin| line.strip_prefix(begin));
-        chain.map_or(Line::Other, |words| Line::Chain(words.split(' ').next().unwrap_or_default()))
+        // `:` in the output of iptables-save; of `-S`, `-P` for a base chain and `-N` for any other.
+        for start in [":", "-P ", "-N "] {
+            if let Some(rest) = line.strip_prefix(start) {
+                return Line::Chain(rest.split(' ').next().unwrap_or_default());
+            }
+        }
+        Line::Other
     }
 }
 
-/// The lines, of which one that holds a rule goes on while a quotation mark is open: comments may hold line breaks.
-fn lines(mut said: &str) -> impl Iterator<Item = &str> {
-    std::iter::from_fn(move || {
-        if said.is_empty() {
-            return None;
+/// The lines of an output. A rule ends at the first line break outside of quotation marks: comments may contain line breaks.
+fn lines(output: &str) -> impl Iterator<Item = &str> {
+    let mut rest = output;
+    std::iter::from_fn(move || next_line(&mut rest))
+}
+
+fn next_line<'a>(output: &mut &'a str) -> Option<&'a str> {
+    if output.is_empty() {
+        return None;
+    }
+    let end = if output.starts_with('-') { end_of_rule(output) } else { output.find('\n').unwrap_or(output.len()) };
+    let (line, rest) = output.split_at(end);
+    *output = rest.strip_prefix('\n').unwrap_or(rest);
+    Some(line)
+}
+
+fn end_of_rule(output: &str) -> usize {
+    let mut is_quoted = false;
+    let mut is_escaped = false;
+    for (at, byte) in output.bytes().enumerate() {
+        if byte == b'\n' && !is_quoted {
+            return at;
         }
-        let end = if said.starts_with('-') { end_of_rule(said) } else { said.find('\n').unwrap_or(said.len()) };
-        let (line, rest) = said.split_at(end);
-        said = rest.strip_prefix('\n').unwrap_or(rest);
-        Some(line)
-    })
+        if byte == b'"' && !is_escaped {
+            is_quoted = !is_quoted;
+        }
+        is_escaped = is_quoted && !is_escaped && byte == b'\\';
+    }
+    output.len()
 }
 
-fn end_of_rule(said: &str) -> usize {
-    let (mut open, mut escaped) = (false, false);
-    let ends = |(_, byte): &(usize, u8)| {
-        open ^= *byte == b'"' && !escaped;
-        escaped = open && !escaped && *byte == b'\\';
-        *byte == b'\n' && !open
-    };
-    said.bytes().enumerate().find(ends).map_or(said.len(), |(place, _)| place)
-}
-
-/// The words of a line, with the quotation marks and backslashes of iptables-save undone.
+/// The words of a line, without the quotation marks and backslashes of iptables-save.
 fn words(line: &str) -> Vec<String> {
-    let (mut words, mut word, mut open) = (Vec::new(), None::<String>, false);
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut is_quoted = false;
     let mut letters = line.chars();
     while let Some(letter) = letters.next() {
         match letter {
             '"' => {
-                open = !open;
+                is_quoted = !is_quoted;
                 word.get_or_insert_default();
             }
-            '\\' if open => word.get_or_insert_default().extend(letters.next()),
-            ' ' if !open => words.extend(word.take()),
-            letter => word.get_or_insert_default().push(letter),
+            '\\' if is_quoted => {
+                let escaped = word.get_or_insert_default();
+                if let Some(next) = letters.next() {
+                    escaped.push(next);
+                }
+            }
+            ' ' if !is_quoted => {
+                if let Some(ended) = word.take() {
+                    words.push(ended);
+                }
+            }
+            other => word.get_or_insert_default().push(other),
         }
     }
-    words.extend(word);
+    if let Some(last) = word {
+        words.push(last);
+    }
     words
 }
 
@@ -221,18 +253,18 @@ COMMIT
 
     #[test]
     fn a_rules_place_counts_those_that_are_not_looked_at() {
-        let places = |mention| {
+        let numbers = |mention| {
             let table = Table::read(SAID, "nat", mention).unwrap();
-            table.places("POSTROUTING").map(|(place, _)| place).collect::<Vec<_>>()
+            table.numbered_rules("POSTROUTING").map(|(number, _)| number).collect::<Vec<_>>()
         };
-        assert_eq!((places(""), places("lines")), (vec![1, 2, 3], vec![3]));
+        assert_eq!((numbers(""), numbers("lines")), (vec![1, 2, 3], vec![3]));
     }
 
     #[test]
     fn every_rule_is_written_as_it_was_read() {
         let plain = SAID.replace("\\'", "'");
         let table = Table::read(SAID, "nat", "").unwrap();
-        for FoundLine { chain, rule, .. } in &table.rules {
+        for TableRule { chain, rule, .. } in &table.rules {
             assert!(plain.contains(&format!("-A {chain} {rule}\n")), "{rule}");
         }
         assert_eq!(table.rules.len(), 5);

@@ -1,8 +1,8 @@
-//! Which iptables: the version of IP, and the variant of the programs.
+//! The version of IP, and the variant of the programs of iptables.
 
 use std::fmt;
 
-/// The version of IP, of which each has its own tables and programs.
+/// A version of IP. Each has tables and programs of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpVersion {
     /// `iptables`.
@@ -12,11 +12,11 @@ pub enum IpVersion {
 }
 
 impl IpVersion {
-    /// Both.
+    /// IPv4 and IPv6.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 }
 
-/// The name of its program, and of its packages.
+/// The name of the program and of its package.
 impl fmt::Display for IpVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -26,7 +26,7 @@ impl fmt::Display for IpVersion {
     }
 }
 
-/// A variant of the programs: where in the kernel their rules are. A host may have both, and neither knows the rules of the other.
+/// A variant of the programs: where in the kernel their rules are. A host may have both, and neither reads the rules of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     /// In `nf_tables`, in tables of iptables' own.
@@ -35,7 +35,12 @@ pub(crate) enum Variant {
     Legacy,
 }
 
-/// As it stands in the names of its programs.
+impl Variant {
+    /// Both variants; the first is the one that distributions choose today.
+    pub(crate) const ALL: [Self; 2] = [Self::NfTables, Self::Legacy];
+}
+
+/// The variant as the names of its programs contain it.
 impl fmt::Display for Variant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,8 +1,9 @@
-//! What iptables' programs wrote into `nf_tables`, in their own words: no program is started for it.
+//! Rules of iptables in `nf_tables`, read from the kernel as values of this crate. No program is started.
 //!
-//! They have it run their own matches and targets, each a name and a structure of the kernel's that stands as bytes in the rule,
-//! where `nf_tables` has no expression that serves; more of them with each release. Only what tells which ports lead where has
-//! words here. For anything else stands a word that nobody else has: whoever compares finds that there is more.
+//! Where `nf_tables` has no suitable expression, the programs of iptables store a match or target of xtables: its name, and a
+//! structure of the kernel as bytes. Each release stores more rules in that way. Only the expressions that decide which ports lead
+//! where are converted here. For any other expression the rule gets words that iptables-save never prints, so that a comparison
+//! shows that there is more.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -12,7 +13,7 @@ use cnikit_nftables::{InstalledRule, L4Protocol, Match, Nftables, Side, TableFam
 
 use crate::rule::IptablesRule;
 
-/// Attributes of a match or a target of iptables.
+/// Attributes of a match or target of xtables.
 #[doc(alias = "NFTA_MATCH_REV")]
 const REVISION: u16 = 2;
 #[doc(alias = "NFTA_MATCH_INFO")]
@@ -20,28 +21,27 @@ const INFO: u16 = 3;
 #[doc(alias = "NFTA_MATCH_NAME")]
 const NAME: u16 = 1;
 
-/// Where the protocol stands in the header, of either family: programs before 1.8.3 compare that.
+/// The offset of the protocol in the header of IPv4 and IPv6. Programs before 1.8.3 compare the protocol there.
 #[doc(alias = "ip6_hdrctl")]
-const PROTOCOL_PLACES: [u32; 2] = [9, 6];
+const PROTOCOL_OFFSETS: [u32; 2] = [9, 6];
 
-/// Matches of one protocol, and where in their structure the first and the last destination port stand.
+/// Matches of one protocol, each with the offset of the first and last destination port in its structure.
 #[doc(alias = "xt_tcp")]
 const PORTS: [(&str, usize); 3] = [("tcp", 4), ("udp", 4), ("sctp", 0)];
 
-/// The most ports that one match lists, behind two bytes that say which are meant and how many.
+/// The most ports of one match. They follow two bytes: whether they are source or destination ports, and how many there are.
 #[doc(alias = "xt_multiport_v1")]
 const MOST_PORTS: usize = 15;
 const DESTINATIONS: u8 = 1;
 
-/// The word for what has none.
-const MORE: [&str; 2] = ["-m", "nf_tables"];
+/// The words for an expression that is not converted.
+const NOT_CONVERTED: [&str; 2] = ["-m", "nf_tables"];
 
-/// The rules of a chain that iptables' programs wrote into `nf_tables`, as far as they tell which ports lead where; none if there
-/// is no such chain, or `nf_tables` was not used for it. No program is started. Only its own programs know the rules of the legacy
-/// variant.
+/// Reads the rules of a chain that the programs of iptables wrote into `nf_tables`, as far as they decide which ports lead where.
+/// There are none if there is no such chain or table. Rules of the legacy variant cannot be read in this way.
 ///
 /// # Errors
-/// The kernel's refusals.
+/// The kernel's.
 pub fn rules_in_nf_tables(
     nftables: &Nftables,
     table: &TableLayout,
@@ -51,45 +51,54 @@ pub fn rules_in_nf_tables(
     Ok(found.iter().map(|found| iptables_rule(found, table.family)).collect())
 }
 
-/// A rule of the kernel in the words of iptables.
+/// Converts a rule of the kernel into words of iptables.
 pub fn iptables_rule(found: &InstalledRule, family: TableFamily) -> IptablesRule {
-    let rule = found.comment().map_or_else(IptablesRule::any, |comment| IptablesRule::any().commented(comment));
-    in_words(rule, found.expressions(), family)
+    let rule = match found.comment() {
+        Some(comment) => IptablesRule::any().commented(comment),
+        None => IptablesRule::any(),
+    };
+    converted(rule, found.expressions(), family)
 }
 
-fn in_words(mut rule: IptablesRule, mut rest: &[Expression], family: TableFamily) -> IptablesRule {
+fn converted(mut rule: IptablesRule, mut rest: &[Expression], family: TableFamily) -> IptablesRule {
     let mut protocol = None;
-    while let [first, after @ ..] = rest {
+    while let [first, after_first @ ..] = rest {
         if let Some(verdict) = read_verdict(rest) {
-            return ended(rule, verdict);
+            return with_verdict(rule, verdict);
         }
-        let (told, left) = match (of_header(rest), read_match(rest, &mut protocol)) {
-            (Some(of), _) => {
-                protocol = Some(of);
-                (Some(rule.clone().protocol(&of.to_string())), &rest[2..])
-            }
-            (None, Some((one, left))) => (one.map_or(Some(rule.clone()), |one| matching(rule.clone(), &one)), left),
-            (None, None) => (foreign(rule.clone(), first, family), after),
-        };
-        rule = told.unwrap_or_else(|| rule.words(&MORE.map(str::to_owned)));
-        rest = left;
+        let longer;
+        if let Some(compared) = protocol_of_header(rest) {
+            protocol = Some(compared);
+            longer = Some(rule.clone().protocol(&compared.to_string()));
+            rest = &rest[2..];
+        } else if let Some((found, after_match)) = read_match(rest, &mut protocol) {
+            longer = match found {
+                Some(found) => with_match(rule.clone(), &found),
+                None => Some(rule.clone()),
+            };
+            rest = after_match;
+        } else {
+            longer = with_xtables(rule.clone(), first, family);
+            rest = after_first;
+        }
+        rule = longer.unwrap_or_else(|| rule.words(&NOT_CONVERTED.map(str::to_owned)));
     }
     rule
 }
 
-fn of_header(expressions: &[Expression]) -> Option<L4Protocol> {
+fn protocol_of_header(expressions: &[Expression]) -> Option<L4Protocol> {
     match expressions {
         [
             Expression::Load(Load::Payload { header: Header::Network, offset, length: 1 }, _),
             Expression::Equal(is),
             ..,
-        ] if PROTOCOL_PLACES.contains(offset) => L4Protocol::numbered(*is.first()?),
+        ] if PROTOCOL_OFFSETS.contains(offset) => L4Protocol::numbered(*is.first()?),
         _ => None,
     }
 }
 
-fn matching(rule: IptablesRule, one: &Match) -> Option<IptablesRule> {
-    Some(match one {
+fn with_match(rule: IptablesRule, found: &Match) -> Option<IptablesRule> {
+    Some(match found {
         Match::Protocol(protocol) => rule.protocol(&protocol.to_string()),
         Match::Port { protocol, side: Side::Destination, is: true, port } => {
             rule.destination_port(&protocol.to_string(), *port)
@@ -101,9 +110,9 @@ fn matching(rule: IptablesRule, one: &Match) -> Option<IptablesRule> {
     })
 }
 
-fn ended(rule: IptablesRule, verdict: Verdict) -> IptablesRule {
+fn with_verdict(rule: IptablesRule, verdict: Verdict) -> IptablesRule {
     match verdict {
-        Verdict::Dnat(to) => rule.lead_to(to),
+        Verdict::Dnat(to) => rule.dnat_to(to),
         Verdict::Jump(chain) | Verdict::Goto(chain) => rule.jump(&chain),
         Verdict::Masquerade => rule.jump("MASQUERADE"),
         Verdict::Accept => rule.jump("ACCEPT"),
@@ -112,24 +121,26 @@ fn ended(rule: IptablesRule, verdict: Verdict) -> IptablesRule {
     }
 }
 
-/// What only iptables' programs write.
-fn foreign(rule: IptablesRule, expression: &Expression, family: TableFamily) -> Option<IptablesRule> {
+/// Adds a match or target of xtables to a rule.
+fn with_xtables(rule: IptablesRule, expression: &Expression, family: TableFamily) -> Option<IptablesRule> {
     let Expression::Foreign { name, element } = expression else { return None };
     if name == "counter" {
         return Some(rule);
     }
     let data = value(element, DATA)?;
-    let (own, info) = (text(data, NAME)?, value(data, INFO)?);
-    match (name.as_str(), own) {
+    let extension = text(data, NAME)?;
+    let info = value(data, INFO)?;
+    match (name.as_str(), extension) {
         ("match", "comment") => Some(rule.commented(&comment(info))),
         ("match", "multiport") => Some(rule.destination_ports(&ports(info)?)),
-        ("match", _) => {
-            let place = PORTS.iter().find(|(name, _)| *name == own)?.1;
-            let range = (half(info, place)?, half(info, place + 2)?);
-            (range.0 == range.1).then(|| rule.destination_port(own, range.0))
+        ("match", protocol) => {
+            let offset = PORTS.iter().find(|(name, _)| *name == protocol)?.1;
+            let first = u16_at(info, offset)?;
+            let last = u16_at(info, offset + 2)?;
+            if first == last { Some(rule.destination_port(protocol, first)) } else { None }
         }
-        ("target", "DNAT") => Some(rule.lead_to(destination(info, number(data, REVISION)?, family)?)),
-        ("target", _) => Some(rule.jump(own)),
+        ("target", "DNAT") => Some(rule.dnat_to(destination(info, number(data, REVISION)?, family)?)),
+        ("target", target) => Some(rule.jump(target)),
         _ => None,
     }
 }
@@ -139,32 +150,39 @@ fn comment(info: &[u8]) -> String {
     String::from_utf8_lossy(&info[..end]).into_owned()
 }
 
-/// Ports that are meant one by one: none of them begins a range, and no other ones are meant instead.
+/// The destination ports of the match `multiport`, if it has no ranges and is not negated.
 fn ports(info: &[u8]) -> Option<Vec<u16>> {
     let [DESTINATIONS, count, ..] = *info else { return None };
-    let count = Some(usize::from(count)).filter(|count| *count <= MOST_PORTS)?;
-    let plain = info.get(2 + 2 * MOST_PORTS..3 * (MOST_PORTS + 1))?.iter().all(|byte| *byte == 0);
-    (0..count).map(|place| half(info, 2 + 2 * place)).collect::<Option<_>>().filter(|_| plain)
+    let count = usize::from(count);
+    if count > MOST_PORTS {
+        return None;
+    }
+    let range_flags_and_negation = info.get(2 + 2 * MOST_PORTS..3 * (MOST_PORTS + 1))?;
+    if range_flags_and_negation.iter().any(|byte| *byte != 0) {
+        return None;
+    }
+    (0..count).map(|index| u16_at(info, 2 + 2 * index)).collect()
 }
 
-/// Where a packet goes instead: the first address and the first port of ranges of them, which the first revision counts before.
+/// The new destination of the target `DNAT`: the first address and the first port of its ranges. In the first revision a count of
+/// ranges is before them.
 #[doc(alias = "nf_nat_range2")]
 #[doc(alias = "nf_nat_ipv4_multi_range_compat")]
 fn destination(info: &[u8], revision: u32, family: TableFamily) -> Option<SocketAddr> {
-    let (address, port) = match (family, revision) {
+    let (address_offset, port_offset) = match (family, revision) {
         (TableFamily::Ip, 0) => (8, 16),
         _ => (4, 36),
     };
     let address = match family {
-        TableFamily::Ip6 => IpAddr::V6(Ipv6Addr::from(*info.get(address..)?.first_chunk::<16>()?)),
-        _ => IpAddr::V4(Ipv4Addr::from(*info.get(address..)?.first_chunk::<4>()?)),
+        TableFamily::Ip6 => IpAddr::V6(Ipv6Addr::from(*info.get(address_offset..)?.first_chunk::<16>()?)),
+        _ => IpAddr::V4(Ipv4Addr::from(*info.get(address_offset..)?.first_chunk::<4>()?)),
     };
-    Some(SocketAddr::new(address, u16::from_be_bytes(*info.get(port..)?.first_chunk()?)))
+    Some(SocketAddr::new(address, u16::from_be_bytes(*info.get(port_offset..)?.first_chunk()?)))
 }
 
-/// A number of two bytes in the order of the host.
-fn half(info: &[u8], place: usize) -> Option<u16> {
-    info.get(place..)?.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes))
+/// A number of two bytes in the byte order of the host.
+fn u16_at(info: &[u8], offset: usize) -> Option<u16> {
+    info.get(offset..)?.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes))
 }
 
 #[cfg(test)]
@@ -182,7 +200,7 @@ mod tests {
     }
 
     fn said(expressions: &[Expression], family: TableFamily) -> IptablesRule {
-        in_words(IptablesRule::any(), expressions, family)
+        converted(IptablesRule::any(), expressions, family)
     }
 
     fn halves(numbers: &[u16]) -> Vec<u8> {
@@ -197,10 +215,10 @@ mod tests {
         let to = [&[1, 0, 0, 0, 3, 0, 0, 0][..], &[10, 0, 0, 2, 10, 0, 0, 2, 0, 80, 0, 80]].concat();
         let rule = said(&[&protocol[..], &[tcp(8080), told("target", "DNAT", 0, &to)]].concat(), TableFamily::Ip);
         assert_eq!((rule.protocol_name(), rule.port()), (Some("tcp"), Some(8080)));
-        assert_eq!(rule.leads_to(), Some("10.0.0.2:80".parse().unwrap()));
+        assert_eq!(rule.dnat_target(), Some("10.0.0.2:80".parse().unwrap()));
         assert_eq!(said(&[tcp(8081)], TableFamily::Ip).port(), None, "a range is no port");
         let to = [&[3, 0, 0, 0][..], &Ipv6Addr::LOCALHOST.octets().repeat(2), &[0, 80, 0, 80]].concat();
-        let leads = |revision| said(&[told("target", "DNAT", revision, &to)], TableFamily::Ip6).leads_to();
+        let leads = |revision| said(&[told("target", "DNAT", revision, &to)], TableFamily::Ip6).dnat_target();
         assert_eq!([leads(1), leads(2)], [Some("[::1]:80".parse().unwrap()); 2]);
     }
 
@@ -218,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_has_no_words_of_its_own() {
-        let more = IptablesRule::any().words(&MORE.map(str::to_owned));
+        let more = IptablesRule::any().words(&NOT_CONVERTED.map(str::to_owned));
         for (kind, name) in [("match", "tcp"), ("match", "multiport"), ("target", "DNAT"), ("match", "owner")] {
             assert_eq!(said(&[told(kind, name, 0, &[1])], TableFamily::Ip), more, "{name}");
         }

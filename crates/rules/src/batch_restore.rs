@@ -128,7 +128,7 @@ impl TableBatch {
         }
         let mut pending: Vec<usize> = (0..self.all.len()).collect();
         for _ in 0..ROUNDS {
-            let Some(ruleset) = backend.read_if_usable(self.version, self.chains.mention())? else { break };
+            let Some(ruleset) = backend.read_if_usable(self.version, self.chains.line_text())? else { break };
             let mut round = Round::default();
             pending.retain(|at| round.takes(*at, &self.all[*at], ruleset.table(), outcomes));
             let written = match ruleset.begin(&round.changes) {

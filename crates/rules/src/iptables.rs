@@ -52,7 +52,7 @@ impl Opening {
 fn finish_all(begun: Vec<(IpVersion, Reading)>) -> Read<Vec<(IpVersion, Ruleset)>> {
     let mut read = Vec::new();
     for (version, reading) in begun {
-        read.push((version, reading.finish()?.with_rules_beside()?));
+        read.push((version, reading.finish()?.with_shared_chains()?));
     }
     Ok(read)
 }
@@ -235,7 +235,7 @@ impl RuleBackend {
         let mut rulesets = Vec::new();
         let mut missing = None;
         for (programs, installed) in Programs::reaching(nftables, version, self.table, chains)? {
-            match Ruleset::open_whole(programs, installed, &self.scope(chains.mention())) {
+            match Ruleset::open_whole(programs, installed, &self.scope(chains.line_text())) {
                 Ok(ruleset) if chains.any_of(ruleset.table()) => rulesets.push(ruleset),
                 Ok(_) => {}
                 Err(error @ Refused::Missing { .. }) => missing = Some(error),
@@ -291,7 +291,7 @@ impl RuleBackend {
         change: &mut impl FnMut(Ruleset) -> Read<()>,
     ) -> Read<()> {
         let chains_are_its_own = matches!(chains, Chains::Named(_));
-        match Ruleset::open_whole(programs, installed, &self.scope(chains.mention())) {
+        match Ruleset::open_whole(programs, installed, &self.scope(chains.line_text())) {
             Ok(ruleset) => change(ruleset),
             Err(error @ Refused::Incompatible { .. }) if chains_are_its_own => Err(error),
             // Without the programs nothing can remove the rules. Where chains are shared, nothing tells that there are any if the
@@ -375,7 +375,7 @@ impl RuleBackend {
     fn scope(self, mention: &str) -> ReadScope<'_> {
         // A caller that reads every line, since rules of other programs in shared chains matter too, does so in no chain of theirs.
         let named = if mention.is_empty() { OURS } else { mention };
-        ReadScope { table: self.table, mention, named, beside: self.shared }
+        ReadScope { table: self.table, line_text: mention, chain_text: named, shared_chains: self.shared }
     }
 
     /// Keeps other processes of ours away that change rules here: of two attachments that share a chain, each would find the

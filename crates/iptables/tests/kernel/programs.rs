@@ -1,4 +1,4 @@
-//! The real programs of both halves of iptables, in namespaces of our own.
+//! The real programs of both variants of iptables, in namespaces of our own.
 
 use std::time::Duration;
 
@@ -39,12 +39,12 @@ impl Host {
 const NAT: &str = "nat";
 const CHAIN: &str = "OWN-0123456789abcdef01234567";
 
-fn part(mention: &str) -> ReadScope<'_> {
-    ReadScope { table: NAT, mention, named: mention, beside: &[] }
+fn part(text: &str) -> ReadScope<'_> {
+    ReadScope { table: NAT, line_text: text, chain_text: text, shared_chains: &[] }
 }
 
-/// What every one of these has to hold for.
-const HALVES: [&str; 2] = ["nft", "legacy"];
+/// Every test runs with both variants.
+const VARIANTS: [&str; 2] = ["nft", "legacy"];
 
 fn rules() -> [IptablesRule; 2] {
     let from = || IptablesRule::any().source("10.0.0.2".parse().unwrap());
@@ -74,12 +74,12 @@ fn made() -> Changes {
     changes
 }
 
-/// The programs of one half, wherever the machine's choice leads.
-fn programs(host: &Host, half: &str) -> Programs {
-    host.sh(&format!("iptables-{half} -t nat -N {CHAIN}"));
+/// The programs of one variant, wherever the machine's choice leads.
+fn programs(host: &Host, variant: &str) -> Programs {
+    host.sh(&format!("iptables-{variant} -t nat -N {CHAIN}"));
     let mut found = host.enter(|| reaching(IpVersion::V4, Chains::Named(CHAIN))).unwrap();
-    host.sh(&format!("iptables-{half} -t nat -X {CHAIN}"));
-    assert_eq!(found.len(), 1, "{half}: {found:?}");
+    host.sh(&format!("iptables-{variant} -t nat -X {CHAIN}"));
+    assert_eq!(found.len(), 1, "{variant}: {found:?}");
     found.remove(0).0
 }
 
@@ -99,44 +99,44 @@ fn reaching(version: IpVersion, chains: Chains) -> Result<Vec<(Programs, Install
 
 #[test]
 fn rules_come_back_as_they_were_written_and_go_again() {
-    for half in HALVES {
+    for variant in VARIANTS {
         let host = Host::new();
-        let programs = programs(&host, half);
+        let programs = programs(&host, variant);
         change(&host, &programs, &made()).unwrap();
         let table = read(&host, &programs);
         assert!(table.has_chain(CHAIN));
-        assert_eq!(table.rules(CHAIN).cloned().collect::<Vec<_>>(), rules(), "{half}");
-        assert_eq!(table.jumps(CHAIN).collect::<Vec<_>>(), [("POSTROUTING", &jump())], "{half}");
+        assert_eq!(table.rules(CHAIN).cloned().collect::<Vec<_>>(), rules(), "{variant}");
+        assert_eq!(table.jumps(CHAIN).collect::<Vec<_>>(), [("POSTROUTING", &jump())], "{variant}");
         let mut changes = Changes::default();
         changes.delete(CHAIN, &rules()[0]);
         change(&host, &programs, &changes).unwrap();
-        assert_eq!(read(&host, &programs).rules(CHAIN).collect::<Vec<_>>(), [&rules()[1]], "{half}");
+        assert_eq!(read(&host, &programs).rules(CHAIN).collect::<Vec<_>>(), [&rules()[1]], "{variant}");
         let mut changes = Changes::default();
         changes.delete("POSTROUTING", &jump());
         changes.delete_chain(CHAIN);
         change(&host, &programs, &changes).unwrap();
-        assert_eq!(own(&read(&host, &programs)), 0, "{half}");
+        assert_eq!(own(&read(&host, &programs)), 0, "{variant}");
     }
 }
 
 #[test]
 fn changes_are_made_together_or_not_at_all() {
-    for half in HALVES {
+    for variant in VARIANTS {
         let host = Host::new();
-        let programs = programs(&host, half);
+        let programs = programs(&host, variant);
         let mut changes = made();
         changes.delete("POSTROUTING", &IptablesRule::any().jump("NOBODY"));
         let error = change(&host, &programs, &changes).unwrap_err();
-        assert!(error.to_string().contains("-restore --noflush -w 5 --verbose: exit status "), "{half}: {error}");
-        assert_eq!(own(&read(&host, &programs)), 0, "{half}");
+        assert!(error.to_string().contains("-restore --noflush -w 5 --verbose: exit status "), "{variant}: {error}");
+        assert_eq!(own(&read(&host, &programs)), 0, "{variant}");
     }
 }
 
 #[test]
 fn what_somebody_else_changed_meanwhile_is_read_again() {
-    for half in HALVES {
+    for variant in VARIANTS {
         let host = Host::new();
-        let programs = programs(&host, half);
+        let programs = programs(&host, variant);
         let mut looks = 0;
         host.enter(|| {
             let ruleset = Ruleset::open(programs.clone(), &part(CHAIN)).unwrap();
@@ -149,8 +149,8 @@ fn what_somebody_else_changed_meanwhile_is_read_again() {
             })
         })
         .unwrap();
-        assert_eq!(looks, 2, "{half}");
-        assert_eq!(read(&host, &programs).jumps(CHAIN).count(), 1, "{half}");
+        assert_eq!(looks, 2, "{variant}");
+        assert_eq!(read(&host, &programs).jumps(CHAIN).count(), 1, "{variant}");
     }
 }
 
@@ -190,7 +190,7 @@ fn of_the_chains_of_many_others_ours_alone_are_read() {
     let table = read(&host, &programs);
     assert!(table.has_chain("OTHERS") && table.has_chain(CHAIN));
     assert_eq!(table.rules(CHAIN).collect::<Vec<_>>(), rules().each_ref());
-    assert_eq!(table.places("POSTROUTING").collect::<Vec<_>>(), [(1, &jump())]);
+    assert_eq!(table.numbered_rules("POSTROUTING").collect::<Vec<_>>(), [(1, &jump())]);
     assert_eq!(table.rules("OTHERS").count(), whole.rules("OTHERS").count());
     let mut changes = Changes::default();
     changes.delete("POSTROUTING", &jump());
@@ -205,7 +205,7 @@ fn of_the_chains_of_many_others_ours_alone_are_read() {
     assert!(matches!(whole, Some(Error::Incompatible { table: NAT, .. })), "{whole:?}");
 }
 
-/// iptables-nft-save succeeds and leaves out what it could not read. Here the programs of the other half leave it out.
+/// iptables-nft-save succeeds and leaves out what it could not read. Here the programs of the other variant leave it out.
 #[test]
 fn a_chain_that_stands_and_is_not_shown_with_its_rules_is_an_error() {
     let host = Host::new();
@@ -229,9 +229,9 @@ fn a_chain_that_stands_and_is_not_shown_with_its_rules_is_an_error() {
 
 #[test]
 fn many_writers_at_once_lose_nothing() {
-    for half in HALVES {
+    for variant in VARIANTS {
         let host = Host::new();
-        let programs = programs(&host, half);
+        let programs = programs(&host, variant);
         let write = |n: u8| {
             let (chain, mut changes) = (format!("OWN-{n:024x}"), Changes::default());
             let from = IptablesRule::any().source([10, 0, 0, n].into());
@@ -247,6 +247,6 @@ fn many_writers_at_once_lose_nothing() {
         };
         std::thread::scope(|scope| (0..64).for_each(|n| drop(scope.spawn(move || write(n)))));
         let table = host.enter(|| Ruleset::open(programs.clone(), &part("OWN-"))).unwrap();
-        assert_eq!(own(table.table()), 32, "{half}");
+        assert_eq!(own(table.table()), 32, "{variant}");
     }
 }

@@ -21,16 +21,16 @@ fn rules(host: &str, target: &str) -> [(&'static str, IptablesRule); 7] {
         ("ENTRIES", entry("sctp").words(&more).destination_ports(&[53]).jump("LEADS")),
         ("LEADS", IptablesRule::any().commented("cnikit:1:2 if: eth0")),
         ("LEADS", IptablesRule::any().destination_port("udp", 53).set_mark(0x2000)),
-        ("LEADS", IptablesRule::any().destination_port("tcp", 8080).lead_to(to(80))),
-        ("LEADS", IptablesRule::any().destination(host.parse().unwrap()).destination_port("udp", 53).lead_to(to(5353))),
-        ("LEADS", IptablesRule::any().destination_port("sctp", 53).lead_to(to(54))),
+        ("LEADS", IptablesRule::any().destination_port("tcp", 8080).dnat_to(to(80))),
+        ("LEADS", IptablesRule::any().destination(host.parse().unwrap()).destination_port("udp", 53).dnat_to(to(5353))),
+        ("LEADS", IptablesRule::any().destination_port("sctp", 53).dnat_to(to(54))),
     ]
 }
 
 /// What is said of where a port leads.
 fn told(rule: &IptablesRule) -> impl PartialEq + std::fmt::Debug {
     let texts = [rule.protocol_name(), rule.comment(), rule.target()].map(|text| text.map(str::to_owned));
-    (texts, rule.ports(), rule.port(), rule.leads_to(), rule.destination_address())
+    (texts, rule.ports(), rule.port(), rule.dnat_target(), rule.destination_address())
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl Piece {
         let mut pending = Vec::new();
         for rule in &self.rules {
             pending.push(rule.clone());
-            if let Some(to) = rule.leads_to() {
+            if let Some(to) = rule.dnat_target() {
                 let rules = std::mem::take(&mut pending);
                 match groups.iter_mut().find(|(address, _)| *address == Some(to.ip())) {
                     Some((_, group)) => group.extend(rules),
@@ -82,7 +82,7 @@ fn marker(rule: &IptablesRule) -> Option<&str> {
 
 /// The entries that lead to these rules: as the reference has them, by protocol, in the order of the rules.
 pub(super) fn entries(rules: &[IptablesRule]) -> Vec<Ports> {
-    let mapped = rules.iter().filter(|rule| rule.leads_to().is_some() || rule.target().is_none());
+    let mapped = rules.iter().filter(|rule| rule.dnat_target().is_some() || rule.target().is_none());
     ports(mapped.filter_map(|rule| Some((rule.protocol_name()?.to_owned(), rule.port()?))))
 }
 
@@ -157,7 +157,7 @@ mod tests {
         let rules: Vec<IptablesRule> = (1..=31).map(|port| IptablesRule::any().destination_port("udp", port)).collect();
         let mut with_tcp = rules.clone();
         with_tcp.insert(3, IptablesRule::any().destination_port("tcp", 7).jump("CNI-HOSTPORT-SETMARK"));
-        with_tcp.insert(4, IptablesRule::any().destination_port("tcp", 7).lead_to("10.0.0.1:80".parse().unwrap()));
+        with_tcp.insert(4, IptablesRule::any().destination_port("tcp", 7).dnat_to("10.0.0.1:80".parse().unwrap()));
         let sizes: Vec<_> = entries(&with_tcp).into_iter().map(|(name, ports)| (name, ports.len())).collect();
         let wanted = [("tcp", 1), ("udp", 15), ("udp", 15), ("udp", 1)].map(|(name, count)| (name.to_owned(), count));
         assert_eq!(sizes, wanted);

@@ -158,7 +158,7 @@ fn differences(portmap: &PortMap, version: IpVersion, names: &Names, ruleset: &R
     let otherwise = !found.entries_are(&wanted)
         && !conditions::of(portmap, version).is_empty()
         && found.entries.len() == wanted.entries.len()
-        && ruleset.holds(shared::ENTRIES, &wanted.entries)?;
+        && ruleset.has_all(shared::ENTRIES, &wanted.entries)?;
     let shared = Shared::of(portmap).differences(table, &place);
     let own = found.differences(&wanted, otherwise, &names.chain, &place);
     Ok(shared.into_iter().chain(own).collect())
@@ -193,7 +193,7 @@ pub(super) fn upstream_targets(nftables: &Nftables) -> Result<Vec<IpAddr>> {
 
 /// The flows that a rule has led to a container.
 fn flows_of(rule: &IptablesRule) -> Option<Flows> {
-    Some(taken::said(rule)?.flows_to(rule.leads_to()?))
+    Some(taken::said(rule)?.flows_to(rule.dnat_target()?))
 }
 
 pub(super) fn sweep(context: &GcContext) -> Result<()> {

@@ -119,7 +119,7 @@ impl Share {
         if there && has.is_empty() && wanted.entries.is_empty() && !table.jumps(chain).any(foreign) {
             changes.delete_chain(chain);
         } else {
-            changes.refill(chain, &had, &has);
+            changes.replace_rules(chain, &had, &has);
         }
         less(&wanted.entries, &self.entries).iter().for_each(|entry| changes.append(ENTRIES, entry));
         changes
@@ -259,7 +259,7 @@ fn rules(mapping: &Mapping, target: IpAddr, marks: &[IptablesRule], mark: &Mark)
         Mark::Bit(USUAL_BIT) => met(source.clone()).jump(SETMARK),
         Mark::Bit(bit) => met(source.clone()).set_mark(bits(*bit)),
     };
-    marks.iter().map(marked).chain([met(IptablesRule::any()).lead_to(to)]).collect()
+    marks.iter().map(marked).chain([met(IptablesRule::any()).dnat_to(to)]).collect()
 }
 
 fn chain(network: &str, container: &str) -> String {
@@ -270,7 +270,7 @@ fn chain(network: &str, container: &str) -> String {
 pub(super) fn upstream_targets<'a>(rules: impl IntoIterator<Item = &'a IptablesRule>) -> Vec<IpAddr> {
     let mut targets = Vec::new();
     for piece in Piece::of(rules).iter().filter(|piece| piece.owner.is_none()) {
-        targets.extend(piece.rules.iter().filter_map(IptablesRule::leads_to).map(|to| to.ip()));
+        targets.extend(piece.rules.iter().filter_map(IptablesRule::dnat_target).map(|to| to.ip()));
     }
     targets
 }

@@ -86,7 +86,8 @@ impl Chain {
 
 /// A jump is there once, and where it has to be first, it is.
 fn misplaced<'a>(table: &Table, from: &'static str, jump: &'a IptablesRule) -> Option<Fault<'a>> {
-    let found: Vec<usize> = table.places(from).filter(|(_, rule)| *rule == jump).map(|(place, _)| place).collect();
+    let found: Vec<usize> =
+        table.numbered_rules(from).filter(|(_, rule)| *rule == jump).map(|(place, _)| place).collect();
     let right = matches!(found[..], [at] if from != FIRST || at == 1);
     (!right).then_some(Fault::Jump { from, jump, times: found.len() })
 }

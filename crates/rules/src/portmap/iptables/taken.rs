@@ -109,7 +109,7 @@ fn may_meet(entry: &IptablesRule, conditions: &[String]) -> bool {
 pub(super) fn said(rule: &IptablesRule) -> Option<Mapping> {
     Some(Mapping {
         host_port: rule.port()?,
-        container_port: rule.leads_to()?.port(),
+        container_port: rule.dnat_target()?.port(),
         protocol: L4Protocol::named(rule.protocol_name()?)?,
         host_address: rule.destination_address(),
     })
