@@ -99,14 +99,15 @@ fn said(heard: &[Heard; 3], verb: Verb) -> String {
     text += &line(median(&info.took), "from start to end, CNI_LOG=info");
     text += &line(median(&debug.took), "from start to end, CNI_LOG=debug; of which");
     let Some((call, steps)) = lines.split_last() else { return text };
-    let (call, own) = (median(&call.ms), call.plugin.as_str());
+    let own = call.plugin.as_str();
+    let whole = median(&call.ms);
     for step in steps {
         let within = if step.plugin == own { "" } else { "within the next: " };
         text += &line(median(&step.ms), &format!("  {within}{} ({})", step.step, step.plugin));
     }
     let named: f64 = steps.iter().filter(|step| step.plugin == own).map(|step| median(&step.ms)).sum();
-    text += &line(call - named, "  between the steps: reading, judging, answering, the log itself");
-    text += &line(median(&debug.took) - call, "  before and after the call: start and end of the process");
+    text += &line(whole - named, "  between the steps: reading, judging, answering, the log itself");
+    text += &line(median(&debug.took) - whole, "  before and after the call: start and end of the process");
     text + &format!("{:10.0}  page faults\n", median(&off.faults))
 }
 

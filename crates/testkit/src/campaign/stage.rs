@@ -89,14 +89,16 @@ impl Stage {
     /// For a verb: everything that is shared is there, but for the first ADD on a host.
     pub(super) fn new(subject: &Subject, verb: Verb) -> Stage {
         let host = subject.host();
-        let (subject, container) = (subject.at(host.dir()), fresh(subject, &host));
-        let other = (verb != Verb::First).then(|| {
-            let other = subject.container(&host);
-            let result = subject.add(&host, OTHER, &other);
+        let container = fresh(subject, &host);
+        let subject = subject.at(host.dir());
+        let mut other = None;
+        if verb != Verb::First {
+            let second = subject.container(&host);
+            let result = subject.add(&host, OTHER, &second);
             let first = subject.add(&host, "c-first", &container);
             subject.del(&host, "c-first", &container, &first);
-            Other { container: other, result }
-        });
+            other = Some(Other { container: second, result });
+        }
         Stage { host, subject, other, container, before: OnceLock::new() }
     }
 

@@ -68,41 +68,35 @@ const WORKERS: usize = 6;
 /// so many scenes a verb are tried, by chance.
 pub fn survives(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     let room = node::room(subject);
-    let one = |verb: Verb| {
+    let mut reports = Vec::new();
+    for verb in Verb::ALL {
         let all = scenes(subject, verb);
-        let mut report =
-            CampaignReport::new(format!("crash {} {}", subject.title, verb.command()), "crashes", all.len());
+        let what = format!("crash {} {}", subject.title, verb.command());
+        let mut report = CampaignReport::new(what, "crashes", all.len());
         let chosen = sample(&report.what, all, most);
         let together = Mutex::new(&mut report);
-        each(
-            WORKERS,
-            &chosen,
-            || (),
-            |(), scene| {
-                let one = play(subject, room, scene);
-                together.lock().unwrap().add(one);
-            },
-        );
-        report.say()
-    };
-    conclude(Verb::ALL.into_iter().map(one).collect())
+        each(WORKERS, &chosen, || (), |(), scene| together.lock().unwrap().add(play(subject, room, scene)));
+        reports.push(report.say());
+    }
+    conclude(reports)
 }
 
 /// Every moment with every loss.
 fn scenes(subject: &Subject, verb: Verb) -> Vec<Scene> {
     let moments = Node::new(subject).until(verb, usize::MAX).moments();
     assert!(moments > 0 || verb == Verb::Gc, "{} writes nothing below its directory", verb.command());
-    let at = |number: usize| {
+    let mut scenes = Vec::new();
+    for number in 0..=moments {
         let written = Node::new(subject).until(verb, number).written();
         let losses = Loss::all(&written);
         let moment = Arc::new(Moment { verb, number, written });
-        let scene = |loss: Loss| {
-            let moment = Arc::clone(&moment);
-            Order::all().map(move |after| Scene { moment: Arc::clone(&moment), loss: loss.clone(), after })
-        };
-        losses.into_iter().flat_map(scene).collect::<Vec<_>>()
-    };
-    (0..=moments).flat_map(at).collect()
+        for loss in losses {
+            for after in Order::all() {
+                scenes.push(Scene { moment: Arc::clone(&moment), loss: loss.clone(), after });
+            }
+        }
+    }
+    scenes
 }
 
 /// Until its moment is reached, at last.
@@ -112,14 +106,17 @@ fn play(subject: &Subject, room: usize, scene: &Scene) -> CampaignReport {
         for _ in 0..TRIES {
             let node = Node::new(subject).until(scene.moment.verb, scene.moment.number);
             if node.written() == scene.moment.written {
-                (report.tried, report.failed) = (1, usize::from(node.died()));
+                report.tried = 1;
+                report.failed = usize::from(node.died());
                 return node.without(&scene.loss).boots_and_works(room, scene.after);
             }
             report.repeated += 1;
         }
         panic!("{TRIES} times something else was on the disk by then");
     });
-    report.findings.extend(went.err().map(|found| format!("{}: {scene}: {found}", subject.title)));
+    if let Err(found) = went {
+        report.findings.push(format!("{}: {scene}: {found}", subject.title));
+    }
     report
 }
 

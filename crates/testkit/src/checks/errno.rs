@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 
-use crate::campaign::{At, CampaignReport, Harm, Scene, Verb, conclude, play, usual};
+use crate::campaign::{CampaignReport, Harm, Scene, Verb, conclude, play, usual};
 use crate::env::subject::Subject;
 
 /// A system call, and with what it may plausibly fail.
@@ -96,15 +96,18 @@ const OLD: &[Failing] = &[];
 ///
 /// Without `CNIKIT_CAMPAIGNS=whole` at most so many failures a verb are tried, by chance.
 pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
-    let one = |verb: Verb| {
+    let mut reports = Vec::new();
+    for verb in Verb::ALL {
         let (trace, sure) = usual(subject, verb);
         let gone = verb.is_of_the_lost();
-        let scenes = |at: At| errnos(at.2).iter().map(move |errno| Scene { verb, at, harm: Harm::Errno(*errno), gone });
-        let all: Vec<Scene> = trace.calls().filter(|at| !sure.contains(at)).flat_map(scenes).collect();
-        let report = CampaignReport::new(format!("fault {} {verb}", subject.title), "failures", all.len());
-        play(report, subject, all, most, &trace).say()
-    };
-    conclude(Verb::ALL.into_iter().map(one).collect())
+        let mut scenes = Vec::new();
+        for at in trace.calls().filter(|at| !sure.contains(at)) {
+            scenes.extend(errnos(at.2).iter().map(|errno| Scene { verb, at, harm: Harm::Errno(*errno), gone }));
+        }
+        let report = CampaignReport::new(format!("fault {} {verb}", subject.title), "failures", scenes.len());
+        reports.push(play(report, subject, scenes, most, &trace).say());
+    }
+    conclude(reports)
 }
 
 fn errnos(number: i32) -> &'static [Errno] {

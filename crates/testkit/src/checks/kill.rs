@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::campaign::{CampaignReport, Harm, Scene, Verb, chance, conclude, play, usual};
 use crate::env::subject::Subject;
-use crate::syscall_trace::SyscallTrace;
+use crate::syscall_trace::{Limit, SyscallTrace};
 
 /// `SIGKILL` before every system call of an ADD, of the first ADD on a host, of a DEL and of a GC: of the plugin and of
 /// every program that it starts; once with the namespace there afterwards, and once with it gone.
@@ -49,22 +49,31 @@ fn ways(verb: Verb) -> &'static [bool] {
 /// Sends `SIGTERM` at this many random moments of ADD, DEL and GC.
 pub fn at_moments(subject: &Subject, moments: usize) -> Vec<CampaignReport> {
     let mut chance = chance(&format!("SIGTERM {}", subject.title));
-    let one = |(n, verb): (usize, Verb)| {
+    let mut reports = Vec::new();
+    for (n, verb) in Verb::ALL.into_iter().enumerate() {
         let (trace, _) = usual(subject, verb);
-        let calls: Vec<_> = trace.calls().collect();
         let count = (moments + n) / Verb::ALL.len();
-        let scene = |_| {
-            let at @ (process, place, _) = calls[chance.usize(..calls.len())];
-            let goes_on = trace.at(process, place + Scene::LAST).is_some();
-            let after = if goes_on { Duration::from_micros(chance.u64(1..LONGEST_AFTER)) } else { Duration::ZERO };
-            let gone = verb.is_of_the_lost() || chance.bool();
-            Scene { verb, at, harm: Harm::Signal(Signal::SIGTERM, after), gone }
-        };
+        let mut scenes = Vec::with_capacity(count);
+        for _ in 0..count {
+            scenes.push(moment_by_chance(verb, &trace, &mut chance));
+        }
         let what = format!("SIGTERM {} {verb}", subject.title);
         let report = CampaignReport { drawn: true, ..CampaignReport::new(what, "moments", count) };
-        play(report, subject, (0..count).map(scene).collect(), count, &trace).say()
-    };
-    conclude(Verb::ALL.into_iter().enumerate().map(one).collect())
+        reports.push(play(report, subject, scenes, count, &trace).say());
+    }
+    conclude(reports)
+}
+
+/// A random moment of a call.
+fn moment_by_chance(verb: Verb, trace: &SyscallTrace, chance: &mut fastrand::Rng) -> Scene {
+    let calls: Vec<_> = trace.calls().collect();
+    let at @ (process, place, _) = calls[chance.usize(..calls.len())];
+    let mut after = Duration::ZERO;
+    if trace.at(process, place + Scene::LAST).is_some() {
+        after = Duration::from_micros(chance.u64(1..LONGEST_AFTER));
+    }
+    let gone = verb.is_of_the_lost() || chance.bool();
+    Scene { verb, at, harm: Harm::Signal(Signal::SIGTERM, after), gone }
 }
 
 /// Microseconds after a system call was asked for: most take less.
@@ -87,21 +96,14 @@ pub fn for_want(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     let little = (1..=LITTLE_STEPS).map(|step| step << 17);
     let memory = little.chain((5..=MEMORY_STEPS).map(|step| step << 19));
     let limits: Vec<_> = memory.map(|bytes| (Resource::RLIMIT_AS, bytes)).chain(sizes).collect();
-    let one = |verb: Verb, what: &str, limits: &[_], most: usize| {
-        let scene = |(n, limit): (usize, &_)| Scene {
-            verb,
-            at: (0, n, 0),
-            harm: Harm::Limit(*limit),
-            gone: verb.is_of_the_lost() || n % 2 == 1,
-        };
-        let report = CampaignReport::new(format!("{what} {} {verb}", subject.title), "limits", limits.len());
-        play(report, subject, limits.iter().enumerate().map(scene).collect(), most, &SyscallTrace::default()).say()
-    };
-    // Whichever are tried of the others: the first is too small for anything, the last for nothing.
+    let mut reports = Vec::new();
+    // The first limit is too small for anything, and the last one large enough. Both are tried, whichever of the others are.
     let ends = [limits[0], limits[limits.len() - 1]];
-    let ends = one(Verb::Add, "first and last limit", &ends, ends.len());
-    let reports = Verb::ALL.into_iter().map(|verb| one(verb, "limits", &limits, most));
-    let reports: Vec<CampaignReport> = reports.chain([ends]).collect();
+    let of_ends = under_limits(subject, Verb::Add, "first and last limit", &ends, ends.len());
+    for verb in Verb::ALL {
+        reports.push(under_limits(subject, verb, "limits", &limits, most));
+    }
+    reports.push(of_ends);
     let sum = |count: fn(&CampaignReport) -> usize| reports.iter().map(count).sum::<usize>();
     let tried = sum(|report| report.tried);
     let failed = sum(|report| report.failed);
@@ -110,4 +112,15 @@ pub fn for_want(subject: &Subject, most: usize) -> Vec<CampaignReport> {
         "of {tried} limits {failed} were too small: they limit nothing, or leave nothing"
     );
     conclude(reports)
+}
+
+/// Runs a verb with each of these limits; at most this many of them.
+fn under_limits(subject: &Subject, verb: Verb, what: &str, limits: &[Limit], most: usize) -> CampaignReport {
+    let mut scenes = Vec::with_capacity(limits.len());
+    for (n, limit) in limits.iter().enumerate() {
+        let gone = verb.is_of_the_lost() || n % 2 == 1;
+        scenes.push(Scene { verb, at: (0, n, 0), harm: Harm::Limit(*limit), gone });
+    }
+    let report = CampaignReport::new(format!("{what} {} {verb}", subject.title), "limits", limits.len());
+    play(report, subject, scenes, most, &SyscallTrace::default()).say()
 }

@@ -34,8 +34,10 @@ pub(super) fn call(
     command.envs(env.iter().map(|(key, value)| (key, value)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
-    // Whoever ends without having read all of it says why on stdout.
-    let _ = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(stdin));
+    if let Some(mut input) = child.stdin.take() {
+        // A program that ends without reading all of it reports the reason on stdout.
+        let _ = input.write_all(stdin);
+    }
     match kill_after {
         Some(after) => {
             Deadline::never().pause(after);
@@ -64,7 +66,9 @@ fn wait(child: &mut Child) -> io::Result<()> {
     }
     child.kill()?;
     let mut said = String::new();
-    child.stderr.take().map_or(Ok(0), |mut stderr| stderr.read_to_string(&mut said))?;
+    if let Some(mut stderr) = child.stderr.take() {
+        stderr.read_to_string(&mut said)?;
+    }
     child.wait()?;
     Err(io::Error::other(format!("it runs after {TIMEOUT:?}: {said}")))
 }
