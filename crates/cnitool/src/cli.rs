@@ -1,4 +1,6 @@
-//! What was asked for: every command with its arguments, of which help, completions and man pages are made.
+//! The command line: every command with its arguments. Help, completions and man pages are generated from it.
+//!
+//! Comments with three slashes are help texts.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,7 +10,7 @@ use cnikit_netns::Scope;
 
 use crate::options::Common;
 
-/// Said at the end of the help of everything.
+// At the end of the help of every command.
 const ENVIRONMENT: &str = "\
 Environment (a flag of the same meaning goes before it):
   NETCONFPATH      directory of configuration files (default /etc/cni/net.d)
@@ -102,7 +104,7 @@ pub(crate) enum Command {
     },
 }
 
-/// A network and a namespace.
+// A network and a namespace.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Attachment {
     /// The name in a configuration file
@@ -114,7 +116,7 @@ pub(crate) struct Attachment {
     rest: Vec<String>,
 }
 
-/// A network; the reference demands a namespace, and does not look at it.
+// A network. Upstream requires a namespace, which it ignores.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Network {
     /// The name in a configuration file
@@ -146,7 +148,7 @@ pub(crate) struct Gc {
     #[arg(long, value_name = "CONTAINER/IFNAME")]
     pub(crate) keep: Vec<String>,
     #[command(flatten)]
-    pub(crate) sight: Sight,
+    pub(crate) sight: ScanScope,
     /// Say what would be deleted, and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -162,16 +164,16 @@ pub(crate) struct Restore {
     pub(crate) dry_run: bool,
 }
 
-/// How far the proof that a namespace is gone has to look.
+// Which processes are scanned for living namespaces.
 #[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct Sight {
+pub(crate) struct ScanScope {
     /// Take the processes of this PID namespace for all there are: right where the whole node lives in it
     #[arg(long)]
     within_pid_namespace: bool,
 }
 
-impl Sight {
-    /// Whose processes count.
+impl ScanScope {
+    // The processes that are scanned.
     pub(crate) fn scope(self) -> Scope {
         if self.within_pid_namespace { Scope::PidNamespace } else { Scope::Machine }
     }
@@ -206,9 +208,9 @@ pub(crate) enum Ipam {
     Reclaim(Reclaim),
 }
 
-/// Where to look.
+// Which reservations.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Where {
+pub(crate) struct StoreFilter {
     /// Of this network only
     #[arg(long, value_name = "NAME")]
     pub(crate) network: Option<String>,
@@ -220,7 +222,7 @@ pub(crate) struct Where {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Usage {
     #[command(flatten)]
-    pub(crate) place: Where,
+    pub(crate) filter: StoreFilter,
     /// Only the ranges, not each address
     #[arg(long)]
     pub(crate) summary: bool,
@@ -229,9 +231,9 @@ pub(crate) struct Usage {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Leaks {
     #[command(flatten)]
-    pub(crate) place: Where,
+    pub(crate) filter: StoreFilter,
     #[command(flatten)]
-    pub(crate) sight: Sight,
+    pub(crate) sight: ScanScope,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -252,13 +254,13 @@ pub(crate) enum Config {
         dir: Option<PathBuf>,
         /// By whose rule
         #[arg(long, value_name = "NAME", default_value = "containerd")]
-        runtime: Chooses,
+        runtime: RuntimeKind,
     },
 }
 
-/// Who chooses the default network.
+// The runtime whose default network is explained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Chooses {
+pub(crate) enum RuntimeKind {
     /// The first file, and if that is not valid, none
     Containerd,
     /// The first file of each name that is valid; the first of these is the default
@@ -299,9 +301,9 @@ pub(crate) enum Netns {
     List,
 }
 
-/// What plugin connects the containers.
+// The plugin that connects the containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Main {
+pub(crate) enum MainPlugin {
     /// All on one bridge of the host
     Bridge,
     /// Each by a routed link of its own
@@ -315,7 +317,7 @@ pub(crate) struct Init {
     pub(crate) name: Option<String>,
     /// How containers are connected
     #[arg(long, value_name = "PLUGIN")]
-    pub(crate) plugin: Option<Main>,
+    pub(crate) plugin: Option<MainPlugin>,
     /// The bridge's name
     #[arg(long, value_name = "LINK")]
     pub(crate) bridge: Option<String>,

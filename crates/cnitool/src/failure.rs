@@ -1,53 +1,57 @@
-//! Why a command did not do what it was asked.
+//! Errors of a command, and its exit status.
 
 use serde_json::{Map, Value, json};
 
-/// Exit status: it could not be done.
+/// Exit status: the command failed.
 const FAILED: u8 = 1;
-/// Exit status: it was done, and something was found that wants attention.
+/// Exit status: the command succeeded, and something that it found needs attention.
 const FOUND: u8 = 3;
 
-/// What is told, and the status that the process ends with.
+/// The error of a command, and the exit status of the process.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// The exit status.
     pub(crate) status: u8,
-    /// Complete; empty if all has been said already.
+    /// The message; empty if everything has been printed already.
     pub(crate) text: String,
-    /// More for programs.
+    /// The failures of plugins, for programs.
     pub(crate) details: Vec<Value>,
-    /// What was done all the same, for programs: members beside the error.
+    /// What the command did all the same, for programs: members of the document with the error.
     done: Box<Map<String, Value>>,
 }
 
-/// What most of this crate returns.
+/// The result of most functions of this crate.
 pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
-    /// It could not be done.
+    /// The command failed.
     pub(crate) fn new(text: impl Into<String>) -> Failure {
         Failure { status: FAILED, text: text.into(), details: Vec::new(), done: Box::default() }
     }
 
-    /// It was done, and said; what was found wants attention.
+    /// The command succeeded and printed its output; something that it found needs attention.
     pub(crate) fn found() -> Failure {
         Failure { status: FOUND, ..Failure::new("") }
     }
 
-    /// With what was done all the same: it and the error are one document.
+    /// Adds what the command did all the same, so that it and the error are one document.
     pub(crate) fn beside(self, done: Value) -> Failure {
         let Value::Object(done) = done else { return self };
         Failure { done: Box::new(done), ..self }
     }
 
-    /// One failure of several, each in a line of its own.
+    /// Several failures as one, each on a line of its own.
     pub(crate) fn of(all: Vec<Failure>) -> Failure {
-        let texts: Vec<String> = all.iter().map(|failure| failure.text.clone()).collect();
-        let details = all.into_iter().flat_map(|failure| failure.details).collect();
+        let mut texts = Vec::new();
+        let mut details = Vec::new();
+        for failure in all {
+            texts.push(failure.text);
+            details.extend(failure.details);
+        }
         Failure { details, ..Failure::new(texts.join("\n")) }
     }
 
-    /// As a program reads it.
+    /// The failure as a document.
     pub(crate) fn to_json(&self) -> Value {
         let mut error = json!({"message": self.text, "status": self.status});
         if !self.details.is_empty() {
@@ -79,8 +83,8 @@ impl From<cnikit_libcni::Error> for Failure {
 }
 
 impl From<cnikit_reservations::Error> for Failure {
-    fn from(refusal: cnikit_reservations::Error) -> Failure {
-        Failure::new(refusal.to_string())
+    fn from(error: cnikit_reservations::Error) -> Failure {
+        Failure::new(error.to_string())
     }
 }
 
@@ -102,7 +106,7 @@ impl From<cnikit_store::Error> for Failure {
     }
 }
 
-/// One plugin's failure, taken apart.
+/// The failure of one plugin as a document.
 fn detail(failure: &cnikit_libcni::Failure) -> Value {
     json!({
         "plugin": failure.plugin,

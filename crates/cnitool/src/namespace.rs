@@ -1,4 +1,4 @@
-//! Whether a path leads to a network namespace, for one stat.
+//! Whether a network namespace still exists at the path of an attachment, by one stat(2).
 
 use std::fs;
 use std::io;
@@ -6,77 +6,81 @@ use std::os::unix::fs::MetadataExt;
 
 use cnikit_libcni::CacheMetadata;
 
-/// What a look at a path says. Which namespace is there it does not say: for that it has to be opened.
+/// What is at the path of a namespace. Which namespace it is, is known only after opening it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// A namespace is there.
-    There,
-    /// Nothing is there.
+pub(crate) enum PathState {
+    /// A namespace.
+    Present,
+    /// Nothing.
     Gone,
-    /// Something else is there: a name whose namespace has ended, it may be.
-    None,
-    /// Nobody said where.
-    Unsaid,
-    /// It was of another boot, so it is gone, whatever is there now.
+    /// Something else, for example the mount point of a namespace that was unmounted.
+    NotNetns,
+    /// There is no path.
+    NoPath,
+    /// The attachment is of an earlier boot, so its namespace is gone, whatever is at the path now.
     OtherBoot,
-    /// It could not be looked at.
+    /// The path cannot be read.
     Unknown,
 }
 
-impl Standing {
+impl PathState {
     /// The word for people and programs.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Standing::There => "there",
-            Standing::Gone => "gone",
-            Standing::None => "no namespace",
-            Standing::Unsaid => "unsaid",
-            Standing::OtherBoot => "of another boot",
-            Standing::Unknown => "unknown",
+            PathState::Present => "there",
+            PathState::Gone => "gone",
+            PathState::NotNetns => "no namespace",
+            PathState::NoPath => "unsaid",
+            PathState::OtherBoot => "of another boot",
+            PathState::Unknown => "unknown",
         }
     }
 
-    /// Whether it is known not to be there.
+    /// Whether the namespace is known not to be at the path.
     pub(crate) fn is_lost(self) -> bool {
-        matches!(self, Standing::Gone | Standing::None | Standing::OtherBoot)
+        matches!(self, PathState::Gone | PathState::NotNetns | PathState::OtherBoot)
     }
 }
 
-/// Looks at paths, knowing this boot and the file system of namespaces.
+/// Inspects the paths of namespaces.
 #[derive(Debug)]
-pub(crate) struct Look {
-    boot: Option<String>,
+pub(crate) struct PathInspector {
+    boot_id: Option<String>,
+    /// The device of nsfs, which every namespace is on.
     device: Option<u64>,
 }
 
-impl Look {
-    pub(crate) fn new() -> Look {
-        let own = fs::metadata("/proc/thread-self/ns/net");
-        Look { boot: cnikit_netns::boot_id().ok(), device: own.ok().map(|own| own.dev()) }
+impl PathInspector {
+    pub(crate) fn new() -> PathInspector {
+        let device = match fs::metadata("/proc/thread-self/ns/net") {
+            Ok(own) => Some(own.dev()),
+            Err(_) => None,
+        };
+        PathInspector { boot_id: cnikit_netns::boot_id().ok(), device }
     }
 
-    /// Whether an attachment was made in this boot; `None` if it does not say.
-    pub(crate) fn is_of_now(&self, note: &CacheMetadata) -> Option<bool> {
-        Some(note.boot_id.as_ref()? == self.boot.as_ref()?)
+    /// Whether an attachment was added in this boot; `None` if that is not recorded.
+    pub(crate) fn is_of_this_boot(&self, metadata: &CacheMetadata) -> Option<bool> {
+        Some(metadata.boot_id.as_ref()? == self.boot_id.as_ref()?)
     }
 
-    /// Where an attachment's namespace should be.
-    pub(crate) fn at(&self, netns: &str, note: &CacheMetadata) -> Standing {
-        if self.is_of_now(note) == Some(false) { Standing::OtherBoot } else { self.path(netns) }
+    /// The state of an attachment's path.
+    pub(crate) fn attachment(&self, netns: &str, metadata: &CacheMetadata) -> PathState {
+        if self.is_of_this_boot(metadata) == Some(false) { PathState::OtherBoot } else { self.path(netns) }
     }
 
-    /// What a path leads to.
-    pub(crate) fn path(&self, path: &str) -> Standing {
+    /// The state of a path.
+    pub(crate) fn path(&self, path: &str) -> PathState {
         if path.is_empty() {
-            return Standing::Unsaid;
+            return PathState::NoPath;
         }
         match fs::metadata(path) {
-            Ok(found) if self.device.is_none_or(|device| found.dev() == device) => Standing::There,
-            Ok(_) => Standing::None,
+            Ok(found) if self.device.is_none_or(|device| found.dev() == device) => PathState::Present,
+            Ok(_) => PathState::NotNetns,
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                Standing::Gone
+                PathState::Gone
             }
-            Err(_) => Standing::Unknown,
+            Err(_) => PathState::Unknown,
         }
     }
 }

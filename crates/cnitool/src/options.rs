@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// What every command takes.
+// These are help texts.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Common {
     /// The interface in the container [default: `CNI_IFNAME`, then eth0]

@@ -1,14 +1,15 @@
-//! The directory of configurations: which file counts, and what is wrong with any.
+//! `config` and `validate`: the default network of a directory of configurations, and its errors.
 
 use std::path::{Path, PathBuf};
 
 use cnikit_libcni::{
-    Finding, NetworkSelector, PluginKeys, RoutedSubnet, Selection, SelectionPolicy, Severity, SkippedFile, Validator,
+    Finding, NetworkFile, NetworkSelector, PluginKeys, RoutedSubnet, Selection, SelectionPolicy, Severity, SkippedFile,
+    Validator,
 };
 use cnikit_netlink::{Family, Netlink};
 use serde_json::{Value, json};
 
-use crate::cli::Chooses;
+use crate::cli::RuntimeKind;
 use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::options::Common;
@@ -16,8 +17,8 @@ use crate::output::format::Output;
 use crate::output::print::{print, print_json};
 use crate::output::text::Tone;
 
-/// The pages of our plugins. Their tables of keys are held to the plugins themselves by the tests. Not flannel's: which keys and
-/// capabilities its delegate takes, nobody knows.
+/// The pages of our plugins, whose tables have the plugins' keys; tests compare them with the plugins. flannel is missing, because
+/// the keys and capabilities of its delegate are unknown.
 const PAGES: [(&str, &str); 10] = [
     ("bridge", include_str!("../../../../docs/bridge.md")),
     ("ptp", include_str!("../../../../docs/ptp.md")),
@@ -32,48 +33,57 @@ const PAGES: [(&str, &str); 10] = [
 ];
 
 fn directory(common: &Common, dir: Option<&Path>) -> PathBuf {
-    dir.map_or_else(|| environment::configurations(common), Path::to_owned)
-}
-
-/// Which file a runtime takes for its default network, and why none of the others.
-pub(crate) fn explain(common: &Common, out: Output, dir: Option<&Path>, by: Chooses) -> Result {
-    let dir = directory(common, dir);
-    let runtime = Some(environment::runtime(common));
-    let rule = match by {
-        Chooses::Containerd => SelectionPolicy::FirstFiles(1),
-        Chooses::CriO => SelectionPolicy::FirstOfEachName(None),
-        Chooses::CriDockerd => SelectionPolicy::FirstValid,
-    };
-    let chosen = NetworkSelector { dir: dir.clone(), policy: rule, runtime }.select()?;
-    if out.json {
-        print_json(&document(&dir, &chosen))?;
-    } else {
-        print(&words(out, &dir, &chosen))?;
+    match dir {
+        Some(dir) => dir.to_owned(),
+        None => environment::configurations(common),
     }
-    if chosen.default_network().is_some() { Ok(()) } else { Err(Failure::found()) }
 }
 
-fn document(dir: &Path, chosen: &Selection) -> Value {
-    let default = chosen.default_network().map(|network| {
-        json!({"file": network.file.display().to_string(), "network": network.list.name, "version": network.list.version})
+/// Prints which file is the default network of a runtime, and why the others are not.
+pub(crate) fn explain(common: &Common, out: Output, dir: Option<&Path>, runtime: RuntimeKind) -> Result {
+    let dir = directory(common, dir);
+    let policy = match runtime {
+        RuntimeKind::Containerd => SelectionPolicy::FirstFiles(1),
+        RuntimeKind::CriO => SelectionPolicy::FirstOfEachName(None),
+        RuntimeKind::CriDockerd => SelectionPolicy::FirstValid,
+    };
+    let selector = NetworkSelector { dir: dir.clone(), policy, runtime: Some(environment::runtime(common)) };
+    let selection = selector.select()?;
+    if out.json {
+        print_json(&document(&dir, &selection))?;
+    } else {
+        print(&text(out, &dir, &selection))?;
+    }
+    if selection.default_network().is_some() { Ok(()) } else { Err(Failure::found()) }
+}
+
+fn document(dir: &Path, selection: &Selection) -> Value {
+    let default = selection.default_network().map(|NetworkFile { file, list }| {
+        json!({"file": file.display().to_string(), "network": list.name, "version": list.version})
     });
-    let other = |other: &SkippedFile| json!({"file": other.file.display().to_string(), "why": other.to_string()});
-    let others: Vec<Value> = chosen.skipped.iter().map(other).collect();
-    json!({"directory": dir.display().to_string(), "default": default, "passedOver": others})
+    let skipped: Vec<Value> = selection.skipped.iter().map(skipped_document).collect();
+    json!({"directory": dir.display().to_string(), "default": default, "passedOver": skipped})
 }
 
-fn words(out: Output, dir: &Path, chosen: &Selection) -> String {
-    let first = match chosen.default_network() {
-        Some(network) => {
-            out.paint(&format!("{}: network {} is the default", network.file.display(), network.list.name), Tone::Good)
+fn skipped_document(skipped: &SkippedFile) -> Value {
+    json!({"file": skipped.file.display().to_string(), "why": skipped.to_string()})
+}
+
+fn text(out: Output, dir: &Path, selection: &Selection) -> String {
+    let first = match selection.default_network() {
+        Some(NetworkFile { file, list }) => {
+            out.paint(&format!("{}: network {} is the default", file.display(), list.name), Tone::Good)
         }
         None => out.paint(&format!("{}: no file can be the default network", dir.display()), Tone::Bad),
     };
-    let others = chosen.skipped.iter().map(|other| format!("  {other}\n"));
-    format!("{first}\n{}", others.collect::<String>())
+    let mut lines = vec![format!("{first}\n")];
+    for skipped in &selection.skipped {
+        lines.push(format!("  {skipped}\n"));
+    }
+    lines.concat()
 }
 
-/// Everything that is wrong, or looks wrong, with the files of a directory.
+/// Prints the errors and warnings about the files of a directory.
 pub(crate) fn validate(common: &Common, out: Output, dir: Option<&Path>) -> Result {
     let dir = directory(common, dir);
     if !dir.is_dir() {
@@ -84,16 +94,16 @@ pub(crate) fn validate(common: &Common, out: Output, dir: Option<&Path>) -> Resu
     let capabilities = environment::capabilities()?.into_iter().map(|(name, _)| name).collect();
     let validator = Validator { dir: dir.clone(), runtime, plugins, capabilities, routes: routes() };
     let findings = validator.validate()?;
-    let is_wrong = findings.iter().any(|finding| finding.severity == Severity::Error);
+    let is_valid = findings.iter().all(|finding| finding.severity != Severity::Error);
     if out.json {
-        let told: Vec<Value> = findings.iter().map(finding).collect();
-        print_json(&json!({"directory": dir.display().to_string(), "valid": !is_wrong, "findings": told}))?;
+        let documents: Vec<Value> = findings.iter().map(finding_document).collect();
+        print_json(&json!({"directory": dir.display().to_string(), "valid": is_valid, "findings": documents}))?;
     } else if findings.is_empty() {
         print(&format!("{}: nothing is wrong\n", dir.display()))?;
     } else {
         print(&findings.iter().map(|finding| line(out, finding)).collect::<String>())?;
     }
-    if is_wrong { Err(Failure::found()) } else { Ok(()) }
+    if is_valid { Ok(()) } else { Err(Failure::found()) }
 }
 
 fn line(out: Output, finding: &Finding) -> String {
@@ -101,21 +111,21 @@ fn line(out: Output, finding: &Finding) -> String {
     out.paint(&finding.to_string(), tone) + "\n"
 }
 
-fn finding(finding: &Finding) -> Value {
-    let defect = &finding.error;
+fn finding_document(finding: &Finding) -> Value {
+    let error = &finding.error;
     json!({
-        "severity": if finding.severity == Severity::Error { "error" } else { "warning" },
-        "file": defect.file.display().to_string(),
-        "line": defect.location.map(|place| place.line),
-        "column": defect.location.map(|place| place.column),
-        "key": defect.key,
-        "code": defect.code,
-        "why": defect.message,
-        "hint": defect.hint,
+        "severity": finding.severity.to_string(),
+        "file": error.file.display().to_string(),
+        "line": error.location.map(|location| location.line),
+        "column": error.location.map(|location| location.column),
+        "key": error.key,
+        "code": error.code,
+        "why": error.message,
+        "hint": error.hint,
     })
 }
 
-/// The keys that a page's tables show: the first column of each that is headed so.
+/// The keys in the tables of a page: the first column of each table whose first column has the title `key`.
 fn keys(plugin: &str, page: &str) -> PluginKeys {
     let mut keys = Vec::new();
     let mut is_table = false;
@@ -132,14 +142,22 @@ fn keys(plugin: &str, page: &str) -> PluginKeys {
     PluginKeys { plugin: plugin.to_owned(), keys }
 }
 
-/// Where the host has routes to; none if it cannot be asked.
+/// The routes of the host; empty if they cannot be read.
 fn routes() -> Vec<RoutedSubnet> {
     let Ok(netlink) = Netlink::here() else { return Vec::new() };
     let links = netlink.links().unwrap_or_default();
-    let name = |index: Option<u32>| links.iter().find(|link| Some(link.index) == index).map(|link| link.name.clone());
-    let all = [Family::V4, Family::V6].map(|family| netlink.routes(family).unwrap_or_default());
-    let main = all.into_iter().flatten().filter(|route| route.is_ordinary() && !route.is_default());
-    main.filter_map(|route| Some(RoutedSubnet { network: route.dst, device: name(route.index)? })).collect()
+    let mut subnets = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        for route in netlink.routes(family).unwrap_or_default() {
+            if route.is_ordinary()
+                && !route.is_default()
+                && let Some(link) = links.iter().find(|link| Some(link.index) == route.index)
+            {
+                subnets.push(RoutedSubnet { network: route.dst, device: link.name.clone() });
+            }
+        }
+    }
+    subnets
 }
 
 #[cfg(test)]
@@ -160,9 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn every_page_shows_its_keys() {
+    fn the_keys_of_every_page_are_found() {
         for (plugin, page) in PAGES.into_iter().filter(|(plugin, _)| *plugin != "loopback") {
-            let (keys, least) = (keys(plugin, page).keys, if plugin == "firewall" { 4 } else { 6 });
+            let keys = keys(plugin, page).keys;
+            let least = if plugin == "firewall" { 4 } else { 6 };
             assert!(keys.len() >= least && keys.iter().all(|key| !key.contains([' ', '|'])), "{plugin}: {keys:?}");
         }
         assert!(keys("bridge", PAGES[0].1).keys.contains(&"isGateway".to_owned()));

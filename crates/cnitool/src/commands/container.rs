@@ -1,23 +1,29 @@
-//! A name for a container that has none: from the path of its namespace, by the reference's formula.
+//! The container id of a namespace, by upstream's formula.
 
 use std::path::{Component, Path, PathBuf};
 
 use sha2::{Digest, Sha512};
 
-/// `cnitool-` and the first ten bytes of the path's SHA-512 in hexadecimal. Another spelling is another container.
+/// `cnitool-` and the first ten bytes of the SHA-512 of the path in hexadecimal. Another spelling of the path gives another id.
 pub(crate) fn id_of(netns: &str) -> String {
     let hash = Sha512::digest(netns.as_bytes());
-    hash.iter().take(10).fold(String::from("cnitool-"), |id, byte| id + &format!("{byte:02x}"))
+    let mut parts = vec!["cnitool-".to_owned()];
+    for byte in &hash[..10] {
+        parts.push(format!("{byte:02x}"));
+    }
+    parts.concat()
 }
 
-/// The path from the root, without `.`, `..` and double slashes; symbolic links are not looked at.
+/// The absolute path, without `.`, `..` and double slashes; symbolic links are not resolved.
 pub(crate) fn absolute(path: &str, working_directory: &Path) -> PathBuf {
     let mut clean = PathBuf::from("/");
     for component in working_directory.join(path).components() {
         match component {
             Component::Normal(name) => clean.push(name),
-            Component::ParentDir => drop(clean.pop()),
-            _ => {}
+            Component::ParentDir => {
+                clean.pop();
+            }
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
     }
     clean
@@ -28,13 +34,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_container_id_is_the_references() {
+    fn the_container_id_is_that_of_upstream() {
         assert_eq!(id_of("/var/run/netns/x"), "cnitool-4acf487154af9777be71");
         assert_ne!(id_of("/run/netns/x"), id_of("/var/run/netns/x"));
     }
 
     #[test]
-    fn a_path_is_made_absolute_without_looking_at_the_disk() {
+    fn a_path_is_made_absolute_without_reading_the_file_system() {
         let cases = [
             ("/var/run/netns/x", "/var/run/netns/x"),
             ("x", "/home/me/x"),

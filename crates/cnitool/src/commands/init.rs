@@ -1,6 +1,6 @@
-//! A configuration for a new network, by flags or by a few questions.
+//! `init`: writes a configuration for a new network, from options or from the answers to a few questions.
 //!
-//! JSON has no comments: what the keys mean stands under `//` at the top of the list, a key that every reader passes over.
+//! JSON has no comments: the meaning of the keys is under the key `//` at the top of the list, which every reader ignores.
 
 use std::io::{self, BufRead, IsTerminal};
 use std::net::IpAddr;
@@ -14,18 +14,18 @@ use cnikit_types::{Version, check_ifname, check_network_name, parse_cidr};
 use ipnetwork::IpNetwork;
 use serde_json::{Map, Value, json};
 
-use crate::cli::{Init, Main};
+use crate::cli::{Init, MainPlugin};
 use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::options::Common;
 use crate::output::format::Output;
 use crate::output::print::{indented, print, print_json, print_to_stderr, write_to_stderr};
 
-/// A network as it was asked for, checked.
+/// The new network, with valid names and ranges.
 #[derive(Debug)]
-struct Wanted {
+struct NewNetwork {
     name: String,
-    plugin: Main,
+    plugin: MainPlugin,
     bridge: String,
     ranges: Vec<RangeConfig>,
     masquerade: bool,
@@ -33,23 +33,23 @@ struct Wanted {
     version: String,
 }
 
-/// Asks on a terminal; without one, what is proposed is taken.
+/// Asks on a terminal; without a terminal the proposals are used.
 struct Questions {
-    is_asking: bool,
+    is_interactive: bool,
 }
 
 impl Questions {
     fn ask(&self, question: &str, proposed: &str) -> Result<String> {
-        if !self.is_asking {
+        if !self.is_interactive {
             return Ok(proposed.to_owned());
         }
         let failed = |error: io::Error| Failure::new(format!("terminal: {error}"));
         write_to_stderr(&format!("{question} [{proposed}]: ")).map_err(failed)?;
-        let mut answer = String::new();
-        if io::stdin().lock().read_line(&mut answer).map_err(failed)? == 0 {
+        let mut line = String::new();
+        if io::stdin().lock().read_line(&mut line).map_err(failed)? == 0 {
             return Err("the questions were not answered: nothing is written".into());
         }
-        let answer = answer.trim();
+        let answer = line.trim();
         Ok(if answer.is_empty() { proposed.to_owned() } else { answer.to_owned() })
     }
 
@@ -63,33 +63,35 @@ impl Questions {
     }
 }
 
-/// Writes the file, whole, and only if nothing is harmed by it.
+/// Writes the file atomically, unless it exists or the network does.
 pub(crate) fn init(common: &Common, out: Output, asked: &Init) -> Result {
     let dir = environment::configurations(common);
-    let wanted = wanted(asked, &Questions { is_asking: !asked.yes && io::stdin().is_terminal() })?;
-    let text = indented(&wanted.document())? + "\n";
-    let to_stdout = asked.output.as_deref() == Some(Path::new("-"));
-    let file = asked.output.clone().unwrap_or_else(|| dir.join(format!("10-{}.conflist", wanted.name)));
-    if !to_stdout {
-        refuse_harm(&dir, &file, &wanted.name, asked.force)?;
+    let questions = Questions { is_interactive: !asked.yes && io::stdin().is_terminal() };
+    let network = new_network(asked, &questions)?;
+    let text = indented(&network.document())? + "\n";
+    if asked.output.as_deref() == Some(Path::new("-")) {
+        return print(&text);
     }
-    if to_stdout || asked.dry_run {
-        if asked.dry_run && !to_stdout {
-            print_to_stderr(&format!("would write {}:", file.display()));
-        }
+    let file = match &asked.output {
+        Some(file) => file.clone(),
+        None => dir.join(format!("10-{}.conflist", network.name)),
+    };
+    if !asked.force {
+        check_absent(&dir, &file, &network.name)?;
+    }
+    if asked.dry_run {
+        print_to_stderr(&format!("would write {}:", file.display()));
         return print(&text);
     }
     write(&file, &text)?;
     if out.json {
-        return print_json(&json!({"file": file.display().to_string(), "network": wanted.name}));
+        return print_json(&json!({"file": file.display().to_string(), "network": network.name}));
     }
     print(&format!("wrote {}; `cnitool validate` judges it\n", file.display()))
 }
 
-fn refuse_harm(dir: &Path, file: &Path, name: &str, force: bool) -> Result {
-    if force {
-        return Ok(());
-    }
+/// Checks that neither the file nor a network with the name exists.
+fn check_absent(dir: &Path, file: &Path, name: &str) -> Result {
     if file.exists() {
         return Err(format!("{} is there already; --force replaces it", file.display()).into());
     }
@@ -100,102 +102,113 @@ fn refuse_harm(dir: &Path, file: &Path, name: &str, force: bool) -> Result {
 }
 
 fn write(file: &Path, text: &str) -> Result {
-    let name = file.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| format!("{} is no name of a file", file.display()))?;
-    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Some(name) = file.file_name().and_then(|name| name.to_str()) else {
+        return Err(format!("{} is no name of a file", file.display()).into());
+    };
+    let parent = match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
     let directory = Directory::make(parent, 0o755)?;
     Ok(directory.replace_durably(name, text.as_bytes(), 0o644)?)
 }
 
-fn wanted(asked: &Init, questions: &Questions) -> Result<Wanted> {
-    let name = said(asked.name.clone(), || questions.ask("Name of the network", "pods"))?;
-    check_network_name(&name).map_err(|why| format!("--name: {why}: {name:?}"))?;
-    let plugin =
-        said(asked.plugin, || match questions.ask("Containers are connected by (bridge, ptp)", "bridge")?.as_str() {
-            "bridge" => Ok(Main::Bridge),
-            "ptp" => Ok(Main::Ptp),
-            other => Err(format!("\"{other}\" is neither bridge nor ptp").into()),
-        })?;
-    let bridge = if plugin == Main::Bridge {
-        said(asked.bridge.clone(), || questions.ask("Name of the bridge", "cni0"))?
-    } else {
-        String::new()
+/// The network from the options, and from the answers to the questions about missing ones.
+fn new_network(asked: &Init, questions: &Questions) -> Result<NewNetwork> {
+    let name = match &asked.name {
+        Some(name) => name.clone(),
+        None => questions.ask("Name of the network", "pods")?,
     };
-    if plugin == Main::Bridge {
+    check_network_name(&name).map_err(|why| format!("--name: {why}: {name:?}"))?;
+    let plugin = match asked.plugin {
+        Some(plugin) => plugin,
+        None => match questions.ask("Containers are connected by (bridge, ptp)", "bridge")?.as_str() {
+            "bridge" => MainPlugin::Bridge,
+            "ptp" => MainPlugin::Ptp,
+            other => return Err(format!("\"{other}\" is neither bridge nor ptp").into()),
+        },
+    };
+    let bridge = match (plugin, &asked.bridge) {
+        (MainPlugin::Ptp, _) => String::new(),
+        (MainPlugin::Bridge, Some(bridge)) => bridge.clone(),
+        (MainPlugin::Bridge, None) => questions.ask("Name of the bridge", "cni0")?,
+    };
+    if plugin == MainPlugin::Bridge {
         check_ifname(&bridge).map_err(|why| format!("--bridge: {why}: {bridge:?}"))?;
     }
-    let subnets = if asked.subnet.is_empty() {
-        let said = questions.ask("Subnets, IPv4 or IPv6, with blanks between them", &free_subnet())?;
-        said.split_whitespace().map(str::to_owned).collect()
-    } else {
-        asked.subnet.clone()
-    };
+    let mut subnets = asked.subnet.clone();
+    if subnets.is_empty() {
+        let answer = questions.ask("Subnets, IPv4 or IPv6, with blanks between them", &free_subnet())?;
+        subnets.extend(answer.split_whitespace().map(str::to_owned));
+    }
     let masquerade = !asked.no_masquerade && questions.agree("Masquerade what leaves the network", true)?;
     let ports = asked.ports || questions.agree("Published ports, by the plugin portmap", false)?;
-    if Version::exact(&asked.cni_version).is_none() {
-        return Err(format!("--cni-version: no version of the specification: {}", asked.cni_version).into());
+    let version = asked.cni_version.clone();
+    if Version::exact(&version).is_none() {
+        return Err(format!("--cni-version: no version of the specification: {version}").into());
     }
     let ranges = ranges(&subnets, &asked.gateway)?;
-    Ok(Wanted { name, plugin, bridge, ranges, masquerade, ports, version: asked.cni_version.clone() })
+    Ok(NewNetwork { name, plugin, bridge, ranges, masquerade, ports, version })
 }
 
-fn said<T>(said: Option<T>, ask: impl FnOnce() -> Result<T>) -> Result<T> {
-    said.map_or_else(ask, Ok)
-}
-
-/// The subnets as host-local takes them, each with its gateway.
+/// The ranges of host-local: one for each subnet, with its gateway.
 fn ranges(subnets: &[String], gateways: &[IpAddr]) -> Result<Vec<RangeConfig>> {
-    let mut written = Vec::new();
+    let mut ranges = Vec::new();
+    let mut sets = Vec::new();
     for text in subnets {
         let subnet = parse_cidr(text).map_err(|why| format!("--subnet: {why}"))?;
         let gateway = gateways.iter().copied().find(|gateway| subnet.contains(*gateway));
-        written.push(RangeConfig { subnet: Some(subnet), gateway, ..RangeConfig::default() });
+        ranges.push(RangeConfig { subnet: Some(subnet), gateway, ..RangeConfig::default() });
     }
-    let sets = written.iter().map(|range| RangeSet::try_from(std::slice::from_ref(range)));
-    let sets: Vec<RangeSet> = sets.collect::<Result<_, _>>().map_err(|refusal| format!("--subnet: {refusal}"))?;
+    for range in &ranges {
+        let set = RangeSet::try_from(std::slice::from_ref(range)).map_err(|error| format!("--subnet: {error}"))?;
+        sets.push(set);
+    }
     if sets.is_empty() {
         return Err("--subnet: at least one is needed".into());
     }
     if RangeSet::overlap(&sets).is_some() {
         return Err("--subnet: two of them overlap".into());
     }
-    let stray = gateways.iter().find(|gateway| !written.iter().any(|range| range.gateway == Some(**gateway)));
-    match stray {
-        Some(stray) => Err(format!("--gateway: {stray} is in none of the subnets").into()),
-        None => Ok(written),
+    for gateway in gateways {
+        if !ranges.iter().any(|range| range.gateway == Some(*gateway)) {
+            return Err(format!("--gateway: {gateway} is in none of the subnets").into());
+        }
     }
+    Ok(ranges)
 }
 
-/// A subnet that no route of the host leads to; the first of those that are tried if all are taken.
+/// The first subnet from 10.88.0.0/24 on that no route of the host overlaps; that one if there is none.
 fn free_subnet() -> String {
     let routes = Netlink::here().and_then(|netlink| netlink.routes(Family::V4)).unwrap_or_default();
-    let is_free = |subnet: &IpNetwork| {
-        let meets = |route: IpNetwork| route.contains(subnet.ip()) || subnet.contains(route.ip());
-        !routes.iter().any(|route| !route.is_default() && meets(route.dst))
-    };
-    let tried = (88..128).filter_map(|second| format!("10.{second}.0.0/24").parse().ok());
-    tried.into_iter().find(is_free).map_or_else(|| "10.88.0.0/24".to_owned(), |subnet| subnet.to_string())
+    for second in 88..128 {
+        let candidate = format!("10.{second}.0.0/24");
+        let Ok(subnet) = candidate.parse::<IpNetwork>() else { continue };
+        let is_used = routes.iter().any(|route| !route.is_default() && overlaps(route.dst, subnet));
+        if !is_used {
+            return candidate;
+        }
+    }
+    "10.88.0.0/24".to_owned()
 }
 
-impl Wanted {
+fn overlaps(one: IpNetwork, other: IpNetwork) -> bool {
+    one.contains(other.ip()) || other.contains(one.ip())
+}
+
+impl NewNetwork {
     fn document(&self) -> Value {
-        let mut plugins = vec![self.main()];
+        let mut plugins = vec![self.main_plugin()];
         if self.ports {
             plugins.push(json!({"type": "portmap", "capabilities": {"portMappings": true}}));
         }
         json!({"//": self.remarks(), "cniVersion": self.version, "name": self.name, "plugins": plugins})
     }
 
-    fn main(&self) -> Value {
-        let range = |range: &RangeConfig| {
-            let subnet = range.subnet.map(|subnet| subnet.to_string());
-            let mut keys = Map::from_iter([("subnet".to_owned(), json!(subnet))]);
-            keys.extend(range.gateway.map(|gateway| ("gateway".to_owned(), json!(gateway.to_string()))));
-            json!([keys])
-        };
-        let ranges: Vec<Value> = self.ranges.iter().map(range).collect();
+    fn main_plugin(&self) -> Value {
+        let ranges: Vec<Value> = self.ranges.iter().map(range_set_document).collect();
         match self.plugin {
-            Main::Bridge => json!({
+            MainPlugin::Bridge => json!({
                 "type": "bridge",
                 "bridge": self.bridge,
                 "isDefaultGateway": true,
@@ -203,29 +216,36 @@ impl Wanted {
                 "hairpinMode": true,
                 "ipam": {"type": "host-local", "ranges": ranges},
             }),
-            Main::Ptp => {
-                let families = [("0.0.0.0/0", true), ("::/0", false)];
-                let has =
-                    |of_ipv4| self.ranges.iter().any(|range| range.subnet.is_some_and(|one| one.is_ipv4() == of_ipv4));
-                let routes = families.iter().filter(|(_, of_ipv4)| has(*of_ipv4)).map(|(dst, _)| json!({"dst": dst}));
-                json!({
-                    "type": "ptp",
-                    "ipMasq": self.masquerade,
-                    "ipam": {"type": "host-local", "ranges": ranges, "routes": routes.collect::<Vec<_>>()},
-                })
-            }
+            MainPlugin::Ptp => json!({
+                "type": "ptp",
+                "ipMasq": self.masquerade,
+                "ipam": {"type": "host-local", "ranges": ranges, "routes": self.default_routes()},
+            }),
         }
     }
 
-    /// What stands for comments.
+    /// A default route for each family that has a subnet.
+    fn default_routes(&self) -> Vec<Value> {
+        let mut routes = Vec::new();
+        let subnets: Vec<IpNetwork> = self.ranges.iter().filter_map(|range| range.subnet).collect();
+        if subnets.iter().any(IpNetwork::is_ipv4) {
+            routes.push(json!({"dst": "0.0.0.0/0"}));
+        }
+        if subnets.iter().any(IpNetwork::is_ipv6) {
+            routes.push(json!({"dst": "::/0"}));
+        }
+        routes
+    }
+
+    /// The comments of the file.
     fn remarks(&self) -> Vec<String> {
         let main = match self.plugin {
-            Main::Bridge => vec![
+            MainPlugin::Bridge => vec![
                 "bridge: all containers are ports of this link, which is made if it is not there.",
                 "isDefaultGateway: the bridge has each subnet's gateway address, and containers go out through it.",
                 "hairpinMode: a container reaches itself by a published port.",
             ],
-            Main::Ptp => vec![
+            MainPlugin::Ptp => vec![
                 "ptp: each container has a routed link of its own to the host.",
                 "routes: what containers reach through the host; 0.0.0.0/0 and ::/0 are everything.",
             ],
@@ -241,6 +261,16 @@ impl Wanted {
     }
 }
 
+/// A range set of one range.
+fn range_set_document(range: &RangeConfig) -> Value {
+    let mut keys = Map::new();
+    keys.insert("subnet".to_owned(), json!(range.subnet.map(|subnet| subnet.to_string())));
+    if let Some(gateway) = range.gateway {
+        keys.insert("gateway".to_owned(), json!(gateway.to_string()));
+    }
+    json!([keys])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,13 +282,13 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_goes_to_the_subnet_that_it_is_in() {
+    fn a_gateway_belongs_to_the_subnet_that_has_it() {
         let ranges = ranges_of(&["10.1.0.0/24", "fd00:1::/64"], &["10.1.0.9"]).unwrap();
         assert_eq!((ranges[0].gateway, ranges[1].gateway), ("10.1.0.9".parse().ok(), None));
     }
 
     #[test]
-    fn what_no_plugin_would_take_is_refused_by_the_flag() {
+    fn invalid_ranges_are_refused_with_the_option() {
         let refused = [
             (&["10.1.0.1/24"][..], &[][..], "--subnet"),
             (&["10.1.0.0/24", "10.1.0.0/16"], &[], "overlap"),

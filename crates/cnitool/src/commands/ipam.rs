@@ -1,8 +1,8 @@
-//! Addresses of host-local: who holds them, which of them nobody can hold any more, and getting those back.
+//! `ipam`: the addresses of host-local with their holders, the leaked ones, and freeing those.
 //!
-//! What is proven and what only looks so are kept apart. Proven is: the index says that the reservation was there before this
-//! boot; a crash left it without content; or the kernel's number of its namespace was recorded, and no living namespace bears
-//! it. That a path is gone, or that nothing is kept of an attachment, proves nothing: another runtime may know better.
+//! Proven and suspected leaks are kept apart. A leak is proven in three cases: the index says that the reservation was made before
+//! this boot; a crash left its file without content; or the cookie of its namespace was recorded, and no living namespace has
+//! it. That a path is gone or that an attachment is not cached proves nothing, because the address may be another runtime's.
 
 use std::time::Duration;
 
@@ -12,60 +12,60 @@ use cnikit_netns::{NetnsScan, NetnsStatus};
 use cnikit_reservations::{Holder, Owner, Range, RangeSet, Reservation};
 use serde_json::{Value, json};
 
-use crate::cli::{Leaks, Reclaim, Sight, Usage, Where};
+use crate::cli::{Leaks, Reclaim, ScanScope, StoreFilter, Usage};
+use crate::commands::netns_scan::scan;
 use crate::commands::show::is_tagged;
-use crate::commands::verbs::look;
 use crate::environment;
 use crate::failure::{Failure, Result};
-use crate::namespace::Look;
+use crate::namespace::PathInspector;
 use crate::options::Common;
 use crate::output::format::Output;
 use crate::output::print::{print, print_json};
 use crate::output::table::Cell;
 use crate::output::text::Tone;
-use crate::output::time::{age, ago, moment};
-use crate::places::{Location, places};
+use crate::output::time::{age, ago, rfc3339};
+use crate::stores::{NetworkStore, stores};
 
-/// File times are as coarse as the kernel's tick.
+/// The resolution of file times: the kernel's tick, rounded up.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What is to be thought of a reservation.
+/// Whether a reservation is leaked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Nothing speaks against it.
+    /// There is no sign of a leak.
     Held,
-    /// Something does, and proves nothing.
+    /// There is a sign of a leak, but no proof.
     Suspected,
-    /// It is proven that nobody holds it.
+    /// It is proven that no container holds it.
     Dead,
 }
 
-/// A reservation, judged.
+/// A reservation with its verdict.
 #[derive(Debug)]
-struct Judged {
-    found: Reservation,
+struct Assessed {
+    reservation: Reservation,
     verdict: Verdict,
     why: String,
 }
 
-/// A network's reservations, judged.
-struct Surveyed {
-    place: Location,
-    all: Vec<Judged>,
+/// The reservations of a network.
+struct NetworkUsage {
+    network: NetworkStore,
+    all: Vec<Assessed>,
 }
 
-/// What reservations are judged by.
+/// What verdicts are based on.
 struct Evidence {
     cache: Cache,
-    /// By [`key`].
-    kept: Vec<AttachmentSummary>,
-    look: Look,
-    thorough: Option<Thorough>,
+    /// Sorted by [`key`].
+    attachments: Vec<AttachmentSummary>,
+    inspector: PathInspector,
+    node: Option<NodeScan>,
 }
 
-/// What costs a look at the whole machine.
-struct Thorough {
-    living: NetnsScan,
+/// The living namespaces of the node, and the links of the host.
+struct NodeScan {
+    namespaces: NetnsScan,
     links: Vec<Link>,
 }
 
@@ -87,311 +87,381 @@ impl Verdict {
     }
 }
 
+/// A verdict with its reason.
+fn held(why: impl Into<String>) -> (Verdict, String) {
+    (Verdict::Held, why.into())
+}
+
+fn suspected(why: impl Into<String>) -> (Verdict, String) {
+    (Verdict::Suspected, why.into())
+}
+
+fn dead(why: impl Into<String>) -> (Verdict, String) {
+    (Verdict::Dead, why.into())
+}
+
 impl Evidence {
-    /// What the cache says and one stat of each namespace's path.
-    fn cheap(common: &Common) -> Result<Evidence> {
+    /// The cache, and one stat(2) of the path of each namespace.
+    fn from_cache(common: &Common) -> Result<Evidence> {
         let cache = environment::cache(common);
-        let mut kept = cache.list()?;
-        kept.sort_by(|one, other| key(one).cmp(&key(other)));
-        Ok(Evidence { cache, kept, look: Look::new(), thorough: None })
+        let mut attachments = cache.list()?;
+        attachments.sort_by(|one, other| key(one).cmp(&key(other)));
+        Ok(Evidence { cache, attachments, inspector: PathInspector::new(), node: None })
     }
 
-    /// That, every living namespace, and the links of the host.
-    fn thorough(common: &Common, sight: Sight) -> Result<Evidence> {
-        let (links, living) = (Netlink::here()?.links()?, look(sight));
-        Ok(Evidence { thorough: Some(Thorough { living, links }), ..Evidence::cheap(common)? })
+    /// The same, every living namespace, and the links of the host.
+    fn from_node(common: &Common, scope: ScanScope) -> Result<Evidence> {
+        let links = Netlink::here()?.links()?;
+        let namespaces = scan(scope);
+        Ok(Evidence { node: Some(NodeScan { namespaces, links }), ..Evidence::from_cache(common)? })
     }
 
-    fn judge(&self, network: &str, found: Reservation) -> Judged {
-        let (verdict, why) = match &found.holder {
-            _ if found.earlier_boot => (Verdict::Dead, "the index proves that it was held before this boot".to_owned()),
-            Holder::Lost => (Verdict::Dead, "a crash left its file without content".to_owned()),
-            Holder::Unreadable(why) => (Verdict::Suspected, why.clone()),
-            Holder::Of(owner) => self.of_owner(network, owner, &found),
+    fn assess(&self, network: &str, reservation: Reservation) -> Assessed {
+        let (verdict, why) = match &reservation.holder {
+            _ if reservation.earlier_boot => dead("the index proves that it was held before this boot"),
+            Holder::Lost => dead("a crash left its file without content"),
+            Holder::Unreadable(why) => suspected(why),
+            Holder::Of(owner) => self.verdict(network, owner, &reservation),
         };
-        Judged { found, verdict, why }
+        Assessed { reservation, verdict, why }
     }
 
-    fn of_owner(&self, network: &str, owner: &Owner, found: &Reservation) -> (Verdict, String) {
+    fn verdict(&self, network: &str, owner: &Owner, reservation: &Reservation) -> (Verdict, String) {
         let Some(ifname) = &owner.ifname else {
-            return (Verdict::Suspected, "an old release wrote it, without the interface".to_owned());
+            return suspected("an old release wrote it, without the interface");
         };
         let wanted = (network, owner.container.as_str(), ifname.as_str());
-        let found_at = self.kept.binary_search_by(|kept| key(kept).cmp(&wanted));
-        let Some(kept) = found_at.ok().map(|at| &self.kept[at]) else {
-            return (Verdict::Suspected, "nothing is kept of its attachment, which proves nothing".to_owned());
+        let Ok(index) = self.attachments.binary_search_by(|attachment| key(attachment).cmp(&wanted)) else {
+            return suspected("nothing is kept of its attachment, which proves nothing");
         };
-        let standing = self.look.at(&kept.netns, &kept.metadata);
-        match (&self.thorough, kept.metadata.netns_cookie, self.look.is_of_now(&kept.metadata)) {
-            (Some(thorough), Some(cookie), Some(true)) => {
-                match self.cache.attachment(network, &owner.container, ifname) {
-                    Some(kept) => thorough.judge(network, &kept, cookie, found),
-                    None => (Verdict::Suspected, "its attachment was deleted a moment ago".to_owned()),
-                }
-            }
-            _ if standing.is_lost() => {
-                let path = if kept.netns.is_empty() { "none" } else { &kept.netns };
-                (Verdict::Suspected, format!("its namespace ({path}) is {}, which proves nothing", standing.word()))
-            }
-            _ => (Verdict::Held, format!("its namespace is {}", standing.word())),
-        }
-    }
-}
-
-/// What an attachment is known by.
-fn key(kept: &AttachmentSummary) -> (&str, &str, &str) {
-    (&kept.network, &kept.container_id, &kept.ifname)
-}
-
-impl Thorough {
-    /// By the recorded number of the namespace.
-    fn judge(&self, network: &str, kept: &CachedAttachment, cookie: u64, found: &Reservation) -> (Verdict, String) {
-        let fate = self.living.fate(cookie);
-        if fate == NetnsStatus::Lives {
-            return (Verdict::Held, format!("its namespace lives (cookie {cookie})"));
-        }
-        if let Some(link) = self.link_of(network, kept) {
-            return (
-                Verdict::Suspected,
-                format!("its namespace is not found, but its link on the host stands: {link}"),
-            );
-        }
-        if found.since.is_none_or(|since| since > kept.written + TICK) {
-            return (Verdict::Suspected, "it was given after the kept result was written: by another ADD".to_owned());
-        }
-        match fate {
-            NetnsStatus::Unknown(unseen) => {
-                (Verdict::Suspected, format!("its namespace is not found, but may live: {unseen}"))
-            }
-            _ => (Verdict::Dead, format!("no living namespace bears its cookie {cookie}")),
-        }
-    }
-
-    /// The host's end of the attachment: a pair goes with the namespace of either end, so the other one lives.
-    fn link_of(&self, network: &str, kept: &CachedAttachment) -> Option<&str> {
-        let interfaces = kept.cni_result().map(|answer| answer.interfaces).unwrap_or_default();
-        let named = |link: &Link| {
-            let is_it = |one: &cnikit_types::Interface| {
-                let same_mac = link.mac.is_some_and(|mac| one.mac.eq_ignore_ascii_case(&mac.to_string()));
-                one.sandbox.is_empty() && one.name == link.name && same_mac && link.kind.as_deref() != Some("bridge")
+        let attachment = &self.attachments[index];
+        if let (Some(node), Some(cookie)) = (&self.node, attachment.metadata.netns_cookie)
+            && self.inspector.is_of_this_boot(&attachment.metadata) == Some(true)
+        {
+            return match self.cache.attachment(network, &owner.container, ifname) {
+                Some(cached) => node.verdict(network, &cached, cookie, reservation),
+                None => suspected("its attachment was deleted a moment ago"),
             };
-            interfaces.iter().any(is_it)
-        };
-        let is_it = |link: &&Link| is_tagged(link, network, kept) || named(link);
-        self.links.iter().find(is_it).map(|link| link.name.as_str())
+        }
+        let state = self.inspector.attachment(&attachment.netns, &attachment.metadata);
+        if state.is_lost() {
+            let path = if attachment.netns.is_empty() { "none" } else { &attachment.netns };
+            return suspected(format!("its namespace ({path}) is {}, which proves nothing", state.word()));
+        }
+        held(format!("its namespace is {}", state.word()))
     }
 }
 
-fn survey(common: &Common, place: &Where, evidence: &Evidence) -> Result<Vec<Surveyed>> {
-    let mut all = Vec::new();
-    for place in places(common, place.network.as_deref(), &place.data_dir)? {
-        let found = place.store.survey()?;
-        let judged = found.into_iter().map(|found| evidence.judge(&place.store.network, found)).collect();
-        all.push(Surveyed { place, all: judged });
+/// The identity of an attachment.
+fn key(attachment: &AttachmentSummary) -> (&str, &str, &str) {
+    (&attachment.network, &attachment.container_id, &attachment.ifname)
+}
+
+impl NodeScan {
+    /// The verdict by the recorded cookie of the namespace.
+    fn verdict(
+        &self,
+        network: &str,
+        cached: &CachedAttachment,
+        cookie: u64,
+        reservation: &Reservation,
+    ) -> (Verdict, String) {
+        let status = self.namespaces.fate(cookie);
+        if status == NetnsStatus::Lives {
+            return held(format!("its namespace lives (cookie {cookie})"));
+        }
+        if let Some(link) = self.host_end(network, cached) {
+            return suspected(format!("its namespace is not found, but its link on the host stands: {link}"));
+        }
+        if reservation.since.is_none_or(|since| since > cached.written + TICK) {
+            return suspected("it was given after the kept result was written: by another ADD");
+        }
+        match status {
+            NetnsStatus::Unknown(unseen) => suspected(format!("its namespace is not found, but may live: {unseen}")),
+            _ => dead(format!("no living namespace bears its cookie {cookie}")),
+        }
     }
-    if all.is_empty()
-        && let Some(network) = &place.network
+
+    /// The host end of the attachment. The kernel deletes a veth pair with the namespace of either end, so the other end exists
+    /// too.
+    fn host_end(&self, network: &str, cached: &CachedAttachment) -> Option<&str> {
+        let interfaces = cached.cni_result().map(|result| result.interfaces).unwrap_or_default();
+        for link in &self.links {
+            let is_named = interfaces.iter().any(|interface| is_host_link(interface, link));
+            if is_named || is_tagged(link, network, cached) {
+                return Some(&link.name);
+            }
+        }
+        None
+    }
+}
+
+/// Whether an interface of a result is this link of the host, and not a bridge, which other attachments have too.
+fn is_host_link(interface: &cnikit_types::Interface, link: &Link) -> bool {
+    let Some(mac) = link.mac else { return false };
+    interface.sandbox.is_empty()
+        && interface.name == link.name
+        && interface.mac.eq_ignore_ascii_case(&mac.to_string())
+        && link.kind.as_deref() != Some("bridge")
+}
+
+/// The reservations of all networks, or of one, with their verdicts.
+fn survey(common: &Common, filter: &StoreFilter, evidence: &Evidence) -> Result<Vec<NetworkUsage>> {
+    let mut networks = Vec::new();
+    for network in stores(common, filter.network.as_deref(), &filter.data_dir)? {
+        let mut all = Vec::new();
+        for reservation in network.store.survey()? {
+            all.push(evidence.assess(&network.store.network, reservation));
+        }
+        networks.push(NetworkUsage { network, all });
+    }
+    if networks.is_empty()
+        && let Some(network) = &filter.network
     {
         return Err(
             format!("no network \"{network}\" of host-local is known; `--data-dir` says where else to look").into()
         );
     }
-    Ok(all)
+    Ok(networks)
 }
 
-/// Per range what is taken and free; then each address with its holder.
+/// Prints the used and the free addresses of each range, then each address with its holder.
 pub(crate) fn usage(common: &Common, out: Output, asked: &Usage) -> Result {
-    let evidence = Evidence::cheap(common)?;
-    let all = survey(common, &asked.place, &evidence)?;
+    let evidence = Evidence::from_cache(common)?;
+    let networks = survey(common, &asked.filter, &evidence)?;
     if out.json {
-        let networks: Vec<Value> = all.iter().map(|one| one.to_json(!asked.summary)).collect();
-        return print_json(&json!({"networks": networks}));
+        let documents: Vec<Value> = networks.iter().map(|one| one.to_json(!asked.summary)).collect();
+        return print_json(&json!({"networks": documents}));
     }
-    let rows: Vec<_> = all.iter().flat_map(Surveyed::rows).collect();
-    out.table(["NETWORK", "RANGE", "TAKEN", "FREE", "LEAKED", "SUSPECTED"], &rows)?;
-    if asked.summary || all.iter().all(|one| one.all.is_empty()) {
+    let ranges: Vec<_> = networks.iter().flat_map(NetworkUsage::rows).collect();
+    out.table(["NETWORK", "RANGE", "TAKEN", "FREE", "LEAKED", "SUSPECTED"], &ranges)?;
+    let addresses: Vec<_> = networks.iter().flat_map(NetworkUsage::reservations).collect();
+    if asked.summary || addresses.is_empty() {
         return Ok(());
     }
     print("\n")?;
-    let rows: Vec<_> = all.iter().flat_map(|one| one.all.iter().map(|judged| judged.row(one))).collect();
-    out.table(ADDRESSES, &rows)
+    print_addresses(out, &addresses)
 }
 
-const ADDRESSES: [&str; 7] = ["NETWORK", "ADDRESS", "CONTAINER", "INTERFACE", "SINCE", "STATE", "WHY"];
+/// A reservation of a network.
+type OfNetwork<'a> = (&'a NetworkUsage, &'a Assessed);
 
-/// What is not held, as far as can be told.
+fn print_addresses(out: Output, reservations: &[OfNetwork<'_>]) -> Result {
+    let titles = ["NETWORK", "ADDRESS", "CONTAINER", "INTERFACE", "SINCE", "STATE", "WHY"];
+    let rows: Vec<_> = reservations.iter().map(|(network, assessed)| assessed.row(network)).collect();
+    out.table(titles, &rows)
+}
+
+fn address_documents(reservations: &[OfNetwork<'_>]) -> Vec<Value> {
+    reservations.iter().map(|(network, assessed)| assessed.to_json(network)).collect()
+}
+
+/// Prints the reservations that are leaked, or suspected to be.
 pub(crate) fn leaks(common: &Common, out: Output, asked: &Leaks) -> Result {
-    let evidence = Evidence::thorough(common, asked.sight)?;
-    let all = survey(common, &asked.place, &evidence)?;
-    let leaks: Vec<(&Surveyed, &Judged)> =
-        all.iter().flat_map(|one| one.leaks().map(move |leak| (one, leak))).collect();
+    let evidence = Evidence::from_node(common, asked.sight)?;
+    let networks = survey(common, &asked.filter, &evidence)?;
+    let mut leaks: Vec<OfNetwork<'_>> = networks.iter().flat_map(NetworkUsage::reservations).collect();
+    leaks.retain(|(_, assessed)| assessed.verdict != Verdict::Held);
     if out.json {
-        let told: Vec<Value> = leaks.iter().map(|(one, leak)| leak.to_json(one)).collect();
-        print_json(&json!({"leaks": told}))?;
+        print_json(&json!({"leaks": address_documents(&leaks)}))?;
     } else if leaks.is_empty() {
         print("no address is leaked, nor looks so\n")?;
     } else {
-        out.table(ADDRESSES, &leaks.iter().map(|(one, leak)| leak.row(one)).collect::<Vec<_>>())?;
+        print_addresses(out, &leaks)?;
     }
     if leaks.is_empty() { Ok(()) } else { Err(Failure::found()) }
 }
 
-/// Frees what is proven dead.
+/// Frees the reservations that are proven dead.
 pub(crate) fn reclaim(common: &Common, out: Output, asked: &Reclaim) -> Result {
-    let look = || survey(common, &asked.leaks.place, &Evidence::thorough(common, asked.leaks.sight)?);
-    let mut all = look()?;
-    if !asked.dry_run && all.iter().any(|one| one.count(Verdict::Dead, |_| true) > 0) {
-        confirm(&mut all, &look()?);
+    let survey = || survey(common, &asked.leaks.filter, &Evidence::from_node(common, asked.leaks.sight)?);
+    let mut networks = survey()?;
+    if !asked.dry_run && networks.iter().any(|one| one.count(Verdict::Dead) > 0) {
+        confirm(&mut networks, &survey()?);
     }
-    let suspected: usize = all.iter().map(|one| one.count(Verdict::Suspected, |_| true)).sum();
-    let (mut freed, mut failed): (Vec<(&Surveyed, &Judged)>, Vec<Failure>) = (Vec::new(), Vec::new());
-    for one in &all {
-        let dead: Vec<&Judged> = one.all.iter().filter(|judged| judged.verdict == Verdict::Dead).collect();
-        if dead.is_empty() {
+    let mut freed: Vec<OfNetwork<'_>> = Vec::new();
+    let mut failures: Vec<Failure> = Vec::new();
+    for network in &networks {
+        if asked.dry_run {
+            freed.extend(network.dead().into_iter().map(|assessed| (network, assessed)));
             continue;
         }
-        let gone = if asked.dry_run {
-            dead.iter().map(|judged| judged.found.address).collect()
-        } else {
-            let is_dead = |found: &Reservation| dead.iter().any(|judged| judged.found == *found);
-            // What was freed elsewhere is told all the same.
-            let freed = one.place.store.reclaim(is_dead).map_err(|why| failed.push(why.into()));
-            freed.unwrap_or_default().into_iter().map(|found| found.address).collect::<Vec<_>>()
-        };
-        freed
-            .extend(dead.into_iter().filter(|judged| gone.contains(&judged.found.address)).map(|judged| (one, judged)));
+        match network.reclaim() {
+            Ok(all) => freed.extend(all.into_iter().map(|assessed| (network, assessed))),
+            // The other networks are reclaimed and reported all the same.
+            Err(failure) => failures.push(failure),
+        }
     }
-    let told: Vec<Value> = freed.iter().map(|(one, judged)| judged.to_json(one)).collect();
-    let document = json!({"dryRun": asked.dry_run, "freed": told, "suspected": suspected});
+    let suspected: usize = networks.iter().map(|one| one.count(Verdict::Suspected)).sum();
+    let document = json!({"dryRun": asked.dry_run, "freed": address_documents(&freed), "suspected": suspected});
     if !out.json {
         if !freed.is_empty() {
-            out.table(ADDRESSES, &freed.iter().map(|(one, judged)| judged.row(one)).collect::<Vec<_>>())?;
+            print_addresses(out, &freed)?;
         }
-        let (count, deed) = (freed.len(), if asked.dry_run { "would be freed" } else { "freed" });
-        print(&format!("{count} {deed}; {suspected} look leaked, which is not proven, and stay\n"))?;
+        let count = freed.len();
+        let action = if asked.dry_run { "would be freed" } else { "freed" };
+        print(&format!("{count} {action}; {suspected} look leaked, which is not proven, and stay\n"))?;
     }
-    out.finish(document, failed)
+    out.finish(document, failures)
 }
 
-/// What is not dead at a second look stays: a namespace may be handed from one process to another past the first one.
-fn confirm(all: &mut [Surveyed], again: &[Surveyed]) {
-    let is_dead = |found: &Reservation| {
-        let mut judged = again.iter().flat_map(|one| &one.all);
-        judged.any(|judged| judged.verdict == Verdict::Dead && judged.found == *found)
-    };
-    let dead = all.iter_mut().flat_map(|one| &mut one.all).filter(|judged| judged.verdict == Verdict::Dead);
-    for judged in dead.filter(|judged| !is_dead(&judged.found)) {
-        judged.verdict = Verdict::Suspected;
-        "it looked dead, and at a second look did not".clone_into(&mut judged.why);
+/// Keeps dead only the reservations that a second survey finds dead too: during the first one a process may have passed a
+/// namespace to another process that was scanned already.
+fn confirm(networks: &mut [NetworkUsage], again: &[NetworkUsage]) {
+    for assessed in networks.iter_mut().flat_map(|network| &mut network.all) {
+        if assessed.verdict != Verdict::Dead {
+            continue;
+        }
+        let mut second = again.iter().flat_map(NetworkUsage::dead);
+        if !second.any(|one| one.reservation == assessed.reservation) {
+            assessed.verdict = Verdict::Suspected;
+            "it looked dead, and at a second look did not".clone_into(&mut assessed.why);
+        }
     }
 }
 
-impl Surveyed {
-    fn leaks(&self) -> impl Iterator<Item = &Judged> {
-        self.all.iter().filter(|judged| judged.verdict != Verdict::Held)
+impl NetworkUsage {
+    fn reservations(&self) -> impl Iterator<Item = OfNetwork<'_>> {
+        self.all.iter().map(move |assessed| (self, assessed))
     }
 
-    fn count(&self, verdict: Verdict, of: impl Fn(&Judged) -> bool) -> usize {
-        self.all.iter().filter(|judged| judged.verdict == verdict && of(judged)).count()
+    fn dead(&self) -> Vec<&Assessed> {
+        self.all.iter().filter(|assessed| assessed.verdict == Verdict::Dead).collect()
+    }
+
+    /// Frees the dead reservations; returns those that were freed.
+    fn reclaim(&self) -> Result<Vec<&Assessed>> {
+        let mut dead = self.dead();
+        if dead.is_empty() {
+            return Ok(dead);
+        }
+        let is_dead = |found: &Reservation| dead.iter().any(|assessed| assessed.reservation == *found);
+        let freed = self.network.store.reclaim(is_dead)?;
+        dead.retain(|assessed| freed.iter().any(|one| one.address == assessed.reservation.address));
+        Ok(dead)
+    }
+
+    fn count(&self, verdict: Verdict) -> usize {
+        self.count_in(verdict, |_| true)
+    }
+
+    fn count_in(&self, verdict: Verdict, is_in: impl Fn(&Assessed) -> bool) -> usize {
+        self.all.iter().filter(|assessed| assessed.verdict == verdict && is_in(assessed)).count()
     }
 
     fn ranges(&self) -> impl Iterator<Item = &Range> {
-        self.place.sets.iter().flat_map(RangeSet::ranges)
+        self.network.sets.iter().flat_map(RangeSet::ranges)
     }
 
-    fn is_outside(&self, judged: &Judged) -> bool {
-        !self.ranges().any(|range| range.contains(judged.found.address))
+    /// Whether the address is in none of the configured ranges.
+    fn is_outside(&self, assessed: &Assessed) -> bool {
+        !self.ranges().any(|range| range.contains(assessed.reservation.address))
     }
 
-    /// How many addresses a range can give.
+    fn count_outside(&self) -> usize {
+        self.all.iter().filter(|assessed| self.is_outside(assessed)).count()
+    }
+
+    /// The number of addresses that can be assigned from a range.
     fn size(&self, range: &Range) -> u128 {
-        let gateways: Vec<_> = self.place.sets.iter().flat_map(RangeSet::gateways).collect();
+        let gateways: Vec<_> = self.network.sets.iter().flat_map(RangeSet::gateways).collect();
         range.size(&gateways)
     }
 
+    /// The number of reserved addresses in a range.
     fn taken(&self, range: &Range) -> u128 {
-        self.all.iter().filter(|judged| range.contains(judged.found.address)).count() as u128
+        self.all.iter().filter(|assessed| range.contains(assessed.reservation.address)).count() as u128
     }
 
+    /// A row for each range, and one for the addresses in no range if there are any.
     fn rows(&self) -> Vec<[Cell<'_>; 6]> {
-        let row = |range: String, taken: u128, free: String, of: &dyn Fn(&Judged) -> bool| {
-            let (dead, suspected) = (self.count(Verdict::Dead, of), self.count(Verdict::Suspected, of));
-            let marked =
-                |count: usize, tone| Cell::toned(count.to_string(), if count > 0 { tone } else { Tone::Plain });
-            let network = self.place.store.network.as_str();
-            [
-                network.into(),
-                range.into(),
-                taken.to_string().into(),
-                free.into(),
-                marked(dead, Tone::Bad),
-                marked(suspected, Tone::Doubtful),
-            ]
-        };
-        let mut rows: Vec<[Cell<'_>; 6]> = Vec::new();
+        let mut rows = Vec::new();
         for range in self.ranges() {
-            let (taken, size) = (self.taken(range), self.size(range));
-            let free = size.saturating_sub(taken).to_string();
-            rows.push(row(range.to_string(), taken, free, &|judged| range.contains(judged.found.address)));
+            let taken = self.taken(range);
+            let free = self.size(range).saturating_sub(taken);
+            let is_in = |assessed: &Assessed| range.contains(assessed.reservation.address);
+            rows.push(self.row(range.to_string(), taken, free.to_string(), is_in));
         }
-        let outside = self.all.iter().filter(|judged| self.is_outside(judged)).count();
+        let outside = self.count_outside();
         if outside > 0 {
-            rows.push(row("of no configured range".to_owned(), outside as u128, "-".into(), &|judged| {
-                self.is_outside(judged)
-            }));
+            let is_outside = |assessed: &Assessed| self.is_outside(assessed);
+            rows.push(self.row("of no configured range".to_owned(), outside as u128, "-".to_owned(), is_outside));
         }
         rows
     }
 
+    fn row(&self, range: String, taken: u128, free: String, is_in: impl Fn(&Assessed) -> bool) -> [Cell<'_>; 6] {
+        [
+            self.network.store.network.as_str().into(),
+            range.into(),
+            taken.to_string().into(),
+            free.into(),
+            count_cell(self.count_in(Verdict::Dead, &is_in), Tone::Bad),
+            count_cell(self.count_in(Verdict::Suspected, &is_in), Tone::Doubtful),
+        ]
+    }
+
     fn to_json(&self, with_addresses: bool) -> Value {
-        let range = |range: &Range| {
-            let (taken, size) = (self.taken(range), self.size(range));
-            let within = |judged: &Judged| range.contains(judged.found.address);
-            json!({
-                "subnet": range.subnet().to_string(),
-                "start": range.start().to_string(),
-                "end": range.end().to_string(),
-                "gateway": range.gateway().to_string(),
-                "size": number(size),
-                "taken": number(taken),
-                "free": number(size.saturating_sub(taken)),
-                "dead": self.count(Verdict::Dead, within),
-                "suspected": self.count(Verdict::Suspected, within),
-            })
-        };
-        let store = &self.place.store;
+        let store = &self.network.store;
+        let ranges: Vec<Value> = self.ranges().map(|range| self.range_document(range)).collect();
         let mut document = json!({
             "network": store.network,
             "directory": store.data_dir.join(&store.network).display().to_string(),
-            "ranges": self.ranges().map(range).collect::<Vec<_>>(),
-            "ofNoRange": self.all.iter().filter(|judged| self.is_outside(judged)).count(),
+            "ranges": ranges,
+            "ofNoRange": self.count_outside(),
         });
         if with_addresses {
-            document["addresses"] = self.all.iter().map(|judged| judged.to_json(self)).collect();
+            document["addresses"] = self.all.iter().map(|assessed| assessed.to_json(self)).collect();
         }
         document
     }
+
+    fn range_document(&self, range: &Range) -> Value {
+        let taken = self.taken(range);
+        let size = self.size(range);
+        let is_in = |assessed: &Assessed| range.contains(assessed.reservation.address);
+        json!({
+            "subnet": range.subnet().to_string(),
+            "start": range.start().to_string(),
+            "end": range.end().to_string(),
+            "gateway": range.gateway().to_string(),
+            "size": number(size),
+            "taken": number(taken),
+            "free": number(size.saturating_sub(taken)),
+            "dead": self.count_in(Verdict::Dead, is_in),
+            "suspected": self.count_in(Verdict::Suspected, is_in),
+        })
+    }
 }
 
-/// A count that may be one of IPv6: as a number if every reader can hold it, else as text.
+/// A count, with the tone if it is not zero.
+fn count_cell(count: usize, tone: Tone) -> Cell<'static> {
+    Cell::toned(count.to_string(), if count > 0 { tone } else { Tone::Plain })
+}
+
+/// A count that may be one of IPv6: a number if every JSON reader can hold it, otherwise text.
 fn number(count: u128) -> Value {
-    u32::try_from(count).map_or_else(|_| count.to_string().into(), Value::from)
+    match u32::try_from(count) {
+        Ok(count) => count.into(),
+        Err(_) => count.to_string().into(),
+    }
 }
 
-impl Judged {
+impl Assessed {
+    /// Container and interface; empty if they are unknown.
     fn owner(&self) -> (&str, &str) {
-        match &self.found.holder {
+        match &self.reservation.holder {
             Holder::Of(owner) => (&owner.container, owner.ifname.as_deref().unwrap_or_default()),
             _ => ("", ""),
         }
     }
 
-    fn row<'j>(&'j self, of: &'j Surveyed) -> [Cell<'j>; 7] {
+    fn row<'a>(&'a self, of: &'a NetworkUsage) -> [Cell<'a>; 7] {
         let (container, ifname) = self.owner();
-        let since = self.found.since.map(|since| age(ago(since)) + " ago").unwrap_or_default();
+        let since = self.reservation.since.map(|since| age(ago(since)) + " ago").unwrap_or_default();
         [
-            of.place.store.network.as_str().into(),
-            self.found.address.to_string().into(),
+            of.network.store.network.as_str().into(),
+            self.reservation.address.to_string().into(),
             container.into(),
             ifname.into(),
             since.into(),
@@ -400,17 +470,17 @@ impl Judged {
         ]
     }
 
-    fn to_json(&self, of: &Surveyed) -> Value {
+    fn to_json(&self, of: &NetworkUsage) -> Value {
         let (container, ifname) = self.owner();
         json!({
-            "network": of.place.store.network,
-            "address": self.found.address.to_string(),
+            "network": of.network.store.network,
+            "address": self.reservation.address.to_string(),
             "container": container,
             "ifname": ifname,
-            "since": self.found.since.map(moment),
+            "since": self.reservation.since.map(rfc3339),
             "state": self.verdict.word(),
             "why": self.why,
-            "file": of.place.store.path_of(self.found.address).display().to_string(),
+            "file": of.network.store.path_of(self.reservation.address).display().to_string(),
         })
     }
 }

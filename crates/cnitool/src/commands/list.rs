@@ -1,4 +1,4 @@
-//! The attachments that are known.
+//! `list`: the cached attachments.
 
 use std::collections::HashMap;
 
@@ -10,122 +10,149 @@ use serde_json::{Value, json};
 use crate::cli::List;
 use crate::environment;
 use crate::failure::Result;
-use crate::namespace::{Look, Standing};
+use crate::namespace::{PathInspector, PathState};
 use crate::options::Common;
 use crate::output::format::Output;
 use crate::output::print::print_json;
 use crate::output::progress::Progress;
 use crate::output::table::Cell;
 use crate::output::text::Tone;
-use crate::output::time::{age, moment};
+use crate::output::time::{age, rfc3339};
 
-/// How the container's end of an attachment is.
+/// The state of the link in the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// Nobody looked.
-    Unasked,
-    /// It is there, and up.
+pub(crate) enum LinkState {
+    /// It was not inspected.
+    Unchecked,
     Up,
-    /// It is there, and down.
     Down,
-    /// It is not there, or another one is.
+    /// It does not exist, or has another MAC.
     Gone,
-    /// Another namespace is where its own was.
-    Elsewhere,
-    /// It could not be looked at.
+    /// Another namespace is at the path.
+    OtherNetns,
+    /// The namespace cannot be read.
     Unknown(String),
 }
 
-impl End {
+impl LinkState {
     fn word(&self) -> &str {
         match self {
-            End::Unasked => "",
-            End::Up => "up",
-            End::Down => "down",
-            End::Gone => "gone",
-            End::Elsewhere => "another namespace",
-            End::Unknown(why) => why,
+            LinkState::Unchecked => "",
+            LinkState::Up => "up",
+            LinkState::Down => "down",
+            LinkState::Gone => "gone",
+            LinkState::OtherNetns => "another namespace",
+            LinkState::Unknown(why) => why,
         }
     }
 }
 
-/// Lists what is kept; with `--live`, each namespace is entered once, and all its links are asked for together.
+/// One attachment of the list.
+struct Listed {
+    attachment: AttachmentSummary,
+    path: PathState,
+    link: LinkState,
+}
+
+/// Lists the attachments. With `--live` each namespace is entered once to read all its links.
 pub(crate) fn list(common: &Common, out: Output, asked: &List) -> Result {
-    let all = environment::cache(common).list()?;
-    let wanted = |kept: &AttachmentSummary| asked.network.as_ref().is_none_or(|network| is_of(kept, network));
-    let all: Vec<AttachmentSummary> = all.into_iter().filter(wanted).collect();
-    let look = Look::new();
-    let mut links = if asked.live { Some(Links::default()) } else { None };
-    let mut progress = Progress::of("looking into namespaces");
-    let mut told: Vec<(&AttachmentSummary, Standing, End)> = Vec::new();
-    for (done, kept) in all.iter().enumerate() {
-        let standing = look.at(&kept.netns, &kept.metadata);
-        let link = match &mut links {
-            Some(links) if standing == Standing::There => links.of(kept),
-            Some(_) if standing.is_lost() => End::Gone,
-            _ => End::Unasked,
-        };
-        told.push((kept, standing, link));
-        progress.count(done, all.len());
+    let mut all = environment::cache(common).list()?;
+    if let Some(network) = &asked.network {
+        all.retain(|attachment| is_of(attachment, network));
     }
-    progress.end();
+    let listed = inspect(all, asked.live);
     if out.json {
-        let attachments: Vec<Value> =
-            told.iter().map(|(kept, standing, link)| document(kept, *standing, link)).collect();
+        let attachments: Vec<Value> = listed.iter().map(Listed::to_json).collect();
         return print_json(&json!({"attachments": attachments}));
     }
-    let head = ["NETWORK", "CONTAINER", "INTERFACE", "ADDRESSES", "AGE", "NAMESPACE", "LINK", "STATE"];
-    out.table(head, &told.iter().map(|(kept, standing, link)| row(kept, *standing, link)).collect::<Vec<_>>())
+    let titles = ["NETWORK", "CONTAINER", "INTERFACE", "ADDRESSES", "AGE", "NAMESPACE", "LINK", "STATE"];
+    let rows: Vec<_> = listed.iter().map(Listed::row).collect();
+    out.table(titles, &rows)
 }
 
-/// Whether it is an attachment of this network, or a file that cannot be read and is named as if.
-fn is_of(kept: &AttachmentSummary, network: &str) -> bool {
-    let name = || kept.file.file_name()?.to_str()?.strip_prefix(network)?.strip_prefix('-');
-    kept.network == network || (kept.state == State::Unreadable && name().is_some())
+/// Inspects the namespaces of all attachments, and their links if `is_live`.
+fn inspect(all: Vec<AttachmentSummary>, is_live: bool) -> Vec<Listed> {
+    let inspector = PathInspector::new();
+    let mut links = Links::default();
+    let mut progress = Progress::of("looking into namespaces");
+    let count = all.len();
+    let mut listed = Vec::new();
+    for attachment in all {
+        let path = inspector.attachment(&attachment.netns, &attachment.metadata);
+        let link = match path {
+            _ if !is_live => LinkState::Unchecked,
+            PathState::Present => links.state(&attachment),
+            path if path.is_lost() => LinkState::Gone,
+            _ => LinkState::Unchecked,
+        };
+        listed.push(Listed { attachment, path, link });
+        progress.count(listed.len() - 1, count);
+    }
+    progress.end();
+    listed
 }
 
-/// The links of namespaces, each asked for once.
+/// Whether it is an attachment of this network, or a damaged file whose name may be one of its.
+fn is_of(attachment: &AttachmentSummary, network: &str) -> bool {
+    if attachment.network == network {
+        return true;
+    }
+    let name = attachment.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let has_prefix = name.strip_prefix(network).is_some_and(|rest| rest.starts_with('-'));
+    attachment.state == State::Unreadable && has_prefix
+}
+
+/// The links of namespaces, each of which is read once.
 #[derive(Default)]
-pub(crate) struct Links {
-    found: HashMap<String, Result<Looked, String>>,
+struct Links {
+    namespaces: HashMap<String, Result<NetnsLinks, String>>,
 }
 
-/// What a namespace showed: its cookie, and its links.
-type Looked = (Option<u64>, Vec<Link>);
+/// The cookie and the links of a namespace.
+struct NetnsLinks {
+    cookie: Option<u64>,
+    links: Vec<Link>,
+}
 
 impl Links {
-    /// How the container's end is: its name, and its MAC where the result says that.
-    fn of(&mut self, kept: &AttachmentSummary) -> End {
-        let path = kept.netns.clone();
-        let found = self.found.entry(path).or_insert_with_key(|path| look_into(path));
-        let (cookie, links) = match found {
-            Ok(found) => found,
-            Err(why) => return End::Unknown(why.clone()),
+    /// The state of an attachment's link: by its name, and by its MAC if the result has one.
+    fn state(&mut self, attachment: &AttachmentSummary) -> LinkState {
+        let path = attachment.netns.clone();
+        let namespace = match self.namespaces.entry(path).or_insert_with_key(|path| read_links(path)) {
+            Ok(namespace) => namespace,
+            Err(why) => return LinkState::Unknown(why.clone()),
         };
-        if kept.metadata.netns_cookie.is_some_and(|then| cookie.is_some_and(|now| now != then)) {
-            return End::Elsewhere;
+        if let (Some(recorded), Some(cookie)) = (attachment.metadata.netns_cookie, namespace.cookie)
+            && recorded != cookie
+        {
+            return LinkState::OtherNetns;
         }
-        let recorded = kept.mac.as_ref().map(|mac| mac.to_ascii_lowercase());
-        let is_it = |link: &&Link| {
-            let mac = link.mac.map(|mac| mac.to_string());
-            link.name == kept.ifname && recorded.as_ref().is_none_or(|then| mac.is_none_or(|now| now == *then))
-        };
-        match links.iter().find(is_it) {
-            Some(link) if link.up => End::Up,
-            Some(_) => End::Down,
-            None => End::Gone,
+        match namespace.links.iter().find(|link| is_link_of(link, attachment)) {
+            Some(link) if link.up => LinkState::Up,
+            Some(_) => LinkState::Down,
+            None => LinkState::Gone,
         }
     }
 }
 
-fn look_into(path: &str) -> Result<Looked, String> {
-    let netns = Netns::open(path).map_err(|error| error.to_string())?;
-    let links = Netlink::inside(&netns).and_then(|netlink| netlink.links()).map_err(|error| error.to_string())?;
-    Ok((netns.cookie().ok(), links))
+fn is_link_of(link: &Link, attachment: &AttachmentSummary) -> bool {
+    if link.name != attachment.ifname {
+        return false;
+    }
+    match (&attachment.mac, &link.mac) {
+        (Some(recorded), Some(mac)) => mac.to_string() == recorded.to_ascii_lowercase(),
+        _ => true,
+    }
 }
 
-/// The word for how far an attachment has come.
-pub(crate) fn word(state: State) -> (&'static str, Tone) {
+fn read_links(path: &str) -> Result<NetnsLinks, String> {
+    let netns = Netns::open(path).map_err(|error| error.to_string())?;
+    let links = Netlink::inside(&netns).and_then(|netlink| netlink.links()).map_err(|error| error.to_string())?;
+    Ok(NetnsLinks { cookie: netns.cookie().ok(), links })
+}
+
+/// The word for a state, and its tone.
+pub(crate) fn state_word(state: State) -> (&'static str, Tone) {
     match state {
         State::Attached => ("attached", Tone::Good),
         State::Adding => ("adding", Tone::Doubtful),
@@ -134,36 +161,47 @@ pub(crate) fn word(state: State) -> (&'static str, Tone) {
     }
 }
 
-fn row<'k>(kept: &'k AttachmentSummary, standing: Standing, link: &'k End) -> [Cell<'k>; 8] {
-    let (state, tone) = word(kept.state);
-    let lost = if standing.is_lost() { Tone::Bad } else { Tone::Plain };
-    let link_tone = if matches!(link, End::Gone | End::Elsewhere) { Tone::Bad } else { Tone::Plain };
-    let unnamed = kept.network.is_empty().then(|| kept.file.display().to_string());
-    [
-        unnamed.map_or_else(|| kept.network.as_str().into(), Cell::from),
-        kept.container_id.as_str().into(),
-        kept.ifname.as_str().into(),
-        kept.addresses.join(" ").into(),
-        age(kept.age()).into(),
-        Cell::toned(standing.word(), lost),
-        Cell::toned(link.word(), link_tone),
-        Cell::toned(state, tone),
-    ]
+impl Listed {
+    fn row(&self) -> [Cell<'_>; 8] {
+        let Listed { attachment, path, link } = self;
+        let (state, state_tone) = state_word(attachment.state);
+        let path_tone = if path.is_lost() { Tone::Bad } else { Tone::Plain };
+        let is_link_lost = matches!(link, LinkState::Gone | LinkState::OtherNetns);
+        let network = if attachment.network.is_empty() {
+            Cell::from(attachment.file.display().to_string())
+        } else {
+            attachment.network.as_str().into()
+        };
+        [
+            network,
+            attachment.container_id.as_str().into(),
+            attachment.ifname.as_str().into(),
+            attachment.addresses.join(" ").into(),
+            age(attachment.age()).into(),
+            Cell::toned(path.word(), path_tone),
+            Cell::toned(link.word(), if is_link_lost { Tone::Bad } else { Tone::Plain }),
+            Cell::toned(state, state_tone),
+        ]
+    }
+
+    fn to_json(&self) -> Value {
+        document(&self.attachment, self.path, &self.link)
+    }
 }
 
-/// One attachment for a program.
-pub(crate) fn document(kept: &AttachmentSummary, standing: Standing, link: &End) -> Value {
-    let is_asked = *link != End::Unasked;
+/// One attachment as a document.
+pub(crate) fn document(attachment: &AttachmentSummary, path: PathState, link: &LinkState) -> Value {
+    let link = if *link == LinkState::Unchecked { None } else { Some(link.word()) };
     json!({
-        "network": kept.network,
-        "container": kept.container_id,
-        "ifname": kept.ifname,
-        "addresses": kept.addresses,
-        "since": moment(kept.metadata.time.unwrap_or(kept.written)),
-        "ageSeconds": kept.age().as_secs(),
-        "netns": {"path": kept.netns, "cookie": kept.metadata.netns_cookie, "state": standing.word()},
-        "link": is_asked.then(|| link.word()),
-        "state": word(kept.state).0,
-        "file": kept.file.display().to_string(),
+        "network": attachment.network,
+        "container": attachment.container_id,
+        "ifname": attachment.ifname,
+        "addresses": attachment.addresses,
+        "since": rfc3339(attachment.metadata.time.unwrap_or(attachment.written)),
+        "ageSeconds": attachment.age().as_secs(),
+        "netns": {"path": attachment.netns, "cookie": attachment.metadata.netns_cookie, "state": path.word()},
+        "link": link,
+        "state": state_word(attachment.state).0,
+        "file": attachment.file.display().to_string(),
     })
 }

@@ -1,11 +1,13 @@
-//! One file for each command, or group of commands.
+//! One file per command or group of commands.
 
 pub(crate) mod config;
 pub(crate) mod container;
+pub(crate) mod gc;
 pub(crate) mod init;
 pub(crate) mod ipam;
 pub(crate) mod list;
 pub(crate) mod netns;
+pub(crate) mod netns_scan;
 pub(crate) mod restore;
 pub(crate) mod rules;
 pub(crate) mod shell;

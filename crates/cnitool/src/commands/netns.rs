@@ -1,4 +1,4 @@
-//! Network namespaces with a name, where `ip netns` has them.
+//! `netns`: network namespaces with a name, in the directory of `ip netns`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,37 @@ use serde_json::{Value, json};
 use crate::cli::Netns;
 use crate::environment;
 use crate::failure::{Failure, Result};
-use crate::namespace::{Look, Standing};
+use crate::namespace::{PathInspector, PathState};
 use crate::options::Common;
 use crate::output::format::Output;
 use crate::output::print::{print, print_json, print_to_stderr};
 use crate::output::table::Cell;
 use crate::output::text::Tone;
 
-/// Where names are.
+/// The directory of names.
 const NAMES: &str = "/run/netns";
+
+/// A namespace with a name.
+struct Named {
+    name: String,
+    path: PathBuf,
+    state: PathState,
+    /// The attachments in it.
+    attachments: Vec<String>,
+}
 
 pub(crate) fn netns(common: &Common, out: Output, asked: &Netns) -> Result {
     match asked {
         Netns::Add { name } => add(out, &path_of(name)?),
-        Netns::Del { name, force, dry_run } => del(common, out, &path_of(name)?, (*force, *dry_run)),
+        Netns::Del { name, force, dry_run } => {
+            let path = path_of(name)?;
+            let attached = attached(common, &path)?;
+            if !attached.is_empty() && !*force {
+                let text = format!("{}: attached there: {}", path.display(), attached.join(", "));
+                return Err(format!("{text}; hint: `cnitool del` them first, or give --force").into());
+            }
+            if *dry_run { would_del(out, &path, &attached) } else { del(out, &path, &attached) }
+        }
         Netns::List => list(common, out),
     }
 }
@@ -51,64 +68,86 @@ fn add(out: Output, path: &Path) -> Result {
     print(&format!("{path}\n"))
 }
 
-fn del(common: &Common, out: Output, path: &Path, (force, dry_run): (bool, bool)) -> Result {
-    let look = Look::new();
-    let standing = look.path(&path.display().to_string());
-    if standing == Standing::Gone {
+/// The attachments in the namespace at a path, which must exist.
+fn attached(common: &Common, path: &Path) -> Result<Vec<String>> {
+    if PathInspector::new().path(&path.display().to_string()) == PathState::Gone {
         return Err(format!("{}: no such namespace", path.display()).into());
     }
-    let known = environment::cache(common).list()?;
-    let there: Vec<String> = known.iter().filter(|kept| is_at(kept, path)).map(name_of).collect();
-    if !there.is_empty() && !force {
-        let text = format!("{}: attached there: {}", path.display(), there.join(", "));
-        return Err(format!("{text}; hint: `cnitool del` them first, or give --force").into());
-    }
-    if !dry_run {
-        if !out.json {
-            print_to_stderr(&format!("removing {}", path.display()));
-        }
-        make::remove(path)?;
-    }
+    Ok(names_at(&environment::cache(common).list()?, path))
+}
+
+fn would_del(out: Output, path: &Path, attached: &[String]) -> Result {
     if out.json {
-        let path = path.display().to_string();
-        return print_json(&json!({"path": path, "removed": !dry_run, "dryRun": dry_run, "attached": there}));
+        return print_json(&del_document(path, attached, true));
     }
-    if dry_run { print(&format!("would remove {}\n", path.display())) } else { Ok(()) }
+    print(&format!("would remove {}\n", path.display()))
+}
+
+fn del(out: Output, path: &Path, attached: &[String]) -> Result {
+    if !out.json {
+        print_to_stderr(&format!("removing {}", path.display()));
+    }
+    make::remove(path)?;
+    if out.json { print_json(&del_document(path, attached, false)) } else { Ok(()) }
+}
+
+fn del_document(path: &Path, attached: &[String], dry_run: bool) -> Value {
+    let path = path.display().to_string();
+    json!({"path": path, "removed": !dry_run, "dryRun": dry_run, "attached": attached})
 }
 
 fn list(common: &Common, out: Output) -> Result {
-    let (look, known) = (Look::new(), environment::cache(common).list()?);
+    let inspector = PathInspector::new();
+    let all = environment::cache(common).list()?;
     let entries = fs::read_dir(NAMES).into_iter().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     names.sort();
-    let path = |name: &String| Path::new(NAMES).join(name);
-    let attached = |name: &String| known.iter().filter(|kept| is_at(kept, &path(name))).map(name_of).collect();
-    let found = names.iter().map(|name| (name, look.path(&path(name).display().to_string()), attached(name)));
-    let found: Vec<(&String, Standing, Vec<String>)> = found.collect();
+    let mut found = Vec::new();
+    for name in names {
+        let path = Path::new(NAMES).join(&name);
+        let state = inspector.path(&path.display().to_string());
+        let attachments = names_at(&all, &path);
+        found.push(Named { name, path, state, attachments });
+    }
     if out.json {
-        let namespace = |(name, standing, attached): &(&String, Standing, Vec<String>)| {
-            let path = path(name).display().to_string();
-            json!({"name": name, "path": path, "state": standing.word(), "attachments": attached})
-        };
-        let namespaces: Vec<Value> = found.iter().map(namespace).collect();
+        let namespaces: Vec<Value> = found.iter().map(Named::to_json).collect();
         return print_json(&json!({"namespaces": namespaces}));
     }
-    let row = |(name, standing, attached): &(&String, Standing, Vec<String>)| {
-        let tone = if standing.is_lost() { Tone::Bad } else { Tone::Plain };
-        [Cell::from((*name).clone()), Cell::toned(standing.word(), tone), attached.join(" ").into()]
-    };
-    out.table(["NAME", "NAMESPACE", "ATTACHMENTS"], &found.iter().map(row).collect::<Vec<_>>())
+    let rows: Vec<_> = found.iter().map(Named::row).collect();
+    out.table(["NAME", "NAMESPACE", "ATTACHMENTS"], &rows)
 }
 
-fn name_of(kept: &AttachmentSummary) -> String {
-    format!("{}/{}/{}", kept.network, kept.container_id, kept.ifname)
+impl Named {
+    fn to_json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "path": self.path.display().to_string(),
+            "state": self.state.word(),
+            "attachments": self.attachments,
+        })
+    }
+
+    fn row(&self) -> [Cell<'_>; 3] {
+        let tone = if self.state.is_lost() { Tone::Bad } else { Tone::Plain };
+        [self.name.as_str().into(), Cell::toned(self.state.word(), tone), self.attachments.join(" ").into()]
+    }
 }
 
-/// Whether an attachment's namespace has this path. `/var/run` is `/run`, wherever there are both.
-fn is_at(kept: &AttachmentSummary, path: &Path) -> bool {
-    let plain = |path: &Path| match path.strip_prefix("/var/run") {
+/// The names of the attachments whose namespace has this path.
+fn names_at(all: &[AttachmentSummary], path: &Path) -> Vec<String> {
+    let mut names = Vec::new();
+    for AttachmentSummary { network, container_id, ifname, netns, .. } in all {
+        if without_var(Path::new(netns)) == without_var(path) {
+            names.push(format!("{network}/{container_id}/{ifname}"));
+        }
+    }
+    names
+}
+
+/// The path with `/run` instead of `/var/run`, which is a link to it.
+fn without_var(path: &Path) -> PathBuf {
+    match path.strip_prefix("/var/run") {
         Ok(rest) => Path::new("/run").join(rest),
         Err(_) => path.to_owned(),
-    };
-    plain(Path::new(&kept.netns)) == plain(path)
+    }
 }

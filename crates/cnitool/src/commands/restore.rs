@@ -1,67 +1,77 @@
-//! Rules are put back after somebody flushed them.
+//! `restore`: makes rules again that another program has flushed.
 
 use cnikit_libcni::{CachedAttachment, Error, ErrorContext, State};
 use serde_json::{Value, json};
 
 use crate::cli::Restore;
 use crate::environment;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::options::Common;
 use crate::output::format::Output;
 use crate::output::print::{print_to_stderr, warn};
 
-/// Has the plugins of every attachment that lives put back their rules. What stands stays, and no link is touched.
+/// Lets the plugins of every attachment whose namespace exists make its rules again. Existing rules and links are not changed.
 pub(crate) fn restore(common: &Common, out: Output, asked: &Restore) -> Result {
     let runtime = environment::runtime(common);
-    let wanted = |kept: &CachedAttachment| asked.network.as_ref().is_none_or(|network| kept.whose(network).is_some());
-    let all: Vec<CachedAttachment> = runtime.cache.attachments()?.into_iter().filter(wanted).collect();
-    let (going, skipped): (Vec<&CachedAttachment>, Vec<&CachedAttachment>) =
-        all.iter().partition(|kept| reason(kept).is_none());
-    if !out.json {
-        let verb = if asked.dry_run { "would restore" } else { "restoring" };
-        going.iter().for_each(|kept| print_to_stderr(&format!("{verb} {}", name(kept))));
-        skipped.iter().for_each(|kept| print_to_stderr(&format!("passing over {}: {}", name(kept), why_not(kept))));
+    let mut all = runtime.cache.attachments()?;
+    if let Some(network) = &asked.network {
+        all.retain(|cached| cached.whose(network).is_some());
     }
-    let mut failed = Vec::new();
-    if !asked.dry_run {
-        for (kept, done) in going.iter().zip(runtime.restore_all(&going)) {
-            warn(&done.report.warnings);
-            let told = |why| Error::Several(vec![ErrorContext { what: name(kept), error: why }]).into();
-            failed.extend(done.outcome.err().map(told));
+    let mut restored = Vec::new();
+    let mut skipped = Vec::new();
+    for cached in &all {
+        match skip_reason(cached) {
+            None => restored.push(cached),
+            Some(reason) => skipped.push((cached, reason)),
         }
     }
-    let told: Vec<Value> = all.iter().map(document).collect();
-    out.finish(json!({"dryRun": asked.dry_run, "attachments": told}), failed)
+    if !out.json {
+        let action = if asked.dry_run { "would restore" } else { "restoring" };
+        for cached in &restored {
+            print_to_stderr(&format!("{action} {}", name(cached)));
+        }
+        for (cached, reason) in &skipped {
+            print_to_stderr(&format!("passing over {}: {reason}", name(cached)));
+        }
+    }
+    let mut failures = Vec::new();
+    if !asked.dry_run {
+        for (cached, done) in restored.iter().zip(runtime.restore_all(&restored)) {
+            warn(&done.report.warnings);
+            if let Err(error) = done.outcome {
+                let context = ErrorContext { what: name(cached), error };
+                failures.push(Failure::from(Error::Several(vec![context])));
+            }
+        }
+    }
+    let attachments: Vec<Value> = all.iter().map(document).collect();
+    out.finish(json!({"dryRun": asked.dry_run, "attachments": attachments}), failures)
 }
 
-/// Why nothing is put back for it; `None` if it lives.
-fn reason(kept: &CachedAttachment) -> Option<String> {
-    match kept.state {
-        State::Attached => kept.lost_namespace(),
+/// Why there is nothing to restore; `None` if its namespace exists.
+fn skip_reason(cached: &CachedAttachment) -> Option<String> {
+    match cached.state {
+        State::Attached => cached.lost_namespace(),
         State::Adding => Some("it is being added".to_owned()),
         State::Interrupted => Some("its ADD has not come to its end".to_owned()),
-        State::Unreadable => Some(kept.problems.concat()),
+        State::Unreadable => Some(cached.problems.concat()),
     }
 }
 
-fn why_not(kept: &CachedAttachment) -> String {
-    reason(kept).unwrap_or_default()
-}
-
-fn name(kept: &CachedAttachment) -> String {
-    if kept.network.is_empty() {
-        return kept.file.display().to_string();
+fn name(cached: &CachedAttachment) -> String {
+    if cached.network.is_empty() {
+        return cached.file.display().to_string();
     }
-    format!("{}/{}/{}", kept.network, kept.at.container_id, kept.at.ifname)
+    format!("{}/{}/{}", cached.network, cached.at.container_id, cached.at.ifname)
 }
 
-fn document(kept: &CachedAttachment) -> Value {
-    let why = reason(kept);
+fn document(cached: &CachedAttachment) -> Value {
+    let reason = skip_reason(cached);
     json!({
-        "network": kept.network,
-        "container": kept.at.container_id,
-        "ifname": kept.at.ifname,
-        "lives": why.is_none(),
-        "why": why,
+        "network": cached.network,
+        "container": cached.at.container_id,
+        "ifname": cached.at.ifname,
+        "lives": reason.is_none(),
+        "why": reason,
     })
 }

@@ -1,4 +1,4 @@
-//! All of one container's attachments, as they are now.
+//! `show`: the attachments of one container, as they are now.
 
 use std::net::IpAddr;
 
@@ -10,46 +10,61 @@ use cnikit_skel::AttachmentId;
 use serde_json::{Value, json};
 
 use crate::cli::Show;
-use crate::commands::list::{End, document, word};
+use crate::commands::list::{LinkState, document, state_word};
 use crate::commands::rules::Rules;
 use crate::environment;
 use crate::failure::Result;
-use crate::namespace::{Look, Standing};
+use crate::namespace::{PathInspector, PathState};
 use crate::options::Common;
 use crate::output::format::Output;
 use crate::output::print::{print, print_json, print_to_stderr};
 use crate::output::time::age;
 use crate::output::tree::Branch;
 
-/// One attachment and what stands of it.
+/// One attachment with its links, addresses, routes and rules.
 #[derive(Debug)]
-pub(crate) struct Shown {
-    pub(crate) kept: CachedAttachment,
-    pub(crate) standing: Standing,
-    /// The container's end; `None` if it is not there, or could not be looked at.
-    pub(crate) inside: Option<Inside>,
-    /// The host's end.
-    pub(crate) peer: Option<Link>,
-    /// What the host's end is a port of, with its addresses.
-    pub(crate) bridge: Option<(Link, Vec<String>)>,
-    /// Rules of the host that name the container or one of its addresses.
-    pub(crate) rules: Vec<String>,
+struct Shown {
+    cached: CachedAttachment,
+    path: PathState,
+    /// The interface in the container; `None` if it does not exist, or cannot be read.
+    inside: Option<Inside>,
+    /// The host end.
+    peer: Option<Link>,
+    /// The bridge of the host end.
+    bridge: Option<BridgeLink>,
+    /// The rules of the host that name the container or one of its addresses.
+    rules: Vec<String>,
 }
 
-/// The container's end.
+/// The interface in the container.
 #[derive(Debug)]
-pub(crate) struct Inside {
-    pub(crate) link: Link,
-    pub(crate) addresses: Vec<String>,
-    pub(crate) routes: Vec<String>,
+struct Inside {
+    link: Link,
+    addresses: Vec<String>,
+    routes: Vec<String>,
+    /// The index of the host end.
+    peer: Option<u32>,
+}
+
+/// A bridge with its addresses.
+#[derive(Debug)]
+struct BridgeLink {
+    link: Link,
+    addresses: Vec<String>,
 }
 
 pub(crate) fn show(common: &Common, out: Output, asked: &Show) -> Result {
-    let found = wanted(environment::cache(common).attachments()?, &asked.id)?;
-    let (host, look) = (Host::look()?, Look::new());
+    let found = find(environment::cache(common).attachments()?, &asked.id)?;
+    let host = Host::read()?;
+    let inspector = PathInspector::new();
     let mut rules = Rules::default();
-    let shown: Vec<Shown> = found.into_iter().map(|kept| host.shown(kept, &look, &mut rules)).collect();
-    rules.missing().for_each(|why| print_to_stderr(&format!("Warning: {why}")));
+    let mut shown = Vec::new();
+    for cached in found {
+        shown.push(host.inspect(cached, &inspector, &mut rules));
+    }
+    for why in rules.missing() {
+        print_to_stderr(&format!("Warning: {why}"));
+    }
     if out.json {
         let attachments: Vec<Value> = shown.iter().map(Shown::to_json).collect();
         return print_json(&json!({"attachments": attachments}));
@@ -57,166 +72,196 @@ pub(crate) fn show(common: &Common, out: Output, asked: &Show) -> Result {
     print(&shown.iter().map(|one| one.tree().drawn(out)).collect::<String>())
 }
 
-/// Those that are meant: by id or its beginning, by namespace, by address. The first way that finds any counts.
-fn wanted(all: Vec<CachedAttachment>, id: &str) -> Result<Vec<CachedAttachment>> {
+/// The attachments of one container: by id, by namespace, by address, or by the beginning of the id; the first that matches any.
+fn find(all: Vec<CachedAttachment>, id: &str) -> Result<Vec<CachedAttachment>> {
     let address: Option<IpAddr> = id.parse().ok();
-    let has_address = |kept: &CachedAttachment| {
-        let ips = kept.cni_result().map(|answer| answer.ips).unwrap_or_default();
-        address.is_some_and(|address| ips.iter().any(|ip| ip.address.ip() == address))
-    };
-    let in_namespace = |kept: &CachedAttachment| kept.at.netns == id || kept.at.netns.rsplit('/').next() == Some(id);
-    let ways: [&dyn Fn(&CachedAttachment) -> bool; 4] =
-        [&|kept| kept.at.container_id == id, &in_namespace, &has_address, &|kept| {
-            !id.is_empty() && kept.at.container_id.starts_with(id)
-        }];
-    let Some(way) = ways.into_iter().find(|way| all.iter().any(way)) else {
+    let matches: [&dyn Fn(&CachedAttachment) -> bool; 4] = [
+        &|cached| cached.at.container_id == id,
+        &|cached| cached.at.netns == id || cached.at.netns.rsplit('/').next() == Some(id),
+        &|cached| address.is_some_and(|address| has_address(cached, address)),
+        &|cached| !id.is_empty() && cached.at.container_id.starts_with(id),
+    ];
+    let Some(is_match) = matches.into_iter().find(|is_match| all.iter().any(is_match)) else {
         return Err(format!("no attachment of \"{id}\" is known; `cnitool list` shows all").into());
     };
-    let found: Vec<CachedAttachment> = all.into_iter().filter(|kept| way(kept)).collect();
-    let first = found[0].at.container_id.clone();
-    match found.iter().find(|kept| kept.at.container_id != first) {
-        Some(other) => Err(format!("\"{id}\" may be {first} or {}: give more of it", other.at.container_id).into()),
-        None => Ok(found),
+    let found: Vec<CachedAttachment> = all.into_iter().filter(|cached| is_match(cached)).collect();
+    let first = &found[0].at.container_id;
+    if let Some(other) = found.iter().find(|cached| cached.at.container_id != *first) {
+        return Err(format!("\"{id}\" may be {first} or {}: give more of it", other.at.container_id).into());
     }
+    Ok(found)
 }
 
-/// The host's links, asked for once.
+fn has_address(cached: &CachedAttachment, address: IpAddr) -> bool {
+    let ips = cached.cni_result().map(|result| result.ips).unwrap_or_default();
+    ips.iter().any(|ip| ip.address.ip() == address)
+}
+
+/// The links of the host, which are read once.
 struct Host {
     netlink: Netlink,
     links: Vec<Link>,
 }
 
 impl Host {
-    fn look() -> Result<Host> {
+    fn read() -> Result<Host> {
         let netlink = Netlink::here()?;
         let links = netlink.links()?;
         Ok(Host { netlink, links })
     }
 
-    fn shown(&self, kept: CachedAttachment, look: &Look, rules: &mut Rules) -> Shown {
-        let standing = look.at(&kept.at.netns, &kept.metadata);
-        let inside = if standing == Standing::There { inside(&kept) } else { None };
-        let (inside, peer) = inside.map_or((None, None), |(inside, peer)| (Some(inside), peer));
-        let peer = peer.and_then(|index| self.at(index)).or_else(|| self.tagged(&kept)).cloned();
-        let bridge = peer.as_ref().and_then(|peer| self.at(peer.master?)).cloned();
-        let bridge = bridge.map(|bridge| (self.addresses(&bridge), bridge)).map(|(all, bridge)| (bridge, all));
-        let rules = rules.of(&kept);
-        Shown { kept, standing, inside, peer, bridge, rules }
+    fn inspect(&self, cached: CachedAttachment, inspector: &PathInspector, rules: &mut Rules) -> Shown {
+        let path = inspector.attachment(&cached.at.netns, &cached.metadata);
+        let inside = if path == PathState::Present { Inside::read(&cached) } else { None };
+        let peer_index = inside.as_ref().and_then(|inside| inside.peer);
+        let peer = peer_index.and_then(|index| self.link(index)).or_else(|| self.tagged_link(&cached)).cloned();
+        let bridge = peer.as_ref().and_then(|peer| self.bridge_of(peer));
+        let rules = rules.of(&cached);
+        Shown { cached, path, inside, peer, bridge, rules }
     }
 
-    fn at(&self, index: u32) -> Option<&Link> {
+    fn link(&self, index: u32) -> Option<&Link> {
         self.links.iter().find(|link| link.index == index)
     }
 
-    /// The link that bears the attachment's tag: of plugins that write one.
-    fn tagged(&self, kept: &CachedAttachment) -> Option<&Link> {
-        self.links.iter().find(|link| is_tagged(link, &kept.network, kept))
+    /// The link with the attachment's tag, if its plugin writes one.
+    fn tagged_link(&self, cached: &CachedAttachment) -> Option<&Link> {
+        self.links.iter().find(|link| is_tagged(link, &cached.network, cached))
     }
 
-    fn addresses(&self, link: &Link) -> Vec<String> {
+    fn bridge_of(&self, port: &Link) -> Option<BridgeLink> {
+        let link = self.link(port.master?)?.clone();
         let found = self.netlink.addresses(link.index).unwrap_or_default();
-        found.iter().map(|address| address.address.to_string()).collect()
+        let addresses = found.iter().map(|address| address.address.to_string()).collect();
+        Some(BridgeLink { link, addresses })
     }
 }
 
-/// Whether a link of the host bears the attachment's tag.
-pub(crate) fn is_tagged(link: &Link, network: &str, kept: &CachedAttachment) -> bool {
-    let (container, ifname) = (kept.at.container_id.clone(), kept.at.ifname.clone());
-    let tag = AttachmentId { network: network.to_owned(), container, ifname };
+/// Whether a link of the host has the attachment's tag.
+pub(crate) fn is_tagged(link: &Link, network: &str, cached: &CachedAttachment) -> bool {
+    let tag = AttachmentId {
+        network: network.to_owned(),
+        container: cached.at.container_id.clone(),
+        ifname: cached.at.ifname.clone(),
+    };
     alias::owner(link, &tag) == alias::AliasOwner::This
 }
 
-/// The container's end, and the number of the host's.
-fn inside(kept: &CachedAttachment) -> Option<(Inside, Option<u32>)> {
-    let netns = Netns::open(&kept.at.netns).ok()?;
-    let netlink = Netlink::inside(&netns).ok()?;
-    let link = netlink.find_link(&kept.at.ifname).ok()??;
-    let addresses = netlink.addresses(link.index).unwrap_or_default();
-    let routes = netlink.routes_of(link.index).unwrap_or_default();
-    let routes = routes.iter().filter(|route| route.is_ordinary()).map(words).collect();
-    let own = Netns::own().map(|own| netlink.namespace_id(&own).ok().flatten());
-    let peer = link.lower.filter(|_| link.lower_netns.is_some() && link.lower_netns == own.ok().flatten());
-    let addresses = addresses.iter().map(|address| address.address.to_string()).collect();
-    Some((Inside { link, addresses, routes }, peer))
+impl Inside {
+    fn read(cached: &CachedAttachment) -> Option<Inside> {
+        let netns = Netns::open(&cached.at.netns).ok()?;
+        let netlink = Netlink::inside(&netns).ok()?;
+        let link = netlink.find_link(&cached.at.ifname).ok()??;
+        let addresses = netlink.addresses(link.index).unwrap_or_default();
+        let routes = netlink.routes_of(link.index).unwrap_or_default();
+        let mut inside = Inside {
+            addresses: addresses.iter().map(|address| address.address.to_string()).collect(),
+            routes: routes.iter().filter(|route| route.is_ordinary()).map(route_text).collect(),
+            peer: None,
+            link,
+        };
+        if is_peer_here(&netlink, &inside.link) {
+            inside.peer = inside.link.lower;
+        }
+        Some(inside)
+    }
 }
 
-fn words(route: &KernelRoute) -> String {
+/// Whether the peer of a link is in this process's namespace. `netlink` is that of the link's namespace.
+fn is_peer_here(netlink: &Netlink, link: &Link) -> bool {
+    let Ok(own) = Netns::own() else { return false };
+    let own_id = netlink.namespace_id(&own).ok().flatten();
+    link.lower_netns.is_some() && link.lower_netns == own_id
+}
+
+fn route_text(route: &KernelRoute) -> String {
     let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
     if route.is_default() { format!("default{via}") } else { format!("{}{via}", route.dst) }
 }
 
 impl Shown {
-    /// The same for a program.
     fn to_json(&self) -> Value {
-        let link = self.inside.as_ref().map_or(End::Gone, |inside| if inside.link.up { End::Up } else { End::Down });
-        let mut document = document(&self.kept.summary(), self.standing, &link);
-        document["interface"] = self.inside.as_ref().map_or(Value::Null, |inside| {
-            json!({
-                "name": inside.link.name,
-                "mac": inside.link.mac.map(|mac| mac.to_string()),
-                "mtu": inside.link.mtu,
-                "addresses": inside.addresses,
-                "routes": inside.routes,
-            })
-        });
-        document["peer"] = self.peer.as_ref().map_or(
-            Value::Null,
-            |peer| json!({"name": peer.name, "index": peer.index, "mtu": peer.mtu, "up": peer.up, "alias": peer.alias}),
-        );
-        document["bridge"] = self.bridge.as_ref().map_or(
-            Value::Null,
-            |(bridge, addresses)| json!({"name": bridge.name, "addresses": addresses, "up": bridge.up}),
-        );
+        let mut document = document(&self.cached.summary(), self.path, &self.link_state());
+        document["interface"] = match &self.inside {
+            Some(Inside { link, addresses, routes, .. }) => json!({
+                "name": link.name,
+                "mac": link.mac.map(|mac| mac.to_string()),
+                "mtu": link.mtu,
+                "addresses": addresses,
+                "routes": routes,
+            }),
+            None => Value::Null,
+        };
+        document["peer"] = match &self.peer {
+            Some(peer) => json!({
+                "name": peer.name, "index": peer.index, "mtu": peer.mtu, "up": peer.up, "alias": peer.alias,
+            }),
+            None => Value::Null,
+        };
+        document["bridge"] = match &self.bridge {
+            Some(BridgeLink { link, addresses }) => {
+                json!({"name": link.name, "addresses": addresses, "up": link.up})
+            }
+            None => Value::Null,
+        };
         document["rules"] = self.rules.clone().into();
-        document["problems"] = self.kept.problems.clone().into();
+        document["problems"] = self.cached.problems.clone().into();
         document
     }
 
+    fn link_state(&self) -> LinkState {
+        match &self.inside {
+            Some(inside) if inside.link.up => LinkState::Up,
+            Some(_) => LinkState::Down,
+            None => LinkState::Gone,
+        }
+    }
+
     fn tree(&self) -> Branch {
-        let kept = &self.kept;
-        let (state, _) = word(kept.state);
-        let title =
-            format!("{}/{}/{}  {state}, {} old", kept.network, kept.at.container_id, kept.at.ifname, age(kept.age()));
+        let cached = &self.cached;
+        let (state, _) = state_word(cached.state);
+        let age = age(cached.age());
+        let title = format!("{}/{}/{}  {state}, {age} old", cached.network, cached.at.container_id, cached.at.ifname);
         let mut below = vec![Branch {
-            text: format!("namespace {} ({})", kept.at.netns, self.standing.word()),
+            text: format!("namespace {} ({})", cached.at.netns, self.path.word()),
             below: vec![self.inside_branch()],
         }];
-        below.extend(self.peer.as_ref().map(|peer| self.peer_branch(peer)));
+        if let Some(peer) = &self.peer {
+            below.push(self.peer_branch(peer));
+        }
         if !self.rules.is_empty() {
             below.push(Branch::over("rules", self.rules.iter().cloned()));
         }
-        below.push(Branch::over("kept", [kept.file.display().to_string()]));
-        if !kept.problems.is_empty() {
-            below.push(Branch::over("problems", kept.problems.iter().cloned()));
+        below.push(Branch::over("kept", [cached.file.display().to_string()]));
+        if !cached.problems.is_empty() {
+            below.push(Branch::over("problems", cached.problems.iter().cloned()));
         }
         Branch { text: title, below }
     }
 
+    /// The interface in the container, with its addresses and routes.
     fn inside_branch(&self) -> Branch {
-        let mut lines = self.inside_lines().into_iter();
-        Branch::over(lines.next().unwrap_or_default(), lines)
-    }
-
-    /// The container's end in lines: itself, or that it is not there, then its addresses and routes.
-    pub(crate) fn inside_lines(&self) -> Vec<String> {
-        let Some(Inside { link, addresses, routes }) = &self.inside else {
-            return vec![format!("{} is not there", self.kept.at.ifname)];
+        let Some(Inside { link, addresses, routes, .. }) = &self.inside else {
+            return Branch::over(format!("{} is not there", self.cached.at.ifname), []);
         };
-        let addresses = addresses.iter().map(|address| format!("address {address}"));
-        let routes = routes.iter().map(|route| format!("route {route}"));
-        std::iter::once(described(link)).chain(addresses).chain(routes).collect()
+        let mut lines = Vec::new();
+        lines.extend(addresses.iter().map(|address| format!("address {address}")));
+        lines.extend(routes.iter().map(|route| format!("route {route}")));
+        Branch::over(link_text(link), lines)
     }
 
     fn peer_branch(&self, peer: &Link) -> Branch {
-        let bridge = self.bridge.iter().map(|(bridge, addresses)| {
-            Branch::over(format!("port of {}", described(bridge)), addresses.iter().map(|one| format!("address {one}")))
-        });
-        Branch { text: format!("host end {}", described(peer)), below: bridge.collect() }
+        let mut below = Vec::new();
+        if let Some(BridgeLink { link, addresses }) = &self.bridge {
+            let lines = addresses.iter().map(|address| format!("address {address}"));
+            below.push(Branch::over(format!("port of {}", link_text(link)), lines));
+        }
+        Branch { text: format!("host end {}", link_text(peer)), below }
     }
 }
 
 /// A link in a line.
-pub(crate) fn described(link: &Link) -> String {
+fn link_text(link: &Link) -> String {
     let kind = link.kind.as_deref().unwrap_or("device");
     let mac = link.mac.map(|mac| format!(" {mac}")).unwrap_or_default();
     format!("{} ({kind}{mac} mtu {}, {})", link.name, link.mtu, if link.up { "up" } else { "down" })

@@ -1,30 +1,31 @@
-//! Times and ages, as people and programs read them.
+//! Times and ages as text.
 
-use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The last second of the year 9999, which is the last that RFC 3339 can write.
+/// The last second of the year 9999, the latest time of RFC 3339.
 const LAST: Duration = Duration::from_secs(253_402_300_799);
 
-/// A time in UTC as RFC 3339 writes it: `2026-11-21T21:28:10Z`. A file may have any time; one that RFC 3339 cannot write is
-/// shown as the nearest that it can.
-pub(crate) fn moment(time: SystemTime) -> String {
+/// A time in UTC in the format of RFC 3339: `2026-11-21T21:28:10Z`. A file may have any time; one outside of the format's limits is
+/// replaced by the nearest limit.
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time.clamp(UNIX_EPOCH, UNIX_EPOCH + LAST)).to_string()
 }
 
-/// How long, in its two largest units: `3d4h`, `5m10s`, `0s`.
+/// A duration in its two largest units: `3d4h`, `5m10s`, `0s`.
 pub(crate) fn age(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let parts = [(seconds / 86_400, 'd'), (seconds / 3600 % 24, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
     let first = parts.iter().position(|(count, _)| *count > 0).unwrap_or(3);
-    let shown = parts.iter().skip(first).take(2).filter(|(count, unit)| *count > 0 || (first == 3 && *unit == 's'));
-    shown.fold(String::new(), |mut text, (count, unit)| {
-        let _ = write!(text, "{count}{unit}"); // a String takes all
-        text
-    })
+    let mut units = Vec::new();
+    for (count, unit) in &parts[first..=(first + 1).min(3)] {
+        if *count > 0 || units.is_empty() {
+            units.push(format!("{count}{unit}"));
+        }
+    }
+    units.concat()
 }
 
-/// How long ago that was; nothing of a moment that is to come.
+/// The time since then; zero for a time in the future.
 pub(crate) fn ago(time: SystemTime) -> Duration {
     SystemTime::now().duration_since(time).unwrap_or_default()
 }
@@ -34,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_written_as_date_writes_it() {
+    fn a_time_is_written_as_date_writes_it() {
         let cases = [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),
@@ -43,14 +44,14 @@ mod tests {
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ];
         for (seconds, text) in cases {
-            assert_eq!(moment(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+            assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
         }
-        assert_eq!(moment(UNIX_EPOCH - Duration::from_secs(1)), "1970-01-01T00:00:00Z");
-        assert_eq!(moment(UNIX_EPOCH + LAST * 2), "9999-12-31T23:59:59Z");
+        assert_eq!(rfc3339(UNIX_EPOCH - Duration::from_secs(1)), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(UNIX_EPOCH + LAST * 2), "9999-12-31T23:59:59Z");
     }
 
     #[test]
-    fn an_age_is_told_in_two_units() {
+    fn an_age_has_two_units() {
         let cases =
             [(0, "0s"), (59, "59s"), (60, "1m"), (310, "5m10s"), (90_000, "1d1h"), (86_400, "1d"), (3_601, "1h")];
         for (seconds, text) in cases {

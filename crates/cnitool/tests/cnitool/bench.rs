@@ -1,4 +1,4 @@
-//! A host and a container to try the tool on: two fresh namespaces, and a directory for everything that is written.
+//! A host and a container for tests of the tool: two new namespaces, and a directory for all files.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -10,8 +10,8 @@ use cnikit_netns::{Netns, make};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Where the packaged reference is.
-const REFERENCE: &str = "/usr/lib/cni";
+/// The directory of the packaged upstream plugins.
+const UPSTREAM: &str = "/usr/lib/cni";
 
 pub(crate) struct Bench {
     dir: TempDir,
@@ -28,7 +28,7 @@ impl Bench {
         Bench { dir, host: make::anonymous().unwrap(), container: make::anonymous().unwrap() }
     }
 
-    /// Everything that is written is below this.
+    /// The directory of all files.
     pub(crate) fn dir(&self) -> &std::path::Path {
         self.dir.path()
     }
@@ -41,12 +41,12 @@ impl Bench {
         self.container.path().display().to_string()
     }
 
-    /// A configuration file; `DIR` in it is the directory for state.
+    /// Writes a configuration file. `DIR` in it is replaced by the directory of all files.
     pub(crate) fn file(&self, name: &str, text: &str) {
         fs::write(self.path("net.d").join(name), text.replace("DIR", &self.dir.path().display().to_string())).unwrap();
     }
 
-    /// A plugin that notes each call in `calls`, keeps its stdin in `<name>.<verb>`, and goes on with `script`.
+    /// Installs a plugin that appends each call to `calls`, writes its stdin to `<name>.<verb>`, and runs `script`.
     pub(crate) fn plugin(&self, name: &str, script: &str) {
         let file = self.path("bin").join(name);
         let dir = self.dir.path().display();
@@ -58,20 +58,20 @@ impl Bench {
         .unwrap();
     }
 
-    /// What plugins have been asked so far; the notes begin anew.
+    /// The calls of plugins since the last time.
     pub(crate) fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path("calls")).unwrap_or_default();
         fs::write(self.path("calls"), "").unwrap();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// What a plugin of [`Bench::plugin`] read when it was last asked.
+    /// The stdin of the last call of a plugin of [`Bench::plugin`].
     pub(crate) fn stdin(&self, plugin: &str, verb: &str) -> String {
         fs::read_to_string(self.path(&format!("{plugin}.{verb}"))).unwrap()
     }
 
     /// The files of the cache.
-    pub(crate) fn kept(&self) -> Vec<PathBuf> {
+    pub(crate) fn cached_files(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(self.path("cache/results")) else { return Vec::new() };
         entries.map(|entry| entry.unwrap().path()).collect()
     }
@@ -83,7 +83,7 @@ impl Bench {
 
     /// `cnitool ARGUMENTS…` on the host.
     pub(crate) fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
-        let path = format!("{}:{REFERENCE}", self.path("bin").display());
+        let path = format!("{}:{UPSTREAM}", self.path("bin").display());
         self.on_host(|| {
             command(env!("CARGO_BIN_EXE_cnitool"))
                 .args(arguments)
@@ -98,7 +98,7 @@ impl Bench {
         })
     }
 
-    /// `cnitool ARGUMENTS…`, which must end with this status: what it says on stdout, and on stderr.
+    /// Runs `cnitool ARGUMENTS…`, which must end with this status; returns stdout and stderr.
     pub(crate) fn says(&self, status: i32, arguments: &str) -> (String, String) {
         let output = self.run(&arguments.split_whitespace().collect::<Vec<_>>(), &[]);
         let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
@@ -106,7 +106,7 @@ impl Bench {
         (stdout, stderr)
     }
 
-    /// `cnitool ARGUMENTS…` on a terminal at which somebody types; what is seen there. See script(1).
+    /// Runs `cnitool ARGUMENTS…` on a terminal with this input; returns what the terminal shows. See script(1).
     pub(crate) fn on_terminal(&self, arguments: &str, typed: &str) -> String {
         let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_cnitool"));
         let mut script = command("script");
@@ -120,26 +120,26 @@ impl Bench {
         })
     }
 
-    /// `cnitool --json ARGUMENTS…`, which must succeed: its document.
+    /// Runs `cnitool --json ARGUMENTS…`, which must succeed; returns its document.
     pub(crate) fn json(&self, arguments: &str) -> Value {
         json(&self.says(0, &format!("--json {arguments}")).0)
     }
 
-    /// A namespace with a path, for as long as that is there.
+    /// Makes a namespace that is mounted at a path.
     pub(crate) fn namespace(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         make::fresh(&path).unwrap();
         path
     }
 
-    /// As [`Bench::cnitool`], which must succeed; its stdout.
+    /// As [`Bench::cnitool`], which must succeed; returns its stdout.
     pub(crate) fn done(&self, verb: &str, network: &str, variables: &[(&str, &str)]) -> String {
         let output = self.cnitool(verb, network, variables);
         assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// As [`Bench::cnitool`], which must fail with status 1 and silent stdout; its stderr.
+    /// As [`Bench::cnitool`], which must fail with status 1 and write nothing to stdout; returns its stderr.
     pub(crate) fn refused(&self, verb: &str, network: &str, variables: &[(&str, &str)]) -> String {
         let output = self.cnitool(verb, network, variables);
         assert_eq!(output.status.code(), Some(1), "{verb} {network}");
@@ -147,14 +147,14 @@ impl Bench {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// What a program says on the host.
+    /// The stdout of a program on the host.
     pub(crate) fn host_says(&self, line: &str) -> String {
-        self.on_host(|| said(line))
+        self.on_host(|| stdout_of(line))
     }
 
-    /// What a program says in the container.
+    /// The stdout of a program in the container.
     pub(crate) fn container_says(&self, line: &str) -> String {
-        self.container.enter(|_| said(line)).unwrap()
+        self.container.enter(|_| stdout_of(line)).unwrap()
     }
 
     pub(crate) fn on_host<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
@@ -173,13 +173,13 @@ impl Drop for Bench {
     }
 }
 
-/// A document, for comparison.
+/// Parses a document.
 pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// What a program says, which must succeed.
-pub(crate) fn said(line: &str) -> String {
+/// The stdout of a program that must succeed.
+pub(crate) fn stdout_of(line: &str) -> String {
     let mut words = line.split_whitespace();
     let output = command(words.next().unwrap()).args(words).output().unwrap();
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));

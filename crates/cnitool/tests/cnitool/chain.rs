@@ -1,4 +1,4 @@
-//! What a chain of plugins is told, and what becomes of it when one of them fails.
+//! What the plugins of a list get, and what happens if one of them fails.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ const ANSWER: &str =
 const NO: &str = r#"DEL) echo '{"cniVersion": "1.0.0", "code": 11, "msg": "not now", "details": "busy"}'; exit 1 ;;"#;
 
 #[test]
-fn each_plugin_is_given_the_result_before_it_and_del_goes_backwards_with_the_kept_one() {
+fn each_plugin_gets_the_previous_result_and_del_runs_backwards_with_the_cached_one() {
     let bench = Bench::new();
     bench.file("two.conflist", TWO);
     bench.plugin("first", ANSWER);
@@ -28,7 +28,7 @@ fn each_plugin_is_given_the_result_before_it_and_del_goes_backwards_with_the_kep
 }
 
 #[test]
-fn a_plugin_that_fails_on_del_keeps_neither_the_others_from_it_nor_the_result_from_a_second_try() {
+fn a_failing_del_of_one_plugin_stops_no_other_and_can_be_repeated() {
     let bench = Bench::new();
     bench.file("two.conflist", TWO);
     bench.plugin("first", &format!("{ANSWER}\n{NO}"));
@@ -41,31 +41,31 @@ fn a_plugin_that_fails_on_del_keeps_neither_the_others_from_it_nor_the_result_fr
          plugin type=\"first\" name=\"two\" (1 of 2) failed (delete) on eth0: not now: busy (code 11)\n"
     );
     assert_eq!(bench.calls(), ["DEL second", "DEL first"]);
-    assert_eq!(bench.kept().len(), 1);
+    assert_eq!(bench.cached_files().len(), 1);
     for name in ["first", "second"] {
         fs::remove_file(bench.path("bin").join(name)).unwrap();
         bench.plugin(name, "");
     }
     bench.done("del", "two", &[]);
     assert!(json(&bench.stdin("first", "DEL")).get("prevResult").is_some());
-    assert_eq!(bench.kept().len(), 0);
+    assert_eq!(bench.cached_files().len(), 0);
 }
 
 #[test]
-fn a_garbled_kept_result_fails_check_and_not_del() {
+fn a_damaged_cached_result_fails_check_and_not_del() {
     let bench = Bench::new();
     bench.file("two.conflist", TWO);
     bench.plugin("first", ANSWER);
     bench.plugin("second", ANSWER);
     bench.done("add", "two", &[]);
-    fs::write(&bench.kept()[0], "{").unwrap();
+    fs::write(&bench.cached_files()[0], "{").unwrap();
     assert!(bench.refused("check", "two", &[]).contains("kept result"));
     bench.done("del", "two", &[]);
-    assert_eq!(bench.kept().len(), 0);
+    assert_eq!(bench.cached_files().len(), 0);
 }
 
 #[test]
-fn a_plugin_that_is_not_installed_is_found_out_before_the_first_one_runs() {
+fn a_missing_plugin_is_detected_before_the_first_one_runs() {
     let bench = Bench::new();
     bench.file("two.conflist", TWO);
     bench.plugin("first", ANSWER);
@@ -80,18 +80,18 @@ fn a_plugin_that_is_not_installed_is_found_out_before_the_first_one_runs() {
 }
 
 #[test]
-fn a_failed_add_keeps_nothing_and_an_unreadable_answer_is_the_plugins_failure() {
+fn a_failed_add_caches_nothing_and_invalid_output_is_a_failure() {
     let bench = Bench::new();
     bench.file("two.conflist", TWO);
     bench.plugin("first", ANSWER);
     bench.plugin("second", "ADD) echo hello ;;");
     let error = bench.refused("add", "two", &[]);
     assert!(error.contains("type=\"second\"") && error.contains("its answer cannot be read"), "{error}");
-    assert_eq!(bench.kept().len(), 0);
+    assert_eq!(bench.cached_files().len(), 0);
 }
 
 #[test]
-fn a_plugins_log_comes_through_and_the_result_alone_is_on_stdout() {
+fn stderr_of_a_plugin_is_passed_on_and_stdout_has_only_the_result() {
     let bench = Bench::new();
     bench.file("one.conf", r#"{"cniVersion": "1.0.0", "name": "one", "type": "first"}"#);
     bench.plugin("first", "ADD) echo careful >&2; echo null ;;");
@@ -110,22 +110,25 @@ fn a_plugin_inherits_the_environment_but_nothing_of_an_outer_call() {
     variables.extend([("OWN_PROXY", "kept"), ("CNI_ARGS", "A=1")]);
     for (verb, args) in [("add", "CNI_ARGS=A=1"), ("status", "CNI_ARGS=")] {
         let output = bench.cnitool(verb, "one", &variables);
-        let said = String::from_utf8(output.stderr).unwrap();
-        let has = |line: &str| said.lines().any(|one| one == line);
-        assert!(has("OWN_PROXY=kept") && has(args) && has(&format!("CNI_COMMAND={}", verb.to_uppercase())), "{said}");
-        assert!(!said.contains("outer"), "{said}");
-        assert_eq!(has("CNI_NETNS=") && has("CNI_CONTAINERID="), verb == "status", "{said}");
+        let printed = String::from_utf8(output.stderr).unwrap();
+        let has = |line: &str| printed.lines().any(|one| one == line);
+        assert!(
+            has("OWN_PROXY=kept") && has(args) && has(&format!("CNI_COMMAND={}", verb.to_uppercase())),
+            "{printed}"
+        );
+        assert!(!printed.contains("outer"), "{printed}");
+        assert_eq!(has("CNI_NETNS=") && has("CNI_CONTAINERID="), verb == "status", "{printed}");
     }
 }
 
 #[test]
-fn plan_shows_what_each_plugin_would_do_and_names_those_that_cannot_tell() {
+fn plan_shows_the_steps_of_each_plugin_and_names_those_without_plan() {
     let bench = Bench::new();
     bench.file("two.conflist", TWO);
     bench.plugin("first", r#"PLAN) echo '{"plan": ["make this", "then that"]}' ;;"#);
     bench.plugin("second", r#"PLAN) echo '{"plan": ["and this"]}' ;;"#);
     assert_eq!(bench.done("plan", "two", &[]), "first:\n  make this\n  then that\nsecond:\n  and this\n");
-    assert_eq!(bench.kept().len(), 0);
+    assert_eq!(bench.cached_files().len(), 0);
     bench.file("lo.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
     let (words, errors) = bench.says(3, &format!("plan lo {} -i lo", bench.netns()));
     assert!(words.starts_with("loopback:\n  unable to tell: plugin type=\"loopback\" name=\"lo\""), "{words}");
@@ -133,7 +136,7 @@ fn plan_shows_what_each_plugin_would_do_and_names_those_that_cannot_tell() {
 }
 
 #[test]
-fn check_of_a_version_that_has_none_is_said_before_any_plugin_runs() {
+fn check_of_a_version_without_check_fails_before_any_plugin_runs() {
     let bench = Bench::new();
     bench.file("old.conf", r#"{"cniVersion": "0.3.1", "name": "old", "type": "first"}"#);
     bench.plugin("first", ANSWER);
@@ -142,7 +145,7 @@ fn check_of_a_version_that_has_none_is_said_before_any_plugin_runs() {
 }
 
 #[test]
-fn what_is_wrong_in_the_environment_is_said_with_the_variables_name_after_the_network_was_found() {
+fn an_invalid_variable_is_named_after_the_network_was_found() {
     let bench = Bench::new();
     bench.file("two.conflist", TWO);
     assert!(bench.refused("add", "two", &[("CAP_ARGS", "[]")]).contains("CAP_ARGS"));

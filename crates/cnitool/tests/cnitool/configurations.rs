@@ -1,33 +1,33 @@
-//! Which configuration counts, what is wrong with one, and a new one.
+//! `config explain`, `validate` and `init`.
 
 use std::fs;
 
 use crate::bench::{Bench, json};
 
 #[test]
-fn the_default_network_is_named_and_why_no_other_file_is() {
+fn explain_names_the_default_network_and_the_reasons_against_other_files() {
     let bench = Bench::new();
-    let (said, _) = bench.says(3, "config why");
-    assert!(said.contains("no file can be the default"), "{said}");
+    let (printed, _) = bench.says(3, "config why");
+    assert!(printed.contains("no file can be the default"), "{printed}");
     bench.file("00-torn.conflist", "{");
     bench.file("10-lo.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
     bench.file("20-later.conf", r#"{"cniVersion": "1.0.0", "name": "later", "type": "loopback"}"#);
-    let (said, _) = bench.says(0, "config explain --runtime cri-dockerd");
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines[0].contains("10-lo.conf") && lines[0].ends_with("network lo is the default"), "{said}");
-    assert!(lines[1].contains("00-torn.conflist") && lines[2].contains("20-later.conf"), "{said}");
+    let (printed, _) = bench.says(0, "config explain --runtime cri-dockerd");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert!(lines[0].contains("10-lo.conf") && lines[0].ends_with("network lo is the default"), "{printed}");
+    assert!(lines[1].contains("00-torn.conflist") && lines[2].contains("20-later.conf"), "{printed}");
     let document = bench.json("config explain --runtime kubelet");
     assert_eq!(document["default"]["network"], "lo");
     assert_eq!(document["passedOver"].as_array().unwrap().len(), 2);
     assert_eq!(bench.json("config explain --runtime cri-o")["default"]["network"], "lo");
     for containerd in ["config explain", "config explain --runtime containerd"] {
-        let (said, _) = bench.says(3, containerd);
-        assert!(said.contains("no file can be the default") && said.contains("00-torn.conflist"), "{said}");
+        let (printed, _) = bench.says(3, containerd);
+        assert!(printed.contains("no file can be the default") && printed.contains("00-torn.conflist"), "{printed}");
     }
 }
 
 #[test]
-fn what_is_wrong_with_a_directory_is_told_with_its_place() {
+fn validate_reports_errors_with_their_position() {
     let bench = Bench::new();
     bench.file("10-lo.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
     assert!(bench.says(0, "validate").0.ends_with("nothing is wrong\n"));
@@ -38,11 +38,11 @@ fn what_is_wrong_with_a_directory_is_told_with_its_place() {
         "20-b.conflist",
         r#"{"cniVersion": "1.0.0", "name": "b", "plugins": [{"type": "bridge", "isGatway": true}]}"#,
     );
-    let (said, _) = bench.says(0, "validate");
-    assert!(said.contains("20-b.conflist:1:") && said.contains("isGateway"), "a slip is a warning: {said}");
+    let (printed, _) = bench.says(0, "validate");
+    assert!(printed.contains("20-b.conflist:1:") && printed.contains("isGateway"), "a slip is a warning: {printed}");
     bench.file("30-c.conflist", r#"{"cniVersion": "1.0.0", "name": "c", "plugins": [{"type": "absent"}]}"#);
-    let (said, _) = bench.says(3, &format!("--json validate {}", bench.path("net.d").display()));
-    let document = json(&said);
+    let (printed, _) = bench.says(3, &format!("--json validate {}", bench.path("net.d").display()));
+    let document = json(&printed);
     assert_eq!(document["valid"], false);
     let findings = document["findings"].as_array().unwrap();
     assert!(findings.iter().any(|one| one["severity"] == "error" && one["file"].as_str().unwrap().contains("30-c")));
@@ -50,7 +50,7 @@ fn what_is_wrong_with_a_directory_is_told_with_its_place() {
 }
 
 #[test]
-fn on_a_terminal_it_is_said_whom_a_verb_waits_for() {
+fn on_a_terminal_the_running_plugin_is_shown() {
     let bench = Bench::new();
     let plugins = r#""plugins": [{"type": "slow"}, {"type": "slower"}]"#;
     bench.file("10-slow.conflist", &format!(r#"{{"cniVersion": "1.1.0", "name": "slow", {plugins}}}"#));
@@ -67,16 +67,16 @@ fn on_a_terminal_it_is_said_whom_a_verb_waits_for() {
 }
 
 #[test]
-fn what_init_writes_is_valid_and_its_network_works() {
+fn init_writes_a_valid_configuration_of_a_working_network() {
     for plugin in ["bridge", "ptp"] {
         let bench = Bench::new();
         let flags = "--subnet 10.94.0.0/24 --gateway 10.94.0.9 --subnet fd00:94::/64 --bridge cni-t0";
-        let (said, _) = bench.says(0, &format!("init --name pods --plugin {plugin} {flags} --yes --dry-run"));
-        assert!(json(&said)["//"].is_array() && fs::read_dir(bench.path("net.d")).unwrap().count() == 0);
+        let (printed, _) = bench.says(0, &format!("init --name pods --plugin {plugin} {flags} --yes --dry-run"));
+        assert!(json(&printed)["//"].is_array() && fs::read_dir(bench.path("net.d")).unwrap().count() == 0);
         bench.says(0, &format!("init --name pods --plugin {plugin} {flags} --yes"));
         let file = bench.path("net.d/10-pods.conflist");
         let text = fs::read_to_string(&file).unwrap();
-        assert_eq!(text, said, "a dry run shows what is written");
+        assert_eq!(text, printed, "a dry run shows what is written");
         assert!(bench.says(0, "validate").0.ends_with("nothing is wrong\n"));
         fs::write(
             &file,
@@ -94,7 +94,7 @@ fn what_init_writes_is_valid_and_its_network_works() {
 }
 
 #[test]
-fn init_harms_nothing_that_is_there() {
+fn init_replaces_no_existing_file_or_network() {
     let bench = Bench::new();
     bench.says(0, "init --name pods --subnet 10.94.0.0/24 --yes");
     assert!(bench.says(1, "init --name pods --subnet 10.95.0.0/24 --yes").1.contains("is there already"));
@@ -102,17 +102,20 @@ fn init_harms_nothing_that_is_there() {
     assert!(bench.says(1, &format!("init --name pods --yes {elsewhere}")).1.contains("a network \"pods\" is in"));
     assert!(bench.says(1, "init --name x --subnet 10.94.0.1/24 --yes").1.contains("--subnet"));
     assert!(bench.says(1, "init --name ../x --yes").1.contains("--name"));
-    let (said, _) = bench.says(0, "init --name x --yes -o -");
-    let subnet = json(&said)["plugins"][0]["ipam"]["ranges"][0][0]["subnet"].as_str().unwrap().to_owned();
+    let (printed, _) = bench.says(0, "init --name x --yes -o -");
+    let subnet = json(&printed)["plugins"][0]["ipam"]["ranges"][0][0]["subnet"].as_str().unwrap().to_owned();
     assert!(subnet.ends_with(".0.0/24"), "{subnet}");
 }
 
 #[test]
-fn on_a_terminal_init_asks_for_what_no_flag_says() {
+fn on_a_terminal_init_asks_for_missing_options() {
     let bench = Bench::new();
-    let said = bench.on_terminal("init --subnet 10.94.0.0/24", "mine\nptp\nno\n\n");
-    assert!(said.contains("Name of the network [pods]: ") && said.contains("(bridge, ptp) [bridge]: "), "{said}");
-    let document = json(&fs::read_to_string(bench.path("net.d/10-mine.conflist")).expect(&said));
+    let printed = bench.on_terminal("init --subnet 10.94.0.0/24", "mine\nptp\nno\n\n");
+    assert!(
+        printed.contains("Name of the network [pods]: ") && printed.contains("(bridge, ptp) [bridge]: "),
+        "{printed}"
+    );
+    let document = json(&fs::read_to_string(bench.path("net.d/10-mine.conflist")).expect(&printed));
     let ptp = &document["plugins"][0];
     assert_eq!((&ptp["type"], &ptp["ipMasq"]), (&"ptp".into(), &false.into()));
     assert_eq!(document["plugins"].as_array().unwrap().len(), 1, "no ports, as was proposed");
@@ -121,14 +124,14 @@ fn on_a_terminal_init_asks_for_what_no_flag_says() {
 }
 
 #[test]
-fn a_terminal_has_colours_unless_they_are_not_wanted() {
+fn a_terminal_has_colours_unless_they_are_disabled() {
     let bench = Bench::new();
     assert!(bench.on_terminal("list", "").contains("\x1b[1mNETWORK"));
     assert!(!bench.on_terminal("list --color never", "").contains('\x1b'));
 }
 
 #[test]
-fn every_defect_of_a_file_is_told_at_once() {
+fn all_errors_of_a_file_are_reported_at_once() {
     let bench = Bench::new();
     bench.file(
         "20-b.conflist",
@@ -139,7 +142,7 @@ fn every_defect_of_a_file_is_told_at_once() {
             7
         ]}"#,
     );
-    let (said, _) = bench.says(3, "validate");
+    let (printed, _) = bench.says(3, "validate");
     for told in [
         "error: FILE:1:2: cniVersion: is not a text",
         "error: FILE:1:32: disableCheck: is neither true nor false",
@@ -156,13 +159,13 @@ fn every_defect_of_a_file_is_told_at_once() {
         "error: FILE:5:13: plugins[3]: is not an object",
     ] {
         let told = told.replace("FILE", &bench.path("net.d/20-b.conflist").display().to_string());
-        assert!(said.contains(&told), "{told}\n{said}");
+        assert!(printed.contains(&told), "{told}\n{printed}");
     }
     bench.file("20-b.conflist", r#"{"cniVersion": "1.0.0", "name": "b", "plugins": [{"type": "loopback"}]}"#);
     bench.file("30-single.conf", r#"{"CNIVersion": [], "Name": "c", "capabilities": {"mac": 1}}"#);
-    let (said, _) = bench.says(3, "validate");
+    let (printed, _) = bench.says(3, "validate");
     for told in ["cniVersion: is not a text", "type: missing 'type'", "capabilities.mac: is neither"] {
-        assert!(said.contains(told), "{told}\n{said}");
+        assert!(printed.contains(told), "{told}\n{printed}");
     }
-    assert_eq!(said.lines().filter(|line| line.contains("30-single.conf")).count(), 3, "{said}");
+    assert_eq!(printed.lines().filter(|line| line.contains("30-single.conf")).count(), 3, "{printed}");
 }

@@ -1,4 +1,4 @@
-//! What a script relies on that was written for the reference's tool.
+//! The behaviour of upstream's cnitool that scripts rely on.
 
 use crate::bench::{Bench, json};
 
@@ -7,28 +7,28 @@ const OLD: &str = r#"{"cniVersion": "1.0.0", "name": "old", "plugins": [{"type":
 const ANSWER: &str = r#"ADD) echo '{"cniVersion": "1.1.0", "ips": [], "dns": {}}' ;;"#;
 
 #[test]
-fn further_words_are_passed_over_and_flags_may_stand_anywhere() {
+fn further_arguments_are_ignored_and_options_may_be_anywhere() {
     let bench = Bench::new();
     bench.file("one.conflist", ONE);
     bench.plugin("first", ANSWER);
     let netns = bench.netns();
     for line in ["add one NS more words -i lo", "-ilo add one NS", "add --ifname=lo one NS", "-i=lo add one NS"] {
-        let (said, errors) = bench.says(0, &line.replace("NS", &netns));
-        assert!(said.starts_with("{\n    \"cniVersion\": \"1.1.0\"") && said.ends_with('}'), "{said}");
+        let (printed, errors) = bench.says(0, &line.replace("NS", &netns));
+        assert!(printed.starts_with("{\n    \"cniVersion\": \"1.1.0\"") && printed.ends_with('}'), "{printed}");
         assert_eq!(errors, "");
     }
-    let [kept] = &bench.kept()[..] else { panic!("{:?}", bench.kept()) };
+    let [kept] = &bench.cached_files()[..] else { panic!("{:?}", bench.cached_files()) };
     assert!(kept.display().to_string().ends_with("-lo"), "an interface that was named");
     bench.says(0, &format!("del one {netns} -i lo"));
     let output = bench.run(&["add", "one", &netns, "-i", ""], &[("CNI_IFNAME", "eth7")]);
     assert!(
-        output.status.success() && bench.kept()[0].display().to_string().ends_with("-eth7"),
+        output.status.success() && bench.cached_files()[0].display().to_string().ends_with("-eth7"),
         "an empty one is none"
     );
 }
 
 #[test]
-fn check_del_gc_and_status_say_nothing_on_stdout() {
+fn check_del_gc_and_status_write_nothing_to_stdout() {
     let bench = Bench::new();
     bench.file("one.conflist", ONE);
     bench.plugin("first", ANSWER);
@@ -62,11 +62,11 @@ fn status_needs_no_namespace_and_a_version_without_it_is_success() {
 }
 
 #[test]
-fn help_is_shown_where_it_is_asked_for_and_what_is_not_understood_ends_with_1() {
+fn help_is_printed_and_an_invalid_command_line_ends_with_1() {
     let bench = Bench::new();
     for line in ["", "help", "--help", "help add", "add --help", "ipam reclaim -h"] {
-        let (said, errors) = bench.says(0, line);
-        assert!(said.contains("Usage: cnitool") && errors.is_empty(), "{line}: {said}");
+        let (printed, errors) = bench.says(0, line);
+        assert!(printed.contains("Usage: cnitool") && errors.is_empty(), "{line}: {printed}");
     }
     for command in ["add", "gc", "show", "ipam usage", "config explain", "validate", "netns del", "init", "man"] {
         assert!(bench.says(0, &format!("{command} --help")).0.contains("Example:\n  cnitool "), "{command}");
@@ -75,14 +75,14 @@ fn help_is_shown_where_it_is_asked_for_and_what_is_not_understood_ends_with_1() 
     assert!(bench.says(0, "version").0.starts_with("cnitool cnikit-"));
     let (_, errors) = bench.says(1, "frob");
     assert_eq!(errors, "Error: unknown command \"frob\" for \"cnitool\"; cnitool --help shows all\n");
-    let (said, errors) = bench.says(1, "add one");
-    assert!(said.is_empty() && errors.starts_with("Error: ") && errors.contains("<NETNS>"), "{errors}");
+    let (printed, errors) = bench.says(1, "add one");
+    assert!(printed.is_empty() && errors.starts_with("Error: ") && errors.contains("<NETNS>"), "{errors}");
     let (document, _) = bench.says(1, "--json add one");
     assert!(json(&document)["error"]["message"].as_str().unwrap().contains("<NETNS>"));
 }
 
 #[test]
-fn shells_and_man_are_told_every_command() {
+fn completions_and_man_pages_have_every_command() {
     let bench = Bench::new();
     for shell in ["bash", "zsh", "fish"] {
         for spelling in ["completions", "completion"] {
@@ -101,14 +101,14 @@ fn shells_and_man_are_told_every_command() {
 }
 
 #[test]
-fn version_names_what_each_plugin_speaks_and_which_is_missing() {
+fn version_lists_the_versions_of_each_plugin_and_the_missing_plugins() {
     let bench = Bench::new();
     bench.file(
         "two.conflist",
         r#"{"cniVersion": "1.0.0", "name": "two", "plugins": [{"type": "loopback"}, {"type": "none"}]}"#,
     );
-    let (said, errors) = bench.says(1, "version two");
-    assert!(said.lines().any(|line| line.starts_with("loopback") && line.contains("1.0.0")), "{said}");
+    let (printed, errors) = bench.says(1, "version two");
+    assert!(printed.lines().any(|line| line.starts_with("loopback") && line.contains("1.0.0")), "{printed}");
     assert!(errors.contains("\"none\""), "{errors}");
     bench.file("one.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
     let document = bench.json("version lo");

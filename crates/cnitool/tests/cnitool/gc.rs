@@ -1,4 +1,4 @@
-//! GC keeps what lives.
+//! `gc`.
 
 use cnikit_netns::{Netns, make};
 
@@ -7,7 +7,7 @@ use crate::bench::{Bench, json};
 const ONE: &str = r#"{"cniVersion": "1.1.0", "name": "one", "plugins": [{"type": "first"}]}"#;
 const ANSWER: &str = r#"ADD) echo '{"cniVersion": "1.1.0", "ips": [], "dns": {}}' ;;"#;
 
-/// Three containers: one lives, one's path is gone while something holds its namespace, one is gone.
+/// Three containers: one exists, the path of one is gone while a process holds its namespace, one is gone.
 fn three() -> (Bench, Netns) {
     let bench = Bench::new();
     bench.file("one.conflist", ONE);
@@ -23,8 +23,8 @@ fn three() -> (Bench, Netns) {
     (bench, held)
 }
 
-/// The kept file of the container whose namespace had this name.
-fn is_kept(bench: &Bench, name: &str) -> bool {
+/// Whether the container of the namespace with this name is cached.
+fn is_cached(bench: &Bench, name: &str) -> bool {
     let document = bench.json("list");
     let path = bench.path(name).display().to_string();
     document["attachments"].as_array().unwrap().iter().any(|one| one["netns"]["path"] == path.as_str())
@@ -33,32 +33,32 @@ fn is_kept(bench: &Bench, name: &str) -> bool {
 #[test]
 fn only_the_container_whose_namespace_is_gone_is_deleted() {
     let (bench, held) = three();
-    let (said, errors) = bench.says(0, "gc one --within-pid-namespace");
-    assert_eq!(said, "");
+    let (printed, errors) = bench.says(0, "gc one --within-pid-namespace");
+    assert_eq!(printed, "");
     assert!(errors.contains("keeping one/") && errors.contains("deleting one/"), "{errors}");
     assert_eq!(bench.calls(), ["DEL first", "GC first"]);
-    assert!(is_kept(&bench, "lives") && is_kept(&bench, "held") && !is_kept(&bench, "gone"));
+    assert!(is_cached(&bench, "lives") && is_cached(&bench, "held") && !is_cached(&bench, "gone"));
     let valid = json(&bench.stdin("first", "GC"))["cni.dev/valid-attachments"].clone();
     assert_eq!(valid.as_array().unwrap().len(), 2, "{valid}");
     drop(held);
     bench.says(0, "gc one --within-pid-namespace");
-    assert!(is_kept(&bench, "lives") && !is_kept(&bench, "held"), "nothing holds it any more");
+    assert!(is_cached(&bench, "lives") && !is_cached(&bench, "held"), "nothing holds it any more");
 }
 
 #[test]
-fn a_dry_run_says_what_would_go_and_does_nothing() {
+fn a_dry_run_of_gc_lists_what_would_be_deleted_and_deletes_nothing() {
     let (bench, _held) = three();
-    let (said, errors) = bench.says(0, "gc one --dry-run --within-pid-namespace");
-    assert_eq!((said.as_str(), errors.matches("would delete").count()), ("", 1), "{errors}");
+    let (printed, errors) = bench.says(0, "gc one --dry-run --within-pid-namespace");
+    assert_eq!((printed.as_str(), errors.matches("would delete").count()), ("", 1), "{errors}");
     let document = bench.json("gc one --dry-run --within-pid-namespace");
     let attachments = document["attachments"].as_array().unwrap();
     assert_eq!(attachments.iter().filter(|one| one["kept"] == true).count(), 2, "{document}");
     assert_eq!(bench.calls(), [""; 0]);
-    assert!(is_kept(&bench, "gone"));
+    assert!(is_cached(&bench, "gone"));
 }
 
 #[test]
-fn all_means_all_but_those_that_are_named() {
+fn all_deletes_everything_except_what_keep_names() {
     let (bench, _held) = three();
     let path = bench.path("held").display().to_string();
     let attachments = bench.json("list")["attachments"].clone();
@@ -66,13 +66,13 @@ fn all_means_all_but_those_that_are_named() {
     let keep = format!("--keep {}/eth0", held["container"].as_str().unwrap());
     bench.says(0, &format!("gc one /any/netns --all {keep}"));
     assert_eq!(bench.calls(), ["DEL first", "DEL first", "GC first"]);
-    assert!(is_kept(&bench, "held") && !is_kept(&bench, "lives"));
+    assert!(is_cached(&bench, "held") && !is_cached(&bench, "lives"));
     bench.says(0, "gc one --all");
-    assert_eq!(bench.kept().len(), 0);
+    assert_eq!(bench.cached_files().len(), 0);
 }
 
 #[test]
-fn who_holds_an_address_and_is_not_known_here_is_kept() {
+fn a_holder_of_an_address_that_is_not_cached_is_valid() {
     let bench = Bench::new();
     let ipam = r#""ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "10.94.0.0/24"}"#;
     bench.file("one.conflist", &ONE.replace(r#""first""#, &format!(r#""first", {ipam}"#)));
@@ -86,12 +86,12 @@ fn who_holds_an_address_and_is_not_known_here_is_kept() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_takes_no_living_container_down_and_is_told_of() {
+fn a_damaged_file_is_reported_and_no_running_container_is_deleted_for_it() {
     let bench = Bench::new();
     bench.file("one.conflist", ONE);
     bench.plugin("first", ANSWER);
     bench.done("add", "one", &[]);
-    let file = bench.kept().remove(0);
+    let file = bench.cached_files().remove(0);
     std::fs::write(&file, "{").unwrap();
     bench.calls();
     for arguments in ["gc one --dry-run", "gc one"] {
@@ -101,38 +101,38 @@ fn a_file_that_cannot_be_read_takes_no_living_container_down_and_is_told_of() {
     }
     assert_eq!(bench.calls(), ["GC first"]);
     let valid = json(&bench.stdin("first", "GC"))["cni.dev/valid-attachments"].clone();
-    assert_eq!((bench.kept(), &valid[0]["ifname"]), (vec![file], &"eth0".into()));
+    assert_eq!((bench.cached_files(), &valid[0]["ifname"]), (vec![file], &"eth0".into()));
     let (_, errors) = bench.says(0, "gc one --all");
     assert!(errors.contains("deleting one/cnitool-"), "{errors}");
-    assert_eq!((bench.calls(), bench.kept().len()), (vec!["DEL first".to_owned(), "GC first".to_owned()], 0));
+    assert_eq!((bench.calls(), bench.cached_files().len()), (vec!["DEL first".to_owned(), "GC first".to_owned()], 0));
 }
 
 #[test]
-fn what_fails_stands_in_one_document_with_what_was_done() {
+fn a_failure_and_what_was_done_are_one_document() {
     let (bench, _held) = three();
     bench.plugin("second", r#"DEL|GC) echo '{"code": 11, "msg": "not now"}'; exit 1 ;; ADD) echo '{}' ;;"#);
     bench.file("one.conflist", &ONE.replace("}]", r#"}, {"type": "second"}, {"type": "absent"}]"#));
-    let (said, _) = bench.says(1, "--json gc one --within-pid-namespace");
-    let document = json(&said);
+    let (printed, _) = bench.says(1, "--json gc one --within-pid-namespace");
+    let document = json(&printed);
     assert_eq!(document["attachments"].as_array().unwrap().len(), 3, "{document}");
     assert_eq!(document["error"]["plugins"][0]["code"], 11, "{document}");
-    let (said, _) = bench.says(1, "--json version one");
-    assert!(json(&said)["plugins"].is_array() && json(&said)["error"]["message"].is_string(), "{said}");
+    let (printed, _) = bench.says(1, "--json version one");
+    assert!(json(&printed)["plugins"].is_array() && json(&printed)["error"]["message"].is_string(), "{printed}");
 }
 
 #[test]
-fn a_network_that_forbids_gc_loses_nothing_and_nothing_else_is_said() {
+fn a_network_with_disable_gc_loses_nothing() {
     let (bench, _held) = three();
     bench.file("one.conflist", &ONE.replace(r#""name""#, r#""disableGC": true, "name""#));
     for arguments in ["gc one --within-pid-namespace", "gc one --all"] {
         let (_, errors) = bench.says(0, arguments);
         assert_eq!((errors.matches("keeping").count(), errors.matches("`disableGC`").count()), (3, 3), "{errors}");
     }
-    assert_eq!((bench.calls(), bench.kept().len()), (vec![], 3));
+    assert_eq!((bench.calls(), bench.cached_files().len()), (vec![], 3));
 }
 
 #[test]
-fn what_was_added_goes_though_its_configuration_is_gone_or_cannot_be_used() {
+fn an_attachment_is_deleted_without_a_valid_configuration() {
     for (today, why) in [(None, "no net configurations found"), (Some("{"), "ends in its middle")] {
         let (bench, _held) = three();
         std::fs::remove_file(bench.path("net.d/one.conflist")).unwrap();
@@ -141,7 +141,7 @@ fn what_was_added_goes_though_its_configuration_is_gone_or_cannot_be_used() {
         assert!(errors.contains(why) && errors.contains("going by the configuration that was kept"), "{errors}");
         bench.says(0, "gc one --all");
         assert_eq!(bench.calls(), ["DEL first", "DEL first", "DEL first", "GC first"]);
-        assert_eq!(bench.kept().len(), 0);
+        assert_eq!(bench.cached_files().len(), 0);
         assert!(bench.says(1, "gc one --all").1.contains(why), "nothing is kept any more");
     }
 }

@@ -1,4 +1,4 @@
-//! The tool's binary, tried on namespaces and directories of its own.
+//! End-to-end tests of the tool in namespaces and directories of their own.
 
 #[cfg(test)]
 mod bench;

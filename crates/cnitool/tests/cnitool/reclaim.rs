@@ -1,4 +1,4 @@
-//! An address is reclaimed if nobody can hold it, and only then.
+//! `ipam reclaim`: an address is freed if it is proven that no container holds it, and only then.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const NET: &str = r#"{"cniVersion": "1.0.0", "name": "net", "plugins": [
     {"type": "bridge", "bridge": "cni-t0", "ipam": {
      "type": "host-local", "dataDir": "DIR/leases", "subnet": "10.94.0.0/24"}}]}"#;
 
-/// Connects a container whose namespace has this name; its address.
+/// Attaches a container with a namespace of this name; returns its address.
 fn add(bench: &Bench, name: &str) -> String {
     let path = bench.namespace(name);
     let (result, _) = bench.says(0, &format!("add net {}", path.display()));
@@ -21,7 +21,7 @@ fn add(bench: &Bench, name: &str) -> String {
     address.split_once('/').unwrap().0.to_owned()
 }
 
-/// Waits until the host has so many links that are veths: the kernel takes a namespace down in the background.
+/// Waits until the host has this number of veth links: the kernel removes namespaces in the background.
 fn await_pairs(bench: &Bench, count: usize) {
     let began = Instant::now();
     while bench.host_says("ip -o link show type veth").lines().count() != count {
@@ -33,7 +33,7 @@ fn reserved(bench: &Bench, address: &str) -> bool {
     bench.path("leases/net").join(address).exists()
 }
 
-/// What `ipam leaks` says of an address; `None` if it is held.
+/// The entry of an address in `ipam leaks`; `None` if it is held.
 fn leak(bench: &Bench, address: &str) -> Option<Value> {
     let output = bench.run(&["--json", "ipam", "leaks", "--network", "net", "--within-pid-namespace"], &[]);
     let leaks = json(str::from_utf8(&output.stdout).unwrap())["leaks"].clone();
@@ -41,7 +41,7 @@ fn leak(bench: &Bench, address: &str) -> Option<Value> {
 }
 
 #[test]
-fn a_cookie_that_no_living_namespace_bears_is_proof_and_a_path_that_is_gone_is_none() {
+fn a_cookie_without_a_living_namespace_is_proof_and_a_missing_path_is_not() {
     let bench = Bench::new();
     bench.file("net.conflist", NET);
     let [lives, held, dead, foreign] = ["lives", "held", "dead", "foreign"].map(|name| add(&bench, name));
@@ -57,8 +57,8 @@ fn a_cookie_that_no_living_namespace_bears_is_proof_and_a_path_that_is_gone_is_n
     let suspected = leak(&bench, &foreign).unwrap();
     assert!(suspected["state"] == "suspected" && suspected["why"].as_str().unwrap().contains("proves nothing"));
 
-    let (said, _) = bench.says(0, "ipam reclaim --network net --within-pid-namespace --dry-run");
-    assert!(said.contains("1 would be freed; 1 look leaked"), "{said}");
+    let (printed, _) = bench.says(0, "ipam reclaim --network net --within-pid-namespace --dry-run");
+    assert!(printed.contains("1 would be freed; 1 look leaked"), "{printed}");
     assert!(reserved(&bench, &dead), "a dry run frees nothing");
     let document = bench.json("ipam reclaim --network net --within-pid-namespace");
     assert_eq!(document["freed"][0]["address"], dead.as_str(), "{document}");
@@ -72,18 +72,18 @@ fn a_cookie_that_no_living_namespace_bears_is_proof_and_a_path_that_is_gone_is_n
     assert!(bench.says(3, "ipam leaks --network net --within-pid-namespace").0.contains(&foreign));
 }
 
-/// Leaves of a kept result what the reference would have written.
+/// Removes from a cached result what upstream does not write.
 fn forget_cookie(bench: &Bench, name: &str) {
     let path = bench.path(name).display().to_string();
     let is_it = |file: &&std::path::PathBuf| json(&fs::read_to_string(file).unwrap())["netns"] == path.as_str();
-    let files = bench.kept();
+    let files = bench.cached_files();
     let file = files.iter().find(is_it).unwrap();
     let mut document = json(&fs::read_to_string(file).unwrap());
     assert!(document.as_object_mut().unwrap().remove("cnikit").is_some());
     fs::write(file, document.to_string()).unwrap();
 }
 
-/// What a container of an earlier boot left: files and the index that knows which boot it was.
+/// Writes the files of a container of an earlier boot, and the index with that boot.
 fn hold_before_this_boot(bench: &Bench, container: &str) -> String {
     let machine = machine_id().expect("a machine without a name has no boots to tell apart: see machine-id(5)");
     let boot = Boot::new("11111111-1111-1111-1111-111111111111", Some(&machine));
@@ -96,43 +96,43 @@ fn hold_before_this_boot(bench: &Bench, container: &str) -> String {
 }
 
 #[test]
-fn what_the_index_proves_to_be_of_an_earlier_boot_is_reclaimed() {
+fn reservations_of_an_earlier_boot_are_reclaimed() {
     let bench = Bench::new();
     bench.file("net.conflist", NET);
     let old = hold_before_this_boot(&bench, "c-old");
     fs::write(bench.path("leases/net/10.94.0.9"), "c-unknown\r\neth0").unwrap();
-    let (said, _) = bench.says(0, "ipam usage --network net");
+    let (printed, _) = bench.says(0, "ipam usage --network net");
     assert!(
-        said.lines().any(|line| line.contains(&old) && line.contains("dead") && line.contains("this boot")),
-        "{said}"
+        printed.lines().any(|line| line.contains(&old) && line.contains("dead") && line.contains("this boot")),
+        "{printed}"
     );
-    // Not even the whole machine has to be seen for that.
+    // This is proven even if not all processes are visible.
     let document = bench.json("ipam reclaim --network net");
     assert_eq!(document["freed"][0]["address"], old.as_str());
     assert!(!reserved(&bench, &old) && reserved(&bench, "10.94.0.9"), "nobody knows the other, which proves nothing");
 }
 
 #[test]
-fn without_a_sight_of_all_processes_nothing_is_proven_by_a_cookie() {
+fn a_cookie_proves_nothing_if_not_all_processes_are_visible() {
     let bench = Bench::new();
     bench.file("net.conflist", NET);
     let dead = add(&bench, "dead");
     make::remove(&bench.path("dead")).unwrap();
     await_pairs(&bench, 0);
     let sees_all = fs::read_link("/proc/self/ns/pid").unwrap().to_str() == Some("pid:[4026531836]");
-    let (said, _) = bench.says(0, "ipam reclaim --network net");
-    assert!(sees_all || said.contains("0 freed; 1 look leaked"), "{said}");
+    let (printed, _) = bench.says(0, "ipam reclaim --network net");
+    assert!(sees_all || printed.contains("0 freed; 1 look leaked"), "{printed}");
     assert!(sees_all || reserved(&bench, &dead));
 }
 
 #[test]
-fn what_a_crash_left_without_content_is_reclaimed() {
+fn a_reservation_that_lost_its_content_in_a_crash_is_reclaimed() {
     let bench = Bench::new();
     bench.file("net.conflist", NET);
     fs::create_dir_all(bench.path("leases/net")).unwrap();
     fs::write(bench.path("leases/net/10.94.0.5"), "").unwrap();
-    let (said, _) = bench.says(0, "ipam reclaim --network net");
-    assert!(said.contains("10.94.0.5") && said.contains("1 freed"), "{said}");
+    let (printed, _) = bench.says(0, "ipam reclaim --network net");
+    assert!(printed.contains("10.94.0.5") && printed.contains("1 freed"), "{printed}");
     assert!(!reserved(&bench, "10.94.0.5"));
     assert!(bench.says(1, "ipam usage --network other").1.contains("no network \"other\""));
 }

@@ -1,9 +1,9 @@
-//! The packaged reference plugins, run through the tool.
+//! The packaged upstream plugins, called by the tool.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::bench::{Bench, json, said};
+use crate::bench::{Bench, json, stdout_of};
 
 const CHAIN: &str = r#"{"cniVersion": "1.0.0", "name": "chain", "plugins": [
     {"type": "bridge", "bridge": "cni-t0", "isGateway": true, "ipam": {
@@ -25,7 +25,7 @@ fn loopback_comes_up_and_goes_down_again() {
     assert_eq!(bench.done("check", "lo-net", &lo), "");
     assert_eq!(bench.done("del", "lo-net", &lo), "");
     assert!(!bench.container_says("ip link show lo").contains("LOOPBACK,UP"));
-    assert_eq!(bench.kept().len(), 0);
+    assert_eq!(bench.cached_files().len(), 0);
 }
 
 #[test]
@@ -43,17 +43,17 @@ fn a_chain_connects_the_container_forwards_its_port_and_leaves_nothing() {
     assert!(!bench.host_says("iptables -t nat -S").contains("8094"));
     assert!(!bench.host_says("ip link").contains("veth"));
     assert!(!bench.path("leases/chain").join("10.94.0.2").exists());
-    assert_eq!(bench.kept().len(), 0);
+    assert_eq!(bench.cached_files().len(), 0);
     bench.done("del", "chain", &PORTS);
 }
 
 #[test]
-fn the_result_is_kept_in_the_references_place_and_form() {
+fn the_result_is_cached_in_the_directory_and_format_of_upstream() {
     let bench = Bench::new();
     bench.file("20-chain.conflist", CHAIN);
     let variables = [PORTS[0], ("CNI_ARGS", "IgnoreUnknown=1;A=b")];
     let result = bench.done("add", "chain", &variables);
-    let [kept] = &bench.kept()[..] else { panic!("{:?}", bench.kept()) };
+    let [kept] = &bench.cached_files()[..] else { panic!("{:?}", bench.cached_files()) };
     let document = json(&fs::read_to_string(kept).unwrap());
     let id = document["containerId"].as_str().unwrap().to_owned();
     assert_eq!(kept.file_name().unwrap().to_str().unwrap(), format!("chain-{id}-eth0"));
@@ -71,7 +71,7 @@ fn the_result_is_kept_in_the_references_place_and_form() {
 }
 
 #[test]
-fn an_error_names_the_plugin_its_code_and_its_words_once() {
+fn an_error_has_the_plugin_its_code_and_its_message_once() {
     let bench = Bench::new();
     bench.file("20-chain.conflist", CHAIN);
     bench.done("add", "chain", &PORTS);
@@ -85,9 +85,9 @@ fn an_error_names_the_plugin_its_code_and_its_words_once() {
     bench.done("del", "chain", &PORTS);
 }
 
-/// base64(1), so that the encoder is not asked to judge itself.
+/// Decodes by base64(1), because the encoder must not be tested by itself.
 fn decoded(text: &str) -> Vec<u8> {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), text).unwrap();
-    said(&format!("base64 -d {}", file.path().display())).into_bytes()
+    stdout_of(&format!("base64 -d {}", file.path().display())).into_bytes()
 }

@@ -1,4 +1,4 @@
-//! Rules are put back for whoever lives.
+//! `restore`.
 
 use cnikit_netns::make;
 
@@ -28,10 +28,10 @@ fn bench(first: &str, second: &str, third: &str) -> Bench {
 }
 
 #[test]
-fn each_plugin_of_whoever_lives_is_asked_with_the_result_of_the_add() {
+fn restore_calls_each_plugin_of_existing_containers_with_the_result_of_the_add() {
     let bench = bench(KNOWS, KNOWS, KNOWS);
-    let (said, errors) = bench.says(0, "restore");
-    assert_eq!(said, "");
+    let (printed, errors) = bench.says(0, "restore");
+    assert_eq!(printed, "");
     assert!(errors.contains("restoring one/") && errors.contains("passing over one/"), "{errors}");
     assert_eq!(bench.calls(), ["RESTORE first", "RESTORE second", "RESTORE third"]);
     let given = json(&bench.stdin("third", "RESTORE"));
@@ -41,7 +41,7 @@ fn each_plugin_of_whoever_lives_is_asked_with_the_result_of_the_add() {
 }
 
 #[test]
-fn a_plugin_that_does_not_know_it_is_named_and_the_others_are_asked_all_the_same() {
+fn a_plugin_without_restore_is_named_and_the_others_are_called() {
     let bench = bench(KNOWS, KNOWS_NOT, KNOWS);
     let (_, errors) = bench.says(0, "restore");
     assert!(errors.contains("Warning: second of network one does not know RESTORE"), "{errors}");
@@ -49,7 +49,7 @@ fn a_plugin_that_does_not_know_it_is_named_and_the_others_are_asked_all_the_same
 }
 
 #[test]
-fn a_plugin_that_fails_is_told_with_its_attachment_and_the_others_are_asked_all_the_same() {
+fn a_failing_plugin_is_reported_with_its_attachment_and_the_others_are_called() {
     let bench = bench(FAILS, KNOWS, KNOWS);
     let (_, errors) = bench.says(1, "restore");
     assert!(errors.contains("Error: one/") && errors.contains("not now (code 11)"), "{errors}");
@@ -57,7 +57,7 @@ fn a_plugin_that_fails_is_told_with_its_attachment_and_the_others_are_asked_all_
 }
 
 #[test]
-fn a_dry_run_says_whose_rules_would_be_restored_and_does_nothing() {
+fn a_dry_run_of_restore_lists_attachments_and_restores_nothing() {
     let bench = bench(KNOWS, KNOWS, KNOWS);
     let (_, errors) = bench.says(0, "restore --dry-run");
     assert_eq!(errors.matches("would restore one/").count(), 1, "{errors}");
@@ -67,12 +67,12 @@ fn a_dry_run_says_whose_rules_would_be_restored_and_does_nothing() {
     assert_eq!(bench.calls(), [""; 0]);
 }
 
-/// Says of each of a list that it is done, but for the interface `bad`.
+/// Replies success for each attachment of a list, except for the interface `bad`.
 const KNOWS_LISTS: &str = r#"ADD) echo '{"cniVersion": "1.1.0", "ips": [], "dns": {}}' ;;
 RESTORE) [ -n "$CNI_CONTAINERID" ] || sed 's/^.*"cni.dev.attachments":/{"cni.dev\/attachments":/; s/"ifname":"bad"/&,"error":{"code":101,"msg":"no room"}/' "$DIR/$0.RESTORE" ;;"#;
 
 #[test]
-fn a_plugin_is_handed_all_attachments_at_once_and_one_that_does_not_know_the_list_one_after_the_other() {
+fn a_plugin_is_called_once_for_all_attachments_or_for_each_if_it_does_not_know_lists() {
     let bench = bench(KNOWS, KNOWS_NOT, KNOWS);
     bench.plugin("lists", &KNOWS_LISTS.replace("$DIR/$0", &bench.path("lists").display().to_string()));
     bench.file("one.conflist", &ONE.replace("first", "lists"));
@@ -87,7 +87,7 @@ fn a_plugin_is_handed_all_attachments_at_once_and_one_that_does_not_know_the_lis
     calls.sort();
     let counted = |call: &str| calls.iter().filter(|found| *found == call).count();
     assert_eq!(counted("RESTORE lists"), 1, "those that were added with it, at once: {calls:?}");
-    // The one that was added before them, and the other list's first by itself.
+    // First the attachment that was added before them, then the one of the other list.
     assert_eq!((counted("RESTORE first"), counted("RESTORE second"), counted("RESTORE third")), (1, 2, 5), "{calls:?}");
     let given = json(&bench.stdin("lists", "RESTORE"));
     let listed = given["cni.dev/attachments"].as_array().unwrap();

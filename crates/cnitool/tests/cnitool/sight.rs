@@ -1,4 +1,4 @@
-//! What there is, for people and for programs.
+//! `list`, `show`, `ipam usage` and `netns`, as text and as JSON.
 
 use cnikit_netns::make;
 
@@ -20,14 +20,14 @@ fn bench() -> Bench {
 }
 
 #[test]
-fn a_list_shows_each_attachment_and_what_of_it_lives() {
+fn list_shows_each_attachment_with_its_namespace_and_link() {
     let bench = bench();
-    let (said, errors) = bench.says(0, "list");
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines.len() == 3 && lines[0].starts_with("NETWORK") && errors.is_empty(), "{said}");
-    let first = lines.iter().find(|line| line.contains("10.94.0.5/24 fd00:94::2/64")).expect(&said);
-    assert!(first.contains("there") && first.ends_with("attached"), "{said}");
-    assert!(!said.contains('\x1b'), "no colours where there is no terminal");
+    let (printed, errors) = bench.says(0, "list");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert!(lines.len() == 3 && lines[0].starts_with("NETWORK") && errors.is_empty(), "{printed}");
+    let first = lines.iter().find(|line| line.contains("10.94.0.5/24 fd00:94::2/64")).expect(&printed);
+    assert!(first.contains("there") && first.ends_with("attached"), "{printed}");
+    assert!(!printed.contains('\x1b'), "no colours where there is no terminal");
     assert!(bench.says(0, "list --color always").0.contains("\x1b[1mNETWORK"));
 
     let live = bench.json("list --live");
@@ -39,7 +39,7 @@ fn a_list_shows_each_attachment_and_what_of_it_lives() {
 
     let path = one["netns"]["path"].as_str().unwrap().to_owned();
     let name = path.rsplit('/').next().unwrap();
-    cnikit_netns::Netns::open(&path).unwrap().enter(|_| crate::bench::said("ip link delete eth0")).unwrap();
+    cnikit_netns::Netns::open(&path).unwrap().enter(|_| crate::bench::stdout_of("ip link delete eth0")).unwrap();
     assert_eq!(bench.json("list --live")["attachments"][0]["link"], "gone");
     make::remove(&bench.path(name)).unwrap();
     assert_eq!(bench.json("list")["attachments"][0]["netns"]["state"], "gone");
@@ -50,7 +50,7 @@ fn a_list_shows_each_attachment_and_what_of_it_lives() {
 }
 
 #[test]
-fn a_container_is_shown_from_its_namespace_to_the_rules_of_the_host() {
+fn show_has_everything_from_the_namespace_to_the_rules_of_the_host() {
     let bench = bench();
     let id = bench.json("list")["attachments"][0]["container"].as_str().unwrap().to_owned();
     let (tree, _) = bench.says(0, &format!("show {id}"));
@@ -78,12 +78,12 @@ fn a_container_is_shown_from_its_namespace_to_the_rules_of_the_host() {
 }
 
 #[test]
-fn usage_counts_by_range_and_names_each_holder() {
+fn usage_counts_addresses_by_range_and_names_each_holder() {
     let bench = bench();
-    let (said, _) = bench.says(0, "ipam usage --network net");
-    let range = said.lines().find(|line| line.contains("10.94.0.5-10.94.0.8")).unwrap();
-    assert_eq!(range.split_whitespace().skip(2).collect::<Vec<_>>(), ["2", "2", "0", "0"], "{said}");
-    assert_eq!(said.lines().filter(|line| line.contains("held")).count(), 4, "{said}");
+    let (printed, _) = bench.says(0, "ipam usage --network net");
+    let range = printed.lines().find(|line| line.contains("10.94.0.5-10.94.0.8")).unwrap();
+    assert_eq!(range.split_whitespace().skip(2).collect::<Vec<_>>(), ["2", "2", "0", "0"], "{printed}");
+    assert_eq!(printed.lines().filter(|line| line.contains("held")).count(), 4, "{printed}");
     assert_eq!(bench.says(0, "ipam usage --network net --summary").0.lines().count(), 3);
 
     let document = bench.json("ipam usage --network net");
@@ -101,7 +101,7 @@ fn usage_counts_by_range_and_names_each_holder() {
 }
 
 #[test]
-fn a_namespace_is_made_and_removed_by_name_and_not_while_somebody_is_attached() {
+fn a_namespace_is_made_and_removed_by_name_unless_a_container_is_attached() {
     let bench = Bench::new();
     bench.file("lo.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
     let path = bench.path("named");
@@ -111,8 +111,8 @@ fn a_namespace_is_made_and_removed_by_name_and_not_while_somebody_is_attached() 
     let (_, errors) = bench.says(1, &format!("netns del {}", path.display()));
     assert!(errors.contains("attached there: lo/cnitool-"), "{errors}");
     bench.says(0, &format!("del lo {} -i lo", path.display()));
-    let (said, _) = bench.says(0, &format!("netns del --dry-run {}", path.display()));
-    assert_eq!(said, format!("would remove {}\n", path.display()));
+    let (printed, _) = bench.says(0, &format!("netns del --dry-run {}", path.display()));
+    assert_eq!(printed, format!("would remove {}\n", path.display()));
     assert!(path.exists());
     let (_, errors) = bench.says(0, &format!("netns del {}", path.display()));
     assert_eq!(errors, format!("removing {}\n", path.display()));
@@ -122,11 +122,11 @@ fn a_namespace_is_made_and_removed_by_name_and_not_while_somebody_is_attached() 
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_listed_as_that() {
+fn a_damaged_file_is_listed_as_unreadable() {
     let bench = bench();
-    std::fs::write(&bench.kept()[0], "{").unwrap();
-    let (said, _) = bench.says(0, "list");
-    assert!(said.contains("unreadable") && said.contains("attached"), "{said}");
+    std::fs::write(&bench.cached_files()[0], "{").unwrap();
+    let (printed, _) = bench.says(0, "list");
+    assert!(printed.contains("unreadable") && printed.contains("attached"), "{printed}");
     assert!(bench.says(0, "list --network net").0.contains("unreadable"), "its name says whose it may be");
     assert!(!bench.says(0, "list --network ne").0.contains("unreadable"));
 }

@@ -1,0 +1,14 @@
+//! Scans the node for living network namespaces, with progress on a terminal.
+
+use cnikit_netns::NetnsScan;
+
+use crate::cli::ScanScope;
+use crate::output::progress::Progress;
+
+/// Scans all processes, so it takes the longer the more there are.
+pub(crate) fn scan(scope: ScanScope) -> NetnsScan {
+    let mut progress = Progress::of("looking for living namespaces");
+    let scan = NetnsScan::look(scope.scope(), |done, of| progress.count(done, of));
+    progress.end();
+    scan
+}
