@@ -32,19 +32,19 @@ struct Candidate {
 }
 
 /// Deletes the attachments whose namespaces are gone. With `--all` it deletes all of them, as upstream does.
-pub(crate) fn gc(common: &Common, out: Output, asked: &cli::Gc) -> Result {
-    let list = load_or_cached_list(common, &asked.network.name, |_| true)?;
+pub(crate) fn gc(common: &Common, out: Output, args: &cli::Gc) -> Result {
+    let list = load_or_cached_list(common, &args.network.name, |_| true)?;
     let runtime = environment::runtime(common);
-    let verdicts = verdicts(common, &list, &runtime, asked)?;
+    let verdicts = verdicts(common, &list, &runtime, args)?;
     let attachments: Vec<Value> = verdicts.iter().map(Verdict::to_json).collect();
-    let document = json!({"network": list.name, "dryRun": asked.dry_run, "attachments": attachments});
+    let document = json!({"network": list.name, "dryRun": args.dry_run, "attachments": attachments});
     if !out.json {
         // Upstream's gc writes nothing to stdout.
         for verdict in &verdicts {
-            print_to_stderr(&verdict.text(asked.dry_run, &list.name));
+            print_to_stderr(&verdict.text(args.dry_run, &list.name));
         }
     }
-    if asked.dry_run {
+    if args.dry_run {
         return out.finish(document, Vec::new());
     }
     let mut valid = Vec::new();
@@ -62,7 +62,7 @@ pub(crate) fn gc(common: &Common, out: Output, asked: &cli::Gc) -> Result {
 }
 
 /// A verdict for each attachment of the network.
-fn verdicts(common: &Common, list: &NetworkList, runtime: &Runtime, asked: &cli::Gc) -> Result<Vec<Verdict>> {
+fn verdicts(common: &Common, list: &NetworkList, runtime: &Runtime, args: &cli::Gc) -> Result<Vec<Verdict>> {
     let mut candidates = Vec::new();
     for cached in runtime.cache.attachments()? {
         if let Some(attachment) = cached.whose(&list.name) {
@@ -70,16 +70,16 @@ fn verdicts(common: &Common, list: &NetworkList, runtime: &Runtime, asked: &cli:
         }
     }
     let inspector = PathInspector::new();
-    let scan = scan_if_needed(&candidates, asked);
+    let scan = scan_if_needed(&candidates, args);
     let mut verdicts = Vec::new();
     for candidate in &candidates {
         verdicts.push(if list.disable_gc {
             candidate.keep("`disableGC` of the network forbids it")
         } else {
-            candidate.verdict(&inspector, scan.as_ref(), asked)
+            candidate.verdict(&inspector, scan.as_ref(), args)
         });
     }
-    if !asked.all {
+    if !args.all {
         let unknown = unknown_holders(common, list, &verdicts)?;
         verdicts.extend(unknown);
     }
@@ -87,12 +87,12 @@ fn verdicts(common: &Common, list: &NetworkList, runtime: &Runtime, asked: &cli:
 }
 
 /// Scans for living namespaces if that can decide about any attachment.
-fn scan_if_needed(candidates: &[Candidate], asked: &cli::Gc) -> Option<NetnsScan> {
+fn scan_if_needed(candidates: &[Candidate], args: &cli::Gc) -> Option<NetnsScan> {
     let is_in_doubt = |one: &Candidate| one.cached.metadata.netns_cookie.is_some() && one.lost.is_some();
-    if asked.all || !candidates.iter().any(is_in_doubt) {
+    if args.all || !candidates.iter().any(is_in_doubt) {
         return None;
     }
-    Some(scan(asked.sight))
+    Some(scan(args.sight))
 }
 
 impl Candidate {
@@ -104,13 +104,13 @@ impl Candidate {
         Verdict { attachment: self.attachment.clone(), keep: false, why: why.into() }
     }
 
-    fn verdict(&self, inspector: &PathInspector, scan: Option<&NetnsScan>, asked: &cli::Gc) -> Verdict {
+    fn verdict(&self, inspector: &PathInspector, scan: Option<&NetnsScan>, args: &cli::Gc) -> Verdict {
         let ValidAttachment { container_id, ifname } = &self.attachment;
         let cached = &self.cached;
-        if asked.keep.contains(&format!("{container_id}/{ifname}")) {
+        if args.keep.contains(&format!("{container_id}/{ifname}")) {
             return self.keep("as asked");
         }
-        if asked.all {
+        if args.all {
             return self.delete("all are to go");
         }
         match cached.state {

@@ -64,22 +64,22 @@ impl Questions {
 }
 
 /// Writes the file atomically, unless it exists or the network does.
-pub(crate) fn init(common: &Common, out: Output, asked: &Init) -> Result {
+pub(crate) fn init(common: &Common, out: Output, args: &Init) -> Result {
     let dir = environment::configurations(common);
-    let questions = Questions { is_interactive: !asked.yes && io::stdin().is_terminal() };
-    let network = new_network(asked, &questions)?;
+    let questions = Questions { is_interactive: !args.yes && io::stdin().is_terminal() };
+    let network = new_network(args, &questions)?;
     let text = indented(&network.document())? + "\n";
-    if asked.output.as_deref() == Some(Path::new("-")) {
+    if args.output.as_deref() == Some(Path::new("-")) {
         return print(&text);
     }
-    let file = match &asked.output {
+    let file = match &args.output {
         Some(file) => file.clone(),
         None => dir.join(format!("10-{}.conflist", network.name)),
     };
-    if !asked.force {
+    if !args.force {
         check_absent(&dir, &file, &network.name)?;
     }
-    if asked.dry_run {
+    if args.dry_run {
         print_to_stderr(&format!("would write {}:", file.display()));
         return print(&text);
     }
@@ -114,13 +114,13 @@ fn write(file: &Path, text: &str) -> Result {
 }
 
 /// The network from the options, and from the answers to the questions about missing ones.
-fn new_network(asked: &Init, questions: &Questions) -> Result<NewNetwork> {
-    let name = match &asked.name {
+fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
+    let name = match &args.name {
         Some(name) => name.clone(),
         None => questions.ask("Name of the network", "pods")?,
     };
     check_network_name(&name).map_err(|why| format!("--name: {why}: {name:?}"))?;
-    let plugin = match asked.plugin {
+    let plugin = match args.plugin {
         Some(plugin) => plugin,
         None => match questions.ask("Containers are connected by (bridge, ptp)", "bridge")?.as_str() {
             "bridge" => MainPlugin::Bridge,
@@ -128,7 +128,7 @@ fn new_network(asked: &Init, questions: &Questions) -> Result<NewNetwork> {
             other => return Err(format!("\"{other}\" is neither bridge nor ptp").into()),
         },
     };
-    let bridge = match (plugin, &asked.bridge) {
+    let bridge = match (plugin, &args.bridge) {
         (MainPlugin::Ptp, _) => String::new(),
         (MainPlugin::Bridge, Some(bridge)) => bridge.clone(),
         (MainPlugin::Bridge, None) => questions.ask("Name of the bridge", "cni0")?,
@@ -136,18 +136,18 @@ fn new_network(asked: &Init, questions: &Questions) -> Result<NewNetwork> {
     if plugin == MainPlugin::Bridge {
         check_ifname(&bridge).map_err(|why| format!("--bridge: {why}: {bridge:?}"))?;
     }
-    let mut subnets = asked.subnet.clone();
+    let mut subnets = args.subnet.clone();
     if subnets.is_empty() {
         let answer = questions.ask("Subnets, IPv4 or IPv6, with blanks between them", &free_subnet())?;
         subnets.extend(answer.split_whitespace().map(str::to_owned));
     }
-    let masquerade = !asked.no_masquerade && questions.agree("Masquerade what leaves the network", true)?;
-    let ports = asked.ports || questions.agree("Published ports, by the plugin portmap", false)?;
-    let version = asked.cni_version.clone();
+    let masquerade = !args.no_masquerade && questions.agree("Masquerade what leaves the network", true)?;
+    let ports = args.ports || questions.agree("Published ports, by the plugin portmap", false)?;
+    let version = args.cni_version.clone();
     if Version::exact(&version).is_none() {
         return Err(format!("--cni-version: no version of the specification: {version}").into());
     }
-    let ranges = ranges(&subnets, &asked.gateway)?;
+    let ranges = ranges(&subnets, &args.gateway)?;
     Ok(NewNetwork { name, plugin, bridge, ranges, masquerade, ports, version })
 }
 

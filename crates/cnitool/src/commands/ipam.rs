@@ -226,17 +226,17 @@ fn survey(common: &Common, filter: &StoreFilter, evidence: &Evidence) -> Result<
 }
 
 /// Prints the used and the free addresses of each range, then each address with its holder.
-pub(crate) fn usage(common: &Common, out: Output, asked: &Usage) -> Result {
+pub(crate) fn usage(common: &Common, out: Output, args: &Usage) -> Result {
     let evidence = Evidence::from_cache(common)?;
-    let networks = survey(common, &asked.filter, &evidence)?;
+    let networks = survey(common, &args.filter, &evidence)?;
     if out.json {
-        let documents: Vec<Value> = networks.iter().map(|one| one.to_json(!asked.summary)).collect();
+        let documents: Vec<Value> = networks.iter().map(|one| one.to_json(!args.summary)).collect();
         return print_json(&json!({"networks": documents}));
     }
     let ranges: Vec<_> = networks.iter().flat_map(NetworkUsage::rows).collect();
     out.table(["NETWORK", "RANGE", "TAKEN", "FREE", "LEAKED", "SUSPECTED"], &ranges)?;
     let addresses: Vec<_> = networks.iter().flat_map(NetworkUsage::reservations).collect();
-    if asked.summary || addresses.is_empty() {
+    if args.summary || addresses.is_empty() {
         return Ok(());
     }
     print("\n")?;
@@ -257,9 +257,9 @@ fn address_documents(reservations: &[OfNetwork<'_>]) -> Vec<Value> {
 }
 
 /// Prints the reservations that are leaked, or suspected to be.
-pub(crate) fn leaks(common: &Common, out: Output, asked: &Leaks) -> Result {
-    let evidence = Evidence::from_node(common, asked.sight)?;
-    let networks = survey(common, &asked.filter, &evidence)?;
+pub(crate) fn leaks(common: &Common, out: Output, args: &Leaks) -> Result {
+    let evidence = Evidence::from_node(common, args.sight)?;
+    let networks = survey(common, &args.filter, &evidence)?;
     let mut leaks: Vec<OfNetwork<'_>> = networks.iter().flat_map(NetworkUsage::reservations).collect();
     leaks.retain(|(_, assessed)| assessed.verdict != Verdict::Held);
     if out.json {
@@ -273,16 +273,16 @@ pub(crate) fn leaks(common: &Common, out: Output, asked: &Leaks) -> Result {
 }
 
 /// Frees the reservations that are proven dead.
-pub(crate) fn reclaim(common: &Common, out: Output, asked: &Reclaim) -> Result {
-    let survey = || survey(common, &asked.leaks.filter, &Evidence::from_node(common, asked.leaks.sight)?);
+pub(crate) fn reclaim(common: &Common, out: Output, args: &Reclaim) -> Result {
+    let survey = || survey(common, &args.leaks.filter, &Evidence::from_node(common, args.leaks.sight)?);
     let mut networks = survey()?;
-    if !asked.dry_run && networks.iter().any(|one| one.count(Verdict::Dead) > 0) {
+    if !args.dry_run && networks.iter().any(|one| one.count(Verdict::Dead) > 0) {
         confirm(&mut networks, &survey()?);
     }
     let mut freed: Vec<OfNetwork<'_>> = Vec::new();
     let mut failures: Vec<Failure> = Vec::new();
     for network in &networks {
-        if asked.dry_run {
+        if args.dry_run {
             freed.extend(network.dead().into_iter().map(|assessed| (network, assessed)));
             continue;
         }
@@ -293,13 +293,13 @@ pub(crate) fn reclaim(common: &Common, out: Output, asked: &Reclaim) -> Result {
         }
     }
     let suspected: usize = networks.iter().map(|one| one.count(Verdict::Suspected)).sum();
-    let document = json!({"dryRun": asked.dry_run, "freed": address_documents(&freed), "suspected": suspected});
+    let document = json!({"dryRun": args.dry_run, "freed": address_documents(&freed), "suspected": suspected});
     if !out.json {
         if !freed.is_empty() {
             print_addresses(out, &freed)?;
         }
         let count = freed.len();
-        let action = if asked.dry_run { "would be freed" } else { "freed" };
+        let action = if args.dry_run { "would be freed" } else { "freed" };
         print(&format!("{count} {action}; {suspected} look leaked, which is not proven, and stay\n"))?;
     }
     out.finish(document, failures)

@@ -55,12 +55,12 @@ struct Listed {
 }
 
 /// Lists the attachments. With `--live` each namespace is entered once to read all its links.
-pub(crate) fn list(common: &Common, out: Output, asked: &List) -> Result {
+pub(crate) fn list(common: &Common, out: Output, args: &List) -> Result {
     let mut all = environment::cache(common).list()?;
-    if let Some(network) = &asked.network {
+    if let Some(network) = &args.network {
         all.retain(|attachment| is_of(attachment, network));
     }
-    let listed = inspect(all, asked.live);
+    let listed = inspect(all, args.live);
     if out.json {
         let attachments: Vec<Value> = listed.iter().map(Listed::to_json).collect();
         return print_json(&json!({"attachments": attachments}));

@@ -29,8 +29,8 @@ struct Named {
     attachments: Vec<String>,
 }
 
-pub(crate) fn netns(common: &Common, out: Output, asked: &Netns) -> Result {
-    match asked {
+pub(crate) fn netns(common: &Common, out: Output, args: &Netns) -> Result {
+    match args {
         Netns::Add { name } => add(out, &path_of(name)?),
         Netns::Del { name, force, dry_run } => {
             let path = path_of(name)?;

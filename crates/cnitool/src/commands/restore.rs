@@ -11,10 +11,10 @@ use crate::output::format::Output;
 use crate::output::print::{print_to_stderr, warn};
 
 /// Lets the plugins of every attachment whose namespace exists make its rules again. Existing rules and links are not changed.
-pub(crate) fn restore(common: &Common, out: Output, asked: &Restore) -> Result {
+pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
     let runtime = environment::runtime(common);
     let mut all = runtime.cache.attachments()?;
-    if let Some(network) = &asked.network {
+    if let Some(network) = &args.network {
         all.retain(|cached| cached.whose(network).is_some());
     }
     let mut restored = Vec::new();
@@ -26,7 +26,7 @@ pub(crate) fn restore(common: &Common, out: Output, asked: &Restore) -> Result {
         }
     }
     if !out.json {
-        let action = if asked.dry_run { "would restore" } else { "restoring" };
+        let action = if args.dry_run { "would restore" } else { "restoring" };
         for cached in &restored {
             print_to_stderr(&format!("{action} {}", name(cached)));
         }
@@ -35,7 +35,7 @@ pub(crate) fn restore(common: &Common, out: Output, asked: &Restore) -> Result {
         }
     }
     let mut failures = Vec::new();
-    if !asked.dry_run {
+    if !args.dry_run {
         for (cached, done) in restored.iter().zip(runtime.restore_all(&restored)) {
             warn(&done.report.warnings);
             if let Err(error) = done.outcome {
@@ -45,7 +45,7 @@ pub(crate) fn restore(common: &Common, out: Output, asked: &Restore) -> Result {
         }
     }
     let attachments: Vec<Value> = all.iter().map(document).collect();
-    out.finish(json!({"dryRun": asked.dry_run, "attachments": attachments}), failures)
+    out.finish(json!({"dryRun": args.dry_run, "attachments": attachments}), failures)
 }
 
 /// Why there is nothing to restore; `None` if its namespace exists.

@@ -53,8 +53,8 @@ struct BridgeLink {
     addresses: Vec<String>,
 }
 
-pub(crate) fn show(common: &Common, out: Output, asked: &Show) -> Result {
-    let found = find(environment::cache(common).attachments()?, &asked.id)?;
+pub(crate) fn show(common: &Common, out: Output, args: &Show) -> Result {
+    let found = find(environment::cache(common).attachments()?, &args.id)?;
     let host = Host::read()?;
     let inspector = PathInspector::new();
     let mut rules = Rules::default();

@@ -23,24 +23,24 @@ struct Call {
 
 impl Call {
     /// From arguments and environment, which are read in upstream's order.
-    fn of(common: &Common, asked: &cli::Attachment) -> Result<Call> {
-        let list = load_list(common, &asked.network)?;
-        let at = attachment(common, asked)?;
+    fn of(common: &Common, args: &cli::Attachment) -> Result<Call> {
+        let list = load_list(common, &args.network)?;
+        let at = attachment(common, args)?;
         Call::with(list, common, at)
     }
 
     /// As [`Call::of`]; with the cached configuration if no file has a valid one.
-    fn of_attached(common: &Common, asked: &cli::Attachment) -> Result<Call> {
-        let at = attachment(common, asked)?;
+    fn of_attached(common: &Common, args: &cli::Attachment) -> Result<Call> {
+        let at = attachment(common, args)?;
         let is_it = |whose: &ValidAttachment| whose.container_id == at.container_id && whose.ifname == at.ifname;
-        let list = load_or_cached_list(common, &asked.network, is_it)?;
+        let list = load_or_cached_list(common, &args.network, is_it)?;
         Call::with(list, common, at)
     }
 
     fn with(list: NetworkList, common: &Common, at: Attachment) -> Result<Call> {
         let capabilities = environment::capabilities()?;
-        let args = environment::args()?;
-        Ok(Call { runtime: environment::runtime(common), list, at: Attachment { args, capabilities, ..at } })
+        let at = Attachment { args: environment::args()?, capabilities, ..at };
+        Ok(Call { runtime: environment::runtime(common), list, at })
     }
 
     /// The document of a call that succeeded.
@@ -85,40 +85,40 @@ pub(crate) fn load_or_cached_list(
 }
 
 /// Container, namespace and interface.
-fn attachment(common: &Common, asked: &cli::Attachment) -> Result<Attachment> {
+fn attachment(common: &Common, args: &cli::Attachment) -> Result<Attachment> {
     let here = std::env::current_dir().map_err(|error| format!("working directory: {error}"))?;
-    let netns = container::absolute(&asked.netns, &here).to_string_lossy().into_owned();
+    let netns = container::absolute(&args.netns, &here).to_string_lossy().into_owned();
     Ok(Attachment::new(container::id_of(&netns), netns).on(environment::ifname(common)))
 }
 
-pub(crate) fn add(common: &Common, asked: &cli::Attachment) -> Result {
-    let call = Call::of(common, asked)?;
+pub(crate) fn add(common: &Common, args: &cli::Attachment) -> Result {
+    let call = Call::of(common, args)?;
     let result = call.runtime.add(&call.list, &call.at)?;
     print(&indented(&result)?)
 }
 
-pub(crate) fn check(common: &Common, out: Output, asked: &cli::Attachment) -> Result {
-    let call = Call::of(common, asked)?;
+pub(crate) fn check(common: &Common, out: Output, args: &cli::Attachment) -> Result {
+    let call = Call::of(common, args)?;
     call.runtime.check(&call.list, &call.at)?;
     if out.json { print_json(&call.document("check")) } else { Ok(()) }
 }
 
-pub(crate) fn del(common: &Common, out: Output, asked: &cli::Attachment) -> Result {
-    let call = Call::of_attached(common, asked)?;
+pub(crate) fn del(common: &Common, out: Output, args: &cli::Attachment) -> Result {
+    let call = Call::of_attached(common, args)?;
     let report = call.runtime.del(&call.list, &call.at)?;
     warn(&report.warnings);
     if out.json { print_json(&call.document("del")) } else { Ok(()) }
 }
 
-pub(crate) fn status(common: &Common, out: Output, asked: &cli::Network) -> Result {
-    let list = load_list(common, &asked.name)?;
+pub(crate) fn status(common: &Common, out: Output, args: &cli::Network) -> Result {
+    let list = load_list(common, &args.name)?;
     environment::runtime(common).status(&list)?;
     if out.json { print_json(&json!({"verb": "status", "network": list.name, "ready": true})) } else { Ok(()) }
 }
 
 /// Prints the steps of an ADD below each plugin, or why a plugin does not report them.
-pub(crate) fn plan(common: &Common, out: Output, asked: &cli::Attachment) -> Result {
-    let call = Call::of(common, asked)?;
+pub(crate) fn plan(common: &Common, out: Output, args: &cli::Attachment) -> Result {
+    let call = Call::of(common, args)?;
     let planned = call.runtime.plan(&call.list, &call.at);
     if out.json {
         let plugins: Vec<Value> = planned.iter().map(plan_document).collect();

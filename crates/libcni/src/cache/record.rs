@@ -153,7 +153,9 @@ fn readable(entry: Entry, state: State, file: PathBuf, written: SystemTime) -> C
     if let Err(error) = cached.list() {
         cached.problems.push(format!("its configuration cannot be used: {error}"));
     }
-    cached.problems.extend(cached.lost_namespace());
+    if let Some(why) = cached.lost_namespace() {
+        cached.problems.push(why);
+    }
     cached
 }
 

@@ -342,7 +342,8 @@ mod tests {
     #[test]
     fn the_first_list_of_the_name_comes_before_later_ones_and_single_plugins() {
         let single = r#"{"name": "net", "type": "single"}"#;
-        let (late, early) = (list("net", "late"), list("net", "early"));
+        let late = list("net", "late");
+        let early = list("net", "early");
         let dir = dir(&[("00.conf", single), ("20.conflist", &late), ("10.conflist", &early), ("05.txt", "x")]);
         let found = load(dir.path(), "net").unwrap();
         assert_eq!((plugins(&found), found.warnings.len()), (vec!["early"], 0));

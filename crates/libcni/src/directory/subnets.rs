@@ -63,12 +63,16 @@ pub(crate) fn ranges(plugin: &NetConf) -> Vec<Range> {
     let Some(Value::Object(ipam)) = plugin.get("ipam") else { return Vec::new() };
     let ipam = NetConf(ipam.clone());
     let mut found: Vec<Range> = Vec::new();
-    found.extend(Range::of(&ipam, "ipam.subnet".to_owned()));
+    if let Some(range) = Range::of(&ipam, "ipam.subnet".to_owned()) {
+        found.push(range);
+    }
     for (outer, set) in list(&ipam, "ranges").iter().enumerate() {
         for (inner, range) in set.as_array().into_iter().flatten().enumerate() {
-            if let Value::Object(range) = range {
-                let key = format!("ipam.ranges[{outer}][{inner}].subnet");
-                found.extend(Range::of(&NetConf(range.clone()), key));
+            let key = format!("ipam.ranges[{outer}][{inner}].subnet");
+            if let Value::Object(members) = range
+                && let Some(range) = Range::of(&NetConf(members.clone()), key)
+            {
+                found.push(range);
             }
         }
     }

@@ -105,7 +105,9 @@ impl Validator {
             Validation { validator: self, files: Vec::new(), counts: BTreeMap::new(), findings: Vec::new() };
         let mut networks = Vec::new();
         for path in conf_files(&self.dir, &EXTENSIONS)? {
-            networks.extend(validation.network(&path)?);
+            if let Some(network) = validation.network(&path)? {
+                networks.push(network);
+            }
         }
         validation.names(&networks);
         let runtime = self.runtime.as_ref().map(for_version);
