@@ -1,4 +1,4 @@
-//! A tracked flow as it goes over the wire, `nfnetlink_conntrack`.
+//! Messages of `nfnetlink_conntrack`: a tracked flow, its deletion, and filtered lists.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -29,32 +29,32 @@ const IPV6_DESTINATION: u16 = 4;
 const PROTOCOL_NUMBER: u16 = 1;
 const SOURCE_PORT: u16 = 2;
 const DESTINATION_PORT: u16 = 3;
-/// Which parts of a tuple a filter goes by.
+/// The flags of a filter: which parts of a tuple are compared.
 const BY_PROTOCOL: u32 = 1 << 3;
 const BY_DESTINATION_PORT: u32 = 1 << 5;
 
-/// Address families, as `nfgenmsg` has them.
+/// The address families of `nfgenmsg`.
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
-/// Where `nfgenmsg` says the family.
+/// The offset of the family in a message.
 const FAMILY: usize = 16;
 
 /// One flow of a protocol that has ports.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
     pub(crate) protocol: u8,
-    /// Where its first packet was sent to.
+    /// The destination of its first packet.
     pub(crate) to: SocketAddr,
-    /// Who answers: where that packet got to.
-    pub(crate) answers: SocketAddr,
-    /// By these the kernel finds it again, and no other.
+    /// The source of the replies: the destination after translation.
+    pub(crate) reply_from: SocketAddr,
+    /// The tuple, the number and the zone identify the flow.
     original: &'a [u8],
     id: &'a [u8],
     zone: Option<&'a [u8]>,
 }
 
 impl<'a> Entry<'a> {
-    /// Reads the message of a dump; none without ports, or of a family that we do not know.
+    /// Reads a flow in a message of a dump; `None` if its protocol has no ports, or its family is neither IPv4 nor IPv6.
     pub(crate) fn read(message: &'a [u8]) -> Option<Self> {
         let list = message.get(HEADERS..)?;
         let ipv4 = match *message.get(FAMILY)? {
@@ -62,20 +62,21 @@ impl<'a> Entry<'a> {
             IPV6 => false,
             _ => return None,
         };
-        let (original, reply) = (value(list, ORIGINAL)?, value(list, REPLY)?);
-        let (destination, source) =
-            if ipv4 { (IPV4_DESTINATION, IPV4_SOURCE) } else { (IPV6_DESTINATION, IPV6_SOURCE) };
+        let original = value(list, ORIGINAL)?;
+        let reply = value(list, REPLY)?;
+        let destination = if ipv4 { IPV4_DESTINATION } else { IPV6_DESTINATION };
+        let source = if ipv4 { IPV4_SOURCE } else { IPV6_SOURCE };
         Some(Self {
             protocol: *value(value(original, TUPLE_PROTOCOL)?, PROTOCOL_NUMBER)?.first()?,
             to: end(original, destination, DESTINATION_PORT)?,
-            answers: end(reply, source, SOURCE_PORT)?,
+            reply_from: end(reply, source, SOURCE_PORT)?,
             original,
             id: value(list, ID)?,
             zone: value(list, ZONE),
         })
     }
 
-    /// The message that has the kernel forget it. Never without a tuple: the kernel would forget all flows.
+    /// The message that deletes the flow. It always has a tuple: without one, the kernel deletes all flows.
     pub(crate) fn deletion(&self) -> NetfilterMessage {
         let mut list = Attributes::new().nested(ORIGINAL, &Attributes::raw(self.original)).bytes(ID, self.id);
         if let Some(zone) = self.zone {
@@ -86,23 +87,23 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// One end of a tuple.
-fn end(tuple: &[u8], address: u16, port: u16) -> Option<SocketAddr> {
-    let bytes = value(value(tuple, TUPLE_ADDRESSES)?, address)?;
-    let address = match address {
+/// One end of a tuple, from the attributes of these types.
+fn end(tuple: &[u8], address_type: u16, port_type: u16) -> Option<SocketAddr> {
+    let bytes = value(value(tuple, TUPLE_ADDRESSES)?, address_type)?;
+    let address = match address_type {
         IPV4_SOURCE | IPV4_DESTINATION => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
         _ => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
     };
-    let port = value(value(tuple, TUPLE_PROTOCOL)?, port)?;
-    Some(SocketAddr::new(address, u16::from_be_bytes(port.try_into().ok()?)))
+    let port = value(value(tuple, TUPLE_PROTOCOL)?, port_type)?.try_into().ok()?;
+    Some(SocketAddr::new(address, u16::from_be_bytes(port)))
 }
 
-/// Lists the flows of a family, or those that a filter selects.
+/// The message that lists the flows of a family which a filter selects.
 pub(crate) fn list(ipv4: bool, filter: Attributes) -> NetfilterMessage {
     NetfilterMessage::request(GET_FLOW, DUMP, family(ipv4), filter).described("list", "tracked flows".to_owned())
 }
 
-/// Selects flows of this protocol, and to this port.
+/// Selects flows of this protocol, and with a port only those to this port.
 pub(crate) fn filter(protocol: u8, port: Option<u16>) -> Attributes {
     let mut selected_by = BY_PROTOCOL;
     let mut tuple = Attributes::new().bytes(PROTOCOL_NUMBER, &[protocol]);
@@ -110,7 +111,7 @@ pub(crate) fn filter(protocol: u8, port: Option<u16>) -> Attributes {
         selected_by |= BY_DESTINATION_PORT;
         tuple = tuple.bytes(DESTINATION_PORT, &port.to_be_bytes());
     }
-    // The one number of netfilter's in host order.
+    // Unlike other numbers of netfilter, the flags are in host byte order.
     let flags = Attributes::new().bytes(FILTER_ORIGINAL, &selected_by.to_ne_bytes());
     Attributes::new().nested(FILTER, &flags).nested(ORIGINAL, &Attributes::new().nested(TUPLE_PROTOCOL, &tuple))
 }
@@ -157,7 +158,7 @@ mod tests {
             let message = message(client, host, container);
             let entry = Entry::read(&message).unwrap();
             assert_eq!((entry.protocol, entry.to.ip(), entry.to.port()), (17, host.parse().unwrap(), 53));
-            assert_eq!((entry.answers.ip(), entry.answers.port()), (container.parse().unwrap(), 5353));
+            assert_eq!((entry.reply_from.ip(), entry.reply_from.port()), (container.parse().unwrap(), 5353));
         }
     }
 

@@ -1,14 +1,14 @@
-//! What a message says of a flow, and the message that deletes it, without a socket.
+//! Reads and deletes flows in messages without a socket.
 //!
-//! For a fuzzer, which has bytes and no kernel; not part of what this crate promises.
+//! For the fuzzers, which have no kernel. Not part of the stable interface of this crate.
 
 use std::net::SocketAddr;
 
 use crate::flow::Entry;
 
-/// The protocol of a flow that a message of a dump describes, where its first packet was sent to, and who answers.
+/// The protocol of a flow in a message of a dump, the destination of its first packet, and the source of the replies.
 pub fn flow(message: &[u8]) -> Option<(u8, SocketAddr, SocketAddr)> {
-    Entry::read(message).map(|entry| (entry.protocol, entry.to, entry.answers))
+    Entry::read(message).map(|entry| (entry.protocol, entry.to, entry.reply_from))
 }
 
 /// The message that deletes this flow.
