@@ -1,4 +1,4 @@
-//! Netlink attributes, written and read: length and type in host order, a value, padding to four bytes.
+//! Encodes and decodes netlink attributes: length and type in host byte order, a value, padding to four bytes.
 //!
 //! The messages of rtnetlink have types of their own in netlink-packet-route. These lists are for the protocols of netfilter.
 
@@ -14,13 +14,13 @@ const NESTED: u16 = 1 << 15;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes(Vec<u8>);
 
-/// Bytes that most lists fit into: a rule consists of some thirty lists.
-const USUAL: usize = 64;
+/// The initial capacity of a list, in bytes. Most of the thirty lists of a rule fit into it.
+const CAPACITY: usize = 64;
 
 impl Attributes {
     /// An empty list.
     pub fn new() -> Self {
-        Self(Vec::with_capacity(USUAL))
+        Self(Vec::with_capacity(CAPACITY))
     }
 
     /// A list that is encoded already, such as one that was received.
@@ -40,7 +40,7 @@ impl Attributes {
         self.parts(kind, &[value.as_bytes(), &[0]])
     }
 
-    /// A value of several parts.
+    /// Appends an attribute whose value has several parts.
     fn parts(mut self, kind: u16, parts: &[&[u8]]) -> Self {
         let length = HEADER + parts.iter().map(|part| part.len()).sum::<usize>();
         let end = self.0.len() + length.next_multiple_of(4);
@@ -55,7 +55,7 @@ impl Attributes {
         self
     }
 
-    /// Appends a number in network order, as `nf_tables` has all of them.
+    /// Appends a number in network byte order, which `nf_tables` uses for all numbers.
     #[must_use]
     pub fn number(self, kind: u16, value: u32) -> Self {
         self.bytes(kind, &value.to_be_bytes())
@@ -73,17 +73,18 @@ impl Attributes {
     }
 }
 
-/// The attributes of a list: type without flags, and value. Ends at the first that does not fit, as the kernel's own reader does.
+/// The attributes of a list: type without flags, and value. Ends at the first attribute that does not fit, as the kernel does.
 pub fn attributes(list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     frame::attributes(list)
 }
 
 /// The value of the first attribute of this type.
 pub fn value(list: &[u8], kind: u16) -> Option<&[u8]> {
-    attributes(list).find_map(|(found, value)| (found == kind).then_some(value))
+    let (_, value) = attributes(list).find(|(attribute, _)| *attribute == kind)?;
+    Some(value)
 }
 
-/// The value of the first attribute of this type, as a number in network order.
+/// The value of the first attribute of this type, as a number in network byte order.
 pub fn number(list: &[u8], kind: u16) -> Option<u32> {
     Some(u32::from_be_bytes(value(list, kind)?.try_into().ok()?))
 }

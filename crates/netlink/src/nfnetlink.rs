@@ -5,7 +5,7 @@ use crate::attribute::Attributes;
 /// The protocol of a netlink socket for netfilter.
 #[doc(alias = "NETLINK_NETFILTER")]
 pub const NETFILTER: isize = 12;
-/// The length of the header of a netlink message and of that of netfilter behind it, in bytes.
+/// The length of `nlmsghdr` and `nfgenmsg` together, in bytes.
 pub const HEADERS: usize = 20;
 
 const REQUEST: u16 = 0x1;
@@ -14,10 +14,10 @@ const ACK: u16 = 0x4;
 /// The message that opens a transaction of a subsystem.
 #[doc(alias = "NFNL_MSG_BATCH_BEGIN")]
 const BEGIN: u16 = 0x10;
-/// The message that has the transaction carried out.
+/// The message that ends a transaction and makes the kernel carry it out.
 #[doc(alias = "NFNL_MSG_BATCH_END")]
 const END: u16 = 0x11;
-/// The number of the ruleset that a transaction is for.
+/// The attribute with the generation of the ruleset that a transaction is bound to.
 #[doc(alias = "NFNL_BATCH_GENID")]
 const GENERATION: u16 = 1;
 
@@ -29,26 +29,27 @@ pub struct NetfilterMessage {
     family: u8,
     resource: u16,
     attributes: Attributes,
-    /// What the message does, for an error.
+    /// The operation, as an error describes it.
     pub operation: &'static str,
-    /// With what it does that, for an error.
+    /// The object of the operation, as an error describes it.
     pub object: String,
 }
 
 impl NetfilterMessage {
     /// A request of this type (the subsystem in the high byte) with these flags, for a protocol family (`NFPROTO_*`).
     pub fn request(kind: u16, flags: u16, family: u8, attributes: Attributes) -> Self {
-        let (operation, object) = ("read", String::new());
-        Self { kind, flags: flags | REQUEST, family, resource: 0, attributes, operation, object }
+        let flags = flags | REQUEST;
+        Self { kind, flags, family, resource: 0, attributes, operation: "read", object: String::new() }
     }
 
-    /// The same, with the words that an error describes it by.
+    /// The same message with this description for errors.
     #[must_use]
     pub fn described(self, operation: &'static str, object: String) -> Self {
         Self { operation, object, ..self }
     }
 
-    /// Opens a transaction of a subsystem. With a guard it fails with `ERESTART` unless the ruleset still has that number.
+    /// Opens a transaction of a subsystem. With a guard the kernel refuses it (`ERESTART`) unless the ruleset still has that
+    /// generation.
     pub fn begin(subsystem: u16, guard: Option<u32>) -> Self {
         let mut message = Self::bracket(BEGIN, subsystem);
         if let Some(generation) = guard {
@@ -57,7 +58,7 @@ impl NetfilterMessage {
         message
     }
 
-    /// Has the transaction carried out.
+    /// Ends a transaction, so that the kernel carries it out.
     pub fn end(subsystem: u16) -> Self {
         Self::bracket(END, subsystem)
     }
@@ -67,25 +68,25 @@ impl NetfilterMessage {
         Self { resource, ..message }
     }
 
-    /// The same, and the kernel acknowledges it.
+    /// The same message with a request for an acknowledgement.
     #[must_use]
     pub fn acknowledged(self) -> Self {
         Self { flags: self.flags | ACK, ..self }
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     pub fn length(&self) -> usize {
         HEADERS + self.attributes.as_bytes().len()
     }
 
-    /// Its bytes.
+    /// Encodes the message.
     pub fn encode(&self, sequence: u32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.length());
         self.write(sequence, &mut bytes);
         bytes
     }
 
-    /// The bytes of many messages, one behind the other, each with its sequence number.
+    /// Encodes messages in one datagram, each with its sequence number.
     pub fn encode_all<'a>(messages: impl IntoIterator<Item = (&'a Self, &'a u32)>) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (message, sequence) in messages {
