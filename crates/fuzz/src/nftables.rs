@@ -32,7 +32,7 @@ pub(crate) fn replies(message: &[u8]) {
     if let Some((hook, _)) = testing::chain(message) {
         assert!(hook.is_none_or(|hook| hook.contains("hook")));
     }
-    testing::works(message);
+    testing::is_working(message);
     for family in FAMILIES {
         let layout = layout(family);
         if let Some(found) = testing::rule(message, &layout, CHAIN) {
@@ -51,7 +51,7 @@ fn rule(found: &InstalledRule, layout: &TableLayout, length: usize) {
     assert!(text <= 3 * length.saturating_sub(HEADERS));
     let Some(meant) = found.rule() else { return };
     assert_eq!(meant.comment.as_deref(), found.comment());
-    let Ok(message) = testing::sent_back(meant, layout, CHAIN, found.owner(), found.handle()) else {
+    let Ok(message) = testing::dumped_rule(meant, layout, CHAIN, found.owner(), found.handle()) else {
         let quiet =
             |text: &str| text.len() <= 128 && !text.contains(|letter: char| letter == '"' || letter.is_control());
         let short = |text: &str| text.len() <= 123;
@@ -73,16 +73,16 @@ fn sent_once(bytes: &mut Unstructured<'_>) -> Result<()> {
     let rule = a_rule(bytes)?;
     let handle = bytes.arbitrary()?;
     let owner: Option<String> = bytes.arbitrary()?;
-    let Ok(message) = testing::sent_back(&rule, &layout, CHAIN, owner.as_deref(), handle) else { return Ok(()) };
+    let Ok(message) = testing::dumped_rule(&rule, &layout, CHAIN, owner.as_deref(), handle) else { return Ok(()) };
     let found = testing::rule(&message, &layout, CHAIN).expect("what we write is a rule");
     assert_eq!((found.handle(), found.comment(), found.owner()), (handle, rule.comment.as_deref(), owner.as_deref()));
-    assert_eq!(testing::is(&found, &rule, &layout, owner.as_deref()).ok(), Some(true), "{rule}");
+    assert_eq!(testing::is_same(&found, &rule, &layout, owner.as_deref()).ok(), Some(true), "{rule}");
     assert_eq!(found.rule(), Some(&as_found(&rule)), "{rule}");
     assert_eq!(found.to_string(), as_found(&rule).to_string());
     let other = testing::rule(&message, &layout, "d");
     assert!(other.is_none(), "a rule of one chain is none of another");
     assert_eq!(
-        testing::is(&found, &rule, &layout, Some("other")).ok(),
+        testing::is_same(&found, &rule, &layout, Some("other")).ok(),
         Some(owner.as_deref() == Some("other")),
         "{rule}"
     );

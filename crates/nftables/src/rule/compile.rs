@@ -1,96 +1,100 @@
-//! From a rule to expressions, the very ones that nft(8) would have written.
+//! Compiles rules to expressions, the same ones that nft(8) sends.
 
 use std::net::{IpAddr, SocketAddr};
 
 use ipnetwork::IpNetwork;
 
-use crate::rule::key::{filled_up, offset, port};
+use crate::rule::key::{offset, padded_name, port};
 use crate::rule::types::{Direction, Field, L4Protocol, Layer, Match, Rule, Side, TableFamily, Verdict};
 use crate::wire::expression::{
-    self, ASKED_PORT, ETHER_TYPE, Expression, FAMILY, Header, Load, MARK, PROTOCOL, REGISTER, STATE, STATUS,
-    TYPE_OF_DESTINATION,
+    self, DESTINATION_TYPE, ETHER_TYPE, Expression, FAMILY, Header, Load, MARK, ORIGINAL_DPORT, PROTOCOL, REGISTER,
+    STATE, STATUS,
 };
 use crate::{Error, Result};
 
-/// Where the source stands in an Ethernet frame, and how long it is.
+/// The source address in an Ethernet frame.
 const SOURCE_MAC: Load = Load::Payload { header: Header::Link, offset: 6, length: 6 };
 /// `RTN_LOCAL` of rtnetlink(7).
 const LOCAL: u32 = 2;
-/// The bits of a connection's state: established, related.
+/// The bits of a connection's state: established and related.
 #[doc(alias = "NF_CT_STATE_BIT")]
 const ESTABLISHED: u32 = 2 | 4;
-/// The bit of a connection's status: its destination was replaced.
+/// The bit of a connection's status: its destination was translated.
 #[doc(alias = "IPS_DST_NAT")]
-const REDIRECTED: u32 = 1 << 5;
+const DNAT: u32 = 1 << 5;
 /// `EtherType` of ARP.
 #[doc(alias = "ETH_P_ARP")]
 pub(crate) const ARP: [u8; 2] = [0x08, 0x06];
-/// What a register takes.
-const MOST_BYTES: usize = 16;
-/// The offsets of the addresses of IPv4 and IPv6.
-const ADDRESSES: [u32; 4] = [8, 12, 16, 24];
-/// The second register, 16 bytes behind the first.
+/// The bytes of a register.
+const REGISTER_BYTES: usize = 16;
+/// The offsets of the addresses in the headers of IPv4 and IPv6.
+const ADDRESS_OFFSETS: [u32; 4] = [8, 12, 16, 24];
+/// The second register of 16 bytes.
 const SECOND: u32 = REGISTER + 1;
-/// The number of the first register where registers are 4 bytes wide; that is where the first of 16 bytes begins.
+/// The number of the first register of 4 bytes. Four of them share the memory of a register of 16 bytes.
 #[doc(alias = "NFT_REG32_00")]
-const NARROW: u32 = 8;
+const REGISTER_OF_4_BYTES: u32 = 8;
 
 impl Rule {
     /// Validates the rule for a table of this family.
     ///
     /// # Errors
-    /// It could never match, or looks at what packets of that family need not have.
+    /// The rule could never match, or matches a field that packets of that family need not have.
     pub fn validate(&self, family: TableFamily) -> Result<()> {
         compile(self, family).map(drop)
     }
 }
 
-/// The expressions of a rule in a table of this family.
+/// Compiles a rule for a table of this family.
 ///
 /// # Errors
-/// Matches of two families or two protocols in one rule, or of another family than the table's: such a rule could never
-/// match. A port of a connection without its protocol. A MAC or a bridge outside a table of bridges, where a packet need not
-/// have one; a name that no interface can have.
+/// Matches of two families or two protocols in one rule, or of another family than the table's: such a rule could never match.
+/// A port of a connection without its protocol. A MAC or a bridge in a table of another family than bridge, where a packet need
+/// not have one. A name that no interface can have.
 pub(crate) fn compile(rule: &Rule, family: TableFamily) -> Result<Vec<Expression>> {
     let refused = |why: &str| Err(Error::ours("add rule", format!("`{rule}`"), why));
     let mut expressions = Vec::new();
-    let (mut of_family, mut of_protocol) = (None, None);
-    let mut of_arp = false;
+    let mut packet_family = None;
+    let mut packet_protocol = None;
+    let mut is_arp = false;
     for one in &rule.matches {
         if one.needs_bridge() && family != TableFamily::Bridge {
             return refused("a table of family bridge alone sees the MAC and the bridge of every packet");
         }
         if let Some(needed) = one.family() {
-            if of_family.is_some_and(|seen| seen != needed) || !possible(family, needed) {
+            if packet_family.is_some_and(|family| family != needed) || !possible(family, needed) {
                 return refused("it mixes families and would never match");
             }
-            if of_family.replace(needed).is_none() {
+            if packet_family.replace(needed).is_none() {
                 expressions.extend(family_check(family, needed));
             }
         }
-        of_arp = of_arp || *one == Match::Arp;
-        if of_arp && of_family.is_some() {
+        is_arp = is_arp || *one == Match::Arp;
+        if is_arp && packet_family.is_some() {
             return refused("it mixes families and would never match");
         }
-        if !one.is_readable(of_arp) {
+        if !one.is_readable(is_arp) {
             return refused("what it looks at has a match of its own");
         }
         if let Some(needed) = one.protocol() {
-            if of_protocol.is_some_and(|seen| seen != needed) {
+            if packet_protocol.is_some_and(|protocol| protocol != needed) {
                 return refused("it mixes protocols and would never match");
             }
-            if of_protocol.replace(needed).is_none() {
+            if packet_protocol.replace(needed).is_none() {
                 expressions.extend(load(Load::Meta(PROTOCOL), vec![needed.number()], true));
             }
         }
-        if matches!(one, Match::OriginalDport(_)) && of_protocol.is_none() {
+        if matches!(one, Match::OriginalDport(_)) && packet_protocol.is_none() {
             return refused("a port is one of a protocol, which has to be said before it");
         }
-        expressions.extend(look(one)?);
+        expressions.extend(compile_match(one)?);
     }
     if let Verdict::Dnat(to) = &rule.verdict {
         let needed = of_version(to.is_ipv4());
-        if of_family.is_some_and(|seen| seen != needed) || !possible(family, needed) || family == TableFamily::Bridge {
+        if packet_family.is_some_and(|family| family != needed)
+            || !possible(family, needed)
+            || family == TableFamily::Bridge
+        {
             return refused("packets of this rule cannot be sent to an address of that family");
         }
     }
@@ -99,7 +103,7 @@ pub(crate) fn compile(rule: &Rule, family: TableFamily) -> Result<Vec<Expression
 }
 
 impl Match {
-    /// IPv4 or IPv6; `None`: it looks at nothing that only one of them has.
+    /// The family of packets that it can match; `None` if it can match both IPv4 and IPv6.
     fn family(&self) -> Option<TableFamily> {
         let address = match self {
             Match::Source(address) => *address,
@@ -120,14 +124,14 @@ impl Match {
         }
     }
 
-    /// Whether it looks at what only frames have that cross a bridge.
+    /// Whether it matches a field that only frames on a bridge have.
     fn needs_bridge(&self) -> bool {
-        let bridge = |way: Direction| matches!(way, Direction::InBridge | Direction::OutBridge);
+        let is_bridge = |way: Direction| matches!(way, Direction::InBridge | Direction::OutBridge);
         match self {
             Match::SourceMac(_) | Match::Arp => true,
-            Match::Interface { way, .. } => bridge(*way),
+            Match::Interface { way, .. } => is_bridge(*way),
             Match::InSet { fields, .. } => {
-                fields.iter().any(|field| matches!(field, Field::Interface(way) if bridge(*way)))
+                fields.iter().any(|field| matches!(field, Field::Interface(way) if is_bridge(*way)))
             }
             _ => false,
         }
@@ -135,16 +139,16 @@ impl Match {
 }
 
 impl Match {
-    /// Whether it comes back from its expressions as what it is, and not as another match.
-    fn is_readable(&self, of_arp: bool) -> bool {
+    /// Whether its expressions are decompiled to the same match, and not to another one.
+    fn is_readable(&self, is_arp: bool) -> bool {
         match self {
             Match::Transport { is, number } => !is || L4Protocol::numbered(*number).is_none(),
             Match::Bytes { layer: Layer::Network, offset, bytes } => {
-                (1..=MOST_BYTES).contains(&bytes.len()) && (of_arp || !ADDRESSES.contains(offset))
+                (1..=REGISTER_BYTES).contains(&bytes.len()) && (is_arp || !ADDRESS_OFFSETS.contains(offset))
             }
             Match::Bytes { layer: Layer::Transport, offset, bytes } => {
                 let is_port = bytes.len() == 2 && (*offset == 0 || *offset == 2);
-                (1..=MOST_BYTES).contains(&bytes.len()) && !is_port
+                (1..=REGISTER_BYTES).contains(&bytes.len()) && !is_port
             }
             _ => true,
         }
@@ -155,12 +159,12 @@ fn of_version(ipv4: bool) -> TableFamily {
     if ipv4 { TableFamily::Ip } else { TableFamily::Ip6 }
 }
 
-/// Whether a packet of this family comes by a table of that one.
+/// Whether a table of one family sees packets of another.
 fn possible(table: TableFamily, packet: TableFamily) -> bool {
     table == packet || matches!(table, TableFamily::Inet | TableFamily::Bridge)
 }
 
-/// What a table of several families needs before an address means anything.
+/// The check of a packet's family, which a table of several families needs before a match of an address.
 fn family_check(table: TableFamily, packet: TableFamily) -> Vec<Expression> {
     match table {
         TableFamily::Inet => load(Load::Meta(FAMILY), vec![packet.number()], true),
@@ -173,10 +177,10 @@ fn ether_type(packet: TableFamily) -> [u8; 2] {
     if packet == TableFamily::Ip { [0x08, 0x00] } else { [0x86, 0xdd] }
 }
 
-/// What a match looks at, but for the checks of family and protocol before it.
-pub(crate) fn look(one: &Match) -> Result<Vec<Expression>> {
+/// Compiles a match, without the checks of family and protocol before it.
+pub(crate) fn compile_match(one: &Match) -> Result<Vec<Expression>> {
     Ok(match one {
-        Match::Interface { way, is, name } => load(Field::from(*way).load(), filled_up(name)?.to_vec(), *is),
+        Match::Interface { way, is, name } => load(Field::from(*way).load(), padded_name(name)?.to_vec(), *is),
         Match::SourceMac(mac) => load(SOURCE_MAC, mac.0.to_vec(), true),
         Match::Source(address) => address_in(Side::Source, IpNetwork::from(*address), true),
         Match::SourceIn(network) => address_in(Side::Source, *network, true),
@@ -192,22 +196,23 @@ pub(crate) fn look(one: &Match) -> Result<Vec<Expression>> {
             load(Load::Payload { header, offset: *offset, length }, bytes.clone(), true)
         }
         Match::Port { side, is, port: number, .. } => load(port(*side), number.to_be_bytes().to_vec(), *is),
-        Match::LocalDestination => load(TYPE_OF_DESTINATION, LOCAL.to_ne_bytes().to_vec(), true),
-        Match::Established => masked(Load::Connection(STATE), ESTABLISHED, 0, false),
-        Match::CtStatusDnat => masked(Load::Connection(STATUS), REDIRECTED, 0, false),
-        Match::OriginalDport(port) => load(Load::Asked(ASKED_PORT), port.to_be_bytes().to_vec(), true),
+        Match::LocalDestination => load(DESTINATION_TYPE, LOCAL.to_ne_bytes().to_vec(), true),
+        Match::Established => masked(Load::Ct(STATE), ESTABLISHED, 0, false),
+        Match::CtStatusDnat => masked(Load::Ct(STATUS), DNAT, 0, false),
+        Match::OriginalDport(port) => load(Load::CtOriginal(ORIGINAL_DPORT), port.to_be_bytes().to_vec(), true),
         Match::Mark { mask: u32::MAX, is, value } => load(Load::Meta(MARK), value.to_ne_bytes().to_vec(), *is),
         Match::Mark { mask, is, value } => masked(Load::Meta(MARK), *mask, *value, *is),
         Match::InSet { fields, is, set } => {
-            let (set, inside) = (set.clone(), *is);
-            joined(fields).chain([Expression::Lookup { set, inside }]).collect()
+            let mut expressions = load_fields(fields);
+            expressions.push(Expression::Lookup { set: set.clone(), inside: *is });
+            expressions
         }
     })
 }
 
 /// Loads bytes and compares them.
-fn load(from: Load, bytes: Vec<u8>, is: bool) -> Vec<Expression> {
-    vec![Expression::Load(from, REGISTER), compare(bytes, is)]
+fn load(source: Load, bytes: Vec<u8>, is: bool) -> Vec<Expression> {
+    vec![Expression::Load(source, REGISTER), compare(bytes, is)]
 }
 
 fn compare(bytes: Vec<u8>, is: bool) -> Expression {
@@ -215,33 +220,36 @@ fn compare(bytes: Vec<u8>, is: bool) -> Expression {
 }
 
 /// Loads a number and compares some of its bits.
-fn masked(from: Load, mask: u32, value: u32, is: bool) -> Vec<Expression> {
-    let mask = Expression::Mask(mask.to_ne_bytes().to_vec());
-    vec![Expression::Load(from, REGISTER), mask, compare(value.to_ne_bytes().to_vec(), is)]
+fn masked(source: Load, mask: u32, value: u32, is: bool) -> Vec<Expression> {
+    let bitwise = Expression::Bitwise(mask.to_ne_bytes().to_vec());
+    vec![Expression::Load(source, REGISTER), bitwise, compare(value.to_ne_bytes().to_vec(), is)]
 }
 
-/// Loads one field behind the other, each from a register of its own on: the first of 4 bytes that is still free.
-pub(crate) fn joined(fields: &[Field]) -> impl Iterator<Item = Expression> {
+/// Loads the fields of a concatenation, each into the first registers of 4 bytes that are still free.
+pub(crate) fn load_fields(fields: &[Field]) -> Vec<Expression> {
     let mut slot = 0;
-    fields.iter().map(move |field| {
-        let register = if slot % 4 == 0 { REGISTER + slot / 4 } else { NARROW + slot };
+    let mut expressions = Vec::new();
+    for field in fields {
+        let register = if slot % 4 == 0 { REGISTER + slot / 4 } else { REGISTER_OF_4_BYTES + slot };
         slot += if field.key_type().length() > 4 { 4 } else { 1 };
-        Expression::Load(field.load(), register)
-    })
+        expressions.push(Expression::Load(field.load(), register));
+    }
+    expressions
 }
 
-/// Loads an address and compares it: whole, or as many bytes as the prefix fills, or whole under a mask.
+/// Loads an address and compares it with a network: the whole bytes of the prefix, or the whole address under a mask.
 fn address_in(side: Side, network: IpNetwork, is: bool) -> Vec<Expression> {
-    let (address, mask) = (octets(network.network()), octets(network.mask()));
-    let (header, offset) = (Header::Network, offset(network.is_ipv4(), side));
-    let bytes = usize::from(network.prefix() / 8);
-    if network.prefix().is_multiple_of(8) && bytes > 0 {
-        let length = u32::from(network.prefix() / 8);
-        return load(Load::Payload { header, offset, length }, address[..bytes].to_vec(), is);
+    let address = octets(network.network());
+    let header = Header::Network;
+    let offset = offset(network.is_ipv4(), side);
+    let prefix_bytes = network.prefix() / 8;
+    if network.prefix().is_multiple_of(8) && prefix_bytes > 0 {
+        let source = Load::Payload { header, offset, length: u32::from(prefix_bytes) };
+        return load(source, address[..usize::from(prefix_bytes)].to_vec(), is);
     }
-    let length = if network.is_ipv4() { 4 } else { 16 };
-    let whole = Load::Payload { header, offset, length };
-    vec![Expression::Load(whole, REGISTER), Expression::Mask(mask), compare(address, is)]
+    let source = Load::Payload { header, offset, length: if network.is_ipv4() { 4 } else { 16 } };
+    let mask = Expression::Bitwise(octets(network.mask()));
+    vec![Expression::Load(source, REGISTER), mask, compare(address, is)]
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {
@@ -254,7 +262,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
 fn verdict(verdict: &Verdict) -> Vec<Expression> {
     let (code, chain) = match verdict {
         Verdict::Masquerade => return vec![Expression::Masquerade],
-        Verdict::Dnat(to) => return redirect(to),
+        Verdict::Dnat(to) => return dnat(to),
         Verdict::Return => (expression::RETURN, None),
         Verdict::Jump(chain) => (expression::JUMP, Some(chain.clone())),
         Verdict::Goto(chain) => (expression::GOTO, Some(chain.clone())),
@@ -264,11 +272,11 @@ fn verdict(verdict: &Verdict) -> Vec<Expression> {
     vec![Expression::Verdict { code, chain }]
 }
 
-fn redirect(to: &SocketAddr) -> Vec<Expression> {
+fn dnat(to: &SocketAddr) -> Vec<Expression> {
     vec![
-        Expression::Value(REGISTER, octets(to.ip())),
-        Expression::Value(SECOND, to.port().to_be_bytes().to_vec()),
-        Expression::Destination(of_version(to.is_ipv4()).number().into()),
+        Expression::Immediate(REGISTER, octets(to.ip())),
+        Expression::Immediate(SECOND, to.port().to_be_bytes().to_vec()),
+        Expression::Dnat(of_version(to.is_ipv4()).number().into()),
     ]
 }
 
@@ -381,7 +389,7 @@ mod tests {
     fn a_mask_that_is_no_prefix_does_not_come_back() {
         let network = rule(vec![Match::DestinationIn("10.0.0.0/12".parse().unwrap())], Verdict::Accept);
         let mut expressions = compile(&network, TableFamily::Ip).unwrap();
-        expressions[1] = Expression::Mask(vec![255, 15, 240, 0]);
+        expressions[1] = Expression::Bitwise(vec![255, 15, 240, 0]);
         assert_eq!(decompile(&expressions, None, TableFamily::Ip), None);
     }
 

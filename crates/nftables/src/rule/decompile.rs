@@ -1,43 +1,47 @@
-//! From expressions back to the rule that compiles to them.
+//! Decompiles expressions to the rule that compiles to them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use cnikit_netlink::Mac;
 use ipnetwork::IpNetwork;
 
-use crate::rule::compile::{ARP, compile, joined};
+use crate::rule::compile::{ARP, compile, load_fields};
 use crate::rule::key::port;
 use crate::rule::types::{Direction, Field, L4Protocol, Layer, Match, Rule, Side, TableFamily, Verdict};
 use crate::wire::expression::{
-    self, ASKED_PORT, ETHER_TYPE, Expression, FAMILY, Header, Load, MARK, PROTOCOL, REGISTER, STATE, STATUS,
-    TYPE_OF_DESTINATION,
+    self, DESTINATION_TYPE, ETHER_TYPE, Expression, FAMILY, Header, Load, MARK, ORIGINAL_DPORT, PROTOCOL, REGISTER,
+    STATE, STATUS,
 };
 
-/// The rule that compiles to these expressions, if there is one.
+/// The rule that compiles to these expressions; `None` if there is no such rule.
 pub(crate) fn decompile(expressions: &[Expression], comment: Option<String>, family: TableFamily) -> Option<Rule> {
-    let (mut matches, mut rest, mut protocol) = (Vec::new(), expressions, None);
-    let mut of_arp = false;
+    let mut matches = Vec::new();
+    let mut rest = expressions;
+    let mut protocol = None;
+    let mut is_arp = false;
     let verdict = loop {
         if let Some(verdict) = read_verdict(rest) {
             break verdict;
         }
-        if let Some((one, after)) = read_arp(rest, of_arp) {
-            of_arp = true;
+        if let Some((one, after)) = read_arp(rest, is_arp) {
+            is_arp = true;
             matches.push(one);
             rest = after;
             continue;
         }
         let (one, after) = read_match(rest, &mut protocol)?;
-        matches.extend(one);
+        if let Some(one) = one {
+            matches.push(one);
+        }
         rest = after;
     };
     let rule = Rule { matches, verdict, comment };
-    // The way back may have been generous (about the check of the family, say); what it gives must be the same rule.
+    // Reading is lenient, for instance about the check of the family, so the result is compiled again and compared.
     (compile(&rule, family).ok()? == expressions).then_some(rule)
 }
 
-/// A match of ARP: that a packet is one, and then what its header has, at offsets where IP has addresses.
-fn read_arp(rest: &[Expression], of_arp: bool) -> Option<(Match, &[Expression])> {
+/// A match of ARP packets, or of bytes in their header, which may be at the offsets of IP addresses.
+fn read_arp(rest: &[Expression], is_arp: bool) -> Option<(Match, &[Expression])> {
     match rest {
         [Expression::Load(Load::Meta(ETHER_TYPE), REGISTER), Expression::Equal(kind), after @ ..] if *kind == ARP => {
             Some((Match::Arp, after))
@@ -46,16 +50,16 @@ fn read_arp(rest: &[Expression], of_arp: bool) -> Option<(Match, &[Expression])>
             Expression::Load(Load::Payload { header: Header::Network, offset, .. }, REGISTER),
             Expression::Equal(bytes),
             after @ ..,
-        ] if of_arp => Some((Match::Bytes { layer: Layer::Network, offset: *offset, bytes: bytes.clone() }, after)),
+        ] if is_arp => Some((Match::Bytes { layer: Layer::Network, offset: *offset, bytes: bytes.clone() }, after)),
         _ => None,
     }
 }
 
-/// The verdict that these expressions are, if they are nothing else.
+/// The verdict that these expressions are; `None` if they are anything else.
 pub fn read_verdict(expressions: &[Expression]) -> Option<Verdict> {
     match expressions {
         [Expression::Masquerade] => Some(Verdict::Masquerade),
-        [Expression::Value(_, address), Expression::Value(_, port), Expression::Destination(_)] => {
+        [Expression::Immediate(_, address), Expression::Immediate(_, port), Expression::Dnat(_)] => {
             let address = match address.len() {
                 4 => IpAddr::V4(Ipv4Addr::from(padded::<4>(address)?)),
                 _ => IpAddr::V6(Ipv6Addr::from(padded::<16>(address)?)),
@@ -74,8 +78,8 @@ pub fn read_verdict(expressions: &[Expression]) -> Option<Verdict> {
     }
 }
 
-/// The match that these expressions begin with, and those behind it. The check of a family is not a match: the addresses behind
-/// it imply it, as ports imply the check of their protocol. `protocol` is the last protocol that was checked.
+/// The match that these expressions begin with, and the expressions after it. The check of a family is not a match: the addresses
+/// after it imply it, as ports imply the check of their protocol. `protocol` is the last protocol that was checked.
 pub fn read_match<'a>(
     rest: &'a [Expression],
     protocol: &mut Option<L4Protocol>,
@@ -89,29 +93,36 @@ pub fn read_match<'a>(
     }
     match rest {
         [Expression::Load(Load::Meta(FAMILY | ETHER_TYPE), _), Expression::Equal(_), after @ ..] => Some((None, after)),
-        [Expression::Load(from, _), Expression::Mask(mask), compare, after @ ..] => {
-            Some((Some(masked(*from, mask, compare)?), after))
+        [Expression::Load(source, _), Expression::Bitwise(mask), compare, after @ ..] => {
+            Some((Some(masked(*source, mask, compare)?), after))
         }
-        [load @ Expression::Load(from, _), compare @ (Expression::Equal(_) | Expression::NotEqual(_)), after @ ..] => {
+        [
+            load @ Expression::Load(source, _),
+            compare @ (Expression::Equal(_) | Expression::NotEqual(_)),
+            after @ ..,
+        ] => {
             let one = match port_of(load) {
                 Some(side) => {
                     let (bytes, is) = compared(compare)?;
                     let port = u16::from_be_bytes(bytes.try_into().ok()?);
                     Match::Port { protocol: (*protocol)?, side, is, port }
                 }
-                None => plain(*from, compare)?,
+                None => plain(*source, compare)?,
             };
             Some((Some(one), after))
         }
-        [Expression::Load(..), ..] => listed(rest).map(|(one, after)| (Some(one), after)),
+        [Expression::Load(..), ..] => {
+            let (one, after) = read_lookup(rest)?;
+            Some((Some(one), after))
+        }
         _ => None,
     }
 }
 
-/// Which port it loads.
+/// The port that an expression loads; `None` if it loads anything else.
 fn port_of(expression: &Expression) -> Option<Side> {
-    let Expression::Load(from, _) = expression else { return None };
-    [Side::Source, Side::Destination].into_iter().find(|side| port(*side) == *from)
+    let Expression::Load(source, _) = expression else { return None };
+    [Side::Source, Side::Destination].into_iter().find(|side| port(*side) == *source)
 }
 
 fn compared(compare: &Expression) -> Option<(&[u8], bool)> {
@@ -122,17 +133,18 @@ fn compared(compare: &Expression) -> Option<(&[u8], bool)> {
     }
 }
 
-/// What is loaded and compared as it is.
-fn plain(from: Load, compare: &Expression) -> Option<Match> {
+/// A value that is loaded and compared.
+fn plain(source: Load, compare: &Expression) -> Option<Match> {
     let (bytes, is) = compared(compare)?;
-    let way = [Direction::In, Direction::Out, Direction::InBridge, Direction::OutBridge]
-        .into_iter()
-        .find(|way| Field::from(*way).load() == from);
-    match from {
-        _ if way.is_some() => Some(Match::Interface { way: way?, is, name: read_name(bytes)? }),
+    for way in [Direction::In, Direction::Out, Direction::InBridge, Direction::OutBridge] {
+        if Field::from(way).load() == source {
+            return Some(Match::Interface { way, is, name: read_name(bytes)? });
+        }
+    }
+    match source {
         Load::Meta(MARK) => Some(Match::Mark { mask: u32::MAX, is, value: number(bytes)? }),
-        Load::Asked(ASKED_PORT) => Some(Match::OriginalDport(u16::from_be_bytes(bytes.try_into().ok()?))),
-        TYPE_OF_DESTINATION => Some(Match::LocalDestination),
+        Load::CtOriginal(ORIGINAL_DPORT) => Some(Match::OriginalDport(u16::from_be_bytes(bytes.try_into().ok()?))),
+        DESTINATION_TYPE => Some(Match::LocalDestination),
         Load::Meta(PROTOCOL) => Some(Match::Transport { is, number: *bytes.first()? }),
         Load::Payload { header: Header::Link, .. } => Some(Match::SourceMac(Mac(bytes.try_into().ok()?))),
         Load::Payload { header: Header::Transport, offset, .. } if is => {
@@ -140,35 +152,37 @@ fn plain(from: Load, compare: &Expression) -> Option<Match> {
         }
         Load::Payload { offset, length, .. } => {
             let bits = u8::try_from(length).ok()?.checked_mul(8)?;
-            let bytes_there = || Match::Bytes { layer: Layer::Network, offset, bytes: bytes.to_vec() };
-            address(offset, length, bits, bytes, is).or_else(|| is.then(bytes_there))
+            match address(offset, length, bits, bytes, is) {
+                None if is => Some(Match::Bytes { layer: Layer::Network, offset, bytes: bytes.to_vec() }),
+                address => address,
+            }
         }
         _ => None,
     }
 }
 
-/// What is loaded and compared under a mask.
-fn masked(from: Load, mask: &[u8], compare: &Expression) -> Option<Match> {
+/// A value that is loaded and compared under a mask.
+fn masked(source: Load, mask: &[u8], compare: &Expression) -> Option<Match> {
     let (bytes, is) = compared(compare)?;
-    match from {
-        Load::Connection(STATE) => Some(Match::Established),
-        Load::Connection(STATUS) => Some(Match::CtStatusDnat),
+    match source {
+        Load::Ct(STATE) => Some(Match::Established),
+        Load::Ct(STATUS) => Some(Match::CtStatusDnat),
         Load::Meta(MARK) => Some(Match::Mark { mask: number(mask)?, is, value: number(bytes)? }),
         Load::Payload { offset, length, .. } => address(offset, length, prefix(mask)?, bytes, is),
         _ => None,
     }
 }
 
-/// Fields that are loaded one behind the other and looked up in a set.
-fn listed(rest: &[Expression]) -> Option<(Match, &[Expression])> {
+/// A lookup of a concatenation of fields in a set.
+fn read_lookup(rest: &[Expression]) -> Option<(Match, &[Expression])> {
     let mut fields = Vec::new();
-    for (place, one) in rest.iter().enumerate() {
-        match one {
-            Expression::Load(from, _) => fields.push(Field::ALL.into_iter().find(|field| field.load() == *from)?),
+    for (position, expression) in rest.iter().enumerate() {
+        match expression {
+            Expression::Load(source, _) => fields.push(Field::ALL.into_iter().find(|field| field.load() == *source)?),
+            Expression::Lookup { .. } if load_fields(&fields) != rest[..position] => return None,
             Expression::Lookup { set, inside } => {
-                let same = joined(&fields).eq(rest[..place].iter().cloned());
                 let one = Match::InSet { fields, is: *inside, set: set.clone() };
-                return same.then_some((one, &rest[place + 1..]));
+                return Some((one, &rest[position + 1..]));
             }
             _ => return None,
         }
@@ -176,13 +190,14 @@ fn listed(rest: &[Expression]) -> Option<(Match, &[Expression])> {
     None
 }
 
-/// The name without the zeros behind it. One that is compared in part only does not come back as the same rule.
+/// The name of an interface without its padding. The prefix of a name, which nft(8) writes as `eth*`, is not compiled to the same
+/// expressions.
 fn read_name(bytes: &[u8]) -> Option<String> {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8(bytes[..end].to_vec()).ok()
 }
 
-/// A number in the order of the host.
+/// A number in host byte order.
 fn number(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
@@ -211,7 +226,7 @@ fn address(offset: u32, length: u32, prefix: u8, bytes: &[u8], is: bool) -> Opti
     })
 }
 
-/// The bytes compared, and zeros for those that were not.
+/// The compared bytes, padded with zeros.
 fn padded<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
     let mut padded = [0; N];
     padded.get_mut(..bytes.len())?.copy_from_slice(bytes);

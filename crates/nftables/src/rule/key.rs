@@ -1,17 +1,17 @@
-//! Keys of sets as the kernel compares them: where the parts of a packet are, and the bytes of values.
+//! Fields of packets and parts of keys, as the kernel loads and compares them.
 
 use std::net::IpAddr;
 
 use crate::rule::types::{Direction, Field, KeyType, Side, TableFamily, Value};
-use crate::wire::expression::{FROM, FROM_BRIDGE, Header, Load, MARK, PROTOCOL, TO, TO_BRIDGE};
+use crate::wire::expression::{FROM, Header, INPUT_BRIDGE, Load, MARK, OUTPUT_BRIDGE, PROTOCOL, TO};
 use crate::{Error, Result};
 
-/// How many bytes the kernel compares of the name of an interface, its terminating zero included.
+/// The bytes of an interface's name that the kernel compares, with its terminating NUL.
 #[doc(alias = "IFNAMSIZ")]
 const NAME: usize = 16;
 
 impl Field {
-    /// Every one.
+    /// All fields.
     pub(crate) const ALL: [Field; 12] = [
         Field::Protocol,
         Field::Port(Side::Source),
@@ -27,7 +27,7 @@ impl Field {
         Field::Mark,
     ];
 
-    /// What it is loaded by.
+    /// The source that it is loaded from.
     pub(crate) fn load(self) -> Load {
         match self {
             Field::Protocol => Load::Meta(PROTOCOL),
@@ -36,13 +36,13 @@ impl Field {
             Field::Ipv6(side) => Load::Payload { header: Header::Network, offset: offset(false, side), length: 16 },
             Field::Interface(Direction::In) => Load::Meta(FROM),
             Field::Interface(Direction::Out) => Load::Meta(TO),
-            Field::Interface(Direction::InBridge) => Load::Meta(FROM_BRIDGE),
-            Field::Interface(Direction::OutBridge) => Load::Meta(TO_BRIDGE),
+            Field::Interface(Direction::InBridge) => Load::Meta(INPUT_BRIDGE),
+            Field::Interface(Direction::OutBridge) => Load::Meta(OUTPUT_BRIDGE),
             Field::Mark => Load::Meta(MARK),
         }
     }
 
-    /// What part of a key it is compared with.
+    /// The type of the part of a key that it is compared with.
     pub(crate) fn key_type(self) -> KeyType {
         match self {
             Field::Protocol => KeyType::Protocol,
@@ -54,7 +54,7 @@ impl Field {
         }
     }
 
-    /// The family that alone has it.
+    /// The only family whose packets have the field; `None` if both have it.
     pub(crate) fn family(self) -> Option<TableFamily> {
         match self {
             Field::Ipv4(_) => Some(TableFamily::Ip),
@@ -64,13 +64,13 @@ impl Field {
     }
 }
 
-/// Where the ports of the protocols that we know stand: the first two, RFC 9293 section 3.1, RFC 768, RFC 9260 section 3.1.
+/// A port in the header of TCP, UDP or SCTP: RFC 9293 section 3.1, RFC 768, RFC 9260 section 3.1.
 pub(crate) fn port(side: Side) -> Load {
     let offset = if side == Side::Source { 0 } else { 2 };
     Load::Payload { header: Header::Transport, offset, length: 2 }
 }
 
-/// Where an address stands in the header: RFC 791 section 3.1, RFC 8200 section 3.
+/// The offset of an address in the IP header: RFC 791 section 3.1, RFC 8200 section 3.
 pub(crate) fn offset(ipv4: bool, side: Side) -> u32 {
     match (ipv4, side) {
         (true, Side::Source) => 12,
@@ -80,21 +80,22 @@ pub(crate) fn offset(ipv4: bool, side: Side) -> u32 {
     }
 }
 
-/// The name of an interface as the kernel compares it.
+/// The name of an interface, padded with zeros as the kernel compares it.
 ///
 /// # Errors
 /// A name that no interface can have.
-pub(crate) fn filled_up(name: &str) -> Result<[u8; NAME]> {
+pub(crate) fn padded_name(name: &str) -> Result<[u8; NAME]> {
+    if !(1..NAME).contains(&name.len()) || name.contains('\0') {
+        let why = "no interface can have this name";
+        return Err(Error::ours("look for an interface", format!("{name:?}"), why));
+    }
     let mut bytes = [0; NAME];
-    let fits = (1..NAME).contains(&name.len()) && !name.contains('\0');
-    let room = bytes.get_mut(..name.len()).filter(|_| fits);
-    room.ok_or_else(|| Error::ours("look for an interface", format!("{name:?}"), "no interface can have this name"))?
-        .copy_from_slice(name.as_bytes());
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
     Ok(bytes)
 }
 
 impl KeyType {
-    /// The number that nft(8) knows it by; in a key of several parts each takes six bits.
+    /// nft(8)'s number of the type. In the type of a concatenation each part takes six bits.
     pub(crate) fn number(self) -> u32 {
         match self {
             KeyType::Ipv4 => 7,
@@ -106,7 +107,7 @@ impl KeyType {
         }
     }
 
-    /// In bytes.
+    /// The length in bytes.
     pub(crate) fn length(self) -> usize {
         match self {
             KeyType::Protocol => 1,
@@ -116,14 +117,14 @@ impl KeyType {
         }
     }
 
-    /// Whether its bytes are in the order of the host, and not in that of the network.
+    /// Whether it is in host byte order, not in network byte order.
     pub(crate) fn is_of_host(self) -> bool {
         matches!(self, KeyType::Mark | KeyType::Interface)
     }
 }
 
 impl Value {
-    /// What part of a key it is.
+    /// The type of this part of a key.
     pub(crate) fn key_type(&self) -> KeyType {
         match self {
             Value::Protocol(_) => KeyType::Protocol,
@@ -135,14 +136,17 @@ impl Value {
         }
     }
 
-    /// As the kernel compares it.
+    /// The bytes that the kernel compares.
+    ///
+    /// # Errors
+    /// A name that no interface can have.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
         Ok(match self {
             Value::Protocol(protocol) => vec![protocol.number()],
             Value::Port(port) => port.to_be_bytes().to_vec(),
             Value::Address(IpAddr::V4(address)) => address.octets().to_vec(),
             Value::Address(IpAddr::V6(address)) => address.octets().to_vec(),
-            Value::Interface(name) => filled_up(name)?.to_vec(),
+            Value::Interface(name) => padded_name(name)?.to_vec(),
             Value::Mark(mark) => mark.to_ne_bytes().to_vec(),
         })
     }

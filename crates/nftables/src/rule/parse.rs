@@ -1,27 +1,28 @@
-//! Matches in the words of nft(8), as people write them into a configuration.
+//! Parses matches in the syntax of nft(8), as operators write them in a configuration.
 
 use ipnetwork::IpNetwork;
 
 use crate::rule::types::{Direction, L4Protocol, Match, Side};
 
-/// What can be said, for whoever said something else.
+/// The known matches, for errors.
 const KNOWN: &str = "ip saddr, ip daddr, ip6 saddr, ip6 daddr, iifname, oifname, meta mark, meta l4proto, tcp dport and \
                      sport of tcp, udp and sctp, ct state established,related, fib daddr type local; each of one value, \
                      with == or != before it";
 
 impl Match {
-    /// Reads matches in the words of nft(8), whichever way they are spread over these texts.
+    /// Parses matches in the syntax of nft(8). The texts are joined, so a match may span several of them.
     ///
-    /// Known are addresses and networks of both families, the names of interfaces, marks, protocols, ports, connections that
-    /// were let through before, and the host's own addresses; of each one value, which must be the one or any other. Sets,
-    /// ranges and anything that changes a packet are not.
+    /// Known are addresses and networks of both families, names of interfaces, marks, protocols, ports, established connections,
+    /// and the host's own addresses, each with one value and `==` or `!=`. Sets, ranges and statements that change a packet are not
+    /// known.
     ///
     /// # Errors
-    /// The word that is not known, and what is.
+    /// A word that is not known, with a list of the known ones.
     pub fn read(texts: &[String]) -> Result<Vec<Match>, String> {
         let text = texts.join(" ");
         let words: Vec<&str> = text.split_whitespace().collect();
-        let (mut rest, mut matches) = (words.as_slice(), Vec::new());
+        let mut rest = words.as_slice();
+        let mut matches = Vec::new();
         while !rest.is_empty() {
             let (one, after) = next(rest)?;
             matches.push(one);
@@ -31,7 +32,7 @@ impl Match {
     }
 }
 
-/// A match, and the words behind it.
+/// Parses a match, and returns it with the words after it.
 fn next<'a, 'b>(words: &'b [&'a str]) -> Result<(Match, &'b [&'a str]), String> {
     match words {
         ["fib", "daddr", "type", "local", rest @ ..] => Ok((Match::LocalDestination, rest)),
@@ -56,17 +57,15 @@ fn next<'a, 'b>(words: &'b [&'a str]) -> Result<(Match, &'b [&'a str]), String> 
             Ok((Match::Protocol(protocol(word)?), rest))
         }
         [of @ ("tcp" | "udp" | "sctp"), side @ ("sport" | "dport"), rest @ ..] => {
-            let (protocol, side) = (protocol(of)?, side_of(side));
-            compared(rest, |is, word| {
-                let port = word.parse().map_err(|_| format!("{word:?} is no port"))?;
-                Ok(Match::Port { protocol, side, is, port })
-            })
+            let protocol = protocol(of)?;
+            let side = side_of(side);
+            compared(rest, |is, word| Ok(Match::Port { protocol, side, is, port: port(word)? }))
         }
         _ => Err(format!("{:?} is not known; known are {KNOWN}", words.first().copied().unwrap_or_default())),
     }
 }
 
-/// Reads `[== | !=] VALUE`.
+/// Parses `[== | !=] VALUE`.
 fn compared<'a, 'b>(
     words: &'b [&'a str],
     read: impl FnOnce(bool, &'a str) -> Result<Match, String>,
@@ -97,14 +96,18 @@ fn side_of(word: &str) -> Side {
     if word.starts_with('s') { Side::Source } else { Side::Destination }
 }
 
-/// In quotation marks or without. One that stands for many names is not known.
+/// A name with or without quotation marks. Wildcards are not known.
 fn name(word: &str) -> Result<String, String> {
     let bare = word.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(word);
     let plain = (1..=15).contains(&bare.len()) && !bare.contains(['"', '*', '{', '}', '@', '$', '\\']);
     if plain { Ok(bare.to_owned()) } else { Err(format!("{word} is no name of one interface")) }
 }
 
-/// Decimal, or hexadecimal behind `0x`.
+fn port(word: &str) -> Result<u16, String> {
+    word.parse().map_err(|_| format!("{word:?} is no port"))
+}
+
+/// A decimal number, or a hexadecimal one with the prefix `0x`.
 fn number(word: &str) -> Result<u32, String> {
     let read = match word.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),

@@ -1,4 +1,4 @@
-//! Named sets, by which one look tells what many rules would.
+//! Named sets that index the rules of a table.
 
 use std::fmt;
 
@@ -12,44 +12,44 @@ use crate::wire::userdata::{self, Label};
 /// A named set of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Set {
-    /// Its name.
+    /// The name of the set.
     pub name: &'static str,
-    /// What its elements are, one part or several.
+    /// The types of the parts of a key. Several parts are a concatenation.
     pub key: Vec<KeyType>,
     /// The comment that it gets when it is made.
     pub comment: Option<&'static str>,
 }
 
-/// An element of a set: one value a part of its key.
+/// A key in a set: one value per part.
 pub type Key = Vec<Value>;
 
-/// A set that has a key of each rule in a chain, whoever wrote the rule.
+/// A set that has the key of each rule in some chains, whichever program made the rule.
 ///
-/// Keys come and go with the rules. A rule that this crate has no words for has none. What another program removes leaves
-/// its key behind: what is in the set may have a rule, what is not has none.
+/// Keys are added and deleted together with the rules. A rule that this crate cannot read has no key. If another program deletes a
+/// rule, its key remains: a key in the set may have a rule, a key that is missing has none.
 #[derive(Clone, Debug)]
 pub struct Index {
     /// The set; made when absent, never removed.
     pub set: Set,
-    /// Which of the chains that hold rules.
+    /// The chains whose rules are indexed, some of the layout's `rule_chains`.
     pub chains: Vec<&'static str>,
-    /// What the key of a rule is.
+    /// How the key of a rule is made.
     pub by: IndexBy,
 }
 
-/// What the key of a rule is.
+/// How the key of a rule is made.
 #[derive(Clone, Copy, Debug)]
 pub enum IndexBy {
-    /// What the rule itself says, if it does.
+    /// From the rule itself; `None` if it has no key.
     Rule(fn(&Rule) -> Option<Key>),
-    /// A hash of the first word of its owner, or of its comment if it names none, in two marks. Who has neither in the set has
-    /// no rules, and none is looked for. nft(8) prints no owner: where the comment begins with him, a rule that was saved and
-    /// loaded keeps its key.
+    /// From the owner, or from the comment of a rule that names no owner: a hash of the first word, as two marks. If the set has
+    /// neither key of an owner, the owner has no rules and they are not read. nft(8) does not show the owner: a rule whose comment
+    /// begins with it keeps its key when the ruleset is saved and loaded.
     Owner,
 }
 
 impl Index {
-    /// The key of a rule that bears this label.
+    /// The key of a rule with this label; `None` if it has none.
     pub(crate) fn key(&self, rule: Option<&Rule>, label: &Label<'_>) -> Option<Key> {
         match self.by {
             IndexBy::Rule(key) => rule.and_then(key),
@@ -58,23 +58,23 @@ impl Index {
     }
 }
 
-/// FNV-1a of 64 bits: two owners that are alike in it cost a look at the rules, and nothing else.
+/// The hash of an owner, FNV-1a of 64 bits. If two owners have the same hash, rules are read in vain and nothing else happens.
 pub(crate) fn hash(owner: &str) -> Key {
-    let hashed = owner
-        .bytes()
-        .take_while(|byte| *byte != b' ')
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    let half = |shift: u32| Value::Mark(u32::try_from(hashed >> shift & u64::from(u32::MAX)).unwrap_or_default());
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in owner.bytes().take_while(|byte| *byte != b' ') {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    let half = |shift: u32| Value::Mark(u32::try_from(hash >> shift & u64::from(u32::MAX)).unwrap_or_default());
     vec![half(32), half(0)]
 }
 
 impl Set {
-    /// The number that nft(8) has for the type of the key: each part takes six bits.
+    /// nft(8)'s number of the key's type: each part takes six bits.
     pub(crate) fn key_type(&self) -> u32 {
         self.key.iter().fold(0, |number, part| number << 6 | part.number())
     }
 
-    /// In bytes; of several parts each is filled up to four.
+    /// The length of a key in bytes. Each part of a concatenation is padded to a multiple of four bytes.
     fn key_length(&self) -> usize {
         match &self.key[..] {
             [one] => one.length(),
@@ -82,7 +82,10 @@ impl Set {
         }
     }
 
-    /// What the message says that makes it.
+    /// The attributes of the message that adds the set.
+    ///
+    /// # Errors
+    /// A comment that nft(8) does not accept.
     pub(crate) fn attributes(&self, table: &str, number: u32) -> Result<Attributes> {
         let length = u32::try_from(self.key_length()).unwrap_or(u32::MAX);
         let order = match &self.key[..] {
@@ -101,7 +104,7 @@ impl Set {
     }
 }
 
-/// The type of its keys, as nft(8) writes it.
+/// The type of its keys, as nft(8) shows it.
 impl fmt::Display for Set {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "type {}", Joined(&self.key))

@@ -6,108 +6,108 @@ use std::net::{IpAddr, SocketAddr};
 use cnikit_netlink::Mac;
 use ipnetwork::IpNetwork;
 
-/// A rule: all `matches` must hold, then the verdict falls.
+/// A rule: a packet that meets all matches gets the verdict.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
-    /// What a packet must be like; none: every packet.
+    /// The matches, all of which a packet must meet. Without matches every packet gets the verdict.
     pub matches: Vec<Match>,
-    /// What happens to it.
+    /// What happens to such a packet.
     pub verdict: Verdict,
-    /// By which the rule is found again: at most 128 bytes, no quotation mark, no control character.
+    /// At most 128 bytes, without quotation marks and control characters.
     #[doc(alias = "NFTNL_UDATA_RULE_COMMENT")]
     pub comment: Option<String>,
 }
 
-/// One thing to look at in a packet. In a table of several families, a match brings the check of its family with it.
+/// A condition on a packet. In a table of several families, a match of an address includes the check of its family.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Match {
-    /// It comes or leaves by the interface of this name, which need not be there yet, or by any other.
+    /// The packet enters or leaves by the interface of this name, or by any other. The interface need not exist.
     Interface {
-        /// Which one of those that it passes.
+        /// Which of the packet's interfaces.
         way: Direction,
-        /// It is this one; false: any other.
+        /// False: any other interface.
         is: bool,
         /// At most 15 bytes.
         name: String,
     },
-    /// Its frame bears this source address. In a table of family bridge only.
+    /// The frame has this source address. In a table of family bridge only.
     #[doc(alias = "ether saddr")]
     SourceMac(Mac),
-    /// It comes from this address.
+    /// The packet has this source address.
     #[doc(alias = "saddr")]
     Source(IpAddr),
-    /// It comes out of this network. The host part of the address does not count.
+    /// The source address is in this network. The host part of the network's address is ignored.
     SourceIn(IpNetwork),
-    /// It comes from elsewhere, within the same family.
+    /// The source address is not in this network, but of the same family.
     SourceNotIn(IpNetwork),
-    /// It goes into this network. The host part of the address does not count.
+    /// The destination address is in this network. The host part of the network's address is ignored.
     #[doc(alias = "daddr")]
     DestinationIn(IpNetwork),
-    /// It goes elsewhere, within the same family.
+    /// The destination address is not in this network, but of the same family.
     DestinationNotIn(IpNetwork),
-    /// It is of this transport protocol.
+    /// The packet has this transport protocol.
     #[doc(alias = "l4proto")]
     Protocol(L4Protocol),
-    /// It is of the transport protocol of this number, of which this crate knows no more, or of any other than this number.
-    /// A packet whose headers cannot be followed to the transport protocol matches neither.
+    /// The packet has the transport protocol of this number, or any other. A packet whose extension headers cannot be followed to
+    /// the transport protocol meets neither.
     #[doc(alias = "l4proto")]
     Transport {
-        /// It is this one; false: any other.
+        /// False: any other protocol.
         is: bool,
-        /// Its number in the header of IP. If it is one of a [`L4Protocol`], only `is: false` can be said.
+        /// The protocol number of the IP header. For a number of [`L4Protocol`], `is` must be false.
         number: u8,
     },
-    /// It is an ARP packet. In a table of family bridge only.
+    /// The frame is an ARP packet. In a table of family bridge only.
     Arp,
-    /// It has these bytes there.
+    /// A header of the packet has these bytes at an offset.
     Bytes {
-        /// From where the offset is counted.
+        /// The header that the offset is counted from.
         layer: Layer,
-        /// Of the first one, in bytes. Where addresses and ports are, they have matches of their own; but an ARP packet
-        /// ([`Match::Arp`], which has to be said before) has none.
+        /// The offset of the first byte, in bytes. Addresses and ports have matches of their own, and their offsets are refused,
+        /// except after [`Match::Arp`].
         offset: u32,
-        /// 1 to 16 of them.
+        /// 1 to 16 bytes.
         bytes: Vec<u8>,
     },
-    /// It is of this protocol, and has this port or any other.
+    /// The packet has this transport protocol, and this port or any other.
     Port {
         /// The protocol.
         protocol: L4Protocol,
-        /// Which one of its two ports.
+        /// The source port or the destination port.
         side: Side,
-        /// It is this one; false: any other.
+        /// False: any other port.
         is: bool,
         /// The port.
         port: u16,
     },
-    /// It goes to an address of the host itself.
+    /// The destination is an address of the host.
     #[doc(alias = "fib daddr type local")]
     LocalDestination,
-    /// It belongs to a connection that was let through before, or to one that such a connection asked for.
+    /// The packet belongs to an established connection, or is related to one.
     #[doc(alias = "ct state established,related")]
     Established,
-    /// It belongs to a connection that a rule has sent elsewhere.
+    /// The packet belongs to a connection whose destination was translated.
     #[doc(alias = "ct status dnat")]
     CtStatusDnat,
-    /// It belongs to a connection that was begun with this port as its destination, wherever it goes by now. The protocol has
-    /// to be said before.
+    /// The packet belongs to a connection whose first packet had this destination port, before any translation. A match of the
+    /// protocol must precede it.
     #[doc(alias = "ct original proto-dst")]
     OriginalDport(u16),
-    /// Its mark, under a mask, is this or anything else.
+    /// The mark of the packet, under a mask, has this value or any other.
     #[doc(alias = "meta mark")]
     Mark {
-        /// The bits that count.
+        /// The bits that are compared.
         mask: u32,
-        /// They are these; false: any other.
+        /// False: any other value.
         is: bool,
-        /// The bits.
+        /// The value of these bits.
         value: u32,
     },
-    /// These together are in a named set of the table, or are not.
+    /// A named set of the table has the concatenation of these fields as a key, or lacks it.
     InSet {
         /// In the order of the set's key.
         fields: Vec<Field>,
-        /// They are in the set; false: they are not.
+        /// False: the set lacks the key.
         is: bool,
         /// The name of the set.
         set: String,
@@ -117,35 +117,35 @@ pub enum Match {
 /// A header of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layer {
-    /// That of IP, or of ARP.
+    /// The header of IP or ARP.
     Network,
-    /// That of the transport protocol. A fragment behind the first has none.
+    /// The header of the transport protocol. Only the first fragment of a packet has it.
     Transport,
 }
 
-/// One of the interfaces that a packet passes.
+/// One of the interfaces of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// The one by which it came. On a bridge that is the port.
+    /// The interface by which the packet enters. On a bridge this is the port.
     #[doc(alias = "iifname")]
     In,
-    /// The one by which it leaves.
+    /// The interface by which the packet leaves.
     #[doc(alias = "oifname")]
     Out,
-    /// The bridge that the port is of by which it came. In a table of family bridge only.
+    /// The bridge of the port by which the packet enters. In a table of family bridge only.
     #[doc(alias = "ibrname")]
     InBridge,
-    /// The bridge that the port is of by which it leaves. In a table of family bridge only.
+    /// The bridge of the port by which the packet leaves. In a table of family bridge only.
     #[doc(alias = "obrname")]
     OutBridge,
 }
 
-/// One end of a connection.
+/// The source or the destination of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// Where the packet comes from.
+    /// The source.
     Source,
-    /// Where it goes.
+    /// The destination.
     Destination,
 }
 
@@ -160,33 +160,33 @@ pub enum L4Protocol {
     Sctp,
 }
 
-/// What happens to a packet that matches.
+/// What happens to a packet that meets the matches of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Its source address becomes that of the interface by which it leaves.
+    /// The source address is replaced by that of the interface by which the packet leaves.
     #[doc(alias = "masq")]
     Masquerade,
-    /// It goes there instead. In a table of family inet nft(8) adds the family of the address.
+    /// The destination is replaced. In a table of family inet nft(8) shows the family of the address too.
     #[doc(alias = "dnat")]
     Dnat(SocketAddr),
-    /// Back to the chain that jumped here; in a base chain, its policy.
+    /// The packet returns to the chain that jumped to this one; in a base chain, its policy is applied.
     Return,
-    /// On to another chain, and back here from its end.
+    /// The packet enters another chain, and returns to this one at its end.
     Jump(String),
-    /// On to another chain, and from its end to where this one would have gone.
+    /// The packet enters another chain, and does not return to this one.
     Goto(String),
-    /// It passes this base chain.
+    /// The packet is accepted by this base chain.
     Accept,
-    /// It is gone.
+    /// The packet is dropped.
     Drop,
 }
 
-/// A part of a packet that is looked up in a set.
+/// A field of a packet that is looked up in a set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Field {
     /// The transport protocol.
     Protocol,
-    /// The port that it comes from or goes to, of whatever protocol.
+    /// The source port or the destination port, of any protocol.
     Port(Side),
     /// An IPv4 address.
     Ipv4(Side),
@@ -198,7 +198,7 @@ pub enum Field {
     Mark,
 }
 
-/// What a part of a set's key is.
+/// The type of a part of a set's key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyType {
     /// A transport protocol.
@@ -249,34 +249,39 @@ pub enum TableFamily {
 }
 
 impl Rule {
-    /// The addresses, no networks, that a packet has to have or is sent to.
+    /// The single addresses that the rule matches, and the target of its `dnat`. Networks are not included.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        let one = |one: &Match| match one {
-            Match::Source(address) => Some(*address),
-            Match::DestinationIn(to) if *to == IpNetwork::from(to.ip()) => Some(to.ip()),
-            _ => None,
-        };
-        let to = if let Verdict::Dnat(to) = &self.verdict { Some(to.ip()) } else { None };
-        self.matches.iter().filter_map(one).chain(to)
+        let matched = self.matches.iter().filter_map(Match::address);
+        let target = if let Verdict::Dnat(target) = &self.verdict { Some(target.ip()) } else { None };
+        matched.chain(target)
     }
 }
 
 impl Match {
-    /// It came in by the interface of this name.
+    /// The packet enters by the interface of this name.
     #[doc(alias = "iifname")]
     pub fn from(name: impl Into<String>) -> Match {
         Match::Interface { way: Direction::In, is: true, name: name.into() }
     }
 
-    /// It goes to this port.
+    /// The packet has this destination port.
     #[doc(alias = "dport")]
     pub fn to_port(protocol: L4Protocol, port: u16) -> Match {
         Match::Port { protocol, side: Side::Destination, is: true, port }
     }
 
-    /// It goes to this address.
+    /// The packet has this destination address.
     pub fn to(address: IpAddr) -> Match {
         Match::DestinationIn(address.into())
+    }
+
+    /// The single address that it matches; `None` if it matches a network or something else.
+    fn address(&self) -> Option<IpAddr> {
+        match self {
+            Match::Source(address) => Some(*address),
+            Match::DestinationIn(to) if *to == IpNetwork::from(to.ip()) => Some(to.ip()),
+            _ => None,
+        }
     }
 }
 
@@ -287,7 +292,7 @@ impl From<Direction> for Field {
 }
 
 impl TableFamily {
-    /// The kernel's number for it.
+    /// The kernel's number of the family.
     #[doc(alias = "NFPROTO_INET")]
     pub(crate) fn number(self) -> u8 {
         match self {
@@ -300,20 +305,20 @@ impl TableFamily {
 }
 
 impl L4Protocol {
-    /// Every one.
+    /// All protocols.
     pub const ALL: [L4Protocol; 3] = [L4Protocol::Tcp, L4Protocol::Udp, L4Protocol::Sctp];
 
-    /// The one of this name, in any case.
+    /// The protocol of this name, in upper or lower case.
     pub fn named(name: &str) -> Option<L4Protocol> {
         L4Protocol::ALL.into_iter().find(|one| one.to_string().eq_ignore_ascii_case(name))
     }
 
-    /// The one of this number in the header of IP.
+    /// The protocol of this number in the IP header.
     pub fn numbered(number: u8) -> Option<L4Protocol> {
         L4Protocol::ALL.into_iter().find(|one| one.number() == number)
     }
 
-    /// Its number in the header of IP.
+    /// The number in the IP header.
     #[doc(alias = "IPPROTO_TCP")]
     pub fn number(self) -> u8 {
         match self {
@@ -324,7 +329,7 @@ impl L4Protocol {
     }
 }
 
-/// As nft(8) and iptables(8) have it.
+/// The name in nft(8) and iptables(8).
 impl fmt::Display for L4Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -335,7 +340,7 @@ impl fmt::Display for L4Protocol {
     }
 }
 
-/// As nft(8) writes it.
+/// As nft(8) shows it.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.matches.iter().try_for_each(|one| write!(f, "{one} "))?;
@@ -347,7 +352,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// As nft(8) writes it.
+/// As nft(8) shows it.
 impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -401,7 +406,7 @@ fn family(address: &IpAddr) -> &'static str {
     }
 }
 
-/// A network as nft(8) writes it: without host part, and without the length where that is the whole address.
+/// Shows a network as nft(8) does: without host part, and without the length if it is the whole address.
 struct Network<'a>(&'a IpNetwork);
 
 impl fmt::Display for Network<'_> {
@@ -415,7 +420,7 @@ impl fmt::Display for Network<'_> {
     }
 }
 
-/// As nft(8) writes it.
+/// As nft(8) shows it.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -430,18 +435,20 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Parts of a key as nft(8) writes them.
+/// Shows the parts of a concatenation as nft(8) does.
 pub(crate) struct Joined<'a, T>(pub(crate) &'a [T]);
 
 impl<T: fmt::Display> fmt::Display for Joined<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut parts = self.0.iter();
-        parts.next().map_or(Ok(()), |first| write!(f, "{first}"))?;
-        parts.try_for_each(|part| write!(f, " . {part}"))
+        for (position, part) in self.0.iter().enumerate() {
+            let separator = if position == 0 { "" } else { " . " };
+            write!(f, "{separator}{part}")?;
+        }
+        Ok(())
     }
 }
 
-/// As nft(8) writes it.
+/// As nft(8) shows it.
 impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -461,7 +468,7 @@ impl fmt::Display for Field {
     }
 }
 
-/// As nft(8) writes it.
+/// As nft(8) shows it.
 impl fmt::Display for KeyType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -475,7 +482,7 @@ impl fmt::Display for KeyType {
     }
 }
 
-/// As nft(8) writes it.
+/// As nft(8) shows it.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -488,7 +495,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// The word that nft(8) has for it.
+/// The name in nft(8).
 impl fmt::Display for TableFamily {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

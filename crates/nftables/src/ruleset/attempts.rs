@@ -1,4 +1,4 @@
-//! A change in attempts: other programs may change the ruleset between our read and our transaction.
+//! Attempts at a change: other programs may change the ruleset between our read and our transaction.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::{Error, Result};
 
 /// How long a change is tried again while other programs change the ruleset.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How often it is tried again if something does not exist, which may be so for good.
+/// How often it is tried again if an object does not exist, exists or is busy, which may be permanent.
 const TRIES: usize = 20;
 
 /// The attempts at one change. Each reads what there is, decides, and sends a transaction.
@@ -24,12 +24,13 @@ impl Attempts {
         Self { deadline: Instant::now() + TIMEOUT, tries: 0, begun: false }
     }
 
-    /// Whether nothing was sent yet.
+    /// Whether no attempt was made yet.
     pub(super) fn is_first(&self) -> bool {
         self.tries == 0
     }
 
-    /// Sends the changes. False: another program changed the ruleset since it was read, so the caller has to read it again.
+    /// Sends the changes. Returns false if another program changed the ruleset since it was read, so that the caller has to read it
+    /// again.
     ///
     /// # Errors
     /// The kernel refuses the changes, and does so whatever other programs do.
@@ -54,7 +55,7 @@ impl Attempts {
 /// the kernel may lack a module: then only a few more attempts are made.
 fn is_overtaken(error: &Error, tries: usize) -> bool {
     match error.errno {
-        // The guard: the ruleset has another number by now.
+        // The guard: the ruleset has another generation by now.
         libc::ERESTART => true,
         libc::ENOENT | libc::EEXIST | libc::EBUSY => tries < TRIES,
         _ => false,

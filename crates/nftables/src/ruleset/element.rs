@@ -1,4 +1,4 @@
-//! Elements of the sets of a table, one for each key of a rule.
+//! Elements of a table's sets: one for each key of a rule.
 
 use std::collections::HashSet;
 
@@ -17,72 +17,90 @@ use crate::{Error, Result};
 /// A key of one of the layout's indexes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Element {
-    /// The place of the index in the frame.
+    /// The position of the index in [`TableLayout::indexes`].
     pub(crate) index: usize,
     pub(crate) key: Key,
 }
 
 impl Element {
-    /// The keys of rules that were found, each once.
-    pub(crate) fn all_of<'a>(layout: &TableLayout, found: impl IntoIterator<Item = &'a InstalledRule>) -> Vec<Element> {
+    /// The keys of installed rules, each once.
+    pub(crate) fn all_of<'a>(layout: &TableLayout, rules: impl IntoIterator<Item = &'a InstalledRule>) -> Vec<Element> {
         let mut seen = HashSet::new();
         let mut elements = Vec::new();
-        for rule in found {
-            for (index, one) in layout.indexes.iter().enumerate() {
-                let element = one.key_of(rule).map(|key| Element { index, key });
-                elements.extend(element.filter(|element| seen.insert(element.clone())));
+        for rule in rules {
+            for (position, index) in layout.indexes.iter().enumerate() {
+                let Some(key) = index.key_of(rule) else { continue };
+                let element = Element { index: position, key };
+                if seen.insert(element.clone()) {
+                    elements.push(element);
+                }
             }
         }
         elements
     }
 
-    /// The keys by which rules that were found may be registered: their own, and where they name no owner but are this one's
-    /// all that he may be registered by. They may have named him until somebody saved and loaded them.
-    pub(crate) fn known_by(layout: &TableLayout, filter: &OwnerFilter, found: &[InstalledRule]) -> Vec<Element> {
-        let mut elements = Element::all_of(layout, found);
-        if found.iter().any(|found| found.owner().is_none() && filter.is_of(found)) {
-            let more: Vec<_> = Element::names(layout, filter).filter(|name| !elements.contains(name)).collect();
-            elements.extend(more);
+    /// The keys that these installed rules may have in the indexes.
+    ///
+    /// A rule of this owner that does not name the owner may have lost the name when the ruleset was saved and loaded with
+    /// nft(8). It may be registered by any name of the owner, so all of them are included.
+    pub(crate) fn possible_keys(layout: &TableLayout, filter: &OwnerFilter, rules: &[InstalledRule]) -> Vec<Element> {
+        let mut elements = Element::all_of(layout, rules);
+        if rules.iter().any(|rule| rule.owner().is_none() && filter.selects(rule)) {
+            for name in Element::owner_keys(layout, filter) {
+                if !elements.contains(&name) {
+                    elements.push(name);
+                }
+            }
         }
         elements
     }
 
-    /// By what the layout's index of owners knows this one, if it has such an index.
-    pub(crate) fn names<'a>(layout: &TableLayout, filter: &'a OwnerFilter) -> impl Iterator<Item = Element> + use<'a> {
-        let index = layout.indexes.iter().position(|index| matches!(index.by, IndexBy::Owner));
-        index.into_iter().flat_map(|index| filter.names().map(move |name| Element { index, key: hash(name) }))
+    /// The keys of an owner's names in the layout's index of owners; none if the layout has no such index.
+    pub(crate) fn owner_keys(layout: &TableLayout, filter: &OwnerFilter) -> Vec<Element> {
+        match layout.indexes.iter().position(|index| matches!(index.by, IndexBy::Owner)) {
+            Some(index) => filter.names().map(|name| Element { index, key: hash(name) }).collect(),
+            None => Vec::new(),
+        }
     }
 
     fn set<'a>(&self, layout: &'a TableLayout) -> Option<&'a Set> {
         layout.indexes.get(self.index).map(|index| &index.set)
     }
 
-    /// The set and the element in it, as they go over the wire.
+    /// The attributes of a message about this element: table, set and key.
+    ///
+    /// # Errors
+    /// The set has keys of another type; a name that no interface can have.
     fn attributes(&self, layout: &TableLayout) -> Result<Attributes> {
-        let of_type = |set: &&Set| self.key.iter().map(Value::key_type).eq(set.key.iter().copied());
-        let shown = || format!("element {} to {layout}", Joined(&self.key));
-        let set = self.set(layout).filter(of_type);
-        let set = set.ok_or_else(|| Error::ours("add", shown(), "the set has keys of another type"))?;
+        let set = match self.set(layout) {
+            Some(set) if self.key.iter().map(Value::key_type).eq(set.key.iter().copied()) => set,
+            _ => {
+                let shown = format!("element {} to {layout}", Joined(&self.key));
+                return Err(Error::ours("add", shown, "the set has keys of another type"));
+            }
+        };
+        // Each part of a concatenation begins at a multiple of four bytes.
+        let alignment = if self.key.len() > 1 { 4 } else { 1 };
         let mut key = Vec::new();
         for part in &self.key {
             key.extend(part.bytes()?);
-            key.resize(key.len().next_multiple_of(if self.key.len() > 1 { 4 } else { 1 }), 0);
+            key.resize(key.len().next_multiple_of(alignment), 0);
         }
         let element = Attributes::new().nested(1, &Attributes::new().bytes(1, &key));
         Ok(Attributes::new().text(1, layout.table).text(2, set.name).nested(3, &Attributes::new().nested(1, &element)))
     }
 
-    /// The message that adds it. `new`: it must not be there yet (`EEXIST`).
+    /// The message that adds the element. With `new` the kernel refuses it if the element exists (`EEXIST`).
     pub(crate) fn addition(&self, layout: &TableLayout, new: bool) -> Result<NetfilterMessage> {
         Ok(message::new_element(layout, new, self.attributes(layout)?, self.shown(layout)))
     }
 
-    /// The message that removes it; that it is gone is refused (`ENOENT`).
+    /// The message that deletes the element. The kernel refuses it if the element does not exist (`ENOENT`).
     pub(crate) fn deletion(&self, layout: &TableLayout) -> Result<NetfilterMessage> {
         Ok(message::delete_element(layout, self.attributes(layout)?, self.shown(layout)))
     }
 
-    /// Asks for it.
+    /// The message that reads the element.
     pub(crate) fn question(&self, layout: &TableLayout) -> Result<NetfilterMessage> {
         Ok(message::element(layout, self.attributes(layout)?, self.shown(layout)))
     }
@@ -95,20 +113,23 @@ impl Element {
 }
 
 impl Index {
-    /// The key of a rule that was found.
-    pub(crate) fn key_of(&self, found: &InstalledRule) -> Option<Key> {
-        self.chains.contains(&found.chain()).then(|| self.key(found.rule(), &found.label())).flatten()
+    /// The key of an installed rule; `None` if the rule has none, or is in a chain that is not indexed.
+    pub(crate) fn key_of(&self, rule: &InstalledRule) -> Option<Key> {
+        if !self.chains.contains(&rule.chain()) {
+            return None;
+        }
+        self.key(rule.rule(), &rule.label())
     }
 }
 
 impl Set {
-    /// Validates the set that has this name.
+    /// Checks the set that the kernel has under this name. `message` is the kernel's answer.
     ///
     /// # Errors
     /// Its keys are of another type.
     pub(crate) fn refuse_other(&self, layout: &TableLayout, message: &[u8]) -> Result<()> {
-        let found = message.get(HEADERS..).and_then(|list| number(list, object::SET_KEY_TYPE));
-        if found == Some(self.key_type()) {
+        let key_type = message.get(HEADERS..).and_then(|list| number(list, object::SET_KEY_TYPE));
+        if key_type == Some(self.key_type()) {
             return Ok(());
         }
         Err(Error::ours("use", self.shown(layout), format!("its keys are of another type, wanted `{self}`")))

@@ -5,7 +5,7 @@ use std::fmt;
 use cnikit_netlink::attribute::{number, text, value};
 
 use crate::ruleset::layout::{Hook, TableLayout};
-use crate::ruleset::message::place;
+use crate::ruleset::message::describe_chain;
 use crate::wire::attribute::object::{CHAIN_HOOK, CHAIN_TYPE, CHAIN_USE, HOOK_NUMBER, HOOK_PRIORITY};
 use crate::{Error, Result};
 
@@ -13,29 +13,29 @@ use crate::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstalledChain {
     pub(crate) hook: Option<InstalledHook>,
-    /// How many rules it has or lead to it.
+    /// How many rules it has, and how many jump to it, in sum.
     pub(crate) uses: usize,
 }
 
 impl InstalledChain {
-    /// Whether packets enter it by a hook; only rules lead to any other.
+    /// Whether it is a base chain: packets enter it at a hook.
     pub fn is_base(&self) -> bool {
         self.hook.is_some()
     }
 
-    /// How many rules it has, and how many lead to it, in sum.
+    /// How many rules it has, and how many jump to it, in sum.
     pub fn uses(&self) -> usize {
         self.uses
     }
 
-    /// The chain in its attributes.
+    /// Reads a chain from its attributes.
     pub(crate) fn read(list: &[u8]) -> Self {
         let uses = number(list, CHAIN_USE).and_then(|uses| usize::try_from(uses).ok());
         Self { hook: InstalledHook::read(list), uses: uses.unwrap_or(usize::MAX) }
     }
 }
 
-/// What the kernel says of a base chain.
+/// The type, hook and priority of a base chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InstalledHook {
     kind: String,
@@ -45,9 +45,12 @@ pub(crate) struct InstalledHook {
 
 impl InstalledHook {
     fn read(list: &[u8]) -> Option<Self> {
-        let place = value(list, CHAIN_HOOK)?;
-        let (number, priority) = (number(place, HOOK_NUMBER)?, number(place, HOOK_PRIORITY)?.cast_signed());
-        Some(Self { kind: text(list, CHAIN_TYPE)?.to_owned(), number, priority })
+        let hook = value(list, CHAIN_HOOK)?;
+        Some(Self {
+            kind: text(list, CHAIN_TYPE)?.to_owned(),
+            number: number(hook, HOOK_NUMBER)?,
+            priority: number(hook, HOOK_PRIORITY)?.cast_signed(),
+        })
     }
 }
 
@@ -57,7 +60,7 @@ impl From<Hook> for InstalledHook {
     }
 }
 
-/// As nft(8) writes it, with the number of the priority.
+/// As nft(8) shows it, with the priority as a number.
 impl fmt::Display for InstalledHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name =
@@ -66,18 +69,24 @@ impl fmt::Display for InstalledHook {
     }
 }
 
-/// Refuses a chain that has another hook than is wanted: a hook cannot be changed, and the chain is not ours to remove.
+/// Refuses a chain that has another hook than the layout: a hook cannot be changed, and the chain is not ours to remove.
 pub(crate) fn refuse_other_hook(
     layout: &TableLayout,
     chain: &str,
     hook: Option<Hook>,
-    found: &InstalledChain,
+    installed: &InstalledChain,
 ) -> Result<()> {
     let wanted = hook.map(InstalledHook::from);
-    if wanted == found.hook {
+    if wanted == installed.hook {
         return Ok(());
     }
-    let shown = |hook: Option<&InstalledHook>| hook.map_or("no hook".to_owned(), |hook| format!("`{hook}`"));
-    let why = format!("it has {}, wanted {}", shown(found.hook.as_ref()), shown(wanted.as_ref()));
-    Err(Error::ours("use", place(layout, chain), why))
+    let why = format!("it has {}, wanted {}", shown(installed.hook.as_ref()), shown(wanted.as_ref()));
+    Err(Error::ours("use", describe_chain(layout, chain), why))
+}
+
+fn shown(hook: Option<&InstalledHook>) -> String {
+    match hook {
+        Some(hook) => format!("`{hook}`"),
+        None => "no hook".to_owned(),
+    }
 }

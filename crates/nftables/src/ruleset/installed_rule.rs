@@ -1,4 +1,4 @@
-//! A rule that stands in the kernel.
+//! A rule as the kernel has it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::wire::attribute::rule;
 use crate::wire::expression::{Expression, Load, decode};
 use crate::wire::userdata::{self, Label};
 
-/// A rule as it was found, whoever wrote it: with all that is needed to put it back byte for byte.
+/// A rule as the kernel has it, whichever program made it. It can be added again byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstalledRule {
     pub(crate) chain: String,
@@ -27,104 +27,112 @@ pub struct InstalledRule {
 }
 
 impl InstalledRule {
-    /// The kernel's number for it, never given twice in one table.
+    /// The kernel's number for the rule, which no other rule of the table ever had.
     #[doc(alias = "NFTA_RULE_HANDLE")]
     pub fn handle(&self) -> u64 {
         self.handle
     }
 
-    /// Its comment.
+    /// The comment.
     pub fn comment(&self) -> Option<&str> {
         self.comment.as_deref()
     }
 
-    /// Whose it is, if it says so.
+    /// The owner that the rule names in its user data; `None` if it names none.
     pub fn owner(&self) -> Option<&str> {
         self.owner.as_deref()
     }
 
-    /// The chain it stands in.
+    /// The name of the rule's chain.
     pub fn chain(&self) -> &str {
         &self.chain
     }
 
-    /// The rule as a value; `None` if it does something for which this crate has no word.
+    /// The rule as a value; `None` if it has an expression that this crate cannot read.
     pub fn rule(&self) -> Option<&Rule> {
         self.rule.as_ref()
     }
 
-    /// Reads a message of a dump, if its label is `wanted`; most rules of a chain are somebody else's.
+    /// Reads a rule in a message of a dump. `None` if its label is not selected: most rules of a chain belong to other owners, and
+    /// decoding them takes time.
     ///
-    /// `None` also if it is about another chain, as old kernels, which do not filter, send them.
+    /// `None` also if the rule is in another chain: old kernels ignore the filter and send the rules of all chains.
     pub(crate) fn read(
         message: &[u8],
         layout: &TableLayout,
         chain: &str,
-        wanted: impl Fn(&Label<'_>) -> bool,
+        selects: impl Fn(&Label<'_>) -> bool,
     ) -> Option<Self> {
         let list = message.get(HEADERS..)?;
-        let here = message.get(16) == Some(&layout.family.number())
+        let is_of_chain = message.get(16) == Some(&layout.family.number())
             && text(list, rule::TABLE) == Some(layout.table)
             && text(list, rule::CHAIN) == Some(chain);
-        let userdata = value(list, rule::USERDATA).unwrap_or_default();
-        let (comment, owner) = (userdata::comment(userdata), userdata::owner(userdata));
+        if !is_of_chain {
+            return None;
+        }
         let handle = u64::from_be_bytes(value(list, rule::HANDLE)?.try_into().ok()?);
-        (here && wanted(&Label { comment: comment.as_deref(), owner: owner.as_deref() })).then(|| {
-            let raw = value(list, rule::EXPRESSIONS).unwrap_or_default();
-            let expressions = decode(raw);
-            let comment = comment.map(Cow::into_owned);
-            let rule = decompile(&expressions, comment.clone(), layout.family);
-            let body = Body { expressions: Attributes::raw(raw), userdata: userdata.to_vec() };
-            let (chain, owner) = (chain.to_owned(), owner.map(Cow::into_owned));
-            Self { chain, handle, body, expressions, comment, owner, rule }
+        let userdata = value(list, rule::USERDATA).unwrap_or_default();
+        let comment = userdata::comment(userdata);
+        let owner = userdata::owner(userdata);
+        if !selects(&Label { comment: comment.as_deref(), owner: owner.as_deref() }) {
+            return None;
+        }
+        let encoded = value(list, rule::EXPRESSIONS).unwrap_or_default();
+        let expressions = decode(encoded);
+        let comment = comment.map(Cow::into_owned);
+        Some(Self {
+            chain: chain.to_owned(),
+            handle,
+            body: Body { expressions: Attributes::raw(encoded), userdata: userdata.to_vec() },
+            rule: decompile(&expressions, comment.clone(), layout.family),
+            expressions,
+            comment,
+            owner: owner.map(Cow::into_owned),
         })
     }
 
-    /// The expressions of which it consists.
+    /// The expressions of the rule.
     pub fn expressions(&self) -> &[Expression] {
         &self.expressions
     }
 
-    /// By what it is told apart.
+    /// The comment and the owner.
     pub(crate) fn label(&self) -> Label<'_> {
         Label { comment: self.comment(), owner: self.owner() }
     }
 
-    /// The chain it leads to.
+    /// The chain that it jumps or goes to.
     pub(crate) fn target(&self) -> Option<&str> {
-        self.expressions.iter().find_map(|one| match one {
-            Expression::Verdict { chain, .. } => chain.as_deref(),
-            _ => None,
-        })
+        for expression in &self.expressions {
+            if let Expression::Verdict { chain: Some(chain), .. } = expression {
+                return Some(chain);
+            }
+        }
+        None
     }
 
-    /// Whether it does the same, whatever its comment.
+    /// Whether it has exactly these expressions. The comment is not compared.
     pub(crate) fn same_expressions(&self, expressions: &[Expression]) -> bool {
         self.expressions == expressions
     }
 
-    /// Whether it looks at this among what it does.
-    pub(crate) fn contains_expressions(&self, at: &[Expression]) -> bool {
-        self.expressions.windows(at.len().max(1)).any(|some| some == at)
+    /// Whether it has these expressions in succession.
+    pub(crate) fn contains_expressions(&self, part: &[Expression]) -> bool {
+        self.expressions.windows(part.len().max(1)).any(|window| window == part)
     }
 
-    /// Whether it does the same and bears the same comment and owner. The kernel may have written it in other bytes.
-    pub(crate) fn is(&self, body: &Body) -> bool {
+    /// Whether it has the same expressions, comment and owner. The kernel may encode the same expressions in other bytes.
+    pub(crate) fn is_same(&self, body: &Body) -> bool {
         self.body.userdata == body.userdata && self.same_expressions(&decode(body.expressions.as_bytes()))
     }
 
-    /// Whether it does the same under the same comment, whoever wrote it.
-    pub(crate) fn serves(&self, expressions: &[Expression], comment: Option<&str>) -> bool {
-        self.same_expressions(expressions) && self.comment() == comment
-    }
-
-    /// The message that removes it.
+    /// The message that deletes it.
     pub(crate) fn deletion(&self, layout: &TableLayout) -> NetfilterMessage {
         message::delete_rule(layout, &self.chain, self.handle, &self.to_string())
     }
 }
 
-/// As nft(8) writes it, as far as this crate has the words.
+/// As nft(8) shows it; if this crate cannot read the rule, the names of its expressions.
 impl fmt::Display for InstalledRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(rule) = &self.rule {
@@ -140,19 +148,19 @@ impl fmt::Display for InstalledRule {
     }
 }
 
-/// The kernel's word for an expression.
+/// The kernel's name for an expression.
 fn name(expression: &Expression) -> &str {
     match expression {
         Expression::Load(Load::Meta(_), _) => "meta",
         Expression::Load(Load::Payload { .. }, _) => "payload",
-        Expression::Load(Load::Connection(_) | Load::Asked(_), _) => "ct",
+        Expression::Load(Load::Ct(_) | Load::CtOriginal(_), _) => "ct",
         Expression::Load(Load::Fib { .. }, _) => "fib",
         Expression::Lookup { .. } => "lookup",
-        Expression::Mask(_) => "bitwise",
+        Expression::Bitwise(_) => "bitwise",
         Expression::Equal(_) | Expression::NotEqual(_) => "cmp",
         Expression::Masquerade => "masq",
-        Expression::Verdict { .. } | Expression::Value(..) => "immediate",
-        Expression::Destination(_) => "nat",
+        Expression::Verdict { .. } | Expression::Immediate(..) => "immediate",
+        Expression::Dnat(_) => "nat",
         Expression::Foreign { name, .. } => name,
     }
 }

@@ -1,4 +1,4 @@
-//! What must stand before rules can.
+//! The table, chains and sets that must exist before rules are added.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use crate::rule::set::{Index, Set};
 use crate::rule::types::{Match, Rule, TableFamily};
 use crate::{Error, Result};
 
-/// A table with its chains, shared by everybody who adds rules: made when absent, never removed, never flushed. And the
-/// chains beside them that one owner has for himself.
+/// A table with its chains and sets, which all owners of rules share: made when absent, never removed, never flushed. In addition
+/// the chains that belong to one owner alone.
 ///
-/// Whoever made it before us may have done so with other comments or none; those are not compared.
+/// Another program may have made them with other comments or none, so comments are not compared.
 #[derive(Clone, Debug)]
 pub struct TableLayout {
     /// The family of the table.
@@ -20,90 +20,91 @@ pub struct TableLayout {
     pub table_comment: Option<&'static str>,
     /// Its chains.
     pub chains: Vec<Chain>,
-    /// By chain: the rules that it must begin with, in this order. They are compared by what they do, not by comment.
+    /// By chain: the rules that it must begin with, in this order. Their expressions are compared, not their comments.
     pub prologue: Vec<(&'static str, Vec<Rule>)>,
-    /// By chain: what another program has it begin with instead, which serves as well. Where ours is put, it goes.
+    /// By chain: the rules that another program makes it begin with instead, which are equivalent. They are removed when ours are
+    /// added.
     pub accepted_prologues: Vec<(&'static str, Vec<Rule>)>,
-    /// What leads past the fixed rules, and goes.
+    /// Rules that violate one of these conditions bypass the prologue and are removed.
     pub jump_conditions: Vec<JumpCondition>,
-    /// The chains our rules live in.
+    /// The shared chains that owners add their rules to.
     pub rule_chains: Vec<&'static str>,
-    /// Sets that have a key of each rule that these chains hold.
+    /// Sets that have a key for each rule in these chains.
     pub indexes: Vec<Index>,
-    /// The chains that our rules lead to, and that nobody else's do.
+    /// The chains of one owner: only its rules jump there.
     pub own: Vec<OwnChain>,
 }
 
-/// From some chains, which begin with fixed rules, only packets that match come to others: a rule that leads there and does
-/// not look for it goes, whoever wrote it.
+/// A match that is required of rules that jump from some chains to others. A rule that jumps without it is removed, whichever
+/// program made it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JumpCondition {
-    /// Chains that begin with fixed rules.
+    /// The chains of such rules, which have a prologue.
     pub from: Vec<&'static str>,
-    /// Where such a rule leads.
+    /// The targets of such rules.
     pub to: Vec<&'static str>,
-    /// What it has to look for.
+    /// The match that is required.
     pub required: Match,
 }
 
-/// A regular chain of one owner alone: it comes and goes with the rules that lead to it.
+/// A regular chain of one owner alone. It is made and removed together with the rules that jump to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnChain {
     /// Its name, at most 255 bytes.
     pub name: String,
-    /// All its rules, in this order. None: the chain is not wanted, and goes if it is there.
+    /// All its rules, in this order. If there are none, the chain is removed.
     pub rules: Vec<Rule>,
 }
 
-/// A chain of the frame.
+/// A shared chain of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chain {
     /// Its name.
     pub name: &'static str,
     /// The comment that it gets when it is made.
     pub comment: Option<&'static str>,
-    /// Where packets enter it; `None` makes a regular chain, which only rules lead to.
+    /// Where packets enter it; `None` for a regular chain, which packets enter only by rules that jump to it.
     pub hook: Option<Hook>,
 }
 
-/// Where packets enter a base chain.
+/// The type, hook and priority of a base chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hook {
     /// The type of the chain.
     pub kind: HookKind,
-    /// The point on a packet's way.
+    /// The hook.
     pub hook: HookPoint,
-    /// The order among chains of one hook: lower comes first, 100 is nft's `srcnat`.
+    /// The priority: chains of one hook are run in ascending order. 100 is nft's `srcnat`.
     pub priority: i32,
 }
 
-/// The type of a base chain: what its rules may do.
+/// The type of a base chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HookKind {
-    /// Asked for the first packet of a connection only, and may change addresses.
+    /// Run for the first packet of a connection only; its rules can change addresses.
     Nat,
-    /// Asked for every packet.
+    /// Run for every packet.
     Filter,
 }
 
-/// A point on a packet's way.
+/// A hook, at which the kernel runs base chains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "nf_inet_hooks")]
 pub enum HookPoint {
-    /// Just arrived.
+    /// Packets that arrive, before routing.
     Prerouting,
-    /// For this host.
+    /// Packets to this host.
     Input,
-    /// For another host.
+    /// Packets that are forwarded.
     Forward,
-    /// Made by this host.
+    /// Packets from this host.
     Output,
-    /// About to leave.
+    /// Packets that leave, after routing.
     Postrouting,
 }
 
 impl TableLayout {
-    /// A table of which nothing else is said.
+    /// A table without comment, chains and sets.
     pub fn of(family: TableFamily, table: &'static str) -> TableLayout {
         TableLayout {
             family,
@@ -119,18 +120,23 @@ impl TableLayout {
         }
     }
 
-    /// The place of the index with this set.
+    /// The position of the index with this set.
     ///
     /// # Errors
     /// There is none.
     pub(crate) fn index_of(&self, set: &str) -> Result<usize> {
-        let place = self.indexes.iter().position(|index| index.set.name == set);
-        place.ok_or_else(|| Error::ours("look into", set, "the layout has no such index"))
+        let position = self.indexes.iter().position(|index| index.set.name == set);
+        position.ok_or_else(|| Error::ours("look into", set, "the layout has no such index"))
     }
 
-    /// What serves as well at the beginning of a chain.
-    pub(crate) fn instead_in(&self, chain: &str) -> &[Rule] {
-        self.accepted_prologues.iter().find(|(of, _)| *of == chain).map_or(&[], |(_, rules)| rules)
+    /// The accepted prologue of a chain; empty if it has none.
+    pub(crate) fn accepted_prologue(&self, chain: &str) -> &[Rule] {
+        for (name, rules) in &self.accepted_prologues {
+            if *name == chain {
+                return rules;
+            }
+        }
+        &[]
     }
 }
 
@@ -144,7 +150,7 @@ impl HookKind {
 }
 
 impl HookPoint {
-    /// The kernel's number for it, the same in all families that we know.
+    /// The kernel's number of the hook, the same in all families of [`TableFamily`].
     #[doc(alias = "NF_INET_POST_ROUTING")]
     pub(crate) fn number(self) -> u32 {
         match self {
@@ -157,7 +163,7 @@ impl HookPoint {
     }
 }
 
-/// `table inet x`, in the words of nft(8).
+/// `table inet x`, as in nft(8).
 impl fmt::Display for TableLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "table {} {}", self.family, self.table)

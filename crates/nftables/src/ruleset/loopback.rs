@@ -1,8 +1,8 @@
 //! Drop packets to 127.0.0.0/8 that enter by a link.
 //!
-//! The kernel refuses such packets, unless `route_localnet` is set on the link by which they enter: then whoever can send a frame
-//! there reaches services of the host that listen on 127.0.0.1 (CVE-2020-8558). Each attachment that needs the setting holds the
-//! link's guard by a chain of its own, which no packet enters:
+//! The kernel refuses such packets unless `route_localnet` is set on the link by which they enter. With that setting, any host on
+//! the link can reach services of this host that listen on 127.0.0.1 (CVE-2020-8558). Each attachment that needs the setting
+//! holds the link's guard by a chain of its own, which no packet enters:
 //!
 //! ```text
 //! table ip cnikit_loopback {
@@ -16,12 +16,12 @@
 //! }
 //! ```
 //!
-//! A link that lies upon a bridge, such as a VLAN device, has a rule for each link down to the bridge as well: `br_netfilter` shows
+//! A link on top of a bridge, such as a VLAN device, has a rule for each link down to the bridge as well: `br_netfilter` passes
 //! packets to the hook as they enter the bridge, under the bridge's name, and not again as they enter the link.
 //!
-//! The priority is before that of connection tracking. Later, the answers to the host's own connections from 127.0.0.1, whose
-//! source is masqueraded, would have that address as their destination again. The kernel counts the rules that lead to a chain,
-//! so one question tells whether a holder is the last one, however many there are.
+//! The priority is before that of connection tracking. After connection tracking, the replies to the host's own masqueraded
+//! connections from 127.0.0.1 would have that address as their destination again. The kernel counts the rules that jump to a
+//! chain, so one question tells whether a holder is the last one, however many there are.
 
 use std::fmt::Write as _;
 
@@ -33,41 +33,41 @@ use crate::ruleset::attempts::Attempts;
 use crate::ruleset::hook::{InstalledChain, refuse_other_hook};
 use crate::ruleset::installed_rule::InstalledRule;
 use crate::ruleset::layout::{Chain, Hook, HookKind, HookPoint, TableLayout};
-use crate::ruleset::message::{self, body, place};
+use crate::ruleset::message::{self, body, describe_chain};
 use crate::ruleset::nftables::{Nftables, generation, lacking};
 use crate::ruleset::table_state::TableStatus;
 use crate::wire::batch::Batch;
 use crate::{Error, Result};
 
-/// The chain that sees every packet.
+/// The base chain, which every packet enters.
 const BASE: &str = "prerouting";
-/// What the name of a link's chain begins with.
+/// The prefix of the names of links' chains.
 const LINK: &str = "link-";
-/// What the comment of a link's rule says before the setting's former value.
+/// The prefix of the comment that records the former value of `route_localnet`.
 const WAS: &str = "route_localnet was ";
-/// nft's `raw`.
+/// The priority that nft(8) calls `raw`.
 #[doc(alias = "NF_IP_PRI_RAW")]
 const RAW: i32 = -300;
 
-/// A link by which no packet to 127.0.0.0/8 enters.
+/// A link with a guard: packets to 127.0.0.0/8 that enter by it are dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardedLink {
     /// Its name.
     pub name: String,
-    /// The value of its `route_localnet` before the first holder; `None` if that is not recorded any more.
+    /// The value of `route_localnet` before the first holder set it; `None` if it is not recorded any more.
     pub before: Option<String>,
 }
 
-/// What [`Nftables::release_loopback`] asks for.
+/// A change of a link's `route_localnet` that [`Nftables::release_loopback`] asks the caller for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteLocalnet {
-    /// No holder is left: the setting gets its former value. The answer is whether the guard may go.
+    /// There is no other holder: restore the former value. The result is whether the guard can be removed.
     Restore,
-    /// A new holder came in between: the setting is needed again.
+    /// A holder was added meanwhile: set it again.
     SetAgain,
 }
 
-/// The table, with what concerns one link and one holder.
+/// The state of the table, as far as one link and one holder are concerned.
 struct GuardState {
     layout: TableLayout,
     generation: u32,
@@ -81,11 +81,11 @@ struct GuardState {
 }
 
 impl Nftables {
-    /// Drops packets to 127.0.0.0/8 that enter by a link, or by one of those `below` it, as long as `holder` or any other holder is
-    /// there. `before` reads the setting's value if there is no other holder; it is recorded.
+    /// Drops packets to 127.0.0.0/8 that enter by a link, or by one of the links `below` it, until its last holder is released. If
+    /// `holder` is the first one, `before` reads the value of `route_localnet`, which is recorded.
     ///
     /// # Errors
-    /// The kernel's; those of `before`.
+    /// The kernel's refusals; the errors of `before`.
     pub fn guard_loopback<E: From<Error>>(
         &self,
         link: &str,
@@ -96,14 +96,15 @@ impl Nftables {
         let mut attempts = Attempts::new();
         loop {
             let state = self.guard_state(link, holder)?;
-            // While no holder is there, only somebody else can have set it: the number of the ruleset makes that certain.
-            let was = if state.link_rules.is_empty() { Some(format!("{WAS}{}", before()?)) } else { None };
+            // Without a holder, the value is not ours. The transaction is bound to the ruleset, so it fails if a holder was added
+            // since.
+            let former_value = if state.link_rules.is_empty() { Some(format!("{WAS}{}", before()?)) } else { None };
             let mut messages = state.table_repair()?;
-            let base = state.base_changes(link, below)?;
-            let exclusive = was.is_some() || !messages.is_empty() || !base.is_empty();
-            messages.extend(state.additions(link, holder, was)?);
-            messages.extend(base);
-            let guard = exclusive.then_some(state.generation);
+            let base_changes = state.base_changes(link, below)?;
+            let is_guarded = former_value.is_some() || !messages.is_empty() || !base_changes.is_empty();
+            messages.extend(state.additions(link, holder, former_value)?);
+            messages.extend(base_changes);
+            let guard = is_guarded.then_some(state.generation);
             if attempts.send(self, &Batch { guard, messages, ..Batch::default() })? {
                 return Ok(());
             }
@@ -111,16 +112,19 @@ impl Nftables {
     }
 
     /// The link whose guard this holder holds.
+    ///
+    /// # Errors
+    /// The kernel's refusals.
     pub fn guarded_loopback(&self, holder: &str) -> Result<Option<String>> {
-        let rules = self.rules_of(&layout(), holder, |_| true)?;
+        let rules = self.chain_rules(&layout(), holder)?;
         Ok(rules.iter().find_map(|rule| link_of(rule.target()?)))
     }
 
-    /// Has this holder give up its link. Before the last one's guard goes, `setting` is asked to put the setting back, so that no
-    /// packet enters in between. Whether there was anything to give up.
+    /// Removes a holder, and with the last holder of a link its guard. Before a guard is removed, `setting` restores the setting,
+    /// so that no packet enters in between. Returns whether there was such a holder.
     ///
     /// # Errors
-    /// The kernel's; those of `setting`.
+    /// The kernel's refusals; the errors of `setting`.
     pub fn release_loopback<E: From<Error>>(
         &self,
         holder: &str,
@@ -129,27 +133,29 @@ impl Nftables {
         let Some(name) = self.guarded_loopback(holder)? else {
             return Ok(self.delete_holder(holder)?);
         };
-        let mut given_back = false;
+        let mut is_restored = false;
         let mut attempts = Attempts::new();
         loop {
             let state = self.guard_state(&name, holder)?;
             let link = GuardedLink { name: name.clone(), before: state.before() };
             let is_last = state.is_last();
-            if is_last && !given_back {
-                given_back = setting(&link, RouteLocalnet::Restore)?;
-            } else if !is_last && given_back && state.link.is_some() {
+            if is_last && !is_restored {
+                is_restored = setting(&link, RouteLocalnet::Restore)?;
+            } else if !is_last && is_restored && state.link.is_some() {
                 setting(&link, RouteLocalnet::SetAgain)?;
-                given_back = false;
+                is_restored = false;
             }
-            let messages =
-                if state.holder.is_some() { state.removals(is_last && given_back, holder) } else { Vec::new() };
+            let messages = match state.holder {
+                Some(_) => state.removals(is_last && is_restored, holder),
+                None => Vec::new(),
+            };
             if attempts.send(self, &Batch { guard: Some(state.generation), messages, ..Batch::default() })? {
                 return Ok(true);
             }
         }
     }
 
-    /// Deletes the chain of a holder that guards no link. Whether there was one.
+    /// Deletes the chain of a holder that guards no link. Returns whether there was one.
     fn delete_holder(&self, holder: &str) -> Result<bool> {
         let layout = layout();
         let mut attempts = Attempts::new();
@@ -164,13 +170,24 @@ impl Nftables {
         }
     }
 
-    /// The holders whose names begin so.
+    /// The holders of guards whose names begin with `prefix`.
+    ///
+    /// # Errors
+    /// The kernel's refusals.
     pub fn loopback_guards(&self, prefix: &str) -> Result<Vec<String>> {
-        let chains = self.chains(&layout())?;
-        Ok(chains.into_iter().map(|(name, _)| name).filter(|name| name.starts_with(prefix)).collect())
+        let mut holders = Vec::new();
+        for (name, _) in self.chains(&layout())? {
+            if name.starts_with(prefix) {
+                holders.push(name);
+            }
+        }
+        Ok(holders)
     }
 
-    /// What is missing of a link's guard and of a holder of it, each a sentence.
+    /// What is missing of a link's guard and of one of its holders, each as a sentence. Nothing if the kernel has no `nf_tables`.
+    ///
+    /// # Errors
+    /// The kernel's refusals.
     pub fn verify_loopback(&self, link: &str, below: &[String], holder: &str) -> Result<Vec<String>> {
         let state = match self.guard_state(link, holder) {
             Err(error) if error.unsupported() => return Ok(Vec::new()),
@@ -180,7 +197,8 @@ impl Nftables {
     }
 
     fn guard_state(&self, link: &str, holder: &str) -> Result<GuardState> {
-        let (layout, chain) = (layout(), chain_of(link));
+        let layout = layout();
+        let chain = chain_of(link);
         let questions = [
             message::generation(&layout),
             message::table(&layout),
@@ -189,23 +207,32 @@ impl Nftables {
             message::chain(&layout, holder),
         ];
         let answers = self.ask(&questions).map_err(lacking)?;
-        let answer = |at: usize| answers.get(at).and_then(Option::as_deref);
-        let found = |at: usize| answer(at).and_then(|message| message.get(HEADERS..)).map(InstalledChain::read);
-        let rules = |at: usize, chain: &str| match found(at) {
-            Some(_) => self.rules_of(&layout, chain, |_| true),
-            None => Ok(Vec::new()),
-        };
+        let answer = |position: usize| answers.get(position).and_then(Option::as_deref);
+        let generation = generation(answer(0))?;
+        let table = TableStatus::read(answer(1));
+        let base = read_chain(answer(2));
+        let link = read_chain(answer(3));
+        let holder_chain = read_chain(answer(4));
         Ok(GuardState {
-            generation: generation(answer(0))?,
-            table: TableStatus::read(answer(1)),
-            base: found(2),
-            base_rules: rules(2, BASE)?,
-            link: found(3),
-            link_rules: rules(3, &chain)?,
-            holder: found(4),
-            holder_rules: rules(4, holder)?,
+            generation,
+            table,
+            base_rules: self.rules_if_any(base.as_ref(), &layout, BASE)?,
+            base,
+            link_rules: self.rules_if_any(link.as_ref(), &layout, &chain)?,
+            link,
+            holder_rules: self.rules_if_any(holder_chain.as_ref(), &layout, holder)?,
+            holder: holder_chain,
             layout,
         })
+    }
+
+    fn rules_if_any(
+        &self,
+        chain: Option<&InstalledChain>,
+        layout: &TableLayout,
+        name: &str,
+    ) -> Result<Vec<InstalledRule>> {
+        if chain.is_some() { self.chain_rules(layout, name) } else { Ok(Vec::new()) }
     }
 }
 
@@ -223,11 +250,11 @@ impl GuardState {
         Ok(messages)
     }
 
-    /// The messages that lead what enters by the link to its chain, before rules that somebody else put there.
+    /// The messages that make packets from the link jump to its chain, before the rules that other programs have added.
     fn base_changes(&self, link: &str, below: &[String]) -> Result<Vec<NetfilterMessage>> {
         let mut missing = Vec::new();
         for entry in entries(link, below) {
-            if !self.leads_to_link(&entry)? {
+            if !self.has_entry(&entry)? {
                 missing.push(entry);
             }
         }
@@ -235,114 +262,144 @@ impl GuardState {
             return Ok(Vec::new());
         }
         let mut messages = Vec::new();
-        // Each goes before all others, so the one that is added last is the first.
-        for rule in missing.into_iter().chain([elsewhere()]) {
-            let does = compile(&rule, self.layout.family)?;
-            let misplaced = self.base_rules.iter().filter(|found| found.same_expressions(&does));
-            messages.extend(misplaced.map(|found| found.deletion(&self.layout)));
-            messages.push(message::prepend_rule(
-                &self.layout,
-                BASE,
-                &body(&rule, &self.layout, None)?,
-                &rule.to_string(),
-            ));
+        // Each rule is added before all others, so the last one to be added is the first of the chain.
+        missing.push(accept_other_destinations());
+        for rule in missing {
+            let expressions = compile(&rule, self.layout.family)?;
+            for installed in &self.base_rules {
+                if installed.same_expressions(&expressions) {
+                    messages.push(installed.deletion(&self.layout));
+                }
+            }
+            let body = body(&rule, &self.layout, None)?;
+            messages.push(message::prepend_rule(&self.layout, BASE, &body, &rule.to_string()));
         }
         Ok(messages)
     }
 
-    /// The messages that make what is missing of the link's chain and of the holder's.
-    fn additions(&self, link: &str, holder: &str, was: Option<String>) -> Result<Vec<NetfilterMessage>> {
-        let (chain, mut messages) = (chain_of(link), Vec::new());
-        let append = |to: &str, rule: &Rule| -> Result<NetfilterMessage> {
-            Ok(message::append_rule(&self.layout, to, &body(rule, &self.layout, None)?, &rule.to_string()))
-        };
+    /// The messages that make what is missing of the link's chain and of the holder's. With `comment` the drop rule is added too.
+    fn additions(&self, link: &str, holder: &str, comment: Option<String>) -> Result<Vec<NetfilterMessage>> {
+        let chain = chain_of(link);
+        let mut messages = Vec::new();
         if self.link.is_none() {
             messages.push(message::new_own_chain(&self.layout, &chain));
         }
-        if was.is_some() {
-            messages.push(append(&chain, &dropped(was))?);
+        if comment.is_some() {
+            messages.push(self.append(&chain, &drop_rule(comment))?);
         }
         if self.holder.is_none() {
             messages.push(message::new_own_chain(&self.layout, holder));
         }
         if !self.holder_rules.iter().any(|rule| rule.target() == Some(&chain)) {
-            messages.push(append(holder, &jump(&chain, Vec::new()))?);
+            messages.push(self.append(holder, &jump(&chain, Vec::new()))?);
         }
         Ok(messages)
     }
 
-    /// The messages that remove the holder; with its link, and with the table if there is no other link.
+    fn append(&self, chain: &str, rule: &Rule) -> Result<NetfilterMessage> {
+        let body = body(rule, &self.layout, None)?;
+        Ok(message::append_rule(&self.layout, chain, &body, &rule.to_string()))
+    }
+
+    /// The messages that remove the holder; `with_link` also the link's chain, or the table if it has no other link.
     fn removals(&self, with_link: bool, holder: &str) -> Vec<NetfilterMessage> {
-        let delete_holder = message::delete_chain(&self.layout, holder);
-        let Some(chain) = self.holder_rules.iter().find_map(InstalledRule::target).filter(|_| with_link) else {
-            return vec![delete_holder];
-        };
-        let (own, others): (Vec<&InstalledRule>, Vec<&InstalledRule>) =
-            self.base_rules.iter().partition(|rule| rule.target() == Some(chain));
-        if others.iter().all(|rule| rule.target().is_none()) {
+        let mut messages = vec![message::delete_chain(&self.layout, holder)];
+        if !with_link {
+            return messages;
+        }
+        let Some(chain) = self.held_chain() else { return messages };
+        let mut has_other_links = false;
+        for rule in &self.base_rules {
+            if rule.target() == Some(chain) {
+                messages.push(rule.deletion(&self.layout));
+            } else if rule.target().is_some() {
+                has_other_links = true;
+            }
+        }
+        if !has_other_links {
             return vec![message::delete_table(&self.layout)];
         }
-        let mut messages = vec![delete_holder];
-        messages.extend(own.iter().map(|rule| rule.deletion(&self.layout)));
         messages.push(message::delete_chain(&self.layout, chain));
         messages
     }
 
-    /// Whether nothing leads to the link's chain but the base chain and this holder.
+    /// The chain that the holder's rule jumps to.
+    fn held_chain(&self) -> Option<&str> {
+        self.holder_rules.iter().find_map(InstalledRule::target)
+    }
+
+    /// Whether only the base chain and this holder jump to the link's chain.
     fn is_last(&self) -> bool {
-        let chain = self.holder_rules.iter().find_map(InstalledRule::target);
-        let leading =
-            |rules: &[InstalledRule]| rules.iter().filter(|rule| chain.is_some() && rule.target() == chain).count();
-        let own = self.link_rules.len() + leading(&self.base_rules) + leading(&self.holder_rules);
-        self.link.as_ref().is_some_and(|link| link.uses == own)
+        let Some(link) = &self.link else { return false };
+        let mut own_uses = self.link_rules.len();
+        if let Some(chain) = self.held_chain() {
+            own_uses += self.base_rules.iter().filter(|rule| rule.target() == Some(chain)).count();
+            own_uses += self.holder_rules.iter().filter(|rule| rule.target() == Some(chain)).count();
+        }
+        link.uses == own_uses
     }
 
-    /// The setting's former value.
+    /// The former value of `route_localnet`, from the comment of the drop rule.
     fn before(&self) -> Option<String> {
-        let told = |rule: &InstalledRule| Some(rule.comment()?.strip_prefix(WAS)?.to_owned());
-        self.link_rules.iter().find_map(told)
+        let value = |rule: &InstalledRule| Some(rule.comment()?.strip_prefix(WAS)?.to_owned());
+        self.link_rules.iter().find_map(value)
     }
 
+    /// Whether the base chain begins with the rule that accepts other destinations.
     fn begins_right(&self) -> Result<bool> {
-        let first = compile(&elsewhere(), self.layout.family)?;
+        let first = compile(&accept_other_destinations(), self.layout.family)?;
         Ok(self.base_rules.first().is_some_and(|rule| rule.same_expressions(&first)))
     }
 
-    /// Whether the rule that leads to a link's chain has nothing of somebody else's before it.
-    fn leads_to_link(&self, entry: &Rule) -> Result<bool> {
-        let wanted = compile(entry, self.layout.family)?;
-        let is_of_links = |rule: &&InstalledRule| rule.target().and_then(link_of).is_some();
-        Ok(self.base_rules.iter().skip(1).take_while(is_of_links).any(|rule| rule.same_expressions(&wanted)))
+    /// Whether the base chain has this rule, and only rules that jump to links' chains before it.
+    fn has_entry(&self, entry: &Rule) -> Result<bool> {
+        let expressions = compile(entry, self.layout.family)?;
+        for rule in self.base_rules.iter().skip(1) {
+            if rule.target().and_then(link_of).is_none() {
+                return Ok(false);
+            }
+            if rule.same_expressions(&expressions) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn drifts(&self, link: &str, below: &[String], holder: &str) -> Result<Vec<String>> {
         let mut drifts = Vec::new();
-        let chain = chain_of(link);
         match (self.table, &self.base) {
             (TableStatus::Missing, _) => return Ok(vec![format!("{} is missing", self.layout)]),
             (TableStatus::Dormant, _) => drifts.push(format!("{} is dormant, its rules do nothing", self.layout)),
-            (TableStatus::Working, None) => drifts.push(format!("{} is missing", place(&self.layout, BASE))),
-            (TableStatus::Working, Some(base)) => {
-                if let Err(error) = refuse_other_hook(&self.layout, BASE, self.layout.chains[0].hook, base) {
-                    drifts.push(error.to_string());
-                }
-                let missing = |rule: Rule| format!("rule `{rule}` is missing from {}", place(&self.layout, BASE));
-                if !self.begins_right()? {
-                    drifts.push(missing(elsewhere()));
-                }
-                for entry in entries(link, below) {
-                    if !self.leads_to_link(&entry)? {
-                        drifts.push(missing(entry));
-                    }
-                }
-            }
+            (TableStatus::Working, None) => drifts.push(format!("{} is missing", describe_chain(&self.layout, BASE))),
+            (TableStatus::Working, Some(base)) => drifts.extend(self.base_drifts(base, link, below)?),
         }
-        let drop = compile(&dropped(None), self.layout.family)?;
+        let chain = chain_of(link);
+        let drop = compile(&drop_rule(None), self.layout.family)?;
         if !self.link_rules.first().is_some_and(|rule| rule.same_expressions(&drop)) {
-            drifts.push(format!("rule `drop` is missing from {}", place(&self.layout, &chain)));
+            drifts.push(format!("rule `drop` is missing from {}", describe_chain(&self.layout, &chain)));
         }
         if !self.holder_rules.iter().any(|rule| rule.target() == Some(&chain)) {
-            drifts.push(format!("rule `jump {chain}` is missing from {}", place(&self.layout, holder)));
+            drifts.push(format!("rule `jump {chain}` is missing from {}", describe_chain(&self.layout, holder)));
+        }
+        Ok(drifts)
+    }
+
+    fn base_drifts(&self, base: &InstalledChain, link: &str, below: &[String]) -> Result<Vec<String>> {
+        let mut drifts = Vec::new();
+        if let Err(error) = refuse_other_hook(&self.layout, BASE, self.layout.chains[0].hook, base) {
+            drifts.push(error.to_string());
+        }
+        let mut missing = Vec::new();
+        if !self.begins_right()? {
+            missing.push(accept_other_destinations());
+        }
+        for entry in entries(link, below) {
+            if !self.has_entry(&entry)? {
+                missing.push(entry);
+            }
+        }
+        for rule in missing {
+            drifts.push(format!("rule `{rule}` is missing from {}", describe_chain(&self.layout, BASE)));
         }
         Ok(drifts)
     }
@@ -357,28 +414,37 @@ fn layout() -> TableLayout {
     }
 }
 
-/// Most packets go elsewhere, and are looked at once.
-fn elsewhere() -> Rule {
+/// Accepts packets to other destinations at once: most packets are.
+fn accept_other_destinations() -> Rule {
     let loopback = ipnetwork::Ipv4Network::new(std::net::Ipv4Addr::new(127, 0, 0, 0), 8);
     let matches = loopback.into_iter().map(|network| Match::DestinationNotIn(network.into())).collect();
     Rule { matches, verdict: Verdict::Accept, comment: None }
 }
 
-/// The rules that lead to a link's chain: from the link, and from those below it.
+/// The rules that jump to a link's chain: one for the link, and one for each link below it.
 fn entries(link: &str, below: &[String]) -> Vec<Rule> {
-    let from = |name: &str| jump(&chain_of(link), vec![Match::from(name)]);
-    [link].into_iter().chain(below.iter().map(String::as_str)).map(from).collect()
+    let chain = chain_of(link);
+    let mut entries = vec![jump(&chain, vec![Match::from(link)])];
+    for name in below {
+        entries.push(jump(&chain, vec![Match::from(name)]));
+    }
+    entries
+}
+
+fn read_chain(answer: Option<&[u8]>) -> Option<InstalledChain> {
+    Some(InstalledChain::read(answer?.get(HEADERS..)?))
 }
 
 fn jump(to: &str, matches: Vec<Match>) -> Rule {
     Rule { matches, verdict: Verdict::Jump(to.to_owned()), comment: None }
 }
 
-fn dropped(comment: Option<String>) -> Rule {
+fn drop_rule(comment: Option<String>) -> Rule {
     Rule { matches: Vec::new(), verdict: Verdict::Drop, comment }
 }
 
-/// The chain of a link: what nft(8) does not take in a name is written as its number behind a slash, which no link has in its.
+/// The name of a link's chain. A byte that nft(8) does not accept in a name is written as a slash, which no link has in its name,
+/// and its hexadecimal number.
 fn chain_of(link: &str) -> String {
     let mut chain = LINK.to_owned();
     for byte in link.bytes() {
@@ -391,7 +457,7 @@ fn chain_of(link: &str) -> String {
     chain
 }
 
-/// The link that a chain is of.
+/// The link whose chain has this name.
 fn link_of(chain: &str) -> Option<String> {
     let mut rest = chain.strip_prefix(LINK)?.bytes();
     let mut name = Vec::new();

@@ -1,4 +1,4 @@
-//! The messages to `nf_tables`: what is read, and what is changed.
+//! Messages to `nf_tables` that read and change tables, chains, rules and sets.
 
 use cnikit_netlink::attribute::Attributes;
 use cnikit_netlink::nfnetlink::NetfilterMessage;
@@ -32,7 +32,8 @@ const NEW_ELEMENT: u16 = NF_TABLES << 8 | 0xc;
 const GET_ELEMENT: u16 = NF_TABLES << 8 | 0xd;
 const DELETE_ELEMENT: u16 = NF_TABLES << 8 | 0xe;
 const GET_GENERATION: u16 = NF_TABLES << 8 | 16;
-/// A rule's expressions and user data, as they go over the wire.
+
+/// A rule's expressions and user data, encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Body {
     pub(crate) expressions: Attributes,
@@ -44,76 +45,76 @@ fn about(layout: &TableLayout, kind: u16, flags: u16, attributes: Attributes) ->
     NetfilterMessage::request(kind, flags, layout.family.number(), attributes).described("read", layout.to_string())
 }
 
-/// Asks for the number of the ruleset, which each change raises.
+/// Reads the generation of the ruleset, a number that each change increments.
 pub(crate) fn generation(layout: &TableLayout) -> NetfilterMessage {
     about(layout, GET_GENERATION, 0, Attributes::new())
 }
 
-/// Asks for the table.
+/// Reads a table.
 pub(crate) fn table(layout: &TableLayout) -> NetfilterMessage {
     about(layout, GET_TABLE, 0, Attributes::new().text(1, layout.table))
 }
 
-/// Asks for one chain.
+/// Reads a chain.
 pub(crate) fn chain(layout: &TableLayout, chain: &str) -> NetfilterMessage {
     about(layout, GET_CHAIN, 0, Attributes::new().text(1, layout.table).text(3, chain))
-        .described("read", place(layout, chain))
+        .described("read", describe_chain(layout, chain))
 }
 
-/// Asks for all chains of the family: the kernel does not choose among them by their table.
+/// Reads all chains of the family: the kernel does not filter them by table.
 pub(crate) fn chains(layout: &TableLayout) -> NetfilterMessage {
     about(layout, GET_CHAIN, DUMP, Attributes::new()).described("read the chains of", layout.to_string())
 }
 
-/// Asks for all rules of one chain. Without table or chain there are none, and that is no error.
+/// Reads all rules of a chain. If the table or the chain does not exist there are none, and that is not an error.
 pub(crate) fn rules(layout: &TableLayout, chain: &str) -> NetfilterMessage {
     about(layout, GET_RULE, DUMP, Attributes::new().text(rule::TABLE, layout.table).text(rule::CHAIN, chain))
-        .described("read the rules of", place(layout, chain))
+        .described("read the rules of", describe_chain(layout, chain))
 }
 
-/// Makes the table, or wakes it up if somebody made it dormant.
+/// Adds the table, or clears its `dormant` flag.
 pub(crate) fn new_table(layout: &TableLayout) -> Result<NetfilterMessage> {
     let attributes = commented(Attributes::new().text(1, layout.table).number(2, 0), 6, layout.table_comment)?;
     Ok(about(layout, NEW_TABLE, CREATE, attributes).described("add", layout.to_string()))
 }
 
-/// Removes a table with all that is in it.
+/// Deletes a table with its content.
 pub(crate) fn delete_table(layout: &TableLayout) -> NetfilterMessage {
     let attributes = Attributes::new().text(1, layout.table);
     about(layout, DELETE_TABLE, 0, attributes).described("delete", layout.to_string())
 }
 
-/// Makes a chain.
+/// Adds a chain.
 pub(crate) fn new_chain(layout: &TableLayout, chain: &Chain) -> Result<NetfilterMessage> {
     let mut attributes = Attributes::new().text(1, layout.table).text(3, chain.name);
     if let Some(hook) = chain.hook {
-        let place = Attributes::new()
+        let hook_attributes = Attributes::new()
             .number(object::HOOK_NUMBER, hook.hook.number())
             .bytes(object::HOOK_PRIORITY, &hook.priority.to_be_bytes());
-        attributes = attributes.text(object::CHAIN_TYPE, hook.kind.name()).nested(object::CHAIN_HOOK, &place);
+        attributes = attributes.text(object::CHAIN_TYPE, hook.kind.name()).nested(object::CHAIN_HOOK, &hook_attributes);
     }
     let attributes = commented(attributes, 12, chain.comment)?;
-    Ok(about(layout, NEW_CHAIN, CREATE, attributes).described("add", place(layout, chain.name)))
+    Ok(about(layout, NEW_CHAIN, CREATE, attributes).described("add", describe_chain(layout, chain.name)))
 }
 
-/// Makes a regular chain that must not be there yet (`EEXIST`).
+/// Adds a regular chain. The kernel refuses it if the chain exists (`EEXIST`).
 pub(crate) fn new_own_chain(layout: &TableLayout, chain: &str) -> NetfilterMessage {
     let attributes = Attributes::new().text(1, layout.table).text(3, chain);
-    about(layout, NEW_CHAIN, CREATE | EXCLUSIVE, attributes).described("add", place(layout, chain))
+    about(layout, NEW_CHAIN, CREATE | EXCLUSIVE, attributes).described("add", describe_chain(layout, chain))
 }
 
-/// Removes a chain with its rules; while another rule leads to it, that is refused (`EBUSY`).
+/// Deletes a chain with its rules. The kernel refuses it if another rule jumps to the chain (`EBUSY`).
 pub(crate) fn delete_chain(layout: &TableLayout, chain: &str) -> NetfilterMessage {
     let attributes = Attributes::new().text(1, layout.table).text(3, chain);
-    about(layout, DELETE_CHAIN, 0, attributes).described("delete", place(layout, chain))
+    about(layout, DELETE_CHAIN, 0, attributes).described("delete", describe_chain(layout, chain))
 }
 
-/// Adds a rule behind all others of its chain.
+/// Adds a rule at the end of its chain.
 pub(crate) fn append_rule(layout: &TableLayout, chain: &str, body: &Body, shown: &str) -> NetfilterMessage {
     new_rule(layout, CREATE | APPEND, chain, body, shown)
 }
 
-/// Adds a rule before all others of its chain.
+/// Adds a rule at the beginning of its chain.
 pub(crate) fn prepend_rule(layout: &TableLayout, chain: &str, body: &Body, shown: &str) -> NetfilterMessage {
     new_rule(layout, CREATE, chain, body, shown)
 }
@@ -123,57 +124,56 @@ fn new_rule(layout: &TableLayout, flags: u16, chain: &str, body: &Body, shown: &
         .text(rule::TABLE, layout.table)
         .text(rule::CHAIN, chain)
         .nested(rule::EXPRESSIONS, &body.expressions);
-    let attributes = match body.userdata.as_slice() {
-        [] => attributes,
-        userdata => attributes.bytes(rule::USERDATA, userdata),
-    };
-    about(layout, NEW_RULE, flags, attributes).described("add rule", format!("`{shown}` to {}", place(layout, chain)))
+    let attributes =
+        if body.userdata.is_empty() { attributes } else { attributes.bytes(rule::USERDATA, &body.userdata) };
+    about(layout, NEW_RULE, flags, attributes)
+        .described("add rule", format!("`{shown}` to {}", describe_chain(layout, chain)))
 }
 
-/// Removes a rule by its handle, the number that no other rule of the table ever had.
+/// Deletes a rule by its handle, the number that no other rule of the table ever had.
 pub(crate) fn delete_rule(layout: &TableLayout, chain: &str, handle: u64, shown: &str) -> NetfilterMessage {
     let attributes = Attributes::new()
         .text(rule::TABLE, layout.table)
         .text(rule::CHAIN, chain)
         .bytes(rule::HANDLE, &handle.to_be_bytes());
     about(layout, DELETE_RULE, 0, attributes)
-        .described("delete rule", format!("`{shown}` from {}", place(layout, chain)))
+        .described("delete rule", format!("`{shown}` from {}", describe_chain(layout, chain)))
 }
 
-/// Asks for a set.
+/// Reads a set.
 pub(crate) fn set(layout: &TableLayout, set: &Set) -> NetfilterMessage {
     about(layout, GET_SET, 0, Attributes::new().text(1, layout.table).text(2, set.name))
         .described("read", set.shown(layout))
 }
 
-/// Makes a set; the number tells it from others of one transaction.
+/// Adds a set. The number identifies it within the transaction.
 pub(crate) fn new_set(layout: &TableLayout, set: &Set, number: u32) -> Result<NetfilterMessage> {
     Ok(about(layout, NEW_SET, CREATE, set.attributes(layout.table, number)?).described("add", set.shown(layout)))
 }
 
-/// Asks for an element of a set.
+/// Reads an element of a set.
 pub(crate) fn element(layout: &TableLayout, element: Attributes, shown: String) -> NetfilterMessage {
     about(layout, GET_ELEMENT, 0, element).described("read", shown)
 }
 
-/// Adds an element to a set. `new`: it must not be there yet (`EEXIST`).
+/// Adds an element to a set. With `new` the kernel refuses it if the element exists (`EEXIST`).
 pub(crate) fn new_element(layout: &TableLayout, new: bool, element: Attributes, shown: String) -> NetfilterMessage {
     let flags = if new { CREATE | EXCLUSIVE } else { CREATE };
     about(layout, NEW_ELEMENT, flags, element).described("add", shown)
 }
 
-/// Removes an element from a set.
+/// Deletes an element of a set.
 pub(crate) fn delete_element(layout: &TableLayout, element: Attributes, shown: String) -> NetfilterMessage {
     about(layout, DELETE_ELEMENT, 0, element).described("delete", shown)
 }
 
-/// Removes all rules of a chain.
+/// Deletes all rules of a chain.
 pub(crate) fn flush_chain(layout: &TableLayout, chain: &str) -> NetfilterMessage {
     let attributes = Attributes::new().text(rule::TABLE, layout.table).text(rule::CHAIN, chain);
-    about(layout, DELETE_RULE, 0, attributes).described("delete the rules of", place(layout, chain))
+    about(layout, DELETE_RULE, 0, attributes).described("delete the rules of", describe_chain(layout, chain))
 }
 
-/// The expressions and the user data of a rule of this owner.
+/// Encodes a rule of this owner.
 ///
 /// # Errors
 /// A rule that could never match; a comment or an owner that is too long.
@@ -191,7 +191,7 @@ fn commented(attributes: Attributes, kind: u16, comment: Option<&str>) -> Result
 }
 
 /// `chain masq_checks of table inet x`.
-pub(crate) fn place(layout: &TableLayout, chain: &str) -> String {
+pub(crate) fn describe_chain(layout: &TableLayout, chain: &str) -> String {
     format!("chain {chain} of {layout}")
 }
 

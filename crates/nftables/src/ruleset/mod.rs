@@ -1,6 +1,7 @@
-//! Tables, chains and rules of the kernel: read, compared with what is wanted, and changed in transactions.
+//! Tables, chains and rules of the kernel: read, compared with the desired ones, and changed in transactions.
 
 mod attempts;
+pub(crate) mod desired_rules;
 pub(crate) mod element;
 pub(crate) mod hook;
 pub(crate) mod installed_rule;

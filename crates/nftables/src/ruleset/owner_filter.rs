@@ -1,62 +1,73 @@
-//! By what rules are told apart.
+//! Which installed rules belong to an owner.
 
 use std::net::IpAddr;
 
 use crate::ruleset::installed_rule::InstalledRule;
 use crate::wire::userdata::Label;
 
-/// Which rules are meant, and what those bear that are added.
+/// Selects the installed rules of an owner. A rule that is added gets the comment or the owner that the filter selects by.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OwnerFilter {
-    /// Those whose comment begins so. A rule that is added has to have such a comment.
+    /// Rules whose comment begins with this prefix. A rule that is added must have such a comment.
     Commented(String),
-    /// Those that name this owner, in a field beside the comment that nft(8) neither shows nor minds; a rule that is
-    /// added gets it.
+    /// Rules that name this owner in a field of their user data, which nft(8) ignores and does not show. A rule that is added
+    /// gets the field.
     Owned {
-        /// What the field begins with; all of it in a rule that is added, at most 123 bytes.
+        /// The prefix of the field; in a rule that is added, the whole field. At most 123 bytes.
         owner: String,
-        /// Rules that name no owner are meant too if this is their comment: another program made them.
+        /// Rules that name no owner are selected too if this is their comment: another program made them.
         comment: Option<String>,
     },
-    /// As [`OwnerFilter::Owned`], where a comment says too little: of rules that name no owner only those are meant that are about
+    /// As [`OwnerFilter::Owned`], where the comment is not unique: a rule that names no owner is selected only if it is also about
     /// one of these addresses.
     Attached {
-        /// As there.
+        /// As in [`OwnerFilter::Owned`].
         owner: String,
-        /// As there.
+        /// As in [`OwnerFilter::Owned`].
         comment: String,
-        /// A packet comes from such a one, goes to it, or is sent there by the rule.
+        /// A source or destination that the rule matches, or the target of its `dnat`.
         addresses: Vec<IpAddr>,
     },
 }
 
 impl OwnerFilter {
-    /// The text by which a rule is found; `None` if it is not meant. A rule with neither text is nobody's.
-    pub(crate) fn finds<'a>(&self, label: &Label<'a>) -> Option<&'a str> {
+    /// The text by which a label is selected, the owner or the comment; `None` if it is not selected.
+    pub(crate) fn matching_text<'a>(&self, label: &Label<'a>) -> Option<&'a str> {
         match self {
-            OwnerFilter::Commented(prefix) => label.comment.filter(|comment| comment.starts_with(prefix)),
-            OwnerFilter::Owned { owner, comment } => owned(label, owner, comment.as_deref()),
-            OwnerFilter::Attached { owner, comment, .. } => owned(label, owner, Some(comment)),
+            OwnerFilter::Commented(prefix) => match label.comment {
+                Some(comment) if comment.starts_with(prefix) => Some(comment),
+                _ => None,
+            },
+            OwnerFilter::Owned { owner, comment } => matching_owner(label, owner, comment.as_deref()),
+            OwnerFilter::Attached { owner, comment, .. } => matching_owner(label, owner, Some(comment)),
         }
     }
 
-    /// Whether a rule whose label is meant is meant itself.
-    pub(crate) fn means(&self, found: &InstalledRule) -> bool {
+    /// Whether a rule with this label may be selected. [`OwnerFilter::selects_addresses`] is the other condition.
+    pub(crate) fn selects_label(&self, label: &Label<'_>) -> bool {
+        self.matching_text(label).is_some()
+    }
+
+    /// Whether a rule whose label is selected meets the condition on its addresses.
+    pub(crate) fn selects_addresses(&self, rule: &InstalledRule) -> bool {
         let OwnerFilter::Attached { addresses, .. } = self else { return true };
-        found.owner().is_some() || found.rule().is_some_and(|rule| rule.addresses().any(|one| addresses.contains(&one)))
+        if rule.owner().is_some() {
+            return true;
+        }
+        rule.rule().is_some_and(|value| value.addresses().any(|address| addresses.contains(&address)))
     }
 
-    /// Whether a rule is meant.
-    pub(crate) fn is_of(&self, found: &InstalledRule) -> bool {
-        self.finds(&found.label()).is_some() && self.means(found)
+    /// Whether the rule belongs to this owner.
+    pub(crate) fn selects(&self, rule: &InstalledRule) -> bool {
+        self.selects_label(&rule.label()) && self.selects_addresses(rule)
     }
 
-    /// Whether a rule names an owner, and it is somebody else.
-    pub(crate) fn is_anothers(&self, label: &Label<'_>) -> bool {
-        label.owner.is_some() && self.finds(label).is_none()
+    /// Whether a label names another owner.
+    pub(crate) fn is_others(&self, label: &Label<'_>) -> bool {
+        label.owner.is_some() && !self.selects_label(label)
     }
 
-    /// By what a register knows those whose rules are meant: the owner, and the comment of rules that name none.
+    /// The names of the owner in an index of owners: the owner itself, and the comment of rules that name none.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let comment = match self {
             OwnerFilter::Commented(_) => None,
@@ -66,7 +77,7 @@ impl OwnerFilter {
         self.owner().into_iter().chain(comment)
     }
 
-    /// What a rule that is added names as its owner.
+    /// The owner that a rule names which is added; `None` if it names none.
     pub(crate) fn owner(&self) -> Option<&str> {
         match self {
             OwnerFilter::Commented(_) => None,
@@ -75,21 +86,23 @@ impl OwnerFilter {
     }
 }
 
-fn owned<'a>(label: &Label<'a>, owner: &str, comment: Option<&str>) -> Option<&'a str> {
+/// The owner of a label if it has this prefix; of a label without owner, its comment if it is this one.
+fn matching_owner<'a>(label: &Label<'a>, prefix: &str, comment: Option<&str>) -> Option<&'a str> {
     match label.owner {
-        Some(found) => Some(found).filter(|found| found.starts_with(owner)),
-        None => label.comment.filter(|found| Some(*found) == comment),
+        Some(owner) if owner.starts_with(prefix) => Some(owner),
+        None if label.comment == comment => label.comment,
+        _ => None,
     }
 }
 
-/// A prefix of comments.
+/// Selects by a prefix of comments.
 impl From<&str> for OwnerFilter {
     fn from(prefix: &str) -> Self {
         OwnerFilter::Commented(prefix.to_owned())
     }
 }
 
-/// A prefix of comments.
+/// Selects by a prefix of comments.
 impl From<&String> for OwnerFilter {
     fn from(prefix: &String) -> Self {
         OwnerFilter::Commented(prefix.clone())
@@ -107,19 +120,19 @@ mod tests {
     #[test]
     fn an_owner_that_is_named_decides_and_the_comment_only_where_none_is() {
         let mine = OwnerFilter::Owned { owner: "n1:a".into(), comment: Some("c".into()) };
-        assert_eq!(mine.finds(&label(Some("other"), Some("n1:a"))), Some("n1:a"));
-        assert_eq!(mine.finds(&label(Some("c"), None)), Some("c"));
+        assert_eq!(mine.matching_text(&label(Some("other"), Some("n1:a"))), Some("n1:a"));
+        assert_eq!(mine.matching_text(&label(Some("c"), None)), Some("c"));
         for other in [label(Some("c"), Some("n2:a")), label(Some("cc"), None), label(None, None)] {
-            assert_eq!(mine.finds(&other), None);
+            assert_eq!(mine.matching_text(&other), None);
         }
-        assert!(mine.is_anothers(&label(Some("c"), Some("n2:a"))));
-        assert!(!mine.is_anothers(&label(Some("cc"), None)));
+        assert!(mine.is_others(&label(Some("c"), Some("n2:a"))));
+        assert!(!mine.is_others(&label(Some("cc"), None)));
     }
 
     #[test]
     fn a_whole_network_is_meant_by_what_its_owners_begin_with_and_nobody_without_owner() {
         let network = OwnerFilter::Owned { owner: "n1:".into(), comment: None };
-        assert_eq!(network.finds(&label(None, Some("n1:a"))), Some("n1:a"));
-        assert_eq!(network.finds(&label(Some("n1:"), None)), None);
+        assert_eq!(network.matching_text(&label(None, Some("n1:a"))), Some("n1:a"));
+        assert_eq!(network.matching_text(&label(Some("n1:"), None)), None);
     }
 }

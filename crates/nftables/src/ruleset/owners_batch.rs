@@ -1,230 +1,298 @@
-//! The rules of many owners, made theirs at once.
+//! Replaces the rules of many owners in as few transactions as possible.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::rule::set::Index;
+use cnikit_netlink::nfnetlink::NetfilterMessage;
+
 use crate::ruleset::attempts::Attempts;
+use crate::ruleset::desired_rules::{DesiredRules, Rules, replacement_messages};
 use crate::ruleset::element::Element;
 use crate::ruleset::installed_rule::InstalledRule;
 use crate::ruleset::layout::TableLayout;
 use crate::ruleset::nftables::Nftables;
-use crate::ruleset::owned_chain::{Rules, Wanted, replacement_messages};
 use crate::ruleset::owner_filter::OwnerFilter;
+use crate::ruleset::table_state::TableState;
 use crate::wire::batch::Batch;
 use crate::{Error, Result};
 
-/// What a socket sends at once where nobody gave it more room is 208 KiB; keys and what is removed come beside the rules.
-const MOST: usize = 96 << 10;
+/// The most bytes of rules in one transaction. A socket with the default buffer sends 208 KiB at once; the messages for keys and
+/// for deletions come in addition to the rules.
+const MAX_BYTES: usize = 96 << 10;
 
-/// What many owners want, gathered to be made in as few transactions as a socket has room for.
+/// The desired rules of many owners, for [`Nftables::apply_batch`].
 ///
-/// What it does for one is what [`Nftables::replace`] does. Each transaction holds for the ruleset that was read alone, so
-/// nobody's change in between is ever overlooked.
+/// The result for each owner is that of [`Nftables::replace`]. Each transaction is bound to the ruleset that was read, so no
+/// change that another program makes in between is lost.
 #[derive(Default)]
 pub struct OwnersBatch {
-    parts: Vec<TableBatch>,
+    tables: Vec<TableBatch>,
     owners: usize,
-    /// By wish, the place of its owner.
-    wishes: Vec<usize>,
+    /// For each request, in order: the number of its owner.
+    requests: Vec<usize>,
 }
 
-/// What became of what one owner wants.
+/// The outcome of one request of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BatchOutcome {
-    /// It stood as it is wanted.
+    /// The desired rules were installed already.
     Unchanged,
-    /// It was made so, or others of its transaction were.
+    /// The desired rules were installed, by this request or another one in the same transaction.
     Made,
-    /// It was not made, for it cannot be, or meets what others have or want: by itself it shows why.
+    /// Nothing was changed, because the request is impossible or in conflict with the rules of another owner.
+    /// [`Nftables::replace`] returns the error.
     #[default]
     Skipped,
 }
 
-/// What is wanted of one frame.
+/// The requests for one table.
 struct TableBatch {
     layout: TableLayout,
-    /// The index of which a key is one owner's alone.
-    sole: Option<usize>,
+    /// The index in which no two owners may have the same key.
+    exclusive_index: Option<usize>,
     owners: Vec<Owner>,
 }
 
 struct Owner {
-    /// Counted over all frames.
-    place: usize,
+    /// Its number among the owners of all tables.
+    number: usize,
     filter: OwnerFilter,
-    wanted: Wanted,
+    desired: DesiredRules,
 }
 
 impl OwnersBatch {
-    /// How many wishes were added.
+    /// How many requests were added.
     pub fn requests(&self) -> usize {
-        self.wishes.len()
+        self.requests.len()
     }
 
-    /// Adds what one owner wants of a frame; the same wish may come again. In the index `sole` no key of a rule may be anybody
-    /// else's too.
+    /// Adds the desired rules of one owner. The same request may be added again. No two owners may have rules with the same key
+    /// in the index of the set `exclusive_index`.
     ///
     /// # Errors
-    /// As [`Nftables::replace`], as far as the rules themselves tell; a frame with chains of the owner's, which are made by
-    /// themselves; an index that the frame has not got.
+    /// Those of [`Nftables::begin_replace`]; a layout with chains of the owner's own, which are not supported here; an index that
+    /// the layout does not have; other rules of the same owner.
     pub fn add(
         &mut self,
         layout: TableLayout,
         filter: impl Into<OwnerFilter>,
         rules: impl Into<Rules>,
-        sole: Option<&str>,
+        exclusive_index: Option<&str>,
     ) -> Result<()> {
-        let (filter, rules) = (filter.into(), rules.into());
+        let filter = filter.into();
+        let rules = rules.into();
         let refused = |why: &str| Error::ours("join", layout.to_string(), why.to_owned());
         if !layout.own.is_empty() {
             return Err(refused("it has chains of one owner"));
         }
-        let index = |name: &str| layout.indexes.iter().position(|index| index.set.name == name);
-        let sole = sole.map(|name| index(name).ok_or_else(|| refused("it has no such index"))).transpose()?;
-        let wanted = Wanted::of(&layout, &filter, &rules)?;
-        let part = self.parts.iter().position(|part| part.is_of(&layout)).unwrap_or(self.parts.len());
-        if part == self.parts.len() {
-            self.parts.push(TableBatch { layout, sole, owners: Vec::new() });
-        }
-        let part = &mut self.parts[part];
-        let place = match part.owners.iter().find(|owner| owner.filter == filter) {
-            Some(same) if same.wanted.held == wanted.held => same.place,
-            Some(_) => return Err(Error::ours("join", part.layout.to_string(), "one owner wants two things of it")),
-            None => {
-                part.owners.push(Owner { place: self.owners, filter, wanted });
-                self.owners += 1;
-                self.owners - 1
-            }
+        let exclusive_index = match exclusive_index {
+            Some(set) => Some(layout.index_of(set).map_err(|_| refused("it has no such index"))?),
+            None => None,
         };
-        self.wishes.push(place);
+        let desired = DesiredRules::of(&layout, &filter, &rules)?;
+        let existing = self.tables.iter().position(|table| table.has_layout(&layout));
+        let position = existing.unwrap_or(self.tables.len());
+        if existing.is_none() {
+            self.tables.push(TableBatch { layout, exclusive_index, owners: Vec::new() });
+        }
+        let table = &mut self.tables[position];
+        let Some(same) = table.owners.iter().find(|owner| owner.filter == filter) else {
+            table.owners.push(Owner { number: self.owners, filter, desired });
+            self.requests.push(self.owners);
+            self.owners += 1;
+            return Ok(());
+        };
+        if same.desired.by_chain != desired.by_chain {
+            return Err(Error::ours("join", table.layout.to_string(), "one owner wants two things of it"));
+        }
+        self.requests.push(same.number);
         Ok(())
     }
 }
 
 impl Nftables {
-    /// Makes what was gathered; what became of each wish. A transaction that is refused leaves all that it was about.
-    pub fn apply_batch(&self, joint: OwnersBatch) -> Vec<BatchOutcome> {
-        let mut outcomes = vec![BatchOutcome::Skipped; joint.owners];
-        for part in joint.parts {
-            for some in part.transactions() {
-                for (place, outcome) in self.make_some(&part, some).unwrap_or_default() {
-                    outcomes[place] = outcome;
+    /// Makes the changes of a batch and returns the outcome of each request, in the order in which they were added. If the kernel
+    /// refuses a transaction, all its requests are skipped.
+    pub fn apply_batch(&self, batch: OwnersBatch) -> Vec<BatchOutcome> {
+        let mut outcomes = vec![BatchOutcome::Skipped; batch.owners];
+        for table in batch.tables {
+            for owners in table.transactions() {
+                let Ok(change) = self.apply_to_owners(&table, owners) else { continue };
+                for number in change.owners {
+                    outcomes[number] = change.outcome;
                 }
             }
         }
-        joint.wishes.into_iter().map(|place| outcomes[place]).collect()
+        batch.requests.into_iter().map(|number| outcomes[number]).collect()
     }
 
-    fn make_some(&self, part: &TableBatch, some: &[Owner]) -> Result<Vec<(usize, BatchOutcome)>> {
+    fn apply_to_owners(&self, table: &TableBatch, owners: &[Owner]) -> Result<Change> {
         let mut attempts = Attempts::new();
         loop {
-            let (batch, outcomes) = self.change_joint(part, some)?;
-            if attempts.send(self, &batch)? {
-                return Ok(outcomes);
+            let change = self.change(table, owners)?;
+            if attempts.send(self, &change.batch)? {
+                return Ok(change);
             }
         }
     }
 
-    /// What makes it so for some owners of a part, and what becomes of each who is not left out.
-    fn change_joint(&self, part: &TableBatch, some: &[Owner]) -> Result<(Batch, Vec<(usize, BatchOutcome)>)> {
-        let layout = &part.layout;
+    /// The transaction that installs the desired rules of some owners.
+    fn change(&self, table: &TableBatch, owners: &[Owner]) -> Result<Change> {
+        let layout = &table.layout;
         let state = self.table_state(layout)?;
-        let standing = self.held(layout, |_| true)?;
-        let left = part.left_out(&standing);
-        let some: Vec<&Owner> = some.iter().filter(|owner| !left.contains(&owner.place)).collect();
-        let all_are = |outcome| some.iter().map(|owner| (owner.place, outcome)).collect();
-        let (mut changes, mut own, mut wanted) = (Vec::new(), HashSet::new(), Vec::new());
-        for owner in &some {
-            for ((chain, found), content) in layout.rule_chains.iter().zip(&standing).zip(&owner.wanted.held) {
-                let had: Vec<InstalledRule> = found.iter().filter(|found| owner.has(found)).cloned().collect();
-                own.extend(had.iter().map(InstalledRule::handle));
-                changes.extend(replacement_messages(&had, content, layout, chain));
+        let by_chain = self.rules_by_chain(layout, |_| true)?;
+        let skipped = table.conflicting_owners(&by_chain);
+        let owners: Vec<&Owner> = owners.iter().filter(|owner| !skipped.contains(&owner.number)).collect();
+        let numbers = owners.iter().map(|owner| owner.number).collect();
+        let (rule_changes, owner_handles) = rule_changes(layout, &owners, &by_chain);
+        if rule_changes.is_empty() && owners.iter().all(|owner| owner.desired.is_empty()) {
+            return Ok(Change { batch: Batch::default(), owners: numbers, outcome: BatchOutcome::Unchanged });
+        }
+        let mut owner_rules = Vec::new();
+        let mut other_rules = Vec::new();
+        for rule in by_chain.iter().flatten() {
+            if owner_handles.contains(&rule.handle()) {
+                owner_rules.push(rule);
+            } else {
+                other_rules.push(rule);
             }
-            wanted.extend(&owner.wanted.keys);
         }
-        if changes.is_empty() && some.iter().all(|owner| owner.wanted.is_nothing()) {
-            return Ok((Batch::default(), all_are(BatchOutcome::Unchanged)));
-        }
-        let mut messages = state.repair()?;
-        let anew = !messages.is_empty();
-        let (own, others): (Vec<&InstalledRule>, Vec<&InstalledRule>) =
-            standing.iter().flatten().partition(|found| own.contains(&found.handle()));
-        let (mut gone, others) = (Element::all_of(layout, own), Element::all_of(layout, others));
-        let mut stays: HashSet<&Element> = wanted.iter().copied().chain(&others).collect();
-        gone.retain(|element| !stays.contains(element));
-        // What stands of the sets cannot be relied on where the frame is not whole.
-        wanted.extend(others.iter().filter(|_| anew));
-        wanted.retain(|element| stays.remove(element));
-        let wanted: Vec<Element> = wanted.into_iter().cloned().collect();
-        let missing = wanted.iter().zip(self.has_elements(layout, &wanted)?).filter(|(_, there)| !there);
-        messages.extend(missing.map(|(element, _)| element.addition(layout, false)).collect::<Result<Vec<_>>>()?);
-        messages.extend(changes);
-        let gone = self.existing_elements(layout, &gone)?;
-        messages.extend(gone.iter().map(|element| element.deletion(layout)).collect::<Result<Vec<_>>>()?);
+        let messages = self.change_messages(&state, &owners, owner_rules, other_rules, rule_changes)?;
         let outcome = if messages.is_empty() { BatchOutcome::Unchanged } else { BatchOutcome::Made };
-        Ok((Batch { guard: Some(state.generation), messages, ..Batch::default() }, all_are(outcome)))
+        let batch = Batch { guard: Some(state.generation), messages, ..Batch::default() };
+        Ok(Change { batch, owners: numbers, outcome })
+    }
+
+    /// The messages of a change: the repair of the table, keys to add, rules, and keys to delete.
+    fn change_messages(
+        &self,
+        state: &TableState<'_>,
+        owners: &[&Owner],
+        owner_rules: Vec<&InstalledRule>,
+        other_rules: Vec<&InstalledRule>,
+        rule_changes: Vec<NetfilterMessage>,
+    ) -> Result<Vec<NetfilterMessage>> {
+        let layout = state.layout;
+        let mut messages = state.repair()?;
+        let mut added: Vec<Element> = Vec::new();
+        for owner in owners {
+            added.extend_from_slice(&owner.desired.keys);
+        }
+        let other_keys = Element::all_of(layout, other_rules);
+        let mut dropped = Element::all_of(layout, owner_rules);
+        let used: HashSet<&Element> = added.iter().chain(&other_keys).collect();
+        dropped.retain(|element| !used.contains(element));
+        // The sets of an incomplete table may lack keys of installed rules.
+        if !messages.is_empty() {
+            added.extend(other_keys);
+        }
+        let mut seen = HashSet::new();
+        added.retain(|element| seen.insert(element.clone()));
+        for element in self.missing_elements(layout, added)? {
+            messages.push(element.addition(layout, false)?);
+        }
+        messages.extend(rule_changes);
+        for element in self.existing_elements(layout, &dropped)? {
+            messages.push(element.deletion(layout)?);
+        }
+        Ok(messages)
     }
 }
 
-impl Owner {
-    /// Whether a rule is his.
-    fn has(&self, found: &InstalledRule) -> bool {
-        self.filter.finds(&found.label()).is_some() && self.filter.means(found)
+/// The transaction for some owners of a table.
+struct Change {
+    batch: Batch,
+    /// The numbers of the owners that it is about.
+    owners: Vec<usize>,
+    outcome: BatchOutcome,
+}
+
+/// The messages that replace the owners' rules, and the handles of the rules that these owners have before.
+fn rule_changes(
+    layout: &TableLayout,
+    owners: &[&Owner],
+    by_chain: &[Vec<InstalledRule>],
+) -> (Vec<NetfilterMessage>, HashSet<u64>) {
+    let mut messages = Vec::new();
+    let mut handles = HashSet::new();
+    for owner in owners {
+        let installed_and_desired = by_chain.iter().zip(&owner.desired.by_chain);
+        for (chain, (installed, desired)) in layout.rule_chains.iter().zip(installed_and_desired) {
+            let mut owner_rules = Vec::new();
+            for rule in installed {
+                if owner.filter.selects(rule) {
+                    handles.insert(rule.handle());
+                    owner_rules.push(rule.clone());
+                }
+            }
+            messages.extend(replacement_messages(&owner_rules, desired, layout, chain));
+        }
     }
+    (messages, handles)
 }
 
 impl TableBatch {
-    /// Whether this is the same frame. What keys are made of is a function, and follows from the names of the sets.
-    fn is_of(&self, layout: &TableLayout) -> bool {
+    /// Whether this is the same layout. The functions that make keys are not compared: they follow from the names of the sets.
+    fn has_layout(&self, layout: &TableLayout) -> bool {
         let own = &self.layout;
-        let names =
-            |layout: &TableLayout| layout.indexes.iter().map(|index: &Index| index.set.name).collect::<Vec<_>>();
-        (own.family, own.table, &own.chains, &own.rule_chains)
-            == (layout.family, layout.table, &layout.chains, &layout.rule_chains)
-            && (&own.prologue, &own.accepted_prologues, &own.jump_conditions)
-                == (&layout.prologue, &layout.accepted_prologues, &layout.jump_conditions)
-            && names(own) == names(layout)
+        own.family == layout.family
+            && own.table == layout.table
+            && own.chains == layout.chains
+            && own.rule_chains == layout.rule_chains
+            && own.prologue == layout.prologue
+            && own.accepted_prologues == layout.accepted_prologues
+            && own.jump_conditions == layout.jump_conditions
+            && own.indexes.iter().map(|index| index.set.name).eq(layout.indexes.iter().map(|index| index.set.name))
     }
 
-    /// Its owners, so many at once as there is room for in a transaction.
+    /// The owners, grouped so that the rules of each group fit into one transaction.
     fn transactions(&self) -> Vec<&[Owner]> {
-        let (mut all, mut rest, mut size, mut count) = (Vec::new(), &self.owners[..], 0, 0);
-        for owner in &self.owners {
-            let more = owner.wanted.size();
-            if count > 0 && size + more > MOST {
-                let (some, others) = rest.split_at(count);
-                all.push(some);
-                (rest, size, count) = (others, 0, 0);
+        let mut transactions = Vec::new();
+        let mut start = 0;
+        let mut size = 0;
+        for (position, owner) in self.owners.iter().enumerate() {
+            let added = owner.desired.size();
+            if position > start && size + added > MAX_BYTES {
+                transactions.push(&self.owners[start..position]);
+                start = position;
+                size = 0;
             }
-            (size, count) = (size + more, count + 1);
+            size += added;
         }
-        all.push(rest);
-        all
+        transactions.push(&self.owners[start..]);
+        transactions
     }
 
-    /// Whoever cannot be told apart from another one, or wants for himself what somebody else has or wants. And whose rules do
-    /// not name him: another program's may serve as they are.
-    fn left_out(&self, standing: &[Vec<InstalledRule>]) -> HashSet<usize> {
-        let mut left = HashSet::new();
-        // By key of the sole index: whoever has it or wants it, once each; nobody who wants it has no place.
-        let mut claims: HashMap<Element, HashSet<Option<usize>>> = HashMap::new();
-        for found in standing.iter().flatten() {
-            let claiming: Vec<&Owner> = self.owners.iter().filter(|owner| owner.has(found)).collect();
-            let names =
-                |owner: &&&Owner| claiming.len() == 1 && owner.filter.owner().is_some() == found.owner().is_some();
-            left.extend(claiming.iter().filter(|owner| !names(owner)).map(|owner| owner.place));
-            let keys = Element::all_of(&self.layout, [found]).into_iter().filter(|key| Some(key.index) == self.sole);
-            for key in keys {
-                claims.entry(key).or_default().insert(claiming.first().map(|owner| owner.place));
+    /// The numbers of the owners that are skipped: those that share an installed rule or an exclusive key with another owner, and
+    /// those with rules that do not name them. The latter may be rules of another program that are equivalent.
+    fn conflicting_owners(&self, by_chain: &[Vec<InstalledRule>]) -> HashSet<usize> {
+        let mut conflicting = HashSet::new();
+        // The owners that have or want each key of the exclusive index. `None` is an owner without a request.
+        let mut owners_of_keys: HashMap<Element, HashSet<Option<usize>>> = HashMap::new();
+        for rule in by_chain.iter().flatten() {
+            let owners: Vec<&Owner> = self.owners.iter().filter(|owner| owner.filter.selects(rule)).collect();
+            for owner in &owners {
+                if owners.len() > 1 || owner.filter.owner().is_some() != rule.owner().is_some() {
+                    conflicting.insert(owner.number);
+                }
+            }
+            for key in Element::all_of(&self.layout, [rule]) {
+                if Some(key.index) == self.exclusive_index {
+                    owners_of_keys.entry(key).or_default().insert(owners.first().map(|owner| owner.number));
+                }
             }
         }
         for owner in &self.owners {
-            let keys = owner.wanted.keys.iter().filter(|key| Some(key.index) == self.sole);
-            for key in keys {
-                claims.entry(key.clone()).or_default().insert(Some(owner.place));
+            for key in &owner.desired.keys {
+                if Some(key.index) == self.exclusive_index {
+                    owners_of_keys.entry(key.clone()).or_default().insert(Some(owner.number));
+                }
             }
         }
-        left.extend(claims.into_values().filter(|claiming| claiming.len() > 1).flatten().flatten());
-        left
+        for owners in owners_of_keys.into_values() {
+            if owners.len() > 1 {
+                conflicting.extend(owners.into_iter().flatten());
+            }
+        }
+        conflicting
     }
 }

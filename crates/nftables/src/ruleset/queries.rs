@@ -1,4 +1,4 @@
-//! What the kernel has of a table: chains, rules and keys, and how they differ from what is wanted.
+//! Reads chains, rules and keys of a table from the kernel, and compares them with the desired ones.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -9,116 +9,120 @@ use super::nftables::{Nftables, generation, is_lacking, lacking};
 use crate::Result;
 use crate::rule::compile::compile;
 use crate::rule::set::Key;
+use crate::rule::types::Rule;
+use crate::ruleset::desired_rules::Rules;
 use crate::ruleset::element::Element;
 use crate::ruleset::hook::InstalledChain;
 use crate::ruleset::installed_rule::InstalledRule;
 use crate::ruleset::layout::TableLayout;
-use crate::ruleset::message::{self, place};
-use crate::ruleset::owned_chain::{OwnedChain, Rules};
+use crate::ruleset::message::{self, describe_chain};
+use crate::ruleset::owned_chain::InstalledOwnChain;
 use crate::ruleset::owner_filter::OwnerFilter;
 use crate::ruleset::table_state::{TableState, TableStatus};
 use crate::wire::attribute::object;
+use crate::wire::expression::Expression;
 use crate::wire::userdata::Label;
 
-/// The most questions at once: their answers have to fit into what a socket keeps until they are read.
-const QUESTIONS: usize = 250;
+/// The most questions in one datagram: the answers have to fit into the receive buffer of the socket.
+const QUESTIONS_AT_ONCE: usize = 250;
 
-/// Whose the chains of a name are.
+/// Who owns the chains that a layout has for one owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChainOwner {
-    /// There are none.
+    /// No chain of these names exists.
     NoChain,
-    /// The owner's that was asked for, or they are empty.
+    /// The given owner, or nobody: the chains are empty.
     This,
-    /// Somebody else's.
+    /// Another owner: a rule in one of the chains names it.
     Other,
 }
 
 impl Nftables {
-    /// What of the frame and the rules is missing or different, each a sentence: wanted, found, where.
+    /// What is missing of the layout and of the rules or differs from them, each as a sentence.
     ///
-    /// A rule of this owner that is not among `rules` is named too. Rules of others are not looked at.
+    /// A rule of this owner that is not among `rules` is named too. Rules of other owners are ignored.
+    ///
+    /// # Errors
+    /// A rule that cannot be encoded; rules for more chains than the layout has; the kernel's refusals.
     pub fn verify(
         &self,
         layout: &TableLayout,
         filter: impl Into<OwnerFilter>,
         rules: impl Into<Rules>,
     ) -> Result<Vec<String>> {
-        let (filter, rules) = (filter.into(), rules.into());
-        // Whoever is not registered is looked for all the same: that he is not may be what is wrong.
+        let filter = filter.into();
+        let rules = rules.into();
+        // The rules are read even if the index of owners lacks the owner: a missing key may be the difference.
         let state = self.state(layout, &filter, |_| Ok(false))?;
         let mut drifts = state.drifts()?;
-        for ((chain, rules), held) in rules.by_chain(layout)?.into_iter().zip(&state.held) {
-            // By what a rule does and says, the places of those that do and say so.
-            let mut found: HashMap<_, VecDeque<usize>> = HashMap::new();
-            for (place, held) in held.iter().enumerate() {
-                found.entry((held.expressions().to_vec(), held.comment())).or_default().push_back(place);
-            }
-            let mut extra: Vec<Option<&InstalledRule>> = held.iter().map(Some).collect();
-            for rule in rules {
-                let wanted = (compile(rule, layout.family)?, rule.comment.as_deref());
-                match found.get_mut(&wanted).and_then(VecDeque::pop_front) {
-                    Some(place) => extra[place] = None,
-                    None => drifts.push(format!("rule `{rule}` is missing from {}", place(layout, chain))),
-                }
-            }
-            let unwanted = |found| format!("rule `{found}` in {} is not wanted", place(layout, chain));
-            drifts.extend(extra.into_iter().flatten().map(unwanted));
+        for ((chain, rules), installed) in rules.by_chain(layout)?.into_iter().zip(&state.owner_rules) {
+            drifts.extend(rule_drifts(layout, chain, rules, installed)?);
         }
-        if state.looks_up()? && state.sets.iter().all(|there| *there) {
-            // What is missing of the rules is named already, and its keys say nothing more.
-            let missing = self.unregistered(layout, &filter, state.held.iter().flatten())?;
-            drifts.extend(missing.iter().map(|element| format!("{} is missing", element.shown(layout))));
+        if state.uses_indexes()? && state.sets.iter().all(|exists| *exists) {
+            // The keys of missing rules are not reported: the rules are reported already.
+            for element in self.unregistered(layout, &filter, state.owner_rules.iter().flatten())? {
+                drifts.push(format!("{} is missing", element.shown(layout)));
+            }
         }
         Ok(drifts)
     }
 
-    /// The rules that are meant in the chains that hold them, in their order. Without the table or a chain there are
-    /// none.
+    /// The rules of this owner in the chains of [`TableLayout::rule_chains`], in their order. There are none if the table or
+    /// the chains do not exist.
+    ///
+    /// # Errors
+    /// The kernel's refusals.
     pub fn rules(&self, layout: &TableLayout, filter: impl Into<OwnerFilter>) -> Result<Vec<InstalledRule>> {
-        let filter = filter.into();
-        Ok(self.held_by(layout, &filter)?.into_iter().flatten().collect())
+        Ok(self.owner_rules(layout, &filter.into())?.concat())
     }
 
-    /// Whether this owner may have rules: a chain that holds any is there, and no register that can be relied on denies it.
+    /// Whether this owner may have rules: a chain of [`TableLayout::rule_chains`] exists, and there is no complete index of
+    /// owners that lacks the owner. It costs less than [`Nftables::rules`].
+    ///
+    /// # Errors
+    /// The kernel's refusals.
     pub fn may_have_rules(&self, layout: &TableLayout, filter: &OwnerFilter) -> Result<bool> {
         Ok(self.has_any(layout, &layout.rule_chains)? && !self.is_unregistered(&self.table_state(layout)?, filter)?)
     }
 
-    /// The rules that have one of these keys in an index, whoever wrote them. They are looked at only where the set has one,
-    /// or cannot be relied on; without the table, or without `nf_tables`, there are none.
+    /// The rules of any owner that have one of these keys in an index. The rules are read only if the set has one of the keys,
+    /// or may be incomplete. There are none if the table does not exist, or the kernel has no `nf_tables`.
     ///
     /// # Errors
-    /// The frame has no index of this name; the kernel's.
+    /// The layout has no index of this name; the kernel's refusals.
     pub fn rules_with_keys(&self, layout: &TableLayout, set: &str, keys: &[Key]) -> Result<Vec<InstalledRule>> {
         let index = layout.index_of(set)?;
         if !self.has_any(layout, &layout.indexes[index].chains)? {
             return Ok(Vec::new());
         }
         let elements: Vec<Element> = keys.iter().map(|key| Element { index, key: key.clone() }).collect();
-        // A frame that somebody has made otherwise is wrong for whoever writes; here it only makes the look longer.
-        let relied_on = self.table_state(layout).and_then(|state| state.repair());
-        if relied_on.is_ok_and(|repair| repair.is_empty()) && self.existing_elements(layout, &elements)?.is_empty() {
+        // A table that differs from the layout prevents changes. Here it only means that the rules have to be read.
+        let repair = self.table_state(layout).and_then(|state| state.repair());
+        let is_complete = repair.is_ok_and(|messages| messages.is_empty());
+        if is_complete && self.existing_elements(layout, &elements)?.is_empty() {
             return Ok(Vec::new());
         }
         let keys: HashSet<&Key> = keys.iter().collect();
         self.rules_with(layout, index, |key| keys.contains(key))
     }
 
-    /// The rules that have such a key in this index.
+    /// The rules of any owner whose key in an index is selected.
     pub(crate) fn rules_with(
         &self,
         layout: &TableLayout,
         index: usize,
-        wanted: impl Fn(&Key) -> bool,
+        selects: impl Fn(&Key) -> bool,
     ) -> Result<Vec<InstalledRule>> {
         let index = &layout.indexes[index];
-        let mut with = Vec::new();
+        let mut selected = Vec::new();
         for chain in &index.chains {
-            let found = self.rules_of(layout, chain, |_| true)?.into_iter();
-            with.extend(found.filter(|found| index.key_of(found).is_some_and(|key| wanted(&key))));
+            for rule in self.chain_rules(layout, chain)? {
+                if index.key_of(&rule).is_some_and(|key| selects(&key)) {
+                    selected.push(rule);
+                }
+            }
         }
-        Ok(with)
+        Ok(selected)
     }
 
     fn has_any(&self, layout: &TableLayout, chains: &[&str]) -> Result<bool> {
@@ -130,26 +134,42 @@ impl Nftables {
         Ok(false)
     }
 
-    /// Whether any of the owner's chains of the frame is there, whoever made it.
+    /// Whether any of the chains of [`TableLayout::own`] exists, whichever program made it.
+    ///
+    /// # Errors
+    /// The kernel's refusals.
     pub fn has_own_chains(&self, layout: &TableLayout) -> Result<bool> {
-        let own: Vec<&str> = layout.own.iter().map(|own| own.name.as_str()).collect();
-        self.has_any(layout, &own)
+        let names: Vec<&str> = layout.own.iter().map(|own| own.name.as_str()).collect();
+        self.has_any(layout, &names)
     }
 
-    /// How it is with the chains that the frame wants for this owner: names are made of identities, and two may read alike.
+    /// Who owns the chains of [`TableLayout::own`] that have rules there. Names of chains are hashes of identities, so two owners
+    /// may get the same name.
+    ///
+    /// # Errors
+    /// The kernel's refusals.
     pub fn chain_owner(&self, layout: &TableLayout, filter: impl Into<OwnerFilter>) -> Result<ChainOwner> {
-        let (filter, mut claim) = (filter.into(), ChainOwner::NoChain);
-        for own in layout.own.iter().filter(|own| !own.rules.is_empty()) {
-            match self.own(layout, &own.name)? {
-                own if own.is_anothers(&filter) => return Ok(ChainOwner::Other),
-                own if own.found.is_some() => claim = ChainOwner::This,
-                _ => {}
+        let filter = filter.into();
+        let mut owner = ChainOwner::NoChain;
+        for desired in &layout.own {
+            if desired.rules.is_empty() {
+                continue;
+            }
+            let installed = self.own_chain(layout, &desired.name)?;
+            if installed.is_others(&filter) {
+                return Ok(ChainOwner::Other);
+            }
+            if installed.chain.is_some() {
+                owner = ChainOwner::This;
             }
         }
-        Ok(claim)
+        Ok(owner)
     }
 
-    /// Whether a table has this chain, whoever made it; in a kernel without `nf_tables` none has.
+    /// Whether a table has this chain, whichever program made it. False if the kernel has no `nf_tables`.
+    ///
+    /// # Errors
+    /// The kernel's refusals.
     pub fn has(&self, table: &TableLayout, chain: &str) -> Result<bool> {
         match self.ask(&[message::chain(table, chain)]) {
             Ok(answers) => Ok(answers.iter().any(Option::is_some)),
@@ -158,170 +178,260 @@ impl Nftables {
         }
     }
 
-    /// Whether there is any rule in a chain.
+    /// Whether a chain has any rule.
+    ///
+    /// # Errors
+    /// The kernel's refusals.
     pub fn has_rules(&self, table: &TableLayout, chain: &str) -> Result<bool> {
-        Ok(!self.rules_of(table, chain, |_| true)?.is_empty())
+        Ok(!self.chain_rules(table, chain)?.is_empty())
     }
 
-    /// A table's chains by their names, whoever made them; in a kernel without `nf_tables` there is none.
+    /// All chains of a table by name, whichever program made them. There are none if the kernel has no `nf_tables`.
+    ///
+    /// # Errors
+    /// The kernel's refusals.
     pub fn chains(&self, table: &TableLayout) -> Result<Vec<(String, InstalledChain)>> {
-        let chain = |message: &Vec<u8>| {
-            let list = message.get(HEADERS..)?;
-            let here = text(list, object::CHAIN_TABLE) == Some(table.table);
-            let name = text(list, object::CHAIN_NAME).filter(|_| here)?;
-            Some((name.to_owned(), InstalledChain::read(list)))
-        };
         match self.list(&message::chains(table)) {
-            Ok(messages) => Ok(messages.iter().filter_map(chain).collect()),
+            Ok(messages) => Ok(messages.iter().filter_map(|message| read_chain(message, table)).collect()),
             Err(error) if is_lacking(&error) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
-    /// The number of the ruleset, which each change raises.
+    /// The generation of the ruleset, a number that each change increments.
+    ///
+    /// # Errors
+    /// The kernel's refusals.
     pub fn generation(&self, table: &TableLayout) -> Result<u32> {
         let answers = self.ask(&[message::generation(table)])?;
         generation(answers.first().and_then(Option::as_deref))
     }
 
-    /// What the kernel says of a chain; none if there is no such chain or table, or no `nf_tables` at all.
+    /// A chain as the kernel has it; `None` if the chain, the table or `nf_tables` does not exist.
     pub(super) fn chain(&self, layout: &TableLayout, name: &str) -> Result<Option<InstalledChain>> {
-        match self.ask(&[message::chain(layout, name)]) {
-            Ok(answers) => {
-                let list = answers.into_iter().flatten().next();
-                Ok(list.as_ref().and_then(|message| message.get(HEADERS..)).map(InstalledChain::read))
-            }
-            Err(error) if error.errno == libc::EINVAL => Ok(None),
-            Err(error) => Err(error),
-        }
+        let answers = match self.ask(&[message::chain(layout, name)]) {
+            Err(error) if error.errno == libc::EINVAL => return Ok(None),
+            answers => answers?,
+        };
+        let answer = answers.first().and_then(Option::as_deref);
+        Ok(answer.and_then(|message| message.get(HEADERS..)).map(InstalledChain::read))
     }
 
-    /// All rules of a chain, whoever made them; none if there is no such chain or table, or no `nf_tables` at all.
+    /// All rules of a chain, of any owner. There are none if the chain, the table or `nf_tables` does not exist.
     ///
     /// # Errors
     /// The kernel's refusals.
     pub fn chain_rules(&self, layout: &TableLayout, chain: &str) -> Result<Vec<InstalledRule>> {
-        self.rules_of(layout, chain, |_| true)
+        self.selected_rules(layout, chain, |_| true)
     }
 
-    /// The rules of a chain whose label is `wanted`; none if there is no such chain or table, or no `nf_tables` at all.
-    pub(crate) fn rules_of(
+    /// The rules of a chain whose label is selected. There are none if the chain, the table or `nf_tables` does not exist.
+    pub(crate) fn selected_rules(
         &self,
         layout: &TableLayout,
         chain: &str,
-        wanted: impl Fn(&Label<'_>) -> bool,
+        selects: impl Fn(&Label<'_>) -> bool,
     ) -> Result<Vec<InstalledRule>> {
-        let read = |message: &Vec<u8>| InstalledRule::read(message, layout, chain, &wanted);
+        let read = |message: &Vec<u8>| InstalledRule::read(message, layout, chain, &selects);
         match self.list(&message::rules(layout, chain)) {
             Ok(messages) => Ok(messages.iter().filter_map(read).collect()),
-            // What netfilter answers for a part of it that the kernel has not got and cannot load.
+            // The kernel has no nf_tables and cannot load the module.
             Err(error) if error.errno == libc::EINVAL => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
+    /// Those of the elements that exist.
     pub(super) fn existing_elements(&self, layout: &TableLayout, elements: &[Element]) -> Result<Vec<Element>> {
-        let there = self.has_elements(layout, elements)?;
-        Ok(elements.iter().zip(there).filter(|(_, there)| *there).map(|(element, _)| element.clone()).collect())
+        let exists = self.has_elements(layout, elements)?;
+        let mut existing = Vec::new();
+        for (element, exists) in elements.iter().zip(exists) {
+            if exists {
+                existing.push(element.clone());
+            }
+        }
+        Ok(existing)
     }
 
-    /// The keys of an owner's rules that are in no set. By whichever of his names he is registered, he is found.
+    /// Those of the elements that do not exist.
+    pub(super) fn missing_elements(&self, layout: &TableLayout, elements: Vec<Element>) -> Result<Vec<Element>> {
+        let exists = self.has_elements(layout, &elements)?;
+        let mut missing = Vec::new();
+        for (element, exists) in elements.into_iter().zip(exists) {
+            if !exists {
+                missing.push(element);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// The keys of an owner's rules that their sets lack. In the index of owners one of the owner's names is enough.
     fn unregistered<'a>(
         &self,
         layout: &TableLayout,
         filter: &OwnerFilter,
-        held: impl Iterator<Item = &'a InstalledRule>,
+        rules: impl Iterator<Item = &'a InstalledRule>,
     ) -> Result<Vec<Element>> {
-        let keys = Element::all_of(layout, held);
-        let there = self.has_elements(layout, &keys)?;
-        let mut missing: Vec<Element> =
-            keys.into_iter().zip(there).filter(|(_, there)| !there).map(|(element, _)| element).collect();
-        let names: Vec<Element> = Element::names(layout, filter).collect();
+        let mut missing = self.missing_elements(layout, Element::all_of(layout, rules))?;
+        let names = Element::owner_keys(layout, filter);
         if missing.iter().any(|element| names.contains(element)) && self.has_elements(layout, &names)?.contains(&true) {
             missing.retain(|element| !names.contains(element));
         }
         Ok(missing)
     }
 
-    /// Whether each is in its set.
+    /// Whether each of the elements exists.
     pub(super) fn has_elements(&self, layout: &TableLayout, elements: &[Element]) -> Result<Vec<bool>> {
-        let mut there = Vec::new();
-        for some in elements.chunks(QUESTIONS) {
-            let questions = some.iter().map(|element| element.question(layout)).collect::<Result<Vec<_>>>()?;
-            there.extend(self.ask(&questions)?.iter().map(Option::is_some));
+        let mut exists = Vec::new();
+        for some in elements.chunks(QUESTIONS_AT_ONCE) {
+            let mut questions = Vec::new();
+            for element in some {
+                questions.push(element.question(layout)?);
+            }
+            exists.extend(self.ask(&questions)?.iter().map(Option::is_some));
         }
-        Ok(there)
+        Ok(exists)
     }
 
-    /// What stands of the frame, the rules of this owner unless he has none, and his chains.
+    /// The table, the owner's chains, and the owner's rules. The rules are not read if none of the owner's chains exists, or if
+    /// `has_no_rules` is true of the table.
     pub(super) fn state<'a>(
         &self,
         layout: &'a TableLayout,
         filter: &OwnerFilter,
-        has_none: impl Fn(&TableState<'a>) -> Result<bool>,
+        has_no_rules: impl Fn(&TableState<'a>) -> Result<bool>,
     ) -> Result<TableState<'a>> {
-        let state = self.table_state(layout)?;
-        let own = layout.own.iter().map(|own| self.own(layout, &own.name)).collect::<Result<Vec<_>>>()?;
-        // No rule leads to a chain that is not there.
-        let none = !own.is_empty() && own.iter().all(|own| own.found.is_none());
-        let held = if none || has_none(&state)? {
-            layout.rule_chains.iter().map(|_| Vec::new()).collect()
+        let mut state = self.table_state(layout)?;
+        for own in &layout.own {
+            state.own_chains.push(self.own_chain(layout, &own.name)?);
+        }
+        // No rule can jump to a chain that does not exist.
+        let has_no_chain = !layout.own.is_empty() && state.own_chains.iter().all(|own| own.chain.is_none());
+        state.owner_rules = if has_no_chain || has_no_rules(&state)? {
+            vec![Vec::new(); layout.rule_chains.len()]
         } else {
-            self.held_by(layout, filter)?
+            self.owner_rules(layout, filter)?
         };
-        Ok(TableState { held, own, ..state })
+        Ok(state)
     }
 
-    /// Whether the frame has an index of owners that can be relied on, and this one is not in it.
+    /// Whether the layout has an index of owners, the table is complete, and the index lacks this owner.
     pub(super) fn is_unregistered(&self, state: &TableState<'_>, filter: &OwnerFilter) -> Result<bool> {
-        let names: Vec<Element> = Element::names(state.layout, filter).collect();
-        // Whoever changed the frame may have added rules too, of which the register knows nothing.
+        let names = Element::owner_keys(state.layout, filter);
+        // A program that changed the table may have added rules without their keys.
         if names.is_empty() || !state.repair()?.is_empty() {
             return Ok(false);
         }
         Ok(!self.has_elements(state.layout, &names)?.contains(&true))
     }
 
-    /// What stands of the frame.
+    /// The table with its shared chains and sets, without anything of an owner.
     pub(super) fn table_state<'a>(&self, layout: &'a TableLayout) -> Result<TableState<'a>> {
         let mut questions = vec![message::generation(layout), message::table(layout)];
-        questions.extend(layout.chains.iter().map(|chain| message::chain(layout, chain.name)));
-        questions.extend(layout.indexes.iter().map(|index| message::set(layout, &index.set)));
+        for chain in &layout.chains {
+            questions.push(message::chain(layout, chain.name));
+        }
+        for index in &layout.indexes {
+            questions.push(message::set(layout, &index.set));
+        }
         let answers = self.ask(&questions).map_err(lacking)?;
         let generation = generation(answers.first().and_then(Option::as_deref))?;
         let table = TableStatus::read(answers.get(1).and_then(Option::as_deref));
-        let (chains, sets) = answers[2..].split_at(layout.chains.len());
-        let list = |message: &Option<Vec<u8>>| message.as_ref()?.get(HEADERS..).map(InstalledChain::read);
-        let chains = chains.iter().map(list).collect();
-        for (index, found) in layout.indexes.iter().zip(sets) {
-            found.iter().try_for_each(|found| index.set.refuse_other(layout, found))?;
+        let (chain_answers, set_answers) = answers[2..].split_at(layout.chains.len());
+        let mut chains = Vec::new();
+        for answer in chain_answers {
+            let list = answer.as_deref().and_then(|message| message.get(HEADERS..));
+            chains.push(list.map(InstalledChain::read));
         }
-        let sets = sets.iter().map(Option::is_some).collect();
-        let fixed =
-            layout.prologue.iter().map(|(chain, _)| self.rules_of(layout, chain, |_| true)).collect::<Result<_>>()?;
-        Ok(TableState { layout, generation, table, chains, fixed, sets, held: Vec::new(), own: Vec::new() })
+        let mut sets = Vec::new();
+        for (index, answer) in layout.indexes.iter().zip(set_answers) {
+            if let Some(message) = answer {
+                index.set.refuse_other(layout, message)?;
+            }
+            sets.push(answer.is_some());
+        }
+        let mut prologue_chains = Vec::new();
+        for (chain, _) in &layout.prologue {
+            prologue_chains.push(self.chain_rules(layout, chain)?);
+        }
+        Ok(TableState {
+            layout,
+            generation,
+            table,
+            chains,
+            prologue_chains,
+            owner_rules: Vec::new(),
+            sets,
+            own_chains: Vec::new(),
+        })
     }
 
-    /// By chain that holds rules: those that are meant.
-    pub(super) fn held_by(&self, layout: &TableLayout, filter: &OwnerFilter) -> Result<Vec<Vec<InstalledRule>>> {
-        let mut held = self.held(layout, |label| filter.finds(label).is_some())?;
-        held.iter_mut().for_each(|rules| rules.retain(|found| filter.means(found)));
-        Ok(held)
+    /// The owner's rules, one list per chain of [`TableLayout::rule_chains`].
+    pub(super) fn owner_rules(&self, layout: &TableLayout, filter: &OwnerFilter) -> Result<Vec<Vec<InstalledRule>>> {
+        let mut by_chain = self.rules_by_chain(layout, |label| filter.selects_label(label))?;
+        for rules in &mut by_chain {
+            rules.retain(|rule| filter.selects_addresses(rule));
+        }
+        Ok(by_chain)
     }
 
-    /// By chain that holds rules: those whose label is `wanted`.
-    pub(super) fn held(
+    /// The rules whose label is selected, one list per chain of [`TableLayout::rule_chains`].
+    pub(super) fn rules_by_chain(
         &self,
         layout: &TableLayout,
-        wanted: impl Fn(&Label<'_>) -> bool,
+        selects: impl Fn(&Label<'_>) -> bool,
     ) -> Result<Vec<Vec<InstalledRule>>> {
-        layout.rule_chains.iter().map(|chain| self.rules_of(layout, chain, &wanted)).collect()
+        layout.rule_chains.iter().map(|chain| self.selected_rules(layout, chain, &selects)).collect()
     }
 
-    /// A chain of an owner's, if it is there, with its rules.
-    pub(super) fn own(&self, layout: &TableLayout, name: &str) -> Result<OwnedChain> {
-        let found = self.chain(layout, name)?;
-        let rules = if found.is_some() { self.rules_of(layout, name, |_| true)? } else { Vec::new() };
-        Ok(OwnedChain { name: name.to_owned(), found, rules })
+    /// An owner's chain with its rules, if it exists.
+    pub(super) fn own_chain(&self, layout: &TableLayout, name: &str) -> Result<InstalledOwnChain> {
+        let chain = self.chain(layout, name)?;
+        let rules = if chain.is_some() { self.chain_rules(layout, name)? } else { Vec::new() };
+        Ok(InstalledOwnChain { name: name.to_owned(), chain, rules })
     }
+}
+
+/// The desired rules that a chain lacks and the installed ones that are not desired, each as a sentence. Their order does not
+/// matter.
+fn rule_drifts(
+    layout: &TableLayout,
+    chain: &str,
+    desired: &[Rule],
+    installed: &[InstalledRule],
+) -> Result<Vec<String>> {
+    let shown = describe_chain(layout, chain);
+    let mut compiled = Vec::new();
+    for rule in desired {
+        compiled.push(compile(rule, layout.family)?);
+    }
+    // By expressions and comment: the positions of the installed rules that have both.
+    let mut positions: HashMap<(&[Expression], Option<&str>), VecDeque<usize>> = HashMap::new();
+    for (position, rule) in installed.iter().enumerate() {
+        positions.entry((rule.expressions(), rule.comment())).or_default().push_back(position);
+    }
+    let mut is_desired = vec![false; installed.len()];
+    let mut drifts = Vec::new();
+    for (rule, expressions) in desired.iter().zip(&compiled) {
+        let same = positions.get_mut(&(expressions.as_slice(), rule.comment.as_deref()));
+        match same.and_then(VecDeque::pop_front) {
+            Some(position) => is_desired[position] = true,
+            None => drifts.push(format!("rule `{rule}` is missing from {shown}")),
+        }
+    }
+    for (rule, is_desired) in installed.iter().zip(is_desired) {
+        if !is_desired {
+            drifts.push(format!("rule `{rule}` in {shown} is not wanted"));
+        }
+    }
+    Ok(drifts)
+}
+
+/// A chain in a message of a dump; `None` if it is in another table.
+fn read_chain(message: &[u8], table: &TableLayout) -> Option<(String, InstalledChain)> {
+    let list = message.get(HEADERS..)?;
+    if text(list, object::CHAIN_TABLE) != Some(table.table) {
+        return None;
+    }
+    Some((text(list, object::CHAIN_NAME)?.to_owned(), InstalledChain::read(list)))
 }

@@ -1,8 +1,8 @@
-//! Chains that are emptied and filled again because that costs less than to remove rules one by one.
+//! Chains that are flushed and filled again, where that costs less than deleting rules one by one.
 //!
-//! The kernel finds a rule that is to go by walking its chain from the beginning: thousands of rules behind thousands of others
-//! take hundreds of millions of steps. To empty a chain is one message. Those rules that stay are added again in the same
-//! transaction, in their order, so no packet meets the chain without them.
+//! To delete a rule, the kernel walks its chain from the beginning: deleting thousands of rules that follow thousands of others
+//! takes hundreds of millions of steps. Flushing a chain is one message. The remaining rules are added again in the same
+//! transaction and in their order, so no packet meets the chain without them.
 
 use cnikit_netlink::nfnetlink::NetfilterMessage;
 
@@ -11,48 +11,56 @@ use crate::ruleset::layout::TableLayout;
 use crate::ruleset::message;
 use crate::ruleset::nftables::Nftables;
 
-/// As many steps as the kernel may walk (about a fifth of a second).
-const STEPS: usize = 16_000_000;
-/// As many steps take about as long as one rule that is added.
-const STEPS_OF_A_RULE: usize = 2_000;
-/// The most bytes of such a transaction: the rules that stay.
-const MOST_BYTES: usize = 32 << 20;
+/// The most steps that the kernel may walk; they take about a fifth of a second.
+const MAX_STEPS: usize = 16_000_000;
+/// The steps that take about as long as adding one rule.
+const STEPS_PER_ADDED_RULE: usize = 2_000;
+/// The most bytes of such a transaction, most of which are the remaining rules.
+const MAX_BYTES: usize = 32 << 20;
+
+/// A chain that is flushed and filled again.
+pub(super) struct Refill {
+    pub(super) chain: &'static str,
+    /// The messages of one transaction.
+    pub(super) messages: Vec<NetfilterMessage>,
+}
 
 impl Nftables {
-    /// Of each chain that is better emptied and filled again: its name, and the messages of the transaction that does it.
+    /// The chains that are better flushed and filled again than shortened rule by rule. `rules_by_chain` is in the order of
+    /// [`TableLayout::rule_chains`].
     ///
-    /// Only where all rules that stay are of attachments and this crate has words for them: what other programs wrote keeps
-    /// its handle. The socket must be allowed to send that much at once.
+    /// A chain is included only if each remaining rule names its owner and is one that this crate can read: rules of other
+    /// programs keep their handles. The socket must be allowed to send the transaction at once.
     pub(super) fn refills(
         &self,
         layout: &TableLayout,
-        held: &[Vec<InstalledRule>],
-        meant: impl Fn(&InstalledRule) -> bool,
-    ) -> Vec<(&'static str, Vec<NetfilterMessage>)> {
+        rules_by_chain: &[Vec<InstalledRule>],
+        is_removed: impl Fn(&InstalledRule) -> bool,
+    ) -> Vec<Refill> {
         let mut refills = Vec::new();
-        for (chain, rules) in layout.rule_chains.iter().zip(held) {
+        for (chain, rules) in layout.rule_chains.iter().zip(rules_by_chain) {
             let mut steps = 0;
-            let mut staying = Vec::new();
-            for (place, found) in rules.iter().enumerate() {
-                if meant(found) {
-                    steps += place;
+            let mut remaining = Vec::new();
+            for (position, rule) in rules.iter().enumerate() {
+                if is_removed(rule) {
+                    steps += position;
                 } else {
-                    staying.push(found);
+                    remaining.push(rule);
                 }
             }
-            if steps < STEPS || steps / STEPS_OF_A_RULE < staying.len() {
+            if steps < MAX_STEPS || steps / STEPS_PER_ADDED_RULE < remaining.len() {
                 continue;
             }
-            if staying.iter().any(|found| found.owner().is_none() || found.rule().is_none()) {
+            if remaining.iter().any(|rule| rule.owner().is_none() || rule.rule().is_none()) {
                 continue;
             }
             let mut messages = vec![message::flush_chain(layout, chain)];
-            for found in staying {
-                messages.push(message::append_rule(layout, chain, &found.body, &found.to_string()));
+            for rule in remaining {
+                messages.push(message::append_rule(layout, chain, &rule.body, &rule.to_string()));
             }
             let bytes: usize = messages.iter().map(NetfilterMessage::length).sum();
-            if bytes <= MOST_BYTES && self.socket.borrow_mut().allow(bytes) {
-                refills.push((*chain, messages));
+            if bytes <= MAX_BYTES && self.socket.borrow_mut().allow(bytes) {
+                refills.push(Refill { chain, messages });
             }
         }
         refills

@@ -1,7 +1,7 @@
-//! Rules of owners removed, with their keys and chains.
+//! Removes the rules of owners, with their keys and chains.
 
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use cnikit_netlink::nfnetlink::NetfilterMessage;
 
@@ -13,12 +13,13 @@ use crate::ruleset::installed_rule::InstalledRule;
 use crate::ruleset::layout::TableLayout;
 use crate::ruleset::message;
 use crate::ruleset::owner_filter::OwnerFilter;
+use crate::ruleset::refill::Refill;
 use crate::wire::batch::Batch;
 
 /// A chain or a rule to delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// A chain, with its rules.
+    /// A chain with its rules.
     Chain(String),
     /// A rule, by the handle that the kernel gave it.
     Rule {
@@ -32,8 +33,8 @@ pub enum Deletion {
 }
 
 impl Nftables {
-    /// Deletes chains and rules of a table in one transaction, whoever made them, if the ruleset still has the number
-    /// `generation`.
+    /// Deletes chains and rules of a table in one transaction, whichever program made them, if the ruleset still has this
+    /// generation.
     ///
     /// # Errors
     /// Another program has changed the ruleset (`ERESTART`); the kernel's refusals.
@@ -49,10 +50,13 @@ impl Nftables {
         batch.send(&mut self.socket.borrow_mut()).map_err(|(_, error)| error)
     }
 
-    /// Removes the rules of this owner and his chains, and says how many rules led to them or stood alone. The frame
-    /// stays, and is not made either; so does a chain that a rule of somebody else's is in or leads to.
+    /// Removes the rules of this owner and the owner's chains, and returns how many rules there were in the shared chains. The
+    /// table and its shared chains stay, and are not made; a chain that has or is the target of another owner's rule stays too.
     ///
-    /// Where the frame has chains of the owner's and none of them stands, the rules of others are not looked at.
+    /// If the layout has chains of the owner and none of them exists, the rules of other owners are not read.
+    ///
+    /// # Errors
+    /// The kernel's refusals.
     pub fn release(&self, layout: &TableLayout, filter: impl Into<OwnerFilter>) -> Result<usize> {
         if !layout.own.is_empty() && !self.has_own_chains(layout)? {
             return Ok(0);
@@ -60,124 +64,144 @@ impl Nftables {
         self.remove(layout, &filter.into(), |_| true)
     }
 
-    /// Removes the rules that are meant, and the chains of their owners, unless `keep` holds of the text by which a rule
-    /// was found: its comment, or the owner it names. Says how many.
+    /// Removes the rules that the filter selects, and the chains of their owners, except those for which `keep` is true. `keep`
+    /// gets the text by which a rule was selected: its owner, or its comment if it names no owner. Returns how many were removed.
+    ///
+    /// # Errors
+    /// The kernel's refusals.
     pub fn sweep(
         &self,
         layout: &TableLayout,
         filter: impl Into<OwnerFilter>,
         keep: impl Fn(&str) -> bool,
     ) -> Result<usize> {
-        self.remove(layout, &filter.into(), |found| !keep(found))
+        self.remove(layout, &filter.into(), |text| !keep(text))
     }
 
-    fn remove(&self, layout: &TableLayout, filter: &OwnerFilter, goes: impl Fn(&str) -> bool) -> Result<usize> {
-        let refilled = Cell::new(false);
-        match self.remove_by(layout, filter, &goes, Some(&refilled)) {
-            // Whatever the kernel has against such a transaction: one by one, rules can be removed.
-            Err(_) if refilled.get() => self.remove_by(layout, filter, &goes, None),
+    fn remove(&self, layout: &TableLayout, filter: &OwnerFilter, is_removed: impl Fn(&str) -> bool) -> Result<usize> {
+        let has_refilled = Cell::new(false);
+        match self.remove_with(layout, filter, &is_removed, Some(&has_refilled)) {
+            // The kernel refused to flush and fill chains again, for whatever reason: delete the rules one by one.
+            Err(_) if has_refilled.get() => self.remove_with(layout, filter, &is_removed, None),
             removed => removed,
         }
     }
 
-    /// `refilled`: chains may be emptied and filled again, and whether one was to be is noted there.
-    fn remove_by(
+    /// Removes rules, keys and chains in attempts. With `has_refilled` chains may be flushed and filled again, and it records
+    /// whether one was.
+    fn remove_with(
         &self,
         layout: &TableLayout,
         filter: &OwnerFilter,
-        goes: impl Fn(&str) -> bool,
-        refilled: Option<&Cell<bool>>,
+        is_removed: impl Fn(&str) -> bool,
+        has_refilled: Option<&Cell<bool>>,
     ) -> Result<usize> {
+        let selects = |rule: &InstalledRule| {
+            filter.matching_text(&rule.label()).is_some_and(&is_removed) && filter.selects_addresses(rule)
+        };
         let mut removed = 0;
         let mut attempts = Attempts::new();
-        let meant = |found: &InstalledRule| filter.finds(&found.label()).is_some_and(&goes) && filter.means(found);
         loop {
-            let Going { rules: going, elements, guard, refills } =
-                self.going(layout, filter, meant, refilled.is_some())?;
-            if let Some(refilled) = refilled {
-                refilled.set(refilled.get() || !refills.is_empty());
+            let removals = self.removals(layout, filter, selects, has_refilled.is_some())?;
+            if let Some(has_refilled) = has_refilled
+                && !removals.refills.is_empty()
+            {
+                has_refilled.set(true);
             }
             // Rules that other programs removed meanwhile are not counted; those that an earlier attempt removed are.
-            removed = if attempts.begun { removed.max(going.len()) } else { going.len() };
-            let mut messages = Vec::new();
-            for found in &going {
-                if !refills.iter().any(|(chain, _)| *chain == found.chain) {
-                    messages.push(found.deletion(layout));
-                }
-            }
-            for element in &elements {
-                messages.push(element.deletion(layout)?);
-            }
-            messages.extend(self.chains_of(layout, filter, going)?);
-            let first = refills.into_iter().map(|(_, messages)| messages).collect();
-            if attempts.send(self, &Batch { guard, first, messages })? {
+            removed = if attempts.begun { removed.max(removals.rules.len()) } else { removals.rules.len() };
+            let batch = self.removal_batch(layout, filter, removals)?;
+            if attempts.send(self, &batch)? {
                 return Ok(removed);
             }
         }
     }
 
-    /// The rules that go, and the keys that no rule has then. `refill`: chains may be emptied and filled again.
-    fn going(
-        &self,
-        layout: &TableLayout,
-        filter: &OwnerFilter,
-        meant: impl Fn(&InstalledRule) -> bool,
-        refill: bool,
-    ) -> Result<Going> {
-        if layout.indexes.is_empty() {
-            let going: Vec<InstalledRule> = self.held_by(layout, filter)?.into_iter().flatten().filter(meant).collect();
-            return Ok(Going { rules: going, ..Going::default() });
+    fn removal_batch(&self, layout: &TableLayout, filter: &OwnerFilter, removals: Removals) -> Result<Batch> {
+        let mut messages = Vec::new();
+        for rule in &removals.rules {
+            if !removals.refills.iter().any(|refill| refill.chain == rule.chain) {
+                messages.push(rule.deletion(layout));
+            }
         }
-        let generation = match self.generation(layout) {
-            Ok(generation) => generation,
-            Err(error) if is_lacking(&error) => return Ok(Going::default()),
-            Err(error) => return Err(error),
-        };
-        let held = self.held(layout, |_| true)?;
-        let refills = if refill { self.refills(layout, &held, &meant) } else { Vec::new() };
-        let (going, rest): (Vec<InstalledRule>, Vec<InstalledRule>) = held.into_iter().flatten().partition(&meant);
-        let kept: HashSet<Element> = Element::known_by(layout, filter, &rest).into_iter().collect();
-        let mut elements = Element::known_by(layout, filter, &going);
-        elements.retain(|element| !kept.contains(element));
-        let elements = self.existing_elements(layout, &elements)?;
-        let guard = (!elements.is_empty() || !refills.is_empty()).then_some(generation);
-        Ok(Going { rules: going, elements, guard, refills })
+        for element in &removals.elements {
+            messages.push(element.deletion(layout)?);
+        }
+        messages.extend(self.chain_deletions(layout, filter, removals.rules)?);
+        let first = removals.refills.into_iter().map(|refill| refill.messages).collect();
+        Ok(Batch { guard: removals.guard, first, messages })
     }
 
-    /// The messages that remove the owner's chains: those of the frame, and those to which the rules that go lead.
-    fn chains_of(
+    /// The rules to remove, and the keys that no other rule has. `may_refill`: chains may be flushed and filled again.
+    fn removals(
         &self,
         layout: &TableLayout,
         filter: &OwnerFilter,
-        mut leaving: Vec<InstalledRule>,
+        selects: impl Fn(&InstalledRule) -> bool,
+        may_refill: bool,
+    ) -> Result<Removals> {
+        if layout.indexes.is_empty() {
+            let mut rules = self.owner_rules(layout, filter)?.concat();
+            rules.retain(selects);
+            return Ok(Removals { rules, ..Removals::default() });
+        }
+        let generation = match self.generation(layout) {
+            Err(error) if is_lacking(&error) => return Ok(Removals::default()),
+            generation => generation?,
+        };
+        let by_chain = self.rules_by_chain(layout, |_| true)?;
+        let refills = if may_refill { self.refills(layout, &by_chain, &selects) } else { Vec::new() };
+        let mut rules = Vec::new();
+        let mut remaining = Vec::new();
+        for rule in by_chain.into_iter().flatten() {
+            if selects(&rule) {
+                rules.push(rule);
+            } else {
+                remaining.push(rule);
+            }
+        }
+        let used: HashSet<Element> = Element::possible_keys(layout, filter, &remaining).into_iter().collect();
+        let mut unused = Element::possible_keys(layout, filter, &rules);
+        unused.retain(|element| !used.contains(element));
+        let elements = self.existing_elements(layout, &unused)?;
+        let is_guarded = !elements.is_empty() || !refills.is_empty();
+        Ok(Removals { rules, elements, guard: is_guarded.then_some(generation), refills })
+    }
+
+    /// The messages that delete the owner's chains: those of the layout, and those that the removed rules jump to.
+    fn chain_deletions(
+        &self,
+        layout: &TableLayout,
+        filter: &OwnerFilter,
+        mut removed: Vec<InstalledRule>,
     ) -> Result<Vec<NetfilterMessage>> {
-        let mut names: Vec<String> = layout.own.iter().map(|own| own.name.clone()).collect();
-        names.extend(leaving.iter().filter_map(InstalledRule::target).map(str::to_owned));
-        let (mut messages, mut next) = (Vec::new(), 0);
-        while let Some(name) = names.get(next).cloned() {
-            next += 1;
-            if names[..next - 1].contains(&name) || layout.chains.iter().any(|chain| chain.name == name) {
+        let mut queue: VecDeque<String> = layout.own.iter().map(|own| own.name.clone()).collect();
+        queue.extend(removed.iter().filter_map(InstalledRule::target).map(str::to_owned));
+        let mut seen = HashSet::new();
+        let mut messages = Vec::new();
+        while let Some(name) = queue.pop_front() {
+            if !seen.insert(name.clone()) || layout.chains.iter().any(|chain| chain.name == name) {
                 continue;
             }
-            let own = self.own(layout, &name)?;
-            if own.goes_with(&leaving, layout, filter) {
+            let own = self.own_chain(layout, &name)?;
+            if own.is_removed_with(&removed, layout, filter) {
                 messages.push(message::delete_chain(layout, &name));
-                names.extend(own.rules.iter().filter_map(InstalledRule::target).map(str::to_owned));
-                leaving.extend(own.rules);
+                queue.extend(own.rules.iter().filter_map(InstalledRule::target).map(str::to_owned));
+                removed.extend(own.rules);
             }
         }
         Ok(messages)
     }
 }
 
-/// What goes when an owner's rules are removed.
+/// The rules to remove, with their keys.
 #[derive(Default)]
-struct Going {
+struct Removals {
     rules: Vec<InstalledRule>,
-    /// The keys that no rule has then.
+    /// The keys that no other rule has.
     elements: Vec<Element>,
-    /// Where others must not have changed anything: the number of the ruleset that was looked at.
+    /// The generation of the ruleset that was read, if another program must not have changed it.
     guard: Option<u32>,
-    /// Chains that are emptied and filled again instead, each with its transaction.
-    refills: Vec<(&'static str, Vec<NetfilterMessage>)>,
+    /// The chains that are flushed and filled again.
+    refills: Vec<Refill>,
 }

@@ -1,23 +1,24 @@
-//! The rules of one owner replaced by others.
+//! Replaces the rules of one owner.
 
 use std::collections::HashSet;
 
 use super::attempts::Attempts;
 use super::nftables::Nftables;
 use crate::Result;
+use crate::ruleset::desired_rules::{DesiredRules, Rules, replacement_messages};
 use crate::ruleset::element::Element;
 use crate::ruleset::installed_rule::InstalledRule;
-use crate::ruleset::keys::Keys;
+use crate::ruleset::keys::KeyChanges;
 use crate::ruleset::layout::TableLayout;
-use crate::ruleset::owned_chain::{Rules, Wanted, replacement_messages};
 use crate::ruleset::owner_filter::OwnerFilter;
 use crate::ruleset::snapshot::Snapshot;
 use crate::ruleset::table_state::TableState;
 use crate::wire::batch::Batch;
 
-/// For more keys than this, the kernel finds out whether one of them has a rule already.
+/// With more keys than this, a first attempt assumes that they are free and does not ask the kernel.
 const MANY: usize = 16;
-/// For more keys than this it never does: those before a refusal may have been added by then.
+/// With more keys than this, the kernel is always asked: the change takes several transactions, and those before a refusal
+/// would have been carried out.
 const TOO_MANY: usize = 1_000;
 
 /// The replacement of the rules of one owner, made by [`Nftables::begin_replace`]: read, decide and commit until it
@@ -39,7 +40,7 @@ pub struct Replacement<'a> {
     nftables: &'a Nftables,
     layout: &'a TableLayout,
     filter: OwnerFilter,
-    wanted: Wanted,
+    desired: DesiredRules,
     attempts: Attempts,
     is_done: bool,
 }
@@ -75,8 +76,8 @@ impl Nftables {
         rules: impl Into<Rules>,
     ) -> Result<Replacement<'a>> {
         let filter = filter.into();
-        let wanted = Wanted::of(layout, &filter, &rules.into())?;
-        Ok(Replacement::new(self, layout, filter, wanted))
+        let desired = DesiredRules::of(layout, &filter, &rules.into())?;
+        Ok(Replacement::new(self, layout, filter, desired))
     }
 
     /// Makes `before`, which [`Nftables::replace`] returned, all the rules of this owner.
@@ -95,8 +96,8 @@ impl Nftables {
         if before.is_empty() {
             return self.release(layout, filter).map(drop);
         }
-        let wanted = Wanted::again(layout, before);
-        Replacement::new(self, layout, filter.into(), wanted).carry_out().map(drop)
+        let desired = DesiredRules::from_installed(layout, before);
+        Replacement::new(self, layout, filter.into(), desired).carry_out().map(drop)
     }
 
     /// Where the shared part of the layout is incomplete, has the kernel make all that [`Nftables::replace`] would, and abort
@@ -119,12 +120,12 @@ impl Nftables {
         Batch { guard: None, ..batch }.rehearse(&mut self.socket.borrow_mut())
     }
 
-    /// Removes those of the keys that no rule has.
+    /// Deletes those of the keys that no rule has.
     fn forget_unused(&self, layout: &TableLayout, keys: &[Element]) -> Result<()> {
         let mut attempts = Attempts::new();
         loop {
             let generation = self.generation(layout)?;
-            let rules = self.held(layout, |_| true)?;
+            let rules = self.rules_by_chain(layout, |_| true)?;
             let used: HashSet<Element> = Element::all_of(layout, rules.iter().flatten()).into_iter().collect();
             let unused: Vec<Element> = keys.iter().filter(|key| !used.contains(key)).cloned().collect();
             let mut messages = Vec::new();
@@ -139,11 +140,11 @@ impl Nftables {
 }
 
 impl<'a> Replacement<'a> {
-    fn new(nftables: &'a Nftables, layout: &'a TableLayout, filter: OwnerFilter, wanted: Wanted) -> Self {
-        Self { nftables, layout, filter, wanted, attempts: Attempts::new(), is_done: false }
+    fn new(nftables: &'a Nftables, layout: &'a TableLayout, filter: OwnerFilter, desired: DesiredRules) -> Self {
+        Self { nftables, layout, filter, desired, attempts: Attempts::new(), is_done: false }
     }
 
-    /// Whether the rules are as they are wanted.
+    /// Whether the desired rules are installed.
     pub fn is_done(&self) -> bool {
         self.is_done
     }
@@ -183,11 +184,11 @@ impl<'a> Replacement<'a> {
         Ok(())
     }
 
-    /// Removes the keys that transactions of a change left which will not be completed. Rules that were made are removed by
-    /// [`Nftables::put_back`]; keys without rules would stay for ever.
+    /// Deletes the keys that the first transactions of a change have added, if the change will not be completed. Its rules are
+    /// removed by [`Nftables::put_back`]; keys without rules would stay for ever.
     pub fn abandon(&self) {
         if self.attempts.begun {
-            let _ = self.nftables.forget_unused(self.layout, &self.wanted.keys);
+            let _ = self.nftables.forget_unused(self.layout, &self.desired.keys);
         }
     }
 
@@ -204,38 +205,41 @@ impl<'a> Replacement<'a> {
     }
 
     fn snapshot(&self, check: Option<KeyCheck>) -> Result<Snapshot<'a>> {
-        let (nftables, filter) = (self.nftables, &self.filter);
+        let nftables = self.nftables;
+        let filter = &self.filter;
         let state = nftables.state(self.layout, filter, |state| nftables.is_unregistered(state, filter))?;
         let repair = state.repair()?;
         let is_guarded = !repair.is_empty();
-        let check = check.unwrap_or_else(|| KeyCheck::of(self.attempts.is_first(), &state, &self.wanted, is_guarded));
+        let check = check.unwrap_or_else(|| KeyCheck::of(self.attempts.is_first(), &state, &self.desired, is_guarded));
         let keys = match check {
-            KeyCheck::AssumeFree => Keys::free(&self.wanted),
-            KeyCheck::Ask => nftables.keys_of(&state, filter, &self.wanted, is_guarded)?,
+            KeyCheck::AssumeFree => KeyChanges::assume_free(&self.desired),
+            KeyCheck::Ask => nftables.key_changes(&state, filter, &self.desired, is_guarded)?,
         };
-        let mut before = state.held.concat();
-        for own in &state.own {
-            if !own.is_anothers(filter) {
+        let mut before = state.owner_rules.concat();
+        for own in &state.own_chains {
+            if !own.is_others(filter) {
                 before.extend_from_slice(&own.rules);
             }
         }
         Ok(Snapshot { nftables, filter: filter.clone(), state, repair, keys, before, begun: self.attempts.begun })
     }
 
-    /// The messages of the change: chains, then keys, then rules that lead there; what nothing leads to any more at last.
+    /// The messages of the change: first chains, then keys, then the rules that jump there, at last the removal of chains that are
+    /// no target any more.
     fn batch(&self, snapshot: Snapshot<'a>) -> Result<Batch> {
         let Snapshot { state, keys, repair, .. } = snapshot;
         let is_incomplete = !repair.is_empty();
         let mut messages = repair;
-        messages.extend(state.own_changes(&self.filter, &self.wanted)?);
+        messages.extend(state.own_changes(&self.filter, &self.desired)?);
         messages.extend(keys.additions(self.layout)?);
-        for ((chain, held), wanted) in self.layout.rule_chains.iter().zip(&state.held).zip(&self.wanted.held) {
-            messages.extend(replacement_messages(held, wanted, self.layout, chain));
+        let installed_and_desired = state.owner_rules.iter().zip(&self.desired.by_chain);
+        for (chain, (installed, desired)) in self.layout.rule_chains.iter().zip(installed_and_desired) {
+            messages.extend(replacement_messages(installed, desired, self.layout, chain));
         }
         for element in &keys.dropped {
             messages.push(element.deletion(self.layout)?);
         }
-        messages.extend(state.own_removals(&self.filter, &self.wanted));
+        messages.extend(state.own_removals(&self.filter, &self.desired));
         // Another program must not make the table meanwhile. Nor may it add a rule with a key that is deleted, or with one
         // that another rule has: that rule was not inspected.
         let is_guarded = is_incomplete || !keys.dropped.is_empty() || !keys.taken.is_empty();
@@ -253,9 +257,9 @@ enum KeyCheck {
 impl KeyCheck {
     /// Many keys of an owner who has no rules yet are nearly always free. `is_guarded`: the transaction is bound to the ruleset
     /// that was read.
-    fn of(is_first: bool, state: &TableState, wanted: &Wanted, is_guarded: bool) -> Self {
-        let many = (MANY + 1..TOO_MANY).contains(&wanted.keys.len());
-        let is_new = state.held.iter().all(Vec::is_empty);
+    fn of(is_first: bool, state: &TableState, desired: &DesiredRules, is_guarded: bool) -> Self {
+        let many = (MANY + 1..TOO_MANY).contains(&desired.keys.len());
+        let is_new = state.owner_rules.iter().all(Vec::is_empty);
         if is_first && !is_guarded && many && is_new { Self::AssumeFree } else { Self::Ask }
     }
 }

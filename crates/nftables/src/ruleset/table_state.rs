@@ -1,44 +1,45 @@
-//! What stands of a frame, and what is missing.
+//! A table as the kernel has it, compared with its layout.
 
 use cnikit_netlink::attribute::number;
 use cnikit_netlink::nfnetlink::{HEADERS, NetfilterMessage};
 
 use crate::Result;
-use crate::rule::compile::{compile, look};
+use crate::rule::compile::{compile, compile_match};
 use crate::rule::types::Rule;
+use crate::ruleset::desired_rules::{DesiredRules, are_same, replacement_messages};
 use crate::ruleset::hook::{InstalledChain, refuse_other_hook};
 use crate::ruleset::installed_rule::InstalledRule;
 use crate::ruleset::layout::{Chain, TableLayout};
-use crate::ruleset::message::{self, body, place};
-use crate::ruleset::owned_chain::{OwnedChain, Wanted, listed, replacement_messages, same};
+use crate::ruleset::message::{self, body, describe_chain};
+use crate::ruleset::owned_chain::{InstalledOwnChain, listed};
 use crate::ruleset::owner_filter::OwnerFilter;
 use crate::wire::attribute::object;
 use crate::wire::expression::Expression;
 
-/// The table does nothing, by its owner's will.
+/// The flag of a table whose chains are detached from their hooks.
 #[doc(alias = "NFT_TABLE_F_DORMANT")]
 const DORMANT: u32 = 1;
 
-/// A frame as the kernel has it.
+/// A table as the kernel has it, compared with its layout.
 #[derive(Debug)]
 pub(crate) struct TableState<'a> {
     pub(crate) layout: &'a TableLayout,
-    /// The number of the ruleset before anything below was read.
+    /// The generation of the ruleset before anything below was read.
     pub(crate) generation: u32,
     pub(crate) table: TableStatus,
-    /// In the layout's order; `None`: it is missing.
+    /// In the order of [`TableLayout::chains`]; `None` if the chain is missing.
     pub(crate) chains: Vec<Option<InstalledChain>>,
-    /// The rules of the chains that begin with fixed ones, in the layout's order.
-    pub(crate) fixed: Vec<Vec<InstalledRule>>,
-    /// By chain that holds rules, in the layout's order: our rules.
-    pub(crate) held: Vec<Vec<InstalledRule>>,
-    /// In the layout's order: whether the set of the index is there.
+    /// In the order of [`TableLayout::prologue`]: all rules of each of these chains.
+    pub(crate) prologue_chains: Vec<Vec<InstalledRule>>,
+    /// In the order of [`TableLayout::rule_chains`]: the owner's rules in each chain.
+    pub(crate) owner_rules: Vec<Vec<InstalledRule>>,
+    /// In the order of [`TableLayout::indexes`]: whether the set exists.
     pub(crate) sets: Vec<bool>,
-    /// The owner's chains, in the layout's order.
-    pub(crate) own: Vec<OwnedChain>,
+    /// In the order of [`TableLayout::own`]: the owner's chains.
+    pub(crate) own_chains: Vec<InstalledOwnChain>,
 }
 
-/// How it is with the table.
+/// Whether a table exists and its rules take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableStatus {
     Missing,
@@ -47,170 +48,222 @@ pub(crate) enum TableStatus {
 }
 
 impl TableStatus {
-    /// Reads the answer to a question for a table.
+    /// Reads the kernel's answer to a question for a table; `None` if there is no such table.
     pub(crate) fn read(answer: Option<&[u8]>) -> Self {
-        let flags = |message: &[u8]| message.get(HEADERS..).and_then(|list| number(list, object::TABLE_FLAGS));
-        match answer {
-            None => TableStatus::Missing,
-            Some(message) if flags(message).unwrap_or(0) & DORMANT != 0 => TableStatus::Dormant,
-            Some(_) => TableStatus::Working,
-        }
+        let Some(message) = answer else { return TableStatus::Missing };
+        let flags = message.get(HEADERS..).and_then(|list| number(list, object::TABLE_FLAGS)).unwrap_or(0);
+        if flags & DORMANT != 0 { TableStatus::Dormant } else { TableStatus::Working }
     }
 }
 
 impl TableState<'_> {
-    /// The messages that make the frame whole; none if it is.
+    /// The messages that make what is missing of the layout; none if it is complete.
     ///
     /// # Errors
-    /// A chain of the right name hangs elsewhere: its hook cannot be changed, and it is not ours to remove.
+    /// A chain of the layout has another hook: a hook cannot be changed, and the chain is not ours to remove.
     pub(crate) fn repair(&self) -> Result<Vec<NetfilterMessage>> {
+        let layout = self.layout;
         let mut messages = Vec::new();
         if self.table != TableStatus::Working {
-            messages.push(message::new_table(self.layout)?);
+            messages.push(message::new_table(layout)?);
         }
-        for (chain, found) in self.layout.chains.iter().zip(&self.chains) {
-            match found {
-                None => messages.push(message::new_chain(self.layout, chain)?),
-                Some(found) => refuse_other_hook(self.layout, chain.name, chain.hook, found)?,
+        for (chain, installed) in layout.chains.iter().zip(&self.chains) {
+            match installed {
+                None => messages.push(message::new_chain(layout, chain)?),
+                Some(installed) => refuse_other_hook(layout, chain.name, chain.hook, installed)?,
             }
         }
-        for (number, (index, _)) in (1..).zip(self.layout.indexes.iter().zip(&self.sets).filter(|(_, there)| !**there))
-        {
-            messages.push(message::new_set(self.layout, &index.set, number)?);
+        let mut set_id = 0;
+        for (index, exists) in layout.indexes.iter().zip(&self.sets) {
+            if !exists {
+                set_id += 1;
+                messages.push(message::new_set(layout, &index.set, set_id)?);
+            }
         }
-        for ((chain, rules), found) in self.layout.prologue.iter().zip(&self.fixed) {
-            messages.extend(self.lead(chain, rules, found)?);
+        for ((chain, rules), installed) in layout.prologue.iter().zip(&self.prologue_chains) {
+            messages.extend(self.prologue_repair(chain, rules, installed)?);
         }
         Ok(messages)
     }
 
-    /// Has a chain begin with these rules. Where they stand in a wrong place they go, and what is not ours stays.
-    fn lead(&self, chain: &str, rules: &[Rule], found: &[InstalledRule]) -> Result<Vec<NetfilterMessage>> {
-        let (wanted, instead) = (all(rules, self.layout)?, all(self.layout.instead_in(chain), self.layout)?);
-        let stands_in = |found: &InstalledRule| {
-            instead.iter().any(|instead| !wanted.contains(instead) && found.same_expressions(instead))
-        };
-        let past = self.past(chain, found)?;
-        if leads(&wanted, found) && !found.iter().any(stands_in) {
-            return Ok(past.iter().map(|found| found.deletion(self.layout)).collect());
+    /// The messages that make a chain begin with its prologue. Rules of the prologue in another position are moved, and rules of
+    /// an accepted prologue and those that violate a jump condition are removed. All other rules stay.
+    fn prologue_repair(
+        &self,
+        chain: &str,
+        prologue: &[Rule],
+        installed: &[InstalledRule],
+    ) -> Result<Vec<NetfilterMessage>> {
+        let own = compile_all(prologue, self.layout)?;
+        let mut replaced = compile_all(self.layout.accepted_prologue(chain), self.layout)?;
+        replaced.retain(|expressions| !own.contains(expressions));
+        let violations = self.violations(chain, installed)?;
+        let mut messages = Vec::new();
+        if begins_with(installed, &own) && !installed.iter().any(|rule| is_any_of(rule, &replaced)) {
+            for rule in violations {
+                messages.push(rule.deletion(self.layout));
+            }
+            return Ok(messages);
         }
-        let goes = |found: &&InstalledRule| stands_in(found) || past.contains(found);
-        let misplaced =
-            found.iter().filter(|found| wanted.iter().any(|wanted| found.same_expressions(wanted)) || goes(found));
-        let removed = misplaced.map(|found| found.deletion(self.layout));
-        // Each goes before all others, so that the last one added is the first.
-        let added = rules.iter().rev().map(|rule| {
-            Ok(message::prepend_rule(self.layout, chain, &body(rule, self.layout, None)?, &rule.to_string()))
-        });
-        removed.map(Ok).chain(added).collect()
+        for rule in installed {
+            if is_any_of(rule, &own) || is_any_of(rule, &replaced) || violations.contains(&rule) {
+                messages.push(rule.deletion(self.layout));
+            }
+        }
+        // Each rule is added before all others, so the last one to be added is the first of the chain.
+        for rule in prologue.iter().rev() {
+            let body = body(rule, self.layout, None)?;
+            messages.push(message::prepend_rule(self.layout, chain, &body, &rule.to_string()));
+        }
+        Ok(messages)
     }
 
     /// The rules of a chain that violate one of its jump conditions.
-    fn past<'f>(&self, chain: &str, found: &'f [InstalledRule]) -> Result<Vec<&'f InstalledRule>> {
-        let mut past = Vec::new();
-        for gate in self.layout.jump_conditions.iter().filter(|gate| gate.from.contains(&chain)) {
-            let by = look(&gate.required)?;
-            let leads = |found: &&InstalledRule| {
-                found.target().is_some_and(|to| gate.to.contains(&to)) && !found.contains_expressions(&by)
-            };
-            past.extend(found.iter().filter(leads));
+    fn violations<'r>(&self, chain: &str, installed: &'r [InstalledRule]) -> Result<Vec<&'r InstalledRule>> {
+        let mut violations = Vec::new();
+        for condition in &self.layout.jump_conditions {
+            if !condition.from.contains(&chain) {
+                continue;
+            }
+            let required = compile_match(&condition.required)?;
+            for rule in installed {
+                let jumps = rule.target().is_some_and(|target| condition.to.contains(&target));
+                if jumps && !rule.contains_expressions(&required) {
+                    violations.push(rule);
+                }
+            }
         }
-        Ok(past)
+        Ok(violations)
     }
 
-    /// The messages that make the owner's chains and fill them, in the layout's order.
-    pub(crate) fn own_changes(&self, filter: &OwnerFilter, wanted: &Wanted) -> Result<Vec<NetfilterMessage>> {
-        let pairs = || self.own.iter().zip(&wanted.own);
-        let made = pairs().map(|(own, wanted)| own.creation(!wanted.is_empty(), self.layout, filter));
-        let mut messages: Vec<_> = made.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
-        // All are there before the first rule leads to one.
-        for (own, wanted) in pairs().filter(|(_, wanted)| !wanted.is_empty()) {
-            messages.extend(replacement_messages(&own.rules, wanted, self.layout, &own.name));
+    /// The messages that make the owner's chains and fill them.
+    ///
+    /// # Errors
+    /// One of the chains has rules of another owner, or is a base chain.
+    pub(crate) fn own_changes(&self, filter: &OwnerFilter, desired: &DesiredRules) -> Result<Vec<NetfilterMessage>> {
+        let mut creations = Vec::new();
+        let mut additions = Vec::new();
+        for (own, desired) in self.own_chains.iter().zip(&desired.own_chains) {
+            if desired.is_empty() {
+                continue;
+            }
+            if let Some(creation) = own.creation(self.layout, filter)? {
+                creations.push(creation);
+            }
+            additions.extend(replacement_messages(&own.rules, desired, self.layout, &own.name));
         }
-        Ok(messages)
+        // All chains exist before the first rule jumps to one of them.
+        creations.append(&mut additions);
+        Ok(creations)
     }
 
-    /// The messages that remove the owner's chains that are not wanted any more, once his rules do not lead there.
-    pub(crate) fn own_removals(&self, filter: &OwnerFilter, wanted: &Wanted) -> Vec<NetfilterMessage> {
-        let changed = self.held.iter().zip(&wanted.held).filter(|(held, wanted)| !same(held, wanted));
-        let mut leaving: Vec<InstalledRule> = changed.flat_map(|(held, _)| held).cloned().collect();
+    /// The messages that remove those of the owner's chains that are to have no rules, once no rule of the owner jumps to them.
+    pub(crate) fn own_removals(&self, filter: &OwnerFilter, desired: &DesiredRules) -> Vec<NetfilterMessage> {
+        let mut removed: Vec<InstalledRule> = Vec::new();
+        for (installed, desired) in self.owner_rules.iter().zip(&desired.by_chain) {
+            if !are_same(installed, desired) {
+                removed.extend_from_slice(installed);
+            }
+        }
         let mut messages = Vec::new();
-        for (own, _) in self.own.iter().zip(&wanted.own).filter(|(_, wanted)| wanted.is_empty()) {
-            if own.goes_with(&leaving, self.layout, filter) {
+        for (own, desired) in self.own_chains.iter().zip(&desired.own_chains) {
+            if desired.is_empty() && own.is_removed_with(&removed, self.layout, filter) {
                 messages.push(message::delete_chain(self.layout, &own.name));
-                leaving.extend(own.rules.clone());
+                removed.extend_from_slice(&own.rules);
             }
         }
         messages
     }
 
-    /// What is missing or different, each a sentence.
+    /// What is missing of the layout or differs from it, each as a sentence.
+    ///
+    /// # Errors
+    /// A rule of the layout that cannot be encoded.
     pub(crate) fn drifts(&self) -> Result<Vec<String>> {
+        let layout = self.layout;
         match self.table {
-            TableStatus::Missing => return Ok(vec![format!("{} is missing", self.layout)]),
-            TableStatus::Dormant => return Ok(vec![format!("{} is dormant, its rules do nothing", self.layout)]),
+            TableStatus::Missing => return Ok(vec![format!("{layout} is missing")]),
+            TableStatus::Dormant => return Ok(vec![format!("{layout} is dormant, its rules do nothing")]),
             TableStatus::Working => {}
         }
-        let chains = self.layout.chains.iter().zip(&self.chains);
-        let mut drifts: Vec<_> = chains.filter_map(|(chain, found)| self.chain_drift(chain, found.as_ref())).collect();
-        for ((chain, rules), found) in self.layout.prologue.iter().zip(&self.fixed) {
-            if !leads(&all(rules, self.layout)?, found) && !self.serves(chain, found)? {
-                drifts.push(self.lead_drift(chain, rules, found));
+        let mut drifts = Vec::new();
+        for (chain, installed) in layout.chains.iter().zip(&self.chains) {
+            if let Some(drift) = self.chain_drift(chain, installed.as_ref()) {
+                drifts.push(drift);
             }
-            let astray = |found: &&InstalledRule| {
-                let (target, place) = (found.target().unwrap_or_default(), place(self.layout, chain));
-                format!("rule `{found}` in {place} leads to {target} what is not for it")
-            };
-            drifts.extend(self.past(chain, found)?.iter().map(astray));
         }
-        if self.looks_up()? {
-            let missing = self.layout.indexes.iter().zip(&self.sets).filter(|(_, there)| !**there);
-            drifts.extend(missing.map(|(index, _)| format!("{} is missing", index.set.shown(self.layout))));
+        for ((chain, prologue), installed) in layout.prologue.iter().zip(&self.prologue_chains) {
+            drifts.extend(self.prologue_drifts(chain, prologue, installed)?);
         }
-        for (wanted, own) in self.layout.own.iter().zip(&self.own) {
-            drifts.extend(own.drift(wanted, self.layout)?);
+        if self.uses_indexes()? {
+            for (index, exists) in layout.indexes.iter().zip(&self.sets) {
+                if !exists {
+                    drifts.push(format!("{} is missing", index.set.shown(layout)));
+                }
+            }
+        }
+        for (desired, installed) in layout.own.iter().zip(&self.own_chains) {
+            if let Some(drift) = installed.drift(desired, layout)? {
+                drifts.push(drift);
+            }
         }
         Ok(drifts)
     }
 
-    /// Whether a chain begins with what serves as well as ours.
-    fn serves(&self, chain: &str, found: &[InstalledRule]) -> Result<bool> {
-        let instead = all(self.layout.instead_in(chain), self.layout)?;
-        Ok(!instead.is_empty() && leads(&instead, found))
+    fn chain_drift(&self, chain: &Chain, installed: Option<&InstalledChain>) -> Option<String> {
+        let Some(installed) = installed else {
+            return Some(format!("{} is missing", describe_chain(self.layout, chain.name)));
+        };
+        let error = refuse_other_hook(self.layout, chain.name, chain.hook, installed).err()?;
+        let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        Some(format!("{}: {why}", error.object))
     }
 
-    /// Whether packets meet the indexes: nowhere does another program's way around them stand.
-    pub(crate) fn looks_up(&self) -> Result<bool> {
-        for ((chain, _), found) in self.layout.prologue.iter().zip(&self.fixed) {
-            if self.serves(chain, found)? {
+    fn prologue_drifts(&self, chain: &str, prologue: &[Rule], installed: &[InstalledRule]) -> Result<Vec<String>> {
+        let shown = describe_chain(self.layout, chain);
+        let mut drifts = Vec::new();
+        let begins_right = begins_with(installed, &compile_all(prologue, self.layout)?);
+        if !begins_right && !self.has_accepted_prologue(chain, installed)? {
+            let first = &installed[..prologue.len().min(installed.len())];
+            drifts.push(format!("{shown} begins with {}, wanted {}", listed(first), listed(prologue)));
+        }
+        for rule in self.violations(chain, installed)? {
+            let target = rule.target().unwrap_or_default();
+            drifts.push(format!("rule `{rule}` in {shown} leads to {target} what is not for it"));
+        }
+        Ok(drifts)
+    }
+
+    /// Whether a chain begins with an accepted prologue, which another program made.
+    fn has_accepted_prologue(&self, chain: &str, installed: &[InstalledRule]) -> Result<bool> {
+        let accepted = compile_all(self.layout.accepted_prologue(chain), self.layout)?;
+        Ok(!accepted.is_empty() && begins_with(installed, &accepted))
+    }
+
+    /// Whether packets are looked up in the sets of the indexes: no chain begins with an accepted prologue, which bypasses them.
+    ///
+    /// # Errors
+    /// A rule of the layout that cannot be encoded.
+    pub(crate) fn uses_indexes(&self) -> Result<bool> {
+        for ((chain, _), installed) in self.layout.prologue.iter().zip(&self.prologue_chains) {
+            if self.has_accepted_prologue(chain, installed)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
-
-    fn chain_drift(&self, chain: &Chain, found: Option<&InstalledChain>) -> Option<String> {
-        let Some(found) = found else {
-            return Some(format!("{} is missing", place(self.layout, chain.name)));
-        };
-        refuse_other_hook(self.layout, chain.name, chain.hook, found).err().map(|error| {
-            let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            format!("{}: {why}", error.object)
-        })
-    }
-
-    fn lead_drift(&self, chain: &str, rules: &[Rule], found: &[InstalledRule]) -> String {
-        let wanted = listed(rules.iter().map(ToString::to_string));
-        let found = listed(found.iter().take(rules.len()).map(ToString::to_string));
-        format!("{} begins with {found}, wanted {wanted}", place(self.layout, chain))
-    }
 }
 
-/// Whether a chain begins with what is wanted.
-fn leads(wanted: &[Vec<Expression>], found: &[InstalledRule]) -> bool {
-    wanted.len() <= found.len() && wanted.iter().zip(found).all(|(wanted, found)| found.same_expressions(wanted))
+/// Whether a chain begins with these rules.
+fn begins_with(installed: &[InstalledRule], rules: &[Vec<Expression>]) -> bool {
+    rules.len() <= installed.len()
+        && installed.iter().zip(rules).all(|(installed, expressions)| installed.same_expressions(expressions))
 }
 
-fn all(rules: &[Rule], layout: &TableLayout) -> Result<Vec<Vec<Expression>>> {
+fn is_any_of(installed: &InstalledRule, rules: &[Vec<Expression>]) -> bool {
+    rules.iter().any(|expressions| installed.same_expressions(expressions))
+}
+
+fn compile_all(rules: &[Rule], layout: &TableLayout) -> Result<Vec<Vec<Expression>>> {
     rules.iter().map(|rule| compile(rule, layout.family)).collect()
 }

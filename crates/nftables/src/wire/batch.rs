@@ -1,4 +1,4 @@
-//! Changes that are made together or not at all.
+//! Transactions of `nf_tables`.
 
 use cnikit_netlink::nfnetlink::NetfilterMessage;
 use cnikit_netlink::{Exchanged, Socket};
@@ -8,130 +8,148 @@ use crate::{Error, Result};
 /// The subsystem `nf_tables` of netfilter.
 #[doc(alias = "NFNL_SUBSYS_NFTABLES")]
 pub(crate) const NF_TABLES: u16 = 10;
-/// The most messages of one transaction. The kernel finds a rule that goes by walking its chain, past all that go in the same
+/// The most messages of one transaction. To delete a rule, the kernel walks its chain, past all rules that are deleted in the same
 /// transaction: 65,535 at once would take two thousand million steps.
-const MOST_MESSAGES: usize = 4_096;
-/// The most bytes of one transaction: memory in the kernel, and here.
-const MOST_BYTES: usize = 2 << 20;
-/// What every socket sends at once, whoever opened it: half of what the kernel gives one by default (`wmem_default`).
-const SURELY_SENT: usize = 96 << 10;
-/// The messages that open and end a transaction, and what the kernel keeps of a send buffer for itself.
-const BRACKETS: usize = 256;
+const MAX_MESSAGES: usize = 4_096;
+/// The most bytes of one transaction, which take memory in the kernel and in this process.
+const MAX_BYTES: usize = 2 << 20;
+/// The bytes that every socket can send at once: half of the default send buffer (`wmem_default`).
+const ALWAYS_SENT: usize = 96 << 10;
+/// The bytes of a send buffer for the messages that open and end a transaction, and for the kernel's own use.
+const OVERHEAD: usize = 256;
 
-/// Changes of `nf_tables`: one transaction if they are few, else several, one after the other.
+/// Changes of `nf_tables`: one transaction, or several in succession if they do not fit into one.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    /// With it, the kernel refuses (`ERESTART`) unless the ruleset still has this number.
+    /// If set, the kernel refuses the transaction (`ERESTART`) unless the ruleset still has this generation.
     #[doc(alias = "NFNL_BATCH_GENID")]
     pub(crate) guard: Option<u32>,
-    /// Transactions that come before the others and must not be divided; the socket sends each at once.
+    /// Transactions that are sent before `messages` and must not be split.
     pub(crate) first: Vec<Vec<NetfilterMessage>>,
     pub(crate) messages: Vec<NetfilterMessage>,
 }
 
 impl Batch {
-    /// Whether there is nothing to change.
+    /// Whether there are no changes.
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_empty() && self.messages.is_empty()
     }
 
-    /// Has the kernel carry it out: of each transaction one datagram and one answer. Where there are several, the guard of each
-    /// is the number that the one before has left.
+    /// Sends the transactions: one datagram and one answer each. The guard of each transaction is the generation after the one
+    /// before it.
     ///
     /// # Errors
-    /// The first refusal, and how many transactions were carried out before it.
+    /// How many transactions were carried out, and the refusal of the next one.
     pub(crate) fn send(&self, socket: &mut Socket) -> std::result::Result<(), (usize, Error)> {
-        let mut pieces: Vec<&[NetfilterMessage]> = self.first.iter().map(Vec::as_slice).collect();
-        let rest = self.pieces(|| socket.send_buffer().map_or(SURELY_SENT, |size| size.saturating_sub(BRACKETS)));
-        if !self.messages.is_empty() || pieces.is_empty() {
-            pieces.extend(rest);
+        let mut transactions: Vec<&[NetfilterMessage]> = self.first.iter().map(Vec::as_slice).collect();
+        let split = self.split(|| match socket.send_buffer() {
+            Ok(size) => size.saturating_sub(OVERHEAD),
+            Err(_) => ALWAYS_SENT,
+        });
+        if !self.messages.is_empty() || transactions.is_empty() {
+            transactions.extend(split);
         }
         let mut guard = self.guard;
-        for (done, messages) in pieces.into_iter().enumerate() {
+        for (done, messages) in transactions.into_iter().enumerate() {
             exchange(messages, guard, socket, 0).map_err(|error| (done, error))?;
             guard = guard.map(|generation| generation.wrapping_add(1).max(1));
         }
         Ok(())
     }
 
-    /// Has the kernel do all of it but the last step: without its end it gives the transaction up, and answers as if.
+    /// Makes the kernel check the changes without carrying them out: it aborts a transaction without an end message, and answers as
+    /// if it had been carried out.
+    ///
+    /// # Errors
+    /// The first refusal.
     pub(crate) fn rehearse(&self, socket: &mut Socket) -> Result<()> {
         exchange(&self.messages, self.guard, socket, NetfilterMessage::end(NF_TABLES).encode(0).len())
     }
 
-    /// The messages of each transaction. `room` is asked only where it matters.
-    fn pieces(&self, room: impl FnOnce() -> usize) -> Vec<&[NetfilterMessage]> {
+    /// Splits the messages into transactions. `send_buffer` is called only if they may not fit into one.
+    fn split(&self, send_buffer: impl FnOnce() -> usize) -> Vec<&[NetfilterMessage]> {
         let bytes: usize = self.messages.iter().map(NetfilterMessage::length).sum();
-        if bytes <= SURELY_SENT && self.messages.len() <= MOST_MESSAGES {
+        if bytes <= ALWAYS_SENT && self.messages.len() <= MAX_MESSAGES {
             return vec![&self.messages];
         }
-        let room = room().min(MOST_BYTES);
-        let (mut pieces, mut rest, mut size, mut count) = (Vec::new(), &self.messages[..], 0, 0);
-        for message in &self.messages {
-            if count > 0 && (size + message.length() > room || count == MOST_MESSAGES) {
-                let (piece, others) = rest.split_at(count);
-                pieces.push(piece);
-                (rest, size, count) = (others, 0, 0);
+        let max_bytes = send_buffer().min(MAX_BYTES);
+        let mut transactions = Vec::new();
+        let mut start = 0;
+        let mut size = 0;
+        for (position, message) in self.messages.iter().enumerate() {
+            let is_full = size + message.length() > max_bytes || position - start == MAX_MESSAGES;
+            if position > start && is_full {
+                transactions.push(&self.messages[start..position]);
+                start = position;
+                size = 0;
             }
-            (size, count) = (size + message.length(), count + 1);
+            size += message.length();
         }
-        pieces.push(rest);
-        pieces
+        transactions.push(&self.messages[start..]);
+        transactions
     }
 }
 
-/// One datagram, without so many bytes at its end, and one answer.
-fn exchange(messages: &[NetfilterMessage], guard: Option<u32>, socket: &mut Socket, left_out: usize) -> Result<()> {
+/// Sends one transaction in one datagram and reads one answer. `omitted` bytes at the end of the datagram are not sent.
+fn exchange(messages: &[NetfilterMessage], guard: Option<u32>, socket: &mut Socket, omitted: usize) -> Result<()> {
     let (mut datagram, sequences) = encode(messages, guard, || socket.next_sequence());
-    datagram.truncate(datagram.len() - left_out);
+    datagram.truncate(datagram.len() - omitted);
     let last = sequences.len().saturating_sub(1);
     let exchanged = socket.exchange(&datagram, &sequences[last..])?;
     check_answers(messages, &sequences, &exchanged)
 }
 
-/// The datagram, and the sequence numbers of the opening message and of all others.
+/// Encodes a transaction: the datagram, and the sequence numbers of the opening message and of all changes.
 ///
-/// Only the last change asks for an acknowledgement. Refusals come without being asked for, and kernels before
-/// 6.10 acknowledge neither the beginning nor the end.
-fn encode(all: &[NetfilterMessage], guard: Option<u32>, mut next_sequence: impl FnMut() -> u32) -> (Vec<u8>, Vec<u32>) {
+/// Only the last change requests an acknowledgement. Refusals need no request, and kernels before 6.10 acknowledge neither the
+/// opening nor the end message.
+fn encode(
+    changes: &[NetfilterMessage],
+    guard: Option<u32>,
+    mut next_sequence: impl FnMut() -> u32,
+) -> (Vec<u8>, Vec<u32>) {
     let begin = NetfilterMessage::begin(NF_TABLES, guard);
-    let mut messages: Vec<&NetfilterMessage> = std::iter::once(&begin).chain(all).collect();
-    let last = messages.pop().map(|last| last.clone().acknowledged());
-    messages.extend(&last);
-    let sequences: Vec<_> = messages.iter().map(|_| next_sequence()).collect();
+    let mut messages = vec![&begin];
+    messages.extend(changes);
+    let last = messages.pop().unwrap_or(&begin).clone().acknowledged();
+    messages.push(&last);
+    let sequences: Vec<u32> = messages.iter().map(|_| next_sequence()).collect();
     let mut datagram = NetfilterMessage::encode_all(messages.into_iter().zip(&sequences));
     datagram.extend(NetfilterMessage::end(NF_TABLES).encode(next_sequence()));
     (datagram, sequences)
 }
 
-/// The first refusal, in the words of the message that was refused; those that follow are often its consequences.
+/// Returns the first refusal, described by the message that was refused. The refusals after it are often its consequences.
 fn check_answers(messages: &[NetfilterMessage], sequences: &[u32], exchanged: &Exchanged) -> Result<()> {
     let Some((sequence, refusal)) = exchanged.errors.first() else {
         return Ok(());
     };
-    let place = sequences.iter().position(|own| own == sequence);
-    let refused = place.and_then(|place| place.checked_sub(1)).and_then(|place| messages.get(place));
-    Err(match refused {
-        Some(message) => Error::refused(message.operation, message.object.as_str(), refusal),
-        None => Error::refused("change", "the ruleset", refusal),
-    })
+    // The first sequence number is that of the opening message.
+    for (message, own) in messages.iter().zip(sequences.iter().skip(1)) {
+        if own == sequence {
+            return Err(Error::refused(message.operation, message.object.as_str(), refusal));
+        }
+    }
+    Err(Error::refused("change", "the ruleset", refusal))
 }
 
 #[cfg(test)]
 mod tests {
     use cnikit_netlink::NetlinkError;
+    use cnikit_netlink::attribute::Attributes;
 
     use super::*;
-    use crate::rule::types::TableFamily;
-    use crate::ruleset::layout::TableLayout;
-    use crate::ruleset::message;
 
-    fn layout() -> TableLayout {
-        TableLayout { rule_chains: vec!["c"], ..TableLayout::of(TableFamily::Inet, "t") }
+    /// Deletes a rule by its handle.
+    fn delete_rule(handle: u64) -> NetfilterMessage {
+        const DELETE_RULE: u16 = NF_TABLES << 8 | 8;
+        let attributes = Attributes::new().text(1, "t").text(2, "c").bytes(3, &handle.to_be_bytes());
+        NetfilterMessage::request(DELETE_RULE, 0, 1, attributes)
+            .described("delete rule", "`accept` from chain c of table inet t".to_owned())
     }
 
     fn batch(guard: Option<u32>) -> Batch {
-        let messages = [7, 8].map(|handle| message::delete_rule(&layout(), "c", handle, "accept"));
+        let messages = [7, 8].map(delete_rule);
         Batch { guard, messages: messages.to_vec(), ..Batch::default() }
     }
 
@@ -163,12 +181,10 @@ mod tests {
 
     #[test]
     fn changes_are_one_transaction_until_they_are_too_many_or_too_long() {
-        let messages = |count: u64| -> Vec<NetfilterMessage> {
-            (0..count).map(|handle| message::delete_rule(&layout(), "c", handle, "accept")).collect()
-        };
+        let messages = |count: u64| -> Vec<NetfilterMessage> { (0..count).map(delete_rule).collect() };
         let pieces = |count, room| -> Vec<usize> {
             let batch = Batch { messages: messages(count), ..Batch::default() };
-            let pieces = batch.pieces(|| room);
+            let pieces = batch.split(|| room);
             assert_eq!(pieces.concat(), batch.messages);
             pieces.iter().map(|piece| piece.len()).collect()
         };

@@ -1,4 +1,4 @@
-//! What goes over the wire: expressions of rules, user data, transactions.
+//! The wire format: expressions of rules, user data, transactions.
 
 pub(crate) mod attribute;
 pub(crate) mod batch;

@@ -1,4 +1,6 @@
-//! Comments, which the kernel keeps for user space as opaque bytes: type, length, value.
+//! User data of tables, chains, sets and rules: comments and owners.
+//!
+//! The kernel stores user data as opaque bytes. nft(8) writes fields there, each with a type, a length and a value.
 
 use std::borrow::Cow;
 
@@ -7,27 +9,27 @@ use crate::{Error, Result};
 /// The type of a comment, in a table's, a chain's and a rule's user data alike.
 #[doc(alias = "NFTNL_UDATA_RULE_COMMENT")]
 const COMMENT: u8 = 0;
-/// The type of our own field in a rule's user data: whose it is. nft(8) and libnftnl know 0 and 1, and pass over others.
+/// The type of our own field in a rule's user data: the owner. nft(8) and libnftnl use 0 and 1, and ignore other types.
 const OWNER: u8 = 0xc7;
-/// The types of a set's user data: in which order the bytes of its keys are, that they have several parts, its comment.
+/// The types of the fields in a set's user data: the byte order of its keys, the type of a concatenation, the comment.
 #[doc(alias = "NFTNL_UDATA_SET_KEYBYTEORDER")]
 const KEY_ORDER: u8 = 0;
 #[doc(alias = "NFTNL_UDATA_SET_KEY_TYPEOF")]
 const KEY_PARTS: u8 = 3;
 #[doc(alias = "NFTNL_UDATA_SET_COMMENT")]
 const SET_COMMENT: u8 = 7;
-/// What nft(8) calls a key of several parts: type and content of the expression, of which the type of the set says the rest.
+/// The value that nft(8) writes for a concatenation: nested fields with the type and the content of the expression.
 const PARTS: [u8; 8] = [0, 4, 13, 0, 0, 0, 1, 0];
-/// The longest comment that nft(8) takes, in bytes.
+/// The length of the longest comment that nft(8) accepts, in bytes.
 pub const LONGEST_COMMENT: usize = 128;
-/// What fits beside the longest comment into the 256 bytes that the kernel keeps of a rule, in bytes.
+/// The length of the longest owner, in bytes: it fits into the 256 bytes of a rule's user data beside the longest comment.
 #[doc(alias = "NFT_USERDATA_MAXLEN")]
 const LONGEST_OWNER: usize = 256 - (LONGEST_COMMENT + 3) - 2;
 
-/// A comment as user data.
+/// Encodes a comment.
 ///
 /// # Errors
-/// A comment that nft(8) would not take, or that it could not read again from its own listing.
+/// A comment that nft(8) does not accept, or that it could not read again from its own listing.
 pub(crate) fn encode(comment: &str) -> Result<Vec<u8>> {
     let refused = |why: &str| Err(Error::ours("encode the comment", format!("`{comment}`"), why));
     if comment.len() > LONGEST_COMMENT {
@@ -36,21 +38,21 @@ pub(crate) fn encode(comment: &str) -> Result<Vec<u8>> {
     if comment.contains(|letter: char| letter == '"' || letter.is_control()) {
         return refused("it has a quotation mark or a control character");
     }
-    // The NUL belongs to the value.
+    // The terminating NUL is part of the value.
     let length = u8::try_from(comment.len() + 1).unwrap_or(u8::MAX);
     Ok([&[COMMENT, length], comment.as_bytes(), &[0]].concat())
 }
 
-/// In which order the bytes of a set's keys are.
+/// The byte order of a set's keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
-    /// The parts have several.
+    /// The parts of a concatenation have their own.
     Mixed = 0,
     Host = 1,
     Network = 2,
 }
 
-/// What a set bears: in which order its keys are shown, and its comment.
+/// Encodes the user data of a set: the byte order of its keys, and its comment.
 ///
 /// # Errors
 /// As [`encode`].
@@ -61,49 +63,54 @@ pub(crate) fn of_set(order: Order, comment: Option<&str>) -> Result<Vec<u8>> {
         userdata.extend([KEY_PARTS, 8]);
         userdata.extend(PARTS);
     }
-    if let Some(mut comment) = comment.map(encode).transpose()? {
-        comment[0] = SET_COMMENT;
-        userdata.extend(comment);
+    if let Some(comment) = comment {
+        let mut field = encode(comment)?;
+        field[0] = SET_COMMENT;
+        userdata.extend(field);
     }
     Ok(userdata)
 }
 
-/// What a rule bears: its comment, and whose it is.
+/// Encodes the user data of a rule: its comment and its owner.
 ///
 /// # Errors
-/// As [`encode`]; an owner that is too long, which would be taken for another if it were cut.
+/// As [`encode`]; an owner that is too long: truncated, it could be equal to another one.
 pub(crate) fn of_rule(comment: Option<&str>, owner: Option<&str>) -> Result<Vec<u8>> {
-    let mut userdata = comment.map(encode).transpose()?.unwrap_or_default();
-    if let Some(owner) = owner {
-        let length = u8::try_from(owner.len()).ok().filter(|length| usize::from(*length) <= LONGEST_OWNER);
-        let too_long = || Error::ours("encode the owner", format!("`{owner}`"), "it is longer than 123 bytes");
-        userdata.extend([OWNER, length.ok_or_else(too_long)?]);
-        userdata.extend(owner.as_bytes());
+    let mut userdata = match comment {
+        Some(comment) => encode(comment)?,
+        None => Vec::new(),
+    };
+    let Some(owner) = owner else { return Ok(userdata) };
+    match u8::try_from(owner.len()) {
+        Ok(length) if owner.len() <= LONGEST_OWNER => userdata.extend([OWNER, length]),
+        _ => return Err(Error::ours("encode the owner", format!("`{owner}`"), "it is longer than 123 bytes")),
     }
+    userdata.extend(owner.as_bytes());
     Ok(userdata)
 }
 
-/// The texts in the user data of a rule.
+/// The comment and the owner in the user data of a rule.
 pub(crate) struct Label<'a> {
     pub(crate) comment: Option<&'a str>,
     pub(crate) owner: Option<&'a str>,
 }
 
-/// The comment in user data. What is not UTF-8, such as a letter that somebody cut in half, is replaced.
+/// Reads the comment in user data. Bytes that are not UTF-8, such as a truncated letter, are replaced.
 pub(crate) fn comment(userdata: &[u8]) -> Option<Cow<'_, str>> {
     let value = field(userdata, COMMENT)?;
     Some(String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)))
 }
 
-/// Whose a rule is, if its user data say so.
+/// Reads the owner in the user data of a rule; `None` if it names none.
 pub(crate) fn owner(userdata: &[u8]) -> Option<Cow<'_, str>> {
     field(userdata, OWNER).map(String::from_utf8_lossy)
 }
 
-fn field(mut userdata: &[u8], wanted: u8) -> Option<&[u8]> {
+/// The value of the first field of this type.
+fn field(mut userdata: &[u8], field_type: u8) -> Option<&[u8]> {
     while let [kind, length, rest @ ..] = userdata {
         let (value, next) = rest.split_at_checked(usize::from(*length))?;
-        if *kind == wanted {
+        if *kind == field_type {
             return Some(value);
         }
         userdata = next;
