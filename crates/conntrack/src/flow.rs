@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn what_lacks_a_part_is_no_entry() {
         let message = message("192.0.2.9", "192.0.2.1", "10.0.0.2");
-        // The zone stands last, and is no part that has to be there.
+        // The zone is the last attribute, and it is optional.
         for end in 0..message.len() - 8 {
             assert_eq!(Entry::read(&message[..end]), None, "{end}");
         }

@@ -283,86 +283,10 @@ fn dnat(to: &SocketAddr) -> Vec<Expression> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::decompile::decompile;
-    use crate::wire::expression::FROM;
     use cnikit_netlink::Mac;
 
     fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
         Rule { matches, verdict, comment: None }
-    }
-
-    #[track_caller]
-    fn assert_comes_back(rule: &Rule, family: TableFamily) {
-        let expressions = compile(rule, family).unwrap();
-        assert_eq!(decompile(&expressions, None, family).as_ref(), Some(rule));
-    }
-
-    #[test]
-    fn a_rule_comes_back_from_its_expressions() {
-        for (address, longest) in [("10.1.2.3", 32), ("fd00:1:2:3:4:5:6:7", 128)] {
-            let address: IpAddr = address.parse().unwrap();
-            for prefix in 0..=longest {
-                let network = IpNetwork::new(IpNetwork::new(address, prefix).unwrap().network(), prefix).unwrap();
-                let matches = vec![Match::Source(address), Match::DestinationNotIn(network)];
-                for family in [TableFamily::Inet, TableFamily::Bridge, matches[0].family().unwrap()] {
-                    assert_comes_back(&rule(matches.clone(), Verdict::Masquerade), family);
-                    assert_comes_back(
-                        &rule(vec![Match::DestinationIn(network)], Verdict::Goto("there".into())),
-                        family,
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_port_and_a_mac_come_back_beside_addresses_too() {
-        let (port, mac) = (Match::from("vethfifteen0123"), Match::SourceMac(Mac([2, 0, 0, 1, 2, 3])));
-        let source = Match::Source("10.0.0.2".parse().unwrap());
-        for matches in [vec![port.clone()], vec![mac.clone()], vec![port, mac, source.clone()]] {
-            assert_comes_back(&rule(matches, Verdict::Jump("there".into())), TableFamily::Bridge);
-        }
-        assert_comes_back(&rule(vec![Match::from("eth0"), source], Verdict::Accept), TableFamily::Inet);
-    }
-
-    #[test]
-    fn half_a_name_and_other_bytes_of_a_frame_do_not_come_back() {
-        let accept = Expression::Verdict { code: expression::ACCEPT, chain: None };
-        let wildcard =
-            [Expression::Load(Load::Meta(FROM), REGISTER), Expression::Equal(b"veth".to_vec()), accept.clone()];
-        assert_eq!(decompile(&wildcard, None, TableFamily::Bridge), None);
-        let destination = Expression::Load(Load::Payload { header: Header::Link, offset: 0, length: 6 }, REGISTER);
-        assert_eq!(decompile(&[destination, Expression::Equal(vec![2; 6]), accept], None, TableFamily::Bridge), None);
-    }
-
-    #[test]
-    fn bytes_of_arp_and_of_transport_headers_come_back_and_nothing_that_has_a_match_of_its_own() {
-        let network = |offset, bytes: &[u8]| Match::Bytes { layer: Layer::Network, offset, bytes: bytes.to_vec() };
-        let transport = |offset, bytes: &[u8]| Match::Bytes { layer: Layer::Transport, offset, bytes: bytes.to_vec() };
-        let source = Match::Source("fd00::2".parse().unwrap());
-        let not_255 = Match::Transport { is: false, number: 255 };
-        for matches in [
-            vec![Match::Arp, network(0, &[0, 1, 8, 0, 6, 4]), network(8, &[2; 10]), network(24, &[10, 0, 0, 2])],
-            vec![network(4, &[0, 24, 58, 255]), transport(0, &[135]), transport(8, &[7; 16])],
-            vec![source.clone(), Match::Transport { is: true, number: 58 }, transport(24, &[1, 1])],
-            vec![Match::Transport { is: false, number: 6 }],
-            vec![source.clone(), not_255],
-        ] {
-            assert_comes_back(&rule(matches, Verdict::Accept), TableFamily::Bridge);
-        }
-        for (matches, why) in [
-            (vec![network(8, &[2; 6])], "has a match of its own"),
-            (vec![network(4, &[]), source.clone()], "has a match of its own"),
-            (vec![transport(2, &[0, 53])], "has a match of its own"),
-            (vec![Match::Transport { is: true, number: 6 }], "has a match of its own"),
-            (vec![source.clone(), Match::Arp], "mixes families"),
-            (vec![Match::Arp, source], "mixes families"),
-        ] {
-            let error = compile(&rule(matches, Verdict::Drop), TableFamily::Bridge).unwrap_err();
-            assert!(error.to_string().contains(why), "{error}");
-        }
-        let shown = rule(vec![Match::Arp, network(8, &[2, 0, 0xff])], Verdict::Drop).to_string();
-        assert_eq!(shown, "meta protocol arp @nh,64,24 0x0200ff drop");
     }
 
     #[test]
@@ -377,52 +301,10 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_the_check_of_its_family_does_not_come_back() {
-        let source = rule(vec![Match::Source("10.0.0.2".parse().unwrap())], Verdict::Accept);
-        let expressions = compile(&source, TableFamily::Inet).unwrap();
-        assert_eq!(decompile(&expressions[2..], None, TableFamily::Inet), None);
-        let other_check = [&[expressions[0].clone(), Expression::Equal(vec![10])], &expressions[2..]].concat();
-        assert_eq!(decompile(&other_check, None, TableFamily::Inet), None);
-    }
-
-    #[test]
-    fn a_mask_that_is_no_prefix_does_not_come_back() {
-        let network = rule(vec![Match::DestinationIn("10.0.0.0/12".parse().unwrap())], Verdict::Accept);
-        let mut expressions = compile(&network, TableFamily::Ip).unwrap();
-        expressions[1] = Expression::Bitwise(vec![255, 15, 240, 0]);
-        assert_eq!(decompile(&expressions, None, TableFamily::Ip), None);
-    }
-
-    #[test]
     fn a_family_that_the_table_never_sees_is_refused() {
         let source = rule(vec![Match::Source("fd00::2".parse().unwrap())], Verdict::Accept);
         assert!(compile(&source, TableFamily::Ip).is_err());
         assert!(compile(&source, TableFamily::Ip6).is_ok());
-    }
-
-    /// What nft 1.0.6 has for `meta ibrname "br0" meta obrname != "br0" drop`: the kernel of a test may not know it.
-    #[test]
-    fn bridges_compile_as_nft_compiles_them() {
-        let bridge = |way, is| Match::Interface { way, is, name: "br0".into() };
-        let within = rule(vec![bridge(Direction::InBridge, true), bridge(Direction::OutBridge, false)], Verdict::Drop);
-        assert_eq!(within.to_string(), r#"meta ibrname "br0" meta obrname != "br0" drop"#);
-        let name = b"br0\0\0\0\0\0\0\0\0\0\0\0\0\0".to_vec();
-        let expected = [
-            Expression::Load(Load::Meta(17), REGISTER),
-            Expression::Equal(name.clone()),
-            Expression::Load(Load::Meta(18), REGISTER),
-            Expression::NotEqual(name),
-            Expression::Verdict { code: expression::DROP, chain: None },
-        ];
-        assert_eq!(compile(&within, TableFamily::Bridge).unwrap(), expected);
-        assert_comes_back(&within, TableFamily::Bridge);
-        let fields = vec![Field::Interface(Direction::InBridge), Field::Interface(Direction::OutBridge)];
-        let pair = rule(vec![Match::InSet { fields, is: true, set: "s".into() }], Verdict::Drop);
-        assert_eq!(pair.to_string(), "meta ibrname . meta obrname @s drop");
-        assert_comes_back(&pair, TableFamily::Bridge);
-        for one in [within, pair] {
-            assert!(compile(&one, TableFamily::Inet).unwrap_err().to_string().contains("family bridge alone"));
-        }
     }
 
     #[test]

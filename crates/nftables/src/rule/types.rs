@@ -411,7 +411,8 @@ struct Network<'a>(&'a IpNetwork);
 
 impl fmt::Display for Network<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (address, length) = (self.0.network(), self.0.prefix());
+        let address = self.0.network();
+        let length = self.0.prefix();
         match address {
             IpAddr::V4(address) if length == 32 => write!(f, "{address}"),
             IpAddr::V6(address) if length == 128 => write!(f, "{address}"),

@@ -31,7 +31,7 @@ const QUESTIONS_AT_ONCE: usize = 250;
 pub enum ChainOwner {
     /// No chain of these names exists.
     NoChain,
-    /// The given owner, or nobody: the chains are empty.
+    /// The given owner, or the chains are empty.
     This,
     /// Another owner: a rule in one of the chains names it.
     Other,

@@ -50,7 +50,7 @@ impl Nftables {
     /// before, for [`Nftables::put_back`].
     ///
     /// The table is made or completed first. New rules are added behind those of other owners; if the same rules exist already,
-    /// in this order, nothing is changed. If the layout has chains of this owner and none of them exists, no rule can lead to
+    /// in this order, nothing is changed. If the layout has chains of this owner and none of them exists, no rule can jump to
     /// them, and the rules of other owners are not read.
     ///
     /// # Errors
@@ -255,7 +255,7 @@ enum KeyCheck {
 }
 
 impl KeyCheck {
-    /// Many keys of an owner who has no rules yet are nearly always free. `is_guarded`: the transaction is bound to the ruleset
+    /// Many keys of an owner without rules are nearly always free. `is_guarded`: the transaction is bound to the ruleset
     /// that was read.
     fn of(is_first: bool, state: &TableState, desired: &DesiredRules, is_guarded: bool) -> Self {
         let many = (MANY + 1..TOO_MANY).contains(&desired.keys.len());
