@@ -2,18 +2,20 @@
 
 use std::collections::HashSet;
 
-use cnikit_iptables::{Chains, Changes, Changing, Error as Refused, IpVersion, Programs, Table};
+use cnikit_iptables::{
+    Chains, Changes, Error as IptablesError, IpVersion, Programs, Result as IptablesResult, Ruleset, Table,
+};
 use cnikit_nftables::{BatchOutcome, Nftables, OwnerFilter, OwnersBatch, Rules, TableLayout};
 use cnikit_plan::{BatchPart, RestoreBatch, RestoreOutcome};
 use cnikit_skel::{Result, log};
 
 use crate::backend::RuleBackend;
-use crate::iptables::Read;
 
-/// How often a table is read and written. What all share is made with the first of them, the rest with the next.
+/// How often a table is read and written. The first attachment makes the chains that all share; the others follow in the next
+/// round.
 const ROUNDS: usize = 4;
 
-/// Rules of nftables that many attachments want.
+/// The rules of nftables that many attachments want.
 #[derive(Default)]
 struct NftablesBatch(OwnersBatch);
 
@@ -33,8 +35,8 @@ pub(crate) fn add_nftables(
 
 impl BatchPart for NftablesBatch {
     fn make(self: Box<Self>) -> Vec<RestoreOutcome> {
-        let wishes = self.0.requests();
-        let step = format_args!("restore {wishes} at once with nftables");
+        let requests = self.0.requests();
+        let step = format_args!("restore {requests} at once with nftables");
         let made = log::step(step, || Ok(Nftables::here()?.apply_batch(self.0))).unwrap_or_default();
         made.into_iter().map(outcome).collect()
     }
@@ -52,11 +54,17 @@ fn outcome(of: BatchOutcome) -> RestoreOutcome {
 #[derive(Default)]
 struct IptablesBatch {
     tables: Vec<TableBatch>,
-    /// Of each wish: its table, and its place among the wishes of that table.
-    wishes: Vec<(usize, usize)>,
+    /// In the order in which they were added.
+    entries: Vec<BatchEntry>,
 }
 
-/// What is wanted of one table of iptables.
+/// One attachment's entry: the index of its table, and its index there.
+struct BatchEntry {
+    table: usize,
+    wanted: usize,
+}
+
+/// The changes that many attachments want in one table of iptables.
 struct TableBatch {
     backend: RuleBackend,
     chains: Chains<'static>,
@@ -64,15 +72,15 @@ struct TableBatch {
     all: Vec<Wanted>,
 }
 
-/// Decides by a table what has to change in it.
+/// Computes from a table what has to change in it.
 type Decide = Box<dyn Fn(&Table) -> Result<Changes>>;
 
-/// What one attachment wants of a table of iptables.
+/// The changes that one attachment wants in a table of iptables.
 pub(crate) struct Wanted {
-    /// What has to change in the table as it is; nothing if it is as it is wanted.
+    /// Computes the changes; there are none if the table is as it should be.
     pub(crate) changes: Decide,
-    /// What it must not share with any attachment that is made with it.
-    pub(crate) sole: Vec<String>,
+    /// Names that no two attachments of one round may both have, such as a chain or a host port.
+    pub(crate) exclusive: Vec<String>,
 }
 
 /// Adds what one attachment wants of a table of iptables. Rules of this backend are in these `chains`.
@@ -81,31 +89,39 @@ pub(crate) struct Wanted {
 /// None today.
 pub(crate) fn add_iptables(
     batch: &mut RestoreBatch,
-    (backend, chains): (RuleBackend, Chains<'static>),
+    backend: RuleBackend,
+    chains: Chains<'static>,
     version: IpVersion,
     wanted: Wanted,
 ) -> Result<()> {
     batch.add(|part: &mut IptablesBatch| {
-        let is_same = |table: &TableBatch| (table.backend.what, table.version) == (backend.what, version);
-        let table = part.tables.iter().position(is_same).unwrap_or(part.tables.len());
-        if table == part.tables.len() {
-            part.tables.push(TableBatch { backend, chains, version, all: Vec::new() });
-        }
-        part.wishes.push((table, part.tables[table].all.len()));
-        part.tables[table].all.push(wanted);
+        part.add(backend, chains, version, wanted);
         Ok(())
     })
+}
+
+impl IptablesBatch {
+    fn add(&mut self, backend: RuleBackend, chains: Chains<'static>, version: IpVersion, wanted: Wanted) {
+        let is_same = |table: &TableBatch| table.backend.what == backend.what && table.version == version;
+        let index = self.tables.iter().position(is_same).unwrap_or(self.tables.len());
+        if index == self.tables.len() {
+            self.tables.push(TableBatch { backend, chains, version, all: Vec::new() });
+        }
+        let table = &mut self.tables[index];
+        self.entries.push(BatchEntry { table: index, wanted: table.all.len() });
+        table.all.push(wanted);
+    }
 }
 
 impl BatchPart for IptablesBatch {
     fn make(self: Box<Self>) -> Vec<RestoreOutcome> {
         let made: Vec<Vec<RestoreOutcome>> = self.tables.iter().map(TableBatch::make).collect();
-        self.wishes.iter().map(|(table, place)| made[*table][*place]).collect()
+        self.entries.iter().map(|entry| made[entry.table][entry.wanted]).collect()
     }
 }
 
 impl TableBatch {
-    /// What became of each wish. One that meets with any difficulty is left: restored by itself, it tells what that is.
+    /// The outcome of each attachment. One that fails is left: it is then restored alone, and reports the error.
     fn make(&self) -> Vec<RestoreOutcome> {
         let mut outcomes = vec![RestoreOutcome::Left; self.all.len()];
         let what = self.backend.what;
@@ -123,23 +139,18 @@ impl TableBatch {
     fn make_in_rounds(&self, outcomes: &mut [RestoreOutcome]) -> Result<()> {
         let backend = self.backend;
         let _lock = backend.lock()?;
-        if self.are_elsewhere().map_err(|error| backend.explained(error))? {
+        if self.has_other_variant().map_err(|error| backend.explained(error))? {
             return Ok(());
         }
         let mut pending: Vec<usize> = (0..self.all.len()).collect();
         for _ in 0..ROUNDS {
             let Some(ruleset) = backend.read_if_usable(self.version, self.chains.line_text())? else { break };
             let mut round = Round::default();
-            pending.retain(|at| round.takes(*at, &self.all[*at], ruleset.table(), outcomes));
-            let written = match ruleset.begin(&round.changes) {
-                Ok(Some(changing)) => Changing::finish(changing),
-                Ok(None) => Ok(()),
-                Err(error) => Err(error),
-            };
-            match written {
+            pending.retain(|at| !round.add(*at, &self.all[*at], ruleset.table(), outcomes));
+            match write(&ruleset, &round.changes) {
                 Ok(()) => round.all.iter().for_each(|at| outcomes[*at] = RestoreOutcome::Made),
                 // Another program may have changed the table after it was read.
-                Err(Refused::Failed { .. } | Refused::Unread { .. }) => pending.extend(round.all),
+                Err(IptablesError::Failed { .. } | IptablesError::Unread { .. }) => pending.extend(round.all),
                 Err(error) => return Err(backend.explained(error)),
             }
             if pending.is_empty() {
@@ -149,8 +160,8 @@ impl TableBatch {
         Ok(())
     }
 
-    /// Whether there are rules that the programs which the administrator chose do not reach.
-    fn are_elsewhere(&self) -> Read<bool> {
+    /// Whether there are rules of the variant that the administrator has not chosen.
+    fn has_other_variant(&self) -> IptablesResult<bool> {
         let nftables = Nftables::if_any()?;
         let chosen = Programs::find(self.version)?;
         let reached = Programs::reaching(nftables.as_ref(), self.version, self.backend.table, self.chains)?;
@@ -158,37 +169,46 @@ impl TableBatch {
     }
 }
 
-/// What is made by one write. Each wish was decided by the table as it was read, so all of them have to be such that none would
-/// have been decided otherwise after the others were added: chains of their own, and rules behind all others.
+fn write(ruleset: &Ruleset, changes: &Changes) -> IptablesResult<()> {
+    match ruleset.begin(changes)? {
+        Some(changing) => changing.finish(),
+        None => Ok(()),
+    }
+}
+
+/// The changes of one write. All of them are computed from the table as it was read. So they must not affect each other: each
+/// attachment creates chains of its own, and appends rules.
 #[derive(Default)]
 struct Round {
     changes: Changes,
+    /// The indexes of the attachments.
     all: Vec<usize>,
     claimed: HashSet<String>,
     is_full: bool,
 }
 
 impl Round {
-    /// Whether the wish is still to be made after this round.
-    fn takes(&mut self, at: usize, wanted: &Wanted, table: &Table, outcomes: &mut [RestoreOutcome]) -> bool {
+    /// Adds the changes of an attachment. Returns false if they have to wait for the next round.
+    fn add(&mut self, at: usize, wanted: &Wanted, table: &Table, outcomes: &mut [RestoreOutcome]) -> bool {
         if self.is_full {
-            return true;
-        }
-        let Ok(changes) = (wanted.changes)(table) else { return false };
-        if changes.is_empty() {
-            outcomes[at] = RestoreOutcome::Unchanged;
             return false;
         }
-        let adds = changes.only_add();
-        let mut claims: HashSet<String> = changes.to_string().lines().map(str::to_owned).collect();
-        claims.extend(wanted.sole.iter().cloned());
-        if !self.all.is_empty() && (!adds || !claims.is_disjoint(&self.claimed)) {
+        let Ok(changes) = (wanted.changes)(table) else { return true };
+        if changes.is_empty() {
+            outcomes[at] = RestoreOutcome::Unchanged;
             return true;
         }
-        self.is_full = !adds;
+        let only_adds = changes.only_add();
+        let mut claims: HashSet<String> = changes.to_string().lines().map(str::to_owned).collect();
+        claims.extend(wanted.exclusive.iter().cloned());
+        let has_others = !self.all.is_empty();
+        if has_others && (!only_adds || !claims.is_disjoint(&self.claimed)) {
+            return false;
+        }
+        self.is_full = !only_adds;
         self.claimed.extend(claims);
         self.changes.extend(changes);
         self.all.push(at);
-        false
+        true
     }
 }

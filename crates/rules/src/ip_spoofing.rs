@@ -1,4 +1,4 @@
-//! What a container sends under another IP address than its own goes nowhere, nor what makes others believe that it has one.
+//! IP spoof check: drop packets that a container sends from another IP address than its own, or that announce another one.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,39 +10,39 @@ use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, R
 use cnikit_resources::veth;
 use cnikit_skel::{Errors, Journal, Result};
 
-use crate::port_rules::{Content, GuardedPort, Sort};
+use crate::port_rules::{Content, GuardedPort, PortRules};
 
-/// Binds what a container sends to the addresses that it was given, and then brings the host's end up, which the pair of links
-/// was made without: the container cannot send anything before.
+/// Restricts the packets of a container to its own addresses, and then sets the host end up. The veth pair is made with the host
+/// end down, so that the container cannot send before.
 ///
 /// On a bridge: the source of IPv4 and IPv6 packets, the sender of ARP packets, the target and the link-layer option of
 /// neighbour discovery. Router advertisements, redirects, what multicast routers send and answers of DHCP servers are dropped,
 /// and so is everything that is none of IPv4, IPv6 and ARP. The port gets no redirects either. On a routed pair: the source
 /// of packets.
 ///
-/// Allowed beside the given addresses are the link-local address that is made from the MAC (EUI-64), duplicate address
+/// Besides its addresses, the container may use the link-local address that is made from the MAC (EUI-64), duplicate address
 /// detection and ARP probes for one's own addresses, and DHCP requests from 0.0.0.0.
 #[derive(Clone, Debug)]
 #[doc(alias = "ipspoofchk")]
 pub struct IpSpoofCheck {
     /// The container's interface.
     pub ifname: String,
-    /// Its MAC; absent: from the tag, as the pair of links has it.
+    /// Its MAC; absent: the MAC that is derived from the tag, as for the veth pair.
     pub mac: Option<Mac>,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// The host's end is a port of a bridge; otherwise packets are routed to it.
+    /// Whether the host end is a port of a bridge; otherwise packets are routed to it.
     pub is_port: bool,
 }
 
-/// Rules are found by their owner, whichever sort they are of.
+/// DEL and GC find rules by their owner, of a bridge's port and of a routed pair.
 pub const KIND: Kind = Kind { name: "IP spoof check", release, sweep, outlives_link: true };
 
 const TABLE: &str = "cni_ipspoofchk";
 const COMMENT: &str = "What containers may send under which address";
 
-/// After the rules of macspoofchk, at -300.
-const PORT: Sort = Sort {
+/// The rules of a bridge's port. Their priority is after that of macspoofchk, -300.
+const PORT: PortRules = PortRules {
     what: "IP spoof check",
     key: "ipspoofchk",
     family: TableFamily::Bridge,
@@ -61,8 +61,8 @@ const PORT: Sort = Sort {
               CONFIG_NFT_BRIDGE_META), or leave the key out",
 };
 
-/// Before connections are tracked.
-const ROUTED: Sort = Sort {
+/// The rules of a routed pair. Their priority is before connection tracking.
+const ROUTED: PortRules = PortRules {
     what: "IP spoof check",
     key: "ipspoofchk",
     family: TableFamily::Inet,
@@ -79,7 +79,7 @@ const ICMP: u8 = 1;
 const IGMP: u8 = 2;
 const PIM: u8 = 103;
 const ICMPV6: u8 = 58;
-/// That of none: every packet whose transport protocol the kernel finds has another one.
+/// A reserved number: every packet whose transport protocol the kernel finds has another one.
 const RESERVED: u8 = 255;
 
 /// Those of extension headers of IPv6: hop-by-hop, routing, fragment, authentication, destination, mobility, HIP and shim6.
@@ -107,7 +107,7 @@ const TARGET_MAC: [u8; 2] = [2, 1];
 const NONCE: [u8; 2] = [14, 1];
 
 impl IpSpoofCheck {
-    fn sort(&self) -> &'static Sort {
+    fn rules(&self) -> &'static PortRules {
         if self.is_port { &PORT } else { &ROUTED }
     }
 
@@ -123,7 +123,7 @@ impl IpSpoofCheck {
     }
 
     fn put(&self, context: &ApplyContext, port: &str, mac: Mac, journal: &mut Journal) -> Result<()> {
-        self.sort().put(&context.tag, &|chains| self.content(chains, port, mac), journal)
+        self.rules().put(&context.tag, &|chains| self.content(chains, port, mac), journal)
     }
 }
 
@@ -161,7 +161,7 @@ impl Resource for IpSpoofCheck {
     /// rules of ADD are reported, and RESTORE makes those of the result.
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
         let Some(GuardedPort { port, mac, .. }) = GuardedPort::find(context, self.mac)? else { return Ok(()) };
-        self.sort().verify(&context.tag, &|chains| self.content(chains, &port.name, mac), drifts)
+        self.rules().verify(&context.tag, &|chains| self.content(chains, &port.name, mac), drifts)
     }
 }
 
@@ -172,10 +172,13 @@ impl fmt::Display for IpSpoofCheck {
     }
 }
 
-/// Whether the kernel can check addresses, for STATUS.
+/// Checks for STATUS that the kernel supports these rules, for the port of a bridge or for a routed pair.
+///
+/// # Errors
+/// The kernel lacks `nf_tables`, or `nf_tables` for bridges.
 pub fn available(is_port: bool) -> Result<()> {
     let check = IpSpoofCheck { ifname: String::new(), mac: None, addresses: Vec::new(), is_port };
-    check.sort().available(&|chains| check.content(chains, "lo", Mac([2, 0, 0, 0, 0, 0])))
+    check.rules().available(&|chains| check.content(chains, "lo", Mac([2, 0, 0, 0, 0, 0])))
 }
 
 fn release(context: &ReleaseContext) -> Result<()> {
@@ -239,14 +242,14 @@ fn by_family(addresses: &[IpAddr], mac: Mac) -> (Vec<IpAddr>, Vec<Ipv6Addr>) {
     (ipv4, ipv6)
 }
 
-/// The kernel has removed the outermost VLAN tag before it asks for these rules, so they hold for tagged frames too. A frame
-/// with a second tag is neither IPv4 nor IPv6 nor ARP.
+/// The rules of a bridge's port. The kernel removes the outermost VLAN tag before it runs them, so they apply to tagged frames too.
+/// A frame with a second tag is neither IPv4 nor IPv6 nor ARP.
 fn of_port(addresses: &[IpAddr], mac: Mac, port: &str, chains: [&str; 5]) -> Content {
     let [main, detection, neighbours, extended, twice] = chains;
     let (ipv4, ipv6) = by_family(addresses, mac);
     let no_address = IpAddr::from(Ipv6Addr::UNSPECIFIED);
     let mut rules = vec![
-        // To clients of DHCP, which do not look for the port that an answer comes from.
+        // To DHCP clients, which accept replies from any port.
         rule(vec![udp_port(Side::Destination, 68)], Verdict::Drop),
         rule(vec![udp_port(Side::Destination, 546)], Verdict::Drop),
         rule(vec![is_protocol(IGMP), of_type(MEMBERSHIP_QUERY_V4)], Verdict::Drop),
@@ -257,7 +260,7 @@ fn of_port(addresses: &[IpAddr], mac: Mac, port: &str, chains: [&str; 5]) -> Con
     ];
     rules.extend(ipv4.iter().map(|address| rule(vec![Match::Source(*address)], Verdict::Accept)));
     for address in &ipv6 {
-        // Not what hides its transport protocol behind headers in another fragment.
+        // Except packets whose transport protocol is in another fragment.
         let is_complete = Match::Transport { is: false, number: RESERVED };
         let source = Match::Source((*address).into());
         rules.push(rule(vec![source, is_complete], Verdict::Goto(extended.to_owned())));
@@ -319,21 +322,21 @@ fn of_detection(ipv6: &[Ipv6Addr]) -> Vec<Rule> {
     rules
 }
 
-/// What comes back from here is still to be checked for its source. Messages of neighbour discovery have at most one option,
-/// the MAC: so the kernel sends them, and options of any number in any order could not be checked.
+/// Checks neighbour discovery. After a return from this chain the source is still checked. Messages may have at most one option,
+/// the MAC, as the kernel sends them: options of any number in any order could not be checked.
 fn of_neighbours(ipv6: &[Ipv6Addr], Mac(mac): Mac) -> Vec<Rule> {
     let option = |kind: [u8; 2]| [&kind[..], &mac].concat();
     let mut rules = Vec::new();
-    let mut let_through = |matches: Vec<Match>| rules.push(rule(matches, Verdict::Return));
-    let_through(vec![message_of(24), of_type(NEIGHBOUR_SOLICIT)]);
-    let_through(vec![message_of(32), of_type(NEIGHBOUR_SOLICIT), transport(24, option(SOURCE_MAC))]);
+    let mut pass = |matches: Vec<Match>| rules.push(rule(matches, Verdict::Return));
+    pass(vec![message_of(24), of_type(NEIGHBOUR_SOLICIT)]);
+    pass(vec![message_of(32), of_type(NEIGHBOUR_SOLICIT), transport(24, option(SOURCE_MAC))]);
     for address in ipv6 {
         let target = || transport(8, address.octets());
-        let_through(vec![message_of(24), of_type(NEIGHBOUR_ADVERT), target()]);
-        let_through(vec![message_of(32), of_type(NEIGHBOUR_ADVERT), target(), transport(24, option(TARGET_MAC))]);
+        pass(vec![message_of(24), of_type(NEIGHBOUR_ADVERT), target()]);
+        pass(vec![message_of(32), of_type(NEIGHBOUR_ADVERT), target(), transport(24, option(TARGET_MAC))]);
     }
-    let_through(vec![message_of(8), of_type(ROUTER_SOLICIT)]);
-    let_through(vec![message_of(16), of_type(ROUTER_SOLICIT), transport(8, option(SOURCE_MAC))]);
+    pass(vec![message_of(8), of_type(ROUTER_SOLICIT)]);
+    pass(vec![message_of(16), of_type(ROUTER_SOLICIT), transport(8, option(SOURCE_MAC))]);
     let of_routers = [ROUTER_ADVERT, REDIRECT, MEMBERSHIP_QUERY, MULTICAST_ROUTER];
     for kind in [NEIGHBOUR_SOLICIT, NEIGHBOUR_ADVERT, ROUTER_SOLICIT].into_iter().chain(of_routers) {
         rules.push(rule(vec![of_type(kind)], Verdict::Drop));
@@ -341,7 +344,7 @@ fn of_neighbours(ipv6: &[Ipv6Addr], Mac(mac): Mac) -> Vec<Rule> {
     rules
 }
 
-/// Nobody but the host hears what comes out of a routed pair: ARP and neighbour discovery can harm nobody else.
+/// The rules of a routed pair. ARP and neighbour discovery are not restricted: only the host receives these packets.
 fn of_routed(addresses: &[IpAddr], mac: Mac, port: &str, main: &str) -> Content {
     let (ipv4, ipv6) = by_family(addresses, mac);
     let mut rules: Vec<Rule> = [(ICMP, REDIRECT_V4), (ICMPV6, ROUTER_ADVERT), (ICMPV6, REDIRECT)]

@@ -3,29 +3,27 @@
 use std::rc::Rc;
 
 use cnikit_iptables::{
-    Chains, Changes, Changing, Error as Refused, InstalledChains, IpVersion, Opening as Reading, Programs, ReadScope,
-    Ruleset, Table,
+    Chains, Changes, Changing, Error as IptablesError, InstalledChains, IpVersion, Opening as TableOpening, Programs,
+    ReadScope, Result as IptablesResult, Ruleset, Table,
 };
 use cnikit_nftables::Nftables;
 use cnikit_plan::ReleaseContext;
 use cnikit_resources::lock_netns::{self, NetnsLock};
-use cnikit_skel::{Error, Errors, Journal, Result, Undo, log};
+use cnikit_skel::{AttachmentId, Error, Errors, Journal, Result, Undo, log};
 
-use crate::backend::{RuleBackend, shared_nftables};
+use crate::backend::{Comparison, Loopback, RuleBackend};
+use crate::nftables::shared_nftables;
 
-/// What the name of every chain of ours and of the upstream plugins has, and so every line about one.
-pub(crate) const OURS: &str = "CNI-";
+/// The text that the names of all chains of ours and of the upstream plugins contain, and so every line about such a chain.
+pub(crate) const CNI_CHAIN: &str = "CNI-";
 /// How often a change is tried again after another program has changed the table.
 const TRIES: usize = 3;
 
-/// What iptables returned, or its error.
-pub(crate) type Read<T> = std::result::Result<T, Refused>;
-
-/// Tables that programs are reading for one ADD, one per version of IP, or the error for which they are not.
+/// Tables that programs are reading for one ADD, one per version of IP, or the error that prevents it.
 pub(crate) struct Opening {
     backend: RuleBackend,
     lock: Option<NetnsLock>,
-    begun: Read<Vec<(IpVersion, Reading)>>,
+    begun: IptablesResult<Vec<(IpVersion, TableOpening)>>,
 }
 
 /// Tables that have been read for one ADD.
@@ -37,22 +35,28 @@ pub(crate) struct Opened {
 
 impl Opening {
     /// Waits until the tables are read.
+    ///
+    /// # Errors
+    /// Those of the programs.
     pub(crate) fn finish(self) -> Result<Opened> {
         let backend = self.backend;
         self.finish_if_usable()?.map_err(|error| backend.explained(error))
     }
 
-    /// Waits until the tables are read, unless iptables cannot be used on this host: `Ok(Err(why))`.
-    pub(crate) fn finish_if_usable(self) -> Result<Read<Opened>> {
+    /// Waits until the tables are read. Returns `Ok(Err(why))` if iptables cannot be used on this host.
+    ///
+    /// # Errors
+    /// A failure that may not happen again.
+    pub(crate) fn finish_if_usable(self) -> Result<IptablesResult<Opened>> {
         let read = self.backend.unless_lasting(self.begun.and_then(finish_all))?;
         Ok(read.map(|read| Opened { read, _lock: self.lock }))
     }
 }
 
-fn finish_all(begun: Vec<(IpVersion, Reading)>) -> Read<Vec<(IpVersion, Ruleset)>> {
+fn finish_all(begun: Vec<(IpVersion, TableOpening)>) -> IptablesResult<Vec<(IpVersion, Ruleset)>> {
     let mut read = Vec::new();
-    for (version, reading) in begun {
-        read.push((version, reading.finish()?.with_shared_chains()?));
+    for (version, opening) in begun {
+        read.push((version, opening.finish()?.with_shared_chains()?));
     }
     Ok(read)
 }
@@ -72,9 +76,28 @@ pub(crate) trait TableStep: 'static {
 
     /// The changes after which it has what it had before.
     fn put_back(&self, table: &Table, before: &Self::Before) -> Changes;
+
+    /// Whether a table with the chains of this kind has rules of the attachment.
+    fn is_installed(&self, _table: &Table) -> bool {
+        true
+    }
+
+    /// What of the guard of the host's loopback belongs to the rules in the table; `None` if they do not decide that.
+    fn loopback(&self, _table: &Table) -> Option<Loopback> {
+        None
+    }
+
+    /// The differences between the table and what the attachment wants, each a sentence. `place` names the table.
+    ///
+    /// # Errors
+    /// Those of the programs.
+    fn differences(&self, ruleset: &Ruleset, place: &str) -> IptablesResult<Vec<String>>;
+
+    /// The same for a table without chains of this kind.
+    fn differences_without_chains(&self, place: &str) -> Vec<String>;
 }
 
-/// A change of one version of IP that is under way.
+/// A change of the table of one version of IP that a program is making.
 struct Pending<S> {
     version: IpVersion,
     step: Rc<S>,
@@ -82,7 +105,7 @@ struct Pending<S> {
     changing: Option<Changing>,
 }
 
-/// A removal that is under way in all tables that have something of it.
+/// Removals that programs are making, in all tables that have rules to remove.
 pub(crate) struct Clearing {
     backend: RuleBackend,
     begun: Vec<Changing>,
@@ -91,29 +114,30 @@ pub(crate) struct Clearing {
 }
 
 impl RuleBackend {
-    /// Starts reading the tables of all these versions; of lines only those that contain `mention`. Where the backend locks, other
-    /// processes of ours are kept away from now on.
+    /// Starts reading the tables of these versions, of lines only those that contain `line_text`. If the backend locks, other
+    /// processes of ours are locked out from now on.
     ///
     /// # Errors
     /// The lock cannot be taken.
-    pub(crate) fn open(self, versions: impl Iterator<Item = IpVersion>, mention: &str) -> Result<Opening> {
+    pub(crate) fn open(self, versions: impl Iterator<Item = IpVersion>, line_text: &str) -> Result<Opening> {
         let lock = if self.locks { Some(self.lock()?) } else { None };
-        Ok(self.open_under(lock, versions, mention))
+        Ok(self.open_under(lock, versions, line_text))
     }
 
-    /// As [`RuleBackend::open`] with a lock that is held already.
+    /// As [`RuleBackend::open`], with a lock that is held already.
     pub(crate) fn open_under(
         self,
         lock: Option<NetnsLock>,
         versions: impl Iterator<Item = IpVersion>,
-        mention: &str,
+        line_text: &str,
     ) -> Opening {
-        let begin = |version| Ok((version, Ruleset::begin_open(Programs::find(version)?, &self.scope(mention))?));
+        let begin = |version| Ok((version, Ruleset::begin_open(Programs::find(version)?, &self.scope(line_text))?));
         Opening { backend: self, lock, begun: versions.map(begin).collect() }
     }
 
-    /// Makes what the steps want, one per version of IP. All are validated before the first is made, their programs run at once,
-    /// and each is undone if the ADD fails. A step that another program came between is read, validated and made again.
+    /// Makes what the steps want, one per version of IP. All steps are validated before the first is made, their programs run at
+    /// the same time, and each step is undone if the ADD fails. If another program changes a table meanwhile, the step is validated
+    /// and made again.
     ///
     /// # Errors
     /// Those of [`TableStep::preflight`] and of the programs.
@@ -121,10 +145,12 @@ impl RuleBackend {
         self,
         opened: Opened,
         step: impl Fn(IpVersion) -> S,
-        mention: &str,
-        (what, journal): (&String, &mut Journal),
+        line_text: &str,
+        tag: &AttachmentId,
+        journal: &mut Journal,
     ) -> Result<()> {
         let Opened { read, _lock } = opened;
+        let undo_name = self.undo_name(tag);
         let mut steps = Vec::new();
         for (version, ruleset) in read {
             let step = Rc::new(step(version));
@@ -134,7 +160,7 @@ impl RuleBackend {
         let mut pending = Vec::new();
         let mut outcome = Ok(());
         for (version, step, ruleset) in steps {
-            match self.begin(version, step, &ruleset, mention, (what, journal)) {
+            match self.begin(version, step, &ruleset, line_text, &undo_name, journal) {
                 Ok(begun) => pending.push(begun),
                 Err(error) => {
                     outcome = Err(self.explained(error));
@@ -142,26 +168,29 @@ impl RuleBackend {
                 }
             }
         }
-        // All come to their end under the lock, whichever fails.
+        // All programs are waited for under the lock, even if one fails.
         for one in pending {
-            let done = self.finish(one, mention, (what, journal));
+            let done = self.finish(one, line_text, &undo_name, journal);
             outcome = outcome.and(done);
         }
         outcome
     }
 
-    /// Starts the change of one version, and notes before how to undo it.
+    /// Records how to undo the change of one version, and starts it.
     fn begin<S: TableStep>(
         self,
         version: IpVersion,
         step: Rc<S>,
         ruleset: &Ruleset,
-        mention: &str,
-        (what, journal): (&String, &mut Journal),
-    ) -> Read<Pending<S>> {
+        line_text: &str,
+        undo_name: &str,
+        journal: &mut Journal,
+    ) -> IptablesResult<Pending<S>> {
         let (before, changes) = step.decide(ruleset.table());
-        let (undone, mention) = (Rc::clone(&step), mention.to_owned());
-        let undo = journal.undo(what, move |_| self.change(version, &mention, |table| undone.put_back(table, &before)));
+        let undone = Rc::clone(&step);
+        let line_text = line_text.to_owned();
+        let put_back = move |_: &String| self.change(version, &line_text, |table| undone.put_back(table, &before));
+        let undo = journal.undo(&undo_name.to_owned(), put_back);
         let changing = ruleset.begin(&changes)?;
         Ok(Pending { version, step, undo, changing })
     }
@@ -169,16 +198,18 @@ impl RuleBackend {
     fn finish<S: TableStep>(
         self,
         pending: Pending<S>,
-        mention: &str,
-        (what, journal): (&String, &mut Journal),
+        line_text: &str,
+        undo_name: &str,
+        journal: &mut Journal,
     ) -> Result<()> {
         let Pending { version, step, undo, changing } = pending;
         match wait(changing) {
+            Ok(()) => Ok(()),
             Err(error) if is_overtaken(&error) => {
                 journal.strike(undo);
-                self.try_again(version, &step, mention, (what, journal))
+                self.try_again(version, &step, line_text, undo_name, journal)
             }
-            done => done.map_err(|error| self.explained(error)),
+            Err(error) => Err(self.explained(error)),
         }
     }
 
@@ -186,42 +217,93 @@ impl RuleBackend {
         self,
         version: IpVersion,
         step: &Rc<S>,
-        mention: &str,
-        (what, journal): (&String, &mut Journal),
+        line_text: &str,
+        undo_name: &str,
+        journal: &mut Journal,
     ) -> Result<()> {
-        let mut read = self.read(version, mention);
+        let mut read = self.read(version, line_text);
         for left in (0..TRIES).rev() {
             let ruleset = read.map_err(|error| self.explained(error))?;
             step.preflight(ruleset.table())?;
-            let begun = self.begin(version, Rc::clone(step), &ruleset, mention, (what, journal));
+            let begun = self.begin(version, Rc::clone(step), &ruleset, line_text, undo_name, journal);
             let Pending { undo, changing, .. } = begun.map_err(|error| self.explained(error))?;
             match wait(changing) {
+                Ok(()) => return Ok(()),
                 Err(error) if is_overtaken(&error) && left > 0 => journal.strike(undo),
-                done => return done.map_err(|error| self.explained(error)),
+                Err(error) => return Err(self.explained(error)),
             }
             read = ruleset.read_again();
         }
         Ok(())
     }
 
-    /// Reads by the programs that the administrator chose.
-    pub(crate) fn read(self, version: IpVersion, mention: &str) -> Read<Ruleset> {
-        Programs::find(version).and_then(|programs| Ruleset::open(programs, &self.scope(mention)))
+    /// Reads the table of one version with the programs that the administrator chose.
+    pub(crate) fn read(self, version: IpVersion, line_text: &str) -> IptablesResult<Ruleset> {
+        Ruleset::open(Programs::find(version)?, &self.scope(line_text))
     }
 
-    /// Reads one table under a lock that is held already; `None` if iptables cannot be used on this host.
+    /// Reads the table of one version under a lock that is held already; `None` if iptables cannot be used on this host.
     ///
     /// # Errors
-    /// A failure that may be over the next time.
-    pub(crate) fn read_if_usable(self, version: IpVersion, mention: &str) -> Result<Option<Ruleset>> {
-        let opened = self.open_under(None, std::iter::once(version), mention).finish_if_usable()?;
-        Ok(opened.ok().and_then(|opened| opened.read.into_iter().next()).map(|(_, ruleset)| ruleset))
+    /// A failure that may not happen again.
+    pub(crate) fn read_if_usable(self, version: IpVersion, line_text: &str) -> Result<Option<Ruleset>> {
+        let opening = self.open_under(None, std::iter::once(version), line_text);
+        let Ok(opened) = opening.finish_if_usable()? else { return Ok(None) };
+        Ok(opened.read.into_iter().next().map(|(_, ruleset)| ruleset))
     }
 
-    /// Changes the table of one version, with other processes of ours kept away.
-    fn change(self, version: IpVersion, mention: &str, change: impl FnMut(&Table) -> Changes) -> Result<()> {
+    /// Changes the table of one version, with other processes of ours locked out.
+    fn change(self, version: IpVersion, line_text: &str, change: impl FnMut(&Table) -> Changes) -> Result<()> {
         let _lock = self.lock()?;
-        self.read(version, mention).and_then(|ruleset| ruleset.change(change)).map_err(|error| self.explained(error))
+        self.read(version, line_text).and_then(|ruleset| ruleset.change(change)).map_err(|error| self.explained(error))
+    }
+
+    /// Compares what the steps want with the tables that have such chains, in either variant of the programs. If a program omits
+    /// rules that the kernel has, that is an error and not a difference.
+    ///
+    /// # Errors
+    /// Those of the programs.
+    pub(crate) fn compare_installed<S: TableStep>(
+        self,
+        versions: impl Iterator<Item = IpVersion>,
+        step: impl Fn(IpVersion) -> S,
+        chains: Chains,
+    ) -> Result<Comparison> {
+        let nftables = Nftables::if_any().map_err(|error| self.explained(error.into()))?;
+        let mut compared = Comparison::default();
+        for version in versions {
+            let rulesets = self.installed(nftables.as_ref(), version, chains);
+            self.compare_version(&step(version), version, rulesets, &mut compared)
+                .map_err(|error| self.explained(error))?;
+        }
+        Ok(compared)
+    }
+
+    fn compare_version(
+        self,
+        step: &impl TableStep,
+        version: IpVersion,
+        rulesets: IptablesResult<Vec<Ruleset>>,
+        compared: &mut Comparison,
+    ) -> IptablesResult<()> {
+        let place = format!("table {} of {version}", self.table);
+        let mut fewest: Option<Vec<String>> = None;
+        for ruleset in &rulesets? {
+            compared.any |= step.is_installed(ruleset.table());
+            if let Some(loopback) = step.loopback(ruleset.table()) {
+                compared.loopback = loopback;
+            }
+            let differences = step.differences(ruleset, &place)?;
+            // Where both variants have rules, those with fewer differences are the ones that ADD wrote last.
+            if fewest.as_ref().is_none_or(|fewest| differences.len() < fewest.len()) {
+                fewest = Some(differences);
+            }
+        }
+        match fewest {
+            Some(differences) => compared.drifts.extend(differences),
+            None => compared.drifts.extend(step.differences_without_chains(&place)),
+        }
+        Ok(())
     }
 
     /// The tables that have such chains, in either variant of the programs. Programs that are missing are an error only if the
@@ -231,14 +313,14 @@ impl RuleBackend {
         nftables: Option<&Nftables>,
         version: IpVersion,
         chains: Chains,
-    ) -> Read<Vec<Ruleset>> {
+    ) -> IptablesResult<Vec<Ruleset>> {
         let mut rulesets = Vec::new();
         let mut missing = None;
         for (programs, installed) in Programs::reaching(nftables, version, self.table, chains)? {
             match Ruleset::open_whole(programs, installed, &self.scope(chains.line_text())) {
                 Ok(ruleset) if chains.any_of(ruleset.table()) => rulesets.push(ruleset),
                 Ok(_) => {}
-                Err(error @ Refused::Missing { .. }) => missing = Some(error),
+                Err(error @ IptablesError::Missing { .. }) => missing = Some(error),
                 Err(error) => return Err(error),
             }
         }
@@ -248,15 +330,16 @@ impl RuleBackend {
         }
     }
 
-    /// Reads what there is in either variant, of both versions, and hands each table to `change`; with the lock that was taken, if
-    /// there is anything. Where there is nothing, no program is started.
+    /// Reads the tables that have such chains, in either variant and of both versions, and passes each to `change`. Returns the
+    /// lock that was taken for that. If there are no such chains, no lock is taken and no program is started.
     pub(crate) fn for_each_table(
         self,
         nftables: Option<&Nftables>,
         chains: Chains,
-        mut change: impl FnMut(Ruleset) -> Read<()>,
+        mut change: impl FnMut(Ruleset) -> IptablesResult<()>,
     ) -> (Option<NetnsLock>, Errors) {
-        let (mut lock, mut errors) = (None, Errors::default());
+        let mut lock = None;
+        let mut errors = Errors::default();
         for version in IpVersion::ALL {
             let reaching = match Programs::reaching(nftables, version, self.table, chains) {
                 Ok(reaching) => reaching,
@@ -282,21 +365,21 @@ impl RuleBackend {
         (lock, errors)
     }
 
-    /// Reads what there is by these programs, and hands it to `change`, if it can be read.
+    /// Reads a table with these programs, and passes it to `change` if it can be read.
     fn change_installed(
         self,
         programs: Programs,
         installed: InstalledChains,
         chains: Chains,
-        change: &mut impl FnMut(Ruleset) -> Read<()>,
-    ) -> Read<()> {
+        change: &mut impl FnMut(Ruleset) -> IptablesResult<()>,
+    ) -> IptablesResult<()> {
         let chains_are_its_own = matches!(chains, Chains::Named(_));
         match Ruleset::open_whole(programs, installed, &self.scope(chains.line_text())) {
             Ok(ruleset) => change(ruleset),
-            Err(error @ Refused::Incompatible { .. }) if chains_are_its_own => Err(error),
-            // Without the programs nothing can remove the rules. Where chains are shared, nothing tells that there are any if the
-            // programs cannot read them. A DEL that fails for ever would help nobody.
-            Err(error @ (Refused::Missing { .. } | Refused::Incompatible { .. })) => {
+            Err(error @ IptablesError::Incompatible { .. }) if chains_are_its_own => Err(error),
+            // Without the programs the rules cannot be removed. If the programs cannot read chains that attachments share, it is
+            // not known whether there are rules of this attachment. A DEL that fails for ever would not help.
+            Err(error @ (IptablesError::Missing { .. } | IptablesError::Incompatible { .. })) => {
                 log::warn(format_args!("{} may stay behind: {error}", self.what));
                 Ok(())
             }
@@ -304,7 +387,7 @@ impl RuleBackend {
         }
     }
 
-    /// Starts removing from all tables that have such chains what `clearing` says, and does not wait.
+    /// Starts removing from all tables that have such chains the rules that `clearing` returns, and does not wait.
     pub(crate) fn begin_clear(
         self,
         nftables: Option<&Nftables>,
@@ -313,16 +396,20 @@ impl RuleBackend {
     ) -> Clearing {
         let mut begun = Vec::new();
         let mut unknown = Errors::default();
-        let (lock, mut errors) = self.for_each_table(nftables, chains, |ruleset| {
+        let begin = |ruleset: Ruleset| {
             let changes = or_none(clearing(ruleset.table()), &mut unknown);
-            begun.extend(ruleset.begin(&changes)?);
+            begun.push(ruleset.begin(&changes)?);
             Ok(())
-        });
+        };
+        let (lock, mut errors) = self.for_each_table(nftables, chains, begin);
         errors.note(unknown.finish());
-        Clearing { backend: self, begun, lock, errors }
+        Clearing { backend: self, begun: begun.into_iter().flatten().collect(), lock, errors }
     }
 
-    /// Removes what `clearing` says, each table until it is done.
+    /// Removes the rules that `clearing` returns, and waits for each table.
+    ///
+    /// # Errors
+    /// Those of `clearing`, of the lock and of the programs.
     pub(crate) fn clear(
         self,
         nftables: Option<&Nftables>,
@@ -336,13 +423,15 @@ impl RuleBackend {
         errors.finish()
     }
 
-    /// Removes what `clearing` says from the tables that have this chain; `then` is called once that is done.
+    /// Removes the rules that `clearing` returns from the tables that have this chain. `then` is called when that is done.
     ///
-    /// The programs are started and not waited for: the removal of a link takes as long as they do. Where other processes wait for
-    /// the lock, they would wait for that removal too, so there the programs come to their end first.
+    /// The programs are started and not waited for: the removal of a link takes as long as they do. If other processes wait for
+    /// the lock, they would wait for that removal too, so then the programs are waited for here.
+    ///
+    /// # Errors
+    /// Those of `clearing`, of the lock and of the programs.
     pub(crate) fn release(
         self,
-        kind: &'static str,
         context: &ReleaseContext,
         chain: String,
         clearing: impl Fn(&ReleaseContext, &Table) -> Result<Changes> + 'static,
@@ -356,30 +445,31 @@ impl RuleBackend {
             return errors.finish();
         }
         let is_contended = begun.lock.as_ref().is_some_and(NetnsLock::waited);
+        let clear_again = move |context: &ReleaseContext| {
+            let nftables = shared_nftables(context.shared())?;
+            self.clear(nftables.as_deref(), Chains::Named(&chain), |table| clearing(context, table))
+        };
         let finish = move |context: &ReleaseContext| {
-            let done = begun.finish(|| {
-                let nftables = shared_nftables(context.shared())?;
-                self.clear(nftables.as_deref(), Chains::Named(&chain), |table| clearing(context, table))
-            });
+            let done = begun.finish(|| clear_again(context));
             then();
             done
         };
         if is_contended {
             errors.note(finish(context));
         } else {
-            context.defer(kind, finish);
+            context.defer(self.kind, finish);
         }
         errors.finish()
     }
 
-    fn scope(self, mention: &str) -> ReadScope<'_> {
-        // A caller that reads every line, since rules of other programs in shared chains matter too, does so in no chain of theirs.
-        let named = if mention.is_empty() { OURS } else { mention };
-        ReadScope { table: self.table, line_text: mention, chain_text: named, shared_chains: self.shared }
+    fn scope(self, line_text: &str) -> ReadScope<'_> {
+        // A caller that reads every line does so because of other programs' rules in the shared chains, not in chains of theirs.
+        let chain_text = if line_text.is_empty() { CNI_CHAIN } else { line_text };
+        ReadScope { table: self.table, line_text, chain_text, shared_chains: self.shared }
     }
 
-    /// Keeps other processes of ours away that change rules here: of two attachments that share a chain, each would find the
-    /// other's rules, remove its own, and leave the chain to the other.
+    /// Locks out other processes of ours that change rules in this namespace. Two attachments that share a chain would each find
+    /// the other's rules, remove their own, and leave the chain to the other.
     ///
     /// # Errors
     /// The lock cannot be taken in time.
@@ -388,11 +478,14 @@ impl RuleBackend {
     }
 
     /// Whether iptables can be used: `Ok(Err(why))` if not. IPv6 may not be wanted, so only IPv4 is tried.
-    pub(crate) fn usable(self) -> Result<Read<()>> {
-        self.unless_lasting(self.read(IpVersion::V4, OURS).map(drop))
+    ///
+    /// # Errors
+    /// A failure that may not happen again.
+    pub(crate) fn usable(self) -> Result<IptablesResult<()>> {
+        self.unless_lasting(self.read(IpVersion::V4, CNI_CHAIN).map(drop))
     }
 
-    fn unless_lasting<T>(self, tried: Read<T>) -> Result<Read<T>> {
+    fn unless_lasting<T>(self, tried: IptablesResult<T>) -> Result<IptablesResult<T>> {
         match tried {
             Err(error) if !error.is_lasting() => Err(self.explained(error)),
             tried => Ok(tried),
@@ -400,18 +493,18 @@ impl RuleBackend {
     }
 
     /// The error with a hint.
-    pub(crate) fn explained(self, error: Refused) -> Error {
+    pub(crate) fn explained(self, error: IptablesError) -> Error {
         let RuleBackend { table, instead, .. } = self;
         let hint = match &error {
-            Refused::Missing { .. } => Some(format!("install the package iptables, {instead}")),
-            Refused::Failed { .. } | Refused::Process(_) => {
+            IptablesError::Missing { .. } => Some(format!("install the package iptables, {instead}")),
+            IptablesError::Failed { .. } | IptablesError::Process(_) => {
                 Some(format!("see on the node what `iptables -t {table} -S` says, {instead}"))
             }
-            Refused::Incompatible { .. } => {
+            IptablesError::Incompatible { .. } => {
                 Some(format!("have whoever wrote into table {table} with nft use a table of its own, {instead}"))
             }
-            Refused::Hidden { .. } | Refused::Unread { .. } => Some("try again".to_owned()),
-            Refused::Netlink(_) => None,
+            IptablesError::Hidden { .. } | IptablesError::Unread { .. } => Some("try again".to_owned()),
+            IptablesError::Netlink(_) => None,
         };
         match hint {
             Some(hint) => Error::from(error).hint(hint),
@@ -422,19 +515,24 @@ impl RuleBackend {
 
 impl Clearing {
     /// Waits until all is removed. `again` removes what is left if another program changed a table in between.
+    ///
+    /// # Errors
+    /// Those of the programs, of `again`, and of [`RuleBackend::begin_clear`].
     pub(crate) fn finish(self, again: impl FnOnce() -> Result<()>) -> Result<()> {
         let Clearing { backend, begun, lock, mut errors } = self;
-        let ended: Vec<Read<()>> = begun.into_iter().map(Changing::finish).collect();
+        let ended: Vec<IptablesResult<()>> = begun.into_iter().map(Changing::finish).collect();
         drop(lock);
-        match ended.into_iter().collect::<Read<()>>() {
-            Err(error) if is_overtaken(&error) => errors.note(again()),
-            done => errors.note(done.map_err(|error| backend.explained(error))),
+        let done = match ended.into_iter().collect::<IptablesResult<()>>() {
+            Ok(()) => Ok(()),
+            Err(error) if is_overtaken(&error) => again(),
+            Err(error) => Err(backend.explained(error)),
         };
+        errors.note(done);
         errors.finish()
     }
 }
 
-fn wait(changing: Option<Changing>) -> Read<()> {
+fn wait(changing: Option<Changing>) -> IptablesResult<()> {
     match changing {
         Some(changing) => changing.finish(),
         None => Ok(()),
@@ -442,11 +540,11 @@ fn wait(changing: Option<Changing>) -> Read<()> {
 }
 
 /// Whether another program may have changed the table after it was read.
-fn is_overtaken(error: &Refused) -> bool {
-    matches!(error, Refused::Failed { .. } | Refused::Unread { .. })
+fn is_overtaken(error: &IptablesError) -> bool {
+    matches!(error, IptablesError::Failed { .. } | IptablesError::Unread { .. })
 }
 
-/// The changes; none if they are not known, which is noted.
+/// The changes, or no changes if they could not be computed; the error is collected in `unknown`.
 fn or_none(changes: Result<Changes>, unknown: &mut Errors) -> Changes {
     changes.unwrap_or_else(|error| {
         unknown.note(Err(error));

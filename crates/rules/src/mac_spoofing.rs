@@ -1,4 +1,4 @@
-//! What a container sends under another MAC than its own goes nowhere.
+//! MAC spoof check: drop frames that a container sends with another source MAC than its own.
 
 use std::fmt;
 
@@ -7,25 +7,26 @@ use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, R
 use cnikit_resources::veth;
 use cnikit_skel::{AttachmentId, Journal, Result};
 
-use crate::port_rules::{Content, GuardedPort, Sort};
+use crate::port_rules::{Content, GuardedPort, PortRules};
 
-/// The port of a bridge takes frames of the container's MAC only. It stands in the plan before the pair of links, whose
-/// names and MACs it knows: there is no moment in which the container could send anything else.
+/// Accepts frames from the port of a bridge only with the container's MAC. It is in the plan before the veth pair, whose names and
+/// MACs are known in advance: at no time can the container send with another MAC.
 ///
-/// Table, chains, rules and comments are the reference's, so that its DEL removes ours and ours removes the reference's.
-/// Beside its comment, which names container and interface, each rule names its owner: two networks never share one.
+/// Table, chains, rules and comments are those of the upstream plugins, so that a DEL of either removes the rules of the other. The
+/// comment of a rule has container and interface; the owner in its user data has the network too, so two networks never share a
+/// rule.
 #[derive(Clone, Debug)]
 #[doc(alias = "macspoofchk")]
 pub struct SpoofCheck {
-    /// The container's MAC; absent: from the tag, as the pair of links has it.
+    /// The container's MAC; absent: the MAC that is derived from the tag, as for the veth pair.
     pub mac: Option<Mac>,
 }
 
-/// Rules are found by their owner, the reference's by their comment.
+/// DEL and GC find rules by their owner, and those of upstream by their comment.
 pub const KIND: Kind = Kind { name: "MAC spoof check", release, sweep, outlives_link: true };
 
 /// Names and comments are those of the upstream plugins.
-const SORT: Sort = Sort {
+const RULES: PortRules = PortRules {
     what: "MAC spoof check",
     key: "macspoofchk",
     family: TableFamily::Bridge,
@@ -64,23 +65,23 @@ impl Resource for SpoofCheck {
     /// another one, the result records that one, and the rules of ADD, which still allow the first, are reported.
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
         let Some(GuardedPort { port, mac, .. }) = GuardedPort::find(context, self.mac)? else { return Ok(()) };
-        SORT.verify(&context.tag, &|chains| content(chains, &port.name, mac), drifts)
+        RULES.verify(&context.tag, &|chains| content(chains, &port.name, mac), drifts)
     }
 }
 
-/// Has the port guarded; what is so already stays.
+/// Makes the rules of a port, or replaces those that differ.
 fn put(tag: &AttachmentId, port: &str, mac: Mac, journal: &mut Journal) -> Result<()> {
-    SORT.put(tag, &|chains| content(chains, port, mac), journal)
+    RULES.put(tag, &|chains| content(chains, port, mac), journal)
 }
 
 fn content(chains: &[String], port: &str, mac: Mac) -> Content {
     let [first, second] = chains else { return Content { base: Vec::new(), own: Vec::new() } };
     let rule = |matches: Vec<Match>, verdict| Rule { matches, verdict, comment: None };
     let jump = |chain: &String| Verdict::Jump(chain.clone());
-    let lead = rule(vec![Match::from(port)], jump(first));
+    let to_first = rule(vec![Match::from(port)], jump(first));
     let own = rule(vec![Match::SourceMac(mac)], Verdict::Return);
     Content {
-        base: vec![vec![lead]],
+        base: vec![vec![to_first]],
         own: vec![vec![rule(Vec::new(), jump(second))], vec![own, rule(Vec::new(), Verdict::Drop)]],
     }
 }
@@ -96,16 +97,19 @@ impl fmt::Display for SpoofCheck {
 }
 
 fn release(context: &ReleaseContext) -> Result<()> {
-    SORT.release(context)
+    RULES.release(context)
 }
 
 fn sweep(context: &GcContext) -> Result<()> {
-    SORT.sweep(context)
+    RULES.sweep(context)
 }
 
-/// Whether the kernel can check MACs, for STATUS.
+/// Checks for STATUS that the kernel supports these rules.
+///
+/// # Errors
+/// The kernel lacks `nf_tables` for bridges.
 pub fn available() -> Result<()> {
-    SORT.available(&|chains| content(chains, "lo", Mac([2, 0, 0, 0, 0, 0])))
+    RULES.available(&|chains| content(chains, "lo", Mac([2, 0, 0, 0, 0, 0])))
 }
 
 #[cfg(test)]
@@ -120,11 +124,11 @@ mod tests {
     }
 
     #[test]
-    fn names_and_comments_are_the_references_to_the_letter() {
-        let names: Vec<_> = SORT.names(&tag("n1", "c1")).collect();
+    fn names_and_comments_are_equal_to_upstreams() {
+        let names: Vec<_> = RULES.names(&tag("n1", "c1")).collect();
         assert_eq!(names[..2], ["cni-br-iface-c1-eth0", "cni-br-iface-c1-eth0-mac"]);
-        assert_eq!(SORT.comment(&tag("n1", "c1")), "macspoofchk-c1-eth0");
-        assert_eq!(shortened(SORT.comment(&tag("n1", &"f".repeat(64)))), SORT.comment(&tag("n1", &"f".repeat(64))));
+        assert_eq!(RULES.comment(&tag("n1", "c1")), "macspoofchk-c1-eth0");
+        assert_eq!(shortened(RULES.comment(&tag("n1", &"f".repeat(64)))), RULES.comment(&tag("n1", &"f".repeat(64))));
     }
 
     #[test]
@@ -132,15 +136,15 @@ mod tests {
         let long = "c".repeat(300);
         for length in [1, 116, 117, 233, 234, 300] {
             let tag = tag("n1", &long[..length]);
-            assert!(SORT.names(&tag).all(|name| name.len() <= LONGEST_CHAIN));
-            assert!(shortened(SORT.comment(&tag)).len() <= LONGEST_COMMENT);
-            assert_eq!(SORT.ids(&tag).count(), if length <= 233 { 2 } else { 1 });
+            assert!(RULES.names(&tag).all(|name| name.len() <= LONGEST_CHAIN));
+            assert!(shortened(RULES.comment(&tag)).len() <= LONGEST_COMMENT);
+            assert_eq!(RULES.ids(&tag).count(), if length <= 233 { 2 } else { 1 });
         }
     }
 
     #[test]
     fn the_second_choice_is_of_one_network_alone() {
-        let hashes = ["n1", "n2"].map(|network| SORT.ids(&tag(network, "c1")).last());
+        let hashes = ["n1", "n2"].map(|network| RULES.ids(&tag(network, "c1")).last());
         assert_ne!(hashes[0], hashes[1]);
         assert!(hashes.iter().flatten().all(|hash| !hash.contains('-')));
     }

@@ -1,6 +1,6 @@
-//! Rules of nftables for what one port sends: a chain, or several, for each attachment, and the rules that lead there.
+//! Rules of nftables for the packets that come in by one port: one or more chains per attachment, and the rules that jump to them.
 //!
-//! They are put in place before the container can send, and a port is shut before they go.
+//! They are made before the container can send. The port is set down before they are removed.
 
 use cnikit_netlink::{Batch, Link, LinkChange, Netlink};
 use cnikit_nftables::{
@@ -12,47 +12,51 @@ use cnikit_resources::alias::{self, AliasOwner, Marks, hex};
 use cnikit_resources::veth;
 use cnikit_skel::{AttachmentId, Error, Journal, Result, log};
 
-use crate::backend::{replace, shared_nftables};
+use crate::nftables::{replace, shared_nftables};
 
 /// The longest name of a chain, in bytes.
 #[doc(alias = "NFT_NAME_MAXLEN")]
 pub(crate) const LONGEST_CHAIN: usize = 255;
 
-/// One sort of such rules.
-pub(crate) struct Sort {
-    /// For errors and logs.
+/// One kind of rules per port.
+pub(crate) struct PortRules {
+    /// The name in errors and logs.
     pub(crate) what: &'static str,
     /// The key of the configuration, for CHECK; the comments of the rules begin with it.
     pub(crate) key: &'static str,
     pub(crate) family: TableFamily,
     pub(crate) table: &'static str,
     pub(crate) table_comment: Option<&'static str>,
-    /// The base chains, and where packets enter them. The first one holds the rule that leads to the chains of a port.
+    /// The base chains with hook and priority. The first one has the rule that jumps to the chains of a port.
     pub(crate) base: &'static [(&'static str, HookPoint, i32)],
-    /// The chains of an attachment are called by its id, between these. Each comes before those that it leads to.
+    /// The prefix and suffix of each chain of an attachment; the id of the attachment is between them. A chain comes before those
+    /// that it jumps to.
     pub(crate) names: &'static [(&'static str, &'static str)],
-    /// The id is a hash; otherwise `CONTAINER-IFNAME` if that fits, as the upstream plugins have it.
+    /// Whether the id is a hash. Otherwise it is `CONTAINER-IFNAME` as in upstream's names, if that fits.
     pub(crate) hashed: bool,
-    /// What to do where the kernel cannot make them.
+    /// The hint for kernels that do not support the rules.
     pub(crate) lacking: &'static str,
 }
 
 /// The rules of one port.
 pub(crate) struct Content {
-    /// For each base chain.
+    /// The rules in each base chain.
     pub(crate) base: Vec<Vec<Rule>>,
-    /// For each chain of the attachment.
+    /// The rules in each chain of the attachment.
     pub(crate) own: Vec<Vec<Rule>>,
 }
 
-/// What is in place for one port: its chains, and the rules that lead there.
-struct Guard {
+/// The chains of one port, and the rules in base chains that jump to them.
+struct PortGuard {
     layout: TableLayout,
-    lead: Rules,
+    jumps: Rules,
 }
 
-impl Sort {
-    /// Has the port guarded; what is so already stays. `content` are the rules, in chains of these names.
+impl PortRules {
+    /// Makes the rules of a port, or replaces those that differ. `content` returns the rules for chains of these names.
+    ///
+    /// # Errors
+    /// The kernel does not support the rules, or all names of the chains are in use.
     pub(crate) fn put(
         &self,
         tag: &AttachmentId,
@@ -61,12 +65,12 @@ impl Sort {
     ) -> Result<()> {
         let nftables = Nftables::here()?;
         let guard = self.guard(&nftables, tag, content, &[ChainOwner::NoChain, ChainOwner::This])?;
-        let what = format!("{} of {tag}", self.what);
-        replace(&nftables, (&guard.layout, self.filter(tag)), guard.lead, (&what, journal))
+        let undo_name = format!("{} of {tag}", self.what);
+        replace(&nftables, &guard.layout, self.filter(tag), guard.jumps, &undo_name, journal)
             .map_err(|error| self.with_hint(error))
     }
 
-    /// Reports what is missing or different.
+    /// Reports rules that are missing or different.
     pub(crate) fn verify(
         &self,
         tag: &AttachmentId,
@@ -74,29 +78,33 @@ impl Sort {
         drifts: &mut Drifts,
     ) -> Result<()> {
         let nftables = Nftables::here()?;
-        let claimed = |claim| self.guard(&nftables, tag, content, &[claim]);
-        let guard = claimed(ChainOwner::This).or_else(|_| claimed(ChainOwner::NoChain))?;
-        let found = nftables.verify(&guard.layout, self.filter(tag), guard.lead)?;
+        let guard = match self.guard(&nftables, tag, content, &[ChainOwner::This]) {
+            Ok(guard) => guard,
+            Err(_) => self.guard(&nftables, tag, content, &[ChainOwner::NoChain])?,
+        };
+        let found = nftables.verify(&guard.layout, self.filter(tag), guard.jumps)?;
         drifts.extend(found.into_iter().map(|text| format!("{}: {text}", self.key)));
         Ok(())
     }
 
-    /// Where none of its chains exists, no rule leads there, and nothing else is read.
+    /// Removes the rules of an attachment. If none of its chains exists, no rule jumps there, and nothing else is read.
     pub(crate) fn release(&self, context: &ReleaseContext) -> Result<()> {
         let tag = &context.tag;
         let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
-        let layout = self.nothing(tag);
-        // Of checks that we alone make, all chains come and go in one transaction: it is enough to ask for the first.
-        let first = self.layout(layout.own.iter().take(if self.hashed { 1 } else { layout.own.len() }).cloned());
+        let layout = self.empty_layout(tag);
+        // Chains with hashed ids are created and deleted in one transaction: either all exist or none.
+        let asked = if self.hashed { 1 } else { layout.own.len() };
+        let first = self.layout(layout.own.iter().take(asked).cloned());
         if nftables.has_own_chains(&first)? {
             let host = context.host()?;
-            shut(host, veth::host_end(host, tag)?.as_ref())?;
+            set_down(host, veth::host_end(host, tag)?.as_ref())?;
             self.log_removed(nftables.release(&layout, self.filter(tag))?);
         }
         Ok(())
     }
 
-    /// Rules that name no network may be a running container's that the upstream plugins attached: they stay.
+    /// Removes the rules of this network that belong to no valid attachment. Rules without a network stay: they may be of a running
+    /// container that the upstream plugins attached.
     pub(crate) fn sweep(&self, context: &GcContext) -> Result<()> {
         let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
         let layout = self.layout(std::iter::empty());
@@ -108,43 +116,45 @@ impl Sort {
             return Ok(());
         }
         let host = context.host()?;
-        let (marks, mut batch) = (Marks::of(context), Batch::new());
-        let links = host.links_of_kind("veth")?;
-        links
-            .iter()
-            .filter(|link| marks.is_stale(link))
-            .for_each(|link| batch.set_link_if_present(link.index, &down()));
+        let marks = Marks::of(context);
+        let mut batch = Batch::new();
+        for link in host.links_of_kind("veth")? {
+            if marks.is_stale(&link) {
+                batch.set_link_if_present(link.index, &down());
+            }
+        }
         host.send(batch)?;
         self.log_removed(nftables.sweep(&layout, network, keep)?);
         Ok(())
     }
 
-    /// Whether the kernel can make these rules, for STATUS: tried with those of an attachment that will never be.
+    /// Checks for STATUS that the kernel supports these rules, by trying those of an attachment without a name.
     pub(crate) fn available(&self, content: &dyn Fn(&[String]) -> Content) -> Result<()> {
-        let nobody = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
-        let guard = self.named(&nobody, &hex(&nobody.hash()[..16]), content);
-        let tried = Nftables::here().and_then(|here| here.rehearse(&guard.layout, self.filter(&nobody), guard.lead));
+        let unnamed = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
+        let guard = self.named(&unnamed, &hex(&unnamed.hash()[..16]), content);
+        let tried = Nftables::here().and_then(|here| here.rehearse(&guard.layout, self.filter(&unnamed), guard.jumps));
         tried.map_err(|error| self.with_hint(error))
     }
 
-    /// Under the first id with which it is so. Identities of two attachments may read alike when they are joined.
+    /// The rules with the first id whose chains have one of these owners. Joined with hyphens, two attachments may have the same
+    /// id.
     fn guard(
         &self,
         nftables: &Nftables,
         tag: &AttachmentId,
         content: &dyn Fn(&[String]) -> Content,
-        claims: &[ChainOwner],
-    ) -> Result<Guard> {
+        owners: &[ChainOwner],
+    ) -> Result<PortGuard> {
         for id in self.ids(tag) {
             let guard = self.named(tag, &id, content);
-            if claims.contains(&nftables.chain_owner(&guard.layout, self.filter(tag))?) {
+            if owners.contains(&nftables.chain_owner(&guard.layout, self.filter(tag))?) {
                 return Ok(guard);
             }
         }
         Err(Error::conflict(format!("all names of the chains of {tag} are taken by other attachments")))
     }
 
-    fn named(&self, tag: &AttachmentId, id: &str, content: &dyn Fn(&[String]) -> Content) -> Guard {
+    fn named(&self, tag: &AttachmentId, id: &str, content: &dyn Fn(&[String]) -> Content) -> PortGuard {
         let wanted = self.chains(id);
         let Content { mut base, own } = content(&wanted);
         let comment = shortened(self.comment(tag));
@@ -156,7 +166,7 @@ impl Sort {
                 chain.rules = rules;
             }
         }
-        Guard { layout: self.layout(chains.into_iter()), lead: Rules(base) }
+        PortGuard { layout: self.layout(chains.into_iter()), jumps: Rules(base) }
     }
 
     /// The table, which other programs may have chains in too.
@@ -174,20 +184,24 @@ impl Sort {
         }
     }
 
-    /// The frame in which this tag wants nothing.
-    pub(crate) fn nothing(&self, tag: &AttachmentId) -> TableLayout {
+    /// The table with all chains that an attachment may have, without rules.
+    pub(crate) fn empty_layout(&self, tag: &AttachmentId) -> TableLayout {
         self.layout(self.names(tag).map(|name| OwnChain { name, rules: Vec::new() }))
     }
 
-    /// What the names of a tag's chains are made of, first choice first: the upstream plugins' where it is theirs and fits,
-    /// then a hash, which has no hyphen and so is nobody's first choice.
+    /// The ids in the names of an attachment's chains, in order of preference: upstream's if it fits, then a hash, which has no
+    /// hyphen and so is no id of upstream.
     pub(crate) fn ids(&self, tag: &AttachmentId) -> impl Iterator<Item = String> {
         let plain = format!("{}-{}", tag.container, tag.ifname);
-        let fits = !self.hashed && self.chains(&plain).iter().all(|name| name.len() <= LONGEST_CHAIN);
-        fits.then_some(plain).into_iter().chain([hex(&tag.hash()[..16])])
+        let mut ids = Vec::new();
+        if !self.hashed && self.chains(&plain).iter().all(|name| name.len() <= LONGEST_CHAIN) {
+            ids.push(plain);
+        }
+        ids.push(hex(&tag.hash()[..16]));
+        ids.into_iter()
     }
 
-    /// Every name that a chain of this tag can have; each chain before the one that it leads to.
+    /// All names that chains of this attachment can have. A chain comes before those that it jumps to.
     pub(crate) fn names(&self, tag: &AttachmentId) -> impl Iterator<Item = String> {
         self.ids(tag).flat_map(|id| self.chains(&id))
     }
@@ -200,7 +214,7 @@ impl Sort {
         format!("{}-{}-{}", self.key, tag.container, tag.ifname)
     }
 
-    /// The rules of a tag: those that name it, and those of the upstream plugins, which name no network.
+    /// The rules of an attachment: those with its tag, and those of the upstream plugins, which have no network.
     fn filter(&self, tag: &AttachmentId) -> OwnerFilter {
         OwnerFilter::Owned { owner: alias::mark_of(tag), comment: Some(self.comment(tag)) }
     }
@@ -217,15 +231,17 @@ impl Sort {
     }
 }
 
-/// A comment that was cut still has its owner beside it.
+/// A comment that fits. The owner is in the user data of the rule too, so a comment can be cut.
 pub(crate) fn shortened(comment: String) -> String {
     alias::cut(comment, LONGEST_COMMENT)
 }
 
-/// A port whose guard goes is shut first: the container may still run, and the link is removed only after this.
-fn shut(host: &Netlink, port: Option<&Link>) -> Result<()> {
+/// Sets a port down before its rules are removed: the container may still run, and the link is removed later.
+fn set_down(host: &Netlink, port: Option<&Link>) -> Result<()> {
     let mut batch = Batch::new();
-    port.into_iter().for_each(|port| batch.set_link_if_present(port.index, &down()));
+    if let Some(port) = port {
+        batch.set_link_if_present(port.index, &down());
+    }
     Ok(host.send(batch)?)
 }
 
@@ -236,7 +252,7 @@ fn down() -> LinkChange {
 /// The port of a container that is attached, and the MAC that the container may use.
 pub(crate) struct GuardedPort {
     pub(crate) port: Link,
-    /// The MAC that the container may use, wherever it is known from.
+    /// The MAC that the container may use.
     pub(crate) mac: Mac,
     /// The MAC that the container's interface has now. The container can change it, so no rule may be made from it.
     live: Option<Mac>,
@@ -249,26 +265,32 @@ impl GuardedPort {
     /// which includes what a later plugin (tuning) has changed. Results of versions before 0.3.0 record no MAC. Then it is
     /// the MAC that ADD set: the requested one, or the one that is derived from the tag. The container is never asked.
     ///
-    /// Nor is it asked which port is its own, where that bears the tag: it could rename its interface, or give the name to that of
-    /// another network. Only a port that other plugins made is found by the container's interface.
+    /// The port is found by the tag in its alias, if it has one: the container could rename its interface, or give the name to an
+    /// interface of another network. Only a port that other plugins made is found by the container's interface.
     pub(crate) fn find(context: &ApplyContext, requested: Option<Mac>) -> Result<Option<GuardedPort>> {
-        let (tag, host) = (&context.tag, context.host()?);
+        let tag = &context.tag;
+        let host = context.host()?;
         let end = context.container()?.find_recent_link(&tag.ifname)?;
-        let by_tag = veth::host_end(host, tag)?.filter(|port| alias::owner(port, tag) == AliasOwner::This);
-        let port = match (by_tag, &end) {
-            (Some(port), _) => Some(port),
-            (None, Some(end)) => veth::host_end_of(host, &context.netns, end)?,
-            (None, None) => None,
+        let port = match (veth::host_end(host, tag)?, &end) {
+            (Some(port), _) if alias::owner(&port, tag) == AliasOwner::This => Some(port),
+            (_, Some(end)) => veth::host_end_of(host, &context.netns, end)?,
+            (_, None) => None,
         };
-        let Some(port) = port.filter(|port| alias::owner(port, tag) != AliasOwner::Another) else { return Ok(None) };
-        let live = end.filter(|end| end.lower == Some(port.index)).and_then(|end| end.mac);
+        let Some(port) = port else { return Ok(None) };
+        if alias::owner(&port, tag) == AliasOwner::Another {
+            return Ok(None);
+        }
+        let live = match end {
+            Some(end) if end.lower == Some(port.index) => end.mac,
+            _ => None,
+        };
         let recorded: Option<Mac> = context.recorded().and_then(|one| one.mac.parse().ok());
         let mac = veth::mac(tag, recorded.or(requested));
         Ok(Some(GuardedPort { port, mac, live, recorded: recorded.is_some() }))
     }
 
-    /// Refuses to restore a port whose container has a MAC that nothing vouches for. A port of ours gets its rules all the
-    /// same (`put`), for the MAC that it was given: without rules, the container could use any. They stay although RESTORE fails.
+    /// Refuses to restore a port whose container has a MAC that no result records. A port of ours still gets its rules (`put`), for
+    /// the MAC that ADD set: without rules, the container could use any. The rules stay although RESTORE fails.
     pub(crate) fn refuse_unknown_mac(
         &self,
         context: &ApplyContext,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use cnikit::keys::{On, word};
 use cnikit::rules::Backend;
-use cnikit::rules::portmap::{L4Protocol, Mapping, Mark, Masquerades, Taken};
+use cnikit::rules::portmap::{L4Protocol, Mapping, Mark, Masquerades, OnPortConflict};
 use serde::{Deserialize, Deserializer};
 
 use crate::PortmapPlugin;
@@ -38,7 +38,7 @@ pub struct PortmapKeys {
     pub conditions_v6: Option<Vec<String>>,
     /// What happens if a port of the host is published for another container: `refuse` or `firstWins`. Default: `refuse`.
     #[serde(deserialize_with = "taken")]
-    pub host_port_taken: Taken,
+    pub host_port_taken: OnPortConflict,
     /// The ports, from the capability `portMappings` of a runtime. Default: none.
     pub port_mappings: Option<Vec<MappingKeys>>,
 }
@@ -58,14 +58,14 @@ pub struct MappingKeys {
     pub host_ip: String,
 }
 
-fn taken<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Taken, D::Error> {
+fn taken<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OnPortConflict, D::Error> {
     Ok(word(deserializer, taken_named, "unknown hostPortTaken", "refuse and firstWins")?.unwrap_or_default())
 }
 
-fn taken_named(name: &str) -> Option<Taken> {
+fn taken_named(name: &str) -> Option<OnPortConflict> {
     match name {
-        "refuse" => Some(Taken::Refused),
-        "firstWins" => Some(Taken::FirstWins),
+        "refuse" => Some(OnPortConflict::Refuse),
+        "firstWins" => Some(OnPortConflict::KeepFirst),
         _ => None,
     }
 }
@@ -117,7 +117,7 @@ fn validated(keys: PortmapKeys) -> Result<PortmapPlugin, String> {
         mark,
         conditions_v4,
         conditions_v6,
-        taken: keys.host_port_taken,
+        on_conflict: keys.host_port_taken,
     })
 }
 

@@ -10,7 +10,7 @@ pub use keys::{MappingKeys, PortmapKeys};
 
 use cnikit::plan::{Kind, Plan};
 use cnikit::rules::Backend;
-use cnikit::rules::portmap::{self, Mapping, Mark, Masquerades, PortMap, PublishedPorts, Taken};
+use cnikit::rules::portmap::{self, Mapping, Mark, Masquerades, OnPortConflict, PortMap, PublishedPorts};
 use cnikit::types::limit;
 use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, Error, KeySource, Result, Sources, Status};
 use ipnetwork::IpNetwork;
@@ -26,7 +26,7 @@ pub struct PortmapPlugin {
     mark: Mark,
     conditions_v4: Vec<String>,
     conditions_v6: Vec<String>,
-    taken: Taken,
+    on_conflict: OnPortConflict,
 }
 
 impl ChainedPlugin for PortmapPlugin {
@@ -46,7 +46,7 @@ impl ChainedPlugin for PortmapPlugin {
             conditions_v4: self.conditions_v4.clone(),
             conditions_v6: self.conditions_v6.clone(),
             backend: self.backend,
-            taken: self.taken,
+            on_conflict: self.on_conflict,
         };
         let needed = map.rules_needed();
         if let Err(error) = limit::count("rules to write", needed, limit::PORT_RULES) {

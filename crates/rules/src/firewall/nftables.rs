@@ -1,79 +1,83 @@
 //! The firewall in nftables, in a table of its own for all networks of a host.
 //!
-//! A packet meets a handful of rules that look it up in sets, however many containers there are. What is in the sets follows
-//! from the rules in a chain that no packet walks, one for each address and bridge of each owner: so each owner has his own,
-//! and an element goes with the last rule that it follows from.
+//! A packet passes a few rules with lookups in sets, however many containers there are. The elements of the sets are derived from
+//! the rules in a chain without packets, one rule per address and bridge of each owner. So each owner has rules of its own, and an
+//! element is deleted with the last rule that it is derived from.
 //!
-//! What crosses a bridge from port to port is seen by the family bridge alone, unless `br_netfilter` is there: of a bridge
-//! that is isolated within, a table of that family has the same.
+//! Packets between ports of a bridge pass only through tables of the family bridge, unless `br_netfilter` is loaded. If containers
+//! of one bridge are isolated from each other, a table of that family has the same rules.
 
 use cnikit_nftables::{
-    Chain, Direction, Error as Refused, Field, Hook, HookKind, HookPoint, Index, IndexBy, Key, KeyType,
+    Chain, Direction, Error as NftablesError, Field, Hook, HookKind, HookPoint, Index, IndexBy, Key, KeyType,
     LONGEST_COMMENT, Match, Nftables, OwnerFilter, Rule, Set, Side, TableFamily, TableLayout, Value, Verdict,
 };
 use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch};
 use cnikit_resources::alias::{self, Marks, cut};
 use cnikit_skel::{AttachmentId, Error, Journal, Result, log};
 
-use super::{Demand, Isolation, rules_of};
-use crate::backend::{Comparison, replace, shared_nftables};
+use super::backend::BACKEND;
+use super::demand::{Demand, Isolation};
+use crate::backend::Comparison;
 use crate::batch_restore::add_nftables;
+use crate::nftables::{replace, shared_nftables};
 
 const TABLE: &str = "cni_firewall";
 const FORWARD: &str = "forward";
 const ADMINS: &str = "admins";
 const OWNERS: &str = "owners";
 
-/// The sets: addresses, bridges that are cut off, and the ways through one of them, of which some are closed.
+/// The sets: addresses, isolated bridges, and pairs of interfaces that are the same bridge, of which some are isolated within.
 const IPV4: &str = "ipv4";
 const IPV6: &str = "ipv6";
 const BRIDGES: &str = "bridges";
 const LOOPS: &str = "loops";
 const ISOLATED: &str = "isolated";
 
-pub(super) fn ensure(demand: &Demand, (tag, journal): (&AttachmentId, &mut Journal)) -> Result<()> {
+pub(super) fn ensure(demand: &Demand, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
     let nftables = Nftables::here()?;
-    let what = rules_of(tag);
-    let (admins, operators) = admin(demand.admin_chain.to_owned());
-    nftables.replace(&admins, operators.0, &operators.1).map_err(with_hint)?;
+    let undo_name = BACKEND.undo_name(tag);
+    let admin = admin_jump(demand.admin_chain.to_owned());
+    nftables.replace(&admin.layout, admin.filter, &admin.rules).map_err(with_hint)?;
     let rules = rules(demand, tag);
-    replace(&nftables, (&forward(), filter(tag)), &rules, (&what, journal)).map_err(with_hint)?;
+    replace(&nftables, &forward(), filter(tag), &rules, &undo_name, journal).map_err(with_hint)?;
     let Some(within) = within(demand.isolation, tag) else {
-        return give_up(&nftables, crossing, (tag, journal));
+        return release_table(&nftables, bridged, tag, journal);
     };
-    match replace(&nftables, (&crossing(), filter(tag)), &within, (&what, journal)) {
-        Err(error) if is_lacking(&error) => {
+    match replace(&nftables, &bridged(), filter(tag), &within, &undo_name, journal) {
+        Ok(()) => Ok(()),
+        Err(error) if is_unsupported(&error) => {
             log::warn(format_args!("containers of one bridge are isolated by br_netfilter alone: {error}"));
             Ok(())
         }
-        made => made.map_err(with_hint),
+        Err(error) => Err(with_hint(error)),
     }
 }
 
-/// Gathers what [`ensure`] would make; not where what is to go stands in the way.
+/// Adds the rules of [`ensure`] to the batch. Returns false if rules have to be removed too.
 pub(super) fn enqueue(demand: &Demand, tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<bool> {
     let within = within(demand.isolation, tag);
-    if within.is_none() && !Nftables::here()?.rules(&crossing(), filter(tag))?.is_empty() {
+    if within.is_none() && !Nftables::here()?.rules(&bridged(), filter(tag))?.is_empty() {
         return Ok(false);
     }
-    let (admins, (operator, jump)) = admin(demand.admin_chain.to_owned());
-    add_nftables(batch, admins, operator, &jump, None)?;
+    let admin = admin_jump(demand.admin_chain.to_owned());
+    add_nftables(batch, admin.layout, admin.filter, &admin.rules, None)?;
     add_nftables(batch, forward(), filter(tag), &rules(demand, tag), None)?;
     if let Some(within) = within {
-        add_nftables(batch, crossing(), filter(tag), &within, None)?;
+        add_nftables(batch, bridged(), filter(tag), &within, None)?;
     }
     Ok(true)
 }
 
 pub(super) fn verify(demand: &Demand, tag: &AttachmentId) -> Result<Comparison> {
-    let (nftables, (admins, operators)) = (Nftables::here()?, admin(demand.admin_chain.to_owned()));
+    let nftables = Nftables::here()?;
+    let admin = admin_jump(demand.admin_chain.to_owned());
     let any = !nftables.rules(&forward(), filter(tag))?.is_empty();
     let mut drifts = nftables.verify(&forward(), filter(tag), &rules(demand, tag))?;
-    drifts.extend(nftables.verify(&admins, operators.0, &operators.1)?);
+    drifts.extend(nftables.verify(&admin.layout, admin.filter, &admin.rules)?);
     if let Some(within) = within(demand.isolation, tag) {
-        match nftables.rehearse(&crossing(), filter(tag), &within) {
-            Err(error) if is_lacking(&error) => {}
-            _ => drifts.extend(nftables.verify(&crossing(), filter(tag), &within)?),
+        match nftables.rehearse(&bridged(), filter(tag), &within) {
+            Err(error) if is_unsupported(&error) => {}
+            _ => drifts.extend(nftables.verify(&bridged(), filter(tag), &within)?),
         }
     }
     drifts.dedup();
@@ -87,81 +91,91 @@ pub(super) fn release(context: &ReleaseContext) -> Result<()> {
     }
 }
 
-/// Removes what a tag has; the roll-back puts it back, for it may be a running container's.
-pub(super) fn forget((tag, journal): (&AttachmentId, &mut Journal)) -> Result<()> {
+/// Removes the rules of an attachment. The roll-back puts them back, since the container may run.
+pub(super) fn remove(tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
     let Some(nftables) = Nftables::if_any()? else { return Ok(()) };
-    [crossing, forward].into_iter().try_for_each(|layout| give_up(&nftables, layout, (tag, journal)))
+    [bridged, forward].into_iter().try_for_each(|layout| release_table(&nftables, layout, tag, journal))
 }
 
-fn give_up(
+fn release_table(
     nftables: &Nftables,
     layout: fn() -> TableLayout,
-    (tag, journal): (&AttachmentId, &mut Journal),
+    tag: &AttachmentId,
+    journal: &mut Journal,
 ) -> Result<()> {
-    let (place, owner) = (layout(), filter(tag));
-    let before = nftables.rules(&place, owner.clone())?;
+    let table = layout();
+    let owner = filter(tag);
+    let before = nftables.rules(&table, owner.clone())?;
     if before.is_empty() {
         return Ok(());
     }
-    let _ = journal.undo(&rules_of(tag), move |_| Nftables::here()?.put_back(&layout(), owner, &before));
-    nftables.release(&place, filter(tag)).map(drop).map_err(with_hint)
+    let _ = journal.undo(&BACKEND.undo_name(tag), move |_| Nftables::here()?.put_back(&layout(), owner, &before));
+    nftables.release(&table, filter(tag)).map(drop).map_err(with_hint)
 }
 
 fn clear(nftables: &Nftables, tag: &AttachmentId) -> Result<()> {
-    Ok([crossing(), forward()].iter().try_for_each(|layout| nftables.release(layout, filter(tag)).map(drop))?)
+    Ok([bridged(), forward()].iter().try_for_each(|layout| nftables.release(layout, filter(tag)).map(drop))?)
 }
 
 pub(super) fn sweep(context: &GcContext) -> Result<()> {
     let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
-    let (marks, network) = (Marks::of(context), OwnerFilter::Commented(alias::network_mark(&context.network)));
+    let marks = Marks::of(context);
+    let network = OwnerFilter::Commented(alias::network_mark(&context.network));
     let keep = |comment: &str| !marks.is_stale_text(comment);
-    [crossing(), forward()].iter().try_for_each(|layout| nftables.sweep(layout, network.clone(), keep).map(drop))?;
+    [bridged(), forward()].iter().try_for_each(|layout| nftables.sweep(layout, network.clone(), keep).map(drop))?;
     Ok(())
 }
 
-/// Whether the kernel has what it takes, tried with rules like those of an attachment, of which none will ever be.
+/// Checks for STATUS that the kernel supports these rules, by trying those of an attachment without a name.
 pub(super) fn available() -> Result<()> {
-    let nobody = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
+    let unnamed = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
     let rules = [rule(vec![Match::Source([127, 0, 0, 1].into())], Verdict::Accept)];
-    Nftables::here().and_then(|here| here.rehearse(&forward(), filter(&nobody), &rules)).map_err(with_hint)
+    Nftables::here().and_then(|here| here.rehearse(&forward(), filter(&unnamed), &rules)).map_err(with_hint)
 }
 
-/// By the comment too: the owner is lost where somebody loads what `nft list ruleset` printed.
+/// The rules of an attachment, by owner or comment: the owner is lost if the output of `nft list ruleset` is loaded.
 fn filter(tag: &AttachmentId) -> OwnerFilter {
-    OwnerFilter::Owned { owner: alias::mark_of(tag), comment: Some(words(tag)) }
+    OwnerFilter::Owned { owner: alias::mark_of(tag), comment: Some(comment(tag)) }
 }
 
-/// What an attachment has in the chain of owners.
+/// The rules of an attachment in the chain of owners.
 fn rules(demand: &Demand, tag: &AttachmentId) -> Vec<Rule> {
-    let addresses = demand
-        .addresses
-        .iter()
-        .filter(|_| demand.accepts)
-        .map(|address| (vec![Match::Source(*address)], Verdict::Accept));
-    let bridge =
-        demand.isolation.map(|isolation| (through(isolation, [Direction::In, Direction::Out]), verdict(isolation)));
-    let owned = |(matches, verdict)| Rule { matches, verdict, comment: Some(words(tag)) };
-    addresses.chain(bridge).map(owned).collect()
+    let mut rules = Vec::new();
+    if demand.accepts {
+        for address in demand.addresses {
+            rules.push(rule(vec![Match::Source(*address)], Verdict::Accept));
+        }
+    }
+    if let Some(isolation) = demand.isolation {
+        rules.push(rule(through(isolation, [Direction::In, Direction::Out]), verdict(isolation)));
+    }
+    for rule in &mut rules {
+        rule.comment = Some(comment(tag));
+    }
+    rules
 }
 
-/// The same for what crosses a bridge.
+/// The same for packets between ports of a bridge.
 fn within(isolation: Option<&Isolation>, tag: &AttachmentId) -> Option<Vec<Rule>> {
-    let isolation = isolation.filter(|isolation| isolation.within)?;
+    let isolation = isolation?;
+    if !isolation.within {
+        return None;
+    }
     let matches = through(isolation, [Direction::InBridge, Direction::OutBridge]);
-    Some(vec![Rule { matches, verdict: Verdict::Drop, comment: Some(words(tag)) }])
+    Some(vec![Rule { matches, verdict: Verdict::Drop, comment: Some(comment(tag)) }])
 }
 
 fn through(isolation: &Isolation, ways: [Direction; 2]) -> Vec<Match> {
     ways.map(|way| Match::Interface { way, is: true, name: isolation.bridge.clone() }).to_vec()
 }
 
-/// Of what goes from the bridge to itself.
+/// The verdict on packets from the bridge to itself.
 fn verdict(isolation: &Isolation) -> Verdict {
     if isolation.within { Verdict::Drop } else { Verdict::Return }
 }
 
-/// The mark, and what people read.
-fn words(tag: &AttachmentId) -> String {
+/// The mark, and the names of the attachment.
+fn comment(tag: &AttachmentId) -> String {
     cut(alias::of(tag).replace('"', ""), LONGEST_COMMENT)
 }
 
@@ -184,24 +198,23 @@ fn forward() -> TableLayout {
     ];
     let between =
         vec![listed(&ways[..1], true, BRIDGES), listed(&ways[1..], true, BRIDGES), listed(&ways, false, LOOPS)];
-    let accept = |field: usize, set, more: Option<Match>| {
-        let matches = std::iter::once(listed(&ends[field..=field], true, set)).chain(more);
-        rule(matches.collect(), Verdict::Accept)
-    };
-    let fixed = vec![
+    let accept = |field: usize, set| rule(vec![listed(&ends[field..=field], true, set)], Verdict::Accept);
+    let accept_replies =
+        |field: usize, set| rule(vec![listed(&ends[field..=field], true, set), Match::Established], Verdict::Accept);
+    let prologue = vec![
         rule(vec![listed(&ways, true, ISOLATED)], Verdict::Drop),
         rule(between, Verdict::Drop),
         rule(Vec::new(), Verdict::Jump(ADMINS.into())),
-        accept(1, IPV4, Some(Match::Established)),
-        accept(0, IPV4, None),
-        accept(3, IPV6, Some(Match::Established)),
-        accept(2, IPV6, None),
+        accept_replies(1, IPV4),
+        accept(0, IPV4),
+        accept_replies(3, IPV6),
+        accept(2, IPV6),
     ];
     let way = vec![KeyType::Interface, KeyType::Interface];
     TableLayout {
         table_comment: Some("What containers send and what answers them, and what is isolated"),
         chains: vec![chain(OWNERS, None), chain(ADMINS, None), chain(FORWARD, Some(0))],
-        prologue: vec![(FORWARD, fixed)],
+        prologue: vec![(FORWARD, prologue)],
         rule_chains: vec![OWNERS],
         indexes: vec![
             index(IPV4, vec![KeyType::Ipv4], IndexBy::Rule(ipv4)),
@@ -215,8 +228,8 @@ fn forward() -> TableLayout {
     }
 }
 
-/// The table of what crosses a bridge.
-fn crossing() -> TableLayout {
+/// The table for packets between ports of a bridge.
+fn bridged() -> TableLayout {
     let ways = [Field::Interface(Direction::InBridge), Field::Interface(Direction::OutBridge)];
     let closed = rule(vec![listed(&ways, true, ISOLATED)], Verdict::Drop);
     TableLayout {
@@ -232,16 +245,23 @@ fn crossing() -> TableLayout {
     }
 }
 
-/// The operator's chain, and the jump there, which is all networks' that name it.
-fn admin(name: String) -> (TableLayout, (OwnerFilter, [Rule; 1])) {
+/// The jump to the operator's chain, which all networks with this chain share.
+struct AdminJump {
+    layout: TableLayout,
+    filter: OwnerFilter,
+    rules: [Rule; 1],
+}
+
+fn admin_jump(name: String) -> AdminJump {
     let owner = format!("operator:{name}");
     let jump = Rule { comment: Some(owner.clone()), ..rule(Vec::new(), Verdict::Jump(name.clone())) };
     let layout = TableLayout {
-        chains: vec![chain(ADMINS, None), chain(name.leak(), None)], // one an attachment
+        chains: vec![chain(ADMINS, None), chain(name.leak(), None)], // one per attachment
         rule_chains: vec![ADMINS],
         ..TableLayout::of(TableFamily::Inet, TABLE)
     };
-    (layout, (OwnerFilter::Owned { comment: Some(owner.clone()), owner }, [jump]))
+    let filter = OwnerFilter::Owned { comment: Some(owner.clone()), owner };
+    AdminJump { layout, filter, rules: [jump] }
 }
 
 fn chain(name: &'static str, priority: Option<i32>) -> Chain {
@@ -280,14 +300,14 @@ fn way_through(rule: &Rule) -> Option<Key> {
 }
 
 fn closed_way(rule: &Rule) -> Option<Key> {
-    way_through(rule).filter(|_| rule.verdict == Verdict::Drop)
+    if rule.verdict == Verdict::Drop { way_through(rule) } else { None }
 }
 
-fn is_lacking(error: &Refused) -> bool {
+fn is_unsupported(error: &NftablesError) -> bool {
     error.unsupported() || error.is_absent()
 }
 
-fn with_hint(error: Refused) -> Error {
+fn with_hint(error: NftablesError) -> Error {
     let hint = "load nf_tables, nft_ct and nf_conntrack (CONFIG_NF_TABLES_INET, CONFIG_NFT_CT), or say `\"backend\": \"iptables\"`";
-    if is_lacking(&error) { Error::from(error).hint(hint) } else { error.into() }
+    if is_unsupported(&error) { Error::from(error).hint(hint) } else { error.into() }
 }

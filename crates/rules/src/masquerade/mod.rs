@@ -1,5 +1,6 @@
 //! Masquerade: SNAT of packets that leave the container's network.
 
+mod backend;
 mod iptables;
 mod nftables;
 
@@ -7,36 +8,27 @@ use std::cell::Cell;
 use std::fmt;
 
 use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource, RestoreBatch};
-use cnikit_skel::{AttachmentId, Errors, Journal, Result};
+use cnikit_skel::{Errors, Journal, Result};
 use ipnetwork::IpNetwork;
 
-use crate::backend::{self, Backend, Chosen, RuleBackend};
+use self::backend::BACKEND;
+use crate::backend::Backend;
+use crate::choice::{self, Chosen};
 use crate::iptables::Opening;
 
-/// Packets of these addresses to anywhere outside their network, multicast apart, are masqueraded.
+/// Masquerades packets from a container's addresses to destinations outside of their networks, except multicast.
 ///
-/// Tables, chains, rules and comments are the reference's, so that its DEL removes ours and ours removes the reference's.
+/// Tables, chains, rules and comments are those of the upstream plugins, so that a DEL of either removes the rules of the other.
 #[doc(alias = "ipMasq")]
 pub struct Masquerade {
     addresses: Vec<IpNetwork>,
     backend: Backend,
-    /// What programs have been reading since preflight: that takes as long as to make the link, which is made meanwhile.
+    /// The tables that programs have been reading since preflight. That takes as long as to make the link, which is made meanwhile.
     prefetched: Cell<Option<Opening>>,
 }
 
-/// How masquerade rules are written.
-const BACKEND: RuleBackend = RuleBackend {
-    kind: KIND.name,
-    what: "masquerade rules",
-    table: "nat",
-    shared: &[],
-    locks: false,
-    instead: "or say `\"ipMasqBackend\": \"nftables\"`",
-    try_nftables: nftables::available,
-};
-
-/// DEL and GC remove what either backend wrote, whatever the configuration says by then.
-pub const KIND: Kind = Kind { name: "masquerade", release, sweep, outlives_link: true };
+/// DEL and GC remove the rules of both backends, whatever the configuration says by then.
+pub const KIND: Kind = Kind { name: BACKEND.kind, release, sweep, outlives_link: true };
 
 impl Resource for Masquerade {
     fn kind(&self) -> Kind {
@@ -45,29 +37,31 @@ impl Resource for Masquerade {
 
     fn preflight(&self, context: &ApplyContext) -> Result<()> {
         if self.backend != Backend::Nftables {
-            self.prefetched.set(Some(iptables::open(self, &context.tag)?));
+            self.prefetched.set(Some(iptables::open(&self.addresses, &context.tag)?));
         }
         Ok(())
     }
 
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
         let tag = &context.tag;
-        match BACKEND.choose(self.backend, self.prefetched.take(), || iptables::open(self, tag))? {
-            Chosen::Iptables(opened) => iptables::ensure(self, opened, tag, journal)?,
-            Chosen::Nftables => nftables::ensure(self, tag, journal)?,
+        let open = || iptables::open(&self.addresses, tag);
+        match BACKEND.choose(self.backend, self.prefetched.take(), open)? {
+            Chosen::Iptables(opened) => iptables::ensure(&self.addresses, opened, tag, journal)?,
+            Chosen::Nftables => nftables::ensure(&self.addresses, tag, journal)?,
         }
         Ok(Made::nothing())
     }
 
     fn restore(&self, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
-        backend::restore(self, context, journal)
+        choice::restore(self, context, journal)
     }
 
     fn enqueue(&self, context: &ApplyContext, batch: &mut RestoreBatch) -> Result<bool> {
+        let tag = &context.tag;
         match self.backend {
-            Backend::Nftables => nftables::enqueue(self, &context.tag, batch)?,
-            Backend::Automatic if nftables::has_any(&context.tag)? => return Ok(false),
-            Backend::Iptables | Backend::Automatic => iptables::enqueue(self, &context.tag, batch)?,
+            Backend::Nftables => nftables::enqueue(&self.addresses, tag, batch)?,
+            Backend::Automatic if nftables::has_any(tag)? => return Ok(false),
+            Backend::Iptables | Backend::Automatic => iptables::enqueue(&self.addresses, tag, batch)?,
         }
         Ok(true)
     }
@@ -75,8 +69,8 @@ impl Resource for Masquerade {
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
         let compared = BACKEND.compare(
             self.backend,
-            || nftables::verify(self, &context.tag),
-            || iptables::verify(self, &context.tag),
+            || nftables::verify(&self.addresses, &context.tag),
+            || iptables::verify(&self.addresses, &context.tag),
         )?;
         drifts.extend(compared.drifts.into_iter().map(|text| format!("masquerade: {text}")));
         Ok(())
@@ -84,7 +78,7 @@ impl Resource for Masquerade {
 }
 
 impl Masquerade {
-    /// Of the container's addresses, with their prefixes.
+    /// Masquerades these addresses of a container, given with their prefixes.
     pub fn of(addresses: Vec<IpNetwork>, backend: Backend) -> Masquerade {
         Masquerade { addresses, backend, prefetched: Cell::default() }
     }
@@ -97,16 +91,6 @@ impl fmt::Display for Masquerade {
     }
 }
 
-/// What an undo is about.
-fn rules_of(tag: &AttachmentId) -> String {
-    format!("masquerade rules of {tag}")
-}
-
-/// The address without its host bits.
-fn network(address: IpNetwork) -> IpNetwork {
-    IpNetwork::new(address.network(), address.prefix()).unwrap_or(address)
-}
-
 fn release(context: &ReleaseContext) -> Result<()> {
     Errors::from_iter([nftables::release(context), iptables::release(context)]).finish()
 }
@@ -115,7 +99,10 @@ fn sweep(context: &GcContext) -> Result<()> {
     Errors::from_iter([nftables::sweep(context), iptables::sweep(context)]).finish()
 }
 
-/// Whether this host can masquerade so, for STATUS.
+/// Checks for STATUS that this host can masquerade with this backend.
+///
+/// # Errors
+/// The backend cannot be used: its programs or a feature of the kernel are missing.
 pub fn available(backend: Backend) -> Result<()> {
-    BACKEND.available(backend)
+    BACKEND.available(backend, nftables::available)
 }

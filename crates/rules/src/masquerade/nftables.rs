@@ -10,49 +10,57 @@ use cnikit_skel::{AttachmentId, Journal, Result, log};
 use ipnetwork::IpNetwork;
 use sha2::{Digest, Sha512};
 
-use super::{Masquerade, network, rules_of};
-use crate::backend::{Comparison, replace, shared_nftables};
+use super::backend::BACKEND;
+use crate::addresses::network;
+use crate::backend::Comparison;
 use crate::batch_restore::add_nftables;
+use crate::nftables::{replace, shared_nftables};
 
 const CHECKS: &str = "masq_checks";
 const POSTROUTING: &str = "postrouting";
 
-pub(super) fn ensure(masquerade: &Masquerade, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
+pub(super) fn ensure(addresses: &[IpNetwork], tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
     let filter = OwnerFilter::from(&prefix(tag));
-    Ok(replace(&Nftables::here()?, (&layout(), filter), &rules(masquerade, tag), (&rules_of(tag), journal))?)
+    let nftables = Nftables::here()?;
+    replace(&nftables, &layout(), filter, &rules(addresses, tag), &BACKEND.undo_name(tag), journal)?;
+    Ok(())
 }
 
-pub(super) fn enqueue(masquerade: &Masquerade, tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<()> {
-    add_nftables(batch, layout(), &prefix(tag), &rules(masquerade, tag), None)
+pub(super) fn enqueue(addresses: &[IpNetwork], tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<()> {
+    add_nftables(batch, layout(), &prefix(tag), &rules(addresses, tag), None)
 }
 
-/// Whether a tag has anything here.
+/// Whether there are rules of an attachment.
 pub(super) fn has_any(tag: &AttachmentId) -> Result<bool> {
     Ok(!Nftables::here()?.rules(&layout(), &prefix(tag))?.is_empty())
 }
 
-pub(super) fn verify(masquerade: &Masquerade, tag: &AttachmentId) -> Result<Comparison> {
+pub(super) fn verify(addresses: &[IpNetwork], tag: &AttachmentId) -> Result<Comparison> {
     let nftables = Nftables::here()?;
     let prefix = prefix(tag);
     let any = !nftables.rules(&layout(), &prefix)?.is_empty();
-    let drifts = nftables.verify(&layout(), &prefix, &rules(masquerade, tag))?;
+    let drifts = nftables.verify(&layout(), &prefix, &rules(addresses, tag))?;
     Ok(Comparison { any, drifts, ..Comparison::default() })
 }
 
-fn rules(masquerade: &Masquerade, tag: &AttachmentId) -> Vec<Rule> {
-    let rule = |address: &IpNetwork| Rule {
-        matches: vec![Match::Source(address.ip()), Match::DestinationNotIn(network(*address))],
-        verdict: Verdict::Masquerade,
-        comment: Some(comment(tag)),
-    };
-    masquerade.addresses.iter().map(rule).collect()
+fn rules(addresses: &[IpNetwork], tag: &AttachmentId) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for address in addresses {
+        let matches = vec![Match::Source(address.ip()), Match::DestinationNotIn(network(*address))];
+        rules.push(Rule { matches, verdict: Verdict::Masquerade, comment: Some(comment(tag)) });
+    }
+    rules
 }
 
 /// The table that all masqueraded networks of a host share.
 fn layout() -> TableLayout {
-    let multicast = |net: &str| net.parse().ok().map(|net| rule(vec![Match::DestinationIn(net)], Verdict::Return));
-    let mut fixed: Vec<Rule> = ["224.0.0.0/4", "ff00::/8"].into_iter().filter_map(multicast).collect();
-    fixed.push(rule(Vec::new(), Verdict::Goto(CHECKS.into())));
+    let mut prologue = Vec::new();
+    for multicast in ["224.0.0.0/4", "ff00::/8"] {
+        if let Ok(network) = multicast.parse() {
+            prologue.push(rule(vec![Match::DestinationIn(network)], Verdict::Return));
+        }
+    }
+    prologue.push(rule(Vec::new(), Verdict::Goto(CHECKS.into())));
     TableLayout {
         table_comment: Some("Masquerading for plugins from github.com/containernetworking/plugins"),
         chains: vec![
@@ -67,7 +75,7 @@ fn layout() -> TableLayout {
                 hook: Some(Hook { kind: HookKind::Nat, hook: HookPoint::Postrouting, priority: 100 }),
             },
         ],
-        prologue: vec![(POSTROUTING, fixed)],
+        prologue: vec![(POSTROUTING, prologue)],
         rule_chains: vec![CHECKS],
         ..TableLayout::of(TableFamily::Inet, "cni_plugins_masquerade")
     }
@@ -77,7 +85,7 @@ fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
     Rule { matches, verdict, comment: None }
 }
 
-/// By which all rules of one attachment begin: hashes of the network, and of interface and container.
+/// The text that the comments of an attachment begin with: a hash of the network, and one of interface and container.
 fn prefix(tag: &AttachmentId) -> String {
     format!("{}-{}", hash(&tag.network), hash(&format!("{}:{}", tag.ifname, tag.container)))
 }
@@ -93,7 +101,7 @@ fn hash(text: &str) -> String {
 
 pub(super) fn release(context: &ReleaseContext) -> Result<()> {
     let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
-    removed(nftables.release(&layout(), &prefix(&context.tag))?);
+    log_removed(nftables.release(&layout(), &prefix(&context.tag))?);
     Ok(())
 }
 
@@ -101,17 +109,17 @@ pub(super) fn sweep(context: &GcContext) -> Result<()> {
     let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
     let valid: Vec<String> = context.tags().map(|tag| prefix(&tag)).collect();
     let keep = |comment: &str| valid.iter().any(|prefix| comment.starts_with(prefix));
-    removed(nftables.sweep(&layout(), &format!("{}-", hash(&context.network)), keep)?);
+    log_removed(nftables.sweep(&layout(), &format!("{}-", hash(&context.network)), keep)?);
     Ok(())
 }
 
-fn removed(count: usize) {
+fn log_removed(count: usize) {
     if count > 0 {
         log::info(format_args!("removed {count} masquerade rules"));
     }
 }
 
-/// Whether the kernel has what it takes.
+/// Checks for STATUS that the kernel accepts the table.
 pub(super) fn available() -> Result<()> {
     Ok(Nftables::here()?.verify(&layout(), "-", &[]).map(drop)?)
 }
@@ -125,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_the_references_to_the_letter() {
+    fn comments_are_equal_to_upstreams() {
         assert_eq!(prefix(&tag("unit-test", "one", "eth0")), "6fd94d501e58f0aa-287fc69eff0574a2");
         let expected = "43d91f8451058a70-f4d01f2ef4b92245, net: n1, if: eth0, id: c1";
         assert_eq!(comment(&tag("n1", "c1", "eth0")), expected);

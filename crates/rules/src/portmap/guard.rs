@@ -1,9 +1,9 @@
 //! Keep packets to the host's 127.0.0.0/8 out where `route_localnet` would let them in.
 //!
-//! Published ports are reached from the host's loopback by `route_localnet` of the link toward the container, which lets whoever
-//! sends a frame there reach the loopback of the host as well. So such packets are dropped before the setting is made, and until
-//! it is taken back. The rules are in `nf_tables`, whatever the ports are published with: a few questions to the kernel tell
-//! whether they are there, and no program is started.
+//! Published ports are reached from the host's loopback by `route_localnet` of the link to the container. That setting also admits
+//! packets from the link to the loopback of the host. So such packets are dropped before the setting is made, and until it is
+//! restored. The rules are in `nf_tables`, whatever backend the ports are published with: a few requests to the kernel report
+//! whether the rules exist, and no program is started.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,50 +17,59 @@ use cnikit_resources::veth::is_veth;
 use cnikit_skel::{AttachmentId, Error, Errors, Journal, Result, log};
 
 use super::{iptables, nftables};
-use crate::backend::shared_nftables;
+use crate::nftables::shared_nftables;
 
-/// What a new link gets.
+/// The setting that new links get.
 const OF_NEW_LINKS: &str = "net/ipv4/conf/default/route_localnet";
 
-/// How packets of containers enter.
-pub(super) struct Ingress {
-    /// The link that they are routed by, which has the setting.
+/// The link by which packets of containers enter.
+pub(super) struct IngressLink {
+    /// The link that routes lead to, which has the setting.
     pub(super) link: String,
-    /// The links below it, down to a bridge; none if there is no bridge below. With `br_netfilter` the kernel looks at packets as
-    /// they enter there, and not again as they enter the link.
+    /// The links below it, down to a bridge; none if there is no bridge below. With `br_netfilter` the kernel runs the rules when
+    /// packets enter there, and not again when they enter the link.
     pub(super) below: Vec<String>,
 }
 
-/// More links upon one another are not looked at: the kernel takes no more than 8.
+/// The most stacked links that are followed; the kernel allows 8.
 const MOST_BELOW: usize = 16;
 
-impl Ingress {
-    pub(super) fn of(host: &Netlink, link: Link) -> Result<Ingress> {
-        let (mut below, mut at) = (Vec::new(), link.clone());
-        while let Some(lower) = at.lower.filter(|_| at.lower_netns.is_none() && !is_veth(&at)) {
-            let Some(found) = host.find_link_at(lower)?.filter(|_| below.len() < MOST_BELOW) else { break };
+impl IngressLink {
+    pub(super) fn of(host: &Netlink, link: Link) -> Result<IngressLink> {
+        let name = link.name.clone();
+        let mut below = Vec::new();
+        let mut current = link;
+        while let Some(lower) = current.lower {
+            if current.lower_netns.is_some() || is_veth(&current) {
+                break;
+            }
+            let Some(found) = host.find_link_at(lower)? else { break };
+            if below.len() == MOST_BELOW {
+                break;
+            }
             below.push(found.name.clone());
-            at = found;
+            current = found;
         }
-        if at.kind.as_deref() != Some("bridge") {
+        if current.kind.as_deref() != Some("bridge") {
             below.clear();
         }
-        Ok(Ingress { link: link.name, below })
+        Ok(IngressLink { link: name, below })
     }
 }
 
-/// What an attachment has of guards already: asked once in a call.
+/// The guard that an attachment has already, read once per call.
 pub(super) struct HeldGuard {
     holder: String,
-    /// None where the kernel has no netfilter.
+    /// `None` if the kernel has no netfilter.
     nftables: Option<Nftables>,
-    /// The link whose guard it holds.
+    /// The link that it guards.
     link: Option<String>,
 }
 
 impl HeldGuard {
     pub(super) fn of(tag: &AttachmentId) -> Result<HeldGuard> {
-        let (holder, nftables) = (holder(tag), Nftables::if_any()?);
+        let holder = holder(tag);
+        let nftables = Nftables::if_any()?;
         let link = match &nftables {
             Some(nftables) => nftables.guarded_loopback(&holder)?,
             None => None,
@@ -69,37 +78,48 @@ impl HeldGuard {
     }
 }
 
-/// Sets `route_localnet` of a link, once packets to 127.0.0.0/8 that enter by it are dropped. `restores`: what the setting was
-/// before us may be recorded no more, and today's value may be that of an earlier ADD.
-pub(super) fn ensure(ingress: &Ingress, held: &HeldGuard, restores: bool) -> Result<()> {
+/// Sets `route_localnet` of a link, after packets to 127.0.0.0/8 that enter by it are dropped. With `restores` the first value of
+/// the setting may not be recorded any more, and the current value may be that of an earlier ADD.
+pub(super) fn ensure(ingress: &IngressLink, held: &HeldGuard, restores: bool) -> Result<()> {
     let link = ingress.link.as_str();
-    let (holder, key) = (&held.holder, key(link));
-    let before = || {
-        let value = sysctl::read(&Inside::here(), &key)?;
-        Ok(if restores && value != "0" { sysctl::read(&Inside::here(), OF_NEW_LINKS)? } else { value })
+    let key = key(link);
+    let Some(nftables) = &held.nftables else {
+        warn_unguarded(link);
+        return Ok(());
     };
-    let Some(nftables) = &held.nftables else { return without(link) };
     if held.link.as_ref().is_some_and(|other| other != link) {
-        give_up(nftables, holder)?;
+        give_up(nftables, &held.holder)?;
     }
-    match nftables.guard_loopback(link, &ingress.below, holder, before) {
-        Err(Unguarded::Lacking) => return without(link),
-        Err(Unguarded::Failed(error)) => return Err(error),
+    match nftables.guard_loopback(link, &ingress.below, &held.holder, || first_value(&key, restores)) {
         Ok(()) => {}
+        Err(Unguarded::Unsupported) => {
+            warn_unguarded(link);
+            return Ok(());
+        }
+        Err(Unguarded::Failed(error)) => return Err(error),
     }
     set(&key, "1").map_err(|error| error.hint(format!("set /proc/sys/{key} to 1, or say `\"snat\": false`")))
+}
+
+/// The value of the setting before any ADD.
+fn first_value(key: &str, restores: bool) -> std::result::Result<String, Unguarded> {
+    let value = sysctl::read(&Inside::here(), key)?;
+    if restores && value != "0" {
+        return Ok(sysctl::read(&Inside::here(), OF_NEW_LINKS)?);
+    }
+    Ok(value)
 }
 
 /// Why there is no guard.
 enum Unguarded {
     /// The kernel has no `nf_tables`.
-    Lacking,
+    Unsupported,
     Failed(Error),
 }
 
 impl From<cnikit_nftables::Error> for Unguarded {
     fn from(error: cnikit_nftables::Error) -> Unguarded {
-        if error.unsupported() { Unguarded::Lacking } else { Unguarded::Failed(error.into()) }
+        if error.unsupported() { Unguarded::Unsupported } else { Unguarded::Failed(error.into()) }
     }
 }
 
@@ -109,17 +129,15 @@ impl From<cnikit_netns::Error> for Unguarded {
     }
 }
 
-/// Without `nf_tables` nothing could be dropped, so the setting is not made.
-#[expect(clippy::unnecessary_wraps, reason = "it is what such an ADD ends with")]
-fn without(link: &str) -> Result<()> {
+/// Logs that the setting is not made, because packets could not be dropped.
+fn warn_unguarded(link: &str) {
     log::warn(format_args!(
         "published ports are not reached from 127.0.0.1: packets to 127.0.0.0/8 that enter by {link} could not be dropped, for the \
          kernel has no nf_tables"
     ));
-    Ok(())
 }
 
-/// Notes that what [`ensure`] makes is given up again if the ADD fails; what the attachment had before stays.
+/// Records that the guard of [`ensure`] is released if the ADD fails. A guard that the attachment had before stays.
 pub(super) fn note_undo(held: &HeldGuard, tag: &AttachmentId, journal: &mut Journal) {
     if held.link.is_none() {
         let holder = held.holder.clone();
@@ -127,8 +145,8 @@ pub(super) fn note_undo(held: &HeldGuard, tag: &AttachmentId, journal: &mut Jour
     }
 }
 
-/// What is missing of the guard and the setting.
-pub(super) fn verify(ingress: &Ingress, tag: &AttachmentId, with_guard: bool, drifts: &mut Drifts) -> Result<()> {
+/// Reports whether rules of the guard or the setting are missing.
+pub(super) fn verify(ingress: &IngressLink, tag: &AttachmentId, with_guard: bool, drifts: &mut Drifts) -> Result<()> {
     let link = ingress.link.as_str();
     let Some(nftables) = Nftables::if_any()? else { return Ok(()) };
     let key = key(link);
@@ -143,7 +161,7 @@ pub(super) fn verify(ingress: &Ingress, tag: &AttachmentId, with_guard: bool, dr
     Ok(())
 }
 
-/// Gives up what the attachment has; nothing is wrong if it has nothing.
+/// Releases the guard that the attachment has, if any.
 pub(super) fn release_if_any(held: &HeldGuard) -> Result<()> {
     match &held.nftables {
         Some(nftables) => give_up(nftables, &held.holder),
@@ -160,8 +178,8 @@ pub(super) fn sweep(context: &GcContext) -> Result<()> {
     let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
     let valid: Vec<String> = context.tags().map(|tag| holder(&tag)).collect();
     let holders = nftables.loopback_guards(&named(&alias::network_mark(&context.network)))?;
-    let gone = holders.iter().filter(|holder| !valid.contains(holder));
-    gone.map(|holder| give_up(&nftables, holder)).collect::<Errors>().finish()
+    let stale = holders.iter().filter(|holder| !valid.contains(holder));
+    stale.map(|holder| give_up(&nftables, holder)).collect::<Errors>().finish()
 }
 
 fn release_holder(holder: &str) -> Result<()> {
@@ -179,7 +197,8 @@ fn give_up(nftables: &Nftables, holder: &str) -> Result<()> {
     released.map(drop)
 }
 
-/// Gives the setting its former value, unless others need it. Whether packets to 127.0.0.0/8 may enter by the link again.
+/// Restores the setting, unless ports of the upstream plugin need it. Returns whether packets to 127.0.0.0/8 may enter by the link
+/// again.
 fn give_back(nftables: &Nftables, link: &GuardedLink) -> Result<bool> {
     let key = key(&link.name);
     let before = match &link.before {
@@ -192,7 +211,7 @@ fn give_back(nftables: &Nftables, link: &GuardedLink) -> Result<bool> {
     match sysctl::set(&Inside::here(), &key, &before) {
         Ok(_) => Ok(true),
         Err(error) if error.is_absent() => Ok(true),
-        // It cannot be written here, which nothing of a DEL changes.
+        // The setting cannot be written in this environment, and a DEL cannot change that.
         Err(error) if is_read_only(&error) => {
             log::warn(format_args!("packets to 127.0.0.0/8 that enter by {} stay dropped: {error}", link.name));
             Ok(false)
@@ -233,12 +252,12 @@ fn key(link: &str) -> String {
     format!("net/ipv4/conf/{link}/route_localnet")
 }
 
-/// The attachment's name among those that hold guards.
+/// The attachment's name in the list of guard holders.
 fn holder(tag: &AttachmentId) -> String {
     named(&alias::mark_of(tag))
 }
 
-/// A mark in letters that nft(8) takes in a name.
+/// A mark in characters that nft(8) accepts in a name.
 fn named(mark: &str) -> String {
     mark.replace(':', "-")
 }

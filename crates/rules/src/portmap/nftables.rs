@@ -1,11 +1,10 @@
-//! Port mappings in nftables: the reference's tables and chains, one of each for IPv4 and IPv6.
+//! Port mappings in nftables: upstream's tables and chains, one table each for IPv4 and IPv6.
 //!
-//! Rules stand where the reference has them, under its comment, so that either removes what the other made; whose they are
-//! says a field beside the comment. A packet to the host meets a set of all ports first: what goes to no published port
-//! passes on after one look, and an ADD learns by one that its port is free. The reference does not know the set: its ADD
-//! has packets walk all rules again, which serves too, until our next one fills the set with the ports of all.
+//! Rules are in upstream's chains with upstream's comment, so that either plugin removes the rules of the other. The owner of a
+//! rule is in its user data. A packet to the host is first looked up in a set of all published ports: packets to other ports pass
+//! after one lookup, and an ADD finds out by one lookup that its port is free. Upstream does not know the set. After its ADD
+//! packets pass through all rules again, until our next ADD fills the set with all ports.
 
-use std::cell::RefCell;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -20,88 +19,91 @@ use cnikit_resources::alias;
 use cnikit_skel::{AttachmentId, Error, Journal, Result, log};
 use ipnetwork::IpNetwork;
 
-use super::{Held, Mapping, Masquerades, PortMap, by_port, forget, rules_of, taken};
-use crate::backend::{Comparison, Loopback, commit, replace, shared_nftables};
+use super::backend::BACKEND;
+use super::conflict::{Conflict, refuse_or_log};
+use super::flows::forget_removed;
+use super::mapping::{Mapping, Masquerades, PortMap, by_port};
+use crate::addresses::attribute_unclaimed;
+use crate::backend::{Comparison, Loopback};
 use crate::batch_restore::add_nftables;
-use crate::unclaimed;
+use crate::nftables::{commit, replace, shared_nftables};
 
 /// The rules that lead to containers.
 const PORTS: &str = "hostports";
-/// Where older versions of the reference have rules for one address of the host.
+/// The chain in which older versions of upstream have rules for one address of the host.
 const OLD_PORTS: &str = "hostip_hostports";
-/// What every packet to the host walks through.
+/// The chain that every packet to the host passes through.
 const ALL: &str = "hostports_all";
 const MASQUERADING: &str = "masquerading";
-/// The ports that rules are for.
+/// The set of ports that have rules.
 const IN_USE: &str = "hostports_in_use";
-/// Whose rules there are.
+/// The set of owners that have rules.
 const OWNERS: &str = "hostports_owners";
 
-/// What can be done about conditions that are refused.
-const REMEDY: &str = "say what is known and what packets to these ports can be like, or say `\"backend\": \"iptables\"` \
+/// The hint for conditions that are refused.
+const CONDITIONS_HINT: &str = "say what is known and what packets to these ports can be like, or say `\"backend\": \"iptables\"` \
                       with conditions in its words";
 
 const FAMILIES: [TableFamily; 2] = [TableFamily::Ip, TableFamily::Ip6];
 
-/// Refuses what could not be written, before anything is made. Of all ports of one protocol and address one tells of all.
+/// Refuses mappings that cannot be written, before anything is made. One port of each protocol and host address is tried.
 pub(super) fn preflight(map: &PortMap) -> Result<()> {
     let mut seen = HashSet::new();
     let is_new = |mapping: &&Mapping| seen.insert((mapping.protocol, mapping.host_address));
     let mappings = map.mappings.iter().filter(is_new).cloned().collect();
     let map = &PortMap { mappings, ..map.clone() };
-    targets(map).try_for_each(|(family, address)| {
-        let (key, _) = asked(map, address);
-        // All that could be wrong with them is what the configuration adds.
-        let refused = |error| Error::config(format!("{key}: {error}")).hint(REMEDY);
-        rules(map, address, "")?.0.iter().flatten().try_for_each(|rule| rule.validate(family).map_err(refused))
-    })
+    for (family, address) in targets(map) {
+        for rule in rules(map, address, "")?.0.iter().flatten() {
+            // Only the conditions of the configuration can be invalid.
+            let (key, _) = configured_conditions(map, address);
+            rule.validate(family).map_err(|error| Error::config(format!("{key}: {error}")).hint(CONDITIONS_HINT))?;
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn ensure(map: &PortMap, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
     let nftables = Nftables::here()?;
-    let what = rules_of(tag);
+    let undo_name = BACKEND.undo_name(tag);
     for (family, address) in targets(map) {
         let layout = layout(family);
         let wanted = rules(map, address, &comment(tag))?;
         let mut replacement = nftables.begin_replace(&layout, filter(tag, vec![address]), wanted)?;
         while !replacement.is_done() {
             let snapshot = replacement.read()?;
-            if let Err(refused) = refuse_taken(map, address, tag, &snapshot) {
+            if let Err(refused) = refuse_conflicts(map, address, tag, &snapshot) {
                 replacement.abandon();
                 return Err(refused);
             }
-            commit(&mut replacement, snapshot, (&what, journal))?;
+            commit(&mut replacement, snapshot, &undo_name, journal)?;
         }
     }
     for (layout, filter) in unwanted(map, tag) {
         if nftables.may_have_rules(&layout, &filter)? && !nftables.rules(&layout, filter.clone())?.is_empty() {
-            replace(&nftables, (&layout, filter), Rules::default(), (&what, journal))?;
+            replace(&nftables, &layout, filter, Rules::default(), &undo_name, journal)?;
         }
     }
     Ok(())
 }
 
 /// Refuses ports that lead to another container already, or lets it keep them, as configured.
-fn refuse_taken(map: &PortMap, address: IpAddr, tag: &AttachmentId, snapshot: &Snapshot<'_>) -> Result<()> {
+fn refuse_conflicts(map: &PortMap, address: IpAddr, tag: &AttachmentId, snapshot: &Snapshot<'_>) -> Result<()> {
     let conflicting = snapshot.conflicting_rules(IN_USE)?;
     let own = conditions(map, address)?;
-    let are_apart = |theirs: &[Match]| !own.is_empty() && !theirs.is_empty() && own != theirs;
-    for (mapping, holder) in held((map, address), tag, &conflicting, are_apart) {
-        taken(map, mapping, &holder)?;
-    }
-    Ok(())
+    let are_disjoint = |other: &[Match]| !own.is_empty() && !other.is_empty() && own != other;
+    refuse_or_log(map, &conflicts_with(map, address, tag, &conflicting, are_disjoint))
 }
 
-/// Gathers what [`ensure`] would make. A port that anybody else has or wants is judged by itself.
+/// Adds the rules of [`ensure`] to the batch. If another attachment has or wants one of the ports, this one is restored alone.
 pub(super) fn enqueue(map: &PortMap, tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<bool> {
     for (family, address) in targets(map) {
-        let (filter, rules) = (filter(tag, vec![address]), rules(map, address, &comment(tag))?);
-        add_nftables(batch, layout(family), filter, rules, Some(IN_USE))?;
+        let rules = rules(map, address, &comment(tag))?;
+        add_nftables(batch, layout(family), filter(tag, vec![address]), rules, Some(IN_USE))?;
     }
     Ok(true)
 }
 
-/// Whether a tag has anything here.
+/// Whether there are rules of an attachment.
 pub(super) fn has_any(map: &PortMap, tag: &AttachmentId) -> Result<bool> {
     let nftables = Nftables::here()?;
     for (family, address) in targets(map) {
@@ -116,8 +118,10 @@ pub(super) fn verify(map: &PortMap, tag: &AttachmentId) -> Result<Comparison> {
     let nftables = Nftables::here()?;
     let mut compared = Comparison::default();
     for (family, address) in targets(map) {
-        let (mut layout, filter) = (layout(family), filter(tag, vec![address]));
-        let (found, mut wanted) = (nftables.rules(&layout, filter.clone())?, rules(map, address, &comment(tag))?);
+        let mut layout = layout(family);
+        let filter = filter(tag, vec![address]);
+        let found = nftables.rules(&layout, filter.clone())?;
+        let mut wanted = rules(map, address, &comment(tag))?;
         let mut drifts = nftables.verify(&layout, filter.clone(), wanted.clone())?;
         compared.any |= !found.is_empty();
         let by_upstream = !found.is_empty() && found.iter().all(|found| found.owner().is_none());
@@ -125,14 +129,16 @@ pub(super) fn verify(map: &PortMap, tag: &AttachmentId) -> Result<Comparison> {
             compared.loopback = Loopback::Unguarded;
         }
         if !drifts.is_empty() && by_upstream {
-            // The reference may have made them, which leaves out the chain where it has nothing to say in it. Ours that were
-            // saved and loaded name nobody either.
-            wanted.0[1] = theirs(map, address, &comment(tag));
+            // Upstream may have made the rules. It omits a chain without rules. Our rules have no owner either after `nft` has
+            // saved and loaded them.
+            wanted.0[1] = upstream_masquerade_rules(map, address, &comment(tag));
             if map.masquerades == Masquerades::Nothing {
                 layout.chains.retain(|chain| chain.name != MASQUERADING);
             }
-            let as_theirs = nftables.verify(&layout, filter, wanted)?;
-            drifts = if as_theirs.len() < drifts.len() { as_theirs } else { drifts };
+            let drifts_from_upstream = nftables.verify(&layout, filter, wanted)?;
+            if drifts_from_upstream.len() < drifts.len() {
+                drifts = drifts_from_upstream;
+            }
         }
         compared.drifts.extend(drifts);
     }
@@ -145,76 +151,90 @@ pub(super) fn verify(map: &PortMap, tag: &AttachmentId) -> Result<Comparison> {
     Ok(compared)
 }
 
-/// By family, the address that connections are sent to.
+/// The address of each family that connections lead to.
 fn targets(map: &PortMap) -> impl Iterator<Item = (TableFamily, IpAddr)> + '_ {
-    let of = |family| map.target(family == TableFamily::Ip).map(|address| (family, address));
-    FAMILIES.into_iter().filter_map(of)
+    FAMILIES.into_iter().filter_map(|family| Some((family, map.target(family == TableFamily::Ip)?)))
 }
 
-/// Where no mapping leads, an earlier ADD may have had one.
-fn unwanted(map: &PortMap, tag: &AttachmentId) -> impl Iterator<Item = (TableLayout, OwnerFilter)> {
-    let addresses = |family| {
-        map.addresses.iter().map(IpNetwork::ip).filter(move |one| one.is_ipv4() == (family == TableFamily::Ip))
-    };
-    let without = FAMILIES.into_iter().filter(|family| targets(map).all(|(other, _)| other != *family));
-    without.map(move |family| (layout(family), filter(tag, addresses(family).take(1).collect())))
-}
-
-/// What leads to other containers by rules that stand here, for whoever writes others: only the kernel is asked.
-pub(super) fn elsewhere(map: &PortMap, tag: &AttachmentId) -> Result<Vec<Held>> {
-    let Some(nftables) = Nftables::if_any()? else { return Ok(Vec::new()) };
-    let mut elsewhere = Vec::new();
-    for (family, address) in targets(map) {
-        let led = map.mappings.iter().filter(|mapping| mapping.leads_to(address).is_some());
-        let found = nftables.rules_with_keys(&layout(family), IN_USE, &led.map(key).collect::<Vec<_>>())?;
-        // Nobody can tell whether conditions in words of iptables are the same.
-        let are_apart = |theirs: &[Match]| !theirs.is_empty() && !asked(map, address).1.is_empty();
-        let held = held((map, address), tag, &found, are_apart);
-        elsewhere.extend(held.into_iter().map(|(mapping, holder)| (mapping.clone(), format!("{holder} (nftables)"))));
+/// The table and the owner of families without a mapping. An earlier ADD may have had one.
+fn unwanted(map: &PortMap, tag: &AttachmentId) -> Vec<(TableLayout, OwnerFilter)> {
+    let mut unwanted = Vec::new();
+    for family in FAMILIES {
+        let is_ipv4 = family == TableFamily::Ip;
+        if map.target(is_ipv4).is_none() {
+            let address = map.addresses.iter().map(IpNetwork::ip).find(|address| address.is_ipv4() == is_ipv4);
+            unwanted.push((layout(family), filter(tag, address.into_iter().collect())));
+        }
     }
-    Ok(elsewhere)
+    unwanted
 }
 
-/// Where rules lead that the upstream plugin made, for IPv4: they name no owner.
+/// The conflicts with rules of nftables, for an ADD with iptables. No program is started.
+pub(super) fn conflicts(map: &PortMap, tag: &AttachmentId) -> Result<Vec<Conflict>> {
+    let Some(nftables) = Nftables::if_any()? else { return Ok(Vec::new()) };
+    let mut conflicts = Vec::new();
+    for (family, address) in targets(map) {
+        let ports: Vec<Key> = map.mappings_to(address).map(key).collect();
+        let found = nftables.rules_with_keys(&layout(family), IN_USE, &ports)?;
+        // Our conditions are in words of iptables, so whether both are equal is not known.
+        let are_disjoint = |other: &[Match]| !other.is_empty() && !configured_conditions(map, address).1.is_empty();
+        for Conflict { mapping, holder } in conflicts_with(map, address, tag, &found, are_disjoint) {
+            conflicts.push(Conflict { mapping, holder: format!("{holder} (nftables)") });
+        }
+    }
+    Ok(conflicts)
+}
+
+/// The IPv4 addresses that rules of the upstream plugin lead to. Such rules have no owner.
 pub(super) fn upstream_targets(nftables: &Nftables) -> Result<Vec<IpAddr>> {
     let found = nftables.rules(&layout(TableFamily::Ip), OwnerFilter::Commented(String::new()))?;
-    let leading = found.iter().filter(|found| found.owner().is_none()).filter_map(|found| said(found.rule()?));
-    Ok(leading.map(|(_, to)| to.ip()).collect())
+    let mut targets = Vec::new();
+    for installed in found {
+        if installed.owner().is_none()
+            && let Some((_, to)) = installed.rule().and_then(mapping_of)
+        {
+            targets.push(to.ip());
+        }
+    }
+    Ok(targets)
 }
 
-/// Mappings whose port leads to another container, and to which. Rules under different conditions are for different
-/// connections, and a container that is in two networks is the same one behind either.
-fn held<'a>(
-    (map, address): (&'a PortMap, IpAddr),
+/// The conflicts with installed rules. Rules with disjoint conditions apply to different connections, and a container in two
+/// networks is not in conflict with itself.
+fn conflicts_with(
+    map: &PortMap,
+    address: IpAddr,
     tag: &AttachmentId,
     installed: &[InstalledRule],
-    are_apart: impl Fn(&[Match]) -> bool,
-) -> Vec<(&'a Mapping, String)> {
+    are_disjoint: impl Fn(&[Match]) -> bool,
+) -> Vec<Conflict> {
     let own = comment(tag);
-    let led = by_port(map.mappings.iter().filter(|mapping| mapping.leads_to(address).is_some()));
-    let mut held = Vec::new();
-    for installed in installed {
-        let Some(rule) = installed.rule() else { continue };
-        if installed.comment() == Some(&own) || are_apart(&conditions_of(rule)) {
+    let wanted = by_port(map.mappings_to(address));
+    let mut conflicts = Vec::new();
+    for found in installed {
+        let Some(rule) = found.rule() else { continue };
+        if found.comment() == Some(&own) || are_disjoint(&conditions_of(rule)) {
             continue;
         }
-        let Some((theirs, _)) = said(rule) else { continue };
-        let holder = match installed.comment() {
+        let Some((other, _)) = mapping_of(rule) else { continue };
+        let Some(same_port) = wanted.get(&other.port()) else { continue };
+        let holder = match found.comment() {
             Some(container) => format!("container {container:?}"),
-            None => format!("`{installed}`"),
+            None => format!("`{found}`"),
         };
-        for mapping in led.get(&theirs.port()).into_iter().flatten() {
-            if mapping.meets(&theirs) {
-                held.push((*mapping, holder.clone()));
+        for mapping in same_port {
+            if mapping.meets(&other) {
+                conflicts.push(Conflict { mapping: (*mapping).clone(), holder: holder.clone() });
             }
         }
     }
-    held
+    conflicts
 }
 
-/// What a rule maps, and where it leads, if it does.
-fn said(rule: &Rule) -> Option<(Mapping, SocketAddr)> {
-    let (Verdict::Dnat(to), host_address) = (&rule.verdict, host_address(rule)) else { return None };
+/// The mapping of a DNAT rule, and the address and port that it leads to.
+fn mapping_of(rule: &Rule) -> Option<(Mapping, SocketAddr)> {
+    let Verdict::Dnat(to) = &rule.verdict else { return None };
+    let host_address = host_address(rule);
     match port(rule)?[..] {
         [Value::Protocol(protocol), Value::Port(host_port)] => {
             Some((Mapping { host_port, container_port: to.port(), protocol, host_address }, *to))
@@ -223,7 +243,7 @@ fn said(rule: &Rule) -> Option<(Mapping, SocketAddr)> {
     }
 }
 
-/// The address of the host that a rule is for.
+/// The host address that a rule matches.
 fn host_address(rule: &Rule) -> Option<IpAddr> {
     rule.matches.iter().rev().find_map(|one| match one {
         Match::DestinationIn(to) if *to == IpNetwork::from(to.ip()) => Some(to.ip()),
@@ -231,41 +251,46 @@ fn host_address(rule: &Rule) -> Option<IpAddr> {
     })
 }
 
-/// What a rule looks at beside the address and the port of the host.
+/// The matches of a rule without those of host address and port.
 fn conditions_of(rule: &Rule) -> Vec<Match> {
     let host = host_address(rule).map(Match::to);
-    let beside = |one: &&Match| !matches!(one, Match::Port { .. }) && Some(*one) != host.as_ref();
-    rule.matches.iter().filter(beside).cloned().collect()
+    let is_condition = |one: &&Match| !matches!(one, Match::Port { .. }) && Some(*one) != host.as_ref();
+    rule.matches.iter().filter(is_condition).cloned().collect()
 }
 
-/// The rules of a container: those that lead to it, and those that have the answers come back by the host.
+/// The rules of a container: those of DNAT, and those of masquerade, by which replies are routed by the host.
 fn rules(map: &PortMap, address: IpAddr, comment: &str) -> Result<Rules> {
-    let rule = |matches, verdict| Rule { matches, verdict, comment: Some(comment.to_owned()) };
     let conditions = conditions(map, address)?;
-    let lead = |mapping: &Mapping| {
-        let host = mapping.host_address.filter(|host| !host.is_unspecified()).map(Match::to);
-        let port = Match::to_port(mapping.protocol, mapping.host_port);
-        let matches = conditions.iter().cloned().chain(host).chain([port]).collect();
-        mapping.leads_to(address).map(|to| rule(matches, Verdict::Dnat(to)))
-    };
-    let led: Vec<Rule> = map.mappings.iter().filter_map(lead).collect();
-    let back = |from: Vec<Match>| back(from, address, comment);
-    let masqueraded = if led.is_empty() { Vec::new() } else { sources(map, address) };
-    let masquerading = masqueraded.into_iter().map(back).collect();
-    Ok(Rules(vec![led, masquerading]))
+    let mut dnat = Vec::new();
+    for mapping in &map.mappings {
+        let Some(to) = mapping.leads_to(address) else { continue };
+        let mut matches = conditions.clone();
+        if let Some(host) = mapping.single_host_address() {
+            matches.push(Match::to(host));
+        }
+        matches.push(Match::to_port(mapping.protocol, mapping.host_port));
+        dnat.push(Rule { matches, verdict: Verdict::Dnat(to), comment: Some(comment.to_owned()) });
+    }
+    let mut masquerade = Vec::new();
+    if !dnat.is_empty() {
+        for from in masqueraded_sources(map, address) {
+            masquerade.push(masquerade_rule(from, address, comment));
+        }
+    }
+    Ok(Rules(vec![dnat, masquerade]))
 }
 
-/// Has the answers to connections from there come back by the host.
-fn back(from: Vec<Match>, address: IpAddr, comment: &str) -> Rule {
+/// Masquerades connections from these sources to the container.
+fn masquerade_rule(from: Vec<Match>, address: IpAddr, comment: &str) -> Rule {
     let matches = [from, vec![Match::to(address)]].concat();
     Rule { matches, verdict: Verdict::Masquerade, comment: Some(comment.to_owned()) }
 }
 
-/// Who reaches the container under the host's address: by the reference's rules it itself and the host's loopback; and who
-/// came by a published port, as with the reference's in iptables its neighbours, whom it would answer by a way of its own, or
-/// everybody. Neighbours are in the networks of all its addresses, and so is it itself when it asks from another one. Who came
-/// by another's rule, as that of a service, is none of ours.
-fn sources(map: &PortMap, address: IpAddr) -> Vec<Vec<Match>> {
+/// The sources whose connections are masqueraded: the container itself and the host's loopback, as in upstream's rules; and of
+/// connections to a published port its neighbours, as in upstream's rules of iptables, or all. Replies to neighbours would not be
+/// routed by the host. Neighbours are in the networks of all its addresses, and so is the container with its other addresses.
+/// Connections by rules of another program, such as of a service, are not masqueraded.
+fn masqueraded_sources(map: &PortMap, address: IpAddr) -> Vec<Vec<Match>> {
     let from: Vec<Option<Match>> = match map.masquerades {
         Masquerades::Nothing => return Vec::new(),
         Masquerades::All => vec![None],
@@ -273,42 +298,47 @@ fn sources(map: &PortMap, address: IpAddr) -> Vec<Vec<Match>> {
             map.networks(address.is_ipv4()).into_iter().map(|network| Some(Match::SourceIn(network))).collect()
         }
     };
-    let (mut sources, mut seen) = (itself(address), HashSet::new());
-    for mapping in map.mappings.iter().filter(|mapping| mapping.leads_to(address).is_some()) {
-        if seen.insert((mapping.protocol, mapping.host_port)) {
-            let port =
-                [Match::CtStatusDnat, Match::Protocol(mapping.protocol), Match::OriginalDport(mapping.host_port)];
-            sources.extend(from.iter().map(|network| port.iter().chain(network).cloned().collect()));
+    let mut sources = container_and_loopback(address);
+    let mut seen = HashSet::new();
+    for mapping in map.mappings_to(address) {
+        if !seen.insert(mapping.port()) {
+            continue;
+        }
+        let port = [Match::CtStatusDnat, Match::Protocol(mapping.protocol), Match::OriginalDport(mapping.host_port)];
+        for network in &from {
+            sources.push(port.iter().chain(network).cloned().collect());
         }
     }
     sources
 }
 
-/// The container, and the host's loopback; the kernel lets nothing from `::1` leave the host.
-fn itself(address: IpAddr) -> Vec<Vec<Match>> {
-    let loopback = Match::Source(Ipv4Addr::LOCALHOST.into());
-    let loopback = address.is_ipv4().then_some(vec![loopback]);
-    [vec![Match::Source(address)]].into_iter().chain(loopback).collect()
+/// The container, and the host's 127.0.0.1. The kernel sends no packets from `::1` to other hosts.
+fn container_and_loopback(address: IpAddr) -> Vec<Vec<Match>> {
+    let mut sources = vec![vec![Match::Source(address)]];
+    if address.is_ipv4() {
+        sources.push(vec![Match::Source(Ipv4Addr::LOCALHOST.into())]);
+    }
+    sources
 }
 
-/// What the reference has of that, which leaves out neighbours.
-fn theirs(map: &PortMap, address: IpAddr, comment: &str) -> Vec<Rule> {
+/// Upstream's rules of masquerade, which do not include neighbours.
+fn upstream_masquerade_rules(map: &PortMap, address: IpAddr, comment: &str) -> Vec<Rule> {
     let sources = match map.masquerades {
         Masquerades::Nothing => Vec::new(),
         Masquerades::All => vec![IpNetwork::new(address, 0).map(Match::SourceIn).into_iter().collect()],
-        Masquerades::Hairpin => itself(address),
+        Masquerades::Hairpin => container_and_loopback(address),
     };
-    sources.into_iter().map(|from| back(from, address, comment)).collect()
+    sources.into_iter().map(|from| masquerade_rule(from, address, comment)).collect()
 }
 
-/// What the configuration asks of packets beside their port.
+/// The conditions of the configuration, parsed.
 fn conditions(map: &PortMap, address: IpAddr) -> Result<Vec<Match>> {
-    let (key, words) = asked(map, address);
-    Match::read(words).map_err(|why| Error::config(format!("{key}: {why}")).hint(REMEDY))
+    let (key, words) = configured_conditions(map, address);
+    Match::read(words).map_err(|why| Error::config(format!("{key}: {why}")).hint(CONDITIONS_HINT))
 }
 
-/// Key and words of it.
-fn asked(map: &PortMap, address: IpAddr) -> (&'static str, &[String]) {
+/// The conditions of the configuration, with their key.
+fn configured_conditions(map: &PortMap, address: IpAddr) -> (&'static str, &[String]) {
     if address.is_ipv4() { ("conditionsV4", &map.conditions_v4) } else { ("conditionsV6", &map.conditions_v6) }
 }
 
@@ -316,7 +346,7 @@ fn key(mapping: &Mapping) -> Key {
     vec![Value::Protocol(mapping.protocol), Value::Port(mapping.host_port)]
 }
 
-/// The port of the host that a rule is for.
+/// The protocol and host port that a rule matches.
 fn port(rule: &Rule) -> Option<Key> {
     rule.matches.iter().rev().find_map(|one| match one {
         Match::Port { protocol, side: Side::Destination, is: true, port } => {
@@ -334,11 +364,15 @@ fn layout(family: TableFamily) -> TableLayout {
     let fields = vec![Field::Protocol, Field::Port(Side::Destination)];
     let used = Match::InSet { fields, is: true, set: IN_USE.to_owned() };
     let to_host = || vec![rule(vec![Match::LocalDestination], ALL)];
-    // The kernel lets nothing from ::1 leave the host: whoever listens there is reached.
-    let loopback =
-        (family == TableFamily::Ip6).then_some(Match::DestinationNotIn(IpAddr::from(Ipv6Addr::LOCALHOST).into()));
-    let from_host = vec![rule(loopback.iter().cloned().chain([Match::LocalDestination]).collect(), ALL)];
-    let instead = loopback.map(|_| ("output", to_host()));
+    // The kernel sends no packets from ::1 to other hosts, so connections to ::1 reach the programs that listen there.
+    let not_loopback = Match::DestinationNotIn(IpAddr::from(Ipv6Addr::LOCALHOST).into());
+    let mut accepted_prologues = Vec::new();
+    let mut from_host = vec![Match::LocalDestination];
+    if family == TableFamily::Ip6 {
+        from_host.insert(0, not_loopback);
+        accepted_prologues.push(("output", to_host()));
+    }
+    accepted_prologues.push((ALL, vec![rule(vec![], OLD_PORTS), rule(vec![], PORTS)]));
     let chains = vec![PORTS, OLD_PORTS];
     let ports = Set { name: IN_USE, key: vec![KeyType::Protocol, KeyType::Port], comment: None };
     let owners = Set { name: OWNERS, key: vec![KeyType::Mark, KeyType::Mark], comment: None };
@@ -355,13 +389,10 @@ fn layout(family: TableFamily) -> TableLayout {
         prologue: vec![
             (ALL, vec![rule(vec![], OLD_PORTS), rule(vec![used], PORTS)]),
             ("prerouting", to_host()),
-            ("output", from_host),
+            ("output", vec![rule(from_host, ALL)]),
         ],
-        accepted_prologues: instead
-            .into_iter()
-            .chain([(ALL, vec![rule(vec![], OLD_PORTS), rule(vec![], PORTS)])])
-            .collect(),
-        // Older versions of the reference had packets that are merely forwarded led to containers (CVE-2025-67499).
+        accepted_prologues,
+        // Rules of older versions of upstream also change forwarded packets (CVE-2025-67499).
         jump_conditions: vec![JumpCondition {
             from: vec!["prerouting", "output"],
             to: vec![PORTS, OLD_PORTS, ALL],
@@ -376,38 +407,42 @@ fn layout(family: TableFamily) -> TableLayout {
     }
 }
 
-/// The rules of a tag: those that name it, and those of the reference, which name only the container, for its addresses.
+/// The rules of an attachment: those with its tag, and upstream's, whose comment has the container alone, with its addresses.
 fn filter(tag: &AttachmentId, addresses: Vec<IpAddr>) -> OwnerFilter {
     OwnerFilter::Attached { owner: alias::mark_of(tag), comment: comment(tag), addresses }
 }
 
-/// The reference's comment.
+/// Upstream's comment.
 fn comment(tag: &AttachmentId) -> String {
     alias::cut(tag.container.clone(), LONGEST_COMMENT)
 }
 
 pub(super) fn release(context: &ReleaseContext) -> Result<()> {
     let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
-    let (tag, flows) = (&context.tag, RefCell::new(Vec::new()));
+    let tag = &context.tag;
+    let mut flows = Vec::new();
     for family in FAMILIES {
-        let (layout, named) =
-            (layout(family), OwnerFilter::Owned { owner: alias::mark_of(tag), comment: Some(comment(tag)) });
+        let layout = layout(family);
+        let named = OwnerFilter::Owned { owner: alias::mark_of(tag), comment: Some(comment(tag)) };
         let found = nftables.rules(&layout, named)?;
         if found.is_empty() {
             continue;
         }
-        let nobodys = found.iter().filter(|found| found.owner().is_none()).filter_map(target).collect::<Vec<_>>();
-        let going = unclaimed::attribute_unclaimed(context, &nobodys)?;
-        let leads =
-            |found: &&InstalledRule| found.owner().is_some() || target(found).is_some_and(|to| going.contains(&to));
-        flows.borrow_mut().extend(found.iter().filter(leads).filter_map(flows_of));
-        removed(nftables.release(&layout, filter(tag, going))?);
+        let unclaimed: Vec<IpAddr> = found.iter().filter(|rule| rule.owner().is_none()).filter_map(target).collect();
+        let own = attribute_unclaimed(context, &unclaimed)?;
+        for rule in &found {
+            let is_own = rule.owner().is_some() || target(rule).is_some_and(|to| own.contains(&to));
+            if is_own && let Some(led) = flows_of(rule) {
+                flows.push(led);
+            }
+        }
+        log_removed(nftables.release(&layout, filter(tag, own))?);
     }
-    forget(&flows.take(), false);
+    forget_removed(&flows);
     Ok(())
 }
 
-/// The container's address in a rule of its own.
+/// The container's address in one of its rules.
 fn target(found: &InstalledRule) -> Option<IpAddr> {
     let rule = found.rule()?;
     match &rule.verdict {
@@ -416,12 +451,13 @@ fn target(found: &InstalledRule) -> Option<IpAddr> {
     }
 }
 
-/// The flows that a rule has led to a container.
+/// The flows that a rule leads to a container.
 fn flows_of(found: &InstalledRule) -> Option<Flows> {
-    said(found.rule()?).map(|(mapping, target)| mapping.flows_to(target))
+    mapping_of(found.rule()?).map(|(mapping, target)| mapping.flows_to(target))
 }
 
-/// Rules that name no network may be a running container's, whom the reference attached: they stay.
+/// Removes the rules of this network that belong to no valid attachment. Rules without a network stay: they may be of a running
+/// container that upstream attached.
 pub(super) fn sweep(context: &GcContext) -> Result<()> {
     let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
     let network = || OwnerFilter::Owned { owner: alias::network_mark(&context.network), comment: None };
@@ -430,26 +466,26 @@ pub(super) fn sweep(context: &GcContext) -> Result<()> {
     let mut flows = Vec::new();
     let swept = FAMILIES.into_iter().try_for_each(|family| {
         let found = nftables.rules(&layout(family), network())?;
-        let context = found.iter().filter(|found| found.owner().is_some_and(|owner| !keep(owner)));
-        flows.extend(context.filter_map(flows_of));
-        removed(nftables.sweep(&layout(family), network(), keep)?);
+        let stale = found.iter().filter(|rule| rule.owner().is_some_and(|owner| !keep(owner)));
+        flows.extend(stale.filter_map(flows_of));
+        log_removed(nftables.sweep(&layout(family), network(), keep)?);
         Ok(())
     });
-    forget(&flows, false);
+    forget_removed(&flows);
     swept
 }
 
-fn removed(count: usize) {
+fn log_removed(count: usize) {
     if count > 0 {
         log::info(format_args!("removed {count} rules of port mappings"));
     }
 }
 
-/// Whether the kernel has what it takes: with rules like those of an attachment, of which none will ever be.
+/// Checks for STATUS that the kernel supports these rules, by trying those of an attachment without a name.
 pub(super) fn available() -> Result<()> {
     let nftables = Nftables::here()?;
-    let nobody = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
+    let unnamed = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
     let to: IpAddr = Ipv4Addr::LOCALHOST.into();
     let map = PortMap::tried(to);
-    Ok(nftables.rehearse(&layout(TableFamily::Ip), filter(&nobody, vec![to]), rules(&map, to, "")?)?)
+    Ok(nftables.rehearse(&layout(TableFamily::Ip), filter(&unnamed, vec![to]), rules(&map, to, "")?)?)
 }

@@ -8,7 +8,7 @@ use cnikit_resources::alias;
 use cnikit_skel::log;
 use ipnetwork::IpNetwork;
 
-use super::super::Isolation;
+use super::super::demand::Isolation;
 use super::edits::Edits;
 
 /// The kernel's chain for what passes through.
@@ -102,11 +102,11 @@ impl Isolation {
 }
 
 /// Whose claims end: those whose marks are so, and of nobody's those for these addresses.
-pub(super) struct Going<'a> {
-    pub(super) is: &'a dyn Fn(&str) -> bool,
-    pub(super) also: &'a [IpAddr],
+pub(super) struct ClaimFilter<'a> {
+    pub(super) is_owner: &'a dyn Fn(&str) -> bool,
+    pub(super) unmarked: &'a [IpAddr],
     /// Nobody says that they are to end, but that they are not among those that live: what may be another's by now stays.
-    pub(super) by_gc: bool,
+    pub(super) is_gc: bool,
 }
 
 /// One table, and what its markers say.
@@ -131,8 +131,8 @@ impl<'a> Claims<'a> {
     }
 
     /// What some owner claims.
-    pub(super) fn of_owner(&self, going: &Going) -> Vec<Claim> {
-        let own = self.markers.iter().filter(|marker| (going.is)(marker.mark));
+    pub(super) fn of_owner(&self, filter: &ClaimFilter) -> Vec<Claim> {
+        let own = self.markers.iter().filter(|marker| (filter.is_owner)(marker.mark));
         own.map(|marker| marker.claim.clone()).collect()
     }
 
@@ -161,7 +161,7 @@ impl<'a> Claims<'a> {
     }
 
     /// What has to change so that an owner has this, and nothing else of his own.
-    pub(super) fn become_of(&self, owner: &str, wanted: &[Claim], admin: &str, stood: &[Claim]) -> Edits {
+    pub(super) fn edits_for(&self, owner: &str, wanted: &[Claim], admin: &str, stood: &[Claim]) -> Edits {
         let mut edits = self.missing(wanted, admin);
         self.hand_over(owner, wanted, stood, &mut edits);
         edits
@@ -178,7 +178,7 @@ impl<'a> Claims<'a> {
     /// Markers of this owner for what he wants, and what he had besides goes.
     fn hand_over(&self, owner: &str, wanted: &[Claim], stood: &[Claim], edits: &mut Edits) {
         let own = |mark: &str| owner.starts_with(mark);
-        self.end(&Going { is: &own, also: &[], by_gc: false }, wanted, stood, edits);
+        self.end(&ClaimFilter { is_owner: &own, unmarked: &[], is_gc: false }, wanted, stood, edits);
         let bridges = |claim: &&Claim| matches!(claim, Claim::Bridge(_));
         // A bridge that the reference isolated is the reference's: it may have more containers than have markers.
         let theirs: Vec<Claim> = self.unclaimed(wanted).iter().filter(bridges).cloned().collect();
@@ -192,17 +192,17 @@ impl<'a> Claims<'a> {
     }
 
     /// What has to change so that the claims of these owners end.
-    pub(super) fn released(&self, going: &Going) -> Edits {
+    pub(super) fn released(&self, filter: &ClaimFilter) -> Edits {
         let mut edits = Edits::default();
-        let doubtful = if going.by_gc { self.doubtful(going) } else { Vec::new() };
-        self.end(going, &[], &doubtful, &mut edits);
+        let doubtful = if filter.is_gc { self.doubtful(filter) } else { Vec::new() };
+        self.end(filter, &[], &doubtful, &mut edits);
         edits.chain_gone_if_empty(self.table, OWNERS);
         edits
     }
 
     /// Addresses whose rules may have been removed and made again since they were marked, by the reference, which marks nothing:
     /// it writes here, or they stand behind those that were marked later.
-    fn doubtful(&self, going: &Going) -> Vec<Claim> {
+    fn doubtful(&self, filter: &ClaimFilter) -> Vec<Claim> {
         let mut marked = HashMap::new();
         self.markers.iter().enumerate().for_each(|(place, marker)| {
             marked.entry(marker.claim.about()).or_insert(place);
@@ -223,7 +223,7 @@ impl<'a> Claims<'a> {
             |claim: &Claim| theirs || marked.get(&claim.about()).is_some_and(|place| late.contains(place));
         let addresses = |claim: &Claim| matches!(claim, Claim::Address(_));
         let doubtful: Vec<Claim> =
-            self.of_owner(going).into_iter().filter(addresses).filter(|claim| is_doubtful(claim)).collect();
+            self.of_owner(filter).into_iter().filter(addresses).filter(|claim| is_doubtful(claim)).collect();
         for claim in doubtful.iter().filter(|claim| self.stands(claim)) {
             let Claim::Address(address) = claim else { continue };
             let why = "the reference may have made them for another container";
@@ -233,16 +233,16 @@ impl<'a> Claims<'a> {
     }
 
     /// Ends claims but for those that are still wanted: rules go unless they serve a claim that stays.
-    fn end(&self, going: &Going, wanted: &[Claim], stood: &[Claim], edits: &mut Edits) {
-        let ends = |marker: &Marker| (going.is)(marker.mark) && !wanted.contains(&marker.claim);
-        let also = going.also.iter().copied().map(Claim::Address);
+    fn end(&self, filter: &ClaimFilter, wanted: &[Claim], stood: &[Claim], edits: &mut Edits) {
+        let ends = |marker: &Marker| (filter.is_owner)(marker.mark) && !wanted.contains(&marker.claim);
+        let also = filter.unmarked.iter().copied().map(Claim::Address);
         let of_mark = self.markers.iter().filter(|marker| ends(marker)).map(|marker| marker.claim.clone());
         let mut ending: Vec<Claim> = of_mark.chain(also).collect();
         ending.dedup();
         let meant: HashSet<About> = ending.iter().chain(wanted).map(Claim::about).collect();
         let about = |claim: &Claim| meant.contains(&claim.about());
         // Whatever else stands is not looked at more than once: there may be much of it.
-        let foreign = self.markers.iter().filter(|marker| !(going.is)(marker.mark) && about(&marker.claim));
+        let foreign = self.markers.iter().filter(|marker| !(filter.is_owner)(marker.mark) && about(&marker.claim));
         let (void, others): (Vec<&Marker>, Vec<&Marker>) = foreign.partition(|marker| self.is_void(&marker.claim));
         for marker in self.markers.iter().filter(|marker| ends(marker)).chain(void) {
             edits.gone(self.table, OWNERS, marker.rule);
@@ -351,7 +351,7 @@ mod tests {
         let lines: String = standing.iter().map(line).collect();
         let said = format!("*filter\n:{FORWARD} - [0:0]\n:{OWNERS} - [0:0]\n{lines}COMMIT\n");
         let (table, context) = (Table::read(&said, "filter", "").unwrap(), format!("cnikit:{:016x}:{n:0>32}", 1));
-        let going = Going { is: &|mark| mark == context, also: &[], by_gc: true };
+        let going = ClaimFilter { is_owner: &|mark| mark == context, unmarked: &[], is_gc: true };
         Claims::of(&table).released(&going).drifts("filter").len()
     }
 
@@ -382,7 +382,8 @@ mod tests {
         let table = Table::read(&said, "filter", "").unwrap();
         let own = format!("cnikit:{:016x}:{:032x}", 1, 5);
         let begun = processor_time();
-        let edits = Claims::of(&table).released(&Going { is: &|mark| mark == own, also: &[], by_gc: false });
+        let edits =
+            Claims::of(&table).released(&ClaimFilter { is_owner: &|mark| mark == own, unmarked: &[], is_gc: false });
         assert_eq!(edits.drifts("filter").len(), 3, "{edits:?}");
         let took = processor_time().saturating_sub(begun);
         assert!(took < Duration::from_secs(10), "{took:?}");

@@ -1,67 +1,69 @@
 //! The firewall in iptables, in the chains that all networks of a host share.
 //!
-//! Chains, rules and comments are the reference's to the letter, for it finds them by that; its rules for an address name
-//! nobody. Whose they are says a marker in a chain that no packet walks: a rule without a target, which matches what the
-//! claim is about and bears the tag in its comment. So DEL needs to know no address, and rules go with the last that claims
-//! them.
+//! Chains, rules and comments are exactly those of the upstream plugins, which find them by these texts. Upstream's rules for an
+//! address have no owner. The owner is in a marker, in a chain without packets: a rule without a target, with the address or bridge
+//! as match and the tag in its comment. So DEL needs no address, and rules are removed with the last attachment that claims them.
 
 mod claims;
 mod edits;
 
-use std::net::IpAddr;
-
-use claims::{Claim, Claims, Going, is_ours};
-use cnikit_iptables::{Chains, Changes, Error as Refused, IpVersion, Ruleset, Table};
+use claims::{Claim, ClaimFilter, Claims, is_ours};
+use cnikit_iptables::{Chains, Changes, IpVersion, Result as IptablesResult, Ruleset, Table};
 use cnikit_nftables::Nftables;
 use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch};
 use cnikit_resources::alias::{self, Marks};
-use cnikit_resources::lock_netns::NetnsLock;
 use cnikit_skel::{AttachmentId, Error, Journal, Result};
 
-use super::{BACKEND, Demand, Isolation, rules_of};
-use crate::backend::{Comparison, shared_nftables};
+use super::backend::BACKEND;
+use super::demand::{Demand, Isolation};
+use crate::addresses::{is_of_version, recorded_addresses};
+use crate::backend::Comparison;
 use crate::batch_restore::{Wanted, add_iptables};
-use crate::iptables::{OURS, Opened, Opening, TableStep};
+use crate::iptables::{CNI_CHAIN, Opened, Opening, TableStep};
+use crate::nftables::shared_nftables;
 
-/// Rules of others matter too: what comes first in a chain.
+/// All lines are read, since rules of other programs decide what comes first in a chain.
 const ALL_LINES: &str = "";
 
-/// Starts reading what there is, of all versions at once, with other processes of ours kept away: of an address that two
-/// containers claim, each would see the other's claim, or neither.
+/// Starts reading the tables of all versions at once, with other processes of ours locked out: otherwise two containers that claim
+/// one address could both see the other's claim, or neither.
 pub(super) fn open(demand: &Demand) -> Result<Opening> {
     BACKEND.open(versions(demand), ALL_LINES)
 }
 
-/// The versions that it has addresses of: any other needs no program.
+/// The versions of the addresses. Any other version needs no program.
 fn versions(demand: &Demand) -> impl Iterator<Item = IpVersion> {
-    let of = |version: &IpVersion| demand.addresses.iter().any(|address| is_of(address, *version));
-    IpVersion::ALL.into_iter().filter(of)
+    let has_address = |version: &IpVersion| demand.addresses.iter().any(|address| is_of_version(*address, *version));
+    IpVersion::ALL.into_iter().filter(has_address)
 }
 
-fn is_of(address: &IpAddr, version: IpVersion) -> bool {
-    address.is_ipv4() == (version == IpVersion::V4)
-}
-
-/// Whether there can be rules for this bridge.
+/// Refuses a bridge whose name iptables reads as a prefix of names.
 pub(super) fn preflight(isolation: Option<&Isolation>) -> Result<()> {
-    match isolation.filter(|isolation| isolation.bridge.ends_with('+')) {
-        Some(Isolation { bridge, .. }) => {
-            let text =
-                format!("iptables takes the name of the bridge {bridge:?} for that of every link that begins so");
-            Err(Error::config(text).hint("give the bridge a name that does not end with +"))
-        }
-        None => Ok(()),
+    let Some(Isolation { bridge, .. }) = isolation else { return Ok(()) };
+    if !bridge.ends_with('+') {
+        return Ok(());
     }
+    let text = format!("iptables takes the name of the bridge {bridge:?} for that of every link that begins so");
+    Err(Error::config(text).hint("give the bridge a name that does not end with +"))
 }
 
-/// What it claims of one version.
+/// The claims of an attachment in the table of one version.
 fn wanted(demand: &Demand, version: IpVersion) -> Vec<Claim> {
-    let addresses = demand.addresses.iter().filter(|address| is_of(address, version));
-    let accepted = addresses.filter(|_| demand.accepts).copied().map(Claim::Address);
-    accepted.chain(demand.isolation.cloned().map(Claim::Bridge)).collect()
+    let mut claims = Vec::new();
+    if demand.accepts {
+        for address in demand.addresses {
+            if is_of_version(*address, version) {
+                claims.push(Claim::Address(*address));
+            }
+        }
+    }
+    if let Some(isolation) = demand.isolation {
+        claims.push(Claim::Bridge(isolation.clone()));
+    }
+    claims
 }
 
-/// What an attachment is to have in the table of one version.
+/// The rules that an attachment wants in the table of one version.
 struct Step {
     /// The text of the attachment's markers.
     owner: String,
@@ -69,10 +71,10 @@ struct Step {
     admin_chain: String,
 }
 
-/// What an attachment had in a table before.
+/// The claims in a table before a change.
 struct Before {
-    had: Vec<Claim>,
-    /// Wanted claims of no attachment that had their rules already.
+    own: Vec<Claim>,
+    /// Wanted claims without a marker whose rules existed already.
     unclaimed: Vec<Claim>,
 }
 
@@ -88,93 +90,85 @@ impl TableStep for Step {
 
     fn decide(&self, table: &Table) -> (Before, Changes) {
         let claims = Claims::of(table);
-        let of_tag = Going { is: &|mark| self.owner.starts_with(mark), also: &[], by_gc: false };
-        let before = Before { had: claims.of_owner(&of_tag), unclaimed: claims.unclaimed(&self.wanted) };
-        (before, claims.become_of(&self.owner, &self.wanted, &self.admin_chain, &[]).changes())
+        let own = ClaimFilter { is_owner: &|mark| self.owner.starts_with(mark), unmarked: &[], is_gc: false };
+        let before = Before { own: claims.of_owner(&own), unclaimed: claims.unclaimed(&self.wanted) };
+        (before, claims.edits_for(&self.owner, &self.wanted, &self.admin_chain, &[]).changes())
     }
 
     fn put_back(&self, table: &Table, before: &Before) -> Changes {
-        Claims::of(table).put_back(&self.owner, &before.had, &before.unclaimed).changes()
+        Claims::of(table).put_back(&self.owner, &before.own, &before.unclaimed).changes()
+    }
+
+    fn is_installed(&self, table: &Table) -> bool {
+        Claims::of(table).has_any(&self.wanted)
+    }
+
+    fn differences(&self, ruleset: &Ruleset, place: &str) -> IptablesResult<Vec<String>> {
+        Ok(Claims::of(ruleset.table()).missing(&self.wanted, &self.admin_chain).drifts(place))
+    }
+
+    fn differences_without_chains(&self, place: &str) -> Vec<String> {
+        Claims::of(&Table::default()).missing(&self.wanted, &self.admin_chain).drifts(place)
     }
 }
 
-pub(super) fn ensure(demand: &Demand, opened: Opened, (tag, journal): (&AttachmentId, &mut Journal)) -> Result<()> {
+pub(super) fn ensure(demand: &Demand, opened: Opened, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
     let step = |version| Step::of(demand, version, tag);
-    BACKEND.apply(opened, step, ALL_LINES, (&rules_of(tag), journal))
+    BACKEND.apply(opened, step, ALL_LINES, tag, journal)
 }
 
-/// Adds to the batch what [`ensure`] would make, where CHECK would find a difference.
+/// Adds the changes of [`ensure`] to the batch, if CHECK would find a difference.
 pub(super) fn enqueue(demand: &Demand, tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<()> {
     preflight(demand.isolation)?;
     for version in versions(demand) {
         let step = Step::of(demand, version, tag);
         let changes = move |table: &Table| {
             let missing = Claims::of(table).missing(&step.wanted, &step.admin_chain);
-            let is_whole = missing.drifts(BACKEND.table).is_empty();
-            Ok(if is_whole { Changes::default() } else { step.decide(table).1 })
+            if missing.drifts(BACKEND.table).is_empty() {
+                return Ok(Changes::default());
+            }
+            Ok(step.decide(table).1)
         };
-        let wanted = Wanted { changes: Box::new(changes), sole: Vec::new() };
-        add_iptables(batch, (BACKEND, Chains::Like(ALL_LINES, is_ours)), version, wanted)?;
+        let wanted = Wanted { changes: Box::new(changes), exclusive: Vec::new() };
+        add_iptables(batch, BACKEND, Chains::Like(ALL_LINES, is_ours), version, wanted)?;
     }
     Ok(())
 }
 
-/// Compares what there is in either variant of the programs.
-pub(super) fn verify(demand: &Demand) -> Result<Comparison> {
-    let nftables = Nftables::if_any().map_err(Refused::from).map_err(explained)?;
-    let mut compared = Comparison::default();
-    for version in versions(demand) {
-        let wanted = wanted(demand, version);
-        let place = format!("table {} of {version}", BACKEND.table);
-        let chains = Chains::Like(ALL_LINES, is_ours);
-        let rulesets = BACKEND.installed(nftables.as_ref(), version, chains).map_err(explained)?;
-        let tables: Vec<&Table> = rulesets.iter().map(Ruleset::table).collect();
-        compared.any |= tables.iter().any(|table| Claims::of(table).has_any(&wanted));
-        let differences = |table: &Table| Claims::of(table).missing(&wanted, demand.admin_chain).drifts(&place);
-        // Where both variants have rules, those with fewer differences are the ones that ADD wrote last.
-        let fewest = tables.into_iter().map(differences).min_by_key(Vec::len);
-        compared.drifts.extend(fewest.unwrap_or_else(|| differences(&Table::default())));
-    }
-    Ok(compared)
+/// Compares the tables of both variants of the programs.
+pub(super) fn verify(demand: &Demand, tag: &AttachmentId) -> Result<Comparison> {
+    let step = |version| Step::of(demand, version, tag);
+    BACKEND.compare_installed(versions(demand), step, Chains::Like(ALL_LINES, is_ours))
 }
 
-/// What the reference made has no marker: of that goes what was recorded of this attachment, and nobody claims.
+/// Removes the rules of an attachment. Upstream's rules have no marker: those are removed whose address the result of ADD records,
+/// unless a marker of another attachment claims them.
 pub(super) fn release(context: &ReleaseContext) -> Result<()> {
     let mark = alias::mark_of(&context.tag);
-    let recorded: Vec<IpAddr> = context.prev.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address.ip()).collect();
-    clear(
-        shared_nftables(context.shared())?.as_deref(),
-        &Going { is: &|found| found == mark, also: &recorded, by_gc: false },
-    )
+    let recorded = recorded_addresses(context);
+    let nftables = shared_nftables(context.shared())?;
+    let filter = ClaimFilter { is_owner: &|found| found == mark, unmarked: &recorded, is_gc: false };
+    clear(nftables.as_deref(), &filter)
 }
 
-/// Removes what a tag has.
-pub(super) fn forget(tag: &AttachmentId) -> Result<()> {
+/// Removes the rules of an attachment that have a marker.
+pub(super) fn remove(tag: &AttachmentId) -> Result<()> {
     let mark = alias::mark_of(tag);
-    let nftables = Nftables::if_any().map_err(Refused::from).map_err(explained)?;
-    clear(nftables.as_ref(), &Going { is: &|found| found == mark, also: &[], by_gc: false })
+    let nftables = Nftables::if_any().map_err(|error| BACKEND.explained(error.into()))?;
+    let filter = ClaimFilter { is_owner: &|found| found == mark, unmarked: &[], is_gc: false };
+    clear(nftables.as_ref(), &filter)
 }
 
 pub(super) fn sweep(context: &GcContext) -> Result<()> {
     let marks = Marks::of(context);
-    clear(
-        shared_nftables(context.shared())?.as_deref(),
-        &Going { is: &|found| marks.is_stale_text(found), also: &[], by_gc: true },
-    )
+    let nftables = shared_nftables(context.shared())?;
+    let filter = ClaimFilter { is_owner: &|found| marks.is_stale_text(found), unmarked: &[], is_gc: true };
+    clear(nftables.as_deref(), &filter)
 }
 
-/// The programs that change one version are not waited for while the other one is read.
-fn clear(nftables: Option<&Nftables>, going: &Going) -> Result<()> {
-    let chains = Chains::Like(OURS, is_ours);
-    let clearing = |table: &Table| Ok(Claims::of(table).released(going).changes());
+/// The programs that change one version run while the table of the other is read.
+fn clear(nftables: Option<&Nftables>, filter: &ClaimFilter) -> Result<()> {
+    let chains = Chains::Like(CNI_CHAIN, is_ours);
+    let clearing = |table: &Table| Ok(Claims::of(table).released(filter).changes());
     BACKEND.begin_clear(nftables, chains, clearing).finish(|| BACKEND.clear(nftables, chains, clearing))
-}
-
-/// Keeps other processes of ours away that change to which attachment an address belongs.
-pub(super) fn lock() -> Result<NetnsLock> {
-    BACKEND.lock()
-}
-
-fn explained(error: Refused) -> Error {
-    BACKEND.explained(error)
 }

@@ -1,38 +1,42 @@
-//! Masquerade in iptables: a chain of its own for each container of a network.
+//! Masquerade in iptables: one chain per container and network.
 //!
-//! Chain, jumps and their comments are the reference's to the letter, for it finds them by that. The name of the chain
-//! tells network and container but no interface, so in the reference's chain the interfaces of one container share all
-//! rules, and lose them together. Ours name the interface in their comment and its address in their match: a rule tells
-//! whose it is, and by its address whose the jump is, so that DEL needs to know no address at all.
+//! Chain, jumps and their comments are exactly those of the upstream plugins, which find them by these texts. The name of the chain
+//! is a hash of network and container, without the interface. So in a chain of upstream all interfaces of a container share the
+//! rules, and lose them together. Our rules have the interface in their comment and its address in their match, and a jump belongs
+//! to the rule with the same address, so DEL needs no address.
 
 mod share;
 
 use std::net::IpAddr;
 
-use cnikit_iptables::{Chains, Changes, Error as Refused, IpVersion, IptablesRule, Table};
-use cnikit_nftables::Nftables;
+use cnikit_iptables::{Chains, Changes, IpVersion, IptablesRule, Result as IptablesResult, Ruleset, Table};
 use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch};
-use cnikit_skel::{AttachmentId, Error, Journal, Result};
+use cnikit_skel::{AttachmentId, Journal, Result};
 use ipnetwork::IpNetwork;
-use share::{Claim, ENTRY, Names, Share, is_chain};
+use share::{Claim, JUMP_CHAIN, Names, Share, is_chain};
 
-use super::{BACKEND, Masquerade, rules_of};
-use crate::backend::{Comparison, shared_nftables};
+use super::backend::BACKEND;
+use crate::addresses::{attribute_unclaimed, is_of_version};
+use crate::backend::Comparison;
 use crate::batch_restore::{Wanted, add_iptables};
-use crate::iptables::{OURS, Opened, Opening, TableStep};
-use crate::unclaimed;
+use crate::iptables::{CNI_CHAIN, Opened, Opening, TableStep};
+use crate::nftables::shared_nftables;
 
-/// Starts reading what there is, of all versions at once.
-pub(super) fn open(masquerade: &Masquerade, tag: &AttachmentId) -> Result<Opening> {
-    BACKEND.open(versions(masquerade), &Names::of(tag).chain)
+/// Starts reading the tables of all versions at once.
+pub(super) fn open(addresses: &[IpNetwork], tag: &AttachmentId) -> Result<Opening> {
+    BACKEND.open(versions(addresses), &Names::of(tag).chain)
 }
 
-/// The versions that it has addresses of: any other needs no program.
-fn versions(masquerade: &Masquerade) -> impl Iterator<Item = IpVersion> + '_ {
-    IpVersion::ALL.into_iter().filter(|version| !of_version(&masquerade.addresses, *version).is_empty())
+/// The versions of the addresses. Any other version needs no program.
+fn versions(addresses: &[IpNetwork]) -> impl Iterator<Item = IpVersion> + '_ {
+    IpVersion::ALL.into_iter().filter(|version| !of_version(addresses, *version).is_empty())
 }
 
-/// What an attachment is to have in the table of one version.
+fn of_version(addresses: &[IpNetwork], version: IpVersion) -> Vec<IpNetwork> {
+    addresses.iter().copied().filter(|address| is_of_version(address.ip(), version)).collect()
+}
+
+/// The rules that an attachment wants in the table of one version.
 struct Step {
     names: Names,
     addresses: Vec<IpNetwork>,
@@ -41,16 +45,16 @@ struct Step {
 }
 
 impl Step {
-    fn of(masquerade: &Masquerade, version: IpVersion, tag: &AttachmentId) -> Step {
+    fn of(addresses: &[IpNetwork], version: IpVersion, tag: &AttachmentId) -> Step {
         let names = Names::of(tag);
-        let addresses = of_version(&masquerade.addresses, version);
+        let addresses = of_version(addresses, version);
         let own = addresses.iter().map(IpNetwork::ip).collect();
         let wanted = names.share(&addresses);
         Step { names, addresses, own, wanted }
     }
 
-    fn found(&self, table: &Table) -> Share {
-        self.names.found(table, |address| self.own.contains(&address))
+    fn installed(&self, table: &Table) -> Share {
+        self.names.installed(table, |address| self.own.contains(&address))
     }
 }
 
@@ -58,107 +62,113 @@ impl TableStep for Step {
     type Before = Share;
 
     fn decide(&self, table: &Table) -> (Share, Changes) {
-        let found = self.found(table);
-        let changes = found.becomes(&self.wanted, table, &self.names.chain);
-        (found, changes)
+        let installed = self.installed(table);
+        let changes = installed.changes_to(&self.wanted, table, &self.names.chain);
+        (installed, changes)
     }
 
     fn put_back(&self, table: &Table, before: &Share) -> Changes {
-        self.found(table).becomes(before, table, &self.names.chain)
+        self.installed(table).changes_to(before, table, &self.names.chain)
+    }
+
+    fn differences(&self, ruleset: &Ruleset, place: &str) -> IptablesResult<Vec<String>> {
+        Ok(self.names.differences(ruleset.table(), &self.addresses, place))
+    }
+
+    fn differences_without_chains(&self, place: &str) -> Vec<String> {
+        self.names.differences(&Table::default(), &self.addresses, place)
     }
 }
 
-pub(super) fn ensure(masquerade: &Masquerade, opened: Opened, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
-    let step = |version| Step::of(masquerade, version, tag);
-    BACKEND.apply(opened, step, &Names::of(tag).chain, (&rules_of(tag), journal))
+pub(super) fn ensure(addresses: &[IpNetwork], opened: Opened, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
+    let step = |version| Step::of(addresses, version, tag);
+    BACKEND.apply(opened, step, &Names::of(tag).chain, tag, journal)
 }
 
-/// Adds to the batch what [`ensure`] would make, where CHECK would find a difference.
-pub(super) fn enqueue(masquerade: &Masquerade, tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<()> {
-    for version in versions(masquerade) {
-        let step = Step::of(masquerade, version, tag);
+/// Adds the changes of [`ensure`] to the batch, if CHECK would find a difference.
+pub(super) fn enqueue(addresses: &[IpNetwork], tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<()> {
+    for version in versions(addresses) {
+        let step = Step::of(addresses, version, tag);
         // The interfaces of a container share a chain.
-        let sole = vec![step.names.chain.clone()];
+        let exclusive = vec![step.names.chain.clone()];
         let changes = move |table: &Table| {
             if step.names.differences(table, &step.addresses, BACKEND.table).is_empty() {
                 return Ok(Changes::default());
             }
             Ok(step.decide(table).1)
         };
-        let wanted = Wanted { changes: Box::new(changes), sole };
-        add_iptables(batch, (BACKEND, Chains::Like(OURS, is_chain)), version, wanted)?;
+        let wanted = Wanted { changes: Box::new(changes), exclusive };
+        add_iptables(batch, BACKEND, Chains::Like(CNI_CHAIN, is_chain), version, wanted)?;
     }
     Ok(())
 }
 
-/// Compares what there is in either variant of the programs. Rules that a program could not read are not reported as missing.
-pub(super) fn verify(masquerade: &Masquerade, tag: &AttachmentId) -> Result<Comparison> {
-    let names = Names::of(tag);
-    let nftables = Nftables::if_any().map_err(Refused::from).map_err(explained)?;
-    let mut compared = Comparison::default();
-    for version in versions(masquerade) {
-        let addresses = of_version(&masquerade.addresses, version);
-        let place = format!("table {} of {version}", BACKEND.table);
-        let rulesets = BACKEND.installed(nftables.as_ref(), version, Chains::Named(&names.chain)).map_err(explained)?;
-        compared.any |= !rulesets.is_empty();
-        let drifts = rulesets.iter().map(|ruleset| names.differences(ruleset.table(), &addresses, &place));
-        // Where both variants have rules, those with fewer differences are the ones that ADD wrote last.
-        let fewest = drifts.min_by_key(Vec::len);
-        compared.drifts.extend(fewest.unwrap_or_else(|| names.differences(&Table::default(), &addresses, &place)));
-    }
-    Ok(compared)
+/// Compares the tables of both variants of the programs.
+pub(super) fn verify(addresses: &[IpNetwork], tag: &AttachmentId) -> Result<Comparison> {
+    let step = |version| Step::of(addresses, version, tag);
+    BACKEND.compare_installed(versions(addresses), step, Chains::Named(&Names::of(tag).chain))
 }
 
 pub(super) fn release(context: &ReleaseContext) -> Result<()> {
     let names = Names::of(&context.tag);
     let chain = names.chain.clone();
     let clearing = move |context: &ReleaseContext, table: &Table| {
-        let going = unclaimed::attribute_unclaimed(context, &names.unclaimed(table))?;
-        let found = names.released(table, |address| going.contains(&address));
-        Ok(found.becomes(&Share::default(), table, &names.chain))
+        let own = attribute_unclaimed(context, &names.unclaimed(table))?;
+        let released = names.released(table, |address| own.contains(&address));
+        Ok(released.changes_to(&Share::default(), table, &names.chain))
     };
-    BACKEND.release(super::KIND.name, context, chain, clearing, || ())
+    BACKEND.release(context, chain, clearing, || ())
 }
 
 pub(super) fn sweep(context: &GcContext) -> Result<()> {
     let valid: Vec<Names> = context.tags().map(|tag| Names::of(&tag)).collect();
-    let clear = |table: &Table| {
-        let mut changes = Changes::default();
-        for chain in table.chains().filter(|chain| is_chain(chain)) {
-            if let Some(found) = stale_share(table, chain, &context.network, &valid) {
-                changes.extend(found.becomes(&Share::default(), table, chain));
-            }
-        }
-        changes
-    };
     let nftables = shared_nftables(context.shared())?;
-    let chains = Chains::Like(OURS, is_chain);
-    let (_lock, errors) = BACKEND.for_each_table(nftables.as_deref(), chains, |ruleset| ruleset.change(clear));
+    let chains = Chains::Like(CNI_CHAIN, is_chain);
+    let (_lock, errors) = BACKEND.for_each_table(nftables.as_deref(), chains, |ruleset| {
+        ruleset.change(|table| stale_changes(table, &context.network, &valid))
+    });
     errors.finish()
 }
 
-/// What of a chain belongs to this network and to no valid attachment; `None` is nothing.
+/// The changes that remove the rules of this network that belong to no valid attachment.
+fn stale_changes(table: &Table, network: &str, valid: &[Names]) -> Changes {
+    let mut changes = Changes::default();
+    for chain in table.chains().filter(|chain| is_chain(chain)) {
+        if let Some(stale) = stale_share(table, chain, network, valid) {
+            changes.extend(stale.changes_to(&Share::default(), table, chain));
+        }
+    }
+    changes
+}
+
+/// The rules and jumps of one chain that belong to this network and to no valid attachment. The share may be empty, if there are
+/// only stale rules of upstream, which are deleted with the last jump. Returns `None` if nothing is stale.
 fn stale_share(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Option<Share> {
-    let of_network = |rule: &&IptablesRule| Claim::of(rule).is_some_and(|claim| claim.is_of(network, chain));
-    let lives = |rule: &IptablesRule| {
-        let of = |names: &Names| [&names.entry, &names.rule].into_iter().any(|comment| rule.comment() == Some(comment));
-        valid.iter().any(of)
-    };
-    let context = table.rules(chain).filter(of_network).filter(|rule| !lives(rule)).cloned();
-    let (rules, shared): (Vec<IptablesRule>, Vec<IptablesRule>) =
-        context.partition(|rule| Claim::of(rule).is_some_and(|it| it.named));
+    let is_valid = |rule: &IptablesRule| valid.iter().any(|names| names.is_comment_of(rule));
+    let mut rules = Vec::new();
+    let mut has_upstream_rules = false;
+    for rule in table.rules(chain) {
+        let Some(claim) = Claim::of(rule) else { continue };
+        if !claim.is_of(network, chain) || is_valid(rule) {
+            continue;
+        }
+        if claim.names_interface {
+            rules.push(rule.clone());
+        } else {
+            has_upstream_rules = true;
+        }
+    }
     let sources: Vec<IpAddr> = rules.iter().filter_map(IptablesRule::source_address).collect();
-    let goes =
-        |jump: &&IptablesRule| !lives(jump) || jump.source_address().is_some_and(|address| sources.contains(&address));
-    let jumps = table.jumps(chain).filter(|(place, _)| *place == ENTRY).map(|(_, jump)| jump);
-    let share = Share { jumps: jumps.filter(of_network).filter(goes).cloned().collect(), rules };
-    (share != Share::default() || !shared.is_empty()).then_some(share)
-}
-
-fn explained(error: Refused) -> Error {
-    BACKEND.explained(error)
-}
-
-fn of_version(addresses: &[IpNetwork], version: IpVersion) -> Vec<IpNetwork> {
-    addresses.iter().copied().filter(|address| address.is_ipv4() == (version == IpVersion::V4)).collect()
+    let mut jumps = Vec::new();
+    for (from, jump) in table.jumps(chain) {
+        let is_of_network = Claim::of(jump).is_some_and(|claim| claim.is_of(network, chain));
+        let is_of_stale_rule = jump.source_address().is_some_and(|address| sources.contains(&address));
+        if from == JUMP_CHAIN && is_of_network && (!is_valid(jump) || is_of_stale_rule) {
+            jumps.push(jump.clone());
+        }
+    }
+    if rules.is_empty() && jumps.is_empty() && !has_upstream_rules {
+        return None;
+    }
+    Some(Share { jumps, rules })
 }

@@ -1,4 +1,4 @@
-//! What of a container's chain belongs to which attachment.
+//! Which rules of a container's chain belong to which attachment.
 
 use std::net::IpAddr;
 
@@ -8,117 +8,149 @@ use cnikit_skel::AttachmentId;
 use ipnetwork::IpNetwork;
 use sha2::{Digest, Sha512};
 
-use super::super::network;
+use crate::addresses::network;
 
-/// The chain that jumps stand in.
-pub(super) const ENTRY: &str = "POSTROUTING";
+/// The chain with the jumps to the chains of containers.
+pub(super) const JUMP_CHAIN: &str = "POSTROUTING";
 /// Digits of the hash in a chain's name.
 const DIGITS: usize = 24;
-/// What iptables takes of a comment (`XT_MAX_COMMENT_LEN`, with the byte that ends it).
+/// The longest comment of iptables (`XT_MAX_COMMENT_LEN`, without the byte that ends it).
 const LONGEST_COMMENT: usize = 255;
 
-/// The names that an attachment's rules bear.
+/// The chain and the comments of an attachment.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     /// The chain, which all interfaces of the container on this network share.
     pub(super) chain: String,
-    /// The comment of jumps, as the reference has it.
-    pub(super) entry: String,
-    /// The comment of rules in the chain, which names the interface.
+    /// The comment of jumps, equal to upstream's.
+    pub(super) jump: String,
+    /// The comment of rules in the chain, with the interface.
     pub(super) rule: String,
 }
 
 impl Names {
     pub(super) fn of(tag: &AttachmentId) -> Names {
         let ifname = tag.ifname.replace('\\', "\\\\").replace('"', "\\\"");
-        let (entry, rule) = (comment(tag, ""), comment(tag, &format!(" if: \"{ifname}\"")));
-        Names { chain: chain(&tag.network, &tag.container), entry, rule }
+        Names {
+            chain: chain(&tag.network, &tag.container),
+            jump: comment(tag, ""),
+            rule: comment(tag, &format!(" if: \"{ifname}\"")),
+        }
     }
 
-    /// What the attachment has when it has these addresses.
+    /// Whether a rule has one of the two comments.
+    pub(super) fn is_comment_of(&self, rule: &IptablesRule) -> bool {
+        rule.comment() == Some(&self.jump) || rule.comment() == Some(&self.rule)
+    }
+
+    /// The rules of the attachment if it has these addresses.
     pub(super) fn share(&self, addresses: &[IpNetwork]) -> Share {
-        let jump =
-            |address: &IpNetwork| IptablesRule::any().source(address.ip()).commented(&self.entry).jump(&self.chain);
-        let rules = |address: &IpNetwork| rules(&IptablesRule::any().source(address.ip()), address, &self.rule);
-        Share { jumps: addresses.iter().map(jump).collect(), rules: addresses.iter().flat_map(rules).collect() }
+        let mut share = Share::default();
+        for address in addresses {
+            let from = IptablesRule::any().source(address.ip());
+            share.jumps.push(from.clone().commented(&self.jump).jump(&self.chain));
+            share.rules.extend(rules(&from, *address, &self.rule));
+        }
+        share
     }
 
-    /// Where an attachment with these addresses does not have what it should, each a sentence.
+    /// The differences from what an attachment with these addresses should have, each a sentence.
     ///
-    /// An address may have the reference's rules instead of its own, as before an upgrade: they are wanted where no rule
-    /// names the address and one of them is there.
+    /// An address may have the rules of upstream instead of its own, as before an upgrade. Upstream's rules are wanted for an
+    /// address if no rule matches the address and the chain has any of them.
     pub(super) fn differences(&self, table: &Table, addresses: &[IpNetwork], place: &str) -> Vec<String> {
-        let found = self.found(table, |own| addresses.iter().any(|address| address.ip() == own));
-        let theirs: Vec<&IptablesRule> =
-            table.rules(&self.chain).filter(|rule| rule.comment() == Some(&self.entry)).collect();
-        let is_theirs = |address: &IpNetwork| {
-            !theirs.is_empty() && found.rules.iter().all(|rule| rule.source_address() != Some(address.ip()))
-        };
-        let (by_theirs, by_own): (Vec<IpNetwork>, Vec<IpNetwork>) = addresses.iter().partition(|one| is_theirs(one));
+        let installed = self.installed(table, |own| addresses.iter().any(|address| address.ip() == own));
+        let upstream_rules: Vec<&IptablesRule> =
+            table.rules(&self.chain).filter(|rule| rule.comment() == Some(&self.jump)).collect();
+        let mut by_upstream = Vec::new();
+        let mut by_own = Vec::new();
+        for address in addresses {
+            let has_rules = installed.rules.iter().any(|rule| rule.source_address() == Some(address.ip()));
+            if has_rules || upstream_rules.is_empty() {
+                by_own.push(*address);
+            } else {
+                by_upstream.push(*address);
+            }
+        }
         let wanted = Share { jumps: self.share(addresses).jumps, rules: self.share(&by_own).rules };
-        let shared = by_theirs.iter().flat_map(|address| rules(&IptablesRule::any(), address, &self.entry));
-        let missing = shared.filter(|rule| !theirs.contains(&rule)).map(|rule| missing(&rule, &self.chain, place));
-        found.differences(&wanted, &self.chain, place).into_iter().chain(missing).collect()
+        let mut differences = installed.differences(&wanted, &self.chain, place);
+        for address in by_upstream {
+            for rule in rules(&IptablesRule::any(), address, &self.jump) {
+                if !upstream_rules.contains(&&rule) {
+                    differences.push(missing(&rule, &self.chain, place));
+                }
+            }
+        }
+        differences
     }
 
-    /// What the attachment has in this table: its rules, the jumps for their addresses, and of the jumps that no rule
-    /// claims, which are the reference's, those for addresses that are known to be its own.
-    pub(super) fn found(&self, table: &Table, is_own: impl Fn(IpAddr) -> bool) -> Share {
+    /// The attachment's rules in this table: the rules with its comment; the jumps with their addresses; and of the jumps with
+    /// addresses of no such rule, which are upstream's, those for which `is_own` returns true.
+    pub(super) fn installed(&self, table: &Table, is_own: impl Fn(IpAddr) -> bool) -> Share {
         let rules: Vec<IptablesRule> =
             table.rules(&self.chain).filter(|rule| rule.comment() == Some(&self.rule)).cloned().collect();
         let unclaimed = self.unclaimed(table);
-        let goes = |address: IpAddr| {
-            let by_rule = rules.iter().any(|rule| rule.source_address() == Some(address));
-            by_rule || unclaimed.contains(&address) && is_own(address)
-        };
-        let jumps = self.jumps(table).filter(|jump| jump.source_address().is_some_and(goes)).cloned().collect();
+        let mut jumps = Vec::new();
+        for jump in self.jumps(table) {
+            let Some(address) = jump.source_address() else { continue };
+            let has_rule = rules.iter().any(|rule| rule.source_address() == Some(address));
+            if has_rule || unclaimed.contains(&address) && is_own(address) {
+                jumps.push(jump.clone());
+            }
+        }
         Share { jumps, rules }
     }
 
-    /// What DEL removes: what is found, and of the jumps of very old releases of the reference, which are for an address's
-    /// whole network, those that lead one of these addresses here; all of them once no rule names another interface.
+    /// The rules that DEL removes: the installed rules, and the jumps of very old releases of upstream, which match the whole
+    /// network of one of the addresses. If no rule names another interface, all jumps of such releases are removed.
     pub(super) fn released(&self, table: &Table, is_own: impl Fn(IpAddr) -> bool) -> Share {
-        let found = self.found(table, is_own);
-        let shared = named(table, &self.chain).any(|rule| rule.comment() != Some(&self.rule));
-        let going: Vec<IpAddr> =
-            found.jumps.iter().chain(&found.rules).filter_map(IptablesRule::source_address).collect();
-        let leads = |network| leads_any(network, &going, shared);
-        let wide = self.jumps(table).filter(|jump| jump.source_network().is_some_and(leads));
-        Share { jumps: found.jumps.iter().chain(wide).cloned().collect(), ..found }
+        let mut released = self.installed(table, is_own);
+        let is_shared = rules_with_interface(table, &self.chain).any(|rule| rule.comment() != Some(&self.rule));
+        let addresses: Vec<IpAddr> =
+            released.jumps.iter().chain(&released.rules).filter_map(IptablesRule::source_address).collect();
+        for jump in self.jumps(table) {
+            if jump.source_network().is_some_and(|network| is_old_jump(network, &addresses, is_shared)) {
+                released.jumps.push(jump.clone());
+            }
+        }
+        released
     }
 
-    /// The addresses that jumps are for and no rule of an interface is.
+    /// The addresses of jumps that no rule with an interface has.
     pub(super) fn unclaimed(&self, table: &Table) -> Vec<IpAddr> {
-        let claimed: Vec<IpAddr> = named(table, &self.chain).filter_map(IptablesRule::source_address).collect();
+        let claimed: Vec<IpAddr> =
+            rules_with_interface(table, &self.chain).filter_map(IptablesRule::source_address).collect();
         let addresses = self.jumps(table).filter_map(IptablesRule::source_address);
         addresses.filter(|address| !claimed.contains(address)).collect()
     }
 
     fn jumps<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = &'a IptablesRule> {
-        let own = |(place, jump): &(&str, &IptablesRule)| *place == ENTRY && jump.comment() == Some(&self.entry);
-        table.jumps(&self.chain).filter(own).map(|(_, jump)| jump)
+        let jumps = table.jumps(&self.chain).filter(|(from, _)| *from == JUMP_CHAIN).map(|(_, jump)| jump);
+        jumps.filter(|jump| jump.comment() == Some(&self.jump))
     }
 }
 
 /// Rules of one attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
-    /// From the chain that all packets come through.
+    /// The jumps to the container's chain.
     pub(super) jumps: Vec<IptablesRule>,
-    /// In the container's chain.
+    /// The rules in the container's chain.
     pub(super) rules: Vec<IptablesRule>,
 }
 
 impl Share {
-    /// What has to change so that the attachment has `wanted` instead of this. Its rules come before the reference's, which
-    /// would speak for every address.
-    pub(super) fn becomes(&self, wanted: &Share, table: &Table, chain: &str) -> Changes {
-        let (mut changes, there) = (Changes::default(), table.has_chain(chain));
-        if !there && *wanted != Share::default() {
+    /// The changes after which the attachment has `wanted` instead of this share. Its rules come before those of upstream, which
+    /// match every address.
+    pub(super) fn changes_to(&self, wanted: &Share, table: &Table, chain: &str) -> Changes {
+        let mut changes = Changes::default();
+        let exists = table.has_chain(chain);
+        let removes_all = *wanted == Share::default();
+        if !exists && !removes_all {
             changes.new_chain(chain);
         }
-        less(&self.jumps, &wanted.jumps).iter().for_each(|jump| changes.delete(ENTRY, jump));
-        if there && *wanted == Share::default() && self.is_all(table, chain) {
+        only_in_first(&self.jumps, &wanted.jumps).iter().for_each(|jump| changes.delete(JUMP_CHAIN, jump));
+        if exists && removes_all && self.is_all(table, chain) {
             changes.delete_chain(chain);
             return changes;
         }
@@ -126,81 +158,100 @@ impl Share {
             self.rules.iter().for_each(|rule| changes.delete(chain, rule));
             changes.prepend(chain, &wanted.rules);
         }
-        less(&wanted.jumps, &self.jumps).iter().for_each(|jump| changes.append(ENTRY, jump));
-        if *wanted == Share::default() {
+        only_in_first(&wanted.jumps, &self.jumps).iter().for_each(|jump| changes.append(JUMP_CHAIN, jump));
+        if removes_all {
             self.orphans(table, chain).iter().for_each(|rule| changes.delete(chain, rule));
         }
         changes
     }
 
-    /// Whether nothing else keeps the chain: no jump leads there, and no rule in it is another attachment's.
+    /// Whether the chain is of this share alone: there is no other jump to it, and no rule of another attachment in it.
     fn is_all(&self, table: &Table, chain: &str) -> bool {
-        let foreign = |(place, jump): (&str, &IptablesRule)| place != ENTRY || !self.jumps.contains(jump);
-        !table.jumps(chain).any(foreign) && named(table, chain).all(|rule| self.rules.contains(rule))
+        for (from, jump) in table.jumps(chain) {
+            if from != JUMP_CHAIN || !self.jumps.contains(jump) {
+                return false;
+            }
+        }
+        rules_with_interface(table, chain).all(|rule| self.rules.contains(rule))
     }
 
-    /// Rules of the reference's in a chain that others keep, and for which no jump is left: they would speak for addresses
-    /// of the others.
+    /// Upstream's rules that have no jump any more, in a chain that stays for other attachments: they would match the addresses of
+    /// the others.
     fn orphans(&self, table: &Table, chain: &str) -> Vec<IptablesRule> {
-        let claimed: Vec<IpAddr> = named(table, chain).filter_map(IptablesRule::source_address).collect();
-        let stays = |jump: &IptablesRule| {
-            !self.jumps.contains(jump) && jump.source_address().is_none_or(|address| !claimed.contains(&address))
-        };
-        let kept =
-            |rule: &IptablesRule| table.jumps(chain).any(|(_, jump)| jump.comment() == rule.comment() && stays(jump));
-        let unnamed = |rule: &&IptablesRule| Claim::of(rule).is_some_and(|claim| !claim.named);
-        table.rules(chain).filter(unnamed).filter(|rule| !kept(rule)).cloned().collect()
+        let claimed: Vec<IpAddr> =
+            rules_with_interface(table, chain).filter_map(IptablesRule::source_address).collect();
+        let mut comments_in_use = Vec::new();
+        for (_, jump) in table.jumps(chain) {
+            let is_claimed = jump.source_address().is_some_and(|address| claimed.contains(&address));
+            if !self.jumps.contains(jump) && !is_claimed {
+                comments_in_use.push(jump.comment());
+            }
+        }
+        let mut orphans = Vec::new();
+        for rule in table.rules(chain) {
+            let is_upstreams = Claim::of(rule).is_some_and(|claim| !claim.names_interface);
+            if is_upstreams && !comments_in_use.contains(&rule.comment()) {
+                orphans.push(rule.clone());
+            }
+        }
+        orphans
     }
 
-    /// Where this is not what was wanted, each a sentence.
+    /// The differences from `wanted`, each a sentence.
     fn differences(&self, wanted: &Share, chain: &str, place: &str) -> Vec<String> {
-        let of = |found: &[IptablesRule], wanted: &[IptablesRule], chain: &str| {
-            let missing = less(wanted, found).into_iter().map(|rule| missing(&rule, chain, place));
-            let extra = less(found, wanted).into_iter();
-            let extra = extra.map(|rule| format!("rule `{rule}` in chain {chain} of {place} is not wanted"));
-            missing.chain(extra).collect::<Vec<_>>()
-        };
-        [of(&self.jumps, &wanted.jumps, ENTRY), of(&self.rules, &wanted.rules, chain)].concat()
+        let mut differences = chain_differences(&self.jumps, &wanted.jumps, JUMP_CHAIN, place);
+        differences.extend(chain_differences(&self.rules, &wanted.rules, chain, place));
+        differences
     }
 }
 
-/// Whose a rule is, as its comment says.
+fn chain_differences(installed: &[IptablesRule], wanted: &[IptablesRule], chain: &str, place: &str) -> Vec<String> {
+    let mut differences: Vec<String> =
+        only_in_first(wanted, installed).iter().map(|rule| missing(rule, chain, place)).collect();
+    for rule in only_in_first(installed, wanted) {
+        differences.push(format!("rule `{rule}` in chain {chain} of {place} is not wanted"));
+    }
+    differences
+}
+
+/// The owner of a rule, by its comment.
 pub(super) struct Claim<'a> {
     network: &'a str,
     container: &'a str,
-    /// It names an interface too, as the reference's do not.
-    pub(super) named: bool,
+    /// The comment names an interface too; upstream's do not.
+    pub(super) names_interface: bool,
 }
 
 impl<'a> Claim<'a> {
     pub(super) fn of(rule: &'a IptablesRule) -> Option<Claim<'a>> {
-        let (network, rest) = rule.comment()?.strip_prefix("name: \"")?.split_once("\" id: \"")?;
-        let (container, rest) = rest.split_once('"')?;
-        Some(Claim { network, container, named: rest.starts_with(" if: ") })
+        let (network, after_network) = rule.comment()?.strip_prefix("name: \"")?.split_once("\" id: \"")?;
+        let (container, after_container) = after_network.split_once('"')?;
+        Some(Claim { network, container, names_interface: after_container.starts_with(" if: ") })
     }
 
-    /// Whether the rule, which belongs to this chain, is of that network. A long name may be cut off, but the chain knows.
+    /// Whether a rule of the chain `of` belongs to a network. A long name may be cut off in the comment, but not in the chain's
+    /// hash.
     pub(super) fn is_of(&self, network: &str, of: &str) -> bool {
         network == self.network || chain(network, self.container) == of
     }
 }
 
-/// The rules of a chain that name an interface.
-fn named<'a>(table: &'a Table, chain: &str) -> impl Iterator<Item = &'a IptablesRule> {
+/// The rules of a chain whose comment names an interface.
+fn rules_with_interface<'a>(table: &'a Table, chain: &str) -> impl Iterator<Item = &'a IptablesRule> {
     let rules: Vec<&IptablesRule> = table.rules(chain).collect();
-    rules.into_iter().filter(|rule| Claim::of(rule).is_some_and(|claim| claim.named))
+    rules.into_iter().filter(|rule| Claim::of(rule).is_some_and(|claim| claim.names_interface))
 }
 
-/// Whether a jump from this network is for more than one address, and for one of these, or for whichever if the chain is not
-/// shared.
-fn leads_any(network: IpNetwork, going: &[IpAddr], shared: bool) -> bool {
-    let single = IpNetwork::from(network.ip()).prefix() == network.prefix();
-    !single && (!shared || going.iter().any(|address| network.contains(*address)))
+/// Whether a jump that matches this network is of an old release, and of one of these addresses or of an interface that does not
+/// share the chain.
+fn is_old_jump(network: IpNetwork, addresses: &[IpAddr], is_shared: bool) -> bool {
+    let is_single_address = IpNetwork::from(network.ip()).prefix() == network.prefix();
+    !is_single_address && (!is_shared || addresses.iter().any(|address| network.contains(*address)))
 }
 
-/// What a container's chain holds for an address: rules that begin with `from`, and bear a comment.
-fn rules(from: &IptablesRule, address: &IpNetwork, comment: &str) -> [IptablesRule; 2] {
-    let inside = from.clone().destination(network(*address)).commented(comment).jump("ACCEPT");
+/// The rules of an address in a container's chain. They begin with the matches of `from`.
+fn rules(from: &IptablesRule, address: IpNetwork, comment: &str) -> [IptablesRule; 2] {
+    let inside = from.clone().destination(network(address)).commented(comment).jump("ACCEPT");
     let outside = from.clone().not_destination(multicast(address)).commented(comment).jump("MASQUERADE");
     [inside, outside]
 }
@@ -215,11 +266,12 @@ fn chain(network: &str, container: &str) -> String {
 
 /// Whether a chain may be a container's.
 pub(super) fn is_chain(name: &str) -> bool {
-    name.strip_prefix("CNI-")
-        .is_some_and(|hash| hash.len() == DIGITS && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    let Some(hash) = name.strip_prefix("CNI-") else { return false };
+    hash.len() == DIGITS && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Cut, where it does not fit, in the name of the network, then in that of the container: both are in the chain's name.
+/// A comment that ends with `end`. If it is too long, the network's name is cut, then the container's: both are in the chain's
+/// hash.
 fn comment(tag: &AttachmentId, end: &str) -> String {
     let room = LONGEST_COMMENT.saturating_sub(r#"name: "" id: """#.len() + end.len());
     let container = &tag.container[..tag.container.len().min(room)];
@@ -227,20 +279,26 @@ fn comment(tag: &AttachmentId, end: &str) -> String {
     format!(r#"name: "{network}" id: "{container}"{end}"#)
 }
 
-fn multicast(address: &IpNetwork) -> IpNetwork {
-    let (group, length) =
-        if address.is_ipv4() { ([224, 0, 0, 0].into(), 4) } else { ([0xff00, 0, 0, 0, 0, 0, 0, 0].into(), 8) };
-    IpNetwork::new(group, length).unwrap_or(*address)
+/// The multicast addresses of the family of `address`.
+fn multicast(address: IpNetwork) -> IpNetwork {
+    let multicast = match address {
+        IpNetwork::V4(_) => IpNetwork::new([224, 0, 0, 0].into(), 4),
+        IpNetwork::V6(_) => IpNetwork::new([0xff00, 0, 0, 0, 0, 0, 0, 0].into(), 8),
+    };
+    multicast.unwrap_or(address)
 }
 
-/// Those of one list that the other does not have, each as often as it has it less often.
-fn less(one: &[IptablesRule], other: &[IptablesRule]) -> Vec<IptablesRule> {
+/// The rules that `one` has more often than `other`, each as many times as it has more.
+fn only_in_first(one: &[IptablesRule], other: &[IptablesRule]) -> Vec<IptablesRule> {
     let mut rest = other.to_vec();
-    let missing = |rule: &&IptablesRule| {
-        let place = rest.iter().position(|found| found == *rule);
-        place.map(|place| rest.remove(place)).is_none()
-    };
-    one.iter().filter(missing).cloned().collect()
+    let mut more = Vec::new();
+    for rule in one {
+        match rest.iter().position(|found| found == rule) {
+            Some(at) => drop(rest.remove(at)),
+            None => more.push(rule.clone()),
+        }
+    }
+    more
 }
 
 #[cfg(test)]
@@ -252,10 +310,10 @@ mod tests {
     }
 
     #[test]
-    fn chain_and_jump_are_the_references_to_the_letter() {
+    fn chain_and_jump_are_equal_to_upstreams() {
         let names = names("n1", "c1", "eth0");
         assert_eq!(names.chain, "CNI-7be53730afe4dc6eb2178d03");
-        assert_eq!(names.entry, r#"name: "n1" id: "c1""#);
+        assert_eq!(names.jump, r#"name: "n1" id: "c1""#);
         assert_eq!(names.rule, r#"name: "n1" id: "c1" if: "eth0""#);
         assert_eq!(chain("test", "1234"), "CNI-2bbe0c48b91a7d1b8a6753a8");
         assert!(is_chain(&names.chain) && !is_chain("CNI-HOSTPORT-MASQ") && !is_chain("CNI-DN-0123456789abcdef01234"));
@@ -266,7 +324,7 @@ mod tests {
         for (network, container) in [(300, 5), (5, 300), (200, 100), (300, 300)] {
             let (network, container) = ("n".repeat(network), "c".repeat(container));
             let names = names(&network, &container, "an\"\\interface1");
-            assert!(names.rule.len() <= LONGEST_COMMENT && names.entry.len() <= LONGEST_COMMENT);
+            assert!(names.rule.len() <= LONGEST_COMMENT && names.jump.len() <= LONGEST_COMMENT);
             assert!(names.rule.ends_with(r#"" if: "an\"\\interface1""#), "{}", names.rule);
         }
     }
@@ -274,7 +332,7 @@ mod tests {
     #[test]
     fn a_claim_is_of_the_network_that_it_names_or_that_the_chain_knows() {
         let (network, jump) =
-            ("n".repeat(250), |names: &Names| IptablesRule::any().commented(&names.entry).jump(&names.chain));
+            ("n".repeat(250), |names: &Names| IptablesRule::any().commented(&names.jump).jump(&names.chain));
         let (short, long) = (names("n", "c1", "eth0"), names(&network, "c1", "eth0"));
         let is_of = |names: &Names, network: &str| Claim::of(&jump(names)).unwrap().is_of(network, &names.chain);
         assert!(is_of(&short, "n") && !is_of(&short, "m") && !is_of(&long, "n"));
@@ -287,9 +345,9 @@ mod tests {
         for (own, other, single) in [("10.0.0.2", "10.1.0.2", 32), ("::10.0.0.2", "fd00::2", 128)] {
             let network = |length| IpNetwork::new(own.parse().unwrap(), length).unwrap();
             let (wide, going) = (network(single - 8), |address: &str| [address.parse().unwrap()]);
-            assert!(leads_any(wide, &going(own), true) && !leads_any(wide, &going(other), true));
-            assert!(leads_any(wide, &[], false) && !leads_any(wide, &[], true));
-            assert!(!leads_any(network(single), &going(own), false));
+            assert!(is_old_jump(wide, &going(own), true) && !is_old_jump(wide, &going(other), true));
+            assert!(is_old_jump(wide, &[], false) && !is_old_jump(wide, &[], true));
+            assert!(!is_old_jump(network(single), &going(own), false));
         }
     }
 }

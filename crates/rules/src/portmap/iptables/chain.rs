@@ -1,4 +1,4 @@
-//! What stands in a container's chain, piece by piece.
+//! The rules of a container's chain, by owner.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,94 +6,123 @@ use std::net::IpAddr;
 use cnikit_iptables::{IptablesRule, Table};
 use cnikit_resources::alias::mark;
 
-/// What one match of iptables takes at most (`XT_MULTI_PORTS`).
+/// The most ports of one match (`XT_MULTI_PORTS`).
 const PORTS: usize = 15;
 
-/// A piece of a chain that is one owner's.
+/// Consecutive rules of a chain that belong to one owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// The comment of the two rules that it stands between; without, it is the reference's.
+    /// The comment of the two rules around the piece; `None` for rules of upstream.
     pub(super) owner: Option<String>,
     /// Its rules, without those two.
     pub(super) rules: Vec<IptablesRule>,
 }
 
-/// An entry: a protocol, and up to 15 ports of it.
+/// The ports of an entry: a protocol, and up to 15 ports.
 pub(super) type Ports = (String, Vec<u16>);
 
 impl Piece {
-    /// Those of a chain, in their order.
+    /// The pieces of a chain, in their order.
     pub(super) fn all(table: &Table, chain: &str) -> Vec<Piece> {
         Piece::of(table.rules(chain))
     }
 
-    /// Those that rules are, in their order.
+    /// The pieces of a list of rules, in their order.
     pub(super) fn of<'a>(rules: impl IntoIterator<Item = &'a IptablesRule>) -> Vec<Piece> {
-        let (mut pieces, mut open) = (Vec::<Piece>::new(), None::<String>);
+        let mut pieces: Vec<Piece> = Vec::new();
+        // The owner of the block that has begun and not ended.
+        let mut open: Option<String> = None;
         for rule in rules {
-            let found = marker(rule);
-            match found {
+            match marker(rule) {
                 Some(owner) if open.as_deref() == Some(owner) => open = None,
                 Some(owner) => {
                     open = Some(owner.to_owned());
                     pieces.push(Piece { owner: open.clone(), rules: Vec::new() });
                 }
-                None => match pieces.last_mut().filter(|last| last.owner == open) {
-                    Some(last) => last.rules.push(rule.clone()),
-                    None => pieces.push(Piece { owner: None, rules: vec![rule.clone()] }),
+                None => match pieces.last_mut() {
+                    Some(last) if last.owner == open => last.rules.push(rule.clone()),
+                    _ => pieces.push(Piece { owner: None, rules: vec![rule.clone()] }),
                 },
             }
         }
         pieces
     }
 
-    /// As it stands in the chain.
-    pub(super) fn laid_out(&self) -> Vec<IptablesRule> {
-        let edge = || self.owner.iter().map(|owner| IptablesRule::any().commented(owner));
-        edge().chain(self.rules.iter().cloned()).chain(edge()).collect()
+    /// The rules as they are in the chain, with the two rules around them.
+    pub(super) fn in_chain(&self) -> Vec<IptablesRule> {
+        let Some(owner) = &self.owner else { return self.rules.clone() };
+        let marker = IptablesRule::any().commented(owner);
+        let mut rules = vec![marker.clone()];
+        rules.extend(self.rules.iter().cloned());
+        rules.push(marker);
+        rules
     }
 
-    /// The same, taken apart by where it leads: what stands before a rule that leads somewhere belongs to it.
-    pub(super) fn by_address(&self) -> Vec<(Option<IpAddr>, Vec<IptablesRule>)> {
-        let mut groups = Vec::<(Option<IpAddr>, Vec<IptablesRule>)>::new();
+    /// The rules in groups by the address that they lead to. Rules before a DNAT rule belong to its group.
+    pub(super) fn by_address(&self) -> Vec<AddressGroup> {
+        let mut groups: Vec<AddressGroup> = Vec::new();
         let mut pending = Vec::new();
         for rule in &self.rules {
             pending.push(rule.clone());
             if let Some(to) = rule.dnat_target() {
                 let rules = std::mem::take(&mut pending);
-                match groups.iter_mut().find(|(address, _)| *address == Some(to.ip())) {
-                    Some((_, group)) => group.extend(rules),
-                    None => groups.push((Some(to.ip()), rules)),
+                match groups.iter_mut().find(|group| group.address == Some(to.ip())) {
+                    Some(group) => group.rules.extend(rules),
+                    None => groups.push(AddressGroup { address: Some(to.ip()), rules }),
                 }
             }
         }
         if !pending.is_empty() {
-            groups.push((None, pending));
+            groups.push(AddressGroup { address: None, rules: pending });
         }
         groups
     }
 }
 
-/// The mark of an owner, if it is a rule that does nothing but to bear one.
+/// Rules of one piece that lead to one address.
+pub(super) struct AddressGroup {
+    /// `None` if no DNAT rule follows the rules.
+    pub(super) address: Option<IpAddr>,
+    pub(super) rules: Vec<IptablesRule>,
+}
+
+/// The owner, if the rule has only a comment with a mark.
 fn marker(rule: &IptablesRule) -> Option<&str> {
-    let comment = rule.comment().filter(|comment| mark(comment).is_some())?;
-    (*rule == IptablesRule::any().commented(comment)).then_some(comment)
+    let comment = rule.comment()?;
+    if mark(comment).is_none() || *rule != IptablesRule::any().commented(comment) {
+        return None;
+    }
+    Some(comment)
 }
 
-/// The entries that lead to these rules: as the reference has them, by protocol, in the order of the rules.
+/// The ports of the entries to these rules, as upstream writes them: by protocol, in the order of the rules.
 pub(super) fn entries(rules: &[IptablesRule]) -> Vec<Ports> {
-    let mapped = rules.iter().filter(|rule| rule.dnat_target().is_some() || rule.target().is_none());
-    ports(mapped.filter_map(|rule| Some((rule.protocol_name()?.to_owned(), rule.port()?))))
+    let mut mapped = Vec::new();
+    for rule in rules {
+        let is_of_mapping = rule.dnat_target().is_some() || rule.target().is_none();
+        if is_of_mapping
+            && let Some(protocol) = rule.protocol_name()
+            && let Some(port) = rule.port()
+        {
+            mapped.push((protocol.to_owned(), port));
+        }
+    }
+    ports(mapped)
 }
 
-/// Ports by protocol, so many at a time.
-pub(super) fn ports(mapped: impl Iterator<Item = (String, u16)>) -> Vec<Ports> {
+/// Ports by protocol, in chunks of at most 15.
+pub(super) fn ports(mapped: Vec<(String, u16)>) -> Vec<Ports> {
     let mut by_protocol = BTreeMap::<String, Vec<u16>>::new();
-    mapped.for_each(|(protocol, port)| by_protocol.entry(protocol).or_default().push(port));
-    let chunks = |(protocol, ports): (String, Vec<u16>)| {
-        ports.chunks(PORTS).map(|some| (protocol.clone(), some.to_vec())).collect::<Vec<_>>()
-    };
-    by_protocol.into_iter().flat_map(chunks).collect()
+    for (protocol, port) in mapped {
+        by_protocol.entry(protocol).or_default().push(port);
+    }
+    let mut entries = Vec::new();
+    for (protocol, ports) in by_protocol {
+        for chunk in ports.chunks(PORTS) {
+            entries.push((protocol.clone(), chunk.to_vec()));
+        }
+    }
+    entries
 }
 
 #[cfg(test)]
@@ -114,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_blocks_and_what_is_the_references() {
+    fn a_chain_consists_of_blocks_and_upstreams_rules() {
         let dnat = |port: u16, to: &str| format!("-p tcp -m tcp --dport {port} -j DNAT --to-destination {to}:80");
         let lines = [
             dnat(1, "10.0.0.1"),
@@ -133,7 +162,7 @@ mod tests {
         };
         let wanted = [(None, vec![1]), (Some(owner("eth1")), vec![2]), (None, vec![3]), (Some(owner("eth2")), vec![4])];
         assert_eq!(pieces.iter().map(seen).collect::<Vec<_>>(), wanted);
-        let again: Vec<IptablesRule> = pieces[..3].iter().flat_map(Piece::laid_out).collect();
+        let again: Vec<IptablesRule> = pieces[..3].iter().flat_map(Piece::in_chain).collect();
         assert_eq!(again, table.rules("C").take(5).cloned().collect::<Vec<_>>());
     }
 
@@ -147,13 +176,13 @@ mod tests {
         ];
         let pieces = Piece::all(&table(&lines.map(str::to_owned)), "C");
         let groups: Vec<_> =
-            pieces[0].by_address().into_iter().map(|(address, rules)| (address, rules.len())).collect();
+            pieces[0].by_address().into_iter().map(|group| (group.address, group.rules.len())).collect();
         let [one, two] = [1, 2].map(|last| Some([10, 0, 0, last].into()));
         assert_eq!(groups, [(one, 2), (two, 1), (None, 1)]);
     }
 
     #[test]
-    fn entries_are_those_of_the_reference_fifteen_ports_at_a_time() {
+    fn entries_are_upstreams_with_fifteen_ports_each() {
         let rules: Vec<IptablesRule> = (1..=31).map(|port| IptablesRule::any().destination_port("udp", port)).collect();
         let mut with_tcp = rules.clone();
         with_tcp.insert(3, IptablesRule::any().destination_port("tcp", 7).jump("CNI-HOSTPORT-SETMARK"));

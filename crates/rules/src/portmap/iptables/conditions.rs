@@ -4,7 +4,7 @@ use cnikit_iptables::IpVersion;
 use cnikit_skel::{Error, Result};
 use ipnetwork::IpNetwork;
 
-use super::super::PortMap;
+use super::super::mapping::PortMap;
 
 /// Options that iptables-save writes before the protocol, in its order, each with its other names.
 const BEFORE: [(&str, &[&str]); 4] = [
@@ -57,7 +57,7 @@ const NO_MATCHES: [&str; 29] = [
 const OF_EXTENSIONS: [(&str, &[&str]); 3] =
     [("--set", &["recent", "connlabel", "set"]), ("--pol", &["policy"]), ("--proto", &["policy"])];
 
-/// The words for this version.
+/// The configured conditions for a version of IP.
 pub(super) fn of(portmap: &PortMap, version: IpVersion) -> &[String] {
     match version {
         IpVersion::V4 => &portmap.conditions_v4,
@@ -65,7 +65,7 @@ pub(super) fn of(portmap: &PortMap, version: IpVersion) -> &[String] {
     }
 }
 
-/// Refuses words that do more than match, and what is not in words of iptables.
+/// Refuses words that are not matches of iptables.
 pub(super) fn check(words: &[String], version: IpVersion) -> Result<()> {
     let key = match version {
         IpVersion::V4 => "conditionsV4",
@@ -75,7 +75,9 @@ pub(super) fn check(words: &[String], version: IpVersion) -> Result<()> {
         let hint = "give matches alone, each word an element of its own: [\"!\", \"-i\", \"eth1\"]";
         Err(Error::config(format!("{key}: {word:?} {why}")).hint(hint))
     };
-    if let Some(first) = words.first().filter(|first| !first.starts_with(['-', '!'])) {
+    if let Some(first) = words.first()
+        && !first.starts_with(['-', '!'])
+    {
         return refused(first, "begins no match of iptables");
     }
     let mut extensions = Vec::new();
@@ -114,7 +116,7 @@ fn family(version: IpVersion) -> &'static str {
     }
 }
 
-/// Where packets have to come from or go to, in whichever way it is written.
+/// The values of source and destination options, in any of their forms.
 fn ends(words: &[String]) -> Vec<String> {
     let mut words = words.iter();
     let mut ends = Vec::new();
@@ -123,18 +125,21 @@ fn ends(words: &[String]) -> Vec<String> {
             Some((name, value)) if name.starts_with("--") => (name, Some(value)),
             _ if word.starts_with("-s") || word.starts_with("-d") => {
                 let (name, value) = word.split_at(2);
-                (name, Some(value).filter(|value| !value.is_empty()))
+                (name, if value.is_empty() { None } else { Some(value) })
             }
             _ => (word.as_str(), None),
         };
         if ["-s", "-d"].contains(&name) || is_end(name) {
-            ends.extend(value.map(str::to_owned).or_else(|| words.next().cloned()));
+            match value {
+                Some(value) => ends.push(value.to_owned()),
+                None => ends.extend(words.next().cloned()),
+            }
         }
     }
     ends
 }
 
-/// iptables takes the beginning of such a word for the whole.
+/// Whether a word is a long source or destination option, or a beginning of one, which iptables accepts too.
 fn is_end(name: &str) -> bool {
     name.len() > 2 && BEFORE[..2].iter().flat_map(|(_, names)| *names).any(|long| long.starts_with(name))
 }
@@ -178,19 +183,23 @@ fn is_short_and_more(word: &str) -> bool {
     !letters.starts_with(|first: char| first.is_ascii_digit()) || letters.starts_with(['4', '6'])
 }
 
-/// The words as iptables-save would have them, as far as that can be told: those that it writes before the protocol, and
-/// those behind.
+/// The words in the order of iptables-save, as far as that is known: those that it prints before the protocol, and those behind.
 pub(super) fn as_saved(words: &[String]) -> (Vec<String>, Vec<String>) {
-    let (mut before, mut behind) = (vec![Vec::new(); BEFORE.len()], Vec::new());
+    let mut before = vec![Vec::new(); BEFORE.len()];
+    let mut behind = Vec::new();
     let mut rest = words.iter().peekable();
     while let Some(word) = rest.next() {
         let negated = word == "!" && rest.peek().is_some_and(|next| known(next).is_some());
         let option = if negated { rest.next().unwrap_or(word) } else { word };
         match known(option) {
             Some(place) => {
-                let negation = negated.then(|| "!".to_owned());
-                let value = rest.next().map(|value| network(value));
-                before[place].extend(negation.into_iter().chain([BEFORE[place].0.to_owned()]).chain(value));
+                if negated {
+                    before[place].push("!".to_owned());
+                }
+                before[place].push(BEFORE[place].0.to_owned());
+                if let Some(value) = rest.next() {
+                    before[place].push(network(value));
+                }
             }
             None => behind.push(word.clone()),
         }

@@ -1,4 +1,4 @@
-//! What of a container's chain, and of the entries to it, belongs to which attachment.
+//! Which rules of a container's chain, and which entries to it, belong to which attachment.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -8,26 +8,26 @@ use cnikit_resources::alias::{cut, hex, mark, mark_of, network_mark};
 use cnikit_skel::AttachmentId;
 use sha2::{Digest, Sha512};
 
-use super::super::{Mapping, Mark, Masquerades, PortMap};
+use super::super::mapping::{Mapping, Mark, Masquerades, PortMap};
 use super::chain::{Piece, Ports, entries, ports};
-use super::shared::{ENTRIES, SETMARK, USUAL_BIT, bits};
-use super::{conditions, own};
+use super::conditions;
+use super::shared::{DEFAULT_BIT, ENTRIES, SETMARK, bits};
 
-/// What all names of containers' chains begin with.
+/// The prefix of the names of containers' chains.
 const PREFIX: &str = "CNI-DN-";
 /// Digits of the hash in a chain's name.
 const DIGITS: usize = 21;
-/// What iptables takes of a comment (`XT_MAX_COMMENT_LEN`, with the byte that ends it).
+/// The longest comment of iptables (`XT_MAX_COMMENT_LEN`, without the byte that ends it).
 const LONGEST_COMMENT: usize = 255;
 
-/// The names that an attachment's rules bear.
+/// The chain and the comments of an attachment.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     /// The chain, which all interfaces of the container on this network share.
     pub(super) chain: String,
-    /// The comment of entries, as the reference has it.
+    /// The comment of entries, equal to upstream's.
     pub(super) entry: String,
-    /// The comment of the two rules between which this interface's rules stand.
+    /// The comment of the two rules around this interface's block.
     pub(super) owner: String,
 }
 
@@ -37,236 +37,290 @@ impl Names {
         Names { chain: chain(&tag.network, &tag.container), entry: comment(tag), owner }
     }
 
-    /// What the attachment has in this table: its block; of what the reference wrote, rules that lead to addresses which are
-    /// its own; the entries for either. All of the chain where nothing in it leads to anybody else.
-    pub(super) fn found(&self, table: &Table, is_own: impl Fn(IpAddr) -> bool) -> Share {
-        taken(table, &self.chain, |owner| owner == self.owner, is_own)
+    /// The attachment's rules in this table: its block; upstream's rules that lead to addresses for which `is_own` returns true;
+    /// and the entries for both. If no rule of the chain leads to another attachment, all of the chain.
+    pub(super) fn installed(&self, table: &Table, is_own: impl Fn(IpAddr) -> bool) -> Share {
+        share_of(table, &self.chain, |owner| owner == self.owner, is_own)
     }
 
-    /// The addresses that rules without a mark lead to.
+    /// The addresses that upstream's rules lead to.
     pub(super) fn unclaimed(&self, table: &Table) -> Vec<IpAddr> {
-        let bare = Piece::all(table, &self.chain).into_iter().filter(|piece| piece.owner.is_none());
-        bare.flat_map(|piece| piece.by_address()).filter_map(|(address, _)| address).collect()
+        let mut addresses = Vec::new();
+        for piece in Piece::all(table, &self.chain) {
+            if piece.owner.is_none() {
+                addresses.extend(piece.by_address().into_iter().filter_map(|group| group.address));
+            }
+        }
+        addresses
     }
 }
 
-/// What one attachment has, or several have together.
+/// The rules of one attachment, or of several together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Its block.
+    /// Its blocks: one, or those of several attachments.
     pub(super) blocks: Vec<Piece>,
-    /// Rules of its in no block, which the reference wrote.
-    pub(super) bare: Vec<IptablesRule>,
-    /// What leads into the chain.
+    /// Its rules in no block, which upstream wrote.
+    pub(super) upstream: Vec<IptablesRule>,
+    /// The rules that jump to the chain.
     pub(super) entries: Vec<IptablesRule>,
 }
 
 impl Share {
     /// All rules in the container's chain.
     pub(super) fn rules(&self) -> impl Iterator<Item = &IptablesRule> {
-        self.blocks.iter().flat_map(|block| &block.rules).chain(&self.bare)
+        self.blocks.iter().flat_map(|block| &block.rules).chain(&self.upstream)
     }
 
-    /// What the attachment is to have.
+    /// The rules that the attachment wants.
     pub(super) fn wanted(portmap: &PortMap, version: IpVersion, names: &Names) -> Share {
-        let Some(target) = own(portmap, version).first().copied().filter(|_| !portmap.mappings.is_empty()) else {
+        let Some(target) = portmap.addresses_of(version).first().copied() else { return Share::default() };
+        if portmap.mappings.is_empty() {
             return Share::default();
-        };
-        let marks = marks(portmap, version);
-        let rules = portmap.mappings.iter().flat_map(|mapping| rules(mapping, target, &marks, &portmap.mark)).collect();
-        let mapped = portmap.mappings.iter().map(|mapping| (mapping.protocol.to_string(), mapping.host_port));
-        let (before, behind) = conditions::as_saved(conditions::of(portmap, version));
-        let entry = |(protocol, some): Ports| {
-            let entry = IptablesRule::any().words(&before).protocol(&protocol).commented(&names.entry);
-            entry.destination_ports(&some).words(&behind).jump(&names.chain)
-        };
-        Share {
-            blocks: vec![Piece { owner: Some(names.owner.clone()), rules }],
-            bare: Vec::new(),
-            entries: ports(mapped).into_iter().map(entry).collect(),
         }
+        let sources = masqueraded_sources(portmap, version);
+        let mut block = Vec::new();
+        let mut mapped = Vec::new();
+        for mapping in &portmap.mappings {
+            block.extend(rules(mapping, target, &sources, &portmap.mark));
+            mapped.push((mapping.protocol.to_string(), mapping.host_port));
+        }
+        let (before, behind) = conditions::as_saved(conditions::of(portmap, version));
+        let mut entries = Vec::new();
+        for (protocol, some_ports) in ports(mapped) {
+            let entry = IptablesRule::any().words(&before).protocol(&protocol).commented(&names.entry);
+            entries.push(entry.destination_ports(&some_ports).words(&behind).jump(&names.chain));
+        }
+        let own = Piece { owner: Some(names.owner.clone()), rules: block };
+        Share { blocks: vec![own], upstream: Vec::new(), entries }
     }
 
-    /// What of a chain belongs to this network and to no valid attachment. What the reference wrote tells no interface: it is
-    /// valid with its container.
-    pub(super) fn context(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Option<Share> {
-        let (prefix, of_valid) = (network_mark(network), valid.iter().any(|names| names.chain == chain));
-        let of_network = entries_to(table, chain).iter().any(|entry| is_of(entry, network, chain));
-        let gone = |owner: &str| {
-            let lives = valid.iter().any(|names| mark(&names.owner) == mark(owner));
-            owner.starts_with(&prefix) && !lives
-        };
-        let bare_goes = of_network && !of_valid;
-        let any = bare_goes || Piece::all(table, chain).iter().any(|piece| piece.owner.as_deref().is_some_and(gone));
-        any.then(|| taken(table, chain, gone, |_| bare_goes))
+    /// The rules of a chain that belong to this network and to no valid attachment. Upstream's rules have no interface: they are
+    /// valid if any attachment of their container is.
+    pub(super) fn stale(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Option<Share> {
+        let prefix = network_mark(network);
+        let is_valid_chain = valid.iter().any(|names| names.chain == chain);
+        let is_of_network = entries_to(table, chain).iter().any(|entry| is_of(entry, network, chain));
+        let is_stale =
+            |owner: &str| owner.starts_with(&prefix) && !valid.iter().any(|names| mark(&names.owner) == mark(owner));
+        let is_upstream_stale = is_of_network && !is_valid_chain;
+        let has_stale_block = Piece::all(table, chain).iter().any(|piece| piece.owner.as_deref().is_some_and(is_stale));
+        if !is_upstream_stale && !has_stale_block {
+            return None;
+        }
+        Some(share_of(table, chain, is_stale, |_| is_upstream_stale))
     }
 
-    /// What has to change so that the attachment has `wanted` instead of this.
-    pub(super) fn becomes(&self, wanted: &Share, table: &Table, chain: &str) -> Changes {
-        let (mut changes, there) = (Changes::default(), table.has_chain(chain));
+    /// The changes after which the attachment has `wanted` instead of this share.
+    pub(super) fn changes_to(&self, wanted: &Share, table: &Table, chain: &str) -> Changes {
+        let mut changes = Changes::default();
+        let exists = table.has_chain(chain);
         let nothing = Share::default();
-        if *self == nothing && *wanted == nothing && !(there && is_left_over(table, chain)) {
+        if *self == nothing && *wanted == nothing && !(exists && is_left_over(table, chain)) {
             return changes;
         }
-        let had: Vec<IptablesRule> = table.rules(chain).cloned().collect();
-        let has: Vec<IptablesRule> = self.replaced(wanted, table, chain).iter().flat_map(Piece::laid_out).collect();
-        less(&self.entries, &wanted.entries).iter().for_each(|entry| changes.delete(ENTRIES, entry));
-        if !there && !has.is_empty() {
+        let before: Vec<IptablesRule> = table.rules(chain).cloned().collect();
+        let after: Vec<IptablesRule> = self.replaced(wanted, table, chain).iter().flat_map(Piece::in_chain).collect();
+        only_in_first(&self.entries, &wanted.entries).iter().for_each(|entry| changes.delete(ENTRIES, entry));
+        if !exists && !after.is_empty() {
             changes.new_chain(chain);
         }
-        let own: HashSet<&IptablesRule> = self.entries.iter().collect();
-        let foreign = |(place, jump): (&str, &IptablesRule)| place != ENTRIES || !own.contains(jump);
-        if there && has.is_empty() && wanted.entries.is_empty() && !table.jumps(chain).any(foreign) {
+        if exists && after.is_empty() && wanted.entries.is_empty() && !self.has_other_jumps(table, chain) {
             changes.delete_chain(chain);
         } else {
-            changes.replace_rules(chain, &had, &has);
+            changes.replace_rules(chain, &before, &after);
         }
-        less(&wanted.entries, &self.entries).iter().for_each(|entry| changes.append(ENTRIES, entry));
+        only_in_first(&wanted.entries, &self.entries).iter().for_each(|entry| changes.append(ENTRIES, entry));
         changes
     }
 
-    /// The pieces of the chain once this is replaced by `wanted`, in the places where they stood.
+    /// Whether there are jumps to the chain besides the entries of this share.
+    fn has_other_jumps(&self, table: &Table, chain: &str) -> bool {
+        let own: HashSet<&IptablesRule> = self.entries.iter().collect();
+        for (from, jump) in table.jumps(chain) {
+            if from != ENTRIES || !own.contains(jump) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The pieces of the chain after this share is replaced by `wanted`. A new block is where the old one was.
     fn replaced(&self, wanted: &Share, table: &Table, chain: &str) -> Vec<Piece> {
-        let (mut coming, mut going) = (wanted.blocks.clone(), Counted::of(&self.bare));
+        let mut new_blocks = wanted.blocks.clone();
+        let mut removed = Counted::of(&self.upstream);
         let mut pieces: Vec<Piece> = Piece::all(table, chain);
         for piece in &mut pieces {
             if piece.owner.is_none() {
                 let all = std::mem::take(&mut piece.rules);
-                piece.rules = all.into_iter().filter(|rule| !going.take(rule)).collect();
-            } else if let Some(at) = coming.iter().position(|block| block.owner == piece.owner) {
-                *piece = coming.remove(at);
+                piece.rules = all.into_iter().filter(|rule| !removed.take(rule)).collect();
+            } else if let Some(at) = new_blocks.iter().position(|block| block.owner == piece.owner) {
+                *piece = new_blocks.remove(at);
             } else if self.blocks.iter().any(|block| block.owner == piece.owner) {
                 piece.rules.clear();
             }
         }
-        let rest = Piece { owner: None, rules: wanted.bare.clone() };
-        let all = pieces.into_iter().chain(coming).chain([rest]);
-        all.filter(|piece| !piece.rules.is_empty()).collect()
+        pieces.extend(new_blocks);
+        pieces.push(Piece { owner: None, rules: wanted.upstream.clone() });
+        pieces.retain(|piece| !piece.rules.is_empty());
+        pieces
     }
 
-    /// Whether the entries are in the same words.
-    pub(super) fn entries_are(&self, wanted: &Share) -> bool {
-        less(&self.entries, &wanted.entries).is_empty() && less(&wanted.entries, &self.entries).is_empty()
+    /// Whether the entries are equal word for word.
+    pub(super) fn has_same_entries(&self, wanted: &Share) -> bool {
+        only_in_first(&self.entries, &wanted.entries).is_empty()
+            && only_in_first(&wanted.entries, &self.entries).is_empty()
     }
 
-    /// Where this is not what was wanted, each a sentence. What the reference wrote is as good; entries may be known to be
-    /// the wanted ones in other words.
-    pub(super) fn differences(&self, wanted: &Share, entries_are: bool, chain: &str, place: &str) -> Vec<String> {
-        let of = |found: &[IptablesRule], wanted: &[IptablesRule], chain: &str| {
-            let missing = less(wanted, found).into_iter();
-            let missing = missing.map(|rule| format!("rule `{rule}` is missing from chain {chain} of {place}"));
-            let extra = less(found, wanted).into_iter();
-            let extra = extra.map(|rule| format!("rule `{rule}` in chain {chain} of {place} is not wanted"));
-            missing.chain(extra).collect::<Vec<_>>()
-        };
-        let rules = |blocks: &[Piece]| blocks.iter().flat_map(|block| block.rules.clone()).collect::<Vec<_>>();
-        let (wanted_rules, mut found) = (rules(&wanted.blocks), rules(&self.blocks));
-        let by_reference = self.blocks.is_empty();
-        let told: Vec<IptablesRule> =
-            wanted_rules.into_iter().filter(|rule| !by_reference || rule.target().is_some()).collect();
-        found.extend(self.bare.iter().cloned());
-        let mut all = of(&found, &told, chain);
-        if all.is_empty() && found != told {
-            all.push(format!("the rules of chain {chain} of {place} are in another order than wanted"));
+    /// The differences from `wanted`, each a sentence. Upstream's rules are accepted. With `are_entries_equal`, entries are known
+    /// to be equal although their words differ.
+    pub(super) fn differences(&self, wanted: &Share, are_entries_equal: bool, chain: &str, place: &str) -> Vec<String> {
+        let mut wanted_rules: Vec<IptablesRule> = wanted.rules().cloned().collect();
+        if self.blocks.is_empty() {
+            // Upstream writes no rules without a target.
+            wanted_rules.retain(|rule| rule.target().is_some());
         }
-        let entries = if entries_are { Vec::new() } else { of(&self.entries, &wanted.entries, ENTRIES) };
-        entries.into_iter().chain(all).collect()
+        let found: Vec<IptablesRule> = self.rules().cloned().collect();
+        let mut in_chain = chain_differences(&found, &wanted_rules, chain, place);
+        if in_chain.is_empty() && found != wanted_rules {
+            in_chain.push(format!("the rules of chain {chain} of {place} are in another order than wanted"));
+        }
+        if are_entries_equal {
+            return in_chain;
+        }
+        let mut differences = chain_differences(&self.entries, &wanted.entries, ENTRIES, place);
+        differences.extend(in_chain);
+        differences
     }
 }
 
-/// Blocks of these owners, bare rules that lead to these addresses, and the entries to either.
-fn taken(table: &Table, chain: &str, is_own: impl Fn(&str) -> bool, goes: impl Fn(IpAddr) -> bool) -> Share {
-    let (blocks, rest): (Vec<Piece>, Vec<Piece>) =
-        Piece::all(table, chain).into_iter().partition(|piece| piece.owner.as_deref().is_some_and(&is_own));
-    let (others, bare): (Vec<Piece>, Vec<Piece>) = rest.into_iter().partition(|piece| piece.owner.is_some());
-    let groups: Vec<(Option<IpAddr>, Vec<IptablesRule>)> = bare.iter().flat_map(Piece::by_address).collect();
-    let staying = |(address, _): &&(Option<IpAddr>, Vec<IptablesRule>)| address.is_some_and(|address| !goes(address));
-    let all_goes = others.is_empty() && !groups.iter().any(|group| staying(&group));
-    let standing = entries_to(table, chain);
-    if all_goes {
-        let bare = groups.into_iter().flat_map(|(_, rules)| rules).collect();
-        return Share { blocks, bare, entries: standing };
+fn chain_differences(found: &[IptablesRule], wanted: &[IptablesRule], chain: &str, place: &str) -> Vec<String> {
+    let mut differences = Vec::new();
+    for rule in only_in_first(wanted, found) {
+        differences.push(format!("rule `{rule}` is missing from chain {chain} of {place}"));
     }
-    let leaves = |(address, _): &&(Option<IpAddr>, Vec<IptablesRule>)| address.is_some_and(&goes);
-    let own_bare: Vec<Vec<IptablesRule>> = groups.iter().filter(leaves).map(|(_, rules)| rules.clone()).collect();
-    let others_bare = groups.iter().filter(staying).map(|(_, rules)| rules);
-    let of =
-        |rules: Vec<&Vec<IptablesRule>>| rules.into_iter().flat_map(|rules| entries(rules)).collect::<Vec<Ports>>();
-    let own = of(blocks.iter().map(|block| &block.rules).chain(&own_bare).collect());
-    let staying = of(others.iter().map(|block| &block.rules).chain(others_bare).collect());
-    // Of the reference's rules it cannot be told what else its entries list.
-    let all_known = groups.is_empty();
-    Share { blocks, bare: own_bare.concat(), entries: entries_of(&standing, &own, &staying, all_known) }
+    for rule in only_in_first(found, wanted) {
+        differences.push(format!("rule `{rule}` in chain {chain} of {place} is not wanted"));
+    }
+    differences
 }
 
-/// Of the entries that stand, those of one owner: what others have as well stays theirs.
-fn entries_of(standing: &[IptablesRule], own: &[Ports], others: &[Ports], all_known: bool) -> Vec<IptablesRule> {
+/// The blocks for whose owner `is_owner` returns true, upstream's rules for whose address `is_own` returns true, and the entries
+/// for both. If all blocks and addresses are among them, all of the chain.
+fn share_of(table: &Table, chain: &str, is_owner: impl Fn(&str) -> bool, is_own: impl Fn(IpAddr) -> bool) -> Share {
+    let mut blocks = Vec::new();
+    let mut other_blocks = Vec::new();
+    let mut groups = Vec::new();
+    for piece in Piece::all(table, chain) {
+        match &piece.owner {
+            Some(owner) if is_owner(owner) => blocks.push(piece),
+            Some(_) => other_blocks.push(piece),
+            None => groups.extend(piece.by_address()),
+        }
+    }
+    let installed = entries_to(table, chain);
+    let has_other_address = groups.iter().any(|group| group.address.is_some_and(|address| !is_own(address)));
+    if other_blocks.is_empty() && !has_other_address {
+        let upstream = groups.into_iter().flat_map(|group| group.rules).collect();
+        return Share { blocks, upstream, entries: installed };
+    }
+    let mut own_ports: Vec<Ports> = blocks.iter().flat_map(|block| entries(&block.rules)).collect();
+    let mut other_ports: Vec<Ports> = other_blocks.iter().flat_map(|block| entries(&block.rules)).collect();
+    // It is not known what else the entries of upstream's rules list.
+    let are_all_known = groups.is_empty();
+    let mut upstream = Vec::new();
+    for group in groups {
+        match group.address {
+            Some(address) if is_own(address) => {
+                own_ports.extend(entries(&group.rules));
+                upstream.extend(group.rules);
+            }
+            Some(_) => other_ports.extend(entries(&group.rules)),
+            None => {}
+        }
+    }
+    Share { blocks, upstream, entries: entries_of(&installed, &own_ports, &other_ports, are_all_known) }
+}
+
+/// The installed entries of one owner. An entry that others have too is theirs.
+fn entries_of(installed: &[IptablesRule], own: &[Ports], others: &[Ports], are_all_known: bool) -> Vec<IptablesRule> {
     let own: HashSet<&Ports> = own.iter().collect();
     let mut of_others: HashMap<&Ports, usize> = HashMap::new();
-    others.iter().for_each(|ports| *of_others.entry(ports).or_default() += 1);
-    let goes = |entry: &&IptablesRule| {
-        let Some(ports) = ports_of(entry) else { return false };
-        match of_others.get_mut(&ports).filter(|count| **count > 0) {
-            Some(count) => {
-                *count -= 1;
-                false
-            }
-            None => all_known || own.contains(&ports),
+    for ports in others {
+        *of_others.entry(ports).or_default() += 1;
+    }
+    let mut entries = Vec::new();
+    for entry in installed {
+        let Some(ports) = ports_of(entry) else { continue };
+        match of_others.get_mut(&ports) {
+            Some(count) if *count > 0 => *count -= 1,
+            _ if are_all_known || own.contains(&ports) => entries.push(entry.clone()),
+            _ => {}
         }
-    };
-    standing.iter().filter(goes).cloned().collect()
+    }
+    entries
 }
 
 fn ports_of(entry: &IptablesRule) -> Option<Ports> {
     Some((entry.protocol_name()?.to_owned(), entry.ports()?))
 }
 
-/// What leads into a chain from where entries stand.
+/// The entries that jump to a chain.
 pub(super) fn entries_to(table: &Table, chain: &str) -> Vec<IptablesRule> {
-    table.jumps(chain).filter(|(place, _)| *place == ENTRIES).map(|(_, entry)| entry.clone()).collect()
+    table.jumps(chain).filter(|(from, _)| *from == ENTRIES).map(|(_, entry)| entry.clone()).collect()
 }
 
-/// Whether a chain is what a reference that was killed has left: nothing in it.
+/// Whether a chain is empty and unused, as a killed upstream plugin leaves it.
 fn is_left_over(table: &Table, chain: &str) -> bool {
     table.rules(chain).next().is_none() && table.jumps(chain).next().is_none()
 }
 
-/// From where connections have to be masqueraded.
-fn marks(portmap: &PortMap, version: IpVersion) -> Vec<IptablesRule> {
+/// The sources whose connections are masqueraded, as the first matches of rules.
+fn masqueraded_sources(portmap: &PortMap, version: IpVersion) -> Vec<IptablesRule> {
     match portmap.masquerades {
         Masquerades::Nothing => Vec::new(),
         Masquerades::All => vec![IptablesRule::any()],
         Masquerades::Hairpin => {
-            let sources = portmap.networks(version == IpVersion::V4);
-            let sources = sources.into_iter().map(|network| IptablesRule::any().source_in(network));
-            let loopback = (version == IpVersion::V4).then(|| IptablesRule::any().source([127, 0, 0, 1].into()));
-            sources.chain(loopback).collect()
+            let is_ipv4 = version == IpVersion::V4;
+            let networks = portmap.networks(is_ipv4);
+            let mut sources: Vec<IptablesRule> =
+                networks.into_iter().map(|network| IptablesRule::any().source_in(network)).collect();
+            if is_ipv4 {
+                sources.push(IptablesRule::any().source([127, 0, 0, 1].into()));
+            }
+            sources
         }
     }
 }
 
-/// One mapping's rules. One that is for the other family has a rule that does nothing: entries list its port too, and by
-/// its rules a block knows its entries.
-fn rules(mapping: &Mapping, target: IpAddr, marks: &[IptablesRule], mark: &Mark) -> Vec<IptablesRule> {
-    let (protocol, port) = (mapping.protocol.to_string(), mapping.host_port);
+/// The rules of one mapping. A mapping of the other family has a rule without a target: the entries have its port too, and the
+/// entries of a block are computed from its rules.
+fn rules(mapping: &Mapping, target: IpAddr, sources: &[IptablesRule], mark: &Mark) -> Vec<IptablesRule> {
+    let protocol = mapping.protocol.to_string();
+    let port = mapping.host_port;
     let Some(to) = mapping.leads_to(target) else { return vec![IptablesRule::any().destination_port(&protocol, port)] };
-    let met = |rule: IptablesRule| {
-        let meant = mapping.host_address.filter(|address| !address.is_unspecified());
-        meant.into_iter().fold(rule, |rule, address| rule.destination(address.into())).destination_port(&protocol, port)
+    let to_host_port = |from: IptablesRule| match mapping.single_host_address() {
+        Some(address) => from.destination(address.into()).destination_port(&protocol, port),
+        None => from.destination_port(&protocol, port),
     };
-    let marked = |source: &IptablesRule| match mark {
-        Mark::Chain(chain) => met(source.clone()).jump(chain),
-        Mark::Bit(USUAL_BIT) => met(source.clone()).jump(SETMARK),
-        Mark::Bit(bit) => met(source.clone()).set_mark(bits(*bit)),
-    };
-    marks.iter().map(marked).chain([met(IptablesRule::any()).dnat_to(to)]).collect()
+    let mut rules = Vec::new();
+    for source in sources {
+        let matches = to_host_port(source.clone());
+        rules.push(match mark {
+            Mark::Chain(chain) => matches.jump(chain),
+            Mark::Bit(DEFAULT_BIT) => matches.jump(SETMARK),
+            Mark::Bit(bit) => matches.set_mark(bits(*bit)),
+        });
+    }
+    rules.push(to_host_port(IptablesRule::any()).dnat_to(to));
+    rules
 }
 
 fn chain(network: &str, container: &str) -> String {
     format!("{PREFIX}{}", &hex(&Sha512::digest(format!("{network}{container}").as_bytes()))[..DIGITS])
 }
 
-/// Where rules lead that stand in no block.
+/// The addresses that rules in no block lead to.
 pub(super) fn upstream_targets<'a>(rules: impl IntoIterator<Item = &'a IptablesRule>) -> Vec<IpAddr> {
     let mut targets = Vec::new();
     for piece in Piece::of(rules).iter().filter(|piece| piece.owner.is_none()) {
@@ -275,47 +329,48 @@ pub(super) fn upstream_targets<'a>(rules: impl IntoIterator<Item = &'a IptablesR
     targets
 }
 
-/// Whether a chain is there, and no block in it.
+/// Whether a chain exists and has no block.
 pub(super) fn is_upstreams(table: &Table, chain: &str) -> bool {
     table.has_chain(chain) && Piece::all(table, chain).iter().all(|piece| piece.owner.is_none())
 }
 
 /// Whether a chain may be a container's.
 pub(super) fn is_chain(name: &str) -> bool {
-    name.strip_prefix(PREFIX)
-        .is_some_and(|hash| hash.len() == DIGITS && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    let Some(hash) = name.strip_prefix(PREFIX) else { return false };
+    hash.len() == DIGITS && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// As the reference has it, cut where it does not fit: it cuts one byte too late for the last of three dots.
+/// Upstream's comment. Upstream cuts a long one a byte too late for the last of its three dots.
 fn comment(tag: &AttachmentId) -> String {
     let whole = format!(r#"dnat name: "{}" id: "{}""#, tag.network, tag.container);
     if whole.len() <= LONGEST_COMMENT { whole } else { format!("{}..", cut(whole, LONGEST_COMMENT - 2)) }
 }
 
-/// Whether an entry leads to this container, by whichever network: the chain's name tells where the comment is cut off.
-pub(super) fn leads_to(entry: &IptablesRule, tag: &AttachmentId) -> bool {
-    let networks = [Some(tag.network.as_str()), named(entry).map(|(network, _)| network)];
-    networks.into_iter().flatten().any(|network| entry.target() == Some(&chain(network, &tag.container)))
+/// Whether an entry jumps to a chain of this container, in any network. The comment may be cut off, so the chain's name is
+/// compared.
+pub(super) fn jumps_to_container(entry: &IptablesRule, tag: &AttachmentId) -> bool {
+    let is_target = |network: &str| entry.target() == Some(&chain(network, &tag.container));
+    is_target(&tag.network) || names_in_comment(entry).is_some_and(|(network, _)| is_target(network))
 }
 
-/// The network and the container that an entry's comment names, as far as it does.
-pub(super) fn named(entry: &IptablesRule) -> Option<(&str, &str)> {
-    let (network, rest) = entry.comment()?.strip_prefix("dnat name: \"")?.split_once("\" id: \"")?;
-    Some((network, rest.strip_suffix('"').unwrap_or(rest)))
+/// The network and the container in an entry's comment.
+pub(super) fn names_in_comment(entry: &IptablesRule) -> Option<(&str, &str)> {
+    let (network, container) = entry.comment()?.strip_prefix("dnat name: \"")?.split_once("\" id: \"")?;
+    Some((network, container.strip_suffix('"').unwrap_or(container)))
 }
 
-/// Whether an entry to this chain is of that network: the chain's name tells where the comment is cut off.
+/// Whether an entry to the chain `of` belongs to a network. The comment may be cut off, so the chain's name is compared too.
 fn is_of(entry: &IptablesRule, network: &str, of: &str) -> bool {
-    named(entry).is_some_and(|(name, container)| name == network || chain(network, container) == of)
+    names_in_comment(entry).is_some_and(|(name, container)| name == network || chain(network, container) == of)
 }
 
-/// Those of one list that the other does not have, each as often as it has it less often.
-fn less(one: &[IptablesRule], other: &[IptablesRule]) -> Vec<IptablesRule> {
+/// The rules that `one` has more often than `other`, each as many times as it has more.
+fn only_in_first(one: &[IptablesRule], other: &[IptablesRule]) -> Vec<IptablesRule> {
     let mut rest = Counted::of(other);
     one.iter().filter(|rule| !rest.take(rule)).cloned().collect()
 }
 
-/// How often each rule is there.
+/// How many times each rule occurs.
 struct Counted<'a>(HashMap<&'a IptablesRule, usize>);
 
 impl<'a> Counted<'a> {
@@ -325,13 +380,15 @@ impl<'a> Counted<'a> {
         Counted(counted)
     }
 
-    /// Takes it away once; whether it was there.
+    /// Removes a rule once. Returns whether it was there.
     fn take(&mut self, rule: &IptablesRule) -> bool {
-        let left = self.0.get_mut(rule).filter(|count| **count > 0);
-        left.is_some_and(|count| {
-            *count -= 1;
-            true
-        })
+        match self.0.get_mut(rule) {
+            Some(count) if *count > 0 => {
+                *count -= 1;
+                true
+            }
+            _ => false,
+        }
     }
 }
 

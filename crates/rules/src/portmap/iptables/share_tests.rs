@@ -1,7 +1,6 @@
 use super::*;
 use crate::backend::Backend;
-use crate::portmap::L4Protocol;
-use crate::portmap::Taken;
+use crate::portmap::{L4Protocol, OnPortConflict};
 
 pub(in super::super) fn portmap() -> PortMap {
     let mapping = |host_port, container_port, protocol, host: Option<&str>| Mapping {
@@ -19,11 +18,11 @@ pub(in super::super) fn portmap() -> PortMap {
         ],
         addresses: ["10.1.0.2/24", "fd00:1::2/64"].map(|text| text.parse().unwrap()).to_vec(),
         masquerades: Masquerades::Hairpin,
-        mark: Mark::Bit(USUAL_BIT),
+        mark: Mark::Bit(DEFAULT_BIT),
         conditions_v4: ["-s", "10.9.0.0/16", "!", "-i", "eth9"].map(str::to_owned).to_vec(),
         conditions_v6: Vec::new(),
         backend: Backend::Iptables,
-        taken: Taken::Refused,
+        on_conflict: OnPortConflict::Refuse,
     }
 }
 
@@ -33,7 +32,7 @@ pub(in super::super) fn names(network: &str, container: &str, ifname: &str) -> N
 
 /// The lines that make them, from nothing.
 fn made(share: &Share, names: &Names) -> Vec<String> {
-    let changes = Share::default().becomes(share, &Table::default(), &names.chain).to_string();
+    let changes = Share::default().changes_to(share, &Table::default(), &names.chain).to_string();
     changes.lines().map(str::to_owned).collect()
 }
 
@@ -45,7 +44,7 @@ fn table(lines: &[String]) -> Table {
     Table::read(&format!("*nat\n{said}COMMIT\n"), "nat", "").unwrap()
 }
 
-/// As the reference's portmap 1.9.1 wrote it, by iptables-save 1.8.9, in its order; the two rules with the mark are ours.
+/// As portmap 1.9.1 of upstream wrote it, by iptables-save 1.8.9, in its order; the two rules with the mark are ours.
 const V4: &str = r#"-N CNI-DN-6ac8013f2d24e893d59dd
 -A CNI-DN-6ac8013f2d24e893d59dd -s 10.1.0.0/24 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
 -A CNI-DN-6ac8013f2d24e893d59dd -s 127.0.0.1/32 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
@@ -72,7 +71,7 @@ const V6: &str = r#"-N CNI-DN-6ac8013f2d24e893d59dd
 -A CNI-HOSTPORT-DNAT -p udp -m comment --comment "dnat name: \"n-1\" id: \"c1\"" -m multiport --dports 8081 -j CNI-DN-6ac8013f2d24e893d59dd"#;
 
 #[test]
-fn what_is_made_is_the_references_to_the_letter_but_for_the_marks_of_the_interface() {
+fn rules_are_equal_to_upstreams_except_for_the_marks_of_the_interface() {
     let names = names("n-1", "c1", "eth0");
     for (version, theirs, skipped) in
         [(IpVersion::V4, V4, "sctp --dport 8083"), (IpVersion::V6, V6, "tcp --dport 8082")]
@@ -110,11 +109,11 @@ fn what_is_there_needs_no_change_and_goes_as_a_whole() {
     let names = names("n-1", "c1", "eth0");
     let wanted = Share::wanted(&portmap(), IpVersion::V4, &names);
     let table = table(&made(&wanted, &names));
-    let found = names.found(&table, |_| false);
+    let found = names.installed(&table, |_| false);
     assert_eq!(found, wanted);
-    assert!(found.becomes(&wanted, &table, &names.chain).is_empty());
+    assert!(found.changes_to(&wanted, &table, &names.chain).is_empty());
     assert_eq!(found.differences(&wanted, false, &names.chain, "here"), [""; 0]);
-    let gone = found.becomes(&Share::default(), &table, &names.chain).to_string();
+    let gone = found.changes_to(&Share::default(), &table, &names.chain).to_string();
     let entries = gone.lines().filter(|line| line.starts_with("-D CNI-HOSTPORT-DNAT")).count();
     assert_eq!((entries, gone.lines().count()), (3, 5), "{gone}");
     assert!(gone.ends_with("-F CNI-DN-6ac8013f2d24e893d59dd\n-X CNI-DN-6ac8013f2d24e893d59dd\n"), "{gone}");
@@ -153,12 +152,12 @@ fn of_two_interfaces_in_one_chain_each_goes_alone() {
     let one = Share::wanted(&portmap(), IpVersion::V4, &first);
     let two = Share::wanted(&other, IpVersion::V4, &second);
     let alone = made(&one, &first);
-    let both = after(&alone, &Share::default().becomes(&two, &table(&alone), &second.chain));
-    assert_eq!(second.found(&table(&both), |_| false), two);
-    assert_eq!(first.found(&table(&both), |_| false), one);
-    let left = after(&both, &two.becomes(&Share::default(), &table(&both), &second.chain));
+    let both = after(&alone, &Share::default().changes_to(&two, &table(&alone), &second.chain));
+    assert_eq!(second.installed(&table(&both), |_| false), two);
+    assert_eq!(first.installed(&table(&both), |_| false), one);
+    let left = after(&both, &two.changes_to(&Share::default(), &table(&both), &second.chain));
     assert_eq!(left, alone);
-    let left = after(&both, &one.becomes(&Share::default(), &table(&both), &first.chain));
+    let left = after(&both, &one.changes_to(&Share::default(), &table(&both), &first.chain));
     assert_eq!(left, made(&two, &second));
 }
 
@@ -168,27 +167,27 @@ fn a_changed_mapping_takes_the_place_of_the_old_one_and_comes_back() {
     let (before, (_, other)) = (Share::wanted(&portmap(), IpVersion::V4, &names), second());
     let wanted = Share::wanted(&other, IpVersion::V4, &names);
     let lines = made(&before, &names);
-    let changed = after(&lines, &before.becomes(&wanted, &table(&lines), &names.chain));
+    let changed = after(&lines, &before.changes_to(&wanted, &table(&lines), &names.chain));
     assert_eq!(changed, made(&wanted, &names));
-    let found = names.found(&table(&changed), |_| false);
-    assert_eq!(after(&changed, &found.becomes(&before, &table(&changed), &names.chain)), lines);
+    let found = names.installed(&table(&changed), |_| false);
+    assert_eq!(after(&changed, &found.changes_to(&before, &table(&changed), &names.chain)), lines);
 }
 
 #[test]
-fn the_references_rules_are_as_good_and_taken_over_by_an_add() {
+fn rules_of_upstream_are_accepted_and_replaced_by_an_add() {
     let names = names("n-1", "c1", "eth0");
     let (lines, wanted) =
         (V4.lines().map(str::to_owned).collect::<Vec<_>>(), Share::wanted(&portmap(), IpVersion::V4, &names));
     let own = |address: IpAddr| address == IpAddr::from([10, 1, 0, 2]);
-    let found = names.found(&table(&lines), own);
+    let found = names.installed(&table(&lines), own);
     assert_eq!(found.differences(&wanted, false, &names.chain, "here"), [""; 0]);
-    let taken_over = after(&lines, &found.becomes(&wanted, &table(&lines), &names.chain));
+    let taken_over = after(&lines, &found.changes_to(&wanted, &table(&lines), &names.chain));
     assert_eq!(taken_over, made(&wanted, &names));
-    let again = names.found(&table(&taken_over), own);
-    let put_back = after(&taken_over, &again.becomes(&found, &table(&taken_over), &names.chain));
+    let again = names.installed(&table(&taken_over), own);
+    let put_back = after(&taken_over, &again.changes_to(&found, &table(&taken_over), &names.chain));
     assert_eq!(put_back, lines);
     // To another address they are somebody else's.
-    let found = names.found(&table(&lines), |_| false);
+    let found = names.installed(&table(&lines), |_| false);
     assert_eq!(found, Share::default());
     assert_eq!(names.unclaimed(&table(&lines)), [IpAddr::from([10, 1, 0, 2]); 1]);
 }
@@ -199,7 +198,7 @@ fn each_thing_that_is_not_as_it_was_made_is_named() {
     let wanted = Share::wanted(&portmap(), IpVersion::V4, &names);
     let lines = made(&wanted, &names);
     let said = |lines: &[String]| {
-        names.found(&table(lines), |_| false).differences(&wanted, false, &names.chain, "here").join("; ")
+        names.installed(&table(lines), |_| false).differences(&wanted, false, &names.chain, "here").join("; ")
     };
     for place in (1..lines.len()).filter(|place| !lines[*place].contains(&names.owner)) {
         let mut less = lines.clone();
@@ -216,14 +215,14 @@ fn each_thing_that_is_not_as_it_was_made_is_named() {
 }
 
 #[test]
-fn what_a_killed_reference_left_goes_with_a_del() {
+fn a_chain_that_a_killed_upstream_plugin_left_is_removed_by_a_del() {
     let names = names("n-1", "c1", "eth0");
     let lines: Vec<String> = V4.lines().map(str::to_owned).collect();
     let chain = "-F CNI-DN-6ac8013f2d24e893d59dd\n-X CNI-DN-6ac8013f2d24e893d59dd\n";
     for (kept, entries) in [(0..1, 0), (0..2, 0), (10..13, 3)] {
         let left: Vec<String> = lines[..1].iter().chain(&lines[kept]).cloned().collect();
         let table = table(&left);
-        let gone = names.found(&table, |_| false).becomes(&Share::default(), &table, &names.chain).to_string();
+        let gone = names.installed(&table, |_| false).changes_to(&Share::default(), &table, &names.chain).to_string();
         assert!(gone.ends_with(chain) && gone.lines().count() == entries + 2, "{gone}");
     }
 }
@@ -234,26 +233,26 @@ fn gc_takes_what_is_of_the_network_by_mark_or_by_the_chain_and_its_entries() {
     let ours = made(&Share::wanted(&portmap(), IpVersion::V4, &own), &own);
     let both = after(
         &ours,
-        &Share::default().becomes(&Share::wanted(&theirs, IpVersion::V4, &other), &table(&ours), &own.chain),
+        &Share::default().changes_to(&Share::wanted(&theirs, IpVersion::V4, &other), &table(&ours), &own.chain),
     );
     let reference: Vec<String> = V4.lines().map(str::to_owned).collect();
     let context =
-        |lines: &[String], network: &str, valid: &[Names]| Share::context(&table(lines), &own.chain, network, valid);
+        |lines: &[String], network: &str, valid: &[Names]| Share::stale(&table(lines), &own.chain, network, valid);
     for lines in [&ours, &both, &reference] {
         assert_eq!(context(lines, "n-2", &[]), None);
         let gone = context(lines, "n-1", &[]).unwrap();
-        let left = after(lines, &gone.becomes(&Share::default(), &table(lines), &own.chain));
+        let left = after(lines, &gone.changes_to(&Share::default(), &table(lines), &own.chain));
         assert_eq!(left, [""; 0]);
     }
     assert_eq!(context(&reference, "n-1", std::slice::from_ref(&other)), None);
     assert_eq!(context(&ours, "n-1", std::slice::from_ref(&own)), None);
     let gone = context(&both, "n-1", std::slice::from_ref(&own)).unwrap();
-    assert_eq!(after(&both, &gone.becomes(&Share::default(), &table(&both), &own.chain)), ours);
+    assert_eq!(after(&both, &gone.changes_to(&Share::default(), &table(&both), &own.chain)), ours);
     assert_eq!(context(&["-N CNI-DN-6ac8013f2d24e893d59dd".to_owned()], "n-1", &[]), None);
 }
 
 #[test]
-fn a_comment_is_cut_as_the_reference_cuts_it() {
+fn a_comment_is_cut_as_upstream_cuts_it() {
     let long = comment(&AttachmentId { network: "n".repeat(200), container: "c".repeat(100), ifname: "eth0".into() });
     assert_eq!(long.len(), 255);
     assert!(long.starts_with(&format!("dnat name: \"{}\" id: \"ccc", "n".repeat(200))) && long.ends_with("ccc.."));

@@ -1,26 +1,25 @@
-//! The chains that all containers share, and how packets come there.
+//! The chains that all containers share, and the jumps to them.
 
 use cnikit_iptables::{Changes, IptablesRule, Table};
 
-use super::super::{Mark, Masquerades, PortMap};
+use super::super::mapping::{Mark, Masquerades, PortMap};
 
-/// The chain of entries, one or more a container.
+/// The chain of entries: rules that jump to the chain of a container, one or more per container.
 pub(super) const ENTRIES: &str = "CNI-HOSTPORT-DNAT";
-/// The chain that sets the mark of the reference's choice.
+/// The chain that sets upstream's default mark.
 pub(super) const SETMARK: &str = "CNI-HOSTPORT-SETMARK";
-/// The chain that masquerades what bears a mark.
+/// The chain that masquerades packets with a mark.
 const MASQ: &str = "CNI-HOSTPORT-MASQ";
-/// The bit that the reference's chain sets where nobody says another one: no container of ours has any other set there,
-/// for it would be set for all.
-pub(super) const USUAL_BIT: u8 = 13;
+/// The bit that upstream's chain sets by default. Another bit is not set in that chain, since it would be set for all containers.
+pub(super) const DEFAULT_BIT: u8 = 13;
 
-/// What a container needs of them.
-pub(super) struct Shared(Vec<Chain>);
+/// The shared chains that the rules of a container need.
+pub(super) struct SharedChains(Vec<Chain>);
 
 struct Chain {
     name: &'static str,
     rules: Vec<IptablesRule>,
-    /// From chains that the kernel calls; of `POSTROUTING` from its first place, before whatever accepts there.
+    /// Jumps from base chains. In `POSTROUTING` the jump must be the first rule, before rules that accept.
     jumps: Vec<(&'static str, IptablesRule)>,
 }
 
@@ -36,11 +35,13 @@ pub(super) fn bits(bit: u8) -> u32 {
     1u32.checked_shl(bit.into()).unwrap_or_default()
 }
 
-impl Shared {
-    pub(super) fn of(portmap: &PortMap) -> Shared {
+impl SharedChains {
+    pub(super) fn of(portmap: &PortMap) -> SharedChains {
         let mut chains = Vec::new();
-        if let (Mark::Bit(bit), true) = (&portmap.mark, is_jumped_to(portmap)) {
-            if *bit == USUAL_BIT {
+        if let Mark::Bit(bit) = &portmap.mark
+            && is_jumped_to(portmap)
+        {
+            if *bit == DEFAULT_BIT {
                 let rule = IptablesRule::any().commented("CNI portfwd masquerade mark").set_mark(bits(*bit));
                 chains.push(Chain { name: SETMARK, rules: vec![rule], jumps: Vec::new() });
             }
@@ -53,19 +54,19 @@ impl Shared {
             let jumps = ["PREROUTING", "OUTPUT"].map(|place| (place, jump.clone())).to_vec();
             chains.push(Chain { name: ENTRIES, rules: Vec::new(), jumps });
         }
-        Shared(chains)
+        SharedChains(chains)
     }
 
-    /// What has to be made or put right, so that each thing is there once.
+    /// The changes after which each chain, rule and jump exists once.
     pub(super) fn missing(&self, table: &Table) -> Changes {
         let mut changes = Changes::default();
-        self.faults(table).iter().for_each(|fault| fault.mend(&mut changes));
+        self.faults(table).iter().for_each(|fault| fault.repair(&mut changes));
         changes
     }
 
-    /// What an ADD would make or put right, each a sentence.
+    /// The differences that an ADD would repair, each a sentence.
     pub(super) fn differences(&self, table: &Table, place: &str) -> Vec<String> {
-        self.faults(table).iter().map(|fault| fault.said(place)).collect()
+        self.faults(table).iter().map(|fault| fault.describe(place)).collect()
     }
 
     fn faults(&self, table: &Table) -> Vec<Fault<'_>> {
@@ -76,27 +77,41 @@ impl Shared {
 impl Chain {
     fn faults(&self, table: &Table) -> Vec<Fault<'_>> {
         let name = self.name;
-        let absent = (!table.has_chain(name)).then_some(Fault::NoChain(name));
-        let missing = self.rules.iter().filter(|rule| !table.rules(name).any(|found| found == *rule));
-        let missing = missing.map(|rule| Fault::NoRule(name, rule));
-        let jumps = self.jumps.iter().filter_map(|(from, jump)| misplaced(table, from, jump));
-        absent.into_iter().chain(missing).chain(jumps).collect()
+        let mut faults = Vec::new();
+        if !table.has_chain(name) {
+            faults.push(Fault::NoChain(name));
+        }
+        for rule in &self.rules {
+            if !table.rules(name).any(|found| found == rule) {
+                faults.push(Fault::NoRule(name, rule));
+            }
+        }
+        for (from, jump) in &self.jumps {
+            if let Some(fault) = jump_fault(table, from, jump) {
+                faults.push(fault);
+            }
+        }
+        faults
     }
 }
 
-/// A jump is there once, and where it has to be first, it is.
-fn misplaced<'a>(table: &Table, from: &'static str, jump: &'a IptablesRule) -> Option<Fault<'a>> {
+/// The fault of a jump that does not exist once, or that must be the first rule and is not.
+fn jump_fault<'a>(table: &Table, from: &'static str, jump: &'a IptablesRule) -> Option<Fault<'a>> {
     let found: Vec<usize> =
-        table.numbered_rules(from).filter(|(_, rule)| *rule == jump).map(|(place, _)| place).collect();
-    let right = matches!(found[..], [at] if from != FIRST || at == 1);
-    (!right).then_some(Fault::Jump { from, jump, times: found.len() })
+        table.numbered_rules(from).filter(|(_, rule)| *rule == jump).map(|(number, _)| number).collect();
+    if let [number] = found[..]
+        && (from != FIRST || number == 1)
+    {
+        return None;
+    }
+    Some(Fault::Jump { from, jump, times: found.len() })
 }
 
-/// Something that is not as a container needs it.
+/// A difference from the chains that a container needs.
 enum Fault<'a> {
     NoChain(&'static str),
     NoRule(&'static str, &'a IptablesRule),
-    /// It is there so often: not at all, too often, or once behind what has to come after it.
+    /// A jump that exists this many times: not at all, more than once, or once behind rules that must come after it.
     Jump {
         from: &'static str,
         jump: &'a IptablesRule,
@@ -105,7 +120,7 @@ enum Fault<'a> {
 }
 
 impl Fault<'_> {
-    fn mend(&self, changes: &mut Changes) {
+    fn repair(&self, changes: &mut Changes) {
         match *self {
             Fault::NoChain(name) => changes.new_chain(name),
             Fault::NoRule(chain, rule) => changes.append(chain, rule),
@@ -116,7 +131,7 @@ impl Fault<'_> {
         }
     }
 
-    fn said(&self, place: &str) -> String {
+    fn describe(&self, place: &str) -> String {
         match *self {
             Fault::NoChain(name) => format!("chain {name} of {place} is missing"),
             Fault::NoRule(chain, rule) | Fault::Jump { from: chain, jump: rule, times: 0 } => {
@@ -150,8 +165,8 @@ mod tests {
 "#;
 
     #[test]
-    fn the_shared_chains_are_the_references_to_the_letter() {
-        let shared = Shared::of(&portmap());
+    fn the_shared_chains_are_equal_to_upstreams() {
+        let shared = SharedChains::of(&portmap());
         assert!(shared.missing(&table(WHOLE)).is_empty());
         assert_eq!(shared.differences(&table(WHOLE), "here"), [""; 0]);
         let made = shared.missing(&table("")).to_string();
@@ -170,7 +185,7 @@ mod tests {
 
     #[test]
     fn each_jump_is_put_right_and_there_once_and_what_would_be_is_named() {
-        let shared = Shared::of(&portmap());
+        let shared = SharedChains::of(&portmap());
         let mended = |said: &str| shared.missing(&table(said)).to_string();
         let named = |said: &str| shared.differences(&table(said), "here").join("; ");
         let prerouting = "-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT\n";
@@ -188,11 +203,11 @@ mod tests {
 
     #[test]
     fn another_bit_is_no_matter_of_the_shared_mark_and_a_foreign_chain_of_none() {
-        let other = Shared::of(&PortMap { mark: Mark::Bit(31), ..portmap() });
+        let other = SharedChains::of(&PortMap { mark: Mark::Bit(31), ..portmap() });
         let made = other.missing(&table(WHOLE)).to_string();
         assert_eq!(made, "-A CNI-HOSTPORT-MASQ -m mark --mark 0x80000000/0x80000000 -j MASQUERADE\n");
-        let foreign = Shared::of(&PortMap { mark: Mark::Chain("KUBE-MARK-MASQ".into()), ..portmap() });
-        let none = Shared::of(&PortMap { masquerades: Masquerades::Nothing, ..portmap() });
+        let foreign = SharedChains::of(&PortMap { mark: Mark::Chain("KUBE-MARK-MASQ".into()), ..portmap() });
+        let none = SharedChains::of(&PortMap { masquerades: Masquerades::Nothing, ..portmap() });
         for shared in [foreign, none] {
             let made = shared.missing(&table("")).to_string();
             assert!(

@@ -1,0 +1,111 @@
+//! One ADD, CHECK or STATUS with the backend that is configured or found.
+
+use cnikit_plan::{ApplyContext, Drifts, Resource};
+use cnikit_skel::{Journal, Result, log};
+
+use crate::backend::{AbsentReport, Backend, Comparison, RuleBackend};
+use crate::iptables::{Opened, Opening};
+
+/// The backend of one ADD.
+pub(crate) enum Chosen {
+    /// iptables, with the tables that have been read.
+    Iptables(Opened),
+    Nftables,
+}
+
+impl RuleBackend {
+    /// Chooses the backend. `prefetched` are the tables that programs have been reading since preflight; without, `open` starts
+    /// reading them.
+    ///
+    /// # Errors
+    /// iptables is configured and cannot be used; a failure that may not happen again.
+    pub(crate) fn choose(
+        self,
+        configured: Backend,
+        prefetched: Option<Opening>,
+        open: impl FnOnce() -> Result<Opening>,
+    ) -> Result<Chosen> {
+        if configured == Backend::Nftables {
+            return Ok(Chosen::Nftables);
+        }
+        let opening = match prefetched {
+            Some(opening) => opening,
+            None => open()?,
+        };
+        if configured == Backend::Iptables {
+            return opening.finish().map(Chosen::Iptables);
+        }
+        match opening.finish_if_usable()? {
+            Ok(opened) => Ok(Chosen::Iptables(opened)),
+            Err(unusable) => {
+                log::info(format_args!("{} with nftables: {unusable}", self.kind));
+                Ok(Chosen::Nftables)
+            }
+        }
+    }
+
+    /// Compares the rules of the backend that has any of this attachment: ADD may have chosen another backend than it would choose
+    /// today. nftables is asked first, since a rule of nftables names its attachment; a chain of iptables may be of another
+    /// interface.
+    ///
+    /// # Errors
+    /// Those of the comparison, and without any rules those of trying iptables.
+    pub(crate) fn compare(
+        self,
+        configured: Backend,
+        nftables: impl FnOnce() -> Result<Comparison>,
+        iptables: impl FnOnce() -> Result<Comparison>,
+    ) -> Result<Comparison> {
+        match configured {
+            Backend::Iptables => return iptables(),
+            Backend::Nftables => return nftables(),
+            Backend::Automatic => {}
+        }
+        let by_nftables = nftables();
+        if by_nftables.as_ref().is_ok_and(|found| found.any) {
+            return by_nftables;
+        }
+        let by_iptables = iptables()?;
+        if by_iptables.any {
+            return Ok(by_iptables);
+        }
+        let is_usable = self.usable()?.is_ok();
+        match self.absent {
+            AbsentReport::EachRule if is_usable => Ok(by_iptables),
+            AbsentReport::EachRule => by_nftables,
+            AbsentReport::Once => {
+                if !is_usable {
+                    by_nftables?;
+                }
+                let drift = "there are rules neither in iptables nor in nftables";
+                Ok(Comparison { drifts: vec![drift.to_owned()], ..Comparison::default() })
+            }
+        }
+    }
+
+    /// Checks for STATUS that this host can have such rules. `try_nftables` tries them with nftables.
+    ///
+    /// # Errors
+    /// This host cannot have such rules.
+    pub(crate) fn available(self, configured: Backend, try_nftables: fn() -> Result<()>) -> Result<()> {
+        match configured {
+            Backend::Automatic => self.usable()?.or_else(|_| try_nftables()),
+            Backend::Iptables => self.usable()?.map_err(|error| self.explained(error)),
+            Backend::Nftables => try_nftables(),
+        }
+    }
+}
+
+/// Makes rules again if any is missing or different. Otherwise nothing is done, and the backend is not chosen again.
+///
+/// # Errors
+/// Those of CHECK and ADD.
+pub(crate) fn restore(rules: &impl Resource, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
+    let mut drifts = Drifts::default();
+    rules.verify(context, &mut drifts)?;
+    if drifts.texts().is_empty() {
+        return Ok(());
+    }
+    rules.preflight(context)?;
+    rules.ensure(context, journal).map(drop)
+}

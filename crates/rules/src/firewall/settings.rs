@@ -1,0 +1,93 @@
+//! The configuration of the firewall.
+
+use std::fmt;
+
+use crate::backend::Backend;
+
+/// The configuration of the firewall: the backend, and names of its chain and zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirewallSettings {
+    /// What rules are written with.
+    pub backend: FirewallBackend,
+    /// The chain of the operator. It is created, jumped to first, and never changed.
+    #[doc(alias = "iptablesAdminChainName")]
+    pub admin_chain: String,
+    /// The zone of firewalld that addresses are added to as sources.
+    #[doc(alias = "firewalldZone")]
+    pub zone: String,
+}
+
+/// Who may reach containers of a bridge. The names are those of links of the host; the first bridge among them is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "ingressPolicy")]
+pub enum Ingress {
+    /// No restriction besides the host's.
+    Open,
+    /// No container of another bridge with a restriction.
+    SameBridge(Vec<String>),
+    /// As `SameBridge`, and no other container of the bridge.
+    Isolated(Vec<String>),
+}
+
+/// What rules are written with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FirewallBackend {
+    /// firewalld if it runs; otherwise iptables if its programs are installed and work, since upstream's plugins look for rules
+    /// there; otherwise nftables.
+    #[default]
+    Automatic,
+    /// The programs of iptables.
+    Iptables,
+    /// nftables, over netlink, in a table of its own.
+    Nftables,
+    /// A zone of firewalld, over D-Bus. Isolation is written as with `Automatic` without firewalld.
+    Firewalld,
+}
+
+impl FirewallBackend {
+    /// The backend of rules, with or without a zone of firewalld.
+    pub(super) fn of_rules(self) -> Backend {
+        match self {
+            Self::Nftables => Backend::Nftables,
+            Self::Iptables => Backend::Iptables,
+            Self::Automatic | Self::Firewalld => Backend::Automatic,
+        }
+    }
+
+    /// The backend of this name in a configuration.
+    pub fn named(name: &str) -> Option<FirewallBackend> {
+        [Self::Iptables, Self::Nftables, Self::Firewalld].into_iter().find(|one| one.to_string() == name)
+    }
+}
+
+impl Ingress {
+    /// The names of the links, and whether containers of one bridge are isolated from each other; `None` without a restriction.
+    pub(super) fn names(&self) -> Option<(&[String], bool)> {
+        match self {
+            Ingress::Open => None,
+            Ingress::SameBridge(names) => Some((names, false)),
+            Ingress::Isolated(names) => Some((names, true)),
+        }
+    }
+
+    /// The value of `ingressPolicy`.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Ingress::Open => "open",
+            Ingress::SameBridge(_) => "same-bridge",
+            Ingress::Isolated(_) => "isolated",
+        }
+    }
+}
+
+/// The text in a dry run.
+impl fmt::Display for FirewallBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Automatic => "firewalld if it runs, iptables where it works, else nftables",
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+            Self::Firewalld => "firewalld",
+        })
+    }
+}

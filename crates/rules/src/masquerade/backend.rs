@@ -1,0 +1,13 @@
+//! How masquerade rules are written.
+
+use crate::backend::{AbsentReport, RuleBackend};
+
+pub(super) const BACKEND: RuleBackend = RuleBackend {
+    kind: "masquerade",
+    what: "masquerade rules",
+    table: "nat",
+    shared: &[],
+    locks: false,
+    instead: "or say `\"ipMasqBackend\": \"nftables\"`",
+    absent: AbsentReport::Once,
+};

@@ -1,0 +1,29 @@
+//! Host ports that lead to another container already.
+
+use cnikit_skel::{Error, Result, log};
+
+use super::mapping::{Mapping, OnPortConflict, PortMap};
+
+/// A mapping whose host port leads to another container already.
+pub(super) struct Conflict {
+    pub(super) mapping: Mapping,
+    /// The other container, for messages.
+    pub(super) holder: String,
+}
+
+/// Refuses the conflicts, or logs that the ports stay with the other containers, as configured.
+pub(super) fn refuse_or_log(map: &PortMap, conflicts: &[Conflict]) -> Result<()> {
+    for Conflict { mapping, holder } in conflicts {
+        let Mapping { protocol, host_port, .. } = mapping;
+        let text = format!("{mapping}: {protocol} {host_port} of the host leads to {holder} already");
+        match map.on_conflict {
+            OnPortConflict::Refuse => {
+                return Err(Error::conflict(text).hint(
+                    "choose another hostPort, or remove that container: if it is gone, a DEL or GC of it frees the port",
+                ));
+            }
+            OnPortConflict::KeepFirst => log::warn(format_args!("{text}, and goes on leading there")),
+        }
+    }
+    Ok(())
+}
