@@ -1,4 +1,4 @@
-//! What of the shared chains belongs to whom.
+//! Which rules of the shared chains belong to which attachment.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -11,37 +11,37 @@ use ipnetwork::IpNetwork;
 use super::super::demand::Isolation;
 use super::edits::Edits;
 
-/// The kernel's chain for what passes through.
+/// The base chain of forwarded packets.
 const ENTRY: &str = "FORWARD";
-/// The rules of addresses.
+/// The chain with the rules of addresses.
 const FORWARD: &str = "CNI-FORWARD";
-/// What isolated bridges send.
+/// The chain for packets from isolated bridges.
 const STAGE_1: &str = "CNI-ISOLATION-STAGE-1";
-/// Where it may not go.
+/// The chain that drops packets to isolated bridges.
 const STAGE_2: &str = "CNI-ISOLATION-STAGE-2";
-/// The markers. No packet walks it.
+/// The chain of the markers. No packet passes through it.
 const OWNERS: &str = "CNI-FORWARD-OWNERS";
 
 const RULES: &str = "CNI firewall plugin rules";
 const OVERRIDES: &str = "CNI firewall plugin admin overrides";
 const ISOLATION: &str = "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)";
 
-/// Whether a chain is one of those that claims are about.
+/// Whether a chain may have rules or markers of claims.
 pub(super) fn is_ours(chain: &str) -> bool {
     [FORWARD, STAGE_1, STAGE_2, OWNERS].contains(&chain)
 }
 
-/// What somebody wants rules for.
+/// An address or bridge that an attachment wants rules for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// What this address sends, and what answers it.
+    /// Accept packets from this address and replies to them.
     Address(IpAddr),
-    /// A bridge that is cut off.
+    /// Isolate this bridge.
     Bridge(Isolation),
 }
 
 impl Claim {
-    /// The rules that it takes, and their chains.
+    /// The rules of the claim, and their chains.
     fn rules(&self) -> Vec<(&'static str, IptablesRule)> {
         match self {
             Claim::Address(address) => {
@@ -49,13 +49,17 @@ impl Claim {
                 vec![(FORWARD, answers), (FORWARD, IptablesRule::any().source(*address).jump("ACCEPT"))]
             }
             Claim::Bridge(isolation) => {
-                let stage_1 = isolation.stage_1().into_iter().map(|rule| (STAGE_1, rule));
-                stage_1.chain([(STAGE_2, isolation.stage_2())]).collect()
+                let mut rules = Vec::new();
+                for rule in isolation.stage_1() {
+                    rules.push((STAGE_1, rule));
+                }
+                rules.push((STAGE_2, isolation.stage_2()));
+                rules
             }
         }
     }
 
-    /// What says whose it is.
+    /// The marker, which has the owner in its comment.
     fn marker(&self, owner: &str) -> IptablesRule {
         let matches = match self {
             Claim::Address(address) => IptablesRule::any().source(*address),
@@ -65,25 +69,26 @@ impl Claim {
         matches.commented(owner)
     }
 
-    /// What a marker is about.
+    /// The claim of a marker.
     fn of(marker: &IptablesRule) -> Option<Claim> {
-        let of_bridge = |bridge: &str| {
-            Claim::Bridge(Isolation { bridge: bridge.to_owned(), within: marker.to_interface().is_some() })
-        };
-        marker.source_address().map(Claim::Address).or_else(|| marker.from_interface().map(of_bridge))
+        if let Some(address) = marker.source_address() {
+            return Some(Claim::Address(address));
+        }
+        let bridge = marker.from_interface()?.to_owned();
+        Some(Claim::Bridge(Isolation { bridge, within: marker.to_interface().is_some() }))
     }
 
-    /// Only claims that are about the same may share rules.
-    fn about(&self) -> About<'_> {
+    /// The address or bridge. Claims with different subjects share no rules.
+    fn subject(&self) -> Subject<'_> {
         match self {
-            Claim::Address(address) => About::Address(*address),
-            Claim::Bridge(Isolation { bridge, .. }) => About::Bridge(bridge),
+            Claim::Address(address) => Subject::Address(*address),
+            Claim::Bridge(Isolation { bridge, .. }) => Subject::Bridge(bridge),
         }
     }
 }
 
 #[derive(PartialEq, Eq, Hash)]
-enum About<'a> {
+enum Subject<'a> {
     Address(IpAddr),
     Bridge(&'a str),
 }
@@ -91,9 +96,14 @@ enum About<'a> {
 impl Isolation {
     fn stage_1(&self) -> Vec<IptablesRule> {
         let policy = if self.within { "isolated" } else { "same-bridge" };
-        let (from, comment) = (IptablesRule::any().from(&self.bridge), format!("{RULES} (ingressPolicy: {policy})"));
-        let within = self.within.then(|| from.clone().to(&self.bridge).commented(&comment).jump("DROP"));
-        within.into_iter().chain([from.not_to(&self.bridge).commented(&comment).jump(STAGE_2)]).collect()
+        let from = IptablesRule::any().from(&self.bridge);
+        let comment = format!("{RULES} (ingressPolicy: {policy})");
+        let mut rules = Vec::new();
+        if self.within {
+            rules.push(from.clone().to(&self.bridge).commented(&comment).jump("DROP"));
+        }
+        rules.push(from.not_to(&self.bridge).commented(&comment).jump(STAGE_2));
+        rules
     }
 
     fn stage_2(&self) -> IptablesRule {
@@ -101,15 +111,17 @@ impl Isolation {
     }
 }
 
-/// Whose claims end: those whose marks are so, and of nobody's those for these addresses.
+/// Which claims are removed.
 pub(super) struct ClaimFilter<'a> {
+    /// Whether claims with this mark are removed.
     pub(super) is_owner: &'a dyn Fn(&str) -> bool,
+    /// Addresses whose rules are removed although they have no marker.
     pub(super) unmarked: &'a [IpAddr],
-    /// Nobody says that they are to end, but that they are not among those that live: what may be another's by now stays.
+    /// In a GC no attachment is named, and rules that may be another container's by now stay.
     pub(super) is_gc: bool,
 }
 
-/// One table, and what its markers say.
+/// One table, and the claims of its markers.
 pub(super) struct Claims<'a> {
     table: &'a Table,
     markers: Vec<Marker<'a>>,
@@ -124,25 +136,25 @@ struct Marker<'a> {
 impl<'a> Claims<'a> {
     pub(super) fn of(table: &'a Table) -> Claims<'a> {
         let read = |rule: &'a IptablesRule| {
-            let (mark, claim) = (alias::mark(rule.comment()?)?, Claim::of(rule)?);
-            Some(Marker { rule, mark, claim })
+            let mark = alias::mark(rule.comment()?)?;
+            Some(Marker { rule, mark, claim: Claim::of(rule)? })
         };
         Claims { table, markers: table.rules(OWNERS).filter_map(read).collect() }
     }
 
-    /// What some owner claims.
+    /// The claims of some owners.
     pub(super) fn of_owner(&self, filter: &ClaimFilter) -> Vec<Claim> {
         let own = self.markers.iter().filter(|marker| (filter.is_owner)(marker.mark));
         own.map(|marker| marker.claim.clone()).collect()
     }
 
-    /// Those of which all rules stand, and no marker says whose they are: the reference's.
+    /// The claims whose rules all exist without a marker: upstream's.
     pub(super) fn unclaimed(&self, among: &[Claim]) -> Vec<Claim> {
         let claimed = |claim: &Claim| self.markers.iter().any(|marker| marker.claim == *claim);
-        among.iter().filter(|claim| !claimed(claim) && self.stands(claim)).cloned().collect()
+        among.iter().filter(|claim| !claimed(claim) && self.has_all(claim)).cloned().collect()
     }
 
-    /// Whether a rule stands that one of these takes.
+    /// Whether any rule of these claims exists.
     pub(super) fn has_any(&self, wanted: &[Claim]) -> bool {
         wanted.iter().flat_map(Claim::rules).any(|(chain, rule)| self.has(chain, &rule))
     }
@@ -151,38 +163,38 @@ impl<'a> Claims<'a> {
         self.table.rules(chain).any(|found| found == rule)
     }
 
-    fn stands(&self, claim: &Claim) -> bool {
+    fn has_all(&self, claim: &Claim) -> bool {
         claim.rules().iter().all(|(chain, rule)| self.has(chain, rule))
     }
 
-    /// Somebody else has removed the rules of an address whole: whatever marker is left of them speaks for nobody.
-    fn is_void(&self, claim: &Claim) -> bool {
+    /// Whether another program has removed all rules of an address. Then its marker is stale.
+    fn is_without_rules(&self, claim: &Claim) -> bool {
         matches!(claim, Claim::Address(_)) && claim.rules().iter().all(|(chain, rule)| !self.has(chain, rule))
     }
 
-    /// What has to change so that an owner has this, and nothing else of his own.
-    pub(super) fn edits_for(&self, owner: &str, wanted: &[Claim], admin: &str, stood: &[Claim]) -> Edits {
+    /// The edits after which an owner has the wanted claims and no others. The rules of `upstream` stay.
+    pub(super) fn edits_for(&self, owner: &str, wanted: &[Claim], admin: &str, upstream: &[Claim]) -> Edits {
         let mut edits = self.missing(wanted, admin);
-        self.hand_over(owner, wanted, stood, &mut edits);
+        self.replace_markers(owner, wanted, upstream, &mut edits);
         edits
     }
 
-    /// The same without the frame that all share.
-    pub(super) fn put_back(&self, owner: &str, wanted: &[Claim], stood: &[Claim]) -> Edits {
+    /// The same without the chains and jumps that all share.
+    pub(super) fn put_back(&self, owner: &str, wanted: &[Claim], upstream: &[Claim]) -> Edits {
         let mut edits = Edits::default();
         wanted.iter().for_each(|claim| self.rules_of(claim, &mut edits));
-        self.hand_over(owner, wanted, stood, &mut edits);
+        self.replace_markers(owner, wanted, upstream, &mut edits);
         edits
     }
 
-    /// Markers of this owner for what he wants, and what he had besides goes.
-    fn hand_over(&self, owner: &str, wanted: &[Claim], stood: &[Claim], edits: &mut Edits) {
+    /// Writes the markers of an owner's wanted claims, and removes its other claims.
+    fn replace_markers(&self, owner: &str, wanted: &[Claim], upstream: &[Claim], edits: &mut Edits) {
         let own = |mark: &str| owner.starts_with(mark);
-        self.end(&ClaimFilter { is_owner: &own, unmarked: &[], is_gc: false }, wanted, stood, edits);
+        self.remove(&ClaimFilter { is_owner: &own, unmarked: &[], is_gc: false }, wanted, upstream, edits);
         let bridges = |claim: &&Claim| matches!(claim, Claim::Bridge(_));
-        // A bridge that the reference isolated is the reference's: it may have more containers than have markers.
-        let theirs: Vec<Claim> = self.unclaimed(wanted).iter().filter(bridges).cloned().collect();
-        for claim in wanted.iter().filter(|claim| !theirs.contains(claim)) {
+        // A bridge that upstream isolated gets no marker: it may have containers without a marker.
+        let by_upstream: Vec<Claim> = self.unclaimed(wanted).iter().filter(bridges).cloned().collect();
+        for claim in wanted.iter().filter(|claim| !by_upstream.contains(claim)) {
             if !self.markers.iter().any(|marker| own(marker.mark) && marker.claim == *claim) {
                 edits.chain(self.table, OWNERS);
                 edits.last(self.table, OWNERS, claim.marker(owner));
@@ -191,28 +203,29 @@ impl<'a> Claims<'a> {
         edits.chain_gone_if_empty(self.table, OWNERS);
     }
 
-    /// What has to change so that the claims of these owners end.
+    /// The edits that remove the claims of these owners.
     pub(super) fn released(&self, filter: &ClaimFilter) -> Edits {
         let mut edits = Edits::default();
         let doubtful = if filter.is_gc { self.doubtful(filter) } else { Vec::new() };
-        self.end(filter, &[], &doubtful, &mut edits);
+        self.remove(filter, &[], &doubtful, &mut edits);
         edits.chain_gone_if_empty(self.table, OWNERS);
         edits
     }
 
-    /// Addresses whose rules may have been removed and made again since they were marked, by the reference, which marks nothing:
-    /// it writes here, or they stand behind those that were marked later.
+    /// Addresses whose rules upstream may have removed and made again since they were marked, since upstream writes no markers.
+    /// That is possible if there are rules without a marker, or if the rules are behind those of later markers.
     fn doubtful(&self, filter: &ClaimFilter) -> Vec<Claim> {
         let mut marked = HashMap::new();
         self.markers.iter().enumerate().for_each(|(place, marker)| {
-            marked.entry(marker.claim.about()).or_insert(place);
+            marked.entry(marker.claim.subject()).or_insert(place);
         });
         let accepts = |rule: &&IptablesRule| rule.target() == Some("ACCEPT") && rule.comment().is_none();
-        let standing = self.table.rules(FORWARD).filter(accepts).filter_map(IptablesRule::source_address);
+        let accepted = self.table.rules(FORWARD).filter(accepts).filter_map(IptablesRule::source_address);
         let places: Vec<Option<usize>> =
-            standing.map(|address| marked.get(&About::Address(address)).copied()).collect();
-        let theirs = places.contains(&None);
-        let (mut last, mut late) = (0, HashSet::new());
+            accepted.map(|address| marked.get(&Subject::Address(address)).copied()).collect();
+        let has_unmarked = places.contains(&None);
+        let mut last = 0;
+        let mut late = HashSet::new();
         for place in places.into_iter().flatten() {
             if place < last {
                 late.insert(place);
@@ -220,11 +233,11 @@ impl<'a> Claims<'a> {
             last = last.max(place);
         }
         let is_doubtful =
-            |claim: &Claim| theirs || marked.get(&claim.about()).is_some_and(|place| late.contains(place));
+            |claim: &Claim| has_unmarked || marked.get(&claim.subject()).is_some_and(|place| late.contains(place));
         let addresses = |claim: &Claim| matches!(claim, Claim::Address(_));
         let doubtful: Vec<Claim> =
             self.of_owner(filter).into_iter().filter(addresses).filter(|claim| is_doubtful(claim)).collect();
-        for claim in doubtful.iter().filter(|claim| self.stands(claim)) {
+        for claim in doubtful.iter().filter(|claim| self.has_all(claim)) {
             let Claim::Address(address) = claim else { continue };
             let why = "the reference may have made them for another container";
             log::warn(format_args!("the rules that accept {address} stay, for {why}: its DEL removes them"));
@@ -232,26 +245,36 @@ impl<'a> Claims<'a> {
         doubtful
     }
 
-    /// Ends claims but for those that are still wanted: rules go unless they serve a claim that stays.
-    fn end(&self, filter: &ClaimFilter, wanted: &[Claim], stood: &[Claim], edits: &mut Edits) {
+    /// Removes claims except the wanted ones. A rule is removed unless a claim that stays has it too.
+    fn remove(&self, filter: &ClaimFilter, wanted: &[Claim], upstream: &[Claim], edits: &mut Edits) {
         let ends = |marker: &Marker| (filter.is_owner)(marker.mark) && !wanted.contains(&marker.claim);
         let also = filter.unmarked.iter().copied().map(Claim::Address);
         let of_mark = self.markers.iter().filter(|marker| ends(marker)).map(|marker| marker.claim.clone());
         let mut ending: Vec<Claim> = of_mark.chain(also).collect();
         ending.dedup();
-        let meant: HashSet<About> = ending.iter().chain(wanted).map(Claim::about).collect();
-        let about = |claim: &Claim| meant.contains(&claim.about());
-        // Whatever else stands is not looked at more than once: there may be much of it.
-        let foreign = self.markers.iter().filter(|marker| !(filter.is_owner)(marker.mark) && about(&marker.claim));
-        let (void, others): (Vec<&Marker>, Vec<&Marker>) = foreign.partition(|marker| self.is_void(&marker.claim));
-        for marker in self.markers.iter().filter(|marker| ends(marker)).chain(void) {
+        let subjects: HashSet<Subject> = ending.iter().chain(wanted).map(Claim::subject).collect();
+        let is_affected = |claim: &Claim| subjects.contains(&claim.subject());
+        let mut without_rules = Vec::new();
+        let mut others = Vec::new();
+        // There may be many other markers, so each is inspected once.
+        for marker in &self.markers {
+            if (filter.is_owner)(marker.mark) || !is_affected(&marker.claim) {
+                continue;
+            }
+            if self.is_without_rules(&marker.claim) {
+                without_rules.push(marker);
+            } else {
+                others.push(marker);
+            }
+        }
+        for marker in self.markers.iter().filter(|marker| ends(marker)).chain(without_rules) {
             edits.gone(self.table, OWNERS, marker.rule);
         }
-        let theirs = self.unclaimed(&ending.iter().flat_map(Claim::likes).collect::<Vec<_>>());
-        let staying = others.iter().map(|marker| &marker.claim).chain(wanted).chain(stood).chain(&theirs);
-        // Rules that stay, and those that have been removed: neither is removed for a claim.
+        let by_upstream = self.unclaimed(&ending.iter().flat_map(Claim::sharing).collect::<Vec<_>>());
+        let staying = others.iter().map(|marker| &marker.claim).chain(wanted).chain(upstream).chain(&by_upstream);
+        // Rules that stay, and rules that are removed already.
         let mut done: HashSet<(&str, IptablesRule)> =
-            staying.filter(|claim| about(claim)).flat_map(Claim::rules).collect();
+            staying.filter(|claim| is_affected(claim)).flat_map(Claim::rules).collect();
         for (chain, rule) in ending.iter().flat_map(Claim::rules) {
             if done.insert((chain, rule.clone())) {
                 edits.gone(self.table, chain, &rule);
@@ -259,9 +282,10 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// What is not as these claims need it, with the frame that all share.
+    /// The edits that these claims need, with the chains and jumps that all share.
     pub(super) fn missing(&self, wanted: &[Claim], admin: &str) -> Edits {
-        let (mut edits, table) = (Edits::default(), self.table);
+        let mut edits = Edits::default();
+        let table = self.table;
         let isolates = wanted.iter().any(|claim| matches!(claim, Claim::Bridge(_)));
         edits.chain(table, FORWARD);
         edits.admin_chain(table, admin);
@@ -280,8 +304,8 @@ impl<'a> Claims<'a> {
         edits
     }
 
-    /// What isolates comes before what accepts, and both before what others put there. Other releases of the reference have
-    /// another comment.
+    /// The jumps for isolation come before those that accept, and both before rules of other programs. Other releases of upstream
+    /// have another comment.
     fn entry(&self, isolates: bool, edits: &mut Edits) {
         let stage_1 = IptablesRule::any().commented(ISOLATION).jump(STAGE_1);
         let forward = IptablesRule::any().commented(RULES).jump(FORWARD);
@@ -310,8 +334,8 @@ impl<'a> Claims<'a> {
 }
 
 impl Claim {
-    /// Claims that may share rules with this one.
-    fn likes(&self) -> Vec<Claim> {
+    /// The claims that may share rules with this one.
+    fn sharing(&self) -> Vec<Claim> {
         match self {
             Claim::Address(_) => Vec::new(),
             Claim::Bridge(Isolation { bridge, .. }) => {
@@ -326,7 +350,7 @@ fn returning() -> IptablesRule {
     IptablesRule::any().commented(ISOLATION).jump("RETURN")
 }
 
-/// What it matches comes to no rule behind it.
+/// Whether packets that the rule matches pass no rule behind it.
 fn ends_stage(rule: &IptablesRule) -> bool {
     matches!(rule.target(), Some("RETURN" | "ACCEPT"))
 }
@@ -339,7 +363,7 @@ mod tests {
 
     use super::*;
 
-    /// How many edits a GC makes to which owner n is stale, where these rules stand: `+n` accepts address n, `mn` marks it his.
+    /// The number of edits of a GC for which owner n is stale, with these rules: `+n` accepts address n, `mn` is its marker.
     fn swept(standing: &[&str], n: u32) -> usize {
         let line = |what: &&str| match what.split_at(1) {
             ("+", n) => format!(
@@ -356,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gc_leaves_rules_that_the_reference_may_have_made_for_another_container() {
+    fn a_gc_leaves_rules_that_upstream_may_have_made_for_another_container() {
         const ALL: usize = 3;
         const MARKER: usize = 1;
         assert_eq!(swept(&["+1", "+2", "+3", "m1", "m2", "m3"], 2), ALL);

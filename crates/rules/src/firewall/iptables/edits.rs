@@ -1,4 +1,4 @@
-//! What is not as it should be in one table: what CHECK says of it, and how it is put right.
+//! Differences of one table from what is wanted: CHECK reports them, and ADD and RESTORE repair them.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,33 +8,33 @@ use cnikit_iptables::{Changes, IptablesRule, Table};
 #[derive(Debug, Default)]
 pub(super) struct Edits {
     list: Vec<Edit>,
-    /// How many rules were looked for in the table.
-    looked: usize,
-    /// How often each rule is in a chain, once many were looked for.
+    /// How many rules were counted in the table.
+    lookups: usize,
+    /// How many times each rule is in a chain, once many rules were counted.
     counts: HashMap<&'static str, HashMap<IptablesRule, usize>>,
 }
 
-/// For as many rules a chain is read each time. For more its rules are counted once.
+/// For this many rules the chain is searched each time. After that its rules are counted once.
 const FEW: usize = 16;
 
 #[derive(Debug)]
 enum Edit {
     /// There is no such chain.
     NewChain(&'static str),
-    /// There is no chain of this name that somebody chose.
+    /// The operator's chain does not exist.
     AdminChain(String),
-    /// These rules are not the first of a chain in this order; of them there are those, each as often as it stands.
+    /// These rules are not the first of a chain in this order. `found` are those of them that exist, each as often as it does.
     First { chain: &'static str, rules: Vec<IptablesRule>, found: Vec<IptablesRule> },
     /// A rule is nowhere in a chain.
     Last { chain: &'static str, rule: IptablesRule },
     /// A rule is in a chain where it should not be.
     Gone { chain: &'static str, rule: IptablesRule },
-    /// A chain of which nothing is left.
+    /// A chain without rules.
     ChainGone(&'static str),
 }
 
 impl Edits {
-    /// The chain is to be there.
+    /// Wants the chain.
     pub(super) fn chain(&mut self, table: &Table, name: &'static str) {
         let noted = self.list.iter().any(|edit| matches!(edit, Edit::NewChain(noted) if *noted == name));
         if !noted && !table.has_chain(name) {
@@ -42,14 +42,15 @@ impl Edits {
         }
     }
 
-    /// The same of a chain whose name is not ours.
+    /// Wants the operator's chain.
     pub(super) fn admin_chain(&mut self, table: &Table, name: &str) {
         if !table.has_chain(name) {
             self.list.push(Edit::AdminChain(name.to_owned()));
         }
     }
 
-    /// These rules are to stand in this order, each once, before the first one that would keep packets from them.
+    /// Wants these rules in this order, each once, before the first rule for which `keeps` returns true: it keeps packets from
+    /// them.
     pub(super) fn first(
         &mut self,
         table: &Table,
@@ -65,48 +66,44 @@ impl Edits {
         }
     }
 
-    /// The rule is to be somewhere in its chain.
+    /// Wants the rule anywhere in its chain.
     pub(super) fn last(&mut self, table: &Table, chain: &'static str, rule: IptablesRule) {
         if self.count(table, chain, &rule) == 0 {
             self.list.push(Edit::Last { chain, rule });
         }
     }
 
-    /// The rule is to be nowhere in its chain.
+    /// Wants the rule nowhere in its chain.
     pub(super) fn gone(&mut self, table: &Table, chain: &'static str, rule: &IptablesRule) {
         for _ in 0..self.count(table, chain, rule) {
             self.list.push(Edit::Gone { chain, rule: rule.clone() });
         }
     }
 
-    /// How often a rule is in a chain.
+    /// How many times a rule is in a chain.
     fn count(&mut self, table: &Table, chain: &'static str, rule: &IptablesRule) -> usize {
-        self.looked += 1;
-        if self.looked <= FEW {
+        self.lookups += 1;
+        if self.lookups <= FEW {
             return table.rules(chain).filter(|found| *found == rule).count();
         }
-        let counts = self.counts.entry(chain).or_insert_with(|| {
-            let mut counts = HashMap::new();
-            for found in table.rules(chain) {
-                *counts.entry(found.clone()).or_insert(0) += 1;
-            }
-            counts
-        });
+        let counts = self.counts.entry(chain).or_insert_with(|| count_rules(table, chain));
         counts.get(rule).copied().unwrap_or(0)
     }
 
-    /// The chain goes once all its rules do.
+    /// Deletes the chain if all its rules are deleted.
     pub(super) fn chain_gone_if_empty(&mut self, table: &Table, name: &'static str) {
-        let going = self.list.iter().filter(|edit| matches!(edit, Edit::Gone { chain, .. } if *chain == name)).count();
-        let coming = self.list.iter().any(|edit| matches!(edit, Edit::Last { chain, .. } if *chain == name));
-        if table.has_chain(name) && !coming && going == table.rules(name).count() {
+        let removed =
+            self.list.iter().filter(|edit| matches!(edit, Edit::Gone { chain, .. } if *chain == name)).count();
+        let is_added = self.list.iter().any(|edit| matches!(edit, Edit::Last { chain, .. } if *chain == name));
+        if table.has_chain(name) && !is_added && removed == table.rules(name).count() {
             self.list.push(Edit::ChainGone(name));
         }
     }
 
-    /// What iptables is to do: chains come first, for rules jump there.
+    /// The changes. New chains come first, since rules jump to them.
     pub(super) fn changes(&self) -> Changes {
-        let (mut chains, mut changes) = (Changes::default(), Changes::default());
+        let mut chains = Changes::default();
+        let mut changes = Changes::default();
         for edit in &self.list {
             match edit {
                 Edit::NewChain(name) => chains.new_chain(name),
@@ -124,7 +121,7 @@ impl Edits {
         chains
     }
 
-    /// Each difference, a sentence. A chain that is missing is said by the rules that it should have.
+    /// The differences, each a sentence. A missing chain is not reported, but the rules that it should have.
     pub(super) fn drifts(&self, place: &str) -> Vec<String> {
         let mut drifts = BTreeSet::new();
         let missing = |chain, rule: &IptablesRule| format!("rule `{rule}` is missing from chain {chain} of {place}");
@@ -149,4 +146,12 @@ impl Edits {
         }
         drifts.into_iter().collect()
     }
+}
+
+fn count_rules(table: &Table, chain: &str) -> HashMap<IptablesRule, usize> {
+    let mut counts = HashMap::new();
+    for found in table.rules(chain) {
+        *counts.entry(found.clone()).or_insert(0) += 1;
+    }
+    counts
 }

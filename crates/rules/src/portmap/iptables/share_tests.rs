@@ -186,7 +186,7 @@ fn rules_of_upstream_are_accepted_and_replaced_by_an_add() {
     let again = names.installed(&table(&taken_over), own);
     let put_back = after(&taken_over, &again.changes_to(&found, &table(&taken_over), &names.chain));
     assert_eq!(put_back, lines);
-    // To another address they are somebody else's.
+    // They lead to an address that is not ours.
     let found = names.installed(&table(&lines), |_| false);
     assert_eq!(found, Share::default());
     assert_eq!(names.unclaimed(&table(&lines)), [IpAddr::from([10, 1, 0, 2]); 1]);
