@@ -7,7 +7,8 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, parse_ip, parse_u32};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeader, AddressMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::frame::{HEADER, attribute};
+use crate::attribute::value;
+use crate::frame::HEADER;
 use crate::netlink::{Forgives, Request};
 use crate::{Netlink, Result};
 
@@ -156,7 +157,7 @@ impl Address {
     pub(crate) fn parse(message: &[u8]) -> Option<Self> {
         let body = message.get(HEADER..)?;
         let header = AddressHeader::parse(body).ok()?;
-        let find = |wanted| attribute(body.get(ADDRESS_HEADER..).unwrap_or_default(), wanted);
+        let find = |wanted| value(body.get(ADDRESS_HEADER..).unwrap_or_default(), wanted);
         // On a link with a far end IFA_ADDRESS is that end's; ours is always IFA_LOCAL, if there is one.
         let address = find(LOCAL).or_else(|| find(ADDRESS)).and_then(|value| parse_ip(value).ok())?;
         let flags = find(FLAGS).and_then(|value| parse_u32(value).ok()).unwrap_or(header.flags.bits().into());

@@ -1,6 +1,8 @@
 //! The envelope of netlink: messages in a datagram, attributes in a message, the text in a refusal.
 
-use netlink_packet_core::{NLM_F_ACK_TLVS, NLM_F_CAPPED, NetlinkBuffer, NlasIterator, parse_i32};
+use netlink_packet_core::{NLM_F_ACK_TLVS, NLM_F_CAPPED, NetlinkBuffer, parse_i32};
+
+use crate::attribute::value;
 
 /// Length of a `nlmsghdr`.
 pub(crate) const HEADER: usize = 16;
@@ -47,29 +49,6 @@ pub(crate) fn frames(datagram: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     })
 }
 
-/// The value of the first attribute of a type in `bytes`.
-pub(crate) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    for (kind, value) in attributes(bytes) {
-        if kind == wanted {
-            return Some(value);
-        }
-    }
-    None
-}
-
-/// The attributes in `bytes`, flags removed from their types.
-///
-/// Attributes are read one by one instead of as whole typed messages: what a newer kernel adds or changes
-/// elsewhere in a message then cannot keep us from reading what we need.
-pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    NlasIterator::new(bytes).map_while(|attribute| {
-        let attribute = attribute.ok()?;
-        let kind = attribute.kind();
-        let length = usize::from(attribute.length());
-        Some((kind, &attribute.into_inner()[4..length]))
-    })
-}
-
 /// The kernel's refusal of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetlinkError {
@@ -85,7 +64,7 @@ impl Frame<'_> {
     pub(crate) fn refusal(&self) -> Option<NetlinkError> {
         let body = self.bytes.get(HEADER..)?;
         let code = parse_i32(body.get(..CODE)?).ok()?;
-        let text = || attribute(self.explanation(body)?, TEXT).map(words);
+        let text = || value(self.explanation(body)?, TEXT).map(words);
         (code != 0).then(|| NetlinkError { errno: code.saturating_neg(), text: text() })
     }
 
@@ -131,8 +110,8 @@ mod tests {
         {
             assert_eq!(frames(damaged).count(), 0);
         }
-        assert_eq!(attributes(&[8, 0, 1, 0, 1, 2, 3, 4, 9, 0, 1, 0]).count(), 1);
-        assert_eq!(attributes(&[3, 0, 1, 0]).count(), 0);
+        assert_eq!(crate::attribute::attributes(&[8, 0, 1, 0, 1, 2, 3, 4, 9, 0, 1, 0]).count(), 1);
+        assert_eq!(crate::attribute::attributes(&[3, 0, 1, 0]).count(), 0);
     }
 
     #[test]

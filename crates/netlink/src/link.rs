@@ -3,7 +3,8 @@
 use netlink_packet_core::{parse_i32, parse_u16, parse_u32};
 use netlink_packet_route::link::{LinkFlags, LinkHeader, State};
 
-use crate::frame::{HEADER, attribute, attributes, words};
+use crate::attribute::{attributes, value};
+use crate::frame::{HEADER, words};
 use crate::{Mac, UpperKind};
 
 // The attributes that are read here, from `linux/if_link.h`.
@@ -191,14 +192,14 @@ impl Link {
 
     /// Reads what is particular to the kind of link, and to that of its master.
     fn take_info(&mut self, info: &[u8]) {
-        let find = |wanted| attribute(info, wanted);
+        let find = |wanted| value(info, wanted);
         self.kind = find(INFO_KIND).map(words);
         let data = find(INFO_DATA).unwrap_or_default();
         self.upper = self.kind.as_deref().and_then(|kind| UpperKind::parse(kind, data));
         if self.kind.as_deref() == Some("bridge") {
             self.vlan_filtering = flag(data, BR_VLAN_FILTERING);
-            self.default_vlan = attribute(data, BR_VLAN_DEFAULT_PVID).and_then(|vlan| parse_u16(vlan).ok());
-            self.link_local_learning = attribute(data, BR_MULTI_BOOLOPT).and_then(link_local_learning);
+            self.default_vlan = value(data, BR_VLAN_DEFAULT_PVID).and_then(|vlan| parse_u16(vlan).ok());
+            self.link_local_learning = value(data, BR_MULTI_BOOLOPT).and_then(link_local_learning);
         }
         if find(INFO_SLAVE_KIND).is_some_and(|kind| words(kind) == "bridge") {
             self.port = find(INFO_SLAVE_DATA).map(Port::parse);
@@ -225,7 +226,7 @@ impl Port {
 }
 
 fn byte(bytes: &[u8], wanted: u16) -> Option<u8> {
-    attribute(bytes, wanted).and_then(|value| value.first().copied())
+    value(bytes, wanted).and_then(|value| value.first().copied())
 }
 
 fn flag(bytes: &[u8], wanted: u16) -> Option<bool> {

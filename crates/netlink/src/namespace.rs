@@ -7,7 +7,8 @@ use netlink_packet_core::parse_i32;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 
-use crate::frame::{HEADER, attribute};
+use crate::attribute::value;
+use crate::frame::HEADER;
 use crate::netlink::{Forgives, Request};
 use crate::{Error, Netlink, Result};
 
@@ -43,6 +44,6 @@ impl Netlink {
 
 /// Reads an `RTM_NEWNSID` message.
 fn number(message: &[u8]) -> Option<i32> {
-    let value = attribute(message.get(HEADER + NAMESPACE_HEADER..)?, NSID)?;
+    let value = value(message.get(HEADER + NAMESPACE_HEADER..)?, NSID)?;
     parse_i32(value).ok()
 }

@@ -6,7 +6,8 @@ use netlink_packet_core::parse_ip;
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourHeader, NeighbourMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::frame::{HEADER, attribute};
+use crate::attribute::value;
+use crate::frame::HEADER;
 use crate::netlink::{Forgives, Request};
 use crate::{Mac, Netlink, Result};
 
@@ -79,7 +80,7 @@ impl Neighbour {
     pub(crate) fn parse(message: &[u8]) -> Option<Self> {
         let body = message.get(HEADER..)?;
         let header = NeighbourHeader::parse(body).ok()?;
-        let find = |wanted| attribute(body.get(NEIGHBOUR_HEADER..).unwrap_or_default(), wanted);
+        let find = |wanted| value(body.get(NEIGHBOUR_HEADER..).unwrap_or_default(), wanted);
         Some(Self {
             index: header.ifindex,
             address: parse_ip(find(DST)?).ok()?,

@@ -37,6 +37,7 @@ pub struct NetfilterMessage {
 
 impl NetfilterMessage {
     /// A request of this type (the subsystem in the high byte) with these flags, for a protocol family (`NFPROTO_*`).
+    #[inline]
     pub fn request(kind: u16, flags: u16, family: u8, attributes: Attributes) -> Self {
         let flags = flags | REQUEST;
         Self { kind, flags, family, resource: 0, attributes, operation: "read", object: String::new() }
@@ -44,6 +45,7 @@ impl NetfilterMessage {
 
     /// The same message with this description for errors.
     #[must_use]
+    #[inline]
     pub fn described(self, operation: &'static str, object: String) -> Self {
         Self { operation, object, ..self }
     }
@@ -75,11 +77,13 @@ impl NetfilterMessage {
     }
 
     /// The length in bytes.
+    #[inline]
     pub fn length(&self) -> usize {
         HEADERS + self.attributes.as_bytes().len()
     }
 
     /// Encodes the message.
+    #[inline]
     pub fn encode(&self, sequence: u32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.length());
         self.write(sequence, &mut bytes);
@@ -87,6 +91,7 @@ impl NetfilterMessage {
     }
 
     /// Encodes messages in one datagram, each with its sequence number.
+    #[inline]
     pub fn encode_all<'a>(messages: impl IntoIterator<Item = (&'a Self, &'a u32)>) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (message, sequence) in messages {
@@ -95,6 +100,7 @@ impl NetfilterMessage {
         bytes
     }
 
+    #[inline]
     fn write(&self, sequence: u32, bytes: &mut Vec<u8>) {
         let length = u32::try_from(self.length()).unwrap_or(u32::MAX);
         bytes.extend(length.to_ne_bytes());

@@ -10,7 +10,8 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::RouteMessageBuilder;
 
-use crate::frame::{HEADER, attributes};
+use crate::attribute::attributes;
+use crate::frame::HEADER;
 use crate::netlink::{Forgives, Request};
 use crate::{Error, Netlink, Result};
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use netlink_packet_core::{parse_u16, parse_u32};
 
-use crate::frame::attribute;
+use crate::attribute::value;
 
 // The attributes that are read here, from `linux/if_link.h`.
 const MACVLAN_MODE: u16 = 1;
@@ -117,13 +117,13 @@ impl UpperKind {
     pub(crate) fn parse(kind: &str, data: &[u8]) -> Option<Self> {
         match kind {
             "macvlan" => {
-                let number = parse_u32(attribute(data, MACVLAN_MODE)?).ok()?;
+                let number = parse_u32(value(data, MACVLAN_MODE)?).ok()?;
                 let mode = MACVLAN_MODES.iter().find(|mode| mode.number == number)?.mode;
-                let queue = attribute(data, MACVLAN_BC_QUEUE_LEN).and_then(|length| parse_u32(length).ok());
+                let queue = value(data, MACVLAN_BC_QUEUE_LEN).and_then(|length| parse_u32(length).ok());
                 Some(Self::Macvlan { mode, queue })
             }
             "ipvlan" => {
-                let number = parse_u16(attribute(data, IPVLAN_MODE)?).ok()?;
+                let number = parse_u16(value(data, IPVLAN_MODE)?).ok()?;
                 let mode = IPVLAN_MODES.iter().find(|mode| mode.number == number)?.mode;
                 Some(Self::Ipvlan(mode))
             }

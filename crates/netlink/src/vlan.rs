@@ -8,7 +8,8 @@ use netlink_packet_route::link::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::frame::{HEADER, attribute, attributes};
+use crate::attribute::{attributes, value};
+use crate::frame::HEADER;
 use crate::netlink::{Forgives, Request};
 use crate::{Error, Netlink, Result};
 
@@ -167,7 +168,7 @@ impl VlanRange {
     }
 
     fn parse(entry: &[u8]) -> Option<VlanRange> {
-        let find = |wanted| attribute(entry, wanted);
+        let find = |wanted| value(entry, wanted);
         let BridgeVlanInfo { flags, vid } = find(ENTRY_INFO)?.try_into().ok()?;
         let last = find(ENTRY_RANGE).and_then(|last| parse_u16(last).ok()).unwrap_or(vid);
         let pvid = flags.contains(BridgeVlanInfoFlags::Pvid);
