@@ -58,7 +58,7 @@ impl IngressLink {
 }
 
 /// The guard that an attachment has already, read once per call.
-pub(super) struct HeldGuard {
+pub(super) struct AttachmentGuard {
     holder: String,
     /// `None` if the kernel has no netfilter.
     nftables: Option<Nftables>,
@@ -66,31 +66,31 @@ pub(super) struct HeldGuard {
     link: Option<String>,
 }
 
-impl HeldGuard {
-    pub(super) fn of(tag: &AttachmentId) -> Result<HeldGuard> {
+impl AttachmentGuard {
+    pub(super) fn of(tag: &AttachmentId) -> Result<AttachmentGuard> {
         let holder = holder(tag);
         let nftables = Nftables::if_any()?;
         let link = match &nftables {
             Some(nftables) => nftables.guarded_loopback(&holder)?,
             None => None,
         };
-        Ok(HeldGuard { holder, nftables, link })
+        Ok(AttachmentGuard { holder, nftables, link })
     }
 }
 
 /// Sets `route_localnet` of a link, after packets to 127.0.0.0/8 that enter by it are dropped. With `restores` the first value of
 /// the setting may not be recorded any more, and the current value may be that of an earlier ADD.
-pub(super) fn ensure(ingress: &IngressLink, held: &HeldGuard, restores: bool) -> Result<()> {
+pub(super) fn ensure(ingress: &IngressLink, guard: &AttachmentGuard, restores: bool) -> Result<()> {
     let link = ingress.link.as_str();
     let key = key(link);
-    let Some(nftables) = &held.nftables else {
+    let Some(nftables) = &guard.nftables else {
         warn_unguarded(link);
         return Ok(());
     };
-    if held.link.as_ref().is_some_and(|other| other != link) {
-        give_up(nftables, &held.holder)?;
+    if guard.link.as_ref().is_some_and(|other| other != link) {
+        release_guard(nftables, &guard.holder)?;
     }
-    match nftables.guard_loopback(link, &ingress.below, &held.holder, || first_value(&key, restores)) {
+    match nftables.guard_loopback(link, &ingress.below, &guard.holder, || first_value(&key, restores)) {
         Ok(()) => {}
         Err(Unguarded::Unsupported) => {
             warn_unguarded(link);
@@ -138,9 +138,9 @@ fn warn_unguarded(link: &str) {
 }
 
 /// Records that the guard of [`ensure`] is released if the ADD fails. A guard that the attachment had before stays.
-pub(super) fn note_undo(held: &HeldGuard, tag: &AttachmentId, journal: &mut Journal) {
-    if held.link.is_none() {
-        let holder = held.holder.clone();
+pub(super) fn note_undo(guard: &AttachmentGuard, tag: &AttachmentId, journal: &mut Journal) {
+    if guard.link.is_none() {
+        let holder = guard.holder.clone();
         let _ = journal.undo(&format!("the guard of 127.0.0.0/8 of {tag}"), move |_| release_holder(&holder));
     }
 }
@@ -162,16 +162,16 @@ pub(super) fn verify(ingress: &IngressLink, tag: &AttachmentId, with_guard: bool
 }
 
 /// Releases the guard that the attachment has, if any.
-pub(super) fn release_if_any(held: &HeldGuard) -> Result<()> {
-    match &held.nftables {
-        Some(nftables) => give_up(nftables, &held.holder),
+pub(super) fn release_if_any(guard: &AttachmentGuard) -> Result<()> {
+    match &guard.nftables {
+        Some(nftables) => release_guard(nftables, &guard.holder),
         None => Ok(()),
     }
 }
 
 pub(super) fn release(context: &ReleaseContext) -> Result<()> {
     let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
-    give_up(&nftables, &holder(&context.tag))
+    release_guard(&nftables, &holder(&context.tag))
 }
 
 pub(super) fn sweep(context: &GcContext) -> Result<()> {
@@ -179,17 +179,17 @@ pub(super) fn sweep(context: &GcContext) -> Result<()> {
     let valid: Vec<String> = context.tags().map(|tag| holder(&tag)).collect();
     let holders = nftables.loopback_guards(&named(&alias::network_mark(&context.network)))?;
     let stale = holders.iter().filter(|holder| !valid.contains(holder));
-    stale.map(|holder| give_up(&nftables, holder)).collect::<Errors>().finish()
+    stale.map(|holder| release_guard(&nftables, holder)).collect::<Errors>().finish()
 }
 
 fn release_holder(holder: &str) -> Result<()> {
     match Nftables::if_any()? {
-        Some(nftables) => give_up(&nftables, holder),
+        Some(nftables) => release_guard(&nftables, holder),
         None => Ok(()),
     }
 }
 
-fn give_up(nftables: &Nftables, holder: &str) -> Result<()> {
+fn release_guard(nftables: &Nftables, holder: &str) -> Result<()> {
     let released = nftables.release_loopback(holder, |link, setting| match setting {
         RouteLocalnet::SetAgain => set(&key(&link.name), "1").map(|()| true),
         RouteLocalnet::Restore => give_back(nftables, link),

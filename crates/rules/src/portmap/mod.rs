@@ -19,7 +19,7 @@ use cnikit_skel::{AttachmentId, Error, Errors, Journal, Result};
 
 use self::backend::BACKEND;
 use self::conflict::{Conflict, refuse_or_log};
-use self::guard::{HeldGuard, IngressLink};
+use self::guard::{AttachmentGuard, IngressLink};
 pub use self::mapping::{Mapping, Mark, Masquerades, OnPortConflict, PortMap};
 use crate::backend::{Backend, Comparison, Loopback};
 use crate::choice::{self, Chosen};
@@ -91,9 +91,9 @@ impl Resource for PublishedPorts {
 
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
         let map = self.write_rules(&context.tag, journal)?;
-        let held = HeldGuard::of(&context.tag)?;
-        guard::note_undo(&held, &context.tag, journal);
-        admit_connections(&map, context, &held, self.restores.get())?;
+        let installed = AttachmentGuard::of(&context.tag)?;
+        guard::note_undo(&installed, &context.tag, journal);
+        admit_connections(&map, context, &installed, self.restores.get())?;
         Ok(Made::nothing())
     }
 
@@ -124,7 +124,7 @@ impl Resource for PublishedPorts {
         if !made && drifts.texts().is_empty() {
             return Ok(());
         }
-        admit_connections(&self.map, context, &HeldGuard::of(&context.tag)?, true)
+        admit_connections(&self.map, context, &AttachmentGuard::of(&context.tag)?, true)
     }
 
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
@@ -218,10 +218,10 @@ fn refuse_targets(map: &PortMap, host: &Netlink) -> Result<()> {
 }
 
 /// Admits connections that the rules alone do not: from the host's loopback, and of flows that the kernel still sends elsewhere.
-fn admit_connections(map: &PortMap, context: &ApplyContext, held: &HeldGuard, restores: bool) -> Result<()> {
+fn admit_connections(map: &PortMap, context: &ApplyContext, installed: &AttachmentGuard, restores: bool) -> Result<()> {
     match localnet_link(map, context.host()?)? {
-        Some(ingress) => guard::ensure(&ingress, held, restores)?,
-        None => guard::release_if_any(held)?,
+        Some(ingress) => guard::ensure(&ingress, installed, restores)?,
+        None => guard::release_if_any(installed)?,
     }
     flows::forget_stale(&map.flows());
     Ok(())

@@ -460,19 +460,29 @@ fn flows_of(found: &InstalledRule) -> Option<Flows> {
 /// container that upstream attached.
 pub(super) fn sweep(context: &GcContext) -> Result<()> {
     let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
-    let network = || OwnerFilter::Owned { owner: alias::network_mark(&context.network), comment: None };
+    let network = OwnerFilter::Owned { owner: alias::network_mark(&context.network), comment: None };
     let valid: HashSet<String> = context.tags().map(|tag| alias::mark_of(&tag)).collect();
-    let keep = |owner: &str| valid.contains(owner);
     let mut flows = Vec::new();
-    let swept = FAMILIES.into_iter().try_for_each(|family| {
-        let found = nftables.rules(&layout(family), network())?;
-        let stale = found.iter().filter(|rule| rule.owner().is_some_and(|owner| !keep(owner)));
-        flows.extend(stale.filter_map(flows_of));
-        log_removed(nftables.sweep(&layout(family), network(), keep)?);
-        Ok(())
-    });
+    let swept =
+        FAMILIES.into_iter().try_for_each(|family| sweep_family(&nftables, family, &network, &valid, &mut flows));
     forget_removed(&flows);
     swept
+}
+
+/// Removes the rules of one family, and adds their flows to `flows`.
+fn sweep_family(
+    nftables: &Nftables,
+    family: TableFamily,
+    network: &OwnerFilter,
+    valid: &HashSet<String>,
+    flows: &mut Vec<Flows>,
+) -> Result<()> {
+    let keep = |owner: &str| valid.contains(owner);
+    let found = nftables.rules(&layout(family), network.clone())?;
+    let stale = found.iter().filter(|rule| rule.owner().is_some_and(|owner| !keep(owner)));
+    flows.extend(stale.filter_map(flows_of));
+    log_removed(nftables.sweep(&layout(family), network.clone(), keep)?);
+    Ok(())
 }
 
 fn log_removed(count: usize) {

@@ -83,6 +83,14 @@ impl Step {
         let admin_chain = demand.admin_chain.to_owned();
         Step { owner: alias::of(tag), wanted: wanted(demand, version), admin_chain }
     }
+
+    fn changes_if_different(&self, table: &Table) -> Changes {
+        let missing = Claims::of(table).missing(&self.wanted, &self.admin_chain);
+        if missing.drifts(BACKEND.table).is_empty() {
+            return Changes::default();
+        }
+        self.decide(table).1
+    }
 }
 
 impl TableStep for Step {
@@ -122,14 +130,8 @@ pub(super) fn enqueue(demand: &Demand, tag: &AttachmentId, batch: &mut RestoreBa
     preflight(demand.isolation)?;
     for version in versions(demand) {
         let step = Step::of(demand, version, tag);
-        let changes = move |table: &Table| {
-            let missing = Claims::of(table).missing(&step.wanted, &step.admin_chain);
-            if missing.drifts(BACKEND.table).is_empty() {
-                return Ok(Changes::default());
-            }
-            Ok(step.decide(table).1)
-        };
-        let wanted = Wanted { changes: Box::new(changes), exclusive: Vec::new() };
+        let changes = Box::new(move |table: &Table| Ok(step.changes_if_different(table)));
+        let wanted = Wanted { changes, exclusive: Vec::new() };
         add_iptables(batch, BACKEND, Chains::Like(ALL_LINES, is_ours), version, wanted)?;
     }
     Ok(())

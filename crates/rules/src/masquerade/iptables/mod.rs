@@ -56,6 +56,13 @@ impl Step {
     fn installed(&self, table: &Table) -> Share {
         self.names.installed(table, |address| self.own.contains(&address))
     }
+
+    fn changes_if_different(&self, table: &Table) -> Changes {
+        if self.names.differences(table, &self.addresses, BACKEND.table).is_empty() {
+            return Changes::default();
+        }
+        self.decide(table).1
+    }
 }
 
 impl TableStep for Step {
@@ -91,13 +98,7 @@ pub(super) fn enqueue(addresses: &[IpNetwork], tag: &AttachmentId, batch: &mut R
         let step = Step::of(addresses, version, tag);
         // The interfaces of a container share a chain.
         let exclusive = vec![step.names.chain.clone()];
-        let changes = move |table: &Table| {
-            if step.names.differences(table, &step.addresses, BACKEND.table).is_empty() {
-                return Ok(Changes::default());
-            }
-            Ok(step.decide(table).1)
-        };
-        let wanted = Wanted { changes: Box::new(changes), exclusive };
+        let wanted = Wanted { changes: Box::new(move |table| Ok(step.changes_if_different(table))), exclusive };
         add_iptables(batch, BACKEND, Chains::Like(CNI_CHAIN, is_chain), version, wanted)?;
     }
     Ok(())
