@@ -29,7 +29,13 @@ pub fn parse(bytes: &[u8]) -> Result<Value, serde_json::Error> {
 /// It is not JSON, or has more values than [are served](limit::VALUES).
 pub fn parse_plainly(bytes: &[u8]) -> Result<Value, serde_json::Error> {
     limit::check_text(bytes).map_err(serde_json::Error::custom)?;
-    serde_json::from_slice(bytes)
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    // Not by `Value` itself: with the feature `raw_value` of serde_json, it parses a string under a private key of its own as JSON,
+    // and what is in that string was not counted.
+    let document = Document { merges: false, duplicates: None, ignored: |_| true, path: None };
+    let value = document.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(value)
 }
 
 /// A key that one object of a document has more than once, in exactly the same spelling.
@@ -66,7 +72,7 @@ fn read(
     limit::check_text(bytes).map_err(serde_json::Error::custom)?;
     let text = String::from_utf8_lossy(bytes);
     let mut deserializer = serde_json::Deserializer::from_str(&text);
-    let value = Document { duplicates, ignored, path: None }.deserialize(&mut deserializer)?;
+    let value = Document { merges: true, duplicates, ignored, path: None }.deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(value)
 }
@@ -79,6 +85,8 @@ pub fn is_remark(key: &str) -> bool {
 /// Reads the value at a path.
 #[derive(Clone, Copy)]
 struct Document<'a> {
+    /// Objects under one key are merged, as Go's decoder does; otherwise the last one wins.
+    merges: bool,
     /// Where duplicate keys are listed; `None` if they are not.
     duplicates: Option<&'a RefCell<Vec<Duplicate>>>,
     /// Which members of the document itself are not searched for them.
@@ -190,6 +198,10 @@ impl<'de> Visitor<'de> for Document<'_> {
             let value = members.next_value_seed(Document { duplicates, path: Some(&path), ..self })?;
             if let Some(number) = number(&object, &key, &value) {
                 return Ok(number.into());
+            }
+            if !self.merges {
+                object.insert(key, value);
+                continue;
             }
             if again.is_none() && object.contains_key(&key) {
                 again = Some((object.len(), Vec::new()));

@@ -136,6 +136,25 @@ fn more_values_than_are_served_are_refused_before_they_are_made() {
     assert!(took < 1_000_000_000, "{took} nanoseconds");
 }
 
+/// A value of `serde_json` parses the string under this key as JSON, past all limits, if any crate asks for its feature `raw_value`.
+#[test]
+fn a_private_key_of_the_parser_is_a_key_like_any_other() {
+    let text = r#"{"$serde_json::private::RawValue":"[1,[2]]"}"#;
+    for read in [document::parse(text.as_bytes()), document::parse_plainly(text.as_bytes())] {
+        assert_eq!(read.unwrap().to_string(), text);
+    }
+}
+
+#[test]
+fn what_a_program_wrote_is_read_by_the_parsers_own_rules() {
+    let text = br#"{"a":{"x":1},"b":1e400,"a":{"y":18446744073709551616},"a":null,"c":-0.10}"#;
+    let read = document::parse_plainly(text).unwrap();
+    assert_eq!(read, serde_json::from_slice::<serde_json::Value>(text).unwrap());
+    assert_eq!(read.to_string(), r#"{"a":null,"b":1e+400,"c":-0.10}"#);
+    assert!(document::parse_plainly(b"{} {}").is_err());
+    assert!(document::parse_plainly(b"\"\xff\"").is_err());
+}
+
 /// How long this thread has run, in nanoseconds.
 fn on_processor() -> u64 {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
