@@ -349,7 +349,11 @@ fn read_immediate(data: &[u8]) -> Option<Expression> {
     }
     let verdict = value(content, VERDICT)?;
     let code = number(verdict, 1)?.cast_signed();
-    let chain = text(verdict, 2).map(str::to_owned);
+    let chain = match value(verdict, 2) {
+        // A name that is not UTF-8 cannot be written again.
+        Some(_) => Some(text(verdict, 2)?.to_owned()),
+        None => None,
+    };
     Some(Expression::Verdict { code, chain })
 }
 
@@ -377,6 +381,18 @@ mod tests {
             Expression::Verdict { code: GOTO, chain: Some("there".to_owned()) },
             Expression::Verdict { code: DROP, chain: None },
         ]
+    }
+
+    #[test]
+    fn a_jump_to_a_chain_whose_name_is_not_utf8_is_foreign() {
+        let verdict = Attributes::new().bytes(1, &JUMP.to_be_bytes()).bytes(2, b"\xff\0");
+        let data =
+            Attributes::new().number(1, VERDICT_REGISTER).nested(2, &Attributes::new().nested(VERDICT, &verdict));
+        let element = Attributes::new().text(NAME, "immediate").nested(DATA, &data);
+        let list = Attributes::new().nested(ELEMENT, &element);
+        let read = decode(list.as_bytes());
+        assert_eq!(read, [Expression::Foreign { name: "immediate".to_owned(), element: element.as_bytes().to_vec() }]);
+        assert_eq!(encode(&read), list);
     }
 
     #[test]
