@@ -40,7 +40,7 @@ const ROWS: [(&str, u8); 22] = [
 const DEV: u8 = 9;
 
 /// Crates that other projects can use: the first page of each has an example.
-const PUBLIC: [&str; 14] = [
+const PUBLIC: [&str; 18] = [
     "cnikit",
     "firewalld",
     "invoke",
@@ -55,6 +55,10 @@ const PUBLIC: [&str; 14] = [
     "store",
     "testkit",
     "types",
+    "conntrack",
+    "iptables",
+    "nftables",
+    "rules",
 ];
 
 /// What may stand at the top.

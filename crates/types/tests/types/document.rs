@@ -136,7 +136,8 @@ fn more_values_than_are_served_are_refused_before_they_are_made() {
     assert!(took < 1_000_000_000, "{took} nanoseconds");
 }
 
-/// A value of `serde_json` parses the string under this key as JSON, past all limits, if any crate asks for its feature `raw_value`.
+/// A value of `serde_json` parses the string under this key as JSON, past all limits, if any crate asks for its feature
+/// `raw_value`.
 #[test]
 fn a_private_key_of_the_parser_is_a_key_like_any_other() {
     let text = r#"{"$serde_json::private::RawValue":"[1,[2]]"}"#;
