@@ -105,7 +105,7 @@ pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
             scenes.extend(errnos(at.2).iter().map(|errno| Scene { verb, at, harm: Harm::Errno(*errno), gone }));
         }
         let report = CampaignReport::new(format!("fault {} {verb}", subject.title), "failures", scenes.len());
-        reports.push(play(report, subject, scenes, most, &trace).say());
+        reports.push(play(report, subject, &scenes, most, &trace).say());
     }
     conclude(reports)
 }

@@ -35,7 +35,8 @@ pub fn tried_at_every_call(
             let scene = |at| Scene { verb, at, harm: Harm::Signal(Signal::SIGKILL, Duration::ZERO), gone: *gone };
             let what = format!("kill {} {verb}{}", subject.title, if *gone { ", namespace gone" } else { "" });
             let report = CampaignReport::new(what, "calls", trace.len());
-            reports.push(say(play(report, subject, trace.calls().map(scene).collect(), most.div_ceil(2), &trace)));
+            let scenes: Vec<Scene> = trace.calls().map(scene).collect();
+            reports.push(say(play(report, subject, &scenes, most.div_ceil(2), &trace)));
         }
     }
     reports
@@ -59,7 +60,7 @@ pub fn at_moments(subject: &Subject, moments: usize) -> Vec<CampaignReport> {
         }
         let what = format!("SIGTERM {} {verb}", subject.title);
         let report = CampaignReport { drawn: true, ..CampaignReport::new(what, "moments", count) };
-        reports.push(play(report, subject, scenes, count, &trace).say());
+        reports.push(play(report, subject, &scenes, count, &trace).say());
     }
     conclude(reports)
 }
@@ -122,5 +123,5 @@ fn under_limits(subject: &Subject, verb: Verb, what: &str, limits: &[Limit], mos
         scenes.push(Scene { verb, at: (0, n, 0), harm: Harm::Limit(*limit), gone });
     }
     let report = CampaignReport::new(format!("{what} {} {verb}", subject.title), "limits", limits.len());
-    play(report, subject, scenes, most, &SyscallTrace::default()).say()
+    play(report, subject, &scenes, most, &SyscallTrace::default()).say()
 }
