@@ -31,7 +31,7 @@ impl Allocator<'_> {
         for (n, (set, wanted)) in self.request.sets.iter().zip(wanted).enumerate() {
             let outcome = match wanted {
                 Some(wanted) => self.exactly(*wanted, set),
-                None => self.any(n, set, &held),
+                None => self.reserve_any(n, set, &held),
             };
             outcome.map_err(|refusal| failed_for(n, refusal))?;
         }
@@ -96,7 +96,7 @@ impl Allocator<'_> {
 
     /// Allocates any address: the one that the attachment had before this boot, the next free one, or one that another attachment
     /// had before this boot.
-    fn any(&mut self, n: usize, set: &RangeSet, held: &[Record]) -> Result<(), Error> {
+    fn reserve_any(&mut self, n: usize, set: &RangeSet, held: &[Record]) -> Result<(), Error> {
         let gateways = self.request.gateways();
         for record in held.iter().filter(|record| set.contains(record.address) && !gateways.contains(&record.address)) {
             if self.take_over(record)? {

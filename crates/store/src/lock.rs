@@ -145,7 +145,7 @@ const TICK: Duration = Duration::from_millis(20);
 pub(crate) fn wait(file: &File, way: Way, deadline: Instant, given_up: Option<&dyn Fn() -> bool>) -> io::Result<bool> {
     match (way.try_it)(file) {
         Err(error) if error.raw_os_error() == fs2::lock_contended_error().raw_os_error() => {}
-        done => return done.map(|()| false),
+        locked_or_failed => return locked_or_failed.map(|()| false),
     }
     let late = || io::Error::new(io::ErrorKind::TimedOut, "another process held it until the deadline");
     if Instant::now() >= deadline {

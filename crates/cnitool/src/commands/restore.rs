@@ -17,17 +17,17 @@ pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
     if let Some(network) = &args.network {
         all.retain(|cached| cached.whose(network).is_some());
     }
-    let mut restored = Vec::new();
+    let mut to_restore = Vec::new();
     let mut skipped = Vec::new();
     for cached in &all {
         match skip_reason(cached) {
-            None => restored.push(cached),
+            None => to_restore.push(cached),
             Some(reason) => skipped.push((cached, reason)),
         }
     }
     if !out.json {
         let action = if args.dry_run { "would restore" } else { "restoring" };
-        for cached in &restored {
+        for cached in &to_restore {
             print_to_stderr(&format!("{action} {}", name(cached)));
         }
         for (cached, reason) in &skipped {
@@ -36,7 +36,7 @@ pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
     }
     let mut failures = Vec::new();
     if !args.dry_run {
-        for (cached, done) in restored.iter().zip(runtime.restore_all(&restored)) {
+        for (cached, done) in to_restore.iter().zip(runtime.restore_all(&to_restore)) {
             warn(&done.report.warnings);
             if let Err(error) = done.outcome {
                 let context = ErrorContext { what: name(cached), error };

@@ -62,7 +62,7 @@ pub(crate) fn compile(rule: &Rule, family: TableFamily) -> Result<Vec<Expression
             return refused("a table of family bridge alone sees the MAC and the bridge of every packet");
         }
         if let Some(needed) = one.family() {
-            if packet_family.is_some_and(|family| family != needed) || !possible(family, needed) {
+            if packet_family.is_some_and(|earlier| earlier != needed) || !possible(family, needed) {
                 return refused("it mixes families and would never match");
             }
             if packet_family.replace(needed).is_none() {
@@ -77,7 +77,7 @@ pub(crate) fn compile(rule: &Rule, family: TableFamily) -> Result<Vec<Expression
             return refused("what it looks at has a match of its own");
         }
         if let Some(needed) = one.protocol() {
-            if packet_protocol.is_some_and(|protocol| protocol != needed) {
+            if packet_protocol.is_some_and(|earlier| earlier != needed) {
                 return refused("it mixes protocols and would never match");
             }
             if packet_protocol.replace(needed).is_none() {
@@ -91,7 +91,7 @@ pub(crate) fn compile(rule: &Rule, family: TableFamily) -> Result<Vec<Expression
     }
     if let Verdict::Dnat(to) = &rule.verdict {
         let needed = of_version(to.is_ipv4());
-        if packet_family.is_some_and(|family| family != needed)
+        if packet_family.is_some_and(|earlier| earlier != needed)
             || !possible(family, needed)
             || family == TableFamily::Bridge
         {

@@ -141,7 +141,12 @@ impl Veth {
         // Other implementations write no alias. A link with a name of ours has lost its alias.
         let owner = alias::owner(host, &context.tag);
         let is_ours = names(&context.tag).contains(name);
-        drifts.unless(owner == AliasOwner::This || owner == AliasOwner::Unknown && !is_ours, || {
+        let is_right = match owner {
+            AliasOwner::This => true,
+            AliasOwner::Unknown => !is_ours,
+            AliasOwner::Another => false,
+        };
+        drifts.unless(is_right, || {
             format!("{name}: wanted the host end of {}, found the alias {:?}", context.tag, host.alias)
         });
         if let Some(recorded) = context.record.interfaces.iter().find(|one| one.sandbox.is_empty() && one.name == *name)
@@ -150,7 +155,7 @@ impl Veth {
                 drifts.compare(format!("MAC of {name}"), mac, host.mac.unwrap_or(Mac([0; 6])));
             }
         } else {
-            drifts.unless(false, || format!("host end of {}: {name} is not in prevResult", self.ifname));
+            drifts.extend([format!("host end of {}: {name} is not in prevResult", self.ifname)]);
         }
         drifts.unless(host.up, || format!("{name}: wanted up, found down"));
         if let Some(mtu) = self.mtu {

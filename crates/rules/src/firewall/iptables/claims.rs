@@ -215,25 +215,31 @@ impl<'a> Claims<'a> {
     /// Addresses whose rules upstream may have removed and made again since they were marked, since upstream writes no markers.
     /// That is possible if there are rules without a marker, or if the rules are behind those of later markers.
     fn doubtful(&self, filter: &ClaimFilter) -> Vec<Claim> {
-        let mut marked = HashMap::new();
-        self.markers.iter().enumerate().for_each(|(place, marker)| {
-            marked.entry(marker.claim.subject()).or_insert(place);
-        });
+        // By subject: the place of its first marker.
+        let mut first_markers = HashMap::new();
+        for (place, marker) in self.markers.iter().enumerate() {
+            first_markers.entry(marker.claim.subject()).or_insert(place);
+        }
         let accepts = |rule: &&IptablesRule| rule.target() == Some("ACCEPT") && rule.comment().is_none();
         let accepted = self.table.rules(FORWARD).filter(accepts).filter_map(IptablesRule::source_address);
-        let places: Vec<Option<usize>> =
-            accepted.map(|address| marked.get(&Subject::Address(address)).copied()).collect();
-        let has_unmarked = places.contains(&None);
-        let mut last = 0;
-        let mut late = HashSet::new();
-        for place in places.into_iter().flatten() {
-            if place < last {
-                late.insert(place);
+        // Rules are added in the order of their markers, so those of a marker that come behind those of a later one were made
+        // again.
+        let mut has_unmarked = false;
+        let mut highest = 0;
+        let mut made_again = HashSet::new();
+        for address in accepted {
+            let Some(place) = first_markers.get(&Subject::Address(address)).copied() else {
+                has_unmarked = true;
+                continue;
+            };
+            if place < highest {
+                made_again.insert(place);
             }
-            last = last.max(place);
+            highest = highest.max(place);
         }
-        let is_doubtful =
-            |claim: &Claim| has_unmarked || marked.get(&claim.subject()).is_some_and(|place| late.contains(place));
+        let is_doubtful = |claim: &Claim| {
+            has_unmarked || first_markers.get(&claim.subject()).is_some_and(|place| made_again.contains(place))
+        };
         let addresses = |claim: &Claim| matches!(claim, Claim::Address(_));
         let doubtful: Vec<Claim> =
             self.of_owner(filter).into_iter().filter(addresses).filter(|claim| is_doubtful(claim)).collect();
@@ -247,10 +253,12 @@ impl<'a> Claims<'a> {
 
     /// Removes claims except the wanted ones. A rule is removed unless a claim that stays has it too.
     fn remove(&self, filter: &ClaimFilter, wanted: &[Claim], upstream: &[Claim], edits: &mut Edits) {
-        let ends = |marker: &Marker| (filter.is_owner)(marker.mark) && !wanted.contains(&marker.claim);
-        let also = filter.unmarked.iter().copied().map(Claim::Address);
-        let of_mark = self.markers.iter().filter(|marker| ends(marker)).map(|marker| marker.claim.clone());
-        let mut ending: Vec<Claim> = of_mark.chain(also).collect();
+        let is_ending = |marker: &Marker| (filter.is_owner)(marker.mark) && !wanted.contains(&marker.claim);
+        let mut ending = Vec::new();
+        for marker in self.markers.iter().filter(|marker| is_ending(marker)) {
+            ending.push(marker.claim.clone());
+        }
+        ending.extend(filter.unmarked.iter().copied().map(Claim::Address));
         ending.dedup();
         let subjects: HashSet<Subject> = ending.iter().chain(wanted).map(Claim::subject).collect();
         let is_affected = |claim: &Claim| subjects.contains(&claim.subject());
@@ -267,16 +275,16 @@ impl<'a> Claims<'a> {
                 others.push(marker);
             }
         }
-        for marker in self.markers.iter().filter(|marker| ends(marker)).chain(without_rules) {
+        for marker in self.markers.iter().filter(|marker| is_ending(marker)).chain(without_rules) {
             edits.gone(self.table, OWNERS, marker.rule);
         }
         let by_upstream = self.unclaimed(&ending.iter().flat_map(Claim::sharing).collect::<Vec<_>>());
         let staying = others.iter().map(|marker| &marker.claim).chain(wanted).chain(upstream).chain(&by_upstream);
-        // Rules that stay, and rules that are removed already.
-        let mut done: HashSet<(&str, IptablesRule)> =
+        // Rules that stay, then also rules that are removed already.
+        let mut handled: HashSet<(&str, IptablesRule)> =
             staying.filter(|claim| is_affected(claim)).flat_map(Claim::rules).collect();
         for (chain, rule) in ending.iter().flat_map(Claim::rules) {
-            if done.insert((chain, rule.clone())) {
+            if handled.insert((chain, rule.clone())) {
                 edits.gone(self.table, chain, &rule);
             }
         }

@@ -147,6 +147,7 @@ fn stale_changes(table: &Table, network: &str, valid: &[Names]) -> Changes {
 fn stale_share(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Option<Share> {
     let is_valid = |rule: &IptablesRule| valid.iter().any(|names| names.is_comment_of(rule));
     let mut rules = Vec::new();
+    // Upstream's rules name no interface. They are removed with the chain, or as orphans if other attachments use it.
     let mut has_upstream_rules = false;
     for rule in table.rules(chain) {
         let Some(claim) = Claim::of(rule) else { continue };
@@ -163,6 +164,7 @@ fn stale_share(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Op
     let mut jumps = Vec::new();
     for (from, jump) in table.jumps(chain) {
         let is_of_network = Claim::of(jump).is_some_and(|claim| claim.is_of(network, chain));
+        // The comment of a jump names no interface: only its address tells the interfaces of one container apart.
         let is_of_stale_rule = jump.source_address().is_some_and(|address| sources.contains(&address));
         if from == JUMP_CHAIN && is_of_network && (!is_valid(jump) || is_of_stale_rule) {
             jumps.push(jump.clone());

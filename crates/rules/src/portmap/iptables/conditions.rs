@@ -83,10 +83,10 @@ pub(super) fn check(words: &[String], version: IpVersion) -> Result<()> {
     let mut extensions = Vec::new();
     let mut previous = "";
     for word in words {
-        let extension = extension(previous, word);
+        let named = extension(previous, word);
         if word.is_empty() || word.contains(char::is_control) {
             return refused(word, "cannot be a word of a rule");
-        } else if extension.is_some_and(|name| name.contains('/')) {
+        } else if named.is_some_and(|name| name.contains('/')) {
             return refused(word, "names no extension of iptables");
         } else if is_more_than_a_match(word, &extensions) {
             return refused(
@@ -94,11 +94,11 @@ pub(super) fn check(words: &[String], version: IpVersion) -> Result<()> {
                 "is no match: portmap itself chooses the command, the table, the chain, the protocol and the target",
             );
         }
-        extensions.extend(extension);
+        extensions.extend(named);
         previous = word.as_str();
     }
     let one = |value: &&String| value.parse::<IpNetwork>().is_ok_and(|one| one.is_ipv4() == (version == IpVersion::V4));
-    match ends(words).iter().find(|value| !one(value)) {
+    match endpoint_values(words).iter().find(|value| !one(value)) {
         Some(value) => {
             let text = format!("{key}: {value:?} is neither an address nor a network of {}", family(version));
             let hint = "iptables makes several rules of a list or of a name: give one address or network, \
@@ -117,7 +117,7 @@ fn family(version: IpVersion) -> &'static str {
 }
 
 /// The values of source and destination options, in any of their forms.
-fn ends(words: &[String]) -> Vec<String> {
+fn endpoint_values(words: &[String]) -> Vec<String> {
     let mut words = words.iter();
     let mut ends = Vec::new();
     while let Some(word) = words.next() {
