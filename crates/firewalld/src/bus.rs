@@ -63,7 +63,7 @@ impl Bus {
         self.call(&Call { destination: BUS, path: BUS_PATH, interface: BUS, member, arguments })
     }
 
-    /// Calls somebody, and waits for the answer.
+    /// Calls a method, and waits for the answer.
     pub(crate) fn call(&mut self, call: &Call<'_>) -> Result<Value> {
         self.try_call(call).map_err(|cause| Error::new(format!("call {} of {}", call.member, call.destination), cause))
     }

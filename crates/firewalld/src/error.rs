@@ -50,7 +50,7 @@ impl Error {
         Self { operation: operation.into(), cause }
     }
 
-    /// The same trouble, told in the words of whoever knows what it was for.
+    /// The same error with the context of the caller.
     #[must_use]
     pub(crate) fn during(self, operation: impl Into<String>) -> Self {
         Self { operation: operation.into(), ..self }

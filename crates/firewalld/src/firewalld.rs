@@ -35,7 +35,7 @@ impl Firewalld {
     /// `unix:abstract=` are tried in their order. `deadline` holds for all that is done with this connection.
     ///
     /// # Errors
-    /// Somebody listens there who is no bus, does not want us, or does not answer before the deadline.
+    /// The socket is not of a bus, the bus refuses us, or it does not answer before the deadline.
     #[doc(alias = "DBUS_SYSTEM_BUS_ADDRESS")]
     pub fn connect(address: Option<&str>, deadline: Deadline) -> Result<Option<Self>> {
         Ok(Bus::connect(address.unwrap_or(SYSTEM_BUS), deadline)?.map(|bus| Self { bus }))

@@ -8,7 +8,7 @@ const LONGEST: usize = 1 << 20;
 const CALL: u8 = 1;
 const RETURN: u8 = 2;
 const ERROR: u8 = 3;
-/// Nobody is started to take the call.
+/// No program is started to answer the call.
 const NO_AUTO_START: u8 = 2;
 const VERSION: u8 = 1;
 

@@ -1,6 +1,6 @@
 //! Both ways of the wire without a bus: what its bytes are read as, and those that it would be sent.
 //!
-//! For whoever has bytes and no bus, a fuzzer above all; no part of what this crate promises.
+//! For a fuzzer, which has bytes and no bus; not part of what this crate promises.
 
 use crate::address::addresses;
 use crate::message::{self, Call, Reply, Value};
@@ -27,7 +27,7 @@ pub fn answer(message: &[u8]) -> Option<(u32, String)> {
     Some((to, said))
 }
 
-/// The message by which somebody is called with these arguments.
+/// The message of a call with these arguments.
 pub fn call(serial: u32, arguments: &[&str]) -> Vec<u8> {
     Call { destination: "d.d", path: "/p", interface: "i.i", member: "m", arguments }.encode(serial)
 }

@@ -11,7 +11,7 @@ use cnikit_types::{CniError, document, printable};
 use crate::Error;
 use crate::tail::tail;
 
-/// How long a plugin may take if nobody said otherwise: more than the 208 s that the reference's dhcp can need.
+/// The default time limit of a plugin: more than the 208 s that upstream's dhcp can need.
 pub const TIMEOUT: Duration = Duration::from_mins(4);
 
 /// What a plugin may write to stdout, and to stderr: results are a few kilobytes, logs may be long.
@@ -51,7 +51,7 @@ pub enum Caller {
     Plugin,
 }
 
-/// Variables by which whoever sets them has code of theirs run in a program; see ld.so(8). Our plugins are linked statically and
+/// Variables that have other code run in a program; see ld.so(8). Our plugins are linked statically and
 /// ignore them, and do not pass them on to a plugin that may not be.
 const LOADER: &[&str] = &["LD_PRELOAD", "LD_AUDIT"];
 

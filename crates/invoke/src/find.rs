@@ -27,7 +27,7 @@ pub fn find(name: &str, path: &str) -> Result<PathBuf, Error> {
     if let Err(why) = check_plugin_name(name) {
         return Err(Error::Name { name: name.to_owned(), why });
     }
-    // An empty part would mean the working directory, which nobody chose.
+    // An empty part would mean the working directory, which the configuration did not choose.
     let directories: Vec<&str> = path.split(':').filter(|part| !part.is_empty()).collect();
     let mut unusable = Vec::new();
     let mut untrusted = Vec::new();

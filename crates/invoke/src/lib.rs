@@ -7,7 +7,7 @@
 //! - [`exec()`]: starts the plugin, and returns its output or an [`Error`].
 //!
 //! Design decision: a plugin's type is a name and never a path, and it is looked up on `CNI_PATH` only, so a network's
-//! configuration cannot choose which program root runs. A relative directory of `CNI_PATH` is used only if nobody but root
+//! configuration cannot choose which program root runs. A relative directory of `CNI_PATH` is used only if no user but root
 //! and the caller can write there.
 //!
 //! An [`Error`] tells apart whether the plugin refused (its own code and message are kept), died, could not be started, or

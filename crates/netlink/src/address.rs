@@ -32,7 +32,7 @@ pub struct Address {
     /// The address with the length of its prefix.
     #[doc(alias = "IFA_LOCAL")]
     pub address: IpNetwork,
-    /// Nobody asked the neighbours whether they have it (IPv6).
+    /// Duplicate address detection is not done for it (IPv6).
     #[doc(alias = "IFA_F_NODAD")]
     pub no_dad: bool,
     /// It brought no route to its prefix with it.

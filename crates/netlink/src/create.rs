@@ -48,7 +48,7 @@ pub struct Peer {
 pub struct NewBridge {
     /// Its name.
     pub name: String,
-    /// Its hardware address; otherwise the kernel rolls dice, and takes that of a port as long as nobody sets one.
+    /// Its hardware address; otherwise the kernel chooses a random one, and takes that of a port until one is set.
     pub mac: Option<Mac>,
     /// In bytes, as long as the bridge has no port: then it takes the smallest MTU of its ports. Only a later change to
     /// another value ([`crate::LinkChange::mtu`]) stays.

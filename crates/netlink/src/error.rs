@@ -14,7 +14,7 @@ pub struct Error {
     pub operation: String,
     /// With what: `vethab12 on br0`.
     pub object: String,
-    /// The error number of errno(3); 0 when the trouble was not an error number, such as an answer nobody can read.
+    /// The error number of errno(3); 0 for other errors, such as an answer that cannot be read.
     pub errno: i32,
     /// The text of the kernel's extended acknowledgement.
     #[doc(alias = "NLMSGERR_ATTR_MSG")]

@@ -45,7 +45,7 @@ const LINK_HEADER: usize = 16;
 #[doc(alias = "interface")]
 #[doc(alias = "ifinfomsg")]
 pub struct Link {
-    /// Its number, never given twice in the life of a namespace unless somebody asks for it.
+    /// Its number, never assigned twice in the life of a namespace, unless it is requested.
     #[doc(alias = "ifindex")]
     pub index: u32,
     /// Its name proper.
@@ -70,13 +70,13 @@ pub struct Link {
     /// `veth`, `bridge`; hardware and loopback have none.
     #[doc(alias = "IFLA_INFO_KIND")]
     pub kind: Option<String>,
-    /// Whether somebody wants it up; whether it is, says `running`.
+    /// Whether it is set up (`IFF_UP`); whether it passes packets is in `running`.
     #[doc(alias = "IFF_UP")]
     pub up: bool,
-    /// Whether somebody set it to take all packets. A bridge's ports take all of them without this flag.
+    /// Whether it is set to receive all packets. A bridge's ports take all of them without this flag.
     #[doc(alias = "IFF_PROMISC")]
     pub promiscuous: bool,
-    /// Whether somebody set it to take the packets of all groups.
+    /// Whether it is set to receive the packets of all groups.
     #[doc(alias = "IFF_ALLMULTI")]
     pub all_multicast: bool,
     /// How many packets its queue takes, 0 if it has none.
@@ -87,7 +87,7 @@ pub struct Link {
     pub promiscuity: u32,
     /// Whether packets pass: the operational state is `UP`, or it is `UNKNOWN` and there is a carrier.
     pub running: bool,
-    /// Whether there is somebody at the other end of the wire, of this link or of the one below it. Known at once, where
+    /// Whether there is a carrier, on this link or on the one below it. Known at once, where
     /// `running` may come a moment later.
     #[doc(alias = "IFF_LOWER_UP")]
     pub carrier: bool,

@@ -165,8 +165,8 @@ impl Netlink {
         self.ask(request).map(drop)
     }
 
-    /// Deletes all links of a group, whoever made them, with the peers of veths. It hardly takes the kernel longer than one
-    /// link.
+    /// Deletes all links of a group, whatever program made them, with the peers of veths. It hardly takes the kernel longer than
+    /// one link.
     ///
     /// # Errors
     /// There is no link in the group ([`Error::is_absent`]), or the kernel refuses it.

@@ -97,7 +97,7 @@ pub struct KernelRoute {
     /// The gateway is on the link, whatever its address looks like.
     #[doc(alias = "RTNH_F_ONLINK")]
     pub onlink: bool,
-    /// Nothing gets out by it: its link is down or has no carrier. The kernel says so, nobody else.
+    /// Nothing gets out by it: its link is down or has no carrier. Only the kernel sets this flag.
     #[doc(alias = "RTNH_F_DEAD")]
     #[doc(alias = "RTNH_F_LINKDOWN")]
     pub dead: bool,

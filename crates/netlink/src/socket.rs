@@ -34,7 +34,7 @@ pub struct Socket {
     pub(crate) missed: bool,
     /// What was received last. Never written but by the kernel: only the pages that it fills cost anything.
     pub(crate) buffer: Vec<u8>,
-    /// Whether its end takes so long that nobody should wait for it.
+    /// Whether closing it takes so long that no caller should wait for it.
     ends_slowly: bool,
     /// At its end, what outlives `inner`, and so stands behind it.
     last: Option<DeferredClose>,
@@ -44,7 +44,7 @@ pub struct Socket {
 pub(crate) enum Heard {
     /// At least one datagram of events, split into messages.
     Events(Vec<Vec<u8>>),
-    /// Events went by, or were more than the queue holds: whoever follows them has to read the state anew.
+    /// Events were lost, or were more than the queue holds: the caller has to read the state again.
     Lost,
     /// The deadline passed.
     Nothing,

@@ -66,7 +66,7 @@ impl Netlink {
         ready: impl Fn(&T) -> bool,
         describe: impl Fn(&T) -> String,
     ) -> Result<T> {
-        // Mostly nobody has to wait.
+        // Usually there is nothing to wait for.
         let state = read()?;
         if ready(&state) {
             return Ok(state);

@@ -1,6 +1,6 @@
 //! Both ways of the wire without a socket: what bytes of the kernel's are read as, and the bytes that it would be sent.
 //!
-//! For whoever has bytes and no kernel, a fuzzer above all; no part of what this crate promises.
+//! For a fuzzer, which has bytes and no kernel; not part of what this crate promises.
 
 use crate::dump::{Dump, keep};
 use crate::exchange::Answers;

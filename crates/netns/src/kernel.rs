@@ -53,7 +53,7 @@ pub(crate) fn bears(any: BorrowedFd<'_>, inode: u32, cookie: u64) -> io::Result<
     let result = unsafe { libc::syscall(call, place, ptr::from_mut(&mut handle), flags) };
     match i32::try_from(result).ok().filter(|number| *number >= 0) {
         Some(number) => {
-            // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+            // SAFETY: the kernel has just made this descriptor, and no other code knows it.
             drop(unsafe { OwnedFd::from_raw_fd(number) });
             Ok(true)
         }
@@ -69,7 +69,7 @@ fn descriptor(call: libc::c_long, [first, second, third]: [libc::c_long; 3]) -> 
     // SAFETY: both calls that come here take numbers only, and touch no memory of ours.
     let result = unsafe { libc::syscall(call, first, second, third) };
     let number = i32::try_from(result).ok().filter(|number| *number >= 0).ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor, and no other code knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

@@ -1,4 +1,4 @@
-//! Make and remove namespaces, for tools and tests; whoever only works in one gets it from its runtime.
+//! Make and remove namespaces, for tools and tests. A plugin gets its namespace from the runtime.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -1,6 +1,6 @@
 //! Which network namespaces of this machine live.
 //!
-//! The kernel tells nobody all of them. A namespace lives while anything holds it: a thread in it, a mount of it, an open file
+//! The kernel has no list of all of them. A namespace lives while anything holds it: a thread in it, a mount of it, an open file
 //! of it, a socket made in it. All four are looked through, for every process that `/proc` shows; whatever could not be looked
 //! at is told, for then nothing is proven. A mount that another one covers cannot be opened; whether it is of a certain
 //! namespace can be asked all the same, since Linux 6.18.

@@ -1,11 +1,11 @@
 //! A thread inside a namespace that is not its own, for a while.
 //!
 //! Where other threads run, a thread that enters is never led back out: a new one enters, works and dies there. So there
-//! is nothing to restore, and nobody ever finds a thread in the wrong place.
+//! is nothing to restore, and no thread is ever found in the wrong namespace.
 //!
 //! Where the calling thread is the only one of its process, as in a plugin, it goes itself, for a thread costs as much as
 //! all that is done inside. What makes that sound: with no other thread, nobody can start one meanwhile but the work, whose
-//! threads would stay inside in either case; nobody else can look at where this one is; and no program of this process goes
+//! threads would stay inside in either case; no other thread can see where this one is; and no program of this process goes
 //! on in the wrong place. The way back is tried before the thread leaves: a kernel that would not let it back (home may
 //! belong to another user namespace) sends a thread of its own instead. Should it fail all the same, the process ends at
 //! once: whatever it did next, it would do to the container.

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A moment after which nobody waits any longer, on the clock that no one can set (`CLOCK_MONOTONIC`).
+/// A moment until which is waited, on the clock that cannot be set (`CLOCK_MONOTONIC`).
 ///
 /// It is passed down instead of a duration, so that ten steps of a second each cannot make ten seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

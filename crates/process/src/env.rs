@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Where programs of the host are searched after `PATH`: a caller may set a poor one.
 const USUAL: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
 
-/// Which environment a program gets. There is no default: whoever starts a program has to choose.
+/// Which environment a program gets. There is no default: the caller has to choose.
 #[derive(Clone, Debug)]
 pub enum Env {
     /// A `PATH` of absolute directories, those of our variables that are named here, and nothing else.
@@ -49,7 +49,7 @@ impl Env {
 
 /// The first executable file of this name in the absolute directories of `PATH`, then in the standard directories.
 ///
-/// Relative and empty entries of `PATH` are ignored: they would run, as root, a program of whoever owns the working directory.
+/// Relative and empty entries of `PATH` are ignored: they would run, as root, a program of the owner of the working directory.
 #[doc(alias = "which")]
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = search_path();

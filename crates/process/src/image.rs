@@ -20,7 +20,7 @@ pub(crate) struct Image {
     _strings: [Vec<CString>; 2],
 }
 
-// SAFETY: the pointers lead to strings that the image owns, on the heap, and nobody ever writes to them.
+// SAFETY: the pointers lead to strings that the image owns, on the heap, and are never written to.
 unsafe impl Send for Image {}
 // SAFETY: as above.
 unsafe impl Sync for Image {}

@@ -32,7 +32,7 @@ fn bind_to(parent: Pid) -> io::Result<()> {
 /// of system calls has not got it. The process must be our child and not yet reaped.
 #[doc(alias = "pidfd_open")]
 pub(crate) fn exit_notice(pid: Pid) -> Option<OwnedFd> {
-    // SAFETY: the call takes two numbers; if it succeeds, the descriptor that it returns is nobody else's.
+    // SAFETY: the call takes two numbers; if it succeeds, no other code has the descriptor that it returns.
     unsafe {
         let number = libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0);
         RawFd::try_from(number).ok().filter(|number| *number >= 0).map(|number| OwnedFd::from_raw_fd(number))

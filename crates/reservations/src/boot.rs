@@ -2,7 +2,7 @@
 
 /// The kernel's name for this boot, and the installation's own.
 ///
-/// An address that is known to have been held in another boot of the same machine is held by nobody now: no container
+/// An address that is known to have been held in another boot of the same machine is free now: no container
 /// outlives its kernel. No clock is asked, for clocks are set back.
 #[derive(Clone, Copy, Debug)]
 pub struct Boot {

@@ -48,10 +48,10 @@ impl fmt::Display for Owner {
 /// What the content of an address's file turned out to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Somebody's.
+    /// Another owner's.
     Of(Owner),
-    /// Zero bytes, or NULs among them, which nobody writes: its writer was killed, or the power cut, before the content, or
-    /// all of it, reached the disk.
+    /// Zero bytes, or NULs among them, which no implementation writes: its writer was killed, or the power cut, before the
+    /// content, or all of it, reached the disk.
     Lost,
     /// Something else. The address counts as taken.
     Unreadable,

@@ -10,9 +10,9 @@
 //! | nowhere: a chroot, a user namespace without directories of its own | the namespace's own file, waited for at most two seconds |
 //!
 //! The last is what releases without lock files use. It is taken beside the lock file too, if it is free at once, so that a plugin
-//! of such a release waits for this one while a node is upgraded. Nothing depends on it: who holds it delays nobody for longer.
-//! What then still holds is that a table is read again if a change to it fails, and that the kernel refuses changes to an older
-//! state of nftables.
+//! of such a release waits for this one while a node is upgraded. Nothing depends on it: a process that holds it delays others
+//! for two seconds at most. What then still holds is that a table is read again if a change to it fails, and that the kernel
+//! refuses changes to an older state of nftables.
 //!
 //! A mount namespace with a `/run` of its own has lock files of its own. Processes in two of them that work on one network
 //! namespace are serialised by that namespace's own file alone.
@@ -121,7 +121,7 @@ fn lock_file(places: &[(&str, &[&str])], name: &str, keep: Keep) -> std::result:
                 let temporary = (keep == Keep::Nothing).then(|| (directory, name.to_owned()));
                 return Ok(Some(FileLock { lock, temporary }));
             }
-            // Whoever waited for this lock until now, or has no memory, must not take another one.
+            // After a deadline or a lack of memory, no other lock may be taken instead.
             Err(error) if error.is_deadline() || error.is_shortage() => return Err(error),
             Err(error) => log::warn(format_args!("no lock file: {error}")),
         }

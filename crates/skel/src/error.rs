@@ -20,7 +20,7 @@ pub mod code {
 
     /// The kernel or a file system refused an operation; the text has its words.
     pub const SYSTEM: u32 = 100;
-    /// A name, an address, a rule or the attachment itself is taken by somebody else.
+    /// A name, an address, a rule or the attachment itself belongs to another attachment or program.
     pub const CONFLICT: u32 = 101;
     /// CHECK found something that is not as it was made.
     pub const DRIFT: u32 = 102;

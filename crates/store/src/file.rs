@@ -1,4 +1,4 @@
-//! Files that somebody else writes, found by a path.
+//! Files that other programs write, found by a path.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};

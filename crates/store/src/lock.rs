@@ -15,7 +15,7 @@ use crate::{Directory, Error};
 
 /// A lock on a file; held until the value is dropped, or the process ends in whatever way.
 ///
-/// It is flock(2)'s, so an exclusive one excludes every other program that takes one on the same file. Whoever can open a file
+/// It is flock(2)'s, so an exclusive one excludes every other program that takes one on the same file. A user who can open a file
 /// can lock it, so there is no lock on anything but a lock file in a [`Directory`], which no other user can open.
 #[doc(alias = "flock")]
 #[derive(Debug)]
@@ -154,7 +154,7 @@ pub(crate) fn wait(file: &File, way: Way, deadline: Instant, given_up: Option<&d
     let waiting = file.try_clone()?;
     let (say, hear) = sync_channel(1);
     thread::Builder::new().spawn(move || {
-        // The caller may have gone: then nobody hears it, and the lock goes with this copy of the file.
+        // The caller may have given up: then nothing receives it, and the lock is released with this copy of the file.
         let _ = say.send(uninterrupted(&waiting, way));
     })?;
     loop {

@@ -12,7 +12,7 @@ use crate::{Directory, Error, Lock};
 
 /// A directory for lock files: it belongs to this process's user, and no other user can write there or open a lock file.
 ///
-/// Every way to lock a file lets whoever can open it hold the lock for ever, and whoever can write in its directory put
+/// Every way to lock a file lets a user who can open it hold the lock for ever, and one who can write in its directory put
 /// another file in its place. So owner and mode of both are verified, by descriptor, before a lock counts.
 #[derive(Debug)]
 pub struct PrivateDirectory {
@@ -57,7 +57,7 @@ impl PrivateDirectory {
         self.directory.remove(name)
     }
 
-    /// Nobody but the owner can have changed it since: what is verified stays true.
+    /// No user but the owner can have changed it since: what is verified stays true.
     fn verify_file(&self, name: &str, found: &FileStat) -> Result<(), Error> {
         if found.st_uid != self.owner.as_raw() || found.st_mode & 0o077 != 0 || found.st_nlink != 1 {
             let text = "it is not a file with mode 0600 and one name that belongs to this user";

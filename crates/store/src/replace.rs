@@ -20,7 +20,7 @@ const PRIVATE: u32 = 0o600;
 /// What the name of a temporary file ends in; it begins with a dot.
 const UNFINISHED: &str = ".new";
 
-/// A temporary file, empty, locked while somebody writes it.
+/// A temporary file, empty, locked while a process writes it.
 pub(crate) struct Staged {
     pub(crate) file: File,
     pub(crate) name: String,

@@ -116,7 +116,7 @@ impl<'a> UnnamedFile<'a> {
     }
 
     /// Gives it its name; `None` if that is taken. If it cannot be looked at, or goes on waiting under the other name too, the
-    /// name is taken from it again: nobody would know that it is there.
+    /// name is taken from it again: it would never be found again.
     fn give(&self, name: &str) -> Result<Option<Facts>, Error> {
         let linked = self.try_link(name);
         // Before it is looked at: to lose a name is a change of the file.

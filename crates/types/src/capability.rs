@@ -79,7 +79,7 @@ pub struct Bandwidth {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IpRange {
-    /// The network, host bits as written. A range without one means nothing: whoever allocates refuses it.
+    /// The network, host bits as written. A range without one means nothing: the IPAM plugin refuses it.
     #[serde(default, deserialize_with = "address::optional_cidr")]
     pub subnet: Option<IpNetwork>,
     /// The first address.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a plugin prints when it fails (specification, section 5, Error).
 ///
-/// Reading is tolerant: the reference writes no `cniVersion`, and a missing code or text is 0 or empty.
+/// Reading is tolerant: upstream writes no `cniVersion`, and a missing code or text is 0 or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CniError {

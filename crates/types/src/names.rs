@@ -1,4 +1,4 @@
-//! The grammar of names (specification, section 2; measured edges of the reference).
+//! The grammar of names (specification, section 2; limits as measured with upstream).
 
 /// The longest name of an interface, in bytes.
 #[doc(alias = "IFNAMSIZ")]

@@ -3,7 +3,7 @@
 /// Any `cniVersion` text as numbers, for comparing; ordered by major, minor, micro.
 ///
 /// More lenient than [`Version::exact`](crate::Version::exact): it answers whether a configuration is new enough for a
-/// verb, even if nobody published that version.
+/// verb, even if that version was never published.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Release {
     /// The first number.

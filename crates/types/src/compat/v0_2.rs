@@ -1,6 +1,6 @@
 //! The result of 0.1.0 and 0.2.0: one address a family, each with its routes, and no interfaces.
 //!
-//! Route attributes are read, as the reference reads them, but not written: they came with 0.3.0 and later.
+//! Route attributes are read, as upstream reads them, but not written: they came with 0.3.0 and later.
 
 use std::net::IpAddr;
 

@@ -307,8 +307,8 @@ mod tests {
         for option in NO_MATCHES {
             for end in 2..=option.len() {
                 for word in [option[..end].to_owned(), format!("{}=x", &option[..end])] {
-                    let judged = check(&words(&format!("-m mark --mark 1 {word}")), IpVersion::V4);
-                    assert!(judged.is_err(), "{word}");
+                    let checked = check(&words(&format!("-m mark --mark 1 {word}")), IpVersion::V4);
+                    assert!(checked.is_err(), "{word}");
                 }
             }
         }
