@@ -43,6 +43,7 @@ pub mod masquerade;
 mod nftables;
 mod port_rules;
 pub mod portmap;
+mod rule_lists;
 
 pub use backend::Backend;
 

@@ -9,6 +9,7 @@ use ipnetwork::IpNetwork;
 use sha2::{Digest, Sha512};
 
 use crate::addresses::network;
+use crate::rule_lists::{chain_differences, missing, only_in_first};
 
 /// The chain with the jumps to the chains of containers.
 pub(super) const JUMP_CHAIN: &str = "POSTROUTING";
@@ -205,15 +206,6 @@ impl Share {
     }
 }
 
-fn chain_differences(installed: &[IptablesRule], wanted: &[IptablesRule], chain: &str, place: &str) -> Vec<String> {
-    let mut differences: Vec<String> =
-        only_in_first(wanted, installed).iter().map(|rule| missing(rule, chain, place)).collect();
-    for rule in only_in_first(installed, wanted) {
-        differences.push(format!("rule `{rule}` in chain {chain} of {place} is not wanted"));
-    }
-    differences
-}
-
 /// The owner of a rule, by its comment.
 pub(super) struct Claim<'a> {
     network: &'a str,
@@ -256,10 +248,6 @@ fn rules(from: &IptablesRule, address: IpNetwork, comment: &str) -> [IptablesRul
     [inside, outside]
 }
 
-fn missing(rule: &IptablesRule, chain: &str, place: &str) -> String {
-    format!("rule `{rule}` is missing from chain {chain} of {place}")
-}
-
 fn chain(network: &str, container: &str) -> String {
     format!("CNI-{}", &hex(&Sha512::digest(format!("{network}{container}").as_bytes()))[..DIGITS])
 }
@@ -286,19 +274,6 @@ fn multicast(address: IpNetwork) -> IpNetwork {
         IpNetwork::V6(_) => IpNetwork::new([0xff00, 0, 0, 0, 0, 0, 0, 0].into(), 8),
     };
     multicast.unwrap_or(address)
-}
-
-/// The rules that `one` has more often than `other`, each as many times as it has more.
-fn only_in_first(one: &[IptablesRule], other: &[IptablesRule]) -> Vec<IptablesRule> {
-    let mut rest = other.to_vec();
-    let mut more = Vec::new();
-    for rule in one {
-        match rest.iter().position(|found| found == rule) {
-            Some(at) => drop(rest.remove(at)),
-            None => more.push(rule.clone()),
-        }
-    }
-    more
 }
 
 #[cfg(test)]

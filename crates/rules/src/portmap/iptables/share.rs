@@ -12,6 +12,7 @@ use super::super::mapping::{Mapping, Mark, Masquerades, PortMap};
 use super::chain::{Piece, Ports, entries, ports};
 use super::conditions;
 use super::shared::{DEFAULT_BIT, ENTRIES, SETMARK, bits};
+use crate::rule_lists::{Counted, chain_differences, only_in_first};
 
 /// The prefix of the names of containers' chains.
 const PREFIX: &str = "CNI-DN-";
@@ -194,17 +195,6 @@ impl Share {
     }
 }
 
-fn chain_differences(found: &[IptablesRule], wanted: &[IptablesRule], chain: &str, place: &str) -> Vec<String> {
-    let mut differences = Vec::new();
-    for rule in only_in_first(wanted, found) {
-        differences.push(format!("rule `{rule}` is missing from chain {chain} of {place}"));
-    }
-    for rule in only_in_first(found, wanted) {
-        differences.push(format!("rule `{rule}` in chain {chain} of {place} is not wanted"));
-    }
-    differences
-}
-
 /// The blocks for whose owner `is_owner` returns true, upstream's rules for whose address `is_own` returns true, and the entries
 /// for both. If all blocks and addresses are among them, all of the chain.
 fn share_of(table: &Table, chain: &str, is_owner: impl Fn(&str) -> bool, is_own: impl Fn(IpAddr) -> bool) -> Share {
@@ -362,34 +352,6 @@ pub(super) fn names_in_comment(entry: &IptablesRule) -> Option<(&str, &str)> {
 /// Whether an entry to the chain `of` belongs to a network. The comment may be cut off, so the chain's name is compared too.
 fn is_of(entry: &IptablesRule, network: &str, of: &str) -> bool {
     names_in_comment(entry).is_some_and(|(name, container)| name == network || chain(network, container) == of)
-}
-
-/// The rules that `one` has more often than `other`, each as many times as it has more.
-fn only_in_first(one: &[IptablesRule], other: &[IptablesRule]) -> Vec<IptablesRule> {
-    let mut rest = Counted::of(other);
-    one.iter().filter(|rule| !rest.take(rule)).cloned().collect()
-}
-
-/// How many times each rule occurs.
-struct Counted<'a>(HashMap<&'a IptablesRule, usize>);
-
-impl<'a> Counted<'a> {
-    fn of(rules: &'a [IptablesRule]) -> Counted<'a> {
-        let mut counted = HashMap::new();
-        rules.iter().for_each(|rule| *counted.entry(rule).or_default() += 1);
-        Counted(counted)
-    }
-
-    /// Removes a rule once. Returns whether it was there.
-    fn take(&mut self, rule: &IptablesRule) -> bool {
-        match self.0.get_mut(rule) {
-            Some(count) if *count > 0 => {
-                *count -= 1;
-                true
-            }
-            _ => false,
-        }
-    }
 }
 
 #[cfg(test)]
