@@ -106,11 +106,12 @@ impl ReleaseContext {
 
     /// Completes the deferred work, each piece whatever the outcome of those before it.
     pub fn run_deferred(&self) -> Errors {
-        let settled = |(kind, rest): Rest| {
+        let mut errors = Errors::default();
+        for (kind, rest) in self.rest.take() {
             let done = log::step(format_args!("release {kind}, the rest"), || rest(self));
-            done.map_err(|error| error.context(format_args!("release {kind}")))
-        };
-        self.rest.take().into_iter().map(settled).collect()
+            errors.note(done.map_err(|error| error.context(format_args!("release {kind}"))));
+        }
+        errors
     }
 
     /// A netlink handle on the container's namespace; `None` if it does not exist or is not the container's own.

@@ -7,7 +7,7 @@ use crate::backend::{AbsentReport, Backend, Comparison, RuleBackend};
 use crate::iptables::{Opened, Opening};
 
 /// The backend of one ADD.
-pub(crate) enum Chosen {
+pub(crate) enum ChosenBackend {
     /// iptables, with the tables that have been read.
     Iptables(Opened),
     Nftables,
@@ -24,22 +24,22 @@ impl RuleBackend {
         configured: Backend,
         prefetched: Option<Opening>,
         open: impl FnOnce() -> Result<Opening>,
-    ) -> Result<Chosen> {
+    ) -> Result<ChosenBackend> {
         if configured == Backend::Nftables {
-            return Ok(Chosen::Nftables);
+            return Ok(ChosenBackend::Nftables);
         }
         let opening = match prefetched {
             Some(opening) => opening,
             None => open()?,
         };
         if configured == Backend::Iptables {
-            return opening.finish().map(Chosen::Iptables);
+            return opening.finish().map(ChosenBackend::Iptables);
         }
         match opening.finish_if_usable()? {
-            Ok(opened) => Ok(Chosen::Iptables(opened)),
+            Ok(opened) => Ok(ChosenBackend::Iptables(opened)),
             Err(unusable) => {
                 log::info(format_args!("{} with nftables: {unusable}", self.kind));
-                Ok(Chosen::Nftables)
+                Ok(ChosenBackend::Nftables)
             }
         }
     }

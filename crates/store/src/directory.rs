@@ -242,8 +242,8 @@ impl Directory {
         }
     }
 
-    /// Makes all changes of the list of names survive a power cut.
-    pub(crate) fn settle(&self) -> Result<(), Error> {
+    /// Writes the directory to the disk (fsync(2)), so that names made and removed in it survive a power cut.
+    pub(crate) fn sync(&self) -> Result<(), Error> {
         fsync(self).map_err(|errno| self.error("sync", "", errno))
     }
 

@@ -55,7 +55,7 @@ impl Directory {
         self.fill(&staged, content)?;
         staged.file.sync_all().map_err(|source| self.error("sync", &staged.name, source))?;
         self.put_in_place(&staged, name)?;
-        self.settle()
+        self.sync()
     }
 
     /// As [`Directory::replace`], and syncs the file under its name: one wait for the disk instead of two. It survives a power
@@ -78,7 +78,7 @@ impl Directory {
     /// As [`Directory::remove`], and fsync(2) of the directory fails.
     pub fn remove_durably(&self, name: &str) -> Result<bool, Error> {
         let was_there = self.remove(name)?;
-        self.settle()?;
+        self.sync()?;
         Ok(was_there)
     }
 

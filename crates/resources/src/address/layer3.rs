@@ -40,7 +40,7 @@ pub struct Layer3 {
 /// How long ADD waits for duplicate address detection, as long as upstream. The kernel needs one to two seconds.
 const DETECTION: Duration = Duration::from_secs(5);
 /// How long CHECK waits for addresses that are under detection.
-const SETTLING: Duration = Duration::from_secs(2);
+const CHECK_DETECTION: Duration = Duration::from_secs(2);
 
 /// The kind of [`Layer3`].
 pub const KIND: Kind = Kind::goes_with_link("layer 3");
@@ -82,7 +82,7 @@ impl Resource for Layer3 {
         let container = context.container()?;
         let Some(link) = container.find_recent_link(&self.ifname)? else { return Ok(()) };
         drifts.unless(link.up, || format!("{}: wanted up, found down", self.ifname));
-        self.verify_addresses(&self.settled(context, &link)?, may_pass(&link), drifts);
+        self.verify_addresses(&self.addresses_after_detection(context, &link)?, may_pass(&link), drifts);
         self.verify_routes(&container.routes_of(link.index)?, drifts);
         Ok(())
     }
@@ -178,15 +178,15 @@ impl Layer3 {
     }
 
     /// The addresses of the link. Waits a moment for those that are still under detection.
-    fn settled(&self, context: &ApplyContext, link: &Link) -> Result<Vec<Address>> {
+    fn addresses_after_detection(&self, context: &ApplyContext, link: &Link) -> Result<Vec<Address>> {
         let container = context.container()?;
         let found = container.addresses(link.index)?;
         let is_waiting = |one: &Address| one.tentative && !one.dad_failed && self.addresses.contains(&one.address);
         if !may_pass(link) || !found.iter().any(is_waiting) {
             return Ok(found);
         }
-        let is_settled = |now: &[Address]| !now.iter().any(is_waiting);
-        Ok(container.wait_addresses(link.index, Deadline::after(SETTLING), is_settled).unwrap_or(found))
+        let is_over = |now: &[Address]| !now.iter().any(is_waiting);
+        Ok(container.wait_addresses(link.index, Deadline::after(CHECK_DETECTION), is_over).unwrap_or(found))
     }
 
     fn verify_addresses(&self, found: &[Address], passes: bool, drifts: &mut Drifts) {

@@ -20,7 +20,7 @@ use self::demand::{Demand, Isolation};
 use self::firewalld::FirewalldChoice;
 pub use self::settings::{FirewallBackend, FirewallSettings, Ingress};
 use crate::backend::Comparison;
-use crate::choice::Chosen;
+use crate::choice::ChosenBackend;
 use crate::iptables::Opening;
 
 /// Accepts packets from the container and replies to them, and isolates its bridge if so configured.
@@ -104,11 +104,11 @@ impl Firewall {
         journal: &mut Journal,
     ) -> Result<FirewallBackend> {
         match BACKEND.choose(self.settings.backend.of_rules(), prefetched, || iptables::open(demand))? {
-            Chosen::Iptables(opened) => {
+            ChosenBackend::Iptables(opened) => {
                 iptables::ensure(demand, opened, tag, journal)?;
                 Ok(FirewallBackend::Iptables)
             }
-            Chosen::Nftables => {
+            ChosenBackend::Nftables => {
                 nftables::ensure(demand, tag, journal)?;
                 Ok(FirewallBackend::Nftables)
             }

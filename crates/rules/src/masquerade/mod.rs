@@ -13,7 +13,7 @@ use ipnetwork::IpNetwork;
 
 use self::backend::BACKEND;
 use crate::backend::Backend;
-use crate::choice::{self, Chosen};
+use crate::choice::{self, ChosenBackend};
 use crate::iptables::Opening;
 
 /// Masquerades packets from a container's addresses to destinations outside of their networks, except multicast.
@@ -46,8 +46,8 @@ impl Resource for Masquerade {
         let tag = &context.tag;
         let open = || iptables::open(&self.addresses, tag);
         match BACKEND.choose(self.backend, self.prefetched.take(), open)? {
-            Chosen::Iptables(opened) => iptables::ensure(&self.addresses, opened, tag, journal)?,
-            Chosen::Nftables => nftables::ensure(&self.addresses, tag, journal)?,
+            ChosenBackend::Iptables(opened) => iptables::ensure(&self.addresses, opened, tag, journal)?,
+            ChosenBackend::Nftables => nftables::ensure(&self.addresses, tag, journal)?,
         }
         Ok(Made::nothing())
     }

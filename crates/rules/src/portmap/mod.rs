@@ -22,7 +22,7 @@ use self::conflict::{Conflict, refuse_or_log};
 use self::guard::{AttachmentGuard, IngressLink};
 pub use self::mapping::{Mapping, Mark, Masquerades, OnPortConflict, PortMap};
 use crate::backend::{Backend, Comparison, Loopback};
-use crate::choice::{self, Chosen};
+use crate::choice::{self, ChosenBackend};
 use crate::iptables::Opening;
 
 /// The port mappings of one attachment, published on the host.
@@ -160,12 +160,12 @@ impl PublishedPorts {
     fn write_rules(&self, tag: &AttachmentId, journal: &mut Journal) -> Result<PortMap> {
         let map = &self.map;
         match BACKEND.choose(map.backend, self.prefetched.take(), || iptables::open(map))? {
-            Chosen::Iptables(opened) => {
+            ChosenBackend::Iptables(opened) => {
                 let published = IPTABLES.without_conflicts(map, tag)?;
                 iptables::ensure(&published, opened, tag, journal)?;
                 Ok(published)
             }
-            Chosen::Nftables => {
+            ChosenBackend::Nftables => {
                 if map.backend == Backend::Automatic {
                     nftables::preflight(map)?;
                 }

@@ -317,10 +317,10 @@ impl<'a> Claims<'a> {
     fn entry(&self, isolates: bool, edits: &mut Edits) {
         let stage_1 = IptablesRule::any().commented(ISOLATION).jump(STAGE_1);
         let forward = IptablesRule::any().commented(RULES).jump(FORWARD);
-        let standing = |to| self.table.rules(ENTRY).filter(move |rule| rule.target() == Some(to)).cloned();
+        let jumps_to = |to| self.table.rules(ENTRY).filter(move |rule| rule.target() == Some(to)).cloned();
         let mut rules: Vec<IptablesRule> = Vec::new();
-        let stages = standing(STAGE_1).chain(isolates.then_some(stage_1));
-        for rule in stages.chain(standing(FORWARD)).chain([forward]) {
+        let stages = jumps_to(STAGE_1).chain(isolates.then_some(stage_1));
+        for rule in stages.chain(jumps_to(FORWARD)).chain([forward]) {
             if !rules.contains(&rule) {
                 rules.push(rule);
             }
@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     /// The number of edits of a GC for which owner n is stale, with these rules: `+n` accepts address n, `mn` is its marker.
-    fn swept(standing: &[&str], n: u32) -> usize {
+    fn swept(lines: &[&str], n: u32) -> usize {
         let line = |what: &&str| match what.split_at(1) {
             ("+", n) => format!(
                 "-A {FORWARD} -d 10.77.0.{n}/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n\
@@ -380,8 +380,8 @@ mod tests {
             ),
             (_, n) => format!("-A {OWNERS} -s 10.77.0.{n}/32 -m comment --comment cnikit:{:016x}:{n:0>32}\n", 1),
         };
-        let lines: String = standing.iter().map(line).collect();
-        let said = format!("*filter\n:{FORWARD} - [0:0]\n:{OWNERS} - [0:0]\n{lines}COMMIT\n");
+        let rules: String = lines.iter().map(line).collect();
+        let said = format!("*filter\n:{FORWARD} - [0:0]\n:{OWNERS} - [0:0]\n{rules}COMMIT\n");
         let (table, context) = (Table::read(&said, "filter", "").unwrap(), format!("cnikit:{:016x}:{n:0>32}", 1));
         let going = ClaimFilter { is_owner: &|mark| mark == context, unmarked: &[], is_gc: true };
         Claims::of(&table).released(&going).drifts("filter").len()
