@@ -29,13 +29,10 @@ pub fn parse(bytes: &[u8]) -> Result<Value, serde_json::Error> {
 /// It is not JSON, or has more values than [are served](limit::VALUES).
 pub fn parse_plainly(bytes: &[u8]) -> Result<Value, serde_json::Error> {
     limit::check_text(bytes).map_err(serde_json::Error::custom)?;
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let text = std::str::from_utf8(bytes).map_err(serde_json::Error::custom)?;
     // Not by `Value` itself: with the feature `raw_value` of serde_json, it parses a string under a private key of its own as JSON,
     // and what is in that string was not counted.
-    let document = Document { merges: false, duplicates: None, ignored: |_| true, path: None };
-    let value = document.deserialize(&mut deserializer)?;
-    deserializer.end()?;
-    Ok(value)
+    read_text(text, Document { merges: false, duplicates: None, ignored: |_| true, path: None })
 }
 
 /// A key that one object of a document has more than once, in exactly the same spelling.
@@ -70,9 +67,13 @@ fn read(
     ignored: fn(&str) -> bool,
 ) -> Result<Value, serde_json::Error> {
     limit::check_text(bytes).map_err(serde_json::Error::custom)?;
-    let text = String::from_utf8_lossy(bytes);
-    let mut deserializer = serde_json::Deserializer::from_str(&text);
-    let value = Document { merges: true, duplicates, ignored, path: None }.deserialize(&mut deserializer)?;
+    read_text(&String::from_utf8_lossy(bytes), Document { merges: true, duplicates, ignored, path: None })
+}
+
+/// Always from a `str`: with a second kind of input, the compiler would inline less of the parser into both.
+fn read_text(text: &str, document: Document<'_>) -> Result<Value, serde_json::Error> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let value = document.deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(value)
 }
