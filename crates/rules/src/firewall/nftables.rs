@@ -149,8 +149,9 @@ fn rules(demand: &Demand, tag: &AttachmentId) -> Vec<Rule> {
     if let Some(isolation) = demand.isolation {
         rules.push(rule(through(isolation, [Direction::In, Direction::Out]), verdict(isolation)));
     }
+    let comment = comment(tag);
     for rule in &mut rules {
-        rule.comment = Some(comment(tag));
+        rule.comment = Some(comment.clone());
     }
     rules
 }

@@ -44,10 +44,11 @@ pub(super) fn verify(addresses: &[IpNetwork], tag: &AttachmentId) -> Result<Comp
 }
 
 fn rules(addresses: &[IpNetwork], tag: &AttachmentId) -> Vec<Rule> {
+    let comment = comment(tag);
     let mut rules = Vec::new();
     for address in addresses {
         let matches = vec![Match::Source(address.ip()), Match::DestinationNotIn(network(*address))];
-        rules.push(Rule { matches, verdict: Verdict::Masquerade, comment: Some(comment(tag)) });
+        rules.push(Rule { matches, verdict: Verdict::Masquerade, comment: Some(comment.clone()) });
     }
     rules
 }

@@ -79,9 +79,9 @@ struct Before {
 }
 
 impl Step {
-    fn of(demand: &Demand, version: IpVersion, tag: &AttachmentId) -> Step {
+    fn of(demand: &Demand, version: IpVersion, owner: &str) -> Step {
         let admin_chain = demand.admin_chain.to_owned();
-        Step { owner: alias::of(tag), wanted: wanted(demand, version), admin_chain }
+        Step { owner: owner.to_owned(), wanted: wanted(demand, version), admin_chain }
     }
 
     fn changes_if_different(&self, table: &Table) -> Changes {
@@ -121,15 +121,17 @@ impl TableStep for Step {
 }
 
 pub(super) fn ensure(demand: &Demand, opened: Opened, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
-    let step = |version| Step::of(demand, version, tag);
+    let owner = alias::of(tag);
+    let step = |version| Step::of(demand, version, &owner);
     BACKEND.apply(opened, step, ALL_LINES, tag, journal)
 }
 
 /// Adds the changes of [`ensure`] to the batch, if CHECK would find a difference.
 pub(super) fn enqueue(demand: &Demand, tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<()> {
     preflight(demand.isolation)?;
+    let owner = alias::of(tag);
     for version in versions(demand) {
-        let step = Step::of(demand, version, tag);
+        let step = Step::of(demand, version, &owner);
         let changes = Box::new(move |table: &Table| Ok(step.changes_if_different(table)));
         let wanted = Wanted { changes, exclusive: Vec::new() };
         add_iptables(batch, BACKEND, Chains::Like(ALL_LINES, is_ours), version, wanted)?;
@@ -139,7 +141,8 @@ pub(super) fn enqueue(demand: &Demand, tag: &AttachmentId, batch: &mut RestoreBa
 
 /// Compares the tables of both variants of the programs.
 pub(super) fn verify(demand: &Demand, tag: &AttachmentId) -> Result<Comparison> {
-    let step = |version| Step::of(demand, version, tag);
+    let owner = alias::of(tag);
+    let step = |version| Step::of(demand, version, &owner);
     BACKEND.compare_installed(versions(demand), step, Chains::Like(ALL_LINES, is_ours))
 }
 

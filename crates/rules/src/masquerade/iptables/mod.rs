@@ -45,8 +45,8 @@ struct Step {
 }
 
 impl Step {
-    fn of(addresses: &[IpNetwork], version: IpVersion, tag: &AttachmentId) -> Step {
-        let names = Names::of(tag);
+    fn of(addresses: &[IpNetwork], version: IpVersion, names: &Names) -> Step {
+        let names = names.clone();
         let addresses = of_version(addresses, version);
         let own = addresses.iter().map(IpNetwork::ip).collect();
         let wanted = names.share(&addresses);
@@ -88,14 +88,16 @@ impl TableStep for Step {
 }
 
 pub(super) fn ensure(addresses: &[IpNetwork], opened: Opened, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
-    let step = |version| Step::of(addresses, version, tag);
-    BACKEND.apply(opened, step, &Names::of(tag).chain, tag, journal)
+    let names = Names::of(tag);
+    let step = |version| Step::of(addresses, version, &names);
+    BACKEND.apply(opened, step, &names.chain, tag, journal)
 }
 
 /// Adds the changes of [`ensure`] to the batch, if CHECK would find a difference.
 pub(super) fn enqueue(addresses: &[IpNetwork], tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<()> {
+    let names = Names::of(tag);
     for version in versions(addresses) {
-        let step = Step::of(addresses, version, tag);
+        let step = Step::of(addresses, version, &names);
         // The interfaces of a container share a chain.
         let exclusive = vec![step.names.chain.clone()];
         let wanted = Wanted { changes: Box::new(move |table| Ok(step.changes_if_different(table))), exclusive };
@@ -106,8 +108,9 @@ pub(super) fn enqueue(addresses: &[IpNetwork], tag: &AttachmentId, batch: &mut R
 
 /// Compares the tables of both variants of the programs.
 pub(super) fn verify(addresses: &[IpNetwork], tag: &AttachmentId) -> Result<Comparison> {
-    let step = |version| Step::of(addresses, version, tag);
-    BACKEND.compare_installed(versions(addresses), step, Chains::Named(&Names::of(tag).chain))
+    let names = Names::of(tag);
+    let step = |version| Step::of(addresses, version, &names);
+    BACKEND.compare_installed(versions(addresses), step, Chains::Named(&names.chain))
 }
 
 pub(super) fn release(context: &ReleaseContext) -> Result<()> {

@@ -56,12 +56,11 @@ struct Step {
 }
 
 impl Step {
-    fn of(map: &PortMap, version: IpVersion, tag: &AttachmentId) -> Step {
-        let names = Names::of(tag);
-        let wanted = Share::wanted(map, version, &names);
+    fn of(map: &PortMap, version: IpVersion, tag: &AttachmentId, names: &Names) -> Step {
+        let wanted = Share::wanted(map, version, names);
         let shared = SharedChains::of(map);
         let own = map.addresses_of(version);
-        Step { map: map.clone(), version, tag: tag.clone(), names, shared, own, wanted }
+        Step { map: map.clone(), version, tag: tag.clone(), names: names.clone(), shared, own, wanted }
     }
 
     fn installed(&self, table: &Table) -> Share {
@@ -120,7 +119,8 @@ impl TableStep for Step {
 }
 
 pub(super) fn ensure(portmap: &PortMap, opened: Opened, tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
-    BACKEND.apply(opened, |version| Step::of(portmap, version, tag), CNI_CHAIN, tag, journal)
+    let names = Names::of(tag);
+    BACKEND.apply(opened, |version| Step::of(portmap, version, tag, &names), CNI_CHAIN, tag, journal)
 }
 
 /// Adds the changes of [`ensure`] to the batch. Returns false if there are conditions, which may be installed in other words than
@@ -129,8 +129,9 @@ pub(super) fn enqueue(portmap: &PortMap, tag: &AttachmentId, batch: &mut Restore
     if portmap.versions().any(|version| !conditions::of(portmap, version).is_empty()) {
         return Ok(false);
     }
+    let names = Names::of(tag);
     for version in portmap.versions() {
-        let step = Step::of(portmap, version, tag);
+        let step = Step::of(portmap, version, tag, &names);
         let mut exclusive = vec![step.names.chain.clone()];
         for mapping in &portmap.mappings {
             exclusive.push(format!("{} {}", mapping.protocol, mapping.host_port));
@@ -147,9 +148,9 @@ pub(super) fn enqueue(portmap: &PortMap, tag: &AttachmentId, batch: &mut Restore
 
 /// Compares the tables of both variants of the programs.
 pub(super) fn verify(portmap: &PortMap, tag: &AttachmentId) -> Result<Comparison> {
-    let step = |version| Step::of(portmap, version, tag);
-    let chain = Names::of(tag).chain;
-    BACKEND.compare_installed(portmap.versions(), step, Chains::Among(&chain, CNI_CHAIN))
+    let names = Names::of(tag);
+    let step = |version| Step::of(portmap, version, tag, &names);
+    BACKEND.compare_installed(portmap.versions(), step, Chains::Among(&names.chain, CNI_CHAIN))
 }
 
 /// Removes the rules of an attachment. The programs are started and not waited for: other kinds are released meanwhile.
