@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::Result;
-use crate::scenes::stage::{OURS, Side};
+use crate::scenarios::stage::{OURS, Side};
 
 /// The text of `--help`.
 pub(crate) const HELP: &str = "\
@@ -13,28 +13,28 @@ Usage:
   cnikit-bench measure --ours DIR [--tool FILE] [--peer NAME=DIR [--tool FILE] [--only PLUGIN]]... [--out DIR] [--rows WORDS] [--short] [--assert] [--guard]
   cnikit-bench profile --ours DIR [--peer NAME=DIR]... [--rows WORDS]
   cnikit-bench paths --ours DIR
-  cnikit-bench scenes
+  cnikit-bench scenarios
 
-measure plays every scene with all sides in turn, prints a row each, and writes bench.md and bench.csv into --out.
-profile says where ours spends the time of a scene, step by step.
+measure plays every scenario with all sides in turn, prints a row each, and writes bench.md and bench.csv into --out.
+profile says where ours spends the time of a scenario, step by step.
 paths says how long a connection to a published port takes, to the first of a thousand and to the last.
-scenes lists the scenes.
+scenarios lists the scenarios.
 
   --tool FILE    the cnitool of the side before it; without, that side has none
   --only PLUGIN  the side before it is there for this plugin alone
-  --rows WORDS   only scenes with one of these words, divided by commas, in their names
-  --exact NAME   only the scene of this name; may be said again
+  --rows WORDS   only scenarios with one of these words, divided by commas, in their names
+  --exact NAME   only the scenario of this name; may be said again
   --short        few rounds, and nothing huge
   --assert       exit status 1 if a target is missed, by more than the noise, or was not measured, or a call of ours fails
   --guard        exit status 1 if something is surely only half as good as it usually is, was not measured, or fails
-  --rounds N     at most so many of each scene
+  --rounds N     at most so many of each scenario
 ";
 
 /// The subcommand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Help,
-    Scenes,
+    Scenarios,
     Measure,
     Profile,
     Paths,
@@ -65,7 +65,7 @@ pub(crate) struct Asked {
 pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked> {
     let what = match arguments.next().as_deref() {
         None | Some("-h" | "--help") => What::Help,
-        Some("scenes") => What::Scenes,
+        Some("scenarios") => What::Scenarios,
         Some("measure") => What::Measure,
         Some("profile") => What::Profile,
         Some("paths") => What::Paths,

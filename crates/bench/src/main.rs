@@ -1,13 +1,13 @@
 //! Measures CNI plugins side by side: the same calls, in namespaces of their own, every side in turn in every round.
 //!
-//! `scripts/bench` and `scripts/profile` start it; what is measured is the table in `scenes/mod.rs`, what is wanted of it stands
+//! `scripts/bench` and `scripts/profile` start it; what is measured is the table in `scenarios/mod.rs`, what is wanted of it stands
 //! below that. A ratio is only worth something within one run, and only with its spread: both are in every row.
 
 mod command_line;
 mod figures;
 mod report;
 mod run;
-mod scenes;
+mod scenarios;
 mod spawn;
 
 use std::fs;
@@ -20,7 +20,7 @@ use report::table;
 use report::verdict::{self, TargetResult};
 use run::measure::{self, Row};
 use run::{idle, paths, profile};
-use scenes::{SCENES, Scene, runtime};
+use scenarios::{SCENARIOS, Scenario, runtime};
 
 /// A failure is for a person to read.
 pub(crate) type Result<T> = std::result::Result<T, String>;
@@ -40,43 +40,46 @@ fn main() -> ExitCode {
 fn answer(asked: &Asked) -> Result<bool> {
     match asked.what {
         What::Help => say(command_line::HELP).map(|()| true),
-        What::Scenes => SCENES.iter().try_for_each(|scene| say(&format!("{}\n", scene.name))).map(|()| true),
+        What::Scenarios => {
+            SCENARIOS.iter().try_for_each(|scenario| say(&format!("{}\n", scenario.name))).map(|()| true)
+        }
         What::Measure => measure(asked),
         What::Weigh(ref words) => measure::weigh(words).map(|status| status == 0),
         What::Read(ref dirs) => runtime::read(dirs).map(|()| true),
         What::Pods(setup, ref words) => runtime::pods(setup, words).map(|()| true),
         What::Paths => asked.sides.iter().take(1).try_for_each(|side| say(&paths::paths(&side.bin)?)).map(|()| true),
-        What::Profile => wanted(asked).try_for_each(|scene| profile(asked, scene)).map(|()| true),
+        What::Profile => wanted(asked).try_for_each(|scenario| profile(asked, scenario)).map(|()| true),
     }
 }
 
-/// The scenes that were asked for.
-fn wanted(asked: &Asked) -> impl Iterator<Item = &'static Scene> {
-    let among = |scene: &&Scene| asked.rows.is_empty() || asked.rows.iter().any(|word| scene.name.contains(word));
-    let exact = |scene: &&Scene| asked.exact.is_empty() || asked.exact.iter().any(|name| name == scene.name);
-    SCENES.iter().filter(move |scene| among(scene) && exact(scene) && rounds(asked, scene) > 0)
+/// The scenarios that were asked for.
+fn wanted(asked: &Asked) -> impl Iterator<Item = &'static Scenario> {
+    let among =
+        |scenario: &&Scenario| asked.rows.is_empty() || asked.rows.iter().any(|word| scenario.name.contains(word));
+    let exact = |scenario: &&Scenario| asked.exact.is_empty() || asked.exact.iter().any(|name| name == scenario.name);
+    SCENARIOS.iter().filter(move |scenario| among(scenario) && exact(scenario) && rounds(asked, scenario) > 0)
 }
 
-fn rounds(asked: &Asked, scene: &Scene) -> usize {
-    let usual = if asked.short { scene.short } else { scene.rounds };
+fn rounds(asked: &Asked, scenario: &Scenario) -> usize {
+    let usual = if asked.short { scenario.short } else { scenario.rounds };
     asked.rounds.map_or(usual, |rounds| rounds.min(usual))
 }
 
-fn profile(asked: &Asked, scene: &Scene) -> Result<()> {
-    asked.sides.iter().take(1).try_for_each(|side| say(&profile::profile(scene, side, rounds(asked, scene))?))
+fn profile(asked: &Asked, scenario: &Scenario) -> Result<()> {
+    asked.sides.iter().take(1).try_for_each(|side| say(&profile::profile(scenario, side, rounds(asked, scenario))?))
 }
 
 fn measure(asked: &Asked) -> Result<bool> {
     let sides = &asked.sides;
     has_plugins(asked)?;
     let mut rows: Vec<Row> = Vec::new();
-    for scene in wanted(asked) {
-        let played = measure::play(scene, sides, rounds(asked, scene));
+    for scenario in wanted(asked) {
+        let played = measure::play(scenario, sides, rounds(asked, scenario));
         played.iter().try_for_each(|row| say(&table::plain(row, sides)))?;
         rows.extend(played);
     }
     if rows.is_empty() {
-        return Err("no scene has that name; cnikit-bench scenes lists them".to_owned());
+        return Err("no scenario has that name; cnikit-bench scenarios lists them".to_owned());
     }
     let results = verdict::evaluate(&rows, sides);
     let machine = machine(&rows);
@@ -95,9 +98,9 @@ fn measure(asked: &Asked) -> Result<bool> {
     Ok(!missed && !broken)
 }
 
-/// Each side is to have something that some scene calls: a directory without was misspelt.
+/// Each side is to have something that some scenario calls: a directory without was misspelt.
 fn has_plugins(asked: &Asked) -> Result<()> {
-    let has = |bin: &Path| SCENES.iter().any(|scene| bin.join(scene.plugin).exists());
+    let has = |bin: &Path| SCENARIOS.iter().any(|scenario| bin.join(scenario.plugin).exists());
     match asked.sides.iter().find(|side| !has(&side.bin)) {
         Some(side) => Err(format!(
             "{}: {} has none of the plugins that are measured; a peer is a directory of plugins",

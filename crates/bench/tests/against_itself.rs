@@ -7,11 +7,11 @@ const REFERENCE: &str = "/usr/lib/cni";
 
 #[expect(clippy::disallowed_methods, reason = "a test starts what it tests from outside")]
 #[expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
-fn bench(out: &Path, scene: &[&str]) -> Output {
+fn bench(out: &Path, scenario: &[&str]) -> Output {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_cnikit-bench"));
     bench.args(["measure", "--ours", REFERENCE, "--peer", &format!("itself={REFERENCE}"), "--out"]);
-    // It leaves what its scenes wrote, because a removal would disturb the next measurement.
-    bench.arg(out).args(scene).env("TMPDIR", out).output().unwrap()
+    // It leaves what its scenarios wrote, because a removal would disturb the next measurement.
+    bench.arg(out).args(scenario).env("TMPDIR", out).output().unwrap()
 }
 
 /// The cells of a row of the table.
@@ -68,8 +68,8 @@ fn a_directory_without_plugins_is_an_error() {
 }
 
 #[test]
-fn a_scene_that_is_not_there_is_an_error() {
+fn a_scenario_that_is_not_there_is_an_error() {
     let ended = bench(Path::new("/nowhere"), &["--rows", "no-such-row"]);
     assert_eq!(ended.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&ended.stderr).contains("cnikit-bench scenes"));
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("cnikit-bench scenarios"));
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::figures::{Ratio, Verdict, median, quantile, short};
 use crate::report::verdict::{TargetResult, disk, megabytes, target, verdict};
 use crate::run::measure::{Outcome, Row, Samples};
-use crate::scenes::stage::Side;
+use crate::scenarios::stage::Side;
 
 /// The whole document. `machine` is a paragraph.
 pub(crate) fn document(rows: &[Row], sides: &[Side], results: &[TargetResult], machine: &str) -> String {

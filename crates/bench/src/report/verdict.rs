@@ -8,8 +8,8 @@ use std::path::Path;
 use crate::figures::{Ratio, Verdict, median, short};
 use crate::run::idle;
 use crate::run::measure::{Outcome, Row};
-use crate::scenes::stage::{Side, WARM};
-use crate::scenes::{COMPARED, LACKING, LOG, LOG_OFF, MEMORY, SHARE, SIZE, TARGETS, THROUGH, Target};
+use crate::scenarios::stage::{Side, WARM};
+use crate::scenarios::{COMPARED, LACKING, LOG, LOG_OFF, MEMORY, SHARE, SIZE, TARGETS, THROUGH, Target};
 
 /// One target.
 #[derive(Debug)]
@@ -213,7 +213,7 @@ pub(crate) fn megabytes(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::run::measure::{Noise, Outcome, Samples};
-    use crate::scenes::SCENES;
+    use crate::scenarios::SCENARIOS;
 
     fn row(name: &str, unrest: f64, times: &[f64]) -> Row {
         let one =
@@ -244,9 +244,11 @@ mod tests {
 
     #[test]
     fn every_target_is_a_row() {
-        let rows: Vec<String> =
-            SCENES.iter().flat_map(|scene| scene.rows.iter().map(|verb| crate::scenes::row(scene, *verb))).collect();
-        let together = SCENES.iter().filter_map(crate::scenes::row_together);
+        let rows: Vec<String> = SCENARIOS
+            .iter()
+            .flat_map(|scenario| scenario.rows.iter().map(|verb| crate::scenarios::row(scenario, *verb)))
+            .collect();
+        let together = SCENARIOS.iter().filter_map(crate::scenarios::row_together);
         let rows: Vec<String> = rows.into_iter().chain(together).collect();
         let wanted = TARGETS.iter().map(|target| target.row);
         let compared = COMPARED.iter().flat_map(|(first, second, _)| [*first, *second]);

@@ -1,4 +1,4 @@
-//! Plays scenes, every side in turn in every round, so that whatever happens on the machine happens to all of them.
+//! Plays scenarios, every side in turn in every round, so that whatever happens on the machine happens to all of them.
 
 use std::fs::{self, OpenOptions};
 use std::hint::black_box;
@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::figures::{Ratio, median, quantile};
-use crate::scenes::stage::{Side, Stage, Step};
-use crate::scenes::{Scene, Verb, row, row_together};
+use crate::scenarios::stage::{Side, Stage, Step};
+use crate::scenarios::{Scenario, Verb, row, row_together};
 use crate::spawn;
 
 /// A line of the table.
@@ -104,16 +104,16 @@ impl Samples {
     }
 }
 
-/// One side in a scene: its stage until it fails, and what it cost so far.
+/// One side in a scenario: its stage until it fails, and what it cost so far.
 struct Player<'a> {
     stage: Result<Stage<'a>, String>,
     samples: Vec<(Verb, Samples)>,
 }
 
 impl<'a> Player<'a> {
-    fn new(side: &'a Side, scene: &'a Scene) -> Player<'a> {
-        let stage = Stage::new(side, scene).and_then(|mut stage| stage.first_round().map(|()| stage));
-        Player { stage, samples: scene.rows.iter().map(|verb| (*verb, Samples::default())).collect() }
+    fn new(side: &'a Side, scenario: &'a Scenario) -> Player<'a> {
+        let stage = Stage::new(side, scenario).and_then(|mut stage| stage.first_round().map(|()| stage));
+        Player { stage, samples: scenario.rows.iter().map(|verb| (*verb, Samples::default())).collect() }
     }
 
     fn round(&mut self) {
@@ -172,9 +172,9 @@ impl<'a> Player<'a> {
     }
 }
 
-/// Plays a scene for that many rounds; its rows.
-pub(crate) fn play(scene: &Scene, sides: &[Side], rounds: usize) -> Vec<Row> {
-    let mut players: Vec<_> = sides.iter().map(|side| Player::new(side, scene)).collect();
+/// Plays a scenario for that many rounds; its rows.
+pub(crate) fn play(scenario: &Scenario, sides: &[Side], rounds: usize) -> Vec<Row> {
+    let mut players: Vec<_> = sides.iter().map(|side| Player::new(side, scenario)).collect();
     let mut works = Vec::new();
     let before = Ticks::now();
     for round in 0..rounds {
@@ -191,9 +191,9 @@ pub(crate) fn play(scene: &Scene, sides: &[Side], rounds: usize) -> Vec<Row> {
         player.count();
     }
     let together =
-        row_together(scene).map(|name| Row { name, sides: players.iter().map(Player::together).collect(), noise });
+        row_together(scenario).map(|name| Row { name, sides: players.iter().map(Player::together).collect(), noise });
     let mut sides = |verb| players.iter_mut().map(|player| player.outcome(verb)).collect();
-    let rows = scene.rows.iter().map(|verb| Row { name: row(scene, *verb), sides: sides(*verb), noise });
+    let rows = scenario.rows.iter().map(|verb| Row { name: row(scenario, *verb), sides: sides(*verb), noise });
     rows.chain(together).collect()
 }
 

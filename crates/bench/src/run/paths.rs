@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::Result;
 use crate::figures::{Ratio, median, short};
-use crate::scenes::stage::{PATH, netns, path, shell};
+use crate::scenarios::stage::{PATH, netns, path, shell};
 use crate::spawn::Ready;
 
 /// How many containers, each with a port of the host's.

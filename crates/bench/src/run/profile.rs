@@ -8,15 +8,15 @@ use serde_json::Value;
 use crate::Result;
 use crate::figures::median;
 use crate::run::measure::{STRACE, Samples};
-use crate::scenes::stage::{Side, Stage};
-use crate::scenes::{Scene, Verb};
+use crate::scenarios::stage::{Side, Stage};
+use crate::scenarios::{Scenario, Verb};
 
 /// How many lines of `strace -c` are worth a look.
 const LINES: usize = 16;
 
-/// Every verb of a scene, as text.
-pub(crate) fn profile(scene: &Scene, side: &Side, rounds: usize) -> Result<String> {
-    let mut stage = Stage::new(side, scene)?;
+/// Every verb of a scenario, as text.
+pub(crate) fn profile(scenario: &Scenario, side: &Side, rounds: usize) -> Result<String> {
+    let mut stage = Stage::new(side, scenario)?;
     stage.first_round()?;
     let log = stage.dir().join("log");
     let levels = [None, Some("info"), Some("debug")];
@@ -28,8 +28,8 @@ pub(crate) fn profile(scene: &Scene, side: &Side, rounds: usize) -> Result<Strin
         }
     }
     stage.env.clear();
-    let mut text = format!("{}: {}, {rounds} rounds, median milliseconds\n", scene.name, side.name);
-    for verb in scene.steps {
+    let mut text = format!("{}: {}, {rounds} rounds, median milliseconds\n", scenario.name, side.name);
+    for verb in scenario.steps {
         text += &said(&heard, *verb);
         text += &system_calls(&mut stage, *verb)?;
     }

@@ -1,4 +1,4 @@
-//! What is measured, as a table: scenes with their verbs, and the targets of their rows.
+//! What is measured, as a table: scenarios with their verbs, and the targets of their rows.
 
 pub(crate) mod runtime;
 pub(crate) mod stage;
@@ -16,7 +16,7 @@ pub(crate) enum Verb {
     Check,
     Del,
     Gc,
-    /// `cnitool add`: the chain of the scene.
+    /// `cnitool add`: the chain of the scenario.
     Attach,
     /// `cnitool del`.
     Detach,
@@ -74,7 +74,7 @@ impl Verb {
         }
     }
 
-    /// The words after this program's own name, the scene's directory as `DIR`; `None` if another program is called. Behind
+    /// The words after this program's own name, the scenario's directory as `DIR`; `None` if another program is called. Behind
     /// those of a runtime come the plugins and the containers.
     pub(crate) fn own_words(self) -> Option<&'static str> {
         match self {
@@ -115,7 +115,7 @@ impl Verb {
     }
 }
 
-/// Rules of a stranger's, which no packet of a scene meets.
+/// Rules of a stranger's, which no packet of a scenario meets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Foreign {
     /// In a table of their own.
@@ -126,7 +126,7 @@ pub(crate) enum Foreign {
 
 /// What happens in one round, and around it.
 #[derive(Debug)]
-pub(crate) struct Scene {
+pub(crate) struct Scenario {
     /// The beginning of its rows' names.
     pub(crate) name: &'static str,
     pub(crate) plugin: &'static str,
@@ -134,7 +134,7 @@ pub(crate) struct Scene {
     pub(crate) conf: &'static str,
     /// The configurations of what cnitool finds behind it in the chain.
     pub(crate) then: &'static [&'static str],
-    /// How many ports the runtime asks for, from [`Scene::FIRST_PORT`] on.
+    /// How many ports the runtime asks for, from [`Scenario::FIRST_PORT`] on.
     pub(crate) ports: u16,
     /// The verbs of a round, in order.
     pub(crate) steps: &'static [Verb],
@@ -158,16 +158,16 @@ pub(crate) struct Scene {
     pub(crate) env: &'static [(&'static str, &'static str)],
     /// Whether the binary is dropped from the page cache before each step.
     pub(crate) cold: bool,
-    /// A shell line that succeeds on the host, after this verb, where the side did what the scene is about.
+    /// A shell line that succeeds on the host, after this verb, where the side did what the scenario is about.
     pub(crate) proof: (Verb, &'static str),
-    /// Rounds of a whole run, and of a short one; a scene without the latter is left out there.
+    /// Rounds of a whole run, and of a short one; a scenario without the latter is left out there.
     pub(crate) rounds: usize,
     pub(crate) short: usize,
     /// Waited after each step, so that nothing which the kernel puts off (freeing of links and rules) hits the next one.
     pub(crate) pause: Duration,
 }
 
-impl Scene {
+impl Scenario {
     /// The host port that is asked for first.
     pub(crate) const FIRST_PORT: u16 = 8_000;
 
@@ -182,7 +182,7 @@ impl Scene {
 const CALM: Duration = Duration::from_millis(30);
 const BRIEF: Duration = Duration::from_millis(2);
 
-const ONE: Scene = Scene {
+const ONE: Scenario = Scenario {
     name: "",
     plugin: "bridge",
     conf: "{}",
@@ -222,23 +222,23 @@ macro_rules! bridge {
 }
 
 const BRIDGE: &str = bridge!("", ipam!());
-const NFTABLES: Scene = Scene {
+const NFTABLES: Scenario = Scenario {
     conf: bridge!(r#""ipMasq":true,"ipMasqBackend":"nftables","#, ipam!()),
     proof: (Add, "nft list table inet cni_plugins_masquerade | grep -q masquerade"),
     ..ONE
 };
-const HOST_LOCAL: Scene = Scene { plugin: "host-local", conf: concat!("{", ipam!(), "}"), pause: BRIEF, ..ONE };
+const HOST_LOCAL: Scenario = Scenario { plugin: "host-local", conf: concat!("{", ipam!(), "}"), pause: BRIEF, ..ONE };
 const STATIC: &str = r#"{"ipam":{"type":"static","addresses":[{"address":"10.97.0.5/16","gateway":"10.97.0.1"}]}}"#;
 /// A chain as `cnitool` sets it up. loopback behind a bridge hands on what it is given: both sides have it, and it is a process
 /// more, as portmap or tuning are.
-const CHAIN: Scene =
-    Scene { then: &[r#"{"type":"loopback"}"#], steps: &[Attach, Detach], rows: &[Attach, Detach], short: 3, ..ONE };
-const IPTABLES: Scene = Scene {
+const CHAIN: Scenario =
+    Scenario { then: &[r#"{"type":"loopback"}"#], steps: &[Attach, Detach], rows: &[Attach, Detach], short: 3, ..ONE };
+const IPTABLES: Scenario = Scenario {
     conf: bridge!(r#""ipMasq":true,"ipMasqBackend":"iptables","#, ipam!()),
     proof: (Add, "iptables -t nat -S | grep -q -i -e '-j MASQUERADE'"),
     ..ONE
 };
-const ALL_AT_ONCE: Scene = Scene { conf: BRIDGE, rounds: 12, short: 3, ..ONE };
+const ALL_AT_ONCE: Scenario = Scenario { conf: BRIDGE, rounds: 12, short: 3, ..ONE };
 
 /// What a ground says where this kernel has no such links: nobody can do anything about it.
 pub(crate) const LACKING: &str = "this kernel lacks";
@@ -273,13 +273,13 @@ macro_rules! chained {
     };
 }
 
-const MACVLAN: Scene = Scene {
+const MACVLAN: Scenario = Scenario {
     plugin: "macvlan",
     conf: concat!(r#"{"master":"master0","#, ipam!(), "}"),
     before: master!("macvlan", "bridge"),
     ..ONE
 };
-const IPVLAN: Scene = Scene {
+const IPVLAN: Scenario = Scenario {
     plugin: "ipvlan",
     conf: concat!(r#"{"master":"master0","#, ipam!(), "}"),
     before: master!("ipvlan", "l2"),
@@ -298,7 +298,7 @@ macro_rules! tuning {
 }
 
 /// What it keeps is below `/run` unless somebody says otherwise, and a sync waits for nothing there.
-const TUNING: Scene = Scene {
+const TUNING: Scenario = Scenario {
     plugin: "tuning",
     conf: tuning!("DIR/tuning"),
     inside: "ip link add eth0 type veth peer name peer0",
@@ -334,7 +334,7 @@ macro_rules! leads {
     };
 }
 
-const PUBLISHED_IPTABLES: Scene = Scene {
+const PUBLISHED_IPTABLES: Scenario = Scenario {
     plugin: "portmap",
     conf: behind_a_bridge!(r#""backend":"iptables","capabilities":{"portMappings":true}"#),
     before: BRIDGED,
@@ -345,12 +345,12 @@ const PUBLISHED_IPTABLES: Scene = Scene {
     short: 0,
     ..ONE
 };
-const PUBLISHED_NFTABLES: Scene = Scene {
+const PUBLISHED_NFTABLES: Scenario = Scenario {
     conf: behind_a_bridge!(r#""backend":"nftables","capabilities":{"portMappings":true}"#),
     proof: (Add, leads!(nftables)),
     ..PUBLISHED_IPTABLES
 };
-const FIREWALL: Scene = Scene {
+const FIREWALL: Scenario = Scenario {
     plugin: "firewall",
     conf: behind_a_bridge!(r#""backend":"iptables""#),
     before: BRIDGED,
@@ -373,7 +373,7 @@ macro_rules! podman {
 }
 
 /// Podman's network, with a port published: what it has where nothing is said is iptables, as the reference's does.
-const PODMAN: Scene = Scene {
+const PODMAN: Scenario = Scenario {
     conf: podman!(""),
     then: &[
         r#"{"type":"portmap","capabilities":{"portMappings":true}}"#,
@@ -388,13 +388,13 @@ const PODMAN: Scene = Scene {
     ..CHAIN
 };
 
-/// Every scene, in the order of the table that is made of them.
-pub(crate) const SCENES: &[Scene] = &[
-    Scene { name: "bridge", steps: &[Version], rows: &[Version], pause: BRIEF, ..ONE },
-    Scene { name: "cold bridge", steps: &[Version], rows: &[Version], cold: true, rounds: 20, ..ONE },
-    Scene { name: "loopback", plugin: "loopback", pause: BRIEF, ..ONE },
-    Scene { name: "bridge", conf: BRIDGE, steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..ONE },
-    Scene {
+/// Every scenario, in the order of the table that is made of them.
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "bridge", steps: &[Version], rows: &[Version], pause: BRIEF, ..ONE },
+    Scenario { name: "cold bridge", steps: &[Version], rows: &[Version], cold: true, rounds: 20, ..ONE },
+    Scenario { name: "loopback", plugin: "loopback", pause: BRIEF, ..ONE },
+    Scenario { name: "bridge", conf: BRIDGE, steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..ONE },
+    Scenario {
         name: "bridge, log at debug",
         conf: BRIDGE,
         env: &[("CNI_LOG", "debug"), ("CNI_LOG_FILE", "DIR/log")],
@@ -403,74 +403,86 @@ pub(crate) const SCENES: &[Scene] = &[
         short: 3,
         ..ONE
     },
-    Scene { name: "bridge, iptables", steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..IPTABLES },
-    Scene { name: "bridge, nftables", steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..NFTABLES },
-    Scene {
+    Scenario { name: "bridge, iptables", steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..IPTABLES },
+    Scenario { name: "bridge, nftables", steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..NFTABLES },
+    Scenario {
         name: "bridge, dual stack",
         conf: bridge!("", ipam!(dual)),
         steps: &[Add, Check, Del],
         rows: &[Add, Check, Del],
         ..ONE
     },
-    Scene { name: "ptp", plugin: "ptp", conf: concat!("{", ipam!(), "}"), ..ONE },
-    Scene { name: "ptp, dual stack", plugin: "ptp", conf: concat!("{", ipam!(dual), "}"), rounds: 8, short: 0, ..ONE },
-    Scene { name: "tuning", conf: tuning!("/run/DIR"), proof: (Add, "test -e /run/DIR/bench-0_eth0.json"), ..TUNING },
-    Scene { name: "tuning, record on a disk", rows: &[Add, Del], ..TUNING },
-    Scene { name: "portmap, iptables, 1 port", short: 3, ..PUBLISHED_IPTABLES },
-    Scene { name: "portmap, iptables, 10 ports", ports: 10, ..PUBLISHED_IPTABLES },
-    Scene { name: "portmap, iptables, 100 ports", ports: 100, rounds: 8, ..PUBLISHED_IPTABLES },
-    Scene { name: "portmap, nftables, 1 port", short: 3, ..PUBLISHED_NFTABLES },
-    Scene { name: "portmap, nftables, 10 ports", ports: 10, short: 2, ..PUBLISHED_NFTABLES },
-    Scene { name: "portmap, nftables, 100 ports", ports: 100, ..PUBLISHED_NFTABLES },
+    Scenario { name: "ptp", plugin: "ptp", conf: concat!("{", ipam!(), "}"), ..ONE },
+    Scenario {
+        name: "ptp, dual stack",
+        plugin: "ptp",
+        conf: concat!("{", ipam!(dual), "}"),
+        rounds: 8,
+        short: 0,
+        ..ONE
+    },
+    Scenario {
+        name: "tuning",
+        conf: tuning!("/run/DIR"),
+        proof: (Add, "test -e /run/DIR/bench-0_eth0.json"),
+        ..TUNING
+    },
+    Scenario { name: "tuning, record on a disk", rows: &[Add, Del], ..TUNING },
+    Scenario { name: "portmap, iptables, 1 port", short: 3, ..PUBLISHED_IPTABLES },
+    Scenario { name: "portmap, iptables, 10 ports", ports: 10, ..PUBLISHED_IPTABLES },
+    Scenario { name: "portmap, iptables, 100 ports", ports: 100, rounds: 8, ..PUBLISHED_IPTABLES },
+    Scenario { name: "portmap, nftables, 1 port", short: 3, ..PUBLISHED_NFTABLES },
+    Scenario { name: "portmap, nftables, 10 ports", ports: 10, short: 2, ..PUBLISHED_NFTABLES },
+    Scenario { name: "portmap, nftables, 100 ports", ports: 100, ..PUBLISHED_NFTABLES },
     // In one table with iptables everybody reads what is there.
-    Scene {
+    Scenario {
         name: "portmap, iptables, 10,000 foreign rules",
         foreign_rules: Foreign::Iptables(10_000),
         rounds: 8,
         ..PUBLISHED_IPTABLES
     },
-    Scene {
+    Scenario {
         name: "portmap, iptables, 100,000 foreign rules",
         foreign_rules: Foreign::Iptables(100_000),
         rounds: 3,
         ..PUBLISHED_IPTABLES
     },
-    Scene {
+    Scenario {
         name: "portmap, nftables, 10,000 foreign rules",
         foreign_rules: Foreign::Nftables(10_000),
         ..PUBLISHED_NFTABLES
     },
-    Scene {
+    Scenario {
         name: "portmap, nftables, 100,000 foreign rules",
         foreign_rules: Foreign::Nftables(100_000),
         ..PUBLISHED_NFTABLES
     },
-    Scene { name: "firewall, iptables", rounds: 20, short: 3, ..FIREWALL },
+    Scenario { name: "firewall, iptables", rounds: 20, short: 3, ..FIREWALL },
     // The reference has no such backend, and takes the word for that of iptables.
-    Scene {
+    Scenario {
         name: "firewall, nftables",
         conf: behind_a_bridge!(r#""backend":"nftables""#),
         proof: (Add, "nft list table inet cni_firewall | grep -q 10.97.0.2"),
         short: 3,
         ..FIREWALL
     },
-    Scene { name: "macvlan", ..MACVLAN },
-    Scene { name: "macvlan, chained", conf: chained!(r#""master":"master0","#, ipam!(), ","), ..MACVLAN },
-    Scene {
+    Scenario { name: "macvlan", ..MACVLAN },
+    Scenario { name: "macvlan, chained", conf: chained!(r#""master":"master0","#, ipam!(), ","), ..MACVLAN },
+    Scenario {
         name: "macvlan, dual stack",
         conf: concat!(r#"{"master":"master0","#, ipam!(dual), "}"),
         rounds: 8,
         short: 0,
         ..MACVLAN
     },
-    Scene { name: "macvlan, 64 at once", at_once: 64, rounds: 6, short: 0, ..MACVLAN },
-    Scene { name: "ipvlan", ..IPVLAN },
-    Scene { name: "ipvlan, chained", conf: chained!(), ..IPVLAN },
-    Scene { name: "host-local, empty", ..HOST_LOCAL },
-    Scene { name: "host-local, 1,000 taken", reserved: 1_000, rounds: 30, ..HOST_LOCAL },
-    Scene { name: "host-local, 10,000 taken", reserved: 10_000, rounds: 15, short: 0, ..HOST_LOCAL },
-    Scene { name: "host-local, 65,000 taken", reserved: 65_000, rounds: 8, short: 0, ..HOST_LOCAL },
-    Scene {
+    Scenario { name: "macvlan, 64 at once", at_once: 64, rounds: 6, short: 0, ..MACVLAN },
+    Scenario { name: "ipvlan", ..IPVLAN },
+    Scenario { name: "ipvlan, chained", conf: chained!(), ..IPVLAN },
+    Scenario { name: "host-local, empty", ..HOST_LOCAL },
+    Scenario { name: "host-local, 1,000 taken", reserved: 1_000, rounds: 30, ..HOST_LOCAL },
+    Scenario { name: "host-local, 10,000 taken", reserved: 10_000, rounds: 15, short: 0, ..HOST_LOCAL },
+    Scenario { name: "host-local, 65,000 taken", reserved: 65_000, rounds: 8, short: 0, ..HOST_LOCAL },
+    Scenario {
         name: "flannel over bridge",
         plugin: "flannel",
         // The last release of the reference that had it speaks no newer version.
@@ -479,13 +491,13 @@ pub(crate) const SCENES: &[Scene] = &[
         before: "printf 'FLANNEL_%s\n' NETWORK=10.96.0.0/15 SUBNET=10.97.0.1/16 MTU=1450 IPMASQ=true >DIR/subnet.env",
         ..ONE
     },
-    Scene { name: "static", plugin: "static", conf: STATIC, pause: BRIEF, ..ONE },
-    Scene { name: "bridge, 2 at once", at_once: 2, rounds: 20, short: 0, ..ALL_AT_ONCE },
-    Scene { name: "bridge, 16 at once", at_once: 16, short: 0, ..ALL_AT_ONCE },
-    Scene { name: "bridge, 64 at once", at_once: 64, short: 2, ..ALL_AT_ONCE },
-    Scene { name: "bridge, burst of 250", at_once: 250, rounds: 5, short: 0, ..ALL_AT_ONCE },
-    Scene { name: "bridge", conf: BRIDGE, steps: &[Status], rows: &[Status], pause: BRIEF, ..ONE },
-    Scene {
+    Scenario { name: "static", plugin: "static", conf: STATIC, pause: BRIEF, ..ONE },
+    Scenario { name: "bridge, 2 at once", at_once: 2, rounds: 20, short: 0, ..ALL_AT_ONCE },
+    Scenario { name: "bridge, 16 at once", at_once: 16, short: 0, ..ALL_AT_ONCE },
+    Scenario { name: "bridge, 64 at once", at_once: 64, short: 2, ..ALL_AT_ONCE },
+    Scenario { name: "bridge, burst of 250", at_once: 250, rounds: 5, short: 0, ..ALL_AT_ONCE },
+    Scenario { name: "bridge", conf: BRIDGE, steps: &[Status], rows: &[Status], pause: BRIEF, ..ONE },
+    Scenario {
         name: "bridge, 1,000 valid, 100 stale",
         conf: BRIDGE,
         steps: &[Add, Gc, Del],
@@ -497,8 +509,8 @@ pub(crate) const SCENES: &[Scene] = &[
         short: 1,
         ..ONE
     },
-    Scene { name: "bridge, nftables, no foreign rule", rows: &[Add], rounds: 20, short: 3, ..NFTABLES },
-    Scene {
+    Scenario { name: "bridge, nftables, no foreign rule", rows: &[Add], rounds: 20, short: 3, ..NFTABLES },
+    Scenario {
         name: "bridge, nftables, 1,000 foreign rules",
         foreign_rules: Foreign::Nftables(1_000),
         rows: &[Add],
@@ -506,7 +518,7 @@ pub(crate) const SCENES: &[Scene] = &[
         short: 3,
         ..NFTABLES
     },
-    Scene {
+    Scenario {
         name: "bridge, nftables, 10,000 foreign rules",
         foreign_rules: Foreign::Nftables(10_000),
         rows: &[Add],
@@ -514,12 +526,12 @@ pub(crate) const SCENES: &[Scene] = &[
         short: 0,
         ..NFTABLES
     },
-    Scene { name: "bridge and loopback", conf: BRIDGE, short: 0, ..CHAIN },
-    Scene { name: "bridge and loopback, iptables", conf: IPTABLES.conf, proof: (Attach, IPTABLES.proof.1), ..CHAIN },
-    Scene { name: "bridge and loopback, nftables", conf: NFTABLES.conf, proof: (Attach, NFTABLES.proof.1), ..CHAIN },
-    Scene { name: "Podman's network", ..PODMAN },
+    Scenario { name: "bridge and loopback", conf: BRIDGE, short: 0, ..CHAIN },
+    Scenario { name: "bridge and loopback, iptables", conf: IPTABLES.conf, proof: (Attach, IPTABLES.proof.1), ..CHAIN },
+    Scenario { name: "bridge and loopback, nftables", conf: NFTABLES.conf, proof: (Attach, NFTABLES.proof.1), ..CHAIN },
+    Scenario { name: "Podman's network", ..PODMAN },
     // The reference's has no firewall then.
-    Scene {
+    Scenario {
         name: "Podman's network, nftables",
         conf: podman!(r#""ipMasqBackend":"nftables","#),
         then: &[
@@ -537,7 +549,7 @@ pub(crate) const SCENES: &[Scene] = &[
         ..PODMAN
     },
     // In turn through the tool and without it: what is between the two is the tool's and libcni's.
-    Scene {
+    Scenario {
         name: "bridge alone",
         conf: BRIDGE,
         steps: &[Attach, Detach, Add, Del],
@@ -545,8 +557,8 @@ pub(crate) const SCENES: &[Scene] = &[
         short: 2,
         ..ONE
     },
-    Scene { name: "bridge", conf: BRIDGE, steps: &[Ready], rows: &[Ready], pause: BRIEF, ..ONE },
-    Scene {
+    Scenario { name: "bridge", conf: BRIDGE, steps: &[Ready], rows: &[Ready], pause: BRIEF, ..ONE },
+    Scenario {
         name: "1,000 attachments,",
         conf: BRIDGE,
         reserved: 1_000,
@@ -558,7 +570,7 @@ pub(crate) const SCENES: &[Scene] = &[
         short: 3,
         ..ONE
     },
-    Scene {
+    Scenario {
         name: "bridge, 100 at once",
         at_once: 100,
         steps: &[Attach, Detach],
@@ -566,7 +578,7 @@ pub(crate) const SCENES: &[Scene] = &[
         short: 0,
         ..ALL_AT_ONCE
     },
-    Scene {
+    Scenario {
         name: "bridge, 100 pods,",
         at_once: 100,
         steps: &[Setup, Remove],
@@ -653,13 +665,13 @@ pub(crate) const MEMORY: f64 = 0.5;
 /// What all our plugins may take of a disk, in bytes.
 pub(crate) const SIZE: u64 = 4 << 20;
 
-/// The row of all of a scene's verbs together, if it has one.
-pub(crate) fn row_together(scene: &Scene) -> Option<String> {
-    let verbs: Vec<&str> = scene.rows.iter().map(|verb| verb.name()).collect();
-    scene.together.then(|| format!("{} {}", scene.name, verbs.join(" and ")))
+/// The row of all of a scenario's verbs together, if it has one.
+pub(crate) fn row_together(scenario: &Scenario) -> Option<String> {
+    let verbs: Vec<&str> = scenario.rows.iter().map(|verb| verb.name()).collect();
+    scenario.together.then(|| format!("{} {}", scenario.name, verbs.join(" and ")))
 }
 
-/// The row of a scene's verb.
-pub(crate) fn row(scene: &Scene, verb: Verb) -> String {
-    format!("{} {}", scene.name, verb.name())
+/// The row of a scenario's verb.
+pub(crate) fn row(scenario: &Scenario, verb: Verb) -> String {
+    format!("{} {}", scenario.name, verb.name())
 }

@@ -64,8 +64,8 @@ fn keep_one(dir: &Path, list: &NetworkList, id: &str, address: Ipv4Addr) -> Resu
     runtime.add(list, &Attachment::new(id, path)).map(drop).map_err(|error| error.to_string())
 }
 
-/// Sets containers up, or takes them down, all at once: the words are the scene's directory, that of the plugins, and the paths of
-/// the containers' namespaces.
+/// Sets containers up, or takes them down, all at once: the words are the scenario's directory, that of the plugins, and the paths
+/// of the containers' namespaces.
 pub(crate) fn pods(setup: bool, words: &[String]) -> Result<()> {
     let [dir, bin, paths @ ..] = words else { return Err("directory, plugins and namespaces are needed".to_owned()) };
     let dir = Path::new(dir);

@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use tempfile::{Builder, TempDir};
 
 use crate::Result;
-use crate::scenes::runtime;
-use crate::scenes::{Foreign, LACKING, Scene, Verb};
+use crate::scenarios::runtime;
+use crate::scenarios::{Foreign, LACKING, Scenario, Verb};
 use crate::spawn::{self, Ready, Run};
 
 /// Plugins to be measured.
@@ -27,15 +27,15 @@ pub(crate) struct Side {
     pub(crate) only: Option<String>,
 }
 
-/// A host with containers beside it, made for one scene and gone after it.
+/// A host with containers beside it, made for one scenario and gone after it.
 #[derive(Debug)]
 pub(crate) struct Stage<'a> {
     side: &'a Side,
-    scene: &'a Scene,
+    scenario: &'a Scenario,
     host: Netns,
     containers: Vec<Container>,
-    /// It stays after the scene, and goes with the `TMPDIR` of the script: ext4 passes over every inode that was freed of
-    /// late before it takes one, so thousands of files removed here would be paid for by the ADDs of the next scene.
+    /// It stays after the scenario, and goes with the `TMPDIR` of the script: ext4 passes over every inode that was freed of
+    /// late before it takes one, so thousands of files removed here would be paid for by the ADDs of the next scenario.
     dir: TempDir,
     /// Set over the environment of every call.
     pub(crate) env: Vec<(String, String)>,
@@ -66,7 +66,7 @@ pub(crate) const OURS: &str = "cnikit";
 /// What plugins need to find iptables and nft.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Nothing that is started to prepare a scene may take longer.
+/// Nothing that is started to prepare a scenario may take longer.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Why a cold start cannot be measured: a matter of the file system, as with tmpfs, and not of the plugin's.
@@ -76,25 +76,25 @@ pub(crate) const WARM: &str = "the binary could not be dropped from the page cac
 const FIRST: u32 = 0x0a61_0002;
 
 impl<'a> Stage<'a> {
-    /// Sets the scene: its reservations and foreign rules are there when this returns.
-    pub(crate) fn new(side: &'a Side, scene: &'a Scene) -> Result<Stage<'a>> {
-        if let Some(only) = side.only.as_ref().filter(|only| *only != scene.plugin) {
+    /// Sets the scenario: its reservations and foreign rules are there when this returns.
+    pub(crate) fn new(side: &'a Side, scenario: &'a Scenario) -> Result<Stage<'a>> {
+        if let Some(only) = side.only.as_ref().filter(|only| *only != scenario.plugin) {
             return Err(format!("it is there for {only} alone"));
         }
         let container = |_| Ok(Container { netns: netns()?, prev: None });
-        let containers = (0..scene.at_once).map(container).collect::<Result<_>>()?;
+        let containers = (0..scenario.at_once).map(container).collect::<Result<_>>()?;
         let dir = Builder::new().disable_cleanup(true).tempdir();
         let dir = dir.map_err(|error| format!("a temporary directory: {error}"))?;
         let env = Vec::new();
         let through = Vec::new();
-        let stage = Stage { side, scene, host: netns()?, containers, dir, env, through };
+        let stage = Stage { side, scenario, host: netns()?, containers, dir, env, through };
         stage.sh("ip link set lo up", "")?;
-        stage.sh(&stage.placed(scene.before), "").map_err(lacking)?;
-        stage.containers.iter().try_for_each(|one| shell(&one.netns, scene.inside, "").map(drop))?;
+        stage.sh(&stage.placed(scenario.before), "").map_err(lacking)?;
+        stage.containers.iter().try_for_each(|one| shell(&one.netns, scenario.inside, "").map(drop))?;
         stage.reserve().map_err(|error| format!("{}: {error}", stage.leases().display()))?;
         stage.write_list()?;
-        if scene.kept {
-            runtime::keep(stage.dir(), (0..scene.reserved).map(|n| (owner(n), reserved(n))))?;
+        if scenario.kept {
+            runtime::keep(stage.dir(), (0..scenario.reserved).map(|n| (owner(n), reserved(n))))?;
         }
         stage.add_foreign_rules()?;
         Ok(stage)
@@ -106,7 +106,7 @@ impl<'a> Stage<'a> {
 
     /// The verbs of a round.
     pub(crate) fn verbs(&self) -> &'a [Verb] {
-        self.scene.steps
+        self.scenario.steps
     }
 
     /// Runs a shell line on the host; it has to succeed.
@@ -114,22 +114,22 @@ impl<'a> Stage<'a> {
         shell(&self.host, line, input)
     }
 
-    /// One round: every verb of the scene, each for all containers at once.
+    /// One round: every verb of the scenario, each for all containers at once.
     pub(crate) fn round(&mut self) -> Result<Vec<Step>> {
-        self.scene.steps.iter().map(|verb| self.step(*verb)).collect()
+        self.scenario.steps.iter().map(|verb| self.step(*verb)).collect()
     }
 
-    /// As [`Stage::round`], and makes sure of it that the side does what the scene is about.
+    /// As [`Stage::round`], and makes sure of it that the side does what the scenario is about.
     pub(crate) fn first_round(&mut self) -> Result<()> {
-        let (proven, line) = self.scene.proof;
-        for verb in self.scene.steps {
+        let (proven, line) = self.scenario.proof;
+        for verb in self.scenario.steps {
             let step = self.step(*verb)?;
-            if self.scene.cold && step.runs.iter().any(|run| run.faults.1 == 0) {
+            if self.scenario.cold && step.runs.iter().any(|run| run.faults.1 == 0) {
                 return Err(WARM.to_owned());
             }
             if *verb == proven {
                 let line = self.placed(line);
-                self.sh(&line, "").map_err(|error| format!("{} does not do it: {error}", self.scene.plugin))?;
+                self.sh(&line, "").map_err(|error| format!("{} does not do it: {error}", self.scenario.plugin))?;
             }
         }
         Ok(())
@@ -138,12 +138,12 @@ impl<'a> Stage<'a> {
     /// One verb, for all containers at once.
     pub(crate) fn step(&mut self, verb: Verb) -> Result<Step> {
         let who = if verb.is_of_a_container() { 0..self.containers.len() } else { 0..1 };
-        if self.scene.cold {
+        if self.scenario.cold {
             evict(&self.plugin())?;
         }
         let ready: Vec<Ready> = who.map(|index| self.ready(verb, index)).collect::<Result<_>>()?;
         let (took, runs) = self.on_host(|| run(ready))?.map_err(|error| format!("{}: {error}", self.side.name))?;
-        Deadline::never().pause(self.scene.pause);
+        Deadline::never().pause(self.scenario.pause);
         let complaint = runs.iter().find(|run| run.status != 0).map(|run| self.complaint(verb, run));
         if !verb.takes_down()
             && let Some(complaint) = complaint
@@ -186,7 +186,7 @@ impl<'a> Stage<'a> {
         let stderr = String::from_utf8_lossy(&run.stderr);
         let said =
             [said[0], said[1], stderr.trim()].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>();
-        let program = if verb.command().is_some() { "" } else { self.scene.plugin };
+        let program = if verb.command().is_some() { "" } else { self.scenario.plugin };
         format!("{program} {}: {}", verb.name(), said.join("; ")).trim_start().to_owned()
     }
 
@@ -196,13 +196,13 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// A text of the scene's with the directory in its place.
+    /// A text of the scenario's with the directory in its place.
     fn placed(&self, text: &str) -> String {
         text.replace("DIR", &self.dir().display().to_string())
     }
 
     fn plugin(&self) -> PathBuf {
-        self.side.bin.join(self.scene.plugin)
+        self.side.bin.join(self.scenario.plugin)
     }
 
     fn ready(&self, verb: Verb, index: usize) -> Result<Ready> {
@@ -212,7 +212,7 @@ impl<'a> Stage<'a> {
             ("CNI_COMMAND", verb.name().to_owned()),
             ("CNI_PATH", self.side.bin.display().to_string()),
             ("CNI_CONTAINERID", format!("bench-{index}")),
-            ("CNI_IFNAME", if self.scene.plugin == "loopback" { "lo" } else { "eth0" }.to_owned()),
+            ("CNI_IFNAME", if self.scenario.plugin == "loopback" { "lo" } else { "eth0" }.to_owned()),
             ("CNI_NETNS", path(&container.netns)),
             // The reference has no variable for where it keeps results: scripts/bench puts its directory on the same disk.
             ("CNI_CACHE_DIR", self.dir().join("state").display().to_string()),
@@ -221,10 +221,10 @@ impl<'a> Stage<'a> {
         // What a verb does not take, a strict plugin refuses.
         let of_a_container = |key: &str| ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS"].contains(&key);
         let pairs = pairs.into_iter().filter(|(key, _)| verb.is_of_a_container() || !of_a_container(key));
-        let of_scene = self.scene.env.iter().map(|(key, value)| ((*key).to_owned(), self.placed(value)));
-        let capabilities = self.scene.capabilities().map(|asked| ("CAP_ARGS".to_owned(), asked.to_string()));
+        let of_scenario = self.scenario.env.iter().map(|(key, value)| ((*key).to_owned(), self.placed(value)));
+        let capabilities = self.scenario.capabilities().map(|asked| ("CAP_ARGS".to_owned(), asked.to_string()));
         let pairs = pairs.map(|(key, value)| (key.to_owned(), value)).chain(capabilities);
-        let env: Vec<_> = pairs.chain(of_scene).chain(self.env.iter().cloned()).collect();
+        let env: Vec<_> = pairs.chain(of_scenario).chain(self.env.iter().cloned()).collect();
         let file = (!self.through.is_empty()).then(|| self.said(index).display().to_string());
         let called = self.words(verb, container)?;
         let words: Vec<_> = self.through.iter().cloned().chain(file).chain(called.iter().cloned()).collect();
@@ -258,13 +258,16 @@ impl<'a> Stage<'a> {
 
     /// The network as cnitool and a runtime find it.
     fn write_list(&self) -> Result<()> {
-        let speaks = self.scene.steps.iter().map(|verb| verb.spoken_since()).max().unwrap_or_default();
-        let text = self.placed(self.scene.conf);
+        let speaks = self.scenario.steps.iter().map(|verb| verb.spoken_since()).max().unwrap_or_default();
+        let text = self.placed(self.scenario.conf);
         let mut first: Map<String, Value> = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
-        first.insert("type".to_owned(), self.scene.plugin.into());
+        first.insert("type".to_owned(), self.scenario.plugin.into());
         let version = first.remove("cniVersion").unwrap_or(speaks.into());
-        let then =
-            self.scene.then.iter().map(|text| serde_json::from_str(text).map_err(|error| format!("{text}: {error}")));
+        let then = self
+            .scenario
+            .then
+            .iter()
+            .map(|text| serde_json::from_str(text).map_err(|error| format!("{text}: {error}")));
         let plugins: Vec<Value> = std::iter::once(Ok(first.into())).chain(then).collect::<Result<_>>()?;
         let dir = self.dir().join("net.d");
         let list = json!({"cniVersion": version, "name": "bench", "plugins": plugins});
@@ -273,19 +276,19 @@ impl<'a> Stage<'a> {
     }
 
     fn conf(&self, verb: Verb, container: &Container) -> Result<Map<String, Value>> {
-        let text = self.placed(self.scene.conf);
+        let text = self.placed(self.scenario.conf);
         let mut conf: Map<String, Value> = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
         let version = verb.spoken_since();
         let name = "bench";
-        conf.extend([("name".to_owned(), name.into()), ("type".to_owned(), self.scene.plugin.into())]);
+        conf.extend([("name".to_owned(), name.into()), ("type".to_owned(), self.scenario.plugin.into())]);
         conf.entry("cniVersion").or_insert(version.into());
-        conf.extend(self.scene.capabilities().map(|asked| ("runtimeConfig".to_owned(), asked)));
+        conf.extend(self.scenario.capabilities().map(|asked| ("runtimeConfig".to_owned(), asked)));
         if let (Some(prev), true) = (&container.prev, verb.takes_prev()) {
             conf.insert("prevResult".to_owned(), prev.clone());
         }
         if verb == Verb::Gc {
             let valid = |n: u32| json!({"containerID": owner(n), "ifname": "eth0"});
-            conf.insert("cni.dev/valid-attachments".to_owned(), (0..self.scene.reserved).map(valid).collect());
+            conf.insert("cni.dev/valid-attachments".to_owned(), (0..self.scenario.reserved).map(valid).collect());
         }
         Ok(conf)
     }
@@ -299,10 +302,10 @@ impl<'a> Stage<'a> {
         let dir = self.leases();
         let address = |n| reserved(n).to_string();
         fs::create_dir_all(&dir)?;
-        for n in 0..self.scene.reserved {
+        for n in 0..self.scenario.reserved {
             fs::write(dir.join(address(n)), format!("{}\r\neth0", owner(n)))?;
         }
-        match self.scene.reserved.checked_sub(1) {
+        match self.scenario.reserved.checked_sub(1) {
             Some(last) => fs::write(dir.join("last_reserved_ip.0"), address(last)),
             None => Ok(()),
         }
@@ -312,7 +315,7 @@ impl<'a> Stage<'a> {
         let address = |n: u32| std::net::Ipv4Addr::from(0x0b00_0000 + n);
         let rule = |n| format!("ip saddr {} counter accept\n", address(n));
         let line = |n| format!("-A THEIRS -s {} -j ACCEPT\n", address(n));
-        let (program, text) = match self.scene.foreign_rules {
+        let (program, text) = match self.scenario.foreign_rules {
             Foreign::Nftables(0) | Foreign::Iptables(0) => return Ok(()),
             Foreign::Nftables(count) => {
                 let rules: String = (0..count).map(rule).collect();
