@@ -42,7 +42,7 @@ pub use rule::types::{Direction, Field, KeyType, L4Protocol, Layer, Match, Rule,
 pub use ruleset::desired_rules::Rules;
 pub use ruleset::hook::InstalledChain;
 pub use ruleset::installed_rule::InstalledRule;
-pub use ruleset::layout::{Chain, Hook, HookKind, HookPoint, JumpCondition, OwnChain, TableLayout};
+pub use ruleset::layout::{Chain, Hook, HookKind, HookPoint, JumpCondition, OwnedChain, TableLayout};
 pub use ruleset::loopback::{GuardedLink, RouteLocalnet};
 pub use ruleset::nftables::Nftables;
 pub use ruleset::owner_filter::OwnerFilter;

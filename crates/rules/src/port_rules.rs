@@ -4,7 +4,7 @@
 
 use cnikit_netlink::{Batch, Link, LinkChange, Netlink};
 use cnikit_nftables::{
-    Chain, ChainOwner, Hook, HookKind, HookPoint, LONGEST_COMMENT, Mac, Nftables, OwnChain, OwnerFilter, Rule, Rules,
+    Chain, ChainOwner, Hook, HookKind, HookPoint, LONGEST_COMMENT, Mac, Nftables, OwnedChain, OwnerFilter, Rule, Rules,
     TableFamily, TableLayout,
 };
 use cnikit_plan::{ApplyContext, Drifts, GcContext, ReleaseContext};
@@ -93,9 +93,9 @@ impl PortRules {
         let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
         let layout = self.empty_layout(tag);
         // Chains with hashed ids are created and deleted in one transaction: either all exist or none.
-        let asked = if self.hashed { 1 } else { layout.own.len() };
-        let first = self.layout(layout.own.iter().take(asked).cloned());
-        if nftables.has_own_chains(&first)? {
+        let asked = if self.hashed { 1 } else { layout.owned_chains.len() };
+        let first = self.layout(layout.owned_chains.iter().take(asked).cloned());
+        if nftables.has_owned_chains(&first)? {
             let host = context.host()?;
             set_down(host, veth::host_end(host, tag)?.as_ref())?;
             self.log_removed(nftables.release(&layout, self.filter(tag))?);
@@ -159,7 +159,7 @@ impl PortRules {
         let Content { mut base, own } = content(&wanted);
         let comment = shortened(self.comment(tag));
         base.iter_mut().flatten().for_each(|rule| rule.comment = Some(comment.clone()));
-        let mut chains: Vec<OwnChain> = self.names(tag).map(|name| OwnChain { name, rules: Vec::new() }).collect();
+        let mut chains: Vec<OwnedChain> = self.names(tag).map(|name| OwnedChain { name, rules: Vec::new() }).collect();
         for (name, mut rules) in wanted.into_iter().zip(own) {
             rules.iter_mut().for_each(|rule| rule.comment = Some(comment.clone()));
             if let Some(chain) = chains.iter_mut().find(|chain| chain.name == name) {
@@ -170,7 +170,7 @@ impl PortRules {
     }
 
     /// The table, which other programs may have chains in too.
-    fn layout(&self, own: impl Iterator<Item = OwnChain>) -> TableLayout {
+    fn layout(&self, owned_chains: impl Iterator<Item = OwnedChain>) -> TableLayout {
         let chain = |(name, hook, priority): &(&'static str, HookPoint, i32)| {
             let hook = Hook { kind: HookKind::Filter, hook: *hook, priority: *priority };
             Chain { name, comment: None, hook: Some(hook) }
@@ -179,14 +179,14 @@ impl PortRules {
             table_comment: self.table_comment,
             chains: self.base.iter().map(chain).collect(),
             rule_chains: self.base.iter().map(|(name, ..)| *name).collect(),
-            own: own.collect(),
+            owned_chains: owned_chains.collect(),
             ..TableLayout::of(self.family, self.table)
         }
     }
 
     /// The table with all chains that an attachment may have, without rules.
     pub(crate) fn empty_layout(&self, tag: &AttachmentId) -> TableLayout {
-        self.layout(self.names(tag).map(|name| OwnChain { name, rules: Vec::new() }))
+        self.layout(self.names(tag).map(|name| OwnedChain { name, rules: Vec::new() }))
     }
 
     /// The ids in the names of an attachment's chains, in order of preference: upstream's if it fits, then a hash, which has no

@@ -67,8 +67,8 @@ const MESSAGE_OVERHEAD: usize = 96;
 pub(crate) struct DesiredRules {
     /// The rules in the shared chains, in the order of [`TableLayout::rule_chains`].
     pub(crate) by_chain: Vec<Vec<EncodedRule>>,
-    /// The rules in the owner's own chains, in the order of [`TableLayout::own`]. A chain without rules is removed.
-    pub(crate) own_chains: Vec<Vec<EncodedRule>>,
+    /// The rules in the owner's own chains, in the order of [`TableLayout::owned_chains`]. A chain without rules is removed.
+    pub(crate) owned_chains: Vec<Vec<EncodedRule>>,
     /// The keys of the rules in the shared chains.
     pub(crate) keys: Vec<Element>,
 }
@@ -84,23 +84,23 @@ impl DesiredRules {
         for (chain, rules) in &rules_by_chain {
             by_chain.push(encode_all(rules, layout, chain, filter)?);
         }
-        let mut own_chains = Vec::new();
-        for own in &layout.own {
-            own_chains.push(encode_all(&own.rules, layout, &own.name, filter)?);
+        let mut owned_chains = Vec::new();
+        for chain in &layout.owned_chains {
+            owned_chains.push(encode_all(&chain.rules, layout, &chain.name, filter)?);
         }
         let keys = keys_of(&rules_by_chain, layout, filter);
-        Ok(Self { by_chain, own_chains, keys })
+        Ok(Self { by_chain, owned_chains, keys })
     }
 
     /// Whether there is no rule.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_chain.iter().chain(&self.own_chains).all(Vec::is_empty)
+        self.by_chain.iter().chain(&self.owned_chains).all(Vec::is_empty)
     }
 
     /// An estimate of the length of the messages that add the rules, in bytes.
     pub(crate) fn size(&self) -> usize {
         let mut size = 0;
-        for rule in self.by_chain.iter().chain(&self.own_chains).flatten() {
+        for rule in self.by_chain.iter().chain(&self.owned_chains).flatten() {
             size += rule.body.expressions.as_bytes().len() + rule.body.userdata.len() + MESSAGE_OVERHEAD;
         }
         size
@@ -109,8 +109,8 @@ impl DesiredRules {
     /// Rules that were installed before, each in its former chain.
     pub(crate) fn from_installed(layout: &TableLayout, before: &[InstalledRule]) -> Self {
         let by_chain = layout.rule_chains.iter().map(|chain| rules_of_chain(before, chain)).collect();
-        let own_chains = layout.own.iter().map(|own| rules_of_chain(before, &own.name)).collect();
-        Self { by_chain, own_chains, keys: Element::all_of(layout, before) }
+        let owned_chains = layout.owned_chains.iter().map(|chain| rules_of_chain(before, &chain.name)).collect();
+        Self { by_chain, owned_chains, keys: Element::all_of(layout, before) }
     }
 }
 

@@ -53,8 +53,11 @@ impl KeyChanges {
 }
 
 impl Nftables {
-    /// The changes of the keys when an owner's rules are replaced. `refill`: the sets may lack keys of installed rules, so the
-    /// keys of all rules are added again.
+    /// The changes of the keys when an owner's rules are replaced by the desired ones. The sets are read, and for refilling or
+    /// dropping keys also the rules of all owners.
+    ///
+    /// A key is dropped if only the owner's old rules have it. With `refill`, the sets may lack keys of installed rules, so those
+    /// of other owners' rules are added too.
     ///
     /// # Errors
     /// A key that the set cannot have; the kernel's refusals.
@@ -70,28 +73,34 @@ impl Nftables {
         if layout.indexes.is_empty() {
             return Ok(changes);
         }
-        let owner_rules = state.owner_rules.concat();
         let desired_keys: HashSet<&Element> = desired.keys.iter().collect();
-        let mut dropped = Element::possible_keys(layout, filter, &owner_rules);
-        dropped.retain(|element| !desired_keys.contains(element));
-        if refill || !dropped.is_empty() {
-            let rules = self.rules_by_chain(layout, |_| true)?;
-            let owner_handles: HashSet<u64> = owner_rules.iter().map(InstalledRule::handle).collect();
-            let is_others = |rule: &&InstalledRule| !owner_handles.contains(&rule.handle);
-            let other_keys = Element::all_of(layout, rules.iter().flatten().filter(is_others));
-            let used: HashSet<&Element> = other_keys.iter().collect();
-            dropped.retain(|element| !used.contains(element));
+        let owner_rules = state.owner_rules.concat();
+        let mut old_keys = Element::possible_keys(layout, filter, &owner_rules);
+        old_keys.retain(|key| !desired_keys.contains(key));
+        if refill || !old_keys.is_empty() {
+            let other_keys = self.keys_of_other_rules(layout, &owner_rules)?;
+            let used_keys: HashSet<&Element> = other_keys.iter().collect();
+            old_keys.retain(|key| !used_keys.contains(key));
             if refill {
                 changes.refilled = other_keys;
             }
         }
         changes.taken = self.existing_elements(layout, &desired.keys)?;
-        changes.dropped = self.existing_elements(layout, &dropped)?;
-        for element in &changes.refilled {
-            if desired_keys.contains(element) {
-                changes.taken.push(element.clone());
+        changes.dropped = self.existing_elements(layout, &old_keys)?;
+        // A key that is added again for another rule exists when those of the owner are added.
+        for key in &changes.refilled {
+            if desired_keys.contains(key) {
+                changes.taken.push(key.clone());
             }
         }
         Ok(changes)
+    }
+
+    /// The keys of all installed rules except the owner's.
+    fn keys_of_other_rules(&self, layout: &TableLayout, owner_rules: &[InstalledRule]) -> Result<Vec<Element>> {
+        let owner_handles: HashSet<u64> = owner_rules.iter().map(InstalledRule::handle).collect();
+        let rules = self.rules_by_chain(layout, |_| true)?;
+        let other_rules = rules.iter().flatten().filter(|rule| !owner_handles.contains(&rule.handle));
+        Ok(Element::all_of(layout, other_rules))
     }
 }

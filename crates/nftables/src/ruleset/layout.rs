@@ -32,7 +32,7 @@ pub struct TableLayout {
     /// Sets that have a key for each rule in these chains.
     pub indexes: Vec<Index>,
     /// The chains of one owner: only its rules jump there.
-    pub own: Vec<OwnChain>,
+    pub owned_chains: Vec<OwnedChain>,
 }
 
 /// A match that is required of rules that jump from some chains to others. A rule that jumps without it is removed, whichever
@@ -49,7 +49,7 @@ pub struct JumpCondition {
 
 /// A regular chain of one owner alone. It is made and removed together with the rules that jump to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OwnChain {
+pub struct OwnedChain {
     /// Its name, at most 255 bytes.
     pub name: String,
     /// All its rules, in this order. If there are none, the chain is removed.
@@ -116,7 +116,7 @@ impl TableLayout {
             jump_conditions: Vec::new(),
             rule_chains: Vec::new(),
             indexes: Vec::new(),
-            own: Vec::new(),
+            owned_chains: Vec::new(),
         }
     }
 

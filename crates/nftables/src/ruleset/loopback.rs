@@ -282,13 +282,13 @@ impl GuardState {
         let chain = chain_of(link);
         let mut messages = Vec::new();
         if self.link.is_none() {
-            messages.push(message::new_own_chain(&self.layout, &chain));
+            messages.push(message::new_regular_chain(&self.layout, &chain));
         }
         if comment.is_some() {
             messages.push(self.append(&chain, &drop_rule(comment))?);
         }
         if self.holder.is_none() {
-            messages.push(message::new_own_chain(&self.layout, holder));
+            messages.push(message::new_regular_chain(&self.layout, holder));
         }
         if !self.holder_rules.iter().any(|rule| rule.target() == Some(&chain)) {
             messages.push(self.append(holder, &jump(&chain, Vec::new()))?);

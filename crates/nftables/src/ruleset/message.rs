@@ -98,7 +98,7 @@ pub(crate) fn new_chain(layout: &TableLayout, chain: &Chain) -> Result<Netfilter
 }
 
 /// Adds a regular chain. The kernel refuses it if the chain exists (`EEXIST`).
-pub(crate) fn new_own_chain(layout: &TableLayout, chain: &str) -> NetfilterMessage {
+pub(crate) fn new_regular_chain(layout: &TableLayout, chain: &str) -> NetfilterMessage {
     let attributes = Attributes::new().text(1, layout.table).text(3, chain);
     about(layout, NEW_CHAIN, CREATE | EXCLUSIVE, attributes).described("add", describe_chain(layout, chain))
 }

@@ -6,21 +6,21 @@ use crate::rule::compile::compile;
 use crate::rule::types::Rule;
 use crate::ruleset::hook::{InstalledChain, refuse_other_hook};
 use crate::ruleset::installed_rule::InstalledRule;
-use crate::ruleset::layout::{OwnChain, TableLayout};
+use crate::ruleset::layout::{OwnedChain, TableLayout};
 use crate::ruleset::message::{self, describe_chain};
 use crate::ruleset::owner_filter::OwnerFilter;
 use crate::{Error, Result};
 
 /// A chain of this name with all its rules, if there is one.
 #[derive(Clone, Debug)]
-pub(crate) struct InstalledOwnChain {
+pub(crate) struct InstalledOwnedChain {
     pub(crate) name: String,
     /// `None` if there is no chain of this name.
     pub(crate) chain: Option<InstalledChain>,
     pub(crate) rules: Vec<InstalledRule>,
 }
 
-impl InstalledOwnChain {
+impl InstalledOwnedChain {
     /// Whether a rule in the chain names another owner.
     pub(crate) fn is_others(&self, filter: &OwnerFilter) -> bool {
         self.rules.iter().any(|rule| filter.is_others(&rule.label()))
@@ -42,7 +42,7 @@ impl InstalledOwnChain {
         if chain.uses != self.rules.len() + jumps {
             return false;
         }
-        layout.own.iter().any(|own| own.name == self.name)
+        layout.owned_chains.iter().any(|chain| chain.name == self.name)
             || self.rules.iter().any(|rule| filter.selects_label(&rule.label()))
     }
 
@@ -52,7 +52,7 @@ impl InstalledOwnChain {
     /// The chain has rules of another owner, or is a base chain.
     pub(crate) fn creation(&self, layout: &TableLayout, filter: &OwnerFilter) -> Result<Option<NetfilterMessage>> {
         let Some(chain) = &self.chain else {
-            return Ok(Some(message::new_own_chain(layout, &self.name)));
+            return Ok(Some(message::new_regular_chain(layout, &self.name)));
         };
         if self.is_others(filter) {
             let shown = describe_chain(layout, &self.name);
@@ -66,7 +66,7 @@ impl InstalledOwnChain {
     ///
     /// # Errors
     /// A desired rule that cannot be encoded.
-    pub(crate) fn drift(&self, desired: &OwnChain, layout: &TableLayout) -> Result<Option<String>> {
+    pub(crate) fn drift(&self, desired: &OwnedChain, layout: &TableLayout) -> Result<Option<String>> {
         if desired.rules.is_empty() {
             return Ok(None);
         }

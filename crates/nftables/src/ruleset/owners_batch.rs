@@ -81,7 +81,7 @@ impl OwnersBatch {
         let filter = filter.into();
         let rules = rules.into();
         let refused = |why: &str| Error::ours("join", layout.to_string(), why.to_owned());
-        if !layout.own.is_empty() {
+        if !layout.owned_chains.is_empty() {
             return Err(refused("it has chains of one owner"));
         }
         let exclusive_index = match exclusive_index {

@@ -16,7 +16,7 @@ use crate::ruleset::hook::InstalledChain;
 use crate::ruleset::installed_rule::InstalledRule;
 use crate::ruleset::layout::TableLayout;
 use crate::ruleset::message::{self, describe_chain};
-use crate::ruleset::owned_chain::InstalledOwnChain;
+use crate::ruleset::owned_chain::InstalledOwnedChain;
 use crate::ruleset::owner_filter::OwnerFilter;
 use crate::ruleset::table_state::{TableState, TableStatus};
 use crate::wire::attribute::object;
@@ -134,28 +134,28 @@ impl Nftables {
         Ok(false)
     }
 
-    /// Whether any of the chains of [`TableLayout::own`] exists, whichever program made it.
+    /// Whether any of the chains of [`TableLayout::owned_chains`] exists, whichever program made it.
     ///
     /// # Errors
     /// The kernel's refusals.
-    pub fn has_own_chains(&self, layout: &TableLayout) -> Result<bool> {
-        let names: Vec<&str> = layout.own.iter().map(|own| own.name.as_str()).collect();
+    pub fn has_owned_chains(&self, layout: &TableLayout) -> Result<bool> {
+        let names: Vec<&str> = layout.owned_chains.iter().map(|chain| chain.name.as_str()).collect();
         self.has_any(layout, &names)
     }
 
-    /// Who owns the chains of [`TableLayout::own`] that have rules there. Names of chains are hashes of identities, so two owners
-    /// may get the same name.
+    /// The owner of those [`TableLayout::owned_chains`] that have rules in the layout. Names of chains are hashes of identities, so
+    /// two owners may get the same name.
     ///
     /// # Errors
     /// The kernel's refusals.
     pub fn chain_owner(&self, layout: &TableLayout, filter: impl Into<OwnerFilter>) -> Result<ChainOwner> {
         let filter = filter.into();
         let mut owner = ChainOwner::NoChain;
-        for desired in &layout.own {
+        for desired in &layout.owned_chains {
             if desired.rules.is_empty() {
                 continue;
             }
-            let installed = self.own_chain(layout, &desired.name)?;
+            let installed = self.owned_chain(layout, &desired.name)?;
             if installed.is_others(&filter) {
                 return Ok(ChainOwner::Other);
             }
@@ -302,11 +302,12 @@ impl Nftables {
         has_no_rules: impl Fn(&TableState<'a>) -> Result<bool>,
     ) -> Result<TableState<'a>> {
         let mut state = self.table_state(layout)?;
-        for own in &layout.own {
-            state.own_chains.push(self.own_chain(layout, &own.name)?);
+        for chain in &layout.owned_chains {
+            state.owned_chains.push(self.owned_chain(layout, &chain.name)?);
         }
         // No rule can jump to a chain that does not exist.
-        let has_no_chain = !layout.own.is_empty() && state.own_chains.iter().all(|own| own.chain.is_none());
+        let has_no_chain =
+            !layout.owned_chains.is_empty() && state.owned_chains.iter().all(|owned| owned.chain.is_none());
         state.owner_rules = if has_no_chain || has_no_rules(&state)? {
             vec![Vec::new(); layout.rule_chains.len()]
         } else {
@@ -362,7 +363,7 @@ impl Nftables {
             prologue_chains,
             owner_rules: Vec::new(),
             sets,
-            own_chains: Vec::new(),
+            owned_chains: Vec::new(),
         })
     }
 
@@ -385,10 +386,10 @@ impl Nftables {
     }
 
     /// An owner's chain with its rules, if it exists.
-    pub(super) fn own_chain(&self, layout: &TableLayout, name: &str) -> Result<InstalledOwnChain> {
+    pub(super) fn owned_chain(&self, layout: &TableLayout, name: &str) -> Result<InstalledOwnedChain> {
         let chain = self.chain(layout, name)?;
         let rules = if chain.is_some() { self.chain_rules(layout, name)? } else { Vec::new() };
-        Ok(InstalledOwnChain { name: name.to_owned(), chain, rules })
+        Ok(InstalledOwnedChain { name: name.to_owned(), chain, rules })
     }
 }
 

@@ -58,7 +58,7 @@ impl Nftables {
     /// # Errors
     /// The kernel's refusals.
     pub fn release(&self, layout: &TableLayout, filter: impl Into<OwnerFilter>) -> Result<usize> {
-        if !layout.own.is_empty() && !self.has_own_chains(layout)? {
+        if !layout.owned_chains.is_empty() && !self.has_owned_chains(layout)? {
             return Ok(0);
         }
         self.remove(layout, &filter.into(), |_| true)
@@ -175,7 +175,7 @@ impl Nftables {
         filter: &OwnerFilter,
         mut removed: Vec<InstalledRule>,
     ) -> Result<Vec<NetfilterMessage>> {
-        let mut queue: VecDeque<String> = layout.own.iter().map(|own| own.name.clone()).collect();
+        let mut queue: VecDeque<String> = layout.owned_chains.iter().map(|chain| chain.name.clone()).collect();
         queue.extend(removed.iter().filter_map(InstalledRule::target).map(str::to_owned));
         let mut seen = HashSet::new();
         let mut messages = Vec::new();
@@ -183,11 +183,11 @@ impl Nftables {
             if !seen.insert(name.clone()) || layout.chains.iter().any(|chain| chain.name == name) {
                 continue;
             }
-            let own = self.own_chain(layout, &name)?;
-            if own.is_removed_with(&removed, layout, filter) {
+            let owned = self.owned_chain(layout, &name)?;
+            if owned.is_removed_with(&removed, layout, filter) {
                 messages.push(message::delete_chain(layout, &name));
-                queue.extend(own.rules.iter().filter_map(InstalledRule::target).map(str::to_owned));
-                removed.extend(own.rules);
+                queue.extend(owned.rules.iter().filter_map(InstalledRule::target).map(str::to_owned));
+                removed.extend(owned.rules);
             }
         }
         Ok(messages)

@@ -216,9 +216,9 @@ impl<'a> Replacement<'a> {
             KeyCheck::Ask => nftables.key_changes(&state, filter, &self.desired, is_guarded)?,
         };
         let mut before = state.owner_rules.concat();
-        for own in &state.own_chains {
-            if !own.is_others(filter) {
-                before.extend_from_slice(&own.rules);
+        for chain in &state.owned_chains {
+            if !chain.is_others(filter) {
+                before.extend_from_slice(&chain.rules);
             }
         }
         Ok(Snapshot { nftables, filter: filter.clone(), state, repair, keys, before, begun: self.attempts.begun })
@@ -230,7 +230,7 @@ impl<'a> Replacement<'a> {
         let Snapshot { state, keys, repair, .. } = snapshot;
         let is_incomplete = !repair.is_empty();
         let mut messages = repair;
-        messages.extend(state.own_changes(&self.filter, &self.desired)?);
+        messages.extend(state.owned_chain_changes(&self.filter, &self.desired)?);
         messages.extend(keys.additions(self.layout)?);
         let installed_and_desired = state.owner_rules.iter().zip(&self.desired.by_chain);
         for (chain, (installed, desired)) in self.layout.rule_chains.iter().zip(installed_and_desired) {

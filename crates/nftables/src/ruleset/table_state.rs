@@ -11,7 +11,7 @@ use crate::ruleset::hook::{InstalledChain, refuse_other_hook};
 use crate::ruleset::installed_rule::InstalledRule;
 use crate::ruleset::layout::{Chain, TableLayout};
 use crate::ruleset::message::{self, body, describe_chain};
-use crate::ruleset::owned_chain::{InstalledOwnChain, listed};
+use crate::ruleset::owned_chain::{InstalledOwnedChain, listed};
 use crate::ruleset::owner_filter::OwnerFilter;
 use crate::wire::attribute::object;
 use crate::wire::expression::Expression;
@@ -35,8 +35,8 @@ pub(crate) struct TableState<'a> {
     pub(crate) owner_rules: Vec<Vec<InstalledRule>>,
     /// In the order of [`TableLayout::indexes`]: whether the set exists.
     pub(crate) sets: Vec<bool>,
-    /// In the order of [`TableLayout::own`]: the owner's chains.
-    pub(crate) own_chains: Vec<InstalledOwnChain>,
+    /// In the order of [`TableLayout::owned_chains`]: the owner's chains.
+    pub(crate) owned_chains: Vec<InstalledOwnedChain>,
 }
 
 /// Whether a table exists and its rules take effect.
@@ -140,17 +140,21 @@ impl TableState<'_> {
     ///
     /// # Errors
     /// One of the chains has rules of another owner, or is a base chain.
-    pub(crate) fn own_changes(&self, filter: &OwnerFilter, desired: &DesiredRules) -> Result<Vec<NetfilterMessage>> {
+    pub(crate) fn owned_chain_changes(
+        &self,
+        filter: &OwnerFilter,
+        desired: &DesiredRules,
+    ) -> Result<Vec<NetfilterMessage>> {
         let mut creations = Vec::new();
         let mut additions = Vec::new();
-        for (own, desired) in self.own_chains.iter().zip(&desired.own_chains) {
+        for (owned, desired) in self.owned_chains.iter().zip(&desired.owned_chains) {
             if desired.is_empty() {
                 continue;
             }
-            if let Some(creation) = own.creation(self.layout, filter)? {
+            if let Some(creation) = owned.creation(self.layout, filter)? {
                 creations.push(creation);
             }
-            additions.extend(replacement_messages(&own.rules, desired, self.layout, &own.name));
+            additions.extend(replacement_messages(&owned.rules, desired, self.layout, &owned.name));
         }
         // All chains exist before the first rule jumps to one of them.
         creations.append(&mut additions);
@@ -166,10 +170,10 @@ impl TableState<'_> {
             }
         }
         let mut messages = Vec::new();
-        for (own, desired) in self.own_chains.iter().zip(&desired.own_chains) {
-            if desired.is_empty() && own.is_removed_with(&removed, self.layout, filter) {
-                messages.push(message::delete_chain(self.layout, &own.name));
-                removed.extend_from_slice(&own.rules);
+        for (owned, desired) in self.owned_chains.iter().zip(&desired.owned_chains) {
+            if desired.is_empty() && owned.is_removed_with(&removed, self.layout, filter) {
+                messages.push(message::delete_chain(self.layout, &owned.name));
+                removed.extend_from_slice(&owned.rules);
             }
         }
         messages
@@ -202,7 +206,7 @@ impl TableState<'_> {
                 }
             }
         }
-        for (desired, installed) in layout.own.iter().zip(&self.own_chains) {
+        for (desired, installed) in layout.owned_chains.iter().zip(&self.owned_chains) {
             if let Some(drift) = installed.drift(desired, layout)? {
                 drifts.push(drift);
             }

@@ -28,22 +28,22 @@ fn mac(number: usize) -> Mac {
 }
 
 /// The chains of one, under this name; filled, or not wanted.
-fn chains(name: &str, number: usize, wanted: bool) -> Vec<OwnChain> {
+fn chains(name: &str, number: usize, wanted: bool) -> Vec<OwnedChain> {
     let through = vec![rule(vec![], Verdict::Jump(format!("{name}-mac")), number)];
     let checks =
         vec![rule(vec![Match::SourceMac(mac(number))], Verdict::Return, number), rule(vec![], Verdict::Drop, number)];
-    let chain = |name: String, rules: Vec<Rule>| OwnChain { name, rules: if wanted { rules } else { vec![] } };
+    let chain = |name: String, rules: Vec<Rule>| OwnedChain { name, rules: if wanted { rules } else { vec![] } };
     vec![chain(name.to_owned(), through), chain(format!("{name}-mac"), checks)]
 }
 
-fn frame(own: Vec<OwnChain>) -> TableLayout {
+fn layout(owned_chains: Vec<OwnedChain>) -> TableLayout {
     let hook = Hook { kind: HookKind::Filter, hook: HookPoint::Prerouting, priority: -300 };
     let chains = vec![Chain { name: "pre", comment: None, hook: Some(hook) }];
-    TableLayout { chains, rule_chains: vec!["pre"], own, ..TableLayout::of(TableFamily::Bridge, "nat") }
+    TableLayout { chains, rule_chains: vec!["pre"], owned_chains, ..TableLayout::of(TableFamily::Bridge, "nat") }
 }
 
 fn guard(number: usize) -> TableLayout {
-    frame(chains(&format!("guard-{number}"), number, true))
+    layout(chains(&format!("guard-{number}"), number, true))
 }
 
 fn lead(number: usize) -> [Rule; 1] {
@@ -97,7 +97,7 @@ fn ports_and_macs_compile_as_nft_compiles_them() {
         rule(vec![Match::from("p"), Match::Source("10.0.0.2".parse().unwrap())], Verdict::Return, 1),
         rule(vec![Match::SourceMac(mac(7)), Match::Source("fd00::2".parse().unwrap())], Verdict::Drop, 1),
     ];
-    ours.nftables().replace(&frame(vec![]), "guard 1", &rules).unwrap();
+    ours.nftables().replace(&layout(vec![]), "guard 1", &rules).unwrap();
     theirs.nft(THEIRS.split("add chain bridge nat guard-1\n").next().unwrap());
     rules.iter().for_each(|rule| theirs.nft(&format!("add rule bridge nat pre {rule}")));
     assert_eq!(ours.listing(), theirs.listing());
@@ -147,7 +147,7 @@ fn a_rule_that_names_another_owner_stays_whatever_its_comment() {
     let error = nftables.replace(&guard(1), owned("n2", 1), &lead(1)).unwrap_err();
     assert!(error.to_string().contains("the rules in it are somebody else's"), "{error}");
     assert_eq!(nftables.release(&guard(1), owned("n2", 1)).unwrap(), 0);
-    assert_eq!(nftables.sweep(&frame(vec![]), network("n2"), |_| false).unwrap(), 0);
+    assert_eq!(nftables.sweep(&layout(vec![]), network("n2"), |_| false).unwrap(), 0);
     assert_eq!(host.handles(), handles);
 }
 
@@ -156,7 +156,7 @@ fn a_rule_without_owner_is_released_by_its_comment_and_never_swept() {
     let host = Host::new();
     host.nft(THEIRS);
     let handles = host.handles();
-    assert_eq!(host.nftables().sweep(&frame(vec![]), network("n1"), |_| false).unwrap(), 0);
+    assert_eq!(host.nftables().sweep(&layout(vec![]), network("n1"), |_| false).unwrap(), 0);
     assert_eq!(host.handles(), handles);
     assert_eq!(host.nftables().verify(&guard(1), owned("n1", 1), &lead(1)).unwrap(), [""; 0]);
     assert_eq!(host.nftables().release(&guard(1), owned("n1", 1)).unwrap(), 1);
@@ -170,7 +170,7 @@ fn a_sweep_takes_the_chains_along_and_leaves_who_is_kept() {
         add(&host, "n1", number);
     }
     add(&host, "n2", 4);
-    assert_eq!(host.nftables().sweep(&frame(vec![]), network("n1"), |owner| owner == "n1:02").unwrap(), 2);
+    assert_eq!(host.nftables().sweep(&layout(vec![]), network("n1"), |owner| owner == "n1:02").unwrap(), 2);
     let listing = host.listing();
     assert!(["guard-1", "guard-3"].iter().all(|gone| !listing.contains(gone)), "{listing}");
     for (network, number) in [("n1", 2), ("n2", 4)] {
@@ -199,7 +199,7 @@ fn a_chain_that_another_rule_leads_to_stays_and_so_does_one_of_a_strangers() {
 fn chains_of_an_earlier_name_go_when_others_take_their_place() {
     let host = Host::new();
     let (first, second) = (|wanted| chains("guard-1", 1, wanted), |wanted| chains("other-1", 1, wanted));
-    let both = |one: bool| frame([first(one), second(!one)].concat());
+    let both = |one: bool| layout([first(one), second(!one)].concat());
     let to = |name: &str| [rule(vec![Match::from("port1")], Verdict::Jump(name.to_owned()), 1)];
     let nftables = host.nftables();
     nftables.replace(&both(true), owned("n1", 1), &to("guard-1")).unwrap();
