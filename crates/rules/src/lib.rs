@@ -20,7 +20,7 @@
 //! assert_eq!(masquerade.to_string(), "masquerade 10.1.0.2 on the host (nftables)");
 //!
 //! let web = Mapping { host_port: 8080, container_port: 80, protocol: L4Protocol::Tcp, host_address: None };
-//! assert_eq!(web.leads_to([10, 1, 0, 2].into()), Some("10.1.0.2:80".parse().unwrap()));
+//! assert_eq!(web.dnat_target([10, 1, 0, 2].into()), Some("10.1.0.2:80".parse().unwrap()));
 //! ```
 //!
 //! Parts, in reading order: [`backend`] (the configuration), `choice` (choose and compare), `nftables` (replace rules with an undo

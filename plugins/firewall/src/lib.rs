@@ -8,7 +8,7 @@ mod keys;
 pub use keys::FirewallKeys;
 
 use cnikit::plan::{Kind, Plan};
-use cnikit::rules::firewall::{self, FirewallSettings, Ingress};
+use cnikit::rules::firewall::{self, FirewallSettings, IngressPolicy};
 use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, Result, Status};
 use serde::Deserialize;
 
@@ -44,9 +44,9 @@ impl ChainedPlugin for FirewallPlugin {
             }
         }
         let ingress = match self.policy {
-            Policy::Open => Ingress::Open,
-            Policy::SameBridge => Ingress::SameBridge(names),
-            Policy::Isolated => Ingress::Isolated(names),
+            Policy::Open => IngressPolicy::Open,
+            Policy::SameBridge => IngressPolicy::SameBridge(names),
+            Policy::Isolated => IngressPolicy::Isolated(names),
         };
         let addresses = prev.ips.iter().map(|ip| ip.address.ip());
         Ok(Plan::of(firewall::Firewall::of(addresses, ingress, self.settings.clone())))

@@ -18,7 +18,7 @@ use cnikit_skel::{AttachmentId, Error, Errors, Journal, Result};
 use self::backend::BACKEND;
 use self::demand::{Demand, Isolation};
 use self::firewalld::FirewalldChoice;
-pub use self::settings::{FirewallBackend, FirewallSettings, Ingress};
+pub use self::settings::{FirewallBackend, FirewallSettings, IngressPolicy};
 use crate::backend::Comparison;
 use crate::choice::ChosenBackend;
 use crate::iptables::Opening;
@@ -32,7 +32,7 @@ use crate::iptables::Opening;
 pub struct Firewall {
     /// The container's addresses, each once.
     addresses: Vec<IpAddr>,
-    ingress: Ingress,
+    ingress: IngressPolicy,
     settings: FirewallSettings,
     /// The tables that programs have been reading since preflight.
     prefetched: Cell<Option<Opening>>,
@@ -56,7 +56,11 @@ const BRIDGES: [&str; 2] = ["bridge", "openvswitch"];
 
 impl Firewall {
     /// Accepts traffic of these addresses of a container.
-    pub fn of(addresses: impl IntoIterator<Item = IpAddr>, ingress: Ingress, settings: FirewallSettings) -> Firewall {
+    pub fn of(
+        addresses: impl IntoIterator<Item = IpAddr>,
+        ingress: IngressPolicy,
+        settings: FirewallSettings,
+    ) -> Firewall {
         let mut once: Vec<IpAddr> = Vec::new();
         for address in addresses {
             if !once.contains(&address) {

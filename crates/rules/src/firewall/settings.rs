@@ -20,7 +20,7 @@ pub struct FirewallSettings {
 /// Who may reach containers of a bridge. The names are those of links of the host; the first bridge among them is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "ingressPolicy")]
-pub enum Ingress {
+pub enum IngressPolicy {
     /// No restriction besides the host's.
     Open,
     /// No container of another bridge with a restriction.
@@ -60,22 +60,22 @@ impl FirewallBackend {
     }
 }
 
-impl Ingress {
+impl IngressPolicy {
     /// The names of the links, and whether containers of one bridge are isolated from each other; `None` without a restriction.
     pub(super) fn names(&self) -> Option<(&[String], bool)> {
         match self {
-            Ingress::Open => None,
-            Ingress::SameBridge(names) => Some((names, false)),
-            Ingress::Isolated(names) => Some((names, true)),
+            IngressPolicy::Open => None,
+            IngressPolicy::SameBridge(names) => Some((names, false)),
+            IngressPolicy::Isolated(names) => Some((names, true)),
         }
     }
 
     /// The value of `ingressPolicy`.
     pub(super) fn word(&self) -> &'static str {
         match self {
-            Ingress::Open => "open",
-            Ingress::SameBridge(_) => "same-bridge",
-            Ingress::Isolated(_) => "isolated",
+            IngressPolicy::Open => "open",
+            IngressPolicy::SameBridge(_) => "same-bridge",
+            IngressPolicy::Isolated(_) => "isolated",
         }
     }
 }

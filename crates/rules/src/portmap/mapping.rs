@@ -90,7 +90,7 @@ impl Mapping {
     }
 
     /// Whether both mappings apply to some connection.
-    pub fn meets(&self, other: &Mapping) -> bool {
+    pub fn overlaps(&self, other: &Mapping) -> bool {
         let covers = |one: &Mapping, other: &Mapping| other.host_address.is_none_or(|host| one.is_for(host));
         self.port() == other.port() && (covers(self, other) || covers(other, self))
     }
@@ -101,7 +101,7 @@ impl Mapping {
     }
 
     /// The container's address and port, if the container has this address; `None` if the host address is of another family.
-    pub fn leads_to(&self, address: IpAddr) -> Option<SocketAddr> {
+    pub fn dnat_target(&self, address: IpAddr) -> Option<SocketAddr> {
         if self.host_address.is_some_and(|host| host.is_ipv4() != address.is_ipv4()) {
             return None;
         }
@@ -138,7 +138,7 @@ impl PortMap {
     /// The container's address of one family that connections lead to.
     pub(super) fn target(&self, ipv4: bool) -> Option<IpAddr> {
         let address = self.addresses.iter().map(IpNetwork::ip).find(|address| address.is_ipv4() == ipv4)?;
-        let is_used = self.mappings.iter().any(|mapping| mapping.leads_to(address).is_some());
+        let is_used = self.mappings.iter().any(|mapping| mapping.dnat_target(address).is_some());
         if is_used { Some(address) } else { None }
     }
 
@@ -154,7 +154,7 @@ impl PortMap {
 
     /// The mappings that lead to a container with this address.
     pub(super) fn mappings_to(&self, address: IpAddr) -> impl Iterator<Item = &Mapping> {
-        self.mappings.iter().filter(move |mapping| mapping.leads_to(address).is_some())
+        self.mappings.iter().filter(move |mapping| mapping.dnat_target(address).is_some())
     }
 
     /// The number of rules of the family that needs more.
@@ -187,7 +187,7 @@ impl PortMap {
         for ipv4 in [true, false] {
             let Some(address) = self.target(ipv4) else { continue };
             for mapping in &self.mappings {
-                if let Some(target) = mapping.leads_to(address) {
+                if let Some(target) = mapping.dnat_target(address) {
                     flows.push(mapping.flows_to(target));
                 }
             }

@@ -223,7 +223,7 @@ fn conflicts_with(
             None => format!("`{found}`"),
         };
         for mapping in same_port {
-            if mapping.meets(&other) {
+            if mapping.overlaps(&other) {
                 conflicts.push(Conflict { mapping: (*mapping).clone(), holder: holder.clone() });
             }
         }
@@ -263,7 +263,7 @@ fn rules(map: &PortMap, address: IpAddr, comment: &str) -> Result<Rules> {
     let conditions = conditions(map, address)?;
     let mut dnat = Vec::new();
     for mapping in &map.mappings {
-        let Some(to) = mapping.leads_to(address) else { continue };
+        let Some(to) = mapping.dnat_target(address) else { continue };
         let mut matches = conditions.clone();
         if let Some(host) = mapping.single_host_address() {
             matches.push(Match::to(host));

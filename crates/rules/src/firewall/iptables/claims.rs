@@ -206,49 +206,67 @@ impl<'a> Claims<'a> {
     /// The edits that remove the claims of these owners.
     pub(super) fn released(&self, filter: &ClaimFilter) -> Edits {
         let mut edits = Edits::default();
-        let doubtful = if filter.is_gc { self.doubtful(filter) } else { Vec::new() };
-        self.remove(filter, &[], &doubtful, &mut edits);
+        let staying = if filter.is_gc { self.possibly_upstreams(filter) } else { Vec::new() };
+        self.log_staying(&staying);
+        self.remove(filter, &[], &staying, &mut edits);
         edits.chain_gone_if_empty(self.table, OWNERS);
         edits
     }
 
-    /// Addresses whose rules upstream may have removed and made again since they were marked, since upstream writes no markers.
-    /// That is possible if there are rules without a marker, or if the rules are behind those of later markers.
-    fn doubtful(&self, filter: &ClaimFilter) -> Vec<Claim> {
-        // By subject: the place of its first marker.
-        let mut first_markers = HashMap::new();
-        for (place, marker) in self.markers.iter().enumerate() {
-            first_markers.entry(marker.claim.subject()).or_insert(place);
-        }
-        let accepts = |rule: &&IptablesRule| rule.target() == Some("ACCEPT") && rule.comment().is_none();
-        let accepted = self.table.rules(FORWARD).filter(accepts).filter_map(IptablesRule::source_address);
-        // Rules are added in the order of their markers, so those of a marker that come behind those of a later one were made
-        // again.
-        let mut has_unmarked = false;
-        let mut highest = 0;
-        let mut made_again = HashSet::new();
-        for address in accepted {
-            let Some(place) = first_markers.get(&Subject::Address(address)).copied() else {
-                has_unmarked = true;
-                continue;
-            };
-            if place < highest {
-                made_again.insert(place);
-            }
-            highest = highest.max(place);
-        }
-        let is_doubtful = |claim: &Claim| {
-            has_unmarked || first_markers.get(&claim.subject()).is_some_and(|place| made_again.contains(place))
-        };
-        let addresses = |claim: &Claim| matches!(claim, Claim::Address(_));
-        let doubtful: Vec<Claim> =
-            self.of_owner(filter).into_iter().filter(addresses).filter(|claim| is_doubtful(claim)).collect();
-        for claim in doubtful.iter().filter(|claim| self.has_all(claim)) {
+    /// The addresses of these owners whose rules upstream may have made since, for another container.
+    ///
+    /// Upstream removes the rules of an address without its marker, and makes rules without one. So a marker may exist whose rules
+    /// are of a container that upstream attached later. There are two signs of that:
+    ///
+    /// 1. Any address has rules and no marker: upstream is in use on this host, so each address may be concerned.
+    /// 2. The rules of an address come after those of an address that was marked later. Rules are added in the order of their
+    ///    markers, so these rules were removed and made again.
+    fn possibly_upstreams(&self, filter: &ClaimFilter) -> Vec<Claim> {
+        let marked = self.marked_addresses();
+        let accepted = self.accepted_addresses();
+        let is_upstream_in_use = accepted.iter().any(|address| !marked.contains_key(address));
+        let made_again = made_again(&accepted, &marked);
+        let mut claims = Vec::new();
+        for claim in self.of_owner(filter) {
             let Claim::Address(address) = claim else { continue };
-            let why = "the reference may have made them for another container";
-            log::warn(format_args!("the rules that accept {address} stay, for {why}: its DEL removes them"));
+            if is_upstream_in_use || made_again.contains(&address) {
+                claims.push(claim);
+            }
         }
-        doubtful
+        claims
+    }
+
+    /// By address: the position of its first marker.
+    fn marked_addresses(&self) -> HashMap<IpAddr, usize> {
+        let mut marked = HashMap::new();
+        for (position, marker) in self.markers.iter().enumerate() {
+            if let Claim::Address(address) = marker.claim {
+                marked.entry(address).or_insert(position);
+            }
+        }
+        marked
+    }
+
+    /// The addresses whose packets are accepted, in the order of the rules.
+    fn accepted_addresses(&self) -> Vec<IpAddr> {
+        let mut addresses = Vec::new();
+        for rule in self.table.rules(FORWARD) {
+            if rule.target() == Some("ACCEPT") && rule.comment().is_none() {
+                addresses.extend(rule.source_address());
+            }
+        }
+        addresses
+    }
+
+    /// Logs the claims of [`Claims::possibly_upstreams`] that have rules.
+    fn log_staying(&self, claims: &[Claim]) {
+        for claim in claims {
+            let Claim::Address(address) = claim else { continue };
+            if self.has_all(claim) {
+                let why = "the upstream plugins may have made them for another container";
+                log::warn(format_args!("the rules that accept {address} stay, for {why}: its DEL removes them"));
+            }
+        }
     }
 
     /// Removes claims except the wanted ones. A rule is removed unless a claim that stays has it too.
@@ -352,6 +370,20 @@ impl Claim {
             }
         }
     }
+}
+
+/// The addresses whose rules come after those of an address that was marked later.
+fn made_again(accepted: &[IpAddr], marked: &HashMap<IpAddr, usize>) -> HashSet<IpAddr> {
+    let mut made_again = HashSet::new();
+    let mut last_marked = 0;
+    for address in accepted {
+        let Some(position) = marked.get(address).copied() else { continue };
+        if position < last_marked {
+            made_again.insert(*address);
+        }
+        last_marked = last_marked.max(position);
+    }
+    made_again
 }
 
 fn returning() -> IptablesRule {

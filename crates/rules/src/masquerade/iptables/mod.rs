@@ -9,11 +9,11 @@ mod share;
 
 use std::net::IpAddr;
 
-use cnikit_iptables::{Chains, Changes, IpVersion, IptablesRule, Result as IptablesResult, Ruleset, Table};
+use cnikit_iptables::{Chains, Changes, IpVersion, Result as IptablesResult, Ruleset, Table};
 use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch};
 use cnikit_skel::{AttachmentId, Journal, Result};
 use ipnetwork::IpNetwork;
-use share::{Claim, JUMP_CHAIN, Names, Share, is_chain};
+use share::{GcFilter, Names, Share, is_chain};
 
 use super::backend::BACKEND;
 use crate::addresses::{attribute_unclaimed, is_of_version};
@@ -125,56 +125,10 @@ pub(super) fn release(context: &ReleaseContext) -> Result<()> {
 }
 
 pub(super) fn sweep(context: &GcContext) -> Result<()> {
-    let valid: Vec<Names> = context.tags().map(|tag| Names::of(&tag)).collect();
+    let filter = GcFilter { network: &context.network, valid: context.tags().map(|tag| Names::of(&tag)).collect() };
     let nftables = shared_nftables(context.shared())?;
     let chains = Chains::Like(CNI_CHAIN, is_chain);
-    let (_lock, errors) = BACKEND.for_each_table(nftables.as_deref(), chains, |ruleset| {
-        ruleset.change(|table| stale_changes(table, &context.network, &valid))
-    });
+    let (_lock, errors) =
+        BACKEND.for_each_table(nftables.as_deref(), chains, |ruleset| ruleset.change(|table| filter.changes(table)));
     errors.finish()
-}
-
-/// The changes that remove the rules of this network that belong to no valid attachment.
-fn stale_changes(table: &Table, network: &str, valid: &[Names]) -> Changes {
-    let mut changes = Changes::default();
-    for chain in table.chains().filter(|chain| is_chain(chain)) {
-        if let Some(stale) = stale_share(table, chain, network, valid) {
-            changes.extend(stale.changes_to(&Share::default(), table, chain));
-        }
-    }
-    changes
-}
-
-/// The rules and jumps of one chain that belong to this network and to no valid attachment. The share may be empty, if there are
-/// only stale rules of upstream, which are deleted with the last jump. Returns `None` if nothing is stale.
-fn stale_share(table: &Table, chain: &str, network: &str, valid: &[Names]) -> Option<Share> {
-    let is_valid = |rule: &IptablesRule| valid.iter().any(|names| names.is_comment_of(rule));
-    let mut rules = Vec::new();
-    // Upstream's rules name no interface. They are removed with the chain, or as orphans if other attachments use it.
-    let mut has_upstream_rules = false;
-    for rule in table.rules(chain) {
-        let Some(claim) = Claim::of(rule) else { continue };
-        if !claim.is_of(network, chain) || is_valid(rule) {
-            continue;
-        }
-        if claim.names_interface {
-            rules.push(rule.clone());
-        } else {
-            has_upstream_rules = true;
-        }
-    }
-    let sources: Vec<IpAddr> = rules.iter().filter_map(IptablesRule::source_address).collect();
-    let mut jumps = Vec::new();
-    for (from, jump) in table.jumps(chain) {
-        let is_of_network = Claim::of(jump).is_some_and(|claim| claim.is_of(network, chain));
-        // The comment of a jump names no interface: only its address tells the interfaces of one container apart.
-        let is_of_stale_rule = jump.source_address().is_some_and(|address| sources.contains(&address));
-        if from == JUMP_CHAIN && is_of_network && (!is_valid(jump) || is_of_stale_rule) {
-            jumps.push(jump.clone());
-        }
-    }
-    if rules.is_empty() && jumps.is_empty() && !has_upstream_rules {
-        return None;
-    }
-    Some(Share { jumps, rules })
 }

@@ -12,7 +12,7 @@ use crate::addresses::network;
 use crate::rule_lists::{chain_differences, missing, only_in_first};
 
 /// The chain with the jumps to the chains of containers.
-pub(super) const JUMP_CHAIN: &str = "POSTROUTING";
+const JUMP_CHAIN: &str = "POSTROUTING";
 /// Digits of the hash in a chain's name.
 const DIGITS: usize = 24;
 /// The longest comment of iptables (`XT_MAX_COMMENT_LEN`, without the byte that ends it).
@@ -40,7 +40,7 @@ impl Names {
     }
 
     /// Whether a rule has one of the two comments.
-    pub(super) fn is_comment_of(&self, rule: &IptablesRule) -> bool {
+    fn is_comment_of(&self, rule: &IptablesRule) -> bool {
         rule.comment() == Some(&self.jump) || rule.comment() == Some(&self.rule)
     }
 
@@ -207,15 +207,15 @@ impl Share {
 }
 
 /// The owner of a rule, by its comment.
-pub(super) struct Claim<'a> {
+struct Claim<'a> {
     network: &'a str,
     container: &'a str,
     /// The comment names an interface too; upstream's do not.
-    pub(super) names_interface: bool,
+    names_interface: bool,
 }
 
 impl<'a> Claim<'a> {
-    pub(super) fn of(rule: &'a IptablesRule) -> Option<Claim<'a>> {
+    fn of(rule: &'a IptablesRule) -> Option<Claim<'a>> {
         let (network, after_network) = rule.comment()?.strip_prefix("name: \"")?.split_once("\" id: \"")?;
         let (container, after_container) = after_network.split_once('"')?;
         Some(Claim { network, container, names_interface: after_container.starts_with(" if: ") })
@@ -223,8 +223,76 @@ impl<'a> Claim<'a> {
 
     /// Whether a rule of the chain `of` belongs to a network. A long name may be cut off in the comment, but not in the chain's
     /// hash.
-    pub(super) fn is_of(&self, network: &str, of: &str) -> bool {
+    fn is_of(&self, network: &str, of: &str) -> bool {
         network == self.network || chain(network, self.container) == of
+    }
+}
+
+/// The rules that GC removes: those of one network that belong to no valid attachment.
+pub(super) struct GcFilter<'a> {
+    pub(super) network: &'a str,
+    /// The names of the valid attachments.
+    pub(super) valid: Vec<Names>,
+}
+
+impl GcFilter<'_> {
+    /// The changes that remove these rules.
+    pub(super) fn changes(&self, table: &Table) -> Changes {
+        let mut changes = Changes::default();
+        for chain in table.chains().filter(|chain| is_chain(chain)) {
+            if let Some(stale) = self.stale_share(table, chain) {
+                changes.extend(stale.changes_to(&Share::default(), table, chain));
+            }
+        }
+        changes
+    }
+
+    /// What GC removes of one container's chain; `None` if nothing.
+    ///
+    /// Stale rules of upstream are not in the share: when a share is removed, `Share::changes_to` removes them together with the
+    /// chain, or as orphans if other attachments use the chain. So a share without rules and jumps has a meaning too.
+    fn stale_share(&self, table: &Table, chain: &str) -> Option<Share> {
+        let mut rules = Vec::new();
+        let mut has_upstream_rules = false;
+        for rule in table.rules(chain) {
+            let Some(claim) = Claim::of(rule) else { continue };
+            if !claim.is_of(self.network, chain) || self.is_valid(rule) {
+                continue;
+            }
+            if claim.names_interface {
+                rules.push(rule.clone());
+            } else {
+                has_upstream_rules = true;
+            }
+        }
+        let jumps = self.stale_jumps(table, chain, &rules);
+        if rules.is_empty() && jumps.is_empty() && !has_upstream_rules {
+            return None;
+        }
+        Some(Share { jumps, rules })
+    }
+
+    /// The jumps to a chain that GC removes together with `stale_rules`. The comment of a jump names no interface, so a jump of a
+    /// valid container is stale if it has the address of a stale rule: that interface alone is gone.
+    fn stale_jumps(&self, table: &Table, chain: &str, stale_rules: &[IptablesRule]) -> Vec<IptablesRule> {
+        let stale_addresses: Vec<IpAddr> = stale_rules.iter().filter_map(IptablesRule::source_address).collect();
+        let mut jumps = Vec::new();
+        for (from, jump) in table.jumps(chain) {
+            let is_of_network = Claim::of(jump).is_some_and(|claim| claim.is_of(self.network, chain));
+            if from != JUMP_CHAIN || !is_of_network {
+                continue;
+            }
+            let is_of_stale_rule = jump.source_address().is_some_and(|address| stale_addresses.contains(&address));
+            if !self.is_valid(jump) || is_of_stale_rule {
+                jumps.push(jump.clone());
+            }
+        }
+        jumps
+    }
+
+    /// Whether a rule has a comment of a valid attachment.
+    fn is_valid(&self, rule: &IptablesRule) -> bool {
+        self.valid.iter().any(|names| names.is_comment_of(rule))
     }
 }
 

@@ -92,7 +92,8 @@ fn find(
             None => format!("chain {chain} ({version})"),
         };
         for mapping in same_port {
-            let is_met = others.get(&mapping.port()).is_some_and(|near| near.iter().any(|other| mapping.meets(other)));
+            let is_met =
+                others.get(&mapping.port()).is_some_and(|near| near.iter().any(|other| mapping.overlaps(other)));
             if is_met {
                 conflicts.push(Conflict { mapping: mapping.clone(), holder: holder.clone() });
             }

@@ -288,7 +288,9 @@ fn masqueraded_sources(portmap: &PortMap, version: IpVersion) -> Vec<IptablesRul
 fn rules(mapping: &Mapping, target: IpAddr, sources: &[IptablesRule], mark: &Mark) -> Vec<IptablesRule> {
     let protocol = mapping.protocol.to_string();
     let port = mapping.host_port;
-    let Some(to) = mapping.leads_to(target) else { return vec![IptablesRule::any().destination_port(&protocol, port)] };
+    let Some(to) = mapping.dnat_target(target) else {
+        return vec![IptablesRule::any().destination_port(&protocol, port)];
+    };
     let to_host_port = |from: IptablesRule| match mapping.single_host_address() {
         Some(address) => from.destination(address.into()).destination_port(&protocol, port),
         None => from.destination_port(&protocol, port),
