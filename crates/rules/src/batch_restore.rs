@@ -126,14 +126,19 @@ impl TableBatch {
         let mut outcomes = vec![RestoreOutcome::Left; self.all.len()];
         let what = self.backend.what;
         let step = format_args!("restore {what} of {} at once with {}", self.all.len(), self.version);
-        let made = log::step(step, || {
-            if let Err(error) = self.make_in_rounds(&mut outcomes) {
-                log::info(format_args!("{what} are restored one after the other: {error}"));
-            }
+        // An error is logged in the step and does not fail it.
+        let _ = log::step(step, || {
+            self.make_if_possible(&mut outcomes);
             Ok(())
         });
-        drop(made);
         outcomes
+    }
+
+    /// Makes the rules of all attachments for which that is possible. An error is logged.
+    fn make_if_possible(&self, outcomes: &mut [RestoreOutcome]) {
+        if let Err(error) = self.make_in_rounds(outcomes) {
+            log::info(format_args!("{} are restored one after the other: {error}", self.backend.what));
+        }
     }
 
     fn make_in_rounds(&self, outcomes: &mut [RestoreOutcome]) -> Result<()> {

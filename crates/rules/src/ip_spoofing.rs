@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use cnikit_netlink::LinkChange;
-use cnikit_netns::sysctl;
+use cnikit_netns::{Inside, sysctl};
 use cnikit_nftables::{Direction, HookPoint, L4Protocol, Layer, Mac, Match, Rule, Side, TableFamily, Verdict};
 use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource};
 use cnikit_resources::veth;
@@ -125,6 +125,14 @@ impl IpSpoofCheck {
     fn put(&self, context: &ApplyContext, port: &str, mac: Mac, journal: &mut Journal) -> Result<()> {
         self.rules().put(&context.tag, &|chains| self.content(chains, port, mac), journal)
     }
+
+    /// Makes the container ignore ICMP redirects. A kernel without IPv4 or IPv6 has no such setting, and then there are no
+    /// redirects.
+    fn refuse_redirects(&self, inside: &Inside) {
+        for family in ["ipv4", "ipv6"] {
+            let _ = sysctl::set(inside, &format!("net/{family}/conf/{}/accept_redirects", self.ifname), "0");
+        }
+    }
 }
 
 impl Resource for IpSpoofCheck {
@@ -140,12 +148,7 @@ impl Resource for IpSpoofCheck {
         let host = context.host()?;
         let port = veth::own_host_end(host, &context.tag)?;
         self.put(context, &port.name, veth::mac(&context.tag, self.mac), journal)?;
-        context.netns.enter(|inside| {
-            for family in ["ipv4", "ipv6"] {
-                // A kernel without the family has no such setting, and then there are no redirects.
-                let _ = sysctl::set(inside, &format!("net/{family}/conf/{}/accept_redirects", self.ifname), "0");
-            }
-        })?;
+        context.netns.enter(|inside| self.refuse_redirects(inside))?;
         host.change(port.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
         Ok(Made::nothing())
     }

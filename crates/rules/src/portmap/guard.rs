@@ -190,11 +190,19 @@ fn release_holder(holder: &str) -> Result<()> {
 }
 
 fn release_guard(nftables: &Nftables, holder: &str) -> Result<()> {
-    let released = nftables.release_loopback(holder, |link, setting| match setting {
-        RouteLocalnet::SetAgain => set(&key(&link.name), "1").map(|()| true),
+    nftables.release_loopback(holder, |link, setting| write_setting(nftables, link, setting))?;
+    Ok(())
+}
+
+/// Sets `route_localnet` of a link as a released guard leaves it. Returns whether packets to 127.0.0.0/8 may enter by the link.
+fn write_setting(nftables: &Nftables, link: &GuardedLink, setting: RouteLocalnet) -> Result<bool> {
+    match setting {
+        RouteLocalnet::SetAgain => {
+            set(&key(&link.name), "1")?;
+            Ok(true)
+        }
         RouteLocalnet::Restore => give_back(nftables, link),
-    });
-    released.map(drop)
+    }
 }
 
 /// Restores the setting, unless ports of the upstream plugin need it. Returns whether packets to 127.0.0.0/8 may enter by the link

@@ -245,10 +245,14 @@ fn mapping_of(rule: &Rule) -> Option<(Mapping, SocketAddr)> {
 
 /// The host address that a rule matches.
 fn host_address(rule: &Rule) -> Option<IpAddr> {
-    rule.matches.iter().rev().find_map(|one| match one {
-        Match::DestinationIn(to) if *to == IpNetwork::from(to.ip()) => Some(to.ip()),
-        _ => None,
-    })
+    for one in rule.matches.iter().rev() {
+        if let Match::DestinationIn(network) = one
+            && *network == IpNetwork::from(network.ip())
+        {
+            return Some(network.ip());
+        }
+    }
+    None
 }
 
 /// The matches of a rule without those of host address and port.
@@ -348,12 +352,12 @@ fn key(mapping: &Mapping) -> Key {
 
 /// The protocol and host port that a rule matches.
 fn port(rule: &Rule) -> Option<Key> {
-    rule.matches.iter().rev().find_map(|one| match one {
-        Match::Port { protocol, side: Side::Destination, is: true, port } => {
-            Some(vec![Value::Protocol(*protocol), Value::Port(*port)])
+    for one in rule.matches.iter().rev() {
+        if let Match::Port { protocol, side: Side::Destination, is: true, port } = one {
+            return Some(vec![Value::Protocol(*protocol), Value::Port(*port)]);
         }
-        _ => None,
-    })
+    }
+    None
 }
 
 /// The table that all port mappings of a family share.

@@ -159,13 +159,17 @@ pub(super) fn release(context: &ReleaseContext) -> Result<()> {
     let chain = names.chain.clone();
     let flows = Rc::new(RefCell::new(Vec::new()));
     let removed_flows = Rc::clone(&flows);
-    let clearing = move |context: &ReleaseContext, table: &Table| {
-        let own = attribute_unclaimed(context, &names.unclaimed(table))?;
-        let installed = names.installed(table, |address| own.contains(&address));
-        removed_flows.borrow_mut().extend(installed.rules().filter_map(flows_of));
-        Ok(installed.changes_to(&Share::default(), table, &names.chain))
-    };
+    let clearing =
+        move |context: &ReleaseContext, table: &Table| removal(&names, context, table, &mut removed_flows.borrow_mut());
     BACKEND.release(context, chain, clearing, move || forget_removed(&flows.take()))
+}
+
+/// The changes that remove the rules of an attachment. Their flows are added to `flows`.
+fn removal(names: &Names, context: &ReleaseContext, table: &Table, flows: &mut Vec<Flows>) -> Result<Changes> {
+    let own = attribute_unclaimed(context, &names.unclaimed(table))?;
+    let installed = names.installed(table, |address| own.contains(&address));
+    flows.extend(installed.rules().filter_map(flows_of));
+    Ok(installed.changes_to(&Share::default(), table, &names.chain))
 }
 
 /// The IPv4 addresses that rules of the upstream plugin lead to. Rules in `nf_tables` are read from the kernel, those of the legacy

@@ -286,26 +286,33 @@ fn masqueraded_sources(portmap: &PortMap, version: IpVersion) -> Vec<IptablesRul
 /// The rules of one mapping. A mapping of the other family has a rule without a target: the entries have its port too, and the
 /// entries of a block are computed from its rules.
 fn rules(mapping: &Mapping, target: IpAddr, sources: &[IptablesRule], mark: &Mark) -> Vec<IptablesRule> {
-    let protocol = mapping.protocol.to_string();
-    let port = mapping.host_port;
     let Some(to) = mapping.dnat_target(target) else {
-        return vec![IptablesRule::any().destination_port(&protocol, port)];
-    };
-    let to_host_port = |from: IptablesRule| match mapping.single_host_address() {
-        Some(address) => from.destination(address.into()).destination_port(&protocol, port),
-        None => from.destination_port(&protocol, port),
+        return vec![with_host_port(IptablesRule::any(), mapping)];
     };
     let mut rules = Vec::new();
     for source in sources {
-        let matches = to_host_port(source.clone());
+        let matches = to_host_port(source.clone(), mapping);
         rules.push(match mark {
             Mark::Chain(chain) => matches.jump(chain),
             Mark::Bit(DEFAULT_BIT) => matches.jump(SETMARK),
             Mark::Bit(bit) => matches.set_mark(bits(*bit)),
         });
     }
-    rules.push(to_host_port(IptablesRule::any()).dnat_to(to));
+    rules.push(to_host_port(IptablesRule::any(), mapping).dnat_to(to));
     rules
+}
+
+/// The rule with matches of a mapping's host address and port.
+fn to_host_port(rule: IptablesRule, mapping: &Mapping) -> IptablesRule {
+    match mapping.single_host_address() {
+        Some(address) => with_host_port(rule.destination(address.into()), mapping),
+        None => with_host_port(rule, mapping),
+    }
+}
+
+/// The rule with a match of a mapping's host port.
+fn with_host_port(rule: IptablesRule, mapping: &Mapping) -> IptablesRule {
+    rule.destination_port(&mapping.protocol.to_string(), mapping.host_port)
 }
 
 fn chain(network: &str, container: &str) -> String {
