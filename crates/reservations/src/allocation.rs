@@ -26,7 +26,7 @@ impl Allocator<'_> {
     /// Allocates the requested address of each set, or any.
     pub(crate) fn allocate(&mut self, wanted: &[Option<IpAddr>]) -> Result<Vec<Allocation>, Error> {
         let owner = &self.request.owner;
-        let held = [self.ledger.held_by(owner)?, self.ledger.held_by(&owner.bare())?].concat();
+        let held = [self.ledger.held_by(owner)?, self.ledger.held_by(&owner.without_ifname())?].concat();
         self.refuse_second(&held)?;
         for (n, (set, wanted)) in self.request.sets.iter().zip(wanted).enumerate() {
             let outcome = match wanted {

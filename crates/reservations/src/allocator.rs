@@ -56,9 +56,9 @@ impl Store {
     pub fn acquire(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, Error> {
         let wanted = request.assign()?;
         let files = Files::make(&self.directory()?, self.timeout)?;
-        let beside = self.beside();
+        let paths = self.paths();
         let mut allocator =
-            Allocator { ledger: Ledger::open(&files, &beside)?, files: &files, request, made: Vec::new() };
+            Allocator { ledger: Ledger::open(&files, &paths)?, files: &files, request, made: Vec::new() };
         let allocated = allocator.allocate(&wanted);
         if allocated.is_err() {
             allocator.roll_back(self.log);
@@ -75,11 +75,11 @@ impl Store {
     /// this attachment's, so it is an error, once all others are freed.
     pub fn release(&self, owner: &Owner) -> Result<Vec<IpAddr>, Error> {
         let Some(files) = Files::find(&self.directory()?, self.timeout)? else { return Ok(Vec::new()) };
-        let beside = self.beside();
-        let mut ledger = Ledger::open(&files, &beside)?;
-        ledger.look_again()?;
+        let paths = self.paths();
+        let mut ledger = Ledger::open(&files, &paths)?;
+        ledger.retry_unreadable()?;
         let held = match ledger.held_by(owner)? {
-            none if none.is_empty() => ledger.held_by(&owner.bare())?,
+            none if none.is_empty() => ledger.held_by(&owner.without_ifname())?,
             held => held,
         };
         let unread = ledger.unread()?;
@@ -98,8 +98,8 @@ impl Store {
     /// As [`Store::release`].
     pub fn give_back(&self, owner: &Owner, addresses: &[IpAddr]) -> Result<(), Error> {
         let Some(files) = Files::find(&self.directory()?, self.timeout)? else { return Ok(()) };
-        let beside = self.beside();
-        let mut ledger = Ledger::open(&files, &beside)?;
+        let paths = self.paths();
+        let mut ledger = Ledger::open(&files, &paths)?;
         let mut held = ledger.held_by(owner)?;
         held.retain(|record| addresses.contains(&record.address));
         free(&mut ledger, &held).map(drop)
@@ -113,9 +113,9 @@ impl Store {
         let Some(files) = Files::find(&self.directory()?, self.timeout)? else {
             return Err(self.holds_none(owner));
         };
-        let beside = self.beside();
-        let mut ledger = Ledger::open(&files, &beside)?;
-        let held = [ledger.held_by(owner)?, ledger.held_by(&owner.bare())?].concat();
+        let paths = self.paths();
+        let mut ledger = Ledger::open(&files, &paths)?;
+        let held = [ledger.held_by(owner)?, ledger.held_by(&owner.without_ifname())?].concat();
         if held.is_empty() {
             return Err(self.holds_none(owner));
         }
@@ -131,9 +131,9 @@ impl Store {
     /// As [`Store::release`]. A file that the kernel does not let us read stays, and is an error once all others are freed.
     pub fn sweep(&self, valid: &[Owner]) -> Result<Vec<IpAddr>, Error> {
         let Some(files) = Files::find(&self.directory()?, self.timeout)? else { return Ok(Vec::new()) };
-        let beside = self.beside();
-        let mut ledger = Ledger::open(&files, &beside)?;
-        let owners: HashSet<Owner> = valid.iter().flat_map(|owner| [owner.clone(), owner.bare()]).collect();
+        let paths = self.paths();
+        let mut ledger = Ledger::open(&files, &paths)?;
+        let owners: HashSet<Owner> = valid.iter().flat_map(|owner| [owner.clone(), owner.without_ifname()]).collect();
         let numbers: HashSet<u64> = owners.iter().map(Owner::number).collect();
         let mut stale = Vec::new();
         let mut unread = None;
@@ -168,8 +168,8 @@ impl Store {
             Err(error) if error.kind == ErrorKind::Busy => return Ok(Health::default()),
             Err(error) => return Err(error),
         };
-        let beside = self.beside();
-        let mut ledger = Ledger::open(&files, &beside)?;
+        let paths = self.paths();
+        let mut ledger = Ledger::open(&files, &paths)?;
         let unreadable = ledger.unreadable()?.into_iter().map(|address| files.path_of(address)).collect();
         let taken = ledger.all()?.iter().map(|record| record.address).collect();
         Ok(Health { unreadable, taken })
@@ -193,7 +193,7 @@ impl Store {
         self.data_dir.join(".idx")
     }
 
-    pub(crate) fn beside(&self) -> StorePaths {
+    pub(crate) fn paths(&self) -> StorePaths {
         StorePaths {
             network: self.network.clone(),
             indexes: Directory::make(self.indexes(), 0o700).ok(),

@@ -1,24 +1,24 @@
-//! Which boot of which machine this is.
+//! Identifies a boot of a machine.
 
-/// The kernel's name for this boot, and the installation's own.
+/// The kernel's boot id, and the id of the machine.
 ///
-/// An address that is known to have been held in another boot of the same machine is free now: no container
-/// outlives its kernel. No clock is asked, for clocks are set back.
+/// An address that was reserved in another boot of the same machine is free now, because no container survives a reboot. No clock
+/// is compared, because clocks can be set back.
 #[derive(Clone, Copy, Debug)]
 pub struct Boot {
     pub(crate) id: u128,
     machine: Machine,
 }
 
-/// The installation.
+/// The id of the machine.
 #[derive(Clone, Copy, Debug)]
 enum Machine {
     Named(Option<u128>),
-    /// The one we are on: asked for when it is needed, which is when an index is built.
+    /// The id of this machine. It is read when it is needed, which is when an index is built.
     This,
 }
 
-/// The kernel's name alone tells boots apart: it is random, and every kernel draws it anew.
+/// Boots are equal if their boot ids are: the kernel draws a random one at each boot.
 impl PartialEq for Boot {
     fn eq(&self, other: &Boot) -> bool {
         self.id == other.id
@@ -42,7 +42,7 @@ impl Boot {
         Boot { id, machine: Machine::Named(machine) }
     }
 
-    /// The installation's name, if it has one.
+    /// The id of the machine, if it has one.
     pub(crate) fn machine(&self) -> Option<u128> {
         match self.machine {
             Machine::Named(machine) => machine,
@@ -50,13 +50,13 @@ impl Boot {
         }
     }
 
-    /// Is this *another* boot of the *same* machine than that one? `false` on any doubt.
+    /// Whether this is *another* boot of the *same* machine. False if that is not certain.
     pub(crate) fn follows(&self, that: &Boot) -> bool {
         self.id != that.id && self.machine().is_some_and(|machine| that.machine() == Some(machine))
     }
 }
 
-/// 32 hexadecimal digits, dashes apart. Zero is what is written for "unknown".
+/// The number of 32 hexadecimal digits, in which dashes are ignored; `None` if it is zero, which means an unknown id.
 fn hex(text: &str) -> Option<u128> {
     let digits: String = text.trim().chars().filter(|letter| *letter != '-').collect();
     let number = if digits.len() == 32 { u128::from_str_radix(&digits, 16).ok() } else { None };

@@ -1,17 +1,17 @@
-//! Why a call was not served, and what to do about it.
+//! The errors of this crate: the reason why a call failed, and what to do about it.
 
 use std::fmt;
 
-/// What sort of refusal it is; each asks for another answer.
+/// The kind of an error. A caller handles each kind differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// A value in the configuration or a request that cannot be served.
     Value,
-    /// No address is free, or the wanted one is taken: it may be otherwise later.
+    /// No address is free, or the requested one is taken. A later call may succeed.
     Exhausted,
-    /// Others held the lock until the deadline.
+    /// Other processes held the lock until the deadline.
     Busy,
-    /// The owner holds an address already: nothing was allocated, nothing may be released.
+    /// The owner holds an address already. Nothing was allocated, so the caller must release nothing.
     HoldsAlready,
     /// The owner does not hold what it should.
     Drift,
@@ -19,14 +19,14 @@ pub enum ErrorKind {
     Disk,
 }
 
-/// One refusal. Its text is complete; the hint comes apart, so that it stands where a reader looks for it.
+/// An error. The hint is separate from the text, so that a program can print it where its user expects it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// The sort.
+    /// The kind.
     pub kind: ErrorKind,
     /// What failed and why.
     pub text: String,
-    /// What the reader can do about it.
+    /// What to do about it.
     pub hint: Option<String>,
 }
 

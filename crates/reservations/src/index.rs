@@ -1,9 +1,11 @@
-//! A hash table in a file: which addresses an owner holds, without reading every file.
+//! A hash table in a file: the addresses that an owner holds, so that not every file has to be read.
 //!
-//! It is a memory of the network's directory, never the truth. Its header says of which state of the directory it is the
-//! *whole* truth: directory, [change stamp](ChangeStamp), boot. While the directory still has that stamp, an owner that is
-//! not found here holds nothing. The stamp is written last ([`Index::seal`]), so an index whose writer was killed
-//! describes no state at all and is built anew.
+//! The index is a cache of the network's directory; the files are the truth. Its header has the [`State`] of the directory for
+//! which the index is complete: while the directory still has that state, an owner that is not in the index holds no address. The
+//! stamp is written last ([`Index::seal`]), so an index whose writer was killed is complete for no state and is built again.
+//!
+//! The file is a header and a table of slots. The records of an owner begin at the slot that the owner's number gives, its *home*,
+//! and each is in the first slot from there that was free when it was added (linear probing).
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -16,10 +18,10 @@ use cnikit_store::{ChangeStamp, Directory, FileTime};
 use crate::boot::Boot;
 use crate::record::{Record, SIZE, Slot, array, checksum};
 
-/// Of which state of which directory an index is complete.
+/// The state of a directory for which an index is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
-    /// In which boot it was written; across a power cut nothing else is certain.
+    /// The boot in which the index was written. After a power cut its other parts prove nothing.
     pub(crate) boot: Boot,
     /// Device and inode of the directory.
     pub(crate) directory: (u64, u64),
@@ -37,121 +39,159 @@ pub(crate) struct Index {
 #[derive(Clone, Copy, Debug)]
 struct Header {
     state: State,
-    /// Slots in the table: a power of two.
+    /// The number of slots in the table, a power of two.
     slots: u32,
-    /// Those that are not empty.
+    /// The number of slots that are not empty.
     used: u32,
-    /// Records of files whose content cannot be read.
+    /// The number of records of files whose content cannot be read.
     unreadable: u32,
 }
 
 const MAGIC: &[u8; 8] = b"allocs01";
+/// Bytes of a header.
 const HEADER: usize = 128;
+/// The fewest slots of a table.
 const FEWEST: u32 = 64;
-/// Slots that one read fetches.
+/// The most slots that one read fetches.
 const STRIDE: u32 = 16;
 
 impl Header {
+    /// The fields in their order, zeros, and the checksum in the last four bytes. All numbers are little-endian.
     fn to_bytes(self) -> [u8; HEADER] {
-        let State { boot, directory, stamp } = self.state;
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend(boot.id.to_le_bytes());
-        bytes.extend(boot.machine().unwrap_or(0).to_le_bytes());
-        bytes.extend([directory.0, directory.1].iter().flat_map(|part| part.to_le_bytes()));
-        bytes.extend([stamp.modified.seconds, stamp.modified.nanoseconds].iter().flat_map(|part| part.to_le_bytes()));
-        bytes.extend([self.slots, self.used, self.unreadable].iter().flat_map(|part| part.to_le_bytes()));
-        // Last: an index of an earlier version has zeros here, so it is never taken for complete.
-        bytes.extend([stamp.changed.seconds, stamp.changed.nanoseconds].iter().flat_map(|part| part.to_le_bytes()));
-        let mut whole: [u8; HEADER] = array(&bytes);
-        let sum = checksum(&whole[..HEADER - 4]);
-        whole[HEADER - 4..].copy_from_slice(&sum);
-        whole
+        let State { boot, directory: (device, inode), stamp } = self.state;
+        let fields = [
+            &MAGIC[..],
+            &boot.id.to_le_bytes(),
+            &boot.machine().unwrap_or(0).to_le_bytes(),
+            &device.to_le_bytes(),
+            &inode.to_le_bytes(),
+            &stamp.modified.seconds.to_le_bytes(),
+            &stamp.modified.nanoseconds.to_le_bytes(),
+            &self.slots.to_le_bytes(),
+            &self.used.to_le_bytes(),
+            &self.unreadable.to_le_bytes(),
+            // At the end: an index of an earlier version has zeros here, so it is never taken for complete.
+            &stamp.changed.seconds.to_le_bytes(),
+            &stamp.changed.nanoseconds.to_le_bytes(),
+        ];
+        let mut bytes: [u8; HEADER] = array(&fields.concat());
+        let sum = checksum(&bytes[..HEADER - 4]);
+        bytes[HEADER - 4..].copy_from_slice(&sum);
+        bytes
     }
 
+    /// The header in these bytes; `None` if it is torn or of another format.
     fn parse(bytes: &[u8]) -> Option<Header> {
-        let bytes = bytes.get(..HEADER).filter(|bytes| bytes.starts_with(MAGIC))?;
-        if checksum(&bytes[..HEADER - 4]) != bytes[HEADER - 4..] {
+        let bytes = bytes.get(..HEADER)?;
+        if !bytes.starts_with(MAGIC) || checksum(&bytes[..HEADER - 4]) != bytes[HEADER - 4..] {
             return None;
         }
-        let long = |at: usize| u128::from_le_bytes(array(&bytes[at..]));
-        let number = |at: usize| u64::from_le_bytes(array(&bytes[at..]));
-        let signed = |at: usize| i64::from_le_bytes(array(&bytes[at..]));
-        let short = |at: usize| u32::from_le_bytes(array(&bytes[at..]));
-        let time = |at| FileTime { seconds: signed(at), nanoseconds: signed(at + 8) };
+        let mut fields = Fields(&bytes[MAGIC.len()..]);
+        let boot_id = u128::from_le_bytes(fields.next());
+        let machine = u128::from_le_bytes(fields.next());
+        let device = u64::from_le_bytes(fields.next());
+        let inode = u64::from_le_bytes(fields.next());
+        let modified = fields.next_time();
+        let slots = u32::from_le_bytes(fields.next());
+        let used = u32::from_le_bytes(fields.next());
+        let unreadable = u32::from_le_bytes(fields.next());
+        let changed = fields.next_time();
+        if !slots.is_power_of_two() || slots < FEWEST || used >= slots {
+            return None;
+        }
+        let machine = if machine == 0 { None } else { Some(machine) };
         let state = State {
-            boot: Boot::of(long(8), Some(long(24)).filter(|machine| *machine != 0)),
-            directory: (number(40), number(48)),
-            stamp: ChangeStamp { modified: time(56), changed: time(84) },
+            boot: Boot::of(boot_id, machine),
+            directory: (device, inode),
+            stamp: ChangeStamp { modified, changed },
         };
-        let header = Header { state, slots: short(72), used: short(76), unreadable: short(80) };
-        (header.slots.is_power_of_two() && header.slots >= FEWEST && header.used < header.slots).then_some(header)
+        Some(Header { state, slots, used, unreadable })
+    }
+}
+
+/// The bytes of a header that have not been parsed yet.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn next<const N: usize>(&mut self) -> [u8; N] {
+        let field = array(self.0);
+        self.0 = self.0.get(N..).unwrap_or_default();
+        field
+    }
+
+    fn next_time(&mut self) -> FileTime {
+        let seconds = i64::from_le_bytes(self.next());
+        let nanoseconds = i64::from_le_bytes(self.next());
+        FileTime { seconds, nanoseconds }
     }
 }
 
 impl Index {
     /// Opens an index if it is complete for this state.
-    pub(crate) fn open(place: &Directory, name: &str, state: &State) -> io::Result<Option<Index>> {
-        let Some(file) = place.open_parts(name).map_err(io::Error::other)? else { return Ok(None) };
+    pub(crate) fn open(indexes: &Directory, name: &str, state: &State) -> io::Result<Option<Index>> {
+        let Some(file) = indexes.open_parts(name).map_err(io::Error::other)? else { return Ok(None) };
         let mut bytes = [0; HEADER];
         file.read_exact_at(&mut bytes, 0)?;
-        let header = Header::parse(&bytes).filter(|header| header.state == *state);
-        Ok(header.map(|header| Index { file, header }))
+        match Header::parse(&bytes) {
+            Some(header) if header.state == *state => Ok(Some(Index { file, header })),
+            _ => Ok(None),
+        }
     }
 
-    /// Everything that an index of whatever state still tells: torn parts are passed over.
-    pub(crate) fn remains(place: &Directory, name: &str) -> Option<(State, Vec<Record>)> {
-        let (bytes, _) = place.read(name, 1 << 30).ok()??;
+    /// The state and the records of an index that may not be complete. Torn slots are skipped.
+    pub(crate) fn recover(indexes: &Directory, name: &str) -> Option<(State, Vec<Record>)> {
+        let (bytes, _) = indexes.read(name, 1 << 30).ok()??;
         let header = Header::parse(&bytes)?;
         Some((header.state, records(&bytes[HEADER..])))
     }
 
-    /// Writes a new index of these records, which is complete for no state until it is [sealed](Index::seal).
-    pub(crate) fn build(place: &Directory, name: &str, state: State, records: &[Record]) -> io::Result<Index> {
-        let count = u32::try_from(records.len()).map_err(io::Error::other)?;
-        let slots = count.saturating_mul(3).next_power_of_two().max(FEWEST);
-        let unsealed = State { stamp: ChangeStamp::default(), ..state };
-        let unreadable = records.iter().filter(|record| record.unreadable).count() as u64;
+    /// Writes a new index of these records, which is complete for no state until it is [sealed](Index::seal). A third of its slots
+    /// is used at most.
+    pub(crate) fn build(indexes: &Directory, name: &str, state: State, records: &[Record]) -> io::Result<Index> {
+        let used = u32::try_from(records.len()).map_err(io::Error::other)?;
+        let unreadable = records.iter().filter(|record| record.unreadable).count();
         let unreadable = u32::try_from(unreadable).map_err(io::Error::other)?;
-        let header = Header { state: unsealed, slots, used: count, unreadable };
+        let slots = used.saturating_mul(3).next_power_of_two().max(FEWEST);
+        let unsealed = State { stamp: ChangeStamp::default(), ..state };
+        let header = Header { state: unsealed, slots, used, unreadable };
         let mut bytes = vec![0; HEADER + slots as usize * SIZE];
         bytes[..HEADER].copy_from_slice(&header.to_bytes());
         fill(&mut bytes[HEADER..], slots, records);
-        place.replace(name, &bytes, 0o600).map_err(io::Error::other)?;
-        let file = place.open_parts(name).map_err(io::Error::other)?;
+        indexes.replace(name, &bytes, 0o600).map_err(io::Error::other)?;
+        let file = indexes.open_parts(name).map_err(io::Error::other)?;
         Ok(Index { file: file.ok_or(io::ErrorKind::NotFound)?, header })
     }
 
-    /// Declares it complete for the state of the directory that bears this stamp.
+    /// Marks the index as complete for the directory with this stamp.
     pub(crate) fn seal(&mut self, stamp: ChangeStamp) -> io::Result<()> {
         self.header.state.stamp = stamp;
         self.file.write_all_at(&self.header.to_bytes(), 0)
     }
 
-    /// The state that it was last sealed for.
+    /// The state for which it was last sealed.
     pub(crate) fn state(&self) -> State {
         self.header.state
     }
 
-    /// How many files cannot be read.
+    /// The number of files that cannot be read.
     pub(crate) fn unreadable(&self) -> u32 {
         self.header.unreadable
     }
 
-    /// The records of an owner's number.
+    /// The records with this owner's number.
     pub(crate) fn find(&self, owner: u64) -> io::Result<Vec<Record>> {
+        let mut search = self.search(owner);
         let mut found = Vec::new();
-        self.search(owner, |_, slot| match slot {
-            Slot::Empty => Some(()),
-            Slot::Full(record) if record.owner == owner => {
-                found.push(record);
-                None
+        loop {
+            match search.next_slot()? {
+                (_, Slot::Empty) => return Ok(found),
+                (_, Slot::Full(record)) if record.owner == owner => found.push(record),
+                _ => {}
             }
-            _ => None,
-        })?;
-        Ok(found)
+        }
     }
 
-    /// All records. A table with a torn slot does not know what stood there: that is an error.
+    /// All records. A torn slot is an error, because its record is lost.
     pub(crate) fn all(&self) -> io::Result<Vec<Record>> {
         let mut bytes = vec![0; self.header.slots as usize * SIZE];
         self.file.read_exact_at(&mut bytes, HEADER as u64)?;
@@ -161,37 +201,51 @@ impl Index {
         Ok(records(&bytes))
     }
 
-    /// Adds a record. `false`: the table is half full, build a larger one.
+    /// Adds a record. Returns false if half of the table is used: then a larger one must be built.
     pub(crate) fn insert(&mut self, record: Record) -> io::Result<bool> {
         if self.header.used.saturating_mul(2) >= self.header.slots {
             return Ok(false);
         }
-        let free = |at, slot| matches!(slot, Slot::Empty | Slot::Removed).then_some((at, slot));
-        let (at, was) = self.search(record.owner, free)?;
-        self.write(at, Slot::Full(record))?;
-        self.header.used += u32::from(was == Slot::Empty);
+        let mut search = self.search(record.owner);
+        let (position, was_empty) = loop {
+            match search.next_slot()? {
+                (position, Slot::Empty) => break (position, true),
+                (position, Slot::Removed) => break (position, false),
+                _ => {}
+            }
+        };
+        self.write(position, Slot::Full(record))?;
+        self.header.used += u32::from(was_empty);
         self.header.unreadable += u32::from(record.unreadable);
         Ok(true)
     }
 
-    /// Removes an owner's record of an address, if it is there.
+    /// Removes an owner's record of an address, if it exists.
     pub(crate) fn remove(&mut self, owner: u64, address: IpAddr) -> io::Result<()> {
-        let found = self.search(owner, |at, slot| match slot {
-            Slot::Empty => Some(None),
-            Slot::Full(record) if (record.owner, record.address) == (owner, address) => Some(Some((at, record))),
-            _ => None,
-        })?;
-        let Some((at, record)) = found else { return Ok(()) };
-        // Where no search passes on to the next slot, none needs to pass through this one.
-        let ends = self.read((at + 1) % self.header.slots, 1)?[0] == Slot::Empty;
-        self.write(at, if ends { Slot::Empty } else { Slot::Removed })?;
-        self.header.used -= u32::from(ends);
+        let mut search = self.search(owner);
+        let (position, record) = loop {
+            match search.next_slot()? {
+                (_, Slot::Empty) => return Ok(()),
+                (position, Slot::Full(record)) if record.owner == owner && record.address == address => {
+                    break (position, record);
+                }
+                _ => {}
+            }
+        };
+        // If the next slot is empty, every search ends there at the latest, so it can end here as well.
+        let next = self.read((position + 1) % self.header.slots, 1)?[0];
+        if next == Slot::Empty {
+            self.write(position, Slot::Empty)?;
+            self.header.used -= 1;
+        } else {
+            self.write(position, Slot::Removed)?;
+        }
         self.header.unreadable -= u32::from(record.unreadable);
         Ok(())
     }
 
-    /// Removes many records, given by owner and address, in one pass over the table: one by one, each record of an owner who has
-    /// thousands would be searched for from the owner's first slot on.
+    /// Removes many records, given by owner and address, in one pass over the table. To remove them one by one, each would be
+    /// searched from its owner's home on, which takes long if one owner has thousands.
     pub(crate) fn remove_all(&mut self, gone: &HashSet<(u64, IpAddr)>) -> io::Result<()> {
         let mut table = self.read(0, self.header.slots)?;
         let mut unreadable = self.header.unreadable;
@@ -206,12 +260,12 @@ impl Index {
             }
         }
         let mut used = 0;
-        for at in (0..table.len()).rev() {
-            // Where no search passes on to the next slot, none needs to pass through this one.
-            if table[at] == Slot::Removed && table[(at + 1) % table.len()] == Slot::Empty {
-                table[at] = Slot::Empty;
+        for position in (0..table.len()).rev() {
+            // As in `remove`: a search can end here if it would end at the next slot.
+            if table[position] == Slot::Removed && table[(position + 1) % table.len()] == Slot::Empty {
+                table[position] = Slot::Empty;
             }
-            used += u32::from(table[at] != Slot::Empty);
+            used += u32::from(table[position] != Slot::Empty);
         }
         let bytes: Vec<u8> = table.into_iter().flat_map(Slot::to_bytes).collect();
         self.file.write_all_at(&bytes, HEADER as u64)?;
@@ -220,32 +274,61 @@ impl Index {
         Ok(())
     }
 
-    /// Looks at slot after slot from the owner's own on, until `look` says what it came for.
-    fn search<T>(&self, owner: u64, mut look: impl FnMut(u32, Slot) -> Option<T>) -> io::Result<T> {
-        let mut at = home(owner, self.header.slots);
-        for _ in 0..=self.header.slots / STRIDE + 1 {
-            let count = STRIDE.min(self.header.slots - at);
-            for (slot, number) in self.read(at, count)?.into_iter().zip(at..) {
-                if slot == Slot::Torn {
-                    return Err(torn());
-                }
-                if let Some(found) = look(number, slot) {
-                    return Ok(found);
-                }
-            }
-            at = (at + count) % self.header.slots;
+    /// A search from the home of this owner on.
+    fn search(&self, owner: u64) -> Search<'_> {
+        let slots = self.header.slots;
+        Search {
+            index: self,
+            position: home(owner, slots),
+            fetched: Vec::new().into_iter(),
+            reads_left: slots / STRIDE + 2,
         }
-        Err(io::Error::new(io::ErrorKind::InvalidData, "no empty slot"))
     }
 
-    fn read(&self, at: u32, count: u32) -> io::Result<Vec<Slot>> {
+    /// Reads `count` slots from position `first` on.
+    fn read(&self, first: u32, count: u32) -> io::Result<Vec<Slot>> {
         let mut bytes = vec![0; count as usize * SIZE];
-        self.file.read_exact_at(&mut bytes, offset(at))?;
+        self.file.read_exact_at(&mut bytes, offset(first))?;
         Ok(bytes.chunks(SIZE).map(Slot::parse).collect())
     }
 
-    fn write(&self, at: u32, slot: Slot) -> io::Result<()> {
-        self.file.write_all_at(&slot.to_bytes(), offset(at))
+    fn write(&self, position: u32, slot: Slot) -> io::Result<()> {
+        self.file.write_all_at(&slot.to_bytes(), offset(position))
+    }
+}
+
+/// The slots from an owner's home on, round the end of the table. The caller stops at the first empty slot at the latest.
+struct Search<'a> {
+    index: &'a Index,
+    /// The position of the next slot.
+    position: u32,
+    /// The slots from there on that have been read.
+    fetched: std::vec::IntoIter<Slot>,
+    /// How often the table may still be read: after that, all of it was searched.
+    reads_left: u32,
+}
+
+impl Search<'_> {
+    /// The next slot with its position.
+    ///
+    /// # Errors
+    /// The slot is torn, no slot of the table is empty, or the file cannot be read.
+    fn next_slot(&mut self) -> io::Result<(u32, Slot)> {
+        let slots = self.index.header.slots;
+        if self.fetched.as_slice().is_empty() {
+            if self.reads_left == 0 {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "no empty slot"));
+            }
+            self.reads_left -= 1;
+            let count = STRIDE.min(slots - self.position);
+            self.fetched = self.index.read(self.position, count)?.into_iter();
+        }
+        let position = self.position;
+        self.position = (position + 1) % slots;
+        match self.fetched.next() {
+            Some(Slot::Torn) | None => Err(torn()),
+            Some(slot) => Ok((position, slot)),
+        }
     }
 }
 
@@ -253,38 +336,48 @@ fn torn() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "torn slot")
 }
 
-fn offset(slot: u32) -> u64 {
-    HEADER as u64 + u64::from(slot) * SIZE as u64
+/// The offset in the file of a slot.
+fn offset(position: u32) -> u64 {
+    HEADER as u64 + u64::from(position) * SIZE as u64
 }
 
+/// The position at which a search for an owner begins.
 #[expect(clippy::cast_possible_truncation, reason = "the remainder of a division by a u32 is one")]
 fn home(owner: u64, slots: u32) -> u32 {
     (owner % u64::from(slots)) as u32
 }
 
-fn records(bytes: &[u8]) -> Vec<Record> {
-    let full = |slot| if let Slot::Full(record) = slot { Some(record) } else { None };
-    bytes.chunks(SIZE).map(Slot::parse).filter_map(full).collect()
+/// The records in the bytes of a table.
+fn records(table: &[u8]) -> Vec<Record> {
+    let mut records = Vec::new();
+    for bytes in table.chunks(SIZE) {
+        if let Slot::Full(record) = Slot::parse(bytes) {
+            records.push(record);
+        }
+    }
+    records
 }
 
-/// Puts records into the bytes of an empty table that has room. In the order of their homes, those of one owner are put one
-/// behind the other without a search from the first one on.
+/// Writes records into the bytes of an empty table that has room for them. They are written in the order of their homes, so the
+/// search for a free slot goes on where the last one ended: thousands of records of one owner are not each searched past.
 fn fill(table: &mut [u8], slots: u32, records: &[Record]) {
+    let slots_in_table = slots as usize;
     let mut by_home: Vec<(u32, &Record)> = records.iter().map(|record| (home(record.owner, slots), record)).collect();
     by_home.sort_by_key(|(home, _)| *home);
+    // It is not reduced to the size of the table before it is used, so that it only grows.
     let mut next = 0;
     for (home, record) in by_home {
         next = next.max(home as usize);
-        while is_used(table, next % slots as usize) {
+        while is_used(table, next % slots_in_table) {
             next += 1;
         }
-        let at = next % slots as usize;
-        table[at * SIZE..][..SIZE].copy_from_slice(&Slot::Full(*record).to_bytes());
+        let position = next % slots_in_table;
+        table[position * SIZE..][..SIZE].copy_from_slice(&Slot::Full(*record).to_bytes());
     }
 }
 
-fn is_used(table: &[u8], slot: usize) -> bool {
-    table[slot * SIZE..][..SIZE].iter().any(|byte| *byte != 0)
+fn is_used(table: &[u8], position: usize) -> bool {
+    table[position * SIZE..][..SIZE].iter().any(|byte| *byte != 0)
 }
 
 #[cfg(test)]
@@ -308,10 +401,10 @@ mod tests {
     }
 
     /// An index grows as the ledger would have it grow.
-    fn insert(index: &mut Index, place: &Directory, new: Record) {
+    fn insert(index: &mut Index, indexes: &Directory, new: Record) {
         if !index.insert(new).unwrap() {
             let all = index.all().unwrap();
-            *index = Index::build(place, "net", index.state(), &all).unwrap();
+            *index = Index::build(indexes, "net", index.state(), &all).unwrap();
             assert!(index.insert(new).unwrap());
         }
     }
@@ -319,8 +412,8 @@ mod tests {
     #[test]
     fn a_table_behaves_as_a_map_does_through_ten_thousand_changes() {
         let temporary = tempfile::tempdir().unwrap();
-        let place = Directory::open(temporary.path()).unwrap();
-        let mut index = Index::build(&place, "net", state(&place), &[]).unwrap();
+        let indexes = Directory::open(temporary.path()).unwrap();
+        let mut index = Index::build(&indexes, "net", state(&indexes), &[]).unwrap();
         let mut model = HashMap::<u64, u32>::new();
         let mut seed = 7_u64;
         for step in 0..10_000_u32 {
@@ -330,7 +423,7 @@ mod tests {
             if let Some(last) = model.remove(&owner) {
                 index.remove(owner, record(owner, last).address).unwrap();
             } else {
-                insert(&mut index, &place, record(owner, step));
+                insert(&mut index, &indexes, record(owner, step));
                 model.insert(owner, step);
             }
             let other = (seed >> 20) % 300 * 64 + 60;
@@ -344,11 +437,11 @@ mod tests {
     #[test]
     fn records_that_are_removed_together_leave_all_others_to_be_found() {
         let temporary = tempfile::tempdir().unwrap();
-        let place = Directory::open(temporary.path()).unwrap();
+        let indexes = Directory::open(temporary.path()).unwrap();
         // Chains that collide, and one that wraps round the end.
         let all: Vec<Record> = (0..600).map(|n| record(u64::from(n) % 5 * 63 + 2040, n)).collect();
         for keep in [0, 1, 2, 3] {
-            let mut index = Index::build(&place, "net", state(&place), &all).unwrap();
+            let mut index = Index::build(&indexes, "net", state(&indexes), &all).unwrap();
             let (gone, rest): (Vec<Record>, Vec<Record>) = all.iter().partition(|record| record.inode % 4 > keep);
             index.remove_all(&gone.iter().map(|record| (record.owner, record.address)).collect()).unwrap();
             for owner in 0..5 {
@@ -356,7 +449,7 @@ mod tests {
                 assert_eq!(index.find(owner * 63 + 2040).unwrap(), wanted, "{keep}, {owner}");
             }
             for record in &gone {
-                insert(&mut index, &place, *record);
+                insert(&mut index, &indexes, *record);
             }
             assert_eq!(index.all().unwrap().len(), all.len());
         }
@@ -365,9 +458,9 @@ mod tests {
     #[test]
     fn the_slots_of_records_that_are_removed_together_are_empty_again() {
         let temporary = tempfile::tempdir().unwrap();
-        let place = Directory::open(temporary.path()).unwrap();
+        let indexes = Directory::open(temporary.path()).unwrap();
         let all: Vec<Record> = (0..600).map(|n| record(7, n)).collect();
-        let mut index = Index::build(&place, "net", state(&place), &all).unwrap();
+        let mut index = Index::build(&indexes, "net", state(&indexes), &all).unwrap();
         index.remove_all(&all[1..].iter().map(|record| (record.owner, record.address)).collect()).unwrap();
         assert_eq!((index.header.used, index.all().unwrap()), (1, vec![all[0]]));
     }
@@ -375,12 +468,12 @@ mod tests {
     #[test]
     fn it_is_opened_only_for_the_state_that_it_was_sealed_for() {
         let temporary = tempfile::tempdir().unwrap();
-        let place = Directory::open(temporary.path()).unwrap();
-        let sealed = state(&place);
-        let mut index = Index::build(&place, "net", sealed, &[record(3, 4)]).unwrap();
-        assert!(Index::open(&place, "net", &sealed).unwrap().is_none(), "not sealed yet");
+        let indexes = Directory::open(temporary.path()).unwrap();
+        let sealed = state(&indexes);
+        let mut index = Index::build(&indexes, "net", sealed, &[record(3, 4)]).unwrap();
+        assert!(Index::open(&indexes, "net", &sealed).unwrap().is_none(), "not sealed yet");
         index.seal(STAMP).unwrap();
-        assert_eq!(Index::open(&place, "net", &sealed).unwrap().unwrap().find(3).unwrap(), [record(3, 4)]);
+        assert_eq!(Index::open(&indexes, "net", &sealed).unwrap().unwrap().find(3).unwrap(), [record(3, 4)]);
         let others = [
             State { stamp: ChangeStamp { modified: FileTime { nanoseconds: 7, ..MODIFIED }, ..STAMP }, ..sealed },
             State { stamp: ChangeStamp { changed: FileTime { seconds: 7, nanoseconds: 7 }, ..STAMP }, ..sealed },
@@ -388,27 +481,27 @@ mod tests {
             State { boot: Boot::of(2, Some(2)), ..sealed },
         ];
         for other in others {
-            assert!(Index::open(&place, "net", &other).unwrap().is_none(), "{other:?}");
+            assert!(Index::open(&indexes, "net", &other).unwrap().is_none(), "{other:?}");
         }
     }
 
     #[test]
     fn a_torn_table_is_an_error_and_its_whole_parts_are_still_told() {
         let temporary = tempfile::tempdir().unwrap();
-        let place = Directory::open(temporary.path()).unwrap();
-        let mut index = Index::build(&place, "net", state(&place), &[record(3, 4), record(9, 5)]).unwrap();
+        let indexes = Directory::open(temporary.path()).unwrap();
+        let mut index = Index::build(&indexes, "net", state(&indexes), &[record(3, 4), record(9, 5)]).unwrap();
         index.seal(STAMP).unwrap();
         index.file.write_all_at(&[0xff; 5], offset(3) + 20).unwrap();
         assert!(index.find(3).is_err());
-        assert!(index.all().is_err(), "a sweep of what is left would pass over what was lost");
-        assert_eq!(Index::remains(&place, "net").unwrap().1, [record(9, 5)]);
+        assert!(index.all().is_err(), "a sweep of the other records would miss the lost one");
+        assert_eq!(Index::recover(&indexes, "net").unwrap().1, [record(9, 5)]);
     }
 
     #[test]
     fn a_header_with_any_bit_turned_is_none() {
         let temporary = tempfile::tempdir().unwrap();
-        let place = Directory::open(temporary.path()).unwrap();
-        let bytes = Index::build(&place, "net", state(&place), &[]).unwrap().header.to_bytes();
+        let indexes = Directory::open(temporary.path()).unwrap();
+        let bytes = Index::build(&indexes, "net", state(&indexes), &[]).unwrap().header.to_bytes();
         assert!(Header::parse(&bytes).is_some());
         for bit in 0..HEADER * 8 {
             let mut torn = bytes;

@@ -38,16 +38,16 @@ const ONE_BY_ONE: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Ledger<'a> {
     files: &'a Files,
-    beside: &'a StorePaths,
-    known: Known,
+    paths: &'a StorePaths,
+    records: Records,
     changed: bool,
 }
 
 #[derive(Debug)]
-enum Known {
+enum Records {
     /// A complete index.
     Indexed(Index),
-    /// All files were read, because there is no index that can be trusted, and none can be written.
+    /// The records of all files, which were read because no index is complete and none can be written.
     Listed(Vec<Record>),
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// The records of the index of a network's directory, even if it is not complete.
     pub(crate) fn of(files: &Directory, indexes: Option<&Directory>, network: &str, boot: Option<&Boot>) -> Memory {
-        let remains = indexes.and_then(|place| Index::remains(place, network));
+        let remains = indexes.and_then(|indexes| Index::recover(indexes, network));
         let (Some((state, records)), Some(boot)) = (remains, boot) else { return Memory::default() };
         let directory = files.identity();
         // Device numbers change from boot to boot, so only the directory's own inode number is compared across one.
@@ -97,10 +97,10 @@ impl Memory {
 }
 
 impl<'a> Ledger<'a> {
-    pub(crate) fn open(files: &'a Files, beside: &'a StorePaths) -> Result<Ledger<'a>, Error> {
-        let mut ledger = Ledger { files, beside, known: Known::Listed(Vec::new()), changed: false };
+    pub(crate) fn open(files: &'a Files, paths: &'a StorePaths) -> Result<Ledger<'a>, Error> {
+        let mut ledger = Ledger { files, paths, records: Records::Listed(Vec::new()), changed: false };
         match ledger.complete_index() {
-            Some(index) => ledger.known = Known::Indexed(index),
+            Some(index) => ledger.records = Records::Indexed(index),
             None => ledger.read_all()?,
         }
         Ok(ledger)
@@ -117,28 +117,28 @@ impl<'a> Ledger<'a> {
 
     /// All records.
     pub(crate) fn all(&mut self) -> Result<Vec<Record>, Error> {
-        if let Known::Indexed(index) = &self.known {
+        if let Records::Indexed(index) = &self.records {
             match index.all() {
                 Ok(all) => return Ok(all),
                 Err(_) => self.read_all()?,
             }
         }
-        match &self.known {
-            Known::Listed(all) => Ok(all.clone()),
-            Known::Indexed(index) => Ok(index.all().unwrap_or_default()),
+        match &self.records {
+            Records::Listed(all) => Ok(all.clone()),
+            Records::Indexed(index) => Ok(index.all().unwrap_or_default()),
         }
     }
 
     /// The addresses whose files cannot be read. This is cheap if there are none.
     pub(crate) fn unreadable(&mut self) -> Result<Vec<IpAddr>, Error> {
-        if matches!(&self.known, Known::Indexed(index) if index.unreadable() == 0) {
+        if matches!(&self.records, Records::Indexed(index) if index.unreadable() == 0) {
             return Ok(Vec::new());
         }
         Ok(self.all()?.iter().filter(|record| record.unreadable).map(|record| record.address).collect())
     }
 
     /// Tries again to read the files that could not be read. If one can be read now, all files are read again.
-    pub(crate) fn look_again(&mut self) -> Result<(), Error> {
+    pub(crate) fn retry_unreadable(&mut self) -> Result<(), Error> {
         for address in self.unreadable()? {
             if let Ok(Some((Content::Of(_), _))) = self.files.read(address) {
                 return self.read_all();
@@ -196,7 +196,7 @@ impl<'a> Ledger<'a> {
                 return Err(error.into());
             }
         }
-        (self.beside.log)(&format!("{} was held before this boot; {owner} has it now", old.address));
+        (self.paths.log)(&format!("{} was held before this boot; {owner} has it now", old.address));
         Ok(true)
     }
 
@@ -217,7 +217,7 @@ impl<'a> Ledger<'a> {
 
     /// Marks the index as complete for the current directory. If it cannot be written it stays unsealed.
     pub(crate) fn seal(&mut self) {
-        let Known::Indexed(index) = &mut self.known else { return };
+        let Records::Indexed(index) = &mut self.records else { return };
         if !self.changed {
             return;
         }
@@ -229,9 +229,9 @@ impl<'a> Ledger<'a> {
 
     fn note(&mut self, record: Record) -> Result<(), Error> {
         self.changed = true;
-        match &mut self.known {
-            Known::Listed(all) => all.push(record),
-            Known::Indexed(index) => match index.insert(record) {
+        match &mut self.records {
+            Records::Listed(all) => all.push(record),
+            Records::Indexed(index) => match index.insert(record) {
                 Ok(true) => {}
                 Ok(false) if self.grow(record) => {}
                 _ => self.read_all()?,
@@ -250,12 +250,12 @@ impl<'a> Ledger<'a> {
             return Ok(());
         }
         self.changed = true;
-        match &mut self.known {
-            Known::Listed(all) => {
+        match &mut self.records {
+            Records::Listed(all) => {
                 let gone: HashSet<(u64, IpAddr)> = gone.into_iter().collect();
                 all.retain(|record| !gone.contains(&(record.owner, record.address)));
             }
-            Known::Indexed(index) => {
+            Records::Indexed(index) => {
                 let forgotten = if gone.len() > ONE_BY_ONE {
                     index.remove_all(&gone.into_iter().collect())
                 } else {
@@ -270,12 +270,12 @@ impl<'a> Ledger<'a> {
     }
 
     fn grow(&mut self, record: Record) -> bool {
-        let (Known::Indexed(index), Some(place)) = (&self.known, &self.beside.indexes) else { return false };
+        let (Records::Indexed(index), Some(indexes)) = (&self.records, &self.paths.indexes) else { return false };
         let Ok(mut records) = index.all() else { return false };
         records.push(record);
-        match Index::build(place, &self.beside.network, index.state(), &records) {
+        match Index::build(indexes, &self.paths.network, index.state(), &records) {
             Ok(larger) => {
-                self.known = Known::Indexed(larger);
+                self.records = Records::Indexed(larger);
                 true
             }
             Err(_) => false,
@@ -284,9 +284,9 @@ impl<'a> Ledger<'a> {
 
     /// The records of this owner, checked against their files; `None` if a file differs from its record.
     fn confirmed(&self, owner: &Owner) -> Option<Vec<Record>> {
-        let found = match &self.known {
-            Known::Indexed(index) => index.find(owner.number()).ok()?,
-            Known::Listed(all) => all.iter().copied().filter(|record| record.owner == owner.number()).collect(),
+        let found = match &self.records {
+            Records::Indexed(index) => index.find(owner.number()).ok()?,
+            Records::Listed(all) => all.iter().copied().filter(|record| record.owner == owner.number()).collect(),
         };
         let mut held = Vec::new();
         for record in found.into_iter().filter(|record| !record.unreadable) {
@@ -313,11 +313,11 @@ impl<'a> Ledger<'a> {
 
     fn complete_index(&self) -> Option<Index> {
         let state = self.state(self.files.directory.stamp().ok()?)?;
-        Index::open(self.beside.indexes.as_ref()?, &self.beside.network, &state).ok()?
+        Index::open(self.paths.indexes.as_ref()?, &self.paths.network, &state).ok()?
     }
 
     fn state(&self, stamp: ChangeStamp) -> Option<State> {
-        Some(State { boot: self.beside.boot?, directory: self.files.directory.identity(), stamp })
+        Some(State { boot: self.paths.boot?, directory: self.files.directory.identity(), stamp })
     }
 
     /// Reads all files, moves garbage aside, and builds the index again if possible.
@@ -343,9 +343,9 @@ impl<'a> Ledger<'a> {
             }
             stamp = self.files.directory.stamp_anew().ok().flatten();
         }
-        self.known = match self.indexed(stamp, &records) {
-            Some(index) => Known::Indexed(index),
-            None => Known::Listed(records),
+        self.records = match self.indexed(stamp, &records) {
+            Some(index) => Records::Indexed(index),
+            None => Records::Listed(records),
         };
         self.changed = false;
         Ok(())
@@ -353,20 +353,20 @@ impl<'a> Ledger<'a> {
 
     fn indexed(&self, stamp: Option<ChangeStamp>, records: &[Record]) -> Option<Index> {
         let stamp = stamp?;
-        let place = self.beside.indexes.as_ref()?;
+        let indexes = self.paths.indexes.as_ref()?;
         let state = self.state(stamp)?;
-        match Index::build(place, &self.beside.network, state, records).and_then(|index| sealed(index, stamp)) {
+        match Index::build(indexes, &self.paths.network, state, records).and_then(|index| sealed(index, stamp)) {
             Ok(index) => Some(index),
             Err(error) => {
-                (self.beside.log)(&format!("the index cannot be written: {error}"));
+                (self.paths.log)(&format!("the index cannot be written: {error}"));
                 None
             }
         }
     }
 
     fn memory(&self) -> Memory {
-        let indexes = self.beside.indexes.as_ref();
-        Memory::of(&self.files.directory, indexes, &self.beside.network, self.beside.boot.as_ref())
+        let indexes = self.paths.indexes.as_ref();
+        Memory::of(&self.files.directory, indexes, &self.paths.network, self.paths.boot.as_ref())
     }
 
     fn examine(&self, address: IpAddr, memory: &Memory) -> Seen {
@@ -388,22 +388,22 @@ impl<'a> Ledger<'a> {
 
     fn unreadable_record(&self, address: IpAddr, why: &str) -> Seen {
         let path = self.files.path_of(address);
-        (self.beside.log)(&format!("{} counts as taken, but cannot be read: {why}", path.display()));
+        (self.paths.log)(&format!("{} counts as taken, but cannot be read: {why}", path.display()));
         Seen::Taken(nameless(address))
     }
 
     /// Moves the file of an address aside, which frees the address. If that fails the address counts as reserved.
     fn set_aside(&self, address: IpAddr) -> Option<Record> {
-        let to = Directory::make(&self.beside.garbage, 0o700);
+        let to = Directory::make(&self.paths.garbage, 0o700);
         match to.and_then(|to| self.files.directory.set_aside(&address.to_string(), &to)) {
             Ok(()) => {
-                let to = self.beside.garbage.display();
+                let to = self.paths.garbage.display();
                 let text = "lost its content in a crash: set aside in";
-                (self.beside.log)(&format!("the file of {address} {text} {to}, the address is free"));
+                (self.paths.log)(&format!("the file of {address} {text} {to}, the address is free"));
                 None
             }
             Err(error) => {
-                (self.beside.log)(&format!(
+                (self.paths.log)(&format!(
                     "the file of {address} lost its content, but stays, and its address counts as taken: {error}"
                 ));
                 Some(nameless(address))

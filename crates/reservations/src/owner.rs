@@ -1,4 +1,4 @@
-//! Whose an address is, and how its file says so.
+//! The owner of a reserved address, and the content of the file that names the owner.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Owner {
     /// The container's id.
     pub container: String,
-    /// The interface's name; old releases did not write it.
+    /// The interface's name; `None` in the files of old releases of upstream.
     pub ifname: Option<String>,
 }
 
@@ -17,12 +17,12 @@ impl Owner {
         Owner { container: container.into(), ifname: Some(ifname.into()) }
     }
 
-    /// The same container as old releases wrote it: without the interface.
-    pub(crate) fn bare(&self) -> Owner {
+    /// The same container without the interface, as old releases of upstream write it.
+    pub(crate) fn without_ifname(&self) -> Owner {
         Owner { container: self.container.clone(), ifname: None }
     }
 
-    /// What stands in the file.
+    /// The content of the file of an address that this owner holds.
     pub(crate) fn content(&self) -> String {
         match &self.ifname {
             Some(ifname) => format!("{}\r\n{ifname}", self.container),
@@ -30,7 +30,7 @@ impl Owner {
         }
     }
 
-    /// A number for the index; equal owners have equal numbers, others rarely.
+    /// The number in the index. Equal owners have equal numbers; two different owners rarely have the same one.
     pub(crate) fn number(&self) -> u64 {
         number(self.content().as_bytes())
     }
@@ -45,20 +45,20 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What the content of an address's file turned out to be.
+/// The content of an address's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Another owner's.
+    /// It names this owner.
     Of(Owner),
-    /// Zero bytes, or NULs among them, which no implementation writes: its writer was killed, or the power cut, before the
-    /// content, or all of it, reached the disk.
+    /// It is empty or has NUL bytes, which no implementation writes: the content did not reach the disk before its writer was
+    /// killed or the power was cut.
     Lost,
-    /// Something else. The address counts as taken.
+    /// It is anything else. The address counts as taken.
     Unreadable,
 }
 
 impl Content {
-    /// Reads a file's content: `ID CR LF IFNAME`, or `ID` alone; white space around it does not count.
+    /// Parses a file's content: `ID CR LF IFNAME`, or `ID` alone. White space before and after it is ignored.
     pub(crate) fn parse(bytes: &[u8]) -> Content {
         if bytes.is_empty() || bytes.contains(&0) {
             return Content::Lost;
@@ -76,22 +76,26 @@ impl Content {
     }
 }
 
+/// Whether the text can be the id of a container, by the CNI specification.
 fn is_id(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_.-".contains(letter))
 }
 
+/// Whether the text can be the name of an interface.
 fn is_ifname(text: &str) -> bool {
     !text.is_empty() && !text.contains(|letter: char| letter == '/' || letter.is_whitespace() || letter.is_control())
 }
 
-/// FNV-1a, its bits mixed once more. The index is a file, so the numbers must be the same in every release.
+/// A hash: FNV-1a, followed by half of the finalizer of `MurmurHash3`, which mixes the bits. The index is a file, so the numbers
+/// must be the same in every release.
 pub(crate) fn number(bytes: &[u8]) -> u64 {
-    let folded = bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    let mixed = (folded ^ (folded >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    mixed ^ (mixed >> 33)
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in bytes {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^ (hash >> 33)
 }
 
 #[cfg(test)]
@@ -102,7 +106,7 @@ mod tests {
     fn both_formats_are_read_whatever_white_space_surrounds_them() {
         assert_eq!(Content::parse(b"c1\r\neth0"), Content::Of(Owner::new("c1", "eth0")));
         assert_eq!(Content::parse(b" c1\r\neth0\r\n"), Content::Of(Owner::new("c1", "eth0")));
-        assert_eq!(Content::parse(b"c1\n"), Content::Of(Owner::new("c1", "eth0").bare()));
+        assert_eq!(Content::parse(b"c1\n"), Content::Of(Owner::new("c1", "eth0").without_ifname()));
     }
 
     #[test]
@@ -119,7 +123,7 @@ mod tests {
     #[test]
     fn the_number_of_an_owner_never_changes_between_releases() {
         assert_eq!(Owner::new("c1", "eth0").number(), number(b"c1\r\neth0"));
-        assert_ne!(Owner::new("c1", "eth0").number(), Owner::new("c1", "eth0").bare().number());
+        assert_ne!(Owner::new("c1", "eth0").number(), Owner::new("c1", "eth0").without_ifname().number());
         assert_eq!(number(b"c1\r\neth0"), 10_601_942_880_066_872_099);
     }
 }

@@ -1,4 +1,4 @@
-//! Ranges of addresses, checked: one that is wrong cannot exist.
+//! Ranges of addresses, validated when they are made.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,16 +8,16 @@ use ipnetwork::IpNetwork;
 
 use crate::error::Error;
 
-/// A range as it was written.
+/// The configuration of a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeConfig {
-    /// The subnet. It has to be there.
+    /// The subnet, which is required.
     pub subnet: Option<IpNetwork>,
-    /// The first address; default: the one after the network's.
+    /// The first address; default: the one after the network address.
     pub start: Option<IpAddr>,
     /// The last address; default: the one before the broadcast address, or the very last of an IPv6 subnet.
     pub end: Option<IpAddr>,
-    /// The gateway; default: the address after the network's, wherever the range starts.
+    /// The gateway; default: the address after the network address, even if `start` is another one.
     pub gateway: Option<IpAddr>,
 }
 
@@ -25,7 +25,9 @@ pub struct RangeConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
     subnet: IpNetwork,
-    numbers: (u128, u128),
+    /// The first and the last address, as numbers.
+    first: u128,
+    last: u128,
     gateway: IpAddr,
 }
 
@@ -37,7 +39,7 @@ pub(crate) fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// The address of this number, in the family of another.
+/// The address of this number, in the family of the address `like`.
 pub(crate) fn address(number: u128, like: IpAddr) -> IpAddr {
     match (like, u32::try_from(number)) {
         (IpAddr::V4(_), Ok(number)) => Ipv4Addr::from(number).into(),
@@ -58,12 +60,12 @@ impl Range {
 
     /// The first address.
     pub fn start(&self) -> IpAddr {
-        address(self.numbers.0, self.subnet.ip())
+        address(self.first, self.subnet.ip())
     }
 
     /// The last address.
     pub fn end(&self) -> IpAddr {
-        address(self.numbers.1, self.subnet.ip())
+        address(self.last, self.subnet.ip())
     }
 
     /// Whether the address is between start and end, both included.
@@ -73,7 +75,7 @@ impl Range {
 
     /// The number of addresses that can be allocated: all except these gateways.
     pub fn size(&self, gateways: &[IpAddr]) -> u128 {
-        let all = (self.numbers.1 - self.numbers.0).saturating_add(1);
+        let all = (self.last - self.first).saturating_add(1);
         let mut reserved: Vec<&IpAddr> = gateways.iter().filter(|gateway| self.contains(**gateway)).collect();
         reserved.sort();
         reserved.dedup();
@@ -82,15 +84,16 @@ impl Range {
 
     /// Whether both have an address in common.
     pub fn overlaps(&self, other: &Range) -> bool {
-        self.is_ipv4() == other.is_ipv4() && self.numbers.0 <= other.numbers.1 && other.numbers.0 <= self.numbers.1
+        self.is_ipv4() == other.is_ipv4() && self.first <= other.last && other.first <= self.last
     }
 
     pub(crate) fn is_ipv4(&self) -> bool {
         self.subnet.is_ipv4()
     }
 
+    /// Its addresses, as numbers.
     pub(crate) fn numbers(&self) -> RangeInclusive<u128> {
-        self.numbers.0..=self.numbers.1
+        self.first..=self.last
     }
 }
 
@@ -104,40 +107,62 @@ impl fmt::Display for Range {
 impl TryFrom<&RangeConfig> for Range {
     type Error = Error;
 
-    fn try_from(written: &RangeConfig) -> Result<Range, Error> {
-        let subnet = checked(written.subnet)?;
-        let network = number(subnet.network());
-        let last = number(subnet.broadcast());
-        let inside = |given: IpAddr| given.is_ipv4() == subnet.is_ipv4() && (network..=last).contains(&number(given));
-        let outside = |what, given| {
-            Error::value(format!("{what} {given} not in network {subnet}"))
-                .hint(format!("rangeStart and rangeEnd are addresses of {subnet}, the start first"))
-        };
-        let start = match written.start {
-            Some(start) if !inside(start) => return Err(outside("RangeStart", start)),
-            Some(start) if written.end.is_some_and(|end| inside(end) && number(end) < number(start)) => {
-                return Err(outside("RangeStart", start));
-            }
-            given => given.map_or(network + 1, number),
-        };
-        let end = match written.end {
-            Some(end) if !inside(end) || number(end) < start => return Err(outside("RangeEnd", end)),
-            Some(end) => number(end),
-            None if subnet.is_ipv4() => last - 1,
-            None => last,
-        };
-        if start > end {
-            let start = address(start, subnet.ip());
-            let end = address(end, subnet.ip());
-            return Err(Error::value(format!("RangeStart {start} is after the end of the range, {end}"))
-                .hint("choose a smaller rangeStart, or state a rangeEnd"));
+    fn try_from(config: &RangeConfig) -> Result<Range, Error> {
+        let subnet = valid_subnet(config.subnet)?;
+        if let Some(start) = config.start
+            && !is_in(subnet, start)
+        {
+            return Err(outside("RangeStart", start, subnet));
         }
-        let gateway = written.gateway.unwrap_or_else(|| address(network + 1, subnet.ip()));
-        Ok(Range { subnet, numbers: (start, end), gateway })
+        if let Some(end) = config.end
+            && !is_in(subnet, end)
+        {
+            return Err(outside("RangeEnd", end, subnet));
+        }
+        let network = number(subnet.network());
+        let broadcast = number(subnet.broadcast());
+        let first = config.start.map_or(network + 1, number);
+        let last = match config.end {
+            Some(end) => number(end),
+            None if subnet.is_ipv4() => broadcast - 1,
+            None => broadcast,
+        };
+        if first > last {
+            return Err(reversed(config, first, last, subnet));
+        }
+        let gateway = config.gateway.unwrap_or_else(|| address(network + 1, subnet.ip()));
+        Ok(Range { subnet, first, last, gateway })
     }
 }
 
-fn checked(subnet: Option<IpNetwork>) -> Result<IpNetwork, Error> {
+/// Whether the address is of the subnet, network and broadcast address included.
+fn is_in(subnet: IpNetwork, ip: IpAddr) -> bool {
+    ip.is_ipv4() == subnet.is_ipv4() && (number(subnet.network())..=number(subnet.broadcast())).contains(&number(ip))
+}
+
+/// The error of a first or last address that is not in the subnet, in upstream's words.
+fn outside(key: &str, given: IpAddr, subnet: IpNetwork) -> Error {
+    Error::value(format!("{key} {given} not in network {subnet}"))
+        .hint(format!("rangeStart and rangeEnd are addresses of {subnet}, the start first"))
+}
+
+/// The error of a range whose last address is before its first one. Upstream names the address that was configured, or the first
+/// one if both were.
+fn reversed(config: &RangeConfig, first: u128, last: u128, subnet: IpNetwork) -> Error {
+    match (config.start, config.end) {
+        (Some(start), Some(_)) => outside("RangeStart", start, subnet),
+        (None, Some(end)) => outside("RangeEnd", end, subnet),
+        (_, None) => {
+            let start = address(first, subnet.ip());
+            let end = address(last, subnet.ip());
+            Error::value(format!("RangeStart {start} is after the end of the range, {end}"))
+                .hint("choose a smaller rangeStart, or state a rangeEnd")
+        }
+    }
+}
+
+/// The subnet, if it is stated and addresses can be allocated from it.
+fn valid_subnet(subnet: Option<IpNetwork>) -> Result<IpNetwork, Error> {
     let subnet = subnet
         .ok_or_else(|| Error::value("IP <nil> not v4 nor v6").hint("give every range a `subnet` like 10.1.2.0/24"))?;
     let longest = if subnet.is_ipv4() { 30 } else { 126 };

@@ -1,4 +1,4 @@
-//! One line of the index.
+//! One slot of the index, as a value and as bytes.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -6,53 +6,68 @@ use cnikit_store::Facts;
 
 use crate::owner::number;
 
-/// What the index remembers of one address's file.
+/// The entry of one reserved address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Number of the owner that the file names; of the file's name if its content cannot be read.
+    /// The number of the owner that the file names ([`Owner::number`](crate::Owner)). If the content cannot be read: the number of
+    /// the file's name.
     pub(crate) owner: u64,
     /// The address, which is the file's name.
     pub(crate) address: IpAddr,
-    /// Which file it was, in which state.
+    /// The inode number of the file.
     pub(crate) inode: u64,
-    /// Which file it was, in which state.
+    /// When the file was last changed (`st_ctime`), in nanoseconds.
     pub(crate) changed: u64,
-    /// Proven: it was there before this boot.
+    /// Whether it is proven that the file is older than this boot.
     pub(crate) earlier_boot: bool,
-    /// The content names no owner.
+    /// Whether the content cannot be read, or names no owner.
     pub(crate) unreadable: bool,
 }
 
 /// One slot of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// Never used: a search ends here.
+    /// Every search ends here.
     Empty,
-    /// Was used: a search goes on.
+    /// The record was removed. A search continues, because a record behind it may have been added before that.
     Removed,
-    /// In use.
+    /// The slot has a record.
     Full(Record),
-    /// Its checksum is wrong.
+    /// The checksum is wrong: a write was interrupted.
     Torn,
 }
 
-/// Bytes of a slot: owner 8, address 16, inode 8, changed 8, flags 4, checksum 4.
+/// Bytes of a slot: owner 8, address 16 (IPv4 as `::ffff:a.b.c.d`), inode 8, changed 8, flags 4, checksum 4. All numbers are
+/// little-endian. An empty slot is all zeros.
 pub(crate) const SIZE: usize = 48;
 
+/// The flags of a slot.
 const REMOVED: u32 = 1;
 const FULL: u32 = 2;
 const EARLIER: u32 = 4;
 const UNREADABLE: u32 = 8;
 
 impl Record {
+    /// The record of a file with these facts, readable and of this boot.
     pub(crate) fn new(owner: u64, address: IpAddr, facts: Facts) -> Record {
         let Facts { inode, changed, .. } = facts;
         Record { owner, address, inode, changed, earlier_boot: false, unreadable: false }
     }
 
-    /// Is the file still the one that this was noted of, untouched?
+    /// Whether a file with these facts is the recorded one, and has not been changed since.
     pub(crate) fn is_of(&self, facts: Facts) -> bool {
-        facts.regular && (self.inode, self.changed) == (facts.inode, facts.changed)
+        facts.regular && self.inode == facts.inode && self.changed == facts.changed
+    }
+
+    fn flags(&self) -> u32 {
+        let mut flags = FULL;
+        if self.earlier_boot {
+            flags |= EARLIER;
+        }
+        if self.unreadable {
+            flags |= UNREADABLE;
+        }
+        flags
     }
 }
 
@@ -67,8 +82,7 @@ impl Slot {
                 bytes[8..24].copy_from_slice(&as_v6(record.address).octets());
                 bytes[24..32].copy_from_slice(&record.inode.to_le_bytes());
                 bytes[32..40].copy_from_slice(&record.changed.to_le_bytes());
-                let mark = |flag, set| if set { flag } else { 0 };
-                FULL | mark(EARLIER, record.earlier_boot) | mark(UNREADABLE, record.unreadable)
+                record.flags()
             }
         };
         bytes[40..44].copy_from_slice(&flags.to_le_bytes());
@@ -99,14 +113,15 @@ impl Slot {
     }
 }
 
-/// The first bytes of a slice, zeros where it is shorter.
+/// The first `N` bytes of a slice, filled up with zeros if it is shorter.
 pub(crate) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let length = bytes.len().min(N);
     let mut array = [0; N];
-    array.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    array[..length].copy_from_slice(&bytes[..length]);
     array
 }
 
-/// Tells a torn write from a whole one.
+/// The checksum of bytes in the index, by which an interrupted write is detected.
 pub(crate) fn checksum(bytes: &[u8]) -> [u8; 4] {
     array(&number(bytes).to_le_bytes())
 }

@@ -67,8 +67,8 @@ impl Store {
     pub fn reclaim(&self, is_dead: impl Fn(&Reservation) -> bool) -> Result<Vec<Reservation>, Error> {
         let Some(files) = Files::find(&self.directory()?, self.timeout)? else { return Ok(Vec::new()) };
         let without_content = lost(&files)?;
-        let beside = self.beside();
-        let mut ledger = Ledger::open(&files, &beside)?;
+        let paths = self.paths();
+        let mut ledger = Ledger::open(&files, &paths)?;
         let mut dead = Vec::new();
         let mut freed = Vec::new();
         for record in ledger.all()? {
