@@ -264,7 +264,7 @@ impl<'a> Members<'a> {
 
     /// The members that the fields of a struct name, in any case; and the others, if it asks for them.
     fn of(object: &'a Map<String, Value>, fields: &'static [&'static str]) -> Members<'a> {
-        let mut members = Vec::new();
+        let mut members = Vec::with_capacity(fields.len());
         for field in fields.iter().filter(|field| **field != REST) {
             if let Some((key, value)) = member::lookup(object, field) {
                 members.push(Member { name: field, key, value });
@@ -279,8 +279,12 @@ impl<'a> Members<'a> {
 
 /// The members that no field names.
 fn rest<'a>(object: &Map<String, Value>, fields: &[&str]) -> Cow<'a, Value> {
-    let mut others = object.clone();
-    others.retain(|key, _| !fields.iter().any(|field| *field != REST && member::is_key(key, field)));
+    let mut others = Map::new();
+    for (key, value) in object {
+        if !fields.iter().any(|field| *field != REST && member::is_key(key, field)) {
+            others.insert(key.clone(), value.clone());
+        }
+    }
     Cow::Owned(Value::Object(others))
 }
 
