@@ -73,7 +73,7 @@ impl Nftables {
     /// # Errors
     /// The kernel's refusals.
     pub fn rules(&self, layout: &TableLayout, filter: impl Into<OwnerFilter>) -> Result<Vec<InstalledRule>> {
-        Ok(self.owner_rules(layout, &filter.into())?.concat())
+        Ok(self.owner_rules(layout, &filter.into())?.into_iter().flatten().collect())
     }
 
     /// Whether this owner may have rules: a chain of [`TableLayout::rule_chains`] exists, and there is no complete index of

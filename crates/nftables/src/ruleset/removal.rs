@@ -141,8 +141,7 @@ impl Nftables {
         may_refill: bool,
     ) -> Result<Removals> {
         if layout.indexes.is_empty() {
-            let mut rules = self.owner_rules(layout, filter)?.concat();
-            rules.retain(selects);
+            let rules = self.owner_rules(layout, filter)?.into_iter().flatten().filter(selects).collect();
             return Ok(Removals { rules, ..Removals::default() });
         }
         let generation = match self.generation(layout) {
