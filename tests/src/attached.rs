@@ -1,4 +1,4 @@
-//! A container that a bridge attached, for the plugins that come behind it in a chain.
+//! A container that a bridge attached, for the plugins after it in a chain.
 
 use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use serde_json::Value;
@@ -21,7 +21,7 @@ impl Attached {
         Attached { container, id: id.to_owned(), prev }
     }
 
-    /// Calls a plugin that comes behind, with the result.
+    /// Calls a plugin after it, with the result.
     pub fn call(&self, plugin: &Subject, host: &Host, verb: &str) -> CallOutput {
         plugin.call(host, verb, &self.id, &self.container.path(), &[("prevResult", self.prev.clone())])
     }

@@ -1,4 +1,4 @@
-//! Chains: ours first, then plugins of the reference, or more of ours, as a runtime calls them.
+//! Chains as a runtime calls them: our plugin first, then plugins of upstream, or more of ours.
 
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
@@ -11,7 +11,7 @@ fn routes() -> Value {
     json!([{"dst": "10.9.0.0/16"}, {"dst": "10.8.0.0/16", "gw": "10.77.0.1", "priority": 7}, {"dst": "fd09::/64"}])
 }
 
-/// Ours, first in the chain; in the newest version that the release knows.
+/// Our plugin, the first of the chain, in the newest version that the release supports.
 fn first(plugin: &str, release: UpstreamRelease) -> Subject {
     let mut ipam = dual_stack();
     ipam["routes"] = routes();
@@ -19,7 +19,7 @@ fn first(plugin: &str, release: UpstreamRelease) -> Subject {
     subject(plugin, keys)
 }
 
-/// What comes after it: of the reference, or ours where it is called so.
+/// A plugin after it: upstream's, or ours if its name begins with `our `.
 fn next(plugin: &str, release: UpstreamRelease, mut keys: Value, host: &Host) -> Subject {
     keys["cniVersion"] = json!(release.speaks());
     if plugin.ends_with("tuning") {
@@ -40,7 +40,7 @@ struct Chain {
 }
 
 impl Chain {
-    /// ADD of all, each with what the one before it answered, as a runtime does it.
+    /// Runs ADD of all plugins. Each gets the result of the one before it, as from a runtime.
     fn add(plugin: &str, release: UpstreamRelease, nexts: &[(&str, Value)]) -> Chain {
         let host = Host::new();
         let container = Host::new().container();
@@ -61,7 +61,7 @@ impl Chain {
         }
     }
 
-    /// CHECK of ours names what somebody did in the container who is no plugin.
+    /// CHECK of our plugin reports a change that this shell line makes in the container.
     fn names(&self, line: &str, text: &str) {
         self.container.sh(line);
         let (_, said) = self.plugins[0].check(&self.host, "c-one", &self.container, &self.result).refused();
@@ -78,11 +78,11 @@ impl Chain {
     }
 }
 
-/// Every release with which a chain is tried.
+/// The releases with which a chain is tested.
 pub const RELEASES: &[UpstreamRelease] = &[UpstreamRelease::Packaged, UpstreamRelease::Newest];
 
-/// After each of ours and these, of the reference unless they are called `our …`, every CHECK passes; CHECK of ours names what
-/// else is done in the container, a line and a text each; and DEL of all leaves nothing.
+/// For each of our plugins followed by `nexts` (upstream's unless they are called `our …`): every CHECK passes; CHECK of ours
+/// reports each tampering, given as a shell line and a text; and DEL of all leaves nothing.
 pub fn stays_true(firsts: &[&str], releases: &[UpstreamRelease], nexts: &[(&str, Value)], tamperings: &[(&str, &str)]) {
     for (release, first) in releases.iter().flat_map(|release| firsts.iter().map(move |first| (*release, first))) {
         let chain = Chain::add(first, release, nexts);

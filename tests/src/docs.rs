@@ -1,4 +1,4 @@
-//! The pages in `docs/`: their text, the network lists that they show, and the life of one that is tried.
+//! The pages in `docs/`: their text, the network lists in them, and the calls that a list is tested with.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// A page: where it stands, relative to the project's folder, and its text.
+/// A page: its path relative to the project's folder, and its text.
 #[derive(Clone, Debug)]
 pub struct Page {
     /// Such as `docs/ptp.md`.
@@ -24,9 +24,10 @@ pub struct Page {
 /// A network list that a page shows.
 #[derive(Clone, Debug)]
 pub struct Example {
-    /// Where it stands, for people.
+    /// The page and line of the block, for messages.
     pub place: String,
-    /// What it needs of the kernel, by the name of a [`cnikit_testkit::need::Need`]: the word after `needs=` beside the fence.
+    /// The feature of the kernel that it needs, by the name of a [`cnikit_testkit::need::Need`]: the word after `needs=` beside the
+    /// fence.
     pub need: Option<String>,
     /// The list.
     pub list: Value,
@@ -75,8 +76,8 @@ impl Page {
 }
 
 impl Example {
-    /// Adds, checks and deletes it twice, as a runtime would: the gateways answer, and the second time leaves nothing that
-    /// the first did not.
+    /// Runs ADD, CHECK and DEL twice, as a runtime does: the gateways answer, and the second time leaves nothing that the first did
+    /// not.
     pub fn try_out(&self) {
         let host = Host::new();
         let container = Host::new().container();
@@ -85,7 +86,7 @@ impl Example {
                 "ip link add {master} type veth peer name wire0; ip link set {master} up; ip link set wire0 up"
             ));
         }
-        // A loopback that was up once keeps its IPv4 address for good.
+        // A loopback that was up once has its IPv4 address from then on.
         container.sh("ip link set lo up; ip link set lo down");
         let inside = HostSnapshot::inside(&container);
         let life = || self.life(&host, &container).unwrap_or_else(|error| panic!("{}: {error}", self.place));
@@ -132,7 +133,7 @@ impl Example {
         self.list["plugins"][0]["master"].as_str()
     }
 
-    /// The list with what host-local and flannel keep below this directory, and what flanneld has written there.
+    /// The list with the directories of host-local and flannel below this directory, and with flanneld's file there.
     fn below(&self, dir: &Path) -> Value {
         let mut list = self.list.clone();
         for plugin in list["plugins"].as_array_mut().unwrap() {
@@ -150,7 +151,7 @@ impl Example {
         list
     }
 
-    /// What has to answer the container: the gateways, where the first plugin is one, and its own loopback.
+    /// The addresses that must answer the container: the gateways, if the first plugin makes them, and its own loopback.
     fn answering(&self, result: &Value) -> Vec<String> {
         let first = &self.list["plugins"][0];
         let serves = ["ptp", "flannel"].iter().any(|plugin| first["type"] == *plugin)

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{apart, bin, dual_stack, flannel, installed, macvlan, written_down};
 
-/// Gives the macro `$tests` every subject, one line each: what its tests are called, what it is, and what is tried beside kills
-/// and faults: `moments` and `limits`. A plugin more is a line more.
+/// Calls the macro `$tests` for every subject, one line each: the name of its tests, the subject, and what is tried besides kills
+/// and faults (`moments` and `limits`). A new plugin is a new line.
 #[macro_export]
 macro_rules! each_harmed {
     ($tests:ident) => {
@@ -70,7 +70,7 @@ pub fn delegating(how: &str) -> Subject {
     Subject { bin: bin.to_owned(), ..flannel() }.called(&format!("flannel, {how}"))
 }
 
-/// tuning with every key, and what it is to give back.
+/// tuning with every key, and the settings that DEL has to restore.
 pub fn tuning() -> Subject {
     tuned(installed())
 }
@@ -97,8 +97,8 @@ pub fn publishing(bin: &Path, backend: &str) -> Subject {
     Subject::new(bin, "portmap", conf).after(INTERFACE, addressed()).on(TOWARD).called(&format!("portmap {backend}"))
 }
 
-/// portmap with two ports of each container's own, in the midst of many of them, while others write into the same table. Whoever
-/// was killed and forgotten may have the ports of a later one, until a GC.
+/// portmap with two ports per container, among many others, while other programs write into the same table. A later container may
+/// get the ports of one whose ADD was killed and forgotten, until a GC.
 pub fn crowded_ports(bin: &Path, backend: &str) -> Subject {
     let mapping =
         |port: u16, protocol: &str| json!({"hostPort": "$NUMBER", "containerPort": port, "protocol": protocol});
@@ -112,7 +112,7 @@ pub fn crowded_firewall(bin: &Path, backend: &str) -> Subject {
     among_others(&Subject::new(bin, "firewall", json!({"backend": backend, "ingressPolicy": "isolated"})), backend)
 }
 
-/// The same with an interface that a bridge really connects. What is on the host of it goes with its container.
+/// The same with an interface that is a real port of a bridge. Its host end is removed with the container.
 pub fn connected(subject: &Subject) -> Subject {
     let mut subject = subject.clone();
     subject.after.iter_mut().for_each(|after| after.made = after.made.replace(INTERFACE, CONNECTION));
@@ -125,28 +125,28 @@ fn among_others(subject: &Subject, backend: &str) -> Subject {
     subject.after(&format!("{INTERFACE} && {ADDRESSES}"), on_bridge_of_crowds())
 }
 
-/// A bridge of others', large enough for crowds, and chains of somebody's own.
+/// A bridge of another program with room for many containers, and chains of an operator.
 const CROWDED: &str = "ip link add cni0 address 0a:00:00:00:00:fe type bridge && ip link set cni0 up && ip address add 10.77.0.1/16 dev cni0 && \
     ip address add fd00:77::1/64 dev cni0 nodad && \
     for table in nat filter; do iptables -t $table -N OTHERS && ip6tables -t $table -N OTHERS || exit; done";
 
-/// Writes into them, and takes it back.
+/// Adds rules to them and removes them, again and again.
 const WRITING: &str = r"for of in iptables ip6tables; do
     for table in nat filter; do
         printf '*%s\n-A OTHERS -p tcp -j RETURN\n-D OTHERS -p tcp -j RETURN\nCOMMIT\n' $table
     done | $of-restore --noflush || exit
 done";
 
-/// What bridge makes, in the place of a link that was another container's with the same number.
+/// The veth pair that bridge makes. It replaces a link that another container with the same number had.
 const CONNECTION: &str = "nsenter --net=$HOST ip link del toward$NUMBER 2>/dev/null; \
     ip link add eth0 type veth peer name toward$NUMBER netns $HOST && ip link set eth0 up && \
     nsenter --net=$HOST ip link set toward$NUMBER master cni0 up";
 
-/// What an IPAM plugin gives a container, which is no other's, once the kernel has taken it up.
+/// The addresses that an IPAM plugin gives a container, different for each. It waits until the kernel uses them.
 const ADDRESSES: &str = "ip address add 10.77.$PLACE/16 dev eth0 && ip address add fd00:77::$NUMBER/64 dev eth0 nodad && \
     timeout 5 sh -c 'until ip -6 route show table local | grep -q fd00:77::$NUMBER; do sleep 0.02; done'";
 
-/// What bridge answers then.
+/// The result of bridge in that case.
 fn on_bridge_of_crowds() -> Value {
     let mut result = on_bridge_of_others();
     result["ips"] = json!([{"address": "10.77.$PLACE/16", "gateway": "10.77.0.1", "interface": 2},
@@ -158,11 +158,11 @@ fn on_bridge_of_crowds() -> Value {
 pub const TOWARD: &str =
     "ip link add toward0 type bridge && ip link set toward0 up && ip address add 10.77.0.1/24 dev toward0";
 
-/// What makes an interface of others'.
+/// A shell line that makes an interface as another plugin would.
 pub const INTERFACE: &str =
     "ip link add eth0 address 0a:00:00:00:00:01 type veth peer name peer0 && ip link set eth0 up";
 
-/// What they answer.
+/// The result of that plugin.
 pub fn interface_of_others() -> Value {
     json!({"cniVersion": "1.1.0", "interfaces": [
         {"name": "eth0", "mac": "0a:00:00:00:00:02"},
@@ -176,7 +176,7 @@ pub fn addressed() -> Value {
     result
 }
 
-/// A firewall behind a bridge whose containers are cut off from each other.
+/// A firewall after a bridge whose containers are isolated from each other.
 pub fn firewalled(backend: &str) -> Subject {
     firewall(installed(), backend)
 }
@@ -188,7 +188,7 @@ pub fn firewall(bin: &Path, backend: &str) -> Subject {
     subject.after(INTERFACE, on_bridge_of_others()).on("ip link add cni0 type bridge")
 }
 
-/// What bridge answers. Nobody is there to be a gateway.
+/// The result of bridge. No address is a gateway.
 pub fn on_bridge_of_others() -> Value {
     json!({"cniVersion": "1.1.0", "interfaces": [{"name": "cni0"}, {"name": "peer0"}, {"name": "eth0", "sandbox": "$NETNS"}],
         "ips": [{"address": "10.77.0.2/24", "interface": 2},
@@ -206,8 +206,8 @@ pub fn on_master() -> Subject {
     Subject { bin: installed().into(), ..macvlan() }
 }
 
-/// A bridge with a gateway in a VLAN, whose port carries the tagged frames of others too. It is not the installed one: the
-/// virtual machine, the only place that surely has VLANs, has the other.
+/// A bridge with a gateway in a VLAN, whose port carries tagged frames of other networks too. It is not the installed binary: in
+/// the virtual machine, the only place that surely has VLANs, the other one is installed.
 pub fn vlan_bridge() -> Subject {
     let trunk = json!([{"minID": 200, "maxID": 203}]);
     let conf = json!({"vlan": 100, "vlanTrunk": trunk, "isDefaultGateway": true, "ipam": dual_stack()});

@@ -1,4 +1,4 @@
-//! What the end-to-end tests in `tests/` share: where the binaries are, and the configurations that are tested.
+//! Shared by the end-to-end tests in `tests/`: the paths of the binaries, and the tested configurations.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test panics: that is how it fails")]
 #![expect(clippy::missing_panics_doc, reason = "a test panics: that is how it fails")]
@@ -42,7 +42,7 @@ pub const NAMES: [&str; 11] = [
     "tuning",
 ];
 
-/// Where cargo puts what it builds beside this test: `target/TRIPLE/PROFILE`.
+/// The directory of cargo's output that this test is in: `target/TRIPLE/PROFILE`.
 pub fn built() -> PathBuf {
     let mut dir = std::env::current_exe().unwrap();
     dir.pop(); // deps
@@ -50,8 +50,8 @@ pub fn built() -> PathBuf {
     dir
 }
 
-/// The multi-call binary, the tool and each plugin as a binary of its own, built as this test was; or, where cargo cannot
-/// run, what `CNIKIT_BUILT` says was built before.
+/// The multi-call binary, the tool and each plugin as a binary of its own, built with the same profile as this test; or those in
+/// `CNIKIT_BUILT`, where cargo cannot run.
 fn build() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -77,7 +77,8 @@ pub fn program(name: &str) -> PathBuf {
 pub fn bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();
     BIN.get_or_init(|| {
-        // Beside the binary, for hard links do not cross file systems; made anew where an older build's links are.
+        // In the directory of the binary, because hard links cannot cross file systems. It is made again if it has links to an
+        // older build.
         let dir = tempfile::tempdir_in(build()).unwrap().keep();
         for name in NAMES {
             std::fs::hard_link(program("cni-plugins"), dir.join(name)).unwrap();
@@ -87,7 +88,7 @@ pub fn bin() -> &'static Path {
     })
 }
 
-/// The plugins as `scripts/install` installs them, beside the tests: built to be fast, for they are run by the thousand.
+/// The plugins as `scripts/install` installs them, beside the tests. They are optimized, because they are run thousands of times.
 pub fn installed() -> &'static Path {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     INSTALLED.get_or_init(|| {
@@ -97,19 +98,20 @@ pub fn installed() -> &'static Path {
     })
 }
 
-/// Installs the plugins in `bin` of a directory, over whatever is there, and the tool in `tool`.
+/// Installs the plugins in `bin` of a directory, which may exist, and cnitool in `tool`.
 fn install_into(dir: &Path) {
     let mut install = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install"));
     let said = install.args([dir.join("bin"), dir.join("tool")]).output().expect("scripts/install can be started");
     assert!(said.status.success(), "scripts/install: {}", String::from_utf8_lossy(&said.stderr));
 }
 
-/// The same, each a file of its own: so they execute their IPAM plugin.
+/// The same, each a binary of its own, so that they execute their IPAM plugin.
 pub fn apart() -> &'static Path {
     static APART: OnceLock<PathBuf> = OnceLock::new();
     APART.get_or_init(|| {
         let dir = tempfile::tempdir_in(built()).unwrap().keep();
-        // Not by us: what another thread starts meanwhile would hold the file open for writing, and it could not be executed.
+        // A program copies them: a child of another thread could inherit our file descriptor, and a file that is open for writing
+        // cannot be executed.
         let copied = Command::new("cp").args(NAMES.map(|name| installed().join(name))).arg(&dir).status();
         assert!(copied.expect("cp can be started").success(), "the installed plugins cannot be copied");
         remove_at_exit(&dir);
@@ -117,14 +119,14 @@ pub fn apart() -> &'static Path {
     })
 }
 
-/// Where the reference's plugins are: the packaged ones, 1.1.1, and the newest, 1.9.1. That they are missing is an error that
-/// says how to get them.
+/// The directories of upstream's plugins: the packaged ones, 1.1.1, and the newest, 1.9.1. If they are missing, the error says how
+/// to get them.
 pub fn references() -> [PathBuf; 2] {
     let packaged = there("/usr/lib/cni".into(), "install the package containernetworking-plugins");
     [packaged, unpacked("reference/usr/lib/cni")]
 }
 
-/// Where the newest ones are with the last flannel that the reference had, 0.9.0.
+/// The directory of the newest ones together with upstream's last flannel, 0.9.0.
 pub fn reference_with_flannel() -> PathBuf {
     unpacked("reference-flannel")
 }
@@ -138,7 +140,7 @@ fn there(dir: PathBuf, hint: &str) -> PathBuf {
     dir
 }
 
-/// The reference's cnitool, 1.3.0, with its libcni. That it is missing is an error, as with its plugins.
+/// Upstream's cnitool, 1.3.0, with its libcni. If it is missing that is an error, as with the plugins.
 pub fn reference_tool() -> PathBuf {
     let tool = cache().join("reference-tool/cnitool");
     assert!(
@@ -149,7 +151,7 @@ pub fn reference_tool() -> PathBuf {
     tool
 }
 
-/// The directory goes when the last of our processes is gone: a shell waits for our end.
+/// Removes the directory when the last of our processes has ended: a shell waits for that.
 fn remove_at_exit(dir: &Path) {
     let wait = format!("read -r _; rm -rf '{}'", dir.display());
     let shell = Command::new("/bin/sh").args(["-c", &wait]).stdin(std::process::Stdio::piped()).spawn().unwrap();
@@ -172,7 +174,7 @@ pub fn written_down() -> Value {
     json!({"type": "static", "addresses": addresses, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]})
 }
 
-/// What flanneld writes on the host that got these subnets, and whose tunnel takes that many bytes.
+/// The file that flanneld writes on a host with these subnets, if its tunnel needs this many bytes.
 pub fn subnet_env(subnets: [&str; 2], mtu: u32) -> String {
     let [ipv4, ipv6] = subnets;
     format!(
@@ -181,7 +183,7 @@ pub fn subnet_env(subnets: [&str; 2], mtu: u32) -> String {
     )
 }
 
-/// What flanneld wrote on some host, in a file that stays.
+/// The file of flanneld on a host, written to a path that is not removed.
 pub fn subnet_file(name: &str, text: &str) -> PathBuf {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     let dir = DIR.get_or_init(|| {
@@ -189,14 +191,14 @@ pub fn subnet_file(name: &str, text: &str) -> PathBuf {
         remove_at_exit(&dir);
         dir
     });
-    // Whole for whoever reads it, and the same each time.
+    // A reader sees the complete file, which has the same content each time.
     let mut file = tempfile::NamedTempFile::new_in(dir).unwrap();
     std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
     file.persist(dir.join(name)).unwrap();
     dir.join(name)
 }
 
-/// flannel over a bridge that masquerades, where flanneld wrote what it has to.
+/// flannel over a bridge that masquerades, with flanneld's file.
 pub fn flannel() -> Subject {
     let file = subnet_file("subnet.env", &subnet_env(["10.77.0.1/24", "fd00:77::1/64"], 1450));
     let delegate = json!({"type": "bridge", "isDefaultGateway": true, "ipMasqBackend": "nftables"});
@@ -204,7 +206,7 @@ pub fn flannel() -> Subject {
     subject("flannel", json!({"subnetFile": file, "dataDir": "$DIR/flannel", "delegate": delegate, "ipam": ipam}))
 }
 
-/// What is flooded, as it is installed, each with its weight: how many calls of all are its own.
+/// The subjects of a flood, as they are installed, each with its weight: its share of all calls.
 pub fn flooded() -> Vec<(Subject, usize)> {
     let of = |plugin: &str, keys: Value| Subject::new(installed(), plugin, keys);
     let masquerading = |plugin: &str, backend: &str| {
@@ -239,8 +241,8 @@ pub fn ptp() -> Subject {
     subject("ptp", json!({"ipMasq": true, "ipam": ipam}))
 }
 
-/// A master, perhaps with another link on it, and somebody at the other end of its wire who is the gateway, once the kernel has
-/// taken up the address.
+/// A master, optionally with another link on it. The peer at the other end of its wire is the gateway; the line waits until the
+/// kernel uses its address.
 macro_rules! master {
     ($($sibling:literal)?) => {
         concat!(
@@ -254,10 +256,10 @@ macro_rules! master {
     };
 }
 
-/// A master that bears nothing.
+/// A master without other links.
 pub const MASTER: &str = master!();
 
-/// One that bears a macvlan already, or it would show there when the last one goes.
+/// A master with a macvlan. Without it the snapshot would show a difference when the last macvlan is removed.
 pub const MASTER_OF_MACVLANS: &str = master!("macvlan mode bridge");
 
 /// The same with an ipvlan.
@@ -300,7 +302,7 @@ pub fn interface_subjects() -> Vec<Subject> {
     ]
 }
 
-/// A plugin that is a shell script, in a directory that goes with the value; it has its configuration in `$conf`.
+/// A plugin that is a shell script, in a directory that is removed with the value; its configuration is in `$conf`.
 pub fn script(text: &str, conf: Value) -> (tempfile::TempDir, Subject) {
     let bin = tempfile::tempdir().unwrap();
     std::fs::write(bin.path().join("script"), format!("#!/bin/sh\nconf=$(cat)\n{text}")).unwrap();
@@ -309,13 +311,13 @@ pub fn script(text: &str, conf: Value) -> (tempfile::TempDir, Subject) {
     (bin, subject)
 }
 
-/// A directory of plugins in which that of a subject is followed by a line of shell; its answer and exit status are its own.
+/// A directory of plugins in which a shell line runs after the plugin of a subject. Output and exit status are the plugin's.
 pub fn wrapped(subject: &Subject, line: &str) -> tempfile::TempDir {
     in_place_of(subject, &format!("'{}' || exit\n{line}", subject.bin.join(&subject.plugin).display()))
 }
 
-/// One in which that of a subject runs under strace(1), and what it asks of the kernel, of these calls: each with its arguments,
-/// as often as this is asked.
+/// A subject whose plugin runs under strace(1), and a function that returns these system calls of it with their arguments, all so
+/// far.
 pub fn traced(subject: &Subject, calls: &str) -> (tempfile::TempDir, impl Fn() -> Vec<String> + use<>) {
     let real = subject.bin.join(&subject.plugin);
     let bin = in_place_of(subject, &format!("exec strace -f -o \"$0.calls\" -e trace={calls} '{}'", real.display()));
@@ -327,7 +329,7 @@ pub fn traced(subject: &Subject, calls: &str) -> (tempfile::TempDir, impl Fn() -
     (bin, said)
 }
 
-/// A directory of plugins in which a script stands in the place of a subject's.
+/// A directory of plugins in which a script replaces the plugin of a subject.
 fn in_place_of(subject: &Subject, text: &str) -> tempfile::TempDir {
     let bin = tempfile::tempdir().unwrap();
     for name in NAMES.iter().filter(|name| **name != subject.plugin) {

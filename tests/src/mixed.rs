@@ -1,7 +1,7 @@
-//! A node on which the reference's plugins and ours work side by side: one adds what the other checks and removes.
+//! A node with upstream's plugins and ours side by side: one adds an attachment that the other checks and removes.
 //!
-//! Each [`Row`] is a configuration. [`alike`] plays it on fresh hosts with one release of the reference, and compares what
-//! is answered and what can be seen; what differs has to be in [`DIFFERENCES`], and what is there has to differ.
+//! Each [`Row`] is a configuration. [`alike`] plays it on fresh hosts with one release of upstream, and compares results and
+//! visible state. Every difference must be listed in [`DIFFERENCES`], and every listed difference must occur.
 
 mod differences;
 mod rows;
@@ -28,7 +28,7 @@ use serde_json::Value;
 use crate::world::UNTIL_DETECTED;
 use crate::{bin, reference_with_flannel, references};
 
-/// A release of the reference.
+/// A release of upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamRelease {
     /// The one that distributions install: 1.1.1.
@@ -59,7 +59,7 @@ impl UpstreamRelease {
         }
     }
 
-    /// The newest version of the specification that it knows.
+    /// The newest version of the specification that it supports.
     pub fn speaks(self) -> &'static str {
         match self {
             UpstreamRelease::Packaged => "1.0.0",
@@ -69,7 +69,7 @@ impl UpstreamRelease {
     }
 }
 
-/// Who carries a call out.
+/// The side that executes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Theirs,
@@ -120,12 +120,12 @@ impl Node<'_> {
         subject.call(&self.host, verb, ID, netns, &more)
     }
 
-    /// Where somebody's reservation is.
+    /// The path of the node's reservation.
     fn reservation(&self) -> PathBuf {
         self.host.dir().join("leases/testnet").join(self.row.unreadable)
     }
 
-    /// The plugin in a mount namespace of its own, in which reading that reservation fails, as it does in a bad sector.
+    /// The plugin in a mount namespace in which reading that reservation fails, as from a bad sector.
     fn blinded(&self, bin: &Path) -> PathBuf {
         let dir = self.host.dir().join("blind");
         let file = self.reservation();
@@ -148,7 +148,7 @@ impl Node<'_> {
         Ok(Added { result: said.json(), names: Names::of(&self.host, &self.container, self.row.keeps()) })
     }
 
-    /// All that an ADD answered and that can be seen of it, once addresses are settled.
+    /// The result of an ADD and its visible state, after duplicate address detection.
     fn seen(&self, added: &Added) -> BTreeSet<String> {
         for (settled, said) in [self.host.try_sh(UNTIL_DETECTED), self.container.try_sh(UNTIL_DETECTED)] {
             assert!(settled, "{}: addresses do not settle: {said}", self.about());
@@ -162,7 +162,7 @@ impl Node<'_> {
         added.names.state(&self.host, &self.container)
     }
 
-    /// What a call with the result said, in one line.
+    /// The outcome of a call with the result of ADD, in one line.
     fn verdict(&self, who: Who, verb: &str, netns: &str, added: &Added) -> String {
         let said = self.call(who, verb, netns, self.row.knows_prev_result().then_some(&added.result));
         added.names.plain(&if said.exit == 0 { SUCCESS.into() } else { refusal(&said) })
@@ -173,7 +173,7 @@ impl Node<'_> {
     }
 }
 
-/// What a call said that failed.
+/// The error message of a call that failed.
 fn refusal(said: &CallOutput) -> String {
     let error: Value = serde_json::from_str(&said.stdout).unwrap_or_default();
     let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
@@ -182,22 +182,22 @@ fn refusal(said: &CallOutput) -> String {
 
 const SUCCESS: &str = "success";
 
-/// What an ADD answered, and what chance named.
+/// The result of an ADD, and its random names.
 struct Added {
     result: Value,
     names: Names,
 }
 
-/// What each side came to, line by line: what only one of them has is a difference.
+/// The lines of each side. A line that only one side has is a difference.
 #[derive(Default)]
 struct Found {
     theirs: BTreeSet<String>,
     ours: BTreeSet<String>,
-    /// What no list excuses.
+    /// Differences that no list can excuse.
     wrong: Vec<String>,
 }
 
-/// Each deletes its own, while there is a reservation of which nobody can say whose it is.
+/// Each side deletes its own attachment while there is a reservation that cannot be read, so that its owner is unknown.
 fn play_unread(row: &Row, release: UpstreamRelease) -> Result<Found, String> {
     let mut found = Found::default();
     for (who, lines) in [(Who::Theirs, &mut found.theirs), (Who::Ours, &mut found.ours)] {
@@ -252,7 +252,7 @@ fn play(row: &Row, release: UpstreamRelease) -> Result<Found, String> {
     Ok(found)
 }
 
-/// What the reference says and leaves when nobody else is there, and what either of us makes.
+/// The output and the leftovers of upstream on a node of its own, and what each side makes.
 struct Usual {
     checked: String,
     deleted: String,
@@ -271,7 +271,7 @@ impl Usual {
 }
 
 impl Found {
-    /// Each checks what the other made.
+    /// Each side checks the attachment of the other.
     fn checked(&mut self, theirs: &Node, added: &Added, ours: &Node, added_ours: &Added, usual: &Usual) {
         if !theirs.row.knows_check() {
             return;
@@ -287,8 +287,8 @@ impl Found {
         }
     }
 
-    /// DEL says what it has to, and leaves nothing of the attachment, and of what is shared nothing but what the reference's
-    /// own DEL leaves, or what the other made in its place.
+    /// DEL must report `has_to` and leave nothing of the attachment. Of shared objects it may leave those that upstream's own DEL
+    /// leaves, or those that the other side made instead.
     fn deleted(&mut self, what: &str, said: &str, has_to: &str, left: &BTreeSet<String>, usual: &Usual) {
         if said != has_to {
             self.wrong.push(format!("DEL {what}: {said}"));
@@ -299,7 +299,7 @@ impl Found {
             .extend(left.iter().filter(|line| !is_usual(line)).map(|line| format!("left after DEL {what}: {line}")));
     }
 
-    /// The namespace is gone before the DEL by ours of what theirs made.
+    /// Our DEL of an attachment of upstream, whose namespace is gone.
     fn gone(&mut self, row: &Row, release: UpstreamRelease, usual: &Usual) -> Result<(), String> {
         let mut node = Node::new(row, release);
         let added = node.add(Who::Theirs)?;
@@ -313,11 +313,11 @@ impl Found {
     }
 }
 
-/// So many rows at once a processor: half of the time they wait for what they started.
+/// The number of rows at once per processor: half of the time they wait for child processes.
 const AT_ONCE: usize = 2;
 
-/// Plays all rows with a release of the reference; panics with every difference that is not listed, and every listed one
-/// that did not occur.
+/// Plays all rows with a release of upstream. Panics with every difference that is not listed, and with every listed one that did
+/// not occur.
 pub fn alike(release: UpstreamRelease, rows: &[Row]) {
     let rows: Vec<&Row> = rows.iter().filter(|row| row.is_known_to(release)).collect();
     assert!(!rows.is_empty(), "no row is known to {release:?}");
@@ -338,11 +338,11 @@ pub fn alike(release: UpstreamRelease, rows: &[Row]) {
     report.into_inner().unwrap().assert_as_listed(&rows, release);
 }
 
-/// Without markers of whose rules of the firewall are: they do nothing, and the reference, which does not know them, leaves them
-/// to the next of ours.
+/// The lines without the owners' markers of the firewall: these have no effect, and upstream, which does not use them, leaves them
+/// until the next call of ours.
 fn unmarked(lines: BTreeSet<String>) -> BTreeSet<String> {
     lines.into_iter().filter(|line| !line.contains("CNI-FORWARD-OWNERS")).collect()
 }
 
-/// As long as a namespace that nobody holds may take to go.
+/// The time within which the kernel removes a namespace without references.
 const GOING: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Container runtimes of others, driven as a person or a kubelet drives them, on a node that is made for them and goes away.
+//! Real container runtimes, driven as an operator or a kubelet drives them, on a temporary node.
 //!
 //! A [`Node`] is namespaces of its own with the directories that runtimes insist on. [`Containerd`] is one that runs there,
 //! asked by CRI; Podman is a program that is called by [`Node::sh`]. Their configuration is the page's, `docs/runtimes.md`.

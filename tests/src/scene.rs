@@ -1,4 +1,4 @@
-//! A runtime on a host of its own: plugins that are scripts beside the real ones, a directory for all that is kept.
+//! A runtime on a host of its own: scripts as plugins beside the real ones, and a directory for all stored files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,13 +9,13 @@ use cnikit_libcni::{Attachment, Cache, Deadline, NetworkList, Runtime};
 use cnikit_testkit::{Container, Host};
 use serde_json::Value;
 
-/// What a chained plugin of a script answers to ADD: the result that it was given.
+/// The ADD of a chained plugin that is a script: it returns prevResult.
 pub const PASS: &str = r#"ADD) sed 's/.*"prevResult":\(.*\),"\(runtimeConfig\|cniVersion\|name\)".*/\1/; s/.*"prevResult":\(.*\)}$/\1/' $in ;;"#;
 
-/// What a plugin of a script answers to ADD where nothing was before it.
+/// The ADD of the first plugin of a chain, as a script.
 pub const ANSWER: &str = r#"ADD) echo '{"cniVersion": "1.1.0", "ips": [{"address": "10.9.0.2/24"}]}' ;;"#;
 
-/// Host, container, scripts, and what is kept.
+/// A host, a container, scripts, and the stored files.
 #[derive(Debug)]
 pub struct Scene {
     /// Where the runtime runs.
@@ -38,8 +38,8 @@ impl Scene {
         self.host.dir().join(name)
     }
 
-    /// A plugin that notes each call in `calls`, keeps its stdin in `NAME.VERB` (`$in`) and its environment in
-    /// `NAME.VERB.env`, and goes on with these cases of `$CNI_COMMAND`; `$dir` is the directory.
+    /// A plugin that appends each call to `calls`, writes its stdin to `NAME.VERB` (`$in`) and its environment to `NAME.VERB.env`,
+    /// and then executes these cases of `$CNI_COMMAND`; `$dir` is the directory.
     pub fn plugin(&self, name: &str, cases: &str) {
         let dir = self.host.dir().display();
         self.file(
@@ -84,14 +84,14 @@ impl Scene {
         Attachment::new("c1", self.container.path())
     }
 
-    /// What the scripts have been asked so far; the notes begin anew.
+    /// The calls of the scripts since the last time.
     pub fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path("calls")).unwrap_or_default();
         let _ = fs::remove_file(self.path("calls"));
         text.lines().map(str::to_owned).collect()
     }
 
-    /// What a script read when it was last asked.
+    /// The stdin of a script in its last call.
     pub fn stdin(&self, plugin: &str, verb: &str) -> String {
         fs::read_to_string(self.path(&format!("{plugin}.{verb}"))).unwrap()
     }

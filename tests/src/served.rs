@@ -1,4 +1,4 @@
-//! Each plugin with a configuration under which it does all that it can, for what is tried on every plugin.
+//! Each plugin with a configuration in which it uses all its features, for tests that are run for every plugin.
 
 use cnikit_testkit::Subject;
 use serde_json::json;

@@ -1,13 +1,13 @@
-//! Every single thing that bridge and ptp make, and how each can be tampered with.
+//! Every object and setting that bridge and ptp make, and ways to tamper with each.
 
 use cnikit_testkit::life::Tampering;
 
-/// A thing that a plugin makes.
+/// An object or setting that a plugin makes.
 #[derive(Clone, Copy, Debug)]
 pub struct Thing {
-    /// The lines of [`crate::mixed::Names::state`] in which it can be seen; `*` stands for anything.
+    /// The lines of [`crate::mixed::Names::state`] that show it; `*` matches any text.
     pub shows: &'static [&'static str],
-    /// How it is tampered with, and what CHECK names then.
+    /// The tampering, and the text of CHECK's error.
     pub by: Tampering,
 }
 
@@ -80,7 +80,7 @@ pub const COMMON: [Thing; 17] = [
     on_host(&["host file *leases/testnet/fd00:77::2*"], "rm $DIR/leases/testnet/fd00:77::2", "fd00:77::2"),
 ];
 
-/// What bridge makes beside that, with `isDefaultGateway`.
+/// What bridge makes in addition, with `isDefaultGateway`.
 pub const BRIDGE: [Thing; 14] = [
     inside(&["container ip4 10.77.0.0/24 *"], "ip route del 10.77.0.0/24", "route of eth0: wanted 10.77.0.0/24"),
     inside(&["container ip6 fd00:77::/64 *"], "ip -6 route del fd00:77::/64", "route of eth0: wanted fd00:77::/64"),
@@ -126,7 +126,7 @@ pub const BRIDGE: [Thing; 14] = [
     ),
 ];
 
-/// What ptp makes beside that.
+/// What ptp makes in addition.
 pub const PTP: [Thing; 9] = [
     on_host(
         &["host address $END inet 10.77.0.1/32 *", "host ip4 local 10.77.0.1 *"],
@@ -167,7 +167,7 @@ pub const PTP: [Thing; 9] = [
     ),
 ];
 
-/// What tuning changes, as [`tuned`](crate::harmed::tuned) says; the last takes the others with it.
+/// The settings that tuning changes ([`tuned`](crate::harmed::tuned)). The last tampering removes the others with it.
 pub const TUNING: [Tampering; 9] = [
     tampering(
         "ip link set eth0 address 0a:00:00:00:00:03",
@@ -186,7 +186,7 @@ pub const TUNING: [Tampering; 9] = [
     tampering("ip link del eth0", "interface eth0: wanted in the container, found none"),
 ];
 
-/// What portmap makes with nftables, as [`publishing`](crate::harmed::publishing) says.
+/// The rules that portmap makes with nftables ([`publishing`](crate::harmed::publishing)).
 pub const PORTS: [Tampering; 8] = [
     on_ports("nft flush chain ip cni_hostport hostports", "tcp dport 8080 dnat to 10.77.0.2:80"),
     on_ports("nft flush chain ip6 cni_hostport masquerading", "ip6 saddr fd00:77::2 ip6 daddr fd00:77::2 masquerade"),
@@ -212,7 +212,8 @@ const fn tampering(line: &'static str, names: &'static str) -> Tampering {
     Tampering { line, inside: true, names }
 }
 
-/// What firewall makes with iptables, as [`firewall`](crate::harmed::firewall) says; the last takes the others with it.
+/// The rules that firewall makes with iptables ([`firewall`](crate::harmed::firewall)). The last tampering removes the others with
+/// it.
 pub const FIREWALL: [Tampering; 14] = [
     tampered(
         "iptables -D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD",
@@ -242,7 +243,7 @@ pub const FIREWALL: [Tampering; 14] = [
     ),
 ];
 
-/// What it makes with nftables.
+/// The rules that firewall makes with nftables.
 pub const FIREWALL_NFTABLES: [Tampering; 6] = [
     tampered("nft flush chain inet cni_firewall owners", "rule `ip saddr 10.77.0.2 accept comment"),
     tampered(
@@ -308,7 +309,7 @@ pub const SPOOF: [Thing; 2] = [
 pub const IP_SPOOF: [Thing; 1] =
     [on_host(&[], "nft delete table bridge cni_ipspoofchk", "table bridge cni_ipspoofchk is missing")];
 
-/// A bridge of layer 2: whose container's end has nothing but to be up.
+/// A layer 2 bridge: the container's interface is only up.
 pub const LAYER2: [Thing; 4] = [
     on_host(&[], "ip link set cni0 down", "bridge cni0: wanted up, found down"),
     on_host(&[], "ip link set $HOSTEND down", "wanted up, found down"),
@@ -316,13 +317,13 @@ pub const LAYER2: [Thing; 4] = [
     inside(&[], "ip link set eth0 down", "eth0: wanted up, found down"),
 ];
 
-/// The kinds of resources that not every kernel can make: the tests that say what they need of one tamper with them.
+/// The kinds of resources that not every kernel supports. Tests that need such a feature of the kernel tamper with them.
 pub const IN_THE_RING: [&str; 2] = ["VLANs of the port", "VLAN gateway"];
 
-/// Those that tests of their own tamper with, `tests/tests/macvlan.rs` and in the ring, for they too need a kernel.
+/// The kinds that `tests/tests/macvlan.rs` and the ring tamper with, because they need a feature of the kernel too.
 pub const ON_A_MASTER: [&str; 2] = ["macvlan", "ipvlan"];
 
-/// What can be seen to have been made, and CHECK does not compare: the line, and why.
+/// Visible state that CHECK does not compare: the line, and the reason.
 ///
 /// The gateway of a VLAN is not among the lines, for not every kernel has it: of its MTU only that both ends have the same is
 /// compared. It was the bridge's when the pair was made, and the bridge's follows its ports since.

@@ -1,4 +1,5 @@
-//! What real runtimes sent. `tests/transcripts/README.md` says whence it is, `cnikit_testkit::transcripts` in what form.
+//! Recorded requests of real runtimes. Their origin is in `tests/transcripts/README.md`, their format in
+//! `cnikit_testkit::transcripts`.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! What macvlan and ipvlan have to bear alike: their containers' interfaces are on top of a link of the host, whose wire leads
-//! to another host.
+//! Tests that macvlan and ipvlan share: their containers' interfaces are on top of a link of the host, whose wire leads to another
+//! host.
 
 use std::thread;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::world::once_within;
 
 /// The addresses of the other host.
 pub const GATEWAYS: [&str; 2] = ["10.77.0.1", "fd00:77::1"];
-/// How long an ADD waits for the outcome of duplicate address detection, where there is none.
+/// The time that an ADD waits for duplicate address detection if its result never comes.
 pub const DETECTION: Duration = Duration::from_secs(5);
 /// Those that the first container gets.
 pub const FIRST: [&str; 2] = ["10.77.0.2", "fd00:77::2"];
 /// And the second one.
 pub const SECOND: [&str; 2] = ["10.77.0.3", "fd00:77::3"];
 
-/// A master whose wire leads to another host, with the gateways' addresses.
+/// A master whose wire leads to another host, which has the gateways' addresses.
 pub struct Lan {
     /// Where the master is.
     pub host: Host,
@@ -32,7 +32,7 @@ pub struct Lan {
 }
 
 impl Lan {
-    /// With a master that bears nothing.
+    /// With a master without other links.
     #[expect(clippy::new_without_default, reason = "it makes links")]
     pub fn new() -> Lan {
         let host = Host::new();
@@ -63,7 +63,7 @@ fn stranger(host: &Host, subject: &Subject, container: &Container, name: &str) {
     host.sh(&if subject.plugin == "ipvlan" { line + " mode l2" } else { line });
 }
 
-/// Somebody has the address that the container would get: ADD is refused and all is as it was, unless it is not to look.
+/// If another host has the container's address, ADD fails and leaves nothing, unless detection is disabled.
 pub fn a_taken_address_is_refused_unless_nobody_is_to_look(subject: &Subject) {
     for looks in [true, false] {
         let lan = Lan::new();
@@ -87,7 +87,8 @@ pub fn a_taken_address_is_refused_unless_nobody_is_to_look(subject: &Subject) {
     }
 }
 
-/// Nobody is there to ask, so nobody is waited for; a kernel that asks sixty times would make whoever waits wait to the end.
+/// Without carrier no other host can be asked, so ADD does not wait. A kernel that sends sixty probes would make it wait until the
+/// timeout.
 pub fn without_carrier_nothing_is_waited_for(subject: &Subject) {
     let subject = subject.with("enabledad", json!(true));
     for unplugged in ["ip link set outer0 down", "ip link set master0 down", "ip link set master0 state dormant"] {
@@ -106,7 +107,8 @@ pub fn without_carrier_nothing_is_waited_for(subject: &Subject) {
     }
 }
 
-/// Whatever became of the keys that say what the master is, and of the master: without a name, another's, gone, a chain's.
+/// DEL works whatever happened to the keys that name the master, and to the master: without a name, another name, removed, from
+/// prevResult.
 pub fn a_del_does_not_look_for_the_master(subject: &Subject) {
     let several = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "one0"}, {"name": "two0"}]});
     let later = [
@@ -130,7 +132,7 @@ pub fn a_del_does_not_look_for_the_master(subject: &Subject) {
     }
 }
 
-/// Not even for a moment: what is made there and moved would be announced.
+/// Not even for a moment: a link that is made on the host and then moved would be announced there.
 pub fn nothing_of_it_is_ever_seen_on_the_host(subject: &Subject) {
     let host = subject.host();
     let container = Host::new().container();
@@ -171,14 +173,14 @@ pub fn the_host_may_have_a_link_of_the_same_name(subject: &Subject) {
     HostSnapshot::of(&host).assert_unchanged_since(&before, &SHARED, "after the DEL");
 }
 
-/// A stranger's interface of the kind, on the master, in the container and under the attachment's name: however it is marked,
-/// no ADD, DEL or roll-back of ours touches it.
+/// Interfaces of the kind that another program made, on the master, in the container and with the attachment's name: whatever their
+/// alias is, no ADD, DEL or roll-back of ours changes them.
 pub fn what_strangers_have_on_the_master_stays(subject: &Subject) {
     let marked = |network: &str, container: &str| {
         let tag = AttachmentId { network: network.into(), container: container.into(), ifname: "eth0".into() };
         format!("ip link set eth0 alias '{}'", alias::of(&tag))
     };
-    // What nobody of us marked is the reference's, where no record says otherwise.
+    // An interface without a mark of ours is upstream's unless a record says otherwise.
     let marks = [
         (":".to_owned(), false),
         ("ip link set eth0 alias somebody".to_owned(), false),
@@ -189,7 +191,8 @@ pub fn what_strangers_have_on_the_master_stays(subject: &Subject) {
     let host = subject.host();
     let reused = Host::new().container();
     let subject = subject.at(host.dir());
-    // What is shared comes with the first, and so does the record of one whose path is another's by now.
+    // Shared objects are made with the first container, and so is the record of a container whose path belongs to another one by
+    // now.
     let mut record = subject.add(&host, "c-one", &reused);
     subject.del(&host, "c-one", &reused, &record);
     let seen = |container: &Container| container.sh("ip -o -d link 2>/dev/null; ip -o -4 address; ip route");
@@ -202,7 +205,7 @@ pub fn what_strangers_have_on_the_master_stays(subject: &Subject) {
         let inside = seen(&container);
         let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
         assert!(code == 101 && text.contains("interface \"eth0\" already exists in"), "{mark}: {code} {text}");
-        // One beside it, which fails once it is made, and is rolled back.
+        // A second one, whose ADD fails after its link is made, and is rolled back.
         let failing = subject.with("ipam", failing_ipam()).conf.to_string();
         let beside = [("CNI_IFNAME", "eth1")];
         let said = subject.call_raw(&host, "ADD", "c-one", &container.path(), failing.as_bytes(), &beside);
@@ -216,14 +219,14 @@ pub fn what_strangers_have_on_the_master_stays(subject: &Subject) {
     HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after all of them");
 }
 
-/// A route that the kernel refuses once the link is there: to this host only, by way of another.
+/// An IPAM plugin with a route that the kernel refuses after the link is made: a route of scope `host` cannot have a gateway.
 fn failing_ipam() -> Value {
     let routes = json!([{"dst": "10.1.0.0/16", "gw": "10.77.0.1", "scope": 254}]);
     json!({"type": "static", "addresses": [{"address": "10.77.0.50/24"}], "routes": routes})
 }
 
-/// Namespaces with names, in mounts that nobody else sees: two containers of which a runtime lost track, one that is valid,
-/// one of another network, and one with a stranger's. What `ip` shows of each comes last.
+/// Named namespaces in mounts that only this process sees: two containers that the runtime lost, one that is valid, one of another
+/// network, and one with an interface of another program. The output of `ip` for each comes last.
 const NAMED: &str = r#"unshare --mount sh -euc '
     call() {
         CNI_COMMAND=$1 CNI_CONTAINERID=$2 CNI_NETNS=/run/netns/$2 CNI_IFNAME=eth0 CNI_PATH=$bin $bin/$plugin <$dir/$3 >/dev/null
@@ -236,7 +239,7 @@ const NAMED: &str = r#"unshare --mount sh -euc '
     for name in $all; do echo $name $(ip -n $name -o link | grep -c eth0); ip netns del $name; done
 '"#;
 
-/// GC removes what is in a named namespace and not valid, and nothing else.
+/// GC removes interfaces in named namespaces that belong to no valid attachment, and nothing else.
 pub fn gc_removes_what_is_in_a_named_namespace_and_not_valid(subject: &Subject) {
     let host = subject.host();
     let subject = subject.at(host.dir());
@@ -258,7 +261,7 @@ pub fn gc_removes_what_is_in_a_named_namespace_and_not_valid(subject: &Subject) 
     assert_eq!(leases.trim(), "1", "only the valid one's address is still taken");
 }
 
-/// STATUS says that there is no master, and makes nothing to find out.
+/// STATUS reports that there is no master, and makes no link to find out.
 pub fn status_fails_while_the_master_is_missing(subject: &Subject) {
     let host = Host::new();
     let status = |master: Value, inside: bool| {

@@ -1,4 +1,4 @@
-//! The ways in which rules are written, and programs of iptables that are not what they seem.
+//! The backends that rules are written with, and programs of iptables that are replaced by scripts.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 pub const PROGRAMS: [&str; 6] =
     ["iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"];
 
-/// With what rules are written.
+/// What rules are written with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// nftables, over netlink.
@@ -46,7 +46,7 @@ impl Way {
         dir
     }
 
-    /// All rules of a table in the half that this way writes to, or nftables' ruleset.
+    /// All rules of a table in this variant of iptables, or the ruleset of nftables.
     pub fn rules(self, host: &Host, table: &str) -> String {
         match self {
             Way::Nftables => host.sh("nft list ruleset"),
@@ -58,7 +58,7 @@ impl Way {
     }
 }
 
-/// Plugins that find these programs first.
+/// A subject with these programs first in its search path.
 pub fn on_path(subject: &Subject, dir: &Path) -> Subject {
     let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", dir.display());
     Subject { env: vec![("PATH".into(), path)], ..subject.clone() }
@@ -71,12 +71,12 @@ pub fn script(dir: &Path, name: &str, line: &str) {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Under the name that is the administrator's choice, and under that of the half which has what stands.
+/// Both under the name that the administrator chooses, and under that of the variant which has the rules.
 pub fn scripts(dir: &Path, name: &str, line: &str) {
     [name, &name.replace('-', "-nft-")].iter().for_each(|name| script(dir, name, line));
 }
 
-/// A directory with all programs, each of which notes its name in a file before it does what it has to: both are below `dir`.
+/// A directory with all programs, each of which appends its name to a file before it does its work. Both are below `dir`.
 pub fn noting(dir: &Path) -> (PathBuf, PathBuf) {
     let programs = dir.join("programs");
     let log = dir.join("started");

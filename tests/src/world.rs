@@ -1,4 +1,4 @@
-//! What is around a host, and pings that tell.
+//! The networks around a host, and pings.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use cnikit_testkit::{Container, Host};
 /// The addresses of [`world`], one a family.
 pub const WORLD: [&str; 2] = ["192.0.2.2", "2001:db8:9::2"];
 
-/// A third network, which the host reaches and which knows no way back to any container.
+/// A third network, which the host reaches and which has no route to any container.
 pub fn world(host: &Host) -> Container {
     let world = host.container();
     host.sh(&format!("ip link add world type veth peer name uplink netns {}", world.path()));
@@ -24,22 +24,22 @@ fn reaches(host: &Host, address: &str) -> bool {
     host.try_sh(&format!("ping -n -q -c 1 -w 5 {address}")).0
 }
 
-/// One echo request, and ten seconds for its answer: a machine may be busy.
+/// One echo request, with ten seconds for the reply, because the machine may be busy.
 pub fn ping(address: &str) -> String {
     format!("ping -n -q -c 1 -W 10 {address}")
 }
 
-/// One echo request, and a second for its answer: of what is not to be reached.
+/// One echo request, with one second for the reply: for an address that must not answer.
 pub fn ping_once(address: &str) -> String {
     format!("ping -n -q -c 1 -W 1 {address}")
 }
 
-/// Of what may well not be reached: two, for whoever asks a neighbour that is not there any more has lost the first.
+/// Two echo requests, for an address that may not answer: the first one is lost while a neighbour that is gone is resolved again.
 pub fn ping_briefly(address: &str) -> String {
     format!("{0} || {0}", ping_once(address))
 }
 
-/// A container goes on talking to an address, without a loss, while something else happens and after it.
+/// A container exchanges packets with an address without a loss, while `work` runs and after that.
 pub fn undisturbed<T>(from: &Container, to: &str, work: impl FnOnce() -> T) -> T {
     from.sh(&ping(to));
     let done = thread::scope(|scope| {
@@ -60,8 +60,8 @@ pub const UNTIL_DETECTED: &str =
 /// How often [`once_within`] tries.
 const TRIES: usize = 5;
 
-/// Does it once take less than this? For work that either waits so long each time or does not wait at all: a busy machine delays
-/// it, and never makes it faster.
+/// Whether the work takes less than this in one of several runs. For work that either waits so long in every run or not at all: a
+/// busy machine can delay it, but never make it faster.
 pub fn once_within(most: Duration, mut work: impl FnMut()) -> bool {
     for _ in 0..TRIES {
         let began = Instant::now();

@@ -16,7 +16,7 @@ use nix::sys::socket::{
 };
 use serde_json::{Value, json};
 
-/// What the neighbour advertises; whoever has an address in it, or a route `proto ra`, has listened.
+/// The prefix of the advertisements. A host with an address in it, or with a route `proto ra`, has processed one.
 const ADVERTISED: &str = "2001:db8:bad:";
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const PAUSE: Duration = Duration::from_millis(2);
@@ -31,7 +31,7 @@ fn advertisement() -> Vec<u8> {
     packet
 }
 
-/// Advertises from inside a container until it is told to stop; how often is counted.
+/// Sends advertisements from inside a container until `stop` is set, and counts them.
 fn advertise(from: &Container, stop: &AtomicBool, sent: &AtomicU32) {
     let flood = || {
         let socket = socket(AddressFamily::Inet6, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::IcmpV6).unwrap();
@@ -46,7 +46,7 @@ fn advertise(from: &Container, stop: &AtomicBool, sent: &AtomicU32) {
     from.netns().enter(|_| flood()).unwrap();
 }
 
-/// Does `work` while somebody on the segment floods it, and says how many advertisements that were.
+/// Does `work` while a container on the segment floods it. Returns how many advertisements that were.
 fn flooded_by<T>(from: &Container, work: impl FnOnce() -> T) -> (T, u32) {
     from.sh("ip -6 address add fe80::bad/64 dev eth0 nodad");
     let stop = AtomicBool::new(false);
@@ -71,7 +71,7 @@ fn heard_nothing(said: &str, who: &str) {
 const UNTIL_HEARD: &str =
     "timeout 20 sh -c 'until ip -6 address show dev eth0 | grep -q 2001:db8:bad:; do sleep 0.05; done'";
 
-/// So many ADDs under the flood; a witness shows that who does listen hears.
+/// This many ADDs during the flood. A container that accepts advertisements shows that they arrive.
 fn adds_under_a_flood(host: &Host, ipam: &Value, count: usize) {
     let subject = subject("bridge", json!({"isGateway": true, "ipam": ipam})).at(host.dir());
     let layer2 = self::subject("bridge", json!({"name": "layer2"}));
@@ -101,7 +101,7 @@ fn during_a_hundred_adds_of_ipv6_nobody_of_ours_hears_an_advertisement() {
     adds_under_a_flood(&host, &dual_stack(), 100);
 }
 
-/// The host does not forward IPv6 here, so that nothing but our setting keeps it from listening.
+/// The host does not forward IPv6 here, so only our setting prevents that it accepts advertisements.
 #[test]
 fn during_a_hundred_adds_without_ipv6_nobody_of_ours_hears_an_advertisement_on_an_adopted_bridge() {
     let host = Host::new();

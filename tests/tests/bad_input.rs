@@ -1,5 +1,5 @@
-//! Everything that can be wrong with a call, in one table: each has its code and a piece of its message, is told as one
-//! document, and makes nothing.
+//! A table of everything that can be wrong with a call: each has its code and a part of its message, is reported as one document,
+//! and makes nothing.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot};
 use cnikit_tests::{bin, flannel, program};
 use serde_json::{Map, Value, json};
 
-/// One bad call; what it does not say is as it should be.
+/// One bad call. The fields that it leaves empty have correct values.
 struct Bad {
     plugins: &'static [&'static str],
     verb: &'static str,
@@ -51,7 +51,7 @@ const IPAM: &[&str] = &["host-local", "static"];
 const TUNING: &[&str] = &["tuning"];
 const FIREWALL: &[&str] = &["firewall"];
 
-/// A host on which nothing may ever appear, and what calls refer to.
+/// A host on which no call may make anything, and the objects that calls refer to.
 struct Scene {
     host: Host,
     container: Container,
@@ -66,7 +66,7 @@ impl Scene {
         Scene { container: host.container(), file, host }
     }
 
-    /// A configuration that would be served.
+    /// A valid configuration.
     fn conf(&self, plugin: &str) -> Value {
         let leases = self.host.dir().join("leases");
         let ranges = json!([[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd00:77::/64"}]]);
@@ -132,13 +132,13 @@ impl Scene {
         CallOutput { exit, stdout: text(stdout), stderr: text(stderr) }
     }
 
-    /// What `CNI_COMMAND=PLAN` answers to a configuration.
+    /// The output of `CNI_COMMAND=PLAN` for a configuration.
     fn plan(&self, plugin: &str, conf: &str) -> Value {
         self.run(plugin, "PLAN", &[], conf.as_bytes()).ok()
     }
 }
 
-/// Sets what a pointer leads to; objects on the way are made.
+/// Sets the value at a JSON pointer. Missing objects on the path are made.
 fn set(conf: &mut Value, pointer: &str, value: Value) {
     let (parent, key) = pointer.rsplit_once('/').unwrap();
     if conf.pointer(parent).is_none() {
@@ -200,7 +200,7 @@ impl Bad {
     }
 }
 
-/// Bytes that are no configuration.
+/// Bytes that are not a configuration.
 fn documents() -> Vec<Bad> {
     let unreadable = "error unmarshall network config";
     let all =
@@ -234,7 +234,7 @@ fn nested(open: &[u8], close: &[u8]) -> Vec<u8> {
     [br#"{"name":"n","x":"#.as_slice(), &open, b"1", &close, b"}"].concat()
 }
 
-/// Variables that are missing, or whose text cannot be.
+/// Variables that are missing or have invalid values.
 fn variables() -> Vec<Bad> {
     const NEEDED: [&str; 3] = ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"];
     let missing = |verb, without: &[&'static str], names: &str| {
@@ -320,7 +320,7 @@ fn names() -> Vec<Bad> {
     table
 }
 
-/// What `CNI_NETNS` may lead to.
+/// Targets of `CNI_NETNS`.
 fn sandboxes(scene: &Scene) -> Vec<Bad> {
     let prev = ("/prevResult", scene.prev());
     let file = scene.file.display().to_string();
@@ -345,7 +345,7 @@ fn sandboxes(scene: &Scene) -> Vec<Bad> {
     ]
 }
 
-/// `CNI_ARGS` that a plugin does not know, or that are no pairs.
+/// `CNI_ARGS` with unknown keys, or without pairs.
 fn args() -> Vec<Bad> {
     let mut table = Vec::new();
     for verb in ["ADD", "CHECK", "PLAN"] {
@@ -390,7 +390,7 @@ impl Type {
     }
 }
 
-/// Every key that each plugin knows, with its type.
+/// Every key of each plugin, with its type.
 const KEYS: &[(&[&str], &str, Type)] = &[
     (ALL, "/cniVersion", Text),
     (ALL, "/name", Text),
@@ -786,7 +786,7 @@ fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_
     HostSnapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], "in the container after all bad calls");
 }
 
-/// One document and nothing else, with the keys of an error object, and in its details whose call it was.
+/// Exactly one document with the keys of an error object, whose details name the call.
 fn check_refusal(plugin: &str, bad: &Bad, said: &CallOutput) -> Result<(), String> {
     let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
     check(said.exit == 1, "the exit status is not 1")?;
@@ -805,7 +805,7 @@ fn check_refusal(plugin: &str, bad: &Bad, said: &CallOutput) -> Result<(), Strin
     check(context(plugin, bad).iter().all(|one| details.contains(one)), "the details do not tell whose call it was")
 }
 
-/// What the details tell: plugin and verb, and container, interface and network as far as they are known.
+/// The details of the error: plugin and verb, and container, interface and network as far as they are parsed.
 fn context(plugin: &str, bad: &Bad) -> Vec<String> {
     let known = |name| match bad.env.iter().find(|(changed, _)| *changed == name) {
         Some((_, value)) => value.clone().filter(|value| !value.is_empty()),
@@ -824,7 +824,7 @@ fn context(plugin: &str, bad: &Bad) -> Vec<String> {
     [Some(format!("{plugin} {}", bad.verb)), network, container, interface].into_iter().flatten().collect()
 }
 
-/// Keys that have to be there, or elements of lists.
+/// Required keys, and elements of lists.
 const REQUIRED: &[(&[&str], &str)] = &[
     (ALL, "/name"),
     (ALL, "/prevResult/interfaces/0"),
@@ -857,7 +857,8 @@ fn a_null_is_as_good_as_an_absent_key() {
             set(&mut null, pointer, Value::Null);
             let (parent, key) = pointer.rsplit_once('/').unwrap();
             absent.pointer_mut(parent).and_then(Value::as_object_mut).map(|parent| parent.shift_remove(key));
-            // Planned alike, or refused alike where something is missing then. A delegate is handed what was written.
+            // Both are planned the same way, or refused the same way because something is missing. A delegate gets its
+            // configuration unchanged.
             let planned = |conf: Value| {
                 let mut said = scene.run(plugin, "PLAN", &[], conf.to_string().as_bytes()).json();
                 if let Some(steps) = said["plan"].as_array_mut() {
@@ -892,7 +893,7 @@ fn keys_in_any_case_are_read_and_of_several_spellings_the_last_wins() {
             r#""Ipam":{"subnet":"10.9.0.0/24"}"#,
             r#""IPAM":{"Subnet":"10.8.0.0/24","SUBNET":"10.9.0.0/24"}"#,
         ),
-        // Remarks are no keys.
+        // Comments are not keys.
         ("bridge", r#""mtu":1400"#, r#""mtu":1400,"//":"one","//":"two","_":1,"_":2"#),
     ];
     for (plugin, one, other) in alike {
@@ -932,7 +933,7 @@ fn a_duplicate_key_is_refused_by_what_makes_something_and_by_nothing_else() {
             scene.run(plugin, "DEL", &[], &with(keys)).ok();
             scene.run(plugin, "GC", &[], &with(&format!(r#""cni.dev/valid-attachments":[],{keys}"#))).ok();
         }
-        // What only programs write is not searched.
+        // Documents that only programs write are not searched for duplicate keys.
         let said_twice =
             r#""prevResult":{"dns":{"domain":"a","domain":"b"},"cniVersion":"1.1.0","cniVersion":"1.1.0"}"#;
         scene.run(plugin, "PLAN", &[], &with(said_twice)).ok();
@@ -966,7 +967,7 @@ fn del_asks_nothing_of_a_key_that_it_does_not_need() {
     let scene = Scene::new();
     let needed = ["/cniVersion", "/name"];
     for (plugins, pointer, sort) in KEYS.iter().filter(|(_, pointer, _)| !needed.contains(pointer)) {
-        // Without its directory it would look at the machine's own.
+        // Without its directory it would use the machine's own.
         for plugin in plugins.iter().filter(|plugin| **plugin != "host-local" && !pointer.starts_with("/ipam")) {
             let mut conf = scene.conf(plugin);
             conf["prevResult"] = scene.prev();
@@ -1045,7 +1046,7 @@ fn a_stdin_that_cannot_be_read_is_told_from_an_empty_one() {
 fn a_type_with_a_path_in_it_is_never_run() {
     let scene = Scene::new();
     let dir = scene.host.dir();
-    // Where `../x` would lead from the directory of plugins.
+    // The target of `../x` from the directory of plugins.
     let plugins = dir.join("plugins");
     let ran = dir.join("ran");
     std::fs::create_dir(&plugins).unwrap();

@@ -1,4 +1,4 @@
-//! What a runtime keeps, after whatever can happen to files.
+//! A runtime's cache after every kind of damage to its files.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
@@ -28,7 +28,7 @@ fn at() -> Attachment {
     Attachment::new("c1", "/run/netns/c1").with_arg("IgnoreUnknown", "1").with_mac("02:00:00:00:00:01")
 }
 
-/// A runtime whose only plugin is a function: thousands of DELs are about the files, not about processes.
+/// A runtime whose only plugin is a function: the thousands of DELs test the files, not processes.
 fn quick(dir: &Path) -> Runtime {
     let answer = br#"{"cniVersion": "1.1.0", "ips": [{"address": "10.9.0.2/24"}]}"#.to_vec();
     let one =
@@ -36,7 +36,7 @@ fn quick(dir: &Path) -> Runtime {
     Runtime { executor: Arc::new(one), ..Runtime::new("", Cache::below(dir)) }
 }
 
-/// Puts this into the place of what was kept, and takes it down again: that succeeds, and says what was wrong.
+/// Replaces a cached attachment with this content and deletes the attachment: that succeeds, and reports what was wrong.
 fn survives(dir: &Path, content: &[u8], is_whole: bool, what: &str) {
     let runtime = quick(dir);
     fs::write(dir.join(FILE), content).unwrap();
@@ -62,7 +62,7 @@ fn every_byte_flipped_and_every_length_cut_blocks_no_del_and_is_told_and_set_asi
     quick(dir.path()).add(&list(), &at()).unwrap();
     let bytes = fs::read(dir.path().join(FILE)).unwrap();
     survives(dir.path(), &bytes, true, "as it was written");
-    // The name of our own member: without it the file is the reference's, and all else in it is right.
+    // The name of our own member: without it the file is upstream's, and its other members are valid.
     let text = std::str::from_utf8(&bytes).unwrap();
     let name = text.find("\"cnikit\"").unwrap() + 1..text.find("\"cnikit\"").unwrap() + "cnikit".len() + 1;
     for at in 0..bytes.len() {
@@ -80,7 +80,7 @@ fn every_byte_flipped_in_a_file_of_the_reference_blocks_no_del_and_leaves_nothin
     runtime.add(&list(), &at()).unwrap();
     let bytes = fs::read(dir.path().join(FILE)).unwrap();
     let text = std::str::from_utf8(&bytes).unwrap();
-    // It has no checksum, so what still reads well is believed.
+    // It has no checksum, so a file that can be parsed is trusted.
     let theirs = format!("{}}}", &text[..text.find(",\"cnikit\"").unwrap()]);
     for at_byte in 0..theirs.len() {
         let mut flipped = theirs.clone().into_bytes();
@@ -150,7 +150,7 @@ fn of_a_later_release(text: &str) -> String {
     format!("{summed},\"sum\":\"{sum:016x}\"}}}}")
 }
 
-/// A node that goes back to this release can have such files.
+/// A node that returns to this release can have such files.
 #[test]
 fn a_file_of_a_later_release_refuses_add_and_check_and_is_set_aside_by_del() {
     let dir = TempDir::new().unwrap();
@@ -170,7 +170,7 @@ fn a_file_of_a_later_release_refuses_add_and_check_and_is_set_aside_by_del() {
     survives(dir.path(), later.as_bytes(), false, "of a later release");
 }
 
-/// As the reference's libcni writes it.
+/// The file as upstream's libcni writes it.
 const THEIRS: &str = r#"{"kind":"cniCacheV1","containerId":"c1","config":"CONFIG","ifName":"eth0","networkName":"net","netns":"/run/netns/c1","cniArgs":[["IgnoreUnknown","1"]],"capabilityArgs":{"mac":"02:00:00:00:00:01"},"result":{"cniVersion":"1.1.0","dns":{},"interfaces":[{"name":"eth0","sandbox":"/run/netns/c1"}],"ips":[{"address":"10.9.0.2/24","interface":0}]}}"#;
 
 #[test]
@@ -243,7 +243,7 @@ fn a_directory_that_is_not_there_is_no_hindrance() {
     runtime.del(&list(), &at()).unwrap();
 }
 
-/// Runs something where mounts are seen by its own thread alone, on a host.
+/// Runs `work` on a host, in a thread with a mount namespace of its own.
 fn mounted<T: Send>(scene: &Scene, work: impl FnOnce() -> T + Send) -> T {
     scene.host.enter(|| {
         #[expect(clippy::disallowed_methods, reason = "a mount namespace, not a network's; it goes with this thread")]
@@ -255,8 +255,7 @@ fn mounted<T: Send>(scene: &Scene, work: impl FnOnce() -> T + Send) -> T {
 
 fn read_only(dir: &Path, on: bool) {
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | if on { MsFlags::MS_RDONLY } else { MsFlags::empty() };
-    // What is open for writing keeps a mount from being read-only, and whoever another test starts has until its exec what we
-    // had open when it was forked.
+    // A file that is open for writing prevents a read-only remount, and a child of another test has our open files until its exec.
     let deadline = Deadline::after(Duration::from_secs(30));
     while let Err(error) = mount(None::<&str>, dir, None::<&str>, flags, None::<&str>) {
         assert!(error == Errno::EBUSY && deadline.pause(Duration::from_millis(5)), "{}: {error}", dir.display());
@@ -343,7 +342,7 @@ fn a_full_disk_refuses_an_add_before_any_plugin_and_loses_nothing_when_it_fills_
         assert!(text.contains("net-c1-eth0") && text.contains("the file system is full"), "{text}");
         assert_eq!((error.code(), scene.leases("net")), (5, Vec::new()), "{text}: it was undone");
         scene.calls();
-        // What the undone ADD gave back.
+        // The space that the undone ADD freed.
         fs::write(state.join("rest"), vec![0; 1 << 18]).unwrap_err();
         let error = runtime.add(&list, &scene.at()).unwrap_err();
         assert!(error.to_string().contains("the file system is full") && error.code() == 5, "{error}");

@@ -1,4 +1,4 @@
-//! What CHECK says after other plugins of a chain have changed what ours made, and of every single thing that they made.
+//! CHECK of our plugin after other plugins of a chain have changed its objects, and after each of its objects was changed.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 
 const OURS: [&str; 2] = ["bridge", "ptp"];
 
-/// Nobody else has such a route: it is gone, and not only moved.
+/// No other table has such a route: it is removed, and not only moved.
 const FROM_EVERYWHERE: &str = "ip route del 10.8.0.0/16 table $(ip route show table all 10.8.0.0/16 | sed -n 's/.*table \\([0-9]*\\).*/\\1/p' | grep . || echo main)";
 
 #[test]
@@ -54,7 +54,7 @@ fn several_in_one_chain_are_no_difference_either() {
     stays_true(&OURS, &[UpstreamRelease::Newest], &twice, &[gone]);
 }
 
-/// Links as the kernel makes them, with what somebody may have there already; of queues it makes one for each processor.
+/// Links as the kernel makes them, with objects that may exist already. The kernel makes one queue per processor.
 fn by_hand(bridge: bool) -> BTreeSet<String> {
     let host = Host::new();
     let container = Host::new().container();
@@ -66,7 +66,7 @@ fn by_hand(bridge: bool) -> BTreeSet<String> {
     Names::of(&host, &container, "").state(&host, &container)
 }
 
-/// All that can be seen of an attachment, beside what anybody's links show.
+/// All visible state of an attachment, without the lines that every link has.
 fn made(plugin: &str) -> BTreeSet<String> {
     let host = Host::new();
     let container = Host::new().container();

@@ -28,7 +28,7 @@ fn attachment(conf: &NetConf) -> AttachmentSpec {
     }
 }
 
-/// `ADDRESS/PREFIX` or `ADDRESS/PREFIX via GATEWAY`, as an IPAM plugin might give them.
+/// `ADDRESS/PREFIX` or `ADDRESS/PREFIX via GATEWAY`, as from an IPAM plugin.
 fn addresses(texts: &[&str]) -> Addresses {
     let ip = |text: &&str| {
         let (address, gateway) = text.split_once(" via ").map_or((*text, None), |(address, via)| (address, Some(via)));
@@ -38,7 +38,7 @@ fn addresses(texts: &[&str]) -> Addresses {
     Addresses { ips: texts.iter().map(ip).collect(), ..Addresses::default() }
 }
 
-/// Both plans of a plugin for these addresses, and what becomes of the addresses.
+/// Both plans of a plugin for these addresses, and the addresses that it completed.
 fn made<P: InterfacePlugin>(keys: Value, mut addresses: Addresses) -> Result<(Vec<String>, Addresses), String> {
     let conf = conf(keys);
     let plugin = conf.read::<P>().map_err(|error| error.to_string())?;
@@ -53,7 +53,7 @@ fn bridge(keys: Value, given: &[&str]) -> Vec<String> {
     made::<BridgePlugin>(keys, addresses(given)).unwrap().0
 }
 
-/// bridge's keys with an IPAM plugin and what it gave.
+/// The plans of bridge with these keys, an IPAM plugin and its addresses.
 fn bridge3(mut keys: Value, given: &[&str]) -> Vec<String> {
     keys["ipam"] = json!({"type": "some-ipam"});
     bridge(keys, given)
@@ -199,7 +199,7 @@ fn route(dst: &str) -> Route {
     Route::to(dst.parse().unwrap())
 }
 
-/// Routes as the answer has them, and as the plan has them, for bridge with a default gateway.
+/// The routes of the result and of the plan, for bridge with a default gateway.
 fn routed(routes: Vec<Route>) -> (Vec<String>, String) {
     let given = Addresses { routes, ..addresses(&[IPV4, IPV6]) };
     let (lines, done) = made::<BridgePlugin>(json!({"isDefaultGateway": true, "ipam": {"type": "x"}}), given).unwrap();
@@ -260,7 +260,7 @@ fn ptp_routes_each_network_by_its_gateway_and_each_gateway_once() {
     assert!(lines[3].ends_with(routes), "{}", lines[3]);
 }
 
-/// The DNS of the answer where the IPAM plugin said 10.0.0.1.
+/// The DNS of the result if the IPAM plugin returned 10.0.0.1.
 fn dns(said: &Value) -> [Dns; 2] {
     let given = || Dns { nameservers: vec!["10.0.0.1".into()], domain: "ipam".into(), ..Dns::default() };
     let given = || Addresses { dns: given(), ..addresses(&["10.77.0.2/24 via 10.77.0.1"]) };
@@ -283,7 +283,7 @@ fn dns_replaces_the_ipam_plugins_as_a_whole_if_any_member_is_said() {
     assert_eq!(layer2.dns.domain, "d", "without an IPAM plugin too");
 }
 
-/// The dry run's lines, or the error's code and texts: from stdin and environment on, as a runtime would call it.
+/// The lines of the dry run, or the error's code and texts: the whole call from stdin and environment on.
 fn preview<P: InterfacePlugin>(plugin: &str, keys: Value, args: &str) -> Result<Vec<String>, (u64, String)> {
     let input = Input {
         command: "PLAN".into(),
@@ -332,12 +332,12 @@ fn the_mac_comes_from_the_capability_then_from_args_then_from_the_environment() 
     assert_eq!(mac(json!({"mac": runtime}), ""), None, "there is no key of that name");
     assert_eq!(mac(json!({}), "MAC="), None);
     assert_eq!(mac(json!({}), "IgnoreUnknown=1;K8S_POD_NAME=p;MAC=02-00-00-00-00-03").as_deref(), Some(env));
-    // The packaged plugin is looked up and, being no part of this program, not asked.
+    // The packaged plugin is found, and not called because it is not part of this program.
     let lines = preview::<PtpPlugin>("ptp", json!({"ipam": {"type": "host-local"}}), "NO=1").unwrap();
     assert!(lines.iter().all(|line| !line.contains("mac")), "ptp takes none, and leaves CNI_ARGS to others: {lines:?}");
 }
 
-/// A configuration that is refused: its keys, the code, what is said.
+/// A configuration that is refused: its keys, the code, the message.
 struct Refused(Value, u64, &'static str);
 
 fn refuses<P: InterfacePlugin>(plugin: &str, table: Vec<Refused>) {

@@ -1,5 +1,5 @@
-//! Directories of configurations as they are found in the field: broken, half-written, mounted, swapped, and read
-//! meanwhile.
+//! Configuration directories as they are on real nodes: with invalid or half-written files, mounted, replaced, and read at the same
+//! time.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 mod keys;
@@ -27,9 +27,9 @@ use cnikit_tests::world::once_within;
 use fastrand::Rng;
 use tempfile::TempDir;
 
-/// Nothing here takes so long, on a busy machine either; a watcher that misses something does.
+/// Nothing here takes that long, even on a busy machine, unless a watcher misses an event.
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// In so long nothing comes that is not meant to.
+/// The time in which an unwanted event would have arrived.
 const SHORT: Duration = Duration::from_millis(400);
 
 fn list(name: &str) -> String {
@@ -44,7 +44,7 @@ fn mkfifo(path: &Path) {
     Host::new().sh(&format!("mkfifo {}", path.display()));
 }
 
-/// What stands in a directory and is no network.
+/// A file in a directory that is not a network list.
 struct Bad {
     what: &'static str,
     make: fn(&Path),
@@ -52,9 +52,9 @@ struct Bad {
     code: u32,
     /// Where in the file, if it is the text that is wrong.
     place: Option<(u32, u32)>,
-    /// What is said of it.
+    /// A part of the error.
     says: &'static str,
-    /// Whether the name of the network can be read, so that nobody who looks for another is told.
+    /// Whether the name of the network can be parsed: then it is not reported when another network is selected.
     is_named: bool,
 }
 
@@ -108,7 +108,7 @@ fn bad_files() -> Vec<Bad> {
         bad("what the kernel does not read", 5, "cannot be read: Input/output", |path| {
             symlink("/proc/self/mem", path).unwrap();
         }),
-        // The one place where root is refused: a switch that can only be written.
+        // Root can read every other file: this sysctl can be written only.
         bad("what may not be read", 5, "cannot be read: Permission denied", |path| {
             symlink("/proc/sys/net/ipv4/route/flush", path).unwrap();
         }),
@@ -118,7 +118,7 @@ fn bad_files() -> Vec<Bad> {
     ]
 }
 
-/// Runs on a thread of its own and has to come back: a reader that waits for a FIFO never does.
+/// Runs `work` in a thread with a timeout: a reader that waits for a FIFO would never end.
 fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = std::sync::mpsc::channel();
     thread::spawn(move || send.send(work()));
@@ -151,7 +151,7 @@ fn a_bad_file_is_told_with_its_place_and_hides_no_good_one() {
 }
 
 impl Bad {
-    /// The good network is the default, and the other is told as it has to be; the words.
+    /// The good network is the default, and the bad file is reported. Returns the text of the report.
     fn told(&self, file: &Path, chosen: &Selection) -> String {
         assert_eq!(chosen.default_network().unwrap().list.name, "good", "{}", self.what);
         let [skipped] = &chosen.skipped[..] else { panic!("{}: {:?}", self.what, chosen.skipped) };
@@ -190,14 +190,14 @@ fn the_bad_network_itself_is_an_error_with_its_code_and_place() {
 
 // ------------------------------------------------------------------------------------------------------------- watched
 
-/// A directory that is watched, and what the watcher said last.
+/// A directory that is watched, and the last event of the watcher.
 struct Watched {
     dir: TempDir,
     watcher: Watcher,
 }
 
 impl Watched {
-    /// Watches `net.d`, which is not there unless `make` makes it; the first answer has to be this.
+    /// Watches `net.d`, which exists only if `make` makes it. The first event must have this default.
     fn new(make: impl FnOnce(&Path), first: Option<&str>) -> Watched {
         Watched::choosing(make, |dir| selector(&dir.join("net.d"), SelectionPolicy::FirstValid), first)
     }
@@ -219,7 +219,7 @@ impl Watched {
         self.dir.path().join(name)
     }
 
-    /// The next answer has this default, and no other follows it.
+    /// The next event must have this default, and no other may follow it.
     #[track_caller]
     fn says(&mut self, name: Option<&str>) {
         let chosen = self.watcher.wait(TIMEOUT).unwrap().unwrap_or_else(|| panic!("{name:?} was missed"));
@@ -227,7 +227,7 @@ impl Watched {
         self.is_silent();
     }
 
-    /// Is this its last answer, sooner or later? A busy machine may stop the watcher for longer than any wait for silence.
+    /// Whether this is its last event, within a long timeout: a busy machine may stop the watcher for longer than any short wait.
     fn comes_to(&mut self, there: &Selection) -> bool {
         let deadline = Deadline::after(TIMEOUT);
         while !deadline.passed() {
@@ -322,7 +322,7 @@ fn plugins_beside_a_list_belong_to_it() {
     watched.says(Some("a"));
 }
 
-/// Writes a file anew as many do: in place, in pieces, with a pause after each.
+/// Rewrites a file as many programs do: in place, in pieces, with a pause after each.
 fn write_slowly(path: &Path, text: &str, pieces: usize, between: Duration) {
     let mut file = OpenOptions::new().write(true).truncate(true).create(true).open(path).unwrap();
     for piece in text.as_bytes().chunks(text.len().div_ceil(pieces)) {
@@ -340,7 +340,7 @@ fn half_a_file_neither_counts_nor_lets_another_take_its_place() {
     };
     let mut watched = Watched::new(make, Some("a"));
     let file = watched.path("net.d/10-a.conflist");
-    // Held open meanwhile.
+    // The file is open meanwhile.
     let writer = thread::spawn({
         let file = file.clone();
         move || write_slowly(&file, &list("new-a"), 4, Duration::from_millis(300))
@@ -375,7 +375,8 @@ fn half_a_file_neither_counts_nor_lets_another_take_its_place() {
     writer.join().unwrap();
     fs::remove_file(&far).unwrap();
     watched.says(Some("newer-a"));
-    // Overwritten from its beginning, and cut only then: meanwhile no file that is still being written looks like this.
+    // The file is overwritten from its beginning and truncated only then: a file that is still being written never looks like this
+    // one.
     let writer = thread::spawn(move || {
         let mut open = OpenOptions::new().write(true).open(&file).unwrap();
         open.write_all(list("x").as_bytes()).unwrap();
@@ -483,7 +484,7 @@ fn links_on_the_way_are_followed_wherever_they_are_turned() {
     watched.says(Some("v2"));
     put(&watched.path("v1/10-a.conflist"), list("old"));
     watched.is_silent();
-    // A file that is a link to another place, which is written to there, and replaced there.
+    // A file that is a link to another directory, where it is written and then replaced.
     fs::remove_file(watched.path("v2/10-a.conflist")).unwrap();
     watched.says(None);
     symlink("../far/10-a.conflist", watched.path("v2/10-a.conflist")).unwrap();
@@ -522,13 +523,13 @@ fn while_others_write_without_end_there_is_an_answer_all_the_same() {
     watched.is_silent();
 }
 
-/// Something that somebody does in or with the directory, which is a link to one of three.
+/// A random change of the directory, which is a link to one of three.
 fn disturb(top: &Path, rng: &mut Rng) {
     const FILES: [&str; 4] = ["10-a.conflist", "20-b.conf", "30-c.json", "note.txt"];
     let dir = top.join(*rng.choice(&["v1", "v2", "v3"]).unwrap());
     let file = dir.join(*rng.choice(&FILES).unwrap());
     let name = *rng.choice(&["a", "b", "c"]).unwrap();
-    // Whatever is in the way or is not there is no matter: others do such things too.
+    // Errors are ignored: names may exist or be missing because of earlier changes.
     let _ = match rng.u8(..11) {
         0 => fs::create_dir(&dir),
         1 => fs::remove_dir_all(&dir),
@@ -572,7 +573,7 @@ fn whatever_is_done_to_the_directory_the_last_answer_is_what_is_there() {
     assert_eq!(line.found, 0, "of {} disturbances; CNIKIT_SEED repeats them", line.tried);
 }
 
-/// A plugin that names these versions and nothing else.
+/// A plugin that reports these versions and supports nothing else.
 fn speaking(file: &Path, versions: &str) {
     script(file, &format!("echo '{{\"cniVersion\": \"1.1.0\", \"supportedVersions\": [{versions}]}}'"));
 }
@@ -609,7 +610,7 @@ fn a_network_can_be_used_as_soon_as_its_plugins_are_there_and_speak_its_version(
 
 // ----------------------------------------------------------------------------------------------------------- validated
 
-/// The keys of all of ours, asked of the plugins themselves.
+/// The keys of all our plugins, as they report them.
 fn known() -> Vec<PluginKeys> {
     let of = |plugin: &str, keys: Vec<keys::Key>| PluginKeys {
         plugin: plugin.to_owned(),
@@ -739,7 +740,7 @@ fn every_finding_is_told_with_its_line_column_and_hint() {
     assert_eq!(codes, [7, 1, 6]);
 }
 
-/// A plugin that cannot serve: how it stands there, and what is found.
+/// A plugin that cannot be executed: its file, and the reason that is reported.
 struct Unfit {
     what: &'static str,
     make: fn(&Path),
@@ -752,7 +753,7 @@ fn script(file: &Path, lines: &str) {
     fs::set_permissions(file, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// What no kernel starts: a program without an interpreter, or for no machine at all.
+/// Files that no kernel executes: a program without an interpreter, or for no known machine.
 fn foreign(file: &Path) {
     put(file, [0x7f; 64]);
     fs::set_permissions(file, PermissionsExt::from_mode(0o755)).unwrap();
@@ -795,7 +796,7 @@ fn a_plugin_that_cannot_serve_is_found_be_it_the_ipam_plugin() {
                 &net_d.join("10-a.conflist"),
                 format!(r#"{{"cniVersion": "1.1.0", "name": "a", "plugins": [{plugins}]}}"#),
             );
-            // The good one has to answer in that, and the hanging one is waited for so long.
+            // The good one must end within the timeout, which is the time that the hanging one takes.
             let timeout = Duration::from_secs(if unfit.what == "hanging" { 3 } else { 30 });
             let runtime = Some(Runtime { timeout, ..Runtime::new(bin.to_str().unwrap(), Cache::below(dir.path())) });
             let validator = Validator { dir: net_d.clone(), runtime, ..Validator::default() };

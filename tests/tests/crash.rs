@@ -1,4 +1,4 @@
-//! The power goes, and takes with it what was never synced.
+//! A power cut: everything that was never synced is lost.
 
 use cnikit_testkit::{Subject, crash};
 use cnikit_tests::harmed::tuning;
@@ -22,13 +22,13 @@ fn bridge_survives_a_power_cut() {
     crash::survives(&of("bridge"), 6);
 }
 
-/// The record of old values, wherever it is kept: here on a disk.
+/// The record of saved settings, wherever it is stored: here on a disk.
 #[test]
 fn tuning_survives_a_power_cut() {
     crash::survives(&tuning(), 8);
 }
 
-/// What the delegate was handed, beside the delegate's own.
+/// The stored configuration of the delegate, besides the delegate's own files.
 #[test]
 fn flannel_survives_a_power_cut() {
     let env = subnet_env(["10.77.0.1/29", "fd00:77::1/125"], 1450);
@@ -36,7 +36,7 @@ fn flannel_survives_a_power_cut() {
     crash::survives(&Subject { bin: installed().to_owned(), ..flannel().with("subnetFile", few) }, 4);
 }
 
-/// Whose file lost its content, his address is nobody's for ever.
+/// If the file lost its content, its address is never freed.
 const NAIVE: &str = r#"
 dir=${conf#*\"dataDir\":\"} dir=${dir%%\"*}/testnet
 mkdir -p "$dir"
@@ -52,7 +52,7 @@ ADD)
 DEL) rm -f $(grep -lx "$CNI_CONTAINERID" "$dir"/* 2>/dev/null) ;;
 esac"#;
 
-/// What it writes is called otherwise each time.
+/// The name of its file is random.
 #[test]
 #[should_panic(expected = "10 times something else was on the disk by then")]
 fn a_moment_that_does_not_come_again_is_found() {

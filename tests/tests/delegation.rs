@@ -1,4 +1,4 @@
-//! A plugin that delegates keeps what it handed over until it has been deleted, and hurts nobody meanwhile.
+//! A plugin that delegates stores the delegate's configuration until DEL has succeeded, and affects no other attachment meanwhile.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
@@ -12,7 +12,7 @@ use cnikit_tests::world::undisturbed;
 use cnikit_tests::{bin, flannel, subnet_env, traced};
 use serde_json::{Value, json};
 
-/// What is kept on a host, by the names of the files.
+/// The stored files on a host, by name.
 fn kept(host: &Host) -> Vec<String> {
     let Ok(entries) = fs::read_dir(host.dir().join("flannel")) else { return Vec::new() };
     let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -24,14 +24,14 @@ fn read(path: impl AsRef<Path>) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Makes what we kept as the reference would have left it: it does not say which interface it was.
+/// Changes our stored file to upstream's format, which does not name the interface.
 fn unmark(file: &Path) {
     let mut bare = read(file);
     bare.as_object_mut().unwrap().remove("cnikit").unwrap();
     fs::write(file, bare.to_string()).unwrap();
 }
 
-/// flannel with a delegate that is a shell script; it notes each verb, interface and configuration in files beside it.
+/// flannel with a shell script as delegate, which writes each verb, interface and configuration into files in its directory.
 fn over_script(host: &Host, script: &str) -> Subject {
     let dir = host.dir().join("plugins");
     fs::create_dir(&dir).unwrap();
@@ -119,7 +119,7 @@ fn what_is_kept_goes_only_after_a_del_that_succeeded() {
     assert!(code == 103 && text.contains("failed to find plugin \"mine\"") && kept(&host) == all, "{code} {text}");
 }
 
-/// A node that goes back to this release can have such files.
+/// A node that returns to this release can have such files.
 #[test]
 fn a_file_of_a_later_release_refuses_add_and_check_and_a_del_passes_over_it() {
     let host = Host::new();
@@ -158,8 +158,8 @@ fn a_delegate_that_failed_is_asked_to_delete_unless_something_else_may_be_there(
     assert_eq!(kept(&host), ["c-one"], "DEL will need it");
 }
 
-/// A power cut may leave what the delegate had and not what was kept here. Then a runtime that could not add deletes, and adds
-/// once more.
+/// After a power cut the delegate may have its files and we may have lost ours. A runtime whose ADD failed calls DEL and then ADD
+/// again.
 #[test]
 fn what_the_delegate_still_has_is_within_reach_of_del_when_nothing_is_kept() {
     let host = Host::new();
@@ -288,7 +288,7 @@ fn gc_forgets_nothing_and_has_the_delegate_look_for_itself() {
     assert_eq!(called(&subject), ["GC eth0"], "nothing is kept, and something may be left");
     let given = read(subject.bin.join("mine.stdin"));
     assert_eq!((&given["cni.dev/valid-attachments"], &given["name"]), (&valid, &json!("testnet")), "{given}");
-    // What the reference left, with a delegate that does nothing on GC.
+    // A file of upstream, with a delegate that does nothing in GC.
     subject.add(&host, "c-one", &container);
     unmark(&host.dir().join("flannel/c-one"));
     gc();
@@ -319,7 +319,7 @@ fn a_kill_while_it_is_added_again_loses_neither_configuration() {
     fs::remove_file(&kills).unwrap();
     subject.call(&host, "DEL", "c-one", "", &[]).ok();
     assert_eq!((mine().as_str(), kept(&host)), ("7 8 7 8 ", Vec::new()), "both ADDs, and a DEL for each");
-    // Nobody is killed: what the last ADD handed over is kept, where the reference looks for it.
+    // No call is killed: the configuration of the last ADD is stored, at the path where upstream expects it.
     for each in [&subject, &other] {
         each.add(&host, "c-one", &container);
         assert_eq!(kept(&host), ["c-one"]);
@@ -348,8 +348,8 @@ fn two_networks_of_a_container_are_kept_apart() {
     assert!(left.is_empty(), "{left:#?}");
 }
 
-/// Over the reference's bridge, which is given what we kept as the reference's flannel would give it, and what that kept is
-/// deleted by us.
+/// With upstream's bridge, which gets our stored configuration as from upstream's flannel. We delete an attachment from a file of
+/// upstream's flannel.
 #[test]
 fn what_one_kept_the_other_can_delete_by() {
     for release in [UpstreamRelease::Packaged, UpstreamRelease::Newest] {
@@ -363,7 +363,7 @@ fn what_one_kept_the_other_can_delete_by() {
         let result = subject.add(&host, "c-one", &container);
         let file = host.dir().join("flannel/c-one");
         let content = fs::read(&file).unwrap();
-        // As it does it: the file's whole content on stdin, and nothing else.
+        // As upstream's flannel does: the whole content of the file on stdin, and nothing else.
         let of_bridge = Subject { bin: release.bin(), plugin: "bridge".into(), ..subject.clone() };
         of_bridge.call_raw(&host, "DEL", "c-one", &container.path(), &content, &[]).ok();
         assert!(!host.sh("ip -o link").contains("veth"));
@@ -402,7 +402,7 @@ fn what_the_reference_kept_of_a_running_interface_is_not_taken_for_that_of_anoth
     subject.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
     let left = HostSnapshot::of(&host).added_since(&before, &cnikit_testkit::life::SHARED);
     assert!(left.is_empty() && kept(&host).is_empty(), "{left:#?}");
-    // Where nothing else runs there is nobody else whose it could be.
+    // No other container runs, so it cannot belong to another one.
     subject.add(&host, "c-one", &container);
     unmark(&host.dir().join("flannel/c-one"));
     container.sh("ip link delete eth0");
@@ -410,7 +410,7 @@ fn what_the_reference_kept_of_a_running_interface_is_not_taken_for_that_of_anoth
     assert!(kept(&host).is_empty());
 }
 
-/// Our flannel among the plugins of the reference.
+/// Our flannel among upstream's plugins.
 fn both(host: &Host, reference: &Path) -> PathBuf {
     let dir = host.dir().join("plugins");
     fs::create_dir(&dir).unwrap();

@@ -1,4 +1,4 @@
-//! The pages in `docs/` say what is so: their network lists work, their keys are the plugins' own, their links lead somewhere.
+//! The pages in `docs/` are correct: their network lists work, their keys are the plugins' own, their links have targets.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 mod keys;
@@ -19,17 +19,17 @@ use serde_json::{Value, json};
 
 use keys::Key;
 
-/// What a page of a plugin has, each under its heading.
+/// The headings that a plugin's page must have.
 const HEADINGS: [&str; 8] = ["Example", "Keys", "What it creates", "CHECK", "DEL", "GC and STATUS", "Errors", "Limits"];
 
-/// A plugin whose page is looked at.
+/// A plugin whose page is tested.
 struct Documented {
     name: &'static str,
-    /// The keys that its structs take, and who else may say one.
+    /// The keys of its structs, and their other sources.
     keys: Vec<Key>,
-    /// Reads a configuration, which it has to take, and shows everything of what became of it.
+    /// Parses a configuration, which must be valid, and prints the parsed value.
     read: fn(&Value) -> String,
-    /// A small configuration with each object in it that has keys of its own.
+    /// A small configuration that has each object with keys of its own.
     base: Value,
     /// The key under which the plugin's own stand.
     under: &'static str,
@@ -53,10 +53,10 @@ fn documented() -> Vec<Documented> {
         of_interface::<ptp::PtpPlugin>("ptp", json!({"ipam": host_local})),
         of_interface::<macvlan::MacvlanPlugin>("macvlan", json!({})),
         of_interface::<ipvlan::IpvlanPlugin>("ipvlan", json!({})),
-        // Where something is kept makes a difference if there is something to keep.
+        // A directory for stored settings has an effect only if a setting is changed.
         of_chained::<tuning::TuningPlugin>("tuning", json!({"sysctl": {"net.core.somaxconn": "1"}, "mtu": 1450})),
         of_chained::<firewall::FirewallPlugin>("firewall", json!({})),
-        // What is published makes a difference if there is an address that it leads to.
+        // A published port has an effect only if the container has an address.
         of_chained::<portmap::PortmapPlugin>(
             "portmap",
             json!({"runtimeConfig": {"portMappings": [{"hostPort": 80, "containerPort": 80, "protocol": "tcp"}]},
@@ -139,14 +139,14 @@ impl Documented {
         tables(&self.page().text, "key").into_iter().map(row).collect()
     }
 
-    /// Where a key of the page stands in the configuration.
+    /// The path of a key of the page in the configuration.
     fn path<'k>(&'k self, key: &'k str) -> Vec<&'k str> {
         let is_own = !key.starts_with("runtimeConfig.") && !key.starts_with("args.");
         let under = Some(self.under).filter(|under| is_own && !under.is_empty());
         under.into_iter().chain(key.split('.')).collect()
     }
 
-    /// A dry run with this configuration and these `CNI_ARGS`: what it says, if the plugin takes it.
+    /// A dry run with this configuration and these `CNI_ARGS`: its report, or the error.
     fn plan(&self, host: &Host, conf: &Value, args: &str) -> Result<String, String> {
         let subject = Subject::new(cnikit_tests::bin(), self.name, conf.clone());
         let said = subject.call_raw(host, "PLAN", "c1", "", subject.conf.to_string().as_bytes(), &[("CNI_ARGS", args)]);
@@ -154,7 +154,7 @@ impl Documented {
     }
 }
 
-/// The cells of every table whose first column is headed so, less the head.
+/// The cells of every table whose first column has this heading, without the heading.
 fn tables(text: &str, head: &str) -> Vec<Vec<String>> {
     let cells =
         |line: &str| -> Vec<String> { line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect() };
@@ -168,12 +168,12 @@ fn tables(text: &str, head: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// What a cell says literally: between its first two backticks; all of it if there are none.
+/// The literal text of a cell: between its first two backticks, or all of it.
 fn code(cell: &str) -> &str {
     cell.split('`').nth(1).unwrap_or(cell)
 }
 
-/// Puts a value at the end of a path, into the first element of every list on the way.
+/// Sets a value at the end of a path. Of every list on the path the first element is used.
 fn put(at: &mut Value, path: &[&str], value: Option<&Value>) {
     let [key, below @ ..] = path else {
         *at = value.cloned().unwrap_or_default();
@@ -269,7 +269,7 @@ fn a_default_is_what_a_key_that_is_absent_means() {
                     let value: Value =
                         serde_json::from_str(code(default)).unwrap_or_else(|_| panic!("{place}: {default}"));
                     let said = with(&plugin.base, &path, Some(&value));
-                    // What a directory is that is not said is seen where it is used.
+                    // The default directory can only be seen when it is used.
                     let seen = |conf| {
                         if plugin.under.is_empty() {
                             (plugin.read)(conf)
@@ -287,7 +287,7 @@ fn a_default_is_what_a_key_that_is_absent_means() {
 #[test]
 fn an_example_is_taken_and_makes_a_difference() {
     let host = Host::new();
-    // What the page of flannel names; the tests have a /run of their own.
+    // The paths on the page of flannel. The tests have a /run of their own.
     std::fs::create_dir_all("/run/flannel/second").unwrap();
     std::fs::write("/run/flannel/second/subnet.env", subnet_env(["10.79.0.1/24", "fd00:79::1/64"], 1400)).unwrap();
     for plugin in documented() {
@@ -332,7 +332,7 @@ fn an_error_is_quoted_as_the_sources_have_it() {
     }
 }
 
-/// Every source below a folder, each text that goes over several lines as one, quotation marks as they are said.
+/// All sources below a folder, with string literals of several lines joined and quotation marks unescaped.
 fn sources(folder: &Path) -> String {
     let mut all = String::new();
     for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -348,7 +348,7 @@ fn sources(folder: &Path) -> String {
     all.replace("\\\"", "\"")
 }
 
-/// Two of the runtimes are started by tests with what the page says; the others are told the same.
+/// Tests start two of the runtimes with the configuration of the page; the page has the same values for the others.
 #[test]
 fn every_runtime_is_told_the_same_directories() {
     let mut runtimes = 0;
@@ -395,7 +395,7 @@ fn what_the_readme_says_was_measured_is_what_the_benchmarks_say() {
     rows.iter().for_each(|row| assert!(measured.lines().any(|line| line == *row), "not in docs/benchmarks.md: {row}"));
 }
 
-/// Where the links of a text lead, but for those out into the world.
+/// The targets of the links of a text, except URLs.
 fn targets(text: &str) -> Vec<String> {
     let after = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     after.map(|(target, _)| target.to_owned()).filter(|target| !target.contains("://")).collect()

@@ -1,4 +1,4 @@
-//! Every system call fails once, with each error that it plausibly gives.
+//! Every system call fails once, with each error that it plausibly returns.
 
 use cnikit_testkit::{Host, errno};
 use cnikit_tests::each_harmed;
@@ -18,8 +18,8 @@ macro_rules! faults {
 }
 each_harmed!(faults);
 
-/// Where a fault made `/run` fail, plugins keep their lock files in `/var/lib/cnikit`: not on the machine, but in a directory that
-/// goes with the mount namespace of the test program. The rest of `/var/lib` is seen there as it is.
+/// If a fault makes `/run` unusable, plugins put their lock files in `/var/lib/cnikit`: not on the machine, but in a directory that
+/// is removed with the mount namespace of the test program. The rest of `/var/lib` is the machine's.
 #[test]
 fn what_a_plugin_keeps_in_var_lib_goes_with_the_test_program() {
     let host = Host::new();

@@ -1,4 +1,4 @@
-//! The firewall in every way that it can be written, with real traffic: one table of tests for all of them.
+//! The firewall with every backend, with real packets: one table of tests for all of them.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
@@ -35,7 +35,7 @@ struct Net<'a> {
     _programs: TempDir,
 }
 
-/// A container with what its network's plugins answered.
+/// A container with the result of its network's plugins.
 struct Attached {
     id: &'static str,
     container: Container,
@@ -78,7 +78,7 @@ impl<'a> Net<'a> {
         self.firewall.call(self.host, "GC", "", "", &[("cni.dev/valid-attachments", valid)]).ok();
     }
 
-    /// What stands, of both families.
+    /// The installed rules of both families.
     fn rules(&self) -> String {
         self.way.rules(self.host, "filter")
     }
@@ -90,14 +90,14 @@ impl<'a> Net<'a> {
         lines.map(str::to_owned).collect()
     }
 
-    /// Whether a container's addresses are in what stands.
+    /// Whether the installed rules name a container's addresses.
     fn names(&self, one: &Attached) -> bool {
         let rules = self.rules();
         let mut words = rules.split([' ', '/', ',', '"', '\n', '\t']);
         words.any(|word| one.addresses().iter().any(|address| address == word)) || rules.contains(one.id)
     }
 
-    /// What becomes of what no rule accepts.
+    /// Sets the policy for packets that no rule accepts.
     fn policy(&self, policy: &str) {
         let hook = format!("type filter hook forward priority 0; policy {};", policy.to_lowercase());
         let chain = format!("add table inet cni_firewall; add chain inet cni_firewall forward {{ {hook} }}");
@@ -113,7 +113,7 @@ impl<'a> Net<'a> {
         self.host.sh(&format!("iptables-{half} {line} && ip6tables-{half} {line}"));
     }
 
-    /// Has what leaves by an interface dropped, in the operator's chain.
+    /// Drops packets that leave by an interface, in the operator's chain.
     fn drops(&self, chain: &str, interface: &str) {
         match self.way {
             Nftables => drop(self.host.sh(&format!("nft add rule inet cni_firewall {chain} oifname {interface} drop"))),
@@ -128,12 +128,12 @@ impl Attached {
     }
 }
 
-/// Whether each of these is reached, and all alike.
+/// Whether each of these addresses is reached. All must have the same outcome.
 fn reaches(from: &Container, to: &[impl AsRef<str>]) -> bool {
     hears(from, to, ping_briefly)
 }
 
-/// The same of what nobody answers, as it should be: asked once.
+/// The same for an address that should not answer: one request only.
 fn is_heard(from: &Container, to: &[impl AsRef<str>]) -> bool {
     hears(from, to, ping_once)
 }
@@ -146,7 +146,7 @@ fn hears(from: &Container, to: &[impl AsRef<str>], asks: impl Fn(&str) -> String
     reached > 0
 }
 
-/// Does something in every way and each of these cases, all at once: most of it is waiting for what does not come.
+/// Runs `work` for every backend and each of these cases, all at once: most of the time is waiting for packets that do not come.
 fn in_every_way<C: Sync>(cases: &[C], work: impl Fn(Way, &C) + Sync) {
     thread::scope(|scope| {
         for (way, case) in WAYS.into_iter().flat_map(|way| cases.iter().map(move |case| (way, case))) {
@@ -311,7 +311,7 @@ fn a_bridges_rules_go_with_its_last_container() {
         one.detach(&b);
         assert!(!one.rules().contains("cni0"), "{way:?}: {}", one.rules());
         two.check(&c).ok();
-        // Another policy takes the place of the first one with the containers that had it.
+        // A new policy replaces the one of containers that were added with another.
         let isolated = net(78, "isolated");
         let d = isolated.attach("c-d");
         isolated.check(&d).ok();
@@ -370,7 +370,7 @@ fn what_others_put_before_it_is_named_and_the_next_add_puts_the_order_right() {
             rules.lines().filter(|line| line.starts_with("-A FORWARD")).map(str::to_owned).collect::<Vec<_>>()
         };
         assert!(first(&net.rules())[0].contains("CNI-ISOLATION-STAGE-1"), "{}", net.rules());
-        // What accepts came before what isolates, as when the reference makes its chain anew.
+        // The accepting rules come before the isolating ones, as after upstream has made its chain again.
         net.iptables("-D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD");
         net.iptables("-I FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD");
         assert!(reaches(&one.container, &two.addresses()));
@@ -402,7 +402,7 @@ fn what_others_put_before_it_in_nftables_is_named_too_and_put_right() {
     net.check(&one).refused();
 }
 
-/// The programs may come or go: whatever ADD chose, CHECK finds and DEL removes.
+/// Programs may be installed or removed: CHECK and DEL find the backend that ADD chose.
 #[test]
 fn without_iptables_it_is_nftables_and_a_changed_mind_loses_nothing() {
     let host = Host::new();
@@ -483,7 +483,7 @@ fn every_way_lives_and_survives() {
     }
 }
 
-/// Somebody else writes into the same table, and takes it back.
+/// Another program adds rules to the same table and removes them.
 fn writing(way: Way) -> String {
     let half = way.half();
     format!(
@@ -538,7 +538,7 @@ fn without_a_policy_no_bridge_is_needed() {
     }
 }
 
-/// From 0.3.0 on, which the reference refuses.
+/// From 0.3.0 on, which upstream refuses.
 #[test]
 fn every_version_is_spoken() {
     for version in ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
@@ -583,7 +583,7 @@ fn a_verb_starts_at_most_one_save_and_one_restore_a_family() {
     nftables.call(&host, "ADD", "c-none", &container.path(), &[("prevResult", result.clone())]).ok();
     nftables.check(&host, "c-none", &container, &result).ok();
     assert_eq!(in_order(), [""; 0]);
-    // Where nothing stands, nothing is started.
+    // Without rules no program is started.
     let other = Host::new();
     counting.call(&other, "DEL", "c-one", "", &[("prevResult", result.clone())]).ok();
     counting.call(&other, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
@@ -738,7 +738,7 @@ fn del_reaches_the_half_that_is_not_chosen_any_more_and_succeeds_without_program
     }
 }
 
-/// A host with firewalld, which lets nothing pass from other zones to the world, and what tells plugins where its bus is.
+/// A host with firewalld, which accepts no packets from other zones to the world, and the variable with the address of its bus.
 fn with_firewalld(host: &Host) -> (firewalld::Bus, firewalld::FirewalldDaemon) {
     let bus = firewalld::Bus::start(host);
     let running = firewalld::FirewalldDaemon::start(host, &bus);
@@ -759,7 +759,7 @@ impl Net<'_> {
     }
 }
 
-/// Whether all addresses are sources of firewalld's zone, and all alike.
+/// Whether all addresses are sources of firewalld's zone. All must have the same outcome.
 fn are_sources(host: &Host, bus: &firewalld::Bus, zone: &str, one: &Attached) -> bool {
     let deadline = Deadline::after(Duration::from_secs(30));
     let mut asked = host.enter(|| Firewalld::connect(Some(&bus.address), deadline)).unwrap().unwrap();
@@ -904,7 +904,7 @@ fn with_firewalld_bridges_are_cut_off_by_rules_beside_it() {
     assert!(!host.sh("nft list table inet cni_firewalld").contains("saddr"));
 }
 
-/// As somebody does who writes into a table of iptables with nft.
+/// As a program does that writes into a table of iptables with nft.
 fn make_incompatible(host: &Host) {
     for (family, save) in [("ip", "iptables-nft-save"), ("ip6", "ip6tables-nft-save")] {
         host.sh(&format!("nft add rule {family} filter FORWARD ct mark 5 drop"));
@@ -1018,7 +1018,7 @@ fn a_zone_that_changes_takes_the_sources_along() {
     assert!(!are_sources(&host, &bus, "internal", &one));
 }
 
-/// firewalld sleeps while it is killed: what it asked for last is not done.
+/// firewalld sleeps while it is killed: its last request is not done.
 #[test]
 fn a_del_that_is_killed_before_firewalld_did_its_work_leaves_that_to_the_next() {
     let host = Host::new();
@@ -1042,7 +1042,7 @@ fn a_del_that_is_killed_before_firewalld_did_its_work_leaves_that_to_the_next() 
     assert!(!host.sh("nft list table inet cni_firewalld").contains("saddr"));
 }
 
-/// What `nft list ruleset` prints, somebody loads again: what nft has no words for is lost.
+/// The output of `nft list ruleset` is loaded again: the parts that nft cannot print are lost.
 #[test]
 fn rules_that_were_saved_and_loaded_are_found_again() {
     let host = Host::new();
@@ -1084,7 +1084,7 @@ fn sources_whose_markers_were_saved_and_loaded_go_with_their_container() {
     assert!(!host.sh(&format!("nft list {table}")).contains("saddr"));
 }
 
-/// An answer that nobody reads is an ADD that failed.
+/// If the result cannot be written, the ADD failed.
 #[test]
 fn an_add_whose_answer_is_lost_opens_no_running_container() {
     let host = Host::new();
@@ -1114,7 +1114,7 @@ fn restore_puts_right_what_stands_and_leaves_nothing_beside_it() {
     };
     restore(&automatic, &one);
     assert!(!host.sh("iptables-save -t filter").contains("c-one"));
-    // Whoever chooses another one has that one alone.
+    // With a configured backend only that one is used.
     let stand =
         || ["nft list table inet cni_firewall", "iptables-save -t filter"].map(|l| host.sh(l).contains("c-one"));
     restore(&net.firewall.with("backend", json!("iptables")), &one);

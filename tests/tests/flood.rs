@@ -80,7 +80,8 @@ fn a_soak_that_was_stopped_is_gone_on_with_to_its_end_and_only_with_the_same_plu
     let (host, plugin) = (Host::new(), installed().join("host-local"));
     let bin = host.dir().join("bin");
     let state = host.dir().join("soak.json");
-    // Not by us: what another thread starts meanwhile would hold the file open for writing, and it could not be executed.
+    // A program copies it: a child of another thread could inherit our file descriptor, and a file that is open for writing cannot
+    // be executed.
     host.sh(&format!("mkdir '{0}' && cp '{1}' '{0}'", bin.display(), plugin.display()));
     let soak = |time_limit| Soak {
         subjects: vec![(Subject::new(&bin, "host-local", json!({"ipam": dual_stack()})), 1)],
@@ -97,7 +98,7 @@ fn a_soak_that_was_stopped_is_gone_on_with_to_its_end_and_only_with_the_same_plu
     let written = kept();
     let said: Value = serde_json::from_str(&written).unwrap();
     assert_eq!((&said["batches"], &said["tally"]["operations"]), (&json!(2), &json!(whole.operations)), "{said}");
-    // There is nothing left to do, which is said.
+    // No round is left, which is reported.
     let over = soak(Duration::MAX).over().unwrap().unwrap();
     assert!(over.contains("of 4000 operations") && over.contains("--anew"), "{over}");
     assert_eq!(soak(Duration::MAX).run().unwrap(), whole);

@@ -25,7 +25,7 @@ fn call(verb: &str, version: &str, more: &[(&str, Value)]) -> CallOutput {
     hello(version).call(&host, verb, "c-one", &container.path(), more)
 }
 
-/// The result of somebody before it in the chain, as this version writes it.
+/// The result of a plugin before it in the chain, in this version.
 fn prev(version: &str) -> Value {
     match version {
         "0.1.0" | "0.2.0" => json!({"cniVersion": version, "ip4": {"ip": "10.0.0.2/24"}, "dns": {}}),

@@ -1,4 +1,4 @@
-//! The rules of the house: who may know whom, whose licence, which words and files may stand where.
+//! The rules of this repository: dependencies between crates, licences, words, and files.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 #![expect(clippy::disallowed_methods, reason = "it asks cargo about the workspace")]
 
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use cnikit_testkit::Host;
 use serde_json::{Value, json};
 
-/// Who may know whom: an edge leads to a smaller row only. Every other plugin is row 7.
+/// The rows of the crates: a crate depends on crates of smaller rows only. Every other plugin is in row 7.
 const ROWS: [(&str, u8); 22] = [
     ("crates/types", 0),
     ("crates/netns", 0),
@@ -36,7 +36,7 @@ const ROWS: [(&str, u8); 22] = [
     ("crates/fuzz", DEV),
 ];
 
-/// Nobody knows these but tests.
+/// The row of crates that only tests depend on.
 const DEV: u8 = 9;
 
 /// Crates that other projects can use: the first page of each has an example.
@@ -61,7 +61,7 @@ const PUBLIC: [&str; 18] = [
     "rules",
 ];
 
-/// What may stand at the top.
+/// The files and folders at the top.
 const TOP: [&str; 20] = [
     ".cargo",
     ".ci",
@@ -136,7 +136,7 @@ fn row(folder: &str) -> u8 {
     })
 }
 
-/// Folders of ours that a package knows, but for those that only its tests know.
+/// The folders of our crates that a package depends on, except for its tests only.
 fn knows(package: &Value) -> Vec<String> {
     let edges = list(&package["dependencies"]).iter().filter(|edge| edge["kind"] != "dev");
     let paths = edges.filter_map(|edge| edge["path"].as_str());
@@ -193,7 +193,7 @@ fn the_readme_names_every_plugin() {
     }
 }
 
-/// Of what this binary has, the README sends its reader to no other maker.
+/// The README refers to no other maker for a plugin that this binary has.
 #[test]
 fn the_readme_asks_for_no_plugin_of_another_maker_that_is_here() {
     let readme = read("README.md");
@@ -209,7 +209,7 @@ fn the_readme_asks_for_no_plugin_of_another_maker_that_is_here() {
     }
 }
 
-/// The texts between quotation marks of a list in deny.toml, which says them once for this file and the tool.
+/// The strings of a list in deny.toml. The lists are there only, for this test and for cargo-deny.
 fn listed(opening: &str) -> BTreeSet<String> {
     let file = read("deny.toml");
     let (_, rest) = file.split_once(opening).unwrap_or_else(|| panic!("deny.toml has no {opening:?}"));
@@ -233,7 +233,7 @@ fn pieces<'a>(expression: &'a str, word: &str) -> Vec<&'a str> {
     found
 }
 
-/// One alternative of the expression has to be allowed in all its parts. The slash is how `OR` was written once.
+/// Whether all parts of one alternative of the expression are allowed. A slash is an old way to write `OR`.
 fn is_permissive(expression: &str, allowed: &BTreeSet<String>) -> bool {
     let expression = expression.replace('/', " OR ");
     if let Some(inside) =
@@ -331,7 +331,7 @@ fn sources(folder: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Is this a word of the line? Underscores part words; our own name is none, nor is a bridge's (`cni0`).
+/// Whether the line has this word. Underscores separate words. The name of this project and of a bridge (`cni0`) do not count.
 fn says(line: &str, word: &str) -> bool {
     let plain = line.to_lowercase().replace("cnikit", "");
     plain.split(|c: char| !c.is_alphanumeric()).any(|one| one == word)
@@ -381,7 +381,8 @@ fn nothing_is_unfinished_and_every_exception_has_its_reason() {
     }
 }
 
-/// Columns of a line of comment, which rustfmt leaves alone: 120 for the words, and some for what stands before them.
+/// The longest line of a comment, in columns, because rustfmt does not wrap comments: 120 for the text, and 12 for what precedes
+/// it.
 const WIDEST: usize = 132;
 
 #[test]
@@ -395,7 +396,7 @@ fn no_line_of_comment_is_wider_than_a_screen() {
     }
 }
 
-/// Every crate has its own error, as is the custom: `cnikit_netlink::Error`.
+/// Every crate has its own error type, as is usual: `cnikit_netlink::Error`.
 const EACH_CRATES_OWN: [&str; 2] = ["Error", "Result"];
 
 /// The public types that a file declares, by their names.

@@ -1,4 +1,4 @@
-//! `scripts/install`: on a node that has plugins of others, and that executes them meanwhile.
+//! `scripts/install`: on a node that has plugins of another maker, and that executes plugins meanwhile.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 #![expect(clippy::disallowed_methods, reason = "it runs a script, on the host itself")]
 
@@ -37,7 +37,7 @@ impl Node {
         self.dir.path().join("tools")
     }
 
-    /// Runs the script with what these tests were built with: whether it succeeded, and all it said.
+    /// Runs the script with the binaries of these tests. Returns whether it succeeded, and its output.
     fn try_script(&self, uninstall: &[&str]) -> (bool, String) {
         let mut script = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install"));
         script.env("CNIKIT_BUILT", cnikit_tests::program("cni-plugins").parent().unwrap());
@@ -94,7 +94,7 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, (u64, u32, i64, Vec<u8>)> {
     found
 }
 
-/// As the packaged reference would answer.
+/// The VERSION output of upstream's packaged plugins.
 const FOREIGN: &str = "#!/bin/sh\necho '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"1.0.0\"]}'\n";
 
 #[test]
@@ -182,7 +182,7 @@ fn an_installation_that_was_killed_half_way_is_completed_by_the_next() {
     node.give("cni bin/bridge", FOREIGN);
     let before = node.files();
     node.install();
-    // As a kill between two renames leaves it: some names are links to the next file already, one is on its way.
+    // The state that a kill between two renames leaves: some names are links to the next file already, one is a temporary name.
     let path = |name: &str| node.plugins().join(name);
     fs::copy(path("cni-plugins"), path(".cnikit-next")).unwrap();
     fs::remove_file(path("ptp")).unwrap();
@@ -215,7 +215,7 @@ fn a_full_disk_leaves_what_was_there() {
     assert!(String::from_utf8_lossy(&said.stderr).contains("No space left"), "{said:?}");
 }
 
-/// Executes a plugin over and over, as a busy node does, until it is told to stop: how often, and each failure.
+/// Executes a plugin again and again, as a busy node does, until `stop` is set. Returns the number of runs, and each failure.
 fn executes(plugin: &Path, stop: &AtomicBool) -> (usize, Vec<String>) {
     let mut times = 0;
     let mut failures = Vec::new();
@@ -241,7 +241,7 @@ fn a_node_that_executes_a_plugin_all_the_while_never_sees_a_half() {
         let busy = scope.spawn(|| executes(&plugin, &stop));
         for round in 0..134 {
             node.install();
-            // Every other time over itself, else over the other's, which is put back.
+            // Every other time over our own files, otherwise over those of the other maker, which are put back.
             if round % 2 == 0 {
                 node.uninstall();
             }
@@ -264,7 +264,7 @@ fn two_installations_at_once_are_one_after_the_other() {
     assert_eq!(node.files(), before);
 }
 
-/// What of a file can be read, as strings(1) shows it.
+/// The texts in a file, as strings(1) prints them.
 fn words(file: &Path) -> Vec<String> {
     let bytes = fs::read(file).unwrap();
     let words = bytes.split(|byte| !byte.is_ascii_graphic()).filter_map(|word| std::str::from_utf8(word).ok());
@@ -280,14 +280,14 @@ fn what_is_installed_tells_nothing_of_where_it_was_built() {
     let telling: Vec<&str> = telling.filter(|path| path.len() > 1).collect();
     for file in [bin.join("cni-plugins"), bin.join("../tool/cnitool")] {
         let words = words(&file);
-        // Paths are there, under names that are the same everywhere: else nothing of the kind could be found.
+        // The binary has paths, and they are the same on every machine. Without any, this test could not find others.
         assert!(words.iter().any(|word| word.contains("/cargo/registry/")), "{}", file.display());
         let told: Vec<_> = words.iter().filter(|word| telling.iter().any(|path| word.contains(path))).collect();
         assert!(told.is_empty(), "{}: {told:?}", file.display());
     }
 }
 
-/// What the plugins would be built for on an ARM machine with these standard libraries, and `rustup` as this shell script.
+/// The target that the script chooses on an ARM machine with these standard libraries, and with this shell script as `rustup`.
 fn release_target(there: &[&str], rustup: &str) -> (String, String) {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().display();
@@ -320,7 +320,7 @@ fn plugins_are_built_with_musl_where_it_is_to_be_had_and_else_with_a_word_for_th
     assert!(said.contains(musl) && said.contains("not to be had") && !said.contains('\n'), "{said}");
 }
 
-/// Opened for reading, a pipe would wait for somebody who writes; the C library that is installed has constants of its own.
+/// Opened for reading, a FIFO would wait for a writer; the installed C library has constants of its own.
 #[test]
 fn installed_plugins_refuse_a_pipe_without_opening_it() {
     let host = Host::new();

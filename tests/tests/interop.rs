@@ -1,4 +1,4 @@
-//! The reference's cnitool, with its libcni, and ours on one node: one adds what the other checks and deletes.
+//! Upstream's cnitool with its libcni and ours on one node: one adds an attachment that the other checks and deletes.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
@@ -9,7 +9,7 @@ use cnikit_testkit::{Container, Host};
 use cnikit_tests::{bin, program, reference_tool, references};
 use serde_json::{Map, Value, json};
 
-/// Whose tool.
+/// The maker of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tool {
     Theirs,
@@ -18,7 +18,7 @@ enum Tool {
 
 use Tool::{Ours, Theirs};
 
-/// What a tool said.
+/// The output of a tool.
 #[derive(Debug, PartialEq, Eq)]
 struct ToolOutput {
     status: String,
@@ -26,17 +26,17 @@ struct ToolOutput {
     stderr: String,
 }
 
-/// A host with one container, on which both tools find the same configurations, plugins and kept results.
+/// A host with one container, on which both tools use the same configurations, plugins and cache.
 struct Node {
     host: Host,
     container: Container,
     /// `CNI_PATH`.
     plugins: PathBuf,
-    /// Set for every call besides; the reference's variables are all that either tool is told by.
+    /// Further variables for every call. Both tools are configured by upstream's variables only.
     env: Vec<(&'static str, String)>,
 }
 
-/// A mount namespace in which the one directory that the reference keeps its results in is the node's.
+/// A mount namespace in which upstream's fixed cache directory is the node's.
 const SETTLE: &str = "mount -t tmpfs tmpfs /var/lib\nmkdir /var/lib/cni\nmount --bind \"$DIR/cni\" /var/lib/cni\n";
 
 impl Node {
@@ -51,7 +51,7 @@ impl Node {
         self.host.dir()
     }
 
-    /// A configuration file, whose addresses stay on this host.
+    /// Writes a configuration file, with reservations on this host.
     fn configure(&self, file: &str, document: &Value) {
         fs::write(self.dir().join("net.d").join(file), document.to_string()).unwrap();
     }
@@ -79,14 +79,14 @@ impl Node {
         ToolOutput { status, stdout: read("stdout"), stderr: read("stderr") }
     }
 
-    /// A verb for the container, which has to succeed; what was printed.
+    /// Runs a verb for the container, which has to succeed. Returns the output.
     fn done(&self, tool: Tool, verb: &str) -> String {
         let said = self.call(tool, &format!("{verb} net {}", self.container.path()));
         assert_eq!(said.status, "0", "{tool:?} {verb}: {said:?}");
         said.stdout
     }
 
-    /// The one file of kept results, and its name.
+    /// The only cached result: the name and the content of its file.
     fn kept(&self) -> (String, String) {
         let names = self.results();
         assert_eq!(names.len(), 1, "{names:?}");
@@ -110,7 +110,8 @@ impl Node {
     }
 }
 
-/// What one adds the other checks and deletes; then the other way round, of the same container. What was printed and kept.
+/// One tool adds an attachment that the other checks and deletes; then vice versa, for the same container. Returns outputs and
+/// cached results.
 fn both_ways(node: &Node) -> [(String, (String, String)); 2] {
     [[Theirs, Ours], [Ours, Theirs]].map(|[adder, other]| {
         let result = node.done(adder, "add");
@@ -127,9 +128,9 @@ fn both_ways(node: &Node) -> [(String, (String, String)); 2] {
     })
 }
 
-/// Both printed the same to the byte, but for the order of members, and kept the same but for our one member.
+/// Both outputs are equal except for the order of members, and both cached results except for our own member.
 fn are_alike([theirs, ours]: [(String, (String, String)); 2]) {
-    // The reference sorts the members of what a plugin answered, where it does so at all.
+    // Upstream sorts the members of a result in some cases.
     let lines = |text: &str| {
         let mut lines: Vec<String> = text.split('\n').map(|line| line.trim_end_matches(',').to_owned()).collect();
         lines.sort();
@@ -173,7 +174,7 @@ fn what_one_tool_adds_the_other_checks_and_deletes_and_both_print_and_keep_the_s
     }
 }
 
-/// Hides in a text what the reference's plugins choose by chance: name and MAC of the host's end, as a result has them.
+/// Replaces the random parts of upstream's results in a text: name and MAC of the host end.
 fn hidden(printed: &str) -> impl Fn(&str) -> String + use<> {
     let result: Value = serde_json::from_str(printed).unwrap();
     let chosen = ["name", "mac"].map(|key| result["interfaces"][1][key].as_str().unwrap().to_owned());
@@ -213,7 +214,8 @@ fn their_gc_takes_down_what_ours_added() {
     let node = Node::new(bin());
     node.configure("10-net.conflist", &json!({"cniVersion": "1.1.0", "name": "net", "plugins": [node.bridge()]}));
     node.done(Ours, "add");
-    // Theirs says no word of who is valid. So our plugins refuse to look for more; the DELs of all that is kept are done by then.
+    // Upstream's cnitool passes no list of valid attachments. So our plugins refuse the GC; the DELs of all cached attachments are
+    // done by then.
     let said = node.call(Theirs, &format!("gc net {}", node.container.path()));
     assert!(said.status == "1" && said.stderr.contains("required key `cni.dev/valid-attachments` missing"), "{said:?}");
     assert!(node.is_empty());

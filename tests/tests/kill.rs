@@ -46,7 +46,7 @@ macro_rules! limits {
 
 each_harmed!(kills);
 
-/// How many calls there are to try is what others count too.
+/// The number of calls to try is the same as in other tests.
 #[test]
 fn the_calls_of_an_undisturbed_run_are_those_that_strace_sees() {
     let host = Host::new();
@@ -76,7 +76,7 @@ fn the_calls_of_an_undisturbed_run_are_those_that_strace_sees() {
     assert_eq!(ours, theirs);
 }
 
-/// It gives its link the last name in a second step, and forgets the first one on DEL.
+/// It renames its link in a second step, and DEL does not remove the first name.
 const HALF: &str = r"
 case $CNI_COMMAND in
 ADD) ip link add a$CNI_CONTAINERID type bridge && ip link set a$CNI_CONTAINERID name b$CNI_CONTAINERID && echo '{}' ;;

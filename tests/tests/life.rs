@@ -105,7 +105,7 @@ fn a_fault_before_any_step_of_portmap_leaves_nothing() {
     }
 }
 
-/// host-local is called in this process, for it is this very program under another name.
+/// host-local is called in this process, because it is this same program under another name.
 static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
 
 #[test]
@@ -159,7 +159,7 @@ fn sixty_four_at_once_get_sixty_four_addresses_on_ptp() {
     flood::survives(&ptp(), 64);
 }
 
-/// What is tampered with, and how; VLANs are in the ring, for not every kernel has them.
+/// The subjects and how they are tampered with. VLANs are in the ring, because not every kernel has them.
 fn tampered() -> Vec<(Subject, Vec<Tampering>)> {
     let by = |things: &[&[Thing]]| things.concat().iter().map(|thing| thing.by).collect();
     let mtu = |subject: Subject| subject.with("mtu", json!(1400));
@@ -226,7 +226,7 @@ fn tampering_that_check_does_not_name_is_found_and_the_rest_is_tried() {
 
 #[test]
 fn check_names_every_difference_at_once() {
-    // All but what takes others with it: what is no bare setting.
+    // All except those that remove others with them.
     let alone = COMMON.iter().chain(&BRIDGE).chain(&NFTABLES[..1]).map(|thing| thing.by);
     let alone: Vec<_> =
         alone.filter(|one| !["del", "down", "nomaster"].iter().any(|word| one.line.contains(word))).collect();
@@ -241,7 +241,7 @@ fn check_of_tuning_names_every_difference_at_once() {
 
 #[test]
 fn check_of_firewall_names_every_difference_at_once() {
-    // Not what takes others with it, nor what is put into the way of others.
+    // Neither those that remove others with them, nor rules that are added before others.
     let alone = FIREWALL.into_iter().filter(|one| one.line.contains(" -D ")).collect::<Vec<_>>();
     assert_eq!(alone.len(), 8);
     life::names_all_at_once(&firewall(bin(), "iptables"), &alone);

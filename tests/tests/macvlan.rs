@@ -1,4 +1,4 @@
-//! macvlan: its life, masters, modes, MACs, detection of duplicates, and who reaches whom.
+//! macvlan: ADD, CHECK and DEL, masters, modes, MACs, duplicate address detection, and which hosts can reach each other.
 //!
 //! Where the kernel has no macvlan they are reported as not run, as those of the ring are.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
@@ -69,7 +69,7 @@ fn layer2() -> Subject {
     subject("macvlan", json!({"master": "master0"})).on(MASTER).called("macvlan of layer 2")
 }
 
-/// One family, without whose addresses nobody waits for anything.
+/// IPv4 only, because without an IPv6 address there is no duplicate address detection to wait for.
 fn v4(keys: Value) -> Subject {
     let mut keys = keys;
     keys["ipam"] = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
@@ -96,7 +96,7 @@ fn del_succeeds_in_every_poor_form_without_layer_3() {
     life::survives_poor_dels(&layer2().on(cnikit_tests::MASTER_OF_MACVLANS));
 }
 
-/// host-local is called in this process, for it is this very program under another name.
+/// host-local is called in this process, because it is this same program under another name.
 static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
 
 fn a_fault_before_any_step_leaves_nothing() {
@@ -165,7 +165,7 @@ fn two(lan: &Lan, subject: &Subject) -> bool {
     reached[0]
 }
 
-/// What hears its own frames back on the wire, as a switch that knows 802.1Qbg sends them, is not there.
+/// There is no switch that sends frames back on the same port (802.1Qbg), as the mode vepa expects.
 fn containers_reach_the_outer_host_at_once_and_each_other_as_the_mode_says() {
     for (mode, reach) in [("bridge", true), ("", true), ("private", false), ("vepa", false)] {
         let subject = macvlan().with("mode", json!(mode));
@@ -208,7 +208,7 @@ fn nothing_of_it_is_ever_seen_on_the_host() {
     upper::nothing_of_it_is_ever_seen_on_the_host(&on_master());
 }
 
-/// The kernel puts the new one beside it.
+/// The kernel then makes the new one on the same lower link.
 fn a_master_may_be_a_macvlan_itself() {
     let host = on_master().host();
     let container = Host::new().container();
@@ -285,7 +285,7 @@ fn refused(ground: &'static str, subject: &Subject) -> (u64, String) {
     said
 }
 
-/// The commonest reason for which the kernel finds a link busy.
+/// The most common reason why the kernel reports that a link is busy.
 const PORT: &str =
     "ip link add br0 type bridge; ip link add port0 type veth peer name p0; ip link set port0 master br0";
 
@@ -348,7 +348,7 @@ fn the_master_is_that_of_the_default_route() {
         let index = host.sh(&format!("ip -o link show {master} | cut -d: -f1"));
         let seen = container.sh("ip -o link show eth0");
         assert!(seen.contains(&format!("eth0@if{}:", index.trim())), "{routes}: {seen}");
-        // Whoever has it now is no concern of a running container's.
+        // The current owner of the address does not matter to a running container.
         host.sh("ip route flush table main; ip -6 route flush table main");
         subject.check(&host, "c-one", &container, &result).ok();
         subject.del(&host, "c-one", &container, &result);
@@ -390,7 +390,7 @@ fn a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting() {
     assert!(once_within(DETECTION, adds), "ADD waits for the outcome of detection");
 }
 
-/// Somebody has the address that the kernel makes of the MAC.
+/// Another host has the address that the kernel derives from the MAC.
 fn addresses_of_other_containers_on_the_link_are_not_compared() {
     let lan = Lan::new();
     let container = Host::new().container();
@@ -423,7 +423,7 @@ fn what_strangers_have_on_the_master_stays() {
     upper::what_strangers_have_on_the_master_stays(&macvlan());
 }
 
-/// Links that nobody marked: only that of the attachment's name and recorded MAC is what the reference made for it.
+/// Links without a mark: only the one with the attachment's name and recorded MAC is upstream's for this attachment.
 fn a_link_that_is_not_the_attachments_stays() {
     let host = on_master().host();
     let container = Host::new().container();
@@ -459,7 +459,7 @@ fn status_fails_while_the_master_is_missing() {
     upper::status_fails_while_the_master_is_missing(&on_master());
 }
 
-/// A container with a macvlan whose master is in it too, and tuning behind it.
+/// A container with a macvlan whose master is inside too, and tuning after it.
 fn tuned(host: &Host, keys: &Value) -> (Container, Subject) {
     let line = "ip link add ve0 mtu 9000 type veth peer name ve1 && \
         ip link add link ve0 name eth0 address 0a:00:00:00:00:01 mtu 9000 type macvlan";

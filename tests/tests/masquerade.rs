@@ -1,4 +1,4 @@
-//! Masquerade in every way that it can be written: one table of tests for nftables and both halves of iptables.
+//! Masquerade with every backend: one table of tests for nftables and both variants of iptables.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
@@ -22,7 +22,7 @@ fn lines(way: Way, host: &Host) -> Vec<String> {
     way.rules(host, "nat").lines().filter(ours).map(str::to_owned).collect()
 }
 
-/// Each way with its directory of programs and the two plugins that masquerade.
+/// Runs `work` for each backend with its directory of programs, and for each of the two plugins that masquerade.
 fn each(ways: &[Way], work: impl Fn(Way, &Subject)) {
     for way in ways {
         let dir = way.directory();
@@ -237,7 +237,7 @@ fn a_mishap_of_iptables_is_an_error_and_changes_no_backend() {
         let result = healthy.add(&host, "c-one", &container);
         let (code, text) = subject.check(&host, "c-one", &container, &result).refused();
         assert!(code != 102 && text.contains("iptables-nft-save"), "{code}: {text}");
-        // A DEL that says nothing of what it could not remove would be the last one.
+        // A DEL that does not report what it could not remove would be the last one.
         subject.call(&host, "DEL", "c-one", "", &[]).refused();
         subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).refused();
         healthy.call(&host, "DEL", "c-one", "", &[]).ok();
@@ -245,7 +245,7 @@ fn a_mishap_of_iptables_is_an_error_and_changes_no_backend() {
     }
 }
 
-/// iptables-nft-save leaves out what it could not read, and succeeds.
+/// iptables-nft-save omits rules that it cannot read, and succeeds.
 #[test]
 fn what_iptables_does_not_show_and_still_stands_is_no_drift() {
     let host = Host::new();
@@ -325,7 +325,7 @@ fn gc_removes_what_is_of_the_network_and_not_valid() {
     }
 }
 
-/// What both understand; the packaged one knows no backend but iptables.
+/// A configuration that both support; upstream's packaged release supports iptables only.
 fn understood(plugin: &str, way: Way) -> Subject {
     let conf = json!({"cniVersion": "1.0.0", "isGateway": true, "ipMasq": true, "ipMasqBackend": way.backend(), "ipam": dual_stack()});
     subject(plugin, conf)
@@ -354,7 +354,8 @@ fn what_the_reference_wrote_we_remove_and_it_what_we_wrote() {
                     assert_ne!(lines(way, &host), [""; 0]);
                     let prev = with_result.then_some(&result);
                     let del = || call(deletes, &host, "DEL", ("c-one", "eth0"), &container.path(), prev);
-                    // The newest looks for its chain in iptables too, and fails where there is none; all is gone then.
+                    // The newest release reads its chain in iptables too, and fails if there is none. By then all rules are
+                    // removed.
                     let fails = way == Nftables && deletes.bin != ours.bin && del().exit != 0;
                     assert!(fails || way != Nftables || deletes.bin == ours.bin);
                     del().ok();
@@ -365,7 +366,7 @@ fn what_the_reference_wrote_we_remove_and_it_what_we_wrote() {
     }
 }
 
-/// Of two rules in the reference's chain the second is another.
+/// The second of two rules in upstream's chain is different.
 const NFT_OTHER: Tampering = on_host(
     "iptables-nft -t nat -R $(iptables-nft -t nat -S | sed -n 's/^-N //p') 2 ! -d 224.0.0.0/8 -j MASQUERADE",
     "-j MASQUERADE` is missing from chain CNI-",
@@ -565,8 +566,8 @@ fn the_link_is_made_while_the_table_is_read_and_goes_if_that_fails() {
     }
 }
 
-/// Else DELs that wait for each other would remove their links one after the other. In the legacy half, whose rules no
-/// program but its own removes.
+/// Otherwise DELs that wait for each other would remove their links one after the other. With the legacy variant, because only its
+/// own programs can remove its rules.
 #[test]
 fn a_link_goes_while_the_programs_run_but_where_others_wait_for_them() {
     let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
@@ -625,7 +626,7 @@ fn ten_thousand_rules_of_others_are_no_burden() {
     }
 }
 
-/// The same plugins on a host whose `/usr/sbin` has nothing in it: no `iptables`, no `nft`, no `ip`.
+/// The same plugins on a host with an empty `/usr/sbin`: no `iptables`, no `nft`, no `ip`.
 fn without_programs(host: &Host, subject: &Subject) -> Subject {
     let dir = host.dir().join("bare");
     fs::create_dir(&dir).unwrap();
@@ -727,7 +728,7 @@ fn an_iptables_that_does_not_work_is_not_chosen_and_refused_where_it_was_said() 
     let result = subject.add(&host, "c-one", &container);
     assert!(host.sh("nft list ruleset").contains("id: c-one"));
     subject.check(&host, "c-one", &container, &result).ok();
-    // Somebody repairs it meanwhile.
+    // Another process repairs it meanwhile.
     bridge().at(host.dir()).check(&host, "c-one", &container, &result).ok();
     bridge().at(host.dir()).del(&host, "c-one", &container, &result);
     assert!(!host.sh("nft list ruleset").contains("id: c-one"));

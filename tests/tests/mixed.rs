@@ -1,4 +1,4 @@
-//! The reference's plugins and ours on one node: what one makes the other checks and removes, and it is the same.
+//! Upstream's plugins and ours on one node: one checks and removes the attachments of the other, and both make the same.
 
 use std::thread;
 
@@ -96,12 +96,13 @@ fn the_page_has_the_list() {
     assert!(names.iter().enumerate().all(|(n, id)| !names[..n].contains(id)), "a name stands twice: {names:?}");
 }
 
-/// What has to be on a host.
+/// The shell line that prepares a host.
 fn ground(plugin: &str) -> &'static str {
     if plugin == "macvlan" { MASTER_OF_MACVLANS } else { ":" }
 }
 
-/// A running container of the one, then a second one of the other on the same network: they talk, and the first goes on.
+/// A running container of one maker, then a second one of the other on the same network: they exchange packets, without a loss for
+/// the first.
 fn live_side_by_side(release: UpstreamRelease, plugin: &str, ours_first: bool) {
     let mut ipam = dual_stack();
     ipam["routes"] = json!([{"dst": "0.0.0.0/0", "gw": "10.77.0.1"}, {"dst": "::/0", "gw": "fd00:77::1"}]);
@@ -120,11 +121,11 @@ fn live_side_by_side(release: UpstreamRelease, plugin: &str, ours_first: bool) {
     let second = undisturbed(&one, "10.77.0.1", || new.add(&host, "c-two", &two));
     two.sh(UNTIL_DETECTED);
     host.sh(UNTIL_DETECTED);
-    // With the reference the first packets may be lost.
+    // With upstream's plugin the first packets may be lost.
     let talk = |from: &Container, to: &[&str]| to.iter().for_each(|to| assert!(from.reaches(to), "{plugin}: {to}"));
     talk(&two, &["10.77.0.1", "fd00:77::1", "10.77.0.2", "fd00:77::2"]);
     talk(&one, &["10.77.0.1", "fd00:77::1", "10.77.0.3", "fd00:77::3"]);
-    // The new one takes the old one's container down, while its own runs.
+    // The new plugin deletes the old one's container, while its own container runs.
     undisturbed(&two, "10.77.0.1", || new.del(&host, "c-one", &one, &first));
     new.check(&host, "c-two", &two, &second).ok();
     old.call(&host, "DEL", "c-two", &two.path(), &[("prevResult", second)]);
@@ -133,7 +134,7 @@ fn live_side_by_side(release: UpstreamRelease, plugin: &str, ours_first: bool) {
     assert!(left.is_empty(), "{left:#?}");
 }
 
-/// All at once: most of the time they wait for each other's answers.
+/// All at once, because most of the time they wait for packets.
 #[test]
 fn an_upgrade_and_a_downgrade_leave_running_containers_alone() {
     thread::scope(|scope| {
@@ -147,7 +148,7 @@ fn an_upgrade_and_a_downgrade_leave_running_containers_alone() {
     });
 }
 
-/// What is interleaved: with one family, for the reference waits seconds for the other one's addresses.
+/// The subject of the interleaved calls: with one family, because upstream waits seconds for addresses of the other one.
 fn shared(plugin: &str, release: UpstreamRelease, backend: &str) -> Subject {
     if plugin == "flannel" {
         let env = "FLANNEL_NETWORK=10.76.0.0/15\nFLANNEL_SUBNET=10.77.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
@@ -175,9 +176,9 @@ fn shared(plugin: &str, release: UpstreamRelease, backend: &str) -> Subject {
     subject(plugin, keys).called(&title.replace("  ", " ")).on(ground(plugin))
 }
 
-/// Every configuration with every release. No masquerade with nftables: the reference's DEL, even of its own, asks iptables to
-/// delete what it never made, and takes the refusal of iptables 1.8.9 for a failure. Nor portmap of 1.1.1, whose CHECK fails of
-/// its own as well: it looks for what is IPv4's among the rules for IPv6.
+/// Every configuration with every release. No masquerade with nftables: upstream's DEL, even of its own attachment, deletes rules
+/// of iptables that it never made, and takes the refusal of iptables 1.8.9 for a failure. No portmap of 1.1.1, whose CHECK of its
+/// own attachment fails as well: it searches for the rules of IPv4 among those for IPv6.
 fn all_shared() -> Vec<(UpstreamRelease, Subject)> {
     let rows = [
         (UpstreamRelease::Packaged, "bridge", ""),
@@ -199,8 +200,8 @@ fn all_shared() -> Vec<(UpstreamRelease, Subject)> {
     rows.into_iter().map(|(release, plugin, backend)| (release, shared(plugin, release, backend))).collect()
 }
 
-/// What may come and go. The link of a container goes some time after its namespace. Of rules that the reference removes it
-/// leaves what our sets have of them, which it does not know; and jumps are as whoever came last has them.
+/// Lines that may appear and disappear. The link of a container is removed some time after its namespace. Upstream removes rules
+/// and leaves their elements in our sets, which it does not use. The order of jumps depends on the last writer.
 fn stays(ours: &Subject) -> &'static [&'static str] {
     const LINKS: [&str; 1] = ["toward"];
     const IN_SETS: [&str; 4] = [LINKS[0], "nft: \t\telements = {", "nft: \t\t\t", "jump hostports"];
@@ -216,7 +217,7 @@ fn calls_of_both_at_random_leave_nothing_and_hurt_nobody() {
     thread::scope(|scope| {
         for (release, ours) in all_shared() {
             scope.spawn(move || {
-                // Of a chained plugin the reference starts programs by the dozen.
+                // A chained plugin of upstream starts dozens of programs.
                 let short = if ours.after.is_some() { 25 } else { 50 };
                 interleaved(&ours, &release.bin(), if is_whole() { 5000 } else { short }, stays(&ours));
             });

@@ -1,4 +1,4 @@
-//! Many networks of one container: real plugins, one after another, all or none.
+//! Many networks of one container, with real plugins: one after another, all or none.
 
 use std::fs;
 use std::future::Future;
@@ -99,7 +99,7 @@ fn a_network_that_is_not_loaded_any_more_is_taken_down_too_and_gc_leaves_no_vali
     let fewer = Networks::new(scene.runtime()).with(bridge(&scene, 2));
     scene.host.enter(|| {
         networks.setup(&container(&scene)).unwrap();
-        // Here the second network would be eth0: what is kept says that it is eth1.
+        // Here the second network would be eth0: its cached attachment has eth1.
         fewer.gc(&["c1"]).unwrap();
         networks.check(&container(&scene)).unwrap();
         fewer.remove(&container(&scene)).unwrap();

@@ -1,5 +1,5 @@
-//! Podman with its CNI backend drives the plugins: ours, and, as a control, the reference's alone. What fails with the
-//! reference too is the scene's fault.
+//! Podman with its CNI backend drives the plugins: ours, and upstream's alone as a control. If a test fails with upstream too, the
+//! test is wrong.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 #![expect(clippy::print_stdout, reason = "what each scene took is part of what a test program says")]
 
@@ -12,8 +12,8 @@ use cnikit_tests::runtimes::{CONFLIST, HINTS, Maker, Node, UNTIL_SERVED, file, n
 use libtest_mimic::Arguments;
 use serde_json::{Value, json};
 
-/// What the tests need beside the page's configuration: there may be no systemd, root in a container may not raise every limit,
-/// and a profile would stay loaded in the machine's kernel.
+/// The settings that the tests need besides the configuration of the page: there may be no systemd, root in a container may not
+/// raise every limit, and a profile would stay loaded in the machine's kernel.
 const BESIDE: &str = r#"[containers]
 apparmor_profile = "unconfined"
 default_ulimits = ["nofile=1024:4096", "nproc=4096:4096"]
@@ -24,10 +24,10 @@ events_logger = "file"
 runtime = "runc"
 "#;
 
-/// What is done with Podman, and its name.
+/// A scene with Podman, and its name.
 type Scene = (&'static str, fn(&Podman));
 
-/// Each leaves nothing, and a second time what it left the first.
+/// Each leaves nothing, and a second run the same as the first.
 const SCENES: [Scene; 4] = [
     ("its own network", its_own_network),
     ("the page's network", the_pages_network),
@@ -55,7 +55,7 @@ fn play(maker: Maker) {
     let mut took = Vec::new();
     let mut scenes = SCENES.to_vec();
     if maker.is_ours() {
-        // The packaged reference knows no other backend than iptables.
+        // Upstream's packaged release supports iptables only.
         node.write("/etc/cni/net.d/20-nft.conflist", &by_nftables().to_string());
         scenes.push(("a port by nftables, and reloaded", |podman| a_port(podman, "--network nft")));
     }
@@ -77,14 +77,14 @@ impl Podman {
         self.node.sh(&format!("podman {line}"))
     }
 
-    /// Runs a container with busybox, and what it says.
+    /// Runs a container with busybox. Returns its output.
     fn run(&self, flags: &str, command: &str) -> String {
         let cgroup = self.node.cgroup();
         let rootfs = self.node.rootfs();
         self.sh(&format!("run --cgroup-parent {cgroup} {flags} --rootfs {rootfs}:O {command}"))
     }
 
-    /// What a command shows as JSON, of the first thing that was asked about.
+    /// The JSON output of a command, for the first object.
     fn shows(&self, line: &str) -> Value {
         let said = self.sh(line);
         let list: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{line}: {error}: {said}"));
@@ -112,7 +112,7 @@ impl Podman {
     }
 }
 
-/// The network that it has when it is told of none.
+/// Podman's default network.
 fn its_own_network(podman: &Podman) {
     let said = podman.run("--rm", "/bin/ip -o address show eth0");
     assert!(said.contains("inet 10.88.0."), "{said}");
@@ -145,7 +145,7 @@ fn a_network_made_and_removed(podman: &Podman) {
     assert!(!podman.node.try_sh("ls /etc/cni/net.d | grep made").0, "its configuration stays");
 }
 
-/// The port is served before and after the network is built anew under a running container, which keeps its address.
+/// The port works before and after `podman network reload` with a running container, which keeps its address.
 fn a_port_and_reloaded(podman: &Podman) {
     a_port(podman, "");
 }
@@ -166,7 +166,7 @@ fn a_port(podman: &Podman, flags: &str) {
     podman.sh("rm --force --time 0 web");
 }
 
-/// The page's network under another name, on a bridge and of addresses of its own, with what Podman's own has besides.
+/// The network of the page with another name, bridge and subnet, and with the further keys of Podman's default network.
 fn by_nftables() -> Value {
     let mut list = network("1.0.0");
     list["name"] = json!("nft");

@@ -1,4 +1,4 @@
-//! Published ports, with real connections from wherever one would come: one table of scenes for every backend.
+//! Published ports with real connections from every kind of client: one table of scenes for every backend.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::io::{Error, ErrorKind, Read, Write};
@@ -15,7 +15,7 @@ use cnikit_tests::world::world;
 use cnikit_tests::{bridge, ptp, references, subject};
 use serde_json::{Value, json};
 
-/// With what rules are written.
+/// The backends.
 const BACKENDS: [&str; 2] = ["iptables", "nftables"];
 /// The host's own addresses to the world, and to its containers.
 const UPLINK: [&str; 2] = ["192.0.2.1", "2001:db8:9::1"];
@@ -39,7 +39,7 @@ impl Node {
 
     fn speaking(version: &str) -> Node {
         let host = Host::new();
-        // Where the kernel shows bridged packets to the packet filter (br_netfilter), a connection to oneself goes back out of
+        // If the kernel passes bridged packets to the packet filter (br_netfilter), a connection of a container to itself leaves by
         // the port by which it came.
         let bridge = bridge().with("hairpinMode", json!(true)).with("ipMasqBackend", json!("nftables"));
         let world = world(&host);
@@ -58,13 +58,13 @@ impl Node {
         pod.call(portmap, &self.host, verb)
     }
 
-    /// ADD, whose result is the one before it.
+    /// ADD, whose result must be prevResult.
     fn publish(&self, portmap: &Subject, pod: &Attached) {
         assert_eq!(self.call(portmap, "ADD", pod).ok(), pod.prev);
         self.call(portmap, "CHECK", pod).ok();
     }
 
-    /// All rules of either backend, without what they have counted.
+    /// All rules of both backends, without their counters.
     fn ruleset(&self) -> String {
         self.host.sh("nft --handle list ruleset | sed 's/counter packets [0-9]* bytes [0-9]*/counter/'")
     }
@@ -90,7 +90,7 @@ fn web(backend: &str) -> Subject {
     portmap(backend, &[mapping(8080, 80, "tcp")])
 }
 
-/// Answers whoever connects with a name and with whom it sees, until this program ends.
+/// Answers every connection with a name and the address of the client, until this program ends.
 fn serves(netns: &Netns, port: u16, name: &'static str) {
     let listener = netns.enter(|_| TcpListener::bind(format!("[::]:{port}")).unwrap()).unwrap();
     thread::spawn(move || {
@@ -116,7 +116,7 @@ fn to(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse::<IpAddr>().unwrap(), port)
 }
 
-/// What is answered to a connection from here; `None`: nobody takes it.
+/// The answer to a connection from this namespace; `None` if it is refused.
 fn asked(from: &Netns, to: SocketAddr) -> Option<String> {
     let connect = || {
         let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
@@ -321,7 +321,7 @@ fn the_same_again_changes_nothing_and_another_port_takes_its_place() {
         node.publish(&of_one_family, &pod);
         assert_eq!(asked(node.host.netns(), to(UPLINK[0], 8088)), None, "{backend}");
         reaches(node.world.netns(), UPLINK[1], 8088, "pod");
-        // Without a word of what was published, and without the result.
+        // Without the configuration of the ports, and without the result.
         let bare = subject("portmap", json!({}));
         bare.call(&node.host, "DEL", &pod.id, "", &[]).ok();
         assert_eq!(asked(node.host.netns(), to(UPLINK[1], 8088)), None, "{backend}");
@@ -341,7 +341,7 @@ fn a_container_in_two_networks_keeps_in_one_what_it_loses_in_the_other() {
         let first = named("n1", 8080);
         let second = named("n2", 8081);
         node.publish(&first, &pod);
-        // A port that leads to the container already leads to nobody else.
+        // A port that leads to the same container already is not a conflict.
         node.publish(&second, &pod);
         reaches(node.world.netns(), UPLINK[0], 8089, "pod");
         node.call(&first, "DEL", &pod).ok();
@@ -386,7 +386,7 @@ fn conditions_are_the_containers_own() {
     });
 }
 
-/// Nobody is answered by whoever had the port before.
+/// No client reaches the container that had the port before.
 #[test]
 fn datagrams_of_one_who_goes_on_sending_follow_the_port() {
     each(|backend, node| {
@@ -409,7 +409,7 @@ fn datagrams_of_one_who_goes_on_sending_follow_the_port() {
     });
 }
 
-/// nft(8) prints no owners: after that the rules say no more than the reference's do.
+/// nft(8) prints no owners: after the reload the rules have no more information than upstream's.
 #[test]
 fn rules_that_were_saved_and_loaded_are_found_again() {
     let node = Node::new();
@@ -448,7 +448,7 @@ fn rules_that_were_saved_and_loaded_are_found_again() {
     }
 }
 
-/// A release of the reference, and a backend that it knows.
+/// The releases of upstream, each with a backend that it supports.
 fn of_references() -> [(PathBuf, &'static str); 3] {
     let [packaged, newest] = references();
     [(packaged, "iptables"), (newest.clone(), "iptables"), (newest, "nftables")]
@@ -486,19 +486,19 @@ fn reached_whoever_comes_first(release: &Path, backend: &str) {
     let (_, text) = node.call(&conf(8001), "ADD", &pods[1]).refused();
     assert!(text.contains("c-one"), "{text}");
     node.call(&theirs(8003), "ADD", &pods[2]).ok();
-    // The reference's ADD writes this chain anew.
+    // Upstream's ADD writes this chain again.
     guarded(false);
     reached(&[(8001, "one"), (8002, "two"), (8003, "three")]);
     node.call(&conf(8002), "CHECK", &pods[1]).ok();
     if backend == "nftables" {
-        // With iptables its CHECK of both families fails on its own rules too.
+        // With iptables its CHECK of both families fails with its own rules too.
         node.call(&theirs(8002), "CHECK", &pods[1]).ok();
     }
     node.call(&conf(8003), "CHECK", &pods[2]).ok();
     node.publish(&conf(8002), &pods[1]);
     guarded(true);
     reached(&[(8001, "one"), (8002, "two"), (8003, "three")]);
-    // Ours removes the reference's, the reference removes ours.
+    // Our DEL removes upstream's rules, and upstream's DEL removes ours.
     node.call(&conf(8001), "DEL", &pods[0]).ok();
     node.call(&theirs(8002), "DEL", &pods[1]).ok();
     reached(&[(8003, "three")]);
@@ -507,12 +507,12 @@ fn reached_whoever_comes_first(release: &Path, backend: &str) {
     }
     let left = node.host.sh("nft list ruleset | sed '/cni_plugins_masquerade/,/^}/d'; iptables-save; ip6tables-save");
     assert!(left.contains("c-three") && !left.contains("c-one") && !left.contains("c-two"), "{left}");
-    // What the reference left of ours in the set is nobody's.
+    // The elements that upstream's DEL left in our set have no owner.
     node.publish(&conf(8002), &pods[0]);
     reached(&[(8002, "one"), (8003, "three")]);
 }
 
-/// What is done to rules of nftables, and what CHECK says of it.
+/// Changes of rules of nftables, and the text of CHECK's error.
 const NFTABLES_HARMED: [(&str, &str); 7] = [
     ("nft flush chain ip cni_hostport hostports", "tcp dport 8080 dnat to 10.77.0.2:80"),
     ("nft flush chain ip6 cni_hostport masquerading", "masquerade"),
@@ -570,7 +570,7 @@ fn no_program_is_started_for_nftables_and_at_most_two_a_family_for_iptables() {
         }
     };
     without();
-    // Whether iptables leads the port elsewhere is asked of the kernel.
+    // The kernel is asked whether iptables leads the port to another container.
     let other = node.pod("c-two");
     node.publish(&portmap("iptables", &[mapping(8081, 80, "tcp")]), &other);
     without();
@@ -611,11 +611,10 @@ fn the_other_half_of_iptables_serves_too_and_is_cleared_whichever_is_chosen_by_t
     assert!(!left.contains("CNI-DN-") && left.contains("CNI-HOSTPORT-DNAT"), "{left}");
 }
 
-/// How many rules another program adds at most. A table that it made ever larger would make each change slower than the one
-/// before, the longer the test takes.
+/// The most rules that another program adds. If its table grew without limit, each change would be slower than the one before.
 const OTHERS_MOST: usize = 300;
 
-/// Another program that changes the table all the time: it adds rules, and then replaces one of them. The file says how often.
+/// Another program that changes the table all the time: it adds rules, and then replaces one of them. The file has the count.
 fn others(dir: &Path) -> String {
     format!(
         r#"
@@ -668,7 +667,7 @@ fn sixty_four_at_once_beside_another_who_writes_are_each_there_once_and_leave_no
     assert!(count > 1 && theirs == count.min(OTHERS_MOST), "{theirs} rules of another program after {count} changes");
 }
 
-/// A container that nobody needs to make: portmap works on the host alone.
+/// A container without a namespace: portmap works on the host only.
 fn one_of_many(node: &Node, n: usize, pod: &Attached) -> (Subject, Attached) {
     let port = u16::try_from(9000 + n).unwrap();
     let mut prev = pod.prev.clone();
@@ -679,7 +678,7 @@ fn one_of_many(node: &Node, n: usize, pod: &Attached) -> (Subject, Attached) {
     (portmap("iptables", &[mapping(port, 80, "tcp"), mapping(port, 53, "udp")]), pod)
 }
 
-/// What the reference before 1.9 made of a container that publishes port 8001 (CVE-2025-67499).
+/// The rules of upstream before 1.9 for a container that publishes port 8001 (CVE-2025-67499).
 const LED_ASTRAY: &str = r#"nft -f - <<'NFT'
 table ip cni_hostport {
     comment "CNI portmap plugin"
@@ -723,7 +722,7 @@ fn what_older_versions_of_the_reference_led_astray_is_left_alone_once_we_came() 
 fn who_came_by_the_rule_of_a_service_is_seen_under_the_own_address() {
     for backend in BACKENDS {
         let mut node = Node::new();
-        // Behind a link each, answers to neighbours come back by the host too.
+        // With a link each, replies to neighbours are routed by the host too.
         node.bridge = ptp().with("ipMasqBackend", json!("nftables")).at(node.host.dir());
         let pod = node.pod("c-one");
         let other = node.pod("c-two");
@@ -791,7 +790,7 @@ fn conditions_that_no_packet_to_these_ports_meets_are_refused_by_their_key() {
     }
 }
 
-/// What each said, of those that were called at once.
+/// The outcome of each of these calls, which run at once.
 fn at_once(node: &Node, verb: &str, many: &[(Subject, Attached)]) -> Vec<CallOutput> {
     thread::scope(|scope| {
         let begun = many.iter().map(|(portmap, pod)| scope.spawn(|| node.call(portmap, verb, pod)));
@@ -828,7 +827,7 @@ fn of_many_at_once_who_want_one_port_one_has_it_and_nothing_is_there_twice() {
     at_once(&node, "DEL", &many).into_iter().for_each(|said| drop(said.ok()));
 }
 
-/// A jump at its place, for it is there and yet does not serve.
+/// A jump with its position, because it exists and has no effect.
 const MISPLACED: [(&str, &str); 3] = [
     (
         "iptables -t nat -I POSTROUTING -s 10.9.9.9 -j ACCEPT",
@@ -897,7 +896,7 @@ fn whoever_comes_from_any_address_of_the_container_is_masqueraded() {
             pod.prev["ips"].as_array_mut().unwrap().push(more);
         }
         node.publish(&web(backend), &pod);
-        // From its second address, for that is in the network of the one that it asks.
+        // From its second address, which is in the network of the address that it connects to.
         assert_eq!(reaches(pod.container.netns(), "10.78.0.1", 8080, "pod"), GATEWAY[0], "{backend}");
         let neighbour = node.pod("c-two");
         neighbour.container.sh("ip address add 10.78.0.4/24 dev eth0");
@@ -908,7 +907,7 @@ fn whoever_comes_from_any_address_of_the_container_is_masqueraded() {
     });
 }
 
-/// Each finds what the other one has, by asking the kernel.
+/// Each detects the rules of the other, by asking the kernel.
 #[test]
 fn a_port_that_leads_to_another_container_by_the_other_backend_is_refused_or_left_to_it() {
     for (first, second) in [("iptables", "nftables"), ("nftables", "iptables")] {
@@ -926,7 +925,7 @@ fn a_port_that_leads_to_another_container_by_the_other_backend_is_refused_or_lef
             assert!(text.contains(word), "{second}: {text}");
         }
         assert_eq!(node.ruleset(), before, "{second}");
-        // It leads nobody astray who is the container itself, of another protocol, or of another address of the host.
+        // Not a conflict: the same container, another protocol, another address of the host.
         let itself = web(second).with("name", json!("n2"));
         node.publish(&itself, &one);
         node.call(&itself, "DEL", &one).ok();

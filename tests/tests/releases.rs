@@ -1,4 +1,4 @@
-//! A node goes from an earlier release to this one and back while containers run.
+//! A node is upgraded from an earlier release to this one and downgraded again while containers run.
 //!
 //! The earlier release is commit b2fe807, built by `scripts/test`. In a clone without history it cannot be built; then these
 //! tests are reported as not run.
@@ -55,8 +55,8 @@ fn tests() -> Vec<Test> {
     tests
 }
 
-/// What both releases can be asked for. portmap is not among them: the earlier release has no guard of the host's loopback, and
-/// CHECK by this one says so until RESTORE has made it. [`Node`] has its ports.
+/// Configurations that both releases support. Not portmap: the earlier release has no guard of the host's loopback, so CHECK by
+/// this release reports a difference until RESTORE. Its ports are in [`Node`].
 fn subjects() -> Vec<Subject> {
     let mut subjects = vec![macvlan(), spoof_checking_bridge(), flannel()];
     for backend in ["nftables", "iptables"] {
@@ -68,7 +68,7 @@ fn subjects() -> Vec<Subject> {
 
 /// Either release may begin, and the GC of the one that began meets containers of both.
 fn exchange(subject: &Subject) {
-    // The link of a container that was connected by hand goes some time after its namespace.
+    // The link of a container that was connected by hand is removed some time after its namespace.
     let may_differ: &[&str] = if subject.after.is_some() { &["toward"] } else { &HINTS };
     let earlier = earlier();
     exchanged(subject, bin(), &earlier, true, may_differ);
@@ -95,7 +95,7 @@ struct Node {
 struct Attached {
     network: &'static str,
     container: Container,
-    /// What its published port depends on.
+    /// Its number, from which its published port is computed.
     number: usize,
     /// Its published port is not guarded: the earlier release made its rules last.
     lacks_guard: bool,
@@ -158,7 +158,7 @@ impl Node {
         self.host.try_sh(&format!("{env} {} {flags} {line}", by.tool.display()))
     }
 
-    /// A verb about one container, with what its ADD is given too.
+    /// A verb for one container, with the runtimeConfig of its ADD.
     fn about(&self, by: Release, verb: &str, one: &Attached) -> (bool, String) {
         let mappings =
             json!({"portMappings": [{"hostPort": 8000 + one.number, "containerPort": 80, "protocol": "tcp"}]});
@@ -184,7 +184,7 @@ impl Node {
         }
     }
 
-    /// CHECK finds nothing changed in any container.
+    /// CHECK reports no difference in any container.
     fn check_all(&self, by: Release, when: &str) {
         for one in &self.containers {
             let (succeeded, said) = self.about(by, "check", one);
@@ -192,7 +192,7 @@ impl Node {
         }
     }
 
-    /// How many containers CHECK finds changed.
+    /// The number of containers for which CHECK reports differences.
     fn changed(&self, by: Release) -> usize {
         self.containers.iter().filter(|one| !self.about(by, "check", one).0).count()
     }
@@ -214,8 +214,8 @@ impl Node {
     }
 }
 
-/// Twenty containers of one release are taken over by the other, which deletes half of them and adds others, and then by the
-/// first again, which deletes all. The host is then as it was when both had used each network once.
+/// Twenty containers of one release are taken over by the other, which deletes half of them and adds others, and then by the first
+/// again, which deletes all. The host is then in the state in which it was after both had used each network once.
 fn node(earlier_first: bool) {
     let earlier = earlier();
     let tool = program("cnitool");
@@ -247,7 +247,7 @@ fn node(earlier_first: bool) {
     node.take_over(begins);
     let all = node.containers.len();
     node.del_first(begins, all);
-    // The earlier release leaves this setting behind; this one gives it back.
+    // The earlier release does not restore this setting; this one does.
     let may_differ = [HINTS[0], HINTS[1], "route_localnet"];
     assert_eq!(HostSnapshot::settled(&node.host, &before, &may_differ), None);
 }

@@ -47,19 +47,19 @@ impl Node {
         node
     }
 
-    /// Adds a container whose port 80 is published under a number of its own.
+    /// Adds a container whose port 80 is published at a port computed from its number.
     fn add(&self, container: &Container, number: usize, cache: &str) {
         let (ok, said) = self.of_one("add", (container, number), cache);
         assert!(ok, "{said}");
     }
 
-    /// A verb about one of them, with what an ADD is told too.
+    /// A verb for one of them, with the arguments of its ADD.
     fn of_one(&self, verb: &str, (container, number): (&Container, usize), cache: &str) -> (bool, String) {
         let mappings = json!({"portMappings": [{"hostPort": 8000 + number, "containerPort": 80, "protocol": "tcp"}]});
         self.tool(&format!("CAP_ARGS='{mappings}'"), cache, &format!("{verb} pods {}", container.path()))
     }
 
-    /// Whether the tool succeeds, and what it says.
+    /// Runs cnitool. Returns whether it succeeded, and its output.
     fn tool(&self, env: &str, cache: &str, line: &str) -> (bool, String) {
         let dir = self.host.dir().display();
         let bin = cnikit_tests::bin().display();
@@ -68,13 +68,13 @@ impl Node {
         self.host.try_sh(&format!("{} {env} {} {flags} {line}", self.env, tool.display()))
     }
 
-    /// Which containers CHECK finds whole.
+    /// The containers for which CHECK reports no difference.
     fn whole(&self) -> Vec<bool> {
         let whole = |(number, one)| self.of_one("check", (one, number), "cache").0;
         self.containers.iter().enumerate().map(whole).collect()
     }
 
-    /// Restores, and says by which calls of plugins that was done.
+    /// Restores. Returns the calls of plugins by which that was done.
     fn restored(&self) -> Vec<String> {
         let log = self.host.dir().join("log");
         let _ = fs::remove_file(&log);
@@ -85,7 +85,7 @@ impl Node {
         calls.map(|call| call["plugin"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// The rules, without what counts packets, in an order that is theirs alone.
+    /// The rules without their counters, sorted.
     fn rules(&self) -> Vec<String> {
         let listed = self.host.sh("nft list ruleset 2>/dev/null | sed 's/counter packets [0-9]* bytes [0-9]*//'");
         let mut lines: Vec<String> = listed.lines().map(|line| line.trim().to_owned()).collect();
@@ -117,7 +117,7 @@ fn what_is_missing_of_one_is_put_back_beside_what_stands_of_the_others() {
     let rules = node.rules();
     for table in ["ip cni_hostport", "ip6 cni_hostport", "inet cni_plugins_masquerade", "inet cni_firewall"] {
         let found = node.host.sh(&format!("nft --handle list table {table}"));
-        // Each chain loses the rules of one container, whichever that is.
+        // Each chain loses the rules of one container.
         let mut chain = String::new();
         let mut seen = Vec::new();
         for line in found.lines().map(str::trim) {
@@ -158,7 +158,7 @@ fn whose_port_somebody_else_has_taken_is_named_and_keeps_no_other_down() {
     }
 }
 
-/// A host with firewalld, and whatever keeps it running; with what its clients need.
+/// A host with firewalld, the processes that it needs, and the variables for its clients.
 fn with_firewalld() -> (Node, (firewalld::Bus, firewalld::FirewalldDaemon)) {
     let host = Host::new();
     let bus = firewalld::Bus::start(&host);

@@ -1,4 +1,4 @@
-//! The runtime's side, with real plugins in real namespaces, and with plugins that behave as none should.
+//! The runtime, with real plugins in real namespaces, and with plugins that violate the specification.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
@@ -11,10 +11,10 @@ use cnikit_tests::program;
 use cnikit_tests::scene::{ANSWER, PASS, Scene};
 use serde_json::{Value, json};
 
-/// What every ADD moves on.
+/// Files that every ADD changes.
 const COUNTED: [&str; 2] = ["last_reserved_ip.", ".idx"];
 
-/// What a DEL answers that cannot be done.
+/// A DEL that fails.
 const NO: &str = r#"DEL) echo '{"cniVersion": "1.1.0", "code": 11, "msg": "not now"}'; exit 1 ;;"#;
 
 fn valid(container_id: &str) -> ValidAttachment {
@@ -244,7 +244,7 @@ fn what_a_killed_add_has_made_is_removed_by_gc() {
     scene.assert_clean("net");
 }
 
-/// A call of the tool, killed after that long, if it has not come to its end; whether it has.
+/// Calls cnitool and kills it after this time. Returns whether it had ended before.
 fn done_or_killed(scene: &Scene, verb: &str, after: Duration) -> bool {
     let dir = scene.host.dir().display();
     let env = format!("NETCONFPATH={dir}/net.d CNI_CACHE_DIR={dir}/state CNI_PATH={}", scene.runtime().path);
@@ -367,7 +367,7 @@ fn a_container_is_worked_on_by_one_a_gc_by_none_beside_it_and_others_are_not_wai
         scope.spawn(|| add(&a, "four"));
         scene.until_called("ADD slow");
         let collect = scope.spawn(|| drop(runtime.gc(&a, &all).unwrap()));
-        // Begun after the GC has come: it waits behind it.
+        // Started after the GC, it waits until the GC has ended.
         Deadline::after(Duration::from_secs(9)).pause(Duration::from_millis(150));
         scope.spawn(|| add(&a, "five"));
         collect.join().unwrap();
@@ -395,7 +395,7 @@ fn many_containers_at_once_with_gc_among_them_leave_nothing_and_lose_nothing() {
     scene.host.enter(|| {
         thread::scope(|threads| {
             for (n, container) in containers.iter().enumerate() {
-                // A runtime for each, as if it were a process of its own: only the files are common.
+                // One runtime each, like separate processes: only the files are shared.
                 let list = &list;
                 let runtime = Runtime::new(runtime.path.clone(), runtime.cache.clone());
                 let home = scene.host.netns().clone();
@@ -512,9 +512,9 @@ fn versions_that_a_plugin_lacks_are_told_together_and_a_status_keeps_its_code() 
     assert_eq!(scene.calls(), [""; 0], "1.0.0 has no STATUS");
 }
 
-/// What a plugin does, and what is said of it.
+/// A plugin's wrong behaviour, and the text of the error.
 struct Misbehaviour {
-    /// The file, less `#!/bin/sh`; `None` is none at all.
+    /// The script without `#!/bin/sh`; `None`: there is no file.
     script: Option<&'static str>,
     mode: u32,
     code: u32,

@@ -1,4 +1,4 @@
-//! The flood for hours: `scripts/soak` starts it as it has to be.
+//! A flood that lasts for hours. `scripts/soak` starts it with the right settings.
 
 use std::process::ExitCode;
 use std::time::Duration;

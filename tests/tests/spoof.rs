@@ -1,4 +1,4 @@
-//! `macspoofchk`: a container that takes another MAC is silenced, and nobody loses his protection or his peace by it.
+//! `macspoofchk`: frames of a container with another MAC are dropped, and no other container is affected.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::time::{Duration, Instant};
@@ -21,20 +21,20 @@ fn checked() -> Subject {
     subject("bridge", json!({"isGateway": true, "macspoofchk": true, "ipam": dual_stack()}))
 }
 
-/// The same without layer 3: the containers give themselves addresses.
+/// The same without layer 3: the containers set their own addresses.
 fn layer2() -> Subject {
     subject("bridge", json!({"macspoofchk": true}))
 }
 
-/// host-local is called in this process, for it is this very program under another name.
+/// host-local is called in this process, because it is this same program under another name.
 static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
 
-/// The ruleset, with what nft does not show of a rule: its user data.
+/// The ruleset, together with the user data of rules, which nft does not print.
 fn ruleset(host: &Host) -> String {
     host.sh("nft list ruleset; nft --debug=netlink list ruleset | grep userdata || true")
 }
 
-/// The base chain alone, as it stays.
+/// The base chain only, which stays.
 const EMPTY: &str = "table bridge nat {
 \tchain PREROUTING {
 \t\ttype filter hook prerouting priority dstnat; policy accept;
@@ -108,7 +108,7 @@ mod life_of_it {
         subject.add(&host, "c-one", &container);
         container.sh("ip link del eth0");
         let before = ruleset(&host);
-        // A link cannot have this MTU, but that is found out behind the check, whose rules are others by then.
+        // A link cannot have this MTU, but the kernel reports that only after the rules of the check have been replaced.
         let fails = subject.with("mtu", json!(10)).with("runtimeConfig", json!({"mac": "02:00:00:00:00:07"}));
         let (_, text) = fails.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
         assert!(text.contains("veth"), "{text}");
@@ -229,7 +229,7 @@ mod traffic {
             Pair { host, one, two, mac }
         }
 
-        /// Does anything that the first sends arrive at the second? Neighbours are asked for anew.
+        /// Whether frames of the first arrive at the second, by protocol. Neighbours are resolved again.
         fn arrives(&self) -> [bool; 3] {
             let before = self.heard();
             self.one.sh("ip neigh flush all");
@@ -240,7 +240,7 @@ mod traffic {
             [0, 1, 2].map(|kind| after[kind] > before[kind])
         }
 
-        /// Echo requests, ARP requests, and what is alike of IPv6.
+        /// Counters of echo requests, of ARP requests, and of both of IPv6.
         fn heard(&self) -> [u64; 3] {
             ["ip", "arp", "ip6"].map(|family| {
                 let said = self.two.sh(&format!("nft list table {family} heard"));
@@ -270,7 +270,7 @@ mod traffic {
         assert_eq!(ruleset(&pair.host), "");
     }
 
-    /// A bridge inside the container sends under its own MAC by the container's link, which keeps its.
+    /// A bridge inside the container sends with its own MAC through the container's link, whose MAC does not change.
     const INSIDE: &str = "ip link add inner address 02:00:00:00:66:66 type bridge && ip link set inner up
         ip address flush dev eth0 && ip link set eth0 master inner
         ip address add 10.5.0.1/24 dev inner && ip address add fd05::1/64 dev inner nodad
@@ -305,7 +305,7 @@ mod beside_the_reference {
         references().into_iter().map(move |bin| (ours.clone(), Subject { bin, ..ours.clone() }))
     }
 
-    /// A usual id, and one of the length that container runtimes give.
+    /// A short id, and one of the length that container runtimes use.
     const IDS: [&str; 2] = ["c-one", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"];
 
     #[test]
@@ -525,7 +525,7 @@ mod names {
     }
 }
 
-/// A bridge whose links stay when they should go.
+/// A bridge whose links cannot be deleted.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 struct Clinging(bridge::BridgePlugin);
@@ -576,8 +576,8 @@ fn a_port_is_shut_before_its_check_goes() {
     }
 }
 
-/// How long the fastest of a few ADDs takes: whatever else runs on this machine takes its time too. DELs come only after
-/// all of them, for what they removed is freed at whose expense it happens to be.
+/// The time of the fastest of a few ADDs, because other programs on this machine delay them. The DELs come after all of them,
+/// because the kernel frees removed objects later, in the time of any call.
 fn fastest_add(subject: &Subject, host: &Host) -> Duration {
     let containers: Vec<_> = (0..15).map(|_| host.container()).collect();
     let add = |(n, container): (usize, &Container)| {
@@ -592,7 +592,7 @@ fn fastest_add(subject: &Subject, host: &Host) -> Duration {
     added.iter().map(|(took, _)| *took).min().unwrap()
 }
 
-/// The same, of more of them as long as none takes less than this: the machine may be busy with something else just now.
+/// The same, repeated as long as no ADD takes less than `most`, because the machine may be busy.
 fn fastest_add_within(most: Duration, subject: &Subject, host: &Host) -> Duration {
     let few = || fastest_add(subject, host);
     (0..4).map(|_| few()).find(|took| *took < most).unwrap_or_else(few)
@@ -615,6 +615,6 @@ fn an_add_costs_the_same_beside_ten_thousand_rules_of_others() {
     many("", "bridge nat PREROUTING");
     let among = fastest_add_within(alone * 6, &subject, &host);
     println!("ADD alone {alone:?}, beside 20,000 rules {beside:?}, among 10,000 more in the base chain {among:?}");
-    // To read them all takes ten times as long.
+    // An ADD that read all of them would take ten times as long.
     assert!(beside < alone * 4 && among < alone * 6, "{alone:?}, {beside:?}, {among:?}");
 }

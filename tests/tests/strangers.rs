@@ -1,4 +1,4 @@
-//! What somebody else made: nothing of it is harmed, and what the reference made is taken over both ways.
+//! Objects of other programs: none of them is changed. Attachments of upstream are taken over by ours and vice versa.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::os::unix::fs::symlink;
@@ -42,7 +42,7 @@ impl<'a> Running<'a> {
         Running { subject, host, container, result }
     }
 
-    /// Its traffic goes on through `work`, and afterwards nothing has changed but for lines with these texts.
+    /// Its packets are not lost during `work`, and afterwards nothing has changed except lines with these texts.
     fn goes_on<T>(&self, but: &[&str], when: &str, work: impl FnOnce() -> T) -> T {
         let before = HostSnapshot::of(self.host);
         let inside = HostSnapshot::inside(&self.container);
@@ -54,7 +54,7 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Nothing of it happened: the error says these things, and host and container are as they were.
+/// The ADD failed and made nothing: the error has these texts, and host and container are unchanged.
 fn refused(host: &Host, container: &Container, but: &[&str], says: &[&str], add: impl FnOnce() -> (u64, String)) {
     let before = HostSnapshot::of(host);
     let inside = HostSnapshot::inside(container);
@@ -212,7 +212,7 @@ fn del_removes_the_rules_of_a_network_whose_masquerade_was_switched_off_meanwhil
     }
 }
 
-/// Who made a plugin.
+/// The maker of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Maker {
     We,
@@ -240,7 +240,7 @@ fn directory(plugins: Maker, ipam: Maker) -> TempDir {
     dir
 }
 
-/// What both understand. The reference of that age masquerades with iptables alone.
+/// Configurations that both support. Upstream of that age masquerades with iptables only.
 fn understood_by_both() -> [Subject; 3] {
     let of = |plugin: &str, conf: Value| subject(plugin, conf).with("cniVersion", json!("1.0.0"));
     [
@@ -297,7 +297,7 @@ fn loopback_goes_down_whoever_brought_it_up() {
     }
 }
 
-/// The record of a container that is gone, whose namespace's path is another's by now.
+/// The record of a removed container, whose namespace's path belongs to another one by now.
 fn at_the_path_of(running: &Running, result: &Value) -> Value {
     let mut result = result.clone();
     let interfaces = result["interfaces"].as_array_mut().unwrap();
@@ -312,8 +312,8 @@ fn del_that_is_given_the_namespace_of_what_the_reference_made_leaves_that_runnin
         let host = Host::new();
         let ours = subject.at(host.dir());
         let running = Running::on(&host, &Subject { bin: TheReference.directory().into(), ..subject });
-        host.sh(UNTIL_DETECTED); // of the gateway's address, which the reference does not wait for
-        let index = [&HINTS[..], &["directory: leases/.idx"]].concat(); // which the reference does not make
+        host.sh(UNTIL_DETECTED); // of the gateway's address, because upstream does not wait
+        let index = [&HINTS[..], &["directory: leases/.idx"]].concat(); // which upstream does not make
         running.goes_on(&index, "DEL with the namespace of what the reference made", || {
             let gone = host.container();
             let result = ours.add(&host, "c-gone", &gone);
@@ -475,7 +475,7 @@ fn check_passes_after_a_later_plugin_changed_what_was_not_said() {
     subject.check(&host, "c-one", &container, &result).ok();
 }
 
-/// What a node has in iptables beside us, each rule with what it has counted; some name a container of ours.
+/// The rules of a node in iptables besides ours, each with its counters; some name a container of ours.
 const IN_IPTABLES: &str = r#"*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-MARK-MASQ - [0:0]
@@ -516,7 +516,7 @@ table inet site {
 }
 "#;
 
-/// What others put into tables and chains of ours, where our rules stand as well: how, and what is shown of it.
+/// Rules of other programs in our tables and chains: the command, and the line in the ruleset.
 const IN_OURS: [(&str, Way, &str, &str); 8] = [
     ("portmap", Way::Nftables, "nft add rule ip cni_hostport hostports tcp dport 9 accept", "tcp dport 9 accept"),
     ("portmap", Way::Nftables, "nft add rule ip cni_hostport masquerading tcp dport 7 accept", "tcp dport 7 accept"),
@@ -533,7 +533,7 @@ const IN_OURS: [(&str, Way, &str, &str); 8] = [
     ),
 ];
 
-/// A host with rules of others, with counters and handles.
+/// A host with rules of other programs, with counters and handles.
 struct Neighbours<'a> {
     host: &'a Host,
     way: Way,
@@ -567,7 +567,7 @@ impl Neighbours<'_> {
         assert_eq!(self.told(), before, "{:?}, {when}", self.way);
     }
 
-    /// An ADD whose answer nobody can be given is undone when all of it is made.
+    /// An ADD whose result cannot be written is undone after everything is made.
     fn fail(&self, subject: &Subject, container: &Container) {
         let dir = tempfile::tempdir().unwrap();
         let plugin = subject.bin.join(&subject.plugin);
@@ -577,7 +577,7 @@ impl Neighbours<'_> {
     }
 }
 
-/// Nobody's rule is touched, made anew or moved before another, in his own tables and in ours, whatever it says.
+/// No rule of another program is changed, made again or moved before another one, in its own tables and in ours, whatever its text.
 fn rules_of_others_are_as_they_were(subject: &Subject, way: Way) {
     let host = subject.host();
     let programs = way.directory();

@@ -1,4 +1,4 @@
-//! The tool with our plugins: what it writes they take, and what they make it shows.
+//! cnitool with our plugins: they accept its configurations, and it shows their attachments.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
@@ -25,14 +25,14 @@ impl Node {
         self.host.dir().join("net.d").join(name)
     }
 
-    /// What the tool says, which must succeed.
+    /// The output of cnitool, which must succeed.
     fn tool(&self, line: &str) -> String {
         let (ok, said) = self.try_tool(line);
         assert!(ok, "{line}: {said}");
         said
     }
 
-    /// Whether it succeeds, and what it says: to stdout if it does, else to stderr.
+    /// Whether cnitool succeeds, and its output: of stdout if it does, else of stderr.
     fn try_tool(&self, line: &str) -> (bool, String) {
         let dir = self.host.dir().display();
         let bin = cnikit_tests::bin().display();
@@ -45,7 +45,7 @@ impl Node {
         serde_json::from_str(&self.tool(&format!("--json {line}"))).unwrap()
     }
 
-    /// Writes the configuration of a network by `init`, whose reservations stay on this host.
+    /// Writes the configuration of a network with `init`. Its reservations are on this host.
     fn init(&self, plugin: &str) {
         let flags = "--subnet 10.94.0.0/24 --subnet fd00:94::/64 --cni-version 1.1.0";
         self.tool(&format!("init --name pods --plugin {plugin} --bridge cni-t0 {flags} --yes"));
@@ -174,19 +174,19 @@ fn calls(attachments: u32, words: &str) -> usize {
         node.host.enter(|| syscall_trace::run(&script, &[], b"", &[], |_| SyscallVerdict::GoOn)).unwrap();
     let lines = said.stdout.matches("c-").count();
     assert_eq!((said.exit, lines), (0, attachments as usize), "{words}: {said:?}");
-    // What is built to be debugged asks before it closes a file whether that is open.
+    // A debug build calls fcntl(2) before it closes a file, to find out whether it is open.
     trace.calls().filter(|(_, _, number)| syscall_trace::name(*number) != "fcntl").count()
 }
 
 #[test]
 fn who_looks_through_thousands_asks_the_kernel_as_little_as_can_be() {
-    // Opened, looked at, read, closed: each file. One look at each namespace.
+    // Per file: open, stat, read, close. Per namespace: one stat.
     for (words, each) in [("list", 5), ("ipam usage", 9)] {
         let few = calls(20, words);
         let many = calls(220, words);
         let asked = many - few;
         let most = 200 * each;
-        // Besides, what lists directories and memory takes as these grow.
+        // In addition, calls that list directories and allocate memory become more as these grow.
         assert!(asked <= most + 40, "{words}: {asked} system calls for 200 attachments more; {most} were enough");
     }
 }

@@ -1,4 +1,4 @@
-//! Real packets through what the plugins made.
+//! Real packets through the links and rules of the plugins.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::os::unix::fs::symlink;
@@ -14,13 +14,13 @@ const GATEWAYS: [&str; 2] = ["10.77.0.1", "fd00:77::1"];
 const FIRST: [&str; 2] = ["10.77.0.2", "fd00:77::2"];
 const SECOND: [&str; 2] = ["10.77.0.3", "fd00:77::3"];
 
-/// An address that nobody has is asked for, the answer is a second away; so these are looked at last.
+/// For an address that no host has the kernel waits a second, so these are tested last.
 fn is_out_of_reach(from: &Container, address: &str) {
     let (reached, said) = from.try_sh(&ping_once(address));
     assert!(!reached, "{address} should not be reached: {said}");
 }
 
-/// The very first ping to anybody arrives: there is nothing that would have to be waited for.
+/// The very first ping to each address arrives: no address or route is still pending after ADD.
 fn everybody_talks_at_once(subject: &Subject) {
     let host = Host::new();
     let _world = world(&host);
@@ -110,7 +110,7 @@ fn ptp_serves_whole_addresses_with_a_gateway_that_is_in_no_network() {
     subject.del(&host, "c-one", &container, &result);
 }
 
-/// The world that knows a way back is reached, the world that knows none is not: so nothing is masqueraded.
+/// A network with a route back is reached, one without is not: so nothing is masqueraded.
 fn goes_out_under_its_own_address(subject: &Subject) {
     let host = Host::new();
     let world = world(&host);
@@ -132,7 +132,7 @@ fn without_masquerade_containers_on_ptp_go_out_under_their_own_address() {
     goes_out_under_its_own_address(&ptp());
 }
 
-/// Somebody's port mapping: what is sent to the host's address goes to the container.
+/// A port mapping of another program: packets to the host's address are sent to the container.
 const PUBLISHED: &str = "nft 'add table ip published
     add chain ip published in { type nat hook prerouting priority -100; }
     add rule ip published in ip daddr 192.0.2.1 icmp type echo-request dnat to 10.77.0.2
@@ -154,7 +154,7 @@ fn a_container_reaches_itself_by_an_address_that_the_host_maps_to_it() {
     );
 }
 
-/// How many ARP requests a container that asks for an absent neighbour hears itself.
+/// The number of its own ARP requests that a container receives when it resolves an absent neighbour.
 fn own_requests_heard(hairpin: bool) -> u64 {
     let host = Host::new();
     let container = Host::new().container();
@@ -204,7 +204,7 @@ fn without_ipam_a_bridge_carries_what_the_containers_agree_on() {
     assert!(!host.sh("ip -4 address show dev l2").contains("inet"), "the host stays out of it");
 }
 
-/// ADD of an attachment that asks for its addresses.
+/// ADD of an attachment that requests its addresses.
 fn add_at(subject: &Subject, host: &Host, id: &str, container: &Container, addresses: [&str; 2]) -> Value {
     subject.call(host, "ADD", id, &container.path(), &[("runtimeConfig", json!({"ips": addresses}))]).ok()
 }
@@ -284,7 +284,7 @@ fn a_dual_stack_add_does_not_wait_for_duplicate_address_detection() {
         let host = Host::new();
         let container = Host::new().container();
         let subject = subject.at(host.dir());
-        // Here detection takes a minute.
+        // Duplicate address detection takes a minute here.
         host.sh(SLOW_DETECTION);
         container.sh(SLOW_DETECTION);
         let begin = Instant::now();
@@ -295,7 +295,7 @@ fn a_dual_stack_add_does_not_wait_for_duplicate_address_detection() {
     }
 }
 
-/// Each attribute that a route may have, and how ip(8) says it.
+/// Each attribute that a route may have, and its text in the output of ip(8).
 fn attributed() -> Value {
     let mut ipam = dual_stack();
     ipam["routes"] = json!([

@@ -1,5 +1,5 @@
-//! What real runtimes sent, replayed against our binaries: whatever the reference answered, ours answers too, and at the end
-//! nothing of any container is left. `tests/transcripts/README.md` says what the files are.
+//! Recorded requests of real runtimes, replayed with our binaries: they return the same results as upstream did, and at the end
+//! nothing of any container is left. The files are described in `tests/transcripts/README.md`.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
@@ -13,7 +13,7 @@ use cnikit_tests::bin;
 use cnikit_tests::transcripts::scenes;
 use serde_json::{Value, json};
 
-/// Where ours answers otherwise than the reference did, scene and calls, and why that is right.
+/// Scenes and calls in which our result differs from upstream's, and the reason why that is right.
 const DIFFERENCES: [(&str, &[u64], &str); 7] = [
     (
         "podman-4.3-add-fails",
@@ -44,11 +44,11 @@ const OLD: &str = "the reference's firewall does not speak 0.3.1; ours does";
 /// How a scene is replayed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Variation {
-    /// In order, with what the runtime kept of the reference's answers. A namespace goes when no later call names it.
+    /// In order, with upstream's cached results. A namespace is removed when no later call names it.
     AsRecorded,
-    /// With our answers in the place of the reference's.
+    /// With our results instead of upstream's.
     OurAnswers,
-    /// Each DEL is sent twice; the namespaces stay, so that a DEL without their path has to remove what is in them.
+    /// Each DEL is sent twice. The namespaces stay, so that a DEL without their path has to remove their links.
     DelsTwice,
     /// DELs that follow each other are sent in the opposite order; the namespaces stay.
     DelsBackwards,
@@ -57,20 +57,20 @@ enum Variation {
 const VARIATIONS: [Variation; 4] =
     [Variation::AsRecorded, Variation::OurAnswers, Variation::DelsTwice, Variation::DelsBackwards];
 
-/// What rules are written with: what the plugins choose where nothing is said, which is iptables; and what a key says in each
-/// configuration that knows it. In the short form each variation of a scene has one of them, in the next scene the other.
+/// The backends: the default of the plugins, which is iptables; and one that is set in each configuration that has the key. In the
+/// short form each variation of a scene uses one of them, and in the next scene the other.
 const BACKENDS: [&str; 2] = ["", "nftables"];
 
-/// Who writes rules, and how the key is called.
+/// The plugins that write rules, and the name of the key.
 const WRITING: [(&str, &str); 3] = [("bridge", "ipMasqBackend"), ("portmap", "backend"), ("firewall", "backend")];
 
-/// A replay under way.
+/// The state of a replay.
 struct Replay<'a> {
     scene: &'a RecordedScene,
     variation: Variation,
     backend: &'static str,
     ground: Ground,
-    /// Our answer to the ADD of each attachment that is there, by each plugin of its chain, in the order of the calls.
+    /// Our result of the ADD of each existing attachment, by each plugin of its chain, in the order of the calls.
     attached: Vec<(RecordedCall, Value)>,
 }
 
@@ -93,8 +93,8 @@ impl Replay<'_> {
         }
     }
 
-    /// What of an answer has to be as the reference's: all but MACs, MTUs and the name of the host end. An empty `dns` is as
-    /// good as none, and that an address is of version 4 can be seen from it: the reference's loopback writes neither.
+    /// The part of a result that must be equal to upstream's: all except MACs, MTUs and the name of the host end. An empty `dns` is
+    /// equal to none, and the version of an address is redundant: upstream's loopback writes neither.
     fn what_matters(&self, answer: &Value) -> Value {
         let interfaces = answer["interfaces"].as_array().into_iter().flatten();
         let name = |one: &Value| one["name"].as_str().filter(|name| !name.starts_with("veth")).map(str::to_owned);
@@ -112,7 +112,7 @@ impl Replay<'_> {
         name.starts_with("containerd") && (name.ends_with("parallel") || name.ends_with("two-networks"))
     }
 
-    /// Was host-local's directory out of the way when this was recorded?
+    /// Whether host-local's directory was not usable when this was recorded.
     fn is_obstructed(&self, call: &RecordedCall) -> bool {
         self.scene.name.ends_with("del-fails") && call.exit != 0
     }
@@ -162,7 +162,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Sends a call as it was recorded, the placeholders filled in.
+    /// Sends a recorded call, with the values of the placeholders.
     fn say(&mut self, call: &RecordedCall) -> CallOutput {
         self.ground.make_way(call);
         let env = self.ground.environment(call);
@@ -173,7 +173,8 @@ impl Replay<'_> {
         CallOutput::from(ended)
     }
 
-    /// A runtime keeps the answer of an ADD for the DEL; a configuration that changed between them changes its version too.
+    /// A runtime caches the result of ADD for DEL. If the configuration changed between them, the version of the result changes
+    /// too.
     fn stdin(&self, call: &RecordedCall) -> String {
         let is_its = |(add, _): &&(RecordedCall, Value)| add.attachment() == call.attachment();
         let ours = self.attached.iter().rev().find(is_its).map(|(_, answer)| answer);
@@ -187,7 +188,7 @@ impl Replay<'_> {
         }
     }
 
-    /// A configuration with the key for this backend in place of the one that was sent, if any: Podman sends it empty.
+    /// A configuration with this backend in its key, instead of the recorded one if there is one: Podman sends an empty text.
     fn written(&self, stdin: &str) -> String {
         let asked = WRITING.iter().filter(|_| !self.backend.is_empty());
         asked.fold(stdin.to_owned(), |text, (plugin, key)| {
@@ -201,7 +202,7 @@ impl Replay<'_> {
         format!("{} {:?} {}", self.scene.name, self.variation, self.backend).trim_end().to_owned()
     }
 
-    /// A namespace goes away, unless it has to stay.
+    /// Removes a namespace, unless it has to stay.
     fn forget(&mut self, name: &str) {
         if [Variation::AsRecorded, Variation::OurAnswers].contains(&self.variation) {
             self.ground.forget(name);
@@ -225,8 +226,7 @@ fn with_a_file_for<T>(dir: &Path, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Each variation has a host of its own, so that each gives out the addresses that were recorded. Nothing of any container
-/// is left.
+/// Each variation has its own host, so that each assigns the recorded addresses. At the end nothing of any container is left.
 fn replay(scene: &RecordedScene, place: usize) {
     for (variation, backend) in VARIATIONS.iter().enumerate().flat_map(|(n, variation)| {
         let both = BACKENDS.map(|backend| (*variation, backend));

@@ -1,4 +1,4 @@
-//! tuning: whose word counts, what is refused, and that all is given back.
+//! tuning: the precedence of its sources, what is refused, and that all settings are restored.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
@@ -15,7 +15,7 @@ fn tuning(host: &Host, mut keys: Value) -> Subject {
     subject("tuning", keys).after(INTERFACE, interface_of_others()).at(host.dir())
 }
 
-/// A host with a container that has an interface of others', and how both were.
+/// A host with a container that has an interface of another program, and the state of both before.
 struct Scene {
     host: Host,
     container: Container,
@@ -53,13 +53,13 @@ impl Scene {
         self.container.sh(&format!("sysctl -n {key}")).trim().to_owned()
     }
 
-    /// The container is as it was, and nothing is kept.
+    /// The container is in its first state, and no file is stored.
     fn assert_given_back(&self, when: &str) {
         HostSnapshot::inside(&self.container).assert_unchanged_since(&self.inside, &[], when);
         assert_eq!(self.kept(), [""; 0], "{when}");
     }
 
-    /// The files that are kept.
+    /// The stored files.
     fn kept(&self) -> Vec<String> {
         let entries = fs::read_dir(self.host.dir().join("tuning")).into_iter().flatten();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -104,7 +104,7 @@ fn the_containers_interface_is_found_in_the_result_however_its_sandbox_is_writte
         (vec![respelled.as_str()], vec![new]),
         (vec!["", respelled.as_str(), other.as_str()], vec![old, new, old]),
         (vec![other.as_str(), "/proc/self/ns/net"], vec![old, old]),
-        // What leads nowhere is no other container's; but if one leads here, it is that one.
+        // A path without a target is not another container's; if one leads to this namespace, it is this container's.
         (vec!["", not_there], vec![old, new]),
         (vec![not_there, path.as_str()], vec![old, new]),
         (vec![not_there, respelled.as_str()], vec![old, new]),
@@ -148,7 +148,7 @@ fn the_oldest_values_are_given_back_whatever_else_was_added() {
     scene.add(second.clone());
     assert!(scene.link().contains("mtu 1350"), "{}", scene.link());
     assert_eq!(scene.kept(), ["c-one_eth0.json"]);
-    // The last of the chain goes first.
+    // The last plugin of the chain is deleted first.
     scene.del(second);
     scene.assert_given_back("after DEL of the second entry");
     scene.del(first);
@@ -182,7 +182,7 @@ fn what_the_kernel_refuses_leaves_nothing_of_what_it_had_taken() {
     }
 }
 
-/// What cannot go back while the namespace is there holds back neither DEL nor anything else.
+/// A setting that cannot be restored while the namespace exists prevents neither DEL nor the other settings.
 #[test]
 fn a_value_that_the_kernel_takes_no_longer_is_left_and_all_others_are_given_back() {
     let scene = Scene::new();
@@ -207,7 +207,7 @@ fn a_value_that_the_kernel_takes_no_longer_is_left_and_all_others_are_given_back
     }
 }
 
-/// The kernel tells the first 512 bytes to who asks for them, and nothing more.
+/// The kernel passes the first 512 bytes to a reader, and no more.
 #[test]
 fn a_long_value_is_compared_and_given_back_whole() {
     let scene = Scene::new();
@@ -239,7 +239,7 @@ fn what_stands_in_the_way_of_a_record_is_nobodys_and_stays() {
     assert!(directory.is_dir());
 }
 
-/// What can be refused before anything is written, last in a list of what could be.
+/// Values that can be refused before anything is written, at the end of a list of valid ones.
 #[test]
 fn everything_is_validated_before_the_first_write() {
     let scene = Scene::new();
@@ -389,7 +389,7 @@ fn gc_gives_back_what_is_not_valid_in_containers_that_live() {
     }
 }
 
-/// The name of its file is the same, but the namespace is another: what the first had is not given to the second.
+/// The name of its file is the same, but the namespace is another: the settings of the first are not restored in the second.
 #[test]
 fn the_next_life_of_a_container_gets_its_own_values_back() {
     let scene = Scene::new();
@@ -423,7 +423,7 @@ fn what_the_reference_kept_is_given_back_but_not_to_another_interface() {
     prev["interfaces"][1]["mac"] = "0A:00:00:00:00:07".into();
     scene.tuning(json!({})).call(&scene.host, "DEL", "c-one", &scene.container.path(), &more(&prev)).ok();
     scene.assert_given_back("after DEL of the reference's");
-    // Nor is it taken for older than what is found: ADD knows the interface by its MAC too.
+    // It does not count as older than the current settings either: ADD identifies the interface by its MAC too.
     keep();
     scene.container.sh("ip link set eth0 address 0a:00:00:00:00:55 mtu 1450 promisc off");
     let found = HostSnapshot::inside(&scene.container);
@@ -432,7 +432,7 @@ fn what_the_reference_kept_is_given_back_but_not_to_another_interface() {
     HostSnapshot::inside(&scene.container).assert_unchanged_since(&found, &[], "after DEL of ours");
 }
 
-/// A record of the reference's says no namespace: one of this life is older than what is found, one of a former life is not.
+/// A record of upstream has no namespace: one of this ADD is older than the current settings, one of an earlier ADD is not.
 #[test]
 fn what_the_reference_kept_is_old_only_in_the_life_that_it_was_kept_in() {
     for (former, mtu) in [(false, 1500), (true, 1450)] {
@@ -464,7 +464,7 @@ fn a_file_that_is_damaged_holds_no_del_up() {
     }
 }
 
-/// A node that goes back to this release can have such files.
+/// A node that returns to this release can have such files.
 #[test]
 fn a_file_of_a_later_release_refuses_an_add_and_holds_no_del_up() {
     let scene = Scene::new();
@@ -504,7 +504,7 @@ fn the_record_lasts_before_anything_is_changed_and_the_link_takes_all_at_once() 
     scene.assert_given_back("after DEL");
 }
 
-/// The plugin on a node with this list; its `/etc` is seen by nobody else.
+/// The plugin on a node with this list. Only this plugin sees this `/etc`.
 fn on_a_node_with(scene: &Scene, list: &str) -> Subject {
     let dir = scene.host.dir().join("node");
     let real = bin().join("tuning");
@@ -539,7 +539,7 @@ fn the_nodes_list_is_the_only_one_who_says_what_is_allowed() {
         let scene = Scene::new();
         let subject = on_a_node_with(&scene, list);
         let path = scene.container.path();
-        // No configuration opens what the node has closed.
+        // No configuration allows a sysctl that the node's list does not.
         let more = [("allowlist", json!([".*"])), ("unanchored", json!(true))];
         let said = subject.call(&scene.host, "ADD", "c-one", &path, &more);
         let status = subject.call(&scene.host, "STATUS", "", "", &[]);
@@ -558,7 +558,7 @@ fn the_nodes_list_is_the_only_one_who_says_what_is_allowed() {
                 assert!(if is_broken { status.refused().0 == 50 } else { exit == 0 }, "{list}");
             }
         }
-        // Who sets no sysctl needs no list, and nor does who takes away.
+        // A call that sets no sysctl needs no list; neither does DEL.
         subject.call(&scene.host, "DEL", "c-one", &path, &[]).ok();
         subject.with("sysctl", Value::Null).call(&scene.host, "ADD", "c-one", &path, &[]).ok();
     }

@@ -1,4 +1,4 @@
-//! What real runtimes sent, twisted: to the plugin that it was for and to every other.
+//! Recorded requests of real runtimes, modified, for their plugin and for every other one.
 
 use cnikit_testkit::transcripts::survives;
 use cnikit_tests::harmed::{INTERFACE, firewall, interface_of_others, publishing};
@@ -33,7 +33,7 @@ twisted! {
     firewall_with_iptables: firewall(bin(), "iptables").with("ingressPolicy", json!("open"));
 }
 
-/// It answers all requests, whole or not, and leaves a link of each container.
+/// It accepts all requests, valid or not, and leaves a link of each container.
 const CARELESS: &str = r#"
 case $CNI_COMMAND in
 ADD) ip link add veth$$ type veth && echo '{"cniVersion":"0.4.0"}' ;;

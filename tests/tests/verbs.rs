@@ -1,4 +1,4 @@
-//! What each verb does beside making and removing one attachment, as a runtime or a person sees it.
+//! Further effects of each verb besides making and removing one attachment, for a runtime or an operator.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
@@ -31,7 +31,7 @@ fn written() -> Subject {
     subject("static", json!({"ipam": written_down()}))
 }
 
-/// What stands behind others in a chain and writes rules, with each backend.
+/// Chained plugins that write rules, with each backend.
 fn chained() -> [Subject; 4] {
     let [iptables, nftables] = ["iptables", "nftables"];
     [publishing(bin(), iptables), publishing(bin(), nftables), firewall(bin(), iptables), firewall(bin(), nftables)]
@@ -287,7 +287,7 @@ fn a_dry_run_needs_no_privilege_and_no_namespace_and_touches_nothing() {
         let root = subject.call(&host, "PLAN", "c-one", "", &[]).ok();
         assert_eq!(unprivileged, root, "{}", subject.plugin);
         let steps: Vec<&str> = root["plan"].as_array().unwrap().iter().map(|step| step.as_str().unwrap()).collect();
-        // What it would give, for the plugin that asks it or comes after it in the list.
+        // The result that it would return, for the plugin that calls it or comes after it in the list.
         let example = usize::from(subject.plugin != "loopback");
         assert_eq!(root.as_object().unwrap().len(), 1 + example, "{root}");
         for word in words {
@@ -358,7 +358,7 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
-/// One ADD with these variables, and the DEL after it; what the ADD said on stderr.
+/// One ADD with these variables, and its DEL. Returns the stderr of the ADD.
 fn logged(host: &Host, subject: &Subject, variables: &[(&str, &str)]) -> String {
     let container = host.container();
     let said =
@@ -487,7 +487,7 @@ fn a_result_has_the_shape_of_the_version_that_was_asked_for() {
     assert!(left.is_empty(), "{left:#?}");
 }
 
-/// The keys of a document, each list told by its first element.
+/// The keys of a document; of each list, those of its first element.
 fn shape(value: &Value) -> String {
     match value {
         Value::Object(object) => {
@@ -658,7 +658,7 @@ fn an_attachment_that_is_added_again_is_refused_and_goes_on_running() {
         HostSnapshot::inside(&fresh).assert_unchanged_since(&inside, &[], "in the other namespace");
         subject.check(&host, "c-one", &container, &result).ok();
         assert!(container.reaches("10.77.0.1"));
-        // With its link gone the lease alone stands in the way: it still is nobody else's to release.
+        // Its link is gone and the lease remains: no other call may release it.
         container.sh("ip link del eth0");
         let (code, text) = subject.call(&host, "ADD", "c-one", &fresh.path(), &[]).refused();
         assert!(code == 104 && host.dir().join("leases/testnet/10.77.0.2").exists(), "{code}: {text}");

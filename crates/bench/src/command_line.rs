@@ -1,4 +1,4 @@
-//! What was asked for, from the arguments.
+//! The command line: commands and options.
 
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ pub(crate) enum What {
     Weigh(Vec<String>),
     /// What `measure` starts to read every file of some directories.
     Read(Vec<PathBuf>),
-    /// What `measure` starts to set containers up at once, or to take them down.
+    /// A program that `measure` starts: it sets up containers at once, or removes them.
     Pods(bool, Vec<String>),
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
     }
 }
 
-/// `NAME=DIR`, or a directory that is its own name.
+/// `NAME=DIR`, or a directory, whose path is the name too.
 fn peer(text: &str) -> Side {
     let (name, bin) = text.split_once('=').unwrap_or((text, text));
     side(name, bin)

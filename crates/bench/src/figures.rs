@@ -1,9 +1,9 @@
 //! Medians, and how far a ratio of them can be trusted.
 
-/// How often a sample is drawn anew.
+/// The number of resamples for a confidence interval (bootstrap).
 const DRAWS: usize = 2_000;
 
-/// A ratio, and where 95 in 100 of those lie that the same measurements could as well have given.
+/// A ratio with its 95% confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ratio {
     pub(crate) is: f64,
@@ -11,14 +11,14 @@ pub(crate) struct Ratio {
     pub(crate) high: f64,
 }
 
-/// What is known of a ratio and a least value for it.
+/// The verdict on a ratio that must be at least some value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Met,
     Missed,
     /// The spread reaches over the target: the machine was too noisy, or the rounds too few.
     Unknown,
-    /// There is no measurement. Where a target is asserted, that fails it too.
+    /// There is no measurement. If targets are asserted, this fails the run too.
     Unmeasured,
 }
 
@@ -45,18 +45,18 @@ impl Ratio {
         Ratio { is: 1.0 / self.is, low: 1.0 / self.high, high: 1.0 / self.low }.at_least(1.0 / target)
     }
 
-    /// Whether it says little: nobody can tell half as much again from none.
+    /// Whether the interval is so wide that a difference of one half cannot be seen.
     pub(crate) fn is_vague(self) -> bool {
         self.high > 1.5 * self.low
     }
 }
 
-/// The middle of a sample; NaN of none.
+/// The median of a sample; NaN if it is empty.
 pub(crate) fn median(sample: &[f64]) -> f64 {
     quantile(sample, 0.5)
 }
 
-/// What this share of a sample does not exceed, between two values in proportion; NaN of none.
+/// The quantile of a sample for this share, interpolated between two values; NaN if the sample is empty.
 pub(crate) fn quantile(sample: &[f64], share: f64) -> f64 {
     let mut sorted = sample.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -80,7 +80,7 @@ fn at(sorted: &[f64], share: f64) -> f64 {
     }
 }
 
-/// The same figures give the same spread: no seed from outside (xorshift64).
+/// A random number generator (xorshift64) with a fixed seed: the same figures give the same interval.
 struct Dice(u64);
 
 impl Dice {

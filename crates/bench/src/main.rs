@@ -1,7 +1,7 @@
 //! Measures CNI plugins side by side: the same calls, in namespaces of their own, every side in turn in every round.
 //!
-//! `scripts/bench` and `scripts/profile` start it; what is measured is the table in `scenarios/mod.rs`, what is wanted of it stands
-//! below that. A ratio is only worth something within one run, and only with its spread: both are in every row.
+//! `scripts/bench` and `scripts/profile` start it. The table of what is measured is in `scenarios/mod.rs`, followed by the targets.
+//! A ratio is valid within one run only, and only together with its spread, so each row has both.
 
 mod command_line;
 mod figures;
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all is as it was asserted to be.
+/// Runs the command. Returns whether every assertion holds.
 fn answer(asked: &Asked) -> Result<bool> {
     match asked.what {
         What::Help => say(command_line::HELP).map(|()| true),
@@ -52,7 +52,7 @@ fn answer(asked: &Asked) -> Result<bool> {
     }
 }
 
-/// The scenarios that were asked for.
+/// The scenarios that the command line selects.
 fn wanted(asked: &Asked) -> impl Iterator<Item = &'static Scenario> {
     let among =
         |scenario: &&Scenario| asked.rows.is_empty() || asked.rows.iter().any(|word| scenario.name.contains(word));
@@ -111,7 +111,7 @@ fn has_plugins(asked: &Asked) -> Result<()> {
     }
 }
 
-/// On what it was measured, and how quiet that was.
+/// The machine that was measured on, and how much processor time other programs took.
 fn machine(rows: &[Row]) -> String {
     let first = |file: &str| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
     let model = first("/proc/cpuinfo");

@@ -1,4 +1,4 @@
-//! Starts a program as cheaply as it can be done, and says what it cost.
+//! Starts a program with as little cost as possible, and measures what it takes.
 #![expect(unsafe_code, reason = "wait4(2) and getrusage(2) with all that they tell")]
 
 use std::ffi::CString;
@@ -13,15 +13,15 @@ use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_s
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, pipe2};
 
-/// The bytes that a pipe holds unless it is told otherwise, and what the kernel allows without a privilege; see pipe(7).
+/// The capacity of a pipe by default, in bytes, and the largest one that the kernel allows without a privilege; see pipe(7).
 const USUAL: usize = 1 << 16;
 const LONG: i32 = 1 << 20;
 
 /// A program with everything made ready, so that nothing is left to do once the clock runs.
 ///
-/// The crate `process` binds a child to its parent, which takes a fork of all our memory; here the child shares it until it
-/// is the program (`posix_spawn(3)`), and the start costs both sides alike and little. Its input waits in a pipe, its output
-/// fits into one: nobody has to be served while it runs.
+/// The crate `process` binds a child to its parent, which needs a fork of all our memory. Here the child shares our memory until
+/// execve(2) (`posix_spawn(3)`), so its start costs the same for both sides, and little. Its input waits in a pipe and its output
+/// fits into one, so no thread has to serve the pipes while it runs.
 #[derive(Debug)]
 pub(crate) struct Ready {
     path: CString,
@@ -38,14 +38,14 @@ struct Pipe {
     theirs: OwnedFd,
 }
 
-/// What one run cost, and what it said.
+/// The cost and the output of one run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
     /// From the start to the end of the wait.
     pub(crate) took: Duration,
     /// Processor time of it and of all that it waited for.
     pub(crate) processor: Duration,
-    /// The largest resident set of any of them, in KiB (`ru_maxrss`), or of what it was before it was the program.
+    /// The largest resident set of any of the processes, in KiB (`ru_maxrss`), including that before execve(2).
     pub(crate) memory: i64,
     /// Page faults: those that needed no disk, and those that did.
     pub(crate) faults: (i64, i64),
@@ -83,7 +83,7 @@ impl Ready {
         })
     }
 
-    /// The same, for a program that says more than a pipe usually holds: nobody reads while it runs.
+    /// The same with a larger pipe, because nothing reads the output while the program runs.
     pub(crate) fn talkative(self) -> io::Result<Ready> {
         fcntl(&self.stdout.ours, FcntlArg::F_SETPIPE_SZ(LONG))?;
         Ok(self)
@@ -107,7 +107,7 @@ impl Ready {
     }
 }
 
-/// Runs them all at once; how long the whole took, and what each cost.
+/// Runs all programs at once. Returns the time until all had ended, and the cost of each.
 pub(crate) fn at_once(all: Vec<Ready>) -> io::Result<(Duration, Vec<Run>)> {
     let began = Instant::now();
     let running: Vec<_> = all.into_iter().map(Ready::start).collect::<io::Result<_>>()?;
@@ -116,7 +116,7 @@ pub(crate) fn at_once(all: Vec<Ready>) -> io::Result<(Duration, Vec<Run>)> {
     Ok((took, ended.into_iter().map(|(run, streams)| heard(run, streams)).collect::<io::Result<_>>()?))
 }
 
-/// Runs a program with our own streams and environment; how it ended and what it cost.
+/// Runs a program with our own streams and environment. Returns its exit status and its cost.
 pub(crate) fn in_our_place(words: &[String]) -> io::Result<Run> {
     let argv = words.iter().map(|word| Ok(CString::new(word.as_str())?)).collect::<io::Result<Vec<_>>>()?;
     let path = argv.first().cloned().unwrap_or_default();
@@ -131,14 +131,14 @@ pub(crate) fn in_our_place(words: &[String]) -> io::Result<Run> {
     reap(pid)
 }
 
-/// What this process and all children that it has waited for took of the processors; see getrusage(2).
+/// The processor time of this process and of all children that it has waited for; see getrusage(2).
 pub(crate) fn processor_time() -> Duration {
     [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].into_iter().map(used).sum()
 }
 
 fn used(by: libc::c_int) -> Duration {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the pointer leads to a value of the right type that lives here; zeroes are a valid `rusage`.
+    // SAFETY: the pointer is to a value of the right type on this stack; zeroes are a valid `rusage`.
     let usage = unsafe {
         libc::getrusage(by, usage.as_mut_ptr());
         usage.assume_init()
@@ -150,7 +150,7 @@ fn used(by: libc::c_int) -> Duration {
 fn reap(child: Pid) -> io::Result<Run> {
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: both pointers lead to values of the right type that live here; zeroes are a valid `rusage`.
+    // SAFETY: both pointers are to values of the right type on this stack; zeroes are a valid `rusage`.
     let (pid, usage) = unsafe {
         let pid = libc::wait4(child.as_raw(), &raw mut status, 0, usage.as_mut_ptr());
         (pid, usage.assume_init())
@@ -178,7 +178,7 @@ impl Running {
     }
 }
 
-/// What it wrote and nobody has read so far. A descendant may hold the streams open: nobody waits for that.
+/// The output in the pipes. A descendant may hold the pipes open, so this does not wait for their end.
 fn heard(mut run: Run, [stdout, stderr]: [File; 2]) -> io::Result<Run> {
     run.stdout = waiting(stdout)?;
     run.stderr = waiting(stderr)?;
@@ -207,7 +207,7 @@ fn pipe() -> io::Result<(OwnedFd, File)> {
     Ok((reading, writing.into()))
 }
 
-/// Nothing is inherited that a runtime would not give: std ignores `SIGPIPE` in us, not in the program.
+/// The program inherits only what a runtime passes on: std ignores `SIGPIPE` in this process, but not in the program.
 fn attributes() -> nix::Result<PosixSpawnAttr> {
     let mut attributes = PosixSpawnAttr::init()?;
     attributes.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;

@@ -1,4 +1,4 @@
-//! The packaged reference against itself: whatever the bench says then is the bench's own error.
+//! Upstream's packaged plugins against themselves: every difference that the benchmark reports is an error of the benchmark.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ const REFERENCE: &str = "/usr/lib/cni";
 fn bench(out: &Path, scenario: &[&str]) -> Output {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_cnikit-bench"));
     bench.args(["measure", "--ours", REFERENCE, "--peer", &format!("itself={REFERENCE}"), "--out"]);
-    // It leaves what its scenarios wrote, because a removal would disturb the next measurement.
+    // The benchmark leaves the files of its scenarios, because a removal would disturb the next measurement.
     bench.arg(out).args(scenario).env("TMPDIR", out).output().unwrap()
 }
 

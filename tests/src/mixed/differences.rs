@@ -8,24 +8,24 @@ use cnikit_testkit::Host;
 
 use super::{Found, Row, UpstreamRelease};
 
-/// One difference between the reference and ours that is meant.
+/// One intended difference between upstream and ours.
 #[derive(Clone, Copy, Debug)]
 pub struct Difference {
     /// Its name.
     pub id: &'static str,
-    /// In which rows: their ids, or what they begin with.
+    /// The rows in which it occurs: their ids, or prefixes of these.
     pub rows: &'static [&'static str],
-    /// With which releases of the reference.
+    /// The releases of upstream with which it occurs.
     pub releases: &'static [UpstreamRelease],
-    /// Lines that only theirs has; `*` stands for anything. Each has to occur.
+    /// Lines that only upstream has; `*` matches any text. Each has to occur.
     pub theirs: &'static [&'static str],
     /// Lines that only ours has.
     pub ours: &'static [&'static str],
-    /// What it is about, for people.
+    /// The subject, for the documentation.
     pub what: &'static str,
-    /// What theirs does, for people.
+    /// What upstream's plugin does, for the documentation.
     pub they: &'static str,
-    /// What ours does, for people.
+    /// What our plugin does, for the documentation.
     pub we: &'static str,
     /// Why ours is right.
     pub why: &'static str,
@@ -35,7 +35,7 @@ const BOTH: &[UpstreamRelease] = &[UpstreamRelease::Packaged, UpstreamRelease::N
 const NEWEST: &[UpstreamRelease] = &[UpstreamRelease::Newest];
 const PACKAGED: &[UpstreamRelease] = &[UpstreamRelease::Packaged];
 
-/// What shows only where [`has_queues`].
+/// The row of differences that occur only if [`has_queues`] is true.
 const QUEUES: &str = "queues";
 
 /// All of them.
@@ -868,7 +868,7 @@ impl Difference {
             && self.rows.iter().any(|id| row.id.starts_with(id))
     }
 
-    /// Whether it may occur: what a delegate of the newest release makes differs as it does alone.
+    /// Whether it may occur in this row. The differences of a delegate occur in the rows of the plugins that delegate to it too.
     fn excuses(&self, row: &Row, release: UpstreamRelease) -> bool {
         let of_delegate = |id: &str| self.rows.iter().any(|beginning| id.starts_with(beginning));
         self.is_about(row, release)
@@ -876,10 +876,10 @@ impl Difference {
     }
 }
 
-/// What came of all rows.
+/// The differences of all rows.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// What nothing excuses.
+    /// Differences that no list can excuse.
     wrong: Vec<String>,
     /// Which pattern of which difference occurred.
     occurred: BTreeSet<(&'static str, &'static str)>,
@@ -916,7 +916,7 @@ impl Report {
         }
     }
 
-    /// Panics with all that is not as the list says.
+    /// Panics with every deviation from the list.
     pub(super) fn assert_as_listed(mut self, rows: &[&Row], release: UpstreamRelease) {
         let shows = |one: &&Difference| one.id != QUEUES || has_queues();
         for one in DIFFERENCES.iter().filter(|one| rows.iter().any(|row| one.is_about(row, release))).filter(shows) {
@@ -937,13 +937,13 @@ impl Report {
     }
 }
 
-/// Whether this machine's kernel gives a veth pair more than one queue unless somebody says how many.
+/// Whether this machine's kernel makes more than one queue in a veth pair by default.
 fn has_queues() -> bool {
     let said = Host::new().sh("ip link add probe type veth; ip -d link show probe");
     !said.contains("numtxqueues 1 ")
 }
 
-/// Does a line fit a pattern, in which `*` stands for anything?
+/// Whether a line matches a pattern, in which `*` matches any text.
 pub fn fits(pattern: &str, line: &str) -> bool {
     let Some((head, tail)) = pattern.split_once('*') else { return pattern == line };
     let Some(rest) = line.strip_prefix(head) else { return false };

@@ -9,7 +9,7 @@ use super::UpstreamRelease;
 use crate::harmed::{INTERFACE, TOWARD, addressed, interface_of_others, on_bridge_of_others};
 use crate::{MASTER, dual_stack};
 
-/// One configuration, and on what it is played.
+/// One configuration, and the host on which it is played.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// `PLUGIN/WHAT`.
@@ -24,16 +24,16 @@ pub struct Row {
     pub on_host: &'static str,
     /// A shell line that prepares the container.
     pub inside: &'static str,
-    /// 1.1.1 does not know one of the keys.
+    /// Release 1.1.1 does not support one of the keys.
     newest_only: bool,
-    /// The plugins before a chained one answered an address of IPv4 alone.
+    /// The plugins before a chained one assigned an IPv4 address only.
     ipv4_only: bool,
-    /// Only what ADD answers and makes is compared.
+    /// Only the result of ADD and the visible state are compared.
     pub(super) answers_only: bool,
-    /// A reservation that is there by the time of the DEL, and that the kernel does not let it read; none if empty. Only
-    /// what each then says of its own is compared.
+    /// A reservation that exists when DEL is called, and that the plugin may not read; none if empty. Only the outcome of each side
+    /// on its own attachment is compared.
     pub(super) unreadable: &'static str,
-    /// Its configuration, in which chosen MACs are found.
+    /// Its configuration as text, in which configured MACs are searched.
     text: String,
 }
 
@@ -41,7 +41,7 @@ pub struct Row {
 pub(super) const RESOLV_CONF: &str =
     "nameserver 10.0.0.53\nnameserver fd00::53\nsearch a.example b.example\noptions ndots:2\n";
 
-/// What flanneld wrote. Its flannel of 0.9.0 knows one family.
+/// flanneld's file. Upstream's flannel, 0.9.0, supports one family only.
 pub(super) const SUBNET_ENV: &str =
     "FLANNEL_NETWORK=10.76.0.0/15\nFLANNEL_SUBNET=10.77.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n";
 
@@ -104,12 +104,12 @@ impl Row {
             && (self.plugin == "flannel") == (release == UpstreamRelease::WithFlannel)
     }
 
-    /// What its delegate's row would be called: the delegate's differences are its own.
+    /// The id of the delegate's row, whose differences occur here too.
     pub(super) fn delegated(&self) -> Option<&str> {
         self.id.strip_prefix("flannel/")
     }
 
-    /// The network configuration for a host, in this version where the row says none.
+    /// The network configuration for a host, in this version unless the row has one.
     pub(super) fn conf(&self, dir: &Path, version: &str) -> Value {
         let text = self.keys.to_string().replace("$DIR", &dir.display().to_string());
         let mut conf: Value = serde_json::from_str(&text).unwrap();
@@ -127,7 +127,7 @@ impl Row {
         conf
     }
 
-    /// What the plugins before a chained one answered, of a container whose namespace is there.
+    /// The result of the plugins before a chained one, for a container whose namespace exists.
     pub(super) fn before(&self, netns: &str) -> Option<Value> {
         let answered = match self.plugin {
             "firewall" => on_bridge_of_others(),
@@ -144,12 +144,12 @@ impl Row {
         Some(result)
     }
 
-    /// A text with every MAC that somebody chose.
+    /// A text with every MAC that is configured.
     pub(super) fn keeps(&self) -> &str {
         &self.text
     }
 
-    /// DEL and CHECK are given the result since 0.4.0, and CHECK is there since then.
+    /// DEL and CHECK get the result since 0.4.0, and CHECK exists since then.
     pub(super) fn knows_prev_result(&self) -> bool {
         self.keys["cniVersion"].as_str().is_none_or(|version| version >= "0.4.0")
             && self.keys.get("prevResult").is_none()
@@ -295,7 +295,7 @@ fn bridge_layer3() -> Vec<Row> {
     ]
 }
 
-/// What is requested, or configured, and would be the host's.
+/// Addresses of the host that are requested or configured for a container.
 fn bridge_requested() -> Vec<Row> {
     vec![
         row(
@@ -448,7 +448,7 @@ fn host_local() -> Vec<Row> {
     ]
 }
 
-/// static, with every place where addresses may be said.
+/// static, with addresses in every place where they can be configured.
 fn written_down() -> Vec<Row> {
     let with = |addresses: Value, more: Value| {
         let mut keys = more;
@@ -557,7 +557,7 @@ fn portmap() -> Vec<Row> {
     rows.into_iter().map(|row| row.clone().on_host(on_host(&row)).inside(INTERFACE)).collect()
 }
 
-/// Somebody has his own way to have packets masqueraded.
+/// An operator's own rules, which masquerade marked packets.
 const TOWARD_AND_MARK: &str = "ip link add toward0 type bridge && ip link set toward0 up && \
     ip address add 10.77.0.1/24 dev toward0 && for of in iptables ip6tables; do \
     $of -t nat -N SITE-MARK && $of -t nat -A SITE-MARK -j MARK --set-xmark 0x4000/0x4000 || exit; done";
@@ -622,7 +622,7 @@ fn flannel() -> Vec<Row> {
     ]
 }
 
-/// What needs a kernel that has ipvlan.
+/// The rows that need a kernel with ipvlan.
 pub fn ipvlans() -> Vec<Row> {
     let before = json!({"cniVersion": "1.0.0", "interfaces": [{"name": "master0"}],
         "ips": [{"address": "10.77.0.9/24", "gateway": "10.77.0.1", "interface": 0}], "routes": [{"dst": "0.0.0.0/0"}]});
@@ -634,7 +634,7 @@ pub fn ipvlans() -> Vec<Row> {
     rows
 }
 
-/// What needs a kernel whose bridges part VLANs.
+/// The rows that need a kernel with VLAN filtering of bridges.
 pub fn vlans() -> Vec<Row> {
     let gateway = |keys: Value| {
         let mut keys = keys;
@@ -657,12 +657,12 @@ pub fn vlans() -> Vec<Row> {
         row("bridge/vlan-on-a-flat-bridge", json!({"vlan": 100}))
             .on_host("ip link add cni0 type bridge && ip link set cni0 up"),
     ];
-    // On the kernel that has VLANs everything takes long.
+    // On the kernel that supports VLANs, a virtual machine, everything is slow.
     rows.iter_mut().skip(2).for_each(|row| row.answers_only = true);
     rows
 }
 
-/// One rich row in each version of the specification that the release knows.
+/// One comprehensive row in each version of the specification that the release supports.
 pub fn versions() -> Vec<Row> {
     let mut rows = Vec::new();
     for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {

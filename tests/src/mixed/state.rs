@@ -1,4 +1,4 @@
-//! What can be seen of an attachment, in lines that do not depend on chance: names of host ends, MACs and paths become words.
+//! The visible state of an attachment, in lines without random parts: names of host ends, MACs and paths are replaced by words.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::GOING;
 
-/// What chance named in one attachment, and the words for it.
+/// The random names of one attachment, and the words that replace them.
 #[derive(Clone, Debug)]
 pub struct Names {
     /// Text and word, the longest text first.
@@ -17,7 +17,8 @@ pub struct Names {
     end: Option<String>,
 }
 
-/// What is asked of a namespace, each answer after its title. Few processes, for it is asked hundreds of times.
+/// The script that reads the state of a namespace, each part after its title. It starts few processes because it runs hundreds of
+/// times.
 const QUESTIONS: &str = r"
 echo '#@ link'; ip -d -j link
 echo '#@ address'; ip -o address
@@ -29,8 +30,8 @@ echo '#@ nft'; nft list ruleset
 echo '#@ sysctl'; grep -rs '' /proc/sys/net || :
 ";
 
-/// What is asked of a host on top: what iptables says of its rules, whose choice each MAC was (3: somebody set it, so that
-/// it does not follow the ports of a bridge), and the files.
+/// The script for a host in addition: the rules of iptables, the `addr_assign_type` of each MAC (3: it was set, so it does not
+/// follow the ports of a bridge), and the files.
 const OF_A_HOST: &str = r"
 echo '#@ iptables'; iptables-save 2>&1
 echo '#@ ip6tables'; ip6tables-save 2>&1
@@ -40,7 +41,7 @@ echo '#@ file'; cd $DIR && { [ ! -e leases ] || { find leases -printf '%y %m %p\
     for kept in tuning flannel; do [ ! -e $kept ] || find $kept -printf '%y %m %p\n'; done; }
 ";
 
-/// Times, counters, indexes, and what comes a moment later.
+/// Times, counters, indexes, and values that appear with a delay.
 const NOISE: [&str; 10] = [
     "fe80::",
     "multicast ff00::/8",
@@ -54,7 +55,7 @@ const NOISE: [&str; 10] = [
     "fs_verity",
 ];
 
-/// What `ip -d -j link` says that counts, measures, or is another name of something else.
+/// The fields of `ip -d -j link` that count, measure, or name something a second time.
 const COUNTED: [&str; 16] = [
     "ifindex",
     "link_index",
@@ -74,11 +75,11 @@ const COUNTED: [&str; 16] = [
     "forward_delay_timer",
 ];
 
-/// Flags that come a moment later, when the other end is up too.
+/// Flags that appear with a delay, when the other end is up too.
 const LATE: [&str; 3] = ["LOWER_UP", "NO-CARRIER", "M-DOWN"];
 
 impl Names {
-    /// Reads them from the kernel. MACs in `keeps`, the text of the configuration, were chosen by somebody, and stay.
+    /// Reads the names from the kernel. MACs in `keeps`, the text of the configuration, are not random and are not replaced.
     pub fn of(host: &Host, container: &Container, keeps: &str) -> Names {
         let on_host = links_of(&host.sh("ip -d -j link"));
         let inside = links_of(&container.sh("ip -d -j link"));
@@ -129,7 +130,7 @@ impl Names {
         lines
     }
 
-    /// A result, line by line. Whether a MAC is its link's own is said instead of the MAC.
+    /// A result, line by line. Whether a MAC is the one of its link is shown instead of the MAC.
     pub(super) fn result(&self, result: &Value) -> BTreeSet<String> {
         let mut result = result.clone();
         for interface in result["interfaces"].as_array_mut().into_iter().flatten() {
@@ -144,7 +145,7 @@ impl Names {
         lines.iter().map(|line| self.plain(line)).collect()
     }
 
-    /// A link of a namespace goes a while after whoever held it last let go of it.
+    /// A link of a namespace is removed some time after the last reference to the namespace.
     pub(super) fn wait_until_gone(&self, host: &Host) {
         if let Some(end) = &self.end {
             let line = format!("timeout {} sh -c 'while ip link show {end}; do sleep 0.02; done'", GOING.as_secs());
@@ -156,7 +157,7 @@ impl Names {
 
 const ZERO: &str = "00:00:00:00:00:00";
 
-/// A line without what time changes.
+/// A line without the parts that change with time.
 fn timeless(title: &str, line: &str) -> String {
     let line = line.replace(" linkdown", "").replace(" tentative", "");
     match title {
@@ -167,7 +168,7 @@ fn timeless(title: &str, line: &str) -> String {
         // `... counter packets PACKETS bytes BYTES VERDICT`
         "nft" => line.split_once("counter packets ").map_or(line.clone(), |(matches, counted)| {
             let verdict = counted.splitn(4, ' ').nth(3).map(|verdict| format!(" {verdict}")).unwrap_or_default();
-            // Of iptables' rules nft shows where they lead for one version of IP alone; iptables-save shows it for both.
+            // nft shows the target of iptables' DNAT rules for one version of IP only; iptables-save shows it for both.
             let verdict = if verdict.starts_with(" dnat to ") { String::new() } else { verdict };
             format!("{matches}counter packets 0 bytes 0{verdict}")
         }),
@@ -192,8 +193,8 @@ fn end_of(link: &Value, on_host: &[Value]) -> Option<String> {
     Some(text(&end["ifname"]))
 }
 
-/// Both name the host's end by digits: the reference by chance, ours by a hash. The bridge's end of a VLAN's gateway is named
-/// by chance too, and by ours after the gateway.
+/// Both sides name the host end by digits: upstream's are random, ours a hash. The bridge's end of a VLAN gateway has a random name
+/// too; ours is a hash of the gateway.
 fn is_random(name: &str) -> bool {
     name.contains('~')
         || name
@@ -207,7 +208,7 @@ fn links_in_lines(json: &str) -> Vec<String> {
     let links = links_of(json);
     for mut link in links.clone() {
         let name = text(&link["ifname"]);
-        // A bridge that has no MAC of its own has the lowest of its ports'.
+        // A bridge without a configured MAC has the lowest of its ports' MACs.
         let same = links.iter().any(|port| port["master"] == link["ifname"] && port["address"] == link["address"]);
         lines.extend(same.then(|| format!("link {name} has the MAC of a port")));
         strip(&mut link);
@@ -216,7 +217,7 @@ fn links_in_lines(json: &str) -> Vec<String> {
     lines
 }
 
-/// Leaves out what is counted, and sorts the flags.
+/// Removes the counted fields, and sorts the flags.
 fn strip(value: &mut Value) {
     let Some(members) = value.as_object_mut() else { return };
     members.retain(|key, _| !COUNTED.contains(&key.as_str()));
@@ -227,7 +228,7 @@ fn strip(value: &mut Value) {
     members.values_mut().for_each(strip);
 }
 
-/// A line a leaf, led by the way to it.
+/// One line per leaf, which begins with its path.
 fn flatten(path: &str, value: &Value, lines: &mut Vec<String>) {
     match value {
         Value::Object(members) => {
@@ -242,7 +243,7 @@ fn flatten(path: &str, value: &Value, lines: &mut Vec<String>) {
     }
 }
 
-/// Is this line about the attachment, whatever else it holds?
+/// Whether this line names the attachment.
 pub(super) fn is_traced(line: &str, id: &str) -> bool {
     let marks = [id, "$END", "eth0", "CNI-"]; // the last begins its iptables chain
     !line.contains(".idx") && marks.iter().any(|mark| line.contains(mark))

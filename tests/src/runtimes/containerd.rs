@@ -1,4 +1,4 @@
-//! containerd on a node, and what a kubelet asks of it by CRI.
+//! containerd on a node, with the CRI requests of a kubelet.
 
 use std::path::PathBuf;
 use std::thread;
@@ -12,9 +12,9 @@ use super::{IMAGE, Node, file, image};
 /// Which containerd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edition {
-    /// The one that this machine installs: 1.6, which knows version 1.0.0 of the specification.
+    /// The packaged release of this machine: 1.6, which supports version 1.0.0 of the specification.
     Packaged,
-    /// The newest one: 2.1, which knows 1.1.0 and asks STATUS.
+    /// The newest release: 2.1, which supports 1.1.0 and calls STATUS.
     Newest,
 }
 
@@ -27,7 +27,7 @@ impl Edition {
         }
     }
 
-    /// The directory of its programs; a runtime finds its shim by the search path.
+    /// The directory of its programs. A runtime finds its shim by the search path.
     fn bin(self) -> PathBuf {
         let dir = match self {
             Edition::Packaged => PathBuf::from("/usr/bin"),
@@ -38,8 +38,9 @@ impl Edition {
     }
 }
 
-/// What the tests need beside the page's configuration: the image, since no registry is in reach; no score that takes a
-/// capability which root in a container may not have; and no profile, which would stay loaded in the machine's kernel.
+/// The settings that the tests need besides the configuration of the page: the image, because no registry can be reached; no
+/// `oom_score_adj`, which needs a capability that root in a container may not have; and no `AppArmor` profile, which would stay
+/// loaded in the machine's kernel.
 const BESIDE: &str = r#"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "IMAGE"
@@ -57,12 +58,12 @@ pub struct Containerd<'a> {
     pid: String,
 }
 
-/// What a pod is to be.
+/// The configuration of a pod.
 #[derive(Clone, Debug)]
 pub struct PodSandbox {
     /// Its name, and its host name.
     pub name: String,
-    /// The port of the node that leads to its port 80; 0 for none.
+    /// The port of the node that is mapped to port 80 of the pod; 0 for none.
     pub host_port: u16,
 }
 
@@ -98,7 +99,7 @@ impl<'a> Containerd<'a> {
         self.node.wait_for(&format!("! test -e /proc/{}", self.pid));
     }
 
-    /// Starts it, and waits until it would take pods.
+    /// Starts it, and waits until it accepts pods.
     pub fn start_again(&mut self) {
         let path = self.edition.bin();
         let log = self.log();

@@ -1,7 +1,7 @@
 //! As much of gRPC as a client of CRI needs: messages by field numbers, carried by curl, which speaks HTTP/2.
 //!
-//! A message is a row of fields, each a number that says which one it is and what form it has, then its value; see
-//! protobuf.dev/programming-guides/encoding. The numbers are those of CRI's `api.proto`.
+//! A message is a sequence of fields, each a number with the field and its encoding, followed by the value; see
+//! protobuf.dev/programming-guides/encoding. The field numbers are those of CRI's `api.proto`.
 
 use super::Node;
 
@@ -46,7 +46,7 @@ fn varint(into: &mut Vec<u8>, mut value: u64) {
 /// A field that was received: its number, a value that is one, and one that is bytes.
 pub(super) type Field<'a> = (u64, u64, &'a [u8]);
 
-/// Takes a message apart.
+/// Parses a message.
 pub(super) fn fields(mut message: &[u8]) -> Vec<Field<'_>> {
     let mut found = Vec::new();
     while !message.is_empty() {
@@ -95,7 +95,7 @@ pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Calls a method over a socket of the node: its answer, or what it says is wrong.
+/// Calls a method over a socket of the node. Returns the reply or the error message.
 pub(super) fn call(node: &Node, socket: &str, method: &str, message: &Message) -> Result<Vec<u8>, String> {
     let mut body = vec![0];
     body.extend(u32::try_from(message.0.len()).unwrap().to_be_bytes());

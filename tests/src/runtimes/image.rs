@@ -1,4 +1,4 @@
-//! A file system with busybox alone, and an image of it, without a registry and without an engine that could build one.
+//! A file system with busybox only, and an image of it, made without a registry and without a build tool.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,24 +10,24 @@ use serde_json::{Value, json};
 /// The image's name.
 pub const IMAGE: &str = "cnikit.test/busybox:1";
 
-/// A command of it that ends when something in the container listens on port 80: a container has started before its program
-/// has come that far.
+/// A command in the container that ends when a program there listens on port 80: a container counts as started before that.
 pub const UNTIL_SERVED: [&str; 3] = [
     "/bin/sh",
     "-c",
     "until /bin/busybox grep -q ':0050 .* 0A ' /proc/net/tcp /proc/net/tcp6; do /bin/sleep 0.05; done",
 ];
 
-/// What of busybox a container calls by its name.
+/// The commands of busybox that a container has.
 const APPLETS: [&str; 8] = ["cat", "httpd", "ip", "nc", "ping", "sh", "sleep", "wget"];
 
-/// Fills a directory: busybox, a page to be served.
+/// Fills a directory with busybox and a page to be served.
 pub(super) fn rootfs(dir: &Path) {
     for below in ["bin", "dev", "etc", "proc", "run", "sys", "tmp", "www"] {
         fs::create_dir_all(dir.join(below)).unwrap();
     }
     let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists());
-    // Not by us: what another thread starts meanwhile would hold the file open for writing.
+    // A program copies it: a child of another thread could inherit our file descriptor, and a file that is open for writing cannot
+    // be executed.
     let from = busybox.expect("busybox is installed: `scripts/test` does that");
     assert!(Command::new("cp").arg(from).arg(dir.join("bin/busybox")).status().unwrap().success());
     APPLETS.iter().for_each(|applet| symlink("busybox", dir.join("bin").join(applet)).unwrap());
@@ -35,7 +35,7 @@ pub(super) fn rootfs(dir: &Path) {
     fs::write(dir.join("www/index.html"), "served\n").unwrap();
 }
 
-/// Packs a file system into an archive as the OCI image layout has it. Its program sleeps until it is told to end.
+/// Packs a file system into an archive in the OCI image layout. Its program sleeps until it gets a signal.
 pub(super) fn archive(rootfs: &Path, into: &Path) {
     let layout = tempfile::tempdir().unwrap();
     let blobs = layout.path().join("blobs/sha256");

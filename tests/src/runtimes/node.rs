@@ -11,8 +11,8 @@ use tempfile::TempDir;
 
 use super::{Maker, image};
 
-/// What the first process of a node does: it makes room, says so, and waits until it is let go. It is bash, which also buries
-/// what others leave behind.
+/// The first process of a node: it sets up mounts, reports that, and waits until it may end. It is bash, which also reaps orphaned
+/// processes.
 const INIT: &str = r#"set -eu
 mount -t tmpfs tmpfs /run
 mkdir -p /run/netns /run/lock /run/etc/upper /run/etc/work
@@ -34,14 +34,14 @@ read -r _ || true
 /// As the test kit's hints, where a node has these files: see [`cnikit_testkit::snapshot::HINTS`].
 pub const HINTS: [&str; 2] = ["file: cni/networks/<network>/last_reserved_ip.", "file: cni/networks/.idx/<network> = "];
 
-/// Nothing that is asked of a node may take longer.
+/// The longest time for a command on a node.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A node that a runtime can be let loose on. All its processes end with it, and the mounts and namespaces with them.
 pub struct Node {
-    /// Its network, and below its directory what stands in `/var/lib/cni`.
+    /// Its network. The content of `/var/lib/cni` is below its directory.
     pub host: Host,
-    /// Whose plugins it has.
+    /// The plugins that are installed.
     pub maker: Maker,
     scratch: TempDir,
     first: Child,
@@ -68,32 +68,32 @@ impl Node {
         node
     }
 
-    /// A directory that is the same inside and outside, and no part of what a plugin may leave behind.
+    /// A directory with the same path inside and outside of the node. Its files do not count as leftovers of a plugin.
     pub fn scratch(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// A file system for a container, with busybox alone.
+    /// A file system for a container, with busybox only.
     pub fn rootfs(&self) -> String {
         self.scratch().join("rootfs").display().to_string()
     }
 
-    /// The control group below which its containers are: control groups know no namespace that could take them along.
+    /// The control group of its containers. There is no namespace that would remove it with the node.
     pub fn cgroup(&self) -> String {
         format!("/cnikit{}", self.scratch().file_name().unwrap().display())
     }
 
-    /// Writes a file at a path as it is seen on the node.
+    /// Writes a file at this path of the node.
     pub fn write(&self, path: &str, text: &str) {
         self.run("/bin/sh", &["-c", "mkdir -p \"${1%/*}\" && exec cat >\"$1\"", "sh", path], text.as_bytes());
     }
 
-    /// Runs a shell line on the node; it has to succeed. What it wrote to standard output.
+    /// Runs a shell line on the node. It has to succeed. Returns its standard output.
     pub fn sh(&self, line: &str) -> String {
         String::from_utf8_lossy(&self.run("/bin/sh", &["-ec", line], b"").0).into_owned()
     }
 
-    /// Runs a shell line on the node: whether it succeeded, and all it said.
+    /// Runs a shell line on the node. Returns whether it succeeded, and all its output.
     pub fn try_sh(&self, line: &str) -> (bool, String) {
         let (how, mut said, stderr) = self.try_run("/bin/sh", &["-ec", line], b"");
         said.extend(stderr);
@@ -131,7 +131,7 @@ impl Node {
         (ended.how, ended.stdout, ended.stderr)
     }
 
-    /// The host's end of every container's link says that ours made it, or not.
+    /// The alias of every container's host end shows whether our plugins made it. They must be those of the node.
     pub fn assert_made_by_its_maker(&self) {
         let links = self.sh("ip -o -d link show type veth");
         assert!(!links.is_empty(), "no container has a link");

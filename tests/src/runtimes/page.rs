@@ -1,4 +1,4 @@
-//! The files that `docs/runtimes.md` shows, each in a block that says in its first line where the file belongs.
+//! The files that `docs/runtimes.md` shows. Each block names the path of its file in the first line.
 
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ pub fn network(version: &str) -> Value {
     list
 }
 
-/// A network whose rules are written with this, each in the plugin's own key.
+/// A network list with this backend in the key of each plugin that writes rules.
 pub fn with_backend(mut list: Value, backend: &str) -> Value {
     let keys = [("bridge", "ipMasqBackend"), ("portmap", "backend"), ("firewall", "backend")];
     for plugin in list["plugins"].as_array_mut().unwrap() {

@@ -1,16 +1,16 @@
-//! Whose plugins a node has.
+//! The plugins that a node has installed.
 
 use std::path::PathBuf;
 
 use crate::installed;
 use crate::mixed::UpstreamRelease;
 
-/// Whose plugins stand in a node's `/opt/cni/bin`, and nobody else's.
+/// The plugins in a node's `/opt/cni/bin`, all of one maker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maker {
     /// Ours.
     Ours,
-    /// The reference's: what fails with these too is the scene's fault.
+    /// Upstream's. If a test fails with these too, the test is wrong.
     Theirs(UpstreamRelease),
 }
 

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// Runs scenes by name. Runtimes want the machine's own root: where we are root of a user namespace alone, none is run, and
-/// that is said in the words that `scripts/test` looks for.
+/// Runs scenes by name. Runtimes need the machine's own root: as root of a user namespace none is run, and that is reported with
+/// the text that `scripts/test` expects.
 pub fn trials<F: Fn() + Send + 'static>(arguments: &Arguments, scenes: Vec<(String, F)>) -> ExitCode {
     let is_root = is_root();
     let count = scenes.len();
@@ -23,7 +23,7 @@ pub fn trials<F: Fn() + Send + 'static>(arguments: &Arguments, scenes: Vec<(Stri
     conclusion.exit_code()
 }
 
-/// Is every user of the machine mapped to itself? See `user_namespaces(7)`.
+/// Whether every user of the machine is mapped to itself; see `user_namespaces(7)`.
 fn is_root() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap();
     map.split_whitespace().eq(["0", "0", "4294967295"])

@@ -54,7 +54,7 @@ impl Ear {
         Ear(netns.enter(|_| open()).unwrap())
     }
 
-    /// How many of the frames since the last time contain these bytes. A VLAN tag may be missing: the kernel takes it out.
+    /// The number of frames since the last call that contain these bytes. A VLAN tag may be missing, because the kernel strips it.
     pub(crate) fn heard(&self, bytes: &[u8]) -> usize {
         let mut frame = [0; 2048];
         let mut count = 0;
@@ -92,7 +92,7 @@ pub(crate) fn ethernet(to: [u8; 6], from: [u8; 6], tags: &[(u16, u16)], ethertyp
     frame
 }
 
-/// An ARP packet: operation 1 asks, 2 answers.
+/// An ARP packet: operation 1 is a request, 2 a reply.
 pub(crate) fn arp(operation: u8, sender: ([u8; 6], &str), target: ([u8; 6], &str)) -> Vec<u8> {
     let mut packet = vec![0, 1, 8, 0, 6, 4, 0, operation];
     for (mac, address) in [sender, target] {
@@ -102,7 +102,7 @@ pub(crate) fn arp(operation: u8, sender: ([u8; 6], &str), target: ([u8; 6], &str
     packet
 }
 
-/// A UDP datagram over IPv4, without a checksum of its own.
+/// A UDP datagram over IPv4, without a UDP checksum.
 pub(crate) fn udp4(from: (&str, u16), to: (&str, u16), data: &[u8]) -> Vec<u8> {
     let size = |more: usize| u16::try_from(data.len() + more).unwrap().to_be_bytes();
     let mut packet = vec![0x45, 0];
@@ -151,7 +151,7 @@ fn privileges_are_dropped() {
     assert!(status(with_net_admin("grep CapEff /proc/self/status")).contains("0000000000003000"));
 }
 
-/// Two namespaces with a cable between them: whatever is sent raw arrives, and what has its checksums right is answered.
+/// Two namespaces with a veth pair between them: raw frames arrive, and packets with correct checksums are answered.
 #[test]
 fn frames_are_sent_as_they_are_and_heard() {
     let host = cnikit_testkit::Host::new();

@@ -1,4 +1,4 @@
-//! What a call is given, what it may enter, and what the programs that it starts get from it.
+//! The input of a call, the namespaces that it may enter, and the environment of the programs that it starts.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use crate::actor::as_another_user;
 use crate::names::{Scene, refused, with_iptables};
 use crate::rows;
 
-/// A foreign IPAM plugin, or delegate, that notes its descriptors and answers with an address.
+/// A foreign IPAM plugin or delegate, which logs its descriptors and returns an address.
 fn foreign(dir: &Path, log: &Path) {
     let result = r#"{"cniVersion": "1.1.0", "ips": [{"address": "10.77.0.9/24", "gateway": "10.77.0.1"}]}"#;
     script(dir, "foreign", &format!("{}; cat >/dev/null; echo '{result}'", noting(log)));
 }
 
-/// A line of shell that notes all descriptors of a program that it starts: a redirection would be one of the shell's own.
+/// A shell line that logs all descriptors of a program that it starts, because a redirection would add one of the shell's own.
 fn noting(log: &Path) -> String {
     let list = "{fd: os.readlink(\"/proc/self/fd/\" + fd) for fd in os.listdir(\"/proc/self/fd\") if os.path.exists(\"/proc/self/fd/\" + fd)}";
     let lines = format!("[fd + \" \" + target for fd, target in {list}.items()]");
@@ -75,7 +75,7 @@ fn a_program_that_a_plugin_starts_inherits_stdin_stdout_and_stderr_alone() {
     }
 }
 
-/// The calls that open, make or enter something; iptables, which does as it likes, is not among the traced.
+/// The calls that open, make or enter a namespace or mount. iptables, which is not ours, is not traced.
 const CALLS: &str = "setns,unshare,clone,clone3,mount,umount2,move_mount,open_tree,fsopen,pivot_root,chroot,chdir,fchdir,open,openat,\
     openat2,creat,socket,socketpair,accept,accept4,pipe,pipe2,dup,dup2,dup3,memfd_create,epoll_create1,eventfd2,inotify_init1,pidfd_open";
 
@@ -158,7 +158,7 @@ fn an_empty_entry_of_cni_path_is_not_the_working_directory() {
     }
 }
 
-/// What a plugin before or this one answered.
+/// The result of a plugin before this one, or of its own ADD.
 fn prev(scene: &Scene) -> Value {
     json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "sandbox": scene.container.path()}],
            "ips": [{"address": "10.77.0.9/24", "interface": 0}]})
@@ -208,7 +208,7 @@ fn cni_netns_is_a_network_namespace_and_not_the_hosts_own() {
     }
 }
 
-/// Each with what has to be refused whatever the plugin is.
+/// Inputs, and whether each must be refused by every plugin.
 fn inputs(conf: &Value) -> Vec<(&'static str, Vec<u8>, bool)> {
     let text = conf.to_string();
     let with = |more: &str| format!("{{{more},{}", &text[1..]).into_bytes();
@@ -252,7 +252,7 @@ fn tuned(key: &str, value: &str) -> Scene {
     Scene::of(&served("tuning").with("sysctl", json!({key: value.trim()})))
 }
 
-/// What would be written is what is there already: should it be let through, the machine is none the worse.
+/// The written value is the current one, so a sysctl that is wrongly allowed does not change the machine.
 #[test]
 fn tuning_takes_no_name_of_a_setting_that_leads_out_of_net() {
     let value = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
@@ -272,7 +272,7 @@ fn tuning_takes_no_name_of_a_setting_that_leads_out_of_net() {
     }
 }
 
-/// Which of these each namespace has for itself depends on the kernel: where it has, it is the container's alone.
+/// Whether each of these is per namespace depends on the kernel: if it is, only the container's changes.
 #[test]
 fn tuning_sets_nothing_of_the_whole_machine() {
     let names = [
@@ -319,7 +319,7 @@ fn a_plugin_that_another_user_runs_is_refused_by_the_kernel_and_changes_nothing(
                 scene.container.path()
             );
             let (succeeded, said) = scene.host.try_sh(&as_another_user(&call));
-            let is_pure = plugin == "static" && verb != "GC"; // it says what it is given
+            let is_pure = plugin == "static" && verb != "GC"; // it only returns its input
             assert!(succeeded || said.contains("\"code\""), "{plugin} {verb}: {said}");
             assert!(verb != "ADD" || succeeded == is_pure, "{plugin} {verb}: {said}");
         }
@@ -328,7 +328,7 @@ fn a_plugin_that_another_user_runs_is_refused_by_the_kernel_and_changes_nothing(
     }
 }
 
-/// Served or refused, and soon: a limit that is documented may be in the way of any verb but DEL.
+/// Accepted or refused, and soon: a documented limit may refuse any verb except DEL.
 #[test]
 fn a_hundred_and_fifty_thousand_addresses_in_prev_result_hold_nobody_up() {
     // Written once, and put into the text of each configuration.

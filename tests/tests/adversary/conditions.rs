@@ -1,4 +1,4 @@
-//! `conditionsV4` and `conditionsV6` of portmap with options of iptables that are no matches.
+//! `conditionsV4` and `conditionsV6` of portmap with options of iptables that are not matches.
 
 use std::path::Path;
 
@@ -56,8 +56,8 @@ fn portmap() -> Subject {
     subject("portmap", json!({"backend": "iptables", "runtimeConfig": {"portMappings": mappings}}))
 }
 
-/// What `iptables-restore` would be told, in a mount namespace in which it cannot see that the kernel's part is loaded, so that
-/// it starts the program that loads it.
+/// Calls `iptables-restore` in a mount namespace in which it cannot see that the kernel module is loaded, so that it starts the
+/// program that loads modules.
 fn restore_unloaded(host: &Host, half: Way, words: &str) -> (bool, String) {
     let lines = format!(r"*nat\n:X - [0:0]\n-A X {words} -m recent --set -j RETURN\nCOMMIT\n");
     let restore = format!("printf '{lines}' | iptables-{}-restore --noflush", half.half());
@@ -80,7 +80,7 @@ fn no_condition_names_a_program_that_is_started() {
     forms.extend(["-M", "-fM", "-4M", "-f4M"].map(|letters| vec![format!("{letters}{path}")]));
     forms.push(vec!["-M".into(), path.clone()]);
     for form in &forms {
-        // The attack itself: iptables starts the program.
+        // The attack: iptables starts the program.
         restore_unloaded(&host, Way::IptablesLegacy, &form.join(" "));
         assert!(std::fs::remove_file(&ran).is_ok(), "{form:?} starts no program: the test shows nothing");
         for half in Way::HALVES {
@@ -92,15 +92,15 @@ fn no_condition_names_a_program_that_is_started() {
         }
     }
     assert!(!Path::new(&ran).exists());
-    // What is taken starts nothing, in either half.
+    // Accepted conditions start no program, with either variant.
     for half in Way::HALVES {
         restore_unloaded(&host, half, "-f -m mark --mark 1");
     }
     assert!(!Path::new(&ran).exists());
 }
 
-/// Each option that is refused, with as many values as it could take, is either refused by iptables itself or leaves the rule as
-/// it would be without.
+/// Each refused option, with as many values as it could have, is either refused by iptables itself or leaves the rule without a
+/// change.
 #[test]
 fn nothing_that_is_refused_is_a_match() {
     let host = Host::new();
@@ -129,7 +129,7 @@ fn nothing_that_is_refused_is_a_match() {
             let Some(rule) = line.strip_prefix("-A X") else { continue };
             rules += 1;
             let is_target = [" -j RETURN", " -g RETURN"].iter().any(|target| rule.ends_with(target));
-            // The protocol is portmap's own: a rule takes one.
+            // portmap writes the protocol itself, and a rule accepts only one.
             let is_protocol = form.starts_with("-p ") || form.starts_with("--protocol ");
             assert!(rule == " -i eth9" || is_target || is_protocol, "{half}: {form}: {rule}");
         }
@@ -137,7 +137,7 @@ fn nothing_that_is_refused_is_a_match() {
     }
 }
 
-/// No option of any extension that is installed is taken for one of iptables' own.
+/// No option of any installed extension is mistaken for one of iptables itself.
 #[test]
 fn every_option_of_every_match_is_taken() {
     let host = Host::new();

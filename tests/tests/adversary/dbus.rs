@@ -1,4 +1,4 @@
-//! What answers under the address of the system's bus is no bus, or a hostile one: firewall goes on without it.
+//! A socket at the address of the system bus that is not a bus, or a hostile one: firewall works without it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,18 +10,18 @@ use serde_json::json;
 
 use crate::names::Scene;
 
-/// What is done to whoever connects.
+/// How the socket treats a client.
 #[derive(Clone, Copy, Debug)]
 enum Bus {
-    /// Takes the connection and says nothing.
+    /// Accepts the connection and sends nothing.
     Silent,
     /// A line without an end, where the handshake is.
     Flood,
     /// Ends the connection in the midst of the handshake.
     CutOff,
-    /// After the handshake a message that says it has 4 GiB.
+    /// After the handshake, sends a message with a length of 4 GiB.
     HugeLength,
-    /// After the handshake signals that nobody has asked for, without end.
+    /// After the handshake, sends signals to which nothing is subscribed, without end.
     Signals,
     /// After the handshake half of a message, and the end.
     HalfAMessage,

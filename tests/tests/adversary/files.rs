@@ -12,10 +12,10 @@ use tempfile::TempDir;
 
 use crate::actor::as_another_user;
 
-/// Whatever waits for a writer or a reader waits for ever, and the kit ends it after two minutes.
+/// A process that waits for the other end of a FIFO waits for ever; the test kit kills it after two minutes.
 const SOON: Duration = Duration::from_mins(1);
 
-/// A directory where any user may write, as `/tmp` but for its sticky bit.
+/// A directory in which any user may write, as in `/tmp`, but without the sticky bit.
 fn open_to_all() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
@@ -42,7 +42,7 @@ fn a_log_is_a_regular_file_of_ours_or_stderr_gets_the_lines_and_the_reason() {
     let at = |name: &str| place.path().join(name).display().to_string();
     let cases = [
         ("fifo", format!("mkfifo {}", at("fifo")), "it is not a regular file"),
-        // Somebody reads: then it could be opened.
+        // Another process reads the FIFO, so that an open for writing would not block.
         ("read", format!("mkfifo {0}; (timeout 20 cat {0} >/dev/null 2>&1 &)", at("read")), "it is not a regular file"),
         ("link", format!("ln -s {} {}", victim.display(), at("link")), "it is a symbolic link"),
         ("dangling", format!("ln -s {} {}", at("new"), at("dangling")), "it is a symbolic link"),
@@ -97,7 +97,7 @@ fn nothing_is_open_to_others_whatever_the_umask_is() {
     );
 }
 
-/// What another user put in place of a file of host-local's.
+/// What another user put in place of a file of host-local.
 const SPOILS: [(&str, &str); 4] = [
     ("a FIFO", "mkfifo"),
     ("a link", "ln -s /etc/passwd"),
@@ -124,12 +124,12 @@ fn no_fifo_and_no_link_in_a_data_directory_is_opened() {
             said
         };
         call("ADD", "c-one").ok();
-        // A hint: it is made anew.
+        // A hint only: it is written again.
         spoil("last_reserved_ip.0");
         call("ADD", "c-two").ok();
         let hint = fs::symlink_metadata(network.join("last_reserved_ip.0")).unwrap();
         assert!(hint.is_file() && hint.mode() & 0o7777 == 0o600, "{what}");
-        // The lock: nothing is done without it, and what is in its place is named.
+        // The lock: without it nothing is done, and the error names the file in its place.
         assert_eq!(fs::metadata(network.join("lock")).unwrap().mode() & 0o7777, 0o600);
         spoil("lock");
         for verb in ["ADD", "DEL"] {
@@ -143,7 +143,7 @@ fn no_fifo_and_no_link_in_a_data_directory_is_opened() {
     }
 }
 
-/// What the upstream plugins made can be opened by others until this host-local has locked it once.
+/// Other users can open the lock that the upstream plugins made, until our host-local has locked it once.
 #[test]
 fn a_lock_of_the_upstream_host_local_is_closed_to_others() {
     let host = Host::new();
@@ -158,7 +158,7 @@ fn a_lock_of_the_upstream_host_local_is_closed_to_others() {
     theirs.call(&host, "ADD", "c-two", "/run/netns/any", &[]).ok();
 }
 
-/// Files that a configuration names and that another program writes: none is waited for.
+/// Files of other programs that a configuration names: a call waits for none of them.
 #[test]
 fn no_file_that_a_configuration_names_is_waited_for() {
     let host = Host::new();
@@ -177,7 +177,7 @@ fn no_file_that_a_configuration_names_is_waited_for() {
         plugin.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
         assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     }
-    // A runtime's directory of configurations, and what it keeps.
+    // A runtime's configuration directory and its cache.
     symlink(&fifo, host.dir().join("10-net.conflist")).unwrap();
     let cache = host.dir().join("cache");
     fs::create_dir_all(cache.join("results")).unwrap();
@@ -192,7 +192,8 @@ fn no_file_that_a_configuration_names_is_waited_for() {
     }
 }
 
-/// What `scripts/lib.sh` uses as its cache, in a mount namespace with a `/var/tmp` of its own where another user was first.
+/// The cache directory that `scripts/lib.sh` chooses, in a mount namespace with its own `/var/tmp`, in which another user made that
+/// name first.
 fn cache_used(host: &Host, theirs: &str, variables: &str) -> String {
     let needs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/lib.sh");
     let home = host.dir().display();

@@ -18,7 +18,7 @@ use crate::actor::{IPV4, IPV6, ethernet, mac, send, udp4, with_net_admin};
 const LINK: &str = "cni0";
 const GATEWAY: &str = "10.66.0.1";
 const CONTAINER: &str = "10.66.0.2";
-/// What the host alone is to reach.
+/// The port of a service that only the host may reach.
 const SERVICE: u16 = 9999;
 const GUARD: &str = "table ip cnikit_loopback";
 
@@ -79,7 +79,7 @@ impl Node {
         self.service.recv_from(&mut buffer).is_ok_and(|(size, _)| &buffer[..size] == b"attack")
     }
 
-    /// The same by a container with `CAP_NET_ADMIN`, by a route of its own.
+    /// The same by a container with `CAP_NET_ADMIN`, which adds a route.
     fn is_reached_by_a_route(&self, pod: &Attached) -> bool {
         pod.container.sh("sysctl -qw net.ipv4.conf.eth0.route_localnet=1");
         let route = format!(
@@ -102,7 +102,7 @@ fn portmap(backend: &str) -> Subject {
     subject("portmap", json!({"backend": backend, "runtimeConfig": {"portMappings": mappings}}))
 }
 
-/// Answers whoever connects, until this program ends.
+/// Answers every connection until this program ends.
 fn serves(netns: &Netns) {
     let listener = netns.enter(|_| TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
     thread::spawn(move || listener.incoming().flatten().for_each(|mut stream| drop(stream.write_all(b"pod"))));
@@ -218,14 +218,14 @@ fn a_port_that_the_upstream_plugin_published_keeps_the_setting() {
             node.call(&own, "ADD", &one).ok();
             let said = node.call(&theirs, "ADD", &two);
             if said.exit != 0 {
-                // The oldest release knows no nftables, and ignores the key.
+                // The oldest release does not support nftables, and ignores the key.
                 continue;
             }
             assert!(!node.is_reached_by_frames(&two), "{backend}: ours guards both");
             node.call(&own, "DEL", &one).ok();
             assert!(!node.is_guarded() && node.setting() == "1", "{backend}: {}", node.host.sh("nft list ruleset"));
             node.call(&theirs, "DEL", &two).ok();
-            // Once it is gone, the next of ours finds the setting made, and leaves it.
+            // Once it is removed, our next plugin finds the setting already changed, and does not change it.
             node.call(&own, "ADD", &one).ok();
             node.call(&own, "DEL", &one).ok();
             assert!(!node.is_guarded() && node.setting() == "1", "{backend}");
@@ -233,8 +233,8 @@ fn a_port_that_the_upstream_plugin_published_keeps_the_setting() {
     }
 }
 
-/// With `br_netfilter` the kernel shows packets to netfilter as they enter the bridge, under the bridge's name alone. That holds
-/// for a VLAN device upon a bridge just as for a macvlan, which every kernel has.
+/// With `br_netfilter` the kernel passes packets to netfilter as they enter the bridge, with the name of the bridge only. This
+/// concerns a VLAN device on a bridge as well as a macvlan, which every kernel has.
 #[test]
 fn a_link_upon_a_bridge_is_guarded_where_packets_enter_the_bridge() {
     for backend in ["iptables", "nftables"] {
@@ -275,8 +275,8 @@ fn a_link_upon_a_bridge_is_guarded_where_packets_enter_the_bridge() {
     }
 }
 
-/// A tenant may be able to request addresses, of a network that gives the host no gateway: the port would lead to the host itself.
-/// Link-local addresses are those of services that only the host is to reach, such as the metadata service of a cloud.
+/// A tenant may be able to request addresses, in a network without a gateway on the host: the port would lead to the host itself.
+/// Services that only the host may reach have link-local addresses, such as the metadata service of a cloud.
 #[test]
 fn no_port_leads_to_an_address_of_the_hosts_own_or_to_one_that_no_container_has() {
     for backend in ["iptables", "nftables"] {
@@ -295,14 +295,14 @@ fn no_port_leads_to_an_address_of_the_hosts_own_or_to_one_that_no_container_has(
             node.call(&portmap, "DEL", &own).ok();
             assert_eq!(rules_and_settings(&node.host), before, "{backend} {address}");
         }
-        // The host's own loopback goes on working.
+        // The host's own loopback still works.
         node.host.enter(|| UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"own", ("127.0.0.1", SERVICE)).unwrap());
         let mut buffer = [0; 16];
         assert_eq!(node.service.recv_from(&mut buffer).unwrap().0, 3, "{backend}");
     }
 }
 
-/// A container whose recorded address became the host's own after its ADD, among others of one RESTORE.
+/// A container whose recorded address is the host's own by now, among other containers of one RESTORE.
 #[test]
 fn a_restore_of_many_makes_no_port_lead_to_an_address_of_the_hosts_own() {
     for backend in ["iptables", "nftables"] {
@@ -334,7 +334,7 @@ fn a_restore_of_many_makes_no_port_lead_to_an_address_of_the_hosts_own() {
     }
 }
 
-/// portmap that publishes port 8080 of the host, which leads to the number of the port of [`Node::service`].
+/// portmap that maps port 8080 of the host to the port number of [`Node::service`].
 fn leading_to_service(backend: &str) -> Subject {
     let mapping = json!([{"hostPort": 8080, "containerPort": SERVICE, "protocol": "udp"}]);
     portmap(backend).with("runtimeConfig", json!({"portMappings": mapping}))
@@ -344,7 +344,7 @@ fn rules_and_settings(host: &Host) -> String {
     host.sh("nft list ruleset; sysctl -a 2>/dev/null | grep route_localnet")
 }
 
-/// IPv6 has no such setting: what enters by a link for `::1` is dropped by the kernel before netfilter.
+/// IPv6 has no such setting: the kernel drops a packet to `::1` that enters by another link before netfilter.
 #[test]
 fn a_container_does_not_reach_the_hosts_loopback_by_ipv6() {
     let node = Node::new();

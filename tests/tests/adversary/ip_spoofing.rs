@@ -21,7 +21,7 @@ fn ptp(ipspoofchk: bool) -> Subject {
     subject("ptp", json!({"ipspoofchk": ipspoofchk, "ipam": ipam}))
 }
 
-/// What a result says of its container.
+/// The addresses and the MAC of a container, from its result.
 struct Of {
     mac: [u8; 6],
     ipv4: String,
@@ -82,7 +82,7 @@ impl Scene {
         sent(what, self.of_victim.mac, self.own.mac, ethertype, packet)
     }
 
-    /// Whom the victim takes for this neighbour.
+    /// The MAC that the victim has for this neighbour.
     fn neighbour(&self, address: &str) -> String {
         self.victim.sh(&format!("ip neigh show {address}"))
     }
@@ -107,7 +107,7 @@ fn neighbour(flags: u8, target: &str, option: Option<(u8, [u8; 6])>) -> Vec<u8> 
     body
 }
 
-/// A router advertisement with a prefix (RFC 4861), which this byte tells from others.
+/// A router advertisement with a prefix (RFC 4861). The byte distinguishes it from other advertisements.
 fn advertisement(lifetime: u8) -> Vec<u8> {
     let mut body = vec![64, 0, 7, lifetime, 0, 0, 0, 0, 0, 0, 0, 0];
     body.extend([3, 4, 64, 0xc0, 0, 0, 14, 16, 0, 0, 14, 16, 0, 0, 0, 0]);
@@ -115,7 +115,7 @@ fn advertisement(lifetime: u8) -> Vec<u8> {
     body
 }
 
-/// The same packet with this header between its own and the message.
+/// The same packet with this header between its own header and the message.
 fn behind(packet: &[u8], kind: u8, header: &[u8], message: &[u8]) -> Vec<u8> {
     let size = u16::try_from(header.len() + message.len()).unwrap().to_be_bytes();
     [&packet[..4], &size, &[kind], &packet[7..40], header, message].concat()
@@ -205,7 +205,7 @@ mod gateway {
                     [&[0, 0, 0, 0, 1, 1][..], &victim.mac].concat(),
                 ),
             ];
-            // Only an entry that is there is changed by an advertisement.
+            // An advertisement changes existing entries only.
             scene.victim.sh("ping -n -q -c 1 -W 5 fd00:77::1");
             let arrived = scene.arrive(&frames);
             let is_poisoned = scene.neighbour(GATEWAY6).contains(&written(own.mac));
@@ -247,7 +247,7 @@ fn packets_under_anothers_address_are_dropped_and_those_of_other_protocols() {
         if ipspoofchk {
             assert_eq!(arrived, [""; 0]);
         } else {
-            // br_netfilter, where it is loaded, drops packets from 0.0.0.0 by itself.
+            // If br_netfilter is loaded, it drops packets from 0.0.0.0.
             let missing: Vec<&str> = names(&frames).into_iter().filter(|what| !arrived.contains(what)).collect();
             assert!(missing.is_empty() || missing == ["no address"], "{missing:?}");
         }
@@ -271,7 +271,7 @@ fn nobody_poses_as_a_router_or_as_a_dhcp_server() {
         // The header of the message is in the second fragment (RFC 7113).
         let whole = from_router(3);
         let options = [58, 1, 1, 12, 0x5a, 0x5a, 0x5a, 0x5a, 0, 0, 0, 0, 0, 0, 0, 0];
-        // Receivers read the next header in the first one alone, so the second can say anything.
+        // Receivers read the next header in the first fragment only, so the second one may have any.
         let fragment = |next: u8, offset: u8| [next, 0, 0, offset, 7, 7, 7, 7];
         let first = behind(&whole, 44, &fragment(60, 1), &options[..8]);
         let second = behind(&whole, 44, &fragment(60, 8), &[&options[8..], &whole[40..]].concat());
@@ -318,7 +318,7 @@ fn ipv4(protocol: u8, from: &str, to: &str, data: [u8; 8]) -> Vec<u8> {
     packet
 }
 
-/// A bridge that takes a port for that of a multicast router sends the traffic of all groups there.
+/// A bridge that treats a port as that of a multicast router sends the traffic of all groups there.
 #[test]
 fn nobody_poses_as_a_multicast_router() {
     for ipspoofchk in [true, false] {
@@ -387,7 +387,7 @@ fn usual_traffic_goes_on_with_macspoofchk_beside_it_and_duplicate_address_detect
             from.sh(&format!("ping -n -q -c 1 -W 10 -s 4000 {address}"));
         }
         from.sh(&format!("ping -n -q -c 1 -W 10 {}%eth0", to.link_local));
-        // The gateway asks anew, and so does the neighbour.
+        // The gateway and the neighbour resolve the address again.
         scene.host.sh("ip neigh flush all");
         scene.host.sh(&format!("ping -n -q -c 1 -W 10 {}", to.ipv4));
         scene.host.sh(&format!("ping -n -q -c 1 -W 10 {}", to.ipv6));
@@ -501,7 +501,7 @@ mod life_of_it {
         }
     }
 
-    /// A foreign IPAM plugin is asked once the link is there. The host's end is down by then, and comes up with the rules.
+    /// A foreign IPAM plugin is called after the link is made. The host end is down at that time, and is set up with the rules.
     #[test]
     fn the_container_cannot_send_before_its_rules_stand() {
         for subject in both() {

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use crate::actor::as_another_user;
 
 const NOBODY: u32 = 65534;
-/// A call that waited for a lock which is never let go would fail, after a minute. Half of that is much for any machine.
+/// A call that waited for a lock that is never released would fail after a minute. Half of that is much on any machine.
 const MUCH: Duration = Duration::from_secs(30);
 
 /// A directory where any user may write.
@@ -91,8 +91,8 @@ impl Chain {
     }
 }
 
-/// Has another user open whatever they can in these places, and the host's namespace, and hold locks on all of it while `work`
-/// is done. What they hold.
+/// While `work` is done, another user opens every file that it can in these places, and the host's namespace, and locks all of it.
+/// Returns the list of the locked files.
 fn while_another_user_holds_all(host: &Host, mode: &str, places: &[&Path], work: impl FnOnce()) -> String {
     let shared = open_to_all();
     let dir = shared.path().display();
@@ -137,7 +137,7 @@ fn whatever_another_user_locks_delays_no_call() {
     for mode in ["--shared", "--exclusive"] {
         let host = Host::new();
         let chain = Chain::at(host.dir());
-        // What is there after a first life: chains that all share, a bridge, the files of a network.
+        // The state after a first ADD and DEL: shared chains, a bridge, the files of a network.
         let free = chain.lives(&host, "before");
         let state = host.dir().to_owned();
         fs::set_permissions(&state, Permissions::from_mode(0o755)).unwrap();
@@ -178,7 +178,7 @@ fn seeing(mounts: &str) -> TempDir {
     dir
 }
 
-/// The plugins' log, from which it can be told what served as a lock.
+/// The plugins log to this file, which shows what they locked.
 fn logging(chain: Chain, log: &Path) -> Chain {
     let env = vec![("CNI_LOG".to_owned(), "info".to_owned()), ("CNI_LOG_FILE".to_owned(), log.display().to_string())];
     let of = |subject: Subject| Subject { env: env.clone(), ..subject };
@@ -199,13 +199,13 @@ fn where_run_cannot_be_written_the_lock_file_is_elsewhere_and_serialises() {
         "{said}"
     );
     let file = state.path().join(format!("cnikit/locks/netns-{}", host.netns().cookie().unwrap()));
-    // A call waits for whoever has locked that file.
+    // A call waits for the process that has locked that file.
     let container = host.container();
     let prev = chain.bridge.add(&host, "c-one", &container);
     let ended = host.dir().join("ended");
     let held = host.dir().join("held");
     thread::scope(|scope| {
-        // flock(1) lives as long as it holds the lock: `/proc/locks` shows no others that it excludes.
+        // flock(1) runs as long as it holds the lock. `/proc/locks` shows no other locks that it excludes.
         let inode = fs::metadata(&file).unwrap().ino();
         let line = format!(
             "flock {} sh -c 'touch {}; until grep -q -e \"-> FLOCK .*:{inode} \" /proc/locks; do sleep 0.02; done; test ! -e {}'",
@@ -246,7 +246,7 @@ fn where_no_lock_file_can_be_another_user_delays_a_call_by_seconds_and_stops_non
     assert!(fs::read_to_string(&log).unwrap().contains("this network namespace is not locked against others"));
 }
 
-/// Makes something else of a directory.
+/// Replaces a directory by something else.
 type Spoil = fn(&Path);
 
 #[test]
@@ -292,7 +292,7 @@ fn a_directory_that_another_user_made_or_may_write_is_not_believed() {
     }
 }
 
-/// While a node is upgraded: what releases lock that know no lock files.
+/// During an upgrade of a node: releases without lock files lock something else.
 #[test]
 fn an_older_release_waits_for_this_one_and_is_not_waited_for() {
     let host = Host::new();
@@ -315,7 +315,7 @@ fn an_older_release_waits_for_this_one_and_is_not_waited_for() {
         chain.lives(&host, "an older one has it");
         drop(stop);
     });
-    // A program of iptables is started with the lock held: at that moment, an older release would have to wait.
+    // A program of iptables is started with the lock held. At that moment an older release would have to wait.
     let programs = host.dir().join("programs");
     fs::create_dir(&programs).unwrap();
     let seen = host.dir().join("seen");
@@ -332,7 +332,7 @@ fn an_older_release_waits_for_this_one_and_is_not_waited_for() {
     chain.del(&host, "c-one", &container, &prev);
 }
 
-/// A bridge whose rules cannot be removed now.
+/// A bridge whose rules cannot be removed for now.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 struct Busy(bridge::BridgePlugin);
@@ -359,7 +359,7 @@ impl InterfacePlugin for Busy {
     }
 }
 
-/// Whoever has the lock for too long, a rule is never left without its link and its address: the next GC finds all of it.
+/// Whichever lock is held for too long, a rule is never left without its link and its address: the next GC finds all of it.
 #[test]
 fn gc_that_cannot_have_the_lock_leaves_link_address_and_rules() {
     let host = Host::new();
@@ -383,7 +383,7 @@ fn gc_that_cannot_have_the_lock_leaves_link_address_and_rules() {
     assert_eq!(host.try_sh("ip -o link show type veth | grep .").1, "");
 }
 
-/// Nor do installations at the same time get in each other's way: each waits for the one before.
+/// Concurrent installations do not disturb each other: each waits for the one before.
 #[test]
 fn an_installation_waits_for_no_other_user() {
     let host = Host::new();

@@ -1,26 +1,26 @@
-//! An adversary on the node: what each party that is not root can choose, hold, name or send, and what comes of it.
+//! An adversary on the node: what each party without root privileges can choose, hold, name or send, and the consequences.
 //!
-//! | file | who attacks, and how |
+//! | file | attacker and attack |
 //! |---|---|
 //! | `locks` | another user of the node holds locks |
-//! | `dbus` | what answers in the place of the system's bus |
+//! | `dbus` | a program that answers at the address of the system bus |
 //! | `files` | another user of the node puts FIFOs and symbolic links where root opens files |
-//! | `conditions` | whoever writes a network configuration gives iptables options that are no matches |
+//! | `conditions` | the author of a network configuration sets iptables options that are not matches |
 //! | `host_loopback` | a container sends to the host's 127.0.0.0/8 |
 //! | `spoofing` | a container sends under the MAC of another one |
 //! | `ip_spoofing` | a container sends under the address of another one, or as a router |
 //! | `tenant` | a tenant writes runtimeConfig, `args` and `CNI_ARGS` |
-//! | `calls` | what a call is given, what it may enter, and what programs get from it |
+//! | `calls` | the input of a call, the namespaces that it may enter, and the environment of its programs |
 //! | `names` | names that are more than names, and words that would be rules |
-//! | `namespaces` | what a container's own root makes of its namespace |
-//! | `programs` | what a plugin starts, where it is looked up, and what reaches a terminal |
+//! | `namespaces` | the root user of a container changes its namespace |
+//! | `programs` | the programs that a plugin starts, their search path, and output that reaches a terminal |
 //! | `requests` | MACs and addresses that a tenant asks for |
 //! | `size` | large input |
 //! | `state` | files on a full disk, under umask 0, and with something else in their place |
 //! | `traffic` | packets to published ports |
 //!
-//! `rows` is the table of experiments: who tries what, which tests hold it, and which plugins it is about.
-//! `actor` runs commands as each of these parties, sends raw frames and listens.
+//! `rows` is the table of experiments: the attacker, the attack, the tests, and the plugins. `actor` runs commands as each of these
+//! parties, sends raw frames and receives them.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 mod actor;

@@ -29,7 +29,7 @@ impl Scene {
         Scene { host, container, subject, ran }
     }
 
-    /// Plugins of ours in `plugins`, an evil one at `evil` beside that directory, and in `plugins/sub`.
+    /// Our plugins in `plugins`, an attacker's plugin at `evil` in the parent directory, and one in `plugins/sub`.
     fn with_evil(subject: &Subject) -> Scene {
         let mut scene = Scene::of(subject);
         let plugins = scene.host.dir().join("plugins");
@@ -43,7 +43,7 @@ impl Scene {
         scene
     }
 
-    /// A program that says that it was run.
+    /// A program that creates a file when it is run.
     pub(crate) fn evil(&self, file: &Path) {
         std::fs::write(file, format!("#!/bin/sh\necho \"$0 $*\" >>{}\n", self.ran.display())).unwrap();
         std::fs::set_permissions(file, PermissionsExt::from_mode(0o755)).unwrap();
@@ -76,7 +76,7 @@ impl Scene {
     }
 }
 
-/// It failed with one error object, and its text has no control character that a terminal would act upon.
+/// It failed with one error object, whose text has no control character that a terminal would execute.
 #[track_caller]
 pub(crate) fn refused(said: &CallOutput, what: &str) {
     assert!(said.exit == 1 && !said.stderr.contains("panicked"), "{what}: {said:?}");
@@ -100,7 +100,7 @@ fn a_type_is_a_name_and_never_a_path_cve_2021_20206() {
             conf[key]["type"] = json!(name);
             for verb in ["ADD", "CHECK", "DEL", "STATUS"] {
                 let said = scene.call(verb, &conf, &[]);
-                // flannel's DEL and CHECK go by what an ADD kept, which never came to be.
+                // DEL and CHECK of flannel use the configuration that ADD stored, and this ADD failed.
                 if plugin != "flannel" || verb == "ADD" {
                     refused(&said, &format!("{plugin} {verb} of {name:?}"));
                 }
@@ -122,7 +122,7 @@ fn flannel_delegates_to_no_path_and_not_to_itself() {
     }
 }
 
-/// What is no name of a network, and no id of a container.
+/// Texts that cannot be the name of a network or the id of a container.
 const NO_NAMES: [&str; 14] = [
     "../x",
     "../../../../tmp/x",
@@ -198,7 +198,7 @@ fn an_interface_is_not_called_all_default_or_lo() {
     }
 }
 
-/// Those who write rules of iptables.
+/// The subject with rules of iptables.
 pub(crate) fn with_iptables(plugin: &str) -> Subject {
     match plugin {
         "firewall" => firewall(bin(), "iptables"),
@@ -260,7 +260,7 @@ fn an_id_of_4001_bytes_is_served_and_leaves_nothing() {
     }
 }
 
-/// What stands where a word is meant, and would be a rule if it were handed on as it is: each adds or names `192.0.2.66`.
+/// Values that would become rules if they were passed on unchanged: each adds or names `192.0.2.66`.
 fn words_that_are_rules() -> Vec<(&'static str, &'static str, Value)> {
     let mut table = Vec::new();
     let mapping = |key: &str, value: &str| {
@@ -297,7 +297,7 @@ fn no_word_of_a_configuration_becomes_a_rule_of_its_own() {
             let scene = Scene::of(&subject.with(key, value.clone()));
             let before = HostSnapshot::of(&scene.host);
             let said = scene.call("ADD", &scene.conf(), &[]);
-            // A key of the other backend is passed over.
+            // A key of the other backend is ignored.
             if said.exit != 0 {
                 refused(&said, &format!("{plugin} {backend} {key}: {value}"));
                 HostSnapshot::of(&scene.host).assert_unchanged_since(
@@ -317,7 +317,7 @@ fn no_word_of_a_configuration_becomes_a_rule_of_its_own() {
     }
 }
 
-/// As Kubernetes' runtimes give them, which every plugin has to take.
+/// Names as Kubernetes' runtimes use them, which every plugin has to accept.
 #[test]
 fn hostile_args_of_kubernetes_and_very_many_change_nothing() {
     let hostile = "IgnoreUnknown=1;K8S_POD_NAMESPACE=../../x;K8S_POD_NAME=$(touch ran);K8S_POD_INFRA_CONTAINER_ID=\u{1b}[2J;K8S_POD_UID=`id`";
@@ -339,7 +339,7 @@ fn hostile_args_of_kubernetes_and_very_many_change_nothing() {
     }
 }
 
-/// The tool, whose chains name plugins too.
+/// cnitool, whose chains name plugins too.
 #[test]
 fn a_chain_names_plugins_and_no_paths_cve_2021_20206() {
     let scene = Scene::with_evil(&served("bridge"));

@@ -1,4 +1,4 @@
-//! A hostile network namespace: whatever it contains, CHECK, RESTORE and DEL harm no other container.
+//! A hostile network namespace: whatever it contains, CHECK, RESTORE and DEL affect no other container.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ impl Pair {
         let subject = subject.at(host.dir());
         let [victim, attacker] = [(); 2].map(|()| subject.container(&host));
         subject.add(&host, "c-victim", &victim);
-        // What the first two containers make for all, and what stays of the second, is no change.
+        // The first two containers make shared objects, and the second leaves some. These are not a difference.
         let warm = subject.container(&host);
         let result = subject.add(&host, "c-warm", &warm);
         subject.del(&host, "c-warm", &warm, &result);
@@ -75,7 +75,7 @@ impl Pair {
     }
 }
 
-/// In the place of eth0, one end of a pair in nested namespaces, whose indexes are those of the victim's ends.
+/// Instead of eth0, one end of a pair in nested namespaces, whose indexes are those of the victim's ends.
 #[test]
 fn a_nested_pair_with_the_victims_indexes_harms_nobody() {
     for plugin in rows::plugins_here(24) {
@@ -97,7 +97,7 @@ fn a_nested_pair_with_the_victims_indexes_harms_nobody() {
     }
 }
 
-/// As the container's own root can, with another attachment's tag as alias where there is one.
+/// Changes that the container's own root can make, with another attachment's tag as alias if the link has one.
 const CHANGES: [&str; 6] = [
     "ip link set eth0 down; ip link set eth0 name other0; ip link set other0 up",
     "ip link del eth0; ip link add eth0 type bridge; ip link set eth0 up",
@@ -114,7 +114,7 @@ fn an_interface_that_was_renamed_replaced_or_bears_anothers_tag_harms_nobody() {
         let alias = pair.host.sh("ip -o link show | sed -n 's/.*alias \\(.*c-victim.*\\)$/\\1/p'");
         let inside = pair.victim.sh("ip -o link show | sed -n 's/.*alias \\(.*c-victim.*\\)$/\\1/p'");
         let alias = alias.lines().chain(inside.lines()).next().unwrap_or("testnet c-victim eth0").to_owned();
-        // The others look at the same things.
+        // The other plugins read the same links.
         let few = ["firewall", "flannel", "portmap"].contains(&plugin);
         for change in &CHANGES[..if few { 2 } else { CHANGES.len() }] {
             pair.attacker.try_sh(&change.replace("$ALIAS", alias.trim()));
@@ -139,7 +139,7 @@ fn names_of_links_may_be_any_bytes() {
     }
 }
 
-/// By far less than a caller would wait for: what costs 50 ms on an idle machine may take many times that on a busy one.
+/// Much less than the timeout of a caller: 50 ms on an idle machine may become many times that on a busy one.
 ///
 /// The links are veth pairs. The kernel waits for an RCU grace period for each bridge that it removes and holds the RTNL lock of
 /// all namespaces meanwhile: 1,200 bridges stop all other tests of the machine for 20 seconds, 600 pairs for 0.1 seconds.

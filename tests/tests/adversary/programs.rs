@@ -1,4 +1,4 @@
-//! Programs that a plugin starts: where they are looked up, their environment, and what of their output reaches a terminal.
+//! Programs that a plugin starts: their search path, their environment, and their output on a terminal.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
@@ -34,7 +34,7 @@ fn names_in(log: &Path) -> Vec<String> {
 /// Appends the environment that a shell script was started with to `$0.env`, a variable per line.
 const NOTE: &str = "tr '\\0' '\\n' </proc/$$/environ >>";
 
-/// What an attacker may have put into the environment of a runtime, and what a runtime usually has there.
+/// Variables that an attacker may have set in the environment of a runtime, and variables that a runtime usually has.
 const HOSTILE: [(&str, &str); 7] = [
     ("LD_PRELOAD", "/nowhere/evil.so"),
     ("LD_AUDIT", "/nowhere/evil.so"),
@@ -92,8 +92,8 @@ fn relative_entries_of_path_are_ignored_for_iptables() {
     assert!(ran.is_empty(), "{ran:?}");
 }
 
-/// A delegated plugin is somebody else's program: it gets what the runtime gave us, as from upstream plugins, except what makes the
-/// dynamic loader run code.
+/// A delegated plugin is another program: it gets the environment that the runtime passed to us, as from upstream's plugins, except
+/// the variables by which the dynamic loader runs code.
 #[test]
 fn a_delegated_plugin_gets_the_callers_environment_without_ld_preload_and_ld_audit() {
     let host = Host::new();
@@ -134,10 +134,11 @@ fn over_others(path: &str) -> Subject {
     over
 }
 
-/// What an attacker does to a file or a directory.
+/// An attacker's change of a file or a directory.
 type Attack<'a> = &'a dyn Fn(&Path);
 
-/// V9, row 17: root runs what an attacker put into the working directory of a runtime whose `CNI_PATH` has a relative entry.
+/// V9, row 17: root executes a program that an attacker put into the working directory of a runtime whose `CNI_PATH` has a relative
+/// entry.
 #[test]
 fn a_relative_directory_of_plugins_that_another_user_can_change_is_not_used() {
     let host = Host::new();
@@ -151,7 +152,7 @@ fn a_relative_directory_of_plugins_that_another_user_can_change_is_not_used() {
         let relative = over_others(path);
         call_from(&plugins, &relative, &host, verb, &container.path())
     };
-    // It belongs to root, like all directories above it, and nobody else may write there.
+    // It belongs to root, as do all directories above it, and no other user may write there.
     for path in [".", "../plugins", "./no-such-directory:.", ":::."] {
         call("ADD", path).ok();
         call("DEL", path).ok();
@@ -177,7 +178,7 @@ fn a_relative_directory_of_plugins_that_another_user_can_change_is_not_used() {
         chown(what, Some(0), None).unwrap();
         harmless(what);
     }
-    // A sticky directory above a directory of root's, such as /tmp, lets nobody exchange it.
+    // If a sticky directory such as /tmp is above a directory of root, no other user can replace that one.
     mode(&open, 0o1777);
     call("ADD", ".").ok();
     call("DEL", ".").ok();
@@ -188,7 +189,7 @@ fn a_relative_directory_of_plugins_that_another_user_can_change_is_not_used() {
     assert_eq!(host.sh("ip -br link show type veth"), "");
 }
 
-/// The same where a link belongs to root and so does its target, and another user can exchange what is between them.
+/// The same if a link and its target belong to root, and another user can replace a directory between them.
 #[test]
 fn a_relative_directory_of_plugins_that_a_link_leads_to_is_not_used_if_another_user_can_change_the_way() {
     let host = Host::new();
@@ -220,7 +221,7 @@ fn a_relative_directory_of_plugins_that_a_link_leads_to_is_not_used_if_another_u
     assert_eq!(host.sh("ip -br link show type veth"), "");
 }
 
-/// An operator's own `CNI_PATH=./bin` goes on working: cnitool makes it absolute, also for what plugins delegate to.
+/// An operator's own `CNI_PATH=./bin` still works: cnitool makes it absolute, also for delegates.
 #[test]
 fn cnitool_makes_relative_directories_of_plugins_absolute() {
     let host = Host::new();
@@ -246,7 +247,7 @@ fn cnitool_makes_relative_directories_of_plugins_absolute() {
     assert_eq!(called, "ADD\nCHECK\nDEL\n".repeat(4));
 }
 
-/// A directory of plugins that any user may write to is the rule on some mounts: a warning, and a refusal where the node says so.
+/// On some mounts any user may write to every directory of plugins: a warning, or an error if the node's policy requires it.
 #[test]
 fn plugins_that_any_user_may_write_to_are_reported_and_refused_where_the_node_says_so() {
     let host = Host::new();
@@ -283,7 +284,7 @@ fn plugins_that_any_user_may_write_to_are_reported_and_refused_where_the_node_sa
     assert_eq!(host.sh("ip -br link show type veth"), "");
 }
 
-/// `args.cni` as Multus copies it from a pod's annotation, spelled as a Go plugin would read it too.
+/// `args.cni` as Multus copies it from a pod's annotation, in a spelling that a Go plugin would accept too.
 fn tenants_args() -> Value {
     json!({"cni": {"mac": "02:11:22:33:44:55", "ips": ["10.77.0.200/24"]}, "CNI": {"mac": "02:11:22:33:44:55"}, "other": 1})
 }
@@ -337,7 +338,7 @@ fn the_node_shuts_out_what_tenants_write_into_args() {
     });
 }
 
-/// What a network list, a runtime or a tenant says never counts.
+/// A network list, a runtime or a tenant cannot set the policy.
 #[test]
 fn nobody_but_root_says_what_the_node_wants() {
     let host = Host::new();
@@ -364,7 +365,7 @@ fn the_policy_of_the_hosts_root_counts_in_a_user_namespace() {
     );
     for (policy, works, says) in [("{}", true, ""), (r#"{"slip": true}"#, false, "unknown field `slip`")] {
         host.with_node_policy(policy, || {
-            // Where the other user finds it: a directory of tests is closed to them.
+            // A path that the other user can reach, because the directories of tests are closed to them.
             fs::copy(program("cni-plugins"), "/etc/static").unwrap();
             let (succeeded, text) = host.try_sh(&line);
             assert_eq!(succeeded, works, "{text}");
@@ -391,7 +392,7 @@ impl PolicyNode {
         PolicyNode { host, container, ours }
     }
 
-    /// With the policy as this attack makes it, all verbs fail and say why, except DEL and GC.
+    /// After this attack on the policy all verbs fail with this reason, except DEL and GC.
     fn fails(&self, why: &str, attack: &(dyn Fn() + Sync)) {
         let PolicyNode { host, container, ours } = self;
         host.with_node_policy("{}", || {
@@ -485,7 +486,7 @@ fn a_policy_that_a_link_leads_to_is_not_believed_if_another_user_can_change_the_
         symlink("../between/node.json", FILE).unwrap();
         mode(Path::new("/etc/between"), 0o777);
     });
-    // Tools that manage configurations make links, also by way of a sticky directory.
+    // Programs that manage configurations make links, also through a sticky directory.
     node.host.with_node_policy("{}", || {
         moved("/etc/sticky/real/node.json");
         mode(Path::new("/etc/sticky"), 0o1777);
@@ -494,7 +495,7 @@ fn a_policy_that_a_link_leads_to_is_not_believed_if_another_user_can_change_the_
     });
 }
 
-/// The policy costs one system call where there is none.
+/// A node without a policy needs one system call for it.
 #[test]
 fn a_node_without_a_policy_pays_one_open() {
     let host = Host::new();
@@ -509,10 +510,10 @@ fn a_node_without_a_policy_pays_one_open() {
     ours.del(&host, "c-one", &container, &result);
 }
 
-/// What a terminal obeys: it clears the screen, sets the title, moves the cursor, writes from right to left.
+/// Control sequences of a terminal: clear the screen, set the title, move the cursor, write from right to left.
 const TERMINAL: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\r\u{202e}\u{7f}";
 
-/// Whether a terminal would obey anything of this text.
+/// Whether no terminal would execute a part of this text.
 fn is_harmless(text: &str) -> bool {
     text.chars().all(|letter| letter == '\n' || letter == '\t' || !(letter.is_control() || letter == '\u{202e}'))
 }
@@ -599,7 +600,7 @@ fn nothing_of_plugins_and_namespaces_is_obeyed_by_a_terminal() {
     assert!(succeeded && is_harmless(&said), "{said:?}");
 }
 
-/// What a delegated plugin logs reaches the runtime's log, or a terminal, through us.
+/// The log of a delegated plugin reaches the runtime's log, or a terminal, through us.
 #[test]
 fn nothing_of_a_delegated_plugins_log_is_obeyed_by_a_terminal() {
     let host = Host::new();
@@ -614,8 +615,8 @@ fn nothing_of_a_delegated_plugins_log_is_obeyed_by_a_terminal() {
     assert!(code == 103 && text.contains("log"), "{code} {text}");
 }
 
-/// What docs/adr/0001-privileges.md tells operators: a runtime may be restricted to these, and so its plugins. `SYS_PTRACE` is for
-/// the path of the namespace, which is in `/proc` of a process that has all capabilities.
+/// The capabilities that docs/adr/0001-privileges.md lists: a runtime may be restricted to these, and so its plugins. `SYS_PTRACE`
+/// is for the path of the namespace, which is in `/proc` of a process that has all capabilities.
 #[test]
 fn three_capabilities_are_all_that_plugins_need_with_nftables() {
     let host = Host::new();

@@ -1,4 +1,4 @@
-//! MACs and addresses that a tenant asks for by runtimeConfig, `args` and `CNI_ARGS`.
+//! MACs and addresses that a tenant requests by runtimeConfig, `args` and `CNI_ARGS`.
 
 use cnikit_testkit::{HostSnapshot, Subject};
 use cnikit_tests::served::served;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::names::{Scene, refused};
 use crate::rows;
 
-/// A configuration by which this is asked for, and variables likewise: one of each way that there is.
+/// Configurations and variables with this request: one for each way to make it.
 fn asking(conf: &Value, capability: (&str, Value), variable: &str) -> Vec<(Value, Option<String>)> {
     let (key, value) = capability;
     let [mut runtime, mut args] = [conf.clone(), conf.clone()];
@@ -49,7 +49,7 @@ fn a_requested_mac_is_no_groups_and_not_zero() {
     }
 }
 
-/// Each of those who ask host-local, and itself.
+/// Each plugin that delegates to host-local, and host-local itself.
 fn with_addresses(plugin: &str) -> Subject {
     let ipam = json!({"type": "host-local", "ranges": [[{"subnet": "10.77.0.0/24", "rangeEnd": "10.77.0.99"}]]});
     match plugin {
@@ -69,7 +69,8 @@ fn a_requested_address_of_host_local_is_one_of_its_range_that_nobody_has() {
         }
         let taken = if plugin == "ipvlan" { "10.77.0.1" } else { "10.77.0.2" };
         let conf = scene.conf();
-        // The gateway, the network's own, broadcast, taken, behind the range's end, of others, of no family that is here.
+        // The gateway, the network address, broadcast, reserved, behind the range's end, of another subnet, of a family without
+        // range.
         for address in [
             "10.77.0.1",
             "10.77.0.0",
@@ -83,7 +84,7 @@ fn a_requested_address_of_host_local_is_one_of_its_range_that_nobody_has() {
         ] {
             let mut ways = asking(&conf, ("ips", json!([address])), &format!("IP={address}"));
             if plugin != "host-local" {
-                ways.truncate(2); // bridge and macvlan know no IP in CNI_ARGS
+                ways.truncate(2); // bridge and macvlan do not accept IP in CNI_ARGS
             }
             assert_refused(&scene, ways, &format!("{plugin} {address}"));
         }

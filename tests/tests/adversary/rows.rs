@@ -1,6 +1,6 @@
-//! The table of experiments: who tries what, which tests hold it, and which plugins it is about.
+//! The table of experiments: the attacker, the attack, the tests, and the plugins.
 //!
-//! A new plugin is a new column of [`MATRIX`], with a mark in each row: until it has one, a test fails and says so.
+//! A new plugin is a new column of [`MATRIX`] with a mark in each row. A test fails until every row has one.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cnikit_testkit::need::Need;
 use cnikit_tests::NAMES;
 
-/// Who attacks.
+/// The attacker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Actor {
     /// Another user of the node: uid 65534, no capability.
@@ -17,11 +17,11 @@ pub(crate) enum Actor {
     NetRaw,
     /// A process in a container, with `CAP_NET_ADMIN` in its namespace.
     NetAdmin,
-    /// Who chooses container ids and names, `runtimeConfig`, `CNI_ARGS`, and annotations that become `args.cni`.
+    /// A party that chooses container ids and names, `runtimeConfig`, `CNI_ARGS`, and annotations that become `args.cni`.
     Tenant,
     /// The contents of a container's network namespace.
     Namespace,
-    /// What answers under the address of the system's D-Bus.
+    /// A program that answers at the address of the system's D-Bus.
     Bus,
     /// An IPAM plugin, or another program that a plugin starts.
     Program,
@@ -556,8 +556,8 @@ pub(crate) const ROWS: [Row; 54] = [
     ),
 ];
 
-/// Which plugins a row is about: `x`, or `-` and at the end of the line why not. Rows that are marked throughout are of every
-/// plugin, and their tests run over all of them; `tool` in the place of the marks is about cnitool and libcni alone.
+/// The plugins of each row: `x`, or `-` with the reason at the end of the line. A row that is marked throughout concerns every
+/// plugin, and its tests run for all of them; `tool` instead of marks means cnitool and libcni only.
 const MATRIX: &str = "
 row bridge firewall flannel host-local ipvlan loopback macvlan portmap ptp static tuning
  1  x x x - x - - x x - -  locks are taken where iptables' rules, firewalld's sources or ipvlan's addresses are changed
@@ -622,8 +622,8 @@ pub(crate) fn plugins(number: u8) -> Vec<&'static str> {
     NAMES.iter().zip(&line.marks).filter(|(_, mark)| **mark == "x").map(|(name, _)| *name).collect()
 }
 
-/// Those of them that this kernel can serve. In the virtual machine (`CNIKIT_RING=vm`), which is slow, those that other kernels may
-/// lack: there they have to be served.
+/// Those that this kernel supports. In the virtual machine (`CNIKIT_RING=vm`), which is slow, those that other kernels may not
+/// support: there they have to work.
 #[expect(clippy::disallowed_methods, reason = "whether this is the virtual machine is in the environment")]
 pub(crate) fn plugins_here(number: u8) -> Vec<&'static str> {
     let is_vm = std::env::var("CNIKIT_RING").is_ok_and(|ring| ring == "vm");
@@ -736,7 +736,7 @@ fn every_row_is_held_by_tests_that_exist() {
     }
 }
 
-/// A test that is in no row tells nobody whom it keeps out.
+/// A test that is in no row would not be in the documentation.
 #[test]
 fn every_test_is_in_a_row() {
     let named: BTreeSet<(PathBuf, &str)> = ROWS.iter().flat_map(|row| row.held.0).map(|test| place(test)).collect();

@@ -1,6 +1,6 @@
 //! Large input is answered in bounded time, or refused at once.
 //!
-//! Time is that of the processor, of the plugin and of what it starts, as it is installed: a busy machine does not lengthen it.
+//! Times are processor times of the installed plugin and of its children, so a busy machine does not lengthen them.
 
 use std::fs;
 
@@ -10,9 +10,9 @@ use cnikit_tests::way::script;
 use cnikit_tests::{NAMES, installed};
 use serde_json::{Value, json};
 
-/// A little less than what stdin may have.
+/// A little less than the limit of stdin.
 const MOST: usize = 16_000_000;
-/// Seconds for any input; 2 are wanted, and the processor may be shared with others.
+/// Seconds for any input. The aim is 2; the rest is for other load of the processor.
 const ANY: f64 = 5.0;
 /// Seconds for input within the limits that took much longer: processors differ.
 const ANY_WITHIN: f64 = 4.0;
@@ -34,7 +34,7 @@ impl Node {
         Node { host, container }
     }
 
-    /// What one call answers, and the seconds of processor time that it took.
+    /// The outcome of one call, and the seconds of processor time that it took.
     fn call(&self, plugin: &str, verb: &str, conf: &[u8]) -> (CallOutput, f64) {
         self.call_of("large", plugin, verb, conf)
     }
@@ -156,7 +156,7 @@ fn ports_of_many_networks_are_refused_where_their_rules_would_be_too_many() {
     }
 }
 
-/// Of a port that leads elsewhere one is named; it is found without comparing each with each.
+/// Of all ports that conflict one is named. It is found without a comparison of each pair.
 #[test]
 fn all_ports_of_another_container_are_refused_in_bounded_time() {
     let node = Node::new();
@@ -208,7 +208,7 @@ fn an_error_is_short_however_long_the_input_is() {
     }
 }
 
-/// Elements as far as there is room, in bytes and in values.
+/// As many elements as fit, in bytes and in values.
 fn fill(prefix: &str, suffix: &str, one: impl Fn(usize) -> String) -> Vec<u8> {
     let mut text = String::with_capacity(MOST + 100);
     text.push_str(prefix);
@@ -236,7 +236,7 @@ fn address(n: usize) -> String {
 /// A call of a plugin: its name and the verb.
 type Call = (&'static str, &'static str);
 
-/// Documents as large as are read, by what there is too much of; and which calls look at that.
+/// Documents of the largest accepted size, by the part that is repeated; and the calls that read that part.
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn documents() -> Vec<(&'static str, Vec<u8>, Vec<Call>)> {
     let head = r#"{"cniVersion":"1.1.0","name":"large","type":"any""#;
@@ -325,7 +325,7 @@ fn documents() -> Vec<(&'static str, Vec<u8>, Vec<Call>)> {
     ]
 }
 
-/// Every list that any plugin knows, in plugins that know it.
+/// Every list of any plugin, in the plugins that support it.
 #[test]
 fn any_input_of_16_megabytes_is_answered_in_bounded_time() {
     let node = Node::new();
@@ -343,7 +343,7 @@ fn any_input_of_16_megabytes_is_answered_in_bounded_time() {
     assert!(slow.is_empty(), "{slow:#?}");
 }
 
-/// In 16 MB there may be eight million lists, of a hundred bytes in memory each: none is made.
+/// 16 MB can have eight million lists, of a hundred bytes in memory each: none is made.
 #[test]
 fn more_values_than_are_served_are_refused_at_once_by_every_plugin() {
     let node = Node::new();
@@ -363,7 +363,7 @@ fn more_values_than_are_served_are_refused_at_once_by_every_plugin() {
     }
 }
 
-/// What a chained plugin is given at most, and what it makes of that.
+/// The largest prevResult of a chained plugin, and the rules made from it.
 #[test]
 fn as_many_addresses_and_routes_as_are_served_are_answered_in_bounded_time() {
     let node = Node::new();
@@ -385,7 +385,7 @@ fn as_many_addresses_and_routes_as_are_served_are_answered_in_bounded_time() {
     assert_eq!(node.host.sh("nft list ruleset 2>/dev/null | grep -F 10.0.1. | head -3"), "");
 }
 
-/// host-local had no limit: what it reserved then is freed, whole and at once, with an index and without.
+/// host-local had no limit: reservations that it made then are freed, all at once, with an index and without.
 #[test]
 fn as_many_reservations_as_an_older_version_made_are_freed_in_bounded_time() {
     let node = Node::new();
@@ -404,7 +404,7 @@ fn as_many_reservations_as_an_older_version_made_are_freed_in_bounded_time() {
         }
         fs::write(reserved.join("10.255.0.1"), if verb == "GC" { "large\r\neth1" } else { "other\r\neth0" }).unwrap();
         if has_index {
-            // Whoever holds nothing has the index made.
+            // A DEL of a container without reservations builds the index.
             node.call_of("nobody", "host-local", "DEL", conf.to_string().as_bytes()).0.ok();
         }
         let (said, took) = node.ask("host-local", verb, conf);
@@ -444,7 +444,7 @@ fn one_of_two_containers_with_as_many_ports_as_are_served_is_removed_in_bounded_
     }
 }
 
-/// Files of networks, and what a plugin of another maker answers.
+/// Files of networks, and the result of a plugin of another maker.
 #[test]
 fn cnitool_answers_in_bounded_time_whatever_is_in_files_and_results() {
     let node = Node::new();
@@ -506,7 +506,7 @@ fn cnitool_answers_in_bounded_time_whatever_is_in_files_and_results() {
     }
 }
 
-/// Many sets in few bytes: an address of each would be reserved, under the lock of the network.
+/// Many sets in few bytes: each would reserve an address, under the lock of the network.
 #[test]
 fn many_sets_of_ranges_are_refused_at_once() {
     let node = Node::new();
@@ -543,7 +543,7 @@ fn a_restore_of_many_large_configurations_is_refused() {
     assert!(text.contains("cni.dev/attachments: has 100") && text.contains("are served"), "{text}");
 }
 
-/// Whoever keeps a plugin's stdin open holds nobody else up.
+/// A process that keeps a plugin's stdin open does not delay other calls.
 #[test]
 fn no_lock_is_held_while_input_is_read() {
     let node = Node::new();

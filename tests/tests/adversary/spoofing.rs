@@ -75,7 +75,7 @@ mod restore {
         }
     }
 
-    /// A container with two interfaces and `NET_ADMIN` gives the name of the guarded one to the other one, or to none.
+    /// A container with two interfaces and `NET_ADMIN` renames the guarded one, and may give its name to the other one.
     #[test]
     fn restore_guards_the_port_of_an_interface_that_the_container_renamed() {
         let swap = "ip link set eth0 down; ip link set eth0 name eth9; ip link set eth9 up";
@@ -145,7 +145,7 @@ mod link_local_groups {
         attacker: Container,
         /// Of each of them.
         macs: [[u8; 6]; 3],
-        /// CHECK and RESTORE of the victim: what they print.
+        /// CHECK and RESTORE of the victim: their output.
         check: Call,
         restore: Call,
     }
@@ -159,7 +159,7 @@ mod link_local_groups {
             host.sh(ground);
             let subject = subject("bridge", json!({"macspoofchk": true}));
             let containers = [host.container(), host.container(), host.container()];
-            // Otherwise the kernel's own IPv6 messages could teach the bridge the victim's place again at any moment.
+            // Otherwise the kernel's own IPv6 messages could make the bridge learn the victim's port again at any moment.
             for container in &containers {
                 container.sh("for l in all default; do echo 1 > /proc/sys/net/ipv6/conf/$l/disable_ipv6; done");
             }
@@ -221,7 +221,7 @@ mod link_local_groups {
         assert_eq!((scene.check)(&scene.host, &scene.victim), "");
     }
 
-    /// A bridge of others that no network with macspoofchk uses keeps its setting.
+    /// A bridge of another program that no network with macspoofchk uses keeps its setting.
     #[test]
     fn an_adopted_bridge_is_left_alone_without_macspoofchk() {
         let host = Host::new();

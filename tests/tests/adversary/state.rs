@@ -1,4 +1,4 @@
-//! What is kept in files: on a full disk, under any umask, and with something else in its place.
+//! Stored files: on a full disk, under any umask, and with other file types in their place.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::rows;
 
-/// Runs something where mounts are seen by its own thread alone, on a host.
+/// Runs `work` on a host, in a thread with a mount namespace of its own.
 fn mounted<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> T {
     host.enter(|| {
         #[expect(clippy::disallowed_methods, reason = "a mount namespace, not a network's; it goes with this thread")]

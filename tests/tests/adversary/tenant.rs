@@ -1,4 +1,4 @@
-//! A tenant chooses what runtimeConfig, `args` and `CNI_ARGS` say.
+//! A tenant chooses the values of runtimeConfig, `args` and `CNI_ARGS`.
 
 use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
 use cnikit_tests::{MASTER, dual_stack, subject, written_down};
@@ -29,7 +29,7 @@ fn with_args(subject: &Subject, args: &str) -> Subject {
     changed
 }
 
-/// What a refused ADD may leave of host-local's: its directories, its lock and its index, but no reservation.
+/// The files of host-local that a refused ADD may leave: its directories, its lock and its index, but no reservation.
 const KEPT: [&str; 4] =
     ["directory: leases", "file: leases/<network>/lock", "file: leases/.idx/<network> = ", "last_reserved_ip."];
 
@@ -43,7 +43,7 @@ fn refused(subject: &Subject, host: &Host, container: &Container) -> (u64, Strin
     said
 }
 
-/// Adds a container, compares it and takes it away again.
+/// Runs ADD, CHECK and DEL for a container. Returns the result.
 fn served(subject: &Subject, host: &Host) -> Value {
     let container = host.container();
     let result = subject.add(host, "c-served", &container);
@@ -56,12 +56,12 @@ fn addresses_of(result: &Value) -> Vec<&str> {
     result["ips"].as_array().unwrap().iter().map(|ip| ip["address"].as_str().unwrap()).collect()
 }
 
-/// A bridge that is the gateway of addresses that the operator wrote down, or else of what is requested.
+/// A bridge that is the gateway of addresses that the operator configured, or of requested ones.
 fn gateway_bridge() -> Subject {
     subject("bridge", json!({"isGateway": true, "ipam": written_down()}))
 }
 
-/// The network's own addresses, but not those that it gives without a request.
+/// The network's own addresses, other than those that it assigns without a request.
 const OWN: [&str; 2] = ["10.77.0.9/24", "fd00:77::9/64"];
 
 mod requested_addresses {
@@ -88,7 +88,7 @@ mod requested_addresses {
                     &["::ffff:8.8.8.9/104"],
                 ] {
                     let asking = requesting(&subject, place, addresses);
-                    // static gives the configured ones too beside those of CNI_ARGS; the result is refused all the same.
+                    // static assigns the configured addresses in addition to those of CNI_ARGS; the result is refused all the same.
                     let (code, text) = asking.call(&host, "ADD", "c-tenant", &container.path(), &[]).refused();
                     assert_eq!(code, if matches!(place, Place::CniArgs) { 4 } else { 7 }, "{text}");
                     assert!(text.contains("`ipam.allowedSubnets`"), "{place:?} {addresses:?}: {text}");
@@ -128,7 +128,7 @@ mod requested_addresses {
             (&named, "IP=8.8.8.9/24;GATEWAY=8.8.8.1"),
             (&named, "IP=2001:db8::9/64;GATEWAY=2001:db8::1"),
             (&named, "IP=10.77.0.9/16;GATEWAY=10.77.0.1"),
-            // Another gateway than the operator's would make any address of the network one of the host.
+            // With a gateway other than the operator's, any address of the network could become one of the host.
             (&named, "IP=10.77.0.9/24;GATEWAY=10.77.0.8"),
         ] {
             let (code, text) = refused(&with_args(subject, args), &host, &container);
@@ -153,7 +153,7 @@ mod requested_addresses {
             let allowed = gateway_bridge().with("ipam", ipam);
             let own = ["10.79.1.9/16", "fd00:79::9/64"];
             assert_eq!(addresses_of(&served(&requesting(&allowed, place, &own), &host)), own);
-            // The gateway's prefix is the operator's, or the first container could keep all others out.
+            // The gateway's prefix is the operator's. Otherwise the first container could exclude all later ones.
             let narrow = requesting(&allowed, place, &["10.79.1.9/24"]);
             let (_, text) = refused(&narrow, &host, &host.container());
             assert!(text.contains("10.79.1.9/24 with gateway 10.79.1.1 was requested"), "{text}");
@@ -168,7 +168,7 @@ mod requested_addresses {
             for subject in [subject("bridge", keys), subject("ptp", json!({"ipam": dual_stack()}))] {
                 let subject = subject.at(host.dir());
                 if matches!(place, Place::CniArgs) {
-                    // It takes one address from there; that of the other family is its own choice.
+                    // The request is for one family; the plugin chooses the address of the other one.
                     let result = served(&with_args(&subject, "IP=fd00:77::9"), &host);
                     assert_eq!(addresses_of(&result)[1], OWN[1]);
                 } else {
@@ -191,7 +191,7 @@ mod requested_addresses {
         let ranges = json!({"ipRanges": [[{"subnet": "8.0.0.0/8"}]]});
         let (code, text) = refused(&own.with("runtimeConfig", ranges.clone()), &host, &host.container());
         assert!(code == 7 && text.contains("runtimeConfig.ipRanges"), "{text}");
-        // static does not take its addresses from them, so they name nothing.
+        // static does not assign addresses from these ranges, so they have no effect.
         let mut both = ranges;
         both["ips"] = json!(["8.8.8.9/8"]);
         let (code, text) = refused(&gateway_bridge().with("runtimeConfig", both), &host, &host.container());
@@ -313,7 +313,7 @@ mod requested_macs {
         line.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).unwrap().to_owned()
     }
 
-    /// A request for this MAC is refused from each place, with and without macspoofchk, and names the holder.
+    /// A request for this MAC is refused from each source, with and without macspoofchk, and the error names the holder.
     fn is_held(host: &Host, mac: &str, holder: &str) {
         for place in PLACES {
             for macspoofchk in [false, true] {
@@ -352,7 +352,7 @@ mod requested_macs {
         // Another network on the same bridge.
         let other = requesting_mac(&layer2().with("name", json!("othernet")), Place::CniArgs, MAC);
         assert!(refused(&other, &host, &host.container()).1.contains("testnet/c-two/eth0"));
-        // On another bridge it is nobody's.
+        // On another bridge no container has it.
         let elsewhere = layer2().with("bridge", json!("cni1"));
         served(&requesting_mac(&elsewhere, Place::RuntimeConfig, MAC), &host);
     }
@@ -392,14 +392,15 @@ mod requested_macs {
         host.sh(&format!("bridge fdb replace {MAC} dev {port} master dynamic"));
         fixed.del(&host, "c-first", &first, &result);
         host.sh(&format!("bridge fdb replace {MAC} dev {port} master dynamic"));
-        // A namespace of one process: whatever this program starts at the same time in another test inherits no descriptor of it.
+        // A namespace of one process, so that a program that another test starts at the same time does not inherit a descriptor of
+        // it.
         let started = host.sh("unshare --net sleep 1000 >/dev/null 2>&1 & \
              until [ $(readlink /proc/$!/ns/net) != $(readlink /proc/self/ns/net) ]; do sleep 0.01; done; echo $!");
         let second = started.trim();
         let said = fixed.call(&host, "ADD", "c-second", &format!("/proc/{second}/ns/net"), &[]).ok();
         let end = said["interfaces"][1]["name"].as_str().unwrap();
-        // The namespace goes and no DEL comes: the kernel takes a while to clear the link away, which is not waited for. But until
-        // an RCU grace period after the plugin's end its netlink socket holds the namespace, and for the kernel it is alive.
+        // The namespace ends without a DEL. The kernel removes the link some time later, which is not waited for. But until an RCU
+        // grace period after the plugin's end its netlink socket holds the namespace, and for the kernel it is alive.
         host.sh(&format!(
             "id=$(ip -o link show {end} | sed -n 's/.* link-netnsid \\([0-9]*\\).*/\\1/p'); test -n \"$id\"; kill {second}; \
              while ip netns list-id target-nsid $id >/dev/null 2>&1; do sleep 0.002; done"
@@ -487,7 +488,7 @@ mod requested_macs {
         }
         HostSnapshot::of(&host).assert_unchanged_since(&before.0, &[], "refused");
         HostSnapshot::inside(&two).assert_unchanged_since(&before.1, &[], "refused");
-        // Another one is given, and its own former one may be requested again.
+        // It has another MAC now, and its former one may be requested again.
         for mac in [MAC, &mac_of(&own, "eth0")] {
             let tuning = tuning(&host, Place::RuntimeConfig, mac);
             let result = tune(&host, &tuning, "ADD", ("c-two", &two, &own)).ok();
@@ -510,7 +511,7 @@ mod requested_macs {
         is_held(&host, MAC, "testnet/c-one/eth0, by port veth");
         let (code, text) = tune(&host, &tuned, "ADD", ("c-two", &two, &second)).refused();
         assert!(code == 101 && text.contains("is held by testnet/c-one/eth0"), "{text}");
-        // What the container makes of it does not count, as with a MAC that bridge gave.
+        // A change inside the container has no effect, as with a MAC that bridge set.
         one.sh("ip link set eth0 address 02:00:00:00:66:99");
         is_held(&host, MAC, "testnet/c-one/eth0, by port veth");
         one.sh(&format!("ip link set eth0 address {MAC}"));
@@ -520,7 +521,7 @@ mod requested_macs {
         tune(&host, &tuned, "ADD", ("c-two", &two, &second)).ok();
     }
 
-    /// The host end of ptp is no port of a bridge: there is no neighbour.
+    /// The host end of ptp is not a port of a bridge, so there is no neighbour.
     #[test]
     fn tuning_compares_no_mac_where_the_host_end_is_no_port_of_a_bridge() {
         let host = Host::new();

@@ -1,4 +1,4 @@
-//! Packets to ports that are published, by way of what others have arranged.
+//! Packets to published ports, through the rules of other programs.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -50,7 +50,7 @@ impl Node {
     }
 }
 
-/// Says a name to whoever connects.
+/// Sends a name over every connection.
 fn serves(netns: &Netns, port: u16, name: &'static str) {
     let listener = netns.enter(|_| TcpListener::bind(("0.0.0.0", port)).unwrap()).unwrap();
     std::thread::spawn(move || {
@@ -60,7 +60,7 @@ fn serves(netns: &Netns, port: u16, name: &'static str) {
     });
 }
 
-/// What is said to a connection; empty: nobody takes it.
+/// The answer to a connection; empty if it is refused.
 fn asked(from: &Netns, address: &str, port: u16) -> String {
     let to: SocketAddr = format!("{address}:{port}").parse().unwrap();
     let ask = || {
@@ -75,8 +75,8 @@ fn mac_of(shown: &str) -> [u8; 6] {
     mac(shown.split_whitespace().find(|word| word.matches(':').count() == 5).unwrap())
 }
 
-/// It is reached from the host by that address, and from nowhere else, not by a raw frame from the world either. Those of other
-/// containers are in `host_loopback`.
+/// It is reached from the host by that address only, and not from outside, not even with a raw frame. For addresses of other
+/// containers see `host_loopback`.
 #[test]
 fn a_port_published_on_127_0_0_1_is_not_reached_from_outside() {
     for backend in ["iptables", "nftables"] {
@@ -114,12 +114,12 @@ fn a_port_published_on_127_0_0_1_is_not_reached_from_outside() {
     }
 }
 
-/// As kube-proxy has it: the address of the host and the port are a service's, which leads to the second container.
+/// The rules of kube-proxy: the address of the host and the port belong to a service, which leads to the second container.
 const SERVICE: &str = "iptables -t nat -N KUBE-SERVICES
     iptables -t nat -A KUBE-SERVICES -d 192.0.2.1 -p tcp --dport 8080 -j DNAT --to-destination 10.77.0.3:80
     iptables -t nat -I PREROUTING -j KUBE-SERVICES; iptables -t nat -I OUTPUT -j KUBE-SERVICES";
 
-/// With iptables. Of two chains of nftables at one priority the kernel asks the one first that was made last: see below.
+/// With iptables. Of two chains of nftables with one priority the kernel runs the one first that was made last: see below.
 #[test]
 fn a_host_port_takes_nothing_from_a_service_of_kubernetes_cve_2019_9946() {
     let node = Node::new();
@@ -145,8 +145,9 @@ fn a_host_port_takes_nothing_from_a_service_of_kubernetes_cve_2019_9946() {
     }
 }
 
-/// Both have their chains at one hook and priority, which the table that is shared with the upstream plugin fixes: the kernel asks
-/// those first that were made last. iptables-legacy makes its chains at its first use. So it is with the upstream plugin.
+/// Both have their chains at one hook with one priority, which is fixed because the table is shared with the upstream plugin: the
+/// kernel runs those first that were made last. iptables-legacy makes its chains when it is first used. The same is true of the
+/// upstream plugin.
 #[test]
 fn by_nftables_a_service_is_asked_first_if_its_chains_were_made_last_as_with_the_upstream_plugin_cve_2019_9946() {
     let mapping = json!({"hostPort": 8080, "containerPort": 80, "protocol": "tcp"});

@@ -8,7 +8,7 @@ use cnikit_libcni::{Attachment, Cache, Runtime, load};
 use cnikit_tests::runtimes::{Node, Sandbox};
 use serde_json::{Map, Value, json};
 
-/// What can be asked of it.
+/// Its commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Add,
@@ -18,13 +18,13 @@ pub(crate) enum Verb {
 impl Verb {
     const NAMES: [(&'static str, Verb); 2] = [("libcni-add", Verb::Add), ("libcni-del", Verb::Del)];
 
-    /// The verb that the first argument of this program names; anything else is the harness's.
+    /// The verb that the first argument of this program names. Other arguments are those of the test harness.
     pub(crate) fn named(word: &str) -> Option<Verb> {
         Verb::NAMES.iter().find(|(name, _)| *name == word).map(|(_, verb)| *verb)
     }
 }
 
-/// Has ours add or delete what is containerd's to add: the same id, namespace, arguments and port.
+/// Our libcni adds or deletes an attachment of containerd, with the same id, namespace, arguments and port.
 pub(crate) fn ask(node: &Node, verb: Verb, pod: &Sandbox) {
     let (name, _) = Verb::NAMES.into_iter().find(|(_, one)| *one == verb).unwrap();
     let program = std::env::current_exe().unwrap();
@@ -32,7 +32,7 @@ pub(crate) fn ask(node: &Node, verb: Verb, pod: &Sandbox) {
     node.run(program.to_str().unwrap(), &[name], stdin.as_bytes());
 }
 
-/// What the entered program does.
+/// Executes the command in the node.
 pub(crate) fn carry_out(verb: Verb) -> ExitCode {
     let asked: Value = serde_json::from_reader(io::stdin()).unwrap();
     let text = |key: &str| asked[key].as_str().unwrap().to_owned();

@@ -1,5 +1,5 @@
-//! containerd drives the plugins as a kubelet has it do: the packaged one and the newest, ours and, as a control, the
-//! reference's alone. What fails with the reference too is the scene's fault.
+//! containerd drives the plugins as a kubelet would: the packaged release and the newest one; our plugins, and upstream's alone as
+//! a control. If a test fails with upstream too, the test is wrong.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 #![expect(clippy::print_stdout, reason = "what each scene took is part of what a test program says")]
 
@@ -15,7 +15,7 @@ use libtest_mimic::Arguments;
 
 use stage::Subject;
 
-/// Who drives whose plugins, in which version of the specification, with rules by the default backend or by nftables.
+/// The runtime, the plugins, the version of the specification, and the backend of rules: the default one or nftables.
 const SUBJECTS: [Subject; 7] = [
     Subject { edition: Edition::Packaged, version: "0.4.0", maker: Maker::Ours, backend: None },
     Subject {

@@ -8,9 +8,9 @@ use cnikit_tests::runtimes::{PodSandbox, Sandbox};
 use crate::libcni::{self, Verb};
 use crate::stage::{Scene, Stage, Subject};
 
-/// What is played for a subject.
+/// The scenes of a subject.
 pub(crate) fn of(subject: Subject) -> Vec<Scene> {
-    // The reference's STATUS finds nothing wrong with a disk that cannot be written to.
+    // Upstream's STATUS does not detect a disk that cannot be written to.
     let tells = subject.version == "1.1.0" && subject.maker.is_ours();
     ALL.iter().copied().chain(tells.then_some(scene("the disk is read-only", the_disk_is_read_only))).collect()
 }
@@ -19,7 +19,7 @@ const ALL: [Scene; 6] = [
     scene("two pods talk", two_pods_talk),
     scene("containerd is killed", containerd_is_killed),
     Scene {
-        // Its DEL returns before it comes to the rules.
+        // Its DEL returns before it removes the rules.
         theirs_leaves: &["nft: ", "iptables: ", "ip6tables: "],
         ..scene("the namespace is gone", the_namespace_is_gone)
     },
@@ -32,7 +32,7 @@ const fn scene(name: &'static str, play: fn(&mut Stage)) -> Scene {
     Scene { name, play, theirs_leaves: &[] }
 }
 
-/// Over both families; the port of the one is served to the node, to the other, and to itself.
+/// With both families. A port of one is reached from the node, from the other pod, and from the pod itself.
 fn two_pods_talk(stage: &mut Stage) {
     let one = stage.run("one", 8080);
     let two = stage.run("two", 0);
@@ -51,7 +51,7 @@ fn two_pods_talk(stage: &mut Stage) {
     stage.leave(&two);
 }
 
-/// While nobody looks after them the pods go on; afterwards they are what they were, and there is room for more.
+/// Without containerd the pods go on running. Afterwards they are unchanged, and new ones can be started.
 fn containerd_is_killed(stage: &mut Stage) {
     let one = stage.run("one", 8080);
     let two = stage.run("two", 0);
@@ -71,14 +71,14 @@ fn containerd_is_killed(stage: &mut Stage) {
     [one, two, three].iter().for_each(|pod| stage.leave(pod));
 }
 
-/// Somebody has unmounted and unlinked it: the first DEL comes with an empty `CNI_NETNS`.
+/// The namespace was unmounted and unlinked: the first DEL comes with an empty `CNI_NETNS`.
 fn the_namespace_is_gone(stage: &mut Stage) {
     let one = stage.run("one", 8080);
     stage.node.sh(&format!("umount --lazy {0} && rm {0}", one.netns));
     stage.leave(&one);
 }
 
-/// No address is given to two, every one answers, and all go at once.
+/// All addresses are different, every pod answers, and all are removed at once.
 fn twenty_at_once(stage: &mut Stage) {
     let cri = &stage.cri;
     let run = |n: usize| cri.run(&PodSandbox { name: format!("crowd-{n}"), host_port: 0 });
@@ -113,8 +113,7 @@ fn removed_twice(stage: &mut Stage) {
     }
 }
 
-/// What containerd's libcni, which is Go's, has added ours deletes, by the result that the former kept; and what ours then
-/// adds the former deletes.
+/// Our libcni deletes an attachment of containerd's libcni, which is upstream's, with the result that this cached; and vice versa.
 fn the_other_libcni(stage: &mut Stage) {
     let one = stage.run("one", 8080);
     let in_one = stage.serve(&one);
@@ -131,7 +130,7 @@ fn the_other_libcni(stage: &mut Stage) {
     assert!(!stage.node.try_sh(&format!("test -e {result}")).0, "DEL by Go's libcni left the result of ours");
 }
 
-/// By STATUS of ours the node is not ready as long as no address could be given, and says why.
+/// By our STATUS the node is not ready as long as no address could be reserved, and the reason is reported.
 fn the_disk_is_read_only(stage: &mut Stage) {
     stage.node.sh("mount -t tmpfs -o ro tmpfs /var/lib/cni/networks");
     let unready = stage.cri.is_ready().unwrap_err();

@@ -1,4 +1,4 @@
-//! A node on which scenes are played one after the other, and what each leaves there.
+//! A node on which scenes are played one after the other, and the leftovers of each.
 
 use std::fmt;
 use std::time::Instant;
@@ -14,7 +14,7 @@ pub(crate) struct Subject {
     pub(crate) edition: Edition,
     pub(crate) version: &'static str,
     pub(crate) maker: Maker,
-    /// What rules are written with, unless that is left to the plugins.
+    /// The backend of rules; `None`: the plugins choose.
     pub(crate) backend: Option<&'static str>,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A scene, and what the reference leaves behind after it by its nature: kinds of lines of a snapshot.
+/// A scene, and the leftovers of upstream's plugins that are expected after it: kinds of lines of a snapshot.
 #[derive(Clone, Copy)]
 pub(crate) struct Scene {
     pub(crate) name: &'static str,
@@ -64,7 +64,7 @@ pub(crate) fn play(subject: Subject, scenes: &[Scene]) {
 }
 
 impl Stage<'_> {
-    /// Runs a pod with a port of the node, or 0 for none.
+    /// Runs a pod with a port of the node; 0 for none.
     pub(crate) fn run(&mut self, name: &str, host_port: u16) -> Sandbox {
         let pod = self.cri.run(&PodSandbox { name: name.into(), host_port });
         let pod = pod.unwrap_or_else(|error| panic!("{name}: {error}\n{}", self.cri.said()));
@@ -103,12 +103,12 @@ impl Stage<'_> {
         }
     }
 
-    /// The page is served to the node itself at a port.
+    /// The node gets the page at a port of its own.
     pub(crate) fn assert_served(&self, port: u16) {
         assert_eq!(self.node.sh(&format!("curl -sS --max-time 5 http://127.0.0.1:{port}/")), "served\n");
     }
 
-    /// After ours all is as it was before; after the reference's, nothing is left by which one of its pods is known.
+    /// After our plugins everything is as before; after upstream's, no line names one of its pods.
     fn assert_left_alone(&self, before: &HostSnapshot, scene: &Scene) {
         let after = HostSnapshot::of(&self.node.host);
         if self.node.maker.is_ours() {

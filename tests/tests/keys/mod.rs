@@ -1,4 +1,4 @@
-//! Which keys a type takes, asked of the type itself: its `Deserialize` says the names of its fields to whoever reads it.
+//! The keys that a type accepts, read from the type itself: its `Deserialize` passes the names of its fields to the deserializer.
 
 use std::fmt;
 
@@ -10,26 +10,26 @@ use serde::de::{
 /// A key, as a page writes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
-    /// Names with dots between them, `[]` after each for a list; or the place that only a runtime writes to.
+    /// Names separated by dots, with `[]` after each list; or the place that only a runtime writes to.
     pub(crate) path: String,
-    /// Its JSON type in words; empty if nothing tells.
+    /// Its JSON type in words; empty if it is unknown.
     pub(crate) kind: String,
 }
 
 impl Key {
-    /// One that no struct has: the plugin reads it where it stands.
+    /// A key that is in no struct: the plugin reads it at this path.
     pub(crate) fn elsewhere(path: &str) -> Key {
         Key { path: path.to_owned(), kind: String::new() }
     }
 }
 
-/// The keys of a plugin: those of its type, but one that has sources stands where they are, and at the top if
-/// that is one of them; and the `CNI_ARGS` it knows.
+/// The keys of a plugin: those of its type, and the `CNI_ARGS` that it accepts. A key with sources has the paths of its sources,
+/// and a path at the top only if that is one of them.
 pub(crate) fn of_plugin<T: DeserializeOwned>(sources: Sources, args: Option<&[&str]>) -> Vec<Key> {
     let mut keys = Vec::new();
     collect::<T>(&mut Vec::new(), "", &mut keys);
     for (name, places) in sources {
-        // And what is in it.
+        // The key and those below it.
         let of = |key: &Key| {
             key.path.strip_prefix(*name).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
@@ -49,8 +49,8 @@ pub(crate) fn of_plugin<T: DeserializeOwned>(sources: Sources, args: Option<&[&s
     keys
 }
 
-/// The keys below a path. Of `ipam` a main plugin reads the type alone: what else is there is another's. `args` is the
-/// protocol's, as `runtimeConfig` is.
+/// The keys below a path. Of `ipam` a main plugin reads the type only: the other keys are the IPAM plugin's. `args` is defined by
+/// the protocol, as `runtimeConfig` is.
 fn collect<T: DeserializeOwned>(path: &mut Vec<&'static str>, prefix: &str, keys: &mut Vec<Key>) {
     let Found { what: What::Struct(fields), .. } = asked::<T>(path) else { return };
     for field in fields.iter().copied().filter(|field| *field != "*") {
@@ -67,7 +67,7 @@ fn collect<T: DeserializeOwned>(path: &mut Vec<&'static str>, prefix: &str, keys
     }
 }
 
-/// What stands at the end of a path.
+/// The value at the end of a path.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     what: What,
@@ -81,7 +81,7 @@ enum What {
     Struct(&'static [&'static str]),
     /// A value of this JSON type.
     Value(&'static str),
-    /// The type takes anything, or stopped by itself.
+    /// The type accepts anything, or stopped by itself.
     Untold,
 }
 
@@ -104,7 +104,8 @@ fn asked<T: DeserializeOwned>(path: &[&'static str]) -> Found {
     }
 }
 
-/// Reads nothing: goes down a path through whatever the type wants to read, and stops with what is wanted at its end.
+/// A deserializer without input: it follows a path through the fields that the type requests, and stops with the request at its
+/// end.
 #[derive(Clone, Copy)]
 struct Probe<'a> {
     path: &'a [&'static str],

@@ -1,4 +1,4 @@
-//! A bridge whose containers are isolated from each other, where the kernel shows to rules what crosses it.
+//! A bridge whose containers are isolated from each other, with a kernel that passes bridged packets to the packet filter.
 
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Container, Host, Subject};
@@ -13,7 +13,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(what_crosses_an_isolated_bridge_is_dropped_by_the_bridges_own_rules needs Need::BRIDGE_META),
 ];
 
-/// How often whoever is to be reached is asked.
+/// The number of requests to a container that should answer.
 const PATIENT: u8 = 10;
 
 /// Two containers on a bridge with this policy.
@@ -41,7 +41,7 @@ impl Two {
         Two { host, firewall, containers }
     }
 
-    /// Whether the first one reaches all of these, if it tries so often: on a busy machine an answer may come too late.
+    /// Whether the first one reaches all of these, with this many tries: on a busy machine a reply may be late.
     fn reaches(&self, addresses: [&str; 2], tries: u8) -> [bool; 2] {
         let said =
             |address| format!("for _ in $(seq {tries}); do {{ {}; }} && exit; done; exit 1", ping_briefly(address));

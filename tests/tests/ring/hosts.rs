@@ -10,7 +10,7 @@ use crate::test::{Test, test};
 
 pub(crate) const TESTS: &[Test] = &[test!(containers_of_two_hosts_talk_over_vxlan needs Need::VXLAN)];
 
-/// What is on the wire between the hosts, and what VXLAN takes of it: 50 bytes over IPv4.
+/// The MTU between the hosts; VXLAN needs 50 bytes of it over IPv4.
 const WIRE: u32 = 1500;
 const TUNNEL: u32 = WIRE - 50;
 
@@ -19,8 +19,8 @@ fn mac(host: u8) -> String {
     format!("0a:00:00:00:00:0{host}")
 }
 
-/// What flanneld does with its VXLAN backend, and no more: a device that learns nothing, the file, and of each other host a
-/// neighbour of either family, the address behind its MAC, and routes to its subnets.
+/// The work of flanneld with its VXLAN backend: a device without learning, the file, and for each other host a neighbour of either
+/// family, the forwarding entry of its MAC, and routes to its subnets.
 fn flanneld(host: &Host, own: u8, other: u8) {
     let own_mac = mac(own);
     let others = mac(other);
@@ -55,7 +55,7 @@ fn pod(host: &Host, subject: &Subject) -> (Container, [String; 2]) {
     (container, [address(0), address(1)])
 }
 
-/// Counts what comes from these addresses.
+/// Counts packets from these addresses.
 fn seen([ipv4, ipv6]: &[String; 2]) -> String {
     format!(
         "nft 'table inet seen {{ chain input {{ type filter hook input priority 0;
@@ -79,7 +79,7 @@ fn containers_of_two_hosts_talk_over_vxlan() {
         there.sh(&seen(own));
         for (address, header) in to.iter().zip([28, 48]) {
             assert!(from.reaches(address), "{address}");
-            // As much as the tunnel takes, and not a byte more: nothing is lost on the way, nor cut.
+            // A packet of exactly the tunnel's MTU arrives, and one with a byte more does not: no packet is lost or fragmented.
             let ping = |size| format!("ping -n -q -c 1 -W 2 -M do -s {size} {address}");
             from.sh(&ping(TUNNEL - header));
             assert!(!from.try_sh(&ping(TUNNEL - header + 1)).0, "{address}: more than the tunnel takes");

@@ -1,5 +1,5 @@
-//! ipvlan: its life, alone and in a chain; masters, modes, who reaches whom. And what both have of a master that is a link
-//! that leads nowhere.
+//! ipvlan: ADD, CHECK and DEL, alone and in a chain; masters, modes, and which hosts can reach each other. And tests shared with
+//! macvlan on a master whose wire leads nowhere.
 
 use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
@@ -41,7 +41,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(a_kernel_without_it_is_named),
 ];
 
-/// What a plugin before it in the chain answered: the master, and addresses for whoever comes next.
+/// The result of a plugin before it in the chain: the master, and addresses for the next container.
 fn before() -> Value {
     let ips = [("10.77.0.9/24", "10.77.0.1"), ("fd00:77::9/64", "fd00:77::1")];
     let ips: Vec<Value> =
@@ -50,7 +50,7 @@ fn before() -> Value {
            "dns": {"nameservers": ["10.0.0.53"]}})
 }
 
-/// In a chain, where it has neither a master nor an IPAM plugin of its own.
+/// In a chain, without a master and an IPAM plugin in its configuration.
 fn chained() -> Subject {
     subject("ipvlan", json!({"enabledad": false, "prevResult": before()})).on(MASTER).called("ipvlan chained")
 }
@@ -78,7 +78,7 @@ fn no_flood_leaves_an_orphan_or_gives_an_address_twice() {
     assert!(tally.kills > 0 && tally.audits > 0, "nobody was killed, or nobody looked: {tally:?}");
 }
 
-/// host-local is called in this process, for it is this very program under another name.
+/// host-local is called in this process, because it is this same program under another name.
 static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
 
 fn a_fault_before_any_step_leaves_nothing() {
@@ -112,7 +112,8 @@ fn check_names_what_was_tampered_with() {
     life::names_tampering_of_all(&subject, &things);
 }
 
-/// In the modes of layer 3 nobody answers for the containers' addresses: the outer host is told that the master does.
+/// In the modes of layer 3 the container does not answer for its addresses: the outer host gets static neighbours with the master's
+/// MAC.
 fn containers_reach_each_other_and_outside_as_the_mode_says() {
     for mode in ["l2", "l3", "l3s"] {
         let Lan { host, outer } = Lan::new();
@@ -126,7 +127,7 @@ fn containers_reach_each_other_and_outside_as_the_mode_says() {
         subject.add(&host, "c-two", &two);
         SECOND.iter().for_each(|address| drop(one.sh(&ping(address))));
         if mode != "l2" {
-            // The host of the master routes what they send, and the outer host has to know the way back.
+            // The host of the master routes their packets, and the outer host needs a route back.
             let mac = host.sh("ip -o link show master0 2>/dev/null | sed 's/.*ether //; s/ .*//'");
             for address in FIRST {
                 outer.sh(&format!("ip neigh replace {address} lladdr {} dev outer0", mac.trim()));
@@ -181,8 +182,8 @@ fn what_cannot_be_is_refused_before_anything_is_made() {
     }
 }
 
-/// Of those that run one is on the host, one in the container, one in a namespace that nothing but its mount tells of, and one
-/// in a namespace that nothing but its process tells of.
+/// Of the running ones one is on the host, one in the container, one in a namespace that only a mount refers to, and one in a
+/// namespace that only a process refers to.
 fn another_mode_than_that_of_the_running_ones_is_refused() {
     let with = |mode: &str| subject("ipvlan", json!({"master": "master0", "mode": mode}));
     let made = |netns: &str| format!("ip link add link master0 name over0 {netns} type ipvlan mode l2");
@@ -217,8 +218,8 @@ fn another_mode_than_that_of_the_running_ones_is_refused() {
     }
 }
 
-/// Two ADDs at once, each for a container of its own, on a master that bears nothing, while somebody holds the lock under which
-/// the last look is taken: both have checked by then. Then as many as there are, of two modes, as chance has it.
+/// Two ADDs at once, each for a container of its own, on a master without other links, while another process holds the lock of the
+/// last check: both are past the first check by then. Then as many as there are, of two random modes.
 const AT_ONCE: &str = r#"unshare --mount sh -euc '
     all="one two a1 a2 a3 b1 b2 b3"
     for name in $all; do ip netns add $name; done
@@ -256,7 +257,7 @@ fn two_at_once_with_different_modes_do_not_switch_each_other() {
     assert!(lines.len() == 3 && lines[0] == lines[1] && lines[2] == "1", "one has the mode, for all: {said}");
 }
 
-/// The kernel puts the new one beside it.
+/// The kernel then makes the new one on the same lower link.
 fn a_master_may_be_an_ipvlan_itself() {
     let host = subject("ipvlan", json!({})).on(MASTER).host();
     let container = Host::new().container();
@@ -323,12 +324,12 @@ fn macvlan_and_ipvlan_exclude_each_other_on_a_master() {
     assert!(said.0 == 100 && said.1.contains("a master bears either macvlans or ipvlans"), "{said:?}");
 }
 
-/// One that nobody marked has the recorded MAC in any case, as all on its master.
+/// A link without a mark has the recorded MAC in any case, as all links on its master.
 fn a_link_that_is_not_the_attachments_stays() {
     let host = subject("ipvlan", json!({})).on(MASTER).host();
     let container = Host::new().container();
     host.sh(&format!("ip link add link master0 name eth0 netns {} type ipvlan mode l2", container.path()));
-    // It complains of names in /run/netns that somebody is about to mount a namespace on.
+    // ip(8) reports an error for names in /run/netns on which no namespace is mounted yet.
     let mac = container.sh("ip -o link show eth0 2>/dev/null | sed 's/.*ether //; s/ .*//'");
     let record = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.77.0.2/24", "interface": 0}],
                         "interfaces": [{"name": "eth0", "mac": mac.trim(), "sandbox": container.path()}]});

@@ -1,4 +1,4 @@
-//! What every kernel has to bear: the life of attachments, and several at once.
+//! Tests for every kernel: the calls of one attachment, and several at once.
 
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Subject, flood, life};

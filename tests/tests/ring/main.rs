@@ -1,7 +1,7 @@
-//! Tests that say what they need of the kernel, and run on more than one.
+//! Tests that declare the features of the kernel that they need, and run on more than one kernel.
 //!
-//! Where a need is not met they are reported as not run, with its name. In the virtual machine (`scripts/test vm`, which
-//! says so with `CNIKIT_RING=vm`) everything is there, and an unmet need is a failure.
+//! If a need is not met they are reported as not run, with its name. In the virtual machine (`scripts/test vm`, which sets
+//! `CNIKIT_RING=vm`) every feature exists, and an unmet need is a failure.
 //!
 //! A module of tests is a `mod` and a word in `main`; a test is a line in its module's `TESTS`.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]

@@ -1,4 +1,4 @@
-//! The reference's plugins and ours on one node, in VLANs and on ipvlans.
+//! Upstream's plugins and ours on one node, in VLANs and on ipvlans.
 
 use cnikit_testkit::need::Need;
 use cnikit_tests::mixed::{UpstreamRelease, alike, ipvlans, vlans};

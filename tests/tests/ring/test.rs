@@ -1,4 +1,4 @@
-//! A test with its needs, and what of them is met here.
+//! A test with its needs, and which of them are met here.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use cnikit_testkit::need::Need;
 use libtest_mimic::{Completion, Failed, Trial};
 
-/// A function that panics, and what it needs.
+/// A function that panics on failure, and its needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Test {
     pub(crate) module: &'static str,
@@ -15,7 +15,7 @@ pub(crate) struct Test {
     pub(crate) run: fn(),
 }
 
-/// `test!(function)`, `test!(function needs Need::VRF, Need::DUMMY)`: named after its module and itself.
+/// `test!(function)`, `test!(function needs Need::VRF, Need::DUMMY)`: its name is that of its module and of the function.
 macro_rules! test {
     ($function:ident $(needs $($need:expr),+)?) => {
         $crate::test::Test {
@@ -38,7 +38,7 @@ pub(crate) struct Here {
 
 #[derive(Default)]
 struct Seen {
-    /// By the name of each need that was looked at: what is unmet of it.
+    /// By the name of each need that was probed: the reason why it is not met.
     unmet: BTreeMap<&'static str, Option<String>>,
     not_run: usize,
 }
@@ -71,12 +71,12 @@ impl Here {
         Ok(Completion::ignored_with(format!("needs {}", names.join(", "))))
     }
 
-    /// Each need is tried once.
+    /// Each need is probed once.
     fn unmet(&self, need: &Need) -> Option<String> {
         self.seen.lock().unwrap().unmet.entry(need.name()).or_insert_with(|| need.unmet()).clone()
     }
 
-    /// What was not run here, in the words that `scripts/test` looks for.
+    /// The tests that were not run here, in the words that `scripts/test` expects.
     pub(crate) fn not_run(&self) -> Option<String> {
         let seen = self.seen.lock().unwrap();
         let wanting: Vec<_> = seen.unmet.iter().filter(|(_, unmet)| unmet.is_some()).map(|(name, _)| *name).collect();

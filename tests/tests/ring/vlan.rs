@@ -1,4 +1,4 @@
-//! VLANs of a bridge: what the ports are in, who reaches whom, what CHECK sees, what is somebody else's.
+//! VLANs of a bridge: the VLANs of ports, which containers can reach each other, CHECK, and objects of other programs.
 
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
@@ -49,14 +49,15 @@ fn vlans(host: &Host, port: &str) -> String {
     lines.join(", ")
 }
 
-/// What a plugin could leave on a host, in short: a whole [`cnikit_testkit::Snapshot`] costs seconds in a virtual machine.
+/// The state of a host that a plugin could change, in short: a whole [`cnikit_testkit::Snapshot`] takes seconds in a virtual
+/// machine.
 fn state(host: &Host) -> String {
     let links = "ip -o link show | sed -E 's/ state .*//; s/,?(NO-CARRIER|LOWER_UP)//'";
     let rest = "ip -o address show | grep -v fe80; bridge -compressvlans vlan show";
     host.sh(&format!("{links}; {rest}; find '{}' -not -name '*.idx'", host.dir().display()))
 }
 
-/// An attachment in a life of its own: the container and the result.
+/// Adds an attachment: the container and the result.
 fn add(host: &Host, keys: Value, id: &str) -> (Container, Value) {
     let container = host.container();
     let result = bridge(keys).at(host.dir()).add(host, id, &container);
@@ -153,7 +154,7 @@ fn attachments_to_vlans_leave_no_trace() {
     life::leaves_no_trace(&routed().with("vlanTrunk", json!([{"minID": 2, "maxID": 50}])));
 }
 
-/// Nobody can read the answer. What is shared was there; the address that was taken is given back.
+/// The result cannot be written. Shared objects existed before; the reserved address is released.
 fn an_add_that_fails_at_its_end_leaves_nothing_of_its_own() {
     let host = Host::new();
     let container = Host::new().container();
@@ -225,8 +226,8 @@ fn check_names_what_was_tampered_with_at_the_gateway() {
     life::names_tampering(&routed(), &alone);
 }
 
-/// Whichever comes first decides whether the gateway stays in it; neither CHECK minds, nor that the MTU of the bridge followed
-/// a port.
+/// The network that is added first decides whether the gateway stays in it. CHECK of neither reports a difference, nor that the MTU
+/// of the bridge followed a port.
 fn networks_that_keep_the_default_vlan_and_that_do_not_share_a_gateway() {
     for first in [true, false] {
         let host = Host::new();
@@ -247,7 +248,7 @@ fn networks_that_keep_the_default_vlan_and_that_do_not_share_a_gateway() {
     }
 }
 
-/// A container at its own address in the one subnet of all tests, in any VLAN: nothing but the VLAN keeps them apart.
+/// A container with its own address in the one subnet of all tests, in any VLAN: only the VLAN separates them.
 fn neighbour(host: &Host, keys: Value, number: u8) -> Container {
     let (container, _) = add(host, keys, &format!("c-{number}"));
     give_address(&container, "eth0", number);
@@ -267,7 +268,7 @@ fn reach(from: &Container, number: u8) {
     addresses(number).iter().for_each(|address| drop(from.sh(&ping(address))));
 }
 
-/// In neither family. Nobody answers, so both are asked at once.
+/// In neither family. There will be no answer, so both are asked at once.
 fn is_out_of_reach(from: &Container, number: u8) {
     let [ipv4, ipv6] = addresses(number).map(|address| ping_once(&address));
     let (heard, said) = from.try_sh(&format!("{ipv4} & first=$!; {ipv6} && exit; wait $first"));
@@ -313,7 +314,7 @@ fn a_trunk_carries_tagged_frames_of_its_vlans_alone() {
     is_out_of_reach(&one, 10);
 }
 
-/// What is sent from the default VLAN arrives; the answer goes to VLAN 100, and is not heard.
+/// Packets from the default VLAN arrive; the reply is sent in VLAN 100 and does not arrive.
 fn the_default_vlan_reaches_the_port_only_where_it_is_kept() {
     for kept in [true, false] {
         let host = Host::new();
@@ -330,7 +331,7 @@ fn the_default_vlan_reaches_the_port_only_where_it_is_kept() {
     }
 }
 
-/// How many ever came in.
+/// The number of echo requests that ever arrived.
 fn echo_requests(container: &Container) -> u32 {
     let counts = container.sh("awk '/^Icmp:/ { if (!n) for (i = 1; i <= NF; i++) { if ($i == \"InEchos\") n = i } else print $n }' /proc/net/snmp");
     counts.trim().parse().unwrap()
@@ -356,7 +357,7 @@ fn the_gateway_is_reached_from_its_vlan_and_from_no_other() {
     assert!(host.sh("ip address show dev cni0.100").contains("10.77.0.1/24"), "it stays, as the bridge does");
 }
 
-/// One that the reference made, one of ours that was left half-way, and one of ours whose bridge was made anew.
+/// One that upstream made, one of ours whose ADD was interrupted, and one of ours whose bridge was made again.
 fn a_gateway_that_is_there_is_adopted() {
     let pair = "ip link add cni0.100 type veth peer name";
     for (lines, end) in [

@@ -18,7 +18,7 @@ pub(crate) fn document(rows: &[Row], sides: &[Side], results: &[TargetResult], m
     format!("{text}\n{notes}\n## Sizes\n\n{}\n## Targets\n\n{}", sizes(sides), targets(results))
 }
 
-/// A row for somebody who waits for the next one.
+/// A row as it is printed while the run continues.
 pub(crate) fn plain(row: &Row, sides: &[Side]) -> String {
     let mut text = format!("{:44}", row.name);
     for (outcome, side) in row.sides.iter().zip(sides) {
@@ -100,7 +100,7 @@ fn compared(row: &Row, ratio: Ratio) -> (String, String) {
     (faster, wanted.unwrap_or_default())
 }
 
-/// What a verdict is called.
+/// The word for a verdict.
 pub(crate) fn word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Met => "met",
@@ -115,7 +115,7 @@ fn calls(row: &Row) -> Option<String> {
     row.samples(0)?.calls.map(|calls| calls.to_string())
 }
 
-/// The largest resident sets: ours, and the least of the others'.
+/// The largest resident sets: ours, and the smallest one of the peers.
 fn memory(row: &Row) -> String {
     let peers = (1..row.sides.len()).filter_map(|side| row.samples(side)?.memory);
     let words = [row.samples(0).and_then(|samples| samples.memory), peers.min()];
@@ -138,7 +138,7 @@ fn sizes(sides: &[Side]) -> String {
     text
 }
 
-/// Met or missed; and what is surely only half of what it usually is.
+/// The text for a target: met or missed, and whether the ratio is only half of its usual value.
 fn told(result: &TargetResult) -> String {
     format!("{}{}", word(result.verdict), if result.broken { ", **broken**" } else { "" })
 }

@@ -1,4 +1,4 @@
-//! The targets, and what the measurements say of each.
+//! The targets, and the verdict of the measurements on each.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,14 +17,14 @@ pub(crate) struct TargetResult {
     pub(crate) what: String,
     pub(crate) wanted: String,
     pub(crate) is: String,
-    /// How many times what is wanted was reached: less than 1 is missed.
+    /// The measured ratio divided by the target: the target is missed if this is less than 1.
     pub(crate) reached: f64,
     pub(crate) verdict: Verdict,
-    /// Whether it is surely only half as good as it usually is: something broke.
+    /// Whether the ratio is certainly below half of its usual value, so that something is broken.
     pub(crate) broken: bool,
 }
 
-/// How much worse than usual is no accident.
+/// The share of the usual ratio below which something is broken.
 const HALF: f64 = 0.5;
 
 /// The target of a row for its ratio.
@@ -32,13 +32,13 @@ pub(crate) fn target(row: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.row == row)
 }
 
-/// What can be said of a ratio at that noise.
+/// The verdict on a ratio, with the noise of its row taken into account.
 pub(crate) fn verdict(row: &Row, ratio: Ratio, target: f64) -> Verdict {
     if row.is_noisy() { Verdict::Unknown } else { ratio.at_least(target) }
 }
 
 impl TargetResult {
-    /// Of what should have been measured and was not.
+    /// The result for a target that should have been measured and was not.
     fn unmeasured(what: impl Into<String>, wanted: impl Into<String>, why: &str) -> TargetResult {
         let is = why.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
         let what = what.into();
@@ -52,8 +52,8 @@ impl TargetResult {
     }
 }
 
-/// Every target of these rows. What was not measured, for whatever reason, is one that was not met; and so is any call of ours
-/// that fails.
+/// The result for every target of these rows. A target that was not measured, for whatever reason, is not met; neither is one for
+/// which a call of ours failed.
 pub(crate) fn evaluate(rows: &[Row], sides: &[Side]) -> Vec<TargetResult> {
     let speeds = rows.iter().filter_map(speed);
     rows.iter()
@@ -67,7 +67,7 @@ pub(crate) fn evaluate(rows: &[Row], sides: &[Side]) -> Vec<TargetResult> {
         .collect()
 }
 
-/// What ours said where it failed.
+/// The error message of our plugin, if a call failed.
 fn failed(row: &Row) -> Option<TargetResult> {
     let why = match row.sides.first()? {
         Outcome::Absent(why) => Some(why).filter(|why| *why != WARM && !why.contains(LACKING)),
@@ -112,7 +112,8 @@ fn compare(first: &Row, second: &Row, most: f64) -> Option<TargetResult> {
     })
 }
 
-/// What of a command is not the plugin's, which was called in turn with it: the tool's start, and libcni.
+/// The share of a cnitool command that is not the plugin's: the start of the tool, and libcni. The plugin alone was called in turn
+/// with the command.
 fn through_the_tool(rows: &[Row], without: &str, through: &str) -> Option<TargetResult> {
     let find = |name| rows.iter().find(|row| row.name == name);
     let without = find(without)?;
@@ -130,8 +131,8 @@ fn through_the_tool(rows: &[Row], without: &str, through: &str) -> Option<Target
     })
 }
 
-/// What the steps of a log take that is off, each that many nanoseconds. A log at debug writes a line a step, and a line is
-/// at least one system call.
+/// The time that the log steps of a call take while the log is off, at this many nanoseconds each. A log at debug writes one line
+/// per step, and a line is at least one system call.
 #[expect(clippy::cast_precision_loss, reason = "the calls of a process")]
 fn log_off(rows: &[Row], step: f64) -> Option<TargetResult> {
     let ours = |name| rows.iter().find(|row| row.name == name)?.samples(0);
@@ -196,7 +197,7 @@ fn size(ours: &Side) -> TargetResult {
     }
 }
 
-/// The bytes of the files whose names are wanted, those with several names counted once.
+/// The total size in bytes of the files with these names. A file with several names is counted once.
 pub(crate) fn disk(dir: &Path, wanted: impl Fn(&str) -> bool) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let named = entries.filter(|entry| wanted(&entry.file_name().to_string_lossy()));

@@ -1,4 +1,4 @@
-//! What is too small or too much the machine's own to show in a row.
+//! Measurements that are too small for a row, or depend on the machine too much.
 
 use std::hint::black_box;
 use std::sync::mpsc;
@@ -10,8 +10,8 @@ use cnikit_skel::log;
 
 use crate::figures::median;
 
-/// What one step costs whose log is off, in nanoseconds, its own work not counted: the least of a few times, which is what is
-/// left where nothing else of the machine's is in it. Not above 0 where the step was optimised away.
+/// The cost of one log step while the log is off, in nanoseconds, without the work of the step: the smallest of a few measurements,
+/// which the machine disturbed least. It is 0 or negative if the compiler removed the step.
 pub(crate) fn log_step() -> f64 {
     const STEPS: u32 = 200_000;
     const TIMES: usize = 5;
@@ -30,8 +30,8 @@ pub(crate) fn log_step() -> f64 {
     step - bare
 }
 
-/// How long a thread that slept takes to run once it is woken, in microseconds: half the time of many small calls is this,
-/// a machine's idle states and its host decide it, and a fixed piece of work does not show it.
+/// The time in microseconds until a sleeping thread runs after it is woken. It is half the time of many small calls, depends on
+/// idle states of the machine and on its host, and is not part of a fixed piece of work.
 pub(crate) fn waking() -> f64 {
     const TIMES: usize = 100;
     let (wake, woken) = mpsc::channel::<Instant>();

@@ -1,4 +1,4 @@
-//! Plays scenarios, every side in turn in every round, so that whatever happens on the machine happens to all of them.
+//! Plays scenarios with every side in turn in every round, so that other load of the machine affects all sides.
 
 use std::fs::{self, OpenOptions};
 use std::hint::black_box;
@@ -15,29 +15,29 @@ use crate::spawn;
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// Ours first, then the peers, as the sides were given.
+    /// Ours first, then the peers, in the order of the command line.
     pub(crate) sides: Vec<Outcome>,
     pub(crate) noise: Noise,
 }
 
-/// What else happened on the machine while a row was measured.
+/// The load of the machine while a row was measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noise {
-    /// How far the times of a fixed piece of work lay apart: third quartile by first.
+    /// The spread of the times of a fixed piece of work: third quartile divided by first.
     pub(crate) unrest: f64,
-    /// The processor time that others took, of all there was; the host of a virtual machine is one of them.
+    /// The share of all processor time that other programs took, including the host of a virtual machine.
     pub(crate) others: f64,
 }
 
-/// What a side did.
+/// The measurements of one side.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Measured(Samples),
-    /// It does not do that; why, in its own words.
+    /// The side does not support the verb; its error message.
     Absent(String),
 }
 
-/// What one verb of one side cost, round by round.
+/// The cost of one verb of one side, one value per round.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     /// Milliseconds.
@@ -68,7 +68,7 @@ impl Row {
         }
     }
 
-    /// Our time, and that of the fastest peer that does it at all: how many times ours goes into theirs.
+    /// The ratio of the time of the fastest peer that supports the verb to ours.
     pub(crate) fn ratio(&self) -> Option<Ratio> {
         let ours = &self.samples(0)?.took;
         let peers = (1..self.sides.len()).filter_map(|side| self.samples(side)).map(|peer| &peer.took);
@@ -82,7 +82,7 @@ impl Row {
 }
 
 impl Samples {
-    /// What several verbs cost, round by round one after another; of their memory the largest.
+    /// The sums of several verbs in each round; of the memory, the largest.
     fn together(all: &[&Samples]) -> Samples {
         let rounds = all.iter().map(|one| one.took.len()).min().unwrap_or_default();
         let sum = |of: fn(&Samples) -> &Vec<f64>| (0..rounds).map(|n| all.iter().map(|one| of(one)[n]).sum()).collect();
@@ -104,7 +104,7 @@ impl Samples {
     }
 }
 
-/// One side in a scenario: its stage until it fails, and what it cost so far.
+/// One side in a scenario: its stage until it fails, and the measurements so far.
 struct Player<'a> {
     stage: Result<Stage<'a>, String>,
     samples: Vec<(Verb, Samples)>,
@@ -142,13 +142,14 @@ impl<'a> Player<'a> {
         self.through(&[&own.to_string_lossy(), "weigh"], |samples, texts| samples.memory = largest(texts));
     }
 
-    /// A round in which the verbs that become rows run through a program, and what that wrote of each call of them.
+    /// Plays a round in which the verbs that become rows are started through a program. `heed` gets the output of that program for
+    /// each call.
     fn through(&mut self, program: &[&str], heed: impl Fn(&mut Samples, &[String])) {
         let Ok(stage) = &mut self.stage else { return };
         for verb in stage.verbs() {
             match self.samples.iter_mut().find(|(known, _)| known == verb) {
                 Some((_, samples)) => heed(samples, &stage.step_through(program, *verb).unwrap_or_default()),
-                None => drop(stage.step(*verb)), // what it does is needed by the next
+                None => drop(stage.step(*verb)), // the next step needs its effect
             }
         }
     }
@@ -200,8 +201,8 @@ pub(crate) fn play(scenario: &Scenario, sides: &[Side], rounds: usize) -> Vec<Ro
 /// Runs a program with our streams for its own, and appends its largest resident set in KiB to a file; its exit status. The
 /// words are the file, the program, and its arguments.
 ///
-/// The kernel counts what a process was before it became the program, which here shares the memory of whoever starts it:
-/// that has to be somebody small, and this process is one.
+/// The kernel counts the memory that a process had before execve(2). Until then a child shares the memory of its parent, so the
+/// parent must be small, as this process is.
 pub(crate) fn weigh(words: &[String]) -> Result<i32, String> {
     let [file, program @ ..] = words else { return Err("a file and a program are needed".to_owned()) };
     let run = spawn::in_our_place(program).map_err(|error| format!("{}: {error}", program.join(" ")))?;
@@ -224,18 +225,18 @@ impl Ticks {
         let line = text.lines().next().unwrap_or_default();
         let fields: Vec<f64> = line.split_whitespace().skip(1).take(8).filter_map(|field| field.parse().ok()).collect();
         let idle = fields.get(3).copied().unwrap_or_default() + fields.get(4).copied().unwrap_or_default();
-        // What is shown of it is in hundredths of a second, whatever the kernel's own tick is.
+        // The file has hundredths of a second, whatever the kernel's tick is.
         Ticks { all: fields.iter().sum(), idle, ours: spawn::processor_time().as_secs_f64() * 100.0 }
     }
 
-    /// The share of all processors that neither we nor our children had.
+    /// The share of all processors that other processes used.
     fn others_since(&self, before: &Ticks) -> f64 {
         let busy = (self.all - self.idle) - (before.all - before.idle);
         ((busy - (self.ours - before.ours)) / (self.all - before.all).max(1.0)).max(0.0)
     }
 }
 
-/// How long the same computation takes, which nothing but the machine's own unrest can change, in milliseconds.
+/// The time of a fixed computation in milliseconds, which only the load of the machine changes.
 fn fixed_work() -> f64 {
     let began = Instant::now();
     let sum = (0..1_000_000_u64).fold(0, |sum: u64, n| black_box(sum.wrapping_mul(31).wrapping_add(n)));

@@ -1,4 +1,4 @@
-//! What published ports cost the packets: how long a connection to the first of a thousand takes, and to the last.
+//! The cost of published ports for packets: how long a connection to the first of a thousand ports takes, and to the last one.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
@@ -21,22 +21,22 @@ const CONTAINERS: u16 = 1_000;
 /// How many connections to each of those that are compared.
 const CONNECTIONS: usize = 300;
 
-/// Of how many ADDs the first and the last are told.
+/// The number of ADDs at the beginning and at the end whose medians are reported.
 const SOME: usize = 20;
 
 const BACKENDS: [&str; 2] = ["nftables", "iptables"];
 
-/// The host as somebody outside reaches it.
+/// The address of the host for its peer outside.
 const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 /// The first container's address, in 10.97.0.0/16.
 const FIRST: u32 = 0x0a61_0002;
 
-/// A connection that takes longer leads nowhere.
+/// The timeout of a connection.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A host between somebody outside and the containers. They differ by their address alone and share a namespace: what is
-/// measured is the way through the host's rules.
+/// A host between a peer outside and the containers. The containers share one namespace and differ by their address only: the path
+/// through the host's rules is measured.
 struct Node {
     host: Netns,
     outside: Netns,
@@ -137,7 +137,7 @@ impl Node {
         }
     }
 
-    /// How long connections to these two take, in turn, in milliseconds.
+    /// The times of connections to these two, in turn, in milliseconds.
     fn connect(&self, both: [u16; 2]) -> Result<[Vec<f64>; 2]> {
         let all = |_: &_| {
             let mut took = [Vec::new(), Vec::new()];
@@ -151,7 +151,7 @@ impl Node {
         self.outside.enter(all).map_err(|error| error.to_string())?
     }
 
-    /// One connection to the published port of a container, who has to be the one that takes it.
+    /// One connection to the published port of a container. It must be the one that accepts it.
     fn connection(&self, n: u16) -> Result<f64> {
         let failed = |error: std::io::Error| format!("{HOST}:{}: {error}", port(n));
         let began = Instant::now();

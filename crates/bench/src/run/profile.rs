@@ -1,4 +1,4 @@
-//! Where one call of ours spends its time: the process, the steps of its own log, the system calls.
+//! How one call of ours spends its time: the process, the steps of its log, the system calls.
 
 use std::fs;
 use std::path::PathBuf;
@@ -41,11 +41,11 @@ fn variables(level: &str, log: &std::path::Path) -> Vec<(String, String)> {
     pairs.map(|(key, value)| (key.to_owned(), value)).to_vec()
 }
 
-/// What was measured at one level of the log, by verb.
+/// The measurements at one level of the log, by verb.
 #[derive(Default)]
 struct Heard(Vec<(Verb, Samples, Vec<Line>)>);
 
-/// A line of the log, as often as it was written: the same place in a call is the same step.
+/// A line of the log, once for each occurrence: lines at the same place in a call are the same step.
 #[derive(Debug, Default)]
 struct Line {
     plugin: String,
@@ -111,7 +111,7 @@ fn said(heard: &[Heard; 3], verb: Verb) -> String {
     text + &format!("{:10.0}  page faults\n", median(&off.faults))
 }
 
-/// The head of what `strace -c` says of one call.
+/// The first lines of the output of `strace -c` for one call.
 fn system_calls(stage: &mut Stage<'_>, verb: Verb) -> Result<String> {
     let words = [STRACE, "-f", "-c", "-S", "calls", "-U", "calls,errors,name", "-o"];
     let text = stage.step_through(&words, verb)?.swap_remove(0);

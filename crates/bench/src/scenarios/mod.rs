@@ -1,4 +1,4 @@
-//! What is measured, as a table: scenarios with their verbs, and the targets of their rows.
+//! The table of what is measured: scenarios with their verbs, and the targets of their rows.
 
 pub(crate) mod runtime;
 pub(crate) mod stage;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// What is called: a plugin by a verb of the specification, a side's cnitool by a command, or a program of this crate.
+/// A call: a plugin with a verb of the specification, a command of a side's cnitool, or a program of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Version,
@@ -30,9 +30,9 @@ pub(crate) enum Verb {
     ReadKept,
     /// The same of those that `cnitool ipam usage` reads.
     ReadAll,
-    /// A runtime built on libcni that sets all containers up at once, as many of them as it chooses.
+    /// A runtime built on libcni that sets up all containers at once, with as many threads as it chooses.
     Setup,
-    /// The same takes them down.
+    /// The same runtime removes them.
     Remove,
 }
 
@@ -61,12 +61,12 @@ impl Verb {
         }
     }
 
-    /// The words after the tool's name, the container's namespace as `NETNS`; `None` if it is no command of the tool's.
+    /// The arguments of cnitool, with `NETNS` for the container's namespace; `None` if this is not a command of cnitool.
     pub(crate) fn command(self) -> Option<&'static str> {
         match self {
             Attach => Some("add bench NETNS"),
             Detach => Some("del bench NETNS"),
-            // The reference wants a namespace, and does not look at it.
+            // Upstream's cnitool requires a namespace here and does not use it.
             Ready => Some("status bench NETNS"),
             List => Some("list"),
             Usage => Some("ipam usage"),
@@ -74,8 +74,8 @@ impl Verb {
         }
     }
 
-    /// The words after this program's own name, the scenario's directory as `DIR`; `None` if another program is called. Behind
-    /// those of a runtime come the plugins and the containers.
+    /// The arguments of this program, with `DIR` for the scenario's directory; `None` if another program is called. Those of a
+    /// runtime are followed by the directory of plugins and the containers.
     pub(crate) fn own_words(self) -> Option<&'static str> {
         match self {
             ReadKept => Some("read DIR/state/results"),
@@ -86,7 +86,7 @@ impl Verb {
         }
     }
 
-    /// Whether it says more the more there is.
+    /// Whether its output grows with the number of containers.
     pub(crate) fn is_talkative(self) -> bool {
         matches!(self, List | Usage)
     }
@@ -95,12 +95,12 @@ impl Verb {
         matches!(self, Setup | Remove)
     }
 
-    /// Whether it takes down what was added.
+    /// Whether it removes the attachment.
     pub(crate) fn takes_down(self) -> bool {
         matches!(self, Del | Detach | Remove)
     }
 
-    /// Whether it is about one container; else one call is about the network.
+    /// Whether a call is for one container. Otherwise one call is for the network.
     pub(crate) fn is_of_a_container(self) -> bool {
         matches!(self, Add | Check | Del | Attach | Detach)
     }
@@ -115,7 +115,7 @@ impl Verb {
     }
 }
 
-/// Rules of a stranger's, which no packet of a scenario meets.
+/// Rules of another program, which no packet of a scenario matches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Foreign {
     /// In a table of their own.
@@ -124,17 +124,17 @@ pub(crate) enum Foreign {
     Iptables(u32),
 }
 
-/// What happens in one round, and around it.
+/// The calls of one round, and the preparation of the host.
 #[derive(Debug)]
 pub(crate) struct Scenario {
     /// The beginning of its rows' names.
     pub(crate) name: &'static str,
     pub(crate) plugin: &'static str,
-    /// The configuration, in the version that its verbs need unless it says one; `DIR` in it is the side's directory.
+    /// The configuration. It gets the version that its verbs need unless it has one. `DIR` in it is the side's directory.
     pub(crate) conf: &'static str,
-    /// The configurations of what cnitool finds behind it in the chain.
+    /// The configurations of the plugins after it in the chain, for cnitool.
     pub(crate) then: &'static [&'static str],
-    /// How many ports the runtime asks for, from [`Scenario::FIRST_PORT`] on.
+    /// The number of ports that the runtime requests, from [`Scenario::FIRST_PORT`] on.
     pub(crate) ports: u16,
     /// The verbs of a round, in order.
     pub(crate) steps: &'static [Verb],
@@ -146,19 +146,19 @@ pub(crate) struct Scenario {
     pub(crate) at_once: usize,
     /// How many addresses are reserved beforehand.
     pub(crate) reserved: u32,
-    /// Whether the results of their containers are kept, each with a namespace that lives.
+    /// Whether the results of their containers are in the cache, each with an existing namespace.
     pub(crate) kept: bool,
-    /// How many rules of a stranger's are there beforehand, and in whose tables.
+    /// The number of rules of another program that exist beforehand, and their tables.
     pub(crate) foreign_rules: Foreign,
     /// A shell line that prepares the host; `DIR` in it is the side's directory.
     pub(crate) before: &'static str,
-    /// A shell line that makes, in each container, what the plugins before a chained one would have made.
+    /// A shell line that is run in each container beforehand. It makes the links that the plugins before a chained one would make.
     pub(crate) inside: &'static str,
     /// Set over the environment of every call; `DIR` in it is the side's directory.
     pub(crate) env: &'static [(&'static str, &'static str)],
     /// Whether the binary is dropped from the page cache before each step.
     pub(crate) cold: bool,
-    /// A shell line that succeeds on the host, after this verb, where the side did what the scenario is about.
+    /// A shell line that is run on the host after this verb. It succeeds if the side did the work of the scenario.
     pub(crate) proof: (Verb, &'static str),
     /// Rounds of a whole run, and of a short one; a scenario without the latter is left out there.
     pub(crate) rounds: usize,
@@ -168,10 +168,10 @@ pub(crate) struct Scenario {
 }
 
 impl Scenario {
-    /// The host port that is asked for first.
+    /// The first requested host port.
     pub(crate) const FIRST_PORT: u16 = 8_000;
 
-    /// What a runtime says of the ports, as `runtimeConfig` and as `CAP_ARGS`.
+    /// The ports as a runtime passes them, in `runtimeConfig` and `CAP_ARGS`.
     pub(crate) fn capabilities(&self) -> Option<Value> {
         let one = |port| json!({"hostPort": port, "containerPort": 80, "protocol": "tcp"});
         let ports: Vec<Value> = (0..self.ports).map(|n| one(Self::FIRST_PORT + n)).collect();
@@ -229,8 +229,8 @@ const NFTABLES: Scenario = Scenario {
 };
 const HOST_LOCAL: Scenario = Scenario { plugin: "host-local", conf: concat!("{", ipam!(), "}"), pause: BRIEF, ..ONE };
 const STATIC: &str = r#"{"ipam":{"type":"static","addresses":[{"address":"10.97.0.5/16","gateway":"10.97.0.1"}]}}"#;
-/// A chain as `cnitool` sets it up. loopback behind a bridge hands on what it is given: both sides have it, and it is a process
-/// more, as portmap or tuning are.
+/// A chain as `cnitool` runs it. loopback after bridge only passes its result on. Both sides have it, and it is one more process,
+/// as portmap or tuning would be.
 const CHAIN: Scenario =
     Scenario { then: &[r#"{"type":"loopback"}"#], steps: &[Attach, Detach], rows: &[Attach, Detach], short: 3, ..ONE };
 const IPTABLES: Scenario = Scenario {
@@ -240,11 +240,11 @@ const IPTABLES: Scenario = Scenario {
 };
 const ALL_AT_ONCE: Scenario = Scenario { conf: BRIDGE, rounds: 12, short: 3, ..ONE };
 
-/// What a ground says where this kernel has no such links: nobody can do anything about it.
+/// The text in an error of `before` if this kernel has no such links. The scenario is then skipped.
 pub(crate) const LACKING: &str = "this kernel lacks";
 
-/// A master with another link of the kind on it: what the kernel does for the first one it need not do again. It has the mode
-/// that ours and the others' get, which they would else switch.
+/// A master with another link of the same kind on it, because the kernel does more work for the first such link than for later
+/// ones. Its mode is the one that our plugins and the peers' use, so none of them has to switch it.
 macro_rules! master {
     ($kind:literal, $mode:literal) => {
         concat!(
@@ -261,7 +261,7 @@ macro_rules! master {
     };
 }
 
-/// What a plugin before it in the chain would have answered.
+/// A configuration with the result of a plugin before it in the chain.
 macro_rules! chained {
     ($($own:expr),*) => {
         concat!(
@@ -297,7 +297,7 @@ macro_rules! tuning {
     };
 }
 
-/// What it keeps is below `/run` unless somebody says otherwise, and a sync waits for nothing there.
+/// Its records are below `/run` unless configured otherwise, and a sync takes no time there.
 const TUNING: Scenario = Scenario {
     plugin: "tuning",
     conf: tuning!("DIR/tuning"),
@@ -309,7 +309,7 @@ const TUNING: Scenario = Scenario {
     ..ONE
 };
 
-/// The result of a bridge before it, and the bridge itself: a route to the container leads there.
+/// A configuration with the result of a bridge before it. The bridge exists, because the route to the container leads there.
 macro_rules! behind_a_bridge {
     ($own:literal) => {
         concat!(
@@ -324,7 +324,7 @@ macro_rules! behind_a_bridge {
 
 const BRIDGED: &str = "ip link add bench0 type bridge; ip addr add 10.97.0.1/16 dev bench0; ip link set bench0 up";
 
-/// A rule that leads from the first port to the container, in whichever words a side puts it.
+/// Finds the DNAT rule of the first port, as the backend writes it.
 macro_rules! leads {
     (iptables) => {
         "iptables -t nat -S | grep -q -e '--dport 8000 .*DNAT.*:80'"
@@ -359,7 +359,7 @@ const FIREWALL: Scenario = Scenario {
     ..ONE
 };
 
-/// What `podman network create` writes, with the backends said where `$bridge`, `$portmap` and `$firewall` do.
+/// The list that `podman network create` writes. The backends are configured at `$bridge`, `$portmap` and `$firewall`.
 macro_rules! podman {
     ($bridge:literal) => {
         concat!(
@@ -372,7 +372,7 @@ macro_rules! podman {
     };
 }
 
-/// Podman's network, with a port published: what it has where nothing is said is iptables, as the reference's does.
+/// Podman's network with a published port. Without a configured backend our plugins use iptables, as upstream's do.
 const PODMAN: Scenario = Scenario {
     conf: podman!(""),
     then: &[
@@ -434,7 +434,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "portmap, nftables, 1 port", short: 3, ..PUBLISHED_NFTABLES },
     Scenario { name: "portmap, nftables, 10 ports", ports: 10, short: 2, ..PUBLISHED_NFTABLES },
     Scenario { name: "portmap, nftables, 100 ports", ports: 100, ..PUBLISHED_NFTABLES },
-    // In one table with iptables everybody reads what is there.
+    // These rules are in the table of iptables, so both sides read them.
     Scenario {
         name: "portmap, iptables, 10,000 foreign rules",
         foreign_rules: Foreign::Iptables(10_000),
@@ -458,7 +458,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PUBLISHED_NFTABLES
     },
     Scenario { name: "firewall, iptables", rounds: 20, short: 3, ..FIREWALL },
-    // The reference has no such backend, and takes the word for that of iptables.
+    // Upstream has no such backend and uses iptables if the value is not known.
     Scenario {
         name: "firewall, nftables",
         conf: behind_a_bridge!(r#""backend":"nftables""#),
@@ -485,7 +485,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "flannel over bridge",
         plugin: "flannel",
-        // The last release of the reference that had it speaks no newer version.
+        // The last release of upstream that had flannel supports no newer version.
         conf: r#"{"cniVersion":"0.4.0","subnetFile":"DIR/subnet.env","dataDir":"DIR/flannel","ipam":{"dataDir":"DIR/leases"},
                   "delegate":{"bridge":"bench0","isDefaultGateway":true}}"#,
         before: "printf 'FLANNEL_%s\n' NETWORK=10.96.0.0/15 SUBNET=10.97.0.1/16 MTU=1450 IPMASQ=true >DIR/subnet.env",
@@ -530,7 +530,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "bridge and loopback, iptables", conf: IPTABLES.conf, proof: (Attach, IPTABLES.proof.1), ..CHAIN },
     Scenario { name: "bridge and loopback, nftables", conf: NFTABLES.conf, proof: (Attach, NFTABLES.proof.1), ..CHAIN },
     Scenario { name: "Podman's network", ..PODMAN },
-    // The reference's has no firewall then.
+    // Upstream's plugins have no firewall in this case.
     Scenario {
         name: "Podman's network, nftables",
         conf: podman!(r#""ipMasqBackend":"nftables","#),
@@ -548,7 +548,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ),
         ..PODMAN
     },
-    // In turn through the tool and without it: what is between the two is the tool's and libcni's.
+    // Called in turn through cnitool and directly: the difference is the share of cnitool and libcni.
     Scenario {
         name: "bridge alone",
         conf: BRIDGE,
@@ -588,14 +588,13 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// What is wanted of a row.
+/// The target of a row.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) row: &'static str,
-    /// How many times faster than the better peer it has to be.
+    /// The least ratio to the fastest peer.
     pub(crate) times: f64,
-    /// How many times it was at least, of all machines that it was measured on. At half of it something is broken, whatever was
-    /// wanted.
+    /// The smallest ratio on any machine that was measured. Below half of it something is broken, whether or not the target is met.
     pub(crate) usual: f64,
 }
 
@@ -646,23 +645,24 @@ pub(crate) const COMPARED: &[(&str, &str, f64)] = &[
     ("1,000 attachments, kept results and addresses, a plain read", "1,000 attachments, cnitool ipam usage", 3.0),
 ];
 
-/// A plugin called directly and through the tool: what is between them is the share of the tool and libcni.
+/// The rows of a plugin called directly and through cnitool. Their difference is the share of cnitool and libcni.
 pub(crate) const THROUGH: [(&str, &str); 2] =
     [("bridge alone ADD", "bridge alone cnitool add"), ("bridge alone DEL", "bridge alone cnitool del")];
 
-/// What that share may be. What is kept is on the disk before an ADD is answered, which the plugin does not wait for.
+/// The largest allowed value of that share. libcni syncs its cache to the disk before an ADD ends; the plugin does not wait for the
+/// disk.
 pub(crate) const SHARE: f64 = 0.75;
 
 /// Without a log and with all of it.
 pub(crate) const LOG: (&str, &str) = ("bridge ADD", "bridge, log at debug ADD");
 
-/// What the steps of a log that is off may take of a call: what no measurement of the call would show.
+/// The largest share of a call that log steps may take while the log is off. A measurement of the call would not show that little.
 pub(crate) const LOG_OFF: f64 = 0.001;
 
-/// What our largest memory may be of the least of the peers'.
+/// The largest ratio of our memory to the smallest of the peers.
 pub(crate) const MEMORY: f64 = 0.5;
 
-/// What all our plugins may take of a disk, in bytes.
+/// The largest size of all our plugins on a disk, in bytes.
 pub(crate) const SIZE: u64 = 4 << 20;
 
 /// The row of all of a scenario's verbs together, if it has one.

@@ -1,5 +1,5 @@
-//! What is built on libcni here: the attachments of a full node, and a runtime that sets many containers up at once. And the plain
-//! read that looking at them is compared with.
+//! Programs built on libcni: one that fills the cache with the attachments of a full node, and a runtime that sets up many
+//! containers at once. And a plain read of the same files, as a comparison.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -18,10 +18,11 @@ use serde_json::json;
 
 use crate::Result;
 
-/// How many results are kept at once: each waits for the disk.
+/// The number of results that are written at the same time, because each waits for the disk.
 const KEEPERS: usize = 16;
 
-/// Keeps a result of each container in `state`, as an ADD of the network does; their namespaces have a path each below `ns`.
+/// Writes a cached result of each container into `state`, as an ADD of the network does. Each container has a namespace path below
+/// `ns`.
 pub(crate) fn keep(dir: &Path, containers: impl Iterator<Item = (String, Ipv4Addr)>) -> Result<()> {
     let list = load(&dir.join("net.d"), "bench").map_err(|error| error.to_string())?;
     let netns = make::anonymous().map_err(|error| error.to_string())?;
@@ -43,7 +44,7 @@ pub(crate) fn keep(dir: &Path, containers: impl Iterator<Item = (String, Ipv4Add
     })
 }
 
-/// By a plugin that answers in this process what a bridge would.
+/// The plugin is a function in this process that returns the result of a bridge.
 fn keep_one(dir: &Path, list: &NetworkList, id: &str, address: Ipv4Addr) -> Result<()> {
     let path = dir.join("ns").join(id).display().to_string();
     let answer = json!({
@@ -64,7 +65,7 @@ fn keep_one(dir: &Path, list: &NetworkList, id: &str, address: Ipv4Addr) -> Resu
     runtime.add(list, &Attachment::new(id, path)).map(drop).map_err(|error| error.to_string())
 }
 
-/// Sets containers up, or takes them down, all at once: the words are the scenario's directory, that of the plugins, and the paths
+/// Sets up or removes containers, all at once. The arguments are the directories of the scenario and of the plugins, and the paths
 /// of the containers' namespaces.
 pub(crate) fn pods(setup: bool, words: &[String]) -> Result<()> {
     let [dir, bin, paths @ ..] = words else { return Err("directory, plugins and namespaces are needed".to_owned()) };
@@ -87,7 +88,7 @@ fn joined(thread: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
     thread.join().map_err(|_| "a thread panicked".to_owned())?
 }
 
-/// Reads every file of these directories as plainly as it can be done: three system calls each, into one buffer.
+/// Reads every file of these directories with the least work: three system calls each, into one buffer.
 pub(crate) fn read(dirs: &[PathBuf]) -> Result<()> {
     let mut buffer = vec![0; 1 << 20];
     dirs.iter().try_for_each(|dir| read_all(dir, &mut buffer).map_err(|error| format!("{}: {error}", dir.display())))

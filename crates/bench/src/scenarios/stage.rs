@@ -1,4 +1,4 @@
-//! Where one side's plugins are called: a host, containers and a directory of its own, none of them seen by another side.
+//! The environment in which one side's plugins are called: a host, containers and a directory of its own.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,7 +15,7 @@ use crate::scenarios::runtime;
 use crate::scenarios::{Foreign, LACKING, Scenario, Verb};
 use crate::spawn::{self, Ready, Run};
 
-/// Plugins to be measured.
+/// A directory of plugins to be measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Side {
     pub(crate) name: String,
@@ -23,50 +23,50 @@ pub(crate) struct Side {
     pub(crate) bin: PathBuf,
     /// Its cnitool.
     pub(crate) tool: Option<PathBuf>,
-    /// The plugin that it is there for alone: the others of its directory are measured as another side's.
+    /// The only plugin of this directory that is measured; `None`: all of them.
     pub(crate) only: Option<String>,
 }
 
-/// A host with containers beside it, made for one scenario and gone after it.
+/// A host and containers, made for one scenario and removed after it.
 #[derive(Debug)]
 pub(crate) struct Stage<'a> {
     side: &'a Side,
     scenario: &'a Scenario,
     host: Netns,
     containers: Vec<Container>,
-    /// It stays after the scenario, and goes with the `TMPDIR` of the script: ext4 passes over every inode that was freed of
-    /// late before it takes one, so thousands of files removed here would be paid for by the ADDs of the next scenario.
+    /// It is removed with the `TMPDIR` of the script and not after the scenario: ext4 skips every recently freed inode before it
+    /// allocates one, so the removal of thousands of files here would slow down the ADDs of the next scenario.
     dir: TempDir,
     /// Set over the environment of every call.
     pub(crate) env: Vec<(String, String)>,
-    /// What the plugin is started through: nothing, or a tracer, which is given a file to write to.
+    /// The program that starts the plugin, with its arguments; empty, or a tracer that is given a file to write to.
     through: Vec<String>,
 }
 
 #[derive(Debug)]
 struct Container {
     netns: Netns,
-    /// What ADD said.
+    /// The result of ADD.
     prev: Option<Value>,
 }
 
-/// One verb in one round: how long it took, all containers at once, and what the calls cost.
+/// One verb in one round: the time until all containers were done, and the cost of each call.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) verb: Verb,
     pub(crate) took: Duration,
     pub(crate) runs: Vec<Run>,
-    /// What a DEL said that failed. It is measured all the same: what it could not do shows in the next ADD.
+    /// The error message of a DEL that failed. It is measured all the same; whatever it left behind makes the next ADD fail.
     pub(crate) complaint: Option<String>,
 }
 
-/// What our side is called.
+/// The name of our side.
 pub(crate) const OURS: &str = "cnikit";
 
-/// What plugins need to find iptables and nft.
+/// The search path on which plugins find iptables and nft.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Nothing that is started to prepare a scenario may take longer.
+/// The longest time for a command that prepares a scenario.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Why a cold start cannot be measured: a matter of the file system, as with tmpfs, and not of the plugin's.
@@ -119,7 +119,7 @@ impl<'a> Stage<'a> {
         self.scenario.steps.iter().map(|verb| self.step(*verb)).collect()
     }
 
-    /// As [`Stage::round`], and makes sure of it that the side does what the scenario is about.
+    /// As [`Stage::round`], and checks that the side does the work of the scenario.
     pub(crate) fn first_round(&mut self) -> Result<()> {
         let (proven, line) = self.scenario.proof;
         for verb in self.scenario.steps {
@@ -156,8 +156,8 @@ impl<'a> Stage<'a> {
         Ok(Step { verb, took, runs, complaint })
     }
 
-    /// As [`Stage::step`], each call started through a program that is given a file to write to after these words: what it
-    /// wrote, a text a call.
+    /// As [`Stage::step`], but each call is started through a program, which is given a file to write to after these arguments.
+    /// Returns the content of that file for each call.
     pub(crate) fn step_through(&mut self, program: &[&str], verb: Verb) -> Result<Vec<String>> {
         let _ = (0..self.containers.len()).try_for_each(|index| fs::remove_file(self.said(index))); // none before the first
         self.through = program.iter().map(|word| (*word).to_owned()).collect();
@@ -179,7 +179,7 @@ impl<'a> Stage<'a> {
         self.host.enter(|_| work()).map_err(|error| error.to_string())
     }
 
-    /// In the words of the plugin, which says on stdout what went wrong.
+    /// The error message of the plugin, which is on stdout.
     fn complaint(&self, verb: Verb, run: &Run) -> String {
         let error: Value = serde_json::from_slice(&run.stdout).unwrap_or_default();
         let said = [&error["msg"], &error["details"]].map(|part| part.as_str().unwrap_or_default());
@@ -196,7 +196,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// A text of the scenario's with the directory in its place.
+    /// A text of the scenario, with the directory instead of `DIR`.
     fn placed(&self, text: &str) -> String {
         text.replace("DIR", &self.dir().display().to_string())
     }
@@ -214,11 +214,11 @@ impl<'a> Stage<'a> {
             ("CNI_CONTAINERID", format!("bench-{index}")),
             ("CNI_IFNAME", if self.scenario.plugin == "loopback" { "lo" } else { "eth0" }.to_owned()),
             ("CNI_NETNS", path(&container.netns)),
-            // The reference has no variable for where it keeps results: scripts/bench puts its directory on the same disk.
+            // Upstream has no variable for the directory of the cache: scripts/bench puts that directory on the same disk.
             ("CNI_CACHE_DIR", self.dir().join("state").display().to_string()),
             ("NETCONFPATH", self.dir().join("net.d").display().to_string()),
         ];
-        // What a verb does not take, a strict plugin refuses.
+        // A strict plugin refuses variables that its verb does not use.
         let of_a_container = |key: &str| ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS"].contains(&key);
         let pairs = pairs.into_iter().filter(|(key, _)| verb.is_of_a_container() || !of_a_container(key));
         let of_scenario = self.scenario.env.iter().map(|(key, value)| ((*key).to_owned(), self.placed(value)));
@@ -234,7 +234,7 @@ impl<'a> Stage<'a> {
         ready.map_err(|error| format!("{}: {error}", called[0]))
     }
 
-    /// What is called: a program, and its words.
+    /// The program and its arguments.
     fn words(&self, verb: Verb, container: &Container) -> Result<Vec<String>> {
         let (program, words) = if let Some(words) = verb.command() {
             let tool = self.side.tool.as_ref().ok_or("it has no cnitool")?;
@@ -256,7 +256,7 @@ impl<'a> Stage<'a> {
         Ok(all)
     }
 
-    /// The network as cnitool and a runtime find it.
+    /// Writes the network list for cnitool and a runtime.
     fn write_list(&self) -> Result<()> {
         let speaks = self.scenario.steps.iter().map(|verb| verb.spoken_since()).max().unwrap_or_default();
         let text = self.placed(self.scenario.conf);
@@ -297,7 +297,7 @@ impl<'a> Stage<'a> {
         self.dir().join("leases/bench")
     }
 
-    /// Reservations as the reference's host-local leaves them.
+    /// Reservations in the format of upstream's host-local.
     fn reserve(&self) -> std::io::Result<()> {
         let dir = self.leases();
         let address = |n| reserved(n).to_string();
@@ -330,7 +330,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// What the kernel lacks, where that is why: how it was found out is nothing to read.
+/// The error, reduced to what the kernel lacks if that is its cause.
 fn lacking(why: String) -> String {
     match why.rfind(LACKING) {
         Some(at) => format!("{}: `scripts/bench --vm` has one that does not", why[at..].trim()),
@@ -338,7 +338,7 @@ fn lacking(why: String) -> String {
     }
 }
 
-/// Runs a shell line in a network namespace, with an input; it has to succeed. What it wrote.
+/// Runs a shell line in a network namespace with an input. It has to succeed. Returns its output.
 pub(crate) fn shell(netns: &Netns, line: &str, input: &str) -> Result<String> {
     let program = Program {
         path: "/bin/sh".into(),
@@ -372,7 +372,7 @@ fn reserved(n: u32) -> std::net::Ipv4Addr {
     (FIRST + n).into()
 }
 
-/// Whose they are.
+/// The owner of a reservation.
 fn owner(n: u32) -> String {
     format!("earlier-{n}")
 }
@@ -384,7 +384,7 @@ fn run(mut ready: Vec<Ready>) -> std::io::Result<(Duration, Vec<Run>)> {
     }
 }
 
-/// Drops a file from the page cache; see `posix_fadvise(2)`. A file that somebody executes stays.
+/// Drops a file from the page cache; see `posix_fadvise(2)`. A file that is being executed stays there.
 fn evict(file: &Path) -> Result<()> {
     let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
     fs::File::open(file)
