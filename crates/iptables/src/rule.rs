@@ -8,6 +8,9 @@ use ipnetwork::IpNetwork;
 /// The option of the target `DNAT` before its address and port.
 const TO_DESTINATION: &str = "--to-destination";
 
+/// Words for which a new rule has room; nearly all rules have fewer.
+const MOST_WORDS: usize = 16;
+
 /// A rule: the words that iptables-save prints behind `-A CHAIN`. Call the functions in the order in which it prints them.
 ///
 /// Rules are equal if their words are equal. A rule that was read may have words that no function here adds. Its addresses are
@@ -18,7 +21,7 @@ pub struct IptablesRule(Vec<String>);
 impl IptablesRule {
     /// A rule without matches and target.
     pub fn any() -> Self {
-        Self::default()
+        Self(Vec::with_capacity(MOST_WORDS))
     }
 
     /// `-s`: match the source address.

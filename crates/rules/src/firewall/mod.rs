@@ -130,7 +130,7 @@ impl Firewall {
         if nftables::verify(&demand, &context.tag).is_ok_and(|compared| compared.any) {
             return Ok(FirewallBackend::Nftables);
         }
-        Ok(if iptables::verify(&demand, &context.tag)?.any { FirewallBackend::Iptables } else { chosen })
+        Ok(if iptables::verify(&demand)?.any { FirewallBackend::Iptables } else { chosen })
     }
 
     fn verify_zone(&self, tag: &AttachmentId) -> Result<Option<Comparison>> {
@@ -247,7 +247,7 @@ impl Resource for Firewall {
             let compared = BACKEND.compare(
                 self.settings.backend.of_rules(),
                 || nftables::verify(&demand, &context.tag),
-                || iptables::verify(&demand, &context.tag),
+                || iptables::verify(&demand),
             )?;
             found.extend(compared.drifts);
         }
