@@ -54,18 +54,20 @@ pub fn built() -> PathBuf {
 /// `CNIKIT_BUILT`, where cargo cannot run.
 fn build() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        if let Some(built) = std::env::var_os("CNIKIT_BUILT") {
-            return built.into();
-        }
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-        let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-        cargo.args(["build", "--quiet", "--locked", "--workspace", "--bins", "--examples", "--profile", profile]);
-        let built_well = cargo.status().expect("cargo can be started");
-        assert!(built_well.success(), "the binaries do not build");
-        built()
-    })
+    BUILT.get_or_init(build_once)
+}
+
+fn build_once() -> PathBuf {
+    if let Some(built) = std::env::var_os("CNIKIT_BUILT") {
+        return built.into();
+    }
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    cargo.args(["build", "--quiet", "--locked", "--workspace", "--bins", "--examples", "--profile", profile]);
+    let built_well = cargo.status().expect("cargo can be started");
+    assert!(built_well.success(), "the binaries do not build");
+    built()
 }
 
 /// A program that this workspace builds.
@@ -76,16 +78,18 @@ pub fn program(name: &str) -> PathBuf {
 /// The plugins as they are installed: one binary, hard links.
 pub fn bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();
-    BIN.get_or_init(|| {
-        // In the directory of the binary, because hard links cannot cross file systems. It is made again if it has links to an
-        // older build.
-        let dir = tempfile::tempdir_in(build()).unwrap().keep();
-        for name in NAMES {
-            std::fs::hard_link(program("cni-plugins"), dir.join(name)).unwrap();
-        }
-        remove_at_exit(&dir);
-        dir
-    })
+    BIN.get_or_init(link_plugins)
+}
+
+fn link_plugins() -> PathBuf {
+    // In the directory of the binary, because hard links cannot cross file systems. It is made again if it has links to an older
+    // build.
+    let dir = tempfile::tempdir_in(build()).unwrap().keep();
+    for name in NAMES {
+        std::fs::hard_link(program("cni-plugins"), dir.join(name)).unwrap();
+    }
+    remove_at_exit(&dir);
+    dir
 }
 
 /// The plugins as `scripts/install` installs them, beside the tests. They are optimized, because they are run thousands of times.
@@ -108,15 +112,17 @@ fn install_into(dir: &Path) {
 /// The same, each a binary of its own, so that they execute their IPAM plugin.
 pub fn apart() -> &'static Path {
     static APART: OnceLock<PathBuf> = OnceLock::new();
-    APART.get_or_init(|| {
-        let dir = tempfile::tempdir_in(built()).unwrap().keep();
-        // A program copies them: a child of another thread could inherit our file descriptor, and a file that is open for writing
-        // cannot be executed.
-        let copied = Command::new("cp").args(NAMES.map(|name| installed().join(name))).arg(&dir).status();
-        assert!(copied.expect("cp can be started").success(), "the installed plugins cannot be copied");
-        remove_at_exit(&dir);
-        dir
-    })
+    APART.get_or_init(copy_plugins)
+}
+
+fn copy_plugins() -> PathBuf {
+    let dir = tempfile::tempdir_in(built()).unwrap().keep();
+    // A program copies them: a child of another thread could inherit our file descriptor, and a file that is open for writing
+    // cannot be executed.
+    let copied = Command::new("cp").args(NAMES.map(|name| installed().join(name))).arg(&dir).status();
+    assert!(copied.expect("cp can be started").success(), "the installed plugins cannot be copied");
+    remove_at_exit(&dir);
+    dir
 }
 
 /// The directories of upstream's plugins: the packaged ones, 1.1.1, and the newest, 1.9.1. If they are missing, the error says how

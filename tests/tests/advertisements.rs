@@ -31,19 +31,16 @@ fn advertisement() -> Vec<u8> {
     packet
 }
 
-/// Sends advertisements from inside a container until `stop` is set, and counts them.
-fn advertise(from: &Container, stop: &AtomicBool, sent: &AtomicU32) {
-    let flood = || {
-        let socket = socket(AddressFamily::Inet6, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::IcmpV6).unwrap();
-        setsockopt(&socket, sockopt::Ipv6MulticastHops, &255).unwrap();
-        let everybody = SockaddrIn6::from(SocketAddrV6::new(ALL_NODES, 0, 0, if_nametoindex("eth0").unwrap()));
-        while !stop.load(Ordering::Relaxed) {
-            sendto(socket.as_raw_fd(), &advertisement(), &everybody, MsgFlags::empty()).unwrap();
-            sent.fetch_add(1, Ordering::Relaxed);
-            Deadline::never().pause(PAUSE);
-        }
-    };
-    from.netns().enter(|_| flood()).unwrap();
+/// Sends advertisements from this namespace until `stop` is set, and counts them.
+fn advertise(stop: &AtomicBool, sent: &AtomicU32) {
+    let socket = socket(AddressFamily::Inet6, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::IcmpV6).unwrap();
+    setsockopt(&socket, sockopt::Ipv6MulticastHops, &255).unwrap();
+    let all_nodes = SockaddrIn6::from(SocketAddrV6::new(ALL_NODES, 0, 0, if_nametoindex("eth0").unwrap()));
+    while !stop.load(Ordering::Relaxed) {
+        sendto(socket.as_raw_fd(), &advertisement(), &all_nodes, MsgFlags::empty()).unwrap();
+        sent.fetch_add(1, Ordering::Relaxed);
+        Deadline::never().pause(PAUSE);
+    }
 }
 
 /// Does `work` while a container on the segment floods it. Returns how many advertisements that were.
@@ -52,7 +49,7 @@ fn flooded_by<T>(from: &Container, work: impl FnOnce() -> T) -> (T, u32) {
     let stop = AtomicBool::new(false);
     let sent = AtomicU32::new(0);
     let done = thread::scope(|scope| {
-        let flood = scope.spawn(|| advertise(from, &stop, &sent));
+        let flood = scope.spawn(|| from.netns().enter(|_| advertise(&stop, &sent)).unwrap());
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         stop.store(true, Ordering::Relaxed);
         flood.join().unwrap();

@@ -152,15 +152,16 @@ fn set(conf: &mut Value, pointer: &str, value: Value) {
 
 /// The path of a key as an error writes it: `ipam.ranges[0][1].subnet`.
 fn path(pointer: &str) -> String {
-    pointer.split('/').skip(1).fold(String::new(), |mut path, key| {
-        let key = key.replace("~1", "/");
+    let mut path = String::new();
+    for part in pointer.split('/').skip(1) {
+        let key = part.replace("~1", "/");
         match key.parse::<usize>() {
             Ok(index) => write!(path, "[{index}]").unwrap(),
             Err(_) if path.is_empty() => path.push_str(&key),
             Err(_) => write!(path, ".{key}").unwrap(),
         }
-        path
-    })
+    }
+    path
 }
 
 const NONE: [(&str, Value); 0] = [];

@@ -405,16 +405,18 @@ fn a_writer_that_stops_half_way_is_taken_at_its_word_in_the_end() {
     );
 }
 
+/// Writes a list, and a torn one that is an hour old.
+fn put_an_old_torn_list(dir: &Path) {
+    fs::create_dir(dir.join("net.d")).unwrap();
+    put(&dir.join("net.d/00-torn.conflist"), "{");
+    let torn = OpenOptions::new().write(true).open(dir.join("net.d/00-torn.conflist")).unwrap();
+    torn.set_modified(SystemTime::now() - Duration::from_hours(1)).unwrap();
+    put(&dir.join("net.d/10-a.conflist"), list("a"));
+}
+
 #[test]
 fn what_was_torn_long_ago_holds_nobody_up() {
-    let make = |dir: &Path| {
-        fs::create_dir(dir.join("net.d")).unwrap();
-        put(&dir.join("net.d/00-torn.conflist"), "{");
-        let torn = OpenOptions::new().write(true).open(dir.join("net.d/00-torn.conflist")).unwrap();
-        torn.set_modified(SystemTime::now() - Duration::from_hours(1)).unwrap();
-        put(&dir.join("net.d/10-a.conflist"), list("a"));
-    };
-    let mut watched = Watched::new(make, Some("a"));
+    let mut watched = Watched::new(put_an_old_torn_list, Some("a"));
     let mut names = ["b", "a"].into_iter().cycle();
     let answers = || {
         let name = names.next();
@@ -468,17 +470,19 @@ fn a_mounted_config_map_is_followed_through_its_swaps() {
     }
 }
 
+/// Makes `net.d` a link to `current`, which is a link to one of three directories.
+fn put_linked_lists(dir: &Path) {
+    for name in ["v1", "v2", "far"] {
+        fs::create_dir(dir.join(name)).unwrap();
+        put(&dir.join(name).join("10-a.conflist"), list(name));
+    }
+    symlink("v1", dir.join("current")).unwrap();
+    symlink(dir.join("current"), dir.join("net.d")).unwrap();
+}
+
 #[test]
 fn links_on_the_way_are_followed_wherever_they_are_turned() {
-    let make = |dir: &Path| {
-        for name in ["v1", "v2", "far"] {
-            fs::create_dir(dir.join(name)).unwrap();
-            put(&dir.join(name).join("10-a.conflist"), list(name));
-        }
-        symlink("v1", dir.join("current")).unwrap();
-        symlink(dir.join("current"), dir.join("net.d")).unwrap();
-    };
-    let mut watched = Watched::new(make, Some("v1"));
+    let mut watched = Watched::new(put_linked_lists, Some("v1"));
     symlink("v2", watched.path("next")).unwrap();
     fs::rename(watched.path("next"), watched.path("current")).unwrap();
     watched.says(Some("v2"));

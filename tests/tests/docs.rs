@@ -226,13 +226,8 @@ fn every_plugin_has_a_page_and_every_page_all_its_parts() {
         let headings: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
         assert_eq!(headings, HEADINGS, "docs/{}.md", plugin.name);
         let own = plugin.page().examples().into_iter();
-        let shows = |plugins: &Value| {
-            plugins
-                .as_array()
-                .unwrap()
-                .iter()
-                .any(|one| one["type"] == plugin.name || one["ipam"]["type"] == plugin.name)
-        };
+        let is_it = |one: &Value| one["type"] == plugin.name || one["ipam"]["type"] == plugin.name;
+        let shows = |plugins: &Value| plugins.as_array().unwrap().iter().any(is_it);
         assert!(own.clone().any(|example| shows(&example.list["plugins"])), "docs/{}.md: its list", plugin.name);
     }
 }
@@ -404,11 +399,15 @@ fn targets(text: &str) -> Vec<String> {
 /// The names under which the headings of a text can be linked to.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
-    let kept = |letter: char| match letter {
+    headings.map(|heading| heading.chars().filter_map(in_anchor).collect()).collect()
+}
+
+/// The letter in an anchor for a letter of a heading, if there is one.
+fn in_anchor(letter: char) -> Option<char> {
+    match letter {
         ' ' => Some('-'),
         '-' | '_' => Some(letter),
         letter if letter.is_alphanumeric() => Some(letter.to_ascii_lowercase()),
         _ => None,
-    };
-    headings.map(|heading| heading.chars().filter_map(kept).collect()).collect()
+    }
 }

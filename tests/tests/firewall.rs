@@ -192,6 +192,10 @@ fn a_container_reaches_the_world_through_a_host_that_drops_and_the_world_only_an
 
 #[test]
 fn two_bridges_are_cut_off_from_each_other_and_from_nobody_else() {
+    in_every_way(&["ACCEPT", "DROP"], bridges_are_cut_off);
+}
+
+fn bridges_are_cut_off(way: Way, policy: &&str) {
     let pairs = [
         ("same-bridge", "same-bridge", true),
         ("isolated", "isolated", true),
@@ -199,57 +203,54 @@ fn two_bridges_are_cut_off_from_each_other_and_from_nobody_else() {
         ("open", "isolated", false),
         ("open", "open", false),
     ];
-    in_every_way(&["ACCEPT", "DROP"], |way, policy| {
-        for (first, second, cut) in pairs {
-            let host = Host::new();
-            let _world = world_that_knows(&host);
-            let net = |number, word| Net::new(&host, way, number, json!({"ingressPolicy": word}));
-            let one = net(77, first);
-            let two = net(78, second);
-            one.policy(policy);
-            let from = one.attach("c-one");
-            let to = two.attach("c-two");
-            let what = format!("{way:?} {policy} {first} {second}");
-            for (from, to) in [(&from, &to), (&to, &from)] {
-                let passes = if cut {
-                    is_heard(&from.container, &to.addresses())
-                } else {
-                    reaches(&from.container, &to.addresses())
-                };
-                assert_eq!(passes, !cut, "{what}: {}", one.rules());
-            }
-            [&from, &to].iter().for_each(|one| assert!(reaches(&one.container, &WORLD), "{what}"));
-            one.check(&from).ok();
-            two.check(&to).ok();
+    for (first, second, cut) in pairs {
+        let host = Host::new();
+        let _world = world_that_knows(&host);
+        let net = |number, word| Net::new(&host, way, number, json!({"ingressPolicy": word}));
+        let one = net(77, first);
+        let two = net(78, second);
+        one.policy(policy);
+        let from = one.attach("c-one");
+        let to = two.attach("c-two");
+        let what = format!("{way:?} {policy} {first} {second}");
+        for (from, to) in [(&from, &to), (&to, &from)] {
+            let passes = if cut {
+                is_heard(&from.container, &to.addresses())
+            } else {
+                reaches(&from.container, &to.addresses())
+            };
+            assert_eq!(passes, !cut, "{what}: {}", one.rules());
         }
-    });
+        [&from, &to].iter().for_each(|one| assert!(reaches(&one.container, &WORLD), "{what}"));
+        one.check(&from).ok();
+        two.check(&to).ok();
+    }
 }
 
 #[test]
 fn what_the_operator_drops_is_dropped_and_his_chain_is_his() {
-    in_every_way(
-        &[(json!({}), "CNI-ADMIN"), (json!({"iptablesAdminChainName": "OUR-OWN"}), "OUR-OWN")],
-        |way, case| {
-            let (keys, chain) = case;
-            let host = Host::new();
-            let _world = world_that_knows(&host);
-            let net = Net::new(&host, way, 77, keys.clone());
-            let first = net.attach("c-first");
-            let one = net.attach("c-one");
-            assert!(reaches(&one.container, &WORLD));
-            net.drops(chain, "world");
-            assert!(!is_heard(&one.container, &WORLD), "{way:?}: {}", net.rules());
-            net.detach(&first);
-            net.check(&one).ok();
-            net.detach(&one);
-            let rules = net.rules();
-            let his = rules.matches(&format!("-A {chain} -o world -j DROP")).count() == 2
-                || rules.contains("oifname \"world\" drop");
-            assert!(his, "{way:?}: {rules}");
-            let again = net.attach("c-again");
-            assert!(!is_heard(&again.container, &WORLD), "{way:?}: {}", net.rules());
-        },
-    );
+    let own_name = json!({"iptablesAdminChainName": "OUR-OWN"});
+    in_every_way(&[(json!({}), "CNI-ADMIN"), (own_name, "OUR-OWN")], operators_chain_drops);
+}
+
+fn operators_chain_drops(way: Way, (keys, chain): &(Value, &str)) {
+    let host = Host::new();
+    let _world = world_that_knows(&host);
+    let net = Net::new(&host, way, 77, keys.clone());
+    let first = net.attach("c-first");
+    let one = net.attach("c-one");
+    assert!(reaches(&one.container, &WORLD));
+    net.drops(chain, "world");
+    assert!(!is_heard(&one.container, &WORLD), "{way:?}: {}", net.rules());
+    net.detach(&first);
+    net.check(&one).ok();
+    net.detach(&one);
+    let rules = net.rules();
+    let his =
+        rules.matches(&format!("-A {chain} -o world -j DROP")).count() == 2 || rules.contains("oifname \"world\" drop");
+    assert!(his, "{way:?}: {rules}");
+    let again = net.attach("c-again");
+    assert!(!is_heard(&again.container, &WORLD), "{way:?}: {}", net.rules());
 }
 
 #[test]
@@ -438,7 +439,9 @@ fn gc_removes_what_is_of_the_network_and_not_valid() {
         let net = |number| Net::new(&host, way, number, json!({"ingressPolicy": "isolated"}));
         let one = net(77);
         let two = net(78);
-        let (kept, stale, foreign) = (one.attach("c-kept"), one.attach("c-stale"), two.attach("c-stale"));
+        let kept = one.attach("c-kept");
+        let stale = one.attach("c-stale");
+        let foreign = two.attach("c-stale");
         for _ in 0..2 {
             one.gc(json!([{"containerID": "c-kept", "ifname": "eth0"}]));
             one.check(&kept).ok();
@@ -1042,6 +1045,13 @@ fn a_del_that_is_killed_before_firewalld_did_its_work_leaves_that_to_the_next() 
     assert!(!host.sh("nft list table inet cni_firewalld").contains("saddr"));
 }
 
+/// Lines that are not empty, sorted.
+fn sorted_lines(mut lines: Vec<String>) -> Vec<String> {
+    lines.retain(|line| !line.trim().is_empty());
+    lines.sort();
+    lines
+}
+
 /// The output of `nft list ruleset` is loaded again: the parts that nft cannot print are lost.
 #[test]
 fn rules_that_were_saved_and_loaded_are_found_again() {
@@ -1052,12 +1062,7 @@ fn rules_that_were_saved_and_loaded_are_found_again() {
     let stale = net.attach("c-stale");
     let file = host.dir().join("saved");
     host.sh(&format!("nft list ruleset > {0} && nft flush ruleset && nft -f {0}", file.display()));
-    let sorted = || {
-        let mut lines = net.told();
-        lines.retain(|line| !line.trim().is_empty());
-        lines.sort();
-        lines
-    };
+    let sorted = || sorted_lines(net.told());
     let saved = sorted();
     net.check(&one).ok();
     let prev = ("prevResult", one.result.clone());

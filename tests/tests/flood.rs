@@ -77,7 +77,8 @@ fn a_plugin_that_gives_an_address_twice_is_found() {
 /// Two batches of 2,000 operations.
 #[test]
 fn a_soak_that_was_stopped_is_gone_on_with_to_its_end_and_only_with_the_same_plugins() {
-    let (host, plugin) = (Host::new(), installed().join("host-local"));
+    let host = Host::new();
+    let plugin = installed().join("host-local");
     let bin = host.dir().join("bin");
     let state = host.dir().join("soak.json");
     // A program copies it: a child of another thread could inherit our file descriptor, and a file that is open for writing cannot

@@ -97,14 +97,16 @@ fn read(path: impl AsRef<Path>) -> String {
 /// `cargo metadata` for the target that these tests were built for.
 fn metadata() -> &'static Value {
     static METADATA: OnceLock<Value> = OnceLock::new();
-    METADATA.get_or_init(|| {
-        let target = cnikit_tests::built().parent().unwrap().file_name().unwrap().to_owned();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(top()).args(["metadata", "--format-version", "1", "--locked", "--offline"]);
-        let said = cargo.arg("--filter-platform").arg(target).output().unwrap();
-        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-        serde_json::from_slice(&said.stdout).unwrap()
-    })
+    METADATA.get_or_init(read_metadata)
+}
+
+fn read_metadata() -> Value {
+    let target = cnikit_tests::built().parent().unwrap().file_name().unwrap().to_owned();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(top()).args(["metadata", "--format-version", "1", "--locked", "--offline"]);
+    let said = cargo.arg("--filter-platform").arg(target).output().unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    serde_json::from_slice(&said.stdout).unwrap()
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -128,12 +130,16 @@ fn ours() -> BTreeMap<String, &'static Value> {
 }
 
 fn row(folder: &str) -> u8 {
-    let known = ROWS.iter().find(|(known, _)| *known == folder).map(|(_, row)| *row);
-    known.unwrap_or_else(|| match folder.split_once('/') {
+    for (listed, row) in ROWS {
+        if listed == folder {
+            return row;
+        }
+    }
+    match folder.split_once('/') {
         Some(("plugins", _)) => 7,
         None if folder == "tests" => DEV,
-        _ => panic!("{folder} stands in no row: ROWS in this file and the table of ARCHITECTURE.md want it"),
-    })
+        _ => panic!("{folder} is in no row: add it to ROWS in this file and to the table of ARCHITECTURE.md"),
+    }
 }
 
 /// The folders of our crates that a package depends on, except for its tests only.
@@ -401,12 +407,17 @@ const EACH_CRATES_OWN: [&str; 2] = ["Error", "Result"];
 
 /// The public types that a file declares, by their names.
 fn public_types(content: &str) -> impl Iterator<Item = &str> {
-    content.lines().filter_map(|line| {
-        let declared = line.trim_start().strip_prefix("pub ")?;
-        let (keyword, rest) = declared.split_once(' ')?;
-        let is_type = ["struct", "enum", "union", "trait", "type"].contains(&keyword);
-        is_type.then(|| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default())
-    })
+    content.lines().filter_map(public_type)
+}
+
+/// The public type that a line declares.
+fn public_type(line: &str) -> Option<&str> {
+    let declared = line.trim_start().strip_prefix("pub ")?;
+    let (keyword, rest) = declared.split_once(' ')?;
+    if !["struct", "enum", "union", "trait", "type"].contains(&keyword) {
+        return None;
+    }
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
 }
 
 #[test]

@@ -113,19 +113,21 @@ impl Node {
 /// One tool adds an attachment that the other checks and deletes; then vice versa, for the same container. Returns outputs and
 /// cached results.
 fn both_ways(node: &Node) -> [(String, (String, String)); 2] {
-    [[Theirs, Ours], [Ours, Theirs]].map(|[adder, other]| {
-        let result = node.done(adder, "add");
-        let kept = node.kept();
-        for tool in [adder, other] {
-            assert_eq!(node.done(tool, "check"), "", "{tool:?} after {adder:?}");
-        }
-        assert_eq!(node.done(other, "del"), "", "{other:?} after {adder:?}");
-        assert!(node.is_empty(), "{other:?} after {adder:?}");
-        for tool in [adder, other] {
-            assert_eq!(node.done(tool, "del"), "", "there is nothing: {tool:?}");
-        }
-        (result, kept)
-    })
+    [one_way(node, Theirs, Ours), one_way(node, Ours, Theirs)]
+}
+
+fn one_way(node: &Node, adder: Tool, other: Tool) -> (String, (String, String)) {
+    let result = node.done(adder, "add");
+    let kept = node.kept();
+    for tool in [adder, other] {
+        assert_eq!(node.done(tool, "check"), "", "{tool:?} after {adder:?}");
+    }
+    assert_eq!(node.done(other, "del"), "", "{other:?} after {adder:?}");
+    assert!(node.is_empty(), "{other:?} after {adder:?}");
+    for tool in [adder, other] {
+        assert_eq!(node.done(tool, "del"), "", "there is nothing: {tool:?}");
+    }
+    (result, kept)
 }
 
 /// Both outputs are equal except for the order of members, and both cached results except for our own member.

@@ -46,6 +46,14 @@ macro_rules! limits {
 
 each_harmed!(kills);
 
+/// The environment of an ADD of loopback.
+fn environment(container: &Container) -> Vec<(String, String)> {
+    let netns = container.path();
+    let bin = bin().display().to_string();
+    let known = [("COMMAND", "ADD"), ("CONTAINERID", "c-one"), ("NETNS", &netns), ("IFNAME", "lo"), ("PATH", &bin)];
+    known.map(|(key, value)| (format!("CNI_{key}"), value.to_owned())).to_vec()
+}
+
 /// The number of calls to try is the same as in other tests.
 #[test]
 fn the_calls_of_an_undisturbed_run_are_those_that_strace_sees() {
@@ -54,20 +62,14 @@ fn the_calls_of_an_undisturbed_run_are_those_that_strace_sees() {
     let first = host.container();
     let second = host.container();
     let conf = subject("loopback", json!({})).conf.to_string();
-    let env = |container: &Container| {
-        let netns = container.path();
-        let bin = bin().display().to_string();
-        let known = [("COMMAND", "ADD"), ("CONTAINERID", "c-one"), ("NETNS", &netns), ("IFNAME", "lo"), ("PATH", &bin)];
-        known.map(|(key, value)| (format!("CNI_{key}"), value.to_owned())).to_vec()
-    };
-    let watched =
-        host.enter(|| syscall_trace::run(&program, &env(&first), conf.as_bytes(), &[], |_| SyscallVerdict::GoOn));
+    let watched = host
+        .enter(|| syscall_trace::run(&program, &environment(&first), conf.as_bytes(), &[], |_| SyscallVerdict::GoOn));
     let ours: Vec<String> = watched.unwrap().1.calls().map(|(_, _, number)| syscall_trace::name(number)).collect();
 
     let input = host.dir().join("conf");
     let output = host.dir().join("calls");
     std::fs::write(&input, conf).unwrap();
-    let set: Vec<String> = env(&second).iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let set: Vec<String> = environment(&second).iter().map(|(key, value)| format!("{key}={value}")).collect();
     let line = format!("setarch -R strace -f -o {} {} <{}", output.display(), program.display(), input.display());
     host.sh(&format!("{} {line}", set.join(" ")));
     let said = std::fs::read_to_string(output).unwrap();

@@ -249,27 +249,32 @@ fn a_result_lists_the_containers_interface_and_keeps_what_came_before() {
     assert!(container.sh("ip -o link show eth0").contains(said["interfaces"][1]["mac"].as_str().unwrap()));
 }
 
+/// The MACs of the four sources, in the order of their precedence.
+const MACS: [&str; 4] = ["0a:00:00:00:00:01", "0a:00:00:00:00:02", "0a:00:00:00:00:03", "0a:00:00:00:00:04"];
+
 fn the_mac_is_that_of_the_source_with_the_last_word() {
-    const MACS: [&str; 4] = ["0a:00:00:00:00:01", "0a:00:00:00:00:02", "0a:00:00:00:00:03", "0a:00:00:00:00:04"];
     let host = on_master().host();
-    let said = |count: usize| {
-        let mut conf = on_master().at(host.dir()).conf;
-        conf["mac"] = json!(MACS[3]);
-        if count > 1 {
-            conf["args"] = json!({"cni": {"mac": MACS[2]}});
-        }
-        if count > 3 {
-            conf["runtimeConfig"] = json!({"mac": MACS[0]});
-        }
-        let args = if count > 2 { format!("IgnoreUnknown=1;MAC={}", MACS[1]) } else { String::new() };
-        let container = host.container();
-        let env = [("CNI_ARGS", args.as_str())];
-        let id = format!("c-{count}");
-        let result = on_master().call_raw(&host, "ADD", &id, &container.path(), conf.to_string().as_bytes(), &env).ok();
-        assert!(container.sh("ip -o link show eth0").contains(MACS[4 - count]), "{count} sources");
-        result["interfaces"][0]["mac"].clone()
-    };
-    assert_eq!([1, 2, 3, 4].map(said), [3, 2, 1, 0].map(|place| json!(MACS[place])));
+    let said = [1, 2, 3, 4].map(|count| mac_of_sources(&host, count));
+    assert_eq!(said, [3, 2, 1, 0].map(|place| json!(MACS[place])));
+}
+
+/// The MAC in the result of an ADD with the last `count` of [`MACS`].
+fn mac_of_sources(host: &Host, count: usize) -> Value {
+    let mut conf = on_master().at(host.dir()).conf;
+    conf["mac"] = json!(MACS[3]);
+    if count > 1 {
+        conf["args"] = json!({"cni": {"mac": MACS[2]}});
+    }
+    if count > 3 {
+        conf["runtimeConfig"] = json!({"mac": MACS[0]});
+    }
+    let args = if count > 2 { format!("IgnoreUnknown=1;MAC={}", MACS[1]) } else { String::new() };
+    let container = host.container();
+    let env = [("CNI_ARGS", args.as_str())];
+    let id = format!("c-{count}");
+    let result = on_master().call_raw(host, "ADD", &id, &container.path(), conf.to_string().as_bytes(), &env).ok();
+    assert!(container.sh("ip -o link show eth0").contains(MACS[4 - count]), "{count} sources");
+    result["interfaces"][0]["mac"].clone()
 }
 
 /// An ADD that is refused, with nothing left.
@@ -374,20 +379,24 @@ fn a_master_without_carrier_costs_no_waiting() {
 }
 
 fn a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting() {
-    let adds = || {
-        let lan = Lan::new();
-        let container = Host::new().container();
-        let subject = macvlan().with("enabledad", json!(true)).at(lan.host.dir());
-        container.sh("echo 60 >/proc/sys/net/ipv6/conf/default/dad_transmits");
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                container.sh("until ip -o link show eth0 2>/dev/null | grep -q LOWER_UP; do :; done");
-                lan.outer.sh("ip link set outer0 down");
-            });
-            subject.add(&lan.host, "c-one", &container);
-        });
-    };
-    assert!(once_within(DETECTION, adds), "ADD waits for the outcome of detection");
+    assert!(once_within(DETECTION, add_while_the_carrier_goes), "ADD waits for the outcome of detection");
+}
+
+fn add_while_the_carrier_goes() {
+    let lan = Lan::new();
+    let container = Host::new().container();
+    let subject = macvlan().with("enabledad", json!(true)).at(lan.host.dir());
+    container.sh("echo 60 >/proc/sys/net/ipv6/conf/default/dad_transmits");
+    thread::scope(|scope| {
+        scope.spawn(|| unplug_once_up(&lan, &container));
+        subject.add(&lan.host, "c-one", &container);
+    });
+}
+
+/// Takes the carrier away as soon as the container's interface has it.
+fn unplug_once_up(lan: &Lan, container: &Container) {
+    container.sh("until ip -o link show eth0 2>/dev/null | grep -q LOWER_UP; do :; done");
+    lan.outer.sh("ip link set outer0 down");
 }
 
 /// Another host has the address that the kernel derives from the MAC.
@@ -401,17 +410,19 @@ fn addresses_of_other_containers_on_the_link_are_not_compared() {
     container.sh(&ping("fd00:77::1"));
 }
 
+/// The values of `accept_ra` and `autoconf` after ADD.
+fn router_advertisement_settings(slaac: bool, ipam: bool) -> String {
+    let host = on_master().host();
+    let container = Host::new().container();
+    let subject = if ipam { on_master() } else { layer2() }.with("slaac", json!(slaac)).at(host.dir());
+    let result = subject.add(&host, "c-one", &container);
+    subject.check(&host, "c-one", &container, &result).ok();
+    container.sh("cat /proc/sys/net/ipv6/conf/eth0/accept_ra /proc/sys/net/ipv6/conf/eth0/autoconf")
+}
+
 fn router_advertisements_are_those_of_the_wire_and_can_be_refused() {
-    let heard = |slaac: bool, ipam: bool| {
-        let host = on_master().host();
-        let container = Host::new().container();
-        let subject = if ipam { on_master() } else { layer2() }.with("slaac", json!(slaac)).at(host.dir());
-        let result = subject.add(&host, "c-one", &container);
-        subject.check(&host, "c-one", &container, &result).ok();
-        container.sh("cat /proc/sys/net/ipv6/conf/eth0/accept_ra /proc/sys/net/ipv6/conf/eth0/autoconf")
-    };
     for ipam in [true, false] {
-        assert_eq!([true, false].map(|slaac| heard(slaac, ipam)), ["1\n1\n", "0\n0\n"]);
+        assert_eq!([true, false].map(|slaac| router_advertisement_settings(slaac, ipam)), ["1\n1\n", "0\n0\n"]);
     }
 }
 

@@ -12,6 +12,7 @@ use cnikit_tests::way::{PROGRAMS, noting, on_path, script, scripts, started};
 use cnikit_tests::world::{WORLD, ping, undisturbed, world};
 use cnikit_tests::{bin, bridge, dual_stack, ptp, references, subject};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 const WAYS: [Way; 3] = Way::ALL;
 const HALVES: [Way; 2] = Way::HALVES;
@@ -22,14 +23,20 @@ fn lines(way: Way, host: &Host) -> Vec<String> {
     way.rules(host, "nat").lines().filter(ours).map(str::to_owned).collect()
 }
 
-/// Runs `work` for each backend with its directory of programs, and for each of the two plugins that masquerade.
-fn each(ways: &[Way], work: impl Fn(Way, &Subject)) {
-    for way in ways {
-        let dir = way.directory();
-        for subject in [bridge(), ptp()] {
-            work(*way, &on_path(&subject.with("ipMasqBackend", json!(way.backend())), dir.path()));
-        }
-    }
+/// Each backend with each of the two plugins that masquerade, and the directory of the backend's programs, which the plugin needs.
+fn each(ways: &[Way]) -> impl Iterator<Item = (Way, Subject, TempDir)> {
+    ways.iter().flat_map(|way| [bridge(), ptp()].map(|plugin| with_backend(&plugin, *way)))
+}
+
+fn with_backend(plugin: &Subject, way: Way) -> (Way, Subject, TempDir) {
+    let programs = way.directory();
+    let subject = on_path(&plugin.with("ipMasqBackend", json!(way.backend())), programs.path());
+    (way, subject, programs)
+}
+
+/// The rules of table `nat`, without chains and comments.
+fn rules_of_nat(way: Way, host: &Host) -> Vec<String> {
+    way.rules(host, "nat").lines().filter(|line| !line.starts_with(['#', ':'])).map(str::to_owned).collect()
 }
 
 /// A verb for one interface of a container.
@@ -54,12 +61,16 @@ fn reaches_the_world(container: &Container) {
 
 #[test]
 fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
-    each(&WAYS, |_, subject| life::leaves_no_trace(subject));
+    for (_, subject, _programs) in each(&WAYS) {
+        life::leaves_no_trace(&subject);
+    }
 }
 
 #[test]
 fn del_succeeds_in_every_poor_form() {
-    each(&WAYS, |_, subject| life::survives_poor_dels(subject));
+    for (_, subject, _programs) in each(&WAYS) {
+        life::survives_poor_dels(&subject);
+    }
 }
 
 #[test]
@@ -72,7 +83,7 @@ fn sixty_four_at_once_are_masqueraded_and_leave_nothing() {
 
 #[test]
 fn the_world_is_reached_under_the_hosts_address_and_the_own_network_under_the_own() {
-    each(&WAYS, |way, subject| {
+    for (way, subject, _programs) in each(&WAYS) {
         let host = Host::new();
         let _world = world(&host);
         let subject = subject.at(host.dir());
@@ -86,7 +97,7 @@ fn the_world_is_reached_under_the_hosts_address_and_the_own_network_under_the_ow
         let seen = two.sh("nft list ruleset");
         assert!(seen.contains("counter packets 1 "), "{way:?}: {seen}");
         subject.check(&host, "c-one", &one, &result).ok();
-    });
+    }
 }
 
 const fn on_host(line: &'static str, names: &'static str) -> Tampering {
@@ -144,7 +155,7 @@ fn without_a_word_it_is_iptables_under_the_names_of_the_reference() {
 
 #[test]
 fn add_again_changes_nothing_and_puts_right_what_is_stale() {
-    each(&HALVES, |way, subject| {
+    for (way, subject, _programs) in each(&HALVES) {
         let host = Host::new();
         let container = Host::new().container();
         let subject = subject.at(host.dir());
@@ -162,7 +173,7 @@ fn add_again_changes_nothing_and_puts_right_what_is_stale() {
         assert_eq!(stale.count(), 0, "{way:?}: {:?}", lines(way, &host));
         subject.del(&host, "c-one", &again, &second);
         assert!(!lines(way, &host).join("\n").contains("c-one"));
-    });
+    }
 }
 
 /// eth0, and eth1 that has the default routes, in one container on one network.
@@ -281,7 +292,7 @@ fn check_finds_the_half_that_add_wrote_whichever_is_chosen_by_then() {
 
 #[test]
 fn an_address_that_another_container_has_by_now_stays_masqueraded() {
-    each(&WAYS, |_, subject| {
+    for (_, subject, _programs) in each(&WAYS) {
         let host = Host::new();
         let _world = world(&host);
         let subject = subject.at(host.dir());
@@ -294,7 +305,7 @@ fn an_address_that_another_container_has_by_now_stays_masqueraded() {
         assert_eq!(result["ips"][0]["address"], second["ips"][0]["address"]);
         undisturbed(&new, WORLD[0], || call(&subject, &host, "DEL", ("c-old", "eth0"), "", Some(&result)).ok());
         reaches_the_world(&new);
-    });
+    }
 }
 
 #[test]
@@ -473,7 +484,7 @@ COMMIT
 
 #[test]
 fn rules_of_others_are_left_to_the_letter() {
-    each(&HALVES, |way, subject| {
+    for (way, subject, _programs) in each(&HALVES) {
         let host = Host::new();
         fs::write(host.dir().join("foreign"), FOREIGN).unwrap();
         let broken = "-m comment --comment \"$(printf 'two\\n-A POSTROUTING -s 1.2.3.4/32 -j CNI-0123456789abcdef01234567\\n-N CNI-x')\"";
@@ -487,13 +498,7 @@ fn rules_of_others_are_left_to_the_letter() {
             host.sh(&format!("cat {}/foreign {of_version} | {name}-restore", host.dir().display()));
             host.sh(&format!("{name} -t nat -A POSTROUTING {broken} -j RETURN"));
         }
-        let table = || {
-            way.rules(&host, "nat")
-                .lines()
-                .filter(|line| !line.starts_with(['#', ':']))
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
+        let table = || rules_of_nat(way, &host);
         let before = table();
         let subject = subject.at(host.dir());
         let container = host.container();
@@ -506,7 +511,7 @@ fn rules_of_others_are_left_to_the_letter() {
         let result = subject.add(&host, "c-one", &container);
         subject.del(&host, "c-one", &container, &result);
         assert_eq!(table(), before, "after DEL");
-    });
+    }
 }
 
 /// Programs that note each start.
@@ -548,7 +553,8 @@ fn a_verb_starts_at_most_one_save_and_one_restore_a_family_and_nothing_where_not
 
 #[test]
 fn the_link_is_made_while_the_table_is_read_and_goes_if_that_fails() {
-    let (host, ipam) = (Host::new(), json!({"type": "host-local", "subnet": "10.77.0.0/24"}));
+    let host = Host::new();
+    let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
     let [dir, count] = ["programs", "count"].map(|name| host.dir().join(name));
     fs::create_dir(&dir).unwrap();
     let subject = on_path(&bridge().with("ipam", ipam), &dir).at(host.dir());

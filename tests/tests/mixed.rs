@@ -216,28 +216,32 @@ fn stays(ours: &Subject) -> &'static [&'static str] {
 fn calls_of_both_at_random_leave_nothing_and_hurt_nobody() {
     thread::scope(|scope| {
         for (release, ours) in all_shared() {
-            scope.spawn(move || {
-                // A chained plugin of upstream starts dozens of programs.
-                let short = if ours.after.is_some() { 25 } else { 50 };
-                interleaved(&ours, &release.bin(), if is_whole() { 5000 } else { short }, stays(&ours));
-            });
+            scope.spawn(move || interleave(release, &ours));
         }
     });
+}
+
+fn interleave(release: UpstreamRelease, ours: &Subject) {
+    // A chained plugin of upstream starts dozens of programs.
+    let short = if ours.after.is_some() { 25 } else { 50 };
+    interleaved(ours, &release.bin(), if is_whole() { 5000 } else { short }, stays(ours));
 }
 
 #[test]
 fn plugins_are_exchanged_under_running_containers_and_back() {
     thread::scope(|scope| {
         for (release, ours) in all_shared().into_iter().filter(|(_, ours)| ours.plugin != "host-local") {
-            scope.spawn(move || {
-                let first = bin();
-                let second = release.bin();
-                let ours = if ours.after.is_some() { connected(&ours) } else { ours };
-                exchanged(&ours, first, &second, true, stays(&ours));
-                exchanged(&ours, first, &second, false, stays(&ours));
-            });
+            scope.spawn(move || exchange_and_back(release, &ours));
         }
     });
+}
+
+fn exchange_and_back(release: UpstreamRelease, ours: &Subject) {
+    let first = bin();
+    let second = release.bin();
+    let subject = if ours.after.is_some() { connected(ours) } else { ours.clone() };
+    exchanged(&subject, first, &second, true, stays(&subject));
+    exchanged(&subject, first, &second, false, stays(&subject));
 }
 
 /// It leaves a route that names neither a container nor a link.

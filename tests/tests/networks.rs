@@ -58,25 +58,22 @@ fn a_network_that_fails_leaves_none_of_the_others() {
     let scene = Scene::new();
     scene.plugin("refuses", r#"ADD) echo '{"code": 101, "msg": "never"}'; exit 1 ;;"#);
     let networks = three(&scene).with(scene.list("last", &json!([{"type": "refuses"}])));
-    let setup = |at_once: bool| {
-        let error = scene.host.enter(|| {
-            if at_once {
-                networks.setup_at_once(&container(&scene)).unwrap_err()
-            } else {
-                networks.setup(&container(&scene)).unwrap_err()
-            }
-        });
-        assert_eq!(error.code(), 101, "{error}");
-        assert!(error.to_string().starts_with("network last, eth3: plugin type=\"refuses\""), "{error}");
-        for number in 1..=3 {
-            scene.assert_clean(&format!("net{number}"));
-        }
-    };
-    setup(false);
+    let error = scene.host.enter(|| networks.setup(&container(&scene)).unwrap_err());
+    assert_refused(&scene, &error);
     let first = HostSnapshot::of(&scene.host);
-    setup(true);
+    let error_at_once = scene.host.enter(|| networks.setup_at_once(&container(&scene)).unwrap_err());
+    assert_refused(&scene, &error_at_once);
     let counted = ["last_reserved_ip.", ".idx", "refuses.", "calls"];
     HostSnapshot::of(&scene.host).assert_unchanged_since(&first, &counted, "at once");
+}
+
+/// The last network failed, and none is left.
+fn assert_refused(scene: &Scene, error: &Error) {
+    assert_eq!(error.code(), 101, "{error}");
+    assert!(error.to_string().starts_with("network last, eth3: plugin type=\"refuses\""), "{error}");
+    for number in 1..=3 {
+        scene.assert_clean(&format!("net{number}"));
+    }
 }
 
 #[test]
@@ -130,19 +127,20 @@ fn too_few_networks_are_no_network_and_the_prefix_is_the_runtimes() {
 
 /// A plugin of ours as a function of this process.
 fn served<P: Plugin>(name: &'static str) -> impl Fn(&PluginCall<'_>, &mut Vec<u8>) -> u8 {
-    move |call, out| {
-        let given = call.environment;
-        let input = Input {
-            command: given.command.clone(),
-            container_id: given.container_id.clone(),
-            netns: given.netns.clone(),
-            ifname: given.ifname.clone(),
-            args: given.args.clone(),
-            path: given.path.clone(),
-            stdin: Stdin::Given(call.stdin.to_vec()),
-            ..Input::default()
-        };
-        serve::<P>(name, input, &[], out)
+    move |call, out| serve::<P>(name, input_of(call), &[], out)
+}
+
+fn input_of(call: &PluginCall<'_>) -> Input {
+    let given = call.environment;
+    Input {
+        command: given.command.clone(),
+        container_id: given.container_id.clone(),
+        netns: given.netns.clone(),
+        ifname: given.ifname.clone(),
+        args: given.args.clone(),
+        path: given.path.clone(),
+        stdin: Stdin::Given(call.stdin.to_vec()),
+        ..Input::default()
     }
 }
 

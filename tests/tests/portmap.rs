@@ -93,23 +93,27 @@ fn web(backend: &str) -> Subject {
 /// Answers every connection with a name and the address of the client, until this program ends.
 fn serves(netns: &Netns, port: u16, name: &'static str) {
     let listener = netns.enter(|_| TcpListener::bind(format!("[::]:{port}")).unwrap()).unwrap();
-    thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let peer = stream.peer_addr().map(|peer| peer.ip().to_canonical().to_string()).unwrap_or_default();
-            let _ = stream.write_all(format!("{name} {peer}").as_bytes());
-        }
-    });
+    thread::spawn(move || serve_name(&listener, name));
+}
+
+fn serve_name(listener: &TcpListener, name: &str) {
+    for mut stream in listener.incoming().flatten() {
+        let peer = stream.peer_addr().map(|peer| peer.ip().to_canonical().to_string()).unwrap_or_default();
+        let _ = stream.write_all(format!("{name} {peer}").as_bytes());
+    }
 }
 
 /// The same for datagrams.
 fn answers(netns: &Netns, port: u16, name: &'static str) {
     let socket = netns.enter(|_| UdpSocket::bind(format!("[::]:{port}")).unwrap()).unwrap();
-    thread::spawn(move || {
-        let mut buffer = [0; 16];
-        while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
-            let _ = socket.send_to(format!("{name} {}", peer.ip().to_canonical()).as_bytes(), peer);
-        }
-    });
+    thread::spawn(move || answer_name(&socket, name));
+}
+
+fn answer_name(socket: &UdpSocket, name: &str) {
+    let mut buffer = [0; 16];
+    while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
+        let _ = socket.send_to(format!("{name} {}", peer.ip().to_canonical()).as_bytes(), peer);
+    }
 }
 
 fn to(address: &str, port: u16) -> SocketAddr {
@@ -118,13 +122,16 @@ fn to(address: &str, port: u16) -> SocketAddr {
 
 /// The answer to a connection from this namespace; `None` if it is refused.
 fn asked(from: &Netns, to: SocketAddr) -> Option<String> {
-    let connect = || {
-        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
-        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-        let mut said = String::new();
-        stream.read_to_string(&mut said).map(|_| said)
-    };
-    from.enter(|_| connect()).unwrap().ok()
+    from.enter(|_| read_all_from(to)).unwrap().ok()
+}
+
+/// Connects to a server and reads until it closes the connection.
+fn read_all_from(server: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&server, Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said)?;
+    Ok(said)
 }
 
 fn sent(from: &Netns, to: SocketAddr) -> Option<String> {
@@ -154,13 +161,13 @@ fn reaches(from: &Netns, address: &str, port: u16, name: &str) -> String {
     peer.to_owned()
 }
 
-fn each(work: impl Fn(&str, &Node)) {
-    BACKENDS.iter().for_each(|backend| work(backend, &Node::new()));
+fn each() -> impl Iterator<Item = (&'static str, Node)> {
+    BACKENDS.into_iter().map(|backend| (backend, Node::new()))
 }
 
 #[test]
 fn a_published_port_is_reached_from_everywhere() {
-    each(|backend, node| {
+    for (backend, node) in each() {
         let pod = node.pod("c-one");
         let other = node.pod("c-two");
         serves(pod.container.netns(), 80, "pod");
@@ -183,12 +190,12 @@ fn a_published_port_is_reached_from_everywhere() {
             assert_eq!(asked(node.host.netns(), to(address, 8080)), None, "{backend}");
         }
         assert_eq!(asked(node.world.netns(), to(UPLINK[0], 8080)), None, "{backend}");
-    });
+    }
 }
 
 #[test]
 fn connections_that_are_not_to_the_host_go_where_they_were_meant_to() {
-    each(|backend, node| {
+    for (backend, node) in each() {
         let pod = node.pod("c-one");
         let other = node.pod("c-two");
         serves(pod.container.netns(), 80, "pod");
@@ -204,12 +211,12 @@ fn connections_that_are_not_to_the_host_go_where_they_were_meant_to() {
             reaches(node.world.netns(), SECOND[family], 8080, "other");
         }
         node.call(&web(backend), "DEL", &pod).ok();
-    });
+    }
 }
 
 #[test]
 fn one_address_of_the_host_and_datagrams_and_nobody_masqueraded() {
-    each(|backend, node| {
+    for (backend, node) in each() {
         let pod = node.pod("c-one");
         let other = node.pod("c-two");
         serves(pod.container.netns(), 80, "pod");
@@ -235,7 +242,7 @@ fn one_address_of_the_host_and_datagrams_and_nobody_masqueraded() {
         node.publish(&all, &pod);
         assert_eq!(reaches(node.world.netns(), UPLINK[0], 8081, "pod"), GATEWAY[0]);
         node.call(&all, "DEL", &pod).ok();
-    });
+    }
 }
 
 /// As a node has them that has services too.
@@ -250,7 +257,7 @@ NFT";
 
 #[test]
 fn rules_of_others_stay_and_work_beside_ours() {
-    each(|backend, node| {
+    for (backend, node) in each() {
         let pod = node.pod("c-one");
         let other = node.pod("c-two");
         serves(pod.container.netns(), 80, "pod");
@@ -264,12 +271,12 @@ fn rules_of_others_stay_and_work_beside_ours() {
         assert_eq!(node.host.sh("nft list table ip kube-proxy"), theirs);
         node.call(&web(backend), "DEL", &pod).ok();
         assert_eq!(node.host.sh("nft list table ip kube-proxy"), theirs);
-    });
+    }
 }
 
 #[test]
 fn a_port_that_leads_to_another_container_is_refused_or_goes_on_leading_there() {
-    each(|backend, node| {
+    for (backend, node) in each() {
         let one = node.pod("c-one");
         let two = node.pod("c-two");
         serves(one.container.netns(), 80, "one");
@@ -296,12 +303,12 @@ fn a_port_that_leads_to_another_container_is_refused_or_goes_on_leading_there() 
         node.call(&behind, "DEL", &two).ok();
         assert_eq!(asked(node.host.netns(), to(UPLINK[0], 8080)), None, "{backend}");
         node.publish(&web(backend), &one);
-    });
+    }
 }
 
 #[test]
 fn the_same_again_changes_nothing_and_another_port_takes_its_place() {
-    each(|backend, node| {
+    for (backend, node) in each() {
         let pod = node.pod(&"c".repeat(200));
         serves(pod.container.netns(), 80, "pod");
         node.publish(&web(backend), &pod);
@@ -326,12 +333,12 @@ fn the_same_again_changes_nothing_and_another_port_takes_its_place() {
         bare.call(&node.host, "DEL", &pod.id, "", &[]).ok();
         assert_eq!(asked(node.host.netns(), to(UPLINK[1], 8088)), None, "{backend}");
         bare.call(&node.host, "DEL", &pod.id, "", &[]).ok();
-    });
+    }
 }
 
 #[test]
 fn a_container_in_two_networks_keeps_in_one_what_it_loses_in_the_other() {
-    each(|backend, node| {
+    for (backend, node) in each() {
         let pod = node.pod("c-one");
         serves(pod.container.netns(), 80, "pod");
         let named = |name: &str, port| {
@@ -357,12 +364,12 @@ fn a_container_in_two_networks_keeps_in_one_what_it_loses_in_the_other() {
         reaches(node.world.netns(), UPLINK[0], 8081, "pod");
         second.call(&node.host, "GC", "", "", &gc(json!([]))).ok();
         assert_eq!(asked(node.host.netns(), to(UPLINK[0], 8081)), None, "{backend}");
-    });
+    }
 }
 
 #[test]
 fn conditions_are_the_containers_own() {
-    each(|backend, node| {
+    for (backend, node) in each() {
         let one = node.pod("c-one");
         let two = node.pod("c-two");
         serves(one.container.netns(), 80, "one");
@@ -383,13 +390,13 @@ fn conditions_are_the_containers_own() {
         assert_eq!(code, 7, "{text}");
         assert!(text.contains("conditionsV4"), "{backend}: {text}");
         assert_eq!(node.ruleset(), before);
-    });
+    }
 }
 
 /// No client reaches the container that had the port before.
 #[test]
 fn datagrams_of_one_who_goes_on_sending_follow_the_port() {
-    each(|backend, node| {
+    for (backend, node) in each() {
         let one = node.pod("c-one");
         let two = node.pod("c-two");
         answers(one.container.netns(), 53, "one");
@@ -406,7 +413,7 @@ fn datagrams_of_one_who_goes_on_sending_follow_the_port() {
         node.publish(&dns, &two);
         assert_eq!(asked(), by("two"), "{backend}");
         node.call(&dns, "DEL", &two).ok();
-    });
+    }
 }
 
 /// nft(8) prints no owners: after the reload the rules have no more information than upstream's.
@@ -538,7 +545,7 @@ const LOCALNET: (&str, &str) = ("echo 0 > /proc/sys/net/ipv4/conf/cni0/route_loc
 
 #[test]
 fn what_is_missing_is_named_and_put_back() {
-    each(|backend, node| {
+    for (backend, node) in each() {
         let pod = node.pod("c-one");
         let web = web(backend);
         node.publish(&web, &pod);
@@ -550,7 +557,7 @@ fn what_is_missing_is_named_and_put_back() {
             node.call(&web, "RESTORE", &pod);
             node.call(&web, "CHECK", &pod).ok();
         }
-    });
+    }
 }
 
 #[test]
@@ -864,7 +871,7 @@ fn a_jump_behind_others_or_twice_is_named_and_put_right_by_at_most_two_programs_
 
 #[test]
 fn datagrams_of_one_who_goes_on_sending_are_led_nowhere_after_a_gc() {
-    each(|backend, node| {
+    for (backend, node) in each() {
         let stale = node.pod("c-one");
         let valid = node.pod("c-two");
         answers(stale.container.netns(), 53, "stale");
@@ -880,12 +887,12 @@ fn datagrams_of_one_who_goes_on_sending_are_led_nowhere_after_a_gc() {
         let gc = json!([{"containerID": "c-two", "ifname": "eth0"}]);
         dns(5353).call(&node.host, "GC", "", "", &[("cni.dev/valid-attachments", gc)]).ok();
         assert_eq!([asked(5353), asked(5354)], [None, by("valid")], "{backend}");
-    });
+    }
 }
 
 #[test]
 fn whoever_comes_from_any_address_of_the_container_is_masqueraded() {
-    each(|backend, node| {
+    for (backend, node) in each() {
         let mut pod = node.pod("c-one");
         serves(pod.container.netns(), 80, "pod");
         pod.container.sh("ip address add 10.78.0.2/24 dev eth0; ip address add 10.78.0.3/24 dev eth0");
@@ -904,7 +911,7 @@ fn whoever_comes_from_any_address_of_the_container_is_masqueraded() {
         node.call(&web(backend), "DEL", &pod).ok();
         let left = node.ruleset();
         assert!(!left.contains("CNI-DN-") && !left.contains("8080"), "{left}");
-    });
+    }
 }
 
 /// Each detects the rules of the other, by asking the kernel.

@@ -325,27 +325,26 @@ mod beside_the_reference {
     #[test]
     fn what_we_write_it_would_have_written_but_for_the_owner_that_is_not_shown() {
         for (ours, theirs) in pairs() {
-            let listing = |subject: &Subject| {
-                let host = Host::new();
-                let container = Host::new().container();
-                let result = subject.add(&host, IDS[1], &container);
-                let end = &result["interfaces"][1]["name"];
-                let mac = &result["interfaces"][2]["mac"];
-                let json = host.sh("nft -j list ruleset");
-                let neutral =
-                    |text: String| text.replace(end.as_str().unwrap(), "PORT").replace(mac.as_str().unwrap(), "MAC");
-                let rules: Value = serde_json::from_str(&neutral(json)).unwrap();
-                let rules = rules["nftables"].as_array().unwrap().iter().cloned().map(|mut one| {
-                    one.as_object_mut()
-                        .unwrap()
-                        .values_mut()
-                        .for_each(|value| drop(value.as_object_mut().unwrap().remove("handle")));
-                    one
-                });
-                (neutral(host.sh("nft list ruleset")), rules.collect::<Vec<_>>())
-            };
             assert_eq!(listing(&ours), listing(&theirs));
         }
+    }
+
+    /// The ruleset after an ADD, as text and as JSON, without handles and without the random name and MAC.
+    fn listing(subject: &Subject) -> (String, Vec<Value>) {
+        let host = Host::new();
+        let container = Host::new().container();
+        let result = subject.add(&host, IDS[1], &container);
+        let end = result["interfaces"][1]["name"].as_str().unwrap();
+        let mac = result["interfaces"][2]["mac"].as_str().unwrap();
+        let neutral = |text: String| text.replace(end, "PORT").replace(mac, "MAC");
+        let mut listed: Value = serde_json::from_str(&neutral(host.sh("nft -j list ruleset"))).unwrap();
+        let mut rules = listed["nftables"].take().as_array().unwrap().clone();
+        for object in &mut rules {
+            for value in object.as_object_mut().unwrap().values_mut() {
+                value.as_object_mut().unwrap().remove("handle");
+            }
+        }
+        (neutral(host.sh("nft list ruleset")), rules)
     }
 
     #[test]
@@ -598,21 +597,23 @@ fn fastest_add_within(most: Duration, subject: &Subject, host: &Host) -> Duratio
     (0..4).map(|_| few()).find(|took| *took < most).unwrap_or_else(few)
 }
 
+/// Adds ten thousand rules to a chain with nft, after these commands.
+fn add_rules(host: &Host, commands: &str, chain: &str) {
+    let line = |n| format!("add rule {chain} ether saddr 02:00:00:00:{:02x}:{:02x} accept\n", n / 256, n % 256);
+    let script = host.dir().join("rules");
+    std::fs::write(&script, format!("{commands}\n{}", (0..10_000).map(line).collect::<String>())).unwrap();
+    host.sh(&format!("nft -f {}", script.display()));
+}
+
 #[test]
 fn an_add_costs_the_same_beside_ten_thousand_rules_of_others() {
     let host = Host::new();
     let subject = layer2();
     let alone = fastest_add(&subject, &host);
-    let many = |head: &str, rule: &str| {
-        let line = |n| format!("add rule {rule} ether saddr 02:00:00:00:{:02x}:{:02x} accept\n", n / 256, n % 256);
-        let script = host.dir().join("rules");
-        std::fs::write(&script, format!("{head}\n{}", (0..10_000).map(line).collect::<String>())).unwrap();
-        host.sh(&format!("nft -f {}", script.display()));
-    };
-    many("add table bridge other; add chain bridge other rules", "bridge other rules");
-    many("add chain bridge nat others", "bridge nat others");
+    add_rules(&host, "add table bridge other; add chain bridge other rules", "bridge other rules");
+    add_rules(&host, "add chain bridge nat others", "bridge nat others");
     let beside = fastest_add_within(alone * 4, &subject, &host);
-    many("", "bridge nat PREROUTING");
+    add_rules(&host, "", "bridge nat PREROUTING");
     let among = fastest_add_within(alone * 6, &subject, &host);
     println!("ADD alone {alone:?}, beside 20,000 rules {beside:?}, among 10,000 more in the base chain {among:?}");
     // An ADD that read all of them would take ten times as long.

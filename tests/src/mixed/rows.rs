@@ -448,14 +448,15 @@ fn host_local() -> Vec<Row> {
     ]
 }
 
+/// These keys with static and these addresses.
+fn with_static(addresses: Value, mut keys: Value) -> Value {
+    keys["ipam"]["type"] = json!("static");
+    keys["ipam"]["addresses"] = addresses;
+    keys
+}
+
 /// static, with addresses in every place where they can be configured.
 fn written_down() -> Vec<Row> {
-    let with = |addresses: Value, more: Value| {
-        let mut keys = more;
-        keys["ipam"]["type"] = json!("static");
-        keys["ipam"]["addresses"] = addresses;
-        keys
-    };
     let one = || json!([{"address": "10.77.0.5/24"}]);
     let both = json!([{"address": "10.77.0.5/24", "gateway": "10.77.0.1"}, {"address": "fd00:77::5/64", "gateway": "fd00:77::1"}]);
     let args = json!({"args": {"cni": {"ips": ["10.76.0.2/24"]}}});
@@ -465,33 +466,36 @@ fn written_down() -> Vec<Row> {
     let full = json!([{"dst": "10.9.0.0/16", "mtu": 1400, "advmss": 1360, "priority": 7, "table": 70, "scope": 253}]);
     let own = "IP=10.77.1.5/24, 10.77.1.6/24,fd00:78::5/64;GATEWAY=10.77.1.1,10.77.1.2, fd00:78::1,192.0.2.1";
     vec![
-        row("static/both-families", with(both.clone(), json!({}))),
+        row("static/both-families", with_static(both.clone(), json!({}))),
         row(
             "static/routes-and-dns",
-            with(both, json!({"ipam": {"routes": routes, "dns": dns}, "dns": {"domain": "x"}})),
+            with_static(both, json!({"ipam": {"routes": routes, "dns": dns}, "dns": {"domain": "x"}})),
         ),
-        row("static/routes-in-full", with(one(), json!({"ipam": {"routes": full}}))).newest_only(),
+        row("static/routes-in-full", with_static(one(), json!({"ipam": {"routes": full}}))).newest_only(),
         row(
             "static/gateway-elsewhere",
-            with(json!([{"address": "10.77.0.5/32", "gateway": "169.254.1.1"}]), json!({})),
+            with_static(json!([{"address": "10.77.0.5/32", "gateway": "169.254.1.1"}]), json!({})),
         ),
-        row("static/mapped", with(json!([{"address": "::ffff:10.77.0.5/120"}]), json!({}))),
-        row("static/without-an-address", with(json!([]), json!({}))),
-        row("static/twice", with(json!([{"address": "10.77.0.5/24"}, {"address": "10.77.0.5/24"}]), json!({}))),
-        row("static/cni-args", with(one(), json!({}))).args(own),
-        row("static/cni-args-that-are-not-its-own", with(one(), json!({})))
+        row("static/mapped", with_static(json!([{"address": "::ffff:10.77.0.5/120"}]), json!({}))),
+        row("static/without-an-address", with_static(json!([]), json!({}))),
+        row("static/twice", with_static(json!([{"address": "10.77.0.5/24"}, {"address": "10.77.0.5/24"}]), json!({}))),
+        row("static/cni-args", with_static(one(), json!({}))).args(own),
+        row("static/cni-args-that-are-not-its-own", with_static(one(), json!({})))
             .args("IgnoreUnknown=1;K8S_POD_NAME=p;IP=10.77.0.6/24"),
-        row("static/cni-args-without-a-value", with(one(), json!({}))).args("IP=;GATEWAY="),
-        row("static/gateway-of-a-configured-address", with(one(), json!({}))).args("GATEWAY=10.77.0.1"),
-        row("static/args", with(one(), args)).args("IP=10.77.1.5/24;GATEWAY=10.77.1.1"),
-        row("static/runtime-config", with(json!([{"address": "replaced"}]), runtime)).args("IP=10.77.1.5/24"),
+        row("static/cni-args-without-a-value", with_static(one(), json!({}))).args("IP=;GATEWAY="),
+        row("static/gateway-of-a-configured-address", with_static(one(), json!({}))).args("GATEWAY=10.77.0.1"),
+        row("static/args", with_static(one(), args)).args("IP=10.77.1.5/24;GATEWAY=10.77.1.1"),
+        row("static/runtime-config", with_static(json!([{"address": "replaced"}]), runtime)).args("IP=10.77.1.5/24"),
         row(
             "static/empty-lists-replace-nothing",
-            with(one(), json!({"args": {"cni": {"ips": []}}, "runtimeConfig": {"ips": []}})),
+            with_static(one(), json!({"args": {"cni": {"ips": []}}, "runtimeConfig": {"ips": []}})),
         ),
         row(
             "static/old-version",
-            with(json!([{"address": "10.77.0.5/24"}, {"address": "fd00:77::5/64"}]), json!({"cniVersion": "0.2.0"})),
+            with_static(
+                json!([{"address": "10.77.0.5/24"}, {"address": "fd00:77::5/64"}]),
+                json!({"cniVersion": "0.2.0"}),
+            ),
         ),
     ]
 }
@@ -634,17 +638,18 @@ pub fn ipvlans() -> Vec<Row> {
     rows
 }
 
+/// These keys with a gateway of both families.
+fn with_gateway(mut keys: Value) -> Value {
+    keys["isGateway"] = json!(true);
+    keys["ipam"] = dual_stack();
+    keys
+}
+
 /// The rows that need a kernel with VLAN filtering of bridges.
 pub fn vlans() -> Vec<Row> {
-    let gateway = |keys: Value| {
-        let mut keys = keys;
-        keys["isGateway"] = json!(true);
-        keys["ipam"] = dual_stack();
-        keys
-    };
     let mut rows = vec![
         row("bridge/vlan", json!({"vlan": 100})),
-        row("bridge/vlan-gateway", gateway(json!({"vlan": 100}))),
+        row("bridge/vlan-gateway", with_gateway(json!({"vlan": 100}))),
         row("bridge/vlan-kept-default", json!({"vlan": 100, "preserveDefaultVlan": true})).newest_only(),
         row("bridge/vlan-trunk", json!({"vlanTrunk": [{"id": 7}, {"minID": 10, "maxID": 12}, {"id": 11}]}))
             .newest_only(),
@@ -653,7 +658,7 @@ pub fn vlans() -> Vec<Row> {
         row("bridge/vlan-trunk-kept-default", json!({"vlanTrunk": [{"id": 7}], "preserveDefaultVlan": true}))
             .newest_only(),
         row("bridge/vlan-trunk-of-nothing", json!({"vlanTrunk": [{}]})).newest_only(),
-        row("bridge/vlan-trunk-gateway", gateway(json!({"vlanTrunk": [{"id": 7}]}))).newest_only(),
+        row("bridge/vlan-trunk-gateway", with_gateway(json!({"vlanTrunk": [{"id": 7}]}))).newest_only(),
         row("bridge/vlan-on-a-flat-bridge", json!({"vlan": 100}))
             .on_host("ip link add cni0 type bridge && ip link set cni0 up"),
     ];

@@ -166,15 +166,22 @@ fn timeless(title: &str, line: &str) -> String {
             line.split_once(": ").map_or("", |(_, rest)| rest).split('\\').next().unwrap_or_default().to_owned()
         }
         // `... counter packets PACKETS bytes BYTES VERDICT`
-        "nft" => line.split_once("counter packets ").map_or(line.clone(), |(matches, counted)| {
-            let verdict = counted.splitn(4, ' ').nth(3).map(|verdict| format!(" {verdict}")).unwrap_or_default();
-            // nft shows the target of iptables' DNAT rules for one version of IP only; iptables-save shows it for both.
-            let verdict = if verdict.starts_with(" dnat to ") { String::new() } else { verdict };
-            format!("{matches}counter packets 0 bytes 0{verdict}")
-        }),
+        "nft" => match line.split_once("counter packets ") {
+            Some((matches, counted)) => format!("{matches}counter packets 0 bytes 0{}", shown_verdict(counted)),
+            None => line,
+        },
         // `:CHAIN POLICY [PACKETS:BYTES]`
         "iptables" | "ip6tables" if line.starts_with(':') => line.split(" [").next().unwrap_or_default().to_owned(),
         _ => line,
+    }
+}
+
+/// The verdict after the counters of a rule. nft shows the target of iptables' DNAT rules for one version of IP only, so it is left
+/// out; iptables-save shows it for both.
+fn shown_verdict(counted: &str) -> String {
+    match counted.splitn(4, ' ').nth(3) {
+        Some(verdict) if !verdict.starts_with("dnat to ") => format!(" {verdict}"),
+        _ => String::new(),
     }
 }
 

@@ -38,32 +38,34 @@ pub(super) fn rootfs(dir: &Path) {
 /// Packs a file system into an archive in the OCI image layout. Its program sleeps until it gets a signal.
 pub(super) fn archive(rootfs: &Path, into: &Path) {
     let layout = tempfile::tempdir().unwrap();
-    let blobs = layout.path().join("blobs/sha256");
-    fs::create_dir_all(&blobs).unwrap();
-    let keep = |bytes: &[u8], media_type: &str| -> Value {
-        let file = layout.path().join("blob");
-        fs::write(&file, bytes).unwrap();
-        let sum = Command::new("sha256sum").arg(&file).output().unwrap();
-        let sum = String::from_utf8(sum.stdout).unwrap()[..64].to_owned();
-        fs::rename(&file, blobs.join(&sum)).unwrap();
-        json!({"mediaType": media_type, "digest": format!("sha256:{sum}"), "size": bytes.len()})
-    };
     tar(rootfs, into);
-    let layer = keep(&fs::read(into).unwrap(), "application/vnd.oci.image.layer.v1.tar");
+    let layer = write_blob(layout.path(), &fs::read(into).unwrap(), "application/vnd.oci.image.layer.v1.tar");
     let config = json!({
         "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }, "os": "linux",
         "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh", "-c", "trap exit TERM INT; while :; do sleep 1; done"]},
         "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
     });
-    let config = keep(config.to_string().as_bytes(), "application/vnd.oci.image.config.v1+json");
+    let config = write_blob(layout.path(), config.to_string().as_bytes(), "application/vnd.oci.image.config.v1+json");
     let manifest_type = "application/vnd.oci.image.manifest.v1+json";
     let manifest = json!({"schemaVersion": 2, "mediaType": manifest_type, "config": config, "layers": [layer]});
-    let mut manifest = keep(manifest.to_string().as_bytes(), manifest_type);
+    let mut manifest = write_blob(layout.path(), manifest.to_string().as_bytes(), manifest_type);
     manifest["annotations"] = json!({"io.containerd.image.name": IMAGE});
     let index = json!({"schemaVersion": 2, "manifests": [manifest]});
     fs::write(layout.path().join("index.json"), index.to_string()).unwrap();
     fs::write(layout.path().join("oci-layout"), json!({"imageLayoutVersion": "1.0.0"}).to_string()).unwrap();
     tar(layout.path(), into);
+}
+
+/// Writes a blob of an image layout. Returns its descriptor.
+fn write_blob(layout: &Path, bytes: &[u8], media_type: &str) -> Value {
+    let blobs = layout.join("blobs/sha256");
+    fs::create_dir_all(&blobs).unwrap();
+    let file = layout.join("blob");
+    fs::write(&file, bytes).unwrap();
+    let printed = Command::new("sha256sum").arg(&file).output().unwrap();
+    let sum = String::from_utf8(printed.stdout).unwrap()[..64].to_owned();
+    fs::rename(&file, blobs.join(&sum)).unwrap();
+    json!({"mediaType": media_type, "digest": format!("sha256:{sum}"), "size": bytes.len()})
 }
 
 fn tar(dir: &Path, into: &Path) {

@@ -9,14 +9,15 @@ use libtest_mimic::{Arguments, Trial};
 pub fn trials<F: Fn() + Send + 'static>(arguments: &Arguments, scenes: Vec<(String, F)>) -> ExitCode {
     let is_root = is_root();
     let count = scenes.len();
-    let trial = |(name, play): (String, F)| {
-        Trial::test(name, move || {
+    let mut trials = Vec::new();
+    for (name, play) in scenes {
+        let trial = Trial::test(name, move || {
             play();
             Ok(())
-        })
-        .with_ignored_flag(!is_root)
-    };
-    let conclusion = libtest_mimic::run(arguments, scenes.into_iter().map(trial).collect());
+        });
+        trials.push(trial.with_ignored_flag(!is_root));
+    }
+    let conclusion = libtest_mimic::run(arguments, trials);
     if !is_root {
         println!("runtimes: {count} not run here for want of: root\n");
     }

@@ -10,7 +10,7 @@ use cnikit_testkit::{CallOutput, Host, Subject};
 use cnikit_tests::attached::Attached;
 use cnikit_tests::way::{Way, on_path};
 use cnikit_tests::{bridge, references, subject};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::actor::{IPV4, IPV6, ethernet, mac, send, udp4, with_net_admin};
 
@@ -110,14 +110,17 @@ fn serves(netns: &Netns) {
 
 /// Whether the published port is reached from the host's own loopback.
 fn is_published(host: &Host) -> bool {
-    let to = SocketAddr::from(([127, 0, 0, 1], 8080));
-    let connect = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
-        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-        let mut said = String::new();
-        stream.read_to_string(&mut said).map(|_| said)
-    };
-    host.enter(|| connect().is_ok_and(|said| said == "pod"))
+    let server = SocketAddr::from(([127, 0, 0, 1], 8080));
+    host.enter(|| read_all_from(server).is_ok_and(|said| said == "pod"))
+}
+
+/// Connects to a server and reads until it closes the connection.
+fn read_all_from(server: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&server, Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said)?;
+    Ok(said)
 }
 
 #[test]
@@ -302,6 +305,14 @@ fn no_port_leads_to_an_address_of_the_hosts_own_or_to_one_that_no_container_has(
     }
 }
 
+/// An attachment in the list of a RESTORE, with this published port.
+fn restored_with_port(pod: &Attached, port: u16) -> Value {
+    json!({
+        "containerID": pod.id, "ifname": "eth0", "netns": pod.container.path(), "prevResult": pod.prev,
+        "runtimeConfig": {"portMappings": [{"hostPort": port, "containerPort": SERVICE, "protocol": "udp"}]},
+    })
+}
+
 /// A container whose recorded address is the host's own by now, among other containers of one RESTORE.
 #[test]
 fn a_restore_of_many_makes_no_port_lead_to_an_address_of_the_hosts_own() {
@@ -313,13 +324,7 @@ fn a_restore_of_many_makes_no_port_lead_to_an_address_of_the_hosts_own() {
         let before = rules_and_settings(&node.host);
         for address in ["127.0.0.1/8", "10.66.0.1/24", "169.254.169.254/32", "fd66::1/64"] {
             wrong.prev["ips"] = json!([{"address": address, "interface": 2}]);
-            let entry = |pod: &Attached, port: u16| {
-                json!({
-                    "containerID": pod.id, "ifname": "eth0", "netns": pod.container.path(), "prevResult": pod.prev,
-                    "runtimeConfig": {"portMappings": [{"hostPort": port, "containerPort": SERVICE, "protocol": "udp"}]},
-                })
-            };
-            let list = json!([entry(&right, 8081), entry(&wrong, 8080)]);
+            let list = json!([restored_with_port(&right, 8081), restored_with_port(&wrong, 8080)]);
             let said = portmap.call(&node.host, "RESTORE", "", "", &[("cni.dev/attachments", list)]).ok();
             let outcomes = said["cni.dev/attachments"].as_array().unwrap();
             assert_eq!(outcomes[0].get("error"), None, "{backend} {address}: {said}");

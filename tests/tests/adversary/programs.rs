@@ -443,35 +443,37 @@ fn a_policy_that_cannot_be_used_fails_add_and_never_del() {
     });
 }
 
-/// A link of root's to a file of root's, in a directory where another user can exchange the file or a link to it.
+/// Moves the policy to this path, and links to it from its first path.
+fn move_policy(to: &str) {
+    let to = Path::new(to);
+    fs::create_dir_all(to.parent().unwrap()).unwrap();
+    fs::rename(FILE, to).unwrap();
+    symlink(to, FILE).unwrap();
+}
+
+/// A link of root to a file of root, in a directory where another user can replace the file or a link to it.
 #[test]
 fn a_policy_that_a_link_leads_to_is_not_believed_if_another_user_can_change_the_way() {
     let node = PolicyNode::new();
     let fails = |why: &str, attack: &(dyn Fn() + Sync)| node.fails(why, attack);
-    let moved = |to: &str| {
-        let to = Path::new(to);
-        fs::create_dir_all(to.parent().unwrap()).unwrap();
-        fs::rename(FILE, to).unwrap();
-        symlink(to, FILE).unwrap();
-    };
     fails("users other than root may write to it", &|| {
-        moved("/etc/real/policy/node.json");
+        move_policy("/etc/real/policy/node.json");
         mode(Path::new("/etc/real/policy"), 0o777);
     });
     fails("users other than root may write to it", &|| {
-        moved("/etc/real/policy/node.json");
+        move_policy("/etc/real/policy/node.json");
         mode(Path::new("/etc/real/policy"), 0o1777);
     });
     fails("users other than root may write to it", &|| {
-        moved("/etc/real/policy/node.json");
+        move_policy("/etc/real/policy/node.json");
         mode(Path::new("/etc/real"), 0o775);
     });
     fails("belongs to user 65534", &|| {
-        moved("/etc/real/policy/node.json");
+        move_policy("/etc/real/policy/node.json");
         chown("/etc/real", Some(65534), None).unwrap();
     });
     fails("belongs to user 65534", &|| {
-        moved("/etc/real/node.json");
+        move_policy("/etc/real/node.json");
         fs::create_dir("/etc/between").unwrap();
         symlink("/etc/real/node.json", "/etc/between/node.json").unwrap();
         fs::remove_file(FILE).unwrap();
@@ -479,7 +481,7 @@ fn a_policy_that_a_link_leads_to_is_not_believed_if_another_user_can_change_the_
         lchown("/etc/between/node.json", Some(65534), None).unwrap();
     });
     fails("users other than root may write to it", &|| {
-        moved("/etc/real/node.json");
+        move_policy("/etc/real/node.json");
         fs::create_dir("/etc/between").unwrap();
         symlink("/etc/real/node.json", "/etc/between/node.json").unwrap();
         fs::remove_file(FILE).unwrap();
@@ -488,7 +490,7 @@ fn a_policy_that_a_link_leads_to_is_not_believed_if_another_user_can_change_the_
     });
     // Programs that manage configurations make links, also through a sticky directory.
     node.host.with_node_policy("{}", || {
-        moved("/etc/sticky/real/node.json");
+        move_policy("/etc/sticky/real/node.json");
         mode(Path::new("/etc/sticky"), 0o1777);
         let result = node.ours.add(&node.host, "c-one", &node.container);
         node.ours.del(&node.host, "c-one", &node.container, &result);

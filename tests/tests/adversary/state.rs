@@ -18,11 +18,16 @@ use crate::rows;
 /// Runs `work` on a host, in a thread with a mount namespace of its own.
 fn mounted<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> T {
     host.enter(|| {
-        #[expect(clippy::disallowed_methods, reason = "a mount namespace, not a network's; it goes with this thread")]
-        nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
-        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+        unshare_mounts();
         work()
     })
+}
+
+/// Gives this thread a mount namespace of its own.
+fn unshare_mounts() {
+    #[expect(clippy::disallowed_methods, reason = "a mount namespace, not a network's; it goes with this thread")]
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
 }
 
 #[test]

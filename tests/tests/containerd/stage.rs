@@ -21,7 +21,10 @@ pub(crate) struct Subject {
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}::cni_{}::{}", self.edition.name(), self.version.replace('.', "_"), self.maker.name())?;
-        self.backend.map_or(Ok(()), |backend| write!(f, "_{backend}"))
+        match self.backend {
+            Some(backend) => write!(f, "_{backend}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -207,8 +207,10 @@ impl<'de> MapAccess<'de> for One<'_> {
     type Error = Stopped;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Stopped> {
-        let name = |key: &'static str| seed.deserialize(IntoDeserializer::<Stopped>::into_deserializer(key));
-        self.key.take().map(name).transpose()
+        match self.key.take() {
+            Some(key) => seed.deserialize(IntoDeserializer::<Stopped>::into_deserializer(key)).map(Some),
+            None => Ok(None),
+        }
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Stopped> {

@@ -158,12 +158,8 @@ mod tests {
 
     #[test]
     fn who_does_not_do_it_is_named_once_below_with_the_reason() {
-        let sides = ["ours", "theirs"].map(|name| Side {
-            name: name.to_owned(),
-            bin: "/nowhere".into(),
-            tool: None,
-            only: None,
-        });
+        let side = |name: &str| Side { name: name.to_owned(), bin: "/nowhere".into(), tool: None, only: None };
+        let sides = ["ours", "theirs"].map(side);
         let processor = vec![0.5; 3];
         let faults = vec![7.0; 3];
         let samples = Samples {

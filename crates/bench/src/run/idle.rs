@@ -13,21 +13,24 @@ use crate::figures::median;
 /// The cost of one log step while the log is off, in nanoseconds, without the work of the step: the smallest of a few measurements,
 /// which the machine disturbed least. It is 0 or negative if the compiler removed the step.
 pub(crate) fn log_step() -> f64 {
+    let bare = least_time(&|n| n);
+    let step = least_time(&|n| log::step(format_args!("step {n}"), || Ok(n)).unwrap_or_default());
+    step - bare
+}
+
+/// The least time of a piece of work in nanoseconds, each time an average of many runs.
+fn least_time(work: &dyn Fn(u32) -> u32) -> f64 {
     const STEPS: u32 = 200_000;
     const TIMES: usize = 5;
-    let timed = |work: &dyn Fn(u32) -> u32| {
-        let once = |_| {
-            let began = Instant::now();
-            (0..STEPS).for_each(|n| {
-                black_box(work(black_box(n)));
-            });
-            began.elapsed().as_secs_f64() * 1e9 / f64::from(STEPS)
-        };
-        (0..TIMES).map(once).fold(f64::INFINITY, f64::min)
-    };
-    let bare = timed(&|n| n);
-    let step = timed(&|n| log::step(format_args!("step {n}"), || Ok(n)).unwrap_or_default());
-    step - bare
+    let mut least = f64::INFINITY;
+    for _ in 0..TIMES {
+        let began = Instant::now();
+        for n in 0..STEPS {
+            black_box(work(black_box(n)));
+        }
+        least = least.min(began.elapsed().as_secs_f64() * 1e9 / f64::from(STEPS));
+    }
+    least
 }
 
 /// The time in microseconds until a sleeping thread runs after it is woken. It is half the time of many small calls, depends on

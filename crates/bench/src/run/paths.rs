@@ -139,16 +139,18 @@ impl Node {
 
     /// The times of connections to these two, in turn, in milliseconds.
     fn connect(&self, both: [u16; 2]) -> Result<[Vec<f64>; 2]> {
-        let all = |_: &_| {
-            let mut took = [Vec::new(), Vec::new()];
-            for _ in 0..CONNECTIONS {
-                for (took, n) in took.iter_mut().zip(both) {
-                    took.push(self.connection(n)?);
-                }
-            }
-            Ok(took)
-        };
-        self.outside.enter(all).map_err(|error| error.to_string())?
+        self.outside.enter(|_| self.connect_here(both)).map_err(|error| error.to_string())?
+    }
+
+    /// As [`Node::connect`], in the namespace outside.
+    fn connect_here(&self, [first, second]: [u16; 2]) -> Result<[Vec<f64>; 2]> {
+        let mut times_first = Vec::new();
+        let mut times_second = Vec::new();
+        for _ in 0..CONNECTIONS {
+            times_first.push(self.connection(first)?);
+            times_second.push(self.connection(second)?);
+        }
+        Ok([times_first, times_second])
     }
 
     /// One connection to the published port of a container. It must be the one that accepts it.
