@@ -7,7 +7,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::LinkAttribute::{NumRxQueues, NumTxQueues};
 use netlink_packet_route::link::{BridgeBooleanOptionFlags, InfoData, InfoVeth, LinkMessage};
-use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
+use rtnetlink::{LinkBridge, LinkDummy, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use crate::netlink::{Forgives, Request};
 use crate::{Link, Mac, Netlink, Result};
@@ -60,7 +60,43 @@ pub struct NewBridge {
     pub link_local_learning: Option<bool>,
 }
 
+/// A link that drops all packets sent to it, and receives none. See ip-link(8).
+#[derive(Clone, Debug)]
+pub struct NewDummy {
+    /// Its name.
+    pub name: String,
+    /// Its hardware address.
+    pub mac: Mac,
+    /// The number of its group; 0 is the default group.
+    #[doc(alias = "IFLA_GROUP")]
+    pub group: u32,
+}
+
 impl Netlink {
+    /// Creates a dummy, which is down at first, and returns it.
+    ///
+    /// # Errors
+    /// Its name is taken ([`Error::exists`](crate::Error::exists)), the kernel has no dummy
+    /// ([`Error::unsupported`](crate::Error::unsupported)) or refuses the hardware address, or `CAP_NET_ADMIN` is missing.
+    #[doc(alias = "dummy")]
+    pub fn create_dummy(&self, dummy: &NewDummy) -> Result<Link> {
+        self.create("create dummy", dummy.name.clone(), dummy.message(), &dummy.name)
+    }
+
+    /// Whether this kernel has dummy links; it loads the module. The kernel is asked for one with a hardware address that it
+    /// refuses.
+    ///
+    /// # Errors
+    /// The kernel refuses the request for another reason, such as a missing `CAP_NET_ADMIN`.
+    pub fn knows_dummy(&self) -> Result<bool> {
+        let refused = NewDummy { name: "cnikit-probe".to_owned(), mac: Mac([0; 6]), group: 0 };
+        match self.create_dummy(&refused) {
+            Err(error) if error.unsupported() => Ok(false),
+            Err(error) if error.errno == libc::EADDRNOTAVAIL => Ok(true),
+            other => other.map(|_| true),
+        }
+    }
+
     /// Creates a veth pair in one message; the peer is in its namespace and has its name from the first moment.
     ///
     /// Returns the end here as it was when it was new; most kernels do not report its [`Link::port`] then.
@@ -127,6 +163,13 @@ impl NewVeth {
             builder = builder.append_extra_attribute(NumTxQueues(count)).append_extra_attribute(NumRxQueues(count));
         }
         builder
+    }
+}
+
+impl NewDummy {
+    fn message(&self) -> LinkMessage {
+        let builder = dressed(LinkMessageBuilder::<LinkDummy>::new(&self.name), Some(self.mac), None);
+        if self.group > 0 { builder.link_group(self.group) } else { builder }.build()
     }
 }
 

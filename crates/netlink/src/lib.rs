@@ -58,7 +58,7 @@ pub mod wire;
 
 pub use address::{Address, NewAddress};
 pub use batch::Batch;
-pub use create::{NewBridge, NewVeth, Peer};
+pub use create::{NewBridge, NewDummy, NewVeth, Peer};
 pub use error::{Error, Result};
 pub use exchange::Exchanged;
 pub use frame::NetlinkError;
@@ -70,5 +70,5 @@ pub use netlink::Netlink;
 pub use route::{Family, KernelRoute, MAIN_TABLE};
 pub use socket::Socket;
 pub use upper::NewUpper;
-pub use upper_kind::{IpvlanMode, MacvlanMode, UpperKind};
+pub use upper_kind::{IpvlanMode, MacvlanMode, UpperKind, VlanProtocol};
 pub use vlan::VlanRange;

@@ -108,7 +108,7 @@ pub struct Link {
     pub group: u32,
     /// What it is set to as a port of a bridge.
     pub port: Option<Port>,
-    /// What is particular to it as a macvlan or an ipvlan.
+    /// What is particular to it as a macvlan, an ipvlan or a VLAN.
     pub upper: Option<UpperKind>,
     /// Of a bridge: whether it filters by VLAN.
     #[doc(alias = "IFLA_BR_VLAN_FILTERING")]

@@ -1,16 +1,16 @@
-//! Creating links on top of another: macvlan and ipvlan.
+//! Creating links on top of another: macvlan, ipvlan and VLAN.
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use cnikit_netns::Netns;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{InfoIpVlan, InfoMacVlan, LinkMessage};
-use rtnetlink::{LinkIpVlan, LinkMacVlan, LinkMessageBuilder};
+use netlink_packet_route::link::{InfoIpVlan, InfoMacVlan, InfoVlan, LinkMessage};
+use rtnetlink::{LinkIpVlan, LinkMacVlan, LinkMessageBuilder, LinkVlan};
 
 use crate::create::dressed;
 use crate::netlink::{Forgives, Request};
-use crate::{Mac, Netlink, Result, UpperKind};
+use crate::{Link, Mac, Netlink, Result, UpperKind, VlanProtocol};
 
 /// A link on top of another, to be made. See ip-link(8).
 #[derive(Clone, Debug)]
@@ -50,6 +50,7 @@ impl Netlink {
     /// not exist or cannot have such links, or this kernel has none ([`Error::unsupported`](crate::Error::unsupported)).
     #[doc(alias = "macvlan")]
     #[doc(alias = "ipvlan")]
+    #[doc(alias = "vlan")]
     pub fn create_upper(&self, upper: &NewUpper) -> Result<()> {
         let link = (upper.lower > 0).then_some(upper.lower);
         let mut object = upper.name.clone();
@@ -64,6 +65,7 @@ impl Netlink {
         let operation = match upper.upper {
             UpperKind::Macvlan { .. } => "create macvlan",
             UpperKind::Ipvlan(_) => "create ipvlan",
+            UpperKind::Vlan { .. } => "create vlan",
         };
         self.ask(Request { message, flags, operation, object, link, forgives: Forgives::Nothing }).map(drop)
     }
@@ -74,7 +76,7 @@ impl Netlink {
     /// # Errors
     /// The kernel refuses the request for another reason, such as a missing `CAP_NET_ADMIN`.
     pub fn knows_upper(&self, upper: UpperKind) -> Result<bool> {
-        let name = "cnikit-probe".to_owned();
+        let name = PROBE.to_owned();
         let nowhere =
             NewUpper { name, index: None, lower: 0, netns: None, mac: None, mtu: None, group: 0, up: false, upper };
         match self.create_upper(&nowhere) {
@@ -83,7 +85,45 @@ impl Netlink {
             other => other.map(|()| true),
         }
     }
+
+    /// Whether a link has no VLAN of this number and protocol on top of it, in whatever namespace. Nothing is made: the kernel is
+    /// asked for one with an MTU that is larger than the link's, and it checks the VLAN first. `true` also if this cannot be asked:
+    /// no MTU is larger than the link's, or a link has the name that the request needs.
+    ///
+    /// # Errors
+    /// The kernel refuses for another reason: the link does not exist or cannot have VLANs, the kernel has no VLANs
+    /// ([`Error::unsupported`](crate::Error::unsupported)), or `CAP_NET_ADMIN` is missing.
+    #[doc(alias = "IFLA_VLAN_ID")]
+    pub fn is_vlan_free(&self, lower: &Link, id: u16, protocol: VlanProtocol) -> Result<bool> {
+        if lower.mtu >= LARGEST_MTU {
+            return Ok(true);
+        }
+        let refused = NewUpper {
+            name: PROBE.to_owned(),
+            index: None,
+            lower: lower.index,
+            netns: None,
+            mac: None,
+            mtu: Some(LARGEST_MTU),
+            group: 0,
+            up: false,
+            upper: UpperKind::Vlan { id, protocol },
+        };
+        match self.create_upper(&refused) {
+            // Or a link has the name.
+            Err(error) if error.exists() => Ok(self.find_link(PROBE)?.is_some()),
+            Err(error) if error.errno == libc::EINVAL => Ok(true),
+            Err(error) => Err(error),
+            // The MTU of the link has been raised since it was read.
+            Ok(()) => self.delete_link(self.link(PROBE)?.index).map(|()| true),
+        }
+    }
 }
+
+/// The name of a link that is never made.
+const PROBE: &str = "cnikit-probe";
+/// The largest MTU that a VLAN takes (`ETH_MAX_MTU`).
+const LARGEST_MTU: u32 = 65535;
 
 impl NewUpper {
     fn message(&self) -> LinkMessage {
@@ -99,6 +139,10 @@ impl NewUpper {
             UpperKind::Ipvlan(mode) => {
                 let builder = LinkMessageBuilder::<LinkIpVlan>::new(&self.name);
                 self.placed(builder.append_info_data(InfoIpVlan::Mode(mode.number().into())))
+            }
+            UpperKind::Vlan { id, protocol } => {
+                let builder = LinkMessageBuilder::<LinkVlan>::new(&self.name).append_info_data(InfoVlan::Id(id));
+                self.placed(builder.append_info_data(InfoVlan::Protocol(protocol.on_wire())))
             }
         }
     }

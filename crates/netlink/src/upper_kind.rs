@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use netlink_packet_core::{parse_u16, parse_u32};
+use netlink_packet_core::{parse_u16, parse_u16_be, parse_u32};
+use netlink_packet_route::link::VlanProtocol as WireProtocol;
 
 use crate::attribute::value;
 
@@ -10,6 +11,11 @@ use crate::attribute::value;
 const MACVLAN_MODE: u16 = 1;
 const MACVLAN_BC_QUEUE_LEN: u16 = 7;
 const IPVLAN_MODE: u16 = 1;
+const VLAN_ID: u16 = 1;
+const VLAN_PROTOCOL: u16 = 5;
+/// `ETH_P_8021Q` and `ETH_P_8021AD` of `linux/if_ether.h`.
+const ETHERTYPE_8021Q: u16 = 0x8100;
+const ETHERTYPE_8021AD: u16 = 0x88a8;
 
 /// What is particular to a link on top of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +30,25 @@ pub enum UpperKind {
     },
     /// It has the MAC of the link below.
     Ipvlan(IpvlanMode),
+    /// It has the frames of one VLAN of the link below, and the MAC of that link.
+    Vlan {
+        /// The number of the VLAN, at most 4094. 0 tags frames with a priority only.
+        #[doc(alias = "IFLA_VLAN_ID")]
+        id: u16,
+        /// The tag of the frames.
+        protocol: VlanProtocol,
+    },
+}
+
+/// The tag of the frames of a VLAN. A link below may have VLANs of the same number with each of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "IFLA_VLAN_PROTOCOL")]
+pub enum VlanProtocol {
+    /// 802.1Q, ethertype 0x8100: an ordinary VLAN, and the inner tag of two.
+    Dot1q,
+    /// 802.1ad, ethertype 0x88a8: the outer tag of two, also called service tag.
+    #[doc(alias = "QinQ")]
+    Dot1ad,
 }
 
 /// Whom a macvlan hears beside what is outside.
@@ -112,7 +137,63 @@ impl fmt::Display for IpvlanMode {
     }
 }
 
+impl VlanProtocol {
+    /// The protocol with this name, in upper or lower case, as ip(8) takes it.
+    pub fn named(word: &str) -> Option<Self> {
+        let all = [VlanProtocol::Dot1q, VlanProtocol::Dot1ad];
+        all.into_iter().find(|protocol| word.eq_ignore_ascii_case(protocol.name()))
+    }
+
+    /// The name, as ip(8) prints it.
+    fn name(self) -> &'static str {
+        match self {
+            VlanProtocol::Dot1q => "802.1Q",
+            VlanProtocol::Dot1ad => "802.1ad",
+        }
+    }
+
+    pub(crate) fn on_wire(self) -> WireProtocol {
+        match self {
+            VlanProtocol::Dot1q => WireProtocol::Ieee8021Q,
+            VlanProtocol::Dot1ad => WireProtocol::Ieee8021Ad,
+        }
+    }
+}
+
+impl fmt::Display for VlanProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 impl UpperKind {
+    /// The name of the kind, as the kernel and ip(8) have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            UpperKind::Macvlan { .. } => "macvlan",
+            UpperKind::Ipvlan(_) => "ipvlan",
+            UpperKind::Vlan { .. } => "vlan",
+        }
+    }
+
+    /// The kernel module that has the kind.
+    pub fn module(self) -> &'static str {
+        match self {
+            UpperKind::Vlan { .. } => "8021q",
+            other => other.name(),
+        }
+    }
+
+    /// Whether all links of the kind have the MAC of the link below.
+    pub fn shares_mac(self) -> bool {
+        !matches!(self, UpperKind::Macvlan { .. })
+    }
+
+    /// Whether the kernel puts such a link, if it is made on another of its kind, beside that one and not on it.
+    pub fn is_flattened(self) -> bool {
+        !matches!(self, UpperKind::Vlan { .. })
+    }
+
     /// Reads `IFLA_INFO_DATA` of a link of this kind; `None` if it is of another, or has a mode that is not supported here.
     pub(crate) fn parse(kind: &str, data: &[u8]) -> Option<Self> {
         match kind {
@@ -126,6 +207,15 @@ impl UpperKind {
                 let number = parse_u16(value(data, IPVLAN_MODE)?).ok()?;
                 let mode = IPVLAN_MODES.iter().find(|mode| mode.number == number)?.mode;
                 Some(Self::Ipvlan(mode))
+            }
+            "vlan" => {
+                let id = parse_u16(value(data, VLAN_ID)?).ok()?;
+                let protocol = match parse_u16_be(value(data, VLAN_PROTOCOL)?).ok()? {
+                    ETHERTYPE_8021Q => VlanProtocol::Dot1q,
+                    ETHERTYPE_8021AD => VlanProtocol::Dot1ad,
+                    _ => return None,
+                };
+                Some(Self::Vlan { id, protocol })
             }
             _ => None,
         }
