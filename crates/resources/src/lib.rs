@@ -5,6 +5,8 @@
 //! | [`veth`] | a veth pair, one end on the host | the attachment |
 //! | [`macvlan`] | a macvlan link in the container | the attachment |
 //! | [`ipvlan`] | an ipvlan link in the container | the attachment |
+//! | [`vlan`] | a VLAN link in the container | the attachment |
+//! | [`dummy`] | a dummy link in the container | the attachment |
 //! | [`bridge`] | a bridge on the host | never: it is shared |
 //! | [`bridge_port`] | a bridge port in forwarding state, and announcements to neighbours | the link |
 //! | [`layer3`] | addresses and routes of the container's interface | the link |
@@ -49,17 +51,19 @@ pub mod saved_settings;
 pub mod sysctls;
 
 pub use address::{bridge_port, forwarding, gateway, host_route, layer3};
-pub use cnikit_netlink::{IpvlanMode, KernelRoute, Mac, MacvlanMode, UpperKind};
+pub use cnikit_netlink::{IpvlanMode, KernelRoute, Mac, MacvlanMode, UpperKind, VlanProtocol};
 pub use identity::alias;
 pub use link::{
-    bridge, bring_up, ipvlan, link_settings, loopback, macvlan, parent, stacked, veth, vlan_gateway, vlans,
+    bridge, bring_up, dummy, ipvlan, link_settings, loopback, macvlan, parent, stacked, veth, vlan, vlan_gateway, vlans,
 };
 
 /// Every kind. Each has a file of its own.
-pub const ALL: [cnikit_plan::Kind; 15] = [
+pub const ALL: [cnikit_plan::Kind; 17] = [
     veth::KIND,
     macvlan::KIND,
     ipvlan::KIND,
+    vlan::KIND,
+    dummy::KIND,
     bridge::KIND,
     layer3::KIND,
     loopback::KIND,

@@ -86,7 +86,7 @@ impl InterfacePlugin for IpvlanPlugin {
 
     fn status(&self) -> Result<()> {
         // STATUS has no prevResult. If the addresses come from it on ADD, so does the master.
-        stacked::available(UpperKind::Ipvlan(self.0.mode.0), &self.master(self.0.ipam.name.is_empty()))
+        stacked::available(UpperKind::Ipvlan(self.0.mode.0), &self.master(self.0.ipam.name.is_empty())).map(drop)
     }
 }
 

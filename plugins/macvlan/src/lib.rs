@@ -96,7 +96,7 @@ impl InterfacePlugin for MacvlanPlugin {
 
     fn status(&self) -> Result<()> {
         let link = self.link_on_master("");
-        stacked::available(link.upper_kind(), &link.link.master)
+        stacked::available(link.upper_kind(), &link.link.master).map(drop)
     }
 }
 

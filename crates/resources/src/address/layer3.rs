@@ -301,7 +301,15 @@ pub fn on_segment(ifname: &str, ips: &[Ip], given: &[cnikit_types::Route], detec
     })
 }
 
-/// The second plan of a macvlan or ipvlan. An interface without addresses is only set up, unless it `is_up` already.
+/// The second plan of an interface that leads nowhere. Without addresses it is only set up.
+pub fn on_no_segment(ifname: &str, ips: &[Ip], routes: &[cnikit_types::Route]) -> Plan {
+    match on_segment(ifname, ips, routes, Detection::Off) {
+        Some(layer3) => Plan::of(Layer3 { announce: false, ..layer3 }),
+        None => Plan::of(BringUp { ifname: ifname.to_owned(), slaac: false }),
+    }
+}
+
+/// The second plan of a macvlan, ipvlan or VLAN. An interface without addresses is only set up, unless it `is_up` already.
 pub fn on_master(
     ifname: &str,
     ips: &[Ip],

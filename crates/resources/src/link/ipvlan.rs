@@ -6,8 +6,9 @@ use cnikit_netlink::{IpvlanMode, Link, UpperKind};
 use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Error, Journal, Result};
 
-use crate::link::stacked::{self, StackedLink};
-use crate::link::stacked_links::any_on;
+use crate::link::container_link::{release, sweep};
+use crate::link::stacked::StackedLink;
+use crate::link::stacked_links::first_on;
 use crate::lock_netns;
 
 /// An ipvlan.
@@ -22,8 +23,8 @@ pub struct Ipvlan {
 /// ipvlans are found by their alias or group, in the container's namespace.
 pub const KIND: Kind = Kind {
     name: "ipvlan",
-    release: |context| stacked::release(KIND.name, context),
-    sweep: |context| stacked::sweep(KIND.name, context),
+    release: |context| release(KIND.name, context),
+    sweep: |context| sweep(KIND.name, context),
     outlives_link: true,
 };
 
@@ -61,7 +62,7 @@ impl Ipvlan {
         let (one, place) = match master.upper {
             // The master is an ipvlan itself. The kernel puts the new one on the same link as that one.
             Some(UpperKind::Ipvlan(_)) => (master.clone(), self.link.master.place().to_owned()),
-            _ => match any_on(master, KIND.name, &self.link.master, context)? {
+            _ => match first_on(master, KIND.name, &|_| true, &self.link.master, context)? {
                 Some(found) => found,
                 None => return Ok(()),
             },

@@ -6,7 +6,8 @@ use cnikit_netlink::{Mac, MacvlanMode, UpperKind};
 use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Journal, Result};
 
-use crate::link::stacked::{self, StackedLink};
+use crate::link::container_link::{release, sweep};
+use crate::link::stacked::StackedLink;
 
 /// A macvlan.
 #[derive(Clone, Debug)]
@@ -25,8 +26,8 @@ pub struct Macvlan {
 /// macvlans are found by their alias or group, in the container's namespace.
 pub const KIND: Kind = Kind {
     name: "macvlan",
-    release: |context| stacked::release(KIND.name, context),
-    sweep: |context| stacked::sweep(KIND.name, context),
+    release: |context| release(KIND.name, context),
+    sweep: |context| sweep(KIND.name, context),
     outlives_link: true,
 };
 

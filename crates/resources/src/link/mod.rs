@@ -1,8 +1,10 @@
-//! Links: veth pairs, bridges and their ports, macvlan, ipvlan, VLANs, and the settings of a link.
+//! Links: veth pairs, bridges and their ports, macvlan, ipvlan, VLAN, dummy, the VLANs of bridge ports, and the settings of a link.
 
 pub mod bridge;
 pub mod bring_up;
+pub(crate) mod container_link;
 pub(crate) mod delete_links;
+pub mod dummy;
 pub(crate) mod ipv6_settings;
 pub mod ipvlan;
 pub mod link_settings;
@@ -15,5 +17,6 @@ pub mod stacked;
 pub(crate) mod stacked_links;
 pub mod veth;
 pub(crate) mod veth_ends;
+pub mod vlan;
 pub mod vlan_gateway;
 pub mod vlans;

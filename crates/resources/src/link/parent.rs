@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd};
 
-use cnikit_netlink::{Family, Link, MAIN_TABLE, Netlink};
+use cnikit_netlink::{Family, Link, MAIN_TABLE, Netlink, UpperKind};
 use cnikit_netns::Netns;
 use cnikit_plan::{ApplyContext, Drifts};
 use cnikit_skel::{Error, Result};
@@ -34,12 +34,17 @@ pub enum Which {
 impl Master {
     /// Finds the link, as it is now or was a moment ago.
     pub(crate) fn find(&self, context: &ApplyContext) -> Result<Link> {
-        let netlink = if self.in_container { context.container()? } else { context.host()? };
+        let netlink = self.netlink(context)?;
         match &self.which {
             Which::Named(name) => self.named(netlink, name),
             Which::OfDefaultRoute => self.of_default_route(netlink),
             Which::OfPrevResult => self.named(netlink, only_interface(&context.record)?),
         }
+    }
+
+    /// The socket in the master's namespace.
+    pub(crate) fn netlink<'a>(&self, context: &'a ApplyContext) -> Result<&'a Netlink> {
+        if self.in_container { context.container() } else { context.host() }
     }
 
     fn named(&self, netlink: &Netlink, name: &str) -> Result<Link> {
@@ -63,14 +68,14 @@ impl Master {
         Err(Error::conflict(text).hint("set `master`, or give it a default route"))
     }
 
-    /// Checks that the master exists, for STATUS. A master in a container, or one that an earlier plugin makes, is known to ADD
-    /// only.
-    pub(crate) fn available(&self, host: &Netlink) -> Result<()> {
+    /// Checks that the master exists, for STATUS, and returns it. A master in a container, or one that an earlier plugin makes, is
+    /// known to ADD only.
+    pub(crate) fn available(&self, host: &Netlink) -> Result<Option<Link>> {
         match &self.which {
-            _ if self.in_container => Ok(()),
-            Which::Named(name) => self.named(host, name).map(drop),
-            Which::OfDefaultRoute => self.of_default_route(host).map(drop),
-            Which::OfPrevResult => Ok(()),
+            _ if self.in_container => Ok(None),
+            Which::Named(name) => self.named(host, name).map(Some),
+            Which::OfDefaultRoute => self.of_default_route(host).map(Some),
+            Which::OfPrevResult => Ok(None),
         }
     }
 
@@ -80,8 +85,7 @@ impl Master {
         let Which::Named(name) = &self.which else { return Ok(()) };
         let container = context.container()?;
         let place = self.place();
-        let netlink = if self.in_container { container } else { context.host()? };
-        let Some(master) = netlink.find_recent_link(name)? else {
+        let Some(master) = self.netlink(context)?.find_recent_link(name)? else {
             drifts.unless(false, || format!("master of {}: wanted {name} {place}, found none", upper.name));
             return Ok(());
         };
@@ -94,7 +98,8 @@ impl Master {
     /// one of the kind not on it, but on its own master.
     fn is_below(&self, container: &Netlink, master: &Link, upper: &Link) -> Result<bool> {
         let home = if self.in_container { None } else { Some(Netns::own()?) };
-        let lower = master.lower.filter(|_| master.kind == upper.kind);
+        let is_flattened = upper.upper.is_some_and(UpperKind::is_flattened) && master.kind == upper.kind;
+        let lower = if is_flattened { master.lower } else { None };
         match (lower, master.lower_netns) {
             (None, _) => is_on(container, upper, master.index, home.as_ref()),
             (Some(lower), None) => is_on(container, upper, lower, home.as_ref()),

@@ -9,21 +9,23 @@ use cnikit_skel::{Error, Result};
 
 use crate::link::parent::{Master, is_on};
 
-/// The links of a kind on top of one link.
+/// The wanted links of a kind on top of one link.
 struct Stacked<'a> {
     kind: &'a str,
+    is_wanted: &'a dyn Fn(&Link) -> bool,
     lower: u32,
 }
 
-/// The first link of a kind that is found on a master, and where it is. The host is searched, then the container, the namespaces
-/// that are mounted, and those of processes. There is no path to any other namespace.
-pub(crate) fn any_on(
+/// The first link of a kind on a master for which `is_wanted` is true, and where it is. The host is searched, then the container,
+/// the namespaces that are mounted, and those of processes. There is no path to any other namespace.
+pub(crate) fn first_on(
     link: &Link,
     kind: &str,
+    is_wanted: &dyn Fn(&Link) -> bool,
     master: &Master,
     context: &ApplyContext,
 ) -> Result<Option<(Link, String)>> {
-    let wanted = Stacked { kind, lower: link.index };
+    let wanted = Stacked { kind, is_wanted, lower: link.index };
     let container = format!("in {}", context.netns.path().display());
     let mut places = [(context.host()?, "on the host".to_owned()), (context.container()?, container)];
     if master.in_container {
@@ -60,7 +62,7 @@ impl Stacked<'_> {
 
     fn first_in(&self, place: &Netlink, home: Option<&Netns>) -> Result<Option<Link>> {
         for one in place.links_of_kind(self.kind)? {
-            if is_on(place, &one, self.lower, home)? {
+            if (self.is_wanted)(&one) && is_on(place, &one, self.lower, home)? {
                 return Ok(Some(one));
             }
         }

@@ -1,0 +1,200 @@
+//! The common part of links that are made in the container and have no other end on the host: macvlan, ipvlan, VLAN, dummy.
+//!
+//! Such a link is marked in two steps, because the kernel does not accept an alias in the message that makes a link: until the
+//! alias is written, the link is in a group whose number is made from the tag.
+
+use std::fmt;
+use std::path::Path;
+
+use cnikit_netlink::{Link, LinkChange, Netlink, UpperKind};
+use cnikit_netns::{Netns, NetnsLookup, find, mounted};
+use cnikit_plan::{ApplyContext, Drifts, GcContext, Made, ReleaseContext};
+use cnikit_skel::{AttachmentId, Error, Errors, Result, code};
+use cnikit_types::Interface;
+
+use crate::identity::alias::{self, AliasOwner, Marks};
+use crate::identity::recorded;
+use crate::link::delete_links::{delete, delete_all};
+
+/// The link that this ADD makes, for the journal.
+#[derive(Clone)]
+pub(crate) struct OwnLink {
+    /// The container's namespace.
+    pub(crate) container: Netlink,
+    /// The kind of the link, as the kernel names it.
+    pub(crate) kind: &'static str,
+    /// The attachment.
+    pub(crate) tag: AttachmentId,
+}
+
+impl OwnLink {
+    /// The link of this kind that this ADD is about to make.
+    pub(crate) fn of(kind: &'static str, context: &ApplyContext) -> Result<OwnLink> {
+        Ok(OwnLink { container: context.container()?.clone(), kind, tag: context.tag.clone() })
+    }
+
+    /// Writes the alias, and takes the link out of the group that marked it until then.
+    ///
+    /// These are two messages, one after the other: of one message, or of one batch, the kernel may apply the second change and
+    /// refuse the first. The roll-back does not find a link with neither alias nor group.
+    pub(crate) fn mark(&self, sandbox: &str) -> Result<Made> {
+        let link = self.container.link(&self.tag.ifname)?;
+        let alias = LinkChange { alias: Some(alias::of(&self.tag)), ..LinkChange::default() };
+        self.container.change(link.index, &alias)?;
+        self.container.change(link.index, &LinkChange { group: Some(0), ..LinkChange::default() })?;
+        Ok(Made::one(Interface { name: link.name, sandbox: sandbox.to_owned(), ..Interface::default() }))
+    }
+
+    /// Deletes the link, if it is this attachment's.
+    pub(crate) fn delete(&self) -> Result<()> {
+        match self.container.find_link(&self.tag.ifname)? {
+            Some(link) if is(self.kind, &link) && owner(&link, &self.tag) == AliasOwner::This => {
+                delete(&self.container, &link)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The error of a link that could not be made. Unless the name was taken by another link (`taken`), the kernel may have made
+    /// the link and its answer was lost. Then it is deleted.
+    pub(crate) fn clean_up_failed_create(&self, error: Error, taken: bool) -> Error {
+        if taken {
+            return error;
+        }
+        match self.delete() {
+            Ok(()) => error,
+            Err(second) => error.detail(second.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for OwnLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.tag.ifname)
+    }
+}
+
+/// Checks that the container has no interface of this name.
+pub(crate) fn check_name_is_free(ifname: &str, context: &ApplyContext) -> Result<()> {
+    if context.container()?.find_link(ifname)?.is_none() {
+        return Ok(());
+    }
+    Err(Error::conflict(format!("interface {ifname:?} already exists in {}", context.sandbox))
+        .hint("DEL the attachment that made it, or choose another CNI_IFNAME"))
+}
+
+/// Compares existence, kind, alias, MAC and MTU of the container's link. Returns the link; `None` if it is missing or of another
+/// kind.
+pub(crate) fn verify(
+    kind: &str,
+    ifname: &str,
+    mtu: Option<u32>,
+    context: &ApplyContext,
+    drifts: &mut Drifts,
+) -> Result<Option<Link>> {
+    let Some(link) = context.container()?.find_link(ifname)? else {
+        drifts.unless(false, || format!("interface {ifname}: wanted {kind}, found none in {}", context.sandbox));
+        return Ok(None);
+    };
+    drifts.compare(format!("kind of {ifname}"), kind, link.kind.as_deref().unwrap_or("none"));
+    if !is(kind, &link) {
+        return Ok(None);
+    }
+    // Upstream writes no alias.
+    drifts.unless(owner(&link, &context.tag) != AliasOwner::Another, || {
+        format!("{ifname}: wanted the interface of {}, found the alias {:?}", context.tag, link.alias)
+    });
+    recorded::verify(context, ifname, mtu, &link, drifts);
+    Ok(Some(link))
+}
+
+/// The error of a kernel without this kind of link, which is in the kernel module `module`.
+pub(crate) fn no_kind(kind: &str, module: &str) -> Error {
+    let error = Error::new(code::SYSTEM, format!("this kernel has no {kind}"));
+    error.hint(format!("`modprobe {module}`, or boot a kernel that has it"))
+}
+
+/// Whether a link is of a kind.
+pub(crate) fn is(kind: &str, link: &Link) -> bool {
+    link.kind.as_deref() == Some(kind)
+}
+
+/// The group that a link is made with, a number made from the tag. It is not 0, which is the default group of all links.
+pub(crate) fn group_of(tag: &AttachmentId) -> u32 {
+    let hash = tag.hash();
+    u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]).max(1)
+}
+
+/// The attachment that a link belongs to. A link without an alias, but with a group of another tag, is being made by another ADD.
+fn owner(link: &Link, tag: &AttachmentId) -> AliasOwner {
+    match alias::owner(link, tag) {
+        AliasOwner::Unknown if link.group == group_of(tag) => AliasOwner::This,
+        AliasOwner::Unknown if link.group != 0 => AliasOwner::Another,
+        owner => owner,
+    }
+}
+
+/// Removes the link of the tag, whatever its name is by now.
+///
+/// A link without a tag, which another implementation made, is removed only if it has the attachment's name and the recorded MAC:
+/// by now the path may be another container's namespace. All ipvlans and VLANs of a master have the same MAC, so such a link has to
+/// have a recorded address too.
+pub(crate) fn release(kind: &str, context: &ReleaseContext) -> Result<()> {
+    let Some(container) = context.container()? else { return Ok(()) };
+    let mut errors = Errors::default();
+    for link in container.links_of_kind(kind)? {
+        errors.note(release_one(context, &container, &link));
+    }
+    errors.finish()
+}
+
+fn release_one(context: &ReleaseContext, container: &Netlink, link: &Link) -> Result<()> {
+    let is_ours = match owner(link, &context.tag) {
+        AliasOwner::This => true,
+        AliasOwner::Another => false,
+        AliasOwner::Unknown => is_recorded(context, container, link)?,
+    };
+    if is_ours { delete(container, link) } else { Ok(()) }
+}
+
+fn is_recorded(context: &ReleaseContext, container: &Netlink, link: &Link) -> Result<bool> {
+    let ifname = &context.tag.ifname;
+    let record = context.prev.as_ref();
+    if link.name != *ifname || !recorded::has_mac_of(record, ifname, link) {
+        return Ok(false);
+    }
+    if link.upper.is_some_and(UpperKind::shares_mac) {
+        return recorded::has_address_of(record, container, link);
+    }
+    Ok(true)
+}
+
+/// Removes the links of attachments that are not valid any more, in all namespaces that are mounted. There is no path to any other,
+/// and a namespace that is not mounted is destroyed with its last process.
+pub(crate) fn sweep(kind: &str, context: &GcContext) -> Result<()> {
+    let marks = Marks::of(context);
+    let paths = mounted().map_err(|error| Error::from(error).context("look for mounted namespaces"))?;
+    let mut errors = Errors::default();
+    for path in paths {
+        errors.note(sweep_path(kind, &marks, &path));
+    }
+    errors.finish()
+}
+
+fn sweep_path(kind: &str, marks: &Marks, path: &Path) -> Result<()> {
+    match find(&path.to_string_lossy()) {
+        NetnsLookup::Present(netns) => sweep_in(kind, marks, &netns),
+        NetnsLookup::Unknown { path, why } => {
+            let text = format!("the network namespace {} cannot be looked at: {why}", path.display());
+            Err(Error::new(code::SYSTEM, text).hint("try again, or remove it"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn sweep_in(kind: &str, marks: &Marks, netns: &Netns) -> Result<()> {
+    let container = Netlink::inside(netns)?;
+    let is_meant = |link: &Link| is(kind, link) && marks.is_stale(link);
+    let links: Vec<Link> = container.links_of_kind(kind)?.into_iter().filter(is_meant).collect();
+    delete_all(&container, &links, is_meant)
+}
