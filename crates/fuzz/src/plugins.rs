@@ -18,7 +18,7 @@ pub(crate) fn run(data: &[u8]) {
     let stdin = with_ours(fields.next().unwrap_or_default(), plugins[0].name);
     let mut input = plan(&args, &stdin);
     input.path.clone_from(path);
-    let answered = match choice % 9 {
+    let answered = match choice % 11 {
         0 => call::<InterfaceShape<bridge::BridgePlugin>>(input, plugins),
         1 => call::<InterfaceShape<ptp::PtpPlugin>>(input, plugins),
         3 => call::<Ipam<static_ipam::StaticPlugin>>(input, plugins),
@@ -27,6 +27,8 @@ pub(crate) fn run(data: &[u8]) {
         6 => call::<InterfaceShape<ipvlan::IpvlanPlugin>>(input, plugins),
         7 => call::<Chained<firewall::FirewallPlugin>>(input, plugins),
         8 => call::<Chained<portmap::PortmapPlugin>>(input, plugins),
+        9 => call::<InterfaceShape<dummy::DummyPlugin>>(input, plugins),
+        10 => call::<InterfaceShape<vlan::VlanPlugin>>(input, plugins),
         _ => call::<loopback::LoopbackPlugin>(input, plugins),
     };
     told(&answered);

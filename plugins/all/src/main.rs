@@ -10,6 +10,7 @@ static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 /// Every plugin of this binary. Each of them calls the others in this process.
 static ALL: &[Entry] = &[
     Entry::of::<InterfaceShape<bridge::BridgePlugin>>("bridge"),
+    Entry::of::<InterfaceShape<dummy::DummyPlugin>>("dummy"),
     Entry::of::<Chained<firewall::FirewallPlugin>>("firewall"),
     Entry::of::<Delegating<flannel::FlannelPlugin>>("flannel"),
     Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local"),
@@ -20,6 +21,7 @@ static ALL: &[Entry] = &[
     Entry::of::<InterfaceShape<ptp::PtpPlugin>>("ptp"),
     Entry::of::<Ipam<static_ipam::StaticPlugin>>("static"),
     Entry::of::<Chained<tuning::TuningPlugin>>("tuning"),
+    Entry::of::<InterfaceShape<vlan::VlanPlugin>>("vlan"),
 ];
 
 fn main() -> std::process::ExitCode {

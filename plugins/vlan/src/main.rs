@@ -1,0 +1,5 @@
+//! The plugin vlan as a binary of its own.
+
+fn main() -> std::process::ExitCode {
+    cnikit::main::<cnikit::InterfaceShape<vlan::VlanPlugin>>()
+}
