@@ -100,14 +100,16 @@ impl HostSnapshot {
     pub(crate) fn at_rest(host: &Host) -> HostSnapshot {
         let deadline = Deadline::after(CLEARED);
         let mut last = HostSnapshot::of(host);
+        let mut changes = "it was read only once".to_owned();
         while deadline.pause(TICK) {
             let next = HostSnapshot::of(host);
             if next == last {
                 return next;
             }
+            changes = format!("came {:?}, went {:?}", next.added_since(&last, &[]), last.added_since(&next, &[]));
             last = next;
         }
-        panic!("the host does not come to rest within {CLEARED:?}")
+        panic!("the host does not come to rest within {CLEARED:?}: {changes}")
     }
 
     /// What came and what went on a host but for what these texts allow, once the kernel has cleared away what goes with
