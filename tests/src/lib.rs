@@ -28,8 +28,9 @@ use cnikit_testkit::{Subject, cache};
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
-pub const NAMES: [&str; 11] = [
+pub const NAMES: [&str; 13] = [
     "bridge",
+    "dummy",
     "firewall",
     "flannel",
     "host-local",
@@ -40,6 +41,7 @@ pub const NAMES: [&str; 11] = [
     "ptp",
     "static",
     "tuning",
+    "vlan",
 ];
 
 /// The directory of cargo's output that this test is in: `target/TRIPLE/PROFILE`.
@@ -271,6 +273,9 @@ pub const MASTER_OF_MACVLANS: &str = master!("macvlan mode bridge");
 /// The same with an ipvlan.
 pub const MASTER_OF_IPVLANS: &str = master!("ipvlan mode l2");
 
+/// The same with another VLAN.
+pub const MASTER_OF_VLANS: &str = master!("vlan id 4000");
+
 /// Default routes of both families by the gateways of [`dual_stack`].
 pub fn routed() -> Value {
     let mut ipam = dual_stack();
@@ -286,6 +291,21 @@ pub fn macvlan() -> Subject {
 /// An ipvlan likewise.
 pub fn ipvlan() -> Subject {
     subject("ipvlan", json!({"master": "master0", "enabledad": false, "ipam": routed()})).on(MASTER_OF_IPVLANS)
+}
+
+/// A VLAN of a master, likewise. The kernel allows one container per VLAN of a master.
+pub fn vlan() -> Subject {
+    subject("vlan", json!({"master": "master0", "vlanId": 7, "enabledad": false, "ipam": routed()})).on(MASTER_OF_VLANS)
+}
+
+/// The same with a VLAN of its own for each container.
+pub fn vlans() -> Subject {
+    vlan().with("vlanId", json!("$NUMBER"))
+}
+
+/// A dummy with both families.
+pub fn dummy() -> Subject {
+    subject("dummy", json!({"ipam": dual_stack()}))
 }
 
 /// Every configuration of an interface plugin that is put through everything.

@@ -4,12 +4,13 @@ use cnikit_testkit::Subject;
 use serde_json::json;
 
 use crate::harmed::{firewall, publishing, tuned};
-use crate::{MASTER, bin, bridge, dual_stack, flannel, ipvlan, macvlan, ptp, subject, written_down};
+use crate::{MASTER, bin, bridge, dual_stack, dummy, flannel, ipvlan, macvlan, ptp, subject, vlan, written_down};
 
 /// A plugin that serves: its host is [`Subject::host`], its container [`Subject::container`], its files [`Subject::at`].
 pub fn served(plugin: &str) -> Subject {
     match plugin {
         "bridge" => bridge().with("ipMasqBackend", json!("nftables")).with("macspoofchk", json!(true)),
+        "dummy" => dummy(),
         "firewall" => firewall(bin(), "nftables"),
         "flannel" => flannel(),
         "host-local" => subject("host-local", json!({"ipam": dual_stack()})),
@@ -20,6 +21,7 @@ pub fn served(plugin: &str) -> Subject {
         "ptp" => ptp().with("ipMasqBackend", json!("nftables")),
         "static" => subject("static", json!({"ipam": written_down()})),
         "tuning" => tuned(bin()),
+        "vlan" => vlan().on(MASTER), // as with ipvlan
         _ => panic!("say in tests/src/served.rs how {plugin} is called so that it succeeds"),
     }
 }

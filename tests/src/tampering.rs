@@ -321,7 +321,7 @@ pub const LAYER2: [Thing; 4] = [
 pub const IN_THE_RING: [&str; 2] = ["VLANs of the port", "VLAN gateway"];
 
 /// The kinds that `tests/tests/macvlan.rs` and the ring tamper with, because they need a feature of the kernel too.
-pub const ON_A_MASTER: [&str; 2] = ["macvlan", "ipvlan"];
+pub const WITHOUT_A_HOST_END: [&str; 4] = ["macvlan", "ipvlan", "vlan", "dummy"];
 
 /// Visible state that CHECK does not compare: the line, and the reason.
 ///

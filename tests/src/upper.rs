@@ -1,6 +1,7 @@
-//! Tests that macvlan and ipvlan share: their containers' interfaces are on top of a link of the host, whose wire leads to another
-//! host.
+//! Tests that macvlan, ipvlan and vlan share: their containers' interfaces are on top of a link of the host, whose wire leads to
+//! another host. Some of them are for dummy too, whose interface is on top of nothing.
 
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -44,6 +45,24 @@ impl Lan {
         Lan { host, outer }
     }
 
+    /// With a master whose other host answers where the subject's containers send to: for vlan in their VLAN.
+    pub fn of(subject: &Subject) -> Lan {
+        let lan = Lan::new();
+        if subject.plugin == "vlan" {
+            lan.tag(&format!("id {}", subject.conf["vlanId"]));
+        }
+        lan
+    }
+
+    /// The gateways' addresses are on a VLAN of the other host's end from now on, which is called as the end was.
+    pub fn tag(&self, vlan: &str) {
+        self.outer.sh(&format!(
+            "ip link set outer0 down; ip address flush dev outer0; ip link set outer0 name wire0; ip link set wire0 up
+             ip link add link wire0 name outer0 type vlan {vlan}; echo 0 > /proc/sys/net/ipv6/conf/outer0/accept_dad
+             ip address add 10.77.0.1/24 dev outer0; ip address add fd00:77::1/64 dev outer0 nodad; ip link set outer0 up"
+        ));
+    }
+
     /// A container with an attachment.
     pub fn add(&self, subject: &Subject, id: &str) -> Container {
         let container = self.host.container();
@@ -57,16 +76,27 @@ pub fn links(container: &Container) -> usize {
     container.sh("ip -o link").lines().count() - 1
 }
 
-/// A link of the subject's kind on the master, in a container.
-fn stranger(host: &Host, subject: &Subject, container: &Container, name: &str) {
-    let line = format!("ip link add link master0 name {name} netns {} type {}", container.path(), subject.plugin);
-    host.sh(&if subject.plugin == "ipvlan" { line + " mode l2" } else { line });
+/// A shell line of the host that makes a link of the subject's kind, called `eth0`, in a namespace; on the master if the kind
+/// has one.
+fn stranger(subject: &Subject, netns: &str) -> String {
+    /// The VLANs of strangers, each its own: one that was in a namespace is free again only some time after that.
+    static VLAN: AtomicU16 = AtomicU16::new(1000);
+    let kind = &subject.plugin;
+    match kind.as_str() {
+        "dummy" => format!("ip link add name eth0 netns {netns} type dummy"),
+        "ipvlan" => format!("ip link add link master0 name eth0 netns {netns} type ipvlan mode l2"),
+        "vlan" => {
+            let id = VLAN.fetch_add(1, Ordering::Relaxed);
+            format!("ip link add link master0 name eth0 netns {netns} type vlan id {id}")
+        }
+        _ => format!("ip link add link master0 name eth0 netns {netns} type {kind}"),
+    }
 }
 
 /// If another host has the container's address, ADD fails and leaves nothing, unless detection is disabled.
 pub fn a_taken_address_is_refused_unless_nobody_is_to_look(subject: &Subject) {
     for looks in [true, false] {
-        let lan = Lan::new();
+        let lan = Lan::of(subject);
         let container = Host::new().container();
         lan.outer.sh("ip address add fd00:77::2/64 dev outer0 nodad");
         let subject = subject.with("enabledad", json!(looks)).at(lan.host.dir());
@@ -92,6 +122,9 @@ pub fn a_taken_address_is_refused_unless_nobody_is_to_look(subject: &Subject) {
 pub fn without_carrier_nothing_is_waited_for(subject: &Subject) {
     let subject = subject.with("enabledad", json!(true));
     for unplugged in ["ip link set outer0 down", "ip link set master0 down", "ip link set master0 state dormant"] {
+        if subject.plugin == "vlan" && unplugged.ends_with("master0 down") {
+            continue; // it is refused
+        }
         let host = subject.on(MASTER).host();
         let subject = subject.clone();
         host.sh(unplugged);
@@ -113,7 +146,7 @@ pub fn a_del_does_not_look_for_the_master(subject: &Subject) {
     let several = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "one0"}, {"name": "two0"}]});
     let later = [
         json!({}),
-        json!({"master": "gone0", "mode": "none", "mtu": "big"}),
+        json!({"master": "gone0", "mode": "none", "mtu": "big", "vlanId": "none"}),
         json!({"linkInContainer": true}),
         json!({"prevResult": several}),
     ];
@@ -124,7 +157,7 @@ pub fn a_del_does_not_look_for_the_master(subject: &Subject) {
         subject.add(&host, "c-one", &container);
         host.sh("ip link set master0 name renamed0");
         let mut later = subject.clone();
-        for key in ["master", "mode", "mtu", "linkInContainer", "prevResult"] {
+        for key in ["master", "mode", "mtu", "vlanId", "linkInContainer", "prevResult"] {
             later.conf[key] = keys[key].clone();
         }
         later.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
@@ -199,7 +232,7 @@ pub fn what_strangers_have_on_the_master_stays(subject: &Subject) {
     let before = HostSnapshot::of(&host);
     for (mark, is_told) in marks {
         let container = host.container();
-        stranger(&host, &subject, &container, "eth0");
+        host.sh(&stranger(&subject, &container.path()));
         container.sh(&format!("{mark}; ip address add 10.77.0.99/24 dev eth0; ip link set eth0 up"));
         record["interfaces"][0]["sandbox"] = json!(container.path());
         let inside = seen(&container);
@@ -226,15 +259,19 @@ fn failing_ipam() -> Value {
 }
 
 /// Named namespaces in mounts that only this process sees: two containers that the runtime lost, one that is valid, one of another
-/// network, and one with an interface of another program. The output of `ip` for each comes last.
+/// network, and one with an interface of another program. The output of `ip` for each comes last. Each call
+/// has a VLAN of its own.
 const NAMED: &str = r#"unshare --mount sh -euc '
+    vlan=10
     call() {
-        CNI_COMMAND=$1 CNI_CONTAINERID=$2 CNI_NETNS=/run/netns/$2 CNI_IFNAME=eth0 CNI_PATH=$bin $bin/$plugin <$dir/$3 >/dev/null
+        vlan=$((vlan + 1))
+        sed "s/\"[$]NUMBER\"/$vlan/" $dir/$3 >$dir/stdin
+        CNI_COMMAND=$1 CNI_CONTAINERID=$2 CNI_NETNS=/run/netns/$2 CNI_IFNAME=eth0 CNI_PATH=$bin $bin/$plugin <$dir/stdin >/dev/null
     }
     all="lost-one lost-two valid other stranger"
     for name in $all; do ip netns add $name; done
     call ADD lost-one conf; call ADD lost-two conf; call ADD valid conf; call ADD other conf-of-another
-    ip link add link master0 name eth0 netns stranger type $kind
+    $stranger
     CNI_COMMAND=GC CNI_PATH=$bin $bin/$plugin <$dir/gc
     for name in $all; do echo $name $(ip -n $name -o link | grep -c eth0); ip netns del $name; done
 '"#;
@@ -253,8 +290,8 @@ pub fn gc_removes_what_is_in_a_named_namespace_and_not_valid(subject: &Subject) 
     let bin = subject.bin.display();
     let dir = host.dir().display();
     let plugin = &subject.plugin;
-    let kind = if plugin == "ipvlan" { "ipvlan mode l2" } else { plugin };
-    let set = format!("export bin='{bin}' dir='{dir}' plugin='{plugin}' kind='{kind}'");
+    let stranger = stranger(&subject, "stranger");
+    let set = format!("export bin='{bin}' dir='{dir}' plugin='{plugin}' stranger='{stranger}'");
     let said = host.sh(&format!("{set}; {NAMED}"));
     assert_eq!(said, "lost-one 0\nlost-two 0\nvalid 1\nother 1\nstranger 1\n");
     let leases = host.sh(&format!("ls {dir}/leases/testnet | grep -c '^10[.]'"));

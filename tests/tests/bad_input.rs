@@ -40,12 +40,18 @@ const ALL: &[&str] = &[
     "tuning",
     "firewall",
     "portmap",
+    "dummy",
+    "vlan",
 ];
 /// They enter the container.
-const MAIN: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "loopback", "flannel", "tuning", "firewall", "portmap"];
-const ASKING_IPAM: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan"];
+const MAIN: &[&str] =
+    &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy", "loopback", "flannel", "tuning", "firewall", "portmap"];
+const ASKING_IPAM: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy"];
+const TAKING_AN_MTU: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan"];
+const TAKING_DNS: &[&str] = TAKING_AN_MTU;
 const MASQUERADING: &[&str] = &["bridge", "ptp"];
-const ON_A_MASTER: &[&str] = &["macvlan", "ipvlan"];
+const ON_A_MASTER: &[&str] = &["macvlan", "ipvlan", "vlan"];
+const OF_A_MODE: &[&str] = &["macvlan", "ipvlan"];
 const KNOWING_ARGS: &[&str] = &["bridge", "macvlan", "host-local", "static", "tuning"];
 const IPAM: &[&str] = &["host-local", "static"];
 const TUNING: &[&str] = &["tuning"];
@@ -86,6 +92,9 @@ impl Scene {
         }
         if ON_A_MASTER.contains(&plugin) {
             conf["master"] = json!("lo"); // which is there, and is up to every MTU
+        }
+        if plugin == "vlan" {
+            conf["vlanId"] = json!(7);
         }
         conf
     }
@@ -421,17 +430,19 @@ const KEYS: &[(&[&str], &str, Type)] = &[
     (ASKING_IPAM, "/ipam/type", Text),
     (MASQUERADING, "/ipMasq", Bool),
     (MASQUERADING, "/ipMasqBackend", Text),
-    (ASKING_IPAM, "/mtu", Integer),
-    (ASKING_IPAM, "/dns", Object),
-    (ASKING_IPAM, "/dns/nameservers", List),
-    (ASKING_IPAM, "/dns/domain", Text),
-    (ASKING_IPAM, "/dns/search", List),
-    (ASKING_IPAM, "/dns/options", List),
+    (TAKING_AN_MTU, "/mtu", Integer),
+    (TAKING_DNS, "/dns", Object),
+    (TAKING_DNS, "/dns/nameservers", List),
+    (TAKING_DNS, "/dns/domain", Text),
+    (TAKING_DNS, "/dns/search", List),
+    (TAKING_DNS, "/dns/options", List),
     (ON_A_MASTER, "/master", Text),
-    (ON_A_MASTER, "/mode", Text),
+    (OF_A_MODE, "/mode", Text),
     (ON_A_MASTER, "/linkInContainer", Bool),
     (ON_A_MASTER, "/enabledad", Bool),
     (ON_A_MASTER, "/slaac", Bool),
+    (&["vlan"], "/vlanId", Integer),
+    (&["vlan"], "/protocol", Text),
     (&["macvlan"], "/bcqueuelen", Integer),
     (&["macvlan"], "/mac", Text),
     (&["macvlan"], "/runtimeConfig/mac", Text),
@@ -549,8 +560,8 @@ fn values() -> Vec<Bad> {
         of(ALL, "/prevResult", json!({"cniVersion": "7.0.0"}), "unsupported CNI result version"),
         of(ALL, "/prevResult", json!({"ips": [{"address": "10.0.0.1"}]}), "prevResult.ips[0].address"),
         of(ALL, "/prevResult", json!({"ips": [{}]}), "prevResult.ips[0].address: is missing"),
-        of(ASKING_IPAM, "/mtu", json!(70_000), "70000"),
-        of(ASKING_IPAM, "/mtu", json!(u64::MAX), "mtu"),
+        of(TAKING_AN_MTU, "/mtu", json!(70_000), "70000"),
+        of(TAKING_AN_MTU, "/mtu", json!(u64::MAX), "mtu"),
         of(MASQUERADING, "/ipMasqBackend", json!("ipfw"), "\"ipfw\""),
         of(MASQUERADING, "/ipMasqBackend", json!(""), "\"iptables\" and \"nftables\" are known"),
         of(&["ptp"], "/ipam", Value::Null, "no plugin name provided"),
@@ -560,6 +571,12 @@ fn values() -> Vec<Bad> {
         of(&["macvlan"], "/mtu", json!(-1), "invalid MTU -1, must be [0, master MTU]"),
         of(&["macvlan"], "/bcqueuelen", json!(-1), "bcqueuelen"),
         of(&["ipvlan"], "/mode", json!("L2"), "unknown ipvlan mode: \"L2\""),
+        of(&["vlan"], "/vlanId", Value::Null, "\"vlanId\" field is required"),
+        of(&["vlan"], "/vlanId", json!(4095), "invalid VLAN ID 4095 (must be between 0 and 4094 inclusive)"),
+        of(&["vlan"], "/vlanId", json!(-1), "invalid VLAN ID -1"),
+        of(&["vlan"], "/vlanId", json!(u64::MAX), "vlanId"),
+        of(&["vlan"], "/protocol", json!("802.1x"), "unknown VLAN protocol: \"802.1x\""),
+        of(&["vlan"], "/mtu", json!(-1), "invalid MTU -1, must be [0, master MTU]"),
         bridge("/bridge", json!(""), "interface name is empty"),
         bridge("/bridge", json!("a/b"), "`bridge` \"a/b\": interface name contains"),
         bridge("/bridge", json!("sixteen-bytes-xx"), "interface name is too long"),

@@ -6,10 +6,12 @@ use bridge::BridgePlugin;
 use cnikit::input::Stdin;
 use cnikit::types::{Dns, Ip, NetConf, Route};
 use cnikit::{Addresses, AttachmentId, AttachmentSpec, Input, InterfacePlugin, InterfaceShape, Version, serve};
+use dummy::DummyPlugin;
 use ipvlan::IpvlanPlugin;
 use macvlan::MacvlanPlugin;
 use ptp::PtpPlugin;
 use serde_json::{Value, json};
+use vlan::VlanPlugin;
 
 fn conf(mut keys: Value) -> NetConf {
     keys["cniVersion"] = json!("1.1.0");
@@ -516,4 +518,54 @@ fn an_empty_mode_is_the_usual_one_and_an_unknown_one_is_refused() {
     assert!(refused.contains("unknown macvlan mode: \"source\""), "{refused}");
     let refused = made::<IpvlanPlugin>(json!({"mode": "bridge"}), Addresses::default()).unwrap_err();
     assert!(refused.contains("unknown ipvlan mode: \"bridge\""), "{refused}");
+}
+
+#[test]
+fn a_vlan_is_planned_with_every_key() {
+    let ipam = json!({"type": "some-ipam"});
+    assert_eq!(
+        on_master::<VlanPlugin>(json!({"vlanId": 7, "ipam": ipam})),
+        [
+            "vlan eth0 in the container, VLAN 7, on what has the default route on the host",
+            "eth0 up with 10.1.0.2/24; duplicate address detection; router advertisements are followed",
+        ]
+    );
+    let all = json!({"master": "eth1", "linkInContainer": true, "vlanId": 4094, "protocol": "802.1AD", "mtu": 1400,
+                     "enabledad": false, "slaac": false, "ipam": ipam});
+    assert_eq!(
+        on_master::<VlanPlugin>(all),
+        [
+            "vlan eth0 in the container, 802.1ad VLAN 4094, mtu 1400, on eth1 in the container",
+            "eth0 up with 10.1.0.2/24"
+        ]
+    );
+    assert_eq!(
+        made::<VlanPlugin>(json!({"master": "eth1", "vlanId": 0, "protocol": ""}), Addresses::default()).unwrap().0,
+        ["vlan eth0 in the container, VLAN 0, on eth1 on the host, up"]
+    );
+}
+
+#[test]
+fn the_number_of_a_vlan_is_required_and_one_that_a_vlan_can_have() {
+    let refused = |keys: Value| made::<VlanPlugin>(keys, Addresses::default()).unwrap_err();
+    for keys in [json!({}), json!({"vlanId": null})] {
+        let said = refused(keys);
+        assert!(said.contains("\"vlanId\" field is required"), "{said}");
+    }
+    for number in [-1, 4095, 65_543] {
+        let said = refused(json!({"vlanId": number}));
+        assert!(said.contains(&format!("invalid VLAN ID {number} (must be between 0 and 4094 inclusive)")), "{said}");
+    }
+}
+
+#[test]
+fn a_dummy_is_planned_with_and_without_addresses() {
+    assert_eq!(
+        on_master::<DummyPlugin>(json!({"ipam": {"type": "some-ipam"}})),
+        ["dummy eth0 in the container", "eth0 up with 10.1.0.2/24"]
+    );
+    assert_eq!(
+        made::<DummyPlugin>(json!({}), Addresses::default()).unwrap().0,
+        ["dummy eth0 in the container", "eth0 up, deaf to router advertisements"]
+    );
 }

@@ -53,6 +53,8 @@ fn documented() -> Vec<Documented> {
         of_interface::<ptp::PtpPlugin>("ptp", json!({"ipam": host_local})),
         of_interface::<macvlan::MacvlanPlugin>("macvlan", json!({})),
         of_interface::<ipvlan::IpvlanPlugin>("ipvlan", json!({})),
+        of_interface::<vlan::VlanPlugin>("vlan", json!({"vlanId": 7})),
+        of_interface::<dummy::DummyPlugin>("dummy", json!({})),
         // A directory for stored settings has an effect only if a setting is changed.
         of_chained::<tuning::TuningPlugin>("tuning", json!({"sysctl": {"net.core.somaxconn": "1"}, "mtu": 1450})),
         of_chained::<firewall::FirewallPlugin>("firewall", json!({})),
@@ -62,20 +64,7 @@ fn documented() -> Vec<Documented> {
             json!({"runtimeConfig": {"portMappings": [{"hostPort": 80, "containerPort": 80, "protocol": "tcp"}]},
                 "prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.87.0.2/24"}]}}),
         ),
-        Documented {
-            name: "host-local",
-            keys: [
-                keys::of_plugin::<host_local::HostLocalPlugin>(
-                    &[],
-                    <host_local::HostLocalPlugin as IpamPlugin>::KNOWN_ARGS,
-                ),
-                more.map(Key::elsewhere).to_vec(),
-            ]
-            .concat(),
-            read: shown::<Ipam<host_local::HostLocalPlugin>>,
-            base: json!({"ipam": host_local}),
-            under: "ipam",
-        },
+        of_ipam::<host_local::HostLocalPlugin>("host-local", &more, &host_local),
         Documented {
             name: "flannel",
             keys: keys::of_plugin::<flannel::FlannelPlugin>(&[], None),
@@ -83,20 +72,7 @@ fn documented() -> Vec<Documented> {
             base: cnikit_tests::flannel().conf,
             under: "",
         },
-        Documented {
-            name: "static",
-            keys: [
-                keys::of_plugin::<static_ipam::StaticPlugin>(
-                    &[],
-                    <static_ipam::StaticPlugin as IpamPlugin>::KNOWN_ARGS,
-                ),
-                ["runtimeConfig.ips", "args.cni.ips"].map(Key::elsewhere).to_vec(),
-            ]
-            .concat(),
-            read: shown::<Ipam<static_ipam::StaticPlugin>>,
-            base: json!({"ipam": written}),
-            under: "ipam",
-        },
+        of_ipam::<static_ipam::StaticPlugin>("static", &["runtimeConfig.ips", "args.cni.ips"], &written),
     ]
 }
 
@@ -108,6 +84,13 @@ fn of_interface<P: InterfacePlugin + Debug>(name: &'static str, base: Value) -> 
 
 fn of_chained<P: ChainedPlugin + Debug>(name: &'static str, base: Value) -> Documented {
     Documented { name, keys: keys::of_plugin::<P>(P::SOURCES, P::KNOWN_ARGS), read: shown::<P>, base, under: "" }
+}
+
+/// `more` are keys outside of `ipam`.
+fn of_ipam<P: IpamPlugin + Debug>(name: &'static str, more: &[&str], ipam: &Value) -> Documented {
+    let mut keys = keys::of_plugin::<P>(&[], P::KNOWN_ARGS);
+    keys.extend(more.iter().copied().map(Key::elsewhere));
+    Documented { name, keys, read: shown::<Ipam<P>>, base: json!({"ipam": ipam}), under: "ipam" }
 }
 
 fn shown<P: DeserializeOwned + Debug>(conf: &Value) -> String {
@@ -200,7 +183,7 @@ fn with(base: &Value, path: &[&str], value: Option<&Value>) -> Value {
 #[test]
 fn every_network_list_of_every_page_lives() {
     let tried = examples(None);
-    assert!(tried.len() + 1 >= documented().len(), "each page but that of ipvlan has one");
+    assert!(tried.len() + 3 >= documented().len(), "each page but those of dummy, ipvlan and vlan has one");
     tried.iter().for_each(Example::try_out);
 }
 

@@ -1,5 +1,5 @@
-//! The configurations: every key of the contracts' tables for loopback, bridge, ptp, macvlan, ipvlan, host-local, static,
-//! tuning, firewall, portmap and flannel.
+//! The configurations: every key of the contracts' tables for loopback, bridge, ptp, macvlan, ipvlan, vlan, dummy, host-local,
+//! static, tuning, firewall, portmap and flannel.
 
 use std::path::Path;
 
@@ -46,7 +46,7 @@ pub(super) const SUBNET_ENV: &str =
     "FLANNEL_NETWORK=10.76.0.0/15\nFLANNEL_SUBNET=10.77.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n";
 
 /// Of whom there are rows.
-const PLUGINS: [&str; 11] = [
+const PLUGINS: [&str; 13] = [
     "loopback",
     "bridge",
     "ptp",
@@ -58,6 +58,8 @@ const PLUGINS: [&str; 11] = [
     "flannel",
     "firewall",
     "portmap",
+    "vlan",
+    "dummy",
 ];
 
 fn row(id: &str, keys: Value) -> Row {
@@ -633,6 +635,34 @@ pub fn ipvlans() -> Vec<Row> {
     let mut rows = vec![
         on_master("ipvlan/v4", json!({"ipam": v4()})),
         row("ipvlan/chained", json!({"cniVersion": "1.0.0", "prevResult": before})).on_host(MASTER),
+    ];
+    rows.iter_mut().skip(1).for_each(|row| row.answers_only = true);
+    rows
+}
+
+/// The rows that need a kernel with VLANs on top of links.
+pub fn vlan_links() -> Vec<Row> {
+    let dns = json!({"type": "host-local", "subnet": "10.77.0.0/24", "resolvConf": "$DIR/resolv.conf"});
+    let mut rows = vec![
+        on_master("vlan/both-families", json!({"vlanId": 7, "mtu": 1400, "ipam": routed(defaults())})),
+        on_master("vlan/dns", json!({"vlanId": 7, "dns": {"nameservers": ["10.0.0.53"]}, "ipam": v4()})),
+        on_master("vlan/dns-of-the-ipam-plugin", json!({"vlanId": 4094, "ipam": dns})),
+        on_master("vlan/number-0", json!({"vlanId": 0, "ipam": v4()})),
+        on_master("vlan/without-a-number", json!({"ipam": v4()})),
+        row("vlan/link-in-container", json!({"master": "inner0", "linkInContainer": true, "vlanId": 7, "ipam": v4()}))
+            .inside("ip link add inner0 type veth peer name p0 && ip link set p0 up && ip link set inner0 up")
+            .newest_only(),
+    ];
+    rows.iter_mut().skip(1).for_each(|row| row.answers_only = true);
+    rows
+}
+
+/// The rows that need a kernel with dummies. Older releases have no such plugin.
+pub fn dummies() -> Vec<Row> {
+    let dns = json!({"type": "host-local", "subnet": "10.77.0.0/24", "resolvConf": "$DIR/resolv.conf"});
+    let mut rows = vec![
+        row("dummy/both-families", json!({"ipam": dual_stack()})).newest_only(),
+        row("dummy/dns", json!({"dns": {"domain": "a.example"}, "ipam": dns})).newest_only(),
     ];
     rows.iter_mut().skip(1).for_each(|row| row.answers_only = true);
     rows

@@ -63,11 +63,13 @@ fn a_requested_address_of_host_local_is_one_of_its_range_that_nobody_has() {
     for plugin in rows::plugins(35) {
         let scene = Scene::of(&with_addresses(plugin));
         let other = scene.subject.container(&scene.host);
-        if plugin != "ipvlan" {
+        // Many kernels lack these, and one VLAN of a master is for one container.
+        let is_alone = ["dummy", "ipvlan", "vlan"].contains(&plugin);
+        if !is_alone {
             let result = scene.subject.call(&scene.host, "ADD", "c-other", &other.path(), &[]).ok();
             assert_eq!(result["ips"][0]["address"], "10.77.0.2/24", "{plugin}");
         }
-        let taken = if plugin == "ipvlan" { "10.77.0.1" } else { "10.77.0.2" };
+        let taken = if is_alone { "10.77.0.1" } else { "10.77.0.2" };
         let conf = scene.conf();
         // The gateway, the network address, broadcast, reserved, behind the range's end, of another subnet, of a family without
         // range.
@@ -84,7 +86,7 @@ fn a_requested_address_of_host_local_is_one_of_its_range_that_nobody_has() {
         ] {
             let mut ways = asking(&conf, ("ips", json!([address])), &format!("IP={address}"));
             if plugin != "host-local" {
-                ways.truncate(2); // bridge and macvlan do not accept IP in CNI_ARGS
+                ways.truncate(2); // interface plugins do not accept IP in CNI_ARGS
             }
             assert_refused(&scene, ways, &format!("{plugin} {address}"));
         }

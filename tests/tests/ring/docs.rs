@@ -5,8 +5,12 @@ use cnikit_tests::docs::{Example, examples};
 
 use crate::test::{Test, test};
 
-pub(crate) const TESTS: &[Test] =
-    &[test!(lists_with_vlans_live needs Need::BRIDGE_VLAN_FILTERING), test!(lists_with_ipvlan_live needs Need::IPVLAN)];
+pub(crate) const TESTS: &[Test] = &[
+    test!(lists_with_vlans_live needs Need::BRIDGE_VLAN_FILTERING),
+    test!(lists_with_ipvlan_live needs Need::IPVLAN),
+    test!(lists_with_vlan_live needs Need::VLAN),
+    test!(lists_with_dummy_live needs Need::DUMMY),
+];
 
 fn lists_with_vlans_live() {
     all_live(&Need::BRIDGE_VLAN_FILTERING);
@@ -14,6 +18,14 @@ fn lists_with_vlans_live() {
 
 fn lists_with_ipvlan_live() {
     all_live(&Need::IPVLAN);
+}
+
+fn lists_with_vlan_live() {
+    all_live(&Need::VLAN);
+}
+
+fn lists_with_dummy_live() {
+    all_live(&Need::DUMMY);
 }
 
 fn all_live(need: &Need) {

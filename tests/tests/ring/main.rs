@@ -10,6 +10,7 @@
 
 mod chain;
 mod docs;
+mod dummy;
 mod firewall;
 mod harmed;
 mod hosts;
@@ -19,6 +20,7 @@ mod mixed;
 mod needs;
 mod test;
 mod vlan;
+mod vlan_plugin;
 
 use std::process::ExitCode;
 
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
     let told = [
         chain::TESTS,
         docs::TESTS,
+        dummy::TESTS,
         firewall::TESTS,
         hosts::TESTS,
         harmed::TESTS,
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         life::TESTS,
         mixed::TESTS,
         vlan::TESTS,
+        vlan_plugin::TESTS,
     ]
     .concat();
     let tests = [needs::tests(), told].concat();

@@ -1,7 +1,7 @@
-//! Upstream's plugins and ours on one node, in VLANs and on ipvlans.
+//! Upstream's plugins and ours on one node: the VLANs of bridges, ipvlan, vlan and dummy.
 
 use cnikit_testkit::need::Need;
-use cnikit_tests::mixed::{UpstreamRelease, alike, ipvlans, vlans};
+use cnikit_tests::mixed::{UpstreamRelease, alike, dummies, ipvlans, vlan_links, vlans};
 
 use crate::test::{Test, test};
 
@@ -9,6 +9,9 @@ pub(crate) const TESTS: &[Test] = &[
     test!(vlans_are_like_the_packaged_ones needs Need::BRIDGE_VLAN_FILTERING),
     test!(vlans_are_like_the_newest_ones needs Need::BRIDGE_VLAN_FILTERING),
     test!(ipvlans_are_like_the_newest_ones needs Need::IPVLAN),
+    test!(the_plugin_vlan_is_like_the_packaged_one needs Need::VLAN),
+    test!(the_plugin_vlan_is_like_the_newest_one needs Need::VLAN),
+    test!(dummies_are_like_the_newest_ones needs Need::DUMMY),
 ];
 
 fn vlans_are_like_the_packaged_ones() {
@@ -21,4 +24,16 @@ fn vlans_are_like_the_newest_ones() {
 
 fn ipvlans_are_like_the_newest_ones() {
     alike(UpstreamRelease::Newest, &ipvlans());
+}
+
+fn the_plugin_vlan_is_like_the_packaged_one() {
+    alike(UpstreamRelease::Packaged, &vlan_links());
+}
+
+fn the_plugin_vlan_is_like_the_newest_one() {
+    alike(UpstreamRelease::Newest, &vlan_links());
+}
+
+fn dummies_are_like_the_newest_ones() {
+    alike(UpstreamRelease::Newest, &dummies());
 }

@@ -1,0 +1,203 @@
+//! dummy: its life, with and without addresses, and what it leaves alone.
+
+use cnikit::{Entry, Ipam};
+use cnikit_testkit::life::{self, Tampering};
+use cnikit_testkit::need::Need;
+use cnikit_testkit::{Host, HostSnapshot, Subject, errno, fault, flood, kill};
+use cnikit_tests::{dual_stack, dummy, subject, upper};
+use serde_json::json;
+
+use crate::test::{Test, test};
+
+pub(crate) const TESTS: &[Test] = &[
+    test!(an_attachment_leaves_no_trace needs Need::DUMMY),
+    test!(del_succeeds_in_every_poor_form needs Need::DUMMY),
+    test!(sixty_four_at_once_get_sixty_four_addresses needs Need::DUMMY),
+    test!(no_flood_leaves_an_orphan_or_gives_an_address_twice needs Need::DUMMY),
+    test!(a_fault_before_any_step_leaves_nothing needs Need::DUMMY),
+    test!(it_is_killed_at_some_calls needs Need::DUMMY),
+    test!(it_meets_some_errors needs Need::DUMMY),
+    test!(check_names_what_was_tampered_with needs Need::DUMMY),
+    test!(its_mac_is_that_of_the_tag_and_what_came_before_is_in_the_result needs Need::DUMMY),
+    test!(an_address_alone_in_its_prefix_passes_check needs Need::DUMMY),
+    test!(its_address_is_reached_over_another_network needs Need::DUMMY),
+    test!(what_cannot_be_is_refused_before_anything_is_made needs Need::DUMMY),
+    test!(what_strangers_have_stays needs Need::DUMMY),
+    test!(gc_removes_what_is_in_a_named_namespace_and_not_valid needs Need::DUMMY),
+    test!(a_dry_run_makes_nothing needs Need::DUMMY),
+    test!(a_kernel_without_it_is_named),
+];
+
+/// It has no addresses.
+fn layer2() -> Subject {
+    subject("dummy", json!({})).called("dummy of layer 2")
+}
+
+fn an_attachment_leaves_no_trace() {
+    let mut routed = dual_stack();
+    routed["routes"] = json!([{"dst": "10.9.0.0/16", "gw": "10.77.0.9", "priority": 7}, {"dst": "fd09::/64"}]);
+    [dummy(), layer2(), dummy().with("ipam", routed)].iter().for_each(life::leaves_no_trace);
+}
+
+fn del_succeeds_in_every_poor_form() {
+    [dummy(), layer2()].iter().for_each(life::survives_poor_dels);
+}
+
+fn sixty_four_at_once_get_sixty_four_addresses() {
+    flood::survives(&dummy(), 64);
+}
+
+fn no_flood_leaves_an_orphan_or_gives_an_address_twice() {
+    let tally = flood::holds(&dummy(), 80);
+    assert!(tally.kills > 0 && tally.audits > 0, "nothing was killed or audited: {tally:?}");
+}
+
+/// host-local is called in this process, for it is this very program under another name.
+static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
+
+fn a_fault_before_any_step_leaves_nothing() {
+    let tried = fault::leaves_nothing::<dummy::DummyPlugin>(&dummy(), BESIDE);
+    assert_eq!(tried, 4, "1 step of the link, 1 of layer 3, and the place behind each");
+}
+
+/// Its addresses have no gateway: the campaigns have the other container talk to that, which no dummy can.
+fn without_gateway() -> Subject {
+    let addresses = json!([{"address": "10.77.0.5/24"}, {"address": "fd00:77::5/64"}]);
+    dummy().with("ipam", json!({"type": "static", "addresses": addresses}))
+}
+
+fn it_is_killed_at_some_calls() {
+    kill::at_every_call(&without_gateway(), 1);
+}
+
+fn it_meets_some_errors() {
+    errno::at_every_call(&without_gateway(), 1);
+}
+
+const fn inside(line: &'static str, names: &'static str) -> Tampering {
+    Tampering { line, inside: true, names }
+}
+
+const OTHERS: &str =
+    "ip link set eth0 alias 'cnikit:0123456789abcdef:0123456789abcdef0123456789abcdef other/c-other/eth0'";
+
+fn check_names_what_was_tampered_with() {
+    let things = [
+        inside("ip link set eth0 down", "eth0: wanted up, found down"),
+        inside("ip link del eth0", "interface eth0: wanted dummy, found none"),
+        inside("ip link del eth0 && ip link add eth0 type bridge", "kind of eth0: wanted dummy, found bridge"),
+        inside("ip link set eth0 address 0a:00:00:00:00:01", "MAC of eth0"),
+        inside(OTHERS, "found the alias"),
+        inside("ip address del 10.77.0.2/24 dev eth0", "address of eth0: wanted 10.77.0.2/24"),
+        inside("ip address del fd00:77::2/64 dev eth0", "address of eth0: wanted fd00:77::2/64"),
+        inside("ip route del 10.77.0.0/24", "route of eth0: wanted 10.77.0.0/24"),
+        Tampering { line: "rm $DIR/leases/testnet/10.77.0.2", inside: false, names: "10.77.0.2" },
+    ];
+    life::names_tampering_of_all(&dummy(), &things);
+    life::names_tampering_of_all(&layer2(), &[inside("ip link set eth0 down", "eth0: wanted up, found down")]);
+}
+
+fn its_mac_is_that_of_the_tag_and_what_came_before_is_in_the_result() {
+    let host = Host::new();
+    let before = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth9", "sandbox": "/run/netns/x"}],
+                        "ips": [{"address": "10.9.9.9/24", "interface": 0}]});
+    let mut macs = Vec::new();
+    for _ in 0..2 {
+        let container = host.container();
+        let subject = dummy().at(host.dir());
+        let result = subject.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", before.clone())]).ok();
+        assert_eq!((&result["interfaces"][0]["name"], &result["ips"][1]["interface"]), (&json!("eth9"), &json!(1)));
+        assert_eq!(result["interfaces"][1]["mtu"], 1500);
+        let mac = result["interfaces"][1]["mac"].as_str().unwrap().to_owned();
+        assert!(container.sh("ip -o link show type dummy").contains(&mac), "{mac}");
+        macs.push(mac);
+        subject.del(&host, "c-one", &container, &result);
+    }
+    assert_eq!(macs[0], macs[1], "the same attachment has the same MAC");
+}
+
+/// Upstream's CHECK looks for a route to the prefix, which there is none to a single address.
+fn an_address_alone_in_its_prefix_passes_check() {
+    let host = Host::new();
+    let container = host.container();
+    let addresses = json!([{"address": "10.96.7.2/32"}, {"address": "2001:db8:7::2/128"}]);
+    let subject = dummy().with("ipam", json!({"type": "static", "addresses": addresses}));
+    let result = subject.add(&host, "c-one", &container);
+    subject.check(&host, "c-one", &container, &result).ok();
+    subject.del(&host, "c-one", &container, &result);
+}
+
+/// Packets for the addresses come in by the container's other network, from a host that routes to them.
+fn its_address_is_reached_over_another_network() {
+    let host = Host::new();
+    let container = host.container();
+    host.sh(&format!("ip link add to0 type veth peer name eth0 netns {}", container.path()));
+    container
+        .sh("ip address add 10.5.0.2/24 dev eth0; ip address add fd00:5::2/64 dev eth0 nodad; ip link set eth0 up");
+    host.sh("ip address add 10.5.0.1/24 dev to0; ip address add fd00:5::1/64 dev to0 nodad; ip link set to0 up");
+    host.sh("ip route add 10.77.0.0/24 via 10.5.0.2; ip -6 route add fd00:77::/64 via fd00:5::2");
+    let subject = dummy().at(host.dir());
+    let env = [("CNI_IFNAME", "dummy0")];
+    let conf = subject.conf.to_string();
+    let result = subject.call_raw(&host, "ADD", "c-one", &container.path(), conf.as_bytes(), &env).ok();
+    for n in 0..2 {
+        let address = result["ips"][n]["address"].as_str().unwrap().split('/').next().unwrap();
+        host.sh(&format!("ping -n -q -c 1 -w 10 {address}"));
+    }
+}
+
+fn what_cannot_be_is_refused_before_anything_is_made() {
+    let host = Host::new();
+    let container = host.container();
+    container.sh("ip link add eth0 type bridge");
+    let inside = HostSnapshot::inside(&container);
+    let before = HostSnapshot::of(&host);
+    let (code, text) = dummy().at(host.dir()).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(code == 101 && text.contains("interface \"eth0\" already exists in"), "{code} {text}");
+    HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], "in the container");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &life::SHARED, "on the host");
+    // The IPAM plugin has no address.
+    let none = dummy().with("ipam", json!({"type": "static"})).at(host.dir());
+    let empty = host.container();
+    let (code, text) = none.call(&host, "ADD", "c-two", &empty.path(), &[]).refused();
+    assert!(text.contains("IPAM plugin returned missing IP config"), "{code} {text}");
+    assert_eq!(upper::links(&empty), 0);
+}
+
+fn what_strangers_have_stays() {
+    upper::what_strangers_have_on_the_master_stays(&dummy());
+}
+
+fn gc_removes_what_is_in_a_named_namespace_and_not_valid() {
+    upper::gc_removes_what_is_in_a_named_namespace_and_not_valid(&dummy());
+}
+
+fn a_dry_run_makes_nothing() {
+    let host = Host::new();
+    let container = host.container();
+    let before = HostSnapshot::of(&host);
+    let inside = HostSnapshot::inside(&container);
+    let subject = dummy().at(host.dir());
+    let said = subject.call(&host, "PLAN", "c-one", &container.path(), &[]).ok().to_string();
+    assert!(said.contains("dummy: dummy eth0 in the container"), "{said}");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &[], "on the host");
+    HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], "in the container");
+}
+
+fn a_kernel_without_it_is_named() {
+    let host = Host::new();
+    let container = host.container();
+    let add = layer2().call(&host, "ADD", "c-one", &container.path(), &[]);
+    let status = layer2().call(&host, "STATUS", "", "", &[]);
+    assert!(!host.sh("ip -o link").contains("probe"), "it makes nothing");
+    if Need::DUMMY.unmet().is_none() {
+        add.ok();
+        status.ok();
+        return;
+    }
+    for (said, code) in [(add, 100), (status, 50)] {
+        let (found, text) = said.refused();
+        assert!(found == code && text.contains("this kernel has no dummy"), "{found} {text}");
+        assert!(text.contains("`modprobe dummy`"), "{text}");
+    }
+}
