@@ -45,7 +45,7 @@ impl Lan {
         Lan { host, outer }
     }
 
-    /// With a master whose other host answers where the subject's containers send to: for vlan in their VLAN.
+    /// Creates a master whose other host answers to the subject's containers: those of vlan in their VLAN.
     pub fn of(subject: &Subject) -> Lan {
         let lan = Lan::new();
         if subject.plugin == "vlan" {
@@ -54,7 +54,7 @@ impl Lan {
         lan
     }
 
-    /// The gateways' addresses are on a VLAN of the other host's end from now on, which is called as the end was.
+    /// Moves the gateways' addresses to a VLAN on top of the other host's end. The VLAN gets the name of that end.
     pub fn tag(&self, vlan: &str) {
         self.outer.sh(&format!(
             "ip link set outer0 down; ip address flush dev outer0; ip link set outer0 name wire0; ip link set wire0 up
@@ -78,8 +78,8 @@ pub fn links(container: &Container) -> usize {
 
 /// A shell line of the host that makes a link of the subject's kind, called `eth0`, in a namespace; on the master if the kind
 /// has one.
-fn stranger(subject: &Subject, netns: &str) -> String {
-    /// The VLANs of strangers, each its own: one that was in a namespace is free again only some time after that.
+fn foreign_link(subject: &Subject, netns: &str) -> String {
+    /// Each link has a VLAN of its own, because a VLAN is free again only some time after its namespace is gone.
     static VLAN: AtomicU16 = AtomicU16::new(1000);
     let kind = &subject.plugin;
     match kind.as_str() {
@@ -123,7 +123,7 @@ pub fn without_carrier_nothing_is_waited_for(subject: &Subject) {
     let subject = subject.with("enabledad", json!(true));
     for unplugged in ["ip link set outer0 down", "ip link set master0 down", "ip link set master0 state dormant"] {
         if subject.plugin == "vlan" && unplugged.ends_with("master0 down") {
-            continue; // it is refused
+            continue; // ADD is refused
         }
         let host = subject.on(MASTER).host();
         let subject = subject.clone();
@@ -232,7 +232,7 @@ pub fn what_strangers_have_on_the_master_stays(subject: &Subject) {
     let before = HostSnapshot::of(&host);
     for (mark, is_told) in marks {
         let container = host.container();
-        host.sh(&stranger(&subject, &container.path()));
+        host.sh(&foreign_link(&subject, &container.path()));
         container.sh(&format!("{mark}; ip address add 10.77.0.99/24 dev eth0; ip link set eth0 up"));
         record["interfaces"][0]["sandbox"] = json!(container.path());
         let inside = seen(&container);
@@ -259,8 +259,8 @@ fn failing_ipam() -> Value {
 }
 
 /// Named namespaces in mounts that only this process sees: two containers that the runtime lost, one that is valid, one of another
-/// network, and one with an interface of another program. The output of `ip` for each comes last. Each call
-/// has a VLAN of its own.
+/// network, and one with an interface of another program. The output of `ip` for each comes last. Each
+/// call has a VLAN of its own.
 const NAMED: &str = r#"unshare --mount sh -euc '
     vlan=10
     call() {
@@ -271,7 +271,7 @@ const NAMED: &str = r#"unshare --mount sh -euc '
     all="lost-one lost-two valid other stranger"
     for name in $all; do ip netns add $name; done
     call ADD lost-one conf; call ADD lost-two conf; call ADD valid conf; call ADD other conf-of-another
-    $stranger
+    $foreign
     CNI_COMMAND=GC CNI_PATH=$bin $bin/$plugin <$dir/gc
     for name in $all; do echo $name $(ip -n $name -o link | grep -c eth0); ip netns del $name; done
 '"#;
@@ -290,8 +290,8 @@ pub fn gc_removes_what_is_in_a_named_namespace_and_not_valid(subject: &Subject) 
     let bin = subject.bin.display();
     let dir = host.dir().display();
     let plugin = &subject.plugin;
-    let stranger = stranger(&subject, "stranger");
-    let set = format!("export bin='{bin}' dir='{dir}' plugin='{plugin}' stranger='{stranger}'");
+    let foreign = foreign_link(&subject, "stranger");
+    let set = format!("export bin='{bin}' dir='{dir}' plugin='{plugin}' foreign='{foreign}'");
     let said = host.sh(&format!("{set}; {NAMED}"));
     assert_eq!(said, "lost-one 0\nlost-two 0\nvalid 1\nother 1\nstranger 1\n");
     let leases = host.sh(&format!("ls {dir}/leases/testnet | grep -c '^10[.]'"));

@@ -286,6 +286,21 @@ const IPVLAN: Scenario = Scenario {
     ..ONE
 };
 
+const VLAN: Scenario = Scenario {
+    plugin: "vlan",
+    conf: concat!(r#"{"master":"master0","vlanId":7,"#, ipam!(), "}"),
+    before: "ip link add master0 type veth peer name outer0; ip link set outer0 up; ip link set master0 up; \
+             ip link add link master0 name sibling0 type vlan id 8 || { echo this kernel lacks 8021q >&2; exit 1; }; \
+             ip link set sibling0 up",
+    ..ONE
+};
+const DUMMY: Scenario = Scenario {
+    plugin: "dummy",
+    conf: concat!("{", ipam!(), "}"),
+    before: "ip link add sibling0 type dummy || { echo this kernel lacks dummy >&2; exit 1; }",
+    ..ONE
+};
+
 macro_rules! tuning {
     ($dir:literal) => {
         concat!(
@@ -478,6 +493,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "macvlan, 64 at once", at_once: 64, rounds: 6, short: 0, ..MACVLAN },
     Scenario { name: "ipvlan", ..IPVLAN },
     Scenario { name: "ipvlan, chained", conf: chained!(), ..IPVLAN },
+    Scenario { name: "vlan", ..VLAN },
+    Scenario { name: "dummy", ..DUMMY },
     Scenario { name: "host-local, empty", ..HOST_LOCAL },
     Scenario { name: "host-local, 1,000 taken", reserved: 1_000, rounds: 30, ..HOST_LOCAL },
     Scenario { name: "host-local, 10,000 taken", reserved: 10_000, rounds: 15, short: 0, ..HOST_LOCAL },
@@ -624,6 +641,8 @@ pub(crate) const TARGETS: &[Target] = &[
     target("macvlan, chained ADD", 5.0, 2.8),
     target("ipvlan ADD", 5.0, 2.0),
     target("ipvlan, chained ADD", 5.0, 2.0),
+    target("vlan ADD", 5.0, 2.0),
+    target("dummy ADD", 5.0, 2.0),
     target("host-local, empty ADD", 4.0, 5.0),
     target("host-local, 10,000 taken ADD", 100.0, 48.0),
     target("host-local, 65,000 taken ADD", 500.0, 30.0),
