@@ -75,9 +75,9 @@ impl Bus {
         self.serial += 1;
         self.send(&call.encode(self.serial)).map_err(Cause::Socket)?;
         loop {
-            let Reply { to, said } = self.answer()?;
+            let Reply { to, result } = self.answer()?;
             if to == self.serial {
-                return said.map_err(|refusal| Cause::Refused { name: refusal.name, message: refusal.message });
+                return result.map_err(|error| Cause::Refused { name: error.name, message: error.message });
             }
         }
     }

@@ -33,10 +33,10 @@ pub(crate) struct Call<'a> {
 
 impl Call<'_> {
     pub(crate) fn encode(&self, serial: u32) -> Vec<u8> {
-        let mut body = Written::default();
+        let mut body = Encoder::default();
         self.arguments.iter().for_each(|argument| body.text(argument));
         let signature = "s".repeat(self.arguments.len());
-        let mut fields = Written::default();
+        let mut fields = Encoder::default();
         for (field, kind, value) in [
             (PATH, "o", self.path),
             (DESTINATION, "s", self.destination),
@@ -49,7 +49,7 @@ impl Call<'_> {
             fields.signature(kind);
             if kind == "g" { fields.signature(value) } else { fields.text(value) }
         }
-        let mut whole = Written(vec![b'l', CALL, NO_AUTO_START, VERSION]);
+        let mut whole = Encoder(vec![b'l', CALL, NO_AUTO_START, VERSION]);
         whole.number(body.0.len());
         whole.0.extend(serial.to_le_bytes());
         whole.number(fields.0.len());
@@ -63,9 +63,9 @@ impl Call<'_> {
 
 /// What is written so far, in little endian.
 #[derive(Default)]
-struct Written(Vec<u8>);
+struct Encoder(Vec<u8>);
 
-impl Written {
+impl Encoder {
     fn align(&mut self, to: usize) {
         self.0.resize(self.0.len().next_multiple_of(to), 0);
     }
@@ -98,7 +98,7 @@ pub(crate) enum Value {
 
 /// An error that a call was answered with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct ErrorReply {
     pub(crate) name: String,
     pub(crate) message: String,
 }
@@ -107,7 +107,7 @@ pub(crate) struct Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) to: u32,
-    pub(crate) said: std::result::Result<Value, Refusal>,
+    pub(crate) result: std::result::Result<Value, ErrorReply>,
 }
 
 /// The length of the message that begins so; `None` if none does that we would read.
@@ -135,16 +135,16 @@ pub(crate) struct Unreadable;
 
 /// What a whole message answers; `None` if it is no answer.
 pub(crate) fn answer(message: &[u8]) -> std::result::Result<Option<Reply>, Unreadable> {
-    let (kind, to, said) = read(message).ok_or(Unreadable)?;
+    let (kind, to, result) = read(message).ok_or(Unreadable)?;
     match (kind, to) {
-        (RETURN | ERROR, Some(to)) => Ok(Some(Reply { to, said })),
+        (RETURN | ERROR, Some(to)) => Ok(Some(Reply { to, result })),
         (RETURN | ERROR, None) => Err(Unreadable),
         _ => Ok(None),
     }
 }
 
 /// The kind of a message, the call that it answers, and what it says.
-fn read(message: &[u8]) -> Option<(u8, Option<u32>, std::result::Result<Value, Refusal>)> {
+fn read(message: &[u8]) -> Option<(u8, Option<u32>, std::result::Result<Value, ErrorReply>)> {
     let body = length(message).filter(|length| *length == message.len())?;
     let mut read = Read { bytes: message, place: 4, big: big(message[0])? };
     let body = body - read.number()? as usize;
@@ -173,12 +173,12 @@ fn read(message: &[u8]) -> Option<(u8, Option<u32>, std::result::Result<Value, R
         _ => Value::Other,
     };
     let kind = *message.get(1)?;
-    let said = match (kind, first) {
-        (ERROR, Value::Text(message)) => Err(Refusal { name: name?, message }),
-        (ERROR, _) => Err(Refusal { name: name?, message: String::new() }),
+    let result = match (kind, first) {
+        (ERROR, Value::Text(message)) => Err(ErrorReply { name: name?, message }),
+        (ERROR, _) => Err(ErrorReply { name: name?, message: String::new() }),
         (_, first) => Ok(first),
     };
-    Some((kind, to, said))
+    Some((kind, to, result))
 }
 
 /// A message, read from its beginning.
@@ -264,7 +264,7 @@ mod tests {
         for big in [false, true] {
             let message = sent(big);
             assert_eq!((length(&message), message.len()), (Some(36), 36));
-            assert_eq!(answer(&message), Ok(Some(Reply { to: 7, said: Ok(Value::Truth(true)) })));
+            assert_eq!(answer(&message), Ok(Some(Reply { to: 7, result: Ok(Value::Truth(true)) })));
             for end in 0..message.len() {
                 assert_eq!(answer(&message[..end]), Err(Unreadable), "{end}");
             }

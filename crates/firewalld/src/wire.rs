@@ -17,14 +17,14 @@ pub fn length(bytes: &[u8]) -> Option<usize> {
 
 /// What a message answers: to which call, and a text; an error's name and message with a colon between. `None` if it is none.
 pub fn answer(message: &[u8]) -> Option<(u32, String)> {
-    let Reply { to, said } = message::answer(message).ok()??;
-    let said = match said {
+    let Reply { to, result } = message::answer(message).ok()??;
+    let result = match result {
         Ok(Value::Text(text)) => text,
         Ok(Value::Truth(truth)) => truth.to_string(),
         Ok(Value::Other) => String::new(),
-        Err(refusal) => format!("{}:{}", refusal.name, refusal.message),
+        Err(error) => format!("{}:{}", error.name, error.message),
     };
-    Some((to, said))
+    Some((to, result))
 }
 
 /// The message of a call with these arguments.

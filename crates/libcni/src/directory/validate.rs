@@ -418,21 +418,25 @@ fn meant_hint(meant: Option<&str>) -> String {
 }
 
 /// Why a plugin cannot be used.
-struct Refusal {
+struct UnusablePlugin {
     code: u32,
     message: String,
     hint: String,
 }
 
 /// Why a plugin cannot serve a version; without a version, why it cannot be called at all.
-fn refusal(plugin: &str, version: Option<&str>, supported: &Result<Vec<String>, FailureKind>) -> Option<Refusal> {
+fn refusal(
+    plugin: &str,
+    version: Option<&str>,
+    supported: &Result<Vec<String>, FailureKind>,
+) -> Option<UnusablePlugin> {
     match supported {
         Err(kind) => Some(refusal_of(plugin, kind)),
         Ok(supported) => Some(refusal_of(plugin, &unsupported(version?, supported)?)),
     }
 }
 
-fn refusal_of(plugin: &str, kind: &FailureKind) -> Refusal {
+fn refusal_of(plugin: &str, kind: &FailureKind) -> UnusablePlugin {
     let (code, message) = match kind {
         FailureKind::Call(error) => match &**error {
             invoke::Error::Refused(refused) => (refused.code, error.to_string()),
@@ -444,7 +448,7 @@ fn refusal_of(plugin: &str, kind: &FailureKind) -> Refusal {
         FailureKind::UnsupportedVersion(text) => (code::INCOMPATIBLE_VERSION, format!("{plugin} {text}")),
     };
     let hint = kind.hint().unwrap_or_else(|| format!("find out what is wrong with {plugin}"));
-    Refusal { code, message, hint }
+    UnusablePlugin { code, message, hint }
 }
 
 impl fmt::Display for Severity {

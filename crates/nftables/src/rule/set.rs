@@ -5,7 +5,7 @@ use std::fmt;
 use cnikit_netlink::attribute::Attributes;
 
 use crate::Result;
-use crate::rule::types::{Joined, KeyType, Rule, Value};
+use crate::rule::types::{Concatenation, KeyType, Rule, Value};
 use crate::wire::attribute::object;
 use crate::wire::userdata::{self, Label};
 
@@ -107,6 +107,6 @@ impl Set {
 /// The type of its keys, as nft(8) shows it.
 impl fmt::Display for Set {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "type {}", Joined(&self.key))
+        write!(f, "type {}", Concatenation(&self.key))
     }
 }

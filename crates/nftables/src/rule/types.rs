@@ -383,7 +383,7 @@ impl fmt::Display for Match {
                 let compared = if *is { "==" } else { "!=" };
                 write!(f, "meta mark & 0x{mask:08x} {compared} 0x{value:08x}")
             }
-            Match::InSet { fields, is, set } => write!(f, "{} {}@{set}", Joined(fields), unless(*is)),
+            Match::InSet { fields, is, set } => write!(f, "{} {}@{set}", Concatenation(fields), unless(*is)),
         }
     }
 }
@@ -437,9 +437,9 @@ impl fmt::Display for Verdict {
 }
 
 /// Shows the parts of a concatenation as nft(8) does.
-pub(crate) struct Joined<'a, T>(pub(crate) &'a [T]);
+pub(crate) struct Concatenation<'a, T>(pub(crate) &'a [T]);
 
-impl<T: fmt::Display> fmt::Display for Joined<'_, T> {
+impl<T: fmt::Display> fmt::Display for Concatenation<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, part) in self.0.iter().enumerate() {
             let separator = if position == 0 { "" } else { " . " };

@@ -6,7 +6,7 @@ use cnikit_netlink::attribute::{Attributes, number};
 use cnikit_netlink::nfnetlink::{HEADERS, NetfilterMessage};
 
 use crate::rule::set::{Index, IndexBy, Key, Set, hash};
-use crate::rule::types::{Joined, Value};
+use crate::rule::types::{Concatenation, Value};
 use crate::ruleset::installed_rule::InstalledRule;
 use crate::ruleset::layout::TableLayout;
 use crate::ruleset::message;
@@ -75,7 +75,7 @@ impl Element {
         let set = match self.set(layout) {
             Some(set) if self.key.iter().map(Value::key_type).eq(set.key.iter().copied()) => set,
             _ => {
-                let shown = format!("element {} to {layout}", Joined(&self.key));
+                let shown = format!("element {} to {layout}", Concatenation(&self.key));
                 return Err(Error::ours("add", shown, "the set has keys of another type"));
             }
         };
@@ -108,7 +108,7 @@ impl Element {
     /// `element tcp . 80 of set s of table ip x`.
     pub(crate) fn shown(&self, layout: &TableLayout) -> String {
         let set = self.set(layout).map_or("?", |set| set.name);
-        format!("element {} of set {set} of {layout}", Joined(&self.key))
+        format!("element {} of set {set} of {layout}", Concatenation(&self.key))
     }
 }
 
